@@ -1,0 +1,1 @@
+#include "fs/commands.hpp"

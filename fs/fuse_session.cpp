@@ -1,0 +1,1 @@
+#include "fs/fuse_session.hpp"

@@ -1,0 +1,1 @@
+#include "fs/mount_point.hpp"

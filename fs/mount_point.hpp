@@ -1,0 +1,46 @@
+// Mount points: what /proc/self/mountinfo says, and the rules for where a mount may go.
+//
+// Threads: pure functions of the system's state.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace weightfs::fs {
+
+inline constexpr std::string_view kMountType = "fuse.weightfs";
+
+struct MountInfo {
+  std::filesystem::path path;
+  std::string type;     // "fuse.weightfs"
+  std::string source;   // our URL
+  unsigned major = 0, minor = 0;  // of st_dev
+};
+
+/// All mounts of this mount namespace, oldest first.
+std::vector<MountInfo> read_mounts();
+
+/// The topmost mount exactly at `path` (made canonical without touching a dead mount).
+std::optional<MountInfo> find_mount(const std::filesystem::path& path);
+
+/// True if the daemon behind a FUSE mount is gone (ENOTCONN).
+bool is_dead(const std::filesystem::path& path);
+
+/// Checks that a mount may go to `path`; a dead mount of ours is unmounted first.
+/// Throws Error: not_found (absent: says mkdir), invalid (no directory, not empty), exists (already
+/// a weightfs mount: says which URL), busy (another file system is mounted there).
+/// Returns: the canonical path.
+std::filesystem::path prepare_mount_point(const std::filesystem::path& path);
+
+/// Unmounts: umount2(2), or fusermount3 for a user's own mount.
+/// Throws Error: busy, naming the processes that use it; permission; not_found (no weightfs mount).
+void unmount(const std::filesystem::path& path, bool lazy);
+
+/// Pids that have a file below `path` open or mapped, or their working directory there.
+std::vector<int> users_of(const std::filesystem::path& path);
+
+}  // namespace weightfs::fs

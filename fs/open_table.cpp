@@ -1,0 +1,1 @@
+#include "fs/open_table.hpp"

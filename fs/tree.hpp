@@ -1,0 +1,82 @@
+// Tree: what a reader's mount shows.  Knows no libfuse; tests use it without a mount.
+//
+//     /latest -> versions/42          absent until version 1 is here
+//     /versions/42/...                complete checkpoints
+//     /tags/step-42 -> ../versions/42
+//     /.weightfs/status               JSON
+//
+// Everything follows from a Catalog and an inode number; the tree keeps no table of inodes, so
+// FORGET needs no answer and a new process knows every number its predecessor handed out.
+//
+// Threads: all calls may run in parallel; each works on one Catalog from start to end.
+#pragma once
+
+#include <sys/stat.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "fs/inode.hpp"
+#include "store/catalog.hpp"
+
+namespace weightfs::fs {
+
+/// What the mount's files look like to `stat`.
+struct Ownership {
+  std::uint32_t uid = 0, gid = 0;
+  std::uint32_t umask = 0222;  // taken off 0777 for directories and 0666 for files
+};
+
+/// Attributes, and how long the kernel may keep them and the name that led to them.
+struct Node {
+  struct stat attributes {};
+  double attribute_timeout_s = 0;
+  double entry_timeout_s = 0;
+};
+
+/// One name of a directory.  `next` is the offset that continues behind it: it is stable while
+/// versions come and go.
+struct DirectoryEntry {
+  std::string name;
+  Inode inode = 0;
+  std::uint32_t type = 0;  // S_IFDIR, S_IFREG, S_IFLNK
+  std::uint64_t next = 0;
+};
+
+/// Where the bytes of a file are.
+struct OpenTarget {
+  bool is_status = false;              // generated text
+  std::filesystem::path image;         // else a file of the store
+  std::uint64_t size_bytes = 0;
+  ImageState state = ImageState::complete;
+};
+
+class Tree {
+ public:
+  Tree(std::function<std::shared_ptr<const Catalog>()> catalog, Ownership ownership);
+
+  /// Throws Error: not_found (never cached by the kernel), invalid if `parent` is no directory.
+  [[nodiscard]] Node lookup(Inode parent, std::string_view name) const;
+  [[nodiscard]] Node attributes(Inode inode) const;
+
+  /// Target of a symlink.  Throws Error: not_found; invalid if it is none.
+  [[nodiscard]] std::string read_link(Inode inode) const;
+
+  /// Calls each(entry) for the names from `offset` on until it answers false.  "." and ".." come
+  /// first.
+  void read_directory(Inode inode, std::uint64_t offset,
+                      const std::function<bool(const DirectoryEntry&)>& each) const;
+
+  /// Throws Error: not_found, also for a version that went away (ESTALE makes the kernel look again).
+  [[nodiscard]] OpenTarget open(Inode inode) const;
+
+ private:
+  std::function<std::shared_ptr<const Catalog>()> catalog_;
+  Ownership ownership_;
+};
+
+}  // namespace weightfs::fs

@@ -1,0 +1,100 @@
+// Bucket: where a repository is shared.  Five calls; every backend keeps the same contract
+// (tests/store/bucket_contract_test.cpp runs over all of them).
+//
+//   * An object is whole or absent: a reader never sees half of one.
+//   * put_if_absent is atomic: of any number of callers exactly one gets `created`.
+//   * What put, put_if_absent and remove returned for is durable.
+//   * Nothing may be concluded from list() alone: it is a hint.
+//
+// Keys are '/'-separated components of printable ASCII without '\'; no component is empty, or
+// starts with '.' except the last one.
+//
+// Errors: not_found (no such object), permission, no_space, unavailable (worth a retry), timed_out,
+// cancelled, io.  Every message names the bucket and the key.
+//
+// Threads: all calls may run in parallel.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "store/context.hpp"
+
+namespace weightfs {
+
+/// Bytes to be uploaded.  May be read more than once, and by several threads.
+class Source {
+ public:
+  virtual ~Source() = default;
+  [[nodiscard]] virtual std::uint64_t size_bytes() const = 0;
+  /// Fills `into` from `offset_bytes`.  Requires: inside the size.  Throws Error.
+  virtual void read(std::uint64_t offset_bytes, std::span<std::byte> into) const = 0;
+};
+
+/// A Source over text held by the caller.
+class TextSource final : public Source {
+ public:
+  explicit TextSource(std::string_view text) : text_(text) {}
+  [[nodiscard]] std::uint64_t size_bytes() const override { return text_.size(); }
+  void read(std::uint64_t offset_bytes, std::span<std::byte> into) const override;
+
+ private:
+  std::string_view text_;
+};
+
+class Bucket {
+ public:
+  enum class Put { created, exists };
+
+  virtual ~Bucket() = default;
+
+  /// Reads from `offset_bytes` until `into` is full or the object ends.
+  /// Returns: the bytes read; 0 if the offset is at or behind the end.
+  virtual std::size_t get(std::string_view key, std::uint64_t offset_bytes,
+                          std::span<std::byte> into, const Context& context) = 0;
+
+  /// Writes an object, replacing one that is there (keys that are written twice have equal bytes).
+  virtual void put(std::string_view key, const Source& source, const Context& context) = 0;
+
+  virtual Put put_if_absent(std::string_view key, std::string_view bytes,
+                            const Context& context) = 0;
+
+  /// Keys that start with `prefix` and sort after `after`, ascending, at most 1,000.
+  virtual std::vector<std::string> list(std::string_view prefix, std::string_view after,
+                                        const Context& context) = 0;
+
+  /// Removes an object; absent is fine.
+  virtual void remove(std::string_view key, const Context& context) = 0;
+
+  /// For messages: the URL without secrets.
+  [[nodiscard]] virtual const std::string& url() const noexcept = 0;
+};
+
+/// A whole object of at most `limit_bytes`.
+/// Throws Error: not_found; corrupt if it is larger.
+std::string get_all(Bucket& bucket, std::string_view key, std::uint64_t limit_bytes,
+                    const Context& context);
+
+/// Fills `into` completely.  Throws Error: not_found; corrupt if the object is too short.
+void get_exact(Bucket& bucket, std::string_view key, std::uint64_t offset_bytes,
+               std::span<std::byte> into, const Context& context);
+
+/// Opens the bucket that a URL names; `file:///dir` is the only scheme so far.
+/// `create`: the directory may be absent and is made.
+/// Throws Error: invalid (not a URL, unknown scheme, relative path), not_found, permission.
+std::unique_ptr<Bucket> open_bucket(std::string_view url, bool create);
+
+/// The canonical form of a URL, as messages, stores and /proc/mounts show it: no secrets, no
+/// trailing '/', symlinks kept.  A path that starts with '/' or '.' is taken as file://.
+/// Throws Error: invalid.
+std::string canonical_url(std::string_view url);
+
+/// The directory of a file:// URL; empty for other schemes.
+std::string directory_of_url(std::string_view canonical);
+
+}  // namespace weightfs

@@ -1,0 +1,32 @@
+// Context: how long an operation may take and who may stop it.  Every call that can wait takes one.
+//
+// Threads: a value; copies are cheap and share the stop state.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <stop_token>
+#include <string_view>
+
+namespace weightfs {
+
+using Clock = std::chrono::steady_clock;
+
+struct Context {
+  std::stop_token stop;                             // default: can never be stopped
+  Clock::time_point deadline = Clock::time_point::max();
+
+  /// The same with a deadline of at most `from_now`.
+  [[nodiscard]] Context within(Clock::duration from_now) const;
+
+  /// Throws Error: cancelled if stopped, timed_out if the deadline has passed.
+  /// `what` completes "… while WHAT".
+  void check(std::string_view what) const;
+};
+
+/// Tells how far a long operation is: called from any thread, must be quick, may be empty.
+/// `phase` is a word for the user ("reading", "uploading", "writing"); bytes of that phase.
+using Progress =
+    std::function<void(std::string_view phase, std::uint64_t done_bytes, std::uint64_t total_bytes)>;
+
+}  // namespace weightfs

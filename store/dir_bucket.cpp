@@ -1,0 +1,1 @@
+#include "store/dir_bucket.hpp"

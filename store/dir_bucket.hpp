@@ -1,0 +1,43 @@
+// DirBucket: a bucket that is a directory, the embedded default.
+//
+//     <root>/<key>               objects
+//     <root>/.tmp/<random>       objects being written; removed by the next writer after a day
+//
+// An object is written under .tmp, fsynced, and then given its name: put by rename(2), put_if_absent
+// by link(2), which fails if the name is taken.  The directory is fsynced after, and every directory
+// that had to be made.  Readers need no write permission anywhere.
+//
+// Deadlines are checked between pieces of 8 MiB; a system call that hangs (a dead NFS server) cannot
+// be cut short.
+//
+// Threads: all calls may run in parallel, from any number of processes.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "store/bucket.hpp"
+
+namespace weightfs {
+
+class DirBucket final : public Bucket {
+ public:
+  /// Throws Error: not_found if the directory is absent and `create` is false; invalid if it is no
+  /// directory; permission.
+  DirBucket(std::filesystem::path root, bool create);
+
+  std::size_t get(std::string_view key, std::uint64_t offset_bytes, std::span<std::byte> into,
+                  const Context& context) override;
+  void put(std::string_view key, const Source& source, const Context& context) override;
+  Put put_if_absent(std::string_view key, std::string_view bytes, const Context& context) override;
+  std::vector<std::string> list(std::string_view prefix, std::string_view after,
+                                const Context& context) override;
+  void remove(std::string_view key, const Context& context) override;
+  [[nodiscard]] const std::string& url() const noexcept override { return url_; }
+
+ private:
+  std::filesystem::path root_;
+  std::string url_;
+};
+
+}  // namespace weightfs

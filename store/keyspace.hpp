@@ -1,0 +1,37 @@
+// Keyspace: every column family of the store's RocksDB, its key and its value.  This table drives
+// opening and the tests; nothing else names a family.
+//
+// Integers in keys are big-endian, so that the order of keys is the order of numbers.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <string_view>
+
+namespace weightfs {
+
+enum class Family : std::size_t { store, manifests, layouts, hashes, images };
+
+struct FamilyInfo {
+  Family family;
+  std::string_view name;   // stable: part of the store's format
+  std::string_view key;
+  std::string_view value;
+};
+
+inline constexpr std::array kKeyspace{
+    FamilyInfo{Family::store, "default", "text: format, repository, url, newest",
+               "text; newest: be64 version, then SHA-256 of its manifest"},
+    FamilyInfo{Family::manifests, "manifests", "be64 version", "manifest, verbatim"},
+    FamilyInfo{Family::layouts, "layouts", "SHA-256 (32 bytes) of the layout",
+               "layout, uncompressed"},
+    FamilyInfo{Family::hashes, "hashes", "be64 version",
+               "XXH3-64 of every chunk, 8 bytes little-endian each; exists iff the version is complete"},
+    FamilyInfo{Family::images, "images", "be64 version, be32 file",
+               "state byte (1 partial, 2 complete), be64 size"},
+};
+
+/// Version of this table and of the store's directory; a store of another one is rebuilt.
+inline constexpr std::string_view kStoreFormat = "1";
+
+}  // namespace weightfs

@@ -1,0 +1,81 @@
+// Manifest: the small record that makes a version exist.  Writing it is the commit.
+//
+// It is canonical JSON: keys sorted, no spaces, so its bytes follow from its fields and its SHA-256
+// names it.  Format: docs/FORMAT.md, "Manifests".
+//
+// Threads: a value.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "store/sha256.hpp"
+
+namespace weightfs {
+
+inline constexpr std::uint64_t kManifestBytesMax = 64u << 20;
+inline constexpr std::uint64_t kVersionMax = (std::uint64_t{1} << 36) - 1;  // fits an inode number
+
+/// A small file, stored once under its hash.
+struct BlobRef {
+  std::string path;
+  std::uint64_t size_bytes = 0;  // uncompressed
+  Sha256 sha256{};               // uncompressed
+};
+
+/// An object that holds `size_bytes` uncompressed bytes with this hash.
+struct ObjectRef {
+  std::uint64_t size_bytes = 0;
+  Sha256 sha256{};
+};
+
+struct PackRef {
+  std::string name;               // "<nonce>-<k>": several uploaders have several nonces
+  std::uint64_t size_bytes = 0;   // whole object
+  std::uint64_t head_bytes = 0;   // header and index
+  Sha256 head_sha256{};
+};
+
+struct DeltaRef {
+  std::vector<PackRef> packs;  // may be empty: nothing changed but blobs or headers
+  std::uint64_t changed_elements = 0;
+};
+
+struct SnapshotRef {
+  std::string nonce;
+  ObjectRef hashes;  // the object of chunk and piece hashes
+};
+
+struct Manifest {
+  std::string repository;       // id
+  std::uint64_t version = 0;    // 1, 2, 3, ...
+  std::uint64_t parent = 0;     // version - 1; 0 for version 1
+  Sha256 parent_sha256{};       // of the parent's manifest; zeros for version 1
+  std::int64_t time = 0;        // seconds since 1970; mtime of every file
+  std::string tag;              // may be empty
+  std::map<std::string, std::string> meta;
+  ObjectRef layout;
+  std::vector<BlobRef> blobs;   // by path
+  Sha256 root{};                // SHA-256 over all chunk hashes, 8 bytes little-endian each
+  std::optional<DeltaRef> delta;        // from the parent
+  std::optional<SnapshotRef> snapshot;  // at least one of the two
+  std::string nonce;            // of this publish: settles a lost reply
+  std::string key_id;           // reserved, empty: docs/FORMAT.md, "Signatures"
+  std::string signature;        // reserved, empty
+
+  [[nodiscard]] std::string serialize() const;
+
+  /// Throws Error: corrupt (malformed, out of bounds, hostile names), unsupported (newer format or
+  /// unknown required feature), naming `what`.
+  static Manifest parse(std::string_view bytes, std::string_view what);
+};
+
+/// SHA-256 over chunk hashes, as Manifest::root.
+Sha256 root_of(std::span<const std::uint64_t> chunk_hashes);
+
+}  // namespace weightfs

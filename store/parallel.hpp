@@ -1,0 +1,17 @@
+// Parallel: runs independent pieces of work on a few threads, and hands out the first error.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+
+#include "store/context.hpp"
+
+namespace weightfs {
+
+/// Calls work(i) once for every i < count, on `threads` threads (0: one for each core), in about
+/// ascending order.  After the first exception no new piece is begun; it is rethrown when all
+/// threads are done.  Checks `context` before each piece.
+void parallel_for(std::size_t count, unsigned threads, const Context& context,
+                  const std::function<void(std::size_t index)>& work);
+
+}  // namespace weightfs

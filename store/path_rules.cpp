@@ -1,0 +1,1 @@
+#include "store/path_rules.hpp"

@@ -1,0 +1,120 @@
+// Repository: the history of one run, as it lies in a bucket.  Reads and checks records, manifests,
+// layouts, blobs and the heads of packs; writes new ones.  Knows nothing of the local store.
+//
+//     weightfs.json                               record: format, id, required features
+//     versions/<20 digits>.json                   manifests; writing one is the commit
+//     layouts/<sha256>                            zstd
+//     blobs/<sha256>                              zstd
+//     snapshots/<version>/<nonce>/<path>          files, verbatim
+//     snapshots/<version>/<nonce>/.hashes         chunk and piece hashes, zstd
+//     packs/<version>/<nonce>-<k>.safetensors
+//
+// Everything that is returned has been checked against the hash that names it; a mismatch is
+// Error corrupt with the key.
+//
+// Threads: all calls may run in parallel.  Format: docs/FORMAT.md.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "store/bucket.hpp"
+#include "store/layout.hpp"
+#include "store/manifest.hpp"
+#include "store/pack.hpp"
+
+namespace weightfs {
+
+inline constexpr std::uint64_t kFormat = 1;
+
+namespace keys {
+inline constexpr std::string_view kRecord = "weightfs.json";
+inline constexpr std::string_view kVersions = "versions/";
+std::string manifest(std::uint64_t version);
+std::string layout(const Sha256& id);
+std::string blob(const Sha256& id);
+std::string pack(std::uint64_t version, std::string_view name);
+std::string snapshot_file(std::uint64_t version, std::string_view nonce, std::string_view path);
+std::string snapshot_hashes(std::uint64_t version, std::string_view nonce);
+}  // namespace keys
+
+/// One version: its manifest, and the SHA-256 of the manifest's bytes.
+struct Version {
+  Manifest manifest;
+  Sha256 manifest_sha256{};
+  std::string manifest_bytes;
+  [[nodiscard]] std::uint64_t number() const noexcept { return manifest.version; }
+};
+
+/// The object of hashes beside a snapshot.
+struct SnapshotHashes {
+  std::vector<std::uint64_t> chunks;         // Layout::chunk_count() of them
+  std::vector<std::vector<Sha256>> pieces;   // of each file of the layout, kPieceBytes each
+};
+
+class Repository {
+ public:
+  /// Makes a repository at `url`, and its directory; fine if it exists already.
+  ///
+  /// Proves that put_if_absent holds there: a probe object is written twice, and the second call
+  /// must say `exists`.
+  /// Returns: true in `created` if it was made now.
+  static std::unique_ptr<Repository> init(std::string_view url, bool& created, const Context& context);
+
+  /// Opens an existing one.
+  /// Throws Error: not_found ("no weightfs repository at URL; make one with weightfs init URL"),
+  /// unsupported (newer format, unknown required feature), corrupt, permission, unavailable.
+  static std::unique_ptr<Repository> open(std::string_view url, const Context& context);
+
+  /// For tests: the same over a bucket of the caller's.
+  static std::unique_ptr<Repository> open(std::unique_ptr<Bucket> bucket, const Context& context);
+
+  /// A repository that is known from the store, with a bucket that may be out of reach: nothing is
+  /// read now, and the first call that reads checks the record.
+  static std::unique_ptr<Repository> assume(std::string_view url, std::string_view id);
+
+  [[nodiscard]] const std::string& id() const noexcept { return id_; }
+  [[nodiscard]] const std::string& url() const noexcept { return url_; }
+
+  /// The bucket.  Throws Error: not_found or unavailable if it is out of reach, corrupt if another
+  /// repository lies there now.
+  Bucket& bucket(const Context& context);
+
+  /// nullopt if the version does not exist (404).
+  /// Throws Error: corrupt (malformed, other number or repository than its key says), unsupported.
+  std::optional<Version> find_version(std::uint64_t number, const Context& context);
+
+  /// The newest version that exists, at least `known`; 0 for an empty repository.  LIST gives a
+  /// hint, GETs of the next numbers decide.
+  std::uint64_t newest_version(std::uint64_t known, const Context& context);
+
+  std::shared_ptr<const Layout> get_layout(const ObjectRef& ref, const Context& context);
+  std::string get_blob(const BlobRef& ref, const Context& context);
+  std::shared_ptr<const PackIndex> get_pack_index(std::uint64_t version, const PackRef& ref,
+                                                  const Layout& layout, const Context& context);
+  SnapshotHashes get_snapshot_hashes(std::uint64_t version, const SnapshotRef& ref,
+                                     const Layout& layout, const Context& context);
+
+  /// Uploads what is not there yet; content-addressed, so doing it twice is harmless.
+  ObjectRef put_layout(const Layout& layout, const Context& context);
+  BlobRef put_blob(std::string path, std::string_view bytes, const Context& context);
+  ObjectRef put_snapshot_hashes(std::uint64_t version, std::string_view nonce,
+                                const SnapshotHashes& hashes, const Context& context);
+
+  /// Writes the manifest; this is the commit.
+  /// Throws Error: conflict if the number is taken by another nonce.
+  Version commit(const Manifest& manifest, const Context& context);
+
+ private:
+  Repository() = default;
+  std::string id_, url_;
+  std::unique_ptr<Bucket> bucket_;
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace weightfs

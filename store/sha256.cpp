@@ -1,0 +1,1 @@
+#include "store/sha256.hpp"

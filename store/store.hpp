@@ -1,0 +1,130 @@
+// Store: the local directory of one daemon or publisher.
+//
+//     <store>/STORE              marker: this directory is a weightfs store
+//     <store>/lock               flock(2), held while the store is open; says who holds it
+//     <store>/db/                RocksDB: store/keyspace.hpp
+//     <store>/images/<v>/<path>  what readers read through the passthrough
+//     <store>/tmp/               spools; emptied when the store is opened
+//     <store>/weightfs.log       when daemonised
+//
+// The store is a cache.  One of another format, or whose database is damaged, is emptied and rebuilt
+// from the bucket; only the names above are ever removed.
+//
+// A record decides what an image is: absent (no record), partial, or complete.  Files without a
+// complete record are removed when the store is opened.  The records of a version become complete
+// in one write, after its files and directories were synced.
+//
+// Threads: all calls may run in parallel.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "store/db.hpp"
+#include "store/file.hpp"
+#include "store/repository.hpp"
+
+namespace weightfs {
+
+struct StoreLimits {
+  /// Bytes of images to keep; nullopt: 3 x the newest version.
+  std::optional<std::uint64_t> store_bytes;
+  /// Free bytes to leave on the file system; nullopt: the smaller of 5 % and 10 GiB.
+  std::optional<std::uint64_t> free_bytes_min;
+};
+
+/// The highest version whose manifest was accepted, against rollback.
+struct Newest {
+  std::uint64_t version = 0;
+  Sha256 manifest_sha256{};
+};
+
+class Store {
+ public:
+  /// Default place: /var/lib/weightfs/<id> for root, else $XDG_CACHE_HOME/weightfs/<id>
+  /// (~/.cache/weightfs/<id>).
+  static std::filesystem::path default_path(std::string_view repository_id);
+
+  /// What a store remembers, without opening it; nullopt if `path` is no store.
+  struct Identity {
+    std::string repository, url;
+  };
+  static std::optional<Identity> find_identity(const std::filesystem::path& path);
+
+  /// The default store of this user that remembers `url`, for when the bucket is out of reach.
+  static std::optional<std::filesystem::path> find_default_by_url(std::string_view url);
+
+  /// Opens or makes the store, made 0700, and takes its lock.
+  /// Throws Error: busy (names the holder's pid), invalid (not empty and no store; another
+  /// repository's; another owner's), no_space, permission, io.
+  static std::unique_ptr<Store> open(const std::filesystem::path& path, std::string_view repository,
+                                     std::string_view url, StoreLimits limits);
+  virtual ~Store() = default;
+
+  [[nodiscard]] virtual const std::filesystem::path& path() const noexcept = 0;
+  [[nodiscard]] std::filesystem::path temporary_directory() const { return path() / "tmp"; }
+  [[nodiscard]] std::filesystem::path log_path() const { return path() / "weightfs.log"; }
+
+  // ---- records ----
+
+  [[nodiscard]] virtual std::optional<std::string> find_manifest(std::uint64_t version) const = 0;
+  virtual void put_manifest(std::uint64_t version, std::string_view bytes) = 0;
+
+  /// Numbers of all manifests kept here, ascending.
+  [[nodiscard]] virtual std::vector<std::uint64_t> manifest_numbers() const = 0;
+
+  [[nodiscard]] virtual std::optional<std::string> find_layout(const Sha256& id) const = 0;
+  virtual void put_layout(const Sha256& id, std::string_view bytes) = 0;
+
+  [[nodiscard]] virtual Newest newest() const = 0;
+  virtual void put_newest(const Newest& newest) = 0;
+
+  // ---- images ----
+
+  /// Versions whose images are all complete, ascending.
+  [[nodiscard]] virtual std::vector<std::uint64_t> complete_versions() const = 0;
+  [[nodiscard]] virtual bool is_complete(std::uint64_t version) const = 0;
+
+  /// Chunk hashes of a complete version.  Throws Error: not_found.
+  [[nodiscard]] virtual std::vector<std::uint64_t> chunk_hashes(std::uint64_t version) const = 0;
+
+  /// <store>/images/<v>.
+  [[nodiscard]] virtual std::filesystem::path image_directory(std::uint64_t version) const = 0;
+
+  /// Makes an empty image directory for a version; removes what an earlier attempt left.
+  virtual std::filesystem::path begin_images(std::uint64_t version) = 0;
+
+  /// Records all files of a version as complete, in one synced write.
+  /// Requires: the files and their directories are synced.
+  virtual void complete_images(std::uint64_t version, std::span<const std::uint64_t> file_sizes,
+                               std::span<const std::uint64_t> chunk_hashes) = 0;
+
+  /// Forgets a version's images, then removes the files: first the records (synced).
+  virtual void remove_images(std::uint64_t version) = 0;
+
+  // ---- space ----
+
+  /// Makes room for a new version of `bytes`: removes images of old versions, oldest first, until
+  /// both limits hold.  Never touches `keep` (ascending).  Before each removal asks `release`, which
+  /// hides the version from new readers and answers false if it is in use.
+  ///
+  /// Throws Error: no_space, saying how much is missing and which limit it was.
+  virtual void make_room(std::uint64_t bytes, std::span<const std::uint64_t> keep,
+                         const std::function<bool(std::uint64_t version)>& release) = 0;
+
+  /// Bytes of all complete images, hard links counted once.
+  [[nodiscard]] virtual std::uint64_t image_bytes() const = 0;
+};
+
+/// True if no process has any file of the directory open or mapped, apart from O_PATH descriptors:
+/// F_SETLEASE(F_WRLCK) is granted on each (docs/ARCHITECTURE.md, "Who still reads").
+bool nobody_reads(const std::filesystem::path& directory);
+
+}  // namespace weightfs

@@ -1,0 +1,77 @@
+// Sync: keeps a store up to date with its repository, and tells what there is.
+//
+// One thread: poll for the next manifest (with jitter), bring the newest version into the store,
+// only then move `latest`.  Versions that arrived together are applied in one pass.  If one of them
+// cannot be made (a missing or corrupt object), the versions before it still can; the old one stays
+// served, status() names the object, and the loop tries again, backing off to at most 30 s.
+//
+// Threads: all calls may run in parallel.  Lock order: docs/ARCHITECTURE.md.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "store/catalog.hpp"
+#include "store/history.hpp"
+
+namespace weightfs {
+
+struct SyncOptions {
+  std::chrono::milliseconds poll{1000};
+  /// Hides a version from new readers and answers whether nobody uses it: see Store::make_room.
+  /// Empty: only nobody_reads() is asked.
+  std::function<bool(std::uint64_t version)> release;
+};
+
+/// For `weightfs status`; all times are seconds since 1970, 0 for never.
+struct SyncStatus {
+  enum class State { starting, current, fetching, waiting };  // waiting: after an error
+  State state = State::starting;
+  std::uint64_t latest = 0;         // what the mount shows
+  std::uint64_t newest = 0;         // what the bucket is known to have
+  std::int64_t newest_time = 0;     // when that was published
+  std::int64_t checked_time = 0;    // last successful poll
+  std::int64_t offline_since = 0;   // bucket out of reach since; 0: it is not
+  std::string error;                // last error, "" after success; names the object
+  std::string error_code;
+  std::int64_t error_time = 0;
+  std::uint64_t fetched_bytes = 0;  // by this process
+  std::uint64_t image_bytes = 0;
+};
+std::string_view to_string(SyncStatus::State state) noexcept;
+
+class Sync {
+ public:
+  /// Keeps the references.  Serves at once what the store has complete; start() begins to poll.
+  Sync(Store& store, History& history, SyncOptions options);
+  ~Sync();  // stops and joins
+
+  void start();
+  void stop();
+
+  [[nodiscard]] std::shared_ptr<const Catalog> catalog() const;
+  [[nodiscard]] SyncStatus status() const;
+
+  /// Blocks until `latest` exists, or the repository is known to be empty, or the bucket turns out
+  /// to be unusable while the store has nothing.
+  /// Throws Error: the first error of a store that has nothing to show; timed_out; cancelled.
+  void wait_ready(const Context& context, const Progress& progress);
+
+  /// One round, without a thread, for tests and for `sync`: polls once and brings in what is new.
+  /// Throws what went wrong; latest stays as it was then.
+  void run_once(const Context& context, const Progress& progress = {});
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace weightfs

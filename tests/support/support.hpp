@@ -1,0 +1,63 @@
+// Support: what several test files need.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <random>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "store/bytes.hpp"
+#include "store/tensor.hpp"
+
+namespace weightfs::test {
+
+/// A directory of its own below $TMPDIR, removed with everything in it at the end.
+class TempDir {
+ public:
+  TempDir();
+  ~TempDir();
+  TempDir(const TempDir&) = delete;
+  TempDir& operator=(const TempDir&) = delete;
+  [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
+  std::filesystem::path operator/(std::string_view name) const { return path_ / name; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+/// Seed of this run: $WEIGHTFS_SEED, or random; printed once.
+std::uint64_t seed();
+std::mt19937_64 make_rng();
+
+/// One tensor of a file to be written.
+struct TestTensor {
+  std::string name;
+  Dtype dtype{};
+  std::vector<std::uint64_t> shape;
+  Bytes data;
+};
+
+/// The bytes of a safetensors file with these tensors in this order, and this `__metadata__`.
+std::string make_safetensors(const std::vector<TestTensor>& tensors,
+                             const std::map<std::string, std::string>& metadata = {});
+
+/// Random bf16 weights like a model's (normal, sigma 0.02), and the same with `share` of the
+/// elements moved by a step of a few units in the last place.
+Bytes random_bf16(std::size_t elements, std::mt19937_64& rng);
+Bytes nudged_bf16(const Bytes& weights, double share, std::mt19937_64& rng);
+
+void write_text(const std::filesystem::path& path, std::string_view text);  // makes directories
+std::string read_text(const std::filesystem::path& path);
+
+/// path -> bytes of every regular file below `directory`.
+std::map<std::string, std::string> read_tree(const std::filesystem::path& directory);
+
+/// A checkpoint directory with config.json, two shards and an index; `version` decides the values.
+/// Version n+1 differs from n in about 1 % of the elements.
+void write_checkpoint(const std::filesystem::path& directory, unsigned version,
+                      std::size_t elements = 200'000);
+
+}  // namespace weightfs::test
