@@ -12,9 +12,9 @@ namespace weightfs {
 /// One frame that carries its content size.
 std::string compress(std::string_view bytes);
 
-/// Requires nothing of `frame`.  The frame must say that it holds exactly `size_bytes` bytes (checked
-/// before anything is allocated), and hold them, and end there.
-/// Throws Error: corrupt, naming `what`.
+/// Requires nothing of `frame`.  The frame must say that it holds exactly `size_bytes` bytes
+/// (checked before anything is allocated), and hold them, and end there. Throws Error: corrupt,
+/// naming `what`.
 std::string decompress(std::string_view frame, std::uint64_t size_bytes, std::string_view what);
 
 }  // namespace weightfs

@@ -13,7 +13,7 @@ namespace weightfs {
 using Clock = std::chrono::steady_clock;
 
 struct Context {
-  std::stop_token stop;                             // default: can never be stopped
+  std::stop_token stop;  // default: can never be stopped
   Clock::time_point deadline = Clock::time_point::max();
 
   /// The same with a deadline of at most `from_now`.
@@ -26,7 +26,7 @@ struct Context {
 
 /// Tells how far a long operation is: called from any thread, must be quick, may be empty.
 /// `phase` is a word for the user ("reading", "uploading", "writing"); bytes of that phase.
-using Progress =
-    std::function<void(std::string_view phase, std::uint64_t done_bytes, std::uint64_t total_bytes)>;
+using Progress = std::function<void(std::string_view phase, std::uint64_t done_bytes,
+                                    std::uint64_t total_bytes)>;
 
 }  // namespace weightfs

@@ -1,7 +1,8 @@
 // File: RAII for descriptors, and the few file operations that weightfs needs, each complete (no
 // short reads or writes) and each naming the path in its Error.
 //
-// Threads: pure functions; a File belongs to its owner, reads and writes at offsets may be parallel.
+// Threads: pure functions; a File belongs to its owner, reads and writes at offsets may be
+// parallel.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
 // Log: logfmt-like lines on stderr or in a bounded file.  Home of spdlog.
 //
-// Never log secrets: URLs go through canonical_url() first.  Threads: all calls may run in parallel.
+// Never log secrets: URLs go through canonical_url() first.  Threads: all calls may run in
+// parallel.
 #pragma once
 
 #include <filesystem>

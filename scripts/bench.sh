@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Runs the benchmarks and prints their tables (docs/BENCHMARKS.md keeps what they printed).
+#
+#   scripts/bench.sh [--mib N]       N: size of the checkpoint that is read and published (1024)
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+case "${1:-}" in -h | --help) sed -n '2,4s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;; esac
+as_root "$@"
+mib=1024
+[ "${1:-}" = --mib ] && mib=$2
+
+need_packages "${BUILD_PACKAGES[@]}" "${TEST_PACKAGES[@]}"
+build "$ROOT/build" all -DCMAKE_BUILD_TYPE=RelWithDebInfo
+export WEIGHTFS_BIN=$ROOT/build/weightfs
+
+printf 'commit %s, %s cores, kernel %s\n' "$(git -C "$ROOT" rev-parse --short HEAD)" "$(nproc)" "$(uname -r)"
+say "codec"
+"$ROOT/build/tests/bench/weightfs_codec_bench"
+say "publish and materialise, delta sizes"
+/usr/bin/python3 "$ROOT/tests/bench/publish_speed.py" --mib "$mib"
+say "reads through the mount"
+/usr/bin/python3 "$ROOT/tests/bench/read_speed.py" --mib "$mib"

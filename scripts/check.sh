@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Before a commit: format, includes that go against the layers, build, unit tests.
+#
+#   scripts/check.sh [--full]        --full: everything scripts/test.sh does
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+case "${1:-}" in -h | --help) sed -n '2,4s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;; esac
+cd "$ROOT"
+
+say "format"
+if command -v clang-format >/dev/null; then
+  git ls-files '*.cpp' '*.hpp' | xargs clang-format --dry-run --Werror
+else
+  echo "clang-format is not installed: skipped"
+fi
+say "layers"
+if git grep -nE '#include "fs/' -- store kernels || git grep -nE '#include "store/' -- kernels; then
+  echo "includes go fs -> store -> kernels and never back" >&2
+  exit 1
+fi
+[ "${1:-}" = --full ] && exec "$ROOT/scripts/test.sh"
+say "build and unit tests"
+build "$ROOT/build" all
+ctest --test-dir "$ROOT/build" -L unit --output-on-failure --parallel "$JOBS"

@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# Installs what the tests need, builds, and runs all of them.
+#
+#   scripts/test.sh [--no-sanitizers] [ctest options]
+#
+# Three builds: the one that is used (build/), one with AddressSanitizer and UBSan for the unit
+# tests (build-asan/), one with ThreadSanitizer for the store and the tree (build-tsan/).
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+as_root "$@"
+sanitizers=1
+if [ "${1:-}" = --no-sanitizers ]; then sanitizers=0; shift; fi
+case "${1:-}" in -h | --help) sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;; esac
+
+need_packages "${BUILD_PACKAGES[@]}" "${TEST_PACKAGES[@]}"
+
+say "building"
+build "$ROOT/build" all -DCMAKE_BUILD_TYPE=RelWithDebInfo
+
+# The real safetensors package, in a venv of its own; pinned.
+venv=$ROOT/build/venv
+wanted='safetensors==0.8.0 numpy==2.2.6'
+if [ "$(cat "$venv/wanted" 2>/dev/null)" != "$wanted" ]; then
+  say "installing $wanted"
+  rm -rf "$venv"
+  /usr/bin/python3 -m venv "$venv"
+  # shellcheck disable=SC2086
+  "$venv/bin/pip" install --quiet --disable-pip-version-check $wanted
+  echo "$wanted" >"$venv/wanted"
+fi
+export WEIGHTFS_VENV_PYTHON=$venv/bin/python WEIGHTFS_BIN=$ROOT/build/weightfs
+
+if [ $sanitizers = 1 ]; then
+  say "unit tests under AddressSanitizer and UBSan"
+  build "$ROOT/build-asan" tests/all -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O1\ -g1 \
+    -DWEIGHTFS_SANITIZE=address,undefined -DWEIGHTFS_BENCH=OFF
+  UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 ASAN_OPTIONS=detect_leaks=1 \
+    ctest --test-dir "$ROOT/build-asan" -L unit --output-on-failure --parallel "$JOBS" --progress --quiet
+  say "store and tree under ThreadSanitizer"
+  build "$ROOT/build-tsan" tests/all -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O1\ -g1 \
+    -DWEIGHTFS_SANITIZE=thread -DWEIGHTFS_BENCH=OFF
+  TSAN_OPTIONS=halt_on_error=1 \
+    ctest --test-dir "$ROOT/build-tsan" -L unit -LE kernels --output-on-failure --parallel "$JOBS" --progress --quiet
+fi
+
+say "all tests"
+ctest --test-dir "$ROOT/build" --output-on-failure --parallel "$JOBS" "$@"

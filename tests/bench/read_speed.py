@@ -1,0 +1,160 @@
+#!/usr/bin/python3
+"""Reads through a weightfs mount, as ratios to the same reads of the image underneath.
+
+    read_speed.py [--mib N] [--rounds R]        makes a run of N MiB, mounts it in each --serve mode
+    read_speed.py --brief MOUNTPOINT STORE      one line about a mount that is there
+
+Native and mounted reads alternate within one run; the best round of each counts. Warm: the image
+is in the page cache. Cold: its pages were dropped before each read (fadvise DONTNEED on the image).
+"""
+
+import argparse
+import json
+import mmap
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+import numpy as np
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import runs  # noqa: E402
+
+PIECE = 4 << 20
+
+
+def read_4mib(path):
+    buffer = bytearray(PIECE)
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        while os.readv(fd, [buffer]):
+            pass
+    finally:
+        os.close(fd)
+
+
+def map_of(path):
+    with open(path, "rb") as file:
+        return mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ, flags=mmap.MAP_PRIVATE)
+
+
+def map_scan(path):
+    with map_of(path) as mapping:
+        words = np.frombuffer(mapping, "<u8", len(mapping) // 8)
+        total = words.sum()
+        del words
+    return total
+
+
+def map_touch(path):
+    """One byte of each page, in random order, through a fresh mapping."""
+    with map_of(path) as mapping:
+        pages = np.random.default_rng(1).permutation(len(mapping) // 4096) * 4096
+        view = np.frombuffer(mapping, np.uint8)
+        total = view[pages].sum()
+        del view
+    return total
+
+
+OPERATIONS = (("read() 4 MiB", read_4mib), ("mmap scan", map_scan),
+              ("mmap, touch random pages", map_touch))
+
+
+def drop(image):
+    fd = os.open(image, os.O_RDONLY)
+    os.fsync(fd)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(fd)
+
+
+def best(operation, path, before, rounds_so_far):
+    before()
+    start = time.perf_counter()
+    operation(path)
+    return min(rounds_so_far, time.perf_counter() - start)
+
+
+def ratio(operation, mounted, image, cold, rounds):
+    before = (lambda: drop(image)) if cold else (lambda: None)
+    if not cold:
+        operation(image), operation(mounted)
+    native = through = float("inf")
+    for _ in range(rounds):
+        native = best(operation, image, before, native)
+        through = best(operation, mounted, before, through)
+    return native / through, os.path.getsize(image) / native / 1e9
+
+
+def largest_file(mount, store):
+    version = os.readlink(os.path.join(mount, "latest")).split("/")[-1]
+    folder = os.path.join(mount, "versions", version)
+    name = max((n for n in os.listdir(folder) if n.endswith(".safetensors")),
+               key=lambda n: os.path.getsize(os.path.join(folder, n)))
+    return os.path.join(folder, name), os.path.join(store, "images", version, name)
+
+
+def status(mount):
+    with open(os.path.join(mount, ".weightfs", "status")) as file:
+        return json.load(file)
+
+
+def brief(mount, store):
+    mounted, image = largest_file(mount, store)
+    value, native = ratio(read_4mib, mounted, image, False, 9)
+    serve = status(mount)["serve"]
+    print(f"{os.path.getsize(image) / 2**20:.0f} MiB by read(): {value:.2f} of the local file's speed "
+          f"({native:.1f} GB/s), served by {serve['mode']}"
+          + (f" ({serve['why']})" if serve["why"] else ""))
+
+
+def table(weightfs, mib, rounds):
+    work = tempfile.mkdtemp(prefix="weightfs-bench-", dir=os.environ.get("TMPDIR", "/var/tmp"))
+    mount, store, bucket = (os.path.join(work, x) for x in ("mnt", "store", "bucket"))
+    os.mkdir(mount)
+    try:
+        runs.make_run(os.path.join(work, "run"), versions=1, params=mib << 19)
+        subprocess.run([weightfs, "init", bucket, "--quiet"], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([weightfs, "publish", bucket, os.path.join(work, "run", "step_000000"),
+                        "--store", os.path.join(work, "trainer")], check=True,
+                       stdout=subprocess.DEVNULL)
+        shutil.rmtree(os.path.join(work, "run"))
+        print("| served by | operation | warm / native | cold / native | native GB/s, warm |")
+        print("|---|---|---|---|---|")
+        for serve in ("auto", "daemon"):
+            subprocess.run([weightfs, "mount", bucket, mount, "--store", store, "--serve", serve],
+                           check=True, stdout=subprocess.DEVNULL)
+            try:
+                mounted, image = largest_file(mount, store)
+                for name, operation in OPERATIONS:
+                    warm, native = ratio(operation, mounted, image, False, rounds)
+                    cold, _ = ratio(operation, mounted, image, True, max(2, rounds // 3))
+                    print(f"| {status(mount)['serve']['mode']} | {name} | {warm:.2f} | {cold:.2f} "
+                          f"| {native:.1f} |", flush=True)
+                print(f"\n{status(mount)['serve']['daemon_reads']} READ requests reached the daemon "
+                      f"({os.path.getsize(image) / 2**20:.0f} MiB file)\n")
+            finally:
+                subprocess.run([weightfs, "umount", mount, "--lazy"], check=True,
+                               stdout=subprocess.DEVNULL)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--mib", type=int, default=1024)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--brief", nargs=2, metavar=("MOUNTPOINT", "STORE"))
+    args = parser.parse_args()
+    if args.brief:
+        brief(*args.brief)
+    else:
+        # Two shards: twice the size gives one file of --mib.
+        table(os.environ["WEIGHTFS_BIN"], 2 * args.mib, args.rounds)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
