@@ -1,1 +1,55 @@
 #include "kernels/decode.hpp"
+
+#include <algorithm>
+#include <cassert>
+
+#include "kernels/ef.hpp"
+
+namespace weightfs::kernels {
+
+bool decode_block(Kind kind, std::span<const std::byte> old_block, std::span<const std::byte> coded,
+                  std::span<std::byte> new_block) noexcept {
+  assert(old_block.size() == new_block.size() && new_block.size() <= block_bytes(kind));
+  assert(new_block.size() % width_bytes(kind) == 0);
+  const std::size_t raw_bytes = 1 + new_block.size();
+  if (coded.size() > raw_bytes) return false;
+  const Mode mode = coded.empty() ? Mode::same : static_cast<Mode>(coded.front());
+  switch (mode) {
+    case Mode::same:
+      if (coded.size() > 1) return false;
+      std::copy(old_block.begin(), old_block.end(), new_block.begin());
+      return true;
+    case Mode::raw:
+      if (coded.size() != raw_bytes) return false;
+      std::copy(coded.begin() + 1, coded.end(), new_block.begin());
+      return true;
+    case Mode::ef:
+      std::copy(old_block.begin(), old_block.end(), new_block.begin());
+      return apply_ef(kind, coded, new_block);
+    case Mode::xr:
+      break;
+  }
+  return false;
+}
+
+bool decode_chunk(Kind kind, std::span<const std::byte> old_chunk,
+                  std::span<const std::uint32_t> lengths, std::span<const std::byte> coded,
+                  std::span<std::byte> new_chunk) noexcept {
+  assert(old_chunk.size() == new_chunk.size() && new_chunk.size() <= chunk_bytes(kind));
+  assert(new_chunk.size() % width_bytes(kind) == 0);
+  if (lengths.size() != block_count(kind, new_chunk.size())) return false;
+  std::size_t at = 0;
+  for (const std::uint32_t length : lengths) {
+    const std::size_t size = std::min(block_bytes(kind), new_chunk.size() - at);
+    if (length > coded.size()) return false;
+    if (!decode_block(kind, old_chunk.subspan(at, size), coded.first(length),
+                      new_chunk.subspan(at, size))) {
+      return false;
+    }
+    coded = coded.subspan(length);
+    at += size;
+  }
+  return coded.empty();
+}
+
+}  // namespace weightfs::kernels
