@@ -1,1 +1,236 @@
+// mount, umount, status: what is mounted on this host.
 
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <ostream>
+#include <set>
+
+#include "fs/daemon.hpp"
+#include "fs/mount_point.hpp"
+#include "fs/mount_status.hpp"
+#include "fs/text_table.hpp"
+#include "fs/verbs.hpp"
+#include "store/bucket.hpp"
+#include "store/bytes.hpp"
+#include "store/error.hpp"
+#include "store/file.hpp"
+
+namespace weightfs::fs {
+namespace {
+
+constexpr std::chrono::seconds kPidTimeout{2};
+constexpr std::chrono::seconds kEndTimeout{10};
+constexpr std::chrono::seconds kLazyEndTimeout{2};
+
+// ---- mount ----
+
+MountOptions mount_options(const Options& options) {
+  return {.url = canonical_url(options.target),
+          .mount_point = std::filesystem::absolute(options.directory),
+          .store = options.store.empty() ? options.store : std::filesystem::absolute(options.store),
+          .limits = options.limits,
+          .serve = options.serve,
+          .poll = options.poll,
+          .ownership = options.ownership,
+          .foreground = options.foreground};
+}
+
+Json to_json(const MountReady& ready, const std::string& url) {
+  return {{"mountpoint", ready.mount_point.string()},
+          {"url", url},
+          {"version", ready.version},
+          {"pid", ready.pid},
+          {"serve", {{"mode", ready.serve}, {"why", ready.why}}},
+          {"store", ready.store.string()},
+          {"log", ready.log.empty() ? Json(nullptr) : Json(ready.log.string())},
+          {"offline", ready.offline}};
+}
+
+std::string to_text(const MountReady& ready, const std::string& url) {
+  const std::string mount_point = ready.mount_point.string();
+  std::string text =
+      fmt::format("mounted {} at {}: {}, served by {}, pid {}\n", url, mount_point,
+                  ready.version == 0 ? "no version yet" : fmt::format("version {}", ready.version),
+                  ready.serve, ready.pid);
+  if (!ready.why.empty()) text += fmt::format("no passthrough: {}\n", ready.why);
+  if (ready.offline) text += "the bucket is out of reach; the store's versions are served\n";
+  return text + (ready.version == 0 ? fmt::format("publish with: weightfs publish {} DIR\n", url)
+                                    : fmt::format("serve: vllm serve {}/latest\n", mount_point));
+}
+
+// ---- umount ----
+
+/// The process behind a mount, as a descriptor that cannot come to mean another one.
+struct DaemonProcess {
+  int pid = 0;
+  File pidfd;
+};
+
+/// No daemon if the mount is dead, or does not say its pid in time.
+DaemonProcess find_daemon(const MountInfo& mount) {
+  try {
+    const Json status = parse_json(read_status(mount, kPidTimeout), mount.path.string());
+    const int pid = static_cast<int>(json_uint(status, "pid", mount.path.string()));
+    return {pid, File(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)))};
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+/// Returns: true if the process has ended in time.
+bool wait_end(const DaemonProcess& daemon, std::chrono::milliseconds timeout) {
+  if (!daemon.pidfd) return true;
+  const auto deadline = Clock::now() + timeout;
+  pollfd waiting{.fd = daemon.pidfd.fd(), .events = POLLIN, .revents = 0};
+  int ready = 0;
+  do {
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    ready = poll(&waiting, 1, static_cast<int>(std::max<long>(left, 0)));
+  } while (ready < 0 && errno == EINTR);
+  return ready > 0;
+}
+
+// ---- status ----
+
+std::string status_lines(const Json& status) {
+  TextTable table({{}, {}});
+  const auto add = [&](const char* name, std::string value) {
+    table.add({name, std::move(value)});
+  };
+  const auto number = [&](const char* name) { return status.at(name).get<std::uint64_t>(); };
+  const auto text = [](const Json& json) { return json.get<std::string>(); };
+  const Json& serve = status.at("serve");
+  const Json& error = status.at("error");
+
+  add("mount point", text(status.at("mountpoint")));
+  add("repository", fmt::format("{} ({})", text(status.at("url")), text(status.at("repository"))));
+  add("version", number("version") == 0 ? "none yet" : std::to_string(number("version")));
+  add("newest", number("lag_versions") == 0
+                    ? std::to_string(number("newest"))
+                    : fmt::format("{}, {} versions and {} s ahead", number("newest"),
+                                  number("lag_versions"), number("lag_seconds")));
+  add("state", text(status.at("state")));
+  add("served by", text(serve.at("mode")));
+  if (!text(serve.at("why")).empty()) add("no passthrough", text(serve.at("why")));
+  add("open files",
+      fmt::format("{} passthrough, {} daemon", serve.at("open_passthrough").get<std::uint64_t>(),
+                  serve.at("open_daemon").get<std::uint64_t>()));
+  add("bytes", fmt::format("{} of images, {} fetched",
+                           human_bytes(status.at("bytes").at("images").get<std::uint64_t>()),
+                           human_bytes(status.at("bytes").at("fetched").get<std::uint64_t>())));
+  if (!status.at("offline_since").is_null()) {
+    add("offline since", time_text(status.at("offline_since").get<std::int64_t>()));
+  }
+  if (!error.is_null()) add("error", text(error.at("message")));
+  add("store", text(status.at("store")));
+  add("log", status.at("log").is_null() ? "stderr" : text(status.at("log")));
+  add("pid", std::to_string(status.at("pid").get<int>()));
+  return table.text();
+}
+
+/// All weightfs mounts, the topmost one of each mount point.
+std::vector<MountInfo> weightfs_mounts() {
+  std::vector<MountInfo> mounts;
+  std::set<std::filesystem::path> seen;
+  std::vector<MountInfo> all = read_mounts();
+  for (auto mount = all.rbegin(); mount != all.rend(); ++mount) {
+    if (seen.insert(mount->path).second && mount->type == kMountType) mounts.push_back(*mount);
+  }
+  std::reverse(mounts.begin(), mounts.end());
+  return mounts;
+}
+
+/// What the daemon says, or why it does not.
+Json status_json(const MountInfo& mount) {
+  try {
+    return parse_json(read_status(mount), mount.path.string());
+  } catch (const Error& error) {
+    const char* state = error.code() == ErrorCode::unavailable ? "dead"
+                        : error.code() == ErrorCode::timed_out ? "stuck"
+                                                               : "unknown";
+    return {{"mountpoint", mount.path.string()},
+            {"url", mount.source},
+            {"state", state},
+            {"error", {{"code", to_string(error.code())}, {"message", error.what()}}}};
+  }
+}
+
+std::vector<std::string> status_cells(const Json& status) {
+  const auto number = [&](const char* name) {
+    return status.contains(name) ? std::to_string(status[name].get<std::uint64_t>()) : "-";
+  };
+  const std::string mode =
+      status.contains("serve") ? status["serve"]["mode"].get<std::string>() : "-";
+  return {status["mountpoint"].get<std::string>(),
+          number("version"),
+          number("newest"),
+          status["state"].get<std::string>(),
+          mode,
+          status["url"].get<std::string>()};
+}
+
+int list_mounts(Call& call) {
+  using Align = TextTable::Align;
+  Json json = Json::array();
+  TextTable table({{"MOUNT POINT"},
+                   {"VERSION", Align::right},
+                   {"NEWEST", Align::right},
+                   {"STATE"},
+                   {"SERVED BY"},
+                   {"URL"}});
+  for (const MountInfo& mount : weightfs_mounts()) {
+    json.push_back(status_json(mount));
+    table.add(status_cells(json.back()));
+  }
+  call.print(json, json.empty() ? "nothing is mounted\n" : table.text());
+  return 0;
+}
+
+}  // namespace
+
+int run_mount(Call& call) {
+  const MountOptions options = mount_options(call.options);
+  const auto print = [&](const MountReady& ready) {
+    call.print(to_json(ready, options.url), to_text(ready, options.url));
+    call.output.out.flush();
+  };
+  if (options.foreground) {
+    run_daemon(options, {.logging = {}, .ready = print}, call.progress());
+  } else {
+    print(start_daemon(options, call.progress()));
+  }
+  return 0;
+}
+
+int run_umount(Call& call) {
+  const MountInfo mount = get_mount(call.options.target);
+  const DaemonProcess daemon = find_daemon(mount);
+  unmount(mount.path, call.options.lazy);
+  const bool ended = wait_end(daemon, call.options.lazy ? kLazyEndTimeout : kEndTimeout);
+  if (!ended && !call.options.lazy) {
+    throw Error(ErrorCode::timed_out,
+                fmt::format("{} is unmounted, but its daemon, pid {}, has not ended within {} s",
+                            mount.path.string(), daemon.pid, kEndTimeout.count()));
+  }
+  const std::string note =
+      ended ? "" : fmt::format("pid {} serves what is still open, and ends then\n", daemon.pid);
+  call.print({{"mountpoint", mount.path.string()}, {"pid", daemon.pid}, {"ended", ended}},
+             fmt::format("unmounted {}\n{}", mount.path.string(), note));
+  return 0;
+}
+
+int run_status(Call& call) {
+  if (call.options.target.empty()) return list_mounts(call);
+  const MountInfo mount = get_mount(call.options.target);
+  const Json status = parse_json(read_status(mount), mount.path.string());
+  call.print(status, call.options.json ? "" : status_lines(status));
+  return 0;
+}
+
+}  // namespace weightfs::fs

@@ -1,1 +1,164 @@
 #include "fs/commands.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cstdlib>
+#include <ctime>
+#include <ostream>
+
+#include "fs/errno.hpp"
+#include "fs/mount_status.hpp"
+#include "fs/text_table.hpp"
+#include "fs/verbs.hpp"
+#include "store/error.hpp"
+
+namespace weightfs::fs {
+namespace {
+
+int print_text(Call& call) {
+  call.print({{"text", call.options.text}}, call.options.text);
+  return 0;
+}
+
+int dispatch(Call& call) {
+  switch (call.options.command) {
+    case Command::init:
+      return run_init(call);
+    case Command::publish:
+      return run_publish(call);
+    case Command::mount:
+      return run_mount(call);
+    case Command::umount:
+      return run_umount(call);
+    case Command::status:
+      return run_status(call);
+    case Command::log:
+      return run_log(call);
+    case Command::show:
+      return run_show(call);
+    case Command::diff:
+      return run_diff(call);
+    case Command::export_:
+      return run_export(call);
+    case Command::verify:
+      return run_verify(call);
+    case Command::help:
+    case Command::version:
+      return print_text(call);
+  }
+  return 2;
+}
+
+void print_error_json(const Output& output, ErrorCode code, const std::string& message) {
+  const Json json{{"error", {{"code", to_string(code)}, {"message", message}}}};
+  output.out << json.dump(2, ' ', false, Json::error_handler_t::replace) << '\n' << std::flush;
+}
+
+int report(const Options& options, const Output& output, ErrorCode code,
+           const std::string& message) {
+  output.err << "weightfs: " << printable(message) << '\n' << std::flush;
+  if (options.json) print_error_json(output, code, message);
+  return to_exit_code(code);
+}
+
+int report_usage(const Options& options, const Output& output) {
+  output.err << options.text << std::flush;
+  if (options.json) print_error_json(output, ErrorCode::invalid, options.error);
+  return to_exit_code(ErrorCode::invalid);
+}
+
+int run_guarded(const Options& options, const Output& output) {
+  if (!options.error.empty()) return report_usage(options, output);
+  try {
+    Call call(options, output);
+    const int exit_code = dispatch(call);
+    if (output.out.flush()) return exit_code;
+    return report(options, output, ErrorCode::io, "cannot write to the standard output");
+  } catch (const Error& error) {
+    return report(options, output, error.code(), error.what());
+  } catch (const std::bad_alloc&) {
+    return report(options, output, ErrorCode::io, "not enough memory");
+  } catch (const std::exception& error) {
+    return report(options, output, ErrorCode::io, error.what());
+  }
+}
+
+}  // namespace
+
+int run_command(const Options& options, const Output& output) noexcept {
+  try {
+    return run_guarded(options, output);
+  } catch (...) {
+    return 1;  // not even the message could be printed
+  }
+}
+
+// ---- what the verbs share ----
+
+Call::Call(const Options& the_options, const Output& the_output)
+    : options(the_options), output(the_output) {
+  if (output.terminal && !options.quiet) line_ = std::make_unique<ProgressLine>(output.err);
+}
+
+Progress Call::progress() {
+  if (!line_) return {};
+  return [this](std::string_view phase, std::uint64_t done, std::uint64_t total) {
+    line_->update(phase, done, total);
+  };
+}
+
+void Call::print(const Json& json, const std::string& text) {
+  if (line_) line_->clear();
+  if (options.json) {
+    output.out << json.dump(2, ' ', false, Json::error_handler_t::replace) << '\n';
+  } else {
+    output.out << text;
+  }
+}
+
+Reading::Reading(const std::string& text) : Reading(resolve_target(text)) {}
+
+Reading::Reading(const Target& target)
+    : context{.stop = signals.token()},
+      url(target.url),
+      mount_point(target.mount_point),
+      repository(Repository::open(url, context)),
+      history(*repository, nullptr) {}
+
+std::shared_ptr<const Version> Reading::version(std::uint64_t number) {
+  if (number == 0) number = repository->newest_version(0, context);
+  if (number == 0) {
+    throw Error(ErrorCode::not_found,
+                fmt::format("{0} is empty; publish with: weightfs publish {0} DIR", url));
+  }
+  return history.get(number, context);
+}
+
+ScratchDirectory make_scratch() {
+  const char* parent = std::getenv("TMPDIR");
+  return {parent != nullptr && *parent != '\0' ? parent : "/var/tmp", "weightfs-"};
+}
+
+std::string time_text(std::int64_t seconds) {
+  const std::time_t time = seconds;
+  std::tm parts{};
+  std::array<char, 64> text{};
+  if (gmtime_r(&time, &parts) == nullptr) return std::to_string(seconds);
+  std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M:%SZ", &parts);
+  return text.data();
+}
+
+std::string share_text(std::uint64_t part, std::uint64_t whole) {
+  if (whole == 0) return "-";
+  const double percent = 100 * static_cast<double>(part) / static_cast<double>(whole);
+  return part != 0 && percent < 0.01 ? "< 0.01 %" : fmt::format("{:.2f} %", percent);
+}
+
+std::uint64_t version_bytes(const Manifest& manifest, const Layout& layout) {
+  std::uint64_t bytes = layout.size_bytes();
+  for (const BlobRef& blob : manifest.blobs) bytes += blob.size_bytes;
+  return bytes;
+}
+
+}  // namespace weightfs::fs

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <iosfwd>
-#include <memory>
 
 #include "fs/options.hpp"
 
@@ -18,6 +17,8 @@ struct Output {
 
 /// Runs a command.  Returns: the exit code.  Errors are printed to `err` (with --json as an object
 /// on `out` too) and become exit codes; nothing is thrown.
+///
+/// Requires: for mount, the process has one thread.
 int run_command(const Options& options, const Output& output) noexcept;
 
 }  // namespace weightfs::fs

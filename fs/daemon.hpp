@@ -15,34 +15,47 @@
 namespace weightfs::fs {
 
 struct MountOptions {
-  std::string url;                          // canonical
+  std::string url;  // canonical
   std::filesystem::path mount_point;
-  std::filesystem::path store;              // empty: the default place
+  std::filesystem::path store;  // empty: the default place
   StoreLimits limits;
   Serve serve = Serve::automatic;
   std::chrono::milliseconds poll{1000};
   Ownership ownership;
-  bool foreground = false;
-  bool json = false;
+  bool foreground = false;  // log to stderr, not to the store
 };
 
 /// What `mount` prints when it is ready.
 struct MountReady {
-  std::uint64_t version = 0;  // 0: the repository is empty
-  std::string serve, why;
-  std::filesystem::path store, log;
+  std::filesystem::path mount_point;  // canonical
+  std::uint64_t version = 0;          // 0: the repository is empty
+  std::string serve, why;             // see ServingState
+  std::filesystem::path store, log;   // log: empty in the foreground
   int pid = 0;
   bool offline = false;
 };
 
-/// Mounts and serves until unmounted or SIGTERM/SIGINT.  Calls `ready` once, when `latest` exists or
-/// the repository is empty.
-/// Throws Error before that; after it only returns.
-void run_daemon(const MountOptions& options, const std::function<void(const MountReady&)>& ready,
-                const Progress& progress);
+/// What a daemon tells while it starts; both are called at most once, in this order.
+struct DaemonEvents {
+  std::function<void(const std::filesystem::path& log)> logging;  // from here on it logs there
+  std::function<void(const MountReady&)> ready;                   // mounted and serving
+};
 
-/// Runs run_daemon in a daemonised child, waits until it is ready or failed, and passes on what it
-/// said.  Forks before any thread is made.
+/// Mounts and serves until unmounted or SIGTERM, SIGINT or SIGHUP; then it ends within 10 s, if
+/// need be by force: a store and a bucket withstand that at any time.
+///
+/// It is ready when `latest` exists or the repository is empty.  The bucket may be out of reach if
+/// the store has a version.
+/// Requires: the caller has one thread.
+/// Throws Error before it is ready (busy: the store, naming the pid, or the mount point; invalid:
+/// the store or the bucket lies below the mount point; and what its parts throw); after that it
+/// only returns.
+void run_daemon(const MountOptions& options, const DaemonEvents& events, const Progress& progress);
+
+/// Runs run_daemon in a daemonised child, waits until it is ready, and passes on what it throws.
+///
+/// Throws Error: also io if the child died (says where its log is), cancelled by a signal.
+/// Requires: the caller has one thread.
 MountReady start_daemon(const MountOptions& options, const Progress& progress);
 
 }  // namespace weightfs::fs

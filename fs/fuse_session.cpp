@@ -1,1 +1,307 @@
 #include "fs/fuse_session.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "fs/fuse_ops.hpp"
+#include "fs/mount_point.hpp"
+#include "fs/passthrough.hpp"
+#include "store/error.hpp"
+#include "store/file.hpp"
+#include "store/log.hpp"
+
+namespace weightfs::fs {
+namespace {
+
+constexpr unsigned kThreads = 4;
+constexpr std::chrono::milliseconds kInitLimit{10000};
+constexpr std::size_t kInitBytesMax = 1u << 17;  // the kernel refuses reads with less than 8 KiB
+constexpr std::string_view kReadaheadKiB = "8192";
+
+struct SessionDeleter {
+  void operator()(fuse_session* session) const noexcept { fuse_session_destroy(session); }
+};
+using SessionPtr = std::unique_ptr<fuse_session, SessionDeleter>;
+
+// A buffer that libfuse allocates.
+struct RequestBuffer {
+  RequestBuffer() = default;
+  RequestBuffer(const RequestBuffer&) = delete;
+  RequestBuffer& operator=(const RequestBuffer&) = delete;
+  ~RequestBuffer() { std::free(buffer.mem); }
+  fuse_buf buffer{};
+};
+
+// Waits for the connection or for stop(), whichever comes first.  Both are level triggered: any
+// number of threads may wait, and once stopped all of them return for ever.
+class Waiter {
+ public:
+  explicit Waiter(int connection)
+      : stop_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), poll_(epoll_create1(EPOLL_CLOEXEC)) {
+    if (!stop_ || !poll_) throw_errno(errno, "make an event loop");
+    add(stop_.fd());
+    add(connection);
+  }
+
+  void wait() const noexcept {
+    epoll_event event{};
+    epoll_wait(poll_.fd(), &event, 1, -1);
+  }
+
+  void stop() noexcept {
+    stopped_ = true;
+    eventfd_write(stop_.fd(), 1);
+  }
+
+  bool is_stopped() const noexcept { return stopped_; }
+
+ private:
+  void add(int fd) const {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    if (epoll_ctl(poll_.fd(), EPOLL_CTL_ADD, fd, &event) != 0) throw_errno(errno, "add to epoll");
+  }
+
+  File stop_, poll_;
+  std::atomic<bool> stopped_ = false;
+};
+
+// Takes the place of read(2) in libfuse.  If this process were killed while the kernel copies a
+// request into a page that is not there yet, the caller would get EIO instead of waiting for the
+// next daemon: so the pages of a new buffer are touched first.
+ssize_t read_request(int fd, void* buffer, std::size_t size, void*) {
+  thread_local void* touched = nullptr;
+  if (buffer != std::exchange(touched, buffer)) std::memset(buffer, 0, size);
+  const ssize_t got = read(fd, buffer, size);
+  if (got < 0 && errno == ECONNABORTED) errno = ENODEV;  // aborted: the same as unmounted
+  return got;
+}
+
+std::vector<std::byte> read_init(int connection) {
+  std::vector<std::byte> request(kInitBytesMax);
+  const auto until = Clock::now() + kInitLimit;
+  for (;;) {
+    const ssize_t got = read(connection, request.data(), request.size());
+    if (got > 0) {
+      request.resize(static_cast<std::size_t>(got));
+      return request;
+    }
+    if (got < 0 && errno != EAGAIN && errno != EINTR) throw_errno(errno, "read FUSE's INIT");
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now()).count();
+    if (left <= 0) throw Error(ErrorCode::timed_out, "the kernel sent no FUSE INIT");
+    pollfd event{connection, POLLIN, 0};
+    poll(&event, 1, static_cast<int>(left));
+  }
+}
+
+// Every READ is a round trip to the daemon, so it should bring much.  Only root may raise this.
+void raise_readahead(const MountInfo& mount) {
+  const std::string path =
+      fmt::format("/sys/class/bdi/{}:{}/read_ahead_kb", mount.major, mount.minor);
+  std::ofstream file(path);
+  file << kReadaheadKiB << std::flush;
+  if (!file) log_debug("cannot raise the readahead: " + path + " is not writable");
+}
+
+// The mount itself.  Ends only what it made, not another mount that was put over it.
+class Mount {
+ public:
+  Mount(std::filesystem::path path, const std::string& source)
+      : path_(std::move(path)), connection_(mount_connection(path_, source)) {
+    info_ = find_mount(path_);
+  }
+  Mount(const Mount&) = delete;
+  Mount& operator=(const Mount&) = delete;
+  ~Mount() {
+    try {
+      end();
+    } catch (const std::exception& error) {
+      log_warning(std::string("cannot unmount: ") + error.what());
+    }
+  }
+
+  int fd() const noexcept { return connection_.fd(); }
+  const std::optional<MountInfo>& info() const noexcept { return info_; }
+
+ private:
+  void end() const {
+    if (!info_ || find_mount(path_) != info_) return;
+    int error = try_unmount(path_, false);
+    if (error == EBUSY) error = try_unmount(path_, true);  // open passthrough files go on
+    if (error != 0) throw_errno(error, "unmount " + path_.string());
+  }
+
+  std::filesystem::path path_;
+  File connection_;
+  std::optional<MountInfo> info_;
+};
+
+}  // namespace
+
+// Order of members: what comes later goes first.
+struct FuseSession::State {
+  State(const Tree& tree, const FuseSessionOptions& options)
+      : server(tree, options),
+        mount(options.mount_point, options.source),
+        waiter(mount.fd()),
+        operations(make_operations()) {
+    server.fuse_fd = mount.fd();
+    const int flags = fcntl(mount.fd(), F_GETFL);
+    fcntl(mount.fd(), F_SETFL, flags | O_NONBLOCK);
+    init = read_init(mount.fd());
+    make_session();
+    answer_init();
+    choose_serving();
+  }
+
+  ~State() {
+    waiter.stop();
+    {
+      std::unique_lock lock(run_mutex);
+      run_ended.wait(lock, [this] { return !running; });
+    }
+    server.pool.reset();  // frees the callers that wait, so that the mount is not busy
+  }
+
+  void make_session() {
+    char name[] = "weightfs";
+    char* argv[] = {name, nullptr};
+    fuse_args arguments = FUSE_ARGS_INIT(1, argv);
+    session.reset(fuse_session_new(&arguments, &operations, sizeof operations, &server));
+    fuse_opt_free_args(&arguments);
+    if (session == nullptr) throw Error(ErrorCode::io, "libfuse cannot make a session");
+
+    // libfuse closes the descriptor that it gets, and never learns where it is mounted.
+    const int connection = fcntl(mount.fd(), F_DUPFD_CLOEXEC, 3);
+    if (connection < 0) throw_errno(errno, "duplicate the FUSE connection");
+    fuse_custom_io io{};
+    io.writev = write_reply;
+    io.read = read_request;
+    if (fuse_session_custom_io(session.get(), &io, connection) != 0) {
+      ::close(connection);
+      throw Error(ErrorCode::io, "libfuse does not take the connection");
+    }
+  }
+
+  // INIT is answered before there are threads: libfuse answers EIO to anything ahead of it.
+  void answer_init() {
+    server.ask_for_passthrough = server.options.serve != Serve::daemon && offers_passthrough(init);
+    fuse_buf buffer{};
+    buffer.mem = init.data();
+    buffer.size = init.size();
+    fuse_session_process_buf(session.get(), &buffer);
+    server.init_answered = true;
+    if (fuse_session_exited(session.get()) != 0) {
+      throw Error(ErrorCode::unsupported, "libfuse and this kernel do not understand each other");
+    }
+  }
+
+  void choose_serving() {
+    if (server.options.serve == Serve::daemon) {
+      why = "--serve daemon";
+    } else {
+      const PassthroughState state = try_passthrough(mount.fd(), init, server.options.store);
+      server.passthrough = state.available;
+      why = state.why_not;
+    }
+    if (!server.passthrough && server.options.serve == Serve::passthrough) {
+      throw Error(ErrorCode::unsupported, "--serve passthrough is not to be had: " + why);
+    }
+    if (!server.passthrough && mount.info()) raise_readahead(*mount.info());
+  }
+
+  // One thread's part of the work.
+  void serve() {
+    RequestBuffer request;
+    while (!waiter.is_stopped() && fuse_session_exited(session.get()) == 0) {
+      const int got = fuse_session_receive_buf(session.get(), &request.buffer);
+      if (got == -EAGAIN) {
+        waiter.wait();
+      } else if (got > 0) {
+        fuse_session_process_buf(session.get(), &request.buffer);
+      } else if (got != -EINTR) {
+        if (got < 0) log_error(fmt::format("reading requests failed: {}", std::strerror(-got)));
+        waiter.stop();  // unmounted, or nothing more to be had: the others end too
+      }
+    }
+  }
+
+  void run() {
+    {
+      const std::lock_guard lock(run_mutex);
+      running = true;
+    }
+    {
+      std::vector<std::jthread> helpers;
+      for (unsigned i = 1; i < kThreads; i++) {
+        helpers.emplace_back([this] { serve(); });
+      }
+      serve();
+    }
+    const std::lock_guard lock(run_mutex);
+    running = false;
+    run_ended.notify_all();
+  }
+
+  Server server;
+  Mount mount;
+  Waiter waiter;
+  fuse_lowlevel_ops operations;
+  std::vector<std::byte> init;  // a successor would need it to understand the connection
+  SessionPtr session;
+  std::string why;
+
+  // Notified under the lock: the waiting destructor must not go on before run() is done with them.
+  std::mutex run_mutex;
+  std::condition_variable run_ended;
+  bool running = false;
+};
+
+FuseSession::FuseSession(const Tree& tree, FuseSessionOptions options) {
+  // A lease probe that meets an open sends SIGIO, whose default would end the daemon.
+  std::signal(SIGIO, SIG_IGN);
+  std::signal(SIGPIPE, SIG_IGN);
+  state_ = std::make_unique<State>(tree, options);
+}
+
+FuseSession::~FuseSession() = default;
+
+void FuseSession::run() { state_->run(); }
+
+void FuseSession::stop() noexcept { state_->waiter.stop(); }
+
+ServingState FuseSession::serving() const {
+  const Server& server = state_->server;
+  ServingState serving;
+  serving.mode = server.passthrough ? "passthrough" : "daemon";
+  serving.why = state_->why;
+  serving.open_passthrough = server.opens.open_count(Serving::passthrough);
+  serving.open_daemon = server.opens.open_count(Serving::daemon);
+  serving.daemon_reads = server.daemon_reads;
+  return serving;
+}
+
+bool FuseSession::is_unused(std::uint64_t version) const {
+  return !state_->server.opens.is_open(version);
+}
+
+}  // namespace weightfs::fs

@@ -1,9 +1,9 @@
 // FuseSession: one FUSE connection and the threads that serve it.  Home of libfuse, together with
 // fuse_ops.cpp and passthrough.cpp.
 //
-// The session reads INIT itself and hands it to libfuse through custom_io, and its loop waits on the
-// connection and on a stop signal, so it can end at any time, and a later supervisor can hold the
-// connection for it.
+// The session reads INIT itself and hands it to libfuse through custom_io, and its loop waits on
+// the connection and on a stop signal, so it can end at any time, and a later supervisor can hold
+// the connection for it.
 #pragma once
 
 #include <cstdint>
@@ -19,17 +19,17 @@ namespace weightfs::fs {
 enum class Serve { automatic, passthrough, daemon };
 
 struct FuseSessionOptions {
-  std::filesystem::path mount_point;   // canonical
-  std::string source;                  // URL without secrets, as /proc/mounts shows it
-  Serve serve = Serve::automatic;      // passthrough: an error if it is not to be had
-  std::filesystem::path store;         // where images lie: passthrough is tried there
-  std::function<std::string()> status; // text of .weightfs/status
+  std::filesystem::path mount_point;    // canonical
+  std::string source;                   // URL without secrets, as /proc/mounts shows it
+  Serve serve = Serve::automatic;       // passthrough: an error if it is not to be had
+  std::filesystem::path store;          // where images lie: passthrough is tried there
+  std::function<std::string()> status;  // text of .weightfs/status
 };
 
 /// How files are served: for status.
 struct ServingState {
-  std::string mode;     // "passthrough" | "daemon"
-  std::string why;      // why not passthrough, in words; "" if it is, or "--serve daemon"
+  std::string mode;  // "passthrough" | "daemon"
+  std::string why;   // why not passthrough, in words; "" if it is, or "--serve daemon"
   std::uint64_t open_passthrough = 0, open_daemon = 0;
   std::uint64_t daemon_reads = 0;  // READ requests answered
 };
@@ -37,12 +37,14 @@ struct ServingState {
 class FuseSession {
  public:
   /// Mounts, answers INIT, tries passthrough.  The tree must outlive the session.
-  /// Throws Error: permission (with what is missing), busy, unsupported (--serve passthrough and not
-  /// to be had), io.
+  /// Throws Error: permission (with what is missing), busy, unsupported (--serve passthrough and
+  /// not to be had), io.
   FuseSession(const Tree& tree, FuseSessionOptions options);
-  ~FuseSession();  // stop(), unmount (lazily if busy), join
+  /// Stops, waits for run() where it is still running, and unmounts: lazily if busy, and only what
+  /// this session has mounted.
+  ~FuseSession();
 
-  /// Serves until the file system is unmounted or stop() is called.
+  /// Serves until the file system is unmounted or stop() is called.  Once for each session.
   void run();
 
   /// Ends run(); may be called from any thread and more than once.

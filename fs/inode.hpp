@@ -20,7 +20,14 @@ enum class InodeKind : std::uint8_t {
 };
 
 /// The fixed part of the tree; 1 is the root by FUSE's rule.
-enum class Fixed : std::uint32_t { root = 1, latest = 2, versions = 3, tags = 4, control = 5, status = 6 };
+enum class Fixed : std::uint32_t {
+  root = 1,
+  latest = 2,
+  versions = 3,
+  tags = 4,
+  control = 5,
+  status = 6
+};
 
 struct InodeParts {
   InodeKind kind{};
@@ -33,8 +40,8 @@ inline constexpr unsigned kVersionBits = 36;
 inline constexpr std::uint32_t kEntriesMax = (1u << kFileBits) - 1;
 
 constexpr Inode make_inode(InodeParts parts) noexcept {
-  return static_cast<Inode>(parts.kind) << (kFileBits + kVersionBits) |
-         parts.version << kFileBits | parts.file;
+  return static_cast<Inode>(parts.kind) << (kFileBits + kVersionBits) | parts.version << kFileBits |
+         parts.file;
 }
 constexpr Inode make_inode(Fixed fixed) noexcept { return static_cast<Inode>(fixed); }
 

@@ -1,4 +1,5 @@
-// Mount points: what /proc/self/mountinfo says, and the rules for where a mount may go.
+// Mount points: what /proc/self/mountinfo says, the rules for where a mount may go, and the calls
+// that mount and unmount: mount(2) and umount2(2) for root, fusermount3 for a user's own mount.
 //
 // Threads: pure functions of the system's state.
 #pragma once
@@ -10,16 +11,23 @@
 #include <string_view>
 #include <vector>
 
+#include "store/file.hpp"
+
 namespace weightfs::fs {
 
 inline constexpr std::string_view kMountType = "fuse.weightfs";
 
 struct MountInfo {
   std::filesystem::path path;
-  std::string type;     // "fuse.weightfs"
-  std::string source;   // our URL
+  std::string type;               // "fuse.weightfs"
+  std::string source;             // our URL
   unsigned major = 0, minor = 0;  // of st_dev
+
+  friend bool operator==(const MountInfo&, const MountInfo&) = default;
 };
+
+/// Parses the text of a mountinfo file; lines it does not understand are left out.
+std::vector<MountInfo> parse_mounts(std::string_view mountinfo);
 
 /// All mounts of this mount namespace, oldest first.
 std::vector<MountInfo> read_mounts();
@@ -36,7 +44,18 @@ bool is_dead(const std::filesystem::path& path);
 /// Returns: the canonical path.
 std::filesystem::path prepare_mount_point(const std::filesystem::path& path);
 
-/// Unmounts: umount2(2), or fusermount3 for a user's own mount.
+/// Mounts a read-only weightfs at a canonical path.  Root's mount is for all users, a user's own
+/// mount is private.
+///
+/// Returns: the connection (/dev/fuse).  Nobody serves it yet: nothing may touch `path` before INIT
+/// is answered. Throws Error: permission, unsupported (no FUSE in the kernel, no fusermount3), io.
+File mount_connection(const std::filesystem::path& path, const std::string& source);
+
+/// Unmounts what is topmost at `path`, without looking at what it is.
+/// Returns: 0, or the errno: EBUSY, EPERM, EINVAL (nothing mounted).
+int try_unmount(const std::filesystem::path& path, bool lazy) noexcept;
+
+/// Unmounts a weightfs.
 /// Throws Error: busy, naming the processes that use it; permission; not_found (no weightfs mount).
 void unmount(const std::filesystem::path& path, bool lazy);
 

@@ -10,9 +10,11 @@
 // Threads: all calls may run in parallel.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <span>
 
 #include "fs/inode.hpp"
@@ -39,14 +41,23 @@ class OpenTable {
     std::int32_t backing_id = 0;  // of passthrough
   };
 
-  /// Counts one open.  The first open of an inode calls `register_backing`, which gives a backing id,
-  /// or 0: this inode is then served by the daemon.  If the table is full the daemon serves, and the
-  /// open is not counted.
-  Opened acquire(Inode inode, const std::function<std::int32_t()>& register_backing);
+  /// Gives the backing id of a newly registered file, or 0: the daemon is to serve it.
+  using Register = std::function<std::int32_t()>;
+  /// Takes such an id back; also called with 0.
+  using Unregister = std::function<void(std::int32_t)>;
+
+  /// Counts one open.  If the inode is not open yet, `register_backing` decides how it is served;
+  /// it may throw, and then nothing was counted.  Of several first opens at once one decides, and
+  /// what the others registered is unregistered.  Neither callback runs under the table's lock.
+  ///
+  /// Returns: nullopt if the table is full; nothing was counted.  (Serving such an open by the
+  /// daemon would forbid passthrough to the next one.)
+  std::optional<Opened> acquire(Inode inode, const Register& register_backing,
+                                const Unregister& unregister);
 
   /// Counts one RELEASE; the last one calls `unregister` with the backing id.  Unknown inodes are
-  /// ignored (opens of an earlier process, or of a full table).
-  void release(Inode inode, const std::function<void(std::int32_t)>& unregister);
+  /// ignored.
+  void release(Inode inode, const Unregister& unregister);
 
   /// True if any file of the version is open.
   [[nodiscard]] bool is_open(std::uint64_t version) const;
@@ -54,7 +65,14 @@ class OpenTable {
   [[nodiscard]] std::uint64_t open_count(Serving serving) const;
 
  private:
-  std::size_t slot_of(Inode inode) const noexcept;  // its record, or the free one where it would go
+  std::optional<Opened> join(Inode inode);  // counts one more open of an inode that is open
+  std::size_t home_of(Inode inode) const noexcept;
+  std::size_t next(std::size_t slot) const noexcept {
+    return slot + 1 == records_.size() ? 0 : slot + 1;
+  }
+
+  /// The inode's record, or the free one where it would go; records_.size() if there is neither.
+  std::size_t slot_of(Inode inode) const noexcept;
   void erase(std::size_t slot) noexcept;
 
   mutable std::mutex mutex_;

@@ -1,44 +1,63 @@
-// Options: the command line: flags, then WEIGHTFS_* environment, then a TOML file.  Home of CLI11.
+// Options: the command line: flags, then WEIGHTFS_<OPTION> in the environment, then a TOML file.
 //
-// `--opt value` and `--opt=value`, before or after operands; unknown options, and repeated ones that
-// are not lists, are errors that name them (exit code 2).
+// `--opt value` and `--opt=value`, before or after operands; unknown options, and repeated ones
+// that are not lists, are errors that name them (exit code 2).  fs/command_table.hpp says which
+// command has which options.
 #pragma once
 
+#include <cstdint>
+#include <filesystem>
 #include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "fs/daemon.hpp"
-#include "store/publish.hpp"
 
 namespace weightfs::fs {
 
 enum class Command {
-  init, publish, mount, umount, status, log, show, diff, export_, verify, help, version,
+  init,
+  publish,
+  mount,
+  umount,
+  status,
+  log,
+  show,
+  diff,
+  export_,
+  verify,
+  help,
+  version,
 };
 
 /// One parsed command line.  Fields that the command does not have keep their defaults.
 struct Options {
   Command command = Command::help;
-  std::string text;          // of help and version
-  int exit_code = 0;         // of help: 2 after a usage error
+  std::string text;   // of help and version, and what to print after a usage error
+  std::string error;  // what is wrong with the usage; empty: nothing
   bool json = false;
-  bool quiet = false;        // no progress
+  bool quiet = false;  // no progress
 
-  std::string target;        // URL or mount point, as given
-  std::string directory;     // publish, export
-  std::uint64_t version_a = 0, version_b = 0;  // show N, diff A B, export --version
-  std::string tag;
-  std::vector<std::string> meta, include;
+  std::string target;               // URL or mount point, as given
+  std::filesystem::path directory;  // publish, export; MOUNTPOINT of mount
+  std::filesystem::path store;      // publish, mount; empty: the default place
+  std::uint64_t version_a = 0;      // show N, diff A, export --version; 0: the newest
+  std::uint64_t version_b = 0;      // diff B
+  std::string tag;                  // publish
+  std::map<std::string, std::string> meta;
+  std::vector<std::string> include;
   bool snapshot = false;
-  bool lazy = false;         // umount
-  std::uint64_t limit = 0;   // log
-  std::string store;
-  MountOptions mount;        // everything else of mount
+  bool lazy = false;        // umount
+  std::uint64_t limit = 0;  // log; 0: all
+
+  StoreLimits limits;  // mount
+  Serve serve = Serve::automatic;
+  std::chrono::milliseconds poll{1000};
+  Ownership ownership;
+  bool foreground = false;
 };
 
-/// Never throws for bad usage: the result then is `help` with exit code 2 and the message.
+/// Never throws for bad usage: the result then has `error` set.
 Options parse_options(int argc, const char* const* argv);
 
 }  // namespace weightfs::fs

@@ -1,1 +1,218 @@
+// A request is announced, parked, and answered.  Who answers it is settled by its `answered` flag;
+// until then it stays in the table, so the watcher can find it however stuck its worker is.
+//
+//     announce -> park -> queue -> worker -> answer
+//                    \-> deadline or interrupt -> watcher -> answer
+//
+// Requests are answered without the lock, because an answer is a system call.
 #include "fs/requests.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <stop_token>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "fs/errno.hpp"
+
+namespace weightfs::fs {
+namespace {
+
+struct Request {
+  // Set by announce() and interrupt(), under the pool's lock.
+  bool parked = false;
+  bool interrupted = false;
+
+  // Set by park(), constant from then on.
+  RequestPool::Ticket ticket = 0;
+  std::unique_ptr<Reply> reply;
+  Clock::time_point deadline;
+  RequestPool::Work work;
+
+  std::atomic<bool> answered = false;
+  std::stop_source stop;
+
+  /// True for exactly one caller: the one who then answers.
+  bool claim() noexcept { return !answered.exchange(true); }
+};
+
+using RequestPtr = std::shared_ptr<Request>;
+
+void answer_with_error(Request& request, int code) noexcept {
+  if (!request.claim()) return;
+  request.stop.request_stop();
+  request.reply->error(code);
+}
+
+void do_work(Request& request) noexcept {
+  if (request.answered) return;
+  std::function<void()> send;
+  const int error = guarded("request", [&] {
+    send = request.work(Context{request.stop.get_token(), request.deadline});
+  });
+  if (error != 0) {
+    answer_with_error(request, error);
+  } else if (request.claim()) {
+    send();
+  }
+}
+
+}  // namespace
+
+struct RequestPool::State {
+  explicit State(unsigned threads) {
+    for (unsigned i = 0; i < threads; i++) {
+      threads_.emplace_back([this] { run_worker(); });
+    }
+    threads_.emplace_back([this] { run_watcher(); });
+  }
+
+  ~State() {
+    std::vector<RequestPtr> left;
+    {
+      const std::lock_guard lock(mutex_);
+      ending_ = true;
+      for (const auto& [ticket, request] : requests_) {
+        if (request->parked) left.push_back(request);
+      }
+    }
+    for (const RequestPtr& request : left) answer_with_error(*request, ENOTCONN);
+    for_workers_.notify_all();
+    for_watcher_.notify_all();
+  }
+
+  Ticket announce() {
+    const std::lock_guard lock(mutex_);
+    const Ticket ticket = ++last_ticket_;
+    requests_.emplace(ticket, std::make_shared<Request>());
+    return ticket;
+  }
+
+  void park(Ticket ticket, std::unique_ptr<Reply> reply, Clock::time_point deadline, Work work) {
+    const std::lock_guard lock(mutex_);
+    const RequestPtr& request = requests_.at(ticket);
+    request->ticket = ticket;
+    request->reply = std::move(reply);
+    request->deadline = deadline;
+    request->work = std::move(work);
+    request->parked = true;
+    const bool is_next = deadlines_.empty() || deadline < deadlines_.begin()->first;
+    deadlines_.emplace(deadline, ticket);
+    queue_.push_back(request);
+    if (request->interrupted) interrupts_.push_back(ticket);
+    if (is_next || request->interrupted) for_watcher_.notify_one();
+    for_workers_.notify_one();
+  }
+
+  void interrupt(Ticket ticket) {
+    const std::lock_guard lock(mutex_);
+    const auto found = requests_.find(ticket);
+    if (found == requests_.end()) return;
+    found->second->interrupted = true;
+    if (!found->second->parked) return;
+    interrupts_.push_back(ticket);
+    for_watcher_.notify_one();
+  }
+
+  std::size_t parked_count() const {
+    const std::lock_guard lock(mutex_);
+    return static_cast<std::size_t>(std::count_if(
+        requests_.begin(), requests_.end(),
+        [](const auto& item) { return item.second->parked && !item.second->answered; }));
+  }
+
+ private:
+  void run_worker() {
+    while (const RequestPtr request = next_work()) {
+      do_work(*request);
+      forget(*request);
+    }
+  }
+
+  RequestPtr next_work() {
+    std::unique_lock lock(mutex_);
+    for_workers_.wait(lock, [this] { return ending_ || !queue_.empty(); });
+    if (ending_) return nullptr;
+    const RequestPtr request = std::move(queue_.front());
+    queue_.pop_front();
+    return request;
+  }
+
+  void forget(const Request& request) {
+    const std::lock_guard lock(mutex_);
+    deadlines_.erase({request.deadline, request.ticket});
+    requests_.erase(request.ticket);
+  }
+
+  void run_watcher() {
+    std::unique_lock lock(mutex_);
+    while (!ending_) {
+      const auto [request, code] = next_overdue();
+      if (request == nullptr) {
+        wait_for_next(lock);
+        continue;
+      }
+      lock.unlock();
+      answer_with_error(*request, code);
+      lock.lock();
+    }
+  }
+
+  // A request whose caller must be freed now, and why; nullptr if there is none.
+  std::pair<RequestPtr, int> next_overdue() {
+    while (!interrupts_.empty()) {
+      const Ticket ticket = interrupts_.back();
+      interrupts_.pop_back();
+      const auto found = requests_.find(ticket);
+      if (found != requests_.end()) return {found->second, EINTR};
+    }
+    if (deadlines_.empty() || deadlines_.begin()->first > Clock::now()) return {nullptr, 0};
+    const RequestPtr request = requests_.at(deadlines_.begin()->second);
+    deadlines_.erase(deadlines_.begin());
+    return {request, ETIMEDOUT};
+  }
+
+  void wait_for_next(std::unique_lock<std::mutex>& lock) {
+    if (deadlines_.empty() || deadlines_.begin()->first == Clock::time_point::max()) {
+      for_watcher_.wait(lock);
+    } else {
+      const Clock::time_point until = deadlines_.begin()->first;
+      for_watcher_.wait_until(lock, until);
+    }
+  }
+
+  mutable std::mutex mutex_;  // guards everything below but the threads
+  std::condition_variable for_workers_, for_watcher_;
+  bool ending_ = false;
+  Ticket last_ticket_ = 0;
+  std::map<Ticket, RequestPtr> requests_;  // until their worker is done with them
+  std::set<std::pair<Clock::time_point, Ticket>> deadlines_;
+  std::vector<Ticket> interrupts_;
+  std::deque<RequestPtr> queue_;
+
+  std::vector<std::jthread> threads_;  // last: they end before the rest goes
+};
+
+RequestPool::RequestPool(unsigned threads) : state_(std::make_unique<State>(threads)) {}
+RequestPool::~RequestPool() = default;
+
+RequestPool::Ticket RequestPool::announce() { return state_->announce(); }
+
+void RequestPool::park(Ticket ticket, std::unique_ptr<Reply> reply, Clock::time_point deadline,
+                       Work work) noexcept {
+  state_->park(ticket, std::move(reply), deadline, std::move(work));
+}
+
+void RequestPool::interrupt(Ticket ticket) noexcept { state_->interrupt(ticket); }
+
+std::size_t RequestPool::parked_count() const { return state_->parked_count(); }
+
+}  // namespace weightfs::fs

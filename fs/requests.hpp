@@ -5,22 +5,19 @@
 // Each request is answered exactly once, by whoever comes first.  Knows no libfuse: a request is an
 // interface, and tests bring their own.
 //
-// Threads: park() and interrupt() from any thread; answers come from the pool's threads.
+// Threads: all calls may run in parallel; answers come from the pool's threads.
 #pragma once
 
-#include <chrono>
-#include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
-#include <stop_token>
 
 #include "store/context.hpp"
 
 namespace weightfs::fs {
 
-/// One request of the kernel, to be answered exactly once.
+/// One request of the kernel, to be answered exactly once: by error(), or by what the work sends.
 class Reply {
  public:
   virtual ~Reply() = default;
@@ -31,22 +28,34 @@ class RequestPool {
  public:
   explicit RequestPool(unsigned threads);
   ~RequestPool();  // answers what is parked with ENOTCONN, and joins
+  RequestPool(const RequestPool&) = delete;
+  RequestPool& operator=(const RequestPool&) = delete;
 
-  /// Identifies a parked request for interrupt(); never reused.
+  /// Identifies a request for interrupt(); never reused.
   using Ticket = std::uint64_t;
 
-  /// What a worker does: returns the function that sends the answer.  It gets a context whose stop
-  /// token fires when the request was answered by the watcher, and whose deadline is the request's.
-  /// What it throws becomes an errno.
+  /// Announces a request.  An interrupt may arrive from now on; it takes effect in park().  Every
+  /// announced request must be parked.
+  Ticket announce();
+
+  /// What a worker does: returns the function that sends the answer, which then runs at once on the
+  /// same thread (so it may refer to thread_local memory) and must not throw.  The work gets a
+  /// context whose stop token fires when the request was answered by the watcher, and whose
+  /// deadline is the request's.  What it throws becomes an errno.
   using Work = std::function<std::function<void()>(const Context&)>;
 
   /// Queues `work`.  If the deadline passes first the caller gets ETIMEDOUT, if it is interrupted
   /// EINTR, if the pool ends ENOTCONN; a late answer of the worker is then thrown away.
-  Ticket park(std::unique_ptr<Reply> reply, Clock::time_point deadline, Work work);
+  /// From here on the request belongs to the pool: it may be answered, and gone, before park()
+  /// returns.
+  void park(Ticket ticket, std::unique_ptr<Reply> reply, Clock::time_point deadline,
+            Work work) noexcept;
 
-  /// The caller does not wait any longer.  Unknown tickets are ignored.
-  void interrupt(Ticket ticket);
+  /// The caller does not wait any longer.  Never answers itself, so it may be called under locks
+  /// that an answer would take.  Unknown tickets are ignored.
+  void interrupt(Ticket ticket) noexcept;
 
+  /// Requests parked and not yet answered.
   [[nodiscard]] std::size_t parked_count() const;
 
  private:

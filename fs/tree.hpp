@@ -49,8 +49,8 @@ struct DirectoryEntry {
 
 /// Where the bytes of a file are.
 struct OpenTarget {
-  bool is_status = false;              // generated text
-  std::filesystem::path image;         // else a file of the store
+  bool is_status = false;       // generated text
+  std::filesystem::path image;  // else a file of the store
   std::uint64_t size_bytes = 0;
   ImageState state = ImageState::complete;
 };
@@ -71,7 +71,8 @@ class Tree {
   void read_directory(Inode inode, std::uint64_t offset,
                       const std::function<bool(const DirectoryEntry&)>& each) const;
 
-  /// Throws Error: not_found, also for a version that went away (ESTALE makes the kernel look again).
+  /// Throws Error: not_found, also for a version that went away (ESTALE makes the kernel look
+  /// again).
   [[nodiscard]] OpenTarget open(Inode inode) const;
 
  private:

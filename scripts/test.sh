@@ -38,7 +38,7 @@ if [ $sanitizers = 1 ]; then
   say "store and tree under ThreadSanitizer"
   build "$ROOT/build-tsan" tests/all -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O1\ -g1 \
     -DWEIGHTFS_SANITIZE=thread -DWEIGHTFS_BENCH=OFF
-  TSAN_OPTIONS=halt_on_error=1 \
+  TSAN_OPTIONS=halt_on_error=1:suppressions=$ROOT/tests/support/tsan.supp \
     ctest --test-dir "$ROOT/build-tsan" -L unit -LE kernels --output-on-failure --parallel "$JOBS" --progress --quiet
 fi
 

@@ -6,8 +6,8 @@
 //   * What put, put_if_absent and remove returned for is durable.
 //   * Nothing may be concluded from list() alone: it is a hint.
 //
-// Keys are '/'-separated components of printable ASCII without '\'; no component is empty, or
-// starts with '.' except the last one.
+// Keys are '/'-separated components of 1 to 255 bytes, UTF-8 without control characters and '\'.
+// Only the last component may start with '.'; none is '.', '..' or '.tmp'.
 //
 // Errors: not_found (no such object), permission, no_space, unavailable (worth a retry), timed_out,
 // cancelled, io.  Every message names the bucket and the key.
@@ -74,6 +74,9 @@ class Bucket {
   /// For messages: the URL without secrets.
   [[nodiscard]] virtual const std::string& url() const noexcept = 0;
 };
+
+/// Throws Error: invalid, if a backend need not accept the key.
+void check_key(std::string_view key);
 
 /// A whole object of at most `limit_bytes`.
 /// Throws Error: not_found; corrupt if it is larger.

@@ -23,8 +23,8 @@ enum class ImageState { absent, partial, complete };
 /// One file or directory of a version.  Entry 0 is the version's own directory; the others follow
 /// by path, bytewise, so the numbers follow from the version alone and never change.
 struct CatalogEntry {
-  std::string path;            // "" for entry 0; "sub/x.json"
-  std::uint32_t parent = 0;    // entry of the directory that holds it
+  std::string path;          // "" for entry 0; "sub/x.json"
+  std::uint32_t parent = 0;  // entry of the directory that holds it
   bool is_directory = false;
   std::uint64_t size_bytes = 0;
   ImageState image = ImageState::complete;
@@ -32,22 +32,24 @@ struct CatalogEntry {
 
 struct CatalogVersion {
   std::uint64_t number = 0;
-  std::int64_t time = 0;                 // mtime of everything in it
+  std::int64_t time = 0;  // mtime of everything in it
   std::string tag;
-  std::filesystem::path directory;       // of its images
+  std::filesystem::path directory;  // of its images
   std::vector<CatalogEntry> entries;
 
   /// Entry of `name` in the directory `parent`; nullptr if there is none.
-  [[nodiscard]] const CatalogEntry* find(std::uint32_t parent, std::string_view name) const noexcept;
+  [[nodiscard]] const CatalogEntry* find(std::uint32_t parent,
+                                         std::string_view name) const noexcept;
   [[nodiscard]] std::uint32_t number_of(const CatalogEntry& entry) const noexcept;
   [[nodiscard]] std::uint64_t size_bytes() const noexcept;  // of its files
 };
 
 struct Catalog {
-  std::uint64_t latest = 0;  // 0: none yet
+  std::uint64_t latest = 0;                                                 // 0: none yet
   std::map<std::uint64_t, std::shared_ptr<const CatalogVersion>> versions;  // complete ones
-  std::map<std::string, std::uint64_t> tags;  // every tag of the repository -> newest that carries it
-  std::int64_t repository_time = 0;           // mtime of the fixed directories: newest version's time
+  std::map<std::string, std::uint64_t>
+      tags;                          // every tag of the repository -> newest that carries it
+  std::int64_t repository_time = 0;  // mtime of the fixed directories: newest version's time
 };
 
 /// The entries of a version from its manifest and layout.

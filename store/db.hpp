@@ -41,12 +41,14 @@ class Db {
   virtual ~Db() = default;
 
   /// nullopt if the key is absent.  Throws Error: corrupt, io.
-  [[nodiscard]] virtual std::optional<std::string> find(Family family, std::string_view key) const = 0;
+  [[nodiscard]] virtual std::optional<std::string> find(Family family,
+                                                        std::string_view key) const = 0;
 
-  /// All pairs whose key starts with `prefix`, ascending.
-  virtual void scan(Family family, std::string_view prefix,
-                    const std::function<void(std::string_view key, std::string_view value)>& each)
-      const = 0;
+  /// All pairs whose key starts with `prefix`, ascending.  Requires: `each` does not call the Db.
+  /// Throws Error: corrupt, io.
+  virtual void scan(
+      Family family, std::string_view prefix,
+      const std::function<void(std::string_view key, std::string_view value)>& each) const = 0;
 
   /// Applies all changes or none, durably.  Throws Error: no_space (nothing was written), io.
   virtual void write(const std::vector<Change>& changes) = 0;

@@ -29,10 +29,19 @@ Json parse_json(std::string_view text, std::string_view what) {
     if (!problem.empty()) throw Error(ErrorCode::corrupt, text_of(what) + " " + problem);
     return true;
   };
+  // The library takes a NUL for the end of the text, and skips a byte order mark.
+  if (text.find('\0') != text.npos || text.starts_with("\xEF\xBB\xBF")) {
+    throw Error(ErrorCode::corrupt,
+                text_of(what) + " is not valid JSON: it holds a NUL or a byte order mark");
+  }
   try {
     return Json::parse(text, watch);
-  } catch (const Json::exception& error) {
-    throw Error(ErrorCode::corrupt, text_of(what) + " is not valid JSON: " + error.what());
+  } catch (const Json::parse_error& error) {
+    // Not the library's message: it repeats the text, which may be no UTF-8.
+    throw Error(ErrorCode::corrupt,
+                text_of(what) + " is not valid JSON: byte " + std::to_string(error.byte));
+  } catch (const Json::exception&) {
+    throw Error(ErrorCode::corrupt, text_of(what) + " is not valid JSON");
   }
 }
 

@@ -15,6 +15,7 @@
 // Threads: immutable after construction, shared freely.  Format: docs/FORMAT.md, "Layouts".
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -30,6 +31,9 @@
 
 namespace weightfs {
 
+/// A reader refuses a larger one (uncompressed).
+inline constexpr std::uint64_t kLayoutBytesMax = 1u << 30;
+
 struct LayoutTensor {
   std::string name;
   Dtype dtype{};
@@ -38,7 +42,7 @@ struct LayoutTensor {
   std::uint32_t file = 0;          // index into Layout::files()
   std::uint64_t offset_bytes = 0;  // from the start of the file
   std::uint64_t size_bytes = 0;
-  std::uint64_t first_chunk = 0;   // of the version
+  std::uint64_t first_chunk = 0;  // of the version
   std::uint32_t chunk_count = 0;
 
   /// Place of chunk `index` < chunk_count inside the tensor.
@@ -50,18 +54,21 @@ struct LayoutFile {
   enum class Kind : std::uint8_t { safetensors = 0, opaque = 1 };
   std::string path;
   Kind kind{};
-  std::string head;                // verbatim, length included; empty if opaque
-  std::uint64_t size_bytes = 0;    // head and data
+  std::string head;              // verbatim, length included; empty if opaque
+  std::uint64_t size_bytes = 0;  // head and data
   std::uint32_t first_tensor = 0;
   std::uint32_t tensor_count = 0;
 };
 
 class Layout {
  public:
-  /// Makes the layout of a scanned directory.
+  /// Makes the layout of a scanned directory.  Throws Error: invalid if it would be larger than
+  /// kLayoutBytesMax.
   static std::shared_ptr<const Layout> from_checkpoint(const Checkpoint& checkpoint);
 
-  /// Parses the stored form.  Throws Error: corrupt, naming `what` (a key).
+  /// Parses the stored form.  Throws Error: corrupt, naming `what` (a key): malformed, hostile
+  /// names, a file beside its own directory, more than kVersionFilesMax files or kVersionBytesMax
+  /// bytes.
   static std::shared_ptr<const Layout> parse(std::string_view bytes, std::string_view what);
 
   /// The stored form, before compression; parse(serialize()) gives an equal layout.
@@ -81,7 +88,7 @@ class Layout {
  private:
   Layout() = default;
   void add_file(LayoutFile file, const SafetensorsHeader& header);
-  void finish();
+  void add_tensor(LayoutTensor tensor);
 
   Sha256 id_{};
   std::vector<LayoutFile> files_;
@@ -89,12 +96,12 @@ class Layout {
   std::uint64_t chunk_count_ = 0, element_count_ = 0, size_bytes_ = 0;
 };
 
-/// For every tensor of `newer`, the number of the tensor of `older` whose bytes it is coded against,
-/// or nullopt: it is coded against zeros.
+/// For every tensor of `newer`, the number of the tensor of `older` whose bytes it is coded
+/// against, or nullopt: it is coded against zeros.
 ///
-/// The counterpart has the same name and dtype; it lies in the file of the same path, or else is the
-/// lowest-numbered one among the files of the same directory.  Its bytes are cut, or extended with
-/// zeros, to the length of the newer tensor.  Encoder and decoder both use this function.
+/// The counterpart has the same name and dtype; it lies in the file of the same path, or else is
+/// the lowest-numbered one among the files of the same directory.  Its bytes are cut, or extended
+/// with zeros, to the length of the newer tensor.  Encoder and decoder both use this function.
 std::vector<std::optional<std::uint32_t>> counterparts(const Layout& newer, const Layout& older);
 
 }  // namespace weightfs

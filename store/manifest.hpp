@@ -35,9 +35,9 @@ struct ObjectRef {
 };
 
 struct PackRef {
-  std::string name;               // "<nonce>-<k>": several uploaders have several nonces
-  std::uint64_t size_bytes = 0;   // whole object
-  std::uint64_t head_bytes = 0;   // header and index
+  std::string name;              // "<nonce>-<k>": several uploaders have several nonces
+  std::uint64_t size_bytes = 0;  // whole object
+  std::uint64_t head_bytes = 0;  // header and index
   Sha256 head_sha256{};
 };
 
@@ -52,26 +52,27 @@ struct SnapshotRef {
 };
 
 struct Manifest {
-  std::string repository;       // id
-  std::uint64_t version = 0;    // 1, 2, 3, ...
-  std::uint64_t parent = 0;     // version - 1; 0 for version 1
-  Sha256 parent_sha256{};       // of the parent's manifest; zeros for version 1
-  std::int64_t time = 0;        // seconds since 1970; mtime of every file
-  std::string tag;              // may be empty
+  std::string repository;     // id
+  std::uint64_t version = 0;  // 1, 2, 3, ...
+  std::uint64_t parent = 0;   // version - 1; 0 for version 1
+  Sha256 parent_sha256{};     // of the parent's manifest; zeros for version 1
+  std::int64_t time = 0;      // seconds since 1970; mtime of every file
+  std::string tag;            // may be empty
   std::map<std::string, std::string> meta;
   ObjectRef layout;
-  std::vector<BlobRef> blobs;   // by path
-  Sha256 root{};                // SHA-256 over all chunk hashes, 8 bytes little-endian each
+  std::vector<BlobRef> blobs;           // by path
+  Sha256 root{};                        // SHA-256 over all chunk hashes, 8 bytes little-endian each
   std::optional<DeltaRef> delta;        // from the parent
   std::optional<SnapshotRef> snapshot;  // at least one of the two
-  std::string nonce;            // of this publish: settles a lost reply
-  std::string key_id;           // reserved, empty: docs/FORMAT.md, "Signatures"
-  std::string signature;        // reserved, empty
+  std::string nonce;                    // of this publish: settles a lost reply
+  std::string key_id;                   // reserved, empty: docs/FORMAT.md, "Signatures"
+  std::string signature;                // reserved, empty
 
+  /// Throws Error: invalid if a text is not UTF-8, or it all is larger than kManifestBytesMax.
   [[nodiscard]] std::string serialize() const;
 
-  /// Throws Error: corrupt (malformed, out of bounds, hostile names), unsupported (newer format or
-  /// unknown required feature), naming `what`.
+  /// Throws Error: corrupt (malformed, not canonical, out of bounds, hostile names), unsupported
+  /// (newer format or unknown required feature), naming `what`.
   static Manifest parse(std::string_view bytes, std::string_view what);
 };
 

@@ -3,7 +3,8 @@
 // A pack is a legal safetensors file with two U8 tensors, `index` and `data`, in this order.  The
 // index (zstd) lists ranges of chunks by tensor number, the length of each block, the hash and the
 // changed count of each chunk, and the SHA-256 of each piece of the data.  The manifest holds the
-// size of the pack and the SHA-256 of its head (header and index), and thereby vouches for all of it.
+// size of the pack and the SHA-256 of its head (header and index), and thereby vouches for all of
+// it.
 //
 // Threads: PackIndex is immutable after parse(); PackWriter belongs to one thread.
 // Format: docs/FORMAT.md, "Packs".
@@ -21,33 +22,35 @@
 
 namespace weightfs {
 
-inline constexpr std::uint64_t kPieceBytes = 1u << 20;           // unit of SHA-256
+inline constexpr std::uint64_t kPieceBytes = 1u << 20;             // unit of SHA-256
 inline constexpr std::uint64_t kPackDataBytesTarget = 256u << 20;  // a writer starts the next pack
-inline constexpr std::uint64_t kPackBytesMax = 1u << 30;           // a reader refuses more
+inline constexpr std::uint64_t kPackBytesMax = 1u << 30;           // every pack is smaller
 
 /// One coded chunk of a pack.
 struct PackChunk {
-  std::uint32_t tensor = 0;  // number in the version's layout
-  std::uint32_t chunk = 0;   // of the tensor
-  std::uint64_t hash = 0;    // XXH3-64 of the decoded chunk
-  std::uint32_t changed = 0; // elements
+  std::uint32_t tensor = 0;             // number in the version's layout
+  std::uint32_t chunk = 0;              // of the tensor
+  std::uint64_t hash = 0;               // XXH3-64 of the decoded chunk
+  std::uint32_t changed = 0;            // elements
   std::uint64_t data_offset_bytes = 0;  // in the data tensor
   std::uint32_t data_size_bytes = 0;
-  std::uint64_t first_block = 0;        // in PackIndex::block_lengths()
+  std::uint64_t first_block = 0;  // in PackIndex::block_lengths()
   std::uint32_t block_count = 0;
 };
 
 class PackIndex {
  public:
-  /// Parses the first `head_size` bytes of a pack of `pack_size` bytes; the caller has checked their
-  /// SHA-256.  Throws Error: corrupt, naming `what` (the key).
+  /// Parses the first `head_size` bytes of a pack of `pack_size` bytes; the caller has checked
+  /// their SHA-256.  Throws Error: corrupt, naming `what` (the key).
   static std::shared_ptr<const PackIndex> parse(std::string_view head, std::uint64_t pack_size,
                                                 const Layout& layout, std::string_view what);
 
   [[nodiscard]] std::span<const PackChunk> chunks() const noexcept { return chunks_; }  // ascending
   [[nodiscard]] std::span<const std::uint32_t> block_lengths(const PackChunk& chunk) const noexcept;
   [[nodiscard]] std::span<const Sha256> pieces() const noexcept { return pieces_; }
-  [[nodiscard]] std::uint64_t data_offset_bytes() const noexcept { return data_offset_; }  // in the pack
+  [[nodiscard]] std::uint64_t data_offset_bytes() const noexcept {
+    return data_offset_;
+  }  // in the pack
   [[nodiscard]] std::uint64_t data_size_bytes() const noexcept { return data_size_; }
 
   /// The coded chunk, or nullptr if this pack does not hold it.

@@ -1,1 +1,314 @@
+// The way is found backwards, from the wanted version, because a version knows its parent; the
+// expected hashes are then derived forwards, from the start, because a delta lists only what
+// changed.
 
+#include "store/plan.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+#include <string>
+#include <string_view>
+
+#include "store/bytes.hpp"
+#include "store/log.hpp"
+#include "store/parallel.hpp"
+#include "store/path_rules.hpp"
+#include "store/pieces.hpp"
+
+namespace weightfs {
+namespace {
+
+// Heads are fetched by more threads than there are cores: they wait for the bucket, not for work.
+constexpr unsigned kHeadThreads = 8;
+
+std::string name_of(const Version& version) { return fmt::format("version {}", version.number()); }
+
+/// Runs `body`; an Error that it throws names the version.
+template <typename Body>
+auto naming(const Version& version, Body&& body) {
+  try {
+    return body();
+  } catch (const ObjectError&) {
+    throw;  // its key has the version's number
+  } catch (const BaseDamaged&) {
+    throw;  // names it too
+  } catch (const Error& error) {
+    throw error.within(name_of(version));
+  }
+}
+
+[[noreturn]] void throw_corrupt(const Version& version, const std::string& message) {
+  const std::string key = keys::manifest(version.number());
+  throw ObjectError(ErrorCode::corrupt, key,
+                    fmt::format("{} ({}): {}", name_of(version), key, message));
+}
+
+bool is_damage(const Error& error) {
+  return error.code() == ErrorCode::corrupt || error.code() == ErrorCode::not_found;
+}
+
+std::uint64_t pack_bytes(const DeltaRef& delta) {
+  std::uint64_t total = 0;
+  for (const PackRef& pack : delta.packs) total += pack.size_bytes;
+  return total;
+}
+
+const Base* find_base(std::span<const Base> bases, const Version& version) {
+  for (const Base& base : bases) {
+    if (base.version->number() == version.number() &&
+        base.version->manifest_sha256 == version.manifest_sha256) {
+      return &base;
+    }
+  }
+  return nullptr;
+}
+
+bool any_older(std::span<const Base> bases, const Version& version) {
+  return std::any_of(bases.begin(), bases.end(),
+                     [&](const Base& base) { return base.version->number() < version.number(); });
+}
+
+/// A path must not be named twice, nor be a directory of another; manifest and layout are each
+/// checked when they are parsed, but only here do they meet.
+void check_paths(const Version& version, const Layout& layout) {
+  std::vector<std::string_view> paths;
+  for (const LayoutFile& file : layout.files()) paths.push_back(file.path);
+  for (const BlobRef& blob : version.manifest.blobs) paths.push_back(blob.path);
+  std::sort(paths.begin(), paths.end());
+  if (const std::string problem = paths_problem(paths); !problem.empty()) {
+    throw_corrupt(version, problem);
+  }
+}
+
+void check_root(const Version& version, std::span<const std::uint64_t> hashes) {
+  const Sha256 found = root_of(hashes);
+  if (found == version.manifest.root) return;
+  throw_corrupt(version, fmt::format("its chunk hashes give the root {}, the manifest says {}",
+                                     to_hex(found), to_hex(version.manifest.root)));
+}
+
+/// Bounds what is allocated for a layout by what the packs and the version before really hold.
+void check_enough_listed(const Step& step, const Layout& before) {
+  std::uint64_t listed = 0, needed = 0;
+  for (const auto& pack : step.packs) listed += pack->chunks().size();
+  for (std::size_t i = 0; i < step.layout->tensors().size(); i++) {
+    const std::uint32_t count = step.layout->tensors()[i].chunk_count;
+    const auto& counterpart = step.counterparts[i];
+    const std::uint32_t old_count = counterpart ? before.tensors()[*counterpart].chunk_count : 0;
+    needed += count - std::min(count, old_count);
+  }
+  if (needed <= listed) return;
+  throw_corrupt(
+      *step.version,
+      fmt::format("{} chunks have no chunk before them to be unchanged from, but its packs "
+                  "hold only {}",
+                  needed, listed));
+}
+
+std::vector<Listed> list_chunks(const Step& step) {
+  std::vector<Listed> listed(step.layout->chunk_count());
+  for (std::uint32_t p = 0; p < step.packs.size(); p++) {
+    const auto chunks = step.packs[p]->chunks();
+    for (std::uint32_t i = 0; i < chunks.size(); i++) {
+      const LayoutTensor& tensor = step.layout->tensors()[chunks[i].tensor];
+      Listed& place = listed[tensor.first_chunk + chunks[i].chunk];
+      if (place) {
+        throw ObjectError(ErrorCode::corrupt, step.pack_key(p),
+                          fmt::format("{}: chunk {} of tensor '{}' is in {} too", step.pack_key(p),
+                                      chunks[i].chunk, tensor.name, step.pack_key(place.pack)));
+      }
+      place = {p, i};
+    }
+  }
+  return listed;
+}
+
+void fetch_indexes(Step& step, Repository& repository, const Context& context) {
+  const auto& refs = step.version->manifest.delta->packs;
+  step.packs.resize(refs.size());
+  parallel_for(refs.size(), kHeadThreads, context, [&](std::size_t i) {
+    step.packs[i] =
+        repository.get_pack_index(step.version->number(), refs[i], *step.layout, context);
+  });
+}
+
+Step make_step(History& history, std::shared_ptr<const Version> version, const Layout& before,
+               const Context& context) {
+  Step step;
+  step.version = std::move(version);
+  step.layout = history.layout(*step.version, context);
+  step.counterparts = counterparts(*step.layout, before);
+  fetch_indexes(step, history.repository(), context);
+  check_enough_listed(step, before);
+  step.listed = list_chunks(step);
+  return step;
+}
+
+std::uint64_t inherited_hash(const Step& step, std::uint32_t number, std::uint32_t chunk,
+                             const Layout& before, std::span<const std::uint64_t> hashes) {
+  const LayoutTensor& tensor = step.layout->tensors()[number];
+  if (const auto counterpart = step.counterparts[number]) {
+    const LayoutTensor& old = before.tensors()[*counterpart];
+    if (chunk < old.chunk_count && old.chunk_size_bytes(chunk) == tensor.chunk_size_bytes(chunk)) {
+      return hashes[old.first_chunk + chunk];
+    }
+  }
+  throw_corrupt(
+      *step.version,
+      fmt::format("chunk {} of tensor '{}' in '{}' is in none of its packs, and the version "
+                  "before has no chunk of that size to be unchanged from",
+                  chunk, tensor.name, step.layout->files()[tensor.file].path));
+}
+
+std::vector<std::uint64_t> hashes_after(const Step& step, const Layout& before,
+                                        std::span<const std::uint64_t> hashes) {
+  std::vector<std::uint64_t> result(step.layout->chunk_count());
+  for (std::uint32_t t = 0; t < step.layout->tensors().size(); t++) {
+    const LayoutTensor& tensor = step.layout->tensors()[t];
+    for (std::uint32_t c = 0; c < tensor.chunk_count; c++) {
+      const Listed place = step.listed[tensor.first_chunk + c];
+      result[tensor.first_chunk + c] =
+          place ? step.chunk(place).hash : inherited_hash(step, t, c, before, hashes);
+    }
+  }
+  return result;
+}
+
+/// The versions after `start` up to `wanted`, oldest first.
+std::vector<std::shared_ptr<const Version>> versions_between(History& history, const Version& start,
+                                                             std::shared_ptr<const Version> wanted,
+                                                             const Context& context) {
+  std::vector<std::shared_ptr<const Version>> versions;
+  while (wanted->number() > start.number()) {
+    if (!wanted->manifest.delta) {
+      throw_corrupt(*wanted,
+                    fmt::format("it has no delta, so it cannot be made from {}", name_of(start)));
+    }
+    versions.push_back(wanted);
+    if (wanted->manifest.parent == start.number()) break;
+    wanted = history.get(wanted->manifest.parent, context);
+  }
+  std::reverse(versions.begin(), versions.end());
+  return versions;
+}
+
+/// A record that does not fit its own version is rot as much as an image is.
+void check_base(const Base& base) {
+  const bool whole = base.hashes.size() == base.layout->chunk_count();
+  if (whole && root_of(base.hashes) == base.version->manifest.root) return;
+  throw BaseDamaged(base.version->number(),
+                    fmt::format("{}: the chunk hashes recorded for it on this host do not give the "
+                                "root that its manifest says",
+                                name_of(*base.version)));
+}
+
+Plan start_of(const Way& way, History& history, const Context& context) {
+  Plan plan;
+  plan.layout = history.layout(*way.start, context);
+  if (way.base != nullptr) {
+    check_base(*way.base);
+    plan.base = *way.base;
+    plan.hashes = plan.base->hashes;
+    return plan;
+  }
+  plan.snapshot.emplace(Plan::Snapshot{
+      way.start, plan.layout,
+      history.repository().get_snapshot_hashes(way.start->number(), *way.start->manifest.snapshot,
+                                               *plan.layout, context)});
+  plan.hashes = plan.snapshot->hashes.chunks;
+  check_root(*way.start, plan.hashes);
+  return plan;
+}
+
+}  // namespace
+
+std::string Step::pack_key(std::size_t pack) const {
+  return keys::pack(version->number(), version->manifest.delta->packs[pack].name);
+}
+
+std::uint64_t Plan::version_bytes() const noexcept {
+  std::uint64_t total = layout->size_bytes();
+  for (const BlobRef& blob : version->manifest.blobs) total += blob.size_bytes;
+  return total;
+}
+
+const Layout& Plan::before(std::size_t index) const noexcept {
+  if (index > 0) return *steps[index - 1].layout;
+  return base ? *base->layout : *snapshot->layout;
+}
+
+std::vector<Way> find_ways(History& history, const std::shared_ptr<const Version>& wanted,
+                           std::span<const Base> bases, const Context& context) {
+  std::vector<Way> ways;
+  std::uint64_t behind = 0;  // bytes of the packs between `version` and `wanted`
+  std::size_t steps = 0;
+  for (auto version = wanted;; steps++) {
+    if (const Base* base = find_base(bases, *version)) {
+      ways.push_back({version, base, behind, steps});
+      break;
+    }
+    const Manifest& manifest = version->manifest;
+    if (manifest.snapshot) {
+      const auto layout = naming(*version, [&] { return history.layout(*version, context); });
+      ways.push_back({version, nullptr, behind + layout->size_bytes(), steps});
+    }
+    if (!manifest.delta) break;
+    behind += pack_bytes(*manifest.delta);
+    const bool further_is_dearer = std::any_of(
+        ways.begin(), ways.end(), [&](const Way& way) { return way.fetch_bytes <= behind; });
+    if (!ways.empty() && (further_is_dearer || !any_older(bases, *version))) break;
+    try {
+      version = naming(*version, [&] { return history.get(manifest.parent, context); });
+    } catch (const Error& error) {
+      if (ways.empty() || !is_damage(error)) throw;
+      break;  // what was found so far will do
+    }
+  }
+  if (ways.empty()) throw_corrupt(*wanted, "neither a snapshot nor a delta leads to it");
+  std::stable_sort(ways.begin(), ways.end(),
+                   [](const Way& a, const Way& b) { return a.fetch_bytes < b.fetch_bytes; });
+  return ways;
+}
+
+Plan make_plan_by(const Way& way, History& history, const std::shared_ptr<const Version>& wanted,
+                  const Context& context) {
+  const auto versions = versions_between(history, *way.start, wanted, context);
+  Plan plan = naming(*way.start, [&] { return start_of(way, history, context); });
+  for (const auto& version : versions) {
+    naming(*version, [&] {
+      Step step = make_step(history, version, *plan.layout, context);
+      plan.hashes = hashes_after(step, *plan.layout, plan.hashes);
+      check_root(*version, plan.hashes);
+      plan.layout = step.layout;
+      plan.steps.push_back(std::move(step));
+    });
+  }
+  plan.version = wanted;
+  plan.fetch_bytes = way.fetch_bytes;
+  check_paths(*wanted, *plan.layout);
+  return plan;
+}
+
+Plan make_plan(History& history, std::shared_ptr<const Version> wanted, std::span<const Base> bases,
+               const Context& context) {
+  const std::vector<Way> ways = find_ways(history, wanted, bases, context);
+  std::exception_ptr first_error;
+  for (const Way& way : ways) {
+    try {
+      return make_plan_by(way, history, wanted, context);
+    } catch (const BaseDamaged&) {
+      throw;  // the host must hear of it and mend it
+    } catch (const Error& error) {
+      if (!is_damage(error)) throw;
+      if (!first_error) first_error = std::current_exception();
+      if (&way != &ways.back()) {
+        log_warning(fmt::format("{}; trying another way to {}", error.what(), name_of(*wanted)));
+      }
+    }
+  }
+  std::rethrow_exception(first_error);
+}
+
+}  // namespace weightfs

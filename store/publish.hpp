@@ -17,7 +17,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
-#include <optional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -42,7 +42,7 @@ struct PublishOptions {
 struct PublishResult {
   std::uint64_t version = 0;
   std::uint64_t parent = 0;
-  std::uint64_t changed_elements = 0;
+  std::uint64_t changed_elements = 0;  // 0 without a delta
   std::uint64_t elements = 0;
   std::uint64_t version_bytes = 0;    // the checkpoint's published files
   std::uint64_t uploaded_bytes = 0;   // everything that this publish added to the bucket
@@ -58,7 +58,10 @@ PublishResult publish(History& history, Store& store, const PublishOptions& opti
 
 /// Opens the store of a publisher: `path`, or if it is held by a daemon or another publisher the
 /// private one beside it (<path>.publish, kept for the next time), or if that is held too one of its
-/// own (<path>.publish-<pid>, removed at the end; what dead ones left is removed).
+/// own (<path>.publish-<pid>, or -<pid>-<k> if another container has that pid; removed at the end, as
+/// is what killed ones left).
+///
+/// Throws Error: as Store::open, but busy only if all of these are held.
 class PublishStore {
  public:
   static PublishStore open(const std::filesystem::path& path, std::string_view repository,

@@ -17,6 +17,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -52,8 +53,8 @@ struct Version {
 
 /// The object of hashes beside a snapshot.
 struct SnapshotHashes {
-  std::vector<std::uint64_t> chunks;         // Layout::chunk_count() of them
-  std::vector<std::vector<Sha256>> pieces;   // of each file of the layout, kPieceBytes each
+  std::vector<std::uint64_t> chunks;        // Layout::chunk_count() of them
+  std::vector<std::vector<Sha256>> pieces;  // of each file of the layout, kPieceBytes each
 };
 
 class Repository {
@@ -63,7 +64,8 @@ class Repository {
   /// Proves that put_if_absent holds there: a probe object is written twice, and the second call
   /// must say `exists`.
   /// Returns: true in `created` if it was made now.
-  static std::unique_ptr<Repository> init(std::string_view url, bool& created, const Context& context);
+  static std::unique_ptr<Repository> init(std::string_view url, bool& created,
+                                          const Context& context);
 
   /// Opens an existing one.
   /// Throws Error: not_found ("no weightfs repository at URL; make one with weightfs init URL"),
@@ -80,16 +82,17 @@ class Repository {
   [[nodiscard]] const std::string& id() const noexcept { return id_; }
   [[nodiscard]] const std::string& url() const noexcept { return url_; }
 
-  /// The bucket.  Throws Error: not_found or unavailable if it is out of reach, corrupt if another
-  /// repository lies there now.
+  /// The bucket.  Throws Error: unavailable if it is out of reach or no repository lies there now,
+  /// corrupt if another one does.  Tried again at each call.
   Bucket& bucket(const Context& context);
 
   /// nullopt if the version does not exist (404).
   /// Throws Error: corrupt (malformed, other number or repository than its key says), unsupported.
   std::optional<Version> find_version(std::uint64_t number, const Context& context);
 
-  /// The newest version that exists, at least `known`; 0 for an empty repository.  LIST gives a
-  /// hint, GETs of the next numbers decide.
+  /// The newest version that exists, at least `known`; 0 for an empty repository.  GET of the next
+  /// number decides whether there is news; then LIST gives a hint, and GETs of the numbers after it
+  /// decide.  Reads no manifest.
   std::uint64_t newest_version(std::uint64_t known, const Context& context);
 
   std::shared_ptr<const Layout> get_layout(const ObjectRef& ref, const Context& context);
@@ -106,15 +109,16 @@ class Repository {
                                 const SnapshotHashes& hashes, const Context& context);
 
   /// Writes the manifest; this is the commit.
+  /// A reply that got lost is settled by reading the number back: its nonce tells whose it is.
   /// Throws Error: conflict if the number is taken by another nonce.
   Version commit(const Manifest& manifest, const Context& context);
 
  private:
-  Repository() = default;
-  std::string id_, url_;
-  std::unique_ptr<Bucket> bucket_;
-  struct State;
-  std::shared_ptr<State> state_;
+  Repository(std::string id, std::string url, std::unique_ptr<Bucket> bucket);
+
+  const std::string id_, url_;
+  std::mutex mutex_;                // guards bucket_, which is set once
+  std::unique_ptr<Bucket> bucket_;  // null until it was in reach
 };
 
 }  // namespace weightfs

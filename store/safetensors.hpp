@@ -4,14 +4,17 @@
 //     n bytes  JSON object from '{', padded with spaces: name -> {dtype, shape, data_offsets}
 //     data     begins at 8 + n; the tensors lie in it without hole or overlap, up to end of file
 //
-// The checks are those of the reference implementation, and these: duplicate keys are refused, the
-// JSON's depth and the number of tensors (1,000,000) are bounded.  Reference: safetensors
-// src/tensor.rs, SafeTensors::read_metadata and Metadata::validate.
+// The checks are those of the reference implementation, and these: the JSON must begin with '{' at
+// once, duplicate keys are refused, each tensor is an object, the JSON's depth and the number of
+// tensors are bounded.  Reference: safetensors src/tensor.rs, SafeTensors::read_metadata and
+// Metadata::validate.
 //
 // Threads: pure functions.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,6 +24,7 @@
 namespace weightfs {
 
 inline constexpr std::uint64_t kSafetensorsHeaderBytesMax = 100'000'000;
+inline constexpr std::size_t kSafetensorsTensorsMax = 1'000'000;
 
 struct SafetensorsTensor {
   std::string name;
@@ -31,8 +35,9 @@ struct SafetensorsTensor {
 };
 
 struct SafetensorsHeader {
-  std::vector<SafetensorsTensor> tensors;  // by begin_bytes, end_bytes, then name
-  std::uint64_t data_size_bytes = 0;       // end of the last tensor
+  std::vector<SafetensorsTensor> tensors;       // by begin_bytes, end_bytes, then name
+  std::uint64_t data_size_bytes = 0;            // end of the last tensor
+  std::map<std::string, std::string> metadata;  // of `__metadata__`
 };
 
 /// Parses the 8 + n bytes at the start of a file.

@@ -1,1 +1,507 @@
 #include "store/store.hpp"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <numeric>
+#include <set>
+#include <utility>
+
+#include "store/bytes.hpp"
+#include "store/error.hpp"
+#include "store/log.hpp"
+#include "store/store_directory.hpp"
+
+namespace weightfs {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kComplete = 2;  // state byte of an image record
+constexpr std::uint64_t kFreeBytesMinMax = 10ull << 30;
+constexpr std::uint64_t kBytesMax = 1ull << 60;  // sums of a few of them cannot overflow
+
+std::string key_of(std::uint64_t version) {
+  std::string key;
+  append_be64(key, version);
+  return key;
+}
+
+std::string image_key(std::uint64_t version, std::uint32_t file) {
+  std::string key = key_of(version);
+  append_be32(key, file);
+  return key;
+}
+
+std::string image_value(std::uint64_t size_bytes) {
+  std::string value(1, kComplete);
+  append_be64(value, size_bytes);
+  return value;
+}
+
+[[noreturn]] void throw_bad_record(std::string_view family) {
+  throw Error(ErrorCode::corrupt, fmt::format("a record in family '{}' is malformed", family));
+}
+
+std::uint64_t version_of_key(std::string_view key, std::size_t size, std::string_view family) {
+  if (key.size() != size) throw_bad_record(family);
+  return load_be(key.substr(0, 8));
+}
+
+std::string text_of(const Newest& newest) {
+  std::string text = key_of(newest.version);
+  text += as_text(newest.manifest_sha256);
+  return text;
+}
+
+// Sizes of the regular files below a directory, by path, bytewise.
+std::vector<std::uint64_t> file_sizes_below(const fs::path& directory) {
+  std::map<std::string, std::uint64_t> sizes;
+  for (const auto& entry : fs::recursive_directory_iterator(directory)) {
+    if (entry.symlink_status().type() == fs::file_type::directory) continue;
+    sizes.emplace(entry.path().lexically_relative(directory).string(), entry.file_size());
+  }
+  std::vector<std::uint64_t> result;
+  for (const auto& [path, size] : sizes) result.push_back(size);
+  return result;
+}
+
+// The same, where a directory that is not there or cannot be read is a mismatch, not an error.
+bool has_files(const fs::path& directory, const std::vector<std::uint64_t>& sizes) {
+  try {
+    return file_sizes_below(directory) == sizes;
+  } catch (const fs::filesystem_error&) {
+    return false;
+  }
+}
+
+// The number that a directory below images/ is named by; nullopt if it is none.
+std::optional<std::uint64_t> version_of_name(const std::string& name) {
+  std::uint64_t version = 0;
+  const char* end = name.data() + name.size();
+  const auto [at, error] = std::from_chars(name.data(), end, version);
+  if (error != std::errc() || at != end || name != std::to_string(version)) return std::nullopt;
+  return version;
+}
+
+class LocalStore final : public Store {
+ public:
+  LocalStore(StoreDirectory directory, std::string_view repository, std::string_view url,
+             StoreLimits limits, std::function<Space()> space);
+
+  [[nodiscard]] const fs::path& path() const noexcept override { return directory_.path(); }
+
+  [[nodiscard]] std::optional<std::string> find_manifest(std::uint64_t version) const override {
+    return db_->find(Family::manifests, key_of(version));
+  }
+  void put_manifest(std::uint64_t version, std::string_view bytes) override {
+    db_->write({{Family::manifests, key_of(version), std::string(bytes)}});
+  }
+  [[nodiscard]] std::vector<std::uint64_t> manifest_numbers() const override;
+
+  [[nodiscard]] std::optional<std::string> find_layout(const Sha256& id) const override {
+    return db_->find(Family::layouts, as_text(id));
+  }
+  void put_layout(const Sha256& id, std::string_view bytes) override {
+    db_->write({{Family::layouts, std::string(as_text(id)), std::string(bytes)}});
+  }
+
+  [[nodiscard]] Newest newest() const override {
+    const std::scoped_lock lock(mutex_);
+    return newest_;
+  }
+  void put_newest(const Newest& newest) override;
+
+  [[nodiscard]] std::vector<std::uint64_t> complete_versions() const override;
+  [[nodiscard]] bool is_complete(std::uint64_t version) const override {
+    const std::scoped_lock lock(mutex_);
+    return complete_.contains(version);
+  }
+  [[nodiscard]] std::vector<std::uint64_t> chunk_hashes(std::uint64_t version) const override;
+  [[nodiscard]] fs::path image_directory(std::uint64_t version) const override {
+    return images() / std::to_string(version);
+  }
+
+  fs::path begin_images(std::uint64_t version) override;
+  void complete_images(std::uint64_t version, std::span<const std::uint64_t> file_sizes,
+                       std::span<const std::uint64_t> chunk_hashes) override;
+  void remove_images(std::uint64_t version) override;
+
+  void make_room(std::uint64_t bytes, std::span<const std::uint64_t> keep,
+                 const std::function<bool(std::uint64_t)>& release) override;
+  [[nodiscard]] std::uint64_t image_bytes() const override { return bytes_of(complete_versions()); }
+
+ private:
+  using Records = std::map<std::uint64_t, std::vector<std::uint64_t>>;  // version -> file sizes
+
+  void open_db(const std::string& repository, const std::string& url);
+  void load(const std::string& repository, const std::string& url);
+  [[nodiscard]] Records read_records() const;
+  void drop_unusable(const Records& records);
+  void remove_strays();
+  void forget(std::uint64_t version);
+  void discard(const fs::path& directory) const;
+
+  [[nodiscard]] fs::path images() const { return path() / "images"; }
+  [[nodiscard]] std::uint64_t bytes_of(const std::vector<std::uint64_t>& versions) const;
+
+  struct Room;
+
+  StoreDirectory directory_;
+  const StoreLimits limits_;
+  const std::function<Space()> space_;
+  std::unique_ptr<Db> db_;
+  std::mutex newest_mutex_;   // held while the record is written, so that it never goes back
+  mutable std::mutex mutex_;  // guards the two below
+  Newest newest_;
+  std::map<std::uint64_t, std::uint64_t> complete_;  // version -> bytes of its files
+};
+
+LocalStore::LocalStore(StoreDirectory directory, std::string_view repository, std::string_view url,
+                       StoreLimits limits, std::function<Space()> space)
+    : directory_(std::move(directory)), limits_(limits), space_(std::move(space)) {
+  const StoreMarker marker{std::string(kStoreFormat), std::string(repository), std::string(url)};
+  if (directory_.has_other_format()) {
+    log_warning(fmt::format("the store {} has another format; it is rebuilt from the bucket",
+                            path().string()));
+    directory_.clear(marker);
+  }
+  try {
+    open_db(marker.repository, marker.url);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::corrupt) throw;
+    log_warning(fmt::format("the store {} is damaged and is rebuilt from the bucket: {}",
+                            path().string(), error.what()));
+    db_.reset();
+    directory_.clear(marker);
+    open_db(marker.repository, marker.url);
+  }
+  remove_strays();
+}
+
+void LocalStore::open_db(const std::string& repository, const std::string& url) {
+  make_directories(images(), 0755);
+  make_directories(temporary_directory(), 0700);
+  const auto free_bytes = [space = space_] { return space().free_bytes; };
+  db_ = Db::open(path() / "db", free_bytes);
+  load(repository, url);
+}
+
+void LocalStore::load(const std::string& repository, const std::string& url) {
+  const std::optional<std::string> format = db_->find(Family::store, "format");
+  if (format && (format != kStoreFormat || db_->find(Family::store, "repository") != repository)) {
+    throw Error(ErrorCode::corrupt, "its records are of another format or repository");
+  }
+  if (!format) {
+    db_->write({{Family::store, "format", std::string(kStoreFormat)},
+                {Family::store, "repository", repository},
+                {Family::store, "url", url}});
+  }
+  if (const auto newest = db_->find(Family::store, "newest")) {
+    newest_.version = version_of_key(*newest, 8 + sizeof(Sha256), "default");
+    std::memcpy(newest_.manifest_sha256.data(), newest->data() + 8, sizeof(Sha256));
+  }
+  drop_unusable(read_records());
+}
+
+LocalStore::Records LocalStore::read_records() const {
+  Records records;
+  db_->scan(Family::hashes, "", [&](std::string_view key, std::string_view value) {
+    if (value.size() % 8 != 0) throw_bad_record("hashes");
+    records[version_of_key(key, 8, "hashes")] = {};
+  });
+  db_->scan(Family::images, "", [&](std::string_view key, std::string_view value) {
+    if (value.size() != 9) throw_bad_record("images");
+    const auto version = records.find(version_of_key(key, 12, "images"));
+    // Without hashes the version is not complete; its directory goes with the strays.
+    if (version == records.end()) return;
+    if (value[0] != kComplete || load_be(key.substr(8)) != version->second.size()) {
+      throw_bad_record("images");
+    }
+    version->second.push_back(load_be(value.substr(1)));
+  });
+  return records;
+}
+
+void LocalStore::drop_unusable(const Records& records) {
+  for (const auto& [version, sizes] : records) {
+    if (has_files(image_directory(version), sizes)) {
+      complete_[version] = std::accumulate(sizes.begin(), sizes.end(), std::uint64_t{0});
+      continue;
+    }
+    log_warning(
+        fmt::format("the images of version {} in {} are not what was recorded; they are "
+                    "made again",
+                    version, path().string()));
+    forget(version);
+  }
+}
+
+// What no record speaks for: files of an interrupted attempt, spools of the last process.
+void LocalStore::remove_strays() {
+  for (const auto& entry : fs::directory_iterator(images())) {
+    const auto version = version_of_name(entry.path().filename().string());
+    if (!version || !is_complete(*version)) discard(entry.path());
+  }
+  for (const auto& entry : fs::directory_iterator(temporary_directory())) discard(entry.path());
+}
+
+std::vector<std::uint64_t> LocalStore::manifest_numbers() const {
+  std::vector<std::uint64_t> numbers;
+  db_->scan(Family::manifests, "", [&](std::string_view key, std::string_view) {
+    numbers.push_back(version_of_key(key, 8, "manifests"));
+  });
+  return numbers;
+}
+
+void LocalStore::put_newest(const Newest& newest) {
+  const std::scoped_lock one_writer(newest_mutex_);
+  if (newest.version < this->newest().version) return;
+  db_->write({{Family::store, "newest", text_of(newest)}});
+  const std::scoped_lock lock(mutex_);
+  newest_ = newest;
+}
+
+std::vector<std::uint64_t> LocalStore::complete_versions() const {
+  const std::scoped_lock lock(mutex_);
+  std::vector<std::uint64_t> versions;
+  for (const auto& [version, bytes] : complete_) versions.push_back(version);
+  return versions;
+}
+
+std::vector<std::uint64_t> LocalStore::chunk_hashes(std::uint64_t version) const {
+  const std::optional<std::string> bytes =
+      is_complete(version) ? db_->find(Family::hashes, key_of(version)) : std::nullopt;
+  if (!bytes) {
+    throw Error(ErrorCode::not_found, fmt::format("version {} is not complete in the store {}",
+                                                  version, path().string()));
+  }
+  std::vector<std::uint64_t> hashes(bytes->size() / 8);
+  for (std::size_t i = 0; i < hashes.size(); i++) {
+    hashes[i] = load_le<std::uint64_t>(as_bytes(*bytes).data() + 8 * i);
+  }
+  return hashes;
+}
+
+fs::path LocalStore::begin_images(std::uint64_t version) {
+  remove_images(version);
+  const fs::path directory = image_directory(version);
+  make_directories(directory, 0755);
+  return directory;
+}
+
+void LocalStore::complete_images(std::uint64_t version, std::span<const std::uint64_t> file_sizes,
+                                 std::span<const std::uint64_t> chunk_hashes) {
+  const std::vector<std::uint64_t> sizes(file_sizes.begin(), file_sizes.end());
+  if (!has_files(image_directory(version), sizes)) {
+    throw Error(ErrorCode::io, fmt::format("the files in {} are not those of version {}",
+                                           image_directory(version).string(), version));
+  }
+  std::vector<Db::Change> changes;
+  for (std::uint32_t file = 0; file < sizes.size(); file++) {
+    changes.push_back({Family::images, image_key(version, file), image_value(sizes[file])});
+  }
+  std::string hashes;
+  hashes.reserve(8 * chunk_hashes.size());
+  for (const std::uint64_t hash : chunk_hashes) append_le(hashes, hash);
+  changes.push_back({Family::hashes, key_of(version), std::move(hashes)});
+  db_->write(changes);
+
+  const std::scoped_lock lock(mutex_);
+  complete_[version] = std::accumulate(sizes.begin(), sizes.end(), std::uint64_t{0});
+}
+
+void LocalStore::remove_images(std::uint64_t version) {
+  forget(version);
+  {
+    const std::scoped_lock lock(mutex_);
+    complete_.erase(version);
+  }
+  discard(image_directory(version));
+}
+
+// Removes the records of a version.  On a full disk they stay: files that are gone are noticed when
+// the store is opened, and a new attempt writes the same keys.
+void LocalStore::forget(std::uint64_t version) {
+  std::vector<Db::Change> changes;
+  if (db_->find(Family::hashes, key_of(version))) {
+    changes.push_back({Family::hashes, key_of(version), std::nullopt});
+  }
+  db_->scan(Family::images, key_of(version), [&](std::string_view key, std::string_view) {
+    changes.push_back({Family::images, std::string(key), std::nullopt});
+  });
+  if (changes.empty()) return;
+  try {
+    db_->write(changes);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::no_space) throw;
+    log_warning(error.what());
+  }
+}
+
+// Only root can remove what lies in a read-only directory.
+void make_removable(const fs::path& directory) {
+  std::error_code ignored;
+  if (!fs::is_directory(fs::symlink_status(directory, ignored))) return;
+  fs::permissions(directory, fs::perms::owner_all, fs::perm_options::add, ignored);
+  fs::directory_iterator entry(directory, ignored);
+  for (; !ignored && entry != fs::directory_iterator(); entry.increment(ignored)) {
+    make_removable(entry->path());
+  }
+}
+
+// Takes a directory or file away at once, then removes it: images never lie half removed under
+// their own name.
+void LocalStore::discard(const fs::path& directory) const {
+  std::error_code error;
+  if (fs::symlink_status(directory, error).type() == fs::file_type::not_found) return;
+  make_removable(directory);
+  fs::path away = temporary_directory() / ("removed-" + random_hex(8));
+  fs::rename(directory, away, error);
+  if (error) away = directory;
+  fs::remove_all(away, error);
+  if (error) {
+    log_warning(fmt::format("cannot remove {}: {}", away.string(), error.message()));
+  }
+}
+
+// Bytes on disk of several versions; what they share by hard links counts once.
+std::uint64_t LocalStore::bytes_of(const std::vector<std::uint64_t>& versions) const {
+  std::set<std::uint64_t> inodes;
+  std::uint64_t bytes = 0;
+  for (const std::uint64_t version : versions) {
+    std::error_code error;
+    fs::recursive_directory_iterator entry(image_directory(version), error);
+    for (; !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
+      struct stat attributes {};
+      if (::lstat(entry->path().c_str(), &attributes) != 0 || !S_ISREG(attributes.st_mode))
+        continue;
+      if (!inodes.insert(attributes.st_ino).second) continue;
+      bytes += static_cast<std::uint64_t>(attributes.st_size);
+    }
+  }
+  return bytes;
+}
+
+// What make_room weighs: `bytes` more, against both limits.
+struct LocalStore::Room {
+  std::uint64_t bytes, store_limit, free_min;
+
+  [[nodiscard]] bool fits(std::uint64_t used, std::uint64_t free) const {
+    return used + bytes <= store_limit && free >= free_min + bytes;
+  }
+  void check(const fs::path& store, std::uint64_t used, std::uint64_t free) const {
+    if (used + bytes > store_limit) {
+      throw Error(ErrorCode::no_space,
+                  fmt::format("no room for {} of images in {}: {} must stay, the limit is {} "
+                              "(--store-size), {} are missing",
+                              human_bytes(bytes), store.string(), human_bytes(used),
+                              human_bytes(store_limit), human_bytes(used + bytes - store_limit)));
+    }
+    if (free < free_min + bytes) {
+      throw Error(ErrorCode::no_space,
+                  fmt::format("no room for {} of images in {}: its file system has or can get {} "
+                              "free, {} must stay free (--min-free), {} are missing",
+                              human_bytes(bytes), store.string(), human_bytes(free),
+                              human_bytes(free_min), human_bytes(free_min + bytes - free)));
+    }
+  }
+};
+
+void LocalStore::make_room(std::uint64_t bytes, std::span<const std::uint64_t> keep,
+                           const std::function<bool(std::uint64_t)>& release) {
+  std::vector<std::uint64_t> counted = complete_versions();
+  std::vector<std::uint64_t> kept, candidates;
+  for (const std::uint64_t version : counted) {
+    const bool keeps = std::binary_search(keep.begin(), keep.end(), version);
+    (keeps ? kept : candidates).push_back(version);
+  }
+  bytes = std::min(bytes, kBytesMax);
+  const std::uint64_t largest = std::max(bytes, counted.empty() ? 0 : bytes_of({counted.back()}));
+  const Space space = space_();
+  const std::uint64_t free_min =
+      limits_.free_bytes_min.value_or(std::min(space.total_bytes / 20, kFreeBytesMinMax));
+  const Room room{bytes, std::min(kBytesMax, limits_.store_bytes.value_or(3 * largest)),
+                  std::clamp(free_min, kRecordsFloorBytes, kBytesMax)};
+  if (room.fits(bytes_of(counted), space.free_bytes)) return;
+
+  const std::uint64_t kept_bytes = bytes_of(kept);
+  room.check(path(), kept_bytes, space.free_bytes + bytes_of(counted) - kept_bytes);
+
+  for (const std::uint64_t version : candidates) {
+    if (room.fits(bytes_of(counted), space_().free_bytes)) return;
+    if (release ? release(version) : nobody_reads(image_directory(version))) {
+      log_info(fmt::format("removing the images of version {} to make room", version));
+      remove_images(version);
+    }
+    // Gone, or in use: then it does not count.
+    std::erase(counted, version);
+  }
+  room.check(path(), bytes_of(counted), space_().free_bytes);
+}
+
+fs::path default_parent() {
+  if (::geteuid() == 0) return "/var/lib/weightfs";
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  if (cache != nullptr && fs::path(cache).is_absolute()) return fs::path(cache) / "weightfs";
+  const char* home = std::getenv("HOME");
+  if (home != nullptr && fs::path(home).is_absolute()) return fs::path(home) / ".cache/weightfs";
+  throw Error(ErrorCode::invalid, "neither XDG_CACHE_HOME nor HOME is set; name a --store");
+}
+
+}  // namespace
+
+fs::path Store::default_path(std::string_view repository_id) {
+  return default_parent() / repository_id;
+}
+
+std::optional<Store::Identity> Store::find_identity(const fs::path& path) {
+  const std::optional<StoreMarker> marker = find_marker(path);
+  if (!marker) return std::nullopt;
+  return Identity{marker->repository, marker->url};
+}
+
+std::optional<fs::path> Store::find_default_by_url(std::string_view url) {
+  // Several repositories may have lain at one URL, one after the other: the last one used counts.
+  std::optional<fs::path> found;
+  fs::file_time_type found_time;
+  std::error_code error;
+  fs::directory_iterator entry(default_parent(), error);
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    const std::optional<Identity> identity = find_identity(entry->path());
+    // Publishers' private stores lie beside it and say the same.
+    if (!identity || identity->url != url) continue;
+    if (entry->path().filename() != identity->repository) continue;
+    std::error_code ignored;
+    const auto time = fs::last_write_time(entry->path() / "lock", ignored);
+    if (!found || time > found_time) {
+      found = entry->path();
+      found_time = time;
+    }
+  }
+  return found;
+}
+
+std::unique_ptr<Store> Store::open(const fs::path& path, std::string_view repository,
+                                   std::string_view url, StoreLimits limits,
+                                   std::function<Space()> space) {
+  try {
+    StoreDirectory directory(path, repository, url);
+    if (!space) space = [root = directory.path()] { return space_of(root); };
+    return std::make_unique<LocalStore>(std::move(directory), repository, url, limits,
+                                        std::move(space));
+  } catch (const fs::filesystem_error& error) {
+    throw_errno(error.code().value(), "open the store " + path.string());
+  }
+}
+
+}  // namespace weightfs

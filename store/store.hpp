@@ -7,8 +7,8 @@
 //     <store>/tmp/               spools; emptied when the store is opened
 //     <store>/weightfs.log       when daemonised
 //
-// The store is a cache.  One of another format, or whose database is damaged, is emptied and rebuilt
-// from the bucket; only the names above are ever removed.
+// The store is a cache.  One of another format, or whose database is damaged, is emptied and
+// rebuilt from the bucket; only the names above are ever removed.
 //
 // A record decides what an image is: absent (no record), partial, or complete.  Files without a
 // complete record are removed when the store is opened.  The records of a version become complete
@@ -36,7 +36,8 @@ namespace weightfs {
 struct StoreLimits {
   /// Bytes of images to keep; nullopt: 3 x the newest version.
   std::optional<std::uint64_t> store_bytes;
-  /// Free bytes to leave on the file system; nullopt: the smaller of 5 % and 10 GiB.
+  /// Free bytes to leave on the file system; nullopt: the smaller of 5 % and 10 GiB.  Never less
+  /// than kRecordsFloorBytes: what is written must be recorded after.
   std::optional<std::uint64_t> free_bytes_min;
 };
 
@@ -62,10 +63,13 @@ class Store {
   static std::optional<std::filesystem::path> find_default_by_url(std::string_view url);
 
   /// Opens or makes the store, made 0700, and takes its lock.
+  /// On a full disk it still serves what it has, and makes up for the records later.
+  /// `space` tells the space of the file system; empty: asks it.
   /// Throws Error: busy (names the holder's pid), invalid (not empty and no store; another
-  /// repository's; another owner's), no_space, permission, io.
+  /// repository's), permission (another owner's), no_space (a new one), io.
   static std::unique_ptr<Store> open(const std::filesystem::path& path, std::string_view repository,
-                                     std::string_view url, StoreLimits limits);
+                                     std::string_view url, StoreLimits limits,
+                                     std::function<Space()> space = {});
   virtual ~Store() = default;
 
   [[nodiscard]] virtual const std::filesystem::path& path() const noexcept = 0;
@@ -84,6 +88,8 @@ class Store {
   virtual void put_layout(const Sha256& id, std::string_view bytes) = 0;
 
   [[nodiscard]] virtual Newest newest() const = 0;
+
+  /// Durable.  A lower version than newest() changes nothing.
   virtual void put_newest(const Newest& newest) = 0;
 
   // ---- images ----
@@ -98,22 +104,27 @@ class Store {
   /// <store>/images/<v>.
   [[nodiscard]] virtual std::filesystem::path image_directory(std::uint64_t version) const = 0;
 
-  /// Makes an empty image directory for a version; removes what an earlier attempt left.
+  /// Makes an empty image directory for a version; removes what was there, records included.
   virtual std::filesystem::path begin_images(std::uint64_t version) = 0;
 
   /// Records all files of a version as complete, in one synced write.
+  /// `file_sizes`: of every file below the image directory, by path, bytewise.
   /// Requires: the files and their directories are synced.
+  /// Throws Error: no_space (nothing was recorded); io if the directory holds other files.
   virtual void complete_images(std::uint64_t version, std::span<const std::uint64_t> file_sizes,
                                std::span<const std::uint64_t> chunk_hashes) = 0;
 
-  /// Forgets a version's images, then removes the files: first the records (synced).
+  /// Forgets a version's images, then removes the files: first the records (synced).  Where there
+  /// is no room to forget, the files go first; a record without its files counts for nothing.
   virtual void remove_images(std::uint64_t version) = 0;
 
   // ---- space ----
 
   /// Makes room for a new version of `bytes`: removes images of old versions, oldest first, until
-  /// both limits hold.  Never touches `keep` (ascending).  Before each removal asks `release`, which
-  /// hides the version from new readers and answers false if it is in use.
+  /// both limits hold.  Never touches `keep` (ascending).  Before each removal asks `release`,
+  /// which hides the version from new readers and answers false if it is in use; empty:
+  /// nobody_reads(). Versions in use do not count against StoreLimits::store_bytes.  Removes
+  /// nothing if all that may go would not be enough.
   ///
   /// Throws Error: no_space, saying how much is missing and which limit it was.
   virtual void make_room(std::uint64_t bytes, std::span<const std::uint64_t> keep,
@@ -124,7 +135,10 @@ class Store {
 };
 
 /// True if no process has any file of the directory open or mapped, apart from O_PATH descriptors:
-/// F_SETLEASE(F_WRLCK) is granted on each (docs/ARCHITECTURE.md, "Who still reads").
+/// F_SETLEASE(F_WRLCK) is granted on each (docs/ARCHITECTURE.md, "Who still reads").  Says false
+/// where it cannot be told (a file system without leases).  It is about now: hide the files first.
+///
+/// Requires: the process ignores SIGIO, which an open(2) during the probe sends it.
 bool nobody_reads(const std::filesystem::path& directory);
 
 }  // namespace weightfs

@@ -1,1 +1,454 @@
+// A round: ask the bucket for news, bring the newest version into the store, persist what is known
+// to be the newest, make the catalog.  The catalog always follows from the store's records (see
+// catalog_builder.hpp), so an error at any point leaves one that is right.
+//
+// Two things back off apart from each other: polling, while the bucket is out of reach, and
+// bringing in a version that cannot be made.  So a newer version is seen soon although an older one
+// is broken.
 #include "store/sync.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+#include <random>
+#include <span>
+#include <tuple>
+#include <utility>
+
+#include "store/catalog_builder.hpp"
+#include "store/error.hpp"
+#include "store/log.hpp"
+#include "store/materialize.hpp"
+
+namespace weightfs {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kBackoffMax{24'000};  // 30 s with jitter
+constexpr milliseconds kProgressInterval{200};
+constexpr std::uint64_t kFallbacksMax = 64;
+
+std::int64_t seconds_now() {
+  return std::chrono::duration_cast<std::chrono::seconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+/// An object is missing or wrong: another version may still be whole.
+bool is_about_objects(ErrorCode code) {
+  return code == ErrorCode::corrupt || code == ErrorCode::not_found ||
+         code == ErrorCode::unsupported;
+}
+
+bool is_bad_manifest(ErrorCode code) {
+  return code == ErrorCode::corrupt || code == ErrorCode::unsupported;
+}
+
+/// Said of a poll: the bucket as a whole does not answer.
+bool is_out_of_reach(ErrorCode code) {
+  return code == ErrorCode::unavailable || code == ErrorCode::timed_out ||
+         code == ErrorCode::permission || code == ErrorCode::io || code == ErrorCode::not_found;
+}
+
+/// `poll`, doubled for each failure in a row up to kBackoffMax.
+milliseconds backoff(milliseconds poll, unsigned failures) {
+  milliseconds delay = std::max(poll, milliseconds(1));
+  for (unsigned i = 0; i < failures && delay < kBackoffMax; i++) delay *= 2;
+  return std::max(poll, std::min(delay, kBackoffMax));
+}
+
+/// Runs `body`; whatever it throws comes out as an Error.
+template <typename Body>
+void with_errors(Body&& body) {
+  try {
+    body();
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw Error(ErrorCode::io, error.what());
+  }
+}
+
+}  // namespace
+
+std::string_view to_string(SyncStatus::State state) noexcept {
+  switch (state) {
+    case SyncStatus::State::starting:
+      return "starting";
+    case SyncStatus::State::current:
+      return "current";
+    case SyncStatus::State::fetching:
+      return "fetching";
+    case SyncStatus::State::waiting:
+      return "waiting";
+  }
+  return "waiting";
+}
+
+struct Sync::State {
+  State(Store& the_store, History& the_history, SyncOptions the_options);
+
+  void run(const std::stop_token& stop);
+  void wait(const std::stop_token& stop, milliseconds delay);
+  milliseconds jittered(milliseconds delay);
+
+  void round(bool retry_now, const Context& context, const Progress& progress);
+  void poll(const Context& context);
+  void note_offline();
+  void find_newest(const Context& context);
+  void walk_to_newest(const Context& context);
+  [[nodiscard]] bool is_current() const;
+  void bring_newest(const Context& context, const Progress& progress);
+  void bring(std::uint64_t version, const Context& context, const Progress& progress);
+  void bring_older(const Context& context, const Progress& progress);
+  void persist_newest(const Context& context);
+  bool release(std::uint64_t version);
+  void show_catalog(const Context* bucket);
+  void read_tags(const Context& context, Clock::time_point until);
+  void note_progress(std::string_view what, std::uint64_t done, std::uint64_t total);
+
+  void failed(const Error& error);
+  void succeeded();
+
+  /// Changes what the mutex guards, and wakes who waits for it.
+  template <typename Change>
+  void change(Change&& changes) {
+    {
+      const std::lock_guard lock(mutex);
+      changes();
+    }
+    changed.notify_all();
+  }
+
+  Store& store;
+  History& history;
+  const SyncOptions options;
+
+  mutable std::mutex mutex;  // guards the next block; held for moments only
+  std::condition_variable_any changed;
+  std::shared_ptr<const Catalog> catalog;
+  SyncStatus status;
+  bool known_empty = false;          // the bucket said that there is no version
+  std::optional<Error> first_error;  // of a store that has nothing to show
+  std::string phase;
+  std::uint64_t phase_done = 0, phase_total = 0;
+
+  std::mutex round_mutex;  // held for a whole round; guards the next block; before `mutex`
+  CatalogBuilder builder;
+  std::uint64_t newest = 0;      // that the bucket is known to have
+  std::optional<Error> beyond;   // why it is not known whether there are more
+  bool reachable = false;        // as the last poll found
+  std::uint64_t attempted = 0;   // newest version that could not be brought in
+  unsigned bring_failures = 0;   // in a row
+  unsigned poll_failures = 0;    // in a row
+  Clock::time_point retry_at{};  // of `attempted`
+  std::string logged;            // the last error that went to the log
+  std::minstd_rand random{std::random_device{}()};
+
+  std::mutex thread_mutex;  // guards `thread`
+  std::jthread thread;
+};
+
+Sync::State::State(Store& the_store, History& the_history, SyncOptions the_options)
+    : store(the_store),
+      history(the_history),
+      options(std::move(the_options)),
+      builder(the_store, the_history) {
+  show_catalog(nullptr);
+  newest = store.newest().version;
+  status.newest = newest;
+  status.newest_time = catalog->repository_time;
+}
+
+// ---- the thread ----
+
+void Sync::State::run(const std::stop_token& stop) {
+  const Context context{stop, Clock::time_point::max()};
+  while (!stop.stop_requested()) {
+    Clock::time_point next;
+    {
+      const std::lock_guard lock(round_mutex);
+      try {
+        round(false, context, {});
+      } catch (const Error&) {
+        // failed() has it in the status and the log.
+      }
+      next = Clock::now() + jittered(backoff(options.poll, poll_failures));
+      try {
+        read_tags(context, next);
+      } catch (const std::exception& error) {
+        log_warning(fmt::format("sync: cannot show new tags: {}", error.what()));
+      }
+    }
+    wait(stop, std::chrono::ceil<milliseconds>(next - Clock::now()));
+  }
+}
+
+void Sync::State::wait(const std::stop_token& stop, milliseconds delay) {
+  std::mutex alone;
+  std::unique_lock lock(alone);
+  std::condition_variable_any never;
+  never.wait_for(lock, stop, delay, [] { return false; });
+}
+
+milliseconds Sync::State::jittered(milliseconds delay) {
+  std::uniform_real_distribution<double> factor(0.75, 1.25);
+  return milliseconds(
+      static_cast<std::int64_t>(static_cast<double>(delay.count()) * factor(random)));
+}
+
+// ---- a round ----
+
+void Sync::State::round(bool retry_now, const Context& context, const Progress& progress) {
+  try {
+    with_errors([&] {
+      poll(context);
+      const bool due = retry_now || newest > attempted || Clock::now() >= retry_at;
+      if (!is_current() && due) bring_newest(context, progress);
+      if (is_current() && beyond) throw Error(*beyond);
+      if (is_current()) succeeded();
+    });
+  } catch (const Error& error) {
+    failed(error);
+    throw;
+  }
+}
+
+bool Sync::State::is_current() const { return newest == 0 || newest == catalog->latest; }
+
+void Sync::State::poll(const Context& context) {
+  reachable = false;
+  try {
+    find_newest(context);
+    if (newest > 0) builder.note(*history.get(newest, context));
+  } catch (const Error& error) {
+    poll_failures++;
+    if (is_out_of_reach(error.code())) note_offline();
+    throw;
+  }
+  // Back from offline: what failed then may work now.
+  if (poll_failures > 0 && !beyond) retry_at = {};
+  poll_failures = beyond ? poll_failures + 1 : 0;
+  reachable = true;
+  change([&] {
+    status.offline_since = 0;
+    status.checked_time = seconds_now();
+    status.newest = newest;
+    status.newest_time = builder.newest_time();
+    known_empty = newest == 0 && !beyond;
+  });
+}
+
+void Sync::State::note_offline() {
+  change([&] {
+    if (status.offline_since == 0) status.offline_since = seconds_now();
+  });
+}
+
+void Sync::State::find_newest(const Context& context) {
+  const std::uint64_t known = std::max(newest, store.newest().version);
+  beyond.reset();
+  try {
+    newest = history.refresh(known, context);
+  } catch (const Error& error) {
+    if (!is_bad_manifest(error.code())) throw;
+    newest = known;
+    walk_to_newest(context);
+    if (!beyond) beyond = error;
+  }
+}
+
+/// Goes on number by number: some manifest further on is broken, the ones before it are not.
+void Sync::State::walk_to_newest(const Context& context) {
+  try {
+    while (history.find(newest + 1, context)) newest++;
+  } catch (const Error& error) {
+    if (!is_bad_manifest(error.code())) throw;
+    beyond = error;
+  }
+}
+
+void Sync::State::bring_newest(const Context& context, const Progress& progress) {
+  change([&] { status.state = SyncStatus::State::fetching; });
+  try {
+    bring(newest, context, progress);
+    attempted = 0;
+    bring_failures = 0;
+  } catch (const Error& error) {
+    attempted = newest;
+    bring_failures++;
+    if (is_about_objects(error.code())) bring_older(context, progress);
+    builder.show_all();
+    show_catalog(&context);
+    retry_at = Clock::now() + jittered(backoff(options.poll, bring_failures));
+    throw;
+  }
+}
+
+void Sync::State::bring(std::uint64_t version, const Context& context, const Progress& progress) {
+  const std::uint64_t latest = catalog->latest;
+  const std::span<const std::uint64_t> keep(&latest, latest > 0 ? 1 : 0);
+  note_progress("", 0, 0);
+  const Progress noting = [&](std::string_view what, std::uint64_t done, std::uint64_t total) {
+    note_progress(what, done, total);
+    if (progress) progress(what, done, total);
+  };
+  materialize(
+      store, history, version, keep, [this](std::uint64_t old) { return release(old); }, context,
+      noting);
+  persist_newest(context);
+  builder.show_all();
+  show_catalog(&context);
+  if (catalog->latest >= version) return;
+  throw Error(ErrorCode::io,
+              fmt::format("version {} is here but cannot be shown; the log says why", version));
+}
+
+/// The newest version cannot be made; one of those before it may.
+void Sync::State::bring_older(const Context& context, const Progress& progress) {
+  const std::uint64_t latest = catalog->latest;
+  const std::uint64_t least = std::max(latest, newest - std::min(newest, kFallbacksMax + 1));
+  for (std::uint64_t version = newest - 1; version > least; version--) {
+    try {
+      return bring(version, context, progress);
+    } catch (const Error& error) {
+      if (!is_about_objects(error.code())) return;
+    }
+  }
+}
+
+/// Before `latest` moves: whoever reads it later must not be taken back behind it.
+void Sync::State::persist_newest(const Context& context) {
+  if (store.newest().version >= newest) return;
+  store.put_newest({newest, history.get(newest, context)->manifest_sha256});
+}
+
+/// Store::make_room asks before it removes a version.  It is hidden first, so whoever looks for
+/// readers afterwards sees all there will be.
+bool Sync::State::release(std::uint64_t version) {
+  if (version == catalog->latest) return false;
+  builder.hide(version);
+  show_catalog(nullptr);
+  const bool unused = (!options.release || options.release(version)) &&
+                      nobody_reads(store.image_directory(version));
+  if (unused) return true;
+  builder.show(version);
+  show_catalog(nullptr);
+  return false;
+}
+
+void Sync::State::show_catalog(const Context* bucket) {
+  const auto made = builder.make(bucket);
+  const std::uint64_t image_bytes = store.image_bytes();
+  change([&] {
+    catalog = made;
+    status.latest = made->latest;
+    status.image_bytes = image_bytes;
+  });
+}
+
+void Sync::State::read_tags(const Context& context, Clock::time_point until) {
+  if (reachable && builder.read_tags(newest, context, until)) show_catalog(&context);
+}
+
+void Sync::State::note_progress(std::string_view what, std::uint64_t done, std::uint64_t total) {
+  const std::lock_guard lock(mutex);
+  if (phase != what) phase_done = 0;
+  const std::uint64_t more = done - std::min(done, phase_done);  // threads may overtake each other
+  if (what == "fetching") status.fetched_bytes += more;
+  phase = what;
+  phase_done += more;
+  phase_total = total;
+}
+
+void Sync::State::failed(const Error& error) {
+  if (error.code() == ErrorCode::cancelled)
+    return change([&] { status.state = SyncStatus::State::waiting; });
+  if (logged != error.what()) {
+    logged = error.what();
+    const std::uint64_t latest = catalog->latest;
+    log_warning(latest > 0 ? fmt::format("sync: {}; version {} stays served", error.what(), latest)
+                           : fmt::format("sync: {}; there is nothing to serve yet", error.what()));
+  }
+  change([&] {
+    status.state = SyncStatus::State::waiting;
+    status.error = error.what();
+    status.error_code = to_string(error.code());
+    status.error_time = seconds_now();
+    if (catalog->latest == 0 && !first_error) first_error = error;
+  });
+}
+
+void Sync::State::succeeded() {
+  if (!logged.empty()) log_info(fmt::format("sync: all is well again, at version {}", newest));
+  logged.clear();
+  change([&] {
+    status.state = SyncStatus::State::current;
+    status.error.clear();
+    status.error_code.clear();
+    status.error_time = 0;
+    first_error.reset();
+  });
+}
+
+// ---- for everybody ----
+
+Sync::Sync(Store& store, History& history, SyncOptions options)
+    : state_(std::make_unique<State>(store, history, std::move(options))) {}
+
+Sync::~Sync() { stop(); }
+
+void Sync::start() {
+  const std::lock_guard lock(state_->thread_mutex);
+  if (state_->thread.joinable()) return;
+  state_->thread = std::jthread([this](const std::stop_token& stop) { state_->run(stop); });
+}
+
+void Sync::stop() {
+  const std::lock_guard lock(state_->thread_mutex);
+  if (!state_->thread.joinable()) return;
+  state_->thread.request_stop();
+  state_->thread.join();
+}
+
+std::shared_ptr<const Catalog> Sync::catalog() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->catalog;
+}
+
+SyncStatus Sync::status() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->status;
+}
+
+void Sync::wait_ready(const Context& context, const Progress& progress) {
+  std::unique_lock lock(state_->mutex);
+  const auto ready = [&] {
+    return state_->catalog->latest > 0 || state_->known_empty || state_->first_error;
+  };
+  while (!state_->changed.wait_until(
+      lock, context.stop, std::min(context.deadline, Clock::now() + kProgressInterval), ready)) {
+    const auto [phase, done, total] =
+        std::tuple(state_->phase, state_->phase_done, state_->phase_total);
+    lock.unlock();
+    context.check("waiting for the first version");
+    if (progress && !phase.empty()) progress(phase, done, total);
+    lock.lock();
+  }
+  if (state_->catalog->latest == 0 && !state_->known_empty) throw Error(*state_->first_error);
+}
+
+void Sync::run_once(const Context& context, const Progress& progress) {
+  const std::lock_guard lock(state_->round_mutex);
+  try {
+    state_->round(true, context, progress);
+  } catch (const Error&) {
+    state_->read_tags(context, Clock::time_point::max());
+    throw;
+  }
+  state_->read_tags(context, Clock::time_point::max());
+}
+
+}  // namespace weightfs

@@ -43,7 +43,7 @@ struct SyncStatus {
   std::string error;                // last error, "" after success; names the object
   std::string error_code;
   std::int64_t error_time = 0;
-  std::uint64_t fetched_bytes = 0;  // by this process
+  std::uint64_t fetched_bytes = 0;  // of packs, by this process
   std::uint64_t image_bytes = 0;
 };
 std::string_view to_string(SyncStatus::State state) noexcept;
@@ -61,12 +61,12 @@ class Sync {
   [[nodiscard]] SyncStatus status() const;
 
   /// Blocks until `latest` exists, or the repository is known to be empty, or the bucket turns out
-  /// to be unusable while the store has nothing.
+  /// to be unusable while the store has nothing.  Requires: start() was called, or run_once().
   /// Throws Error: the first error of a store that has nothing to show; timed_out; cancelled.
   void wait_ready(const Context& context, const Progress& progress);
 
   /// One round, without a thread, for tests and for `sync`: polls once and brings in what is new.
-  /// Throws what went wrong; latest stays as it was then.
+  /// Throws what went wrong; latest then is as it was, or a version before the one that is broken.
   void run_once(const Context& context, const Progress& progress = {});
 
  private:

@@ -1,7 +1,7 @@
 // Tensor: element types of safetensors, and how the codec sees them.
 //
-// Source: safetensors/src/tensor.rs, enum Dtype (0.7): BOOL F4 F6_E2M3 F6_E3M2 U8 I8 F8_E5M2 F8_E4M3
-// F8_E8M0 F8_E4M3FNUZ F8_E5M2FNUZ I16 U16 F16 BF16 I32 U32 F32 C64 F64 I64 U64.
+// Source: safetensors/src/tensor.rs, enum Dtype (0.7): BOOL F4 F6_E2M3 F6_E3M2 U8 I8 F8_E5M2
+// F8_E4M3 F8_E8M0 F8_E4M3FNUZ F8_E5M2FNUZ I16 U16 F16 BF16 I32 U32 F32 C64 F64 I64 U64.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,28 @@
 namespace weightfs {
 
 enum class Dtype : std::uint8_t {
-  boolean, f4, f6_e2m3, f6_e3m2, u8, i8, f8_e5m2, f8_e4m3, f8_e8m0, f8_e4m3fnuz, f8_e5m2fnuz,
-  i16, u16, f16, bf16, i32, u32, f32, c64, f64, i64, u64,
+  boolean,
+  f4,
+  f6_e2m3,
+  f6_e3m2,
+  u8,
+  i8,
+  f8_e5m2,
+  f8_e4m3,
+  f8_e8m0,
+  f8_e4m3fnuz,
+  f8_e5m2fnuz,
+  i16,
+  u16,
+  f16,
+  bf16,
+  i32,
+  u32,
+  f32,
+  c64,
+  f64,
+  i64,
+  u64,
 };
 
 /// The name in a safetensors header: "BF16".
@@ -31,8 +51,10 @@ unsigned bits_of(Dtype dtype) noexcept;
 kernels::Kind kind_of(Dtype dtype) noexcept;
 
 /// Bytes of a tensor of this shape; nullopt if a product overflows 64 bits or the bits do not make
-/// whole bytes.  An empty shape is a scalar; an extent of 0 gives 0 whatever the others are, as long
-/// as the product of the others does not overflow.
+/// whole bytes.  An empty shape is a scalar.
+///
+/// Note: extents are multiplied in order, as the reference does: {0, 2^40, 2^40} is empty,
+/// {2^40, 2^40, 0} overflows.
 std::optional<std::uint64_t> size_bytes_of(Dtype dtype,
                                            std::span<const std::uint64_t> shape) noexcept;
 

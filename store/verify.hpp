@@ -10,35 +10,41 @@
 #include <string>
 #include <vector>
 
-#include "store/history.hpp"
 #include "kernels/diff.hpp"
+#include "store/history.hpp"
 
 namespace weightfs {
 
 struct Problem {
-  std::string object;   // key, or path
+  std::string object;  // key, or path
   std::string message;
 };
 
 struct VerifyReport {
   std::uint64_t versions = 0;
   std::uint64_t objects = 0;
-  std::uint64_t bytes = 0;   // read and hashed
+  std::uint64_t bytes = 0;  // read and hashed
   std::vector<Problem> problems;
 };
 
 /// Checks every object of every version: records, manifests and their chain, layouts, blobs, pieces
-/// of packs and snapshots, and that each version decodes to its root.  Goes on after a problem.
-/// `scratch`: a directory with room for two versions.
+/// of packs and snapshots, and that each version decodes to its root.  Goes on after a problem, and
+/// names every damaged object once; its key is the problem's object.
+/// `scratch`: a directory with room for two versions (three where a version has a delta and a
+/// snapshot).
+/// Throws Error: what is no verdict on an object (unavailable, cancelled, no_space, io).
 VerifyReport verify_repository(History& history, const std::filesystem::path& scratch,
                                const Context& context, const Progress& progress);
 
 /// Checks the files below `directory` (versions/<n>/...) against the repository's hashes: every
-/// version that is listed there.
+/// version that is listed there.  A problem's object is the path below `directory`.
+/// Throws Error: not_found if there is no `versions`.
 VerifyReport verify_tree(History& history, const std::filesystem::path& directory,
                          const Context& context, const Progress& progress);
 
-/// Writes a version into `directory`, which must be absent or empty.
+/// Writes a version into `directory`, which must be absent or empty.  The files appear there all at
+/// once, by a rename; after a failure nothing is left.
+/// Throws Error: exists (the directory is not empty), and as make_plan and write_version do.
 void export_version(History& history, std::uint64_t version, const std::filesystem::path& directory,
                     const Context& context, const Progress& progress);
 
@@ -46,11 +52,15 @@ struct TensorDiff {
   std::string name, file;
   enum class Change { same, changed, added, removed, reshaped, retyped } change{};
   std::string dtype;
-  std::uint64_t elements = 0, changed = 0;
-  std::uint64_t largest_ulp = 0;
+  std::uint64_t elements = 0;     // as the codec sees them: bytes for dtypes without a kind
+  std::uint64_t changed = 0;      // all, if there is nothing of the same size to compare with
+  std::uint64_t largest_ulp = 0;  // 0 if there is nothing to compare with
 };
 
-/// Compares two versions tensor by tensor.  `scratch`: room for both.
+/// Compares two versions tensor by tensor: those of `to` in the order of its layout, then those of
+/// `from` that are gone.  `from` may be the later one.  A tensor is found again by its name in the
+/// file of the same path, else in the same directory; one that kept its bytes but not its shape is
+/// reshaped, not changed.  `scratch`: room for both.
 std::vector<TensorDiff> diff_versions(History& history, std::uint64_t from, std::uint64_t to,
                                       const std::filesystem::path& scratch, const Context& context,
                                       const Progress& progress);

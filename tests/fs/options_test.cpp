@@ -1,1 +1,381 @@
+#include "fs/options.hpp"
+
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "fs/command_table.hpp"
+#include "tests/support/support.hpp"
+
+namespace weightfs::fs {
+namespace {
+
+using test::TempDir;
+using test::write_text;
+
+/// Runs every test with no WEIGHTFS_* in the environment and with a home of its own.
+class OptionsTest : public testing::Test {
+ protected:
+  OptionsTest() {
+    std::vector<std::string> names;
+    for (char** item = environ; *item != nullptr; item++) {
+      const std::string entry(*item);
+      if (entry.starts_with("WEIGHTFS_")) names.push_back(entry.substr(0, entry.find('=')));
+    }
+    for (const std::string& name : names) unset(name);
+    set("XDG_CONFIG_HOME", (home_ / "config").string());
+  }
+  ~OptionsTest() override {
+    for (const auto& [name, value] : old_) {
+      if (value) {
+        setenv(name.c_str(), value->c_str(), 1);
+      } else {
+        unsetenv(name.c_str());
+      }
+    }
+  }
+
+  void set(const std::string& name, const std::string& value) {
+    remember(name);
+    setenv(name.c_str(), value.c_str(), 1);
+  }
+  void unset(const std::string& name) {
+    remember(name);
+    unsetenv(name.c_str());
+  }
+  void write_config(std::string_view text) {
+    write_text(home_ / "config" / "weightfs" / "config.toml", text);
+  }
+
+  static Options parse(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), "weightfs");
+    std::vector<const char*> argv;
+    for (const std::string& argument : arguments) argv.push_back(argument.c_str());
+    return parse_options(static_cast<int>(argv.size()), argv.data());
+  }
+  /// The options of a command line that must be right.
+  static Options parsed(const std::vector<std::string>& arguments) {
+    Options options = parse(arguments);
+    EXPECT_EQ(options.error, "");
+    return options;
+  }
+  /// What is wrong with a command line.
+  static std::string wrong(const std::vector<std::string>& arguments) {
+    return parse(arguments).error;
+  }
+
+  TempDir home_;
+
+ private:
+  void remember(const std::string& name) {
+    const char* value = std::getenv(name.c_str());
+    old_.try_emplace(name, value == nullptr ? std::nullopt : std::optional<std::string>(value));
+  }
+  std::map<std::string, std::optional<std::string>> old_;
+};
+
+TEST_F(OptionsTest, TakesEveryOptionOfPublish) {
+  const Options options = parsed({"publish", "file:///b", "dir", "--tag", "step-1", "--meta", "a=1",
+                                  "--meta=b=x=y", "--include", "*.pt", "--include=sub/*.bin",
+                                  "--snapshot", "--store", "/s", "--json", "--quiet"});
+  EXPECT_EQ(options.command, Command::publish);
+  EXPECT_EQ(options.target, "file:///b");
+  EXPECT_EQ(options.directory, "dir");
+  EXPECT_EQ(options.tag, "step-1");
+  EXPECT_EQ(options.meta, (std::map<std::string, std::string>{{"a", "1"}, {"b", "x=y"}}));
+  EXPECT_EQ(options.include, (std::vector<std::string>{"*.pt", "sub/*.bin"}));
+  EXPECT_TRUE(options.snapshot);
+  EXPECT_EQ(options.store, "/s");
+  EXPECT_TRUE(options.json);
+  EXPECT_TRUE(options.quiet);
+}
+
+TEST_F(OptionsTest, TakesEveryOptionOfMount) {
+  const Options options =
+      parsed({"mount", "file:///b", "/mnt", "--store=/s", "--foreground", "--poll", "0.25",
+              "--serve=daemon", "--store-size", "10GiB", "--min-free=500M", "--uid", "1000",
+              "--gid=100", "--umask", "022"});
+  EXPECT_EQ(options.command, Command::mount);
+  EXPECT_EQ(options.target, "file:///b");
+  EXPECT_EQ(options.directory, "/mnt");
+  EXPECT_EQ(options.store, "/s");
+  EXPECT_TRUE(options.foreground);
+  EXPECT_EQ(options.poll, std::chrono::milliseconds(250));
+  EXPECT_EQ(options.serve, Serve::daemon);
+  EXPECT_EQ(options.limits.store_bytes, 10ULL << 30);
+  EXPECT_EQ(options.limits.free_bytes_min, 500ULL << 20);
+  EXPECT_EQ(options.ownership.uid, 1000U);
+  EXPECT_EQ(options.ownership.gid, 100U);
+  EXPECT_EQ(options.ownership.umask, 022U);
+}
+
+TEST_F(OptionsTest, HasTheDefaultsThatTheHelpTells) {
+  const Options options = parsed({"mount", "/b", "/m"});
+  EXPECT_EQ(options.store, "");
+  EXPECT_FALSE(options.foreground);
+  EXPECT_EQ(options.poll, std::chrono::milliseconds(1000));
+  EXPECT_EQ(options.serve, Serve::automatic);
+  EXPECT_EQ(options.limits.store_bytes, std::nullopt);
+  EXPECT_EQ(options.limits.free_bytes_min, std::nullopt);
+  EXPECT_EQ(options.ownership.uid, 0U);
+  EXPECT_EQ(options.ownership.umask, 0222U);
+  EXPECT_FALSE(options.json);
+}
+
+TEST_F(OptionsTest, TakesTheOperandsOfTheOthers) {
+  EXPECT_EQ(parsed({"init", "/b"}).command, Command::init);
+  EXPECT_EQ(parsed({"verify", "/b"}).command, Command::verify);
+  EXPECT_EQ(parsed({"status"}).target, "");
+  EXPECT_EQ(parsed({"status", "/m"}).target, "/m");
+  EXPECT_TRUE(parsed({"umount", "/m", "--lazy"}).lazy);
+  EXPECT_EQ(parsed({"log", "/b", "--limit", "3"}).limit, 3U);
+  EXPECT_EQ(parsed({"show", "/b"}).version_a, 0U);
+  EXPECT_EQ(parsed({"show", "/b", "7"}).version_a, 7U);
+  const Options diff = parsed({"diff", "/b", "7", "9"});
+  EXPECT_EQ(diff.version_a, 7U);
+  EXPECT_EQ(diff.version_b, 9U);
+  const Options exported = parsed({"export", "/b", "out", "--version", "4"});
+  EXPECT_EQ(exported.command, Command::export_);
+  EXPECT_EQ(exported.directory, "out");
+  EXPECT_EQ(exported.version_a, 4U);
+}
+
+TEST_F(OptionsTest, OptionsMayStandAnywhere) {
+  for (const auto& arguments :
+       std::vector<std::vector<std::string>>{{"--json", "log", "--limit", "2", "/b"},
+                                             {"--limit", "2", "log", "/b", "--json"},
+                                             {"log", "--limit=2", "--json", "/b"},
+                                             {"--limit=2", "--json", "log", "/b"}}) {
+    const Options options = parsed(arguments);
+    EXPECT_EQ(options.command, Command::log);
+    EXPECT_EQ(options.target, "/b");
+    EXPECT_EQ(options.limit, 2U);
+    EXPECT_TRUE(options.json);
+  }
+}
+
+TEST_F(OptionsTest, TwoDashesEndTheOptions) {
+  const Options options = parsed({"publish", "/b", "--", "--odd"});
+  EXPECT_EQ(options.directory, "--odd");
+}
+
+TEST_F(OptionsTest, AnOptionMayHaveAnEmptyValueAndOneThatBeginsWithADash) {
+  EXPECT_EQ(parsed({"publish", "/b", "d", "--tag="}).tag, "");
+  EXPECT_EQ(parsed({"publish", "/b", "d", "--tag", "-x"}).tag, "-x");
+}
+
+TEST_F(OptionsTest, SwitchesMaySayNo) {
+  EXPECT_FALSE(parsed({"log", "/b", "--json=false"}).json);
+  EXPECT_TRUE(parsed({"log", "/b", "--json=yes"}).json);
+  EXPECT_EQ(wrong({"log", "/b", "--quiet=maybe"}), "--quiet: 'maybe' is not true or false");
+}
+
+TEST_F(OptionsTest, UnknownOptionsAreNamed) {
+  EXPECT_EQ(wrong({"log", "/b", "--colour"}), "log has no option --colour");
+  EXPECT_EQ(wrong({"log", "/b", "--colour=red"}), "log has no option --colour");
+  EXPECT_EQ(wrong({"log", "/b", "-x"}), "log has no option -x");
+  EXPECT_EQ(wrong({"--foreground", "log", "/b"}), "log has no option --foreground");
+  EXPECT_EQ(wrong({"log", "/b", "--lim", "2"}), "log has no option --lim");
+}
+
+TEST_F(OptionsTest, OptionsOfLaterIssuesDoNotExist) {
+  for (const char* option : {"--rebase", "--writer", "--hook=x", "--seed=x", "--follow=x"}) {
+    EXPECT_NE(wrong({"mount", "/b", "/m", option}), "") << option;
+    EXPECT_NE(wrong({"publish", "/b", "d", option}), "") << option;
+  }
+  for (const char* command :
+       {"pin", "unpin", "wait", "sync", "gc", "skip", "import", "doctor", "rollback"}) {
+    EXPECT_EQ(wrong({command, "/b"}), "there is no command '" + std::string(command) + "'");
+  }
+}
+
+TEST_F(OptionsTest, RepeatedOptionsAreNamed) {
+  EXPECT_EQ(wrong({"publish", "/b", "d", "--tag", "a", "--tag=b"}),
+            "--tag is given more than once");
+  EXPECT_EQ(wrong({"log", "/b", "--json", "--json"}), "--json is given more than once");
+  EXPECT_EQ(wrong({"publish", "/b", "d", "--meta", "a=1", "--meta", "a=2"}),
+            "--meta: the key 'a' is given twice");
+}
+
+TEST_F(OptionsTest, WrongValuesNameTheOption) {
+  EXPECT_EQ(wrong({"mount", "/b", "/m", "--poll", "often"}),
+            "--poll: 'often' is not a number of seconds from 0.01 to 86400");
+  EXPECT_EQ(wrong({"mount", "/b", "/m", "--serve=bind"}),
+            "--serve: 'bind' is not auto, passthrough or daemon");
+  EXPECT_EQ(wrong({"publish", "/b", "d", "--meta", "x"}), "--meta: 'x' is not KEY=VALUE");
+  EXPECT_EQ(wrong({"export", "/b", "d", "--version", "0"}),
+            "--version: '0' is not a number from 1 to 68719476735");
+  EXPECT_EQ(wrong({"show", "/b", "x"}), "'x' is not a number from 1 to 68719476735");
+}
+
+TEST_F(OptionsTest, MissingAndSuperfluousOperandsAreUsageErrors) {
+  EXPECT_EQ(wrong({}), "a command is missing");
+  EXPECT_EQ(wrong({"publish", "/b"}), "publish needs URL DIR");
+  EXPECT_EQ(wrong({"diff", "/b", "1"}), "diff needs URL|MOUNTPOINT A B");
+  EXPECT_EQ(wrong({"init", "/b", "c"}), "'c' is one operand too many");
+  EXPECT_EQ(wrong({"publish", "/b", "d", "--tag"}), "--tag needs a value: --tag TAG");
+  EXPECT_EQ(wrong({"lg", "/b"}), "there is no command 'lg'");
+}
+
+TEST_F(OptionsTest, AUsageErrorSaysWhatTheUsageIsAndWhereToReadOn) {
+  const Options options = parse({"mount", "/b", "--json"});
+  EXPECT_EQ(options.text,
+            "weightfs: mount needs URL MOUNTPOINT\n"
+            "usage: weightfs mount URL MOUNTPOINT [OPTION...]\n"
+            "run weightfs help mount\n");
+  EXPECT_TRUE(options.json);
+  EXPECT_EQ(parse({}).text,
+            "weightfs: a command is missing\n"
+            "usage: weightfs COMMAND OPERAND... [OPTION...]\n"
+            "run weightfs help\n");
+}
+
+TEST_F(OptionsTest, TheEnvironmentSetsWhatNoFlagSets) {
+  set("WEIGHTFS_STORE", "/from/environment");
+  set("WEIGHTFS_POLL", "0.5");
+  set("WEIGHTFS_STORE_SIZE", "1G");
+  set("WEIGHTFS_MIN_FREE", "2G");
+  set("WEIGHTFS_SERVE", "daemon");
+  set("WEIGHTFS_JSON", "1");
+  const Options options = parsed({"mount", "/b", "/m", "--poll", "3"});
+  EXPECT_EQ(options.store, "/from/environment");
+  EXPECT_EQ(options.poll, std::chrono::seconds(3));
+  EXPECT_EQ(options.limits.store_bytes, 1ULL << 30);
+  EXPECT_EQ(options.limits.free_bytes_min, 2ULL << 30);
+  EXPECT_EQ(options.serve, Serve::daemon);
+  EXPECT_TRUE(options.json);
+}
+
+TEST_F(OptionsTest, ListsInTheEnvironmentHaveOneEntryALine) {
+  set("WEIGHTFS_INCLUDE", "*.pt\n\nmy *.bin\n");
+  EXPECT_EQ(parsed({"publish", "/b", "d"}).include, (std::vector<std::string>{"*.pt", "my *.bin"}));
+}
+
+TEST_F(OptionsTest, AnEmptyVariableIsNone) {
+  set("WEIGHTFS_POLL", "");
+  EXPECT_EQ(parsed({"mount", "/b", "/m"}).poll, std::chrono::seconds(1));
+}
+
+TEST_F(OptionsTest, AWrongValueInTheEnvironmentNamesTheVariable) {
+  set("WEIGHTFS_POLL", "x");
+  EXPECT_EQ(wrong({"mount", "/b", "/m"}),
+            "WEIGHTFS_POLL: 'x' is not a number of seconds from 0.01 to 86400");
+}
+
+TEST_F(OptionsTest, AConfigurationFileSetsWhatNobodyElseSets) {
+  write_config(
+      "store = \"/top\"\n"
+      "[mount]\n"
+      "poll = 0.5\n"
+      "serve = 'daemon'\n"
+      "uid = 5\n"
+      "[publish]\n"
+      "include = [\"*.pt\", \"*.bin\"]\n"
+      "store = \"/of/publish\"\n");
+  set("WEIGHTFS_SERVE", "passthrough");
+  const Options mount = parsed({"mount", "/b", "/m", "--uid=6"});
+  EXPECT_EQ(mount.store, "/top");
+  EXPECT_EQ(mount.poll, std::chrono::milliseconds(500));
+  EXPECT_EQ(mount.serve, Serve::passthrough);
+  EXPECT_EQ(mount.ownership.uid, 6U);
+  const Options publish = parsed({"publish", "/b", "d"});
+  EXPECT_EQ(publish.store, "/of/publish");
+  EXPECT_EQ(publish.include, (std::vector<std::string>{"*.pt", "*.bin"}));
+  parsed({"log", "/b"});  // has no --store, and needs none
+}
+
+TEST_F(OptionsTest, TheConfigurationFileCanBeChosen) {
+  write_config("[mount]\npoll = 7\n");
+  write_text(home_ / "a.toml", "[mount]\npoll = 8\n");
+  write_text(home_ / "b.toml", "[mount]\npoll = 9\n");
+  EXPECT_EQ(parsed({"mount", "/b", "/m"}).poll, std::chrono::seconds(7));
+  set("WEIGHTFS_CONFIG", (home_ / "a.toml").string());
+  EXPECT_EQ(parsed({"mount", "/b", "/m"}).poll, std::chrono::seconds(8));
+  const std::string chosen = (home_ / "b.toml").string();
+  EXPECT_EQ(parsed({"mount", "/b", "/m", "--config", chosen}).poll, std::chrono::seconds(9));
+  EXPECT_EQ(parsed({"--config=" + chosen, "mount", "/b", "/m"}).poll, std::chrono::seconds(9));
+}
+
+TEST_F(OptionsTest, AConfigurationFileThatIsAskedForMustExist) {
+  const std::string absent = (home_ / "absent.toml").string();
+  EXPECT_NE(wrong({"log", "/b", "--config", absent}).find(absent), std::string::npos);
+}
+
+TEST_F(OptionsTest, UnknownKeysNameTheKeyAndTheFile) {
+  const std::string file = (home_ / "config/weightfs/config.toml").string();
+  write_config("pol = 1\n");
+  EXPECT_EQ(wrong({"log", "/b"}), file + ": unknown key 'pol'");
+  write_config("[mount]\ntag = 'x'\n");
+  EXPECT_EQ(wrong({"log", "/b"}), file + ": unknown key 'tag' in [mount]");
+  write_config("[mout]\npoll = 1\n");
+  EXPECT_EQ(wrong({"log", "/b"}), file + ": there is no command for the table [mout]");
+  write_config("[mount]\npoll = [1, 2]\n");
+  EXPECT_EQ(wrong({"log", "/b"}), file + ": 'poll' takes one value, not an array");
+  write_config("config = 'x'\n");
+  EXPECT_EQ(wrong({"log", "/b"}), file + ": unknown key 'config'");
+  write_config("[mount]\npoll = 'x'\n");
+  EXPECT_EQ(wrong({"mount", "/b", "/m"}),
+            "'poll' in " + file + ": 'x' is not a number of seconds from 0.01 to 86400");
+}
+
+TEST_F(OptionsTest, HelpIsPrintedForAllAndForEachCommand) {
+  EXPECT_EQ(parsed({"help"}).text, help_text());
+  EXPECT_EQ(parsed({"-h"}).text, help_text());
+  EXPECT_EQ(parsed({"--help"}).text, help_text());
+  EXPECT_EQ(parsed({"help", "mount"}).text, help_text(*find_command("mount")));
+  EXPECT_EQ(parsed({"mount", "-h"}).text, help_text(*find_command("mount")));
+  EXPECT_EQ(parsed({"mount", "--help", "--colour"}).command, Command::help);
+  EXPECT_EQ(wrong({"help", "mout"}), "there is no command 'mout'");
+}
+
+TEST_F(OptionsTest, TheHelpOfACommandTellsItsOptionsItsExitCodesAndAnExample) {
+  for (const CommandSpec& command : all_commands()) {
+    const std::string text = help_text(command);
+    EXPECT_NE(text.find("usage: " + usage_line(command)), std::string::npos) << command.name;
+    EXPECT_NE(text.find(std::string(command.example)), std::string::npos) << command.name;
+    EXPECT_NE(text.find("3 conflict"), std::string::npos) << command.name;
+    EXPECT_FALSE(command.example.empty()) << command.name;
+    for (const OptionSpec& option : command.options) {
+      EXPECT_NE(text.find("--" + std::string(option.name)), std::string::npos) << option.name;
+      EXPECT_NE(option.help.find("(default: "), std::string_view::npos) << option.name;
+      EXPECT_NE(option.set, nullptr) << option.name;
+    }
+    EXPECT_NE(help_text().find("  " + std::string(command.name) + " "), std::string::npos);
+  }
+}
+
+TEST_F(OptionsTest, EveryExampleOfTheHelpIsARightCommandLine) {
+  for (const CommandSpec& command : all_commands()) {
+    std::vector<std::string> words;
+    std::string word;
+    for (const char c : std::string(command.example) + " ") {
+      if (c != ' ') word += c;
+      if (c == ' ') words.push_back(std::exchange(word, ""));
+    }
+    ASSERT_EQ(words.front(), "weightfs");
+    words.erase(words.begin());
+    EXPECT_EQ(wrong(words), "") << command.example;
+  }
+}
+
+TEST_F(OptionsTest, HelpFitsATerminal) {
+  for (const CommandSpec& command : all_commands()) {
+    const std::string text = help_text(command) + help_text();
+    std::size_t begin = 0;
+    for (std::size_t end = 0; (end = text.find('\n', begin)) != std::string::npos;
+         begin = end + 1) {
+      EXPECT_LE(end - begin, 100U) << text.substr(begin, end - begin);
+    }
+  }
+}
+
+TEST_F(OptionsTest, TheVersionIsPrinted) {
+  const Options options = parsed({"--version"});
+  EXPECT_EQ(options.command, Command::version);
+  EXPECT_TRUE(options.text.starts_with("weightfs "));
+}
+
+}  // namespace
+}  // namespace weightfs::fs

@@ -100,6 +100,21 @@ TEST(Json, RefusesDeepNestingTrailingBytesAndBadUtf8) {
   EXPECT_EQ(code_of([] { parse_json("{\"\xff\":1}", "text"); }), ErrorCode::corrupt);
 }
 
+TEST(Json, RefusesANulAndAByteOrderMark) {
+  using std::string_literals::operator""s;
+  EXPECT_EQ(code_of([] { parse_json("{\"a\":1}\0garbage"s, "text"); }), ErrorCode::corrupt);
+  EXPECT_EQ(code_of([] { parse_json("\xEF\xBB\xBF{}", "text"); }), ErrorCode::corrupt);
+}
+
+TEST(Json, MessagesAreTextWhateverTheInputIs) {
+  try {
+    parse_json("{\"\xff\xfe\":1}", "text");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NO_THROW(static_cast<void>(Json(error.what()).dump()));
+  }
+}
+
 TEST(Json, IntegersMustBeExact) {
   const Json json = parse_json(R"({"a":18446744073709551615,"b":1.0,"c":-1,"d":"1"})", "text");
   EXPECT_EQ(json_uint(json, "a", "text"), ~std::uint64_t{0});

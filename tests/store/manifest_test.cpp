@@ -1,1 +1,294 @@
+#include "store/manifest.hpp"
+
 #include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "store/bytes.hpp"
+#include "store/checkpoint.hpp"
+#include "store/error.hpp"
+#include "store/layout.hpp"
+#include "store/pack.hpp"
+#include "tests/support/support.hpp"
+
+namespace weightfs {
+namespace {
+
+using nlohmann::json;
+
+const std::string kNonce = "00112233445566778899aabbccddeeff";
+const std::string kKey = "versions/00000000000000000042.json";
+
+std::string golden() {
+  return test::read_text(std::filesystem::path(WEIGHTFS_TEST_DATA) / "format-1/manifest.json");
+}
+
+Manifest first_version() {
+  Manifest manifest;
+  manifest.repository = kNonce;
+  manifest.version = 1;
+  manifest.time = 1'790'000'000;
+  manifest.layout = {24, sha256(as_bytes("layout"))};
+  manifest.snapshot = SnapshotRef{kNonce, {8, sha256(as_bytes("hashes"))}};
+  manifest.nonce = kNonce;
+  return manifest;
+}
+
+void expect_refused(const std::string& bytes, ErrorCode code, const std::string& reason) {
+  try {
+    Manifest::parse(bytes, kKey);
+    ADD_FAILURE() << "accepted; expected: " << reason;
+  } catch (const Error& error) {
+    EXPECT_EQ(to_string(error.code()), to_string(code)) << error.what();
+    EXPECT_TRUE(std::string(error.what()).starts_with(kKey)) << error.what();
+    EXPECT_NE(std::string(error.what()).find(reason), std::string::npos) << error.what();
+  }
+}
+
+/// Puts `value` at a place of the golden manifest, which must then be refused.
+void expect_refused_with(const std::string& place, const json& value, const std::string& reason,
+                         ErrorCode code = ErrorCode::corrupt) {
+  json changed = json::parse(golden());
+  changed[json::json_pointer(place)] = value;
+  expect_refused(changed.dump(), code, reason);
+}
+
+TEST(Manifest, ReadsFormat1AsItWasWritten) {
+  const Manifest manifest = Manifest::parse(golden(), kKey);
+  EXPECT_EQ(manifest.serialize(), golden());
+  EXPECT_EQ(manifest.repository, "0123456789abcdef0123456789abcdef");
+  EXPECT_EQ(manifest.version, 42U);
+  EXPECT_EQ(manifest.parent, 41U);
+  EXPECT_EQ(manifest.parent_sha256, sha256(as_bytes("parent")));
+  EXPECT_EQ(manifest.time, 1'790'000'000);
+  EXPECT_EQ(manifest.tag, "step-42");
+  EXPECT_EQ(manifest.meta,
+            (std::map<std::string, std::string>{{"step", "42"}, {"note", "a \"quoted\"\nline é"}}));
+  EXPECT_EQ(manifest.root, sha256(as_bytes("root")));
+  ASSERT_EQ(manifest.blobs.size(), 2U);
+  EXPECT_EQ(manifest.blobs[1].path, "sub/é.txt");
+  EXPECT_EQ(manifest.blobs[0].size_bytes, kBlobBytesMax);
+  EXPECT_EQ(manifest.blobs[0].sha256, sha256(as_bytes("c")));
+  ASSERT_TRUE(manifest.delta);
+  EXPECT_EQ(manifest.delta->changed_elements, 131'146U);
+  ASSERT_EQ(manifest.delta->packs.size(), 2U);
+  EXPECT_EQ(manifest.delta->packs[0].name, kNonce + "-0");
+  EXPECT_EQ(manifest.delta->packs[1].size_bytes, kPackBytesMax - 1);
+  EXPECT_EQ(manifest.delta->packs[1].head_bytes, 100U);
+  EXPECT_EQ(manifest.delta->packs[1].head_sha256, sha256(as_bytes("p")));
+  ASSERT_TRUE(manifest.snapshot);
+  EXPECT_EQ(manifest.snapshot->nonce, kNonce);
+  EXPECT_EQ(manifest.snapshot->hashes.size_bytes, 216U);
+  EXPECT_EQ(manifest.nonce, kNonce);
+  EXPECT_EQ(manifest.key_id, "");
+  EXPECT_EQ(manifest.signature, "");
+}
+
+TEST(Manifest, OfAFirstVersionComesBack) {
+  const Manifest manifest = Manifest::parse(first_version().serialize(), kKey);
+  EXPECT_EQ(manifest.serialize(), first_version().serialize());
+  EXPECT_EQ(manifest.parent, 0U);
+  EXPECT_EQ(manifest.parent_sha256, Sha256{});
+  EXPECT_FALSE(manifest.delta);
+  EXPECT_TRUE(manifest.blobs.empty());
+}
+
+TEST(Manifest, MayHaveADeltaWithoutPacks) {
+  Manifest manifest = first_version();
+  manifest.version = 2;
+  manifest.parent = 1;
+  manifest.snapshot.reset();
+  manifest.delta = DeltaRef{};
+  EXPECT_EQ(Manifest::parse(manifest.serialize(), kKey).delta->packs.size(), 0U);
+}
+
+TEST(Manifest, IgnoresFieldsItDoesNotKnow) {
+  json changed = json::parse(golden());
+  changed["zz_new"] = {{"a", 1}};
+  changed["delta"]["new"] = "x";
+  EXPECT_EQ(Manifest::parse(changed.dump(), kKey).serialize(), golden());
+}
+
+TEST(Manifest, KeepsReservedFields) {
+  Manifest manifest = first_version();
+  manifest.key_id = "0123456789abcdef";
+  manifest.signature = "ed";
+  const Manifest again = Manifest::parse(manifest.serialize(), kKey);
+  EXPECT_EQ(again.key_id, manifest.key_id);
+  EXPECT_EQ(again.signature, manifest.signature);
+}
+
+TEST(Manifest, RefusesNewerFormatsAndUnknownFeatures) {
+  expect_refused_with("/format", 2, "format 2 is newer", ErrorCode::unsupported);
+  expect_refused_with("/required_features", {"xr"}, "needs the feature 'xr'",
+                      ErrorCode::unsupported);
+  // What else a newer format changed must not hide the advice.
+  expect_refused(R"({ "format": 3, "required_features": [] })", ErrorCode::unsupported, "format 3");
+  expect_refused_with("/format", 0, "format 0");
+  expect_refused_with("/format", "1", "'format'");
+  expect_refused_with("/required_features", {1}, "'required_features' must hold strings");
+  expect_refused_with("/required_features", json::object(), "must be an array");
+}
+
+TEST(Manifest, RefusesWhatIsNotCanonical) {
+  const std::string good = golden();
+  expect_refused(good + "\n", ErrorCode::corrupt, "canonical");
+  expect_refused(" " + good, ErrorCode::corrupt, "canonical");
+  expect_refused(json::parse(good).dump(1), ErrorCode::corrupt, "canonical");
+  expect_refused(json::parse(good).dump(-1, ' ', true), ErrorCode::corrupt, "canonical");
+  expect_refused(good + std::string(1, '\0'), ErrorCode::corrupt, "");
+  expect_refused("\xEF\xBB\xBF" + good, ErrorCode::corrupt, "");
+  std::string twice = good;
+  twice.insert(1, R"("blobs":[],)");
+  expect_refused(twice, ErrorCode::corrupt, "blobs");
+  for (const char* bytes : {"", "[]", "null", "{", "{}"}) {
+    expect_refused(bytes, ErrorCode::corrupt, "");
+  }
+}
+
+TEST(Manifest, RefusesEachMissingField) {
+  const json good = json::parse(golden());
+  for (const auto& [name, value] : good.items()) {
+    if (name == "delta" || name == "snapshot") continue;
+    json changed = good;
+    changed.erase(name);
+    expect_refused(changed.dump(), ErrorCode::corrupt, "'" + name + "' is missing");
+  }
+  for (const char* place :
+       {"/delta/changed", "/delta/packs", "/delta/packs/0/head", "/delta/packs/0/head_sha256",
+        "/delta/packs/0/name", "/delta/packs/0/size", "/blobs/0/path", "/blobs/0/sha256",
+        "/blobs/0/size", "/layout/sha256", "/layout/size", "/snapshot/nonce", "/snapshot/hashes",
+        "/snapshot/hashes/size"}) {
+    const json::json_pointer pointer(place);
+    json changed = good;
+    changed[pointer.parent_pointer()].erase(pointer.back());
+    expect_refused(changed.dump(), ErrorCode::corrupt, "'" + pointer.back() + "' is missing");
+  }
+}
+
+TEST(Manifest, RefusesEachFieldOfAnotherType) {
+  const json good = json::parse(golden());
+  for (const auto& [name, value] : good.items()) {
+    for (const json& wrong : {json(nullptr), json(-1), json(1.5), json(true), json::array({1})}) {
+      json changed = good;
+      changed[name] = wrong;
+      expect_refused(changed.dump(), ErrorCode::corrupt, "");
+    }
+  }
+}
+
+TEST(Manifest, RefusesHistoriesThatCannotBe) {
+  expect_refused_with("/version", 0, "version 0");
+  expect_refused_with("/version", kVersionMax + 1, "'version' is 68719476736");
+  expect_refused_with("/version", UINT64_MAX, "'version'");
+  expect_refused_with("/version", 43, "the parent of version 43 must be 42, not 41");
+  json neither = json::parse(golden());
+  neither.erase("delta");
+  EXPECT_FALSE(Manifest::parse(neither.dump(), kKey).delta);
+  neither.erase("snapshot");
+  expect_refused(neither.dump(), ErrorCode::corrupt, "neither a delta nor a snapshot");
+
+  Manifest first = first_version();
+  first.delta = DeltaRef{};
+  expect_refused(first.serialize(), ErrorCode::corrupt, "no delta");
+  first.snapshot.reset();
+  first.delta.reset();
+  expect_refused(first.serialize(), ErrorCode::corrupt, "must have a snapshot");
+  first = first_version();
+  first.parent_sha256 = sha256({});
+  expect_refused(first.serialize(), ErrorCode::corrupt, "parent_sha256 must be zeros");
+}
+
+TEST(Manifest, RefusesHostileNames) {
+  expect_refused_with("/blobs/0/path", "../config.json", "has a component '..'");
+  expect_refused_with("/blobs/0/path", "/config.json", "empty component");
+  expect_refused_with("/blobs/0/path", ".config.json", "hidden");
+  expect_refused_with("/blobs/0/path", "zzz", "does not come after 'zzz'");
+  expect_refused_with("/blobs/0/path", "sub/é.txt", "does not come after");
+  expect_refused_with("/blobs/0/path", "sub", "'sub' is a file, and a directory");
+  expect_refused_with("/tag", "../x", "the tag '../x'");
+  expect_refused_with("/tag", "-x", "begins with '-'");
+  expect_refused_with("/nonce", "../../../../../../../../../../ab", "'nonce' must be 32");
+  expect_refused_with("/snapshot/nonce", std::string(32, 'A'), "'nonce' must be 32");
+  expect_refused_with("/repository", "x", "'repository' must be 32");
+  for (const std::string& name :
+       {std::string(), std::string("x"), kNonce, kNonce + "-", kNonce + "-01", kNonce + "--1",
+        kNonce + "-1/../x", kNonce + "_1", kNonce + "-1234567890", "X" + kNonce.substr(1) + "-1"}) {
+    expect_refused_with("/delta/packs/0/name", name, "is no name of a pack");
+  }
+  expect_refused_with("/delta/packs/0/name", std::string(32, 'f') + "-12", "stands twice");
+}
+
+TEST(Manifest, RefusesSizesAboveTheirLimits) {
+  expect_refused_with("/blobs/0/size", kBlobBytesMax + 1, "'size' is 16777217");
+  expect_refused_with("/layout/size", kLayoutBytesMax + 1, "'size'");
+  expect_refused_with("/delta/packs/0/size", kPackBytesMax, "'size'");
+  expect_refused_with("/delta/packs/1/head", kPackBytesMax, "'head'");
+  expect_refused_with("/delta/packs/0/size", 10, "'head'");
+  expect_refused_with("/delta/changed", UINT64_MAX, "'changed'");
+  expect_refused_with("/snapshot/hashes/size", UINT64_MAX, "'size'");
+  expect_refused_with("/time", UINT64_MAX, "'time'");
+  expect_refused(std::string(kManifestBytesMax + 1, ' '), ErrorCode::corrupt,
+                 "more than a manifest");
+}
+
+TEST(Manifest, RefusesHashesThatAreNone) {
+  for (const char* place : {"/root", "/parent_sha256", "/layout/sha256", "/blobs/0/sha256",
+                            "/delta/packs/0/head_sha256", "/snapshot/hashes/sha256"}) {
+    for (const std::string& wrong :
+         {std::string(), std::string(63, 'a'), std::string(65, 'a'), std::string(64, 'A')}) {
+      expect_refused_with(place, wrong, "must be a SHA-256");
+    }
+  }
+}
+
+TEST(Manifest, RefusesTruncationAtEveryByte) {
+  const std::string good = golden();
+  for (std::size_t size = 0; size < good.size(); size++) {
+    EXPECT_THROW(Manifest::parse(std::string_view(good).substr(0, size), kKey), Error) << size;
+  }
+}
+
+TEST(Manifest, NeverCrashesOnFlippedBits) {
+  auto rng = test::make_rng();
+  const std::string good = golden();
+  for (int round = 0; round < 5000; round++) {
+    std::string bad = good;
+    for (std::uint64_t flips = 1 + rng() % 3; flips > 0; flips--) {
+      bad[rng() % bad.size()] ^= static_cast<char>(1 << rng() % 8);
+    }
+    try {
+      static_cast<void>(Manifest::parse(bad, kKey));
+    } catch (const Error& error) {
+      EXPECT_TRUE(error.code() == ErrorCode::corrupt || error.code() == ErrorCode::unsupported);
+    }
+  }
+}
+
+TEST(Manifest, DoesNotWriteWhatItWouldNotRead) {
+  Manifest manifest = first_version();
+  manifest.meta["k"] = "\xFF";
+  try {
+    static_cast<void>(manifest.serialize());
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::invalid);
+  }
+  manifest.meta["k"] = std::string(kManifestBytesMax, 'x');
+  EXPECT_THROW(static_cast<void>(manifest.serialize()), Error);
+}
+
+TEST(Manifest, HashesChunkHashesLittleEndian) {
+  EXPECT_EQ(root_of({}), sha256({}));
+  std::vector<std::uint64_t> hashes;
+  std::string bytes;
+  auto rng = test::make_rng();
+  for (int i = 0; i < 20'000; i++) {
+    hashes.push_back(rng());
+    append_le(bytes, hashes.back());
+  }
+  EXPECT_EQ(root_of(hashes), sha256(as_bytes(bytes)));
+}
+
+}  // namespace
+}  // namespace weightfs

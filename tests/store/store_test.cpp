@@ -1,1 +1,827 @@
+#include "store/store.hpp"
+
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "store/bytes.hpp"
+#include "store/error.hpp"
+#include "tests/support/support.hpp"
+
+namespace weightfs {
+namespace {
+
+namespace fs = std::filesystem;
+using test::TempDir;
+
+constexpr std::string_view kId = "0123456789abcdef0123456789abcdef";
+constexpr std::string_view kOtherId = "ffffffffffffffffffffffffffffffff";
+constexpr std::string_view kUrl = "file:///bucket";
+constexpr std::uint64_t kPlenty = 1ull << 40;
+
+using Versions = std::vector<std::uint64_t>;
+
+ErrorCode code_of(const std::function<void()>& body, std::string* message = nullptr) {
+  try {
+    body();
+  } catch (const Error& error) {
+    if (message != nullptr) *message = error.what();
+    return error.code();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return ErrorCode::io;
+}
+
+// A store whose file system the test decides.
+struct Fixture {
+  TempDir parent;
+  fs::path path = parent / "store";
+  StoreLimits limits;
+  std::atomic<std::uint64_t> free_bytes = kPlenty;
+  std::atomic<std::uint64_t> total_bytes = 2 * kPlenty;
+
+  std::unique_ptr<Store> open(std::string_view repository = kId, std::string_view url = kUrl) {
+    return Store::open(path, repository, url, limits, [this] {
+      return Space{free_bytes, total_bytes};
+    });
+  }
+};
+
+// Two files and `chunks` hashes, as a sync would make them.
+void add_version(Store& store, std::uint64_t version, std::size_t bytes = 1000,
+                 std::size_t chunks = 3) {
+  const fs::path directory = store.begin_images(version);
+  test::write_text(directory / "a.bin", std::string(bytes - 10, 'a'));
+  test::write_text(directory / "sub/b.bin", std::string(10, 'b'));
+  const std::vector<std::uint64_t> sizes{bytes - 10, 10};
+  std::vector<std::uint64_t> hashes;
+  for (std::size_t i = 0; i < chunks; i++) hashes.push_back(version * 1000 + i);
+  store.complete_images(version, sizes, hashes);
+}
+
+const auto kReleaseAll = [](std::uint64_t) { return true; };
+
+// ---- the directory ----
+
+TEST(Store, IsMadePrivateAndMarked) {
+  Fixture at;
+  const auto store = at.open();
+  EXPECT_EQ(fs::status(at.path).permissions(), fs::perms::owner_all);
+  EXPECT_EQ(test::read_text(at.path / "STORE"),
+            "weightfs store 1\n" + std::string(kId) + "\n" + std::string(kUrl) + "\n");
+  EXPECT_TRUE(fs::is_directory(store->temporary_directory()));
+  EXPECT_TRUE(store->complete_versions().empty());
+  EXPECT_EQ(store->newest().version, 0u);
+  const auto identity = Store::find_identity(at.path);
+  ASSERT_TRUE(identity);
+  EXPECT_EQ(identity->repository, kId);
+  EXPECT_EQ(identity->url, kUrl);
+}
+
+TEST(Store, TakesAnEmptyDirectoryAndMakesItPrivate) {
+  Fixture at;
+  fs::create_directories(at.path / "lost+found");
+  fs::permissions(at.path, fs::perms::all);
+  at.open();
+  EXPECT_EQ(fs::status(at.path).permissions(), fs::perms::owner_all);
+  EXPECT_TRUE(fs::exists(at.path / "lost+found"));
+}
+
+TEST(Store, TakesWhatAnInterruptedAttemptLeft) {
+  Fixture at;
+  test::write_text(at.path / "lock", "");
+  test::write_text(at.path / ".STORE.0123456789abcdef", "weightfs");
+  at.open();
+}
+
+TEST(Store, RefusesADirectoryWithOtherThings) {
+  Fixture at;
+  test::write_text(at.path / "precious.txt", "x");
+  fs::permissions(at.path, fs::perms::owner_all | fs::perms::group_read);
+  std::string message;
+  EXPECT_EQ(code_of([&] { at.open(); }, &message), ErrorCode::invalid);
+  EXPECT_NE(message.find(at.path.string()), std::string::npos) << message;
+  EXPECT_EQ(test::read_tree(at.path).size(), 1u) << "something was written";
+  EXPECT_NE(fs::status(at.path).permissions(), fs::perms::owner_all);
+  EXPECT_FALSE(Store::find_identity(at.path));
+}
+
+TEST(Store, RefusesAFileAndAForeignMarker) {
+  Fixture at;
+  test::write_text(at.path, "a file");
+  EXPECT_EQ(code_of([&] { at.open(); }), ErrorCode::invalid);
+  fs::remove(at.path);
+  test::write_text(at.path / "STORE", "a shop");
+  EXPECT_EQ(code_of([&] { at.open(); }), ErrorCode::invalid);
+  EXPECT_EQ(test::read_text(at.path / "STORE"), "a shop");
+}
+
+TEST(Store, RefusesAnotherOwnersDirectory) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root";
+  Fixture at;
+  at.open();
+  ASSERT_EQ(::chown(at.path.c_str(), 65534, 65534), 0);
+  EXPECT_EQ(code_of([&] { at.open(); }), ErrorCode::permission);
+}
+
+TEST(Store, RefusesAnotherRepositorysStore) {
+  Fixture at;
+  { add_version(*at.open(), 1); }
+  std::string message;
+  EXPECT_EQ(code_of([&] { at.open(kOtherId); }, &message), ErrorCode::invalid);
+  EXPECT_NE(message.find(kId), std::string::npos) << message;
+  EXPECT_NE(message.find(kOtherId), std::string::npos) << message;
+  EXPECT_TRUE(at.open()->is_complete(1));
+}
+
+TEST(Store, RemembersWhereTheBucketMoved) {
+  Fixture at;
+  { add_version(*at.open(), 1); }
+  EXPECT_TRUE(at.open(kId, "file:///elsewhere")->is_complete(1));
+  EXPECT_EQ(Store::find_identity(at.path)->url, "file:///elsewhere");
+}
+
+TEST(Store, IsLockedAgainstASecondOne) {
+  Fixture at;
+  {
+    const auto store = at.open();
+    std::string message;
+    EXPECT_EQ(code_of([&] { at.open(); }, &message), ErrorCode::busy);
+    EXPECT_NE(message.find("in use by process " + std::to_string(::getpid())), std::string::npos)
+        << message;
+  }
+  at.open();
+}
+
+TEST(Store, OfManyOpenersOneGetsIt) {
+  Fixture at;
+  std::atomic<int> opened = 0, busy = 0, ready = 0;
+  std::vector<std::unique_ptr<Store>> stores(6);
+  {
+    std::vector<std::jthread> threads;
+    for (auto& store : stores) {
+      threads.emplace_back([&] {
+        ready++;
+        while (ready < 6) std::this_thread::yield();
+        try {
+          store = at.open();
+          opened++;
+        } catch (const Error& error) {
+          EXPECT_EQ(error.code(), ErrorCode::busy) << error.what();
+          busy++;
+        }
+      });
+    }
+  }
+  EXPECT_EQ(opened, 1);
+  EXPECT_EQ(busy, 5);
+}
+
+// ---- records ----
+
+TEST(Store, KeepsManifestsAndLayouts) {
+  Fixture at;
+  Sha256 id{};
+  id[31] = std::byte{7};
+  {
+    const auto store = at.open();
+    EXPECT_EQ(store->find_manifest(1), std::nullopt);
+    EXPECT_EQ(store->find_layout(id), std::nullopt);
+    for (const std::uint64_t version : {300u, 2u, 1u, 256u}) {
+      store->put_manifest(version, "manifest " + std::to_string(version));
+    }
+    store->put_layout(id, std::string("\0layout", 7));
+  }
+  const auto store = at.open();
+  EXPECT_EQ(store->manifest_numbers(), (Versions{1, 2, 256, 300}));
+  EXPECT_EQ(store->find_manifest(256), "manifest 256");
+  EXPECT_EQ(store->find_layout(id), std::string("\0layout", 7));
+}
+
+TEST(Store, NewestNeverGoesBack) {
+  Fixture at;
+  Sha256 hash{};
+  hash[0] = std::byte{0xAB};
+  {
+    const auto store = at.open();
+    store->put_newest({7, hash});
+    store->put_newest({6, {}});
+    EXPECT_EQ(store->newest().version, 7u);
+  }
+  const auto store = at.open();
+  EXPECT_EQ(store->newest().version, 7u);
+  EXPECT_EQ(store->newest().manifest_sha256, hash);
+}
+
+TEST(Store, NewestOfManyThreadsIsTheHighest) {
+  Fixture at;
+  {
+    const auto store = at.open();
+    std::vector<std::jthread> threads;
+    for (std::uint64_t thread = 0; thread < 4; thread++) {
+      threads.emplace_back([&, thread] {
+        for (std::uint64_t i = 1; i <= 10; i++) store->put_newest({i * 4 + thread, {}});
+      });
+    }
+    threads.clear();
+    EXPECT_EQ(store->newest().version, 43u);
+  }
+  EXPECT_EQ(at.open()->newest().version, 43u);
+}
+
+// ---- images ----
+
+TEST(Store, RemembersCompleteImages) {
+  Fixture at;
+  {
+    const auto store = at.open();
+    add_version(*store, 2);
+    add_version(*store, 10);
+    add_version(*store, 1);
+  }
+  const auto store = at.open();
+  EXPECT_EQ(store->complete_versions(), (Versions{1, 2, 10}));
+  EXPECT_TRUE(store->is_complete(10));
+  EXPECT_FALSE(store->is_complete(3));
+  EXPECT_EQ(store->chunk_hashes(10), (Versions{10000, 10001, 10002}));
+  EXPECT_EQ(store->image_directory(10), at.path / "images/10");
+  EXPECT_EQ(test::read_tree(store->image_directory(10)).size(), 2u);
+}
+
+TEST(Store, AVersionWithoutFilesOrChunksIsCompleteToo) {
+  Fixture at;
+  {
+    const auto store = at.open();
+    store->begin_images(1);
+    store->complete_images(1, {}, {});
+  }
+  const auto store = at.open();
+  EXPECT_TRUE(store->is_complete(1));
+  EXPECT_TRUE(store->chunk_hashes(1).empty());
+}
+
+TEST(Store, HasNoHashesOfWhatIsNotComplete) {
+  Fixture at;
+  const auto store = at.open();
+  store->begin_images(1);
+  EXPECT_EQ(code_of([&] { (void)store->chunk_hashes(1); }), ErrorCode::not_found);
+}
+
+TEST(Store, DoesNotRecordFilesThatAreNotThere) {
+  Fixture at;
+  const auto store = at.open();
+  const fs::path directory = store->begin_images(1);
+  test::write_text(directory / "b", "123");
+  test::write_text(directory / "a/z", "12345");
+  const auto complete = [&](std::vector<std::uint64_t> sizes) {
+    store->complete_images(1, sizes, {});
+  };
+  EXPECT_EQ(code_of([&] { complete({3, 5}); }), ErrorCode::io) << "not by path";
+  EXPECT_EQ(code_of([&] { complete({5}); }), ErrorCode::io);
+  EXPECT_EQ(code_of([&] { complete({5, 3, 1}); }), ErrorCode::io);
+  EXPECT_FALSE(store->is_complete(1));
+  complete({5, 3});
+  EXPECT_TRUE(store->is_complete(1));
+}
+
+TEST(Store, BeginsImagesAnew) {
+  Fixture at;
+  {
+    const auto store = at.open();
+    add_version(*store, 1);
+    EXPECT_TRUE(fs::is_empty(store->begin_images(1)));
+    EXPECT_FALSE(store->is_complete(1));
+  }
+  EXPECT_FALSE(at.open()->is_complete(1));
+}
+
+TEST(Store, RemovesImages) {
+  Fixture at;
+  {
+    const auto store = at.open();
+    add_version(*store, 1);
+    add_version(*store, 2);
+    store->remove_images(1);
+    EXPECT_EQ(store->complete_versions(), Versions{2});
+    EXPECT_FALSE(fs::exists(store->image_directory(1)));
+    store->remove_images(1);
+    store->remove_images(99);
+  }
+  EXPECT_EQ(at.open()->complete_versions(), Versions{2});
+}
+
+TEST(Store, RemovesReadOnlyImages) {
+  Fixture at;
+  if (::geteuid() == 0) {
+    ASSERT_EQ(::chown(at.parent.path().c_str(), 65534, 65534), 0);
+    ASSERT_EQ(::seteuid(65534), 0);
+  }
+  {
+    const auto store = at.open();
+    add_version(*store, 1);
+    fs::permissions(store->image_directory(1) / "sub",
+                    fs::perms::owner_read | fs::perms::owner_exec);
+    fs::permissions(store->image_directory(1), fs::perms::owner_read | fs::perms::owner_exec);
+    store->remove_images(1);
+    EXPECT_FALSE(fs::exists(store->image_directory(1)));
+    EXPECT_TRUE(fs::is_empty(store->temporary_directory()));
+  }
+  ASSERT_EQ(::seteuid(::getuid()), 0);
+}
+
+TEST(Store, EmptiesTmpAndRemovesStrayImages) {
+  Fixture at;
+  {
+    const auto store = at.open();
+    add_version(*store, 1);
+    test::write_text(store->begin_images(2) / "half", "x");
+    test::write_text(store->temporary_directory() / "spool", "x");
+    test::write_text(store->temporary_directory() / "deep/spool", "x");
+    test::write_text(at.path / "images/01/x", "x");
+    test::write_text(at.path / "images/junk", "x");
+  }
+  test::write_text(at.path / "weightfs.log", "kept");
+  const auto store = at.open();
+  EXPECT_TRUE(fs::is_empty(store->temporary_directory()));
+  std::vector<std::string> left;
+  for (const auto& entry : fs::directory_iterator(at.path / "images")) {
+    left.push_back(entry.path().filename());
+  }
+  EXPECT_EQ(left, std::vector<std::string>{"1"});
+  EXPECT_EQ(test::read_text(at.path / "weightfs.log"), "kept");
+}
+
+TEST(Store, DropsRecordsWhoseFilesAreNotWhatTheyWere) {
+  Fixture at;
+  {
+    const auto store = at.open();
+    for (const std::uint64_t version : {1u, 2u, 3u, 4u, 5u}) add_version(*store, version);
+  }
+  fs::remove(at.path / "images/1/sub/b.bin");
+  fs::resize_file(at.path / "images/2/a.bin", 5);
+  fs::remove_all(at.path / "images/3");
+  test::write_text(at.path / "images/4/more", "x");
+  {
+    const auto store = at.open();
+    EXPECT_EQ(store->complete_versions(), Versions{5});
+    EXPECT_FALSE(fs::exists(at.path / "images/1"));
+  }
+  EXPECT_EQ(at.open()->complete_versions(), Versions{5}) << "the records went too";
+}
+
+// ---- a cache that can be lost ----
+
+TEST(Store, AnotherFormatIsEmptiedAndRebuilt) {
+  Fixture at;
+  { add_version(*at.open(), 1); }
+  test::write_text(at.path / "weightfs.log", "kept");
+  test::write_text(at.path / "STORE",
+                   "weightfs store 2\n" + std::string(kId) + "\n" + std::string(kUrl) + "\n");
+  {
+    const auto store = at.open();
+    EXPECT_TRUE(store->complete_versions().empty());
+    add_version(*store, 2);
+  }
+  EXPECT_EQ(test::read_text(at.path / "STORE").find("weightfs store 1\n"), 0u);
+  EXPECT_EQ(test::read_text(at.path / "weightfs.log"), "kept");
+  EXPECT_EQ(at.open()->complete_versions(), Versions{2});
+}
+
+TEST(Store, AnotherFormatOfAnotherRepositoryIsLeftAlone) {
+  Fixture at;
+  { add_version(*at.open(), 1); }
+  test::write_text(at.path / "STORE",
+                   "weightfs store 2\n" + std::string(kOtherId) + "\n" + std::string(kUrl) + "\n");
+  EXPECT_EQ(code_of([&] { at.open(); }), ErrorCode::invalid);
+  EXPECT_TRUE(fs::exists(at.path / "images/1"));
+}
+
+TEST(Store, ADamagedDatabaseIsRebuilt) {
+  Fixture at;
+  { add_version(*at.open(), 1); }
+  test::write_text(at.path / "db/CURRENT", "garbage");
+  {
+    const auto store = at.open();
+    EXPECT_TRUE(store->complete_versions().empty());
+    EXPECT_FALSE(fs::exists(at.path / "images/1"));
+    add_version(*store, 2);
+  }
+  EXPECT_EQ(at.open()->complete_versions(), Versions{2});
+}
+
+TEST(Store, ALostDatabaseIsRebuilt) {
+  Fixture at;
+  { add_version(*at.open(), 1); }
+  fs::remove_all(at.path / "db");
+  EXPECT_TRUE(at.open()->complete_versions().empty());
+}
+
+TEST(Store, MalformedRecordsAreRebuilt) {
+  std::string key;
+  append_be64(key, 1);
+  const std::vector<Db::Change> bad{
+      {Family::hashes, key, "seven b"},
+      {Family::hashes, "short", std::string(8, 'x')},
+      {Family::images, key, std::string(9, 'x')},
+      {Family::images, key + std::string(4, '\0'), "x"},
+      {Family::images, key + std::string(4, '\0'), "\3" + std::string(8, 'x')},
+      {Family::images, key + "\1\1\1\1", "\2" + std::string(8, 'x')},
+      {Family::store, "newest", "short"},
+      {Family::store, "format", "0"},
+      {Family::store, "repository", std::string(kOtherId)},
+  };
+  for (const Db::Change& change : bad) {
+    Fixture at;
+    { add_version(*at.open(), 1); }
+    { Db::open(at.path / "db")->write({change}); }
+    const auto store = at.open();
+    EXPECT_TRUE(store->complete_versions().empty()) << change.key;
+    add_version(*store, 2);
+  }
+}
+
+// ---- a full disk ----
+
+TEST(Store, OnAFullDiskItServesWhatItHas) {
+  Fixture at;
+  {
+    const auto store = at.open();
+    add_version(*store, 1);
+    add_version(*store, 2);
+    store->put_manifest(2, "manifest");
+  }
+  fs::remove(at.path / "images/1/a.bin");
+  test::write_text(at.path / "images/7/half", "x");
+  at.free_bytes = 0;
+  const auto store = at.open(kId, "file:///moved");
+  EXPECT_EQ(store->complete_versions(), Versions{2});
+  EXPECT_EQ(store->chunk_hashes(2).size(), 3u);
+  EXPECT_EQ(store->find_manifest(2), "manifest");
+  EXPECT_FALSE(fs::exists(at.path / "images/7")) << "removing needs no room";
+  EXPECT_EQ(code_of([&] { store->put_manifest(3, "x"); }), ErrorCode::no_space);
+  EXPECT_EQ(code_of([&] { store->put_newest({3, {}}); }), ErrorCode::no_space);
+  EXPECT_EQ(store->newest().version, 0u);
+
+  at.free_bytes = kPlenty;
+  store->put_manifest(3, "x");
+  add_version(*store, 3);
+  EXPECT_EQ(store->complete_versions(), (Versions{2, 3}));
+}
+
+TEST(Store, ANewOneNeedsRoom) {
+  Fixture at;
+  at.free_bytes = 0;
+  EXPECT_EQ(code_of([&] { at.open(); }), ErrorCode::no_space);
+  at.free_bytes = kPlenty;
+  at.open();
+}
+
+TEST(Store, ImagesThatCannotBeRecordedAreNotComplete) {
+  Fixture at;
+  {
+    const auto store = at.open();
+    at.free_bytes = 0;
+    EXPECT_EQ(code_of([&] { add_version(*store, 1); }), ErrorCode::no_space);
+    EXPECT_FALSE(store->is_complete(1));
+  }
+  EXPECT_FALSE(at.open()->is_complete(1));
+}
+
+TEST(Store, OnAFullDiskImagesCanBeRemoved) {
+  Fixture at;
+  {
+    const auto store = at.open();
+    add_version(*store, 1);
+    at.free_bytes = 0;
+    store->remove_images(1);
+    EXPECT_FALSE(store->is_complete(1));
+    EXPECT_FALSE(fs::exists(at.path / "images/1"));
+  }
+  EXPECT_TRUE(at.open()->complete_versions().empty());
+  at.free_bytes = kPlenty;
+  add_version(*at.open(), 1);
+  EXPECT_TRUE(at.open()->is_complete(1));
+}
+
+// ---- room ----
+
+TEST(Store, CountsHardLinksOnce) {
+  Fixture at;
+  const auto store = at.open();
+  add_version(*store, 1, 1000);
+  EXPECT_EQ(store->image_bytes(), 1000u);
+  const fs::path directory = store->begin_images(2);
+  fs::create_hard_link(store->image_directory(1) / "a.bin", directory / "a.bin");
+  test::write_text(directory / "b.bin", std::string(5, 'x'));
+  const Versions sizes{990, 5};
+  store->complete_images(2, sizes, {});
+  EXPECT_EQ(store->image_bytes(), 1005u);
+  store->remove_images(1);
+  EXPECT_EQ(store->image_bytes(), 995u);
+}
+
+TEST(Store, MakesRoomFromTheOldestOn) {
+  Fixture at;
+  at.limits.store_bytes = 3500;
+  const auto store = at.open();
+  for (const std::uint64_t version : {1u, 2u, 3u}) add_version(*store, version, 1000);
+  Versions asked;
+  const auto release = [&](std::uint64_t version) {
+    asked.push_back(version);
+    return true;
+  };
+  store->make_room(500, Versions{3}, release);
+  EXPECT_TRUE(asked.empty()) << "it fits as it is";
+  store->make_room(1000, Versions{3}, release);
+  EXPECT_EQ(asked, Versions{1});
+  EXPECT_EQ(store->complete_versions(), (Versions{2, 3}));
+  store->make_room(2500, Versions{3}, release);
+  EXPECT_EQ(store->complete_versions(), Versions{3});
+}
+
+TEST(Store, ByDefaultKeepsThreeVersions) {
+  Fixture at;
+  const auto store = at.open();
+  for (std::uint64_t version = 1; version <= 6; version++) {
+    store->make_room(1000, {}, kReleaseAll);
+    add_version(*store, version, 1000);
+  }
+  EXPECT_EQ(store->complete_versions(), (Versions{4, 5, 6}));
+}
+
+TEST(Store, NeverTouchesWhatMustBeKept) {
+  Fixture at;
+  at.limits.store_bytes = 2500;
+  const auto store = at.open();
+  for (const std::uint64_t version : {1u, 2u}) add_version(*store, version, 1000);
+  store->make_room(1000, Versions{1}, kReleaseAll);
+  EXPECT_EQ(store->complete_versions(), Versions{1});
+}
+
+TEST(Store, RemovesNothingIfItWouldNotHelp) {
+  Fixture at;
+  at.limits.store_bytes = 1500;
+  const auto store = at.open();
+  for (const std::uint64_t version : {1u, 2u}) add_version(*store, version, 1000);
+  std::string message;
+  EXPECT_EQ(code_of([&] { store->make_room(1000, Versions{2}, kReleaseAll); }, &message),
+            ErrorCode::no_space);
+  EXPECT_NE(message.find("--store-size"), std::string::npos) << message;
+  EXPECT_NE(message.find("500 B are missing"), std::string::npos) << message;
+  at.free_bytes = kRecordsFloorBytes;
+  EXPECT_EQ(code_of([&] { store->make_room(1400, {}, kReleaseAll); }), ErrorCode::no_space);
+  EXPECT_EQ(store->complete_versions(), (Versions{1, 2}));
+}
+
+TEST(Store, VersionsInUseStayAndDoNotCount) {
+  Fixture at;
+  at.limits.store_bytes = 2500;
+  const auto store = at.open();
+  for (const std::uint64_t version : {1u, 2u}) add_version(*store, version, 1000);
+  store->make_room(1000, Versions{2}, [](std::uint64_t) { return false; });
+  EXPECT_EQ(store->complete_versions(), (Versions{1, 2}));
+}
+
+TEST(Store, FreeSpaceIsAHardBoundAlsoForVersionsInUse) {
+  Fixture at;
+  at.limits.free_bytes_min = 1ull << 30;
+  const auto store = at.open();
+  for (const std::uint64_t version : {1u, 2u}) add_version(*store, version, 1000);
+  at.free_bytes = (1ull << 30) + 500;
+  std::string message;
+  EXPECT_EQ(
+      code_of([&] { store->make_room(1000, Versions{2}, [](std::uint64_t) { return false; }); },
+              &message),
+      ErrorCode::no_space);
+  EXPECT_NE(message.find("--min-free"), std::string::npos) << message;
+  EXPECT_EQ(store->complete_versions(), (Versions{1, 2}));
+}
+
+TEST(Store, RemovesForFreeSpaceToo) {
+  Fixture at;
+  at.limits = {1ull << 40, 1ull << 30};
+  const auto store = at.open();
+  for (const std::uint64_t version : {1u, 2u, 3u}) add_version(*store, version, 1000);
+  at.free_bytes = (1ull << 30) + 500;
+  store->make_room(1000, Versions{3}, [&](std::uint64_t) {
+    at.free_bytes += 1000;  // what the removal is going to give back
+    return true;
+  });
+  EXPECT_EQ(store->complete_versions(), (Versions{2, 3}));
+}
+
+TEST(Store, LeavesTheSmallerOfFivePercentAndTenGiB) {
+  Fixture at;
+  const auto store = at.open();
+  at.total_bytes = 100ull << 30;
+  at.free_bytes = (5ull << 30) + 999;
+  EXPECT_EQ(code_of([&] { store->make_room(1000, {}, kReleaseAll); }), ErrorCode::no_space);
+  at.free_bytes++;
+  store->make_room(1000, {}, kReleaseAll);
+  at.total_bytes = 1ull << 50;
+  at.free_bytes = (10ull << 30) + 999;
+  EXPECT_EQ(code_of([&] { store->make_room(1000, {}, kReleaseAll); }), ErrorCode::no_space);
+  at.free_bytes++;
+  store->make_room(1000, {}, kReleaseAll);
+}
+
+TEST(Store, NeverGoesBelowTheFloorOfRecords) {
+  Fixture at;
+  at.limits.free_bytes_min = 0;
+  const auto store = at.open();
+  at.free_bytes = kRecordsFloorBytes + 999;
+  EXPECT_EQ(code_of([&] { store->make_room(1000, {}, kReleaseAll); }), ErrorCode::no_space);
+  at.free_bytes++;
+  store->make_room(1000, {}, kReleaseAll);
+}
+
+TEST(Store, AbsurdSizesDoNotOverflow) {
+  Fixture at;
+  at.limits = {~0ull, ~0ull};
+  const auto store = at.open();
+  add_version(*store, 1);
+  EXPECT_EQ(code_of([&] { store->make_room(~0ull, {}, kReleaseAll); }), ErrorCode::no_space);
+  EXPECT_TRUE(store->is_complete(1));
+}
+
+// ---- who still reads ----
+
+class NobodyReads : public testing::Test {
+ protected:
+  void SetUp() override {
+    handler_ = ::signal(SIGIO, SIG_IGN);
+    test::write_text(directory_ / "a.bin", "some bytes");
+    test::write_text(directory_ / "sub/b.bin", "some bytes");
+    if (!nobody_reads(directory_.path())) GTEST_SKIP() << "no leases on this file system";
+  }
+  void TearDown() override { ::signal(SIGIO, handler_); }
+
+  [[nodiscard]] File open(int flags = O_RDONLY) const {
+    return File::open(directory_ / "sub/b.bin", flags);
+  }
+  TempDir directory_;
+
+ private:
+  sighandler_t handler_{};
+};
+
+TEST_F(NobodyReads, SeesADescriptor) {
+  {
+    const File reader = open();
+    EXPECT_FALSE(nobody_reads(directory_.path()));
+  }
+  EXPECT_TRUE(nobody_reads(directory_.path()));
+}
+
+TEST_F(NobodyReads, SeesAMappingWithoutADescriptor) {
+  for (const int kind : {MAP_SHARED, MAP_PRIVATE}) {
+    void* memory = nullptr;
+    {
+      const File reader = open();
+      memory = ::mmap(nullptr, 10, PROT_READ, kind, reader.fd(), 0);
+      ASSERT_NE(memory, MAP_FAILED);
+    }
+    EXPECT_FALSE(nobody_reads(directory_.path()));
+    ASSERT_EQ(::munmap(memory, 10), 0);
+    EXPECT_TRUE(nobody_reads(directory_.path()));
+  }
+}
+
+TEST_F(NobodyReads, DoesNotSeeAPathDescriptor) {
+  const File path_only = open(O_PATH);
+  EXPECT_TRUE(nobody_reads(directory_.path()));
+}
+
+TEST_F(NobodyReads, LeavesNoLeaseBehind) {
+  ASSERT_TRUE(nobody_reads(directory_.path()));
+  const File reader = open(O_RDONLY | O_NONBLOCK);
+  EXPECT_TRUE(static_cast<bool>(reader));
+}
+
+TEST_F(NobodyReads, WorksOnAUsersReadOnlyFiles) {
+  for (const char* name : {"a.bin", "sub/b.bin"}) {
+    fs::permissions(directory_ / name, fs::perms::owner_read);
+    if (::geteuid() == 0) {
+      ASSERT_EQ(::chown((directory_ / name).c_str(), 65534, 65534), 0);
+    }
+  }
+  fs::permissions(directory_.path(), fs::perms::all);
+  const bool root = ::geteuid() == 0;
+  if (root) {
+    ASSERT_EQ(::seteuid(65534), 0);
+  }
+  EXPECT_TRUE(nobody_reads(directory_.path()));
+  const File reader = open();
+  EXPECT_FALSE(nobody_reads(directory_.path()));
+  if (root) {
+    ASSERT_EQ(::seteuid(0), 0);
+  }
+}
+
+TEST(NobodyReadsADirectory, ThatIsNotThere) {
+  const TempDir directory;
+  EXPECT_TRUE(nobody_reads(directory / "absent"));
+}
+
+TEST_F(NobodyReads, DecidesForMakeRoomIfNobodyElseDoes) {
+  Fixture at;
+  at.limits.store_bytes = 2500;
+  const auto store = at.open();
+  for (const std::uint64_t version : {1u, 2u, 3u}) add_version(*store, version, 800);
+  const File reader = File::open(store->image_directory(1) / "a.bin", O_RDONLY);
+  store->make_room(1500, Versions{3}, {});
+  EXPECT_EQ(store->complete_versions(), (Versions{1, 3}));
+}
+
+// ---- places ----
+
+// Places of a user who is not root: with $XDG_CACHE_HOME or $HOME below a directory of the test.
+class StorePlaces : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (::geteuid() == 0) {
+      ASSERT_EQ(::chown(home_.path().c_str(), 65534, 65534), 0);
+      ASSERT_EQ(::seteuid(65534), 0);
+    }
+    ::setenv("XDG_CACHE_HOME", (home_ / "cache").c_str(), 1);
+    ::setenv("HOME", home_.path().c_str(), 1);
+  }
+  void TearDown() override {
+    ASSERT_EQ(::seteuid(::getuid()), 0);
+    restore("XDG_CACHE_HOME", cache_);
+    restore("HOME", home_variable_);
+  }
+  TempDir home_;
+
+ private:
+  static std::optional<std::string> variable(const char* name) {
+    const char* value = std::getenv(name);
+    return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+  }
+  static void restore(const char* name, const std::optional<std::string>& value) {
+    if (value) ::setenv(name, value->c_str(), 1);
+    if (!value) ::unsetenv(name);
+  }
+  const std::optional<std::string> cache_ = variable("XDG_CACHE_HOME");
+  const std::optional<std::string> home_variable_ = variable("HOME");
+};
+
+TEST_F(StorePlaces, FollowTheUsersCache) {
+  EXPECT_EQ(Store::default_path(kId), home_ / "cache/weightfs" / kId);
+  ::unsetenv("XDG_CACHE_HOME");
+  EXPECT_EQ(Store::default_path(kId), home_ / ".cache/weightfs" / kId);
+  ::setenv("XDG_CACHE_HOME", "not/absolute", 1);
+  EXPECT_EQ(Store::default_path(kId), home_ / ".cache/weightfs" / kId);
+  ::unsetenv("HOME");
+  EXPECT_EQ(code_of([&] { (void)Store::default_path(kId); }), ErrorCode::invalid);
+}
+
+TEST_F(StorePlaces, FindTheStoreOfAUrl) {
+  EXPECT_EQ(Store::find_default_by_url(kUrl), std::nullopt);
+  const fs::path mine = Store::default_path(kId), other = Store::default_path(kOtherId);
+  Store::open(mine, kId, kUrl, {});
+  Store::open(other, kOtherId, "file:///other", {});
+  Store::open(mine.string() + ".publish", kId, kUrl, {});
+  EXPECT_EQ(Store::find_default_by_url(kUrl), mine);
+  EXPECT_EQ(Store::find_default_by_url("file:///other"), other);
+  EXPECT_EQ(Store::find_default_by_url("file:///third"), std::nullopt);
+}
+
+TEST_F(StorePlaces, PreferTheStoreThatWasUsedLast) {
+  const fs::path mine = Store::default_path(kId), other = Store::default_path(kOtherId);
+  Store::open(mine, kId, kUrl, {});
+  Store::open(other, kOtherId, kUrl, {});
+  fs::last_write_time(mine / "lock", fs::file_time_type::clock::now() - std::chrono::hours(1));
+  EXPECT_EQ(Store::find_default_by_url(kUrl), other);
+  fs::last_write_time(other / "lock", fs::file_time_type::clock::now() - std::chrono::hours(2));
+  EXPECT_EQ(Store::find_default_by_url(kUrl), mine);
+}
+
+TEST(StorePlace, OfRootIsVarLib) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root";
+  EXPECT_EQ(Store::default_path(kId), fs::path("/var/lib/weightfs") / kId);
+}
+
+TEST(StoreIdentity, NeedsAWholeMarker) {
+  const TempDir directory;
+  EXPECT_FALSE(Store::find_identity(directory / "absent"));
+  for (const char* text : {"", "weightfs", "weightfs store 1", "weightfs store 1\nid\n",
+                           "weightfs store 1\nid\nurl", "something else 1\nid\nurl\n"}) {
+    test::write_text(directory / "STORE", text);
+    EXPECT_FALSE(Store::find_identity(directory.path())) << text;
+  }
+  test::write_text(directory / "STORE", "weightfs store 1\nid\nurl\n");
+  EXPECT_EQ(Store::find_identity(directory.path())->url, "url");
+}
+
+}  // namespace
+}  // namespace weightfs

@@ -1,1 +1,199 @@
 #include "tests/support/support.hpp"
+
+#include <stdlib.h>
+
+#include <bit>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <system_error>
+
+namespace weightfs::test {
+namespace {
+
+namespace stdfs = std::filesystem;
+
+std::uint64_t choose_seed() {
+  const char* given = std::getenv("WEIGHTFS_SEED");
+  const std::uint64_t chosen =
+      given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device{}();
+  std::printf("seed: WEIGHTFS_SEED=%llu\n", static_cast<unsigned long long>(chosen));
+  std::fflush(stdout);
+  return chosen;
+}
+
+/// Directories of a version are read-only; only root could remove what is in them.
+void make_removable(const stdfs::path& directory) {
+  std::error_code ignored;
+  stdfs::permissions(directory, stdfs::perms::owner_all, stdfs::perm_options::add, ignored);
+  for (const auto& entry : stdfs::directory_iterator(directory, ignored)) {
+    if (entry.symlink_status(ignored).type() == stdfs::file_type::directory) {
+      make_removable(entry.path());
+    }
+  }
+}
+
+Bytes bytes_of(std::string_view text) {
+  const auto view = as_bytes(text);
+  return {view.begin(), view.end()};
+}
+
+void append_u16(Bytes& to, std::uint16_t value) {
+  to.push_back(static_cast<std::byte>(value & 0xFF));
+  to.push_back(static_cast<std::byte>(value >> 8));
+}
+
+std::uint16_t bf16_of(float value) {
+  return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(value) >> 16);
+}
+
+std::uint16_t nudge(std::uint16_t value, std::mt19937_64& rng) {
+  const auto step = static_cast<std::uint16_t>(rng() % 8 == 0 ? 2 + rng() % 3 : 1);
+  const auto magnitude = static_cast<std::uint16_t>(value & 0x7FFF);
+  const bool down = magnitude > step && rng() % 2 == 0;
+  return static_cast<std::uint16_t>(down ? value - step : value + step);
+}
+
+/// A few floats whose values are the numbers of `version`: what is no bf16 changes too.
+Bytes norm_of(unsigned version) {
+  std::string bytes;
+  for (unsigned i = 0; i < 64; i++) {
+    append_le(bytes, std::bit_cast<std::uint32_t>(1.0F + static_cast<float>(i % 7 ? 0 : version)));
+  }
+  return bytes_of(bytes);
+}
+
+struct Weights {
+  Bytes embed, down;
+};
+
+/// Fixed seeds: every process makes the same version.
+Weights weights_of(unsigned version, std::size_t elements) {
+  std::mt19937_64 rng(7);
+  Weights weights{random_bf16(elements / 2, rng), random_bf16(elements - elements / 2, rng)};
+  for (unsigned step = 1; step < version; step++) {
+    weights.embed = nudged_bf16(weights.embed, 0.01, rng);
+    weights.down = nudged_bf16(weights.down, 0.01, rng);
+  }
+  return weights;
+}
+
+}  // namespace
+
+TempDir::TempDir() {
+  const char* base = std::getenv("TMPDIR");
+  std::string name =
+      (stdfs::path(base != nullptr ? base : "/tmp") / "weightfs-test-XXXXXX").string();
+  if (::mkdtemp(name.data()) == nullptr) {
+    throw std::system_error(errno, std::generic_category(), "mkdtemp " + name);
+  }
+  path_ = name;
+}
+
+TempDir::~TempDir() {
+  std::error_code failed;
+  stdfs::remove_all(path_, failed);
+  if (!failed) return;
+  make_removable(path_);
+  stdfs::remove_all(path_, failed);
+}
+
+std::uint64_t seed() {
+  static const std::uint64_t chosen = choose_seed();
+  return chosen;
+}
+
+std::mt19937_64 make_rng() { return std::mt19937_64(seed()); }
+
+std::string make_safetensors(const std::vector<TestTensor>& tensors,
+                             const std::map<std::string, std::string>& metadata) {
+  nlohmann::ordered_json header = nlohmann::ordered_json::object();
+  if (!metadata.empty()) header["__metadata__"] = metadata;
+  std::string data;
+  for (const TestTensor& tensor : tensors) {
+    const std::size_t begin = data.size();
+    data += as_text(tensor.data);
+    header[tensor.name] = {{"dtype", to_string(tensor.dtype)},
+                           {"shape", tensor.shape},
+                           {"data_offsets", {begin, data.size()}}};
+  }
+  std::string json = header.dump();
+  json.append((8 - json.size() % 8) % 8, ' ');
+  std::string file;
+  append_le(file, std::uint64_t{json.size()});
+  return file + json + data;
+}
+
+Bytes random_bf16(std::size_t elements, std::mt19937_64& rng) {
+  std::normal_distribution<float> normal(0.0F, 0.02F);
+  Bytes weights;
+  weights.reserve(2 * elements);
+  for (std::size_t i = 0; i < elements; i++) append_u16(weights, bf16_of(normal(rng)));
+  return weights;
+}
+
+Bytes nudged_bf16(const Bytes& weights, double share, std::mt19937_64& rng) {
+  std::bernoulli_distribution chosen(share);
+  Bytes nudged;
+  nudged.reserve(weights.size());
+  for (std::size_t i = 0; i + 1 < weights.size(); i += 2) {
+    const auto value = load_le<std::uint16_t>(&weights[i]);
+    append_u16(nudged, chosen(rng) ? nudge(value, rng) : value);
+  }
+  return nudged;
+}
+
+void write_text(const stdfs::path& path, std::string_view text) {
+  if (path.has_parent_path()) stdfs::create_directories(path.parent_path());
+  std::ofstream out(path, std::ios::binary | std::ios::trunc);
+  out.write(text.data(), static_cast<std::streamsize>(text.size()));
+  out.close();
+  if (!out) throw std::runtime_error("cannot write " + path.string());
+}
+
+std::string read_text(const stdfs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) throw std::runtime_error("cannot read " + path.string());
+  std::string text{std::istreambuf_iterator<char>(in), {}};
+  if (in.bad()) throw std::runtime_error("cannot read all of " + path.string());
+  return text;
+}
+
+std::map<std::string, std::string> read_tree(const stdfs::path& directory) {
+  std::map<std::string, std::string> tree;
+  for (const auto& entry : stdfs::recursive_directory_iterator(directory)) {
+    if (entry.symlink_status().type() != stdfs::file_type::regular) continue;
+    tree[entry.path().lexically_relative(directory).string()] = read_text(entry.path());
+  }
+  return tree;
+}
+
+void write_checkpoint(const stdfs::path& directory, unsigned version, std::size_t elements) {
+  const Weights weights = weights_of(version, elements);
+  const std::string first = "model-00001-of-00002.safetensors";
+  const std::string second = "model-00002-of-00002.safetensors";
+  write_text(
+      directory / first,
+      make_safetensors({{"model.embed_tokens.weight", Dtype::bf16, {elements / 2}, weights.embed}},
+                       {{"format", "pt"}}));
+  write_text(directory / second,
+             make_safetensors({{"model.norm.weight", Dtype::f32, {64}, norm_of(version)},
+                               {"model.layers.0.mlp.down_proj.weight",
+                                Dtype::bf16,
+                                {elements - elements / 2},
+                                weights.down}},
+                              {{"format", "pt"}}));
+  const nlohmann::json index = {{"metadata", {{"total_size", 2 * elements + 256}}},
+                                {"weight_map",
+                                 {{"model.embed_tokens.weight", first},
+                                  {"model.norm.weight", second},
+                                  {"model.layers.0.mlp.down_proj.weight", second}}}};
+  write_text(directory / "model.safetensors.index.json", index.dump(2));
+  write_text(directory / "config.json",
+             nlohmann::json{{"model_type", "test"}, {"step", version}}.dump(2));
+}
+
+}  // namespace weightfs::test

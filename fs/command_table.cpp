@@ -1,0 +1,497 @@
+#include "fs/command_table.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+
+#include "fs/values.hpp"
+#include "store/error.hpp"
+#include "store/manifest.hpp"
+
+namespace weightfs::fs {
+namespace {
+
+using Operands = std::span<const std::string>;
+
+constexpr NumberRange kVersions{1, kVersionMax};
+
+Serve parse_serve(std::string_view text) {
+  if (text == "auto") return Serve::automatic;
+  if (text == "passthrough") return Serve::passthrough;
+  if (text == "daemon") return Serve::daemon;
+  throw Error(ErrorCode::invalid, fmt::format("'{}' is not auto, passthrough or daemon", text));
+}
+
+void add_meta(Options& options, std::string_view text) {
+  const auto [key, value] = parse_pair(text);
+  if (!options.meta.emplace(key, value).second) {
+    throw Error(ErrorCode::invalid, fmt::format("the key '{}' is given twice", key));
+  }
+}
+
+void take_target(Options& options, Operands operands) {
+  if (!operands.empty()) options.target = operands[0];
+}
+
+void take_target_and_directory(Options& options, Operands operands) {
+  options.target = operands[0];
+  options.directory = operands[1];
+}
+
+void take_show(Options& options, Operands operands) {
+  options.target = operands[0];
+  if (operands.size() > 1) options.version_a = parse_number(operands[1], kVersions);
+}
+
+void take_diff(Options& options, Operands operands) {
+  options.target = operands[0];
+  options.version_a = parse_number(operands[1], kVersions);
+  options.version_b = parse_number(operands[2], kVersions);
+}
+
+void take_help(Options& options, Operands operands) {
+  if (operands.empty()) {
+    options.text = help_text();
+    return;
+  }
+  const CommandSpec* command = find_command(operands[0]);
+  if (command == nullptr) {
+    throw Error(ErrorCode::invalid, fmt::format("there is no command '{}'", operands[0]));
+  }
+  options.text = help_text(*command);
+}
+
+// ---- options that several commands have ----
+
+const OptionSpec kStore{
+    .name = "store",
+    .value = "DIR",
+    .help =
+        "where this host keeps images and records\n"
+        "(default: /var/lib/weightfs/ID for root, else $XDG_CACHE_HOME/weightfs/ID)",
+    .set = [](Options& options, std::string_view value) { options.store = value; }};
+
+const std::array<OptionSpec, 4> kCommon{{
+    {.name = "json",
+     .help = "print JSON on stdout, errors too",
+     .set = [](Options& options, std::string_view v) { options.json = parse_switch(v); }},
+    {.name = "quiet",
+     .help = "no progress (it is only shown on a terminal, after a second)",
+     .set = [](Options& options, std::string_view v) { options.quiet = parse_switch(v); }},
+    {.name = "config",
+     .value = "FILE",
+     .help = "take options from this TOML file (default: WEIGHTFS_CONFIG, else\n"
+             "/etc/weightfs.toml and, stronger, $XDG_CONFIG_HOME/weightfs/config.toml)"},
+    {.name = "help", .help = "print this help; also -h"},
+}};
+
+// ---- the commands ----
+
+CommandSpec init_command() {
+  return {
+      .command = Command::init,
+      .name = "init",
+      .operands = "URL",
+      .operands_min = 1,
+      .operands_max = 1,
+      .summary = "make a repository",
+      .description =
+          "Makes an empty repository at URL, and its directory. Proves that the bucket really\n"
+          "refuses to write an object twice: that is what keeps two publishers apart. A "
+          "repository\n"
+          "that is there already is left as it is, and that is a success.\n"
+          "\n"
+          "URL is file:///DIRECTORY, or a path that starts with '/' or '.'.",
+      .example = "weightfs init file:///srv/runs/a",
+      .options = {},
+      .take = take_target,
+  };
+}
+
+CommandSpec publish_command() {
+  return {
+      .command = Command::publish,
+      .name = "publish",
+      .operands = "URL DIR",
+      .operands_min = 2,
+      .operands_max = 2,
+      .summary = "make a version out of a checkpoint directory",
+      .description =
+          "Publishes the checkpoint in DIR as the next version: the first one whole, later ones "
+          "as\n"
+          "the change from the newest version. Published are safetensors, JSON, text, tokenizer "
+          "and\n"
+          "template files, in sub-directories too; pickles, optimizer state and code only if\n"
+          "--include names them. Success means that the version is in the bucket.\n"
+          "\n"
+          "If somebody else publishes meanwhile this one fails with exit code 3; run it again.",
+      .example = "weightfs publish file:///srv/runs/a out/step-42 --tag step-42 --meta reward=0.7",
+      .options =
+          {
+              {.name = "tag",
+               .value = "TAG",
+               .help = "a name for the version; tags/TAG leads to the newest version that carries\n"
+                       "it (default: none)",
+               .set = [](Options& options, std::string_view v) { options.tag = v; }},
+              {.name = "meta",
+               .value = "KEY=VALUE",
+               .is_list = true,
+               .help = "something to remember with the version; repeatable (default: nothing)",
+               .set = add_meta},
+              {.name = "include",
+               .value = "GLOB",
+               .is_list = true,
+               .help = "publish files of this name too; a GLOB with a '/' is compared with the\n"
+                       "whole path; repeatable (default: none)",
+               .set = [](Options& options,
+                         std::string_view v) { options.include.emplace_back(v); }},
+              {.name = "snapshot",
+               .help = "write the full bytes too, so that readers can start here (default: only\n"
+                       "version 1 has them)",
+               .set = [](Options& options,
+                         std::string_view v) { options.snapshot = parse_switch(v); }},
+              kStore,
+          },
+      .take = take_target_and_directory,
+  };
+}
+
+std::vector<OptionSpec> mount_options() {
+  return {
+      kStore,
+      {.name = "foreground",
+       .help = "stay in the foreground and log to stderr (default: a daemon that logs to\n"
+               "weightfs.log in its store)",
+       .set = [](Options& options, std::string_view v) { options.foreground = parse_switch(v); }},
+      {.name = "poll",
+       .value = "SECONDS",
+       .help = "how often to look for a new version; fractions allowed (default: 1)",
+       .set = [](Options& options, std::string_view v) { options.poll = parse_seconds(v); }},
+      {.name = "serve",
+       .value = "HOW",
+       .help = "passthrough: the kernel reads the local files itself, an error if it cannot;\n"
+               "daemon: weightfs answers every read; auto: passthrough if possible\n"
+               "(default: auto)",
+       .set = [](Options& options, std::string_view v) { options.serve = parse_serve(v); }},
+      {.name = "store-size",
+       .value = "SIZE",
+       .help = "bytes of old and new versions to keep here, such as 500M or 10GiB\n"
+               "(default: 3 times the newest version)",
+       .set = [](Options& options,
+                 std::string_view v) { options.limits.store_bytes = parse_size(v); }},
+      {.name = "min-free",
+       .value = "SIZE",
+       .help = "bytes to leave free on the store's file system\n"
+               "(default: 5 % of it, at most 10 GiB)",
+       .set = [](Options& options,
+                 std::string_view v) { options.limits.free_bytes_min = parse_size(v); }},
+      {.name = "uid",
+       .value = "N",
+       .help = "owner of all files (default: 0)",
+       .set =
+           [](Options& options, std::string_view v) {
+             options.ownership.uid = static_cast<std::uint32_t>(parse_number(v, {0, 0xFFFFFFFE}));
+           }},
+      {.name = "gid",
+       .value = "N",
+       .help = "group of all files (default: 0)",
+       .set =
+           [](Options& options, std::string_view v) {
+             options.ownership.gid = static_cast<std::uint32_t>(parse_number(v, {0, 0xFFFFFFFE}));
+           }},
+      {.name = "umask",
+       .value = "OCTAL",
+       .help = "permissions to take away from 0666 of files and 0777 of directories\n"
+               "(default: 222, which shows 0444 and 0555)",
+       .set = [](Options& options,
+                 std::string_view v) { options.ownership.umask = parse_umask(v); }},
+  };
+}
+
+CommandSpec mount_command() {
+  return {
+      .command = Command::mount,
+      .name = "mount",
+      .operands = "URL MOUNTPOINT",
+      .operands_min = 2,
+      .operands_max = 2,
+      .summary = "show the versions as directories, and follow the newest",
+      .description =
+          "Mounts the repository read-only at MOUNTPOINT, an empty directory:\n"
+          "\n"
+          "    latest -> versions/42     the newest complete version\n"
+          "    versions/42/              complete checkpoints; their bytes never change\n"
+          "    tags/step-42              every tag\n"
+          "    .weightfs/status          what `weightfs status` prints\n"
+          "\n"
+          "Returns when `latest` exists or the repository is empty. A reader that opens several\n"
+          "files should resolve `latest` once (realpath), so that it never mixes two versions.\n"
+          "With a store that has a version the bucket may be out of reach.",
+      .example = "weightfs mount file:///srv/runs/a /mnt/w",
+      .options = mount_options(),
+      .take = take_target_and_directory,
+  };
+}
+
+CommandSpec umount_command() {
+  return {
+      .command = Command::umount,
+      .name = "umount",
+      .operands = "MOUNTPOINT",
+      .operands_min = 1,
+      .operands_max = 1,
+      .summary = "end a mount and its daemon",
+      .description =
+          "Unmounts and waits until the daemon has ended. A mount that is in use is left alone, "
+          "and\n"
+          "the processes that use it are named.",
+      .example = "weightfs umount /mnt/w",
+      .options =
+          {
+              {.name = "lazy",
+               .help = "take the mount away at once; what is open stays readable until it is\n"
+                       "closed (default: refuse if it is in use)",
+               .set = [](Options& options, std::string_view v) { options.lazy = parse_switch(v); }},
+          },
+      .take = take_target,
+  };
+}
+
+CommandSpec status_command() {
+  return {
+      .command = Command::status,
+      .name = "status",
+      .operands = "[MOUNTPOINT]",
+      .operands_min = 0,
+      .operands_max = 1,
+      .summary = "what is mounted, how fresh, how served",
+      .description =
+          "Prints what the daemon of MOUNTPOINT says about itself: its version, how far behind "
+          "the\n"
+          "bucket it is, how files are served and why, the last error. Without MOUNTPOINT it "
+          "lists\n"
+          "all mounts of this host, also those whose daemon is gone.",
+      .example = "weightfs status /mnt/w --json",
+      .options = {},
+      .take = take_target,
+  };
+}
+
+CommandSpec log_command() {
+  return {
+      .command = Command::log,
+      .name = "log",
+      .operands = "URL|MOUNTPOINT",
+      .operands_min = 1,
+      .operands_max = 1,
+      .summary = "the versions, newest first",
+      .description =
+          "Prints a line for each version: number, time, tag, share of elements that changed, "
+          "bytes\n"
+          "in the bucket, and what --meta said.",
+      .example = "weightfs log /mnt/w --limit 5",
+      .options =
+          {
+              {.name = "limit",
+               .value = "N",
+               .help = "only the newest N (default: all)",
+               .set = [](Options& options,
+                         std::string_view v) { options.limit = parse_number(v, kVersions); }},
+          },
+      .take = take_target,
+  };
+}
+
+CommandSpec show_command() {
+  return {
+      .command = Command::show,
+      .name = "show",
+      .operands = "URL|MOUNTPOINT [N]",
+      .operands_min = 1,
+      .operands_max = 2,
+      .summary = "one version: its files and what is in the bucket",
+      .description =
+          "Prints everything that the bucket records about version N, or the newest one.",
+      .example = "weightfs show file:///srv/runs/a 42",
+      .options = {},
+      .take = take_show,
+  };
+}
+
+CommandSpec diff_command() {
+  return {
+      .command = Command::diff,
+      .name = "diff",
+      .operands = "URL|MOUNTPOINT A B",
+      .operands_min = 3,
+      .operands_max = 3,
+      .summary = "what changed between two versions, by tensor",
+      .description =
+          "Prints for each tensor the share of elements that differ between the versions A and B\n"
+          "and the largest difference in units of the last place. Both versions are made in a\n"
+          "temporary directory below $TMPDIR, or /var/tmp, which needs room for them.",
+      .example = "weightfs diff file:///srv/runs/a 41 42",
+      .options = {},
+      .take = take_diff,
+  };
+}
+
+CommandSpec export_command() {
+  return {
+      .command = Command::export_,
+      .name = "export",
+      .operands = "URL|MOUNTPOINT DIR",
+      .operands_min = 2,
+      .operands_max = 2,
+      .summary = "write a version as ordinary files",
+      .description =
+          "Writes the files of a version, byte for byte as they were published, into DIR, which\n"
+          "must be absent or empty.",
+      .example = "weightfs export file:///srv/runs/a /models/step-42 --version 42",
+      .options =
+          {
+              {.name = "version",
+               .value = "N",
+               .help = "which version (default: the newest)",
+               .set = [](Options& options,
+                         std::string_view v) { options.version_a = parse_number(v, kVersions); }},
+          },
+      .take = take_target_and_directory,
+  };
+}
+
+CommandSpec verify_command() {
+  return {
+      .command = Command::verify,
+      .name = "verify",
+      .operands = "URL|MOUNTPOINT",
+      .operands_min = 1,
+      .operands_max = 1,
+      .summary = "hash everything again",
+      .description =
+          "URL: checks every object of every version in the bucket, and that each version can be\n"
+          "made from them, in a temporary directory below $TMPDIR, or /var/tmp, with room for "
+          "two.\n"
+          "MOUNTPOINT: checks every file that the mount shows. Prints a line for each problem and\n"
+          "goes on; exit code 4 if there was one.",
+      .example = "weightfs verify file:///srv/runs/a",
+      .options = {},
+      .take = take_target,
+  };
+}
+
+CommandSpec help_command() {
+  return {
+      .command = Command::help,
+      .name = "help",
+      .operands = "[COMMAND]",
+      .operands_min = 0,
+      .operands_max = 1,
+      .summary = "this list, or all about one command",
+      .description = "Prints what a command does, its options and an example.",
+      .example = "weightfs help mount",
+      .options = {},
+      .take = take_help,
+  };
+}
+
+constexpr std::string_view kExitCodes =
+    "Exit codes: 0 done, 1 failed, 2 usage, 3 conflict (somebody else published first),\n"
+    "4 corrupt, 5 timed out.\n";
+
+/// "  --tag TAG" and the help behind it, continued in the same column.
+std::string option_lines(const OptionSpec& option) {
+  constexpr std::size_t kColumn = 22;
+  std::string left = fmt::format("  --{}", option.name);
+  if (!option.value.empty()) left += fmt::format(" {}", option.value);
+  std::string text = fmt::format("{:<{}}", left, kColumn);
+  if (left.size() >= kColumn) text += "\n" + std::string(kColumn, ' ');
+  for (const char c : option.help) {
+    text += c;
+    if (c == '\n') text.append(kColumn, ' ');
+  }
+  return text + "\n";
+}
+
+}  // namespace
+
+std::span<const CommandSpec> all_commands() {
+  static const std::array commands{
+      init_command(),   publish_command(), mount_command(), umount_command(),
+      status_command(), log_command(),     show_command(),  diff_command(),
+      export_command(), verify_command(),  help_command(),
+  };
+  return commands;
+}
+
+std::span<const OptionSpec> common_options() { return kCommon; }
+
+const CommandSpec* find_command(std::string_view name) {
+  for (const CommandSpec& command : all_commands()) {
+    if (command.name == name) return &command;
+  }
+  return nullptr;
+}
+
+const OptionSpec* find_option(const CommandSpec& command, std::string_view name) {
+  for (const OptionSpec& option : command.options) {
+    if (option.name == name) return &option;
+  }
+  for (const OptionSpec& option : kCommon) {
+    if (option.name == name) return &option;
+  }
+  return nullptr;
+}
+
+const OptionSpec* find_any_option(std::string_view name) {
+  for (const CommandSpec& command : all_commands()) {
+    if (const OptionSpec* option = find_option(command, name)) return option;
+  }
+  return nullptr;
+}
+
+std::string usage_line(const CommandSpec& command) {
+  return fmt::format("weightfs {} {} [OPTION...]", command.name, command.operands);
+}
+
+std::string help_text() {
+  std::string text =
+      "weightfs: a path that always holds a complete, immutable checkpoint\n"
+      "\n"
+      "usage: weightfs COMMAND OPERAND... [OPTION...]\n"
+      "\n";
+  for (const CommandSpec& command : all_commands()) {
+    text += fmt::format("  {:<9} {:<20} {}\n", command.name, command.operands, command.summary);
+  }
+  text += "\nOptions of every command; --version prints the version of weightfs:\n";
+  for (const OptionSpec& option : kCommon) text += option_lines(option);
+  text +=
+      "\n--option VALUE or --option=VALUE, before or after operands. An option that is not given "
+      "is\n"
+      "taken from the environment (WEIGHTFS_STORE_SIZE for --store-size; lists one entry a line),\n"
+      "else from the configuration file, at its top or in the command's table:\n"
+      "\n"
+      "    store = \"/ssd/weightfs\"\n"
+      "    [mount]\n"
+      "    poll = 0.5\n"
+      "\n";
+  text += kExitCodes;
+  text +=
+      "\nExample:\n"
+      "    weightfs init file:///srv/runs/a\n"
+      "    weightfs publish file:///srv/runs/a out/step-0\n"
+      "    weightfs mount file:///srv/runs/a /mnt/w\n"
+      "    vllm serve /mnt/w/latest\n";
+  return text;
+}
+
+std::string help_text(const CommandSpec& command) {
+  std::string text = fmt::format("weightfs {}: {}\n\nusage: {}\n\n{}\n\nOptions:\n", command.name,
+                                 command.summary, usage_line(command), command.description);
+  for (const OptionSpec& option : command.options) text += option_lines(option);
+  for (const OptionSpec& option : kCommon) text += option_lines(option);
+  text += fmt::format("\n{}\nExample:\n    {}\n", kExitCodes, command.example);
+  return text;
+}
+
+}  // namespace weightfs::fs

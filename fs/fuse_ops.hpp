@@ -1,0 +1,71 @@
+// FUSE operations: thin adapters between libfuse and the tree, the open table and the request pool.
+//
+// Threads: the operations run on the session's threads and on the pool's; a Server is shared by
+// all.
+#pragma once
+
+#define FUSE_USE_VERSION 314
+#include <fuse_lowlevel.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "fs/fuse_session.hpp"
+#include "fs/open_images.hpp"
+#include "fs/open_table.hpp"
+#include "fs/requests.hpp"
+#include "fs/tree.hpp"
+
+namespace weightfs::fs {
+
+/// True if libfuse itself can ask for passthrough; else replies are patched.
+inline constexpr bool kLibfuseHasPassthrough = FUSE_VERSION >= FUSE_MAKE_VERSION(3, 17);
+
+/// Texts of the status file: each open sees the one that was made for it.
+class StatusTexts {
+ public:
+  std::uint64_t add(std::string text);
+  void remove(std::uint64_t handle) noexcept;
+
+  /// nullptr for a handle of an earlier process.
+  [[nodiscard]] std::shared_ptr<const std::string> find(std::uint64_t handle) const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::uint64_t last_ = 0;
+  std::map<std::uint64_t, std::shared_ptr<const std::string>> texts_;
+};
+
+/// What the operations work on: the user data of the libfuse session.
+struct Server {
+  Server(const Tree& tree_served, FuseSessionOptions session_options);
+
+  const Tree& tree;
+  const FuseSessionOptions options;
+
+  // Set while the session is set up, by one thread; constant from then on.
+  int fuse_fd = -1;
+  bool ask_for_passthrough = false;  // in the reply to INIT
+  bool init_answered = false;
+  bool passthrough = false;  // files may be served that way
+
+  std::atomic<std::uint64_t> daemon_reads = 0;
+  std::vector<OpenRecord> open_records;
+  OpenTable opens;
+  OpenImages images;
+  StatusTexts texts;
+  std::unique_ptr<RequestPool> pool;
+};
+
+fuse_lowlevel_ops make_operations();
+
+/// Takes the place of writev(2) in libfuse: adds what an old one cannot say.
+ssize_t write_reply(int fd, iovec* parts, int count, void* server);
+
+}  // namespace weightfs::fs

@@ -1,0 +1,64 @@
+// Open images: descriptors of the images that the daemon reads itself, one for each open inode.
+//
+// An image is opened with the first open of its inode and closed with the last RELEASE, so that no
+// descriptor of the daemon keeps an image in use, or its space occupied, longer than its readers
+// do.
+//
+// Threads: all calls may run in parallel.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+
+#include "fs/inode.hpp"
+#include "fs/tree.hpp"
+#include "store/file.hpp"
+
+namespace weightfs::fs {
+
+/// One image, open for reading.
+class OpenImage {
+ public:
+  /// Throws Error: see throw_errno.
+  explicit OpenImage(const OpenTarget& target);
+
+  /// Reads as much of `into` as lies below the end of the file as the version has it.
+  ///
+  /// Returns: how many bytes; 0 at the end.
+  /// Throws Error: io; corrupt if the image is shorter than that: never fewer bytes instead.
+  std::size_t read(std::uint64_t offset_bytes, std::span<std::byte> into) const;
+
+ private:
+  std::filesystem::path path_;
+  std::uint64_t size_bytes_;
+  File file_;
+};
+
+class OpenImages {
+ public:
+  /// Counts one open of the inode; the first one opens the image.
+  /// Throws Error: as OpenImage; nothing was counted.
+  void hold(Inode inode, const OpenTarget& target);
+
+  /// Counts one RELEASE; the last one closes the image.  Unknown inodes are ignored.
+  void release(Inode inode) noexcept;
+
+  /// nullptr if the inode is not held: it was opened through an earlier process.
+  [[nodiscard]] std::shared_ptr<const OpenImage> find(Inode inode) const;
+
+ private:
+  struct Held {
+    std::shared_ptr<const OpenImage> image;
+    std::uint64_t opens = 0;
+  };
+  bool join(Inode inode);  // counts one more open of an inode that is held
+
+  mutable std::mutex mutex_;
+  std::map<Inode, Held> held_;
+};
+
+}  // namespace weightfs::fs

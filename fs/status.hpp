@@ -1,0 +1,32 @@
+// Status: the text of .weightfs/status.
+//
+// Threads: a pure function.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "fs/fuse_session.hpp"
+#include "store/sync.hpp"
+
+namespace weightfs::fs {
+
+/// What a daemon knows about itself.
+struct DaemonState {
+  std::string url;         // canonical
+  std::string repository;  // id
+  std::filesystem::path mount_point, store;
+  std::filesystem::path log;  // empty: stderr
+  int pid = 0;
+  std::vector<std::uint64_t> versions;  // that the mount shows, ascending
+  SyncStatus sync;
+  ServingState serving;
+};
+
+/// JSON, one field a line.  `now`: seconds since 1970.  docs/SEMANTICS.md, "Status", has the
+/// fields.
+std::string status_text(const DaemonState& state, std::int64_t now);
+
+}  // namespace weightfs::fs

@@ -1,0 +1,37 @@
+// Text table: aligned columns for people.
+//
+// Threads: a value.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace weightfs::fs {
+
+class TextTable {
+ public:
+  enum class Align { left, right };
+  struct Column {
+    std::string title;
+    Align align = Align::left;
+  };
+
+  /// A column whose titles are all empty makes no heading line.
+  explicit TextTable(std::vector<Column> columns) : columns_(std::move(columns)) {}
+
+  /// Requires: one cell for each column.
+  void add(std::vector<std::string> cells);
+
+  /// The lines, columns two spaces apart, without trailing spaces.  Control characters of cells,
+  /// which may come from a bucket, are shown as '?', so that they cannot act on a terminal.
+  [[nodiscard]] std::string text() const;
+
+ private:
+  std::vector<Column> columns_;
+  std::vector<std::vector<std::string>> rows_;
+};
+
+/// `text` with control characters, line ends too, shown as '?'.
+std::string printable(std::string text);
+
+}  // namespace weightfs::fs

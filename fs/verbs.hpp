@@ -1,0 +1,83 @@
+// Verbs: one function for each command, and what they share.  Included by command*.cpp only.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "fs/commands.hpp"
+#include "fs/mount_status.hpp"
+#include "fs/progress_line.hpp"
+#include "fs/stop_signals.hpp"
+#include "store/context.hpp"
+#include "store/history.hpp"
+#include "store/json.hpp"
+#include "store/repository.hpp"
+#include "store/scratch_directory.hpp"
+
+namespace weightfs::fs {
+
+/// What a verb works with.
+class Call {
+ public:
+  Call(const Options& options, const Output& output);
+
+  const Options& options;
+  const Output& output;
+
+  /// A progress callback for a terminal; empty if nothing is to be shown.
+  [[nodiscard]] Progress progress();
+
+  /// Prints the result: `json` with --json, else `text`.
+  void print(const Json& json, const std::string& text);
+
+ private:
+  std::unique_ptr<ProgressLine> line_;
+};
+
+/// A repository that is only read, with no store, and the signals that stop it.
+struct Reading {
+  explicit Reading(const std::string& target);  // URL or mount point, as given
+  explicit Reading(const Target& target);
+
+  StopSignals signals;
+  Context context;
+  std::string url;
+  std::filesystem::path mount_point;  // empty: the target is a URL
+  std::unique_ptr<Repository> repository;
+  History history;
+
+  /// `number`, or the newest version if it is 0.
+  /// Throws Error: not_found, also for an empty repository.
+  std::shared_ptr<const Version> version(std::uint64_t number);
+};
+
+/// Makes a private directory for large temporary files below $TMPDIR, or /var/tmp.
+ScratchDirectory make_scratch();
+
+/// "2026-01-31 12:00:00Z".
+std::string time_text(std::int64_t seconds);
+
+/// "1.28 %"; "-" if there is nothing to compare.
+std::string share_text(std::uint64_t part, std::uint64_t whole);
+
+/// Bytes of all files of a version.
+std::uint64_t version_bytes(const Manifest& manifest, const Layout& layout);
+
+// All return the exit code and throw Error.
+
+int run_init(Call& call);
+int run_publish(Call& call);
+int run_export(Call& call);
+int run_verify(Call& call);
+
+int run_log(Call& call);
+int run_show(Call& call);
+int run_diff(Call& call);
+
+int run_mount(Call& call);
+int run_umount(Call& call);
+int run_status(Call& call);
+
+}  // namespace weightfs::fs

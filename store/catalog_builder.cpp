@@ -1,0 +1,161 @@
+#include "store/catalog_builder.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <vector>
+
+#include "store/bytes.hpp"
+#include "store/error.hpp"
+#include "store/log.hpp"
+
+namespace weightfs {
+namespace {
+
+constexpr std::chrono::seconds kUnreadablePause{30};
+constexpr std::uint64_t kTagVersionsMax = 1'000'000;  // the newest so many; bounds memory
+
+/// From the store's records alone.  Throws Error: corrupt.
+std::optional<Version> stored_version(const Store& store, std::uint64_t number) {
+  auto bytes = store.find_manifest(number);
+  if (!bytes) return std::nullopt;
+  Version version;
+  version.manifest =
+      Manifest::parse(*bytes, fmt::format("manifest {} in {}", number, store.path().string()));
+  version.manifest_sha256 = sha256(as_bytes(*bytes));
+  version.manifest_bytes = std::move(*bytes);
+  return version;
+}
+
+/// Whether the store's record of a layout can be used.
+bool has_layout(const Store& store, const Sha256& id) {
+  const auto bytes = store.find_layout(id);
+  return bytes && sha256(as_bytes(*bytes)) == id;
+}
+
+}  // namespace
+
+CatalogBuilder::CatalogBuilder(Store& store, History& history) : store_(store), history_(history) {
+  read_stored_tags();
+}
+
+std::shared_ptr<const Catalog> CatalogBuilder::make(const Context* bucket) {
+  auto catalog = std::make_shared<Catalog>();
+  std::map<std::uint64_t, std::shared_ptr<const CatalogVersion>> described;
+  const std::uint64_t newest = store_.newest().version;
+  for (const std::uint64_t number : store_.complete_versions()) {
+    if (number > newest) break;
+    const auto version = describe(number, bucket);
+    if (!version) continue;
+    described.emplace(number, version);
+    if (!hidden_.contains(number)) catalog->versions.emplace(number, version);
+  }
+  described_ = std::move(described);
+  if (!catalog->versions.empty() && catalog->versions.rbegin()->first >= shown_) {
+    catalog->latest = shown_ = catalog->versions.rbegin()->first;
+  }
+  catalog->tags = tags_;
+  catalog->repository_time = newest_time_;
+  return catalog;
+}
+
+/// nullptr if the version cannot be shown now.
+std::shared_ptr<const CatalogVersion> CatalogBuilder::describe(std::uint64_t number,
+                                                               const Context* bucket) {
+  if (const auto known = described_.find(number); known != described_.end()) return known->second;
+  try {
+    return describe_now(number, bucket);
+  } catch (const Error& error) {
+    log_warning(fmt::format("version {} is here but cannot be shown: {}", number, error.what()));
+    return nullptr;
+  }
+}
+
+std::shared_ptr<const CatalogVersion> CatalogBuilder::describe_now(std::uint64_t number,
+                                                                   const Context* bucket) {
+  std::optional<Version> version = stored_version(store_, number);
+  if (!version && bucket != nullptr) version = *history_.get(number, *bucket);
+  if (!version) return nullptr;
+  if (bucket == nullptr && !has_layout(store_, version->manifest.layout.sha256)) return nullptr;
+  const auto layout = history_.layout(*version, bucket != nullptr ? *bucket : Context{});
+  return make_catalog_version(*version, *layout, store_.image_directory(number));
+}
+
+void CatalogBuilder::read_stored_tags() {
+  const std::vector<std::uint64_t> numbers = store_.manifest_numbers();
+  if (numbers.empty()) return;
+  expect_up_to(numbers.back());
+  for (const std::uint64_t number : numbers) {
+    try {
+      if (const auto version = stored_version(store_, number)) take_tag(version->manifest);
+    } catch (const Error& error) {
+      log_warning(error.what());  // read_tags() tries again, by way of the bucket
+    }
+  }
+}
+
+/// Versions 1..newest exist: their tags are to be read.
+void CatalogBuilder::expect_up_to(std::uint64_t newest) {
+  const std::uint64_t least = newest > kTagVersionsMax ? newest - kTagVersionsMax : 0;
+  for (std::uint64_t n = std::max(expected_, least) + 1; n <= newest; n++) unread_.insert(n);
+  expected_ = std::max(expected_, newest);
+}
+
+void CatalogBuilder::note(const Version& version) {
+  expect_up_to(version.number());
+  take_tag(version.manifest);
+}
+
+void CatalogBuilder::take_tag(const Manifest& manifest) {
+  unread_.erase(manifest.version);
+  unreadable_.erase(manifest.version);
+  if (manifest.version > newest_read_) {
+    newest_read_ = manifest.version;
+    newest_time_ = manifest.time;
+  }
+  if (manifest.tag.empty()) return;
+  std::uint64_t& version = tags_[manifest.tag];
+  version = std::max(version, manifest.version);
+}
+
+bool CatalogBuilder::read_tags(std::uint64_t newest, const Context& context,
+                               Clock::time_point until) {
+  expect_up_to(newest);
+  const std::vector<std::uint64_t> unread(unread_.rbegin(), unread_.rend());
+  bool learned = false;
+  try {
+    for (const std::uint64_t number : unread) {
+      if (Clock::now() >= until) break;
+      context.check("reading tags");
+      const auto later = unreadable_.find(number);
+      if (later != unreadable_.end() && Clock::now() < later->second) continue;
+      learned = read_tag(number, context) || learned;
+    }
+  } catch (const Error&) {
+    // Out of reach, or stopped: the next poll says so.
+  }
+  return learned;
+}
+
+/// Throws Error: the bucket is out of reach.
+bool CatalogBuilder::read_tag(std::uint64_t number, const Context& context) {
+  std::string problem = "is missing";
+  try {
+    if (const auto version = history_.find(number, context)) {
+      take_tag(version->manifest);
+      return true;
+    }
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::corrupt && error.code() != ErrorCode::unsupported) throw;
+    problem = error.what();
+  }
+  if (!unreadable_.contains(number)) {
+    log_warning(fmt::format("the tag of version {} is not known: its manifest cannot be read: {}",
+                            number, problem));
+  }
+  unreadable_[number] = Clock::now() + kUnreadablePause;
+  return false;
+}
+
+}  // namespace weightfs

@@ -1,0 +1,82 @@
+// Checkpoint reader: the bytes of a scanned checkpoint, and the guard that they are still those
+// that the scan saw.
+//
+// Files are opened when they are needed, so the number of descriptors does not grow with the number
+// of shards; each open compares the file's stamp (inode, size, times) with the scan's.
+//
+// Threads: all calls may run in parallel.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "store/checkpoint.hpp"
+#include "store/context.hpp"
+#include "store/file.hpp"
+#include "store/layout.hpp"
+#include "store/repository.hpp"
+
+namespace weightfs {
+
+class CheckpointReader {
+ public:
+  /// Keeps both references.  Requires: `layout` was made from `checkpoint`.
+  CheckpointReader(const Checkpoint& checkpoint, const Layout& layout);
+
+  [[nodiscard]] const Layout& layout() const noexcept { return layout_; }
+
+  /// Files that lie in the layout, in its order; the others are blobs.
+  [[nodiscard]] std::span<const CheckpointFile* const> weights() const noexcept { return weights_; }
+  [[nodiscard]] std::span<const CheckpointFile* const> blobs() const noexcept { return blobs_; }
+
+  [[nodiscard]] std::filesystem::path path_of(const CheckpointFile& file) const;
+
+  /// Throws Error: busy if the file is gone, or is not what was scanned.
+  [[nodiscard]] File open(const CheckpointFile& file) const;
+
+  /// Reads from a file that open() gave.  Throws Error: busy if it is shorter now; io.
+  void read(const File& opened, const CheckpointFile& file, std::uint64_t offset_bytes,
+            std::span<std::byte> into) const;
+
+  /// A whole file, for blobs.
+  [[nodiscard]] std::string read_all(const CheckpointFile& file) const;
+
+  /// Throws Error: busy if a file is not what was scanned.
+  void check_untouched() const;
+
+ private:
+  [[noreturn]] void refuse(const CheckpointFile& file) const;
+
+  const Checkpoint& checkpoint_;
+  const Layout& layout_;
+  std::vector<const CheckpointFile*> weights_, blobs_;
+};
+
+/// The file of a list that was asked for last, kept open: chunks come in the order of the files.
+/// Threads: one thread at a time.
+class LastOpened {
+ public:
+  explicit LastOpened(std::function<File(std::uint32_t index)> open) : open_(std::move(open)) {}
+
+  const File& get(std::uint32_t index);
+
+ private:
+  std::function<File(std::uint32_t index)> open_;
+  std::optional<std::uint32_t> index_;
+  File file_;
+};
+
+/// Hashes every chunk and every piece of the checkpoint's weights, as a snapshot needs them.
+/// Progress: "hashing".
+SnapshotHashes hash_checkpoint(const CheckpointReader& reader, unsigned threads,
+                               const Context& context, const Progress& progress);
+
+/// The same without the chunks, where these are known.
+std::vector<std::vector<Sha256>> hash_pieces(const CheckpointReader& reader, unsigned threads,
+                                             const Context& context, const Progress& progress);
+
+}  // namespace weightfs

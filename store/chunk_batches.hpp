@@ -1,0 +1,32 @@
+// Chunk batches: cuts the chunks of a layout into runs of consecutive ones, the pieces of work that
+// publish hands to its threads.  A run is large enough that a model with 70,000 tiny tensors does
+// not become 70,000 pieces of work, and small enough that the results of a few fit into memory.
+//
+// Threads: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "store/layout.hpp"
+
+namespace weightfs {
+
+/// One chunk of a version.
+struct ChunkPlace {
+  std::uint32_t tensor = 0;  // number in the layout
+  std::uint32_t chunk = 0;   // of the tensor
+};
+
+/// A run of chunks, consecutive in the version.
+struct ChunkBatch {
+  std::uint64_t first_chunk = 0;  // of the version
+  std::vector<ChunkPlace> places;
+  std::uint64_t size_bytes = 0;
+};
+
+/// All chunks of `layout` in order.  A batch ends with the first chunk that makes it reach
+/// `target_bytes`.
+std::vector<ChunkBatch> chunk_batches(const Layout& layout, std::uint64_t target_bytes);
+
+}  // namespace weightfs

@@ -1,0 +1,51 @@
+// Delta coder: codes a checkpoint against the images of its parent.
+//
+// Per chunk: read the new bytes from the checkpoint and the old ones from the parent's image,
+// compare the old ones with their hash, code, decode what was coded and compare it with the new
+// bytes, hash. So neither a rotten disk nor a broken coder can enter the history.
+//
+// Chunks are worked on in parallel and appended in order; what is coded goes to spool files without
+// a name, at most a few batches for each thread are in memory.
+//
+// Threads: one call runs its own threads.  Format: docs/FORMAT.md, "Packs".
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "store/checkpoint_reader.hpp"
+#include "store/context.hpp"
+#include "store/file.hpp"
+#include "store/materialize.hpp"
+
+namespace weightfs {
+
+/// A pack before it is uploaded: its head, and its data in a file without a name.
+struct SpooledPack {
+  std::string head;
+  File data;
+  std::uint64_t data_size_bytes = 0;
+};
+
+struct CodedDelta {
+  std::vector<SpooledPack> packs;     // none if nothing changed
+  std::vector<std::uint64_t> hashes;  // of every chunk of the new version
+  std::uint64_t changed_elements = 0;
+};
+
+struct CodeOptions {
+  std::filesystem::path spool;                      // directory for the data
+  unsigned threads = 0;                             // 0: one for each core
+  std::uint64_t pack_bytes = kPackDataBytesTarget;  // a pack is closed when it has this much data
+};
+
+/// Progress: "coding", bytes of the new version.
+///
+/// Throws Error: BaseDamaged (an image of the parent is not what its hashes say, naming it), busy
+/// (the checkpoint was written to), no_space (naming the spool), io.
+CodedDelta code_delta(const CheckpointReader& reader, const Base& base, const CodeOptions& options,
+                      const Context& context, const Progress& progress);
+
+}  // namespace weightfs

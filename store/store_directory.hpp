@@ -1,0 +1,56 @@
+// StoreDirectory: the directory of a store: whose it is, its marker, and its lock.
+//
+// The marker `STORE` is what makes a directory a store:
+//
+//     weightfs store 1
+//     <repository id>
+//     <url>
+//
+// Only an absent or empty directory becomes one, so that a mistyped --store never harms anything.
+//
+// Threads: one thread at a time.  Ownership: holds the lock as long as it lives.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "store/file.hpp"
+
+namespace weightfs {
+
+/// What a marker says; `format` may be another release's.
+struct StoreMarker {
+  std::string format, repository, url;
+};
+
+/// nullopt if `path` has no marker, or none that can be read.
+std::optional<StoreMarker> find_marker(const std::filesystem::path& path);
+
+class StoreDirectory {
+ public:
+  /// Makes or takes the directory, 0700, and locks it.  Writes the marker of a new one.
+  /// Throws Error: see Store::open.
+  StoreDirectory(const std::filesystem::path& path, std::string_view repository,
+                 std::string_view url);
+
+  [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
+
+  /// True if what lies here was written by a release with another format.
+  [[nodiscard]] bool has_other_format() const noexcept { return has_other_format_; }
+
+  /// Removes everything in it but marker, lock and log, and writes the marker anew.
+  void clear(const StoreMarker& marker);
+
+ private:
+  void take_directory();
+  void lock();
+  void check_marker(std::string_view repository, std::string_view url);
+
+  std::filesystem::path path_;
+  File lock_;
+  bool has_other_format_ = false;
+};
+
+}  // namespace weightfs

@@ -1,0 +1,174 @@
+#include "fs/status.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <nlohmann/json.hpp>
+
+#include "fs/mount_status.hpp"
+#include "store/error.hpp"
+#include "tests/support/support.hpp"
+
+namespace weightfs::fs {
+namespace {
+
+using Json = nlohmann::json;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using test::TempDir;
+using test::write_text;
+
+constexpr auto kNever = seconds(60);
+
+DaemonState some_state() {
+  DaemonState state{.url = "file:///b",
+                    .repository = "0123",
+                    .mount_point = "/mnt/w",
+                    .store = "/s",
+                    .log = "/s/weightfs.log",
+                    .pid = 42,
+                    .versions = {7, 8},
+                    .sync = {},
+                    .serving = {.mode = "passthrough",
+                                .why = "",
+                                .open_passthrough = 2,
+                                .open_daemon = 1,
+                                .daemon_reads = 5}};
+  state.sync.state = SyncStatus::State::current;
+  state.sync.latest = 8;
+  state.sync.newest = 8;
+  state.sync.newest_time = 900;
+  state.sync.checked_time = 990;
+  state.sync.fetched_bytes = 100;
+  state.sync.image_bytes = 200;
+  return state;
+}
+
+TEST(StatusText, TellsEverything) {
+  const Json json = Json::parse(status_text(some_state(), 1000));
+  EXPECT_EQ(json["url"], "file:///b");
+  EXPECT_EQ(json["repository"], "0123");
+  EXPECT_EQ(json["mountpoint"], "/mnt/w");
+  EXPECT_EQ(json["store"], "/s");
+  EXPECT_EQ(json["log"], "/s/weightfs.log");
+  EXPECT_EQ(json["pid"], 42);
+  EXPECT_EQ(json["version"], 8);
+  EXPECT_EQ(json["newest"], 8);
+  EXPECT_EQ(json["lag_versions"], 0);
+  EXPECT_EQ(json["lag_seconds"], 0);
+  EXPECT_EQ(json["state"], "current");
+  EXPECT_EQ(json["checked"], 990);
+  EXPECT_EQ(json["offline_since"], nullptr);
+  EXPECT_EQ(json["error"], nullptr);
+  EXPECT_EQ(json["versions"], Json::array({7, 8}));
+  EXPECT_EQ(json["serve"], Json({{"mode", "passthrough"},
+                                 {"why", ""},
+                                 {"open_passthrough", 2},
+                                 {"open_daemon", 1},
+                                 {"daemon_reads", 5}}));
+  EXPECT_EQ(json["bytes"], Json({{"images", 200}, {"fetched", 100}}));
+  EXPECT_TRUE(json["weightfs"].is_string());
+}
+
+TEST(StatusText, TellsHowFarBehindItIs) {
+  DaemonState state = some_state();
+  state.sync.newest = 11;
+  const Json json = Json::parse(status_text(state, 1000));
+  EXPECT_EQ(json["lag_versions"], 3);
+  EXPECT_EQ(json["lag_seconds"], 100);
+}
+
+TEST(StatusText, AClockThatIsWrongGivesNoNegativeLag) {
+  DaemonState state = some_state();
+  state.sync.newest = 11;
+  EXPECT_EQ(Json::parse(status_text(state, 500))["lag_seconds"], 0);
+}
+
+TEST(StatusText, TellsTheLastErrorAndSinceWhenTheBucketIsOutOfReach) {
+  DaemonState state = some_state();
+  state.log = "";
+  state.sync.state = SyncStatus::State::waiting;
+  state.sync.offline_since = 800;
+  state.sync.error = "packs/1: not \xFF utf-8";
+  state.sync.error_code = "unavailable";
+  state.sync.error_time = 810;
+  const Json json = Json::parse(status_text(state, 1000));
+  EXPECT_EQ(json["state"], "waiting");
+  EXPECT_EQ(json["offline_since"], 800);
+  EXPECT_EQ(json["error"]["code"], "unavailable");
+  EXPECT_EQ(json["error"]["message"], "packs/1: not \xEF\xBF\xBD utf-8");
+  EXPECT_EQ(json["error"]["time"], 810);
+  EXPECT_EQ(json["log"], nullptr);
+}
+
+TEST(ReadFileWithin, ReadsAWholeFile) {
+  const TempDir dir;
+  const std::string text(300'000, 'x');
+  write_text(dir / "f", text);
+  EXPECT_EQ(read_file_within(dir / "f", kNever), text);
+  write_text(dir / "empty", "");
+  EXPECT_EQ(read_file_within(dir / "empty", kNever), "");
+}
+
+TEST(ReadFileWithin, SaysWhatIsWrong) {
+  const TempDir dir;
+  try {
+    read_file_within(dir / "absent", kNever);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::not_found);
+    EXPECT_NE(std::string(error.what()).find("absent"), std::string::npos);
+  }
+}
+
+// A FIFO that nobody writes to blocks its reader in open(2), like a daemon that never answers.
+TEST(ReadFileWithin, DoesNotWaitForOneThatNeverAnswers) {
+  const TempDir dir;
+  ASSERT_EQ(mkfifo((dir / "f").c_str(), 0600), 0);
+  try {
+    read_file_within(dir / "f", milliseconds(50));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::timed_out);
+    EXPECT_NE(std::string(error.what()).find((dir / "f").string()), std::string::npos);
+  }
+}
+
+TEST(ReadFileWithin, RefusesWhatNeverEnds) {
+  try {
+    read_file_within("/dev/zero", kNever);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::corrupt);
+  }
+}
+
+TEST(Target, AUrlOrAPathThatIsNoMountIsItself) {
+  const TempDir dir;
+  const Target url = resolve_target("file://" + dir.path().string() + "/");
+  EXPECT_EQ(url.url, "file://" + dir.path().string());
+  EXPECT_EQ(url.mount_point, "");
+  EXPECT_EQ(resolve_target(dir.path().string()).url, url.url);
+}
+
+TEST(GetMount, SaysWhatIsThereInstead) {
+  const TempDir dir;
+  try {
+    get_mount(dir.path());
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::not_found);
+    EXPECT_EQ(std::string(error.what()),
+              dir.path().string() + " is no weightfs mount: nothing is mounted there");
+  }
+  try {
+    get_mount("/proc");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("/proc is no weightfs mount: proc is mounted"),
+              std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace weightfs::fs

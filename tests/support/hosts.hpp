@@ -1,0 +1,108 @@
+// Hosts: what a publisher's or reader's process has, several of them in one test.
+//
+// Threads: one thread at a time, unless said otherwise.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "store/history.hpp"
+#include "store/materialize.hpp"
+#include "store/publish.hpp"
+#include "store/repository.hpp"
+#include "store/store.hpp"
+#include "tests/support/memory_bucket.hpp"
+#include "tests/support/support.hpp"
+
+namespace weightfs::test {
+
+/// One of several views of a bucket in memory.
+class BucketView final : public Bucket {
+ public:
+  explicit BucketView(std::shared_ptr<MemoryBucket> bucket) : bucket_(std::move(bucket)) {}
+
+  std::size_t get(std::string_view key, std::uint64_t offset_bytes, std::span<std::byte> into,
+                  const Context& context) override {
+    return bucket_->get(key, offset_bytes, into, context);
+  }
+  void put(std::string_view key, const Source& source, const Context& context) override {
+    bucket_->put(key, source, context);
+  }
+  Put put_if_absent(std::string_view key, std::string_view bytes, const Context& context) override {
+    return bucket_->put_if_absent(key, bytes, context);
+  }
+  std::vector<std::string> list(std::string_view prefix, std::string_view after,
+                                const Context& context) override {
+    return bucket_->list(prefix, after, context);
+  }
+  void remove(std::string_view key, const Context& context) override {
+    bucket_->remove(key, context);
+  }
+  [[nodiscard]] const std::string& url() const noexcept override { return bucket_->url(); }
+
+ private:
+  std::shared_ptr<MemoryBucket> bucket_;
+};
+
+/// An empty repository in memory.
+inline std::shared_ptr<MemoryBucket> make_memory_repository() {
+  auto bucket = std::make_shared<MemoryBucket>();
+  bucket->replace(keys::kRecord,
+                  R"({"created":1790000000,"format":1,"id":"0123456789abcdef0123456789abcdef",)"
+                  R"("public_keys":[],"required_features":[]})");
+  return bucket;
+}
+
+/// No floor of free space: the machine of a test may be nearly full.
+inline constexpr StoreLimits kNoFloor{std::nullopt, 0};
+
+struct Host {
+  Host(std::unique_ptr<Repository> opened, const std::filesystem::path& store_path,
+       StoreLimits limits = kNoFloor)
+      : repository(std::move(opened)),
+        store(Store::open(store_path, repository->id(), repository->url(), limits)),
+        history(*repository, store.get()) {}
+
+  Host(const std::shared_ptr<MemoryBucket>& bucket, const std::filesystem::path& store_path,
+       StoreLimits limits = kNoFloor)
+      : Host(Repository::open(std::make_unique<BucketView>(bucket), {}), store_path, limits) {}
+
+  PublishResult publish(PublishOptions options, const Context& context = {},
+                        const Progress& progress = {}) {
+    return weightfs::publish(history, *store, options, context, progress);
+  }
+  PublishResult publish(const std::filesystem::path& directory, const std::string& tag = "") {
+    PublishOptions options;
+    options.directory = directory;
+    options.tag = tag;
+    return publish(std::move(options));
+  }
+
+  /// The files of a version, as they come out of this host's store.
+  std::map<std::string, std::string> read_version(std::uint64_t version) {
+    materialize(*store, history, version, {}, {}, {}, {});
+    return read_tree(store->image_directory(version));
+  }
+
+  std::unique_ptr<Repository> repository;
+  std::unique_ptr<Store> store;
+  History history;
+};
+
+/// Calls `body`, which must throw an Error; returns it.
+template <typename Body>
+Error error_of(Body&& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error;
+  }
+  return Error(ErrorCode::io, "nothing was thrown");
+}
+
+}  // namespace weightfs::test

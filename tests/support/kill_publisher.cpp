@@ -1,0 +1,32 @@
+// Publishes a directory and kills itself with SIGKILL at a named point.  A program of its own: a
+// test that has threads cannot fork.
+//
+//     weightfs_kill_publisher URL STORE DIRECTORY POINT      POINT "never": does not die
+#include <signal.h>
+
+#include <cstdio>
+#include <exception>
+#include <string_view>
+
+#include "store/publish.hpp"
+
+int main(int count, char** arguments) {
+  if (count != 5) return 2;
+  try {
+    const auto repository = weightfs::Repository::open(arguments[1], {});
+    auto opened = weightfs::PublishStore::open(arguments[2], repository->id(), repository->url(),
+                                               {std::nullopt, 0});
+    weightfs::History history(*repository, &opened.store());
+    weightfs::PublishOptions options;
+    options.directory = arguments[3];
+    const std::string_view wanted = arguments[4];
+    options.at = [wanted](std::string_view point) {
+      if (point == wanted) ::raise(SIGKILL);
+    };
+    weightfs::publish(history, opened.store(), options, {}, {});
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+}

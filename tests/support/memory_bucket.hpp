@@ -1,0 +1,201 @@
+// MemoryBucket: a Bucket in memory that fails on demand.
+//
+// It keeps the contract of store/bucket.hpp, and can be told to break it:
+//
+//     fail_key("packs/2/", ErrorCode::unavailable)   every call whose key starts with this fails
+//     fail_call(3, ErrorCode::timed_out)             the third call from now fails, once
+//     lose_reply("versions/")                        the next put_if_absent of such a key is done,
+//     and
+//                                                    then reported as unavailable: a lost reply
+//     hide_from_list("versions/")                    list() leaves such keys out; get finds them
+//     list_also("versions/...9.json")                list() names a key that get does not find
+//     heal()                                         ends all of these
+//
+// Objects can be looked at, replaced and erased behind the back of the code under test.
+//
+// Threads: all calls may run in parallel.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "store/bucket.hpp"
+#include "store/bytes.hpp"
+#include "store/error.hpp"
+
+namespace weightfs::test {
+
+class MemoryBucket final : public Bucket {
+ public:
+  explicit MemoryBucket(std::string url = "memory:///bucket") : url_(std::move(url)) {}
+
+  // ---- the bucket ----
+
+  std::size_t get(std::string_view key, std::uint64_t offset_bytes, std::span<std::byte> into,
+                  const Context& context) override {
+    const std::scoped_lock lock(mutex_);
+    begin("get", key, context);
+    const auto object = objects_.find(key);
+    if (object == objects_.end()) throw Error(ErrorCode::not_found, about(key) + "does not exist");
+    const std::string& bytes = object->second;
+    if (offset_bytes >= bytes.size()) return 0;
+    const std::size_t size = std::min<std::size_t>(into.size(), bytes.size() - offset_bytes);
+    if (size != 0) std::memcpy(into.data(), bytes.data() + offset_bytes, size);
+    return size;
+  }
+
+  void put(std::string_view key, const Source& source, const Context& context) override {
+    std::string bytes(source.size_bytes(), '\0');
+    source.read(0, std::as_writable_bytes(std::span(bytes)));
+    const std::scoped_lock lock(mutex_);
+    begin("put", key, context);
+    objects_.insert_or_assign(std::string(key), std::move(bytes));
+  }
+
+  Put put_if_absent(std::string_view key, std::string_view bytes, const Context& context) override {
+    const std::scoped_lock lock(mutex_);
+    begin("put_if_absent", key, context);
+    const bool created = objects_.emplace(key, bytes).second;
+    if (lost_reply_ && key.starts_with(*lost_reply_)) {
+      lost_reply_.reset();
+      throw Error(ErrorCode::unavailable, about(key) + "the reply was lost");
+    }
+    return created ? Put::created : Put::exists;
+  }
+
+  std::vector<std::string> list(std::string_view prefix, std::string_view after,
+                                const Context& context) override {
+    const std::scoped_lock lock(mutex_);
+    begin("list", prefix, context, false);
+    std::set<std::string> keys = also_listed_;
+    for (const auto& [key, bytes] : objects_) keys.insert(key);
+    std::vector<std::string> found;
+    for (const std::string& key : keys) {
+      if (found.size() == 1000) break;
+      if (!key.starts_with(prefix) || key <= after) continue;
+      if (hidden_ && key.starts_with(*hidden_)) continue;
+      found.push_back(key);
+    }
+    return found;
+  }
+
+  void remove(std::string_view key, const Context& context) override {
+    const std::scoped_lock lock(mutex_);
+    begin("remove", key, context);
+    objects_.erase(std::string(key));
+  }
+
+  [[nodiscard]] const std::string& url() const noexcept override { return url_; }
+
+  // ---- faults ----
+
+  void fail_key(std::string prefix, ErrorCode code) {
+    const std::scoped_lock lock(mutex_);
+    failing_keys_.insert_or_assign(std::move(prefix), code);
+  }
+  /// `n` = 1 is the next call.
+  void fail_call(std::uint64_t n, ErrorCode code) {
+    const std::scoped_lock lock(mutex_);
+    failing_call_ = {calls_ + n, code};
+  }
+  void lose_reply(std::string prefix) {
+    const std::scoped_lock lock(mutex_);
+    lost_reply_ = std::move(prefix);
+  }
+  void hide_from_list(std::string prefix) {
+    const std::scoped_lock lock(mutex_);
+    hidden_ = std::move(prefix);
+  }
+  void list_also(std::string key) {
+    const std::scoped_lock lock(mutex_);
+    also_listed_.insert(std::move(key));
+  }
+  void heal() {
+    const std::scoped_lock lock(mutex_);
+    failing_keys_.clear();
+    failing_call_.reset();
+    lost_reply_.reset();
+    hidden_.reset();
+    also_listed_.clear();
+  }
+
+  // ---- behind the back ----
+
+  [[nodiscard]] std::map<std::string, std::string, std::less<>> objects() const {
+    const std::scoped_lock lock(mutex_);
+    return objects_;
+  }
+  [[nodiscard]] std::optional<std::string> find(std::string_view key) const {
+    const std::scoped_lock lock(mutex_);
+    const auto object = objects_.find(key);
+    return object == objects_.end() ? std::nullopt : std::optional(object->second);
+  }
+  void replace(std::string_view key, std::string bytes) {
+    const std::scoped_lock lock(mutex_);
+    objects_.insert_or_assign(std::string(key), std::move(bytes));
+  }
+  void erase(std::string_view key) {
+    const std::scoped_lock lock(mutex_);
+    objects_.erase(std::string(key));
+  }
+
+  /// Calls so far, all or of one kind ("get", "put", "put_if_absent", "list", "remove").
+  [[nodiscard]] std::uint64_t calls() const {
+    const std::scoped_lock lock(mutex_);
+    return calls_;
+  }
+  [[nodiscard]] std::uint64_t calls(const std::string& kind) const {
+    const std::scoped_lock lock(mutex_);
+    const auto count = calls_of_.find(kind);
+    return count == calls_of_.end() ? 0 : count->second;
+  }
+  /// Failures that landed: a fault test that provoked none proves nothing.
+  [[nodiscard]] std::uint64_t failures() const {
+    const std::scoped_lock lock(mutex_);
+    return failures_;
+  }
+
+ private:
+  [[nodiscard]] std::string about(std::string_view key) const {
+    return "bucket " + url_ + ": object " + std::string(key) + ": ";
+  }
+
+  // What every call does first.  Requires: mutex_ is held.
+  void begin(const std::string& kind, std::string_view key, const Context& context,
+             bool is_key = true) {
+    if (is_key) check_key(key);
+    calls_++;
+    calls_of_[kind]++;
+    if (failing_call_ && failing_call_->first == calls_) fail(key, failing_call_->second);
+    for (const auto& [prefix, code] : failing_keys_) {
+      if (key.starts_with(prefix)) fail(key, code);
+    }
+    context.check("accessing " + std::string(key));
+  }
+
+  [[noreturn]] void fail(std::string_view key, ErrorCode code) {
+    failures_++;
+    throw Error(code, about(key) + "failed on demand");
+  }
+
+  const std::string url_;
+  mutable std::mutex mutex_;  // guards everything below
+  std::map<std::string, std::string, std::less<>> objects_;
+  std::map<std::string, ErrorCode> failing_keys_;
+  std::optional<std::pair<std::uint64_t, ErrorCode>> failing_call_;
+  std::optional<std::string> lost_reply_, hidden_;
+  std::set<std::string> also_listed_;
+  std::uint64_t calls_ = 0, failures_ = 0;
+  std::map<std::string, std::uint64_t> calls_of_;
+};
+
+}  // namespace weightfs::test

@@ -1,0 +1,86 @@
+// RepositoryBuilder: makes repositories in memory by hand, chunk by chunk, also such as no
+// publisher would: packs of several uploaders, wrong hashes, edited manifests.  It remembers the
+// files of every version, the model that tests compare with.
+//
+// Threads: one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "tests/support/hosts.hpp"
+#include "tests/support/support.hpp"
+
+namespace weightfs::test {
+
+/// path -> bytes of every file of a version.
+using Tree = std::map<std::string, std::string>;
+
+struct BuildOptions {
+  bool snapshot = false;   // version 1 always has one
+  bool delta = true;       // version 1 never has one
+  unsigned uploaders = 1;  // packs take turns
+  std::size_t chunks_per_pack = 1000;
+  bool all_chunks = false;  // in the packs, also those that did not change
+  /// (tensor, chunk) whose hash is wrong in the pack; the root, and later versions, fit the wrong
+  /// hash.
+  std::optional<std::pair<std::uint32_t, std::uint32_t>> wrong_hash{};
+  /// (tensor, chunk) that is left out of the packs, or put into one more.
+  std::optional<std::pair<std::uint32_t, std::uint32_t>> left_out{}, doubled{};
+  std::function<void(Manifest&)> edit{};  // last, before the commit
+};
+
+class RepositoryBuilder {
+ public:
+  RepositoryBuilder();
+
+  /// Adds a version with these files.  Returns: its number.
+  std::uint64_t add(Tree tree, const BuildOptions& options = {});
+
+  [[nodiscard]] std::uint64_t newest() const noexcept { return trees_.size(); }
+  [[nodiscard]] const Tree& tree(std::uint64_t version) const { return trees_[version - 1]; }
+  [[nodiscard]] const Layout& layout(std::uint64_t version) const { return *layouts_[version - 1]; }
+  [[nodiscard]] const std::shared_ptr<MemoryBucket>& bucket() const noexcept { return bucket_; }
+
+  /// Another view of the repository.
+  [[nodiscard]] std::unique_ptr<Repository> open() const;
+
+  /// The only key that starts with `prefix` and ends with `suffix`; fails the test if there is none
+  /// or more than one.
+  [[nodiscard]] std::string key(std::string_view prefix, std::string_view suffix = "") const;
+
+  /// Inverts a byte of an object; from the end if `offset` is negative.
+  void flip(const std::string& key, std::int64_t offset) const;
+
+  /// Cuts `bytes` off the end of an object.
+  void cut(const std::string& key, std::size_t bytes) const;
+
+ private:
+  void add_packs(Manifest& manifest, const Layout& layout, const Tree& tree,
+                 const BuildOptions& options, std::vector<std::uint64_t>& hashes);
+  void add_snapshot(Manifest& manifest, const Layout& layout, const Tree& tree,
+                    const std::vector<std::uint64_t>& hashes);
+
+  std::shared_ptr<MemoryBucket> bucket_;
+  std::unique_ptr<Repository> repository_;
+  std::vector<Tree> trees_;
+  std::vector<std::shared_ptr<const Layout>> layouts_;
+  std::vector<std::uint64_t> hashes_;  // of the newest version, as its packs and snapshot have them
+  Sha256 newest_sha256_{};
+};
+
+/// A tensor with random bytes that are likely numbers of its dtype.
+TestTensor random_tensor(std::string name, Dtype dtype, std::vector<std::uint64_t> shape,
+                         std::mt19937_64& rng);
+
+/// Moves about `share` of a tensor's elements a little; at least one byte changes.
+void nudge(TestTensor& tensor, double share, std::mt19937_64& rng);
+
+}  // namespace weightfs::test
