@@ -1,4 +1,4 @@
-// Config file: the part of TOML that a configuration of options needs.
+// Config file: a TOML file of options.  Home of toml++.
 //
 //     # comment
 //     store = "/ssd/weightfs"            top: for every command that has the option
@@ -6,8 +6,8 @@
 //     poll = 0.5
 //     include = ["*.bin", '*.pt']        strings, numbers, booleans, and arrays of them
 //
-// Anything else of TOML (dates, nested and inline tables, dotted keys, multi-line strings) is
-// refused, with the line.
+// No option needs dates, tables in tables, or numbers that are not decimal: they are refused, with
+// the line.
 //
 // Threads: pure functions.
 #pragma once

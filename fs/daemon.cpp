@@ -208,7 +208,8 @@ class Daemon {
                       .versions = {},
                       .sync = sync.status(),
                       .serving = link_.serving()};
-    for (const auto& [number, version] : sync.catalog()->versions) state.versions.push_back(number);
+    const auto catalog = sync.catalog();
+    for (const auto& [number, version] : catalog->versions) state.versions.push_back(number);
     return status_text(state, std::time(nullptr));
   }
 
@@ -226,9 +227,7 @@ class Daemon {
 }  // namespace
 
 void run_daemon(const MountOptions& options, const DaemonEvents& events, const Progress& progress) {
-  // SIGIO: somebody opens a file whose lease is being asked; its default would end the process.
-  std::signal(SIGIO, SIG_IGN);
-  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGPIPE, SIG_IGN);  // who started the daemon may be gone before it is ready
   Daemon(options, events, progress).run();
 }
 

@@ -11,7 +11,6 @@
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
-#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -277,9 +276,6 @@ struct FuseSession::State {
 };
 
 FuseSession::FuseSession(const Tree& tree, FuseSessionOptions options) {
-  // A lease probe that meets an open sends SIGIO, whose default would end the daemon.
-  std::signal(SIGIO, SIG_IGN);
-  std::signal(SIGPIPE, SIG_IGN);
   state_ = std::make_unique<State>(tree, options);
 }
 

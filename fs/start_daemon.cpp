@@ -106,6 +106,14 @@ void redirect_to_null(std::initializer_list<int> fds) {
   for (const int fd : fds) dup2(null.fd(), fd);
 }
 
+/// Closes what the caller left open, but for the standard three and `keep`: whoever waits for the
+/// end of a pipe would wait for the daemon's.
+void close_others(int keep) {
+  const auto kept = static_cast<unsigned>(keep);
+  if (kept > 3) close_range(3, kept - 1, 0);
+  close_range(kept + 1, ~0U, 0);
+}
+
 /// Leaves the terminal and the caller's directory.  stderr stays until the daemon is ready, for
 /// what is logged before there is a log.
 void detach() {

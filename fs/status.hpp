@@ -25,8 +25,7 @@ struct DaemonState {
   ServingState serving;
 };
 
-/// JSON, one field a line.  `now`: seconds since 1970.  docs/SEMANTICS.md, "Status", has the
-/// fields.
+/// JSON, one field a line.  `now`: seconds since 1970.
 std::string status_text(const DaemonState& state, std::int64_t now);
 
 }  // namespace weightfs::fs

@@ -33,7 +33,8 @@ say "a run of nine checkpoints"
 say "weightfs init, and publish of the first checkpoint and of eight steps"
 "$weightfs" init "$bucket"
 for step in "$demo"/run/step_*; do
-  "$weightfs" publish "$bucket" "$step" --tag "$(basename "$step")" --store "$demo/store-trainer"
+  "$weightfs" publish "$bucket" "$step" --tag "$(basename "$step")" --store "$demo/store-trainer" |
+    sed -n 1p
 done
 
 say "weightfs mount"

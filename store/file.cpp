@@ -76,16 +76,13 @@ void sync_directory(const std::filesystem::path& path) {
 }
 
 void make_directories(const std::filesystem::path& path, unsigned mode) {
-  if (::mkdir(path.c_str(), mode) == 0) {
-    sync_directory(path.has_parent_path() ? path.parent_path() : ".");
-    return;
-  }
-  if (errno == ENOENT && path.has_parent_path() && path.parent_path() != path) {
+  int error = ::mkdir(path.c_str(), mode) == 0 ? 0 : errno;
+  if (error == ENOENT && path.has_parent_path() && path.parent_path() != path) {
     make_directories(path.parent_path(), mode);
-    make_directories(path, mode);
-    return;
+    // Again only once: /proc answers ENOENT whatever is there.
+    error = ::mkdir(path.c_str(), mode) == 0 ? 0 : errno;
   }
-  const int error = errno;
+  if (error == 0) return sync_directory(path.has_parent_path() ? path.parent_path() : ".");
   std::error_code ignored;
   if (!std::filesystem::is_directory(path, ignored)) {
     throw_errno(error, "make the directory " + path.string());

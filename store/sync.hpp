@@ -43,7 +43,7 @@ struct SyncStatus {
   std::string error;                // last error, "" after success; names the object
   std::string error_code;
   std::int64_t error_time = 0;
-  std::uint64_t fetched_bytes = 0;  // of packs, by this process
+  std::uint64_t fetched_bytes = 0;  // of packs and snapshots, by this process
   std::uint64_t image_bytes = 0;
 };
 std::string_view to_string(SyncStatus::State state) noexcept;

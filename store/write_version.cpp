@@ -137,7 +137,8 @@ class VersionWriter {
         options_(options),
         context_(context),
         spool_(plan, repository, options.spool, options.threads, context, progress),
-        counter_(progress, "writing", plan.version_bytes()) {}
+        // What comes out of a snapshot is fetched as it is written.
+        counter_(progress, plan.snapshot ? "fetching" : "writing", plan.version_bytes()) {}
 
   void run() {
     make_all_directories();

@@ -34,20 +34,24 @@ TEST(ConfigFile, ReadsTablesStringsNumbersBooleansAndArrays) {
       "empty = []\n"
       "tag = \"q\\\"\\\\\\t\"",
       "c.toml");
-  ASSERT_EQ(entries.size(), 6U);
-  EXPECT_EQ(entries[0].table, "");
-  EXPECT_EQ(entries[0].key, "store");
-  EXPECT_EQ(entries[0].values, Values{"/ssd/a#b"});
-  EXPECT_FALSE(entries[0].is_array);
-  EXPECT_EQ(entries[1].table, "mount");
-  EXPECT_EQ(entries[1].key, "poll");
-  EXPECT_EQ(entries[1].values, Values{"0.5"});
-  EXPECT_EQ(entries[2].values, Values{"true"});
-  EXPECT_EQ(entries[3].table, "publish");
-  EXPECT_EQ(entries[3].values, (Values{"*.bin", "*.pt", "a b"}));
-  EXPECT_TRUE(entries[3].is_array);
-  EXPECT_EQ(entries[4].values, Values{});
-  EXPECT_EQ(entries[5].values, Values{"q\"\\\t"});
+  const auto values = [&](std::string_view table, std::string_view key) {
+    for (const ConfigEntry& entry : entries) {
+      if (entry.table == table && entry.key == key) return entry.values;
+    }
+    return Values{"there is none"};
+  };
+  EXPECT_EQ(entries.size(), 6U);
+  EXPECT_EQ(values("", "store"), Values{"/ssd/a#b"});
+  EXPECT_EQ(values("mount", "poll"), Values{"0.5"});
+  EXPECT_EQ(values("mount", "foreground"), Values{"true"});
+  EXPECT_EQ(values("publish", "include"), (Values{"*.bin", "*.pt", "a b"}));
+  EXPECT_EQ(values("publish", "empty"), Values{});
+  EXPECT_EQ(values("publish", "tag"), Values{"q\"\\\t"});
+}
+
+TEST(ConfigFile, TellsArraysFromSingleValues) {
+  EXPECT_TRUE(parse_config("a = ['x']", "c.toml").front().is_array);
+  EXPECT_FALSE(parse_config("a = 'x'", "c.toml").front().is_array);
 }
 
 TEST(ConfigFile, AnEmptyFileHasNoEntries) {
@@ -72,21 +76,21 @@ TEST(ConfigFile, RefusesWhatItDoesNotKnowWithTheLine) {
                            "[]",
                            "[mount] x",
                            "[[mount]]",
-                           "a.b = 1",
-                           "a = {b = 1}",
+                           "a.b.c = 1",
+                           "a = {b = {c = 1}}",
+                           "umask = 0o337",
                            "a = 2026-01-01T00:00:00Z",
-                           "\"a\" = 1",
-                           "a = \"\"\"b\"\"\"",
                            "]"}) {
     EXPECT_NE(refusal(text), "") << text;
   }
-  EXPECT_EQ(refusal("a = 1\n\nb = c\n"),
-            "c.toml, line 3: 'c' is no number, boolean or string in quotes");
+  EXPECT_TRUE(refusal("a = 1\n\nb = c\n").starts_with("c.toml, line 3: "));
+  EXPECT_EQ(refusal("a = 1\numask = 0o337"),
+            "c.toml, line 2: a number that is not decimal must stand in quotes");
 }
 
 TEST(ConfigFile, RefusesKeysAndTablesThatAreThereTwice) {
-  EXPECT_EQ(refusal("a = 1\na = 2"), "c.toml, line 2: 'a' is there twice");
-  EXPECT_EQ(refusal("[t]\n[u]\n[t]"), "c.toml, line 3: the table [t] is there twice");
+  EXPECT_TRUE(refusal("a = 1\na = 2").starts_with("c.toml, line 2: "));
+  EXPECT_TRUE(refusal("[t]\n[u]\n[t]").starts_with("c.toml, line 3: "));
   EXPECT_EQ(refusal("a = 1\n[t]\na = 2"), "");
 }
 

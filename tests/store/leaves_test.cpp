@@ -160,6 +160,10 @@ TEST(File, MakeDirectoriesTakesWhatIsThereAndRefusesFiles) {
   EXPECT_EQ(code_of([&] { make_directories(dir / "f" / "g"); }), ErrorCode::not_found);
 }
 
+TEST(File, MakeDirectoriesEndsWhereTheSystemAlwaysSaysENOENT) {
+  EXPECT_EQ(code_of([&] { make_directories("/proc/weightfs/x"); }), ErrorCode::not_found);
+}
+
 TEST(Error, CodesFollowErrno) {
   EXPECT_EQ(code_of([] { throw_errno(ENOSPC, "write /x"); }), ErrorCode::no_space);
   EXPECT_EQ(code_of([] { throw_errno(EROFS, "write /x"); }), ErrorCode::read_only);

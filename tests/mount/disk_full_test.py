@@ -1,0 +1,112 @@
+"""Full disks, of the store and of the bucket. The disks are small tmpfs."""
+
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+
+import harness  # noqa: E402
+
+MIB = 1 << 20
+PARAMS = 4_000_000  # 8 MiB a version
+
+
+def free_bytes(path):
+    seen = os.statvfs(path)
+    return seen.f_bavail * seen.f_frsize
+
+
+class DiskFull(harness.MountTest):
+    def fill(self, disk, leave):
+        """Takes the space of a disk but for `leave` bytes; returns the function that gives it back."""
+        path = os.path.join(disk, "filler")
+        with open(path, "wb") as file:
+            while (left := free_bytes(disk) - leave) > 0:
+                file.write(bytes(min(left, MIB)))
+                file.flush()
+        return lambda: os.unlink(path)
+
+    def failed(self, done):
+        """A command that found no space: it says so, and did not crash."""
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertEqual(harness.json.loads(done.stdout)["error"]["code"], "no_space")
+
+    def test_a_reader_whose_disk_is_full_stays_on_its_version_and_recovers(self):
+        disk = self.tmpfs("disk", "96M")
+        steps = self.make_run(2, PARAMS)
+        self.init()
+        self.publish(steps[0])
+        mount = self.mount("--min-free", "4M", store="disk/store")
+        for leave in (6 * MIB, 0):
+            give_back = self.fill(disk, leave)
+            if leave:
+                self.publish(steps[1])
+            status = mount.wait_status(
+                lambda status: status["error"] and status["error"]["code"] == "no_space",
+                "no space")
+            self.assertEqual(status["version"], 1)
+            self.assert_same_tree(mount.join("latest/"), steps[0])
+            self.assertFalse(mount.process.has_ended())
+            if not leave:
+                # Also a daemon that starts on the full disk serves what is there.
+                mount.process.kill()
+                self.assertEqual(mount.start()["version"], 1)
+                self.assert_same_tree(mount.join("latest/"), steps[0])
+            give_back()
+            if leave:
+                refill = self.fill(disk, 0)
+                refill()
+        mount.wait_version(2, timeout=90)
+        self.assert_same_tree(mount.join("latest/"), steps[1])
+        self.assertIsNone(mount.status()["error"])
+
+    def test_publishing_into_a_full_bucket_fails_and_works_again(self):
+        disk = self.tmpfs("disk", "48M")
+        self.url = f"file://{disk}/bucket"
+        steps = self.make_run(2, PARAMS)
+        self.init()
+        self.publish(steps[0])
+        store = os.path.join(self.dir, "publisher")
+        failures, leave = 0, 0
+        while True:  # it gets further each time: pack, blobs, layout, manifest
+            give_back = self.fill(disk, leave)
+            done = harness.run("publish", self.url, steps[1], "--store", store, "--json")
+            give_back()
+            if done.returncode == 0:
+                break
+            self.failed(done)
+            self.assertEqual(self.version_count(), 1)
+            failures, leave = failures + 1, leave + 12 * 1024
+        self.assertGreater(failures, 1)
+        self.assertEqual(self.version_count(), 2)
+        self.assert_clean()
+
+    def test_publishing_with_a_full_store_fails_and_works_again(self):
+        disk = self.tmpfs("disk", "96M")
+        store = os.path.join(disk, "store")
+        steps = self.make_run(2, PARAMS)
+        self.init()
+        self.publish(steps[0])
+        for leave in (0, MIB, 6 * MIB):
+            give_back = self.fill(disk, leave)
+            self.failed(harness.run("publish", self.url, steps[1], "--store", store, "--json"))
+            give_back()
+        self.assertEqual(self.version_count(), 1)
+        said = harness.call("publish", self.url, steps[1], "--store", store)
+        self.assertEqual(said["version"], 2)
+        self.assert_clean()
+
+    def test_mounting_with_a_full_store_fails(self):
+        disk = self.tmpfs("disk", "96M")
+        self.make_repository(1, PARAMS)
+        mount = harness.Mount(self, self.url, store="disk/store")
+        for leave in (0, 6 * MIB):
+            give_back = self.fill(disk, leave)
+            self.failed(harness.run(*mount.arguments(), "--json"))
+            self.assertFalse(os.path.ismount(mount.path))
+            give_back()
+        self.assertEqual(mount.start()["version"], 1)
+
+
+if __name__ == "__main__":
+    harness.main()

@@ -1,0 +1,187 @@
+"""Where a mount may go, and how it ends."""
+
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+
+import harness  # noqa: E402
+
+FILE = "model-00001-of-00002.safetensors"
+
+
+class MountPoint(harness.MountTest):
+    def setUp(self):
+        self.step = self.make_repository(1)[0]
+
+    def refused(self, mount, exit_code, code, *words):
+        """`mount` must fail with this code, and say these words."""
+        done = harness.run(*mount.arguments(), "--json")
+        self.assertEqual(done.returncode, exit_code, done.stderr)
+        error = harness.json.loads(done.stdout)["error"]
+        self.assertEqual(error["code"], code)
+        for word in words:
+            self.assertIn(word, error["message"])
+
+    def test_a_stale_mount_point_is_cleaned(self):
+        mount = self.mount()
+        mount.process.kill()
+        with self.assertRaises(OSError) as raised:
+            os.listdir(mount.path)
+        self.assertEqual(raised.exception.errno, errno.ENOTCONN)
+        mount.start()
+        self.assert_same_tree(mount.join("latest/"), self.step)
+        with open("/proc/self/mountinfo") as file:
+            self.assertEqual(sum(line.split()[4] == mount.path for line in file), 1)
+
+    def test_a_mount_point_in_use_is_refused(self):
+        mount = self.mount()
+        again = harness.Mount(self, self.url, store="other")
+        self.refused(again, 1, "exists", mount.path, self.url)
+        self.assert_same_tree(mount.join("latest/"), self.step)
+
+    def test_a_foreign_mount_is_refused(self):
+        self.tmpfs("foreign", "1M")
+        mount = harness.Mount(self, self.url, name="foreign")
+        self.refused(mount, 1, "busy", mount.path, "tmpfs")
+        self.assertTrue(os.path.ismount(mount.path))
+
+    def test_a_held_store_is_refused_with_the_pid(self):
+        mount = self.mount()
+        other = harness.Mount(self, self.url, name="other")
+        self.refused(other, 1, "busy", mount.store, str(mount.process.pid))
+        self.assertFalse(os.path.ismount(other.path))
+        mount.umount()
+        other.start()
+        self.assert_same_tree(other.join("latest/"), self.step)
+
+    def test_the_mount_point_may_be_given_through_a_symlink(self):
+        mount = harness.Mount(self, self.url)
+        link = os.path.join(self.dir, "link")
+        os.symlink(mount.path, link)
+        said = harness.call("mount", self.url, link, "--store", mount.store)
+        mount.adopt(said)
+        self.assertEqual(said["mountpoint"], mount.path)
+        self.assertEqual(harness.call("status", link)["mountpoint"], mount.path)
+        harness.call("umount", link)
+        self.assertFalse(os.path.ismount(mount.path))
+
+    def test_umount_ends_the_daemon(self):
+        mount = self.mount()
+        mount.umount()
+        self.assertFalse(os.path.ismount(mount.path))
+        done = harness.run("umount", mount.path)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("no weightfs mount", done.stderr)
+
+    def test_a_mount_in_use_is_not_unmounted_and_its_users_are_named(self):
+        mount = self.mount()
+        reader = subprocess.Popen(["sleep", "600"], cwd=mount.join("latest/"))
+        self.addCleanup(reader.wait)
+        self.addCleanup(reader.kill)
+        done = harness.run("umount", mount.path)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(str(reader.pid), done.stderr)
+        self.assertIn("sleep", done.stderr)
+        self.assert_same_tree(mount.join("latest/"), self.step)
+
+    def test_a_lazy_umount_leaves_what_is_open(self):
+        mount = self.mount("--serve", "daemon")
+        data = harness.read_file(os.path.join(self.step, FILE))
+        fd = os.open(mount.join("latest", FILE), os.O_RDONLY)
+        said = harness.call("umount", mount.path, "--lazy")
+        self.assertFalse(os.path.ismount(mount.path))
+        self.assertFalse(said["ended"])
+        self.assertEqual(os.pread(fd, len(data), 0), data)
+        os.close(fd)
+        self.assertTrue(mount.process.has_ended(10))
+
+    def test_a_lazy_umount_of_a_mount_that_nobody_uses_ends_the_daemon(self):
+        mount = self.mount()
+        mount.umount("--lazy")
+
+    def test_a_plain_umount_ends_the_daemon_too(self):
+        mount = self.mount()
+        subprocess.run(["umount", mount.path], check=True)
+        self.assertTrue(mount.process.has_ended(10))
+
+    def test_a_dead_mount_can_be_unmounted(self):
+        mount = self.mount()
+        mount.process.kill()
+        harness.call("umount", mount.path)
+        self.assertFalse(os.path.ismount(mount.path))
+
+    def test_status_tells_of_dead_and_stuck_daemons(self):
+        mount = self.mount()
+        listed = {entry["mountpoint"]: entry for entry in harness.call("status")}
+        self.assertEqual(listed[mount.path]["version"], 1)
+
+        os.kill(mount.process.pid, signal.SIGSTOP)
+        listed = {entry["mountpoint"]: entry for entry in harness.call("status")}
+        self.assertEqual(listed[mount.path]["state"], "stuck")
+        self.assertEqual(listed[mount.path]["url"], self.url)
+        done = harness.run("status", mount.path)
+        self.assertEqual(done.returncode, 5)
+        self.assertIn("does not answer", done.stderr)
+        os.kill(mount.process.pid, signal.SIGCONT)
+
+        mount.process.kill()
+        listed = {entry["mountpoint"]: entry for entry in harness.call("status")}
+        self.assertEqual(listed[mount.path]["state"], "dead")
+        done = harness.run("status", mount.path)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(f"weightfs mount {self.url} {mount.path}", done.stderr)
+
+    def test_a_command_that_is_told_a_dead_mount_says_so(self):
+        mount = self.mount()
+        mount.process.kill()
+        done = harness.run("log", mount.path)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("is gone", done.stderr)
+
+    def test_a_users_own_mount_is_private_to_him(self):
+        user = {"user": 65534, "group": 65534, "extra_groups": []}
+        if shutil.which("fusermount3") is None or not os.stat("/dev/fuse").st_mode & 0o002:
+            self.skipTest("no fusermount3, or users may not open /dev/fuse")
+        try:
+            harness.run("--version", **user)
+        except PermissionError:
+            self.skipTest("other users cannot run the binary where it lies")
+        mount = harness.Mount(self, self.url)
+        os.makedirs(mount.store)
+        for path in (mount.path, mount.store):
+            os.chown(path, 65534, 65534)
+        serve = mount.adopt(harness.call(*mount.arguments(), **user))["serve"]
+        self.assertEqual(serve["mode"], "daemon")  # passthrough needs CAP_SYS_ADMIN
+        self.assertNotEqual(serve["why"], "")
+        done = subprocess.run(["sha256sum", mount.join("latest", FILE)], capture_output=True,
+                              text=True, **user)
+        self.assertEqual(done.stdout.split()[0], harness.hash_tree(self.step)[FILE])
+        with self.assertRaises(PermissionError):
+            os.listdir(mount.path)
+        harness.call("umount", mount.path, **user)
+        self.assertTrue(mount.process.has_ended(10))
+
+    def test_a_signal_while_mounting_leaves_nothing(self):
+        os.rename(self.manifest(1), self.manifest(1) + ".away")
+        os.mkfifo(self.manifest(1))  # whoever reads it waits for ever
+        mount = harness.Mount(self, self.url)
+        caller = harness.start(*mount.arguments(), "--json")
+        self.addCleanup(caller.kill)
+        harness.wait_until(lambda: os.path.exists(os.path.join(mount.store, "lock")), "the store")
+        caller.send_signal(signal.SIGINT)
+        out, _ = caller.communicate(timeout=30)
+        self.assertEqual(caller.returncode, 1)
+        self.assertEqual(harness.json.loads(out)["error"]["code"], "cancelled")
+        self.assertFalse(os.path.ismount(mount.path))
+        os.unlink(self.manifest(1))
+        os.rename(self.manifest(1) + ".away", self.manifest(1))
+        self.assertEqual(mount.start()["version"], 1)  # the store is free again
+
+
+if __name__ == "__main__":
+    harness.main()

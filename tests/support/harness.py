@@ -1,0 +1,327 @@
+"""What the tests of real mounts share: a workspace, the weightfs binary, mounts, small runs.
+
+A test is a MountTest: `self.dir` is a directory of its own below $TMPDIR, and everything that it
+mounts or starts ends with it, also when the test fails or is interrupted. A run that was killed with
+-9 leaves its mounts behind, but never stands in the way of the next: all names are new.
+
+Needs root and /dev/fuse; main() exits with 77, which ctest reads as "skipped", without them.
+"""
+
+import atexit
+import ctypes
+import hashlib
+import json
+import os
+import random
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+sys.path.insert(0, HERE)
+
+import runs  # noqa: E402
+
+BINARY = os.environ.get("WEIGHTFS_BIN", os.path.join(ROOT, "build", "weightfs"))
+SEED = int(os.environ.get("WEIGHTFS_SEED", random.SystemRandom().randrange(1 << 32)))
+RANDOM = random.Random(SEED)
+SKIPPED = 77
+POLL = "0.05"
+
+libc = ctypes.CDLL(None, use_errno=True)
+MNT_DETACH = 2
+
+
+# ---- the command line ----------------------------------------------------------------------------
+
+def environment():
+    """Without WEIGHTFS_* of the caller, so that every run is the same."""
+    return {key: value for key, value in os.environ.items() if not key.startswith("WEIGHTFS_")}
+
+
+def start(*arguments, **more):
+    """Starts the binary and does not wait for it."""
+    more.setdefault("stdout", subprocess.PIPE)
+    more.setdefault("stderr", subprocess.PIPE)
+    return subprocess.Popen([BINARY, *map(str, arguments)], text=True, env=environment(), **more)
+
+
+def run(*arguments, timeout=120, **more):
+    """Runs the binary. Returns the process with returncode, stdout, stderr; any exit code will do."""
+    return subprocess.run([BINARY, *map(str, arguments)], text=True, env=environment(),
+                          capture_output=True, timeout=timeout, **more)
+
+
+def call(*arguments, **more):
+    """Runs the binary with --json; it must succeed. Returns the JSON."""
+    done = run(*arguments, "--json", **more)
+    if done.returncode != 0:
+        raise AssertionError(f"weightfs {' '.join(map(str, arguments))}: exit code "
+                             f"{done.returncode}\n{done.stdout}{done.stderr}")
+    return json.loads(done.stdout)
+
+
+def wait_until(condition, what, timeout=60):
+    """Returns the first true value of condition(); fails after `timeout` seconds."""
+    end = time.monotonic() + timeout
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > end:
+            raise AssertionError(f"waited {timeout} s for: {what}")
+        time.sleep(0.01)
+
+
+# ---- files ---------------------------------------------------------------------------------------
+
+def hash_tree(folder):
+    """{relative path: sha256} of every file below `folder`."""
+    hashes = {}
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            path = os.path.join(parent, name)
+            hashes[os.path.relpath(path, folder)] = runs.sha256_of(path)
+    return hashes
+
+
+def sha256(data):
+    return hashlib.sha256(data).hexdigest()
+
+
+def read_file(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def write_file(path, data):
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "wb") as file:
+        file.write(data)
+
+
+# ---- processes -----------------------------------------------------------------------------------
+
+class Process:
+    """A process that is nobody's child here, such as a daemon."""
+
+    def __init__(self, pid):
+        self.pid = pid
+        self.pidfd = os.pidfd_open(pid)
+
+    def has_ended(self, timeout=0):
+        return bool(select.select([self.pidfd], [], [], timeout)[0])
+
+    def kill(self, number=signal.SIGKILL, timeout=15):
+        """Sends a signal and waits for the end."""
+        if not self.has_ended():
+            signal.pidfd_send_signal(self.pidfd, number)
+        if not self.has_ended(timeout):
+            raise AssertionError(f"pid {self.pid} has not ended {timeout} s after signal {number}")
+
+    def close(self):
+        if not self.has_ended():
+            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+            self.has_ended(10)
+        os.close(self.pidfd)
+
+
+# ---- the workspace -------------------------------------------------------------------------------
+
+class Workspace:
+    """A directory, and the mounts and processes of one test."""
+
+    alive = []
+
+    def __init__(self):
+        self.path = tempfile.mkdtemp(prefix="weightfs-mount-")
+        os.chmod(self.path, 0o755)  # other users read through the mounts
+        self.mount_points, self.processes, self.logs = [], [], []
+        Workspace.alive.append(self)
+
+    def close(self):
+        if self not in Workspace.alive:
+            return
+        Workspace.alive.remove(self)
+        for path in reversed(self.mount_points):
+            while libc.umount2(path.encode(), MNT_DETACH) == 0:
+                pass
+        for process in self.processes:
+            process.close()
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def print_logs(self):
+        for path in self.logs:
+            if os.path.exists(path):
+                with open(path) as file:
+                    print(f"---- {path}\n{''.join(file.readlines()[-40:])}", file=sys.stderr)
+
+
+def close_all():
+    for workspace in list(Workspace.alive):
+        workspace.close()
+
+
+atexit.register(close_all)
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, lambda received, frame: sys.exit(128 + received))
+
+
+class Mount:
+    """One mount of the test, with its store. `options` are those of `weightfs mount`."""
+
+    def __init__(self, test, url, *options, name="mnt", store="store"):
+        self.workspace = test.workspace
+        self.url, self.options = url, options
+        self.path = os.path.join(test.dir, name)
+        self.store = os.path.join(test.dir, store)
+        self.process = None
+        os.makedirs(self.path, exist_ok=True)
+        self.workspace.mount_points.append(self.path)
+        self.workspace.logs.append(os.path.join(self.store, "weightfs.log"))
+
+    def arguments(self):
+        return ("mount", self.url, self.path, "--store", self.store, "--poll", POLL, *self.options)
+
+    def start(self):
+        """Mounts. Returns what `mount --json` says."""
+        return self.adopt(call(*self.arguments()))
+
+    def adopt(self, said):
+        """Takes over the daemon that said this."""
+        self.process = Process(said["pid"])
+        self.workspace.processes.append(self.process)
+        return said
+
+    def umount(self, *options):
+        call("umount", self.path, *options)
+        if not self.process.has_ended(10):
+            raise AssertionError("umount returned before the daemon had ended")
+
+    def status(self):
+        with open(os.path.join(self.path, ".weightfs", "status")) as file:
+            return json.load(file)
+
+    def wait_status(self, condition, what, timeout=60):
+        """Waits for a status that fulfils the condition, and returns it."""
+        last = {}
+
+        def fulfilled():
+            last.update(self.status())
+            return condition(last) and dict(last)
+
+        try:
+            return wait_until(fulfilled, what, timeout)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\nlast status: {json.dumps(last, indent=2)}") from None
+
+    def wait_version(self, version, timeout=60):
+        return self.wait_status(lambda status: status["version"] == version,
+                                f"version {version}", timeout)
+
+    def join(self, *parts):
+        return os.path.join(self.path, *map(str, parts))
+
+    def latest(self):
+        return int(os.readlink(self.join("latest")).split("/")[-1])
+
+
+# ---- a test --------------------------------------------------------------------------------------
+
+class MountTest(unittest.TestCase):
+    """`self.dir` is a fresh directory, `self.url` a bucket in it that does not exist yet."""
+
+    maxDiff = None
+
+    def run(self, result=None):
+        self.workspace = Workspace()
+        self.dir = self.workspace.path
+        self.bucket = os.path.join(self.dir, "bucket")
+        self.url = "file://" + self.bucket
+        before = len(result.failures) + len(result.errors)
+        try:
+            return super().run(result)
+        finally:
+            if len(result.failures) + len(result.errors) > before:
+                print(f"seed: WEIGHTFS_SEED={SEED}", file=sys.stderr)
+                self.workspace.print_logs()
+            self.workspace.close()
+
+    def make_run(self, versions, params=200_000):
+        """Checkpoints of a made-up run; returns their folders, the first version first."""
+        out = os.path.join(self.dir, "run")
+        runs.make_run(out, versions, params)
+        return [os.path.join(out, f"step_{i:06d}") for i in range(versions)]
+
+    def init(self):
+        return call("init", self.url)["repository"]
+
+    def publish(self, folder, *options):
+        return call("publish", self.url, folder, "--store", os.path.join(self.dir, "publisher"),
+                    *options)
+
+    def start_publish(self, folder, store="publisher"):
+        """Starts a publisher and does not wait for it."""
+        return start("publish", self.url, folder, "--store", os.path.join(self.dir, store),
+                     "--json")
+
+    def version_count(self):
+        return len(call("log", self.url))
+
+    def make_repository(self, versions, params=200_000):
+        """A repository with these versions published; returns their folders."""
+        steps = self.make_run(versions, params)
+        self.init()
+        for i, step in enumerate(steps):
+            self.publish(step, "--tag", f"step-{i + 1}")
+        return steps
+
+    def mount(self, *options, **names):
+        mount = Mount(self, self.url, *options, **names)
+        mount.start()
+        return mount
+
+    def tmpfs(self, name, size):
+        """Mounts a small tmpfs; returns its path."""
+        path = os.path.join(self.dir, name)
+        os.makedirs(path)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "weightfs-test", path],
+                       check=True)
+        self.workspace.mount_points.append(path)
+        return path
+
+    def object(self, key):
+        return os.path.join(self.bucket, key)
+
+    def manifest(self, version):
+        return self.object(f"versions/{version:020d}.json")
+
+    def pack(self, version):
+        """The one pack of a version."""
+        folder = self.object(f"packs/{version}")
+        names = os.listdir(folder)
+        self.assertEqual(len(names), 1)
+        return os.path.join(folder, names[0])
+
+    def assert_same_tree(self, folder, source):
+        self.assertEqual(hash_tree(folder), hash_tree(source))
+
+    def assert_clean(self):
+        """The repository is whole."""
+        self.assertEqual(call("verify", self.url)["problems"], [])
+
+
+def main():
+    if os.geteuid() != 0 or not os.path.exists("/dev/fuse"):
+        print("skipped: needs root and /dev/fuse")
+        sys.exit(SKIPPED)
+    if not os.path.exists(BINARY):
+        sys.exit(f"{BINARY} does not exist; WEIGHTFS_BIN names the binary")
+    print(f"seed: WEIGHTFS_SEED={SEED}", flush=True)
+    unittest.main(verbosity=2)
