@@ -14,7 +14,7 @@ enum class Family : std::size_t { store, manifests, layouts, hashes, images };
 
 struct FamilyInfo {
   Family family;
-  std::string_view name;   // stable: part of the store's format
+  std::string_view name;  // stable: part of the store's format
   std::string_view key;
   std::string_view value;
 };
@@ -25,8 +25,9 @@ inline constexpr std::array kKeyspace{
     FamilyInfo{Family::manifests, "manifests", "be64 version", "manifest, verbatim"},
     FamilyInfo{Family::layouts, "layouts", "SHA-256 (32 bytes) of the layout",
                "layout, uncompressed"},
-    FamilyInfo{Family::hashes, "hashes", "be64 version",
-               "XXH3-64 of every chunk, 8 bytes little-endian each; exists iff the version is complete"},
+    FamilyInfo{
+        Family::hashes, "hashes", "be64 version",
+        "XXH3-64 of every chunk, 8 bytes little-endian each; exists iff the version is complete"},
     FamilyInfo{Family::images, "images", "be64 version, be32 file",
                "state byte (1 partial, 2 complete), be64 size"},
 };

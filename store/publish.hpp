@@ -28,11 +28,11 @@ namespace weightfs {
 
 struct PublishOptions {
   std::filesystem::path directory;
-  std::string tag;                          // may be empty
+  std::string tag;  // may be empty
   std::map<std::string, std::string> meta;
-  std::vector<std::string> include;         // globs beside the built-in patterns
-  bool snapshot = false;                    // write the full bytes too
-  unsigned threads = 0;                     // 0: one for each core
+  std::vector<std::string> include;  // globs beside the built-in patterns
+  bool snapshot = false;             // write the full bytes too
+  unsigned threads = 0;              // 0: one for each core
 
   /// Called at named points ("scanned", "parent", "diffed", "pack", "blobs", "layout",
   /// "before-commit", "committed"); tests kill the process there.
@@ -44,22 +44,23 @@ struct PublishResult {
   std::uint64_t parent = 0;
   std::uint64_t changed_elements = 0;  // 0 without a delta
   std::uint64_t elements = 0;
-  std::uint64_t version_bytes = 0;    // the checkpoint's published files
-  std::uint64_t uploaded_bytes = 0;   // everything that this publish added to the bucket
+  std::uint64_t version_bytes = 0;   // the checkpoint's published files
+  std::uint64_t uploaded_bytes = 0;  // everything that this publish added to the bucket
   bool snapshot = false;
   std::vector<std::string> unpublished;
 };
 
 /// Throws Error: invalid, corrupt, not_found (the directory; see scan_checkpoint), busy (a file was
 /// written to while it was read), conflict (another writer published first; try again), permission
-/// (the bucket cannot be written), no_space, corrupt (the parent's bytes, naming them), unavailable.
+/// (the bucket cannot be written), no_space, corrupt (the parent's bytes, naming them),
+/// unavailable.
 PublishResult publish(History& history, Store& store, const PublishOptions& options,
                       const Context& context, const Progress& progress);
 
 /// Opens the store of a publisher: `path`, or if it is held by a daemon or another publisher the
-/// private one beside it (<path>.publish, kept for the next time), or if that is held too one of its
-/// own (<path>.publish-<pid>, or -<pid>-<k> if another container has that pid; removed at the end, as
-/// is what killed ones left).
+/// private one beside it (<path>.publish, kept for the next time), or if that is held too one of
+/// its own (<path>.publish-<pid>, or -<pid>-<k> if another container has that pid; removed at the
+/// end, as is what killed ones left).
 ///
 /// Throws Error: as Store::open, but busy only if all of these are held.
 class PublishStore {

@@ -35,12 +35,12 @@ struct SyncOptions {
 struct SyncStatus {
   enum class State { starting, current, fetching, waiting };  // waiting: after an error
   State state = State::starting;
-  std::uint64_t latest = 0;         // what the mount shows
-  std::uint64_t newest = 0;         // what the bucket is known to have
-  std::int64_t newest_time = 0;     // when that was published
-  std::int64_t checked_time = 0;    // last successful poll
-  std::int64_t offline_since = 0;   // bucket out of reach since; 0: it is not
-  std::string error;                // last error, "" after success; names the object
+  std::uint64_t latest = 0;        // what the mount shows
+  std::uint64_t newest = 0;        // what the bucket is known to have
+  std::int64_t newest_time = 0;    // when that was published
+  std::int64_t checked_time = 0;   // last successful poll
+  std::int64_t offline_since = 0;  // bucket out of reach since; 0: it is not
+  std::string error;               // last error, "" after success; names the object
   std::string error_code;
   std::int64_t error_time = 0;
   std::uint64_t fetched_bytes = 0;  // of packs and snapshots, by this process
