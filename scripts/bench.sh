@@ -9,7 +9,7 @@ mib=1024
 [ "${1:-}" = --mib ] && mib=$2
 
 need_packages "${BUILD_PACKAGES[@]}" "${TEST_PACKAGES[@]}"
-build "$ROOT/build" all -DCMAKE_BUILD_TYPE=RelWithDebInfo
+build "$ROOT/build" all -DCMAKE_BUILD_TYPE=RelWithDebInfo -DWEIGHTFS_TESTS=ON -DWEIGHTFS_BENCH=ON
 export WEIGHTFS_BIN=$ROOT/build/weightfs
 
 printf 'commit %s, %s cores, kernel %s\n' "$(git -C "$ROOT" rev-parse --short HEAD)" "$(nproc)" "$(uname -r)"

@@ -19,5 +19,5 @@ if git grep -nE '#include "fs/' -- store kernels || git grep -nE '#include "stor
 fi
 [ "${1:-}" = --full ] && exec "$ROOT/scripts/test.sh"
 say "build and unit tests"
-build "$ROOT/build" all
+build "$ROOT/build" all -DWEIGHTFS_TESTS=ON -DWEIGHTFS_BENCH=ON
 ctest --test-dir "$ROOT/build" -L unit --output-on-failure --parallel "$JOBS"

@@ -14,7 +14,7 @@ case "${1:-}" in -h | --help) sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; e
 need_packages "${BUILD_PACKAGES[@]}" "${TEST_PACKAGES[@]}"
 
 say "building"
-build "$ROOT/build" all -DCMAKE_BUILD_TYPE=RelWithDebInfo
+build "$ROOT/build" all -DCMAKE_BUILD_TYPE=RelWithDebInfo -DWEIGHTFS_TESTS=ON -DWEIGHTFS_BENCH=ON
 
 # The real safetensors package, in a venv of its own; pinned.
 venv=$ROOT/build/venv
@@ -34,12 +34,12 @@ if [ $sanitizers = 1 ]; then
   build "$ROOT/build-asan" tests/all -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O1\ -g1 \
     -DWEIGHTFS_SANITIZE=address,undefined -DWEIGHTFS_BENCH=OFF
   UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 ASAN_OPTIONS=detect_leaks=1 \
-    ctest --test-dir "$ROOT/build-asan" -L unit --output-on-failure --parallel "$JOBS" --progress --quiet
+    ctest --test-dir "$ROOT/build-asan" -L unit --output-on-failure --parallel "$JOBS"
   say "store and tree under ThreadSanitizer"
   build "$ROOT/build-tsan" tests/all -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG=-O1\ -g1 \
     -DWEIGHTFS_SANITIZE=thread -DWEIGHTFS_BENCH=OFF
   TSAN_OPTIONS=halt_on_error=1:suppressions=$ROOT/tests/support/tsan.supp \
-    ctest --test-dir "$ROOT/build-tsan" -L unit -LE kernels --output-on-failure --parallel "$JOBS" --progress --quiet
+    ctest --test-dir "$ROOT/build-tsan" -L unit -LE kernels --output-on-failure --parallel "$JOBS"
 fi
 
 say "all tests"

@@ -357,7 +357,7 @@ void Sync::State::note_progress(std::string_view what, std::uint64_t done, std::
   const std::lock_guard lock(mutex);
   if (phase != what) phase_done = 0;
   const std::uint64_t more = done - std::min(done, phase_done);  // threads may overtake each other
-  if (what == "fetching") status.fetched_bytes += more;
+  if (what.starts_with("fetching")) status.fetched_bytes += more;
   phase = what;
   phase_done += more;
   phase_total = total;

@@ -138,7 +138,7 @@ class VersionWriter {
         context_(context),
         spool_(plan, repository, options.spool, options.threads, context, progress),
         // What comes out of a snapshot is fetched as it is written.
-        counter_(progress, plan.snapshot ? "fetching" : "writing", plan.version_bytes()) {}
+        counter_(progress, plan.snapshot ? "fetching snapshot" : "writing", plan.version_bytes()) {}
 
   void run() {
     make_all_directories();

@@ -267,7 +267,7 @@ TEST_F(Materialize, TellsProgressUpToTheTotals) {
     seen = {std::max(seen.first, done), total};
   });
   ASSERT_EQ(phases.size(), 2u);
-  EXPECT_EQ(phases["writing"], std::pair(way.version_bytes(), way.version_bytes()));
+  EXPECT_EQ(phases["fetching snapshot"], std::pair(way.version_bytes(), way.version_bytes()));
   EXPECT_EQ(phases["fetching"].first, phases["fetching"].second);
   EXPECT_GT(phases["fetching"].first, 0u);
 }
