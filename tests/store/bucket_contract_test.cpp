@@ -16,25 +16,16 @@
 #include "store/bytes.hpp"
 #include "store/dir_bucket.hpp"
 #include "store/error.hpp"
+#include "tests/support/code_of.hpp"
 #include "tests/support/memory_bucket.hpp"
 #include "tests/support/support.hpp"
 
 namespace weightfs {
 namespace {
 
+using test::code_of;
 using test::MemoryBucket;
 using test::TempDir;
-
-ErrorCode code_of(const std::function<void()>& body, std::string* message = nullptr) {
-  try {
-    body();
-  } catch (const Error& error) {
-    if (message != nullptr) *message = error.what();
-    return error.code();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return ErrorCode::io;
-}
 
 void put(Bucket& bucket, std::string_view key, std::string_view text) {
   bucket.put(key, TextSource(text), {});

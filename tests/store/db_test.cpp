@@ -12,11 +12,13 @@
 #include "store/bytes.hpp"
 #include "store/error.hpp"
 #include "store/file.hpp"
+#include "tests/support/code_of.hpp"
 #include "tests/support/support.hpp"
 
 namespace weightfs {
 namespace {
 
+using test::code_of;
 using test::TempDir;
 
 constexpr std::uint64_t kPlenty = 1u << 30;
@@ -43,17 +45,6 @@ std::map<std::string, std::string> all_of(const Db& db, Family family,
     all.emplace(key, value);
   });
   return all;
-}
-
-ErrorCode code_of(const std::function<void()>& body, std::string* message = nullptr) {
-  try {
-    body();
-  } catch (const Error& error) {
-    if (message != nullptr) *message = error.what();
-    return error.code();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return ErrorCode::io;
 }
 
 // path, size and content of every file: to see that nothing was written.

@@ -7,6 +7,7 @@
 
 #include "store/bytes.hpp"
 #include "store/error.hpp"
+#include "tests/support/code_of.hpp"
 #include "tests/support/memory_bucket.hpp"
 #include "tests/support/small_versions.hpp"
 #include "tests/support/support.hpp"
@@ -14,6 +15,7 @@
 namespace weightfs {
 namespace {
 
+using test::code_of;
 using test::commit_versions;
 using test::make_manifest;
 using test::make_opaque_layout;
@@ -21,17 +23,6 @@ using test::MemoryBucket;
 using test::TempDir;
 
 constexpr std::string_view kId = "0123456789abcdef0123456789abcdef";
-
-ErrorCode code_of(const std::function<void()>& body, std::string* message = nullptr) {
-  try {
-    body();
-  } catch (const Error& error) {
-    if (message != nullptr) *message = error.what();
-    return error.code();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return ErrorCode::io;
-}
 
 // A repository in memory and a store on disk, both of which outlive many histories.
 struct Fixture {

@@ -8,6 +8,7 @@
 #include "store/bytes.hpp"
 #include "store/compress.hpp"
 #include "store/error.hpp"
+#include "tests/support/code_of.hpp"
 #include "tests/support/memory_bucket.hpp"
 #include "tests/support/small_versions.hpp"
 #include "tests/support/support.hpp"
@@ -15,6 +16,7 @@
 namespace weightfs {
 namespace {
 
+using test::code_of;
 using test::commit_versions;
 using test::make_manifest;
 using test::make_opaque_layout;
@@ -22,17 +24,6 @@ using test::MemoryBucket;
 using test::TempDir;
 
 constexpr std::string_view kId = "0123456789abcdef0123456789abcdef";
-
-ErrorCode code_of(const std::function<void()>& body, std::string* message = nullptr) {
-  try {
-    body();
-  } catch (const Error& error) {
-    if (message != nullptr) *message = error.what();
-    return error.code();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return ErrorCode::io;
-}
 
 std::string record_of(std::string_view id) {
   return R"({"created":1790000000,"format":1,"id":")" + std::string(id) +

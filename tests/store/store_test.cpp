@@ -15,10 +15,13 @@
 
 #include "store/bytes.hpp"
 #include "store/error.hpp"
+#include "tests/support/code_of.hpp"
 #include "tests/support/support.hpp"
 
 namespace weightfs {
 namespace {
+
+using test::code_of;
 
 namespace fs = std::filesystem;
 using test::TempDir;
@@ -29,17 +32,6 @@ constexpr std::string_view kUrl = "file:///bucket";
 constexpr std::uint64_t kPlenty = 1ull << 40;
 
 using Versions = std::vector<std::uint64_t>;
-
-ErrorCode code_of(const std::function<void()>& body, std::string* message = nullptr) {
-  try {
-    body();
-  } catch (const Error& error) {
-    if (message != nullptr) *message = error.what();
-    return error.code();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return ErrorCode::io;
-}
 
 // A store whose file system the test decides.
 struct Fixture {

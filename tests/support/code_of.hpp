@@ -1,0 +1,25 @@
+// code_of: the code of the Error that a call must throw.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+
+#include "store/error.hpp"
+
+namespace weightfs::test {
+
+/// Runs `body`; it fails the test if nothing is thrown.  `message` gets what the Error says.
+inline ErrorCode code_of(const std::function<void()>& body, std::string* message = nullptr) {
+  try {
+    body();
+  } catch (const Error& error) {
+    if (message != nullptr) *message = error.what();
+    return error.code();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return ErrorCode::io;
+}
+
+}  // namespace weightfs::test
