@@ -11,9 +11,9 @@
 #include <cstring>
 #include <span>
 
-namespace weightfs::kernels {
+#include "kernels/block.hpp"
 
-using ByteSpan = std::span<const std::byte>;
+namespace weightfs::kernels {
 
 /// Low bits to store of each of `listed` increasing numbers below `total`.
 constexpr unsigned rice(std::uint64_t total, std::uint64_t listed) noexcept {

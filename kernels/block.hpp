@@ -12,11 +12,13 @@
 // Format: docs/FORMAT.md, "Blocks".
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace weightfs::kernels {
+
+using ByteSpan = std::span<const std::byte>;
 
 inline constexpr std::size_t kBlockElements = 65536;
 inline constexpr std::size_t kChunkBlocks = 16;
@@ -24,9 +26,9 @@ inline constexpr std::size_t kChunkBlocks = 16;
 /// How the bits of one element are read; the values are those of the format.
 enum class Kind : std::uint8_t { u8 = 0, bf16 = 1, f16 = 2, f32 = 3, f8_e4m3 = 4, f8_e5m2 = 5 };
 
-/// First byte of a coded block; the values are those of the format.
-/// `xr` is reserved: this build neither writes nor accepts it.
-enum class Mode : std::uint8_t { same = 0, raw = 1, ef = 2, xr = 3 };
+/// First byte of a coded block; the values are those of the format.  Packs hold `same`, `raw`,
+/// `ef`, `xr` and `xs`; patches hold `same`, `ef` and `diff`.
+enum class Mode : std::uint8_t { same = 0, raw = 1, ef = 2, xr = 3, diff = 4, xs = 5 };
 
 /// Bytes of one element: 1, 2 or 4.
 constexpr std::size_t width_bytes(Kind kind) noexcept {

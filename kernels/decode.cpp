@@ -4,11 +4,13 @@
 #include <cassert>
 
 #include "kernels/ef.hpp"
+#include "kernels/scalar.hpp"
+#include "kernels/variant.hpp"
 
 namespace weightfs::kernels {
 
-bool decode_block(Kind kind, std::span<const std::byte> old_block, std::span<const std::byte> coded,
-                  std::span<std::byte> new_block) noexcept {
+bool scalar::decode_block(Kind kind, ByteSpan old_block, ByteSpan coded,
+                          std::span<std::byte> new_block, Scratch&) noexcept {
   assert(old_block.size() == new_block.size() && new_block.size() <= block_bytes(kind));
   assert(new_block.size() % width_bytes(kind) == 0);
   const std::size_t raw_bytes = 1 + new_block.size();
@@ -27,23 +29,30 @@ bool decode_block(Kind kind, std::span<const std::byte> old_block, std::span<con
       std::copy(old_block.begin(), old_block.end(), new_block.begin());
       return apply_ef(kind, coded, new_block);
     case Mode::xr:
+    case Mode::xs:
+    case Mode::diff:
       break;
   }
   return false;
 }
 
-bool decode_chunk(Kind kind, std::span<const std::byte> old_chunk,
-                  std::span<const std::uint32_t> lengths, std::span<const std::byte> coded,
-                  std::span<std::byte> new_chunk) noexcept {
+bool decode_block(Kind kind, ByteSpan old_block, ByteSpan coded, std::span<std::byte> new_block,
+                  Scratch& scratch) noexcept {
+  return chosen_variant().decode_block(kind, old_block, coded, new_block, scratch);
+}
+
+bool decode_chunk(Kind kind, ByteSpan old_chunk, std::span<const std::uint32_t> lengths,
+                  ByteSpan coded, std::span<std::byte> new_chunk, Scratch& scratch) noexcept {
   assert(old_chunk.size() == new_chunk.size() && new_chunk.size() <= chunk_bytes(kind));
   assert(new_chunk.size() % width_bytes(kind) == 0);
   if (lengths.size() != block_count(kind, new_chunk.size())) return false;
+  const Variant& variant = chosen_variant();
   std::size_t at = 0;
   for (const std::uint32_t length : lengths) {
     const std::size_t size = std::min(block_bytes(kind), new_chunk.size() - at);
     if (length > coded.size()) return false;
-    if (!decode_block(kind, old_chunk.subspan(at, size), coded.first(length),
-                      new_chunk.subspan(at, size))) {
+    if (!variant.decode_block(kind, old_chunk.subspan(at, size), coded.first(length),
+                              new_chunk.subspan(at, size), scratch)) {
       return false;
     }
     coded = coded.subspan(length);

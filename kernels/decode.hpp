@@ -7,6 +7,9 @@
 // A block decodes against a wrong base without complaint in many cases: the caller compares the
 // hash of the result (kernels/hash.hpp).
 //
+// Variants: these functions call the chosen one (kernels/variant.hpp); all give the same bytes and
+// the same refusals.
+//
 // Threads: pure functions.  Aliasing: the old and the new bytes must not overlap.
 #pragma once
 
@@ -15,6 +18,7 @@
 #include <span>
 
 #include "kernels/block.hpp"
+#include "kernels/scratch.hpp"
 
 namespace weightfs::kernels {
 
@@ -23,18 +27,16 @@ namespace weightfs::kernels {
 /// Requires: old_block and new_block have the same size, a multiple of the element's width and at
 ///           most one block.
 /// Returns: false if `coded` is malformed.
-[[nodiscard]] bool decode_block(Kind kind, std::span<const std::byte> old_block,
-                                std::span<const std::byte> coded,
-                                std::span<std::byte> new_block) noexcept;
+[[nodiscard]] bool decode_block(Kind kind, ByteSpan old_block, ByteSpan coded,
+                                std::span<std::byte> new_block, Scratch& scratch) noexcept;
 
 /// Decodes one chunk: lengths[i] bytes of `coded` belong to block i, back to back.
 ///
 /// Requires: as for decode_block, with at most one chunk.
 /// Returns: false if a block is malformed, if there is not one length for each block, or if the
 ///          lengths do not add up to coded.size().
-[[nodiscard]] bool decode_chunk(Kind kind, std::span<const std::byte> old_chunk,
-                                std::span<const std::uint32_t> lengths,
-                                std::span<const std::byte> coded,
-                                std::span<std::byte> new_chunk) noexcept;
+[[nodiscard]] bool decode_chunk(Kind kind, ByteSpan old_chunk,
+                                std::span<const std::uint32_t> lengths, ByteSpan coded,
+                                std::span<std::byte> new_chunk, Scratch& scratch) noexcept;
 
 }  // namespace weightfs::kernels

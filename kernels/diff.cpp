@@ -4,11 +4,12 @@
 #include <cassert>
 
 #include "kernels/ordered.hpp"
+#include "kernels/scalar.hpp"
+#include "kernels/variant.hpp"
 
 namespace weightfs::kernels {
 
-DiffSummary summarize_diff(Kind kind, std::span<const std::byte> old_bytes,
-                           std::span<const std::byte> new_bytes) noexcept {
+DiffSummary scalar::summarize_diff(Kind kind, ByteSpan old_bytes, ByteSpan new_bytes) noexcept {
   assert(old_bytes.size() == new_bytes.size());
   assert(old_bytes.size() % width_bytes(kind) == 0);
   return with_element(kind, [&]<typename Element>(Element) {
@@ -24,6 +25,10 @@ DiffSummary summarize_diff(Kind kind, std::span<const std::byte> old_bytes,
         });
     return summary;
   });
+}
+
+DiffSummary summarize_diff(Kind kind, ByteSpan old_bytes, ByteSpan new_bytes) noexcept {
+  return chosen_variant().summarize_diff(kind, old_bytes, new_bytes);
 }
 
 }  // namespace weightfs::kernels

@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 
 #include "kernels/block.hpp"
 
@@ -20,7 +19,6 @@ struct DiffSummary {
 /// Compares two equally long runs of elements.
 ///
 /// Requires: the same size, a multiple of the element's width; any length.
-DiffSummary summarize_diff(Kind kind, std::span<const std::byte> old_bytes,
-                           std::span<const std::byte> new_bytes) noexcept;
+DiffSummary summarize_diff(Kind kind, ByteSpan old_bytes, ByteSpan new_bytes) noexcept;
 
 }  // namespace weightfs::kernels

@@ -18,16 +18,6 @@ namespace {
 constexpr std::size_t kHeaderBytes = 7;
 constexpr std::uint64_t kCountMax = 65535;  // ulen and ne are u16
 
-/// -x if `is_negative`, else x.  Signs are random: a branch would be mispredicted half the time.
-std::uint32_t negate_if(bool is_negative, std::uint32_t x) noexcept {
-  const std::uint32_t mask = 0U - std::uint32_t{is_negative};
-  return (x ^ mask) - mask;
-}
-
-std::uint32_t magnitude(std::int32_t difference) noexcept {
-  return negate_if(difference < 0, static_cast<std::uint32_t>(difference));
-}
-
 /// Widths and sizes that follow from the changes.
 struct Plan {
   unsigned low_bits;  // l
@@ -227,30 +217,6 @@ bool apply(const Planes& planes, std::span<std::byte> block) noexcept {
 }
 
 }  // namespace
-
-void find_changes(Kind kind, std::span<const std::byte> old_block,
-                  std::span<const std::byte> new_block, Changes& changes) noexcept {
-  with_element(kind, [&]<typename Element>(Element) {
-    using Bits = typename Element::Bits;
-    std::size_t count = 0;
-    visit_differing_words<Bits>(old_block, new_block,
-                                [&](std::size_t index, Bits before, Bits after) {
-                                  changes.position[count] = static_cast<std::uint16_t>(index);
-                                  count += before != after;
-                                });
-    std::size_t exception_count = 0;
-    for (std::size_t i = 0; i < count; ++i) {
-      const std::size_t at = changes.position[i] * sizeof(Bits);
-      const std::int32_t difference =
-          Element::difference(load<Bits>(old_block.data() + at), load<Bits>(new_block.data() + at));
-      changes.difference[i] = difference;
-      changes.exception[exception_count] = static_cast<std::uint16_t>(i);
-      exception_count += magnitude(difference) > 1;
-    }
-    changes.count = count;
-    changes.exception_count = exception_count;
-  });
-}
 
 bool encode_ef(const Changes& changes, std::size_t elements, std::size_t bytes_max,
                std::vector<std::byte>& coded) {

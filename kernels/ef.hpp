@@ -6,30 +6,14 @@
 // Format: docs/FORMAT.md, "EF".
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "kernels/block.hpp"
+#include "kernels/changes.hpp"
 
 namespace weightfs::kernels {
-
-/// The changes of one block.  Large: keep one for many blocks, and not on the stack.
-struct Changes {
-  std::size_t count = 0;
-  std::size_t exception_count = 0;
-  std::array<std::uint16_t, kBlockElements> position;   // of each change, ascending
-  std::array<std::int32_t, kBlockElements> difference;  // of each change, never 0
-  std::array<std::uint16_t, kBlockElements> exception;  // which changes are larger than one unit
-};
-
-/// Replaces `changes` by those from the old block to the new one.
-///
-/// Requires: as for encode_block.
-void find_changes(Kind kind, std::span<const std::byte> old_block,
-                  std::span<const std::byte> new_block, Changes& changes) noexcept;
 
 /// Appends `changes` (at least one) to `coded` as an EF block of at most `bytes_max` bytes.
 ///

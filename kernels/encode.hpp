@@ -4,15 +4,17 @@
 // takes the smallest mode by the rule in docs/FORMAT.md, so a delta never exceeds the plain bytes
 // by more than one byte a block.
 //
+// Variants: these functions call the chosen one (kernels/variant.hpp); all give the same bytes.
+//
 // Threads: pure functions.  Errors: none; a broken precondition is a programmer's error (assert).
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include "kernels/block.hpp"
+#include "kernels/scratch.hpp"
 
 namespace weightfs::kernels {
 
@@ -21,16 +23,15 @@ namespace weightfs::kernels {
 /// Requires: old_block and new_block have the same size, a multiple of the element's width and at
 ///           most one block.
 /// Returns: the number of changed elements.
-std::size_t encode_block(Kind kind, std::span<const std::byte> old_block,
-                         std::span<const std::byte> new_block, std::vector<std::byte>& coded);
+std::size_t encode_block(Kind kind, ByteSpan old_block, ByteSpan new_block, Scratch& scratch,
+                         std::vector<std::byte>& coded);
 
 /// Codes one chunk: appends one length to `lengths` for each of its blocks (0 = unchanged), and the
 /// coded blocks, back to back, to `coded`.
 ///
 /// Requires: as for encode_block, with at most one chunk.
 /// Returns: the number of changed elements.
-std::size_t encode_chunk(Kind kind, std::span<const std::byte> old_chunk,
-                         std::span<const std::byte> new_chunk, std::vector<std::uint32_t>& lengths,
-                         std::vector<std::byte>& coded);
+std::size_t encode_chunk(Kind kind, ByteSpan old_chunk, ByteSpan new_chunk, Scratch& scratch,
+                         std::vector<std::uint32_t>& lengths, std::vector<std::byte>& coded);
 
 }  // namespace weightfs::kernels

@@ -1,6 +1,9 @@
 #include "kernels/hash.hpp"
 
 #include <xxhash.h>
+
+#include "kernels/scalar.hpp"
+#include "kernels/variant.hpp"
 // The library's own dispatcher is twice as fast where there is AVX2, and gives the same hashes;
 // this header, which exists only where the library was built with it, makes XXH3_64bits call it.
 #if defined(__x86_64__) && __has_include(<xxh_x86dispatch.h>)
@@ -9,8 +12,10 @@
 
 namespace weightfs::kernels {
 
-std::uint64_t hash_chunk(std::span<const std::byte> chunk) noexcept {
+std::uint64_t scalar::hash_chunk(ByteSpan chunk) noexcept {
   return XXH3_64bits(chunk.data(), chunk.size());
 }
+
+std::uint64_t hash_chunk(ByteSpan chunk) noexcept { return chosen_variant().hash_chunk(chunk); }
 
 }  // namespace weightfs::kernels

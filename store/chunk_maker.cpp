@@ -121,7 +121,7 @@ void ChunkMaker::apply(std::size_t step_number, std::uint32_t tensor_number, std
   };
   if (!kernels::decode_chunk(tensor.kind, {old_.get(), size_},
                              step.packs[place.pack]->block_lengths(packed), coded_,
-                             {new_.get(), size_})) {
+                             {new_.get(), size_}, scratch_)) {
     fail("is malformed");
   }
   old_.swap(new_);

@@ -15,6 +15,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/scratch.hpp"
 #include "store/materialize.hpp"
 #include "store/old_bytes.hpp"
 #include "store/pack_spool.hpp"
@@ -54,6 +55,7 @@ class ChunkMaker {
   std::unique_ptr<std::byte[]> old_, new_;
   std::size_t size_ = 0;  // of what is in old_
   std::vector<std::byte> coded_;
+  kernels::Scratch scratch_;
 };
 
 }  // namespace weightfs

@@ -79,6 +79,7 @@ class BatchCoder {
   const Work& work_;
   LastOpened new_files_, old_files_;
   Bytes new_, old_, decoded_;
+  kernels::Scratch scratch_;
   std::uint64_t new_hash_ = 0;
   CodedBatch result_;
 };
@@ -101,7 +102,7 @@ void BatchCoder::code_chunk(ChunkPlace place) {
   coded.first_length = result_.lengths.size();
   coded.offset = result_.data.size();
   coded.changed = static_cast<std::uint32_t>(
-      kernels::encode_chunk(tensor.kind, old_, new_, result_.lengths, result_.data));
+      kernels::encode_chunk(tensor.kind, old_, new_, scratch_, result_.lengths, result_.data));
   coded.length_count = result_.lengths.size() - coded.first_length;
   coded.size = result_.data.size() - coded.offset;
   check(tensor, coded);
@@ -160,7 +161,7 @@ void BatchCoder::check(const LayoutTensor& tensor, const CodedChunk& coded) {
   decoded_.resize(new_.size());
   const auto lengths = std::span(result_.lengths).subspan(coded.first_length, coded.length_count);
   const auto data = std::span(result_.data).subspan(coded.offset, coded.size);
-  if (kernels::decode_chunk(tensor.kind, old_, lengths, data, decoded_) && decoded_ == new_) return;
+  if (kernels::decode_chunk(tensor.kind, old_, lengths, data, decoded_, scratch_) && decoded_ == new_) return;
   throw Error(ErrorCode::io,
               fmt::format("chunk {} of tensor '{}' in {} does not come back from its code as it "
                           "went in; nothing was published.  Check this machine's memory, and "

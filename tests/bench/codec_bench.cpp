@@ -140,17 +140,17 @@ std::uint64_t hash(const Weights& weights) {
   return all;
 }
 
-void encode(const Weights& from, const Weights& to, Coded& coded) {
+void encode(const Weights& from, const Weights& to, Scratch& scratch, Coded& coded) {
   coded.changed = 0;
   coded.lengths.clear();
   coded.bytes.clear();
   for_each_chunk([&](std::size_t at) {
-    coded.changed +=
-        encode_chunk(Kind::bf16, chunk_of(from, at), chunk_of(to, at), coded.lengths, coded.bytes);
+    coded.changed += encode_chunk(Kind::bf16, chunk_of(from, at), chunk_of(to, at), scratch,
+                                  coded.lengths, coded.bytes);
   });
 }
 
-bool decode(const Weights& from, const Coded& coded, Weights& to) {
+bool decode(const Weights& from, const Coded& coded, Scratch& scratch, Weights& to) {
   std::span<const std::uint32_t> lengths(coded.lengths);
   std::span<const std::byte> bytes(coded.bytes);
   bool is_good = true;
@@ -159,8 +159,9 @@ bool decode(const Weights& from, const Coded& coded, Weights& to) {
     std::size_t size = 0;
     for (const std::uint32_t length : own) size += length;
     is_good =
-        is_good && decode_chunk(Kind::bf16, chunk_of(from, at), own, bytes.first(size),
-                                std::as_writable_bytes(std::span(to).subspan(at, kChunkElements)));
+        is_good &&
+        decode_chunk(Kind::bf16, chunk_of(from, at), own, bytes.first(size),
+                     std::as_writable_bytes(std::span(to).subspan(at, kChunkElements)), scratch);
     lengths = lengths.subspan(kChunkBlocks);
     bytes = bytes.subspan(size);
   });
@@ -194,16 +195,17 @@ void print_row(const char* kernel, const char* changed, const Best& best, const 
 bool bench_density(const Weights& before, double density, Random& random, Weights& after,
                    Weights& decoded) {
   update(before, updates_of_density(before, density), random, after);
+  Scratch scratch;
   Coded coded;
-  encode(before, after, coded);  // the vectors grow outside the measurement
+  encode(before, after, scratch, coded);  // the vectors grow outside the measurement
   Best copied, hashed, encoded, decoded_best;
   std::uint64_t sum = 0;
   bool is_good = true;
   for (int round = 0; round < kRounds; ++round) {
     copied.run([&] { copy(before, decoded); });
     hashed.run([&] { sum += hash(after); });
-    encoded.run([&] { encode(before, after, coded); });
-    decoded_best.run([&] { is_good = decode(before, coded, decoded) && is_good; });
+    encoded.run([&] { encode(before, after, scratch, coded); });
+    decoded_best.run([&] { is_good = decode(before, coded, scratch, decoded) && is_good; });
   }
   is_good = is_good && decoded == after && sum == kRounds * hash(decoded);
 

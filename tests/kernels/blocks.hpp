@@ -12,6 +12,7 @@
 #include <string>
 
 #include "kernels/block.hpp"
+#include "kernels/scratch.hpp"
 #include "store/bytes.hpp"
 
 namespace weightfs::test {
@@ -19,6 +20,12 @@ namespace weightfs::test {
 inline constexpr std::array kKinds = {kernels::Kind::u8,      kernels::Kind::bf16,
                                       kernels::Kind::f16,     kernels::Kind::f32,
                                       kernels::Kind::f8_e4m3, kernels::Kind::f8_e5m2};
+
+/// One for all tests: they run one at a time.
+inline kernels::Scratch& scratch() {
+  static kernels::Scratch scratch;
+  return scratch;
+}
 
 inline std::string kind_name(const testing::TestParamInfo<kernels::Kind>& kind) {
   constexpr std::array<const char*, kKinds.size()> kNames = {"u8",  "bf16",    "f16",

@@ -19,9 +19,9 @@ using test::changed_elements;
 using test::count_changed;
 using test::get_element;
 using test::random_elements;
+using test::scratch;
 using test::set_element;
 using test::Step;
-using ByteSpan = std::span<const std::byte>;
 
 constexpr std::size_t kNoLimit = std::numeric_limits<std::size_t>::max();
 
@@ -33,13 +33,13 @@ struct CodedChunk {
 
 CodedChunk encode(Kind kind, ByteSpan old_chunk, ByteSpan new_chunk) {
   CodedChunk chunk;
-  chunk.changed = encode_chunk(kind, old_chunk, new_chunk, chunk.lengths, chunk.coded);
+  chunk.changed = encode_chunk(kind, old_chunk, new_chunk, scratch(), chunk.lengths, chunk.coded);
   return chunk;
 }
 
 Bytes encode_one(Kind kind, const Bytes& old_block, const Bytes& new_block) {
   Bytes coded;
-  encode_block(kind, old_block, new_block, coded);
+  encode_block(kind, old_block, new_block, scratch(), coded);
   return coded;
 }
 
@@ -58,7 +58,7 @@ std::optional<Bytes> encode_as_ef(Kind kind, const Bytes& old_block, const Bytes
 /// Decodes into memory of exactly the block's size, so that sanitizers see each step beyond it.
 std::optional<Bytes> decode_one(Kind kind, const Bytes& old_block, const Bytes& coded) {
   Bytes decoded(old_block.size());
-  if (!decode_block(kind, old_block, coded, decoded)) return std::nullopt;
+  if (!decode_block(kind, old_block, coded, decoded, scratch())) return std::nullopt;
   return decoded;
 }
 
@@ -76,7 +76,7 @@ void expect_round_trip(Kind kind, const Bytes& old_bytes, const Bytes& new_bytes
       ASSERT_LE(length, coded_block_bytes_max(kind));
     }
     ASSERT_TRUE(decode_chunk(kind, old_chunk, chunk.lengths, chunk.coded,
-                             std::span(decoded).subspan(at, size)));
+                             std::span(decoded).subspan(at, size), scratch()));
     changed += chunk.changed;
   }
   EXPECT_TRUE(decoded == new_bytes);
@@ -181,7 +181,7 @@ TEST_P(Codec, RoundTripsEveryPairOfSpecialValuesAsEf) {
 TEST_P(Codec, GivesAnUnchangedBlockNoBytes) {
   const Bytes block = random(kBlockElements);
   Bytes coded = {std::byte{9}};
-  EXPECT_EQ(encode_block(GetParam(), block, block, coded), 0U);
+  EXPECT_EQ(encode_block(GetParam(), block, block, scratch(), coded), 0U);
   EXPECT_EQ(coded.size(), 1U);
   EXPECT_TRUE(decode_one(GetParam(), block, {}) == block);
   EXPECT_TRUE(decode_one(GetParam(), block, {static_cast<std::byte>(Mode::same)}) == block);
@@ -192,7 +192,7 @@ TEST_P(Codec, AppendsToWhatIsThere) {
   const Bytes after = changed(before, 0.01, Step::unit);
   const CodedChunk alone = encode(GetParam(), before, after);
   CodedChunk behind{0, {7}, {std::byte{9}}};
-  encode_chunk(GetParam(), before, after, behind.lengths, behind.coded);
+  encode_chunk(GetParam(), before, after, scratch(), behind.lengths, behind.coded);
   ASSERT_EQ(behind.lengths.size(), 3U);
   EXPECT_EQ(behind.lengths[0], 7U);
   EXPECT_EQ(behind.coded.at(0), std::byte{9});
@@ -232,7 +232,7 @@ TEST_P(Codec, NeedsNoAlignment) {
   EXPECT_TRUE(chunk.coded == encode_one(GetParam(), before, after));
   std::fill(shifted_new.begin(), shifted_new.end(), std::byte{0});
   ASSERT_TRUE(decode_chunk(GetParam(), old_block, chunk.lengths, chunk.coded,
-                           std::span(shifted_new).subspan(3)));
+                           std::span(shifted_new).subspan(3), scratch()));
   EXPECT_TRUE(std::equal(after.begin(), after.end(), shifted_new.begin() + 3));
 }
 
@@ -418,13 +418,13 @@ TEST_P(Codec, AChunkNeedsOneLengthForEachBlock) {
   const Bytes after = changed(before, 0.001, Step::unit);
   CodedChunk chunk = encode(GetParam(), before, after);
   Bytes decoded(before.size());
-  ASSERT_TRUE(decode_chunk(GetParam(), before, chunk.lengths, chunk.coded, decoded));
+  ASSERT_TRUE(decode_chunk(GetParam(), before, chunk.lengths, chunk.coded, decoded, scratch()));
 
   chunk.lengths.push_back(0);
-  EXPECT_FALSE(decode_chunk(GetParam(), before, chunk.lengths, chunk.coded, decoded));
+  EXPECT_FALSE(decode_chunk(GetParam(), before, chunk.lengths, chunk.coded, decoded, scratch()));
   chunk.lengths.resize(2);
-  EXPECT_FALSE(decode_chunk(GetParam(), before, chunk.lengths, chunk.coded, decoded));
-  EXPECT_FALSE(decode_chunk(GetParam(), before, {}, {}, decoded));
+  EXPECT_FALSE(decode_chunk(GetParam(), before, chunk.lengths, chunk.coded, decoded, scratch()));
+  EXPECT_FALSE(decode_chunk(GetParam(), before, {}, {}, decoded, scratch()));
 }
 
 TEST_P(Codec, TheLengthsOfAChunkMustAddUp) {
@@ -433,7 +433,7 @@ TEST_P(Codec, TheLengthsOfAChunkMustAddUp) {
   const CodedChunk chunk = encode(GetParam(), before, after);
   Bytes decoded(before.size());
   const auto decodes = [&](std::vector<std::uint32_t> lengths, const Bytes& coded) {
-    return decode_chunk(GetParam(), before, lengths, coded, decoded);
+    return decode_chunk(GetParam(), before, lengths, coded, decoded, scratch());
   };
   for (std::size_t i = 0; i < chunk.lengths.size(); ++i) {
     for (const std::uint32_t change : {1U, 0xFFFF'FFFFU, 0x8000'0000U}) {
@@ -453,9 +453,9 @@ TEST_P(Codec, TheLengthsOfAChunkMustAddUp) {
 TEST_P(Codec, AChunkOfNoBytesHasNoBlocks) {
   const CodedChunk chunk = encode(GetParam(), {}, {});
   EXPECT_TRUE(chunk.lengths.empty());
-  EXPECT_TRUE(decode_chunk(GetParam(), {}, {}, {}, {}));
+  EXPECT_TRUE(decode_chunk(GetParam(), {}, {}, {}, {}, scratch()));
   const Bytes rest(1);
-  EXPECT_FALSE(decode_chunk(GetParam(), {}, {}, rest, {}));
+  EXPECT_FALSE(decode_chunk(GetParam(), {}, {}, rest, {}, scratch()));
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "kernels/ef.hpp"
 #include "kernels/encode.hpp"
 #include "store/bytes.hpp"
+#include "tests/kernels/blocks.hpp"
 #include "tests/support/support.hpp"
 
 namespace weightfs::kernels {
@@ -65,7 +66,8 @@ TEST(Vectors, EveryCaseDecodesToItsNewBlock) {
     SCOPED_TRACE(vector.at("name"));
     const Bytes old_block = read_bytes(vector, "old");
     Bytes decoded(old_block.size());
-    ASSERT_TRUE(decode_block(kind_of(vector), old_block, read_bytes(vector, "block"), decoded));
+    ASSERT_TRUE(decode_block(kind_of(vector), old_block, read_bytes(vector, "block"), decoded,
+                             test::scratch()));
     EXPECT_TRUE(decoded == read_bytes(vector, "new"));
   }
 }
@@ -86,8 +88,9 @@ TEST(Vectors, TheEncoderCountsChangesAndTakesAStoredBlock) {
     SCOPED_TRACE(vector.at("name"));
     const Bytes new_block = read_bytes(vector, "new");
     Bytes coded;
-    EXPECT_EQ(encode_block(kind_of(vector), read_bytes(vector, "old"), new_block, coded),
-              vector.at("changed").get<std::size_t>());
+    EXPECT_EQ(
+        encode_block(kind_of(vector), read_bytes(vector, "old"), new_block, test::scratch(), coded),
+        vector.at("changed").get<std::size_t>());
     if (vector.at("mode") == "SAME") {
       EXPECT_TRUE(coded.empty());
     } else if (vector.at("mode") == "EF") {
@@ -103,7 +106,7 @@ TEST(Vectors, EveryBlockToRefuseIsRefused) {
     if (block.empty()) continue;  // here an empty block is an unchanged one
     const Bytes old_block = read_bytes(vector, "old");
     Bytes decoded(old_block.size());
-    EXPECT_FALSE(decode_block(kind_of(vector), old_block, block, decoded));
+    EXPECT_FALSE(decode_block(kind_of(vector), old_block, block, decoded, test::scratch()));
   }
 }
 
@@ -111,7 +114,7 @@ TEST(Vectors, XrIsRefused) {
   const Bytes old_block(64);
   Bytes decoded(64);
   const Bytes coded(20, static_cast<std::byte>(Mode::xr));
-  EXPECT_FALSE(decode_block(Kind::bf16, old_block, coded, decoded));
+  EXPECT_FALSE(decode_block(Kind::bf16, old_block, coded, decoded, test::scratch()));
 }
 
 }  // namespace

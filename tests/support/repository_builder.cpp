@@ -145,9 +145,10 @@ void RepositoryBuilder::add_packs(Manifest& manifest, const Layout& layout, cons
         }
       }
       old.resize(bytes.size());
+      kernels::Scratch scratch;
       std::vector<std::uint32_t> lengths;
       std::vector<std::byte> coded;
-      const auto changed = kernels::encode_chunk(tensor.kind, old, bytes, lengths, coded);
+      const auto changed = kernels::encode_chunk(tensor.kind, old, bytes, scratch, lengths, coded);
       std::uint64_t& hash = hashes[tensor.first_chunk + c];
       if (changed == 0 && inheritable && !options.all_chunks) {
         hash = hashes_[before.tensors()[*old_tensors[t]].first_chunk + c];
