@@ -44,6 +44,26 @@ inline std::uint64_t get_field(ByteSpan plane, std::uint64_t offset, unsigned wi
   return word & ((std::uint64_t{1} << width) - 1);
 }
 
+/// Reads fields one after another.
+class FieldReader {
+ public:
+  FieldReader(ByteSpan plane, std::uint64_t offset) noexcept : plane_(plane), offset_(offset) {}
+
+  /// The next field of `width` <= 57 bits; bits behind the end are zero.
+  std::uint64_t next(unsigned width) noexcept {
+    const std::uint64_t field = get_field(plane_, offset_, width);
+    offset_ += width;
+    return field;
+  }
+
+  /// Where the next field begins; may lie behind the end.
+  [[nodiscard]] std::uint64_t offset() const noexcept { return offset_; }
+
+ private:
+  ByteSpan plane_;
+  std::uint64_t offset_;
+};
+
 /// True if all bits from `used` on are zero and `used` lies in the plane's last byte, or at its
 /// end.
 inline bool ends_at(ByteSpan plane, std::uint64_t used) noexcept {
@@ -52,7 +72,7 @@ inline bool ends_at(ByteSpan plane, std::uint64_t used) noexcept {
 
 /// Writes planes one after another into memory that has kBitWriterSlack bytes more than they need:
 /// a step stores a whole word, and what it spills behind the end of a plane the next one
-/// overwrites.
+/// overwrites.  The last call must be end_plane().
 inline constexpr std::size_t kBitWriterSlack = sizeof(std::uint64_t);
 
 class BitWriter {
@@ -62,27 +82,40 @@ class BitWriter {
   /// Appends a field.
   /// Requires: width <= 56; value < 2^width.
   void put(std::uint64_t value, unsigned width) noexcept {
+    if (filled_ + width > 63) store_bytes();
     word_ |= value << filled_;
-    std::memcpy(at_, &word_, sizeof word_);
-    const unsigned bits = filled_ + width;
-    at_ += bits / 8;
-    word_ >>= bits / 8 * 8;
-    filled_ = bits % 8;
+    filled_ += width;
   }
 
   /// Appends `zeros` zero bits, then a one.
   void put_unary(std::uint64_t zeros) noexcept {
-    for (; zeros > 55; zeros -= 55) put(0, 55);
-    put(std::uint64_t{1} << zeros, static_cast<unsigned>(zeros) + 1);
+    if (filled_ + zeros > 62) {
+      store_bytes();
+      for (; zeros > 55; zeros -= 55) put(0, 55);
+      if (filled_ + zeros > 62) store_bytes();
+    }
+    filled_ += static_cast<unsigned>(zeros);
+    word_ |= std::uint64_t{1} << filled_++;
   }
 
   /// Pads with zero bits to a byte; the next field starts a plane.
-  void end_plane() noexcept { put(0, (8 - filled_) % 8); }
+  void end_plane() noexcept {
+    filled_ = (filled_ + 7) / 8 * 8;
+    store_bytes();
+  }
 
  private:
+  /// Stores the bytes that are full.
+  void store_bytes() noexcept {
+    std::memcpy(at_, &word_, sizeof word_);
+    at_ += filled_ / 8;
+    word_ = filled_ < 64 ? word_ >> filled_ / 8 * 8 : 0;  // 64 if a plane ends there
+    filled_ %= 8;
+  }
+
   std::byte* at_;
-  std::uint64_t word_ = 0;  // the bits of the byte that is not full yet
-  unsigned filled_ = 0;     // how many: 0..7
+  std::uint64_t word_ = 0;  // the bits that are not stored yet
+  unsigned filled_ = 0;     // how many: 0..63, less than 8 after store_bytes()
 };
 
 /// Number of one bits in a plane.

@@ -6,11 +6,12 @@
 #include "kernels/ef.hpp"
 #include "kernels/scalar.hpp"
 #include "kernels/variant.hpp"
+#include "kernels/xr.hpp"
 
 namespace weightfs::kernels {
 
 bool scalar::decode_block(Kind kind, ByteSpan old_block, ByteSpan coded,
-                          std::span<std::byte> new_block, Scratch&) noexcept {
+                          std::span<std::byte> new_block, Scratch& scratch) noexcept {
   assert(old_block.size() == new_block.size() && new_block.size() <= block_bytes(kind));
   assert(new_block.size() % width_bytes(kind) == 0);
   const std::size_t raw_bytes = 1 + new_block.size();
@@ -30,6 +31,8 @@ bool scalar::decode_block(Kind kind, ByteSpan old_block, ByteSpan coded,
       return apply_ef(kind, coded, new_block);
     case Mode::xr:
     case Mode::xs:
+      scratch.reset();
+      return decode_xr(kind, old_block, coded, new_block, scratch);
     case Mode::diff:
       break;
   }

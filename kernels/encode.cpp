@@ -4,9 +4,9 @@
 #include <cassert>
 #include <cstring>
 
-#include "kernels/ef.hpp"
 #include "kernels/scalar.hpp"
 #include "kernels/variant.hpp"
+#include "kernels/xr.hpp"
 
 namespace weightfs::kernels {
 namespace scalar {
@@ -14,11 +14,6 @@ namespace {
 
 bool are_equal(ByteSpan a, ByteSpan b) noexcept {
   return a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0;
-}
-
-void append_raw(ByteSpan block, std::vector<std::byte>& coded) {
-  coded.push_back(static_cast<std::byte>(Mode::raw));
-  coded.insert(coded.end(), block.begin(), block.end());
 }
 
 }  // namespace
@@ -31,10 +26,9 @@ std::size_t encode_block(Kind kind, ByteSpan old_block, ByteSpan new_block, Scra
   scratch.reset();
   Changes& changes = scratch.take_changes();
   kernels::find_changes(kind, old_block, new_block, changes);
-  const std::size_t raw_bytes = 1 + new_block.size();
-  if (!encode_ef(changes, new_block.size() / width_bytes(kind), 7 * raw_bytes / 8, coded)) {
-    append_raw(new_block, coded);
-  }
+  const unsigned ebase = choose_ebase(kind, old_block);
+  const ClassedChanges classed = classify(kind, old_block, changes, ebase, scratch);
+  encode_best(kind, new_block, ebase, changes, classed, coded);
   return changes.count;
 }
 

@@ -33,13 +33,44 @@ inline constexpr unsigned kZMax = 43;  // what a decoder takes; an encoder stays
 
 using ClassCounts = std::array<std::uint32_t, kClasses>;  // each 0 .. 65,536
 
+using ExponentCounts = std::array<std::uint32_t, 256>;  // elements with each exponent field
+
 /// The changes of a block class by class, and by position within a class.  Not owning.
 struct ClassedChanges {
   ClassCounts total{};                       // members of the class in the old block
   ClassCounts changed{};                     // how many of them changed
   std::span<const std::uint16_t> rank;       // of each change, among the members of its class
   std::span<const std::int32_t> difference;  // of each change
+  std::span<const std::uint16_t> exception;  // which of them are larger than one unit, ascending
 };
+
+/// Where the exponent of an element lies; a mask of 0 for a kind that has none.
+struct ExponentField {
+  unsigned shift = 0;
+  unsigned mask = 0;
+
+  [[nodiscard]] constexpr unsigned of(std::uint32_t bits) const noexcept {
+    return bits >> shift & mask;
+  }
+};
+
+constexpr ExponentField exponent_field(Kind kind) noexcept {
+  switch (kind) {
+    case Kind::u8:
+      break;
+    case Kind::bf16:
+      return {7, 0xFF};
+    case Kind::f16:
+      return {10, 0x1F};
+    case Kind::f32:
+      return {23, 0xFF};
+    case Kind::f8_e4m3:
+      return {3, 0xF};
+    case Kind::f8_e5m2:
+      return {2, 0x1F};
+  }
+  return {};
+}
 
 /// The class that an exponent field belongs to.
 constexpr unsigned class_of(unsigned exponent, unsigned ebase) noexcept {
@@ -47,10 +78,14 @@ constexpr unsigned class_of(unsigned exponent, unsigned ebase) noexcept {
   return exponent - ebase < kClasses ? exponent - ebase : kClasses - 1;
 }
 
+/// How many elements of the old block each class has.
+ClassCounts count_classes(Kind kind, ByteSpan old_block, unsigned ebase) noexcept;
+
 /// The ebase that the encoder takes: it puts the smallest exponent that at least 98 % of the old
 /// elements do not exceed into the top class.
 ///
 /// Requires: the block is not empty.
+unsigned choose_ebase(const ExponentCounts& counts) noexcept;
 unsigned choose_ebase(Kind kind, ByteSpan old_block) noexcept;
 
 /// Sorts the changes into classes; the result lies in `scratch`.
@@ -81,14 +116,20 @@ struct XrParts {
   ClassCounts listed{};               // m: ranks in the list of the class
   ClassCounts low_bits{};             // k
   std::uint32_t inverted = 0;         // bit c: the list holds the members that did not change
+  std::uint32_t listed_count = 0;     // ranks in all lists
   std::uint32_t change_count = 0;     // n, at least 1
   std::uint32_t direct_count = 0;     // nd: changes of classes below z come first
   std::uint32_t exception_count = 0;  // ne
   unsigned exception_low_bits = 0;    // ke
   ByteSpan unary;  // U: holds exactly the codes it must, and ends with the last one
   ByteSpan rest;   // S, L, Q
-  std::uint64_t signs_at = 0, lows_at = 0, values_at = 0;  // bit offsets in `rest`; S and L lie in
-                                                           // it, paddings before Q are zero
+
+  // Bit offsets in `rest`, in this order.  Those up to values_at lie in it, and paddings before it
+  // are zero.
+  std::uint64_t signs_at = 0;
+  std::uint64_t lows_at = 0;            // low bits of ranks
+  std::uint64_t exception_lows_at = 0;  // low bits of exceptions
+  std::uint64_t values_at = 0;          // Q
 };
 
 /// The order of the Exp-Golomb code of a direct change of this class.
@@ -105,6 +146,9 @@ std::optional<unsigned> ebase_of(ByteSpan coded) noexcept;
 /// Requires: `coded` begins with mode xr or xs; `total` was counted with ebase_of(coded).
 /// Returns: nullopt if it is malformed.  The caller checks the rest: ranks below total, exceptions
 ///          below change_count - direct_count, values, and that Q ends with the block.
+///
+/// Note: a list whose last rank is too large may name more members as changed than `changed` says
+///       (if inverted): there are not so many signs and values.
 std::optional<XrParts> cut_xr(ByteSpan coded, const ClassCounts& total) noexcept;
 
 /// Decodes a block of mode xr or xs.  `new_block` need not hold anything.

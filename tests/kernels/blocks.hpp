@@ -10,10 +10,12 @@
 #include <cstring>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "kernels/block.hpp"
 #include "kernels/scratch.hpp"
 #include "store/bytes.hpp"
+#include "tests/support/support.hpp"
 
 namespace weightfs::test {
 
@@ -96,5 +98,40 @@ inline std::size_t count_changed(kernels::Kind kind, const Bytes& a, const Bytes
   }
   return changed;
 }
+
+/// A test of every kind.
+class KindTest : public testing::TestWithParam<kernels::Kind> {
+ protected:
+  [[nodiscard]] Bytes random(std::size_t elements) {
+    return random_elements(GetParam(), elements, rng_);
+  }
+  [[nodiscard]] Bytes changed(const Bytes& old, double share, Step how) {
+    return changed_elements(GetParam(), old, share, how, rng_);
+  }
+  /// A copy with these bits turned over in every element.
+  [[nodiscard]] static Bytes flipped(const Bytes& old, std::uint32_t mask) {
+    Bytes bytes = old;
+    for (std::size_t i = 0; i < old.size() / kernels::width_bytes(GetParam()); ++i) {
+      set_element(GetParam(), bytes, i, get_element(GetParam(), old, i) ^ mask);
+    }
+    return bytes;
+  }
+  [[nodiscard]] static std::uint32_t sign() {
+    return 1U << (8 * kernels::width_bytes(GetParam()) - 1);
+  }
+  /// Zeros, the smallest and the largest numbers of both signs, infinities and the NaNs beside them
+  /// for any place of the exponent.
+  [[nodiscard]] static std::vector<std::uint32_t> specials() {
+    const std::uint32_t all = 2 * sign() - 1;
+    std::vector<std::uint32_t> values = {0, 1, sign() - 1, sign(), sign() + 1, all, all - 1};
+    for (unsigned bit = 1; bit + 1 < 8 * kernels::width_bytes(GetParam()); ++bit) {
+      const std::uint32_t exponent = (sign() - 1) & ~((1U << bit) - 1);
+      values.insert(values.end(), {exponent, exponent + 1, exponent | sign()});
+    }
+    return values;
+  }
+
+  std::mt19937_64 rng_ = make_rng();
+};
 
 }  // namespace weightfs::test

@@ -1,25 +1,24 @@
 // The golden vectors of the format (tests/data/codec/vectors.json): what a case gives, and what
 // must be refused.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <limits>
-#include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <string>
 
-#include "kernels/decode.hpp"
-#include "kernels/ef.hpp"
-#include "kernels/encode.hpp"
-#include "store/bytes.hpp"
-#include "tests/kernels/blocks.hpp"
-#include "tests/support/support.hpp"
+#include "kernels/hash.hpp"
+#include "tests/kernels/coded_blocks.hpp"
 
 namespace weightfs::kernels {
 namespace {
 
 using Json = nlohmann::json;
+using test::decode_one;
+using test::encode_as;
+using test::encode_as_ef;
 
 std::string read_vector_file(const std::string& name) {
   const std::filesystem::path path = std::filesystem::path(WEIGHTFS_TEST_DATA) / "codec" / name;
@@ -40,14 +39,38 @@ const Json& vectors() {
   return kVectors;
 }
 
-/// The block as EF, whatever its size.
-Bytes encode_as_ef(Kind kind, const Bytes& old_block, const Bytes& new_block) {
-  const auto changes = std::make_unique<Changes>();
-  find_changes(kind, old_block, new_block, *changes);
-  Bytes coded;
-  EXPECT_TRUE(encode_ef(*changes, new_block.size() / width_bytes(kind),
-                        std::numeric_limits<std::size_t>::max(), coded));
-  return coded;
+/// The new block of a vector: stored, or as what differs from the old one, or for a large one what
+/// its block gives, with the right hash.
+Bytes new_block_of(const Json& vector) {
+  if (vector.contains("new")) return read_bytes(vector, "new");
+  if (vector.contains("set")) {
+    Bytes bytes = read_bytes(vector, "old");
+    for (const Json& element : vector.at("set")) {
+      test::set_element(kind_of(vector), bytes, element.at(0), element.at(1));
+    }
+    return bytes;
+  }
+  const std::optional<Bytes> decoded =
+      decode_one(kind_of(vector), read_bytes(vector, "old"), read_bytes(vector, "block"));
+  EXPECT_TRUE(decoded.has_value());
+  if (!decoded) return {};
+  EXPECT_EQ(fmt::format("{:016x}", hash_chunk(*decoded)), vector.at("new_hash").get<std::string>());
+  return *decoded;
+}
+
+/// The block in the mode and with the choices of the vector, whatever its size.
+Bytes encode_as_stored(const Json& vector, const Bytes& old_block, const Bytes& new_block) {
+  const Kind kind = kind_of(vector);
+  std::optional<Bytes> coded;
+  if (vector.at("mode") == "EF") {
+    coded = encode_as_ef(kind, old_block, new_block);
+  } else {
+    const Mode mode = vector.at("mode") == "XR" ? Mode::xr : Mode::xs;
+    coded = encode_as(mode, kind, test::find(kind, old_block, new_block, vector.at("ebase")),
+                      vector.at("z"));
+  }
+  EXPECT_TRUE(coded.has_value());
+  return coded.value_or(Bytes{});
 }
 
 TEST(Vectors, HoldCasesOfEveryModeAndKind) {
@@ -57,45 +80,55 @@ TEST(Vectors, HoldCasesOfEveryModeAndKind) {
     modes.insert(vector.at("mode"));
     kinds.insert(vector.at("kind").get<unsigned>());
   }
-  EXPECT_EQ(modes, (std::set<std::string>{"EF", "RAW", "SAME"}));
+  EXPECT_EQ(modes, (std::set<std::string>{"EF", "RAW", "SAME", "XR", "XS"}));
   EXPECT_EQ(kinds, (std::set<unsigned>{0, 1, 2, 3, 4, 5}));
 }
 
 TEST(Vectors, EveryCaseDecodesToItsNewBlock) {
   for (const Json& vector : vectors().at("cases")) {
     SCOPED_TRACE(vector.at("name"));
-    const Bytes old_block = read_bytes(vector, "old");
-    Bytes decoded(old_block.size());
-    ASSERT_TRUE(decode_block(kind_of(vector), old_block, read_bytes(vector, "block"), decoded,
-                             test::scratch()));
-    EXPECT_TRUE(decoded == read_bytes(vector, "new"));
+    const std::optional<Bytes> decoded =
+        decode_one(kind_of(vector), read_bytes(vector, "old"), read_bytes(vector, "block"));
+    ASSERT_TRUE(decoded.has_value());
+    EXPECT_TRUE(*decoded == new_block_of(vector));
   }
 }
 
-TEST(Vectors, EfEncodesToTheStoredBytes) {
+TEST(Vectors, EveryListOfChangesEncodesToTheStoredBytes) {
   for (const char* list : {"cases", "refuse"}) {
     for (const Json& vector : vectors().at(list)) {
-      if (vector.value("mode", "") != "EF") continue;
+      const std::string mode = vector.value("mode", "");
+      if (mode != "EF" && !vector.contains("ebase")) continue;
       SCOPED_TRACE(vector.at("name"));
-      EXPECT_TRUE(encode_as_ef(kind_of(vector), read_bytes(vector, "old"),
-                               read_bytes(vector, "new")) == read_bytes(vector, "block"));
+      EXPECT_TRUE(encode_as_stored(vector, read_bytes(vector, "old"), new_block_of(vector)) ==
+                  read_bytes(vector, "block"));
     }
   }
 }
 
-TEST(Vectors, TheEncoderCountsChangesAndTakesAStoredBlock) {
+TEST(Vectors, TheEncoderChoosesTheStoredEbaseAndZ) {
+  for (const Json& vector : vectors().at("cases")) {
+    if (!vector.value("is_chosen", false)) continue;
+    SCOPED_TRACE(vector.at("name"));
+    const Bytes old_block = read_bytes(vector, "old");
+    const unsigned ebase = choose_ebase(kind_of(vector), old_block);
+    EXPECT_EQ(ebase, vector.at("ebase").get<unsigned>());
+    const test::FoundChanges found =
+        test::find(kind_of(vector), old_block, new_block_of(vector), ebase);
+    EXPECT_EQ(choose_z(kind_of(vector), found.classed), vector.at("z").get<unsigned>());
+  }
+}
+
+TEST(Vectors, TheEncoderCountsChangesAndItsBlockDecodes) {
   for (const Json& vector : vectors().at("cases")) {
     SCOPED_TRACE(vector.at("name"));
-    const Bytes new_block = read_bytes(vector, "new");
+    const Bytes old_block = read_bytes(vector, "old");
+    const Bytes new_block = new_block_of(vector);
     Bytes coded;
-    EXPECT_EQ(
-        encode_block(kind_of(vector), read_bytes(vector, "old"), new_block, test::scratch(), coded),
-        vector.at("changed").get<std::size_t>());
-    if (vector.at("mode") == "SAME") {
-      EXPECT_TRUE(coded.empty());
-    } else if (vector.at("mode") == "EF") {
-      EXPECT_TRUE(coded == read_bytes(vector, "block"));
-    }
+    EXPECT_EQ(encode_block(kind_of(vector), old_block, new_block, test::scratch(), coded),
+              vector.at("changed").get<std::size_t>());
+    EXPECT_TRUE(decode_one(kind_of(vector), old_block, coded) == new_block);
+    EXPECT_EQ(coded.empty(), vector.at("mode") == "SAME");
   }
 }
 
@@ -104,17 +137,8 @@ TEST(Vectors, EveryBlockToRefuseIsRefused) {
     SCOPED_TRACE(vector.at("name"));
     const Bytes block = read_bytes(vector, "block");
     if (block.empty()) continue;  // here an empty block is an unchanged one
-    const Bytes old_block = read_bytes(vector, "old");
-    Bytes decoded(old_block.size());
-    EXPECT_FALSE(decode_block(kind_of(vector), old_block, block, decoded, test::scratch()));
+    EXPECT_FALSE(decode_one(kind_of(vector), read_bytes(vector, "old"), block).has_value());
   }
-}
-
-TEST(Vectors, XrIsRefused) {
-  const Bytes old_block(64);
-  Bytes decoded(64);
-  const Bytes coded(20, static_cast<std::byte>(Mode::xr));
-  EXPECT_FALSE(decode_block(Kind::bf16, old_block, coded, decoded, test::scratch()));
 }
 
 }  // namespace

@@ -1,0 +1,109 @@
+// Coded blocks: every form of a block, whatever the encoder would take, and damage to it.
+#pragma once
+
+#include <algorithm>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "kernels/decode.hpp"
+#include "kernels/ef.hpp"
+#include "kernels/encode.hpp"
+#include "kernels/xr.hpp"
+#include "tests/kernels/blocks.hpp"
+
+namespace weightfs::test {
+
+inline constexpr std::size_t kNoLimit = std::numeric_limits<std::size_t>::max();
+
+/// What the encoders of single modes are given.  `classed` lies in scratch() until the next call
+/// that takes it.
+struct FoundChanges {
+  std::unique_ptr<kernels::Changes> changes = std::make_unique<kernels::Changes>();
+  unsigned ebase = 0;
+  kernels::ClassedChanges classed;
+};
+
+inline FoundChanges find(kernels::Kind kind, const Bytes& old_block, const Bytes& new_block,
+                         unsigned ebase) {
+  FoundChanges found;
+  found.ebase = ebase;
+  kernels::find_changes(kind, old_block, new_block, *found.changes);
+  scratch().reset();
+  found.classed = kernels::classify(kind, old_block, *found.changes, ebase, scratch());
+  return found;
+}
+
+/// With the ebase that the encoder takes.
+inline FoundChanges find(kernels::Kind kind, const Bytes& old_block, const Bytes& new_block) {
+  return find(kind, old_block, new_block, kernels::choose_ebase(kind, old_block));
+}
+
+inline Bytes encode_one(kernels::Kind kind, const Bytes& old_block, const Bytes& new_block) {
+  Bytes coded;
+  kernels::encode_block(kind, old_block, new_block, scratch(), coded);
+  return coded;
+}
+
+/// The block as EF, whatever its size; nullopt if EF cannot express it.
+inline std::optional<Bytes> encode_as_ef(kernels::Kind kind, const Bytes& old_block,
+                                         const Bytes& new_block) {
+  const FoundChanges found = find(kind, old_block, new_block, 0);
+  Bytes coded;
+  if (!kernels::encode_ef(*found.changes, new_block.size() / kernels::width_bytes(kind), kNoLimit,
+                          coded)) {
+    EXPECT_TRUE(coded.empty());
+    return std::nullopt;
+  }
+  return coded;
+}
+
+/// The block as XR or XS with these parameters, whatever its size; nullopt if that cannot express
+/// it.
+inline std::optional<Bytes> encode_as(kernels::Mode mode, kernels::Kind kind,
+                                      const FoundChanges& found, unsigned z) {
+  Bytes coded;
+  if (!kernels::encode_xr(kind, mode, found.ebase, z, found.classed, kNoLimit, coded)) {
+    EXPECT_TRUE(coded.empty());
+    return std::nullopt;
+  }
+  return coded;
+}
+
+/// With the parameters that the encoder takes.
+inline std::optional<Bytes> encode_as(kernels::Mode mode, kernels::Kind kind,
+                                      const Bytes& old_block, const Bytes& new_block) {
+  const FoundChanges found = find(kind, old_block, new_block);
+  return encode_as(mode, kind, found, kernels::choose_z(kind, found.classed));
+}
+
+inline Bytes encode_as_raw(const Bytes& new_block) {
+  Bytes coded = {static_cast<std::byte>(kernels::Mode::raw)};
+  coded.insert(coded.end(), new_block.begin(), new_block.end());
+  return coded;
+}
+
+/// Decodes into memory of exactly the block's size, so that sanitizers see each step beyond it.
+inline std::optional<Bytes> decode_one(kernels::Kind kind, const Bytes& old_block,
+                                       const Bytes& coded) {
+  Bytes decoded(old_block.size());
+  if (!kernels::decode_block(kind, old_block, coded, decoded, scratch())) return std::nullopt;
+  return decoded;
+}
+
+/// Up to three bits turned over, and sometimes another length.
+inline Bytes damaged(Bytes coded, std::mt19937_64& rng) {
+  const std::size_t flips = 1 + rng() % 3;
+  for (std::size_t i = 0; i < flips && !coded.empty(); ++i) {
+    // Every other damage hits the header, where most of the checks are.
+    const std::size_t reach =
+        rng() % 2 == 0 ? std::min<std::size_t>(coded.size(), 8) : coded.size();
+    coded[rng() % reach] ^= static_cast<std::byte>(1U << (rng() % 8));
+  }
+  if (rng() % 4 == 0) coded.resize(rng() % (coded.size() + 9));
+  coded.shrink_to_fit();
+  return coded;
+}
+
+}  // namespace weightfs::test
