@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "fs/coder_choice.hpp"
 #include "fs/text_table.hpp"
 #include "fs/verbs.hpp"
 #include "store/bytes.hpp"
@@ -243,9 +244,10 @@ int run_show(Call& call) {
 int run_diff(Call& call) {
   Reading reading(call.options.target);
   const ScratchDirectory scratch = make_scratch();
+  const CoderChoice choice(call.options.gpu);
   std::vector<TensorDiff> tensors =
       diff_versions(reading.history, call.options.version_a, call.options.version_b, scratch.path(),
-                    reading.context, call.progress());
+                    reading.context, call.progress(), choice.coder());
   std::stable_sort(tensors.begin(), tensors.end(),
                    [](const auto& a, const auto& b) { return share_of(a) > share_of(b); });
   const DiffTotal total(tensors);

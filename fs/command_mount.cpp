@@ -10,6 +10,7 @@
 #include <ostream>
 #include <set>
 
+#include "fs/coder_choice.hpp"
 #include "fs/daemon.hpp"
 #include "fs/mount_point.hpp"
 #include "fs/mount_status.hpp"
@@ -37,7 +38,8 @@ MountOptions mount_options(const Options& options) {
           .serve = options.serve,
           .poll = options.poll,
           .ownership = options.ownership,
-          .foreground = options.foreground};
+          .foreground = options.foreground,
+          .gpu = options.gpu};
 }
 
 Json to_json(const MountReady& ready, const std::string& url) {
@@ -48,7 +50,8 @@ Json to_json(const MountReady& ready, const std::string& url) {
           {"serve", {{"mode", ready.serve}, {"why", ready.why}}},
           {"store", ready.store.string()},
           {"log", ready.log.empty() ? Json(nullptr) : Json(ready.log.string())},
-          {"offline", ready.offline}};
+          {"offline", ready.offline},
+          {"gpu_failure", ready.gpu_failure.empty() ? Json(nullptr) : Json(ready.gpu_failure)}};
 }
 
 std::string to_text(const MountReady& ready, const std::string& url) {
@@ -58,6 +61,7 @@ std::string to_text(const MountReady& ready, const std::string& url) {
                   ready.version == 0 ? "no version yet" : fmt::format("version {}", ready.version),
                   ready.serve, ready.pid);
   if (!ready.why.empty()) text += fmt::format("no passthrough: {}\n", ready.why);
+  if (!ready.gpu_failure.empty()) text += fmt::format("no GPU: {}\n", ready.gpu_failure);
   if (ready.offline) text += "the bucket is out of reach; the store's versions are served\n";
   return text + (ready.version == 0 ? fmt::format("publish with: weightfs publish {} DIR\n", url)
                                     : fmt::format("serve: vllm serve {}/latest\n", mount_point));
@@ -118,6 +122,7 @@ std::string status_lines(const Json& status) {
   add("state", text(status.at("state")));
   add("served by", text(serve.at("mode")));
   if (!text(serve.at("why")).empty()) add("no passthrough", text(serve.at("why")));
+  if (status.contains("kernels")) add("kernels", coder_text(status["kernels"]));
   add("open files",
       fmt::format("{} passthrough, {} daemon", serve.at("open_passthrough").get<std::uint64_t>(),
                   serve.at("open_daemon").get<std::uint64_t>()));

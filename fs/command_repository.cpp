@@ -4,6 +4,7 @@
 
 #include <ostream>
 
+#include "fs/coder_choice.hpp"
 #include "fs/text_table.hpp"
 #include "fs/verbs.hpp"
 #include "store/bucket.hpp"
@@ -72,7 +73,9 @@ VerifyReport verify(Call& call) {
     return verify_tree(reading.history, reading.mount_point, reading.context, call.progress());
   }
   const ScratchDirectory scratch = make_scratch();
-  return verify_repository(reading.history, scratch.path(), reading.context, call.progress());
+  const CoderChoice choice(call.options.gpu);
+  return verify_repository(reading.history, scratch.path(), reading.context, call.progress(),
+                           choice.coder());
 }
 
 }  // namespace
@@ -99,11 +102,13 @@ int run_publish(Call& call) {
       options.store.empty() ? Store::default_path(id) : std::filesystem::absolute(options.store);
   PublishStore publish_store = PublishStore::open(path, id, reading.url, StoreLimits{});
   History history(*reading.repository, &publish_store.store());
+  const CoderChoice choice(options.gpu);
   const PublishOptions publish_options{.directory = options.directory,
                                        .tag = options.tag,
                                        .meta = options.meta,
                                        .include = options.include,
                                        .snapshot = options.snapshot,
+                                       .coder = choice.coder(),
                                        .at = {}};
   const PublishResult result =
       publish(history, publish_store.store(), publish_options, reading.context, call.progress());
@@ -116,7 +121,9 @@ int run_export(Call& call) {
   const auto version = reading.version(call.options.version_a);
   const auto layout = reading.history.layout(*version, reading.context);
   const std::filesystem::path& directory = call.options.directory;
-  export_version(reading.history, version->number(), directory, reading.context, call.progress());
+  const CoderChoice choice(call.options.gpu);
+  export_version(reading.history, version->number(), directory, reading.context, call.progress(),
+                 choice.coder());
   const std::uint64_t bytes = version_bytes(version->manifest, *layout);
   call.print({{"version", version->number()}, {"directory", directory.string()}, {"bytes", bytes}},
              fmt::format("exported version {} to {}: {}\n", version->number(), directory.string(),

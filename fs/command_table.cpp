@@ -14,6 +14,7 @@ namespace {
 using Operands = std::span<const std::string>;
 
 constexpr NumberRange kVersions{1, kVersionMax};
+constexpr std::uint64_t kGpuMax = 1023;
 
 Serve parse_serve(std::string_view text) {
   if (text == "auto") return Serve::automatic;
@@ -70,6 +71,16 @@ const OptionSpec kStore{
         "where this host keeps images and records\n"
         "(default: /var/lib/weightfs/ID for root, else $XDG_CACHE_HOME/weightfs/ID)",
     .set = [](Options& options, std::string_view value) { options.store = value; }};
+
+const OptionSpec kGpu{
+    .name = "gpu",
+    .value = "N",
+    .help =
+        "code and decode on the CUDA device of this number; if it cannot be used the\n"
+        "CPU does the work, and weightfs says so (default: only the CPU)",
+    .set = [](Options& options, std::string_view value) {
+      options.gpu = static_cast<int>(parse_number(value, {0, kGpuMax}));
+    }};
 
 const std::array<OptionSpec, 4> kCommon{{
     {.name = "json",
@@ -151,6 +162,7 @@ CommandSpec publish_command() {
                .set = [](Options& options,
                          std::string_view v) { options.snapshot = parse_switch(v); }},
               kStore,
+              kGpu,
           },
       .take = take_target_and_directory,
   };
@@ -205,6 +217,7 @@ std::vector<OptionSpec> mount_options() {
                "(default: 222, which shows 0444 and 0555)",
        .set = [](Options& options,
                  std::string_view v) { options.ownership.umask = parse_umask(v); }},
+      kGpu,
   };
 }
 
@@ -331,7 +344,7 @@ CommandSpec diff_command() {
           "and the largest difference in units of the last place. Both versions are made in a\n"
           "temporary directory below $TMPDIR, or /var/tmp, which needs room for them.",
       .example = "weightfs diff file:///srv/runs/a 41 42",
-      .options = {},
+      .options = {kGpu},
       .take = take_diff,
   };
 }
@@ -355,6 +368,7 @@ CommandSpec export_command() {
                .help = "which version (default: the newest)",
                .set = [](Options& options,
                          std::string_view v) { options.version_a = parse_number(v, kVersions); }},
+              kGpu,
           },
       .take = take_target_and_directory,
   };
@@ -375,8 +389,27 @@ CommandSpec verify_command() {
           "MOUNTPOINT: checks every file that the mount shows. Prints a line for each problem and\n"
           "goes on; exit code 4 if there was one.",
       .example = "weightfs verify file:///srv/runs/a",
-      .options = {},
+      .options = {kGpu},
       .take = take_target,
+  };
+}
+
+CommandSpec doctor_command() {
+  return {
+      .command = Command::doctor,
+      .name = "doctor",
+      .operands = "",
+      .operands_min = 0,
+      .operands_max = 0,
+      .summary = "what is in use on this host, and what is missing",
+      .description =
+          "Prints versions, whether FUSE and its passthrough can be used, the variants of the\n"
+          "codec with the one in use in brackets, and the GPUs. Exit code 1 if nothing can be\n"
+          "mounted here; it says what to do. WEIGHTFS_KERNELS in the environment chooses a\n"
+          "variant: scalar, simd (the fastest), its name, or cuda, which means --gpu 0.",
+      .example = "weightfs doctor --json",
+      .options = {},
+      .take = [](Options&, Operands) {},
   };
 }
 
@@ -417,9 +450,9 @@ std::string option_lines(const OptionSpec& option) {
 
 std::span<const CommandSpec> all_commands() {
   static const std::array commands{
-      init_command(),   publish_command(), mount_command(), umount_command(),
-      status_command(), log_command(),     show_command(),  diff_command(),
-      export_command(), verify_command(),  help_command(),
+      init_command(),   publish_command(), mount_command(),  umount_command(),
+      status_command(), log_command(),     show_command(),   diff_command(),
+      export_command(), verify_command(),  doctor_command(), help_command(),
   };
   return commands;
 }
@@ -451,7 +484,8 @@ const OptionSpec* find_any_option(std::string_view name) {
 }
 
 std::string usage_line(const CommandSpec& command) {
-  return fmt::format("weightfs {} {} [OPTION...]", command.name, command.operands);
+  return fmt::format("weightfs {} {}{}[OPTION...]", command.name, command.operands,
+                     command.operands.empty() ? "" : " ");
 }
 
 std::string help_text() {

@@ -11,6 +11,7 @@
 #include "fs/mount_status.hpp"
 #include "fs/text_table.hpp"
 #include "fs/verbs.hpp"
+#include "kernels/variant.hpp"
 #include "store/error.hpp"
 
 namespace weightfs::fs {
@@ -43,6 +44,8 @@ int dispatch(Call& call) {
       return run_export(call);
     case Command::verify:
       return run_verify(call);
+    case Command::doctor:
+      return run_doctor(call);
     case Command::help:
     case Command::version:
       return print_text(call);
@@ -71,6 +74,7 @@ int report_usage(const Options& options, const Output& output) {
 int run_guarded(const Options& options, const Output& output) {
   if (!options.error.empty()) return report_usage(options, output);
   try {
+    if (!options.kernels.empty()) static_cast<void>(kernels::choose_variant(options.kernels));
     Call call(options, output);
     const int exit_code = dispatch(call);
     if (output.out.flush()) return exit_code;

@@ -14,6 +14,7 @@
 #include <mutex>
 #include <optional>
 
+#include "fs/coder_choice.hpp"
 #include "fs/mount_point.hpp"
 #include "fs/status.hpp"
 #include "fs/stop_signals.hpp"
@@ -133,10 +134,12 @@ class Daemon {
     repository_ = std::move(places.repository);
     store_ = Store::open(places.store, repository_->id(), options_.url, options_.limits);
     begin_log();
+    coder_.emplace(options_.gpu);
     History history(*repository_, store_.get());
-    Sync sync(*store_, history, {.poll = options_.poll, .release = [this](std::uint64_t version) {
-                                   return link_.is_unused(version);
-                                 }});
+    Sync sync(*store_, history,
+              {.poll = options_.poll,
+               .release = [this](std::uint64_t version) { return link_.is_unused(version); },
+               .coder = coder_->coder()});
     sync.start();
     sync.wait_ready(context_, progress_);
     serve(sync);
@@ -195,7 +198,8 @@ class Daemon {
             .store = store_->path(),
             .log = log_path(),
             .pid = getpid(),
-            .offline = status.offline_since != 0};
+            .offline = status.offline_since != 0,
+            .gpu_failure = coder_->state().gpu_failure};
   }
 
   [[nodiscard]] std::string status(const Sync& sync) const {
@@ -207,7 +211,8 @@ class Daemon {
                       .pid = getpid(),
                       .versions = {},
                       .sync = sync.status(),
-                      .serving = link_.serving()};
+                      .serving = link_.serving(),
+                      .coder = coder_->state()};
     const auto catalog = sync.catalog();
     for (const auto& [number, version] : catalog->versions) state.versions.push_back(number);
     return status_text(state, std::time(nullptr));
@@ -221,6 +226,7 @@ class Daemon {
   std::filesystem::path mount_point_;
   std::unique_ptr<Repository> repository_;
   std::unique_ptr<Store> store_;
+  std::optional<CoderChoice> coder_;  // made in run(), when there is a log
   SessionLink link_;
 };
 

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "fs/fuse_session.hpp"
@@ -23,6 +24,7 @@ struct MountOptions {
   std::chrono::milliseconds poll{1000};
   Ownership ownership;
   bool foreground = false;  // log to stderr, not to the store
+  std::optional<int> gpu = {};
 };
 
 /// What `mount` prints when it is ready.
@@ -33,6 +35,7 @@ struct MountReady {
   std::filesystem::path store, log;   // log: empty in the foreground
   int pid = 0;
   bool offline = false;
+  std::string gpu_failure = {};  // why --gpu is not followed; empty: it is
 };
 
 /// What a daemon tells while it starts; both are called at most once, in this order.

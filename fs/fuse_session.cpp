@@ -275,6 +275,8 @@ struct FuseSession::State {
   bool running = false;
 };
 
+std::string libfuse_version() { return fuse_pkgversion(); }
+
 FuseSession::FuseSession(const Tree& tree, FuseSessionOptions options) {
   state_ = std::make_unique<State>(tree, options);
 }

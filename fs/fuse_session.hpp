@@ -16,6 +16,9 @@
 
 namespace weightfs::fs {
 
+/// Of the library that is loaded: "3.14.0".
+std::string libfuse_version();
+
 enum class Serve { automatic, passthrough, daemon };
 
 struct FuseSessionOptions {

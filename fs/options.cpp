@@ -15,6 +15,7 @@
 
 #include "fs/command_table.hpp"
 #include "fs/config_file.hpp"
+#include "kernels/variant.hpp"
 #include "store/error.hpp"
 #include "store/file.hpp"
 
@@ -23,6 +24,8 @@ namespace {
 
 constexpr std::uint64_t kConfigBytesMax = 1u << 20;
 constexpr std::string_view kSystemConfig = "/etc/weightfs.toml";
+constexpr std::string_view kSimdKernels = "simd";  // the fastest variant
+constexpr std::string_view kCudaKernels = "cuda";
 
 /// Values of one option, and where they come from, for messages.
 struct Setting {
@@ -241,6 +244,35 @@ void apply(const CommandSpec& command, const Settings& settings, Options& option
   }
 }
 
+std::string variant_names() {
+  std::string names;
+  for (const kernels::Variant& variant : kernels::variants()) {
+    names += fmt::format("{}, ", variant.name);
+  }
+  return names;
+}
+
+/// Whether this machine has a variant, or means something else that is known.
+bool is_kernels_name(std::string_view name) {
+  const auto variants = kernels::variants();
+  return name == kSimdKernels || std::any_of(variants.begin(), variants.end(),
+                                             [&](const auto& v) { return v.name == name; });
+}
+
+void take_kernels(const CommandSpec& command, Options& options) {
+  const char* const name = find_environment("WEIGHTFS_KERNELS");
+  if (name == nullptr || command.command == Command::help) return;
+  if (name == kCudaKernels) {
+    if (!options.gpu && find_option(command, "gpu") != nullptr) options.gpu = 0;
+    return;
+  }
+  if (!is_kernels_name(name)) {
+    refuse(fmt::format("WEIGHTFS_KERNELS: '{}' is not among those of this machine: {}{} and {}",
+                       name, variant_names(), kSimdKernels, kCudaKernels));
+  }
+  options.kernels = name;
+}
+
 void read_command(const Arguments& parsed, Options& options) {
   const CommandSpec& command = *parsed.command;
   options.command = command.command;
@@ -249,6 +281,7 @@ void read_command(const Arguments& parsed, Options& options) {
   add_environment(command, settings);
   for (const auto& file : config_files(parsed)) add_config(file, command, settings);
   apply(command, settings, options);
+  take_kernels(command, options);
   command.take(options, parsed.operands);
 }
 

@@ -3,11 +3,15 @@
 // `--opt value` and `--opt=value`, before or after operands; unknown options, and repeated ones
 // that are not lists, are errors that name them (exit code 2).  fs/command_table.hpp says which
 // command has which options.
+//
+// WEIGHTFS_KERNELS is in the environment only: scalar, simd, the name of a variant, or cuda, which
+// means --gpu 0 where there is --gpu.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +30,7 @@ enum class Command {
   diff,
   export_,
   verify,
+  doctor,
   help,
   version,
 };
@@ -36,11 +41,13 @@ struct Options {
   std::string text;   // of help and version, and what to print after a usage error
   std::string error;  // what is wrong with the usage; empty: nothing
   bool json = false;
-  bool quiet = false;  // no progress
+  bool quiet = false;   // no progress
+  std::string kernels;  // WEIGHTFS_KERNELS, the name of a variant; empty: the fastest
 
   std::string target;               // URL or mount point, as given
   std::filesystem::path directory;  // publish, export; MOUNTPOINT of mount
   std::filesystem::path store;      // publish, mount; empty: the default place
+  std::optional<int> gpu;           // whatever makes versions; nullopt: only the CPU
   std::uint64_t version_a = 0;      // show N, diff A, export --version; 0: the newest
   std::uint64_t version_b = 0;      // diff B
   std::string tag;                  // publish

@@ -6,6 +6,10 @@
 
 #include <cerrno>
 #include <cstring>
+#include <fstream>
+#include <sstream>
+#include <string_view>
+#include <utility>
 
 #include "fs/passthrough_abi.hpp"
 #include "store/error.hpp"
@@ -18,10 +22,19 @@ namespace {
 // mount could not be a layer of one.
 constexpr std::uint32_t kStackDepth = 1;
 
-std::string kernel_release() {
-  utsname names{};
-  return uname(&names) == 0 ? names.release : "?";
+constexpr int kCapSysAdmin = 21;  // linux/capability.h
+
+bool has_cap_sys_admin() {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;) {
+    std::uint64_t mask = 0;
+    if (word == "CapEff:" && status >> std::hex >> mask) return (mask >> kCapSysAdmin & 1) != 0;
+  }
+  return false;
 }
+
+constexpr std::string_view kNoCapability =
+    "passthrough needs CAP_SYS_ADMIN (run as root, outside a user namespace)";
 
 std::string no_kernel_support() {
   return fmt::format("kernel {} has no FUSE passthrough (6.9 or newer)", kernel_release());
@@ -30,7 +43,7 @@ std::string no_kernel_support() {
 std::string explain(int error, const std::filesystem::path& store) {
   switch (error) {
     case EPERM:
-      return "passthrough needs CAP_SYS_ADMIN (run as root, outside a user namespace)";
+      return std::string(kNoCapability);
     case ENOTTY:
     case EINVAL:
       return no_kernel_support();
@@ -51,6 +64,21 @@ bool is_success(std::span<const iovec> reply) noexcept {
 }
 
 }  // namespace
+
+std::string kernel_release() {
+  utsname names{};
+  return uname(&names) == 0 ? names.release : "?";
+}
+
+PassthroughState guess_passthrough() {
+  constexpr std::pair kFirst(6, 9);
+  std::pair release(0, 0);
+  char dot = 0;
+  std::istringstream(kernel_release()) >> release.first >> dot >> release.second;
+  if (release < kFirst) return {false, no_kernel_support()};
+  if (!has_cap_sys_admin()) return {false, std::string(kNoCapability)};
+  return {true, ""};
+}
 
 bool offers_passthrough(InitRequest init) noexcept {
   abi::InHeader header;

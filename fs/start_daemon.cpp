@@ -41,7 +41,8 @@ Json to_json(const MountReady& ready) {
           {"store", ready.store.string()},
           {"log", ready.log.string()},
           {"pid", ready.pid},
-          {"offline", ready.offline}};
+          {"offline", ready.offline},
+          {"gpu_failure", ready.gpu_failure}};
 }
 
 MountReady ready_from(const Json& json) {
@@ -52,7 +53,8 @@ MountReady ready_from(const Json& json) {
           .store = json["store"].get<std::string>(),
           .log = json["log"].get<std::string>(),
           .pid = json["pid"].get<int>(),
-          .offline = json["offline"].get<bool>()};
+          .offline = json["offline"].get<bool>(),
+          .gpu_failure = json["gpu_failure"].get<std::string>()};
 }
 
 Json error_json(ErrorCode code, const std::string& message) {

@@ -47,6 +47,7 @@ std::string status_text(const DaemonState& state, std::int64_t now) {
       {"error", error_json(sync)},
       {"versions", state.versions},
       {"serve", serving_json(state.serving)},
+      {"kernels", to_json(state.coder)},
       {"bytes", {{"images", sync.image_bytes}, {"fetched", sync.fetched_bytes}}}};
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }

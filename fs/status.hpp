@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "fs/coder_choice.hpp"
 #include "fs/fuse_session.hpp"
 #include "store/sync.hpp"
 
@@ -23,6 +24,7 @@ struct DaemonState {
   std::vector<std::uint64_t> versions;  // that the mount shows, ascending
   SyncStatus sync;
   ServingState serving;
+  CoderState coder;
 };
 
 /// JSON, one field a line.  `now`: seconds since 1970.

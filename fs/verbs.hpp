@@ -80,4 +80,6 @@ int run_mount(Call& call);
 int run_umount(Call& call);
 int run_status(Call& call);
 
+int run_doctor(Call& call);
+
 }  // namespace weightfs::fs

@@ -12,14 +12,21 @@
 
 namespace weightfs::kernels {
 
+/// Entries that a list of changes has room for behind the last one: who fills it may store whole
+/// vectors.
+inline constexpr std::size_t kChangesSlack = 64;
+
 /// The changes of one block.  Large (512 KiB): keep one for many blocks, and not on the stack.
 /// Only the first `count`, or `exception_count`, entries mean anything.
 struct Changes {
+  template <typename Value>
+  using List = std::array<Value, kBlockElements + kChangesSlack>;
+
   std::size_t count = 0;
   std::size_t exception_count = 0;
-  std::array<std::uint16_t, kBlockElements> position;   // of each change, ascending
-  std::array<std::int32_t, kBlockElements> difference;  // of each change, never 0
-  std::array<std::uint16_t, kBlockElements> exception;  // which changes are larger than one unit
+  List<std::uint16_t> position;   // of each change, ascending
+  List<std::int32_t> difference;  // of each change, never 0
+  List<std::uint16_t> exception;  // which changes are larger than one unit
 };
 
 /// -x if `is_negative`, else x.  Signs are random: a branch would be mispredicted half the time.

@@ -21,6 +21,8 @@
 
 namespace weightfs::kernels {
 
+struct Variant;
+
 /// One chunk to be coded against its old bytes.
 struct EncodeJob {
   Kind kind = Kind::u8;
@@ -49,7 +51,7 @@ struct DecodeJob {
 
   // Results.
   bool is_decoded = false;  // false: a step is malformed, new_chunk may hold anything
-  std::uint64_t hash = 0;   // of new_chunk
+  std::uint64_t hash = 0;   // of new_chunk; 0 if it is not decoded
 };
 
 class ChunkCoder {
@@ -63,7 +65,13 @@ class ChunkCoder {
   [[nodiscard]] virtual std::string name() const = 0;
 };
 
+/// Several threads' coder, as options carry it.
+using SharedCoder = std::shared_ptr<ChunkCoder>;
+
 /// Uses the chosen variant.
 std::unique_ptr<ChunkCoder> make_cpu_coder();
+
+/// For tests: uses `variant`, which must outlive the coder.
+std::unique_ptr<ChunkCoder> make_cpu_coder(const Variant& variant);
 
 }  // namespace weightfs::kernels

@@ -1,8 +1,8 @@
 // An EF block has four planes, U, S, L and Q, and three of the lists in it (the positions, which
 // changes are exceptions, and how large these are) share U.  The encoder goes through the changes
 // once for each plane and writes the planes in order.  The decoder counts the one bits of U, starts
-// a reader at the beginning of each list and then applies the changes in one pass, without storing
-// them: what a list says is checked when it is used, what the planes say as a whole at both ends.
+// a reader at the beginning of each list and then visits the changes in one pass: what a list says
+// is checked when it is used, what the planes say as a whole at both ends.
 #include "kernels/ef.hpp"
 
 #include <bit>
@@ -184,10 +184,10 @@ class ExceptionReader {
   std::uint64_t first_possible_ = 0;
 };
 
-template <typename Element>
-bool apply(const Planes& planes, std::span<std::byte> block) noexcept {
-  using Bits = typename Element::Bits;
-  const std::uint64_t elements = block.size() / sizeof(Bits);
+/// Calls visit(position, difference) for each change, in order, until one is malformed.
+template <typename Visit>
+bool visit_changes(const Planes& planes, std::uint64_t elements, unsigned width,
+                   Visit&& visit) noexcept {
   UnaryReader highs(planes.unary, 0);
   ExceptionReader exceptions(planes);
   std::optional<std::uint64_t> exception = exceptions.next_number();
@@ -204,14 +204,13 @@ bool apply(const Planes& planes, std::span<std::byte> block) noexcept {
     const bool is_negative = get_field(planes.signs, i, 1) != 0;
     std::uint32_t size = 1;
     if (i == *exception) {
-      const auto found = exceptions.next_magnitude(Element::kWidth, is_negative);
+      const auto found = exceptions.next_magnitude(width, is_negative);
       if (!found) return false;
       size = *found;
       exception = exceptions.next_number();
       if (!exception) return false;
     }
-    std::byte* const at = block.data() + position * sizeof(Bits);
-    store(at, Element::moved(load<Bits>(at), negate_if(is_negative, size)));
+    visit(static_cast<std::size_t>(position), negate_if(is_negative, size));
   }
   return exceptions.at_end();
 }
@@ -240,11 +239,41 @@ bool encode_ef(const Changes& changes, std::size_t elements, std::size_t bytes_m
   return true;
 }
 
-bool apply_ef(Kind kind, std::span<const std::byte> coded, std::span<std::byte> block) noexcept {
-  const std::optional<Planes> planes = cut(coded, block.size() / width_bytes(kind));
+bool apply_ef(Kind kind, ByteSpan coded, std::span<std::byte> block) noexcept {
+  return with_element(kind, [&]<typename Element>(Element) {
+    using Bits = typename Element::Bits;
+    const std::size_t elements = block.size() / sizeof(Bits);
+    const std::optional<Planes> planes = cut(coded, elements);
+    if (!planes) return false;
+    return visit_changes(*planes, elements, Element::kWidth,
+                         [&](std::size_t position, std::uint32_t difference) {
+                           std::byte* const at = block.data() + position * sizeof(Bits);
+                           store(at, Element::moved(load<Bits>(at), difference));
+                         });
+  });
+}
+
+bool read_ef(Kind kind, std::size_t elements, ByteSpan coded, Changes& changes) noexcept {
+  changes.count = 0;
+  changes.exception_count = 0;
+  const std::optional<Planes> planes = cut(coded, elements);
   if (!planes) return false;
-  return with_element(kind,
-                      [&]<typename Element>(Element) { return apply<Element>(*planes, block); });
+  const auto width = static_cast<unsigned>(8 * width_bytes(kind));
+  std::size_t count = 0;
+  std::size_t exception_count = 0;
+  const bool is_good = visit_changes(
+      *planes, elements, width, [&](std::size_t position, std::uint32_t difference_bits) {
+        const auto difference = static_cast<std::int32_t>(difference_bits);
+        changes.position[count] = static_cast<std::uint16_t>(position);
+        changes.difference[count] = difference;
+        if (magnitude(difference) > 1) {
+          changes.exception[exception_count++] = static_cast<std::uint16_t>(count);
+        }
+        ++count;
+      });
+  changes.count = count;
+  changes.exception_count = exception_count;
+  return is_good;
 }
 
 }  // namespace weightfs::kernels

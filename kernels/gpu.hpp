@@ -6,7 +6,8 @@
 //
 // Never used by itself (the engine owns the device), only where the user asks (`--gpu N`). Whatever
 // the device cannot do, because it fails, is full or goes away, the CPU does instead: results are
-// the same, and on_failure says so once.
+// the same, and on_failure says so once.  A failed call is done by the CPU as a whole; later calls
+// try the device again unless it no longer answers.
 //
 // Built without a CUDA toolkit, nothing here finds a device.
 //
@@ -39,9 +40,11 @@ GpuDevices find_gpus();
 
 struct GpuOptions {
   int device = 0;
-  unsigned lanes = 2;                                    // at least 1
-  std::size_t lane_bytes = std::size_t{64} << 20;        // of device memory a lane may take
-  std::function<void(std::string_view why)> on_failure;  // called at most once, from any thread
+  unsigned lanes = 2;                              // at least 1; fewer if the device is too full
+  std::size_t lane_bytes = std::size_t{64} << 20;  // of device memory, and pinned, for each lane;
+                                                   // at least what the largest job needs (17 MiB)
+  /// Called at most once, from any thread, with a sentence that says what failed.
+  std::function<void(std::string_view why)> on_failure = nullptr;
 };
 
 /// Always gives a coder that works; if the device cannot be used at all it has called on_failure

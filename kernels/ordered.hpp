@@ -67,6 +67,13 @@ struct Element {
   }
 };
 
+/// The element of a kind that is known when compiling.
+template <Kind kKind>
+using ElementOf = Element<
+    std::conditional_t<width_bytes(kKind) == 1, std::uint8_t,
+                       std::conditional_t<width_bytes(kKind) == 2, std::uint16_t, std::uint32_t>>,
+    kKind != Kind::u8>;
+
 /// Calls visit(Element<...>{}) with the element of this kind.
 template <typename Visit>
 decltype(auto) with_element(Kind kind, Visit&& visit) {

@@ -3,7 +3,8 @@
 // Coding a block takes up to two megabytes of arrays.  Allocating and touching them anew for each
 // block would cost more than the work, so a caller keeps one Scratch a thread and lends it.
 //
-// Threads: belongs to one thread at a time.  Contents: nothing is kept from one call to the next.
+// Threads: belongs to one thread at a time.  Contents: from one call to the next nothing is kept
+// but a guess.
 #pragma once
 
 #include <cassert>
@@ -36,6 +37,10 @@ class Scratch {
     return new (at) Value[count];
   }
 
+  /// What the encoder takes for a property of the block until it has seen it: that of the last one.
+  /// A wrong guess costs time and changes no result.
+  unsigned& ebase_guess() noexcept { return ebase_guess_; }
+
   /// The changes of the block in hand.
   Changes& take_changes() noexcept { return *take<Changes>(1); }
 
@@ -47,6 +52,7 @@ class Scratch {
   };
   std::unique_ptr<std::byte[], Free> memory_;
   std::size_t taken_ = 0;
+  unsigned ebase_guess_ = 0;
 };
 
 }  // namespace weightfs::kernels

@@ -5,6 +5,9 @@
 // goes through the targets once, at start.  Internal to kernels/.
 #pragma once
 
+#include <cstdint>
+
+#include "kernels/block.hpp"
 #include "kernels/variant.hpp"
 
 namespace weightfs::kernels::simd {
@@ -15,7 +18,11 @@ decltype(Variant::encode_block) encode_block() noexcept;      // simd_encode.cpp
 decltype(Variant::decode_block) decode_block() noexcept;      // simd_decode.cpp
 decltype(Variant::apply_patch) apply_patch() noexcept;        // simd_patch.cpp
 decltype(Variant::make_patch) make_patch() noexcept;
+decltype(Variant::read_patch) read_patch() noexcept;
 decltype(Variant::fold_patches) fold_patches() noexcept;
 decltype(Variant::invert_patch) invert_patch() noexcept;
+
+/// libxxhash's, which has a dispatcher of its own; the scalar one in a build without (hash.cpp).
+std::uint64_t hash_chunk(ByteSpan chunk) noexcept;
 
 }  // namespace weightfs::kernels::simd

@@ -9,7 +9,6 @@
 #ifdef WEIGHTFS_SIMD
 #include <hwy/highway.h>
 
-#include "kernels/hash.hpp"
 #include "kernels/simd.hpp"
 #endif
 
@@ -22,10 +21,11 @@ constexpr Variant kScalar = {
     .find_changes = kernels::find_changes,
     .encode_block = scalar::encode_block,
     .decode_block = scalar::decode_block,
-    .make_patch = nullptr,
-    .apply_patch = nullptr,
-    .fold_patches = nullptr,
-    .invert_patch = nullptr,
+    .make_patch = scalar::make_patch,
+    .read_patch = scalar::read_patch,
+    .apply_patch = scalar::apply_patch,
+    .fold_patches = scalar::fold_patches,
+    .invert_patch = scalar::invert_patch,
     .hash_chunk = scalar::hash_chunk,
 };
 
@@ -53,6 +53,16 @@ void append_simd(std::vector<Variant>& variants) {
     Variant variant = kScalar;
     names[static_cast<std::size_t>(bit)] = name_of_target(target);
     variant.name = names[static_cast<std::size_t>(bit)];
+    variant.summarize_diff = simd::summarize_diff();
+    variant.find_changes = simd::find_changes();
+    variant.encode_block = simd::encode_block();
+    variant.decode_block = simd::decode_block();
+    variant.make_patch = simd::make_patch();
+    variant.read_patch = simd::read_patch();
+    variant.apply_patch = simd::apply_patch();
+    variant.fold_patches = simd::fold_patches();
+    variant.invert_patch = simd::invert_patch();
+    variant.hash_chunk = simd::hash_chunk;
     variants.push_back(variant);
   }
   hwy::GetChosenTarget().Update(hwy::SupportedTargets());

@@ -15,6 +15,10 @@ export WEIGHTFS_BIN=$ROOT/build/weightfs
 printf 'commit %s, %s cores, kernel %s\n' "$(git -C "$ROOT" rev-parse --short HEAD)" "$(nproc)" "$(uname -r)"
 say "codec"
 "$ROOT/build/tests/bench/weightfs_codec_bench"
+"$ROOT/build/tests/bench/weightfs_patch_bench"
+
+say "sizes"
+/usr/bin/python3 "$ROOT/tests/bench/size_bench.py"
 say "publish and materialise, delta sizes"
 /usr/bin/python3 "$ROOT/tests/bench/publish_speed.py" --mib "$mib"
 say "reads through the mount"

@@ -8,7 +8,7 @@ cd "$ROOT"
 
 say "format"
 if command -v clang-format >/dev/null; then
-  git ls-files '*.cpp' '*.hpp' | xargs clang-format --dry-run --Werror
+  git ls-files '*.cpp' '*.hpp' '*.cu' '*.cuh' | xargs clang-format --dry-run --Werror
 else
   echo "clang-format is not installed: skipped"
 fi

@@ -3,15 +3,16 @@
 #
 #   scripts/test.sh [--no-sanitizers] [ctest options]
 #
-# Three builds: the one that is used (build/), one with AddressSanitizer and UBSan for the unit
-# tests (build-asan/), one with ThreadSanitizer for the store and the tree (build-tsan/).
+# Four builds: the one that is used (build/), one with AddressSanitizer and UBSan for the unit
+# tests (build-asan/), one with ThreadSanitizer for the store and the tree (build-tsan/), and one
+# with libFuzzer by clang (build-fuzz/), which searches 30 s for each decoder and variant.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 as_root "$@"
 sanitizers=1
 if [ "${1:-}" = --no-sanitizers ]; then sanitizers=0; shift; fi
-case "${1:-}" in -h | --help) sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;; esac
+case "${1:-}" in -h | --help) sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;; esac
 
-need_packages "${BUILD_PACKAGES[@]}" "${TEST_PACKAGES[@]}"
+need_packages "${BUILD_PACKAGES[@]}" "${TEST_PACKAGES[@]}" "${FUZZ_PACKAGES[@]}"
 
 say "building"
 build "$ROOT/build" all -DCMAKE_BUILD_TYPE=RelWithDebInfo -DWEIGHTFS_TESTS=ON -DWEIGHTFS_BENCH=ON
@@ -43,6 +44,12 @@ if [ $sanitizers = 1 ]; then
   TSAN_OPTIONS=halt_on_error=1:suppressions=$ROOT/tests/support/tsan.supp \
     ctest --test-dir "$ROOT/build-tsan" -L unit -LE kernels -E "$without" \
     --output-on-failure --parallel "$JOBS"
+  say "fuzzers"
+  build "$ROOT/build-fuzz" tests/fuzz/all -DCMAKE_CXX_COMPILER=clang++-14 \
+    -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O2\ -g1 \
+    -DWEIGHTFS_FUZZ=ON -DWEIGHTFS_SANITIZE=address,undefined -DWEIGHTFS_BENCH=OFF \
+    -DWEIGHTFS_CUDA=OFF
+  ctest --test-dir "$ROOT/build-fuzz" -L fuzz --output-on-failure --parallel "$JOBS"
 fi
 
 say "all tests"

@@ -1,5 +1,5 @@
-// Waves: the threads code as many batches as fit into memory, then the results are appended in
-// order, then comes the next wave.
+// The threads code batches, and whichever has coded the next one appends it, and those behind it,
+// to the spool.
 #include "store/delta_coder.hpp"
 
 #include <fcntl.h>
@@ -7,16 +7,17 @@
 
 #include <algorithm>
 #include <atomic>
+#include <memory>
 #include <optional>
 #include <span>
 #include <thread>
 
-#include "kernels/decode.hpp"
-#include "kernels/encode.hpp"
+#include "kernels/free_list.hpp"
 #include "kernels/hash.hpp"
 #include "store/bytes.hpp"
 #include "store/chunk_batches.hpp"
 #include "store/error.hpp"
+#include "store/in_order.hpp"
 #include "store/pack.hpp"
 #include "store/parallel.hpp"
 
@@ -24,22 +25,17 @@ namespace weightfs {
 namespace {
 
 constexpr std::uint64_t kBatchBytes = 8u << 20;
-constexpr std::size_t kBatchesOfThread = 4;  // in one wave
+constexpr std::size_t kBatchesOfThread = 4;  // being coded, or waiting for an earlier one
 
-/// A chunk that must be in a pack; the spans lie in its batch.
+/// A chunk that must be in a pack.
 struct CodedChunk {
   ChunkPlace place;
   std::uint64_t hash = 0;
   std::uint32_t changed = 0;
-  std::size_t first_length = 0, length_count = 0;
-  std::size_t offset = 0, size = 0;
-};
-
-struct CodedBatch {
-  std::vector<CodedChunk> chunks;
   std::vector<std::uint32_t> lengths;
   Bytes data;
 };
+using CodedBatch = std::vector<CodedChunk>;
 
 using Counterparts = std::vector<std::optional<std::uint32_t>>;
 
@@ -48,9 +44,10 @@ struct Work {
   const CheckpointReader& reader;
   const Base& base;
   Counterparts counterparts;
+  kernels::ChunkCoder& coder;
 };
 
-/// Codes one batch.
+/// Codes batches, one after another.
 class BatchCoder {
  public:
   explicit BatchCoder(const Work& work)
@@ -61,112 +58,143 @@ class BatchCoder {
   CodedBatch code(const ChunkBatch& batch, std::span<std::uint64_t> hashes);
 
  private:
+  /// What old bytes a chunk is coded against.
+  struct Old {
+    const LayoutTensor* tensor = nullptr;  // of the parent; nullptr: zeros
+    bool is_whole = false;                 // the parent's chunk as it is, neither cut nor extended
+  };
+
   [[nodiscard]] std::span<const CheckpointFile* const> weights() const {
     return work_.reader.weights();
+  }
+  [[nodiscard]] const LayoutTensor& tensor_of(ChunkPlace place) const {
+    return work_.reader.layout().tensors()[place.tensor];
   }
   [[nodiscard]] std::filesystem::path image_path(std::uint32_t file) const {
     return work_.base.directory / work_.base.layout->files()[file].path;
   }
 
-  void code_chunk(ChunkPlace place);
-  void read_new(const LayoutTensor& tensor, std::uint32_t chunk);
-  bool read_old(ChunkPlace place);
-  void read_old_whole(const LayoutTensor& tensor, std::uint32_t chunk);
-  void check(const LayoutTensor& tensor, const CodedChunk& coded);
+  [[nodiscard]] Old old_of(ChunkPlace place) const;
+  void make_room(const ChunkBatch& batch);
+  void read(const ChunkBatch& batch);
+  void read_new(ChunkPlace place, std::span<std::byte> into);
+  void read_old(ChunkPlace place, const Old& old, std::span<std::byte> into);
+  void read_image(const LayoutTensor& tensor, std::uint32_t chunk, std::span<std::byte> into);
+  void check(ChunkPlace place, const Old& old, const kernels::EncodeJob& job) const;
+  void check_image(const LayoutTensor& tensor, std::uint32_t chunk, std::uint64_t found) const;
   File open_image(std::uint32_t file) const;
   [[noreturn]] void refuse_image(std::uint32_t file, std::string_view why) const;
 
   const Work& work_;
   LastOpened new_files_, old_files_;
-  Bytes new_, old_, decoded_;
-  kernels::Scratch scratch_;
-  std::uint64_t new_hash_ = 0;
-  CodedBatch result_;
+  std::unique_ptr<std::byte[]> memory_;  // old and new bytes of a batch
+  std::size_t capacity_ = 0;
+  std::vector<kernels::EncodeJob> jobs_;
 };
 
 CodedBatch BatchCoder::code(const ChunkBatch& batch, std::span<std::uint64_t> hashes) {
-  for (std::size_t i = 0; i < batch.places.size(); i++) {
-    code_chunk(batch.places[i]);
-    hashes[batch.first_chunk + i] = new_hash_;
+  read(batch);
+  work_.coder.encode(jobs_);
+  CodedBatch result;
+  for (std::size_t i = 0; i < jobs_.size(); i++) {
+    kernels::EncodeJob& job = jobs_[i];
+    const ChunkPlace place = batch.places[i];
+    const Old old = old_of(place);
+    check(place, old, job);
+    hashes[batch.first_chunk + i] = job.new_hash;
+    if (old.is_whole && job.coded.empty()) continue;
+    result.push_back({place, job.new_hash, static_cast<std::uint32_t>(job.changed),
+                      std::move(job.lengths), std::move(job.coded)});
   }
-  return std::move(result_);
+  return result;
 }
 
-void BatchCoder::code_chunk(ChunkPlace place) {
-  const LayoutTensor& tensor = work_.reader.layout().tensors()[place.tensor];
-  read_new(tensor, place.chunk);
-  const bool may_be_left_out = read_old(place);
+BatchCoder::Old BatchCoder::old_of(ChunkPlace place) const {
+  const auto counterpart = work_.counterparts[place.tensor];
+  if (!counterpart) return {};
+  const LayoutTensor& tensor = work_.base.layout->tensors()[*counterpart];
+  if (place.chunk >= tensor.chunk_count) return {};
+  const std::size_t size = tensor_of(place).chunk_size_bytes(place.chunk);
+  return {&tensor, tensor.chunk_size_bytes(place.chunk) == size};
+}
 
-  CodedChunk coded;
-  coded.place = place;
-  coded.first_length = result_.lengths.size();
-  coded.offset = result_.data.size();
-  coded.changed = static_cast<std::uint32_t>(
-      kernels::encode_chunk(tensor.kind, old_, new_, scratch_, result_.lengths, result_.data));
-  coded.length_count = result_.lengths.size() - coded.first_length;
-  coded.size = result_.data.size() - coded.offset;
-  check(tensor, coded);
-  new_hash_ = coded.hash = kernels::hash_chunk(new_);
+void BatchCoder::make_room(const ChunkBatch& batch) {
+  const auto size = static_cast<std::size_t>(2 * batch.size_bytes);
+  if (size <= capacity_) return;
+  memory_ = std::make_unique_for_overwrite<std::byte[]>(size);
+  capacity_ = size;
+}
 
-  if (coded.size == 0 && may_be_left_out) {
-    result_.lengths.resize(coded.first_length);
-  } else {
-    result_.chunks.push_back(coded);
+/// Reads the old and the new bytes of all chunks, and makes a job of each.
+void BatchCoder::read(const ChunkBatch& batch) {
+  make_room(batch);
+  jobs_.resize(batch.places.size());
+  std::byte* next = memory_.get();
+  for (std::size_t i = 0; i < jobs_.size(); i++) {
+    const ChunkPlace place = batch.places[i];
+    const LayoutTensor& tensor = tensor_of(place);
+    const std::size_t size = tensor.chunk_size_bytes(place.chunk);
+    const std::span<std::byte> old_bytes(next, size), new_bytes(next + size, size);
+    next += 2 * size;
+    read_new(place, new_bytes);
+    read_old(place, old_of(place), old_bytes);
+    jobs_[i].kind = tensor.kind;
+    jobs_[i].old_chunk = old_bytes;
+    jobs_[i].new_chunk = new_bytes;
   }
 }
 
-void BatchCoder::read_new(const LayoutTensor& tensor, std::uint32_t chunk) {
-  new_.resize(tensor.chunk_size_bytes(chunk));
+void BatchCoder::read_new(ChunkPlace place, std::span<std::byte> into) {
+  const LayoutTensor& tensor = tensor_of(place);
   work_.reader.read(new_files_.get(tensor.file), *weights()[tensor.file],
-                    tensor.offset_bytes + tensor.chunk_offset_bytes(chunk), new_);
+                    tensor.offset_bytes + tensor.chunk_offset_bytes(place.chunk), into);
 }
 
-/// Fills old_ to the size of new_.  Returns: whether the chunk need not be in a pack if it did not
-/// change: the parent has a chunk of that number and size.
-bool BatchCoder::read_old(ChunkPlace place) {
-  old_.clear();
-  bool same_size = false;
-  if (const auto counterpart = work_.counterparts[place.tensor]) {
-    const LayoutTensor& tensor = work_.base.layout->tensors()[*counterpart];
-    if (place.chunk < tensor.chunk_count) {
-      read_old_whole(tensor, place.chunk);
-      same_size = old_.size() == new_.size();
-    }
+void BatchCoder::read_old(ChunkPlace place, const Old& old, std::span<std::byte> into) {
+  if (old.is_whole) {
+    read_image(*old.tensor, place.chunk, into);
+    return;
   }
-  old_.resize(new_.size());
-  return same_size;
+  std::fill(into.begin(), into.end(), std::byte{0});
+  if (old.tensor == nullptr) return;
+  Bytes image(old.tensor->chunk_size_bytes(place.chunk));
+  read_image(*old.tensor, place.chunk, image);
+  check_image(*old.tensor, place.chunk, kernels::hash_chunk(image));
+  std::copy_n(image.begin(), std::min(image.size(), into.size()), into.begin());
 }
 
-void BatchCoder::read_old_whole(const LayoutTensor& tensor, std::uint32_t chunk) {
-  old_.resize(tensor.chunk_size_bytes(chunk));
+void BatchCoder::read_image(const LayoutTensor& tensor, std::uint32_t chunk,
+                            std::span<std::byte> into) {
   bool complete = false;
   try {
     complete = read_at(old_files_.get(tensor.file).fd(),
-                       tensor.offset_bytes + tensor.chunk_offset_bytes(chunk), old_,
+                       tensor.offset_bytes + tensor.chunk_offset_bytes(chunk), into,
                        image_path(tensor.file));
   } catch (const Error& error) {
     if (error.code() != ErrorCode::io) throw;
     refuse_image(tensor.file, error.what());
   }
   if (!complete) refuse_image(tensor.file, "it is too short");
-  if (kernels::hash_chunk(old_) != work_.base.hashes[tensor.first_chunk + chunk]) {
-    refuse_image(tensor.file, fmt::format("chunk {} of tensor '{}' does not have the hash it "
-                                          "was written with",
-                                          chunk, tensor.name));
-  }
 }
 
-/// Decodes what was just coded.
-void BatchCoder::check(const LayoutTensor& tensor, const CodedChunk& coded) {
-  decoded_.resize(new_.size());
-  const auto lengths = std::span(result_.lengths).subspan(coded.first_length, coded.length_count);
-  const auto data = std::span(result_.data).subspan(coded.offset, coded.size);
-  if (kernels::decode_chunk(tensor.kind, old_, lengths, data, decoded_, scratch_) && decoded_ == new_) return;
-  throw Error(ErrorCode::io,
-              fmt::format("chunk {} of tensor '{}' in {} does not come back from its code as it "
-                          "went in; nothing was published.  Check this machine's memory, and "
-                          "report it if it happens again",
-                          coded.place.chunk, tensor.name, weights()[tensor.file]->path));
+void BatchCoder::check(ChunkPlace place, const Old& old, const kernels::EncodeJob& job) const {
+  if (old.is_whole) check_image(*old.tensor, place.chunk, job.old_hash);
+  if (job.is_verified) return;
+  const LayoutTensor& tensor = tensor_of(place);
+  throw Error(
+      ErrorCode::io,
+      fmt::format("chunk {} of tensor '{}' in {} does not come back from its code as it "
+                  "went in ({}); nothing was published.  Check this machine's memory, and "
+                  "report it if it happens again",
+                  place.chunk, tensor.name, weights()[tensor.file]->path, work_.coder.name()));
+}
+
+void BatchCoder::check_image(const LayoutTensor& tensor, std::uint32_t chunk,
+                             std::uint64_t found) const {
+  if (found == work_.base.hashes[tensor.first_chunk + chunk]) return;
+  refuse_image(tensor.file, fmt::format("chunk {} of tensor '{}' does not have the hash it was "
+                                        "written with",
+                                        chunk, tensor.name));
 }
 
 File BatchCoder::open_image(std::uint32_t file) const {
@@ -192,7 +220,7 @@ class PackSpool {
       : layout_(layout), options_(options) {}
 
   void add(const CodedBatch& batch) {
-    for (const CodedChunk& chunk : batch.chunks) add(batch, chunk);
+    for (const CodedChunk& chunk : batch) add(chunk);
   }
 
   std::vector<SpooledPack> finish() {
@@ -201,7 +229,7 @@ class PackSpool {
   }
 
  private:
-  void add(const CodedBatch& batch, const CodedChunk& chunk);
+  void add(const CodedChunk& chunk);
   void open_pack();
   void close_pack();
 
@@ -211,15 +239,14 @@ class PackSpool {
   std::vector<SpooledPack> packs_;
 };
 
-void PackSpool::add(const CodedBatch& batch, const CodedChunk& chunk) {
+void PackSpool::add(const CodedChunk& chunk) {
   if (writer_ && packs_.back().data_size_bytes >= options_.pack_bytes) close_pack();
   if (!writer_) open_pack();
   SpooledPack& pack = packs_.back();
-  const auto lengths = std::span(batch.lengths).subspan(chunk.first_length, chunk.length_count);
-  const auto data = std::span(batch.data).subspan(chunk.offset, chunk.size);
-  write_at(pack.data.fd(), pack.data_size_bytes, data, options_.spool / "spool");
-  writer_->add(chunk.place.tensor, chunk.place.chunk, lengths, chunk.hash, chunk.changed, data);
-  pack.data_size_bytes += data.size();
+  write_at(pack.data.fd(), pack.data_size_bytes, chunk.data, options_.spool / "spool");
+  writer_->add(chunk.place.tensor, chunk.place.chunk, chunk.lengths, chunk.hash, chunk.changed,
+               chunk.data);
+  pack.data_size_bytes += chunk.data.size();
 }
 
 void PackSpool::open_pack() {
@@ -234,11 +261,22 @@ void PackSpool::close_pack() {
 
 std::uint64_t changed_elements_of(const CodedBatch& batch) {
   std::uint64_t changed = 0;
-  for (const CodedChunk& chunk : batch.chunks) changed += chunk.changed;
+  for (const CodedChunk& chunk : batch) changed += chunk.changed;
   return changed;
 }
 
-std::size_t batches_of_wave(unsigned threads) {
+bool needs_xr(const CodedChunk& chunk) {
+  const std::byte* block = chunk.data.data();
+  for (const std::uint32_t length : chunk.lengths) {
+    if (length == 0) continue;
+    const auto mode = static_cast<kernels::Mode>(*block);
+    if (mode == kernels::Mode::xr || mode == kernels::Mode::xs) return true;
+    block += length;
+  }
+  return false;
+}
+
+std::size_t batches_ahead(unsigned threads) {
   if (threads == 0) threads = std::max(1u, std::thread::hardware_concurrency());
   return threads * kBatchesOfThread;
 }
@@ -248,27 +286,36 @@ std::size_t batches_of_wave(unsigned threads) {
 CodedDelta code_delta(const CheckpointReader& reader, const Base& base, const CodeOptions& options,
                       const Context& context, const Progress& progress) {
   const Layout& layout = reader.layout();
-  const Work work{reader, base, counterparts(layout, *base.layout)};
+  const Work work{reader, base, counterparts(layout, *base.layout), *options.coder};
   const auto batches = chunk_batches(layout, kBatchBytes);
-  const std::size_t wave = batches_of_wave(options.threads);
 
   CodedDelta delta;
   delta.hashes.resize(layout.chunk_count());
   PackSpool spool(layout, options);
+  InOrder<CodedBatch> in_order(batches_ahead(options.threads), [&](const CodedBatch& batch) {
+    spool.add(batch);
+    delta.changed_elements += changed_elements_of(batch);
+    delta.needs_xr = delta.needs_xr || std::any_of(batch.begin(), batch.end(), needs_xr);
+  });
+  kernels::FreeList<BatchCoder> coders;
   std::atomic<std::uint64_t> done{0};
-  for (std::size_t first = 0; first < batches.size(); first += wave) {
-    std::vector<CodedBatch> coded(std::min(wave, batches.size() - first));
-    parallel_for(coded.size(), options.threads, context, [&](std::size_t i) {
-      const ChunkBatch& batch = batches[first + i];
-      coded[i] = BatchCoder(work).code(batch, delta.hashes);
-      const std::uint64_t now_done = done += batch.size_bytes;
-      if (progress) progress("coding", now_done, layout.size_bytes());
-    });
-    for (const CodedBatch& batch : coded) {
-      spool.add(batch);
-      delta.changed_elements += changed_elements_of(batch);
+  const auto code = [&](std::size_t i) {
+    const auto coder = coders.borrow([&] { return std::make_unique<BatchCoder>(work); });
+    in_order.put(i, coder->code(batches[i], delta.hashes));
+    const std::uint64_t now_done = done += batches[i].size_bytes;
+    if (progress) progress("coding", now_done, layout.size_bytes());
+  };
+  // Cancelled here and not by parallel_for: whoever takes a number must put it or fail.
+  parallel_for(batches.size(), options.threads, {}, [&](std::size_t i) {
+    try {
+      if (!in_order.wait_turn(i)) return;
+      context.check("coding");
+      code(i);
+    } catch (...) {
+      in_order.fail();
+      throw;
     }
-  }
+  });
   delta.packs = spool.finish();
   return delta;
 }

@@ -1,11 +1,13 @@
 // Delta coder: codes a checkpoint against the images of its parent.
 //
-// Per chunk: read the new bytes from the checkpoint and the old ones from the parent's image,
-// compare the old ones with their hash, code, decode what was coded and compare it with the new
-// bytes, hash. So neither a rotten disk nor a broken coder can enter the history.
+// Per batch of chunks: read the new bytes from the checkpoint and the old ones from the parent's
+// images; code, decode what was coded and compare it with the new bytes, and hash both
+// (kernels/chunk_coder.hpp); compare the old ones' hashes with those they were written with.  What
+// was coded against other bytes is thrown away.  So neither a rotten disk nor a broken coder can
+// enter the history.
 //
-// Chunks are worked on in parallel and appended in order; what is coded goes to spool files without
-// a name, at most a few batches for each thread are in memory.
+// Batches are worked on in parallel and appended in order; what is coded goes to spool files
+// without a name, at most a few batches for each thread are in memory.
 //
 // Threads: one call runs its own threads.  Format: docs/FORMAT.md, "Packs".
 #pragma once
@@ -15,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/chunk_coder.hpp"
 #include "store/checkpoint_reader.hpp"
 #include "store/context.hpp"
 #include "store/file.hpp"
@@ -33,12 +36,14 @@ struct CodedDelta {
   std::vector<SpooledPack> packs;     // none if nothing changed
   std::vector<std::uint64_t> hashes;  // of every chunk of the new version
   std::uint64_t changed_elements = 0;
+  bool needs_xr = false;  // a block is of mode XR or XS: kFeatureXr
 };
 
 struct CodeOptions {
   std::filesystem::path spool;                      // directory for the data
   unsigned threads = 0;                             // 0: one for each core
   std::uint64_t pack_bytes = kPackDataBytesTarget;  // a pack is closed when it has this much data
+  kernels::SharedCoder coder = kernels::make_cpu_coder();
 };
 
 /// Progress: "coding", bytes of the new version.

@@ -30,7 +30,7 @@ struct Written {
 
 Written write(History& history, std::uint64_t number, std::span<const Base> bases,
               const std::filesystem::path& scratch, const Context& context,
-              const Progress& progress) {
+              const Progress& progress, const kernels::SharedCoder& coder) {
   const auto version = history.get(number, context);
   Plan plan = make_plan(history, version, bases, context);
   Written written{ScratchDirectory(scratch, "diff-"), {}};
@@ -38,6 +38,7 @@ Written write(History& history, std::uint64_t number, std::span<const Base> base
   options.directory = written.directory.path();
   options.spool = scratch;
   options.sync = false;
+  options.coder = coder;
   write_version(plan, history.repository(), options, context, progress);
   written.base = {version, plan.layout, written.directory.path(), std::move(plan.hashes)};
   return written;
@@ -195,11 +196,11 @@ class Comparison {
 
 std::vector<TensorDiff> diff_versions(History& history, std::uint64_t from, std::uint64_t to,
                                       const std::filesystem::path& scratch, const Context& context,
-                                      const Progress& progress) {
+                                      const Progress& progress, const kernels::SharedCoder& coder) {
   // The later one is made from the earlier one, whichever of them is `from`.
-  const Written earlier = write(history, std::min(from, to), {}, scratch, context, progress);
+  const Written earlier = write(history, std::min(from, to), {}, scratch, context, progress, coder);
   const Written later =
-      write(history, std::max(from, to), {&earlier.base, 1}, scratch, context, progress);
+      write(history, std::max(from, to), {&earlier.base, 1}, scratch, context, progress, coder);
   const bool forwards = from <= to;
   return Comparison(forwards ? earlier.base : later.base, forwards ? later.base : earlier.base)
       .run(context);

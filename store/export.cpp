@@ -34,7 +34,8 @@ void check_target(const filesystem::path& directory) {
 }  // namespace
 
 void export_version(History& history, std::uint64_t version, const filesystem::path& directory,
-                    const Context& context, const Progress& progress) {
+                    const Context& context, const Progress& progress,
+                    const kernels::SharedCoder& coder) {
   const filesystem::path target = normal(directory);
   check_target(target);
   const Plan plan = make_plan(history, history.get(version, context), {}, context);
@@ -45,6 +46,7 @@ void export_version(History& history, std::uint64_t version, const filesystem::p
   options.directory = partial.path();
   options.spool = target.parent_path();
   options.mode = 0644;
+  options.coder = coder;
   write_version(plan, history.repository(), options, context, progress);
   partial.keep_as(target);
   sync_directory(target.parent_path());

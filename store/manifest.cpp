@@ -19,6 +19,7 @@ namespace weightfs {
 namespace {
 
 constexpr std::uint64_t kFormat = 1;
+constexpr std::array kFeatures = {kFeatureXr};  // all that this weightfs knows
 constexpr std::size_t kNonceDigits = 32;
 constexpr std::size_t kPackNumberDigitsMax = 9;
 
@@ -65,6 +66,7 @@ class Reader {
   [[nodiscard]] std::string nonce(const Json& object, std::string_view name) const;
   [[nodiscard]] Sha256 hash(const Json& object, std::string_view name) const;
   [[nodiscard]] const Json& array(const Json& object, std::string_view name) const;
+  [[nodiscard]] std::vector<std::string> features(const Json& json) const;
   [[nodiscard]] ObjectRef object(const Json& parent, std::string_view name,
                                  std::uint64_t most) const;
   [[nodiscard]] std::map<std::string, std::string> meta(const Json& json) const;
@@ -94,8 +96,10 @@ void Reader::check_readable(const Json& json) const {
   }
   for (const Json& feature : array(json, "required_features")) {
     if (!feature.is_string()) fail("field 'required_features' must hold strings");
+    const auto& name = feature.get_ref<const std::string&>();
+    if (std::find(kFeatures.begin(), kFeatures.end(), name) != kFeatures.end()) continue;
     fail(fmt::format("needs the feature '{}', which this weightfs does not know; update it",
-                     escape_name(feature.get_ref<const std::string&>())),
+                     escape_name(name)),
          ErrorCode::unsupported);
   }
 }
@@ -131,6 +135,16 @@ const Json& Reader::array(const Json& object, std::string_view name) const {
   const Json& value = json_field(object, name, what_);
   if (!value.is_array()) fail(fmt::format("field '{}' must be an array", name));
   return value;
+}
+
+std::vector<std::string> Reader::features(const Json& json) const {
+  std::vector<std::string> features;
+  for (const Json& entry : array(json, "required_features")) {
+    features.push_back(entry.get<std::string>());
+    if (features.size() < 2 || features[features.size() - 2] < features.back()) continue;
+    fail(fmt::format("the feature '{}' stands twice", escape_name(features.back())));
+  }
+  return features;
 }
 
 ObjectRef Reader::object(const Json& parent, std::string_view name, std::uint64_t most) const {
@@ -247,7 +261,7 @@ std::string Manifest::serialize() const {
                {"parent", parent},
                {"parent_sha256", hex_of(parent_sha256)},
                {"repository", repository},
-               {"required_features", Json::array()},
+               {"required_features", features},
                {"root", hex_of(root)},
                {"signature", signature},
                {"tag", tag},
@@ -292,6 +306,7 @@ Manifest Manifest::parse(std::string_view bytes, std::string_view what) {
   if (json.contains("delta")) manifest.delta = reader.delta(json["delta"]);
   if (json.contains("snapshot")) manifest.snapshot = reader.snapshot(json["snapshot"]);
   manifest.nonce = reader.nonce(json, "nonce");
+  manifest.features = reader.features(json);
   manifest.key_id = json_string(json, "key_id", what);
   manifest.signature = json_string(json, "signature", what);
   reader.check_history(manifest);

@@ -21,6 +21,10 @@ namespace weightfs {
 inline constexpr std::uint64_t kManifestBytesMax = 64u << 20;
 inline constexpr std::uint64_t kVersionMax = (std::uint64_t{1} << 36) - 1;  // fits an inode number
 
+/// Feature of a version whose packs hold blocks of mode XR or XS.  Format: docs/FORMAT.md,
+/// "Features".
+inline constexpr std::string_view kFeatureXr = "xr";
+
 /// A small file, stored once under its hash.
 struct BlobRef {
   std::string path;
@@ -65,6 +69,7 @@ struct Manifest {
   std::optional<DeltaRef> delta;        // from the parent
   std::optional<SnapshotRef> snapshot;  // at least one of the two
   std::string nonce;                    // of this publish: settles a lost reply
+  std::vector<std::string> features;    // that a reader must know, ascending
   std::string key_id;                   // reserved, empty: docs/FORMAT.md, "Signatures"
   std::string signature;                // reserved, empty
 
@@ -72,7 +77,7 @@ struct Manifest {
   [[nodiscard]] std::string serialize() const;
 
   /// Throws Error: corrupt (malformed, not canonical, out of bounds, hostile names), unsupported
-  /// (newer format or unknown required feature), naming `what`.
+  /// (newer format, or a required feature other than kFeatureXr), naming `what`.
   static Manifest parse(std::string_view bytes, std::string_view what);
 };
 

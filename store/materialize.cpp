@@ -31,13 +31,14 @@ class Materializer {
  public:
   Materializer(Store& store, History& history, std::span<const std::uint64_t> keep,
                const std::function<bool(std::uint64_t)>& release, const Context& context,
-               const Progress& progress)
+               const Progress& progress, const kernels::SharedCoder& coder)
       : store_(store),
         history_(history),
         keep_(keep),
         release_(release),
         context_(context),
-        progress_(progress) {}
+        progress_(progress),
+        coder_(coder) {}
 
   void run(std::uint64_t version) {
     while (!store_.is_complete(version)) {
@@ -90,6 +91,7 @@ class Materializer {
       WriteOptions options;
       options.directory = store_.begin_images(version->number());
       options.spool = store_.temporary_directory();
+      options.coder = coder_;
       write_version(plan, history_.repository(), options, context_, progress_);
       store_.complete_images(version->number(), file_sizes(plan), plan.hashes);
     } catch (...) {
@@ -121,6 +123,7 @@ class Materializer {
   const std::function<bool(std::uint64_t)>& release_;
   const Context& context_;
   const Progress& progress_;
+  const kernels::SharedCoder& coder_;
   std::set<std::uint64_t> distrusted_;
 };
 
@@ -138,8 +141,8 @@ Base base_of(Store& store, History& history, std::uint64_t version, const Contex
 void materialize(Store& store, History& history, std::uint64_t version,
                  std::span<const std::uint64_t> keep,
                  const std::function<bool(std::uint64_t)>& release, const Context& context,
-                 const Progress& progress) {
-  Materializer(store, history, keep, release, context, progress).run(version);
+                 const Progress& progress, const kernels::SharedCoder& coder) {
+  Materializer(store, history, keep, release, context, progress, coder).run(version);
 }
 
 }  // namespace weightfs

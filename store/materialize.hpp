@@ -4,9 +4,9 @@
 //     steps    the deltas from the base to the wanted version, oldest first
 //
 // For each chunk of the wanted version: read it from the base, apply the coded chunks of all steps
-// one after another in memory, compare the hash, write once.  Files are written in file-aligned
-// windows of kWindowBytes after fallocate, in parallel over segments.  A file that no step touches
-// is hard-linked to the base's image.
+// one after another in memory (kernels/chunk_coder.hpp), compare the hash, write once.  Files are
+// written in file-aligned windows of kWindowBytes after fallocate, in parallel over segments.  A
+// file that no step touches is hard-linked to the base's image.
 //
 // The expected hash of every chunk follows from the base's hashes and the packs' indexes; before
 // anything is written, all of them together must give the manifest's root.
@@ -23,6 +23,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/chunk_coder.hpp"
 #include "store/error.hpp"
 #include "store/history.hpp"
 
@@ -108,6 +109,7 @@ struct WriteOptions {
   unsigned threads = 0;             // 0: one for each core
   bool sync = true;                 // fsync files and directories
   unsigned mode = 0444;             // of files; a hard-linked one keeps the base's
+  kernels::SharedCoder coder = kernels::make_cpu_coder();
 };
 
 /// Writes every file of the plan's version, with the manifest's time as modification time.  Nothing
@@ -142,6 +144,7 @@ class BaseDamaged : public Error {
 void materialize(Store& store, History& history, std::uint64_t version,
                  std::span<const std::uint64_t> keep,
                  const std::function<bool(std::uint64_t)>& release, const Context& context,
-                 const Progress& progress);
+                 const Progress& progress,
+                 const kernels::SharedCoder& coder = kernels::make_cpu_coder());
 
 }  // namespace weightfs

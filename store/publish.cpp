@@ -235,7 +235,8 @@ void Publisher::bring_parent() {
   const Progress reading = [this](std::string_view, std::uint64_t done, std::uint64_t total) {
     if (progress_) progress_("reading parent", done, total);
   };
-  materialize(store_, history_, parent, std::span(&parent, 1), release, context_, reading);
+  materialize(store_, history_, parent, std::span(&parent, 1), release, context_, reading,
+              options_.coder);
   reached("parent");
 }
 
@@ -244,6 +245,7 @@ CodedDelta Publisher::code_against_parent() {
   CodeOptions options;
   options.spool = store_.temporary_directory();
   options.threads = options_.threads;
+  options.coder = options_.coder;
   return code_delta(*reader_, base, options, context_, progress_);
 }
 
@@ -275,6 +277,7 @@ void Publisher::upload() {
 void Publisher::upload_packs(Upload& upload) {
   manifest_.delta.emplace();
   manifest_.delta->changed_elements = delta_->changed_elements;
+  if (delta_->needs_xr) manifest_.features.emplace_back(kFeatureXr);
   manifest_.delta->packs.resize(delta_->packs.size());
   parallel_for(delta_->packs.size(), options_.threads, context_, [&](std::size_t k) {
     const SpooledPack& pack = delta_->packs[k];

@@ -22,6 +22,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/chunk_coder.hpp"
 #include "store/history.hpp"
 
 namespace weightfs {
@@ -33,6 +34,7 @@ struct PublishOptions {
   std::vector<std::string> include;  // globs beside the built-in patterns
   bool snapshot = false;             // write the full bytes too
   unsigned threads = 0;              // 0: one for each core
+  kernels::SharedCoder coder = kernels::make_cpu_coder();
 
   /// Called at named points ("scanned", "parent", "diffed", "pack", "blobs", "layout",
   /// "before-commit", "committed"); tests kill the process there.

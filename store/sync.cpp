@@ -297,7 +297,7 @@ void Sync::State::bring(std::uint64_t version, const Context& context, const Pro
   };
   materialize(
       store, history, version, keep, [this](std::uint64_t old) { return release(old); }, context,
-      noting);
+      noting, options.coder);
   persist_newest(context);
   builder.show_all();
   show_catalog(&context);

@@ -19,6 +19,7 @@
 #include <string>
 #include <thread>
 
+#include "kernels/chunk_coder.hpp"
 #include "store/catalog.hpp"
 #include "store/history.hpp"
 
@@ -28,7 +29,8 @@ struct SyncOptions {
   std::chrono::milliseconds poll{1000};
   /// Hides a version from new readers and answers whether nobody uses it: see Store::make_room.
   /// Empty: only nobody_reads() is asked.
-  std::function<bool(std::uint64_t version)> release;
+  std::function<bool(std::uint64_t version)> release = {};
+  kernels::SharedCoder coder = kernels::make_cpu_coder();
 };
 
 /// For `weightfs status`; all times are seconds since 1970, 0 for never.

@@ -62,12 +62,13 @@ struct Decoded {
 class RepositoryVerifier {
  public:
   RepositoryVerifier(History& history, const std::filesystem::path& scratch, const Context& context,
-                     const Progress& progress)
+                     const Progress& progress, const kernels::SharedCoder& coder)
       : history_(history),
         repository_(history.repository()),
         scratch_(scratch),
         context_(context),
-        progress_(progress) {}
+        progress_(progress),
+        coder_(coder) {}
 
   VerifyReport run() {
     report_.objects++;  // the repository's record: it was checked when the bucket was opened
@@ -341,6 +342,7 @@ class RepositoryVerifier {
       options.directory = decoded.directory.path();
       options.spool = scratch_;
       options.sync = false;
+      options.coder = coder_;
       write_version(plan, repository_, options, context_, {});
       decoded.base = {version, plan.layout, decoded.directory.path(), std::move(plan.hashes)};
       result = std::move(decoded);
@@ -360,6 +362,7 @@ class RepositoryVerifier {
   const std::filesystem::path& scratch_;
   const Context& context_;
   const Progress& progress_;
+  const kernels::SharedCoder& coder_;
 
   VerifyReport report_;
   std::set<std::string> reported_;
@@ -372,8 +375,9 @@ class RepositoryVerifier {
 }  // namespace
 
 VerifyReport verify_repository(History& history, const std::filesystem::path& scratch,
-                               const Context& context, const Progress& progress) {
-  return RepositoryVerifier(history, scratch, context, progress).run();
+                               const Context& context, const Progress& progress,
+                               const kernels::SharedCoder& coder) {
+  return RepositoryVerifier(history, scratch, context, progress, coder).run();
 }
 
 }  // namespace weightfs

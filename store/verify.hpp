@@ -1,5 +1,6 @@
 // Verify: re-hashes everything and names every object that is wrong.  Diff: compares two versions.
-// Export: writes a version as plain files.  All three work from the bucket, beside any daemon.
+// Export: writes a version as plain files.  Versions are made with the coder.  All three work from
+// the bucket, beside any daemon.
 //
 // Threads: each call runs its own threads.
 #pragma once
@@ -10,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/chunk_coder.hpp"
 #include "kernels/diff.hpp"
 #include "store/history.hpp"
 
@@ -34,7 +36,8 @@ struct VerifyReport {
 /// snapshot).
 /// Throws Error: what is no verdict on an object (unavailable, cancelled, no_space, io).
 VerifyReport verify_repository(History& history, const std::filesystem::path& scratch,
-                               const Context& context, const Progress& progress);
+                               const Context& context, const Progress& progress,
+                               const kernels::SharedCoder& coder = kernels::make_cpu_coder());
 
 /// Checks the files below `directory` (versions/<n>/...) against the repository's hashes: every
 /// version that is listed there.  A problem's object is the path below `directory`.
@@ -46,7 +49,8 @@ VerifyReport verify_tree(History& history, const std::filesystem::path& director
 /// once, by a rename; after a failure nothing is left.
 /// Throws Error: exists (the directory is not empty), and as make_plan and write_version do.
 void export_version(History& history, std::uint64_t version, const std::filesystem::path& directory,
-                    const Context& context, const Progress& progress);
+                    const Context& context, const Progress& progress,
+                    const kernels::SharedCoder& coder = kernels::make_cpu_coder());
 
 struct TensorDiff {
   std::string name, file;
@@ -61,8 +65,9 @@ struct TensorDiff {
 /// `from` that are gone.  `from` may be the later one.  A tensor is found again by its name in the
 /// file of the same path, else in the same directory; one that kept its bytes but not its shape is
 /// reshaped, not changed.  `scratch`: room for both.
-std::vector<TensorDiff> diff_versions(History& history, std::uint64_t from, std::uint64_t to,
-                                      const std::filesystem::path& scratch, const Context& context,
-                                      const Progress& progress);
+std::vector<TensorDiff> diff_versions(
+    History& history, std::uint64_t from, std::uint64_t to, const std::filesystem::path& scratch,
+    const Context& context, const Progress& progress,
+    const kernels::SharedCoder& coder = kernels::make_cpu_coder());
 
 }  // namespace weightfs

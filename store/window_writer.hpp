@@ -1,6 +1,13 @@
 // WindowWriter: writes a segment of a file front to back in file-aligned windows of kWindowBytes,
 // so that the page cache holds the image in large folios and readers scan it at full speed.
 //
+// Bytes are made where they are written from: place() hands out the memory of a range, and flush()
+// writes it.  A chunk may begin before the segment and end behind it; that part is made, and not
+// written.
+//
+//                 segment.begin = window          used                  segment.end
+//     |... lead ...|########## placed ############|                          |
+//
 // Threads: belongs to one thread at a time.
 #pragma once
 
@@ -18,22 +25,37 @@ class WindowWriter {
  public:
   WindowWriter();
 
-  /// Begins a segment.  Requires: the offset is a multiple of kWindowBytes.  `path` names the file
-  /// in messages; it must stay until finish().
-  void start(int fd, const std::filesystem::path& path, std::uint64_t offset_bytes);
+  /// Begins the segment [begin, end) of a file.
+  /// Requires: `begin` is a multiple of kWindowBytes.  `path` names the file in messages; it must
+  /// stay until finish().
+  void start(int fd, const std::filesystem::path& path, std::uint64_t begin, std::uint64_t end);
 
+  /// Memory for `size` bytes of the file at `offset_bytes`, valid until flush().
+  ///
+  /// Requires: !is_full(); the range follows the last one, and only the first one may begin before
+  ///           the segment; at most one chunk.
+  std::span<std::byte> place(std::uint64_t offset_bytes, std::size_t size_bytes);
+
+  /// True if a window can be written; then flush() must come before place().
+  [[nodiscard]] bool is_full() const noexcept { return used_ >= window_ + kWindowBytes; }
+
+  /// Writes full windows.  Requires: everything that was placed is made.
   /// Throws Error: no_space, io.
-  void append(std::span<const std::byte> bytes);
+  void flush();
+
+  /// Writes the rest.
   void finish();
 
  private:
-  void flush();
+  void write(std::uint64_t size_bytes);
 
-  std::unique_ptr<std::byte[]> window_;
-  std::size_t used_ = 0;
+  std::unique_ptr<std::byte[]> memory_;
   int fd_ = -1;
   const std::filesystem::path* path_ = nullptr;
-  std::uint64_t offset_ = 0;  // of the window
+  // Offsets in the file:
+  std::uint64_t window_ = 0;  // where what is not written yet begins
+  std::uint64_t used_ = 0;    // where what was placed ends
+  std::uint64_t end_ = 0;
 };
 
 }  // namespace weightfs

@@ -15,6 +15,7 @@
 #include <set>
 #include <string>
 
+#include "kernels/free_list.hpp"
 #include "store/bytes.hpp"
 #include "store/chunk_maker.hpp"
 #include "store/file.hpp"
@@ -31,6 +32,9 @@ namespace {
 namespace filesystem = std::filesystem;
 
 constexpr std::uint64_t kSegmentBytes = 8 * kWindowBytes;
+
+/// Chunks that are made at a time, at most; larger ones fill a window before.
+constexpr std::size_t kChunksAtOnce = 4096;
 
 /// Gives a new file its size, in one extent where the file system can.
 void reserve(int fd, std::uint64_t size_bytes, const filesystem::path& path) {
@@ -124,8 +128,22 @@ struct Segment {
 
 /// What one thread needs; reused from segment to segment.
 struct Worker {
+  void place(std::uint32_t tensor, std::uint32_t chunk, std::uint64_t offset_bytes,
+             std::size_t size_bytes) {
+    wanted.push_back({tensor, chunk, writer.place(offset_bytes, size_bytes)});
+    if (writer.is_full() || wanted.size() == kChunksAtOnce) make_placed();
+  }
+
+  /// Makes the chunks that were placed, and writes what fills a window.
+  void make_placed() {
+    maker.make(wanted);
+    wanted.clear();
+    if (writer.is_full()) writer.flush();
+  }
+
   ChunkMaker maker;
   WindowWriter writer;
+  std::vector<WantedChunk> wanted;
 };
 
 class VersionWriter {
@@ -201,12 +219,13 @@ class VersionWriter {
   void put_segment(const Segment& segment) {
     Output& output = *segment.output;
     begin_output(output);
-    std::unique_ptr<Worker> worker = take_worker();
-    worker->writer.start(output.descriptor.fd(), output.path, segment.begin);
-    append_head(output.file, segment, worker->writer);
-    append_tensors(output.file, segment, *worker);
+    const auto worker = idle_.borrow([&] { return make_worker(); });
+    worker->wanted.clear();
+    worker->writer.start(output.descriptor.fd(), output.path, segment.begin, segment.end);
+    place_head(output.file, segment, *worker);
+    place_tensors(output.file, segment, *worker);
+    worker->make_placed();
     worker->writer.finish();
-    give_worker(std::move(worker));
     counter_.add(segment.end - segment.begin);
     if (--output.segments_left == 0) end_output(output);
   }
@@ -224,15 +243,18 @@ class VersionWriter {
     output.descriptor = File();
   }
 
-  static void append_head(const LayoutFile& file, const Segment& segment, WindowWriter& writer) {
+  static void place_head(const LayoutFile& file, const Segment& segment, Worker& worker) {
     const auto head = as_bytes(file.head);
-    if (segment.begin >= head.size()) return;
-    const auto end = std::min<std::uint64_t>(segment.end, head.size());
-    writer.append(head.subspan(static_cast<std::size_t>(segment.begin),
-                               static_cast<std::size_t>(end - segment.begin)));
+    const std::uint64_t end = std::min<std::uint64_t>(segment.end, head.size());
+    for (std::uint64_t at = segment.begin; at < end; at += kWindowBytes) {
+      const auto size = static_cast<std::size_t>(std::min(end - at, kWindowBytes));
+      const auto part = head.subspan(static_cast<std::size_t>(at), size);
+      std::copy(part.begin(), part.end(), worker.writer.place(at, size).begin());
+      if (worker.writer.is_full()) worker.writer.flush();
+    }
   }
 
-  void append_tensors(const LayoutFile& file, const Segment& segment, Worker& worker) const {
+  void place_tensors(const LayoutFile& file, const Segment& segment, Worker& worker) const {
     const auto tensors = plan_.layout->tensors_of(file);
     const auto first =
         std::partition_point(tensors.begin(), tensors.end(), [&](const LayoutTensor& tensor) {
@@ -241,13 +263,13 @@ class VersionWriter {
     for (auto tensor = first; tensor != tensors.end() && tensor->offset_bytes < segment.end;
          ++tensor) {
       const auto number = file.first_tensor + static_cast<std::uint32_t>(tensor - tensors.begin());
-      append_tensor(*tensor, number, segment, worker);
+      place_tensor(*tensor, number, segment, worker);
     }
   }
 
-  /// Appends the part of a tensor that lies in the segment.
-  void append_tensor(const LayoutTensor& tensor, std::uint32_t number, const Segment& segment,
-                     Worker& worker) const {
+  /// Places the chunks of a tensor that lie in the segment, or reach into it.
+  void place_tensor(const LayoutTensor& tensor, std::uint32_t number, const Segment& segment,
+                    Worker& worker) const {
     const std::uint64_t skipped =
         segment.begin > tensor.offset_bytes ? segment.begin - tensor.offset_bytes : 0;
     auto chunk = static_cast<std::uint32_t>(skipped / kernels::chunk_bytes(tensor.kind));
@@ -255,33 +277,13 @@ class VersionWriter {
       const std::uint64_t offset = tensor.offset_bytes + tensor.chunk_offset_bytes(chunk);
       if (offset >= segment.end) return;
       context_.check("writing images");
-      auto bytes = worker.maker.make(number, chunk);
-      if (offset + bytes.size() > segment.end) {
-        bytes = bytes.first(static_cast<std::size_t>(segment.end - offset));
-      }
-      if (offset < segment.begin) {
-        bytes = bytes.subspan(static_cast<std::size_t>(segment.begin - offset));
-      }
-      worker.writer.append(bytes);
+      worker.place(number, chunk, offset, tensor.chunk_size_bytes(chunk));
     }
   }
 
-  std::unique_ptr<Worker> take_worker() {
-    {
-      const std::lock_guard lock(mutex_);
-      if (!idle_.empty()) {
-        std::unique_ptr<Worker> worker = std::move(idle_.back());
-        idle_.pop_back();
-        return worker;
-      }
-    }
-    return std::unique_ptr<Worker>(
-        new Worker{{plan_, spool_, open_old_bytes(plan_, repository_, context_)}, {}});
-  }
-
-  void give_worker(std::unique_ptr<Worker> worker) {
-    const std::lock_guard lock(mutex_);
-    idle_.push_back(std::move(worker));
+  [[nodiscard]] std::unique_ptr<Worker> make_worker() const {
+    return std::unique_ptr<Worker>(new Worker{
+        {plan_, spool_, open_old_bytes(plan_, repository_, context_), *options_.coder}, {}, {}});
   }
 
   const Plan& plan_;
@@ -293,8 +295,7 @@ class VersionWriter {
   std::set<filesystem::path> directories_;
   std::deque<Output> outputs_;
   std::vector<Segment> segments_;
-  std::mutex mutex_;  // guards idle_
-  std::vector<std::unique_ptr<Worker>> idle_;
+  kernels::FreeList<Worker> idle_;
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include "fs/commands.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <barrier>
@@ -11,6 +12,8 @@
 #include <sstream>
 #include <thread>
 
+#include "kernels/gpu.hpp"
+#include "kernels/variant.hpp"
 #include "store/repository.hpp"
 #include "tests/support/support.hpp"
 
@@ -336,6 +339,65 @@ TEST_F(CommandsTest, StatusIsAListOfMounts) {
   const Result json = run({"status", "--json"});
   EXPECT_EQ(json.code, 0);
   EXPECT_TRUE(json.json().is_array());
+}
+
+TEST_F(CommandsTest, DoctorTellsWhatIsInUse) {
+  const Result result = run({"doctor", "--json"});
+  const Json json = result.json();
+  EXPECT_EQ(result.code, json["fuse"]["usable"].get<bool>() ? 0 : 1);
+  EXPECT_EQ("weightfs " + json["weightfs"].get<std::string>() + "\n", run({"--version"}).out);
+  EXPECT_EQ(json["kernels"]["variant"], kernels::chosen_variant().name);
+  EXPECT_EQ(json["kernels"]["why"], "default");
+  EXPECT_EQ(json["kernels"]["variants"].size(), kernels::variants().size());
+  EXPECT_EQ(json["kernels"]["variants"][0], "scalar");
+  EXPECT_EQ(json["gpus"].empty(), !json["gpus_why"].get<std::string>().empty());
+  const Result text = run({"doctor"});
+  EXPECT_TRUE(contains(text.out, fmt::format("[{}]", kernels::chosen_variant().name))) << text.out;
+  EXPECT_TRUE(contains(text.out, json["libfuse"])) << text.out;
+}
+
+/// Chooses kernels as the environment of a command, and the fastest ones again at the end.
+class KernelsTest : public CommandsTest {
+ protected:
+  static void choose(const std::string& name) { setenv("WEIGHTFS_KERNELS", name.c_str(), 1); }
+  ~KernelsTest() override {
+    unsetenv("WEIGHTFS_KERNELS");
+    static_cast<void>(kernels::choose_variant("simd"));
+  }
+};
+
+TEST_F(KernelsTest, DoctorTellsThatTheEnvironmentChoseThem) {
+  choose("scalar");
+  const Json json = run({"doctor", "--json"}).json();
+  EXPECT_EQ(json["kernels"]["variant"], "scalar");
+  EXPECT_EQ(json["kernels"]["why"], "WEIGHTFS_KERNELS=scalar");
+  for (const auto& [operation, variant] : json["kernels"]["operations"].items()) {
+    EXPECT_EQ(variant, "scalar") << operation;
+  }
+}
+
+TEST_F(KernelsTest, UnknownOnesHaveExitCode2) {
+  choose("fastest");
+  EXPECT_EQ(run({"doctor"}).code, 2);
+  choose("simd");
+  EXPECT_EQ(run({"doctor", "--json"}).json()["kernels"]["variant"],
+            kernels::variants().back().name);
+}
+
+TEST_F(KernelsTest, AGpuThatIsNotThereIsToldOnceAndTheWorkIsDone) {
+  if (!kernels::find_gpus().devices.empty()) GTEST_SKIP() << "this machine has a GPU";
+  ASSERT_EQ(run({"init", url()}).code, 0);
+  for (unsigned version = 1; version <= 2; version++) {
+    testing::internal::CaptureStderr();
+    const Result result = publish(version, {"--gpu", "0"});
+    const std::string log = testing::internal::GetCapturedStderr();
+    EXPECT_EQ(result.code, 0) << result.err;
+    const auto first = log.find("--gpu 0: ");
+    EXPECT_NE(first, std::string::npos) << log;
+    EXPECT_EQ(log.find("--gpu 0: ", first + 1), std::string::npos) << log;
+  }
+  EXPECT_EQ(run({"verify", url(), "--gpu", "0"}).code, 0);
+  EXPECT_EQ(run({"verify", url()}).code, 0);
 }
 
 TEST_F(CommandsTest, HelpAndVersionAreData) {

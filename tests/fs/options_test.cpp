@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "fs/command_table.hpp"
+#include "kernels/variant.hpp"
 #include "tests/support/support.hpp"
 
 namespace weightfs::fs {
@@ -77,9 +78,10 @@ class OptionsTest : public testing::Test {
 };
 
 TEST_F(OptionsTest, TakesEveryOptionOfPublish) {
-  const Options options = parsed({"publish", "file:///b", "dir", "--tag", "step-1", "--meta", "a=1",
-                                  "--meta=b=x=y", "--include", "*.pt", "--include=sub/*.bin",
-                                  "--snapshot", "--store", "/s", "--json", "--quiet"});
+  const Options options =
+      parsed({"publish", "file:///b", "dir", "--tag", "step-1", "--meta", "a=1", "--meta=b=x=y",
+              "--include", "*.pt", "--include=sub/*.bin", "--snapshot", "--store", "/s", "--gpu",
+              "1", "--json", "--quiet"});
   EXPECT_EQ(options.command, Command::publish);
   EXPECT_EQ(options.target, "file:///b");
   EXPECT_EQ(options.directory, "dir");
@@ -88,6 +90,7 @@ TEST_F(OptionsTest, TakesEveryOptionOfPublish) {
   EXPECT_EQ(options.include, (std::vector<std::string>{"*.pt", "sub/*.bin"}));
   EXPECT_TRUE(options.snapshot);
   EXPECT_EQ(options.store, "/s");
+  EXPECT_EQ(options.gpu, 1);
   EXPECT_TRUE(options.json);
   EXPECT_TRUE(options.quiet);
 }
@@ -96,7 +99,7 @@ TEST_F(OptionsTest, TakesEveryOptionOfMount) {
   const Options options =
       parsed({"mount", "file:///b", "/mnt", "--store=/s", "--foreground", "--poll", "0.25",
               "--serve=daemon", "--store-size", "10GiB", "--min-free=500M", "--uid", "1000",
-              "--gid=100", "--umask", "022"});
+              "--gid=100", "--umask", "022", "--gpu=7"});
   EXPECT_EQ(options.command, Command::mount);
   EXPECT_EQ(options.target, "file:///b");
   EXPECT_EQ(options.directory, "/mnt");
@@ -109,6 +112,7 @@ TEST_F(OptionsTest, TakesEveryOptionOfMount) {
   EXPECT_EQ(options.ownership.uid, 1000U);
   EXPECT_EQ(options.ownership.gid, 100U);
   EXPECT_EQ(options.ownership.umask, 022U);
+  EXPECT_EQ(options.gpu, 7);
 }
 
 TEST_F(OptionsTest, HasTheDefaultsThatTheHelpTells) {
@@ -121,12 +125,16 @@ TEST_F(OptionsTest, HasTheDefaultsThatTheHelpTells) {
   EXPECT_EQ(options.limits.free_bytes_min, std::nullopt);
   EXPECT_EQ(options.ownership.uid, 0U);
   EXPECT_EQ(options.ownership.umask, 0222U);
+  EXPECT_EQ(options.gpu, std::nullopt);
+  EXPECT_EQ(options.kernels, "");
   EXPECT_FALSE(options.json);
 }
 
 TEST_F(OptionsTest, TakesTheOperandsOfTheOthers) {
   EXPECT_EQ(parsed({"init", "/b"}).command, Command::init);
   EXPECT_EQ(parsed({"verify", "/b"}).command, Command::verify);
+  EXPECT_EQ(parsed({"doctor"}).command, Command::doctor);
+  EXPECT_EQ(wrong({"doctor", "/b"}), "'/b' is one operand too many");
   EXPECT_EQ(parsed({"status"}).target, "");
   EXPECT_EQ(parsed({"status", "/m"}).target, "/m");
   EXPECT_TRUE(parsed({"umount", "/m", "--lazy"}).lazy);
@@ -140,6 +148,50 @@ TEST_F(OptionsTest, TakesTheOperandsOfTheOthers) {
   EXPECT_EQ(exported.command, Command::export_);
   EXPECT_EQ(exported.directory, "out");
   EXPECT_EQ(exported.version_a, 4U);
+}
+
+TEST_F(OptionsTest, WhateverMakesVersionsTakesAGpu) {
+  EXPECT_EQ(parsed({"verify", "/b", "--gpu", "0"}).gpu, 0);
+  EXPECT_EQ(parsed({"export", "/b", "out", "--gpu", "0"}).gpu, 0);
+  EXPECT_EQ(parsed({"diff", "/b", "1", "2", "--gpu", "0"}).gpu, 0);
+  EXPECT_EQ(wrong({"log", "/b", "--gpu", "0"}), "log has no option --gpu");
+  EXPECT_EQ(wrong({"verify", "/b", "--gpu", "-1"}), "--gpu: '-1' is not a number from 0 to 1023");
+  set("WEIGHTFS_GPU", "2");
+  EXPECT_EQ(parsed({"verify", "/b"}).gpu, 2);
+  EXPECT_EQ(parsed({"log", "/b"}).gpu, std::nullopt);
+  unset("WEIGHTFS_GPU");
+  write_config("[mount]\ngpu = 3\n");
+  EXPECT_EQ(parsed({"mount", "/b", "/m"}).gpu, 3);
+  EXPECT_EQ(parsed({"verify", "/b"}).gpu, std::nullopt);
+}
+
+TEST_F(OptionsTest, TheKernelsAreChosenInTheEnvironment) {
+  for (const kernels::Variant& variant : kernels::variants()) {
+    set("WEIGHTFS_KERNELS", std::string(variant.name));
+    EXPECT_EQ(parsed({"log", "/b"}).kernels, variant.name);
+  }
+  set("WEIGHTFS_KERNELS", "simd");
+  EXPECT_EQ(parsed({"log", "/b"}).kernels, "simd");
+  EXPECT_EQ(parsed({"publish", "/b", "d"}).gpu, std::nullopt);
+}
+
+TEST_F(OptionsTest, TheKernelsCudaMeanTheFirstGpu) {
+  set("WEIGHTFS_KERNELS", "cuda");
+  EXPECT_EQ(parsed({"publish", "/b", "d"}).gpu, 0);
+  EXPECT_EQ(parsed({"publish", "/b", "d"}).kernels, "");
+  EXPECT_EQ(parsed({"publish", "/b", "d", "--gpu", "1"}).gpu, 1);
+  EXPECT_EQ(parsed({"log", "/b"}).gpu, std::nullopt);
+}
+
+TEST_F(OptionsTest, UnknownKernelsAreAUsageErrorThatListsThoseOfThisMachine) {
+  set("WEIGHTFS_KERNELS", "fastest");
+  const std::string problem = wrong({"log", "/b"});
+  EXPECT_TRUE(problem.starts_with("WEIGHTFS_KERNELS: 'fastest' is not among")) << problem;
+  for (const kernels::Variant& variant : kernels::variants()) {
+    EXPECT_NE(problem.find(std::string(variant.name) + ", "), std::string::npos) << problem;
+  }
+  EXPECT_NE(problem.find("simd and cuda"), std::string::npos) << problem;
+  EXPECT_EQ(parsed({"help"}).command, Command::help);
 }
 
 TEST_F(OptionsTest, OptionsMayStandAnywhere) {
@@ -185,8 +237,7 @@ TEST_F(OptionsTest, OptionsOfLaterIssuesDoNotExist) {
     EXPECT_NE(wrong({"mount", "/b", "/m", option}), "") << option;
     EXPECT_NE(wrong({"publish", "/b", "d", option}), "") << option;
   }
-  for (const char* command :
-       {"pin", "unpin", "wait", "sync", "gc", "skip", "import", "doctor", "rollback"}) {
+  for (const char* command : {"pin", "unpin", "wait", "sync", "gc", "skip", "import", "rollback"}) {
     EXPECT_EQ(wrong({command, "/b"}), "there is no command '" + std::string(command) + "'");
   }
 }

@@ -33,7 +33,8 @@ DaemonState some_state() {
                                 .why = "",
                                 .open_passthrough = 2,
                                 .open_daemon = 1,
-                                .daemon_reads = 5}};
+                                .daemon_reads = 5},
+                    .coder = {"avx2", std::nullopt, ""}};
   state.sync.state = SyncStatus::State::current;
   state.sync.latest = 8;
   state.sync.newest = 8;
@@ -68,6 +69,19 @@ TEST(StatusText, TellsEverything) {
                                  {"daemon_reads", 5}}));
   EXPECT_EQ(json["bytes"], Json({{"images", 200}, {"fetched", 100}}));
   EXPECT_TRUE(json["weightfs"].is_string());
+}
+
+TEST(StatusText, TellsWhatDoesTheWork) {
+  DaemonState state = some_state();
+  const auto kernels = [&] { return Json::parse(status_text(state, 1000))["kernels"]; };
+  EXPECT_EQ(kernels(), Json({{"variant", "avx2"}, {"gpu", nullptr}}));
+  EXPECT_EQ(coder_text(kernels()), "avx2");
+  state.coder.gpu = 1;
+  EXPECT_EQ(kernels()["gpu"], Json({{"device", 1}, {"state", "in use"}}));
+  EXPECT_EQ(coder_text(kernels()), "avx2; GPU 1 in use");
+  state.coder.gpu_failure = "it is gone";
+  EXPECT_EQ(kernels()["gpu"], Json({{"device", 1}, {"state", "failed: it is gone"}}));
+  EXPECT_EQ(coder_text(kernels()), "avx2; GPU 1 failed: it is gone");
 }
 
 TEST(StatusText, TellsHowFarBehindItIs) {

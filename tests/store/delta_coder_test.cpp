@@ -6,6 +6,7 @@
 #include "store/chunk_batches.hpp"
 #include "store/error.hpp"
 #include "tests/support/hosts.hpp"
+#include "tests/support/meddling_coder.hpp"
 
 namespace weightfs::test {
 namespace {
@@ -159,6 +160,52 @@ TEST_F(DeltaCoderTest, NamesTheDamagedImageAndTensorOfTheParent) {
     EXPECT_NE(message.find(directory / "m.safetensors"), std::string::npos) << message;
     EXPECT_NE(message.find("model.norm"), std::string::npos) << message;
   }
+}
+
+TEST_F(DeltaCoderTest, GivesTheCoderAllChunksOfABatchAtOnce) {
+  std::vector<TestTensor> before, after;
+  for (unsigned i = 0; i < 100; i++) {
+    before.push_back(bytes_of("t" + std::to_string(i), 1000 + i, i));
+    after.push_back(bytes_of("t" + std::to_string(i), 1000 + i, i + 1000));
+  }
+  const Base base = base_of_directory(write("before", before));
+  const Scanned scanned(write("after", after));
+  const auto coder = std::make_shared<MeddlingCoder>();
+  CodeOptions options;
+  options.spool = dir_.path();
+  options.coder = coder;
+  code_delta(scanned.reader, base, options, {}, {});
+  EXPECT_EQ(coder->encoded, 100u);
+  EXPECT_EQ(coder->encode_calls, 1u);
+}
+
+TEST_F(DeltaCoderTest, RefusesWhatTheCoderCouldNotVerify) {
+  const Base base = base_of_directory(write("before", {bytes_of("model.norm", 1000, 1)}));
+  const Scanned scanned(write("after", {bytes_of("model.norm", 1000, 2)}));
+  const auto coder = std::make_shared<MeddlingCoder>();
+  coder->after_encode = [](kernels::EncodeJob& job) { job.is_verified = false; };
+  CodeOptions options;
+  options.spool = dir_.path();
+  options.coder = coder;
+  const Error error = error_of([&] { code_delta(scanned.reader, base, options, {}, {}); });
+  EXPECT_EQ(error.code(), ErrorCode::io);
+  for (const char* word : {"model.norm", "meddling", "nothing was published"}) {
+    EXPECT_NE(std::string(error.what()).find(word), std::string::npos) << error.what();
+  }
+}
+
+TEST_F(DeltaCoderTest, NeedsTheFeatureXrOnlyForBlocksOfItsModes) {
+  auto rng = make_rng();
+  TestTensor weights{"w", Dtype::bf16, {20'000}, random_bf16(20'000, rng)};
+  const Base base = base_of_directory(write("before", {weights}));
+  EXPECT_FALSE(code(Scanned(write("same", {weights})), base, kPackDataBytesTarget).needs_xr);
+  TestTensor nudged = weights;
+  nudged.data = nudged_bf16(weights.data, 0.9, rng);  // too dense for EF
+  EXPECT_TRUE(code(Scanned(write("nudged", {nudged})), base, kPackDataBytesTarget).needs_xr);
+  TestTensor other = weights;
+  for (std::byte& byte : other.data) byte = static_cast<std::byte>(rng());
+  EXPECT_FALSE(code(Scanned(write("other", {other})), base, kPackDataBytesTarget).needs_xr)
+      << "raw";
 }
 
 TEST_F(DeltaCoderTest, NamesTheSpoolThatCannotBeWritten) {

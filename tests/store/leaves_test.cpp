@@ -11,6 +11,7 @@
 #include "store/context.hpp"
 #include "store/error.hpp"
 #include "store/file.hpp"
+#include "store/in_order.hpp"
 #include "store/json.hpp"
 #include "store/parallel.hpp"
 #include "store/sha256.hpp"
@@ -204,6 +205,36 @@ TEST(ParallelFor, StopsWhenTheContextDoes) {
               });
             }),
             ErrorCode::cancelled);
+}
+
+TEST(InOrder, TakesResultsInOrderAndKeepsFewWaiting) {
+  constexpr std::size_t kAhead = 5;
+  std::vector<std::size_t> taken;
+  std::atomic<std::size_t> begun{0};
+  InOrder<std::size_t> in_order(kAhead, [&](const std::size_t& result) {
+    EXPECT_LE(begun, taken.size() + kAhead);
+    taken.push_back(result);
+  });
+  parallel_for(1000, 4, {}, [&](std::size_t i) {
+    EXPECT_TRUE(in_order.wait_turn(i));
+    begun++;
+    in_order.put(i, i);
+  });
+  ASSERT_EQ(taken.size(), 1000u);
+  for (std::size_t i = 0; i < taken.size(); i++) EXPECT_EQ(taken[i], i);
+}
+
+TEST(InOrder, AFailureLetsNobodyWait) {
+  InOrder<int> in_order(2, [](const int&) {});
+  std::atomic<int> refused{0};
+  parallel_for(4, 4, {}, [&](std::size_t i) {
+    if (i == 0) {
+      in_order.fail();
+    } else if (!in_order.wait_turn(i + 1)) {
+      refused++;
+    }
+  });
+  EXPECT_EQ(refused, 3);
 }
 
 TEST(Context, DeadlineIsTheEarlierOfBoth) {

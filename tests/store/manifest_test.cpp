@@ -118,10 +118,23 @@ TEST(Manifest, KeepsReservedFields) {
   EXPECT_EQ(again.signature, manifest.signature);
 }
 
+TEST(Manifest, KnowsTheFeatureXr) {
+  Manifest manifest = first_version();
+  EXPECT_TRUE(manifest.features.empty());
+  manifest.features = {"xr"};
+  const std::string bytes = manifest.serialize();
+  EXPECT_NE(bytes.find(R"("required_features":["xr"])"), bytes.npos) << bytes;
+  EXPECT_EQ(Manifest::parse(bytes, kKey).features, manifest.features);
+}
+
 TEST(Manifest, RefusesNewerFormatsAndUnknownFeatures) {
   expect_refused_with("/format", 2, "format 2 is newer", ErrorCode::unsupported);
-  expect_refused_with("/required_features", {"xr"}, "needs the feature 'xr'",
-                      ErrorCode::unsupported);
+  for (const json& features : {json{"xs"}, json{"XR"}, json{""}, json{"xr", "zz"}}) {
+    const std::string unknown = "needs the feature '" + features.back().get<std::string>() + "'";
+    expect_refused_with("/required_features", features, unknown, ErrorCode::unsupported);
+    expect_refused_with("/required_features", features, "update it", ErrorCode::unsupported);
+  }
+  expect_refused_with("/required_features", {"xr", "xr"}, "'xr' stands twice");
   // What else a newer format changed must not hide the advice.
   expect_refused(R"({ "format": 3, "required_features": [] })", ErrorCode::unsupported, "format 3");
   expect_refused_with("/format", 0, "format 0");

@@ -7,7 +7,9 @@
 #include <mutex>
 #include <set>
 
+#include "kernels/hash.hpp"
 #include "store/plan.hpp"
+#include "tests/support/meddling_coder.hpp"
 #include "tests/support/repository_builder.hpp"
 
 namespace weightfs {
@@ -661,6 +663,58 @@ TEST_F(DamagedBase, AMissingBlobIsFetchedInstead) {
   add_two({});
   filesystem::remove(first_.directory / "config.json");
   expect_version(write(plan(2, {first_})));
+}
+
+// ---- the coder ----
+
+/// Version 1 written, version 2 to be made from it with a coder that a test meddles with.
+class WithACoder : public Materialize {
+ protected:
+  void SetUp() override {
+    Model model = small_model(rng_);
+    builder_.add(model.tree());
+    model.nudge_all(0.01, rng_);
+    builder_.add(model.tree());
+    first_ = write(plan(1));
+  }
+
+  Error error_of_writing() {
+    WriteOptions options;
+    options.directory = directory_ / "second";
+    options.spool = directory_.path();
+    options.sync = false;
+    options.coder = coder_;
+    filesystem::create_directories(options.directory);
+    const Plan way = plan(2, {first_});
+    return error_of([&] { write_version(way, *repository_, options, {}, {}); });
+  }
+
+  std::shared_ptr<test::MeddlingCoder> coder_ = std::make_shared<test::MeddlingCoder>();
+  Base first_;
+};
+
+TEST_F(WithACoder, GivesItChunksInBatches) {
+  EXPECT_EQ(std::string(error_of_writing().what()), "nothing was thrown");
+  EXPECT_EQ(read_tree(directory_ / "second"), builder_.tree(2));
+  EXPECT_EQ(coder_->decode_calls, 3u) << "one for each file with changes";
+  EXPECT_GT(coder_->decoded, coder_->decode_calls);
+}
+
+TEST_F(WithACoder, AWrongByteIsFoundAndNotBlamedOnThePack) {
+  coder_->after_decode = [](kernels::DecodeJob& job) {
+    job.new_chunk.front() ^= std::byte{1};
+    job.hash = kernels::hash_chunk(job.new_chunk);
+  };
+  const Error error = error_of_writing();
+  EXPECT_EQ(error.code(), ErrorCode::io);
+  EXPECT_NE(std::string(error.what()).find("came out wrong"), std::string::npos) << error.what();
+}
+
+TEST_F(WithACoder, ARefusalOfARightBlockIsNotBlamedOnThePack) {
+  coder_->after_decode = [](kernels::DecodeJob& job) { job.is_decoded = false; };
+  const Error error = error_of_writing();
+  EXPECT_EQ(error.code(), ErrorCode::io);
+  EXPECT_NE(std::string(error.what()).find("came out wrong"), std::string::npos) << error.what();
 }
 
 // ---- into a store ----

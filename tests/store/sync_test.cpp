@@ -381,7 +381,8 @@ TEST_F(SyncTest, GoesUpToABrokenManifestAndOnWhenItIsMended) {
   for (unsigned version = 2; version <= 3; version++) publish(version);
   const std::string key = keys::manifest(3), good = bucket_->find(key).value();
   std::string newer = good;
-  newer.replace(newer.find("\"required_features\":[]"), 22, "\"required_features\":[\"x\"]");
+  const auto list = newer.find('[', newer.find("\"required_features\":"));
+  newer.replace(list, newer.find(']', list) + 1 - list, "[\"x\"]");
   for (const auto& [bytes, code] : {std::pair(good.substr(0, 100), ErrorCode::corrupt),
                                     std::pair(newer, ErrorCode::unsupported)}) {
     bucket_->replace(key, bytes);

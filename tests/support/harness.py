@@ -40,9 +40,10 @@ MNT_DETACH = 2
 
 # ---- the command line ----------------------------------------------------------------------------
 
-def environment():
-    """Without WEIGHTFS_* of the caller, so that every run is the same."""
-    return {key: value for key, value in os.environ.items() if not key.startswith("WEIGHTFS_")}
+def environment(variables=None):
+    """Without WEIGHTFS_* of the caller, so that every run is the same; with `variables`."""
+    own = {key: value for key, value in os.environ.items() if not key.startswith("WEIGHTFS_")}
+    return {**own, **(variables or {})}
 
 
 def start(*arguments, **more):
@@ -52,9 +53,11 @@ def start(*arguments, **more):
     return subprocess.Popen([BINARY, *map(str, arguments)], text=True, env=environment(), **more)
 
 
-def run(*arguments, timeout=120, **more):
-    """Runs the binary. Returns the process with returncode, stdout, stderr; any exit code will do."""
-    return subprocess.run([BINARY, *map(str, arguments)], text=True, env=environment(),
+def run(*arguments, timeout=120, variables=None, **more):
+    """Runs the binary. Returns the process with returncode, stdout, stderr; any exit code will do.
+
+    `variables` are added to the environment."""
+    return subprocess.run([BINARY, *map(str, arguments)], text=True, env=environment(variables),
                           capture_output=True, timeout=timeout, **more)
 
 
@@ -176,9 +179,9 @@ for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
 class Mount:
     """One mount of the test, with its store. `options` are those of `weightfs mount`."""
 
-    def __init__(self, test, url, *options, name="mnt", store="store"):
+    def __init__(self, test, url, *options, name="mnt", store="store", variables=None):
         self.workspace = test.workspace
-        self.url, self.options = url, options
+        self.url, self.options, self.variables = url, options, variables
         self.path = os.path.join(test.dir, name)
         self.store = os.path.join(test.dir, store)
         self.process = None
@@ -191,7 +194,7 @@ class Mount:
 
     def start(self):
         """Mounts. Returns what `mount --json` says."""
-        return self.adopt(call(*self.arguments()))
+        return self.adopt(call(*self.arguments(), variables=self.variables))
 
     def adopt(self, said):
         """Takes over the daemon that said this."""

@@ -1,0 +1,98 @@
+// doctor: what is in use on this host, and what is broken.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "fs/doctor.hpp"
+#include "fs/text_table.hpp"
+#include "fs/verbs.hpp"
+#include "store/bytes.hpp"
+
+namespace weightfs::fs {
+namespace {
+
+/// Why the variant is in use.
+std::string reason_text(const Options& options) {
+  return options.kernels.empty() ? "default" : "WEIGHTFS_KERNELS=" + options.kernels;
+}
+
+Json gpus_json(const kernels::GpuDevices& gpus) {
+  Json list = Json::array();
+  for (const kernels::GpuDevice& gpu : gpus.devices) {
+    list.push_back(
+        {{"device", gpu.number}, {"name", gpu.name}, {"memory_bytes", gpu.memory_bytes}});
+  }
+  return list;
+}
+
+Json to_json(const Diagnosis& found, const Options& options) {
+  Json operations;
+  for (const OperationUse& use : found.operations) operations[use.operation] = use.variant;
+  return {{"weightfs", found.weightfs},
+          {"libfuse", found.libfuse},
+          {"kernel", found.kernel},
+          {"fuse", {{"usable", !found.is_broken()}, {"why", found.fuse_problem}}},
+          {"passthrough",
+           {{"possible", found.passthrough.available}, {"why", found.passthrough.why_not}}},
+          {"kernels",
+           {{"variant", found.variant},
+            {"why", reason_text(options)},
+            {"variants", found.variants},
+            {"operations", std::move(operations)}}},
+          {"gpus", gpus_json(found.gpus)},
+          {"gpus_why", found.gpus.why}};
+}
+
+/// "scalar, avx2, [avx3_dl] (default)".
+std::string variants_text(const Diagnosis& found, const Options& options) {
+  std::string text;
+  for (const std::string& variant : found.variants) {
+    if (!text.empty()) text += ", ";
+    text += variant == found.variant ? fmt::format("[{}]", variant) : variant;
+  }
+  return fmt::format("{} ({})", text, reason_text(options));
+}
+
+/// "avx3_dl: diff, encode; scalar: patch".
+std::string operations_text(const Diagnosis& found) {
+  std::string text;
+  for (auto variant = found.variants.rbegin(); variant != found.variants.rend(); ++variant) {
+    std::string operations;
+    for (const OperationUse& use : found.operations) {
+      if (use.variant == *variant) operations += (operations.empty() ? "" : ", ") + use.operation;
+    }
+    if (operations.empty()) continue;
+    text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", *variant, operations);
+  }
+  return text;
+}
+
+std::string to_text(const Diagnosis& found, const Options& options) {
+  TextTable table({{}, {}});
+  table.add({"weightfs", found.weightfs});
+  table.add({"kernel", found.kernel});
+  table.add({"libfuse", found.libfuse});
+  table.add({"/dev/fuse", found.is_broken() ? found.fuse_problem : "usable"});
+  table.add({"passthrough", found.passthrough.available ? "possible; a mount tries it"
+                                                        : found.passthrough.why_not});
+  table.add({"CPU variants", variants_text(found, options)});
+  table.add({"operations", operations_text(found)});
+  for (const kernels::GpuDevice& gpu : found.gpus.devices) {
+    table.add({fmt::format("GPU {}", gpu.number),
+               fmt::format("{}, {}; --gpu {} uses it", gpu.name, human_bytes(gpu.memory_bytes),
+                           gpu.number)});
+  }
+  if (found.gpus.devices.empty()) table.add({"GPU", "none: " + found.gpus.why});
+  return table.text();
+}
+
+}  // namespace
+
+int run_doctor(Call& call) {
+  const Diagnosis found = diagnose();
+  call.print(to_json(found, call.options), to_text(found, call.options));
+  return found.is_broken() ? 1 : 0;
+}
+
+}  // namespace weightfs::fs

@@ -1,0 +1,42 @@
+// Lane: a stream with buffers, through which one call's jobs travel to the device and back.
+//
+//     jobs --copy--> pinned --stream--> device: kernels --stream--> pinned --copy--> jobs
+//
+// A call makes as many trips as its jobs need; each trip copies once up, and once or twice down.
+// The device sees only the lane's own buffers, so whatever happens there, the caller's memory holds
+// what the lane copied into it and nothing else.
+//
+// Threads: one call at a time; the lane's device is the calling thread's current one.
+// Errors: CudaFailure; the jobs' results mean nothing then.
+#pragma once
+
+#include <span>
+
+#include "kernels/chunk_coder.hpp"
+#include "kernels/cuda/resources.hpp"
+
+namespace weightfs::kernels::cuda {
+
+class Lane {
+ public:
+  /// Takes `bytes` of device memory and of pinned memory, or what the largest job needs if that is
+  /// more.
+  explicit Lane(std::size_t bytes);
+
+  /// As ChunkCoder.  A job that does not decode to its new chunk is a failure of the device.
+  void encode(std::span<EncodeJob> jobs);
+  void decode(std::span<DecodeJob> jobs);
+
+  /// Waits for all that is queued.  Returns: false if the device no longer works.
+  bool wait() noexcept { return cudaStreamSynchronize(stream_.get()) == cudaSuccess; }
+
+ private:
+  friend class Trip;
+
+  std::size_t size_;
+  PinnedBuffer pinned_;
+  DeviceBuffer device_;
+  Stream stream_;  // destroyed first, which waits for its work
+};
+
+}  // namespace weightfs::kernels::cuda

@@ -1,0 +1,63 @@
+// FreeList: objects that are costly to make, which threads borrow for a piece of work.
+//
+// There are never more of them than threads that borrowed at the same time; they end with the list.
+//
+// Threads: borrow() may be called from any number of threads; a borrowed object belongs to its
+// Lease.  The list must outlive all leases.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+namespace weightfs::kernels {
+
+template <typename Value>
+class FreeList {
+ public:
+  /// Gives the object back at its end, also after an exception: who borrows sets up what it needs.
+  class Lease {
+   public:
+    Lease(FreeList& list, std::unique_ptr<Value> value) : list_(&list), value_(std::move(value)) {}
+    ~Lease() {
+      if (value_) list_->give(std::move(value_));
+    }
+    Lease(Lease&&) noexcept = default;
+    Lease& operator=(Lease&&) = delete;
+
+    Value& operator*() const noexcept { return *value_; }
+    Value* operator->() const noexcept { return value_.get(); }
+
+   private:
+    FreeList* list_;
+    std::unique_ptr<Value> value_;
+  };
+
+  /// An idle object, or what `make` gives: a unique_ptr<Value>.
+  template <typename Make>
+  Lease borrow(Make&& make) {
+    std::unique_ptr<Value> value = take();
+    if (!value) value = std::forward<Make>(make)();
+    return Lease(*this, std::move(value));
+  }
+
+ private:
+  std::unique_ptr<Value> take() {
+    const std::lock_guard lock(mutex_);
+    if (idle_.empty()) return nullptr;
+    std::unique_ptr<Value> value = std::move(idle_.back());
+    idle_.pop_back();
+    return value;
+  }
+
+  void give(std::unique_ptr<Value> value) {
+    const std::lock_guard lock(mutex_);
+    idle_.push_back(std::move(value));
+  }
+
+  std::mutex mutex_;  // guards idle_
+  std::vector<std::unique_ptr<Value>> idle_;
+};
+
+}  // namespace weightfs::kernels

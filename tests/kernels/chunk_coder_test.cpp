@@ -1,0 +1,334 @@
+// The contract of ChunkCoder, held by every way to make one.
+#include "kernels/chunk_coder.hpp"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "kernels/decode.hpp"
+#include "kernels/encode.hpp"
+#include "kernels/gpu.hpp"
+#include "kernels/hash.hpp"
+#include "kernels/variant.hpp"
+#include "tests/kernels/blocks.hpp"
+#include "tests/support/support.hpp"
+
+namespace weightfs::kernels {
+namespace {
+
+using test::changed_elements;
+using test::count_changed;
+using test::kKinds;
+using test::random_elements;
+using test::scratch;
+using test::Step;
+
+/// A way to make a coder.
+struct Way {
+  std::string name;
+  std::function<std::unique_ptr<ChunkCoder>()> make;
+};
+
+std::vector<Way> all_ways() {
+  std::vector<Way> ways = {{"chosen", [] { return make_cpu_coder(); }}};
+  for (const Variant& variant : variants()) {
+    ways.push_back({std::string(variant.name), [&variant] { return make_cpu_coder(variant); }});
+  }
+  // The device, the emulated one (weightfs_gpu_test), or the CPU where there is neither.
+  ways.push_back({"gpu", [] { return make_gpu_coder({.lane_bytes = 1}); }});
+  return ways;
+}
+
+/// A chunk coded by the functions of the chosen variant.
+struct Coded {
+  std::vector<std::uint32_t> lengths;
+  Bytes bytes;
+  std::size_t changed = 0;
+
+  [[nodiscard]] CodedChunk view() const { return {lengths, bytes}; }
+};
+
+Coded code(Kind kind, const Bytes& old_chunk, const Bytes& new_chunk) {
+  Coded coded;
+  coded.changed = encode_chunk(kind, old_chunk, new_chunk, scratch(), coded.lengths, coded.bytes);
+  return coded;
+}
+
+EncodeJob encoding_of(Kind kind, const Bytes& old_chunk, const Bytes& new_chunk) {
+  EncodeJob job;
+  job.kind = kind;
+  job.old_chunk = old_chunk;
+  job.new_chunk = new_chunk;
+  return job;
+}
+
+/// Sizes in elements: nothing, one, a block and its neighbours, several blocks, a whole chunk.
+const std::vector<std::size_t> kSizes = {0,
+                                         1,
+                                         kBlockElements - 1,
+                                         kBlockElements,
+                                         kBlockElements + 1,
+                                         3 * kBlockElements + 77,
+                                         kChunkBlocks* kBlockElements};
+
+/// The same chunk at several versions.
+std::vector<Bytes> random_versions(Kind kind, std::size_t elements, std::size_t count,
+                                   std::mt19937_64& rng) {
+  std::vector<Bytes> versions = {random_elements(kind, elements, rng)};
+  while (versions.size() < count) {
+    versions.push_back(changed_elements(kind, versions.back(), 0.02, Step::few, rng));
+  }
+  return versions;
+}
+
+class ChunkCoderTest : public testing::TestWithParam<Way> {
+ protected:
+  const std::unique_ptr<ChunkCoder> coder_ = GetParam().make();
+  std::mt19937_64 rng_ = test::make_rng();
+};
+
+TEST_P(ChunkCoderTest, TakesEmptyBatches) {
+  coder_->encode({});
+  coder_->decode({});
+}
+
+TEST_P(ChunkCoderTest, EncodesWhatTheFunctionsEncode) {
+  std::vector<Bytes> old_chunks, new_chunks;
+  std::vector<EncodeJob> jobs;
+  for (const Kind kind : kKinds) {
+    for (const std::size_t elements : kSizes) {
+      old_chunks.push_back(random_elements(kind, elements, rng_));
+      new_chunks.push_back(changed_elements(kind, old_chunks.back(), 0.013, Step::few, rng_));
+      jobs.push_back(encoding_of(kind, old_chunks.back(), new_chunks.back()));
+    }
+  }
+  coder_->encode(jobs);
+  for (std::size_t i = 0; i < jobs.size(); i++) {
+    const EncodeJob& job = jobs[i];
+    const Coded expected = code(job.kind, old_chunks[i], new_chunks[i]);
+    EXPECT_EQ(job.lengths, expected.lengths);
+    EXPECT_TRUE(job.coded == expected.bytes);
+    EXPECT_EQ(job.changed, count_changed(job.kind, old_chunks[i], new_chunks[i]));
+    EXPECT_EQ(job.old_hash, hash_chunk(old_chunks[i]));
+    EXPECT_EQ(job.new_hash, hash_chunk(new_chunks[i]));
+    EXPECT_TRUE(job.is_verified);
+  }
+}
+
+TEST_P(ChunkCoderTest, CodesAnEqualChunkAsLengthsOfZero) {
+  const Bytes chunk = random_elements(Kind::bf16, 2 * kBlockElements + 1, rng_);
+  EncodeJob job = encoding_of(Kind::bf16, chunk, chunk);
+  coder_->encode({&job, 1});
+  EXPECT_EQ(job.lengths, std::vector<std::uint32_t>(3, 0));
+  EXPECT_TRUE(job.coded.empty());
+  EXPECT_EQ(job.changed, 0u);
+  EXPECT_EQ(job.old_hash, hash_chunk(chunk));
+  EXPECT_EQ(job.new_hash, job.old_hash);
+  EXPECT_TRUE(job.is_verified);
+}
+
+TEST_P(ChunkCoderTest, ReplacesTheResultsOfTheJobBefore) {
+  const Bytes old_chunk = random_elements(Kind::bf16, 1000, rng_);
+  const Bytes new_chunk = changed_elements(Kind::bf16, old_chunk, 0.1, Step::any, rng_);
+  EncodeJob job = encoding_of(Kind::bf16, old_chunk, new_chunk);
+  coder_->encode({&job, 1});
+  const EncodeJob first = job;
+  coder_->encode({&job, 1});
+  EXPECT_EQ(job.lengths, first.lengths);
+  EXPECT_EQ(job.coded, first.coded);
+  EXPECT_EQ(job.changed, first.changed);
+}
+
+TEST_P(ChunkCoderTest, DecodesNoStepOneStepAndManySteps) {
+  for (const Kind kind : kKinds) {
+    for (const std::size_t elements : kSizes) {
+      const auto versions = random_versions(kind, elements, 6, rng_);
+      std::vector<Coded> coded;
+      std::vector<CodedChunk> steps;
+      for (std::size_t i = 1; i < versions.size(); i++) {
+        coded.push_back(code(kind, versions[i - 1], versions[i]));
+      }
+      for (const Coded& step : coded) steps.push_back(step.view());
+
+      std::vector<Bytes> made(versions.size(), Bytes(versions[0].size()));
+      std::vector<DecodeJob> jobs(versions.size());
+      for (std::size_t i = 0; i < jobs.size(); i++) {
+        jobs[i].kind = kind;
+        jobs[i].old_chunk = versions[0];
+        jobs[i].steps = std::span(steps).first(i);
+        jobs[i].new_chunk = made[i];
+      }
+      coder_->decode(jobs);
+      for (std::size_t i = 0; i < jobs.size(); i++) {
+        EXPECT_TRUE(jobs[i].is_decoded);
+        EXPECT_TRUE(made[i] == versions[i]) << elements << " elements, " << i << " steps";
+        EXPECT_EQ(jobs[i].hash, hash_chunk(versions[i]));
+      }
+    }
+  }
+}
+
+TEST_P(ChunkCoderTest, SkipsBlocksThatAStepLeavesAsTheyAre) {
+  constexpr std::size_t kElements = 3 * kBlockElements;
+  const Bytes first = random_elements(Kind::f16, kElements, rng_);
+  Bytes second = first, third = first;
+  second[0] ^= std::byte{1};  // block 0 in the first step, block 2 in the last one
+  third = second;
+  third.back() ^= std::byte{1};
+  const Coded a = code(Kind::f16, first, second), b = code(Kind::f16, second, second),
+              c = code(Kind::f16, second, third);
+  const std::vector<CodedChunk> steps = {a.view(), b.view(), c.view()};
+  Bytes made(first.size());
+  DecodeJob job{.kind = Kind::f16, .old_chunk = first, .steps = steps, .new_chunk = made};
+  coder_->decode({&job, 1});
+  EXPECT_TRUE(job.is_decoded);
+  EXPECT_TRUE(made == third);
+  EXPECT_EQ(job.hash, hash_chunk(third));
+}
+
+TEST_P(ChunkCoderTest, RefusesAMalformedStepAndDecodesTheOtherJobs) {
+  const auto versions = random_versions(Kind::bf16, kBlockElements + 5, 3, rng_);
+  const Coded good = code(Kind::bf16, versions[0], versions[1]);
+  Coded bad = code(Kind::bf16, versions[1], versions[2]);
+  bad.bytes[0] = std::byte{0x7F};  // no mode
+  const std::vector<CodedChunk> good_first = {good.view(), bad.view()};
+  const std::vector<CodedChunk> bad_only = {bad.view()};
+  const std::vector<CodedChunk> good_only = {good.view()};
+  std::vector<Bytes> made(3, Bytes(versions[0].size()));
+  std::vector<DecodeJob> jobs(3);
+  jobs[0] = {.kind = Kind::bf16,
+             .old_chunk = versions[0],
+             .steps = good_first,
+             .new_chunk = made[0],
+             .is_decoded = true};
+  jobs[1] = {.kind = Kind::bf16,
+             .old_chunk = versions[1],
+             .steps = bad_only,
+             .new_chunk = made[1],
+             .is_decoded = true};
+  jobs[2] = {
+      .kind = Kind::bf16, .old_chunk = versions[0], .steps = good_only, .new_chunk = made[2]};
+  coder_->decode(jobs);
+  EXPECT_FALSE(jobs[0].is_decoded);
+  EXPECT_FALSE(jobs[1].is_decoded);
+  EXPECT_TRUE(jobs[2].is_decoded);
+  EXPECT_TRUE(made[2] == versions[1]);
+}
+
+TEST_P(ChunkCoderTest, RefusesLengthsThatDoNotFit) {
+  const auto versions = random_versions(Kind::f32, 2 * kBlockElements, 2, rng_);
+  const Coded coded = code(Kind::f32, versions[0], versions[1]);
+  ASSERT_EQ(coded.lengths.size(), 2u);
+  const auto is_decoded = [&](const std::vector<std::uint32_t>& lengths, ByteSpan bytes) {
+    const std::vector<CodedChunk> steps = {{lengths, bytes}};
+    Bytes made(versions[0].size());
+    DecodeJob job{.kind = Kind::f32, .old_chunk = versions[0], .steps = steps, .new_chunk = made};
+    coder_->decode({&job, 1});
+    return job.is_decoded;
+  };
+  const std::uint32_t a = coded.lengths[0], b = coded.lengths[1];
+  EXPECT_TRUE(is_decoded({a, b}, coded.bytes));
+  EXPECT_FALSE(is_decoded({a}, coded.bytes)) << "a block has no length";
+  EXPECT_FALSE(is_decoded({a}, ByteSpan(coded.bytes).first(a))) << "a block has no length";
+  EXPECT_FALSE(is_decoded({a, b, 0}, coded.bytes)) << "a length has no block";
+  EXPECT_FALSE(is_decoded({a, b - 1}, coded.bytes)) << "bytes are left over";
+  EXPECT_FALSE(is_decoded({a, b + 1}, coded.bytes)) << "bytes are missing";
+  EXPECT_FALSE(is_decoded({a, 0xFFFFFFFF}, coded.bytes)) << "bytes are missing";
+  EXPECT_FALSE(is_decoded({}, {})) << "no block has a length";
+}
+
+TEST_P(ChunkCoderTest, EmptyChunksHaveNoBlock) {
+  DecodeJob decoding;
+  coder_->decode({&decoding, 1});
+  EXPECT_TRUE(decoding.is_decoded);
+  EXPECT_EQ(decoding.hash, hash_chunk({}));
+  EncodeJob coding;
+  coder_->encode({&coding, 1});
+  EXPECT_TRUE(coding.is_verified);
+  EXPECT_TRUE(coding.lengths.empty());
+  EXPECT_EQ(coding.new_hash, hash_chunk({}));
+}
+
+TEST_P(ChunkCoderTest, WorksForSeveralThreadsAtATime) {
+  constexpr std::size_t kThreads = 4, kRounds = 5;
+  std::vector<std::vector<Bytes>> versions;
+  for (std::size_t t = 0; t < kThreads; t++) {
+    versions.push_back(
+        random_versions(kKinds[t + 1], 2 * kBlockElements + 10 * t, kRounds + 1, rng_));
+  }
+  std::vector<unsigned> right(kThreads, 0);
+  {
+    std::vector<std::jthread> threads;
+    for (std::size_t t = 0; t < kThreads; t++) {
+      threads.emplace_back([&, t] {
+        for (std::size_t i = 1; i <= kRounds; i++) {
+          EncodeJob coding = encoding_of(kKinds[t + 1], versions[t][i - 1], versions[t][i]);
+          coder_->encode({&coding, 1});
+          const CodedChunk step{coding.lengths, coding.coded};
+          Bytes made(versions[t][i].size());
+          DecodeJob decoding{.kind = kKinds[t + 1],
+                             .old_chunk = versions[t][i - 1],
+                             .steps = {&step, 1},
+                             .new_chunk = made};
+          coder_->decode({&decoding, 1});
+          right[t] += coding.is_verified && decoding.is_decoded && made == versions[t][i] &&
+                      decoding.hash == coding.new_hash;
+        }
+      });
+    }
+  }
+  for (const unsigned count : right) EXPECT_EQ(count, kRounds);
+}
+
+TEST_P(ChunkCoderTest, HasAName) { EXPECT_FALSE(coder_->name().empty()); }
+
+INSTANTIATE_TEST_SUITE_P(Ways, ChunkCoderTest, testing::ValuesIn(all_ways()),
+                         [](const auto& way) { return way.param.name; });
+
+// ---- variants that are wrong ----
+
+std::size_t encode_nothing(Kind, ByteSpan, ByteSpan, Scratch&, std::vector<std::byte>&) {
+  return 0;
+}
+
+bool decode_nothing(Kind, ByteSpan, ByteSpan, std::span<std::byte>, Scratch&) noexcept {
+  return false;
+}
+
+bool decode_old(Kind, ByteSpan old_block, ByteSpan, std::span<std::byte> new_block,
+                Scratch&) noexcept {
+  std::copy(old_block.begin(), old_block.end(), new_block.begin());
+  return true;
+}
+
+bool is_verified_by(const Variant& variant) {
+  auto rng = test::make_rng();
+  const Bytes old_chunk = random_elements(Kind::bf16, 2 * kBlockElements, rng);
+  Bytes new_chunk = old_chunk;
+  new_chunk.front() ^= std::byte{1};  // only the first block
+  EncodeJob job = encoding_of(Kind::bf16, old_chunk, new_chunk);
+  make_cpu_coder(variant)->encode({&job, 1});
+  EXPECT_EQ(job.new_hash, hash_chunk(new_chunk));
+  return job.is_verified;
+}
+
+TEST(CpuCoder, SaysThatAWrongEncoderOrDecoderIsWrong) {
+  const Variant& scalar = variants().front();
+  EXPECT_TRUE(is_verified_by(scalar));
+  Variant wrong = scalar;
+  wrong.encode_block = encode_nothing;
+  EXPECT_FALSE(is_verified_by(wrong)) << "a change was not seen";
+  wrong = scalar;
+  wrong.decode_block = decode_nothing;
+  EXPECT_FALSE(is_verified_by(wrong)) << "the code is refused";
+  wrong.decode_block = decode_old;
+  EXPECT_FALSE(is_verified_by(wrong)) << "the change is lost";
+}
+
+}  // namespace
+}  // namespace weightfs::kernels

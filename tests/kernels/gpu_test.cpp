@@ -1,0 +1,321 @@
+// The pipeline to the GPU: kernels/gpu.cu and its lanes, run by the emulator.  What it shares with
+// other coders, chunk_coder_test.cpp holds; here are batches larger than a lane, and failures.
+#include "kernels/gpu.hpp"
+
+#include <cuda_runtime.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/kernels/blocks.hpp"
+#include "tests/support/support.hpp"
+
+namespace weightfs::kernels {
+namespace {
+
+using cuda_on_cpu::runtime;
+using test::changed_elements;
+using test::random_elements;
+using test::Step;
+
+// The scale of the cases: real kernels take a second for what the reference does in a millisecond.
+#ifdef WEIGHTFS_REAL_KERNELS
+constexpr std::size_t kElementsMax = 3000;
+constexpr std::size_t kJobs = 12;
+constexpr std::array kFailingCalls = {"pack_blocks"};
+#else
+constexpr std::size_t kElementsMax = kChunkBlocks * kBlockElements;
+constexpr std::size_t kJobs = 40;
+constexpr std::array kFailingCalls = {"cudaSetDevice", "cudaMemcpyAsync", "cudaStreamSynchronize",
+                                      "hash_chunks",   "encode_blocks",   "decode_blocks",
+                                      "pack_blocks"};
+#endif
+
+/// Chunks of all kinds, some of them equal, with several versions of each.
+struct Batch {
+  std::vector<Kind> kinds;
+  std::vector<std::vector<Bytes>> versions;  // of each chunk
+
+  Batch(std::size_t jobs, std::size_t version_count, std::mt19937_64& rng) {
+    for (std::size_t i = 0; i < jobs; ++i) {
+      const Kind kind = test::kKinds[i % test::kKinds.size()];
+      // Most are small, one in eight is of the full size.
+      const std::size_t elements = i % 8 == 7 ? kElementsMax : 1 + rng() % (kElementsMax / 16);
+      std::vector<Bytes> chunk = {random_elements(kind, elements, rng)};
+      for (std::size_t v = 1; v < version_count; ++v)
+        chunk.push_back(i % 5 == 4 ? chunk.back()
+                                   : changed_elements(kind, chunk.back(), 0.02, Step::few, rng));
+      kinds.push_back(kind);
+      versions.push_back(std::move(chunk));
+    }
+  }
+
+  [[nodiscard]] std::vector<EncodeJob> encode_jobs(std::size_t from) const {
+    std::vector<EncodeJob> jobs(kinds.size());
+    for (std::size_t i = 0; i < jobs.size(); ++i) {
+      jobs[i].kind = kinds[i];
+      jobs[i].old_chunk = versions[i][from];
+      jobs[i].new_chunk = versions[i][from + 1];
+    }
+    return jobs;
+  }
+};
+
+void expect_same(const std::vector<EncodeJob>& jobs, const std::vector<EncodeJob>& expected) {
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    EXPECT_EQ(jobs[i].lengths, expected[i].lengths) << i;
+    EXPECT_TRUE(jobs[i].coded == expected[i].coded) << i;
+    EXPECT_EQ(jobs[i].changed, expected[i].changed) << i;
+    EXPECT_EQ(jobs[i].old_hash, expected[i].old_hash) << i;
+    EXPECT_EQ(jobs[i].new_hash, expected[i].new_hash) << i;
+    EXPECT_TRUE(jobs[i].is_verified) << i;
+  }
+}
+
+/// Codes a batch both ways.
+void expect_codes_as_cpu(ChunkCoder& coder, const Batch& batch) {
+  std::vector<EncodeJob> jobs = batch.encode_jobs(0), expected = jobs;
+  make_cpu_coder()->encode(expected);
+  coder.encode(jobs);
+  expect_same(jobs, expected);
+}
+
+/// Brings every chunk of a batch from its first version to its last one.
+void expect_decodes(ChunkCoder& coder, const Batch& batch) {
+  const std::size_t step_count = batch.versions[0].size() - 1, jobs_count = batch.kinds.size();
+  std::vector<std::vector<EncodeJob>> coded;
+  for (std::size_t v = 0; v < step_count; ++v) {
+    coded.push_back(batch.encode_jobs(v));
+    make_cpu_coder()->encode(coded.back());
+  }
+  std::vector<std::vector<CodedChunk>> steps(jobs_count);
+  std::vector<Bytes> made;
+  std::vector<DecodeJob> jobs(jobs_count);
+  for (std::size_t i = 0; i < jobs_count; ++i) {
+    for (const auto& step : coded) steps[i].push_back({step[i].lengths, step[i].coded});
+    made.emplace_back(batch.versions[i][0].size());
+  }
+  for (std::size_t i = 0; i < jobs_count; ++i)
+    jobs[i] = {.kind = batch.kinds[i],
+               .old_chunk = batch.versions[i][0],
+               .steps = steps[i],
+               .new_chunk = made[i]};
+  coder.decode(jobs);
+  for (std::size_t i = 0; i < jobs_count; ++i) {
+    EXPECT_TRUE(jobs[i].is_decoded) << i;
+    EXPECT_TRUE(made[i] == batch.versions[i].back()) << i;
+    EXPECT_EQ(jobs[i].hash, coded.back()[i].new_hash) << i;
+  }
+}
+
+class GpuTest : public testing::Test {
+ protected:
+  ~GpuTest() override {
+    runtime().fault = nullptr;
+    EXPECT_TRUE(runtime().allocations.empty()) << "memory was left behind";
+    EXPECT_TRUE(runtime().streams.empty()) << "a stream was left behind";
+  }
+
+  GpuOptions options() {
+    // The emulator fills new memory with random bytes: small lanes, which take one large chunk.
+    return {.lane_bytes = 1, .on_failure = [this](std::string_view why) {
+              ++failures_;
+              why_ = why;
+            }};
+  }
+
+  /// Every call of this name fails from the `first`-th on, `count` times.
+  static void fail(std::string name, std::size_t first, std::size_t count,
+                   cudaError_t error = cudaErrorLaunchFailure) {
+    runtime().fault = [=, seen = std::size_t{0}](const char* call) mutable {
+      if (name != call) return cudaSuccess;
+      const std::size_t number = seen++;
+      return number >= first && number - first < count ? error : cudaSuccess;
+    };
+  }
+
+  std::mt19937_64 rng_ = test::make_rng();
+  std::atomic<int> failures_ = 0;
+  std::string why_;
+};
+
+TEST_F(GpuTest, FindsTheDeviceAndNamesIt) {
+  const GpuDevices found = find_gpus();
+  ASSERT_EQ(found.devices.size(), 1u);
+  EXPECT_EQ(found.devices[0].number, 0);
+  EXPECT_EQ(found.devices[0].name, "CUDA on CPU");
+  EXPECT_GT(found.devices[0].memory_bytes, 0u);
+  EXPECT_EQ(make_gpu_coder(options())->name(), "cuda: CUDA on CPU");
+}
+
+TEST_F(GpuTest, SaysWhyThereIsNoDevice) {
+  fail("cudaGetDeviceCount", 0, 1, cudaErrorNoDevice);
+  const GpuDevices found = find_gpus();
+  EXPECT_TRUE(found.devices.empty());
+  EXPECT_NE(found.why.find("no CUDA-capable device"), std::string::npos) << found.why;
+  fail("cudaGetDeviceCount", 0, 1, cudaErrorInsufficientDriver);
+  EXPECT_NE(find_gpus().why.find("no NVIDIA driver"), std::string::npos);
+}
+
+TEST_F(GpuTest, CodesMixedBatchesAsTheCpuDoes) {
+  const auto coder = make_gpu_coder({.on_failure = options().on_failure});
+  expect_codes_as_cpu(*coder, Batch(kJobs, 2, rng_));
+  EXPECT_EQ(failures_, 0) << why_;
+}
+
+TEST_F(GpuTest, DecodesMixedBatchesOverSeveralSteps) {
+  const auto coder = make_gpu_coder(options());
+  expect_decodes(*coder, Batch(kJobs, 4, rng_));
+  EXPECT_EQ(failures_, 0) << why_;
+}
+
+#ifndef WEIGHTFS_REAL_KERNELS
+TEST_F(GpuTest, MakesAsManyTripsAsALaneNeeds) {
+  const auto coder = make_gpu_coder(options());
+  const Batch batch(kJobs, 3, rng_);
+  std::size_t copies = 0;
+  runtime().fault = [&](const char* call) {
+    copies += std::string_view(call) == "cudaMemcpyAsync";
+    return cudaSuccess;
+  };
+  expect_codes_as_cpu(*coder, batch);
+  EXPECT_GE(copies, 5u) << "two trips at least";
+  expect_decodes(*coder, batch);
+  EXPECT_EQ(failures_, 0) << why_;
+}
+
+TEST_F(GpuTest, StepsThatDoNotFitIntoALaneGoOnInTheNextTrip) {
+  const auto coder = make_gpu_coder(options());
+  Batch batch(1, 1, rng_);
+  batch.kinds[0] = Kind::f32;
+  batch.versions[0].clear();
+  for (int v = 0; v < 9; ++v)  // nothing in common: every block is raw
+    batch.versions[0].push_back(random_elements(Kind::f32, kElementsMax, rng_));
+  expect_decodes(*coder, batch);
+  EXPECT_EQ(failures_, 0) << why_;
+}
+#endif
+
+TEST_F(GpuTest, SeveralThreadsShareTheLanes) {
+  for (const unsigned lanes : {1U, 2U}) {
+    GpuOptions shared = options();
+    shared.lanes = lanes;
+    const auto coder = make_gpu_coder(shared);
+    std::vector<Batch> batches;
+    for (int t = 0; t < 4; ++t) batches.emplace_back(6, 3, rng_);
+    {
+      std::vector<std::jthread> threads;
+      for (const Batch& batch : batches)
+        threads.emplace_back([&coder, &batch] {
+          expect_codes_as_cpu(*coder, batch);
+          expect_decodes(*coder, batch);
+        });
+    }
+    EXPECT_EQ(failures_, 0) << why_;
+  }
+}
+
+// ---- failures -----------------------------------------------------------------------------------
+
+TEST_F(GpuTest, WithoutRoomForALaneTheCpuWorksAndItIsSaid) {
+  for (const char* call : {"cudaSetDevice", "cudaStreamCreate", "cudaMalloc", "cudaMallocHost"}) {
+    failures_ = 0;
+    fail(call, 0, 1, cudaErrorMemoryAllocation);
+    const auto coder = make_gpu_coder(options());
+    EXPECT_EQ(failures_, 1) << call;
+    EXPECT_NE(why_.find("cuda: device 0: out of memory"), std::string::npos) << why_;
+    EXPECT_EQ(coder->name(), make_cpu_coder()->name());
+    expect_codes_as_cpu(*coder, Batch(3, 2, rng_));
+  }
+}
+
+TEST_F(GpuTest, ASecondLaneIsNoNecessity) {
+  fail("cudaMalloc", 1, 1, cudaErrorMemoryAllocation);
+  const auto coder = make_gpu_coder(options());
+  EXPECT_EQ(coder->name(), "cuda: CUDA on CPU");
+  expect_codes_as_cpu(*coder, Batch(3, 2, rng_));
+  EXPECT_EQ(failures_, 0) << why_;
+}
+
+/// Fails the n-th call of a name for every n until nothing fails any more: there is no place where
+/// a failure is not noticed.
+TEST_F(GpuTest, WhateverFailsTheResultsAreThoseOfTheCpu) {
+  const Batch batch(5, 2, rng_);
+  for (const char* call : kFailingCalls) {
+    std::size_t nth = 0;
+    for (bool has_failed = true; has_failed; ++nth) {
+      failures_ = 0;
+      const auto coder = make_gpu_coder(options());
+      const std::size_t before = runtime().calls_failed;
+      fail(call, nth, 1);
+      expect_codes_as_cpu(*coder, batch);
+      expect_decodes(*coder, batch);
+      has_failed = runtime().calls_failed != before;
+      runtime().fault = nullptr;
+      // The last waits, as a lane is given back, come when the results are there.
+      if (std::string_view(call) != "cudaStreamSynchronize") {
+        EXPECT_EQ(failures_, has_failed ? 1 : 0) << call << " " << nth;
+      }
+    }
+    EXPECT_GT(nth, 1u) << call << " was never called";
+  }
+}
+
+TEST_F(GpuTest, AfterAFailureThatPassesTheDeviceIsTriedAgain) {
+  const auto coder = make_gpu_coder(options());
+  fail("cudaMemcpyAsync", 0, 1);
+  const Batch batch(3, 2, rng_);
+  expect_codes_as_cpu(*coder, batch);
+  EXPECT_EQ(failures_, 1);
+  EXPECT_EQ(coder->name(), "cuda: CUDA on CPU");
+  std::size_t copies = 0;
+  runtime().fault = [&](const char* call) {
+    copies += std::string_view(call) == "cudaMemcpyAsync";
+    return cudaSuccess;
+  };
+  expect_codes_as_cpu(*coder, batch);
+  EXPECT_GT(copies, 0u);
+  EXPECT_EQ(failures_, 1);
+}
+
+TEST_F(GpuTest, ADeviceThatIsGoneIsGivenUpAndItIsSaidOnce) {
+  const auto coder = make_gpu_coder(options());
+  const std::string name = coder->name();
+  runtime().fault = [](const char*) { return cudaErrorLaunchFailure; };
+  const Batch batch(3, 3, rng_);
+  expect_codes_as_cpu(*coder, batch);
+  const std::size_t failed = runtime().calls_failed;
+  expect_decodes(*coder, batch);
+  expect_codes_as_cpu(*coder, batch);
+  EXPECT_EQ(runtime().calls_failed, failed) << "it was asked again";
+  EXPECT_EQ(failures_, 1);
+  EXPECT_NE(why_.find("unspecified launch failure"), std::string::npos) << why_;
+  EXPECT_NE(why_.find("the CPU does the work"), std::string::npos) << why_;
+  EXPECT_EQ(coder->name(), make_cpu_coder()->name());
+}
+
+TEST_F(GpuTest, ADeviceThatGoesWhileSeveralThreadsUseItIsGivenUpOnce) {
+  const auto coder = make_gpu_coder(options());
+  std::atomic<int> calls = 0;
+  runtime().fault = [&](const char*) {
+    return ++calls > 40 ? cudaErrorLaunchFailure : cudaSuccess;
+  };
+  std::vector<Batch> batches;
+  for (int t = 0; t < 4; ++t) batches.emplace_back(3, 2, rng_);
+  {
+    std::vector<std::jthread> threads;
+    for (const Batch& batch : batches)
+      threads.emplace_back([&] {
+        for (int round = 0; round < 3; ++round) expect_codes_as_cpu(*coder, batch);
+      });
+  }
+  EXPECT_EQ(failures_, 1);
+}
+
+}  // namespace
+}  // namespace weightfs::kernels

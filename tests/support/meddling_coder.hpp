@@ -1,0 +1,44 @@
+// MeddlingCoder: the CPU's chunk coder, whose results a test counts and falsifies.
+//
+// Threads: encode() and decode() may run in parallel if the test's functions may.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "kernels/chunk_coder.hpp"
+
+namespace weightfs::test {
+
+class MeddlingCoder final : public kernels::ChunkCoder {
+ public:
+  std::function<void(kernels::EncodeJob&)> after_encode;  // may be empty
+  std::function<void(kernels::DecodeJob&)> after_decode;
+  std::atomic<std::size_t> encoded = 0, decoded = 0;            // jobs
+  std::atomic<std::size_t> encode_calls = 0, decode_calls = 0;  // batches that were not empty
+
+  void encode(std::span<kernels::EncodeJob> jobs) override {
+    real_->encode(jobs);
+    encoded += jobs.size();
+    if (!jobs.empty()) encode_calls++;
+    if (!after_encode) return;
+    for (kernels::EncodeJob& job : jobs) after_encode(job);
+  }
+
+  void decode(std::span<kernels::DecodeJob> jobs) override {
+    real_->decode(jobs);
+    decoded += jobs.size();
+    if (!jobs.empty()) decode_calls++;
+    if (!after_decode) return;
+    for (kernels::DecodeJob& job : jobs) after_decode(job);
+  }
+
+  [[nodiscard]] std::string name() const override { return "meddling"; }
+
+ private:
+  std::unique_ptr<kernels::ChunkCoder> real_ = kernels::make_cpu_coder();
+};
+
+}  // namespace weightfs::test
