@@ -10,6 +10,7 @@
 #include "store/bucket.hpp"
 #include "store/bytes.hpp"
 #include "store/error.hpp"
+#include "store/log.hpp"
 #include "store/publish.hpp"
 #include "store/verify.hpp"
 
@@ -70,6 +71,8 @@ std::string to_text(const VerifyReport& report) {
 VerifyReport verify(Call& call) {
   Reading reading(call.options.target);
   if (!reading.mount_point.empty()) {
+    if (call.options.gpu)
+      log_warning("--gpu: verifying a mount only hashes, and the CPU does that");
     return verify_tree(reading.history, reading.mount_point, reading.context, call.progress());
   }
   const ScratchDirectory scratch = make_scratch();

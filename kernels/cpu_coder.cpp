@@ -130,11 +130,12 @@ bool decode_steps(const Variant& variant, Kind kind, std::size_t block, ByteSpan
   if (end == 0 && !new_block.empty()) {
     std::memcpy(new_block.data(), old_block.data(), new_block.size());
   }
+  std::size_t decoded = 0;  // steps: two that follow each other use different buffers
   for (std::size_t i = 0; i < end; i++) {
     const ByteSpan coded = steps.next(i, block);
     if (coded.empty()) continue;
     const bool is_last = i + 1 == end;
-    const auto into = is_last ? new_block : workspace.buffer(i, new_block.size());
+    const auto into = is_last ? new_block : workspace.buffer(decoded++, new_block.size());
     if (!variant.decode_block(kind, old_block, coded, into, workspace.scratch)) return false;
     old_block = into;
   }

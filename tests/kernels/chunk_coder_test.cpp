@@ -317,6 +317,34 @@ bool is_verified_by(const Variant& variant) {
   return job.is_verified;
 }
 
+bool has_decoded_in_place = false;
+
+bool decode_elsewhere(Kind kind, ByteSpan old_block, ByteSpan coded, std::span<std::byte> new_block,
+                      Scratch& scratch) noexcept {
+  if (old_block.data() == new_block.data()) has_decoded_in_place = true;
+  return variants().front().decode_block(kind, old_block, coded, new_block, scratch);
+}
+
+/// A step that leaves the block as it is once made the next one write where it read.
+TEST(CpuCoder, NeverDecodesABlockInPlace) {
+  auto rng = test::make_rng();
+  const auto versions = random_versions(Kind::bf16, 100, 4, rng);
+  const Coded a = code(Kind::bf16, versions[0], versions[1]),
+              none = code(Kind::bf16, versions[1], versions[1]),
+              b = code(Kind::bf16, versions[1], versions[2]),
+              c = code(Kind::bf16, versions[2], versions[3]);
+  const std::vector<CodedChunk> steps = {a.view(), none.view(), b.view(), c.view()};
+  Bytes made(versions[0].size());
+  DecodeJob job{.kind = Kind::bf16, .old_chunk = versions[0], .steps = steps, .new_chunk = made};
+  Variant watched = variants().front();
+  watched.decode_block = decode_elsewhere;
+  has_decoded_in_place = false;
+  make_cpu_coder(watched)->decode({&job, 1});
+  EXPECT_TRUE(job.is_decoded);
+  EXPECT_TRUE(made == versions[3]);
+  EXPECT_FALSE(has_decoded_in_place);
+}
+
 TEST(CpuCoder, SaysThatAWrongEncoderOrDecoderIsWrong) {
   const Variant& scalar = variants().front();
   EXPECT_TRUE(is_verified_by(scalar));
