@@ -46,6 +46,34 @@ constexpr std::size_t width_bytes(Kind kind) noexcept {
   return 1;
 }
 
+/// Where the exponent of an element lies; a mask of 0 for a kind that has none.
+struct ExponentField {
+  unsigned shift = 0;
+  unsigned mask = 0;
+
+  [[nodiscard]] constexpr unsigned of(std::uint32_t bits) const noexcept {
+    return bits >> shift & mask;
+  }
+};
+
+constexpr ExponentField exponent_field(Kind kind) noexcept {
+  switch (kind) {
+    case Kind::u8:
+      break;
+    case Kind::bf16:
+      return {7, 0xFF};
+    case Kind::f16:
+      return {10, 0x1F};
+    case Kind::f32:
+      return {23, 0xFF};
+    case Kind::f8_e4m3:
+      return {3, 0xF};
+    case Kind::f8_e5m2:
+      return {2, 0x1F};
+  }
+  return {};
+}
+
 /// Bytes of a full block, and of a full chunk, of this kind (64 KiB .. 256 KiB; 1 .. 4 MiB).
 constexpr std::size_t block_bytes(Kind kind) noexcept { return kBlockElements * width_bytes(kind); }
 constexpr std::size_t chunk_bytes(Kind kind) noexcept { return kChunkBlocks * block_bytes(kind); }

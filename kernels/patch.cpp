@@ -87,19 +87,6 @@ void append_patch(Kind kind, std::size_t elements, const Changes& changes,
   append_diff(kind, elements, changes, patch);
 }
 
-namespace scalar {
-
-std::size_t make_patch(Kind kind, ByteSpan old_block, ByteSpan new_block, Scratch& scratch,
-                       std::vector<std::byte>& patch) {
-  assert(old_block.size() == new_block.size() && new_block.size() <= block_bytes(kind));
-  assert(new_block.size() % width_bytes(kind) == 0);
-  scratch.reset();
-  Changes& changes = scratch.take_changes();
-  kernels::find_changes(kind, old_block, new_block, changes);
-  append_patch(kind, new_block.size() / width_bytes(kind), changes, patch);
-  return changes.count;
-}
-
 bool read_patch(Kind kind, std::size_t elements, ByteSpan patch, Changes& changes) noexcept {
   const std::optional<Mode> mode = mode_of_patch(kind, elements, patch);
   if (!mode) return false;
@@ -114,6 +101,19 @@ bool read_patch(Kind kind, std::size_t elements, ByteSpan patch, Changes& change
     });
   });
   return true;
+}
+
+namespace scalar {
+
+std::size_t make_patch(Kind kind, ByteSpan old_block, ByteSpan new_block, Scratch& scratch,
+                       std::vector<std::byte>& patch) {
+  assert(old_block.size() == new_block.size() && new_block.size() <= block_bytes(kind));
+  assert(new_block.size() % width_bytes(kind) == 0);
+  scratch.reset();
+  Changes& changes = scratch.take_changes();
+  kernels::find_changes(kind, old_block, new_block, changes);
+  append_patch(kind, new_block.size() / width_bytes(kind), changes, patch);
+  return changes.count;
 }
 
 bool apply_patch(Kind kind, ByteSpan patch, std::span<std::byte> block, Scratch&) noexcept {
@@ -140,7 +140,7 @@ bool fold_patches(Kind kind, std::size_t elements, std::span<const ByteSpan> pat
   const std::span<std::uint32_t> sums(scratch.take<std::uint32_t>(elements), elements);
   std::fill(sums.begin(), sums.end(), 0U);
   for (const ByteSpan patch : patches) {
-    if (!scalar::read_patch(kind, elements, patch, changes)) return false;
+    if (!read_patch(kind, elements, patch, changes)) return false;
     for (std::size_t i = 0; i < changes.count; ++i) {
       sums[changes.position[i]] += static_cast<std::uint32_t>(changes.difference[i]);
     }
@@ -155,7 +155,7 @@ bool invert_patch(Kind kind, std::size_t elements, ByteSpan patch, Scratch& scra
   assert(elements <= kBlockElements);
   scratch.reset();
   Changes& changes = scratch.take_changes();
-  if (!scalar::read_patch(kind, elements, patch, changes)) return false;
+  if (!read_patch(kind, elements, patch, changes)) return false;
   with_element(kind, [&]<typename Element>(Element) {
     for (std::size_t i = 0; i < changes.count; ++i) {  // -2^(width-1) is its own negation
       changes.difference[i] = signed_difference<typename Element::Bits>(
@@ -171,10 +171,6 @@ bool invert_patch(Kind kind, std::size_t elements, ByteSpan patch, Scratch& scra
 std::size_t make_patch(Kind kind, ByteSpan old_block, ByteSpan new_block, Scratch& scratch,
                        std::vector<std::byte>& patch) {
   return chosen_variant().make_patch(kind, old_block, new_block, scratch, patch);
-}
-
-bool read_patch(Kind kind, std::size_t elements, ByteSpan patch, Changes& changes) noexcept {
-  return chosen_variant().read_patch(kind, elements, patch, changes);
 }
 
 bool apply_patch(Kind kind, ByteSpan patch, std::span<std::byte> block, Scratch& scratch) noexcept {

@@ -23,7 +23,6 @@ bool decode_block(Kind kind, ByteSpan old_block, ByteSpan coded, std::span<std::
                   Scratch& scratch) noexcept;
 std::size_t make_patch(Kind kind, ByteSpan old_block, ByteSpan new_block, Scratch& scratch,
                        std::vector<std::byte>& patch);
-bool read_patch(Kind kind, std::size_t elements, ByteSpan patch, Changes& changes) noexcept;
 bool apply_patch(Kind kind, ByteSpan patch, std::span<std::byte> block, Scratch& scratch) noexcept;
 bool fold_patches(Kind kind, std::size_t elements, std::span<const ByteSpan> patches,
                   Scratch& scratch, std::vector<std::byte>& folded);

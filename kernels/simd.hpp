@@ -18,7 +18,6 @@ decltype(Variant::encode_block) encode_block() noexcept;      // simd_encode.cpp
 decltype(Variant::decode_block) decode_block() noexcept;      // simd_decode.cpp
 decltype(Variant::apply_patch) apply_patch() noexcept;        // simd_patch.cpp
 decltype(Variant::make_patch) make_patch() noexcept;
-decltype(Variant::read_patch) read_patch() noexcept;
 decltype(Variant::fold_patches) fold_patches() noexcept;
 decltype(Variant::invert_patch) invert_patch() noexcept;
 

@@ -18,8 +18,8 @@
 #include <type_traits>
 
 #include "kernels/ef.hpp"
+#include "kernels/patch.hpp"
 #include "kernels/patch_parts.hpp"
-#include "kernels/scalar.hpp"
 #include "kernels/simd.hpp"
 #include "kernels/simd_changes-inl.hpp"
 
@@ -157,10 +157,6 @@ std::size_t make_patch(Kind kind, ByteSpan old_block, ByteSpan new_block, Scratc
   return changes.count;
 }
 
-bool read_patch(Kind kind, std::size_t elements, ByteSpan patch, Changes& changes) noexcept {
-  return scalar::read_patch(kind, elements, patch, changes);
-}
-
 bool apply_patch(Kind kind, ByteSpan patch, std::span<std::byte> block, Scratch&) noexcept {
   assert(block.size() % width_bytes(kind) == 0 && block.size() <= block_bytes(kind));
   const std::optional<Mode> mode = mode_of_patch(kind, block.size() / width_bytes(kind), patch);
@@ -241,7 +237,6 @@ bool invert_patch(Kind kind, std::size_t elements, ByteSpan patch, Scratch& scra
 
 // The table of HWY_EXPORT takes no functions that are noexcept, so it holds these.
 decltype(Variant::make_patch) get_make_patch() { return make_patch; }
-decltype(Variant::read_patch) get_read_patch() { return read_patch; }
 decltype(Variant::apply_patch) get_apply_patch() { return apply_patch; }
 decltype(Variant::fold_patches) get_fold_patches() { return fold_patches; }
 decltype(Variant::invert_patch) get_invert_patch() { return invert_patch; }
@@ -254,16 +249,12 @@ HWY_AFTER_NAMESPACE();
 namespace weightfs::kernels::simd {
 
 HWY_EXPORT(get_make_patch);
-HWY_EXPORT(get_read_patch);
 HWY_EXPORT(get_apply_patch);
 HWY_EXPORT(get_fold_patches);
 HWY_EXPORT(get_invert_patch);
 
 decltype(Variant::make_patch) make_patch() noexcept {
   return HWY_DYNAMIC_DISPATCH(get_make_patch)();
-}
-decltype(Variant::read_patch) read_patch() noexcept {
-  return HWY_DYNAMIC_DISPATCH(get_read_patch)();
 }
 decltype(Variant::apply_patch) apply_patch() noexcept {
   return HWY_DYNAMIC_DISPATCH(get_apply_patch)();

@@ -22,7 +22,6 @@ constexpr Variant kScalar = {
     .encode_block = scalar::encode_block,
     .decode_block = scalar::decode_block,
     .make_patch = scalar::make_patch,
-    .read_patch = scalar::read_patch,
     .apply_patch = scalar::apply_patch,
     .fold_patches = scalar::fold_patches,
     .invert_patch = scalar::invert_patch,
@@ -58,7 +57,6 @@ void append_simd(std::vector<Variant>& variants) {
     variant.encode_block = simd::encode_block();
     variant.decode_block = simd::decode_block();
     variant.make_patch = simd::make_patch();
-    variant.read_patch = simd::read_patch();
     variant.apply_patch = simd::apply_patch();
     variant.fold_patches = simd::fold_patches();
     variant.invert_patch = simd::invert_patch();

@@ -36,7 +36,6 @@ struct Variant {
 
   std::size_t (*make_patch)(Kind, ByteSpan old_block, ByteSpan new_block, Scratch&,
                             std::vector<std::byte>& patch);
-  bool (*read_patch)(Kind, std::size_t elements, ByteSpan patch, Changes&) noexcept;
   bool (*apply_patch)(Kind, ByteSpan patch, std::span<std::byte> block, Scratch&) noexcept;
   bool (*fold_patches)(Kind, std::size_t elements, std::span<const ByteSpan> patches, Scratch&,
                        std::vector<std::byte>& folded);

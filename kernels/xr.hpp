@@ -44,34 +44,6 @@ struct ClassedChanges {
   std::span<const std::uint16_t> exception;  // which of them are larger than one unit, ascending
 };
 
-/// Where the exponent of an element lies; a mask of 0 for a kind that has none.
-struct ExponentField {
-  unsigned shift = 0;
-  unsigned mask = 0;
-
-  [[nodiscard]] constexpr unsigned of(std::uint32_t bits) const noexcept {
-    return bits >> shift & mask;
-  }
-};
-
-constexpr ExponentField exponent_field(Kind kind) noexcept {
-  switch (kind) {
-    case Kind::u8:
-      break;
-    case Kind::bf16:
-      return {7, 0xFF};
-    case Kind::f16:
-      return {10, 0x1F};
-    case Kind::f32:
-      return {23, 0xFF};
-    case Kind::f8_e4m3:
-      return {3, 0xF};
-    case Kind::f8_e5m2:
-      return {2, 0x1F};
-  }
-  return {};
-}
-
 /// The class that an exponent field belongs to.
 constexpr unsigned class_of(unsigned exponent, unsigned ebase) noexcept {
   if (exponent <= ebase) return 0;

@@ -33,7 +33,7 @@ __device__ inline std::uint32_t in_both_halves(std::uint32_t x) { return x << 16
 inline constexpr std::uint32_t kNoClass = kClasses;
 
 /// The exponents of the elements in 16 bytes, in pairs.
-__device__ inline void set_exponents(const uint4& words, Exponent exponent, std::uint8_t,
+__device__ inline void set_exponents(const uint4& words, ExponentField exponent, std::uint8_t,
                                      std::uint32_t* pairs) {
   const std::uint32_t mask = exponent.mask * 0x01010101;
   const std::uint32_t four[4] = {words.x, words.y, words.z, words.w};
@@ -43,7 +43,7 @@ __device__ inline void set_exponents(const uint4& words, Exponent exponent, std:
     pairs[2 * i + 1] = __byte_perm(exponents, 0, 0x4342);
   }
 }
-__device__ inline void set_exponents(const uint4& words, Exponent exponent, std::uint16_t,
+__device__ inline void set_exponents(const uint4& words, ExponentField exponent, std::uint16_t,
                                      std::uint32_t* pairs) {
   const std::uint32_t mask = in_both_halves(exponent.mask);
   pairs[0] = words.x >> exponent.shift & mask;
@@ -51,7 +51,7 @@ __device__ inline void set_exponents(const uint4& words, Exponent exponent, std:
   pairs[2] = words.z >> exponent.shift & mask;
   pairs[3] = words.w >> exponent.shift & mask;
 }
-__device__ inline void set_exponents(const uint4& words, Exponent exponent, std::uint32_t,
+__device__ inline void set_exponents(const uint4& words, ExponentField exponent, std::uint32_t,
                                      std::uint32_t* pairs) {
   const std::uint32_t mask = in_both_halves(exponent.mask);
   pairs[0] = __byte_perm(words.x >> exponent.shift, words.y >> exponent.shift, 0x5410) & mask;
@@ -63,7 +63,7 @@ template <typename Bits>
 class Classes {
  public:
   /// Requires: the elements are aligned to 16 bytes.
-  __device__ Classes(const Bits* elements, std::uint32_t count, Exponent exponent,
+  __device__ Classes(const Bits* elements, std::uint32_t count, ExponentField exponent,
                      std::uint32_t ebase)
       : elements_(elements),
         count_(count),
@@ -109,7 +109,7 @@ class Classes {
 
   const Bits* elements_;
   std::uint32_t count_;
-  Exponent exponent_;
+  ExponentField exponent_;
   std::uint32_t minus_ebase_;  // in both halves
 };
 
@@ -272,7 +272,7 @@ __device__ inline void build_index(const BlockElements& elements, std::uint32_t 
   const auto build = [&](auto bits) {
     using Bits = decltype(bits);
     index.build(Classes(reinterpret_cast<const Bits*>(elements.bytes), elements.count,
-                        exponent_of(elements.kind), ebase));
+                        exponent_field(elements.kind), ebase));
   };
   switch (elements.width()) {
     case 16:

@@ -11,29 +11,6 @@
 
 namespace weightfs::kernels::cuda {
 
-/// e(x) = x >> shift & mask.  The mask is 0 for a kind without exponent.
-struct Exponent {
-  std::uint32_t shift, mask;
-};
-
-__host__ __device__ constexpr Exponent exponent_of(Kind kind) {
-  switch (kind) {
-    case Kind::u8:
-      break;
-    case Kind::bf16:
-      return {7, 0xFF};
-    case Kind::f16:
-      return {10, 0x1F};
-    case Kind::f32:
-      return {23, 0xFF};
-    case Kind::f8_e4m3:
-      return {3, 0xF};
-    case Kind::f8_e5m2:
-      return {2, 0x1F};
-  }
-  return {0, 0};
-}
-
 /// Returns visit(Element<...>{}) with the element of this kind.
 template <typename Visit>
 __device__ auto with_device_element(Kind kind, Visit visit) {

@@ -57,7 +57,7 @@ __device__ std::uint32_t choose_ebase(const Histogram& histogram, std::uint32_t 
 /// there are.
 template <typename Element>
 __device__ std::uint32_t compare(Kind kind, const BlockPair<Element>& pair, EncodeShared& shared) {
-  const Exponent exponent = exponent_of(kind);
+  const ExponentField exponent = exponent_field(kind);
   for (std::uint32_t w = 0; w < kWarps; ++w) shared.histogram.counts[w][threadIdx.x] = 0;
   __syncthreads();
   return find_changed(pair, shared.changed, shared.warp_sums,
@@ -79,7 +79,7 @@ __device__ CodedResult encode_pair(const EncodeTask& task, const BlockPair<Eleme
   const std::uint32_t changed = compare(task.kind, pair, shared);
   if (changed == 0) return {0, 0, 1};
   const auto difference_at = [&](std::uint32_t i) { return pair.difference(i); };
-  const Exponent exponent = exponent_of(task.kind);
+  const ExponentField exponent = exponent_field(task.kind);
   std::uint32_t ebase = 0;
   if (exponent.mask != 0) {
     ebase = choose_ebase(shared.histogram, pair.count, shared.ebase, shared.warp_sums);

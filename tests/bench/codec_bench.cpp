@@ -3,8 +3,7 @@
 //
 // Prints Markdown.  A ratio compares the best rounds of one run, so tables of two machines, or of a
 // busy one, can be compared; GB/s count one buffer and are there for orientation only.  The weights
-// lie in huge pages: with small ones the ratios measure page walks (diff of 1.2 %: 0.70 instead of
-// 0.83).
+// lie in huge pages: with small ones the ratios measure page walks.
 #include <sys/mman.h>
 
 #include <algorithm>

@@ -109,11 +109,11 @@ void for_each_patch(const Patches& all, std::size_t count, Body&& body) {
 
 constexpr std::size_t kPatchesRead = 8;
 
-double read_ns(const Variant& variant, const Patches& all) {
+double read_ns(const Patches& all) {
   const auto changes = std::make_unique<Changes>();
   return best_ns([&] {
     for_each_patch(all, kPatchesRead, [&](std::size_t, const Bytes& patch) {
-      check(variant.read_patch(kKind, kBlockElements, patch, *changes));
+      check(read_patch(kKind, kBlockElements, patch, *changes));
     });
   });
 }
@@ -157,7 +157,7 @@ void bench(const Variant& variant, const Patches& all, double density) {
   const auto per_change = [&](double ns, std::size_t patches) {
     return ns / static_cast<double>(all.changes * patches);
   };
-  const double read = per_change(read_ns(variant, all), kPatchesRead);
+  const double read = per_change(read_ns(all), kPatchesRead);
   const auto print = [&](const char* what, double ns) {
     std::printf("| %.*s | %.2f %% | %s | %.2f | %.2f |\n", static_cast<int>(variant.name.size()),
                 variant.name.data(), 100 * density, what, ns, ns / read);

@@ -231,7 +231,6 @@ struct Given {
 
 /// Makes patches of a chain of blocks, folds, inverts and applies them, whole and damaged.
 TEST_P(Twins, DoTheSameWithPatches) {
-  if (scalar_variant().make_patch == nullptr) GTEST_SKIP() << "the table holds no patches";
   for_each_pair([&](const Pair& pair) {
     const Bytes third = changed(copy_of(pair.after.span()), 0.05, Step::unit);
     const std::size_t elements = third.size() / width_bytes(pair.kind);
