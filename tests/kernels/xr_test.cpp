@@ -244,6 +244,39 @@ TEST(XrChoices, XrIsTakenIfXsIsAsLong) {
   EXPECT_TRUE(encode_one(Kind::bf16, before, after) == *xr);
 }
 
+/// Bits of the counts of an XS block at an order.
+std::uint64_t counts_bits(const XrParts& parts, unsigned order) {
+  std::uint64_t bits = 0;
+  const auto add = [&](std::uint32_t count) {
+    const auto b = static_cast<unsigned>(std::bit_width(count + (1U << order))) - 1;
+    bits += 2 * b - order + 1;
+  };
+  for (const std::uint32_t count : parts.changed) add(count);
+  add(parts.exception_count);
+  return bits;
+}
+
+/// Two neighbours never need the same: an order more changes the bits by twice something, less 13.
+TEST_P(Xr, TheOrderOfTheCountsIsTheOneWithTheFewestBits) {
+  std::size_t looked_at = 0;
+  for (int i = 0; i < 300; ++i) {
+    const Bytes before = weights(1 + rng_() % 4000);
+    const Bytes after = changed(before, 0.001 * (1 + i % 40), Step::few);
+    if (before == after) continue;
+    const auto coded = encode_as(Mode::xs, GetParam(), test::find(GetParam(), before, after, 0), 1);
+    if (!coded) continue;
+    const auto parts = cut_xr(*coded, count_classes(GetParam(), before, 0));
+    ASSERT_TRUE(parts.has_value());
+    unsigned best = 0;
+    for (unsigned order = 1; order < 16; ++order) {
+      if (counts_bits(*parts, order) < counts_bits(*parts, best)) best = order;
+    }
+    ASSERT_EQ(std::to_integer<unsigned>(coded->at(3)) >> 4, best);
+    ++looked_at;
+  }
+  EXPECT_GT(looked_at, 100U);
+}
+
 TEST(XrChoices, EbasePutsThe98thPercentileIntoTheTopClass) {
   ExponentCounts counts{};
   counts[100] = 49;
