@@ -208,6 +208,24 @@ TEST_F(DeltaCoderTest, NeedsTheFeatureXrOnlyForBlocksOfItsModes) {
       << "raw";
 }
 
+/// Few changes, all in one of two exponents, are coded as XS.
+TEST_F(DeltaCoderTest, NeedsTheFeatureXrForShortBlocksToo) {
+  TestTensor weights{"w", Dtype::bf16, {20'000}, Bytes(40'000)};
+  for (std::size_t i = 0; i < 20'000; ++i) {  // 0x3800 and 0x3C00: exponents 112 and 120
+    weights.data[2 * i + 1] = i % 2 == 0 ? std::byte{0x38} : std::byte{0x3C};
+  }
+  TestTensor nudged = weights;
+  auto rng = make_rng();
+  for (int i = 0; i < 300; ++i) nudged.data[4 * (rng() % 10'000)] = std::byte{1};
+  const Base base = base_of_directory(write("before", {weights}));
+  const CodedDelta delta = code(Scanned(write("after", {nudged})), base, kPackDataBytesTarget);
+  ASSERT_EQ(delta.packs.size(), 1U);
+  Bytes mode(1);
+  ASSERT_TRUE(read_at(delta.packs[0].data.fd(), 0, mode, "spool"));
+  EXPECT_EQ(mode[0], static_cast<std::byte>(kernels::Mode::xs));
+  EXPECT_TRUE(delta.needs_xr);
+}
+
 TEST_F(DeltaCoderTest, NamesTheSpoolThatCannotBeWritten) {
   const Base base = base_of_directory(write("before", {bytes_of("a", 1000, 1)}));
   const Scanned scanned(write("after", {bytes_of("a", 1000, 2)}));
