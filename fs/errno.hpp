@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "store/error.hpp"
+#include "store/staging.hpp"
 
 namespace weightfs::fs {
 
@@ -25,6 +26,8 @@ int guarded(std::string_view operation, Body&& body) noexcept {
   try {
     std::forward<Body>(body)();
     return 0;
+  } catch (const PosixError& error) {
+    return error.number();  // the caller's own affair: not logged
   } catch (const Error& error) {
     log_failure(operation, error);
     return to_errno(error.code());

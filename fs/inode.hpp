@@ -1,13 +1,16 @@
 // Inode numbers: 4 bits kind, 36 bits version, 24 bits file.  They follow from the tree alone, so
 // they are the same after a restart and on every host, and nothing has to remember them.
 //
-// The bytes under a number never change; only symlinks and .weightfs/status are exceptions, and
-// those are never cached.
+// The bytes under a number never change; exceptions are symlinks and the files of .weightfs, which
+// are never cached, and what trainers write (kind `staging`), whose numbers are never used again.
 //
 // Threads: pure functions.
 #pragma once
 
 #include <cstdint>
+#include <optional>
+
+#include "store/staging.hpp"
 
 namespace weightfs::fs {
 
@@ -17,6 +20,7 @@ enum class InodeKind : std::uint8_t {
   fixed = 0,    // file: see Fixed
   version = 1,  // entry of a version: directories and files, CatalogEntry number in `file`
   tag = 2,      // symlink of the tag that `version` carries
+  staging = 3,  // what trainers write: the other 60 bits are a StagingId
 };
 
 /// The fixed part of the tree; 1 is the root by FUSE's rule.
@@ -26,7 +30,10 @@ enum class Fixed : std::uint32_t {
   versions = 3,
   tags = 4,
   control = 5,
-  status = 6
+  status = 6,
+  staging = 7,  // only on a writer's mount, as the next two
+  publish = 8,
+  last_error = 9  // .weightfs/last_error
 };
 
 struct InodeParts {
@@ -49,6 +56,20 @@ constexpr InodeParts parts_of(Inode inode) noexcept {
   return {static_cast<InodeKind>(inode >> (kFileBits + kVersionBits)),
           inode >> kFileBits & ((std::uint64_t{1} << kVersionBits) - 1),
           static_cast<std::uint32_t>(inode & kEntriesMax)};
+}
+
+constexpr Inode make_staging_inode(StagingId id) noexcept {
+  if (id == kStagingRoot) return make_inode(Fixed::staging);
+  if (id == kPublishRoot) return make_inode(Fixed::publish);
+  return static_cast<Inode>(InodeKind::staging) << (kFileBits + kVersionBits) | id;
+}
+
+/// nullopt: the inode is none of staging or publish.
+constexpr std::optional<StagingId> find_staging_id(Inode inode) noexcept {
+  if (inode == make_inode(Fixed::staging)) return kStagingRoot;
+  if (inode == make_inode(Fixed::publish)) return kPublishRoot;
+  if (parts_of(inode).kind != InodeKind::staging) return std::nullopt;
+  return inode & ((std::uint64_t{1} << (kFileBits + kVersionBits)) - 1);
 }
 
 }  // namespace weightfs::fs

@@ -154,7 +154,7 @@ class RocksDb final : public Db {
     check(at->status(), directory_, "read");
   }
 
-  void write(const std::vector<Change>& changes) override {
+  void write(const std::vector<Change>& changes, Durability durability) override {
     std::uint64_t batch_bytes = 0;
     for (const Change& change : changes) {
       batch_bytes += change.key.size() + (change.value ? change.value->size() : 0);
@@ -162,7 +162,13 @@ class RocksDb final : public Db {
     if (free_bytes_() < kRecordsFloorBytes + batch_bytes) throw below_floor();
     if (!writable_) reopen();
     const std::shared_lock lock(mutex_);
-    apply(changes);
+    apply(changes, durability);
+  }
+
+  void sync() override {
+    if (!writable_) throw below_floor();
+    const std::shared_lock lock(mutex_);
+    check(handle().db().SyncWAL(), directory_, "sync");
   }
 
  private:
@@ -175,7 +181,7 @@ class RocksDb final : public Db {
   }
 
   // Requires: mutex_ is held, shared.
-  void apply(const std::vector<Change>& changes) {
+  void apply(const std::vector<Change>& changes, Durability durability) {
     rocksdb::WriteBatch batch;
     for (const Change& change : changes) {
       auto* family = handle().family(change.family);
@@ -185,7 +191,7 @@ class RocksDb final : public Db {
       check(status, directory_, "write to");
     }
     rocksdb::WriteOptions options;
-    options.sync = true;
+    options.sync = durability == Durability::power;
     const rocksdb::Status status = handle().db().Write(options, &batch);
     // After a failed write RocksDB refuses all others until it is opened again.
     if (!status.ok()) writable_ = false;

@@ -1,6 +1,6 @@
 // Db: the store's RocksDB.  Home of RocksDB: no other file includes it.
 //
-// Every write goes through the write-ahead log and is synced before the call returns.  Debian's
+// Every write goes through the write-ahead log; who calls says how durable it must be.  Debian's
 // RocksDB aborts the process on a full disk, so nothing is written below a floor of free space:
 // write() throws no_space, and a database that is opened below the floor is opened read-only, and
 // again for writing as soon as there is room.
@@ -23,6 +23,12 @@ namespace weightfs {
 
 /// Free bytes below which nothing is written to RocksDB.
 inline constexpr std::uint64_t kRecordsFloorBytes = 64u << 20;
+
+/// What a write that has returned survives.
+enum class Durability {
+  process,  // the end of this process, kill -9 too
+  power     // also a power cut: the log was synced
+};
 
 class Db {
  public:
@@ -50,8 +56,12 @@ class Db {
       Family family, std::string_view prefix,
       const std::function<void(std::string_view key, std::string_view value)>& each) const = 0;
 
-  /// Applies all changes or none, durably.  Throws Error: no_space (nothing was written), io.
-  virtual void write(const std::vector<Change>& changes) = 0;
+  /// Applies all changes or none.  Throws Error: no_space (nothing was written), io.
+  virtual void write(const std::vector<Change>& changes,
+                     Durability durability = Durability::power) = 0;
+
+  /// Makes everything that was written survive a power cut.  Throws Error: no_space, io.
+  virtual void sync() = 0;
 };
 
 }  // namespace weightfs

@@ -10,7 +10,16 @@
 
 namespace weightfs {
 
-enum class Family : std::size_t { store, manifests, layouts, hashes, images };
+enum class Family : std::size_t {
+  store,
+  manifests,
+  layouts,
+  hashes,
+  images,
+  inodes,
+  names,
+  handovers
+};
 
 struct FamilyInfo {
   Family family;
@@ -20,8 +29,11 @@ struct FamilyInfo {
 };
 
 inline constexpr std::array kKeyspace{
-    FamilyInfo{Family::store, "default", "text: format, repository, url, newest",
-               "text; newest: be64 version, then SHA-256 of its manifest"},
+    FamilyInfo{
+        Family::store, "default", "text: format, repository, url, newest, staging_ids, own",
+        "text; newest: be64 version, then SHA-256 of its manifest; staging_ids: be64, every\n"
+        "StagingId given out is below; own: be64 first, be64 last version of an unbroken run\n"
+        "that this store's queue has published"},
     FamilyInfo{Family::manifests, "manifests", "be64 version", "manifest, verbatim"},
     FamilyInfo{Family::layouts, "layouts", "SHA-256 (32 bytes) of the layout",
                "layout, uncompressed"},
@@ -30,6 +42,12 @@ inline constexpr std::array kKeyspace{
         "XXH3-64 of every chunk, 8 bytes little-endian each; exists iff the version is complete"},
     FamilyInfo{Family::images, "images", "be64 version, be32 file",
                "state byte (1 partial, 2 complete), be64 size"},
+    FamilyInfo{Family::inodes, "inodes", "be64 StagingId",
+               "be32 mode, be32 uid, be32 gid; of directories and symlinks then be64 ns of atime,\n"
+               "mtime, ctime (two's complement); of symlinks then the target"},
+    FamilyInfo{Family::names, "names", "be64 StagingId of the directory, then the name",
+               "be64 StagingId"},
+    FamilyInfo{Family::handovers, "handovers", "be64 order", "JSON: store/handover_record.hpp"},
 };
 
 /// Version of this table and of the store's directory; a store of another one is rebuilt.

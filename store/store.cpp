@@ -100,6 +100,8 @@ class LocalStore final : public Store {
 
   [[nodiscard]] const fs::path& path() const noexcept override { return directory_.path(); }
 
+  [[nodiscard]] Db& db() noexcept override { return *db_; }
+
   [[nodiscard]] std::optional<std::string> find_manifest(std::uint64_t version) const override {
     return db_->find(Family::manifests, key_of(version));
   }

@@ -4,11 +4,14 @@
 //     <store>/lock               flock(2), held while the store is open; says who holds it
 //     <store>/db/                RocksDB: store/keyspace.hpp
 //     <store>/images/<v>/<path>  what readers read through the passthrough
+//     <store>/staging/<id>       bytes of staged files: store/staging.hpp
+//     <store>/handover/<nonce>/  links to staged files: store/publish_queue.hpp
 //     <store>/tmp/               spools; emptied when the store is opened
 //     <store>/weightfs.log       when daemonised
 //
-// The store is a cache.  One of another format, or whose database is damaged, is emptied and
-// rebuilt from the bucket; only the names above are ever removed.
+// The store is a cache, but for what trainers have staged.  One of another format, or whose database
+// is damaged, is emptied and rebuilt from the bucket; only the names above are ever removed, and
+// staged files are then kept under <store>/staging.lost-<k>, with a warning in the log.
 //
 // A record decides what an image is: absent (no record), partial, or complete.  Files without a
 // complete record are removed when the store is opened.  The records of a version become complete
@@ -75,6 +78,9 @@ class Store {
   [[nodiscard]] virtual const std::filesystem::path& path() const noexcept = 0;
   [[nodiscard]] std::filesystem::path temporary_directory() const { return path() / "tmp"; }
   [[nodiscard]] std::filesystem::path log_path() const { return path() / "weightfs.log"; }
+
+  /// The database, for the parts of the store that have families of their own.
+  [[nodiscard]] virtual Db& db() noexcept = 0;
 
   // ---- records ----
 

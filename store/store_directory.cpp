@@ -162,8 +162,24 @@ void StoreDirectory::check_marker(std::string_view repository, std::string_view 
   }
 }
 
+/// What a trainer has staged is in no bucket.  Without the database the files have no names, but
+/// their bytes are there.
+void StoreDirectory::keep_staging() const {
+  const fs::path staging = path_ / "staging";
+  std::error_code ignored;
+  if (!fs::exists(staging, ignored) || fs::is_empty(staging, ignored)) return;
+  fs::path kept;
+  for (int k = 1; kept.empty() || fs::exists(kept, ignored); k++) {
+    kept = path_ / ("staging.lost-" + std::to_string(k));
+  }
+  fs::rename(staging, kept);
+  log_error(fmt::format("the names of what was staged in {} are lost; the files are in {}",
+                        path_.string(), kept.string()));
+}
+
 void StoreDirectory::clear(const StoreMarker& marker) {
-  for (const char* name : {"db", "images", "tmp"}) {
+  keep_staging();
+  for (const char* name : {"db", "images", "handover", "tmp"}) {
     std::error_code error;
     fs::remove_all(path_ / name, error);
     if (error) throw_errno(error.value(), "remove " + (path_ / name).string());

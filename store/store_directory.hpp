@@ -40,12 +40,14 @@ class StoreDirectory {
   /// True if what lies here was written by a release with another format.
   [[nodiscard]] bool has_other_format() const noexcept { return has_other_format_; }
 
-  /// Removes everything in it but marker, lock and log, and writes the marker anew.
+  /// Removes everything in it but marker, lock and log, and writes the marker anew.  Staged files
+  /// are kept under staging.lost-<k>.
   void clear(const StoreMarker& marker);
 
  private:
   void take_directory();
   void lock();
+  void keep_staging() const;
   void check_marker(std::string_view repository, std::string_view url);
 
   std::filesystem::path path_;

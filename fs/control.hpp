@@ -1,0 +1,84 @@
+// Control: questions to a daemon that a file cannot answer: waiting for a version, handing over
+// with options.  A Unix socket; one JSON object a line, each way; docs/ARCHITECTURE.md, "Control".
+//
+// Any user may wait; handing over is for the owner of the directory and for root (SO_PEERCRED).
+//
+// Threads: a ControlServer has its own thread; waiting clients cost a descriptor each, no thread.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "store/context.hpp"
+#include "store/publish_queue.hpp"
+
+namespace weightfs::fs {
+
+/// Where the daemon of a store listens: /run/weightfs/<16 hex digits>.sock for root, else below
+/// $XDG_RUNTIME_DIR/weightfs, else in the store.  The digits are of the SHA-256 of the store's
+/// path.
+std::filesystem::path control_path(const std::filesystem::path& store);
+
+/// Exactly one is given.
+struct WaitFor {
+  std::optional<std::string> tag;
+  std::optional<std::uint64_t> version;
+  std::optional<std::uint64_t> newer_than;
+  std::optional<std::uint64_t> order;  // of a hand-over: for `publish`
+};
+
+/// The end of a wait.
+struct WaitEnd {
+  enum class How { here, failed, taken_back, conflict };
+  How how{};
+  std::uint64_t version = 0;
+  std::string message;  // not `here`: why
+  std::string left;     // see HandOverEnd
+};
+
+struct HandOverRequest {
+  std::string path;  // of the directory, below staging/
+  std::string name;  // in publish/; empty: one is made up, and there is no tag
+  HandOverOptions options;
+};
+
+/// What the server asks.  `wait` is called again whenever something may have changed, at least
+/// twice a second, with the state that it keeps for that client; nullopt: not yet.
+struct ControlHandlers {
+  struct WaitState {
+    std::optional<std::uint64_t> order;  // of the hand-over that the tag was found to mean
+  };
+  std::function<std::optional<WaitEnd>(const WaitFor&, WaitState&)> wait;
+  /// Returns: the order.  Throws Error.  Empty: this mount is no writer's.
+  std::function<std::uint64_t(const HandOverRequest&, uid_t peer, const Context&)> hand_over;
+};
+
+class ControlServer {
+ public:
+  /// Listens.  A stale socket of a dead daemon is replaced.  Throws Error: io.
+  ControlServer(std::filesystem::path path, ControlHandlers handlers);
+  ~ControlServer();  // closes all connections and removes the socket
+
+  /// Something may have changed: waiting clients are looked at.  From any thread.
+  void notify() noexcept;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// The client's side; blocks, can be killed, and ends with Error cancelled when context.stop fires.
+/// Throws Error: unavailable (no daemon there, or it ended meanwhile), timed_out, and what the
+/// daemon says.
+WaitEnd control_wait(const std::filesystem::path& socket, const WaitFor& what,
+                     const Context& context);
+std::uint64_t control_hand_over(const std::filesystem::path& socket, const HandOverRequest& request,
+                                const Context& context);
+
+}  // namespace weightfs::fs

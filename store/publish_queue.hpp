@@ -1,0 +1,142 @@
+// Publish queue: what trainers have handed over, on its way to the bucket.
+//
+//     hand_over   seals a staged directory, checks it, records it: it lies in publish/ then
+//     one thread  publishes in order; waits out a bucket that is out of reach
+//     done        the staged files are the images of the new version; what was not published is
+//     back
+//                 in staging
+//
+// A record (family `handovers`) is synced before the first upload, and says with its nonce and
+// phase how a new process goes on, so no version is published twice or lost:
+//
+//     queued       nothing of it can be a version
+//     committing   its manifest may be in the bucket: it is looked for, by its nonce
+//     committed    it is version N; the images and the staged files are not settled yet
+//     conflict     another writer published since its fence; stays until it is taken back or
+//     removed failed       it cannot be published; likewise
+//
+// Fence: a hand-over may only follow the newest version that this mount saw when it began, or an
+// unbroken run of versions that this queue has published since; with `rebase` it follows any.
+//
+// Threads: all calls may run in parallel.  Lock order: docs/ARCHITECTURE.md.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/chunk_coder.hpp"
+#include "store/history.hpp"
+#include "store/staging.hpp"
+
+namespace weightfs {
+
+struct HandOverOptions {
+  std::map<std::string, std::string> meta;
+  std::vector<std::string> include;  // beside those of the queue
+  bool snapshot = false;
+  bool rebase = false;  // or the queue's
+};
+
+/// A hand-over, as status and publish/ tell it.
+struct HandOver {
+  enum class State { queued, uploading, waiting, committing, conflict, failed };
+  std::uint64_t order = 0;  // ascending; never given out twice
+  StagingId directory = 0;
+  std::string name;  // in publish/
+  std::string tag;   // "" for none
+  State state = State::queued;
+  std::string phase;  // of uploading: "coding", "uploading" ...
+  std::uint64_t done_bytes = 0, total_bytes = 0;
+  std::string error;  // of waiting: for what; of conflict and failed: why
+  std::string error_code;
+  std::int64_t time = 0;      // handed over, seconds since 1970
+  std::uint64_t version = 0;  // of committing: the number it is to get
+};
+std::string_view to_string(HandOver::State state) noexcept;
+
+/// How a hand-over ended; kept for those who wait, in memory, for the last kEndedMax.
+struct HandOverEnd {
+  enum class How { published, conflict, failed, taken_back };
+  std::uint64_t order = 0;
+  std::string name, tag;
+  How how{};
+  std::uint64_t version = 0;  // published
+  std::string error;
+  std::string
+      left;  // published: where the unpublished rest is, below staging/; "" if there is none
+};
+inline constexpr std::size_t kEndedMax = 1024;
+
+struct QueueOptions {
+  bool rebase = false;
+  std::vector<std::string> include;
+  unsigned threads = 0;
+  kernels::SharedCoder coder = kernels::make_cpu_coder();
+  /// The images of the version are complete: the mount can show it.
+  std::function<void(std::uint64_t version)> show;
+  /// Says who holds files of a staged directory open for writing: "pid 123 (python3)"; "" if nobody
+  /// visible does.
+  std::function<std::string(const std::vector<StagedFile>& files)> holders;
+  /// See Store::make_room.
+  std::function<bool(std::uint64_t version)> release;
+  /// Called at named points; tests kill the process there.  As publish()'s, and "sealed",
+  /// "recorded" (handed over), "committing", "committed-recorded", "adopted", "shown", "finished".
+  std::function<void(std::string_view point)> at;
+};
+
+class PublishQueue {
+ public:
+  /// Loads the records.  Keeps the references.  What needs links gets them again.
+  PublishQueue(Staging& staging, Store& store, History& history, QueueOptions options);
+  ~PublishQueue();  // stops and joins; what is queued stays for the next one
+
+  /// `newest`: the newest version that is known now: the fence.  Begins to publish.
+  void start(std::uint64_t newest);
+  void stop();
+
+  /// The last writer of a staged file has closed it: early work may begin.  Returns at once.
+  void closed(StagingId file) noexcept;
+
+  /// Hands `directory` of staging over as publish/`name`, with the tag `tag`.  Takes up to some
+  /// seconds while a writer is still there.  After a failure everything is as it was, and
+  /// last_error() says why.
+  /// Returns: its order.
+  /// Throws Error: invalid (name, tag, no directory, links or special files in it), corrupt
+  /// (header, index), not_found (missing shard), busy (still written: names files and holders; the
+  /// name is queued already), permission (the bucket may not be written), no_space, cancelled, io.
+  std::uint64_t hand_over(StagingId directory, std::string_view name, std::string_view tag,
+                          const HandOverOptions& options, const Context& context);
+
+  /// publish/`name` goes back into staging; nothing of it becomes a version any more.
+  /// Throws Error: busy if its manifest may be on its way or it is a version already; PosixError as
+  /// rename(2).
+  void take_back(StagingId directory, StagingId new_parent, std::string_view new_name);
+
+  /// It will not be published; its files may be unlinked.  Throws Error: busy as above.
+  void cancel(StagingId directory);
+
+  [[nodiscard]] std::vector<HandOver> list() const;  // in order
+  [[nodiscard]] std::vector<HandOverEnd> ended() const;
+
+  /// Why the last hand_over() or take_back() was refused, with the time, name and errno-free words;
+  /// "" if none was.
+  [[nodiscard]] std::string last_error() const;
+
+  /// Waits until something about the queue may have changed, or `until`.
+  void wait_change(Clock::time_point until, const std::stop_token& stop) const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// What a store holds of hand-overs, for a mount that is no writer's: names in publish/.
+std::vector<std::string> queued_names(Db& db);
+
+}  // namespace weightfs
