@@ -14,6 +14,7 @@
 #include "fs/daemon.hpp"
 #include "fs/mount_point.hpp"
 #include "fs/mount_status.hpp"
+#include "fs/status_lines.hpp"
 #include "fs/text_table.hpp"
 #include "fs/verbs.hpp"
 #include "store/bucket.hpp"
@@ -39,12 +40,16 @@ MountOptions mount_options(const Options& options) {
           .poll = options.poll,
           .ownership = options.ownership,
           .foreground = options.foreground,
-          .gpu = options.gpu};
+          .gpu = options.gpu,
+          .writer = options.writer,
+          .rebase = options.rebase,
+          .include = options.include};
 }
 
-Json to_json(const MountReady& ready, const std::string& url) {
+Json to_json(const MountReady& ready, const MountOptions& options) {
   return {{"mountpoint", ready.mount_point.string()},
-          {"url", url},
+          {"url", options.url},
+          {"writer", options.writer},
           {"version", ready.version},
           {"pid", ready.pid},
           {"serve", {{"mode", ready.serve}, {"why", ready.why}}},
@@ -54,17 +59,27 @@ Json to_json(const MountReady& ready, const std::string& url) {
           {"gpu_failure", ready.gpu_failure.empty() ? Json(nullptr) : Json(ready.gpu_failure)}};
 }
 
-std::string to_text(const MountReady& ready, const std::string& url) {
+/// What one does next, as a line.
+std::string next_step(const MountReady& ready, const MountOptions& options) {
   const std::string mount_point = ready.mount_point.string();
-  std::string text =
-      fmt::format("mounted {} at {}: {}, served by {}, pid {}\n", url, mount_point,
-                  ready.version == 0 ? "no version yet" : fmt::format("version {}", ready.version),
-                  ready.serve, ready.pid);
+  if (options.writer) {
+    return fmt::format("save into {0}/staging/NAME, then: mv {0}/staging/NAME {0}/publish/NAME\n",
+                       mount_point);
+  }
+  if (ready.version == 0)
+    return fmt::format("publish with: weightfs publish {} DIR\n", options.url);
+  return fmt::format("serve: vllm serve {}/latest\n", mount_point);
+}
+
+std::string to_text(const MountReady& ready, const MountOptions& options) {
+  std::string text = fmt::format(
+      "mounted {} at {}: {}, served by {}, pid {}\n", options.url, ready.mount_point.string(),
+      ready.version == 0 ? "no version yet" : fmt::format("version {}", ready.version), ready.serve,
+      ready.pid);
   if (!ready.why.empty()) text += fmt::format("no passthrough: {}\n", ready.why);
   if (!ready.gpu_failure.empty()) text += fmt::format("no GPU: {}\n", ready.gpu_failure);
   if (ready.offline) text += "the bucket is out of reach; the store's versions are served\n";
-  return text + (ready.version == 0 ? fmt::format("publish with: weightfs publish {} DIR\n", url)
-                                    : fmt::format("serve: vllm serve {}/latest\n", mount_point));
+  return text + next_step(ready, options);
 }
 
 // ---- umount ----
@@ -73,14 +88,15 @@ std::string to_text(const MountReady& ready, const std::string& url) {
 struct DaemonProcess {
   int pid = 0;
   File pidfd;
+  Json status;  // null: it does not say
 };
 
 /// No daemon if the mount is dead, or does not say its pid in time.
 DaemonProcess find_daemon(const MountInfo& mount) {
   try {
-    const Json status = parse_json(read_status(mount, kPidTimeout), mount.path.string());
+    Json status = parse_json(read_status(mount, kPidTimeout), mount.path.string());
     const int pid = static_cast<int>(json_uint(status, "pid", mount.path.string()));
-    return {pid, File(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)))};
+    return {pid, File(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))), std::move(status)};
   } catch (const Error&) {
     return {};
   }
@@ -101,43 +117,6 @@ bool wait_end(const DaemonProcess& daemon, std::chrono::milliseconds timeout) {
 }
 
 // ---- status ----
-
-std::string status_lines(const Json& status) {
-  TextTable table({{}, {}});
-  const auto add = [&](const char* name, std::string value) {
-    table.add({name, std::move(value)});
-  };
-  const auto number = [&](const char* name) { return status.at(name).get<std::uint64_t>(); };
-  const auto text = [](const Json& json) { return json.get<std::string>(); };
-  const Json& serve = status.at("serve");
-  const Json& error = status.at("error");
-
-  add("mount point", text(status.at("mountpoint")));
-  add("repository", fmt::format("{} ({})", text(status.at("url")), text(status.at("repository"))));
-  add("version", number("version") == 0 ? "none yet" : std::to_string(number("version")));
-  add("newest", number("lag_versions") == 0
-                    ? std::to_string(number("newest"))
-                    : fmt::format("{}, {} versions and {} s ahead", number("newest"),
-                                  number("lag_versions"), number("lag_seconds")));
-  add("state", text(status.at("state")));
-  add("served by", text(serve.at("mode")));
-  if (!text(serve.at("why")).empty()) add("no passthrough", text(serve.at("why")));
-  if (status.contains("kernels")) add("kernels", coder_text(status["kernels"]));
-  add("open files",
-      fmt::format("{} passthrough, {} daemon", serve.at("open_passthrough").get<std::uint64_t>(),
-                  serve.at("open_daemon").get<std::uint64_t>()));
-  add("bytes", fmt::format("{} of images, {} fetched",
-                           human_bytes(status.at("bytes").at("images").get<std::uint64_t>()),
-                           human_bytes(status.at("bytes").at("fetched").get<std::uint64_t>())));
-  if (!status.at("offline_since").is_null()) {
-    add("offline since", time_text(status.at("offline_since").get<std::int64_t>()));
-  }
-  if (!error.is_null()) add("error", text(error.at("message")));
-  add("store", text(status.at("store")));
-  add("log", status.at("log").is_null() ? "stderr" : text(status.at("log")));
-  add("pid", std::to_string(status.at("pid").get<int>()));
-  return table.text();
-}
 
 /// All weightfs mounts, the topmost one of each mount point.
 std::vector<MountInfo> weightfs_mounts() {
@@ -202,7 +181,7 @@ int list_mounts(Call& call) {
 int run_mount(Call& call) {
   const MountOptions options = mount_options(call.options);
   const auto print = [&](const MountReady& ready) {
-    call.print(to_json(ready, options.url), to_text(ready, options.url));
+    call.print(to_json(ready, options), to_text(ready, options));
     call.output.out.flush();
   };
   if (options.foreground) {
@@ -223,9 +202,13 @@ int run_umount(Call& call) {
                 fmt::format("{} is unmounted, but its daemon, pid {}, has not ended within {} s",
                             mount.path.string(), daemon.pid, kEndTimeout.count()));
   }
-  const std::string note =
+  std::string note =
       ended ? "" : fmt::format("pid {} serves what is still open, and ends then\n", daemon.pid);
-  call.print({{"mountpoint", mount.path.string()}, {"pid", daemon.pid}, {"ended", ended}},
+  if (const std::string queued = queued_text(daemon.status); !queued.empty()) note += queued + "\n";
+  call.print({{"mountpoint", mount.path.string()},
+              {"pid", daemon.pid},
+              {"ended", ended},
+              {"queued", queued_names(daemon.status)}},
              fmt::format("unmounted {}\n{}", mount.path.string(), note));
   return 0;
 }

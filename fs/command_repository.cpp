@@ -99,7 +99,9 @@ int run_init(Call& call) {
 
 int run_publish(Call& call) {
   const Options& options = call.options;
-  Reading reading(options.target);
+  const Target target = resolve_target(options.target);
+  if (!target.mount_point.empty()) return run_hand_over(call, target.mount_point);
+  Reading reading(target);
   const std::string& id = reading.repository->id();
   const std::filesystem::path path =
       options.store.empty() ? Store::default_path(id) : std::filesystem::absolute(options.store);
@@ -112,6 +114,7 @@ int run_publish(Call& call) {
                                        .include = options.include,
                                        .snapshot = options.snapshot,
                                        .coder = choice.coder(),
+                                       .rebase = options.rebase,
                                        .at = {}};
   const PublishResult result =
       publish(history, publish_store.store(), publish_options, reading.context, call.progress());

@@ -7,6 +7,7 @@
 #include "fs/values.hpp"
 #include "store/error.hpp"
 #include "store/manifest.hpp"
+#include "store/path_rules.hpp"
 
 namespace weightfs::fs {
 namespace {
@@ -50,6 +51,26 @@ void take_diff(Options& options, Operands operands) {
   options.version_b = parse_number(operands[2], kVersions);
 }
 
+void take_wait(Options& options, Operands operands) {
+  options.target = operands[0];
+  const int given = static_cast<int>(!options.tag.empty()) +
+                    static_cast<int>(options.version_a != 0) +
+                    static_cast<int>(options.newer_than.has_value());
+  if (given != 1) {
+    throw Error(ErrorCode::invalid,
+                fmt::format("wait needs exactly one of --tag, --version and --newer-than; {} are "
+                            "given",
+                            given));
+  }
+}
+
+void set_tag(Options& options, std::string_view text) {
+  if (const std::string problem = tag_problem(text); !problem.empty()) {
+    throw Error(ErrorCode::invalid, fmt::format("'{}' {}", escape_name(text), problem));
+  }
+  options.tag = text;
+}
+
 void take_help(Options& options, Operands operands) {
   if (operands.empty()) {
     options.text = help_text();
@@ -81,6 +102,15 @@ const OptionSpec kGpu{
     .set = [](Options& options, std::string_view value) {
       options.gpu = static_cast<int>(parse_number(value, {0, kGpuMax}));
     }};
+
+const OptionSpec kInclude{
+    .name = "include",
+    .value = "GLOB",
+    .is_list = true,
+    .help =
+        "publish files of this name too; a GLOB with a '/' is compared with the\n"
+        "whole path; repeatable (default: none)",
+    .set = [](Options& options, std::string_view v) { options.include.emplace_back(v); }};
 
 const std::array<OptionSpec, 4> kCommon{{
     {.name = "json",
@@ -123,7 +153,7 @@ CommandSpec publish_command() {
   return {
       .command = Command::publish,
       .name = "publish",
-      .operands = "URL DIR",
+      .operands = "URL|MOUNTPOINT DIR",
       .operands_min = 2,
       .operands_max = 2,
       .summary = "make a version out of a checkpoint directory",
@@ -135,7 +165,13 @@ CommandSpec publish_command() {
           "template files, in sub-directories too; pickles, optimizer state and code only if\n"
           "--include names them. Success means that the version is in the bucket.\n"
           "\n"
-          "If somebody else publishes meanwhile this one fails with exit code 3; run it again.",
+          "With the MOUNTPOINT of a writer's mount the daemon does it: what is published of DIR "
+          "is\n"
+          "copied into staging, unless DIR lies there already, and handed over; the command waits\n"
+          "until versions/N opens there. --store and --gpu are those of the mount then.\n"
+          "\n"
+          "If somebody else publishes meanwhile this one fails with exit code 3; run it again, or\n"
+          "give --rebase.",
       .example = "weightfs publish file:///srv/runs/a out/step-42 --tag step-42 --meta reward=0.7",
       .options =
           {
@@ -149,18 +185,18 @@ CommandSpec publish_command() {
                .is_list = true,
                .help = "something to remember with the version; repeatable (default: nothing)",
                .set = add_meta},
-              {.name = "include",
-               .value = "GLOB",
-               .is_list = true,
-               .help = "publish files of this name too; a GLOB with a '/' is compared with the\n"
-                       "whole path; repeatable (default: none)",
-               .set = [](Options& options,
-                         std::string_view v) { options.include.emplace_back(v); }},
+              kInclude,
               {.name = "snapshot",
                .help = "write the full bytes too, so that readers can start here (default: only\n"
                        "version 1 has them)",
                .set = [](Options& options,
                          std::string_view v) { options.snapshot = parse_switch(v); }},
+              {.name = "rebase",
+               .help =
+                   "if somebody else publishes meanwhile, code again on top of that version, a\n"
+                   "few times (default: fail with exit code 3)",
+               .set = [](Options& options,
+                         std::string_view v) { options.rebase = parse_switch(v); }},
               kStore,
               kGpu,
           },
@@ -168,8 +204,24 @@ CommandSpec publish_command() {
   };
 }
 
+OptionSpec writers_include() {
+  OptionSpec option = kInclude;
+  option.needs = "writer";
+  return option;
+}
+
 std::vector<OptionSpec> mount_options() {
   return {
+      {.name = "writer",
+       .help = "a trainer's mount: staging/ takes files, and a directory that is moved from\n"
+               "there to publish/ becomes the next version (default: read-only)",
+       .set = [](Options& options, std::string_view v) { options.writer = parse_switch(v); }},
+      {.name = "rebase",
+       .needs = "writer",
+       .help = "with --writer: if somebody else has published meanwhile, code again on top of\n"
+               "that (default: a conflict)",
+       .set = [](Options& options, std::string_view v) { options.rebase = parse_switch(v); }},
+      writers_include(),
       kStore,
       {.name = "foreground",
        .help = "stay in the foreground and log to stderr (default: a daemon that logs to\n"
@@ -230,12 +282,19 @@ CommandSpec mount_command() {
       .operands_max = 2,
       .summary = "show the versions as directories, and follow the newest",
       .description =
-          "Mounts the repository read-only at MOUNTPOINT, an empty directory:\n"
+          "Mounts the repository at MOUNTPOINT, an empty directory, for reading:\n"
           "\n"
           "    latest -> versions/42     the newest complete version\n"
           "    versions/42/              complete checkpoints; their bytes never change\n"
           "    tags/step-42              every tag\n"
           "    .weightfs/status          what `weightfs status` prints\n"
+          "\n"
+          "With --writer also\n"
+          "\n"
+          "    staging/                  ordinary files and directories, to save into\n"
+          "    publish/                  what was handed over: mv staging/X publish/X makes X the\n"
+          "                              next version, with the tag X\n"
+          "    .weightfs/last_error      why the last hand-over was refused\n"
           "\n"
           "Returns when `latest` exists or the repository is empty. A reader that opens several\n"
           "files should resolve `latest` once (realpath), so that it never mixes two versions.\n"
@@ -267,6 +326,51 @@ CommandSpec umount_command() {
                .set = [](Options& options, std::string_view v) { options.lazy = parse_switch(v); }},
           },
       .take = take_target,
+  };
+}
+
+CommandSpec wait_command() {
+  return {
+      .command = Command::wait,
+      .name = "wait",
+      .operands = "MOUNTPOINT",
+      .operands_min = 1,
+      .operands_max = 1,
+      .summary = "wait until a version is in the bucket and opens here",
+      .description =
+          "Waits for exactly one of --tag, --version and --newer-than, on any mount, and prints\n"
+          "where the version is. A --tag that lies in MOUNTPOINT/publish means that hand-over:\n"
+          "exit code 1 at once if it cannot be published or was taken back, 3 if another writer\n"
+          "published first. A version whose files are not kept here any more is exit code 1 at\n"
+          "once.",
+      .example = "weightfs wait /mnt/w --tag step-42 --timeout 600",
+      .options =
+          {
+              {.name = "tag",
+               .value = "TAG",
+               .help = "the hand-over publish/TAG, else the newest version that carries it\n"
+                       "(default: none)",
+               .set = set_tag},
+              {.name = "version",
+               .value = "N",
+               .help = "this version (default: none)",
+               .set = [](Options& options,
+                         std::string_view v) { options.version_a = parse_number(v, kVersions); }},
+              {.name = "newer-than",
+               .value = "N",
+               .help = "any version above N; 0: any at all (default: none)",
+               .set =
+                   [](Options& options, std::string_view v) {
+                     options.newer_than = parse_number(v, {0, kVersionMax});
+                   }},
+              {.name = "timeout",
+               .value = "SECONDS",
+               .help = "give up after that long, with exit code 5; fractions allowed\n"
+                       "(default: never)",
+               .set = [](Options& options,
+                         std::string_view v) { options.timeout = parse_seconds(v); }},
+          },
+      .take = take_wait,
   };
 }
 
@@ -450,9 +554,9 @@ std::string option_lines(const OptionSpec& option) {
 
 std::span<const CommandSpec> all_commands() {
   static const std::array commands{
-      init_command(),   publish_command(), mount_command(),  umount_command(),
-      status_command(), log_command(),     show_command(),   diff_command(),
-      export_command(), verify_command(),  doctor_command(), help_command(),
+      init_command(),   publish_command(), mount_command(), umount_command(), wait_command(),
+      status_command(), log_command(),     show_command(),  diff_command(),   export_command(),
+      verify_command(), doctor_command(),  help_command(),
   };
   return commands;
 }

@@ -17,6 +17,7 @@ struct OptionSpec {
   std::string_view name;        // "store-size": --store-size, WEIGHTFS_STORE_SIZE, store-size = ...
   std::string_view value = {};  // "SIZE"; empty: a switch
   bool is_list = false;         // may be repeated
+  std::string_view needs = {};  // on the command line: only with this switch
   std::string_view help;        // with its default
   /// Takes one value.  Throws Error: invalid.
   void (*set)(Options& options, std::string_view value) = nullptr;

@@ -32,6 +32,8 @@ int dispatch(Call& call) {
       return run_mount(call);
     case Command::umount:
       return run_umount(call);
+    case Command::wait:
+      return run_wait(call);
     case Command::status:
       return run_status(call);
     case Command::log:

@@ -1,13 +1,17 @@
 // Control: questions to a daemon that a file cannot answer: waiting for a version, handing over
 // with options.  A Unix socket; one JSON object a line, each way; docs/ARCHITECTURE.md, "Control".
 //
-// Any user may wait; handing over is for the owner of the directory and for root (SO_PEERCRED).
+// Any user who can reach the socket may wait; handing over is for the owner of the directory and
+// for root (SO_PEERCRED).  A client that sends something else gets an error and is closed; one that
+// sends nothing costs a descriptor, for at most kAskTimeout.
 //
-// Threads: a ControlServer has its own thread; waiting clients cost a descriptor each, no thread.
+// Threads: a ControlServer has a thread that answers, and one that hands over; waiting clients cost
+// a descriptor each, no thread.
 #pragma once
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -25,21 +29,33 @@ namespace weightfs::fs {
 /// path.
 std::filesystem::path control_path(const std::filesystem::path& store);
 
+/// Clients at the same time.  The last kOwnerClients places are for root and the daemon's user.
+inline constexpr std::size_t kControlClientsMax = 512;
+inline constexpr std::size_t kOwnerClients = 64;
+/// For a request to arrive.
+inline constexpr std::chrono::seconds kAskTimeout{10};
+
 /// Exactly one is given.
 struct WaitFor {
-  std::optional<std::string> tag;
-  std::optional<std::uint64_t> version;
-  std::optional<std::uint64_t> newer_than;
-  std::optional<std::uint64_t> order;  // of a hand-over: for `publish`
+  std::optional<std::string> tag = {};
+  std::optional<std::uint64_t> version = {};
+  std::optional<std::uint64_t> newer_than = {};
+  std::optional<std::uint64_t> order = {};  // of a hand-over: for `publish`
 };
 
 /// The end of a wait.
 struct WaitEnd {
-  enum class How { here, failed, taken_back, conflict };
+  enum class How {
+    here,        // the bucket has it, and versions/N opens
+    gone,        // its image is not here and will not come
+    failed,      // the hand-over that was meant cannot be published
+    taken_back,  // or was taken back, or removed
+    conflict     // another writer published first
+  };
   How how{};
-  std::uint64_t version = 0;
-  std::string message;  // not `here`: why
-  std::string left;     // see HandOverEnd
+  std::uint64_t version = 0;  // of `here` and `gone`
+  std::string message;        // not `here`: why
+  std::string left;           // see HandOverEnd
 };
 
 struct HandOverRequest {
@@ -55,14 +71,17 @@ struct ControlHandlers {
     std::optional<std::uint64_t> order;  // of the hand-over that the tag was found to mean
   };
   std::function<std::optional<WaitEnd>(const WaitFor&, WaitState&)> wait;
-  /// Returns: the order.  Throws Error.  Empty: this mount is no writer's.
+  /// Returns: the order.  Throws Error.  The context stops when the client goes away.  Empty: this
+  /// mount is no writer's.
   std::function<std::uint64_t(const HandOverRequest&, uid_t peer, const Context&)> hand_over;
 };
 
 class ControlServer {
  public:
-  /// Listens.  A stale socket of a dead daemon is replaced.  Throws Error: io.
-  ControlServer(std::filesystem::path path, ControlHandlers handlers);
+  /// Listens.  Makes the directory.  A stale socket of a dead daemon is replaced.
+  /// Throws Error: busy (a daemon listens there), exists (there is something else), permission
+  /// (the directory is another user's), io.
+  ControlServer(const std::filesystem::path& path, ControlHandlers handlers);
   ~ControlServer();  // closes all connections and removes the socket
 
   /// Something may have changed: waiting clients are looked at.  From any thread.
@@ -74,6 +93,7 @@ class ControlServer {
 };
 
 /// The client's side; blocks, can be killed, and ends with Error cancelled when context.stop fires.
+/// A hand-over is then taken back; if that comes too late its order is returned all the same.
 /// Throws Error: unavailable (no daemon there, or it ended meanwhile), timed_out, and what the
 /// daemon says.
 WaitEnd control_wait(const std::filesystem::path& socket, const WaitFor& what,

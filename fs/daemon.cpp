@@ -1,20 +1,26 @@
 // What lives how long, from the outside in:
 //
-//     signals > repository > store > history > sync > tree > session
+//     signals > repository > store > history > sync > (staging > queue) > control > tree > session
 //
-// The session is unmounted first, so that no caller waits for what ends after it.
+// The session is unmounted first, so that no caller waits for what ends after it: not for a queue
+// whose bucket hangs.  Staging and the queue are a writer's.
 
 #include "fs/daemon.hpp"
 
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <ctime>
 #include <mutex>
 #include <optional>
+#include <span>
+#include <thread>
 
 #include "fs/coder_choice.hpp"
+#include "fs/control_handlers.hpp"
+#include "fs/holders.hpp"
 #include "fs/mount_point.hpp"
 #include "fs/status.hpp"
 #include "fs/stop_signals.hpp"
@@ -22,7 +28,9 @@
 #include "store/error.hpp"
 #include "store/history.hpp"
 #include "store/log.hpp"
+#include "store/publish_queue.hpp"
 #include "store/repository.hpp"
+#include "store/staging.hpp"
 #include "store/sync.hpp"
 
 namespace weightfs::fs {
@@ -30,6 +38,7 @@ namespace {
 
 constexpr auto kOpenTimeout = std::chrono::seconds(5);
 constexpr auto kEndGrace = std::chrono::seconds(8);
+constexpr auto kFollowInterval = std::chrono::milliseconds(500);
 
 // ---- where everything is ----
 
@@ -120,6 +129,36 @@ class SessionLink {
   bool ended_ = false;
 };
 
+/// The sync tells who waits at the control socket, which is there for a part of its time.
+class ControlLink {
+ public:
+  /// The server is there as long as this lives; it may be null.
+  class Use {
+   public:
+    Use(ControlLink& link, ControlServer* server) : link_(link) { link_.set(server); }
+    ~Use() { link_.set(nullptr); }
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
+
+   private:
+    ControlLink& link_;
+  };
+
+  void notify() {
+    const std::lock_guard lock(mutex_);
+    if (server_ != nullptr) server_->notify();
+  }
+
+ private:
+  void set(ControlServer* server) {
+    const std::lock_guard lock(mutex_);
+    server_ = server;
+  }
+
+  std::mutex mutex_;
+  ControlServer* server_ = nullptr;
+};
+
 // ---- the pieces together ----
 
 class Daemon {
@@ -135,17 +174,33 @@ class Daemon {
     store_ = Store::open(places.store, repository_->id(), options_.url, options_.limits);
     begin_log();
     coder_.emplace(options_.gpu);
+    if (!options_.writer) queued_ = queued_names(store_->db());
     History history(*repository_, store_.get());
     Sync sync(*store_, history,
               {.poll = options_.poll,
                .release = [this](std::uint64_t version) { return link_.is_unused(version); },
-               .coder = coder_->coder()});
+               .coder = coder_->coder(),
+               .changed = [this] { control_link_.notify(); }});
     sync.start();
-    sync.wait_ready(context_, progress_);
-    serve(sync);
+    wait_ready(sync);
+    if (options_.writer) {
+      serve_writer(history, sync);
+    } else {
+      serve(sync, {}, 0);
+    }
   }
 
  private:
+  /// A trainer can save, and hand over, while the bucket is out of reach.
+  void wait_ready(Sync& sync) const {
+    try {
+      sync.wait_ready(context_, progress_);
+    } catch (const Error& error) {
+      if (!options_.writer || !is_out_of_reach(error.code())) throw;
+      log_warning(fmt::format("starting without a version: {}", error.what()));
+    }
+  }
+
   [[nodiscard]] std::filesystem::path log_path() const {
     return options_.foreground ? std::filesystem::path() : store_->log_path();
   }
@@ -161,15 +216,86 @@ class Daemon {
                          options_.url, mount_point_.string()));
   }
 
-  void serve(const Sync& sync) {
-    const Tree tree([&sync] { return sync.catalog(); }, options_.ownership);
+  void serve_writer(History& history, Sync& sync) {
+    const auto release = [&sync](std::uint64_t version) { return sync.release(version); };
+    const auto make_room = [&](std::uint64_t bytes) {
+      const std::uint64_t latest = sync.status().latest;
+      store_->make_free(bytes, std::span(&latest, latest > 0 ? 1 : 0), release);
+    };
+    Staging staging(
+        store_->db(), store_->path() / "staging",
+        {.make_room = make_room, .owner = {options_.ownership.uid, options_.ownership.gid}});
+    PublishQueue queue(staging, *store_, history,
+                       {.rebase = options_.rebase,
+                        .include = options_.include,
+                        .coder = coder_->coder(),
+                        .show = [&sync](std::uint64_t version) { sync.show(version); },
+                        .holders = [this](const auto& files) { return describe_holders(files); },
+                        .release = release,
+                        .at = {}});
+    serve(sync, {&staging, &queue}, newest_seen(history, sync));
+    queue.stop();
+  }
+
+  /// See QueueOptions::holders.
+  [[nodiscard]] std::string describe_holders(const std::vector<StagedFile>& files) const {
+    std::vector<Inode> inodes;
+    for (const StagedFile& file : files) inodes.push_back(make_staging_inode(file.id));
+    std::string text;
+    for (const Holder& holder : find_writers(device_, inodes)) {
+      text += fmt::format("{}pid {} ({})", text.empty() ? "" : ", ", holder.pid, holder.command);
+    }
+    return text;
+  }
+
+  /// Without the socket nobody can wait, but everything else works.
+  [[nodiscard]] std::unique_ptr<ControlServer> make_control(const Sync& sync,
+                                                            const Writing& writing) {
+    for (const auto& path : {control_path(store_->path()), store_->path() / "control.sock"}) {
+      try {
+        auto control = std::make_unique<ControlServer>(path, make_control_handlers(sync, writing));
+        control_socket_ = path;
+        return control;
+      } catch (const Error& error) {
+        log_warning(
+            fmt::format("no control socket, `weightfs wait` does not work: {}", error.what()));
+      }
+    }
+    return nullptr;
+  }
+
+  /// Tells who waits at the socket when the queue has changed.
+  void follow_queue(const PublishQueue& queue, const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      queue.wait_change(Clock::now() + kFollowInterval, stop);
+      control_link_.notify();
+    }
+  }
+
+  void serve(const Sync& sync, Writing writing, std::uint64_t fence) {
+    const auto control = make_control(sync, writing);
+    const ControlLink::Use use(control_link_, control.get());
+    std::jthread follower;
+    if (control && writing.queue != nullptr) {
+      follower =
+          std::jthread([&](const std::stop_token& stop) { follow_queue(*writing.queue, stop); });
+    }
+    serve_mount(sync, writing, fence);
+  }
+
+  /// `fence`: of the queue, which begins when the mount is there.
+  void serve_mount(const Sync& sync, Writing writing, std::uint64_t fence) {
+    const Tree tree([&sync] { return sync.catalog(); }, options_.ownership, options_.writer);
     prepare_mount_point(mount_point_);  // minutes may have passed
     FuseSession session(tree, {.mount_point = mount_point_,
                                .source = options_.url,
                                .serve = options_.serve,
                                .store = store_->path(),
-                               .status = [this, &sync] { return status(sync); }});
+                               .status = [this, &sync, writing] { return status(sync, writing); },
+                               .writing = writing});
+    device_ = session.device();
     link_.begin(session);
+    if (writing.queue != nullptr) writing.queue->start(fence);
     {
       const std::stop_callback on_stop(context_.stop, [&session] { session.stop(); });
       if (events_.ready) events_.ready(describe(sync, session));
@@ -177,6 +303,19 @@ class Daemon {
     }
     signals_.request_stop();
     link_.end();
+  }
+
+  /// The newest version there is when the mount begins: from then on nobody else may publish.  A
+  /// store that has a version is shown before the bucket was asked, so it is asked here.
+  std::uint64_t newest_seen(History& history, const Sync& sync) const {
+    const std::uint64_t known = std::max(sync.status().newest, store_->newest().version);
+    try {
+      return history.refresh(known, context_.within(kOpenTimeout));
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::cancelled) throw;
+      log_warning(fmt::format("the newest version is taken to be {}: {}", known, error.what()));
+      return known;
+    }
   }
 
   void run_session(FuseSession& session) const {
@@ -202,17 +341,28 @@ class Daemon {
             .gpu_failure = coder_->state().gpu_failure};
   }
 
-  [[nodiscard]] std::string status(const Sync& sync) const {
+  [[nodiscard]] WriterState writer_state(const Writing& writing) const {
+    return {.rebase = options_.rebase,
+            .include = options_.include,
+            .queue = writing.queue->list(),
+            .staging = writing.staging->summary()};
+  }
+
+  [[nodiscard]] std::string status(const Sync& sync, const Writing& writing) const {
     DaemonState state{.url = options_.url,
                       .repository = repository_->id(),
                       .mount_point = mount_point_,
                       .store = store_->path(),
                       .log = log_path(),
+                      .control = control_socket_,
                       .pid = getpid(),
                       .versions = {},
                       .sync = sync.status(),
                       .serving = link_.serving(),
-                      .coder = coder_->state()};
+                      .coder = coder_->state(),
+                      .writer = {},
+                      .queued = queued_};
+    if (writing.queue != nullptr) state.writer = writer_state(writing);
     const auto catalog = sync.catalog();
     for (const auto& [number, version] : catalog->versions) state.versions.push_back(number);
     return status_text(state, std::time(nullptr));
@@ -226,8 +376,12 @@ class Daemon {
   std::filesystem::path mount_point_;
   std::unique_ptr<Repository> repository_;
   std::unique_ptr<Store> store_;
-  std::optional<CoderChoice> coder_;  // made in run(), when there is a log
+  std::optional<CoderChoice> coder_;      // made in run(), when there is a log
+  std::filesystem::path control_socket_;  // empty: there is none
+  std::vector<std::string> queued_;       // a reader's: hand-overs that a writer's mount left
   SessionLink link_;
+  ControlLink control_link_;
+  dev_t device_ = 0;  // of the mount; set before anybody can hand over
 };
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Daemon: everything behind one reader's mount: store, history, sync, tree, session, status.
+// Daemon: everything behind one mount: store, history, sync, tree, session, status, and for a
+// writer's mount staging and the publish queue.
 //
 // Threads: run_daemon blocks the caller; its threads end before it returns.
 #pragma once
@@ -8,6 +9,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "fs/fuse_session.hpp"
 #include "store/context.hpp"
@@ -25,6 +27,9 @@ struct MountOptions {
   Ownership ownership;
   bool foreground = false;  // log to stderr, not to the store
   std::optional<int> gpu = {};
+  bool writer = false;
+  bool rebase = false;               // this and the next: of a writer
+  std::vector<std::string> include;  // globs of files to publish beside the usual ones
 };
 
 /// What `mount` prints when it is ready.
@@ -48,7 +53,7 @@ struct DaemonEvents {
 /// need be by force: a store and a bucket withstand that at any time.
 ///
 /// It is ready when `latest` exists or the repository is empty.  The bucket may be out of reach if
-/// the store has a version.
+/// the store has a version; for a writer's mount it is enough that the store was used before.
 /// Requires: the caller has one thread.
 /// Throws Error before it is ready (busy: the store, naming the pid, or the mount point; invalid:
 /// the store or the bucket lies below the mount point; and what its parts throw); after that it

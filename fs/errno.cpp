@@ -41,6 +41,35 @@ int to_errno(ErrorCode code) noexcept {
   return EIO;
 }
 
+int to_hand_over_errno(ErrorCode code) noexcept {
+  switch (code) {
+    case ErrorCode::invalid:
+    case ErrorCode::corrupt:
+    case ErrorCode::unsupported:
+      return EBADMSG;
+    case ErrorCode::not_found:
+      return ENODATA;
+    case ErrorCode::exists:
+    case ErrorCode::busy:
+    case ErrorCode::conflict:
+      return EBUSY;
+    case ErrorCode::permission:
+      return EACCES;
+    case ErrorCode::read_only:
+      return EROFS;
+    case ErrorCode::no_space:
+      return ENOSPC;
+    case ErrorCode::timed_out:
+      return ETIMEDOUT;
+    case ErrorCode::cancelled:
+      return EINTR;
+    case ErrorCode::unavailable:
+    case ErrorCode::io:
+      return EIO;
+  }
+  return EIO;
+}
+
 int to_exit_code(ErrorCode code) noexcept {
   switch (code) {
     case ErrorCode::invalid:

@@ -14,6 +14,10 @@ namespace weightfs::fs {
 /// One switch without default: the compiler finds a forgotten code.
 int to_errno(ErrorCode code) noexcept;
 
+/// errno of a refused hand-over: what mv shows.  Never EINVAL, ESTALE, EXDEV, EEXIST or ENOENT,
+/// which the kernel or mv misread.
+int to_hand_over_errno(ErrorCode code) noexcept;
+
 /// Exit code of the command line: 1 failed, 2 usage, 3 conflict, 4 corrupt, 5 timed out.
 int to_exit_code(ErrorCode code) noexcept;
 

@@ -6,85 +6,57 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
-#include <cstring>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <utility>
 
-#include "fs/errno.hpp"
+#include "fs/fuse_reply.hpp"
+#include "fs/fuse_staging.hpp"
 #include "fs/passthrough.hpp"
-#include "store/log.hpp"
 
 namespace weightfs::fs {
 namespace {
 
-constexpr std::chrono::seconds kDeadline{30};
 constexpr unsigned kWorkers = 4;
+constexpr unsigned kChangers = 8;  // each may wait for the disk
+constexpr unsigned kSyncers = 16;
+constexpr unsigned kMovers = 2;
 constexpr std::size_t kOpenFilesMax = 65536;
 constexpr unsigned kRequestBytesMax = 1u << 20;
 
-// Set while this thread sends an OPEN reply that hands out passthrough.
-thread_local std::int32_t reply_backing_id = 0;
+Parking reading(fuse_req_t req) { return {.pool = server_of(req).pool.get()}; }
 
-Server& server_of(fuse_req_t req) { return *static_cast<Server*>(fuse_req_userdata(req)); }
-
-// ---- Answers -----------------------------------------------------------------------------------
-
-// Runs `body`, which answers as the last thing it does, or throws.
-template <typename Body>
-void answer(fuse_req_t req, std::string_view operation, Body&& body) {
-  const int error = guarded(operation, std::forward<Body>(body));
-  if (error != 0) fuse_reply_err(req, error);
+// What trainers write: the id of `ino`, if this is a writer's mount and the inode is such a one.
+std::optional<StagingId> find_staged(fuse_req_t req, fuse_ino_t ino) {
+  return server_of(req).is_writer() ? find_staging_id(ino) : std::nullopt;
 }
 
-// The same for an operation on an inode that the kernel has looked up: ESTALE makes it look again.
-template <typename Body>
-void answer_inode(fuse_req_t req, std::string_view operation, Body&& body) {
-  const int error = guarded(operation, std::forward<Body>(body));
-  if (error != 0) fuse_reply_err(req, error == ENOENT ? ESTALE : error);
+// A change: of what trainers write it goes to `operation`, of anything else it is refused.  A
+// reader's mount is read-only, but root can remount it.
+template <auto operation, typename... Arguments>
+void change(fuse_req_t req, fuse_ino_t ino, Arguments... arguments) {
+  if (const auto id = find_staged(req, ino)) {
+    operation(req, *id, arguments...);
+  } else {
+    fuse_reply_err(req, EROFS);
+  }
 }
 
-class FuseReply final : public Reply {
- public:
-  explicit FuseReply(fuse_req_t req) : req_(req) {}
-  void error(int code) noexcept override { fuse_reply_err(req_, code == ENOENT ? ESTALE : code); }
-
- private:
-  fuse_req_t req_;
-};
-
-// libfuse may call this when the request was answered already, so its data is no pointer.
-void on_interrupt(fuse_req_t req, void* ticket) {
-  server_of(req).pool->interrupt(reinterpret_cast<RequestPool::Ticket>(ticket));
-}
-
-// The work must not touch `req`, except in the function that sends the answer: until then another
-// thread may answer, which frees it.
-void park(fuse_req_t req, RequestPool::Work work) {
-  static_assert(sizeof(void*) == sizeof(RequestPool::Ticket));
-  RequestPool& pool = *server_of(req).pool;
-  auto reply = std::make_unique<FuseReply>(req);
-  const RequestPool::Ticket ticket = pool.announce();
-  fuse_req_interrupt_func(req, on_interrupt, reinterpret_cast<void*>(ticket));
-  pool.park(ticket, std::move(reply), Clock::now() + kDeadline, std::move(work));
-}
-
-// Every change: the mount is read-only, but root can remount it.
-template <typename... Arguments>
-void refuse(fuse_req_t req, Arguments...) {
-  fuse_reply_err(req, EROFS);
-}
-
-// fsync of what never changes.
-template <typename... Arguments>
-void accept(fuse_req_t req, Arguments...) {
-  fuse_reply_err(req, 0);
+// The same for fsync, which has nothing to do for what never changes.
+template <auto operation, typename... Arguments>
+void sync(fuse_req_t req, fuse_ino_t ino, Arguments... arguments) {
+  if (const auto id = find_staged(req, ino)) {
+    operation(req, *id, arguments...);
+  } else {
+    fuse_reply_err(req, 0);
+  }
 }
 
 // ---- Connection --------------------------------------------------------------------------------
 
 // Never writeback cache (it switches passthrough off), never cached symlinks (`latest` moves).
+// O_TRUNC comes as SETATTR, and so does what a write takes off a file's mode.
 void op_init(void* userdata, fuse_conn_info* conn) {
   conn->max_write = kRequestBytesMax;
 #if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 17)
@@ -93,22 +65,29 @@ void op_init(void* userdata, fuse_conn_info* conn) {
     fuse_set_feature_flag(conn, FUSE_CAP_PASSTHROUGH);
   }
   fuse_unset_feature_flag(conn, FUSE_CAP_AUTO_INVAL_DATA);
+  fuse_unset_feature_flag(conn, FUSE_CAP_ATOMIC_O_TRUNC);
+  fuse_unset_feature_flag(conn, FUSE_CAP_HANDLE_KILLPRIV);
 #else
   static_cast<void>(userdata);
-  conn->want &= ~static_cast<unsigned>(FUSE_CAP_AUTO_INVAL_DATA);
+  conn->want &= ~static_cast<unsigned>(FUSE_CAP_AUTO_INVAL_DATA | FUSE_CAP_ATOMIC_O_TRUNC |
+                                       FUSE_CAP_HANDLE_KILLPRIV);
 #endif
 }
 
 // ---- Names and attributes ----------------------------------------------------------------------
 
 void op_lookup(fuse_req_t req, fuse_ino_t parent, const char* name) {
-  answer(req, "lookup", [&] {
+  if (const auto staged = find_staged(req, parent)) return staged::lookup(req, *staged, name);
+  answer(req, "lookup", Missing::name, [&] {
     const Node node = server_of(req).tree.lookup(parent, name);
     fuse_entry_param entry{};
     entry.ino = node.attributes.st_ino;
     entry.attr = node.attributes;
     entry.attr_timeout = node.attribute_timeout_s;
     entry.entry_timeout = node.entry_timeout_s;
+    if (const auto root = find_staged(req, entry.ino)) {
+      entry.attr = staged::attributes(server_of(req), *root);
+    }
     fuse_reply_entry(req, &entry);
   });
 }
@@ -118,42 +97,33 @@ void op_forget(fuse_req_t req, fuse_ino_t, std::uint64_t) { fuse_reply_none(req)
 void op_forget_multi(fuse_req_t req, std::size_t, fuse_forget_data*) { fuse_reply_none(req); }
 
 void op_getattr(fuse_req_t req, fuse_ino_t ino, fuse_file_info*) {
-  answer_inode(req, "getattr", [&] {
+  if (const auto id = find_staged(req, ino)) return staged::getattr(req, *id);
+  answer(req, "getattr", Missing::inode, [&] {
     const Node node = server_of(req).tree.attributes(ino);
     fuse_reply_attr(req, &node.attributes, node.attribute_timeout_s);
   });
 }
 
 void op_readlink(fuse_req_t req, fuse_ino_t ino) {
-  answer_inode(req, "readlink", [&] {
+  if (const auto id = find_staged(req, ino)) return staged::readlink(req, *id);
+  answer(req, "readlink", Missing::inode, [&] {
     const std::string target = server_of(req).tree.read_link(ino);
     fuse_reply_readlink(req, target.c_str());
   });
 }
 
 void op_readdir(fuse_req_t req, fuse_ino_t ino, std::size_t size, off_t offset, fuse_file_info*) {
-  answer_inode(req, "readdir", [&] {
-    std::vector<char> buffer(size);
-    std::size_t used = 0;
-    const auto add = [&](const DirectoryEntry& entry) {
-      struct stat attributes {};
-      attributes.st_ino = entry.inode;
-      attributes.st_mode = entry.type;
-      const std::size_t left = size - used;
-      const std::size_t need =
-          fuse_add_direntry(req, buffer.data() + used, left, entry.name.c_str(), &attributes,
-                            static_cast<off_t>(entry.next));
-      if (need > left) return false;
-      used += need;
-      return true;
-    };
-    server_of(req).tree.read_directory(ino, static_cast<std::uint64_t>(offset), add);
-    fuse_reply_buf(req, buffer.data(), used);
+  const auto from = static_cast<std::uint64_t>(offset);
+  if (const auto id = find_staged(req, ino)) return staged::readdir(req, *id, size, from);
+  answer(req, "readdir", Missing::inode, [&] {
+    reply_directory(req, size, [&](const EachEntry& each) {
+      server_of(req).tree.read_directory(ino, from, each);
+    });
   });
 }
 
 void op_statfs(fuse_req_t req, fuse_ino_t) {
-  answer(req, "statfs", [&] {
+  answer(req, "statfs", Missing::name, [&] {
     const auto& store = server_of(req).options.store;
     struct statvfs space {};
     if (statvfs(store.c_str(), &space) != 0) throw_errno(errno, "statvfs " + store.string());
@@ -163,50 +133,19 @@ void op_statfs(fuse_req_t req, fuse_ino_t) {
 
 // ---- Open and release --------------------------------------------------------------------------
 
-// Returns: 0, or what is wrong: then the caller was interrupted, and no RELEASE will come.
-int reply_open(fuse_req_t req, fuse_file_info& info, std::int32_t backing_id) {
-#if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 17)
-  info.backing_id = backing_id;
-  return fuse_reply_open(req, &info);
-#else
-  reply_backing_id = backing_id;
-  const int result = fuse_reply_open(req, &info);
-  reply_backing_id = 0;
-  return result;
-#endif
-}
-
-void unregister(const Server& server, std::int32_t backing_id) {
-  if (backing_id > 0) unregister_backing(server.fuse_fd, backing_id);
-}
-
 void release(Server& server, Inode inode) {
-  server.opens.release(inode, [&](std::int32_t id) { unregister(server, id); });
+  release_open(server, inode);
   server.images.release(inode);
-}
-
-// Decides how an inode is served: a backing id, or 0 for the daemon.
-std::int32_t register_image(const Server& server, const OpenTarget& target) {
-  if (!server.passthrough || target.state != ImageState::complete) return 0;
-  const std::int32_t id = register_backing(server.fuse_fd, target.image);
-  if (id > 0) return id;
-  if (id == -ENOENT) throw_errno(ENOENT, "open " + target.image.string());
-  log_warning("no passthrough for " + target.image.string() + ": " + std::strerror(-id));
-  return 0;
 }
 
 void open_image(fuse_req_t req, Inode inode, const OpenTarget& target, fuse_file_info& info) {
   Server& server = server_of(req);
-  const auto opened = server.opens.acquire(
-      inode, [&] { return register_image(server, target); },
-      [&](std::int32_t id) { unregister(server, id); });
-  if (!opened) {
-    fuse_reply_err(req, ENFILE);
-    return;
-  }
+  const auto opened = acquire_open(server, inode, [&] {
+    return target.state == ImageState::complete ? register_file(server, target.image) : 0;
+  });
   info.fh = 0;
   info.noflush = 1;  // close(2) needs no round trip, and works when the daemon is gone
-  if (opened->serving == Serving::daemon) {
+  if (opened.serving == Serving::daemon) {
     try {
       server.images.hold(inode, target);
     } catch (const std::exception&) {
@@ -215,35 +154,51 @@ void open_image(fuse_req_t req, Inode inode, const OpenTarget& target, fuse_file
     }
     info.keep_cache = 1;  // with passthrough it would make the open fail
   }
-  if (reply_open(req, info, opened->backing_id) != 0) release(server, inode);
+  if (reply_open(req, info, opened.backing_id) != 0) release(server, inode);
 }
 
-void open_status(fuse_req_t req, fuse_file_info info) {
-  park(req, [req, info, &server = server_of(req)](const Context&) -> std::function<void()> {
-    auto text = std::make_shared<std::string>(server.options.status());
-    return [req, text, info, &server]() mutable {
-      info.fh = server.texts.add(std::move(*text));
-      info.direct_io = 1;  // its size is 0, as in /proc
-      info.noflush = 1;
-      if (fuse_reply_open(req, &info) != 0) server.texts.remove(info.fh);
-    };
-  });
+// The text of a generated file.
+std::string make_text(const Server& server, Inode inode) {
+  if (inode == make_inode(Fixed::status)) return server.options.status();
+  return staged::last_error(server);
+}
+
+void open_text(fuse_req_t req, Inode inode, fuse_file_info info) {
+  park(req, reading(req),
+       [req, inode, info, &server = server_of(req)](const Context&) -> std::function<void()> {
+         auto text = std::make_shared<std::string>(make_text(server, inode));
+         return [req, text, info, &server]() mutable {
+           info.fh = server.texts.add(std::move(*text));
+           info.direct_io = 1;  // its size is 0, as in /proc
+           info.noflush = 1;
+           if (fuse_reply_open(req, &info) != 0) server.texts.remove(info.fh);
+         };
+       });
 }
 
 void op_open(fuse_req_t req, fuse_ino_t ino, fuse_file_info* info) {
-  if ((info->flags & O_ACCMODE) != O_RDONLY || (info->flags & O_TRUNC) != 0) return refuse(req);
-  answer_inode(req, "open", [&] {
+  if (const auto id = find_staged(req, ino)) return staged::open(req, *id, info);
+  if ((info->flags & O_ACCMODE) != O_RDONLY || (info->flags & O_TRUNC) != 0) {
+    fuse_reply_err(req, EROFS);
+    return;
+  }
+  answer(req, "open", Missing::inode, [&] {
     const OpenTarget target = server_of(req).tree.open(ino);
-    if (target.is_status) {
-      open_status(req, *info);
+    if (target.is_text) {
+      open_text(req, ino, *info);
     } else {
       open_image(req, ino, target, *info);
     }
   });
 }
 
+bool is_text(Inode inode) {
+  return inode == make_inode(Fixed::status) || inode == make_inode(Fixed::last_error);
+}
+
 void op_release(fuse_req_t req, fuse_ino_t ino, fuse_file_info* info) {
-  if (ino == make_inode(Fixed::status)) {
+  if (const auto id = find_staged(req, ino)) return staged::release(req, *id, info);
+  if (is_text(ino)) {
     server_of(req).texts.remove(info->fh);
   } else {
     release(server_of(req), ino);
@@ -258,10 +213,10 @@ struct Range {
   std::size_t size_bytes = 0;
 };
 
-RequestPool::Work read_status_work(fuse_req_t req, std::uint64_t handle, Range range) {
+RequestPool::Work read_text_work(fuse_req_t req, Inode inode, std::uint64_t handle, Range range) {
   return [=, &server = server_of(req)](const Context&) -> std::function<void()> {
     auto text = server.texts.find(handle);
-    if (text == nullptr) text = std::make_shared<const std::string>(server.options.status());
+    if (text == nullptr) text = std::make_shared<const std::string>(make_text(server, inode));
     return [=] {
       const std::string_view rest =
           std::string_view(*text).substr(std::min<std::uint64_t>(range.offset_bytes, text->size()));
@@ -287,12 +242,55 @@ RequestPool::Work read_image_work(fuse_req_t req, Inode inode, Range range) {
 }
 
 void op_read(fuse_req_t req, fuse_ino_t ino, std::size_t size, off_t offset, fuse_file_info* info) {
-  answer_inode(req, "read", [&] {
-    const Range range{static_cast<std::uint64_t>(offset), size};
-    const bool is_status = ino == make_inode(Fixed::status);
-    park(req,
-         is_status ? read_status_work(req, info->fh, range) : read_image_work(req, ino, range));
+  const Range range{static_cast<std::uint64_t>(offset), size};
+  if (const auto id = find_staged(req, ino)) {
+    return staged::read(req, *id, range.offset_bytes, range.size_bytes);
+  }
+  answer(req, "read", Missing::inode, [&] {
+    park(req, reading(req),
+         is_text(ino) ? read_text_work(req, ino, info->fh, range)
+                      : read_image_work(req, ino, range));
   });
+}
+
+// An image has no holes.
+void op_lseek(fuse_req_t req, fuse_ino_t ino, off_t offset, int whence, fuse_file_info*) {
+  if (const auto id = find_staged(req, ino)) return staged::lseek(req, *id, offset, whence);
+  answer(req, "lseek", Missing::inode, [&] {
+    const off_t size = server_of(req).tree.attributes(ino).attributes.st_size;
+    if (offset >= size) throw PosixError(ENXIO, "seek behind the end of the file");
+    fuse_reply_lseek(req, whence == SEEK_DATA ? offset : size);
+  });
+}
+
+// ---- Changes -----------------------------------------------------------------------------------
+
+// Those whose directory is not the first inode that they name.
+
+void op_symlink(fuse_req_t req, const char* target, fuse_ino_t parent, const char* name) {
+  change<staged::symlink>(req, parent, name, target);
+}
+
+void op_rename(fuse_req_t req, fuse_ino_t parent, const char* name, fuse_ino_t new_parent,
+               const char* new_name, unsigned flags) {
+  const auto to = find_staged(req, new_parent);
+  if (!to) {
+    fuse_reply_err(req, EROFS);
+    return;
+  }
+  change<staged::rename>(req, parent, name, *to, new_name, flags);
+}
+
+void op_link(fuse_req_t req, fuse_ino_t, fuse_ino_t new_parent, const char*) {
+  change<staged::refuse_link>(req, new_parent);
+}
+
+// Without any operation for reading them, the kernel takes it that no inode has any.
+void op_setxattr(fuse_req_t req, fuse_ino_t ino, const char*, const char*, std::size_t, int) {
+  change<staged::refuse_xattr>(req, ino);
+}
+void op_removexattr(fuse_req_t req, fuse_ino_t ino, const char*) {
+  change<staged::refuse_xattr>(req, ino);
 }
 
 }  // namespace
@@ -322,7 +320,22 @@ Server::Server(const Tree& tree_served, FuseSessionOptions session_options)
       options(std::move(session_options)),
       open_records(kOpenFilesMax),
       opens(open_records),
-      pool(std::make_unique<RequestPool>(kWorkers)) {}
+      pool(std::make_unique<RequestPool>(kWorkers)) {
+  if (!is_writer()) return;
+  changes = std::make_unique<RequestPool>(kChangers);
+  syncs = std::make_unique<RequestPool>(kSyncers);
+  moves = std::make_unique<RequestPool>(kMovers);
+}
+
+void Server::interrupt(RequestPool::Ticket ticket) const noexcept {
+  for (const auto* each : {&pool, &changes, &syncs, &moves}) {
+    if (*each != nullptr) (*each)->interrupt(ticket);
+  }
+}
+
+void Server::end_pools() noexcept {
+  for (auto* each : {&moves, &changes, &syncs, &pool}) each->reset();
+}
 
 fuse_lowlevel_ops make_operations() {
   fuse_lowlevel_ops ops{};
@@ -337,23 +350,24 @@ fuse_lowlevel_ops make_operations() {
   ops.open = op_open;
   ops.release = op_release;
   ops.read = op_read;
-  ops.fsync = accept;
-  ops.fsyncdir = accept;
+  ops.lseek = op_lseek;
+  ops.fsync = sync<staged::fsync>;
+  ops.fsyncdir = sync<staged::fsyncdir>;
 
-  ops.setattr = refuse;
-  ops.mknod = refuse;
-  ops.mkdir = refuse;
-  ops.unlink = refuse;
-  ops.rmdir = refuse;
-  ops.symlink = refuse;
-  ops.rename = refuse;
-  ops.link = refuse;
-  ops.create = refuse;
-  ops.write = refuse;
-  ops.setxattr = refuse;
-  ops.removexattr = refuse;
-  ops.fallocate = refuse;
-  ops.copy_file_range = refuse;
+  // copy_file_range is not among them: the kernel then copies by itself.
+  ops.setattr = change<staged::setattr>;
+  ops.mknod = change<staged::mknod>;
+  ops.mkdir = change<staged::mkdir>;
+  ops.unlink = change<staged::unlink>;
+  ops.rmdir = change<staged::rmdir>;
+  ops.symlink = op_symlink;
+  ops.rename = op_rename;
+  ops.link = op_link;
+  ops.create = change<staged::create>;
+  ops.write = change<staged::write>;
+  ops.setxattr = op_setxattr;
+  ops.removexattr = op_removexattr;
+  ops.fallocate = change<staged::fallocate>;
   return ops;
 }
 
@@ -362,7 +376,7 @@ ssize_t write_reply(int fd, iovec* parts, int count, void* userdata) {
     const auto& server = *static_cast<const Server*>(userdata);
     const std::span<const iovec> reply(parts, static_cast<std::size_t>(count));
     if (!server.init_answered && server.ask_for_passthrough) patch_init_reply(reply);
-    if (reply_backing_id > 0) patch_open_reply(reply, reply_backing_id);
+    if (replied_backing_id() > 0) patch_open_reply(reply, replied_backing_id());
   }
   return writev(fd, parts, count);
 }

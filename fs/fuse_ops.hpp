@@ -20,6 +20,7 @@
 #include "fs/open_images.hpp"
 #include "fs/open_table.hpp"
 #include "fs/requests.hpp"
+#include "fs/staged_files.hpp"
 #include "fs/tree.hpp"
 
 namespace weightfs::fs {
@@ -27,7 +28,7 @@ namespace weightfs::fs {
 /// True if libfuse itself can ask for passthrough; else replies are patched.
 inline constexpr bool kLibfuseHasPassthrough = FUSE_VERSION >= FUSE_MAKE_VERSION(3, 17);
 
-/// Texts of the status file: each open sees the one that was made for it.
+/// Texts of generated files: each open sees the one that was made for it.
 class StatusTexts {
  public:
   std::uint64_t add(std::string text);
@@ -46,6 +47,12 @@ class StatusTexts {
 struct Server {
   Server(const Tree& tree_served, FuseSessionOptions session_options);
 
+  [[nodiscard]] bool is_writer() const noexcept { return options.writing.staging != nullptr; }
+
+  /// See RequestPool::interrupt.
+  void interrupt(RequestPool::Ticket ticket) const noexcept;
+  void end_pools() noexcept;
+
   const Tree& tree;
   const FuseSessionOptions options;
 
@@ -59,8 +66,15 @@ struct Server {
   std::vector<OpenRecord> open_records;
   OpenTable opens;
   OpenImages images;
+  StagedFiles staged;
   StatusTexts texts;
-  std::unique_ptr<RequestPool> pool;
+
+  // One for each way of taking long, so that none waits for another's.  All but the first are a
+  // writer's.
+  std::unique_ptr<RequestPool> pool;     // reads and generated texts
+  std::unique_ptr<RequestPool> changes;  // writes, truncate, fallocate
+  std::unique_ptr<RequestPool> syncs;    // fsync, of minutes
+  std::unique_ptr<RequestPool> moves;    // what the publish queue must agree to
 };
 
 fuse_lowlevel_ops make_operations();

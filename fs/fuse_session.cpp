@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -30,7 +31,10 @@
 namespace weightfs::fs {
 namespace {
 
-constexpr unsigned kThreads = 4;
+// A trainer's calls change names, and that may wait for the database: readers are not to wait for
+// the ranks of a job that save at once.
+constexpr unsigned kReaderThreads = 4;
+constexpr unsigned kWriterThreads = 16;
 constexpr std::chrono::milliseconds kInitLimit{10000};
 constexpr std::size_t kInitBytesMax = 1u << 17;  // the kernel refuses reads with less than 8 KiB
 constexpr std::string_view kReadaheadKiB = "8192";
@@ -124,8 +128,8 @@ void raise_readahead(const MountInfo& mount) {
 // The mount itself.  Ends only what it made, not another mount that was put over it.
 class Mount {
  public:
-  Mount(std::filesystem::path path, const std::string& source)
-      : path_(std::move(path)), connection_(mount_connection(path_, source)) {
+  Mount(std::filesystem::path path, const std::string& source, Access access)
+      : path_(std::move(path)), connection_(mount_connection(path_, source, access)) {
     info_ = find_mount(path_);
   }
   Mount(const Mount&) = delete;
@@ -160,7 +164,8 @@ class Mount {
 struct FuseSession::State {
   State(const Tree& tree, const FuseSessionOptions& options)
       : server(tree, options),
-        mount(options.mount_point, options.source),
+        mount(options.mount_point, options.source,
+              server.is_writer() ? Access::writable : Access::read_only),
         waiter(mount.fd()),
         operations(make_operations()) {
     server.fuse_fd = mount.fd();
@@ -178,7 +183,7 @@ struct FuseSession::State {
       std::unique_lock lock(run_mutex);
       run_ended.wait(lock, [this] { return !running; });
     }
-    server.pool.reset();  // frees the callers that wait, so that the mount is not busy
+    server.end_pools();  // frees the callers that wait, so that the mount is not busy
   }
 
   void make_session() {
@@ -251,7 +256,8 @@ struct FuseSession::State {
     }
     {
       std::vector<std::jthread> helpers;
-      for (unsigned i = 1; i < kThreads; i++) {
+      const unsigned threads = server.is_writer() ? kWriterThreads : kReaderThreads;
+      for (unsigned i = 1; i < threads; i++) {
         helpers.emplace_back([this] { serve(); });
       }
       serve();
@@ -296,6 +302,11 @@ ServingState FuseSession::serving() const {
   serving.open_daemon = server.opens.open_count(Serving::daemon);
   serving.daemon_reads = server.daemon_reads;
   return serving;
+}
+
+dev_t FuseSession::device() const {
+  const auto& info = state_->mount.info();
+  return info ? makedev(info->major, info->minor) : 0;
 }
 
 bool FuseSession::is_unused(std::uint64_t version) const {

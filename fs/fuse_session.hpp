@@ -1,10 +1,12 @@
 // FuseSession: one FUSE connection and the threads that serve it.  Home of libfuse, together with
-// fuse_ops.cpp and passthrough.cpp.
+// fuse_ops.cpp, fuse_staging.cpp, fuse_reply.cpp and passthrough.cpp.
 //
 // The session reads INIT itself and hands it to libfuse through custom_io, and its loop waits on
 // the connection and on a stop signal, so it can end at any time, and a later supervisor can hold
 // the connection for it.
 #pragma once
+
+#include <sys/types.h>
 
 #include <cstdint>
 #include <filesystem>
@@ -13,6 +15,7 @@
 #include <string>
 
 #include "fs/tree.hpp"
+#include "store/publish_queue.hpp"
 
 namespace weightfs::fs {
 
@@ -21,12 +24,19 @@ std::string libfuse_version();
 
 enum class Serve { automatic, passthrough, daemon };
 
+/// What a writer's mount has beside a reader's; nullptrs on a reader's.  They outlive the session.
+struct Writing {
+  Staging* staging = nullptr;
+  PublishQueue* queue = nullptr;
+};
+
 struct FuseSessionOptions {
   std::filesystem::path mount_point;    // canonical
   std::string source;                   // URL without secrets, as /proc/mounts shows it
   Serve serve = Serve::automatic;       // passthrough: an error if it is not to be had
   std::filesystem::path store;          // where images lie: passthrough is tried there
   std::function<std::string()> status;  // text of .weightfs/status
+  Writing writing = {};
 };
 
 /// How files are served: for status.
@@ -54,6 +64,9 @@ class FuseSession {
   void stop() noexcept;
 
   [[nodiscard]] ServingState serving() const;
+
+  /// st_dev of what is mounted.
+  [[nodiscard]] dev_t device() const;
 
   /// True if nobody has a file of the version open through this mount.
   [[nodiscard]] bool is_unused(std::uint64_t version) const;

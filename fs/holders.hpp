@@ -1,9 +1,13 @@
 // Holders: which processes have a file of this mount open for writing, or mapped from such a
 // descriptor.
 //
-// It reads /proc/PID/fdinfo and /proc/PID/maps only, and never follows a link into the mount: a
-// daemon that looks at its own mount waits for itself.  Files are recognised by the mount's device
-// number and the inode.
+// It looks at /proc/PID/fdinfo, maps, map_files and mountinfo only, and never follows a link into
+// the mount: a daemon that looks at its own mount waits for itself.  Files are recognised by the
+// mount's device number and the inode.
+//
+// Not found are processes that cannot be looked at (another PID namespace, no permission), what a
+// thread with a table of descriptors of its own holds, descriptors in flight in a socket, and
+// descriptors of a mount that the process's mount namespace does not have.
 //
 // Threads: pure functions of the system's state.
 #pragma once
@@ -23,8 +27,7 @@ struct Holder {
   Inode inode = 0;      // one that it holds
 };
 
-/// `device`: of the mount, as MountInfo has it.  Processes that cannot be looked at (another PID
-/// namespace, no permission) are not found.  Ascending by pid.
+/// `device`: st_dev of the mount.  One for each process, this one left out; ascending by pid.
 std::vector<Holder> find_writers(dev_t device, const std::vector<Inode>& inodes);
 
 }  // namespace weightfs::fs

@@ -232,14 +232,15 @@ std::string escape_option(std::string_view text) {
   return escaped;
 }
 
-File mount_as_user(const stdfs::path& path, const std::string& source) {
+File mount_as_user(const stdfs::path& path, const std::string& source, Access access) {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
     throw_errno(errno, "make a socket pair");
   }
   const File ours(ends[0]), theirs(ends[1]);
-  const std::string options = fmt::format(
-      "ro,nosuid,nodev,default_permissions,subtype=weightfs,fsname={}", escape_option(source));
+  const std::string options =
+      fmt::format("{},nosuid,nodev,default_permissions,subtype=weightfs,fsname={}",
+                  access == Access::read_only ? "ro" : "rw", escape_option(source));
   const Exit result = run_fusermount({"-o", options, "--", path.string()}, theirs.fd());
   File connection = receive_descriptor(ours.fd());
   if (result.code != 0 || !connection) {
@@ -260,13 +261,15 @@ File open_fuse_device() {
   return File(fd);
 }
 
-File mount_as_root(const stdfs::path& path, const std::string& source) {
+File mount_as_root(const stdfs::path& path, const std::string& source, Access access) {
   File connection = open_fuse_device();
   const std::string options =
       fmt::format("fd={},rootmode=40000,user_id={},group_id={},allow_other,default_permissions",
                   connection.fd(), getuid(), getgid());
-  if (mount(source.c_str(), path.c_str(), std::string(kMountType).c_str(),
-            MS_RDONLY | MS_NOSUID | MS_NODEV, options.c_str()) != 0) {
+  unsigned long flags = MS_NOSUID | MS_NODEV;
+  if (access == Access::read_only) flags |= MS_RDONLY;
+  if (mount(source.c_str(), path.c_str(), std::string(kMountType).c_str(), flags,
+            options.c_str()) != 0) {
     if (errno == EPERM) {
       throw Error(ErrorCode::permission,
                   fmt::format("cannot mount on {}: mount(2) needs CAP_SYS_ADMIN (in a container: "
@@ -349,8 +352,8 @@ stdfs::path prepare_mount_point(const stdfs::path& path) {
   return canonical;
 }
 
-File mount_connection(const stdfs::path& path, const std::string& source) {
-  return geteuid() == 0 ? mount_as_root(path, source) : mount_as_user(path, source);
+File mount_connection(const stdfs::path& path, const std::string& source, Access access) {
+  return geteuid() == 0 ? mount_as_root(path, source, access) : mount_as_user(path, source, access);
 }
 
 int try_unmount(const stdfs::path& path, bool lazy) noexcept {

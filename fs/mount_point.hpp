@@ -44,12 +44,15 @@ bool is_dead(const std::filesystem::path& path);
 /// Returns: the canonical path.
 std::filesystem::path prepare_mount_point(const std::filesystem::path& path);
 
-/// Mounts a read-only weightfs at a canonical path.  Root's mount is for all users, a user's own
-/// mount is private.
+enum class Access { read_only, writable };
+
+/// Mounts a weightfs at a canonical path.  Root's mount is for all users, a user's own mount is
+/// private.
 ///
 /// Returns: the connection (/dev/fuse).  Nobody serves it yet: nothing may touch `path` before INIT
 /// is answered. Throws Error: permission, unsupported (no FUSE in the kernel, no fusermount3), io.
-File mount_connection(const std::filesystem::path& path, const std::string& source);
+File mount_connection(const std::filesystem::path& path, const std::string& source,
+                      Access access = Access::read_only);
 
 /// Unmounts what is topmost at `path`, without looking at what it is.
 /// Returns: 0, or the errno: EBUSY, EPERM, EINVAL (nothing mounted).

@@ -15,6 +15,7 @@
 
 #include "fs/command_table.hpp"
 #include "fs/config_file.hpp"
+#include "fs/values.hpp"
 #include "kernels/variant.hpp"
 #include "store/error.hpp"
 #include "store/file.hpp"
@@ -273,6 +274,18 @@ void take_kernels(const CommandSpec& command, Options& options) {
   options.kernels = name;
 }
 
+/// In the environment and in a file an option may be meant for another command.
+void check_needs(const Arguments& parsed, const Settings& settings) {
+  for (const auto& [name, setting] : parsed.settings) {
+    const OptionSpec* option = find_option(*parsed.command, name);
+    if (option->needs.empty()) continue;
+    const auto needed = settings.find(option->needs);
+    if (needed == settings.end() || !parse_switch(needed->second.values.front())) {
+      refuse(fmt::format("--{} needs --{}", name, option->needs));
+    }
+  }
+}
+
 void read_command(const Arguments& parsed, Options& options) {
   const CommandSpec& command = *parsed.command;
   options.command = command.command;
@@ -280,6 +293,7 @@ void read_command(const Arguments& parsed, Options& options) {
   Settings settings = parsed.settings;
   add_environment(command, settings);
   for (const auto& file : config_files(parsed)) add_config(file, command, settings);
+  check_needs(parsed, settings);
   apply(command, settings, options);
   take_kernels(command, options);
   command.take(options, parsed.operands);

@@ -8,6 +8,7 @@
 // means --gpu 0 where there is --gpu.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -24,6 +25,7 @@ enum class Command {
   publish,
   mount,
   umount,
+  wait,
   status,
   log,
   show,
@@ -44,16 +46,19 @@ struct Options {
   bool quiet = false;   // no progress
   std::string kernels;  // WEIGHTFS_KERNELS, the name of a variant; empty: the fastest
 
-  std::string target;               // URL or mount point, as given
-  std::filesystem::path directory;  // publish, export; MOUNTPOINT of mount
-  std::filesystem::path store;      // publish, mount; empty: the default place
-  std::optional<int> gpu;           // whatever makes versions; nullopt: only the CPU
-  std::uint64_t version_a = 0;      // show N, diff A, export --version; 0: the newest
-  std::uint64_t version_b = 0;      // diff B
-  std::string tag;                  // publish
+  std::string target;                       // URL or mount point, as given
+  std::filesystem::path directory;          // publish, export; MOUNTPOINT of mount
+  std::filesystem::path store;              // publish, mount; empty: the default place
+  std::optional<int> gpu;                   // whatever makes versions; nullopt: only the CPU
+  std::uint64_t version_a = 0;              // show N, diff A, export --version; 0: the newest; wait
+  std::uint64_t version_b = 0;              // diff B
+  std::string tag;                          // publish, wait
+  std::optional<std::uint64_t> newer_than;  // wait
+  std::optional<std::chrono::milliseconds> timeout;  // wait; nullopt: for ever
   std::map<std::string, std::string> meta;
-  std::vector<std::string> include;
+  std::vector<std::string> include;  // publish, mount --writer
   bool snapshot = false;
+  bool rebase = false;      // publish, mount --writer
   bool lazy = false;        // umount
   std::uint64_t limit = 0;  // log; 0: all
 
@@ -62,6 +67,7 @@ struct Options {
   std::chrono::milliseconds poll{1000};
   Ownership ownership;
   bool foreground = false;
+  bool writer = false;
 };
 
 /// Never throws for bad usage: the result then has `error` set.

@@ -125,8 +125,12 @@ void patch_init_reply(std::span<const iovec> reply) noexcept {
 }
 
 void patch_open_reply(std::span<const iovec> reply, std::int32_t backing_id) noexcept {
-  if (!is_success(reply) || reply.back().iov_len != sizeof(abi::OpenOut)) return;
-  auto* open = static_cast<abi::OpenOut*>(reply.back().iov_base);
+  if (!is_success(reply)) return;
+  const std::size_t size = reply.back().iov_len;
+  const bool is_create = size == abi::kEntryOutBytes + sizeof(abi::OpenOut);
+  if (!is_create && size != sizeof(abi::OpenOut)) return;
+  auto* body = static_cast<std::byte*>(reply.back().iov_base) + size - sizeof(abi::OpenOut);
+  auto* open = reinterpret_cast<abi::OpenOut*>(body);
   open->open_flags |= abi::kOpenPassthrough;
   open->backing_id = backing_id;
 }

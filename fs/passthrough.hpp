@@ -51,7 +51,7 @@ void unregister_backing(int fuse_fd, std::int32_t backing_id) noexcept;
 /// Patches the reply of libfuse < 3.17 to INIT: backing files on plain file systems are wanted.
 void patch_init_reply(std::span<const iovec> reply) noexcept;
 
-/// Patches its reply to OPEN: this inode is served by that backing file.
+/// Patches its reply to OPEN or CREATE: this inode is served by that backing file.
 void patch_open_reply(std::span<const iovec> reply, std::int32_t backing_id) noexcept;
 
 }  // namespace weightfs::fs

@@ -4,6 +4,7 @@
 
 #include <sys/ioctl.h>
 
+#include <cstddef>
 #include <cstdint>
 
 namespace weightfs::fs::abi {
@@ -52,6 +53,9 @@ struct OpenOut {
 static_assert(sizeof(OpenOut) == 16);
 
 inline constexpr std::uint32_t kOpenPassthrough = 1u << 7;
+
+/// In the reply to CREATE this many bytes (fuse_entry_out) come before the OpenOut.
+inline constexpr std::size_t kEntryOutBytes = 128;
 
 /// Argument of kBackingOpen; flags and padding must be 0.
 struct BackingMap {

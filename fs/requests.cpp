@@ -1,5 +1,6 @@
-// A request is announced, parked, and answered.  Who answers it is settled by its `answered` flag;
-// until then it stays in the table, so the watcher can find it however stuck its worker is.
+// A request is announced, parked, and answered.  Who answers it is settled by its `answered` flag,
+// which the worker takes after its work, or before it if the work is to finish; until the end of
+// the work it stays in the table, so the watcher can find it however stuck its worker is.
 //
 //     announce -> park -> queue -> worker -> answer
 //                    \-> deadline or interrupt -> watcher -> answer
@@ -10,6 +11,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <map>
@@ -26,6 +28,8 @@
 namespace weightfs::fs {
 namespace {
 
+constexpr std::chrono::milliseconds kLookAgain{200};
+
 struct Request {
   // Set by announce() and interrupt(), under the pool's lock.
   bool parked = false;
@@ -36,8 +40,9 @@ struct Request {
   std::unique_ptr<Reply> reply;
   Clock::time_point deadline;
   RequestPool::Work work;
+  OnGiveUp on_give_up = OnGiveUp::abandon;
 
-  std::atomic<bool> answered = false;
+  std::atomic<bool> answered = false;  // or, if it is to finish, its worker will answer
   std::stop_source stop;
 
   /// True for exactly one caller: the one who then answers.
@@ -46,24 +51,29 @@ struct Request {
 
 using RequestPtr = std::shared_ptr<Request>;
 
-void answer_with_error(Request& request, int code) noexcept {
-  if (!request.claim()) return;
+void give_up(Request& request, int code) noexcept {
+  const bool answers = request.claim();
   request.stop.request_stop();
-  request.reply->error(code);
+  if (answers) request.reply->error(code);
 }
 
 void do_work(Request& request) noexcept {
-  if (request.answered) return;
+  const bool finishes = request.on_give_up == OnGiveUp::finish;
+  if (finishes ? !request.claim() : request.answered.load()) return;
   std::function<void()> send;
   const int error = guarded("request", [&] {
     send = request.work(Context{request.stop.get_token(), request.deadline});
   });
+  if (!finishes && !request.claim()) return;
   if (error != 0) {
-    answer_with_error(request, error);
-  } else if (request.claim()) {
+    request.reply->error(error);
+  } else {
     send();
   }
 }
+
+// Of all pools of the process: an interrupt need not know which one a ticket is of.
+std::atomic<RequestPool::Ticket> last_ticket = 0;
 
 }  // namespace
 
@@ -84,25 +94,27 @@ struct RequestPool::State {
         if (request->parked) left.push_back(request);
       }
     }
-    for (const RequestPtr& request : left) answer_with_error(*request, ENOTCONN);
+    for (const RequestPtr& request : left) give_up(*request, ENOTCONN);
     for_workers_.notify_all();
     for_watcher_.notify_all();
   }
 
   Ticket announce() {
     const std::lock_guard lock(mutex_);
-    const Ticket ticket = ++last_ticket_;
+    const Ticket ticket = ++last_ticket;
     requests_.emplace(ticket, std::make_shared<Request>());
     return ticket;
   }
 
-  void park(Ticket ticket, std::unique_ptr<Reply> reply, Clock::time_point deadline, Work work) {
+  void park(Ticket ticket, std::unique_ptr<Reply> reply, Clock::time_point deadline, Work work,
+            OnGiveUp on_give_up) {
     const std::lock_guard lock(mutex_);
     const RequestPtr& request = requests_.at(ticket);
     request->ticket = ticket;
     request->reply = std::move(reply);
     request->deadline = deadline;
     request->work = std::move(work);
+    request->on_give_up = on_give_up;
     request->parked = true;
     const bool is_next = deadlines_.empty() || deadline < deadlines_.begin()->first;
     deadlines_.emplace(deadline, ticket);
@@ -161,13 +173,24 @@ struct RequestPool::State {
         continue;
       }
       lock.unlock();
-      answer_with_error(*request, code);
+      const bool waits_on = code == EINTR && !request->reply->gives_up();
+      if (!waits_on) give_up(*request, code);
       lock.lock();
+      if (waits_on) look_again_later(request->ticket);
     }
   }
 
-  // A request whose caller must be freed now, and why; nullptr if there is none.
+  void look_again_later(Ticket ticket) {
+    if (patient_.empty()) look_again_ = Clock::now() + kLookAgain;
+    patient_.push_back(ticket);
+  }
+
+  // A request whose caller must perhaps be freed now, and why; nullptr if there is none.
   std::pair<RequestPtr, int> next_overdue() {
+    if (!patient_.empty() && look_again_ <= Clock::now()) {
+      interrupts_.insert(interrupts_.end(), patient_.begin(), patient_.end());
+      patient_.clear();
+    }
     while (!interrupts_.empty()) {
       const Ticket ticket = interrupts_.back();
       interrupts_.pop_back();
@@ -181,10 +204,12 @@ struct RequestPool::State {
   }
 
   void wait_for_next(std::unique_lock<std::mutex>& lock) {
-    if (deadlines_.empty() || deadlines_.begin()->first == Clock::time_point::max()) {
+    Clock::time_point until = Clock::time_point::max();
+    if (!deadlines_.empty()) until = deadlines_.begin()->first;
+    if (!patient_.empty()) until = std::min(until, look_again_);
+    if (until == Clock::time_point::max()) {
       for_watcher_.wait(lock);
     } else {
-      const Clock::time_point until = deadlines_.begin()->first;
       for_watcher_.wait_until(lock, until);
     }
   }
@@ -192,10 +217,11 @@ struct RequestPool::State {
   mutable std::mutex mutex_;  // guards everything below but the threads
   std::condition_variable for_workers_, for_watcher_;
   bool ending_ = false;
-  Ticket last_ticket_ = 0;
   std::map<Ticket, RequestPtr> requests_;  // until their worker is done with them
   std::set<std::pair<Clock::time_point, Ticket>> deadlines_;
-  std::vector<Ticket> interrupts_;
+  std::vector<Ticket> interrupts_;  // to look at now
+  std::vector<Ticket> patient_;     // interrupted, but their callers wait on
+  Clock::time_point look_again_;    // at those
   std::deque<RequestPtr> queue_;
 
   std::vector<std::jthread> threads_;  // last: they end before the rest goes
@@ -207,8 +233,8 @@ RequestPool::~RequestPool() = default;
 RequestPool::Ticket RequestPool::announce() { return state_->announce(); }
 
 void RequestPool::park(Ticket ticket, std::unique_ptr<Reply> reply, Clock::time_point deadline,
-                       Work work) noexcept {
-  state_->park(ticket, std::move(reply), deadline, std::move(work));
+                       Work work, OnGiveUp on_give_up) noexcept {
+  state_->park(ticket, std::move(reply), deadline, std::move(work), on_give_up);
 }
 
 void RequestPool::interrupt(Ticket ticket) noexcept { state_->interrupt(ticket); }

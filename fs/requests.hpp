@@ -22,16 +22,31 @@ class Reply {
  public:
   virtual ~Reply() = default;
   virtual void error(int code) noexcept = 0;
+
+  /// After an interrupt: true if the caller is not to wait any longer.  Else it is asked again,
+  /// some times a second.
+  [[nodiscard]] virtual bool gives_up() const noexcept { return true; }
+};
+
+/// What becomes of work that has begun when its caller gives up: the deadline passes, it is
+/// interrupted, or the pool ends.
+enum class OnGiveUp {
+  /// The caller is freed at once, and what the worker answers later is thrown away.  For work that
+  /// changes nothing.
+  abandon,
+  /// The context is told to stop, and the worker's answer counts: what the caller is told must be
+  /// what happened.  For work that changes something.  Before it has begun it is as `abandon`.
+  finish,
 };
 
 class RequestPool {
  public:
   explicit RequestPool(unsigned threads);
-  ~RequestPool();  // answers what is parked with ENOTCONN, and joins
+  ~RequestPool();  // answers what is parked with ENOTCONN, stops what has begun, and joins
   RequestPool(const RequestPool&) = delete;
   RequestPool& operator=(const RequestPool&) = delete;
 
-  /// Identifies a request for interrupt(); never reused.
+  /// Identifies a request for interrupt(); never reused, by no pool of this process.
   using Ticket = std::uint64_t;
 
   /// Announces a request.  An interrupt may arrive from now on; it takes effect in park().  Every
@@ -40,22 +55,22 @@ class RequestPool {
 
   /// What a worker does: returns the function that sends the answer, which then runs at once on the
   /// same thread (so it may refer to thread_local memory) and must not throw.  The work gets a
-  /// context whose stop token fires when the request was answered by the watcher, and whose
-  /// deadline is the request's.  What it throws becomes an errno.
+  /// context whose stop token fires when the caller has given up, and whose deadline is the
+  /// request's.  What it throws becomes an errno.
   using Work = std::function<std::function<void()>(const Context&)>;
 
   /// Queues `work`.  If the deadline passes first the caller gets ETIMEDOUT, if it is interrupted
-  /// EINTR, if the pool ends ENOTCONN; a late answer of the worker is then thrown away.
+  /// and gives up EINTR, if the pool ends ENOTCONN; see OnGiveUp for work that has begun.
   /// From here on the request belongs to the pool: it may be answered, and gone, before park()
   /// returns.
-  void park(Ticket ticket, std::unique_ptr<Reply> reply, Clock::time_point deadline,
-            Work work) noexcept;
+  void park(Ticket ticket, std::unique_ptr<Reply> reply, Clock::time_point deadline, Work work,
+            OnGiveUp on_give_up = OnGiveUp::abandon) noexcept;
 
   /// The caller does not wait any longer.  Never answers itself, so it may be called under locks
   /// that an answer would take.  Unknown tickets are ignored.
   void interrupt(Ticket ticket) noexcept;
 
-  /// Requests parked and not yet answered.
+  /// Requests parked and not yet answered; without what has begun and is to finish.
   [[nodiscard]] std::size_t parked_count() const;
 
  private:

@@ -7,6 +7,10 @@
 namespace weightfs::fs {
 namespace {
 
+Json path_or_null(const std::filesystem::path& path) {
+  return path.empty() ? Json(nullptr) : Json(path.string());
+}
+
 Json seconds_or_null(std::int64_t seconds) { return seconds == 0 ? Json(nullptr) : Json(seconds); }
 
 Json error_json(const SyncStatus& sync) {
@@ -24,6 +28,55 @@ Json serving_json(const ServingState& serving) {
           {"daemon_reads", serving.daemon_reads}};
 }
 
+Json hand_over_json(const HandOver& one) {
+  Json error = nullptr;
+  if (!one.error.empty()) error = {{"code", one.error_code}, {"message", one.error}};
+  return {{"order", one.order},
+          {"name", one.name},
+          {"tag", one.tag},
+          {"state", to_string(one.state)},
+          {"phase", one.phase},
+          {"done", one.done_bytes},
+          {"total", one.total_bytes},
+          {"version", one.version == 0 ? Json(nullptr) : Json(one.version)},
+          {"since", seconds_or_null(one.time)},
+          {"error", std::move(error)}};
+}
+
+/// "age": seconds since something in it was changed.
+Json staging_json(const StagingSummary& staging, std::int64_t now) {
+  Json tops = Json::array();
+  for (const StagingSummary::Top& top : staging.tops) {
+    tops.push_back(
+        {{"name", top.name},
+         {"handed_over", top.is_handed_over},
+         {"files", top.files},
+         {"bytes", top.bytes},
+         {"age", top.changed_time == 0 ? Json(nullptr)
+                                       : Json(std::max<std::int64_t>(now - top.changed_time, 0))}});
+  }
+  return {{"files", staging.files}, {"bytes", staging.bytes}, {"tops", std::move(tops)}};
+}
+
+Json writer_json(const DaemonState& state, std::int64_t now) {
+  if (!state.writer) return nullptr;
+  Json queue = Json::array();
+  for (const HandOver& one : state.writer->queue) queue.push_back(hand_over_json(one));
+  return {{"rebase", state.writer->rebase},
+          {"include", state.writer->include},
+          {"queue", std::move(queue)},
+          {"staging", staging_json(state.writer->staging, now)}};
+}
+
+/// Names of everything that was handed over and is no version, on both kinds of mounts.
+Json queued_json(const DaemonState& state) {
+  Json names = state.queued;
+  if (state.writer) {
+    for (const HandOver& one : state.writer->queue) names.push_back(one.name);
+  }
+  return names;
+}
+
 }  // namespace
 
 std::string status_text(const DaemonState& state, std::int64_t now) {
@@ -36,7 +89,8 @@ std::string status_text(const DaemonState& state, std::int64_t now) {
       {"mountpoint", state.mount_point.string()},
       {"pid", state.pid},
       {"store", state.store.string()},
-      {"log", state.log.empty() ? Json(nullptr) : Json(state.log.string())},
+      {"log", path_or_null(state.log)},
+      {"control", path_or_null(state.control)},
       {"version", sync.latest},
       {"newest", sync.newest},
       {"lag_versions", is_behind ? sync.newest - sync.latest : 0},
@@ -48,6 +102,8 @@ std::string status_text(const DaemonState& state, std::int64_t now) {
       {"versions", state.versions},
       {"serve", serving_json(state.serving)},
       {"kernels", to_json(state.coder)},
+      {"writer", writer_json(state, now)},
+      {"queued", queued_json(state)},
       {"bytes", {{"images", sync.image_bytes}, {"fetched", sync.fetched_bytes}}}};
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }

@@ -5,26 +5,40 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "fs/coder_choice.hpp"
 #include "fs/fuse_session.hpp"
+#include "store/publish_queue.hpp"
+#include "store/staging.hpp"
 #include "store/sync.hpp"
 
 namespace weightfs::fs {
+
+/// What only a writer's mount has.
+struct WriterState {
+  bool rebase = false;
+  std::vector<std::string> include;  // of the mount
+  std::vector<HandOver> queue;
+  StagingSummary staging;
+};
 
 /// What a daemon knows about itself.
 struct DaemonState {
   std::string url;         // canonical
   std::string repository;  // id
   std::filesystem::path mount_point, store;
-  std::filesystem::path log;  // empty: stderr
+  std::filesystem::path log;      // empty: stderr
+  std::filesystem::path control;  // its socket; empty: there is none
   int pid = 0;
   std::vector<std::uint64_t> versions;  // that the mount shows, ascending
   SyncStatus sync;
   ServingState serving;
   CoderState coder;
+  std::optional<WriterState> writer = {};
+  std::vector<std::string> queued = {};  // a reader's mount: names of hand-overs in its store
 };
 
 /// JSON, one field a line.  `now`: seconds since 1970.

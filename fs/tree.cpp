@@ -27,12 +27,20 @@ struct FixedName {
   Fixed parent;
   std::string_view name;
   Fixed inode;
+  std::uint32_t type;
+  bool is_writers = false;  // only on a writer's mount
 };
 constexpr FixedName kFixedNames[] = {
-    {Fixed::root, "latest", Fixed::latest},    {Fixed::root, "versions", Fixed::versions},
-    {Fixed::root, "tags", Fixed::tags},        {Fixed::root, ".weightfs", Fixed::control},
-    {Fixed::control, "status", Fixed::status},
+    {Fixed::root, "latest", Fixed::latest, S_IFLNK},
+    {Fixed::root, "versions", Fixed::versions, S_IFDIR},
+    {Fixed::root, "tags", Fixed::tags, S_IFDIR},
+    {Fixed::root, ".weightfs", Fixed::control, S_IFDIR},
+    {Fixed::control, "status", Fixed::status, S_IFREG},
+    {Fixed::root, "staging", Fixed::staging, S_IFDIR, true},
+    {Fixed::root, "publish", Fixed::publish, S_IFDIR, true},
+    {Fixed::control, "last_error", Fixed::last_error, S_IFREG, true},
 };
+constexpr std::uint32_t kSharedMode = S_IFDIR | S_ISVTX | 0777;
 
 [[noreturn]] void throw_unknown(Inode inode) {
   throw Error(ErrorCode::not_found, "inode " + std::to_string(inode) + " is not in the mount");
@@ -48,7 +56,7 @@ constexpr FixedName kFixedNames[] = {
 
 // Numbers beyond the enumerators become one that no case knows.
 Fixed fixed_of(Inode inode) {
-  return static_cast<Fixed>(std::min<Inode>(inode, make_inode(Fixed::status) + 1));
+  return static_cast<Fixed>(std::min<Inode>(inode, make_inode(Fixed::last_error) + 1));
 }
 
 // Only the spelling that readdir shows: "42", not "042" or "+42".
@@ -93,11 +101,15 @@ void set_times(struct stat& attributes, std::int64_t time) {
   attributes.st_mtim.tv_sec = attributes.st_ctim.tv_sec = attributes.st_atim.tv_sec = time;
 }
 
+bool is_text(Inode inode) {
+  return inode == make_inode(Fixed::status) || inode == make_inode(Fixed::last_error);
+}
+
 // Makes the nodes of one catalog.
 class Nodes {
  public:
-  Nodes(const Catalog& catalog, const Ownership& ownership)
-      : catalog_(catalog), ownership_(ownership) {}
+  Nodes(const Catalog& catalog, const Ownership& ownership, bool is_writer)
+      : catalog_(catalog), ownership_(ownership), is_writer_(is_writer) {}
 
   Node of(Inode inode) const {
     const InodeParts parts = parts_of(inode);
@@ -108,6 +120,8 @@ class Nodes {
         return entry(inode);
       case InodeKind::tag:
         return tag(inode, parts);
+      case InodeKind::staging:
+        break;
     }
     throw_unknown(inode);
   }
@@ -122,15 +136,31 @@ class Nodes {
         return directory(inode, catalog_.repository_time, kSlow, kForever);
       case Fixed::latest:
         return link(inode, latest_target(catalog_), kAlwaysAsk);
-      case Fixed::status: {
-        // Size 0, as in /proc: the text is made when the file is opened.
-        Node node = base(inode, S_IFREG | 0444, catalog_.repository_time);
-        node.attribute_timeout_s = kSlow;
-        node.entry_timeout_s = kForever;
-        return node;
-      }
+      case Fixed::status:
+        return text(inode);
+      case Fixed::staging:
+      case Fixed::publish:
+        if (is_writer_) return shared(inode);
+        break;
+      case Fixed::last_error:
+        if (is_writer_) return text(inode);
+        break;
     }
     throw_unknown(inode);
+  }
+
+  // Size 0, as in /proc: the text is made when the file is opened.
+  Node text(Inode inode) const {
+    Node node = base(inode, S_IFREG | 0444, catalog_.repository_time);
+    node.attribute_timeout_s = kSlow;
+    node.entry_timeout_s = kForever;
+    return node;
+  }
+
+  Node shared(Inode inode) const {
+    Node node = directory(inode, catalog_.repository_time, kAlwaysAsk, kForever);
+    node.attributes.st_mode = kSharedMode;
+    return node;
   }
 
   Node entry(Inode inode) const {
@@ -183,6 +213,7 @@ class Nodes {
 
   const Catalog& catalog_;
   const Ownership& ownership_;
+  const bool is_writer_;
 };
 
 // ---- Names -------------------------------------------------------------------------------------
@@ -199,12 +230,13 @@ Inode find_tag(const Catalog& catalog, std::string_view name) {
   return make_inode({InodeKind::tag, found->second, 0});
 }
 
-Inode find_fixed(const Catalog& catalog, Inode parent, std::string_view name) {
+Inode find_fixed(const Catalog& catalog, Inode parent, std::string_view name, bool is_writer) {
   const Fixed fixed = fixed_of(parent);
   if (fixed == Fixed::versions) return find_version(catalog, name);
   if (fixed == Fixed::tags) return find_tag(catalog, name);
   if (fixed != Fixed::root && fixed != Fixed::control) throw_no_directory(parent);
   for (const FixedName& known : kFixedNames) {
+    if (known.is_writers && !is_writer) continue;
     if (known.parent == fixed && known.name == name) return make_inode(known.inode);
   }
   throw_no_name(name);
@@ -218,14 +250,16 @@ Inode find_entry(const Catalog& catalog, Inode parent, std::string_view name) {
   return version_inode(place.version->number, place.version->number_of(*found));
 }
 
-Inode find_name(const Catalog& catalog, Inode parent, std::string_view name) {
+Inode find_name(const Catalog& catalog, Inode parent, std::string_view name, bool is_writer) {
   switch (parts_of(parent).kind) {
     case InodeKind::fixed:
-      return find_fixed(catalog, parent, name);
+      return find_fixed(catalog, parent, name, is_writer);
     case InodeKind::version:
       return find_entry(catalog, parent, name);
     case InodeKind::tag:
       throw_no_directory(parent);
+    case InodeKind::staging:
+      break;
   }
   throw_unknown(parent);
 }
@@ -247,15 +281,14 @@ bool list_dots(Inode inode, Inode parent, std::uint64_t offset, const Each& each
 }
 
 // `behind`: the number of the last one listed; 0 at the start.
-void list_fixed(const Catalog& catalog, Fixed parent, std::uint64_t behind, const Each& each) {
+void list_fixed(const Catalog& catalog, Fixed parent, std::uint64_t behind, bool is_writer,
+                const Each& each) {
   for (const FixedName& known : kFixedNames) {
     const Inode inode = make_inode(known.inode);
     if (known.parent != parent || inode <= behind) continue;
     if (known.inode == Fixed::latest && catalog.latest == 0) continue;
-    const std::uint32_t type = known.inode == Fixed::latest   ? S_IFLNK
-                               : known.inode == Fixed::status ? S_IFREG
-                                                              : S_IFDIR;
-    if (!each({std::string(known.name), inode, type, inode + kFirst})) return;
+    if (known.is_writers && !is_writer) continue;
+    if (!each({std::string(known.name), inode, known.type, inode + kFirst})) return;
   }
 }
 
@@ -291,23 +324,24 @@ void list_entries(const CatalogVersion& version, std::uint32_t parent, std::uint
 
 }  // namespace
 
-Tree::Tree(std::function<std::shared_ptr<const Catalog>()> catalog, Ownership ownership)
-    : catalog_(std::move(catalog)), ownership_(ownership) {}
+Tree::Tree(std::function<std::shared_ptr<const Catalog>()> catalog, Ownership ownership,
+           bool is_writer)
+    : catalog_(std::move(catalog)), ownership_(ownership), is_writer_(is_writer) {}
 
 Node Tree::lookup(Inode parent, std::string_view name) const {
   const auto catalog = catalog_();
-  return Nodes(*catalog, ownership_).of(find_name(*catalog, parent, name));
+  return Nodes(*catalog, ownership_, is_writer_).of(find_name(*catalog, parent, name, is_writer_));
 }
 
 Node Tree::attributes(Inode inode) const {
   const auto catalog = catalog_();
-  return Nodes(*catalog, ownership_).of(inode);
+  return Nodes(*catalog, ownership_, is_writer_).of(inode);
 }
 
 std::string Tree::read_link(Inode inode) const {
   const auto catalog = catalog_();
   if (inode == make_inode(Fixed::latest)) return latest_target(*catalog);
-  const Node node = Nodes(*catalog, ownership_).of(inode);
+  const Node node = Nodes(*catalog, ownership_, is_writer_).of(inode);
   if (!S_ISLNK(node.attributes.st_mode)) {
     throw Error(ErrorCode::invalid, "inode " + std::to_string(inode) + " is not a symlink");
   }
@@ -316,7 +350,7 @@ std::string Tree::read_link(Inode inode) const {
 
 void Tree::read_directory(Inode inode, std::uint64_t offset, const Each& each) const {
   const auto catalog = catalog_();
-  const Node node = Nodes(*catalog, ownership_).of(inode);
+  const Node node = Nodes(*catalog, ownership_, is_writer_).of(inode);
   if (!S_ISDIR(node.attributes.st_mode)) throw_no_directory(inode);
   if (!list_dots(inode, parent_of(*catalog, inode), offset, each)) return;
 
@@ -325,20 +359,18 @@ void Tree::read_directory(Inode inode, std::uint64_t offset, const Each& each) c
   if (inode == make_inode(Fixed::tags)) return list_tags(*catalog, behind, each);
   const InodeParts parts = parts_of(inode);
   if (parts.kind == InodeKind::fixed) {
-    return list_fixed(*catalog, fixed_of(inode), behind, each);
+    return list_fixed(*catalog, fixed_of(inode), behind, is_writer_, each);
   }
   list_entries(*find_place(*catalog, inode).version, parts.file, behind, each);
 }
 
 OpenTarget Tree::open(Inode inode) const {
   OpenTarget target;
-  if (inode == make_inode(Fixed::status)) {
-    target.is_status = true;
-    return target;
-  }
   const auto catalog = catalog_();
   if (parts_of(inode).kind != InodeKind::version) {
-    static_cast<void>(Nodes(*catalog, ownership_).of(inode));  // not_found comes first
+    static_cast<void>(Nodes(*catalog, ownership_, is_writer_).of(inode));  // not_found comes first
+    target.is_text = is_text(inode);
+    if (target.is_text) return target;
     throw Error(ErrorCode::invalid, "inode " + std::to_string(inode) + " is not a file");
   }
   const Place place = find_place(*catalog, inode);

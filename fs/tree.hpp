@@ -1,9 +1,14 @@
-// Tree: what a reader's mount shows.  Knows no libfuse; tests use it without a mount.
+// Tree: what a mount shows of the repository.  Knows no libfuse; tests use it without a mount.
 //
 //     /latest -> versions/42          absent until version 1 is here
 //     /versions/42/...                complete checkpoints
 //     /tags/step-42 -> ../versions/42
 //     /.weightfs/status               JSON
+//
+// and on a writer's mount the names of what is not the tree's own:
+//
+//     /staging /publish               their attributes and what is in them: store/staging.hpp
+//     /.weightfs/last_error           why the last hand-over was refused
 //
 // Everything follows from a Catalog and an inode number; the tree keeps no table of inodes, so
 // FORGET needs no answer and a new process knows every number its predecessor handed out.
@@ -49,7 +54,7 @@ struct DirectoryEntry {
 
 /// Where the bytes of a file are.
 struct OpenTarget {
-  bool is_status = false;       // generated text
+  bool is_text = false;         // generated when it is opened, as its inode says
   std::filesystem::path image;  // else a file of the store
   std::uint64_t size_bytes = 0;
   ImageState state = ImageState::complete;
@@ -57,7 +62,8 @@ struct OpenTarget {
 
 class Tree {
  public:
-  Tree(std::function<std::shared_ptr<const Catalog>()> catalog, Ownership ownership);
+  Tree(std::function<std::shared_ptr<const Catalog>()> catalog, Ownership ownership,
+       bool is_writer = false);
 
   /// Throws Error: not_found (never cached by the kernel), invalid if `parent` is no directory.
   [[nodiscard]] Node lookup(Inode parent, std::string_view name) const;
@@ -78,6 +84,7 @@ class Tree {
  private:
   std::function<std::shared_ptr<const Catalog>()> catalog_;
   Ownership ownership_;
+  bool is_writer_;
 };
 
 }  // namespace weightfs::fs

@@ -69,6 +69,7 @@ std::uint64_t version_bytes(const Manifest& manifest, const Layout& layout);
 
 int run_init(Call& call);
 int run_publish(Call& call);
+int run_hand_over(Call& call, const std::filesystem::path& mount_point);  // of publish
 int run_export(Call& call);
 int run_verify(Call& call);
 
@@ -78,6 +79,7 @@ int run_diff(Call& call);
 
 int run_mount(Call& call);
 int run_umount(Call& call);
+int run_wait(Call& call);
 int run_status(Call& call);
 
 int run_doctor(Call& call);

@@ -10,6 +10,7 @@ mib=1024
 
 need_packages "${BUILD_PACKAGES[@]}" "${TEST_PACKAGES[@]}"
 build "$ROOT/build" all -DCMAKE_BUILD_TYPE=RelWithDebInfo -DWEIGHTFS_TESTS=ON -DWEIGHTFS_BENCH=ON
+need_safetensors
 export WEIGHTFS_BIN=$ROOT/build/weightfs
 
 printf 'commit %s, %s cores, kernel %s\n' "$(git -C "$ROOT" rev-parse --short HEAD)" "$(nproc)" "$(uname -r)"
@@ -23,3 +24,7 @@ say "publish and materialise, delta sizes"
 /usr/bin/python3 "$ROOT/tests/bench/publish_speed.py" --mib "$mib"
 say "reads through the mount"
 /usr/bin/python3 "$ROOT/tests/bench/read_speed.py" --mib "$mib"
+say "saves through a writer's mount, and hand-overs"
+"$WEIGHTFS_VENV_PYTHON" "$ROOT/tests/bench/save_speed.py" --mib "$mib"
+say "staging while a publish runs, and while the bucket is dead"
+/usr/bin/python3 "$ROOT/tests/bench/staging_latency.py"

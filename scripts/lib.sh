@@ -9,7 +9,7 @@ JOBS=${JOBS:-$(nproc)}
 as_root() {
   [ "$(id -u)" = 0 ] && return
   command -v sudo >/dev/null || { echo "$0: run as root, or install sudo" >&2; exit 1; }
-  exec sudo --preserve-env=JOBS,TMPDIR,WEIGHTFS_SEED,WEIGHTFS_SHARED,WEIGHTFS_DEMO "$0" "$@"
+  exec sudo --preserve-env=JOBS,TMPDIR,PIP_INDEX_URL,PIP_FIND_LINKS,PIP_CERT,WEIGHTFS_SEED,WEIGHTFS_SHARED,WEIGHTFS_DEMO "$0" "$@"
 }
 
 say() { printf '\n== %s\n' "$*"; }
@@ -31,7 +31,8 @@ BUILD_PACKAGES=(g++ cmake ninja-build pkg-config fuse3 libfuse3-dev librocksdb-d
   libxxhash-dev libhwy-dev libssl-dev nlohmann-json3-dev libtomlplusplus-dev libfmt-dev libspdlog-dev ca-certificates)
 DATA_PACKAGES=(python3 python3-numpy)
 FUZZ_PACKAGES=(clang-14 libclang-rt-14-dev)
-TEST_PACKAGES=("${DATA_PACKAGES[@]}" libgtest-dev python3-venv e2fsprogs mount util-linux)
+TEST_PACKAGES=("${DATA_PACKAGES[@]}" libgtest-dev python3-venv e2fsprogs mount util-linux
+  rsync tar)
 
 # build FOLDER TARGET [cmake options]: quiet unless something fails.
 build() {
@@ -44,4 +45,45 @@ build() {
     cat "$log" >&2
     return 1
   fi
+}
+
+# make_venv FOLDER WANTED INSTALL: a virtual environment that a function, INSTALL FOLDER, fills. WANTED
+# says with what: nothing happens if it is complete and WANTED is the same, else it is made anew.
+make_venv() {
+  local folder=$1 wanted=$2 install=$3
+  [ "$(cat "$folder/wanted" 2>/dev/null)" = "$wanted" ] && return
+  if [ ! -e "$folder/wanted" ] && [ -n "$(ls -A "$folder" 2>/dev/null)" ]; then
+    echo "$folder is not empty and not made by this script: remove it, or name another" >&2
+    return 1
+  fi
+  say "virtual environment $folder"
+  rm -rf "$folder"
+  mkdir -p "$folder"
+  echo 'half made' >"$folder/wanted"
+  /usr/bin/python3 -m venv "$folder"
+  "$install" "$folder"
+  echo "$wanted" >"$folder/wanted"
+}
+
+# pip_install VENV [pip options] REQUIREMENT...
+pip_install() {
+  local venv=$1
+  shift
+  "$venv/bin/pip" install --quiet --disable-pip-version-check --progress-bar off --only-binary :all: "$@" && return
+  echo "packages for $venv could not be installed. They come from PyPI, or from where pip is" \
+    "configured to look (PIP_INDEX_URL, PIP_FIND_LINKS). See to the network and run this again." >&2
+  return 1
+}
+
+# The real safetensors package, and older ones beside it that write files in another way; pinned.
+# Exports WEIGHTFS_VENV_PYTHON.
+need_safetensors() {
+  make_venv "$ROOT/build/venv" 'safetensors 0.8.0 0.7.0 0.5.3, numpy 2.2.6' install_safetensors
+  export WEIGHTFS_VENV_PYTHON=$ROOT/build/venv/bin/python
+}
+install_safetensors() {
+  pip_install "$1" safetensors==0.8.0 numpy==2.2.6
+  for version in 0.7.0 0.5.3; do
+    pip_install "$1" --no-deps --target "$1/safetensors-$version" "safetensors==$version"
+  done
 }

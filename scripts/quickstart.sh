@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # From nothing to a mounted checkpoint: installs what is missing, builds, makes a repository in a
-# directory, publishes a run into it, mounts it, and shows what there is.
+# directory, publishes a run through a trainer's mount, mounts it for readers, and shows what there is.
 #
 #   scripts/quickstart.sh            again and again, from any directory; leaves one mount
 #
@@ -20,25 +20,37 @@ if [ -e "$demo" ] && [ ! -e "$demo/.weightfs-quickstart" ]; then
   echo "$demo is not from an earlier quickstart; remove it or set WEIGHTFS_DEMO" >&2
   exit 1
 fi
-if mountpoint -q "$demo/mnt" 2>/dev/null || grep -q " $demo/mnt " /proc/self/mounts; then
-  "$weightfs" umount "$demo/mnt" || "$weightfs" umount "$demo/mnt" --lazy
-fi
+# end_mount DIR: if it is one, also when its daemon was killed.
+end_mount() {
+  grep -q " $1 " /proc/self/mounts || return 0
+  "$weightfs" umount "$1" || "$weightfs" umount "$1" --lazy
+}
+end_mount "$demo/mnt"
+end_mount "$demo/trainer"
 rm -rf "$demo"
-mkdir -p "$demo/mnt"
+mkdir -p "$demo/mnt" "$demo/trainer"
 touch "$demo/.weightfs-quickstart"
 bucket=file://$demo/bucket
 
 say "a run of nine checkpoints"
 /usr/bin/python3 "$ROOT/tests/support/runs.py" "$demo/run" --source auto
 
-say "weightfs init, and publish of the first checkpoint and of eight steps"
+say "weightfs init, and mount --writer for the trainer"
 "$weightfs" init "$bucket"
-for step in "$demo"/run/step_*; do
-  "$weightfs" publish "$bucket" "$step" --tag "$(basename "$step")" --store "$demo/store-trainer" |
-    sed -n 1p
-done
+trap 'end_mount "$demo/trainer"' EXIT
+"$weightfs" mount --writer "$bucket" "$demo/trainer" --store "$demo/store-trainer"
 
-say "weightfs mount"
+say "the first checkpoint and eight steps: saved into staging, handed over by mv, waited for"
+for step in "$demo"/run/step_*; do
+  tag=$(basename "$step")
+  cp -r "$step" "$demo/trainer/staging/$tag"
+  mv "$demo/trainer/staging/$tag" "$demo/trainer/publish/$tag"
+  "$weightfs" wait "$demo/trainer" --tag "$tag"
+done
+end_mount "$demo/trainer"
+trap - EXIT
+
+say "weightfs mount, as on every inference host"
 "$weightfs" mount "$bucket" "$demo/mnt" --store "$demo/store"
 
 say "weightfs log"
@@ -57,7 +69,8 @@ say "read speed"
 say "done"
 cat <<EOF
 Look at it:   ls -l $demo/mnt/ $demo/mnt/latest/ $demo/mnt/tags/
-Publish more: $weightfs publish $bucket DIR --tag NAME --store $demo/store-trainer
+Train:        $weightfs mount --writer $bucket $demo/trainer --store $demo/store-trainer
+              cp -r DIR $demo/trainer/staging/NAME && mv $demo/trainer/staging/NAME $demo/trainer/publish/NAME
 Serve it:     vllm serve $demo/mnt/latest
 End it:       $weightfs umount $demo/mnt
 EOF

@@ -40,16 +40,18 @@ CatalogBuilder::CatalogBuilder(Store& store, History& history) : store_(store), 
   read_stored_tags();
 }
 
-std::shared_ptr<const Catalog> CatalogBuilder::make(const Context* bucket) {
+std::shared_ptr<const Catalog> CatalogBuilder::make() {
   auto catalog = std::make_shared<Catalog>();
   std::map<std::uint64_t, std::shared_ptr<const CatalogVersion>> described;
+  const std::lock_guard lock(mutex_);
   const std::uint64_t newest = store_.newest().version;
   for (const std::uint64_t number : store_.complete_versions()) {
     if (number > newest) break;
-    const auto version = describe(number, bucket);
+    const auto known = described_.find(number);
+    const auto version = known != described_.end() ? known->second : describe(number, nullptr);
     if (!version) continue;
     described.emplace(number, version);
-    if (!hidden_.contains(number)) catalog->versions.emplace(number, version);
+    if (!is_hidden(number)) catalog->versions.emplace(number, version);
   }
   described_ = std::move(described);
   if (!catalog->versions.empty() && catalog->versions.rbegin()->first >= shown_) {
@@ -60,10 +62,47 @@ std::shared_ptr<const Catalog> CatalogBuilder::make(const Context* bucket) {
   return catalog;
 }
 
+void CatalogBuilder::fetch(const Context& context) {
+  for (const std::uint64_t number : store_.complete_versions()) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (described_.contains(number)) continue;
+    }
+    if (auto version = describe(number, &context)) {
+      const std::lock_guard lock(mutex_);
+      described_.emplace(number, std::move(version));
+    }
+  }
+}
+
+void CatalogBuilder::hide(Hider hider, std::uint64_t version) {
+  const std::lock_guard lock(mutex_);
+  hidden_[static_cast<std::size_t>(hider)].insert(version);
+}
+
+void CatalogBuilder::show(Hider hider, std::uint64_t version) {
+  const std::lock_guard lock(mutex_);
+  hidden_[static_cast<std::size_t>(hider)].erase(version);
+}
+
+void CatalogBuilder::show_all(Hider hider) {
+  const std::lock_guard lock(mutex_);
+  hidden_[static_cast<std::size_t>(hider)].clear();
+}
+
+bool CatalogBuilder::is_hidden(std::uint64_t version) const {
+  return std::any_of(hidden_.begin(), hidden_.end(),
+                     [&](const auto& hidden) { return hidden.contains(version); });
+}
+
+std::int64_t CatalogBuilder::newest_time() const {
+  const std::lock_guard lock(mutex_);
+  return newest_time_;
+}
+
 /// nullptr if the version cannot be shown now.
 std::shared_ptr<const CatalogVersion> CatalogBuilder::describe(std::uint64_t number,
                                                                const Context* bucket) {
-  if (const auto known = described_.find(number); known != described_.end()) return known->second;
   try {
     return describe_now(number, bucket);
   } catch (const Error& error) {
@@ -85,6 +124,7 @@ std::shared_ptr<const CatalogVersion> CatalogBuilder::describe_now(std::uint64_t
 void CatalogBuilder::read_stored_tags() {
   const std::vector<std::uint64_t> numbers = store_.manifest_numbers();
   if (numbers.empty()) return;
+  const std::lock_guard lock(mutex_);
   expect_up_to(numbers.back());
   for (const std::uint64_t number : numbers) {
     try {
@@ -103,6 +143,7 @@ void CatalogBuilder::expect_up_to(std::uint64_t newest) {
 }
 
 void CatalogBuilder::note(const Version& version) {
+  const std::lock_guard lock(mutex_);
   expect_up_to(version.number());
   take_tag(version.manifest);
 }
@@ -121,15 +162,11 @@ void CatalogBuilder::take_tag(const Manifest& manifest) {
 
 bool CatalogBuilder::read_tags(std::uint64_t newest, const Context& context,
                                Clock::time_point until) {
-  expect_up_to(newest);
-  const std::vector<std::uint64_t> unread(unread_.rbegin(), unread_.rend());
   bool learned = false;
   try {
-    for (const std::uint64_t number : unread) {
+    for (const std::uint64_t number : unread_tags(newest)) {
       if (Clock::now() >= until) break;
       context.check("reading tags");
-      const auto later = unreadable_.find(number);
-      if (later != unreadable_.end() && Clock::now() < later->second) continue;
       learned = read_tag(number, context) || learned;
     }
   } catch (const Error&) {
@@ -138,18 +175,31 @@ bool CatalogBuilder::read_tags(std::uint64_t newest, const Context& context,
   return learned;
 }
 
+/// Newest first, without those that are not to be tried now.
+std::vector<std::uint64_t> CatalogBuilder::unread_tags(std::uint64_t newest) {
+  const std::lock_guard lock(mutex_);
+  expect_up_to(newest);
+  std::vector<std::uint64_t> unread(unread_.rbegin(), unread_.rend());
+  std::erase_if(unread, [&, now = Clock::now()](std::uint64_t number) {
+    const auto later = unreadable_.find(number);
+    return later != unreadable_.end() && now < later->second;
+  });
+  return unread;
+}
+
 /// Throws Error: the bucket is out of reach.
 bool CatalogBuilder::read_tag(std::uint64_t number, const Context& context) {
   std::string problem = "is missing";
   try {
     if (const auto version = history_.find(number, context)) {
-      take_tag(version->manifest);
+      note(*version);
       return true;
     }
   } catch (const Error& error) {
     if (error.code() != ErrorCode::corrupt && error.code() != ErrorCode::unsupported) throw;
     problem = error.what();
   }
+  const std::lock_guard lock(mutex_);
   if (!unreadable_.contains(number)) {
     log_warning(fmt::format("the tag of version {} is not known: its manifest cannot be read: {}",
                             number, problem));

@@ -6,14 +6,18 @@
 //     latest      the highest of them; never below one that was `latest` before
 //     tags        of every manifest that was read, the newest version of each
 //
-// Threads: one thread at a time; what make() returns is immutable.
+// Threads: all calls may run in parallel, and none that takes no Context waits for the bucket.
+// What make() returns is immutable; of two calls at once either may have seen more.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "store/catalog.hpp"
 #include "store/context.hpp"
@@ -26,18 +30,24 @@ class CatalogBuilder {
   /// Keeps both references.  Reads the tags of the manifests that the store has.
   CatalogBuilder(Store& store, History& history);
 
-  /// A version whose manifest or layout is not in the store's records is left out if `bucket` is
-  /// nullptr, else fetched.
-  std::shared_ptr<const Catalog> make(const Context* bucket);
+  /// A version whose manifest or layout is neither in the store's records nor was fetched is left
+  /// out.
+  std::shared_ptr<const Catalog> make();
 
-  /// Leaves a version out, until show_all().
-  void hide(std::uint64_t version) { hidden_.insert(version); }
-  void show(std::uint64_t version) { hidden_.erase(version); }
-  void show_all() { hidden_.clear(); }
+  /// Fetches what make() needs and the store's records do not have.
+  void fetch(const Context& context);
+
+  /// Who hides versions: each shows again only what it hid itself.
+  enum class Hider { sync, publish };
+
+  /// Leaves a version out, until show() or show_all().
+  void hide(Hider hider, std::uint64_t version);
+  void show(Hider hider, std::uint64_t version);
+  void show_all(Hider hider);
 
   /// Takes the tag of a version that was read already.
   void note(const Version& version);
-  [[nodiscard]] std::int64_t newest_time() const noexcept { return newest_time_; }
+  [[nodiscard]] std::int64_t newest_time() const;
 
   /// Reads manifests that were not read yet, newest first, until all were or `until` has passed.
   /// One that cannot be read is left for later; an error of the bucket ends the call. Returns:
@@ -45,17 +55,20 @@ class CatalogBuilder {
   bool read_tags(std::uint64_t newest, const Context& context, Clock::time_point until);
 
  private:
+  [[nodiscard]] bool is_hidden(std::uint64_t version) const;
   std::shared_ptr<const CatalogVersion> describe(std::uint64_t number, const Context* bucket);
   std::shared_ptr<const CatalogVersion> describe_now(std::uint64_t number, const Context* bucket);
   void read_stored_tags();
   bool read_tag(std::uint64_t number, const Context& context);
-  void take_tag(const Manifest& manifest);
-  void expect_up_to(std::uint64_t newest);
+  void take_tag(const Manifest& manifest);  // requires: mutex_ is held
+  void expect_up_to(std::uint64_t newest);  // the same
+  std::vector<std::uint64_t> unread_tags(std::uint64_t newest);
 
   Store& store_;
   History& history_;
+  mutable std::mutex mutex_;  // guards what follows; never held over the bucket
   std::map<std::uint64_t, std::shared_ptr<const CatalogVersion>> described_;  // complete ones
-  std::set<std::uint64_t> hidden_;
+  std::array<std::set<std::uint64_t>, 2> hidden_;                             // by Hider
   std::uint64_t shown_ = 0;  // highest `latest` so far
   std::map<std::string, std::uint64_t> tags_;
   std::uint64_t expected_ = 0;  // 1..expected_ were read, or are in unread_

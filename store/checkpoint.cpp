@@ -149,21 +149,14 @@ File open_regular(const stdfs::path& file) {
   return opened;
 }
 
-void Scanner::scan_file(const stdfs::path& file, const std::string& path) {
-  if (!is_published(path, include_)) {
-    checkpoint_.unpublished.push_back(escape_name(path));
-    return;
-  }
+CheckpointFile describe_file(const stdfs::path& file, const std::string& path) {
   if (const std::string problem = path_problem(path); !problem.empty()) {
     fail(ErrorCode::invalid, fmt::format("the name {} {}: rename it", shown(file), problem));
   }
-  if (checkpoint_.files.size() == kVersionFilesMax) {
-    fail(ErrorCode::invalid, fmt::format("{} holds more than {} files",
-                                         shown(checkpoint_.directory), kVersionFilesMax));
-  }
   const File opened = open_regular(file);
-  CheckpointFile& found = checkpoint_.files.emplace_back();
+  CheckpointFile found;
   found.path = path;
+  found.source = file;
   found.stamp = stamp_of(opened.fd());
   if (path.ends_with(".safetensors")) {
     found.kind = CheckpointFile::Kind::safetensors;
@@ -172,8 +165,20 @@ void Scanner::scan_file(const stdfs::path& file, const std::string& path) {
     found.kind = found.stamp.size_bytes > kBlobBytesMax ? CheckpointFile::Kind::opaque
                                                         : CheckpointFile::Kind::blob;
   }
+  return found;
 }
 
+void Scanner::scan_file(const stdfs::path& file, const std::string& path) {
+  if (!is_published(path, include_)) {
+    checkpoint_.unpublished.push_back(escape_name(path));
+    return;
+  }
+  if (checkpoint_.files.size() == kVersionFilesMax) {
+    fail(ErrorCode::invalid, fmt::format("{} holds more than {} files",
+                                         shown(checkpoint_.directory), kVersionFilesMax));
+  }
+  checkpoint_.files.push_back(describe_file(file, path));
+}
 /// Checks the index files of a scanned checkpoint against the shards.
 class IndexChecker {
  public:
@@ -334,6 +339,14 @@ Checkpoint scan_checkpoint(const stdfs::path& directory, const std::vector<std::
   for (const CheckpointFile& file : checkpoint.files) {
     if (file.path.ends_with(kIndexSuffix)) indexes.check(file);
   }
+  return checkpoint;
+}
+
+Checkpoint scan_one_file(const stdfs::path& source, const std::string& path) {
+  Checkpoint checkpoint;
+  checkpoint.directory = source.parent_path();
+  checkpoint.files.push_back(describe_file(source, path));
+  checkpoint.is_linked_meanwhile = true;
   return checkpoint;
 }
 

@@ -31,12 +31,19 @@ struct FileStamp {
   std::uint64_t device = 0, inode = 0, size_bytes = 0;
   std::int64_t mtime_ns = 0, ctime_ns = 0;
   friend bool operator==(const FileStamp&, const FileStamp&) = default;
+
+  /// The same, but for the time of the last change, which a hard link changes too.
+  [[nodiscard]] bool is_same_but_ctime(FileStamp other) const {
+    other.ctime_ns = ctime_ns;
+    return *this == other;
+  }
 };
 FileStamp stamp_of(int fd);  // Throws Error: io.
 
 struct CheckpointFile {
   enum class Kind { safetensors, opaque, blob };
-  std::string path;  // relative, '/'-separated, passes path_problem()
+  std::string path;              // relative, '/'-separated, passes path_problem()
+  std::filesystem::path source;  // where its bytes are
   Kind kind{};
   FileStamp stamp;
   std::string head;          // safetensors: the verbatim header, length included; else empty
@@ -47,6 +54,7 @@ struct Checkpoint {
   std::filesystem::path directory;
   std::vector<CheckpointFile> files;     // by path, bytewise
   std::vector<std::string> unpublished;  // "optimizer.pt": left out, escaped for the message
+  bool is_linked_meanwhile = false;      // the files get hard links: their ctime says nothing
 
   [[nodiscard]] std::uint64_t size_bytes() const noexcept;  // of `files`
 };
@@ -60,5 +68,9 @@ struct Checkpoint {
 /// permission, io.
 Checkpoint scan_checkpoint(const std::filesystem::path& directory,
                            const std::vector<std::string>& include);
+
+/// A checkpoint of one file, whose bytes lie at `source` and whose hard links may come and go.
+/// Throws Error: as scan_checkpoint.
+Checkpoint scan_one_file(const std::filesystem::path& source, const std::string& path);
 
 }  // namespace weightfs

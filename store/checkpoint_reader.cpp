@@ -28,16 +28,25 @@ std::uint64_t piece_count(std::uint64_t size_bytes) {
   return size_bytes / kPieceBytes + (size_bytes % kPieceBytes != 0);
 }
 
-std::vector<PieceRun> piece_runs(const Layout& layout) {
+std::vector<PieceRun> piece_runs(const Layout& layout, const FileSet& without) {
   constexpr std::uint64_t kPieces = kHashBatchBytes / kPieceBytes;
   std::vector<PieceRun> runs;
   for (std::uint32_t file = 0; file < layout.files().size(); file++) {
+    if (contains(without, file)) continue;
     const std::uint64_t count = piece_count(layout.files()[file].size_bytes);
     for (std::uint64_t first = 0; first < count; first += kPieces) {
       runs.push_back({file, first, std::min(kPieces, count - first)});
     }
   }
   return runs;
+}
+
+std::uint64_t size_bytes(const Layout& layout, const FileSet& without) {
+  std::uint64_t size = 0;
+  for (std::uint32_t file = 0; file < layout.files().size(); file++) {
+    if (!contains(without, file)) size += layout.files()[file].size_bytes;
+  }
+  return size;
 }
 
 /// Adds up what all threads did and tells it.
@@ -84,9 +93,9 @@ void hash_pieces_of(const PieceRun& run, const CheckpointReader& reader, std::sp
 }
 
 std::vector<std::uint64_t> hash_chunks(const CheckpointReader& reader, unsigned threads,
-                                       const Context& context, Done& done) {
+                                       const FileSet& without, const Context& context, Done& done) {
   std::vector<std::uint64_t> hashes(reader.layout().chunk_count());
-  const auto batches = chunk_batches(reader.layout(), kHashBatchBytes);
+  const auto batches = chunk_batches(reader.layout(), kHashBatchBytes, without);
   parallel_for(batches.size(), threads, context, [&](std::size_t i) {
     hash_chunks_of(batches[i], reader, hashes);
     done.add(batches[i].size_bytes);
@@ -95,12 +104,13 @@ std::vector<std::uint64_t> hash_chunks(const CheckpointReader& reader, unsigned 
 }
 
 std::vector<std::vector<Sha256>> hash_pieces(const CheckpointReader& reader, unsigned threads,
-                                             const Context& context, Done& done) {
+                                             const FileSet& without, const Context& context,
+                                             Done& done) {
   std::vector<std::vector<Sha256>> pieces;
   for (const LayoutFile& file : reader.layout().files()) {
     pieces.emplace_back(piece_count(file.size_bytes));
   }
-  const auto runs = piece_runs(reader.layout());
+  const auto runs = piece_runs(reader.layout(), without);
   parallel_for(runs.size(), threads, context, [&](std::size_t i) {
     hash_pieces_of(runs[i], reader, pieces[runs[i].file]);
     done.add(runs[i].count * kPieceBytes);
@@ -121,8 +131,8 @@ CheckpointReader::CheckpointReader(const Checkpoint& checkpoint, const Layout& l
                     }));
 }
 
-std::filesystem::path CheckpointReader::path_of(const CheckpointFile& file) const {
-  return checkpoint_.directory / file.path;
+const std::filesystem::path& CheckpointReader::path_of(const CheckpointFile& file) const {
+  return file.source;
 }
 
 void CheckpointReader::refuse(const CheckpointFile& file) const {
@@ -135,7 +145,9 @@ File CheckpointReader::open(const CheckpointFile& file) const {
   try {
     // O_NONBLOCK: a FIFO that took the file's place must not stop us.
     File opened = File::open(path_of(file), O_RDONLY | O_NONBLOCK);
-    if (stamp_of(opened.fd()) == file.stamp) return opened;
+    const FileStamp stamp = stamp_of(opened.fd());
+    if (stamp == file.stamp) return opened;
+    if (checkpoint_.is_linked_meanwhile && stamp.is_same_but_ctime(file.stamp)) return opened;
   } catch (const Error& error) {
     if (error.code() != ErrorCode::not_found) throw;
   }
@@ -168,18 +180,24 @@ const File& LastOpened::get(std::uint32_t index) {
 }
 
 SnapshotHashes hash_checkpoint(const CheckpointReader& reader, unsigned threads,
-                               const Context& context, const Progress& progress) {
-  Done done(progress, 2 * reader.layout().size_bytes());
+                               const FileSet& without, const Context& context,
+                               const Progress& progress) {
+  Done done(progress, 2 * size_bytes(reader.layout(), without));
   SnapshotHashes hashes;
-  hashes.chunks = hash_chunks(reader, threads, context, done);
-  hashes.pieces = hash_pieces(reader, threads, context, done);
+  hashes.chunks = hash_chunks(reader, threads, without, context, done);
+  hashes.pieces = hash_pieces(reader, threads, without, context, done);
   return hashes;
+}
+
+SnapshotHashes hash_checkpoint(const CheckpointReader& reader, unsigned threads,
+                               const Context& context, const Progress& progress) {
+  return hash_checkpoint(reader, threads, {}, context, progress);
 }
 
 std::vector<std::vector<Sha256>> hash_pieces(const CheckpointReader& reader, unsigned threads,
                                              const Context& context, const Progress& progress) {
   Done done(progress, reader.layout().size_bytes());
-  return hash_pieces(reader, threads, context, done);
+  return hash_pieces(reader, threads, {}, context, done);
 }
 
 }  // namespace weightfs

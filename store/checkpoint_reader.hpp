@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "store/checkpoint.hpp"
+#include "store/chunk_batches.hpp"
 #include "store/context.hpp"
 #include "store/file.hpp"
 #include "store/layout.hpp"
@@ -33,7 +34,7 @@ class CheckpointReader {
   [[nodiscard]] std::span<const CheckpointFile* const> weights() const noexcept { return weights_; }
   [[nodiscard]] std::span<const CheckpointFile* const> blobs() const noexcept { return blobs_; }
 
-  [[nodiscard]] std::filesystem::path path_of(const CheckpointFile& file) const;
+  [[nodiscard]] const std::filesystem::path& path_of(const CheckpointFile& file) const;
 
   /// Throws Error: busy if the file is gone, or is not what was scanned.
   [[nodiscard]] File open(const CheckpointFile& file) const;
@@ -74,6 +75,11 @@ class LastOpened {
 /// Progress: "hashing".
 SnapshotHashes hash_checkpoint(const CheckpointReader& reader, unsigned threads,
                                const Context& context, const Progress& progress);
+
+/// The same, but for the files in `without`: zeros there.
+SnapshotHashes hash_checkpoint(const CheckpointReader& reader, unsigned threads,
+                               const FileSet& without, const Context& context,
+                               const Progress& progress);
 
 /// The same without the chunks, where these are known.
 std::vector<std::vector<Sha256>> hash_pieces(const CheckpointReader& reader, unsigned threads,

@@ -1,6 +1,8 @@
 #include "store/context.hpp"
 
 #include <algorithm>
+#include <condition_variable>
+#include <mutex>
 #include <string>
 
 #include "store/error.hpp"
@@ -20,6 +22,14 @@ void Context::check(std::string_view what) const {
   if (deadline != Clock::time_point::max() && Clock::now() >= deadline) {
     throw Error(ErrorCode::timed_out, "timed out while " + std::string(what));
   }
+}
+
+void Context::pause(Clock::duration time, std::string_view what) const {
+  std::mutex alone;
+  std::unique_lock lock(alone);
+  std::condition_variable_any never;
+  never.wait_until(lock, stop, std::min(deadline, Clock::now() + time), [] { return false; });
+  check(what);
 }
 
 }  // namespace weightfs

@@ -22,6 +22,9 @@ struct Context {
   /// Throws Error: cancelled if stopped, timed_out if the deadline has passed.
   /// `what` completes "… while WHAT".
   void check(std::string_view what) const;
+
+  /// Waits so long, or less: then it throws as check().
+  void pause(Clock::duration time, std::string_view what) const;
 };
 
 /// Tells how far a long operation is: called from any thread, must be quick, may be empty.

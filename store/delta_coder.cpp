@@ -15,10 +15,8 @@
 #include "kernels/free_list.hpp"
 #include "kernels/hash.hpp"
 #include "store/bytes.hpp"
-#include "store/chunk_batches.hpp"
 #include "store/error.hpp"
 #include "store/in_order.hpp"
-#include "store/pack.hpp"
 #include "store/parallel.hpp"
 
 namespace weightfs {
@@ -224,39 +222,33 @@ class PackSpool {
   }
 
   std::vector<SpooledPack> finish() {
-    if (writer_) close_pack();
+    for (SpooledPack& pack : packs_) pack.writer.finish();
     return std::move(packs_);
   }
 
  private:
   void add(const CodedChunk& chunk);
-  void open_pack();
-  void close_pack();
+  SpooledPack& open_pack();
 
   const Layout& layout_;
   const CodeOptions& options_;
-  std::optional<PackWriter> writer_;  // of packs_.back(), while it is open
   std::vector<SpooledPack> packs_;
 };
 
 void PackSpool::add(const CodedChunk& chunk) {
-  if (writer_ && packs_.back().data_size_bytes >= options_.pack_bytes) close_pack();
-  if (!writer_) open_pack();
-  SpooledPack& pack = packs_.back();
+  SpooledPack& pack = open_pack();
   write_at(pack.data.fd(), pack.data_size_bytes, chunk.data, options_.spool / "spool");
-  writer_->add(chunk.place.tensor, chunk.place.chunk, chunk.lengths, chunk.hash, chunk.changed,
-               chunk.data);
+  pack.writer.add(chunk.place.tensor, chunk.place.chunk, chunk.lengths, chunk.hash, chunk.changed,
+                  chunk.data);
   pack.data_size_bytes += chunk.data.size();
 }
 
-void PackSpool::open_pack() {
-  packs_.push_back({{}, File::temporary(options_.spool), 0});
-  writer_.emplace(layout_);
-}
-
-void PackSpool::close_pack() {
-  packs_.back().head = writer_->finish();
-  writer_.reset();
+/// The pack that takes the next chunk.
+SpooledPack& PackSpool::open_pack() {
+  if (packs_.empty() || packs_.back().data_size_bytes >= options_.pack_bytes) {
+    packs_.push_back({PackWriter(layout_), File::temporary(options_.spool), 0});
+  }
+  return packs_.back();
 }
 
 std::uint64_t changed_elements_of(const CodedBatch& batch) {
@@ -283,11 +275,27 @@ std::size_t batches_ahead(unsigned threads) {
 
 }  // namespace
 
+PackSource::PackSource(std::string_view head, const SpooledPack& pack)
+    : head_(head), data_(pack.data.fd(), pack.data_size_bytes, "(spool)") {}
+
+std::uint64_t PackSource::size_bytes() const { return head_.size_bytes() + data_.size_bytes(); }
+
+void PackSource::read(std::uint64_t offset_bytes, std::span<std::byte> into) const {
+  const std::uint64_t head_size = head_.size_bytes();
+  if (offset_bytes < head_size) {
+    const auto part = into.first(std::min<std::uint64_t>(into.size(), head_size - offset_bytes));
+    head_.read(offset_bytes, part);
+    into = into.subspan(part.size());
+    offset_bytes += part.size();
+  }
+  if (!into.empty()) data_.read(offset_bytes - head_size, into);
+}
+
 CodedDelta code_delta(const CheckpointReader& reader, const Base& base, const CodeOptions& options,
                       const Context& context, const Progress& progress) {
   const Layout& layout = reader.layout();
   const Work work{reader, base, counterparts(layout, *base.layout), *options.coder};
-  const auto batches = chunk_batches(layout, kBatchBytes);
+  const auto batches = chunk_batches(layout, kBatchBytes, options.without);
 
   CodedDelta delta;
   delta.hashes.resize(layout.chunk_count());
@@ -299,11 +307,13 @@ CodedDelta code_delta(const CheckpointReader& reader, const Base& base, const Co
   });
   kernels::FreeList<BatchCoder> coders;
   std::atomic<std::uint64_t> done{0};
+  std::uint64_t total = 0;
+  for (const ChunkBatch& batch : batches) total += batch.size_bytes;
   const auto code = [&](std::size_t i) {
     const auto coder = coders.borrow([&] { return std::make_unique<BatchCoder>(work); });
     in_order.put(i, coder->code(batches[i], delta.hashes));
     const std::uint64_t now_done = done += batches[i].size_bytes;
-    if (progress) progress("coding", now_done, layout.size_bytes());
+    if (progress) progress("coding", now_done, total);
   };
   // Cancelled here and not by parallel_for: whoever takes a number must put it or fail.
   parallel_for(batches.size(), options.threads, {}, [&](std::size_t i) {

@@ -14,27 +14,42 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <string>
+#include <span>
+#include <string_view>
 #include <vector>
 
 #include "kernels/chunk_coder.hpp"
 #include "store/checkpoint_reader.hpp"
+#include "store/chunk_batches.hpp"
 #include "store/context.hpp"
 #include "store/file.hpp"
 #include "store/materialize.hpp"
+#include "store/pack.hpp"
 
 namespace weightfs {
 
-/// A pack before it is uploaded: its head, and its data in a file without a name.
+/// A pack before it is uploaded: what makes its head, and its data in a file without a name.
 struct SpooledPack {
-  std::string head;
+  PackWriter writer;  // finished: it gives the head
   File data;
   std::uint64_t data_size_bytes = 0;
 };
 
+/// The object that a pack becomes.  Keeps both references.
+class PackSource final : public Source {
+ public:
+  PackSource(std::string_view head, const SpooledPack& pack);
+  [[nodiscard]] std::uint64_t size_bytes() const override;
+  void read(std::uint64_t offset_bytes, std::span<std::byte> into) const override;
+
+ private:
+  TextSource head_;
+  FileSource data_;
+};
+
 struct CodedDelta {
   std::vector<SpooledPack> packs;     // none if nothing changed
-  std::vector<std::uint64_t> hashes;  // of every chunk of the new version
+  std::vector<std::uint64_t> hashes;  // of every chunk of the new version; 0 where left out
   std::uint64_t changed_elements = 0;
   bool needs_xr = false;  // a block is of mode XR or XS: kFeatureXr
 };
@@ -44,6 +59,7 @@ struct CodeOptions {
   unsigned threads = 0;                             // 0: one for each core
   std::uint64_t pack_bytes = kPackDataBytesTarget;  // a pack is closed when it has this much data
   kernels::SharedCoder coder = kernels::make_cpu_coder();
+  FileSet without = {};  // files that are left out
 };
 
 /// Progress: "coding", bytes of the new version.

@@ -4,9 +4,8 @@
 #include <cstring>
 
 namespace weightfs {
-namespace {
 
-ErrorCode code_of(int error) noexcept {
+ErrorCode code_of_errno(int error) noexcept {
   switch (error) {
     case ENOENT:
     case ENOTDIR:
@@ -29,8 +28,6 @@ ErrorCode code_of(int error) noexcept {
       return ErrorCode::io;
   }
 }
-
-}  // namespace
 
 std::string_view to_string(ErrorCode code) noexcept {
   switch (code) {
@@ -70,10 +67,14 @@ Error Error::within(std::string_view context) const {
   return Error(code_, std::string(context) + ": " + what());
 }
 
-void throw_errno(int error, const std::string& what) {
+std::string describe_errno(int error, const std::string& what) {
   char buffer[128];
   const char* text = strerror_r(error, buffer, sizeof buffer);  // the GNU variant
-  throw Error(code_of(error), "cannot " + what + ": " + text);
+  return "cannot " + what + ": " + text;
+}
+
+void throw_errno(int error, const std::string& what) {
+  throw Error(code_of_errno(error), describe_errno(error, what));
 }
 
 }  // namespace weightfs

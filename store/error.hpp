@@ -43,9 +43,14 @@ class Error : public std::runtime_error {
   ErrorCode code_;
 };
 
-/// Throws the Error for a failed system call: "cannot WHAT: strerror", code by errno
-/// (ENOENT not_found, EACCES/EPERM permission, EROFS read_only, ENOSPC/EDQUOT no_space, EBUSY busy,
-/// EEXIST exists, else io).  `what` names the object: "open /x/y".
+/// The code of a failed system call: ENOENT not_found, EACCES/EPERM permission, EROFS read_only,
+/// ENOSPC/EDQUOT no_space, EBUSY busy, EEXIST exists, else io.
+ErrorCode code_of_errno(int error) noexcept;
+
+/// "cannot WHAT: strerror".  `what` names the object: "open /x/y".
+std::string describe_errno(int error, const std::string& what);
+
+/// Throws the Error of both.
 [[noreturn]] void throw_errno(int error, const std::string& what);
 
 }  // namespace weightfs

@@ -88,6 +88,21 @@ std::shared_ptr<const Layout> History::layout(const Version& version, const Cont
   return layouts_.emplace(id, std::move(layout)).first->second;
 }
 
+std::shared_ptr<const Version> History::add(Version version, std::shared_ptr<const Layout> layout) {
+  const auto added = remember(std::move(version));
+  const Sha256 id = layout->id();
+  {
+    const std::scoped_lock lock(mutex_);
+    layouts_.emplace(id, layout);
+  }
+  keep(fmt::format("version {}", added->number()), [&] {
+    store_->put_manifest(added->number(), added->manifest_bytes);
+    if (!store_->find_layout(id)) store_->put_layout(id, layout->serialize());
+    store_->put_newest({added->number(), added->manifest_sha256});
+  });
+  return added;
+}
+
 std::uint64_t History::refresh(std::uint64_t known, const Context& context) {
   check_not_rolled_back(known, context);
   std::uint64_t newest = known;

@@ -36,6 +36,10 @@ class History {
   /// The layout of a version; versions that have the same share it.  Kept in the store too.
   std::shared_ptr<const Layout> layout(const Version& version, const Context& context);
 
+  /// Takes a version that this process committed, so that nobody has to fetch it: as find() and
+  /// layout() keep them, and as Store::newest().
+  std::shared_ptr<const Version> add(Version version, std::shared_ptr<const Layout> layout);
+
   /// Looks for versions after `known`, stops at the first that is absent.  What is accepted is
   /// recorded as Store::newest() before this returns.
   ///

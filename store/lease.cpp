@@ -1,5 +1,6 @@
-// Who still reads a file: the kernel grants a write lease only if nobody else has the file open or
-// mapped, through the mount's passthrough too.
+// Who still reads or writes a file: the kernel grants a write lease only if nobody else has the
+// file open or mapped, through the mount's passthrough too, and a read lease only if nobody can
+// write.
 
 #include <fcntl.h>
 
@@ -7,6 +8,7 @@
 #include <filesystem>
 
 #include "store/file.hpp"
+#include "store/staging.hpp"
 #include "store/store.hpp"
 
 namespace weightfs {
@@ -36,6 +38,14 @@ bool nobody_reads(const std::filesystem::path& directory) {
     if (!nobody_reads_file(entry->path())) return false;
   }
   return !error || error.value() == ENOENT;
+}
+
+bool nobody_writes(const std::filesystem::path& path) {
+  // A read lease wants a read-only descriptor.
+  const File file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  if (!file || ::fcntl(file.fd(), F_SETLEASE, F_RDLCK) != 0) return false;
+  ::fcntl(file.fd(), F_SETLEASE, F_UNLCK);
+  return true;
 }
 
 }  // namespace weightfs

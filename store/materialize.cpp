@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 #include <set>
 #include <string_view>
 
+#include "store/adopt.hpp"
 #include "store/log.hpp"
 #include "store/plan.hpp"
 
@@ -17,13 +17,11 @@ bool is_stop(const Error& error) {
   return error.code() == ErrorCode::cancelled || error.code() == ErrorCode::timed_out;
 }
 
-/// Sizes of all files of a version, by path.
 std::vector<std::uint64_t> file_sizes(const Plan& plan) {
-  std::map<std::string_view, std::uint64_t> by_path;
-  for (const LayoutFile& file : plan.layout->files()) by_path[file.path] = file.size_bytes;
-  for (const BlobRef& blob : plan.version->manifest.blobs) by_path[blob.path] = blob.size_bytes;
   std::vector<std::uint64_t> sizes;
-  for (const auto& [path, size] : by_path) sizes.push_back(size);
+  for (const auto& file : files_of(plan.version->manifest, *plan.layout)) {
+    sizes.push_back(file.size_bytes);
+  }
   return sizes;
 }
 
@@ -142,6 +140,8 @@ void materialize(Store& store, History& history, std::uint64_t version,
                  std::span<const std::uint64_t> keep,
                  const std::function<bool(std::uint64_t)>& release, const Context& context,
                  const Progress& progress, const kernels::SharedCoder& coder) {
+  if (store.is_complete(version)) return;
+  const ImagesLock lock = store.lock_images(context);
   Materializer(store, history, keep, release, context, progress, coder).run(version);
 }
 

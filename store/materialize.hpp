@@ -137,8 +137,8 @@ class BaseDamaged : public Error {
 /// `release` says that it is in use.  Does nothing if the version is complete already.  A way of
 /// more than kStepsPerPass deltas brings in versions on the way too.
 ///
-/// After a failure nothing of the version is left.
-/// Requires: no other call for the same store is at work on the same version.
+/// After a failure nothing of the version is left.  Several calls for one store come one after the
+/// other: it holds Store::lock_images().
 /// `release`: see Store::make_room; may be empty.  `keep`: versions, ascending, that must stay
 /// beside the base in use.
 void materialize(Store& store, History& history, std::uint64_t version,

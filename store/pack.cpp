@@ -276,7 +276,7 @@ struct PackWriter::State {
   /// Data are hashed piece by piece as they come.
   void hash_data(std::span<const std::byte> data);
   void end_piece();
-  [[nodiscard]] std::string index() const;
+  [[nodiscard]] std::string index(std::uint32_t first_tensor) const;
 
   const Layout& layout;
   std::vector<Range> ranges;
@@ -306,11 +306,11 @@ void PackWriter::State::end_piece() {
   piece_size = 0;
 }
 
-std::string PackWriter::State::index() const {
+std::string PackWriter::State::index(std::uint32_t first_tensor) const {
   std::string bytes;
   append_varint(bytes, ranges.size());
   for (const Range& range : ranges) {
-    append_varint(bytes, range.tensor);
+    append_varint(bytes, first_tensor + range.tensor);
     append_varint(bytes, range.first);
     append_varint(bytes, range.count);
   }
@@ -319,6 +319,8 @@ std::string PackWriter::State::index() const {
 
 PackWriter::PackWriter(const Layout& layout) : state_(std::make_unique<State>(layout)) {}
 PackWriter::~PackWriter() = default;
+PackWriter::PackWriter(PackWriter&&) noexcept = default;
+PackWriter& PackWriter::operator=(PackWriter&&) noexcept = default;
 
 void PackWriter::add(std::uint32_t tensor, std::uint32_t chunk,
                      std::span<const std::uint32_t> block_lengths, std::uint64_t hash,
@@ -353,7 +355,11 @@ std::uint64_t PackWriter::data_size_bytes() const noexcept { return state_->data
 std::string PackWriter::finish() {
   assert(!empty());
   if (state_->piece_size != 0) state_->end_piece();
-  const std::string index = state_->index();
+  return head(0);
+}
+
+std::string PackWriter::head(std::uint32_t first_tensor) const {
+  const std::string index = state_->index(first_tensor);
   const std::string frame = compress(index);
   const std::uint64_t end = frame.size() + state_->data_size;
   std::string json = fmt::format(R"({{"__metadata__":{{"format":"{}","index_size":"{}"}},)"

@@ -68,8 +68,10 @@ class PackIndex {
 /// caller keeps the data: what it passes to add(), back to back.
 class PackWriter {
  public:
-  explicit PackWriter(const Layout& layout);  // keeps a reference
+  explicit PackWriter(const Layout& layout);  // keeps a reference, for add()
   ~PackWriter();
+  PackWriter(PackWriter&&) noexcept;
+  PackWriter& operator=(PackWriter&&) noexcept;
 
   /// Requires: (tensor, chunk) above the last one added; one length for each block of the chunk;
   ///           the lengths add up to data.size().
@@ -80,7 +82,11 @@ class PackWriter {
   [[nodiscard]] std::uint64_t data_size_bytes() const noexcept;
 
   /// The bytes that come before the data.  Requires: called once, last, and not empty().
-  [[nodiscard]] std::string finish();
+  std::string finish();
+
+  /// The same with `first_tensor` added to the number of each tensor: the layout that the chunks
+  /// were added by may be a part of the version's.  Requires: finish() was called.
+  [[nodiscard]] std::string head(std::uint32_t first_tensor) const;
 
  private:
   struct State;

@@ -4,9 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <memory>
+#include <random>
 #include <utility>
 
 #include "store/bytes.hpp"
@@ -14,6 +17,7 @@
 #include "store/checkpoint_reader.hpp"
 #include "store/compress.hpp"
 #include "store/delta_coder.hpp"
+#include "store/early_results.hpp"
 #include "store/error.hpp"
 #include "store/log.hpp"
 #include "store/materialize.hpp"
@@ -23,30 +27,11 @@
 namespace weightfs {
 namespace {
 
-/// A head in memory and its data in a file, as one object.
-class PackSource final : public Source {
- public:
-  PackSource(const SpooledPack& pack, const std::filesystem::path& spool)
-      : head_(pack.head), data_(pack.data.fd(), pack.data_size_bytes, spool) {}
-
-  [[nodiscard]] std::uint64_t size_bytes() const override {
-    return head_.size_bytes() + data_.size_bytes();
-  }
-
-  void read(std::uint64_t offset_bytes, std::span<std::byte> into) const override {
-    const std::uint64_t head_size = head_.size_bytes();
-    if (offset_bytes < head_size) {
-      const auto part = into.first(std::min<std::uint64_t>(into.size(), head_size - offset_bytes));
-      head_.read(offset_bytes, part);
-      into = into.subspan(part.size());
-      offset_bytes += part.size();
-    }
-    if (!into.empty()) data_.read(offset_bytes - head_size, into);
-  }
-
- private:
-  TextSource head_;
-  FileSource data_;
+/// A pack that is still to be uploaded.
+struct PackUpload {
+  const SpooledPack* pack = nullptr;
+  std::string head;
+  std::string name;
 };
 
 /// Adds up what is uploaded, over all objects, and tells it.
@@ -88,6 +73,11 @@ class Upload {
   std::atomic<std::uint64_t> done_{0};
 };
 
+bool is_nonce(std::string_view text) {
+  std::array<std::byte, 16> bytes{};
+  return from_hex(text, bytes);
+}
+
 /// What the user gave, before any work is done.
 void check_options(const PublishOptions& options) {
   if (!options.tag.empty()) {
@@ -96,6 +86,9 @@ void check_options(const PublishOptions& options) {
       throw Error(ErrorCode::invalid,
                   fmt::format("the tag '{}' {}", escape_name(options.tag), problem));
     }
+  }
+  if (!options.nonce.empty() && !is_nonce(options.nonce)) {
+    throw Error(ErrorCode::invalid, "a nonce must be 32 hex digits");
   }
   Manifest manifest;
   manifest.meta = options.meta;
@@ -106,6 +99,16 @@ std::int64_t seconds_now() {
   return std::chrono::duration_cast<std::chrono::seconds>(
              std::chrono::system_clock::now().time_since_epoch())
       .count();
+}
+
+/// Pauses between the tries of a rebase: they double, and differ from publisher to publisher.
+Clock::duration pause_after(unsigned tries) {
+  constexpr double kFirstSeconds = 0.02, kLongestSeconds = 1;
+  std::random_device random;
+  std::uniform_real_distribution<double> jitter(0.5, 1.5);
+  const double seconds = std::min(kFirstSeconds * std::exp2(tries - 1), kLongestSeconds);
+  return std::chrono::duration_cast<Clock::duration>(
+      std::chrono::duration<double>(seconds * jitter(random)));
 }
 
 /// One publish: the steps of publish(), and what they hand to each other.
@@ -123,15 +126,24 @@ class Publisher {
   PublishResult run();
 
  private:
+  void attempt(bool is_first);
+  void begin();
   void find_parent();
+  void check_fence(std::uint64_t newest) const;
   void check_parent_in_bucket();
   void scan();
+  void take_early();
   void make_delta();
+  void code_rest();
   CodedDelta code_against_parent();
   void bring_parent();
   void make_snapshot();
   void upload();
+  void list_packs();
+  void list_pack(const SpooledPack& pack, std::uint32_t first_tensor, std::string_view uploaded_as);
   void upload_packs(Upload& upload);
+  void choose_snapshot_nonce();
+  [[nodiscard]] bool is_in_snapshot(std::size_t file) const;
   void upload_snapshot(Upload& upload);
   void upload_blobs();
   void upload_layout();
@@ -148,21 +160,49 @@ class Publisher {
   const Context& context_;
   const Progress& progress_;
 
-  std::shared_ptr<const Version> parent_;  // nullptr for version 1
+  std::string nonce_;  // of the manifest
   Checkpoint checkpoint_;
   std::shared_ptr<const Layout> layout_;
   std::optional<CheckpointReader> reader_;
+
+  // Of one try:
+  std::string upload_nonce_;               // of what is uploaded: never the same key twice
+  std::shared_ptr<const Version> parent_;  // nullptr for version 1
+  std::vector<std::shared_ptr<const EarlyResult>> early_;  // by file of the layout; nullptr: none
+  FileSet is_early_;
   std::optional<CodedDelta> delta_;
+  std::vector<PackUpload> pack_uploads_;
   std::optional<SnapshotHashes> snapshot_;
+  std::string snapshot_nonce_;
   Manifest manifest_;
   PublishResult result_;
 };
 
 PublishResult Publisher::run() {
   check_options(options_);
+  nonce_ = options_.nonce.empty() ? random_hex(16) : options_.nonce;
+  for (unsigned tries = 1;; tries++) {
+    try {
+      attempt(tries == 1);
+      return std::move(result_);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::conflict || !options_.rebase) throw;
+      if (tries == kRebaseTries) throw error.within(fmt::format("gave up after {} tries", tries));
+      log_info(fmt::format("{}; coding again on top of it", error.what()));
+    }
+    result_.images_lock.unlock();
+    context_.pause(pause_after(tries), "publishing");
+  }
+}
+
+void Publisher::attempt(bool is_first) {
+  begin();
   find_parent();
-  scan();
-  reached("scanned");
+  if (is_first) {
+    scan();
+    reached("scanned");
+  }
+  take_early();
   if (parent_) make_delta();
   if (!parent_ || options_.snapshot) make_snapshot();
   reached("diffed");
@@ -171,7 +211,18 @@ PublishResult Publisher::run() {
   reached("before-commit");
   commit();
   reached("committed");
-  return std::move(result_);
+}
+
+/// Forgets an earlier try, and what it uploaded.
+void Publisher::begin() {
+  upload_nonce_ = random_hex(16);
+  parent_.reset();
+  delta_.reset();
+  snapshot_.reset();
+  pack_uploads_.clear();
+  manifest_ = {};
+  result_ = {};
+  manifest_.nonce = nonce_;
 }
 
 void Publisher::find_parent() {
@@ -182,6 +233,7 @@ void Publisher::find_parent() {
     throw Error(ErrorCode::unsupported, fmt::format("the repository {} is full: it has {} versions",
                                                     repository_.url(), parent));
   }
+  check_fence(parent);
   if (parent > 0) {
     parent_ = history_.get(parent, context_);
     check_parent_in_bucket();
@@ -189,6 +241,15 @@ void Publisher::find_parent() {
   }
   result_.parent = manifest_.parent = parent;
   result_.version = manifest_.version = parent + 1;
+}
+
+void Publisher::check_fence(std::uint64_t newest) const {
+  if (!options_.fence_parent || *options_.fence_parent == newest || options_.rebase) return;
+  throw Error(ErrorCode::conflict,
+              fmt::format("the newest version is version {}, and this one must follow version {}: "
+                          "somebody else published in between.  --rebase takes the newest version "
+                          "as its parent",
+                          newest, *options_.fence_parent));
 }
 
 /// The store may remember a version that the bucket has lost; a version on top of it would leave a
@@ -207,30 +268,73 @@ void Publisher::scan() {
   checkpoint_ = scan_checkpoint(options_.directory, options_.include);
   layout_ = Layout::from_checkpoint(checkpoint_);
   reader_.emplace(checkpoint_, *layout_);
-  manifest_.nonce = random_hex(16);
+}
+
+/// Finds out which files need not be coded.
+void Publisher::take_early() {
   result_.elements = layout_->element_count();
   result_.version_bytes = checkpoint_.size_bytes();
   result_.unpublished = checkpoint_.unpublished;
+  early_.assign(layout_->files().size(), nullptr);
+  is_early_.assign(layout_->files().size(), false);
+  if (!options_.early) return;
+  const Sha256 parent_sha256 = parent_ ? parent_->manifest_sha256 : Sha256{};
+  for (std::size_t i = 0; i < early_.size(); i++) {
+    const CheckpointFile& file = *reader_->weights()[i];
+    early_[i] = options_.early->find(file, result_.parent, parent_sha256);
+    is_early_[i] = early_[i] != nullptr;
+    if (early_[i]) result_.early_bytes += file.stamp.size_bytes;
+  }
+}
+
+/// Puts the chunk hashes of a file where they belong in those of the version.
+void place_hashes(const EarlyResult& early, const Layout& layout, const LayoutFile& file,
+                  std::vector<std::uint64_t>& hashes) {
+  if (early.delta.hashes.empty()) return;
+  const std::uint64_t first = layout.tensors()[file.first_tensor].first_chunk;
+  std::copy(early.delta.hashes.begin(), early.delta.hashes.end(),
+            hashes.begin() + static_cast<std::ptrdiff_t>(first));
 }
 
 void Publisher::make_delta() {
+  code_rest();
+  for (std::size_t i = 0; i < early_.size(); i++) {
+    if (!early_[i]) continue;
+    place_hashes(*early_[i], *layout_, layout_->files()[i], delta_->hashes);
+    delta_->changed_elements += early_[i]->delta.changed_elements;
+    delta_->needs_xr = delta_->needs_xr || early_[i]->delta.needs_xr;
+  }
+  result_.changed_elements = delta_->changed_elements;
+}
+
+/// Codes the files that were not coded early.
+void Publisher::code_rest() {
+  if (std::ranges::all_of(early_, [](const auto& early) { return early != nullptr; })) {
+    delta_.emplace();
+    delta_->hashes.resize(layout_->chunk_count());
+    return;
+  }
   try {
     bring_parent();
     delta_ = code_against_parent();
   } catch (const BaseDamaged& damaged) {
+    if (options_.release && !options_.release(damaged.version())) throw;
     log_warning(fmt::format("{}; it is made again from the bucket", damaged.what()));
-    store_.remove_images(damaged.version());
+    {
+      const ImagesLock lock = store_.lock_images(context_);
+      store_.remove_images(damaged.version());
+    }
     bring_parent();
     delta_ = code_against_parent();
   }
-  result_.changed_elements = delta_->changed_elements;
 }
 
 void Publisher::bring_parent() {
   const std::uint64_t parent = parent_->number();
   if (store_.newest().version < parent) store_.put_newest({parent, parent_->manifest_sha256});
   const auto release = [this](std::uint64_t version) {
-    return nobody_reads(store_.image_directory(version));
+    return options_.release ? options_.release(version)
+                            : nobody_reads(store_.image_directory(version));
   };
   const Progress reading = [this](std::string_view, std::uint64_t done, std::uint64_t total) {
     if (progress_) progress_("reading parent", done, total);
@@ -246,23 +350,36 @@ CodedDelta Publisher::code_against_parent() {
   options.spool = store_.temporary_directory();
   options.threads = options_.threads;
   options.coder = options_.coder;
+  options.without = is_early_;
   return code_delta(*reader_, base, options, context_, progress_);
 }
 
 void Publisher::make_snapshot() {
+  result_.snapshot = true;
   if (delta_) {
     snapshot_ = SnapshotHashes{delta_->hashes,
                                hash_pieces(*reader_, options_.threads, context_, progress_)};
-  } else {
-    snapshot_ = hash_checkpoint(*reader_, options_.threads, context_, progress_);
+    return;
   }
-  result_.snapshot = true;
+  snapshot_ = hash_checkpoint(*reader_, options_.threads, is_early_, context_, progress_);
+  for (std::size_t i = 0; i < early_.size(); i++) {
+    if (!early_[i]) continue;
+    place_hashes(*early_[i], *layout_, layout_->files()[i], snapshot_->chunks);
+    snapshot_->pieces[i] = early_[i]->pieces;
+  }
 }
 
 void Publisher::upload() {
-  std::uint64_t total = snapshot_ ? layout_->size_bytes() : 0;
-  if (delta_) {
-    for (const SpooledPack& pack : delta_->packs) total += pack.head.size() + pack.data_size_bytes;
+  std::uint64_t total = 0;
+  if (delta_) list_packs();
+  for (const PackUpload& pack : pack_uploads_) {
+    total += pack.head.size() + pack.pack->data_size_bytes;
+  }
+  if (snapshot_) {
+    choose_snapshot_nonce();
+    for (std::size_t i = 0; i < early_.size(); i++) {
+      if (!is_in_snapshot(i)) total += layout_->files()[i].size_bytes;
+    }
   }
   Upload upload(repository_.bucket(context_), context_, progress_, total);
   if (delta_) upload_packs(upload);
@@ -274,36 +391,73 @@ void Publisher::upload() {
   reached("layout");
 }
 
-void Publisher::upload_packs(Upload& upload) {
+/// The packs of the manifest, and which of them are still to be uploaded.
+void Publisher::list_packs() {
   manifest_.delta.emplace();
   manifest_.delta->changed_elements = delta_->changed_elements;
   if (delta_->needs_xr) manifest_.features.emplace_back(kFeatureXr);
-  manifest_.delta->packs.resize(delta_->packs.size());
-  parallel_for(delta_->packs.size(), options_.threads, context_, [&](std::size_t k) {
-    const SpooledPack& pack = delta_->packs[k];
-    const PackSource source(pack, store_.temporary_directory());
-    PackRef& ref = manifest_.delta->packs[k];
-    ref.name = fmt::format("{}-{}", manifest_.nonce, k);
-    ref.size_bytes = source.size_bytes();
-    ref.head_bytes = pack.head.size();
-    ref.head_sha256 = sha256(as_bytes(pack.head));
-    upload.put(keys::pack(manifest_.version, ref.name), source);
+  for (const SpooledPack& pack : delta_->packs) list_pack(pack, 0, "");
+  for (std::size_t i = 0; i < early_.size(); i++) {
+    if (!early_[i]) continue;
+    const EarlyResult& early = *early_[i];
+    const std::uint32_t first_tensor = layout_->files()[i].first_tensor;
+    const bool is_there = early.is_uploaded && early.first_tensor == first_tensor;
+    for (std::size_t k = 0; k < early.delta.packs.size(); k++) {
+      list_pack(early.delta.packs[k], first_tensor,
+                is_there ? fmt::format("{}-{}", early.nonce, k) : "");
+    }
+  }
+}
+
+void Publisher::list_pack(const SpooledPack& pack, std::uint32_t first_tensor,
+                          std::string_view uploaded_as) {
+  std::string head = pack.writer.head(first_tensor);
+  PackRef& ref = manifest_.delta->packs.emplace_back();
+  ref.name = uploaded_as.empty() ? fmt::format("{}-{}", upload_nonce_, pack_uploads_.size())
+                                 : std::string(uploaded_as);
+  ref.size_bytes = head.size() + pack.data_size_bytes;
+  ref.head_bytes = head.size();
+  ref.head_sha256 = sha256(as_bytes(head));
+  result_.uploaded_bytes += ref.size_bytes;
+  if (uploaded_as.empty()) pack_uploads_.push_back({&pack, std::move(head), ref.name});
+}
+
+void Publisher::upload_packs(Upload& upload) {
+  parallel_for(pack_uploads_.size(), options_.threads, context_, [&](std::size_t i) {
+    const PackSource source(pack_uploads_[i].head, *pack_uploads_[i].pack);
+    upload.put(keys::pack(manifest_.version, pack_uploads_[i].name), source);
   });
-  for (const PackRef& ref : manifest_.delta->packs) result_.uploaded_bytes += ref.size_bytes;
+}
+
+/// All files of a snapshot lie below one nonce: that of the files that were uploaded early, if
+/// there are any.
+void Publisher::choose_snapshot_nonce() {
+  snapshot_nonce_ = upload_nonce_;
+  if (delta_) return;
+  const bool any = std::ranges::any_of(early_, [&](const auto& early) {
+    return early && early->is_uploaded && early->nonce == options_.early->snapshot_nonce();
+  });
+  if (any) snapshot_nonce_ = options_.early->snapshot_nonce();
+}
+
+bool Publisher::is_in_snapshot(std::size_t file) const {
+  const auto& early = early_[file];
+  return !delta_ && early && early->is_uploaded && early->nonce == snapshot_nonce_;
 }
 
 void Publisher::upload_snapshot(Upload& upload) {
   const auto files = reader_->weights();
   parallel_for(files.size(), options_.threads, context_, [&](std::size_t i) {
+    if (is_in_snapshot(i)) return;
     const CheckpointFile& file = *files[i];
     const File opened = reader_->open(file);
     const FileSource source(opened.fd(), file.stamp.size_bytes, reader_->path_of(file));
-    upload.put(keys::snapshot_file(manifest_.version, manifest_.nonce, file.path), source);
+    upload.put(keys::snapshot_file(manifest_.version, snapshot_nonce_, file.path), source);
   });
   manifest_.snapshot.emplace();
-  manifest_.snapshot->nonce = manifest_.nonce;
+  manifest_.snapshot->nonce = snapshot_nonce_;
   manifest_.snapshot->hashes =
-      repository_.put_snapshot_hashes(manifest_.version, manifest_.nonce, *snapshot_, context_);
+      repository_.put_snapshot_hashes(manifest_.version, snapshot_nonce_, *snapshot_, context_);
   // Hashes do not compress: their plain size is that of the object.
   result_.uploaded_bytes += layout_->size_bytes() + manifest_.snapshot->hashes.size_bytes;
 }
@@ -331,17 +485,22 @@ void Publisher::commit() {
   manifest_.time = seconds_now();
   manifest_.tag = options_.tag;
   manifest_.meta = options_.meta;
-  manifest_.root = root_of(delta_ ? delta_->hashes : snapshot_->chunks);
+  result_.images.chunk_hashes = delta_ ? delta_->hashes : snapshot_->chunks;
+  manifest_.root = root_of(result_.images.chunk_hashes);
+  if (options_.lock_images) result_.images_lock = store_.lock_images(context_);
+  if (options_.committing) options_.committing(manifest_.version);
   const Version version = repository_.commit(manifest_, context_);
   result_.uploaded_bytes += version.manifest_bytes.size();
+  result_.images.version = version.number();
+  result_.images.time = version.manifest.time;
+  result_.images.files = files_of(version.manifest, *layout_);
   remember(version);
 }
 
 /// The version exists now, so nothing that fails here may look like a failed publish.
 void Publisher::remember(const Version& version) {
   try {
-    store_.put_manifest(version.number(), version.manifest_bytes);
-    store_.put_newest({version.number(), version.manifest_sha256});
+    history_.add(version, layout_);
   } catch (const Error& error) {
     log_warning(fmt::format("version {} is published; the store {} did not take note of it: {}",
                             version.number(), store_.path().string(), error.what()));
@@ -353,6 +512,15 @@ void Publisher::remember(const Version& version) {
 PublishResult publish(History& history, Store& store, const PublishOptions& options,
                       const Context& context, const Progress& progress) {
   return Publisher(history, store, options, context, progress).run();
+}
+
+std::optional<std::uint64_t> find_nonce(History& history, std::uint64_t after,
+                                        std::string_view nonce, const Context& context) {
+  for (std::uint64_t number = after + 1;; number++) {
+    const auto version = history.find(number, context);
+    if (!version) return std::nullopt;
+    if (version->manifest.nonce == nonce) return number;
+  }
 }
 
 }  // namespace weightfs

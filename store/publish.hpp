@@ -1,8 +1,9 @@
 // Publish: makes a version out of a checkpoint directory.
 //
+//     parent    the newest version when the command starts, or the one that a fence names
 //     scan      check every header and index; decide what is published
-//     parent    the newest version when the command starts; its images are brought into the store
-//     diff      per chunk, in parallel: read old and new, compare the old with its hash, code,
+//     diff      for each file that was not coded early: bring the parent's images into the store;
+//               per chunk, in parallel: read old and new, compare the old with its hash, code,
 //               decode what was coded and compare with the new, hash
 //     upload    packs (or the snapshot), blobs, layout
 //     commit    manifest, by put-if-absent
@@ -10,7 +11,8 @@
 // Killed at any point it leaves objects that no manifest names, and nothing else.
 //
 // Threads: one call runs its own threads; several calls, in any number of processes, may race for
-// the same number: one wins, the others get Error conflict.
+// the same number: one wins, the others get Error conflict, or with `rebase` code again on top of
+// the winner.
 #pragma once
 
 #include <cstdint>
@@ -18,14 +20,21 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "kernels/chunk_coder.hpp"
+#include "store/adopt.hpp"
 #include "store/history.hpp"
 
 namespace weightfs {
+
+class EarlyResults;
+
+/// How often a publish with `rebase` tries at most.
+inline constexpr unsigned kRebaseTries = 10;
 
 struct PublishOptions {
   std::filesystem::path directory;
@@ -36,8 +45,40 @@ struct PublishOptions {
   unsigned threads = 0;              // 0: one for each core
   kernels::SharedCoder coder = kernels::make_cpu_coder();
 
+  /// 32 hex digits that the manifest will carry; empty: fresh ones.  Whoever keeps it before the
+  /// call finds out after a crash, with find_nonce(), whether the version exists.  It may be used
+  /// again for the same checkpoint: what is uploaded has other names each time, and a manifest
+  /// that carries it already counts as this publish's own.
+  std::string nonce = {};
+
+  /// The version that must be the newest when the publish begins, 0: none may exist.  Another one
+  /// is a conflict before anything is read, and after a `rebase` whatever is the newest then is
+  /// taken.  nullopt: the newest version, whichever that is.
+  std::optional<std::uint64_t> fence_parent = {};
+
+  /// A publish that lost a race, or whose fence does not hold, takes the newest version as its
+  /// parent and codes again, kRebaseTries times in all, after pauses that grow and are random.
+  bool rebase = false;
+
+  /// Called right before a manifest is written, once in each try.  What it throws ends the publish
+  /// with nothing committed.  (`at` is for tests.)
+  std::function<void(std::uint64_t version)> committing = {};
+
+  /// Takes Store::lock_images() before `committing`, and hands it out in the result: so nobody
+  /// fetches the version before the caller has adopted it (store/adopt.hpp).
+  bool lock_images = false;
+
+  /// As materialize(): whether a version that must go to make room for the parent may go.  Empty:
+  /// nobody_reads().  Where a mount shows the store's versions: Sync::release().
+  std::function<bool(std::uint64_t version)> release = {};
+
+  /// What was coded before (store/early_work.hpp); may be null.  A file counts if its path, inode,
+  /// size, modification time and header, and the parent, are those it was coded with.
+  std::shared_ptr<const EarlyResults> early = {};
+
   /// Called at named points ("scanned", "parent", "diffed", "pack", "blobs", "layout",
-  /// "before-commit", "committed"); tests kill the process there.
+  /// "before-commit", "committed"); tests kill the process there.  "parent" is reached only if
+  /// a file is coded.
   std::function<void(std::string_view point)> at;
 };
 
@@ -47,17 +88,27 @@ struct PublishResult {
   std::uint64_t changed_elements = 0;  // 0 without a delta
   std::uint64_t elements = 0;
   std::uint64_t version_bytes = 0;   // the checkpoint's published files
-  std::uint64_t uploaded_bytes = 0;  // everything that this publish added to the bucket
+  std::uint64_t uploaded_bytes = 0;  // everything that the version added to the bucket
+  std::uint64_t early_bytes = 0;     // of version_bytes: of files that were coded early
   bool snapshot = false;
   std::vector<std::string> unpublished;
+  VersionImages images;    // of the version
+  ImagesLock images_lock;  // with PublishOptions::lock_images
 };
 
 /// Throws Error: invalid, corrupt, not_found (the directory; see scan_checkpoint), busy (a file was
-/// written to while it was read), conflict (another writer published first; try again), permission
-/// (the bucket cannot be written), no_space, corrupt (the parent's bytes, naming them),
-/// unavailable.
+/// written to while it was read), conflict (another writer published first, or the fence does not
+/// hold), permission (the bucket cannot be written), no_space, corrupt (the parent's bytes, naming
+/// them), unavailable, timed_out, cancelled.
+/// Throws CommitUnknown: the version may exist (store/repository.hpp).  After every other error it
+/// does not.
 PublishResult publish(History& history, Store& store, const PublishOptions& options,
                       const Context& context, const Progress& progress);
+
+/// The version after `after` whose manifest has this nonce; nullopt if there is none up to the
+/// newest.  Reads the manifests one after another.  Throws Error: as History::find.
+std::optional<std::uint64_t> find_nonce(History& history, std::uint64_t after,
+                                        std::string_view nonce, const Context& context);
 
 /// Opens the store of a publisher: `path`, or if it is held by a daemon or another publisher the
 /// private one beside it (<path>.publish, kept for the next time), or if that is held too one of

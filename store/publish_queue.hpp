@@ -3,8 +3,7 @@
 //     hand_over   seals a staged directory, checks it, records it: it lies in publish/ then
 //     one thread  publishes in order; waits out a bucket that is out of reach
 //     done        the staged files are the images of the new version; what was not published is
-//     back
-//                 in staging
+//                 back in staging
 //
 // A record (family `handovers`) is synced before the first upload, and says with its nonce and
 // phase how a new process goes on, so no version is published twice or lost:
@@ -13,7 +12,8 @@
 //     committing   its manifest may be in the bucket: it is looked for, by its nonce
 //     committed    it is version N; the images and the staged files are not settled yet
 //     conflict     another writer published since its fence; stays until it is taken back or
-//     removed failed       it cannot be published; likewise
+//                  removed
+//     failed       it cannot be published; likewise
 //
 // Fence: a hand-over may only follow the newest version that this mount saw when it began, or an
 // unbroken run of versions that this queue has published since; with `rebase` it follows any.
@@ -31,6 +31,7 @@
 #include <vector>
 
 #include "kernels/chunk_coder.hpp"
+#include "store/early_work.hpp"
 #include "store/history.hpp"
 #include "store/staging.hpp"
 
@@ -60,7 +61,8 @@ struct HandOver {
 };
 std::string_view to_string(HandOver::State state) noexcept;
 
-/// How a hand-over ended; kept for those who wait, in memory, for the last kEndedMax.
+/// How a hand-over ended; kept for those who wait, in memory, for the last kEndedMax.  One that
+/// ended as conflict or failed is still in list(), and ends once more when it is taken back.
 struct HandOverEnd {
   enum class How { published, conflict, failed, taken_back };
   std::uint64_t order = 0;
@@ -124,11 +126,15 @@ class PublishQueue {
   [[nodiscard]] std::vector<HandOver> list() const;  // in order
   [[nodiscard]] std::vector<HandOverEnd> ended() const;
 
+  /// What was coded of files that are not handed over yet.
+  [[nodiscard]] EarlyStatus early() const;
+
   /// Why the last hand_over() or take_back() was refused, with the time, name and errno-free words;
   /// "" if none was.
   [[nodiscard]] std::string last_error() const;
 
-  /// Waits until something about the queue may have changed, or `until`.
+  /// Waits until something about the queue may have changed, or `until`; returns early now and
+  /// then, so that nothing that changed before the call is missed for long.
   void wait_change(Clock::time_point until, const std::stop_token& stop) const;
 
  private:

@@ -212,6 +212,12 @@ SnapshotHashes parse_hashes(std::string_view bytes, const Layout& layout) {
 
 // ---- versions ----
 
+// After these a call may have been carried out all the same.
+bool is_lost_reply(ErrorCode code) {
+  return code == ErrorCode::unavailable || code == ErrorCode::timed_out ||
+         code == ErrorCode::cancelled;
+}
+
 // The number of a key "versions/<20 digits>.json"; 0 for any other.
 std::uint64_t number_of_key(std::string_view key) {
   if (!key.starts_with(keys::kVersions)) return 0;
@@ -430,27 +436,40 @@ Version Repository::commit(const Manifest& manifest, const Context& context) {
   version.manifest_sha256 = sha256(as_bytes(version.manifest_bytes));
   // What nobody could read must not be written.
   Manifest::parse(version.manifest_bytes, keys::manifest(version.number()));
-
-  const auto settle = [&](const Context& settling) -> bool {
-    const std::optional<Version> there = find_version(version.number(), settling);
-    if (!there) return false;
-    if (there->manifest.nonce != manifest.nonce) throw conflict_with(*there);
-    return true;
-  };
   try {
     const Bucket::Put put = bucket(context).put_if_absent(keys::manifest(version.number()),
                                                           version.manifest_bytes, context);
-    if (put == Bucket::Put::created || settle(context)) return version;
+    if (put == Bucket::Put::created) return version;
   } catch (const Error& error) {
-    const bool reply_lost = error.code() == ErrorCode::unavailable ||
-                            error.code() == ErrorCode::timed_out ||
-                            error.code() == ErrorCode::cancelled;
-    if (!reply_lost || !settle(Context{}.within(kSettleTime))) throw;
-    return version;
+    if (error.code() == ErrorCode::io) {  // it may be there, but not for long
+      throw CommitUnknown(manifest.version, error.code(), error.what());
+    }
+    if (!is_lost_reply(error.code())) throw;
+    if (auto own = settle(manifest, error)) return std::move(*own);
+    throw;
   }
+  // It was there before: another's, or this publish's own from an earlier try.
+  const Error exists(ErrorCode::unavailable, "the manifest is there already");
+  if (auto own = settle(manifest, exists)) return std::move(*own);
   throw Error(ErrorCode::unavailable,
               fmt::format("version {} was there and is gone again in bucket {}; try again",
                           version.number(), url_));
+}
+
+/// Whose the number is, where the bucket did not say that it is ours now.  nullopt: nobody's.
+std::optional<Version> Repository::settle(const Manifest& manifest, const Error& why) {
+  std::optional<Version> there;
+  try {
+    there = find_version(manifest.version, Context{}.within(kSettleTime));
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::corrupt || error.code() == ErrorCode::unsupported) throw;
+    throw CommitUnknown(manifest.version, ErrorCode::unavailable,
+                        fmt::format("it is not known whether version {} was published: {}; and "
+                                    "then: {}",
+                                    manifest.version, why.what(), error.what()));
+  }
+  if (there && there->manifest.nonce != manifest.nonce) throw conflict_with(*there);
+  return there;
 }
 
 }  // namespace weightfs

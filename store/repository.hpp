@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "store/bucket.hpp"
+#include "store/error.hpp"
 #include "store/layout.hpp"
 #include "store/manifest.hpp"
 #include "store/pack.hpp"
@@ -49,6 +50,19 @@ struct Version {
   Sha256 manifest_sha256{};
   std::string manifest_bytes;
   [[nodiscard]] std::uint64_t number() const noexcept { return manifest.version; }
+};
+
+/// The version may exist: a manifest was sent, the bucket did not answer, and reading the number
+/// back failed too (unavailable); or it was written, but may not be durable (io).  The nonce in the
+/// manifests tells, once the bucket answers again.
+class CommitUnknown : public Error {
+ public:
+  CommitUnknown(std::uint64_t version, ErrorCode code, const std::string& message)
+      : Error(code, message), version_(version) {}
+  [[nodiscard]] std::uint64_t version() const noexcept { return version_; }
+
+ private:
+  std::uint64_t version_;
 };
 
 /// The object of hashes beside a snapshot.
@@ -110,11 +124,15 @@ class Repository {
 
   /// Writes the manifest; this is the commit.
   /// A reply that got lost is settled by reading the number back: its nonce tells whose it is.
+  /// Returns: the version as the bucket has it: if it carries this nonce already, from an earlier
+  /// try, that one's manifest.
   /// Throws Error: conflict if the number is taken by another nonce.
+  /// Throws CommitUnknown.  After every other error the version was not written.
   Version commit(const Manifest& manifest, const Context& context);
 
  private:
   Repository(std::string id, std::string url, std::unique_ptr<Bucket> bucket);
+  std::optional<Version> settle(const Manifest& manifest, const Error& why);
 
   const std::string id_, url_;
   std::mutex mutex_;                // guards bucket_, which is set once

@@ -11,9 +11,10 @@
 //                            which is 0600 and the daemon's
 //     directories, symlinks  everything in the record
 //
-// A backing file is made before its record, and removed after it: one without a record is a file
-// that was unlinked while it was open, or never came to be, and is removed when the store is
-// opened.
+// A backing file is made before its record, and removed after it was forgotten and the records were
+// synced, which is soon after the last name and the last open are gone: so after a power cut the
+// tree is one that was there, and no name in it has lost its bytes to a later change.  One without
+// a record is removed when the store is opened.
 //
 // Invariants
 //   * Every inode but the roots has exactly one name; unlinked ones that are open have none.
@@ -22,8 +23,9 @@
 //
 // Errors are PosixError: what a caller of an ordinary directory would get.
 //
-// Threads: all calls may run in parallel.  One mutex guards the tree; it is never held over the
-// bucket, an fsync, a truncate, or make_room.
+// Threads: all calls may run in parallel.  The mutex of the tree is held over nothing slow; changes
+// of names and attributes are one after the other, each over its write to the database.  None of
+// that waits for the bucket, the fsync of a file, a truncate, or make_room.
 #pragma once
 
 #include <sys/stat.h>
@@ -75,19 +77,19 @@ struct Caller {
 
 /// What setattr(2) changes; times: UTIME_NOW is given as the present time.
 struct AttributeChange {
-  std::optional<mode_t> mode;  // permission bits
-  std::optional<uid_t> uid;
-  std::optional<gid_t> gid;
-  std::optional<std::uint64_t> size_bytes;
-  std::optional<timespec> atime, mtime;
+  std::optional<mode_t> mode = {};  // permission bits
+  std::optional<uid_t> uid = {};
+  std::optional<gid_t> gid = {};
+  std::optional<std::uint64_t> size_bytes = {};
+  std::optional<timespec> atime = {}, mtime = {};
 };
 
 struct StagingName {
   std::string name;
   StagingId id = 0;
   mode_t type = 0;  // S_IFDIR, S_IFREG, S_IFLNK
-  std::uint64_t next =
-      0;  // read_directory() from here goes on behind it; stable while names change
+  /// read_directory() from here goes on behind it; stable while names change; 16 or more.
+  std::uint64_t next = 0;
 };
 
 /// A file below a directory, for the seal.
@@ -170,8 +172,8 @@ class Staging {
   /// Counts an open; with `writes` it is one of a writer.  EROFS, or EBUSY while a seal is tried,
   /// if it is sealed and `writes`.
   void open(StagingId id, bool writes);
-  /// Counts a release.  Returns: true if that was the last writer's.  The last open of an unlinked
-  /// file removes its bytes.  Unknown ids are ignored.
+  /// Counts a release.  Returns: true if that was the last writer's.  With the last open of an
+  /// unlinked file its bytes go.  Unknown ids are ignored.
   bool release(StagingId id, bool writes) noexcept;
   /// Before a write that the daemon does itself: room, and that the inode may be written.
   void prepare_write(StagingId id, std::uint64_t offset_bytes, std::uint64_t size_bytes);
@@ -182,7 +184,7 @@ class Staging {
   // ---- handing over: for PublishQueue ----
 
   /// While it lives, the subtree below a directory is sealed: writable opens and changes in it get
-  /// EBUSY.
+  /// EBUSY, but for writes, truncate and fallocate of a file that still has a writer.
   class Seal {
    public:
     Seal(Staging& staging, StagingId directory);  // EBUSY if it, or a part of it, is sealed already
@@ -219,9 +221,9 @@ class Staging {
   /// Ends a hand-over that was published: removes the records of the `published` files, moves what
   /// else is a file or symlink back to /staging, at `origin` below the root or, if that name is
   /// taken there, to "NAME.unpublished-<number>" (and "-<number>.2" ...) beside it; directories are
-  /// made as needed, empty ones vanish.  If the directory of the origin is gone, into /staging
-  /// itself.  One synced write, with `also`; then the bytes' names of `published` are removed.
-  /// Open files stay readable.
+  /// made as needed, empty ones vanish.  If the directory of the origin is gone or sealed, into
+  /// /staging itself.  One synced write, with `also`; then the bytes' names of `published` are
+  /// removed, of open ones at the last release: those stay readable, and never change.
   /// Returns: where the rest is now, below /staging; "" if nothing was left.
   struct Origin {
     StagingId parent = 0;
@@ -232,6 +234,9 @@ class Staging {
 
  private:
   struct State;
+  friend class StagingChange;
+  friend class WriterPin;
+  friend class StagingLoader;
   std::unique_ptr<State> state_;
 };
 

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <chrono>
+#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -133,12 +135,15 @@ class LocalStore final : public Store {
     return images() / std::to_string(version);
   }
 
+  [[nodiscard]] ImagesLock lock_images(const Context& context) override;
   fs::path begin_images(std::uint64_t version) override;
   void complete_images(std::uint64_t version, std::span<const std::uint64_t> file_sizes,
                        std::span<const std::uint64_t> chunk_hashes) override;
   void remove_images(std::uint64_t version) override;
 
   void make_room(std::uint64_t bytes, std::span<const std::uint64_t> keep,
+                 const std::function<bool(std::uint64_t)>& release) override;
+  void make_free(std::uint64_t bytes, std::span<const std::uint64_t> keep,
                  const std::function<bool(std::uint64_t)>& release) override;
   [[nodiscard]] std::uint64_t image_bytes() const override { return bytes_of(complete_versions()); }
 
@@ -157,11 +162,17 @@ class LocalStore final : public Store {
   [[nodiscard]] std::uint64_t bytes_of(const std::vector<std::uint64_t>& versions) const;
 
   struct Room;
+  void make(const Room& room, std::span<const std::uint64_t> keep,
+            const std::function<bool(std::uint64_t)>& release);
+  [[nodiscard]] std::uint64_t free_min(const Space& space) const;
 
   StoreDirectory directory_;
   const StoreLimits limits_;
   const std::function<Space()> space_;
   std::unique_ptr<Db> db_;
+  std::mutex images_mutex_;  // guards the next one
+  bool images_locked_ = false;
+  std::condition_variable_any images_free_;
   std::mutex newest_mutex_;   // held while the record is written, so that it never goes back
   mutable std::mutex mutex_;  // guards the two below
   Newest newest_;
@@ -294,6 +305,22 @@ std::vector<std::uint64_t> LocalStore::chunk_hashes(std::uint64_t version) const
   return hashes;
 }
 
+ImagesLock LocalStore::lock_images(const Context& context) {
+  constexpr auto kLookAgain = std::chrono::hours(1);  // a deadline may be as far off as can be
+  std::unique_lock lock(images_mutex_);
+  while (!images_free_.wait_until(lock, context.stop,
+                                  std::min(context.deadline, Clock::now() + kLookAgain),
+                                  [&] { return !images_locked_; })) {
+    context.check("waiting for another version to be brought into the store");
+  }
+  images_locked_ = true;
+  return ImagesLock([this] {
+    const std::scoped_lock unlocking(images_mutex_);
+    images_locked_ = false;
+    images_free_.notify_one();
+  });
+}
+
 fs::path LocalStore::begin_images(std::uint64_t version) {
   remove_images(version);
   const fs::path directory = image_directory(version);
@@ -411,7 +438,7 @@ struct LocalStore::Room {
     }
     if (free < free_min + bytes) {
       throw Error(ErrorCode::no_space,
-                  fmt::format("no room for {} of images in {}: its file system has or can get {} "
+                  fmt::format("no room for {} more in {}: its file system has or can get {} "
                               "free, {} must stay free (--min-free), {} are missing",
                               human_bytes(bytes), store.string(), human_bytes(free),
                               human_bytes(free_min), human_bytes(free_min + bytes - free)));
@@ -421,23 +448,40 @@ struct LocalStore::Room {
 
 void LocalStore::make_room(std::uint64_t bytes, std::span<const std::uint64_t> keep,
                            const std::function<bool(std::uint64_t)>& release) {
+  bytes = std::min(bytes, kBytesMax);
+  const std::vector<std::uint64_t> complete = complete_versions();
+  const std::uint64_t largest = std::max(bytes, complete.empty() ? 0 : bytes_of({complete.back()}));
+  const Room room{bytes, std::min(kBytesMax, limits_.store_bytes.value_or(3 * largest)),
+                  free_min(space_())};
+  make(room, keep, release);
+}
+
+void LocalStore::make_free(std::uint64_t bytes, std::span<const std::uint64_t> keep,
+                           const std::function<bool(std::uint64_t)>& release) {
+  bytes = std::min(bytes, kBytesMax);
+  const Space space = space_();
+  if (space.free_bytes >= free_min(space) + bytes) return;
+  make({bytes, 2 * kBytesMax, free_min(space)}, keep, release);
+}
+
+std::uint64_t LocalStore::free_min(const Space& space) const {
+  const std::uint64_t wanted =
+      limits_.free_bytes_min.value_or(std::min(space.total_bytes / 20, kFreeBytesMinMax));
+  return std::clamp(wanted, kRecordsFloorBytes, kBytesMax);
+}
+
+void LocalStore::make(const Room& room, std::span<const std::uint64_t> keep,
+                      const std::function<bool(std::uint64_t)>& release) {
   std::vector<std::uint64_t> counted = complete_versions();
+  if (room.fits(bytes_of(counted), space_().free_bytes)) return;
+
   std::vector<std::uint64_t> kept, candidates;
   for (const std::uint64_t version : counted) {
     const bool keeps = std::binary_search(keep.begin(), keep.end(), version);
     (keeps ? kept : candidates).push_back(version);
   }
-  bytes = std::min(bytes, kBytesMax);
-  const std::uint64_t largest = std::max(bytes, counted.empty() ? 0 : bytes_of({counted.back()}));
-  const Space space = space_();
-  const std::uint64_t free_min =
-      limits_.free_bytes_min.value_or(std::min(space.total_bytes / 20, kFreeBytesMinMax));
-  const Room room{bytes, std::min(kBytesMax, limits_.store_bytes.value_or(3 * largest)),
-                  std::clamp(free_min, kRecordsFloorBytes, kBytesMax)};
-  if (room.fits(bytes_of(counted), space.free_bytes)) return;
-
   const std::uint64_t kept_bytes = bytes_of(kept);
-  room.check(path(), kept_bytes, space.free_bytes + bytes_of(counted) - kept_bytes);
+  room.check(path(), kept_bytes, space_().free_bytes + bytes_of(counted) - kept_bytes);
 
   for (const std::uint64_t version : candidates) {
     if (room.fits(bytes_of(counted), space_().free_bytes)) return;

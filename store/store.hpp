@@ -9,9 +9,10 @@
 //     <store>/tmp/               spools; emptied when the store is opened
 //     <store>/weightfs.log       when daemonised
 //
-// The store is a cache, but for what trainers have staged.  One of another format, or whose database
-// is damaged, is emptied and rebuilt from the bucket; only the names above are ever removed, and
-// staged files are then kept under <store>/staging.lost-<k>, with a warning in the log.
+// The store is a cache, but for what trainers have staged.  One of another format, or whose
+// database is damaged, is emptied and rebuilt from the bucket; only the names above are ever
+// removed, and staged files are then kept under <store>/staging.lost-<k>, with a warning in the
+// log.
 //
 // A record decides what an image is: absent (no record), partial, or complete.  Files without a
 // complete record are removed when the store is opened.  The records of a version become complete
@@ -28,6 +29,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "store/db.hpp"
@@ -48,6 +50,30 @@ struct StoreLimits {
 struct Newest {
   std::uint64_t version = 0;
   Sha256 manifest_sha256{};
+};
+
+/// Held while versions are brought into a store or adopted: one caller at a time.  Belongs to no
+/// thread; given up when it is destroyed.
+class ImagesLock {
+ public:
+  ImagesLock() = default;  // holds nothing
+  explicit ImagesLock(std::function<void()> unlock) : unlock_(std::move(unlock)) {}
+  ImagesLock(ImagesLock&& other) noexcept : unlock_(std::exchange(other.unlock_, nullptr)) {}
+  ImagesLock& operator=(ImagesLock&& other) noexcept {
+    if (this == &other) return *this;
+    unlock();
+    unlock_ = std::exchange(other.unlock_, nullptr);
+    return *this;
+  }
+  ~ImagesLock() { unlock(); }
+
+  void unlock() noexcept {
+    if (auto give_up = std::exchange(unlock_, nullptr)) give_up();
+  }
+  explicit operator bool() const noexcept { return static_cast<bool>(unlock_); }
+
+ private:
+  std::function<void()> unlock_;
 };
 
 class Store {
@@ -110,6 +136,11 @@ class Store {
   /// <store>/images/<v>.
   [[nodiscard]] virtual std::filesystem::path image_directory(std::uint64_t version) const = 0;
 
+  /// Waits until nobody else holds the lock.  materialize() takes it itself, so whoever holds it
+  /// must not call that, nor publish(); begin_images() to complete_images() happen under it.
+  /// Must not outlive the store.  Throws Error: cancelled, timed_out.
+  [[nodiscard]] virtual ImagesLock lock_images(const Context& context) = 0;
+
   /// Makes an empty image directory for a version; removes what was there, records included.
   virtual std::filesystem::path begin_images(std::uint64_t version) = 0;
 
@@ -134,6 +165,11 @@ class Store {
   ///
   /// Throws Error: no_space, saying how much is missing and which limit it was.
   virtual void make_room(std::uint64_t bytes, std::span<const std::uint64_t> keep,
+                         const std::function<bool(std::uint64_t version)>& release) = 0;
+
+  /// The same for bytes that are no images, as those that trainers stage: only the limit of free
+  /// space counts.  Cheap where there is room.
+  virtual void make_free(std::uint64_t bytes, std::span<const std::uint64_t> keep,
                          const std::function<bool(std::uint64_t version)>& release) = 0;
 
   /// Bytes of all complete images, hard links counted once.

@@ -29,6 +29,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds kBackoffMax{24'000};  // 30 s with jitter
 constexpr milliseconds kProgressInterval{200};
 constexpr std::uint64_t kFallbacksMax = 64;
+constexpr std::chrono::seconds kRecordTime{5};  // to read a record that the store should have
 
 std::int64_t seconds_now() {
   return std::chrono::duration_cast<std::chrono::seconds>(
@@ -88,6 +89,8 @@ std::string_view to_string(SyncStatus::State state) noexcept {
 }
 
 struct Sync::State {
+  using Hider = CatalogBuilder::Hider;
+
   State(Store& the_store, History& the_history, SyncOptions the_options);
 
   void run(const std::stop_token& stop);
@@ -100,12 +103,14 @@ struct Sync::State {
   void find_newest(const Context& context);
   void walk_to_newest(const Context& context);
   [[nodiscard]] bool is_current() const;
+  [[nodiscard]] std::uint64_t latest() const;
   void bring_newest(const Context& context, const Progress& progress);
   void bring(std::uint64_t version, const Context& context, const Progress& progress);
   void bring_older(const Context& context, const Progress& progress);
   void persist_newest(const Context& context);
-  bool release(std::uint64_t version);
+  bool release(Hider hider, std::uint64_t version);
   void show_catalog(const Context* bucket);
+  void show(std::uint64_t number);
   void read_tags(const Context& context, Clock::time_point until);
   void note_progress(std::string_view what, std::uint64_t done, std::uint64_t total);
 
@@ -135,8 +140,10 @@ struct Sync::State {
   std::string phase;
   std::uint64_t phase_done = 0, phase_total = 0;
 
-  std::mutex round_mutex;  // held for a whole round; guards the next block; before `mutex`
   CatalogBuilder builder;
+  std::mutex catalog_mutex;  // held while a catalog is made and shown; before `mutex`
+
+  std::mutex round_mutex;        // held for a whole round; guards the next block; before both
   std::uint64_t newest = 0;      // that the bucket is known to have
   std::optional<Error> beyond;   // why it is not known whether there are more
   bool reachable = false;        // as the last poll found
@@ -216,7 +223,13 @@ void Sync::State::round(bool retry_now, const Context& context, const Progress& 
   }
 }
 
-bool Sync::State::is_current() const { return newest == 0 || newest == catalog->latest; }
+/// A version that was shown may be newer than what the last poll saw.
+bool Sync::State::is_current() const { return newest <= latest(); }
+
+std::uint64_t Sync::State::latest() const {
+  const std::lock_guard lock(mutex);
+  return catalog->latest;
+}
 
 void Sync::State::poll(const Context& context) {
   reachable = false;
@@ -232,11 +245,12 @@ void Sync::State::poll(const Context& context) {
   if (poll_failures > 0 && !beyond) retry_at = {};
   poll_failures = beyond ? poll_failures + 1 : 0;
   reachable = true;
+  const std::int64_t newest_time = builder.newest_time();
   change([&] {
     status.offline_since = 0;
     status.checked_time = seconds_now();
-    status.newest = newest;
-    status.newest_time = builder.newest_time();
+    status.newest = std::max(status.newest, newest);
+    status.newest_time = newest_time;
     known_empty = newest == 0 && !beyond;
   });
 }
@@ -280,7 +294,7 @@ void Sync::State::bring_newest(const Context& context, const Progress& progress)
     attempted = newest;
     bring_failures++;
     if (is_about_objects(error.code())) bring_older(context, progress);
-    builder.show_all();
+    builder.show_all(Hider::sync);
     show_catalog(&context);
     retry_at = Clock::now() + jittered(backoff(options.poll, bring_failures));
     throw;
@@ -288,28 +302,28 @@ void Sync::State::bring_newest(const Context& context, const Progress& progress)
 }
 
 void Sync::State::bring(std::uint64_t version, const Context& context, const Progress& progress) {
-  const std::uint64_t latest = catalog->latest;
-  const std::span<const std::uint64_t> keep(&latest, latest > 0 ? 1 : 0);
+  const std::uint64_t shown = latest();
+  const std::span<const std::uint64_t> keep(&shown, shown > 0 ? 1 : 0);
   note_progress("", 0, 0);
   const Progress noting = [&](std::string_view what, std::uint64_t done, std::uint64_t total) {
     note_progress(what, done, total);
     if (progress) progress(what, done, total);
   };
   materialize(
-      store, history, version, keep, [this](std::uint64_t old) { return release(old); }, context,
-      noting, options.coder);
+      store, history, version, keep,
+      [this](std::uint64_t old) { return release(Hider::sync, old); }, context, noting,
+      options.coder);
   persist_newest(context);
-  builder.show_all();
+  builder.show_all(Hider::sync);
   show_catalog(&context);
-  if (catalog->latest >= version) return;
+  if (latest() >= version) return;
   throw Error(ErrorCode::io,
               fmt::format("version {} is here but cannot be shown; the log says why", version));
 }
 
 /// The newest version cannot be made; one of those before it may.
 void Sync::State::bring_older(const Context& context, const Progress& progress) {
-  const std::uint64_t latest = catalog->latest;
-  const std::uint64_t least = std::max(latest, newest - std::min(newest, kFallbacksMax + 1));
+  const std::uint64_t least = std::max(latest(), newest - std::min(newest, kFallbacksMax + 1));
   for (std::uint64_t version = newest - 1; version > least; version--) {
     try {
       return bring(version, context, progress);
@@ -327,26 +341,45 @@ void Sync::State::persist_newest(const Context& context) {
 
 /// Store::make_room asks before it removes a version.  It is hidden first, so whoever looks for
 /// readers afterwards sees all there will be.
-bool Sync::State::release(std::uint64_t version) {
-  if (version == catalog->latest) return false;
-  builder.hide(version);
+bool Sync::State::release(Hider hider, std::uint64_t version) {
+  if (version == latest()) return false;
+  builder.hide(hider, version);
   show_catalog(nullptr);
   const bool unused = (!options.release || options.release(version)) &&
                       nobody_reads(store.image_directory(version));
   if (unused) return true;
-  builder.show(version);
+  builder.show(hider, version);
   show_catalog(nullptr);
   return false;
 }
 
+/// The bucket is asked before the lock is taken: whoever shows what the store has never waits for
+/// it.  Made and swapped under one lock, so that no catalog is replaced by an older one.
 void Sync::State::show_catalog(const Context* bucket) {
-  const auto made = builder.make(bucket);
+  if (bucket != nullptr) builder.fetch(*bucket);
+  const std::lock_guard lock(catalog_mutex);
+  const auto made = builder.make();
   const std::uint64_t image_bytes = store.image_bytes();
   change([&] {
     catalog = made;
     status.latest = made->latest;
     status.image_bytes = image_bytes;
   });
+  if (options.changed) options.changed();
+}
+
+void Sync::State::show(std::uint64_t number) {
+  const auto version = history.get(number, Context{}.within(kRecordTime));
+  if (store.newest().version < number) store.put_newest({number, version->manifest_sha256});
+  builder.note(*version);
+  builder.show_all(Hider::publish);
+  const std::int64_t newest_time = builder.newest_time();
+  change([&] {
+    status.newest = std::max(status.newest, number);
+    status.newest_time = newest_time;
+    known_empty = false;
+  });
+  show_catalog(nullptr);
 }
 
 void Sync::State::read_tags(const Context& context, Clock::time_point until) {
@@ -368,9 +401,9 @@ void Sync::State::failed(const Error& error) {
     return change([&] { status.state = SyncStatus::State::waiting; });
   if (logged != error.what()) {
     logged = error.what();
-    const std::uint64_t latest = catalog->latest;
-    log_warning(latest > 0 ? fmt::format("sync: {}; version {} stays served", error.what(), latest)
-                           : fmt::format("sync: {}; there is nothing to serve yet", error.what()));
+    const std::uint64_t shown = latest();
+    log_warning(shown > 0 ? fmt::format("sync: {}; version {} stays served", error.what(), shown)
+                          : fmt::format("sync: {}; there is nothing to serve yet", error.what()));
   }
   change([&] {
     status.state = SyncStatus::State::waiting;
@@ -438,6 +471,12 @@ void Sync::wait_ready(const Context& context, const Progress& progress) {
     lock.lock();
   }
   if (state_->catalog->latest == 0 && !state_->known_empty) throw Error(*state_->first_error);
+}
+
+void Sync::show(std::uint64_t version) { state_->show(version); }
+
+bool Sync::release(std::uint64_t version) {
+  return state_->release(CatalogBuilder::Hider::publish, version);
 }
 
 void Sync::run_once(const Context& context, const Progress& progress) {

@@ -31,6 +31,9 @@ struct SyncOptions {
   /// Empty: only nobody_reads() is asked.
   std::function<bool(std::uint64_t version)> release = {};
   kernels::SharedCoder coder = kernels::make_cpu_coder();
+  /// There is another catalog.  Called from any thread, also while locks are held: must be quick
+  /// and call nothing of the Sync's.
+  std::function<void()> changed = {};
 };
 
 /// For `weightfs status`; all times are seconds since 1970, 0 for never.
@@ -61,6 +64,17 @@ class Sync {
 
   [[nodiscard]] std::shared_ptr<const Catalog> catalog() const;
   [[nodiscard]] SyncStatus status() const;
+
+  /// Shows at once what the store has complete, up to `version` at least, with that version's tag:
+  /// for a version that was adopted.  Asks the bucket nothing, if the store has the records, and
+  /// waits for no round.  Store::newest() is `version` or higher before it is shown.
+  /// Throws Error: what the store's records throw.
+  void show(std::uint64_t version);
+
+  /// For others who bring versions into the store (publish()), as Store::make_room wants it: hides
+  /// a version from new readers and answers whether it may go; false for `latest`.  One that was
+  /// hidden and did not go comes back with the next show() or the next version.
+  bool release(std::uint64_t version);
 
   /// Blocks until `latest` exists, or the repository is known to be empty, or the bucket turns out
   /// to be unusable while the store has nothing.  Requires: start() was called, or run_once().

@@ -335,6 +335,29 @@ TEST_F(CommandsTest, OfTwoPublishersAtOnceOneHasExitCode3) {
   FAIL() << "in 20 rounds no two publishers met";
 }
 
+TEST_F(CommandsTest, OfPublishersAtOnceAllAreDoneWithRebase) {
+  make_versions(1);
+  constexpr unsigned kPublishers = 3;
+  for (unsigned i = 0; i < kPublishers; i++) {
+    write_checkpoint(path("mine-" + std::to_string(i)), 2 + i);
+  }
+  std::barrier start(kPublishers);
+  Result results[kPublishers];
+  {
+    std::vector<std::jthread> publishers;
+    for (unsigned i = 0; i < kPublishers; i++) {
+      publishers.emplace_back([&, i] {
+        start.arrive_and_wait();
+        results[i] = run({"publish", url(), path("mine-" + std::to_string(i)), "--rebase",
+                          "--store", path("store-" + std::to_string(i))});
+      });
+    }
+  }
+  for (const Result& result : results) EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(run({"log", url(), "--json"}).json().size(), 1 + kPublishers);
+  EXPECT_EQ(run({"verify", url()}).code, 0);
+}
+
 TEST_F(CommandsTest, StatusIsAListOfMounts) {
   const Result json = run({"status", "--json"});
   EXPECT_EQ(json.code, 0);
@@ -424,8 +447,8 @@ TEST_F(CommandsTest, AUsageErrorHasExitCode2) {
   EXPECT_EQ(plain.code, 2);
   EXPECT_EQ(plain.out, "");
   EXPECT_EQ(plain.err,
-            "weightfs: publish needs URL DIR\n"
-            "usage: weightfs publish URL DIR [OPTION...]\n"
+            "weightfs: publish needs URL|MOUNTPOINT DIR\n"
+            "usage: weightfs publish URL|MOUNTPOINT DIR [OPTION...]\n"
             "run weightfs help publish\n");
   const Result json = run({"publish", url(), "--json"});
   EXPECT_EQ(json.code, 2);

@@ -26,6 +26,23 @@ TEST(Errno, EveryCodeHasOneThatReadersUnderstand) {
   EXPECT_EQ(to_errno(ErrorCode::timed_out), ETIMEDOUT);
 }
 
+TEST(Errno, ARefusedHandOverIsNothingThatMvMisreads) {
+  for (const ErrorCode code : kAll) {
+    const int number = to_hand_over_errno(code);
+    for (const int misread : {0, EINVAL, ESTALE, EXDEV, EEXIST, ENOENT, EAGAIN}) {
+      EXPECT_NE(number, misread) << to_string(code);
+    }
+  }
+  EXPECT_EQ(to_hand_over_errno(ErrorCode::invalid), EBADMSG);
+  EXPECT_EQ(to_hand_over_errno(ErrorCode::corrupt), EBADMSG);
+  EXPECT_EQ(to_hand_over_errno(ErrorCode::not_found), ENODATA);
+  EXPECT_EQ(to_hand_over_errno(ErrorCode::busy), EBUSY);
+  EXPECT_EQ(to_hand_over_errno(ErrorCode::permission), EACCES);
+  EXPECT_EQ(to_hand_over_errno(ErrorCode::no_space), ENOSPC);
+  EXPECT_EQ(to_hand_over_errno(ErrorCode::cancelled), EINTR);
+  EXPECT_EQ(to_hand_over_errno(ErrorCode::io), EIO);
+}
+
 TEST(Errno, ExitCodesAreThoseOfTheManual) {
   for (const ErrorCode code : kAll) {
     const int expected = code == ErrorCode::invalid     ? 2

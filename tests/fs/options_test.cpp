@@ -80,8 +80,8 @@ class OptionsTest : public testing::Test {
 TEST_F(OptionsTest, TakesEveryOptionOfPublish) {
   const Options options =
       parsed({"publish", "file:///b", "dir", "--tag", "step-1", "--meta", "a=1", "--meta=b=x=y",
-              "--include", "*.pt", "--include=sub/*.bin", "--snapshot", "--store", "/s", "--gpu",
-              "1", "--json", "--quiet"});
+              "--include", "*.pt", "--include=sub/*.bin", "--snapshot", "--rebase", "--store", "/s",
+              "--gpu", "1", "--json", "--quiet"});
   EXPECT_EQ(options.command, Command::publish);
   EXPECT_EQ(options.target, "file:///b");
   EXPECT_EQ(options.directory, "dir");
@@ -89,6 +89,7 @@ TEST_F(OptionsTest, TakesEveryOptionOfPublish) {
   EXPECT_EQ(options.meta, (std::map<std::string, std::string>{{"a", "1"}, {"b", "x=y"}}));
   EXPECT_EQ(options.include, (std::vector<std::string>{"*.pt", "sub/*.bin"}));
   EXPECT_TRUE(options.snapshot);
+  EXPECT_TRUE(options.rebase);
   EXPECT_EQ(options.store, "/s");
   EXPECT_EQ(options.gpu, 1);
   EXPECT_TRUE(options.json);
@@ -148,6 +149,24 @@ TEST_F(OptionsTest, TakesTheOperandsOfTheOthers) {
   EXPECT_EQ(exported.command, Command::export_);
   EXPECT_EQ(exported.directory, "out");
   EXPECT_EQ(exported.version_a, 4U);
+}
+
+TEST_F(OptionsTest, AWaitIsForExactlyOneThing) {
+  const Options tag = parsed({"wait", "/m", "--tag", "step-1", "--timeout", "1.5"});
+  EXPECT_EQ(tag.command, Command::wait);
+  EXPECT_EQ(tag.target, "/m");
+  EXPECT_EQ(tag.tag, "step-1");
+  EXPECT_EQ(tag.timeout, std::chrono::milliseconds(1500));
+  EXPECT_EQ(parsed({"wait", "/m", "--version", "7"}).version_a, 7U);
+  const Options newer = parsed({"wait", "/m", "--newer-than", "0"});
+  EXPECT_EQ(newer.newer_than, 0U);
+  EXPECT_EQ(newer.timeout, std::nullopt);
+  const std::string one = "wait needs exactly one of --tag, --version and --newer-than; ";
+  EXPECT_EQ(wrong({"wait", "/m"}), one + "0 are given");
+  EXPECT_EQ(wrong({"wait", "/m", "--tag", "a", "--version", "1"}), one + "2 are given");
+  EXPECT_NE(wrong({"wait", "/m", "--tag", "../x"}).find("--tag: '../x'"), std::string::npos);
+  EXPECT_EQ(wrong({"wait", "/m", "--version", "0"}),
+            "--version: '0' is not a number from 1 to 68719476735");
 }
 
 TEST_F(OptionsTest, WhateverMakesVersionsTakesAGpu) {
@@ -233,13 +252,33 @@ TEST_F(OptionsTest, UnknownOptionsAreNamed) {
 }
 
 TEST_F(OptionsTest, OptionsOfLaterIssuesDoNotExist) {
-  for (const char* option : {"--rebase", "--writer", "--hook=x", "--seed=x", "--follow=x"}) {
+  for (const char* option : {"--hook=x", "--seed=x", "--follow=x"}) {
     EXPECT_NE(wrong({"mount", "/b", "/m", option}), "") << option;
     EXPECT_NE(wrong({"publish", "/b", "d", option}), "") << option;
   }
-  for (const char* command : {"pin", "unpin", "wait", "sync", "gc", "skip", "import", "rollback"}) {
+  for (const char* command : {"pin", "unpin", "sync", "gc", "skip", "import", "rollback"}) {
     EXPECT_EQ(wrong({command, "/b"}), "there is no command '" + std::string(command) + "'");
   }
+}
+
+TEST_F(OptionsTest, AWritersMountHasOptionsOfItsOwn) {
+  const Options options =
+      parsed({"mount", "/b", "/m", "--writer", "--rebase", "--include", "*.py", "--include=x/*"});
+  EXPECT_TRUE(options.writer);
+  EXPECT_TRUE(options.rebase);
+  EXPECT_EQ(options.include, (std::vector<std::string>{"*.py", "x/*"}));
+  EXPECT_FALSE(parsed({"mount", "/b", "/m", "--writer"}).rebase);
+}
+
+TEST_F(OptionsTest, OptionsOfAWriterNeedIt) {
+  EXPECT_EQ(wrong({"mount", "/b", "/m", "--rebase"}), "--rebase needs --writer");
+  EXPECT_EQ(wrong({"mount", "/b", "/m", "--include", "*.py"}), "--include needs --writer");
+  EXPECT_EQ(wrong({"mount", "/b", "/m", "--include=*", "--writer=false"}),
+            "--include needs --writer");
+  write_config("[mount]\nwriter = true\n");
+  EXPECT_TRUE(parsed({"mount", "/b", "/m", "--rebase"}).rebase);
+  write_config("include = ['*.py']\n");  // meant for publish
+  EXPECT_FALSE(parsed({"mount", "/b", "/m"}).writer);
 }
 
 TEST_F(OptionsTest, RepeatedOptionsAreNamed) {
@@ -263,7 +302,7 @@ TEST_F(OptionsTest, WrongValuesNameTheOption) {
 
 TEST_F(OptionsTest, MissingAndSuperfluousOperandsAreUsageErrors) {
   EXPECT_EQ(wrong({}), "a command is missing");
-  EXPECT_EQ(wrong({"publish", "/b"}), "publish needs URL DIR");
+  EXPECT_EQ(wrong({"publish", "/b"}), "publish needs URL|MOUNTPOINT DIR");
   EXPECT_EQ(wrong({"diff", "/b", "1"}), "diff needs URL|MOUNTPOINT A B");
   EXPECT_EQ(wrong({"init", "/b", "c"}), "'c' is one operand too many");
   EXPECT_EQ(wrong({"publish", "/b", "d", "--tag"}), "--tag needs a value: --tag TAG");

@@ -81,6 +81,23 @@ TEST(Passthrough, PatchesTheOpenReply) {
   EXPECT_EQ(reply.body.backing_id, 77);
 }
 
+// What CREATE's reply holds: fuse_entry_out, fuse_open_out.
+struct CreateOut {
+  std::byte entry[abi::kEntryOutBytes]{};
+  abi::OpenOut open{};
+};
+
+TEST(Passthrough, PatchesTheCreateReply) {
+  Reply<CreateOut> reply;
+  reply.body.open.fh = 9;
+  reply.body.open.open_flags = 32;
+  patch_open_reply(reply.parts, 77);
+  EXPECT_EQ(reply.body.open.fh, 9u);
+  EXPECT_EQ(reply.body.open.open_flags, 32u | abi::kOpenPassthrough);
+  EXPECT_EQ(reply.body.open.backing_id, 77);
+  for (const std::byte byte : reply.body.entry) EXPECT_EQ(byte, std::byte{0});
+}
+
 TEST(Passthrough, LeavesErrorsAndOtherRepliesAlone) {
   Reply<abi::OpenOut> failed;
   failed.header.error = -ENOENT;

@@ -12,10 +12,12 @@
 #include <mutex>
 #include <optional>
 #include <random>
+#include <stop_token>
 #include <thread>
 #include <vector>
 
 #include "store/error.hpp"
+#include "store/staging.hpp"
 #include "tests/support/support.hpp"
 
 namespace weightfs::fs {
@@ -49,6 +51,9 @@ class Caller {
     return answers_;
   }
 
+  std::atomic<bool> is_patient = false;  // waits on when it is interrupted
+  std::atomic<int> asked = 0;            // how often it was asked that
+
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -59,15 +64,19 @@ class FakeReply final : public Reply {
  public:
   explicit FakeReply(Caller& caller) : caller_(caller) {}
   void error(int code) noexcept override { caller_.take(code); }
+  [[nodiscard]] bool gives_up() const noexcept override {
+    caller_.asked++;
+    return !caller_.is_patient;
+  }
 
  private:
   Caller& caller_;
 };
 
 RequestPool::Ticket park(RequestPool& pool, Caller& caller, Clock::time_point deadline,
-                         RequestPool::Work work) {
+                         RequestPool::Work work, OnGiveUp on_give_up = OnGiveUp::abandon) {
   const RequestPool::Ticket ticket = pool.announce();
-  pool.park(ticket, std::make_unique<FakeReply>(caller), deadline, std::move(work));
+  pool.park(ticket, std::make_unique<FakeReply>(caller), deadline, std::move(work), on_give_up);
   return ticket;
 }
 
@@ -135,6 +144,108 @@ TEST(RequestPool, TheDeadlineFreesTheCallerOfAStuckWorker) {
   EXPECT_EQ(caller.wait(), ETIMEDOUT);
   EXPECT_EQ(pool.parked_count(), 0u);
   stuck.let_go();
+}
+
+// Work that goes on until it is told to stop, and then answers all the same.
+RequestPool::Work answer_when_stopped(Caller& caller, std::atomic<bool>& started) {
+  return [&](const Context& context) {
+    started = true;
+    started.notify_all();
+    std::atomic<bool> stopped = false;
+    const std::stop_callback on_stop(context.stop, [&] {
+      stopped = true;
+      stopped.notify_all();
+    });
+    stopped.wait(false);
+    return [&caller] { caller.take(kAnswered); };
+  };
+}
+
+TEST(RequestPool, WorkThatIsToFinishIsToldOfAnInterruptAndAnswersItself) {
+  Caller caller;
+  std::atomic<bool> started = false;
+  RequestPool pool(1);
+  const auto ticket =
+      park(pool, caller, far_away(), answer_when_stopped(caller, started), OnGiveUp::finish);
+  started.wait(false);
+  pool.interrupt(ticket);
+  EXPECT_EQ(caller.wait(), kAnswered);
+}
+
+TEST(RequestPool, WorkThatIsToFinishIsToldOfItsDeadlineAndAnswersItself) {
+  Caller caller;
+  std::atomic<bool> started = false;
+  RequestPool pool(1);
+  park(pool, caller, Clock::now() + std::chrono::milliseconds(50),
+       answer_when_stopped(caller, started), OnGiveUp::finish);
+  const auto code = caller.wait();
+  EXPECT_EQ(code, started ? kAnswered : ETIMEDOUT);  // on a slow machine it may not have begun
+}
+
+TEST(RequestPool, WorkThatIsToFinishIsToldTheEndOfThePool) {
+  Caller caller;
+  std::atomic<bool> started = false;
+  {
+    RequestPool pool(1);
+    park(pool, caller, far_away(), answer_when_stopped(caller, started), OnGiveUp::finish);
+    started.wait(false);
+  }
+  EXPECT_EQ(caller.wait(), kAnswered);
+  EXPECT_EQ(caller.answers(), 1);
+}
+
+TEST(RequestPool, WorkThatIsToFinishAndFailsAnswersOnce) {
+  Caller caller;
+  RequestPool pool(1);
+  park(
+      pool, caller, far_away(),
+      [](const Context&) -> std::function<void()> { throw PosixError(EDQUOT, "write"); },
+      OnGiveUp::finish);
+  EXPECT_EQ(caller.wait(), EDQUOT);
+  EXPECT_EQ(caller.answers(), 1);
+}
+
+TEST(RequestPool, WorkThatIsToFinishButHasNotBegunIsGivenUp) {
+  Caller first, second;
+  Stuck stuck;
+  std::atomic<bool> ran = false;
+  {
+    RequestPool pool(1);
+    park(pool, first, far_away(), stuck.work(first));
+    stuck.wait_until_started();
+    const auto ticket = park(
+        pool, second, far_away(),
+        [&](const Context&) -> std::function<void()> {
+          ran = true;
+          return [&] { second.take(kAnswered); };
+        },
+        OnGiveUp::finish);
+    pool.interrupt(ticket);
+    EXPECT_EQ(second.wait(), EINTR);
+    stuck.let_go();
+    wait_until_empty(pool);
+  }
+  EXPECT_FALSE(ran);
+}
+
+TEST(RequestPool, AnInterruptedCallerMayWaitOnAndGiveUpLater) {
+  Caller caller, other;
+  caller.is_patient = other.is_patient = true;
+  Stuck stuck(2);
+  RequestPool pool(2);
+  const auto ticket = park(pool, caller, far_away(), stuck.work(caller));
+  const auto others = park(pool, other, far_away(), stuck.work(other));
+  stuck.wait_until_started();
+  pool.interrupt(ticket);
+  pool.interrupt(others);
+  const auto until = Clock::now() + kLimit;
+  while ((caller.asked < 2 || other.asked < 2) && Clock::now() < until) std::this_thread::yield();
+  EXPECT_EQ(caller.answers(), 0);
+  caller.is_patient = false;
+  EXPECT_EQ(caller.wait(), EINTR);
+  EXPECT_EQ(other.answers(), 0);
+  stuck.let_go();
+  EXPECT_EQ(other.wait(), kAnswered);
 }
 
 TEST(RequestPool, AnInterruptFreesTheCallerOfAStuckWorker) {

@@ -26,6 +26,7 @@ DaemonState some_state() {
                     .mount_point = "/mnt/w",
                     .store = "/s",
                     .log = "/s/weightfs.log",
+                    .control = "/run/weightfs/0.sock",
                     .pid = 42,
                     .versions = {7, 8},
                     .sync = {},
@@ -52,6 +53,7 @@ TEST(StatusText, TellsEverything) {
   EXPECT_EQ(json["mountpoint"], "/mnt/w");
   EXPECT_EQ(json["store"], "/s");
   EXPECT_EQ(json["log"], "/s/weightfs.log");
+  EXPECT_EQ(json["control"], "/run/weightfs/0.sock");
   EXPECT_EQ(json["pid"], 42);
   EXPECT_EQ(json["version"], 8);
   EXPECT_EQ(json["newest"], 8);
@@ -82,6 +84,62 @@ TEST(StatusText, TellsWhatDoesTheWork) {
   state.coder.gpu_failure = "it is gone";
   EXPECT_EQ(kernels()["gpu"], Json({{"device", 1}, {"state", "failed: it is gone"}}));
   EXPECT_EQ(coder_text(kernels()), "avx2; GPU 1 failed: it is gone");
+}
+
+TEST(StatusText, AReadersMountHasNoWriterAndNamesWhatItsStoreHolds) {
+  DaemonState state = some_state();
+  state.queued = {"step-42"};
+  const Json json = Json::parse(status_text(state, 1000));
+  EXPECT_EQ(json["writer"], nullptr);
+  EXPECT_EQ(json["queued"], Json::array({"step-42"}));
+  EXPECT_EQ(Json::parse(status_text(some_state(), 1000))["queued"], Json::array());
+}
+
+TEST(StatusText, TellsTheQueueAndTheStagingOfAWriter) {
+  DaemonState state = some_state();
+  HandOver one;
+  one.order = 6;
+  one.name = "untagged-1";
+  one.state = HandOver::State::uploading;
+  one.phase = "coding";
+  one.done_bytes = 3;
+  one.total_bytes = 12;
+  one.time = 900;
+  HandOver two;
+  two.name = two.tag = "step-2";
+  two.state = HandOver::State::conflict;
+  two.error = "somebody else";
+  two.error_code = "conflict";
+  StagingSummary staging{.files = 3, .bytes = 70, .tops = {}};
+  staging.tops.push_back({"run", false, 2, 50, 940});
+  staging.tops.push_back({"step-2", true, 1, 20, 2000});  // a clock that was wrong
+  staging.tops.push_back({"empty", false, 0, 0, 0});
+  state.writer = {.rebase = true, .include = {"*.pt"}, .queue = {one, two}, .staging = staging};
+
+  const Json json = Json::parse(status_text(state, 1000));
+  EXPECT_EQ(json["queued"], Json::array({"untagged-1", "step-2"}));
+  const Json& writer = json["writer"];
+  EXPECT_EQ(writer["rebase"], true);
+  EXPECT_EQ(writer["include"], Json::array({"*.pt"}));
+  EXPECT_EQ(writer["queue"][0], Json({{"order", 6},
+                                      {"name", "untagged-1"},
+                                      {"tag", ""},
+                                      {"state", "uploading"},
+                                      {"phase", "coding"},
+                                      {"done", 3},
+                                      {"total", 12},
+                                      {"version", nullptr},
+                                      {"since", 900},
+                                      {"error", nullptr}}));
+  EXPECT_EQ(writer["queue"][1]["error"],
+            Json({{"code", "conflict"}, {"message", "somebody else"}}));
+  EXPECT_EQ(writer["staging"]["files"], 3);
+  EXPECT_EQ(writer["staging"]["bytes"], 70);
+  EXPECT_EQ(
+      writer["staging"]["tops"][0],
+      Json({{"name", "run"}, {"handed_over", false}, {"files", 2}, {"bytes", 50}, {"age", 60}}));
+  EXPECT_EQ(writer["staging"]["tops"][1]["age"], 0);
+  EXPECT_EQ(writer["staging"]["tops"][2]["age"], nullptr);
 }
 
 TEST(StatusText, TellsHowFarBehindItIs) {

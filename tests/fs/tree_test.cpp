@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "fs/inode.hpp"
@@ -48,8 +50,8 @@ class TreeTest : public testing::Test {
     catalog_->repository_time = 777;
   }
 
-  Tree tree(Ownership ownership = {}) const {
-    return Tree([this] { return catalog_; }, ownership);
+  Tree tree(Ownership ownership = {}, bool is_writer = false) const {
+    return Tree([this] { return catalog_; }, ownership, is_writer);
   }
 
   // Lists in one go.
@@ -104,6 +106,19 @@ TEST(Inode, NumbersAreAPromiseToLaterReleases) {
   EXPECT_EQ(make_inode({InodeKind::tag, 42, 0}), 0x200000002A000000u);
 }
 
+TEST(Inode, StagingHasNumbersOfItsOwn) {
+  EXPECT_EQ(make_staging_inode(kStagingRoot), make_inode(Fixed::staging));
+  EXPECT_EQ(make_staging_inode(kPublishRoot), make_inode(Fixed::publish));
+  EXPECT_EQ(make_staging_inode(16), 0x3000000000000010u);
+  const StagingId highest = (StagingId{1} << 60) - 1;
+  for (const StagingId id : {kStagingRoot, kPublishRoot, kFirstStagingId, highest}) {
+    EXPECT_EQ(find_staging_id(make_staging_inode(id)), id);
+  }
+  for (const Inode other : {kRoot, make_inode(Fixed::last_error), inode_of(3, 7)}) {
+    EXPECT_EQ(find_staging_id(other), std::nullopt);
+  }
+}
+
 TEST_F(TreeTest, ShowsTheFixedPart) {
   EXPECT_EQ(names(kRoot), (Names{".", "..", "latest", "versions", "tags", ".weightfs"}));
   EXPECT_EQ(names(make_inode(Fixed::control)), (Names{".", "..", "status"}));
@@ -112,6 +127,42 @@ TEST_F(TreeTest, ShowsTheFixedPart) {
     const Node node = tree().lookup(kRoot, entry.name);
     EXPECT_EQ(node.attributes.st_ino, entry.inode) << entry.name;
     EXPECT_EQ(node.attributes.st_mode & S_IFMT, entry.type) << entry.name;
+  }
+}
+
+TEST_F(TreeTest, AWritersMountShowsMore) {
+  const Tree writers = tree({}, true);
+  const auto names_of = [&](Inode inode) {
+    Names found;
+    writers.read_directory(inode, 0, [&](const DirectoryEntry& entry) {
+      found.push_back(entry.name);
+      return true;
+    });
+    return found;
+  };
+  const Inode control = make_inode(Fixed::control);
+  EXPECT_EQ(names_of(kRoot),
+            (Names{".", "..", "latest", "versions", "tags", ".weightfs", "staging", "publish"}));
+  EXPECT_EQ(names_of(control), (Names{".", "..", "status", "last_error"}));
+  for (const auto& [name, fixed] :
+       {std::pair{"staging", Fixed::staging}, {"publish", Fixed::publish}}) {
+    const Node node = writers.lookup(kRoot, name);
+    EXPECT_EQ(node.attributes.st_ino, make_inode(fixed));
+    EXPECT_EQ(node.attributes.st_mode, static_cast<mode_t>(S_IFDIR | 01777)) << name;
+  }
+  EXPECT_EQ(writers.lookup(control, "last_error").attributes.st_mode,
+            static_cast<mode_t>(S_IFREG | 0444));
+  EXPECT_TRUE(writers.open(make_inode(Fixed::last_error)).is_text);
+}
+
+TEST_F(TreeTest, AReadersMountHasNothingOfAWriters) {
+  const Inode control = make_inode(Fixed::control);
+  for (const auto& [parent, name, fixed] : {std::tuple{kRoot, "staging", Fixed::staging},
+                                            {kRoot, "publish", Fixed::publish},
+                                            {control, "last_error", Fixed::last_error}}) {
+    expect_error(ErrorCode::not_found, [&] { (void)tree().lookup(parent, name); });
+    expect_error(ErrorCode::not_found, [&] { (void)tree().attributes(make_inode(fixed)); });
+    expect_error(ErrorCode::not_found, [&] { (void)tree().open(make_inode(fixed)); });
   }
 }
 
@@ -260,11 +311,11 @@ TEST_F(TreeTest, OffsetsStayRightWhileVersionsComeAndGo) {
 
 TEST_F(TreeTest, OpenNamesTheImage) {
   const OpenTarget target = tree().open(inode_of(9, 4));
-  EXPECT_FALSE(target.is_status);
+  EXPECT_FALSE(target.is_text);
   EXPECT_EQ(target.image, "/store/images/9/sub/x.json");
   EXPECT_EQ(tree().open(inode_of(9, 2)).size_bytes, 1025u);
   EXPECT_EQ(target.state, ImageState::complete);
-  EXPECT_TRUE(tree().open(make_inode(Fixed::status)).is_status);
+  EXPECT_TRUE(tree().open(make_inode(Fixed::status)).is_text);
 }
 
 TEST_F(TreeTest, WhatIsNoFileCannotBeOpened) {

@@ -44,8 +44,8 @@ class Damage(harness.MountTest):
             self.assertIn(key, log.read())
 
         mend()
-        status = self.mounted.wait_version(3, timeout=90)
-        self.assertIsNone(status["error"])
+        self.mounted.wait_version(3, timeout=90)
+        self.mounted.wait_status(lambda status: status["error"] is None, "no error")
         self.assert_same_tree(self.mounted.join("latest/"), self.steps[2])
 
     def test_a_corrupt_pack(self):

@@ -33,6 +33,19 @@ class Race(harness.MountTest):
         said = self.publish(steps[2])
         self.assertEqual(said["version"], newest + 1)
 
+    def test_publishers_with_rebase_all_win(self):
+        steps = self.make_run(5)
+        self.init()
+        self.publish(steps[0])
+        racers = [self.start_publish(steps[1 + i], f"racer-{i}", "--rebase") for i in range(4)]
+        versions = []
+        for racer in racers:
+            out, err = racer.communicate(timeout=120)
+            self.assertEqual(racer.returncode, 0, out + err)
+            versions.append(harness.json.loads(out)["version"])
+        self.assertEqual(sorted(versions), [2, 3, 4, 5])
+        self.assert_clean()
+
     def test_publishers_may_share_a_store(self):
         steps = self.make_run(3)
         self.init()

@@ -58,7 +58,8 @@ class DeltaCoderTest : public testing::Test {
 
   /// The index of a coded pack, as a reader gets it.
   static std::shared_ptr<const PackIndex> index_of(const SpooledPack& pack, const Layout& layout) {
-    return PackIndex::parse(pack.head, pack.head.size() + pack.data_size_bytes, layout, "pack");
+    const std::string head = pack.writer.head(0);
+    return PackIndex::parse(head, head.size() + pack.data_size_bytes, layout, "pack");
   }
 
   TempDir dir_;
@@ -138,7 +139,7 @@ TEST_F(DeltaCoderTest, GivesTheSamePacksWithAnyNumberOfThreads) {
     options.threads = threads;
     const CodedDelta delta = code_delta(scanned.reader, base, options, {}, {});
     ASSERT_EQ(delta.packs.size(), 1u);
-    heads.push_back(delta.packs[0].head);
+    heads.push_back(delta.packs[0].writer.head(0));
   }
   EXPECT_EQ(heads[0], heads[1]);
   EXPECT_EQ(heads[0], heads[2]);

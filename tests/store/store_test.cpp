@@ -611,6 +611,26 @@ TEST(Store, RemovesForFreeSpaceToo) {
   EXPECT_EQ(store->complete_versions(), (Versions{2, 3}));
 }
 
+TEST(Store, WhatIsNoImageCountsAgainstFreeSpaceOnly) {
+  Fixture at;
+  at.limits = {1500, 1ull << 30};
+  const auto store = at.open();
+  for (const std::uint64_t version : {1u, 2u, 3u}) add_version(*store, version, 1000);
+  store->make_free(1ull << 31, Versions{3}, [](std::uint64_t version) {
+    ADD_FAILURE() << "there is room, but version " << version << " is to go";
+    return false;
+  });
+  at.free_bytes = (1ull << 30) + 500;
+  store->make_free(1000, Versions{3}, [&](std::uint64_t) {
+    at.free_bytes += 1000;  // what the removal is going to give back
+    return true;
+  });
+  EXPECT_EQ(store->complete_versions(), (Versions{2, 3}));
+  at.free_bytes = 1ull << 30;
+  EXPECT_EQ(code_of([&] { store->make_free(2000, Versions{2, 3}, kReleaseAll); }),
+            ErrorCode::no_space);
+}
+
 TEST(Store, LeavesTheSmallerOfFivePercentAndTenGiB) {
   Fixture at;
   const auto store = at.open();
@@ -801,6 +821,36 @@ TEST_F(StorePlaces, PreferTheStoreThatWasUsedLast) {
 TEST(StorePlace, OfRootIsVarLib) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root";
   EXPECT_EQ(Store::default_path(kId), fs::path("/var/lib/weightfs") / kId);
+}
+
+// ---- the lock of the images ----
+
+TEST(StoreImagesLock, IsHeldByOneAtATimeAndBelongsToNoThread) {
+  Fixture at;
+  const auto store = at.open();
+  ImagesLock lock = store->lock_images({});
+  EXPECT_TRUE(lock);
+  std::atomic<bool> is_free{false};
+  std::jthread other([&] {
+    const ImagesLock second = store->lock_images({});
+    EXPECT_TRUE(is_free);
+  });
+  EXPECT_EQ(code_of([&] { static_cast<void>(store->lock_images(Context{}.within({}))); }),
+            ErrorCode::timed_out);
+  is_free = true;
+  std::jthread([moved = std::move(lock)] {}).join();
+  other.join();
+  EXPECT_TRUE(store->lock_images({}));
+}
+
+TEST(StoreImagesLock, IsNotWaitedForByWhoIsStopped) {
+  Fixture at;
+  const auto store = at.open();
+  const ImagesLock lock = store->lock_images({});
+  std::stop_source stop;
+  std::jthread stopper([&] { stop.request_stop(); });
+  const Context context{stop.get_token(), Clock::time_point::max()};
+  EXPECT_EQ(code_of([&] { static_cast<void>(store->lock_images(context)); }), ErrorCode::cancelled);
 }
 
 TEST(StoreIdentity, NeedsAWholeMarker) {

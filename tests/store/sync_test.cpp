@@ -7,7 +7,9 @@
 #include <set>
 #include <thread>
 
+#include "store/adopt.hpp"
 #include "store/error.hpp"
+#include "tests/support/eventually.hpp"
 #include "tests/support/hosts.hpp"
 
 namespace weightfs::test {
@@ -18,15 +20,6 @@ using State = SyncStatus::State;
 using std::chrono::milliseconds;
 
 constexpr std::size_t kElements = 50'000;
-
-/// Waits for what another thread does; false after a time that is far too long.
-bool eventually(const std::function<bool()>& holds) {
-  for (const auto limit = Clock::now() + std::chrono::seconds(60); Clock::now() < limit;) {
-    if (holds()) return true;
-    std::this_thread::yield();
-  }
-  return false;
-}
 
 /// A view of a bucket whose packs do not come while it is shut.
 class GatedBucket final : public Bucket {
@@ -653,7 +646,8 @@ TEST_F(SyncTest, LetsAnybodyAskWhileItWorks) {
         EXPECT_GE(catalog->latest, last);
         EXPECT_TRUE(catalog->latest == 0 || catalog->versions.contains(catalog->latest));
         last = catalog->latest;
-        EXPECT_LE(on->sync.status().latest, on->sync.status().newest);
+        const SyncStatus status = on->sync.status();
+        EXPECT_LE(status.latest, status.newest);
       }
     });
   }
@@ -679,6 +673,115 @@ TEST_F(SyncTest, StopsInTheMiddleOfAVersion) {
   gate->open();
   on->sync.run_once({});
   expect_latest(*on, 2);
+}
+
+// ---- versions of this host's own ----
+
+/// Publishes on a reader's own host, and makes the files its images.
+std::uint64_t publish_and_adopt(Reader& on, const stdfs::path& directory, const std::string& tag) {
+  PublishOptions options;
+  options.directory = directory;
+  options.tag = tag;
+  options.lock_images = true;
+  options.release = [&](std::uint64_t version) { return on.sync.release(version); };
+  const PublishResult result = on.host.publish(options);
+  adopt_images(*on.host.store, result.images, directory, result.images_lock);
+  return result.version;
+}
+
+TEST_F(SyncTest, ShowsAnAdoptedVersionWithItsTagThoughTheBucketIsOutOfReach) {
+  publish(1);
+  const auto on = reader();
+  on->sync.run_once({});
+  write_checkpoint(dir_ / "mine", 2, kElements);
+  const std::uint64_t version = publish_and_adopt(*on, dir_ / "mine", "step-2");
+  expect_latest(*on, 1);
+  const std::uint64_t calls = bucket_->calls();
+  bucket_->fail_key("", ErrorCode::unavailable);
+  on->sync.show(version);
+  expect_latest(*on, 2);
+  EXPECT_EQ(bucket_->calls(), calls);
+  EXPECT_EQ(on->sync.catalog()->tags.at("step-2"), 2u);
+  EXPECT_EQ(on->sync.status().newest, 2u);
+  EXPECT_EQ(on->host.store->newest().version, 2u);
+  EXPECT_EQ(read_tree(on->host.store->image_directory(2)), read_tree(dir_ / "mine"));
+  bucket_->heal();
+  on->sync.run_once({});
+  expect_latest(*on, 2);
+  EXPECT_EQ(on->sync.status().state, State::current);
+}
+
+TEST_F(SyncTest, ShowsAnAdoptedVersionWhileARoundHangsInTheBucket) {
+  publish(1);
+  const auto on = reader("reader", kNoFloor, often());
+  on->sync.run_once({});
+  write_checkpoint(dir_ / "mine", 2, kElements);
+  PublishOptions options;
+  options.directory = dir_ / "mine";
+  options.lock_images = true;
+  const PublishResult result = on->host.publish(options);
+  bucket_->hang_key(keys::manifest(3));
+  on->sync.start();
+  ASSERT_TRUE(eventually([&] { return bucket_->waiting() == 1; }));
+  adopt_images(*on->host.store, result.images, dir_ / "mine", result.images_lock);
+  on->sync.show(2);
+  EXPECT_EQ(bucket_->waiting(), 1);
+  expect_latest(*on, 2);
+  EXPECT_EQ(on->sync.status().newest, 2u);
+  bucket_->heal();
+  EXPECT_TRUE(eventually([&] { return on->sync.status().state == State::current; }));
+}
+
+TEST_F(SyncTest, ShowsTheFirstVersionOfItsOwnHost) {
+  const auto on = reader();
+  on->sync.run_once({});
+  write_checkpoint(dir_ / "mine", 1, kElements);
+  on->sync.show(publish_and_adopt(*on, dir_ / "mine", ""));
+  expect_latest(*on, 1);
+  EXPECT_EQ(on->sync.status().newest, 1u);
+  on->sync.wait_ready({}, {});
+}
+
+TEST_F(SyncTest, DoesNotFetchAVersionThatItsHostIsAboutToAdopt) {
+  publish(1);
+  const auto on = reader("reader", kNoFloor, often());
+  on->sync.start();
+  ASSERT_TRUE(eventually([&] { return on->sync.catalog()->latest == 1; }));
+  for (unsigned version = 2; version <= 4; version++) {
+    write_checkpoint(dir_ / "mine", version, kElements);
+    PublishOptions options;
+    options.directory = dir_ / "mine";
+    options.lock_images = true;
+    PublishResult result = on->host.publish(options);
+    // It sees the version, and waits.
+    ASSERT_TRUE(eventually([&] { return on->sync.status().newest == version; }));
+    adopt_images(*on->host.store, result.images, dir_ / "mine", result.images_lock);
+    result.images_lock.unlock();
+    ASSERT_TRUE(eventually([&] { return on->sync.catalog()->latest == version; }));
+    EXPECT_EQ(stdfs::hard_link_count(on->host.store->image_directory(version) / "config.json"), 2u);
+    stdfs::remove_all(dir_ / "mine");
+  }
+}
+
+TEST_F(SyncTest, HidesAVersionThatOthersWantToRemoveUnlessItIsTheLatest) {
+  publish(1);
+  const auto on = reader();
+  on->sync.run_once({});
+  publish(2);
+  on->sync.run_once({});
+  EXPECT_EQ(on->versions(), (std::set<std::uint64_t>{1, 2}));
+  EXPECT_FALSE(on->sync.release(2));
+  {
+    const File open = File::open(on->host.store->image_directory(1) / "config.json", O_RDONLY);
+    EXPECT_FALSE(on->sync.release(1));
+    EXPECT_EQ(on->versions(), (std::set<std::uint64_t>{1, 2}));
+  }
+  EXPECT_TRUE(on->sync.release(1));
+  EXPECT_EQ(on->versions(), (std::set<std::uint64_t>{2}));
+  on->sync.run_once({});  // it may be gone any moment
+  EXPECT_EQ(on->versions(), (std::set<std::uint64_t>{2}));
+  on->sync.show(2);
+  EXPECT_EQ(on->versions(), (std::set<std::uint64_t>{1, 2}));
 }
 
 TEST_F(SyncTest, GivesUpWaitingAtTheDeadlineOrWhenStopped) {

@@ -145,7 +145,7 @@ class Workspace:
     def __init__(self):
         self.path = tempfile.mkdtemp(prefix="weightfs-mount-")
         os.chmod(self.path, 0o755)  # other users read through the mounts
-        self.mount_points, self.processes, self.logs = [], [], []
+        self.mount_points, self.processes, self.logs, self.sockets = [], [], [], []
         Workspace.alive.append(self)
 
     def close(self):
@@ -157,6 +157,8 @@ class Workspace:
                 pass
         for process in self.processes:
             process.close()
+        for path in filter(os.path.exists, self.sockets):
+            os.unlink(path)
         shutil.rmtree(self.path, ignore_errors=True)
 
     def print_logs(self):
@@ -188,6 +190,11 @@ class Mount:
         os.makedirs(self.path, exist_ok=True)
         self.workspace.mount_points.append(self.path)
         self.workspace.logs.append(os.path.join(self.store, "weightfs.log"))
+        self.workspace.sockets.append(self.control_socket())  # a killed daemon leaves it
+
+    def control_socket(self):
+        digits = hashlib.sha256(os.path.realpath(self.store).encode()).hexdigest()[:16]
+        return f"/run/weightfs/{digits}.sock"
 
     def arguments(self):
         return ("mount", self.url, self.path, "--store", self.store, "--poll", POLL, *self.options)
@@ -227,6 +234,10 @@ class Mount:
     def wait_version(self, version, timeout=60):
         return self.wait_status(lambda status: status["version"] == version,
                                 f"version {version}", timeout)
+
+    def staging(self, *parts):
+        """A path in a writer's staging."""
+        return self.join("staging", *parts)
 
     def join(self, *parts):
         return os.path.join(self.path, *map(str, parts))
@@ -269,10 +280,10 @@ class MountTest(unittest.TestCase):
         return call("publish", self.url, folder, "--store", os.path.join(self.dir, "publisher"),
                     *options)
 
-    def start_publish(self, folder, store="publisher"):
+    def start_publish(self, folder, store="publisher", *options):
         """Starts a publisher and does not wait for it."""
         return start("publish", self.url, folder, "--store", os.path.join(self.dir, store),
-                     "--json")
+                     "--json", *options)
 
     def version_count(self):
         return len(call("log", self.url))
@@ -289,6 +300,12 @@ class MountTest(unittest.TestCase):
         mount = Mount(self, self.url, *options, **names)
         mount.start()
         return mount
+
+    def writer(self, *options, **names):
+        """A writer's mount; the repository is made if there is none."""
+        if not os.path.exists(self.bucket):
+            self.init()
+        return self.mount("--writer", *options, **names)
 
     def tmpfs(self, name, size):
         """Mounts a small tmpfs; returns its path."""

@@ -7,6 +7,9 @@
 //     lose_reply("versions/")                        the next put_if_absent of such a key is done,
 //     and
 //                                                    then reported as unavailable: a lost reply
+//     hang_key("versions/")                          every call whose key starts with this waits
+//     until
+//                                                    heal(), or until its Context ends it
 //     hide_from_list("versions/")                    list() leaves such keys out; get finds them
 //     list_also("versions/...9.json")                list() names a key that get does not find
 //     heal()                                         ends all of these
@@ -17,6 +20,8 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <cstring>
 #include <map>
@@ -42,8 +47,8 @@ class MemoryBucket final : public Bucket {
 
   std::size_t get(std::string_view key, std::uint64_t offset_bytes, std::span<std::byte> into,
                   const Context& context) override {
-    const std::scoped_lock lock(mutex_);
-    begin("get", key, context);
+    std::unique_lock lock(mutex_);
+    begin(lock, "get", key, context);
     const auto object = objects_.find(key);
     if (object == objects_.end()) throw Error(ErrorCode::not_found, about(key) + "does not exist");
     const std::string& bytes = object->second;
@@ -56,14 +61,14 @@ class MemoryBucket final : public Bucket {
   void put(std::string_view key, const Source& source, const Context& context) override {
     std::string bytes(source.size_bytes(), '\0');
     source.read(0, std::as_writable_bytes(std::span(bytes)));
-    const std::scoped_lock lock(mutex_);
-    begin("put", key, context);
+    std::unique_lock lock(mutex_);
+    begin(lock, "put", key, context);
     objects_.insert_or_assign(std::string(key), std::move(bytes));
   }
 
   Put put_if_absent(std::string_view key, std::string_view bytes, const Context& context) override {
-    const std::scoped_lock lock(mutex_);
-    begin("put_if_absent", key, context);
+    std::unique_lock lock(mutex_);
+    begin(lock, "put_if_absent", key, context);
     const bool created = objects_.emplace(key, bytes).second;
     if (lost_reply_ && key.starts_with(*lost_reply_)) {
       lost_reply_.reset();
@@ -74,8 +79,8 @@ class MemoryBucket final : public Bucket {
 
   std::vector<std::string> list(std::string_view prefix, std::string_view after,
                                 const Context& context) override {
-    const std::scoped_lock lock(mutex_);
-    begin("list", prefix, context, false);
+    std::unique_lock lock(mutex_);
+    begin(lock, "list", prefix, context, false);
     std::set<std::string> keys = also_listed_;
     for (const auto& [key, bytes] : objects_) keys.insert(key);
     std::vector<std::string> found;
@@ -89,8 +94,8 @@ class MemoryBucket final : public Bucket {
   }
 
   void remove(std::string_view key, const Context& context) override {
-    const std::scoped_lock lock(mutex_);
-    begin("remove", key, context);
+    std::unique_lock lock(mutex_);
+    begin(lock, "remove", key, context);
     objects_.erase(std::string(key));
   }
 
@@ -111,6 +116,10 @@ class MemoryBucket final : public Bucket {
     const std::scoped_lock lock(mutex_);
     lost_reply_ = std::move(prefix);
   }
+  void hang_key(std::string prefix) {
+    const std::scoped_lock lock(mutex_);
+    hanging_.insert(std::move(prefix));
+  }
   void hide_from_list(std::string prefix) {
     const std::scoped_lock lock(mutex_);
     hidden_ = std::move(prefix);
@@ -126,6 +135,8 @@ class MemoryBucket final : public Bucket {
     lost_reply_.reset();
     hidden_.reset();
     also_listed_.clear();
+    hanging_.clear();
+    healed_.notify_all();
   }
 
   // ---- behind the back ----
@@ -158,6 +169,11 @@ class MemoryBucket final : public Bucket {
     const auto count = calls_of_.find(kind);
     return count == calls_of_.end() ? 0 : count->second;
   }
+  /// Calls that hang now.
+  [[nodiscard]] int waiting() const {
+    const std::scoped_lock lock(mutex_);
+    return waiting_;
+  }
   /// Failures that landed: a fault test that provoked none proves nothing.
   [[nodiscard]] std::uint64_t failures() const {
     const std::scoped_lock lock(mutex_);
@@ -170,8 +186,8 @@ class MemoryBucket final : public Bucket {
   }
 
   // What every call does first.  Requires: mutex_ is held.
-  void begin(const std::string& kind, std::string_view key, const Context& context,
-             bool is_key = true) {
+  void begin(std::unique_lock<std::mutex>& lock, const std::string& kind, std::string_view key,
+             const Context& context, bool is_key = true) {
     if (is_key) check_key(key);
     calls_++;
     calls_of_[kind]++;
@@ -179,7 +195,21 @@ class MemoryBucket final : public Bucket {
     for (const auto& [prefix, code] : failing_keys_) {
       if (key.starts_with(prefix)) fail(key, code);
     }
+    wait_while_hanging(lock, key, context);
     context.check("accessing " + std::string(key));
+  }
+
+  void wait_while_hanging(std::unique_lock<std::mutex>& lock, std::string_view key,
+                          const Context& context) {
+    const auto hangs = [&] {
+      return std::any_of(hanging_.begin(), hanging_.end(),
+                         [&](const std::string& prefix) { return key.starts_with(prefix); });
+    };
+    if (!hangs()) return;
+    waiting_++;
+    const auto limit = std::min(context.deadline, Clock::now() + std::chrono::hours(1));
+    healed_.wait_until(lock, context.stop, limit, [&] { return !hangs(); });
+    waiting_--;
   }
 
   [[noreturn]] void fail(std::string_view key, ErrorCode code) {
@@ -193,7 +223,9 @@ class MemoryBucket final : public Bucket {
   std::map<std::string, ErrorCode> failing_keys_;
   std::optional<std::pair<std::uint64_t, ErrorCode>> failing_call_;
   std::optional<std::string> lost_reply_, hidden_;
-  std::set<std::string> also_listed_;
+  std::set<std::string> also_listed_, hanging_;
+  std::condition_variable_any healed_;
+  int waiting_ = 0;
   std::uint64_t calls_ = 0, failures_ = 0;
   std::map<std::string, std::uint64_t> calls_of_;
 };

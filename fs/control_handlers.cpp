@@ -1,0 +1,81 @@
+#include "fs/control_handlers.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "fs/wait_condition.hpp"
+#include "store/error.hpp"
+#include "store/log.hpp"
+#include "store/path_rules.hpp"
+#include "store/publish_queue.hpp"
+#include "store/sha256.hpp"
+#include "store/staging.hpp"
+
+namespace weightfs::fs {
+namespace {
+
+constexpr std::size_t kMadeUpBytes = 4;
+
+/// In the order that WaitFacts wants.
+WaitFacts facts_of(const Sync& sync, const PublishQueue* queue) {
+  WaitFacts facts;
+  if (queue != nullptr) {
+    facts.queue = queue->list();
+    facts.ended = queue->ended();
+  }
+  facts.catalog = sync.catalog();
+  return facts;
+}
+
+/// The directory at `path` below staging/.
+StagingId find_directory(const Staging& staging, std::string_view path) {
+  StagingId id = kStagingRoot;
+  for (std::string_view rest = path; !rest.empty();) {
+    const std::size_t end = std::min(rest.find('/'), rest.size());
+    const std::string_view name = rest.substr(0, end);
+    if (!name.empty()) id = staging.lookup(id, name);
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+  if (id != kStagingRoot) return id;
+  throw Error(ErrorCode::invalid, "staging itself cannot be handed over: name a directory in it");
+}
+
+/// The kernel checks who renames; here nobody else does.
+void check_owner(const Staging& staging, StagingId directory, uid_t peer, std::string_view path) {
+  const uid_t owner = staging.attributes(directory).st_uid;
+  if (peer == 0 || peer == owner) return;
+  throw Error(ErrorCode::permission,
+              fmt::format("staging/{} belongs to uid {}; uid {} may not hand it over",
+                          escape_name(path), owner, peer));
+}
+
+std::uint64_t hand_over(const Writing& writing, const HandOverRequest& request, uid_t peer,
+                        const Context& context) {
+  const StagingId directory = find_directory(*writing.staging, request.path);
+  check_owner(*writing.staging, directory, peer, request.path);
+  const std::string name =
+      request.name.empty() ? "untagged-" + random_hex(kMadeUpBytes) : request.name;
+  const std::uint64_t order =
+      writing.queue->hand_over(directory, name, request.name, request.options, context);
+  log_info(fmt::format("uid {} handed staging/{} over as publish/{}", peer,
+                       escape_name(request.path), escape_name(name)));
+  return order;
+}
+
+}  // namespace
+
+ControlHandlers make_control_handlers(const Sync& sync, const Writing& writing) {
+  ControlHandlers handlers;
+  handlers.wait = [&sync, queue = writing.queue](const WaitFor& what,
+                                                 ControlHandlers::WaitState& state) {
+    return find_wait_end(what, facts_of(sync, queue), state);
+  };
+  if (writing.queue == nullptr) return handlers;
+  handlers.hand_over = [writing](const HandOverRequest& request, uid_t peer,
+                                 const Context& context) {
+    return hand_over(writing, request, peer, context);
+  };
+  return handlers;
+}
+
+}  // namespace weightfs::fs

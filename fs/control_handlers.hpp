@@ -1,0 +1,16 @@
+// Control handlers: what the control socket of a mount answers, from what the mount shows and, on a
+// writer's mount, from its queue.
+//
+// Threads: the handlers may be called from any thread.
+#pragma once
+
+#include "fs/control.hpp"
+#include "fs/fuse_session.hpp"
+#include "store/sync.hpp"
+
+namespace weightfs::fs {
+
+/// Keeps the references.
+ControlHandlers make_control_handlers(const Sync& sync, const Writing& writing);
+
+}  // namespace weightfs::fs

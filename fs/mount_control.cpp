@@ -1,0 +1,108 @@
+#include "fs/mount_control.hpp"
+
+#include <fmt/format.h>
+
+#include "fs/mount_status.hpp"
+#include "fs/status_lines.hpp"
+#include "store/error.hpp"
+
+namespace weightfs::fs {
+namespace {
+
+/// "1.5 s".
+std::string seconds_text(Clock::duration duration) {
+  return fmt::format("{:g} s", std::chrono::duration<double>(
+                                   std::chrono::round<std::chrono::milliseconds>(duration))
+                                   .count());
+}
+
+[[noreturn]] void throw_end(const WaitEnd& end) {
+  switch (end.how) {
+    case WaitEnd::How::conflict:
+      throw Error(ErrorCode::conflict, end.message);
+    case WaitEnd::How::taken_back:
+      throw Error(ErrorCode::cancelled, end.message);
+    case WaitEnd::How::gone:
+      throw Error(ErrorCode::not_found, end.message);
+    case WaitEnd::How::failed:
+    case WaitEnd::How::here:
+      break;
+  }
+  throw Error(ErrorCode::io, end.message);
+}
+
+}  // namespace
+
+MountControl::MountControl(const std::filesystem::path& path)
+    : mount_(get_mount(path)), status_(parse_json(read_status(mount_), mount_.path.string())) {
+  const auto found = status_.find("control");
+  if (found == status_.end() || !found->is_string()) {
+    throw Error(ErrorCode::unavailable,
+                fmt::format("the daemon of {} has no control socket; its log says why",
+                            mount_.path.string()));
+  }
+  socket_ = found->get<std::string>();
+}
+
+std::string MountControl::path_of(std::uint64_t version) const {
+  return (mount_.path / "versions" / std::to_string(version)).string();
+}
+
+WaitEnd MountControl::wait(const WaitFor& what, const std::string& name,
+                           const Context& context) const {
+  const auto begin = Clock::now();
+  try {
+    WaitEnd end = control_wait(socket_, what, context);
+    if (end.how != WaitEnd::How::here) throw_end(end);
+    return end;
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::unavailable) {
+      throw Error(
+          ErrorCode::unavailable,
+          fmt::format("the daemon of {} ended while {} was waited for; what was handed over "
+                      "goes on with the next weightfs mount --writer of its store",
+                      mount_.path.string(), name));
+    }
+    if (error.code() == ErrorCode::timed_out) {
+      throw Error(ErrorCode::timed_out,
+                  fmt::format("{} did not come to {} within {}{}", name, mount_.path.string(),
+                              seconds_text(Clock::now() - begin), progress_text(name)));
+    }
+    throw;
+  }
+}
+
+void MountControl::tell_progress(std::uint64_t order, const Progress& progress) const {
+  try {
+    const Json status = parse_json(read_status(mount_), mount_.path.string());
+    for (const Json& one : status.at("writer").at("queue")) {
+      if (one.at("order") != order) continue;
+      const std::string phase = one.at("phase").get<std::string>();
+      progress(phase.empty() ? one.at("state").get<std::string>() : phase,
+               one.at("done").get<std::uint64_t>(), one.at("total").get<std::uint64_t>());
+    }
+  } catch (const std::exception&) {
+    return;  // it is only for show
+  }
+}
+
+std::uint64_t MountControl::hand_over(const HandOverRequest& request,
+                                      const Context& context) const {
+  return control_hand_over(socket_, request, context);
+}
+
+std::string MountControl::progress_text(const std::string& name) const {
+  try {
+    const std::string what = mount_.path.string();
+    const Json status = parse_json(read_status(mount_), what);
+    const Json& writer = json_field(status, "writer", what);
+    for (const Json& one : writer.is_null() ? Json::array() : writer.at("queue")) {
+      if (one.at("name") == name || one.at("tag") == name) return "; " + hand_over_text(one);
+    }
+    return fmt::format("; it is at version {}", json_uint(status, "version", what));
+  } catch (const std::exception&) {
+    return "";  // the wait has an end of its own to tell
+  }
+}
+
+}  // namespace weightfs::fs

@@ -1,0 +1,45 @@
+// Mount control: the control socket of a mount of this host, as the commands use it.
+//
+// Threads: one thread at a time.
+#pragma once
+
+#include <string>
+
+#include "fs/control.hpp"
+#include "fs/mount_point.hpp"
+#include "store/json.hpp"
+
+namespace weightfs::fs {
+
+class MountControl {
+ public:
+  /// Reads the status of the weightfs mount at `path`.
+  /// Throws Error: see get_mount(), read_status(); unavailable if it has no control socket.
+  explicit MountControl(const std::filesystem::path& path);
+
+  [[nodiscard]] const std::filesystem::path& mount_point() const noexcept { return mount_.path; }
+  [[nodiscard]] const Json& status() const noexcept { return status_; }
+  [[nodiscard]] std::string path_of(std::uint64_t version) const;  // "/mnt/w/versions/42"
+
+  /// Waits until it is here.  `name`: what is waited for, in words.
+  /// Throws Error: conflict; not_found (it is gone); cancelled (stopped, or it was taken back); io
+  /// (it cannot be published); timed_out, saying how far it is; unavailable (the daemon ended).
+  [[nodiscard]] WaitEnd wait(const WaitFor& what, const std::string& name,
+                             const Context& context) const;
+
+  /// How far a hand-over is, if the daemon says so.
+  void tell_progress(std::uint64_t order, const Progress& progress) const;
+
+  /// Throws Error: as PublishQueue::hand_over, unavailable.
+  [[nodiscard]] std::uint64_t hand_over(const HandOverRequest& request,
+                                        const Context& context) const;
+
+ private:
+  [[nodiscard]] std::string progress_text(const std::string& name) const;
+
+  MountInfo mount_;
+  Json status_;
+  std::filesystem::path socket_;
+};
+
+}  // namespace weightfs::fs

@@ -1,0 +1,171 @@
+#include "fs/status_lines.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <vector>
+
+#include "fs/coder_choice.hpp"
+#include "fs/text_table.hpp"
+#include "fs/verbs.hpp"
+#include "store/bytes.hpp"
+
+namespace weightfs::fs {
+namespace {
+
+std::uint64_t number_of(const Json& json, const char* name) {
+  return json.at(name).get<std::uint64_t>();
+}
+std::string text_of(const Json& json, const char* name) { return json.at(name).get<std::string>(); }
+
+/// "for the bucket: it does not answer".
+std::string waiting_text(const Json& error) {
+  if (error.is_null()) return "";
+  const std::string code = text_of(error, "code");
+  const char* what = code == "unavailable" || code == "timed_out" ? " for the bucket"
+                     : code == "no_space"                         ? " for room"
+                                                                  : "";
+  return fmt::format("{}: {}", what, text_of(error, "message"));
+}
+
+/// "3 min": the largest unit that fits.
+std::string age_text(std::uint64_t seconds) {
+  if (seconds < 60) return fmt::format("{} s", seconds);
+  if (seconds < 3600) return fmt::format("{} min", seconds / 60);
+  if (seconds < 86400) return fmt::format("{} h", seconds / 3600);
+  return fmt::format("{} d", seconds / 86400);
+}
+
+std::string files_text(const Json& json) {
+  const std::uint64_t files = number_of(json, "files");
+  return fmt::format("{} file{}, {}", files, files == 1 ? "" : "s",
+                     human_bytes(number_of(json, "bytes")));
+}
+
+/// Of one name directly below staging/ or publish/.
+std::string top_text(const Json& top) {
+  std::string text =
+      fmt::format("{}/{}: {}", top.at("handed_over").get<bool>() ? "publish" : "staging",
+                  text_of(top, "name"), files_text(top));
+  if (!top.at("age").is_null()) {
+    text += fmt::format(", last changed {} ago", age_text(number_of(top, "age")));
+  }
+  return text;
+}
+
+/// A hand-over that ended as a conflict or a failure; a reader's mount cannot tell.
+bool is_stuck(const Json& status, const Json& name) {
+  const auto writer = status.find("writer");
+  if (writer == status.end() || writer->is_null()) return false;
+  for (const Json& one : writer->at("queue")) {
+    if (one.at("name") != name) continue;
+    const std::string state = text_of(one, "state");
+    return state == "conflict" || state == "failed";
+  }
+  return false;
+}
+
+void add_writer(const Json& status, TextTable& table) {
+  if (!status.contains("writer")) return;
+  const Json& writer = status["writer"];
+  if (writer.is_null()) {
+    if (const std::string text = queued_text(status); !text.empty()) table.add({"queue", text});
+    return;
+  }
+  const char* title = "queue";
+  if (writer.at("queue").empty()) table.add({title, "empty"});
+  for (const Json& one : writer.at("queue")) {
+    table.add({title, hand_over_text(one)});
+    title = "";
+  }
+  const Json& staging = writer.at("staging");
+  table.add({"staging", files_text(staging)});
+  for (const Json& top : staging.at("tops")) table.add({"", top_text(top)});
+}
+
+}  // namespace
+
+std::string hand_over_text(const Json& one) {
+  const std::string name = text_of(one, "name");
+  const std::string state = text_of(one, "state");
+  if (state == "uploading") {
+    const std::string phase = text_of(one, "phase");
+    std::string text = fmt::format("{}: {}", name, phase.empty() ? state : phase);
+    if (const std::uint64_t total = number_of(one, "total"); total > 0) {
+      text += fmt::format(" {} of {}", human_bytes(number_of(one, "done")), human_bytes(total));
+    }
+    return text;
+  }
+  if (state == "waiting") return fmt::format("{}: waiting{}", name, waiting_text(one.at("error")));
+  if (state == "committing" && !one.at("version").is_null()) {
+    return fmt::format("{}: committing version {}", name, number_of(one, "version"));
+  }
+  if (one.at("error").is_null()) return fmt::format("{}: {}", name, state);
+  return fmt::format("{}: {}: {}", name, state, text_of(one.at("error"), "message"));
+}
+
+Json queued_names(const Json& status) {
+  const auto found = status.is_object() ? status.find("queued") : status.end();
+  return found != status.end() && found->is_array() ? *found : Json::array();
+}
+
+std::string queued_text(const Json& status) {
+  std::vector<std::string> waiting, stuck;
+  for (const Json& name : queued_names(status)) {
+    (is_stuck(status, name) ? stuck : waiting).push_back(name.get<std::string>());
+  }
+  std::string text;
+  if (!waiting.empty()) {
+    const bool is_one = waiting.size() == 1;
+    text = fmt::format(
+        "{} hand-over{} in the store: {}; the next mount --writer with --store {} goes on with {}",
+        waiting.size(), is_one ? " waits" : "s wait", fmt::join(waiting, ", "),
+        text_of(status, "store"), is_one ? "it" : "them");
+  }
+  if (!stuck.empty()) {
+    text += fmt::format("{}not published: {}; take {} back out of publish/ at that mount",
+                        text.empty() ? "" : "\n", fmt::join(stuck, ", "),
+                        stuck.size() == 1 ? "it" : "them");
+  }
+  return text;
+}
+
+std::string status_lines(const Json& status) {
+  TextTable table({{}, {}});
+  const auto add = [&](const char* name, std::string value) {
+    table.add({name, std::move(value)});
+  };
+  const auto number = [&](const char* name) { return status.at(name).get<std::uint64_t>(); };
+  const auto text = [](const Json& json) { return json.get<std::string>(); };
+  const Json& serve = status.at("serve");
+  const Json& error = status.at("error");
+
+  add("mount point", text(status.at("mountpoint")));
+  add("repository", fmt::format("{} ({})", text(status.at("url")), text(status.at("repository"))));
+  add("version", number("version") == 0 ? "none yet" : std::to_string(number("version")));
+  add("newest", number("lag_versions") == 0
+                    ? std::to_string(number("newest"))
+                    : fmt::format("{}, {} versions and {} s ahead", number("newest"),
+                                  number("lag_versions"), number("lag_seconds")));
+  add("state", text(status.at("state")));
+  add("served by", text(serve.at("mode")));
+  if (!text(serve.at("why")).empty()) add("no passthrough", text(serve.at("why")));
+  if (status.contains("kernels")) add("kernels", coder_text(status["kernels"]));
+  add("open files",
+      fmt::format("{} passthrough, {} daemon", serve.at("open_passthrough").get<std::uint64_t>(),
+                  serve.at("open_daemon").get<std::uint64_t>()));
+  add("bytes", fmt::format("{} of images, {} fetched",
+                           human_bytes(status.at("bytes").at("images").get<std::uint64_t>()),
+                           human_bytes(status.at("bytes").at("fetched").get<std::uint64_t>())));
+  if (!status.at("offline_since").is_null()) {
+    add("offline since", time_text(status.at("offline_since").get<std::int64_t>()));
+  }
+  if (!error.is_null()) add("error", text(error.at("message")));
+  add_writer(status, table);
+  add("store", text(status.at("store")));
+  add("log", status.at("log").is_null() ? "stderr" : text(status.at("log")));
+  add("pid", std::to_string(status.at("pid").get<int>()));
+  return table.text();
+}
+
+}  // namespace weightfs::fs

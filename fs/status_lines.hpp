@@ -1,0 +1,25 @@
+// Status lines: what .weightfs/status says, in words.
+//
+// Threads: pure functions.
+#pragma once
+
+#include <string>
+
+#include "store/json.hpp"
+
+namespace weightfs::fs {
+
+/// All of it, for `weightfs status MOUNTPOINT`.
+std::string status_lines(const Json& status);
+
+/// One of writer.queue: "step-42: uploading 3.1 MiB of 12 MiB".
+std::string hand_over_text(const Json& hand_over);
+
+/// Names of what was handed over and is no version: an array, empty if the status does not say.
+Json queued_names(const Json& status);
+
+/// "2 hand-overs wait in the store: step-42, step-43; ..." and what does not go on by itself, a
+/// line each, the last without its end; "" if there are none.
+std::string queued_text(const Json& status);
+
+}  // namespace weightfs::fs

@@ -1,0 +1,36 @@
+// Wait condition: whether what `weightfs wait` waits for has come, and when it never will.
+//
+//     --version N      versions/N opens here.  N below `latest` without an image never comes.
+//     --newer-than N   `latest` is above N.
+//     --tag T          T in publish/ means that hand-over and no other version of that tag; it is
+//                      remembered, so that its end counts when it has left publish/.  Else the
+//                      newest version that carries T, here, as for --version.
+//     order            that hand-over.
+//
+// A hand-over that was published is `here` also when its images were removed again to make room:
+// who handed it over must not be told that it failed.
+//
+// Threads: a pure function.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "fs/control.hpp"
+#include "store/catalog.hpp"
+
+namespace weightfs::fs {
+
+/// What the condition is decided by.  Taken in this order: queue, ended, catalog; so a hand-over
+/// that leaves the queue meanwhile is in one of the others.
+struct WaitFacts {
+  std::vector<HandOver> queue;
+  std::vector<HandOverEnd> ended;
+  std::shared_ptr<const Catalog> catalog;
+};
+
+/// nullopt: not yet.  Requires: exactly one field of `what` is given.
+std::optional<WaitEnd> find_wait_end(const WaitFor& what, const WaitFacts& facts,
+                                     ControlHandlers::WaitState& state);
+
+}  // namespace weightfs::fs

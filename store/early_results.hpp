@@ -1,0 +1,72 @@
+// Early results: what was coded of files before their checkpoint was handed over; made by EarlyWork
+// (store/early_work.hpp), taken by publish().
+//
+// Threads: immutable, but for the mark that says that an upload is done.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "store/checkpoint.hpp"
+#include "store/delta_coder.hpp"
+#include "store/layout.hpp"
+
+namespace weightfs {
+
+/// One file, coded by itself: `layout` holds nothing else.
+struct EarlyResult {
+  /// No number of a tensor: the parent has no file of this path, and nothing is uploaded.
+  static constexpr std::uint32_t kNoTensor = 0xFFFFFFFF;
+
+  CheckpointFile file;  // as it was when coding began
+  std::shared_ptr<const Layout> layout;
+  std::uint64_t parent = 0;    // 0: none, it is for a first version
+  Sha256 parent_sha256{};      // of its manifest
+  CodedDelta delta;            // without a parent only the hashes
+  std::vector<Sha256> pieces;  // without a parent
+
+  /// Where it is uploaded: packs as <nonce>-<k> with these numbers of tensors, for the version
+  /// after the parent; without a parent the file, into the snapshot of this nonce.
+  std::string nonce;
+  std::uint32_t first_tensor = 0;
+  std::atomic<bool> is_uploaded{false};
+
+  /// Whether a file of a checkpoint is the one that was coded.
+  [[nodiscard]] bool is_of(const CheckpointFile& other) const {
+    return file.path == other.path && file.kind == other.kind && file.head == other.head &&
+           file.stamp.is_same_but_ctime(other.stamp);
+  }
+};
+
+/// See store/early_work.hpp.
+class EarlyResults {
+ public:
+  /// `snapshot_nonce`: of what was uploaded for a first version; empty if that must not be used.
+  EarlyResults(std::vector<std::shared_ptr<const EarlyResult>> results, std::string snapshot_nonce)
+      : results_(std::move(results)), snapshot_nonce_(std::move(snapshot_nonce)) {}
+
+  /// What was coded of this file against this parent; nullptr if there is nothing that fits.
+  [[nodiscard]] std::shared_ptr<const EarlyResult> find(const CheckpointFile& file,
+                                                        std::uint64_t parent,
+                                                        const Sha256& parent_sha256) const {
+    for (const auto& result : results_) {
+      if (result->parent == parent && result->parent_sha256 == parent_sha256 && result->is_of(file))
+        return result;
+    }
+    return nullptr;
+  }
+
+  [[nodiscard]] const std::string& snapshot_nonce() const noexcept { return snapshot_nonce_; }
+  [[nodiscard]] bool empty() const noexcept { return results_.empty(); }
+
+ private:
+  std::vector<std::shared_ptr<const EarlyResult>> results_;
+  std::string snapshot_nonce_;
+};
+
+}  // namespace weightfs

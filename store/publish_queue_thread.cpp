@@ -1,0 +1,374 @@
+// The thread: takes the first hand-over that is not at its end, and brings it as far as it goes.
+//
+//     queued       link, sync, publish                    -> committing, in publish()'s hook
+//     committing   look for the version by its nonce      -> committed, or queued
+//     committed    adopt the images, show, finish         -> gone
+//
+// Each step may be done again, by this process or a later one.  What fails and may work later is
+// tried again, and those behind wait for it: they are published in order.  An error that leaves it
+// open whether the version exists keeps the phase committing; every other error of publish() says
+// that it does not exist.
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "store/log.hpp"
+#include "store/path_rules.hpp"
+#include "store/publish_queue_state.hpp"
+#include "store/seal.hpp"
+
+namespace weightfs {
+namespace {
+
+using std::chrono::milliseconds;
+using Phase = HandOverRecord::Phase;
+
+constexpr int kNice = 10;
+constexpr milliseconds kBackoffMin{500};
+constexpr milliseconds kBackoffMax{24'000};  // 30 s with jitter
+
+/// What is coded here waits for the trainer.  Threads that this one starts inherit it.
+void lower_priority() {
+  const auto thread = static_cast<id_t>(::syscall(SYS_gettid));
+  const int nice = std::max(kNice, ::getpriority(PRIO_PROCESS, thread));
+  if (::setpriority(PRIO_PROCESS, thread, nice) != 0) log_debug("the queue has normal priority");
+}
+
+milliseconds backoff(unsigned failures, std::minstd_rand& random) {
+  milliseconds delay = kBackoffMin;
+  for (unsigned i = 1; i < failures && delay < kBackoffMax; i++) delay *= 2;
+  std::uniform_real_distribution<double> factor(0.75, 1.25);
+  delay = std::min(delay, kBackoffMax);
+  return milliseconds(
+      static_cast<std::int64_t>(static_cast<double>(delay.count()) * factor(random)));
+}
+
+/// Nothing is wrong with the checkpoint or the repository: it may work later.
+bool may_pass(ErrorCode code) {
+  return code == ErrorCode::unavailable || code == ErrorCode::timed_out ||
+         code == ErrorCode::no_space || code == ErrorCode::io || code == ErrorCode::busy ||
+         code == ErrorCode::cancelled;
+}
+
+}  // namespace
+
+// ---- what to do next ----
+
+void PublishQueue::State::run(const std::stop_token& stop) {
+  lower_priority();
+  while (const std::shared_ptr<QueueItem> item = next(stop)) step(item, stop);
+}
+
+std::shared_ptr<QueueItem> PublishQueue::State::first() const {
+  for (const auto& [order, item] : items) {
+    if (!item->is_withdrawn && !item->record.is_terminal()) return item;
+  }
+  return nullptr;
+}
+
+std::shared_ptr<QueueItem> PublishQueue::State::next(const std::stop_token& stop) {
+  std::unique_lock lock(mutex);
+  while (!stop.stop_requested()) {
+    const std::shared_ptr<QueueItem> item = first();
+    if (!item) {
+      changed.wait(lock, stop, [&] { return first() != nullptr; });
+    } else if (item->retry_at > Clock::now()) {
+      changed.wait_until(lock, stop, item->retry_at, [&] { return first() != item; });
+    } else {
+      item->stop = std::stop_source();
+      item->is_running = true;
+      item->step.clear();
+      item->done_bytes = item->total_bytes = 0;
+      return item;
+    }
+  }
+  return nullptr;
+}
+
+void PublishQueue::State::step(const std::shared_ptr<QueueItem>& item,
+                               const std::stop_token& stop) {
+  const Context context{item->stop.get_token()};
+  const std::stop_callback forward(stop,
+                                   [source = item->stop]() mutable { source.request_stop(); });
+  try {
+    advance(*item, context);
+  } catch (const Error& error) {
+    failed(*item, error);
+  } catch (const std::exception& error) {
+    failed(*item, Error(ErrorCode::io, error.what()));
+  }
+  bool is_gone = false;
+  change([&] {
+    item->is_running = false;
+    is_gone = item->is_gone;
+  });
+  if (is_gone) remove_links(links_of(item->record));
+}
+
+void PublishQueue::State::advance(QueueItem& item, const Context& context) {
+  if (item.record.phase == Phase::committing) look_for_version(item, context);
+  if (item.record.phase == Phase::queued) publish_item(item, context);
+  settle(item, context);
+}
+
+// ---- queued, committing ----
+
+/// A version that this hand-over became has the number of its last try, or with a rebase a higher
+/// one.
+void PublishQueue::State::look_for_version(QueueItem& item, const Context& context) {
+  const HandOverRecord& record = item.record;
+  const std::uint64_t before = std::max<std::uint64_t>(record.version, 1) - 1;
+  const auto found = find_nonce(history, before, record.nonce, context);
+  change([&] {
+    item.record.phase = found ? Phase::committed : Phase::queued;
+    item.record.version = found.value_or(0);
+  });
+}
+
+void PublishQueue::State::publish_item(QueueItem& item, const Context& context) {
+  prepare_links(item, context);
+  take_early(item, context);
+  const Progress progress = [&](std::string_view step, std::uint64_t done, std::uint64_t total) {
+    const std::lock_guard lock(mutex);
+    item.step = step;
+    item.done_bytes = done;
+    item.total_bytes = total;
+  };
+  try {
+    PublishResult result = publish(history, store, options_of(item), context, progress);
+    item.images = std::move(result.images);
+    item.images_lock = std::move(result.images_lock);
+    change([&] {
+      item.record.phase = Phase::committed;
+      item.record.version = result.version;
+      item.failures = 0;
+      bucket_refuses = false;
+    });
+  } catch (const CommitUnknown&) {
+    throw;
+  } catch (...) {
+    change([&] {
+      item.record.phase = Phase::queued;
+      item.record.version = 0;
+    });
+    throw;
+  }
+}
+
+void PublishQueue::State::prepare_links(QueueItem& item, const Context& context) {
+  const auto tree = links_of(item.record);
+  if (!item.has_links) make_links(staging, item.record.directory, tree);
+  item.has_links = true;
+  if (item.record.unsynced_boot.empty()) return;
+  sync_links(tree, store.path() / "staging", context);
+  change([&] { item.record.unsynced_boot.clear(); });
+  write_record(item);
+}
+
+void PublishQueue::State::take_early(QueueItem& item, const Context& context) {
+  if (item.early) return;
+  std::map<std::string, StagedFile> files;
+  for (StagedFile& file : staging.list(item.record.directory)) {
+    files.emplace(file.path, std::move(file));
+  }
+  item.early = early.take(
+      item.record.directory,
+      [&](const EarlyFile& coded) {
+        const auto file = files.find(coded.path);
+        return file != files.end() && file->second.generation == coded.generation &&
+               staging.backing_path(file->second.id) == coded.source;
+      },
+      context);
+}
+
+PublishOptions PublishQueue::State::options_of(QueueItem& item) {
+  const HandOverRecord& record = item.record;
+  PublishOptions result;
+  result.directory = links_of(record);
+  result.tag = record.tag;
+  result.meta = record.meta;
+  result.include = record.include;
+  result.snapshot = record.snapshot;
+  result.threads = options.threads;
+  result.coder = options.coder;
+  result.nonce = record.nonce;
+  if (!record.rebase && !options.rebase) {
+    const std::lock_guard lock(mutex);
+    result.fence_parent = own.parent_for(record.fence);
+  }
+  result.committing = [this, &item](std::uint64_t version) { begin_commit(item, version); };
+  result.lock_images = true;
+  result.release = options.release;
+  result.early = item.early;
+  result.at = options.at;
+  return result;
+}
+
+/// From here on the manifest may be in the bucket, so it cannot be taken back.
+void PublishQueue::State::begin_commit(QueueItem& item, std::uint64_t version) {
+  change([&] {
+    if (item.is_withdrawn) {
+      throw Error(ErrorCode::cancelled, fmt::format("publish/{} was taken back", item.record.name));
+    }
+    item.record.phase = Phase::committing;
+    item.record.version = version;
+    item.error.clear();
+    item.error_code.clear();
+  });
+  write_record(item);
+  reached("committing");
+}
+
+// ---- committed ----
+
+void PublishQueue::State::settle(QueueItem& item, const Context& context) {
+  if (!item.is_recorded) write_record(item);
+  item.is_recorded = true;
+  reached("committed-recorded");
+  bring_images(item, context);
+  reached("adopted");
+  if (options.show) options.show(item.record.version);
+  reached("shown");
+  trim_images(item.record.version);
+  finish(item, context);
+}
+
+/// An adopted version took no room of its own, but counts from now on.
+void PublishQueue::State::trim_images(std::uint64_t version) {
+  try {
+    store.make_room(0, std::span(&version, 1), options.release);
+  } catch (const Error& error) {
+    log_debug(fmt::format("old images stay: {}", error.what()));
+  }
+}
+
+/// The staged files become the images.  Where they cannot, the sync fetches the version as it does
+/// any other, and the next try finds that.
+void PublishQueue::State::bring_images(QueueItem& item, const Context& context) {
+  ImagesLock lock = std::move(item.images_lock);
+  const std::uint64_t version = item.record.version;
+  const std::vector<std::uint64_t> complete = store.complete_versions();
+  if (!complete.empty() && complete.back() >= version) return;
+  if (!lock) lock = store.lock_images(context);
+  if (!item.images) item.images = images_of(history, store, version, context);
+  if (!item.has_links) make_links(staging, item.record.directory, links_of(item.record));
+  item.has_links = true;
+  adopt_images(store, *item.images, links_of(item.record), lock);
+}
+
+void PublishQueue::State::finish(QueueItem& item, const Context& context) {
+  const HandOverRecord& record = item.record;
+  const auto version = history.get(record.version, context);
+  const auto layout = history.layout(*version, context);
+  std::set<std::string> paths;
+  for (const auto& file : files_of(version->manifest, *layout)) paths.insert(file.path);
+  std::vector<StagingId> published;
+  for (const StagedFile& file : staging.list(record.directory)) {
+    if (S_ISREG(file.type) && paths.contains(file.path)) published.push_back(file.id);
+  }
+  const OwnVersions with_this = own.with(record.version);  // only this thread changes it
+  const std::string left =
+      staging.finish(record.directory, published, record.origin, record.version,
+                     {{Family::handovers, record.key(), std::nullopt},
+                      {Family::store, std::string(kOwnKey), with_this.serialize()}});
+  reached("finished");
+  remove_links(links_of(record));
+  log_info(fmt::format("publish/{} is version {}", escape_name(record.name), record.version));
+  change([&] {
+    own = with_this;
+    item.is_gone = true;
+    items.erase(record.order);
+    note_end({record.order, record.name, record.tag, HandOverEnd::How::published, record.version,
+              "", left});
+  });
+  early.drop(record.directory);
+  early.parent_changed();
+}
+
+// ---- failures ----
+
+void PublishQueue::State::failed(QueueItem& item, const Error& error) {
+  item.images_lock.unlock();
+  if (item.stop.stop_requested()) return;  // taken back, or the queue stops
+  switch (item.record.phase) {
+    case Phase::committed:
+      return wait(item,
+                  fmt::format("version {} is published; cannot settle it here: {}",
+                              item.record.version, error.what()),
+                  error.code());
+    case Phase::committing:
+      return wait(item, error.what(), error.code());
+    default:
+      break;
+  }
+  if (may_pass(error.code())) return wait(item, error.what(), error.code());
+  if (error.code() != ErrorCode::conflict) return end(item, Phase::failed, error);
+  const bool rebases = item.record.rebase || options.rebase;
+  if (!rebases) return end(item, Phase::conflict, conflict_of(item));
+  if (++item.lost_races == kRebaseTries) return end(item, Phase::conflict, lost_races_of(item));
+  wait(item, "another writer published first; it is coded again, on top of that version",
+       error.code());
+}
+
+Error PublishQueue::State::conflict_of(const QueueItem& item) const {
+  const std::string shown = escape_name(item.record.name);
+  const std::lock_guard lock(mutex);
+  return {
+      ErrorCode::conflict,
+      fmt::format("publish/{0} was to follow version {1}, but another writer has published since;"
+                  " take it back (mv publish/{0} staging/), and hand it over again after the "
+                  "next mount, which has seen that version, or mount with --rebase",
+                  shown, own.parent_for(item.record.fence))};
+}
+
+Error PublishQueue::State::lost_races_of(const QueueItem& item) const {
+  return {ErrorCode::conflict,
+          fmt::format("other writers were faster {} times in a row; take publish/{} back into "
+                      "staging, and hand it over again when they are done",
+                      kRebaseTries, escape_name(item.record.name))};
+}
+
+void PublishQueue::State::wait(QueueItem& item, const std::string& why, ErrorCode code) {
+  if (item.error != why) {
+    log_warning(fmt::format("publish/{} waits: {}", escape_name(item.record.name), why));
+  }
+  change([&] {
+    item.failures++;
+    item.error = why;
+    item.error_code = to_string(code);
+    item.retry_at = Clock::now() + backoff(item.failures, random);
+  });
+}
+
+void PublishQueue::State::end(QueueItem& item, Phase phase, const Error& error) {
+  const HandOverRecord& record = item.record;
+  log_error(fmt::format("publish/{}: {}", escape_name(record.name), error.what()));
+  // They hold the bytes of files that the user may want to remove.
+  remove_links(links_of(record));
+  item.has_links = false;
+  change([&] {
+    if (error.code() == ErrorCode::permission) bucket_refuses = true;
+    item.record.phase = phase;
+    item.record.error = error.what();
+    item.record.error_code = to_string(error.code());
+    note_end({record.order, record.name, record.tag,
+              phase == Phase::conflict ? HandOverEnd::How::conflict : HandOverEnd::How::failed, 0,
+              error.what(), ""});
+  });
+  try {
+    write_record(item);
+  } catch (const Error& unwritten) {
+    // A later process tries once more, and finds the same.
+    log_warning(fmt::format("cannot record why publish/{} failed: {}", escape_name(record.name),
+                            unwritten.what()));
+  }
+  early.parent_changed();
+}
+
+}  // namespace weightfs

@@ -1,0 +1,119 @@
+#include "fs/status_lines.hpp"
+
+#include <gtest/gtest.h>
+
+#include "fs/status.hpp"
+
+namespace weightfs::fs {
+namespace {
+
+Json entry(const char* state) {
+  return {{"name", "step-42"},  {"tag", "step-42"}, {"state", state},
+          {"phase", ""},        {"done", 0},        {"total", 0},
+          {"version", nullptr}, {"since", 900},     {"error", nullptr}};
+}
+
+Json failing(const char* state, const char* code) {
+  Json json = entry(state);
+  json["error"] = {{"code", code}, {"message", "the reason"}};
+  return json;
+}
+
+DaemonState some_state() {
+  DaemonState state;
+  state.mount_point = "/mnt/w";
+  state.store = "/s";
+  state.coder = {"avx2", std::nullopt, ""};
+  return state;
+}
+
+std::string lines_of(const DaemonState& state) {
+  return status_lines(Json::parse(status_text(state, 1000)));
+}
+
+TEST(HandOverText, TellsHowFarAnUploadIs) {
+  Json json = entry("uploading");
+  EXPECT_EQ(hand_over_text(json), "step-42: uploading");
+  json["phase"] = "coding";
+  EXPECT_EQ(hand_over_text(json), "step-42: coding");
+  json["done"] = 3 << 20;
+  json["total"] = 12 << 20;
+  EXPECT_EQ(hand_over_text(json), "step-42: coding 3.0 MiB of 12.0 MiB");
+}
+
+TEST(HandOverText, TellsForWhatItWaits) {
+  EXPECT_EQ(hand_over_text(failing("waiting", "unavailable")),
+            "step-42: waiting for the bucket: the reason");
+  EXPECT_EQ(hand_over_text(failing("waiting", "timed_out")),
+            "step-42: waiting for the bucket: the reason");
+  EXPECT_EQ(hand_over_text(failing("waiting", "no_space")),
+            "step-42: waiting for room: the reason");
+  EXPECT_EQ(hand_over_text(failing("waiting", "io")), "step-42: waiting: the reason");
+  EXPECT_EQ(hand_over_text(entry("waiting")), "step-42: waiting");
+}
+
+TEST(HandOverText, TellsTheOtherStates) {
+  EXPECT_EQ(hand_over_text(entry("queued")), "step-42: queued");
+  Json committing = entry("committing");
+  committing["version"] = 7;
+  EXPECT_EQ(hand_over_text(committing), "step-42: committing version 7");
+  EXPECT_EQ(hand_over_text(failing("conflict", "conflict")), "step-42: conflict: the reason");
+  EXPECT_EQ(hand_over_text(failing("failed", "permission")), "step-42: failed: the reason");
+}
+
+TEST(QueuedText, NamesWhatWaitsAndHowItGoesOn) {
+  EXPECT_EQ(queued_text(Json()), "");
+  EXPECT_EQ(queued_text({{"store", "/s"}, {"queued", Json::array()}}), "");
+  EXPECT_EQ(queued_text({{"store", "/s"}, {"queued", {"step-42"}}}),
+            "1 hand-over waits in the store: step-42; the next mount --writer with --store /s goes "
+            "on with it");
+  EXPECT_EQ(queued_text({{"store", "/s"}, {"queued", {"step-42", "step-43"}}}),
+            "2 hand-overs wait in the store: step-42, step-43; the next mount --writer with "
+            "--store /s goes on with them");
+}
+
+TEST(QueuedText, TellsWhatDoesNotGoOnByItself) {
+  Json stuck = failing("conflict", "conflict");
+  stuck["name"] = "step-43";
+  Json status = {{"store", "/s"},
+                 {"queued", {"step-42", "step-43"}},
+                 {"writer", {{"queue", {entry("queued"), stuck}}}}};
+  EXPECT_EQ(queued_text(status),
+            "1 hand-over waits in the store: step-42; the next mount --writer with --store /s goes "
+            "on with it\n"
+            "not published: step-43; take it back out of publish/ at that mount");
+  status["queued"] = {"step-43"};
+  EXPECT_EQ(queued_text(status),
+            "not published: step-43; take it back out of publish/ at that mount");
+}
+
+TEST(StatusLines, OfAReadersMountHaveAQueueOnlyIfTheStoreHasOne) {
+  DaemonState state = some_state();
+  EXPECT_EQ(lines_of(state).find("hand-over"), std::string::npos);
+  EXPECT_EQ(lines_of(state).find("staging"), std::string::npos);
+  state.queued = {"step-42"};
+  EXPECT_NE(lines_of(state).find("1 hand-over waits in the store: step-42"), std::string::npos);
+}
+
+TEST(StatusLines, OfAWritersMountShowQueueAndStaging) {
+  DaemonState state = some_state();
+  state.writer.emplace();
+  EXPECT_NE(lines_of(state).find("queue        empty"), std::string::npos) << lines_of(state);
+  HandOver one;
+  one.name = "step-42";
+  state.writer->queue = {one, one};
+  state.writer->staging.files = 1;
+  state.writer->staging.bytes = 2048;
+  state.writer->staging.tops = {{"run\n", false, 1, 2048, 1000 - 7200}};
+  const std::string text = lines_of(state);
+  EXPECT_NE(text.find("queue        step-42: queued\n             step-42: queued\n"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("staging      1 file, 2.0 KiB\n"
+                      "             staging/run?: 1 file, 2.0 KiB, last changed 2 h ago\n"),
+            std::string::npos)
+      << text;
+}
+
+}  // namespace
+}  // namespace weightfs::fs

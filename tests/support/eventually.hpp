@@ -1,0 +1,20 @@
+// Eventually: tests wait for conditions, never for a time.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <thread>
+
+namespace weightfs::test {
+
+/// Waits for what another thread does; false after a time that is far too long.
+inline bool eventually(const std::function<bool()>& holds) {
+  using Clock = std::chrono::steady_clock;
+  for (const auto limit = Clock::now() + std::chrono::seconds(60); Clock::now() < limit;) {
+    if (holds()) return true;
+    std::this_thread::yield();
+  }
+  return false;
+}
+
+}  // namespace weightfs::test

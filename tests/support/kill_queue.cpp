@@ -1,0 +1,71 @@
+// A writer's process that kills itself with SIGKILL at a named point of the publish queue, or is
+// killed by the test at any time.  A program of its own: a test that has threads cannot fork.
+//
+//     weightfs_kill_queue URL STORE DIRECTORY NAME POINT
+//
+// Opens the store.  Unless the queue holds something, or a version with the tag NAME exists, it
+// stages a copy of DIRECTORY, with one more file that is not published, as staging/NAME, and hands
+// it over with the tag NAME.  Says "handed over" on stdout, and ends when the queue is empty. POINT
+// "never": does not die by itself.
+#include <signal.h>
+
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <string_view>
+
+#include "tests/support/writer.hpp"
+
+namespace weightfs::test {
+namespace {
+
+bool has_version(Repository& repository, const std::string& tag) {
+  for (std::uint64_t number = 1;; number++) {
+    const auto version = repository.find_version(number, {});
+    if (!version) return false;
+    if (version->manifest.tag == tag) return true;
+  }
+}
+
+/// As a careful trainer saves: what has the name is whole.
+void stage(Writer& writer, const std::filesystem::path& from, const std::string& name) {
+  const std::string partial = "partial-" + name;
+  const auto left = writer.find(kStagingRoot, partial);
+  const StagingId directory = left ? *left : writer.stage(partial, {});
+  auto files = read_tree(from);
+  files["optimizer.pt"] = "of " + name;
+  for (const auto& [path, bytes] : files) writer.write(directory, path, bytes);
+  writer.staging.rename(kStagingRoot, partial, kStagingRoot, name, 0);
+}
+
+int run(char** arguments) {
+  const std::string name = arguments[4];
+  const std::string_view wanted = arguments[5];
+  QueueOptions options;
+  options.at = [wanted](std::string_view point) {
+    if (point == wanted) ::raise(SIGKILL);
+  };
+  Writer writer(Repository::open(arguments[1], {}), arguments[2], std::move(options));
+  const bool is_needed = writer.queue.list().empty() && !has_version(*writer.repository, name);
+  writer.start();
+  if (is_needed) {
+    if (!writer.find(kStagingRoot, name)) stage(writer, arguments[3], name);
+    writer.hand_over(*writer.find(kStagingRoot, name), name);
+  }
+  std::puts("handed over");
+  std::fflush(stdout);
+  return writer.settles() && writer.queue.list().empty() ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace weightfs::test
+
+int main(int count, char** arguments) {
+  if (count != 6) return 2;
+  try {
+    return weightfs::test::run(arguments);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+}
