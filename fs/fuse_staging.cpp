@@ -292,7 +292,8 @@ struct stat attributes(const Server& server, StagingId id) {
 
 std::string last_error(const Server& server) {
   const PublishQueue* queue = server.options.writing.queue;
-  return queue == nullptr ? std::string() : queue->last_error();
+  const std::string reason = queue == nullptr ? std::string() : queue->last_error();
+  return reason.empty() ? reason : reason + "\n";
 }
 
 void lookup(fuse_req_t req, StagingId parent, const char* name) {
