@@ -535,6 +535,24 @@ TEST_F(PublishQueueTest, DoesNotPublishWhatWasTakenBackWhenTheBucketComesToItsel
   EXPECT_FALSE(has_links());
 }
 
+TEST_F(PublishQueueTest, DoesNotEvenTryToCommitWhatWasTakenBackAMomentBefore) {
+  std::atomic<int> commits{0};
+  hooks_->before = [&](const BucketCall& call) {
+    if (call.is_manifest_put()) commits++;
+  };
+  options_.at = [&](std::string_view point) {
+    if (point != "before-commit") return;
+    const StagingId directory = writer().find(kPublishRoot, "step-1").value();
+    writer().queue.take_back(directory, kStagingRoot, "back");
+  };
+  const std::uint64_t order = (started(), hand_over(1));
+  EXPECT_TRUE(eventually([&] { return end_of(order).how == How::taken_back; }));
+  writer().queue.stop();
+  EXPECT_EQ(commits, 0);
+  EXPECT_EQ(versions_in_bucket(), 0u);
+  EXPECT_EQ(writer().read(writer().find(kStagingRoot, "back").value()), checkpoint(1));
+}
+
 TEST_F(PublishQueueTest, DoesNotTakeBackWhatMayBeAVersion) {
   hooks_->before = [&](const BucketCall& call) {
     if (call.is_manifest_put()) gate_.pass(call.context);
