@@ -26,16 +26,10 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kBackoffMax{24'000};  // 30 s with jitter
+constexpr milliseconds kPollBackoffMax{24'000};  // 30 s with jitter
 constexpr milliseconds kProgressInterval{200};
 constexpr std::uint64_t kFallbacksMax = 64;
 constexpr std::chrono::seconds kRecordTime{5};  // to read a record that the store should have
-
-std::int64_t seconds_now() {
-  return std::chrono::duration_cast<std::chrono::seconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
 
 /// An object is missing or wrong: another version may still be whole.
 bool is_about_objects(ErrorCode code) {
@@ -53,11 +47,11 @@ bool is_out_of_reach(ErrorCode code) {
          code == ErrorCode::permission || code == ErrorCode::io || code == ErrorCode::not_found;
 }
 
-/// `poll`, doubled for each failure in a row up to kBackoffMax.
+/// `poll`, doubled for each failure in a row up to kPollBackoffMax.
 milliseconds backoff(milliseconds poll, unsigned failures) {
   milliseconds delay = std::max(poll, milliseconds(1));
-  for (unsigned i = 0; i < failures && delay < kBackoffMax; i++) delay *= 2;
-  return std::max(poll, std::min(delay, kBackoffMax));
+  for (unsigned i = 0; i < failures && delay < kPollBackoffMax; i++) delay *= 2;
+  return std::max(poll, std::min(delay, kPollBackoffMax));
 }
 
 /// Runs `body`; whatever it throws comes out as an Error.
