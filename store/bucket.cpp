@@ -97,7 +97,8 @@ void get_exact(Bucket& bucket, std::string_view key, std::uint64_t offset_bytes,
                   bucket.url(), key, offset_bytes + count, offset_bytes + into.size()));
 }
 
-std::unique_ptr<Bucket> open_bucket(std::string_view url, bool create) {
+std::unique_ptr<Bucket> open_bucket(std::string_view url, bool create,
+                                    const BucketOptions& /*options: of S3*/) {
   return std::make_unique<DirBucket>(directory_of_url(canonical_url(url)), create);
 }
 
