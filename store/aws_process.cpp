@@ -3,7 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <spawn.h>
-#include <sys/pidfd.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -71,10 +71,13 @@ class SpawnPlan {
   posix_spawnattr_t attributes_{};
 };
 
+// Readable when the process has ended.  (pidfd_open of glibc 2.36 cannot be linked from C++.)
+int open_pidfd(pid_t pid) { return static_cast<int>(syscall(SYS_pidfd_open, pid, 0)); }
+
 // A child that does not outlive this object; if it was not waited for, nor does what it started.
 class ProcessGroup {
  public:
-  explicit ProcessGroup(pid_t pid) : pid_(pid), ended_(pidfd_open(pid, 0)) {}
+  explicit ProcessGroup(pid_t pid) : pid_(pid), ended_(open_pidfd(pid)) {}
   ~ProcessGroup() {
     if (pid_ == 0) return;
     kill(-pid_, SIGKILL);

@@ -130,9 +130,11 @@ TEST(AwsConfig, NamesAFileThatCannotBeRead) {
   std::filesystem::remove(home / "loop");
   std::filesystem::create_symlink("loop", home / "loop");
   std::string said;
-  EXPECT_EQ(code_of([&] {
-              read_aws_files(aws_variables({{"AWS_CONFIG_FILE", (home / "loop").string()}}));
-            }, &said),
+  EXPECT_EQ(code_of(
+                [&] {
+                  read_aws_files(aws_variables({{"AWS_CONFIG_FILE", (home / "loop").string()}}));
+                },
+                &said),
             ErrorCode::io);
   EXPECT_NE(said.find((home / "loop").string()), std::string::npos) << said;
 }

@@ -127,7 +127,8 @@ TEST_F(S3SettingsTest, PlainHttpOnlyIfItIsNamed) {
 }
 
 TEST_F(S3SettingsTest, KeepAnEndpointsPath) {
-  EXPECT_EQ(find(with_endpoint("HTTPS://S3.Hf.co/Some-Org//")).endpoint, "https://s3.hf.co/Some-Org");
+  EXPECT_EQ(find(with_endpoint("HTTPS://S3.Hf.co/Some-Org//")).endpoint,
+            "https://s3.hf.co/Some-Org");
   EXPECT_EQ(find(with_endpoint("http://[::1]:9000/")).endpoint, "http://[::1]:9000");
 }
 
@@ -157,9 +158,9 @@ TEST_F(S3SettingsTest, RefuseEndpointsOfOtherKindsByName) {
     set(name, "false");
     EXPECT_EQ(find().endpoint, "");
   }
-  for (const char* setting : {"use_fips_endpoint = true", "use_dualstack_endpoint = True",
-                              "s3 =\n  use_dualstack_endpoint = true",
-                              "s3 =\n  use_accelerate_endpoint = true"}) {
+  for (const char* setting :
+       {"use_fips_endpoint = true", "use_dualstack_endpoint = True",
+        "s3 =\n  use_dualstack_endpoint = true", "s3 =\n  use_accelerate_endpoint = true"}) {
     std::string said;
     config("[default]\n" + std::string(setting) + "\n");
     set("AWS_USE_FIPS_ENDPOINT", "");

@@ -27,8 +27,8 @@ std::chrono::system_clock::time_point day_of_examples() {
 
 // docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html
 std::string sign_published(HttpRequest request, std::string path,
-                      std::vector<std::pair<std::string, std::string>> query,
-                      std::string_view body = kEmptySha256) {
+                           std::vector<std::pair<std::string, std::string>> query,
+                           std::string_view body = kEmptySha256) {
   const Signer signer("us-east-1", "s3");
   const HttpTarget target{"https://examplebucket.s3.amazonaws.com", std::move(path),
                           std::move(query)};
@@ -45,25 +45,29 @@ std::string expected_authorization(const std::string& names, const std::string& 
 TEST(SigV4, SignsAsThePublishedExamples) {
   HttpRequest get;
   get.headers = {{"Range", "bytes=0-9"}};
-  EXPECT_EQ(sign_published(get, "/test.txt", {}),
-            expected_authorization("host;range;x-amz-content-sha256;x-amz-date",
-                          "f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41"));
+  EXPECT_EQ(
+      sign_published(get, "/test.txt", {}),
+      expected_authorization("host;range;x-amz-content-sha256;x-amz-date",
+                             "f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41"));
 
   HttpRequest put;
   put.method = "PUT";
   put.headers = {{"Date", "Fri, 24 May 2013 00:00:00 GMT"},
                  {"x-amz-storage-class", "REDUCED_REDUNDANCY"}};
-  EXPECT_EQ(sign_published(put, "/test$file.text", {},
-                      "44ce7dd67c959e0d3524ffac1771dfbba87d2b6b4b4e99e42034a8b803f8b072"),
-            expected_authorization("date;host;x-amz-content-sha256;x-amz-date;x-amz-storage-class",
-                          "98ad721746da40c64f1a55b78f14c238d841ea1380cd77a1b5971af0ece108bd"));
+  EXPECT_EQ(
+      sign_published(put, "/test$file.text", {},
+                     "44ce7dd67c959e0d3524ffac1771dfbba87d2b6b4b4e99e42034a8b803f8b072"),
+      expected_authorization("date;host;x-amz-content-sha256;x-amz-date;x-amz-storage-class",
+                             "98ad721746da40c64f1a55b78f14c238d841ea1380cd77a1b5971af0ece108bd"));
 
-  EXPECT_EQ(sign_published({}, "/", {{"lifecycle", ""}}),
-            expected_authorization("host;x-amz-content-sha256;x-amz-date",
-                          "fea454ca298b7da1c68078a5d1bdbfbbe0d65c699e0f91ac7a200a0136783543"));
-  EXPECT_EQ(sign_published({}, "/", {{"prefix", "J"}, {"max-keys", "2"}}),
-            expected_authorization("host;x-amz-content-sha256;x-amz-date",
-                          "34b48302e7b5fa45bde8084f4b7868a86f0a534bc59db6670ed5711ef69dc6f7"));
+  EXPECT_EQ(
+      sign_published({}, "/", {{"lifecycle", ""}}),
+      expected_authorization("host;x-amz-content-sha256;x-amz-date",
+                             "fea454ca298b7da1c68078a5d1bdbfbbe0d65c699e0f91ac7a200a0136783543"));
+  EXPECT_EQ(
+      sign_published({}, "/", {{"prefix", "J"}, {"max-keys", "2"}}),
+      expected_authorization("host;x-amz-content-sha256;x-amz-date",
+                             "34b48302e7b5fa45bde8084f4b7868a86f0a534bc59db6670ed5711ef69dc6f7"));
 }
 
 TEST(SigV4, MakesTheKeyOfANewDayAndOfNewKeys) {
@@ -122,7 +126,8 @@ TEST(SigV4, EncodesAPathOnceAndNeverNormalisesIt) {
   EXPECT_EQ(uri_encode("a/b c+d=e%20", true), "a/b%20c%2Bd%3De%2520");
   EXPECT_EQ(uri_encode("a/b", false), "a%2Fb");
   EXPECT_EQ(uri_encode("\xC3\xA9\x01\x7F\xFF", false), "%C3%A9%01%7F%FF");
-  const HttpTarget target{"https://h", "/a//../b/./\xC3\xA9*", {{"b", ""}, {"a", "2"}, {"a", "1/+"}}};
+  const HttpTarget target{
+      "https://h", "/a//../b/./\xC3\xA9*", {{"b", ""}, {"a", "2"}, {"a", "1/+"}}};
   EXPECT_EQ(target.url(), "https://h/a//../b/./%C3%A9%2A?a=1%2F%2B&a=2&b=");
 }
 

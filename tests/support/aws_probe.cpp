@@ -31,7 +31,8 @@ Json sign_one(const Json& line) {
               std::chrono::system_clock::from_time_t(line.at("time").get<std::int64_t>()));
   Json headers = Json::object();
   for (const HttpHeader& header : request.headers) headers[header.name] = header.value;
-  return {{"url", request.url}, {"authorization", headers["Authorization"]}, {"host", headers["Host"]}};
+  return {
+      {"url", request.url}, {"authorization", headers["Authorization"]}, {"host", headers["Host"]}};
 }
 
 int sign() {
