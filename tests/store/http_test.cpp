@@ -900,6 +900,18 @@ class SelfSigned {
   OfSsl<X509> certificate_;
 };
 
+/// For the server: OpenSSL writes without MSG_NOSIGNAL.
+class WithoutSigpipe {
+ public:
+  WithoutSigpipe() : before_(signal(SIGPIPE, SIG_IGN)) {}
+  ~WithoutSigpipe() { signal(SIGPIPE, before_); }
+  WithoutSigpipe(const WithoutSigpipe&) = delete;
+  WithoutSigpipe& operator=(const WithoutSigpipe&) = delete;
+
+ private:
+  sighandler_t before_;
+};
+
 /// Answers one request of each connection over TLS.
 RawServer::Script tls_script(const SelfSigned& identity, std::atomic<unsigned>& answered) {
   return [&](int socket, unsigned) {
@@ -927,7 +939,7 @@ RawServer::Script tls_script(const SelfSigned& identity, std::atomic<unsigned>& 
 }  // namespace
 
 TEST_F(Http, https_only_with_a_certificate_that_is_trusted) {
-  signal(SIGPIPE, SIG_IGN);  // of the server: OpenSSL writes without MSG_NOSIGNAL
+  const WithoutSigpipe without_sigpipe;
   const SelfSigned identity("IP:127.0.0.1");
   std::atomic<unsigned> answered{0};
   RawServer server(tls_script(identity, answered));
@@ -955,7 +967,7 @@ TEST_F(Http, https_only_with_a_certificate_that_is_trusted) {
 }
 
 TEST_F(Http, a_trusted_certificate_of_another_host_is_refused) {
-  signal(SIGPIPE, SIG_IGN);
+  const WithoutSigpipe without_sigpipe;
   const SelfSigned identity("DNS:elsewhere.invalid,IP:127.0.0.2");
   std::atomic<unsigned> answered{0};
   RawServer server(tls_script(identity, answered));
