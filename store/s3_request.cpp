@@ -24,6 +24,14 @@ HttpOptions http_options(const S3Settings& settings, const S3Address& address) {
   return options;
 }
 
+/// Whether a status that the call takes for an answer is one: not if it stands for trouble.
+bool is_expected(const S3Call& call, const S3Refusal& refusal) {
+  const bool listed =
+      std::find(call.expected.begin(), call.expected.end(), refusal.status) != call.expected.end();
+  return listed && !refusal.is_transient() && !refusal.is_expired_token() &&
+         !refusal.is_skewed_clock();
+}
+
 /// Given out by a redirect and no longer good, or good for another range.
 bool is_stale(const HttpReply& reply) { return !reply.ok() && reply.status != 416; }
 
@@ -135,9 +143,8 @@ bool S3Client::attempt(const S3Call& call, Try& state, const Context& context) {
 bool S3Client::take(const S3Call& call, Try& state, HttpReply reply, RequestLimiter::Place& place) {
   reached_ = true;
   state.repeated = state.repeated || reply.sent_twice;
-  const bool expected =
-      std::find(call.expected.begin(), call.expected.end(), reply.status) != call.expected.end();
-  if (reply.ok() || expected) {
+  const S3Refusal refusal = reply.ok() ? S3Refusal{} : read_refusal(reply);
+  if (reply.ok() || is_expected(call, refusal)) {
     const std::string problem = call.problem ? call.problem(reply) : "";
     if (problem.empty()) {
       place.succeeded();
@@ -148,7 +155,6 @@ bool S3Client::take(const S3Call& call, Try& state, HttpReply reply, RequestLimi
     state.cause = Error(ErrorCode::unavailable, problem).within(about(call));
     return false;
   }
-  const S3Refusal refusal = read_refusal(reply);
   if (refusal.is_throttling()) place.throttled();
   judge(call, state, refusal);
   return false;
