@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <thread>
 
 #include "store/bytes.hpp"
 #include "store/dir_bucket.hpp"
@@ -60,6 +61,11 @@ void TextSource::read(std::uint64_t offset_bytes, std::span<std::byte> into) con
     throw Error(ErrorCode::io, "a source was read beyond its end");
   }
   if (!into.empty()) std::memcpy(into.data(), text_.data() + offset_bytes, into.size());
+}
+
+unsigned request_threads(const Bucket& bucket, unsigned threads) {
+  if (threads == 0) threads = std::max(1u, std::thread::hardware_concurrency());
+  return std::max(threads, bucket.parallel_requests());
 }
 
 void check_key(std::string_view key) {

@@ -60,7 +60,8 @@ system_clock::time_point parse_amz_date(const std::string& text) {
 
 /// The Authorization that the request should have: what came over the wire, signed anew.
 std::string expected_authorization(const ServedRequest& request, const std::string& token) {
-  HttpRequest again{.method = request.method};
+  HttpRequest again;
+  again.method = request.method;
   const std::string given = header_of(request, "authorization");
   const std::size_t names = given.find("SignedHeaders=");
   for (std::size_t at = names == given.npos ? given.npos : names + 14; at < given.size();) {
