@@ -181,6 +181,18 @@ TEST_F(AwsCredentialsTest, AVariableNamesAProfileButKeysBesideItWin) {
   EXPECT_EQ(get().access_key_id, "ENV");
 }
 
+TEST_F(AwsCredentialsTest, TheEnvironmentMaySayWhenItsKeysExpire) {
+  set_keys("ENV", "HUSHED");
+  set("AWS_CREDENTIAL_EXPIRATION", "2099-01-01T00:00:00Z");
+  set("AWS_SECURITY_TOKEN", "old name");
+  EXPECT_EQ(get().expires, WallClock::from_time_t(4070908800));
+  EXPECT_EQ(get().session_token, "old name");
+  set("AWS_CREDENTIAL_EXPIRATION", iso_time(std::chrono::seconds(-5)));
+  expect_failure(ErrorCode::permission, {"environment", "have expired already"});
+  set("AWS_CREDENTIAL_EXPIRATION", "tomorrow");
+  expect_failure(ErrorCode::invalid, {"AWS_CREDENTIAL_EXPIRATION"});
+}
+
 // Credentials file, credential_process, config file: in this order.
 TEST_F(AwsCredentialsTest, OrdersTheSourcesOfAProfile) {
   const std::string keys = "aws_access_key_id = CONFIG\naws_secret_access_key = x\n";
@@ -427,6 +439,24 @@ TEST_F(AwsCredentialsTest, SaysWhyStsRefuses) {
   expect_failure(ErrorCode::unavailable, {"arn:R"});
 }
 
+// As the AWS tools: what holds for all services holds for STS.
+TEST_F(AwsCredentialsTest, FindsTheEndpointOfSts) {
+  serve([](const ServedRequest&) { return reply_with(sts_xml("ROLE", std::chrono::hours(1))); });
+  const std::string keys =
+      "role_arn = arn:R\nsource_profile = default\naws_access_key_id = ID\n"
+      "aws_secret_access_key = x\n";
+  config("[default]\n" + keys + "endpoint_url = " + server_->url() + "/path/\n");
+  EXPECT_EQ(get().access_key_id, "ROLE");
+  EXPECT_EQ(seen()[0].target, "/path/");
+  config("[default]\n" + keys + "services = s\nendpoint_url = http://127.0.0.1:1\n" +
+         "[services s]\nsts =\n  endpoint_url = " + server_->url() + "\n");
+  EXPECT_EQ(get().access_key_id, "ROLE");
+  config("[default]\n" + keys);
+  set("AWS_ENDPOINT_URL", server_->url());
+  EXPECT_EQ(get().access_key_id, "ROLE");
+  EXPECT_EQ(seen()[2].target, "/");
+}
+
 TEST_F(AwsCredentialsTest, AssumesARoleByATokenFile) {
   write_text(home_ / "token", "first\n");
   set("AWS_WEB_IDENTITY_TOKEN_FILE", (home_ / "token").string());
@@ -542,6 +572,33 @@ TEST_F(AwsCredentialsTest, AnInstanceIsNotWaitedForLong) {
   expect_failure(ErrorCode::permission, {"no answer from"});
   EXPECT_LT(Clock::now() - before, std::chrono::seconds(30));
   EXPECT_EQ(seen().size(), 2u);
+}
+
+TEST_F(AwsCredentialsTest, AnInstanceThatGaveKeysIsMissed) {
+  serve_instance(instance_with("a-role", keys_json("INSTANCE", std::chrono::hours(1))));
+  const auto keys = chain();
+  const AwsCredentials first = keys->get({});
+  server_.reset();
+  EXPECT_EQ(keys->get({}).access_key_id, "INSTANCE");
+  keys->refused(first);
+  std::string said;
+  EXPECT_EQ(code_of([&] { keys->get({}); }, &said), ErrorCode::unavailable);
+  EXPECT_NE(said.find("instance metadata"), std::string::npos) << said;
+}
+
+TEST_F(AwsCredentialsTest, RefusesSettingsOfAnInstanceThatAreNone) {
+  set("AWS_EC2_METADATA_DISABLED", "");
+  const std::pair<const char*, const char*> cases[] = {
+      {"AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE", "IPv5"},
+      {"AWS_EC2_METADATA_SERVICE_ENDPOINT", "169.254.169.254"},
+      {"AWS_METADATA_SERVICE_TIMEOUT", "0"},
+      {"AWS_METADATA_SERVICE_NUM_ATTEMPTS", "many"}};
+  for (const auto& [name, value] : cases) {
+    set("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://127.0.0.1:1");
+    set(name, value);
+    expect_failure(ErrorCode::invalid, {name, value});
+    set(name, "");
+  }
 }
 
 // An instance gives keys that have expired when AWS cannot renew them, and takes them still.
@@ -712,7 +769,9 @@ TEST_F(AwsCredentialsTest, ReadsTimes) {
 
 std::string core_of(const TempDir& directory) {
   for (const auto& item : std::filesystem::directory_iterator(directory.path())) {
-    if (item.path().filename().string().starts_with("core")) return read_text(item.path());
+    if (item.path().filename().string().starts_with("core")) {
+      return read_file(item.path(), 1ull << 34);
+    }
   }
   return {};
 }
