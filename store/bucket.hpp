@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "store/context.hpp"
+#include "store/s3_settings.hpp"
 
 namespace weightfs {
 
@@ -71,9 +72,16 @@ class Bucket {
   /// Removes an object; absent is fine.
   virtual void remove(std::string_view key, const Context& context) = 0;
 
+  /// How many requests are worth having in flight at a time; 0: one for each core.
+  [[nodiscard]] virtual unsigned parallel_requests() const noexcept { return 0; }
+
   /// For messages: the URL without secrets.
   [[nodiscard]] virtual const std::string& url() const noexcept = 0;
 };
+
+/// The threads for work that waits for the bucket more than for a core: `threads` (0: one for each
+/// core), or as many as the bucket has requests for, whichever is more.
+unsigned request_threads(const Bucket& bucket, unsigned threads);
 
 /// Throws Error: invalid, if a backend need not accept the key.
 void check_key(std::string_view key);
@@ -87,10 +95,12 @@ std::string get_all(Bucket& bucket, std::string_view key, std::uint64_t limit_by
 void get_exact(Bucket& bucket, std::string_view key, std::uint64_t offset_bytes,
                std::span<std::byte> into, const Context& context);
 
-/// Opens the bucket that a URL names; `file:///dir` is the only scheme so far.
-/// `create`: the directory may be absent and is made.
+/// Opens the bucket that a URL names: file:///dir, s3://bucket/prefix, hf://org/bucket/prefix.
+/// `create`: a directory may be absent and is made; S3 buckets are never made.
+/// `options`: of S3 alone; a directory has none, and is refused with any.
 /// Throws Error: invalid (not a URL, unknown scheme, relative path), not_found, permission.
-std::unique_ptr<Bucket> open_bucket(std::string_view url, bool create);
+std::unique_ptr<Bucket> open_bucket(std::string_view url, bool create,
+                                    const BucketOptions& options = {});
 
 /// The canonical form of a URL, as messages, stores and /proc/mounts show it: no secrets, no
 /// trailing '/', symlinks kept.  A path that starts with '/' or '.' is taken as file://.

@@ -85,11 +85,11 @@ Error no_repository(std::string_view url) {
 
 // Opens a bucket and checks that it still holds the repository that is known.
 std::unique_ptr<Bucket> open_known(const std::string& url, const std::string& id,
-                                   const Context& context) {
+                                   const BucketOptions& options, const Context& context) {
   std::unique_ptr<Bucket> bucket;
   std::optional<std::string> found;
   try {
-    bucket = open_bucket(url, false);
+    bucket = open_bucket(url, false, options);
     found = find_id(*bucket, context);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::not_found) throw;
@@ -272,13 +272,17 @@ std::string snapshot_hashes(std::uint64_t version, std::string_view nonce) {
 
 }  // namespace keys
 
-Repository::Repository(std::string id, std::string url, std::unique_ptr<Bucket> bucket)
-    : id_(std::move(id)), url_(std::move(url)), bucket_(std::move(bucket)) {}
+Repository::Repository(std::string id, std::string url, BucketOptions options,
+                       std::unique_ptr<Bucket> bucket)
+    : id_(std::move(id)),
+      url_(std::move(url)),
+      options_(std::move(options)),
+      bucket_(std::move(bucket)) {}
 
 std::unique_ptr<Repository> Repository::init(std::string_view url, bool& created,
-                                             const Context& context) {
+                                             const Context& context, const BucketOptions& options) {
   created = false;
-  std::unique_ptr<Bucket> bucket = open_bucket(url, true);
+  std::unique_ptr<Bucket> bucket = open_bucket(url, true, options);
   if (!find_id(*bucket, context)) {
     probe_put_if_absent(*bucket, context);
     // Whoever comes second takes the other's record, below.
@@ -289,11 +293,12 @@ std::unique_ptr<Repository> Repository::init(std::string_view url, bool& created
   return open(std::move(bucket), context);
 }
 
-std::unique_ptr<Repository> Repository::open(std::string_view url, const Context& context) {
+std::unique_ptr<Repository> Repository::open(std::string_view url, const Context& context,
+                                             const BucketOptions& options) {
   const std::string canonical = canonical_url(url);
   std::unique_ptr<Bucket> bucket;
   try {
-    bucket = open_bucket(canonical, false);
+    bucket = open_bucket(canonical, false, options);
   } catch (const Error& error) {
     if (error.code() == ErrorCode::not_found) throw no_repository(canonical);
     throw;
@@ -307,11 +312,13 @@ std::unique_ptr<Repository> Repository::open(std::unique_ptr<Bucket> bucket,
   if (!id) throw no_repository(bucket->url());
   std::string url = bucket->url();
   return std::unique_ptr<Repository>(
-      new Repository(std::move(*id), std::move(url), std::move(bucket)));
+      new Repository(std::move(*id), std::move(url), {}, std::move(bucket)));
 }
 
-std::unique_ptr<Repository> Repository::assume(std::string_view url, std::string_view id) {
-  return std::unique_ptr<Repository>(new Repository(std::string(id), canonical_url(url), nullptr));
+std::unique_ptr<Repository> Repository::assume(std::string_view url, std::string_view id,
+                                               const BucketOptions& options) {
+  return std::unique_ptr<Repository>(
+      new Repository(std::string(id), canonical_url(url), options, nullptr));
 }
 
 Bucket& Repository::bucket(const Context& context) {
@@ -319,7 +326,7 @@ Bucket& Repository::bucket(const Context& context) {
     const std::scoped_lock lock(mutex_);
     if (bucket_) return *bucket_;
   }
-  std::unique_ptr<Bucket> fresh = open_known(url_, id_, context);
+  std::unique_ptr<Bucket> fresh = open_known(url_, id_, options_, context);
   const std::scoped_lock lock(mutex_);
   if (!bucket_) bucket_ = std::move(fresh);
   return *bucket_;

@@ -79,19 +79,22 @@ class Repository {
   /// must say `exists`.
   /// Returns: true in `created` if it was made now.
   static std::unique_ptr<Repository> init(std::string_view url, bool& created,
-                                          const Context& context);
+                                          const Context& context,
+                                          const BucketOptions& options = {});
 
   /// Opens an existing one.
   /// Throws Error: not_found ("no weightfs repository at URL; make one with weightfs init URL"),
   /// unsupported (newer format, unknown required feature), corrupt, permission, unavailable.
-  static std::unique_ptr<Repository> open(std::string_view url, const Context& context);
+  static std::unique_ptr<Repository> open(std::string_view url, const Context& context,
+                                          const BucketOptions& options = {});
 
   /// For tests: the same over a bucket of the caller's.
   static std::unique_ptr<Repository> open(std::unique_ptr<Bucket> bucket, const Context& context);
 
   /// A repository that is known from the store, with a bucket that may be out of reach: nothing is
   /// read now, and the first call that reads checks the record.
-  static std::unique_ptr<Repository> assume(std::string_view url, std::string_view id);
+  static std::unique_ptr<Repository> assume(std::string_view url, std::string_view id,
+                                            const BucketOptions& options = {});
 
   [[nodiscard]] const std::string& id() const noexcept { return id_; }
   [[nodiscard]] const std::string& url() const noexcept { return url_; }
@@ -131,10 +134,12 @@ class Repository {
   Version commit(const Manifest& manifest, const Context& context);
 
  private:
-  Repository(std::string id, std::string url, std::unique_ptr<Bucket> bucket);
+  Repository(std::string id, std::string url, BucketOptions options,
+             std::unique_ptr<Bucket> bucket);
   std::optional<Version> settle(const Manifest& manifest, const Error& why);
 
   const std::string id_, url_;
+  const BucketOptions options_;
   std::mutex mutex_;                // guards bucket_, which is set once
   std::unique_ptr<Bucket> bucket_;  // null until it was in reach
 };
