@@ -40,10 +40,11 @@ Finding repository_finding(Bucket& bucket, const Context& context) {
   }
 }
 
-Finding write_finding(Bucket& bucket, const Context& context) {
+Finding write_finding(Bucket& bucket, bool can_read, const Context& context) {
   const ProbeResult result = probe_put_if_absent(bucket, context);
   switch (result.outcome) {
     case ProbeResult::Outcome::not_permitted:
+      if (!can_read) return {"write", State::bad, result.why};
       return {
           "write", State::note,
           "read-only key: publishing is not possible from here, mounts are (" + result.why + ")"};
@@ -103,12 +104,13 @@ void look_at_bucket(Bucket& bucket, const Context& context, std::vector<Finding>
     findings.push_back({"read", State::good, "possible"});
     return repository;
   });
+  const bool can_read = findings.back().state != State::bad;
   look(findings, "list", context, [&](const Context& soon) -> Finding {
     bucket.list(keys::kVersions, "", soon);
     return {"list", State::good, "possible"};
   });
   look(findings, "write", context,
-       [&](const Context& soon) { return write_finding(bucket, soon); });
+       [&](const Context& soon) { return write_finding(bucket, can_read, soon); });
 }
 
 BucketDiagnosis diagnose_bucket(const std::string& canonical_url, const BucketOptions& options,

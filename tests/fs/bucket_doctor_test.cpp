@@ -61,6 +61,16 @@ TEST(BucketDoctor, AReadOnlyKeyIsEnoughForMounts) {
   EXPECT_FALSE((BucketDiagnosis{"u", {found.at("write")}}.is_broken()));
 }
 
+TEST(BucketDoctor, AKeyThatMayDoNothingIsNoReadOnlyKey) {
+  MemoryBucket bucket;
+  bucket.fail_key("", ErrorCode::permission);
+  const auto found = look(bucket);
+  for (const char* what : {"read", "list", "write"}) {
+    EXPECT_EQ(found.at(what).state, State::bad) << what;
+    EXPECT_FALSE(contains(found.at(what).text, "read-only")) << found.at(what).text;
+  }
+}
+
 TEST(BucketDoctor, AStoreWithoutPutIfAbsentIsBad) {
   const auto bucket = test::make_memory_repository();
   bucket->fail_key(".probe-", ErrorCode::unsupported);

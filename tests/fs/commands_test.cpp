@@ -364,6 +364,11 @@ TEST_F(CommandsTest, StatusIsAListOfMounts) {
   EXPECT_TRUE(json.json().is_array());
 }
 
+TEST_F(CommandsTest, FlagsOfS3AreRefusedWithADirectory) {
+  expect_failure({"init", url(), "--region", "eu"}, 2, "invalid", "is a directory");
+  EXPECT_FALSE(stdfs::exists(path("bucket")));
+}
+
 TEST_F(CommandsTest, DoctorLooksAtABucketIfItIsAsked) {
   const Result none = run({"doctor", "--json"});
   EXPECT_TRUE(none.json()["bucket"].is_null());
