@@ -42,6 +42,7 @@ import re
 import socket
 import struct
 import threading
+import time
 import urllib.parse
 
 INSTEAD = {
@@ -85,6 +86,7 @@ class Message:
 class Request(Message):
     outcome: str = ""  # the kind of fault, or the status of the reply
     reply_bytes: int = 0
+    time_s: float = dataclasses.field(default_factory=time.monotonic)
 
     @property
     def method(self):
