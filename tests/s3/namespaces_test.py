@@ -15,6 +15,12 @@ STEPS = 8
 TRAINER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "trainer.py")
 PYTHON = os.environ.get("WEIGHTFS_VENV_PYTHON", sys.executable)
 
+MAKE_BUCKET = """import sys
+sys.path.insert(0, sys.argv[1])
+import gateway
+gateway.make_client(sys.argv[2]).create_bucket(Bucket=gateway.BUCKET)
+"""
+
 
 class ThreeHosts(gateway.S3Test):
     @classmethod
@@ -57,9 +63,8 @@ class ThreeHosts(gateway.S3Test):
             self.assertNotIn("default", routes)
 
     def test_a_trainer_publishes_each_step_and_the_host_reads_each_byte(self):
-        bucket = ("import sys; sys.path.insert(0, sys.argv[1]); import gateway, os;"
-                  "gateway.botocore_client(os.environ).create_bucket(Bucket=gateway.BUCKET)")
-        self.trainer.run(sys.executable, "-c", bucket, os.path.dirname(gateway.__file__))
+        self.trainer.run(sys.executable, "-c", MAKE_BUCKET, os.path.dirname(gateway.__file__),
+                         self.gateway.url)
         self.assert_apart()
         self.call(self.trainer, "init", self.url)
         writer = self.mount_inside(self.trainer, "--writer", name="trainer")

@@ -47,6 +47,15 @@ def when_dead(*command):
     return writer
 
 
+def make_client(url, access_key=ACCESS_KEY, secret_key=SECRET_KEY, service="s3"):
+    """botocore's."""
+    config = botocore.config.Config(s3={"addressing_style": "path"}, signature_version="s3v4",
+                                    retries={"max_attempts": 5})
+    return botocore.session.get_session().create_client(
+        service, region_name="us-east-1", endpoint_url=url, config=config if service == "s3" else None,
+        aws_access_key_id=access_key, aws_secret_access_key=secret_key)
+
+
 class Gateway:
     """One server. `gateways`: so many over one store. `inside`: a command that runs another one in
     the network namespace where the server shall be."""
@@ -93,12 +102,7 @@ class Gateway:
                 "AWS_SECRET_ACCESS_KEY": secret_key}
 
     def client(self, url=None, access_key=ACCESS_KEY, secret_key=SECRET_KEY):
-        """botocore's."""
-        config = botocore.config.Config(s3={"addressing_style": "path"}, signature_version="s3v4",
-                                        retries={"max_attempts": 5})
-        return botocore.session.get_session().create_client(
-            "s3", region_name="us-east-1", endpoint_url=url or self.url, config=config,
-            aws_access_key_id=access_key, aws_secret_access_key=secret_key)
+        return make_client(url or self.url, access_key, secret_key)
 
     def presign(self, url):
         """The URL of a GET with a signature in it that holds for a minute."""

@@ -95,7 +95,7 @@ mon_data = $dir/mon
 osd_data = $dir/osd
 mon_cluster_log_file = $dir/log/cluster.log
 osd_objectstore = memstore
-memstore_device_bytes = 8589934592
+memstore_device_bytes = 34359738368
 
 # One copy of everything, and no waiting for other monitors: there are none.
 osd_pool_default_size = 1
@@ -111,6 +111,10 @@ mon_data_avail_crit = 1
 auth_allow_insecure_global_id_reclaim = false
 paxos_propose_interval = 0.02
 paxos_min_wait = 0.01
+
+# What was removed leaves the memory soon, not after two hours.
+rgw_gc_obj_min_wait = 5
+rgw_gc_processor_period = 5
 CONF
   local i ends
   for i in "${!ports[@]}"; do

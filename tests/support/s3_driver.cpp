@@ -8,14 +8,19 @@
 //     weightfs_s3_driver race ENDPOINT URL DIR NAME COUNT     publishes small checkpoints, each
 //         until it is there, as long as the repository has fewer than COUNT versions.  Prints
 //         "won VERSION TAG" and "conflict TAG".
+//     weightfs_s3_driver put ENDPOINT URL KEY FILE     writes an object.
+//     weightfs_s3_driver get ENDPOINT URL KEY FILE     reads one, in parallel, as large files of
+//         snapshots are read.
 //     weightfs_s3_driver history ENDPOINT URL DIR COUNT     fills a repository with COUNT versions
 //         of one checkpoint.
+#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <future>
 #include <iostream>
 #include <mutex>
 #include <string>
@@ -25,6 +30,7 @@
 
 #include "store/bytes.hpp"
 #include "store/error.hpp"
+#include "store/file.hpp"
 #include "tests/support/hosts.hpp"
 #include "tests/support/support.hpp"
 
@@ -191,6 +197,35 @@ int history(const std::string& endpoint, const std::string& url, const stdfs::pa
   return 0;
 }
 
+// ---- put, get ----
+
+constexpr std::uint64_t kPieceBytes = 4u << 20;
+
+void put_file(Bucket& bucket, const std::string& key, const stdfs::path& path) {
+  const File file = File::open(path, O_RDONLY);
+  bucket.put(key, FileSource(file.fd(), stdfs::file_size(path), path), {});
+}
+
+/// Piece after piece, as many threads as the bucket wants, until one is short.
+void get_to_file(Bucket& bucket, const std::string& key, const stdfs::path& path) {
+  const File file = File::open(path, O_WRONLY | O_CREAT | O_TRUNC, 0644);
+  std::atomic<std::uint64_t> next = 0;
+  std::atomic<bool> is_over = false;
+  std::vector<std::future<void>> threads;
+  for (unsigned i = 0; i < std::max(1u, bucket.parallel_requests()); i++) {
+    threads.push_back(std::async(std::launch::async, [&] {
+      Bytes piece(kPieceBytes);
+      while (!is_over) {
+        const std::uint64_t at = kPieceBytes * next++;
+        const std::size_t size = bucket.get(key, at, piece, {});
+        if (size < piece.size()) is_over = true;
+        write_at(file.fd(), at, std::span(piece).first(size), path);
+      }
+    }));
+  }
+  for (auto& thread : threads) thread.get();
+}
+
 }  // namespace
 }  // namespace weightfs::test
 
@@ -204,6 +239,15 @@ int main(int count, char** arguments) {
     }
     if (given.size() == 6 && given[0] == "race") {
       return race(given[1], given[2], given[3], given[4], number(5));
+    }
+    if (given.size() == 5 && (given[0] == "put" || given[0] == "get")) {
+      const auto bucket = weightfs::open_bucket(given[2], false, at(given[1]));
+      if (given[0] == "put") {
+        put_file(*bucket, given[3], given[4]);
+      } else {
+        get_to_file(*bucket, given[3], given[4]);
+      }
+      return 0;
     }
     if (given.size() == 5 && given[0] == "history") {
       return history(given[1], given[2], given[3], number(4));
