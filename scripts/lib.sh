@@ -28,7 +28,8 @@ need_packages() {
 }
 
 BUILD_PACKAGES=(g++ cmake ninja-build pkg-config fuse3 libfuse3-dev librocksdb-dev libzstd-dev
-  libxxhash-dev libhwy-dev libssl-dev nlohmann-json3-dev libtomlplusplus-dev libfmt-dev libspdlog-dev ca-certificates)
+  libxxhash-dev libhwy-dev libssl-dev libcurl4-openssl-dev libpugixml-dev nlohmann-json3-dev
+  libtomlplusplus-dev libfmt-dev libspdlog-dev ca-certificates)
 DATA_PACKAGES=(python3 python3-numpy)
 FUZZ_PACKAGES=(clang-14 libclang-rt-14-dev)
 TEST_PACKAGES=("${DATA_PACKAGES[@]}" libgtest-dev python3-venv e2fsprogs mount util-linux

@@ -1,17 +1,18 @@
 // AwsCredentialChain: keys as the AWS tools find them, refreshed before they expire.
 //
-//     environment      AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN (not if
-//     --profile was given) profile          static keys; credential_process; role_arn with
-//     source_profile, credential_source
-//                      or web_identity_token_file (an STS call)
-//     web identity     AWS_WEB_IDENTITY_TOKEN_FILE, AWS_ROLE_ARN: unsigned STS
-//     AssumeRoleWithWebIdentity container        AWS_CONTAINER_CREDENTIALS_{RELATIVE,FULL}_URI,
-//     AWS_CONTAINER_AUTHORIZATION_TOKEN[_FILE] instance         IMDSv2 at 169.254.169.254
-//     (AWS_EC2_METADATA_SERVICE_ENDPOINT), 1 s, two tries;
-//                      off with AWS_EC2_METADATA_DISABLED=true
+//     environment   AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN,
+//                   AWS_CREDENTIAL_EXPIRATION (not if --profile was given)
+//     profile       role_arn with source_profile or credential_source (an STS call); else a token
+//                   file: AWS_WEB_IDENTITY_TOKEN_FILE and AWS_ROLE_ARN, or
+//                   web_identity_token_file (an unsigned STS call); else keys of the credentials
+//                   file, credential_process, keys of the config file
+//     container     AWS_CONTAINER_CREDENTIALS_{RELATIVE,FULL}_URI (store/aws_endpoints.hpp)
+//     instance      IMDSv2 (store/aws_endpoints.hpp)
 //
-// A source that is configured and fails is an error that names it: the next one is not tried in its
-// place.  Secrets never reach messages, logs, argv or core files of ours.
+// SSO and MFA profiles are refused by name.  A source that is configured and fails is an error that
+// names it: the next one is not tried in its place.  Secrets never reach messages, logs, argv or
+// core files of ours (store/core_dumps.hpp: memory is left out of core files, process-wide, from
+// the first chain on).
 //
 // Threads: all calls may run in parallel; one of them fetches, the others wait or use what is still
 // valid.
@@ -33,10 +34,12 @@ class AwsCredentialChain {
   AwsCredentialChain(S3Settings settings, Environment environment);
   ~AwsCredentialChain();
 
-  /// Keys that are valid for some minutes more; fetched anew 5 minutes before they expire.
+  /// Keys that are valid now; fetched anew 5 minutes before they expire (half way, if they live
+  /// shorter than 10).  A fetch that fails while they are valid is logged, once, and tried again
+  /// after 30 s at most.
   /// Throws Error: permission ("no AWS credentials were found: looked at ...; set AWS_ACCESS_KEY_ID
-  /// ..."), invalid (half of a pair, a malformed file or answer), unavailable (an endpoint that
-  /// does not answer, while nothing valid is held), timed_out, cancelled.
+  /// ..."), invalid (half of a pair, a malformed file or answer), unsupported (SSO, MFA),
+  /// unavailable does not answer, while nothing valid is held), timed_out, cancelled.
   AwsCredentials get(const Context& context);
 
   /// The store refused these as expired or unknown: the next get() fetches, and reads files anew,

@@ -50,6 +50,7 @@ struct HttpReply {
   std::string text;                 // the body, unless it went into HttpRequest::into
   std::size_t received_bytes = 0;   // in HttpRequest::into
   bool more = false;                // the body did not fit into HttpRequest::into and was cut off
+  bool sent_twice = false;          // a connection of the pool died: the first may have arrived too
 
   [[nodiscard]] bool ok() const noexcept { return status >= 200 && status < 300; }
   /// The value of a header, by its name in any case, without spaces around it; nullopt: none.

@@ -1,6 +1,7 @@
 #include "store/sha256.hpp"
 
 #include <openssl/evp.h>
+#include <openssl/hmac.h>
 #include <openssl/rand.h>
 
 #include "store/bytes.hpp"
@@ -46,6 +47,16 @@ Sha256 sha256(std::span<const std::byte> bytes) {
   Sha256Stream stream;
   stream.update(bytes);
   return stream.finish();
+}
+
+Sha256 hmac_sha256(std::string_view key, std::string_view text) {
+  Sha256 code{};
+  unsigned size = 0;
+  const auto* bytes = reinterpret_cast<const unsigned char*>(text.data());
+  const auto* made = HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()), bytes,
+                          text.size(), reinterpret_cast<unsigned char*>(code.data()), &size);
+  check(made != nullptr && size == code.size() ? 1 : 0, "HMAC");
+  return code;
 }
 
 std::string random_hex(std::size_t size_bytes) {

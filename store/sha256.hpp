@@ -1,4 +1,4 @@
-// SHA-256, and random nonces.  Home of OpenSSL's libcrypto.
+// SHA-256, HMAC, and random nonces.  Home of OpenSSL's libcrypto.
 #pragma once
 
 #include <array>
@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace weightfs {
 
@@ -13,6 +14,9 @@ using Sha256 = std::array<std::byte, 32>;
 
 /// Hash of all of `bytes`.  Threads: pure.
 Sha256 sha256(std::span<const std::byte> bytes);
+
+/// HMAC of `text` with a key of any length.  Threads: pure.
+Sha256 hmac_sha256(std::string_view key, std::string_view text);
 
 /// Hash of what is fed in pieces.  Threads: one thread at a time.
 class Sha256Stream {

@@ -7,7 +7,6 @@
 #pragma once
 
 #include <chrono>
-#include <map>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -49,11 +48,16 @@ class Signer {
       : region_(std::move(region)), service_(std::move(service)) {}
 
   /// Sets request.url from `target` and adds Host, x-amz-date, x-amz-content-sha256,
-  /// x-amz-security-token and Authorization.  Signs every header that the request has already.
+  /// x-amz-security-token and Authorization; those of an earlier signature go.  Signs every header
+  /// that the request has already, but those that a proxy may change (User-Agent, Expect,
+  /// Connection, Transfer-Encoding, X-Amzn-Trace-Id).
+  /// Requires: target.scheme_and_host has a scheme.
   void sign(HttpRequest& request, const HttpTarget& target, std::string_view body_sha256_hex,
             const AwsCredentials& credentials, std::chrono::system_clock::time_point now) const;
 
  private:
+  [[nodiscard]] std::string key_of(const std::string& day, const std::string& secret) const;
+
   const std::string region_, service_;
   mutable std::mutex mutex_;  // guards the key of a day, which costs four HMACs
   mutable std::string key_of_, key_;
