@@ -73,6 +73,20 @@ class Upload {
   std::atomic<std::uint64_t> done_{0};
 };
 
+constexpr std::string_view kUploaderKey = "uploader";
+
+/// What tells this store's uploads from everybody else's: random, made once.
+std::string uploader_of(Store& store) {
+  if (auto known = store.db().find(Family::store, kUploaderKey)) return *known;
+  std::string made = random_hex(16);
+  try {
+    store.db().write({{Family::store, std::string(kUploaderKey), made}});
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::no_space) throw;  // then it lasts for this publish
+  }
+  return made;
+}
+
 bool is_nonce(std::string_view text) {
   std::array<std::byte, 16> bytes{};
   return from_hex(text, bytes);
@@ -121,7 +135,8 @@ class Publisher {
         store_(store),
         options_(options),
         context_(context),
-        progress_(progress) {}
+        progress_(progress),
+        uploader_(uploader_of(store)) {}
 
   PublishResult run();
 
@@ -142,6 +157,7 @@ class Publisher {
   void list_packs();
   void list_pack(const SpooledPack& pack, std::uint32_t first_tensor, std::string_view uploaded_as);
   void upload_packs(Upload& upload);
+  [[nodiscard]] std::string nonce_for(const Sha256& content) const;
   void choose_snapshot_nonce();
   [[nodiscard]] bool is_in_snapshot(std::size_t file) const;
   void upload_snapshot(Upload& upload);
@@ -160,14 +176,14 @@ class Publisher {
   const Context& context_;
   const Progress& progress_;
 
-  std::string nonce_;  // of the manifest
+  std::string nonce_;           // of the manifest
+  const std::string uploader_;  // see nonce_for()
   Checkpoint checkpoint_;
   std::shared_ptr<const Layout> layout_;
   std::optional<CheckpointReader> reader_;
 
   // Of one try:
-  std::string upload_nonce_;               // of what is uploaded: never the same key twice
-  std::shared_ptr<const Version> parent_;  // nullptr for version 1
+  std::shared_ptr<const Version> parent_;                  // nullptr for version 1
   std::vector<std::shared_ptr<const EarlyResult>> early_;  // by file of the layout; nullptr: none
   FileSet is_early_;
   std::optional<CodedDelta> delta_;
@@ -215,7 +231,6 @@ void Publisher::attempt(bool is_first) {
 
 /// Forgets an earlier try, and what it uploaded.
 void Publisher::begin() {
-  upload_nonce_ = random_hex(16);
   parent_.reset();
   delta_.reset();
   snapshot_.reset();
@@ -413,11 +428,12 @@ void Publisher::list_pack(const SpooledPack& pack, std::uint32_t first_tensor,
                           std::string_view uploaded_as) {
   std::string head = pack.writer.head(first_tensor);
   PackRef& ref = manifest_.delta->packs.emplace_back();
-  ref.name = uploaded_as.empty() ? fmt::format("{}-{}", upload_nonce_, pack_uploads_.size())
-                                 : std::string(uploaded_as);
+  ref.head_sha256 = sha256(as_bytes(head));
+  ref.name = uploaded_as.empty()
+                 ? fmt::format("{}-{}", nonce_for(ref.head_sha256), pack_uploads_.size())
+                 : std::string(uploaded_as);
   ref.size_bytes = head.size() + pack.data_size_bytes;
   ref.head_bytes = head.size();
-  ref.head_sha256 = sha256(as_bytes(head));
   result_.uploaded_bytes += ref.size_bytes;
   if (uploaded_as.empty()) pack_uploads_.push_back({&pack, std::move(head), ref.name});
 }
@@ -429,10 +445,20 @@ void Publisher::upload_packs(Upload& upload) {
   });
 }
 
+/// The nonce of what this store uploads with this content.  It is the same after a crash, so that a
+/// bucket can go on with what was uploaded in parts; and no other one's, so that a file that is
+/// written to while it is uploaded never spoils what somebody else has published.
+std::string Publisher::nonce_for(const Sha256& content) const {
+  return to_hex(hmac_sha256(uploader_, as_text(content))).substr(0, 32);
+}
+
 /// All files of a snapshot lie below one nonce: that of the files that were uploaded early, if
 /// there are any.
 void Publisher::choose_snapshot_nonce() {
-  snapshot_nonce_ = upload_nonce_;
+  Sha256Stream content;
+  content.update(layout_->id());
+  for (const auto& pieces : snapshot_->pieces) content.update(std::as_bytes(std::span(pieces)));
+  snapshot_nonce_ = nonce_for(content.finish());
   if (delta_) return;
   const bool any = std::ranges::any_of(early_, [&](const auto& early) {
     return early && early->is_uploaded && early->nonce == options_.early->snapshot_nonce();
