@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
+#include "fs/bucket_doctor.hpp"
+#include "fs/bucket_options.hpp"
 #include "fs/doctor.hpp"
 #include "fs/text_table.hpp"
 #include "fs/verbs.hpp"
@@ -87,12 +90,42 @@ std::string to_text(const Diagnosis& found, const Options& options) {
   return table.text();
 }
 
+/// nullopt: nobody asked about one.
+std::optional<BucketDiagnosis> find_out_about_bucket(Call& call) {
+  if (call.options.target.empty()) return std::nullopt;
+  const Target target = resolve_target(call.options.target);
+  const StopSignals signals;
+  call.watch_bucket();
+  return diagnose_bucket(target.url, bucket_options_for(call.options, target),
+                         Context{.stop = signals.token()});
+}
+
+Json bucket_json(const BucketDiagnosis& bucket) {
+  Json findings;
+  for (const Finding& finding : bucket.findings) {
+    findings[finding.what] = {{"state", to_string(finding.state)}, {"text", finding.text}};
+  }
+  return {{"url", bucket.url}, {"usable", !bucket.is_broken()}, {"findings", std::move(findings)}};
+}
+
+std::string bucket_text(const BucketDiagnosis& bucket) {
+  TextTable table({{}, {}});
+  for (const Finding& finding : bucket.findings) {
+    const bool is_bad = finding.state == Finding::State::bad;
+    table.add({"  " + finding.what, (is_bad ? "BAD: " : "") + finding.text});
+  }
+  return fmt::format("bucket {}\n{}", printable(bucket.url), table.text());
+}
+
 }  // namespace
 
 int run_doctor(Call& call) {
   const Diagnosis found = diagnose();
-  call.print(to_json(found, call.options), to_text(found, call.options));
-  return found.is_broken() ? 1 : 0;
+  const auto bucket = find_out_about_bucket(call);
+  Json json = to_json(found, call.options);
+  json["bucket"] = bucket ? bucket_json(*bucket) : Json(nullptr);
+  call.print(json, to_text(found, call.options) + (bucket ? bucket_text(*bucket) : ""));
+  return found.is_broken() || (bucket && bucket->is_broken()) ? 1 : 0;
 }
 
 }  // namespace weightfs::fs

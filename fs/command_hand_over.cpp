@@ -168,6 +168,9 @@ int run_hand_over(Call& call, const stdfs::path& mount_point) {
   const MountControl mount(mount_point);
   check_writer(mount);
   if (options.gpu) log_warning("--gpu: the daemon of the mount codes; give it to mount");
+  if (options.bucket_flagged) {
+    log_warning("the daemon of the mount reaches the bucket; give its options to mount");
+  }
   const StopSignals signals;
   const Context context{.stop = signals.token()};
   const Staged staged = stage(call, mount, context);

@@ -203,7 +203,7 @@ std::string diff_text(const std::vector<TensorDiff>& tensors, const DiffTotal& t
 }  // namespace
 
 int run_log(Call& call) {
-  Reading reading(call.options.target);
+  Reading reading(call);
   const std::uint64_t newest = reading.repository->newest_version(0, reading.context);
   const std::uint64_t limit = call.options.limit == 0 ? newest : call.options.limit;
   const std::uint64_t oldest = newest > limit ? newest - limit + 1 : 1;
@@ -229,7 +229,7 @@ int run_log(Call& call) {
 }
 
 int run_show(Call& call) {
-  Reading reading(call.options.target);
+  Reading reading(call);
   const auto version = reading.version(call.options.version_a);
   const auto layout = reading.history.layout(*version, reading.context);
   const Json files = files_json(version->manifest, *layout);
@@ -242,7 +242,7 @@ int run_show(Call& call) {
 }
 
 int run_diff(Call& call) {
-  Reading reading(call.options.target);
+  Reading reading(call);
   const ScratchDirectory scratch = make_scratch();
   const CoderChoice choice(call.options.gpu);
   std::vector<TensorDiff> tensors =

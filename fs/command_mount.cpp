@@ -10,6 +10,7 @@
 #include <ostream>
 #include <set>
 
+#include "fs/bucket_options.hpp"
 #include "fs/coder_choice.hpp"
 #include "fs/daemon.hpp"
 #include "fs/mount_point.hpp"
@@ -32,7 +33,9 @@ constexpr std::chrono::seconds kLazyEndTimeout{2};
 // ---- mount ----
 
 MountOptions mount_options(const Options& options) {
-  return {.url = canonical_url(options.target),
+  const Target target{canonical_url(options.target), {}, {}};
+  return {.url = target.url,
+          .bucket = bucket_options_for(options, target),
           .mount_point = std::filesystem::absolute(options.directory),
           .store = options.store.empty() ? options.store : std::filesystem::absolute(options.store),
           .limits = options.limits,

@@ -4,6 +4,7 @@
 
 #include <ostream>
 
+#include "fs/bucket_options.hpp"
 #include "fs/coder_choice.hpp"
 #include "fs/text_table.hpp"
 #include "fs/verbs.hpp"
@@ -69,7 +70,7 @@ std::string to_text(const VerifyReport& report) {
 }
 
 VerifyReport verify(Call& call) {
-  Reading reading(call.options.target);
+  Reading reading(call);
   if (!reading.mount_point.empty()) {
     if (call.options.gpu)
       log_warning("--gpu: verifying a mount only hashes, and the CPU does that");
@@ -85,9 +86,11 @@ VerifyReport verify(Call& call) {
 
 int run_init(Call& call) {
   const StopSignals signals;
+  call.watch_bucket();
   bool created = false;
-  const auto repository = Repository::init(canonical_url(call.options.target), created,
-                                           Context{.stop = signals.token()});
+  const Target target{canonical_url(call.options.target), {}, {}};
+  const auto repository = Repository::init(target.url, created, Context{.stop = signals.token()},
+                                           bucket_options_for(call.options, target));
   const std::string text =
       fmt::format("{}: {}\npublish with: weightfs publish {} DIR\n",
                   created ? "made a repository" : "there is a repository already", repository->id(),
@@ -101,7 +104,7 @@ int run_publish(Call& call) {
   const Options& options = call.options;
   const Target target = resolve_target(options.target);
   if (!target.mount_point.empty()) return run_hand_over(call, target.mount_point);
-  Reading reading(target);
+  Reading reading(call, target);
   const std::string& id = reading.repository->id();
   const std::filesystem::path path =
       options.store.empty() ? Store::default_path(id) : std::filesystem::absolute(options.store);
@@ -123,7 +126,7 @@ int run_publish(Call& call) {
 }
 
 int run_export(Call& call) {
-  Reading reading(call.options.target);
+  Reading reading(call);
   const auto version = reading.version(call.options.version_a);
   const auto layout = reading.history.layout(*version, reading.context);
   const std::filesystem::path& directory = call.options.directory;

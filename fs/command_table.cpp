@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 
 #include "fs/values.hpp"
@@ -112,6 +113,40 @@ const OptionSpec kInclude{
         "whole path; repeatable (default: none)",
     .set = [](Options& options, std::string_view v) { options.include.emplace_back(v); }};
 
+/// Of every command that takes a URL.
+const std::array<OptionSpec, 5> kBucketOptions{{
+    {.name = "endpoint-url",
+     .value = "URL",
+     .help = "the S3 service of s3://, for a store that is not AWS's: https://host[:port]\n"
+             "(default: AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, else the profile's, else AWS)",
+     .set = [](Options& options,
+               std::string_view v) { options.bucket.endpoint_url = parse_word(v); }},
+    {.name = "region",
+     .value = "NAME",
+     .help = "the bucket's region (default: AWS_REGION, AWS_DEFAULT_REGION, else the\n"
+             "profile's, else us-east-1)",
+     .set = [](Options& options, std::string_view v) { options.bucket.region = parse_word(v); }},
+    {.name = "profile",
+     .value = "NAME",
+     .help = "the profile of ~/.aws/config and ~/.aws/credentials that has the keys\n"
+             "(default: AWS_PROFILE, else default; keys in the environment go first)",
+     .set = [](Options& options, std::string_view v) { options.bucket.profile = parse_word(v); }},
+    {.name = "path-style",
+     .help = "put the bucket's name into the path, not into the host name\n"
+             "(default: only where the endpoint is not AWS's)",
+     .set = [](Options& options,
+               std::string_view v) { options.bucket.path_style = parse_switch(v); }},
+    {.name = "no-sign-request",
+     .help = "send no credentials: a public bucket (default: sign every request)",
+     .set = [](Options& options, std::string_view v) { options.bucket.sign = !parse_switch(v); }},
+}};
+
+/// The command's own options, then those of a bucket.
+std::vector<OptionSpec> with_bucket(std::vector<OptionSpec> options) {
+  options.insert(options.end(), kBucketOptions.begin(), kBucketOptions.end());
+  return options;
+}
+
 const std::array<OptionSpec, 4> kCommon{{
     {.name = "json",
      .help = "print JSON on stdout, errors too",
@@ -142,9 +177,10 @@ CommandSpec init_command() {
           "repository\n"
           "that is there already is left as it is, and that is a success.\n"
           "\n"
-          "URL is file:///DIRECTORY, or a path that starts with '/' or '.'.",
+          "URL is file:///DIRECTORY, a path that starts with '/' or '.', s3://BUCKET/PREFIX, or\n"
+          "hf://ORG/BUCKET/PREFIX. A bucket of S3 must exist: only directories are made.",
       .example = "weightfs init file:///srv/runs/a",
-      .options = {},
+      .options = with_bucket({}),
       .take = take_target,
   };
 }
@@ -173,33 +209,29 @@ CommandSpec publish_command() {
           "If somebody else publishes meanwhile this one fails with exit code 3; run it again, or\n"
           "give --rebase.",
       .example = "weightfs publish file:///srv/runs/a out/step-42 --tag step-42 --meta reward=0.7",
-      .options =
-          {
-              {.name = "tag",
-               .value = "TAG",
-               .help = "a name for the version; tags/TAG leads to the newest version that carries\n"
-                       "it (default: none)",
-               .set = [](Options& options, std::string_view v) { options.tag = v; }},
-              {.name = "meta",
-               .value = "KEY=VALUE",
-               .is_list = true,
-               .help = "something to remember with the version; repeatable (default: nothing)",
-               .set = add_meta},
-              kInclude,
-              {.name = "snapshot",
-               .help = "write the full bytes too, so that readers can start here (default: only\n"
-                       "version 1 has them)",
-               .set = [](Options& options,
-                         std::string_view v) { options.snapshot = parse_switch(v); }},
-              {.name = "rebase",
-               .help =
-                   "if somebody else publishes meanwhile, code again on top of that version, a\n"
+      .options = with_bucket({
+          {.name = "tag",
+           .value = "TAG",
+           .help = "a name for the version; tags/TAG leads to the newest version that carries\n"
+                   "it (default: none)",
+           .set = [](Options& options, std::string_view v) { options.tag = v; }},
+          {.name = "meta",
+           .value = "KEY=VALUE",
+           .is_list = true,
+           .help = "something to remember with the version; repeatable (default: nothing)",
+           .set = add_meta},
+          kInclude,
+          {.name = "snapshot",
+           .help = "write the full bytes too, so that readers can start here (default: only\n"
+                   "version 1 has them)",
+           .set = [](Options& options, std::string_view v) { options.snapshot = parse_switch(v); }},
+          {.name = "rebase",
+           .help = "if somebody else publishes meanwhile, code again on top of that version, a\n"
                    "few times (default: fail with exit code 3)",
-               .set = [](Options& options,
-                         std::string_view v) { options.rebase = parse_switch(v); }},
-              kStore,
-              kGpu,
-          },
+           .set = [](Options& options, std::string_view v) { options.rebase = parse_switch(v); }},
+          kStore,
+          kGpu,
+      }),
       .take = take_target_and_directory,
   };
 }
@@ -300,7 +332,7 @@ CommandSpec mount_command() {
           "files should resolve `latest` once (realpath), so that it never mixes two versions.\n"
           "With a store that has a version the bucket may be out of reach.",
       .example = "weightfs mount file:///srv/runs/a /mnt/w",
-      .options = mount_options(),
+      .options = with_bucket(mount_options()),
       .take = take_target_and_directory,
   };
 }
@@ -407,14 +439,13 @@ CommandSpec log_command() {
           "bytes\n"
           "in the bucket, and what --meta said.",
       .example = "weightfs log /mnt/w --limit 5",
-      .options =
-          {
-              {.name = "limit",
-               .value = "N",
-               .help = "only the newest N (default: all)",
-               .set = [](Options& options,
-                         std::string_view v) { options.limit = parse_number(v, kVersions); }},
-          },
+      .options = with_bucket({
+          {.name = "limit",
+           .value = "N",
+           .help = "only the newest N (default: all)",
+           .set = [](Options& options,
+                     std::string_view v) { options.limit = parse_number(v, kVersions); }},
+      }),
       .take = take_target,
   };
 }
@@ -430,7 +461,7 @@ CommandSpec show_command() {
       .description =
           "Prints everything that the bucket records about version N, or the newest one.",
       .example = "weightfs show file:///srv/runs/a 42",
-      .options = {},
+      .options = with_bucket({}),
       .take = take_show,
   };
 }
@@ -448,7 +479,7 @@ CommandSpec diff_command() {
           "and the largest difference in units of the last place. Both versions are made in a\n"
           "temporary directory below $TMPDIR, or /var/tmp, which needs room for them.",
       .example = "weightfs diff file:///srv/runs/a 41 42",
-      .options = {kGpu},
+      .options = with_bucket({kGpu}),
       .take = take_diff,
   };
 }
@@ -465,15 +496,14 @@ CommandSpec export_command() {
           "Writes the files of a version, byte for byte as they were published, into DIR, which\n"
           "must be absent or empty.",
       .example = "weightfs export file:///srv/runs/a /models/step-42 --version 42",
-      .options =
-          {
-              {.name = "version",
-               .value = "N",
-               .help = "which version (default: the newest)",
-               .set = [](Options& options,
-                         std::string_view v) { options.version_a = parse_number(v, kVersions); }},
-              kGpu,
-          },
+      .options = with_bucket({
+          {.name = "version",
+           .value = "N",
+           .help = "which version (default: the newest)",
+           .set = [](Options& options,
+                     std::string_view v) { options.version_a = parse_number(v, kVersions); }},
+          kGpu,
+      }),
       .take = take_target_and_directory,
   };
 }
@@ -493,7 +523,7 @@ CommandSpec verify_command() {
           "MOUNTPOINT: checks every file that the mount shows. Prints a line for each problem and\n"
           "goes on; exit code 4 if there was one.",
       .example = "weightfs verify file:///srv/runs/a",
-      .options = {kGpu},
+      .options = with_bucket({kGpu}),
       .take = take_target,
   };
 }
@@ -502,18 +532,23 @@ CommandSpec doctor_command() {
   return {
       .command = Command::doctor,
       .name = "doctor",
-      .operands = "",
+      .operands = "[URL]",
       .operands_min = 0,
-      .operands_max = 0,
+      .operands_max = 1,
       .summary = "what is in use on this host, and what is missing",
       .description =
           "Prints versions, whether FUSE and its passthrough can be used, the variants of the\n"
           "codec with the one in use in brackets, and the GPUs. Exit code 1 if nothing can be\n"
           "mounted here; it says what to do. WEIGHTFS_KERNELS in the environment chooses a\n"
-          "variant: scalar, simd (the fastest), its name, or cuda, which means --gpu 0.",
-      .example = "weightfs doctor --json",
-      .options = {},
-      .take = [](Options&, Operands) {},
+          "variant: scalar, simd (the fastest), its name, or cuda, which means --gpu 0.\n"
+          "\n"
+          "With a URL also what is found out about that bucket: where it is, whose keys are used\n"
+          "(never the secret), whether it can be read, listed and written, whether it keeps two\n"
+          "publishers apart, and how far this host's clock is off. Exit code 1 if a mount of it\n"
+          "could not work. A key that may write is tried with one object, .probe-*, removed after.",
+      .example = "weightfs doctor s3://models/run-7 --endpoint-url https://s3.example.com",
+      .options = with_bucket({}),
+      .take = take_target,
   };
 }
 
@@ -559,6 +594,11 @@ std::span<const CommandSpec> all_commands() {
       verify_command(), doctor_command(),  help_command(),
   };
   return commands;
+}
+
+bool is_bucket_option(std::string_view name) {
+  return std::any_of(kBucketOptions.begin(), kBucketOptions.end(),
+                     [&](const OptionSpec& option) { return option.name == name; });
 }
 
 std::span<const OptionSpec> common_options() { return kCommon; }

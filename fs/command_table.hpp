@@ -39,6 +39,9 @@ struct CommandSpec {
 /// All commands, in the order of the help.
 std::span<const CommandSpec> all_commands();
 
+/// Whether an option says where a bucket of S3 is, or who asks.
+bool is_bucket_option(std::string_view name);
+
 /// Options of every command: --json, --quiet, --config, --help.
 std::span<const OptionSpec> common_options();
 

@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <condition_variable>
 #include <cstdlib>
 #include <ctime>
+#include <mutex>
 #include <ostream>
 
+#include "fs/bucket_options.hpp"
 #include "fs/errno.hpp"
 #include "fs/mount_status.hpp"
 #include "fs/text_table.hpp"
@@ -16,6 +19,8 @@
 
 namespace weightfs::fs {
 namespace {
+
+constexpr auto kWatchInterval = std::chrono::milliseconds(500);
 
 int print_text(Call& call) {
   call.print({{"text", call.options.text}}, call.options.text);
@@ -90,6 +95,11 @@ int run_guarded(const Options& options, const Output& output) {
   }
 }
 
+std::unique_ptr<Repository> open_visibly(Call& call, const Target& target, const Context& context) {
+  call.watch_bucket();
+  return Repository::open(target.url, context, bucket_options_for(call.options, target));
+}
+
 }  // namespace
 
 int run_command(const Options& options, const Output& output) noexcept {
@@ -114,7 +124,20 @@ Progress Call::progress() {
   };
 }
 
+void Call::watch_bucket() {
+  if (!line_ || watcher_.joinable()) return;
+  watcher_ = std::jthread([this](const std::stop_token& stop) {
+    std::mutex alone;
+    std::unique_lock lock(alone);
+    std::condition_variable_any never;
+    while (!never.wait_for(lock, stop, kWatchInterval, [&] { return stop.stop_requested(); })) {
+      line_->tell_silence();
+    }
+  });
+}
+
 void Call::print(const Json& json, const std::string& text) {
+  watcher_ = std::jthread();
   if (line_) line_->clear();
   if (options.json) {
     output.out << json.dump(2, ' ', false, Json::error_handler_t::replace) << '\n';
@@ -123,13 +146,13 @@ void Call::print(const Json& json, const std::string& text) {
   }
 }
 
-Reading::Reading(const std::string& text) : Reading(resolve_target(text)) {}
+Reading::Reading(Call& call) : Reading(call, resolve_target(call.options.target)) {}
 
-Reading::Reading(const Target& target)
+Reading::Reading(Call& call, const Target& target)
     : context{.stop = signals.token()},
       url(target.url),
       mount_point(target.mount_point),
-      repository(Repository::open(url, context)),
+      repository(open_visibly(call, target, context)),
       history(*repository, nullptr) {}
 
 std::shared_ptr<const Version> Reading::version(std::uint64_t number) {

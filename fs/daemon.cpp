@@ -28,6 +28,7 @@
 #include "store/error.hpp"
 #include "store/history.hpp"
 #include "store/log.hpp"
+#include "store/probe.hpp"
 #include "store/publish_queue.hpp"
 #include "store/repository.hpp"
 #include "store/staging.hpp"
@@ -59,12 +60,12 @@ std::optional<Places> find_remembered(const MountOptions& options) {
   if (!store) return std::nullopt;
   const auto identity = Store::find_identity(*store);
   if (!identity || identity->url != options.url) return std::nullopt;
-  return Places{Repository::assume(options.url, identity->repository), *store};
+  return Places{Repository::assume(options.url, identity->repository, options.bucket), *store};
 }
 
 Places find_places(const MountOptions& options, const Context& context) {
   try {
-    auto repository = Repository::open(options.url, context.within(kOpenTimeout));
+    auto repository = Repository::open(options.url, context.within(kOpenTimeout), options.bucket);
     const auto store =
         options.store.empty() ? Store::default_path(repository->id()) : options.store;
     return {std::move(repository), store};
@@ -216,7 +217,22 @@ class Daemon {
                          options_.url, mount_point_.string()));
   }
 
+  void prove_bucket(const Context& context) const {
+    require_put_if_absent_once(*repository_, *store_, options_.bucket.endpoint_url, context);
+  }
+
+  /// A bucket that cannot be asked now is asked before the first publish.
+  void prove_bucket_now() const {
+    try {
+      prove_bucket(context_.within(kOpenTimeout));
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::unsupported || error.code() == ErrorCode::cancelled) throw;
+      log_warning(fmt::format("nothing can be published now: {}", error.what()));
+    }
+  }
+
   void serve_writer(History& history, Sync& sync) {
+    prove_bucket_now();
     const auto release = [&sync](std::uint64_t version) { return sync.release(version); };
     const auto make_room = [&](std::uint64_t bytes) {
       const std::uint64_t latest = sync.status().latest;
@@ -232,6 +248,7 @@ class Daemon {
                         .show = [&sync](std::uint64_t version) { sync.show(version); },
                         .holders = [this](const auto& files) { return describe_holders(files); },
                         .release = release,
+                        .prove = [this](const Context& context) { prove_bucket(context); },
                         .at = {}});
     serve(sync, {&staging, &queue}, newest_seen(history, sync));
     queue.stop();
@@ -350,6 +367,7 @@ class Daemon {
 
   [[nodiscard]] std::string status(const Sync& sync, const Writing& writing) const {
     DaemonState state{.url = options_.url,
+                      .bucket = options_.bucket,
                       .repository = repository_->id(),
                       .mount_point = mount_point_,
                       .store = store_->path(),

@@ -13,12 +13,14 @@
 
 #include "fs/fuse_session.hpp"
 #include "store/context.hpp"
+#include "store/s3_settings.hpp"
 #include "store/store.hpp"
 
 namespace weightfs::fs {
 
 struct MountOptions {
-  std::string url;  // canonical
+  std::string url;            // canonical
+  BucketOptions bucket = {};  // how it is reached
   std::filesystem::path mount_point;
   std::filesystem::path store;  // empty: the default place
   StoreLimits limits;

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <csignal>
 
+#include "fs/bucket_options.hpp"
 #include "store/bucket.hpp"
 #include "store/error.hpp"
 #include "store/file.hpp"
@@ -154,12 +155,13 @@ Target resolve_target(const std::string& text) {
   if (text.find("://") == std::string::npos) {
     const auto mount = find_mount(text);
     if (mount && mount->type == kMountType) {
-      const std::string status = read_status(*mount);
       const std::string what = (mount->path / ".weightfs/status").string();
-      return {canonical_url(json_string(parse_json(status, what), "url", what)), mount->path};
+      const Json status = parse_json(read_status(*mount), what);
+      return {canonical_url(json_string(status, "url", what)), mount->path,
+              bucket_options_from(status, what)};
     }
   }
-  return {canonical_url(text), {}};
+  return {canonical_url(text), {}, {}};
 }
 
 }  // namespace weightfs::fs

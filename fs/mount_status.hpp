@@ -11,6 +11,7 @@
 #include <string>
 
 #include "fs/mount_point.hpp"
+#include "store/s3_settings.hpp"
 
 namespace weightfs::fs {
 
@@ -33,6 +34,7 @@ MountInfo get_mount(const std::filesystem::path& path);
 struct Target {
   std::string url;                    // canonical
   std::filesystem::path mount_point;  // empty: the target is no mount
+  BucketOptions bucket;               // that its daemon was given
 };
 Target resolve_target(const std::string& text);
 

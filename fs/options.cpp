@@ -295,6 +295,9 @@ void read_command(const Arguments& parsed, Options& options) {
   for (const auto& file : config_files(parsed)) add_config(file, command, settings);
   check_needs(parsed, settings);
   apply(command, settings, options);
+  options.bucket_flagged =
+      std::any_of(parsed.settings.begin(), parsed.settings.end(),
+                  [](const auto& setting) { return is_bucket_option(setting.first); });
   take_kernels(command, options);
   command.take(options, parsed.operands);
 }

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "fs/daemon.hpp"
+#include "store/s3_settings.hpp"
 
 namespace weightfs::fs {
 
@@ -68,6 +69,9 @@ struct Options {
   Ownership ownership;
   bool foreground = false;
   bool writer = false;
+
+  BucketOptions bucket;         // every command that takes a URL
+  bool bucket_flagged = false;  // some of it stands on the command line
 };
 
 /// Never throws for bad usage: the result then has `error` set.

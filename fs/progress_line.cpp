@@ -11,6 +11,7 @@ namespace weightfs::fs {
 namespace {
 
 constexpr auto kSilence = std::chrono::seconds(1);
+constexpr auto kPatience = std::chrono::seconds(3);
 constexpr auto kInterval = std::chrono::milliseconds(100);
 constexpr std::string_view kEraseLine = "\r\x1b[K";
 
@@ -30,6 +31,7 @@ std::string progress_text(std::string_view phase, std::uint64_t done_bytes,
   const double done = static_cast<double>(done_bytes);
   const double rate = done / std::max(seconds_of(elapsed), 0.001);
   const std::string rate_text = human_bytes(static_cast<std::uint64_t>(rate)) + "/s";
+  if (total_bytes == 0 && done_bytes == 0) return std::string(phase);
   if (total_bytes == 0) {
     return fmt::format("{:<11} {}  {}", phase, human_bytes(done_bytes), rate_text);
   }
@@ -43,7 +45,7 @@ std::string progress_text(std::string_view phase, std::uint64_t done_bytes,
 }
 
 ProgressLine::ProgressLine(std::ostream& out, std::function<Clock::time_point()> now)
-    : out_(out), now_(std::move(now)), started_(now_()) {}
+    : out_(out), now_(std::move(now)), started_(now_()), updated_(started_) {}
 
 void ProgressLine::update(std::string_view phase, std::uint64_t done_bytes,
                           std::uint64_t total_bytes) {
@@ -54,11 +56,23 @@ void ProgressLine::update(std::string_view phase, std::uint64_t done_bytes,
     phase_ = phase;
     phase_started_ = now;
   }
+  updated_ = now;
   if (now - started_ < kSilence) return;
   if (visible_ && !is_new_phase && now - shown_ < kInterval) return;
   out_ << kEraseLine << progress_text(phase, done_bytes, total_bytes, now - phase_started_)
        << std::flush;
   shown_ = now;
+  visible_ = true;
+}
+
+void ProgressLine::tell_silence() {
+  const std::lock_guard lock(mutex_);
+  const Clock::duration silence = now_() - updated_;
+  if (silence < kPatience) return;
+  out_ << kEraseLine
+       << fmt::format("{}waiting for the bucket: no answer for {}",
+                      phase_.empty() ? "" : phase_ + ", ", duration_text(seconds_of(silence)))
+       << std::flush;
   visible_ = true;
 }
 

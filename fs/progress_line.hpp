@@ -2,7 +2,8 @@
 //
 //     reading      42 %  1.2 GiB of 2.9 GiB  310 MiB/s  5 s left
 //
-// Nothing is shown during the first second, so that short operations stay silent.
+// Nothing is shown during the first second, so that short operations stay silent.  Where nothing
+// comes for some seconds, that is shown.
 //
 // Threads: callback() may be called by any thread; the rest belongs to one.
 #pragma once
@@ -33,6 +34,9 @@ class ProgressLine {
 
   void update(std::string_view phase, std::uint64_t done_bytes, std::uint64_t total_bytes);
 
+  /// If nothing has come for some seconds, says so: the bucket does not answer.
+  void tell_silence();
+
   /// Takes the line away, so that other text can follow.
   void clear();
 
@@ -43,7 +47,7 @@ class ProgressLine {
 
   std::mutex mutex_;  // guards all below, and out_
   std::string phase_;
-  Clock::time_point phase_started_, shown_;
+  Clock::time_point phase_started_, shown_, updated_;
   bool visible_ = false;
 };
 

@@ -29,6 +29,7 @@ namespace weightfs::fs {
 namespace {
 
 constexpr auto kProgressInterval = std::chrono::milliseconds(100);
+constexpr int kPatienceMs = 3000;
 constexpr auto kEndTimeout = std::chrono::seconds(10);
 
 // ---- what goes over the pipe ----
@@ -192,7 +193,9 @@ class Parent {
     while (!ready_) {
       std::array<pollfd, 2> waiting{{{.fd = pipe_.fd(), .events = POLLIN, .revents = 0},
                                      {.fd = signals.fd(), .events = POLLIN, .revents = 0}}};
-      if (poll(waiting.data(), waiting.size(), -1) < 0) continue;  // EINTR
+      const int count = poll(waiting.data(), waiting.size(), kPatienceMs);
+      if (count == 0 && progress_) progress_("waiting for the bucket", 0, 0);
+      if (count <= 0) continue;  // EINTR
       if (waiting[1].revents != 0) cancel();
       if (waiting[0].revents != 0 && !read_messages()) report_death();
     }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "fs/bucket_options.hpp"
 #include "store/json.hpp"
 
 namespace weightfs::fs {
@@ -85,6 +86,7 @@ std::string status_text(const DaemonState& state, std::int64_t now) {
   const Json json{
       {"weightfs", WEIGHTFS_VERSION},
       {"url", state.url},
+      {"bucket", to_json(state.bucket)},
       {"repository", state.repository},
       {"mountpoint", state.mount_point.string()},
       {"pid", state.pid},

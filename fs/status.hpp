@@ -12,6 +12,7 @@
 #include "fs/coder_choice.hpp"
 #include "fs/fuse_session.hpp"
 #include "store/publish_queue.hpp"
+#include "store/s3_settings.hpp"
 #include "store/staging.hpp"
 #include "store/sync.hpp"
 
@@ -28,6 +29,7 @@ struct WriterState {
 /// What a daemon knows about itself.
 struct DaemonState {
   std::string url;         // canonical
+  BucketOptions bucket;    // that it was given
   std::string repository;  // id
   std::filesystem::path mount_point, store;
   std::filesystem::path log;      // empty: stderr

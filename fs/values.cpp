@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -77,6 +78,15 @@ std::chrono::milliseconds parse_seconds(std::string_view text) {
     refuse(text, "a number of seconds from 0.01 to 86400");
   }
   return std::chrono::milliseconds(std::lround(seconds * 1000));
+}
+
+std::string parse_word(std::string_view text) {
+  const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; };
+  if (text.empty() || text.front() == ' ' || text.back() == ' ' ||
+      std::any_of(text.begin(), text.end(), is_control)) {
+    refuse(text, "a name: it is empty, or has spaces around it, or control characters");
+  }
+  return std::string(text);
 }
 
 bool parse_switch(std::string_view text) {

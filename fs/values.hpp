@@ -9,6 +9,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -30,6 +31,9 @@ std::uint64_t parse_size(std::string_view text);
 
 /// Seconds with fractions, from 0.01 to a day: "0.5".
 std::chrono::milliseconds parse_seconds(std::string_view text);
+
+/// A name or a URL: not empty, without control characters and spaces at its ends.
+std::string parse_word(std::string_view text);
 
 /// "true", "yes", "on", "1", or their opposites.
 bool parse_switch(std::string_view text);

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "fs/commands.hpp"
 #include "fs/mount_status.hpp"
@@ -29,17 +30,22 @@ class Call {
   /// A progress callback for a terminal; empty if nothing is to be shown.
   [[nodiscard]] Progress progress();
 
+  /// Tells on the terminal when the bucket does not answer, until the result is printed or the call
+  /// ends.  Starts a thread: nothing may fork after it.
+  void watch_bucket();
+
   /// Prints the result: `json` with --json, else `text`.
   void print(const Json& json, const std::string& text);
 
  private:
   std::unique_ptr<ProgressLine> line_;
+  std::jthread watcher_;  // last: it uses line_
 };
 
 /// A repository that is only read, with no store, and the signals that stop it.
 struct Reading {
-  explicit Reading(const std::string& target);  // URL or mount point, as given
-  explicit Reading(const Target& target);
+  explicit Reading(Call& call);  // of its target
+  Reading(Call& call, const Target& target);
 
   StopSignals signals;
   Context context;

@@ -127,7 +127,8 @@ HttpTransfer::HttpTransfer(const HttpRequest& request, const HttpOptions& option
       options_(options),
       sockets_(sockets),
       origin_(origin_of(request.url)),
-      name_(fmt::format("{} {}{}", request.method, origin_, path_of(request.url))),
+      name_(fmt::format("{} {}{}", request.method, origin_.empty() ? "(no scheme)" : origin_,
+                        path_of(request.url))),
       easy_(curl_easy_init()) {
   if (!easy_) throw std::bad_alloc();
   check_url();

@@ -25,7 +25,7 @@ namespace weightfs {
 namespace {
 
 constexpr auto kProbeTime = std::chrono::seconds(2);
-constexpr std::string_view kProbeKey = "probes/write";
+constexpr std::string_view kWriteProbeKey = ".probe-write";
 constexpr auto kChangeCheck = std::chrono::milliseconds(200);
 
 using Phase = HandOverRecord::Phase;
@@ -80,6 +80,16 @@ class NewLinks {
  private:
   std::filesystem::path tree_;
 };
+
+/// One that may not remove may publish all the same.
+void remove_write_probe(Bucket& bucket, const Context& context) {
+  try {
+    bucket.remove(kWriteProbeKey, context);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::permission) throw;
+    log_debug(fmt::format("{} stays: {}", kWriteProbeKey, error.what()));
+  }
+}
 
 HandOver::State state_of(const QueueItem& item) {
   switch (item.record.phase) {
@@ -280,8 +290,8 @@ void PublishQueue::State::check_bucket(const Context& context) {
   const Context soon = context.within(kProbeTime);
   try {
     Bucket& bucket = history.repository().bucket(soon);
-    bucket.put(kProbeKey, TextSource("1"), soon);
-    bucket.remove(kProbeKey, soon);
+    bucket.put(kWriteProbeKey, TextSource("1"), soon);
+    remove_write_probe(bucket, soon);
   } catch (const Error& error) {
     context.check("asking the bucket whether it may be written");
     throw Error(ErrorCode::permission,

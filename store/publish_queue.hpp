@@ -87,6 +87,9 @@ struct QueueOptions {
   std::function<std::string(const std::vector<StagedFile>& files)> holders;
   /// See Store::make_room.
   std::function<bool(std::uint64_t version)> release;
+  /// Called before every publish, until it returns once: throws Error if the bucket is none to
+  /// publish into.
+  std::function<void(const Context&)> prove = {};
   /// Called at named points; tests kill the process there.  As publish()'s, and "sealed",
   /// "recorded" (handed over), "committing", "committed-recorded", "adopted", "shown", "finished".
   std::function<void(std::string_view point)> at;

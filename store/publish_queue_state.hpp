@@ -95,6 +95,7 @@ struct PublishQueue::State {
   void advance(QueueItem& item, const Context& context);
   void look_for_version(QueueItem& item, const Context& context);
   void publish_item(QueueItem& item, const Context& context);
+  void set_queued(QueueItem& item);
   void prepare_links(QueueItem& item, const Context& context);
   void take_early(QueueItem& item, const Context& context);
   [[nodiscard]] PublishOptions options_of(QueueItem& item);
@@ -158,7 +159,8 @@ struct PublishQueue::State {
   std::mutex early_mutex;                                                // guards:
   std::map<std::pair<StagingId, std::string>, EarlySource> early_files;  // by directory and path
 
-  std::minstd_rand random{std::random_device{}()};  // the thread's own
+  std::minstd_rand random{std::random_device{}()};  // the thread's own, and:
+  bool is_proven = false;                           // QueueOptions::prove has returned
 
   std::mutex thread_mutex;  // guards `thread`
   std::jthread thread;

@@ -1,13 +1,15 @@
 // The thread: takes the first hand-over that is not at its end, and brings it as far as it goes.
 //
 //     queued       link, sync, publish                    -> committing, in publish()'s hook
-//     committing   look for the version by its nonce      -> committed, or queued
+//     committing   look for the version by its nonce      -> committed; queued if another has its
+//                                                            number; else publish with the same
+//                                                            nonce, still committing
 //     committed    adopt the images, show, finish         -> gone
 //
 // Each step may be done again, by this process or a later one.  What fails and may work later is
 // tried again, and those behind wait for it: they are published in order.  An error that leaves it
-// open whether the version exists keeps the phase committing; every other error of publish() says
-// that it does not exist.
+// open whether the version exists keeps the phase committing.  So does its absence: a request whose
+// reply never came may be carried out later, as long as its number is free.
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -21,6 +23,7 @@
 #include "store/log.hpp"
 #include "store/path_rules.hpp"
 #include "store/publish_queue_state.hpp"
+#include "store/retry_delay.hpp"
 #include "store/seal.hpp"
 
 namespace weightfs {
@@ -30,23 +33,13 @@ using std::chrono::milliseconds;
 using Phase = HandOverRecord::Phase;
 
 constexpr int kNice = 10;
-constexpr milliseconds kBackoffMin{500};
-constexpr milliseconds kBackoffMax{24'000};  // 30 s with jitter
+constexpr milliseconds kFirstRetry{500};
 
 /// What is coded here waits for the trainer.  Threads that this one starts inherit it.
 void lower_priority() {
   const auto thread = static_cast<id_t>(::syscall(SYS_gettid));
   const int nice = std::max(kNice, ::getpriority(PRIO_PROCESS, thread));
   if (::setpriority(PRIO_PROCESS, thread, nice) != 0) log_debug("the queue has normal priority");
-}
-
-milliseconds backoff(unsigned failures, std::minstd_rand& random) {
-  milliseconds delay = kBackoffMin;
-  for (unsigned i = 1; i < failures && delay < kBackoffMax; i++) delay *= 2;
-  std::uniform_real_distribution<double> factor(0.75, 1.25);
-  delay = std::min(delay, kBackoffMax);
-  return milliseconds(
-      static_cast<std::int64_t>(static_cast<double>(delay.count()) * factor(random)));
 }
 
 /// Nothing is wrong with the checkpoint or the repository: it may work later.
@@ -113,7 +106,7 @@ void PublishQueue::State::step(const std::shared_ptr<QueueItem>& item,
 
 void PublishQueue::State::advance(QueueItem& item, const Context& context) {
   if (item.record.phase == Phase::committing) look_for_version(item, context);
-  if (item.record.phase == Phase::queued) publish_item(item, context);
+  if (item.record.phase != Phase::committed) publish_item(item, context);
   settle(item, context);
 }
 
@@ -125,6 +118,7 @@ void PublishQueue::State::look_for_version(QueueItem& item, const Context& conte
   const HandOverRecord& record = item.record;
   const std::uint64_t before = std::max<std::uint64_t>(record.version, 1) - 1;
   const auto found = find_nonce(history, before, record.nonce, context);
+  if (!found && !history.find(record.version, context)) return;  // it may come yet
   change([&] {
     item.record.phase = found ? Phase::committed : Phase::queued;
     item.record.version = found.value_or(0);
@@ -132,6 +126,10 @@ void PublishQueue::State::look_for_version(QueueItem& item, const Context& conte
 }
 
 void PublishQueue::State::publish_item(QueueItem& item, const Context& context) {
+  if (!is_proven && options.prove) options.prove(context);
+  is_proven = true;
+  const std::uint64_t may_come_before =
+      item.record.phase == Phase::committing ? item.record.version : 0;
   prepare_links(item, context);
   take_early(item, context);
   const Progress progress = [&](std::string_view step, std::uint64_t done, std::uint64_t total) {
@@ -152,13 +150,23 @@ void PublishQueue::State::publish_item(QueueItem& item, const Context& context) 
     });
   } catch (const CommitUnknown&) {
     throw;
+  } catch (const Error& error) {
+    // A conflict is one about the number of the earlier try, or a lower one: that is taken.
+    const bool may_come = may_come_before != 0 && error.code() != ErrorCode::conflict;
+    if (!may_come || item.record.version != may_come_before) set_queued(item);
+    throw;
   } catch (...) {
-    change([&] {
-      item.record.phase = Phase::queued;
-      item.record.version = 0;
-    });
+    if (may_come_before == 0) set_queued(item);
     throw;
   }
+}
+
+/// Nothing of it can be a version.
+void PublishQueue::State::set_queued(QueueItem& item) {
+  change([&] {
+    item.record.phase = Phase::queued;
+    item.record.version = 0;
+  });
 }
 
 void PublishQueue::State::prepare_links(QueueItem& item, const Context& context) {
@@ -342,7 +350,7 @@ void PublishQueue::State::wait(QueueItem& item, const std::string& why, ErrorCod
     item.failures++;
     item.error = why;
     item.error_code = to_string(code);
-    item.retry_at = Clock::now() + backoff(item.failures, random);
+    item.retry_at = Clock::now() + retry_delay(kFirstRetry, item.failures - 1, random);
   });
 }
 

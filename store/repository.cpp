@@ -13,6 +13,7 @@
 #include "store/compress.hpp"
 #include "store/error.hpp"
 #include "store/json.hpp"
+#include "store/probe.hpp"
 
 namespace weightfs {
 
@@ -102,20 +103,6 @@ std::unique_ptr<Bucket> open_known(const std::string& url, const std::string& id
                 fmt::format("another repository lies at {} now: {}, expected {}", url, *found, id));
   }
   return bucket;
-}
-
-// Proves that the second writer of a key is told so.
-void probe_put_if_absent(Bucket& bucket, const Context& context) {
-  const std::string key = ".probe-" + random_hex(16);
-  const Bucket::Put first = bucket.put_if_absent(key, "1", context);
-  const Bucket::Put second = bucket.put_if_absent(key, "2", context);
-  const std::string kept = get_all(bucket, key, 1, context);
-  bucket.remove(key, context);
-  if (first == Bucket::Put::created && second == Bucket::Put::exists && kept == "1") return;
-  throw Error(ErrorCode::unsupported,
-              fmt::format("the bucket {} does not hold put-if-absent, so two publishers could "
-                          "overwrite each other; use another one",
-                          bucket.url()));
 }
 
 // ---- objects ----
@@ -289,7 +276,7 @@ std::unique_ptr<Repository> Repository::init(std::string_view url, bool& created
   created = false;
   std::unique_ptr<Bucket> bucket = open_bucket(url, true, options);
   if (!find_id(*bucket, context)) {
-    probe_put_if_absent(*bucket, context);
+    require_put_if_absent(*bucket, context);
     // Whoever comes second takes the other's record, below.
     const Bucket::Put put =
         bucket->put_if_absent(keys::kRecord, make_record(random_hex(16)), context);
@@ -453,7 +440,11 @@ Version Repository::commit(const Manifest& manifest, const Context& context) {
     }
     if (!is_lost_reply(error.code())) throw;
     if (auto own = settle(manifest, error)) return std::move(*own);
-    throw;
+    throw CommitUnknown(
+        manifest.version, error.code(),
+        fmt::format("it is not known whether version {} was published: {}; it was not there when "
+                    "it was looked for, but the request may still be carried out",
+                    manifest.version, error.what()));
   }
   // It was there before: another's, or this publish's own from an earlier try.
   const Error exists(ErrorCode::unavailable, "the manifest is there already");

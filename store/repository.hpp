@@ -52,9 +52,10 @@ struct Version {
   [[nodiscard]] std::uint64_t number() const noexcept { return manifest.version; }
 };
 
-/// The version may exist: a manifest was sent, the bucket did not answer, and reading the number
-/// back failed too (unavailable); or it was written, but may not be durable (io).  The nonce in the
-/// manifests tells, once the bucket answers again.
+/// The version may exist, now or later: a manifest was sent and the bucket did not answer, and
+/// reading the number back failed too, or found it free: a request that is on its way may still be
+/// carried out; or it was written, but may not be durable (io).  It is settled when the number is
+/// taken: the nonce in its manifest tells by whom.  A commit with the same nonce settles it too.
 class CommitUnknown : public Error {
  public:
   CommitUnknown(std::uint64_t version, ErrorCode code, const std::string& message)
@@ -75,9 +76,9 @@ class Repository {
  public:
   /// Makes a repository at `url`, and its directory; fine if it exists already.
   ///
-  /// Proves that put_if_absent holds there: a probe object is written twice, and the second call
-  /// must say `exists`.
+  /// Proves first that put_if_absent holds there: see store/probe.hpp.
   /// Returns: true in `created` if it was made now.
+  /// Throws Error: unsupported if it does not hold, permission, not_found (no such bucket).
   static std::unique_ptr<Repository> init(std::string_view url, bool& created,
                                           const Context& context,
                                           const BucketOptions& options = {});
@@ -126,7 +127,8 @@ class Repository {
                                 const SnapshotHashes& hashes, const Context& context);
 
   /// Writes the manifest; this is the commit.
-  /// A reply that got lost is settled by reading the number back: its nonce tells whose it is.
+  /// A reply that got lost is settled by reading the number back, if it is taken: its nonce tells
+  /// whose it is.
   /// Returns: the version as the bucket has it: if it carries this nonce already, from an earlier
   /// try, that one's manifest.
   /// Throws Error: conflict if the number is taken by another nonce.

@@ -1,8 +1,10 @@
 // S3Address: which bucket an s3:// or hf:// URL means, and where its requests go.
 //
-//     s3://bucket[/prefix]            virtual-host style on amazonaws.com (unless the name has a
-//     dot), path style on all others hf://ORG/BUCKET[/prefix]        s3://BUCKET/prefix at
-//     https://s3.hf.co/ORG, path style, region us-east-1
+//     s3://bucket[/prefix]        virtual-host style on amazonaws.com (unless the name does not fit
+//                                 into a host: a dot, '_', upper case), path style on all others
+//     hf://ORG/BUCKET[/prefix]    s3://BUCKET/prefix at https://s3.hf.co/ORG, whatever endpoint the
+//                                 settings have: path style, region us-east-1.  hf://buckets/ORG/...
+//                                 means the same.
 //
 // Threads: pure functions.
 #pragma once
@@ -21,7 +23,7 @@ struct S3Address {
   std::string bucket;
   std::string prefix;  // "" or ending in '/'
   std::string scheme_and_host;
-  std::string base_path;  // before the key: "/", "/bucket/" or "/org/bucket/"
+  std::string base_path;  // of the bucket: "/", "/bucket" or "/org/bucket"
   bool is_aws = false, is_hf = false;
 
   /// The target of an object; `key` without the prefix.

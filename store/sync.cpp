@@ -20,13 +20,14 @@
 #include "store/error.hpp"
 #include "store/log.hpp"
 #include "store/materialize.hpp"
+#include "store/retry_delay.hpp"
 
 namespace weightfs {
 namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kBackoffMax{24'000};  // 30 s with jitter
+constexpr milliseconds kRefusedDelay{10'000};  // between polls that need a person's help
 constexpr milliseconds kProgressInterval{200};
 constexpr std::uint64_t kFallbacksMax = 64;
 constexpr std::chrono::seconds kRecordTime{5};  // to read a record that the store should have
@@ -50,14 +51,14 @@ bool is_bad_manifest(ErrorCode code) {
 /// Said of a poll: the bucket as a whole does not answer.
 bool is_out_of_reach(ErrorCode code) {
   return code == ErrorCode::unavailable || code == ErrorCode::timed_out ||
-         code == ErrorCode::permission || code == ErrorCode::io || code == ErrorCode::not_found;
+         code == ErrorCode::permission || code == ErrorCode::io || code == ErrorCode::not_found ||
+         code == ErrorCode::invalid;
 }
 
-/// `poll`, doubled for each failure in a row up to kBackoffMax.
-milliseconds backoff(milliseconds poll, unsigned failures) {
-  milliseconds delay = std::max(poll, milliseconds(1));
-  for (unsigned i = 0; i < failures && delay < kBackoffMax; i++) delay *= 2;
-  return std::max(poll, std::min(delay, kBackoffMax));
+/// Said of a poll: somebody has to change a key, a policy or a setting, so there is no hurry.
+bool is_refused(ErrorCode code) {
+  return code == ErrorCode::permission || code == ErrorCode::invalid ||
+         code == ErrorCode::unsupported;
 }
 
 /// Runs `body`; whatever it throws comes out as an Error.
@@ -95,7 +96,7 @@ struct Sync::State {
 
   void run(const std::stop_token& stop);
   void wait(const std::stop_token& stop, milliseconds delay);
-  milliseconds jittered(milliseconds delay);
+  std::chrono::microseconds poll_delay();
 
   void round(bool retry_now, const Context& context, const Progress& progress);
   void poll(const Context& context);
@@ -147,6 +148,7 @@ struct Sync::State {
   std::uint64_t newest = 0;      // that the bucket is known to have
   std::optional<Error> beyond;   // why it is not known whether there are more
   bool reachable = false;        // as the last poll found
+  bool refused = false;          // likewise: it needs a person's help
   std::uint64_t attempted = 0;   // newest version that could not be brought in
   unsigned bring_failures = 0;   // in a row
   unsigned poll_failures = 0;    // in a row
@@ -182,7 +184,7 @@ void Sync::State::run(const std::stop_token& stop) {
       } catch (const Error&) {
         // failed() has it in the status and the log.
       }
-      next = Clock::now() + jittered(backoff(options.poll, poll_failures));
+      next = Clock::now() + poll_delay();
       try {
         read_tags(context, next);
       } catch (const std::exception& error) {
@@ -200,10 +202,10 @@ void Sync::State::wait(const std::stop_token& stop, milliseconds delay) {
   never.wait_for(lock, stop, delay, [] { return false; });
 }
 
-milliseconds Sync::State::jittered(milliseconds delay) {
-  std::uniform_real_distribution<double> factor(0.75, 1.25);
-  return milliseconds(
-      static_cast<std::int64_t>(static_cast<double>(delay.count()) * factor(random)));
+/// Until the next poll.
+std::chrono::microseconds Sync::State::poll_delay() {
+  if (!refused) return retry_delay(options.poll, poll_failures, random);
+  return retry_delay(std::max(options.poll, kRefusedDelay), 0, random);
 }
 
 // ---- a round ----
@@ -238,9 +240,11 @@ void Sync::State::poll(const Context& context) {
     if (newest > 0) builder.note(*history.get(newest, context));
   } catch (const Error& error) {
     poll_failures++;
+    refused = is_refused(error.code());
     if (is_out_of_reach(error.code())) note_offline();
     throw;
   }
+  refused = false;
   // Back from offline: what failed then may work now.
   if (poll_failures > 0 && !beyond) retry_at = {};
   poll_failures = beyond ? poll_failures + 1 : 0;
@@ -296,7 +300,7 @@ void Sync::State::bring_newest(const Context& context, const Progress& progress)
     if (is_about_objects(error.code())) bring_older(context, progress);
     builder.show_all(Hider::sync);
     show_catalog(&context);
-    retry_at = Clock::now() + jittered(backoff(options.poll, bring_failures));
+    retry_at = Clock::now() + retry_delay(options.poll, bring_failures, random);
     throw;
   }
 }

@@ -5,6 +5,10 @@
 // cannot be made (a missing or corrupt object), the versions before it still can; the old one stays
 // served, status() names the object, and the loop tries again, backing off to at most 30 s.
 //
+// A poll without news is one GET of the next manifest, however many versions there are.  What needs
+// a person's help (a key that may not read, a wrong setting) is in status() at once, and asked for
+// again about every 10 s.
+//
 // Threads: all calls may run in parallel.  Lock order: docs/ARCHITECTURE.md.
 #pragma once
 

@@ -128,6 +128,9 @@ TEST_F(OptionsTest, HasTheDefaultsThatTheHelpTells) {
   EXPECT_EQ(options.ownership.umask, 0222U);
   EXPECT_EQ(options.gpu, std::nullopt);
   EXPECT_EQ(options.kernels, "");
+  EXPECT_EQ(options.bucket.endpoint_url, "");
+  EXPECT_FALSE(options.bucket.path_style);
+  EXPECT_TRUE(options.bucket.sign);
   EXPECT_FALSE(options.json);
 }
 
@@ -135,7 +138,8 @@ TEST_F(OptionsTest, TakesTheOperandsOfTheOthers) {
   EXPECT_EQ(parsed({"init", "/b"}).command, Command::init);
   EXPECT_EQ(parsed({"verify", "/b"}).command, Command::verify);
   EXPECT_EQ(parsed({"doctor"}).command, Command::doctor);
-  EXPECT_EQ(wrong({"doctor", "/b"}), "'/b' is one operand too many");
+  EXPECT_EQ(parsed({"doctor", "/b"}).target, "/b");
+  EXPECT_EQ(wrong({"doctor", "/b", "/c"}), "'/c' is one operand too many");
   EXPECT_EQ(parsed({"status"}).target, "");
   EXPECT_EQ(parsed({"status", "/m"}).target, "/m");
   EXPECT_TRUE(parsed({"umount", "/m", "--lazy"}).lazy);
@@ -149,6 +153,53 @@ TEST_F(OptionsTest, TakesTheOperandsOfTheOthers) {
   EXPECT_EQ(exported.command, Command::export_);
   EXPECT_EQ(exported.directory, "out");
   EXPECT_EQ(exported.version_a, 4U);
+}
+
+TEST_F(OptionsTest, WhateverTakesAUrlTakesTheOptionsOfABucket) {
+  for (std::vector<std::string> arguments :
+       std::vector<std::vector<std::string>>{{"init", "s3://b"},
+                                             {"publish", "s3://b", "dir"},
+                                             {"mount", "s3://b", "/m"},
+                                             {"log", "s3://b"},
+                                             {"show", "s3://b"},
+                                             {"diff", "s3://b", "1", "2"},
+                                             {"export", "s3://b", "out"},
+                                             {"verify", "s3://b"},
+                                             {"doctor", "s3://b"}}) {
+    EXPECT_FALSE(parsed(arguments).bucket_flagged);
+    for (const char* flag : {"--endpoint-url=https://h:1", "--region=eu", "--profile=p q",
+                             "--path-style", "--no-sign-request"}) {
+      arguments.emplace_back(flag);
+    }
+    const Options options = parsed(arguments);
+    EXPECT_EQ(options.bucket.endpoint_url, "https://h:1") << arguments[0];
+    EXPECT_EQ(options.bucket.region, "eu");
+    EXPECT_EQ(options.bucket.profile, "p q");
+    EXPECT_TRUE(options.bucket.path_style);
+    EXPECT_FALSE(options.bucket.sign);
+    EXPECT_TRUE(options.bucket_flagged);
+  }
+  EXPECT_EQ(wrong({"umount", "/m", "--region=eu"}), "umount has no option --region");
+  EXPECT_EQ(wrong({"wait", "/m", "--region=eu"}), "wait has no option --region");
+}
+
+TEST_F(OptionsTest, TheOptionsOfABucketAreFoundWhereAllAre) {
+  set("WEIGHTFS_ENDPOINT_URL", "http://127.0.0.1:9000");
+  set("WEIGHTFS_NO_SIGN_REQUEST", "yes");
+  write_config("region = \"eu\"\n[publish]\nprofile = \"writer\"\n");
+  const Options options = parsed({"publish", "s3://b", "dir"});
+  EXPECT_EQ(options.bucket.endpoint_url, "http://127.0.0.1:9000");
+  EXPECT_FALSE(options.bucket.sign);
+  EXPECT_EQ(options.bucket.region, "eu");
+  EXPECT_EQ(options.bucket.profile, "writer");
+  EXPECT_FALSE(options.bucket_flagged);
+  EXPECT_EQ(parsed({"log", "s3://b"}).bucket.profile, "");
+}
+
+TEST_F(OptionsTest, NoSecretHasAnOption) {
+  for (const char* name : {"access-key-id", "secret-access-key", "session-token", "token"}) {
+    EXPECT_EQ(find_any_option(name), nullptr) << name;
+  }
 }
 
 TEST_F(OptionsTest, AWaitIsForExactlyOneThing) {

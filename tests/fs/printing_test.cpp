@@ -103,6 +103,24 @@ TEST_F(ProgressLineTest, ShowsAtMostTenLinesASecond) {
   EXPECT_NE(taken(), "");
 }
 
+TEST_F(ProgressLineTest, TellsWhenNothingComes) {
+  now_ += milliseconds(2999);
+  line_.tell_silence();
+  EXPECT_EQ(taken(), "");
+  now_ += milliseconds(1);
+  line_.tell_silence();
+  EXPECT_EQ(taken(), "\r\x1b[Kwaiting for the bucket: no answer for 3 s");
+  line_.update("uploading", 1, 10);
+  taken();
+  now_ += seconds(61);
+  line_.tell_silence();
+  EXPECT_EQ(taken(), "\r\x1b[Kuploading, waiting for the bucket: no answer for 1:01 min");
+  line_.update("uploading", 2, 10);
+  taken();
+  line_.tell_silence();
+  EXPECT_EQ(taken(), "");
+}
+
 TEST_F(ProgressLineTest, WritesOverItsLineAndTakesItAway) {
   now_ += seconds(2);
   line_.update("reading", 1, 10);

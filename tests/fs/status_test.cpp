@@ -22,6 +22,7 @@ constexpr auto kNever = seconds(60);
 
 DaemonState some_state() {
   DaemonState state{.url = "file:///b",
+                    .bucket = {},
                     .repository = "0123",
                     .mount_point = "/mnt/w",
                     .store = "/s",

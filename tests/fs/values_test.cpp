@@ -46,6 +46,14 @@ TEST(Values, SizesThatAreNoneAreRefused) {
             "'ten' is not a size such as 1073741824, 500M or 10GiB");
 }
 
+TEST(Values, WordsAreNotEmptyAndHaveNothingHidden) {
+  EXPECT_EQ(parse_word("eu-west-1"), "eu-west-1");
+  EXPECT_EQ(parse_word("my profile"), "my profile");
+  for (const char* text : {"", " ", " a", "a ", "a\nb", "a\x7F"}) {
+    EXPECT_NE(refusal([&] { parse_word(text); }), "") << text;
+  }
+}
+
 TEST(Values, NumbersKeepTheirRange) {
   EXPECT_EQ(parse_number("7", {1, 7}), 7U);
   EXPECT_EQ(parse_number("1", {1, 7}), 1U);

@@ -731,9 +731,182 @@ TEST_P(UnknownCommit, LosesTheRaceOnlyIfItWasNotWritten) {
 INSTANTIATE_TEST_SUITE_P(PublishQueue, UnknownCommit, testing::Bool(),
                          [](const auto& param) { return param.param ? "written" : "unwritten"; });
 
+/// A bucket whose network holds manifests back: the client gives up, and the request is carried out
+/// later, or never.  Everything else answers.
+class LateBucket final : public Bucket {
+ public:
+  struct Network {
+    std::mutex mutex;  // guards the others
+    bool is_slow = true;
+    std::vector<std::pair<std::string, std::string>> held;
+
+    [[nodiscard]] std::size_t count() {
+      const std::lock_guard lock(mutex);
+      return held.size();
+    }
+    void heal() {
+      const std::lock_guard lock(mutex);
+      is_slow = false;
+    }
+  };
+
+  LateBucket(std::shared_ptr<MemoryBucket> bucket, std::shared_ptr<Network> network)
+      : bucket_(std::move(bucket)), network_(std::move(network)) {}
+
+  std::size_t get(std::string_view key, std::uint64_t offset_bytes, std::span<std::byte> into,
+                  const Context& context) override {
+    return bucket_->get(key, offset_bytes, into, context);
+  }
+  void put(std::string_view key, const Source& source, const Context& context) override {
+    bucket_->put(key, source, context);
+  }
+  Put put_if_absent(std::string_view key, std::string_view bytes, const Context& context) override {
+    const std::lock_guard lock(network_->mutex);
+    if (network_->is_slow && key.starts_with(keys::kVersions)) {
+      network_->held.emplace_back(key, bytes);
+      throw Error(ErrorCode::timed_out, "no reply");
+    }
+    return bucket_->put_if_absent(key, bytes, context);
+  }
+  std::vector<std::string> list(std::string_view prefix, std::string_view after,
+                                const Context& context) override {
+    return bucket_->list(prefix, after, context);
+  }
+  void remove(std::string_view key, const Context& context) override {
+    bucket_->remove(key, context);
+  }
+  [[nodiscard]] const std::string& url() const noexcept override { return bucket_->url(); }
+
+ private:
+  std::shared_ptr<MemoryBucket> bucket_;
+  std::shared_ptr<Network> network_;
+};
+
+class LateCommit : public PublishQueueTest {
+ protected:
+  Writer& late() {
+    if (!late_) {
+      late_ = std::make_unique<Writer>(
+          Repository::open(std::make_unique<LateBucket>(bucket_, network_), {}), dir_ / "late",
+          options_);
+      late_->start();
+    }
+    return *late_;
+  }
+  void restart() { late_.reset(); }
+
+  /// Hands step-1 over, and waits until its manifest is on its way and the client has given up.
+  std::uint64_t begin() {
+    const std::uint64_t order = late().hand_over(late().stage("step-1", checkpoint(1)), "step-1");
+    EXPECT_TRUE(eventually([&] { return !late().get(order).error.empty(); }));
+    return order;
+  }
+  /// What was held back first is carried out now.
+  void carry_out() {
+    const std::lock_guard lock(network_->mutex);
+    const auto& [key, bytes] = network_->held.front();
+    bucket_->put_if_absent(key, bytes, {});
+  }
+  void expect_kept(std::uint64_t order) {
+    const StagingId directory = late().get(order).directory;
+    EXPECT_EQ(late().get(order).state, State::committing);
+    EXPECT_EQ(code_of([&] { late().queue.take_back(directory, kStagingRoot, "back"); }),
+              ErrorCode::busy);
+    EXPECT_EQ(code_of([&] { late().queue.cancel(directory); }), ErrorCode::busy);
+  }
+  HandOverEnd late_end(std::uint64_t order) {
+    HandOverEnd result;
+    for (HandOverEnd& end : late().queue.ended()) {
+      if (end.order == order) result = std::move(end);
+    }
+    return result;
+  }
+
+  std::shared_ptr<LateBucket::Network> network_ = std::make_shared<LateBucket::Network>();
+
+ private:
+  std::unique_ptr<Writer> late_;
+};
+
+/// It was not in the bucket when the commit looked for it, and was taken back then; a moment later
+/// it was a version all the same.
+TEST_F(LateCommit, IsNotTakenBackWhileItMayStillCome) {
+  const std::uint64_t order = begin();
+  EXPECT_EQ(versions_in_bucket(), 0u);
+  expect_kept(order);
+  const std::size_t tries = network_->count();
+  ASSERT_TRUE(eventually([&] { return network_->count() > tries; })) << "it must be tried again";
+  ASSERT_TRUE(eventually([&] { return !late().get(order).error.empty(); }));
+  expect_kept(order);
+  carry_out();
+  ASSERT_TRUE(late().settles());
+  EXPECT_EQ(late_end(order).how, How::published);
+  EXPECT_EQ(versions_in_bucket(), 1u);
+  expect_version(1, checkpoint(1));
+}
+
+TEST_F(LateCommit, IsKeptByANewProcessToo) {
+  begin();
+  restart();
+  const std::uint64_t order = late().queue.list().at(0).order;
+  ASSERT_TRUE(eventually([&] { return !late().get(order).error.empty(); }));
+  expect_kept(order);
+  network_->heal();
+  ASSERT_TRUE(late().settles());
+  carry_out();
+  EXPECT_EQ(versions_in_bucket(), 1u);
+  expect_version(1, checkpoint(1));
+}
+
+/// Once the number is another's, the request can do no harm, and the trainer has its files back.
+TEST_F(LateCommit, IsTakenBackWhenItsNumberIsTaken) {
+  const std::uint64_t order = begin();
+  EXPECT_EQ(publish_elsewhere(9), 1u);
+  ASSERT_TRUE(late().reaches(order, State::conflict));
+  carry_out();
+  EXPECT_NE(manifest_of(1).tag, "step-1");
+  late().queue.take_back(late().get(order).directory, kStagingRoot, "back");
+  EXPECT_EQ(late().read(late().find(kStagingRoot, "back").value()), checkpoint(1));
+  EXPECT_EQ(versions_in_bucket(), 1u);
+}
+
+/// What fails on the way to the next try says nothing about the one before.
+TEST_F(LateCommit, IsKeptThoughTheNextTryDoesNotGetThatFar) {
+  const std::uint64_t order = begin();
+  bucket_->fail_key("layouts/", ErrorCode::permission);
+  bucket_->fail_key("snapshots/", ErrorCode::permission);
+  ASSERT_TRUE(eventually([&] { return late().get(order).error_code == "permission"; }));
+  expect_kept(order);
+  bucket_->heal();
+  network_->heal();
+  ASSERT_TRUE(late().settles());
+  EXPECT_EQ(late_end(order).how, How::published);
+}
+
+TEST_F(PublishQueueTest, PublishesNothingIntoABucketThatIsNotProven) {
+  std::atomic<int> asked{0};
+  std::atomic<bool> is_good{false};
+  options_.prove = [&](const Context&) {
+    asked++;
+    if (!is_good) throw Error(ErrorCode::unavailable, "not now");
+  };
+  started();
+  const std::uint64_t order = hand_over(1);
+  ASSERT_TRUE(writer().reaches(order, State::waiting));
+  EXPECT_EQ(writer().get(order).error, "not now");
+  EXPECT_EQ(bucket_->calls("put"), 0u);
+  is_good = true;
+  ASSERT_TRUE(writer().settles());
+  EXPECT_EQ(end_of(order).how, How::published);
+  const int before = asked;
+  hand_over(2);
+  ASSERT_TRUE(writer().settles());
+  EXPECT_EQ(asked, before) << "once is enough";
+}
+
 TEST_F(PublishQueueTest, FailsWhereTheBucketMayNotBeWrittenAndRefusesTheNextAtOnce) {
   started();
-  for (const char* prefix : {"snapshots/", "blobs/", "layouts/", "probes/"}) {
+  for (const char* prefix : {"snapshots/", "blobs/", "layouts/", ".probe-"}) {
     bucket_->fail_key(prefix, ErrorCode::permission);
   }
   const std::uint64_t order = hand_over(1);
@@ -748,7 +921,7 @@ TEST_F(PublishQueueTest, FailsWhereTheBucketMayNotBeWrittenAndRefusesTheNextAtOn
   bucket_->heal();
   writer().hand_over(second, "step-2");
   ASSERT_TRUE(writer().settles());
-  EXPECT_FALSE(bucket_->find("probes/write"));
+  EXPECT_FALSE(bucket_->find(".probe-write"));
   EXPECT_EQ(manifest_of(1).tag, "step-2");
   // The one that failed stays until the user takes it back.
   restarted();

@@ -650,14 +650,14 @@ TEST_F(PublishTest, SaysThatTheOutcomeOfACommitIsUnknownWhereTheBucketFallsSilen
 TEST_F(PublishTest, KnowsThatACommitFailedWhereTheBucketSaysSo) {
   publisher().publish(checkpoint(1));
   PublishOptions options = options_of(checkpoint(2));
-  options.committing = [&](std::uint64_t) { bucket_->fail_call(1, ErrorCode::unavailable); };
+  options.committing = [&](std::uint64_t) { bucket_->fail_call(1, ErrorCode::permission); };
   try {
     publisher().publish(options);
     ADD_FAILURE() << "nothing was thrown";
   } catch (const CommitUnknown& error) {
     ADD_FAILURE() << error.what();
   } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::unavailable);
+    EXPECT_EQ(error.code(), ErrorCode::permission);
   }
   EXPECT_FALSE(bucket_->find(keys::manifest(2)));
 }

@@ -206,6 +206,27 @@ TEST(Repository, ACommitThatDidNotArriveSaysSo) {
   EXPECT_EQ(at.repository->commit(manifest, {}).number(), 1u);
 }
 
+TEST(Repository, ACommitWithoutAReplyMayStillBeCarriedOut) {
+  Fixture at;
+  const Manifest manifest = make_manifest(at.repository->id(), nullptr);
+  for (const ErrorCode code :
+       {ErrorCode::unavailable, ErrorCode::timed_out, ErrorCode::cancelled, ErrorCode::io}) {
+    at.bucket->fail_call(1, code);
+    EXPECT_THROW(at.repository->commit(manifest, {}), CommitUnknown) << to_string(code);
+  }
+  for (const ErrorCode code : {ErrorCode::permission, ErrorCode::no_space}) {
+    at.bucket->fail_call(1, code);
+    try {
+      at.repository->commit(manifest, {});
+      FAIL();
+    } catch (const CommitUnknown&) {
+      FAIL() << "a refusal is an answer";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), code);
+    }
+  }
+}
+
 TEST(Repository, RefusesToCommitWhatNobodyCouldRead) {
   Fixture at;
   Manifest manifest = make_manifest(at.repository->id(), nullptr);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <random>
 #include <set>
 #include <thread>
 
@@ -11,6 +12,7 @@
 #include "store/error.hpp"
 #include "tests/support/eventually.hpp"
 #include "tests/support/hosts.hpp"
+#include "tests/support/repository_builder.hpp"
 
 namespace weightfs::test {
 namespace {
@@ -512,6 +514,46 @@ TEST_F(SyncTest, TriesAgainByItselfWhenTheBucketIsBack) {
   ASSERT_TRUE(eventually([&] { return on->sync.status().offline_since == 0; }));
   publish(2);
   ASSERT_TRUE(eventually([&] { return on->sync.catalog()->latest == 2; }));
+}
+
+/// However long the history is: a thousand idle hosts cost a bucket a thousand small GETs a poll.
+TEST_F(SyncTest, APollOfALongHistoryIsOneGetAndNoList) {
+  RepositoryBuilder builder;
+  std::mt19937_64 rng(7);
+  Tree tree{{"config.json", "{}"}};
+  for (int version = 1; version <= 1000; version++) {
+    tree["config.json"] = "{\"step\": " + std::to_string(version) + "}";
+    BuildOptions options;
+    options.snapshot = version == 1000;
+    builder.add(tree, options);
+  }
+  MemoryBucket& bucket = *builder.bucket();
+  Reader reader(builder.open(), dir_ / "long", kNoFloor, {});
+  reader.sync.run_once({});
+  EXPECT_EQ(reader.sync.status().latest, 1000u);
+  for (int poll = 0; poll < 5; poll++) {
+    const std::uint64_t all = bucket.calls(), gets = bucket.calls("get");
+    reader.sync.run_once({});
+    EXPECT_EQ(bucket.calls() - all, 1u);
+    EXPECT_EQ(bucket.calls("get") - gets, 1u);
+  }
+  EXPECT_EQ(bucket.calls("list"), 0u);
+}
+
+/// A key that may not read: somebody has to change it, so the words are there at once, and the
+/// bucket is left in peace.
+TEST_F(SyncTest, SaysAtOnceWhatNeedsAPersonAndAsksLessOften) {
+  publish(1);
+  const auto at = reader("reader", kNoFloor, often());
+  at->sync.start();
+  ASSERT_TRUE(eventually([&] { return at->sync.status().latest == 1; }));
+  bucket_->fail_key("versions/", ErrorCode::permission);
+  ASSERT_TRUE(eventually([&] { return at->sync.status().error_code == "permission"; }));
+  EXPECT_NE(at->sync.status().error.find("failed on demand"), std::string::npos);
+  EXPECT_NE(at->sync.status().offline_since, 0);
+  for (unsigned version = 2; version < 12; version++) checkpoint(version);  // takes a while
+  EXPECT_EQ(bucket_->failures(), 1u) << "the next poll is seconds away, not 2 ms";
+  EXPECT_EQ(at->sync.status().latest, 1u);
 }
 
 TEST_F(SyncTest, IsAnErrorToWaitForWithNothingToShow) {

@@ -1,0 +1,52 @@
+// Bucket doctor: what can be found out about one bucket from this host, and what to do about what
+// is wrong.
+//
+// Threads: a pure function of the system's state; writes one probe object (store/probe.hpp), which
+// is removed.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "store/bucket.hpp"
+#include "store/context.hpp"
+#include "store/s3_settings.hpp"
+
+namespace weightfs::fs {
+
+/// One thing that was looked at.
+struct Finding {
+  enum class State { good, note, bad };  // bad: a mount of the bucket could not work
+  std::string what;                      // "endpoint", "credentials", "write" ...
+  State state{};
+  std::string text;  // what was found, and what to do
+};
+std::string_view to_string(Finding::State state) noexcept;
+
+struct BucketDiagnosis {
+  std::string url;  // canonical
+  std::vector<Finding> findings;
+
+  [[nodiscard]] bool is_broken() const noexcept;
+};
+
+/// Never throws what the bucket says: that is a finding.
+/// Throws Error: invalid (no URL; options with a directory), cancelled.
+BucketDiagnosis diagnose_bucket(const std::string& canonical_url, const BucketOptions& options,
+                                const Context& context);
+
+/// Of an S3 service: where it is, whose keys are used (never the secret), and the clock.
+/// Returns: false if nothing of it can be reached.
+bool look_at_service(const std::string& canonical_url, const BucketOptions& options,
+                     const Context& context, std::vector<Finding>& findings);
+
+/// The repository, reading, listing, writing and put-if-absent.
+void look_at_bucket(Bucket& bucket, const Context& context, std::vector<Finding>& findings);
+
+/// How far this host's clock is ahead of a store's (negative: behind), in words.
+Finding clock_finding(std::chrono::seconds ahead);
+
+}  // namespace weightfs::fs
