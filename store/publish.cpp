@@ -16,6 +16,7 @@
 #include "store/checkpoint.hpp"
 #include "store/checkpoint_reader.hpp"
 #include "store/compress.hpp"
+#include "store/db.hpp"
 #include "store/delta_coder.hpp"
 #include "store/early_results.hpp"
 #include "store/error.hpp"
@@ -23,6 +24,7 @@
 #include "store/materialize.hpp"
 #include "store/parallel.hpp"
 #include "store/path_rules.hpp"
+#include "store/sha256.hpp"
 
 namespace weightfs {
 namespace {
@@ -73,20 +75,6 @@ class Upload {
   std::atomic<std::uint64_t> done_{0};
 };
 
-constexpr std::string_view kUploaderKey = "uploader";
-
-/// What tells this store's uploads from everybody else's: random, made once.
-std::string uploader_of(Store& store) {
-  if (auto known = store.db().find(Family::store, kUploaderKey)) return *known;
-  std::string made = random_hex(16);
-  try {
-    store.db().write({{Family::store, std::string(kUploaderKey), made}});
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::no_space) throw;  // then it lasts for this publish
-  }
-  return made;
-}
-
 bool is_nonce(std::string_view text) {
   std::array<std::byte, 16> bytes{};
   return from_hex(text, bytes);
@@ -115,6 +103,46 @@ std::int64_t seconds_now() {
       .count();
 }
 
+/// Digits of a store alone.  No two processes hold a store at a time, so no two that run at the
+/// same time have the same.
+std::string uploader_of(Store& store) {
+  std::string digits = random_hex(16);
+  try {
+    if (const auto known = store.db().find(Family::store, "uploader")) return *known;
+    store.db().write({{Family::store, "uploader", digits}});
+  } catch (const Error& error) {
+    log_debug(fmt::format("an upload that breaks off is not resumed: {}", error.what()));
+  }
+  return digits;
+}
+
+/// The nonce of what one uploader uploads, by all that decides its bytes: the same again after a
+/// crash, so that the upload is resumed, and never the same for other bytes.
+class UploadNonce {
+ public:
+  UploadNonce(const Repository& repository, std::string_view uploader, std::uint64_t version) {
+    add(repository.id());
+    add(uploader);
+    add(std::to_string(version));
+  }
+
+  void add(std::string_view text) { add(as_bytes(text)); }
+  void add(std::span<const std::byte> bytes) {
+    std::string size;
+    append_le<std::uint64_t>(size, bytes.size());
+    hash_.update(as_bytes(size));
+    hash_.update(bytes);
+  }
+
+  [[nodiscard]] std::string finish() {
+    const Sha256 hash = hash_.finish();
+    return to_hex(std::span(hash).first(16));
+  }
+
+ private:
+  Sha256Stream hash_;
+};
+
 /// Pauses between the tries of a rebase: they double, and differ from publisher to publisher.
 Clock::duration pause_after(unsigned tries) {
   constexpr double kFirstSeconds = 0.02, kLongestSeconds = 1;
@@ -135,8 +163,7 @@ class Publisher {
         store_(store),
         options_(options),
         context_(context),
-        progress_(progress),
-        uploader_(uploader_of(store)) {}
+        progress_(progress) {}
 
   PublishResult run();
 
@@ -157,7 +184,7 @@ class Publisher {
   void list_packs();
   void list_pack(const SpooledPack& pack, std::uint32_t first_tensor, std::string_view uploaded_as);
   void upload_packs(Upload& upload);
-  [[nodiscard]] std::string nonce_for(const Sha256& content) const;
+  void upload_parallel(std::size_t count, const std::function<void(std::size_t index)>& put);
   void choose_snapshot_nonce();
   [[nodiscard]] bool is_in_snapshot(std::size_t file) const;
   void upload_snapshot(Upload& upload);
@@ -176,8 +203,8 @@ class Publisher {
   const Context& context_;
   const Progress& progress_;
 
-  std::string nonce_;           // of the manifest
-  const std::string uploader_;  // see nonce_for()
+  std::string nonce_;     // of the manifest
+  std::string uploader_;  // of the nonces of what is uploaded
   Checkpoint checkpoint_;
   std::shared_ptr<const Layout> layout_;
   std::optional<CheckpointReader> reader_;
@@ -197,6 +224,7 @@ class Publisher {
 PublishResult Publisher::run() {
   check_options(options_);
   nonce_ = options_.nonce.empty() ? random_hex(16) : options_.nonce;
+  uploader_ = uploader_of(store_);
   for (unsigned tries = 1;; tries++) {
     try {
       attempt(tries == 1);
@@ -428,37 +456,42 @@ void Publisher::list_pack(const SpooledPack& pack, std::uint32_t first_tensor,
                           std::string_view uploaded_as) {
   std::string head = pack.writer.head(first_tensor);
   PackRef& ref = manifest_.delta->packs.emplace_back();
-  ref.head_sha256 = sha256(as_bytes(head));
-  ref.name = uploaded_as.empty()
-                 ? fmt::format("{}-{}", nonce_for(ref.head_sha256), pack_uploads_.size())
-                 : std::string(uploaded_as);
   ref.size_bytes = head.size() + pack.data_size_bytes;
   ref.head_bytes = head.size();
+  ref.head_sha256 = sha256(as_bytes(head));
+  ref.name = uploaded_as;
+  if (ref.name.empty()) {
+    // The head has the hash of every piece of the data.
+    UploadNonce nonce(repository_, uploader_, manifest_.version);
+    nonce.add(ref.head_sha256);
+    ref.name = fmt::format("{}-{}", nonce.finish(), pack_uploads_.size());
+  }
   result_.uploaded_bytes += ref.size_bytes;
   if (uploaded_as.empty()) pack_uploads_.push_back({&pack, std::move(head), ref.name});
 }
 
 void Publisher::upload_packs(Upload& upload) {
-  parallel_for(pack_uploads_.size(), options_.threads, context_, [&](std::size_t i) {
+  upload_parallel(pack_uploads_.size(), [&](std::size_t i) {
     const PackSource source(pack_uploads_[i].head, *pack_uploads_[i].pack);
     upload.put(keys::pack(manifest_.version, pack_uploads_[i].name), source);
   });
 }
 
-/// The nonce of what this store uploads with this content.  It is the same after a crash, so that a
-/// bucket can go on with what was uploaded in parts; and no other one's, so that a file that is
-/// written to while it is uploaded never spoils what somebody else has published.
-std::string Publisher::nonce_for(const Sha256& content) const {
-  return to_hex(hmac_sha256(uploader_, as_text(content))).substr(0, 32);
+void Publisher::upload_parallel(std::size_t count,
+                                const std::function<void(std::size_t index)>& put) {
+  const unsigned threads = request_threads(repository_.bucket(context_), options_.threads);
+  parallel_for(count, threads, context_, put);
 }
 
 /// All files of a snapshot lie below one nonce: that of the files that were uploaded early, if
 /// there are any.
 void Publisher::choose_snapshot_nonce() {
-  Sha256Stream content;
-  content.update(layout_->id());
-  for (const auto& pieces : snapshot_->pieces) content.update(std::as_bytes(std::span(pieces)));
-  snapshot_nonce_ = nonce_for(content.finish());
+  UploadNonce nonce(repository_, uploader_, manifest_.version);
+  for (std::size_t i = 0; i < early_.size(); i++) {
+    nonce.add(layout_->files()[i].path);
+    for (const Sha256& piece : snapshot_->pieces[i]) nonce.add(piece);
+  }
+  snapshot_nonce_ = nonce.finish();
   if (delta_) return;
   const bool any = std::ranges::any_of(early_, [&](const auto& early) {
     return early && early->is_uploaded && early->nonce == options_.early->snapshot_nonce();
@@ -473,7 +506,7 @@ bool Publisher::is_in_snapshot(std::size_t file) const {
 
 void Publisher::upload_snapshot(Upload& upload) {
   const auto files = reader_->weights();
-  parallel_for(files.size(), options_.threads, context_, [&](std::size_t i) {
+  upload_parallel(files.size(), [&](std::size_t i) {
     if (is_in_snapshot(i)) return;
     const CheckpointFile& file = *files[i];
     const File opened = reader_->open(file);
@@ -489,15 +522,19 @@ void Publisher::upload_snapshot(Upload& upload) {
 }
 
 void Publisher::upload_blobs() {
-  for (const CheckpointFile* file : reader_->blobs()) {
-    const std::string bytes = reader_->read_all(*file);
-    manifest_.blobs.push_back(repository_.put_blob(file->path, bytes, context_));
-    const Sha256& id = manifest_.blobs.back().sha256;
+  const auto blobs = reader_->blobs();
+  std::vector<std::size_t> sizes(blobs.size());  // in the bucket; 0: the parent has it too
+  manifest_.blobs.resize(blobs.size());
+  upload_parallel(blobs.size(), [&](std::size_t i) {
+    const std::string bytes = reader_->read_all(*blobs[i]);
+    manifest_.blobs[i] = repository_.put_blob(blobs[i]->path, bytes, context_);
+    const Sha256& id = manifest_.blobs[i].sha256;
     const bool known = parent_ && std::ranges::any_of(parent_->manifest.blobs, [&](const auto& b) {
                          return b.sha256 == id;
                        });
-    if (!known) result_.uploaded_bytes += compress(bytes).size();
-  }
+    if (!known) sizes[i] = compress(bytes).size();
+  });
+  for (const std::size_t size : sizes) result_.uploaded_bytes += size;
 }
 
 void Publisher::upload_layout() {
