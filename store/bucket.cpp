@@ -5,10 +5,13 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <thread>
 
 #include "store/bytes.hpp"
 #include "store/dir_bucket.hpp"
 #include "store/error.hpp"
+#include "store/s3_address.hpp"
+#include "store/s3_bucket.hpp"
 
 namespace weightfs {
 
@@ -60,6 +63,11 @@ void TextSource::read(std::uint64_t offset_bytes, std::span<std::byte> into) con
   if (!into.empty()) std::memcpy(into.data(), text_.data() + offset_bytes, into.size());
 }
 
+unsigned request_threads(const Bucket& bucket, unsigned threads) {
+  if (threads == 0) threads = std::max(1u, std::thread::hardware_concurrency());
+  return std::max(threads, bucket.parallel_requests());
+}
+
 void check_key(std::string_view key) {
   if (const std::string problem = key_problem(key); !problem.empty()) {
     throw Error(ErrorCode::invalid, fmt::format("the object key '{}' {}", key, problem));
@@ -98,15 +106,30 @@ void get_exact(Bucket& bucket, std::string_view key, std::uint64_t offset_bytes,
 }
 
 std::unique_ptr<Bucket> open_bucket(std::string_view url, bool create,
-                                    const BucketOptions& /*options: of S3*/) {
-  return std::make_unique<DirBucket>(directory_of_url(canonical_url(url)), create);
+                                    const BucketOptions& options) {
+  const std::string canonical = canonical_url(url);
+  const std::string directory = directory_of_url(canonical);
+  if (directory.empty()) {
+    return std::make_unique<S3Bucket>(canonical, options, process_environment());
+  }
+  const bool any = !options.endpoint_url.empty() || !options.region.empty() ||
+                   !options.profile.empty() || options.path_style || !options.sign;
+  if (any) {
+    throw Error(ErrorCode::invalid,
+                fmt::format("endpoint, region, profile and signing are of S3 alone; the bucket {} "
+                            "is a directory",
+                            canonical));
+  }
+  return std::make_unique<DirBucket>(directory, create);
 }
 
 std::string canonical_url(std::string_view url) {
+  // What has an '@' may have a secret in it.
+  const std::string_view shown = url.find('@') == url.npos ? url : "(with an '@')";
   const auto refuse = [&](std::string_view why) -> Error {
-    return {ErrorCode::invalid, fmt::format("'{}' is no bucket URL: {}", url, why)};
+    return {ErrorCode::invalid, fmt::format("'{}' is no bucket URL: {}", shown, why)};
   };
-  if (url.empty()) throw refuse("it is empty; use file:///dir");
+  if (url.empty()) throw refuse("it is empty; use s3://BUCKET/PREFIX or file:///dir");
   if (has_control_character(url)) {
     throw Error(ErrorCode::invalid, "the bucket URL has a control character in it");
   }
@@ -119,12 +142,12 @@ std::string canonical_url(std::string_view url) {
       throw refuse("a file URL needs an absolute path, as in file:///dir");
     return std::string(kFileScheme) + canonical_path(path);
   }
-  if (const std::size_t colon = url.find("://"); colon != std::string_view::npos && colon != 0) {
-    throw Error(ErrorCode::invalid,
-                fmt::format("scheme {} is not supported by this release; use file:///dir",
-                            url.substr(0, colon)));
+  for (const std::string_view scheme : {"s3://", "hf://", "gs://"}) {
+    if (url.starts_with(scheme)) return canonical_s3_url(url);
   }
-  throw refuse("use file:///dir, or a path that starts with '/' or '.'");
+  throw refuse(
+      "use s3://BUCKET/PREFIX, hf://ORG/BUCKET/PREFIX, file:///dir, or a path that starts "
+      "with '/' or '.'");
 }
 
 std::string directory_of_url(std::string_view canonical) {

@@ -79,6 +79,10 @@ class Bucket {
   [[nodiscard]] virtual const std::string& url() const noexcept = 0;
 };
 
+/// The threads for work that waits for the bucket more than for a core: `threads` (0: one for each
+/// core), or as many as the bucket has requests for, whichever is more.
+unsigned request_threads(const Bucket& bucket, unsigned threads);
+
 /// Throws Error: invalid, if a backend need not accept the key.
 void check_key(std::string_view key);
 

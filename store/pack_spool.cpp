@@ -56,7 +56,7 @@ PackSpool::PackSpool(const Plan& plan, Repository& repository,
   file_ = File::temporary(directory);
   Bucket& bucket = repository.bucket(context);
   ProgressCounter counter(progress, "fetching", end);
-  parallel_for(fetches.size(), threads, context, [&](std::size_t i) {
+  parallel_for(fetches.size(), request_threads(bucket, threads), context, [&](std::size_t i) {
     const Fetch& fetch = fetches[i];
     const auto size = static_cast<std::size_t>(fetch.size_bytes);
     const auto buffer = std::make_unique_for_overwrite<std::byte[]>(size);

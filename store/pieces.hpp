@@ -41,8 +41,9 @@ struct PieceRun {
   }
 };
 
-/// Pieces that one request fetches where many are wanted.
-inline constexpr std::uint64_t kPiecesPerFetch = 8;
+/// Pieces that one request fetches where many are wanted: 4 MiB, so the 16 requests that a store in
+/// the network has in flight at a time hold 64 MiB.
+inline constexpr std::uint64_t kPiecesPerFetch = 4;
 
 /// Fetches whole pieces, from `first` on, and checks each.
 ///

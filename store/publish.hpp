@@ -47,8 +47,8 @@ struct PublishOptions {
 
   /// 32 hex digits that the manifest will carry; empty: fresh ones.  Whoever keeps it before the
   /// call finds out after a crash, with find_nonce(), whether the version exists.  It may be used
-  /// again for the same checkpoint: what is uploaded has other names each time, and a manifest
-  /// that carries it already counts as this publish's own.
+  /// again for the same checkpoint: what is uploaded is named by its bytes, and a manifest that
+  /// carries it already counts as this publish's own.
   std::string nonce = {};
 
   /// The version that must be the newest when the publish begins, 0: none may exist.  Another one

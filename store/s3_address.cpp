@@ -3,8 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cctype>
+#include <span>
+#include <vector>
 
 #include "store/error.hpp"
 
@@ -48,9 +49,10 @@ void check_bucket_name(std::string_view name, std::size_t size_min, std::string_
       is_alphanumeric(name.back())) {
     return;
   }
-  throw no_address(fmt::format("has a bad {}: {} to 63 letters, digits, '.', '-' and '_' are "
-                               "expected, with a letter or digit at both ends",
-                               what, size_min));
+  throw no_address(
+      fmt::format("has a bad {}: {} to 63 letters, digits, '.', '-' and '_' are "
+                  "expected, with a letter or digit at both ends",
+                  what, size_min));
 }
 
 void check_prefix(std::span<const std::string_view> components) {
@@ -58,9 +60,10 @@ void check_prefix(std::span<const std::string_view> components) {
   for (const std::string_view component : components) {
     size += component.size() + 1;
     if (component.size() > 255 || size > kPrefixBytesMax) {
-      throw no_address(fmt::format("is too long: a prefix has at most {} bytes, and 255 between "
-                                   "two '/'",
-                                   kPrefixBytesMax));
+      throw no_address(
+          fmt::format("is too long: a prefix has at most {} bytes, and 255 between "
+                      "two '/'",
+                      kPrefixBytesMax));
     }
     if (component == "." || component == "..") throw no_address("has '.' or '..' in its path");
     if (component.find('\\') != component.npos) throw no_address("has a '\\' in its path");
@@ -85,9 +88,10 @@ std::vector<std::string_view> checked_components(std::string_view rest) {
 std::span<const std::string_view> hf_components(std::span<const std::string_view> components) {
   for (const std::string_view other : {"datasets", "models", "spaces"}) {
     if (!components.empty() && components.front() == other) {
-      throw no_address(fmt::format("names one of the hub's {}, which are no buckets; use "
-                                   "hf://ORG/BUCKET/PREFIX",
-                                   other));
+      throw no_address(
+          fmt::format("names one of the hub's {}, which are no buckets; use "
+                      "hf://ORG/BUCKET/PREFIX",
+                      other));
     }
   }
   if (components.size() >= 3 && components.front() == "buckets") components = components.subspan(1);
@@ -104,21 +108,11 @@ std::string canonical_of(std::string_view scheme, std::span<const std::string_vi
   return url;
 }
 
-struct Endpoint {
-  std::string scheme, authority, path;  // "https://", "host:port", "" or "/path"
-  [[nodiscard]] std::string host() const { return authority.substr(0, authority.rfind(':')); }
-};
-
-Endpoint endpoint_of(const S3Settings& settings) {
-  if (settings.endpoint.empty()) {
-    const std::string_view suffix = settings.region.starts_with("cn-") ? ".cn" : "";
-    return {"https://", fmt::format("s3.{}.amazonaws.com{}", settings.region, suffix), ""};
-  }
-  const std::string& text = settings.endpoint;
-  const std::size_t host = text.find("://");
-  if (host == std::string::npos) throw Error(ErrorCode::invalid, "the endpoint is no URL");
-  const std::size_t slash = std::min(text.find('/', host + 3), text.size());
-  return {text.substr(0, host + 3), text.substr(host + 3, slash - host - 3), text.substr(slash)};
+ServiceUrl endpoint_of(const S3Settings& settings) {
+  if (!settings.endpoint.empty()) return parse_service_url(settings.endpoint, "the endpoint");
+  const std::string_view suffix = settings.region.starts_with("cn-") ? ".cn" : "";
+  return parse_service_url(fmt::format("https://s3.{}.amazonaws.com{}", settings.region, suffix),
+                           "the region");
 }
 
 /// The certificates of AWS hold for one label before their host, and hosts have no upper case.
@@ -136,17 +130,19 @@ void place_in_hf(S3Address& address, std::string_view org) {
 }
 
 void place_at_endpoint(S3Address& address, const S3Settings& settings) {
-  const Endpoint at = endpoint_of(settings);
-  const std::string host = at.host();
+  const ServiceUrl at = endpoint_of(settings);
+  const std::string& host = at.host;
   if (host == kGcsHost || host.ends_with(fmt::format(".{}", kGcsHost))) throw no_gcs();
   address.is_hf = host == kHfHost;
   address.is_aws = host.ends_with(".amazonaws.com") || host.ends_with(".amazonaws.com.cn");
   if (address.is_aws && !settings.path_style && at.path.empty() && fits_into_host(address.bucket)) {
-    address.scheme_and_host = fmt::format("{}{}.{}", at.scheme, address.bucket, at.authority);
+    const std::size_t name = at.scheme_and_host.find("://") + 3;
+    address.scheme_and_host = fmt::format("{}{}.{}", at.scheme_and_host.substr(0, name),
+                                          address.bucket, at.scheme_and_host.substr(name));
     address.base_path = "/";
     return;
   }
-  address.scheme_and_host = at.scheme + at.authority;
+  address.scheme_and_host = at.scheme_and_host;
   address.base_path = fmt::format("{}/{}", at.path, address.bucket);
 }
 

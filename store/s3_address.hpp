@@ -3,7 +3,7 @@
 //     s3://bucket[/prefix]        virtual-host style on amazonaws.com (unless the name does not fit
 //                                 into a host: a dot, '_', upper case), path style on all others
 //     hf://ORG/BUCKET[/prefix]    s3://BUCKET/prefix at https://s3.hf.co/ORG, whatever endpoint the
-//                                 settings have: path style, region us-east-1.  hf://buckets/ORG/...
+//                                 settings have: path style, region us-east-1. hf://buckets/ORG/...
 //                                 means the same.
 //
 // Threads: pure functions.

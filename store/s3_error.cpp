@@ -103,18 +103,17 @@ std::optional<Verdict> judge_identity(const Circumstances& at) {
   if (at.refusal.is_skewed_clock()) {
     std::string advice = "this clock is off; run timedatectl";
     if (at.refusal.date) {
-      const auto off = std::chrono::duration_cast<std::chrono::seconds>(system_clock::now() -
-                                                                        *at.refusal.date);
+      const auto off =
+          std::chrono::duration_cast<std::chrono::seconds>(system_clock::now() - *at.refusal.date);
       advice = fmt::format("this clock is {} s {}; run timedatectl", std::abs(off.count()),
                            off.count() > 0 ? "ahead" : "behind");
     }
     return Verdict{ErrorCode::permission, advice};
   }
   if (at.is("SignatureDoesNotMatch")) {
-    return Verdict{ErrorCode::permission,
-                   fmt::format("the secret key is not that of the {}; check "
-                               "AWS_SECRET_ACCESS_KEY or the profile",
-                               at.keys())};
+    return Verdict{ErrorCode::permission, fmt::format("the secret key is not that of the {}; check "
+                                                      "AWS_SECRET_ACCESS_KEY or the profile",
+                                                      at.keys())};
   }
   if (at.is("InvalidAccessKeyId") || at.is("InvalidSecurity")) {
     return Verdict{ErrorCode::permission,
@@ -153,12 +152,12 @@ std::optional<Verdict> judge_place(const Circumstances& at) {
                    fmt::format("{} is no name for a bucket there", at.address.bucket)};
   }
   if (is_elsewhere(at.refusal)) {
-    return Verdict{ErrorCode::invalid,
-                   at.refusal.region.empty()
-                       ? std::string("the bucket lies elsewhere; set AWS_REGION or the endpoint of "
-                                     "the bucket")
-                       : fmt::format("the bucket lies in region {0}; set AWS_REGION={0}",
-                                     at.refusal.region)};
+    return Verdict{
+        ErrorCode::invalid,
+        at.refusal.region.empty()
+            ? std::string("the bucket lies elsewhere; set AWS_REGION or the endpoint of "
+                          "the bucket")
+            : fmt::format("the bucket lies in region {0}; set AWS_REGION={0}", at.refusal.region)};
   }
   if (at.refusal.status == 404) return Verdict{ErrorCode::not_found, ""};
   return std::nullopt;
@@ -257,15 +256,16 @@ Error to_error(const S3Refusal& refusal, const S3Address& address, std::string_v
   if (verdict.code == ErrorCode::not_found) {
     return {verdict.code, fmt::format("bucket {}: object {} does not exist", address.url, key)};
   }
-  std::string text = fmt::format("bucket {}: cannot {} object {}: {}", address.url, action, key,
-                                 refusal.status);
+  std::string text =
+      fmt::format("bucket {}: cannot {} object {}: {}", address.url, action, key, refusal.status);
   if (!refusal.code.empty()) text += " " + printable(refusal.code);
   if (!verdict.advice.empty()) {
     text += ": " + verdict.advice;
   } else if (!refusal.message.empty()) {
     text += ": " + printable(refusal.message);
   }
-  if (!refusal.request_id.empty()) text += fmt::format(" (request {})", printable(refusal.request_id));
+  if (!refusal.request_id.empty())
+    text += fmt::format(" (request {})", printable(refusal.request_id));
   return {verdict.code, text};
 }
 

@@ -112,6 +112,7 @@ class S3Client {
   HttpReply follow(const S3Call& call, HttpReply reply, const Context& context);
   HttpReply fetch(const S3Call& call, const std::string& url, const Context& context);
   void learn_clock(std::chrono::system_clock::time_point date);
+  [[nodiscard]] std::string about(const S3Call& call) const;
   [[nodiscard]] std::string doing(const S3Call& call) const;
 
   const S3Address address_;

@@ -14,9 +14,9 @@ pugi::xml_document parse_answer(std::string_view text, const char* root) {
   pugi::xml_document document;
   const auto result = document.load_buffer(text.data(), text.size());
   if (!result || !document.child(root)) {
-    throw Error(ErrorCode::unavailable,
-                fmt::format("the answer is not the <{}> that S3 gives; is the endpoint right?",
-                            root));
+    throw Error(
+        ErrorCode::unavailable,
+        fmt::format("the answer is not the <{}> that S3 gives; is the endpoint right?", root));
   }
   return document;
 }
@@ -62,8 +62,8 @@ std::optional<S3ErrorText> read_s3_error(std::string_view text) {
   if (!document.load_buffer(text.data(), text.size())) return std::nullopt;
   const pugi::xml_node error = document.child("Error");
   if (!error) return std::nullopt;
-  return S3ErrorText{text_of(error, "Code"), text_of(error, "Message"),
-                     text_of(error, "RequestId"), text_of(error, "Region")};
+  return S3ErrorText{text_of(error, "Code"), text_of(error, "Message"), text_of(error, "RequestId"),
+                     text_of(error, "Region")};
 }
 
 S3Listing read_s3_listing(std::string_view text) {

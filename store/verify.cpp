@@ -274,7 +274,8 @@ class RepositoryVerifier {
     }
     std::vector<std::string> failures(runs.runs.size());
     std::mutex mutex;  // guards `failures` and the count of bytes
-    parallel_for(parts.size(), 0, context_, [&](std::size_t i) {
+    const unsigned threads = request_threads(repository_.bucket(context_), 0);
+    parallel_for(parts.size(), threads, context_, [&](std::size_t i) {
       const PieceRun& run = runs.runs[parts[i].run];
       try {
         const std::uint64_t bytes = check_part(run, parts[i].first);

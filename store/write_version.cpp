@@ -162,9 +162,9 @@ class VersionWriter {
     make_all_directories();
     for (const LayoutFile& file : plan_.layout->files()) link_or_queue(file);
     const auto& blobs = plan_.version->manifest.blobs;
-    parallel_for(blobs.size(), options_.threads, context_,
-                 [&](std::size_t i) { put_blob(blobs[i]); });
-    parallel_for(segments_.size(), options_.threads, context_,
+    const unsigned threads = writing_threads();
+    parallel_for(blobs.size(), threads, context_, [&](std::size_t i) { put_blob(blobs[i]); });
+    parallel_for(segments_.size(), threads, context_,
                  [&](std::size_t i) { put_segment(segments_[i]); });
     if (!options_.sync) return;
     for (const filesystem::path& directory : directories_) sync_directory(directory);
@@ -228,6 +228,13 @@ class VersionWriter {
     worker->writer.finish();
     counter_.add(segment.end - segment.begin);
     if (--output.segments_left == 0) end_output(output);
+  }
+
+  /// What comes out of a snapshot waits for the bucket; what is decoded, for a core.  A thread
+  /// holds a window of 4 MiB, the 4 MiB that SnapshotBytes reads ahead, and a few chunks.
+  [[nodiscard]] unsigned writing_threads() const {
+    if (!plan_.snapshot) return options_.threads;
+    return request_threads(repository_.bucket(context_), options_.threads);
   }
 
   void begin_output(Output& output) {

@@ -9,14 +9,18 @@
 
 #include <atomic>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
+#include <optional>
 #include <thread>
 
 #include "store/bucket.hpp"
 #include "store/bytes.hpp"
 #include "store/dir_bucket.hpp"
 #include "store/error.hpp"
+#include "store/sha256.hpp"
 #include "tests/support/code_of.hpp"
+#include "tests/support/fake_s3.hpp"
 #include "tests/support/memory_bucket.hpp"
 #include "tests/support/support.hpp"
 
@@ -44,6 +48,14 @@ class BucketContract : public testing::TestWithParam<std::string> {
   void SetUp() override {
     if (GetParam() == "directory") {
       bucket_ = std::make_unique<DirBucket>(directory_.path(), false);
+    } else if (GetParam() == "s3") {
+      fake_.emplace();
+      bucket_ = fake_->open("run/of-a-test");
+    } else if (GetParam() == "live") {
+      // A store of its own for the tests, named as the AWS tools are told of it.
+      const char* const url = std::getenv("WEIGHTFS_TEST_S3_URL");
+      if (url == nullptr) GTEST_SKIP() << "WEIGHTFS_TEST_S3_URL names no store";
+      bucket_ = open_bucket(std::string(url) + "/" + random_hex(8), false);
     } else {
       bucket_ = std::make_unique<MemoryBucket>();
     }
@@ -54,13 +66,16 @@ class BucketContract : public testing::TestWithParam<std::string> {
   void plant(const std::string& key) {
     if (auto* memory = dynamic_cast<MemoryBucket*>(bucket_.get())) {
       memory->replace(key, "");
-    } else {
+    } else if (GetParam() == "directory") {
       test::write_text(directory_ / key, "");
+    } else {
+      put(*bucket_, key, "");
     }
   }
 
  private:
   TempDir directory_;
+  std::optional<test::FakeS3> fake_;
   std::unique_ptr<Bucket> bucket_;
 };
 
@@ -303,7 +318,7 @@ TEST_P(BucketContract, GetExactRefusesAShortObject) {
   EXPECT_NE(message.find("key"), std::string::npos) << message;
 }
 
-INSTANTIATE_TEST_SUITE_P(All, BucketContract, testing::Values("directory", "memory"),
+INSTANTIATE_TEST_SUITE_P(All, BucketContract, testing::Values("directory", "memory", "s3", "live"),
                          [](const auto& name) { return name.param; });
 
 // ---- only a directory ----
@@ -468,13 +483,23 @@ TEST(BucketUrl, RefusesWhatIsNone) {
   }
 }
 
-TEST(BucketUrl, SaysWhichSchemeIsNotSupported) {
-  for (const char* url : {"s3://bucket/prefix", "hf://x"}) {
+TEST(BucketUrl, NeverShowsWhatMayBeASecret) {
+  for (const char* url : {"s3://AKID:hidden@bucket/x", "AKID:hidden@bucket", "hf://hidden@org/b",
+                          "https://AKID:hidden@host/x", "s3://AKID:hid/hidden@bucket"}) {
     std::string message;
     EXPECT_EQ(code_of([&] { open_bucket(url, true); }, &message), ErrorCode::invalid);
-    EXPECT_NE(message.find("is not supported by this release; use file:///dir"), std::string::npos)
-        << message;
+    EXPECT_EQ(message.find("hidden"), std::string::npos) << message;
   }
+}
+
+TEST(BucketUrl, OptionsOfS3AreRefusedForADirectory) {
+  const TempDir directory;
+  BucketOptions options;
+  options.region = "eu-west-1";
+  std::string message;
+  EXPECT_EQ(code_of([&] { open_bucket(directory.path().string(), true, options); }, &message),
+            ErrorCode::invalid);
+  EXPECT_NE(message.find("is a directory"), std::string::npos) << message;
 }
 
 // ---- the fake's own faults ----
