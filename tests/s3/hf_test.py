@@ -71,7 +71,7 @@ class HfProxy(s3_faults.Proxy):
             query, quote_via=urllib.parse.quote))
         reply = await super().forward(Request(
             f"GET {url[len(self.gateway.url):]} HTTP/1.1", [("Host", self.upstream.netloc)]))
-        reply.body = re.sub(rf"<(Key|Prefix)>{bucket}/".encode(), rb"<\1>", reply.body)
+        reply.body = re.sub(rf"<(Key|Prefix)>{bucket}(/|%2F)".encode(), rb"<\1>", reply.body)
         return reply
 
 

@@ -69,6 +69,7 @@ class Policies(gateway.S3Test):
         self.assert_clean()
         harness.call("export", self.url, os.path.join(self.dir, "out"), "--version", 1)
         self.assert_same_tree(os.path.join(self.dir, "out"), steps[0])
+        self.assertEqual(self.findings()["write"]["state"], "note")
         self.refused("publish", self.url, steps[0], "--store", os.path.join(self.dir, "reader"),
                      words=("s3:PutObject", self.url))
         self.use()
@@ -90,7 +91,14 @@ class Policies(gateway.S3Test):
         harness.write_file(os.path.join(large, "model.safetensors"), self.make_large())
         self.assertEqual(self.publish(large, "--snapshot")["version"], 4)
         self.assertEqual(self.uploads(), [])
-        self.assertEqual(harness.call("doctor", self.url)["bucket"]["problems"], [])
+        self.assertEqual({what: said["state"] for what, said in self.findings().items()
+                          if said["state"] != "good"}, {})
+
+    def findings(self):
+        """What doctor says of the bucket."""
+        said = harness.call("doctor", self.url)["bucket"]
+        self.assertTrue(said["usable"], said)
+        return said["findings"]
 
     def make_large(self):
         header = json.dumps({"weight": {"dtype": "U8", "shape": [70_000_000],
