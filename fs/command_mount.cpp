@@ -27,7 +27,9 @@ namespace weightfs::fs {
 namespace {
 
 constexpr std::chrono::seconds kPidTimeout{2};
-constexpr std::chrono::seconds kEndTimeout{10};
+using Align = TextTable::Align;
+
+constexpr std::chrono::seconds kUnmountTimeout{10};
 constexpr std::chrono::seconds kLazyEndTimeout{2};
 
 // ---- mount ----
@@ -163,7 +165,6 @@ std::vector<std::string> status_cells(const Json& status) {
 }
 
 int list_mounts(Call& call) {
-  using Align = TextTable::Align;
   Json json = Json::array();
   TextTable table({{"MOUNT POINT"},
                    {"VERSION", Align::right},
@@ -199,11 +200,11 @@ int run_umount(Call& call) {
   const MountInfo mount = get_mount(call.options.target);
   const DaemonProcess daemon = find_daemon(mount);
   unmount(mount.path, call.options.lazy);
-  const bool ended = wait_end(daemon, call.options.lazy ? kLazyEndTimeout : kEndTimeout);
+  const bool ended = wait_end(daemon, call.options.lazy ? kLazyEndTimeout : kUnmountTimeout);
   if (!ended && !call.options.lazy) {
     throw Error(ErrorCode::timed_out,
                 fmt::format("{} is unmounted, but its daemon, pid {}, has not ended within {} s",
-                            mount.path.string(), daemon.pid, kEndTimeout.count()));
+                            mount.path.string(), daemon.pid, kUnmountTimeout.count()));
   }
   std::string note =
       ended ? "" : fmt::format("pid {} serves what is still open, and ends then\n", daemon.pid);

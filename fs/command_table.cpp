@@ -532,7 +532,7 @@ CommandSpec doctor_command() {
   return {
       .command = Command::doctor,
       .name = "doctor",
-      .operands = "[URL]",
+      .operands = "[URL|MOUNTPOINT]",
       .operands_min = 0,
       .operands_max = 1,
       .summary = "what is in use on this host, and what is missing",

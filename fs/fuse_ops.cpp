@@ -192,10 +192,6 @@ void op_open(fuse_req_t req, fuse_ino_t ino, fuse_file_info* info) {
   });
 }
 
-bool is_text(Inode inode) {
-  return inode == make_inode(Fixed::status) || inode == make_inode(Fixed::last_error);
-}
-
 void op_release(fuse_req_t req, fuse_ino_t ino, fuse_file_info* info) {
   if (const auto id = find_staged(req, ino)) return staged::release(req, *id, info);
   if (is_text(ino)) {

@@ -52,6 +52,11 @@ constexpr Inode make_inode(InodeParts parts) noexcept {
 }
 constexpr Inode make_inode(Fixed fixed) noexcept { return static_cast<Inode>(fixed); }
 
+/// A file whose text is made when it is opened.
+constexpr bool is_text(Inode inode) noexcept {
+  return inode == make_inode(Fixed::status) || inode == make_inode(Fixed::last_error);
+}
+
 constexpr InodeParts parts_of(Inode inode) noexcept {
   return {static_cast<InodeKind>(inode >> (kFileBits + kVersionBits)),
           inode >> kFileBits & ((std::uint64_t{1} << kVersionBits) - 1),

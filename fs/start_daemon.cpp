@@ -28,9 +28,9 @@
 namespace weightfs::fs {
 namespace {
 
-constexpr auto kProgressInterval = std::chrono::milliseconds(100);
+constexpr auto kPipeInterval = std::chrono::milliseconds(100);
 constexpr int kPatienceMs = 3000;
-constexpr auto kEndTimeout = std::chrono::seconds(10);
+constexpr auto kChildEndTimeout = std::chrono::seconds(10);
 
 // ---- what goes over the pipe ----
 
@@ -91,7 +91,7 @@ class Reporter {
 
   void send_progress(std::string_view phase, std::uint64_t done, std::uint64_t total) {
     const std::unique_lock lock(mutex_, std::try_to_lock);
-    if (!lock || !pipe_ || Clock::now() - sent_ < kProgressInterval) return;
+    if (!lock || !pipe_ || Clock::now() - sent_ < kPipeInterval) return;
     sent_ = Clock::now();
     const std::string line = Json{{"progress", {phase, done, total}}}.dump() + "\n";
     // Shorter than PIPE_BUF: all of it is written, or nothing.
@@ -245,7 +245,7 @@ class Parent {
   /// Passes the signal on, and waits until the child has ended.
   [[noreturn]] void cancel() {
     kill(child_, SIGTERM);
-    const auto deadline = Clock::now() + kEndTimeout;
+    const auto deadline = Clock::now() + kChildEndTimeout;
     pollfd waiting{.fd = pipe_.fd(), .events = POLLIN, .revents = 0};
     std::array<char, 4096> ignored;
     while (Clock::now() < deadline) {

@@ -101,10 +101,6 @@ void set_times(struct stat& attributes, std::int64_t time) {
   attributes.st_mtim.tv_sec = attributes.st_ctim.tv_sec = attributes.st_atim.tv_sec = time;
 }
 
-bool is_text(Inode inode) {
-  return inode == make_inode(Fixed::status) || inode == make_inode(Fixed::last_error);
-}
-
 // Makes the nodes of one catalog.
 class Nodes {
  public:

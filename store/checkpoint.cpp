@@ -35,7 +35,7 @@ constexpr std::string_view kIndexSuffix = ".safetensors.index.json";
 constexpr std::size_t kDirectoryDepthMax = 16;
 
 /// An index names every tensor once more, so it may be as large as a header.
-constexpr std::uint64_t kIndexBytesMax = kSafetensorsHeaderBytesMax;
+constexpr std::uint64_t kIndexFileBytesMax = kSafetensorsHeaderBytesMax;
 
 [[noreturn]] void fail(ErrorCode code, const std::string& message) { throw Error(code, message); }
 
@@ -44,7 +44,7 @@ std::string shown(const stdfs::path& path) { return escape_name(path.native()); 
 std::string_view base_name_of(std::string_view path) { return path.substr(path.rfind('/') + 1); }
 
 /// With the slash, or empty.
-std::string_view directory_of(std::string_view path) {
+std::string_view prefix_of(std::string_view path) {
   return path.substr(0, path.size() - base_name_of(path).size());
 }
 
@@ -201,7 +201,7 @@ class IndexChecker {
 void IndexChecker::check(const CheckpointFile& index) {
   const stdfs::path path = checkpoint_.directory / index.path;
   const std::string what = shown(path);
-  const Json parsed = parse_json(read_file(path, kIndexBytesMax), what);
+  const Json parsed = parse_json(read_file(path, kIndexFileBytesMax), what);
   const Json& weight_map = json_field(parsed, "weight_map", what);
   if (!weight_map.is_object()) {
     fail(ErrorCode::corrupt, what + ": 'weight_map' must be an object from tensors to shards");
@@ -228,7 +228,7 @@ const CheckpointFile& IndexChecker::shard_of(const std::string& index,
     fail(ErrorCode::corrupt,
          fmt::format("{}: the name of the shard '{}' {}", what, escape_name(shard), problem));
   }
-  const std::string path = std::string(directory_of(index)) + shard;
+  const std::string path = std::string(prefix_of(index)) + shard;
   const auto& files = checkpoint_.files;
   const auto found = std::lower_bound(
       files.begin(), files.end(), path,
@@ -304,7 +304,7 @@ void check_published(const Checkpoint& checkpoint) {
   }
 }
 
-std::int64_t nanoseconds_of(const timespec& time) {
+std::int64_t stamp_nanoseconds(const timespec& time) {
   return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
 }
 
@@ -314,7 +314,7 @@ FileStamp stamp_of(int fd) {
   struct stat info {};
   if (::fstat(fd, &info) != 0) throw_errno(errno, "read the attributes of an open file");
   return {info.st_dev, info.st_ino, static_cast<std::uint64_t>(info.st_size),
-          nanoseconds_of(info.st_mtim), nanoseconds_of(info.st_ctim)};
+          stamp_nanoseconds(info.st_mtim), stamp_nanoseconds(info.st_ctim)};
 }
 
 std::uint64_t Checkpoint::size_bytes() const noexcept {

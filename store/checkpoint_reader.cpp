@@ -19,18 +19,14 @@ namespace {
 constexpr std::uint64_t kHashBatchBytes = 32u << 20;
 
 /// Pieces [first, first + count) of one file.
-struct PieceRun {
+struct PieceBatch {
   std::uint32_t file = 0;
   std::uint64_t first = 0, count = 0;
 };
 
-std::uint64_t piece_count(std::uint64_t size_bytes) {
-  return size_bytes / kPieceBytes + (size_bytes % kPieceBytes != 0);
-}
-
-std::vector<PieceRun> piece_runs(const Layout& layout, const FileSet& without) {
+std::vector<PieceBatch> piece_runs(const Layout& layout, const FileSet& without) {
   constexpr std::uint64_t kPieces = kHashBatchBytes / kPieceBytes;
-  std::vector<PieceRun> runs;
+  std::vector<PieceBatch> runs;
   for (std::uint32_t file = 0; file < layout.files().size(); file++) {
     if (contains(without, file)) continue;
     const std::uint64_t count = piece_count(layout.files()[file].size_bytes);
@@ -80,7 +76,8 @@ void hash_chunks_of(const ChunkBatch& batch, const CheckpointReader& reader,
   }
 }
 
-void hash_pieces_of(const PieceRun& run, const CheckpointReader& reader, std::span<Sha256> pieces) {
+void hash_pieces_of(const PieceBatch& run, const CheckpointReader& reader,
+                    std::span<Sha256> pieces) {
   const CheckpointFile& file = *reader.weights()[run.file];
   const std::uint64_t size = reader.layout().files()[run.file].size_bytes;
   const File opened = reader.open(file);

@@ -9,6 +9,12 @@
 
 namespace weightfs {
 
+std::int64_t seconds_now() {
+  return std::chrono::duration_cast<std::chrono::seconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
 Context Context::within(Clock::duration from_now) const {
   Context result = *this;
   result.deadline = std::min(deadline, Clock::now() + from_now);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <stop_token>
 #include <string_view>
@@ -11,6 +12,9 @@
 namespace weightfs {
 
 using Clock = std::chrono::steady_clock;
+
+/// The time of day, in seconds since 1970 (UTC): for records and status, never for waiting.
+std::int64_t seconds_now();
 
 struct Context {
   std::stop_token stop;  // default: can never be stopped

@@ -212,9 +212,9 @@ void BatchCoder::refuse_image(std::uint32_t file, std::string_view why) const {
 }
 
 /// Appends coded chunks to spool files, and begins a new one when a pack is large enough.
-class PackSpool {
+class CodedPacks {
  public:
-  PackSpool(const Layout& layout, const CodeOptions& options)
+  CodedPacks(const Layout& layout, const CodeOptions& options)
       : layout_(layout), options_(options) {}
 
   void add(const CodedBatch& batch) {
@@ -235,7 +235,7 @@ class PackSpool {
   std::vector<SpooledPack> packs_;
 };
 
-void PackSpool::add(const CodedChunk& chunk) {
+void CodedPacks::add(const CodedChunk& chunk) {
   SpooledPack& pack = open_pack();
   write_at(pack.data.fd(), pack.data_size_bytes, chunk.data, options_.spool / "spool");
   pack.writer.add(chunk.place.tensor, chunk.place.chunk, chunk.lengths, chunk.hash, chunk.changed,
@@ -244,7 +244,7 @@ void PackSpool::add(const CodedChunk& chunk) {
 }
 
 /// The pack that takes the next chunk.
-SpooledPack& PackSpool::open_pack() {
+SpooledPack& CodedPacks::open_pack() {
   if (packs_.empty() || packs_.back().data_size_bytes >= options_.pack_bytes) {
     packs_.push_back({PackWriter(layout_), File::temporary(options_.spool), 0});
   }
@@ -299,7 +299,7 @@ CodedDelta code_delta(const CheckpointReader& reader, const Base& base, const Co
 
   CodedDelta delta;
   delta.hashes.resize(layout.chunk_count());
-  PackSpool spool(layout, options);
+  CodedPacks spool(layout, options);
   InOrder<CodedBatch> in_order(batches_ahead(options.threads), [&](const CodedBatch& batch) {
     spool.add(batch);
     delta.changed_elements += changed_elements_of(batch);

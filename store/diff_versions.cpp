@@ -14,6 +14,7 @@
 #include "store/file.hpp"
 #include "store/materialize.hpp"
 #include "store/parallel.hpp"
+#include "store/path_rules.hpp"
 #include "store/scratch_directory.hpp"
 #include "store/verify.hpp"
 
@@ -42,11 +43,6 @@ Written write(History& history, std::uint64_t number, std::span<const Base> base
   write_version(plan, history.repository(), options, context, progress);
   written.base = {version, plan.layout, written.directory.path(), std::move(plan.hashes)};
   return written;
-}
-
-std::string_view directory_of(std::string_view path) {
-  const auto slash = path.rfind('/');
-  return slash == path.npos ? std::string_view() : path.substr(0, slash);
 }
 
 /// Finds tensors by name whatever their dtype: in the file of the same path, else in its directory.

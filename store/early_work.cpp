@@ -31,7 +31,7 @@
 namespace weightfs {
 namespace {
 
-constexpr int kNice = 10;
+constexpr int kEarlyNice = 10;
 
 /// How long an upload may take at the least, and so much more for each MiB.
 constexpr std::chrono::seconds kUploadTime{60}, kUploadTimeOfMib{1};
@@ -110,7 +110,7 @@ struct EarlyWork::State {
 
 void EarlyWork::State::run(const std::stop_token& stop) {
   // Of this thread, and of those it starts.
-  ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNice);
+  ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kEarlyNice);
   while (!stop.stop_requested()) {
     {
       std::unique_lock lock(mutex);

@@ -8,7 +8,7 @@
 namespace weightfs {
 namespace {
 
-constexpr int kDepthMax = 32;
+constexpr int kJsonDepthMax = 32;
 
 std::string text_of(std::string_view what) { return std::string(what); }
 
@@ -19,7 +19,7 @@ Json parse_json(std::string_view text, std::string_view what) {
   std::vector<std::set<std::string>> keys;
   std::string problem;
   const Json::parser_callback_t watch = [&](int depth, Json::parse_event_t event, Json& value) {
-    if (depth > kDepthMax) problem = "is nested deeper than 32 levels";
+    if (depth > kJsonDepthMax) problem = "is nested deeper than 32 levels";
     if (event == Json::parse_event_t::object_start) keys.emplace_back();
     if (event == Json::parse_event_t::object_end) keys.pop_back();
     if (event == Json::parse_event_t::key &&

@@ -18,11 +18,6 @@ constexpr std::string_view kMagic = "WFLAYOUT";
 constexpr std::uint32_t kLayoutFormat = 1;
 constexpr std::size_t kFileRecordBytesMin = 1 + 2 + 8 + 8;
 
-std::string_view directory_of(std::string_view path) {
-  const std::size_t slash = path.rfind('/');
-  return slash == path.npos ? std::string_view{} : path.substr(0, slash);
-}
-
 /// Returns: the number of files that follow.
 std::uint32_t take_preamble(ByteReader& reader) {
   if (reader.remaining() > kLayoutBytesMax) reader.fail("the layout is too large");

@@ -18,13 +18,9 @@
 namespace weightfs {
 namespace {
 
-constexpr std::uint64_t kFormat = 1;
+constexpr std::uint64_t kManifestFormat = 1;
 constexpr std::array kFeatures = {kFeatureXr};  // all that this weightfs knows
-constexpr std::size_t kNonceDigits = 32;
 constexpr std::size_t kPackNumberDigitsMax = 9;
-
-/// 8 bytes a chunk and 32 a piece, of at least 1 MiB each, and room for the last ones.
-constexpr std::uint64_t kHashesBytesMax = std::uint64_t{1} << 32;
 
 /// End of the year 9999: what every file system and calendar can show.
 constexpr std::uint64_t kTimeMax = 253'402'300'799;
@@ -89,9 +85,9 @@ class Reader {
 void Reader::check_readable(const Json& json) const {
   const std::uint64_t format = json_uint(json, "format", what_);
   if (format == 0) fail("format 0 does not exist");
-  if (format > kFormat) {
+  if (format > kManifestFormat) {
     fail(fmt::format("format {} is newer than {}, the newest that this weightfs reads; update it",
-                     format, kFormat),
+                     format, kManifestFormat),
          ErrorCode::unsupported);
   }
   for (const Json& feature : array(json, "required_features")) {
@@ -108,11 +104,6 @@ std::uint64_t Reader::number(const Json& object, std::string_view name, std::uin
   const std::uint64_t value = json_uint(object, name, what_);
   if (value > most) fail(fmt::format("field '{}' is {}, more than {}", name, value, most));
   return value;
-}
-
-bool is_nonce(std::string_view text) {
-  std::array<std::byte, kNonceDigits / 2> bytes{};
-  return from_hex(text, bytes);
 }
 
 std::string Reader::nonce(const Json& object, std::string_view name) const {
@@ -251,9 +242,14 @@ void Reader::check_history(const Manifest& manifest) const {
 
 }  // namespace
 
+bool is_nonce(std::string_view text) noexcept {
+  std::array<std::byte, kNonceDigits / 2> bytes{};
+  return from_hex(text, bytes);
+}
+
 std::string Manifest::serialize() const {
   Json json = {{"blobs", json_of(blobs)},
-               {"format", kFormat},
+               {"format", kManifestFormat},
                {"key_id", key_id},
                {"layout", json_of(layout)},
                {"meta", Json::object()},

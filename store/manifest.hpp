@@ -19,6 +19,10 @@
 namespace weightfs {
 
 inline constexpr std::uint64_t kManifestBytesMax = 64u << 20;
+
+/// Of the object of a snapshot's hashes: 8 bytes a chunk and 32 a piece, of at least 1 MiB each,
+/// and room for the last ones.
+inline constexpr std::uint64_t kHashesBytesMax = std::uint64_t{1} << 32;
 inline constexpr std::uint64_t kVersionMax = (std::uint64_t{1} << 36) - 1;  // fits an inode number
 
 /// Feature of a version whose packs hold blocks of mode XR or XS.  Format: docs/FORMAT.md,
@@ -37,6 +41,11 @@ struct ObjectRef {
   std::uint64_t size_bytes = 0;
   Sha256 sha256{};
 };
+
+/// A nonce, drawn at random, sets the objects of one attempt to publish apart: lower-case hex
+/// digits.
+inline constexpr std::size_t kNonceDigits = 32;
+bool is_nonce(std::string_view text) noexcept;
 
 struct PackRef {
   std::string name;              // "<nonce>-<k>": several uploaders have several nonces

@@ -18,7 +18,7 @@ namespace weightfs {
 namespace {
 
 constexpr std::string_view kFormatName = "weightfs pack";
-constexpr std::uint64_t kIndexBytesMax = 1u << 30;
+constexpr std::uint64_t kPackIndexBytesMax = 1u << 30;
 
 /// Least bytes of a range (three varints), and of a chunk (hash, changed count).
 constexpr std::uint64_t kRangeBytesMin = 3;
@@ -36,7 +36,7 @@ std::uint64_t index_bytes_max(const Layout& layout, std::uint64_t data_size) {
       3 * kVarintBytesMax + 3 * kernels::kChunkBlocks + 8 + kVarintBytesMax;
   const std::uint64_t size = kVarintBytesMax + layout.chunk_count() * kPerChunk +
                              piece_count_of(data_size) * sizeof(Sha256);
-  return std::min(size, kIndexBytesMax);
+  return std::min(size, kPackIndexBytesMax);
 }
 
 std::uint32_t block_count_of(const LayoutTensor& tensor, std::uint32_t chunk) {

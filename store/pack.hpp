@@ -26,6 +26,11 @@ inline constexpr std::uint64_t kPieceBytes = 1u << 20;             // unit of SH
 inline constexpr std::uint64_t kPackDataBytesTarget = 256u << 20;  // a writer starts the next pack
 inline constexpr std::uint64_t kPackBytesMax = 1u << 30;           // every pack is smaller
 
+/// How many pieces so many bytes are cut into; the last may be shorter.
+constexpr std::uint64_t piece_count(std::uint64_t size_bytes) noexcept {
+  return size_bytes / kPieceBytes + (size_bytes % kPieceBytes != 0 ? 1 : 0);
+}
+
 /// One coded chunk of a pack.
 struct PackChunk {
   std::uint32_t tensor = 0;             // number in the version's layout

@@ -84,6 +84,11 @@ std::string path_problem(std::string_view path) {
   return {};
 }
 
+std::string_view directory_of(std::string_view path) noexcept {
+  const std::size_t slash = path.rfind('/');
+  return slash == path.npos ? std::string_view{} : path.substr(0, slash);
+}
+
 std::string paths_problem(std::span<const std::string_view> paths) {
   const auto twice = std::adjacent_find(paths.begin(), paths.end());
   if (twice != paths.end()) return fmt::format("'{}' stands twice", *twice);

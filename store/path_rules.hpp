@@ -17,6 +17,9 @@ namespace weightfs {
 /// all; at most 16 components.
 std::string path_problem(std::string_view path);
 
+/// What stands before the last '/' of a path of a version; empty where there is none.
+std::string_view directory_of(std::string_view path) noexcept;
+
 /// Empty if no path stands twice and none is a directory of another, else the reason, naming both.
 ///
 /// Requires: `paths` ascend bytewise.

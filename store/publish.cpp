@@ -75,11 +75,6 @@ class Upload {
   std::atomic<std::uint64_t> done_{0};
 };
 
-bool is_nonce(std::string_view text) {
-  std::array<std::byte, 16> bytes{};
-  return from_hex(text, bytes);
-}
-
 /// What the user gave, before any work is done.
 void check_options(const PublishOptions& options) {
   if (!options.tag.empty()) {
@@ -95,12 +90,6 @@ void check_options(const PublishOptions& options) {
   Manifest manifest;
   manifest.meta = options.meta;
   static_cast<void>(manifest.serialize());  // refuses what is not text, or too much
-}
-
-std::int64_t seconds_now() {
-  return std::chrono::duration_cast<std::chrono::seconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
 }
 
 /// Digits of a store alone.  No two processes hold a store at a time, so no two that run at the

@@ -32,13 +32,13 @@ namespace {
 using std::chrono::milliseconds;
 using Phase = HandOverRecord::Phase;
 
-constexpr int kNice = 10;
+constexpr int kQueueNice = 10;
 constexpr milliseconds kFirstRetry{500};
 
 /// What is coded here waits for the trainer.  Threads that this one starts inherit it.
 void lower_priority() {
   const auto thread = static_cast<id_t>(::syscall(SYS_gettid));
-  const int nice = std::max(kNice, ::getpriority(PRIO_PROCESS, thread));
+  const int nice = std::max(kQueueNice, ::getpriority(PRIO_PROCESS, thread));
   if (::setpriority(PRIO_PROCESS, thread, nice) != 0) log_debug("the queue has normal priority");
 }
 

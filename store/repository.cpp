@@ -20,7 +20,6 @@ namespace weightfs {
 namespace {
 
 constexpr std::uint64_t kRecordBytesMax = 1u << 20;
-constexpr std::uint64_t kHashesBytesMax = std::uint64_t{1} << 32;
 constexpr std::size_t kReadAheadBytes = 8u << 20;
 constexpr std::string_view kHashesMagic = "WFHASHES";
 constexpr auto kSettleTime = std::chrono::seconds(10);
@@ -162,10 +161,6 @@ std::string get_head(Bucket& bucket, const std::string& key, std::uint64_t size_
     get_exact(bucket, key, begin, std::as_writable_bytes(std::span(head).subspan(begin)), context);
   }
   return head;
-}
-
-std::uint64_t piece_count(std::uint64_t size_bytes) {
-  return size_bytes / kPieceBytes + (size_bytes % kPieceBytes != 0 ? 1 : 0);
 }
 
 // Bytes of the hashes that a layout implies; above kHashesBytesMax they are not exact.

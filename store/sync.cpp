@@ -32,12 +32,6 @@ constexpr milliseconds kProgressInterval{200};
 constexpr std::uint64_t kFallbacksMax = 64;
 constexpr std::chrono::seconds kRecordTime{5};  // to read a record that the store should have
 
-std::int64_t seconds_now() {
-  return std::chrono::duration_cast<std::chrono::seconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
-
 /// An object is missing or wrong: another version may still be whole.
 bool is_about_objects(ErrorCode code) {
   return code == ErrorCode::corrupt || code == ErrorCode::not_found ||

@@ -364,6 +364,27 @@ TEST_F(CommandsTest, StatusIsAListOfMounts) {
   EXPECT_TRUE(json.json().is_array());
 }
 
+TEST_F(CommandsTest, DoctorLooksAtABucketIfItIsAsked) {
+  const Result none = run({"doctor", "--json"});
+  EXPECT_TRUE(none.json()["bucket"].is_null());
+  make_versions(1);
+  const Result result = run({"doctor", url(), "--json"});
+  EXPECT_EQ(result.code, none.code);
+  const Json bucket = result.json()["bucket"];
+  EXPECT_EQ(bucket["url"], url());
+  EXPECT_EQ(bucket["usable"], true);
+  for (const char* what : {"read", "list", "write", "repository"}) {
+    EXPECT_EQ(bucket["findings"][what]["state"], "good") << what;
+  }
+  EXPECT_TRUE(contains(run({"doctor", url()}).out, "put-if-absent is held"));
+  const Result absent = run({"doctor", "file://" + path("absent")});
+  EXPECT_EQ(absent.code, 1);
+  EXPECT_TRUE(contains(absent.out, "BAD: ")) << absent.out;
+  for (const auto& entry : stdfs::directory_iterator(path("bucket"))) {
+    EXPECT_FALSE(contains(entry.path().filename(), ".probe")) << entry.path();
+  }
+}
+
 TEST_F(CommandsTest, DoctorTellsWhatIsInUse) {
   const Result result = run({"doctor", "--json"});
   const Json json = result.json();

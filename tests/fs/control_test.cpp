@@ -34,7 +34,7 @@ using test::eventually;
 using test::TempDir;
 using How = WaitEnd::How;
 
-constexpr auto kLimit = seconds(30);
+constexpr auto kControlLimit = seconds(30);
 
 /// A daemon's side: what is here, and what was handed over.
 class FakeDaemon {
@@ -88,7 +88,7 @@ class RawClient {
  public:
   explicit RawClient(const stdfs::path& path) : socket_(connect_socket(path)) {
     fcntl(socket_.fd(), F_SETFL, 0);  // blocks
-    const timeval limit{.tv_sec = kLimit.count(), .tv_usec = 0};
+    const timeval limit{.tv_sec = kControlLimit.count(), .tv_usec = 0};
     setsockopt(socket_.fd(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
     setsockopt(socket_.fd(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
   }
@@ -132,11 +132,11 @@ class ControlTest : public testing::Test {
   void start() { server_.emplace(path_, daemon_.handlers()); }
 
   [[nodiscard]] WaitEnd wait(const WaitFor& what, const Context& context = {}) const {
-    return control_wait(path_, what, context.within(kLimit));
+    return control_wait(path_, what, context.within(kControlLimit));
   }
   [[nodiscard]] std::uint64_t hand_over(const HandOverRequest& request,
                                         const Context& context = {}) const {
-    return control_hand_over(path_, request, context.within(kLimit));
+    return control_hand_over(path_, request, context.within(kControlLimit));
   }
   void wait_looks(unsigned more) const {
     for (const unsigned end = daemon_.looks + more; daemon_.looks < end;) {

@@ -11,7 +11,7 @@
 namespace weightfs::fs {
 namespace {
 
-bool contains(const std::string& text, const std::string& part) {
+bool mentions(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
@@ -25,9 +25,9 @@ TEST(Doctor, WithoutAFuseDeviceItSaysWhatToDo) {
   const test::TempDir dir;
   const Diagnosis found = diagnose(dir / "fuse");
   EXPECT_TRUE(found.is_broken());
-  EXPECT_TRUE(contains(found.fuse_problem, (dir / "fuse").string())) << found.fuse_problem;
-  EXPECT_TRUE(contains(found.fuse_problem, "modprobe fuse")) << found.fuse_problem;
-  EXPECT_TRUE(contains(found.fuse_problem, "--device /dev/fuse")) << found.fuse_problem;
+  EXPECT_TRUE(mentions(found.fuse_problem, (dir / "fuse").string())) << found.fuse_problem;
+  EXPECT_TRUE(mentions(found.fuse_problem, "modprobe fuse")) << found.fuse_problem;
+  EXPECT_TRUE(mentions(found.fuse_problem, "--device /dev/fuse")) << found.fuse_problem;
 }
 
 TEST(Doctor, TellsTheVariantOfEveryOperation) {

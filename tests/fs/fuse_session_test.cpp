@@ -31,10 +31,10 @@ namespace {
 
 namespace stdfs = std::filesystem;
 
-constexpr std::chrono::seconds kLimit{30};
+constexpr std::chrono::seconds kSessionLimit{30};
 
 bool wait_for(const std::function<bool()>& condition) {
-  const auto until = std::chrono::steady_clock::now() + kLimit;
+  const auto until = std::chrono::steady_clock::now() + kSessionLimit;
   while (!condition()) {
     if (std::chrono::steady_clock::now() > until) return false;
     std::this_thread::yield();

@@ -24,7 +24,7 @@ std::vector<std::byte> make_init(std::uint32_t opcode, std::uint32_t flags, std:
 
 // A reply as libfuse hands it to writev: header and body.
 template <typename Body>
-struct Reply {
+struct KernelReply {
   abi::OutHeader header{};
   Body body{};
   iovec parts[2] = {{&header, sizeof header}, {&body, sizeof body}};
@@ -62,7 +62,7 @@ TEST(Passthrough, AMissingImageIsNotRegistered) {
 }
 
 TEST(Passthrough, PatchesTheInitReply) {
-  Reply<abi::InitOut> reply;
+  KernelReply<abi::InitOut> reply;
   reply.body.flags = 5;
   reply.body.flags2 = 2;
   patch_init_reply(reply.parts);
@@ -72,7 +72,7 @@ TEST(Passthrough, PatchesTheInitReply) {
 }
 
 TEST(Passthrough, PatchesTheOpenReply) {
-  Reply<abi::OpenOut> reply;
+  KernelReply<abi::OpenOut> reply;
   reply.body.fh = 9;
   reply.body.open_flags = 32;
   patch_open_reply(reply.parts, 77);
@@ -88,7 +88,7 @@ struct CreateOut {
 };
 
 TEST(Passthrough, PatchesTheCreateReply) {
-  Reply<CreateOut> reply;
+  KernelReply<CreateOut> reply;
   reply.body.open.fh = 9;
   reply.body.open.open_flags = 32;
   patch_open_reply(reply.parts, 77);
@@ -99,14 +99,14 @@ TEST(Passthrough, PatchesTheCreateReply) {
 }
 
 TEST(Passthrough, LeavesErrorsAndOtherRepliesAlone) {
-  Reply<abi::OpenOut> failed;
+  KernelReply<abi::OpenOut> failed;
   failed.header.error = -ENOENT;
   patch_open_reply(failed.parts, 77);
   EXPECT_EQ(failed.body.backing_id, 0);
 
-  Reply<abi::InitOut> other;  // not an OPEN reply by its size
+  KernelReply<abi::InitOut> other;  // not an OPEN reply by its size
   patch_open_reply(other.parts, 77);
-  Reply<abi::OpenOut> no_init;
+  KernelReply<abi::OpenOut> no_init;
   patch_init_reply(no_init.parts);
   EXPECT_EQ(no_init.body.open_flags, 0u);
   const abi::InitOut untouched{};

@@ -23,8 +23,8 @@
 namespace weightfs::fs {
 namespace {
 
-constexpr std::chrono::seconds kLimit{30};  // how long a test waits before it fails
-constexpr int kAnswered = 0;                // code of an answer that the work sent
+constexpr std::chrono::seconds kRequestLimit{30};  // how long a test waits before it fails
+constexpr int kAnswered = 0;                       // code of an answer that the work sent
 
 Clock::time_point far_away() { return Clock::now() + std::chrono::hours(1); }
 Clock::time_point passed() { return Clock::now() - std::chrono::seconds(1); }
@@ -42,7 +42,7 @@ class Caller {
   // Waits for the answer: an errno or kAnswered; nullopt if there is none within the limit.
   std::optional<int> wait() {
     std::unique_lock lock(mutex_);
-    if (!changed_.wait_for(lock, kLimit, [&] { return answers_ > 0; })) return {};
+    if (!changed_.wait_for(lock, kRequestLimit, [&] { return answers_ > 0; })) return {};
     return code_;
   }
 
@@ -107,7 +107,7 @@ class Stuck {
 };
 
 void wait_until_empty(const RequestPool& pool) {
-  const auto until = Clock::now() + kLimit;
+  const auto until = Clock::now() + kRequestLimit;
   while (pool.parked_count() > 0 && Clock::now() < until) std::this_thread::yield();
   EXPECT_EQ(pool.parked_count(), 0u);
 }
@@ -238,7 +238,7 @@ TEST(RequestPool, AnInterruptedCallerMayWaitOnAndGiveUpLater) {
   stuck.wait_until_started();
   pool.interrupt(ticket);
   pool.interrupt(others);
-  const auto until = Clock::now() + kLimit;
+  const auto until = Clock::now() + kRequestLimit;
   while ((caller.asked < 2 || other.asked < 2) && Clock::now() < until) std::this_thread::yield();
   EXPECT_EQ(caller.answers(), 0);
   caller.is_patient = false;
@@ -348,7 +348,7 @@ TEST(RequestPool, TheWorkLearnsItsDeadlineAndThatNobodyWaitsAnyLonger) {
       EXPECT_EQ(context.deadline, deadline);
       EXPECT_FALSE(context.stop.stop_requested());
       started.count_down();
-      const auto until = Clock::now() + kLimit;
+      const auto until = Clock::now() + kRequestLimit;
       while (!context.stop.stop_requested() && Clock::now() < until) std::this_thread::yield();
       stopped = context.stop.stop_requested();
       return [&] { caller.take(kAnswered); };

@@ -20,7 +20,7 @@ using test::write_text;
 
 constexpr auto kNever = seconds(60);
 
-DaemonState some_state() {
+DaemonState some_daemon_state() {
   DaemonState state{.url = "file:///b",
                     .bucket = {},
                     .repository = "0123",
@@ -48,7 +48,7 @@ DaemonState some_state() {
 }
 
 TEST(StatusText, TellsEverything) {
-  const Json json = Json::parse(status_text(some_state(), 1000));
+  const Json json = Json::parse(status_text(some_daemon_state(), 1000));
   EXPECT_EQ(json["url"], "file:///b");
   EXPECT_EQ(json["repository"], "0123");
   EXPECT_EQ(json["mountpoint"], "/mnt/w");
@@ -75,7 +75,7 @@ TEST(StatusText, TellsEverything) {
 }
 
 TEST(StatusText, TellsWhatDoesTheWork) {
-  DaemonState state = some_state();
+  DaemonState state = some_daemon_state();
   const auto kernels = [&] { return Json::parse(status_text(state, 1000))["kernels"]; };
   EXPECT_EQ(kernels(), Json({{"variant", "avx2"}, {"gpu", nullptr}}));
   EXPECT_EQ(coder_text(kernels()), "avx2");
@@ -88,16 +88,16 @@ TEST(StatusText, TellsWhatDoesTheWork) {
 }
 
 TEST(StatusText, AReadersMountHasNoWriterAndNamesWhatItsStoreHolds) {
-  DaemonState state = some_state();
+  DaemonState state = some_daemon_state();
   state.queued = {"step-42"};
   const Json json = Json::parse(status_text(state, 1000));
   EXPECT_EQ(json["writer"], nullptr);
   EXPECT_EQ(json["queued"], Json::array({"step-42"}));
-  EXPECT_EQ(Json::parse(status_text(some_state(), 1000))["queued"], Json::array());
+  EXPECT_EQ(Json::parse(status_text(some_daemon_state(), 1000))["queued"], Json::array());
 }
 
 TEST(StatusText, TellsTheQueueAndTheStagingOfAWriter) {
-  DaemonState state = some_state();
+  DaemonState state = some_daemon_state();
   HandOver one;
   one.order = 6;
   one.name = "untagged-1";
@@ -144,7 +144,7 @@ TEST(StatusText, TellsTheQueueAndTheStagingOfAWriter) {
 }
 
 TEST(StatusText, TellsHowFarBehindItIs) {
-  DaemonState state = some_state();
+  DaemonState state = some_daemon_state();
   state.sync.newest = 11;
   const Json json = Json::parse(status_text(state, 1000));
   EXPECT_EQ(json["lag_versions"], 3);
@@ -152,13 +152,13 @@ TEST(StatusText, TellsHowFarBehindItIs) {
 }
 
 TEST(StatusText, AClockThatIsWrongGivesNoNegativeLag) {
-  DaemonState state = some_state();
+  DaemonState state = some_daemon_state();
   state.sync.newest = 11;
   EXPECT_EQ(Json::parse(status_text(state, 500))["lag_seconds"], 0);
 }
 
 TEST(StatusText, TellsTheLastErrorAndSinceWhenTheBucketIsOutOfReach) {
-  DaemonState state = some_state();
+  DaemonState state = some_daemon_state();
   state.log = "";
   state.sync.state = SyncStatus::State::waiting;
   state.sync.offline_since = 800;

@@ -164,12 +164,12 @@ class Patch : public testing::TestWithParam<Param> {
 
 INSTANTIATE_TEST_SUITE_P(Variants, Patch, testing::ValuesIn(all_params()), param_name);
 
-constexpr std::size_t kSizes[] = {0,  1,  2,   7,    31,   32,    33,   63,
-                                  64, 65, 127, 1000, 4099, 65535, 65536};
+constexpr std::size_t kPatchSizes[] = {0,  1,  2,   7,    31,   32,    33,   63,
+                                       64, 65, 127, 1000, 4099, 65535, 65536};
 constexpr double kShares[] = {0.0, 0.001, 0.012, 0.1, 0.5, 1.0};
 
 TEST_P(Patch, AppliedToTheOldBlockGivesTheNewOneAndInvertedGivesItBack) {
-  for (const std::size_t elements : kSizes) {
+  for (const std::size_t elements : kPatchSizes) {
     const Bytes before = random(elements);
     for (const double share : kShares) {
       for (const Step how : {Step::unit, Step::few, Step::any}) {
@@ -200,7 +200,7 @@ TEST_P(Patch, CountsTheChangesAndAppends) {
 }
 
 TEST_P(Patch, OfVersionsInARowFoldIntoThePatchFromTheFirstToTheLast) {
-  for (const std::size_t elements : kSizes) {
+  for (const std::size_t elements : kPatchSizes) {
     for (const double share : {0.001, 0.012, 0.2}) {
       SCOPED_TRACE(testing::Message() << elements << " elements, share " << share);
       std::vector<Bytes> versions = {random(elements)};

@@ -20,7 +20,7 @@ class XrHostile : public test::KindTest {};
 INSTANTIATE_TEST_SUITE_P(Kinds, XrHostile, testing::ValuesIn(test::kKinds), test::kind_name);
 
 /// Blocks of both modes, sparse and dense, with different z.
-std::vector<Bytes> blocks_to_damage(Kind kind, const Bytes& old_block, std::mt19937_64& rng) {
+std::vector<Bytes> xr_blocks_to_damage(Kind kind, const Bytes& old_block, std::mt19937_64& rng) {
   std::vector<Bytes> blocks;
   for (const double share : {0.0, 0.02, 0.2, 0.7, 1.0}) {
     for (const Step how : {Step::unit, Step::few, Step::any}) {
@@ -43,8 +43,8 @@ std::optional<XrParts> parts_of(Kind kind, const Bytes& old_block, const Bytes& 
 
 /// What is accepted must be what an encoder writes for what was decoded, but for the width of the
 /// counts.
-void expect_refused_or_canonical(Kind kind, const Bytes& old_block, const Bytes& coded,
-                                 std::size_t& accepted) {
+void expect_xr_refused_or_canonical(Kind kind, const Bytes& old_block, const Bytes& coded,
+                                    std::size_t& accepted) {
   const std::optional<Bytes> decoded = decode_one(kind, old_block, coded);
   if (!decoded) return;
   ++accepted;
@@ -70,9 +70,9 @@ TEST_P(XrHostile, DamagedBlocksAreRefusedOrAreTheFormOfAnotherBlock) {
   const Bytes old_block = random(1537);
   std::size_t accepted = 0;
   std::size_t cases = 0;
-  for (const Bytes& coded : blocks_to_damage(GetParam(), old_block, rng_)) {
+  for (const Bytes& coded : xr_blocks_to_damage(GetParam(), old_block, rng_)) {
     for (int i = 0; i < 500; ++i, ++cases) {
-      expect_refused_or_canonical(GetParam(), old_block, damaged(coded, rng_), accepted);
+      expect_xr_refused_or_canonical(GetParam(), old_block, damaged(coded, rng_), accepted);
       if (HasFatalFailure()) return;
     }
   }
@@ -84,9 +84,9 @@ TEST_P(XrHostile, BlocksOnAWrongBaseAreRefusedOrGiveABlock) {
   for (int i = 0; i < 50; ++i) {
     const Bytes base = random(300);
     const Bytes other = changed(base, 0.01, Step::any);
-    for (const Bytes& coded : blocks_to_damage(GetParam(), base, rng_)) {
+    for (const Bytes& coded : xr_blocks_to_damage(GetParam(), base, rng_)) {
       std::size_t accepted = 0;
-      expect_refused_or_canonical(GetParam(), other, coded, accepted);
+      expect_xr_refused_or_canonical(GetParam(), other, coded, accepted);
       if (HasFatalFailure()) return;
     }
   }
@@ -107,14 +107,14 @@ TEST_P(XrHostile, RandomBytesBehindAHeaderAreRefusedOrAreTheFormOfAnotherBlock) 
       coded[4] = static_cast<std::byte>(rng_() % 48);
       coded[5] = static_cast<std::byte>(1 + rng_() % 3);
     }
-    expect_refused_or_canonical(GetParam(), old_block, coded, accepted);
+    expect_xr_refused_or_canonical(GetParam(), old_block, coded, accepted);
     if (HasFatalFailure()) return;
   }
 }
 
 TEST_P(XrHostile, BlocksThatAreCutOrExtendedAreRefused) {
   const Bytes old_block = random(500);
-  for (const Bytes& coded : blocks_to_damage(GetParam(), old_block, rng_)) {
+  for (const Bytes& coded : xr_blocks_to_damage(GetParam(), old_block, rng_)) {
     for (std::size_t size = 1; size < coded.size(); ++size) {
       const Bytes cut(coded.begin(), coded.begin() + static_cast<std::ptrdiff_t>(size));
       ASSERT_FALSE(decode_one(GetParam(), old_block, cut).has_value()) << size;

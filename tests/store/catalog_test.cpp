@@ -14,9 +14,9 @@ namespace {
 
 using test::make_opaque_layout;
 
-using Files = std::vector<std::pair<std::string, std::uint64_t>>;
+using ListedFiles = std::vector<std::pair<std::string, std::uint64_t>>;
 
-std::shared_ptr<const CatalogVersion> make(const Files& tensors, const Files& blobs) {
+std::shared_ptr<const CatalogVersion> make(const ListedFiles& tensors, const ListedFiles& blobs) {
   Version version;
   version.manifest = test::make_manifest(std::string(32, '0'), nullptr, "step-1");
   for (const auto& [path, size] : blobs) version.manifest.blobs.push_back({path, size, {}});
@@ -71,7 +71,7 @@ TEST(Catalog, FindsNothingThatIsNotThere) {
 }
 
 TEST(Catalog, RefusesPathsThatCollide) {
-  for (const auto& [tensors, blobs] : {std::pair<Files, Files>{{{"a", 1}}, {{"a", 1}}},
+  for (const auto& [tensors, blobs] : {std::pair<ListedFiles, ListedFiles>{{{"a", 1}}, {{"a", 1}}},
                                        {{{"a", 1}}, {{"a/b", 1}}},
                                        {{{"a/b", 1}}, {{"a", 1}}},
                                        {{{"a/b/c", 1}}, {{"a/b", 1}}}}) {
@@ -96,7 +96,7 @@ TEST(Catalog, FindsEveryEntryOfRandomTrees) {
       for (std::uint64_t depth = rng() % 3; depth > 0; depth--) path += names[rng() % 8] + "/";
       paths.insert(path + names[rng() % 8] + ".bin");
     }
-    Files files;
+    ListedFiles files;
     for (const std::string& path : paths) files.emplace_back(path, rng() % 1000);
     const auto version = make(files, {});
     for (std::uint32_t i = 1; i < version->entries.size(); i++) {

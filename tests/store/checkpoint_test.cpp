@@ -29,8 +29,9 @@ std::vector<std::string> paths_of(const Checkpoint& checkpoint) {
   return paths;
 }
 
-void expect_refused(const stdfs::path& directory, ErrorCode code, const std::string& reason,
-                    const std::vector<std::string>& include = {}) {
+void expect_checkpoint_refused(const stdfs::path& directory, ErrorCode code,
+                               const std::string& reason,
+                               const std::vector<std::string>& include = {}) {
   try {
     scan_checkpoint(directory, include);
     ADD_FAILURE() << "accepted; expected: " << reason;
@@ -49,7 +50,7 @@ class CheckpointTest : public testing::Test {
     return scan_checkpoint(dir_.path(), include);
   }
   void refuse(ErrorCode code, const std::string& reason) const {
-    expect_refused(dir_.path(), code, reason);
+    expect_checkpoint_refused(dir_.path(), code, reason);
   }
   void write_shards() const {
     write("one.safetensors", weights("x"));
@@ -218,8 +219,8 @@ TEST_F(CheckpointTest, RefusesWhatIsNoCheckpoint) {
   refuse(ErrorCode::invalid, "is empty (hidden files do not count)");
   write("model.pt", "x");
   refuse(ErrorCode::invalid, "only model.pt; --include GLOB");
-  expect_refused(dir_ / "model.pt", ErrorCode::invalid, "model.pt is not a directory");
-  expect_refused(dir_ / "absent", ErrorCode::not_found, "absent");
+  expect_checkpoint_refused(dir_ / "model.pt", ErrorCode::invalid, "model.pt is not a directory");
+  expect_checkpoint_refused(dir_ / "absent", ErrorCode::not_found, "absent");
 }
 
 TEST_F(CheckpointTest, RefusesDirectoriesThatAreTooDeep) {

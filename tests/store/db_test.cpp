@@ -21,14 +21,14 @@ namespace {
 using test::code_of;
 using test::TempDir;
 
-constexpr std::uint64_t kPlenty = 1u << 30;
-constexpr std::uint64_t kTooLittle = kRecordsFloorBytes - 1;
+constexpr std::uint64_t kDbPlenty = 1u << 30;
+constexpr std::uint64_t kDbTooLittle = kRecordsFloorBytes - 1;
 
 // A database whose free space the test decides.
-struct Fixture {
+struct DbFixture {
   TempDir parent;
   std::filesystem::path directory = parent / "db";
-  std::atomic<std::uint64_t> free_bytes = kPlenty;
+  std::atomic<std::uint64_t> free_bytes = kDbPlenty;
 
   std::unique_ptr<Db> open() {
     return Db::open(directory, [this] { return free_bytes.load(); });
@@ -64,7 +64,7 @@ TEST(Keyspace, NamesEveryFamilyOnceInItsOrder) {
 }
 
 TEST(Db, KeepsEveryFamilyApart) {
-  Fixture at;
+  DbFixture at;
   const auto db = at.open();
   for (const FamilyInfo& info : kKeyspace) {
     db->write({{info.family, "key", std::string(info.name)}});
@@ -76,7 +76,7 @@ TEST(Db, KeepsEveryFamilyApart) {
 }
 
 TEST(Db, SaysNulloptForAnAbsentKey) {
-  Fixture at;
+  DbFixture at;
   const auto db = at.open();
   EXPECT_EQ(db->find(Family::store, "absent"), std::nullopt);
   db->write({{Family::store, "empty", ""}});
@@ -84,7 +84,7 @@ TEST(Db, SaysNulloptForAnAbsentKey) {
 }
 
 TEST(Db, KeepsBinaryKeysAndValuesInTheirOrder) {
-  Fixture at;
+  DbFixture at;
   const auto db = at.open();
   std::vector<Db::Change> changes;
   for (const std::uint64_t number : {1ull, 255ull, 256ull, 1ull << 35}) {
@@ -102,7 +102,7 @@ TEST(Db, KeepsBinaryKeysAndValuesInTheirOrder) {
 }
 
 TEST(Db, ScansOnlyThePrefix) {
-  Fixture at;
+  DbFixture at;
   const auto db = at.open();
   db->write({{Family::store, "a", "0"},
              {Family::store, "ab", "1"},
@@ -117,7 +117,7 @@ TEST(Db, ScansOnlyThePrefix) {
 }
 
 TEST(Db, PutsAndDeletesInOneWrite) {
-  Fixture at;
+  DbFixture at;
   const auto db = at.open();
   db->write({{Family::store, "old", "1"}});
   db->write({{Family::store, "old", std::nullopt}, {Family::images, "new", "2"}});
@@ -128,7 +128,7 @@ TEST(Db, PutsAndDeletesInOneWrite) {
 }
 
 TEST(Db, RemembersAfterReopening) {
-  Fixture at;
+  DbFixture at;
   at.open()->write({{Family::hashes, "key", "value"}, {Family::store, "other", "x"}});
   for (int round = 0; round < 3; round++) {
     const auto db = at.open();
@@ -138,18 +138,18 @@ TEST(Db, RemembersAfterReopening) {
 }
 
 TEST(Db, TakesLargeValues) {
-  Fixture at;
+  DbFixture at;
   const std::string large(20u << 20, 'x');
   at.open()->write({{Family::layouts, "key", large}});
   EXPECT_TRUE(at.open()->find(Family::layouts, "key") == large);
 }
 
 TEST(Db, WritesNothingBelowTheFloor) {
-  Fixture at;
+  DbFixture at;
   const auto db = at.open();
   db->write({{Family::store, "key", "old"}});
   const auto before = picture(at.directory);
-  at.free_bytes = kTooLittle;
+  at.free_bytes = kDbTooLittle;
   std::string message;
   EXPECT_EQ(code_of(
                 [&] {
@@ -160,13 +160,13 @@ TEST(Db, WritesNothingBelowTheFloor) {
   EXPECT_NE(message.find("64.0 MiB"), std::string::npos) << message;
   EXPECT_EQ(db->find(Family::store, "key"), "old");
   EXPECT_TRUE(picture(at.directory) == before);
-  at.free_bytes = kPlenty;
+  at.free_bytes = kDbPlenty;
   db->write({{Family::store, "key", "new"}});
   EXPECT_EQ(db->find(Family::store, "key"), "new");
 }
 
 TEST(Db, CountsTheWriteItselfAgainstTheFloor) {
-  Fixture at;
+  DbFixture at;
   const auto db = at.open();
   at.free_bytes = kRecordsFloorBytes + 1000;
   EXPECT_EQ(code_of([&] {
@@ -177,10 +177,10 @@ TEST(Db, CountsTheWriteItselfAgainstTheFloor) {
 }
 
 TEST(Db, OpenedBelowTheFloorItReadsAndWritesNothing) {
-  Fixture at;
+  DbFixture at;
   at.open()->write({{Family::store, "key", "old"}});
   const auto before = picture(at.directory);
-  at.free_bytes = kTooLittle;
+  at.free_bytes = kDbTooLittle;
   {
     const auto db = at.open();
     EXPECT_EQ(db->find(Family::store, "key"), "old");
@@ -191,46 +191,46 @@ TEST(Db, OpenedBelowTheFloorItReadsAndWritesNothing) {
 }
 
 TEST(Db, OpenedBelowTheFloorItWritesWhenThereIsRoom) {
-  Fixture at;
+  DbFixture at;
   at.open()->write({{Family::store, "key", "old"}});
-  at.free_bytes = kTooLittle;
+  at.free_bytes = kDbTooLittle;
   const auto db = at.open();
-  at.free_bytes = kPlenty;
+  at.free_bytes = kDbPlenty;
   db->write({{Family::store, "key", "new"}});
   EXPECT_EQ(db->find(Family::store, "key"), "new");
 }
 
 TEST(Db, IsNotMadeBelowTheFloor) {
-  Fixture at;
-  at.free_bytes = kTooLittle;
+  DbFixture at;
+  at.free_bytes = kDbTooLittle;
   EXPECT_EQ(code_of([&] { at.open(); }), ErrorCode::no_space);
-  at.free_bytes = kPlenty;
+  at.free_bytes = kDbPlenty;
   at.open()->write({{Family::store, "key", "value"}});
 }
 
 TEST(Db, CannotBeOpenedTwiceForWriting) {
-  Fixture at;
+  DbFixture at;
   const auto db = at.open();
   EXPECT_EQ(code_of([&] { at.open(); }), ErrorCode::io);
 }
 
 // Makes sure that the records lie in a table file, not only in the log.
-void fill(Fixture& at) {
+void fill(DbFixture& at) {
   for (int round = 0; round < 3; round++) {
     at.open()->write({{Family::store, "key" + std::to_string(round), std::string(100'000, 'v')}});
   }
 }
 
 TEST(Db, SaysCorruptIfItIsNoDatabase) {
-  Fixture at;
+  DbFixture at;
   test::write_text(at.directory / "CURRENT", "garbage");
   EXPECT_EQ(code_of([&] { at.open(); }), ErrorCode::corrupt);
-  at.free_bytes = kTooLittle;
+  at.free_bytes = kDbTooLittle;
   EXPECT_EQ(code_of([&] { at.open(); }), ErrorCode::corrupt);
 }
 
 TEST(Db, SaysCorruptIfItsManifestIsDamaged) {
-  Fixture at;
+  DbFixture at;
   fill(at);
   for (const auto& entry : std::filesystem::directory_iterator(at.directory)) {
     if (!entry.path().filename().string().starts_with("MANIFEST-")) continue;
@@ -240,7 +240,7 @@ TEST(Db, SaysCorruptIfItsManifestIsDamaged) {
 }
 
 TEST(Db, SaysCorruptIfATableIsGone) {
-  Fixture at;
+  DbFixture at;
   fill(at);
   int removed = 0;
   for (const auto& entry : std::filesystem::directory_iterator(at.directory)) {
@@ -251,7 +251,7 @@ TEST(Db, SaysCorruptIfATableIsGone) {
 }
 
 TEST(Db, SaysCorruptIfATableRotted) {
-  Fixture at;
+  DbFixture at;
   fill(at);
   int rotted = 0;
   for (const auto& entry : std::filesystem::directory_iterator(at.directory)) {
@@ -273,11 +273,11 @@ TEST(Db, SaysCorruptIfATableRotted) {
 }
 
 TEST(Db, MayBeUsedByManyThreads) {
-  Fixture at;
+  DbFixture at;
   at.open()->write({{Family::store, "warm", "up"}});
-  at.free_bytes = kTooLittle;
+  at.free_bytes = kDbTooLittle;
   const auto db = at.open();  // the first write opens it again, under the readers
-  at.free_bytes = kPlenty;
+  at.free_bytes = kDbPlenty;
   std::vector<std::jthread> threads;
   for (int thread = 0; thread < 4; thread++) {
     threads.emplace_back([&, thread] {

@@ -15,7 +15,7 @@ namespace stdfs = std::filesystem;
 
 constexpr std::size_t kChunkBytes = kernels::chunk_bytes(kernels::Kind::u8);
 
-TestTensor bytes_of(const std::string& name, std::size_t size, unsigned seed) {
+TestTensor opaque_tensor(const std::string& name, std::size_t size, unsigned seed) {
   std::mt19937_64 rng(seed);
   TestTensor tensor{name, Dtype::u8, {size}, Bytes(size)};
   for (std::byte& byte : tensor.data) byte = static_cast<std::byte>(rng());
@@ -66,10 +66,10 @@ class DeltaCoderTest : public testing::Test {
 };
 
 TEST_F(DeltaCoderTest, BeginsANewPackWhenOneIsLargeEnough) {
-  const std::vector<TestTensor> before{bytes_of("a", 5 * kChunkBytes + 7, 1),
-                                       bytes_of("b", 2 * kChunkBytes, 2)};
-  const std::vector<TestTensor> after{bytes_of("a", 5 * kChunkBytes + 7, 3),
-                                      bytes_of("b", 2 * kChunkBytes, 4)};
+  const std::vector<TestTensor> before{opaque_tensor("a", 5 * kChunkBytes + 7, 1),
+                                       opaque_tensor("b", 2 * kChunkBytes, 2)};
+  const std::vector<TestTensor> after{opaque_tensor("a", 5 * kChunkBytes + 7, 3),
+                                      opaque_tensor("b", 2 * kChunkBytes, 4)};
   const Base base = base_of_directory(write("before", before));
   const Scanned scanned(write("after", after));
   const CodedDelta delta = code(scanned, base, 2 * kChunkBytes);
@@ -88,7 +88,7 @@ TEST_F(DeltaCoderTest, BeginsANewPackWhenOneIsLargeEnough) {
 }
 
 TEST_F(DeltaCoderTest, LeavesOutChunksThatDidNotChange) {
-  std::vector<TestTensor> tensors{bytes_of("a", 3 * kChunkBytes, 1)};
+  std::vector<TestTensor> tensors{opaque_tensor("a", 3 * kChunkBytes, 1)};
   const Base base = base_of_directory(write("before", tensors));
   tensors[0].data[kChunkBytes + 5] ^= std::byte{1};
   const Scanned scanned(write("after", tensors));
@@ -127,8 +127,8 @@ TEST_F(DeltaCoderTest, ListsUnchangedChunksThatTheParentDoesNotHaveInThisSize) {
 TEST_F(DeltaCoderTest, GivesTheSamePacksWithAnyNumberOfThreads) {
   std::vector<TestTensor> before, after;
   for (unsigned i = 0; i < 40; i++) {
-    before.push_back(bytes_of("t" + std::to_string(i), 900'001, i));
-    after.push_back(bytes_of("t" + std::to_string(i), 900'001, i % 3 == 0 ? i : i + 100));
+    before.push_back(opaque_tensor("t" + std::to_string(i), 900'001, i));
+    after.push_back(opaque_tensor("t" + std::to_string(i), 900'001, i % 3 == 0 ? i : i + 100));
   }
   const Base base = base_of_directory(write("before", before));
   const Scanned scanned(write("after", after));
@@ -146,12 +146,12 @@ TEST_F(DeltaCoderTest, GivesTheSamePacksWithAnyNumberOfThreads) {
 }
 
 TEST_F(DeltaCoderTest, NamesTheDamagedImageAndTensorOfTheParent) {
-  const auto directory = write("before", {bytes_of("model.norm", 1000, 1)});
+  const auto directory = write("before", {opaque_tensor("model.norm", 1000, 1)});
   const Base base = base_of_directory(directory);
   std::string bytes = read_text(directory / "m.safetensors");
   bytes.back() = static_cast<char>(bytes.back() ^ 1);
   write_text(directory / "m.safetensors", bytes);
-  const Scanned scanned(write("after", {bytes_of("model.norm", 1000, 2)}));
+  const Scanned scanned(write("after", {opaque_tensor("model.norm", 1000, 2)}));
   try {
     code(scanned, base, kPackDataBytesTarget);
     FAIL() << "nothing was thrown";
@@ -166,8 +166,8 @@ TEST_F(DeltaCoderTest, NamesTheDamagedImageAndTensorOfTheParent) {
 TEST_F(DeltaCoderTest, GivesTheCoderAllChunksOfABatchAtOnce) {
   std::vector<TestTensor> before, after;
   for (unsigned i = 0; i < 100; i++) {
-    before.push_back(bytes_of("t" + std::to_string(i), 1000 + i, i));
-    after.push_back(bytes_of("t" + std::to_string(i), 1000 + i, i + 1000));
+    before.push_back(opaque_tensor("t" + std::to_string(i), 1000 + i, i));
+    after.push_back(opaque_tensor("t" + std::to_string(i), 1000 + i, i + 1000));
   }
   const Base base = base_of_directory(write("before", before));
   const Scanned scanned(write("after", after));
@@ -181,8 +181,8 @@ TEST_F(DeltaCoderTest, GivesTheCoderAllChunksOfABatchAtOnce) {
 }
 
 TEST_F(DeltaCoderTest, RefusesWhatTheCoderCouldNotVerify) {
-  const Base base = base_of_directory(write("before", {bytes_of("model.norm", 1000, 1)}));
-  const Scanned scanned(write("after", {bytes_of("model.norm", 1000, 2)}));
+  const Base base = base_of_directory(write("before", {opaque_tensor("model.norm", 1000, 1)}));
+  const Scanned scanned(write("after", {opaque_tensor("model.norm", 1000, 2)}));
   const auto coder = std::make_shared<MeddlingCoder>();
   coder->after_encode = [](kernels::EncodeJob& job) { job.is_verified = false; };
   CodeOptions options;
@@ -228,8 +228,8 @@ TEST_F(DeltaCoderTest, NeedsTheFeatureXrForShortBlocksToo) {
 }
 
 TEST_F(DeltaCoderTest, NamesTheSpoolThatCannotBeWritten) {
-  const Base base = base_of_directory(write("before", {bytes_of("a", 1000, 1)}));
-  const Scanned scanned(write("after", {bytes_of("a", 1000, 2)}));
+  const Base base = base_of_directory(write("before", {opaque_tensor("a", 1000, 1)}));
+  const Scanned scanned(write("after", {opaque_tensor("a", 1000, 2)}));
   CodeOptions options;
   options.spool = dir_ / "absent";
   const Error error = error_of([&] { code_delta(scanned.reader, base, options, {}, {}); });
@@ -238,9 +238,10 @@ TEST_F(DeltaCoderTest, NamesTheSpoolThatCannotBeWritten) {
 
 TEST(ChunkBatches, HoldEveryChunkOnceInOrder) {
   TempDir dir;
-  std::vector<TestTensor> tensors{bytes_of("large", 9 * kChunkBytes + 1, 1),
+  std::vector<TestTensor> tensors{opaque_tensor("large", 9 * kChunkBytes + 1, 1),
                                   {"empty", Dtype::u8, {0}, {}}};
-  for (unsigned i = 0; i < 20; i++) tensors.push_back(bytes_of("t" + std::to_string(i), 100, i));
+  for (unsigned i = 0; i < 20; i++)
+    tensors.push_back(opaque_tensor("t" + std::to_string(i), 100, i));
   write_text(dir / "m.safetensors", make_safetensors(tensors));
   const Scanned scanned(dir.path());
   for (const std::uint64_t target : {std::uint64_t{1}, std::uint64_t{3} << 20, ~std::uint64_t{0}}) {

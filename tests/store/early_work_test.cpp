@@ -14,6 +14,7 @@
 #include "store/early_results.hpp"
 #include "store/error.hpp"
 #include "store/verify.hpp"
+#include "tests/support/eventually.hpp"
 #include "tests/support/hosts.hpp"
 
 namespace weightfs::test {
@@ -22,28 +23,20 @@ namespace {
 namespace stdfs = std::filesystem;
 
 using Tensors = std::vector<TestTensor>;
-using Files = std::map<std::string, Tensors>;
+using TensorFiles = std::map<std::string, Tensors>;
 
-constexpr std::size_t kElements = 600'000;  // of a tensor: more than kEarlyBytesMin
+constexpr std::size_t kEarlyElements = 600'000;  // of a tensor: more than kEarlyBytesMin
 constexpr std::uint64_t kDirectory = 17;
 
-TestTensor weights_of(std::string name, std::mt19937_64& rng, std::size_t elements = kElements) {
+TestTensor make_weights(std::string name, std::mt19937_64& rng,
+                        std::size_t elements = kEarlyElements) {
   return {std::move(name), Dtype::bf16, {elements}, random_bf16(elements, rng)};
 }
 
-void nudge(Files& files, std::mt19937_64& rng) {
+void nudge_all(TensorFiles& files, std::mt19937_64& rng) {
   for (auto& [path, tensors] : files) {
     for (TestTensor& tensor : tensors) tensor.data = nudged_bf16(tensor.data, 0.01, rng);
   }
-}
-
-/// Waits for what another thread does; false after a time that is far too long.
-bool eventually(const std::function<bool()>& holds) {
-  for (const auto limit = Clock::now() + std::chrono::seconds(60); Clock::now() < limit;) {
-    if (holds()) return true;
-    std::this_thread::yield();
-  }
-  return false;
 }
 
 /// A repository, a publisher, its early work, and a second repository that gets the same
@@ -51,9 +44,9 @@ bool eventually(const std::function<bool()>& holds) {
 class EarlyWorkTest : public testing::Test {
  protected:
   EarlyWorkTest() {
-    files_["m-1.safetensors"] = {weights_of("a", rng_), weights_of("b", rng_)};
-    files_["m-2.safetensors"] = {weights_of("c", rng_, 3 * kElements)};
-    files_["sub/m.safetensors"] = {weights_of("d", rng_)};
+    files_["m-1.safetensors"] = {make_weights("a", rng_), make_weights("b", rng_)};
+    files_["m-2.safetensors"] = {make_weights("c", rng_, 3 * kEarlyElements)};
+    files_["sub/m.safetensors"] = {make_weights("d", rng_)};
   }
 
   /// Writes files_ and a blob; each call into a directory of its own.
@@ -184,12 +177,12 @@ class EarlyWorkTest : public testing::Test {
     const auto directory = save();
     publish(directory, nullptr);
     publish_plainly(directory);
-    nudge(files_, rng_);
+    nudge_all(files_, rng_);
   }
 
   TempDir dir_;
   std::mt19937_64 rng_ = make_rng();
-  Files files_;
+  TensorFiles files_;
   std::shared_ptr<MemoryBucket> bucket_ = make_memory_repository();
   std::shared_ptr<MemoryBucket> plain_ = make_memory_repository();
   Host host_{bucket_, dir_ / "store"}, plain_host_{plain_, dir_ / "plain-store"};
@@ -221,7 +214,7 @@ TEST_F(EarlyWorkTest, GivesTheSameVersionsWhicheverFilesWereCodedEarly) {
     for (const std::string& path : chosen) early_bytes += stdfs::file_size(directory / path);
     EXPECT_EQ(result.early_bytes, early_bytes);
     expect_same(version, directory);
-    nudge(files_, rng_);
+    nudge_all(files_, rng_);
   }
   expect_sound();
 }
@@ -265,7 +258,7 @@ TEST_F(EarlyWorkTest, UploadsAFirstVersionUnderAnotherNonceIfSomethingElseLiesBe
   const auto directory = save();
   code(directory, paths());
   // Two files are written again.  One is told, and one turns out when the directory is taken.
-  nudge(files_, rng_);
+  nudge_all(files_, rng_);
   const auto again = save();
   stdfs::rename(again / "m-1.safetensors", directory / "m-1.safetensors");
   stdfs::rename(again / "m-2.safetensors", directory / "m-2.safetensors");
@@ -298,7 +291,7 @@ TEST_F(EarlyWorkTest, FindsNothingToUploadInAFileThatDidNotChange) {
 
 TEST_F(EarlyWorkTest, MakesAnotherHeadWhereTheTensorsAreNumberedOtherwise) {
   publish_first();
-  files_["a-new-one.safetensors"] = {weights_of("first", rng_), weights_of("second", rng_)};
+  files_["a-new-one.safetensors"] = {make_weights("first", rng_), make_weights("second", rng_)};
   const auto directory = save();
   code(directory, {"m-1.safetensors", "m-2.safetensors", "sub/m.safetensors"});
   code(directory, {"a-new-one.safetensors"}, "coded");
@@ -319,7 +312,8 @@ TEST_F(EarlyWorkTest, MakesAnotherHeadWhereTheTensorsAreNumberedOtherwise) {
 TEST_F(EarlyWorkTest, CodesLargeFilesIntoTheSamePacksAsOthers) {
   files_.clear();
   Tensors& tensors = files_["m.safetensors"];
-  for (int i = 0; i < 40; i++) tensors.push_back(weights_of("t" + std::to_string(i), rng_, 50'000));
+  for (int i = 0; i < 40; i++)
+    tensors.push_back(make_weights("t" + std::to_string(i), rng_, 50'000));
   publish_first();
   const auto directory = save();
   code(directory, paths());
@@ -357,7 +351,7 @@ TEST_F(EarlyWorkTest, LeavesOutAFileThatIsNotTheOneThatWasCoded) {
   publish_first();
   const auto directory = save();
   code(directory, paths());
-  nudge(files_, rng_);
+  nudge_all(files_, rng_);
   const auto other = save();
   for (const std::string& path : paths()) stdfs::rename(other / path, directory / path);
   EXPECT_EQ(publish(directory, take()).early_bytes, 0u);
@@ -386,7 +380,7 @@ TEST_F(EarlyWorkTest, UsesAFileThatGetsAHardLinkMeanwhile) {
 TEST_F(EarlyWorkTest, CodesAgainWhenTheParentIsAnotherOne) {
   publish_first();
   const auto next = save();
-  nudge(files_, rng_);
+  nudge_all(files_, rng_);
   const auto after = save();
   code(after, paths());  // against version 1
   {
@@ -409,7 +403,7 @@ TEST_F(EarlyWorkTest, IsOfNoUseAgainstAnotherParentThanItWasCodedAgainst) {
   const auto directory = save();
   code(directory, paths());
   const auto results = take();
-  nudge(files_, rng_);
+  nudge_all(files_, rng_);
   const auto rival = save();
   Host other(bucket_, dir_ / "other-store");
   const PublishResult result = publish(directory, results, [&](PublishOptions& options) {
@@ -456,7 +450,7 @@ TEST_F(EarlyWorkTest, LeavesOutWhatHasNotBegun) {
 TEST_F(EarlyWorkTest, TakesOnlySafetensorsThatAreLargeEnough) {
   start();
   const auto directory = dir_ / "checkpoint";
-  write_text(directory / "small.safetensors", make_safetensors({weights_of("a", rng_, 1'000)}));
+  write_text(directory / "small.safetensors", make_safetensors({make_weights("a", rng_, 1'000)}));
   write_text(directory / "large.json", std::string(2 * kEarlyBytesMin, ' '));
   add(directory, "small.safetensors");
   add(directory, "large.json");
@@ -481,7 +475,7 @@ TEST_F(EarlyWorkTest, ForgetsWhatIsDropped) {
 TEST_F(EarlyWorkTest, KeepsTheFilesOfSeveralCheckpointsApart) {
   publish_first();
   const auto directory = save();
-  nudge(files_, rng_);
+  nudge_all(files_, rng_);
   const auto other = save();
   code(directory, paths());
   early_->add({kDirectory + 1, "m-1.safetensors", other / "m-1.safetensors", 1});
@@ -604,7 +598,7 @@ TEST_F(EarlyWorkTest, WorksAtLowPriority) {
   EXPECT_EQ(::getpriority(PRIO_PROCESS, static_cast<id_t>(::gettid())), mine);
 }
 
-/// Files that come, change, move and go; some coded early, some of these stale.
+/// TensorFiles that come, change, move and go; some coded early, some of these stale.
 TEST_F(EarlyWorkTest, GivesTheSameVersionsForRandomHistories) {
   start();
   const auto chance = [&](unsigned percent) { return rng_() % 100 < percent; };
@@ -637,14 +631,14 @@ TEST_F(EarlyWorkTest, GivesTheSameVersionsForRandomHistories) {
     Host reader(bucket_, dir_ / ("random-reader-" + std::to_string(version)));
     ASSERT_EQ(reader.read_version(version), read_tree(directory)) << version;
 
-    if (chance(60)) nudge(files_, rng_);
+    if (chance(60)) nudge_all(files_, rng_);
     if (chance(30)) {
       files_["f-" + std::to_string(rng_() % 1000) + ".safetensors"] = {
-          weights_of("n" + std::to_string(version), rng_)};
+          make_weights("n" + std::to_string(version), rng_)};
     }
     if (chance(20) && files_.size() > 2) files_.erase(files_.begin());
     if (chance(20))
-      files_.begin()->second.push_back(weights_of("x" + std::to_string(version), rng_));
+      files_.begin()->second.push_back(make_weights("x" + std::to_string(version), rng_));
     if (chance(20)) {
       auto moved = files_.extract(files_.begin());
       moved.key() = "z-" + moved.key();

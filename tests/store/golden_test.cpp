@@ -8,11 +8,11 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "kernels/block.hpp"
 #include "store/bytes.hpp"
+#include "store/json.hpp"
 #include "store/repository.hpp"
 #include "store/sha256.hpp"
 #include "store/verify.hpp"
@@ -22,7 +22,6 @@ namespace weightfs {
 namespace {
 
 namespace filesystem = std::filesystem;
-using nlohmann::json;
 
 filesystem::path data_path(const std::string& name) {
   return filesystem::path(WEIGHTFS_TEST_DATA) / name;
@@ -49,16 +48,16 @@ std::set<int> modes_of(const filesystem::path& bucket, Repository& repository,
 }
 
 /// What `<name>.json` says of a repository.
-json describe(const filesystem::path& bucket) {
+Json describe(const filesystem::path& bucket) {
   const test::TempDir scratch;
   const auto repository = Repository::open(bucket.string(), {});
   History history(*repository, nullptr);
-  json versions = json::array();
+  Json versions = Json::array();
   for (std::uint64_t number = 1; number <= repository->newest_version(0, {}); number++) {
     const auto version = history.get(number, {});
     const filesystem::path directory = scratch / std::to_string(number);
     export_version(history, number, directory, {}, {});
-    json files;
+    Json files;
     for (const auto& [path, bytes] : test::read_tree(directory)) {
       files[path] = to_hex(sha256(as_bytes(bytes)));
     }
@@ -70,7 +69,7 @@ json describe(const filesystem::path& bucket) {
 }
 
 void expect_as_written(const std::string& name) {
-  const json expected = json::parse(test::read_text(data_path(name + ".json")));
+  const Json expected = Json::parse(test::read_text(data_path(name + ".json")));
   EXPECT_EQ(describe(data_path(name)), expected);
   const test::TempDir scratch;
   const auto repository = Repository::open(data_path(name).string(), {});
@@ -84,12 +83,12 @@ TEST(Golden, OpensARepositoryOfFormat1WithoutFeatures) { expect_as_written("form
 
 TEST(Golden, OpensARepositoryOfFormat1WithTheFeatureXr) {
   expect_as_written("format-1-xr");
-  const json versions = json::parse(test::read_text(data_path("format-1-xr.json")));
+  const Json versions = Json::parse(test::read_text(data_path("format-1-xr.json")));
   std::set<int> modes;
-  for (const json& version : versions) modes.merge(version["modes"].get<std::set<int>>());
+  for (const Json& version : versions) modes.merge(version["modes"].get<std::set<int>>());
   EXPECT_EQ(modes, (std::set<int>{1, 2, 3, 5})) << "raw, EF, XR, XS";
-  EXPECT_EQ(versions[0]["features"], json::array());
-  EXPECT_EQ(versions[1]["features"], json{"xr"});
+  EXPECT_EQ(versions[0]["features"], Json::array());
+  EXPECT_EQ(versions[1]["features"], Json{"xr"});
 }
 
 /// WEIGHTFS_WRITE_GOLDEN=<repository>: writes <repository>.json.

@@ -22,20 +22,21 @@ using test::make_opaque_layout;
 using test::MemoryBucket;
 using test::TempDir;
 
-constexpr std::string_view kId = "0123456789abcdef0123456789abcdef";
+constexpr std::string_view kHistoryId = "0123456789abcdef0123456789abcdef";
 
 // A repository in memory and a store on disk, both of which outlive many histories.
-struct Fixture {
+struct HistoryFixture {
   MemoryBucket* bucket = new MemoryBucket;
   std::unique_ptr<Repository> repository = open_repository();
   TempDir parent;
   std::atomic<std::uint64_t> free_bytes = 1ull << 40;
-  std::unique_ptr<Store> store = Store::open(parent / "store", kId, "memory:///bucket", {}, [this] {
-    return Space{free_bytes, 1ull << 41};
-  });
+  std::unique_ptr<Store> store =
+      Store::open(parent / "store", kHistoryId, "memory:///bucket", {}, [this] {
+        return Space{free_bytes, 1ull << 41};
+      });
 
   std::unique_ptr<Repository> open_repository() {
-    bucket->replace(keys::kRecord, R"({"created":1,"format":1,"id":")" + std::string(kId) +
+    bucket->replace(keys::kRecord, R"({"created":1,"format":1,"id":")" + std::string(kHistoryId) +
                                        R"(","required_features":[]})");
     return Repository::open(std::unique_ptr<Bucket>(bucket), {});
   }
@@ -51,7 +52,7 @@ struct Fixture {
 };
 
 TEST(History, FindsVersionsOfTheBucket) {
-  Fixture at;
+  HistoryFixture at;
   const auto versions = commit_versions(*at.repository, 3);
   for (Store* store : {at.store.get(), static_cast<Store*>(nullptr)}) {
     History history(*at.repository, store);
@@ -67,7 +68,7 @@ TEST(History, FindsVersionsOfTheBucket) {
 }
 
 TEST(History, KeepsWhatItFetched) {
-  Fixture at;
+  HistoryFixture at;
   const auto versions = commit_versions(*at.repository, 2);
   at.history()->find(2, {});
   EXPECT_EQ(at.store->find_manifest(2), versions[1].manifest_bytes);
@@ -80,7 +81,7 @@ TEST(History, KeepsWhatItFetched) {
 }
 
 TEST(History, DoesNotTrustARottenRecord) {
-  Fixture at;
+  HistoryFixture at;
   const auto versions = commit_versions(*at.repository, 2);
   at.store->put_manifest(1, "rotten");
   at.store->put_manifest(2, versions[0].manifest_bytes);
@@ -91,7 +92,7 @@ TEST(History, DoesNotTrustARottenRecord) {
 }
 
 TEST(History, SaysWhichVersionsThereAre) {
-  Fixture at;
+  HistoryFixture at;
   std::string message;
   EXPECT_EQ(code_of([&] { at.history()->get(1, {}); }, &message), ErrorCode::not_found);
   EXPECT_EQ(message, "version 1 does not exist; the repository is empty");
@@ -102,9 +103,9 @@ TEST(History, SaysWhichVersionsThereAre) {
 }
 
 TEST(History, SharesLayoutsAndKeepsThem) {
-  Fixture at;
+  HistoryFixture at;
   const auto layout = make_opaque_layout({{"a.bin", 100}});
-  Manifest manifest = make_manifest(std::string(kId), nullptr);
+  Manifest manifest = make_manifest(std::string(kHistoryId), nullptr);
   manifest.layout = at.repository->put_layout(*layout, {});
   const Version version = at.repository->commit(manifest, {});
   const auto history = at.history();
@@ -123,7 +124,7 @@ TEST(History, SharesLayoutsAndKeepsThem) {
 // ---- news ----
 
 TEST(History, RefreshFindsWhatIsNew) {
-  Fixture at;
+  HistoryFixture at;
   const auto history = at.history();
   EXPECT_EQ(history->refresh(0, {}), 0u);
   commit_versions(*at.repository, 1);
@@ -137,7 +138,7 @@ TEST(History, RefreshFindsWhatIsNew) {
 }
 
 TEST(History, ALaterPollWithoutNewsIsOneGet) {
-  Fixture at;
+  HistoryFixture at;
   commit_versions(*at.repository, 3);
   const auto history = at.history();
   history->refresh(0, {});
@@ -147,7 +148,7 @@ TEST(History, ALaterPollWithoutNewsIsOneGet) {
 }
 
 TEST(History, RefreshHandsOutWhatCameBeforeTheTrouble) {
-  Fixture at;
+  HistoryFixture at;
   commit_versions(*at.repository, 4);
   const std::string good = at.bucket->find(keys::manifest(3)).value();
   at.bucket->replace(keys::manifest(3), "rotten");
@@ -162,7 +163,7 @@ TEST(History, RefreshHandsOutWhatCameBeforeTheTrouble) {
 }
 
 TEST(History, AnUnreachableBucketIsNoRollback) {
-  Fixture at;
+  HistoryFixture at;
   commit_versions(*at.repository, 2);
   const auto history = at.history();
   at.bucket->fail_key("", ErrorCode::unavailable);
@@ -174,11 +175,11 @@ TEST(History, AnUnreachableBucketIsNoRollback) {
 // ---- forks and rollbacks ----
 
 TEST(History, RefusesAVersionWithAnotherParent) {
-  Fixture at;
+  HistoryFixture at;
   const auto versions = commit_versions(*at.repository, 2);
   const auto history = at.history();
   EXPECT_EQ(history->refresh(0, {}), 2u);
-  Manifest stranger = make_manifest(std::string(kId), &versions[1]);
+  Manifest stranger = make_manifest(std::string(kHistoryId), &versions[1]);
   stranger.parent_sha256[0] ^= std::byte{1};
   at.repository->commit(stranger, {});
   std::string message;
@@ -190,7 +191,7 @@ TEST(History, RefusesAVersionWithAnotherParent) {
 }
 
 TEST(History, RefusesAParentThatItsKnownChildDoesNotName) {
-  Fixture at;
+  HistoryFixture at;
   commit_versions(*at.repository, 3);
   const auto history = at.history();
   ASSERT_NE(history->find(3, {}), nullptr);
@@ -199,7 +200,7 @@ TEST(History, RefusesAParentThatItsKnownChildDoesNotName) {
 }
 
 TEST(History, SeesARewrittenVersionAtItsFirstRefresh) {
-  Fixture at;
+  HistoryFixture at;
   commit_versions(*at.repository, 3);
   EXPECT_EQ(at.history()->refresh(0, {}), 3u);
   at.rewrite(3, 2);
@@ -215,7 +216,7 @@ TEST(History, SeesARewrittenVersionAtItsFirstRefresh) {
 }
 
 TEST(History, SeesARewrittenVersionWhenTheNextOneComes) {
-  Fixture at;
+  HistoryFixture at;
   commit_versions(*at.repository, 3);
   const auto history = at.history();
   EXPECT_EQ(history->refresh(0, {}), 3u);
@@ -224,7 +225,7 @@ TEST(History, SeesARewrittenVersionWhenTheNextOneComes) {
 }
 
 TEST(History, SeesARollbackAtItsFirstRefresh) {
-  Fixture at;
+  HistoryFixture at;
   commit_versions(*at.repository, 3);
   EXPECT_EQ(at.history()->refresh(0, {}), 3u);
   const std::string lost = at.bucket->find(keys::manifest(3)).value();
@@ -239,7 +240,7 @@ TEST(History, SeesARollbackAtItsFirstRefresh) {
 
 // The record of the newest version outlives the manifests that the store kept.
 TEST(History, SeesAForkEvenIfOnlyTheNewestIsRemembered) {
-  Fixture at;
+  HistoryFixture at;
   commit_versions(*at.repository, 2);
   at.store->put_newest({2, Sha256{}});
   EXPECT_EQ(code_of([&] { at.history()->find(2, {}); }), ErrorCode::corrupt);
@@ -249,7 +250,7 @@ TEST(History, SeesAForkEvenIfOnlyTheNewestIsRemembered) {
 // ---- a full disk, and many threads ----
 
 TEST(History, AFullDiskCostsOnlyTheMemory) {
-  Fixture at;
+  HistoryFixture at;
   commit_versions(*at.repository, 3);
   at.free_bytes = 0;
   const auto history = at.history();
@@ -266,9 +267,9 @@ TEST(History, AFullDiskCostsOnlyTheMemory) {
 }
 
 TEST(History, MayBeUsedByManyThreads) {
-  Fixture at;
+  HistoryFixture at;
   const auto layout = make_opaque_layout({{"a.bin", 100}});
-  Manifest manifest = make_manifest(std::string(kId), nullptr);
+  Manifest manifest = make_manifest(std::string(kHistoryId), nullptr);
   manifest.layout = at.repository->put_layout(*layout, {});
   const Version first = at.repository->commit(manifest, {});
   commit_versions(*at.repository, 10);

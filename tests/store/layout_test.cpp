@@ -13,7 +13,7 @@ namespace {
 using Kind = LayoutFile::Kind;
 
 /// The verbatim head of a file with these tensors; their data are not needed.
-std::string head_of(const std::vector<test::TestTensor>& tensors) {
+std::string header_of(const std::vector<test::TestTensor>& tensors) {
   std::uint64_t data = 0;
   std::vector<test::TestTensor> sized = tensors;
   for (test::TestTensor& tensor : sized) {
@@ -29,7 +29,7 @@ CheckpointFile safetensors(const std::string& path, const std::vector<test::Test
   CheckpointFile file;
   file.path = path;
   file.kind = CheckpointFile::Kind::safetensors;
-  file.head = head_of(tensors);
+  file.head = header_of(tensors);
   file.header = parse_safetensors_header(file.head, path);
   file.stamp.size_bytes = file.head.size() + file.header.data_size_bytes;
   return file;
@@ -43,7 +43,7 @@ CheckpointFile opaque(const std::string& path, std::uint64_t size_bytes) {
   return file;
 }
 
-std::shared_ptr<const Layout> layout_of(std::vector<CheckpointFile> files) {
+std::shared_ptr<const Layout> layout_of_files(std::vector<CheckpointFile> files) {
   Checkpoint checkpoint;
   checkpoint.files = std::move(files);
   return Layout::from_checkpoint(checkpoint);
@@ -69,7 +69,7 @@ std::string stored(std::uint32_t count, const std::string& records) {
   return bytes + records;
 }
 
-void expect_refused(const std::string& bytes, const std::string& reason) {
+void expect_layout_refused(const std::string& bytes, const std::string& reason) {
   try {
     Layout::parse(bytes, "layouts/abc");
     ADD_FAILURE() << "accepted; expected: " << reason;
@@ -81,11 +81,11 @@ void expect_refused(const std::string& bytes, const std::string& reason) {
 }
 
 std::shared_ptr<const Layout> small_layout() {
-  return layout_of({safetensors("a.safetensors", {{"w", Dtype::bf16, {3, 700'000}, {}},
-                                                  {"empty", Dtype::f32, {0, 5}, {}},
-                                                  {"q", Dtype::f4, {6}, {}}}),
-                    opaque("b/large.txt", 20'000'001), safetensors("c.safetensors", {}),
-                    safetensors("d.safetensors", {{"v", Dtype::f32, {}, {}}})});
+  return layout_of_files({safetensors("a.safetensors", {{"w", Dtype::bf16, {3, 700'000}, {}},
+                                                        {"empty", Dtype::f32, {0, 5}, {}},
+                                                        {"q", Dtype::f4, {6}, {}}}),
+                          opaque("b/large.txt", 20'000'001), safetensors("c.safetensors", {}),
+                          safetensors("d.safetensors", {{"v", Dtype::f32, {}, {}}})});
 }
 
 TEST(Layout, NumbersFilesTensorsAndChunks) {
@@ -127,7 +127,7 @@ TEST(Layout, LeavesBlobsOut) {
   CheckpointFile blob;
   blob.path = "config.json";
   blob.kind = CheckpointFile::Kind::blob;
-  const auto layout = layout_of({blob, safetensors("m.safetensors", {})});
+  const auto layout = layout_of_files({blob, safetensors("m.safetensors", {})});
   EXPECT_EQ(layout->files().size(), 1U);
 }
 
@@ -182,7 +182,7 @@ std::shared_ptr<const Layout> random_layout(std::mt19937_64& rng) {
   }
   std::sort(files.begin(), files.end(),
             [](const auto& a, const auto& b) { return a.path < b.path; });
-  return layout_of(std::move(files));
+  return layout_of_files(std::move(files));
 }
 
 TEST(Layout, CoversEveryByteOfEveryFileOnce) {
@@ -216,56 +216,60 @@ TEST(Layout, RefusesTruncationAtEveryByte) {
   for (std::size_t size = 0; size < bytes.size(); size++) {
     EXPECT_THROW(Layout::parse(std::string_view(bytes).substr(0, size), "x"), Error) << size;
   }
-  expect_refused(bytes + '\0', "1 bytes after the end");
+  expect_layout_refused(bytes + '\0', "1 bytes after the end");
 }
 
 TEST(Layout, RefusesHostileBytes) {
-  const std::string empty = record(0, "a", head_of({}), head_of({}).size());
+  const std::string empty = record(0, "a", header_of({}), header_of({}).size());
   std::string magic = stored(0, "");
   magic[0] = 'X';
-  expect_refused(magic, "not a layout");
+  expect_layout_refused(magic, "not a layout");
   std::string format = stored(0, "");
   format[8] = 2;
-  expect_refused(format, "unknown layout format 2");
-  expect_refused(stored(2, empty), "truncated");
-  expect_refused(stored(100'000, empty), "truncated");
-  expect_refused(stored(100'001, empty), "100001 files are too many");
-  expect_refused(stored(0xFFFFFFFF, empty), "files are too many");
-  expect_refused(stored(1, record(2, "a", "", 0)), "unknown kind 2");
-  expect_refused(stored(1, record(1, "a", "x", 1)), "opaque file 'a' has a head");
-  expect_refused(stored(1, record(0, "a", "", 0)), "a: not a safetensors file");
-  expect_refused(stored(1, record(0, "a", head_of({}), 0)), "but the file has 0");
-  expect_refused(stored(1, record(0, "a", head_of({}), 1000)), "but the file has 1000");
-  expect_refused(stored(1, record(1, "../a", "", 1)), "the path '../a' has a component '..'");
-  expect_refused(stored(1, record(1, "/a", "", 1)), "empty component");
-  expect_refused(stored(1, record(1, "", "", 1)), "is empty");
-  expect_refused(stored(1, record(1, ".a", "", 1)), "hidden");
+  expect_layout_refused(format, "unknown layout format 2");
+  expect_layout_refused(stored(2, empty), "truncated");
+  expect_layout_refused(stored(100'000, empty), "truncated");
+  expect_layout_refused(stored(100'001, empty), "100001 files are too many");
+  expect_layout_refused(stored(0xFFFFFFFF, empty), "files are too many");
+  expect_layout_refused(stored(1, record(2, "a", "", 0)), "unknown kind 2");
+  expect_layout_refused(stored(1, record(1, "a", "x", 1)), "opaque file 'a' has a head");
+  expect_layout_refused(stored(1, record(0, "a", "", 0)), "a: not a safetensors file");
+  expect_layout_refused(stored(1, record(0, "a", header_of({}), 0)), "but the file has 0");
+  expect_layout_refused(stored(1, record(0, "a", header_of({}), 1000)), "but the file has 1000");
+  expect_layout_refused(stored(1, record(1, "../a", "", 1)),
+                        "the path '../a' has a component '..'");
+  expect_layout_refused(stored(1, record(1, "/a", "", 1)), "empty component");
+  expect_layout_refused(stored(1, record(1, "", "", 1)), "is empty");
+  expect_layout_refused(stored(1, record(1, ".a", "", 1)), "hidden");
   std::string huge_head = stored(1, record(1, "a", "", 1));
   std::fill_n(huge_head.begin() + 16 + 1 + 2 + 1, 8, '\xFF');
-  expect_refused(huge_head, "truncated");
+  expect_layout_refused(huge_head, "truncated");
 }
 
 TEST(Layout, RefusesTwoFilesOfOneName) {
   const std::string a = record(1, "a", "", 1), b = record(1, "b", "", 1);
   EXPECT_EQ(Layout::parse(stored(2, a + b), "x")->files().size(), 2U);
-  expect_refused(stored(2, a + a), "the path 'a' does not come after 'a'");
-  expect_refused(stored(2, b + a), "the path 'a' does not come after 'b'");
+  expect_layout_refused(stored(2, a + a), "the path 'a' does not come after 'a'");
+  expect_layout_refused(stored(2, b + a), "the path 'a' does not come after 'b'");
   const std::string inside = record(1, "a/c", "", 1), between = record(1, "a-b", "", 1);
-  expect_refused(stored(2, a + inside), "'a' is a file, and a directory of 'a/c'");
-  expect_refused(stored(3, a + between + inside), "'a' is a file, and a directory of 'a/c'");
+  expect_layout_refused(stored(2, a + inside), "'a' is a file, and a directory of 'a/c'");
+  expect_layout_refused(stored(3, a + between + inside), "'a' is a file, and a directory of 'a/c'");
 }
 
 TEST(Layout, RefusesMoreBytesThanAVersionHolds) {
   const std::string most = record(1, "a", "", kVersionBytesMax);
   EXPECT_EQ(Layout::parse(stored(1, most), "x")->chunk_count(), kVersionBytesMax >> 20);
-  expect_refused(stored(1, record(1, "a", "", kVersionBytesMax + 1)), "above 70368744177664 bytes");
-  expect_refused(stored(2, most + record(1, "b", "", 1)), "'b' takes the version above");
-  expect_refused(stored(2, most + record(1, "b", "", UINT64_MAX)), "'b' takes the version above");
+  expect_layout_refused(stored(1, record(1, "a", "", kVersionBytesMax + 1)),
+                        "above 70368744177664 bytes");
+  expect_layout_refused(stored(2, most + record(1, "b", "", 1)), "'b' takes the version above");
+  expect_layout_refused(stored(2, most + record(1, "b", "", UINT64_MAX)),
+                        "'b' takes the version above");
   const std::string json =
       R"({"a":{"dtype":"U8","shape":[2305843009213693951],"data_offsets":[0,2305843009213693951]}})";
   std::string head;
   append_le(head, std::uint64_t{json.size()});
-  expect_refused(stored(1, record(0, "a", head + json, (std::uint64_t{1} << 61) - 1)), "above");
+  expect_layout_refused(stored(1, record(0, "a", head + json, (std::uint64_t{1} << 61) - 1)),
+                        "above");
 }
 
 TEST(Layout, NeverCrashesOnFlippedBits) {
@@ -298,21 +302,22 @@ TEST(Layout, ReadsFormat1AsItWasWritten) {
 }
 
 TEST(Counterparts, AreFoundByNameAndDtypeWhereverTheyMoved) {
-  const auto older =
-      layout_of({safetensors("a", {{"x", Dtype::bf16, {4}, {}},
-                                   {"y", Dtype::bf16, {4}, {}},
-                                   {"both", Dtype::u8, {4}, {}}}),
-                 safetensors("b", {{"both", Dtype::u8, {4}, {}}, {"kept", Dtype::u8, {4}, {}}}),
-                 safetensors("dir/a", {{"elsewhere", Dtype::u8, {4}, {}}}), opaque("o1", 100),
-                 opaque("o2", 100)});
-  const auto newer = layout_of({safetensors("b", {{"x", Dtype::bf16, {9}, {}},        // moved
-                                                  {"y", Dtype::f16, {4}, {}},         // retyped
-                                                  {"both", Dtype::u8, {4}, {}},       // same file
-                                                  {"elsewhere", Dtype::u8, {4}, {}},  // other dir
-                                                  {"new", Dtype::u8, {4}, {}}}),
-                                safetensors("c", {{"both", Dtype::u8, {4}, {}}}),  // lowest
-                                safetensors("dir/z", {{"elsewhere", Dtype::u8, {4}, {}}}),
-                                opaque("o2", 5), opaque("o3", 5)});
+  const auto older = layout_of_files(
+      {safetensors("a", {{"x", Dtype::bf16, {4}, {}},
+                         {"y", Dtype::bf16, {4}, {}},
+                         {"both", Dtype::u8, {4}, {}}}),
+       safetensors("b", {{"both", Dtype::u8, {4}, {}}, {"kept", Dtype::u8, {4}, {}}}),
+       safetensors("dir/a", {{"elsewhere", Dtype::u8, {4}, {}}}), opaque("o1", 100),
+       opaque("o2", 100)});
+  const auto newer =
+      layout_of_files({safetensors("b", {{"x", Dtype::bf16, {9}, {}},        // moved
+                                         {"y", Dtype::f16, {4}, {}},         // retyped
+                                         {"both", Dtype::u8, {4}, {}},       // same file
+                                         {"elsewhere", Dtype::u8, {4}, {}},  // other dir
+                                         {"new", Dtype::u8, {4}, {}}}),
+                       safetensors("c", {{"both", Dtype::u8, {4}, {}}}),  // lowest
+                       safetensors("dir/z", {{"elsewhere", Dtype::u8, {4}, {}}}), opaque("o2", 5),
+                       opaque("o3", 5)});
   using Numbers = std::vector<std::optional<std::uint32_t>>;
   EXPECT_EQ(counterparts(*newer, *older),
             (Numbers{0, std::nullopt, 3, std::nullopt, std::nullopt, 2, 5, 7, 6}));

@@ -15,20 +15,13 @@
 #include "store/json.hpp"
 #include "store/parallel.hpp"
 #include "store/sha256.hpp"
+#include "tests/support/code_of.hpp"
 #include "tests/support/support.hpp"
 
 namespace weightfs {
 namespace {
 
-ErrorCode code_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.code();
-  }
-  ADD_FAILURE() << "no Error was thrown";
-  return ErrorCode::io;
-}
+using test::code_of;
 
 TEST(Bytes, HexRoundTripsAndRefusesAnythingElse) {
   const Sha256 hash = sha256(as_bytes("abc"));

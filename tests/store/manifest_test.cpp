@@ -2,11 +2,10 @@
 
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
-
 #include "store/bytes.hpp"
 #include "store/checkpoint.hpp"
 #include "store/error.hpp"
+#include "store/json.hpp"
 #include "store/layout.hpp"
 #include "store/pack.hpp"
 #include "tests/support/support.hpp"
@@ -14,27 +13,25 @@
 namespace weightfs {
 namespace {
 
-using nlohmann::json;
-
-const std::string kNonce = "00112233445566778899aabbccddeeff";
+const std::string kManifestNonce = "00112233445566778899aabbccddeeff";
 const std::string kKey = "versions/00000000000000000042.json";
 
-std::string golden() {
+std::string golden_manifest() {
   return test::read_text(std::filesystem::path(WEIGHTFS_TEST_DATA) / "format-1/manifest.json");
 }
 
 Manifest first_version() {
   Manifest manifest;
-  manifest.repository = kNonce;
+  manifest.repository = kManifestNonce;
   manifest.version = 1;
   manifest.time = 1'790'000'000;
   manifest.layout = {24, sha256(as_bytes("layout"))};
-  manifest.snapshot = SnapshotRef{kNonce, {8, sha256(as_bytes("hashes"))}};
-  manifest.nonce = kNonce;
+  manifest.snapshot = SnapshotRef{kManifestNonce, {8, sha256(as_bytes("hashes"))}};
+  manifest.nonce = kManifestNonce;
   return manifest;
 }
 
-void expect_refused(const std::string& bytes, ErrorCode code, const std::string& reason) {
+void expect_manifest_refused(const std::string& bytes, ErrorCode code, const std::string& reason) {
   try {
     Manifest::parse(bytes, kKey);
     ADD_FAILURE() << "accepted; expected: " << reason;
@@ -46,16 +43,16 @@ void expect_refused(const std::string& bytes, ErrorCode code, const std::string&
 }
 
 /// Puts `value` at a place of the golden manifest, which must then be refused.
-void expect_refused_with(const std::string& place, const json& value, const std::string& reason,
+void expect_refused_with(const std::string& place, const Json& value, const std::string& reason,
                          ErrorCode code = ErrorCode::corrupt) {
-  json changed = json::parse(golden());
-  changed[json::json_pointer(place)] = value;
-  expect_refused(changed.dump(), code, reason);
+  Json changed = Json::parse(golden_manifest());
+  changed[Json::json_pointer(place)] = value;
+  expect_manifest_refused(changed.dump(), code, reason);
 }
 
 TEST(Manifest, ReadsFormat1AsItWasWritten) {
-  const Manifest manifest = Manifest::parse(golden(), kKey);
-  EXPECT_EQ(manifest.serialize(), golden());
+  const Manifest manifest = Manifest::parse(golden_manifest(), kKey);
+  EXPECT_EQ(manifest.serialize(), golden_manifest());
   EXPECT_EQ(manifest.repository, "0123456789abcdef0123456789abcdef");
   EXPECT_EQ(manifest.version, 42U);
   EXPECT_EQ(manifest.parent, 41U);
@@ -72,14 +69,14 @@ TEST(Manifest, ReadsFormat1AsItWasWritten) {
   ASSERT_TRUE(manifest.delta);
   EXPECT_EQ(manifest.delta->changed_elements, 131'146U);
   ASSERT_EQ(manifest.delta->packs.size(), 2U);
-  EXPECT_EQ(manifest.delta->packs[0].name, kNonce + "-0");
+  EXPECT_EQ(manifest.delta->packs[0].name, kManifestNonce + "-0");
   EXPECT_EQ(manifest.delta->packs[1].size_bytes, kPackBytesMax - 1);
   EXPECT_EQ(manifest.delta->packs[1].head_bytes, 100U);
   EXPECT_EQ(manifest.delta->packs[1].head_sha256, sha256(as_bytes("p")));
   ASSERT_TRUE(manifest.snapshot);
-  EXPECT_EQ(manifest.snapshot->nonce, kNonce);
+  EXPECT_EQ(manifest.snapshot->nonce, kManifestNonce);
   EXPECT_EQ(manifest.snapshot->hashes.size_bytes, 216U);
-  EXPECT_EQ(manifest.nonce, kNonce);
+  EXPECT_EQ(manifest.nonce, kManifestNonce);
   EXPECT_EQ(manifest.key_id, "");
   EXPECT_EQ(manifest.signature, "");
 }
@@ -103,10 +100,10 @@ TEST(Manifest, MayHaveADeltaWithoutPacks) {
 }
 
 TEST(Manifest, IgnoresFieldsItDoesNotKnow) {
-  json changed = json::parse(golden());
+  Json changed = Json::parse(golden_manifest());
   changed["zz_new"] = {{"a", 1}};
   changed["delta"]["new"] = "x";
-  EXPECT_EQ(Manifest::parse(changed.dump(), kKey).serialize(), golden());
+  EXPECT_EQ(Manifest::parse(changed.dump(), kKey).serialize(), golden_manifest());
 }
 
 TEST(Manifest, KeepsReservedFields) {
@@ -129,63 +126,65 @@ TEST(Manifest, KnowsTheFeatureXr) {
 
 TEST(Manifest, RefusesNewerFormatsAndUnknownFeatures) {
   expect_refused_with("/format", 2, "format 2 is newer", ErrorCode::unsupported);
-  for (const json& features : {json{"xs"}, json{"XR"}, json{""}, json{"xr", "zz"}}) {
+  for (const Json& features : {Json{"xs"}, Json{"XR"}, Json{""}, Json{"xr", "zz"}}) {
     const std::string unknown = "needs the feature '" + features.back().get<std::string>() + "'";
     expect_refused_with("/required_features", features, unknown, ErrorCode::unsupported);
     expect_refused_with("/required_features", features, "update it", ErrorCode::unsupported);
   }
   expect_refused_with("/required_features", {"xr", "xr"}, "'xr' stands twice");
   // What else a newer format changed must not hide the advice.
-  expect_refused(R"({ "format": 3, "required_features": [] })", ErrorCode::unsupported, "format 3");
+  expect_manifest_refused(R"({ "format": 3, "required_features": [] })", ErrorCode::unsupported,
+                          "format 3");
   expect_refused_with("/format", 0, "format 0");
   expect_refused_with("/format", "1", "'format'");
   expect_refused_with("/required_features", {1}, "'required_features' must hold strings");
-  expect_refused_with("/required_features", json::object(), "must be an array");
+  expect_refused_with("/required_features", Json::object(), "must be an array");
 }
 
 TEST(Manifest, RefusesWhatIsNotCanonical) {
-  const std::string good = golden();
-  expect_refused(good + "\n", ErrorCode::corrupt, "canonical");
-  expect_refused(" " + good, ErrorCode::corrupt, "canonical");
-  expect_refused(json::parse(good).dump(1), ErrorCode::corrupt, "canonical");
-  expect_refused(json::parse(good).dump(-1, ' ', true), ErrorCode::corrupt, "canonical");
-  expect_refused(good + std::string(1, '\0'), ErrorCode::corrupt, "");
-  expect_refused("\xEF\xBB\xBF" + good, ErrorCode::corrupt, "");
+  const std::string good = golden_manifest();
+  expect_manifest_refused(good + "\n", ErrorCode::corrupt, "canonical");
+  expect_manifest_refused(" " + good, ErrorCode::corrupt, "canonical");
+  expect_manifest_refused(Json::parse(good).dump(1), ErrorCode::corrupt, "canonical");
+  expect_manifest_refused(Json::parse(good).dump(-1, ' ', true), ErrorCode::corrupt, "canonical");
+  expect_manifest_refused(good + std::string(1, '\0'), ErrorCode::corrupt, "");
+  expect_manifest_refused("\xEF\xBB\xBF" + good, ErrorCode::corrupt, "");
   std::string twice = good;
   twice.insert(1, R"("blobs":[],)");
-  expect_refused(twice, ErrorCode::corrupt, "blobs");
+  expect_manifest_refused(twice, ErrorCode::corrupt, "blobs");
   for (const char* bytes : {"", "[]", "null", "{", "{}"}) {
-    expect_refused(bytes, ErrorCode::corrupt, "");
+    expect_manifest_refused(bytes, ErrorCode::corrupt, "");
   }
 }
 
 TEST(Manifest, RefusesEachMissingField) {
-  const json good = json::parse(golden());
+  const Json good = Json::parse(golden_manifest());
   for (const auto& [name, value] : good.items()) {
     if (name == "delta" || name == "snapshot") continue;
-    json changed = good;
+    Json changed = good;
     changed.erase(name);
-    expect_refused(changed.dump(), ErrorCode::corrupt, "'" + name + "' is missing");
+    expect_manifest_refused(changed.dump(), ErrorCode::corrupt, "'" + name + "' is missing");
   }
   for (const char* place :
        {"/delta/changed", "/delta/packs", "/delta/packs/0/head", "/delta/packs/0/head_sha256",
         "/delta/packs/0/name", "/delta/packs/0/size", "/blobs/0/path", "/blobs/0/sha256",
         "/blobs/0/size", "/layout/sha256", "/layout/size", "/snapshot/nonce", "/snapshot/hashes",
         "/snapshot/hashes/size"}) {
-    const json::json_pointer pointer(place);
-    json changed = good;
+    const Json::json_pointer pointer(place);
+    Json changed = good;
     changed[pointer.parent_pointer()].erase(pointer.back());
-    expect_refused(changed.dump(), ErrorCode::corrupt, "'" + pointer.back() + "' is missing");
+    expect_manifest_refused(changed.dump(), ErrorCode::corrupt,
+                            "'" + pointer.back() + "' is missing");
   }
 }
 
 TEST(Manifest, RefusesEachFieldOfAnotherType) {
-  const json good = json::parse(golden());
+  const Json good = Json::parse(golden_manifest());
   for (const auto& [name, value] : good.items()) {
-    for (const json& wrong : {json(nullptr), json(-1), json(1.5), json(true), json::array({1})}) {
-      json changed = good;
+    for (const Json& wrong : {Json(nullptr), Json(-1), Json(1.5), Json(true), Json::array({1})}) {
+      Json changed = good;
       changed[name] = wrong;
-      expect_refused(changed.dump(), ErrorCode::corrupt, "");
+      expect_manifest_refused(changed.dump(), ErrorCode::corrupt, "");
     }
   }
 }
@@ -195,21 +194,21 @@ TEST(Manifest, RefusesHistoriesThatCannotBe) {
   expect_refused_with("/version", kVersionMax + 1, "'version' is 68719476736");
   expect_refused_with("/version", UINT64_MAX, "'version'");
   expect_refused_with("/version", 43, "the parent of version 43 must be 42, not 41");
-  json neither = json::parse(golden());
+  Json neither = Json::parse(golden_manifest());
   neither.erase("delta");
   EXPECT_FALSE(Manifest::parse(neither.dump(), kKey).delta);
   neither.erase("snapshot");
-  expect_refused(neither.dump(), ErrorCode::corrupt, "neither a delta nor a snapshot");
+  expect_manifest_refused(neither.dump(), ErrorCode::corrupt, "neither a delta nor a snapshot");
 
   Manifest first = first_version();
   first.delta = DeltaRef{};
-  expect_refused(first.serialize(), ErrorCode::corrupt, "no delta");
+  expect_manifest_refused(first.serialize(), ErrorCode::corrupt, "no delta");
   first.snapshot.reset();
   first.delta.reset();
-  expect_refused(first.serialize(), ErrorCode::corrupt, "must have a snapshot");
+  expect_manifest_refused(first.serialize(), ErrorCode::corrupt, "must have a snapshot");
   first = first_version();
   first.parent_sha256 = sha256({});
-  expect_refused(first.serialize(), ErrorCode::corrupt, "parent_sha256 must be zeros");
+  expect_manifest_refused(first.serialize(), ErrorCode::corrupt, "parent_sha256 must be zeros");
 }
 
 TEST(Manifest, RefusesHostileNames) {
@@ -225,8 +224,10 @@ TEST(Manifest, RefusesHostileNames) {
   expect_refused_with("/snapshot/nonce", std::string(32, 'A'), "'nonce' must be 32");
   expect_refused_with("/repository", "x", "'repository' must be 32");
   for (const std::string& name :
-       {std::string(), std::string("x"), kNonce, kNonce + "-", kNonce + "-01", kNonce + "--1",
-        kNonce + "-1/../x", kNonce + "_1", kNonce + "-1234567890", "X" + kNonce.substr(1) + "-1"}) {
+       {std::string(), std::string("x"), kManifestNonce, kManifestNonce + "-",
+        kManifestNonce + "-01", kManifestNonce + "--1", kManifestNonce + "-1/../x",
+        kManifestNonce + "_1", kManifestNonce + "-1234567890",
+        "X" + kManifestNonce.substr(1) + "-1"}) {
     expect_refused_with("/delta/packs/0/name", name, "is no name of a pack");
   }
   expect_refused_with("/delta/packs/0/name", std::string(32, 'f') + "-12", "stands twice");
@@ -241,8 +242,8 @@ TEST(Manifest, RefusesSizesAboveTheirLimits) {
   expect_refused_with("/delta/changed", UINT64_MAX, "'changed'");
   expect_refused_with("/snapshot/hashes/size", UINT64_MAX, "'size'");
   expect_refused_with("/time", UINT64_MAX, "'time'");
-  expect_refused(std::string(kManifestBytesMax + 1, ' '), ErrorCode::corrupt,
-                 "more than a manifest");
+  expect_manifest_refused(std::string(kManifestBytesMax + 1, ' '), ErrorCode::corrupt,
+                          "more than a manifest");
 }
 
 TEST(Manifest, RefusesHashesThatAreNone) {
@@ -256,7 +257,7 @@ TEST(Manifest, RefusesHashesThatAreNone) {
 }
 
 TEST(Manifest, RefusesTruncationAtEveryByte) {
-  const std::string good = golden();
+  const std::string good = golden_manifest();
   for (std::size_t size = 0; size < good.size(); size++) {
     EXPECT_THROW(Manifest::parse(std::string_view(good).substr(0, size), kKey), Error) << size;
   }
@@ -264,7 +265,7 @@ TEST(Manifest, RefusesTruncationAtEveryByte) {
 
 TEST(Manifest, NeverCrashesOnFlippedBits) {
   auto rng = test::make_rng();
-  const std::string good = golden();
+  const std::string good = golden_manifest();
   for (int round = 0; round < 5000; round++) {
     std::string bad = good;
     for (std::uint64_t flips = 1 + rng() % 3; flips > 0; flips--) {

@@ -14,11 +14,11 @@ namespace {
 
 /// Tensor 0: 2 chunks of 16 and 7 blocks; 1: 1 chunk of 1 block; 2: empty; 3: 3 chunks of 16
 /// blocks.
-std::string golden(std::string_view name) {
+std::string golden_pack(std::string_view name) {
   return test::read_text(std::filesystem::path(WEIGHTFS_TEST_DATA) / "format-1" / name);
 }
 const Layout& layout() {
-  static const auto kept = Layout::parse(golden("layout.bin"), "layout");
+  static const auto kept = Layout::parse(golden_pack("layout.bin"), "layout");
   return *kept;
 }
 
@@ -106,7 +106,8 @@ void expect_holds(const PackIndex& index, const std::vector<AddedChunk>& chunks,
   }
 }
 
-void expect_refused(const std::string& head, std::uint64_t pack_size, const std::string& reason) {
+void expect_pack_refused(const std::string& head, std::uint64_t pack_size,
+                         const std::string& reason) {
   try {
     PackIndex::parse(head, pack_size, layout(), "packs/2/x-0.safetensors");
     ADD_FAILURE() << "accepted; expected: " << reason;
@@ -137,7 +138,7 @@ std::string head_around(const std::string& index, std::uint64_t data_size,
 void expect_index_refused(const std::string& index, std::uint64_t data_size,
                           const std::string& reason) {
   const std::string head = head_around(index, data_size, std::to_string(index.size()));
-  expect_refused(head, head.size() + data_size, reason);
+  expect_pack_refused(head, head.size() + data_size, reason);
 }
 
 std::string ranges(const std::vector<std::uint64_t>& numbers) {
@@ -241,7 +242,7 @@ TEST(Pack, RefusesHeadsCutAnywhere) {
     EXPECT_THROW(PackIndex::parse(std::string_view(pack.head).substr(0, cut), size, layout(), "x"),
                  Error);
   }
-  expect_refused(pack.head + "x", size, "1 bytes after the end");
+  expect_pack_refused(pack.head + "x", size, "1 bytes after the end");
 }
 
 TEST(Pack, RefusesASizeThatIsNotItsOwn) {
@@ -249,15 +250,15 @@ TEST(Pack, RefusesASizeThatIsNotItsOwn) {
   const std::uint64_t size = pack.head.size() + pack.data.size();
   for (const std::uint64_t wrong :
        {size - 1, size + 1, std::uint64_t{0}, pack.head.size() - 1, kPackBytesMax, UINT64_MAX}) {
-    expect_refused(pack.head, wrong, "cannot hold");
+    expect_pack_refused(pack.head, wrong, "cannot hold");
   }
 }
 
 TEST(Pack, RefusesSafetensorsThatAreNoPacks) {
   const std::string index = ranges({1, 0, 1}) + unchanged(1, 1);
-  expect_refused(head_around(index, 0, "1", "pt"), 1000, "not a pack: __metadata__");
+  expect_pack_refused(head_around(index, 0, "1", "pt"), 1000, "not a pack: __metadata__");
   for (const char* size : {"", "-1", "1x", "01", "18446744073709551616", " 1"}) {
-    expect_refused(head_around(index, 0, size), 1000, "index_size is not a number");
+    expect_pack_refused(head_around(index, 0, size), 1000, "index_size is not a number");
   }
   Bytes four(4);
   const std::map<std::string, std::string> metadata = {{"format", "weightfs pack"},
@@ -270,16 +271,16 @@ TEST(Pack, RefusesSafetensorsThatAreNoPacks) {
         with({{"data", Dtype::u8, {4}, four}, {"index", Dtype::u8, {4}, four}}),
         with({{"index", Dtype::i8, {4}, four}, {"data", Dtype::u8, {4}, four}}),
         with({{"index", Dtype::u8, {2, 2}, four}, {"data", Dtype::u8, {4}, four}})}) {
-    expect_refused(head, 1000, "it must hold the U8 tensors index and data");
+    expect_pack_refused(head, 1000, "it must hold the U8 tensors index and data");
   }
 }
 
 TEST(Pack, RefusesAnIndexThatIsNotAsLargeAsItSays) {
   const std::string index = ranges({1, 0, 1}) + unchanged(1, 1);
-  expect_refused(head_around(index, 0, std::to_string(index.size() + 1)),
-                 head_around(index, 0, std::to_string(index.size() + 1)).size(), "");
+  expect_pack_refused(head_around(index, 0, std::to_string(index.size() + 1)),
+                      head_around(index, 0, std::to_string(index.size() + 1)).size(), "");
   const std::string bomb = head_around(std::string(8u << 20, '\0'), 0, std::to_string(8u << 20));
-  expect_refused(bomb, bomb.size(), "larger than any of this layout");
+  expect_pack_refused(bomb, bomb.size(), "larger than any of this layout");
 }
 
 TEST(Pack, RefusesHostileIndexes) {
@@ -350,9 +351,10 @@ TEST(Pack, NeverCrashesOnFlippedBits) {
 }
 
 TEST(Pack, ReadsFormat1AsItWasWritten) {
-  const std::string head = golden("pack_head.bin");
+  const std::string head = golden_pack("pack_head.bin");
   const Pack pack = pack_of(some_chunks());
-  const auto index = PackIndex::parse(head, head.size() + pack.data.size(), layout(), "golden");
+  const auto index =
+      PackIndex::parse(head, head.size() + pack.data.size(), layout(), "golden_pack");
   expect_holds(*index, some_chunks(), pack.data);
   // Another version of zstd may make another frame; what is in it must be the same.
   EXPECT_EQ(index_of(pack.head), index_of(head));

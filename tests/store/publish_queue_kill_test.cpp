@@ -21,7 +21,7 @@ namespace {
 
 namespace stdfs = std::filesystem;
 
-const std::vector<std::string> kPoints{
+const std::vector<std::string> kQueuePoints{
     "sealed",  "recorded", "scanned",       "parent",     "diffed",    "pack",
     "blobs",   "layout",   "before-commit", "committing", "committed", "committed-recorded",
     "adopted", "shown",    "finished"};
@@ -209,11 +209,12 @@ TEST_P(KilledAt, PublishesExactlyOnceIfItIsKilledThreeTimes) {
   expect_sound(1);
 }
 
-INSTANTIATE_TEST_SUITE_P(PublishQueue, KilledAt, testing::ValuesIn(kPoints), [](const auto& param) {
-  std::string name = param.param;
-  std::erase(name, '-');
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(PublishQueue, KilledAt, testing::ValuesIn(kQueuePoints),
+                         [](const auto& param) {
+                           std::string name = param.param;
+                           std::erase(name, '-');
+                           return name;
+                         });
 
 TEST_F(KilledQueue, PublishesExactlyOnceIfItIsKilledAtRandomTimes) {
   std::mt19937_64 rng = make_rng();

@@ -21,7 +21,7 @@ using State = HandOver::State;
 using How = HandOverEnd::How;
 using Files = std::map<std::string, std::string>;
 
-constexpr std::size_t kElements = 20'000;
+constexpr std::size_t kQueueElements = 20'000;
 
 /// A repository in memory with hooks, and one writer at a time, which can be stopped and started
 /// again as a new process would be.
@@ -53,7 +53,7 @@ class PublishQueueTest : public testing::Test {
     return Repository::open(std::make_unique<HookedBucket>(bucket_, hooks_), {});
   }
 
-  Files checkpoint(unsigned version, std::size_t elements = kElements) {
+  Files checkpoint(unsigned version, std::size_t elements = kQueueElements) {
     const stdfs::path directory = dir_ / ("checkpoint-" + std::to_string(version));
     if (!stdfs::exists(directory)) write_checkpoint(directory, version, elements);
     return read_tree(directory);

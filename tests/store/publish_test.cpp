@@ -262,13 +262,13 @@ TestTensor tensor_of(std::string name, Dtype dtype, std::size_t elements, std::u
   return {std::move(name), dtype, {elements}, std::move(data)};
 }
 
-struct Change {
+struct WeightChange {
   std::string name;
   std::map<std::string, std::vector<TestTensor>> before, after;
   std::uint64_t uploaded_bytes_max;  // of the second version
 };
 
-std::vector<Change> changes() {
+std::vector<WeightChange> changes() {
   constexpr std::size_t kChunk = kernels::kBlockElements * kernels::kChunkBlocks;
   const auto a = tensor_of("a", Dtype::bf16, 300'000, 1);
   const auto b = tensor_of("b", Dtype::f32, 1'000, 2);
@@ -314,7 +314,7 @@ std::vector<Change> changes() {
   };
 }
 
-class TensorChange : public PublishTest, public testing::WithParamInterface<Change> {
+class TensorChange : public PublishTest, public testing::WithParamInterface<WeightChange> {
  protected:
   stdfs::path write(const std::map<std::string, std::vector<TestTensor>>& files) {
     std::map<std::string, std::string> bytes;

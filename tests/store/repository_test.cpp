@@ -23,7 +23,7 @@ using test::make_opaque_layout;
 using test::MemoryBucket;
 using test::TempDir;
 
-constexpr std::string_view kId = "0123456789abcdef0123456789abcdef";
+constexpr std::string_view kRepositoryId = "0123456789abcdef0123456789abcdef";
 
 std::string record_of(std::string_view id) {
   return R"({"created":1790000000,"format":1,"id":")" + std::string(id) +
@@ -31,12 +31,12 @@ std::string record_of(std::string_view id) {
 }
 
 // A repository in a bucket of memory; `bucket` is owned by the repository.
-struct Fixture {
+struct RepositoryFixture {
   MemoryBucket* bucket = new MemoryBucket;
   std::unique_ptr<Repository> repository = open();
 
   std::unique_ptr<Repository> open() {
-    bucket->replace(keys::kRecord, record_of(kId));
+    bucket->replace(keys::kRecord, record_of(kRepositoryId));
     return Repository::open(std::unique_ptr<Bucket>(bucket), {});
   }
 };
@@ -126,9 +126,9 @@ TEST(Repository, RefusesADamagedRecord) {
 
 TEST(Repository, IgnoresUnknownFieldsOfTheRecord) {
   auto bucket = std::make_unique<MemoryBucket>();
-  bucket->replace(keys::kRecord, R"({"format":1,"future":[{}],"id":")" + std::string(kId) +
-                                     R"(","required_features":[]})");
-  EXPECT_EQ(Repository::open(std::move(bucket), {})->id(), kId);
+  bucket->replace(keys::kRecord, R"({"format":1,"future":[{}],"id":")" +
+                                     std::string(kRepositoryId) + R"(","required_features":[]})");
+  EXPECT_EQ(Repository::open(std::move(bucket), {})->id(), kRepositoryId);
 }
 
 // ---- keys ----
@@ -148,7 +148,7 @@ TEST(Repository, NamesObjectsAsTheFormatSays) {
 // ---- versions ----
 
 TEST(Repository, CommitsAndFindsVersions) {
-  Fixture at;
+  RepositoryFixture at;
   const auto versions = commit_versions(*at.repository, 3);
   for (const Version& version : versions) {
     const auto found = at.repository->find_version(version.number(), {});
@@ -165,7 +165,7 @@ TEST(Repository, CommitsAndFindsVersions) {
 }
 
 TEST(Repository, TheSecondCommitOfANumberIsAConflict) {
-  Fixture at;
+  RepositoryFixture at;
   const auto versions = commit_versions(*at.repository, 2);
   const Manifest loser = make_manifest(at.repository->id(), &versions[0], "mine");
   std::string message;
@@ -178,7 +178,7 @@ TEST(Repository, TheSecondCommitOfANumberIsAConflict) {
 }
 
 TEST(Repository, ALostReplyOfACommitIsSettledByReadingBack) {
-  Fixture at;
+  RepositoryFixture at;
   const auto first = commit_versions(*at.repository, 1);
   const Manifest mine = make_manifest(at.repository->id(), &first[0]);
   at.bucket->lose_reply(std::string(keys::kVersions));
@@ -187,7 +187,7 @@ TEST(Repository, ALostReplyOfACommitIsSettledByReadingBack) {
 }
 
 TEST(Repository, ALostReplyOfALostRaceIsAConflict) {
-  Fixture at;
+  RepositoryFixture at;
   const auto versions = commit_versions(*at.repository, 2);
   at.bucket->lose_reply(std::string(keys::kVersions));
   const Manifest loser = make_manifest(at.repository->id(), &versions[0]);
@@ -195,7 +195,7 @@ TEST(Repository, ALostReplyOfALostRaceIsAConflict) {
 }
 
 TEST(Repository, ACommitThatDidNotArriveSaysSo) {
-  Fixture at;
+  RepositoryFixture at;
   const Manifest manifest = make_manifest(at.repository->id(), nullptr);
   for (const ErrorCode code : {ErrorCode::unavailable, ErrorCode::timed_out, ErrorCode::cancelled,
                                ErrorCode::no_space, ErrorCode::permission, ErrorCode::io}) {
@@ -228,7 +228,7 @@ TEST(Repository, ACommitWithoutAReplyMayStillBeCarriedOut) {
 }
 
 TEST(Repository, RefusesToCommitWhatNobodyCouldRead) {
-  Fixture at;
+  RepositoryFixture at;
   Manifest manifest = make_manifest(at.repository->id(), nullptr);
   manifest.snapshot.reset();
   EXPECT_EQ(code_of([&] { at.repository->commit(manifest, {}); }), ErrorCode::corrupt);
@@ -236,7 +236,7 @@ TEST(Repository, RefusesToCommitWhatNobodyCouldRead) {
 }
 
 TEST(Repository, RefusesAManifestOfAnotherNumberOrRepository) {
-  Fixture at;
+  RepositoryFixture at;
   const auto versions = commit_versions(*at.repository, 2);
   at.bucket->replace(keys::manifest(3), versions[1].manifest_bytes);
   std::string message;
@@ -251,7 +251,7 @@ TEST(Repository, RefusesAManifestOfAnotherNumberOrRepository) {
 }
 
 TEST(Repository, RefusesEveryTruncatedManifest) {
-  Fixture at;
+  RepositoryFixture at;
   const std::string bytes = commit_versions(*at.repository, 1)[0].manifest_bytes;
   for (std::size_t size = 0; size < bytes.size(); size++) {
     at.bucket->replace(keys::manifest(1), bytes.substr(0, size));
@@ -260,7 +260,7 @@ TEST(Repository, RefusesEveryTruncatedManifest) {
 }
 
 TEST(Repository, AnUnreachableManifestIsNotAbsent) {
-  Fixture at;
+  RepositoryFixture at;
   commit_versions(*at.repository, 1);
   at.bucket->fail_key("versions/", ErrorCode::unavailable);
   EXPECT_EQ(code_of([&] { at.repository->find_version(1, {}); }), ErrorCode::unavailable);
@@ -270,7 +270,7 @@ TEST(Repository, AnUnreachableManifestIsNotAbsent) {
 // ---- the newest version ----
 
 TEST(Repository, FindsTheNewestVersion) {
-  Fixture at;
+  RepositoryFixture at;
   EXPECT_EQ(at.repository->newest_version(0, {}), 0u);
   commit_versions(*at.repository, 1);
   EXPECT_EQ(at.repository->newest_version(0, {}), 1u);
@@ -281,7 +281,7 @@ TEST(Repository, FindsTheNewestVersion) {
 }
 
 TEST(Repository, APollWithoutNewsIsOneGet) {
-  Fixture at;
+  RepositoryFixture at;
   commit_versions(*at.repository, 3);
   const std::uint64_t before = at.bucket->calls();
   EXPECT_EQ(at.repository->newest_version(3, {}), 3u);
@@ -289,7 +289,7 @@ TEST(Repository, APollWithoutNewsIsOneGet) {
 }
 
 TEST(Repository, ALongHistoryIsNotWalked) {
-  Fixture at;
+  RepositoryFixture at;
   commit_versions(*at.repository, 300);
   const std::uint64_t before = at.bucket->calls("get");
   EXPECT_EQ(at.repository->newest_version(0, {}), 300u);
@@ -297,7 +297,7 @@ TEST(Repository, ALongHistoryIsNotWalked) {
 }
 
 TEST(Repository, DoesNotNeedTheListToBeRight) {
-  Fixture at;
+  RepositoryFixture at;
   commit_versions(*at.repository, 9);
   at.bucket->hide_from_list("versions/");
   EXPECT_EQ(at.repository->newest_version(0, {}), 9u) << "the list shows nothing";
@@ -318,7 +318,7 @@ TEST(Repository, DoesNotNeedTheListToBeRight) {
 // ---- layouts, blobs, hashes, heads ----
 
 TEST(Repository, KeepsLayouts) {
-  Fixture at;
+  RepositoryFixture at;
   const auto layout = make_opaque_layout({{"a.bin", 20u << 20}, {"sub/b.bin", 0}});
   const ObjectRef ref = at.repository->put_layout(*layout, {});
   EXPECT_EQ(ref.sha256, layout->id());
@@ -326,7 +326,7 @@ TEST(Repository, KeepsLayouts) {
 }
 
 TEST(Repository, KeepsBlobs) {
-  Fixture at;
+  RepositoryFixture at;
   for (const std::string& text : {std::string("{}"), std::string(), std::string(1u << 20, 'x')}) {
     const BlobRef ref = at.repository->put_blob("config.json", text, {});
     EXPECT_EQ(ref.path, "config.json");
@@ -336,7 +336,7 @@ TEST(Repository, KeepsBlobs) {
 }
 
 TEST(Repository, UploadsWhatIsThereOnlyOnce) {
-  Fixture at;
+  RepositoryFixture at;
   const BlobRef ref = at.repository->put_blob("a", "text", {});
   EXPECT_EQ(at.bucket->calls("put"), 1u);
   at.repository->put_blob("b", "text", {});
@@ -350,7 +350,7 @@ TEST(Repository, UploadsWhatIsThereOnlyOnce) {
 }
 
 TEST(Repository, RefusesEveryDamageToABlob) {
-  Fixture at;
+  RepositoryFixture at;
   const BlobRef ref = at.repository->put_blob("a", "some text that is long enough", {});
   const std::string key = keys::blob(ref.sha256);
   const std::string good = at.bucket->find(key).value();
@@ -370,7 +370,7 @@ TEST(Repository, RefusesEveryDamageToABlob) {
 }
 
 TEST(Repository, RefusesAManifestsLieAboutASize) {
-  Fixture at;
+  RepositoryFixture at;
   BlobRef blob = at.repository->put_blob("a", "text", {});
   blob.size_bytes = 5;
   EXPECT_EQ(code_of([&] { at.repository->get_blob(blob, {}); }), ErrorCode::corrupt);
@@ -395,7 +395,7 @@ SnapshotHashes some_hashes(const Layout& layout) {
 }
 
 TEST(Repository, KeepsTheHashesOfASnapshot) {
-  Fixture at;
+  RepositoryFixture at;
   const auto layout =
       make_opaque_layout({{"a.bin", (3u << 20) + 1}, {"b.bin", 0}, {"c.bin", 1u << 20}});
   const SnapshotHashes hashes = some_hashes(*layout);
@@ -408,7 +408,7 @@ TEST(Repository, KeepsTheHashesOfASnapshot) {
 }
 
 TEST(Repository, RefusesHashesThatDoNotFitTheLayout) {
-  Fixture at;
+  RepositoryFixture at;
   const std::string nonce(32, '0');
   const auto layout = make_opaque_layout({{"a.bin", 3u << 20}});
   const auto other = make_opaque_layout({{"a.bin", 4u << 20}});
@@ -434,7 +434,7 @@ TEST(Repository, RefusesHashesThatDoNotFitTheLayout) {
 
 // A pack with one raw chunk; only its head matters here.
 TEST(Repository, ChecksTheHeadOfAPack) {
-  Fixture at;
+  RepositoryFixture at;
   const auto layout = make_opaque_layout({{"a.bin", 100}});
   PackWriter writer(*layout);
   const std::uint32_t length = 101;
@@ -476,8 +476,8 @@ TEST(Repository, ChecksTheHeadOfAPack) {
 TEST(Repository, AssumedItReadsNothingUntilItMust) {
   const TempDir directory;
   const std::string url = "file://" + (directory / "run").string();
-  const auto repository = Repository::assume(url, kId);
-  EXPECT_EQ(repository->id(), kId);
+  const auto repository = Repository::assume(url, kRepositoryId);
+  EXPECT_EQ(repository->id(), kRepositoryId);
   EXPECT_EQ(repository->url(), url);
 }
 
@@ -511,10 +511,10 @@ TEST(Repository, AssumedItRefusesAnotherRepository) {
   const TempDir directory;
   bool created = false;
   const auto real = Repository::init(directory.path().string(), created, {});
-  const auto repository = Repository::assume(directory.path().string(), kId);
+  const auto repository = Repository::assume(directory.path().string(), kRepositoryId);
   std::string message;
   EXPECT_EQ(code_of([&] { repository->bucket({}); }, &message), ErrorCode::corrupt);
-  EXPECT_NE(message.find(kId), std::string::npos) << message;
+  EXPECT_NE(message.find(kRepositoryId), std::string::npos) << message;
   EXPECT_NE(message.find(real->id()), std::string::npos) << message;
 }
 

@@ -188,26 +188,26 @@ class Twins {
 
   void step() {
     was_reopened_ = false;
-    struct Kind {
+    struct Weighted {
       unsigned weight;
       void (Twins::*run)();
     };
-    static const std::vector<Kind> kKinds{{12, &Twins::create},
-                                          {10, &Twins::make_directory},
-                                          {3, &Twins::make_symlink},
-                                          {10, &Twins::unlink},
-                                          {6, &Twins::remove_directory},
-                                          {24, &Twins::rename},
-                                          {8, &Twins::change},
-                                          {6, &Twins::open},
-                                          {12, &Twins::use_open},
-                                          {8, &Twins::close},
-                                          {1, &Twins::sync},
-                                          {1, &Twins::restart}};
+    static const std::vector<Weighted> kKinds{{12, &Twins::create},
+                                              {10, &Twins::make_directory},
+                                              {3, &Twins::make_symlink},
+                                              {10, &Twins::unlink},
+                                              {6, &Twins::remove_directory},
+                                              {24, &Twins::rename},
+                                              {8, &Twins::change},
+                                              {6, &Twins::open},
+                                              {12, &Twins::use_open},
+                                              {8, &Twins::close},
+                                              {1, &Twins::sync},
+                                              {1, &Twins::restart}};
     unsigned sum = 0;
-    for (const Kind& kind : kKinds) sum += kind.weight;
+    for (const Weighted& kind : kKinds) sum += kind.weight;
     std::size_t chosen = below(sum);
-    for (const Kind& kind : kKinds) {
+    for (const Weighted& kind : kKinds) {
       if (chosen < kind.weight) return (this->*kind.run)();
       chosen -= kind.weight;
     }

@@ -40,11 +40,11 @@ using test::paths_of;
 using test::TempDir;
 using test::tree_text;
 
-constexpr Caller kUser{1000, 100};
+constexpr Caller kStagingUser{1000, 100};
 constexpr timespec kLongAgo{1'000'000'000, 5};
 
-constexpr std::uint64_t kPlenty = 1ull << 40;
-constexpr std::uint64_t kTooLittle = kRecordsFloorBytes - 1;
+constexpr std::uint64_t kStagingPlenty = 1ull << 40;
+constexpr std::uint64_t kStagingTooLittle = kRecordsFloorBytes - 1;
 
 // Passes on to a database; fails on demand, and counts.
 class TestDb final : public Db {
@@ -76,14 +76,14 @@ class TestDb final : public Db {
 };
 
 // A staging on a database whose free space the test decides.
-struct Fixture {
+struct StagingFixture {
   TempDir parent;
-  std::atomic<std::uint64_t> free_bytes = kPlenty;
+  std::atomic<std::uint64_t> free_bytes = kStagingPlenty;
   std::function<void(std::uint64_t)> make_room;
   std::unique_ptr<TestDb> db;
   std::unique_ptr<Staging> staging;
 
-  Fixture() { reopen(); }
+  StagingFixture() { reopen(); }
   void reopen() {
     close();
     open_db();
@@ -100,12 +100,12 @@ struct Fixture {
   [[nodiscard]] fs::path bytes_of(StagingId id) const { return directory() / std::to_string(id); }
 
   StagingId file(StagingId parent_id, std::string_view name, std::string_view bytes = "") {
-    const StagingId id = staging->make_file(parent_id, name, 0600, kUser);
+    const StagingId id = staging->make_file(parent_id, name, 0600, kStagingUser);
     if (!bytes.empty()) test::write_text(bytes_of(id), bytes);
     return id;
   }
   StagingId dir(StagingId parent_id, std::string_view name) {
-    return staging->make_directory(parent_id, name, 0755, kUser);
+    return staging->make_directory(parent_id, name, 0755, kStagingUser);
   }
   // A directory with a file and a nested file: ids of the three.
   struct Checkpoint {
@@ -128,7 +128,7 @@ struct Fixture {
 // ---- names ----
 
 TEST(Staging, StartsWithTwoEmptyRoots) {
-  Fixture at;
+  StagingFixture at;
   for (const StagingId root : {kStagingRoot, kPublishRoot}) {
     const struct stat attributes = at.staging->attributes(root);
     EXPECT_EQ(attributes.st_mode, S_IFDIR | 01777u);
@@ -143,10 +143,10 @@ TEST(Staging, StartsWithTwoEmptyRoots) {
 }
 
 TEST(Staging, KeepsNamesAttributesAndBytesOverARestart) {
-  Fixture at;
+  StagingFixture at;
   const StagingId run = at.dir(kStagingRoot, "run");
   const StagingId file = at.file(run, "model.safetensors", "weights");
-  at.staging->make_symlink(run, "latest", "model.safetensors", kUser);
+  at.staging->make_symlink(run, "latest", "model.safetensors", kStagingUser);
   at.staging->change(file, {.mode = 0640, .uid = 7, .gid = 8, .mtime = kLongAgo});
   at.staging->change(run, {.mode = 01750, .atime = kLongAgo, .mtime = kLongAgo});
   at.expect_survives();
@@ -167,7 +167,7 @@ TEST(Staging, KeepsNamesAttributesAndBytesOverARestart) {
 }
 
 TEST(Staging, TakesEveryNameThatADirectoryTakes) {
-  Fixture at;
+  StagingFixture at;
   std::string all;
   for (int c = 1; c < 256; c++) {
     if (c != '/') all += static_cast<char>(c);
@@ -184,15 +184,17 @@ TEST(Staging, TakesEveryNameThatADirectoryTakes) {
                                   std::string("a/b"), std::string("a\0b", 3)}) {
     EXPECT_EQ(errno_of([&] { at.dir(kStagingRoot, name); }), EINVAL) << name;
   }
-  EXPECT_EQ(
-      errno_of([&] { at.staging->make_symlink(kStagingRoot, "l", std::string(4096, 'x'), kUser); }),
-      ENAMETOOLONG);
-  const StagingId link = at.staging->make_symlink(kStagingRoot, "l", std::string(4095, 'x'), kUser);
+  EXPECT_EQ(errno_of([&] {
+              at.staging->make_symlink(kStagingRoot, "l", std::string(4096, 'x'), kStagingUser);
+            }),
+            ENAMETOOLONG);
+  const StagingId link =
+      at.staging->make_symlink(kStagingRoot, "l", std::string(4095, 'x'), kStagingUser);
   EXPECT_EQ(at.staging->attributes(link).st_size, 4095);
 }
 
 TEST(Staging, TellsAnInodeThatIsGoneFromADirectoryThatWasRemoved) {
-  Fixture at;
+  StagingFixture at;
   const StagingId directory = at.dir(kStagingRoot, "a"), file = at.file(kStagingRoot, "f");
   at.staging->remove_directory(kStagingRoot, "a");
   EXPECT_EQ(errno_of([&] { (void)at.staging->lookup(directory, "x"); }), ENOENT);
@@ -207,7 +209,7 @@ TEST(Staging, TellsAnInodeThatIsGoneFromADirectoryThatWasRemoved) {
 }
 
 TEST(Staging, KeepsRemovedDirectoriesForThoseWhoHaveThemOpenOrWorkInThem) {
-  Fixture at;
+  StagingFixture at;
   const StagingId directory = at.dir(kStagingRoot, "a");
   at.staging->open(directory, false);
   at.staging->remove_directory(kStagingRoot, "a");
@@ -226,7 +228,7 @@ TEST(Staging, KeepsRemovedDirectoriesForThoseWhoHaveThemOpenOrWorkInThem) {
 }
 
 TEST(Staging, ForgetsRemovedDirectoriesAfterManyOthers) {
-  Fixture at;
+  StagingFixture at;
   const StagingId first = at.dir(kStagingRoot, "a");
   at.staging->remove_directory(kStagingRoot, "a");
   for (int i = 0; i < 4096; i++) {
@@ -237,7 +239,7 @@ TEST(Staging, ForgetsRemovedDirectoriesAfterManyOthers) {
 }
 
 TEST(Staging, ListsEveryNameOnceWhileOthersComeAndGo) {
-  Fixture at;
+  StagingFixture at;
   for (int i = 0; i < 1000; i++) at.dir(kStagingRoot, "name-" + std::to_string(i));
   std::vector<std::string> seen;
   std::uint64_t offset = 0;
@@ -265,7 +267,7 @@ TEST(Staging, ListsEveryNameOnceWhileOthersComeAndGo) {
 }
 
 TEST(Staging, HandsTheGroupOfASetgidDirectoryOn) {
-  Fixture at;
+  StagingFixture at;
   const StagingId shared = at.dir(kStagingRoot, "shared");
   at.staging->change(shared, {.mode = 02775, .gid = 77});
   const struct stat file = at.staging->attributes(at.file(shared, "f"));
@@ -277,7 +279,7 @@ TEST(Staging, HandsTheGroupOfASetgidDirectoryOn) {
 }
 
 TEST(Staging, NeverGivesAnIdOutTwice) {
-  Fixture at;
+  StagingFixture at;
   StagingId last = 0;
   for (int round = 0; round < 3; round++) {
     for (int i = 0; i < 3000; i++) {
@@ -291,7 +293,7 @@ TEST(Staging, NeverGivesAnIdOutTwice) {
 }
 
 TEST(Staging, KnowsWhereAnInodeIs) {
-  Fixture at;
+  StagingFixture at;
   const StagingId run = at.dir(kStagingRoot, "run"), step = at.dir(run, "step");
   const StagingId file = at.file(step, "f");
   EXPECT_EQ(at.staging->parent_of(file), step);
@@ -311,7 +313,7 @@ TEST(Staging, KnowsWhereAnInodeIs) {
 }
 
 TEST(Staging, SumsUpWhatItHolds) {
-  Fixture at;
+  StagingFixture at;
   const auto first = at.checkpoint(kStagingRoot, "a");
   const auto second = at.checkpoint(kStagingRoot, "b");
   at.staging->change(first.weights, {.mtime = timespec{4'000'000'000, 0}});
@@ -331,7 +333,7 @@ TEST(Staging, SumsUpWhatItHolds) {
 }
 
 TEST(Staging, MakesTenThousandFilesQuickly) {
-  Fixture at;
+  StagingFixture at;
   const auto begin = Clock::now();
   for (int i = 0; i < 10'000; i++) at.file(kStagingRoot, std::to_string(i));
   const auto made = Clock::now();
@@ -347,7 +349,7 @@ TEST(Staging, MakesTenThousandFilesQuickly) {
 // ---- files ----
 
 // The ids that have bytes on disk.
-std::vector<std::string> backing_of(const Fixture& at) {
+std::vector<std::string> backing_of(const StagingFixture& at) {
   std::vector<std::string> names;
   for (const auto& entry : fs::directory_iterator(at.directory())) {
     names.push_back(entry.path().filename().string());
@@ -357,14 +359,14 @@ std::vector<std::string> backing_of(const Fixture& at) {
 }
 
 // Waits until those are the ones, which takes a sync of the records.
-void expect_backing(const Fixture& at, std::vector<std::string> names) {
+void expect_backing(const StagingFixture& at, std::vector<std::string> names) {
   const auto until = Clock::now() + std::chrono::minutes(1);
   while (backing_of(at) != names && Clock::now() < until) std::this_thread::yield();
   EXPECT_EQ(backing_of(at), names);
 }
 
 TEST(Staging, KeepsAnUnlinkedFileUntilItsLastRelease) {
-  Fixture at;
+  StagingFixture at;
   const StagingId file = at.file(kStagingRoot, "f", "bytes");
   at.staging->open(file, false);
   at.staging->open(file, true);
@@ -384,7 +386,7 @@ TEST(Staging, KeepsAnUnlinkedFileUntilItsLastRelease) {
 }
 
 TEST(Staging, KeepsAReplacedFileUntilItsLastRelease) {
-  Fixture at;
+  StagingFixture at;
   const StagingId old_file = at.file(kStagingRoot, "f", "old");
   const StagingId fresh = at.file(kStagingRoot, ".tmp", "fresh");
   at.staging->open(old_file, false);
@@ -400,7 +402,7 @@ TEST(Staging, KeepsAReplacedFileUntilItsLastRelease) {
 }
 
 TEST(Staging, RemovesBytesOnceTheRecordsAreSynced) {
-  Fixture at;
+  StagingFixture at;
   at.file(kStagingRoot, "f", "old");
   const StagingId fresh = at.file(kStagingRoot, ".tmp", "fresh");
   at.staging->sync_directory(kStagingRoot);
@@ -411,7 +413,7 @@ TEST(Staging, RemovesBytesOnceTheRecordsAreSynced) {
 }
 
 TEST(Staging, KeepsBytesWhileTheRecordsCannotBeSynced) {
-  Fixture at;
+  StagingFixture at;
   const StagingId old_file = at.file(kStagingRoot, "f", "old");
   at.file(kStagingRoot, ".tmp", "fresh");
   at.db->fails_to_sync = true;
@@ -424,7 +426,7 @@ TEST(Staging, KeepsBytesWhileTheRecordsCannotBeSynced) {
 }
 
 TEST(Staging, CountsWritersAndGenerations) {
-  Fixture at;
+  StagingFixture at;
   const StagingId file = at.file(kStagingRoot, "f");
   auto changes = [&, last = at.staging->generation(file)]() mutable {
     return std::exchange(last, at.staging->generation(file)) != last;
@@ -450,9 +452,9 @@ TEST(Staging, CountsWritersAndGenerations) {
 }
 
 TEST(Staging, RefusesToUseTheBytesOfWhatHasNone) {
-  Fixture at;
+  StagingFixture at;
   const StagingId directory = at.dir(kStagingRoot, "d");
-  const StagingId link = at.staging->make_symlink(kStagingRoot, "l", "x", kUser);
+  const StagingId link = at.staging->make_symlink(kStagingRoot, "l", "x", kStagingUser);
   const auto expect = [&](const std::function<void(StagingId)>& use) {
     EXPECT_EQ(errno_of([&] { use(directory); }), EISDIR);
     EXPECT_EQ(errno_of([&] { use(link); }), EINVAL);
@@ -466,7 +468,7 @@ TEST(Staging, RefusesToUseTheBytesOfWhatHasNone) {
 }
 
 TEST(Staging, AnswersAsTheFileSystemBelowDoes) {
-  Fixture at;
+  StagingFixture at;
   const StagingId file = at.file(kStagingRoot, "f");
   EXPECT_EQ(errno_of([&] { at.staging->change(file, {.size_bytes = UINT64_MAX}); }), EINVAL);
   EXPECT_EQ(errno_of([&] { at.staging->allocate(file, 0, 0, 0); }), EINVAL);
@@ -475,7 +477,7 @@ TEST(Staging, AnswersAsTheFileSystemBelowDoes) {
 }
 
 TEST(Staging, SyncsRecordsOnlyWhenThereAreSome) {
-  Fixture at;
+  StagingFixture at;
   const StagingId file = at.file(kStagingRoot, "f");
   at.staging->sync_file(file, true);
   const unsigned syncs = at.db->syncs;
@@ -490,7 +492,7 @@ TEST(Staging, SyncsRecordsOnlyWhenThereAreSome) {
 // ---- space ----
 
 TEST(Staging, AsksForRoomWhenAFileGrows) {
-  Fixture at;
+  StagingFixture at;
   std::vector<std::uint64_t> asked;
   at.make_room = [&](std::uint64_t bytes) { asked.push_back(bytes); };
   at.reopen();
@@ -518,7 +520,7 @@ TEST(Staging, AsksForRoomWhenAFileGrows) {
 }
 
 TEST(Staging, ChangesNothingWhereThereIsNoRoom) {
-  Fixture at;
+  StagingFixture at;
   bool is_full = false;
   at.make_room = [&](std::uint64_t) {
     if (is_full) throw Error(ErrorCode::no_space, "full");
@@ -540,7 +542,7 @@ TEST(Staging, ChangesNothingWhereThereIsNoRoom) {
 }
 
 TEST(Staging, RemovesWhatIsUnusedBeforeItSaysThatThereIsNoRoom) {
-  Fixture at;
+  StagingFixture at;
   at.make_room = [&](std::uint64_t) {
     if (!backing_of(at).empty()) throw Error(ErrorCode::no_space, "full");
   };
@@ -552,11 +554,11 @@ TEST(Staging, RemovesWhatIsUnusedBeforeItSaysThatThereIsNoRoom) {
 }
 
 // Every call that writes a record.
-std::vector<std::function<void(Staging&)>> recorded_calls(const Fixture::Checkpoint& c) {
+std::vector<std::function<void(Staging&)>> recorded_calls(const StagingFixture::Checkpoint& c) {
   return {
-      [=](Staging& s) { s.make_file(c.directory, "fresh", 0600, kUser); },
-      [=](Staging& s) { s.make_directory(c.directory, "fresh", 0700, kUser); },
-      [=](Staging& s) { s.make_symlink(c.directory, "fresh", "x", kUser); },
+      [=](Staging& s) { s.make_file(c.directory, "fresh", 0600, kStagingUser); },
+      [=](Staging& s) { s.make_directory(c.directory, "fresh", 0700, kStagingUser); },
+      [=](Staging& s) { s.make_symlink(c.directory, "fresh", "x", kStagingUser); },
       [=](Staging& s) { s.remove_directory(kStagingRoot, "empty"); },
       [=](Staging& s) { s.rename(kStagingRoot, "a", kStagingRoot, "b", 0); },
       [=](Staging& s) { s.rename(kStagingRoot, "f", kStagingRoot, "g", 0); },
@@ -568,7 +570,7 @@ std::vector<std::function<void(Staging&)>> recorded_calls(const Fixture::Checkpo
 }
 
 TEST(Staging, ChangesNothingIfTheRecordCannotBeWritten) {
-  Fixture at;
+  StagingFixture at;
   const auto c = at.checkpoint(kStagingRoot, "a");
   at.dir(kStagingRoot, "empty");
   at.file(kStagingRoot, "f", "f");
@@ -582,9 +584,9 @@ TEST(Staging, ChangesNothingIfTheRecordCannotBeWritten) {
     at.db->fails = true;
     EXPECT_EQ(code_of([&] { calls[i](*at.staging); }), ErrorCode::io) << i;
     at.db->fails = false;
-    at.free_bytes = kTooLittle;
+    at.free_bytes = kStagingTooLittle;
     EXPECT_EQ(code_of([&] { calls[i](*at.staging); }), ErrorCode::no_space) << i;
-    at.free_bytes = kPlenty;
+    at.free_bytes = kStagingPlenty;
     EXPECT_EQ(tree_text(*at.staging), before) << i;
     EXPECT_EQ(backing_of(at), backing) << i;
   }
@@ -592,7 +594,7 @@ TEST(Staging, ChangesNothingIfTheRecordCannotBeWritten) {
 }
 
 TEST(Staging, FreesTheBytesFirstWhenAFileIsUnlinkedOnAFullDisk) {
-  Fixture at;
+  StagingFixture at;
   const std::string bytes(100'000, 'x');
   const StagingId file = at.file(kStagingRoot, "f", bytes);
   const StagingId other = at.file(kStagingRoot, "g", bytes);
@@ -600,7 +602,7 @@ TEST(Staging, FreesTheBytesFirstWhenAFileIsUnlinkedOnAFullDisk) {
   // The database finds room as soon as those bytes are gone.
   const auto free_bytes = [&] {
     const bool is_freed = fs::exists(at.bytes_of(file)) && fs::file_size(at.bytes_of(file)) == 0;
-    return is_freed ? kPlenty : kTooLittle;
+    return is_freed ? kStagingPlenty : kStagingTooLittle;
   };
   {
     const auto db = Db::open(at.parent / "db", free_bytes);
@@ -616,14 +618,14 @@ TEST(Staging, FreesTheBytesFirstWhenAFileIsUnlinkedOnAFullDisk) {
 }
 
 TEST(Staging, EmptiesAFileThatItCannotUnlinkOnAFullDisk) {
-  Fixture at;
+  StagingFixture at;
   const StagingId file = at.file(kStagingRoot, "f", std::string(100'000, 'x'));
-  at.free_bytes = kTooLittle;
+  at.free_bytes = kStagingTooLittle;
   EXPECT_EQ(errno_of([&] { at.staging->unlink(kStagingRoot, "f"); }), ENOSPC);
   EXPECT_EQ(at.staging->attributes(file).st_size, 0);
   EXPECT_EQ(at.staging->lookup(kStagingRoot, "f"), file);
   at.staging->change(file, {.size_bytes = 0});
-  at.free_bytes = kPlenty;
+  at.free_bytes = kStagingPlenty;
   at.staging->unlink(kStagingRoot, "f");
   expect_backing(at, {});
 }
@@ -640,7 +642,7 @@ void put_name(Db& db, StagingId directory, std::string_view name, StagingId id) 
 }
 
 TEST(Staging, DropsAFileWhoseBytesAreGone) {
-  Fixture at;
+  StagingFixture at;
   const auto c = at.checkpoint(kStagingRoot, "a");
   at.close();
   fs::remove(at.bytes_of(c.nested));
@@ -652,7 +654,7 @@ TEST(Staging, DropsAFileWhoseBytesAreGone) {
 }
 
 TEST(Staging, RemovesBytesWithoutARecord) {
-  Fixture at;
+  StagingFixture at;
   const StagingId kept = at.file(kStagingRoot, "kept");
   const StagingId unlinked = at.file(kStagingRoot, "unlinked", "x");
   at.staging->open(unlinked, false);
@@ -665,7 +667,7 @@ TEST(Staging, RemovesBytesWithoutARecord) {
 }
 
 TEST(Staging, KeepsWhatNoNameLeadsTo) {
-  Fixture at;
+  StagingFixture at;
   const auto c = at.checkpoint(kStagingRoot, "a");
   at.dir(kStagingRoot, "lost+found-" + std::to_string(c.directory));
   at.close();
@@ -679,7 +681,7 @@ TEST(Staging, KeepsWhatNoNameLeadsTo) {
 }
 
 TEST(Staging, BreaksACycleOfDirectories) {
-  Fixture at;
+  StagingFixture at;
   at.close();
   at.open_db();
   put(*at.db, 20, S_IFDIR | 0755);
@@ -696,7 +698,7 @@ TEST(Staging, BreaksACycleOfDirectories) {
 }
 
 TEST(Staging, DropsNamesThatDoNotFit) {
-  Fixture at;
+  StagingFixture at;
   const StagingId file = at.file(kStagingRoot, "f");
   at.close();
   at.open_db();
@@ -713,7 +715,7 @@ TEST(Staging, DropsNamesThatDoNotFit) {
 }
 
 TEST(Staging, RefusesRecordsThatItCannotRead) {
-  const std::vector<Db::Change> kBad{
+  const std::vector<Db::Change> kDamaged{
       {Family::inodes, inode_key(30), "short"},
       {Family::inodes, "key", std::string(36, '\0')},
       {Family::inodes, inode_key(30), std::string(36, '\0')},
@@ -723,26 +725,26 @@ TEST(Staging, RefusesRecordsThatItCannotRead) {
       {Family::names, name_key(kStagingRoot, "f"), "id"},
       {Family::store, "staging_ids", "many"},
   };
-  for (std::size_t i = 0; i < kBad.size(); i++) {
-    Fixture at;
+  for (std::size_t i = 0; i < kDamaged.size(); i++) {
+    StagingFixture at;
     at.close();
     at.open_db();
-    at.db->write({kBad[i]}, Durability::process);
+    at.db->write({kDamaged[i]}, Durability::process);
     EXPECT_EQ(code_of([&] { at.reopen(); }), ErrorCode::corrupt) << i;
   }
 }
 
 TEST(Staging, OpensOnAFullDisk) {
-  Fixture at;
+  StagingFixture at;
   const auto c = at.checkpoint(kStagingRoot, "a");
   at.close();
   fs::remove(at.bytes_of(c.nested));
-  at.free_bytes = kTooLittle;
+  at.free_bytes = kStagingTooLittle;
   at.reopen();
   EXPECT_EQ(paths_of(*at.staging).size(), 4u);
   EXPECT_EQ(errno_of([&] { at.dir(kStagingRoot, "d"); }), ENOSPC);
   at.staging->sync_file(c.weights, false);  // nothing to record
-  at.free_bytes = kPlenty;
+  at.free_bytes = kStagingPlenty;
   at.dir(kStagingRoot, "d");
   at.expect_survives();
 }
@@ -756,7 +758,7 @@ Context stoppable(std::stop_source& source) {
 }
 
 TEST(StagingSeal, RefusesEveryChangeBelow) {
-  Fixture at;
+  StagingFixture at;
   const auto c = at.checkpoint(kStagingRoot, "a");
   at.file(kStagingRoot, "outside");
   const std::vector<std::function<void()>> changes{
@@ -769,7 +771,7 @@ TEST(StagingSeal, RefusesEveryChangeBelow) {
       [&] { at.staging->prepare_write(c.nested, 0, 10); },
       [&] { at.file(c.directory, "fresh"); },
       [&] { at.dir(at.staging->parent_of(c.nested), "fresh"); },
-      [&] { at.staging->make_symlink(c.directory, "fresh", "x", kUser); },
+      [&] { at.staging->make_symlink(c.directory, "fresh", "x", kStagingUser); },
       [&] { at.staging->unlink(c.directory, "model.safetensors"); },
       [&] { at.staging->remove_directory(c.directory, "sub"); },
       [&] { at.staging->rename(c.directory, "sub", kStagingRoot, "b", 0); },
@@ -798,7 +800,7 @@ TEST(StagingSeal, RefusesEveryChangeBelow) {
 }
 
 TEST(StagingSeal, IsRefusedAroundAnotherAndOnRoots) {
-  Fixture at;
+  StagingFixture at;
   const StagingId run = at.dir(kStagingRoot, "run");
   const auto c = at.checkpoint(run, "a");
   const Staging::Seal seal(*at.staging, c.directory);
@@ -811,7 +813,7 @@ TEST(StagingSeal, IsRefusedAroundAnotherAndOnRoots) {
 }
 
 TEST(StagingSeal, LetsAWriterThatIsThereFinish) {
-  Fixture at;
+  StagingFixture at;
   const auto c = at.checkpoint(kStagingRoot, "a");
   at.staging->open(c.weights, true);
   const Staging::Seal seal(*at.staging, c.directory);
@@ -821,7 +823,7 @@ TEST(StagingSeal, LetsAWriterThatIsThereFinish) {
 }
 
 TEST(StagingSeal, WaitsForTheLastWriter) {
-  Fixture at;
+  StagingFixture at;
   const auto c = at.checkpoint(kStagingRoot, "a");
   at.staging->open(c.nested, true);
   at.staging->open(c.nested, true);
@@ -837,7 +839,7 @@ TEST(StagingSeal, WaitsForTheLastWriter) {
 }
 
 TEST(StagingSeal, IsStoppedWhileItWaits) {
-  Fixture at;
+  StagingFixture at;
   const auto c = at.checkpoint(kStagingRoot, "a");
   at.staging->open(c.nested, true);
   std::stop_source source;
@@ -850,7 +852,7 @@ TEST(StagingSeal, IsStoppedWhileItWaits) {
 }
 
 TEST(StagingSeal, ListsByPathWithWriters) {
-  Fixture at;
+  StagingFixture at;
   const auto c = at.checkpoint(kStagingRoot, "a");
   at.file(c.directory, "sub-x");
   at.staging->open(c.nested, true);
@@ -868,10 +870,12 @@ TEST(StagingSeal, ListsByPathWithWriters) {
 
 const Db::Change kAlso{Family::handovers, "key", "record"};
 
-bool has_record(const Fixture& at) { return at.db->find(Family::handovers, "key").has_value(); }
+bool has_record(const StagingFixture& at) {
+  return at.db->find(Family::handovers, "key").has_value();
+}
 
 TEST(StagingHandOver, MovesADirectoryInOneSyncedWrite) {
-  Fixture at;
+  StagingFixture at;
   const StagingId run = at.dir(kStagingRoot, "run");
   const auto c = at.checkpoint(run, "a");
   const unsigned writes = at.db->writes, synced = at.db->synced_writes;
@@ -889,7 +893,7 @@ TEST(StagingHandOver, MovesADirectoryInOneSyncedWrite) {
 }
 
 TEST(StagingHandOver, RefusesATakenNameAndWhatIsNoDirectoryOfStaging) {
-  Fixture at;
+  StagingFixture at;
   const auto first = at.checkpoint(kStagingRoot, "a"), second = at.checkpoint(kStagingRoot, "b");
   at.staging->hand_over(first.directory, "step", {});
   const std::string before = tree_text(*at.staging);
@@ -906,7 +910,7 @@ TEST(StagingHandOver, RefusesATakenNameAndWhatIsNoDirectoryOfStaging) {
 }
 
 TEST(StagingHandOver, SealsWhatWasHandedOver) {
-  Fixture at;
+  StagingFixture at;
   const auto c = at.checkpoint(kStagingRoot, "a");
   at.file(kStagingRoot, "outside");
   at.staging->hand_over(c.directory, "step", {});
@@ -935,7 +939,7 @@ TEST(StagingHandOver, SealsWhatWasHandedOver) {
 }
 
 TEST(StagingHandOver, IsTakenBack) {
-  Fixture at;
+  StagingFixture at;
   const auto c = at.checkpoint(kStagingRoot, "a");
   const StagingId other = at.dir(kStagingRoot, "other");
   at.staging->hand_over(c.directory, "step", {kAlso});
@@ -956,7 +960,7 @@ TEST(StagingHandOver, IsTakenBack) {
 }
 
 TEST(StagingHandOver, IsRemovedOnceItIsAllowed) {
-  Fixture at;
+  StagingFixture at;
   const auto c = at.checkpoint(kStagingRoot, "a");
   at.staging->hand_over(c.directory, "step", {});
   at.staging->allow_removal(c.directory);
@@ -976,9 +980,9 @@ TEST(StagingHandOver, IsRemovedOnceItIsAllowed) {
 // ---- the end of a hand-over ----
 
 struct Finished {
-  Fixture at;
+  StagingFixture at;
   StagingId run = at.dir(kStagingRoot, "run");
-  Fixture::Checkpoint c = at.checkpoint(run, "a");
+  StagingFixture::Checkpoint c = at.checkpoint(run, "a");
 
   Finished() { at.staging->hand_over(c.directory, "step", {}); }
   std::string finish(std::vector<StagingId> published) {
@@ -988,7 +992,7 @@ struct Finished {
 
 TEST(StagingFinish, LeavesNothingWhereEverythingWasPublished) {
   Finished f;
-  f.at.staging->make_symlink(f.run, "gone", "x", kUser);
+  f.at.staging->make_symlink(f.run, "gone", "x", kStagingUser);
   const unsigned synced = f.at.db->synced_writes;
   EXPECT_EQ(f.finish({f.c.weights, f.c.nested, f.c.extra}), "");
   EXPECT_EQ(f.at.db->synced_writes, synced + 1);
@@ -1011,12 +1015,12 @@ TEST(StagingFinish, PutsTheRestBackWhereItCameFrom) {
 }
 
 TEST(StagingFinish, KeepsSymlinksAndDropsEmptyDirectories) {
-  Fixture at;
+  StagingFixture at;
   const StagingId directory = at.dir(kStagingRoot, "a");
   at.dir(at.dir(directory, "empty"), "deeper");
   const StagingId nested = at.dir(at.dir(directory, "x"), "y");
   const StagingId weights = at.file(nested, "w");
-  at.staging->make_symlink(at.dir(directory, "links"), "l", "x", kUser);
+  at.staging->make_symlink(at.dir(directory, "links"), "l", "x", kStagingUser);
   at.staging->hand_over(directory, "step", {});
   EXPECT_EQ(at.staging->finish(directory, std::vector{weights}, {kStagingRoot, "a"}, 7, {}), "a");
   EXPECT_EQ(paths_of(*at.staging),
@@ -1036,7 +1040,7 @@ TEST(StagingFinish, TakesAnotherNameBesideWhatIsThereMeanwhile) {
 }
 
 TEST(StagingFinish, ShortensALongNameByWholeCharacters) {
-  Fixture at;
+  StagingFixture at;
   std::string name;
   while (name.size() + 2 <= kNameBytesMax) name += "ä";
   const auto c = at.checkpoint(kStagingRoot, name);
@@ -1178,9 +1182,9 @@ void change_at_random(Staging& staging, std::mt19937_64 rng, int count) {
       switch (rng() % 9) {
         case 0:
         case 1:
-          return use_file(staging.make_file(directory(), name(), 0600, kUser));
+          return use_file(staging.make_file(directory(), name(), 0600, kStagingUser));
         case 2:
-          return static_cast<void>(staging.make_directory(directory(), name(), 0700, kUser));
+          return static_cast<void>(staging.make_directory(directory(), name(), 0700, kStagingUser));
         case 3:
           return staging.unlink(directory(), name());
         case 4:
@@ -1203,7 +1207,7 @@ void change_at_random(Staging& staging, std::mt19937_64 rng, int count) {
 
 TEST(StagingThreads, LeaveAWholeTree) {
   std::mt19937_64 rng = test::make_rng();
-  Fixture at;
+  StagingFixture at;
   {
     std::vector<std::jthread> threads;
     for (int i = 0; i < 4; i++) {
@@ -1279,7 +1283,7 @@ TEST(StagingKilled, HasEverythingThatWasDone) {
   std::mt19937_64 rng = test::make_rng();
   for (int round = 0; round < 5; round++) {
     const std::uint64_t seed = rng();
-    Fixture killed, reference;
+    StagingFixture killed, reference;
     killed.close();
     fs::remove_all(killed.parent / "db");
     const std::size_t done = kill_stager(killed.parent.path(), seed, rng() % 300);

@@ -26,22 +26,23 @@ using test::code_of;
 namespace fs = std::filesystem;
 using test::TempDir;
 
-constexpr std::string_view kId = "0123456789abcdef0123456789abcdef";
+constexpr std::string_view kStoreId = "0123456789abcdef0123456789abcdef";
 constexpr std::string_view kOtherId = "ffffffffffffffffffffffffffffffff";
-constexpr std::string_view kUrl = "file:///bucket";
-constexpr std::uint64_t kPlenty = 1ull << 40;
+constexpr std::string_view kStoreUrl = "file:///bucket";
+constexpr std::uint64_t kStorePlenty = 1ull << 40;
 
 using Versions = std::vector<std::uint64_t>;
 
 // A store whose file system the test decides.
-struct Fixture {
+struct StoreFixture {
   TempDir parent;
   fs::path path = parent / "store";
   StoreLimits limits;
-  std::atomic<std::uint64_t> free_bytes = kPlenty;
-  std::atomic<std::uint64_t> total_bytes = 2 * kPlenty;
+  std::atomic<std::uint64_t> free_bytes = kStorePlenty;
+  std::atomic<std::uint64_t> total_bytes = 2 * kStorePlenty;
 
-  std::unique_ptr<Store> open(std::string_view repository = kId, std::string_view url = kUrl) {
+  std::unique_ptr<Store> open(std::string_view repository = kStoreId,
+                              std::string_view url = kStoreUrl) {
     return Store::open(path, repository, url, limits, [this] {
       return Space{free_bytes, total_bytes};
     });
@@ -65,22 +66,22 @@ const auto kReleaseAll = [](std::uint64_t) { return true; };
 // ---- the directory ----
 
 TEST(Store, IsMadePrivateAndMarked) {
-  Fixture at;
+  StoreFixture at;
   const auto store = at.open();
   EXPECT_EQ(fs::status(at.path).permissions(), fs::perms::owner_all);
   EXPECT_EQ(test::read_text(at.path / "STORE"),
-            "weightfs store 1\n" + std::string(kId) + "\n" + std::string(kUrl) + "\n");
+            "weightfs store 1\n" + std::string(kStoreId) + "\n" + std::string(kStoreUrl) + "\n");
   EXPECT_TRUE(fs::is_directory(store->temporary_directory()));
   EXPECT_TRUE(store->complete_versions().empty());
   EXPECT_EQ(store->newest().version, 0u);
   const auto identity = Store::find_identity(at.path);
   ASSERT_TRUE(identity);
-  EXPECT_EQ(identity->repository, kId);
-  EXPECT_EQ(identity->url, kUrl);
+  EXPECT_EQ(identity->repository, kStoreId);
+  EXPECT_EQ(identity->url, kStoreUrl);
 }
 
 TEST(Store, TakesAnEmptyDirectoryAndMakesItPrivate) {
-  Fixture at;
+  StoreFixture at;
   fs::create_directories(at.path / "lost+found");
   fs::permissions(at.path, fs::perms::all);
   at.open();
@@ -89,14 +90,14 @@ TEST(Store, TakesAnEmptyDirectoryAndMakesItPrivate) {
 }
 
 TEST(Store, TakesWhatAnInterruptedAttemptLeft) {
-  Fixture at;
+  StoreFixture at;
   test::write_text(at.path / "lock", "");
   test::write_text(at.path / ".STORE.0123456789abcdef", "weightfs");
   at.open();
 }
 
 TEST(Store, RefusesADirectoryWithOtherThings) {
-  Fixture at;
+  StoreFixture at;
   test::write_text(at.path / "precious.txt", "x");
   fs::permissions(at.path, fs::perms::owner_all | fs::perms::group_read);
   std::string message;
@@ -108,7 +109,7 @@ TEST(Store, RefusesADirectoryWithOtherThings) {
 }
 
 TEST(Store, RefusesAFileAndAForeignMarker) {
-  Fixture at;
+  StoreFixture at;
   test::write_text(at.path, "a file");
   EXPECT_EQ(code_of([&] { at.open(); }), ErrorCode::invalid);
   fs::remove(at.path);
@@ -119,31 +120,31 @@ TEST(Store, RefusesAFileAndAForeignMarker) {
 
 TEST(Store, RefusesAnotherOwnersDirectory) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root";
-  Fixture at;
+  StoreFixture at;
   at.open();
   ASSERT_EQ(::chown(at.path.c_str(), 65534, 65534), 0);
   EXPECT_EQ(code_of([&] { at.open(); }), ErrorCode::permission);
 }
 
 TEST(Store, RefusesAnotherRepositorysStore) {
-  Fixture at;
+  StoreFixture at;
   { add_version(*at.open(), 1); }
   std::string message;
   EXPECT_EQ(code_of([&] { at.open(kOtherId); }, &message), ErrorCode::invalid);
-  EXPECT_NE(message.find(kId), std::string::npos) << message;
+  EXPECT_NE(message.find(kStoreId), std::string::npos) << message;
   EXPECT_NE(message.find(kOtherId), std::string::npos) << message;
   EXPECT_TRUE(at.open()->is_complete(1));
 }
 
 TEST(Store, RemembersWhereTheBucketMoved) {
-  Fixture at;
+  StoreFixture at;
   { add_version(*at.open(), 1); }
-  EXPECT_TRUE(at.open(kId, "file:///elsewhere")->is_complete(1));
+  EXPECT_TRUE(at.open(kStoreId, "file:///elsewhere")->is_complete(1));
   EXPECT_EQ(Store::find_identity(at.path)->url, "file:///elsewhere");
 }
 
 TEST(Store, IsLockedAgainstASecondOne) {
-  Fixture at;
+  StoreFixture at;
   {
     const auto store = at.open();
     std::string message;
@@ -155,7 +156,7 @@ TEST(Store, IsLockedAgainstASecondOne) {
 }
 
 TEST(Store, OfManyOpenersOneGetsIt) {
-  Fixture at;
+  StoreFixture at;
   std::atomic<int> opened = 0, busy = 0, ready = 0;
   std::vector<std::unique_ptr<Store>> stores(6);
   {
@@ -181,7 +182,7 @@ TEST(Store, OfManyOpenersOneGetsIt) {
 // ---- records ----
 
 TEST(Store, KeepsManifestsAndLayouts) {
-  Fixture at;
+  StoreFixture at;
   Sha256 id{};
   id[31] = std::byte{7};
   {
@@ -200,7 +201,7 @@ TEST(Store, KeepsManifestsAndLayouts) {
 }
 
 TEST(Store, NewestNeverGoesBack) {
-  Fixture at;
+  StoreFixture at;
   Sha256 hash{};
   hash[0] = std::byte{0xAB};
   {
@@ -215,7 +216,7 @@ TEST(Store, NewestNeverGoesBack) {
 }
 
 TEST(Store, NewestOfManyThreadsIsTheHighest) {
-  Fixture at;
+  StoreFixture at;
   {
     const auto store = at.open();
     std::vector<std::jthread> threads;
@@ -233,7 +234,7 @@ TEST(Store, NewestOfManyThreadsIsTheHighest) {
 // ---- images ----
 
 TEST(Store, RemembersCompleteImages) {
-  Fixture at;
+  StoreFixture at;
   {
     const auto store = at.open();
     add_version(*store, 2);
@@ -250,7 +251,7 @@ TEST(Store, RemembersCompleteImages) {
 }
 
 TEST(Store, AVersionWithoutFilesOrChunksIsCompleteToo) {
-  Fixture at;
+  StoreFixture at;
   {
     const auto store = at.open();
     store->begin_images(1);
@@ -262,14 +263,14 @@ TEST(Store, AVersionWithoutFilesOrChunksIsCompleteToo) {
 }
 
 TEST(Store, HasNoHashesOfWhatIsNotComplete) {
-  Fixture at;
+  StoreFixture at;
   const auto store = at.open();
   store->begin_images(1);
   EXPECT_EQ(code_of([&] { (void)store->chunk_hashes(1); }), ErrorCode::not_found);
 }
 
 TEST(Store, DoesNotRecordFilesThatAreNotThere) {
-  Fixture at;
+  StoreFixture at;
   const auto store = at.open();
   const fs::path directory = store->begin_images(1);
   test::write_text(directory / "b", "123");
@@ -286,7 +287,7 @@ TEST(Store, DoesNotRecordFilesThatAreNotThere) {
 }
 
 TEST(Store, BeginsImagesAnew) {
-  Fixture at;
+  StoreFixture at;
   {
     const auto store = at.open();
     add_version(*store, 1);
@@ -297,7 +298,7 @@ TEST(Store, BeginsImagesAnew) {
 }
 
 TEST(Store, RemovesImages) {
-  Fixture at;
+  StoreFixture at;
   {
     const auto store = at.open();
     add_version(*store, 1);
@@ -312,7 +313,7 @@ TEST(Store, RemovesImages) {
 }
 
 TEST(Store, RemovesReadOnlyImages) {
-  Fixture at;
+  StoreFixture at;
   if (::geteuid() == 0) {
     ASSERT_EQ(::chown(at.parent.path().c_str(), 65534, 65534), 0);
     ASSERT_EQ(::seteuid(65534), 0);
@@ -331,7 +332,7 @@ TEST(Store, RemovesReadOnlyImages) {
 }
 
 TEST(Store, EmptiesTmpAndRemovesStrayImages) {
-  Fixture at;
+  StoreFixture at;
   {
     const auto store = at.open();
     add_version(*store, 1);
@@ -353,7 +354,7 @@ TEST(Store, EmptiesTmpAndRemovesStrayImages) {
 }
 
 TEST(Store, DropsRecordsWhoseFilesAreNotWhatTheyWere) {
-  Fixture at;
+  StoreFixture at;
   {
     const auto store = at.open();
     for (const std::uint64_t version : {1u, 2u, 3u, 4u, 5u}) add_version(*store, version);
@@ -373,11 +374,11 @@ TEST(Store, DropsRecordsWhoseFilesAreNotWhatTheyWere) {
 // ---- a cache that can be lost ----
 
 TEST(Store, AnotherFormatIsEmptiedAndRebuilt) {
-  Fixture at;
+  StoreFixture at;
   { add_version(*at.open(), 1); }
   test::write_text(at.path / "weightfs.log", "kept");
-  test::write_text(at.path / "STORE",
-                   "weightfs store 2\n" + std::string(kId) + "\n" + std::string(kUrl) + "\n");
+  test::write_text(at.path / "STORE", "weightfs store 2\n" + std::string(kStoreId) + "\n" +
+                                          std::string(kStoreUrl) + "\n");
   {
     const auto store = at.open();
     EXPECT_TRUE(store->complete_versions().empty());
@@ -389,16 +390,16 @@ TEST(Store, AnotherFormatIsEmptiedAndRebuilt) {
 }
 
 TEST(Store, AnotherFormatOfAnotherRepositoryIsLeftAlone) {
-  Fixture at;
+  StoreFixture at;
   { add_version(*at.open(), 1); }
-  test::write_text(at.path / "STORE",
-                   "weightfs store 2\n" + std::string(kOtherId) + "\n" + std::string(kUrl) + "\n");
+  test::write_text(at.path / "STORE", "weightfs store 2\n" + std::string(kOtherId) + "\n" +
+                                          std::string(kStoreUrl) + "\n");
   EXPECT_EQ(code_of([&] { at.open(); }), ErrorCode::invalid);
   EXPECT_TRUE(fs::exists(at.path / "images/1"));
 }
 
 TEST(Store, ADamagedDatabaseIsRebuilt) {
-  Fixture at;
+  StoreFixture at;
   { add_version(*at.open(), 1); }
   test::write_text(at.path / "db/CURRENT", "garbage");
   {
@@ -411,7 +412,7 @@ TEST(Store, ADamagedDatabaseIsRebuilt) {
 }
 
 TEST(Store, ALostDatabaseIsRebuilt) {
-  Fixture at;
+  StoreFixture at;
   { add_version(*at.open(), 1); }
   fs::remove_all(at.path / "db");
   EXPECT_TRUE(at.open()->complete_versions().empty());
@@ -432,7 +433,7 @@ TEST(Store, MalformedRecordsAreRebuilt) {
       {Family::store, "repository", std::string(kOtherId)},
   };
   for (const Db::Change& change : bad) {
-    Fixture at;
+    StoreFixture at;
     { add_version(*at.open(), 1); }
     { Db::open(at.path / "db")->write({change}); }
     const auto store = at.open();
@@ -444,7 +445,7 @@ TEST(Store, MalformedRecordsAreRebuilt) {
 // ---- a full disk ----
 
 TEST(Store, OnAFullDiskItServesWhatItHas) {
-  Fixture at;
+  StoreFixture at;
   {
     const auto store = at.open();
     add_version(*store, 1);
@@ -454,7 +455,7 @@ TEST(Store, OnAFullDiskItServesWhatItHas) {
   fs::remove(at.path / "images/1/a.bin");
   test::write_text(at.path / "images/7/half", "x");
   at.free_bytes = 0;
-  const auto store = at.open(kId, "file:///moved");
+  const auto store = at.open(kStoreId, "file:///moved");
   EXPECT_EQ(store->complete_versions(), Versions{2});
   EXPECT_EQ(store->chunk_hashes(2).size(), 3u);
   EXPECT_EQ(store->find_manifest(2), "manifest");
@@ -463,22 +464,22 @@ TEST(Store, OnAFullDiskItServesWhatItHas) {
   EXPECT_EQ(code_of([&] { store->put_newest({3, {}}); }), ErrorCode::no_space);
   EXPECT_EQ(store->newest().version, 0u);
 
-  at.free_bytes = kPlenty;
+  at.free_bytes = kStorePlenty;
   store->put_manifest(3, "x");
   add_version(*store, 3);
   EXPECT_EQ(store->complete_versions(), (Versions{2, 3}));
 }
 
 TEST(Store, ANewOneNeedsRoom) {
-  Fixture at;
+  StoreFixture at;
   at.free_bytes = 0;
   EXPECT_EQ(code_of([&] { at.open(); }), ErrorCode::no_space);
-  at.free_bytes = kPlenty;
+  at.free_bytes = kStorePlenty;
   at.open();
 }
 
 TEST(Store, ImagesThatCannotBeRecordedAreNotComplete) {
-  Fixture at;
+  StoreFixture at;
   {
     const auto store = at.open();
     at.free_bytes = 0;
@@ -489,7 +490,7 @@ TEST(Store, ImagesThatCannotBeRecordedAreNotComplete) {
 }
 
 TEST(Store, OnAFullDiskImagesCanBeRemoved) {
-  Fixture at;
+  StoreFixture at;
   {
     const auto store = at.open();
     add_version(*store, 1);
@@ -499,7 +500,7 @@ TEST(Store, OnAFullDiskImagesCanBeRemoved) {
     EXPECT_FALSE(fs::exists(at.path / "images/1"));
   }
   EXPECT_TRUE(at.open()->complete_versions().empty());
-  at.free_bytes = kPlenty;
+  at.free_bytes = kStorePlenty;
   add_version(*at.open(), 1);
   EXPECT_TRUE(at.open()->is_complete(1));
 }
@@ -507,7 +508,7 @@ TEST(Store, OnAFullDiskImagesCanBeRemoved) {
 // ---- room ----
 
 TEST(Store, CountsHardLinksOnce) {
-  Fixture at;
+  StoreFixture at;
   const auto store = at.open();
   add_version(*store, 1, 1000);
   EXPECT_EQ(store->image_bytes(), 1000u);
@@ -522,7 +523,7 @@ TEST(Store, CountsHardLinksOnce) {
 }
 
 TEST(Store, MakesRoomFromTheOldestOn) {
-  Fixture at;
+  StoreFixture at;
   at.limits.store_bytes = 3500;
   const auto store = at.open();
   for (const std::uint64_t version : {1u, 2u, 3u}) add_version(*store, version, 1000);
@@ -541,7 +542,7 @@ TEST(Store, MakesRoomFromTheOldestOn) {
 }
 
 TEST(Store, ByDefaultKeepsThreeVersions) {
-  Fixture at;
+  StoreFixture at;
   const auto store = at.open();
   for (std::uint64_t version = 1; version <= 6; version++) {
     store->make_room(1000, {}, kReleaseAll);
@@ -551,7 +552,7 @@ TEST(Store, ByDefaultKeepsThreeVersions) {
 }
 
 TEST(Store, NeverTouchesWhatMustBeKept) {
-  Fixture at;
+  StoreFixture at;
   at.limits.store_bytes = 2500;
   const auto store = at.open();
   for (const std::uint64_t version : {1u, 2u}) add_version(*store, version, 1000);
@@ -560,7 +561,7 @@ TEST(Store, NeverTouchesWhatMustBeKept) {
 }
 
 TEST(Store, RemovesNothingIfItWouldNotHelp) {
-  Fixture at;
+  StoreFixture at;
   at.limits.store_bytes = 1500;
   const auto store = at.open();
   for (const std::uint64_t version : {1u, 2u}) add_version(*store, version, 1000);
@@ -575,7 +576,7 @@ TEST(Store, RemovesNothingIfItWouldNotHelp) {
 }
 
 TEST(Store, VersionsInUseStayAndDoNotCount) {
-  Fixture at;
+  StoreFixture at;
   at.limits.store_bytes = 2500;
   const auto store = at.open();
   for (const std::uint64_t version : {1u, 2u}) add_version(*store, version, 1000);
@@ -584,7 +585,7 @@ TEST(Store, VersionsInUseStayAndDoNotCount) {
 }
 
 TEST(Store, FreeSpaceIsAHardBoundAlsoForVersionsInUse) {
-  Fixture at;
+  StoreFixture at;
   at.limits.free_bytes_min = 1ull << 30;
   const auto store = at.open();
   for (const std::uint64_t version : {1u, 2u}) add_version(*store, version, 1000);
@@ -599,7 +600,7 @@ TEST(Store, FreeSpaceIsAHardBoundAlsoForVersionsInUse) {
 }
 
 TEST(Store, RemovesForFreeSpaceToo) {
-  Fixture at;
+  StoreFixture at;
   at.limits = {1ull << 40, 1ull << 30};
   const auto store = at.open();
   for (const std::uint64_t version : {1u, 2u, 3u}) add_version(*store, version, 1000);
@@ -612,7 +613,7 @@ TEST(Store, RemovesForFreeSpaceToo) {
 }
 
 TEST(Store, WhatIsNoImageCountsAgainstFreeSpaceOnly) {
-  Fixture at;
+  StoreFixture at;
   at.limits = {1500, 1ull << 30};
   const auto store = at.open();
   for (const std::uint64_t version : {1u, 2u, 3u}) add_version(*store, version, 1000);
@@ -627,12 +628,14 @@ TEST(Store, WhatIsNoImageCountsAgainstFreeSpaceOnly) {
   });
   EXPECT_EQ(store->complete_versions(), (Versions{2, 3}));
   at.free_bytes = 1ull << 30;
-  EXPECT_EQ(code_of([&] { store->make_free(2000, Versions{2, 3}, kReleaseAll); }),
+  EXPECT_EQ(code_of([&] {
+              store->make_free(2000, Versions{2, 3}, kReleaseAll);
+            }),
             ErrorCode::no_space);
 }
 
 TEST(Store, LeavesTheSmallerOfFivePercentAndTenGiB) {
-  Fixture at;
+  StoreFixture at;
   const auto store = at.open();
   at.total_bytes = 100ull << 30;
   at.free_bytes = (5ull << 30) + 999;
@@ -647,7 +650,7 @@ TEST(Store, LeavesTheSmallerOfFivePercentAndTenGiB) {
 }
 
 TEST(Store, NeverGoesBelowTheFloorOfRecords) {
-  Fixture at;
+  StoreFixture at;
   at.limits.free_bytes_min = 0;
   const auto store = at.open();
   at.free_bytes = kRecordsFloorBytes + 999;
@@ -657,7 +660,7 @@ TEST(Store, NeverGoesBelowTheFloorOfRecords) {
 }
 
 TEST(Store, AbsurdSizesDoNotOverflow) {
-  Fixture at;
+  StoreFixture at;
   at.limits = {~0ull, ~0ull};
   const auto store = at.open();
   add_version(*store, 1);
@@ -745,7 +748,7 @@ TEST(NobodyReadsADirectory, ThatIsNotThere) {
 }
 
 TEST_F(NobodyReads, DecidesForMakeRoomIfNobodyElseDoes) {
-  Fixture at;
+  StoreFixture at;
   at.limits.store_bytes = 2500;
   const auto store = at.open();
   for (const std::uint64_t version : {1u, 2u, 3u}) add_version(*store, version, 800);
@@ -788,45 +791,45 @@ class StorePlaces : public testing::Test {
 };
 
 TEST_F(StorePlaces, FollowTheUsersCache) {
-  EXPECT_EQ(Store::default_path(kId), home_ / "cache/weightfs" / kId);
+  EXPECT_EQ(Store::default_path(kStoreId), home_ / "cache/weightfs" / kStoreId);
   ::unsetenv("XDG_CACHE_HOME");
-  EXPECT_EQ(Store::default_path(kId), home_ / ".cache/weightfs" / kId);
+  EXPECT_EQ(Store::default_path(kStoreId), home_ / ".cache/weightfs" / kStoreId);
   ::setenv("XDG_CACHE_HOME", "not/absolute", 1);
-  EXPECT_EQ(Store::default_path(kId), home_ / ".cache/weightfs" / kId);
+  EXPECT_EQ(Store::default_path(kStoreId), home_ / ".cache/weightfs" / kStoreId);
   ::unsetenv("HOME");
-  EXPECT_EQ(code_of([&] { (void)Store::default_path(kId); }), ErrorCode::invalid);
+  EXPECT_EQ(code_of([&] { (void)Store::default_path(kStoreId); }), ErrorCode::invalid);
 }
 
 TEST_F(StorePlaces, FindTheStoreOfAUrl) {
-  EXPECT_EQ(Store::find_default_by_url(kUrl), std::nullopt);
-  const fs::path mine = Store::default_path(kId), other = Store::default_path(kOtherId);
-  Store::open(mine, kId, kUrl, {});
+  EXPECT_EQ(Store::find_default_by_url(kStoreUrl), std::nullopt);
+  const fs::path mine = Store::default_path(kStoreId), other = Store::default_path(kOtherId);
+  Store::open(mine, kStoreId, kStoreUrl, {});
   Store::open(other, kOtherId, "file:///other", {});
-  Store::open(mine.string() + ".publish", kId, kUrl, {});
-  EXPECT_EQ(Store::find_default_by_url(kUrl), mine);
+  Store::open(mine.string() + ".publish", kStoreId, kStoreUrl, {});
+  EXPECT_EQ(Store::find_default_by_url(kStoreUrl), mine);
   EXPECT_EQ(Store::find_default_by_url("file:///other"), other);
   EXPECT_EQ(Store::find_default_by_url("file:///third"), std::nullopt);
 }
 
 TEST_F(StorePlaces, PreferTheStoreThatWasUsedLast) {
-  const fs::path mine = Store::default_path(kId), other = Store::default_path(kOtherId);
-  Store::open(mine, kId, kUrl, {});
-  Store::open(other, kOtherId, kUrl, {});
+  const fs::path mine = Store::default_path(kStoreId), other = Store::default_path(kOtherId);
+  Store::open(mine, kStoreId, kStoreUrl, {});
+  Store::open(other, kOtherId, kStoreUrl, {});
   fs::last_write_time(mine / "lock", fs::file_time_type::clock::now() - std::chrono::hours(1));
-  EXPECT_EQ(Store::find_default_by_url(kUrl), other);
+  EXPECT_EQ(Store::find_default_by_url(kStoreUrl), other);
   fs::last_write_time(other / "lock", fs::file_time_type::clock::now() - std::chrono::hours(2));
-  EXPECT_EQ(Store::find_default_by_url(kUrl), mine);
+  EXPECT_EQ(Store::find_default_by_url(kStoreUrl), mine);
 }
 
 TEST(StorePlace, OfRootIsVarLib) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root";
-  EXPECT_EQ(Store::default_path(kId), fs::path("/var/lib/weightfs") / kId);
+  EXPECT_EQ(Store::default_path(kStoreId), fs::path("/var/lib/weightfs") / kStoreId);
 }
 
 // ---- the lock of the images ----
 
 TEST(StoreImagesLock, IsHeldByOneAtATimeAndBelongsToNoThread) {
-  Fixture at;
+  StoreFixture at;
   const auto store = at.open();
   ImagesLock lock = store->lock_images({});
   EXPECT_TRUE(lock);
@@ -844,7 +847,7 @@ TEST(StoreImagesLock, IsHeldByOneAtATimeAndBelongsToNoThread) {
 }
 
 TEST(StoreImagesLock, IsNotWaitedForByWhoIsStopped) {
-  Fixture at;
+  StoreFixture at;
   const auto store = at.open();
   const ImagesLock lock = store->lock_images({});
   std::stop_source stop;

@@ -18,10 +18,10 @@ namespace weightfs::test {
 namespace {
 
 namespace stdfs = std::filesystem;
-using State = SyncStatus::State;
+using SyncState = SyncStatus::State;
 using std::chrono::milliseconds;
 
-constexpr std::size_t kElements = 50'000;
+constexpr std::size_t kSyncElements = 50'000;
 
 /// A view of a bucket whose packs do not come while it is shut.
 class GatedBucket final : public Bucket {
@@ -124,7 +124,7 @@ class SyncTest : public testing::Test {
 
   stdfs::path checkpoint(unsigned version) {
     const stdfs::path directory = dir_ / ("checkpoint-" + std::to_string(version));
-    if (!stdfs::exists(directory)) write_checkpoint(directory, version, kElements);
+    if (!stdfs::exists(directory)) write_checkpoint(directory, version, kSyncElements);
     return directory;
   }
   void publish(unsigned version, const std::string& tag = "") {
@@ -173,11 +173,11 @@ void expect_names(const std::string& message, const std::string& object) {
 
 TEST_F(SyncTest, ShowsAnEmptyRepositoryAndThenItsFirstVersion) {
   const auto on = reader();
-  EXPECT_EQ(on->sync.status().state, State::starting);
+  EXPECT_EQ(on->sync.status().state, SyncState::starting);
   on->sync.run_once({});
   EXPECT_EQ(on->sync.catalog()->latest, 0u);
   EXPECT_TRUE(on->sync.catalog()->versions.empty());
-  EXPECT_EQ(on->sync.status().state, State::current);
+  EXPECT_EQ(on->sync.status().state, SyncState::current);
   on->sync.wait_ready(Context{}.within(std::chrono::seconds(60)), {});
   publish(1);
   on->sync.run_once({});
@@ -203,7 +203,7 @@ TEST_F(SyncTest, MovesLatestOnlyWhenEverythingIsThere) {
   on->sync.run_once({}, [&](std::string_view, std::uint64_t, std::uint64_t) {
     seen++;
     EXPECT_EQ(on->sync.catalog()->latest, 1u);
-    EXPECT_EQ(on->sync.status().state, State::fetching);
+    EXPECT_EQ(on->sync.status().state, SyncState::fetching);
   });
   EXPECT_GT(seen, 0);
   expect_latest(*on, 2);
@@ -221,7 +221,7 @@ TEST_F(SyncTest, TellsWhatItKnows) {
   }();
   on->sync.run_once({});
   const SyncStatus status = on->sync.status();
-  EXPECT_EQ(status.state, State::current);
+  EXPECT_EQ(status.state, SyncState::current);
   EXPECT_EQ(status.latest, 2u);
   EXPECT_EQ(status.newest, 2u);
   EXPECT_GT(status.newest_time, 1'700'000'000);
@@ -284,7 +284,7 @@ TEST_F(SyncTest, ServesTheOldVersionNamesTheCorruptPackAndRecoversWhenItIsMended
   expect_names(error.what(), key);
   expect_latest(*on, 1);
   const SyncStatus status = on->sync.status();
-  EXPECT_EQ(status.state, State::waiting);
+  EXPECT_EQ(status.state, SyncState::waiting);
   EXPECT_EQ(status.newest, 2u);
   EXPECT_EQ(status.error, error.what());
   EXPECT_EQ(status.error_code, "corrupt");
@@ -346,7 +346,7 @@ TEST_F(SyncTest, MakesTheVersionsBeforeABrokenOne) {
   expect_names(round_error(*on).what(), pack_of(4));
   expect_latest(*on, 3);
   EXPECT_EQ(on->sync.status().newest, 4u);
-  EXPECT_EQ(on->sync.status().state, State::waiting);
+  EXPECT_EQ(on->sync.status().state, SyncState::waiting);
 
   const auto mend_3 = spoil(pack_of(3));
   EXPECT_EQ(round_error(*other).code(), ErrorCode::corrupt);
@@ -432,7 +432,7 @@ TEST_F(SyncTest, ServesWhatWasThereAfterARestartWithoutTheBucket) {
   on->sync.stop();
   EXPECT_NE(round_error(*on).code(), ErrorCode::corrupt);
   EXPECT_GT(on->sync.status().offline_since, 0);
-  EXPECT_EQ(on->sync.status().state, State::waiting);
+  EXPECT_EQ(on->sync.status().state, SyncState::waiting);
   expect_latest(*on, 2);
 }
 
@@ -476,7 +476,7 @@ TEST_F(SyncTest, SaysSinceWhenTheBucketIsOutOfReachAndGoesOnWhenItIsBack) {
     bucket_->heal();
     on->sync.run_once({});
     EXPECT_EQ(on->sync.status().offline_since, 0);
-    EXPECT_EQ(on->sync.status().state, State::current);
+    EXPECT_EQ(on->sync.status().state, SyncState::current);
   }
   publish(2);
   on->sync.run_once({});
@@ -495,7 +495,7 @@ TEST_F(SyncTest, IsOfflineWhenTheDirectoryOfTheBucketIsGoneAndGoesOnWhenItIsBack
   stdfs::rename(dir_ / "bucket", dir_ / "elsewhere");
   static_cast<void>(round_error(on));
   EXPECT_GT(on.sync.status().offline_since, 0) << on.sync.status().error;
-  EXPECT_EQ(on.sync.status().state, State::waiting);
+  EXPECT_EQ(on.sync.status().state, SyncState::waiting);
   expect_latest(on, 1);
   stdfs::rename(dir_ / "elsewhere", dir_ / "bucket");
   on.sync.run_once({});
@@ -602,7 +602,7 @@ TEST_F(SyncTest, StaysAndSaysSoIfThereIsNoRoom) {
   const Error error = round_error(*on);
   EXPECT_EQ(error.code(), ErrorCode::no_space) << error.what();
   EXPECT_EQ(on->sync.status().error_code, "no_space");
-  EXPECT_EQ(on->sync.status().state, State::waiting);
+  EXPECT_EQ(on->sync.status().state, SyncState::waiting);
   EXPECT_EQ(on->sync.status().offline_since, 0);
   EXPECT_EQ(on->versions(), std::set<std::uint64_t>{1});
   expect_latest(*on, 1);
@@ -735,7 +735,7 @@ TEST_F(SyncTest, ShowsAnAdoptedVersionWithItsTagThoughTheBucketIsOutOfReach) {
   publish(1);
   const auto on = reader();
   on->sync.run_once({});
-  write_checkpoint(dir_ / "mine", 2, kElements);
+  write_checkpoint(dir_ / "mine", 2, kSyncElements);
   const std::uint64_t version = publish_and_adopt(*on, dir_ / "mine", "step-2");
   expect_latest(*on, 1);
   const std::uint64_t calls = bucket_->calls();
@@ -750,14 +750,14 @@ TEST_F(SyncTest, ShowsAnAdoptedVersionWithItsTagThoughTheBucketIsOutOfReach) {
   bucket_->heal();
   on->sync.run_once({});
   expect_latest(*on, 2);
-  EXPECT_EQ(on->sync.status().state, State::current);
+  EXPECT_EQ(on->sync.status().state, SyncState::current);
 }
 
 TEST_F(SyncTest, ShowsAnAdoptedVersionWhileARoundHangsInTheBucket) {
   publish(1);
   const auto on = reader("reader", kNoFloor, often());
   on->sync.run_once({});
-  write_checkpoint(dir_ / "mine", 2, kElements);
+  write_checkpoint(dir_ / "mine", 2, kSyncElements);
   PublishOptions options;
   options.directory = dir_ / "mine";
   options.lock_images = true;
@@ -771,13 +771,13 @@ TEST_F(SyncTest, ShowsAnAdoptedVersionWhileARoundHangsInTheBucket) {
   expect_latest(*on, 2);
   EXPECT_EQ(on->sync.status().newest, 2u);
   bucket_->heal();
-  EXPECT_TRUE(eventually([&] { return on->sync.status().state == State::current; }));
+  EXPECT_TRUE(eventually([&] { return on->sync.status().state == SyncState::current; }));
 }
 
 TEST_F(SyncTest, ShowsTheFirstVersionOfItsOwnHost) {
   const auto on = reader();
   on->sync.run_once({});
-  write_checkpoint(dir_ / "mine", 1, kElements);
+  write_checkpoint(dir_ / "mine", 1, kSyncElements);
   on->sync.show(publish_and_adopt(*on, dir_ / "mine", ""));
   expect_latest(*on, 1);
   EXPECT_EQ(on->sync.status().newest, 1u);
@@ -790,7 +790,7 @@ TEST_F(SyncTest, DoesNotFetchAVersionThatItsHostIsAboutToAdopt) {
   on->sync.start();
   ASSERT_TRUE(eventually([&] { return on->sync.catalog()->latest == 1; }));
   for (unsigned version = 2; version <= 4; version++) {
-    write_checkpoint(dir_ / "mine", version, kElements);
+    write_checkpoint(dir_ / "mine", version, kSyncElements);
     PublishOptions options;
     options.directory = dir_ / "mine";
     options.lock_images = true;

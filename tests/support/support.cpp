@@ -1,5 +1,6 @@
 #include "tests/support/support.hpp"
 
+#include <gtest/gtest.h>
 #include <stdlib.h>
 
 #include <bit>
@@ -10,6 +11,14 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <system_error>
+
+#if defined(__SANITIZE_THREAD__)
+// ThreadSanitizer calls it after each of its reports: the test that runs has failed, the others go
+// on.
+extern "C" void __tsan_on_report(void* /*report*/) {
+  ADD_FAILURE() << "ThreadSanitizer: see above";
+}
+#endif
 
 namespace weightfs::test {
 namespace {
