@@ -256,8 +256,7 @@ class MountTest(unittest.TestCase):
     def run(self, result=None):
         self.workspace = Workspace()
         self.dir = self.workspace.path
-        self.bucket = os.path.join(self.dir, "bucket")
-        self.url = "file://" + self.bucket
+        self.url = self.make_url()
         before = len(result.failures) + len(result.errors)
         try:
             return super().run(result)
@@ -266,6 +265,10 @@ class MountTest(unittest.TestCase):
                 print(f"seed: WEIGHTFS_SEED={SEED}", file=sys.stderr)
                 self.workspace.print_logs()
             self.workspace.close()
+
+    def make_url(self):
+        self.bucket = os.path.join(self.dir, "bucket")
+        return "file://" + self.bucket
 
     def make_run(self, versions, params=200_000):
         """Checkpoints of a made-up run; returns their folders, the first version first."""

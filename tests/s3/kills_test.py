@@ -1,0 +1,157 @@
+"""What is killed in the middle: publishers, readers, the server itself. Nothing lost, nothing torn."""
+
+import os
+import subprocess
+import sys
+import threading
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+
+import gateway  # noqa: E402
+import harness  # noqa: E402
+import runs  # noqa: E402
+import s3_faults  # noqa: E402
+
+LARGE = 100_000_000  # bytes of a file that goes up in parts
+
+
+class Kills(gateway.S3Test):
+    def large_checkpoint(self):
+        """One file, of random bytes: quickly made, and nothing of it is equal."""
+        folder = os.path.join(self.dir, "large")
+        os.makedirs(folder)
+        weights = runs.np.random.default_rng(harness.SEED).integers(0, 0x3F80, LARGE // 2, "<u2")
+        runs.write_safetensors(os.path.join(folder, "model.safetensors"),
+                               [("weight", "BF16", (len(weights),), weights)])
+        return folder
+
+    def sent_parts(self, proxy):
+        """[(upload, part number)] that the server has taken through this proxy."""
+        return [(request.query["uploadId"], int(request.query["partNumber"]))
+                for request in list(proxy.seen) if request.is_part() and request.outcome == "200"]
+
+    def test_an_upload_in_parts_goes_on_where_the_killed_one_was(self):
+        folder = self.large_checkpoint()
+        self.init()
+        with s3_faults.Proxy(self.gateway) as proxy:
+            self.use(proxy.url)
+            publisher = self.start_publish(folder)
+            self.addCleanup(publisher.kill)
+            harness.wait_until(lambda: len(self.sent_parts(proxy)) >= 2, "two parts")
+            publisher.kill()
+            publisher.communicate()
+        (key, upload), = self.uploads()
+        said = self.client.list_parts(Bucket=gateway.BUCKET, Key=key, UploadId=upload)
+        there = {entry["PartNumber"] for entry in said["Parts"]}
+        self.assertGreaterEqual(len(there), 2)
+        self.assertEqual(self.version_count(), 0)
+
+        with s3_faults.Proxy(self.gateway) as proxy:
+            self.use(proxy.url)
+            self.assertEqual(self.publish(folder)["version"], 1)
+            sent = self.sent_parts(proxy)
+        self.assertEqual({number for _, number in sent} & there, set())
+        self.assertEqual({of for of, _ in sent}, {upload})
+        self.assertEqual(self.uploads(), [])
+        self.use()
+        harness.call("export", self.url, os.path.join(self.dir, "out"))
+        self.assert_same_tree(os.path.join(self.dir, "out"), folder)
+
+    def test_faults_in_an_upload_in_parts(self):
+        folder = self.large_checkpoint()
+        self.init()
+        is_part, is_complete = s3_faults.Request.is_part, s3_faults.Request.is_complete
+        is_begin = lambda request: request.method == "POST" and "uploads" in request.query
+        rules = [s3_faults.Rule(kind, on, limit=1, skip=skip) for kind, on, skip in (
+            ("error-500", is_begin, 0), ("lost", is_begin, 0), ("lost", is_part, 1),
+            ("reset", is_part, 2), ("slow-down", is_part, 3), ("late-error", is_complete, 0),
+            ("error-500", is_complete, 0), ("lost", is_complete, 0))]
+        with s3_faults.Proxy(self.gateway, rules) as proxy:
+            self.use(proxy.url)
+            self.assertEqual(self.publish(folder)["version"], 1)
+            self.assertEqual(proxy.landed.total(), len(rules), proxy.landed)
+        self.use()
+        harness.call("export", self.url, os.path.join(self.dir, "out"))
+        self.assert_same_tree(os.path.join(self.dir, "out"), folder)
+        self.assert_clean()
+
+    def test_an_upload_that_is_given_up_leaves_nothing(self):
+        """The server refuses all parts but the first; the publisher ends, and aborts the upload."""
+        folder = self.large_checkpoint()
+        self.init()
+        is_later_part = lambda request: (request.is_part() and
+                                         request.query["partNumber"] != "1")
+        rules = [s3_faults.Rule("error-500", is_later_part)]
+        with s3_faults.Proxy(self.gateway, rules) as proxy:
+            self.use(proxy.url)
+            done = harness.run("publish", self.url, folder, "--store",
+                               os.path.join(self.dir, "publisher"), "--json",
+                               variables={"AWS_MAX_ATTEMPTS": "3"})
+        self.assertEqual(done.returncode, 1, done.stdout)
+        error = harness.json.loads(done.stdout)["error"]
+        self.assertEqual(error["code"], "unavailable")
+        self.assertIn("500", error["message"])
+        self.assertEqual(self.uploads(), [])
+        self.assertEqual(self.version_count(), 0)
+
+    def test_publishers_and_readers_killed_at_random_times(self):
+        steps = self.make_run(2, params=1_000_000)
+        self.init()
+        self.publish(steps[0])
+        mount = self.mount()
+        killed = 0
+        for i in range(8):
+            before = self.version_count()
+            publisher = self.start_publish(steps[before % 2])
+            try:
+                publisher.wait(timeout=harness.RANDOM.random() * 0.4)
+            except subprocess.TimeoutExpired:
+                publisher.kill()
+                killed += 1
+            publisher.communicate()
+            if i % 2:
+                mount.process.kill()
+            after = self.version_count()
+            self.assertIn(after, (before, before + 1))
+            self.assertEqual(self.publish(steps[after % 2])["version"], after + 1)
+            if i % 2:
+                mount.start()
+            mount.wait_version(after + 1)
+            self.assert_same_tree(mount.join("latest/"), steps[after % 2])
+        self.assert_clean()
+        self.assertGreater(killed, 0)
+        print(f"killed {killed} of 8", file=sys.stderr)
+
+    def test_the_server_crashes_again_and_again(self):
+        steps = self.make_run(2, params=1_000_000)
+        self.init()
+        self.publish(steps[0])
+        mount = self.mount()
+        is_over = threading.Event()
+        crashes = []
+
+        def crash():
+            while not is_over.wait(0.3):
+                self.gateway.crash()
+                is_over.wait(0.3)
+                self.gateway.start()
+                crashes.append(1)
+
+        thread = threading.Thread(target=crash)
+        thread.start()
+        try:
+            for version in range(2, 10):
+                self.assertEqual(self.publish(steps[(version + 1) % 2])["version"], version)
+        finally:
+            is_over.set()
+            thread.join()
+        mount.wait_version(9)
+        self.assert_same_tree(mount.join("latest/"), steps[0])
+        self.assertEqual(self.version_count(), 9)
+        self.assert_clean()
+        self.assertGreater(len(crashes), 1)
+        print(f"{len(crashes)} crashes", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    harness.main()

@@ -1,0 +1,21 @@
+// Preloaded into a program, it shows it a clock that is WEIGHTFS_TEST_SKEW_S seconds off.
+#include <dlfcn.h>
+#include <time.h>
+
+#include <cstdlib>
+
+extern "C" int clock_gettime(clockid_t clock, timespec* time) noexcept {
+  using Function = int (*)(clockid_t, timespec*);
+  static const auto real = reinterpret_cast<Function>(dlsym(RTLD_NEXT, "clock_gettime"));
+  const int result = real(clock, time);
+  const char* skew = getenv("WEIGHTFS_TEST_SKEW_S");
+  if (clock == CLOCK_REALTIME && skew != nullptr) time->tv_sec += std::atol(skew);
+  return result;
+}
+
+extern "C" time_t time(time_t* into) noexcept {
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  if (into != nullptr) *into = now.tv_sec;
+  return now.tv_sec;
+}
