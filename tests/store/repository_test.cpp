@@ -207,7 +207,7 @@ TEST(Repository, ACommitThatDidNotArriveSaysSo) {
 }
 
 TEST(Repository, ACommitWithoutAReplyMayStillBeCarriedOut) {
-  Fixture at;
+  RepositoryFixture at;
   const Manifest manifest = make_manifest(at.repository->id(), nullptr);
   for (const ErrorCode code :
        {ErrorCode::unavailable, ErrorCode::timed_out, ErrorCode::cancelled, ErrorCode::io}) {
