@@ -29,6 +29,8 @@
 namespace weightfs {
 namespace {
 
+constexpr unsigned kBlobsAtOnce = 4;  // which are in memory as a whole
+
 /// A pack that is still to be uploaded.
 struct PackUpload {
   const SpooledPack* pack = nullptr;
@@ -514,7 +516,7 @@ void Publisher::upload_blobs() {
   const auto blobs = reader_->blobs();
   std::vector<std::size_t> sizes(blobs.size());  // in the bucket; 0: the parent has it too
   manifest_.blobs.resize(blobs.size());
-  upload_parallel(blobs.size(), [&](std::size_t i) {
+  parallel_for(blobs.size(), kBlobsAtOnce, context_, [&](std::size_t i) {
     const std::string bytes = reader_->read_all(*blobs[i]);
     manifest_.blobs[i] = repository_.put_blob(blobs[i]->path, bytes, context_);
     const Sha256& id = manifest_.blobs[i].sha256;

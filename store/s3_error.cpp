@@ -165,9 +165,6 @@ std::optional<Verdict> judge_place(const Circumstances& at) {
 
 /// What the store can or will do.
 Verdict judge_request(const Circumstances& at) {
-  if (at.is("QuotaExceeded") || at.refusal.status == 507) {
-    return {ErrorCode::no_space, "the bucket is full; free room, or have its quota raised"};
-  }
   if (at.is("EntityTooLarge")) {
     return {ErrorCode::unsupported, "the store takes no object, or part of one, of this size"};
   }
@@ -187,7 +184,10 @@ Verdict judge_request(const Circumstances& at) {
 }
 
 Verdict judge(const Circumstances& at) {
-  // Some stores say 403 or 400 for what is about the place.
+  // Codes first: some stores answer 403 for what is not about who asks.
+  if (at.is("QuotaExceeded") || at.refusal.status == 507) {
+    return {ErrorCode::no_space, "the bucket is full; free room, or have its quota raised"};
+  }
   if (auto verdict = judge_place(at)) return *verdict;
   if (auto verdict = judge_identity(at)) return *verdict;
   return judge_request(at);

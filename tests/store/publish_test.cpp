@@ -682,12 +682,49 @@ TEST_F(PublishTest, TakesAnEarlierTryOfItsOwnThatWasCommittedForItself) {
   expect_sound();
 }
 
-TEST_F(PublishTest, NeverWritesAPackTwiceUnderOneNameThoughTheNonceIsTheSame) {
+// So that a bucket can go on with an upload that a crash broke off.
+TEST_F(PublishTest, UploadsUnderTheSameNamesAgainAfterItFailed) {
+  const auto uploads = [&] {
+    auto objects = bucket_->objects();
+    std::erase_if(objects, [](const auto& object) {
+      return !object.first.starts_with("packs/") && !object.first.starts_with("snapshots/");
+    });
+    return objects;
+  };
+  const auto publish_in_vain = [&](Host& host, const stdfs::path& directory) {
+    PublishOptions options = options_of(directory);
+    options.committing = [](std::uint64_t) { throw Error(ErrorCode::cancelled, "stopped"); };
+    EXPECT_THROW(host.publish(options), Error);
+    return uploads();
+  };
+  for (const unsigned version : {1u, 2u}) {
+    const auto first = publish_in_vain(publisher(), checkpoint(version));
+    EXPECT_EQ(publish_in_vain(publisher(), checkpoint(version)), first);
+    publisher().publish(checkpoint(version));
+    EXPECT_EQ(uploads(), first);
+  }
+  expect_sound();
+}
+
+// Two publishers of one checkpoint at a time: one could replace what the other has committed, by
+// bytes that were written to while it read them.
+TEST_F(PublishTest, TwoStoresNeverUploadUnderTheSameName) {
+  Host other = fresh_host();
+  PublishOptions options = options_of(checkpoint(1));
+  options.committing = [](std::uint64_t) { throw Error(ErrorCode::cancelled, "stopped"); };
+  EXPECT_THROW(publisher().publish(options), Error);
+  const std::size_t count = keys_below(*bucket_, "snapshots/1/").size();
+  EXPECT_THROW(other.publish(options), Error);
+  EXPECT_EQ(keys_below(*bucket_, "snapshots/1/").size(), 2 * count);
+}
+
+TEST_F(PublishTest, OtherBytesHaveOtherNames) {
   publisher().publish(checkpoint(1));
   PublishOptions options = options_of(checkpoint(2));
   options.nonce = kNonce;
   options.committing = [](std::uint64_t) { throw Error(ErrorCode::cancelled, "stopped"); };
   EXPECT_THROW(publisher().publish(options), Error);
+  options.directory = checkpoint(3);
   EXPECT_THROW(publisher().publish(options), Error);
   EXPECT_EQ(keys_below(*bucket_, "packs/2/").size(), 2u);
 }

@@ -72,7 +72,7 @@ TEST(S3Address, KeysAreEncodedOnce) {
 
 TEST(S3Address, RefusesWhatIsNone) {
   for (const char* url :
-       {"s3://", "s3:///key", "s3://ab", "s3://-bucket", "s3://bucket_/", "s3://b\xC3\xBC" "cket",
+       {"s3://", "s3:///key", "s3://ab", "s3://-bucket", "s3://bucket_/", "s3://b\xC3\xBC",
         "s3://bucket/../x", "s3://bucket/./x", "s3://bucket/a\\b", "s3://bucket?x=1",
         "s3://bucket/a#b", "s3://bucket:80/x", "hf://org", "hf://", "hf://datasets/org/name",
         "s3://key:hidden@bucket", "hf://hidden@org/bucket", "gs://bucket"}) {
