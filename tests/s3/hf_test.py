@@ -117,7 +117,7 @@ class Hf(gateway.S3Test):
         opener = urllib.request.build_opener(
             urllib.request.ProxyHandler({"https": proxy.url}),
             urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=self.pem + ".crt")))
-        request = urllib.request.Request(f"https://{CDN}/{ORG}/key", headers={"X-Amz-Date": "now"})
+        request = urllib.request.Request(f"https://{CDN}/{ORG}/{self.prefix}/key", headers={"X-Amz-Date": "now"})
         with self.assertRaises(urllib.error.HTTPError):
             opener.open(request, timeout=30)
         self.assertEqual(proxy.leaks, 1)

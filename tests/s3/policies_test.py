@@ -44,14 +44,14 @@ class Policies(gateway.S3Test):
     def become(self, user):
         self.use(access_key=user, secret_key=f"{user}-secret")
 
-    def refused(self, *arguments, code="permission", words=(), **variables):
+    def refused(self, *arguments, code="permission", words=(), exit_code=1, **variables):
         """The command must fail, say so in few requests, and show no secret."""
         with s3_faults.Proxy(self.gateway) as proxy:
             done = harness.run(*arguments, "--json", timeout=60,
                                variables={"AWS_ENDPOINT_URL": proxy.url, **variables})
             self.assertLessEqual(len(proxy.seen), REQUESTS_MAX,
                                  [request.first for request in proxy.seen])
-        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertEqual(done.returncode, exit_code, done.stdout)
         error = json.loads(done.stdout)["error"]
         self.assertEqual(error["code"], code, error)
         for word in words:
@@ -123,9 +123,9 @@ class Policies(gateway.S3Test):
                      words=("SignatureDoesNotMatch",), AWS_SECRET_ACCESS_KEY="another-secret")
 
     def test_a_bucket_that_is_not_there(self):
-        self.refused("init", "s3://no-such-bucket/run", code="invalid",
+        self.refused("init", "s3://no-such-bucket/run", code="invalid", exit_code=2,
                      words=("no-such-bucket", "does not exist"))
-        self.refused("log", "s3://no-such-bucket/run", code="invalid",
+        self.refused("log", "s3://no-such-bucket/run", code="invalid", exit_code=2,
                      words=("no-such-bucket", "does not exist"))
 
     def test_nobody_answers(self):

@@ -20,10 +20,10 @@ class Polling(gateway.S3Test):
         self.init()
         subprocess.run([gateway.program("weightfs_s3_driver"), "history", self.gateway.url, self.url,
                         self.dir, str(VERSIONS)], check=True, env=harness.environment())
+        harness.POLL = str(POLL)
         with s3_faults.Proxy(self.gateway) as proxy:
             self.use(proxy.url)
-            mount = harness.Mount(self, self.url, "--poll", POLL)
-            mount.start()
+            mount = self.mount()
             mount.wait_version(VERSIONS)
             wanted = f"/{gateway.BUCKET}/{self.prefix}/versions/{VERSIONS + 1:020d}.json"
 

@@ -295,9 +295,6 @@ class Proxy:
         if kind in INSTEAD:
             self.land(request, kind)
             return self.send(request, writer, refusal(*INSTEAD[kind]))
-        if kind == "redirect":
-            self.land(request, kind)
-            return self.send(request, writer, self.redirection(request))
         if kind == "ignore-range":
             reply = await self.whole_object(request)
             self.land(request, kind)
@@ -307,6 +304,9 @@ class Proxy:
             self.land(request, kind)
             reset(writer)
             return False
+        if kind == "redirect" and reply.first.split(" ")[1].startswith("2"):
+            self.land(request, kind)
+            return self.send(request, writer, self.redirection(request))
         if kind and reply.body and request.method != "HEAD":
             return await self.spoil(kind, bits, request, reply, reader, writer)
         return self.send(request, writer, reply)
@@ -395,7 +395,7 @@ class Proxy:
         """Sends the reply with a fault in it."""
         body = reply.body
         if kind in ON_OBJECT and not reply.first.split(" ")[1].startswith("2"):
-            return self.send(request, writer, reply)
+            return self.send(request, writer, reply)  # there is no object
         self.land(request, kind)
         if kind == "flip":
             changed = bytearray(body)
