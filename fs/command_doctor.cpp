@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "fs/doctor.hpp"
+#include "fs/doctor_hooks.hpp"
 #include "fs/text_table.hpp"
 #include "fs/verbs.hpp"
 #include "store/bytes.hpp"
@@ -26,7 +27,8 @@ Json gpus_json(const kernels::GpuDevices& gpus) {
   return list;
 }
 
-Json to_json(const Diagnosis& found, const Options& options) {
+Json to_json(const Diagnosis& found, const std::vector<std::string>& warnings,
+             const Options& options) {
   Json operations;
   for (const OperationUse& use : found.operations) operations[use.operation] = use.variant;
   return {{"weightfs", found.weightfs},
@@ -41,7 +43,8 @@ Json to_json(const Diagnosis& found, const Options& options) {
             {"variants", found.variants},
             {"operations", std::move(operations)}}},
           {"gpus", gpus_json(found.gpus)},
-          {"gpus_why", found.gpus.why}};
+          {"gpus_why", found.gpus.why},
+          {"warnings", warnings}};
 }
 
 /// "scalar, avx2, [avx3_dl] (default)".
@@ -68,7 +71,8 @@ std::string operations_text(const Diagnosis& found) {
   return text;
 }
 
-std::string to_text(const Diagnosis& found, const Options& options) {
+std::string to_text(const Diagnosis& found, const std::vector<std::string>& warnings,
+                    const Options& options) {
   TextTable table({{}, {}});
   table.add({"weightfs", found.weightfs});
   table.add({"kernel", found.kernel});
@@ -84,6 +88,7 @@ std::string to_text(const Diagnosis& found, const Options& options) {
                            gpu.number)});
   }
   if (found.gpus.devices.empty()) table.add({"GPU", "none: " + found.gpus.why});
+  for (const std::string& warning : warnings) table.add({"warning", warning});
   return table.text();
 }
 
@@ -91,7 +96,8 @@ std::string to_text(const Diagnosis& found, const Options& options) {
 
 int run_doctor(Call& call) {
   const Diagnosis found = diagnose();
-  call.print(to_json(found, call.options), to_text(found, call.options));
+  const std::vector<std::string> warnings = find_hook_warnings();
+  call.print(to_json(found, warnings, call.options), to_text(found, warnings, call.options));
   return found.is_broken() ? 1 : 0;
 }
 

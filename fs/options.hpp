@@ -68,6 +68,7 @@ struct Options {
   Ownership ownership;
   bool foreground = false;
   bool writer = false;
+  std::vector<HookSpec> hooks;
 };
 
 /// Never throws for bad usage: the result then has `error` set.
