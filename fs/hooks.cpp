@@ -78,6 +78,7 @@ std::unique_ptr<HookReconciler> Hooks::make(const HookSpec& spec,
 
 void Hooks::start(std::function<Shown()> find_newest) {
   find_newest_ = std::move(find_newest);
+  is_started_ = true;
   for (const auto& reconciler : reconcilers_) {
     threads_.emplace_back(
         [this, &reconciler = *reconciler](const std::stop_token& stop) { run(reconciler, stop); });
@@ -140,8 +141,12 @@ bool Hooks::holds(std::uint64_t version) const {
 }
 
 std::vector<HookStatus> Hooks::status() const {
+  const std::uint64_t newest = is_started_ ? find_newest_().version : 0;
   std::vector<HookStatus> all;
-  for (const auto& reconciler : reconcilers_) all.push_back(reconciler->status());
+  for (const auto& reconciler : reconcilers_) {
+    all.push_back(reconciler->status());
+    if (newest != 0) all.back().wanted = newest;
+  }
   return all;
 }
 

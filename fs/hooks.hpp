@@ -4,6 +4,7 @@
 // Threads: all calls may run in parallel, but start() and stop(): by the owner.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <filesystem>
 #include <functional>
@@ -49,6 +50,7 @@ class Hooks {
   void notify();
 
   [[nodiscard]] bool holds(std::uint64_t version) const;
+  /// `wanted` is what the mount shows now, also while a hook backs off.
   [[nodiscard]] std::vector<HookStatus> status() const;
 
  private:
@@ -62,7 +64,8 @@ class Hooks {
   Db& db_;
   std::unique_ptr<HttpClient> client_;  // null without hooks
   std::vector<std::unique_ptr<HookReconciler>> reconcilers_;
-  std::function<Shown()> find_newest_;  // set before the threads begin
+  std::function<Shown()> find_newest_;  // set before is_started_
+  std::atomic<bool> is_started_{false};
 
   std::mutex mutex_;  // guards notices_
   std::condition_variable_any noticed_;

@@ -27,6 +27,7 @@ class CountingEngine {
   [[nodiscard]] std::string url() const { return server_.url(); }
   [[nodiscard]] unsigned version() const { return version_; }
   [[nodiscard]] unsigned tells() const { return tells_; }
+  [[nodiscard]] unsigned asks() const { return asks_; }
   [[nodiscard]] unsigned together_max() const { return together_max_; }
   void fail(bool fails) { fails_ = fails; }
   /// Tellings wait until they may go on.
@@ -38,6 +39,7 @@ class CountingEngine {
     const unsigned together = ++together_;
     together_max_ = std::max<unsigned>(together_max_, together);
     ServedReply reply = request.method == "POST" ? tell(request) : ServedReply{};
+    if (request.method == "GET") asks_++;
     if (request.method == "GET") reply.body = "{\"version\":" + std::to_string(version_) + "}";
     --together_;
     return reply;
@@ -53,7 +55,8 @@ class CountingEngine {
     return {};
   }
 
-  std::atomic<unsigned> version_{0}, tells_{0}, together_{0}, together_max_{0}, waiting_{0};
+  std::atomic<unsigned> version_{0}, tells_{0}, asks_{0}, together_{0}, together_max_{0},
+      waiting_{0};
   std::atomic<bool> fails_{false}, blocks_{false};
   test::HttpServer server_;
 };
@@ -128,6 +131,7 @@ TEST_F(HooksTest, ANoticeThatChangesNothingAsksNobody) {
   hooks->notify();
   EXPECT_TRUE(eventually([&] { return is_current(*hooks, 0, 2); }));
   EXPECT_EQ(engine.tells(), 2U);
+  EXPECT_EQ(engine.asks(), 4U);  // before and after each
 }
 
 TEST_F(HooksTest, AnEngineThatNeverAnswersDoesNotHoldUpTheEnd) {

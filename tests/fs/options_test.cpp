@@ -126,9 +126,9 @@ TEST_F(OptionsTest, HooksAreAListOnTheCommandLineInTheEnvironmentAndInAFile) {
   };
   const std::vector<std::string> both{"vllm http://h:1", "exec /bin/x"};
   EXPECT_EQ(targets(parsed({"mount", "/b", "/m"})), std::vector<std::string>());
-  EXPECT_EQ(targets(parsed({"mount", "/b", "/m", "--hook", "vllm=http://h:1",
-                            "--hook=exec=/bin/x a"})),
-            both);
+  EXPECT_EQ(
+      targets(parsed({"mount", "/b", "/m", "--hook", "vllm=http://h:1", "--hook=exec=/bin/x a"})),
+      both);
   set("WEIGHTFS_HOOK", "vllm=http://h:1\nexec=/bin/x a\n");
   EXPECT_EQ(targets(parsed({"mount", "/b", "/m"})), both);
   unset("WEIGHTFS_HOOK");
