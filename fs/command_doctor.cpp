@@ -8,6 +8,7 @@
 #include "fs/bucket_doctor.hpp"
 #include "fs/bucket_options.hpp"
 #include "fs/doctor.hpp"
+#include "fs/doctor_hooks.hpp"
 #include "fs/text_table.hpp"
 #include "fs/verbs.hpp"
 #include "store/bytes.hpp"
@@ -29,7 +30,8 @@ Json gpus_json(const kernels::GpuDevices& gpus) {
   return list;
 }
 
-Json to_json(const Diagnosis& found, const Options& options) {
+Json to_json(const Diagnosis& found, const std::vector<std::string>& warnings,
+             const Options& options) {
   Json operations;
   for (const OperationUse& use : found.operations) operations[use.operation] = use.variant;
   return {{"weightfs", found.weightfs},
@@ -44,7 +46,8 @@ Json to_json(const Diagnosis& found, const Options& options) {
             {"variants", found.variants},
             {"operations", std::move(operations)}}},
           {"gpus", gpus_json(found.gpus)},
-          {"gpus_why", found.gpus.why}};
+          {"gpus_why", found.gpus.why},
+          {"warnings", warnings}};
 }
 
 /// "scalar, avx2, [avx3_dl] (default)".
@@ -71,7 +74,8 @@ std::string operations_text(const Diagnosis& found) {
   return text;
 }
 
-std::string to_text(const Diagnosis& found, const Options& options) {
+std::string to_text(const Diagnosis& found, const std::vector<std::string>& warnings,
+                    const Options& options) {
   TextTable table({{}, {}});
   table.add({"weightfs", found.weightfs});
   table.add({"kernel", found.kernel});
@@ -87,6 +91,7 @@ std::string to_text(const Diagnosis& found, const Options& options) {
                            gpu.number)});
   }
   if (found.gpus.devices.empty()) table.add({"GPU", "none: " + found.gpus.why});
+  for (const std::string& warning : warnings) table.add({"warning", warning});
   return table.text();
 }
 
@@ -122,9 +127,11 @@ std::string bucket_text(const BucketDiagnosis& bucket) {
 int run_doctor(Call& call) {
   const Diagnosis found = diagnose();
   const auto bucket = find_out_about_bucket(call);
-  Json json = to_json(found, call.options);
+  const std::vector<std::string> warnings = find_hook_warnings();
+  Json json = to_json(found, warnings, call.options);
   json["bucket"] = bucket ? bucket_json(*bucket) : Json(nullptr);
-  call.print(json, to_text(found, call.options) + (bucket ? bucket_text(*bucket) : ""));
+  call.print(json,
+             to_text(found, warnings, call.options) + (bucket ? bucket_text(*bucket) : ""));
   return found.is_broken() || (bucket && bucket->is_broken()) ? 1 : 0;
 }
 

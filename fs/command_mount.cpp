@@ -48,7 +48,8 @@ MountOptions mount_options(const Options& options) {
           .gpu = options.gpu,
           .writer = options.writer,
           .rebase = options.rebase,
-          .include = options.include};
+          .include = options.include,
+          .hooks = options.hooks};
 }
 
 Json to_json(const MountReady& ready, const MountOptions& options) {

@@ -17,6 +17,7 @@ using Operands = std::span<const std::string>;
 
 constexpr NumberRange kVersions{1, kVersionMax};
 constexpr std::uint64_t kGpuMax = 1023;
+constexpr std::size_t kHooksMax = 64;  // each has a thread
 
 Serve parse_serve(std::string_view text) {
   if (text == "auto") return Serve::automatic;
@@ -30,6 +31,22 @@ void add_meta(Options& options, std::string_view text) {
   if (!options.meta.emplace(key, value).second) {
     throw Error(ErrorCode::invalid, fmt::format("the key '{}' is given twice", key));
   }
+}
+
+/// The same hook twice would tell an engine everything twice.
+void add_hook(Options& options, std::string_view text) {
+  HookSpec spec = parse_hook(text);
+  for (const HookSpec& other : options.hooks) {
+    if (other.type == spec.type && other.url == spec.url && other.argv == spec.argv &&
+        other.name == spec.name) {
+      throw Error(ErrorCode::invalid,
+                  fmt::format("{} {} is given twice", to_string(spec.type), spec.target()));
+    }
+  }
+  if (options.hooks.size() >= kHooksMax) {
+    throw Error(ErrorCode::invalid, fmt::format("a mount has at most {} hooks", kHooksMax));
+  }
+  options.hooks.push_back(std::move(spec));
 }
 
 void take_target(Options& options, Operands operands) {
@@ -263,6 +280,14 @@ std::vector<OptionSpec> mount_options() {
        .value = "SECONDS",
        .help = "how often to look for a new version; fractions allowed (default: 1)",
        .set = [](Options& options, std::string_view v) { options.poll = parse_seconds(v); }},
+      {.name = "hook",
+       .value = "TYPE=WHERE",
+       .is_list = true,
+       .help = "tell an engine every new version: vllm=URL, sglang=URL, http=URL,\n"
+               "vllm-lora=URL,name=NAME, or exec=COMMAND, which runs without a shell;\n"
+               "behind a URL also every=SECONDS, timeout=SECONDS, token-file=FILE;\n"
+               "repeatable; docs/engines/hooks.md (default: none)",
+       .set = add_hook},
       {.name = "serve",
        .value = "HOW",
        .help = "passthrough: the kernel reads the local files itself, an error if it cannot;\n"
@@ -538,7 +563,8 @@ CommandSpec doctor_command() {
       .summary = "what is in use on this host, and what is missing",
       .description =
           "Prints versions, whether FUSE and its passthrough can be used, the variants of the\n"
-          "codec with the one in use in brackets, and the GPUs. Exit code 1 if nothing can be\n"
+          "codec with the one in use in brackets, the GPUs, and a warning for each engine of a\n"
+          "mount's --hook that listens beyond this host's loopback. Exit code 1 if nothing can be\n"
           "mounted here; it says what to do. WEIGHTFS_KERNELS in the environment chooses a\n"
           "variant: scalar, simd (the fastest), its name, or cuda, which means --gpu 0.\n"
           "\n"

@@ -1,9 +1,11 @@
 // What lives how long, from the outside in:
 //
-//     signals > repository > store > history > sync > (staging > queue) > control > tree > session
+//     signals > repository > store > history > hooks > sync > (staging > queue) > control > tree
+//         > session > threads of hooks
 //
 // The session is unmounted first, so that no caller waits for what ends after it: not for a queue
-// whose bucket hangs.  Staging and the queue are a writer's.
+// whose bucket hangs.  Staging and the queue are a writer's.  Hooks hold versions as long as there
+// is a sync, and ask and tell while there is a session.
 
 #include "fs/daemon.hpp"
 
@@ -21,6 +23,7 @@
 #include "fs/coder_choice.hpp"
 #include "fs/control_handlers.hpp"
 #include "fs/holders.hpp"
+#include "fs/hooks.hpp"
 #include "fs/mount_point.hpp"
 #include "fs/status.hpp"
 #include "fs/stop_signals.hpp"
@@ -177,11 +180,20 @@ class Daemon {
     coder_.emplace(options_.gpu);
     if (!options_.writer) queued_ = queued_names(store_->db());
     History history(*repository_, store_.get());
+    Hooks hooks({options_.hooks, options_.url, mount_point_}, store_->db());
+    hooks_ = &hooks;
     Sync sync(*store_, history,
               {.poll = options_.poll,
-               .release = [this](std::uint64_t version) { return link_.is_unused(version); },
+               .release =
+                   [this](std::uint64_t version) {
+                     return !hooks_->holds(version) && link_.is_unused(version);
+                   },
                .coder = coder_->coder(),
-               .changed = [this] { control_link_.notify(); }});
+               .changed =
+                   [this] {
+                     control_link_.notify();
+                     hooks_->notify();
+                   }});
     sync.start();
     wait_ready(sync);
     if (options_.writer) {
@@ -316,7 +328,9 @@ class Daemon {
     {
       const std::stop_callback on_stop(context_.stop, [&session] { session.stop(); });
       if (events_.ready) events_.ready(describe(sync, session));
+      hooks_->start([&sync] { return newest_shown(sync); });
       run_session(session);
+      hooks_->stop();
     }
     signals_.request_stop();
     link_.end();
@@ -333,6 +347,17 @@ class Daemon {
       log_warning(fmt::format("the newest version is taken to be {}: {}", known, error.what()));
       return known;
     }
+  }
+
+  /// For hooks.
+  static Hooks::Shown newest_shown(const Sync& sync) {
+    const auto catalog = sync.catalog();
+    const auto found = catalog->versions.find(catalog->latest);
+    if (found == catalog->versions.end()) return {};
+    const SyncStatus status = sync.status();
+    const bool is_newest =
+        status.state == SyncStatus::State::current && status.newest <= catalog->latest;
+    return {.version = catalog->latest, .tag = found->second->tag, .is_newest = is_newest};
   }
 
   void run_session(FuseSession& session) const {
@@ -379,7 +404,8 @@ class Daemon {
                       .serving = link_.serving(),
                       .coder = coder_->state(),
                       .writer = {},
-                      .queued = queued_};
+                      .queued = queued_,
+                      .hooks = hooks_->status()};
     if (writing.queue != nullptr) state.writer = writer_state(writing);
     const auto catalog = sync.catalog();
     for (const auto& [number, version] : catalog->versions) state.versions.push_back(number);
@@ -399,7 +425,8 @@ class Daemon {
   std::vector<std::string> queued_;       // a reader's: hand-overs that a writer's mount left
   SessionLink link_;
   ControlLink control_link_;
-  dev_t device_ = 0;  // of the mount; set before anybody can hand over
+  Hooks* hooks_ = nullptr;  // set in run(), before there are threads
+  dev_t device_ = 0;        // of the mount; set before anybody can hand over
 };
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "fs/fuse_session.hpp"
+#include "fs/hook_spec.hpp"
 #include "store/context.hpp"
 #include "store/s3_settings.hpp"
 #include "store/store.hpp"
@@ -32,6 +33,7 @@ struct MountOptions {
   bool writer = false;
   bool rebase = false;               // this and the next: of a writer
   std::vector<std::string> include;  // globs of files to publish beside the usual ones
+  std::vector<HookSpec> hooks = {};
 };
 
 /// What `mount` prints when it is ready.

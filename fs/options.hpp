@@ -69,6 +69,7 @@ struct Options {
   Ownership ownership;
   bool foreground = false;
   bool writer = false;
+  std::vector<HookSpec> hooks;
 
   BucketOptions bucket;         // every command that takes a URL
   bool bucket_flagged = false;  // some of it stands on the command line

@@ -78,6 +78,29 @@ Json queued_json(const DaemonState& state) {
   return names;
 }
 
+Json number_or_null(std::uint64_t number) { return number == 0 ? Json(nullptr) : Json(number); }
+
+/// "reported": the version that the engine says it has, or that it was told where it cannot say.
+Json hook_json(const HookStatus& hook) {
+  Json error = nullptr;
+  if (!hook.error.empty()) error = {{"message", hook.error}, {"time", hook.error_time}};
+  return {{"type", hook.type},
+          {"target", hook.target},
+          {"url", hook.url.empty() ? Json(nullptr) : Json(hook.url)},
+          {"state", to_string(hook.state)},
+          {"since", seconds_or_null(hook.since)},
+          {"wanted", number_or_null(hook.wanted)},
+          {"reported", number_or_null(hook.reported.value_or(hook.told))},
+          {"failures", hook.failures},
+          {"error", std::move(error)}};
+}
+
+Json hooks_json(const std::vector<HookStatus>& hooks) {
+  Json all = Json::array();
+  for (const HookStatus& hook : hooks) all.push_back(hook_json(hook));
+  return all;
+}
+
 }  // namespace
 
 std::string status_text(const DaemonState& state, std::int64_t now) {
@@ -106,6 +129,7 @@ std::string status_text(const DaemonState& state, std::int64_t now) {
       {"kernels", to_json(state.coder)},
       {"writer", writer_json(state, now)},
       {"queued", queued_json(state)},
+      {"hooks", hooks_json(state.hooks)},
       {"bytes", {{"images", sync.image_bytes}, {"fetched", sync.fetched_bytes}}}};
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }

@@ -11,6 +11,7 @@
 
 #include "fs/coder_choice.hpp"
 #include "fs/fuse_session.hpp"
+#include "fs/hook_reconciler.hpp"
 #include "store/publish_queue.hpp"
 #include "store/s3_settings.hpp"
 #include "store/staging.hpp"
@@ -41,6 +42,7 @@ struct DaemonState {
   CoderState coder;
   std::optional<WriterState> writer = {};
   std::vector<std::string> queued = {};  // a reader's mount: names of hand-overs in its store
+  std::vector<HookStatus> hooks = {};
 };
 
 /// JSON, one field a line.  `now`: seconds since 1970.

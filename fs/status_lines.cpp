@@ -83,7 +83,32 @@ void add_writer(const Json& status, TextTable& table) {
   for (const Json& top : staging.at("tops")) table.add({"", top_text(top)});
 }
 
+void add_hooks(const Json& status, TextTable& table) {
+  if (!status.contains("hooks")) return;
+  const char* title = "hooks";
+  for (const Json& hook : status["hooks"]) {
+    table.add({title, hook_text(hook)});
+    title = "";
+  }
+}
+
 }  // namespace
+
+std::string hook_text(const Json& hook) {
+  const auto version = [&](const char* name) {
+    const Json& number = hook.at(name);
+    return number.is_null() ? std::string("no version of ours")
+                            : fmt::format("version {}", number.get<std::uint64_t>());
+  };
+  std::string text = fmt::format("{} {}: {}", text_of(hook, "type"), text_of(hook, "target"),
+                                 text_of(hook, "state"));
+  const bool is_right = hook.at("reported") == hook.at("wanted");
+  if (hook.at("wanted").is_null()) return text + ", there is no version yet";
+  text += is_right ? ", " + version("reported")
+                   : fmt::format(", {} instead of {}", version("reported"), version("wanted"));
+  if (hook.at("error").is_null()) return text;
+  return fmt::format("{}: {}", text, text_of(hook.at("error"), "message"));
+}
 
 std::string hand_over_text(const Json& one) {
   const std::string name = text_of(one, "name");
@@ -162,6 +187,7 @@ std::string status_lines(const Json& status) {
   }
   if (!error.is_null()) add("error", text(error.at("message")));
   add_writer(status, table);
+  add_hooks(status, table);
   add("store", text(status.at("store")));
   add("log", status.at("log").is_null() ? "stderr" : text(status.at("log")));
   add("pid", std::to_string(status.at("pid").get<int>()));

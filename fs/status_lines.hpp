@@ -15,6 +15,9 @@ std::string status_lines(const Json& status);
 /// One of writer.queue: "step-42: uploading 3.1 MiB of 12 MiB".
 std::string hand_over_text(const Json& hand_over);
 
+/// One of "hooks": "vllm http://127.0.0.1:8000: current, version 42".
+std::string hook_text(const Json& hook);
+
 /// Names of what was handed over and is no version: an array, empty if the status does not say.
 Json queued_names(const Json& status);
 

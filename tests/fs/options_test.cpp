@@ -116,6 +116,38 @@ TEST_F(OptionsTest, TakesEveryOptionOfMount) {
   EXPECT_EQ(options.gpu, 7);
 }
 
+TEST_F(OptionsTest, HooksAreAListOnTheCommandLineInTheEnvironmentAndInAFile) {
+  const auto targets = [](const Options& options) {
+    std::vector<std::string> texts;
+    for (const HookSpec& hook : options.hooks) {
+      texts.push_back(std::string(to_string(hook.type)) + " " + hook.target());
+    }
+    return texts;
+  };
+  const std::vector<std::string> both{"vllm http://h:1", "exec /bin/x"};
+  EXPECT_EQ(targets(parsed({"mount", "/b", "/m"})), std::vector<std::string>());
+  EXPECT_EQ(
+      targets(parsed({"mount", "/b", "/m", "--hook", "vllm=http://h:1", "--hook=exec=/bin/x a"})),
+      both);
+  set("WEIGHTFS_HOOK", "vllm=http://h:1\nexec=/bin/x a\n");
+  EXPECT_EQ(targets(parsed({"mount", "/b", "/m"})), both);
+  unset("WEIGHTFS_HOOK");
+  write_config("[mount]\nhook = [\"vllm=http://h:1\", \"exec=/bin/x a\"]\n");
+  EXPECT_EQ(targets(parsed({"mount", "/b", "/m"})), both);
+}
+
+TEST_F(OptionsTest, AHookThatIsWrongOrGivenTwiceIsAUsageError) {
+  EXPECT_EQ(wrong({"mount", "/b", "/m", "--hook", "exec=reload"}).find("--hook: exec needs"), 0U);
+  EXPECT_EQ(wrong({"mount", "/b", "/m", "--hook", "vllm=http://h:1", "--hook",
+                   "vllm=http://h:1/,every=1"}),
+            "--hook: vllm http://h:1 is given twice");
+  EXPECT_EQ(parsed({"mount", "/b", "/m", "--hook", "vllm-lora=http://h:1,name=a", "--hook",
+                    "vllm-lora=http://h:1,name=b"})
+                .hooks.size(),
+            2U);
+  EXPECT_EQ(wrong({"log", "/b", "--hook", "exec=/bin/x"}), "log has no option --hook");
+}
+
 TEST_F(OptionsTest, HasTheDefaultsThatTheHelpTells) {
   const Options options = parsed({"mount", "/b", "/m"});
   EXPECT_EQ(options.store, "");

@@ -31,6 +31,38 @@ std::string lines_of(const DaemonState& state) {
   return status_lines(Json::parse(status_text(state, 1000)));
 }
 
+TEST(HookText, TellsWhatTheEngineHasAndWhatItShouldHave) {
+  Json json{{"type", "vllm"}, {"target", "http://h:1"}, {"state", "current"},
+            {"wanted", 8},    {"reported", 8},          {"error", nullptr}};
+  EXPECT_EQ(hook_text(json), "vllm http://h:1: current, version 8");
+  json["state"] = "telling";
+  json["reported"] = nullptr;
+  EXPECT_EQ(hook_text(json), "vllm http://h:1: telling, no version of ours instead of version 8");
+  json["state"] = "failed";
+  json["reported"] = 7;
+  json["error"] = {{"message", "the reason"}, {"time", 1}};
+  EXPECT_EQ(hook_text(json), "vllm http://h:1: failed, version 7 instead of version 8: the reason");
+  json["state"] = "idle";
+  json["wanted"] = nullptr;
+  EXPECT_EQ(hook_text(json), "vllm http://h:1: idle, there is no version yet");
+}
+
+TEST(HookText, IsAmongTheLines) {
+  DaemonState state = some_state();
+  EXPECT_EQ(lines_of(state).find("hooks"), std::string::npos);
+  HookStatus hook;
+  hook.type = "sglang";
+  hook.target = "http://h:1";
+  hook.state = HookStatus::State::unreachable;
+  hook.wanted = 8;
+  hook.error = "nobody listens";
+  state.hooks = {hook, hook};
+  EXPECT_NE(lines_of(state).find("sglang http://h:1: unreachable, no version of ours instead of "
+                                 "version 8: nobody listens"),
+            std::string::npos)
+      << lines_of(state);
+}
+
 TEST(HandOverText, TellsHowFarAnUploadIs) {
   Json json = entry("uploading");
   EXPECT_EQ(hand_over_text(json), "step-42: uploading");

@@ -143,6 +143,46 @@ TEST(StatusText, TellsTheQueueAndTheStagingOfAWriter) {
   EXPECT_EQ(writer["staging"]["tops"][2]["age"], nullptr);
 }
 
+TEST(StatusText, TellsOfEveryHook) {
+  DaemonState state = some_state();
+  EXPECT_EQ(Json::parse(status_text(state, 1000))["hooks"], Json::array());
+  HookStatus vllm;
+  vllm.type = "vllm";
+  vllm.target = vllm.url = "http://h:1";
+  vllm.state = HookStatus::State::failed;
+  vllm.wanted = 8;
+  vllm.reported = 7;
+  vllm.since = 900;
+  vllm.error = "the reason";
+  vllm.error_time = 950;
+  vllm.failures = 3;
+  HookStatus exec;
+  exec.type = "exec";
+  exec.target = "/bin/x";
+  exec.state = HookStatus::State::current;
+  exec.wanted = exec.told = 8;
+  state.hooks = {vllm, exec};
+  const Json hooks = Json::parse(status_text(state, 1000))["hooks"];
+  EXPECT_EQ(hooks[0], Json({{"type", "vllm"},
+                            {"target", "http://h:1"},
+                            {"url", "http://h:1"},
+                            {"state", "failed"},
+                            {"since", 900},
+                            {"wanted", 8},
+                            {"reported", 7},
+                            {"failures", 3},
+                            {"error", {{"message", "the reason"}, {"time", 950}}}}));
+  EXPECT_EQ(hooks[1], Json({{"type", "exec"},
+                            {"target", "/bin/x"},
+                            {"url", nullptr},
+                            {"state", "current"},
+                            {"since", nullptr},
+                            {"wanted", 8},
+                            {"reported", 8},
+                            {"failures", 0},
+                            {"error", nullptr}}));
+}
+
 TEST(StatusText, TellsHowFarBehindItIs) {
   DaemonState state = some_daemon_state();
   state.sync.newest = 11;
