@@ -1,6 +1,7 @@
 // What lives how long, from the outside in:
 //
-//     signals > repository > store > history > sync > (staging > queue) > control > tree > session
+//     signals > repository > store > pins > history > sync > (staging > queue) > control > tree >
+//     session
 //
 // The session is unmounted first, so that no caller waits for what ends after it: not for a queue
 // whose bucket hangs.  Staging and the queue are a writer's.
@@ -21,11 +22,13 @@
 #include "fs/coder_choice.hpp"
 #include "fs/control_handlers.hpp"
 #include "fs/holders.hpp"
+#include "fs/loader_pins.hpp"
 #include "fs/mount_point.hpp"
 #include "fs/status.hpp"
 #include "fs/stop_signals.hpp"
 #include "store/bucket.hpp"
 #include "store/error.hpp"
+#include "store/hand_pins.hpp"
 #include "store/history.hpp"
 #include "store/log.hpp"
 #include "store/publish_queue.hpp"
@@ -179,8 +182,12 @@ class Daemon {
     Sync sync(*store_, history,
               {.poll = options_.poll,
                .release = [this](std::uint64_t version) { return link_.is_unused(version); },
+               .keeps = [this](std::uint64_t version) { return keeps(version); },
                .coder = coder_->coder(),
                .changed = [this] { control_link_.notify(); }});
+    hand_pins_.emplace(store_->db());
+    pins_.emplace([&sync] { return sync.catalog(); }, *hand_pins_,
+                  PinTimes::of(options_.pin_grace));
     sync.start();
     wait_ready(sync);
     if (options_.writer) {
@@ -191,6 +198,11 @@ class Daemon {
   }
 
  private:
+  /// Also what is open: it is not to vanish for the moment that a look at its readers takes.
+  [[nodiscard]] bool keeps(std::uint64_t version) const {
+    return pins_->keeps(version) || !link_.is_unused(version);
+  }
+
   /// A trainer can save, and hand over, while the bucket is out of reach.
   void wait_ready(Sync& sync) const {
     try {
@@ -253,7 +265,8 @@ class Daemon {
                                                             const Writing& writing) {
     for (const auto& path : {control_path(store_->path()), store_->path() / "control.sock"}) {
       try {
-        auto control = std::make_unique<ControlServer>(path, make_control_handlers(sync, writing));
+        auto control =
+            std::make_unique<ControlServer>(path, make_control_handlers(sync, writing, *pins_));
         control_socket_ = path;
         return control;
       } catch (const Error& error) {
@@ -292,8 +305,10 @@ class Daemon {
                                .serve = options_.serve,
                                .store = store_->path(),
                                .status = [this, &sync, writing] { return status(sync, writing); },
-                               .writing = writing});
+                               .writing = writing,
+                               .pins = &*pins_});
     device_ = session.device();
+    pins_->set_device(device_);
     link_.begin(session);
     if (writing.queue != nullptr) writing.queue->start(fence);
     {
@@ -360,6 +375,7 @@ class Daemon {
                       .sync = sync.status(),
                       .serving = link_.serving(),
                       .coder = coder_->state(),
+                      .pins = pins_->list(),
                       .writer = {},
                       .queued = queued_};
     if (writing.queue != nullptr) state.writer = writer_state(writing);
@@ -376,6 +392,8 @@ class Daemon {
   std::filesystem::path mount_point_;
   std::unique_ptr<Repository> repository_;
   std::unique_ptr<Store> store_;
+  std::optional<HandPins> hand_pins_;  // made in run(), as the next
+  std::optional<LoaderPins> pins_;
   std::optional<CoderChoice> coder_;      // made in run(), when there is a log
   std::filesystem::path control_socket_;  // empty: there is none
   std::vector<std::string> queued_;       // a reader's: hand-overs that a writer's mount left

@@ -11,6 +11,7 @@
 
 #include "fs/coder_choice.hpp"
 #include "fs/fuse_session.hpp"
+#include "fs/loader_pins.hpp"
 #include "store/publish_queue.hpp"
 #include "store/staging.hpp"
 #include "store/sync.hpp"
@@ -37,6 +38,7 @@ struct DaemonState {
   SyncStatus sync;
   ServingState serving;
   CoderState coder;
+  PinsState pins = {};
   std::optional<WriterState> writer = {};
   std::vector<std::string> queued = {};  // a reader's mount: names of hand-overs in its store
 };

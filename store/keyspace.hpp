@@ -30,12 +30,14 @@ struct FamilyInfo {
 
 inline constexpr std::array kKeyspace{
     FamilyInfo{
-        Family::store, "default", "text: format, repository, url, newest, staging_ids, own, orders",
+        Family::store, "default",
+        "text: format, repository, url, newest, staging_ids, own, orders, pins",
         "text; newest: be64 version, then SHA-256 of its manifest; staging_ids: be64, every\n"
         "StagingId given out is below; own: be64 first, be64 last version of an unbroken run\n"
         "that this store's queue has published; orders: be64, every order of a hand-over given "
         "out\n"
-        "is below"},
+        "is below; pins: for each version that is pinned by hand be64 version, be64 seconds since\n"
+        "1970"},
     FamilyInfo{Family::manifests, "manifests", "be64 version", "manifest, verbatim"},
     FamilyInfo{Family::layouts, "layouts", "SHA-256 (32 bytes) of the layout",
                "layout, uncompressed"},
