@@ -240,8 +240,8 @@ std::vector<OptionSpec> mount_options() {
        .set = [](Options& options, std::string_view v) { options.poll = parse_seconds(v); }},
       {.name = "pin-grace",
        .value = "SECONDS",
-       .help = "how long a loader keeps the version it began with after the last file it opened\n"
-               "or closed; fractions allowed (default: 60)",
+       .help = "how long a loader keeps the version it began with after it last opened or closed\n"
+               "a file; fractions allowed (default: 60)",
        .set = [](Options& options, std::string_view v) { options.pin_grace = parse_seconds(v); }},
       {.name = "serve",
        .value = "HOW",
