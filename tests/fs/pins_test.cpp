@@ -509,10 +509,10 @@ TEST_F(PinsTest, TooManyProcessesOfOneSessionCountAsGone) {
   EXPECT_FALSE(is_pinned(me_));
 }
 
-TEST(PinTimesTest, TheQuietIsASixthOfAShortGraceAndNeverMoreThanTenSeconds) {
-  EXPECT_EQ(PinTimes::of(seconds(60)).quiet, seconds(10));
-  EXPECT_EQ(PinTimes::of(minutes(10)).quiet, seconds(10));
-  EXPECT_EQ(PinTimes::of(milliseconds(600)).quiet, milliseconds(100));
+TEST(PinTimesTest, TheQuietIsALittleLessThanASixthOfAShortGraceOrTenSeconds) {
+  EXPECT_EQ(PinTimes::of(seconds(60)).quiet, milliseconds(9500));
+  EXPECT_EQ(PinTimes::of(minutes(10)).quiet, milliseconds(9500));
+  EXPECT_EQ(PinTimes::of(milliseconds(600)).quiet, milliseconds(95));
   EXPECT_EQ(PinTimes::of(seconds(60)).most, minutes(15));
   EXPECT_EQ(PinTimes::of(std::chrono::hours(1)).most, std::chrono::hours(1));
 }
