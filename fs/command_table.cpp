@@ -240,7 +240,7 @@ std::vector<OptionSpec> mount_options() {
        .set = [](Options& options, std::string_view v) { options.poll = parse_seconds(v); }},
       {.name = "pin-grace",
        .value = "SECONDS",
-       .help = "how long a loader keeps the version it began with after it last opened or closed\n"
+       .help = "how long a loader keeps its version after it last opened or closed\n"
                "a file; fractions allowed (default: 60)",
        .set = [](Options& options, std::string_view v) { options.pin_grace = parse_seconds(v); }},
       {.name = "serve",

@@ -242,6 +242,18 @@ TEST_F(PinsTest, ACompleteLoadDoesNotHoldByWhatIsMapped) {
   EXPECT_FALSE(is_pinned(me_)) << "transformers keeps every shard mapped for the model's life";
 }
 
+TEST_F(PinsTest, AProcessThatIsGoneInASecondPassHadLoadedAll) {
+  load(me_);
+  open(me_, 1);
+  gone_ = {me_.pid};
+  held_ = {42};
+  now_ += kQuiet;
+  sweep();
+  now_ += kGrace;
+  sweep();
+  EXPECT_FALSE(is_pinned(me_));
+}
+
 TEST_F(PinsTest, WhoOpensAnotherFileDuringTheLookKeepsThePin) {
   open(me_, 1);
   gone_ = {me_.pid};
@@ -406,7 +418,8 @@ TEST_F(PinsTest, ANewLoadOfTheSameVersionIsCountedAnew) {
   now_ += kQuiet;
   EXPECT_EQ(open(me_, 1), 42u);  // there is nothing newer
   latest_ = 43;
-  now_ += seconds(30);
+  now_ += minutes(5);
+  sweep();
   EXPECT_EQ(open(me_, 2), 42u) << "it is in the middle of its second load";
   EXPECT_EQ(open(me_, 3), 42u);
   now_ += kQuiet;

@@ -22,7 +22,9 @@ SWITCHES = int(os.environ.get("WEIGHTFS_STORM_SWITCHES", 1000))
 READERS = int(os.environ.get("WEIGHTFS_STORM_READERS", 64))
 SLOW_READERS = max(READERS // 16, 1)
 SLOW_SWITCHES = 10  # between two shards
-LIMIT = 300  # seconds; it usually takes a tenth
+LIMIT = int(os.environ.get("WEIGHTFS_STORM_LIMIT", 400))  # seconds; it usually takes a tenth
+
+NO_MORE = 1 << 40  # switches: nobody is to wait any more
 
 
 class Storm(harness.MountTest):
@@ -68,7 +70,8 @@ class Storm(harness.MountTest):
         os.close(publish[0])
         os.close(results[1])
         said = []
-        collector = threading.Thread(target=lambda: said.extend(read_lines(results[0])))
+        collector = threading.Thread(target=lambda: said.extend(read_lines(results[0])),
+                                     daemon=True)
         collector.start()
         begin = time.monotonic()
         versions = self.switch(reader, publish[1], go[1])
@@ -99,6 +102,7 @@ class Storm(harness.MountTest):
             os._exit(code)
 
     def kill_children(self):
+        self.count[:] = NO_MORE.to_bytes(8, "little")
         for child in self.children:
             os.kill(child, harness.signal.SIGKILL)
             os.waitpid(child, 0)
@@ -120,7 +124,7 @@ class Storm(harness.MountTest):
             self.count[:] = switches.to_bytes(8, "little")
             if len(select.select([], [go], [], 0)[1]):
                 os.write(go, b"..")
-        self.count[:] = (1 << 40).to_bytes(8, "little")  # nobody is to wait any more
+        self.count[:] = NO_MORE.to_bytes(8, "little")
         return last + 3
 
     def read_on(self, reader, go, results, slow):
