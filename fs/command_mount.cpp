@@ -43,6 +43,7 @@ MountOptions mount_options(const Options& options) {
           .limits = options.limits,
           .serve = options.serve,
           .poll = options.poll,
+          .pin_grace = options.pin_grace,
           .ownership = options.ownership,
           .foreground = options.foreground,
           .gpu = options.gpu,

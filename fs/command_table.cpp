@@ -82,6 +82,13 @@ void take_wait(Options& options, Operands operands) {
   }
 }
 
+void take_unpin(Options& options, Operands operands) {
+  options.target = operands[0];
+  if (options.version_a != 0 && !options.session.empty()) {
+    throw Error(ErrorCode::invalid, "unpin takes --version or --session, not both");
+  }
+}
+
 void set_tag(Options& options, std::string_view text) {
   if (const std::string problem = tag_problem(text); !problem.empty()) {
     throw Error(ErrorCode::invalid, fmt::format("'{}' {}", escape_name(text), problem));
@@ -288,6 +295,11 @@ std::vector<OptionSpec> mount_options() {
                "behind a URL also every=SECONDS, timeout=SECONDS, token-file=FILE;\n"
                "repeatable; docs/engines/hooks.md (default: none)",
        .set = add_hook},
+      {.name = "pin-grace",
+       .value = "SECONDS",
+       .help = "how long a loader keeps its version after it last opened or closed\n"
+               "a file; fractions allowed (default: 60)",
+       .set = [](Options& options, std::string_view v) { options.pin_grace = parse_seconds(v); }},
       {.name = "serve",
        .value = "HOW",
        .help = "passthrough: the kernel reads the local files itself, an error if it cannot;\n"
@@ -353,8 +365,8 @@ CommandSpec mount_command() {
           "                              next version, with the tag X\n"
           "    .weightfs/last_error      why the last hand-over was refused\n"
           "\n"
-          "Returns when `latest` exists or the repository is empty. A reader that opens several\n"
-          "files should resolve `latest` once (realpath), so that it never mixes two versions.\n"
+          "Returns when `latest` exists or the repository is empty. A loader that opens several\n"
+          "files through `latest` gets one version: the first that it opens is pinned for it.\n"
           "With a store that has a version the bucket may be out of reach.",
       .example = "weightfs mount file:///srv/runs/a /mnt/w",
       .options = with_bucket(mount_options()),
@@ -428,6 +440,61 @@ CommandSpec wait_command() {
                          std::string_view v) { options.timeout = parse_seconds(v); }},
           },
       .take = take_wait,
+  };
+}
+
+OptionSpec version_option(std::string_view help) {
+  return {.name = "version",
+          .value = "N",
+          .help = help,
+          .set = [](Options& options, std::string_view v) {
+            options.version_a = parse_number(v, kVersions);
+          }};
+}
+
+CommandSpec pin_command() {
+  return {
+      .command = Command::pin,
+      .name = "pin",
+      .operands = "MOUNTPOINT",
+      .operands_min = 1,
+      .operands_max = 1,
+      .summary = "keep a version's files on this host",
+      .description =
+          "Keeps the files of a version in the store of this mount, whatever --store-size says,\n"
+          "until `weightfs unpin`; also over restarts. `latest` goes on as before. `weightfs "
+          "status`\n"
+          "lists all pins, also those that loaders have while they load.",
+      .example = "weightfs pin /mnt/w --version 42",
+      .options = {version_option("this version, which must be here (default: the newest here)")},
+      .take = take_target,
+  };
+}
+
+CommandSpec unpin_command() {
+  return {
+      .command = Command::unpin,
+      .name = "unpin",
+      .operands = "MOUNTPOINT",
+      .operands_min = 1,
+      .operands_max = 1,
+      .summary = "end pins",
+      .description =
+          "Ends pins at once: those of --version, the one of --session, or all; pins by hand and\n"
+          "those of loaders. What a loader opens next through `latest` is the newest version, "
+          "also\n"
+          "in the middle of a load. Files that are open or mapped stay.",
+      .example = "weightfs unpin /mnt/w --version 42",
+      .options =
+          {
+              version_option("only pins of this version (default: all)"),
+              {.name = "session",
+               .value = "NAME",
+               .help = "only the pin of this reader session, as `weightfs status` prints it\n"
+                       "(default: all)",
+               .set = [](Options& options, std::string_view v) { options.session = v; }},
+          },
+      .take = take_unpin,
   };
 }
 
@@ -615,9 +682,9 @@ std::string option_lines(const OptionSpec& option) {
 
 std::span<const CommandSpec> all_commands() {
   static const std::array commands{
-      init_command(),   publish_command(), mount_command(), umount_command(), wait_command(),
-      status_command(), log_command(),     show_command(),  diff_command(),   export_command(),
-      verify_command(), doctor_command(),  help_command(),
+      init_command(), publish_command(), mount_command(),  umount_command(), wait_command(),
+      pin_command(),  unpin_command(),   status_command(), log_command(),    show_command(),
+      diff_command(), export_command(),  verify_command(), doctor_command(), help_command(),
   };
   return commands;
 }

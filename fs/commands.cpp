@@ -39,6 +39,10 @@ int dispatch(Call& call) {
       return run_umount(call);
     case Command::wait:
       return run_wait(call);
+    case Command::pin:
+      return run_pin(call);
+    case Command::unpin:
+      return run_unpin(call);
     case Command::status:
       return run_status(call);
     case Command::log:

@@ -2,8 +2,9 @@
 // with options.  A Unix socket; one JSON object a line, each way; docs/ARCHITECTURE.md, "Control".
 //
 // Any user who can reach the socket may wait; handing over is for the owner of the directory and
-// for root (SO_PEERCRED).  A client that sends something else gets an error and is closed; one that
-// sends nothing costs a descriptor, for at most kAskTimeout.
+// for root, pinning for root and the daemon's user (SO_PEERCRED).  A client that sends something
+// else gets an error and is closed; one that sends nothing costs a descriptor, for at most
+// kAskTimeout.
 //
 // Threads: a ControlServer has a thread that answers, and one that hands over; waiting clients cost
 // a descriptor each, no thread.
@@ -19,6 +20,7 @@
 #include <optional>
 #include <string>
 
+#include "fs/loader_pins.hpp"
 #include "store/context.hpp"
 #include "store/publish_queue.hpp"
 
@@ -64,6 +66,11 @@ struct HandOverRequest {
   HandOverOptions options;
 };
 
+/// Keeps the images of a version.
+struct PinRequest {
+  std::uint64_t version = 0;  // 0: what `latest` is
+};
+
 /// What the server asks.  `wait` is called again whenever something may have changed, at least
 /// twice a second, with the state that it keeps for that client; nullopt: not yet.
 struct ControlHandlers {
@@ -73,7 +80,10 @@ struct ControlHandlers {
   std::function<std::optional<WaitEnd>(const WaitFor&, WaitState&)> wait;
   /// Returns: the order.  Throws Error.  The context stops when the client goes away.  Empty: this
   /// mount is no writer's.
-  std::function<std::uint64_t(const HandOverRequest&, uid_t peer, const Context&)> hand_over;
+  std::function<std::uint64_t(const HandOverRequest&, uid_t peer, const Context&)> hand_over = {};
+  /// See LoaderPins; only root and the daemon's own user come here.  Must be quick.
+  std::function<std::uint64_t(const PinRequest&)> pin = {};
+  std::function<std::size_t(const UnpinRequest&)> unpin = {};
 };
 
 class ControlServer {
@@ -100,5 +110,11 @@ WaitEnd control_wait(const std::filesystem::path& socket, const WaitFor& what,
                      const Context& context);
 std::uint64_t control_hand_over(const std::filesystem::path& socket, const HandOverRequest& request,
                                 const Context& context);
+/// Returns: the version.
+std::uint64_t control_pin(const std::filesystem::path& socket, const PinRequest& request,
+                          const Context& context);
+/// Returns: how many pins ended.
+std::uint64_t control_unpin(const std::filesystem::path& socket, const UnpinRequest& request,
+                            const Context& context);
 
 }  // namespace weightfs::fs

@@ -139,6 +139,24 @@ WaitEnd control_wait(const std::filesystem::path& socket, const WaitFor& what,
   throw_wrong_reply();
 }
 
+std::uint64_t control_pin(const std::filesystem::path& socket, const PinRequest& request,
+                          const Context& context) {
+  Connection connection(socket, context, "pinning");
+  connection.send(to_line(request));
+  const ControlReply reply = parse_reply(connection.receive());
+  if (const auto* pinned = std::get_if<PinnedReply>(&reply)) return pinned->version;
+  throw_wrong_reply();
+}
+
+std::uint64_t control_unpin(const std::filesystem::path& socket, const UnpinRequest& request,
+                            const Context& context) {
+  Connection connection(socket, context, "unpinning");
+  connection.send(to_line(request));
+  const ControlReply reply = parse_reply(connection.receive());
+  if (const auto* unpinned = std::get_if<UnpinnedReply>(&reply)) return unpinned->count;
+  throw_wrong_reply();
+}
+
 std::uint64_t control_hand_over(const std::filesystem::path& socket, const HandOverRequest& request,
                                 const Context& context) {
   Connection connection(socket, context, "handing over");

@@ -64,11 +64,21 @@ std::uint64_t hand_over(const Writing& writing, const HandOverRequest& request, 
 
 }  // namespace
 
-ControlHandlers make_control_handlers(const Sync& sync, const Writing& writing) {
+ControlHandlers make_control_handlers(const Sync& sync, const Writing& writing, LoaderPins& pins) {
   ControlHandlers handlers;
   handlers.wait = [&sync, queue = writing.queue](const WaitFor& what,
                                                  ControlHandlers::WaitState& state) {
     return find_wait_end(what, facts_of(sync, queue), state);
+  };
+  handlers.pin = [&pins](const PinRequest& request) {
+    const std::uint64_t version = pins.pin(request.version);
+    log_info(fmt::format("version {} is pinned by hand", version));
+    return version;
+  };
+  handlers.unpin = [&pins](const UnpinRequest& request) {
+    const std::size_t ended = pins.unpin(request);
+    log_info(fmt::format("{} pins were ended by hand", ended));
+    return ended;
   };
   if (writing.queue == nullptr) return handlers;
   handlers.hand_over = [writing](const HandOverRequest& request, uid_t peer,

@@ -141,6 +141,25 @@ HandOverRequest parse_hand_over(const Json& json) {
   return request;
 }
 
+PinRequest parse_pin(const Json& json) {
+  constexpr std::string_view kWhat = "the request's 'pin'";
+  check_fields(json, {"version"}, kWhat);
+  return {.version = json_uint(json, "version", kWhat)};
+}
+
+UnpinRequest parse_unpin(const Json& json) {
+  constexpr std::string_view kWhat = "the request's 'unpin'";
+  check_fields(json, {"version", "session"}, kWhat);
+  if (json.size() > 1) {
+    throw Error(ErrorCode::corrupt,
+                fmt::format("{} must not have both 'version' and 'session'", kWhat));
+  }
+  UnpinRequest request;
+  if (json.contains("version")) request.version = json_uint(json, "version", kWhat);
+  if (json.contains("session")) request.session = json_string(json, "session", kWhat);
+  return request;
+}
+
 std::string request_line(const Json& json) {
   try {
     std::string line = json.dump();
@@ -220,6 +239,17 @@ std::string to_line(const HandOverRequest& request) {
                          {"rebase", options.rebase}}}});
 }
 
+std::string to_line(const PinRequest& request) {
+  return request_line({{"pin", {{"version", request.version}}}});
+}
+
+std::string to_line(const UnpinRequest& request) {
+  Json fields = Json::object();
+  if (request.version) fields["version"] = *request.version;
+  if (request.session) fields["session"] = *request.session;
+  return request_line({{"unpin", std::move(fields)}});
+}
+
 std::string to_line(const WaitEnd& end) {
   return reply_line({{"end",
                       {{"how", word_of(end.how)},
@@ -229,6 +259,8 @@ std::string to_line(const WaitEnd& end) {
 }
 
 std::string to_line(std::uint64_t order) { return reply_line({{"order", order}}); }
+std::string to_line(const PinnedReply& reply) { return reply_line({{"pinned", reply.version}}); }
+std::string to_line(const UnpinnedReply& reply) { return reply_line({{"unpinned", reply.count}}); }
 
 std::string to_line(ErrorCode code, std::string_view message) {
   return reply_line({{"error", {{"code", to_string(code)}, {"message", cut(message)}}}});
@@ -237,12 +269,16 @@ std::string to_line(ErrorCode code, std::string_view message) {
 ControlRequest parse_request(std::string_view line) {
   try {
     const Json json = parse_json(line, kRequest);
-    check_fields(json, {"wait", "hand_over"}, kRequest);
+    check_fields(json, {"wait", "hand_over", "pin", "unpin"}, kRequest);
     if (json.size() != 1) {
       throw Error(ErrorCode::corrupt,
-                  fmt::format("{} must have exactly one field: 'wait' or 'hand_over'", kRequest));
+                  fmt::format("{} must have exactly one field: 'wait', 'hand_over', 'pin' or "
+                              "'unpin'",
+                              kRequest));
     }
     if (json.contains("wait")) return parse_wait(json["wait"]);
+    if (json.contains("pin")) return parse_pin(json["pin"]);
+    if (json.contains("unpin")) return parse_unpin(json["unpin"]);
     return parse_hand_over(json["hand_over"]);
   } catch (const Error& error) {
     throw Error(ErrorCode::invalid, error.what());  // the caller's fault, not the disk's
@@ -251,9 +287,11 @@ ControlRequest parse_request(std::string_view line) {
 
 ControlReply parse_reply(std::string_view line) {
   const Json json = parse_json(line, kReply);
-  check_fields(json, {"end", "order", "error"}, kReply);
+  check_fields(json, {"end", "order", "pinned", "unpinned", "error"}, kReply);
   if (json.contains("end")) return parse_end(json["end"]);
   if (json.contains("order")) return json_uint(json, "order", kReply);
+  if (json.contains("pinned")) return PinnedReply{json_uint(json, "pinned", kReply)};
+  if (json.contains("unpinned")) return UnpinnedReply{json_uint(json, "unpinned", kReply)};
   const Json& error = json_field(json, "error", kReply);
   throw Error(code_of(json_string(error, "code", kReply)), json_string(error, "message", kReply));
 }

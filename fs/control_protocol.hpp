@@ -5,8 +5,13 @@
 //     {"hand_over": {"path": "run/step-42", "name": "step-42", "meta": {"loss": "0.7"},
 //                    "include": ["*.py"], "snapshot": false, "rebase": false}}
 //
+//     {"pin": {"version": 42}}              0: what `latest` is
+//     {"unpin": {"version": 42}}            or "session": "session 4711", or {}: all
+//
 //     {"end": {"how": "here", "version": 42, "message": "", "left": ""}}
 //     {"order": 7}
+//     {"pinned": 42}
+//     {"unpinned": 3}                       how many pins
 //     {"error": {"code": "invalid", "message": "..."}}
 //
 // Both sides are strict: a field that is not known, or of another type, is an error that names it.
@@ -26,16 +31,27 @@ namespace weightfs::fs {
 
 inline constexpr std::size_t kControlLineBytesMax = 64u << 10;  // its newline not counted
 
-using ControlRequest = std::variant<WaitFor, HandOverRequest>;
-using ControlReply = std::variant<WaitEnd, std::uint64_t>;
+struct PinnedReply {
+  std::uint64_t version = 0;
+};
+struct UnpinnedReply {
+  std::uint64_t count = 0;
+};
+
+using ControlRequest = std::variant<WaitFor, HandOverRequest, PinRequest, UnpinRequest>;
+using ControlReply = std::variant<WaitEnd, std::uint64_t, PinnedReply, UnpinnedReply>;
 
 /// With the newline.  Throws Error: invalid if it cannot be said in UTF-8, or is too long.
 std::string to_line(const WaitFor& what);
 std::string to_line(const HandOverRequest& request);
+std::string to_line(const PinRequest& request);
+std::string to_line(const UnpinRequest& request);
 
 /// With the newline; long messages are cut, what is no UTF-8 is replaced.
 std::string to_line(const WaitEnd& end);
 std::string to_line(std::uint64_t order);
+std::string to_line(const PinnedReply& reply);
+std::string to_line(const UnpinnedReply& reply);
 std::string to_line(ErrorCode code, std::string_view message);
 
 /// `line`: without the newline.  Throws Error: invalid, naming the field.

@@ -308,8 +308,7 @@ struct ControlServer::State {
   }
 
   [[nodiscard]] bool has_room(uid_t user) const {
-    const bool is_owner = user == 0 || user == ::geteuid();
-    return clients.size() < kControlClientsMax - (is_owner ? 0 : kOwnerClients);
+    return clients.size() < kControlClientsMax - (is_owner(user) ? 0 : kOwnerClients);
   }
 
   void receive(Client& client) {
@@ -351,18 +350,44 @@ struct ControlServer::State {
   void begin(Client& client) {
     try {
       ControlRequest request = parse_request(client.line);
-      if (const auto* wait = std::get_if<WaitFor>(&request)) {
-        client.wait = *wait;
-        client.state = Client::State::waiting;
-        look(client);
-      } else {
-        begin_hand_over(client, std::move(std::get<HandOverRequest>(request)));
-      }
+      std::visit([&](auto& asked) { begin(client, asked); }, request);
     } catch (const Error& error) {
       finish(client, to_line(error.code(), error.what()));
     }
     client.line = {};
   }
+
+  void begin(Client& client, const WaitFor& wait) {
+    client.wait = wait;
+    client.state = Client::State::waiting;
+    look(client);
+  }
+
+  void begin(Client& client, HandOverRequest& request) {
+    begin_hand_over(client, std::move(request));
+  }
+
+  void begin(Client& client, const PinRequest& request) {
+    check_may_pin(client, handlers.pin != nullptr);
+    finish(client, to_line(PinnedReply{handlers.pin(request)}));
+  }
+
+  void begin(Client& client, const UnpinRequest& request) {
+    check_may_pin(client, handlers.unpin != nullptr);
+    finish(client, to_line(UnpinnedReply{handlers.unpin(request)}));
+  }
+
+  /// A pin costs room on the disk, and its end may cost a loader its version.
+  static void check_may_pin(const Client& client, bool has_pins) {
+    if (!is_owner(client.user)) {
+      throw Error(ErrorCode::permission,
+                  fmt::format("uid {} may not pin or unpin; root and uid {} may", client.user,
+                              ::geteuid()));
+    }
+    if (!has_pins) throw Error(ErrorCode::unsupported, "this mount has no pins");
+  }
+
+  static bool is_owner(uid_t user) { return user == 0 || user == ::geteuid(); }
 
   void begin_hand_over(Client& client, HandOverRequest request) {
     if (!handlers.hand_over) {

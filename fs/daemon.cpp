@@ -1,7 +1,7 @@
 // What lives how long, from the outside in:
 //
-//     signals > repository > store > history > hooks > sync > (staging > queue) > control > tree
-//         > session > threads of hooks
+//     signals > repository > store > pins > history > hooks > sync > (staging > queue) > control >
+//         tree > session > threads of hooks
 //
 // The session is unmounted first, so that no caller waits for what ends after it: not for a queue
 // whose bucket hangs.  Staging and the queue are a writer's.  Hooks hold versions as long as there
@@ -24,11 +24,13 @@
 #include "fs/control_handlers.hpp"
 #include "fs/holders.hpp"
 #include "fs/hooks.hpp"
+#include "fs/loader_pins.hpp"
 #include "fs/mount_point.hpp"
 #include "fs/status.hpp"
 #include "fs/stop_signals.hpp"
 #include "store/bucket.hpp"
 #include "store/error.hpp"
+#include "store/hand_pins.hpp"
 #include "store/history.hpp"
 #include "store/log.hpp"
 #include "store/probe.hpp"
@@ -184,16 +186,17 @@ class Daemon {
     hooks_ = &hooks;
     Sync sync(*store_, history,
               {.poll = options_.poll,
-               .release =
-                   [this](std::uint64_t version) {
-                     return !hooks_->holds(version) && link_.is_unused(version);
-                   },
+               .release = [this](std::uint64_t version) { return link_.is_unused(version); },
+               .keeps = [this](std::uint64_t version) { return keeps(version); },
                .coder = coder_->coder(),
                .changed =
                    [this] {
                      control_link_.notify();
                      hooks_->notify();
                    }});
+    hand_pins_.emplace(store_->db());
+    pins_.emplace([&sync] { return sync.catalog(); }, *hand_pins_,
+                  PinTimes::of(options_.pin_grace));
     sync.start();
     wait_ready(sync);
     if (options_.writer) {
@@ -204,6 +207,11 @@ class Daemon {
   }
 
  private:
+  /// Also what is open: it is not to vanish for the moment that a look at its readers takes.
+  [[nodiscard]] bool keeps(std::uint64_t version) const {
+    return pins_->keeps(version) || hooks_->holds(version) || !link_.is_unused(version);
+  }
+
   /// A trainer can save, and hand over, while the bucket is out of reach.
   void wait_ready(Sync& sync) const {
     try {
@@ -282,7 +290,8 @@ class Daemon {
                                                             const Writing& writing) {
     for (const auto& path : {control_path(store_->path()), store_->path() / "control.sock"}) {
       try {
-        auto control = std::make_unique<ControlServer>(path, make_control_handlers(sync, writing));
+        auto control =
+            std::make_unique<ControlServer>(path, make_control_handlers(sync, writing, *pins_));
         control_socket_ = path;
         return control;
       } catch (const Error& error) {
@@ -321,8 +330,10 @@ class Daemon {
                                .serve = options_.serve,
                                .store = store_->path(),
                                .status = [this, &sync, writing] { return status(sync, writing); },
-                               .writing = writing});
+                               .writing = writing,
+                               .pins = &*pins_});
     device_ = session.device();
+    pins_->set_device(device_);
     link_.begin(session);
     if (writing.queue != nullptr) writing.queue->start(fence);
     {
@@ -403,6 +414,7 @@ class Daemon {
                       .sync = sync.status(),
                       .serving = link_.serving(),
                       .coder = coder_->state(),
+                      .pins = pins_->list(),
                       .writer = {},
                       .queued = queued_,
                       .hooks = hooks_->status()};
@@ -420,6 +432,8 @@ class Daemon {
   std::filesystem::path mount_point_;
   std::unique_ptr<Repository> repository_;
   std::unique_ptr<Store> store_;
+  std::optional<HandPins> hand_pins_;  // made in run(), as the next
+  std::optional<LoaderPins> pins_;
   std::optional<CoderChoice> coder_;      // made in run(), when there is a log
   std::filesystem::path control_socket_;  // empty: there is none
   std::vector<std::string> queued_;       // a reader's: hand-overs that a writer's mount left

@@ -27,6 +27,7 @@ struct MountOptions {
   StoreLimits limits;
   Serve serve = Serve::automatic;
   std::chrono::milliseconds poll{1000};
+  std::chrono::milliseconds pin_grace{60000};
   Ownership ownership;
   bool foreground = false;  // log to stderr, not to the store
   std::optional<int> gpu = {};

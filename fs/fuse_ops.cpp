@@ -104,12 +104,20 @@ void op_getattr(fuse_req_t req, fuse_ino_t ino, fuse_file_info*) {
   });
 }
 
+// What `latest` is depends on who asks.
+std::string link_target(fuse_req_t req, Inode inode) {
+  const Server& server = server_of(req);
+  if (server.options.pins != nullptr && inode == make_inode(Fixed::latest)) {
+    const std::uint64_t version = server.options.pins->link(fuse_req_ctx(req)->pid);
+    if (version != 0) return version_target(version);
+  }
+  return server.tree.read_link(inode);
+}
+
 void op_readlink(fuse_req_t req, fuse_ino_t ino) {
   if (const auto id = find_staged(req, ino)) return staged::readlink(req, *id);
-  answer(req, "readlink", Missing::inode, [&] {
-    const std::string target = server_of(req).tree.read_link(ino);
-    fuse_reply_readlink(req, target.c_str());
-  });
+  answer(req, "readlink", Missing::inode,
+         [&] { fuse_reply_readlink(req, link_target(req, ino).c_str()); });
 }
 
 void op_readdir(fuse_req_t req, fuse_ino_t ino, std::size_t size, off_t offset, fuse_file_info*) {
@@ -138,12 +146,14 @@ void release(Server& server, Inode inode) {
   server.images.release(inode);
 }
 
-void open_image(fuse_req_t req, Inode inode, const OpenTarget& target, fuse_file_info& info) {
+// `pin`: see Pins::opened.
+void open_image(fuse_req_t req, Inode inode, const OpenTarget& target, std::uint64_t pin,
+                fuse_file_info& info) {
   Server& server = server_of(req);
   const auto opened = acquire_open(server, inode, [&] {
     return target.state == ImageState::complete ? register_file(server, target.image) : 0;
   });
-  info.fh = 0;
+  info.fh = pin;
   info.noflush = 1;  // close(2) needs no round trip, and works when the daemon is gone
   if (opened.serving == Serving::daemon) {
     try {
@@ -176,18 +186,29 @@ void open_text(fuse_req_t req, Inode inode, fuse_file_info info) {
        });
 }
 
+Pins::Opened note_open(fuse_req_t req, Inode inode) {
+  LoaderPins* const pins = server_of(req).options.pins;
+  return pins == nullptr ? Pins::Opened{} : pins->opened(fuse_req_ctx(req)->pid, inode);
+}
+
 void op_open(fuse_req_t req, fuse_ino_t ino, fuse_file_info* info) {
-  if (const auto id = find_staged(req, ino)) return staged::open(req, *id, info);
+  if (const auto id = find_staged(req, ino)) {
+    note_open(req, ino);
+    return staged::open(req, *id, info);
+  }
   if ((info->flags & O_ACCMODE) != O_RDONLY || (info->flags & O_TRUNC) != 0) {
     fuse_reply_err(req, EROFS);
     return;
   }
   answer(req, "open", Missing::inode, [&] {
     const OpenTarget target = server_of(req).tree.open(ino);
-    if (target.is_text) {
+    const Pins::Opened noted = note_open(req, ino);
+    if (noted.look_again) {
+      fuse_reply_err(req, ESTALE);  // the kernel walks again, through `latest`
+    } else if (target.is_text) {
       open_text(req, ino, *info);
     } else {
-      open_image(req, ino, target, *info);
+      open_image(req, ino, target, noted.handle, *info);
     }
   });
 }
@@ -197,7 +218,9 @@ void op_release(fuse_req_t req, fuse_ino_t ino, fuse_file_info* info) {
   if (is_text(ino)) {
     server_of(req).texts.remove(info->fh);
   } else {
-    release(server_of(req), ino);
+    Server& server = server_of(req);
+    if (server.options.pins != nullptr) server.options.pins->released(info->fh);
+    release(server, ino);
   }
   fuse_reply_err(req, 0);
 }

@@ -14,6 +14,7 @@
 #include <memory>
 #include <string>
 
+#include "fs/loader_pins.hpp"
 #include "fs/tree.hpp"
 #include "store/publish_queue.hpp"
 
@@ -37,6 +38,7 @@ struct FuseSessionOptions {
   std::filesystem::path store;          // where images lie: passthrough is tried there
   std::function<std::string()> status;  // text of .weightfs/status
   Writing writing = {};
+  LoaderPins* pins = nullptr;  // outlive the session; nullptr: `latest` is the same for everybody
 };
 
 /// How files are served: for status.

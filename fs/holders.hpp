@@ -1,13 +1,9 @@
 // Holders: which processes have a file of this mount open for writing, or mapped from such a
 // descriptor.
 //
-// It looks at /proc/PID/fdinfo, maps, map_files and mountinfo only, and never follows a link into
-// the mount: a daemon that looks at its own mount waits for itself.  Files are recognised by the
-// mount's device number and the inode.
-//
-// Not found are processes that cannot be looked at (another PID namespace, no permission), what a
-// thread with a table of descriptors of its own holds, descriptors in flight in a socket, and
-// descriptors of a mount that the process's mount namespace does not have.
+// Files are recognised by the mount's device number and the inode.  Not found are processes that
+// cannot be looked at (another PID namespace, no permission), and what fs/process_files.hpp does
+// not see.
 //
 // Threads: pure functions of the system's state.
 #pragma once

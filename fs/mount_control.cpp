@@ -91,6 +91,14 @@ std::uint64_t MountControl::hand_over(const HandOverRequest& request,
   return control_hand_over(socket_, request, context);
 }
 
+std::uint64_t MountControl::pin(const PinRequest& request, const Context& context) const {
+  return control_pin(socket_, request, context);
+}
+
+std::uint64_t MountControl::unpin(const UnpinRequest& request, const Context& context) const {
+  return control_unpin(socket_, request, context);
+}
+
 std::string MountControl::progress_text(const std::string& name) const {
   try {
     const std::string what = mount_.path.string();

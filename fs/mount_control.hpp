@@ -34,6 +34,10 @@ class MountControl {
   [[nodiscard]] std::uint64_t hand_over(const HandOverRequest& request,
                                         const Context& context) const;
 
+  /// Throws Error: not_found, permission, unavailable.
+  [[nodiscard]] std::uint64_t pin(const PinRequest& request, const Context& context) const;
+  [[nodiscard]] std::uint64_t unpin(const UnpinRequest& request, const Context& context) const;
+
  private:
   [[nodiscard]] std::string progress_text(const std::string& name) const;
 

@@ -27,6 +27,8 @@ enum class Command {
   mount,
   umount,
   wait,
+  pin,
+  unpin,
   status,
   log,
   show,
@@ -51,7 +53,7 @@ struct Options {
   std::filesystem::path directory;          // publish, export; MOUNTPOINT of mount
   std::filesystem::path store;              // publish, mount; empty: the default place
   std::optional<int> gpu;                   // whatever makes versions; nullopt: only the CPU
-  std::uint64_t version_a = 0;              // show N, diff A, export --version; 0: the newest; wait
+  std::uint64_t version_a = 0;              // show N, diff A, export, wait, (un)pin; 0: the newest
   std::uint64_t version_b = 0;              // diff B
   std::string tag;                          // publish, wait
   std::optional<std::uint64_t> newer_than;  // wait
@@ -66,6 +68,8 @@ struct Options {
   StoreLimits limits;  // mount
   Serve serve = Serve::automatic;
   std::chrono::milliseconds poll{1000};
+  std::chrono::milliseconds pin_grace{60000};
+  std::string session;  // unpin
   Ownership ownership;
   bool foreground = false;
   bool writer = false;

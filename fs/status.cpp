@@ -101,6 +101,26 @@ Json hooks_json(const std::vector<HookStatus>& hooks) {
   return all;
 }
 
+/// "session": null for a pin by hand.  "age": seconds since it began.
+Json pins_json(const PinsState& pins, std::int64_t now) {
+  Json json = Json::array();
+  for (const auto& [version, time] : pins.by_hand) {
+    json.push_back({{"version", version},
+                    {"session", nullptr},
+                    {"command", nullptr},
+                    {"age", std::max<std::int64_t>(now - time, 0)},
+                    {"loading", false}});
+  }
+  for (const PinState& pin : pins.sessions) {
+    json.push_back({{"version", pin.version},
+                    {"session", pin.session},
+                    {"command", pin.command.empty() ? Json(nullptr) : Json(pin.command)},
+                    {"age", std::chrono::floor<std::chrono::seconds>(pin.age).count()},
+                    {"loading", pin.is_loading}});
+  }
+  return json;
+}
+
 }  // namespace
 
 std::string status_text(const DaemonState& state, std::int64_t now) {
@@ -127,6 +147,7 @@ std::string status_text(const DaemonState& state, std::int64_t now) {
       {"versions", state.versions},
       {"serve", serving_json(state.serving)},
       {"kernels", to_json(state.coder)},
+      {"pins", pins_json(state.pins, now)},
       {"writer", writer_json(state, now)},
       {"queued", queued_json(state)},
       {"hooks", hooks_json(state.hooks)},

@@ -12,6 +12,7 @@
 #include "fs/coder_choice.hpp"
 #include "fs/fuse_session.hpp"
 #include "fs/hook_reconciler.hpp"
+#include "fs/loader_pins.hpp"
 #include "store/publish_queue.hpp"
 #include "store/s3_settings.hpp"
 #include "store/staging.hpp"
@@ -40,6 +41,7 @@ struct DaemonState {
   SyncStatus sync;
   ServingState serving;
   CoderState coder;
+  PinsState pins = {};
   std::optional<WriterState> writer = {};
   std::vector<std::string> queued = {};  // a reader's mount: names of hand-overs in its store
   std::vector<HookStatus> hooks = {};

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "fs/coder_choice.hpp"
@@ -63,6 +64,28 @@ bool is_stuck(const Json& status, const Json& name) {
     return state == "conflict" || state == "failed";
   }
   return false;
+}
+
+/// "version 42: session 4711 (python3), 3 min, loading".
+std::string pin_text(const Json& pin) {
+  std::string text = fmt::format("version {}: ", number_of(pin, "version"));
+  text += pin.at("session").is_null() ? "by hand" : text_of(pin, "session");
+  if (!pin.at("command").is_null()) text += fmt::format(" ({})", text_of(pin, "command"));
+  text += ", " + age_text(number_of(pin, "age"));
+  return pin.at("loading").get<bool>() ? text + ", loading" : text;
+}
+
+/// A row each, as far as they are to be read by people.
+void add_pins(const Json& status, TextTable& table) {
+  constexpr std::size_t kPinsShown = 20;
+  if (!status.contains("pins")) return;
+  const Json& pins = status["pins"];
+  for (std::size_t i = 0; i < std::min(pins.size(), kPinsShown); i++) {
+    table.add({i == 0 ? "pins" : "", pin_text(pins[i])});
+  }
+  if (pins.size() > kPinsShown) {
+    table.add({"", fmt::format("and {} more; --json lists all", pins.size() - kPinsShown)});
+  }
 }
 
 void add_writer(const Json& status, TextTable& table) {
@@ -186,6 +209,7 @@ std::string status_lines(const Json& status) {
     add("offline since", time_text(status.at("offline_since").get<std::int64_t>()));
   }
   if (!error.is_null()) add("error", text(error.at("message")));
+  add_pins(status, table);
   add_writer(status, table);
   add_hooks(status, table);
   add("store", text(status.at("store")));

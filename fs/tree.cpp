@@ -73,7 +73,7 @@ Inode version_inode(std::uint64_t version, std::uint32_t entry) {
 
 std::string latest_target(const Catalog& catalog) {
   if (catalog.latest == 0) throw_no_name("latest");
-  return "versions/" + std::to_string(catalog.latest);
+  return version_target(catalog.latest);
 }
 
 std::string tag_target(std::uint64_t version) { return "../versions/" + std::to_string(version); }
@@ -319,6 +319,8 @@ void list_entries(const CatalogVersion& version, std::uint32_t parent, std::uint
 }
 
 }  // namespace
+
+std::string version_target(std::uint64_t version) { return "versions/" + std::to_string(version); }
 
 Tree::Tree(std::function<std::shared_ptr<const Catalog>()> catalog, Ownership ownership,
            bool is_writer)

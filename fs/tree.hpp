@@ -43,6 +43,9 @@ struct Node {
   double entry_timeout_s = 0;
 };
 
+/// Where `latest` leads when it means this version: "versions/42".
+std::string version_target(std::uint64_t version);
+
 /// One name of a directory.  `next` is the offset that continues behind it: it is stable while
 /// versions come and go.
 struct DirectoryEntry {
@@ -69,7 +72,8 @@ class Tree {
   [[nodiscard]] Node lookup(Inode parent, std::string_view name) const;
   [[nodiscard]] Node attributes(Inode inode) const;
 
-  /// Target of a symlink.  Throws Error: not_found; invalid if it is none.
+  /// Target of a symlink; of `latest` the one for who has nothing pinned.
+  /// Throws Error: not_found; invalid if it is none.
   [[nodiscard]] std::string read_link(Inode inode) const;
 
   /// Calls each(entry) for the names from `offset` on until it answers false.  "." and ".." come

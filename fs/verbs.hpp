@@ -86,6 +86,8 @@ int run_diff(Call& call);
 int run_mount(Call& call);
 int run_umount(Call& call);
 int run_wait(Call& call);
+int run_pin(Call& call);
+int run_unpin(Call& call);
 int run_status(Call& call);
 
 int run_doctor(Call& call);

@@ -32,14 +32,15 @@ inline constexpr std::array kKeyspace{
     FamilyInfo{
         Family::store, "default",
         "text: format, repository, url, newest, staging_ids, own, orders, uploader,\n"
-        "probed, hook/<16 hex digits of the SHA-256 of a --hook>",
+        "probed, pins, hook/<16 hex digits of the SHA-256 of a --hook>",
         "text; newest: be64 version, then SHA-256 of its manifest; staging_ids: be64, every\n"
         "StagingId given out is below; own: be64 first, be64 last version of an unbroken run\n"
         "that this store's queue has published; orders: be64, every order of a hand-over given "
         "out\n"
         "is below; uploader: 32 hex digits of this store alone, in the names of what it uploads;\n"
         "probed: the URL and the --endpoint-url whose put-if-absent was proven; hook/...: be64\n"
-        "version told with success, be64 version told and not yet confirmed (0: none)"},
+        "version told with success, be64 version told and not yet confirmed (0: none); pins: for\n"
+        "each version that is pinned by hand be64 version, be64 seconds since 1970"},
     FamilyInfo{Family::manifests, "manifests", "be64 version", "manifest, verbatim"},
     FamilyInfo{Family::layouts, "layouts", "SHA-256 (32 bytes) of the layout",
                "layout, uncompressed"},

@@ -340,10 +340,11 @@ void Sync::State::persist_newest(const Context& context) {
 /// Store::make_room asks before it removes a version.  It is hidden first, so whoever looks for
 /// readers afterwards sees all there will be.
 bool Sync::State::release(Hider hider, std::uint64_t version) {
-  if (version == latest()) return false;
+  const auto is_kept = [&] { return options.keeps && options.keeps(version); };
+  if (version == latest() || is_kept()) return false;
   builder.hide(hider, version);
   show_catalog(nullptr);
-  const bool unused = (!options.release || options.release(version)) &&
+  const bool unused = !is_kept() && (!options.release || options.release(version)) &&
                       nobody_reads(store.image_directory(version));
   if (unused) return true;
   builder.show(hider, version);

@@ -34,6 +34,9 @@ struct SyncOptions {
   /// Hides a version from new readers and answers whether nobody uses it: see Store::make_room.
   /// Empty: only nobody_reads() is asked.
   std::function<bool(std::uint64_t version)> release = {};
+  /// Versions that must stay for the time being: they are not even hidden.  Also asked between the
+  /// hiding and `release`.  Empty: none.
+  std::function<bool(std::uint64_t version)> keeps = {};
   kernels::SharedCoder coder = kernels::make_cpu_coder();
   /// There is another catalog.  Called from any thread, also while locks are held: must be quick
   /// and call nothing of the Sync's.

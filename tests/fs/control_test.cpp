@@ -8,6 +8,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
@@ -42,7 +43,18 @@ class FakeDaemon {
   [[nodiscard]] ControlHandlers handlers() {
     return {.wait = [this](const WaitFor& what, auto& state) { return look(what, state); },
             .hand_over = [this](const HandOverRequest& asked, uid_t who,
-                                const Context& context) { return take(asked, who, context); }};
+                                const Context& context) { return take(asked, who, context); },
+            .pin =
+                [this](const PinRequest& asked) {
+                  if (asked.version == 99) throw Error(ErrorCode::not_found, "it is not here");
+                  pinned = asked.version;
+                  return asked.version == 0 ? std::uint64_t{7} : asked.version;
+                },
+            .unpin =
+                [this](const UnpinRequest& asked) {
+                  unpinned = asked;
+                  return std::size_t{3};
+                }};
   }
 
   void show(std::uint64_t version) {
@@ -54,6 +66,8 @@ class FakeDaemon {
   std::atomic<bool> hangs = false;  // hand-overs wait until they are stopped
   HandOverRequest request;          // the last one
   uid_t peer = 0;
+  std::optional<std::uint64_t> pinned;
+  std::optional<UnpinRequest> unpinned;
 
  private:
   std::optional<WaitEnd> look(const WaitFor& what, ControlHandlers::WaitState& state) {
@@ -246,6 +260,57 @@ TEST_F(ControlTest, WithoutADaemonThereIsNoWait) {
   EXPECT_NE(message.find(path_.string()), std::string::npos);
 }
 
+// ---- pins ----
+
+TEST_F(ControlTest, APinComesOverWhole) {
+  start();
+  const Context context = Context{}.within(kLimit);
+  EXPECT_EQ(control_pin(path_, {.version = 42}, context), 42U);
+  EXPECT_EQ(daemon_.pinned, 42U);
+  EXPECT_EQ(control_pin(path_, {}, context), 7U);
+  EXPECT_EQ(daemon_.pinned, 0U);
+  std::string message;
+  EXPECT_EQ(code_of([&] { control_pin(path_, {.version = 99}, context); }, &message),
+            ErrorCode::not_found);
+  EXPECT_EQ(message, "it is not here");
+}
+
+TEST_F(ControlTest, AnUnpinComesOverWhole) {
+  start();
+  const Context context = Context{}.within(kLimit);
+  EXPECT_EQ(control_unpin(path_, {.version = 42}, context), 3U);
+  EXPECT_EQ(daemon_.unpinned->version, 42U);
+  EXPECT_FALSE(daemon_.unpinned->session);
+  EXPECT_EQ(control_unpin(path_, {.session = "cgroup /a"}, context), 3U);
+  EXPECT_EQ(daemon_.unpinned->session, "cgroup /a");
+  EXPECT_FALSE(daemon_.unpinned->version);
+  control_unpin(path_, {}, context);
+  EXPECT_FALSE(daemon_.unpinned->version || daemon_.unpinned->session);
+}
+
+TEST_F(ControlTest, PinningIsForRootAndTheOwner) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, to become somebody else";
+  start();
+  for (stdfs::path parent = path_.parent_path(); parent != dir_.path().parent_path();
+       parent = parent.parent_path()) {
+    ASSERT_EQ(chmod(parent.c_str(), 0755), 0);
+  }
+  const pid_t child = fork();
+  if (child == 0) {
+    if (setgid(65534) != 0 || setuid(65534) != 0) _exit(2);
+    const Context context = Context{}.within(kLimit);
+    const bool refused =
+        code_of([&] { control_pin(path_, {.version = 1}, context); }) == ErrorCode::permission &&
+        code_of([&] { control_unpin(path_, {}, context); }) == ErrorCode::permission;
+    _exit(refused ? 0 : 1);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  EXPECT_FALSE(daemon_.pinned);
+  EXPECT_FALSE(daemon_.unpinned);
+}
+
 // ---- handing over ----
 
 TEST_F(ControlTest, AHandOverComesOverWhole) {
@@ -417,7 +482,11 @@ TEST_F(ControlTest, ARequestThatIsWrongNamesTheField) {
       {"", "not valid JSON"},
       {"hello", "not valid JSON"},
       {"[]", "not a JSON object"},
-      {"{}", "'wait' or 'hand_over'"},
+      {"{}", "'wait', 'hand_over', 'pin' or 'unpin'"},
+      {R"({"pin":{}})", "version"},
+      {R"({"pin":{"version":1,"session":"x"}})", "session"},
+      {R"({"unpin":{"version":1,"session":"x"}})", "both 'version' and 'session'"},
+      {R"({"unpin":{"session":7}})", "session"},
       {R"({"steal":{}})", "'steal'"},
       {R"({"wait":{},"hand_over":{}})", "exactly one"},
       {R"({"wait":7})", "'wait' is not a JSON object"},
@@ -538,7 +607,8 @@ TEST_F(ControlTest, TooManySilentClientsAreToldSoAndHurtNobodyWhoWaits) {
 std::string random_bytes(std::mt19937_64& rng) {
   static const std::string kSeeds[] = {
       to_line(WaitFor{.tag = "step-42"}), to_line(WaitFor{.order = 7}),
-      to_line(HandOverRequest{.path = "a", .name = "b", .options = {}})};
+      to_line(HandOverRequest{.path = "a", .name = "b", .options = {}}),
+      to_line(PinRequest{.version = 42}), to_line(UnpinRequest{.session = "session 7"})};
   std::string bytes = kSeeds[rng() % std::size(kSeeds)];
   for (auto changes = rng() % 8; changes > 0; changes--) {
     const std::size_t at = rng() % bytes.size();

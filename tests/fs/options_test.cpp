@@ -339,9 +339,28 @@ TEST_F(OptionsTest, OptionsOfLaterIssuesDoNotExist) {
     EXPECT_NE(wrong({"mount", "/b", "/m", option}), "") << option;
     EXPECT_NE(wrong({"publish", "/b", "d", option}), "") << option;
   }
-  for (const char* command : {"pin", "unpin", "sync", "gc", "skip", "import", "rollback"}) {
+  for (const char* command : {"sync", "gc", "skip", "import", "rollback"}) {
     EXPECT_EQ(wrong({command, "/b"}), "there is no command '" + std::string(command) + "'");
   }
+}
+
+TEST_F(OptionsTest, PinAndUnpinTakeAVersionAndUnpinASession) {
+  EXPECT_EQ(parsed({"pin", "/m"}).version_a, 0U);
+  const Options pin = parsed({"pin", "/m", "--version", "42"});
+  EXPECT_EQ(pin.command, Command::pin);
+  EXPECT_EQ(pin.target, "/m");
+  EXPECT_EQ(pin.version_a, 42U);
+  EXPECT_EQ(parsed({"unpin", "/m", "--version=42"}).version_a, 42U);
+  EXPECT_EQ(parsed({"unpin", "/m", "--session", "session 7"}).session, "session 7");
+  EXPECT_EQ(wrong({"unpin", "/m", "--session", "session 7", "--version", "42"}),
+            "unpin takes --version or --session, not both");
+  EXPECT_EQ(wrong({"pin", "/m", "--session", "x"}), "pin has no option --session");
+}
+
+TEST_F(OptionsTest, ThePinGraceIsAMinuteOrWhatIsGiven) {
+  EXPECT_EQ(parsed({"mount", "/b", "/m"}).pin_grace, std::chrono::seconds(60));
+  EXPECT_EQ(parsed({"mount", "/b", "/m", "--pin-grace", "0.6"}).pin_grace,
+            std::chrono::milliseconds(600));
 }
 
 TEST_F(OptionsTest, AWritersMountHasOptionsOfItsOwn) {

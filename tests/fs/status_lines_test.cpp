@@ -63,6 +63,26 @@ TEST(HookText, IsAmongTheLines) {
       << lines_of(state);
 }
 
+TEST(StatusLines, TellsThePinsOfLoadersAndByHand) {
+  DaemonState state = some_state();
+  EXPECT_EQ(lines_of(state).find("pins"), std::string::npos);
+  state.pins.by_hand = {{7, 400}};
+  state.pins.sessions = {{"session 15", "python3", 8, std::chrono::seconds(12), true},
+                         {"cgroup /a", "", 7, std::chrono::minutes(3), false}};
+  const std::string lines = lines_of(state);
+  for (const char* line :
+       {"version 7: by hand, 10 min\n", "version 8: session 15 (python3), 12 s, loading\n",
+        "version 7: cgroup /a, 3 min\n"}) {
+    EXPECT_NE(lines.find(line), std::string::npos) << line << "is not in\n" << lines;
+  }
+}
+
+TEST(StatusLines, ManyPinsAreCounted) {
+  DaemonState state = some_state();
+  for (int i = 0; i < 23; i++) state.pins.sessions.push_back({"session 15", "", 8, {}, false});
+  EXPECT_NE(lines_of(state).find("and 3 more; --json lists all"), std::string::npos);
+}
+
 TEST(HandOverText, TellsHowFarAnUploadIs) {
   Json json = entry("uploading");
   EXPECT_EQ(hand_over_text(json), "step-42: uploading");

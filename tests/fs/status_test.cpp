@@ -74,6 +74,25 @@ TEST(StatusText, TellsEverything) {
   EXPECT_TRUE(json["weightfs"].is_string());
 }
 
+TEST(StatusText, TellsThePins) {
+  DaemonState state = some_state();
+  EXPECT_EQ(Json::parse(status_text(state, 1000))["pins"], Json::array());
+  state.pins.by_hand = {{7, 900}, {8, 2000}};  // a clock that was wrong
+  state.pins.sessions = {{"session 15", "python3", 8, milliseconds(12900), true},
+                         {"invisible", "", 7, seconds(3), false}};
+  const auto pin = [](int version, Json session, Json command, int age, bool loading) {
+    return Json{{"version", version},
+                {"session", std::move(session)},
+                {"command", std::move(command)},
+                {"age", age},
+                {"loading", loading}};
+  };
+  EXPECT_EQ(
+      Json::parse(status_text(state, 1000))["pins"],
+      Json({pin(7, nullptr, nullptr, 100, false), pin(8, nullptr, nullptr, 0, false),
+            pin(8, "session 15", "python3", 12, true), pin(7, "invisible", nullptr, 3, false)}));
+}
+
 TEST(StatusText, TellsWhatDoesTheWork) {
   DaemonState state = some_daemon_state();
   const auto kernels = [&] { return Json::parse(status_text(state, 1000))["kernels"]; };

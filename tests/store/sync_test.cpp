@@ -653,6 +653,46 @@ TEST_F(SyncTest, HidesAVersionBeforeItAsksWhetherItIsInUseAndShowsItAgainIfItIs)
   EXPECT_EQ(on->versions(), (std::set<std::uint64_t>{3, 4}));
 }
 
+TEST_F(SyncTest, AVersionThatIsKeptIsNotEvenHidden) {
+  std::unique_ptr<Reader> on;
+  std::vector<std::uint64_t> released;
+  std::uint64_t kept = 1;
+  SyncOptions options;
+  options.release = [&](std::uint64_t version) {
+    released.push_back(version);
+    return true;
+  };
+  options.keeps = [&](std::uint64_t version) {
+    if (version == kept) EXPECT_TRUE(on->versions().contains(version));
+    return version == kept;
+  };
+  on = reader("reader", room_for(checkpoint(1), 25), options);
+  for (unsigned version = 1; version <= 4; version++) {
+    publish(version);
+    on->sync.run_once({});
+  }
+  EXPECT_EQ(on->versions(), (std::set<std::uint64_t>{1, 3, 4}));
+  EXPECT_EQ(released, std::vector<std::uint64_t>{2});
+  kept = 0;
+  publish(5);
+  on->sync.run_once({});
+  EXPECT_EQ(on->versions(), (std::set<std::uint64_t>{4, 5}));
+}
+
+TEST_F(SyncTest, AVersionThatIsPinnedWhileItIsHiddenIsShownAgain) {
+  std::unique_ptr<Reader> on;
+  unsigned asked = 0;
+  SyncOptions options;
+  options.keeps = [&](std::uint64_t) { return ++asked == 2; };
+  on = reader("reader", room_for(checkpoint(1), 25), options);
+  for (unsigned version = 1; version <= 3; version++) {
+    publish(version);
+    on->sync.run_once({});
+  }
+  EXPECT_EQ(on->versions(), (std::set<std::uint64_t>{1, 2, 3}));
+  EXPECT_EQ(asked, 2u);
+}
+
 // ---- the thread ----
 
 TEST_F(SyncTest, FollowsThePublisherAndCanBeStoppedAndStartedAgain) {

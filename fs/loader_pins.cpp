@@ -1,0 +1,175 @@
+#include "fs/loader_pins.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ctime>
+
+#include "fs/process_files.hpp"
+#include "store/error.hpp"
+#include "store/log.hpp"
+
+namespace weightfs::fs {
+namespace {
+
+constexpr std::chrono::milliseconds kLookMost{1000};
+constexpr std::chrono::milliseconds kLookLeast{20};
+
+Clock::duration look_interval(const PinTimes& times) {
+  return std::clamp<Clock::duration>(std::min(times.quiet, times.grace / 4), kLookLeast, kLookMost);
+}
+
+std::size_t count_weights(const CatalogVersion& version) {
+  return static_cast<std::size_t>(
+      std::count_if(version.entries.begin(), version.entries.end(), [](const CatalogEntry& entry) {
+        return !entry.is_directory && pin_file_of(entry.path) == PinFile::weights;
+      }));
+}
+
+std::string no_such_pin(const UnpinRequest& what) {
+  if (what.session) return fmt::format("session '{}' has no pin", *what.session);
+  return fmt::format("version {} is not pinned", what.version.value_or(0));
+}
+
+}  // namespace
+
+LoaderPins::LoaderPins(FindCatalog catalog, HandPins& by_hand, PinTimes times)
+    : catalog_(std::move(catalog)),
+      by_hand_(by_hand),
+      interval_(look_interval(times)),
+      pins_(times),
+      watch_([this](const std::stop_token& stop) { watch(stop); }) {}
+
+LoaderPins::~LoaderPins() {
+  watch_.request_stop();
+  watch_.join();
+}
+
+// ---- for the session's threads ----
+
+/// A version is hidden before anybody asks whether it is kept, and told before it is looked for: so
+/// either the one who hides sees that it was told, or it is seen here that it is gone.
+std::uint64_t LoaderPins::link(pid_t thread) {
+  const auto reader = sessions_.find(thread);
+  while (true) {
+    const auto now = Clock::now();
+    std::uint64_t version = catalog_()->latest;
+    if (version == 0) return 0;
+    const auto pinned = reader ? pins_.find(reader->session, now) : std::nullopt;
+    if (pinned) version = *pinned;
+    walks_.told(thread, version, now);
+    if (catalog_()->versions.contains(version)) return version;
+    if (pinned) pins_.end_session(reader->session);
+  }
+}
+
+Pins::Opened LoaderPins::opened(pid_t thread, Inode inode) {
+  const InodeParts parts = parts_of(inode);
+  const bool is_version = parts.kind == InodeKind::version;
+  const auto now = Clock::now();
+  const bool through_latest = walks_.opened(thread, is_version ? parts.version : 0, now);
+  if (!is_version || (!through_latest && pins_.is_empty())) return {};
+  const auto catalog = catalog_();
+  const auto version = catalog->versions.find(parts.version);
+  if (version == catalog->versions.end() || parts.file >= version->second->entries.size()) {
+    return {};
+  }
+  auto reader = sessions_.find(thread);
+  if (!reader) return {};
+  const auto opened = pins_.opened({.reader = std::move(*reader),
+                                    .version = parts.version,
+                                    .file = parts.file,
+                                    .kind = pin_file_of(version->second->entries[parts.file].path),
+                                    .weights_count = count_weights(*version->second),
+                                    .through_latest = through_latest,
+                                    .latest = catalog->latest},
+                                   now);
+  if (opened.handle != 0) wake();
+  return opened;
+}
+
+bool LoaderPins::keeps(std::uint64_t version) const {
+  return by_hand_.contains(version) || pins_.is_pinned(version) ||
+         walks_.was_told(version, Clock::now());
+}
+
+// ---- the watch ----
+
+void LoaderPins::wake() {
+  { const std::lock_guard lock(wake_mutex_); }  // it is either before its look, or waits
+  awake_.notify_one();
+}
+
+void LoaderPins::watch(const std::stop_token& stop) {
+  const PinView view{
+      .is_gone = [this](const ProcessId& process) { return sessions_.is_gone(process); },
+      .has_files = [this](const std::string& session,
+                          std::uint64_t version) { return has_files(session, version); }};
+  while (!stop.stop_requested()) {
+    {
+      std::unique_lock lock(wake_mutex_);
+      awake_.wait(lock, stop, [this] { return !pins_.is_empty(); });
+      awake_.wait_for(lock, stop, interval_, [] { return false; });
+    }
+    try {
+      if (!stop.stop_requested()) pins_.sweep(view, Clock::now());
+    } catch (const std::exception& error) {
+      log_warning(fmt::format("cannot look at pins: {}", error.what()));
+    }
+  }
+}
+
+bool LoaderPins::has_files(const std::string& session, std::uint64_t version) const {
+  const auto wanted = [version](Inode inode) {
+    const InodeParts parts = parts_of(inode);
+    return parts.kind == InodeKind::version && parts.version == version;
+  };
+  bool found = false;
+  for_each_process(sessions_.proc(), [&](pid_t pid) {
+    if (found) return;
+    const auto reader = sessions_.find(pid);
+    if (!reader || reader->session != session) return;
+    ProcessFiles files(sessions_.proc(), pid, device_, wanted);
+    found = files.find_open([](const auto&) { return true; }).has_value() ||
+            files.find_mapped([](const auto&) { return true; }).has_value();
+  });
+  return found;
+}
+
+// ---- by hand, and for status ----
+
+std::uint64_t LoaderPins::pin(std::uint64_t version) {
+  if (version == 0) version = catalog_()->latest;
+  if (version == 0)
+    throw Error(ErrorCode::not_found, "there is no version yet that could be pinned");
+  by_hand_.add(version, std::time(nullptr));  // first: from here on it does not go
+  if (catalog_()->versions.contains(version)) return version;
+  by_hand_.remove(version);
+  throw Error(ErrorCode::not_found,
+              fmt::format("version {} is not kept here; versions/ lists those that are", version));
+}
+
+std::size_t LoaderPins::unpin(const UnpinRequest& what) {
+  std::size_t ended = 0;
+  if (what.session) {
+    ended = pins_.end_session(*what.session);
+  } else if (what.version) {
+    ended = pins_.end_version(*what.version);
+    if (by_hand_.remove(*what.version)) ended++;
+  } else {
+    ended = pins_.end_all();
+    for (const auto& [version, time] : by_hand_.list()) {
+      if (by_hand_.remove(version)) ended++;
+    }
+  }
+  if (ended == 0 && (what.session || what.version)) {
+    throw Error(ErrorCode::not_found, no_such_pin(what));
+  }
+  return ended;
+}
+
+PinsState LoaderPins::list() const {
+  return {.sessions = pins_.list(Clock::now()), .by_hand = by_hand_.list()};
+}
+
+}  // namespace weightfs::fs
