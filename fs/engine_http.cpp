@@ -10,7 +10,8 @@
 namespace weightfs::fs {
 namespace {
 
-constexpr std::size_t kReplyBytesMax = 1u << 20, kReplyShownMax = 300, kTokenBytesMax = 16u << 10;
+constexpr std::size_t kEngineReplyBytesMax = 1u << 20, kReplyShownMax = 300,
+                      kTokenBytesMax = 16u << 10;
 
 /// One line, cut.
 std::string shown_reply(const HttpReply& reply) {
@@ -54,7 +55,7 @@ HttpReply EngineHttp::send(std::string_view path, const Json* body, const char* 
   HttpRequest request;
   request.method = method;
   request.url = url_ + std::string(path);
-  request.text_bytes_max = kReplyBytesMax;
+  request.text_bytes_max = kEngineReplyBytesMax;
   request.headers.push_back({"Accept", "application/json"});
   if (!token_file_.empty()) {
     request.headers.push_back({"Authorization", "Bearer " + read_token(token_file_)});

@@ -11,6 +11,7 @@ answers at once and loads nothing.
 
 import argparse
 import os
+import signal
 import sys
 import threading
 import time
@@ -109,6 +110,7 @@ def main():
     parser.add_argument("--versions", type=int, default=15)
     parser.add_argument("--poll", type=float, default=1.0)
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped by a signal"))  # unmounts
     with Workspace() as work:
         rows = bench(work, args)
     shown, told = [row[0] for row in rows], [row[1] for row in rows]

@@ -11,7 +11,7 @@
 namespace weightfs::fs {
 namespace {
 
-using State = HookStatus::State;
+using HookPhase = HookStatus::State;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
@@ -84,7 +84,7 @@ class HookReconcilerTest : public testing::Test {
     for (const HookTarget& target : engine_.told) versions.push_back(target.version);
     return versions;
   }
-  [[nodiscard]] State state() const { return reconciler_->status().state; }
+  [[nodiscard]] HookPhase state() const { return reconciler_->status().state; }
 
   using Versions = std::vector<std::uint64_t>;
   MemoryEngine engine_;
@@ -96,7 +96,7 @@ class HookReconcilerTest : public testing::Test {
 
 TEST_F(HookReconcilerTest, WithoutAVersionNobodyIsAsked) {
   EXPECT_EQ(pause_after_round(), seconds(5));
-  EXPECT_EQ(state(), State::idle);
+  EXPECT_EQ(state(), HookPhase::idle);
   EXPECT_EQ(engine_.asked, 0U);
 }
 
@@ -105,7 +105,7 @@ TEST_F(HookReconcilerTest, TellsTheExplicitPathAndReadsBack) {
   EXPECT_EQ(pause_after_round(), seconds(5));
   ASSERT_EQ(told(), Versions({3}));
   EXPECT_EQ(engine_.told[0].path, "/mnt/versions/3");
-  EXPECT_EQ(state(), State::current);
+  EXPECT_EQ(state(), HookPhase::current);
   EXPECT_EQ(reconciler_->status().reported, 3U);
   EXPECT_EQ(engine_.asked, 2U);  // before and after
 }
@@ -115,14 +115,14 @@ TEST_F(HookReconcilerTest, OneThatHasTheVersionIsNotTold) {
   engine_.reports = 3;
   round();
   EXPECT_EQ(told(), Versions());
-  EXPECT_EQ(state(), State::current);
+  EXPECT_EQ(state(), HookPhase::current);
 }
 
 TEST_F(HookReconcilerTest, SuccessIsTheVersionReadBack) {
   show(3);
   engine_.on_tell = [&](const HookTarget&) { engine_.reports.reset(); };  // it cannot say
   round();
-  EXPECT_EQ(state(), State::current);
+  EXPECT_EQ(state(), HookPhase::current);
   show(4);
   engine_.on_tell = {};
   engine_.reports = 3;
@@ -135,7 +135,7 @@ TEST_F(HookReconcilerTest, SuccessIsTheVersionReadBack) {
   options.now = [this] { return now_; };
   HookReconciler deaf(std::make_unique<Deaf>(), options);
   deaf.round([this] { return wish_; }, {});
-  EXPECT_EQ(deaf.status().state, State::failed);
+  EXPECT_EQ(deaf.status().state, HookPhase::failed);
   EXPECT_NE(deaf.status().error.find("told version 4"), std::string::npos);
   EXPECT_NE(deaf.status().error.find("reports 3"), std::string::npos);
 }
@@ -160,11 +160,11 @@ TEST_F(HookReconcilerTest, ARestartedEngineThatCannotSayIsBroughtUp) {
   EXPECT_EQ(told(), Versions({3}));
   engine_.is_gone = true;
   round();
-  EXPECT_EQ(state(), State::unreachable);
+  EXPECT_EQ(state(), HookPhase::unreachable);
   engine_.is_gone = false;
   round();
   EXPECT_EQ(told(), Versions({3, 3}));
-  EXPECT_EQ(state(), State::current);
+  EXPECT_EQ(state(), HookPhase::current);
 }
 
 TEST_F(HookReconcilerTest, VersionsThatCameMeanwhileAreCoalesced) {
@@ -186,7 +186,7 @@ TEST_F(HookReconcilerTest, AFailureBacksOffToAMinuteAndASuccessForgetsIt) {
   EXPECT_EQ(pauses, std::vector<std::int64_t>({1, 2, 4, 8, 16, 32, 60, 60}));
   EXPECT_EQ(reconciler_->status().failures, 8U);
   EXPECT_EQ(reconciler_->status().error, "no memory");
-  EXPECT_EQ(state(), State::failed);
+  EXPECT_EQ(state(), HookPhase::failed);
   EXPECT_FALSE(round().may_come_early);  // a newer version is no reason to hurry
   engine_.on_tell = {};
   EXPECT_EQ(pause_after_round(), seconds(5));
@@ -211,7 +211,7 @@ TEST_F(HookReconcilerTest, OneThatIsAwayIsAskedAtTheUsualPace) {
   show(3);
   engine_.is_gone = true;
   for (int i = 0; i < 8; i++) EXPECT_EQ(pause_after_round(), seconds(5));
-  EXPECT_EQ(state(), State::unreachable);
+  EXPECT_EQ(state(), HookPhase::unreachable);
   EXPECT_TRUE(round().may_come_early);
 }
 
@@ -226,7 +226,7 @@ TEST_F(HookReconcilerTest, AfterAFailureItIsToldAgainWhateverItReports) {
   engine_.on_tell = {};
   round();
   EXPECT_EQ(told(), Versions({3, 3}));
-  EXPECT_EQ(state(), State::current);
+  EXPECT_EQ(state(), HookPhase::current);
 }
 
 TEST_F(HookReconcilerTest, ATellingThatTheDaemonDidNotSurviveIsDoneAgain) {
@@ -271,7 +271,7 @@ TEST_F(HookReconcilerTest, AnEngineIsNotTakenBackByAHostThatIsBehind) {
   show(3, false);
   round();
   EXPECT_EQ(told(), Versions());
-  EXPECT_EQ(state(), State::current);
+  EXPECT_EQ(state(), HookPhase::current);
   show(3, true);  // another repository, perhaps
   round();
   EXPECT_EQ(told(), Versions({3}));
@@ -328,7 +328,7 @@ TEST_F(HookReconcilerTest, ARecordThatCannotBeWrittenIsNoFailure) {
   HookReconciler reconciler(std::make_unique<MemoryHook>(engine_), options);
   show(3);
   reconciler.round([this] { return wish_; }, {});
-  EXPECT_EQ(reconciler.status().state, State::current);
+  EXPECT_EQ(reconciler.status().state, HookPhase::current);
 }
 
 }  // namespace

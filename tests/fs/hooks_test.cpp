@@ -17,7 +17,7 @@ namespace {
 using test::eventually;
 using test::ServedReply;
 using test::ServedRequest;
-using State = HookStatus::State;
+using HookPhase = HookStatus::State;
 
 /// An engine of `http=`: counts how many requests are there at the same time.
 class CountingEngine {
@@ -77,7 +77,7 @@ class HooksTest : public testing::Test {
   }
   static bool is_current(const Hooks& hooks, std::size_t i, std::uint64_t version) {
     const HookStatus status = hooks.status()[i];
-    return status.state == State::current && status.reported == version;
+    return status.state == HookPhase::current && status.reported == version;
   }
 
   test::TempDir dir_;
@@ -90,7 +90,7 @@ TEST_F(HooksTest, AFailingEngineDoesNotHoldBackTheOther) {
   bad.fail(true);
   const auto hooks = start({"http=" + bad.url() + ",every=60", "http=" + good.url() + ",every=60"});
   EXPECT_TRUE(eventually([&] { return is_current(*hooks, 1, 1); }));
-  EXPECT_TRUE(eventually([&] { return hooks->status()[0].state == State::failed; }));
+  EXPECT_TRUE(eventually([&] { return hooks->status()[0].state == HookPhase::failed; }));
   newest_ = 2;
   hooks->notify();  // long before the next round
   EXPECT_TRUE(eventually([&] { return is_current(*hooks, 1, 2); }));
@@ -102,7 +102,7 @@ TEST_F(HooksTest, VersionsThatArriveWhileAnEngineLoadsAreCoalesced) {
   engine.block(true);
   const auto hooks = start({"http=" + engine.url() + ",every=60"});
   EXPECT_TRUE(eventually([&] { return engine.is_blocked(); }));
-  EXPECT_EQ(hooks->status()[0].state, State::telling);
+  EXPECT_EQ(hooks->status()[0].state, HookPhase::telling);
   for (newest_ = 2; newest_ < 9; newest_++) hooks->notify();
   engine.block(false);
   EXPECT_TRUE(eventually([&] { return is_current(*hooks, 0, 9); }));
@@ -152,12 +152,12 @@ TEST_F(HooksTest, ACommandIsRunOnceAlsoOverARestart) {
       "exec=/bin/sh -c 'echo $WEIGHTFS_VERSION >> " + (dir_ / "ran").string() + "'";
   for (int i = 0; i < 2; i++) {
     const auto hooks = start({command});
-    EXPECT_TRUE(eventually([&] { return hooks->status()[0].state == State::current; }));
+    EXPECT_TRUE(eventually([&] { return hooks->status()[0].state == HookPhase::current; }));
     EXPECT_TRUE(hooks->holds(1));
   }
   EXPECT_EQ(test::read_text(dir_ / "ran"), "1\n");
   const auto other = start({command + " more"});  // another command
-  EXPECT_TRUE(eventually([&] { return other->status()[0].state == State::current; }));
+  EXPECT_TRUE(eventually([&] { return other->status()[0].state == HookPhase::current; }));
   EXPECT_EQ(test::read_text(dir_ / "ran"), "1\n1\n");
 }
 

@@ -13,11 +13,11 @@
 namespace weightfs::fs {
 namespace {
 
-using All = std::vector<Listener>;
+using Listening = std::vector<Listener>;
 
 const Listener kLocal{"127.0.0.1", 8000, true}, kAnywhere{"0.0.0.0", 8000, false};
 
-bool says(const std::string& text, const std::string& words) {
+bool has_words(const std::string& text, const std::string& words) {
   return text.find(words) != std::string::npos;
 }
 
@@ -28,7 +28,8 @@ TEST(Listeners, ReadsTheKernelsTable) {
       "   1: 00000000:1F41 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0\n"
       "   2: 0100007F:9C40 0100007F:1F40 01 00000000:00000000 00:00000000 00000000     0\n"
       "   3: nonsense\n";
-  EXPECT_EQ(parse_listeners(text), All({{"127.0.0.1", 8000, true}, {"0.0.0.0", 8001, false}}));
+  EXPECT_EQ(parse_listeners(text),
+            Listening({{"127.0.0.1", 8000, true}, {"0.0.0.0", 8001, false}}));
 }
 
 TEST(Listeners, ReadsTheOneOfIpv6) {
@@ -38,10 +39,10 @@ TEST(Listeners, ReadsTheOneOfIpv6) {
                            "1: 00000000000000000000000001000000:1F40" + rest +
                            "2: 0000000000000000FFFF00000100007F:1F40" + rest +
                            "3: 0000000000000000FFFF00000100000A:1F40" + rest;
-  EXPECT_EQ(parse_listeners(text), All({{"::", 8000, false},
-                                        {"::1", 8000, true},
-                                        {"::ffff:127.0.0.1", 8000, true},
-                                        {"::ffff:10.0.0.1", 8000, false}}));
+  EXPECT_EQ(parse_listeners(text), Listening({{"::", 8000, false},
+                                              {"::1", 8000, true},
+                                              {"::ffff:127.0.0.1", 8000, true},
+                                              {"::ffff:10.0.0.1", 8000, false}}));
 }
 
 TEST(Listeners, FindsASocketOfThisProcess) {
@@ -73,14 +74,14 @@ TEST(Exposure, AnEngineOnLoopbackAloneIsFine) {
 
 TEST(Exposure, OneThatListensBeyondIsWarnedOf) {
   const std::string warning = exposure_of("vllm", "http://127.0.0.1:8000", {kLocal, kAnywhere});
-  EXPECT_TRUE(says(warning, "port 8000 of the vllm engine")) << warning;
-  EXPECT_TRUE(says(warning, "at 0.0.0.0")) << warning;
-  EXPECT_TRUE(says(warning, "--host 127.0.0.1")) << warning;
+  EXPECT_TRUE(has_words(warning, "port 8000 of the vllm engine")) << warning;
+  EXPECT_TRUE(has_words(warning, "at 0.0.0.0")) << warning;
+  EXPECT_TRUE(has_words(warning, "--host 127.0.0.1")) << warning;
 }
 
 TEST(Exposure, OneThatIsReachedOverTheNetworkIsWarnedOf) {
-  EXPECT_TRUE(says(exposure_of("sglang", "http://10.0.0.5:30000", {}), "not on this host's"));
-  EXPECT_TRUE(says(exposure_of("vllm", "http://gpu-7:8000", {}), "not on this host's"));
+  EXPECT_TRUE(has_words(exposure_of("sglang", "http://10.0.0.5:30000", {}), "not on this host's"));
+  EXPECT_TRUE(has_words(exposure_of("vllm", "http://gpu-7:8000", {}), "not on this host's"));
 }
 
 TEST(HookWarnings, AreThoseOfEnginesWithDevelopmentEndpoints) {
@@ -90,7 +91,7 @@ TEST(HookWarnings, AreThoseOfEnginesWithDevelopmentEndpoints) {
   const Json status{{"hooks", {exec, http, vllm, vllm}}};
   const auto warnings = hook_warnings(status, {kAnywhere});
   ASSERT_EQ(warnings.size(), 1U);
-  EXPECT_TRUE(says(warnings[0], "port 8000"));
+  EXPECT_TRUE(has_words(warnings[0], "port 8000"));
   EXPECT_EQ(hook_warnings(status, {kLocal}).size(), 0U);
   EXPECT_EQ(hook_warnings(Json{{"version", 1}}, {kAnywhere}).size(), 0U);
 }

@@ -62,7 +62,7 @@ class Hooks(harness.MountTest):
         self.assertFalse(engine.is_paused)
         mount.umount()
         mount, engine = self.follow("http", "http={}/weights", steps[:4])
-        body = engine.calls[-2][2]
+        body = [body for method, _, body, _ in engine.calls if method == "POST"][-1]
         self.assertEqual(body["url"], self.url)
         self.assertEqual(body["tag"], "step-4")
         mount.umount()
