@@ -3,6 +3,7 @@
 import collections
 import os
 import random
+import re
 import subprocess
 import sys
 
@@ -26,8 +27,9 @@ OFTEN = ("reset", "lost", "error-500", "conflict", "cut", "cut-reset", "slow", "
 
 
 def has_hash(request):
-    """Whoever reads such an object knows what its bytes should be. Of a manifest nobody does."""
-    return not request.is_manifest() and not request.path.endswith("weightfs.json")
+    """Whoever reads such an object knows what its bytes should be. Of a manifest, the repository's
+    record and a probe nobody does."""
+    return bool(re.search("/(packs|snapshots|layouts|blobs)/", request.path))
 
 
 def is_commit(request):
