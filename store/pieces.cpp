@@ -17,10 +17,14 @@ void fetch(Bucket& bucket, const PieceRun& run, std::uint64_t first, std::span<s
   }
 }
 
-void check_piece(const PieceRun& run, std::uint64_t piece, std::span<const std::byte> bytes) {
+bool is_right(const PieceRun& run, std::uint64_t piece, std::span<const std::byte> bytes) {
+  return sha256(bytes) == run.hashes[piece];
+}
+
+[[noreturn]] void throw_damaged(const PieceRun& run, std::uint64_t piece,
+                                std::span<const std::byte> bytes) {
   const Sha256 found = sha256(bytes);
   const Sha256& expected = run.hashes[piece];
-  if (found == expected) return;
   const std::uint64_t begin = run.offset_bytes + piece * kPieceBytes;
   throw ObjectError(
       ErrorCode::corrupt, run.key,
@@ -35,9 +39,12 @@ void fetch_pieces(Bucket& bucket, const PieceRun& run, std::uint64_t first,
                   std::span<std::byte> into, const Context& context) {
   fetch(bucket, run, first, into, context);
   for (std::uint64_t piece = first; !into.empty(); piece++) {
-    const auto size = static_cast<std::size_t>(run.bytes_of(piece, 1));
-    check_piece(run, piece, into.first(size));
-    into = into.subspan(size);
+    const auto bytes = into.first(static_cast<std::size_t>(run.bytes_of(piece, 1)));
+    if (!is_right(run, piece, bytes)) {
+      fetch(bucket, run, piece, bytes, context);  // it may have been damaged on its way
+      if (!is_right(run, piece, bytes)) throw_damaged(run, piece, bytes);
+    }
+    into = into.subspan(bytes.size());
   }
 }
 

@@ -45,7 +45,8 @@ struct PieceRun {
 /// the network has in flight at a time hold 64 MiB.
 inline constexpr std::uint64_t kPiecesPerFetch = 4;
 
-/// Fetches whole pieces, from `first` on, and checks each.
+/// Fetches whole pieces, from `first` on, and checks each; a wrong one is fetched once more, since
+/// it may have been damaged on its way.
 ///
 /// Requires: into.size() is bytes_of(first, some count).
 /// Throws ObjectError: not_found; corrupt (too short, or a piece with another hash).

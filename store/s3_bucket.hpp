@@ -11,8 +11,8 @@
 //     followed by hand, without credentials, https only, three hops at most.
 //   * Transient failures are tried again (store/backoff.hpp); a skewed clock is learned from the
 //     Date header; expired keys are fetched anew, once.
-//   * Memory: kUploadBytesMax of parts in flight, whatever the sizes; downloads go straight into
-//     the caller's buffer.
+//   * Memory: uploads are read from their Source as they are sent, at most kUploadBytesMax of
+//     parts in flight, whatever the sizes; downloads go straight into the caller's buffer.
 //
 // Threads: all calls may run in parallel.
 #pragma once

@@ -122,10 +122,12 @@ bool S3Client::attempt(const S3Call& call, Try& state, const Context& context) {
   state.pause = true;
   state.reached = true;
   state.retry_after.reset();
+  std::optional<RequestLimiter::Place> place;
+  HttpReply reply;
   try {
     if (sign_) state.keys = credentials_.get(context);
-    RequestLimiter::Place place(limiter_, context);
-    return take(call, state, exchange(call, state.keys, context), place);
+    place.emplace(limiter_, context);
+    reply = exchange(call, state.keys, context);
   } catch (const TransportError& error) {
     state.cause = error.within(about(call));
     if (error.code() != ErrorCode::unavailable) throw *state.cause;
@@ -137,6 +139,7 @@ bool S3Client::attempt(const S3Call& call, Try& state, const Context& context) {
     throw Error(ErrorCode::timed_out,
                 fmt::format("{}; before that: {}", error.what(), state.cause->what()));
   }
+  return take(call, state, std::move(reply), *place);
 }
 
 /// As attempt(), for an answer of whatever kind.

@@ -85,7 +85,8 @@ class ThreeHosts(gateway.S3Test):
         self.assertLess(losses[-1], losses[0])
         self.assertEqual(self.call(self.host, "verify", self.url)["problems"], [])
         log = self.call(self.host, "log", self.url)
-        moved = [entry["delta_bytes"] / entry["version_bytes"] for entry in log if entry["delta_bytes"]]
+        moved = [entry["delta_bytes"] / entry["version_bytes"] for entry in log
+                 if entry.get("delta_bytes")]
         print(f"losses {losses[0]:.3f} to {losses[-1]:.3f}; {trained.stdout.strip()}; "
               f"deltas {100 * min(moved):.0f} to {100 * max(moved):.0f} % of a version",
               file=sys.stderr)

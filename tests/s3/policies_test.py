@@ -1,5 +1,6 @@
 """Who may do what: the policies of docs/OPERATIONS.md suffice, and what is refused is told why."""
 
+import collections
 import json
 import os
 import re
@@ -12,7 +13,7 @@ import harness  # noqa: E402
 import s3_faults  # noqa: E402
 
 OPERATIONS = os.path.join(harness.ROOT, "docs", "OPERATIONS.md")
-REQUESTS_MAX = 6  # of a command that is refused: it does not try again and again
+TIMES_MAX = 2  # for the same thing: a command that is refused does not try again and again
 
 
 def documented_policies():
@@ -45,12 +46,12 @@ class Policies(gateway.S3Test):
         self.use(access_key=user, secret_key=f"{user}-secret")
 
     def refused(self, *arguments, code="permission", words=(), exit_code=1, **variables):
-        """The command must fail, say so in few requests, and show no secret."""
+        """The command must fail, without insisting, and show no secret."""
         with s3_faults.Proxy(self.gateway) as proxy:
             done = harness.run(*arguments, "--json", timeout=60,
                                variables={"AWS_ENDPOINT_URL": proxy.url, **variables})
-            self.assertLessEqual(len(proxy.seen), REQUESTS_MAX,
-                                 [request.first for request in proxy.seen])
+        asked = collections.Counter(request.first for request in proxy.seen)
+        self.assertLessEqual(max(asked.values(), default=0), TIMES_MAX, asked)
         self.assertEqual(done.returncode, exit_code, done.stdout)
         error = json.loads(done.stdout)["error"]
         self.assertEqual(error["code"], code, error)

@@ -109,6 +109,7 @@ TEST(S3Bucket, AWrongSecretIsTold) {
             ErrorCode::permission);
   EXPECT_NE(message.find("the secret key is not that of the key ...EYID"), std::string::npos)
       << message;
+  EXPECT_EQ(message.find("cannot write object"), message.rfind("cannot write object")) << message;
   EXPECT_TRUE(at.fake.objects().empty());
   EXPECT_EQ(at.fake.requests().size(), 1u);
 }
