@@ -83,9 +83,9 @@ void remove_stale(int directory, const std::string& name, const std::filesystem:
 }
 
 /// The listening socket and its name, which goes with it.
-class Listener {
+class ControlSocket {
  public:
-  explicit Listener(const std::filesystem::path& path)
+  explicit ControlSocket(const std::filesystem::path& path)
       : directory_(open_socket_directory(path)), name_(path.filename().string()) {
     remove_stale(directory_.fd(), name_, path);
     socket_ = bind_socket(directory_.fd(), name_, path);
@@ -102,9 +102,9 @@ class Listener {
       throw_errno(error, "listen at " + path.string());
     }
   }
-  ~Listener() { remove(); }
-  Listener(const Listener&) = delete;
-  Listener& operator=(const Listener&) = delete;
+  ~ControlSocket() { remove(); }
+  ControlSocket(const ControlSocket&) = delete;
+  ControlSocket& operator=(const ControlSocket&) = delete;
   [[nodiscard]] int fd() const noexcept { return socket_.fd(); }
 
  private:
@@ -428,7 +428,7 @@ struct ControlServer::State {
 
   const ControlHandlers handlers;
   const Wake wake;
-  Listener listener;
+  ControlSocket listener;
   Jobs jobs;
   // Of the thread below.
   std::vector<std::unique_ptr<Client>> clients;

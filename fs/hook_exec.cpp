@@ -38,11 +38,13 @@ std::optional<std::uint64_t> ExecHook::find_reported(const Context&) { return st
 void ExecHook::tell(const HookTarget& target, const Context& context) {
   const ChildPlan plan{
       .argv = argv_,
-      .environment = {"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-                      "LANG=C.UTF-8", fmt::format("WEIGHTFS_VERSION={}", target.version),
-                      "WEIGHTFS_PATH=" + target.path.string(), "WEIGHTFS_TAG=" + target.tag,
-                      "WEIGHTFS_URL=" + repository_,
-                      "WEIGHTFS_MOUNTPOINT=" + mount_point_.string()}};
+      .environment = {{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+                       "LANG=C.UTF-8", fmt::format("WEIGHTFS_VERSION={}", target.version),
+                       "WEIGHTFS_PATH=" + target.path.string(), "WEIGHTFS_TAG=" + target.tag,
+                       "WEIGHTFS_URL=" + repository_,
+                       "WEIGHTFS_MOUNTPOINT=" + mount_point_.string()}},
+      .directory = "/",
+      .ends_group = true};
   const ChildEnd end = run_child_process(plan, context);
   if (!end.ok()) throw Error(ErrorCode::io, fmt::format("{} {}", argv_[0], end_text(end)));
 }

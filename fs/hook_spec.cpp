@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "fs/values.hpp"
+#include "store/child_process.hpp"
 #include "store/error.hpp"
 
 namespace weightfs::fs {
@@ -152,32 +153,6 @@ HookSpec parse_hook(std::string_view text) {
     take_engine(spec, rest);
   }
   return spec;
-}
-
-std::vector<std::string> split_command(std::string_view text) {
-  std::vector<std::string> words;
-  bool in_word = false;
-  char quote = 0;
-  for (std::size_t i = 0; i < text.size(); i++) {
-    const char c = text[i];
-    if (quote == 0 && (c == ' ' || c == '\t' || c == '\n')) {
-      in_word = false;
-      continue;
-    }
-    if (!in_word) words.emplace_back();
-    in_word = true;
-    if (quote == 0 && (c == '\'' || c == '"')) {
-      quote = c;
-    } else if (c == quote) {
-      quote = 0;
-    } else if (c == '\\' && quote != '\'' && i + 1 < text.size()) {
-      words.back() += text[++i];
-    } else {
-      words.back() += c;
-    }
-  }
-  if (quote != 0) refuse_hook(fmt::format("the quote {} in the command is not closed", quote));
-  return words;
 }
 
 UrlPlace place_of_url(std::string_view url) {

@@ -48,9 +48,6 @@ struct HookSpec {
 /// Throws Error: invalid, saying what would have been right.
 HookSpec parse_hook(std::string_view text);
 
-/// Words of a command.  Throws Error: invalid (a quote that is not closed).
-std::vector<std::string> split_command(std::string_view text);
-
 /// "127.0.0.1" and 8000 of "http://127.0.0.1:8000/x"; brackets are taken off.  The port that the
 /// scheme has where none is given.  Throws Error: invalid.
 struct UrlPlace {

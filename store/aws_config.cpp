@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "store/child_process.hpp"
 #include "store/error.hpp"
 #include "store/file.hpp"
 
@@ -158,7 +159,7 @@ std::optional<std::string> name_of_section(const std::string& section, std::stri
   if (!section.starts_with(kind)) return std::nullopt;
   std::vector<std::string> words;
   try {
-    words = split_shell_words(section);
+    words = split_command(section);
   } catch (const Error&) {  // the AWS tools pass over these as well
     return std::nullopt;
   }
@@ -176,41 +177,6 @@ AwsSections parse_aws_file(std::string_view text, const std::string& path) {
     text.remove_prefix(std::min(end + 1, text.size()));
   }
   return reader.finish();
-}
-
-std::vector<std::string> split_shell_words(std::string_view text) {
-  std::vector<std::string> words;
-  std::string word;
-  bool in_word = false;
-  char quote = 0;
-  for (std::size_t i = 0; i < text.size(); i++) {
-    const char c = text[i];
-    if (c == '\\' && quote != '\'') {
-      if (++i == text.size()) throw Error(ErrorCode::invalid, "a backslash stands at the end");
-      // Between double quotes it escapes only itself and the quote.
-      if (quote == '"' && text[i] != '"' && text[i] != '\\') word += '\\';
-      word += text[i];
-      in_word = true;
-    } else if (quote != 0) {
-      if (c == quote) {
-        quote = 0;
-      } else {
-        word += c;
-      }
-    } else if (c == '"' || c == '\'') {
-      quote = c;
-      in_word = true;
-    } else if (c == ' ' || c == '\t' || c == '\r' || c == '\n') {
-      if (in_word) words.push_back(std::exchange(word, {}));
-      in_word = false;
-    } else {
-      word += c;
-      in_word = true;
-    }
-  }
-  if (quote != 0) throw Error(ErrorCode::invalid, std::string("no second ") + quote);
-  if (in_word) words.push_back(word);
-  return words;
 }
 
 bool AwsFiles::has(const std::string& profile) const {

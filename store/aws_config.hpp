@@ -30,10 +30,6 @@ inline constexpr std::uint64_t kAwsFileBytesMax = 4u << 20;  // of one file
 /// The sections of a text.  Throws Error: invalid, naming `path` and the line, never its content.
 AwsSections parse_aws_file(std::string_view text, const std::string& path);
 
-/// Words as a shell has them: quotes and backslashes, nothing else.  Throws Error: invalid (a quote
-/// that does not end).
-std::vector<std::string> split_shell_words(std::string_view text);
-
 /// Both files.  The keys of a profile must be told apart by the file they are in.
 struct AwsFiles {
   std::string config_path, credentials_path;  // empty without HOME

@@ -1,140 +1,16 @@
 #include "store/aws_process.hpp"
 
-#include <fcntl.h>
-#include <poll.h>
-#include <spawn.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <csignal>
-#include <cstring>
 #include <vector>
 
 #include "store/aws_answers.hpp"
-#include "store/aws_config.hpp"
+#include "store/child_process.hpp"
 #include "store/error.hpp"
-#include "store/file.hpp"
 #include "store/json.hpp"
 
 namespace weightfs {
 namespace {
 
 constexpr std::size_t kProcessOutputMax = 1u << 20, kProcessSaidMax = 400;
-
-struct PipeEnds {
-  File read, write;
-};
-
-PipeEnds make_pipe_ends() {
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) throw_errno(errno, "make a pipe");
-  return {File(ends[0]), File(ends[1])};
-}
-
-// Attributes of a child: its own group, to be killed with all it started, and no signal blocked.
-class SpawnPlan {
- public:
-  SpawnPlan(int out, int err) {
-    posix_spawn_file_actions_init(&actions_);
-    posix_spawn_file_actions_addopen(&actions_, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-    posix_spawn_file_actions_adddup2(&actions_, out, STDOUT_FILENO);
-    posix_spawn_file_actions_adddup2(&actions_, err, STDERR_FILENO);
-    posix_spawn_file_actions_addclosefrom_np(&actions_, STDERR_FILENO + 1);
-    posix_spawnattr_init(&attributes_);
-    posix_spawnattr_setflags(
-        &attributes_, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-    sigset_t signals;
-    sigemptyset(&signals);
-    posix_spawnattr_setsigmask(&attributes_, &signals);
-    sigfillset(&signals);
-    posix_spawnattr_setsigdefault(&attributes_, &signals);
-  }
-  ~SpawnPlan() {
-    posix_spawn_file_actions_destroy(&actions_);
-    posix_spawnattr_destroy(&attributes_);
-  }
-  SpawnPlan(const SpawnPlan&) = delete;
-  SpawnPlan& operator=(const SpawnPlan&) = delete;
-
-  // Returns: errno.
-  int spawn(std::vector<std::string> words, pid_t& pid) const {
-    std::vector<char*> argv;
-    for (std::string& word : words) argv.push_back(word.data());
-    argv.push_back(nullptr);
-    return posix_spawnp(&pid, argv[0], &actions_, &attributes_, argv.data(), environ);
-  }
-
- private:
-  posix_spawn_file_actions_t actions_{};
-  posix_spawnattr_t attributes_{};
-};
-
-// Readable when the process has ended.  (pidfd_open of glibc 2.36 cannot be linked from C++.)
-int open_pidfd(pid_t pid) { return static_cast<int>(syscall(SYS_pidfd_open, pid, 0)); }
-
-// A child that does not outlive this object; if it was not waited for, nor does what it started.
-class ProcessGroup {
- public:
-  explicit ProcessGroup(pid_t pid) : pid_(pid), ended_(open_pidfd(pid)) {}
-  ~ProcessGroup() {
-    if (pid_ == 0) return;
-    kill(-pid_, SIGKILL);
-    (void)wait();
-  }
-  ProcessGroup(const ProcessGroup&) = delete;
-  ProcessGroup& operator=(const ProcessGroup&) = delete;
-
-  [[nodiscard]] int ended_fd() const noexcept { return ended_.fd(); }
-
-  // Waits for the child alone: an agent that it started may live on.  Returns: waitpid's status.
-  int wait() {
-    int status = -1;
-    while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
-    }
-    pid_ = 0;
-    return status;
-  }
-
- private:
-  pid_t pid_;
-  File ended_;
-};
-
-struct ProcessEnd {
-  int status = 0;  // of waitpid
-  std::string output, said;
-};
-
-// Reads what is there without waiting.  Returns: false at the end of the pipe.
-bool drain(const File& pipe, std::string& into) {
-  char buffer[4096];
-  for (;;) {
-    const ssize_t got = read(pipe.fd(), buffer, sizeof buffer);
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return got < 0;
-    const std::size_t room = kProcessOutputMax + 1 - std::min(into.size(), kProcessOutputMax + 1);
-    into.append(buffer, std::min(static_cast<std::size_t>(got), room));
-  }
-}
-
-// Until the process itself ends: what it left behind may hold the pipes open for ever.
-ProcessEnd watch_process(ProcessGroup& process, const File& output, const File& said,
-                         const std::string& source, const Context& context) {
-  ProcessEnd end;
-  pollfd watched[] = {
-      {output.fd(), POLLIN, 0}, {said.fd(), POLLIN, 0}, {process.ended_fd(), POLLIN, 0}};
-  for (bool ended = false; !ended;) {
-    context.check("waiting for the credential_process of " + source);
-    if (poll(watched, std::size(watched), 50) < 0 && errno != EINTR) throw_errno(errno, "poll");
-    ended = (watched[2].revents & POLLIN) != 0;
-    if (!drain(output, end.output)) watched[0].fd = -1;
-    if (!drain(said, end.said)) watched[1].fd = -1;
-  }
-  end.status = process.wait();
-  return end;
-}
 
 // The first words of what it said, without control characters and without anything that could be a
 // key or a token: runs of 32 and more letters, digits and "+/=_-".
@@ -162,43 +38,34 @@ std::string fit_to_show(const std::string& said) {
   return shown;
 }
 
-void check_end(const ProcessEnd& end, const std::string& source) {
-  if (WIFEXITED(end.status) && WEXITSTATUS(end.status) == 0) {
-    if (end.output.size() <= kProcessOutputMax) return;
+void check_end(const ChildEnd& end, const std::string& source) {
+  if (end.ok()) {
+    if (!end.is_cut || end.output.size() < kProcessOutputMax) return;
     throw Error(ErrorCode::invalid, source + ": its credential_process wrote more than 1 MiB");
   }
-  const std::string how =
-      WIFEXITED(end.status)
-          ? "ended with status " + std::to_string(WEXITSTATUS(end.status))
-          : "was ended by signal " +
-                std::to_string(WIFSIGNALED(end.status) ? WTERMSIG(end.status) : 0);
-  const std::string said = fit_to_show(end.said);
+  const std::string how = end.signal == 0 ? "ended with status " + std::to_string(end.exit_code)
+                                          : "was ended by signal " + std::to_string(end.signal);
+  const std::string said = fit_to_show(end.errors);
   throw Error(ErrorCode::invalid, source + ": its credential_process " + how +
                                       (said.empty() ? " and said nothing" : ": " + said));
 }
 
-ProcessEnd run_process(const std::vector<std::string>& words, const std::string& source,
-                       const Context& context) {
-  PipeEnds output = make_pipe_ends(), said = make_pipe_ends();
-  fcntl(output.read.fd(), F_SETFL, O_NONBLOCK);
-  fcntl(said.read.fd(), F_SETFL, O_NONBLOCK);
-  pid_t pid = 0;
-  const int error = SpawnPlan(output.write.fd(), said.write.fd()).spawn(words, pid);
-  if (error != 0) {
-    throw Error(ErrorCode::invalid,
-                source + ": " + describe_errno(error, "run its credential_process " + words[0]));
+// In our environment and directory, as the AWS tools run it; an agent that it starts may live on.
+ChildEnd run_process(const std::vector<std::string>& words, const std::string& source,
+                     const Context& context) {
+  try {
+    return run_child_process(
+        {.argv = words, .keeps_apart = true, .output_bytes_max = kProcessOutputMax}, context);
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::timed_out || error.code() == ErrorCode::cancelled) throw;
+    throw Error(ErrorCode::invalid, source + ": its credential_process: " + error.what());
   }
-  ProcessGroup process(pid);
-  output.write = File();
-  said.write = File();
-  if (process.ended_fd() < 0) throw_errno(errno, "watch the credential_process " + words[0]);
-  return watch_process(process, output.read, said.read, source, context);
 }
 
 std::vector<std::string> words_of(const std::string& command, const std::string& source) {
   std::vector<std::string> words;
   try {
-    words = split_shell_words(command);
+    words = split_command(command);
   } catch (const Error& error) {
     throw Error(error.code(), source + ": its credential_process is no command: " + error.what());
   }
@@ -226,7 +93,7 @@ void check_version(const std::string& output, const std::string& source) {
 AwsCredentials run_credential_process(const std::string& command, const std::string& source,
                                       const Context& context, Clock::duration timeout) {
   const std::vector<std::string> words = words_of(command, source);
-  ProcessEnd end;
+  ChildEnd end;
   try {
     end = run_process(words, source, context.within(timeout));
   } catch (const Error& error) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "store/child_process.hpp"
 #include "store/error.hpp"
 
 namespace weightfs::fs {
