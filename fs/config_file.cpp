@@ -10,9 +10,9 @@
 namespace weightfs::fs {
 namespace {
 
-class Reader {
+class ConfigReader {
  public:
-  explicit Reader(std::string_view what) : what_(what) {}
+  explicit ConfigReader(std::string_view what) : what_(what) {}
 
   std::vector<ConfigEntry> read(const toml::table& top) {
     for (const auto& [key, node] : top) {
@@ -62,7 +62,7 @@ class Reader {
 
 std::vector<ConfigEntry> parse_config(std::string_view text, std::string_view what) {
   try {
-    return Reader(what).read(toml::parse(text, what));
+    return ConfigReader(what).read(toml::parse(text, what));
   } catch (const toml::parse_error& error) {
     throw Error(ErrorCode::invalid, fmt::format("{}, line {}: {}", what, error.source().begin.line,
                                                 error.description()));
