@@ -1,6 +1,7 @@
 // What lives how long, from the outside in:
 //
-//     signals > repository > store > history > sync > (staging > queue) > control > tree > session
+//     signals > repository > store > history > sync > deltas > (staging > queue) > control > tree >
+//     session
 //
 // The session is unmounted first, so that no caller waits for what ends after it: not for a queue
 // whose bucket hangs.  Staging and the queue are a writer's.
@@ -25,6 +26,7 @@
 #include "fs/status.hpp"
 #include "fs/stop_signals.hpp"
 #include "store/bucket.hpp"
+#include "store/delta_files.hpp"
 #include "store/error.hpp"
 #include "store/history.hpp"
 #include "store/log.hpp"
@@ -183,6 +185,11 @@ class Daemon {
                .changed = [this] { control_link_.notify(); }});
     sync.start();
     wait_ready(sync);
+    DeltaFiles deltas(*store_, history,
+                      {.release = [&sync](std::uint64_t version) { return sync.release(version); },
+                       .coder = coder_->coder(),
+                       .building = {}});
+    deltas_ = &deltas;
     if (options_.writer) {
       serve_writer(history, sync);
     } else {
@@ -285,14 +292,16 @@ class Daemon {
 
   /// `fence`: of the queue, which begins when the mount is there.
   void serve_mount(const Sync& sync, Writing writing, std::uint64_t fence) {
-    const Tree tree([&sync] { return sync.catalog(); }, options_.ownership, options_.writer);
+    const Tree tree([&sync] { return sync.catalog(); }, options_.ownership, options_.writer,
+                    [this](std::uint64_t version) { return deltas_->find_facts(version); });
     prepare_mount_point(mount_point_);  // minutes may have passed
     FuseSession session(tree, {.mount_point = mount_point_,
                                .source = options_.url,
                                .serve = options_.serve,
                                .store = store_->path(),
                                .status = [this, &sync, writing] { return status(sync, writing); },
-                               .writing = writing});
+                               .writing = writing,
+                               .deltas = deltas_});
     device_ = session.device();
     link_.begin(session);
     if (writing.queue != nullptr) writing.queue->start(fence);
@@ -377,6 +386,7 @@ class Daemon {
   std::unique_ptr<Repository> repository_;
   std::unique_ptr<Store> store_;
   std::optional<CoderChoice> coder_;      // made in run(), when there is a log
+  DeltaFiles* deltas_ = nullptr;          // as long as run()
   std::filesystem::path control_socket_;  // empty: there is none
   std::vector<std::string> queued_;       // a reader's: hand-overs that a writer's mount left
   SessionLink link_;

@@ -15,6 +15,7 @@
 #include <string>
 
 #include "fs/tree.hpp"
+#include "store/delta_files.hpp"
 #include "store/publish_queue.hpp"
 
 namespace weightfs::fs {
@@ -37,6 +38,7 @@ struct FuseSessionOptions {
   std::filesystem::path store;          // where images lie: passthrough is tried there
   std::function<std::string()> status;  // text of .weightfs/status
   Writing writing = {};
+  DeltaFiles* deltas = nullptr;  // outlives the session; nullptr: the tree has no /deltas
 };
 
 /// How files are served: for status.
