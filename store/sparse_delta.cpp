@@ -13,7 +13,6 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
-#include <limits>
 #include <map>
 #include <string_view>
 #include <utility>
@@ -30,8 +29,6 @@ namespace weightfs {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "indices are written as they lie");
-
-constexpr std::uint64_t kNarrowElementsMax = std::numeric_limits<std::int32_t>::max();
 
 bool is_opaque(const Layout& layout, const LayoutTensor& tensor) {
   return layout.files()[tensor.file].kind == LayoutFile::Kind::opaque;
@@ -196,20 +193,20 @@ std::vector<std::optional<std::uint32_t>> match_tensors(const Layout& from, cons
 // ---- the layout ----
 
 SparseLayout::SparseLayout(const Layout& to, std::span<const std::uint32_t> changed,
-                           VersionPair versions) {
-  add_tensors(to, changed, versions);
+                           VersionPair versions, std::uint64_t narrow_max) {
+  add_tensors(to, changed, versions, narrow_max);
   place(to, versions);
 }
 
 void SparseLayout::add_tensors(const Layout& to, std::span<const std::uint32_t> changed,
-                               VersionPair versions) {
+                               VersionPair versions, std::uint64_t narrow_max) {
   std::map<std::string_view, unsigned> names;
   for (std::uint32_t i = 0; i < to.tensors().size(); i++) {
     const LayoutTensor& tensor = to.tensors()[i];
     if (is_opaque(to, tensor)) continue;
     names[tensor.name]++;
     elements_ += sparse_elements(tensor);
-    Tensor entry{i, sparse_element_of(tensor.dtype), sparse_elements(tensor) > kNarrowElementsMax};
+    Tensor entry{i, sparse_element_of(tensor.dtype), sparse_elements(tensor) > narrow_max};
     for (std::uint32_t c = 0; c < tensor.chunk_count; c++) {
       const std::uint64_t size = tensor.chunk_size_bytes(c);
       const std::uint64_t count = changed[tensor.first_chunk + c];

@@ -62,12 +62,16 @@ SparseElement sparse_element_of(Dtype dtype) noexcept;
 std::vector<std::optional<std::uint32_t>> match_tensors(const Layout& from, const Layout& to,
                                                         VersionPair versions);
 
+/// Tensors with more elements have I64 indices.
+inline constexpr std::uint64_t kNarrowElementsMax = 0x7FFFFFFF;
+
 class SparseLayout {
  public:
-  /// Requires: one count for each chunk of `to`.
+  /// Requires: one count for each chunk of `to`.  `narrow_max`: other than the default in tests.
   /// Throws Error: unsupported (two tensors of one name, of which one changed; a header that
   /// safetensors would refuse); corrupt (a count above the elements of its chunk).
-  SparseLayout(const Layout& to, std::span<const std::uint32_t> changed, VersionPair versions);
+  SparseLayout(const Layout& to, std::span<const std::uint32_t> changed, VersionPair versions,
+               std::uint64_t narrow_max = kNarrowElementsMax);
 
   struct Tensor {
     std::uint32_t number = 0;  // in `to`
@@ -82,7 +86,8 @@ class SparseLayout {
   [[nodiscard]] std::uint64_t entries() const noexcept { return entries_; }  // of all tensors
 
  private:
-  void add_tensors(const Layout& to, std::span<const std::uint32_t> changed, VersionPair versions);
+  void add_tensors(const Layout& to, std::span<const std::uint32_t> changed, VersionPair versions,
+                   std::uint64_t narrow_max);
   void place(const Layout& to, VersionPair versions);
 
   std::vector<Tensor> tensors_;
