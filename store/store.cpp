@@ -439,15 +439,6 @@ std::optional<fs::path> LocalStore::find_delta(std::uint64_t version) const {
   return delta_path(version);
 }
 
-fs::path LocalStore::begin_delta(std::uint64_t version, std::uint64_t bytes,
-                                 std::span<const std::uint64_t> keep,
-                                 const std::function<bool(std::uint64_t)>& release) {
-  make_room(bytes, keep, release);
-  const std::scoped_lock lock(mutex_);
-  deltas_[version] = {bytes, false};
-  return temporary_directory() / ("delta-" + random_hex(8));
-}
-
 void LocalStore::complete_delta(std::uint64_t version, const fs::path& file) {
   std::uint64_t expected = 0;
   {
@@ -597,6 +588,21 @@ void LocalStore::make_free(std::uint64_t bytes, std::span<const std::uint64_t> k
   const Space space = space_();
   if (space.free_bytes >= free_min(space) + bytes) return;
   make({bytes, 2 * kBytesMax, free_min(space)}, keep, release);
+}
+
+fs::path LocalStore::begin_delta(std::uint64_t version, std::uint64_t bytes,
+                                 std::span<const std::uint64_t> keep,
+                                 const std::function<bool(std::uint64_t)>& release) {
+  bytes = std::min(bytes, kBytesMax);
+  const std::vector<std::uint64_t> complete = complete_versions();
+  const std::uint64_t newest = complete.empty() ? bytes : bytes_of({complete.back()});
+  // Three versions may fill the default: without more, none of their deltas would ever have room.
+  const std::uint64_t limit =
+      limits_.store_bytes.value_or(3 * newest + std::max(newest / 4, bytes));
+  make({bytes, std::min(kBytesMax, limit), free_min(space_())}, keep, release);
+  const std::scoped_lock lock(mutex_);
+  deltas_[version] = {bytes, false};
+  return temporary_directory() / ("delta-" + random_hex(8));
 }
 
 std::uint64_t LocalStore::free_min(const Space& space) const {
