@@ -491,14 +491,14 @@ CommandSpec export_command() {
                          std::string_view v) { options.version_a = parse_number(v, kVersions); }},
               {.name = "from",
                .value = "A",
-               .help = "with --to: the change from version A",
+               .help = "with --to: the change from version A (default: none)",
                .set =
                    [](Options& options, std::string_view v) {
                      options.version_from = parse_number(v, kVersions);
                    }},
               {.name = "to",
                .value = "B",
-               .help = "with --from: the change to version B",
+               .help = "with --from: the change to version B (default: none)",
                .set = [](Options& options,
                          std::string_view v) { options.version_b = parse_number(v, kVersions); }},
               kGpu,
