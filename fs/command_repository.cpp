@@ -13,6 +13,7 @@
 #include "store/error.hpp"
 #include "store/log.hpp"
 #include "store/publish.hpp"
+#include "store/sparse_delta.hpp"
 #include "store/verify.hpp"
 
 namespace weightfs::fs {
@@ -125,7 +126,27 @@ int run_publish(Call& call) {
   return 0;
 }
 
+/// `weightfs export --from A --to B`.
+int run_export_delta(Call& call) {
+  Reading reading(call);
+  const VersionPair versions{call.options.version_from, call.options.version_b};
+  const std::filesystem::path& file = call.options.directory;
+  const CoderChoice choice(call.options.gpu);
+  const std::uint64_t changed = export_sparse_delta(
+      reading.history, versions, file, reading.context, call.progress(), choice.coder());
+  const std::uint64_t bytes = std::filesystem::file_size(file);
+  call.print({{"from", versions.from},
+              {"to", versions.to},
+              {"file", file.string()},
+              {"changed", changed},
+              {"bytes", bytes}},
+             fmt::format("exported the change from version {} to {} to {}: {} elements, {}\n",
+                         versions.from, versions.to, file.string(), changed, human_bytes(bytes)));
+  return 0;
+}
+
 int run_export(Call& call) {
+  if (call.options.version_from != 0) return run_export_delta(call);
   Reading reading(call);
   const auto version = reading.version(call.options.version_a);
   const auto layout = reading.history.layout(*version, reading.context);

@@ -89,6 +89,17 @@ void take_unpin(Options& options, Operands operands) {
   }
 }
 
+void take_export(Options& options, Operands operands) {
+  options.target = operands[0];
+  options.directory = operands[1];
+  if ((options.version_from == 0) != (options.version_b == 0)) {
+    throw Error(ErrorCode::invalid, "export takes --from and --to together");
+  }
+  if (options.version_from != 0 && options.version_a != 0) {
+    throw Error(ErrorCode::invalid, "export takes either --version or --from and --to");
+  }
+}
+
 void set_tag(Options& options, std::string_view text) {
   if (const std::string problem = tag_problem(text); !problem.empty()) {
     throw Error(ErrorCode::invalid, fmt::format("'{}' {}", escape_name(text), problem));
@@ -580,13 +591,19 @@ CommandSpec export_command() {
   return {
       .command = Command::export_,
       .name = "export",
-      .operands = "URL|MOUNTPOINT DIR",
+      .operands = "URL|MOUNTPOINT DIR|FILE",
       .operands_min = 2,
       .operands_max = 2,
-      .summary = "write a version as ordinary files",
+      .summary = "write a version as ordinary files, or a change as one file",
       .description =
           "Writes the files of a version, byte for byte as they were published, into DIR, which\n"
-          "must be absent or empty.",
+          "must be absent or empty.\n"
+          "\n"
+          "With --from and --to it writes FILE, which must be absent: the exact change between "
+          "two\n"
+          "versions, in either direction, as safetensors: NAME.indices and NAME.values for each\n"
+          "tensor that changed, the new values. Both versions must have the same tensors. A mount\n"
+          "shows the changes from each version to the next in its directory deltas.",
       .example = "weightfs export file:///srv/runs/a /models/step-42 --version 42",
       .options = with_bucket({
           {.name = "version",
@@ -594,9 +611,19 @@ CommandSpec export_command() {
            .help = "which version (default: the newest)",
            .set = [](Options& options,
                      std::string_view v) { options.version_a = parse_number(v, kVersions); }},
+          {.name = "from",
+           .value = "A",
+           .help = "with --to: the change from version A (default: none)",
+           .set = [](Options& options,
+                     std::string_view v) { options.version_from = parse_number(v, kVersions); }},
+          {.name = "to",
+           .value = "B",
+           .help = "with --from: the change to version B (default: none)",
+           .set = [](Options& options,
+                     std::string_view v) { options.version_b = parse_number(v, kVersions); }},
           kGpu,
       }),
-      .take = take_target_and_directory,
+      .take = take_export,
   };
 }
 

@@ -1,7 +1,7 @@
 // What lives how long, from the outside in:
 //
-//     signals > repository > store > pins > history > hooks > sync > (staging > queue) > control >
-//         tree > session > threads of hooks
+//     signals > repository > store > pins > history > hooks > sync > deltas > (staging > queue) >
+//         control > tree > session > threads of hooks
 //
 // The session is unmounted first, so that no caller waits for what ends after it: not for a queue
 // whose bucket hangs.  Staging and the queue are a writer's.  Hooks hold versions as long as there
@@ -29,6 +29,7 @@
 #include "fs/status.hpp"
 #include "fs/stop_signals.hpp"
 #include "store/bucket.hpp"
+#include "store/delta_files.hpp"
 #include "store/error.hpp"
 #include "store/hand_pins.hpp"
 #include "store/history.hpp"
@@ -199,6 +200,11 @@ class Daemon {
                   PinTimes::of(options_.pin_grace));
     sync.start();
     wait_ready(sync);
+    DeltaFiles deltas(*store_, history,
+                      {.release = [&sync](std::uint64_t version) { return sync.release(version); },
+                       .coder = coder_->coder(),
+                       .building = {}});
+    deltas_ = &deltas;
     if (options_.writer) {
       serve_writer(history, sync);
     } else {
@@ -323,7 +329,8 @@ class Daemon {
 
   /// `fence`: of the queue, which begins when the mount is there.
   void serve_mount(const Sync& sync, Writing writing, std::uint64_t fence) {
-    const Tree tree([&sync] { return sync.catalog(); }, options_.ownership, options_.writer);
+    const Tree tree([&sync] { return sync.catalog(); }, options_.ownership, options_.writer,
+                    [this](std::uint64_t version) { return deltas_->find_facts(version); });
     prepare_mount_point(mount_point_);  // minutes may have passed
     FuseSession session(tree, {.mount_point = mount_point_,
                                .source = options_.url,
@@ -331,7 +338,8 @@ class Daemon {
                                .store = store_->path(),
                                .status = [this, &sync, writing] { return status(sync, writing); },
                                .writing = writing,
-                               .pins = &*pins_});
+                               .pins = &*pins_,
+                               .deltas = deltas_});
     device_ = session.device();
     pins_->set_device(device_);
     link_.begin(session);
@@ -435,6 +443,7 @@ class Daemon {
   std::optional<HandPins> hand_pins_;  // made in run(), as the next
   std::optional<LoaderPins> pins_;
   std::optional<CoderChoice> coder_;      // made in run(), when there is a log
+  DeltaFiles* deltas_ = nullptr;          // as long as run()
   std::filesystem::path control_socket_;  // empty: there is none
   std::vector<std::string> queued_;       // a reader's: hand-overs that a writer's mount left
   SessionLink link_;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -22,10 +23,22 @@ constexpr unsigned kWorkers = 4;
 constexpr unsigned kChangers = 8;  // each may wait for the disk
 constexpr unsigned kSyncers = 16;
 constexpr unsigned kMovers = 2;
+constexpr unsigned kSizers = 2;
+constexpr unsigned kBuilders = 2;
+constexpr std::chrono::minutes kSizeLimit{5};
+constexpr std::chrono::hours kBuildLimit{1};
 constexpr std::size_t kOpenFilesMax = 65536;
 constexpr unsigned kRequestBytesMax = 1u << 20;
 
 Parking reading(fuse_req_t req) { return {.pool = server_of(req).pool.get()}; }
+
+// What must be found out, or made, of deltas first.
+Parking sizing(fuse_req_t req, Missing missing) {
+  return {.pool = server_of(req).sizes.get(), .limit = kSizeLimit, .missing = missing};
+}
+Parking building(fuse_req_t req) {
+  return {.pool = server_of(req).builds.get(), .limit = kBuildLimit};
+}
 
 // What trainers write: the id of `ino`, if this is a writer's mount and the inode is such a one.
 std::optional<StagingId> find_staged(fuse_req_t req, fuse_ino_t ino) {
@@ -76,15 +89,48 @@ void op_init(void* userdata, fuse_conn_info* conn) {
 
 // ---- Names and attributes ----------------------------------------------------------------------
 
+fuse_entry_param entry_of(const Node& node) {
+  fuse_entry_param entry{};
+  entry.ino = node.attributes.st_ino;
+  entry.attr = node.attributes;
+  entry.attr_timeout = node.attribute_timeout_s;
+  entry.entry_timeout = node.entry_timeout_s;
+  return entry;
+}
+
+// The version, if its delta's size must be found out before anything can be said of it.
+std::optional<std::uint64_t> without_facts(fuse_req_t req, std::optional<std::uint64_t> version) {
+  if (!version || server_of(req).options.deltas->find_facts(*version)) return {};
+  return version;
+}
+
+void lookup_delta(fuse_req_t req, std::string name, std::uint64_t version) {
+  park(req, sizing(req, Missing::name),
+       [req, name = std::move(name), version,
+        &server = server_of(req)](const Context& context) -> std::function<void()> {
+         server.options.deltas->facts(version, context);
+         const Node node = server.tree.lookup(make_inode(Fixed::deltas), name);
+         return [req, entry = entry_of(node)] { fuse_reply_entry(req, &entry); };
+       });
+}
+
+void getattr_delta(fuse_req_t req, Inode inode, std::uint64_t version) {
+  park(req, sizing(req, Missing::inode),
+       [=, &server = server_of(req)](const Context& context) -> std::function<void()> {
+         server.options.deltas->facts(version, context);
+         const Node node = server.tree.attributes(inode);
+         return [=] { fuse_reply_attr(req, &node.attributes, node.attribute_timeout_s); };
+       });
+}
+
 void op_lookup(fuse_req_t req, fuse_ino_t parent, const char* name) {
   if (const auto staged = find_staged(req, parent)) return staged::lookup(req, *staged, name);
   answer(req, "lookup", Missing::name, [&] {
-    const Node node = server_of(req).tree.lookup(parent, name);
-    fuse_entry_param entry{};
-    entry.ino = node.attributes.st_ino;
-    entry.attr = node.attributes;
-    entry.attr_timeout = node.attribute_timeout_s;
-    entry.entry_timeout = node.entry_timeout_s;
+    const Tree& tree = server_of(req).tree;
+    if (const auto version = without_facts(req, tree.find_delta(parent, name))) {
+      return lookup_delta(req, name, *version);
+    }
+    fuse_entry_param entry = entry_of(tree.lookup(parent, name));
     if (const auto root = find_staged(req, entry.ino)) {
       entry.attr = staged::attributes(server_of(req), *root);
     }
@@ -99,7 +145,11 @@ void op_forget_multi(fuse_req_t req, std::size_t, fuse_forget_data*) { fuse_repl
 void op_getattr(fuse_req_t req, fuse_ino_t ino, fuse_file_info*) {
   if (const auto id = find_staged(req, ino)) return staged::getattr(req, *id);
   answer(req, "getattr", Missing::inode, [&] {
-    const Node node = server_of(req).tree.attributes(ino);
+    const Tree& tree = server_of(req).tree;
+    if (const auto version = without_facts(req, tree.find_delta(ino))) {
+      return getattr_delta(req, ino, *version);
+    }
+    const Node node = tree.attributes(ino);
     fuse_reply_attr(req, &node.attributes, node.attribute_timeout_s);
   });
 }
@@ -167,6 +217,21 @@ void open_image(fuse_req_t req, Inode inode, const OpenTarget& target, std::uint
   if (reply_open(req, info, opened.backing_id) != 0) release(server, inode);
 }
 
+// The file may have been removed to make room since it was made: then ESTALE makes the kernel begin
+// again.
+void open_delta(fuse_req_t req, Inode inode, std::uint64_t version, fuse_file_info info) {
+  park(req, building(req),
+       [req, inode, version, info,
+        &server = server_of(req)](const Context& context) -> std::function<void()> {
+         OpenTarget target;
+         target.image = server.options.deltas->build(version, context);
+         target.size_bytes = server.options.deltas->facts(version, context).size_bytes;
+         return [req, inode, target, info]() mutable {
+           answer(req, "open", Missing::inode, [&] { open_image(req, inode, target, info); });
+         };
+       });
+}
+
 // The text of a generated file.
 std::string make_text(const Server& server, Inode inode) {
   if (inode == make_inode(Fixed::status)) return server.options.status();
@@ -201,7 +266,12 @@ void op_open(fuse_req_t req, fuse_ino_t ino, fuse_file_info* info) {
     return;
   }
   answer(req, "open", Missing::inode, [&] {
-    const OpenTarget target = server_of(req).tree.open(ino);
+    const Tree& tree = server_of(req).tree;
+    if (const auto version = tree.find_delta(ino)) {
+      note_open(req, ino);
+      return open_delta(req, ino, *version, *info);
+    }
+    const OpenTarget target = tree.open(ino);
     const Pins::Opened noted = note_open(req, ino);
     if (noted.look_again) {
       fuse_reply_err(req, ESTALE);  // the kernel walks again, through `latest`
@@ -340,6 +410,10 @@ Server::Server(const Tree& tree_served, FuseSessionOptions session_options)
       open_records(kOpenFilesMax),
       opens(open_records),
       pool(std::make_unique<RequestPool>(kWorkers)) {
+  if (options.deltas != nullptr) {
+    sizes = std::make_unique<RequestPool>(kSizers);
+    builds = std::make_unique<RequestPool>(kBuilders);
+  }
   if (!is_writer()) return;
   changes = std::make_unique<RequestPool>(kChangers);
   syncs = std::make_unique<RequestPool>(kSyncers);
@@ -347,13 +421,13 @@ Server::Server(const Tree& tree_served, FuseSessionOptions session_options)
 }
 
 void Server::interrupt(RequestPool::Ticket ticket) const noexcept {
-  for (const auto* each : {&pool, &changes, &syncs, &moves}) {
+  for (const auto* each : {&pool, &sizes, &builds, &changes, &syncs, &moves}) {
     if (*each != nullptr) (*each)->interrupt(ticket);
   }
 }
 
 void Server::end_pools() noexcept {
-  for (auto* each : {&moves, &changes, &syncs, &pool}) each->reset();
+  for (auto* each : {&moves, &changes, &syncs, &builds, &sizes, &pool}) each->reset();
 }
 
 fuse_lowlevel_ops make_operations() {

@@ -69,9 +69,11 @@ struct Server {
   StagedFiles staged;
   StatusTexts texts;
 
-  // One for each way of taking long, so that none waits for another's.  All but the first are a
+  // One for each way of taking long, so that none waits for another's.  The last three are a
   // writer's.
   std::unique_ptr<RequestPool> pool;     // reads and generated texts
+  std::unique_ptr<RequestPool> sizes;    // of deltas: may ask the bucket
+  std::unique_ptr<RequestPool> builds;   // of deltas
   std::unique_ptr<RequestPool> changes;  // writes, truncate, fallocate
   std::unique_ptr<RequestPool> syncs;    // fsync, of minutes
   std::unique_ptr<RequestPool> moves;    // what the publish queue must agree to

@@ -16,6 +16,7 @@
 
 #include "fs/loader_pins.hpp"
 #include "fs/tree.hpp"
+#include "store/delta_files.hpp"
 #include "store/publish_queue.hpp"
 
 namespace weightfs::fs {
@@ -39,6 +40,7 @@ struct FuseSessionOptions {
   std::function<std::string()> status;  // text of .weightfs/status
   Writing writing = {};
   LoaderPins* pins = nullptr;  // outlive the session; nullptr: `latest` is the same for everybody
+  DeltaFiles* deltas = nullptr;  // outlives the session; nullptr: the tree has no /deltas
 };
 
 /// How files are served: for status.

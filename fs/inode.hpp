@@ -21,6 +21,7 @@ enum class InodeKind : std::uint8_t {
   version = 1,  // entry of a version: directories and files, CatalogEntry number in `file`
   tag = 2,      // symlink of the tag that `version` carries
   staging = 3,  // what trainers write: the other 60 bits are a StagingId
+  delta = 4,    // the change that led to `version`, as a file
 };
 
 /// The fixed part of the tree; 1 is the root by FUSE's rule.
@@ -33,7 +34,8 @@ enum class Fixed : std::uint32_t {
   status = 6,
   staging = 7,  // only on a writer's mount, as the next two
   publish = 8,
-  last_error = 9  // .weightfs/last_error
+  last_error = 9,  // .weightfs/last_error
+  deltas = 10
 };
 
 struct InodeParts {

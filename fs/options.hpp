@@ -50,11 +50,12 @@ struct Options {
   std::string kernels;  // WEIGHTFS_KERNELS, the name of a variant; empty: the fastest
 
   std::string target;                       // URL or mount point, as given
-  std::filesystem::path directory;          // publish, export; MOUNTPOINT of mount
+  std::filesystem::path directory;          // publish, export (--from: a file); MOUNTPOINT of mount
   std::filesystem::path store;              // publish, mount; empty: the default place
   std::optional<int> gpu;                   // whatever makes versions; nullopt: only the CPU
   std::uint64_t version_a = 0;              // show N, diff A, export, wait, (un)pin; 0: the newest
-  std::uint64_t version_b = 0;              // diff B
+  std::uint64_t version_b = 0;              // diff B, export --to
+  std::uint64_t version_from = 0;           // export --from; 0: not given
   std::string tag;                          // publish, wait
   std::optional<std::uint64_t> newer_than;  // wait
   std::optional<std::chrono::milliseconds> timeout;  // wait; nullopt: for ever

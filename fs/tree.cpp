@@ -39,7 +39,10 @@ constexpr FixedName kFixedNames[] = {
     {Fixed::root, "staging", Fixed::staging, S_IFDIR, true},
     {Fixed::root, "publish", Fixed::publish, S_IFDIR, true},
     {Fixed::control, "last_error", Fixed::last_error, S_IFREG, true},
+    {Fixed::root, "deltas", Fixed::deltas, S_IFDIR},
 };
+constexpr std::string_view kDeltaSuffix = ".safetensors";
+constexpr std::uint64_t kFirstDelta = 2;  // version 1 has no version before it
 constexpr std::uint32_t kSharedMode = S_IFDIR | S_ISVTX | 0777;
 
 [[noreturn]] void throw_unknown(Inode inode) {
@@ -56,7 +59,7 @@ constexpr std::uint32_t kSharedMode = S_IFDIR | S_ISVTX | 0777;
 
 // Numbers beyond the enumerators become one that no case knows.
 Fixed fixed_of(Inode inode) {
-  return static_cast<Fixed>(std::min<Inode>(inode, make_inode(Fixed::last_error) + 1));
+  return static_cast<Fixed>(std::min<Inode>(inode, make_inode(Fixed::deltas) + 1));
 }
 
 // Only the spelling that readdir shows: "42", not "042" or "+42".
@@ -69,6 +72,26 @@ std::optional<std::uint64_t> parse_version(std::string_view name) {
 
 Inode version_inode(std::uint64_t version, std::uint32_t entry) {
   return make_inode({InodeKind::version, version, entry});
+}
+
+Inode delta_inode(std::uint64_t version) { return make_inode({InodeKind::delta, version, 0}); }
+
+// What a mount has beside the versions.
+struct Parts {
+  bool is_writer = false;
+  bool has_deltas = false;
+
+  [[nodiscard]] bool has(const FixedName& name) const {
+    return (is_writer || !name.is_writers) && (has_deltas || name.inode != Fixed::deltas);
+  }
+};
+
+// nullopt for a name that is none, or of a version that there is not.
+std::optional<std::uint64_t> parse_delta(const Catalog& catalog, std::string_view name) {
+  if (!name.ends_with(kDeltaSuffix)) return {};
+  const auto version = parse_version(name.substr(0, name.size() - kDeltaSuffix.size()));
+  if (!version || *version < kFirstDelta || *version > catalog.latest) return {};
+  return version;
 }
 
 std::string latest_target(const Catalog& catalog) {
@@ -104,8 +127,9 @@ void set_times(struct stat& attributes, std::int64_t time) {
 // Makes the nodes of one catalog.
 class Nodes {
  public:
-  Nodes(const Catalog& catalog, const Ownership& ownership, bool is_writer)
-      : catalog_(catalog), ownership_(ownership), is_writer_(is_writer) {}
+  Nodes(const Catalog& catalog, const Ownership& ownership, bool is_writer,
+        const FindDeltaFacts& deltas)
+      : catalog_(catalog), ownership_(ownership), is_writer_(is_writer), deltas_(deltas) {}
 
   Node of(Inode inode) const {
     const InodeParts parts = parts_of(inode);
@@ -116,6 +140,8 @@ class Nodes {
         return entry(inode);
       case InodeKind::tag:
         return tag(inode, parts);
+      case InodeKind::delta:
+        return delta(inode, parts);
       case InodeKind::staging:
         break;
     }
@@ -140,6 +166,9 @@ class Nodes {
         break;
       case Fixed::last_error:
         if (is_writer_) return text(inode);
+        break;
+      case Fixed::deltas:
+        if (deltas_) return directory(inode, catalog_.repository_time, kSlow, kForever);
         break;
     }
     throw_unknown(inode);
@@ -166,9 +195,20 @@ class Nodes {
       const bool is_version = parts_of(inode).file == 0;
       return directory(inode, time, kForever, is_version ? kSlow : kForever);
     }
+    return file(inode, place.entry->size_bytes, time);
+  }
+
+  Node delta(Inode inode, const InodeParts& parts) const {
+    if (!deltas_ || parts.file != 0) throw_unknown(inode);
+    const auto facts = deltas_(parts.version);
+    if (!facts) throw_unknown(inode);
+    return file(inode, facts->size_bytes, facts->time);
+  }
+
+  Node file(Inode inode, std::uint64_t size_bytes, std::int64_t time) const {
     Node node = base(inode, S_IFREG | (0666 & ~ownership_.umask), time);
-    node.attributes.st_size = static_cast<off_t>(place.entry->size_bytes);
-    node.attributes.st_blocks = static_cast<blkcnt_t>((place.entry->size_bytes + 511) / 512);
+    node.attributes.st_size = static_cast<off_t>(size_bytes);
+    node.attributes.st_blocks = static_cast<blkcnt_t>((size_bytes + 511) / 512);
     node.attribute_timeout_s = node.entry_timeout_s = kForever;
     return node;
   }
@@ -210,6 +250,7 @@ class Nodes {
   const Catalog& catalog_;
   const Ownership& ownership_;
   const bool is_writer_;
+  const FindDeltaFacts& deltas_;
 };
 
 // ---- Names -------------------------------------------------------------------------------------
@@ -226,13 +267,20 @@ Inode find_tag(const Catalog& catalog, std::string_view name) {
   return make_inode({InodeKind::tag, found->second, 0});
 }
 
-Inode find_fixed(const Catalog& catalog, Inode parent, std::string_view name, bool is_writer) {
+Inode find_delta_name(const Catalog& catalog, std::string_view name) {
+  const auto version = parse_delta(catalog, name);
+  if (!version) throw_no_name(name);
+  return delta_inode(*version);
+}
+
+Inode find_fixed(const Catalog& catalog, Inode parent, std::string_view name, Parts parts) {
   const Fixed fixed = fixed_of(parent);
   if (fixed == Fixed::versions) return find_version(catalog, name);
   if (fixed == Fixed::tags) return find_tag(catalog, name);
+  if (fixed == Fixed::deltas && parts.has_deltas) return find_delta_name(catalog, name);
   if (fixed != Fixed::root && fixed != Fixed::control) throw_no_directory(parent);
   for (const FixedName& known : kFixedNames) {
-    if (known.is_writers && !is_writer) continue;
+    if (!parts.has(known)) continue;
     if (known.parent == fixed && known.name == name) return make_inode(known.inode);
   }
   throw_no_name(name);
@@ -246,13 +294,14 @@ Inode find_entry(const Catalog& catalog, Inode parent, std::string_view name) {
   return version_inode(place.version->number, place.version->number_of(*found));
 }
 
-Inode find_name(const Catalog& catalog, Inode parent, std::string_view name, bool is_writer) {
+Inode find_name(const Catalog& catalog, Inode parent, std::string_view name, Parts parts) {
   switch (parts_of(parent).kind) {
     case InodeKind::fixed:
-      return find_fixed(catalog, parent, name, is_writer);
+      return find_fixed(catalog, parent, name, parts);
     case InodeKind::version:
       return find_entry(catalog, parent, name);
     case InodeKind::tag:
+    case InodeKind::delta:
       throw_no_directory(parent);
     case InodeKind::staging:
       break;
@@ -277,13 +326,13 @@ bool list_dots(Inode inode, Inode parent, std::uint64_t offset, const Each& each
 }
 
 // `behind`: the number of the last one listed; 0 at the start.
-void list_fixed(const Catalog& catalog, Fixed parent, std::uint64_t behind, bool is_writer,
+void list_fixed(const Catalog& catalog, Fixed parent, std::uint64_t behind, Parts parts,
                 const Each& each) {
   for (const FixedName& known : kFixedNames) {
     const Inode inode = make_inode(known.inode);
     if (known.parent != parent || inode <= behind) continue;
     if (known.inode == Fixed::latest && catalog.latest == 0) continue;
-    if (known.is_writers && !is_writer) continue;
+    if (!parts.has(known)) continue;
     if (!each({std::string(known.name), inode, known.type, inode + kFirst})) return;
   }
 }
@@ -292,6 +341,18 @@ void list_versions(const Catalog& catalog, std::uint64_t behind, const Each& eac
   for (auto at = catalog.versions.upper_bound(behind); at != catalog.versions.end(); ++at) {
     const std::uint64_t number = at->first;
     if (!each({std::to_string(number), version_inode(number, 0), S_IFDIR, number + kFirst})) return;
+  }
+}
+
+// Those of the versions that /versions lists; the others can be opened by name.
+void list_deltas(const Catalog& catalog, std::uint64_t behind, const Each& each) {
+  for (auto at = catalog.versions.upper_bound(std::max(behind, kFirstDelta - 1));
+       at != catalog.versions.end(); ++at) {
+    const std::uint64_t number = at->first;
+    if (!each({std::to_string(number).append(kDeltaSuffix), delta_inode(number), S_IFREG,
+               number + kFirst})) {
+      return;
+    }
   }
 }
 
@@ -323,23 +384,40 @@ void list_entries(const CatalogVersion& version, std::uint32_t parent, std::uint
 std::string version_target(std::uint64_t version) { return "versions/" + std::to_string(version); }
 
 Tree::Tree(std::function<std::shared_ptr<const Catalog>()> catalog, Ownership ownership,
-           bool is_writer)
-    : catalog_(std::move(catalog)), ownership_(ownership), is_writer_(is_writer) {}
+           bool is_writer, FindDeltaFacts deltas)
+    : catalog_(std::move(catalog)),
+      ownership_(ownership),
+      is_writer_(is_writer),
+      deltas_(std::move(deltas)) {}
 
 Node Tree::lookup(Inode parent, std::string_view name) const {
   const auto catalog = catalog_();
-  return Nodes(*catalog, ownership_, is_writer_).of(find_name(*catalog, parent, name, is_writer_));
+  const Parts parts{is_writer_, static_cast<bool>(deltas_)};
+  return Nodes(*catalog, ownership_, is_writer_, deltas_)
+      .of(find_name(*catalog, parent, name, parts));
 }
 
 Node Tree::attributes(Inode inode) const {
   const auto catalog = catalog_();
-  return Nodes(*catalog, ownership_, is_writer_).of(inode);
+  return Nodes(*catalog, ownership_, is_writer_, deltas_).of(inode);
+}
+
+std::optional<std::uint64_t> Tree::find_delta(Inode parent, std::string_view name) const {
+  if (!deltas_ || parent != make_inode(Fixed::deltas)) return {};
+  return parse_delta(*catalog_(), name);
+}
+
+std::optional<std::uint64_t> Tree::find_delta(Inode inode) const {
+  const InodeParts parts = parts_of(inode);
+  if (!deltas_ || parts.kind != InodeKind::delta || parts.file != 0) return {};
+  if (parts.version < kFirstDelta || parts.version > catalog_()->latest) return {};
+  return parts.version;
 }
 
 std::string Tree::read_link(Inode inode) const {
   const auto catalog = catalog_();
   if (inode == make_inode(Fixed::latest)) return latest_target(*catalog);
-  const Node node = Nodes(*catalog, ownership_, is_writer_).of(inode);
+  const Node node = Nodes(*catalog, ownership_, is_writer_, deltas_).of(inode);
   if (!S_ISLNK(node.attributes.st_mode)) {
     throw Error(ErrorCode::invalid, "inode " + std::to_string(inode) + " is not a symlink");
   }
@@ -348,16 +426,18 @@ std::string Tree::read_link(Inode inode) const {
 
 void Tree::read_directory(Inode inode, std::uint64_t offset, const Each& each) const {
   const auto catalog = catalog_();
-  const Node node = Nodes(*catalog, ownership_, is_writer_).of(inode);
+  const Node node = Nodes(*catalog, ownership_, is_writer_, deltas_).of(inode);
   if (!S_ISDIR(node.attributes.st_mode)) throw_no_directory(inode);
   if (!list_dots(inode, parent_of(*catalog, inode), offset, each)) return;
 
   const std::uint64_t behind = offset <= kFirst ? 0 : offset - kFirst;
   if (inode == make_inode(Fixed::versions)) return list_versions(*catalog, behind, each);
   if (inode == make_inode(Fixed::tags)) return list_tags(*catalog, behind, each);
+  if (inode == make_inode(Fixed::deltas)) return list_deltas(*catalog, behind, each);
   const InodeParts parts = parts_of(inode);
   if (parts.kind == InodeKind::fixed) {
-    return list_fixed(*catalog, fixed_of(inode), behind, is_writer_, each);
+    return list_fixed(*catalog, fixed_of(inode), behind, {is_writer_, static_cast<bool>(deltas_)},
+                      each);
   }
   list_entries(*find_place(*catalog, inode).version, parts.file, behind, each);
 }
@@ -366,7 +446,8 @@ OpenTarget Tree::open(Inode inode) const {
   OpenTarget target;
   const auto catalog = catalog_();
   if (parts_of(inode).kind != InodeKind::version) {
-    static_cast<void>(Nodes(*catalog, ownership_, is_writer_).of(inode));  // not_found comes first
+    static_cast<void>(
+        Nodes(*catalog, ownership_, is_writer_, deltas_).of(inode));  // not_found comes first
     target.is_text = is_text(inode);
     if (target.is_text) return target;
     throw Error(ErrorCode::invalid, "inode " + std::to_string(inode) + " is not a file");

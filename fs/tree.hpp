@@ -3,6 +3,7 @@
 //     /latest -> versions/42          absent until version 1 is here
 //     /versions/42/...                complete checkpoints
 //     /tags/step-42 -> ../versions/42
+//     /deltas/42.safetensors          the change from 41 to 42: store/delta_files.hpp
 //     /.weightfs/status               JSON
 //
 // and on a writer's mount the names of what is not the tree's own:
@@ -22,11 +23,13 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "fs/inode.hpp"
 #include "store/catalog.hpp"
+#include "store/delta_files.hpp"
 
 namespace weightfs::fs {
 
@@ -63,14 +66,24 @@ struct OpenTarget {
   ImageState state = ImageState::complete;
 };
 
+/// What is known of the delta of a version; nullopt: somebody must ask DeltaFiles::facts() first,
+/// which may take time.
+using FindDeltaFacts = std::function<std::optional<DeltaFacts>(std::uint64_t version)>;
+
 class Tree {
  public:
+  /// Without `deltas` there is no /deltas.
   Tree(std::function<std::shared_ptr<const Catalog>()> catalog, Ownership ownership,
-       bool is_writer = false);
+       bool is_writer = false, FindDeltaFacts deltas = {});
 
   /// Throws Error: not_found (never cached by the kernel), invalid if `parent` is no directory.
   [[nodiscard]] Node lookup(Inode parent, std::string_view name) const;
   [[nodiscard]] Node attributes(Inode inode) const;
+
+  /// The version whose delta `parent` has under this name, or that `inode` is; nullopt if it is no
+  /// delta.  Of a delta whose facts are not known, lookup() and attributes() say not_found.
+  [[nodiscard]] std::optional<std::uint64_t> find_delta(Inode parent, std::string_view name) const;
+  [[nodiscard]] std::optional<std::uint64_t> find_delta(Inode inode) const;
 
   /// Target of a symlink; of `latest` the one for who has nothing pinned.
   /// Throws Error: not_found; invalid if it is none.
@@ -82,13 +95,14 @@ class Tree {
                       const std::function<bool(const DirectoryEntry&)>& each) const;
 
   /// Throws Error: not_found, also for a version that went away (ESTALE makes the kernel look
-  /// again).
+  /// again).  Requires: no delta, which must be made first.
   [[nodiscard]] OpenTarget open(Inode inode) const;
 
  private:
   std::function<std::shared_ptr<const Catalog>()> catalog_;
   Ownership ownership_;
   bool is_writer_;
+  FindDeltaFacts deltas_;
 };
 
 }  // namespace weightfs::fs

@@ -18,7 +18,8 @@ enum class Family : std::size_t {
   images,
   inodes,
   names,
-  handovers
+  handovers,
+  deltas
 };
 
 struct FamilyInfo {
@@ -55,6 +56,7 @@ inline constexpr std::array kKeyspace{
     FamilyInfo{Family::names, "names", "be64 StagingId of the directory, then the name",
                "be64 StagingId"},
     FamilyInfo{Family::handovers, "handovers", "be64 order", "JSON: store/handover_record.hpp"},
+    FamilyInfo{Family::deltas, "deltas", "be64 version", "be64 size of deltas/<v>.safetensors"},
 };
 
 /// Version of this table and of the store's directory; a store of another one is rebuilt.

@@ -13,8 +13,6 @@
 
 namespace weightfs {
 
-namespace {
-
 bool nobody_reads_file(const std::filesystem::path& path) {
   // A user's own images may be read-only to him; a lease needs no more than a descriptor.
   constexpr int kFlags = O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
@@ -25,8 +23,6 @@ bool nobody_reads_file(const std::filesystem::path& path) {
   ::fcntl(file.fd(), F_SETLEASE, F_UNLCK);
   return true;
 }
-
-}  // namespace
 
 bool nobody_reads(const std::filesystem::path& directory) {
   namespace fs = std::filesystem;

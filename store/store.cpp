@@ -50,6 +50,8 @@ std::string image_value(std::uint64_t size_bytes) {
   return value;
 }
 
+std::string delta_name(std::uint64_t version) { return std::to_string(version) + ".safetensors"; }
+
 [[noreturn]] void throw_bad_record(std::string_view family) {
   throw Error(ErrorCode::corrupt, fmt::format("a record in family '{}' is malformed", family));
 }
@@ -141,6 +143,14 @@ class LocalStore final : public Store {
                        std::span<const std::uint64_t> chunk_hashes) override;
   void remove_images(std::uint64_t version) override;
 
+  [[nodiscard]] std::optional<fs::path> find_delta(std::uint64_t version) const override;
+  fs::path begin_delta(std::uint64_t version, std::uint64_t bytes,
+                       std::span<const std::uint64_t> keep,
+                       const std::function<bool(std::uint64_t)>& release) override;
+  void complete_delta(std::uint64_t version, const fs::path& file) override;
+  void abandon_delta(std::uint64_t version, const fs::path& file) noexcept override;
+  [[nodiscard]] std::uint64_t delta_bytes() const override;
+
   void make_room(std::uint64_t bytes, std::span<const std::uint64_t> keep,
                  const std::function<bool(std::uint64_t)>& release) override;
   void make_free(std::uint64_t bytes, std::span<const std::uint64_t> keep,
@@ -148,6 +158,7 @@ class LocalStore final : public Store {
   [[nodiscard]] std::uint64_t image_bytes() const override { return bytes_of(complete_versions()); }
 
  private:
+  struct Room;
   using Records = std::map<std::uint64_t, std::vector<std::uint64_t>>;  // version -> file sizes
 
   void open_db(const std::string& repository, const std::string& url);
@@ -158,10 +169,21 @@ class LocalStore final : public Store {
   void forget(std::uint64_t version);
   void discard(const fs::path& directory) const;
 
+  struct Delta {
+    std::uint64_t bytes = 0;
+    bool is_complete = false;
+  };
+  void load_deltas();
+  bool remove_delta(std::uint64_t version);
+  std::uint64_t make_room_of_deltas(const Room& room, std::uint64_t image_bytes);
+  [[nodiscard]] std::map<std::uint64_t, Delta> deltas_now() const;
+  [[nodiscard]] fs::path delta_path(std::uint64_t version) const {
+    return path() / "deltas" / delta_name(version);
+  }
+
   [[nodiscard]] fs::path images() const { return path() / "images"; }
   [[nodiscard]] std::uint64_t bytes_of(const std::vector<std::uint64_t>& versions) const;
 
-  struct Room;
   void make(const Room& room, std::span<const std::uint64_t> keep,
             const std::function<bool(std::uint64_t)>& release);
   [[nodiscard]] std::uint64_t free_min(const Space& space) const;
@@ -174,8 +196,9 @@ class LocalStore final : public Store {
   bool images_locked_ = false;
   std::condition_variable_any images_free_;
   std::mutex newest_mutex_;   // held while the record is written, so that it never goes back
-  mutable std::mutex mutex_;  // guards the two below
+  mutable std::mutex mutex_;  // guards the three below
   Newest newest_;
+  std::map<std::uint64_t, Delta> deltas_;            // complete or begun
   std::map<std::uint64_t, std::uint64_t> complete_;  // version -> bytes of its files
 };
 
@@ -203,6 +226,7 @@ LocalStore::LocalStore(StoreDirectory directory, std::string_view repository, st
 
 void LocalStore::open_db(const std::string& repository, const std::string& url) {
   make_directories(images(), 0755);
+  make_directories(path() / "deltas", 0755);
   make_directories(temporary_directory(), 0700);
   const auto free_bytes = [space = space_] { return space().free_bytes; };
   db_ = Db::open(path() / "db", free_bytes);
@@ -224,6 +248,30 @@ void LocalStore::load(const std::string& repository, const std::string& url) {
     std::memcpy(newest_.manifest_sha256.data(), newest->data() + 8, sizeof(Sha256));
   }
   drop_unusable(read_records());
+  load_deltas();
+}
+
+// A record without its file counts for nothing; a file without a record goes with the strays.
+void LocalStore::load_deltas() {
+  deltas_.clear();
+  std::vector<Db::Change> gone;
+  db_->scan(Family::deltas, "", [&](std::string_view key, std::string_view value) {
+    const std::uint64_t version = version_of_key(key, 8, "deltas");
+    if (value.size() != 8) throw_bad_record("deltas");
+    std::error_code error;
+    const std::uint64_t size = fs::file_size(delta_path(version), error);
+    if (!error && size == load_be(value)) {
+      deltas_[version] = {size, true};
+    } else {
+      gone.push_back({Family::deltas, std::string(key), std::nullopt});
+    }
+  });
+  try {
+    if (!gone.empty()) db_->write(gone);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::no_space) throw;
+    log_warning(error.what());
+  }
 }
 
 LocalStore::Records LocalStore::read_records() const {
@@ -264,6 +312,11 @@ void LocalStore::remove_strays() {
   for (const auto& entry : fs::directory_iterator(images())) {
     const auto version = version_of_name(entry.path().filename().string());
     if (!version || !is_complete(*version)) discard(entry.path());
+  }
+  std::set<fs::path> deltas;
+  for (const auto& [version, delta] : deltas_) deltas.insert(delta_path(version));
+  for (const auto& entry : fs::directory_iterator(path() / "deltas")) {
+    if (!deltas.contains(entry.path())) discard(entry.path());
   }
   for (const auto& entry : fs::directory_iterator(temporary_directory())) discard(entry.path());
 }
@@ -377,6 +430,79 @@ void LocalStore::forget(std::uint64_t version) {
   }
 }
 
+// ---- deltas as files ----
+
+std::optional<fs::path> LocalStore::find_delta(std::uint64_t version) const {
+  const std::scoped_lock lock(mutex_);
+  const auto found = deltas_.find(version);
+  if (found == deltas_.end() || !found->second.is_complete) return std::nullopt;
+  return delta_path(version);
+}
+
+void LocalStore::complete_delta(std::uint64_t version, const fs::path& file) {
+  std::uint64_t expected = 0;
+  {
+    const std::scoped_lock lock(mutex_);
+    expected = deltas_.at(version).bytes;
+  }
+  if (const std::uint64_t size = fs::file_size(file); size != expected) {
+    throw Error(ErrorCode::io, fmt::format("{} has {} bytes, not the {} of the delta of version {}",
+                                           file.string(), size, expected, version));
+  }
+  fs::rename(file, delta_path(version));
+  try {
+    sync_directory(path() / "deltas");
+    std::string value;
+    append_be64(value, expected);
+    db_->write({{Family::deltas, key_of(version), std::move(value)}});
+  } catch (const Error&) {
+    discard(delta_path(version));
+    throw;
+  }
+  const std::scoped_lock lock(mutex_);
+  deltas_[version].is_complete = true;
+}
+
+void LocalStore::abandon_delta(std::uint64_t version, const fs::path& file) noexcept {
+  {
+    const std::scoped_lock lock(mutex_);
+    const auto found = deltas_.find(version);
+    if (found == deltas_.end() || found->second.is_complete) return;
+    deltas_.erase(found);
+  }
+  std::error_code ignored;
+  fs::remove(file, ignored);
+}
+
+std::map<std::uint64_t, LocalStore::Delta> LocalStore::deltas_now() const {
+  const std::scoped_lock lock(mutex_);
+  return deltas_;
+}
+
+std::uint64_t LocalStore::delta_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const auto& [version, delta] : deltas_now()) bytes += delta.bytes;
+  return bytes;
+}
+
+// False if somebody reads it.  Whoever opens it in between keeps the file that he has opened.
+bool LocalStore::remove_delta(std::uint64_t version) {
+  if (!nobody_reads_file(delta_path(version))) return false;
+  log_info(fmt::format("removing the delta of version {} to make room", version));
+  {
+    const std::scoped_lock lock(mutex_);
+    deltas_.erase(version);
+  }
+  try {
+    db_->write({{Family::deltas, key_of(version), std::nullopt}});
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::no_space) throw;
+    log_warning(error.what());  // a record without its file counts for nothing
+  }
+  discard(delta_path(version));
+  return true;
+}
+
 // Only root can remove what lies in a read-only directory.
 void make_removable(const fs::path& directory) {
   std::error_code ignored;
@@ -464,6 +590,21 @@ void LocalStore::make_free(std::uint64_t bytes, std::span<const std::uint64_t> k
   make({bytes, 2 * kBytesMax, free_min(space)}, keep, release);
 }
 
+fs::path LocalStore::begin_delta(std::uint64_t version, std::uint64_t bytes,
+                                 std::span<const std::uint64_t> keep,
+                                 const std::function<bool(std::uint64_t)>& release) {
+  bytes = std::min(bytes, kBytesMax);
+  const std::vector<std::uint64_t> complete = complete_versions();
+  const std::uint64_t newest = complete.empty() ? bytes : bytes_of({complete.back()});
+  // Three versions may fill the default: without more, none of their deltas would ever have room.
+  const std::uint64_t limit =
+      limits_.store_bytes.value_or(3 * newest + std::max(newest / 4, bytes));
+  make({bytes, std::min(kBytesMax, limit), free_min(space_())}, keep, release);
+  const std::scoped_lock lock(mutex_);
+  deltas_[version] = {bytes, false};
+  return temporary_directory() / ("delta-" + random_hex(8));
+}
+
 std::uint64_t LocalStore::free_min(const Space& space) const {
   const std::uint64_t wanted =
       limits_.free_bytes_min.value_or(std::min(space.total_bytes / 20, kFreeBytesMinMax));
@@ -473,7 +614,7 @@ std::uint64_t LocalStore::free_min(const Space& space) const {
 void LocalStore::make(const Room& room, std::span<const std::uint64_t> keep,
                       const std::function<bool(std::uint64_t)>& release) {
   std::vector<std::uint64_t> counted = complete_versions();
-  if (room.fits(bytes_of(counted), space_().free_bytes)) return;
+  if (room.fits(bytes_of(counted) + delta_bytes(), space_().free_bytes)) return;
 
   std::vector<std::uint64_t> kept, candidates;
   for (const std::uint64_t version : counted) {
@@ -481,10 +622,16 @@ void LocalStore::make(const Room& room, std::span<const std::uint64_t> keep,
     (keeps ? kept : candidates).push_back(version);
   }
   const std::uint64_t kept_bytes = bytes_of(kept);
-  room.check(path(), kept_bytes, space_().free_bytes + bytes_of(counted) - kept_bytes);
+  std::uint64_t begun = 0, complete = 0;  // bytes of deltas
+  for (const auto& [version, delta] : deltas_now()) {
+    (delta.is_complete ? complete : begun) += delta.bytes;
+  }
+  room.check(path(), kept_bytes + begun,
+             space_().free_bytes + bytes_of(counted) - kept_bytes + complete);
 
+  const std::uint64_t deltas = make_room_of_deltas(room, bytes_of(counted));
   for (const std::uint64_t version : candidates) {
-    if (room.fits(bytes_of(counted), space_().free_bytes)) return;
+    if (room.fits(bytes_of(counted) + deltas, space_().free_bytes)) return;
     if (release ? release(version) : nobody_reads(image_directory(version))) {
       log_info(fmt::format("removing the images of version {} to make room", version));
       remove_images(version);
@@ -492,7 +639,22 @@ void LocalStore::make(const Room& room, std::span<const std::uint64_t> keep,
     // Gone, or in use: then it does not count.
     std::erase(counted, version);
   }
-  room.check(path(), bytes_of(counted), space_().free_bytes);
+  room.check(path(), bytes_of(counted) + deltas, space_().free_bytes);
+}
+
+// Removes deltas, oldest first, until `room` is there or none may go.
+// Returns: the bytes of those that are left and count: one that is read does not.
+std::uint64_t LocalStore::make_room_of_deltas(const Room& room, std::uint64_t image_bytes) {
+  const std::map<std::uint64_t, Delta> all = deltas_now();
+  std::uint64_t counted = 0;
+  for (const auto& [version, delta] : all) counted += delta.bytes;
+  for (const auto& [version, delta] : all) {
+    if (room.fits(image_bytes + counted, space_().free_bytes)) break;
+    if (!delta.is_complete) continue;
+    remove_delta(version);
+    counted -= delta.bytes;
+  }
+  return counted;
 }
 
 fs::path default_parent() {

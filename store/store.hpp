@@ -4,6 +4,7 @@
 //     <store>/lock               flock(2), held while the store is open; says who holds it
 //     <store>/db/                RocksDB: store/keyspace.hpp
 //     <store>/images/<v>/<path>  what readers read through the passthrough
+//     <store>/deltas/<v>.safetensors  changes from v - 1: store/delta_files.hpp
 //     <store>/staging/<id>       bytes of staged files: store/staging.hpp
 //     <store>/handover/<nonce>/  links to staged files: store/publish_queue.hpp
 //     <store>/tmp/               spools; emptied when the store is opened
@@ -155,13 +156,37 @@ class Store {
   /// is no room to forget, the files go first; a record without its files counts for nothing.
   virtual void remove_images(std::uint64_t version) = 0;
 
+  // ---- deltas as files ----
+
+  /// <store>/deltas/<v>.safetensors, if it is complete.  It may go at any time: who has it open
+  /// keeps it.
+  [[nodiscard]] virtual std::optional<std::filesystem::path> find_delta(
+      std::uint64_t version) const = 0;
+
+  /// Makes room for a file of `bytes` as make_room() does, and counts it from now on.
+  /// Returns: where it is to be written, a new name below temporary_directory().
+  /// Requires: it is neither complete nor begun.
+  virtual std::filesystem::path begin_delta(
+      std::uint64_t version, std::uint64_t bytes, std::span<const std::uint64_t> keep,
+      const std::function<bool(std::uint64_t version)>& release) = 0;
+
+  /// Names the file that begin_delta() told of, then records it.
+  /// Requires: begun; the file is synced.  Throws Error: io if its size is another; no_space.
+  virtual void complete_delta(std::uint64_t version, const std::filesystem::path& file) = 0;
+
+  /// Counts it no more, and removes what was written.  Nothing if it was completed.
+  virtual void abandon_delta(std::uint64_t version, const std::filesystem::path& file) noexcept = 0;
+
+  /// Of all that are complete or begun.
+  [[nodiscard]] virtual std::uint64_t delta_bytes() const = 0;
+
   // ---- space ----
 
-  /// Makes room for a new version of `bytes`: removes images of old versions, oldest first, until
-  /// both limits hold.  Never touches `keep` (ascending).  Before each removal asks `release`,
-  /// which hides the version from new readers and answers false if it is in use; empty:
-  /// nobody_reads(). Versions in use do not count against StoreLimits::store_bytes.  Removes
-  /// nothing if all that may go would not be enough.
+  /// Makes room for a new version of `bytes`: removes deltas that nobody reads, then images of old
+  /// versions, oldest first, until both limits hold.  Never touches `keep` (ascending).  Before
+  /// each removal asks `release`, which hides the version from new readers and answers false if it
+  /// is in use; empty: nobody_reads(). Versions in use do not count against
+  /// StoreLimits::store_bytes.  Removes nothing if all that may go would not be enough.
   ///
   /// Throws Error: no_space, saying how much is missing and which limit it was.
   virtual void make_room(std::uint64_t bytes, std::span<const std::uint64_t> keep,
@@ -182,5 +207,8 @@ class Store {
 ///
 /// Requires: the process ignores SIGIO, which an open(2) during the probe sends it.
 bool nobody_reads(const std::filesystem::path& directory);
+
+/// The same for one file.
+bool nobody_reads_file(const std::filesystem::path& path);
 
 }  // namespace weightfs

@@ -185,6 +185,10 @@ TEST_F(OptionsTest, TakesTheOperandsOfTheOthers) {
   EXPECT_EQ(exported.command, Command::export_);
   EXPECT_EQ(exported.directory, "out");
   EXPECT_EQ(exported.version_a, 4U);
+  const Options change = parsed({"export", "/b", "file", "--from", "4", "--to", "2"});
+  EXPECT_EQ(change.directory, "file");
+  EXPECT_EQ(change.version_from, 4U);
+  EXPECT_EQ(change.version_b, 2U);
 }
 
 TEST_F(OptionsTest, WhateverTakesAUrlTakesTheOptionsOfABucket) {
@@ -399,6 +403,10 @@ TEST_F(OptionsTest, WrongValuesNameTheOption) {
   EXPECT_EQ(wrong({"publish", "/b", "d", "--meta", "x"}), "--meta: 'x' is not KEY=VALUE");
   EXPECT_EQ(wrong({"export", "/b", "d", "--version", "0"}),
             "--version: '0' is not a number from 1 to 68719476735");
+  EXPECT_EQ(wrong({"export", "/b", "f", "--from", "1"}), "export takes --from and --to together");
+  EXPECT_EQ(wrong({"export", "/b", "f", "--to", "1"}), "export takes --from and --to together");
+  EXPECT_EQ(wrong({"export", "/b", "f", "--from", "1", "--to", "2", "--version", "1"}),
+            "export takes either --version or --from and --to");
   EXPECT_EQ(wrong({"show", "/b", "x"}), "'x' is not a number from 1 to 68719476735");
 }
 

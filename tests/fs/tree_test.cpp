@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -164,6 +165,81 @@ TEST_F(TreeTest, AReadersMountHasNothingOfAWriters) {
     expect_error(ErrorCode::not_found, [&] { (void)tree().attributes(make_inode(fixed)); });
     expect_error(ErrorCode::not_found, [&] { (void)tree().open(make_inode(fixed)); });
   }
+}
+
+// ---- deltas ----
+
+class DeltasTest : public TreeTest {
+ protected:
+  // The size of version 9's delta is known.
+  Tree deltas() const {
+    return Tree([this] { return catalog_; }, {}, false,
+                [](std::uint64_t version) -> std::optional<DeltaFacts> {
+                  return version == 9 ? std::optional(DeltaFacts{1234, 1009}) : std::nullopt;
+                });
+  }
+  static Inode inode_of_delta(std::uint64_t version) {
+    return make_inode({InodeKind::delta, version, 0});
+  }
+  const Inode directory_ = make_inode(Fixed::deltas);
+};
+
+TEST_F(DeltasTest, HaveNumbersOfTheirOwn) {
+  EXPECT_EQ(directory_, 10u);
+  EXPECT_EQ(inode_of_delta(42), 0x400000002A000000u);
+}
+
+TEST_F(DeltasTest, AreListedForTheVersionsHereButTheFirst) {
+  Names found, root;
+  deltas().read_directory(directory_, 0, [&](const DirectoryEntry& entry) {
+    found.push_back(entry.name);
+    return true;
+  });
+  EXPECT_EQ(found, (Names{".", "..", "9.safetensors", "12.safetensors"}));
+  deltas().read_directory(directory_, 9 + 2, [&](const DirectoryEntry& entry) {
+    EXPECT_EQ(entry.name, "12.safetensors");
+    EXPECT_EQ(entry.inode, inode_of_delta(12));
+    return true;
+  });
+  deltas().read_directory(kRoot, 0, [&](const DirectoryEntry& entry) {
+    root.push_back(entry.name);
+    return true;
+  });
+  EXPECT_EQ(root, (Names{".", "..", "latest", "versions", "tags", ".weightfs", "deltas"}));
+}
+
+TEST_F(DeltasTest, AreFilesWhoseSizeMustBeAskedForFirst) {
+  const Node node = deltas().lookup(directory_, "9.safetensors");
+  EXPECT_EQ(node.attributes.st_ino, inode_of_delta(9));
+  EXPECT_EQ(node.attributes.st_mode, S_IFREG | 0444u);
+  EXPECT_EQ(node.attributes.st_size, 1234);
+  EXPECT_EQ(node.attributes.st_mtim.tv_sec, 1009);
+  EXPECT_EQ(node.entry_timeout_s, kDay);
+  EXPECT_EQ(deltas().attributes(inode_of_delta(9)).attributes.st_size, 1234);
+  expect_error(ErrorCode::not_found, [&] { (void)deltas().lookup(directory_, "12.safetensors"); });
+  EXPECT_EQ(deltas().find_delta(directory_, "12.safetensors"), 12u);
+  EXPECT_EQ(deltas().find_delta(inode_of_delta(12)), 12u);
+}
+
+TEST_F(DeltasTest, AreThereForEveryVersionUpToTheLatest) {
+  EXPECT_EQ(deltas().find_delta(directory_, "5.safetensors"), 5u);  // no image here
+  for (const char* name : {"1.safetensors", "13.safetensors", "05.safetensors", "5", ".safetensors",
+                           "5.safetensors ", "+5.safetensors"}) {
+    EXPECT_EQ(deltas().find_delta(directory_, name), std::nullopt) << name;
+    expect_error(ErrorCode::not_found, [&] { (void)deltas().lookup(directory_, name); });
+  }
+  for (const Inode other : {inode_of_delta(1), inode_of_delta(13), inode_of(9, 0), kRoot,
+                            make_inode({InodeKind::delta, 9, 1})}) {
+    EXPECT_EQ(deltas().find_delta(other), std::nullopt) << other;
+  }
+  EXPECT_EQ(deltas().find_delta(kVersions, "5.safetensors"), std::nullopt);
+}
+
+TEST_F(DeltasTest, AreNotThereWithoutAnybodyWhoMakesThem) {
+  expect_error(ErrorCode::not_found, [&] { (void)tree().lookup(kRoot, "deltas"); });
+  expect_error(ErrorCode::not_found, [&] { (void)tree().attributes(directory_); });
+  expect_error(ErrorCode::not_found, [&] { (void)tree().attributes(inode_of_delta(9)); });
+  EXPECT_EQ(tree().find_delta(inode_of_delta(9)), std::nullopt);
 }
 
 TEST_F(TreeTest, LatestIsAbsentUntilThereIsAVersion) {

@@ -19,7 +19,7 @@ class Tree(harness.MountTest):
 
     def test_is_empty_before_the_first_version(self):
         mount = self.mount()
-        self.assertEqual(sorted(os.listdir(mount.path)), [".weightfs", "tags", "versions"])
+        self.assertEqual(sorted(os.listdir(mount.path)), [".weightfs", "deltas", "tags", "versions"])
         self.assertFalse(os.path.lexists(mount.join("latest")))
         self.assertEqual(os.listdir(mount.join("versions")), [])
         self.assertEqual(os.listdir(mount.join("tags")), [])
@@ -32,7 +32,7 @@ class Tree(harness.MountTest):
         self.publish(self.steps[1], "--tag", "second")
         mount.wait_version(2)
         self.assertEqual(sorted(os.listdir(mount.path)),
-                         [".weightfs", "latest", "tags", "versions"])
+                         [".weightfs", "deltas", "latest", "tags", "versions"])
         self.assertEqual(os.readlink(mount.join("latest")), "versions/2")
         self.assertEqual(sorted(os.listdir(mount.join("versions"))), ["1", "2"])
         self.assertEqual(os.readlink(mount.join("tags/first")), "../versions/1")

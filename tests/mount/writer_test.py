@@ -434,7 +434,8 @@ class Mounting(harness.MountTest):
     def test_a_readers_mount_is_as_it_was(self):
         self.make_repository(1)
         mount = self.mount()
-        self.assertEqual(sorted(os.listdir(mount.path)), [".weightfs", "latest", "tags", "versions"])
+        self.assertEqual(sorted(os.listdir(mount.path)),
+                         [".weightfs", "deltas", "latest", "tags", "versions"])
         self.assertEqual(os.listdir(mount.join(".weightfs")), ["status"])
         for name in ("staging", "publish", ".weightfs/last_error"):
             self.assertFalse(os.path.lexists(mount.join(name)))
@@ -446,7 +447,7 @@ class Mounting(harness.MountTest):
         self.make_repository(1)
         mount = self.mount("--writer")
         self.assertEqual(sorted(os.listdir(mount.path)),
-                         [".weightfs", "latest", "publish", "staging", "tags", "versions"])
+                         [".weightfs", "deltas", "latest", "publish", "staging", "tags", "versions"])
         self.assertEqual(sorted(os.listdir(mount.join(".weightfs"))), ["last_error", "status"])
         for name in ("staging", "publish"):
             self.assertEqual(stat.S_IMODE(os.stat(mount.join(name)).st_mode), 0o1777)
