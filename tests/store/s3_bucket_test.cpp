@@ -18,6 +18,7 @@
 #include "store/s3_request.hpp"
 #include "tests/support/code_of.hpp"
 #include "tests/support/fake_s3.hpp"
+#include "tests/support/sanitized.hpp"
 
 namespace weightfs {
 namespace {
