@@ -264,7 +264,7 @@ TEST_F(ControlTest, WithoutADaemonThereIsNoWait) {
 
 TEST_F(ControlTest, APinComesOverWhole) {
   start();
-  const Context context = Context{}.within(kLimit);
+  const Context context = Context{}.within(kControlLimit);
   EXPECT_EQ(control_pin(path_, {.version = 42}, context), 42U);
   EXPECT_EQ(daemon_.pinned, 42U);
   EXPECT_EQ(control_pin(path_, {}, context), 7U);
@@ -277,7 +277,7 @@ TEST_F(ControlTest, APinComesOverWhole) {
 
 TEST_F(ControlTest, AnUnpinComesOverWhole) {
   start();
-  const Context context = Context{}.within(kLimit);
+  const Context context = Context{}.within(kControlLimit);
   EXPECT_EQ(control_unpin(path_, {.version = 42}, context), 3U);
   EXPECT_EQ(daemon_.unpinned->version, 42U);
   EXPECT_FALSE(daemon_.unpinned->session);
@@ -298,7 +298,7 @@ TEST_F(ControlTest, PinningIsForRootAndTheOwner) {
   const pid_t child = fork();
   if (child == 0) {
     if (setgid(65534) != 0 || setuid(65534) != 0) _exit(2);
-    const Context context = Context{}.within(kLimit);
+    const Context context = Context{}.within(kControlLimit);
     const bool refused =
         code_of([&] { control_pin(path_, {.version = 1}, context); }) == ErrorCode::permission &&
         code_of([&] { control_unpin(path_, {}, context); }) == ErrorCode::permission;

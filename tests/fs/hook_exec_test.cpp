@@ -129,7 +129,7 @@ TEST_F(ExecHookTest, WhatItLeavesBehindDoesNotHoldItUp) {
 TEST_F(ExecHookTest, OutputIsBounded) {
   const ChildEnd end =
       run_child_process({.argv = {script("head -c 1000000 /dev/zero | tr '\\0' x; echo end\n")},
-                         .environment = {"PATH=/usr/bin:/bin"},
+                         .environment = {{"PATH=/usr/bin:/bin"}},
                          .output_bytes_max = 1000},
                         Context{}.within(kLong));
   EXPECT_TRUE(end.ok());

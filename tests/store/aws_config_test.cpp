@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "store/child_process.hpp"
 #include "store/error.hpp"
 #include "tests/support/code_of.hpp"
 #include "tests/support/support.hpp"
@@ -83,13 +84,13 @@ TEST(AwsConfig, RefusesWhatIsNoIniWithItsLine) {
 
 TEST(AwsConfig, SplitsWordsAsAShellDoes) {
   using Words = std::vector<std::string>;
-  EXPECT_EQ(split_shell_words(" a  b\tc\n"), (Words{"a", "b", "c"}));
-  EXPECT_EQ(split_shell_words(R"(a "b c" 'd "e' f\ g)"), (Words{"a", "b c", "d \"e", "f g"}));
-  EXPECT_EQ(split_shell_words(R"("a\"b\\c\d" '\' x""y '')"), (Words{R"(a"b\c\d)", "\\", "xy", ""}));
-  EXPECT_EQ(split_shell_words("a $HOME ; b # c"), (Words{"a", "$HOME", ";", "b", "#", "c"}));
-  EXPECT_EQ(split_shell_words(""), Words{});
+  EXPECT_EQ(split_command(" a  b\tc\n"), (Words{"a", "b", "c"}));
+  EXPECT_EQ(split_command(R"(a "b c" 'd "e' f\ g)"), (Words{"a", "b c", "d \"e", "f g"}));
+  EXPECT_EQ(split_command(R"("a\"b\\c\d" '\' x""y '')"), (Words{R"(a"b\c\d)", "\\", "xy", ""}));
+  EXPECT_EQ(split_command("a $HOME ; b # c"), (Words{"a", "$HOME", ";", "b", "#", "c"}));
+  EXPECT_EQ(split_command(""), Words{});
   for (const char* bad : {"'a", "\"a", "a\\"}) {
-    EXPECT_EQ(code_of([&] { split_shell_words(bad); }), ErrorCode::invalid) << bad;
+    EXPECT_EQ(code_of([&] { split_command(bad); }), ErrorCode::invalid) << bad;
   }
 }
 
