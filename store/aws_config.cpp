@@ -132,8 +132,8 @@ class IniReader {
 };
 
 // "~/x" with the home of the environment; empty if there is none.
-std::string place_of(const Environment& environment, std::string_view variable,
-                     std::string_view own) {
+std::string aws_file_path(const Environment& environment, std::string_view variable,
+                          std::string_view own) {
   const std::string path = environment(variable).value_or(std::string(own));
   if (!path.starts_with("~/")) return path;
   const std::optional<std::string> home = environment("HOME");
@@ -236,9 +236,9 @@ std::string AwsFiles::describe() const {
 
 AwsFiles read_aws_files(const Environment& environment) {
   AwsFiles files;
-  files.config_path = place_of(environment, "AWS_CONFIG_FILE", "~/.aws/config");
+  files.config_path = aws_file_path(environment, "AWS_CONFIG_FILE", "~/.aws/config");
   files.credentials_path =
-      place_of(environment, "AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials");
+      aws_file_path(environment, "AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials");
   files.credentials = read_sections(files.credentials_path);
   for (auto& [section, settings] : read_sections(files.config_path)) {
     if (section == "default") files.config[section] = settings;

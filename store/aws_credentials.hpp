@@ -39,7 +39,7 @@ class AwsCredentialChain {
   /// after 30 s at most.
   /// Throws Error: permission ("no AWS credentials were found: looked at ...; set AWS_ACCESS_KEY_ID
   /// ..."), invalid (half of a pair, a malformed file or answer), unsupported (SSO, MFA),
-  /// unavailable does not answer, while nothing valid is held), timed_out, cancelled.
+  /// unavailable (what must answer does not, while nothing valid is held), timed_out, cancelled.
   AwsCredentials get(const Context& context);
 
   /// The store refused these as expired or unknown: the next get() fetches, and reads files anew,

@@ -81,6 +81,8 @@ class Case:
     def __init__(self, rng, home, server):
         self.rng, self.home, self.server = rng, home, server
         self.keys = 0
+        # Then there are no roles: their requests would leave this host.
+        self.ignores_endpoints = self.likely(0.2)
         os.mkdir(os.path.join(home, ".aws"))
         self.write("token", "WEBTOKEN")
         self.write(".aws/config", self.config())
@@ -129,7 +131,7 @@ class Case:
             lines.append("credential_source = " + self.rng.choice(
                 ["Environment", "EcsContainer", "Ec2InstanceMetadata", "Nonsense"]))
         if self.likely(0.3):
-            lines.append("external_id = e1")
+            lines.append("external_id = e-1")
         if self.likely(0.3):
             lines.append("duration_seconds = 3600")
         if self.likely(0.3):
@@ -149,15 +151,16 @@ class Case:
                 lines.append(f"endpoint_url = https://{self.new_key('e').lower()}.example")
             if self.likely(0.2):
                 lines.append("services = mine")
-            if self.likely(0.2):
-                lines.append("ignore_configured_endpoint_urls = " + self.rng.choice(["true", "false"]))
+            if self.likely(0.3):
+                lines.append("ignore_configured_endpoint_urls = " +
+                             ("True" if self.ignores_endpoints else "false"))
             if self.likely(0.3):
                 lines.append("s3 =\n  addressing_style = path\n  # comment\n  x = y")
             if self.likely(0.3):
                 lines += self.static("CONFIG")
             if self.likely(0.25):
                 lines += self.process()
-            if self.likely(0.35):
+            if self.likely(0.35) and not self.ignores_endpoints:
                 lines += self.role()
             self.rng.shuffle(lines)
             text += f"[{header}]\n" + "".join(
@@ -184,11 +187,13 @@ class Case:
             (0.1, {"AWS_SESSION_TOKEN": "env-token"}),
             (0.2, {"AWS_DEFAULT_REGION": "us-west-3"}),
             (0.35, {"AWS_PROFILE": self.rng.choice(PROFILES)}),
-            (0.1, {"AWS_WEB_IDENTITY_TOKEN_FILE": self.home + "/token", "AWS_ROLE_ARN": "env-role"}),
+            (0 if self.ignores_endpoints else 0.1,
+             {"AWS_WEB_IDENTITY_TOKEN_FILE": self.home + "/token",
+              "AWS_ROLE_ARN": "arn:aws:iam::123456789012:role/env"}),
             (0.3, {"AWS_CONTAINER_CREDENTIALS_FULL_URI": self.server + "/container?x=1"}),
             (0.2, {"AWS_CONTAINER_AUTHORIZATION_TOKEN": "agent-token"}),
             (0.2, {"AWS_ENDPOINT_URL_S3": "https://variable.example"}),
-            (0.1, {"AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "true"}),
+            (0.5 if self.ignores_endpoints else 0, {"AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "true"}),
             (0.3, {"AWS_EC2_METADATA_DISABLED": "true"}),
         ]
         for probability, variables in optional:

@@ -34,7 +34,7 @@ class S3SettingsTest : public ::testing::Test {
     return find_s3_settings(options, environment());
   }
   ErrorCode code(std::string* said, const BucketOptions& options = {}) const {
-    return code_of([&] { find(options); }, said);
+    return code_of([&] { (void)find(options); }, said);
   }
 
   const TempDir home_;
