@@ -25,6 +25,7 @@ enum class Command {
   init,
   publish,
   mount,
+  sync,
   umount,
   wait,
   status,
@@ -48,8 +49,8 @@ struct Options {
   std::string kernels;  // WEIGHTFS_KERNELS, the name of a variant; empty: the fastest
 
   std::string target;                       // URL or mount point, as given
-  std::filesystem::path directory;          // publish, export; MOUNTPOINT of mount
-  std::filesystem::path store;              // publish, mount; empty: the default place
+  std::filesystem::path directory;          // publish, export, sync; MOUNTPOINT of mount
+  std::filesystem::path store;              // publish, mount, sync; empty: the default place
   std::optional<int> gpu;                   // whatever makes versions; nullopt: only the CPU
   std::uint64_t version_a = 0;              // show N, diff A, export --version; 0: the newest; wait
   std::uint64_t version_b = 0;              // diff B
@@ -63,11 +64,13 @@ struct Options {
   bool lazy = false;        // umount
   std::uint64_t limit = 0;  // log; 0: all
 
-  StoreLimits limits;  // mount
+  StoreLimits limits;  // this and poll, follow: mount, sync
   Serve serve = Serve::automatic;
   std::chrono::milliseconds poll{1000};
+  Follow follow = {};
   Ownership ownership;
   bool foreground = false;
+  bool once = false;  // sync
   bool writer = false;
 
   BucketOptions bucket;         // every command that takes a URL

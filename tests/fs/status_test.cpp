@@ -74,6 +74,16 @@ TEST(StatusText, TellsEverything) {
   EXPECT_TRUE(json["weightfs"].is_string());
 }
 
+TEST(StatusText, TellsWhatIsFollowedAndWhatIsWaitedFor) {
+  DaemonState state = some_state();
+  const auto follow = [&] { return Json::parse(status_text(state, 1000))["follow"]; };
+  state.sync.followed = 8;
+  EXPECT_EQ(follow(), Json({{"what", "latest"}, {"version", 8}, {"waiting", nullptr}}));
+  state.sync.follow = parse_follow("12");
+  state.sync.followed = 0;
+  EXPECT_EQ(follow(), Json({{"what", "12"}, {"version", nullptr}, {"waiting", "version 12"}}));
+}
+
 TEST(StatusText, TellsWhatDoesTheWork) {
   DaemonState state = some_state();
   const auto kernels = [&] { return Json::parse(status_text(state, 1000))["kernels"]; };
