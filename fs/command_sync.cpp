@@ -30,6 +30,7 @@ Json to_json(const SyncReady& ready, const SyncServiceOptions& options) {
           {"url", options.url},
           {"version", ready.version},
           {"follow", to_string(options.follow)},
+          {"waiting", ready.waiting ? Json(describe(options.follow)) : Json(nullptr)},
           {"pid", ready.pid},
           {"store", ready.store.string()},
           {"offline", ready.offline},
@@ -38,12 +39,16 @@ Json to_json(const SyncReady& ready, const SyncServiceOptions& options) {
 
 std::string to_text(const SyncReady& ready, const SyncServiceOptions& options) {
   const std::string directory = ready.directory.string();
+  const bool is_done = options.once && !ready.waiting;
   std::string text = fmt::format(
-      "{} {} {}: {}\n", directory, options.once ? "is up to date with" : "follows", options.url,
+      "{} {} {}: {}\n", directory, is_done ? "is up to date with" : "follows", options.url,
       ready.version == 0 ? "no version yet" : fmt::format("version {}", ready.version));
   if (!ready.gpu_failure.empty()) text += fmt::format("no GPU: {}\n", ready.gpu_failure);
   if (ready.offline) text += "the bucket is out of reach; the store's versions are shown\n";
-  if (ready.version == 0) return text + fmt::format("waiting for {}\n", describe(options.follow));
+  if (ready.waiting) {
+    text += fmt::format("{} does not exist yet\n", describe(options.follow));
+  }
+  if (ready.version == 0) return text;
   return text + fmt::format("serve: vllm serve {}/latest\n", directory);
 }
 

@@ -127,9 +127,9 @@ const OptionSpec kFollow{
     .name = "follow",
     .value = "TAG|N|latest",
     .help =
-        "what `latest` means here: the newest version that carries TAG, as for a canary;\n"
-        "version N and no other, as for a freeze; or the newest. What does not exist\n"
-        "yet is waited for. Digits are a version (default: latest)",
+        "what `latest` means here: the newest version that carries TAG (a canary),\n"
+        "version N and no other (a freeze), or the newest. What does not exist yet is\n"
+        "waited for. Digits are a version (default: latest)",
     .set = [](Options& options, std::string_view v) { options.follow = parse_follow(v); }};
 
 const OptionSpec kStoreSize{

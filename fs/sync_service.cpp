@@ -179,11 +179,13 @@ class SyncService {
 
   void tell_ready(const Sync& sync) const {
     if (!ready_) return;
+    const SyncStatus status = sync.status();
     ready_({.directory = directory_->path(),
             .version = directory_->latest(),
+            .waiting = status.followed == 0,
             .store = store_->path(),
             .pid = getpid(),
-            .offline = sync.status().offline_since != 0,
+            .offline = status.offline_since != 0,
             .gpu_failure = coder_->state().gpu_failure});
   }
 

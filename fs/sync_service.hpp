@@ -33,7 +33,8 @@ struct SyncServiceOptions {
 /// What `sync` prints when the directory is up to date for the first time.
 struct SyncReady {
   std::filesystem::path directory;  // canonical
-  std::uint64_t version = 0;        // 0: there is nothing yet that is followed
+  std::uint64_t version = 0;        // that `latest` is; 0: it is not there
+  bool waiting = false;             // what is followed does not exist yet; `latest` is as it was
   std::filesystem::path store;
   int pid = 0;
   bool offline = false;

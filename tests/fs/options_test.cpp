@@ -303,11 +303,11 @@ TEST_F(OptionsTest, UnknownOptionsAreNamed) {
 }
 
 TEST_F(OptionsTest, OptionsOfLaterIssuesDoNotExist) {
-  for (const char* option : {"--hook=x", "--seed=x", "--follow=x"}) {
+  for (const char* option : {"--hook=x", "--seed=x"}) {
     EXPECT_NE(wrong({"mount", "/b", "/m", option}), "") << option;
     EXPECT_NE(wrong({"publish", "/b", "d", option}), "") << option;
   }
-  for (const char* command : {"pin", "unpin", "sync", "gc", "skip", "import", "rollback"}) {
+  for (const char* command : {"pin", "unpin", "gc", "skip", "import", "rollback"}) {
     EXPECT_EQ(wrong({command, "/b"}), "there is no command '" + std::string(command) + "'");
   }
 }

@@ -177,6 +177,9 @@ class SyncDirectory(harness.MountTest):
         self.assert_same_tree(self.join("latest/"), steps[1])
         self.once()
         self.assertEqual(self.latest(), 4)
+        said = self.once("--follow", "stable")  # nobody carries it: what is there stays
+        self.assertEqual((said["version"], said["waiting"]), (4, "the tag stable"))
+        self.assert_same_tree(self.join("latest/"), steps[3])
 
     def test_once_is_one_round(self):
         steps = self.make_run(2, PARAMS)
