@@ -36,6 +36,21 @@ TEST(Follow, RefusesWhatIsNoneOfThem) {
   }
 }
 
+TEST(Follow, ChoosesAmongWhatIsComplete) {
+  std::map<std::uint64_t, std::shared_ptr<const CatalogVersion>> versions;
+  for (const auto& [number, tag] : {std::pair(3, "canary"), {5, "canary"}, {6, ""}, {9, "other"}}) {
+    auto version = std::make_shared<CatalogVersion>();
+    version->tag = tag;
+    versions.emplace(number, std::move(version));
+  }
+  EXPECT_EQ(choose_latest(parse_follow("latest"), versions), 9u);
+  EXPECT_EQ(choose_latest(parse_follow("canary"), versions), 5u);
+  EXPECT_EQ(choose_latest(parse_follow("nobody"), versions), 0u);
+  EXPECT_EQ(choose_latest(parse_follow("6"), versions), 6u);
+  EXPECT_EQ(choose_latest(parse_follow("4"), versions), 0u);
+  EXPECT_EQ(choose_latest(parse_follow("latest"), {}), 0u);
+}
+
 // ---- hosts that follow ----
 
 /// A publisher with a history of tags, and hosts that follow it.
@@ -182,6 +197,20 @@ TEST_F(FollowTest, WithoutTheBucketTheStoresNewestCarrierIsShown) {
   publish("canary");
   expect_whole(*offline_reader("canary"), 1);
   EXPECT_EQ(offline_reader("2")->latest(), 0u);
+}
+
+TEST_F(FollowTest, AStoreWithNewerVersionsShowsWhatIsFollowedNow) {
+  publish("canary");
+  {
+    const auto on = reader("latest");
+    on->sync.run_once({});
+    publish();
+    on->sync.run_once({});
+    expect_whole(*on, 2);
+  }
+  expect_whole(*reader("canary"), 1);  // at once, before a round
+  expect_whole(*reader("1"), 1);
+  EXPECT_EQ(reader("nobody")->latest(), 0u);
 }
 
 TEST_F(FollowTest, ABrokenCarrierLeavesTheOldOneServed) {
