@@ -44,6 +44,7 @@ MountOptions mount_options(const Options& options) {
           .serve = options.serve,
           .poll = options.poll,
           .pin_grace = options.pin_grace,
+          .follow = options.follow,
           .ownership = options.ownership,
           .foreground = options.foreground,
           .gpu = options.gpu,
@@ -58,6 +59,7 @@ Json to_json(const MountReady& ready, const MountOptions& options) {
           {"url", options.url},
           {"writer", options.writer},
           {"version", ready.version},
+          {"follow", to_string(options.follow)},
           {"pid", ready.pid},
           {"serve", {{"mode", ready.serve}, {"why", ready.why}}},
           {"store", ready.store.string()},
@@ -73,6 +75,8 @@ std::string next_step(const MountReady& ready, const MountOptions& options) {
     return fmt::format("save into {0}/staging/NAME, then: mv {0}/staging/NAME {0}/publish/NAME\n",
                        mount_point);
   }
+  if (ready.version == 0 && options.follow.kind != Follow::Kind::latest)
+    return fmt::format("waiting for {}\n", describe(options.follow));
   if (ready.version == 0)
     return fmt::format("publish with: weightfs publish {} DIR\n", options.url);
   return fmt::format("serve: vllm serve {}/latest\n", mount_point);
@@ -221,8 +225,9 @@ int run_umount(Call& call) {
 
 int run_status(Call& call) {
   if (call.options.target.empty()) return list_mounts(call);
-  const MountInfo mount = get_mount(call.options.target);
-  const Json status = parse_json(read_status(mount), mount.path.string());
+  const MountInfo mount = get_served(call.options.target);
+  Json status = parse_json(read_status(mount), mount.path.string());
+  if (mount.type == kDirectoryType && !is_synced(mount.path)) status["state"] = "ended";
   call.print(status, call.options.json ? "" : status_lines(status));
   return 0;
 }

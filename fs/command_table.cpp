@@ -58,6 +58,17 @@ void take_target_and_directory(Options& options, Operands operands) {
   options.directory = operands[1];
 }
 
+/// A writer's mount shows what it publishes.
+void take_mount(Options& options, Operands operands) {
+  take_target_and_directory(options, operands);
+  if (options.writer && options.follow.kind != Follow::Kind::latest) {
+    throw Error(ErrorCode::invalid,
+                fmt::format("--follow {} is for readers: with --writer `latest` is the newest "
+                            "version",
+                            to_string(options.follow)));
+  }
+}
+
 void take_show(Options& options, Operands operands) {
   options.target = operands[0];
   if (operands.size() > 1) options.version_a = parse_number(operands[1], kVersions);
@@ -138,6 +149,42 @@ const OptionSpec kGpu{
     .set = [](Options& options, std::string_view value) {
       options.gpu = static_cast<int>(parse_number(value, {0, kGpuMax}));
     }};
+
+// ---- options of whatever follows a repository ----
+
+const OptionSpec kPoll{
+    .name = "poll",
+    .value = "SECONDS",
+    .help = "how often to look for a new version; fractions allowed (default: 1)",
+    .set = [](Options& options, std::string_view v) { options.poll = parse_seconds(v); }};
+
+const OptionSpec kFollow{
+    .name = "follow",
+    .value = "TAG|N|latest",
+    .help =
+        "what `latest` means here: the newest version that carries TAG (a canary),\n"
+        "version N and no other (a freeze), or the newest. What does not exist yet is\n"
+        "waited for. Digits are a version (default: latest)",
+    .set = [](Options& options, std::string_view v) { options.follow = parse_follow(v); }};
+
+const OptionSpec kStoreSize{
+    .name = "store-size",
+    .value = "SIZE",
+    .help =
+        "bytes of old and new versions to keep here, such as 500M or 10GiB\n"
+        "(default: 3 times the newest version)",
+    .set = [](Options& options, std::string_view v) {
+      options.limits.store_bytes = parse_size(v);
+    }};
+
+const OptionSpec kMinFree{.name = "min-free",
+                          .value = "SIZE",
+                          .help =
+                              "bytes to leave free on the store's file system\n"
+                              "(default: 5 % of it, at most 10 GiB)",
+                          .set = [](Options& options, std::string_view v) {
+                            options.limits.free_bytes_min = parse_size(v);
+                          }};
 
 const OptionSpec kInclude{
     .name = "include",
@@ -294,10 +341,8 @@ std::vector<OptionSpec> mount_options() {
        .help = "stay in the foreground and log to stderr (default: a daemon that logs to\n"
                "weightfs.log in its store)",
        .set = [](Options& options, std::string_view v) { options.foreground = parse_switch(v); }},
-      {.name = "poll",
-       .value = "SECONDS",
-       .help = "how often to look for a new version; fractions allowed (default: 1)",
-       .set = [](Options& options, std::string_view v) { options.poll = parse_seconds(v); }},
+      kPoll,
+      kFollow,
       {.name = "hook",
        .value = "TYPE=WHERE",
        .is_list = true,
@@ -317,18 +362,8 @@ std::vector<OptionSpec> mount_options() {
                "daemon: weightfs answers every read; auto: passthrough if possible\n"
                "(default: auto)",
        .set = [](Options& options, std::string_view v) { options.serve = parse_serve(v); }},
-      {.name = "store-size",
-       .value = "SIZE",
-       .help = "bytes of old and new versions to keep here, such as 500M or 10GiB\n"
-               "(default: 3 times the newest version)",
-       .set = [](Options& options,
-                 std::string_view v) { options.limits.store_bytes = parse_size(v); }},
-      {.name = "min-free",
-       .value = "SIZE",
-       .help = "bytes to leave free on the store's file system\n"
-               "(default: 5 % of it, at most 10 GiB)",
-       .set = [](Options& options,
-                 std::string_view v) { options.limits.free_bytes_min = parse_size(v); }},
+      kStoreSize,
+      kMinFree,
       {.name = "uid",
        .value = "N",
        .help = "owner of all files (default: 0)",
@@ -381,6 +416,48 @@ CommandSpec mount_command() {
           "With a store that has a version the bucket may be out of reach.",
       .example = "weightfs mount file:///srv/runs/a /mnt/w",
       .options = with_bucket(mount_options()),
+      .take = take_mount,
+  };
+}
+
+std::vector<OptionSpec> sync_options() {
+  OptionSpec store = kStore;
+  store.help =
+      "where images and records are kept; versions are hard links if it lies on the\n"
+      "file system of DIR, else copies (default: DIR/.weightfs/store)";
+  return {
+      kFollow,
+      {.name = "once",
+       .help = "bring DIR up to date, and end (default: follow, until SIGTERM or SIGINT)",
+       .set = [](Options& options, std::string_view v) { options.once = parse_switch(v); }},
+      kPoll,
+      store,
+      kStoreSize,
+      kMinFree,
+      kGpu,
+  };
+}
+
+CommandSpec sync_command() {
+  return {
+      .command = Command::sync,
+      .name = "sync",
+      .operands = "URL DIR",
+      .operands_min = 2,
+      .operands_max = 2,
+      .summary = "the same as ordinary files, without FUSE or root",
+      .description =
+          "Keeps DIR, which must be absent, empty or made by an earlier sync, up to date:\n"
+          "\n"
+          "    latest -> versions/42     replaced at once, when that version is complete\n"
+          "    versions/42/              complete checkpoints as ordinary files, read-only\n"
+          "    .weightfs/status          what `weightfs status DIR` prints\n"
+          "\n"
+          "Stays in the foreground and logs to stderr; any user can run it. `weightfs wait DIR`\n"
+          "works as on a mount, and so do the other commands. Old versions go when --store-size\n"
+          "asks for it and nobody has a file of them open. Files of others in DIR are left alone.",
+      .example = "weightfs sync s3://models/run-7 /models/run-7 --once",
+      .options = with_bucket(sync_options()),
       .take = take_target_and_directory,
   };
 }
@@ -413,12 +490,13 @@ CommandSpec wait_command() {
   return {
       .command = Command::wait,
       .name = "wait",
-      .operands = "MOUNTPOINT",
+      .operands = "MOUNTPOINT|DIR",
       .operands_min = 1,
       .operands_max = 1,
       .summary = "wait until a version is in the bucket and opens here",
       .description =
-          "Waits for exactly one of --tag, --version and --newer-than, on any mount, and prints\n"
+          "Waits for exactly one of --tag, --version and --newer-than, on any mount and in the\n"
+          "DIR of a running sync, and prints\n"
           "where the version is. A --tag that lies in MOUNTPOINT/publish means that hand-over:\n"
           "exit code 1 at once if it cannot be published or was taken back, 3 if another writer\n"
           "published first. A version whose files are not kept here any more is exit code 1 at\n"
@@ -513,7 +591,7 @@ CommandSpec status_command() {
   return {
       .command = Command::status,
       .name = "status",
-      .operands = "[MOUNTPOINT]",
+      .operands = "[MOUNTPOINT|DIR]",
       .operands_min = 0,
       .operands_max = 1,
       .summary = "what is mounted, how fresh, how served",
@@ -522,7 +600,7 @@ CommandSpec status_command() {
           "the\n"
           "bucket it is, how files are served and why, the last error. Without MOUNTPOINT it "
           "lists\n"
-          "all mounts of this host, also those whose daemon is gone.",
+          "all mounts of this host, also those whose daemon is gone. DIR is that of a sync.",
       .example = "weightfs status /mnt/w --json",
       .options = {},
       .take = take_target,
@@ -709,9 +787,10 @@ std::string option_lines(const OptionSpec& option) {
 
 std::span<const CommandSpec> all_commands() {
   static const std::array commands{
-      init_command(), publish_command(), mount_command(),  umount_command(), wait_command(),
-      pin_command(),  unpin_command(),   status_command(), log_command(),    show_command(),
-      diff_command(), export_command(),  verify_command(), doctor_command(), help_command(),
+      init_command(),   publish_command(), mount_command(),  sync_command(),
+      umount_command(), wait_command(),    pin_command(),    unpin_command(),
+      status_command(), log_command(),     show_command(),   diff_command(),
+      export_command(), verify_command(),  doctor_command(), help_command(),
   };
   return commands;
 }

@@ -35,6 +35,8 @@ int dispatch(Call& call) {
       return run_publish(call);
     case Command::mount:
       return run_mount(call);
+    case Command::sync:
+      return run_sync(call);
     case Command::umount:
       return run_umount(call);
     case Command::wait:

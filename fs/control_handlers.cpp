@@ -24,6 +24,7 @@ WaitFacts facts_of(const Sync& sync, const PublishQueue* queue) {
     facts.ended = queue->ended();
   }
   facts.catalog = sync.catalog();
+  facts.follow = sync.status().follow;
   return facts;
 }
 

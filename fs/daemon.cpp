@@ -26,6 +26,7 @@
 #include "fs/hooks.hpp"
 #include "fs/loader_pins.hpp"
 #include "fs/mount_point.hpp"
+#include "fs/places.hpp"
 #include "fs/status.hpp"
 #include "fs/stop_signals.hpp"
 #include "store/bucket.hpp"
@@ -43,54 +44,8 @@
 namespace weightfs::fs {
 namespace {
 
-constexpr auto kOpenTimeout = std::chrono::seconds(5);
 constexpr auto kEndGrace = std::chrono::seconds(8);
 constexpr auto kFollowInterval = std::chrono::milliseconds(500);
-
-// ---- where everything is ----
-
-/// The repository, from its bucket or from what a store remembers, and the store's place.
-struct Places {
-  std::unique_ptr<Repository> repository;
-  std::filesystem::path store;
-};
-
-bool is_out_of_reach(ErrorCode code) {
-  return code == ErrorCode::unavailable || code == ErrorCode::not_found ||
-         code == ErrorCode::timed_out || code == ErrorCode::io;
-}
-
-std::optional<Places> find_remembered(const MountOptions& options) {
-  const auto store = options.store.empty() ? Store::find_default_by_url(options.url)
-                                           : std::optional(options.store);
-  if (!store) return std::nullopt;
-  const auto identity = Store::find_identity(*store);
-  if (!identity || identity->url != options.url) return std::nullopt;
-  return Places{Repository::assume(options.url, identity->repository, options.bucket), *store};
-}
-
-Places find_places(const MountOptions& options, const Context& context) {
-  try {
-    auto repository = Repository::open(options.url, context.within(kOpenTimeout), options.bucket);
-    const auto store =
-        options.store.empty() ? Store::default_path(repository->id()) : options.store;
-    return {std::move(repository), store};
-  } catch (const Error& error) {
-    if (!is_out_of_reach(error.code())) throw;
-    auto remembered = find_remembered(options);
-    if (!remembered) throw;
-    log_warning(
-        fmt::format("starting from the store {}: {}", remembered->store.string(), error.what()));
-    return std::move(*remembered);
-  }
-}
-
-bool is_inside(const std::filesystem::path& path, const std::filesystem::path& directory) {
-  const auto inner = std::filesystem::weakly_canonical(path);
-  const auto outer = std::filesystem::weakly_canonical(directory);
-  const auto [end, ignored] = std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end());
-  return end == outer.end();
-}
 
 /// A daemon that reads through its own mount waits for itself.
 void check_places(const std::filesystem::path& mount_point, const std::filesystem::path& store,
@@ -175,7 +130,7 @@ class Daemon {
 
   void run() {
     mount_point_ = prepare_mount_point(options_.mount_point);
-    Places places = find_places(options_, context_);
+    Places places = find_places({options_.url, options_.bucket, options_.store}, context_);
     check_places(mount_point_, places.store, options_.url);
     repository_ = std::move(places.repository);
     store_ = Store::open(places.store, repository_->id(), options_.url, options_.limits);
@@ -187,6 +142,7 @@ class Daemon {
     hooks_ = &hooks;
     Sync sync(*store_, history,
               {.poll = options_.poll,
+               .follow = options_.follow,
                .release = [this](std::uint64_t version) { return link_.is_unused(version); },
                .keeps = [this](std::uint64_t version) { return keeps(version); },
                .coder = coder_->coder(),
@@ -375,7 +331,7 @@ class Daemon {
     if (found == catalog->versions.end()) return {};
     const SyncStatus status = sync.status();
     const bool is_newest =
-        status.state == SyncStatus::State::current && status.newest <= catalog->latest;
+        status.state == SyncStatus::State::current && status.followed <= catalog->latest;
     return {.version = catalog->latest, .tag = found->second->tag, .is_newest = is_newest};
   }
 

@@ -14,6 +14,7 @@
 #include "fs/fuse_session.hpp"
 #include "fs/hook_spec.hpp"
 #include "store/context.hpp"
+#include "store/follow.hpp"
 #include "store/s3_settings.hpp"
 #include "store/store.hpp"
 
@@ -28,6 +29,7 @@ struct MountOptions {
   Serve serve = Serve::automatic;
   std::chrono::milliseconds poll{1000};
   std::chrono::milliseconds pin_grace{60000};
+  Follow follow = {};  // a reader's
   Ownership ownership;
   bool foreground = false;  // log to stderr, not to the store
   std::optional<int> gpu = {};
@@ -57,12 +59,11 @@ struct DaemonEvents {
 /// Mounts and serves until unmounted or SIGTERM, SIGINT or SIGHUP; then it ends within 10 s, if
 /// need be by force: a store and a bucket withstand that at any time.
 ///
-/// It is ready when `latest` exists or the repository is empty.  The bucket may be out of reach if
-/// the store has a version; for a writer's mount it is enough that the store was used before.
-/// Requires: the caller has one thread.
-/// Throws Error before it is ready (busy: the store, naming the pid, or the mount point; invalid:
-/// the store or the bucket lies below the mount point; and what its parts throw); after that it
-/// only returns.
+/// It is ready when `latest` exists or the repository has nothing yet that is followed.  The bucket
+/// may be out of reach if the store has a version; for a writer's mount it is enough that the store
+/// was used before. Requires: the caller has one thread. Throws Error before it is ready (busy: the
+/// store, naming the pid, or the mount point; invalid: the store or the bucket lies below the mount
+/// point; and what its parts throw); after that it only returns.
 void run_daemon(const MountOptions& options, const DaemonEvents& events, const Progress& progress);
 
 /// Runs run_daemon in a daemonised child, waits until it is ready, and passes on what it throws.

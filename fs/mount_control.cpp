@@ -34,7 +34,12 @@ std::string seconds_text(Clock::duration duration) {
 }  // namespace
 
 MountControl::MountControl(const std::filesystem::path& path)
-    : mount_(get_mount(path)), status_(parse_json(read_status(mount_), mount_.path.string())) {
+    : mount_(get_served(path)), status_(parse_json(read_status(mount_), mount_.path.string())) {
+  if (mount_.type == kDirectoryType && !is_synced(mount_.path)) {
+    throw Error(ErrorCode::unavailable,
+                fmt::format("nobody keeps {0} up to date; run: weightfs sync {1} {0}",
+                            mount_.path.string(), mount_.source));
+  }
   const auto found = status_.find("control");
   if (found == status_.end() || !found->is_string()) {
     throw Error(ErrorCode::unavailable,

@@ -13,8 +13,8 @@ namespace weightfs::fs {
 
 class MountControl {
  public:
-  /// Reads the status of the weightfs mount at `path`.
-  /// Throws Error: see get_mount(), read_status(); unavailable if it has no control socket.
+  /// Reads the status of the weightfs mount, or the directory of a sync, at `path`.
+  /// Throws Error: see get_served(), read_status(); unavailable if it has no control socket.
   explicit MountControl(const std::filesystem::path& path);
 
   [[nodiscard]] const std::filesystem::path& mount_point() const noexcept { return mount_.path; }

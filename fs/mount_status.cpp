@@ -11,6 +11,7 @@
 #include <csignal>
 
 #include "fs/bucket_options.hpp"
+#include "fs/sync_directory.hpp"
 #include "store/bucket.hpp"
 #include "store/error.hpp"
 #include "store/file.hpp"
@@ -93,6 +94,18 @@ bool read_until_closed(int fd, std::chrono::milliseconds timeout, std::string& t
   throw Error(ErrorCode::corrupt, "it is larger than 16 MiB");
 }
 
+/// A dead mount is not looked into.
+std::optional<MountInfo> find_served(const std::filesystem::path& path) {
+  auto mount = find_mount(path);
+  if (mount) {
+    if (mount->type == kMountType) return mount;
+    if (is_dead(path)) return std::nullopt;
+  }
+  const auto directory = find_sync_directory(path);
+  if (!directory) return std::nullopt;
+  return MountInfo{directory->path, std::string(kDirectoryType), directory->url, 0, 0};
+}
+
 /// What is mounted at `path`, or that nothing is.
 std::string describe(const std::filesystem::path& path) {
   const auto mount = find_mount(path);
@@ -151,10 +164,20 @@ MountInfo get_mount(const std::filesystem::path& path) {
               fmt::format("{} is no weightfs mount: {}", path.string(), describe(path)));
 }
 
+MountInfo get_served(const std::filesystem::path& path) {
+  if (auto served = find_served(path)) return std::move(*served);
+  return get_mount(path);
+}
+
+bool is_synced(const std::filesystem::path& path) {
+  const auto directory = find_sync_directory(path);
+  return directory && directory->is_running;
+}
+
 Target resolve_target(const std::string& text) {
   if (text.find("://") == std::string::npos) {
-    const auto mount = find_mount(text);
-    if (mount && mount->type == kMountType) {
+    const auto mount = find_served(text);
+    if (mount) {
       const std::string what = (mount->path / ".weightfs/status").string();
       const Json status = parse_json(read_status(*mount), what);
       return {canonical_url(json_string(status, "url", what)), mount->path,

@@ -30,10 +30,22 @@ std::string read_status(const MountInfo& mount, std::chrono::milliseconds timeou
 /// Throws Error: not_found, saying what is there instead.
 MountInfo get_mount(const std::filesystem::path& path);
 
-/// A URL or a path as it is; for a path that is a weightfs mount, the URL that its daemon follows.
+/// MountInfo::type of a directory that `weightfs sync` made.  Its source is its URL; it has no
+/// device.
+inline constexpr std::string_view kDirectoryType = "directory";
+
+/// The weightfs mount, or the directory of a sync, at `path`.
+/// Throws Error: not_found, saying what is there instead.
+MountInfo get_served(const std::filesystem::path& path);
+
+/// Whether a process keeps the directory of a sync up to date.
+bool is_synced(const std::filesystem::path& path);
+
+/// A URL or a path as it is; for a path that is a weightfs mount, or the directory of a sync, the
+/// URL that it follows.
 struct Target {
   std::string url;                    // canonical
-  std::filesystem::path mount_point;  // empty: the target is no mount
+  std::filesystem::path mount_point;  // or directory of a sync; empty: the target is neither
   BucketOptions bucket;               // that its daemon was given
 };
 Target resolve_target(const std::string& text);

@@ -25,6 +25,7 @@ enum class Command {
   init,
   publish,
   mount,
+  sync,
   umount,
   wait,
   pin,
@@ -49,15 +50,15 @@ struct Options {
   bool quiet = false;   // no progress
   std::string kernels;  // WEIGHTFS_KERNELS, the name of a variant; empty: the fastest
 
-  std::string target;                       // URL or mount point, as given
-  std::filesystem::path directory;          // publish, export (--from: a file); MOUNTPOINT of mount
-  std::filesystem::path store;              // publish, mount; empty: the default place
-  std::optional<int> gpu;                   // whatever makes versions; nullopt: only the CPU
-  std::uint64_t version_a = 0;              // show N, diff A, export, wait, (un)pin; 0: the newest
-  std::uint64_t version_b = 0;              // diff B, export --to
-  std::uint64_t version_from = 0;           // export --from; 0: not given
-  std::string tag;                          // publish, wait
-  std::optional<std::uint64_t> newer_than;  // wait
+  std::string target;               // URL or mount point, as given
+  std::filesystem::path directory;  // publish, export (--from: a file), sync; MOUNTPOINT of mount
+  std::filesystem::path store;      // publish, mount, sync; empty: the default place
+  std::optional<int> gpu;           // whatever makes versions; nullopt: only the CPU
+  std::uint64_t version_a = 0;      // show N, diff A, export, wait, (un)pin; 0: the newest
+  std::uint64_t version_b = 0;      // diff B, export --to
+  std::uint64_t version_from = 0;   // export --from; 0: not given
+  std::string tag;                  // publish, wait
+  std::optional<std::uint64_t> newer_than;           // wait
   std::optional<std::chrono::milliseconds> timeout;  // wait; nullopt: for ever
   std::map<std::string, std::string> meta;
   std::vector<std::string> include;  // publish, mount --writer
@@ -66,13 +67,15 @@ struct Options {
   bool lazy = false;        // umount
   std::uint64_t limit = 0;  // log; 0: all
 
-  StoreLimits limits;  // mount
+  StoreLimits limits;  // this and poll, follow: mount, sync
   Serve serve = Serve::automatic;
   std::chrono::milliseconds poll{1000};
   std::chrono::milliseconds pin_grace{60000};
   std::string session;  // unpin
+  Follow follow = {};
   Ownership ownership;
   bool foreground = false;
+  bool once = false;  // sync
   bool writer = false;
   std::vector<HookSpec> hooks;
 

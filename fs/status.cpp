@@ -21,6 +21,14 @@ Json error_json(const SyncStatus& sync) {
           {"time", seconds_or_null(sync.error_time)}};
 }
 
+/// "waiting": what does not exist yet.
+Json follow_json(const SyncStatus& sync) {
+  const bool exists = sync.followed > 0;
+  return {{"what", to_string(sync.follow)},
+          {"version", exists ? Json(sync.followed) : Json(nullptr)},
+          {"waiting", exists ? Json(nullptr) : Json(describe(sync.follow))}};
+}
+
 Json serving_json(const ServingState& serving) {
   return {{"mode", serving.mode},
           {"why", serving.why},
@@ -138,6 +146,7 @@ std::string status_text(const DaemonState& state, std::int64_t now) {
       {"control", path_or_null(state.control)},
       {"version", sync.latest},
       {"newest", sync.newest},
+      {"follow", follow_json(sync)},
       {"lag_versions", is_behind ? sync.newest - sync.latest : 0},
       {"lag_seconds", is_behind ? std::max<std::int64_t>(now - sync.newest_time, 0) : 0},
       {"state", to_string(sync.state)},

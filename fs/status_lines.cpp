@@ -88,6 +88,18 @@ void add_pins(const Json& status, TextTable& table) {
   }
 }
 
+/// Nothing for a host that follows the newest version.
+void add_follow(const Json& status, TextTable& table) {
+  const auto found = status.find("follow");
+  if (found == status.end() || text_of(*found, "what") == "latest") return;
+  const std::string what = text_of(*found, "what");
+  const Json& waiting = found->at("waiting");
+  table.add(
+      {"follows", waiting.is_null()
+                      ? fmt::format("{}: version {}", what, number_of(*found, "version"))
+                      : fmt::format("{}, which does not exist yet", text_of(*found, "waiting"))});
+}
+
 void add_writer(const Json& status, TextTable& table) {
   if (!status.contains("writer")) return;
   const Json& writer = status["writer"];
@@ -188,20 +200,26 @@ std::string status_lines(const Json& status) {
   const Json& serve = status.at("serve");
   const Json& error = status.at("error");
 
-  add("mount point", text(status.at("mountpoint")));
+  const bool is_directory = text(serve.at("mode")) == "directory";
+  add(is_directory ? "directory" : "mount point", text(status.at("mountpoint")));
   add("repository", fmt::format("{} ({})", text(status.at("url")), text(status.at("repository"))));
   add("version", number("version") == 0 ? "none yet" : std::to_string(number("version")));
   add("newest", number("lag_versions") == 0
                     ? std::to_string(number("newest"))
                     : fmt::format("{}, {} versions and {} s ahead", number("newest"),
                                   number("lag_versions"), number("lag_seconds")));
+  add_follow(status, table);
   add("state", text(status.at("state")));
-  add("served by", text(serve.at("mode")));
-  if (!text(serve.at("why")).empty()) add("no passthrough", text(serve.at("why")));
+  add("served by", is_directory ? "ordinary files" : text(serve.at("mode")));
+  if (!text(serve.at("why")).empty()) {
+    add(is_directory ? "" : "no passthrough", text(serve.at("why")));
+  }
   if (status.contains("kernels")) add("kernels", coder_text(status["kernels"]));
-  add("open files",
-      fmt::format("{} passthrough, {} daemon", serve.at("open_passthrough").get<std::uint64_t>(),
-                  serve.at("open_daemon").get<std::uint64_t>()));
+  if (!is_directory) {
+    add("open files",
+        fmt::format("{} passthrough, {} daemon", serve.at("open_passthrough").get<std::uint64_t>(),
+                    serve.at("open_daemon").get<std::uint64_t>()));
+  }
   add("bytes", fmt::format("{} of images, {} fetched",
                            human_bytes(status.at("bytes").at("images").get<std::uint64_t>()),
                            human_bytes(status.at("bytes").at("fetched").get<std::uint64_t>())));

@@ -84,6 +84,7 @@ int run_show(Call& call);
 int run_diff(Call& call);
 
 int run_mount(Call& call);
+int run_sync(Call& call);
 int run_umount(Call& call);
 int run_wait(Call& call);
 int run_pin(Call& call);

@@ -9,10 +9,22 @@ namespace {
 
 using How = WaitEnd::How;
 
+/// The host stays where it is, and `name` is not there.
+WaitEnd end_of_frozen(std::uint64_t version, const std::string& name, const Follow& follow) {
+  return {How::gone, version,
+          fmt::format("{} does not come here: --follow {} keeps this host at version {}", name,
+                      to_string(follow), follow.version),
+          ""};
+}
+
 /// `name`: what the waiting one calls it: "version 3", "tag step-42: version 3".
 std::optional<WaitEnd> end_of_version(std::uint64_t version, const std::string& name,
-                                      const Catalog& catalog) {
+                                      const WaitFacts& facts) {
+  const Catalog& catalog = *facts.catalog;
   if (catalog.versions.contains(version)) return WaitEnd{How::here, version, "", ""};
+  if (facts.follow.kind == Follow::Kind::version && version != facts.follow.version) {
+    return end_of_frozen(version, name, facts.follow);
+  }
   if (version > catalog.latest) return std::nullopt;
   return WaitEnd{How::gone, version,
                  fmt::format("{} is not here: this mount is at version {}, and keeps no files of "
@@ -21,7 +33,11 @@ std::optional<WaitEnd> end_of_version(std::uint64_t version, const std::string& 
                  ""};
 }
 
-std::optional<WaitEnd> end_of_latest(std::uint64_t than, const Catalog& catalog) {
+std::optional<WaitEnd> end_of_latest(std::uint64_t than, const WaitFacts& facts) {
+  const Catalog& catalog = *facts.catalog;
+  if (facts.follow.kind == Follow::Kind::version && facts.follow.version <= than) {
+    return end_of_frozen(than, fmt::format("a version above {}", than), facts.follow);
+  }
   if (catalog.latest <= than) return std::nullopt;
   return WaitEnd{How::here, catalog.latest, "", ""};
 }
@@ -82,8 +98,7 @@ std::optional<WaitEnd> end_of_tag(const std::string& tag, const WaitFacts& facts
   }
   const Catalog& catalog = *facts.catalog;
   if (const auto found = catalog.tags.find(tag); found != catalog.tags.end()) {
-    return end_of_version(found->second, fmt::format("{}, version {},", tag, found->second),
-                          catalog);
+    return end_of_version(found->second, fmt::format("{}, version {},", tag, found->second), facts);
   }
   const auto ended = std::find_if(facts.ended.rbegin(), facts.ended.rend(), has_tag);
   if (ended == facts.ended.rend()) return std::nullopt;
@@ -94,11 +109,10 @@ std::optional<WaitEnd> end_of_tag(const std::string& tag, const WaitFacts& facts
 
 std::optional<WaitEnd> find_wait_end(const WaitFor& what, const WaitFacts& facts,
                                      ControlHandlers::WaitState& state) {
-  const Catalog& catalog = *facts.catalog;
   if (what.version) {
-    return end_of_version(*what.version, fmt::format("version {}", *what.version), catalog);
+    return end_of_version(*what.version, fmt::format("version {}", *what.version), facts);
   }
-  if (what.newer_than) return end_of_latest(*what.newer_than, catalog);
+  if (what.newer_than) return end_of_latest(*what.newer_than, facts);
   if (what.order) return end_of_order(*what.order, facts);
   if (state.order) return end_of_order(*state.order, facts);
   return end_of_tag(what.tag.value_or(""), facts, state);

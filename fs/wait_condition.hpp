@@ -1,6 +1,7 @@
 // Wait condition: whether what `weightfs wait` waits for has come, and when it never will.
 //
-//     --version N      versions/N opens here.  N below `latest` without an image never comes.
+//     --version N      versions/N opens here.  N below `latest` without an image never comes,
+//                      nor does any other than the one that a host is frozen at.
 //     --newer-than N   `latest` is above N.
 //     --tag T          T in publish/ means that hand-over and no other version of that tag; it is
 //                      remembered, so that its end counts when it has left publish/.  Else the
@@ -18,6 +19,7 @@
 
 #include "fs/control.hpp"
 #include "store/catalog.hpp"
+#include "store/follow.hpp"
 
 namespace weightfs::fs {
 
@@ -27,6 +29,7 @@ struct WaitFacts {
   std::vector<HandOver> queue;
   std::vector<HandOverEnd> ended;
   std::shared_ptr<const Catalog> catalog;
+  Follow follow = {};
 };
 
 /// nullopt: not yet.  Requires: exactly one field of `what` is given.

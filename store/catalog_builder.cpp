@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 #include <vector>
 
 #include "store/bytes.hpp"
@@ -36,7 +37,8 @@ bool has_layout(const Store& store, const Sha256& id) {
 
 }  // namespace
 
-CatalogBuilder::CatalogBuilder(Store& store, History& history) : store_(store), history_(history) {
+CatalogBuilder::CatalogBuilder(Store& store, History& history, Follow follow)
+    : store_(store), history_(history), follow_(std::move(follow)) {
   read_stored_tags();
 }
 
@@ -54,9 +56,8 @@ std::shared_ptr<const Catalog> CatalogBuilder::make() {
     if (!is_hidden(number)) catalog->versions.emplace(number, version);
   }
   described_ = std::move(described);
-  if (!catalog->versions.empty() && catalog->versions.rbegin()->first >= shown_) {
-    catalog->latest = shown_ = catalog->versions.rbegin()->first;
-  }
+  const std::uint64_t chosen = choose_latest(follow_, catalog->versions);
+  if (chosen > 0 && chosen >= shown_) catalog->latest = shown_ = chosen;
   catalog->tags = tags_;
   catalog->repository_time = newest_time_;
   return catalog;
@@ -173,6 +174,22 @@ bool CatalogBuilder::read_tags(std::uint64_t newest, const Context& context,
     // Out of reach, or stopped: the next poll says so.
   }
   return learned;
+}
+
+std::uint64_t CatalogBuilder::known_carrier(const std::string& tag) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = tags_.find(tag);
+  return found == tags_.end() ? 0 : found->second;
+}
+
+std::uint64_t CatalogBuilder::find_carrier(const std::string& tag, std::uint64_t newest,
+                                           const Context& context) {
+  for (const std::uint64_t number : unread_tags(newest)) {
+    if (number <= known_carrier(tag)) break;
+    context.check("looking for the tag " + tag);
+    read_tag(number, context);
+  }
+  return known_carrier(tag);
 }
 
 /// Newest first, without those that are not to be tried now.

@@ -3,7 +3,7 @@
 // The catalog follows from the records alone, so whatever happened before, the next one is right:
 //
 //     versions    complete, not above Store::newest(), not hidden
-//     latest      the highest of them; never below one that was `latest` before
+//     latest      the highest of them that is followed; never below one that was `latest` before
 //     tags        of every manifest that was read, the newest version of each
 //
 // Threads: all calls may run in parallel, and none that takes no Context waits for the bucket.
@@ -21,6 +21,7 @@
 
 #include "store/catalog.hpp"
 #include "store/context.hpp"
+#include "store/follow.hpp"
 #include "store/history.hpp"
 
 namespace weightfs {
@@ -28,7 +29,7 @@ namespace weightfs {
 class CatalogBuilder {
  public:
   /// Keeps both references.  Reads the tags of the manifests that the store has.
-  CatalogBuilder(Store& store, History& history);
+  CatalogBuilder(Store& store, History& history, Follow follow = {});
 
   /// A version whose manifest or layout is neither in the store's records nor was fetched is left
   /// out.
@@ -54,6 +55,12 @@ class CatalogBuilder {
   /// whether make() would give another catalog now.
   bool read_tags(std::uint64_t newest, const Context& context, Clock::time_point until);
 
+  /// The newest of versions 1..newest that carries the tag, 0 if none does.  Reads the manifests
+  /// that were not read yet, newest first, down to that version; one that cannot be read carries
+  /// nothing.
+  /// Throws Error: the bucket is out of reach; cancelled, timed_out.
+  std::uint64_t find_carrier(const std::string& tag, std::uint64_t newest, const Context& context);
+
  private:
   [[nodiscard]] bool is_hidden(std::uint64_t version) const;
   std::shared_ptr<const CatalogVersion> describe(std::uint64_t number, const Context* bucket);
@@ -63,9 +70,11 @@ class CatalogBuilder {
   void take_tag(const Manifest& manifest);  // requires: mutex_ is held
   void expect_up_to(std::uint64_t newest);  // the same
   std::vector<std::uint64_t> unread_tags(std::uint64_t newest);
+  [[nodiscard]] std::uint64_t known_carrier(const std::string& tag) const;
 
   Store& store_;
   History& history_;
+  const Follow follow_;
   mutable std::mutex mutex_;  // guards what follows; never held over the bucket
   std::map<std::uint64_t, std::shared_ptr<const CatalogVersion>> described_;  // complete ones
   std::array<std::set<std::uint64_t>, 2> hidden_;                             // by Hider

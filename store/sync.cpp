@@ -96,10 +96,11 @@ struct Sync::State {
   void poll(const Context& context);
   void note_offline();
   void find_newest(const Context& context);
+  void find_wanted(const Context& context);
   void walk_to_newest(const Context& context);
   [[nodiscard]] bool is_current() const;
   [[nodiscard]] std::uint64_t latest() const;
-  void bring_newest(const Context& context, const Progress& progress);
+  void bring_wanted(const Context& context, const Progress& progress);
   void bring(std::uint64_t version, const Context& context, const Progress& progress);
   void bring_older(const Context& context, const Progress& progress);
   void persist_newest(const Context& context);
@@ -130,7 +131,7 @@ struct Sync::State {
   std::condition_variable_any changed;
   std::shared_ptr<const Catalog> catalog;
   SyncStatus status;
-  bool known_empty = false;          // the bucket said that there is no version
+  bool known_empty = false;          // the bucket said that there is no version to follow
   std::optional<Error> first_error;  // of a store that has nothing to show
   std::string phase;
   std::uint64_t phase_done = 0, phase_total = 0;
@@ -140,10 +141,11 @@ struct Sync::State {
 
   std::mutex round_mutex;        // held for a whole round; guards the next block; before both
   std::uint64_t newest = 0;      // that the bucket is known to have
+  std::uint64_t wanted = 0;      // of these the one that is followed; 0: none yet
   std::optional<Error> beyond;   // why it is not known whether there are more
   bool reachable = false;        // as the last poll found
   bool refused = false;          // likewise: it needs a person's help
-  std::uint64_t attempted = 0;   // newest version that could not be brought in
+  std::uint64_t attempted = 0;   // version that could not be brought in
   unsigned bring_failures = 0;   // in a row
   unsigned poll_failures = 0;    // in a row
   Clock::time_point retry_at{};  // of `attempted`
@@ -158,10 +160,13 @@ Sync::State::State(Store& the_store, History& the_history, SyncOptions the_optio
     : store(the_store),
       history(the_history),
       options(std::move(the_options)),
-      builder(the_store, the_history) {
+      builder(the_store, the_history, options.follow) {
   show_catalog(nullptr);
   newest = store.newest().version;
+  wanted = latest();
   status.newest = newest;
+  status.follow = options.follow;
+  status.followed = wanted;
   status.newest_time = catalog->repository_time;
 }
 
@@ -208,8 +213,8 @@ void Sync::State::round(bool retry_now, const Context& context, const Progress& 
   try {
     with_errors([&] {
       poll(context);
-      const bool due = retry_now || newest > attempted || Clock::now() >= retry_at;
-      if (!is_current() && due) bring_newest(context, progress);
+      const bool due = retry_now || wanted > attempted || Clock::now() >= retry_at;
+      if (!is_current() && due) bring_wanted(context, progress);
       if (is_current() && beyond) throw Error(*beyond);
       if (is_current()) succeeded();
     });
@@ -220,7 +225,7 @@ void Sync::State::round(bool retry_now, const Context& context, const Progress& 
 }
 
 /// A version that was shown may be newer than what the last poll saw.
-bool Sync::State::is_current() const { return newest <= latest(); }
+bool Sync::State::is_current() const { return wanted <= latest(); }
 
 std::uint64_t Sync::State::latest() const {
   const std::lock_guard lock(mutex);
@@ -232,6 +237,7 @@ void Sync::State::poll(const Context& context) {
   try {
     find_newest(context);
     if (newest > 0) builder.note(*history.get(newest, context));
+    find_wanted(context);
   } catch (const Error& error) {
     poll_failures++;
     refused = is_refused(error.code());
@@ -248,8 +254,9 @@ void Sync::State::poll(const Context& context) {
     status.offline_since = 0;
     status.checked_time = seconds_now();
     status.newest = std::max(status.newest, newest);
+    status.followed = std::max(status.followed, wanted);
     status.newest_time = newest_time;
-    known_empty = newest == 0 && !beyond;
+    known_empty = wanted == 0 && !beyond;
   });
 }
 
@@ -282,16 +289,25 @@ void Sync::State::walk_to_newest(const Context& context) {
   }
 }
 
-void Sync::State::bring_newest(const Context& context, const Progress& progress) {
+/// What is followed never goes back, as long as it is the same that is followed.
+void Sync::State::find_wanted(const Context& context) {
+  const bool by_tag = options.follow.kind == Follow::Kind::tag;
+  const std::uint64_t carrier =
+      by_tag ? builder.find_carrier(options.follow.tag, newest, context) : 0;
+  wanted = std::max(wanted, version_to_bring(options.follow, newest, carrier));
+}
+
+void Sync::State::bring_wanted(const Context& context, const Progress& progress) {
   change([&] { status.state = SyncStatus::State::fetching; });
   try {
-    bring(newest, context, progress);
+    bring(wanted, context, progress);
     attempted = 0;
     bring_failures = 0;
   } catch (const Error& error) {
-    attempted = newest;
+    attempted = wanted;
     bring_failures++;
-    if (is_about_objects(error.code())) bring_older(context, progress);
+    const bool may_be_older = options.follow.kind == Follow::Kind::latest;
+    if (may_be_older && is_about_objects(error.code())) bring_older(context, progress);
     builder.show_all(Hider::sync);
     show_catalog(&context);
     retry_at = Clock::now() + retry_delay(options.poll, bring_failures, random);
@@ -375,6 +391,7 @@ void Sync::State::show(std::uint64_t number) {
   const std::int64_t newest_time = builder.newest_time();
   change([&] {
     status.newest = std::max(status.newest, number);
+    if (options.follow.kind == Follow::Kind::latest) status.followed = status.newest;
     status.newest_time = newest_time;
     known_empty = false;
   });
@@ -382,7 +399,8 @@ void Sync::State::show(std::uint64_t number) {
 }
 
 void Sync::State::read_tags(const Context& context, Clock::time_point until) {
-  if (reachable && builder.read_tags(newest, context, until)) show_catalog(&context);
+  if (options.tags && reachable && builder.read_tags(newest, context, until))
+    show_catalog(&context);
 }
 
 void Sync::State::note_progress(std::string_view what, std::uint64_t done, std::uint64_t total) {
@@ -414,7 +432,7 @@ void Sync::State::failed(const Error& error) {
 }
 
 void Sync::State::succeeded() {
-  if (!logged.empty()) log_info(fmt::format("sync: all is well again, at version {}", newest));
+  if (!logged.empty()) log_info(fmt::format("sync: all is well again, at version {}", latest()));
   logged.clear();
   change([&] {
     status.state = SyncStatus::State::current;

@@ -1,9 +1,10 @@
 // Sync: keeps a store up to date with its repository, and tells what there is.
 //
-// One thread: poll for the next manifest (with jitter), bring the newest version into the store,
-// only then move `latest`.  Versions that arrived together are applied in one pass.  If one of them
-// cannot be made (a missing or corrupt object), the versions before it still can; the old one stays
-// served, status() names the object, and the loop tries again, backing off to at most 30 s.
+// One thread: poll for the next manifest (with jitter), bring the newest version into the store (or
+// the one that is followed: store/follow.hpp), only then move `latest`.  Versions that arrived
+// together are applied in one pass.  If one of them cannot be made (a missing or corrupt object),
+// the versions before it still can; the old one stays served, status() names the object, and the
+// loop tries again, backing off to at most 30 s.
 //
 // A poll without news is one GET of the next manifest, however many versions there are.  What needs
 // a person's help (a key that may not read, a wrong setting) is in status() at once, and asked for
@@ -25,12 +26,14 @@
 
 #include "kernels/chunk_coder.hpp"
 #include "store/catalog.hpp"
+#include "store/follow.hpp"
 #include "store/history.hpp"
 
 namespace weightfs {
 
 struct SyncOptions {
   std::chrono::milliseconds poll{1000};
+  Follow follow = {};
   /// Hides a version from new readers and answers whether nobody uses it: see Store::make_room.
   /// Empty: only nobody_reads() is asked.
   std::function<bool(std::uint64_t version)> release = {};
@@ -41,6 +44,7 @@ struct SyncOptions {
   /// There is another catalog.  Called from any thread, also while locks are held: must be quick
   /// and call nothing of the Sync's.
   std::function<void()> changed = {};
+  bool tags = true;  // of all versions are read, for Catalog::tags
 };
 
 /// For `weightfs status`; all times are seconds since 1970, 0 for never.
@@ -49,6 +53,8 @@ struct SyncStatus {
   State state = State::starting;
   std::uint64_t latest = 0;        // what the mount shows
   std::uint64_t newest = 0;        // what the bucket is known to have
+  Follow follow;                   // as the options say
+  std::uint64_t followed = 0;      // of the versions the one that `latest` is to be; 0: none yet
   std::int64_t newest_time = 0;    // when that was published
   std::int64_t checked_time = 0;   // last successful poll
   std::int64_t offline_since = 0;  // bucket out of reach since; 0: it is not
@@ -83,9 +89,10 @@ class Sync {
   /// hidden and did not go comes back with the next show() or the next version.
   bool release(std::uint64_t version);
 
-  /// Blocks until `latest` exists, or the repository is known to be empty, or the bucket turns out
-  /// to be unusable while the store has nothing.  Requires: start() was called, or run_once().
-  /// Throws Error: the first error of a store that has nothing to show; timed_out; cancelled.
+  /// Blocks until `latest` exists, or the repository is known to have nothing that is followed, or
+  /// the bucket turns out to be unusable while the store has nothing.  Requires: start() was
+  /// called, or run_once(). Throws Error: the first error of a store that has nothing to show;
+  /// timed_out; cancelled.
   void wait_ready(const Context& context, const Progress& progress);
 
   /// One round, without a thread, for tests and for `sync`: polls once and brings in what is new.

@@ -339,11 +339,11 @@ TEST_F(OptionsTest, UnknownOptionsAreNamed) {
 }
 
 TEST_F(OptionsTest, OptionsOfLaterIssuesDoNotExist) {
-  for (const char* option : {"--hook=x", "--seed=x", "--follow=x"}) {
+  for (const char* option : {"--hook=x", "--seed=x"}) {
     EXPECT_NE(wrong({"mount", "/b", "/m", option}), "") << option;
     EXPECT_NE(wrong({"publish", "/b", "d", option}), "") << option;
   }
-  for (const char* command : {"sync", "gc", "skip", "import", "rollback"}) {
+  for (const char* command : {"gc", "skip", "import", "rollback"}) {
     EXPECT_EQ(wrong({command, "/b"}), "there is no command '" + std::string(command) + "'");
   }
 }
@@ -374,6 +374,32 @@ TEST_F(OptionsTest, AWritersMountHasOptionsOfItsOwn) {
   EXPECT_TRUE(options.rebase);
   EXPECT_EQ(options.include, (std::vector<std::string>{"*.py", "x/*"}));
   EXPECT_FALSE(parsed({"mount", "/b", "/m", "--writer"}).rebase);
+}
+
+TEST_F(OptionsTest, SyncTakesWhatAFollowerTakes) {
+  const Options options =
+      parsed({"sync", "file:///b", "/models", "--once", "--follow=canary", "--poll", "0.25",
+              "--store", "/s", "--store-size=1G", "--min-free", "2M", "--region", "eu"});
+  EXPECT_EQ(options.command, Command::sync);
+  EXPECT_EQ(options.target, "file:///b");
+  EXPECT_EQ(options.directory, "/models");
+  EXPECT_TRUE(options.once);
+  EXPECT_EQ(options.follow, parse_follow("canary"));
+  EXPECT_EQ(options.poll, std::chrono::milliseconds(250));
+  EXPECT_EQ(options.store, "/s");
+  EXPECT_TRUE(options.limits.store_bytes.has_value());
+  EXPECT_EQ(options.bucket.region, "eu");
+  EXPECT_FALSE(parsed({"sync", "/b", "/m"}).once);
+  EXPECT_EQ(wrong({"sync", "/b", "/m", "--writer"}), "sync has no option --writer");
+  EXPECT_NE(wrong({"sync", "/b", "/m", "--follow", "a/b"}), "");
+}
+
+TEST_F(OptionsTest, AWriterFollowsItself) {
+  EXPECT_EQ(parsed({"mount", "/b", "/m", "--follow", "7"}).follow, parse_follow("7"));
+  EXPECT_EQ(parsed({"mount", "/b", "/m", "--writer", "--follow=latest"}).follow, Follow{});
+  EXPECT_NE(
+      wrong({"mount", "/b", "/m", "--writer", "--follow=7"}).find("--follow 7 is for readers"),
+      std::string::npos);
 }
 
 TEST_F(OptionsTest, OptionsOfAWriterNeedIt) {

@@ -147,6 +147,27 @@ TEST(StatusLines, OfAReadersMountHaveAQueueOnlyIfTheStoreHasOne) {
   EXPECT_NE(lines_of(state).find("1 hand-over waits in the store: step-42"), std::string::npos);
 }
 
+TEST(StatusLines, TellWhatIsFollowedIfItIsNotTheNewest) {
+  DaemonState state = some_state();
+  EXPECT_EQ(lines_of(state).find("follows"), std::string::npos);
+  state.sync.follow = parse_follow("canary");
+  EXPECT_NE(lines_of(state).find("follows      the tag canary, which does not exist yet\n"),
+            std::string::npos)
+      << lines_of(state);
+  state.sync.followed = 3;
+  EXPECT_NE(lines_of(state).find("follows      canary: version 3\n"), std::string::npos)
+      << lines_of(state);
+}
+
+TEST(StatusLines, OfASyncTellOfFilesAndNotOfAMount) {
+  DaemonState state = some_state();
+  state.serving.mode = "directory";
+  const std::string text = lines_of(state);
+  EXPECT_NE(text.find("directory   /mnt/w\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("served by   ordinary files\n"), std::string::npos) << text;
+  EXPECT_EQ(text.find("open files"), std::string::npos) << text;
+}
+
 TEST(StatusLines, OfAWritersMountShowQueueAndStaging) {
   DaemonState state = some_state();
   state.writer.emplace();

@@ -74,8 +74,18 @@ TEST(StatusText, TellsEverything) {
   EXPECT_TRUE(json["weightfs"].is_string());
 }
 
+TEST(StatusText, TellsWhatIsFollowedAndWhatIsWaitedFor) {
+  DaemonState state = some_daemon_state();
+  const auto follow = [&] { return Json::parse(status_text(state, 1000))["follow"]; };
+  state.sync.followed = 8;
+  EXPECT_EQ(follow(), Json({{"what", "latest"}, {"version", 8}, {"waiting", nullptr}}));
+  state.sync.follow = parse_follow("12");
+  state.sync.followed = 0;
+  EXPECT_EQ(follow(), Json({{"what", "12"}, {"version", nullptr}, {"waiting", "version 12"}}));
+}
+
 TEST(StatusText, TellsThePins) {
-  DaemonState state = some_state();
+  DaemonState state = some_daemon_state();
   EXPECT_EQ(Json::parse(status_text(state, 1000))["pins"], Json::array());
   state.pins.by_hand = {{7, 900}, {8, 2000}};  // a clock that was wrong
   state.pins.sessions = {{"session 15", "python3", 8, milliseconds(12900), true},
@@ -163,7 +173,7 @@ TEST(StatusText, TellsTheQueueAndTheStagingOfAWriter) {
 }
 
 TEST(StatusText, TellsOfEveryHook) {
-  DaemonState state = some_state();
+  DaemonState state = some_daemon_state();
   EXPECT_EQ(Json::parse(status_text(state, 1000))["hooks"], Json::array());
   HookStatus vllm;
   vllm.type = "vllm";

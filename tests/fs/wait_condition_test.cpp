@@ -44,7 +44,7 @@ HandOverEnd ended(std::uint64_t order, const std::string& tag, HandOverEnd::How 
 class WaitConditionTest : public testing::Test {
  protected:
   [[nodiscard]] WaitFacts facts() const {
-    return {queue_, ended_, std::make_shared<const Catalog>(catalog_)};
+    return {queue_, ended_, std::make_shared<const Catalog>(catalog_), follow_};
   }
   std::optional<WaitEnd> find(const WaitFor& what) {
     WaitState state;
@@ -69,6 +69,7 @@ class WaitConditionTest : public testing::Test {
   Catalog catalog_ = catalog_of(7, {5, 7});
   std::vector<HandOver> queue_;
   std::vector<HandOverEnd> ended_;
+  Follow follow_;
 };
 
 // ---- --version ----
@@ -93,6 +94,20 @@ TEST_F(WaitConditionTest, AVersionThatWasSkippedIsGoneWhenTheLatestIsPastIt) {
   expect_not_yet({.version = 8});
   catalog_ = catalog_of(9, {7, 9});
   expect_end({.version = 8}, How::gone, "at version 9");
+}
+
+TEST_F(WaitConditionTest, AFrozenHostGetsNoOtherVersion) {
+  follow_ = parse_follow("7");
+  catalog_.tags = {{"step-9", 9}};
+  expect_here({.version = 7}, 7);
+  expect_here({.version = 5}, 5);
+  expect_here({.newer_than = 6}, 7);
+  expect_end({.version = 8}, How::gone, "--follow 7 keeps this host at version 7");
+  expect_end({.tag = "step-9"}, How::gone, "step-9, version 9, does not come here");
+  expect_end({.newer_than = 7}, How::gone, "a version above 7 does not come here");
+  catalog_ = catalog_of(0, {});
+  expect_not_yet({.version = 7});
+  expect_not_yet({.newer_than = 6});
 }
 
 // ---- --newer-than ----

@@ -1,0 +1,43 @@
+// Places: where a repository is, and the store that goes with it.
+//
+// Threads: pure functions of the system's state.
+#pragma once
+
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "store/context.hpp"
+#include "store/error.hpp"
+#include "store/repository.hpp"
+#include "store/s3_settings.hpp"
+
+namespace weightfs::fs {
+
+/// For a bucket to say what it is, when something starts.
+inline constexpr std::chrono::seconds kOpenTimeout{5};
+
+/// The repository, from its bucket or from what a store remembers, and the store's place.
+struct Places {
+  std::unique_ptr<Repository> repository;
+  std::filesystem::path store;
+};
+
+struct PlacesWanted {
+  const std::string& url;  // canonical
+  const BucketOptions& bucket;
+  const std::filesystem::path& store;  // empty: the default place
+};
+
+/// A bucket out of reach is no error if the store, or a default one, remembers the URL.
+/// Throws Error: see Repository::open.
+Places find_places(const PlacesWanted& wanted, const Context& context);
+
+/// Said of a bucket that is asked when something starts.
+bool is_out_of_reach(ErrorCode code);
+
+/// Whether `path` is `directory` or lies in it.
+bool is_inside(const std::filesystem::path& path, const std::filesystem::path& directory);
+
+}  // namespace weightfs::fs

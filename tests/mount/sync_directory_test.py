@@ -1,0 +1,312 @@
+"""weightfs sync: a directory of ordinary files, kept up to date by an unprivileged user.
+
+Run by root it becomes user 65534 for `sync`; run by anybody else it stays who it is.
+"""
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+
+import harness  # noqa: E402
+
+USER = 65534 if os.geteuid() == 0 else os.geteuid()
+NOBODY = {"user": USER, "group": USER, "extra_groups": []} if os.geteuid() == 0 else {}
+PARAMS = 20_000
+
+
+def environment():
+    """Neither a home nor a runtime directory is needed."""
+    return {key: value for key, value in harness.environment().items()
+            if key not in ("HOME", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME")}
+
+
+def run(*arguments, **more):
+    """As the user. Any exit code will do."""
+    return subprocess.run([harness.BINARY, *map(str, arguments)], text=True, env=environment(),
+                          capture_output=True, timeout=120, **NOBODY, **more)
+
+
+class Service:
+    """A running sync."""
+
+    def __init__(self, test, *options, url=None):
+        self.test, self.path = test, test.path
+        self.log = os.path.join(test.dir, "sync.log")
+        test.workspace.logs.append(self.log)
+        with open(self.log, "a") as log:
+            self.process = subprocess.Popen(
+                [harness.BINARY, "sync", url or test.url, self.path, "--poll", harness.POLL,
+                 "--json", *map(str, options)],
+                text=True, env=environment(), stdout=subprocess.PIPE, stderr=log, **NOBODY)
+        test.addCleanup(self.kill)
+
+    def ready(self):
+        """What it prints when DIR is up to date for the first time."""
+        text = ""
+        for line in self.process.stdout:
+            text += line
+            if line == "}\n":
+                return json.loads(text)
+        raise AssertionError(f"sync ended: {self.process.wait(10)}\n{harness.read_file(self.log)}")
+
+    def stop(self):
+        """SIGTERM. Returns the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(15)
+        self.process.stdout.close()
+        return code
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait(15)
+        self.process.stdout.close()
+
+
+class SyncDirectory(harness.MountTest):
+    def setUp(self):
+        self.home = os.path.join(self.dir, "home")
+        os.makedirs(self.home)
+        os.chown(self.home, USER, USER)
+        self.path = os.path.join(self.home, "models")
+
+    def join(self, *parts):
+        return os.path.join(self.path, *map(str, parts))
+
+    def latest(self):
+        """0 if it is not there."""
+        try:
+            return int(os.readlink(self.join("latest")).removeprefix("versions/"))
+        except FileNotFoundError:
+            return 0
+
+    def status(self):
+        return harness.call("status", self.path)
+
+    def wait_latest(self, version):
+        harness.wait_until(lambda: self.latest() == version, f"version {version}")
+
+    def once(self, *options):
+        done = run("sync", self.url, self.path, "--once", "--json", *options)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout)
+
+    @staticmethod
+    def room_for_two(step):
+        """The oldest goes when a third version comes."""
+        size = sum(entry.stat().st_size for entry in os.scandir(step))
+        return "--store-size", 5 * size // 2, "--min-free", 0
+
+    def assert_tidy(self):
+        """Nothing is left of what was being made or removed."""
+        self.assertEqual(os.listdir(self.join(".weightfs/tmp")), [])
+        self.assertEqual({name + ".json" for name in os.listdir(self.join("versions"))},
+                         set(os.listdir(self.join(".weightfs/versions"))))
+
+    # ---- following ----
+
+    def test_a_user_without_root_follows(self):
+        steps = self.make_run(3, PARAMS)
+        self.init()
+        self.publish(steps[0], "--tag", "one")
+        service = Service(self)
+        said = service.ready()
+        self.assertEqual((said["version"], said["directory"]), (1, self.path))
+        self.assert_same_tree(self.join("latest/"), steps[0])
+        for version, step in enumerate(steps[1:], 2):
+            self.publish(step, "--tag", "best")
+            done = run("wait", self.path, "--version", version, "--timeout", 60, "--json")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(json.loads(done.stdout)["path"], self.join("versions", version))
+            self.assertEqual(self.latest(), version)  # not before it is shown
+            self.assert_same_tree(self.join("latest/"), step)
+        for parent, _, names in os.walk(self.join("latest/")):
+            found = os.stat(parent)
+            self.assertEqual((stat.S_IMODE(found.st_mode), found.st_uid), (0o755, USER))
+            for name in names:
+                found = os.stat(os.path.join(parent, name))
+                self.assertEqual((stat.S_IMODE(found.st_mode), found.st_uid), (0o444, USER))
+                self.assertGreater(found.st_nlink, 1)  # no second copy of it
+        self.assertEqual(harness.call("wait", self.path, "--tag", "best")["version"], 3)
+        status = harness.wait_until(lambda: (lambda s: s["newest"] == 3 and s)(self.status()),
+                                    "the status")
+        self.assertEqual((status["version"], status["state"], status["serve"]["mode"]),
+                         (3, "current", "directory"))
+        self.assertEqual(status["pid"], service.process.pid)
+        text = harness.run("status", self.path).stdout
+        self.assertIn("ordinary files", text)
+
+        self.assertEqual([one["version"] for one in harness.call("log", self.path)], [3, 2, 1])
+        self.assertEqual(harness.call("verify", self.path)["problems"], [])
+        self.assertEqual(service.stop(), 0)
+        self.assertEqual(self.status()["state"], "ended")
+        done = run("wait", self.path, "--newer-than", 3)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("weightfs sync", done.stderr)
+
+    def test_an_empty_repository_is_waited_for(self):
+        steps = self.make_run(1, PARAMS)
+        self.init()
+        service = Service(self)
+        self.assertEqual(service.ready()["version"], 0)
+        self.assertEqual(self.latest(), 0)
+        self.publish(steps[0])
+        self.wait_latest(1)
+        self.assert_same_tree(self.join("latest/"), steps[0])
+
+    def test_follows_a_tag_or_stays_at_a_version(self):
+        steps = self.make_run(4, PARAMS)
+        self.init()
+        self.publish(steps[0], "--tag", "canary")
+        self.publish(steps[1])
+        self.once("--follow", "canary")
+        self.assertEqual(os.listdir(self.join("versions")), ["1"])
+        self.publish(steps[2], "--tag", "canary")
+        self.publish(steps[3])
+        self.once("--follow", "canary")
+        self.assertEqual(self.latest(), 3)
+        self.once("--follow", "2")
+        self.assertEqual(self.latest(), 2)
+        self.assert_same_tree(self.join("latest/"), steps[1])
+        self.once()
+        self.assertEqual(self.latest(), 4)
+        said = self.once("--follow", "stable")  # nobody carries it: what is there stays
+        self.assertEqual((said["version"], said["waiting"]), (4, "the tag stable"))
+        self.assert_same_tree(self.join("latest/"), steps[3])
+
+    def test_once_is_one_round(self):
+        steps = self.make_run(2, PARAMS)
+        self.init()
+        self.assertEqual(self.once()["version"], 0)
+        self.publish(steps[0])
+        self.assertEqual(self.once()["version"], 1)
+        self.assertEqual(self.once()["version"], 1)
+        self.publish(steps[1])
+        self.assertEqual(self.once()["version"], 2)
+        self.assert_same_tree(self.join("latest/"), steps[1])
+        os.rename(self.bucket, self.bucket + ".away")
+        done = run("sync", self.url, self.path, "--once")
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assert_same_tree(self.join("latest/"), steps[1])
+        service = Service(self)  # goes on with what it has, and looks again
+        self.assertTrue(service.ready()["offline"])
+        self.assert_same_tree(self.join("latest/"), steps[1])
+
+    # ---- readers ----
+
+    def test_every_read_of_latest_is_one_whole_version(self):
+        steps = self.make_run(7, PARAMS)
+        whole = {json.dumps(harness.hash_tree(step), sort_keys=True): version
+                 for version, step in enumerate(steps, 1)}
+        self.init()
+        self.publish(steps[0])
+        service = Service(self, "--store-size", "1GiB")
+        service.ready()
+        seen, problems, done = [], [], threading.Event()
+
+        def hammer():
+            while not done.is_set():
+                try:
+                    folder = os.path.realpath(self.join("latest"))
+                    found = json.dumps(harness.hash_tree(folder), sort_keys=True)
+                    seen.append(whole[found])
+                except (OSError, KeyError) as error:
+                    problems.append(repr(error))
+
+        reader = threading.Thread(target=hammer)
+        reader.start()
+        try:
+            for version, step in enumerate(steps[1:], 2):
+                self.publish(step)
+                self.wait_latest(version)
+        finally:
+            done.set()
+            reader.join()
+        self.assertEqual(problems, [])
+        self.assertEqual(seen, sorted(seen))
+        self.assertGreater(len(seen), len(steps))
+
+    def test_what_is_open_stays_and_goes_when_it_is_closed(self):
+        steps = self.make_run(4, PARAMS)
+        self.init()
+        self.publish(steps[0])
+        service = Service(self, *self.room_for_two(steps[0]))
+        service.ready()
+        name = [name for name in os.listdir(steps[0]) if name.endswith(".safetensors")][0]
+        with open(self.join("latest", name), "rb"):
+            self.publish(steps[1])
+            self.wait_latest(2)
+            self.publish(steps[2])
+            self.wait_latest(3)
+            self.assert_same_tree(self.join("versions/1"), steps[0])
+        self.publish(steps[3])
+        self.wait_latest(4)
+        self.assertFalse(os.path.exists(self.join("versions/1")))
+
+    # ---- whose files ----
+
+    def test_only_a_directory_of_its_own_is_taken(self):
+        self.make_repository(1, PARAMS)
+        os.makedirs(self.path)
+        os.chown(self.path, USER, USER)
+        harness.write_file(self.join("notes.txt"), b"mine")
+        done = run("sync", self.url, self.path, "--once")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("notes.txt", done.stderr)
+        self.assertEqual(os.listdir(self.path), ["notes.txt"])
+        os.unlink(self.join("notes.txt"))
+        service = Service(self)
+        service.ready()
+        done = run("sync", self.url, self.path, "--once")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(str(service.process.pid), done.stderr)
+
+    # ---- killed ----
+
+    def test_killed_at_any_point_it_leaves_what_the_next_one_puts_right(self):
+        steps = self.make_run(6, PARAMS)
+        hashes = [harness.hash_tree(step) for step in steps]
+        self.init()
+        self.publish(steps[0])
+        begin = time.monotonic()
+        self.once()
+        took = time.monotonic() - begin  # as long as a round takes here
+        foreign = {"notes.txt": b"mine", "versions/mine/a": b"b", "versions/77/a": b"b"}
+        for name, data in foreign.items():
+            harness.write_file(self.join(name), data)
+        published = 1
+        for round_ in range(14):
+            if round_ % 3 == 0 and published < len(steps):
+                self.publish(steps[published])
+                published += 1
+            service = Service(self, *self.room_for_two(steps[0]))
+            try:
+                service.process.wait(harness.RANDOM.uniform(0.2, 1.2) * took)
+            except subprocess.TimeoutExpired:
+                pass
+            service.kill()
+            version = self.latest()
+            self.assertEqual(harness.hash_tree(self.join("versions", version)),
+                             hashes[version - 1], f"round {round_}")
+        for name, data in foreign.items():
+            self.assertEqual(harness.read_file(self.join(name)), data)
+            os.unlink(self.join(name))
+        os.rmdir(self.join("versions/mine"))
+        os.rmdir(self.join("versions/77"))
+        self.assertEqual(self.once()["version"], published)
+        self.assert_same_tree(self.join("latest/"), steps[published - 1])
+        self.assert_tidy()
+
+
+if __name__ == "__main__":
+    if not os.path.exists(harness.BINARY):
+        sys.exit(f"{harness.BINARY} does not exist; WEIGHTFS_BIN names the binary")
+    print(f"seed: WEIGHTFS_SEED={harness.SEED}", flush=True)
+    unittest.main(verbosity=2)
