@@ -168,7 +168,7 @@ TEST(OwnVersions, ComeBackFromTheStore) {
   const OwnVersions own{3, 500};
   EXPECT_EQ(OwnVersions::parse(own.serialize()), own);
   for (const std::string& text : {std::string(), std::string(15, 'x'), OwnVersions{}.serialize(),
-                                 OwnVersions{5, 3}.serialize()}) {
+                                  OwnVersions{5, 3}.serialize()}) {
     EXPECT_EQ(OwnVersions::parse(text), OwnVersions{});
   }
 }
