@@ -227,7 +227,7 @@ void open_delta(fuse_req_t req, Inode inode, std::uint64_t version, fuse_file_in
          target.image = server.options.deltas->build(version, context);
          target.size_bytes = server.options.deltas->facts(version, context).size_bytes;
          return [req, inode, target, info]() mutable {
-           answer(req, "open", Missing::inode, [&] { open_image(req, inode, target, info); });
+           answer(req, "open", Missing::inode, [&] { open_image(req, inode, target, 0, info); });
          };
        });
 }
