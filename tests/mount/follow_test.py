@@ -18,7 +18,7 @@ class Follow(harness.MountTest):
         self.publish(steps[0])
         mount = self.mount("--serve", serve)
         first = harness.read_file(os.path.join(steps[0], FILE))
-        fd = os.open(mount.join("latest", FILE), os.O_RDONLY)
+        fd = os.open(mount.join("versions/1", FILE), os.O_RDONLY)  # which pins nothing
         self.addCleanup(os.close, fd)
         mapping = mmap.mmap(fd, 0, prot=mmap.PROT_READ)
         self.addCleanup(mapping.close)

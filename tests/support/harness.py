@@ -85,7 +85,11 @@ def wait_until(condition, what, timeout=60):
 # ---- files ---------------------------------------------------------------------------------------
 
 def hash_tree(folder):
-    """{relative path: sha256} of every file below `folder`."""
+    """{relative path: sha256} of every file below `folder`.
+
+    A symlink is resolved first: a test that looks at `latest` is no loader, and pins nothing.
+    """
+    folder = os.path.realpath(folder)
     hashes = {}
     for parent, _, names in os.walk(folder):
         for name in names:
