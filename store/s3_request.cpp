@@ -168,7 +168,9 @@ void S3Client::judge(const S3Call& call, Try& state, const S3Refusal& refusal) {
   state.cause = to_error(refusal, address_, call.action, call.key, state.keys.access_key_id,
                          state.keys.source);
   const bool is_unknown_key = refusal.code == "InvalidAccessKeyId";  // of files that were rotated
-  if (refusal.is_skewed_clock() && refusal.date && !state.learned_clock) {
+  if (came_late(refusal)) {
+    state.cause = Error(ErrorCode::unavailable, state.cause->what());
+  } else if (refusal.is_skewed_clock() && refusal.date && !state.learned_clock) {
     state.learned_clock = true;
     learn_clock(*refusal.date);
     state.pause = false;
@@ -273,6 +275,13 @@ Error S3Client::refusal_of(const S3Call& call, const HttpReply& reply) const {
 
 system_clock::time_point S3Client::now() const {
   return system_clock::now() + seconds(clock_offset_s_);
+}
+
+/// Refused for its time although the two clocks agree: the request was long on its way.
+bool S3Client::came_late(const S3Refusal& refusal) const {
+  constexpr seconds kAgreement{60};
+  return refusal.is_skewed_clock() && refusal.date &&
+         std::chrono::abs(*refusal.date - now()) < kAgreement;
 }
 
 void S3Client::learn_clock(system_clock::time_point date) {

@@ -3,7 +3,8 @@
 //
 //     transport error, transient refusal, an answer that is not what was asked for
 //                                    again, after a pause (store/backoff.hpp)
-//     RequestTimeTooSkewed           again at once with the store's clock; once
+//     RequestTimeTooSkewed           again at once with the store's clock, once; where the clocks
+//                                    agree it only came late: again, after a pause
 //     an expired or unknown key      again at once with keys fetched anew; once
 //     503 SlowDown, 429              half as many requests in flight; one more with each success
 //     an endpoint that this client never reached
@@ -111,6 +112,7 @@ class S3Client {
   HttpReply exchange(const S3Call& call, const AwsCredentials& keys, const Context& context);
   HttpReply follow(const S3Call& call, HttpReply reply, const Context& context);
   HttpReply fetch(const S3Call& call, const std::string& url, const Context& context);
+  [[nodiscard]] bool came_late(const S3Refusal& refusal) const;
   void learn_clock(std::chrono::system_clock::time_point date);
   [[nodiscard]] std::string about(const S3Call& call) const;
   [[nodiscard]] std::string doing(const S3Call& call) const;

@@ -38,14 +38,17 @@ class Writers(gateway.S3Test):
                 elif word == "conflict":
                     conflicts += 1
         log = harness.call("log", self.url)
-        self.assertEqual([entry["version"] for entry in log], list(range(VERSIONS, 0, -1)))
+        # A writer that took up a version before the last one was won may win one more.
+        versions = len(log)
+        self.assertIn(versions, range(VERSIONS, VERSIONS + WRITERS))
+        self.assertEqual([entry["version"] for entry in log], list(range(versions, 0, -1)))
         self.assertEqual({entry["version"]: entry["tag"] for entry in log}, won)
-        self.assertEqual(len(set(won.values())), VERSIONS)  # nobody's checkpoint is there twice
+        self.assertEqual(len(set(won.values())), versions)  # nobody's checkpoint is there twice
         self.assertGreater(conflicts, 0)
         self.assertGreater(len({tag.rsplit("-", 1)[0] for tag in won.values()}), 1)
-        print(f"{VERSIONS} versions, {conflicts} conflicts", file=sys.stderr)
+        print(f"{versions} versions, {conflicts} conflicts", file=sys.stderr)
         self.assert_clean()
-        for version in {VERSIONS, *harness.RANDOM.sample(range(1, VERSIONS), 5)}:
+        for version in {versions, *harness.RANDOM.sample(range(1, versions), 5)}:
             out = os.path.join(self.dir, f"out-{version}")
             harness.call("export", self.url, out, "--version", version)
             data = harness.read_file(os.path.join(out, "model.safetensors"))

@@ -3,12 +3,14 @@
 
 #include "store/s3_bucket.hpp"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <memory>
 #include <thread>
 
@@ -208,6 +210,16 @@ TEST(S3Bucket, LearnsTheStoresClockOnce) {
   at.put("key", "text");
   EXPECT_EQ(at.get("key"), "text");
   EXPECT_EQ(at.fake.requests().size(), 3u);  // the first one was refused
+}
+
+TEST(S3Bucket, ARequestThatOnlyCameLateIsSentAgain) {
+  OverFake at;
+  ServedReply late = s3_error_reply(403, "RequestTimeTooSkewed");
+  late.headers.push_back(
+      {"Date", fmt::format("{:%a, %d %b %Y %H:%M:%S} GMT", fmt::gmtime(std::time(nullptr)))});
+  at.put("key", "text");
+  at.fail_first("GET", 3, late);
+  EXPECT_EQ(at.get("key"), "text");
 }
 
 TEST(S3Bucket, RenewsAnExpiredTokenOnce) {
