@@ -130,8 +130,7 @@ int run_doctor(Call& call) {
   const std::vector<std::string> warnings = find_hook_warnings();
   Json json = to_json(found, warnings, call.options);
   json["bucket"] = bucket ? bucket_json(*bucket) : Json(nullptr);
-  call.print(json,
-             to_text(found, warnings, call.options) + (bucket ? bucket_text(*bucket) : ""));
+  call.print(json, to_text(found, warnings, call.options) + (bucket ? bucket_text(*bucket) : ""));
   return found.is_broken() || (bucket && bucket->is_broken()) ? 1 : 0;
 }
 

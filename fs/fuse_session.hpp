@@ -39,7 +39,7 @@ struct FuseSessionOptions {
   std::filesystem::path store;          // where images lie: passthrough is tried there
   std::function<std::string()> status;  // text of .weightfs/status
   Writing writing = {};
-  LoaderPins* pins = nullptr;  // outlive the session; nullptr: `latest` is the same for everybody
+  LoaderPins* pins = nullptr;    // outlive the session; nullptr: `latest` is the same for everybody
   DeltaFiles* deltas = nullptr;  // outlives the session; nullptr: the tree has no /deltas
 };
 
