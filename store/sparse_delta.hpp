@@ -116,7 +116,7 @@ std::optional<ChangedCounts> find_changed_counts(History& history, const Version
 
 class SparseDeltaReader {
  public:
-  /// Fetches the packs that the plan needs into `spool`.  Keeps the references.
+  /// Fetches the packs that the plan needs into `spool`.  Keeps the references to plan and repository.
   SparseDeltaReader(const SparsePlan& plan, Repository& repository,
                     const std::filesystem::path& spool, kernels::SharedCoder coder,
                     const Context& context, const Progress& progress);
@@ -145,8 +145,8 @@ class SparseDeltaReader {
   const SparsePlan& plan_;
   Repository& repository_;
   const kernels::SharedCoder coder_;
-  const Context& context_;
-  const Progress& progress_;
+  const Context context_;
+  const Progress progress_;
   const PackSpool from_spool_, to_spool_;
   kernels::FreeList<Worker> idle_;
 };
