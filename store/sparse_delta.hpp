@@ -116,7 +116,8 @@ std::optional<ChangedCounts> find_changed_counts(History& history, const Version
 
 class SparseDeltaReader {
  public:
-  /// Fetches the packs that the plan needs into `spool`.  Keeps the references to plan and repository.
+  /// Fetches the packs that the plan needs into `spool`.  Keeps the references to plan and
+  /// repository.
   SparseDeltaReader(const SparsePlan& plan, Repository& repository,
                     const std::filesystem::path& spool, kernels::SharedCoder coder,
                     const Context& context, const Progress& progress);
