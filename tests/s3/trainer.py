@@ -32,8 +32,10 @@ def save(path, weights):
         runs.write_safetensors(path, [(name, "BF16", array.shape, array)
                                       for name, array in rounded.items()])
         return
+    # numpy has no bf16, so the package is told what the bytes are.
     safetensors.serialize_file(
-        {name: {"dtype": "bfloat16", "shape": list(array.shape), "data": array.tobytes()}
+        {name: safetensors.TensorSpec(dtype="bfloat16", shape=array.shape,
+                                      data_ptr=array.ctypes.data, data_len=array.nbytes)
          for name, array in rounded.items()}, path, {"format": "pt"})
 
 
