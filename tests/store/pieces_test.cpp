@@ -2,13 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "store/bytes.hpp"
 #include "store/sha256.hpp"
 #include "tests/support/code_of.hpp"
-#include "tests/support/memory_bucket.hpp"
+#include "tests/support/hosts.hpp"
 
 namespace weightfs {
 namespace {
@@ -16,39 +18,25 @@ namespace {
 using test::code_of;
 
 /// A bucket whose first replies are damaged on their way.
-class NoisyBucket final : public Bucket {
+class NoisyBucket final : public test::BucketView {
  public:
-  NoisyBucket(test::MemoryBucket& below, unsigned damaged) : below_(below), damaged_(damaged) {}
+  NoisyBucket(std::shared_ptr<test::MemoryBucket> below, unsigned damaged)
+      : BucketView(std::move(below)), damaged_(damaged) {}
 
   std::size_t get(std::string_view key, std::uint64_t offset_bytes, std::span<std::byte> into,
                   const Context& context) override {
     gets++;
-    const std::size_t count = below_.get(key, offset_bytes, into, context);
+    const std::size_t count = BucketView::get(key, offset_bytes, into, context);
     if (damaged_ != 0 && count != 0) {
       damaged_--;
       into[count / 2] ^= std::byte{4};
     }
     return count;
   }
-  void put(std::string_view key, const Source& source, const Context& context) override {
-    below_.put(key, source, context);
-  }
-  Put put_if_absent(std::string_view key, std::string_view bytes, const Context& context) override {
-    return below_.put_if_absent(key, bytes, context);
-  }
-  std::vector<std::string> list(std::string_view prefix, std::string_view after,
-                                const Context& context) override {
-    return below_.list(prefix, after, context);
-  }
-  void remove(std::string_view key, const Context& context) override {
-    below_.remove(key, context);
-  }
-  [[nodiscard]] const std::string& url() const noexcept override { return below_.url(); }
 
   unsigned gets = 0;
 
  private:
-  test::MemoryBucket& below_;
   unsigned damaged_;
 };
 
@@ -56,7 +44,7 @@ class NoisyBucket final : public Bucket {
 struct PiecesFixture {
   PiecesFixture() {
     for (std::size_t i = 0; i < text.size(); i++) text[i] = static_cast<char>(i % 251);
-    bucket.put("x", TextSource("0123456789" + text), {});
+    bucket->put("x", TextSource("0123456789" + text), {});
     for (std::size_t at = 0; at < text.size(); at += kPieceBytes) {
       hashes.push_back(sha256(as_bytes(std::string_view(text).substr(at, kPieceBytes))));
     }
@@ -65,7 +53,7 @@ struct PiecesFixture {
 
   std::string text = std::string(2 * kPieceBytes + 7, '\0');
   std::vector<Sha256> hashes;
-  test::MemoryBucket bucket;
+  std::shared_ptr<test::MemoryBucket> bucket = std::make_shared<test::MemoryBucket>();
   PieceRun run{"x", 10, text.size(), {}};
   std::string found = std::string(text.size(), '\0');
 };

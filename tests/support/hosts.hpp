@@ -22,7 +22,7 @@
 namespace weightfs::test {
 
 /// One of several views of a bucket in memory.
-class BucketView final : public Bucket {
+class BucketView : public Bucket {
  public:
   explicit BucketView(std::shared_ptr<MemoryBucket> bucket) : bucket_(std::move(bucket)) {}
 
