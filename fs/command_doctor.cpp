@@ -127,7 +127,7 @@ std::string bucket_text(const BucketDiagnosis& bucket) {
 int run_doctor(Call& call) {
   const Diagnosis found = diagnose();
   const auto bucket = find_out_about_bucket(call);
-  const std::vector<std::string> warnings = find_hook_warnings();
+  const std::vector<std::string> warnings = find_hook_warnings(call.options.target);
   Json json = to_json(found, warnings, call.options);
   json["bucket"] = bucket ? bucket_json(*bucket) : Json(nullptr);
   call.print(json, to_text(found, warnings, call.options) + (bucket ? bucket_text(*bucket) : ""));

@@ -22,6 +22,7 @@ SyncServiceOptions service_options(const Options& options) {
           .poll = options.poll,
           .follow = options.follow,
           .gpu = options.gpu,
+          .hooks = options.hooks,
           .once = options.once};
 }
 

@@ -44,7 +44,7 @@ void add_hook(Options& options, std::string_view text) {
     }
   }
   if (options.hooks.size() >= kHooksMax) {
-    throw Error(ErrorCode::invalid, fmt::format("a mount has at most {} hooks", kHooksMax));
+    throw Error(ErrorCode::invalid, fmt::format("there may be at most {} hooks", kHooksMax));
   }
   options.hooks.push_back(std::move(spec));
 }
@@ -66,6 +66,16 @@ void take_mount(Options& options, Operands operands) {
                 fmt::format("--follow {} is for readers: with --writer `latest` is the newest "
                             "version",
                             to_string(options.follow)));
+  }
+}
+
+/// Nobody would look after the engine when the command has ended.
+void take_sync(Options& options, Operands operands) {
+  take_target_and_directory(options, operands);
+  if (options.once && !options.hooks.empty()) {
+    throw Error(ErrorCode::invalid,
+                "--once has ended before a hook could see to its engine: leave --once out, or tell "
+                "the engine when this command has ended");
   }
 }
 
@@ -185,6 +195,16 @@ const OptionSpec kMinFree{.name = "min-free",
                           .set = [](Options& options, std::string_view v) {
                             options.limits.free_bytes_min = parse_size(v);
                           }};
+
+const OptionSpec kHook{.name = "hook",
+                       .value = "TYPE=WHERE",
+                       .is_list = true,
+                       .help =
+                           "tell an engine every new version: vllm=URL, sglang=URL, http=URL,\n"
+                           "vllm-lora=URL,name=NAME, or exec=COMMAND, which runs without a shell;\n"
+                           "behind a URL also every=SECONDS, timeout=SECONDS, token-file=FILE;\n"
+                           "repeatable; docs/engines/hooks.md (default: none)",
+                       .set = add_hook};
 
 const OptionSpec kInclude{
     .name = "include",
@@ -343,14 +363,7 @@ std::vector<OptionSpec> mount_options() {
        .set = [](Options& options, std::string_view v) { options.foreground = parse_switch(v); }},
       kPoll,
       kFollow,
-      {.name = "hook",
-       .value = "TYPE=WHERE",
-       .is_list = true,
-       .help = "tell an engine every new version: vllm=URL, sglang=URL, http=URL,\n"
-               "vllm-lora=URL,name=NAME, or exec=COMMAND, which runs without a shell;\n"
-               "behind a URL also every=SECONDS, timeout=SECONDS, token-file=FILE;\n"
-               "repeatable; docs/engines/hooks.md (default: none)",
-       .set = add_hook},
+      kHook,
       {.name = "pin-grace",
        .value = "SECONDS",
        .help = "how long a loader keeps its version after it last opened or closed\n"
@@ -431,6 +444,7 @@ std::vector<OptionSpec> sync_options() {
        .help = "bring DIR up to date, and end (default: follow, until SIGTERM or SIGINT)",
        .set = [](Options& options, std::string_view v) { options.once = parse_switch(v); }},
       kPoll,
+      kHook,
       store,
       kStoreSize,
       kMinFree,
@@ -458,7 +472,7 @@ CommandSpec sync_command() {
           "asks for it and nobody has a file of them open. Files of others in DIR are left alone.",
       .example = "weightfs sync s3://models/run-7 /models/run-7 --once",
       .options = with_bucket(sync_options()),
-      .take = take_target_and_directory,
+      .take = take_sync,
   };
 }
 
