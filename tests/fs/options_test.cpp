@@ -148,6 +148,13 @@ TEST_F(OptionsTest, AHookThatIsWrongOrGivenTwiceIsAUsageError) {
   EXPECT_EQ(wrong({"log", "/b", "--hook", "exec=/bin/x"}), "log has no option --hook");
 }
 
+TEST_F(OptionsTest, ASyncHasHooksUnlessItEndsAtOnce) {
+  EXPECT_EQ(parsed({"sync", "/b", "/d", "--hook", "vllm=http://h:1"}).hooks.size(), 1U);
+  EXPECT_EQ(wrong({"sync", "/b", "/d", "--hook", "vllm=http://h:1", "--once"}),
+            "--once has ended before a hook could see to its engine: leave --once out, or tell the "
+            "engine when this command has ended");
+}
+
 TEST_F(OptionsTest, HasTheDefaultsThatTheHelpTells) {
   const Options options = parsed({"mount", "/b", "/m"});
   EXPECT_EQ(options.store, "");
