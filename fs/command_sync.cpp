@@ -22,7 +22,8 @@ SyncServiceOptions service_options(const Options& options) {
           .poll = options.poll,
           .follow = options.follow,
           .gpu = options.gpu,
-          .once = options.once};
+          .once = options.once,
+          .warm = options.warm};
 }
 
 Json to_json(const SyncReady& ready, const SyncServiceOptions& options) {

@@ -1,6 +1,7 @@
 // What lives how long, from the outside in:
 //
-//     signals > repository > directory > store > history > sync > control
+//     signals > warmer > repository > directory > store > history > sync > warmer's thread >
+//     control
 //
 // The caller's thread brings into the directory what the sync has brought into the store, tells who
 // waits at the control socket, and writes the status.
@@ -18,6 +19,7 @@
 #include <mutex>
 #include <utility>
 
+#include "fs/cache_advice.hpp"
 #include "fs/coder_choice.hpp"
 #include "fs/control.hpp"
 #include "fs/places.hpp"
@@ -94,8 +96,18 @@ class SyncService {
                .follow = options_.follow,
                .release = [this](std::uint64_t version) { return directory_->release(version); },
                .coder = coder_->coder(),
-               .changed = [this] { bell_.ring(); },
-               .tags = !options_.once});
+               .changed =
+                   [this] {
+                     bell_.ring();
+                     warmer_.notify();
+                   },
+               .tags = !options_.once,
+               .before_show =
+                   [this](std::uint64_t version, const std::filesystem::path& directory) {
+                     warmer_.prepare({version, directory}, kPrepareLimit);
+                   }});
+    const Warmer::Run warming(
+        warmer_, [&sync] { return warm_target(*sync.catalog()); }, !options_.once);
     options_.once ? run_once(sync) : follow(sync);
   }
 
@@ -203,7 +215,8 @@ class SyncService {
                       .versions = directory_->versions(),
                       .sync = sync.status(),
                       .serving = {},
-                      .coder = coder_->state()};
+                      .coder = coder_->state(),
+                      .cache = warmer_.state()};
     state.sync.latest = directory_->latest();
     state.serving.mode = "directory";
     if (directory_->has_copies()) {
@@ -222,9 +235,11 @@ class SyncService {
     const DaemonState now = state(sync);
     DaemonState timeless = now;
     timeless.sync.checked_time = timeless.sync.error_time = 0;
+    timeless.cache.room.reset();
     std::string compared = status_text(timeless, timeless.sync.newest_time);
     if (compared == stated_ && Clock::now() < restate_at_) return;
     directory_->write_status(status_text(now, std::time(nullptr)));
+    directory_->write_advice(advice_text(advise(now.cache, now.serving.mode)));
     stated_ = std::move(compared);
     restate_at_ = Clock::now() + kSyncRestate;
   }
@@ -244,6 +259,7 @@ class SyncService {
   StopSignals signals_{kSyncEndGrace};
   const Context context_{.stop = signals_.token()};
   Bell bell_;
+  Warmer warmer_{{.warm = options_.warm}};
   std::unique_ptr<Repository> repository_;
   std::unique_ptr<SyncDirectory> directory_;
   std::unique_ptr<Store> store_;

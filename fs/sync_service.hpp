@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 
+#include "fs/warmer.hpp"
 #include "store/context.hpp"
 #include "store/follow.hpp"
 #include "store/s3_settings.hpp"
@@ -28,6 +29,7 @@ struct SyncServiceOptions {
   Follow follow = {};
   std::optional<int> gpu = {};
   bool once = false;
+  Warm warm = Warm::automatic;
 };
 
 /// What `sync` prints when the directory is up to date for the first time.
