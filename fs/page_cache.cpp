@@ -101,11 +101,6 @@ std::uint64_t mincore_bytes(int fd, std::uint64_t offset, std::uint64_t size) {
   return cached;
 }
 
-std::uint64_t cached_bytes(int fd, std::uint64_t offset, std::uint64_t size) {
-  const auto told = cachestat_bytes(fd, offset, size);
-  return told ? *told : mincore_bytes(fd, offset, size);
-}
-
 std::uint64_t sampled_bytes(int fd, std::uint64_t size, bool& is_exact) {
   if (size <= kSampledAbove) return mincore_bytes(fd, 0, size);
   is_exact = false;

@@ -40,12 +40,11 @@ struct Residency {
 Residency residency_of(const std::vector<CachedFile>& files);
 
 /// Bytes of [offset, offset + size) that are in the page cache.
-/// cachestat_bytes: nullopt if the kernel does not say.
+/// cachestat_bytes: also what is still on its way from the disk; nullopt if the kernel does not say.
 std::optional<std::uint64_t> cachestat_bytes(int fd, std::uint64_t offset, std::uint64_t size);
 std::uint64_t mincore_bytes(int fd, std::uint64_t offset, std::uint64_t size);
-std::uint64_t cached_bytes(int fd, std::uint64_t offset, std::uint64_t size);
 
-/// The same as cachestat does for a whole file, from a sample if it is large.
+/// What mincore_bytes says of a whole file, from a sample if it is large.
 /// `is_exact` becomes false if it was.
 std::uint64_t sampled_bytes(int fd, std::uint64_t size, bool& is_exact);
 

@@ -136,7 +136,7 @@ bool Warmer::warm(const WarmTarget& target, const std::stop_token& stop) {
       return false;
     }
     settle(target, Warming::reading);
-    settle(target, read(target, files, before.size_bytes, stop));
+    settle(target, read(target, files, before, stop));
   } catch (const std::exception& error) {
     if (logged_ != error.what()) log_warning(fmt::format("page cache: {}", error.what()));
     logged_ = error.what();
@@ -145,9 +145,9 @@ bool Warmer::warm(const WarmTarget& target, const std::stop_token& stop) {
   return true;
 }
 
-/// What is there already is left as it is.
+/// Also what is there already, which costs little: it may still be on its way from the disk.
 Warming Warmer::read(const WarmTarget& target, const std::vector<CachedFile>& files,
-                     std::uint64_t size_bytes, const std::stop_token& stop) {
+                     const Residency& before, const std::stop_token& stop) {
   const Clock::time_point began = Clock::now();
   std::uint64_t read_bytes = 0;
   std::uint64_t ask_room_at = 0;
@@ -156,9 +156,8 @@ Warming Warmer::read(const WarmTarget& target, const std::vector<CachedFile>& fi
     for (std::uint64_t at = 0; at < one.size_bytes; at += kAheadBytes) {
       if (!is_wanted(target, stop)) return Warming::idle;
       const std::uint64_t part = std::min(one.size_bytes - at, kAheadBytes);
-      if (cached_bytes(file.fd(), at, part) >= part) continue;
       if (read_bytes >= ask_room_at) {
-        if (!has_room(target, size_bytes)) return Warming::no_room;
+        if (!has_room(target, before.size_bytes)) return Warming::no_room;
         ask_room_at += kAskRoomBytes;
       }
       read_ahead(file.fd(), one.path, at, part);
@@ -167,7 +166,8 @@ Warming Warmer::read(const WarmTarget& target, const std::vector<CachedFile>& fi
   }
   const std::chrono::duration<double> took = Clock::now() - began;
   log_info(fmt::format("version {}: read {} of {} into the page cache in {:.1f} s", target.version,
-                       human_bytes(read_bytes), human_bytes(size_bytes), took.count()));
+                       human_bytes(before.size_bytes - before.cached_bytes),
+                       human_bytes(before.size_bytes), took.count()));
   return Warming::idle;
 }
 

@@ -108,7 +108,7 @@ class Warmer {
   [[nodiscard]] WarmTarget find_target() const;
   bool warm(const WarmTarget& target, const std::stop_token& stop);
   CacheState::Warming read(const WarmTarget& target, const std::vector<CachedFile>& files,
-                           std::uint64_t size_bytes, const std::stop_token& stop);
+                           const Residency& before, const std::stop_token& stop);
   bool has_room(const WarmTarget& target, std::uint64_t size_bytes);
   [[nodiscard]] bool is_wanted(const WarmTarget& target, const std::stop_token& stop);
   void settle(const WarmTarget& target, CacheState::Warming warming, std::string error = {});
