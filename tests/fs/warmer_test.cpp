@@ -127,15 +127,16 @@ TEST_F(WarmerTest, ReadsNothingWhereTheRoomIsUnknown) {
 }
 
 TEST_F(WarmerTest, ReadsNothingIfItIsOff) {
-  std::atomic<int> asked{0};
-  Warmer warmer({.warm = Warm::off,
-                 .find_room = [&] { return asked++, room_of_bytes(1u << 30); },
-                 .look = kNoLook});
-  {
-    const Warmer::Run run(warmer, shown());
-    warmer.prepare(target(2), kAMinute);
-    EXPECT_EQ(warmer.state().warming, WarmingNow::off);
-  }  // the thread has had its turn
+  std::atomic<int> looks{0};
+  Warmer warmer(
+      {.warm = Warm::off, .find_room = [] { return room_of_bytes(1u << 30); }, .look = kNoLook});
+  const Warmer::Run run(warmer, [&] { return looks++, target(1); });
+  warmer.prepare(target(2), kAMinute);
+  for (int turn = 1; turn <= 4; turn++) {  // of the thread: one that reads would do so in between
+    warmer.notify();
+    ASSERT_TRUE(eventually([&] { return looks >= turn; }));
+  }
+  EXPECT_EQ(warmer.state().warming, WarmingNow::off);
   EXPECT_EQ(residency(1).cached_bytes, 0u);
   EXPECT_EQ(residency(2).cached_bytes, 0u);
 }
