@@ -23,7 +23,8 @@ SyncServiceOptions service_options(const Options& options) {
           .follow = options.follow,
           .gpu = options.gpu,
           .hooks = options.hooks,
-          .once = options.once};
+          .once = options.once,
+          .warm = options.warm};
 }
 
 Json to_json(const SyncReady& ready, const SyncServiceOptions& options) {

@@ -491,14 +491,14 @@ bool SyncDirectory::has_copies() const {
 }
 
 // Not synced: it is about now.
-void SyncDirectory::write_status(const std::string& text) const {
-  const stdfs::path made = temporary("status");
+void SyncDirectory::write_own(const char* name, const std::string& text) const {
+  const stdfs::path made = temporary(name);
   {
     const File file = File::open(made, O_WRONLY | O_CREAT | O_EXCL, 0644);
     write_at(file.fd(), 0, as_bytes(text), made);
     ::fchmod(file.fd(), 0644);
   }
-  rename_path(made, own("status"));
+  rename_path(made, own(name));
 }
 
 std::optional<SyncDirectoryInfo> find_sync_directory(const stdfs::path& path) {

@@ -6,6 +6,7 @@
 //     DIR/.weightfs/sync               marker: this directory is ours, and whose versions are in it
 //     DIR/.weightfs/lock               held by the process that keeps it up to date; says its pid
 //     DIR/.weightfs/status             JSON, as that of a mount
+//     DIR/.weightfs/advice             text, likewise
 //     DIR/.weightfs/versions/42.json   record: versions/42 is ours, its tag and what lies in it
 //     DIR/.weightfs/tmp/               what is being made or removed
 //
@@ -77,8 +78,9 @@ class SyncDirectory {
   /// Whether files had to be copied.
   [[nodiscard]] bool has_copies() const;
 
-  /// Replaces DIR/.weightfs/status.
-  void write_status(const std::string& text) const;
+  /// Replaces DIR/.weightfs/status or .weightfs/advice.
+  void write_status(const std::string& text) const { write_own("status", text); }
+  void write_advice(const std::string& text) const { write_own("advice", text); }
 
  private:
   struct Entry {
@@ -90,6 +92,7 @@ class SyncDirectory {
   void lock();
   void recover();
 
+  void write_own(const char* name, const std::string& text) const;
   [[nodiscard]] std::filesystem::path own(const char* name) const;
   [[nodiscard]] std::filesystem::path version_path(std::uint64_t version) const;
   [[nodiscard]] std::filesystem::path record_path(std::uint64_t version) const;

@@ -1,7 +1,7 @@
 // What lives how long, from the outside in:
 //
-//     signals > repository > directory > store > history > hooks > sync > control > threads of
-//     hooks
+//     signals > warmer > repository > directory > store > history > hooks > sync >
+//         warmer's thread > control > threads of hooks
 //
 // The caller's thread brings into the directory what the sync has brought into the store, tells
 // hooks and who waits at the control socket, and writes the status.  Hooks hold versions as long as
@@ -20,6 +20,7 @@
 #include <mutex>
 #include <utility>
 
+#include "fs/cache_advice.hpp"
 #include "fs/coder_choice.hpp"
 #include "fs/control.hpp"
 #include "fs/hooks.hpp"
@@ -115,8 +116,18 @@ class SyncService {
                .release = [this](std::uint64_t version) { return directory_->release(version); },
                .keeps = [&hooks](std::uint64_t version) { return hooks.holds(version); },
                .coder = coder_->coder(),
-               .changed = [this] { bell_.ring(); },
-               .tags = !options_.once});
+               .changed =
+                   [this] {
+                     bell_.ring();
+                     warmer_.notify();
+                   },
+               .tags = !options_.once,
+               .before_show =
+                   [this](std::uint64_t version, const std::filesystem::path& directory) {
+                     warmer_.prepare({version, directory}, kPrepareLimit);
+                   }});
+    const Warmer::Run warming(
+        warmer_, [&sync] { return warm_target(*sync.catalog()); }, !options_.once);
     options_.once ? run_once(sync) : follow(sync);
   }
 
@@ -239,7 +250,8 @@ class SyncService {
                       .sync = sync.status(),
                       .serving = {},
                       .coder = coder_->state(),
-                      .hooks = hooks_->status()};
+                      .hooks = hooks_->status(),
+                      .cache = warmer_.state()};
     state.sync.latest = directory_->latest();
     state.serving.mode = "directory";
     if (directory_->has_copies()) {
@@ -259,9 +271,11 @@ class SyncService {
     DaemonState timeless = now;
     timeless.sync.checked_time = timeless.sync.error_time = 0;
     for (HookStatus& hook : timeless.hooks) hook.error_time = 0;
+    timeless.cache.room.reset();
     std::string compared = status_text(timeless, timeless.sync.newest_time);
     if (compared == stated_ && Clock::now() < restate_at_) return;
     directory_->write_status(status_text(now, std::time(nullptr)));
+    directory_->write_advice(advice_text(advise(now.cache, now.serving.mode)));
     stated_ = std::move(compared);
     restate_at_ = Clock::now() + kSyncRestate;
   }
@@ -281,6 +295,7 @@ class SyncService {
   StopSignals signals_{kSyncEndGrace};
   const Context context_{.stop = signals_.token()};
   Bell bell_;
+  Warmer warmer_{{.warm = options_.warm}};
   std::unique_ptr<Repository> repository_;
   std::unique_ptr<SyncDirectory> directory_;
   std::unique_ptr<Store> store_;

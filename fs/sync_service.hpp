@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "fs/hook_spec.hpp"
+#include "fs/warmer.hpp"
 #include "store/context.hpp"
 #include "store/follow.hpp"
 #include "store/s3_settings.hpp"
@@ -32,6 +33,7 @@ struct SyncServiceOptions {
   std::optional<int> gpu = {};
   std::vector<HookSpec> hooks = {};  // not with `once`
   bool once = false;
+  Warm warm = Warm::automatic;
 };
 
 /// What `sync` prints when the directory is up to date for the first time.

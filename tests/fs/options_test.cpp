@@ -374,6 +374,18 @@ TEST_F(OptionsTest, ThePinGraceIsAMinuteOrWhatIsGiven) {
             std::chrono::milliseconds(600));
 }
 
+TEST_F(OptionsTest, WhatIsColdIsReadInUnlessThatIsOff) {
+  for (const char* command : {"mount", "sync"}) {
+    EXPECT_EQ(parsed({command, "/b", "/m"}).warm, Warm::automatic);
+    EXPECT_EQ(parsed({command, "/b", "/m", "--warm", "off"}).warm, Warm::off);
+    EXPECT_EQ(wrong({command, "/b", "/m", "--warm", "on"}), "--warm: 'on' is not auto or off");
+  }
+  write_config("warm = 'off'\n");
+  EXPECT_EQ(parsed({"mount", "/b", "/m"}).warm, Warm::off);
+  set("WEIGHTFS_WARM", "auto");
+  EXPECT_EQ(parsed({"mount", "/b", "/m"}).warm, Warm::automatic);
+}
+
 TEST_F(OptionsTest, AWritersMountHasOptionsOfItsOwn) {
   const Options options =
       parsed({"mount", "/b", "/m", "--writer", "--rebase", "--include", "*.py", "--include=x/*"});
