@@ -39,6 +39,12 @@ def make_tokenizer():
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>", pad_token="<end>")
 
 
+def save(model, folder):
+    """Several shards with their index, and the tokenizer."""
+    model.save_pretrained(folder, max_shard_size="400KB")
+    make_tokenizer().save_pretrained(folder)
+
+
 def make_trainer(output, callbacks=(), steps=2, **more):
     """Some steps on random tokens, on the CPU; writes nothing by itself, unless `more` says so."""
     model = make_model()
