@@ -25,7 +25,7 @@ NOTHING = harness.sha256(b"")
 
 # One thread, and not bound to a core: two engines side by side compute the same on every machine.
 VARIABLES = {
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1", "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1",
     "VLLM_HOST_IP": "127.0.0.1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
     "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
 
@@ -69,7 +69,7 @@ class Served:
                 [os.path.join(os.path.dirname(PYTHON), "vllm"), "serve", path, "--host", "127.0.0.1",
                  "--port", str(self.port), "--served-model-name", "tiny", "--dtype", "bfloat16",
                  "--max-model-len", "64", "--max-num-seqs", "4", "--enforce-eager",
-                 "--gpu-memory-utilization", "0.2"],
+                 "--kv-cache-memory-bytes", str(16 << 20)],
                 stdout=output, stderr=output, start_new_session=True, cwd=self.workspace.path,
                 env=harness.environment({**VARIABLES, "VLLM_SERVER_DEV_MODE": "1"}))
         self.workspace.processes.append(self)
