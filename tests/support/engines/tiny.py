@@ -45,7 +45,7 @@ def save(model, folder):
     make_tokenizer().save_pretrained(folder)
 
 
-def make_trainer(output, callbacks=(), steps=2, **more):
+def make_trainer(output, callbacks=(), steps=2, processing_class=None, **more):
     """Some steps on random tokens, on the CPU; writes nothing by itself, unless `more` says so."""
     model = make_model()
     tokens = torch.randint(1, 512, (steps, 16))
@@ -54,4 +54,5 @@ def make_trainer(output, callbacks=(), steps=2, **more):
         "output_dir": output, "max_steps": steps, "per_device_train_batch_size": 1,
         "learning_rate": 1e-3, "save_strategy": "no", "report_to": [], "use_cpu": True,
         "disable_tqdm": True, "seed": 1, **more})
-    return Trainer(model, arguments, train_dataset=examples, callbacks=list(callbacks))
+    return Trainer(model, arguments, train_dataset=examples, callbacks=list(callbacks),
+                   processing_class=processing_class)
