@@ -1,13 +1,17 @@
 #include "fs/options.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
+#include <sstream>
 
 #include "fs/command_table.hpp"
 #include "kernels/variant.hpp"
+#include "store/child_process.hpp"
 #include "tests/support/support.hpp"
 
 namespace weightfs::fs {
@@ -603,6 +607,57 @@ TEST_F(OptionsTest, EveryExampleOfTheHelpIsARightCommandLine) {
     words.erase(words.begin());
     EXPECT_EQ(wrong(words), "") << command.example;
   }
+}
+
+/// What a shell or YAML has behind a command line is none of it: comments, other commands,
+/// brackets.
+std::string without_the_rest(std::string text, std::string_view closing) {
+  for (const std::string_view end :
+       std::initializer_list<std::string_view>{" #", " &", " |", " >", ";", closing}) {
+    text = text.substr(0, text.find(end));
+  }
+  return text;
+}
+
+/// The command lines of weightfs in the code of a page: lines that are indented by four, and YAML.
+std::vector<std::vector<std::string>> commands_of_page(const std::string& page) {
+  std::vector<std::vector<std::string>> found;
+  std::istringstream lines(page);
+  for (std::string line; std::getline(lines, line);) {
+    const bool is_list = line.find("[weightfs, ") != std::string::npos;
+    if (is_list) std::erase(line, ',');
+    const std::size_t at = line.find("weightfs ");
+    if (!line.starts_with("    ") || at == std::string::npos) continue;
+    if (at > 0 && line[at - 1] != ' ' && line[at - 1] != '[') continue;  // a path, or quoted
+    std::vector<std::string> words =
+        split_command(without_the_rest(line.substr(at), is_list ? "]" : "\"]"));
+    const bool is_command =
+        words.size() > 1 && std::ranges::any_of(all_commands(), [&](const CommandSpec& command) {
+          return command.name == words[1];
+        });
+    if (!is_command) continue;
+    words.erase(words.begin());
+    found.push_back(std::move(words));
+  }
+  return found;
+}
+
+TEST_F(OptionsTest, EveryCommandLineOfThePagesIsRight) {
+  namespace stdfs = std::filesystem;
+  const stdfs::path root = stdfs::path(WEIGHTFS_TEST_DATA).parent_path().parent_path();
+  std::vector<stdfs::path> pages = {root / "README.md"};
+  for (const auto& entry : stdfs::recursive_directory_iterator(root / "docs")) {
+    if (entry.path().extension() == ".md") pages.push_back(entry.path());
+  }
+  std::size_t count = 0;
+  for (const stdfs::path& page : pages) {
+    for (const auto& words : commands_of_page(test::read_text(page))) {
+      count++;
+      EXPECT_EQ(wrong(words), "") << page << ": weightfs "
+                                  << fmt::format("{}", fmt::join(words, " "));
+    }
+  }
+  EXPECT_GT(count, 40U);
 }
 
 TEST_F(OptionsTest, HelpFitsATerminal) {

@@ -39,7 +39,13 @@ def make_tokenizer():
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>", pad_token="<end>")
 
 
-def make_trainer(output, callbacks=(), steps=2, **more):
+def save(model, folder):
+    """Several shards with their index, and the tokenizer."""
+    model.save_pretrained(folder, max_shard_size="400KB")
+    make_tokenizer().save_pretrained(folder)
+
+
+def make_trainer(output, callbacks=(), steps=2, processing_class=None, **more):
     """Some steps on random tokens, on the CPU; writes nothing by itself, unless `more` says so."""
     model = make_model()
     tokens = torch.randint(1, 512, (steps, 16))
@@ -48,4 +54,5 @@ def make_trainer(output, callbacks=(), steps=2, **more):
         "output_dir": output, "max_steps": steps, "per_device_train_batch_size": 1,
         "learning_rate": 1e-3, "save_strategy": "no", "report_to": [], "use_cpu": True,
         "disable_tqdm": True, "seed": 1, **more})
-    return Trainer(model, arguments, train_dataset=examples, callbacks=list(callbacks))
+    return Trainer(model, arguments, train_dataset=examples, callbacks=list(callbacks),
+                   processing_class=processing_class)
