@@ -102,7 +102,8 @@ void Pins::begin(Pin& pin, const PinOpen& open, Clock::time_point now) {
             .processes = {},
             .is_abandoned = false,
             .is_by_link = pin.is_by_link,
-            .asked = pin.asked};
+            .asked = pin.asked,
+            .looked = pin.looked};
 }
 
 // ---- bind mode ----
@@ -124,7 +125,8 @@ bool Pins::told(const Reader& reader, std::uint64_t version, Clock::time_point n
                .processes = {},
                .is_abandoned = false,
                .is_by_link = true,
-               .asked = now};
+               .asked = now,
+               .looked = now};
   }
   pin->asked = now;
   return pin->version == version;
@@ -226,8 +228,13 @@ std::vector<Pins::Question> Pins::take_questions(Clock::time_point now) {
   const std::lock_guard lock(mutex_);
   std::erase_if(pins_, [&](const auto& item) { return is_over(item.second, now); });
   std::vector<Question> questions;
-  for (const auto& [session, pin] : pins_) {
-    if (!pin.is_by_link && (!pin.has_weights || now - pin.used < times_.quiet)) continue;
+  for (auto& [session, pin] : pins_) {
+    if (now - std::max(pin.used, pin.looked) < times_.quiet) continue;
+    if (pin.is_by_link) {
+      pin.looked = now;
+    } else if (!pin.has_weights) {
+      continue;
+    }
     Question question{.session = session,
                       .id = pin.id,
                       .version = pin.version,

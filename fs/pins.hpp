@@ -22,7 +22,7 @@
 //
 //     grace    after it began, or after the last time that a weights file of the version was opened
 //              by somebody within a second of a READLINK of the session (fs/image_watch.hpp), or
-//              was seen open or mapped in it
+//              was seen open or mapped in it, by a look every `quiet`
 //     at most  after the last such OPEN
 //     at once  when it is taken away by hand
 //
@@ -152,9 +152,10 @@ class Pins {
     bool has_weights = false;        // one was opened
     Clock::time_point used, opened;  // if so: last OPEN or RELEASE, last OPEN
     std::map<ProcessId, Process> processes;
-    bool is_abandoned = false;     // a process is gone without having opened all
-    bool is_by_link = false;       // in bind mode
-    Clock::time_point asked = {};  // if so: last READLINK
+    bool is_abandoned = false;      // a process is gone without having opened all
+    bool is_by_link = false;        // in bind mode
+    Clock::time_point asked = {};   // if so: last READLINK
+    Clock::time_point looked = {};  // likewise: last look at what is open or mapped
   };
   struct Question {
     std::string session;

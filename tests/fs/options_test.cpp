@@ -500,6 +500,8 @@ TEST_F(OptionsTest, AConfigurationFileSetsWhatNobodyElseSets) {
       "[publish]\n"
       "include = [\"*.pt\", \"*.bin\"]\n"
       "store = \"/of/publish\"\n");
+  set("WEIGHTFS_SERVE", "bind");
+  EXPECT_EQ(parsed({"mount", "/b", "/m"}).serve, Serve::bind);
   set("WEIGHTFS_SERVE", "passthrough");
   const Options mount = parsed({"mount", "/b", "/m", "--uid=6"});
   EXPECT_EQ(mount.store, "/top");
