@@ -24,7 +24,7 @@ Serve parse_serve(std::string_view text) {
   if (text == "passthrough") return Serve::passthrough;
   if (text == "bind") return Serve::bind;
   if (text == "daemon") return Serve::daemon;
-  throw Error(ErrorCode::invalid, fmt::format("'{}' is not auto, passthrough or daemon", text));
+  throw Error(ErrorCode::invalid, fmt::format("'{}' is not auto, passthrough, bind or daemon", text));
 }
 
 void add_meta(Options& options, std::string_view text) {

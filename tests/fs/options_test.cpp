@@ -424,8 +424,8 @@ TEST_F(OptionsTest, RepeatedOptionsAreNamed) {
 TEST_F(OptionsTest, WrongValuesNameTheOption) {
   EXPECT_EQ(wrong({"mount", "/b", "/m", "--poll", "often"}),
             "--poll: 'often' is not a number of seconds from 0.01 to 86400");
-  EXPECT_EQ(wrong({"mount", "/b", "/m", "--serve=bind"}),
-            "--serve: 'bind' is not auto, passthrough or daemon");
+  EXPECT_EQ(wrong({"mount", "/b", "/m", "--serve=fast"}),
+            "--serve: 'fast' is not auto, passthrough, bind or daemon");
   EXPECT_EQ(wrong({"publish", "/b", "d", "--meta", "x"}), "--meta: 'x' is not KEY=VALUE");
   EXPECT_EQ(wrong({"export", "/b", "d", "--version", "0"}),
             "--version: '0' is not a number from 1 to 68719476735");
