@@ -3,11 +3,14 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/capability.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <thread>
 
 #include "store/error.hpp"
 #include "tests/support/code_of.hpp"
@@ -116,6 +119,22 @@ class BoundVersionsTest : public testing::Test {
   std::shared_ptr<const Catalog> catalog_;
   std::optional<BoundVersions> bound_;
 };
+
+TEST_F(BoundVersionsTest, NothingCanBeBoundWithoutTheCapability) {
+  std::thread([&] {  // a capability is a thread's own
+    __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+    __user_cap_data_struct data[2] = {};
+    ASSERT_EQ(syscall(SYS_capget, &header, data), 0);
+    data[0].effective &= ~(1U << CAP_SYS_ADMIN);
+    ASSERT_EQ(syscall(SYS_capset, &header, data), 0);
+    const BindState state = try_bind(temp_.path());
+    EXPECT_FALSE(state.available);
+    EXPECT_EQ(state.why_not, "bind mounts need CAP_SYS_ADMIN (run as root)");
+    EXPECT_EQ(code_of([&] { bind_directory(temp_.path(), mount_); }), ErrorCode::permission);
+  })
+      .join();
+  EXPECT_TRUE(try_bind(temp_.path()).available);
+}
 
 TEST_F(BoundVersionsTest, FollowTheCatalog) {
   show({1, 2});

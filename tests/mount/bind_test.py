@@ -195,27 +195,65 @@ class Choosing(BindTest):
             self.skipTest(said["why"])
         self.assertEqual(said["mode"], "bind" if said["why"] else "passthrough")
 
+    def test_auto_takes_it_in_a_user_namespace(self):
+        """Where root is somebody else outside, the kernel allows no passthrough."""
+        unshare = ("unshare", "--user", "--map-root-user", "--mount")
+        if subprocess.run([*unshare, "true"], capture_output=True).returncode != 0:
+            self.skipTest("no user namespaces here")
+        self.init()
+        self.publish_next()
+        mount = harness.Mount(self, self.url)
+        script = ('"$0" "$@" --json && cat "$MNT/latest/config.json" && echo && '
+                  'cat "$MNT/.weightfs/status" && "$0" umount "$MNT" >&2')
+        done = subprocess.run([*unshare, "sh", "-c", script, harness.BINARY, *mount.arguments()],
+                              env=harness.environment({"MNT": mount.path}), capture_output=True,
+                              text=True, timeout=120)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        said, rest = harness.json.JSONDecoder().raw_decode(done.stdout)
+        config, status = done.stdout[rest:].strip().split("\n", 1)
+        serve = harness.json.loads(status)["serve"]
+        self.assertEqual((said["serve"]["mode"], serve["bound"], serve["daemon_reads"]),
+                         ("bind", [1], 0))
+        self.assertIn("passthrough needs CAP_SYS_ADMIN", serve["why"])
+        self.assertEqual(harness.json.loads(config), {"step": 1})
+
+    def as_user(self, mount, options):
+        """Mounts as a user, in a mount namespace where users may open /dev/fuse, and unmounts."""
+        script = ('mknod "$DEVICE" c 10 229 && chmod 666 "$DEVICE" && '
+                  'mount --bind "$DEVICE" /dev/fuse && (exec 3< /dev/fuse) || exit 77; '
+                  'user="setpriv --reuid 65534 --regid 65534 --clear-groups"; '
+                  '$user "$0" "$@" --json && $user "$0" umount "$MNT" >&2')
+        mount.options = options
+        variables = {"MNT": mount.path, "DEVICE": os.path.join(self.dir, "fuse")}
+        done = subprocess.run(["unshare", "--mount", "sh", "-c", script, harness.BINARY,
+                               *mount.arguments()], env=harness.environment(variables),
+                              capture_output=True, text=True, timeout=120)
+        os.unlink(variables["DEVICE"])
+        if done.returncode == harness.SKIPPED:
+            self.skipTest(f"users cannot be given /dev/fuse: {done.stderr}")
+        return done, harness.json.loads(done.stdout)
+
     def test_without_the_privilege_it_is_refused(self):
-        if shutil.which("fusermount3") is None or not os.stat("/dev/fuse").st_mode & 0o002:
-            self.skipTest("no fusermount3, or users may not open /dev/fuse")
         try:
             harness.run("--version", **NOBODY)
         except PermissionError:
             self.skipTest("other users cannot run the binary where it lies")
+        if shutil.which("fusermount3") is None:
+            self.skipTest("no fusermount3")
         self.init()
         self.publish_next()
-        mount = harness.Mount(self, self.url, "--serve", "bind")
+        mount = harness.Mount(self, self.url)
         os.makedirs(mount.store)
         for path in (mount.path, mount.store):
             os.chown(path, 65534, 65534)
-        self.refused(mount.arguments(), "unsupported", "--serve bind", "CAP_SYS_ADMIN", "run as root",
-                     **NOBODY)
-        self.assertEqual(self.mounts_below(mount), {})
-        mount.options = ()
-        serve = mount.adopt(harness.call(*mount.arguments(), **NOBODY))["serve"]
-        self.assertEqual(serve["mode"], "daemon")
-        self.assertIn("; bind mounts need CAP_SYS_ADMIN", serve["why"])
-        harness.call("umount", mount.path, **NOBODY)
+        done, said = self.as_user(mount, ("--serve", "bind"))
+        self.assertEqual((done.returncode, said["error"]["code"]), (1, "unsupported"), done.stderr)
+        for words in ("--serve bind", "CAP_SYS_ADMIN", "run as root", "leave out --serve"):
+            self.assertIn(words, said["error"]["message"])
+        done, said = self.as_user(mount, ())
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(said["serve"]["mode"], "daemon")
+        self.assertIn("; bind mounts need CAP_SYS_ADMIN", said["serve"]["why"])
 
 
 class Keeping(BindTest):
