@@ -206,7 +206,8 @@ int run_mount(Call& call) {
 int run_umount(Call& call) {
   const MountInfo mount = get_mount(call.options.target);
   const DaemonProcess daemon = find_daemon(mount);
-  unmount(mount.path, call.options.lazy);
+  const bool answers = daemon.pid != 0;
+  unmount(mount.path, call.options.lazy, answers ? Answering::yes : Answering::no);
   const bool ended = wait_end(daemon, call.options.lazy ? kLazyEndTimeout : kUnmountTimeout);
   if (!ended && !call.options.lazy) {
     throw Error(ErrorCode::timed_out,

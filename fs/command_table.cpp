@@ -22,8 +22,9 @@ constexpr std::size_t kHooksMax = 64;  // each has a thread
 Serve parse_serve(std::string_view text) {
   if (text == "auto") return Serve::automatic;
   if (text == "passthrough") return Serve::passthrough;
+  if (text == "bind") return Serve::bind;
   if (text == "daemon") return Serve::daemon;
-  throw Error(ErrorCode::invalid, fmt::format("'{}' is not auto, passthrough or daemon", text));
+  throw Error(ErrorCode::invalid, fmt::format("'{}' is not auto, passthrough, bind or daemon", text));
 }
 
 Warm parse_warm(std::string_view text) {
@@ -387,8 +388,9 @@ std::vector<OptionSpec> mount_options() {
       {.name = "serve",
        .value = "HOW",
        .help = "passthrough: the kernel reads the local files itself, an error if it cannot;\n"
-               "daemon: weightfs answers every read; auto: passthrough if possible\n"
-               "(default: auto)",
+               "bind: complete versions are bind-mounted from the store, which needs\n"
+               "CAP_SYS_ADMIN; daemon: weightfs answers every read; auto: the first of\n"
+               "these that can be had (default: auto)",
        .set = [](Options& options, std::string_view v) { options.serve = parse_serve(v); }},
       kStoreSize,
       kMinFree,

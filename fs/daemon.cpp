@@ -17,9 +17,11 @@
 #include <ctime>
 #include <mutex>
 #include <optional>
+#include <shared_mutex>
 #include <span>
 #include <thread>
 
+#include "fs/bound_versions.hpp"
 #include "fs/cache_advice.hpp"
 #include "fs/coder_choice.hpp"
 #include "fs/control_handlers.hpp"
@@ -92,6 +94,49 @@ class SessionLink {
   bool ended_ = false;
 };
 
+/// The same for what is bound, which there is in bind mode only.  A call ends before end() does; it
+/// may take as long as one of BoundVersions.
+class BindLink {
+ public:
+  void begin(BoundVersions& bound) {
+    const std::unique_lock lock(mutex_);
+    bound_ = &bound;
+  }
+  void end() {
+    const std::unique_lock lock(mutex_);
+    bound_ = nullptr;
+  }
+
+  void notify() const {
+    const std::shared_lock lock(mutex_);
+    if (bound_ != nullptr) bound_->notify();
+  }
+  void bring(std::uint64_t version) const {
+    const std::shared_lock lock(mutex_);
+    if (bound_ != nullptr) bound_->bring(version);
+  }
+  [[nodiscard]] bool withdraw(std::uint64_t version) const {
+    const std::shared_lock lock(mutex_);
+    return bound_ == nullptr || bound_->withdraw(version);
+  }
+  void restore(std::uint64_t version) const {
+    const std::shared_lock lock(mutex_);
+    if (bound_ != nullptr) bound_->restore(version);
+  }
+  [[nodiscard]] bool is_bound(std::uint64_t version) const {
+    const std::shared_lock lock(mutex_);
+    return bound_ != nullptr && bound_->is_bound(version);
+  }
+  [[nodiscard]] std::vector<std::uint64_t> list() const {
+    const std::shared_lock lock(mutex_);
+    return bound_ != nullptr ? bound_->list() : std::vector<std::uint64_t>{};
+  }
+
+ private:
+  mutable std::shared_mutex mutex_;
+  BoundVersions* bound_ = nullptr;
+};
+
 /// The sync tells who waits at the control socket, which is there for a part of its time.
 class ControlLink {
  public:
@@ -145,17 +190,21 @@ class Daemon {
               {.poll = options_.poll,
                .follow = options_.follow,
                .release = [this](std::uint64_t version) { return link_.is_unused(version); },
+               .prepare =
+                   [this](std::uint64_t version) {
+                     warmer_.prepare({version, store_->image_directory(version)}, kPrepareLimit);
+                     bind_link_.bring(version);
+                   },
+               .withdraw = [this](std::uint64_t version) { return bind_link_.withdraw(version); },
+               .restore = [this](std::uint64_t version) { bind_link_.restore(version); },
                .keeps = [this](std::uint64_t version) { return keeps(version); },
                .coder = coder_->coder(),
                .changed =
                    [this] {
                      control_link_.notify();
+                     bind_link_.notify();
                      hooks_->notify();
                      warmer_.notify();
-                   },
-               .before_show =
-                   [this](std::uint64_t version, const std::filesystem::path& directory) {
-                     warmer_.prepare({version, directory}, kPrepareLimit);
                    }});
     const Warmer::Run warming(warmer_, [&sync] { return warm_target(*sync.catalog()); });
     hand_pins_.emplace(store_->db());
@@ -178,7 +227,8 @@ class Daemon {
  private:
   /// Also what is open: it is not to vanish for the moment that a look at its readers takes.
   [[nodiscard]] bool keeps(std::uint64_t version) const {
-    return pins_->keeps(version) || hooks_->holds(version) || !link_.is_unused(version);
+    return pins_->keeps(version) || hooks_->holds(version) || !link_.is_unused(version) ||
+           (bind_link_.is_bound(version) && !nobody_reads(store_->image_directory(version)));
   }
 
   /// A trainer can save, and hand over, while the bucket is out of reach.
@@ -308,15 +358,44 @@ class Daemon {
     pins_->set_device(device_);
     link_.begin(session);
     if (writing.queue != nullptr) writing.queue->start(fence);
-    {
+    if (session.wants_binds()) {
+      serve_bound(sync, session);
+    } else {
       const std::stop_callback on_stop(context_.stop, [&session] { session.stop(); });
-      if (events_.ready) events_.ready(describe(sync, session));
-      hooks_->start([&sync] { return newest_shown(sync); });
+      begin_serving(sync, session);
       run_session(session);
       hooks_->stop();
     }
     signals_.request_stop();
     link_.end();
+  }
+
+  void begin_serving(const Sync& sync, const FuseSession& session) {
+    if (events_.ready) events_.ready(describe(sync, session));
+    hooks_->start([&sync] { return newest_shown(sync); });
+  }
+
+  /// What is bound is bound through the mount, which must be served for that, also at the end.
+  void serve_bound(const Sync& sync, FuseSession& session) {
+    BoundVersions bound({.mount = *session.mount(),
+                         .ownership = options_.ownership,
+                         .catalog = [&sync] { return sync.catalog(); },
+                         .bound = [this](const CatalogVersion& version) { pins_->bound(version); },
+                         .unbound = [this](std::uint64_t version) { pins_->unbound(version); }});
+    pins_->set_bind_mode();
+    {
+      const std::stop_callback on_stop(context_.stop, [&] {
+        bound.stop();
+        session.stop();
+      });
+      std::jthread server([&] { run_session(session); });
+      bound.start();
+      bind_link_.begin(bound);
+      begin_serving(sync, session);
+      server.join();
+      hooks_->stop();
+    }
+    bind_link_.end();
   }
 
   /// The newest version there is when the mount begins: from then on nobody else may publish.  A
@@ -373,6 +452,12 @@ class Daemon {
             .staging = writing.staging->summary()};
   }
 
+  [[nodiscard]] ServingState serving() const {
+    ServingState state = link_.serving();
+    state.bound = bind_link_.list();
+    return state;
+  }
+
   [[nodiscard]] std::string advice() const {
     return advice_text(advise(warmer_.state(), link_.serving().mode));
   }
@@ -388,7 +473,7 @@ class Daemon {
                       .pid = getpid(),
                       .versions = {},
                       .sync = sync.status(),
-                      .serving = link_.serving(),
+                      .serving = serving(),
                       .coder = coder_->state(),
                       .pins = pins_->list(),
                       .writer = {},
@@ -417,6 +502,7 @@ class Daemon {
   std::vector<std::string> queued_;       // a reader's: hand-overs that a writer's mount left
   Warmer warmer_{{.warm = options_.warm}};
   SessionLink link_;
+  BindLink bind_link_;
   ControlLink control_link_;
   Hooks* hooks_ = nullptr;  // set in run(), before there are threads
   dev_t device_ = 0;        // of the mount; set before anybody can hand over

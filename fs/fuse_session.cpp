@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "fs/bind_mounts.hpp"
 #include "fs/fuse_ops.hpp"
 #include "fs/mount_point.hpp"
 #include "fs/passthrough.hpp"
@@ -208,7 +209,9 @@ struct FuseSession::State {
 
   // INIT is answered before there are threads: libfuse answers EIO to anything ahead of it.
   void answer_init() {
-    server.ask_for_passthrough = server.options.serve != Serve::daemon && offers_passthrough(init);
+    const Serve serve = server.options.serve;
+    const bool may_pass = serve == Serve::automatic || serve == Serve::passthrough;
+    server.ask_for_passthrough = may_pass && offers_passthrough(init);
     fuse_buf buffer{};
     buffer.mem = init.data();
     buffer.size = init.size();
@@ -220,17 +223,39 @@ struct FuseSession::State {
   }
 
   void choose_serving() {
-    if (server.options.serve == Serve::daemon) {
-      why = "--serve daemon";
-    } else {
-      const PassthroughState state = try_passthrough(mount.fd(), init, server.options.store);
-      server.passthrough = state.available;
-      why = state.why_not;
-    }
-    if (!server.passthrough && server.options.serve == Serve::passthrough) {
-      throw Error(ErrorCode::unsupported, "--serve passthrough is not to be had: " + why);
+    switch (server.options.serve) {
+      case Serve::automatic:
+        if (!choose_passthrough() && !choose_binds()) why += "; " + why_no_binds;
+        break;
+      case Serve::passthrough:
+        if (choose_passthrough()) break;
+        throw Error(ErrorCode::unsupported, "--serve passthrough is not to be had: " + why);
+      case Serve::bind:
+        why = "--serve bind";
+        if (choose_binds()) break;
+        throw Error(ErrorCode::unsupported,
+                    fmt::format("--serve bind is not to be had: {}; leave out --serve to be served "
+                                "as well as it goes",
+                                why_no_binds));
+      case Serve::daemon:
+        why = "--serve daemon";
+        break;
     }
     if (!server.passthrough && mount.info()) raise_readahead(*mount.info());
+  }
+
+  bool choose_passthrough() {
+    const PassthroughState state = try_passthrough(mount.fd(), init, server.options.store);
+    server.passthrough = state.available;
+    why = state.why_not;
+    return server.passthrough;
+  }
+
+  bool choose_binds() {
+    const BindState state = try_bind(server.options.store);
+    binds = state.available && mount.info();
+    why_no_binds = state.available ? "this mount is not in /proc/self/mountinfo" : state.why_not;
+    return binds;
   }
 
   // One thread's part of the work.
@@ -273,7 +298,8 @@ struct FuseSession::State {
   fuse_lowlevel_ops operations;
   std::vector<std::byte> init;  // a successor would need it to understand the connection
   SessionPtr session;
-  std::string why;
+  std::string why, why_no_binds;
+  bool binds = false;
 
   // Notified under the lock: the waiting destructor must not go on before run() is done with them.
   std::mutex run_mutex;
@@ -296,13 +322,17 @@ void FuseSession::stop() noexcept { state_->waiter.stop(); }
 ServingState FuseSession::serving() const {
   const Server& server = state_->server;
   ServingState serving;
-  serving.mode = server.passthrough ? "passthrough" : "daemon";
+  serving.mode = server.passthrough ? "passthrough" : state_->binds ? "bind" : "daemon";
   serving.why = state_->why;
   serving.open_passthrough = server.opens.open_count(Serving::passthrough);
   serving.open_daemon = server.opens.open_count(Serving::daemon);
   serving.daemon_reads = server.daemon_reads;
   return serving;
 }
+
+bool FuseSession::wants_binds() const noexcept { return state_->binds; }
+
+const std::optional<MountInfo>& FuseSession::mount() const noexcept { return state_->mount.info(); }
 
 dev_t FuseSession::device() const {
   const auto& info = state_->mount.info();

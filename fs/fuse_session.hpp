@@ -12,9 +12,12 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "fs/loader_pins.hpp"
+#include "fs/mount_point.hpp"
 #include "fs/tree.hpp"
 #include "store/delta_files.hpp"
 #include "store/publish_queue.hpp"
@@ -24,7 +27,7 @@ namespace weightfs::fs {
 /// Of the library that is loaded: "3.14.0".
 std::string libfuse_version();
 
-enum class Serve { automatic, passthrough, daemon };
+enum class Serve { automatic, passthrough, bind, daemon };
 
 /// What a writer's mount has beside a reader's; nullptrs on a reader's.  They outlive the session.
 struct Writing {
@@ -35,7 +38,7 @@ struct Writing {
 struct FuseSessionOptions {
   std::filesystem::path mount_point;    // canonical
   std::string source;                   // URL without secrets, as /proc/mounts shows it
-  Serve serve = Serve::automatic;       // passthrough: an error if it is not to be had
+  Serve serve = Serve::automatic;       // passthrough, bind: an error if it is not to be had
   std::filesystem::path store;          // where images lie: passthrough is tried there
   std::function<std::string()> status;  // text of .weightfs/status
   Writing writing = {};
@@ -46,8 +49,9 @@ struct FuseSessionOptions {
 
 /// How files are served: for status.
 struct ServingState {
-  std::string mode;  // "passthrough" | "daemon"
+  std::string mode;  // "passthrough" | "bind" | "daemon"
   std::string why;   // why not passthrough, in words; "" if it is, or "--serve daemon"
+  std::vector<std::uint64_t> bound = {};  // versions that are bind-mounted, ascending
   std::uint64_t open_passthrough = 0, open_daemon = 0;
   std::uint64_t daemon_reads = 0;  // READ requests answered
 };
@@ -55,8 +59,8 @@ struct ServingState {
 class FuseSession {
  public:
   /// Mounts, answers INIT, tries passthrough.  The tree must outlive the session.
-  /// Throws Error: permission (with what is missing), busy, unsupported (--serve passthrough and
-  /// not to be had), io.
+  /// Throws Error: permission (with what is missing), busy, unsupported (--serve passthrough or
+  /// bind, and not to be had), io.
   FuseSession(const Tree& tree, FuseSessionOptions options);
   /// Stops, waits for run() where it is still running, and unmounts: lazily if busy, and only what
   /// this session has mounted.
@@ -68,7 +72,15 @@ class FuseSession {
   /// Ends run(); may be called from any thread and more than once.
   void stop() noexcept;
 
+  /// Without `bound`, which others know.
   [[nodiscard]] ServingState serving() const;
+
+  /// True if complete versions are to be bind-mounted over what this session shows
+  /// (fs/bound_versions.hpp); it is the caller who does so.
+  [[nodiscard]] bool wants_binds() const noexcept;
+
+  /// What is mounted, as /proc/self/mountinfo shows it; nullopt if it does not.
+  [[nodiscard]] const std::optional<MountInfo>& mount() const noexcept;
 
   /// st_dev of what is mounted.
   [[nodiscard]] dev_t device() const;

@@ -1,10 +1,12 @@
 #include "fs/loader_pins.hpp"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <ctime>
 
+#include "fs/mount_point.hpp"
 #include "fs/process_files.hpp"
 #include "store/error.hpp"
 #include "store/log.hpp"
@@ -24,6 +26,18 @@ std::size_t count_weights(const CatalogVersion& version) {
       std::count_if(version.entries.begin(), version.entries.end(), [](const CatalogEntry& entry) {
         return !entry.is_directory && pin_file_of(entry.path) == PinFile::weights;
       }));
+}
+
+/// Of the weights files.
+std::set<Inode> image_inodes(const CatalogVersion& version) {
+  std::set<Inode> inodes;
+  for (const CatalogEntry& entry : version.entries) {
+    if (entry.is_directory || pin_file_of(entry.path) != PinFile::weights) continue;
+    struct stat attributes {};
+    const auto path = version.directory / entry.path;
+    if (lstat(path.c_str(), &attributes) == 0) inodes.insert(attributes.st_ino);
+  }
+  return inodes;
 }
 
 std::string no_such_pin(const UnpinRequest& what) {
@@ -51,6 +65,8 @@ LoaderPins::~LoaderPins() {
 /// either the one who hides sees that it was told, or it is seen here that it is gone.
 std::uint64_t LoaderPins::link(pid_t thread) {
   const auto reader = sessions_.find(thread);
+  const bool pins_itself = is_bind_mode_ && reader;
+  if (pins_itself) note_opens();  // what was opened before this READLINK counts before it
   while (true) {
     const auto now = Clock::now();
     std::uint64_t version = catalog_()->latest;
@@ -58,8 +74,12 @@ std::uint64_t LoaderPins::link(pid_t thread) {
     const auto pinned = reader ? pins_.find(reader->session, now) : std::nullopt;
     if (pinned) version = *pinned;
     walks_.told(thread, version, now);
-    if (catalog_()->versions.contains(version)) return version;
-    if (pinned) pins_.end_session(reader->session);
+    const bool is_told = !pins_itself || pins_.told(*reader, version, now);
+    if (is_told && catalog_()->versions.contains(version)) {
+      if (pins_itself) wake();
+      return version;
+    }
+    if (is_told && (pinned || pins_itself)) pins_.end_session(reader->session);
   }
 }
 
@@ -74,12 +94,17 @@ Pins::Opened LoaderPins::opened(pid_t thread, Inode inode) {
   if (version == catalog->versions.end() || parts.file >= version->second->entries.size()) {
     return {};
   }
+  const PinFile kind = pin_file_of(version->second->entries[parts.file].path);
+  if (is_bind_mode_) {  // not bound yet: it counts as if it were
+    if (kind == PinFile::weights) pins_.opened_by_somebody(parts.version, kWalkTime, now);
+    return {};
+  }
   auto reader = sessions_.find(thread);
   if (!reader) return {};
   const auto opened = pins_.opened({.reader = std::move(*reader),
                                     .version = parts.version,
                                     .file = parts.file,
-                                    .kind = pin_file_of(version->second->entries[parts.file].path),
+                                    .kind = kind,
                                     .weights_count = count_weights(*version->second),
                                     .through_latest = through_latest,
                                     .latest = catalog->latest},
@@ -91,6 +116,42 @@ Pins::Opened LoaderPins::opened(pid_t thread, Inode inode) {
 bool LoaderPins::keeps(std::uint64_t version) const {
   return by_hand_.contains(version) || pins_.is_pinned(version) ||
          walks_.was_told(version, Clock::now());
+}
+
+// ---- bind mode ----
+
+void LoaderPins::set_bind_mode() {
+  try {
+    image_watch_ = std::make_unique<ImageWatch>();
+  } catch (const Error& error) {
+    log_warning(fmt::format("a load that takes longer than --pin-grace may lose its pin: {}",
+                            error.what()));
+  }
+  is_bind_mode_ = true;
+}
+
+void LoaderPins::bound(const CatalogVersion& version) {
+  try {
+    if (image_watch_) image_watch_->add(version);
+  } catch (const Error& error) {
+    log_warning(
+        fmt::format("a load of version {} that takes longer than --pin-grace may lose its "
+                    "pin: {}",
+                    version.number, error.what()));
+  }
+}
+
+void LoaderPins::unbound(std::uint64_t version) {
+  if (image_watch_) image_watch_->remove(version);
+}
+
+/// What was opened since this was last called, at most one interval of the watch ago.
+void LoaderPins::note_opens() {
+  if (!image_watch_) return;
+  const std::lock_guard lock(opens_mutex_);
+  for (const std::uint64_t version : image_watch_->take_opened()) {
+    pins_.opened_by_somebody(version, kWalkTime + interval_, Clock::now());
+  }
 }
 
 // ---- the watch ----
@@ -112,7 +173,9 @@ void LoaderPins::watch(const std::stop_token& stop) {
       awake_.wait_for(lock, stop, interval_, [] { return false; });
     }
     try {
-      if (!stop.stop_requested()) pins_.sweep(view, Clock::now());
+      if (stop.stop_requested()) return;
+      if (is_bind_mode_) note_opens();
+      pins_.sweep(view, Clock::now());
     } catch (const std::exception& error) {
       log_warning(fmt::format("cannot look at pins: {}", error.what()));
     }
@@ -124,14 +187,26 @@ bool LoaderPins::has_files(const std::string& session, std::uint64_t version) co
     const InodeParts parts = parts_of(inode);
     return parts.kind == InodeKind::version && parts.version == version;
   };
+  std::set<Inode> images;  // in bind mode
+  dev_t image_device = 0;
+  const auto catalog = catalog_();
+  const auto shown = catalog->versions.find(version);
+  if (is_bind_mode_ && shown != catalog->versions.end()) {
+    images = image_inodes(*shown->second);
+    image_device = proc_device(shown->second->directory);
+  }
+  const auto is_image = [&images](Inode inode) { return images.contains(inode); };
+  const auto uses = [](ProcessFiles files) {
+    return files.find_open([](const auto&) { return true; }).has_value() ||
+           files.find_mapped([](const auto&) { return true; }).has_value();
+  };
   bool found = false;
   for_each_process(sessions_.proc(), [&](pid_t pid) {
     if (found) return;
     const auto reader = sessions_.find(pid);
     if (!reader || reader->session != session) return;
-    ProcessFiles files(sessions_.proc(), pid, device_, wanted);
-    found = files.find_open([](const auto&) { return true; }).has_value() ||
-            files.find_mapped([](const auto&) { return true; }).has_value();
+    found = uses(ProcessFiles(sessions_.proc(), pid, device_, wanted)) ||
+            (!images.empty() && uses(ProcessFiles(sessions_.proc(), pid, image_device, is_image)));
   });
   return found;
 }

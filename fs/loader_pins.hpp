@@ -13,10 +13,12 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "fs/image_watch.hpp"
 #include "fs/inode.hpp"
 #include "fs/pins.hpp"
 #include "fs/walks.hpp"
@@ -48,6 +50,12 @@ class LoaderPins {
   /// st_dev of the mount, when it is known.
   void set_device(dev_t device) noexcept { device_ = device; }
 
+  /// From here on the mount is in bind mode: READLINK pins (fs/pins.hpp).
+  void set_bind_mode();
+  /// A version is about to be bound, or is no more.  Requires: bind mode.
+  void bound(const CatalogVersion& version);
+  void unbound(std::uint64_t version);
+
   /// READLINK of `latest`.  Returns: the version that the thread is to see; 0: there is none yet.
   std::uint64_t link(pid_t thread);
 
@@ -71,6 +79,7 @@ class LoaderPins {
 
  private:
   void watch(const std::stop_token& stop);
+  void note_opens();
   [[nodiscard]] bool has_files(const std::string& session, std::uint64_t version) const;
   void wake();
 
@@ -81,7 +90,10 @@ class LoaderPins {
   std::atomic<dev_t> device_ = 0;
   Pins pins_;
   Walks walks_;
-  std::mutex wake_mutex_;  // guards nothing but the wait for a first pin
+  std::atomic<bool> is_bind_mode_ = false;
+  std::unique_ptr<ImageWatch> image_watch_;  // set before bind mode is; nullptr: no inotify
+  std::mutex opens_mutex_;                   // held from taking what was opened until it counts
+  std::mutex wake_mutex_;                    // guards nothing but the wait for a first pin
   std::condition_variable_any awake_;
   std::jthread watch_;
 };

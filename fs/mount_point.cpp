@@ -6,6 +6,7 @@
 #include <sys/mount.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,9 +16,11 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <set>
 #include <sstream>
 #include <utility>
 
+#include "fs/bind_mounts.hpp"
 #include "store/error.hpp"
 
 namespace weightfs::fs {
@@ -50,12 +53,14 @@ std::string unescape(std::string_view text) {
 // The fields between the options and "-" vary in number.
 std::optional<MountInfo> parse_mount(const std::string& line) {
   std::istringstream fields(line);
-  std::string id, parent, device, root, path, options, separator, type, source;
+  int id = 0, parent = 0;
+  std::string device, root, path, options, separator, type, source;
   if (!(fields >> id >> parent >> device >> root >> path >> options)) return {};
   while (fields >> separator && separator != "-") {
   }
   if (!(fields >> type >> source)) return {};
-  MountInfo info{unescape(path), unescape(type), unescape(source), 0, 0};
+  MountInfo info{unescape(path), unescape(type), unescape(source), 0, 0, id,
+                 parent,         unescape(root)};
   const char* end = device.data() + device.size();
   const auto major = std::from_chars(device.data(), end, info.major);
   if (major.ec != std::errc{} || major.ptr == end || *major.ptr != ':') return {};
@@ -296,6 +301,42 @@ File mount_as_root(const stdfs::path& path, const std::string& source, Access ac
                           name, mount.source, mount.type));
 }
 
+/// Unmounting lazily takes along whatever is mounted inside, so that must be ours.
+void refuse_foreign_inside(const MountInfo& mount) {
+  for (const MountInfo& inner : mounts_inside(read_mounts(), mount)) {
+    if (bound_version(inner, mount)) continue;
+    throw Error(ErrorCode::busy,
+                fmt::format("a file system ({} of type {}) is mounted inside {}, at {}; unmount it "
+                            "first",
+                            inner.source, inner.type, mount.path.string(), inner.path.string()));
+  }
+}
+
+[[noreturn]] void refuse_used(const stdfs::path& path) {
+  throw Error(ErrorCode::busy, fmt::format("{} is used by {}; stop it, or umount --lazy",
+                                           path.string(), describe_users(users_of(path))));
+}
+
+/// Returns: 0, or the errno.  A mount whose daemon is silent is not walked into: what is bound in
+/// it goes with it, unless somebody uses it.
+int unmount_all(const MountInfo& mount, Answering answering) {
+  constexpr int kTries = 3;  // the daemon may have bound a version again
+  int error = 0;
+  for (int i = 0; i < kTries; i++) {
+    const auto bound = find_bind_mounts(read_mounts(), mount);
+    if (bound.empty() && i > 0) return error;
+    if (!bound.empty() && (answering == Answering::no || is_dead(mount.path))) {
+      return users_of(mount.path).empty() ? try_unmount(mount.path, true) : EBUSY;
+    }
+    for (const BindMount& one : bound) {
+      if (unbind(one.path) == EBUSY) return EBUSY;
+    }
+    error = try_unmount(mount.path, false);
+    if (error != EBUSY) return error;
+  }
+  return error;
+}
+
 void check_empty_directory(const stdfs::path& path) {
   const std::string name = path.string();
   std::error_code failed;
@@ -329,6 +370,32 @@ std::vector<MountInfo> parse_mounts(std::string_view mountinfo) {
 
 std::vector<MountInfo> read_mounts() { return parse_mounts(read_all("/proc/self/mountinfo")); }
 
+std::vector<MountInfo> mounts_inside(const std::vector<MountInfo>& mounts, const MountInfo& outer) {
+  std::vector<MountInfo> inside;
+  std::set<int> ids{outer.id};
+  // A mount may be listed before the one that it is in: one that was moved is.
+  for (bool found = true; found;) {
+    found = false;
+    for (const MountInfo& mount : mounts) {
+      if (!ids.contains(mount.parent) || !ids.insert(mount.id).second) continue;
+      inside.push_back(mount);
+      found = true;
+    }
+  }
+  return inside;
+}
+
+dev_t proc_device(const stdfs::path& path) {
+  struct statx found {};
+  if (statx(AT_FDCWD, path.c_str(), 0, STATX_MNT_ID, &found) != 0) return 0;
+  for (const MountInfo& mount : read_mounts()) {
+    const bool is_it = (found.stx_mask & STATX_MNT_ID) != 0 &&
+                       static_cast<std::uint64_t>(mount.id) == found.stx_mnt_id;
+    if (is_it) return makedev(mount.major, mount.minor);
+  }
+  return makedev(found.stx_dev_major, found.stx_dev_minor);
+}
+
 std::optional<MountInfo> find_mount(const stdfs::path& path) {
   return topmost_at(canonical_mount_point(path));
 }
@@ -344,6 +411,7 @@ stdfs::path prepare_mount_point(const stdfs::path& path) {
   const stdfs::path canonical = canonical_mount_point(path);
   while (const auto mount = topmost_at(canonical)) {
     if (mount->type != kMountType || !is_dead(canonical)) refuse_mounted(canonical, *mount);
+    refuse_foreign_inside(*mount);
     if (const int error = try_unmount(canonical, true); error != 0) {
       throw_errno(error, "unmount the dead weightfs at " + canonical.string());
     }
@@ -370,19 +438,16 @@ int try_unmount(const stdfs::path& path, bool lazy) noexcept {
   }
 }
 
-void unmount(const stdfs::path& path, bool lazy) {
+void unmount(const stdfs::path& path, bool lazy, Answering answering) {
   const stdfs::path canonical = canonical_mount_point(path);
   const auto mount = topmost_at(canonical);
   if (!mount || mount->type != kMountType) {
     throw Error(ErrorCode::not_found,
                 fmt::format("no weightfs is mounted at {}", canonical.string()));
   }
-  const int error = try_unmount(canonical, lazy);
-  if (error == EBUSY) {
-    throw Error(ErrorCode::busy,
-                fmt::format("{} is used by {}; stop it, or umount --lazy", canonical.string(),
-                            describe_users(users_of(canonical))));
-  }
+  refuse_foreign_inside(*mount);
+  const int error = lazy ? try_unmount(canonical, true) : unmount_all(*mount, answering);
+  if (error == EBUSY) refuse_used(canonical);
   if (error != 0) throw_errno(error, "unmount " + canonical.string());
 }
 

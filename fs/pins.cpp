@@ -100,7 +100,59 @@ void Pins::begin(Pin& pin, const PinOpen& open, Clock::time_point now) {
             .used = now,
             .opened = now,
             .processes = {},
-            .is_abandoned = false};
+            .is_abandoned = false,
+            .is_by_link = pin.is_by_link,
+            .asked = pin.asked,
+            .looked = pin.looked};
+}
+
+// ---- bind mode ----
+
+bool Pins::told(const Reader& reader, std::uint64_t version, Clock::time_point now) {
+  const std::lock_guard lock(mutex_);
+  Pin* pin = find_pin(reader.session, now);
+  if (pin == nullptr) {
+    if (pins_.size() >= kPinsMax) return true;
+    pin = &pins_[reader.session];
+    *pin = Pin{.id = ++last_id_,
+               .version = version,
+               .command = reader.command,
+               .since = now,
+               .weights_count = 0,
+               .has_weights = false,
+               .used = now,
+               .opened = now,
+               .processes = {},
+               .is_abandoned = false,
+               .is_by_link = true,
+               .asked = now,
+               .looked = now};
+  }
+  pin->asked = now;
+  return pin->version == version;
+}
+
+void Pins::opened_by_somebody(std::uint64_t version, Clock::duration within,
+                              Clock::time_point now) {
+  const std::lock_guard lock(mutex_);
+  for (auto& [session, pin] : pins_) {
+    if (!pin.is_by_link || pin.version != version || now - pin.asked > within) continue;
+    pin.has_weights = true;
+    pin.used = pin.opened = now;
+  }
+}
+
+/// A pin of bind mode whose session has a file of it in use.  Returns: false if it has not.
+bool Pins::prolong_if_used(const PinView& view, const Question& question, Clock::time_point now) {
+  if (!view.has_files(question.session, question.version)) return false;
+  const std::lock_guard lock(mutex_);
+  const auto found = pins_.find(question.session);
+  if (found == pins_.end() || found->second.id != question.id) return true;
+  Pin& pin = found->second;
+  if (!pin.has_weights) pin.opened = now;
+  pin.has_weights = true;
+  pin.used = now;
+  return true;
 }
 
 void Pins::count(Pin& pin, const PinOpen& open, Clock::time_point now) {
@@ -153,6 +205,7 @@ void Pins::released(std::uint64_t handle, Clock::time_point now) {
 
 void Pins::sweep(const PinView& view, Clock::time_point now) {
   for (const Question& question : take_questions(now)) {
+    if (question.is_by_link && prolong_if_used(view, question, now)) continue;
     std::vector<ProcessId> gone;
     std::copy_if(question.processes.begin(), question.processes.end(), std::back_inserter(gone),
                  view.is_gone);
@@ -175,13 +228,22 @@ std::vector<Pins::Question> Pins::take_questions(Clock::time_point now) {
   const std::lock_guard lock(mutex_);
   std::erase_if(pins_, [&](const auto& item) { return is_over(item.second, now); });
   std::vector<Question> questions;
-  for (const auto& [session, pin] : pins_) {
-    if (!pin.has_weights || now - pin.used < times_.quiet) continue;
-    Question question{.session = session, .id = pin.id, .version = pin.version, .processes = {}};
+  for (auto& [session, pin] : pins_) {
+    if (now - std::max(pin.used, pin.looked) < times_.quiet) continue;
+    if (pin.is_by_link) {
+      pin.looked = now;
+    } else if (!pin.has_weights) {
+      continue;
+    }
+    Question question{.session = session,
+                      .id = pin.id,
+                      .version = pin.version,
+                      .is_by_link = pin.is_by_link,
+                      .processes = {}};
     for (const auto& [process, opens] : pin.processes) {
       if (!has_all(pin, opens) || is_going_over(opens)) question.processes.push_back(process);
     }
-    if (question.processes.empty() && !is_broken_off(pin)) continue;
+    if (!pin.is_by_link && question.processes.empty() && !is_broken_off(pin)) continue;
     questions.push_back(std::move(question));
   }
   return questions;

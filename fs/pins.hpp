@@ -17,6 +17,15 @@
 //     at most  after the last OPEN of a weights file
 //     at once  when it is taken away by hand
 //
+// In bind mode (fs/bound_versions.hpp) the kernel does not tell of OPENs.  So READLINK itself pins
+// what it tells, and such a pin ends
+//
+//     grace    after it began, or after the last time that a weights file of the version was opened
+//              by somebody within a second of a READLINK of the session (fs/image_watch.hpp), or
+//              was seen open or mapped in it, by a look every `quiet`
+//     at most  after the last such OPEN
+//     at once  when it is taken away by hand
+//
 // The OPEN with which a new load begins was led to the old version: it is told to look again
 // (ESTALE; the kernel repeats the walk), and so is one whose walk was told another version than its
 // session has pinned meanwhile.  So two processes of a session that begin at the same moment get
@@ -98,6 +107,14 @@ class Pins {
   /// What `latest` means for the session; nullopt: the newest.
   std::optional<std::uint64_t> find(const std::string& session, Clock::time_point now);
 
+  /// READLINK in bind mode told the session this version.
+  /// Returns: false if it has another one pinned by now.
+  bool told(const Reader& reader, std::uint64_t version, Clock::time_point now);
+
+  /// In bind mode, somebody has opened a weights file of the version: it counts for all sessions
+  /// that were told it within `within`.
+  void opened_by_somebody(std::uint64_t version, Clock::duration within, Clock::time_point now);
+
   struct Opened {
     bool look_again = false;   // nothing was counted: the caller is to walk again
     std::uint64_t handle = 0;  // for released()
@@ -135,11 +152,15 @@ class Pins {
     bool has_weights = false;        // one was opened
     Clock::time_point used, opened;  // if so: last OPEN or RELEASE, last OPEN
     std::map<ProcessId, Process> processes;
-    bool is_abandoned = false;  // a process is gone without having opened all
+    bool is_abandoned = false;      // a process is gone without having opened all
+    bool is_by_link = false;        // in bind mode
+    Clock::time_point asked = {};   // if so: last READLINK
+    Clock::time_point looked = {};  // likewise: last look at what is open or mapped
   };
   struct Question {
     std::string session;
     std::uint64_t id = 0, version = 0;
+    bool is_by_link = false;
     std::vector<ProcessId> processes;  // that are in the middle of it
   };
 
@@ -156,6 +177,7 @@ class Pins {
   std::vector<Question> take_questions(Clock::time_point now);
   void settle(const Question& question, const std::vector<ProcessId>& gone);
   bool asks_for_files(const Question& question, Clock::time_point now) const;
+  bool prolong_if_used(const PinView& view, const Question& question, Clock::time_point now);
   template <typename Condition>
   std::size_t end_if(Condition&& condition);
 

@@ -33,6 +33,7 @@ Json follow_json(const SyncStatus& sync) {
 Json serving_json(const ServingState& serving) {
   return {{"mode", serving.mode},
           {"why", serving.why},
+          {"bound", serving.bound},
           {"open_passthrough", serving.open_passthrough},
           {"open_daemon", serving.open_daemon},
           {"daemon_reads", serving.daemon_reads}};

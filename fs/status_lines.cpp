@@ -225,6 +225,13 @@ std::string status_lines(const Json& status) {
   if (!text(serve.at("why")).empty()) {
     add(is_directory ? "" : "no passthrough", text(serve.at("why")));
   }
+  if (serve.contains("bound") && !serve.at("bound").empty()) {
+    std::string versions;
+    for (const Json& version : serve.at("bound")) {
+      versions += fmt::format("{}{}", versions.empty() ? "" : ", ", version.get<std::uint64_t>());
+    }
+    add("bind-mounted", versions);
+  }
   if (status.contains("kernels")) add("kernels", coder_text(status["kernels"]));
   if (!is_directory) {
     add("open files",

@@ -114,6 +114,10 @@ class SyncService {
               {.poll = options_.poll,
                .follow = options_.follow,
                .release = [this](std::uint64_t version) { return directory_->release(version); },
+               .prepare =
+                   [this](std::uint64_t version) {
+                     warmer_.prepare({version, store_->image_directory(version)}, kPrepareLimit);
+                   },
                .keeps = [&hooks](std::uint64_t version) { return hooks.holds(version); },
                .coder = coder_->coder(),
                .changed =
@@ -121,11 +125,7 @@ class SyncService {
                      bell_.ring();
                      warmer_.notify();
                    },
-               .tags = !options_.once,
-               .before_show =
-                   [this](std::uint64_t version, const std::filesystem::path& directory) {
-                     warmer_.prepare({version, directory}, kPrepareLimit);
-                   }});
+               .tags = !options_.once});
     const Warmer::Run warming(
         warmer_, [&sync] { return warm_target(*sync.catalog()); }, !options_.once);
     options_.once ? run_once(sync) : follow(sync);

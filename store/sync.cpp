@@ -99,6 +99,7 @@ struct Sync::State {
   void find_wanted(const Context& context);
   void walk_to_newest(const Context& context);
   [[nodiscard]] bool is_current() const;
+  [[nodiscard]] bool is_first() const;
   [[nodiscard]] std::uint64_t latest() const;
   void bring_wanted(const Context& context, const Progress& progress);
   void bring(std::uint64_t version, const Context& context, const Progress& progress);
@@ -106,6 +107,7 @@ struct Sync::State {
   void persist_newest(const Context& context);
   bool release(Hider hider, std::uint64_t version);
   void show_catalog(const Context* bucket);
+  std::uint64_t show_before_latest();
   void show(std::uint64_t number);
   void read_tags(const Context& context, Clock::time_point until);
   void note_progress(std::string_view what, std::uint64_t done, std::uint64_t total);
@@ -227,6 +229,11 @@ void Sync::State::round(bool retry_now, const Context& context, const Progress& 
 /// A version that was shown may be newer than what the last poll saw.
 bool Sync::State::is_current() const { return wanted <= latest(); }
 
+bool Sync::State::is_first() const {
+  const std::lock_guard lock(mutex);
+  return catalog == nullptr;
+}
+
 std::uint64_t Sync::State::latest() const {
   const std::lock_guard lock(mutex);
   return catalog->latest;
@@ -328,7 +335,6 @@ void Sync::State::bring(std::uint64_t version, const Context& context, const Pro
       [this](std::uint64_t old) { return release(Hider::sync, old); }, context, noting,
       options.coder);
   persist_newest(context);
-  if (options.before_show) options.before_show(version, store.image_directory(version));
   builder.show_all(Hider::sync);
   show_catalog(&context);
   if (latest() >= version) return;
@@ -359,6 +365,7 @@ void Sync::State::persist_newest(const Context& context) {
 bool Sync::State::release(Hider hider, std::uint64_t version) {
   const auto is_kept = [&] { return options.keeps && options.keeps(version); };
   if (version == latest() || is_kept()) return false;
+  if (options.withdraw && !options.withdraw(version)) return false;
   builder.hide(hider, version);
   show_catalog(nullptr);
   const bool unused = !is_kept() && (!options.release || options.release(version)) &&
@@ -366,6 +373,7 @@ bool Sync::State::release(Hider hider, std::uint64_t version) {
   if (unused) return true;
   builder.show(hider, version);
   show_catalog(nullptr);
+  if (options.restore) options.restore(version);
   return false;
 }
 
@@ -373,6 +381,9 @@ bool Sync::State::release(Hider hider, std::uint64_t version) {
 /// it.  Made and swapped under one lock, so that no catalog is replaced by an older one.
 void Sync::State::show_catalog(const Context* bucket) {
   if (bucket != nullptr) builder.fetch(*bucket);
+  if (options.prepare) {
+    if (const std::uint64_t next = show_before_latest(); next != 0) options.prepare(next);
+  }
   const std::lock_guard lock(catalog_mutex);
   const auto made = builder.make();
   const std::uint64_t image_bytes = store.image_bytes();
@@ -382,6 +393,20 @@ void Sync::State::show_catalog(const Context* bucket) {
     status.image_bytes = image_bytes;
   });
   if (options.changed) options.changed();
+}
+
+/// Shows what there is, but for what `latest` means.  Returns: the version that it is to mean, or 0
+/// if it does not move.
+std::uint64_t Sync::State::show_before_latest() {
+  if (is_first()) return 0;  // nobody sees it yet
+  const std::lock_guard lock(catalog_mutex);
+  const std::shared_ptr<const Catalog> made = builder.make();
+  const std::uint64_t shown = latest();
+  if (made->latest == shown) return 0;
+  auto before = std::make_shared<Catalog>(*made);
+  before->latest = shown;
+  change([&] { catalog = std::move(before); });
+  return made->latest;
 }
 
 void Sync::State::show(std::uint64_t number) {

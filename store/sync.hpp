@@ -38,6 +38,14 @@ struct SyncOptions {
   /// Hides a version from new readers and answers whether nobody uses it: see Store::make_room.
   /// Empty: only nobody_reads() is asked.
   std::function<bool(std::uint64_t version)> release = {};
+  /// Called before `latest` moves to a version, which can be found by its number already; may take
+  /// a moment.  From any thread, without locks.  Empty: nothing.
+  std::function<void(std::uint64_t version)> prepare = {};
+  /// Called before a version is hidden: closes the ways by which readers come to it without this
+  /// mount's tree.  Answers false if somebody is there: then it stays.  Empty: there are none.
+  std::function<bool(std::uint64_t version)> withdraw = {};
+  /// A version that was withdrawn has stayed after all.
+  std::function<void(std::uint64_t version)> restore = {};
   /// Versions that must stay for the time being: they are not even hidden.  Also asked between the
   /// hiding and `release`.  Empty: none.
   std::function<bool(std::uint64_t version)> keeps = {};
@@ -46,10 +54,6 @@ struct SyncOptions {
   /// and call nothing of the Sync's.
   std::function<void()> changed = {};
   bool tags = true;  // of all versions are read, for Catalog::tags
-  /// A version that was just brought in is about to be shown; its images are complete.  Called
-  /// without locks but that of the round; `latest` waits for it.
-  std::function<void(std::uint64_t version, const std::filesystem::path& directory)> before_show =
-      {};
 };
 
 /// For `weightfs status`; all times are seconds since 1970, 0 for never.

@@ -145,7 +145,7 @@ def table(weightfs, mib, rounds):
         print("| served by | operation | warm / native | cold / native | native GB/s, warm "
               "| READs at the daemon, all warm rounds |")
         print("|---|---|---|---|---|---|")
-        for serve in ("auto", "daemon"):
+        for serve in ("auto", "bind", "daemon"):
             # A store of its own: how an image came into the page cache decides how fast it is read.
             store = os.path.join(work, f"store-{serve}")
             subprocess.run([weightfs, "mount", bucket, mount, "--store", store, "--serve", serve],

@@ -323,6 +323,21 @@ TEST_P(FuseSessionTest, InodeNumbersAreTheSameAfterARestart) {
   EXPECT_EQ(number_of(shown(2, "big")), before);
 }
 
+TEST_P(FuseSessionTest, BindModeIsAnErrorWhereNothingCanBeBound) {
+  end();
+  const auto make = [&] {
+    const FuseSession session(tree_, {stdfs::canonical(mount_), "file:///x", Serve::bind,
+                                      store_ / "absent", [] { return ""; }});
+  };
+  try {
+    make();
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::unsupported);
+    EXPECT_NE(std::string(error.what()).find("--serve bind is not to be had"), std::string::npos);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Serving, FuseSessionTest, testing::Values(Serve::automatic, Serve::daemon),
                          [](const auto& param) {
                            return param.param == Serve::daemon ? "daemon" : "automatic";

@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <fstream>
+#include <thread>
+
 #include "store/error.hpp"
 #include "tests/support/code_of.hpp"
 #include "tests/support/eventually.hpp"
@@ -12,6 +15,7 @@
 namespace weightfs::fs {
 namespace {
 
+namespace stdfs = std::filesystem;
 using std::chrono::milliseconds;
 using test::code_of;
 using test::eventually;
@@ -137,6 +141,111 @@ TEST_F(LoaderPinsTest, APinByHandKeepsAVersionUntilItIsEnded) {
   open(5, kFirstShard);
   EXPECT_EQ(pins_->unpin({}), 2u);
   EXPECT_EQ(pins_->unpin({}), 0u);
+}
+
+/// Calls `body` again and again.  What is waited for is time itself: that nothing happens in it.
+/// Ends early where the machine is too slow to tell, by `pause_max` from one call to the next.
+template <typename Body>
+void for_a_while(Clock::duration duration, Clock::duration pause_max, const Body& body) {
+  const auto begin = Clock::now();
+  for (auto last = begin; last - begin < duration; last = Clock::now()) {
+    std::this_thread::sleep_for(milliseconds(2));
+    if (Clock::now() - last > pause_max) return;
+    body();
+  }
+}
+
+/// A version whose images are files of the test.
+class BoundLoaderPinsTest : public LoaderPinsTest {
+ protected:
+  void show_with_images(std::uint64_t latest, const std::vector<std::uint64_t>& versions) {
+    show(latest, versions);
+    for (const std::uint64_t number : versions) {
+      CatalogVersion version = *catalog_->versions.at(number);
+      version.directory = folder_ / ("images/" + std::to_string(number));
+      test::write_text(version.directory / "model-1.safetensors", "one");
+      test::write_text(version.directory / "config.json", "{}");
+      auto catalog = std::make_shared<Catalog>(*catalog_);
+      catalog->versions[number] = std::make_shared<const CatalogVersion>(version);
+      const std::lock_guard lock(mutex_);
+      catalog_ = catalog;
+    }
+  }
+  [[nodiscard]] stdfs::path image(const char* name) const { return folder_ / "images/5" / name; }
+};
+
+TEST_F(BoundLoaderPinsTest, ReadlinkPinsAndAnOpenProlongsIt) {
+  start(PinTimes::of(milliseconds(400)));
+  show_with_images(5, {5});
+  pins_->set_bind_mode();
+  pins_->bound(*catalog_->versions.at(5));
+  EXPECT_EQ(link(), 5u);
+  show_with_images(6, {5, 6});
+  EXPECT_TRUE(pins_->keeps(5));
+  for_a_while(milliseconds(1000), milliseconds(150), [&] {
+    EXPECT_EQ(link(), 5u);
+    test::read_text(image("model-1.safetensors"));
+  });
+  EXPECT_TRUE(eventually([&] { return link() == 6; })) << "nothing is opened any more";
+}
+
+TEST_F(BoundLoaderPinsTest, WhatIsNoWeightsFileProlongsNothing) {
+  start(PinTimes::of(milliseconds(50)));
+  show_with_images(5, {5});
+  pins_->set_bind_mode();
+  pins_->bound(*catalog_->versions.at(5));
+  EXPECT_EQ(link(), 5u);
+  show_with_images(6, {5, 6});
+  EXPECT_TRUE(eventually([&] {
+    test::read_text(image("config.json"));
+    return link() == 6;
+  }));
+}
+
+TEST_F(BoundLoaderPinsTest, WhatIsOpenHoldsIt) {
+  start(PinTimes::of(milliseconds(500)));
+  show_with_images(5, {5});
+  pins_->set_bind_mode();  // not watched: nobody sees the OPEN
+  EXPECT_EQ(link(), 5u);
+  std::optional<std::ifstream> held(image("model-1.safetensors"));
+  show_with_images(6, {5, 6});
+  for_a_while(milliseconds(1500), milliseconds(50), [&] { EXPECT_TRUE(pins_->keeps(5)); });
+  held.reset();
+  EXPECT_TRUE(eventually([&] { return link() == 6; }));
+}
+
+TEST(ImageWatch, TellsWhichVersionsWeightsAreOpened) {
+  const test::TempDir folder;
+  const auto make = [&](std::uint64_t number) {
+    CatalogVersion version;
+    version.number = number;
+    version.directory = folder / std::to_string(number);
+    version.entries = {{"", 0, true, 0, ImageState::complete},
+                       {"sub", 0, true, 0, ImageState::complete}};
+    for (const char* name : {"a.safetensors", "config.json", "sub/b.safetensors"}) {
+      test::write_text(version.directory / name, "x");
+    }
+    return version;
+  };
+  const CatalogVersion one = make(1), two = make(2);
+  ImageWatch watch;
+  watch.add(one);
+  watch.add(two);
+  using Versions = std::set<std::uint64_t>;
+  test::read_text(one.directory / "config.json");
+  EXPECT_EQ(watch.take_opened(), Versions{});
+  test::read_text(one.directory / "a.safetensors");
+  test::read_text(two.directory / "sub/b.safetensors");
+  EXPECT_EQ(watch.take_opened(), (Versions{1, 2}));
+  EXPECT_EQ(watch.take_opened(), Versions{});
+  watch.remove(1);
+  watch.add(two);
+  test::read_text(one.directory / "a.safetensors");
+  test::read_text(two.directory / "a.safetensors");
+  EXPECT_EQ(watch.take_opened(), Versions{2});
+  CatalogVersion absent = one;
+  absent.directory = folder / "absent";
+  EXPECT_EQ(code_of([&] { watch.add(absent); }), ErrorCode::not_found);
 }
 
 }  // namespace

@@ -3,12 +3,15 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <spawn.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -81,11 +84,12 @@ TEST(MountPoint, ParsesMountinfo) {
       "22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw\n"
       "36 22 0:45 / /mnt/a\\040b\\134c rw,nosuid shared:7 master:1 - fuse.weightfs "
       "s3://bucket/x\\054y ro,user_id=0\n"
-      "37 22 0:46 / /mnt/plain ro - tmpfs tmpfs rw\n");
+      "37 22 0:46 /a\\040b /mnt/plain ro - tmpfs tmpfs rw\n");
   ASSERT_EQ(mounts.size(), 3u);
-  EXPECT_EQ(mounts[0], (MountInfo{"/", "ext4", "/dev/vda", 254, 0}));
-  EXPECT_EQ(mounts[1], (MountInfo{"/mnt/a b\\c", "fuse.weightfs", "s3://bucket/x,y", 0, 45}));
-  EXPECT_EQ(mounts[2], (MountInfo{"/mnt/plain", "tmpfs", "tmpfs", 0, 46}));
+  EXPECT_EQ(mounts[0], (MountInfo{"/", "ext4", "/dev/vda", 254, 0, 22, 1, "/"}));
+  EXPECT_EQ(mounts[1],
+            (MountInfo{"/mnt/a b\\c", "fuse.weightfs", "s3://bucket/x,y", 0, 45, 36, 22, "/"}));
+  EXPECT_EQ(mounts[2], (MountInfo{"/mnt/plain", "tmpfs", "tmpfs", 0, 46, 37, 22, "/a b"}));
 }
 
 TEST(MountPoint, LeavesOutLinesItDoesNotUnderstand) {
@@ -96,6 +100,38 @@ TEST(MountPoint, LeavesOutLinesItDoesNotUnderstand) {
   }
   EXPECT_EQ(parse_mounts("1 1 0:1 / /a\\04 rw - t s rw").at(0).path, "/a\\04");
   EXPECT_EQ(parse_mounts("1 1 0:1 / /a\\ rw - t s rw").at(0).path, "/a\\");
+}
+
+TEST(MountPoint, FindsTheMountsInsideAnotherOneAtAnyDepthAndInAnyOrder) {
+  const auto mounts = parse_mounts(
+      "40 39 0:50 / /mnt/versions/1/deeper rw - tmpfs a rw\n"
+      "36 22 0:45 / /mnt ro - fuse.weightfs x ro\n"
+      "37 22 0:46 / /mnt2 ro - tmpfs b rw\n"
+      "39 36 254:0 /images/1 /mnt/versions/1 ro - ext4 /dev/vda rw\n");
+  const auto inside = mounts_inside(mounts, mounts[1]);
+  ASSERT_EQ(inside.size(), 2u);
+  EXPECT_EQ(inside[0].id, 39);
+  EXPECT_EQ(inside[1].id, 40);
+  EXPECT_TRUE(mounts_inside(mounts, mounts[0]).empty());
+}
+
+TEST(MountPoint, TellsTheDeviceAsMappingsShowIt) {
+  const TempDir temp;
+  const int fd = ::open((temp / "file").c_str(), O_RDWR | O_CREAT, 0600);
+  ASSERT_GE(fd, 0);
+  ASSERT_EQ(ftruncate(fd, 4096), 0);
+  void* const mapped = mmap(nullptr, 4096, PROT_READ, MAP_SHARED, fd, 0);
+  ASSERT_NE(mapped, MAP_FAILED);
+  const dev_t device = proc_device(temp.path());
+  const std::string maps = test::read_text("/proc/self/maps");
+  const std::size_t name = maps.find(stdfs::canonical(temp / "file").native());
+  ASSERT_NE(name, std::string::npos);
+  const std::string line = maps.substr(maps.rfind('\n', name) + 1, name);
+  char expected[32];
+  std::snprintf(expected, sizeof expected, " %02x:%02x ", major(device), minor(device));
+  EXPECT_NE(line.find(expected), std::string::npos) << expected << " in " << line;
+  munmap(mapped, 4096);
+  close(fd);
 }
 
 TEST(MountPoint, KnowsTheMountsOfThisSystem) {

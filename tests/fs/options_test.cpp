@@ -447,8 +447,8 @@ TEST_F(OptionsTest, RepeatedOptionsAreNamed) {
 TEST_F(OptionsTest, WrongValuesNameTheOption) {
   EXPECT_EQ(wrong({"mount", "/b", "/m", "--poll", "often"}),
             "--poll: 'often' is not a number of seconds from 0.01 to 86400");
-  EXPECT_EQ(wrong({"mount", "/b", "/m", "--serve=bind"}),
-            "--serve: 'bind' is not auto, passthrough or daemon");
+  EXPECT_EQ(wrong({"mount", "/b", "/m", "--serve=fast"}),
+            "--serve: 'fast' is not auto, passthrough, bind or daemon");
   EXPECT_EQ(wrong({"publish", "/b", "d", "--meta", "x"}), "--meta: 'x' is not KEY=VALUE");
   EXPECT_EQ(wrong({"export", "/b", "d", "--version", "0"}),
             "--version: '0' is not a number from 1 to 68719476735");
@@ -523,6 +523,8 @@ TEST_F(OptionsTest, AConfigurationFileSetsWhatNobodyElseSets) {
       "[publish]\n"
       "include = [\"*.pt\", \"*.bin\"]\n"
       "store = \"/of/publish\"\n");
+  set("WEIGHTFS_SERVE", "bind");
+  EXPECT_EQ(parsed({"mount", "/b", "/m"}).serve, Serve::bind);
   set("WEIGHTFS_SERVE", "passthrough");
   const Options mount = parsed({"mount", "/b", "/m", "--uid=6"});
   EXPECT_EQ(mount.store, "/top");

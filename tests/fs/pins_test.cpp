@@ -707,5 +707,99 @@ TEST_F(RandomPins, EveryLoadGetsOneVersionAndNewLoadsGetTheNewest) {
   EXPECT_GT(new_loads_, 10u) << "the test has hardly tested anything";
 }
 
+// ---- bind mode ----
+
+/// READLINK pins, and what is opened is seen, but not who it was.
+class BindPinsTest : public PinsTest {
+ protected:
+  /// READLINK, as LoaderPins::link answers it.
+  std::uint64_t told(const Who& who) {
+    while (true) {
+      const std::uint64_t version = link(who);
+      if (pins_.told({who.session, {who.pid, 1}, "loader"}, version, now_)) return version;
+    }
+  }
+  void opened() { pins_.opened_by_somebody(42, seconds(1), now_); }
+};
+
+TEST_F(BindPinsTest, ReadlinkPinsForTheGraceAndNoLongerHoweverOftenItIsAsked) {
+  EXPECT_EQ(told(me_), 42u);
+  latest_ = 43;
+  EXPECT_EQ(told(stranger_), 43u);
+  for (int i = 0; i < 59; i++) {
+    now_ += seconds(1);
+    EXPECT_EQ(told(me_), 42u);
+    EXPECT_EQ(told(sibling_), 42u);
+    sweep();
+  }
+  EXPECT_TRUE(pins_.is_pinned(42));
+  now_ += seconds(1);
+  EXPECT_EQ(told(me_), 43u);
+  EXPECT_EQ(pins_.list(now_).at(0).command, "loader");
+}
+
+TEST_F(BindPinsTest, AnOpenRightAfterTheReadlinkProlongsItToTheGraceAfterThat) {
+  told(me_);
+  told(stranger_);
+  latest_ = 43;
+  now_ += seconds(50);
+  told(me_);
+  now_ += milliseconds(900);
+  opened();
+  now_ += kGrace - kTick;
+  EXPECT_EQ(told(me_), 42u);
+  EXPECT_EQ(told(stranger_), 43u) << "it asked too long before the OPEN";
+  now_ += kTick;
+  EXPECT_EQ(told(me_), 43u);
+}
+
+TEST_F(BindPinsTest, AnOpenOfAnotherVersionProlongsNothing) {
+  told(me_);
+  latest_ = 43;
+  now_ += seconds(30);
+  told(me_);
+  pins_.opened_by_somebody(43, seconds(1), now_);
+  now_ += seconds(30);
+  EXPECT_EQ(told(me_), 43u);
+}
+
+TEST_F(BindPinsTest, WhatIsOpenOrMappedHoldsItButNotForEver) {
+  told(me_);
+  opened();
+  latest_ = 43;
+  held_.insert(42);
+  const auto begin = now_;
+  while (is_pinned(me_)) {
+    now_ += seconds(1);
+    sweep();
+  }
+  EXPECT_EQ(now_ - begin, minutes(15));
+  EXPECT_LE(looks_, 15u * 60 / 9) << "a look at all processes is not cheap";
+}
+
+TEST_F(BindPinsTest, ItEndsTheGraceAfterNothingIsOpenOrMappedAnyMore) {
+  told(me_);
+  latest_ = 43;
+  held_.insert(42);  // nobody saw the OPEN
+  for (int i = 0; i < 300; i++) {
+    now_ += seconds(1);
+    sweep();
+    EXPECT_EQ(told(me_), 42u);
+  }
+  held_.clear();
+  for (int i = 0; i < 60; i++) {
+    now_ += seconds(1);
+    sweep();
+  }
+  EXPECT_EQ(told(me_), 43u);
+}
+
+TEST_F(BindPinsTest, ByHandItEndsAtOnce) {
+  told(me_);
+  latest_ = 43;
+  EXPECT_EQ(pins_.end_session(me_.session), 1u);
+  EXPECT_EQ(told(me_), 43u);
+}
+
 }  // namespace
 }  // namespace weightfs::fs

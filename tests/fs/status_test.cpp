@@ -33,6 +33,7 @@ DaemonState some_daemon_state() {
                     .sync = {},
                     .serving = {.mode = "passthrough",
                                 .why = "",
+                                .bound = {7, 8},
                                 .open_passthrough = 2,
                                 .open_daemon = 1,
                                 .daemon_reads = 5},
@@ -67,6 +68,7 @@ TEST(StatusText, TellsEverything) {
   EXPECT_EQ(json["versions"], Json::array({7, 8}));
   EXPECT_EQ(json["serve"], Json({{"mode", "passthrough"},
                                  {"why", ""},
+                                 {"bound", {7, 8}},
                                  {"open_passthrough", 2},
                                  {"open_daemon", 1},
                                  {"daemon_reads", 5}}));

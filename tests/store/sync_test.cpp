@@ -210,25 +210,6 @@ TEST_F(SyncTest, MovesLatestOnlyWhenEverythingIsThere) {
   EXPECT_EQ(on->host.store->newest().version, 2u);
 }
 
-TEST_F(SyncTest, TellsOfAVersionThatIsCompleteBeforeItIsShown) {
-  publish(1);
-  std::vector<std::uint64_t> told;
-  std::unique_ptr<Reader> on;
-  SyncOptions options;
-  options.before_show = [&](std::uint64_t version, const stdfs::path& directory) {
-    told.push_back(version);
-    EXPECT_EQ(on->sync.catalog()->latest, version - 1);
-    EXPECT_EQ(read_tree(directory), read_tree(checkpoint(static_cast<unsigned>(version))));
-  };
-  on = reader("reader", kNoFloor, options);
-  on->sync.run_once({});
-  on->sync.run_once({});
-  publish(2);
-  on->sync.run_once({});
-  EXPECT_EQ(told, (std::vector<std::uint64_t>{1, 2}));
-  expect_latest(*on, 2);
-}
-
 TEST_F(SyncTest, TellsWhatItKnows) {
   publish(1);
   publish(2);
@@ -710,6 +691,70 @@ TEST_F(SyncTest, AVersionThatIsPinnedWhileItIsHiddenIsShownAgain) {
   }
   EXPECT_EQ(on->versions(), (std::set<std::uint64_t>{1, 2, 3}));
   EXPECT_EQ(asked, 2u);
+}
+
+TEST_F(SyncTest, AVersionIsWithdrawnBeforeItIsHiddenAndRestoredIfItStays) {
+  std::unique_ptr<Reader> on;
+  std::vector<std::string> calls;
+  bool may_withdraw = false, free = false;
+  SyncOptions options;
+  options.withdraw = [&](std::uint64_t version) {
+    EXPECT_TRUE(on->versions().contains(version));
+    calls.push_back("withdraw");
+    return may_withdraw;
+  };
+  options.release = [&](std::uint64_t version) {
+    EXPECT_FALSE(on->versions().contains(version));
+    calls.push_back("release");
+    return free;
+  };
+  options.restore = [&](std::uint64_t version) {
+    EXPECT_TRUE(on->versions().contains(version));
+    calls.push_back("restore");
+  };
+  on = reader("reader", room_for(checkpoint(1), 25), options);
+  const auto next = [&](unsigned version) {
+    calls.clear();
+    publish(version);
+    on->sync.run_once({});
+    return calls;
+  };
+  next(1);
+  next(2);
+  using Calls = std::vector<std::string>;
+  EXPECT_EQ(next(3), (Calls{"withdraw"}));
+  EXPECT_TRUE(on->versions().contains(1));
+  may_withdraw = true;
+  EXPECT_EQ(next(4).front(), "withdraw");
+  EXPECT_EQ(calls.at(1), "release");
+  EXPECT_EQ(calls.at(2), "restore");
+  EXPECT_TRUE(on->versions().contains(1));
+  free = true;
+  next(5);
+  EXPECT_EQ(std::count(calls.begin(), calls.end(), "restore"), 0);
+  EXPECT_FALSE(on->versions().contains(1));
+}
+
+TEST_F(SyncTest, AVersionIsPreparedBeforeLatestMovesToIt) {
+  std::unique_ptr<Reader> on;
+  std::vector<std::uint64_t> prepared;
+  SyncOptions options;
+  options.prepare = [&](std::uint64_t version) {
+    prepared.push_back(version);
+    EXPECT_TRUE(on->versions().contains(version));
+    EXPECT_EQ(on->sync.catalog()->latest, version - 1);
+  };
+  on = reader("reader", kNoFloor, options);
+  for (unsigned version = 1; version <= 3; version++) {
+    publish(version);
+    on->sync.run_once({});
+    on->sync.run_once({});
+    EXPECT_EQ(on->sync.catalog()->latest, version);
+  }
+  EXPECT_EQ(prepared, (std::vector<std::uint64_t>{1, 2, 3}));
+  on.reset();
+  const auto again = reader("reader", kNoFloor, {.prepare = [](std::uint64_t) { FAIL(); }});
+  EXPECT_EQ(again->sync.catalog()->latest, 3u) << "what was there is shown at once";
 }
 
 // ---- the thread ----
