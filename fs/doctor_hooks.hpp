@@ -15,8 +15,8 @@ namespace weightfs::fs {
 /// development endpoints others can reach.
 std::vector<std::string> hook_warnings(const Json& status, const std::vector<Listener>& listeners);
 
-/// The same of all mounts of this host whose daemon answers, and of `target`, if it is the directory
-/// of a sync that is running: nobody can list those.
+/// The same of all mounts of this host whose daemon answers, and of `target`, if it is the
+/// directory of a sync that is running: nobody can list those.
 std::vector<std::string> find_hook_warnings(const std::string& target);
 
 }  // namespace weightfs::fs

@@ -40,10 +40,11 @@ class SyncDirectory {
   /// Takes a directory, which is made if it is not there, and puts right what a killed process
   /// left.
   ///
-  /// `keeps`: versions that must stay for the time being, asked when `latest` is another one;
-  /// quick, and calls nothing of this object but latest() and tag().  Empty: none. Throws Error:
-  /// invalid (not empty and not ours, another repository's), busy (names the pid), permission,
-  /// exists (something else stands where a name of ours belongs), io.
+  /// `keeps`: versions that must stay for the time being; quick, and calls nothing of this object
+  /// but latest() and tag().  Asked after a look at what `latest` is.  Empty: none.
+  ///
+  /// Throws Error: invalid (not empty and not ours, another repository's), busy (names the pid),
+  /// permission, exists (something else stands where a name of ours belongs), io.
   SyncDirectory(const std::filesystem::path& path, const std::string& repository,
                 const std::string& url, Follow follow = {},
                 std::function<bool(std::uint64_t version)> keeps = {});
@@ -51,8 +52,8 @@ class SyncDirectory {
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
 
   /// Shows what a catalog has: its `latest` first, then its other versions, then removes those it
-  /// does not have, if nobody uses them and `keeps` does not say no.  `latest` goes back only if
-  /// another thing is followed.
+  /// does not have, if nobody uses them and `keeps` does not name them.  `latest` goes back only
+  /// if another thing is followed.
   ///
   /// `find_catalog` is asked while release() waits, so that no version comes back that was
   /// released.
