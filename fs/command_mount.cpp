@@ -51,7 +51,8 @@ MountOptions mount_options(const Options& options) {
           .writer = options.writer,
           .rebase = options.rebase,
           .include = options.include,
-          .hooks = options.hooks};
+          .hooks = options.hooks,
+          .warm = options.warm};
 }
 
 Json to_json(const MountReady& ready, const MountOptions& options) {

@@ -26,6 +26,12 @@ Serve parse_serve(std::string_view text) {
   throw Error(ErrorCode::invalid, fmt::format("'{}' is not auto, passthrough or daemon", text));
 }
 
+Warm parse_warm(std::string_view text) {
+  if (text == "auto") return Warm::automatic;
+  if (text == "off") return Warm::off;
+  throw Error(ErrorCode::invalid, fmt::format("'{}' is not auto or off", text));
+}
+
 void add_meta(Options& options, std::string_view text) {
   const auto [key, value] = parse_pair(text);
   if (!options.meta.emplace(key, value).second) {
@@ -44,7 +50,7 @@ void add_hook(Options& options, std::string_view text) {
     }
   }
   if (options.hooks.size() >= kHooksMax) {
-    throw Error(ErrorCode::invalid, fmt::format("a mount has at most {} hooks", kHooksMax));
+    throw Error(ErrorCode::invalid, fmt::format("there may be at most {} hooks", kHooksMax));
   }
   options.hooks.push_back(std::move(spec));
 }
@@ -66,6 +72,16 @@ void take_mount(Options& options, Operands operands) {
                 fmt::format("--follow {} is for readers: with --writer `latest` is the newest "
                             "version",
                             to_string(options.follow)));
+  }
+}
+
+/// Nobody would look after the engine when the command has ended.
+void take_sync(Options& options, Operands operands) {
+  take_target_and_directory(options, operands);
+  if (options.once && !options.hooks.empty()) {
+    throw Error(ErrorCode::invalid,
+                "--once has ended before a hook could see to its engine: leave --once out, or tell "
+                "the engine when this command has ended");
   }
 }
 
@@ -185,6 +201,25 @@ const OptionSpec kMinFree{.name = "min-free",
                           .set = [](Options& options, std::string_view v) {
                             options.limits.free_bytes_min = parse_size(v);
                           }};
+
+const OptionSpec kHook{.name = "hook",
+                       .value = "TYPE=WHERE",
+                       .is_list = true,
+                       .help =
+                           "tell an engine every new version: vllm=URL, sglang=URL, http=URL,\n"
+                           "vllm-lora=URL,name=NAME, or exec=COMMAND, which runs without a shell;\n"
+                           "behind a URL also every=SECONDS, timeout=SECONDS, token-file=FILE;\n"
+                           "repeatable; docs/engines/hooks.md (default: none)",
+                       .set = add_hook};
+
+const OptionSpec kWarm{
+    .name = "warm",
+    .value = "HOW",
+    .help =
+        "auto: read what `latest` shows into the page cache, in the background,\n"
+        "if the whole version fits into memory; off: leave that to the engine\n"
+        "(default: auto)",
+    .set = [](Options& options, std::string_view v) { options.warm = parse_warm(v); }};
 
 const OptionSpec kInclude{
     .name = "include",
@@ -343,14 +378,7 @@ std::vector<OptionSpec> mount_options() {
        .set = [](Options& options, std::string_view v) { options.foreground = parse_switch(v); }},
       kPoll,
       kFollow,
-      {.name = "hook",
-       .value = "TYPE=WHERE",
-       .is_list = true,
-       .help = "tell an engine every new version: vllm=URL, sglang=URL, http=URL,\n"
-               "vllm-lora=URL,name=NAME, or exec=COMMAND, which runs without a shell;\n"
-               "behind a URL also every=SECONDS, timeout=SECONDS, token-file=FILE;\n"
-               "repeatable; docs/engines/hooks.md (default: none)",
-       .set = add_hook},
+      kHook,
       {.name = "pin-grace",
        .value = "SECONDS",
        .help = "how long a loader keeps its version after it last opened or closed\n"
@@ -364,6 +392,7 @@ std::vector<OptionSpec> mount_options() {
        .set = [](Options& options, std::string_view v) { options.serve = parse_serve(v); }},
       kStoreSize,
       kMinFree,
+      kWarm,
       {.name = "uid",
        .value = "N",
        .help = "owner of all files (default: 0)",
@@ -403,6 +432,7 @@ CommandSpec mount_command() {
           "    versions/42/              complete checkpoints; their bytes never change\n"
           "    tags/step-42              every tag\n"
           "    .weightfs/status          what `weightfs status` prints\n"
+          "    .weightfs/advice          what engines should be started with here, and why\n"
           "\n"
           "With --writer also\n"
           "\n"
@@ -431,9 +461,11 @@ std::vector<OptionSpec> sync_options() {
        .help = "bring DIR up to date, and end (default: follow, until SIGTERM or SIGINT)",
        .set = [](Options& options, std::string_view v) { options.once = parse_switch(v); }},
       kPoll,
+      kHook,
       store,
       kStoreSize,
       kMinFree,
+      kWarm,
       kGpu,
   };
 }
@@ -452,13 +484,14 @@ CommandSpec sync_command() {
           "    latest -> versions/42     replaced at once, when that version is complete\n"
           "    versions/42/              complete checkpoints as ordinary files, read-only\n"
           "    .weightfs/status          what `weightfs status DIR` prints\n"
+          "    .weightfs/advice          what engines should be started with here, and why\n"
           "\n"
           "Stays in the foreground and logs to stderr; any user can run it. `weightfs wait DIR`\n"
           "works as on a mount, and so do the other commands. Old versions go when --store-size\n"
           "asks for it and nobody has a file of them open. Files of others in DIR are left alone.",
       .example = "weightfs sync s3://models/run-7 /models/run-7 --once",
       .options = with_bucket(sync_options()),
-      .take = take_target_and_directory,
+      .take = take_sync,
   };
 }
 
@@ -743,7 +776,13 @@ CommandSpec doctor_command() {
           "With a URL also what is found out about that bucket: where it is, whose keys are used\n"
           "(never the secret), whether it can be read, listed and written, whether it keeps two\n"
           "publishers apart, and how far this host's clock is off. Exit code 1 if a mount of it\n"
-          "could not work. A key that may write is tried with one object, .probe-*, removed after.",
+          "could not work. A key that may write is tried with one object, .probe-*, removed "
+          "after.\n"
+          "\n"
+          "With a MOUNTPOINT, or the DIR of a sync, also whether its version is in the page "
+          "cache,\n"
+          "whether it fits into memory and the cgroups' limits, there and where doctor runs, and\n"
+          "what engines should be started with.",
       .example = "weightfs doctor s3://models/run-7 --endpoint-url https://s3.example.com",
       .options = with_bucket({}),
       .take = take_target,

@@ -1,7 +1,7 @@
 // What lives how long, from the outside in:
 //
-//     signals > repository > store > pins > history > hooks > sync > deltas > (staging > queue) >
-//         control > tree > session > threads of hooks
+//     signals > repository > store > warmer > pins > history > hooks > sync > warmer's thread >
+//         deltas > (staging > queue) > control > tree > session > threads of hooks
 //
 // The session is unmounted first, so that no caller waits for what ends after it: not for a queue
 // whose bucket hangs.  Staging and the queue are a writer's.  Hooks hold versions as long as there
@@ -20,6 +20,7 @@
 #include <span>
 #include <thread>
 
+#include "fs/cache_advice.hpp"
 #include "fs/coder_choice.hpp"
 #include "fs/control_handlers.hpp"
 #include "fs/holders.hpp"
@@ -150,7 +151,13 @@ class Daemon {
                    [this] {
                      control_link_.notify();
                      hooks_->notify();
+                     warmer_.notify();
+                   },
+               .before_show =
+                   [this](std::uint64_t version, const std::filesystem::path& directory) {
+                     warmer_.prepare({version, directory}, kPrepareLimit);
                    }});
+    const Warmer::Run warming(warmer_, [&sync] { return warm_target(*sync.catalog()); });
     hand_pins_.emplace(store_->db());
     pins_.emplace([&sync] { return sync.catalog(); }, *hand_pins_,
                   PinTimes::of(options_.pin_grace));
@@ -295,7 +302,8 @@ class Daemon {
                                .status = [this, &sync, writing] { return status(sync, writing); },
                                .writing = writing,
                                .pins = &*pins_,
-                               .deltas = deltas_});
+                               .deltas = deltas_,
+                               .advice = [this] { return advice(); }});
     device_ = session.device();
     pins_->set_device(device_);
     link_.begin(session);
@@ -365,6 +373,10 @@ class Daemon {
             .staging = writing.staging->summary()};
   }
 
+  [[nodiscard]] std::string advice() const {
+    return advice_text(advise(warmer_.state(), link_.serving().mode));
+  }
+
   [[nodiscard]] std::string status(const Sync& sync, const Writing& writing) const {
     DaemonState state{.url = options_.url,
                       .bucket = options_.bucket,
@@ -381,7 +393,8 @@ class Daemon {
                       .pins = pins_->list(),
                       .writer = {},
                       .queued = queued_,
-                      .hooks = hooks_->status()};
+                      .hooks = hooks_->status(),
+                      .cache = warmer_.state()};
     if (writing.queue != nullptr) state.writer = writer_state(writing);
     const auto catalog = sync.catalog();
     for (const auto& [number, version] : catalog->versions) state.versions.push_back(number);
@@ -402,6 +415,7 @@ class Daemon {
   DeltaFiles* deltas_ = nullptr;          // as long as run()
   std::filesystem::path control_socket_;  // empty: there is none
   std::vector<std::string> queued_;       // a reader's: hand-overs that a writer's mount left
+  Warmer warmer_{{.warm = options_.warm}};
   SessionLink link_;
   ControlLink control_link_;
   Hooks* hooks_ = nullptr;  // set in run(), before there are threads

@@ -13,6 +13,7 @@
 
 #include "fs/fuse_session.hpp"
 #include "fs/hook_spec.hpp"
+#include "fs/warmer.hpp"
 #include "store/context.hpp"
 #include "store/follow.hpp"
 #include "store/s3_settings.hpp"
@@ -37,6 +38,7 @@ struct MountOptions {
   bool rebase = false;               // this and the next: of a writer
   std::vector<std::string> include;  // globs of files to publish beside the usual ones
   std::vector<HookSpec> hooks = {};
+  Warm warm = Warm::automatic;
 };
 
 /// What `mount` prints when it is ready.

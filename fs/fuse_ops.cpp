@@ -235,6 +235,7 @@ void open_delta(fuse_req_t req, Inode inode, std::uint64_t version, fuse_file_in
 // The text of a generated file.
 std::string make_text(const Server& server, Inode inode) {
   if (inode == make_inode(Fixed::status)) return server.options.status();
+  if (inode == make_inode(Fixed::advice)) return server.options.advice();
   return staged::last_error(server);
 }
 

@@ -41,6 +41,7 @@ struct FuseSessionOptions {
   Writing writing = {};
   LoaderPins* pins = nullptr;    // outlive the session; nullptr: `latest` is the same for everybody
   DeltaFiles* deltas = nullptr;  // outlives the session; nullptr: the tree has no /deltas
+  std::function<std::string()> advice = [] { return std::string(); };  // of .weightfs/advice
 };
 
 /// How files are served: for status.

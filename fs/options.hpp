@@ -77,7 +77,8 @@ struct Options {
   bool foreground = false;
   bool once = false;  // sync
   bool writer = false;
-  std::vector<HookSpec> hooks;
+  std::vector<HookSpec> hooks;  // mount, sync
+  Warm warm = Warm::automatic;  // the same
 
   BucketOptions bucket;         // every command that takes a URL
   bool bucket_flagged = false;  // some of it stands on the command line

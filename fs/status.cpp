@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "fs/bucket_options.hpp"
+#include "fs/cache_advice.hpp"
 #include "store/json.hpp"
 
 namespace weightfs::fs {
@@ -160,6 +161,7 @@ std::string status_text(const DaemonState& state, std::int64_t now) {
       {"writer", writer_json(state, now)},
       {"queued", queued_json(state)},
       {"hooks", hooks_json(state.hooks)},
+      {"cache", cache_json(state.cache, state.serving.mode)},
       {"bytes", {{"images", sync.image_bytes}, {"fetched", sync.fetched_bytes}}}};
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "fs/cache_advice.hpp"
 #include "fs/coder_choice.hpp"
 #include "fs/text_table.hpp"
 #include "fs/verbs.hpp"
@@ -127,6 +128,16 @@ void add_hooks(const Json& status, TextTable& table) {
   }
 }
 
+/// How much of it is there, and what is wrong; what engines should do is in `doctor`.
+void add_cache(const Json& status, TextTable& table) {
+  const std::vector<Finding> findings = findings_of(status);
+  if (findings.empty()) return;
+  table.add({findings.front().what, findings.front().text});
+  for (const Finding& finding : findings) {
+    if (finding.state == Finding::State::warning) table.add({"warning", finding.text});
+  }
+}
+
 }  // namespace
 
 std::string hook_text(const Json& hook) {
@@ -223,6 +234,7 @@ std::string status_lines(const Json& status) {
   add("bytes", fmt::format("{} of images, {} fetched",
                            human_bytes(status.at("bytes").at("images").get<std::uint64_t>()),
                            human_bytes(status.at("bytes").at("fetched").get<std::uint64_t>())));
+  add_cache(status, table);
   if (!status.at("offline_since").is_null()) {
     add("offline since", time_text(status.at("offline_since").get<std::int64_t>()));
   }

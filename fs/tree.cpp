@@ -40,6 +40,7 @@ constexpr FixedName kFixedNames[] = {
     {Fixed::root, "publish", Fixed::publish, S_IFDIR, true},
     {Fixed::control, "last_error", Fixed::last_error, S_IFREG, true},
     {Fixed::root, "deltas", Fixed::deltas, S_IFDIR},
+    {Fixed::control, "advice", Fixed::advice, S_IFREG},
 };
 constexpr std::string_view kDeltaSuffix = ".safetensors";
 constexpr std::uint64_t kFirstDelta = 2;  // version 1 has no version before it
@@ -59,7 +60,7 @@ constexpr std::uint32_t kSharedMode = S_IFDIR | S_ISVTX | 0777;
 
 // Numbers beyond the enumerators become one that no case knows.
 Fixed fixed_of(Inode inode) {
-  return static_cast<Fixed>(std::min<Inode>(inode, make_inode(Fixed::deltas) + 1));
+  return static_cast<Fixed>(std::min<Inode>(inode, make_inode(Fixed::advice) + 1));
 }
 
 // Only the spelling that readdir shows: "42", not "042" or "+42".
@@ -159,6 +160,7 @@ class Nodes {
       case Fixed::latest:
         return link(inode, latest_target(catalog_), kAlwaysAsk);
       case Fixed::status:
+      case Fixed::advice:
         return text(inode);
       case Fixed::staging:
       case Fixed::publish:

@@ -5,6 +5,7 @@
 //     /tags/step-42 -> ../versions/42
 //     /deltas/42.safetensors          the change from 41 to 42: store/delta_files.hpp
 //     /.weightfs/status               JSON
+//     /.weightfs/advice               text
 //
 // and on a writer's mount the names of what is not the tree's own:
 //

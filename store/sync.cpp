@@ -328,6 +328,7 @@ void Sync::State::bring(std::uint64_t version, const Context& context, const Pro
       [this](std::uint64_t old) { return release(Hider::sync, old); }, context, noting,
       options.coder);
   persist_newest(context);
+  if (options.before_show) options.before_show(version, store.image_directory(version));
   builder.show_all(Hider::sync);
   show_catalog(&context);
   if (latest() >= version) return;

@@ -17,6 +17,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -45,6 +46,10 @@ struct SyncOptions {
   /// and call nothing of the Sync's.
   std::function<void()> changed = {};
   bool tags = true;  // of all versions are read, for Catalog::tags
+  /// A version that was just brought in is about to be shown; its images are complete.  Called
+  /// without locks but that of the round; `latest` waits for it.
+  std::function<void(std::uint64_t version, const std::filesystem::path& directory)> before_show =
+      {};
 };
 
 /// For `weightfs status`; all times are seconds since 1970, 0 for never.

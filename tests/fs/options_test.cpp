@@ -152,6 +152,13 @@ TEST_F(OptionsTest, AHookThatIsWrongOrGivenTwiceIsAUsageError) {
   EXPECT_EQ(wrong({"log", "/b", "--hook", "exec=/bin/x"}), "log has no option --hook");
 }
 
+TEST_F(OptionsTest, ASyncHasHooksUnlessItEndsAtOnce) {
+  EXPECT_EQ(parsed({"sync", "/b", "/d", "--hook", "vllm=http://h:1"}).hooks.size(), 1U);
+  EXPECT_EQ(wrong({"sync", "/b", "/d", "--hook", "vllm=http://h:1", "--once"}),
+            "--once has ended before a hook could see to its engine: leave --once out, or tell the "
+            "engine when this command has ended");
+}
+
 TEST_F(OptionsTest, HasTheDefaultsThatTheHelpTells) {
   const Options options = parsed({"mount", "/b", "/m"});
   EXPECT_EQ(options.store, "");
@@ -369,6 +376,18 @@ TEST_F(OptionsTest, ThePinGraceIsAMinuteOrWhatIsGiven) {
   EXPECT_EQ(parsed({"mount", "/b", "/m"}).pin_grace, std::chrono::seconds(60));
   EXPECT_EQ(parsed({"mount", "/b", "/m", "--pin-grace", "0.6"}).pin_grace,
             std::chrono::milliseconds(600));
+}
+
+TEST_F(OptionsTest, WhatIsColdIsReadInUnlessThatIsOff) {
+  for (const char* command : {"mount", "sync"}) {
+    EXPECT_EQ(parsed({command, "/b", "/m"}).warm, Warm::automatic);
+    EXPECT_EQ(parsed({command, "/b", "/m", "--warm", "off"}).warm, Warm::off);
+    EXPECT_EQ(wrong({command, "/b", "/m", "--warm", "on"}), "--warm: 'on' is not auto or off");
+  }
+  write_config("warm = 'off'\n");
+  EXPECT_EQ(parsed({"mount", "/b", "/m"}).warm, Warm::off);
+  set("WEIGHTFS_WARM", "auto");
+  EXPECT_EQ(parsed({"mount", "/b", "/m"}).warm, Warm::automatic);
 }
 
 TEST_F(OptionsTest, AWritersMountHasOptionsOfItsOwn) {

@@ -122,7 +122,7 @@ TEST(Inode, StagingHasNumbersOfItsOwn) {
 
 TEST_F(TreeTest, ShowsTheFixedPart) {
   EXPECT_EQ(names(kRoot), (Names{".", "..", "latest", "versions", "tags", ".weightfs"}));
-  EXPECT_EQ(names(make_inode(Fixed::control)), (Names{".", "..", "status"}));
+  EXPECT_EQ(names(make_inode(Fixed::control)), (Names{".", "..", "status", "advice"}));
   for (const DirectoryEntry& entry : list(kRoot)) {
     if (entry.name == "." || entry.name == "..") continue;
     const Node node = tree().lookup(kRoot, entry.name);
@@ -144,7 +144,7 @@ TEST_F(TreeTest, AWritersMountShowsMore) {
   const Inode control = make_inode(Fixed::control);
   EXPECT_EQ(names_of(kRoot),
             (Names{".", "..", "latest", "versions", "tags", ".weightfs", "staging", "publish"}));
-  EXPECT_EQ(names_of(control), (Names{".", "..", "status", "last_error"}));
+  EXPECT_EQ(names_of(control), (Names{".", "..", "status", "last_error", "advice"}));
   for (const auto& [name, fixed] :
        {std::pair{"staging", Fixed::staging}, {"publish", Fixed::publish}}) {
     const Node node = writers.lookup(kRoot, name);

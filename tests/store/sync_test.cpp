@@ -210,6 +210,25 @@ TEST_F(SyncTest, MovesLatestOnlyWhenEverythingIsThere) {
   EXPECT_EQ(on->host.store->newest().version, 2u);
 }
 
+TEST_F(SyncTest, TellsOfAVersionThatIsCompleteBeforeItIsShown) {
+  publish(1);
+  std::vector<std::uint64_t> told;
+  std::unique_ptr<Reader> on;
+  SyncOptions options;
+  options.before_show = [&](std::uint64_t version, const stdfs::path& directory) {
+    told.push_back(version);
+    EXPECT_EQ(on->sync.catalog()->latest, version - 1);
+    EXPECT_EQ(read_tree(directory), read_tree(checkpoint(static_cast<unsigned>(version))));
+  };
+  on = reader("reader", kNoFloor, options);
+  on->sync.run_once({});
+  on->sync.run_once({});
+  publish(2);
+  on->sync.run_once({});
+  EXPECT_EQ(told, (std::vector<std::uint64_t>{1, 2}));
+  expect_latest(*on, 2);
+}
+
 TEST_F(SyncTest, TellsWhatItKnows) {
   publish(1);
   publish(2);

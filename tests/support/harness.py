@@ -85,6 +85,20 @@ def wait_until(condition, what, timeout=60):
 
 # ---- files ---------------------------------------------------------------------------------------
 
+def wait_status(find_status, condition, what, timeout=60):
+    """Waits until what find_status() returns fulfils the condition, and returns it."""
+    last = {}
+
+    def fulfilled():
+        last.update(find_status())
+        return condition(last) and dict(last)
+
+    try:
+        return wait_until(fulfilled, what, timeout)
+    except AssertionError as error:
+        raise AssertionError(f"{error}\nlast status: {json.dumps(last, indent=2)}") from None
+
+
 def hash_tree(folder):
     """{relative path: sha256} of every file below `folder`."""
     hashes = {}
@@ -223,16 +237,7 @@ class Mount:
 
     def wait_status(self, condition, what, timeout=60):
         """Waits for a status that fulfils the condition, and returns it."""
-        last = {}
-
-        def fulfilled():
-            last.update(self.status())
-            return condition(last) and dict(last)
-
-        try:
-            return wait_until(fulfilled, what, timeout)
-        except AssertionError as error:
-            raise AssertionError(f"{error}\nlast status: {json.dumps(last, indent=2)}") from None
+        return wait_status(self.status, condition, what, timeout)
 
     def wait_version(self, version, timeout=60):
         return self.wait_status(lambda status: status["version"] == version,
