@@ -30,6 +30,10 @@ class Vllm(harness.MountTest):
     def publish_version(self, version):
         self.assertEqual(self.publish(self.steps[version - 1])["version"], version)
 
+    def wait_told(self, mount, version):
+        mount.wait_status(lambda status: status["hooks"][0]["state"] == "current"
+                          and status["hooks"][0]["reported"] == version, f"version {version}", 120)
+
     def test_steps_differ_in_what_is_compared(self):
         first, second, third = self.wanted()
         self.assertNotEqual(first["tokens"], second["tokens"])
@@ -48,11 +52,14 @@ class Vllm(harness.MountTest):
         served.start(mount.join("latest"))
         wanted = self.wanted()  # while it starts
         served.wait_ready()
-        for version in (1, 2, 3):
-            if version > 1:
+        self.wait_told(mount, 1)
+        self.assertEqual(served.look(), wanted[0])
+        for version in (2, 3):
+            with vllm_engines.Client(served) as client:  # no request fails, whatever is loaded meanwhile
+                harness.wait_until(lambda: client.answers or client.error, "an answer")
                 self.publish_version(version)
-            mount.wait_status(lambda status: status["hooks"][0]["state"] == "current"
-                              and status["hooks"][0]["reported"] == version, f"version {version}", 120)
+                self.wait_told(mount, version)
+            self.assertIsNone(client.error)
             self.assertEqual(served.look(), wanted[version - 1])
         self.assertEqual(served.call("/weight_info"), {"weight_version": "3"})
         self.assertEqual(served.call("/is_paused"), {"is_paused": False})

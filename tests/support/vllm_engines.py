@@ -12,7 +12,7 @@ import os
 import signal
 import socket
 import subprocess
-import urllib.error
+import threading
 import urllib.request
 
 import engines_python
@@ -50,6 +50,34 @@ def free_port():
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
+
+
+class Client:
+    """With `with`: asks a server for one completion after another. Each must be whole."""
+
+    COUNT = 50
+
+    def __init__(self, served):
+        self.served, self.answers, self.error = served, 0, None
+        self.ended = threading.Event()
+        self.thread = threading.Thread(target=self.ask)
+
+    def ask(self):
+        try:
+            while not self.ended.is_set():
+                answer = self.served.complete([3, 1, 2], self.COUNT)
+                assert (len(answer["token_ids"]), answer["finish_reason"]) == (self.COUNT, "length"), answer
+                self.answers += 1
+        except (AssertionError, OSError, http.client.HTTPException) as error:
+            self.error = error
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.ended.set()
+        self.thread.join()
 
 
 class Served:
@@ -100,9 +128,13 @@ class Served:
         with urllib.request.urlopen(request, timeout=60) as reply:
             return json.loads(reply.read() or b"null")
 
-    def look(self):
-        answer = self.call("/v1/completions", {
-            "model": "tiny", "prompt": PROMPT, "max_tokens": TOKENS, "temperature": 0,
+    def complete(self, prompt, count):
+        return self.call("/v1/completions", {
+            "model": "tiny", "prompt": prompt, "max_tokens": count, "temperature": 0,
             "ignore_eos": True, "logprobs": 1, "return_token_ids": True})["choices"][0]
+
+    def look(self):
+        """Nobody else may ask meanwhile: in one batch with others the last bits are not the same."""
+        answer = self.complete(PROMPT, TOKENS)
         return {"tokens": answer["token_ids"], "logprobs": answer["logprobs"]["token_logprobs"],
                 "checksums": self.call("/weight_checker", {"action": "checksum"})["checksums"]}

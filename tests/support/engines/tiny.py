@@ -17,11 +17,13 @@ torch.set_num_threads(1)
 WORDS = ["<end>", "a", "version", "is", "complete", "and", "immutable"]
 
 
-def make_model(seed=1):
+def make_model(seed=1, **more):
+    """`more` are settings that make it less tiny."""
     torch.manual_seed(seed)
-    config = LlamaConfig(vocab_size=512, hidden_size=128, intermediate_size=256, num_hidden_layers=4,
-                         num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64,
-                         bos_token_id=None, eos_token_id=0, pad_token_id=0)
+    config = LlamaConfig(**{
+        "vocab_size": 512, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 4,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
+        "bos_token_id": None, "eos_token_id": 0, "pad_token_id": 0, **more})
     return LlamaForCausalLM(config).to(torch.bfloat16)
 
 
@@ -39,9 +41,9 @@ def make_tokenizer():
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>", pad_token="<end>")
 
 
-def save(model, folder):
+def save(model, folder, shard_size="400KB"):
     """Several shards with their index, and the tokenizer."""
-    model.save_pretrained(folder, max_shard_size="400KB")
+    model.save_pretrained(folder, max_shard_size=shard_size)
     make_tokenizer().save_pretrained(folder)
 
 
