@@ -166,7 +166,7 @@ class Storm(harness.MountTest):
             return f"error {error}"
 
     def wait_switches(self):
-        until = int.from_bytes(self.count[:], "little") + SLOW_SWITCHES
+        until = min(int.from_bytes(self.count[:], "little") + SLOW_SWITCHES, NO_MORE)
         harness.wait_until(lambda: int.from_bytes(self.count[:], "little") >= until, "switches",
                            LIMIT)
 
