@@ -40,7 +40,8 @@ struct Residency {
 Residency residency_of(const std::vector<CachedFile>& files);
 
 /// Bytes of [offset, offset + size) that are in the page cache.
-/// cachestat_bytes: also what is still on its way from the disk; nullopt if the kernel does not say.
+/// cachestat_bytes: also what is still on its way from the disk; nullopt if the kernel does not
+/// say.
 std::optional<std::uint64_t> cachestat_bytes(int fd, std::uint64_t offset, std::uint64_t size);
 std::uint64_t mincore_bytes(int fd, std::uint64_t offset, std::uint64_t size);
 
