@@ -134,8 +134,8 @@ class BaseDamaged : public Error {
 
 /// Brings a version into the store: plan, room, write, records.  Tries again from another base or
 /// the bucket if a base is damaged, and removes that one's images unless it is in `keep` or
-/// `release` says that it is in use.  Does nothing if the version is complete already.  A way of
-/// more than kStepsPerPass deltas brings in versions on the way too.
+/// `release` says that it is in use.  Does nothing if the version is complete already; waits for
+/// one that is partial.  A way of more than kStepsPerPass deltas brings in versions on the way too.
 ///
 /// After a failure nothing of the version is left.  Several calls for one store come one after the
 /// other: it holds Store::lock_images().
