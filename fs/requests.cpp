@@ -4,7 +4,9 @@
 //
 //     announce -> park -> queue -> worker -> answer
 //                    \-> deadline or interrupt -> watcher -> answer
+//     announce -> hold -> wake -> queue, as above
 //
+// No worker ever sees what was held and given up before it was woken: the watcher forgets that.
 // Requests are answered without the lock, because an answer is a system call.
 #include "fs/requests.hpp"
 
@@ -31,9 +33,11 @@ namespace {
 constexpr std::chrono::milliseconds kLookAgain{200};
 
 struct Request {
-  // Set by announce() and interrupt(), under the pool's lock.
+  // Guarded by the pool's lock.
   bool parked = false;
   bool interrupted = false;
+  bool woken = false;
+  bool held = false;  // in no queue: it waits for wake()
 
   // Set by park(), constant from then on.
   RequestPool::Ticket ticket = 0;
@@ -106,8 +110,9 @@ struct RequestPool::State {
     return ticket;
   }
 
+  /// `held`: until somebody wakes it.
   void park(Ticket ticket, std::unique_ptr<Reply> reply, Clock::time_point deadline, Work work,
-            OnGiveUp on_give_up) {
+            OnGiveUp on_give_up, bool held) {
     const std::lock_guard lock(mutex_);
     const RequestPtr& request = requests_.at(ticket);
     request->ticket = ticket;
@@ -118,10 +123,18 @@ struct RequestPool::State {
     request->parked = true;
     const bool is_next = deadlines_.empty() || deadline < deadlines_.begin()->first;
     deadlines_.emplace(deadline, ticket);
-    queue_.push_back(request);
     if (request->interrupted) interrupts_.push_back(ticket);
     if (is_next || request->interrupted) for_watcher_.notify_one();
-    for_workers_.notify_one();
+    request->held = held && !request->woken;
+    if (!request->held) queue(request);
+  }
+
+  void wake(Ticket ticket) {
+    const std::lock_guard lock(mutex_);
+    const auto found = requests_.find(ticket);
+    if (found == requests_.end()) return;
+    found->second->woken = true;
+    if (std::exchange(found->second->held, false)) queue(found->second);
   }
 
   void interrupt(Ticket ticket) {
@@ -142,6 +155,12 @@ struct RequestPool::State {
   }
 
  private:
+  // Requires: mutex_ is held.
+  void queue(const RequestPtr& request) {
+    queue_.push_back(request);
+    for_workers_.notify_one();
+  }
+
   void run_worker() {
     while (const RequestPtr request = next_work()) {
       do_work(*request);
@@ -160,6 +179,9 @@ struct RequestPool::State {
 
   void forget(const Request& request) {
     const std::lock_guard lock(mutex_);
+    forget_locked(request);
+  }
+  void forget_locked(const Request& request) {
     deadlines_.erase({request.deadline, request.ticket});
     requests_.erase(request.ticket);
   }
@@ -176,7 +198,11 @@ struct RequestPool::State {
       const bool waits_on = code == EINTR && !request->reply->gives_up();
       if (!waits_on) give_up(*request, code);
       lock.lock();
-      if (waits_on) look_again_later(request->ticket);
+      if (waits_on) {
+        look_again_later(request->ticket);
+      } else if (request->held) {
+        forget_locked(*request);
+      }
     }
   }
 
@@ -234,8 +260,15 @@ RequestPool::Ticket RequestPool::announce() { return state_->announce(); }
 
 void RequestPool::park(Ticket ticket, std::unique_ptr<Reply> reply, Clock::time_point deadline,
                        Work work, OnGiveUp on_give_up) noexcept {
-  state_->park(ticket, std::move(reply), deadline, std::move(work), on_give_up);
+  state_->park(ticket, std::move(reply), deadline, std::move(work), on_give_up, false);
 }
+
+void RequestPool::hold(Ticket ticket, std::unique_ptr<Reply> reply, Clock::time_point deadline,
+                       Work work) noexcept {
+  state_->park(ticket, std::move(reply), deadline, std::move(work), OnGiveUp::abandon, true);
+}
+
+void RequestPool::wake(Ticket ticket) noexcept { state_->wake(ticket); }
 
 void RequestPool::interrupt(Ticket ticket) noexcept { state_->interrupt(ticket); }
 

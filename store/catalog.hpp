@@ -64,6 +64,9 @@ struct Catalog {
 
   /// Complete or not; nullptr if it is neither here nor was named.
   [[nodiscard]] std::shared_ptr<const CatalogVersion> find(std::uint64_t version) const;
+
+  /// Complete or partial: its images are here, or come by themselves.
+  [[nodiscard]] bool has_images(std::uint64_t version) const;
 };
 
 /// The entries of a version from its manifest and layout.
