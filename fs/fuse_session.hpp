@@ -8,6 +8,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -18,6 +19,7 @@
 #include "fs/tree.hpp"
 #include "store/delta_files.hpp"
 #include "store/publish_queue.hpp"
+#include "store/sync.hpp"
 
 namespace weightfs::fs {
 
@@ -41,6 +43,9 @@ struct FuseSessionOptions {
   Writing writing = {};
   LoaderPins* pins = nullptr;    // outlive the session; nullptr: `latest` is the same for everybody
   DeltaFiles* deltas = nullptr;  // outlives the session; nullptr: the tree has no /deltas
+  Sync* sync = nullptr;          // the same, with SyncOptions::partial; nullptr: nothing is fetched
+  /// For what must come from the bucket before a call can be answered: then EIO.
+  std::chrono::milliseconds read_timeout{60000};
 };
 
 /// How files are served: for status.

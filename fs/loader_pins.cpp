@@ -58,7 +58,7 @@ std::uint64_t LoaderPins::link(pid_t thread) {
     const auto pinned = reader ? pins_.find(reader->session, now) : std::nullopt;
     if (pinned) version = *pinned;
     walks_.told(thread, version, now);
-    if (catalog_()->versions.contains(version)) return version;
+    if (catalog_()->has_images(version)) return version;
     if (pinned) pins_.end_session(reader->session);
   }
 }
@@ -70,17 +70,15 @@ Pins::Opened LoaderPins::opened(pid_t thread, Inode inode) {
   const bool through_latest = walks_.opened(thread, is_version ? parts.version : 0, now);
   if (!is_version || (!through_latest && pins_.is_empty())) return {};
   const auto catalog = catalog_();
-  const auto version = catalog->versions.find(parts.version);
-  if (version == catalog->versions.end() || parts.file >= version->second->entries.size()) {
-    return {};
-  }
+  const auto version = catalog->find(parts.version);
+  if (version == nullptr || parts.file >= version->entries.size()) return {};
   auto reader = sessions_.find(thread);
   if (!reader) return {};
   const auto opened = pins_.opened({.reader = std::move(*reader),
                                     .version = parts.version,
                                     .file = parts.file,
-                                    .kind = pin_file_of(version->second->entries[parts.file].path),
-                                    .weights_count = count_weights(*version->second),
+                                    .kind = pin_file_of(version->entries[parts.file].path),
+                                    .weights_count = count_weights(*version),
                                     .through_latest = through_latest,
                                     .latest = catalog->latest},
                                    now);
@@ -143,7 +141,7 @@ std::uint64_t LoaderPins::pin(std::uint64_t version) {
   if (version == 0)
     throw Error(ErrorCode::not_found, "there is no version yet that could be pinned");
   by_hand_.add(version, std::time(nullptr));  // first: from here on it does not go
-  if (catalog_()->versions.contains(version)) return version;
+  if (catalog_()->has_images(version)) return version;
   by_hand_.remove(version);
   throw Error(ErrorCode::not_found,
               fmt::format("version {} is not kept here; versions/ lists those that are", version));

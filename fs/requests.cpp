@@ -113,8 +113,8 @@ struct RequestPool::State {
   /// `held`: until somebody wakes it.
   void park(Ticket ticket, std::unique_ptr<Reply> reply, Clock::time_point deadline, Work work,
             OnGiveUp on_give_up, bool held) {
-    const std::lock_guard lock(mutex_);
-    const RequestPtr& request = requests_.at(ticket);
+    std::unique_lock lock(mutex_);
+    const RequestPtr request = requests_.at(ticket);
     request->ticket = ticket;
     request->reply = std::move(reply);
     request->deadline = deadline;
@@ -127,6 +127,9 @@ struct RequestPool::State {
     if (is_next || request->interrupted) for_watcher_.notify_one();
     request->held = held && !request->woken;
     if (!request->held) queue(request);
+    if (!ending_) return;
+    lock.unlock();  // by work that goes on while the pool ends
+    give_up(*request, ENOTCONN);
   }
 
   void wake(Ticket ticket) {

@@ -509,6 +509,47 @@ TEST(RequestPool, TheEndAnswersWhatIsHeld) {
   EXPECT_EQ(caller.answers(), 1);
 }
 
+TEST(RequestPool, WorkMayHoldItsRequestAgain) {
+  Caller caller;
+  RequestPool pool(1);
+  std::atomic<RequestPool::Ticket> second = 0;
+  const auto first = hold(pool, caller, far_away(), [&](const Context&) {
+    return [&] {
+      second = hold(pool, caller, far_away(), succeed(caller));
+      second.notify_all();
+    };
+  });
+  pool.wake(first);
+  second.wait(0);
+  expect_idle_worker_leaves(pool, caller);
+  pool.wake(second);
+  EXPECT_EQ(caller.wait(), kAnswered);
+  EXPECT_EQ(caller.answers(), 1);
+}
+
+TEST(RequestPool, WhatIsHeldWhileThePoolEndsIsAnswered) {
+  Caller caller, queued;
+  Stuck stuck;
+  std::jthread helper;
+  {
+    RequestPool pool(1);
+    park(
+        pool, queued, far_away(),
+        [&](const Context& context) {
+          stuck.work(caller)(context);
+          return [&] {
+            hold(pool, caller, far_away(), succeed(caller));
+            queued.take(kAnswered);
+          };
+        },
+        OnGiveUp::finish);
+    stuck.wait_until_started();
+    helper = std::jthread([&] { stuck.let_go(); });
+  }
+  EXPECT_EQ(caller.wait(), ENOTCONN);
+  EXPECT_EQ(caller.answers(), 1);
+}
+
 // Of 1,000 held requests none occupies a worker.
 TEST(RequestPool, HeldRequestsDoNotHoldUpOthers) {
   std::vector<Caller> held(1000);
