@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <exception>
 #include <random>
+#include <set>
 #include <span>
 #include <tuple>
 #include <utility>
@@ -106,6 +107,7 @@ struct Sync::State {
   bool fill_first(std::uint64_t version, const Context& context);
   std::shared_ptr<PartialVersion> begin_to_fill(std::uint64_t version, const Context& context);
   std::shared_ptr<PartialVersion> fill(std::uint64_t version, const Context& context);
+  void fill_asked(const Context& context);
   void note_filled();
   void bring_older(const Context& context, const Progress& progress);
   void persist_newest(const Context& context);
@@ -140,8 +142,10 @@ struct Sync::State {
   std::optional<Error> first_error;  // of a store that has nothing to show
   std::string phase;
   std::uint64_t phase_done = 0, phase_total = 0;
-  bool filling_first = false;  // `latest` is partial
-  bool woken = false;          // the thread is not to wait for the next poll
+  std::set<std::uint64_t> asked;            // to be filled
+  std::map<std::uint64_t, Error> unfilled;  // of these: why not
+  bool filling_first = false;               // `latest` is partial
+  bool woken = false;                       // the thread is not to wait for the next poll
 
   CatalogBuilder builder;
   std::mutex catalog_mutex;  // held while a catalog is made and shown; before `mutex`
@@ -198,6 +202,7 @@ void Sync::State::run(const std::stop_token& stop) {
       } catch (const Error&) {
         // failed() has it in the status and the log.
       }
+      fill_asked(context);
       next = Clock::now() + poll_delay();
       try {
         read_tags(context, next);
@@ -398,6 +403,18 @@ std::shared_ptr<PartialVersion> Sync::State::fill(std::uint64_t version, const C
   return filled;
 }
 
+void Sync::State::fill_asked(const Context& context) {
+  std::set<std::uint64_t> versions;
+  change([&] { versions.swap(asked); });
+  for (const std::uint64_t version : versions) {
+    try {
+      with_errors([&] { fill(version, context); });
+    } catch (const Error& error) {
+      change([&] { unfilled.insert_or_assign(version, error); });
+    }
+  }
+}
+
 /// Called by PartialImages.  When the first version is complete the thread goes on at once.
 void Sync::State::note_filled() {
   show_catalog(nullptr);
@@ -550,10 +567,13 @@ SyncStatus Sync::status() const {
   {
     const std::lock_guard lock(state_->mutex);
     status = state_->status;
+    for (const auto& [number, error] : state_->unfilled) {
+      status.partial[number] = {.error = error, .is_damaged = true};
+    }
   }
   if (!state_->partials) return status;
   for (const auto& [number, partial] : state_->partials->list()) {
-    status.partial.emplace(number, partial->progress());
+    status.partial.insert_or_assign(number, partial->progress());
   }
   return status;
 }
@@ -586,8 +606,19 @@ void Sync::name_version(std::uint64_t version, const Context& context) {
   state_->show_catalog(&context);
 }
 
+bool Sync::opens_by_name() const noexcept { return state_->partials != nullptr; }
+
 std::shared_ptr<PartialVersion> Sync::fill_version(std::uint64_t version, const Context& context) {
   return state_->fill(version, context);
+}
+
+void Sync::ask_for(std::uint64_t version) {
+  if (!state_->partials) return;
+  state_->change([&] {
+    state_->unfilled.erase(version);
+    state_->asked.insert(version);
+    state_->woken = true;
+  });
 }
 
 std::shared_ptr<PartialVersion> Sync::find_partial(std::uint64_t version) const {

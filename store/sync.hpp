@@ -72,7 +72,7 @@ struct SyncStatus {
   std::int64_t error_time = 0;
   std::uint64_t fetched_bytes = 0;  // of packs and snapshots, by this process
   std::uint64_t image_bytes = 0;
-  std::map<std::uint64_t, PartialProgress> partial;  // versions that are being filled
+  std::map<std::uint64_t, PartialProgress> partial;  // that are being filled, or cannot be
 };
 std::string_view to_string(SyncStatus::State state) noexcept;
 
@@ -106,9 +106,16 @@ class Sync {
   /// timed_out.
   void name_version(std::uint64_t version, const Context& context);
 
+  /// SyncOptions::partial: any version opens when it was named.
+  [[nodiscard]] bool opens_by_name() const noexcept;
+
   /// Begins to fill a version that is not complete; see PartialImages::begin.  The catalog has it
   /// then, as partial or complete.  Requires: SyncOptions::partial.
   std::shared_ptr<PartialVersion> fill_version(std::uint64_t version, const Context& context);
+
+  /// The same soon, by the thread, for who does not wait; nothing if it is complete.  A failure is
+  /// in SyncStatus::partial until it is asked for again.
+  void ask_for(std::uint64_t version);
 
   /// nullptr if the version is not being filled.
   [[nodiscard]] std::shared_ptr<PartialVersion> find_partial(std::uint64_t version) const;
