@@ -255,6 +255,17 @@ void open_image(fuse_req_t req, Inode inode, const OpenTarget& target, std::uint
   if (reply_open(req, info, opened.backing_id) != 0) release(server, inode);
 }
 
+// An object that is missing in the bucket is no file that is missing here.
+template <typename Body>
+auto as_io_error(Body&& body) {
+  try {
+    return body();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::not_found) throw;
+    throw Error(ErrorCode::io, error.what());
+  }
+}
+
 // A file whose version is partial, or to be.
 void open_incomplete(fuse_req_t req, Inode inode, const OpenTarget& target, std::uint64_t pin,
                      fuse_file_info info) {
@@ -265,7 +276,7 @@ void open_incomplete(fuse_req_t req, Inode inode, const OpenTarget& target, std:
   }
   park(req, filling(req),
        [=, &server = server_of(req)](const Context& context) -> std::function<void()> {
-         const auto partial = sync->fill_version(version, context);
+         const auto partial = as_io_error([&] { return sync->fill_version(version, context); });
          const OpenTarget filled = server.tree.open(inode);
          return [=]() mutable {
            answer(req, "open", Missing::inode,
@@ -404,7 +415,9 @@ RequestPool::Work read_image_work(fuse_req_t req, Inode inode, Range range) {
 void read_partial(fuse_req_t req, Inode inode, Range range, Clock::time_point deadline) {
   const auto ask = [=, &server = server_of(req)](std::function<void()> wake) {
     const auto image = server.images.find(inode);
-    return image == nullptr || image->ask(range.offset_bytes, range.size_bytes, std::move(wake));
+    return image == nullptr || as_io_error([&] {
+             return image->ask(range.offset_bytes, range.size_bytes, std::move(wake));
+           });
   };
   Parking parking = reading(req);
   parking.late = EIO;

@@ -54,6 +54,7 @@ struct ServingState {
   std::string why;   // why not passthrough, in words; "" if it is, or "--serve daemon"
   std::uint64_t open_passthrough = 0, open_daemon = 0;
   std::uint64_t daemon_reads = 0;  // READ requests answered
+  std::size_t waiting_reads = 0;   // others, for bytes that are not here yet
 };
 
 class FuseSession {

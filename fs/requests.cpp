@@ -150,11 +150,13 @@ struct RequestPool::State {
     for_watcher_.notify_one();
   }
 
-  std::size_t parked_count() const {
+  /// Of those that are not answered yet.
+  template <typename Predicate>
+  std::size_t count(Predicate&& counts) const {
     const std::lock_guard lock(mutex_);
     return static_cast<std::size_t>(std::count_if(
         requests_.begin(), requests_.end(),
-        [](const auto& item) { return item.second->parked && !item.second->answered; }));
+        [&](const auto& item) { return !item.second->answered && counts(*item.second); }));
   }
 
  private:
@@ -275,6 +277,12 @@ void RequestPool::wake(Ticket ticket) noexcept { state_->wake(ticket); }
 
 void RequestPool::interrupt(Ticket ticket) noexcept { state_->interrupt(ticket); }
 
-std::size_t RequestPool::parked_count() const { return state_->parked_count(); }
+std::size_t RequestPool::parked_count() const {
+  return state_->count([](const Request& request) { return request.parked; });
+}
+
+std::size_t RequestPool::held_count() const {
+  return state_->count([](const Request& request) { return request.held; });
+}
 
 }  // namespace weightfs::fs

@@ -82,6 +82,8 @@ class RequestPool {
 
   /// Requests parked and not yet answered; without what has begun and is to finish.
   [[nodiscard]] std::size_t parked_count() const;
+  /// Of these: held, and not woken yet.
+  [[nodiscard]] std::size_t held_count() const;
 
  private:
   struct State;

@@ -34,7 +34,8 @@ Json serving_json(const ServingState& serving) {
           {"why", serving.why},
           {"open_passthrough", serving.open_passthrough},
           {"open_daemon", serving.open_daemon},
-          {"daemon_reads", serving.daemon_reads}};
+          {"daemon_reads", serving.daemon_reads},
+          {"waiting_reads", serving.waiting_reads}};
 }
 
 Json hand_over_json(const HandOver& one) {

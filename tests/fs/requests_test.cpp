@@ -420,6 +420,7 @@ TEST(RequestPool, WhatIsHeldIsDoneWhenItIsWoken) {
   const auto ticket = hold(pool, caller, far_away(), succeed(caller));
   expect_idle_worker_leaves(pool, caller);
   EXPECT_EQ(pool.parked_count(), 1U);
+  EXPECT_EQ(pool.held_count(), 1U);
   pool.wake(ticket);
   EXPECT_EQ(caller.wait(), kAnswered);
   wait_until_empty(pool);

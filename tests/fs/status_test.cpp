@@ -35,7 +35,8 @@ DaemonState some_daemon_state() {
                                 .why = "",
                                 .open_passthrough = 2,
                                 .open_daemon = 1,
-                                .daemon_reads = 5},
+                                .daemon_reads = 5,
+                                .waiting_reads = 6},
                     .coder = {"avx2", std::nullopt, ""}};
   state.sync.state = SyncStatus::State::current;
   state.sync.latest = 8;
@@ -69,7 +70,8 @@ TEST(StatusText, TellsEverything) {
                                  {"why", ""},
                                  {"open_passthrough", 2},
                                  {"open_daemon", 1},
-                                 {"daemon_reads", 5}}));
+                                 {"daemon_reads", 5},
+                                 {"waiting_reads", 6}}));
   EXPECT_EQ(json["bytes"], Json({{"images", 200}, {"fetched", 100}}));
   EXPECT_TRUE(json["weightfs"].is_string());
 }
