@@ -19,6 +19,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -102,6 +103,11 @@ Plan make_plan(History& history, std::shared_ptr<const Version> wanted, std::spa
 
 /// The Base of a complete version in the store.
 Base base_of(Store& store, History& history, std::uint64_t version, const Context& context);
+
+/// Complete versions older than `before`, to start from.  One whose records cannot be read is none,
+/// nor one that is distrusted.
+std::vector<Base> usable_bases(Store& store, History& history, std::uint64_t before,
+                               const std::set<std::uint64_t>& distrusted, const Context& context);
 
 struct WriteOptions {
   std::filesystem::path directory;  // exists, empty

@@ -8,6 +8,7 @@
 // Threads: all calls may run in parallel.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -21,6 +22,8 @@
 namespace weightfs {
 
 struct PartialImagesOptions {
+  unsigned threads = 0;  // as of PartialVersionOptions
+  std::chrono::milliseconds tell_failures_for{30'000};
   kernels::SharedCoder coder = kernels::make_cpu_coder();
   /// A version began, a file of one became complete, a version did, or an error changed.  From any
   /// thread, without locks of this object; must be quick.

@@ -19,6 +19,7 @@
 // Threads: all calls may run in parallel; it has threads of its own, which end with it.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -44,6 +45,8 @@ struct PartialVersionOptions {
   FileSet files = {};
   /// Fill by itself; else only what is asked for.
   bool in_background = true;
+  /// How long a failure is told to who asks before its window is tried again.
+  std::chrono::milliseconds tell_failures_for{30'000};
   /// A file has become complete, all have, or errors() changed.  From any thread, without locks;
   /// must be quick and call nothing of the PartialVersion's but the const ones.
   std::function<void()> changed = {};
@@ -59,11 +62,12 @@ struct PartialProgress {
 
 class PartialVersion {
  public:
-  /// Makes the files and reserves their room; what a base has is linked and here at once.
-  /// Keeps the reference.  Throws Error: no_space, io, cancelled.
+  /// Makes the files and reserves their room; what a base has is linked and here at once.  A base
+  /// is in use (nobody_reads()) until all is here.
+  /// Keeps the reference.  Throws BaseDamaged; Error: no_space, io, cancelled.
   PartialVersion(Plan plan, Repository& repository, PartialVersionOptions options,
                  const Context& context);
-  ~PartialVersion();  // stops what goes on
+  ~PartialVersion();  // stop()
   PartialVersion(const PartialVersion&) = delete;
   PartialVersion& operator=(const PartialVersion&) = delete;
 
@@ -79,12 +83,17 @@ class PartialVersion {
   /// is a failure to tell: then ask again.  It may be called before this returns.  Empty: nobody
   /// waits.
   /// Requires: a path that it fills.  What lies behind the end of the file is here.
-  /// Throws Error: corrupt or not_found (an object of the bucket; names it); no_space; io; told
-  /// until the window is tried again, 30 s later.
+  /// Throws Error: corrupt or not_found (an object of the bucket, or the base; names it); no_space;
+  /// io; told until the window is tried again.  cancelled: it was stopped, and this is not here.
   bool ask(std::string_view path, std::uint64_t offset_bytes, std::uint64_t size_bytes,
            std::function<void()> wake);
 
-  /// Blocks until is_complete().  Throws Error: an error that is_damaged; cancelled, timed_out.
+  /// Ends what goes on, promptly also if the bucket hangs, and wakes all who wait.  What is here
+  /// stays.  After it neither repository nor `changed` is used.
+  void stop();
+
+  /// Blocks until is_complete().  Throws Error: an error that is_damaged; cancelled (also by
+  /// stop()), timed_out.
   void wait_complete(const Context& context);
 
   [[nodiscard]] PartialProgress progress() const;
