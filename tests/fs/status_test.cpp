@@ -86,6 +86,18 @@ TEST(StatusText, TellsWhatIsFollowedAndWhatIsWaitedFor) {
   EXPECT_EQ(follow(), Json({{"what", "12"}, {"version", nullptr}, {"waiting", "version 12"}}));
 }
 
+TEST(StatusText, TellsWhatIsBeingFilled) {
+  DaemonState state = some_daemon_state();
+  const auto partial = [&] { return Json::parse(status_text(state, 1000))["partial"]; };
+  EXPECT_EQ(partial(), Json::array());
+  state.sync.partial[3] = {.bytes = 100, .bytes_here = 60, .error = std::nullopt};
+  state.sync.partial[5] = {
+      .bytes = 10, .error = Error(ErrorCode::corrupt, "pack 5-0 is damaged"), .is_damaged = true};
+  const Json error{{"code", "corrupt"}, {"message", "pack 5-0 is damaged"}, {"damaged", true}};
+  EXPECT_EQ(partial(), Json({{{"version", 3}, {"bytes", 100}, {"here", 60}, {"error", nullptr}},
+                             {{"version", 5}, {"bytes", 10}, {"here", 0}, {"error", error}}}));
+}
+
 TEST(StatusText, TellsThePins) {
   DaemonState state = some_daemon_state();
   EXPECT_EQ(Json::parse(status_text(state, 1000))["pins"], Json::array());
