@@ -92,6 +92,7 @@ unsigned count_workers(Repository& repository, unsigned threads, const Context& 
 
 struct PartialVersion::State {
   State(Plan its_plan, Repository& its_repository, PartialVersionOptions its_options);
+  ~State() { stop_source.request_stop(); }  // if not all workers could be begun
 
   // Before the workers begin:
   void hold_base();
@@ -236,6 +237,10 @@ void PartialVersion::State::begin(const Context& making) {
   working = count_workers(repository, options.threads, making);
   const std::size_t windows = files.back().first_window + files.back().window_count;
   queue = std::make_unique<WindowQueue>(windows, working, options.in_background);
+  for (const FilledFile& file : files) {
+    // Nobody can ask for a part of it.
+    if (file.size_bytes == 0 && file.window_count > 0) queue->ask(file.first_window);
+  }
   for (std::size_t i = 0; i < working; i++) workers.emplace_back([this, i] { work(i); });
 }
 
