@@ -366,6 +366,9 @@ class Trouble(PartialTest):
         name = "model-3.safetensors"
         self.assert_reads(mount, name, 2 * MIB, 0)
         self.assertEqual(self.read(mount, name, MIB, 9 * MIB), EIO)
+        with open(mount.join("latest", name), "rb") as file, \
+                mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+            self.assertEqual(mapped[:MIB], self.data(name)[:MIB])
         # The kernel tells of what it has, if that is something, as it does of every file.
         said = self.read(mount, name, MIB, 8 * MIB - 4096)
         self.assertIn(said, [EIO, said_of(self.data(name)[8 * MIB - 4096:8 * MIB])])
