@@ -205,7 +205,8 @@ class Daemon {
                      bind_link_.notify();
                      hooks_->notify();
                      warmer_.notify();
-                   }});
+                   },
+               .partial = true});
     const Warmer::Run warming(warmer_, [&sync] { return warm_target(*sync.catalog()); });
     hand_pins_.emplace(store_->db());
     pins_.emplace([&sync] { return sync.catalog(); }, *hand_pins_,
@@ -305,8 +306,7 @@ class Daemon {
   }
 
   /// Without the socket nobody can wait, but everything else works.
-  [[nodiscard]] std::unique_ptr<ControlServer> make_control(const Sync& sync,
-                                                            const Writing& writing) {
+  [[nodiscard]] std::unique_ptr<ControlServer> make_control(Sync& sync, const Writing& writing) {
     for (const auto& path : {control_path(store_->path()), store_->path() / "control.sock"}) {
       try {
         auto control =
@@ -329,7 +329,7 @@ class Daemon {
     }
   }
 
-  void serve(const Sync& sync, Writing writing, std::uint64_t fence) {
+  void serve(Sync& sync, Writing writing, std::uint64_t fence) {
     const auto control = make_control(sync, writing);
     const ControlLink::Use use(control_link_, control.get());
     std::jthread follower;
@@ -341,7 +341,7 @@ class Daemon {
   }
 
   /// `fence`: of the queue, which begins when the mount is there.
-  void serve_mount(const Sync& sync, Writing writing, std::uint64_t fence) {
+  void serve_mount(Sync& sync, Writing writing, std::uint64_t fence) {
     const Tree tree([&sync] { return sync.catalog(); }, options_.ownership, options_.writer,
                     [this](std::uint64_t version) { return deltas_->find_facts(version); });
     prepare_mount_point(mount_point_);  // minutes may have passed
@@ -353,7 +353,9 @@ class Daemon {
                                .writing = writing,
                                .pins = &*pins_,
                                .deltas = deltas_,
-                               .advice = [this] { return advice(); }});
+                               .advice = [this] { return advice(); },
+                               .sync = &sync,
+                               .read_timeout = options_.read_timeout});
     device_ = session.device();
     pins_->set_device(device_);
     link_.begin(session);
@@ -411,7 +413,7 @@ class Daemon {
     }
   }
 
-  /// For hooks.
+  /// For hooks: only what is complete.
   static Hooks::Shown newest_shown(const Sync& sync) {
     const auto catalog = sync.catalog();
     const auto found = catalog->versions.find(catalog->latest);
@@ -442,6 +444,7 @@ class Daemon {
             .log = log_path(),
             .pid = getpid(),
             .offline = status.offline_since != 0,
+            .is_partial = sync.find_partial(status.latest) != nullptr,
             .gpu_failure = coder_->state().gpu_failure};
   }
 
