@@ -119,8 +119,9 @@ Residency residency_of(const std::vector<CachedFile>& files) {
     all.size_bytes += one.size_bytes;
     const File file(::open(one.path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
     if (!file) continue;
-    const auto told = cachestat_bytes(file.fd(), 0, one.size_bytes);
-    all.cached_bytes += told ? *told : sampled_bytes(file.fd(), one.size_bytes, all.is_exact);
+    // overlayfs says 0 of what the file below it has; a mapping is one of that file.
+    const std::uint64_t told = cachestat_bytes(file.fd(), 0, one.size_bytes).value_or(0);
+    all.cached_bytes += told > 0 ? told : sampled_bytes(file.fd(), one.size_bytes, all.is_exact);
   }
   return all;
 }

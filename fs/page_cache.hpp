@@ -34,7 +34,7 @@ struct Residency {
   [[nodiscard]] unsigned percent() const noexcept;
 };
 
-/// Asks cachestat(2); a kernel that has none (before 6.5, or a container's filter) is asked with
+/// Asks cachestat(2); where it does not say (Linux before 6.5, a container's filter, overlayfs),
 /// mincore(2), for 128 MiB of each file: what is larger is sampled.
 /// A file that cannot be opened counts as not cached.
 Residency residency_of(const std::vector<CachedFile>& files);
