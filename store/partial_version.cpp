@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "store/adopt.hpp"
 #include "store/bytes.hpp"
 #include "store/file.hpp"
 #include "store/image_files.hpp"
@@ -165,20 +166,24 @@ PartialVersion::State::State(Plan its_plan, Repository& its_repository,
       options(std::move(its_options)),
       image_seal{options.mode, plan.version->manifest.time, true} {}
 
+/// Opens the first file of the base that is here: a host need not have all of them.
 void PartialVersion::State::hold_base() {
   if (!plan.base) return;
-  const auto& blobs = plan.base->version->manifest.blobs;
-  const auto weights = plan.base->layout->files();
-  if (weights.empty() && blobs.empty()) return;
-  const std::string& name = weights.empty() ? blobs.front().path : weights.front().path;
-  try {
-    base_file = File::open(plan.base->directory / name, O_RDONLY);
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::not_found) throw;
-    const std::uint64_t number = plan.base->version->number();
-    throw BaseDamaged(
-        number, fmt::format("the images of version {} are damaged: {}", number, error.what()));
+  const Base& base = *plan.base;
+  const auto its_files = files_of(base.version->manifest, *base.layout);
+  for (const auto& file : its_files) {
+    try {
+      base_file = File::open(base.directory / file.path, O_RDONLY);
+      return;
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::not_found) throw;
+    }
   }
+  if (its_files.empty()) return;
+  const std::uint64_t number = base.version->number();
+  throw BaseDamaged(number, fmt::format("the images of version {} are damaged: no file of it is in "
+                                        "{}",
+                                        number, base.directory.string()));
 }
 
 void PartialVersion::State::add_files(const Context& making) {
