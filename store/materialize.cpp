@@ -3,18 +3,32 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <set>
 #include <string_view>
 
 #include "store/adopt.hpp"
+#include "store/file.hpp"
+#include "store/kept_files.hpp"
 #include "store/log.hpp"
 #include "store/plan.hpp"
+#include "store/scratch_directory.hpp"
 
 namespace weightfs {
 namespace {
 
 bool is_stop(const Error& error) {
   return error.code() == ErrorCode::cancelled || error.code() == ErrorCode::timed_out;
+}
+
+/// What is to be made for a host that lacks `absent` and wants all but `unwanted`, told by what is
+/// not.
+FileSet all_but_missing(const Layout& layout, const FileSet& absent, const FileSet& unwanted) {
+  FileSet without(layout.files().size());
+  for (std::uint32_t i = 0; i < without.size(); i++) {
+    without[i] = !contains(absent, i) || contains(unwanted, i);
+  }
+  return without;
 }
 
 std::vector<std::uint64_t> file_sizes(const Plan& plan) {
@@ -29,17 +43,19 @@ class Materializer {
  public:
   Materializer(Store& store, History& history, std::span<const std::uint64_t> keep,
                const std::function<bool(std::uint64_t)>& release, const Context& context,
-               const Progress& progress, const kernels::SharedCoder& coder)
+               const Progress& progress, const kernels::SharedCoder& coder,
+               const std::vector<std::string>& only)
       : store_(store),
         history_(history),
         keep_(keep),
         release_(release),
         context_(context),
         progress_(progress),
-        coder_(coder) {}
+        coder_(coder),
+        only_(only) {}
 
   void run(std::uint64_t version) {
-    while (!store_.is_complete(version)) {
+    while (!is_here(version)) {
       const std::vector<Base> bases = usable_bases(version);
       try {
         make(next_stop(history_.get(version, context_), bases), bases);
@@ -51,6 +67,10 @@ class Materializer {
   }
 
  private:
+  [[nodiscard]] bool is_here(std::uint64_t version) const {
+    return has_kept_files(store_, history_, version, only_, context_);
+  }
+
   /// Complete versions to start from.  One whose records cannot be read is no base.
   std::vector<Base> usable_bases(std::uint64_t wanted) {
     std::vector<Base> bases;
@@ -74,28 +94,79 @@ class Materializer {
     if (way.steps <= kStepsPerPass) return wanted;
     for (std::uint64_t ahead = kStepsPerPass; ahead > 0; ahead--) {
       const std::uint64_t number = way.start->number() + ahead;
-      if (!store_.is_complete(number)) return history_.get(number, context_);
+      if (!is_here(number)) return history_.get(number, context_);
     }
     return wanted;
   }
 
   void make(const std::shared_ptr<const Version>& version, std::span<const Base> bases) {
-    const Plan plan = make_plan(history_, version, bases, context_);
-    std::set<std::uint64_t> keep(keep_.begin(), keep_.end());
-    if (plan.base) keep.insert(plan.base->version->number());
-    const std::vector<std::uint64_t> kept(keep.begin(), keep.end());
-    store_.make_room(plan.version_bytes(), kept, release_);
+    const auto layout = history_.layout(*version, context_);
+    const FileSet unwanted = left_out(*layout, only_);
+    if (store_.is_complete(version->number())) return fill(version, *layout, unwanted, bases);
+    const Plan plan = make_plan(history_, version, bases, context_, unwanted);
+    make_room(plan, {});
     try {
-      WriteOptions options;
-      options.directory = store_.begin_images(version->number());
-      options.spool = store_.temporary_directory();
-      options.coder = coder_;
-      write_version(plan, history_.repository(), options, context_, progress_);
-      store_.complete_images(version->number(), file_sizes(plan), plan.hashes);
+      write(plan, store_.begin_images(version->number()));
+      store_.complete_images(version->number(), file_sizes(plan), plan.hashes,
+                             by_path(version->manifest, *layout, unwanted));
     } catch (...) {
       remove_quietly(version->number());
       throw;
     }
+  }
+
+  /// Adds to a complete version what it lacks.
+  void fill(const std::shared_ptr<const Version>& version, const Layout& layout,
+            const FileSet& unwanted, std::span<const Base> bases) {
+    FileSet absent = absent_files(store_, *version, layout);
+    const FileSet without = all_but_missing(layout, absent, unwanted);
+    const Plan plan = make_plan(history_, version, bases, context_, without);
+    make_room(plan, version->number());
+    const ScratchDirectory scratch(store_.temporary_directory(), "files-");
+    write(plan, scratch.path());
+    std::vector<std::string> added;
+    for (std::uint32_t i = 0; i < absent.size(); i++) {
+      if (contains(without, i)) continue;
+      added.push_back(layout.files()[i].path);
+      absent[i] = false;
+    }
+    const std::filesystem::path directory = store_.image_directory(version->number());
+    try {
+      for (const std::string& path : added) move_in(scratch.path() / path, directory, path);
+      store_.complete_images(version->number(), file_sizes(plan), plan.hashes,
+                             by_path(version->manifest, layout, absent));
+    } catch (...) {
+      std::error_code ignored;
+      for (const std::string& path : added) std::filesystem::remove(directory / path, ignored);
+      throw;
+    }
+  }
+
+  /// Names a file that is complete and synced anew, durably.
+  static void move_in(const std::filesystem::path& from, const std::filesystem::path& directory,
+                      const std::string& path) {
+    make_directories((directory / path).parent_path());
+    std::filesystem::rename(from, directory / path);
+    for (auto parent = std::filesystem::path(path).parent_path();; parent = parent.parent_path()) {
+      sync_directory(directory / parent);
+      if (parent.empty()) return;
+    }
+  }
+
+  void make_room(const Plan& plan, std::optional<std::uint64_t> also_keep) {
+    std::set<std::uint64_t> keep(keep_.begin(), keep_.end());
+    if (plan.base) keep.insert(plan.base->version->number());
+    if (also_keep) keep.insert(*also_keep);
+    const std::vector<std::uint64_t> kept(keep.begin(), keep.end());
+    store_.make_room(plan.version_bytes(), kept, release_);
+  }
+
+  void write(const Plan& plan, const std::filesystem::path& directory) {
+    WriteOptions options;
+    options.directory = directory;
+    options.spool = store_.temporary_directory();
+    options.coder = coder_;
+    write_version(plan, history_.repository(), options, context_, progress_);
   }
 
   void drop(const BaseDamaged& damaged) {
@@ -122,6 +193,7 @@ class Materializer {
   const Context& context_;
   const Progress& progress_;
   const kernels::SharedCoder& coder_;
+  const std::vector<std::string>& only_;
   std::set<std::uint64_t> distrusted_;
 };
 
@@ -133,16 +205,18 @@ Base base_of(Store& store, History& history, std::uint64_t version, const Contex
   base.layout = history.layout(*base.version, context);
   base.directory = store.image_directory(version);
   base.hashes = store.chunk_hashes(version);
+  base.absent = absent_files(store, *base.version, *base.layout);
   return base;
 }
 
 void materialize(Store& store, History& history, std::uint64_t version,
                  std::span<const std::uint64_t> keep,
                  const std::function<bool(std::uint64_t)>& release, const Context& context,
-                 const Progress& progress, const kernels::SharedCoder& coder) {
-  if (store.is_complete(version)) return;
+                 const Progress& progress, const kernels::SharedCoder& coder,
+                 const std::vector<std::string>& only) {
+  if (has_kept_files(store, history, version, only, context)) return;
   const ImagesLock lock = store.lock_images(context);
-  Materializer(store, history, keep, release, context, progress, coder).run(version);
+  Materializer(store, history, keep, release, context, progress, coder, only).run(version);
 }
 
 }  // namespace weightfs

@@ -97,7 +97,7 @@ const LayoutFile* equal_file_of_base(const Plan& plan, const LayoutFile& file) {
     if (then.offset_bytes != now.offset_bytes || then.size_bytes != now.size_bytes) return nullptr;
   }
   const bool same = old->size_bytes == file.size_bytes && old->head == file.head;
-  return same ? old : nullptr;
+  return same && !contains(plan.base->absent, plan.base->layout->number_of(*old)) ? old : nullptr;
 }
 
 const BlobRef* equal_blob_of_base(const Plan& plan, const BlobRef& blob) {
@@ -160,7 +160,9 @@ class VersionWriter {
 
   void run() {
     make_all_directories();
-    for (const LayoutFile& file : plan_.layout->files()) link_or_queue(file);
+    for (const LayoutFile& file : plan_.layout->files()) {
+      if (is_wanted(file)) link_or_queue(file);
+    }
     const auto& blobs = plan_.version->manifest.blobs;
     const unsigned threads = writing_threads();
     parallel_for(blobs.size(), threads, context_, [&](std::size_t i) { put_blob(blobs[i]); });
@@ -171,9 +173,15 @@ class VersionWriter {
   }
 
  private:
+  [[nodiscard]] bool is_wanted(const LayoutFile& file) const {
+    return !contains(plan_.without, plan_.layout->number_of(file));
+  }
+
   void make_all_directories() {
     directories_.insert(options_.directory);
-    for (const LayoutFile& file : plan_.layout->files()) make_directory_of(file.path);
+    for (const LayoutFile& file : plan_.layout->files()) {
+      if (is_wanted(file)) make_directory_of(file.path);
+    }
     for (const BlobRef& blob : plan_.version->manifest.blobs) make_directory_of(blob.path);
   }
 
