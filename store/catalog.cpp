@@ -83,9 +83,23 @@ std::uint64_t CatalogVersion::size_bytes() const noexcept {
   return size;
 }
 
+std::uint64_t CatalogVersion::kept_bytes() const noexcept {
+  std::uint64_t size = 0;
+  for (const CatalogEntry& entry : entries) {
+    if (entry.image == ImageState::complete) size += entry.size_bytes;
+  }
+  return size;
+}
+
+bool CatalogVersion::has_all_files() const noexcept {
+  return std::all_of(entries.begin(), entries.end(),
+                     [](const CatalogEntry& entry) { return entry.image == ImageState::complete; });
+}
+
 std::shared_ptr<const CatalogVersion> make_catalog_version(const Version& version,
                                                            const Layout& layout,
-                                                           const std::filesystem::path& directory) {
+                                                           const std::filesystem::path& directory,
+                                                           const FileSet& absent) {
   auto made = std::make_shared<CatalogVersion>();
   made->number = version.number();
   made->time = version.manifest.time;
@@ -99,8 +113,10 @@ std::shared_ptr<const CatalogVersion> make_catalog_version(const Version& versio
       const auto number = static_cast<std::uint32_t>(made->entries.size());
       const std::uint32_t parent = directories.find(parent_of(path))->second;
       if (node.is_directory) directories.emplace(path, number);
-      made->entries.push_back(
-          {path, parent, node.is_directory, node.size_bytes, ImageState::complete});
+      const LayoutFile* const file = layout.find_file(path);
+      const bool is_absent = file != nullptr && contains(absent, layout.number_of(*file));
+      made->entries.push_back({path, parent, node.is_directory, node.size_bytes,
+                               is_absent ? ImageState::absent : ImageState::complete});
     }
   } catch (const Error& error) {
     throw error.within(fmt::format("version {}", version.number()));

@@ -12,12 +12,14 @@
 #include <string_view>
 #include <vector>
 
+#include "store/chunk_batches.hpp"
 #include "store/layout.hpp"
 #include "store/repository.hpp"
 
 namespace weightfs {
 
-/// How much of a version's image is here.  A catalog so far lists complete ones only.
+/// How much of an image is here.  Absent: this host does not keep the file (store/kept_files.hpp),
+/// and who reads it gets it from store/rest_files.hpp.
 enum class ImageState { absent, partial, complete };
 
 /// One file or directory of a version.  Entry 0 is the version's own directory; the others follow
@@ -42,6 +44,8 @@ struct CatalogVersion {
                                          std::string_view name) const noexcept;
   [[nodiscard]] std::uint32_t number_of(const CatalogEntry& entry) const noexcept;
   [[nodiscard]] std::uint64_t size_bytes() const noexcept;  // of its files
+  [[nodiscard]] std::uint64_t kept_bytes() const noexcept;  // of those whose image is complete
+  [[nodiscard]] bool has_all_files() const noexcept;        // no image is absent
 };
 
 struct Catalog {
@@ -52,9 +56,11 @@ struct Catalog {
   std::int64_t repository_time = 0;  // mtime of the fixed directories: newest version's time
 };
 
-/// The entries of a version from its manifest and layout.
+/// The entries of a version from its manifest and layout.  `absent`: files of the layout that are
+/// not kept here.
 std::shared_ptr<const CatalogVersion> make_catalog_version(const Version& version,
                                                            const Layout& layout,
-                                                           const std::filesystem::path& directory);
+                                                           const std::filesystem::path& directory,
+                                                           const FileSet& absent = {});
 
 }  // namespace weightfs

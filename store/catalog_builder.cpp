@@ -9,6 +9,7 @@
 
 #include "store/bytes.hpp"
 #include "store/error.hpp"
+#include "store/kept_files.hpp"
 #include "store/log.hpp"
 
 namespace weightfs {
@@ -37,8 +38,8 @@ bool has_layout(const Store& store, const Sha256& id) {
 
 }  // namespace
 
-CatalogBuilder::CatalogBuilder(Store& store, History& history, Follow follow)
-    : store_(store), history_(history), follow_(std::move(follow)) {
+CatalogBuilder::CatalogBuilder(Store& store, History& history, Follow follow, bool with_absent)
+    : store_(store), history_(history), follow_(std::move(follow)), with_absent_(with_absent) {
   read_stored_tags();
 }
 
@@ -50,10 +51,12 @@ std::shared_ptr<const Catalog> CatalogBuilder::make() {
   for (const std::uint64_t number : store_.complete_versions()) {
     if (number > newest) break;
     const auto known = described_.find(number);
-    const auto version = known != described_.end() ? known->second : describe(number, nullptr);
+    const bool is_known = known != described_.end() && is_as_described(*known->second);
+    const auto version = is_known ? known->second : describe(number, nullptr);
     if (!version) continue;
     described.emplace(number, version);
-    if (!is_hidden(number)) catalog->versions.emplace(number, version);
+    if (is_hidden(number) || !(with_absent_ || version->has_all_files())) continue;
+    catalog->versions.emplace(number, version);
   }
   described_ = std::move(described);
   const std::uint64_t chosen = choose_latest(follow_, catalog->versions);
@@ -67,13 +70,25 @@ void CatalogBuilder::fetch(const Context& context) {
   for (const std::uint64_t number : store_.complete_versions()) {
     {
       const std::lock_guard lock(mutex_);
-      if (described_.contains(number)) continue;
+      const auto known = described_.find(number);
+      if (known != described_.end() && is_as_described(*known->second)) continue;
     }
     if (auto version = describe(number, &context)) {
       const std::lock_guard lock(mutex_);
-      described_.emplace(number, std::move(version));
+      described_.insert_or_assign(number, std::move(version));
     }
   }
+}
+
+/// Files may have been added to a version since it was described.
+bool CatalogBuilder::is_as_described(const CatalogVersion& version) const {
+  if (version.has_all_files()) return true;
+  const std::vector<bool> absent = store_.absent_files(version.number);
+  const auto is_absent = [](const CatalogEntry& entry) {
+    return entry.image == ImageState::absent;
+  };
+  return std::count(absent.begin(), absent.end(), true) ==
+         std::count_if(version.entries.begin(), version.entries.end(), is_absent);
 }
 
 void CatalogBuilder::hide(Hider hider, std::uint64_t version) {
@@ -119,7 +134,8 @@ std::shared_ptr<const CatalogVersion> CatalogBuilder::describe_now(std::uint64_t
   if (!version) return nullptr;
   if (bucket == nullptr && !has_layout(store_, version->manifest.layout.sha256)) return nullptr;
   const auto layout = history_.layout(*version, bucket != nullptr ? *bucket : Context{});
-  return make_catalog_version(*version, *layout, store_.image_directory(number));
+  return make_catalog_version(*version, *layout, store_.image_directory(number),
+                              absent_files(store_, *version, *layout));
 }
 
 void CatalogBuilder::read_stored_tags() {

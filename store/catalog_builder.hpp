@@ -2,7 +2,8 @@
 //
 // The catalog follows from the records alone, so whatever happened before, the next one is right:
 //
-//     versions    complete, not above Store::newest(), not hidden
+//     versions    complete, not above Store::newest(), not hidden; without a file that is not kept
+//                 only where somebody serves that (store/rest_files.hpp)
 //     latest      the highest of them that is followed; never below one that was `latest` before
 //     tags        of every manifest that was read, the newest version of each
 //
@@ -29,7 +30,8 @@ namespace weightfs {
 class CatalogBuilder {
  public:
   /// Keeps both references.  Reads the tags of the manifests that the store has.
-  CatalogBuilder(Store& store, History& history, Follow follow = {});
+  /// `with_absent`: versions are shown although files of them are absent.
+  CatalogBuilder(Store& store, History& history, Follow follow = {}, bool with_absent = false);
 
   /// A version whose manifest or layout is neither in the store's records nor was fetched is left
   /// out.
@@ -63,6 +65,7 @@ class CatalogBuilder {
 
  private:
   [[nodiscard]] bool is_hidden(std::uint64_t version) const;
+  [[nodiscard]] bool is_as_described(const CatalogVersion& version) const;
   std::shared_ptr<const CatalogVersion> describe(std::uint64_t number, const Context* bucket);
   std::shared_ptr<const CatalogVersion> describe_now(std::uint64_t number, const Context* bucket);
   void read_stored_tags();
@@ -75,6 +78,7 @@ class CatalogBuilder {
   Store& store_;
   History& history_;
   const Follow follow_;
+  const bool with_absent_;
   mutable std::mutex mutex_;  // guards what follows; never held over the bucket
   std::map<std::uint64_t, std::shared_ptr<const CatalogVersion>> described_;  // complete ones
   std::array<std::set<std::uint64_t>, 2> hidden_;                             // by Hider

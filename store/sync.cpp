@@ -18,6 +18,7 @@
 
 #include "store/catalog_builder.hpp"
 #include "store/error.hpp"
+#include "store/kept_files.hpp"
 #include "store/log.hpp"
 #include "store/materialize.hpp"
 #include "store/retry_delay.hpp"
@@ -98,10 +99,11 @@ struct Sync::State {
   void find_newest(const Context& context);
   void find_wanted(const Context& context);
   void walk_to_newest(const Context& context);
-  [[nodiscard]] bool is_current() const;
+  [[nodiscard]] bool is_current(const Context& context);
   [[nodiscard]] std::uint64_t latest() const;
   void bring_wanted(const Context& context, const Progress& progress);
   void bring(std::uint64_t version, const Context& context, const Progress& progress);
+  void warn_if_nothing_is_kept(std::uint64_t version, const Context& context);
   void bring_older(const Context& context, const Progress& progress);
   void persist_newest(const Context& context);
   bool release(Hider hider, std::uint64_t version);
@@ -150,6 +152,7 @@ struct Sync::State {
   unsigned poll_failures = 0;    // in a row
   Clock::time_point retry_at{};  // of `attempted`
   std::string logged;            // the last error that went to the log
+  bool warned_of_only = false;
   std::minstd_rand random{std::random_device{}()};
 
   std::mutex thread_mutex;  // guards `thread`
@@ -160,7 +163,7 @@ Sync::State::State(Store& the_store, History& the_history, SyncOptions the_optio
     : store(the_store),
       history(the_history),
       options(std::move(the_options)),
-      builder(the_store, the_history, options.follow) {
+      builder(the_store, the_history, options.follow, options.with_absent) {
   show_catalog(nullptr);
   newest = store.newest().version;
   wanted = latest();
@@ -214,9 +217,10 @@ void Sync::State::round(bool retry_now, const Context& context, const Progress& 
     with_errors([&] {
       poll(context);
       const bool due = retry_now || wanted > attempted || Clock::now() >= retry_at;
-      if (!is_current() && due) bring_wanted(context, progress);
-      if (is_current() && beyond) throw Error(*beyond);
-      if (is_current()) succeeded();
+      if (!is_current(context) && due) bring_wanted(context, progress);
+      if (!is_current(context)) return;
+      if (beyond) throw Error(*beyond);
+      succeeded();
     });
   } catch (const Error& error) {
     failed(error);
@@ -224,8 +228,13 @@ void Sync::State::round(bool retry_now, const Context& context, const Progress& 
   }
 }
 
-/// A version that was shown may be newer than what the last poll saw.
-bool Sync::State::is_current() const { return wanted <= latest(); }
+/// A version that was shown may be newer than what the last poll saw.  It may lack files that are
+/// kept: the store was another mount's before, that kept others.
+bool Sync::State::is_current(const Context& context) {
+  const std::uint64_t shown = latest();
+  if (wanted > shown) return false;
+  return shown == 0 || has_kept_files(store, history, shown, options.only, context);
+}
 
 std::uint64_t Sync::State::latest() const {
   const std::lock_guard lock(mutex);
@@ -299,12 +308,13 @@ void Sync::State::find_wanted(const Context& context) {
 
 void Sync::State::bring_wanted(const Context& context, const Progress& progress) {
   change([&] { status.state = SyncStatus::State::fetching; });
+  const std::uint64_t version = std::max(wanted, latest());
   try {
-    bring(wanted, context, progress);
+    bring(version, context, progress);
     attempted = 0;
     bring_failures = 0;
   } catch (const Error& error) {
-    attempted = wanted;
+    attempted = version;
     bring_failures++;
     const bool may_be_older = options.follow.kind == Follow::Kind::latest;
     if (may_be_older && is_about_objects(error.code())) bring_older(context, progress);
@@ -326,13 +336,27 @@ void Sync::State::bring(std::uint64_t version, const Context& context, const Pro
   materialize(
       store, history, version, keep,
       [this](std::uint64_t old) { return release(Hider::sync, old); }, context, noting,
-      options.coder);
+      options.coder, options.only);
+  warn_if_nothing_is_kept(version, context);
   persist_newest(context);
   builder.show_all(Hider::sync);
   show_catalog(&context);
   if (latest() >= version) return;
   throw Error(ErrorCode::io,
               fmt::format("version {} is here but cannot be shown; the log says why", version));
+}
+
+void Sync::State::warn_if_nothing_is_kept(std::uint64_t version, const Context& context) {
+  if (options.only.empty() || warned_of_only) return;
+  const auto layout = history.layout(*history.get(version, context), context);
+  const FileSet without = left_out(*layout, options.only);
+  const bool keeps_nothing = std::find(without.begin(), without.end(), false) == without.end();
+  if (layout->files().empty() || !keeps_nothing) return;
+  warned_of_only = true;
+  log_warning(fmt::format(
+      "--only fits no weights file of version {} (the first is '{}'): none is kept here, and each "
+      "is made from the bucket whenever it is read",
+      version, layout->files().front().path));
 }
 
 /// The newest version cannot be made; one of those before it may.

@@ -45,6 +45,11 @@ struct SyncOptions {
   /// and call nothing of the Sync's.
   std::function<void()> changed = {};
   bool tags = true;  // of all versions are read, for Catalog::tags
+  /// Globs of the files that are kept (store/kept_files.hpp); empty: all.
+  std::vector<std::string> only = {};
+  /// Versions are shown although files of them are absent: those are served all the same.
+  /// Requires, if `only` is not empty: it is.
+  bool with_absent = false;
 };
 
 /// For `weightfs status`; all times are seconds since 1970, 0 for never.
