@@ -45,6 +45,7 @@ MountOptions mount_options(const Options& options) {
           .poll = options.poll,
           .pin_grace = options.pin_grace,
           .follow = options.follow,
+          .only = options.only,
           .ownership = options.ownership,
           .foreground = options.foreground,
           .gpu = options.gpu,

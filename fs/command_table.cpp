@@ -67,6 +67,11 @@ void take_mount(Options& options, Operands operands) {
                             "version",
                             to_string(options.follow)));
   }
+  if (options.writer && !options.only.empty()) {
+    throw Error(ErrorCode::invalid,
+                "--only is for readers: with --writer every version is coded against all files of "
+                "the one before");
+  }
 }
 
 void take_show(Options& options, Operands operands) {
@@ -343,6 +348,14 @@ std::vector<OptionSpec> mount_options() {
        .set = [](Options& options, std::string_view v) { options.foreground = parse_switch(v); }},
       kPoll,
       kFollow,
+      {.name = "only",
+       .value = "GLOB",
+       .is_list = true,
+       .help = "keep only the weights files of this name here, as for one rank of several;\n"
+               "the others are listed, and made from the bucket when they are read. A GLOB\n"
+               "with a '/' is compared with the whole path; repeatable (default: keep all)",
+       .set = [](Options& options,
+                 std::string_view v) { options.only.emplace_back(parse_word(v)); }},
       {.name = "hook",
        .value = "TYPE=WHERE",
        .is_list = true,

@@ -1,7 +1,7 @@
 // What lives how long, from the outside in:
 //
-//     signals > repository > store > pins > history > hooks > sync > deltas > (staging > queue) >
-//         control > tree > session > threads of hooks
+//     signals > repository > store > pins > history > hooks > sync > deltas > rest >
+//         (staging > queue) > control > tree > session > threads of hooks
 //
 // The session is unmounted first, so that no caller waits for what ends after it: not for a queue
 // whose bucket hangs.  Staging and the queue are a writer's.  Hooks hold versions as long as there
@@ -38,6 +38,7 @@
 #include "store/probe.hpp"
 #include "store/publish_queue.hpp"
 #include "store/repository.hpp"
+#include "store/rest_files.hpp"
 #include "store/staging.hpp"
 #include "store/sync.hpp"
 
@@ -150,7 +151,9 @@ class Daemon {
                    [this] {
                      control_link_.notify();
                      hooks_->notify();
-                   }});
+                   },
+               .only = options_.only,
+               .with_absent = true});
     hand_pins_.emplace(store_->db());
     pins_.emplace([&sync] { return sync.catalog(); }, *hand_pins_,
                   PinTimes::of(options_.pin_grace));
@@ -161,6 +164,8 @@ class Daemon {
                        .coder = coder_->coder(),
                        .building = {}});
     deltas_ = &deltas;
+    RestFiles rest(*store_, history, {.coder = coder_->coder()});
+    rest_ = &rest;
     if (options_.writer) {
       serve_writer(history, sync);
     } else {
@@ -295,7 +300,8 @@ class Daemon {
                                .status = [this, &sync, writing] { return status(sync, writing); },
                                .writing = writing,
                                .pins = &*pins_,
-                               .deltas = deltas_});
+                               .deltas = deltas_,
+                               .rest = rest_});
     device_ = session.device();
     pins_->set_device(device_);
     link_.begin(session);
@@ -365,6 +371,15 @@ class Daemon {
             .staging = writing.staging->summary()};
   }
 
+  [[nodiscard]] KeptState kept_state(const Catalog& catalog) const {
+    KeptState state{.only = options_.only, .made_bytes = rest_->made_bytes()};
+    const auto latest = catalog.versions.find(catalog.latest);
+    if (latest == catalog.versions.end()) return state;
+    state.version_bytes = latest->second->size_bytes();
+    state.kept_bytes = latest->second->kept_bytes();
+    return state;
+  }
+
   [[nodiscard]] std::string status(const Sync& sync, const Writing& writing) const {
     DaemonState state{.url = options_.url,
                       .bucket = options_.bucket,
@@ -385,6 +400,7 @@ class Daemon {
     if (writing.queue != nullptr) state.writer = writer_state(writing);
     const auto catalog = sync.catalog();
     for (const auto& [number, version] : catalog->versions) state.versions.push_back(number);
+    state.kept = kept_state(*catalog);
     return status_text(state, std::time(nullptr));
   }
 
@@ -398,8 +414,9 @@ class Daemon {
   std::unique_ptr<Store> store_;
   std::optional<HandPins> hand_pins_;  // made in run(), as the next
   std::optional<LoaderPins> pins_;
-  std::optional<CoderChoice> coder_;      // made in run(), when there is a log
-  DeltaFiles* deltas_ = nullptr;          // as long as run()
+  std::optional<CoderChoice> coder_;  // made in run(), when there is a log
+  DeltaFiles* deltas_ = nullptr;      // this and the next: as long as run()
+  RestFiles* rest_ = nullptr;
   std::filesystem::path control_socket_;  // empty: there is none
   std::vector<std::string> queued_;       // a reader's: hand-overs that a writer's mount left
   SessionLink link_;

@@ -25,8 +25,10 @@ constexpr unsigned kSyncers = 16;
 constexpr unsigned kMovers = 2;
 constexpr unsigned kSizers = 2;
 constexpr unsigned kBuilders = 2;
+constexpr unsigned kRestReaders = 8;  // each may wait for the bucket
 constexpr std::chrono::minutes kSizeLimit{5};
 constexpr std::chrono::hours kBuildLimit{1};
+constexpr std::chrono::minutes kRestLimit{5};
 constexpr std::size_t kOpenFilesMax = 65536;
 constexpr unsigned kRequestBytesMax = 1u << 20;
 
@@ -38,6 +40,11 @@ Parking sizing(fuse_req_t req, Missing missing) {
 }
 Parking building(fuse_req_t req) {
   return {.pool = server_of(req).builds.get(), .limit = kBuildLimit};
+}
+
+// What is made from the bucket while it is read.
+Parking reading_rest(fuse_req_t req) {
+  return {.pool = server_of(req).rests.get(), .limit = kRestLimit};
 }
 
 // What trainers write: the id of `ino`, if this is a writer's mount and the inode is such a one.
@@ -207,7 +214,7 @@ void open_image(fuse_req_t req, Inode inode, const OpenTarget& target, std::uint
   info.noflush = 1;  // close(2) needs no round trip, and works when the daemon is gone
   if (opened.serving == Serving::daemon) {
     try {
-      server.images.hold(inode, target);
+      if (target.state == ImageState::complete) server.images.hold(inode, target);
     } catch (const std::exception&) {
       release(server, inode);
       throw;
@@ -330,12 +337,39 @@ RequestPool::Work read_image_work(fuse_req_t req, Inode inode, Range range) {
   };
 }
 
+// Nothing if the file is here.  Who opened it before it was has no image of it open.
+std::optional<OpenTarget> find_rest(const Server& server, Inode inode) {
+  if (server.options.rest == nullptr || is_text(inode) || server.images.find(inode)) return {};
+  if (parts_of(inode).kind != InodeKind::version) return {};
+  OpenTarget target = server.tree.open(inode);
+  if (target.state == ImageState::complete) return {};
+  return target;
+}
+
+RequestPool::Work read_rest_work(fuse_req_t req, OpenTarget target, Range range) {
+  return [req, target = std::move(target), range,
+          &server = server_of(req)](const Context& context) -> std::function<void()> {
+    thread_local std::vector<std::byte> buffer;
+    if (buffer.size() < range.size_bytes) buffer.resize(range.size_bytes);
+    const std::size_t got =
+        server.options.rest->read(target.version, target.path, range.offset_bytes,
+                                  std::span(buffer).first(range.size_bytes), context);
+    return [req, got, data = buffer.data(), &server] {
+      server.daemon_reads++;
+      fuse_reply_buf(req, reinterpret_cast<const char*>(data), got);
+    };
+  };
+}
+
 void op_read(fuse_req_t req, fuse_ino_t ino, std::size_t size, off_t offset, fuse_file_info* info) {
   const Range range{static_cast<std::uint64_t>(offset), size};
   if (const auto id = find_staged(req, ino)) {
     return staged::read(req, *id, range.offset_bytes, range.size_bytes);
   }
   answer(req, "read", Missing::inode, [&] {
+    if (auto target = find_rest(server_of(req), ino)) {
+      return park(req, reading_rest(req), read_rest_work(req, std::move(*target), range));
+    }
     park(req, reading(req),
          is_text(ino) ? read_text_work(req, ino, info->fh, range)
                       : read_image_work(req, ino, range));
@@ -414,6 +448,7 @@ Server::Server(const Tree& tree_served, FuseSessionOptions session_options)
     sizes = std::make_unique<RequestPool>(kSizers);
     builds = std::make_unique<RequestPool>(kBuilders);
   }
+  if (options.rest != nullptr) rests = std::make_unique<RequestPool>(kRestReaders);
   if (!is_writer()) return;
   changes = std::make_unique<RequestPool>(kChangers);
   syncs = std::make_unique<RequestPool>(kSyncers);
@@ -421,13 +456,14 @@ Server::Server(const Tree& tree_served, FuseSessionOptions session_options)
 }
 
 void Server::interrupt(RequestPool::Ticket ticket) const noexcept {
-  for (const auto* each : {&pool, &sizes, &builds, &changes, &syncs, &moves}) {
+  for (const auto* each : {&pool, &sizes, &builds, &rests, &changes, &syncs, &moves}) {
     if (*each != nullptr) (*each)->interrupt(ticket);
   }
 }
 
 void Server::end_pools() noexcept {
-  for (auto* each : {&moves, &changes, &syncs, &builds, &sizes, &pool}) each->reset();
+  if (options.rest != nullptr) options.rest->stop();
+  for (auto* each : {&moves, &changes, &syncs, &rests, &builds, &sizes, &pool}) each->reset();
 }
 
 fuse_lowlevel_ops make_operations() {

@@ -18,6 +18,7 @@
 #include "fs/tree.hpp"
 #include "store/delta_files.hpp"
 #include "store/publish_queue.hpp"
+#include "store/rest_files.hpp"
 
 namespace weightfs::fs {
 
@@ -41,6 +42,7 @@ struct FuseSessionOptions {
   Writing writing = {};
   LoaderPins* pins = nullptr;    // outlive the session; nullptr: `latest` is the same for everybody
   DeltaFiles* deltas = nullptr;  // outlives the session; nullptr: the tree has no /deltas
+  RestFiles* rest = nullptr;     // outlives the session; nullptr: no file is absent
 };
 
 /// How files are served: for status.

@@ -19,10 +19,19 @@ Clock::duration look_interval(const PinTimes& times) {
   return std::clamp<Clock::duration>(std::min(times.quiet, times.grace / 4), kLookLeast, kLookMost);
 }
 
+bool is_weights(const CatalogEntry& entry) {
+  return !entry.is_directory && pin_file_of(entry.path) == PinFile::weights;
+}
+
 std::size_t count_weights(const CatalogVersion& version) {
   return static_cast<std::size_t>(
+      std::count_if(version.entries.begin(), version.entries.end(), is_weights));
+}
+
+std::size_t count_absent_weights(const CatalogVersion& version) {
+  return static_cast<std::size_t>(
       std::count_if(version.entries.begin(), version.entries.end(), [](const CatalogEntry& entry) {
-        return !entry.is_directory && pin_file_of(entry.path) == PinFile::weights;
+        return is_weights(entry) && entry.image == ImageState::absent;
       }));
 }
 
@@ -74,13 +83,16 @@ Pins::Opened LoaderPins::opened(pid_t thread, Inode inode) {
   if (version == catalog->versions.end() || parts.file >= version->second->entries.size()) {
     return {};
   }
+  const CatalogEntry& entry = version->second->entries[parts.file];
   auto reader = sessions_.find(thread);
   if (!reader) return {};
   const auto opened = pins_.opened({.reader = std::move(*reader),
                                     .version = parts.version,
                                     .file = parts.file,
-                                    .kind = pin_file_of(version->second->entries[parts.file].path),
+                                    .kind = pin_file_of(entry.path),
                                     .weights_count = count_weights(*version->second),
+                                    .absent_count = count_absent_weights(*version->second),
+                                    .is_absent = entry.image == ImageState::absent,
                                     .through_latest = through_latest,
                                     .latest = catalog->latest},
                                    now);

@@ -78,6 +78,7 @@ struct Options {
   bool once = false;  // sync
   bool writer = false;
   std::vector<HookSpec> hooks;
+  std::vector<std::string> only;  // mount
 
   BucketOptions bucket;         // every command that takes a URL
   bool bucket_flagged = false;  // some of it stands on the command line

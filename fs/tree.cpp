@@ -459,6 +459,8 @@ OpenTarget Tree::open(Inode inode) const {
   target.image = place.version->directory / place.entry->path;
   target.size_bytes = place.entry->size_bytes;
   target.state = place.entry->image;
+  target.version = place.version->number;
+  target.path = place.entry->path;
   return target;
 }
 

@@ -64,6 +64,8 @@ struct OpenTarget {
   std::filesystem::path image;  // else a file of the store
   std::uint64_t size_bytes = 0;
   ImageState state = ImageState::complete;
+  std::uint64_t version = 0;  // this and the next, of a version's file: as RestFiles names it
+  std::string path;
 };
 
 /// What is known of the delta of a version; nullopt: somebody must ask DeltaFiles::facts() first,
