@@ -66,6 +66,15 @@ class RequestPool {
   void park(Ticket ticket, std::unique_ptr<Reply> reply, Clock::time_point deadline, Work work,
             OnGiveUp on_give_up = OnGiveUp::abandon) noexcept;
 
+  /// As park(), but no worker takes it before wake() was called, however early: for what waits for
+  /// something else than a worker.  Deadline and interrupts count from now on.
+  void hold(Ticket ticket, std::unique_ptr<Reply> reply, Clock::time_point deadline,
+            Work work) noexcept;
+
+  /// What the request waits for is there.  Quick; may be called under locks.  Unknown tickets are
+  /// ignored.
+  void wake(Ticket ticket) noexcept;
+
   /// The caller does not wait any longer.  Never answers itself, so it may be called under locks
   /// that an answer would take.  Unknown tickets are ignored.
   void interrupt(Ticket ticket) noexcept;

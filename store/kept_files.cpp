@@ -16,6 +16,13 @@ FileSet left_out(const Layout& layout, std::span<const std::string> only) {
   return files;
 }
 
+FileSet all_but(const Layout& layout, const FileSet& without) {
+  if (without.empty()) return {};
+  FileSet files(layout.files().size());
+  for (std::uint32_t i = 0; i < files.size(); i++) files[i] = !contains(without, i);
+  return files;
+}
+
 bool is_enough(const FileSet& absent, const FileSet& left_out) noexcept {
   for (std::uint32_t i = 0; i < absent.size(); i++) {
     if (absent[i] && !contains(left_out, i)) return false;

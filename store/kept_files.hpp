@@ -24,6 +24,9 @@ namespace weightfs {
 /// The files that are not kept; empty if all are.
 FileSet left_out(const Layout& layout, std::span<const std::string> only);
 
+/// The files of the layout that are not in `without`; empty (which means all) if that is empty.
+FileSet all_but(const Layout& layout, const FileSet& without);
+
 /// Whether every file of the layout that is in `absent` is in `left_out` too: a host that has all
 /// files but `absent` has what it wants.
 bool is_enough(const FileSet& absent, const FileSet& left_out) noexcept;

@@ -22,6 +22,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -111,6 +112,11 @@ Plan make_plan(History& history, std::shared_ptr<const Version> wanted, std::spa
 /// The Base of a complete version in the store, with the files that it has.
 Base base_of(Store& store, History& history, std::uint64_t version, const Context& context);
 
+/// Complete versions older than `before`, to start from.  One whose records cannot be read is none,
+/// nor one that is distrusted.
+std::vector<Base> usable_bases(Store& store, History& history, std::uint64_t before,
+                               const std::set<std::uint64_t>& distrusted, const Context& context);
+
 struct WriteOptions {
   std::filesystem::path directory;  // exists, empty
   std::filesystem::path spool;      // for packs while they are applied; same machine
@@ -143,8 +149,9 @@ class BaseDamaged : public Error {
 
 /// Brings a version into the store: plan, room, write, records.  Tries again from another base or
 /// the bucket if a base is damaged, and removes that one's images unless it is in `keep` or
-/// `release` says that it is in use.  Does nothing if the store has what is wanted already.  A way
-/// of more than kStepsPerPass deltas brings in versions on the way too.
+/// `release` says that it is in use.  Does nothing if the store has what is wanted already; waits
+/// for a version that is partial.  A way of more than kStepsPerPass deltas brings in versions on
+/// the way too.
 /// `only`: globs of the files that are kept (store/kept_files.hpp); empty: all.  To a version that
 /// is complete without some of them these are added; what is there is not touched.
 ///

@@ -41,7 +41,7 @@ struct RestSource {
         plan(std::move(its_plan)),
         repository(its_repository),
         coder(std::move(its_coder)),
-        spool(plan, repository, directory, 0, context, {}) {}
+        spool(plan, repository, directory, context) {}
 
   void make(std::span<const WantedChunk> wanted) {
     const auto maker = makers.borrow([&] {

@@ -18,6 +18,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -28,6 +29,7 @@
 #include "store/catalog.hpp"
 #include "store/follow.hpp"
 #include "store/history.hpp"
+#include "store/partial_images.hpp"
 
 namespace weightfs {
 
@@ -50,6 +52,9 @@ struct SyncOptions {
   /// Versions are shown although files of them are absent: those are served all the same.
   /// Requires, if `only` is not empty: it is.
   bool with_absent = false;
+  /// A host that has no complete version shows the first one at once and fills it while it is read;
+  /// others open by name.  False: a version is shown when it is complete.
+  bool partial = false;
 };
 
 /// For `weightfs status`; all times are seconds since 1970, 0 for never.
@@ -68,6 +73,7 @@ struct SyncStatus {
   std::int64_t error_time = 0;
   std::uint64_t fetched_bytes = 0;  // of packs and snapshots, by this process
   std::uint64_t image_bytes = 0;
+  std::map<std::uint64_t, PartialProgress> partial;  // versions that are being filled
 };
 std::string_view to_string(SyncStatus::State state) noexcept;
 
@@ -93,6 +99,20 @@ class Sync {
   /// a version from new readers and answers whether it may go; false for `latest`.  One that was
   /// hidden and did not go comes back with the next show() or the next version.
   bool release(std::uint64_t version);
+
+  /// Puts a version into the catalog so that it opens by name: as absent, if it is not here.  Asks
+  /// the bucket for its manifest and layout at most; nothing of its files is fetched.  Of those
+  /// that are absent the last 64 that were named stay. Requires: SyncOptions::partial. Throws
+  /// Error: not_found (there is no such version, or no way leads to it any more); unavailable;
+  /// cancelled, timed_out.
+  void name_version(std::uint64_t version, const Context& context);
+
+  /// Begins to fill a version that is not complete; see PartialImages::begin.  The catalog has it
+  /// then.  Requires: SyncOptions::partial.
+  std::shared_ptr<PartialVersion> fill_version(std::uint64_t version, const Context& context);
+
+  /// nullptr if the version is not being filled.
+  [[nodiscard]] std::shared_ptr<PartialVersion> find_partial(std::uint64_t version) const;
 
   /// Blocks until `latest` exists, or the repository is known to have nothing that is followed, or
   /// the bucket turns out to be unusable while the store has nothing.  Requires: start() was

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "store/materialize.hpp"
+#include "store/partial_images.hpp"
 #include "store/path_rules.hpp"
 #include "store/rest_files.hpp"
 #include "store/sync.hpp"
@@ -64,19 +65,19 @@ class KeptFiles : public ::testing::Test {
     add();
   }
 
-  void add() {
+  void add(const test::BuildOptions& options = {}) {
     Tree tree{{"config.json", "{\"n\":" + std::to_string(builder_.newest()) + "}"},
               {"sub/notes.txt", "notes"}};
     for (const auto& [path, tensors] : shards_) tree[path] = make_safetensors(tensors);
-    builder_.add(tree);
+    builder_.add(tree, options);
   }
 
   /// A version all of whose shards changed.
-  void add_changed() {
+  void add_changed(double share = 0.01, const test::BuildOptions& options = {}) {
     for (auto& [path, tensors] : shards_) {
-      for (TestTensor& tensor : tensors) nudge(tensor, 0.01, rng_);
+      for (TestTensor& tensor : tensors) nudge(tensor, share, rng_);
     }
-    add();
+    add(options);
   }
 
   test::Host& host() {
@@ -164,6 +165,18 @@ TEST_F(KeptFiles, AreBroughtInFromThoseOfTheVersionBefore) {
     EXPECT_EQ(coder_->decoded, 3u) << "the chunks of b.safetensors";
   }
   EXPECT_EQ(read_of("a.safetensors"), 0u);
+}
+
+TEST_F(KeptFiles, NeedOnlyAPartOfADelta) {
+  bring(1, kOnlyB);
+  add_changed(1.0, {.chunks_per_pack = 1});
+  bring(2, kOnlyB);
+  expect_kept(2, {"b.safetensors"});
+  std::uint64_t size = 0;
+  for (const auto& [key, bytes] : builder_.bucket()->objects()) {
+    if (key.starts_with("packs/2/")) size += bytes.size();
+  }
+  EXPECT_LT(read_of("packs/2/"), size / 2) << "b.safetensors is a quarter of the version";
 }
 
 TEST_F(KeptFiles, ThatDidNotChangeAreLinks) {
@@ -268,6 +281,23 @@ TEST_F(KeptFiles, CountAsWhatTheyTakeOnTheDisk) {
   const std::uint64_t kept = builder_.tree(1).at("b.safetensors").size();
   EXPECT_GE(host().store->image_bytes(), kept);
   EXPECT_LT(host().store->image_bytes(), kept + 1000);
+}
+
+// ---- filled while they are read ----
+
+TEST_F(KeptFiles, OfAPartialVersionTheyAreAllThatIsFilled) {
+  PartialImagesOptions options;
+  options.only = kOnlyB;
+  PartialImages images(*host().store, host().history, std::move(options));
+  for (std::uint64_t version = 1; version <= 2; version++) {
+    const auto filled = images.begin(version, {}, {}, {});
+    ASSERT_NE(filled, nullptr);
+    filled->wait_complete({});
+    host().store->wait_partial(version, {});
+    expect_kept(version, {"b.safetensors"});
+    if (version == 1) add_changed();
+  }
+  EXPECT_EQ(read_of("a.safetensors"), 0u);
 }
 
 // ---- what a mount shows ----
