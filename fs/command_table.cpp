@@ -90,10 +90,10 @@ void take_wait(Options& options, Operands operands) {
   const int given = static_cast<int>(!options.tag.empty()) +
                     static_cast<int>(options.version_a != 0) +
                     static_cast<int>(options.newer_than.has_value());
-  if (given != 1) {
+  if (given > 1 || (given == 0 && !options.ready)) {
     throw Error(ErrorCode::invalid,
-                fmt::format("wait needs exactly one of --tag, --version and --newer-than; {} are "
-                            "given",
+                fmt::format("wait needs exactly one of --tag, --version and --newer-than, or "
+                            "--ready with at most one of them; {} are given",
                             given));
   }
 }
@@ -369,6 +369,12 @@ std::vector<OptionSpec> mount_options() {
        .help = "how long a loader keeps its version after it last opened or closed\n"
                "a file; fractions allowed (default: 60)",
        .set = [](Options& options, std::string_view v) { options.pin_grace = parse_seconds(v); }},
+      {.name = "read-timeout",
+       .value = "SECONDS",
+       .help = "how long a reader waits for bytes that must come from the bucket first; then\n"
+               "it gets an I/O error; fractions allowed (default: 60)",
+       .set = [](Options& options,
+                 std::string_view v) { options.read_timeout = parse_seconds(v); }},
       {.name = "serve",
        .value = "HOW",
        .help = "passthrough: the kernel reads the local files itself, an error if it cannot;\n"
@@ -424,7 +430,12 @@ CommandSpec mount_command() {
           "                              next version, with the tag X\n"
           "    .weightfs/last_error      why the last hand-over was refused\n"
           "\n"
-          "Returns when `latest` exists or the repository is empty. A loader that opens several\n"
+          "Returns when `latest` exists or the repository is empty. On a host that has no version\n"
+          "yet `latest` is there before its files: they stream in while they are read, what is "
+          "asked\n"
+          "for first. `weightfs wait --ready` waits for all of them. Any version opens by name, "
+          "also\n"
+          "one that is not here: versions/7. A loader that opens several\n"
           "files through `latest` gets one version: the first that it opens is pinned for it.\n"
           "With a store that has a version the bucket may be out of reach.",
       .example = "weightfs mount file:///srv/runs/a /mnt/w",
@@ -512,8 +523,12 @@ CommandSpec wait_command() {
           "DIR of a running sync, and prints\n"
           "where the version is. A --tag that lies in MOUNTPOINT/publish means that hand-over:\n"
           "exit code 1 at once if it cannot be published or was taken back, 3 if another writer\n"
-          "published first. A version whose files are not kept here any more is exit code 1 at\n"
-          "once.",
+          "published first. A mount opens any version by name, also one whose files are not kept\n"
+          "here any more; in the DIR of a sync such a version is exit code 1 at once.\n"
+          "\n"
+          "--ready waits until all files are here too, of the version that one of these names, or\n"
+          "of what `latest` is; a version that is not here is brought. Exit code 4 if it is "
+          "damaged.",
       .example = "weightfs wait /mnt/w --tag step-42 --timeout 600",
       .options =
           {
@@ -534,6 +549,10 @@ CommandSpec wait_command() {
                    [](Options& options, std::string_view v) {
                      options.newer_than = parse_number(v, {0, kVersionMax});
                    }},
+              {.name = "ready",
+               .help = "until every byte of it is on this host (default: until it opens)",
+               .set = [](Options& options,
+                         std::string_view v) { options.ready = parse_switch(v); }},
               {.name = "timeout",
                .value = "SECONDS",
                .help = "give up after that long, with exit code 5; fractions allowed\n"

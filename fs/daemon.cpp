@@ -153,7 +153,8 @@ class Daemon {
                      hooks_->notify();
                    },
                .only = options_.only,
-               .with_absent = true});
+               .with_absent = true,
+               .partial = true});
     hand_pins_.emplace(store_->db());
     pins_.emplace([&sync] { return sync.catalog(); }, *hand_pins_,
                   PinTimes::of(options_.pin_grace));
@@ -164,7 +165,7 @@ class Daemon {
                        .coder = coder_->coder(),
                        .building = {}});
     deltas_ = &deltas;
-    RestFiles rest(*store_, history, {.coder = coder_->coder()});
+    RestFiles rest(*store_, history, {.coder = coder_->coder(), .retry = options_.read_timeout});
     rest_ = &rest;
     if (options_.writer) {
       serve_writer(history, sync);
@@ -253,8 +254,7 @@ class Daemon {
   }
 
   /// Without the socket nobody can wait, but everything else works.
-  [[nodiscard]] std::unique_ptr<ControlServer> make_control(const Sync& sync,
-                                                            const Writing& writing) {
+  [[nodiscard]] std::unique_ptr<ControlServer> make_control(Sync& sync, const Writing& writing) {
     for (const auto& path : {control_path(store_->path()), store_->path() / "control.sock"}) {
       try {
         auto control =
@@ -277,7 +277,7 @@ class Daemon {
     }
   }
 
-  void serve(const Sync& sync, Writing writing, std::uint64_t fence) {
+  void serve(Sync& sync, Writing writing, std::uint64_t fence) {
     const auto control = make_control(sync, writing);
     const ControlLink::Use use(control_link_, control.get());
     std::jthread follower;
@@ -289,7 +289,7 @@ class Daemon {
   }
 
   /// `fence`: of the queue, which begins when the mount is there.
-  void serve_mount(const Sync& sync, Writing writing, std::uint64_t fence) {
+  void serve_mount(Sync& sync, Writing writing, std::uint64_t fence) {
     const Tree tree([&sync] { return sync.catalog(); }, options_.ownership, options_.writer,
                     [this](std::uint64_t version) { return deltas_->find_facts(version); });
     prepare_mount_point(mount_point_);  // minutes may have passed
@@ -301,7 +301,9 @@ class Daemon {
                                .writing = writing,
                                .pins = &*pins_,
                                .deltas = deltas_,
-                               .rest = rest_});
+                               .sync = &sync,
+                               .rest = rest_,
+                               .read_timeout = options_.read_timeout});
     device_ = session.device();
     pins_->set_device(device_);
     link_.begin(session);
@@ -330,7 +332,7 @@ class Daemon {
     }
   }
 
-  /// For hooks.
+  /// For hooks: only what is complete.
   static Hooks::Shown newest_shown(const Sync& sync) {
     const auto catalog = sync.catalog();
     const auto found = catalog->versions.find(catalog->latest);
@@ -361,6 +363,7 @@ class Daemon {
             .log = log_path(),
             .pid = getpid(),
             .offline = status.offline_since != 0,
+            .is_partial = sync.find_partial(status.latest) != nullptr,
             .gpu_failure = coder_->state().gpu_failure};
   }
 
@@ -373,10 +376,10 @@ class Daemon {
 
   [[nodiscard]] KeptState kept_state(const Catalog& catalog) const {
     KeptState state{.only = options_.only, .made_bytes = rest_->made_bytes()};
-    const auto latest = catalog.versions.find(catalog.latest);
-    if (latest == catalog.versions.end()) return state;
-    state.version_bytes = latest->second->size_bytes();
-    state.kept_bytes = latest->second->kept_bytes();
+    if (const auto latest = catalog.find(catalog.latest)) {
+      state.version_bytes = latest->size_bytes();
+      state.kept_bytes = latest->kept_bytes();
+    }
     return state;
   }
 

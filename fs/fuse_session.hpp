@@ -8,6 +8,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -19,6 +20,7 @@
 #include "store/delta_files.hpp"
 #include "store/publish_queue.hpp"
 #include "store/rest_files.hpp"
+#include "store/sync.hpp"
 
 namespace weightfs::fs {
 
@@ -42,7 +44,10 @@ struct FuseSessionOptions {
   Writing writing = {};
   LoaderPins* pins = nullptr;    // outlive the session; nullptr: `latest` is the same for everybody
   DeltaFiles* deltas = nullptr;  // outlives the session; nullptr: the tree has no /deltas
-  RestFiles* rest = nullptr;     // outlives the session; nullptr: no file is absent
+  Sync* sync = nullptr;          // the same, with SyncOptions::partial; nullptr: nothing is fetched
+  RestFiles* rest = nullptr;     // outlives the session; nullptr: all files are kept
+  /// For what must come from the bucket before a call can be answered: then EIO.
+  std::chrono::milliseconds read_timeout{60000};
 };
 
 /// How files are served: for status.
@@ -51,6 +56,7 @@ struct ServingState {
   std::string why;   // why not passthrough, in words; "" if it is, or "--serve daemon"
   std::uint64_t open_passthrough = 0, open_daemon = 0;
   std::uint64_t daemon_reads = 0;  // READ requests answered
+  std::size_t waiting_reads = 0;   // others, for bytes that are not here yet
 };
 
 class FuseSession {

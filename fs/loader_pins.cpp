@@ -28,11 +28,10 @@ std::size_t count_weights(const CatalogVersion& version) {
       std::count_if(version.entries.begin(), version.entries.end(), is_weights));
 }
 
-std::size_t count_absent_weights(const CatalogVersion& version) {
+std::size_t count_rest(const CatalogVersion& version) {
   return static_cast<std::size_t>(
-      std::count_if(version.entries.begin(), version.entries.end(), [](const CatalogEntry& entry) {
-        return is_weights(entry) && entry.image == ImageState::absent;
-      }));
+      std::count_if(version.entries.begin(), version.entries.end(),
+                    [](const CatalogEntry& entry) { return is_weights(entry) && entry.is_rest; }));
 }
 
 std::string no_such_pin(const UnpinRequest& what) {
@@ -67,7 +66,7 @@ std::uint64_t LoaderPins::link(pid_t thread) {
     const auto pinned = reader ? pins_.find(reader->session, now) : std::nullopt;
     if (pinned) version = *pinned;
     walks_.told(thread, version, now);
-    if (catalog_()->versions.contains(version)) return version;
+    if (catalog_()->has_images(version)) return version;
     if (pinned) pins_.end_session(reader->session);
   }
 }
@@ -79,20 +78,18 @@ Pins::Opened LoaderPins::opened(pid_t thread, Inode inode) {
   const bool through_latest = walks_.opened(thread, is_version ? parts.version : 0, now);
   if (!is_version || (!through_latest && pins_.is_empty())) return {};
   const auto catalog = catalog_();
-  const auto version = catalog->versions.find(parts.version);
-  if (version == catalog->versions.end() || parts.file >= version->second->entries.size()) {
-    return {};
-  }
-  const CatalogEntry& entry = version->second->entries[parts.file];
+  const auto version = catalog->find(parts.version);
+  if (version == nullptr || parts.file >= version->entries.size()) return {};
+  const CatalogEntry& entry = version->entries[parts.file];
   auto reader = sessions_.find(thread);
   if (!reader) return {};
   const auto opened = pins_.opened({.reader = std::move(*reader),
                                     .version = parts.version,
                                     .file = parts.file,
                                     .kind = pin_file_of(entry.path),
-                                    .weights_count = count_weights(*version->second),
-                                    .absent_count = count_absent_weights(*version->second),
-                                    .is_absent = entry.image == ImageState::absent,
+                                    .weights_count = count_weights(*version),
+                                    .absent_count = count_rest(*version),
+                                    .is_absent = entry.is_rest,
                                     .through_latest = through_latest,
                                     .latest = catalog->latest},
                                    now);
@@ -155,7 +152,7 @@ std::uint64_t LoaderPins::pin(std::uint64_t version) {
   if (version == 0)
     throw Error(ErrorCode::not_found, "there is no version yet that could be pinned");
   by_hand_.add(version, std::time(nullptr));  // first: from here on it does not go
-  if (catalog_()->versions.contains(version)) return version;
+  if (catalog_()->has_images(version)) return version;
   by_hand_.remove(version);
   throw Error(ErrorCode::not_found,
               fmt::format("version {} is not kept here; versions/ lists those that are", version));

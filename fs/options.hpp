@@ -71,6 +71,8 @@ struct Options {
   Serve serve = Serve::automatic;
   std::chrono::milliseconds poll{1000};
   std::chrono::milliseconds pin_grace{60000};
+  std::chrono::milliseconds read_timeout{60000};
+  bool ready = false;   // wait
   std::string session;  // unpin
   Follow follow = {};
   Ownership ownership;

@@ -50,11 +50,12 @@ class RequestPool {
   using Ticket = std::uint64_t;
 
   /// Announces a request.  An interrupt may arrive from now on; it takes effect in park().  Every
-  /// announced request must be parked.
+  /// announced request must be parked, or held.
   Ticket announce();
 
   /// What a worker does: returns the function that sends the answer, which then runs at once on the
-  /// same thread (so it may refer to thread_local memory) and must not throw.  The work gets a
+  /// same thread (so it may refer to thread_local memory) and must not throw.  Instead it may
+  /// announce and park the request anew.  The work gets a
   /// context whose stop token fires when the caller has given up, and whose deadline is the
   /// request's.  What it throws becomes an errno.
   using Work = std::function<std::function<void()>(const Context&)>;
@@ -81,6 +82,8 @@ class RequestPool {
 
   /// Requests parked and not yet answered; without what has begun and is to finish.
   [[nodiscard]] std::size_t parked_count() const;
+  /// Of these: held, and not woken yet.
+  [[nodiscard]] std::size_t held_count() const;
 
  private:
   struct State;

@@ -34,7 +34,8 @@ Json serving_json(const ServingState& serving) {
           {"why", serving.why},
           {"open_passthrough", serving.open_passthrough},
           {"open_daemon", serving.open_daemon},
-          {"daemon_reads", serving.daemon_reads}};
+          {"daemon_reads", serving.daemon_reads},
+          {"waiting_reads", serving.waiting_reads}};
 }
 
 Json hand_over_json(const HandOver& one) {
@@ -84,6 +85,24 @@ Json queued_json(const DaemonState& state) {
     for (const HandOver& one : state.writer->queue) names.push_back(one.name);
   }
   return names;
+}
+
+/// Versions that are being filled.  "here": of its bytes.
+Json partial_json(const SyncStatus& sync) {
+  Json json = Json::array();
+  for (const auto& [number, progress] : sync.partial) {
+    Json error = nullptr;
+    if (progress.error) {
+      error = {{"code", to_string(progress.error->code())},
+               {"message", progress.error->what()},
+               {"damaged", progress.is_damaged}};
+    }
+    json.push_back({{"version", number},
+                    {"bytes", progress.bytes},
+                    {"here", progress.bytes_here},
+                    {"error", std::move(error)}});
+  }
+  return json;
 }
 
 Json number_or_null(std::uint64_t number) { return number == 0 ? Json(nullptr) : Json(number); }
@@ -165,6 +184,7 @@ std::string status_text(const DaemonState& state, std::int64_t now) {
       {"error", error_json(sync)},
       {"versions", state.versions},
       {"kept", kept_json(state.kept)},
+      {"partial", partial_json(sync)},
       {"serve", serving_json(state.serving)},
       {"kernels", to_json(state.coder)},
       {"pins", pins_json(state.pins, now)},

@@ -115,6 +115,21 @@ void add_kept(const Json& status, TextTable& table) {
                                   human_bytes(number_of(*found, "made_bytes")))});
 }
 
+/// A row for each version that is being filled.
+void add_partial(const Json& status, TextTable& table) {
+  if (!status.contains("partial")) return;
+  const char* title = "streaming";
+  for (const Json& one : status["partial"]) {
+    std::string text =
+        fmt::format("version {}: {} of {} here", number_of(one, "version"),
+                    human_bytes(number_of(one, "here")), human_bytes(number_of(one, "bytes")));
+    const Json& error = one.at("error");
+    if (!error.is_null()) text += ": " + text_of(error, "message");
+    table.add({title, std::move(text)});
+    title = "";
+  }
+}
+
 void add_writer(const Json& status, TextTable& table) {
   if (!status.contains("writer")) return;
   const Json& writer = status["writer"];
@@ -243,6 +258,7 @@ std::string status_lines(const Json& status) {
     add("offline since", time_text(status.at("offline_since").get<std::int64_t>()));
   }
   if (!error.is_null()) add("error", text(error.at("message")));
+  add_partial(status, table);
   add_pins(status, table);
   add_writer(status, table);
   add_hooks(status, table);

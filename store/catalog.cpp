@@ -86,20 +86,32 @@ std::uint64_t CatalogVersion::size_bytes() const noexcept {
 std::uint64_t CatalogVersion::kept_bytes() const noexcept {
   std::uint64_t size = 0;
   for (const CatalogEntry& entry : entries) {
-    if (entry.image == ImageState::complete) size += entry.size_bytes;
+    if (!entry.is_rest) size += entry.size_bytes;
   }
   return size;
 }
 
 bool CatalogVersion::has_all_files() const noexcept {
-  return std::all_of(entries.begin(), entries.end(),
-                     [](const CatalogEntry& entry) { return entry.image == ImageState::complete; });
+  return std::none_of(entries.begin(), entries.end(),
+                      [](const CatalogEntry& entry) { return entry.is_rest; });
+}
+
+std::shared_ptr<const CatalogVersion> Catalog::find(std::uint64_t version) const {
+  if (const auto found = versions.find(version); found != versions.end()) return found->second;
+  const auto found = incomplete.find(version);
+  return found == incomplete.end() ? nullptr : found->second.version;
+}
+
+bool Catalog::has_images(std::uint64_t version) const {
+  if (versions.contains(version)) return true;
+  const auto found = incomplete.find(version);
+  return found != incomplete.end() && found->second.state == ImageState::partial;
 }
 
 std::shared_ptr<const CatalogVersion> make_catalog_version(const Version& version,
                                                            const Layout& layout,
                                                            const std::filesystem::path& directory,
-                                                           const FileSet& absent) {
+                                                           const FileSet& rest) {
   auto made = std::make_shared<CatalogVersion>();
   made->number = version.number();
   made->time = version.manifest.time;
@@ -114,9 +126,9 @@ std::shared_ptr<const CatalogVersion> make_catalog_version(const Version& versio
       const std::uint32_t parent = directories.find(parent_of(path))->second;
       if (node.is_directory) directories.emplace(path, number);
       const LayoutFile* const file = layout.find_file(path);
-      const bool is_absent = file != nullptr && contains(absent, layout.number_of(*file));
+      const bool is_rest = file != nullptr && contains(rest, layout.number_of(*file));
       made->entries.push_back({path, parent, node.is_directory, node.size_bytes,
-                               is_absent ? ImageState::absent : ImageState::complete});
+                               is_rest ? ImageState::absent : ImageState::complete, is_rest});
     }
   } catch (const Error& error) {
     throw error.within(fmt::format("version {}", version.number()));

@@ -18,8 +18,7 @@
 
 namespace weightfs {
 
-/// How much of an image is here.  Absent: this host does not keep the file (store/kept_files.hpp),
-/// and who reads it gets it from store/rest_files.hpp.
+/// How much of an image is here.
 enum class ImageState { absent, partial, complete };
 
 /// One file or directory of a version.  Entry 0 is the version's own directory; the others follow
@@ -30,6 +29,9 @@ struct CatalogEntry {
   bool is_directory = false;
   std::uint64_t size_bytes = 0;
   ImageState image = ImageState::complete;
+  /// This host does not keep the file (store/kept_files.hpp): its image is absent, and no one makes
+  /// it; its bytes come from store/rest_files.hpp.
+  bool is_rest = false;
 };
 
 struct CatalogVersion {
@@ -44,8 +46,8 @@ struct CatalogVersion {
                                          std::string_view name) const noexcept;
   [[nodiscard]] std::uint32_t number_of(const CatalogEntry& entry) const noexcept;
   [[nodiscard]] std::uint64_t size_bytes() const noexcept;  // of its files
-  [[nodiscard]] std::uint64_t kept_bytes() const noexcept;  // of those whose image is complete
-  [[nodiscard]] bool has_all_files() const noexcept;        // no image is absent
+  [[nodiscard]] std::uint64_t kept_bytes() const noexcept;  // of those that this host keeps
+  [[nodiscard]] bool has_all_files() const noexcept;        // it keeps all
 };
 
 /// A version whose images are not complete: its files are served by the daemon.
@@ -68,13 +70,16 @@ struct Catalog {
 
   /// Complete or not; nullptr if it is neither here nor was named.
   [[nodiscard]] std::shared_ptr<const CatalogVersion> find(std::uint64_t version) const;
+
+  /// Complete or partial: its images are here, or come by themselves.
+  [[nodiscard]] bool has_images(std::uint64_t version) const;
 };
 
-/// The entries of a version from its manifest and layout.  `absent`: files of the layout that are
+/// The entries of a version from its manifest and layout.  `rest`: files of the layout that are
 /// not kept here.
 std::shared_ptr<const CatalogVersion> make_catalog_version(const Version& version,
                                                            const Layout& layout,
                                                            const std::filesystem::path& directory,
-                                                           const FileSet& absent = {});
+                                                           const FileSet& rest = {});
 
 }  // namespace weightfs

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -36,38 +38,124 @@ bool has_layout(const Store& store, const Sha256& id) {
   return bytes && sha256(as_bytes(*bytes)) == id;
 }
 
+/// A version of which only what `is_here` tells of is complete.
+std::shared_ptr<const CatalogVersion> incomplete_version(
+    const CatalogVersion& version, ImageState others,
+    const std::function<bool(std::string_view path)>& is_here) {
+  auto made = std::make_shared<CatalogVersion>(version);
+  for (CatalogEntry& entry : made->entries) {
+    const bool is_filled = !entry.is_directory && !entry.is_rest;
+    if (is_filled && !is_here(entry.path)) entry.image = others;
+  }
+  return made;
+}
+
 }  // namespace
 
-CatalogBuilder::CatalogBuilder(Store& store, History& history, Follow follow, bool with_absent)
-    : store_(store), history_(history), follow_(std::move(follow)), with_absent_(with_absent) {
+CatalogBuilder::CatalogBuilder(Store& store, History& history, Follow follow, bool with_absent,
+                               std::vector<std::string> only)
+    : store_(store),
+      history_(history),
+      follow_(std::move(follow)),
+      with_absent_(with_absent),
+      only_(std::move(only)) {
   read_stored_tags();
 }
 
 std::shared_ptr<const Catalog> CatalogBuilder::make() {
   auto catalog = std::make_shared<Catalog>();
-  std::map<std::uint64_t, std::shared_ptr<const CatalogVersion>> described;
   const std::lock_guard lock(mutex_);
-  const std::uint64_t newest = store_.newest().version;
-  for (const std::uint64_t number : store_.complete_versions()) {
-    if (number > newest) break;
-    const auto known = described_.find(number);
-    const bool is_known = known != described_.end() && is_as_described(*known->second);
-    const auto version = is_known ? known->second : describe(number, nullptr);
-    if (!version) continue;
-    described.emplace(number, version);
-    if (is_hidden(number) || !(with_absent_ || version->has_all_files())) continue;
-    catalog->versions.emplace(number, version);
-  }
-  described_ = std::move(described);
-  const std::uint64_t chosen = choose_latest(follow_, catalog->versions);
-  if (chosen > 0 && chosen >= shown_) catalog->latest = shown_ = chosen;
+  add_incomplete(*catalog);
+  add_complete(*catalog);
+  std::erase_if(described_, [&](const auto& entry) {
+    return !catalog->find(entry.first) && !is_hidden(entry.first);
+  });
+  choose(*catalog);
   catalog->tags = tags_;
   catalog->repository_time = newest_time_;
   return catalog;
 }
 
-void CatalogBuilder::fetch(const Context& context) {
+/// What becomes complete meanwhile must not be missed: so these are looked at first.
+void CatalogBuilder::add_incomplete(Catalog& catalog) {
+  const auto add = [&](std::uint64_t number, ImageState state,
+                       const std::function<bool(std::string_view)>& is_here) {
+    if (const auto version = known(number)) {
+      catalog.incomplete.emplace(
+          number, IncompleteVersion{incomplete_version(*version, state, is_here), state});
+    }
+  };
+  if (partials_ != nullptr) {
+    for (const auto& [number, partial] : partials_->list()) {
+      add(number, ImageState::partial,
+          [&one = *partial](std::string_view path) { return one.is_here(path); });
+    }
+  }
+  for (const std::uint64_t number : named_) {
+    add(number, ImageState::absent, [](std::string_view) { return false; });
+  }
+}
+
+void CatalogBuilder::add_complete(Catalog& catalog) {
+  const std::uint64_t newest = store_.newest().version;
   for (const std::uint64_t number : store_.complete_versions()) {
+    if (number > newest) break;
+    const auto version = known(number);
+    if (!version || is_hidden(number)) continue;
+    if (!with_absent_ && !version->has_all_files()) continue;
+    catalog.versions.emplace(number, version);
+    catalog.incomplete.erase(number);
+  }
+}
+
+void CatalogBuilder::choose(Catalog& catalog) {
+  const std::uint64_t chosen = choose_latest(follow_, catalog.versions);
+  if (chosen > 0 && chosen >= shown_) {
+    catalog.latest = shown_ = chosen;
+    has_shown_complete_ = true;
+  } else if (!has_shown_complete_ && catalog.has_images(first_)) {
+    catalog.latest = first_;
+    shown_ = std::max(shown_, first_);
+  }
+}
+
+/// nullptr if it cannot be described now.
+std::shared_ptr<const CatalogVersion> CatalogBuilder::known(std::uint64_t version) {
+  const auto found = described_.find(version);
+  if (found != described_.end() && is_as_described(*found->second)) return found->second;
+  auto described = describe(version, nullptr);
+  if (described) described_.insert_or_assign(version, described);
+  return described;
+}
+
+void CatalogBuilder::set_partials(const PartialImages* partials) {
+  const std::lock_guard lock(mutex_);
+  partials_ = partials;
+}
+
+void CatalogBuilder::name(std::uint64_t version, const Context& context) {
+  auto described = describe_now(version, &context);
+  const std::lock_guard lock(mutex_);
+  described_.emplace(version, std::move(described));
+  std::erase(named_, version);
+  named_.push_front(version);
+  if (named_.size() > kNamedMax) named_.pop_back();
+}
+
+void CatalogBuilder::show_first(std::uint64_t version) {
+  const std::lock_guard lock(mutex_);
+  first_ = version;
+}
+
+void CatalogBuilder::fetch(const Context& context) {
+  std::vector<std::uint64_t> numbers = store_.complete_versions();
+  {
+    const std::lock_guard lock(mutex_);
+    if (partials_ != nullptr) {
+      for (const auto& [number, partial] : partials_->list()) numbers.push_back(number);
+    }
+  }
+  for (const std::uint64_t number : numbers) {
     {
       const std::lock_guard lock(mutex_);
       const auto known = described_.find(number);
@@ -84,11 +172,9 @@ void CatalogBuilder::fetch(const Context& context) {
 bool CatalogBuilder::is_as_described(const CatalogVersion& version) const {
   if (version.has_all_files()) return true;
   const std::vector<bool> absent = store_.absent_files(version.number);
-  const auto is_absent = [](const CatalogEntry& entry) {
-    return entry.image == ImageState::absent;
-  };
   return std::count(absent.begin(), absent.end(), true) ==
-         std::count_if(version.entries.begin(), version.entries.end(), is_absent);
+         std::count_if(version.entries.begin(), version.entries.end(),
+                       [](const CatalogEntry& entry) { return entry.is_rest; });
 }
 
 void CatalogBuilder::hide(Hider hider, std::uint64_t version) {
@@ -135,7 +221,8 @@ std::shared_ptr<const CatalogVersion> CatalogBuilder::describe_now(std::uint64_t
   if (bucket == nullptr && !has_layout(store_, version->manifest.layout.sha256)) return nullptr;
   const auto layout = history_.layout(*version, bucket != nullptr ? *bucket : Context{});
   return make_catalog_version(*version, *layout, store_.image_directory(number),
-                              absent_files(store_, *version, *layout));
+                              store_.is_complete(number) ? absent_files(store_, *version, *layout)
+                                                         : left_out(*layout, only_));
 }
 
 void CatalogBuilder::read_stored_tags() {

@@ -6,6 +6,10 @@
 // the versions before it still can; the old one stays served, status() names the object, and the
 // loop tries again, backing off to at most 30 s.
 //
+// With SyncOptions::partial a host that has nothing to show does not wait for its first version: it
+// is `latest` at once, and filled while it is read (store/partial_images.hpp).  Until it is
+// complete no other is brought, unless it turns out to be damaged.
+//
 // A poll without news is one GET of the next manifest, however many versions there are.  What needs
 // a person's help (a key that may not read, a wrong setting) is in status() at once, and asked for
 // again about every 10 s.
@@ -73,7 +77,7 @@ struct SyncStatus {
   std::int64_t error_time = 0;
   std::uint64_t fetched_bytes = 0;  // of packs and snapshots, by this process
   std::uint64_t image_bytes = 0;
-  std::map<std::uint64_t, PartialProgress> partial;  // versions that are being filled
+  std::map<std::uint64_t, PartialProgress> partial;  // that are being filled, or cannot be
 };
 std::string_view to_string(SyncStatus::State state) noexcept;
 
@@ -102,14 +106,21 @@ class Sync {
 
   /// Puts a version into the catalog so that it opens by name: as absent, if it is not here.  Asks
   /// the bucket for its manifest and layout at most; nothing of its files is fetched.  Of those
-  /// that are absent the last 64 that were named stay. Requires: SyncOptions::partial. Throws
-  /// Error: not_found (there is no such version, or no way leads to it any more); unavailable;
-  /// cancelled, timed_out.
+  /// that are absent the last 64 that were named stay.  Requires: SyncOptions::partial.
+  /// Throws Error: not_found (there is no such version); corrupt; unavailable; cancelled,
+  /// timed_out.
   void name_version(std::uint64_t version, const Context& context);
 
+  /// SyncOptions::partial: any version opens when it was named.
+  [[nodiscard]] bool opens_by_name() const noexcept;
+
   /// Begins to fill a version that is not complete; see PartialImages::begin.  The catalog has it
-  /// then.  Requires: SyncOptions::partial.
+  /// then, as partial or complete.  Requires: SyncOptions::partial.
   std::shared_ptr<PartialVersion> fill_version(std::uint64_t version, const Context& context);
+
+  /// The same soon, by the thread, for who does not wait; nothing if it is complete.  A failure is
+  /// in SyncStatus::partial until it is asked for again.
+  void ask_for(std::uint64_t version);
 
   /// nullptr if the version is not being filled.
   [[nodiscard]] std::shared_ptr<PartialVersion> find_partial(std::uint64_t version) const;

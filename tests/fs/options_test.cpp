@@ -248,7 +248,14 @@ TEST_F(OptionsTest, AWaitIsForExactlyOneThing) {
   const Options newer = parsed({"wait", "/m", "--newer-than", "0"});
   EXPECT_EQ(newer.newer_than, 0U);
   EXPECT_EQ(newer.timeout, std::nullopt);
-  const std::string one = "wait needs exactly one of --tag, --version and --newer-than; ";
+  const std::string one =
+      "wait needs exactly one of --tag, --version and --newer-than, or --ready with at most one of "
+      "them; ";
+  EXPECT_TRUE(parsed({"wait", "/m", "--ready"}).ready);
+  EXPECT_TRUE(parsed({"wait", "/m", "--ready", "--version", "7"}).ready);
+  EXPECT_EQ(wrong({"wait", "/m", "--ready", "--tag", "a", "--version", "1"}), one + "2 are given");
+  EXPECT_EQ(parsed({"mount", "/b", "/m", "--read-timeout", "0.5"}).read_timeout,
+            std::chrono::milliseconds(500));
   EXPECT_EQ(wrong({"wait", "/m"}), one + "0 are given");
   EXPECT_EQ(wrong({"wait", "/m", "--tag", "a", "--version", "1"}), one + "2 are given");
   EXPECT_NE(wrong({"wait", "/m", "--tag", "../x"}).find("--tag: '../x'"), std::string::npos);

@@ -180,11 +180,14 @@ for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
 
 
 class Mount:
-    """One mount of the test, with its store. `options` are those of `weightfs mount`."""
+    """One mount of the test, with its store. `options` are those of `weightfs mount`.
 
-    def __init__(self, test, url, *options, name="mnt", store="store", variables=None):
+    start() waits until all of `latest` is here, unless `ready` is false: then it streams in."""
+
+    def __init__(self, test, url, *options, name="mnt", store="store", variables=None, ready=True):
         self.workspace = test.workspace
         self.url, self.options, self.variables = url, options, variables
+        self.ready = ready
         self.path = os.path.join(test.dir, name)
         self.store = os.path.join(test.dir, store)
         self.process = None
@@ -210,6 +213,8 @@ class Mount:
         """Takes over the daemon that said this."""
         self.process = Process(said["pid"])
         self.workspace.processes.append(self.process)
+        if self.ready and said["partial"]:
+            call("wait", self.path, "--ready", "--timeout", 120)
         return said
 
     def umount(self, *options):
