@@ -99,7 +99,7 @@ class Materializer {
     const FileSet unwanted = left_out(*layout, only_);
     if (store_.is_complete(version->number())) return fill(version, *layout, unwanted, bases);
     const Plan plan = make_plan(history_, version, bases, context_, unwanted);
-    make_room(plan, {});
+    make_room(plan, 0);
     try {
       write(plan, store_.begin_images(version->number()));
       store_.complete_images(version->number(), file_sizes(plan), plan.hashes,
@@ -116,7 +116,8 @@ class Materializer {
     FileSet absent = absent_files(store_, *version, layout);
     const FileSet without = all_but_missing(layout, absent, unwanted);
     const Plan plan = make_plan(history_, version, bases, context_, without);
-    make_room(plan, version->number());
+    const std::uint64_t had = layout.size_bytes() - bytes_of(layout, absent);
+    make_room(plan, had);
     const ScratchDirectory scratch(store_.temporary_directory(), "files-");
     write(plan, scratch.path());
     std::vector<std::string> added;
@@ -148,12 +149,13 @@ class Materializer {
     }
   }
 
-  void make_room(const Plan& plan, std::optional<std::uint64_t> also_keep) {
+  /// `had_bytes`: what the version has already.
+  void make_room(const Plan& plan, std::uint64_t had_bytes) {
     std::set<std::uint64_t> keep(keep_.begin(), keep_.end());
     if (plan.base) keep.insert(plan.base->version->number());
-    if (also_keep) keep.insert(*also_keep);
+    if (had_bytes > 0) keep.insert(plan.version->number());
     const std::vector<std::uint64_t> kept(keep.begin(), keep.end());
-    store_.make_room(plan.version_bytes(), kept, release_);
+    store_.make_room(plan.version_bytes(), kept, release_, plan.version_bytes() + had_bytes);
   }
 
   void write(const Plan& plan, const std::filesystem::path& directory) {

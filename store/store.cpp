@@ -183,7 +183,8 @@ class LocalStore final : public Store {
   [[nodiscard]] std::uint64_t delta_bytes() const override;
 
   void make_room(std::uint64_t bytes, std::span<const std::uint64_t> keep,
-                 const std::function<bool(std::uint64_t)>& release) override;
+                 const std::function<bool(std::uint64_t)>& release,
+                 std::uint64_t version_bytes) override;
   void make_free(std::uint64_t bytes, std::span<const std::uint64_t> keep,
                  const std::function<bool(std::uint64_t)>& release) override;
   [[nodiscard]] std::uint64_t image_bytes() const override { return bytes_of(complete_versions()); }
@@ -681,9 +682,11 @@ struct LocalStore::Room {
 };
 
 void LocalStore::make_room(std::uint64_t bytes, std::span<const std::uint64_t> keep,
-                           const std::function<bool(std::uint64_t)>& release) {
+                           const std::function<bool(std::uint64_t)>& release,
+                           std::uint64_t version_bytes) {
   bytes = std::min(bytes, kBytesMax);
-  const std::uint64_t largest = std::max(bytes, newest_bytes());
+  const std::uint64_t largest =
+      std::max({bytes, std::min(version_bytes, kBytesMax), newest_bytes()});
   const Room room{bytes, std::min(kBytesMax, limits_.store_bytes.value_or(3 * largest)),
                   free_min(space_())};
   make(room, keep, release);

@@ -216,8 +216,10 @@ class Store {
   /// StoreLimits::store_bytes.  Removes nothing if all that may go would not be enough.
   ///
   /// Throws Error: no_space, saying how much is missing and which limit it was.
+  /// `version_bytes`: what the version has in the end, if that is more than `bytes`.
   virtual void make_room(std::uint64_t bytes, std::span<const std::uint64_t> keep,
-                         const std::function<bool(std::uint64_t version)>& release) = 0;
+                         const std::function<bool(std::uint64_t version)>& release,
+                         std::uint64_t version_bytes = 0) = 0;
 
   /// The same for bytes that are no images, as those that trainers stage: only the limit of free
   /// space counts.  Cheap where there is room.

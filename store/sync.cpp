@@ -401,6 +401,7 @@ bool Sync::State::fill_first(std::uint64_t version, const Context& context) {
   if (latest() == 0) show_catalog(&context);
   if (latest() != 0) return false;
   const auto first = begin_to_fill(version, context);
+  warn_if_nothing_is_kept(version, context);
   persist_newest(context);
   builder.show_all(Hider::sync);
   builder.show_first(version);
