@@ -78,7 +78,7 @@ class Only(harness.MountTest):
         for version in (3, 1):  # version 1 was only opened by name
             mount.wait_status(lambda s: version in s["versions"], f"version {version}")
             self.assertNotIn(FIRST, self.images(mount, version))
-        self.assertGe(mount.status()["kept"]["made_bytes"], 2 * sizes[FIRST] - 4096)
+        self.assertGreaterEqual(mount.status()["kept"]["made_bytes"], 2 * sizes[FIRST] - 4096)
         self.assertEqual(harness.run("verify", mount.path).returncode, 0)
 
         # The delta is that of all files.
