@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "store/adopt.hpp"
 #include "store/bytes.hpp"
 #include "store/file.hpp"
 #include "store/image_files.hpp"
@@ -92,6 +93,7 @@ unsigned count_workers(Repository& repository, unsigned threads, const Context& 
 
 struct PartialVersion::State {
   State(Plan its_plan, Repository& its_repository, PartialVersionOptions its_options);
+  ~State() { stop_source.request_stop(); }  // if not all workers could be begun
 
   // Before the workers begin:
   void hold_base();
@@ -164,22 +166,24 @@ PartialVersion::State::State(Plan its_plan, Repository& its_repository,
       options(std::move(its_options)),
       image_seal{options.mode, plan.version->manifest.time, true} {}
 
+/// Opens the first file of the base that is here: a host need not have all of them.
 void PartialVersion::State::hold_base() {
   if (!plan.base) return;
-  const auto& blobs = plan.base->version->manifest.blobs;
-  const auto weights = plan.base->layout->files();
-  std::uint32_t first = 0;
-  while (contains(plan.base->absent, first)) first++;
-  if (first == weights.size() && blobs.empty()) return;
-  const std::string& name = first == weights.size() ? blobs.front().path : weights[first].path;
-  try {
-    base_file = File::open(plan.base->directory / name, O_RDONLY);
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::not_found) throw;
-    const std::uint64_t number = plan.base->version->number();
-    throw BaseDamaged(
-        number, fmt::format("the images of version {} are damaged: {}", number, error.what()));
+  const Base& base = *plan.base;
+  const auto its_files = files_of(base.version->manifest, *base.layout);
+  for (const auto& file : its_files) {
+    try {
+      base_file = File::open(base.directory / file.path, O_RDONLY);
+      return;
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::not_found) throw;
+    }
   }
+  if (its_files.empty()) return;
+  const std::uint64_t number = base.version->number();
+  throw BaseDamaged(number, fmt::format("the images of version {} are damaged: no file of it is in "
+                                        "{}",
+                                        number, base.directory.string()));
 }
 
 void PartialVersion::State::add_files(const Context& making) {
@@ -238,6 +242,10 @@ void PartialVersion::State::begin(const Context& making) {
   working = count_workers(repository, options.threads, making);
   const std::size_t windows = files.back().first_window + files.back().window_count;
   queue = std::make_unique<WindowQueue>(windows, working, options.in_background);
+  for (const FilledFile& file : files) {
+    // Nobody can ask for a part of it.
+    if (file.size_bytes == 0 && file.window_count > 0) queue->ask(file.first_window);
+  }
   for (std::size_t i = 0; i < working; i++) workers.emplace_back([this, i] { work(i); });
 }
 

@@ -23,10 +23,27 @@ void SegmentWriter::write(const LayoutFile& file, int fd, const std::filesystem:
                           std::uint64_t begin, std::uint64_t end) {
   wanted_.clear();
   writer_.start(fd, path, begin, end);
+  if (end - begin <= kWindowBytes) expect(file, end);
   place_head(file, begin, end);
   place_tensors(file, begin, end);
   make_placed();
   writer_.finish();
+}
+
+/// Where the snapshot has the same layout, its bytes are read up to the end of the last chunk.
+void SegmentWriter::expect(const LayoutFile& file, std::uint64_t end) {
+  if (!plan_.snapshot || plan_.snapshot->layout->id() != plan_.layout->id()) return;
+  const auto tensors = plan_.layout->tensors_of(file);
+  const auto behind = std::partition_point(
+      tensors.begin(), tensors.end(),
+      [&](const LayoutTensor& tensor) { return tensor.offset_bytes + tensor.size_bytes < end; });
+  if (behind == tensors.end() || behind->offset_bytes >= end) return;
+  const auto chunk = static_cast<std::uint32_t>((end - 1 - behind->offset_bytes) /
+                                                kernels::chunk_bytes(behind->kind));
+  const std::uint64_t chunk_end =
+      behind->offset_bytes + behind->chunk_offset_bytes(chunk) + behind->chunk_size_bytes(chunk);
+  const auto number = static_cast<std::uint32_t>(&file - plan_.layout->files().data());
+  maker_.expect(number, chunk_end);
 }
 
 void SegmentWriter::place_head(const LayoutFile& file, std::uint64_t begin, std::uint64_t end) {

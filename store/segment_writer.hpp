@@ -6,8 +6,8 @@
 //
 // A chunk that straddles two ranges is made by both of their writers.
 //
-// Memory: a window of kWindowBytes, a batch of chunks, and what the old bytes read ahead (4 MiB of
-// a snapshot).
+// Memory: a window of kWindowBytes, a batch of chunks, and what the old bytes read ahead: 4 MiB of
+// a snapshot, or 9 MiB for a segment that is one window, which is fetched with one request.
 //
 // Threads: belongs to one thread at a time; make one for each worker.
 #pragma once
@@ -38,6 +38,7 @@ class SegmentWriter {
              std::uint64_t end);
 
  private:
+  void expect(const LayoutFile& file, std::uint64_t end);
   void place_head(const LayoutFile& file, std::uint64_t begin, std::uint64_t end);
   void place_tensors(const LayoutFile& file, std::uint64_t begin, std::uint64_t end);
   void place_tensor(const LayoutTensor& tensor, std::uint32_t number, std::uint64_t begin,
