@@ -442,6 +442,16 @@ RequestPool::Work read_rest_work(fuse_req_t req, OpenTarget target, Range range)
   };
 }
 
+ReadRange read_range(Inode inode, Range range) {
+  return {inode, range.offset_bytes, range.offset_bytes + range.size_bytes};
+}
+
+// It was given up just now, and nothing has come since.
+bool is_late(Server& server, const OpenImage& image, Inode inode, Range range) {
+  if (!server.late_reads.covers(read_range(inode, range), Clock::now())) return false;
+  return !as_io_error([&] { return image.ask(range.offset_bytes, range.size_bytes, {}); });
+}
+
 // Waits, without a worker, until the range is here.  Another part of it may be missing when the
 // work begins.  A request that waits does not hold the image, whose last owner may take long to
 // end it.
@@ -454,6 +464,9 @@ void read_partial(fuse_req_t req, Inode inode, Range range, Clock::time_point de
   };
   Parking parking = reading(req);
   parking.late = EIO;
+  parking.on_late = [&late = server_of(req).late_reads, read = read_range(inode, range)] {
+    late.add(read, Clock::now());
+  };
   park_until(req, parking, deadline, ask,
              [=, &server = server_of(req)](const Context&) -> std::function<void()> {
                if (!ask({})) {
@@ -474,12 +487,13 @@ void op_read(fuse_req_t req, fuse_ino_t ino, std::size_t size, off_t offset, fus
     return staged::read(req, *id, range.offset_bytes, range.size_bytes);
   }
   answer(req, "read", Missing::inode, [&] {
-    const Server& server = server_of(req);
+    Server& server = server_of(req);
     if (auto target = find_rest(server, ino)) {
       return park(req, reading_rest(req), read_rest_work(req, std::move(*target), range));
     }
     const auto image = server.images.find(ino);
     if (image != nullptr && image->is_partial()) {
+      if (is_late(server, *image, ino, range)) throw PosixError(EIO, "read what does not come");
       return read_partial(req, ino, range, Clock::now() + server.options.read_timeout);
     }
     park(req, reading(req),

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "fs/fuse_session.hpp"
+#include "fs/late_reads.hpp"
 #include "fs/open_images.hpp"
 #include "fs/open_table.hpp"
 #include "fs/requests.hpp"
@@ -78,6 +79,7 @@ struct Server {
   std::vector<OpenRecord> open_records;
   OpenTable opens;
   OpenImages images;
+  LateReads late_reads;
   StagedFiles staged;
   StatusTexts texts;
 

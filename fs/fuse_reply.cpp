@@ -37,8 +37,10 @@ class FuseReply final : public Reply {
       : req_(req),
         thread_(fuse_req_ctx(req)->pid),
         missing_(parking.missing),
-        late_(parking.late) {}
+        late_(parking.late),
+        on_late_(parking.on_late) {}
   void error(int code) noexcept override {
+    if (code == ETIMEDOUT && on_late_) on_late_();
     fuse_reply_err(req_, code == ETIMEDOUT ? late_ : to_reply(code, missing_));
   }
   [[nodiscard]] bool gives_up() const noexcept override {
@@ -54,6 +56,7 @@ class FuseReply final : public Reply {
   pid_t thread_;  // req_ may be gone when it is asked for
   Missing missing_;
   int late_;
+  std::function<void()> on_late_;
 };
 
 // libfuse may call this when the request was answered already, so its data is no pointer.

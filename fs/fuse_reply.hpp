@@ -38,7 +38,8 @@ struct Parking {
   std::chrono::seconds limit{30};
   OnGiveUp on_give_up = OnGiveUp::abandon;
   Missing missing = Missing::inode;
-  int late = ETIMEDOUT;  // what the caller gets when the limit has passed
+  int late = ETIMEDOUT;                // what the caller gets when the limit has passed
+  std::function<void()> on_late = {};  // is called before; must be quick, and not throw
 };
 
 /// The work must not touch `req`, except in the function that sends the answer: until then another

@@ -134,7 +134,14 @@ void CatalogBuilder::set_partials(const PartialImages* partials) {
 }
 
 void CatalogBuilder::name(std::uint64_t version, const Context& context) {
-  auto described = describe_now(version, &context);
+  static_cast<void>(history_.get(version, context));
+  std::shared_ptr<const CatalogVersion> described;
+  try {
+    described = describe_now(version, &context);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::not_found) throw;
+    throw Error(ErrorCode::corrupt, error.what());  // there is the version, and not its layout
+  }
   const std::lock_guard lock(mutex_);
   described_.emplace(version, std::move(described));
   std::erase(named_, version);

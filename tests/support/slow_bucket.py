@@ -1,9 +1,9 @@
 """A small S3 store over a directory, whose reads a test can hold, let fail, damage, and count.
 
     bucket = SlowBucket(folder)          # what a file:// repository is, under s3://slow/run
-    bucket.hold(of_shard(3))             # such reads wait ...
+    bucket.hold(of_file("model-3.safetensors"))  # such reads wait ...
     bucket.release()                     # ... until now
-    bucket.damage(of_shard(2, 0))        # a bit of what is sent is another one
+    bucket.damage(of_file("model-1.safetensors"), 5000)   # a bit of that byte is another one
     bucket.fail(is_data)                 # 503, which clients repeat
     bucket.requests                      # all reads so far, in the order in which they came
 
@@ -58,7 +58,7 @@ class SlowBucket:
     def __init__(self, folder):
         self.folder = folder
         self.requests = []
-        self.rules = []  # (matches, what); guarded, as `requests`, by `changed`
+        self.rules = []  # (matches, "hold" | "fail" | "serve" | a byte to damage), guarded by `changed`
         self.changed = threading.Condition()
         self.waiting = 0  # reads that are held now
         self.is_closed = False
@@ -97,8 +97,9 @@ class SlowBucket:
     def fail(self, on=is_data):
         self.add_rule(on, "fail")
 
-    def damage(self, on):
-        self.add_rule(on, "damage")
+    def damage(self, on, at):
+        """The byte `at` of these objects."""
+        self.add_rule(lambda read: on(read) and read.begin <= at < read.end, at)
 
     def release(self, on=lambda read: True):
         """No rule so far is about such reads any more; those that are held go on."""
@@ -182,8 +183,8 @@ class Answer(http.server.BaseHTTPRequestHandler):
             return self.refuse(404, "NoSuchKey")
         if begin >= size and asked:
             return self.refuse(416, "InvalidRange")
-        if what == "damage":
-            body[len(body) // 2] ^= 1
+        if isinstance(what, int):  # the damaged byte
+            body[what - begin] ^= 1
         if not asked:
             return self.send(200, body)
         self.send(206, body,
