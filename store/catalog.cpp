@@ -111,12 +111,13 @@ bool Catalog::has_images(std::uint64_t version) const {
 std::shared_ptr<const CatalogVersion> make_catalog_version(const Version& version,
                                                            const Layout& layout,
                                                            const std::filesystem::path& directory,
-                                                           const FileSet& rest) {
+                                                           const FileSet& rest, bool is_lacking) {
   auto made = std::make_shared<CatalogVersion>();
   made->number = version.number();
   made->time = version.manifest.time;
   made->tag = version.manifest.tag;
   made->directory = directory;
+  made->is_lacking = is_lacking;
   made->entries.push_back({"", 0, true, 0, ImageState::complete});
   try {
     // A directory sorts before what is in it, so a parent's number is known in time.

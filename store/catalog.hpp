@@ -39,6 +39,7 @@ struct CatalogVersion {
   std::int64_t time = 0;  // mtime of everything in it
   std::string tag;
   std::filesystem::path directory;  // of its images
+  bool is_lacking = false;          // files that this host keeps are still to be added to it
   std::vector<CatalogEntry> entries;
 
   /// Entry of `name` in the directory `parent`; nullptr if there is none.
@@ -80,6 +81,7 @@ struct Catalog {
 std::shared_ptr<const CatalogVersion> make_catalog_version(const Version& version,
                                                            const Layout& layout,
                                                            const std::filesystem::path& directory,
-                                                           const FileSet& rest = {});
+                                                           const FileSet& rest = {},
+                                                           bool is_lacking = false);
 
 }  // namespace weightfs

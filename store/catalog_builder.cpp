@@ -227,9 +227,11 @@ std::shared_ptr<const CatalogVersion> CatalogBuilder::describe_now(std::uint64_t
   if (!version) return nullptr;
   if (bucket == nullptr && !has_layout(store_, version->manifest.layout.sha256)) return nullptr;
   const auto layout = history_.layout(*version, bucket != nullptr ? *bucket : Context{});
-  return make_catalog_version(*version, *layout, store_.image_directory(number),
-                              store_.is_complete(number) ? absent_files(store_, *version, *layout)
-                                                         : left_out(*layout, only_));
+  const FileSet unwanted = left_out(*layout, only_);
+  const bool is_complete = store_.is_complete(number);
+  const FileSet rest = is_complete ? absent_files(store_, *version, *layout) : unwanted;
+  return make_catalog_version(*version, *layout, store_.image_directory(number), rest,
+                              !is_enough(rest, unwanted));
 }
 
 void CatalogBuilder::read_stored_tags() {

@@ -345,7 +345,9 @@ TEST_F(KeptFiles, ASyncThatKeepsMoreThanTheOneBeforeShowsWhatIsHereAndAddsTheRes
   Sync sync(*host().store, host().history, std::move(options));
   EXPECT_EQ(sync.catalog()->latest, 1u);
   EXPECT_FALSE(sync.catalog()->versions.at(1)->has_all_files());
+  EXPECT_TRUE(sync.catalog()->versions.at(1)->is_lacking);
   sync.run_once({});
+  EXPECT_FALSE(sync.catalog()->versions.at(1)->is_lacking);
   EXPECT_TRUE(sync.catalog()->versions.at(1)->has_all_files());
   EXPECT_EQ(sync.status().state, SyncStatus::State::current);
 }
