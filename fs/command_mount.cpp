@@ -46,6 +46,7 @@ MountOptions mount_options(const Options& options) {
           .pin_grace = options.pin_grace,
           .read_timeout = options.read_timeout,
           .follow = options.follow,
+          .only = options.only,
           .ownership = options.ownership,
           .foreground = options.foreground,
           .gpu = options.gpu,

@@ -24,7 +24,8 @@ Serve parse_serve(std::string_view text) {
   if (text == "passthrough") return Serve::passthrough;
   if (text == "bind") return Serve::bind;
   if (text == "daemon") return Serve::daemon;
-  throw Error(ErrorCode::invalid, fmt::format("'{}' is not auto, passthrough, bind or daemon", text));
+  throw Error(ErrorCode::invalid,
+              fmt::format("'{}' is not auto, passthrough, bind or daemon", text));
 }
 
 Warm parse_warm(std::string_view text) {
@@ -73,6 +74,11 @@ void take_mount(Options& options, Operands operands) {
                 fmt::format("--follow {} is for readers: with --writer `latest` is the newest "
                             "version",
                             to_string(options.follow)));
+  }
+  if (options.writer && !options.only.empty()) {
+    throw Error(ErrorCode::invalid,
+                "--only is for readers: with --writer every version is coded against all files of "
+                "the one before");
   }
 }
 
@@ -379,6 +385,14 @@ std::vector<OptionSpec> mount_options() {
        .set = [](Options& options, std::string_view v) { options.foreground = parse_switch(v); }},
       kPoll,
       kFollow,
+      {.name = "only",
+       .value = "GLOB",
+       .is_list = true,
+       .help = "keep only the weights files of this name here, as for one rank of several;\n"
+               "the others are listed, and made from the bucket when they are read. A GLOB\n"
+               "with a '/' is compared with the whole path; repeatable (default: keep all)",
+       .set = [](Options& options,
+                 std::string_view v) { options.only.emplace_back(parse_word(v)); }},
       kHook,
       {.name = "pin-grace",
        .value = "SECONDS",

@@ -1,7 +1,7 @@
 // What lives how long, from the outside in:
 //
 //     signals > repository > store > warmer > pins > history > hooks > sync > warmer's thread >
-//         deltas > (staging > queue) > control > tree > session > threads of hooks
+//         deltas > rest > (staging > queue) > control > tree > session > threads of hooks
 //
 // The session is unmounted first, so that no caller waits for what ends after it: not for a queue
 // whose bucket hangs.  Staging and the queue are a writer's.  Hooks hold versions as long as there
@@ -41,6 +41,7 @@
 #include "store/probe.hpp"
 #include "store/publish_queue.hpp"
 #include "store/repository.hpp"
+#include "store/rest_files.hpp"
 #include "store/staging.hpp"
 #include "store/sync.hpp"
 
@@ -191,9 +192,9 @@ class Daemon {
                .follow = options_.follow,
                .release = [this](std::uint64_t version) { return link_.is_unused(version); },
                .prepare =
-                   [this](std::uint64_t version) {
-                     warmer_.prepare({version, store_->image_directory(version)}, kPrepareLimit);
-                     bind_link_.bring(version);
+                   [this](const CatalogVersion& version) {
+                     warmer_.prepare(warm_target(version), kPrepareLimit);
+                     bind_link_.bring(version.number);
                    },
                .withdraw = [this](std::uint64_t version) { return bind_link_.withdraw(version); },
                .restore = [this](std::uint64_t version) { bind_link_.restore(version); },
@@ -206,6 +207,8 @@ class Daemon {
                      hooks_->notify();
                      warmer_.notify();
                    },
+               .only = options_.only,
+               .with_absent = true,
                .partial = true});
     const Warmer::Run warming(warmer_, [&sync] { return warm_target(*sync.catalog()); });
     hand_pins_.emplace(store_->db());
@@ -218,6 +221,8 @@ class Daemon {
                        .coder = coder_->coder(),
                        .building = {}});
     deltas_ = &deltas;
+    RestFiles rest(*store_, history, {.coder = coder_->coder(), .retry = options_.read_timeout});
+    rest_ = &rest;
     if (options_.writer) {
       serve_writer(history, sync);
     } else {
@@ -355,6 +360,7 @@ class Daemon {
                                .deltas = deltas_,
                                .advice = [this] { return advice(); },
                                .sync = &sync,
+                               .rest = rest_,
                                .read_timeout = options_.read_timeout});
     device_ = session.device();
     pins_->set_device(device_);
@@ -465,6 +471,15 @@ class Daemon {
     return advice_text(advise(warmer_.state(), link_.serving().mode));
   }
 
+  [[nodiscard]] KeptState kept_state(const Catalog& catalog) const {
+    KeptState state{.only = options_.only, .made_bytes = rest_->made_bytes()};
+    if (const auto latest = catalog.find(catalog.latest)) {
+      state.version_bytes = latest->size_bytes();
+      state.kept_bytes = latest->kept_bytes();
+    }
+    return state;
+  }
+
   [[nodiscard]] std::string status(const Sync& sync, const Writing& writing) const {
     DaemonState state{.url = options_.url,
                       .bucket = options_.bucket,
@@ -486,6 +501,7 @@ class Daemon {
     if (writing.queue != nullptr) state.writer = writer_state(writing);
     const auto catalog = sync.catalog();
     for (const auto& [number, version] : catalog->versions) state.versions.push_back(number);
+    state.kept = kept_state(*catalog);
     return status_text(state, std::time(nullptr));
   }
 
@@ -499,8 +515,9 @@ class Daemon {
   std::unique_ptr<Store> store_;
   std::optional<HandPins> hand_pins_;  // made in run(), as the next
   std::optional<LoaderPins> pins_;
-  std::optional<CoderChoice> coder_;      // made in run(), when there is a log
-  DeltaFiles* deltas_ = nullptr;          // as long as run()
+  std::optional<CoderChoice> coder_;  // made in run(), when there is a log
+  DeltaFiles* deltas_ = nullptr;      // this and the next: as long as run()
+  RestFiles* rest_ = nullptr;
   std::filesystem::path control_socket_;  // empty: there is none
   std::vector<std::string> queued_;       // a reader's: hand-overs that a writer's mount left
   Warmer warmer_{{.warm = options_.warm}};

@@ -31,7 +31,8 @@ struct MountOptions {
   std::chrono::milliseconds poll{1000};
   std::chrono::milliseconds pin_grace{60000};
   std::chrono::milliseconds read_timeout{60000};
-  Follow follow = {};  // a reader's
+  Follow follow = {};             // a reader's
+  std::vector<std::string> only;  // globs of the files that a reader keeps; empty: all
   Ownership ownership;
   bool foreground = false;  // log to stderr, not to the store
   std::optional<int> gpu = {};

@@ -25,6 +25,7 @@ constexpr unsigned kSyncers = 16;
 constexpr unsigned kMovers = 2;
 constexpr unsigned kSizers = 2;
 constexpr unsigned kBuilders = 2;
+constexpr unsigned kRestReaders = 8;  // each may wait for the bucket
 constexpr std::chrono::minutes kSizeLimit{5};
 constexpr std::chrono::hours kBuildLimit{1};
 constexpr unsigned kNamers = 4;
@@ -55,6 +56,14 @@ Parking filling(fuse_req_t req) {
 }
 Parking building(fuse_req_t req) {
   return {.pool = server_of(req).builds.get(), .limit = kBuildLimit};
+}
+
+// What is made from the bucket while it is read.
+Parking reading_rest(fuse_req_t req) {
+  const Server& server = server_of(req);
+  return {.pool = server.rests.get(),
+          .limit = std::chrono::ceil<std::chrono::seconds>(server.options.read_timeout),
+          .late = EIO};
 }
 
 // What trainers write: the id of `ino`, if this is a writer's mount and the inode is such a one.
@@ -245,7 +254,7 @@ void open_image(fuse_req_t req, Inode inode, const OpenTarget& target, std::uint
   info.noflush = 1;  // close(2) needs no round trip, and works when the daemon is gone
   if (opened.serving == Serving::daemon) {
     try {
-      server.images.hold(inode, target, std::move(partial));
+      if (!target.is_rest) server.images.hold(inode, target, std::move(partial));
     } catch (const std::exception&) {
       release(server, inode);
       throw;
@@ -346,7 +355,7 @@ void op_open(fuse_req_t req, fuse_ino_t ino, fuse_file_info* info) {
       fuse_reply_err(req, ESTALE);  // the kernel walks again, through `latest`
     } else if (target.is_text) {
       open_text(req, ino, *info);
-    } else if (target.state != ImageState::complete) {
+    } else if (target.state != ImageState::complete && !target.is_rest) {
       open_incomplete(req, ino, target, noted.handle, *info);
     } else {
       open_image(req, ino, target, noted.handle, *info);
@@ -410,6 +419,30 @@ RequestPool::Work read_image_work(fuse_req_t req, Inode inode, Range range) {
   };
 }
 
+// Nothing if the file is here.  Who opened it before it was has no image of it open.
+std::optional<OpenTarget> find_rest(const Server& server, Inode inode) {
+  if (server.options.rest == nullptr || is_text(inode) || server.images.find(inode)) return {};
+  if (parts_of(inode).kind != InodeKind::version) return {};
+  OpenTarget target = server.tree.open(inode);
+  if (!target.is_rest) return {};
+  return target;
+}
+
+RequestPool::Work read_rest_work(fuse_req_t req, OpenTarget target, Range range) {
+  return [req, target = std::move(target), range,
+          &server = server_of(req)](const Context& context) -> std::function<void()> {
+    thread_local std::vector<std::byte> buffer;
+    if (buffer.size() < range.size_bytes) buffer.resize(range.size_bytes);
+    const std::size_t got =
+        server.options.rest->read(target.version, target.path, range.offset_bytes,
+                                  std::span(buffer).first(range.size_bytes), context);
+    return [req, got, data = buffer.data(), &server] {
+      server.daemon_reads++;
+      fuse_reply_buf(req, reinterpret_cast<const char*>(data), got);
+    };
+  };
+}
+
 ReadRange read_range(Inode inode, Range range) {
   return {inode, range.offset_bytes, range.offset_bytes + range.size_bytes};
 }
@@ -456,6 +489,9 @@ void op_read(fuse_req_t req, fuse_ino_t ino, std::size_t size, off_t offset, fus
   }
   answer(req, "read", Missing::inode, [&] {
     Server& server = server_of(req);
+    if (auto target = find_rest(server, ino)) {
+      return park(req, reading_rest(req), read_rest_work(req, std::move(*target), range));
+    }
     const auto image = server.images.find(ino);
     if (image != nullptr && image->is_partial()) {
       if (is_late(server, *image, ino, range)) throw PosixError(EIO, "read what does not come");
@@ -554,6 +590,7 @@ Server::Server(const Tree& tree_served, FuseSessionOptions session_options)
     sizes = std::make_unique<RequestPool>(kSizers);
     builds = std::make_unique<RequestPool>(kBuilders);
   }
+  if (options.rest != nullptr) rests = std::make_unique<RequestPool>(kRestReaders);
   if (!is_writer()) return;
   changes = std::make_unique<RequestPool>(kChangers);
   syncs = std::make_unique<RequestPool>(kSyncers);
@@ -561,14 +598,16 @@ Server::Server(const Tree& tree_served, FuseSessionOptions session_options)
 }
 
 void Server::interrupt(RequestPool::Ticket ticket) const noexcept {
-  for (const auto* each : {&pool, &names, &fills, &sizes, &builds, &changes, &syncs, &moves}) {
+  for (const auto* each :
+       {&pool, &names, &fills, &sizes, &builds, &rests, &changes, &syncs, &moves}) {
     if (*each != nullptr) (*each)->interrupt(ticket);
   }
 }
 
 void Server::end_pools() noexcept {
   waker->end();
-  for (auto* each : {&moves, &changes, &syncs, &builds, &sizes, &fills, &names, &pool}) {
+  if (options.rest != nullptr) options.rest->stop();
+  for (auto* each : {&moves, &changes, &syncs, &rests, &builds, &sizes, &fills, &names, &pool}) {
     each->reset();
   }
 }

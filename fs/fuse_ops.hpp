@@ -91,6 +91,7 @@ struct Server {
   std::unique_ptr<RequestPool> fills;    // of versions that are opened: the same
   std::unique_ptr<RequestPool> sizes;    // of deltas: may ask the bucket
   std::unique_ptr<RequestPool> builds;   // of deltas
+  std::unique_ptr<RequestPool> rests;    // reads of files that are not kept
   std::unique_ptr<RequestPool> changes;  // writes, truncate, fallocate
   std::unique_ptr<RequestPool> syncs;    // fsync, of minutes
   std::unique_ptr<RequestPool> moves;    // what the publish queue must agree to

@@ -22,6 +22,7 @@
 #include "fs/tree.hpp"
 #include "store/delta_files.hpp"
 #include "store/publish_queue.hpp"
+#include "store/rest_files.hpp"
 #include "store/sync.hpp"
 
 namespace weightfs::fs {
@@ -47,7 +48,8 @@ struct FuseSessionOptions {
   LoaderPins* pins = nullptr;    // outlive the session; nullptr: `latest` is the same for everybody
   DeltaFiles* deltas = nullptr;  // outlives the session; nullptr: the tree has no /deltas
   std::function<std::string()> advice = [] { return std::string(); };  // of .weightfs/advice
-  Sync* sync = nullptr;          // the same, with SyncOptions::partial; nullptr: nothing is fetched
+  Sync* sync = nullptr;       // the same, with SyncOptions::partial; nullptr: nothing is fetched
+  RestFiles* rest = nullptr;  // outlives the session; nullptr: all files are kept
   /// For what must come from the bucket before a call can be answered: then EIO.
   std::chrono::milliseconds read_timeout{60000};
 };

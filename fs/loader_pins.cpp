@@ -21,11 +21,19 @@ Clock::duration look_interval(const PinTimes& times) {
   return std::clamp<Clock::duration>(std::min(times.quiet, times.grace / 4), kLookLeast, kLookMost);
 }
 
+bool is_weights(const CatalogEntry& entry) {
+  return !entry.is_directory && pin_file_of(entry.path) == PinFile::weights;
+}
+
 std::size_t count_weights(const CatalogVersion& version) {
   return static_cast<std::size_t>(
-      std::count_if(version.entries.begin(), version.entries.end(), [](const CatalogEntry& entry) {
-        return !entry.is_directory && pin_file_of(entry.path) == PinFile::weights;
-      }));
+      std::count_if(version.entries.begin(), version.entries.end(), is_weights));
+}
+
+std::size_t count_rest(const CatalogVersion& version) {
+  return static_cast<std::size_t>(
+      std::count_if(version.entries.begin(), version.entries.end(),
+                    [](const CatalogEntry& entry) { return is_weights(entry) && entry.is_rest; }));
 }
 
 /// Of the weights files.
@@ -92,7 +100,8 @@ Pins::Opened LoaderPins::opened(pid_t thread, Inode inode) {
   const auto catalog = catalog_();
   const auto version = catalog->find(parts.version);
   if (version == nullptr || parts.file >= version->entries.size()) return {};
-  const PinFile kind = pin_file_of(version->entries[parts.file].path);
+  const CatalogEntry& entry = version->entries[parts.file];
+  const PinFile kind = pin_file_of(entry.path);
   if (is_bind_mode_) {  // not bound yet: it counts as if it were
     if (kind == PinFile::weights) pins_.opened_by_somebody(parts.version, kWalkTime, now);
     return {};
@@ -104,6 +113,8 @@ Pins::Opened LoaderPins::opened(pid_t thread, Inode inode) {
                                     .file = parts.file,
                                     .kind = kind,
                                     .weights_count = count_weights(*version),
+                                    .absent_count = count_rest(*version),
+                                    .is_absent = entry.is_rest,
                                     .through_latest = through_latest,
                                     .latest = catalog->latest},
                                    now);

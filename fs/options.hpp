@@ -79,8 +79,9 @@ struct Options {
   bool foreground = false;
   bool once = false;  // sync
   bool writer = false;
-  std::vector<HookSpec> hooks;  // mount, sync
-  Warm warm = Warm::automatic;  // the same
+  std::vector<HookSpec> hooks;    // mount, sync
+  Warm warm = Warm::automatic;    // the same
+  std::vector<std::string> only;  // mount
 
   BucketOptions bucket;         // every command that takes a URL
   bool bucket_flagged = false;  // some of it stands on the command line

@@ -56,22 +56,6 @@ class Mapping {
 
 }  // namespace
 
-std::vector<CachedFile> files_below(const std::filesystem::path& directory) {
-  namespace stdfs = std::filesystem;
-  std::vector<CachedFile> files;
-  std::error_code error;
-  for (stdfs::recursive_directory_iterator at(directory, error), end; !error && at != end;
-       at.increment(error)) {
-    std::error_code vanished;
-    if (!at->is_regular_file(vanished) || at->is_symlink(vanished)) continue;
-    const std::uint64_t size = at->file_size(vanished);
-    if (!vanished && size > 0) files.push_back({at->path(), size});
-  }
-  std::sort(files.begin(), files.end(),
-            [](const CachedFile& a, const CachedFile& b) { return a.path < b.path; });
-  return files;
-}
-
 unsigned Residency::percent() const noexcept {
   if (is_whole()) return 100;
   // Whole bytes first: sizes are far below 2^64 / 100.

@@ -21,9 +21,6 @@ struct CachedFile {
   std::uint64_t size_bytes = 0;
 };
 
-/// All regular files below a directory, by path.  What vanishes meanwhile is left out.
-std::vector<CachedFile> files_below(const std::filesystem::path& directory);
-
 struct Residency {
   std::uint64_t size_bytes = 0;
   std::uint64_t cached_bytes = 0;  // of these

@@ -25,7 +25,7 @@ PinFile pin_file_of(std::string_view path) noexcept {
 // ---- rules ----
 
 bool Pins::has_all(const Pin& pin, const Process& process) noexcept {
-  return process.opens.size() >= pin.weights_count;
+  return process.opens.size() + (process.wants_all ? 0 : pin.absent_count) >= pin.weights_count;
 }
 
 /// In the middle of going over the files once more: the last one has more OPENs than some other.
@@ -70,6 +70,8 @@ bool Pins::begins_load(const Pin& pin, const PinOpen& open, Clock::time_point no
   if (!pin.has_weights || now - pin.used < times_.quiet || !is_complete(pin)) return false;
   const auto process = pin.processes.find(open.reader.process);
   if (process == pin.processes.end() || is_behind(process->second, open.file)) return false;
+  // Who has opened what is kept may go on to the rest.
+  if (open.kind == PinFile::weights && !process->second.opens.contains(open.file)) return false;
   return std::none_of(pin.processes.begin(), pin.processes.end(),
                       [](const auto& each) { return is_going_over(each.second); });
 }
@@ -96,6 +98,7 @@ void Pins::begin(Pin& pin, const PinOpen& open, Clock::time_point now) {
             .command = open.reader.command,
             .since = now,
             .weights_count = open.weights_count,
+            .absent_count = open.absent_count,
             .has_weights = false,
             .used = now,
             .opened = now,
@@ -167,6 +170,7 @@ void Pins::count(Pin& pin, const PinOpen& open, Clock::time_point now) {
   Process& process = pin.processes[open.reader.process];
   process.opens[open.file]++;
   process.last = open.file;
+  process.wants_all = process.wants_all || open.is_absent;
 }
 
 Pins::Opened Pins::opened(const PinOpen& open, Clock::time_point now) {

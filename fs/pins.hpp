@@ -17,6 +17,9 @@
 //     at most  after the last OPEN of a weights file
 //     at once  when it is taken away by hand
 //
+// On a host that keeps only some of the weights files "all" means these, to a process that has
+// opened no other.
+//
 // In bind mode (fs/bound_versions.hpp) the kernel does not tell of OPENs.  So READLINK itself pins
 // what it tells, and such a pin ends
 //
@@ -75,6 +78,8 @@ struct PinOpen {
   std::uint32_t file = 0;  // number of the entry
   PinFile kind = PinFile::other;
   std::size_t weights_count = 0;  // files of that kind that the version has
+  std::size_t absent_count = 0;   // those of them that this host does not keep
+  bool is_absent = false;         // this is one of those
   bool through_latest = false;    // it ends a walk
   std::uint64_t latest = 0;       // what the host shows now
 };
@@ -142,13 +147,14 @@ class Pins {
   struct Process {
     std::map<std::uint32_t, std::uint32_t> opens;  // of each weights file
     std::uint32_t last = 0;                        // file
+    bool wants_all = false;                        // it has opened one that is not kept
   };
   struct Pin {
     std::uint64_t id = 0;
     std::uint64_t version = 0;
     std::string command;
     Clock::time_point since;  // first OPEN of the load
-    std::size_t weights_count = 0;
+    std::size_t weights_count = 0, absent_count = 0;
     bool has_weights = false;        // one was opened
     Clock::time_point used, opened;  // if so: last OPEN or RELEASE, last OPEN
     std::map<ProcessId, Process> processes;

@@ -150,6 +150,16 @@ Json pins_json(const PinsState& pins, std::int64_t now) {
   return json;
 }
 
+/// null for a host that keeps all and has all.
+Json kept_json(const KeptState& kept) {
+  if (kept.only.empty() && kept.kept_bytes == kept.version_bytes && kept.made_bytes == 0)
+    return nullptr;
+  return {{"only", kept.only},
+          {"kept_bytes", kept.kept_bytes},
+          {"version_bytes", kept.version_bytes},
+          {"made_bytes", kept.made_bytes}};
+}
+
 }  // namespace
 
 std::string status_text(const DaemonState& state, std::int64_t now) {
@@ -175,6 +185,7 @@ std::string status_text(const DaemonState& state, std::int64_t now) {
       {"offline_since", seconds_or_null(sync.offline_since)},
       {"error", error_json(sync)},
       {"versions", state.versions},
+      {"kept", kept_json(state.kept)},
       {"partial", partial_json(sync)},
       {"serve", serving_json(state.serving)},
       {"kernels", to_json(state.coder)},

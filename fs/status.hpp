@@ -29,6 +29,13 @@ struct WriterState {
   StagingSummary staging;
 };
 
+/// Which files are kept here, and how much of `latest` that is.
+struct KeptState {
+  std::vector<std::string> only;  // globs; empty: all are
+  std::uint64_t kept_bytes = 0, version_bytes = 0;
+  std::uint64_t made_bytes = 0;  // of other files, made for who read them
+};
+
 /// What a daemon knows about itself.
 struct DaemonState {
   std::string url;         // canonical
@@ -47,6 +54,7 @@ struct DaemonState {
   std::vector<std::string> queued = {};  // a reader's mount: names of hand-overs in its store
   std::vector<HookStatus> hooks = {};
   CacheState cache = {};
+  KeptState kept = {};
 };
 
 /// JSON, one field a line.  `now`: seconds since 1970.

@@ -101,6 +101,21 @@ void add_follow(const Json& status, TextTable& table) {
                       : fmt::format("{}, which does not exist yet", text_of(*found, "waiting"))});
 }
 
+/// Nothing for a host that keeps all files.
+void add_kept(const Json& status, TextTable& table) {
+  const auto found = status.find("kept");
+  if (found == status.end() || found->is_null()) return;
+  std::string globs;
+  for (const Json& glob : found->at("only")) {
+    globs += (globs.empty() ? "" : " ") + glob.get<std::string>();
+  }
+  table.add({"keeps", fmt::format("{}: {} of {}; {} of the rest made for readers",
+                                  globs.empty() ? "all files" : "only " + globs,
+                                  human_bytes(number_of(*found, "kept_bytes")),
+                                  human_bytes(number_of(*found, "version_bytes")),
+                                  human_bytes(number_of(*found, "made_bytes")))});
+}
+
 /// A row for each version that is being filled.
 void add_partial(const Json& status, TextTable& table) {
   if (!status.contains("partial")) return;
@@ -257,6 +272,7 @@ std::string status_lines(const Json& status) {
                            human_bytes(status.at("bytes").at("images").get<std::uint64_t>()),
                            human_bytes(status.at("bytes").at("fetched").get<std::uint64_t>())));
   add_cache(status, table);
+  add_kept(status, table);
   if (!status.at("offline_since").is_null()) {
     add("offline since", time_text(status.at("offline_since").get<std::int64_t>()));
   }

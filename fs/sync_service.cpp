@@ -115,8 +115,8 @@ class SyncService {
                .follow = options_.follow,
                .release = [this](std::uint64_t version) { return directory_->release(version); },
                .prepare =
-                   [this](std::uint64_t version) {
-                     warmer_.prepare({version, store_->image_directory(version)}, kPrepareLimit);
+                   [this](const CatalogVersion& version) {
+                     warmer_.prepare(warm_target(version), kPrepareLimit);
                    },
                .keeps = [&hooks](std::uint64_t version) { return hooks.holds(version); },
                .coder = coder_->coder(),

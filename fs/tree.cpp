@@ -474,6 +474,8 @@ OpenTarget Tree::open(Inode inode) const {
   target.path = place.entry->path;
   target.size_bytes = place.entry->size_bytes;
   target.state = place.entry->image;
+  target.version = place.version->number;
+  target.is_rest = place.entry->is_rest;
   return target;
 }
 

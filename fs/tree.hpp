@@ -69,6 +69,8 @@ struct OpenTarget {
   std::uint64_t size_bytes = 0;
   /// partial: only what PartialVersion::ask() says is here may be read.  absent: there is no file.
   ImageState state = ImageState::complete;
+  std::uint64_t version = 0;
+  bool is_rest = false;  // RestFiles has its bytes, whatever `state` says
 };
 
 /// What is known of the delta of a version; nullopt: somebody must ask DeltaFiles::facts() first,

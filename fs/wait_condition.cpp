@@ -48,9 +48,14 @@ std::optional<WaitEnd> end_of_latest(std::uint64_t than, const WaitFacts& facts)
   return WaitEnd{How::here, catalog.latest, "", ""};
 }
 
-/// Every byte of it is here.  `version`: 0 if there is none yet.
+/// Every byte of it is here that this host keeps.  `version`: 0 if there is none yet.
 std::optional<WaitEnd> end_of_ready(std::uint64_t version, const WaitFacts& facts) {
-  if (facts.catalog->versions.contains(version)) return WaitEnd{How::here, version, "", ""};
+  const Catalog& catalog = *facts.catalog;
+  if (const auto found = catalog.versions.find(version); found != catalog.versions.end()) {
+    // What the mount before kept less of is added to the newest, and to no other.
+    if (version == catalog.latest && found->second->is_lacking) return std::nullopt;
+    return WaitEnd{How::here, version, "", ""};
+  }
   const auto partial = facts.partial.find(version);
   if (partial == facts.partial.end() || !partial->second.error) return std::nullopt;
   const PartialProgress& progress = partial->second;

@@ -36,15 +36,19 @@ void take_lowest_priority() noexcept {
 
 }  // namespace
 
+WarmTarget warm_target(const CatalogVersion& version) {
+  WarmTarget target{version.number, {}};
+  for (const CatalogEntry& entry : version.entries) {
+    if (entry.is_directory || entry.size_bytes == 0 || entry.image != ImageState::complete)
+      continue;
+    target.files.push_back({version.directory / entry.path, entry.size_bytes});
+  }
+  return target;
+}
+
 WarmTarget warm_target(const Catalog& catalog) {
   const auto found = catalog.versions.find(catalog.latest);
-  if (found == catalog.versions.end()) return {};
-  const CatalogVersion& version = *found->second;
-  const bool is_complete =
-      std::all_of(version.entries.begin(), version.entries.end(),
-                  [](const auto& entry) { return entry.image == ImageState::complete; });
-  if (!is_complete) return {};
-  return {version.number, version.directory};
+  return found == catalog.versions.end() ? WarmTarget{} : warm_target(*found->second);
 }
 
 std::string_view to_string(CacheState::Warming warming) noexcept {
@@ -129,14 +133,13 @@ bool Warmer::warm(const WarmTarget& target, const std::stop_token& stop) {
     return false;
   }
   try {
-    const std::vector<CachedFile> files = files_below(target.directory);
-    const Residency before = residency_of(files);
+    const Residency before = residency_of(target.files);
     if (before.is_whole()) {
       settle(target, Warming::idle);
       return false;
     }
     settle(target, Warming::reading);
-    settle(target, read(target, files, before, stop));
+    settle(target, read(target, before, stop));
   } catch (const std::exception& error) {
     if (logged_ != error.what()) log_warning(fmt::format("page cache: {}", error.what()));
     logged_ = error.what();
@@ -146,12 +149,12 @@ bool Warmer::warm(const WarmTarget& target, const std::stop_token& stop) {
 }
 
 /// Also what is there already, which costs little: it may still be on its way from the disk.
-Warming Warmer::read(const WarmTarget& target, const std::vector<CachedFile>& files,
-                     const Residency& before, const std::stop_token& stop) {
+Warming Warmer::read(const WarmTarget& target, const Residency& before,
+                     const std::stop_token& stop) {
   const Clock::time_point began = Clock::now();
   std::uint64_t read_bytes = 0;
   std::uint64_t ask_room_at = 0;
-  for (const CachedFile& one : files) {
+  for (const CachedFile& one : target.files) {
     const File file = File::open(one.path, O_RDONLY | O_NOFOLLOW);
     for (std::uint64_t at = 0; at < one.size_bytes; at += kAheadBytes) {
       if (!is_wanted(target, stop)) return Warming::idle;
@@ -219,7 +222,7 @@ void Warmer::notify() {
 
 /// Looks itself first: a fresh version is there, and must not wait for a thread of low priority.
 void Warmer::prepare(WarmTarget target, milliseconds limit) {
-  if (options_.warm == Warm::off || residency_of(files_below(target.directory)).is_whole()) return;
+  if (options_.warm == Warm::off || residency_of(target.files).is_whole()) return;
   std::unique_lock lock(mutex_);
   if (!is_running_) return;
   const std::uint64_t version = target.version;
@@ -253,7 +256,7 @@ CacheState Warmer::state() const {
   const Clock::time_point began = Clock::now();
   CacheState now;
   now.version = shown.version;
-  if (shown.version != 0) now.residency = residency_of(files_below(shown.directory));
+  if (shown.version != 0) now.residency = residency_of(shown.files);
   now.room = options_.find_room();
   lock.lock();
   measured_ = now;

@@ -43,13 +43,14 @@ struct WarmerOptions {
   std::chrono::milliseconds look{60'000};  // between looks at what was dropped, at first
 };
 
-/// Images that are complete.
+/// The images of a version that are complete.
 struct WarmTarget {
   std::uint64_t version = 0;  // 0: there are none
-  std::filesystem::path directory;
+  std::vector<CachedFile> files;
 };
+WarmTarget warm_target(const CatalogVersion& version);
 
-/// What a catalog shows as `latest`, if its images are complete.
+/// What a catalog shows as `latest`, unless that is still being filled.
 WarmTarget warm_target(const Catalog& catalog);
 
 struct CacheState {
@@ -107,8 +108,8 @@ class Warmer {
   void run(const std::stop_token& stop);
   [[nodiscard]] WarmTarget find_target() const;
   bool warm(const WarmTarget& target, const std::stop_token& stop);
-  CacheState::Warming read(const WarmTarget& target, const std::vector<CachedFile>& files,
-                           const Residency& before, const std::stop_token& stop);
+  CacheState::Warming read(const WarmTarget& target, const Residency& before,
+                           const std::stop_token& stop);
   bool has_room(const WarmTarget& target, std::uint64_t size_bytes);
   [[nodiscard]] bool is_wanted(const WarmTarget& target, const std::stop_token& stop);
   void settle(const WarmTarget& target, CacheState::Warming warming, std::string error = {});

@@ -27,6 +27,7 @@ std::vector<Base> bases_before(Store& store, History& history, std::uint64_t ver
     if (number > version) break;
     try {
       bases.push_back(base_of(store, history, number, context));
+      bases.back().absent.clear();  // of a base only the hashes are looked at
     } catch (const Error& error) {
       context.check("looking for versions to start from");
       log_warning(

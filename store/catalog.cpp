@@ -83,6 +83,19 @@ std::uint64_t CatalogVersion::size_bytes() const noexcept {
   return size;
 }
 
+std::uint64_t CatalogVersion::kept_bytes() const noexcept {
+  std::uint64_t size = 0;
+  for (const CatalogEntry& entry : entries) {
+    if (!entry.is_rest) size += entry.size_bytes;
+  }
+  return size;
+}
+
+bool CatalogVersion::has_all_files() const noexcept {
+  return std::none_of(entries.begin(), entries.end(),
+                      [](const CatalogEntry& entry) { return entry.is_rest; });
+}
+
 std::shared_ptr<const CatalogVersion> Catalog::find(std::uint64_t version) const {
   if (const auto found = versions.find(version); found != versions.end()) return found->second;
   const auto found = incomplete.find(version);
@@ -97,12 +110,14 @@ bool Catalog::has_images(std::uint64_t version) const {
 
 std::shared_ptr<const CatalogVersion> make_catalog_version(const Version& version,
                                                            const Layout& layout,
-                                                           const std::filesystem::path& directory) {
+                                                           const std::filesystem::path& directory,
+                                                           const FileSet& rest, bool is_lacking) {
   auto made = std::make_shared<CatalogVersion>();
   made->number = version.number();
   made->time = version.manifest.time;
   made->tag = version.manifest.tag;
   made->directory = directory;
+  made->is_lacking = is_lacking;
   made->entries.push_back({"", 0, true, 0, ImageState::complete});
   try {
     // A directory sorts before what is in it, so a parent's number is known in time.
@@ -111,8 +126,10 @@ std::shared_ptr<const CatalogVersion> make_catalog_version(const Version& versio
       const auto number = static_cast<std::uint32_t>(made->entries.size());
       const std::uint32_t parent = directories.find(parent_of(path))->second;
       if (node.is_directory) directories.emplace(path, number);
-      made->entries.push_back(
-          {path, parent, node.is_directory, node.size_bytes, ImageState::complete});
+      const LayoutFile* const file = layout.find_file(path);
+      const bool is_rest = file != nullptr && contains(rest, layout.number_of(*file));
+      made->entries.push_back({path, parent, node.is_directory, node.size_bytes,
+                               is_rest ? ImageState::absent : ImageState::complete, is_rest});
     }
   } catch (const Error& error) {
     throw error.within(fmt::format("version {}", version.number()));

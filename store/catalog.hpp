@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "store/chunk_batches.hpp"
 #include "store/layout.hpp"
 #include "store/repository.hpp"
 
@@ -28,6 +29,9 @@ struct CatalogEntry {
   bool is_directory = false;
   std::uint64_t size_bytes = 0;
   ImageState image = ImageState::complete;
+  /// This host does not keep the file (store/kept_files.hpp): its image is absent, and no one makes
+  /// it; its bytes come from store/rest_files.hpp.
+  bool is_rest = false;
 };
 
 struct CatalogVersion {
@@ -35,6 +39,7 @@ struct CatalogVersion {
   std::int64_t time = 0;  // mtime of everything in it
   std::string tag;
   std::filesystem::path directory;  // of its images
+  bool is_lacking = false;          // files that this host keeps are still to be added to it
   std::vector<CatalogEntry> entries;
 
   /// Entry of `name` in the directory `parent`; nullptr if there is none.
@@ -42,6 +47,8 @@ struct CatalogVersion {
                                          std::string_view name) const noexcept;
   [[nodiscard]] std::uint32_t number_of(const CatalogEntry& entry) const noexcept;
   [[nodiscard]] std::uint64_t size_bytes() const noexcept;  // of its files
+  [[nodiscard]] std::uint64_t kept_bytes() const noexcept;  // of those that this host keeps
+  [[nodiscard]] bool has_all_files() const noexcept;        // it keeps all
 };
 
 /// A version whose images are not complete: its files are served by the daemon.
@@ -69,9 +76,12 @@ struct Catalog {
   [[nodiscard]] bool has_images(std::uint64_t version) const;
 };
 
-/// The entries of a version from its manifest and layout.
+/// The entries of a version from its manifest and layout.  `rest`: files of the layout that are
+/// not kept here.
 std::shared_ptr<const CatalogVersion> make_catalog_version(const Version& version,
                                                            const Layout& layout,
-                                                           const std::filesystem::path& directory);
+                                                           const std::filesystem::path& directory,
+                                                           const FileSet& rest = {},
+                                                           bool is_lacking = false);
 
 }  // namespace weightfs

@@ -11,6 +11,7 @@
 
 #include "store/bytes.hpp"
 #include "store/error.hpp"
+#include "store/kept_files.hpp"
 #include "store/log.hpp"
 
 namespace weightfs {
@@ -43,15 +44,21 @@ std::shared_ptr<const CatalogVersion> incomplete_version(
     const std::function<bool(std::string_view path)>& is_here) {
   auto made = std::make_shared<CatalogVersion>(version);
   for (CatalogEntry& entry : made->entries) {
-    if (!entry.is_directory && !is_here(entry.path)) entry.image = others;
+    const bool is_filled = !entry.is_directory && !entry.is_rest;
+    if (is_filled && !is_here(entry.path)) entry.image = others;
   }
   return made;
 }
 
 }  // namespace
 
-CatalogBuilder::CatalogBuilder(Store& store, History& history, Follow follow)
-    : store_(store), history_(history), follow_(std::move(follow)) {
+CatalogBuilder::CatalogBuilder(Store& store, History& history, Follow follow, bool with_absent,
+                               std::vector<std::string> only)
+    : store_(store),
+      history_(history),
+      follow_(std::move(follow)),
+      with_absent_(with_absent),
+      only_(std::move(only)) {
   read_stored_tags();
 }
 
@@ -95,6 +102,7 @@ void CatalogBuilder::add_complete(Catalog& catalog) {
     if (number > newest) break;
     const auto version = known(number);
     if (!version || is_hidden(number)) continue;
+    if (!with_absent_ && !version->has_all_files()) continue;
     catalog.versions.emplace(number, version);
     catalog.incomplete.erase(number);
   }
@@ -114,9 +122,9 @@ void CatalogBuilder::choose(Catalog& catalog) {
 /// nullptr if it cannot be described now.
 std::shared_ptr<const CatalogVersion> CatalogBuilder::known(std::uint64_t version) {
   const auto found = described_.find(version);
-  if (found != described_.end()) return found->second;
+  if (found != described_.end() && is_as_described(*found->second)) return found->second;
   auto described = describe(version, nullptr);
-  if (described) described_.emplace(version, described);
+  if (described) described_.insert_or_assign(version, described);
   return described;
 }
 
@@ -157,13 +165,23 @@ void CatalogBuilder::fetch(const Context& context) {
   for (const std::uint64_t number : numbers) {
     {
       const std::lock_guard lock(mutex_);
-      if (described_.contains(number)) continue;
+      const auto known = described_.find(number);
+      if (known != described_.end() && is_as_described(*known->second)) continue;
     }
     if (auto version = describe(number, &context)) {
       const std::lock_guard lock(mutex_);
-      described_.emplace(number, std::move(version));
+      described_.insert_or_assign(number, std::move(version));
     }
   }
+}
+
+/// Files may have been added to a version since it was described.
+bool CatalogBuilder::is_as_described(const CatalogVersion& version) const {
+  if (version.has_all_files()) return true;
+  const std::vector<bool> absent = store_.absent_files(version.number);
+  return std::count(absent.begin(), absent.end(), true) ==
+         std::count_if(version.entries.begin(), version.entries.end(),
+                       [](const CatalogEntry& entry) { return entry.is_rest; });
 }
 
 void CatalogBuilder::hide(Hider hider, std::uint64_t version) {
@@ -209,7 +227,11 @@ std::shared_ptr<const CatalogVersion> CatalogBuilder::describe_now(std::uint64_t
   if (!version) return nullptr;
   if (bucket == nullptr && !has_layout(store_, version->manifest.layout.sha256)) return nullptr;
   const auto layout = history_.layout(*version, bucket != nullptr ? *bucket : Context{});
-  return make_catalog_version(*version, *layout, store_.image_directory(number));
+  const FileSet unwanted = left_out(*layout, only_);
+  const bool is_complete = store_.is_complete(number);
+  const FileSet rest = is_complete ? absent_files(store_, *version, *layout) : unwanted;
+  return make_catalog_version(*version, *layout, store_.image_directory(number), rest,
+                              !is_enough(rest, unwanted));
 }
 
 void CatalogBuilder::read_stored_tags() {

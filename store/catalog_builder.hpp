@@ -2,7 +2,8 @@
 //
 // The catalog follows from the records alone, so whatever happened before, the next one is right:
 //
-//     versions    complete, not above Store::newest(), not hidden
+//     versions    complete, not above Store::newest(), not hidden; without a file that is not kept
+//                 only where somebody serves that (store/rest_files.hpp)
 //     incomplete  those that are being filled, and the last kNamedMax of others that were named
 //     latest      the highest of `versions` that is followed, never below one that was `latest`
 //                 before; until there was one: what show_first() named, while it is being filled
@@ -37,7 +38,9 @@ class CatalogBuilder {
   static constexpr std::size_t kNamedMax = 64;
 
   /// Keeps both references.  Reads the tags of the manifests that the store has.
-  CatalogBuilder(Store& store, History& history, Follow follow = {});
+  /// `with_absent`, `only`: as of SyncOptions.
+  CatalogBuilder(Store& store, History& history, Follow follow = {}, bool with_absent = false,
+                 std::vector<std::string> only = {});
 
   /// What is being filled; nullptr: nothing.  It may go away; call this before.
   void set_partials(const PartialImages* partials);
@@ -87,6 +90,7 @@ class CatalogBuilder {
   void choose(Catalog& catalog);
   std::shared_ptr<const CatalogVersion> known(std::uint64_t version);
   [[nodiscard]] bool is_hidden(std::uint64_t version) const;
+  [[nodiscard]] bool is_as_described(const CatalogVersion& version) const;
   std::shared_ptr<const CatalogVersion> describe(std::uint64_t number, const Context* bucket);
   std::shared_ptr<const CatalogVersion> describe_now(std::uint64_t number, const Context* bucket);
   void read_stored_tags();
@@ -99,6 +103,8 @@ class CatalogBuilder {
   Store& store_;
   History& history_;
   const Follow follow_;
+  const bool with_absent_;
+  const std::vector<std::string> only_;
   mutable std::mutex mutex_;  // guards what follows; never held over the bucket
   const PartialImages* partials_ = nullptr;
   // Complete ones, and those of `partials_` and `named_`.

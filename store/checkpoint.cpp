@@ -54,19 +54,11 @@ bool matches_any(const Patterns& patterns, const std::string& base) {
                      [&](const char* pattern) { return ::fnmatch(pattern, base.c_str(), 0) == 0; });
 }
 
-bool is_included(const std::string& path, const std::vector<std::string>& include) {
-  const std::string base(base_name_of(path));
-  return std::any_of(include.begin(), include.end(), [&](const std::string& glob) {
-    return glob.find('/') == glob.npos ? ::fnmatch(glob.c_str(), base.c_str(), 0) == 0
-                                       : ::fnmatch(glob.c_str(), path.c_str(), FNM_PATHNAME) == 0;
-  });
-}
-
 bool is_published(const std::string& path, const std::vector<std::string>& include) {
   const std::string base(base_name_of(path));
   if (matches_any(kPublishedPatterns, base) && !matches_any(kUnpublishedPatterns, base))
     return true;
-  return is_included(path, include);
+  return matches_glob(path, include);
 }
 
 class Scanner {

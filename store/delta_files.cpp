@@ -85,7 +85,7 @@ std::optional<ChangedCounts> DeltaFiles::counts_of_packs(const Version& version,
 }
 
 bool DeltaFiles::has_images_of(VersionPair versions) const {
-  return store_.is_complete(versions.from) && store_.is_complete(versions.to);
+  return store_.has_all_files(versions.from) && store_.has_all_files(versions.to);
 }
 
 ChangedCounts DeltaFiles::counts_of_images(std::uint64_t version, const Context& context) {

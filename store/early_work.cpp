@@ -139,7 +139,7 @@ void EarlyWork::State::work_off(const std::stop_token& stop) {
 /// the parent is not known, or not here.
 std::shared_ptr<EarlyWork::State::Work> EarlyWork::State::next() {
   const std::optional<std::uint64_t> parent = options.parent();
-  if (!parent || (*parent > 0 && !store.is_complete(*parent))) return nullptr;
+  if (!parent || (*parent > 0 && !store.has_all_files(*parent))) return nullptr;
   const std::lock_guard lock(mutex);
   Entry* oldest = nullptr;
   for (auto& [key, entry] : entries) {

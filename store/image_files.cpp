@@ -55,7 +55,7 @@ const LayoutFile* equal_file_of_base(const Plan& plan, const LayoutFile& file) {
     if (then.offset_bytes != now.offset_bytes || then.size_bytes != now.size_bytes) return nullptr;
   }
   const bool same = old->size_bytes == file.size_bytes && old->head == file.head;
-  return same ? old : nullptr;
+  return same && !contains(plan.base->absent, base.number_of(*old)) ? old : nullptr;
 }
 
 const BlobRef* equal_blob_of_base(const Plan& plan, const BlobRef& blob) {

@@ -49,7 +49,7 @@ inline constexpr std::array kKeyspace{
         Family::hashes, "hashes", "be64 version",
         "XXH3-64 of every chunk, 8 bytes little-endian each; exists iff the version is complete"},
     FamilyInfo{Family::images, "images", "be64 version, be32 file",
-               "state byte (1 partial, 2 complete), be64 size"},
+               "state byte (0 absent: not kept by this host, 2 complete), be64 size"},
     FamilyInfo{Family::inodes, "inodes", "be64 StagingId",
                "be32 mode, be32 uid, be32 gid; of directories and symlinks then be64 ns of atime,\n"
                "mtime, ctime (two's complement); of symlinks then the target"},

@@ -82,6 +82,11 @@ class Layout {
   [[nodiscard]] std::uint64_t element_count() const noexcept { return element_count_; }
   [[nodiscard]] std::uint64_t size_bytes() const noexcept { return size_bytes_; }  // of all files
 
+  /// Index of one of files().
+  [[nodiscard]] std::uint32_t number_of(const LayoutFile& file) const noexcept {
+    return static_cast<std::uint32_t>(&file - files_.data());
+  }
+
   /// nullptr if no file has this path.
   [[nodiscard]] const LayoutFile* find_file(std::string_view path) const noexcept;
 

@@ -3,18 +3,32 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <set>
 #include <string_view>
 
 #include "store/adopt.hpp"
+#include "store/file.hpp"
+#include "store/kept_files.hpp"
 #include "store/log.hpp"
 #include "store/plan.hpp"
+#include "store/scratch_directory.hpp"
 
 namespace weightfs {
 namespace {
 
 bool is_stop(const Error& error) {
   return error.code() == ErrorCode::cancelled || error.code() == ErrorCode::timed_out;
+}
+
+/// What is to be made for a host that lacks `absent` and wants all but `unwanted`, told by what is
+/// not.
+FileSet all_but_missing(const Layout& layout, const FileSet& absent, const FileSet& unwanted) {
+  FileSet without(layout.files().size());
+  for (std::uint32_t i = 0; i < without.size(); i++) {
+    without[i] = !contains(absent, i) || contains(unwanted, i);
+  }
+  return without;
 }
 
 std::vector<std::uint64_t> file_sizes(const Plan& plan) {
@@ -38,17 +52,19 @@ class Materializer {
  public:
   Materializer(Store& store, History& history, std::span<const std::uint64_t> keep,
                const std::function<bool(std::uint64_t)>& release, const Context& context,
-               const Progress& progress, const kernels::SharedCoder& coder)
+               const Progress& progress, const kernels::SharedCoder& coder,
+               const std::vector<std::string>& only)
       : store_(store),
         history_(history),
         keep_(keep),
         release_(release),
         context_(context),
         progress_(progress),
-        coder_(coder) {}
+        coder_(coder),
+        only_(only) {}
 
   void run(std::uint64_t version) {
-    while (!store_.is_complete(version)) {
+    while (!is_here(version)) {
       const std::vector<Base> bases =
           usable_bases(store_, history_, version, distrusted_, context_);
       try {
@@ -61,6 +77,10 @@ class Materializer {
   }
 
  private:
+  [[nodiscard]] bool is_here(std::uint64_t version) const {
+    return has_kept_files(store_, history_, version, only_, context_);
+  }
+
   /// The version to make now: `wanted`, or one on the way if that is too long for one pass.
   std::shared_ptr<const Version> next_stop(std::shared_ptr<const Version> wanted,
                                            std::span<const Base> bases) {
@@ -68,29 +88,82 @@ class Materializer {
     if (way.steps <= kStepsPerPass) return wanted;
     for (std::uint64_t ahead = kStepsPerPass; ahead > 0; ahead--) {
       const std::uint64_t number = way.start->number() + ahead;
-      const bool is_begun = store_.is_complete(number) || store_.is_partial(number);
+      const bool is_begun = is_here(number) || store_.is_partial(number);
       if (!is_begun) return history_.get(number, context_);
     }
     return wanted;
   }
 
   void make(const std::shared_ptr<const Version>& version, std::span<const Base> bases) {
-    const Plan plan = make_plan(history_, version, bases, context_);
-    std::set<std::uint64_t> keep(keep_.begin(), keep_.end());
-    if (plan.base) keep.insert(plan.base->version->number());
-    const std::vector<std::uint64_t> kept(keep.begin(), keep.end());
-    store_.make_room(plan.version_bytes(), kept, release_);
+    const auto layout = history_.layout(*version, context_);
+    const FileSet unwanted = left_out(*layout, only_);
+    if (store_.is_complete(version->number())) return fill(version, *layout, unwanted, bases);
+    const Plan plan = make_plan(history_, version, bases, context_, unwanted);
+    make_room(plan, 0);
     try {
-      WriteOptions options;
-      options.directory = store_.begin_images(version->number());
-      options.spool = store_.temporary_directory();
-      options.coder = coder_;
-      write_version(plan, history_.repository(), options, context_, progress_);
-      store_.complete_images(version->number(), file_sizes(plan), plan.hashes);
+      write(plan, store_.begin_images(version->number()));
+      store_.complete_images(version->number(), file_sizes(plan), plan.hashes,
+                             by_path(version->manifest, *layout, unwanted));
     } catch (...) {
       remove_quietly(version->number());
       throw;
     }
+  }
+
+  /// Adds to a complete version what it lacks.
+  void fill(const std::shared_ptr<const Version>& version, const Layout& layout,
+            const FileSet& unwanted, std::span<const Base> bases) {
+    FileSet absent = absent_files(store_, *version, layout);
+    const FileSet without = all_but_missing(layout, absent, unwanted);
+    const Plan plan = make_plan(history_, version, bases, context_, without);
+    const std::uint64_t had = layout.size_bytes() - bytes_of(layout, absent);
+    make_room(plan, had);
+    const ScratchDirectory scratch(store_.temporary_directory(), "files-");
+    write(plan, scratch.path());
+    std::vector<std::string> added;
+    for (std::uint32_t i = 0; i < absent.size(); i++) {
+      if (contains(without, i)) continue;
+      added.push_back(layout.files()[i].path);
+      absent[i] = false;
+    }
+    const std::filesystem::path directory = store_.image_directory(version->number());
+    try {
+      for (const std::string& path : added) move_in(scratch.path() / path, directory, path);
+      store_.complete_images(version->number(), file_sizes(plan), plan.hashes,
+                             by_path(version->manifest, layout, absent));
+    } catch (...) {
+      std::error_code ignored;
+      for (const std::string& path : added) std::filesystem::remove(directory / path, ignored);
+      throw;
+    }
+  }
+
+  /// Names a file that is complete and synced anew, durably.
+  static void move_in(const std::filesystem::path& from, const std::filesystem::path& directory,
+                      const std::string& path) {
+    make_directories((directory / path).parent_path());
+    std::filesystem::rename(from, directory / path);
+    for (auto parent = std::filesystem::path(path).parent_path();; parent = parent.parent_path()) {
+      sync_directory(directory / parent);
+      if (parent.empty()) return;
+    }
+  }
+
+  /// `had_bytes`: what the version has already.
+  void make_room(const Plan& plan, std::uint64_t had_bytes) {
+    std::set<std::uint64_t> keep(keep_.begin(), keep_.end());
+    if (plan.base) keep.insert(plan.base->version->number());
+    if (had_bytes > 0) keep.insert(plan.version->number());
+    const std::vector<std::uint64_t> kept(keep.begin(), keep.end());
+    store_.make_room(plan.version_bytes(), kept, release_, plan.version_bytes() + had_bytes);
+  }
+
+  void write(const Plan& plan, const std::filesystem::path& directory) {
+    WriteOptions options;
+    options.directory = directory;
+    options.spool = store_.temporary_directory();
+    options.coder = coder_;
+    write_version(plan, history_.repository(), options, context_, progress_);
   }
 
   void drop(const BaseDamaged& damaged) {
@@ -117,6 +190,7 @@ class Materializer {
   const Context& context_;
   const Progress& progress_;
   const kernels::SharedCoder& coder_;
+  const std::vector<std::string>& only_;
   std::set<std::uint64_t> distrusted_;
 };
 
@@ -128,6 +202,7 @@ Base base_of(Store& store, History& history, std::uint64_t version, const Contex
   base.layout = history.layout(*base.version, context);
   base.directory = store.image_directory(version);
   base.hashes = store.chunk_hashes(version);
+  base.absent = absent_files(store, *base.version, *base.layout);
   return base;
 }
 
@@ -150,10 +225,11 @@ std::vector<Base> usable_bases(Store& store, History& history, std::uint64_t bef
 void materialize(Store& store, History& history, std::uint64_t version,
                  std::span<const std::uint64_t> keep,
                  const std::function<bool(std::uint64_t)>& release, const Context& context,
-                 const Progress& progress, const kernels::SharedCoder& coder) {
-  if (store.is_complete(version)) return;
+                 const Progress& progress, const kernels::SharedCoder& coder,
+                 const std::vector<std::string>& only) {
+  if (has_kept_files(store, history, version, only, context)) return;
   const ImagesLock lock = lock_when_not_partial(store, version, context);
-  Materializer(store, history, keep, release, context, progress, coder).run(version);
+  Materializer(store, history, keep, release, context, progress, coder, only).run(version);
 }
 
 }  // namespace weightfs

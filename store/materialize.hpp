@@ -8,6 +8,9 @@
 // written in file-aligned windows of kWindowBytes after fallocate, in parallel over segments.  A
 // file that no step touches is hard-linked to the base's image.
 //
+// A host may want only some files of a version, and a base may have only some of its own: then the
+// others are not looked at, and only what the wanted ones need is fetched and decoded.
+//
 // The expected hash of every chunk follows from the base's hashes and the packs' indexes; before
 // anything is written, all of them together must give the manifest's root.
 //
@@ -25,6 +28,7 @@
 #include <vector>
 
 #include "kernels/chunk_coder.hpp"
+#include "store/chunk_batches.hpp"
 #include "store/error.hpp"
 #include "store/history.hpp"
 
@@ -36,12 +40,13 @@ inline constexpr std::uint64_t kWindowBytes = 4u << 20;
 /// and indexes of a bounded number of versions are held at a time.
 inline constexpr std::size_t kStepsPerPass = 64;
 
-/// Complete images of a version on this host.
+/// Images of a version on this host.
 struct Base {
   std::shared_ptr<const Version> version;
   std::shared_ptr<const Layout> layout;
   std::filesystem::path directory;
-  std::vector<std::uint64_t> hashes;
+  std::vector<std::uint64_t> hashes;  // of every chunk, also of absent files
+  FileSet absent = {};                // files of `layout` that are not in `directory`
 };
 
 /// Where the packs of a step hold a chunk.
@@ -73,6 +78,7 @@ struct Plan {
   std::shared_ptr<const Version> version;
   std::shared_ptr<const Layout> layout;
   std::vector<std::uint64_t> hashes;  // expected, of every chunk of `layout`
+  FileSet without;                    // files of `layout` that are not to be made
 
   // Exactly one of the two is the start:
   std::optional<Base> base;
@@ -86,22 +92,24 @@ struct Plan {
   std::vector<Step> steps;        // empty: the base or snapshot is the version itself
   std::uint64_t fetch_bytes = 0;  // of packs and snapshot, still to be read from the bucket
 
-  [[nodiscard]] std::uint64_t version_bytes() const noexcept;  // files and blobs
+  [[nodiscard]] std::uint64_t version_bytes() const noexcept;  // files and blobs to be made
 
   /// Layout that step `index` starts from; before(0) is the start's own.
   [[nodiscard]] const Layout& before(std::size_t index) const noexcept;
 };
 
 /// Finds the way to `wanted` that fetches the fewest bytes.  `bases`: what the host has.  If an
-/// object of that way is missing or corrupt, and there is another way, it takes that.
+/// object of that way is missing or corrupt, and there is another way, it takes that.  A base that
+/// lacks a file which one of the wanted ones comes from is not used.  `without`: files that are not
+/// to be made.
 ///
 /// Throws Error: corrupt (a head or a root that does not fit; BaseDamaged if it is a base's),
 /// not_found (a pack or snapshot is gone, naming the key), unavailable; the message names the
 /// version of the step.
 Plan make_plan(History& history, std::shared_ptr<const Version> wanted, std::span<const Base> bases,
-               const Context& context);
+               const Context& context, const FileSet& without = {});
 
-/// The Base of a complete version in the store.
+/// The Base of a complete version in the store, with the files that it has.
 Base base_of(Store& store, History& history, std::uint64_t version, const Context& context);
 
 /// Complete versions older than `before`, to start from.  One whose records cannot be read is none,
@@ -118,8 +126,9 @@ struct WriteOptions {
   kernels::SharedCoder coder = kernels::make_cpu_coder();
 };
 
-/// Writes every file of the plan's version, with the manifest's time as modification time.  Nothing
-/// outside options.directory is changed; after a failure the caller removes what is in it.
+/// Writes every file of the plan's version that is to be made, with the manifest's time as
+/// modification time.  Nothing outside options.directory is changed; after a failure the caller
+/// removes what is in it.
 ///
 /// Throws Error: corrupt: a pack, snapshot or blob that does not match (names the key), or a base
 /// image that rotted (names the file; BaseDamaged); not_found, naming the key; no_space; cancelled;
@@ -140,17 +149,21 @@ class BaseDamaged : public Error {
 
 /// Brings a version into the store: plan, room, write, records.  Tries again from another base or
 /// the bucket if a base is damaged, and removes that one's images unless it is in `keep` or
-/// `release` says that it is in use.  Does nothing if the version is complete already; waits for
-/// one that is partial.  A way of more than kStepsPerPass deltas brings in versions on the way too.
+/// `release` says that it is in use.  Does nothing if the store has what is wanted already; waits
+/// for a version that is partial.  A way of more than kStepsPerPass deltas brings in versions on
+/// the way too.
+/// `only`: globs of the files that are kept (store/kept_files.hpp); empty: all.  To a version that
+/// is complete without some of them these are added; what is there is not touched.
 ///
-/// After a failure nothing of the version is left.  Several calls for one store come one after the
-/// other: it holds Store::lock_images().
-/// `release`: see Store::make_room; may be empty.  `keep`: versions, ascending, that must stay
-/// beside the base in use.
+/// After a failure nothing of the version is left but what was complete before.  Several calls for
+/// one store come one after the other: it holds Store::lock_images(). `release`: see
+/// Store::make_room; may be empty.  `keep`: versions, ascending, that must stay beside the base in
+/// use.
 void materialize(Store& store, History& history, std::uint64_t version,
                  std::span<const std::uint64_t> keep,
                  const std::function<bool(std::uint64_t)>& release, const Context& context,
                  const Progress& progress,
-                 const kernels::SharedCoder& coder = kernels::make_cpu_coder());
+                 const kernels::SharedCoder& coder = kernels::make_cpu_coder(),
+                 const std::vector<std::string>& only = {});
 
 }  // namespace weightfs

@@ -15,6 +15,7 @@
 
 #include "store/adopt.hpp"
 #include "store/error.hpp"
+#include "store/kept_files.hpp"
 #include "store/log.hpp"
 #include "store/materialize.hpp"
 #include "store/retry_delay.hpp"
@@ -125,7 +126,9 @@ std::shared_ptr<PartialVersion> PartialImages::State::fill(
     const std::function<bool(std::uint64_t)>& release, const std::set<std::uint64_t>& distrusted,
     const Context& making) {
   const auto bases = usable_bases(store, history, version, distrusted, making);
-  Plan plan = make_plan(history, history.get(version, making), bases, making);
+  const auto wanted = history.get(version, making);
+  const FileSet without = left_out(*history.layout(*wanted, making), options.only);
+  Plan plan = make_plan(history, wanted, bases, making, without);
   std::set<std::uint64_t> kept(keep.begin(), keep.end());
   if (plan.base) kept.insert(plan.base->version->number());
   store.make_room(plan.version_bytes(), std::vector(kept.begin(), kept.end()), release);
@@ -139,6 +142,7 @@ std::shared_ptr<PartialVersion> PartialImages::State::make(Plan plan, const Cont
   how.directory = store.begin_images(version);
   how.spool = store.temporary_directory();
   how.threads = options.threads;
+  how.files = all_but(*plan.layout, plan.without);
   how.coder = options.coder;
   how.tell_failures_for = options.tell_failures_for;
   how.changed = [this, version] { note(version); };
@@ -260,7 +264,8 @@ void PartialImages::State::record(std::uint64_t version, const PartialVersion& f
   for (const auto& file : files_of(plan.version->manifest, *plan.layout)) {
     sizes.push_back(file.size_bytes);
   }
-  store.complete_images(version, sizes, plan.hashes);
+  store.complete_images(version, sizes, plan.hashes,
+                        by_path(plan.version->manifest, *plan.layout, plan.without));
 }
 
 }  // namespace weightfs

@@ -14,6 +14,8 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "store/history.hpp"
 #include "store/partial_version.hpp"
@@ -22,6 +24,8 @@
 namespace weightfs {
 
 struct PartialImagesOptions {
+  /// Globs of the files that are kept (store/kept_files.hpp); empty: all.  Others are not filled.
+  std::vector<std::string> only = {};
   unsigned threads = 0;  // as of PartialVersionOptions
   std::chrono::milliseconds tell_failures_for{30'000};
   kernels::SharedCoder coder = kernels::make_cpu_coder();

@@ -1,6 +1,7 @@
 #include "store/path_rules.hpp"
 
 #include <fmt/format.h>
+#include <fnmatch.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -110,6 +111,14 @@ std::string tag_problem(std::string_view tag) {
   if (tag.front() == '-' || tag.front() == ' ') return fmt::format("begins with '{}'", tag.front());
   if (tag.find('/') != tag.npos) return "has a '/'";
   return path_problem(tag);
+}
+
+bool matches_glob(const std::string& path, std::span<const std::string> globs) {
+  const char* const base = path.c_str() + (path.rfind('/') + 1);  // npos + 1 is 0
+  return std::any_of(globs.begin(), globs.end(), [&](const std::string& glob) {
+    return glob.find('/') == glob.npos ? ::fnmatch(glob.c_str(), base, 0) == 0
+                                       : ::fnmatch(glob.c_str(), path.c_str(), FNM_PATHNAME) == 0;
+  });
 }
 
 std::string escape_name(std::string_view name) {

@@ -29,6 +29,10 @@ std::string paths_problem(std::span<const std::string_view> paths);
 /// bytes, does not start with '.', '-' or a space.
 std::string tag_problem(std::string_view tag);
 
+/// Whether one of the fnmatch globs fits: one without '/' is compared with what stands behind the
+/// last '/' of the path, one with '/' with the whole path.
+bool matches_glob(const std::string& path, std::span<const std::string> globs);
+
 /// The name for a message: control characters, backslash and what is not UTF-8 as \xNN; cut after
 /// 1024 bytes.
 std::string escape_name(std::string_view name);

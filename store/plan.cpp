@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "store/bytes.hpp"
+#include "store/kept_files.hpp"
 #include "store/log.hpp"
 #include "store/parallel.hpp"
 #include "store/path_rules.hpp"
@@ -229,7 +230,7 @@ std::string Step::pack_key(std::size_t pack) const {
 }
 
 std::uint64_t Plan::version_bytes() const noexcept {
-  std::uint64_t total = layout->size_bytes();
+  std::uint64_t total = layout->size_bytes() - bytes_of(*layout, without);
   for (const BlobRef& blob : version->manifest.blobs) total += blob.size_bytes;
   return total;
 }
@@ -291,8 +292,10 @@ Plan make_plan_by(const Way& way, History& history, const std::shared_ptr<const 
   return plan;
 }
 
-Plan make_plan(History& history, std::shared_ptr<const Version> wanted, std::span<const Base> bases,
-               const Context& context) {
+namespace {
+
+Plan make_plan_from(History& history, const std::shared_ptr<const Version>& wanted,
+                    std::span<const Base> bases, const Context& context) {
   const std::vector<Way> ways = find_ways(history, wanted, bases, context);
   std::exception_ptr first_error;
   for (const Way& way : ways) {
@@ -309,6 +312,44 @@ Plan make_plan(History& history, std::shared_ptr<const Version> wanted, std::spa
     }
   }
   std::rethrow_exception(first_error);
+}
+
+/// The tensor of the start that a tensor comes from; nullopt if it began with a step.
+std::optional<std::uint32_t> origin_of(const Plan& plan, std::uint32_t tensor) {
+  for (std::size_t i = plan.steps.size(); i > 0; i--) {
+    const auto counterpart = plan.steps[i - 1].counterparts[tensor];
+    if (!counterpart) return std::nullopt;
+    tensor = *counterpart;
+  }
+  return tensor;
+}
+
+/// Whether no tensor that is to be made comes from a file that the base lacks.
+bool has_what_it_needs(const Plan& plan) {
+  if (!plan.base || plan.base->absent.empty()) return true;
+  const auto tensors = plan.layout->tensors();
+  for (std::uint32_t i = 0; i < tensors.size(); i++) {
+    if (contains(plan.without, tensors[i].file)) continue;
+    const auto origin = origin_of(plan, i);
+    if (origin && contains(plan.base->absent, plan.base->layout->tensors()[*origin].file))
+      return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+Plan make_plan(History& history, std::shared_ptr<const Version> wanted, std::span<const Base> bases,
+               const Context& context, const FileSet& without) {
+  std::vector<Base> left(bases.begin(), bases.end());
+  for (;;) {
+    Plan plan = make_plan_from(history, wanted, left, context);
+    plan.without = without;
+    if (has_what_it_needs(plan)) return plan;
+    std::erase_if(left, [unfit = plan.base->version->number()](const Base& base) {
+      return base.version->number() == unfit;
+    });
+  }
 }
 
 }  // namespace weightfs

@@ -14,7 +14,6 @@
 #include <cstring>
 #include <map>
 #include <mutex>
-#include <numeric>
 #include <set>
 #include <utility>
 
@@ -29,7 +28,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char kComplete = 2;  // state byte of an image record
+constexpr char kAbsent = 0, kComplete = 2;  // state bytes of an image record
 constexpr std::uint64_t kFreeBytesMinMax = 10ull << 30;
 constexpr std::uint64_t kBytesMax = 1ull << 60;  // sums of a few of them cannot overflow
 
@@ -45,9 +44,16 @@ std::string image_key(std::uint64_t version, std::uint32_t file) {
   return key;
 }
 
-std::string image_value(std::uint64_t size_bytes) {
-  std::string value(1, kComplete);
-  append_be64(value, size_bytes);
+/// What the records of a version say of one file.
+struct ImageRecord {
+  std::uint64_t size_bytes = 0;
+  bool is_absent = false;
+};
+using ImageRecords = std::vector<ImageRecord>;  // by path, bytewise
+
+std::string image_value(const ImageRecord& image) {
+  std::string value(1, image.is_absent ? kAbsent : kComplete);
+  append_be64(value, image.size_bytes);
   return value;
 }
 
@@ -80,13 +86,26 @@ std::vector<std::uint64_t> file_sizes_below(const fs::path& directory) {
   return result;
 }
 
-// The same, where a directory that is not there or cannot be read is a mismatch, not an error.
-bool has_files(const fs::path& directory, const std::vector<std::uint64_t>& sizes) {
+// Whether a directory has exactly the files that are not absent.  One that is not there or cannot
+// be read is a mismatch, not an error.
+bool has_files(const fs::path& directory, const ImageRecords& images) {
+  std::vector<std::uint64_t> sizes;
+  for (const ImageRecord& image : images) {
+    if (!image.is_absent) sizes.push_back(image.size_bytes);
+  }
   try {
     return file_sizes_below(directory) == sizes;
   } catch (const fs::filesystem_error&) {
     return false;
   }
+}
+
+// As Store::absent_files() has them.
+std::vector<bool> absent_of(const ImageRecords& images) {
+  std::vector<bool> absent;
+  for (const ImageRecord& image : images) absent.push_back(image.is_absent);
+  const bool any = std::find(absent.begin(), absent.end(), true) != absent.end();
+  return any ? absent : std::vector<bool>();
 }
 
 // The number that a directory below images/ is named by; nullopt if it is none.
@@ -133,6 +152,7 @@ class LocalStore final : public Store {
     const std::scoped_lock lock(mutex_);
     return complete_.contains(version);
   }
+  [[nodiscard]] std::vector<bool> absent_files(std::uint64_t version) const override;
   [[nodiscard]] std::vector<std::uint64_t> chunk_hashes(std::uint64_t version) const override;
   [[nodiscard]] fs::path image_directory(std::uint64_t version) const override {
     return images() / std::to_string(version);
@@ -141,7 +161,8 @@ class LocalStore final : public Store {
   [[nodiscard]] ImagesLock lock_images(const Context& context) override;
   fs::path begin_images(std::uint64_t version) override;
   void complete_images(std::uint64_t version, std::span<const std::uint64_t> file_sizes,
-                       std::span<const std::uint64_t> chunk_hashes) override;
+                       std::span<const std::uint64_t> chunk_hashes,
+                       const std::vector<bool>& absent) override;
   void remove_images(std::uint64_t version) override;
 
   void begin_partial(std::uint64_t version, std::uint64_t bytes) override;
@@ -162,14 +183,15 @@ class LocalStore final : public Store {
   [[nodiscard]] std::uint64_t delta_bytes() const override;
 
   void make_room(std::uint64_t bytes, std::span<const std::uint64_t> keep,
-                 const std::function<bool(std::uint64_t)>& release) override;
+                 const std::function<bool(std::uint64_t)>& release,
+                 std::uint64_t version_bytes) override;
   void make_free(std::uint64_t bytes, std::span<const std::uint64_t> keep,
                  const std::function<bool(std::uint64_t)>& release) override;
   [[nodiscard]] std::uint64_t image_bytes() const override { return bytes_of(complete_versions()); }
 
  private:
   struct Room;
-  using Records = std::map<std::uint64_t, std::vector<std::uint64_t>>;  // version -> file sizes
+  using Records = std::map<std::uint64_t, ImageRecords>;  // by version
 
   void open_db(const std::string& repository, const std::string& url);
   void load(const std::string& repository, const std::string& url);
@@ -218,8 +240,8 @@ class LocalStore final : public Store {
   std::condition_variable_any partial_changed_;
   Newest newest_;
   std::map<std::uint64_t, Partial> partial_;
-  std::map<std::uint64_t, Delta> deltas_;            // complete or begun
-  std::map<std::uint64_t, std::uint64_t> complete_;  // version -> bytes of its files
+  std::map<std::uint64_t, Delta> deltas_;                // complete or begun
+  std::map<std::uint64_t, std::vector<bool>> complete_;  // version -> absent_files()
 };
 
 LocalStore::LocalStore(StoreDirectory directory, std::string_view repository, std::string_view url,
@@ -305,18 +327,19 @@ LocalStore::Records LocalStore::read_records() const {
     const auto version = records.find(version_of_key(key, 12, "images"));
     // Without hashes the version is not complete; its directory goes with the strays.
     if (version == records.end()) return;
-    if (value[0] != kComplete || load_be(key.substr(8)) != version->second.size()) {
+    const bool is_absent = value[0] == kAbsent;
+    if ((!is_absent && value[0] != kComplete) || load_be(key.substr(8)) != version->second.size()) {
       throw_bad_record("images");
     }
-    version->second.push_back(load_be(value.substr(1)));
+    version->second.push_back({load_be(value.substr(1)), is_absent});
   });
   return records;
 }
 
 void LocalStore::drop_unusable(const Records& records) {
-  for (const auto& [version, sizes] : records) {
-    if (has_files(image_directory(version), sizes)) {
-      complete_[version] = std::accumulate(sizes.begin(), sizes.end(), std::uint64_t{0});
+  for (const auto& [version, images] : records) {
+    if (has_files(image_directory(version), images)) {
+      complete_[version] = absent_of(images);
       continue;
     }
     log_warning(
@@ -360,8 +383,14 @@ void LocalStore::put_newest(const Newest& newest) {
 std::vector<std::uint64_t> LocalStore::complete_versions() const {
   const std::scoped_lock lock(mutex_);
   std::vector<std::uint64_t> versions;
-  for (const auto& [version, bytes] : complete_) versions.push_back(version);
+  for (const auto& [version, absent] : complete_) versions.push_back(version);
   return versions;
+}
+
+std::vector<bool> LocalStore::absent_files(std::uint64_t version) const {
+  const std::scoped_lock lock(mutex_);
+  const auto found = complete_.find(version);
+  return found == complete_.end() ? std::vector<bool>() : found->second;
 }
 
 std::vector<std::uint64_t> LocalStore::chunk_hashes(std::uint64_t version) const {
@@ -403,15 +432,19 @@ fs::path LocalStore::begin_images(std::uint64_t version) {
 }
 
 void LocalStore::complete_images(std::uint64_t version, std::span<const std::uint64_t> file_sizes,
-                                 std::span<const std::uint64_t> chunk_hashes) {
-  const std::vector<std::uint64_t> sizes(file_sizes.begin(), file_sizes.end());
-  if (!has_files(image_directory(version), sizes)) {
+                                 std::span<const std::uint64_t> chunk_hashes,
+                                 const std::vector<bool>& absent) {
+  ImageRecords images;
+  for (std::size_t i = 0; i < file_sizes.size(); i++) {
+    images.push_back({file_sizes[i], i < absent.size() && absent[i]});
+  }
+  if (!has_files(image_directory(version), images)) {
     throw Error(ErrorCode::io, fmt::format("the files in {} are not those of version {}",
                                            image_directory(version).string(), version));
   }
   std::vector<Db::Change> changes;
-  for (std::uint32_t file = 0; file < sizes.size(); file++) {
-    changes.push_back({Family::images, image_key(version, file), image_value(sizes[file])});
+  for (std::uint32_t file = 0; file < images.size(); file++) {
+    changes.push_back({Family::images, image_key(version, file), image_value(images[file])});
   }
   std::string hashes;
   hashes.reserve(8 * chunk_hashes.size());
@@ -420,7 +453,7 @@ void LocalStore::complete_images(std::uint64_t version, std::span<const std::uin
   db_->write(changes);
 
   const std::scoped_lock lock(mutex_);
-  complete_[version] = std::accumulate(sizes.begin(), sizes.end(), std::uint64_t{0});
+  complete_[version] = absent_of(images);
 }
 
 void LocalStore::remove_images(std::uint64_t version) {
@@ -649,9 +682,11 @@ struct LocalStore::Room {
 };
 
 void LocalStore::make_room(std::uint64_t bytes, std::span<const std::uint64_t> keep,
-                           const std::function<bool(std::uint64_t)>& release) {
+                           const std::function<bool(std::uint64_t)>& release,
+                           std::uint64_t version_bytes) {
   bytes = std::min(bytes, kBytesMax);
-  const std::uint64_t largest = std::max(bytes, newest_bytes());
+  const std::uint64_t largest =
+      std::max({bytes, std::min(version_bytes, kBytesMax), newest_bytes()});
   const Room room{bytes, std::min(kBytesMax, limits_.store_bytes.value_or(3 * largest)),
                   free_min(space_())};
   make(room, keep, release);

@@ -15,9 +15,11 @@
 // removed, and staged files are then kept under <store>/staging.lost-<k>, with a warning in the
 // log.
 //
-// A record decides what an image is: absent (no record), partial, or complete.  Files without a
-// complete record are removed when the store is opened.  The records of a version become complete
-// in one write, after its files and directories were synced.
+// A record decides what an image is: absent (none, or one that says so), partial, or complete.
+// Files without a complete record are removed when the store is opened.  A version is complete when
+// the files are that its host keeps (store/kept_files.hpp): those of the others are absent, and
+// nothing lies under their names.  The records of a version become complete in one write, after its
+// files and directories were synced.
 //
 // Threads: all calls may run in parallel.
 #pragma once
@@ -127,11 +129,19 @@ class Store {
 
   // ---- images ----
 
-  /// Versions whose images are all complete, ascending.
+  /// Versions whose images are complete, ascending: all of them, or those that a host keeps.
   [[nodiscard]] virtual std::vector<std::uint64_t> complete_versions() const = 0;
   [[nodiscard]] virtual bool is_complete(std::uint64_t version) const = 0;
 
-  /// Chunk hashes of a complete version.  Throws Error: not_found.
+  /// The files of a complete version that are absent, in the order of complete_images(); empty if
+  /// none is, or if the version is not complete.
+  [[nodiscard]] virtual std::vector<bool> absent_files(std::uint64_t version) const = 0;
+  /// Whether the version is complete and no file of it is absent.
+  [[nodiscard]] bool has_all_files(std::uint64_t version) const {
+    return is_complete(version) && absent_files(version).empty();
+  }
+
+  /// Chunk hashes of a complete version, also of its absent files.  Throws Error: not_found.
   [[nodiscard]] virtual std::vector<std::uint64_t> chunk_hashes(std::uint64_t version) const = 0;
 
   /// <store>/images/<v>.
@@ -145,12 +155,15 @@ class Store {
   /// Makes an empty image directory for a version; removes what was there, records included.
   virtual std::filesystem::path begin_images(std::uint64_t version) = 0;
 
-  /// Records all files of a version as complete, in one synced write.
-  /// `file_sizes`: of every file below the image directory, by path, bytewise.
+  /// Records the files of a version as complete, in one synced write.  Of a version that is
+  /// complete already the new records take the place of the old ones.
+  /// `file_sizes`: of every file of the version, by path, bytewise.
+  /// `absent`: those of them that are not below the image directory; empty: none.
   /// Requires: the files and their directories are synced.
   /// Throws Error: no_space (nothing was recorded); io if the directory holds other files.
   virtual void complete_images(std::uint64_t version, std::span<const std::uint64_t> file_sizes,
-                               std::span<const std::uint64_t> chunk_hashes) = 0;
+                               std::span<const std::uint64_t> chunk_hashes,
+                               const std::vector<bool>& absent = {}) = 0;
 
   /// Forgets a version's images, then removes the files: first the records (synced).  Where there
   /// is no room to forget, the files go first; a record without its files counts for nothing.
@@ -203,8 +216,10 @@ class Store {
   /// StoreLimits::store_bytes.  Removes nothing if all that may go would not be enough.
   ///
   /// Throws Error: no_space, saying how much is missing and which limit it was.
+  /// `version_bytes`: what the version has in the end, if that is more than `bytes`.
   virtual void make_room(std::uint64_t bytes, std::span<const std::uint64_t> keep,
-                         const std::function<bool(std::uint64_t version)>& release) = 0;
+                         const std::function<bool(std::uint64_t version)>& release,
+                         std::uint64_t version_bytes = 0) = 0;
 
   /// The same for bytes that are no images, as those that trainers stage: only the limit of free
   /// space counts.  Cheap where there is room.

@@ -19,6 +19,7 @@
 
 #include "store/catalog_builder.hpp"
 #include "store/error.hpp"
+#include "store/kept_files.hpp"
 #include "store/log.hpp"
 #include "store/materialize.hpp"
 #include "store/retry_delay.hpp"
@@ -99,7 +100,7 @@ struct Sync::State {
   void find_newest(const Context& context);
   void find_wanted(const Context& context);
   void walk_to_newest(const Context& context);
-  [[nodiscard]] bool is_current() const;
+  [[nodiscard]] bool is_current(const Context& context);
   [[nodiscard]] bool is_first() const;
   [[nodiscard]] bool is_filling_first() const;
   [[nodiscard]] std::uint64_t latest() const;
@@ -110,11 +111,12 @@ struct Sync::State {
   std::shared_ptr<PartialVersion> fill(std::uint64_t version, const Context& context);
   void fill_asked(const Context& context);
   void note_filled();
+  void warn_if_nothing_is_kept(std::uint64_t version, const Context& context);
   void bring_older(const Context& context, const Progress& progress);
   void persist_newest(const Context& context);
   bool release(Hider hider, std::uint64_t version);
   void show_catalog(const Context* bucket);
-  std::uint64_t show_before_latest();
+  std::shared_ptr<const CatalogVersion> show_before_latest();
   void show(std::uint64_t number);
   void read_tags(const Context& context, Clock::time_point until);
   void note_progress(std::string_view what, std::uint64_t done, std::uint64_t total);
@@ -163,6 +165,7 @@ struct Sync::State {
   unsigned poll_failures = 0;    // in a row
   Clock::time_point retry_at{};  // of `attempted`
   std::string logged;            // the last error that went to the log
+  bool warned_of_only = false;
   std::minstd_rand random{std::random_device{}()};
 
   std::mutex thread_mutex;  // guards `thread`
@@ -175,11 +178,12 @@ Sync::State::State(Store& the_store, History& the_history, SyncOptions the_optio
     : store(the_store),
       history(the_history),
       options(std::move(the_options)),
-      builder(the_store, the_history, options.follow) {
+      builder(the_store, the_history, options.follow, options.with_absent, options.only) {
   if (options.partial) {
     partials = std::make_unique<PartialImages>(
         store, history,
-        PartialImagesOptions{.coder = options.coder, .changed = [this] { note_filled(); }});
+        PartialImagesOptions{
+            .only = options.only, .coder = options.coder, .changed = [this] { note_filled(); }});
     builder.set_partials(partials.get());
   }
   show_catalog(nullptr);
@@ -235,9 +239,10 @@ void Sync::State::round(bool retry_now, const Context& context, const Progress& 
       poll(context);
       if (is_filling_first()) return succeeded(SyncStatus::State::fetching);
       const bool due = retry_now || wanted > attempted || Clock::now() >= retry_at;
-      if (!is_current() && due) bring_wanted(context, progress);
-      if (is_current() && beyond) throw Error(*beyond);
-      if (is_current()) succeeded(SyncStatus::State::current);
+      if (!is_current(context) && due) bring_wanted(context, progress);
+      if (!is_current(context)) return;
+      if (beyond) throw Error(*beyond);
+      succeeded(SyncStatus::State::current);
     });
   } catch (const Error& error) {
     failed(error);
@@ -245,10 +250,16 @@ void Sync::State::round(bool retry_now, const Context& context, const Progress& 
   }
 }
 
-/// A version that was shown may be newer than what the last poll saw.
-bool Sync::State::is_current() const {
-  const std::lock_guard lock(mutex);
-  return wanted <= catalog->latest && !catalog->incomplete.contains(catalog->latest);
+/// A version that was shown may be newer than what the last poll saw.  It may lack files that are
+/// kept: the store was another mount's before, that kept others.
+bool Sync::State::is_current(const Context& context) {
+  std::uint64_t shown = 0;
+  {
+    const std::lock_guard lock(mutex);
+    shown = catalog->latest;
+    if (wanted > shown || catalog->incomplete.contains(shown)) return false;
+  }
+  return shown == 0 || has_kept_files(store, history, shown, options.only, context);
 }
 
 /// While the first version comes it has the bucket for itself, and its errors are this host's, as
@@ -340,12 +351,13 @@ void Sync::State::find_wanted(const Context& context) {
 
 void Sync::State::bring_wanted(const Context& context, const Progress& progress) {
   change([&] { status.state = SyncStatus::State::fetching; });
+  const std::uint64_t version = std::max(wanted, latest());
   try {
-    bring(wanted, context, progress);
+    bring(version, context, progress);
     attempted = 0;
     bring_failures = 0;
   } catch (const Error& error) {
-    attempted = wanted;
+    attempted = version;
     bring_failures++;
     const bool may_be_older = options.follow.kind == Follow::Kind::latest;
     if (may_be_older && is_about_objects(error.code())) bring_older(context, progress);
@@ -368,7 +380,8 @@ void Sync::State::bring(std::uint64_t version, const Context& context, const Pro
   materialize(
       store, history, version, keep,
       [this](std::uint64_t old) { return release(Hider::sync, old); }, context, noting,
-      options.coder);
+      options.coder, options.only);
+  warn_if_nothing_is_kept(version, context);
   persist_newest(context);
   builder.show_all(Hider::sync);
   show_catalog(&context);
@@ -377,11 +390,25 @@ void Sync::State::bring(std::uint64_t version, const Context& context, const Pro
               fmt::format("version {} is here but cannot be shown; the log says why", version));
 }
 
+void Sync::State::warn_if_nothing_is_kept(std::uint64_t version, const Context& context) {
+  if (options.only.empty() || warned_of_only) return;
+  const auto layout = history.layout(*history.get(version, context), context);
+  const FileSet without = left_out(*layout, options.only);
+  const bool keeps_nothing = std::find(without.begin(), without.end(), false) == without.end();
+  if (layout->files().empty() || !keeps_nothing) return;
+  warned_of_only = true;
+  log_warning(fmt::format(
+      "--only fits no weights file of version {} (the first is '{}'): none is kept here, and each "
+      "is made from the bucket whenever it is read",
+      version, layout->files().front().path));
+}
+
 /// Returns: false if the host has something to show, and `version` is to be brought as a whole.
 bool Sync::State::fill_first(std::uint64_t version, const Context& context) {
   if (latest() == 0) show_catalog(&context);
   if (latest() != 0) return false;
   const auto first = begin_to_fill(version, context);
+  warn_if_nothing_is_kept(version, context);
   persist_newest(context);
   builder.show_all(Hider::sync);
   builder.show_first(version);
@@ -472,7 +499,7 @@ bool Sync::State::release(Hider hider, std::uint64_t version) {
 void Sync::State::show_catalog(const Context* bucket) {
   if (bucket != nullptr) builder.fetch(*bucket);
   if (options.prepare) {
-    if (const std::uint64_t next = show_before_latest(); next != 0) options.prepare(next);
+    if (const auto next = show_before_latest()) options.prepare(*next);
   }
   const std::lock_guard lock(catalog_mutex);
   const auto made = builder.make();
@@ -485,19 +512,20 @@ void Sync::State::show_catalog(const Context* bucket) {
   if (options.changed) options.changed();
 }
 
-/// Shows what there is, but for what `latest` means.  Returns: the version that it is to mean, or 0
-/// if it does not move.
-std::uint64_t Sync::State::show_before_latest() {
-  if (is_first()) return 0;  // nobody sees it yet
+/// Shows what there is, but for what `latest` means.  Returns: the version that it is to mean,
+/// nullptr if it does not move.
+std::shared_ptr<const CatalogVersion> Sync::State::show_before_latest() {
+  if (is_first()) return nullptr;  // nobody sees it yet
   const std::lock_guard lock(catalog_mutex);
   const std::shared_ptr<const Catalog> made = builder.make();
   const std::uint64_t shown = latest();
+  const auto next = made->versions.find(made->latest);
   // One that is being filled can be prepared for nothing yet.
-  if (made->latest == shown || !made->versions.contains(made->latest)) return 0;
+  if (made->latest == shown || next == made->versions.end()) return nullptr;
   auto before = std::make_shared<Catalog>(*made);
   before->latest = shown;
   change([&] { catalog = std::move(before); });
-  return made->latest;
+  return next->second;
 }
 
 void Sync::State::show(std::uint64_t number) {

@@ -46,7 +46,7 @@ struct SyncOptions {
   std::function<bool(std::uint64_t version)> release = {};
   /// Called before `latest` moves to a version, which can be found by its number already; may take
   /// a moment.  From any thread, without locks.  Empty: nothing.
-  std::function<void(std::uint64_t version)> prepare = {};
+  std::function<void(const CatalogVersion& version)> prepare = {};
   /// Called before a version is hidden: closes the ways by which readers come to it without this
   /// mount's tree.  Answers false if somebody is there: then it stays.  Empty: there are none.
   std::function<bool(std::uint64_t version)> withdraw = {};
@@ -60,6 +60,11 @@ struct SyncOptions {
   /// and call nothing of the Sync's.
   std::function<void()> changed = {};
   bool tags = true;  // of all versions are read, for Catalog::tags
+  /// Globs of the files that are kept (store/kept_files.hpp); empty: all.
+  std::vector<std::string> only = {};
+  /// Versions are shown although files of them are absent: those are served all the same.
+  /// Requires, if `only` is not empty: it is.
+  bool with_absent = false;
   /// A host that has no complete version shows the first one at once and fills it while it is read;
   /// others open by name.  False: a version is shown when it is complete.
   bool partial = false;

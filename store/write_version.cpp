@@ -14,6 +14,7 @@
 #include "store/bytes.hpp"
 #include "store/file.hpp"
 #include "store/image_files.hpp"
+#include "store/kept_files.hpp"
 #include "store/materialize.hpp"
 #include "store/pack_spool.hpp"
 #include "store/parallel.hpp"
@@ -60,9 +61,13 @@ class VersionWriter {
         counter_(progress, plan.snapshot ? "fetching snapshot" : "writing", plan.version_bytes()) {}
 
   void run() {
-    spool_.fetch_all(options_.threads, progress_);
-    const auto directories = make_image_directories(plan_, options_.directory);
-    for (const LayoutFile& file : plan_.layout->files()) link_or_queue(file);
+    // Of a version without some files only what the others need is fetched, when it is needed.
+    if (plan_.without.empty()) spool_.fetch_all(options_.threads, progress_);
+    const auto directories =
+        make_image_directories(plan_, options_.directory, all_but(*plan_.layout, plan_.without));
+    for (const LayoutFile& file : plan_.layout->files()) {
+      if (!contains(plan_.without, plan_.layout->number_of(file))) link_or_queue(file);
+    }
     const auto& blobs = plan_.version->manifest.blobs;
     const unsigned threads = writing_threads();
     parallel_for(blobs.size(), threads, context_, [&](std::size_t i) { put_blob(blobs[i]); });

@@ -432,6 +432,16 @@ TEST_F(OptionsTest, AWriterFollowsItself) {
       std::string::npos);
 }
 
+TEST_F(OptionsTest, AReaderMayKeepAPart) {
+  const std::vector<std::string> globs{"*-00003-of-*", "sub/*"};
+  EXPECT_EQ(parsed({"mount", "/b", "/m", "--only", globs[0], "--only=" + globs[1]}).only, globs);
+  EXPECT_TRUE(parsed({"mount", "/b", "/m"}).only.empty());
+  EXPECT_NE(wrong({"mount", "/b", "/m", "--writer", "--only", "x"}).find("--only is for readers"),
+            std::string::npos);
+  EXPECT_NE(wrong({"mount", "/b", "/m", "--only", ""}), "");
+  EXPECT_EQ(wrong({"sync", "/b", "/m", "--only", "x"}), "sync has no option --only");
+}
+
 TEST_F(OptionsTest, OptionsOfAWriterNeedIt) {
   EXPECT_EQ(wrong({"mount", "/b", "/m", "--rebase"}), "--rebase needs --writer");
   EXPECT_EQ(wrong({"mount", "/b", "/m", "--include", "*.py"}), "--include needs --writer");

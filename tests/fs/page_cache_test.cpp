@@ -34,29 +34,16 @@ std::uint64_t cached_of(const std::filesystem::path& path) {
   return mincore_bytes(file.fd(), 0, std::filesystem::file_size(path));
 }
 
-TEST(PageCache, ListsFilesBelowADirectoryThatHaveBytes) {
-  const TempDir dir;
-  write_text(dir / "b", "12");
-  write_text(dir / "sub/a", "345");
-  write_text(dir / "empty", "");
-  std::filesystem::create_symlink("b", dir / "link");
-  const auto files = files_below(dir.path());
-  ASSERT_EQ(files.size(), 2u);
-  EXPECT_EQ(files[0].path, dir / "b");
-  EXPECT_EQ(files[1].path, dir / "sub/a");
-  EXPECT_EQ(files[1].size_bytes, 3u);
-  EXPECT_TRUE(files_below(dir / "absent").empty());
-}
-
 TEST(PageCache, WhatWasWrittenIsInItUntilItIsDropped) {
   const TempDir dir;
   write_filled(dir / "a", kAheadWindow + 1000);
   write_filled(dir / "b", 1);
-  EXPECT_EQ(residency_of(files_below(dir.path())).percent(), 100u);
-  EXPECT_TRUE(residency_of(files_below(dir.path())).is_whole());
+  const std::vector<CachedFile> files{{dir / "a", kAheadWindow + 1000}, {dir / "b", 1}};
+  EXPECT_EQ(residency_of(files).percent(), 100u);
+  EXPECT_TRUE(residency_of(files).is_whole());
   if (is_in_memory(dir.path())) GTEST_SKIP() << "$TMPDIR keeps what it has in memory";
   ASSERT_TRUE(evict(dir / "a"));
-  const Residency after = residency_of(files_below(dir.path()));
+  const Residency after = residency_of(files);
   EXPECT_EQ(after.percent(), 0u);
   EXPECT_EQ(after.cached_bytes, 1u);
   EXPECT_EQ(after.size_bytes, kAheadWindow + 1001);

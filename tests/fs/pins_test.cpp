@@ -130,6 +130,51 @@ TEST_F(PinsTest, OfTwoThatBeginAtOnceTheSecondIsLedToTheVersionOfTheFirst) {
   EXPECT_EQ(open(sibling_, 1), 43u);
 }
 
+// ---- a host that keeps only some of the shards ----
+
+/// Shard 3 is one of those that are not kept.
+class PinsOfAPart : public PinsTest {
+ protected:
+  std::uint64_t open_part(std::uint32_t file) {
+    for (int tries = 0; tries < 2; tries++) {
+      PinOpen open = open_of(me_, link(me_), file);
+      open.through_latest = true;
+      open.absent_count = 1;
+      open.is_absent = file == kShards;
+      if (!pins_.opened(open, now_).look_again) return open.version;
+    }
+    ADD_FAILURE() << "ESTALE reached the caller";
+    return 0;
+  }
+  void load_part() {
+    for (std::uint32_t file = 1; file < kShards; file++) open_part(file);
+  }
+};
+
+TEST_F(PinsOfAPart, ALoadOfWhatIsKeptIsComplete) {
+  load_part();
+  latest_ = 43;
+  now_ += seconds(11);
+  EXPECT_EQ(open_part(1), 43u) << "a new load";
+}
+
+TEST_F(PinsOfAPart, WhoGoesOnToTheRestIsInTheMiddleOfALoad) {
+  load_part();
+  latest_ = 43;
+  now_ += seconds(30);
+  EXPECT_EQ(open_part(kShards), 42u);
+  now_ += seconds(11);
+  EXPECT_EQ(open_part(1), 43u) << "all was loaded";
+}
+
+TEST_F(PinsOfAPart, WhoBeginsWithTheRestWantsAll) {
+  open_part(kShards);
+  open_part(1);
+  latest_ = 43;
+  now_ += seconds(59);
+  EXPECT_EQ(open_part(2), 42u);
+}
+
 // ---- how it ends ----
 
 TEST_F(PinsTest, APinEndsTheGraceAfterTheLastOpenOfACompleteLoad) {

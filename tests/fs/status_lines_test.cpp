@@ -159,6 +159,16 @@ TEST(StatusLines, TellWhatIsFollowedIfItIsNotTheNewest) {
       << lines_of(state);
 }
 
+TEST(StatusLines, TellWhatIsKeptIfItIsNotAll) {
+  DaemonState state = some_state();
+  EXPECT_EQ(lines_of(state).find("keeps"), std::string::npos);
+  state.kept = {.only = {"a*", "b*"}, .kept_bytes = 4, .version_bytes = 10, .made_bytes = 2};
+  EXPECT_NE(lines_of(state).find("keeps        only a* b*: 4 B of 10 B; 2 B of the rest made for "
+                                 "readers\n"),
+            std::string::npos)
+      << lines_of(state);
+}
+
 TEST(StatusLines, OfASyncTellOfFilesAndNotOfAMount) {
   DaemonState state = some_state();
   state.serving.mode = "directory";

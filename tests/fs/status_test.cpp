@@ -88,6 +88,18 @@ TEST(StatusText, TellsWhatIsFollowedAndWhatIsWaitedFor) {
   EXPECT_EQ(follow(), Json({{"what", "12"}, {"version", nullptr}, {"waiting", "version 12"}}));
 }
 
+TEST(StatusText, TellsWhatIsKept) {
+  DaemonState state = some_daemon_state();
+  const auto kept = [&] { return Json::parse(status_text(state, 1000))["kept"]; };
+  state.kept = {.only = {}, .kept_bytes = 10, .version_bytes = 10, .made_bytes = 0};
+  EXPECT_TRUE(kept().is_null());
+  state.kept = {.only = {"b*"}, .kept_bytes = 4, .version_bytes = 10, .made_bytes = 2};
+  EXPECT_EQ(kept(),
+            Json({{"only", {"b*"}}, {"kept_bytes", 4}, {"version_bytes", 10}, {"made_bytes", 2}}));
+  state.kept.only = {};
+  EXPECT_EQ(kept()["only"], Json::array()) << "files of another mount's time are missing";
+}
+
 TEST(StatusText, TellsWhatIsBeingFilled) {
   DaemonState state = some_daemon_state();
   const auto partial = [&] { return Json::parse(status_text(state, 1000))["partial"]; };

@@ -37,13 +37,13 @@ class WarmerTest : public testing::Test {
   }
 
   [[nodiscard]] WarmTarget target(std::uint64_t version) const {
-    return {version, dir_.path() / std::to_string(version)};
+    return {version, {{file_of(version), kWarmBytes}}};
   }
   [[nodiscard]] std::filesystem::path file_of(std::uint64_t version) const {
-    return target(version).directory / "model.safetensors";
+    return dir_.path() / std::to_string(version) / "model.safetensors";
   }
   [[nodiscard]] Residency residency(std::uint64_t version) const {
-    return residency_of(files_below(target(version).directory));
+    return residency_of(target(version).files);
   }
   bool drop(std::uint64_t version) const { return test::evict(file_of(version)); }
   std::function<WarmTarget()> shown() {
@@ -189,22 +189,24 @@ TEST_F(WarmerTest, TellsWhatItCannotRead) {
   EXPECT_NE(warmer.state().error.find(file_of(1).string()), std::string::npos);
 }
 
-TEST(WarmTarget, IsWhatIsShownAndComplete) {
+TEST(WarmTarget, IsWhatIsShownAndTheFilesThatAreComplete) {
   Catalog catalog;
   EXPECT_EQ(warm_target(catalog).version, 0u);
   CatalogVersion version;
   version.number = 3;
   version.directory = "/images/3";
   version.entries = {{"", 0, true, 0, ImageState::complete},
-                     {"a", 0, false, 1, ImageState::complete}};
+                     {"a", 0, false, 1, ImageState::complete},
+                     {"b", 0, false, 1, ImageState::partial},
+                     {"c", 0, false, 0, ImageState::complete}};
   catalog.versions[3] = std::make_shared<const CatalogVersion>(version);
   EXPECT_EQ(warm_target(catalog).version, 0u) << "not `latest`";
   catalog.latest = 3;
-  EXPECT_EQ(warm_target(catalog).version, 3u);
-  EXPECT_EQ(warm_target(catalog).directory, "/images/3");
-  version.entries[1].image = ImageState::partial;
-  catalog.versions[3] = std::make_shared<const CatalogVersion>(version);
-  EXPECT_EQ(warm_target(catalog).version, 0u);
+  const WarmTarget target = warm_target(catalog);
+  EXPECT_EQ(target.version, 3u);
+  ASSERT_EQ(target.files.size(), 1u) << "what is not kept, and what has no bytes, are none";
+  EXPECT_EQ(target.files[0].path, "/images/3/a");
+  EXPECT_EQ(target.files[0].size_bytes, 1u);
 }
 
 }  // namespace

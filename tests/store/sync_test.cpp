@@ -748,10 +748,12 @@ TEST_F(SyncTest, AVersionIsPreparedBeforeLatestMovesToIt) {
   std::unique_ptr<Reader> on;
   std::vector<std::uint64_t> prepared;
   SyncOptions options;
-  options.prepare = [&](std::uint64_t version) {
-    prepared.push_back(version);
-    EXPECT_TRUE(on->versions().contains(version));
-    EXPECT_EQ(on->sync.catalog()->latest, version - 1);
+  options.prepare = [&](const CatalogVersion& version) {
+    const std::uint64_t number = version.number;
+    prepared.push_back(number);
+    EXPECT_TRUE(on->versions().contains(number));
+    EXPECT_EQ(on->sync.catalog()->latest, number - 1);
+    EXPECT_EQ(read_tree(version.directory), read_tree(checkpoint(static_cast<unsigned>(number))));
   };
   on = reader("reader", kNoFloor, options);
   for (unsigned version = 1; version <= 3; version++) {
@@ -762,7 +764,7 @@ TEST_F(SyncTest, AVersionIsPreparedBeforeLatestMovesToIt) {
   }
   EXPECT_EQ(prepared, (std::vector<std::uint64_t>{1, 2, 3}));
   on.reset();
-  const auto again = reader("reader", kNoFloor, {.prepare = [](std::uint64_t) { FAIL(); }});
+  const auto again = reader("reader", kNoFloor, {.prepare = [](const CatalogVersion&) { FAIL(); }});
   EXPECT_EQ(again->sync.catalog()->latest, 3u) << "what was there is shown at once";
 }
 
