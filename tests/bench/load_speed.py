@@ -59,6 +59,7 @@ class Places:
         harness.call("init", url)
         self.mount = harness.Mount(self, url, "--store-size", "1T", "--warm", "off")
         for version, folder in enumerate(folders, 1):
+            sync_files(folder)
             harness.call("publish", url, folder, "--store", publisher, timeout=600)
             if version == 1:
                 self.mount.start()  # a mount has the versions that come after it, too
@@ -73,6 +74,14 @@ class Places:
         for folder in (self.mounted(version), self.folders[version - 1],
                        os.path.join(self.mount.store, "images", str(version))):
             drop(*(os.path.join(folder, name) for name in os.listdir(folder)))
+
+
+def sync_files(folder):
+    """Pages that were not written yet cannot be dropped."""
+    for name in os.listdir(folder):
+        fd = os.open(os.path.join(folder, name), os.O_RDONLY)
+        os.fsync(fd)
+        os.close(fd)
 
 
 def ratio(load, places, version, cold, rounds):

@@ -23,11 +23,17 @@ PROMPT = [1, 2, 3, 4, 5, 6]
 TOKENS = 24
 NOTHING = harness.sha256(b"")
 
-# One thread, and not bound to a core: two engines side by side compute the same on every machine.
+CACHE = os.path.join(os.path.dirname(os.path.dirname(PYTHON)), "cache")  # what it found out about classes
 VARIABLES = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1",
     "VLLM_HOST_IP": "127.0.0.1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
     "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
+
+
+def variables(workspace, **more):
+    """One thread, and not bound to a core: two engines side by side compute the same on every machine.
+    Nothing is left outside of the workspace and the environment."""
+    return {**VARIABLES, "VLLM_CACHE_ROOT": CACHE, "VLLM_RPC_BASE_PATH": workspace.path, **more}
 
 
 class Offline(engines_python.Worker):
@@ -35,7 +41,7 @@ class Offline(engines_python.Worker):
 
     def __init__(self, workspace):
         super().__init__(workspace, "vllm_worker.py", PYTHON,
-                         {**VARIABLES, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"})
+                         variables(workspace, VLLM_ENABLE_V1_MULTIPROCESSING="0"))
 
     def look(self):
         return self.call("look", PROMPT, TOKENS)
@@ -99,7 +105,7 @@ class Served:
                  "--max-model-len", "64", "--max-num-seqs", "4", "--enforce-eager",
                  "--kv-cache-memory-bytes", str(16 << 20)],
                 stdout=output, stderr=output, start_new_session=True, cwd=self.workspace.path,
-                env=harness.environment({**VARIABLES, "VLLM_SERVER_DEV_MODE": "1"}))
+                env=harness.environment(variables(self.workspace, VLLM_SERVER_DEV_MODE="1")))
         self.workspace.processes.append(self)
 
     def close(self):
