@@ -156,7 +156,7 @@ class Sessions(PinTest):
     def test_callers_that_the_daemon_cannot_see_share_one_session(self):
         self.init()
         self.publish_next()
-        mount = harness.Mount(self, self.url)
+        mount = harness.Mount(self, self.url, "--pin-grace", LONG)
         daemon = harness.subprocess.Popen(
             ["unshare", "--pid", "--fork", "--kill-child", harness.BINARY, *mount.arguments(),
              "--foreground"], env=harness.environment(), stdout=harness.subprocess.DEVNULL,
