@@ -65,18 +65,6 @@ Finding write_finding(Bucket& bucket, bool can_read, const Context& context) {
 
 }  // namespace
 
-std::string_view to_string(Finding::State state) noexcept {
-  switch (state) {
-    case State::good:
-      return "good";
-    case State::note:
-      return "note";
-    case State::bad:
-      return "bad";
-  }
-  return "bad";
-}
-
 bool BucketDiagnosis::is_broken() const noexcept {
   return std::any_of(findings.begin(), findings.end(),
                      [](const Finding& finding) { return finding.state == State::bad; });

@@ -11,20 +11,12 @@
 #include <string>
 #include <vector>
 
+#include "fs/finding.hpp"
 #include "store/bucket.hpp"
 #include "store/context.hpp"
 #include "store/s3_settings.hpp"
 
 namespace weightfs::fs {
-
-/// One thing that was looked at.
-struct Finding {
-  enum class State { good, note, bad };  // bad: a mount of the bucket could not work
-  std::string what;                      // "endpoint", "credentials", "write" ...
-  State state{};
-  std::string text;  // what was found, and what to do
-};
-std::string_view to_string(Finding::State state) noexcept;
 
 struct BucketDiagnosis {
   std::string url;  // canonical

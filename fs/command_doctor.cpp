@@ -7,8 +7,10 @@
 
 #include "fs/bucket_doctor.hpp"
 #include "fs/bucket_options.hpp"
+#include "fs/cache_advice.hpp"
 #include "fs/doctor.hpp"
 #include "fs/doctor_hooks.hpp"
+#include "fs/mount_status.hpp"
 #include "fs/text_table.hpp"
 #include "fs/verbs.hpp"
 #include "store/bytes.hpp"
@@ -95,42 +97,74 @@ std::string to_text(const Diagnosis& found, const std::vector<std::string>& warn
   return table.text();
 }
 
-/// nullopt: nobody asked about one.
-std::optional<BucketDiagnosis> find_out_about_bucket(Call& call) {
-  if (call.options.target.empty()) return std::nullopt;
-  const Target target = resolve_target(call.options.target);
+/// What a mount, or the directory of a sync, says about its memory and the engines.
+struct MountDiagnosis {
+  std::filesystem::path mount_point;
+  std::vector<Finding> findings;
+};
+
+/// nullopt: the target is neither.
+std::optional<MountDiagnosis> find_out_about_mount(const Target& target) {
+  if (target.mount_point.empty()) return std::nullopt;
+  const std::string what = target.mount_point.string();
+  const Json status = parse_json(read_status(get_served(target.mount_point)), what);
+  MountDiagnosis found{target.mount_point, findings_of(status)};
+  for (Finding& finding : advise_here(status, find_memory_room())) {
+    found.findings.push_back(std::move(finding));
+  }
+  return found;
+}
+
+BucketDiagnosis find_out_about_bucket(Call& call, const Target& target) {
   const StopSignals signals;
   call.watch_bucket();
   return diagnose_bucket(target.url, bucket_options_for(call.options, target),
                          Context{.stop = signals.token()});
 }
 
-Json bucket_json(const BucketDiagnosis& bucket) {
-  Json findings;
-  for (const Finding& finding : bucket.findings) {
-    findings[finding.what] = {{"state", to_string(finding.state)}, {"text", finding.text}};
+Json findings_json(const std::vector<Finding>& findings) {
+  Json json = Json::object();
+  for (const Finding& finding : findings) {
+    json[finding.what] = {{"state", to_string(finding.state)}, {"text", finding.text}};
   }
-  return {{"url", bucket.url}, {"usable", !bucket.is_broken()}, {"findings", std::move(findings)}};
+  return json;
 }
 
-std::string bucket_text(const BucketDiagnosis& bucket) {
+std::string findings_text(const std::string& title, const std::vector<Finding>& findings) {
   TextTable table({{}, {}});
-  for (const Finding& finding : bucket.findings) {
-    const bool is_bad = finding.state == Finding::State::bad;
-    table.add({"  " + finding.what, (is_bad ? "BAD: " : "") + finding.text});
+  for (const Finding& finding : findings) {
+    table.add({"  " + finding.what, fmt::format("{}{}", prefix_of(finding.state), finding.text)});
   }
-  return fmt::format("bucket {}\n{}", printable(bucket.url), table.text());
+  return fmt::format("{}\n{}", title, table.text());
 }
 
 }  // namespace
 
 int run_doctor(Call& call) {
   const Diagnosis found = diagnose();
-  const auto bucket = find_out_about_bucket(call);
-  const std::vector<std::string> warnings = find_hook_warnings();
+  std::optional<BucketDiagnosis> bucket;
+  std::optional<MountDiagnosis> mount;
+  if (!call.options.target.empty()) {
+    const Target target = resolve_target(call.options.target);
+    mount = find_out_about_mount(target);
+    bucket = find_out_about_bucket(call, target);
+  }
+  const std::vector<std::string> warnings = find_hook_warnings(call.options.target);
   Json json = to_json(found, warnings, call.options);
-  json["bucket"] = bucket ? bucket_json(*bucket) : Json(nullptr);
-  call.print(json, to_text(found, warnings, call.options) + (bucket ? bucket_text(*bucket) : ""));
+  std::string text = to_text(found, warnings, call.options);
+  json["mount"] = json["bucket"] = nullptr;
+  if (mount) {
+    json["mount"] = {{"mountpoint", mount->mount_point.string()},
+                     {"findings", findings_json(mount->findings)}};
+    text += findings_text("mount " + printable(mount->mount_point.string()), mount->findings);
+  }
+  if (bucket) {
+    json["bucket"] = {{"url", bucket->url},
+                      {"usable", !bucket->is_broken()},
+                      {"findings", findings_json(bucket->findings)}};
+    text += findings_text("bucket " + printable(bucket->url), bucket->findings);
+  }
+  call.print(json, text);
   return found.is_broken() || (bucket && bucket->is_broken()) ? 1 : 0;
 }
 

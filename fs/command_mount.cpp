@@ -44,6 +44,7 @@ MountOptions mount_options(const Options& options) {
           .serve = options.serve,
           .poll = options.poll,
           .pin_grace = options.pin_grace,
+          .read_timeout = options.read_timeout,
           .follow = options.follow,
           .ownership = options.ownership,
           .foreground = options.foreground,
@@ -51,7 +52,8 @@ MountOptions mount_options(const Options& options) {
           .writer = options.writer,
           .rebase = options.rebase,
           .include = options.include,
-          .hooks = options.hooks};
+          .hooks = options.hooks,
+          .warm = options.warm};
 }
 
 Json to_json(const MountReady& ready, const MountOptions& options) {
@@ -59,6 +61,7 @@ Json to_json(const MountReady& ready, const MountOptions& options) {
           {"url", options.url},
           {"writer", options.writer},
           {"version", ready.version},
+          {"partial", ready.is_partial},
           {"follow", to_string(options.follow)},
           {"pid", ready.pid},
           {"serve", {{"mode", ready.serve}, {"why", ready.why}}},
@@ -89,6 +92,11 @@ std::string to_text(const MountReady& ready, const MountOptions& options) {
       ready.pid);
   if (!ready.why.empty()) text += fmt::format("no passthrough: {}\n", ready.why);
   if (!ready.gpu_failure.empty()) text += fmt::format("no GPU: {}\n", ready.gpu_failure);
+  if (ready.is_partial) {
+    text += fmt::format(
+        "version {} streams in while it is read; weightfs wait {} --ready waits until it is here\n",
+        ready.version, ready.mount_point.string());
+  }
   if (ready.offline) text += "the bucket is out of reach; the store's versions are served\n";
   return text + next_step(ready, options);
 }

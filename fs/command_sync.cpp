@@ -22,7 +22,9 @@ SyncServiceOptions service_options(const Options& options) {
           .poll = options.poll,
           .follow = options.follow,
           .gpu = options.gpu,
-          .once = options.once};
+          .hooks = options.hooks,
+          .once = options.once,
+          .warm = options.warm};
 }
 
 Json to_json(const SyncReady& ready, const SyncServiceOptions& options) {

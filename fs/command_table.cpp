@@ -27,6 +27,12 @@ Serve parse_serve(std::string_view text) {
   throw Error(ErrorCode::invalid, fmt::format("'{}' is not auto, passthrough, bind or daemon", text));
 }
 
+Warm parse_warm(std::string_view text) {
+  if (text == "auto") return Warm::automatic;
+  if (text == "off") return Warm::off;
+  throw Error(ErrorCode::invalid, fmt::format("'{}' is not auto or off", text));
+}
+
 void add_meta(Options& options, std::string_view text) {
   const auto [key, value] = parse_pair(text);
   if (!options.meta.emplace(key, value).second) {
@@ -45,7 +51,7 @@ void add_hook(Options& options, std::string_view text) {
     }
   }
   if (options.hooks.size() >= kHooksMax) {
-    throw Error(ErrorCode::invalid, fmt::format("a mount has at most {} hooks", kHooksMax));
+    throw Error(ErrorCode::invalid, fmt::format("there may be at most {} hooks", kHooksMax));
   }
   options.hooks.push_back(std::move(spec));
 }
@@ -70,6 +76,16 @@ void take_mount(Options& options, Operands operands) {
   }
 }
 
+/// Nobody would look after the engine when the command has ended.
+void take_sync(Options& options, Operands operands) {
+  take_target_and_directory(options, operands);
+  if (options.once && !options.hooks.empty()) {
+    throw Error(ErrorCode::invalid,
+                "--once has ended before a hook could see to its engine: leave --once out, or tell "
+                "the engine when this command has ended");
+  }
+}
+
 void take_show(Options& options, Operands operands) {
   options.target = operands[0];
   if (operands.size() > 1) options.version_a = parse_number(operands[1], kVersions);
@@ -86,10 +102,10 @@ void take_wait(Options& options, Operands operands) {
   const int given = static_cast<int>(!options.tag.empty()) +
                     static_cast<int>(options.version_a != 0) +
                     static_cast<int>(options.newer_than.has_value());
-  if (given != 1) {
+  if (given > 1 || (given == 0 && !options.ready)) {
     throw Error(ErrorCode::invalid,
-                fmt::format("wait needs exactly one of --tag, --version and --newer-than; {} are "
-                            "given",
+                fmt::format("wait needs exactly one of --tag, --version and --newer-than, or "
+                            "--ready with at most one of them; {} are given",
                             given));
   }
 }
@@ -186,6 +202,25 @@ const OptionSpec kMinFree{.name = "min-free",
                           .set = [](Options& options, std::string_view v) {
                             options.limits.free_bytes_min = parse_size(v);
                           }};
+
+const OptionSpec kHook{.name = "hook",
+                       .value = "TYPE=WHERE",
+                       .is_list = true,
+                       .help =
+                           "tell an engine every new version: vllm=URL, sglang=URL, http=URL,\n"
+                           "vllm-lora=URL,name=NAME, or exec=COMMAND, which runs without a shell;\n"
+                           "behind a URL also every=SECONDS, timeout=SECONDS, token-file=FILE;\n"
+                           "repeatable; docs/engines/hooks.md (default: none)",
+                       .set = add_hook};
+
+const OptionSpec kWarm{
+    .name = "warm",
+    .value = "HOW",
+    .help =
+        "auto: read what `latest` shows into the page cache, in the background,\n"
+        "if the whole version fits into memory; off: leave that to the engine\n"
+        "(default: auto)",
+    .set = [](Options& options, std::string_view v) { options.warm = parse_warm(v); }};
 
 const OptionSpec kInclude{
     .name = "include",
@@ -344,19 +379,18 @@ std::vector<OptionSpec> mount_options() {
        .set = [](Options& options, std::string_view v) { options.foreground = parse_switch(v); }},
       kPoll,
       kFollow,
-      {.name = "hook",
-       .value = "TYPE=WHERE",
-       .is_list = true,
-       .help = "tell an engine every new version: vllm=URL, sglang=URL, http=URL,\n"
-               "vllm-lora=URL,name=NAME, or exec=COMMAND, which runs without a shell;\n"
-               "behind a URL also every=SECONDS, timeout=SECONDS, token-file=FILE;\n"
-               "repeatable; docs/engines/hooks.md (default: none)",
-       .set = add_hook},
+      kHook,
       {.name = "pin-grace",
        .value = "SECONDS",
        .help = "how long a loader keeps its version after it last opened or closed\n"
                "a file; fractions allowed (default: 60)",
        .set = [](Options& options, std::string_view v) { options.pin_grace = parse_seconds(v); }},
+      {.name = "read-timeout",
+       .value = "SECONDS",
+       .help = "how long a reader waits for bytes that must come from the bucket first; then\n"
+               "it gets an I/O error; fractions allowed (default: 60)",
+       .set = [](Options& options,
+                 std::string_view v) { options.read_timeout = parse_seconds(v); }},
       {.name = "serve",
        .value = "HOW",
        .help = "passthrough: the kernel reads the local files itself, an error if it cannot;\n"
@@ -366,6 +400,7 @@ std::vector<OptionSpec> mount_options() {
        .set = [](Options& options, std::string_view v) { options.serve = parse_serve(v); }},
       kStoreSize,
       kMinFree,
+      kWarm,
       {.name = "uid",
        .value = "N",
        .help = "owner of all files (default: 0)",
@@ -405,6 +440,7 @@ CommandSpec mount_command() {
           "    versions/42/              complete checkpoints; their bytes never change\n"
           "    tags/step-42              every tag\n"
           "    .weightfs/status          what `weightfs status` prints\n"
+          "    .weightfs/advice          what engines should be started with here, and why\n"
           "\n"
           "With --writer also\n"
           "\n"
@@ -413,7 +449,12 @@ CommandSpec mount_command() {
           "                              next version, with the tag X\n"
           "    .weightfs/last_error      why the last hand-over was refused\n"
           "\n"
-          "Returns when `latest` exists or the repository is empty. A loader that opens several\n"
+          "Returns when `latest` exists or the repository is empty. On a host that has no version\n"
+          "yet `latest` is there before its files: they stream in while they are read, what is "
+          "asked\n"
+          "for first. `weightfs wait --ready` waits for all of them. Any version opens by name, "
+          "also\n"
+          "one that is not here: versions/7. A loader that opens several\n"
           "files through `latest` gets one version: the first that it opens is pinned for it.\n"
           "With a store that has a version the bucket may be out of reach.",
       .example = "weightfs mount file:///srv/runs/a /mnt/w",
@@ -433,9 +474,11 @@ std::vector<OptionSpec> sync_options() {
        .help = "bring DIR up to date, and end (default: follow, until SIGTERM or SIGINT)",
        .set = [](Options& options, std::string_view v) { options.once = parse_switch(v); }},
       kPoll,
+      kHook,
       store,
       kStoreSize,
       kMinFree,
+      kWarm,
       kGpu,
   };
 }
@@ -454,13 +497,14 @@ CommandSpec sync_command() {
           "    latest -> versions/42     replaced at once, when that version is complete\n"
           "    versions/42/              complete checkpoints as ordinary files, read-only\n"
           "    .weightfs/status          what `weightfs status DIR` prints\n"
+          "    .weightfs/advice          what engines should be started with here, and why\n"
           "\n"
           "Stays in the foreground and logs to stderr; any user can run it. `weightfs wait DIR`\n"
           "works as on a mount, and so do the other commands. Old versions go when --store-size\n"
           "asks for it and nobody has a file of them open. Files of others in DIR are left alone.",
       .example = "weightfs sync s3://models/run-7 /models/run-7 --once",
       .options = with_bucket(sync_options()),
-      .take = take_target_and_directory,
+      .take = take_sync,
   };
 }
 
@@ -501,8 +545,12 @@ CommandSpec wait_command() {
           "DIR of a running sync, and prints\n"
           "where the version is. A --tag that lies in MOUNTPOINT/publish means that hand-over:\n"
           "exit code 1 at once if it cannot be published or was taken back, 3 if another writer\n"
-          "published first. A version whose files are not kept here any more is exit code 1 at\n"
-          "once.",
+          "published first. A mount opens any version by name, also one whose files are not kept\n"
+          "here any more; in the DIR of a sync such a version is exit code 1 at once.\n"
+          "\n"
+          "--ready waits until all files are here too, of the version that one of these names, or\n"
+          "of what `latest` is; a version that is not here is brought. Exit code 4 if it is "
+          "damaged.",
       .example = "weightfs wait /mnt/w --tag step-42 --timeout 600",
       .options =
           {
@@ -523,6 +571,10 @@ CommandSpec wait_command() {
                    [](Options& options, std::string_view v) {
                      options.newer_than = parse_number(v, {0, kVersionMax});
                    }},
+              {.name = "ready",
+               .help = "until every byte of it is on this host (default: until it opens)",
+               .set = [](Options& options,
+                         std::string_view v) { options.ready = parse_switch(v); }},
               {.name = "timeout",
                .value = "SECONDS",
                .help = "give up after that long, with exit code 5; fractions allowed\n"
@@ -745,7 +797,13 @@ CommandSpec doctor_command() {
           "With a URL also what is found out about that bucket: where it is, whose keys are used\n"
           "(never the secret), whether it can be read, listed and written, whether it keeps two\n"
           "publishers apart, and how far this host's clock is off. Exit code 1 if a mount of it\n"
-          "could not work. A key that may write is tried with one object, .probe-*, removed after.",
+          "could not work. A key that may write is tried with one object, .probe-*, removed "
+          "after.\n"
+          "\n"
+          "With a MOUNTPOINT, or the DIR of a sync, also whether its version is in the page "
+          "cache,\n"
+          "whether it fits into memory and the cgroups' limits, there and where doctor runs, and\n"
+          "what engines should be started with.",
       .example = "weightfs doctor s3://models/run-7 --endpoint-url https://s3.example.com",
       .options = with_bucket({}),
       .take = take_target,

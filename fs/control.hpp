@@ -37,12 +37,13 @@ inline constexpr std::size_t kOwnerClients = 64;
 /// For a request to arrive.
 inline constexpr std::chrono::seconds kAskTimeout{10};
 
-/// Exactly one is given.
+/// Exactly one is given; with `ready` a version, or nothing else: what `latest` is.
 struct WaitFor {
   std::optional<std::string> tag = {};
   std::optional<std::uint64_t> version = {};
   std::optional<std::uint64_t> newer_than = {};
   std::optional<std::uint64_t> order = {};  // of a hand-over: for `publish`
+  bool ready = false;                       // until all of its images are here
 };
 
 /// The end of a wait.
@@ -50,7 +51,8 @@ struct WaitEnd {
   enum class How {
     here,        // the bucket has it, and versions/N opens
     gone,        // its image is not here and will not come
-    failed,      // the hand-over that was meant cannot be published
+    failed,      // the hand-over that was meant cannot be published; an image cannot be made
+    damaged,     // an image cannot be made: an object of the bucket is not what it should be
     taken_back,  // or was taken back, or removed
     conflict     // another writer published first
   };
@@ -76,6 +78,7 @@ struct PinRequest {
 struct ControlHandlers {
   struct WaitState {
     std::optional<std::uint64_t> order;  // of the hand-over that the tag was found to mean
+    bool is_asked_for = false;           // the version, of WaitFor::ready
   };
   std::function<std::optional<WaitEnd>(const WaitFor&, WaitState&)> wait;
   /// Returns: the order.  Throws Error.  The context stops when the client goes away.  Empty: this

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <utility>
+
 #include "fs/wait_condition.hpp"
 #include "store/error.hpp"
 #include "store/log.hpp"
@@ -24,7 +26,11 @@ WaitFacts facts_of(const Sync& sync, const PublishQueue* queue) {
     facts.ended = queue->ended();
   }
   facts.catalog = sync.catalog();
-  facts.follow = sync.status().follow;
+  const SyncStatus status = sync.status();
+  facts.follow = status.follow;
+  facts.followed = status.followed;
+  facts.nameable = sync.opens_by_name() ? status.newest : 0;
+  facts.partial = status.partial;
   return facts;
 }
 
@@ -65,10 +71,13 @@ std::uint64_t hand_over(const Writing& writing, const HandOverRequest& request, 
 
 }  // namespace
 
-ControlHandlers make_control_handlers(const Sync& sync, const Writing& writing, LoaderPins& pins) {
+ControlHandlers make_control_handlers(Sync& sync, const Writing& writing, LoaderPins& pins) {
   ControlHandlers handlers;
   handlers.wait = [&sync, queue = writing.queue](const WaitFor& what,
                                                  ControlHandlers::WaitState& state) {
+    if (what.ready && what.version && !std::exchange(state.is_asked_for, true)) {
+      sync.ask_for(*what.version);
+    }
     return find_wait_end(what, facts_of(sync, queue), state);
   };
   handlers.pin = [&pins](const PinRequest& request) {

@@ -11,6 +11,6 @@
 namespace weightfs::fs {
 
 /// Keeps the references.
-ControlHandlers make_control_handlers(const Sync& sync, const Writing& writing, LoaderPins& pins);
+ControlHandlers make_control_handlers(Sync& sync, const Writing& writing, LoaderPins& pins);
 
 }  // namespace weightfs::fs

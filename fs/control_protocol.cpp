@@ -30,7 +30,8 @@ struct HowWord {
   WaitEnd::How how;
   std::string_view word;
 };
-constexpr std::array<HowWord, 5> kHowWords{{{WaitEnd::How::here, "here"},
+constexpr std::array<HowWord, 6> kHowWords{{{WaitEnd::How::here, "here"},
+                                            {WaitEnd::How::damaged, "damaged"},
                                             {WaitEnd::How::gone, "gone"},
                                             {WaitEnd::How::failed, "failed"},
                                             {WaitEnd::How::taken_back, "taken_back"},
@@ -92,14 +93,17 @@ std::string text_of(const Json& value, std::string_view name, std::string_view w
 
 WaitFor parse_wait(const Json& json) {
   constexpr std::string_view kWhat = "the request's 'wait'";
-  check_fields(json, {"tag", "version", "newer_than", "order"}, kWhat);
-  if (json.size() != 1) {
+  check_fields(json, {"tag", "version", "newer_than", "order", "ready"}, kWhat);
+  WaitFor what;
+  what.ready = json.contains("ready") && json_bool(json, "ready", kWhat);
+  const std::size_t others = json.size() - (json.contains("ready") ? 1 : 0);
+  const bool fits = what.ready ? others == 0 || json.contains("version") : others == 1;
+  if (!fits || others > 1) {
     throw Error(ErrorCode::corrupt,
                 fmt::format("{} must have exactly one field: 'tag', 'version', 'newer_than' or "
-                            "'order'; it has {}",
+                            "'order', or 'ready' and at most 'version'; it has {}",
                             kWhat, json.size()));
   }
-  WaitFor what;
   if (json.contains("tag")) {
     what.tag = json_string(json, "tag", kWhat);
     if (const std::string problem = tag_problem(*what.tag); !problem.empty()) {
@@ -225,6 +229,7 @@ std::string to_line(const WaitFor& what) {
   if (what.version) fields["version"] = *what.version;
   if (what.newer_than) fields["newer_than"] = *what.newer_than;
   if (what.order) fields["order"] = *what.order;
+  if (what.ready) fields["ready"] = true;
   return request_line({{"wait", std::move(fields)}});
 }
 

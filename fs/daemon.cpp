@@ -1,7 +1,8 @@
 // What lives how long, from the outside in:
 //
-//     signals > repository > store > pins > history > hooks > sync > deltas > (staging > queue) >
-//         control > tree > session > (bound versions) > threads of hooks
+//     signals > repository > store > warmer > pins > history > hooks > sync > warmer's thread >
+//         deltas > (staging > queue) > control > tree > session > (bound versions) >
+//         threads of hooks
 //
 // The session is unmounted first, so that no caller waits for what ends after it: not for a queue
 // whose bucket hangs.  Staging and the queue are a writer's.  Hooks hold versions as long as there
@@ -23,6 +24,7 @@
 #include <thread>
 
 #include "fs/bound_versions.hpp"
+#include "fs/cache_advice.hpp"
 #include "fs/coder_choice.hpp"
 #include "fs/control_handlers.hpp"
 #include "fs/holders.hpp"
@@ -212,7 +214,11 @@ class Daemon {
               {.poll = options_.poll,
                .follow = options_.follow,
                .release = [this](std::uint64_t version) { return link_.is_unused(version); },
-               .prepare = [this](std::uint64_t version) { bind_link_.bring(version); },
+               .prepare =
+                   [this](std::uint64_t version) {
+                     warmer_.prepare({version, store_->image_directory(version)}, kPrepareLimit);
+                     bind_link_.bring(version);
+                   },
                .withdraw = [this](std::uint64_t version) { return bind_link_.withdraw(version); },
                .restore = [this](std::uint64_t version) { bind_link_.restore(version); },
                .keeps = [this](std::uint64_t version) { return keeps(version); },
@@ -222,7 +228,10 @@ class Daemon {
                      control_link_.notify();
                      bind_link_.notify();
                      hooks_->notify();
-                   }});
+                     warmer_.notify();
+                   },
+               .partial = true});
+    const Warmer::Run warming(warmer_, [&sync] { return warm_target(*sync.catalog()); });
     hand_pins_.emplace(store_->db());
     pins_.emplace([&sync] { return sync.catalog(); }, *hand_pins_,
                   PinTimes::of(options_.pin_grace));
@@ -321,8 +330,7 @@ class Daemon {
   }
 
   /// Without the socket nobody can wait, but everything else works.
-  [[nodiscard]] std::unique_ptr<ControlServer> make_control(const Sync& sync,
-                                                            const Writing& writing) {
+  [[nodiscard]] std::unique_ptr<ControlServer> make_control(Sync& sync, const Writing& writing) {
     for (const auto& path : {control_path(store_->path()), store_->path() / "control.sock"}) {
       try {
         auto control =
@@ -345,7 +353,7 @@ class Daemon {
     }
   }
 
-  void serve(const Sync& sync, Writing writing, std::uint64_t fence) {
+  void serve(Sync& sync, Writing writing, std::uint64_t fence) {
     const auto control = make_control(sync, writing);
     const ControlLink::Use use(control_link_, control.get());
     std::jthread follower;
@@ -357,7 +365,7 @@ class Daemon {
   }
 
   /// `fence`: of the queue, which begins when the mount is there.
-  void serve_mount(const Sync& sync, Writing writing, std::uint64_t fence) {
+  void serve_mount(Sync& sync, Writing writing, std::uint64_t fence) {
     const Tree tree([&sync] { return sync.catalog(); }, options_.ownership, options_.writer,
                     [this](std::uint64_t version) { return deltas_->find_facts(version); });
     prepare_mount_point(mount_point_);  // minutes may have passed
@@ -368,7 +376,10 @@ class Daemon {
                                .status = [this, &sync, writing] { return status(sync, writing); },
                                .writing = writing,
                                .pins = &*pins_,
-                               .deltas = deltas_});
+                               .deltas = deltas_,
+                               .advice = [this] { return advice(); },
+                               .sync = &sync,
+                               .read_timeout = options_.read_timeout});
     device_ = session.device();
     pins_->set_device(device_);
     link_.begin(session);
@@ -428,7 +439,7 @@ class Daemon {
     }
   }
 
-  /// For hooks.
+  /// For hooks: only what is complete.
   static Hooks::Shown newest_shown(const Sync& sync) {
     const auto catalog = sync.catalog();
     const auto found = catalog->versions.find(catalog->latest);
@@ -459,6 +470,7 @@ class Daemon {
             .log = log_path(),
             .pid = getpid(),
             .offline = status.offline_since != 0,
+            .is_partial = sync.find_partial(status.latest) != nullptr,
             .gpu_failure = coder_->state().gpu_failure};
   }
 
@@ -473,6 +485,10 @@ class Daemon {
     ServingState state = link_.serving();
     state.bound = bind_link_.list();
     return state;
+  }
+
+  [[nodiscard]] std::string advice() const {
+    return advice_text(advise(warmer_.state(), link_.serving().mode));
   }
 
   [[nodiscard]] std::string status(const Sync& sync, const Writing& writing) const {
@@ -491,7 +507,8 @@ class Daemon {
                       .pins = pins_->list(),
                       .writer = {},
                       .queued = queued_,
-                      .hooks = hooks_->status()};
+                      .hooks = hooks_->status(),
+                      .cache = warmer_.state()};
     if (writing.queue != nullptr) state.writer = writer_state(writing);
     const auto catalog = sync.catalog();
     for (const auto& [number, version] : catalog->versions) state.versions.push_back(number);
@@ -512,6 +529,7 @@ class Daemon {
   DeltaFiles* deltas_ = nullptr;          // as long as run()
   std::filesystem::path control_socket_;  // empty: there is none
   std::vector<std::string> queued_;       // a reader's: hand-overs that a writer's mount left
+  Warmer warmer_{{.warm = options_.warm}};
   SessionLink link_;
   BindLink bind_link_;
   ControlLink control_link_;

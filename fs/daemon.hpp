@@ -13,6 +13,7 @@
 
 #include "fs/fuse_session.hpp"
 #include "fs/hook_spec.hpp"
+#include "fs/warmer.hpp"
 #include "store/context.hpp"
 #include "store/follow.hpp"
 #include "store/s3_settings.hpp"
@@ -29,6 +30,7 @@ struct MountOptions {
   Serve serve = Serve::automatic;
   std::chrono::milliseconds poll{1000};
   std::chrono::milliseconds pin_grace{60000};
+  std::chrono::milliseconds read_timeout{60000};
   Follow follow = {};  // a reader's
   Ownership ownership;
   bool foreground = false;  // log to stderr, not to the store
@@ -37,6 +39,7 @@ struct MountOptions {
   bool rebase = false;               // this and the next: of a writer
   std::vector<std::string> include;  // globs of files to publish beside the usual ones
   std::vector<HookSpec> hooks = {};
+  Warm warm = Warm::automatic;
 };
 
 /// What `mount` prints when it is ready.
@@ -47,6 +50,7 @@ struct MountReady {
   std::filesystem::path store, log;   // log: empty in the foreground
   int pid = 0;
   bool offline = false;
+  bool is_partial = false;       // the version streams in
   std::string gpu_failure = {};  // why --gpu is not followed; empty: it is
 };
 
@@ -59,7 +63,8 @@ struct DaemonEvents {
 /// Mounts and serves until unmounted or SIGTERM, SIGINT or SIGHUP; then it ends within 10 s, if
 /// need be by force: a store and a bucket withstand that at any time.
 ///
-/// It is ready when `latest` exists or the repository has nothing yet that is followed.  The bucket
+/// It is ready when `latest` exists, which on a host without any version it does before its files
+/// are here, or the repository has nothing yet that is followed.  The bucket
 /// may be out of reach if the store has a version; for a writer's mount it is enough that the store
 /// was used before. Requires: the caller has one thread. Throws Error before it is ready (busy: the
 /// store, naming the pid, or the mount point; invalid: the store or the bucket lies below the mount

@@ -30,11 +30,13 @@ std::vector<std::string> hook_warnings(const Json& status, const std::vector<Lis
   return warnings;
 }
 
-std::vector<std::string> find_hook_warnings() {
+std::vector<std::string> find_hook_warnings(const std::string& target) {
   const std::vector<Listener> listeners = read_listeners();
+  std::vector<MountInfo> mounts = read_mounts();
+  if (is_synced(target)) mounts.push_back(get_served(target));
   std::vector<std::string> warnings;
-  for (const MountInfo& mount : read_mounts()) {
-    if (mount.type != kMountType) continue;
+  for (const MountInfo& mount : mounts) {
+    if (mount.type != kMountType && mount.type != kDirectoryType) continue;
     try {
       const Json status = parse_json(read_status(mount), mount.path.string());
       for (std::string& warning : hook_warnings(status, listeners)) {

@@ -27,14 +27,31 @@ constexpr unsigned kSizers = 2;
 constexpr unsigned kBuilders = 2;
 constexpr std::chrono::minutes kSizeLimit{5};
 constexpr std::chrono::hours kBuildLimit{1};
+constexpr unsigned kNamers = 4;
+constexpr unsigned kFillers = 4;
+constexpr std::chrono::hours kFillLimit{1};  // it may wait until another version has been made
 constexpr std::size_t kOpenFilesMax = 65536;
 constexpr unsigned kRequestBytesMax = 1u << 20;
+// Reads ahead that the kernel sends before they are answered.  Its own limit is 12: so many readers
+// of what is not here yet would hold up all others.
+constexpr unsigned kBackgroundMax = 16384;
 
 Parking reading(fuse_req_t req) { return {.pool = server_of(req).pool.get()}; }
 
 // What must be found out, or made, of deltas first.
 Parking sizing(fuse_req_t req, Missing missing) {
   return {.pool = server_of(req).sizes.get(), .limit = kSizeLimit, .missing = missing};
+}
+// What must come from the bucket, for who does not know that it must.
+Parking naming(fuse_req_t req) {
+  const Server& server = server_of(req);
+  return {.pool = server.names.get(),
+          .limit = std::chrono::ceil<std::chrono::seconds>(server.options.read_timeout),
+          .missing = Missing::name,
+          .late = EIO};
+}
+Parking filling(fuse_req_t req) {
+  return {.pool = server_of(req).fills.get(), .limit = kFillLimit, .late = EIO};
 }
 Parking building(fuse_req_t req) {
   return {.pool = server_of(req).builds.get(), .limit = kBuildLimit};
@@ -72,6 +89,8 @@ void sync(fuse_req_t req, fuse_ino_t ino, Arguments... arguments) {
 // O_TRUNC comes as SETATTR, and so does what a write takes off a file's mode.
 void op_init(void* userdata, fuse_conn_info* conn) {
   conn->max_write = kRequestBytesMax;
+  conn->max_background = kBackgroundMax;
+  conn->congestion_threshold = kBackgroundMax;
 #if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 17)
   conn->max_backing_stack_depth = 0;  // libfuse adds one, for this mount
   if (static_cast<const Server*>(userdata)->ask_for_passthrough) {
@@ -123,6 +142,24 @@ void getattr_delta(fuse_req_t req, Inode inode, std::uint64_t version) {
        });
 }
 
+// The version, if the bucket must be asked before it can be said whether it opens.  What is newer
+// than anything that was heard of does not exist.
+std::optional<std::uint64_t> without_name(fuse_req_t req, Inode parent, std::string_view name) {
+  const Server& server = server_of(req);
+  if (server.options.sync == nullptr) return {};
+  const auto version = server.tree.find_unnamed(parent, name);
+  return version && *version <= server.options.sync->status().newest ? version : std::nullopt;
+}
+
+void lookup_version(fuse_req_t req, std::uint64_t version) {
+  park(req, naming(req),
+       [req, version, &server = server_of(req)](const Context& context) -> std::function<void()> {
+         server.options.sync->name_version(version, context);
+         const Node node = server.tree.lookup(make_inode(Fixed::versions), std::to_string(version));
+         return [req, entry = entry_of(node)] { fuse_reply_entry(req, &entry); };
+       });
+}
+
 void op_lookup(fuse_req_t req, fuse_ino_t parent, const char* name) {
   if (const auto staged = find_staged(req, parent)) return staged::lookup(req, *staged, name);
   answer(req, "lookup", Missing::name, [&] {
@@ -130,6 +167,7 @@ void op_lookup(fuse_req_t req, fuse_ino_t parent, const char* name) {
     if (const auto version = without_facts(req, tree.find_delta(parent, name))) {
       return lookup_delta(req, name, *version);
     }
+    if (const auto version = without_name(req, parent, name)) return lookup_version(req, *version);
     fuse_entry_param entry = entry_of(tree.lookup(parent, name));
     if (const auto root = find_staged(req, entry.ino)) {
       entry.attr = staged::attributes(server_of(req), *root);
@@ -196,9 +234,9 @@ void release(Server& server, Inode inode) {
   server.images.release(inode);
 }
 
-// `pin`: see Pins::opened.
+// `pin`: see Pins::opened.  `partial`: of a target that is partial.
 void open_image(fuse_req_t req, Inode inode, const OpenTarget& target, std::uint64_t pin,
-                fuse_file_info& info) {
+                fuse_file_info& info, std::shared_ptr<PartialVersion> partial = nullptr) {
   Server& server = server_of(req);
   const auto opened = acquire_open(server, inode, [&] {
     return target.state == ImageState::complete ? register_file(server, target.image) : 0;
@@ -207,7 +245,7 @@ void open_image(fuse_req_t req, Inode inode, const OpenTarget& target, std::uint
   info.noflush = 1;  // close(2) needs no round trip, and works when the daemon is gone
   if (opened.serving == Serving::daemon) {
     try {
-      server.images.hold(inode, target);
+      server.images.hold(inode, target, std::move(partial));
     } catch (const std::exception&) {
       release(server, inode);
       throw;
@@ -215,6 +253,36 @@ void open_image(fuse_req_t req, Inode inode, const OpenTarget& target, std::uint
     info.keep_cache = 1;  // with passthrough it would make the open fail
   }
   if (reply_open(req, info, opened.backing_id) != 0) release(server, inode);
+}
+
+// An object that is missing in the bucket is no file that is missing here.
+template <typename Body>
+auto as_io_error(Body&& body) {
+  try {
+    return body();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::not_found) throw;
+    throw Error(ErrorCode::io, error.what());
+  }
+}
+
+// A file whose version is partial, or to be.
+void open_incomplete(fuse_req_t req, Inode inode, const OpenTarget& target, std::uint64_t pin,
+                     fuse_file_info info) {
+  const std::uint64_t version = parts_of(inode).version;
+  Sync* const sync = server_of(req).options.sync;
+  if (auto partial = sync->find_partial(version); partial && target.state == ImageState::partial) {
+    return open_image(req, inode, target, pin, info, std::move(partial));
+  }
+  park(req, filling(req),
+       [=, &server = server_of(req)](const Context& context) -> std::function<void()> {
+         const auto partial = as_io_error([&] { return sync->fill_version(version, context); });
+         const OpenTarget filled = server.tree.open(inode);
+         return [=]() mutable {
+           answer(req, "open", Missing::inode,
+                  [&] { open_image(req, inode, filled, pin, info, partial); });
+         };
+       });
 }
 
 // The file may have been removed to make room since it was made: then ESTALE makes the kernel begin
@@ -235,6 +303,7 @@ void open_delta(fuse_req_t req, Inode inode, std::uint64_t version, fuse_file_in
 // The text of a generated file.
 std::string make_text(const Server& server, Inode inode) {
   if (inode == make_inode(Fixed::status)) return server.options.status();
+  if (inode == make_inode(Fixed::advice)) return server.options.advice();
   return staged::last_error(server);
 }
 
@@ -277,6 +346,8 @@ void op_open(fuse_req_t req, fuse_ino_t ino, fuse_file_info* info) {
       fuse_reply_err(req, ESTALE);  // the kernel walks again, through `latest`
     } else if (target.is_text) {
       open_text(req, ino, *info);
+    } else if (target.state != ImageState::complete) {
+      open_incomplete(req, ino, target, noted.handle, *info);
     } else {
       open_image(req, ino, target, noted.handle, *info);
     }
@@ -314,20 +385,68 @@ RequestPool::Work read_text_work(fuse_req_t req, Inode inode, std::uint64_t hand
   };
 }
 
+std::function<void()> read_image(fuse_req_t req, const OpenImage& image, Range range) {
+  thread_local std::vector<std::byte> buffer;
+  if (buffer.size() < range.size_bytes) buffer.resize(range.size_bytes);
+  const std::size_t got = image.read(range.offset_bytes, std::span(buffer).first(range.size_bytes));
+  return [req, got, data = buffer.data(), &server = server_of(req)] {
+    server.daemon_reads++;
+    fuse_reply_buf(req, reinterpret_cast<const char*>(data), got);
+  };
+}
+
 // Also for files in passthrough mode: readahead(2) of them asks for pages that nobody will read.
 RequestPool::Work read_image_work(fuse_req_t req, Inode inode, Range range) {
   return [=, &server = server_of(req)](const Context&) -> std::function<void()> {
-    thread_local std::vector<std::byte> buffer;
-    if (buffer.size() < range.size_bytes) buffer.resize(range.size_bytes);
     auto image = server.images.find(inode);
-    if (image == nullptr) image = std::make_shared<const OpenImage>(server.tree.open(inode));
-    const std::size_t got =
-        image->read(range.offset_bytes, std::span(buffer).first(range.size_bytes));
-    return [req, got, data = buffer.data(), &server] {
-      server.daemon_reads++;
-      fuse_reply_buf(req, reinterpret_cast<const char*>(data), got);
-    };
+    if (image == nullptr) {
+      const OpenTarget target = server.tree.open(inode);
+      if (target.state != ImageState::complete) {
+        throw Error(ErrorCode::io, target.image.string() + " is not here, and was not opened");
+      }
+      image = std::make_shared<const OpenImage>(target);
+    }
+    return read_image(req, *image, range);
   };
+}
+
+ReadRange read_range(Inode inode, Range range) {
+  return {inode, range.offset_bytes, range.offset_bytes + range.size_bytes};
+}
+
+// It was given up just now, and nothing has come since.
+bool is_late(Server& server, const OpenImage& image, Inode inode, Range range) {
+  if (!server.late_reads.covers(read_range(inode, range), Clock::now())) return false;
+  return !as_io_error([&] { return image.ask(range.offset_bytes, range.size_bytes, {}); });
+}
+
+// Waits, without a worker, until the range is here.  Another part of it may be missing when the
+// work begins.  A request that waits does not hold the image, whose last owner may take long to
+// end it.
+void read_partial(fuse_req_t req, Inode inode, Range range, Clock::time_point deadline) {
+  const auto ask = [=, &server = server_of(req)](std::function<void()> wake) {
+    const auto image = server.images.find(inode);
+    return image == nullptr || as_io_error([&] {
+             return image->ask(range.offset_bytes, range.size_bytes, std::move(wake));
+           });
+  };
+  Parking parking = reading(req);
+  parking.late = EIO;
+  parking.on_late = [&late = server_of(req).late_reads, read = read_range(inode, range)] {
+    late.add(read, Clock::now());
+  };
+  park_until(req, parking, deadline, ask,
+             [=, &server = server_of(req)](const Context&) -> std::function<void()> {
+               if (!ask({})) {
+                 return [=] {
+                   answer(req, "read", Missing::inode,
+                          [&] { read_partial(req, inode, range, deadline); });
+                 };
+               }
+               const auto image = server.images.find(inode);
+               if (image == nullptr) throw PosixError(EBADF, "read a file that is not open");
+               return read_image(req, *image, range);
+             });
 }
 
 void op_read(fuse_req_t req, fuse_ino_t ino, std::size_t size, off_t offset, fuse_file_info* info) {
@@ -336,6 +455,12 @@ void op_read(fuse_req_t req, fuse_ino_t ino, std::size_t size, off_t offset, fus
     return staged::read(req, *id, range.offset_bytes, range.size_bytes);
   }
   answer(req, "read", Missing::inode, [&] {
+    Server& server = server_of(req);
+    const auto image = server.images.find(ino);
+    if (image != nullptr && image->is_partial()) {
+      if (is_late(server, *image, ino, range)) throw PosixError(EIO, "read what does not come");
+      return read_partial(req, ino, range, Clock::now() + server.options.read_timeout);
+    }
     park(req, reading(req),
          is_text(ino) ? read_text_work(req, ino, info->fh, range)
                       : read_image_work(req, ino, range));
@@ -404,12 +529,27 @@ std::shared_ptr<const std::string> StatusTexts::find(std::uint64_t handle) const
   return found == texts_.end() ? nullptr : found->second;
 }
 
+void ReadWaker::wake(RequestPool::Ticket ticket) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (pool_ != nullptr) pool_->wake(ticket);
+}
+
+void ReadWaker::end() noexcept {
+  const std::lock_guard lock(mutex_);
+  pool_ = nullptr;
+}
+
 Server::Server(const Tree& tree_served, FuseSessionOptions session_options)
     : tree(tree_served),
       options(std::move(session_options)),
       open_records(kOpenFilesMax),
       opens(open_records),
-      pool(std::make_unique<RequestPool>(kWorkers)) {
+      pool(std::make_unique<RequestPool>(kWorkers)),
+      waker(std::make_shared<ReadWaker>(*pool)) {
+  if (options.sync != nullptr) {
+    names = std::make_unique<RequestPool>(kNamers);
+    fills = std::make_unique<RequestPool>(kFillers);
+  }
   if (options.deltas != nullptr) {
     sizes = std::make_unique<RequestPool>(kSizers);
     builds = std::make_unique<RequestPool>(kBuilders);
@@ -421,13 +561,16 @@ Server::Server(const Tree& tree_served, FuseSessionOptions session_options)
 }
 
 void Server::interrupt(RequestPool::Ticket ticket) const noexcept {
-  for (const auto* each : {&pool, &sizes, &builds, &changes, &syncs, &moves}) {
+  for (const auto* each : {&pool, &names, &fills, &sizes, &builds, &changes, &syncs, &moves}) {
     if (*each != nullptr) (*each)->interrupt(ticket);
   }
 }
 
 void Server::end_pools() noexcept {
-  for (auto* each : {&moves, &changes, &syncs, &builds, &sizes, &pool}) each->reset();
+  waker->end();
+  for (auto* each : {&moves, &changes, &syncs, &builds, &sizes, &fills, &names, &pool}) {
+    each->reset();
+  }
 }
 
 fuse_lowlevel_ops make_operations() {

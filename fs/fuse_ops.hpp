@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "fs/fuse_session.hpp"
+#include "fs/late_reads.hpp"
 #include "fs/open_images.hpp"
 #include "fs/open_table.hpp"
 #include "fs/requests.hpp"
@@ -43,6 +44,18 @@ class StatusTexts {
   std::map<std::uint64_t, std::shared_ptr<const std::string>> texts_;
 };
 
+/// The pool of reads, for those who wake them: they may come when it has ended.
+class ReadWaker {
+ public:
+  explicit ReadWaker(RequestPool& pool) noexcept : pool_(&pool) {}
+  void wake(RequestPool::Ticket ticket) noexcept;
+  void end() noexcept;
+
+ private:
+  std::mutex mutex_;
+  RequestPool* pool_;
+};
+
 /// What the operations work on: the user data of the libfuse session.
 struct Server {
   Server(const Tree& tree_served, FuseSessionOptions session_options);
@@ -66,12 +79,16 @@ struct Server {
   std::vector<OpenRecord> open_records;
   OpenTable opens;
   OpenImages images;
+  LateReads late_reads;
   StagedFiles staged;
   StatusTexts texts;
 
   // One for each way of taking long, so that none waits for another's.  The last three are a
   // writer's.
   std::unique_ptr<RequestPool> pool;     // reads and generated texts
+  std::shared_ptr<ReadWaker> waker;      // of `pool`
+  std::unique_ptr<RequestPool> names;    // of versions: ask the bucket
+  std::unique_ptr<RequestPool> fills;    // of versions that are opened: the same
   std::unique_ptr<RequestPool> sizes;    // of deltas: may ask the bucket
   std::unique_ptr<RequestPool> builds;   // of deltas
   std::unique_ptr<RequestPool> changes;  // writes, truncate, fallocate

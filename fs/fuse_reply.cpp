@@ -33,9 +33,16 @@ bool is_being_killed(pid_t thread) {
 // its rename fail: on no other disk it would.  The kernel tells of the first signal only.
 class FuseReply final : public Reply {
  public:
-  FuseReply(fuse_req_t req, Missing missing)
-      : req_(req), thread_(fuse_req_ctx(req)->pid), missing_(missing) {}
-  void error(int code) noexcept override { fuse_reply_err(req_, to_reply(code, missing_)); }
+  FuseReply(fuse_req_t req, const Parking& parking)
+      : req_(req),
+        thread_(fuse_req_ctx(req)->pid),
+        missing_(parking.missing),
+        late_(parking.late),
+        on_late_(parking.on_late) {}
+  void error(int code) noexcept override {
+    if (code == ETIMEDOUT && on_late_) on_late_();
+    fuse_reply_err(req_, code == ETIMEDOUT ? late_ : to_reply(code, missing_));
+  }
   [[nodiscard]] bool gives_up() const noexcept override {
     try {
       return is_being_killed(thread_);
@@ -48,6 +55,8 @@ class FuseReply final : public Reply {
   fuse_req_t req_;
   pid_t thread_;  // req_ may be gone when it is asked for
   Missing missing_;
+  int late_;
+  std::function<void()> on_late_;
 };
 
 // libfuse may call this when the request was answered already, so its data is no pointer.
@@ -74,15 +83,37 @@ void unregister(const Server& server, std::int32_t backing_id) {
   if (backing_id > 0) unregister_backing(server.fuse_fd, backing_id);
 }
 
+RequestPool::Ticket announce(fuse_req_t req, RequestPool& pool) {
+  static_assert(sizeof(void*) == sizeof(RequestPool::Ticket));
+  const RequestPool::Ticket ticket = pool.announce();
+  fuse_req_interrupt_func(req, on_interrupt, reinterpret_cast<void*>(ticket));
+  return ticket;
+}
+
 }  // namespace
 
 void park(fuse_req_t req, const Parking& parking, RequestPool::Work work) {
-  static_assert(sizeof(void*) == sizeof(RequestPool::Ticket));
-  auto reply = std::make_unique<FuseReply>(req, parking.missing);
-  const RequestPool::Ticket ticket = parking.pool->announce();
-  fuse_req_interrupt_func(req, on_interrupt, reinterpret_cast<void*>(ticket));
+  auto reply = std::make_unique<FuseReply>(req, parking);
+  const RequestPool::Ticket ticket = announce(req, *parking.pool);
   parking.pool->park(ticket, std::move(reply), Clock::now() + parking.limit, std::move(work),
                      parking.on_give_up);
+}
+
+void park_until(fuse_req_t req, const Parking& parking, Clock::time_point deadline, const Ask& ask,
+                RequestPool::Work work) {
+  auto reply = std::make_unique<FuseReply>(req, parking);
+  const RequestPool::Ticket ticket = announce(req, *parking.pool);
+  bool begins = true;
+  try {
+    begins = ask([ticket, waker = server_of(req).waker] { waker->wake(ticket); });
+  } catch (const std::exception&) {
+    // The work will be told the same.
+  }
+  if (begins) {
+    parking.pool->park(ticket, std::move(reply), deadline, std::move(work));
+  } else {
+    parking.pool->hold(ticket, std::move(reply), deadline, std::move(work));
+  }
 }
 
 OpenTable::Opened acquire_open(Server& server, Inode inode, const OpenTable::Register& decide) {

@@ -3,8 +3,10 @@
 // Threads: as fuse_ops.hpp.
 #pragma once
 
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <string_view>
 #include <utility>
 
@@ -36,11 +38,21 @@ struct Parking {
   std::chrono::seconds limit{30};
   OnGiveUp on_give_up = OnGiveUp::abandon;
   Missing missing = Missing::inode;
+  int late = ETIMEDOUT;                // what the caller gets when the limit has passed
+  std::function<void()> on_late = {};  // is called before; must be quick, and not throw
 };
 
 /// The work must not touch `req`, except in the function that sends the answer: until then another
 /// thread may answer, which frees it.
 void park(fuse_req_t req, const Parking& parking, RequestPool::Work work);
+
+/// The same for work that can begin when something is there.  `ask(wake)` answers whether it is, or
+/// sees to it that `wake` is called when it is worth while to begin, from any thread, also after
+/// the session's end.  If it throws, the work begins, which is to ask again.
+/// `deadline`: takes the place of Parking::limit.  Requires: Parking::pool is that of reads.
+using Ask = std::function<bool(std::function<void()> wake)>;
+void park_until(fuse_req_t req, const Parking& parking, Clock::time_point deadline, const Ask& ask,
+                RequestPool::Work work);
 
 /// How an open inode is served.  Counted in Server::opens; taken back with release_open().
 /// Throws Error: io (ENFILE) if too many are open.

@@ -327,6 +327,7 @@ ServingState FuseSession::serving() const {
   serving.open_passthrough = server.opens.open_count(Serving::passthrough);
   serving.open_daemon = server.opens.open_count(Serving::daemon);
   serving.daemon_reads = server.daemon_reads;
+  serving.waiting_reads = server.pool->held_count();
   return serving;
 }
 

@@ -8,6 +8,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -21,6 +22,7 @@
 #include "fs/tree.hpp"
 #include "store/delta_files.hpp"
 #include "store/publish_queue.hpp"
+#include "store/sync.hpp"
 
 namespace weightfs::fs {
 
@@ -44,6 +46,10 @@ struct FuseSessionOptions {
   Writing writing = {};
   LoaderPins* pins = nullptr;    // outlive the session; nullptr: `latest` is the same for everybody
   DeltaFiles* deltas = nullptr;  // outlives the session; nullptr: the tree has no /deltas
+  std::function<std::string()> advice = [] { return std::string(); };  // of .weightfs/advice
+  Sync* sync = nullptr;          // the same, with SyncOptions::partial; nullptr: nothing is fetched
+  /// For what must come from the bucket before a call can be answered: then EIO.
+  std::chrono::milliseconds read_timeout{60000};
 };
 
 /// How files are served: for status.
@@ -53,6 +59,7 @@ struct ServingState {
   std::vector<std::uint64_t> bound = {};  // versions that are bind-mounted, ascending
   std::uint64_t open_passthrough = 0, open_daemon = 0;
   std::uint64_t daemon_reads = 0;  // READ requests answered
+  std::size_t waiting_reads = 0;   // others, for bytes that are not here yet
 };
 
 class FuseSession {

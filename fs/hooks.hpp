@@ -1,5 +1,5 @@
-// Hooks: all hooks of a mount, each with a thread of its own, so that an engine that hangs or fails
-// holds back neither the mount nor the other engines.
+// Hooks: all hooks of a mount, or of a sync, each with a thread of its own, so that an engine that
+// hangs or fails holds back neither the mount nor the other engines.
 //
 // Threads: all calls may run in parallel, but start() and stop(): by the owner.
 #pragma once
@@ -24,7 +24,7 @@ namespace weightfs::fs {
 struct HooksOptions {
   std::vector<HookSpec> specs;
   std::string repository;             // its URL, without secrets
-  std::filesystem::path mount_point;  // canonical
+  std::filesystem::path mount_point;  // or directory of a sync; canonical
 };
 
 class Hooks {

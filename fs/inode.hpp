@@ -35,7 +35,8 @@ enum class Fixed : std::uint32_t {
   staging = 7,  // only on a writer's mount, as the next two
   publish = 8,
   last_error = 9,  // .weightfs/last_error
-  deltas = 10
+  deltas = 10,
+  advice = 11  // .weightfs/advice
 };
 
 struct InodeParts {
@@ -56,7 +57,8 @@ constexpr Inode make_inode(Fixed fixed) noexcept { return static_cast<Inode>(fix
 
 /// A file whose text is made when it is opened.
 constexpr bool is_text(Inode inode) noexcept {
-  return inode == make_inode(Fixed::status) || inode == make_inode(Fixed::last_error);
+  return inode == make_inode(Fixed::status) || inode == make_inode(Fixed::last_error) ||
+         inode == make_inode(Fixed::advice);
 }
 
 constexpr InodeParts parts_of(Inode inode) noexcept {

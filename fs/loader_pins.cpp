@@ -75,7 +75,7 @@ std::uint64_t LoaderPins::link(pid_t thread) {
     if (pinned) version = *pinned;
     walks_.told(thread, version, now);
     const bool is_told = !pins_itself || pins_.told(*reader, version, now);
-    if (is_told && catalog_()->versions.contains(version)) {
+    if (is_told && catalog_()->has_images(version)) {
       if (pins_itself) wake();
       return version;
     }
@@ -90,11 +90,9 @@ Pins::Opened LoaderPins::opened(pid_t thread, Inode inode) {
   const bool through_latest = walks_.opened(thread, is_version ? parts.version : 0, now);
   if (!is_version || (!through_latest && pins_.is_empty())) return {};
   const auto catalog = catalog_();
-  const auto version = catalog->versions.find(parts.version);
-  if (version == catalog->versions.end() || parts.file >= version->second->entries.size()) {
-    return {};
-  }
-  const PinFile kind = pin_file_of(version->second->entries[parts.file].path);
+  const auto version = catalog->find(parts.version);
+  if (version == nullptr || parts.file >= version->entries.size()) return {};
+  const PinFile kind = pin_file_of(version->entries[parts.file].path);
   if (is_bind_mode_) {  // not bound yet: it counts as if it were
     if (kind == PinFile::weights) pins_.opened_by_somebody(parts.version, kWalkTime, now);
     return {};
@@ -105,7 +103,7 @@ Pins::Opened LoaderPins::opened(pid_t thread, Inode inode) {
                                     .version = parts.version,
                                     .file = parts.file,
                                     .kind = kind,
-                                    .weights_count = count_weights(*version->second),
+                                    .weights_count = count_weights(*version),
                                     .through_latest = through_latest,
                                     .latest = catalog->latest},
                                    now);
@@ -218,7 +216,7 @@ std::uint64_t LoaderPins::pin(std::uint64_t version) {
   if (version == 0)
     throw Error(ErrorCode::not_found, "there is no version yet that could be pinned");
   by_hand_.add(version, std::time(nullptr));  // first: from here on it does not go
-  if (catalog_()->versions.contains(version)) return version;
+  if (catalog_()->has_images(version)) return version;
   by_hand_.remove(version);
   throw Error(ErrorCode::not_found,
               fmt::format("version {} is not kept here; versions/ lists those that are", version));

@@ -4,6 +4,7 @@
 
 #include "fs/mount_status.hpp"
 #include "fs/status_lines.hpp"
+#include "store/bytes.hpp"
 #include "store/error.hpp"
 
 namespace weightfs::fs {
@@ -24,6 +25,8 @@ std::string seconds_text(Clock::duration duration) {
       throw Error(ErrorCode::cancelled, end.message);
     case WaitEnd::How::gone:
       throw Error(ErrorCode::not_found, end.message);
+    case WaitEnd::How::damaged:
+      throw Error(ErrorCode::corrupt, end.message);
     case WaitEnd::How::failed:
     case WaitEnd::How::here:
       break;
@@ -71,7 +74,7 @@ WaitEnd MountControl::wait(const WaitFor& what, const std::string& name,
     if (error.code() == ErrorCode::timed_out) {
       throw Error(ErrorCode::timed_out,
                   fmt::format("{} did not come to {} within {}{}", name, mount_.path.string(),
-                              seconds_text(Clock::now() - begin), progress_text(name)));
+                              seconds_text(Clock::now() - begin), progress_text(what, name)));
     }
     throw;
   }
@@ -91,6 +94,21 @@ void MountControl::tell_progress(std::uint64_t order, const Progress& progress) 
   }
 }
 
+void MountControl::tell_partial(std::optional<std::uint64_t> version,
+                                const Progress& progress) const {
+  try {
+    const Json status = parse_json(read_status(mount_), mount_.path.string());
+    const auto wanted = version.value_or(status.at("version").get<std::uint64_t>());
+    for (const Json& one : status.at("partial")) {
+      if (one.at("version") != wanted) continue;
+      progress(fmt::format("fetching version {}", wanted), one.at("here").get<std::uint64_t>(),
+               one.at("bytes").get<std::uint64_t>());
+    }
+  } catch (const std::exception&) {
+    return;  // it is only for show
+  }
+}
+
 std::uint64_t MountControl::hand_over(const HandOverRequest& request,
                                       const Context& context) const {
   return control_hand_over(socket_, request, context);
@@ -104,10 +122,16 @@ std::uint64_t MountControl::unpin(const UnpinRequest& request, const Context& co
   return control_unpin(socket_, request, context);
 }
 
-std::string MountControl::progress_text(const std::string& name) const {
+std::string MountControl::progress_text(const WaitFor& waited, const std::string& name) const {
   try {
     const std::string what = mount_.path.string();
     const Json status = parse_json(read_status(mount_), what);
+    const std::uint64_t version = waited.version.value_or(json_uint(status, "version", what));
+    for (const Json& one : waited.ready ? status.at("partial") : Json::array()) {
+      if (one.at("version") != version) continue;
+      return fmt::format("; {} of {} are here", human_bytes(one.at("here").get<std::uint64_t>()),
+                         human_bytes(one.at("bytes").get<std::uint64_t>()));
+    }
     const Json& writer = json_field(status, "writer", what);
     for (const Json& one : writer.is_null() ? Json::array() : writer.at("queue")) {
       if (one.at("name") == name || one.at("tag") == name) return "; " + hand_over_text(one);

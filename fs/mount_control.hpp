@@ -23,12 +23,16 @@ class MountControl {
 
   /// Waits until it is here.  `name`: what is waited for, in words.
   /// Throws Error: conflict; not_found (it is gone); cancelled (stopped, or it was taken back); io
-  /// (it cannot be published); timed_out, saying how far it is; unavailable (the daemon ended).
+  /// (it cannot be published, or had); corrupt (it is damaged); timed_out, saying how far it is;
+  /// unavailable (the daemon ended).
   [[nodiscard]] WaitEnd wait(const WaitFor& what, const std::string& name,
                              const Context& context) const;
 
   /// How far a hand-over is, if the daemon says so.
   void tell_progress(std::uint64_t order, const Progress& progress) const;
+
+  /// The same for a version that is being filled; nullopt: what `latest` is.
+  void tell_partial(std::optional<std::uint64_t> version, const Progress& progress) const;
 
   /// Throws Error: as PublishQueue::hand_over, unavailable.
   [[nodiscard]] std::uint64_t hand_over(const HandOverRequest& request,
@@ -39,7 +43,7 @@ class MountControl {
   [[nodiscard]] std::uint64_t unpin(const UnpinRequest& request, const Context& context) const;
 
  private:
-  [[nodiscard]] std::string progress_text(const std::string& name) const;
+  [[nodiscard]] std::string progress_text(const WaitFor& waited, const std::string& name) const;
 
   MountInfo mount_;
   Json status_;

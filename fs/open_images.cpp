@@ -10,10 +10,17 @@
 
 namespace weightfs::fs {
 
-OpenImage::OpenImage(const OpenTarget& target)
+OpenImage::OpenImage(const OpenTarget& target, std::shared_ptr<PartialVersion> partial)
     : path_(target.image),
+      name_(target.path),
       size_bytes_(target.size_bytes),
+      partial_(std::move(partial)),
       file_(File::open(target.image, O_RDONLY)) {}
+
+bool OpenImage::ask(std::uint64_t offset_bytes, std::uint64_t size_bytes,
+                    std::function<void()> wake) const {
+  return partial_ == nullptr || partial_->ask(name_, offset_bytes, size_bytes, std::move(wake));
+}
 
 std::size_t OpenImage::read(std::uint64_t offset_bytes, std::span<std::byte> into) const {
   if (offset_bytes >= size_bytes_) return 0;
@@ -34,9 +41,11 @@ bool OpenImages::join(Inode inode) {
   return true;
 }
 
-void OpenImages::hold(Inode inode, const OpenTarget& target) {
+void OpenImages::hold(Inode inode, const OpenTarget& target,
+                      std::shared_ptr<PartialVersion> partial) {
   if (join(inode)) return;
-  auto image = std::make_shared<const OpenImage>(target);  // a system call: not under the lock
+  auto image = std::make_shared<const OpenImage>(
+      target, std::move(partial));  // a system call: not under the lock
   const std::lock_guard lock(mutex_);
   Held& held = held_[inode];
   if (held.image == nullptr) held.image = std::move(image);

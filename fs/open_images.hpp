@@ -1,4 +1,5 @@
 // Open images: descriptors of the images that the daemon reads itself, one for each open inode.
+// Those of a partial version are read as far as they are here.
 //
 // An image is opened with the first open of its inode and closed with the last RELEASE, so that no
 // descriptor of the daemon keeps an image in use, or its space occupied, longer than its readers
@@ -9,32 +10,44 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <span>
+#include <string>
 
 #include "fs/inode.hpp"
 #include "fs/tree.hpp"
 #include "store/file.hpp"
+#include "store/partial_version.hpp"
 
 namespace weightfs::fs {
 
 /// One image, open for reading.
 class OpenImage {
  public:
+  /// `partial`: of a target that is partial; else nullptr.
   /// Throws Error: see throw_errno.
-  explicit OpenImage(const OpenTarget& target);
+  explicit OpenImage(const OpenTarget& target, std::shared_ptr<PartialVersion> partial = nullptr);
+
+  /// Whether a range may be read(); it is asked for if not.  See PartialVersion::ask.
+  bool ask(std::uint64_t offset_bytes, std::uint64_t size_bytes, std::function<void()> wake) const;
+
+  [[nodiscard]] bool is_partial() const noexcept { return partial_ != nullptr; }
 
   /// Reads as much of `into` as lies below the end of the file as the version has it.
   ///
   /// Returns: how many bytes; 0 at the end.
+  /// Requires: ask() said yes.
   /// Throws Error: io; corrupt if the image is shorter than that: never fewer bytes instead.
   std::size_t read(std::uint64_t offset_bytes, std::span<std::byte> into) const;
 
  private:
   std::filesystem::path path_;
+  std::string name_;  // in its version
   std::uint64_t size_bytes_;
+  std::shared_ptr<PartialVersion> partial_;
   File file_;
 };
 
@@ -42,7 +55,8 @@ class OpenImages {
  public:
   /// Counts one open of the inode; the first one opens the image.
   /// Throws Error: as OpenImage; nothing was counted.
-  void hold(Inode inode, const OpenTarget& target);
+  void hold(Inode inode, const OpenTarget& target,
+            std::shared_ptr<PartialVersion> partial = nullptr);
 
   /// Counts one RELEASE; the last one closes the image.  Unknown inodes are ignored.
   void release(Inode inode) noexcept;

@@ -71,13 +71,16 @@ struct Options {
   Serve serve = Serve::automatic;
   std::chrono::milliseconds poll{1000};
   std::chrono::milliseconds pin_grace{60000};
+  std::chrono::milliseconds read_timeout{60000};
+  bool ready = false;   // wait
   std::string session;  // unpin
   Follow follow = {};
   Ownership ownership;
   bool foreground = false;
   bool once = false;  // sync
   bool writer = false;
-  std::vector<HookSpec> hooks;
+  std::vector<HookSpec> hooks;  // mount, sync
+  Warm warm = Warm::automatic;  // the same
 
   BucketOptions bucket;         // every command that takes a URL
   bool bucket_flagged = false;  // some of it stands on the command line

@@ -4,7 +4,9 @@
 //
 //     announce -> park -> queue -> worker -> answer
 //                    \-> deadline or interrupt -> watcher -> answer
+//     announce -> hold -> wake -> queue, as above
 //
+// No worker ever sees what was held and given up before it was woken: the watcher forgets that.
 // Requests are answered without the lock, because an answer is a system call.
 #include "fs/requests.hpp"
 
@@ -31,9 +33,11 @@ namespace {
 constexpr std::chrono::milliseconds kLookAgain{200};
 
 struct Request {
-  // Set by announce() and interrupt(), under the pool's lock.
+  // Guarded by the pool's lock.
   bool parked = false;
   bool interrupted = false;
+  bool woken = false;
+  bool held = false;  // in no queue: it waits for wake()
 
   // Set by park(), constant from then on.
   RequestPool::Ticket ticket = 0;
@@ -106,10 +110,11 @@ struct RequestPool::State {
     return ticket;
   }
 
+  /// `held`: until somebody wakes it.
   void park(Ticket ticket, std::unique_ptr<Reply> reply, Clock::time_point deadline, Work work,
-            OnGiveUp on_give_up) {
-    const std::lock_guard lock(mutex_);
-    const RequestPtr& request = requests_.at(ticket);
+            OnGiveUp on_give_up, bool held) {
+    std::unique_lock lock(mutex_);
+    const RequestPtr request = requests_.at(ticket);
     request->ticket = ticket;
     request->reply = std::move(reply);
     request->deadline = deadline;
@@ -118,10 +123,21 @@ struct RequestPool::State {
     request->parked = true;
     const bool is_next = deadlines_.empty() || deadline < deadlines_.begin()->first;
     deadlines_.emplace(deadline, ticket);
-    queue_.push_back(request);
     if (request->interrupted) interrupts_.push_back(ticket);
     if (is_next || request->interrupted) for_watcher_.notify_one();
-    for_workers_.notify_one();
+    request->held = held && !request->woken;
+    if (!request->held) queue(request);
+    if (!ending_) return;
+    lock.unlock();  // by work that goes on while the pool ends
+    give_up(*request, ENOTCONN);
+  }
+
+  void wake(Ticket ticket) {
+    const std::lock_guard lock(mutex_);
+    const auto found = requests_.find(ticket);
+    if (found == requests_.end()) return;
+    found->second->woken = true;
+    if (std::exchange(found->second->held, false)) queue(found->second);
   }
 
   void interrupt(Ticket ticket) {
@@ -134,14 +150,22 @@ struct RequestPool::State {
     for_watcher_.notify_one();
   }
 
-  std::size_t parked_count() const {
+  /// Of those that are not answered yet.
+  template <typename Predicate>
+  std::size_t count(Predicate&& counts) const {
     const std::lock_guard lock(mutex_);
     return static_cast<std::size_t>(std::count_if(
         requests_.begin(), requests_.end(),
-        [](const auto& item) { return item.second->parked && !item.second->answered; }));
+        [&](const auto& item) { return !item.second->answered && counts(*item.second); }));
   }
 
  private:
+  // Requires: mutex_ is held.
+  void queue(const RequestPtr& request) {
+    queue_.push_back(request);
+    for_workers_.notify_one();
+  }
+
   void run_worker() {
     while (const RequestPtr request = next_work()) {
       do_work(*request);
@@ -160,6 +184,9 @@ struct RequestPool::State {
 
   void forget(const Request& request) {
     const std::lock_guard lock(mutex_);
+    forget_locked(request);
+  }
+  void forget_locked(const Request& request) {
     deadlines_.erase({request.deadline, request.ticket});
     requests_.erase(request.ticket);
   }
@@ -176,7 +203,11 @@ struct RequestPool::State {
       const bool waits_on = code == EINTR && !request->reply->gives_up();
       if (!waits_on) give_up(*request, code);
       lock.lock();
-      if (waits_on) look_again_later(request->ticket);
+      if (waits_on) {
+        look_again_later(request->ticket);
+      } else if (request->held) {
+        forget_locked(*request);
+      }
     }
   }
 
@@ -234,11 +265,24 @@ RequestPool::Ticket RequestPool::announce() { return state_->announce(); }
 
 void RequestPool::park(Ticket ticket, std::unique_ptr<Reply> reply, Clock::time_point deadline,
                        Work work, OnGiveUp on_give_up) noexcept {
-  state_->park(ticket, std::move(reply), deadline, std::move(work), on_give_up);
+  state_->park(ticket, std::move(reply), deadline, std::move(work), on_give_up, false);
 }
+
+void RequestPool::hold(Ticket ticket, std::unique_ptr<Reply> reply, Clock::time_point deadline,
+                       Work work) noexcept {
+  state_->park(ticket, std::move(reply), deadline, std::move(work), OnGiveUp::abandon, true);
+}
+
+void RequestPool::wake(Ticket ticket) noexcept { state_->wake(ticket); }
 
 void RequestPool::interrupt(Ticket ticket) noexcept { state_->interrupt(ticket); }
 
-std::size_t RequestPool::parked_count() const { return state_->parked_count(); }
+std::size_t RequestPool::parked_count() const {
+  return state_->count([](const Request& request) { return request.parked; });
+}
+
+std::size_t RequestPool::held_count() const {
+  return state_->count([](const Request& request) { return request.held; });
+}
 
 }  // namespace weightfs::fs

@@ -50,11 +50,12 @@ class RequestPool {
   using Ticket = std::uint64_t;
 
   /// Announces a request.  An interrupt may arrive from now on; it takes effect in park().  Every
-  /// announced request must be parked.
+  /// announced request must be parked, or held.
   Ticket announce();
 
   /// What a worker does: returns the function that sends the answer, which then runs at once on the
-  /// same thread (so it may refer to thread_local memory) and must not throw.  The work gets a
+  /// same thread (so it may refer to thread_local memory) and must not throw.  Instead it may
+  /// announce and park the request anew.  The work gets a
   /// context whose stop token fires when the caller has given up, and whose deadline is the
   /// request's.  What it throws becomes an errno.
   using Work = std::function<std::function<void()>(const Context&)>;
@@ -66,12 +67,23 @@ class RequestPool {
   void park(Ticket ticket, std::unique_ptr<Reply> reply, Clock::time_point deadline, Work work,
             OnGiveUp on_give_up = OnGiveUp::abandon) noexcept;
 
+  /// As park(), but no worker takes it before wake() was called, however early: for what waits for
+  /// something else than a worker.  Deadline and interrupts count from now on.
+  void hold(Ticket ticket, std::unique_ptr<Reply> reply, Clock::time_point deadline,
+            Work work) noexcept;
+
+  /// What the request waits for is there.  Quick; may be called under locks.  Unknown tickets are
+  /// ignored.
+  void wake(Ticket ticket) noexcept;
+
   /// The caller does not wait any longer.  Never answers itself, so it may be called under locks
   /// that an answer would take.  Unknown tickets are ignored.
   void interrupt(Ticket ticket) noexcept;
 
   /// Requests parked and not yet answered; without what has begun and is to finish.
   [[nodiscard]] std::size_t parked_count() const;
+  /// Of these: held, and not woken yet.
+  [[nodiscard]] std::size_t held_count() const;
 
  private:
   struct State;

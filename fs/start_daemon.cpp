@@ -43,6 +43,7 @@ Json to_json(const MountReady& ready) {
           {"log", ready.log.string()},
           {"pid", ready.pid},
           {"offline", ready.offline},
+          {"partial", ready.is_partial},
           {"gpu_failure", ready.gpu_failure}};
 }
 
@@ -55,6 +56,7 @@ MountReady ready_from(const Json& json) {
           .log = json["log"].get<std::string>(),
           .pid = json["pid"].get<int>(),
           .offline = json["offline"].get<bool>(),
+          .is_partial = json["partial"].get<bool>(),
           .gpu_failure = json["gpu_failure"].get<std::string>()};
 }
 

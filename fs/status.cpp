@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "fs/bucket_options.hpp"
+#include "fs/cache_advice.hpp"
 #include "store/json.hpp"
 
 namespace weightfs::fs {
@@ -35,7 +36,8 @@ Json serving_json(const ServingState& serving) {
           {"bound", serving.bound},
           {"open_passthrough", serving.open_passthrough},
           {"open_daemon", serving.open_daemon},
-          {"daemon_reads", serving.daemon_reads}};
+          {"daemon_reads", serving.daemon_reads},
+          {"waiting_reads", serving.waiting_reads}};
 }
 
 Json hand_over_json(const HandOver& one) {
@@ -85,6 +87,24 @@ Json queued_json(const DaemonState& state) {
     for (const HandOver& one : state.writer->queue) names.push_back(one.name);
   }
   return names;
+}
+
+/// Versions that are being filled.  "here": of its bytes.
+Json partial_json(const SyncStatus& sync) {
+  Json json = Json::array();
+  for (const auto& [number, progress] : sync.partial) {
+    Json error = nullptr;
+    if (progress.error) {
+      error = {{"code", to_string(progress.error->code())},
+               {"message", progress.error->what()},
+               {"damaged", progress.is_damaged}};
+    }
+    json.push_back({{"version", number},
+                    {"bytes", progress.bytes},
+                    {"here", progress.bytes_here},
+                    {"error", std::move(error)}});
+  }
+  return json;
 }
 
 Json number_or_null(std::uint64_t number) { return number == 0 ? Json(nullptr) : Json(number); }
@@ -155,12 +175,14 @@ std::string status_text(const DaemonState& state, std::int64_t now) {
       {"offline_since", seconds_or_null(sync.offline_since)},
       {"error", error_json(sync)},
       {"versions", state.versions},
+      {"partial", partial_json(sync)},
       {"serve", serving_json(state.serving)},
       {"kernels", to_json(state.coder)},
       {"pins", pins_json(state.pins, now)},
       {"writer", writer_json(state, now)},
       {"queued", queued_json(state)},
       {"hooks", hooks_json(state.hooks)},
+      {"cache", cache_json(state.cache, state.serving.mode)},
       {"bytes", {{"images", sync.image_bytes}, {"fetched", sync.fetched_bytes}}}};
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }

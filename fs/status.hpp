@@ -13,6 +13,7 @@
 #include "fs/fuse_session.hpp"
 #include "fs/hook_reconciler.hpp"
 #include "fs/loader_pins.hpp"
+#include "fs/warmer.hpp"
 #include "store/publish_queue.hpp"
 #include "store/s3_settings.hpp"
 #include "store/staging.hpp"
@@ -45,6 +46,7 @@ struct DaemonState {
   std::optional<WriterState> writer = {};
   std::vector<std::string> queued = {};  // a reader's mount: names of hand-overs in its store
   std::vector<HookStatus> hooks = {};
+  CacheState cache = {};
 };
 
 /// JSON, one field a line.  `now`: seconds since 1970.

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "fs/cache_advice.hpp"
 #include "fs/coder_choice.hpp"
 #include "fs/text_table.hpp"
 #include "fs/verbs.hpp"
@@ -100,6 +101,21 @@ void add_follow(const Json& status, TextTable& table) {
                       : fmt::format("{}, which does not exist yet", text_of(*found, "waiting"))});
 }
 
+/// A row for each version that is being filled.
+void add_partial(const Json& status, TextTable& table) {
+  if (!status.contains("partial")) return;
+  const char* title = "streaming";
+  for (const Json& one : status["partial"]) {
+    std::string text =
+        fmt::format("version {}: {} of {} here", number_of(one, "version"),
+                    human_bytes(number_of(one, "here")), human_bytes(number_of(one, "bytes")));
+    const Json& error = one.at("error");
+    if (!error.is_null()) text += ": " + text_of(error, "message");
+    table.add({title, std::move(text)});
+    title = "";
+  }
+}
+
 void add_writer(const Json& status, TextTable& table) {
   if (!status.contains("writer")) return;
   const Json& writer = status["writer"];
@@ -124,6 +140,16 @@ void add_hooks(const Json& status, TextTable& table) {
   for (const Json& hook : status["hooks"]) {
     table.add({title, hook_text(hook)});
     title = "";
+  }
+}
+
+/// How much of it is there, and what is wrong; what engines should do is in `doctor`.
+void add_cache(const Json& status, TextTable& table) {
+  const std::vector<Finding> findings = findings_of(status);
+  if (findings.empty()) return;
+  table.add({findings.front().what, findings.front().text});
+  for (const Finding& finding : findings) {
+    if (finding.state == Finding::State::warning) table.add({"warning", finding.text});
   }
 }
 
@@ -230,10 +256,12 @@ std::string status_lines(const Json& status) {
   add("bytes", fmt::format("{} of images, {} fetched",
                            human_bytes(status.at("bytes").at("images").get<std::uint64_t>()),
                            human_bytes(status.at("bytes").at("fetched").get<std::uint64_t>())));
+  add_cache(status, table);
   if (!status.at("offline_since").is_null()) {
     add("offline since", time_text(status.at("offline_since").get<std::int64_t>()));
   }
   if (!error.is_null()) add("error", text(error.at("message")));
+  add_partial(status, table);
   add_pins(status, table);
   add_writer(status, table);
   add_hooks(status, table);

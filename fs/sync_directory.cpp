@@ -182,8 +182,9 @@ bool has_no_links(int error) {
 // ---- taking the directory ----
 
 SyncDirectory::SyncDirectory(const stdfs::path& path, const std::string& repository,
-                             const std::string& url, Follow follow)
-    : path_(canonical_directory(path)), follow_(std::move(follow)) {
+                             const std::string& url, Follow follow,
+                             std::function<bool(std::uint64_t)> keeps)
+    : path_(canonical_directory(path)), follow_(std::move(follow)), keeps_(std::move(keeps)) {
   take(repository, url);
   recover();
 }
@@ -277,7 +278,8 @@ void SyncDirectory::put_record(const CatalogVersion& version) {
   for (const CatalogEntry& entry : version.entries) {
     if (!entry.path.empty()) entries.push_back({entry.path, entry.is_directory});
   }
-  write_file(record_path(version.number), Json{{"entries", std::move(entries)}}.dump() + "\n");
+  const Json record{{"tag", version.tag}, {"entries", std::move(entries)}};
+  write_file(record_path(version.number), record.dump() + "\n");
   ours_.insert(version.number);
 }
 
@@ -426,10 +428,12 @@ bool SyncDirectory::release(std::uint64_t version) {
   return !ours_.contains(version) || remove(version);
 }
 
-/// Looked at twice: between the first look and the rename somebody may have opened a file.
+/// Looked at twice: between the first look and the rename somebody may have opened a file.  Who
+/// wants to keep what is `latest` says so and then looks at the link; here it is the other way
+/// round, so one of the two sees the other.
 bool SyncDirectory::remove(std::uint64_t version) {
   const stdfs::path path = version_path(version);
-  if (read_link(path_ / "latest") == version) return false;
+  if (read_link(path_ / "latest") == version || (keeps_ && keeps_(version))) return false;
   if (!is_there(removed_path(version))) {
     if (!nobody_reads(path)) return false;
     if (is_there(path)) rename_path(path, removed_path(version));
@@ -465,6 +469,17 @@ void SyncDirectory::finish_removal(std::uint64_t version) {
 
 std::uint64_t SyncDirectory::latest() const { return read_link(path_ / "latest").value_or(0); }
 
+/// From the record, which is replaced at once: so it needs no lock.
+std::string SyncDirectory::tag(std::uint64_t version) const {
+  try {
+    const stdfs::path path = record_path(version);
+    const Json json = parse_json(read_file(path, kSyncFileBytesMax), path.string());
+    return json_string(json, "tag", path.string());
+  } catch (const Error&) {
+    return {};
+  }
+}
+
 std::vector<std::uint64_t> SyncDirectory::versions() const {
   const std::lock_guard lock(mutex_);
   return {ours_.begin(), ours_.end()};
@@ -476,14 +491,14 @@ bool SyncDirectory::has_copies() const {
 }
 
 // Not synced: it is about now.
-void SyncDirectory::write_status(const std::string& text) const {
-  const stdfs::path made = temporary("status");
+void SyncDirectory::write_own(const char* name, const std::string& text) const {
+  const stdfs::path made = temporary(name);
   {
     const File file = File::open(made, O_WRONLY | O_CREAT | O_EXCL, 0644);
     write_at(file.fd(), 0, as_bytes(text), made);
     ::fchmod(file.fd(), 0644);
   }
-  rename_path(made, own("status"));
+  rename_path(made, own(name));
 }
 
 std::optional<SyncDirectoryInfo> find_sync_directory(const stdfs::path& path) {

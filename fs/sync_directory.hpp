@@ -6,7 +6,8 @@
 //     DIR/.weightfs/sync               marker: this directory is ours, and whose versions are in it
 //     DIR/.weightfs/lock               held by the process that keeps it up to date; says its pid
 //     DIR/.weightfs/status             JSON, as that of a mount
-//     DIR/.weightfs/versions/42.json   record: versions/42 is ours, and what lies in it
+//     DIR/.weightfs/advice             text, likewise
+//     DIR/.weightfs/versions/42.json   record: versions/42 is ours, its tag and what lies in it
 //     DIR/.weightfs/tmp/               what is being made or removed
 //
 // A version is made in tmp/ and renamed when it is whole, after its record was written; it is taken
@@ -38,15 +39,21 @@ class SyncDirectory {
  public:
   /// Takes a directory, which is made if it is not there, and puts right what a killed process
   /// left.
+  ///
+  /// `keeps`: versions that must stay for the time being; quick, and calls nothing of this object
+  /// but latest() and tag().  Asked after a look at what `latest` is.  Empty: none.
+  ///
   /// Throws Error: invalid (not empty and not ours, another repository's), busy (names the pid),
   /// permission, exists (something else stands where a name of ours belongs), io.
   SyncDirectory(const std::filesystem::path& path, const std::string& repository,
-                const std::string& url, Follow follow = {});
+                const std::string& url, Follow follow = {},
+                std::function<bool(std::uint64_t version)> keeps = {});
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
 
   /// Shows what a catalog has: its `latest` first, then its other versions, then removes those it
-  /// does not have, if nobody uses them.  `latest` goes back only if another thing is followed.
+  /// does not have, if nobody uses them and `keeps` does not name them.  `latest` goes back only
+  /// if another thing is followed.
   ///
   /// `find_catalog` is asked while release() waits, so that no version comes back that was
   /// released.
@@ -56,12 +63,15 @@ class SyncDirectory {
   std::shared_ptr<const Catalog> show(
       const std::function<std::shared_ptr<const Catalog>()>& find_catalog, const Context& context);
 
-  /// Removes a version that the store is about to remove, unless it is in use or `latest`.
+  /// Removes a version that the store is about to remove, unless it is in use, kept or `latest`.
   /// Returns: true if it is not there any more.
   bool release(std::uint64_t version);
 
-  /// Where `latest` leads; 0: it is not there.
+  /// Where `latest` leads; 0: it is not there.  Waits for nobody.
   [[nodiscard]] std::uint64_t latest() const;
+
+  /// Of a version of ours; empty: it has none, or is not there.  Waits for nobody.
+  [[nodiscard]] std::string tag(std::uint64_t version) const;
 
   /// Versions of ours that are there, ascending.
   [[nodiscard]] std::vector<std::uint64_t> versions() const;
@@ -69,8 +79,9 @@ class SyncDirectory {
   /// Whether files had to be copied.
   [[nodiscard]] bool has_copies() const;
 
-  /// Replaces DIR/.weightfs/status.
-  void write_status(const std::string& text) const;
+  /// Replaces DIR/.weightfs/status or .weightfs/advice.
+  void write_status(const std::string& text) const { write_own("status", text); }
+  void write_advice(const std::string& text) const { write_own("advice", text); }
 
  private:
   struct Entry {
@@ -82,6 +93,7 @@ class SyncDirectory {
   void lock();
   void recover();
 
+  void write_own(const char* name, const std::string& text) const;
   [[nodiscard]] std::filesystem::path own(const char* name) const;
   [[nodiscard]] std::filesystem::path version_path(std::uint64_t version) const;
   [[nodiscard]] std::filesystem::path record_path(std::uint64_t version) const;
@@ -105,6 +117,7 @@ class SyncDirectory {
 
   const std::filesystem::path path_;
   const Follow follow_;
+  const std::function<bool(std::uint64_t)> keeps_;
   File lock_;
 
   mutable std::mutex mutex_;       // guards what follows, and what is in the directory

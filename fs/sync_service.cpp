@@ -1,9 +1,11 @@
 // What lives how long, from the outside in:
 //
-//     signals > repository > directory > store > history > sync > control
+//     signals > warmer > repository > directory > store > history > hooks > sync >
+//         warmer's thread > control > threads of hooks
 //
-// The caller's thread brings into the directory what the sync has brought into the store, tells who
-// waits at the control socket, and writes the status.
+// The caller's thread brings into the directory what the sync has brought into the store, tells
+// hooks and who waits at the control socket, and writes the status.  Hooks hold versions as long as
+// there is a sync that asks them; their threads look at the directory and the sync.
 
 #include "fs/sync_service.hpp"
 
@@ -18,8 +20,10 @@
 #include <mutex>
 #include <utility>
 
+#include "fs/cache_advice.hpp"
 #include "fs/coder_choice.hpp"
 #include "fs/control.hpp"
+#include "fs/hooks.hpp"
 #include "fs/places.hpp"
 #include "fs/status.hpp"
 #include "fs/stop_signals.hpp"
@@ -71,6 +75,20 @@ void check_sync_places(const std::filesystem::path& directory, const std::filesy
                                               directory.string(), outer.string()));
 }
 
+/// Hooks at work.
+class UseOfHooks {
+ public:
+  UseOfHooks(Hooks& hooks, std::function<Hooks::Shown()> find_newest) : hooks_(hooks) {
+    hooks_.start(std::move(find_newest));
+  }
+  ~UseOfHooks() { hooks_.stop(); }
+  UseOfHooks(const UseOfHooks&) = delete;
+  UseOfHooks& operator=(const UseOfHooks&) = delete;
+
+ private:
+  Hooks& hooks_;
+};
+
 class SyncService {
  public:
   SyncService(const SyncServiceOptions& options, const std::function<void(const SyncReady&)>& ready,
@@ -84,18 +102,32 @@ class SyncService {
     check_sync_places(options_.directory, store_path, options_.url);
     Places places = find_places({options_.url, options_.bucket, store_path}, context_);
     repository_ = std::move(places.repository);
-    directory_ = std::make_unique<SyncDirectory>(options_.directory, repository_->id(),
-                                                 options_.url, options_.follow);
+    directory_ = std::make_unique<SyncDirectory>(
+        options_.directory, repository_->id(), options_.url, options_.follow,
+        [this](std::uint64_t version) { return hooks_ != nullptr && hooks_->holds(version); });
     store_ = Store::open(places.store, repository_->id(), options_.url, options_.limits);
     coder_.emplace(options_.gpu);
     History history(*repository_, store_.get());
+    Hooks hooks({options_.hooks, options_.url, directory_->path()}, store_->db());
+    hooks_ = &hooks;
     Sync sync(*store_, history,
               {.poll = options_.poll,
                .follow = options_.follow,
                .release = [this](std::uint64_t version) { return directory_->release(version); },
+               .prepare =
+                   [this](std::uint64_t version) {
+                     warmer_.prepare({version, store_->image_directory(version)}, kPrepareLimit);
+                   },
+               .keeps = [&hooks](std::uint64_t version) { return hooks.holds(version); },
                .coder = coder_->coder(),
-               .changed = [this] { bell_.ring(); },
+               .changed =
+                   [this] {
+                     bell_.ring();
+                     warmer_.notify();
+                   },
                .tags = !options_.once});
+    const Warmer::Run warming(
+        warmer_, [&sync] { return warm_target(*sync.catalog()); }, !options_.once);
     options_.once ? run_once(sync) : follow(sync);
   }
 
@@ -125,6 +157,7 @@ class SyncService {
     const auto control = make_control();
     write_status(sync);
     tell_ready(sync);
+    const UseOfHooks use(*hooks_, [this, &sync] { return newest_shown(sync); });
     while (!context_.stop.stop_requested()) {
       const bool rung = bell_.wait(context_.stop, kSyncLook);
       if ((rung || !error_.empty()) && !context_.stop.stop_requested()) try_show(sync);
@@ -136,8 +169,11 @@ class SyncService {
 
   void show(const Sync& sync) {
     auto catalog = directory_->show([&sync] { return sync.catalog(); }, context_);
-    const std::lock_guard lock(mutex_);
-    shown_ = std::move(catalog);
+    {
+      const std::lock_guard lock(mutex_);
+      shown_ = std::move(catalog);
+    }
+    hooks_->notify();
   }
 
   /// What cannot be shown now is tried again; what is there stays.
@@ -177,6 +213,16 @@ class SyncService {
     return shown_;
   }
 
+  /// For hooks.  What the link says, not the catalog that is on its way: an engine is told what is
+  /// in place.
+  [[nodiscard]] Hooks::Shown newest_shown(const Sync& sync) const {
+    const std::uint64_t version = directory_->latest();
+    if (version == 0) return {};
+    const SyncStatus status = sync.status();
+    const bool is_newest = status.state == SyncStatus::State::current && status.followed <= version;
+    return {.version = version, .tag = directory_->tag(version), .is_newest = is_newest};
+  }
+
   void tell_ready(const Sync& sync) const {
     if (!ready_) return;
     const SyncStatus status = sync.status();
@@ -203,7 +249,9 @@ class SyncService {
                       .versions = directory_->versions(),
                       .sync = sync.status(),
                       .serving = {},
-                      .coder = coder_->state()};
+                      .coder = coder_->state(),
+                      .hooks = hooks_->status(),
+                      .cache = warmer_.state()};
     state.sync.latest = directory_->latest();
     state.serving.mode = "directory";
     if (directory_->has_copies()) {
@@ -222,9 +270,12 @@ class SyncService {
     const DaemonState now = state(sync);
     DaemonState timeless = now;
     timeless.sync.checked_time = timeless.sync.error_time = 0;
+    for (HookStatus& hook : timeless.hooks) hook.error_time = 0;
+    timeless.cache.room.reset();
     std::string compared = status_text(timeless, timeless.sync.newest_time);
     if (compared == stated_ && Clock::now() < restate_at_) return;
     directory_->write_status(status_text(now, std::time(nullptr)));
+    directory_->write_advice(advice_text(advise(now.cache, now.serving.mode)));
     stated_ = std::move(compared);
     restate_at_ = Clock::now() + kSyncRestate;
   }
@@ -244,9 +295,11 @@ class SyncService {
   StopSignals signals_{kSyncEndGrace};
   const Context context_{.stop = signals_.token()};
   Bell bell_;
+  Warmer warmer_{{.warm = options_.warm}};
   std::unique_ptr<Repository> repository_;
   std::unique_ptr<SyncDirectory> directory_;
   std::unique_ptr<Store> store_;
+  Hooks* hooks_ = nullptr;  // as long as run()
   std::optional<CoderChoice> coder_;
   std::filesystem::path control_socket_;  // empty: there is none
   std::string error_, error_code_;        // of the directory; empty: none

@@ -1,5 +1,6 @@
 // Sync service: `weightfs sync`: a mount without FUSE.  Store, history and sync as behind a mount,
-// in front of them a directory of ordinary files (fs/sync_directory.hpp), and the control socket.
+// in front of them a directory of ordinary files (fs/sync_directory.hpp), the control socket, and
+// hooks.
 //
 // Threads: run_sync_service blocks the caller; its threads end before it returns.
 #pragma once
@@ -10,7 +11,10 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "fs/hook_spec.hpp"
+#include "fs/warmer.hpp"
 #include "store/context.hpp"
 #include "store/follow.hpp"
 #include "store/s3_settings.hpp"
@@ -27,7 +31,9 @@ struct SyncServiceOptions {
   std::chrono::milliseconds poll{1000};
   Follow follow = {};
   std::optional<int> gpu = {};
+  std::vector<HookSpec> hooks = {};  // not with `once`
   bool once = false;
+  Warm warm = Warm::automatic;
 };
 
 /// What `sync` prints when the directory is up to date for the first time.

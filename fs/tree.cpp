@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <charconv>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
 #include "store/error.hpp"
+#include "store/manifest.hpp"
 
 namespace weightfs::fs {
 namespace {
@@ -40,6 +42,7 @@ constexpr FixedName kFixedNames[] = {
     {Fixed::root, "publish", Fixed::publish, S_IFDIR, true},
     {Fixed::control, "last_error", Fixed::last_error, S_IFREG, true},
     {Fixed::root, "deltas", Fixed::deltas, S_IFDIR},
+    {Fixed::control, "advice", Fixed::advice, S_IFREG},
 };
 constexpr std::string_view kDeltaSuffix = ".safetensors";
 constexpr std::uint64_t kFirstDelta = 2;  // version 1 has no version before it
@@ -59,7 +62,7 @@ constexpr std::uint32_t kSharedMode = S_IFDIR | S_ISVTX | 0777;
 
 // Numbers beyond the enumerators become one that no case knows.
 Fixed fixed_of(Inode inode) {
-  return static_cast<Fixed>(std::min<Inode>(inode, make_inode(Fixed::deltas) + 1));
+  return static_cast<Fixed>(std::min<Inode>(inode, make_inode(Fixed::advice) + 1));
 }
 
 // Only the spelling that readdir shows: "42", not "042" or "+42".
@@ -109,11 +112,9 @@ struct Place {
 // The entry behind a number of kind `version`.
 Place find_place(const Catalog& catalog, Inode inode) {
   const InodeParts parts = parts_of(inode);
-  const auto found = catalog.versions.find(parts.version);
-  if (found == catalog.versions.end() || parts.file >= found->second->entries.size()) {
-    throw_unknown(inode);
-  }
-  return {found->second, &found->second->entries[parts.file]};
+  const auto version = catalog.find(parts.version);
+  if (version == nullptr || parts.file >= version->entries.size()) throw_unknown(inode);
+  return {version, &version->entries[parts.file]};
 }
 
 std::string_view last_component(std::string_view path) {
@@ -159,6 +160,7 @@ class Nodes {
       case Fixed::latest:
         return link(inode, latest_target(catalog_), kAlwaysAsk);
       case Fixed::status:
+      case Fixed::advice:
         return text(inode);
       case Fixed::staging:
       case Fixed::publish:
@@ -257,7 +259,7 @@ class Nodes {
 
 Inode find_version(const Catalog& catalog, std::string_view name) {
   const auto number = parse_version(name);
-  if (!number || !catalog.versions.contains(*number)) throw_no_name(name);
+  if (!number || catalog.find(*number) == nullptr) throw_no_name(name);
   return version_inode(*number, 0);
 }
 
@@ -337,14 +339,19 @@ void list_fixed(const Catalog& catalog, Fixed parent, std::uint64_t behind, Part
   }
 }
 
+// Others can be opened by name.
 void list_versions(const Catalog& catalog, std::uint64_t behind, const Each& each) {
-  for (auto at = catalog.versions.upper_bound(behind); at != catalog.versions.end(); ++at) {
-    const std::uint64_t number = at->first;
-    if (!each({std::to_string(number), version_inode(number, 0), S_IFDIR, number + kFirst})) return;
+  std::set<std::uint64_t> numbers;
+  for (const auto& [number, version] : catalog.versions) numbers.insert(number);
+  for (const auto& [number, one] : catalog.incomplete) {
+    if (one.state == ImageState::partial) numbers.insert(number);
+  }
+  for (auto at = numbers.upper_bound(behind); at != numbers.end(); ++at) {
+    if (!each({std::to_string(*at), version_inode(*at, 0), S_IFDIR, *at + kFirst})) return;
   }
 }
 
-// Those of the versions that /versions lists; the others can be opened by name.
+// Those of the complete versions; the others can be opened by name.
 void list_deltas(const Catalog& catalog, std::uint64_t behind, const Each& each) {
   for (auto at = catalog.versions.upper_bound(std::max(behind, kFirstDelta - 1));
        at != catalog.versions.end(); ++at) {
@@ -414,6 +421,13 @@ std::optional<std::uint64_t> Tree::find_delta(Inode inode) const {
   return parts.version;
 }
 
+std::optional<std::uint64_t> Tree::find_unnamed(Inode parent, std::string_view name) const {
+  if (parent != make_inode(Fixed::versions)) return {};
+  const auto number = parse_version(name);
+  if (!number || *number > kVersionMax || catalog_()->find(*number) != nullptr) return {};
+  return number;
+}
+
 std::string Tree::read_link(Inode inode) const {
   const auto catalog = catalog_();
   if (inode == make_inode(Fixed::latest)) return latest_target(*catalog);
@@ -457,6 +471,7 @@ OpenTarget Tree::open(Inode inode) const {
     throw Error(ErrorCode::invalid, "'" + place.entry->path + "' is a directory, not a file");
   }
   target.image = place.version->directory / place.entry->path;
+  target.path = place.entry->path;
   target.size_bytes = place.entry->size_bytes;
   target.state = place.entry->image;
   return target;

@@ -1,10 +1,13 @@
 // Tree: what a mount shows of the repository.  Knows no libfuse; tests use it without a mount.
 //
 //     /latest -> versions/42          absent until version 1 is here
-//     /versions/42/...                complete checkpoints
+//     /versions/42/...                complete checkpoints; lists those that have images here, or
+//                                     get them now; others open when somebody has named them
+//                                     (Sync::name_version)
 //     /tags/step-42 -> ../versions/42
 //     /deltas/42.safetensors          the change from 41 to 42: store/delta_files.hpp
 //     /.weightfs/status               JSON
+//     /.weightfs/advice               text
 //
 // and on a writer's mount the names of what is not the tree's own:
 //
@@ -62,7 +65,9 @@ struct DirectoryEntry {
 struct OpenTarget {
   bool is_text = false;         // generated when it is opened, as its inode says
   std::filesystem::path image;  // else a file of the store
+  std::string path;             // in its version
   std::uint64_t size_bytes = 0;
+  /// partial: only what PartialVersion::ask() says is here may be read.  absent: there is no file.
   ImageState state = ImageState::complete;
 };
 
@@ -84,6 +89,11 @@ class Tree {
   /// delta.  Of a delta whose facts are not known, lookup() and attributes() say not_found.
   [[nodiscard]] std::optional<std::uint64_t> find_delta(Inode parent, std::string_view name) const;
   [[nodiscard]] std::optional<std::uint64_t> find_delta(Inode inode) const;
+
+  /// The version that `parent` has under this name as soon as somebody names it; nullopt if the
+  /// catalog has it already, or it is no version's name.
+  [[nodiscard]] std::optional<std::uint64_t> find_unnamed(Inode parent,
+                                                          std::string_view name) const;
 
   /// Target of a symlink; of `latest` the one for who has nothing pinned.
   /// Throws Error: not_found; invalid if it is none.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 namespace weightfs::fs {
 namespace {
@@ -21,7 +22,12 @@ WaitEnd end_of_frozen(std::uint64_t version, const std::string& name, const Foll
 std::optional<WaitEnd> end_of_version(std::uint64_t version, const std::string& name,
                                       const WaitFacts& facts) {
   const Catalog& catalog = *facts.catalog;
-  if (catalog.versions.contains(version)) return WaitEnd{How::here, version, "", ""};
+  if (catalog.has_images(version)) return WaitEnd{How::here, version, "", ""};
+  // What comes to this host by itself is waited for until it has.
+  const bool is_followed = facts.follow.kind == Follow::Kind::latest || version == facts.followed;
+  const bool comes = is_followed && version > catalog.latest;
+  if (version <= facts.nameable && !comes) return WaitEnd{How::here, version, "", ""};
+  if (facts.nameable > 0) return std::nullopt;
   if (facts.follow.kind == Follow::Kind::version && version != facts.follow.version) {
     return end_of_frozen(version, name, facts.follow);
   }
@@ -40,6 +46,19 @@ std::optional<WaitEnd> end_of_latest(std::uint64_t than, const WaitFacts& facts)
   }
   if (catalog.latest <= than) return std::nullopt;
   return WaitEnd{How::here, catalog.latest, "", ""};
+}
+
+/// Every byte of it is here.  `version`: 0 if there is none yet.
+std::optional<WaitEnd> end_of_ready(std::uint64_t version, const WaitFacts& facts) {
+  if (facts.catalog->versions.contains(version)) return WaitEnd{How::here, version, "", ""};
+  const auto partial = facts.partial.find(version);
+  if (partial == facts.partial.end() || !partial->second.error) return std::nullopt;
+  const PartialProgress& progress = partial->second;
+  if (!progress.is_damaged) return std::nullopt;  // the bucket is out of reach: it is tried again
+  const bool is_corrupt = progress.error->code() == ErrorCode::corrupt;
+  return WaitEnd{
+      is_corrupt ? How::damaged : How::failed, version,
+      fmt::format("version {} cannot be had as a whole: {}", version, progress.error->what()), ""};
 }
 
 /// Of a hand-over that lies in publish/.
@@ -109,6 +128,7 @@ std::optional<WaitEnd> end_of_tag(const std::string& tag, const WaitFacts& facts
 
 std::optional<WaitEnd> find_wait_end(const WaitFor& what, const WaitFacts& facts,
                                      ControlHandlers::WaitState& state) {
+  if (what.ready) return end_of_ready(what.version.value_or(facts.catalog->latest), facts);
   if (what.version) {
     return end_of_version(*what.version, fmt::format("version {}", *what.version), facts);
   }

@@ -115,6 +115,11 @@ void adopt_images(Store& store, const VersionImages& images, const stdfs::path& 
                   [[maybe_unused]] const ImagesLock& lock) {
   assert(lock);
   if (store.is_complete(images.version)) return;
+  if (store.is_partial(images.version)) {
+    throw Error(ErrorCode::busy, fmt::format("version {} is being filled from the bucket, because "
+                                             "somebody reads it; it is adopted or complete then",
+                                             images.version));
+  }
   try {
     Adoption adoption(images, source, store.begin_images(images.version));
     std::vector<std::uint64_t> sizes;

@@ -46,7 +46,7 @@ VersionImages images_of(History& history, Store& store, std::uint64_t version,
 /// Requires: `lock` is of this store; the files hold what was published, their bytes are synced,
 /// nobody writes them, and `source` is on the store's file system.
 /// Throws Error: not_found, invalid (no regular file, or of another size), no_space, io; each names
-/// the file.
+/// the file.  busy: the version is partial; nothing was changed.
 void adopt_images(Store& store, const VersionImages& images, const std::filesystem::path& source,
                   const ImagesLock& lock);
 

@@ -83,6 +83,18 @@ std::uint64_t CatalogVersion::size_bytes() const noexcept {
   return size;
 }
 
+std::shared_ptr<const CatalogVersion> Catalog::find(std::uint64_t version) const {
+  if (const auto found = versions.find(version); found != versions.end()) return found->second;
+  const auto found = incomplete.find(version);
+  return found == incomplete.end() ? nullptr : found->second.version;
+}
+
+bool Catalog::has_images(std::uint64_t version) const {
+  if (versions.contains(version)) return true;
+  const auto found = incomplete.find(version);
+  return found != incomplete.end() && found->second.state == ImageState::partial;
+}
+
 std::shared_ptr<const CatalogVersion> make_catalog_version(const Version& version,
                                                            const Layout& layout,
                                                            const std::filesystem::path& directory) {

@@ -17,7 +17,7 @@
 
 namespace weightfs {
 
-/// How much of a version's image is here.  A catalog so far lists complete ones only.
+/// How much of an image is here.
 enum class ImageState { absent, partial, complete };
 
 /// One file or directory of a version.  Entry 0 is the version's own directory; the others follow
@@ -44,12 +44,29 @@ struct CatalogVersion {
   [[nodiscard]] std::uint64_t size_bytes() const noexcept;  // of its files
 };
 
+/// A version whose images are not complete: its files are served by the daemon.
+struct IncompleteVersion {
+  std::shared_ptr<const CatalogVersion> version;
+  /// partial: it is being filled (store/partial_images.hpp), and listed.  absent: somebody named
+  /// it, and nothing is fetched before he opens a file.
+  ImageState state = ImageState::absent;
+};
+
 struct Catalog {
-  std::uint64_t latest = 0;                                                 // 0: none yet
+  /// 0: none yet.  In `versions`, but on a host that has not had a complete one yet: then it is one
+  /// that is being filled.
+  std::uint64_t latest = 0;
   std::map<std::uint64_t, std::shared_ptr<const CatalogVersion>> versions;  // complete ones
+  std::map<std::uint64_t, IncompleteVersion> incomplete;                    // none of `versions`
   std::map<std::string, std::uint64_t>
       tags;                          // every tag of the repository -> newest that carries it
   std::int64_t repository_time = 0;  // mtime of the fixed directories: newest version's time
+
+  /// Complete or not; nullptr if it is neither here nor was named.
+  [[nodiscard]] std::shared_ptr<const CatalogVersion> find(std::uint64_t version) const;
+
+  /// Complete or partial: its images are here, or come by themselves.
+  [[nodiscard]] bool has_images(std::uint64_t version) const;
 };
 
 /// The entries of a version from its manifest and layout.

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -35,6 +37,17 @@ bool has_layout(const Store& store, const Sha256& id) {
   return bytes && sha256(as_bytes(*bytes)) == id;
 }
 
+/// A version of which only what `is_here` tells of is complete.
+std::shared_ptr<const CatalogVersion> incomplete_version(
+    const CatalogVersion& version, ImageState others,
+    const std::function<bool(std::string_view path)>& is_here) {
+  auto made = std::make_shared<CatalogVersion>(version);
+  for (CatalogEntry& entry : made->entries) {
+    if (!entry.is_directory && !is_here(entry.path)) entry.image = others;
+  }
+  return made;
+}
+
 }  // namespace
 
 CatalogBuilder::CatalogBuilder(Store& store, History& history, Follow follow)
@@ -44,27 +57,104 @@ CatalogBuilder::CatalogBuilder(Store& store, History& history, Follow follow)
 
 std::shared_ptr<const Catalog> CatalogBuilder::make() {
   auto catalog = std::make_shared<Catalog>();
-  std::map<std::uint64_t, std::shared_ptr<const CatalogVersion>> described;
   const std::lock_guard lock(mutex_);
-  const std::uint64_t newest = store_.newest().version;
-  for (const std::uint64_t number : store_.complete_versions()) {
-    if (number > newest) break;
-    const auto known = described_.find(number);
-    const auto version = known != described_.end() ? known->second : describe(number, nullptr);
-    if (!version) continue;
-    described.emplace(number, version);
-    if (!is_hidden(number)) catalog->versions.emplace(number, version);
-  }
-  described_ = std::move(described);
-  const std::uint64_t chosen = choose_latest(follow_, catalog->versions);
-  if (chosen > 0 && chosen >= shown_) catalog->latest = shown_ = chosen;
+  add_incomplete(*catalog);
+  add_complete(*catalog);
+  std::erase_if(described_, [&](const auto& entry) {
+    return !catalog->find(entry.first) && !is_hidden(entry.first);
+  });
+  choose(*catalog);
   catalog->tags = tags_;
   catalog->repository_time = newest_time_;
   return catalog;
 }
 
-void CatalogBuilder::fetch(const Context& context) {
+/// What becomes complete meanwhile must not be missed: so these are looked at first.
+void CatalogBuilder::add_incomplete(Catalog& catalog) {
+  const auto add = [&](std::uint64_t number, ImageState state,
+                       const std::function<bool(std::string_view)>& is_here) {
+    if (const auto version = known(number)) {
+      catalog.incomplete.emplace(
+          number, IncompleteVersion{incomplete_version(*version, state, is_here), state});
+    }
+  };
+  if (partials_ != nullptr) {
+    for (const auto& [number, partial] : partials_->list()) {
+      add(number, ImageState::partial,
+          [&one = *partial](std::string_view path) { return one.is_here(path); });
+    }
+  }
+  for (const std::uint64_t number : named_) {
+    add(number, ImageState::absent, [](std::string_view) { return false; });
+  }
+}
+
+void CatalogBuilder::add_complete(Catalog& catalog) {
+  const std::uint64_t newest = store_.newest().version;
   for (const std::uint64_t number : store_.complete_versions()) {
+    if (number > newest) break;
+    const auto version = known(number);
+    if (!version || is_hidden(number)) continue;
+    catalog.versions.emplace(number, version);
+    catalog.incomplete.erase(number);
+  }
+}
+
+void CatalogBuilder::choose(Catalog& catalog) {
+  const std::uint64_t chosen = choose_latest(follow_, catalog.versions);
+  if (chosen > 0 && chosen >= shown_) {
+    catalog.latest = shown_ = chosen;
+    has_shown_complete_ = true;
+  } else if (!has_shown_complete_ && catalog.has_images(first_)) {
+    catalog.latest = first_;
+    shown_ = std::max(shown_, first_);
+  }
+}
+
+/// nullptr if it cannot be described now.
+std::shared_ptr<const CatalogVersion> CatalogBuilder::known(std::uint64_t version) {
+  const auto found = described_.find(version);
+  if (found != described_.end()) return found->second;
+  auto described = describe(version, nullptr);
+  if (described) described_.emplace(version, described);
+  return described;
+}
+
+void CatalogBuilder::set_partials(const PartialImages* partials) {
+  const std::lock_guard lock(mutex_);
+  partials_ = partials;
+}
+
+void CatalogBuilder::name(std::uint64_t version, const Context& context) {
+  static_cast<void>(history_.get(version, context));
+  std::shared_ptr<const CatalogVersion> described;
+  try {
+    described = describe_now(version, &context);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::not_found) throw;
+    throw Error(ErrorCode::corrupt, error.what());  // there is the version, and not its layout
+  }
+  const std::lock_guard lock(mutex_);
+  described_.emplace(version, std::move(described));
+  std::erase(named_, version);
+  named_.push_front(version);
+  if (named_.size() > kNamedMax) named_.pop_back();
+}
+
+void CatalogBuilder::show_first(std::uint64_t version) {
+  const std::lock_guard lock(mutex_);
+  first_ = version;
+}
+
+void CatalogBuilder::fetch(const Context& context) {
+  std::vector<std::uint64_t> numbers = store_.complete_versions();
+  {
+    const std::lock_guard lock(mutex_);
+    if (partials_ != nullptr) {
+      for (const auto& [number, partial] : partials_->list()) numbers.push_back(number);
+    }
+  }
+  for (const std::uint64_t number : numbers) {
     {
       const std::lock_guard lock(mutex_);
       if (described_.contains(number)) continue;

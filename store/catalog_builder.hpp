@@ -3,7 +3,9 @@
 // The catalog follows from the records alone, so whatever happened before, the next one is right:
 //
 //     versions    complete, not above Store::newest(), not hidden
-//     latest      the highest of them that is followed; never below one that was `latest` before
+//     incomplete  those that are being filled, and the last kNamedMax of others that were named
+//     latest      the highest of `versions` that is followed, never below one that was `latest`
+//                 before; until there was one: what show_first() named, while it is being filled
 //     tags        of every manifest that was read, the newest version of each
 //
 // Threads: all calls may run in parallel, and none that takes no Context waits for the bucket.
@@ -11,7 +13,9 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -23,13 +27,20 @@
 #include "store/context.hpp"
 #include "store/follow.hpp"
 #include "store/history.hpp"
+#include "store/partial_images.hpp"
 
 namespace weightfs {
 
 class CatalogBuilder {
  public:
+  /// Of versions that were named and have no image here.
+  static constexpr std::size_t kNamedMax = 64;
+
   /// Keeps both references.  Reads the tags of the manifests that the store has.
   CatalogBuilder(Store& store, History& history, Follow follow = {});
+
+  /// What is being filled; nullptr: nothing.  It may go away; call this before.
+  void set_partials(const PartialImages* partials);
 
   /// A version whose manifest or layout is neither in the store's records nor was fetched is left
   /// out.
@@ -37,6 +48,14 @@ class CatalogBuilder {
 
   /// Fetches what make() needs and the store's records do not have.
   void fetch(const Context& context);
+
+  /// Takes a version into `incomplete` as absent, until kNamedMax others were named after it.  Asks
+  /// the bucket for what the store's records do not have.
+  /// Throws Error: not_found; what History throws.
+  void name(std::uint64_t version, const Context& context);
+
+  /// The version that `latest` is while it is being filled, on a host that has shown no other.
+  void show_first(std::uint64_t version);
 
   /// Who hides versions: each shows again only what it hid itself.
   enum class Hider { sync, publish };
@@ -62,6 +81,11 @@ class CatalogBuilder {
   std::uint64_t find_carrier(const std::string& tag, std::uint64_t newest, const Context& context);
 
  private:
+  // The next four require: mutex_ is held.
+  void add_complete(Catalog& catalog);
+  void add_incomplete(Catalog& catalog);
+  void choose(Catalog& catalog);
+  std::shared_ptr<const CatalogVersion> known(std::uint64_t version);
   [[nodiscard]] bool is_hidden(std::uint64_t version) const;
   std::shared_ptr<const CatalogVersion> describe(std::uint64_t number, const Context* bucket);
   std::shared_ptr<const CatalogVersion> describe_now(std::uint64_t number, const Context* bucket);
@@ -76,9 +100,14 @@ class CatalogBuilder {
   History& history_;
   const Follow follow_;
   mutable std::mutex mutex_;  // guards what follows; never held over the bucket
-  std::map<std::uint64_t, std::shared_ptr<const CatalogVersion>> described_;  // complete ones
-  std::array<std::set<std::uint64_t>, 2> hidden_;                             // by Hider
-  std::uint64_t shown_ = 0;  // highest `latest` so far
+  const PartialImages* partials_ = nullptr;
+  // Complete ones, and those of `partials_` and `named_`.
+  std::map<std::uint64_t, std::shared_ptr<const CatalogVersion>> described_;
+  std::deque<std::uint64_t> named_;                // the last one in front
+  std::array<std::set<std::uint64_t>, 2> hidden_;  // by Hider
+  std::uint64_t first_ = 0;                        // see show_first()
+  std::uint64_t shown_ = 0;                        // highest `latest` so far
+  bool has_shown_complete_ = false;
   std::map<std::string, std::uint64_t> tags_;
   std::uint64_t expected_ = 0;  // 1..expected_ were read, or are in unread_
   std::set<std::uint64_t> unread_;

@@ -47,6 +47,9 @@ class ChunkMaker {
   /// Throws BaseDamaged, ObjectError (names pack or snapshot, tensor and chunk), Error: io.
   void make(std::span<const WantedChunk> wanted);
 
+  /// As OldBytes::expect().
+  void expect(std::uint32_t file, std::uint64_t end_bytes) { source_->expect(file, end_bytes); }
+
  private:
   enum class Check { nothing, every_hash };
 

@@ -25,6 +25,15 @@ std::vector<std::uint64_t> file_sizes(const Plan& plan) {
   return sizes;
 }
 
+/// The lock, with the version not partial: who fills it needs the lock in the end.
+ImagesLock lock_when_not_partial(Store& store, std::uint64_t version, const Context& context) {
+  for (;;) {
+    store.wait_partial(version, context);
+    ImagesLock lock = store.lock_images(context);
+    if (!store.is_partial(version)) return lock;
+  }
+}
+
 class Materializer {
  public:
   Materializer(Store& store, History& history, std::span<const std::uint64_t> keep,
@@ -40,7 +49,8 @@ class Materializer {
 
   void run(std::uint64_t version) {
     while (!store_.is_complete(version)) {
-      const std::vector<Base> bases = usable_bases(version);
+      const std::vector<Base> bases =
+          usable_bases(store_, history_, version, distrusted_, context_);
       try {
         make(next_stop(history_.get(version, context_), bases), bases);
       } catch (const BaseDamaged& damaged) {
@@ -51,22 +61,6 @@ class Materializer {
   }
 
  private:
-  /// Complete versions to start from.  One whose records cannot be read is no base.
-  std::vector<Base> usable_bases(std::uint64_t wanted) {
-    std::vector<Base> bases;
-    for (const std::uint64_t number : store_.complete_versions()) {
-      if (number >= wanted || distrusted_.contains(number)) continue;
-      try {
-        bases.push_back(base_of(store_, history_, number, context_));
-      } catch (const Error& error) {
-        if (is_stop(error)) throw;
-        log_warning(
-            fmt::format("version {} is here but cannot be built on: {}", number, error.what()));
-      }
-    }
-    return bases;
-  }
-
   /// The version to make now: `wanted`, or one on the way if that is too long for one pass.
   std::shared_ptr<const Version> next_stop(std::shared_ptr<const Version> wanted,
                                            std::span<const Base> bases) {
@@ -74,7 +68,8 @@ class Materializer {
     if (way.steps <= kStepsPerPass) return wanted;
     for (std::uint64_t ahead = kStepsPerPass; ahead > 0; ahead--) {
       const std::uint64_t number = way.start->number() + ahead;
-      if (!store_.is_complete(number)) return history_.get(number, context_);
+      const bool is_begun = store_.is_complete(number) || store_.is_partial(number);
+      if (!is_begun) return history_.get(number, context_);
     }
     return wanted;
   }
@@ -136,12 +131,28 @@ Base base_of(Store& store, History& history, std::uint64_t version, const Contex
   return base;
 }
 
+std::vector<Base> usable_bases(Store& store, History& history, std::uint64_t before,
+                               const std::set<std::uint64_t>& distrusted, const Context& context) {
+  std::vector<Base> bases;
+  for (const std::uint64_t number : store.complete_versions()) {
+    if (number >= before || distrusted.contains(number)) continue;
+    try {
+      bases.push_back(base_of(store, history, number, context));
+    } catch (const Error& error) {
+      if (is_stop(error)) throw;
+      log_warning(
+          fmt::format("version {} is here but cannot be built on: {}", number, error.what()));
+    }
+  }
+  return bases;
+}
+
 void materialize(Store& store, History& history, std::uint64_t version,
                  std::span<const std::uint64_t> keep,
                  const std::function<bool(std::uint64_t)>& release, const Context& context,
                  const Progress& progress, const kernels::SharedCoder& coder) {
   if (store.is_complete(version)) return;
-  const ImagesLock lock = store.lock_images(context);
+  const ImagesLock lock = lock_when_not_partial(store, version, context);
   Materializer(store, history, keep, release, context, progress, coder).run(version);
 }
 

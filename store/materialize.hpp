@@ -19,6 +19,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -103,6 +104,11 @@ Plan make_plan(History& history, std::shared_ptr<const Version> wanted, std::spa
 /// The Base of a complete version in the store.
 Base base_of(Store& store, History& history, std::uint64_t version, const Context& context);
 
+/// Complete versions older than `before`, to start from.  One whose records cannot be read is none,
+/// nor one that is distrusted.
+std::vector<Base> usable_bases(Store& store, History& history, std::uint64_t before,
+                               const std::set<std::uint64_t>& distrusted, const Context& context);
+
 struct WriteOptions {
   std::filesystem::path directory;  // exists, empty
   std::filesystem::path spool;      // for packs while they are applied; same machine
@@ -134,8 +140,8 @@ class BaseDamaged : public Error {
 
 /// Brings a version into the store: plan, room, write, records.  Tries again from another base or
 /// the bucket if a base is damaged, and removes that one's images unless it is in `keep` or
-/// `release` says that it is in use.  Does nothing if the version is complete already.  A way of
-/// more than kStepsPerPass deltas brings in versions on the way too.
+/// `release` says that it is in use.  Does nothing if the version is complete already; waits for
+/// one that is partial.  A way of more than kStepsPerPass deltas brings in versions on the way too.
 ///
 /// After a failure nothing of the version is left.  Several calls for one store come one after the
 /// other: it holds Store::lock_images().

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 
+#include "kernels/block.hpp"
 #include "store/file.hpp"
 #include "store/pieces.hpp"
 
@@ -19,6 +20,11 @@ constexpr std::uint32_t kNoFile = std::numeric_limits<std::uint32_t>::max();
 // time saves requests, and fetching no more saves hashing what the next segment's worker hashes
 // too.
 constexpr std::uint64_t kReadAheadPieces = 4;
+
+// The chunks of a window, of which the first and the last reach out of it: 8 MiB at most, and they
+// do not begin where pieces do.
+constexpr std::uint64_t kWindowPieces = 2 * kernels::kChunkBytesMax / kPieceBytes + 1;
+static_assert(kWindowBytes <= kernels::kChunkBytesMax);
 
 class ImageBytes final : public OldBytes {
  public:
@@ -78,7 +84,19 @@ class SnapshotBytes final : public OldBytes {
     }
   }
 
+  void expect(std::uint32_t file, std::uint64_t end_bytes) override {
+    expected_file_ = file;
+    expected_end_ = end_bytes;
+  }
+
  private:
+  /// Pieces to fetch from `piece` on.
+  [[nodiscard]] std::uint64_t count_ahead(std::uint32_t file, std::uint64_t piece) const {
+    if (file != expected_file_ || expected_end_ <= piece * kPieceBytes) return kReadAheadPieces;
+    const std::uint64_t expected = (expected_end_ - 1) / kPieceBytes + 1 - piece;
+    return expected <= kWindowPieces ? expected : kReadAheadPieces;
+  }
+
   void fill(std::uint32_t file, std::uint64_t piece) {
     const LayoutFile& entry = snapshot_.layout->files()[file];
     const PieceRun run{keys::snapshot_file(snapshot_.version->number(),
@@ -86,9 +104,9 @@ class SnapshotBytes final : public OldBytes {
                        0, entry.size_bytes, snapshot_.hashes.pieces[file]};
     number_ = kNoFile;
     if (!buffer_) {
-      buffer_ = std::make_unique_for_overwrite<std::byte[]>(kReadAheadPieces * kPieceBytes);
+      buffer_ = std::make_unique_for_overwrite<std::byte[]>(kWindowPieces * kPieceBytes);
     }
-    const auto size = static_cast<std::size_t>(run.bytes_of(piece, kReadAheadPieces));
+    const auto size = static_cast<std::size_t>(run.bytes_of(piece, count_ahead(file, piece)));
     fetch_pieces(bucket_, run, piece, {buffer_.get(), size}, context_);
     begin_ = piece * kPieceBytes;
     size_ = size;
@@ -102,6 +120,8 @@ class SnapshotBytes final : public OldBytes {
   std::uint32_t number_ = kNoFile;  // file that buffer_ holds a part of
   std::uint64_t begin_ = 0;         // of that part
   std::size_t size_ = 0;
+  std::uint32_t expected_file_ = kNoFile;
+  std::uint64_t expected_end_ = 0;
 };
 
 }  // namespace

@@ -22,6 +22,10 @@ class OldBytes {
   /// Throws BaseDamaged (an image is missing, too short or unreadable); ObjectError (a snapshot's
   /// file is missing or does not match its SHA-256); Error: unavailable, cancelled, io.
   virtual void read(std::uint32_t file, std::uint64_t offset_bytes, std::span<std::byte> into) = 0;
+
+  /// The bytes of `file` up to `end_bytes` are going to be read, front to back, and those behind
+  /// are not: it may be worth fetching them with one request.
+  virtual void expect(std::uint32_t /*file*/, std::uint64_t /*end_bytes*/) {}
 };
 
 /// Keeps the references.  An image is open from the first read of it until another one is read, or

@@ -3,8 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
+#include <condition_variable>
 #include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
+#include "store/file.hpp"
 #include "store/parallel.hpp"
 #include "store/pieces.hpp"
 #include "store/progress_counter.hpp"
@@ -12,68 +20,184 @@
 namespace weightfs {
 namespace {
 
-/// One request: some pieces of one pack, and where they go.
-struct Fetch {
-  std::size_t run = 0;
-  std::uint64_t first = 0;  // piece
-  std::uint64_t size_bytes = 0;
-  std::uint64_t to = 0;  // offset in the spool
-};
-
 PieceRun run_of(const Step& step, std::size_t pack) {
   const PackIndex& index = *step.packs[pack];
   return {step.pack_key(pack), index.data_offset_bytes(), index.data_size_bytes(), index.pieces()};
 }
 
-void append_fetches(std::vector<Fetch>& fetches, const PieceRun& run, std::size_t number,
-                    std::uint64_t to) {
-  for (std::uint64_t first = 0; first < run.hashes.size(); first += kPiecesPerFetch) {
-    fetches.push_back(
-        {number, first, run.bytes_of(first, kPiecesPerFetch), to + first * kPieceBytes});
-  }
+/// One request that is on its way, and what came of it.  Who waits for its pieces looks here.
+struct Fetch {
+  bool is_done = false;
+  /// The error as text: an exception must not be shared by threads.
+  struct Failure {
+    ErrorCode code;
+    std::string message, key;  // key: of an ObjectError
+  };
+  std::optional<Failure> failure;
+};
+
+[[noreturn]] void rethrow(const Fetch::Failure& failure) {
+  if (failure.key.empty()) throw Error(failure.code, failure.message);
+  throw ObjectError(failure.code, failure.key, failure.message);
 }
+
+/// A pack, and where its pieces go.
+struct SpooledPack {
+  struct Piece {
+    bool is_here = false;
+    std::shared_ptr<Fetch> fetch;  // that brings it
+  };
+
+  [[nodiscard]] bool is_absent(std::uint64_t piece) const {
+    return piece < pieces.size() && !pieces[piece].is_here && !pieces[piece].fetch;
+  }
+
+  PieceRun run;
+  std::uint64_t to = 0;  // offset in the spool
+  std::vector<Piece> pieces;
+};
 
 }  // namespace
 
-PackSpool::PackSpool(const Plan& plan, Repository& repository,
-                     const std::filesystem::path& directory, unsigned threads,
-                     const Context& context, const Progress& progress)
-    : plan_(plan), directory_(directory) {
-  std::vector<PieceRun> runs;
-  std::vector<Fetch> fetches;
+struct PackSpool::State {
+  State(const Plan& its_plan, Repository& its_repository, std::filesystem::path its_directory,
+        const Context& its_context)
+      : plan(its_plan),
+        repository(its_repository),
+        directory(std::move(its_directory)),
+        context(its_context) {}
+
+  void need(SpooledPack& pack, std::uint64_t first, std::uint64_t last);
+  void wait_for(std::shared_ptr<Fetch> fetch, std::unique_lock<std::mutex>& lock);
+  void fetch(SpooledPack& pack, std::uint64_t first, std::unique_lock<std::mutex>& lock);
+  void bring(const SpooledPack& pack, std::uint64_t first, std::uint64_t count);
+  [[nodiscard]] std::filesystem::path path() const { return directory / "(spool)"; }
+
+  const Plan& plan;
+  Repository& repository;
+  const std::filesystem::path directory;
+  const Context& context;
+  File file;
+  std::vector<std::vector<SpooledPack>> packs;  // by step
+  std::mutex mutex;                             // guards the pieces and their fetches
+  std::condition_variable_any fetched;
+};
+
+PackSpool::PackSpool(const Plan& plan, Repository& repository, std::filesystem::path directory,
+                     const Context& context)
+    : state_(std::make_unique<State>(plan, repository, std::move(directory), context)) {
   std::uint64_t end = 0;
   for (const Step& step : plan.steps) {
-    auto& offsets = offsets_.emplace_back();
-    for (std::size_t pack = 0; pack < step.packs.size(); pack++) {
-      runs.push_back(run_of(step, pack));
-      append_fetches(fetches, runs.back(), runs.size() - 1, end);
-      offsets.push_back(end);
-      end += runs.back().size_bytes;
+    auto& packs = state_->packs.emplace_back();
+    for (std::size_t i = 0; i < step.packs.size(); i++) {
+      const PieceRun run = run_of(step, i);
+      packs.push_back({run, end, std::vector<SpooledPack::Piece>(run.hashes.size())});
+      end += run.size_bytes;
     }
   }
-  if (fetches.empty()) return;
+  if (end > 0) state_->file = File::temporary(state_->directory);
+}
 
-  file_ = File::temporary(directory);
-  Bucket& bucket = repository.bucket(context);
-  ProgressCounter counter(progress, "fetching", end);
-  parallel_for(fetches.size(), request_threads(bucket, threads), context, [&](std::size_t i) {
-    const Fetch& fetch = fetches[i];
-    const auto size = static_cast<std::size_t>(fetch.size_bytes);
-    const auto buffer = std::make_unique_for_overwrite<std::byte[]>(size);
-    const std::span<std::byte> bytes(buffer.get(), size);
-    fetch_pieces(bucket, runs[fetch.run], fetch.first, bytes, context);
-    write_at(file_.fd(), fetch.to, bytes, directory_ / "(spool)");
-    counter.add(size);
+PackSpool::~PackSpool() = default;
+
+void PackSpool::fetch_all(unsigned threads, const Progress& progress) {
+  struct Part {
+    SpooledPack& pack;
+    std::uint64_t first, last;
+  };
+  std::vector<Part> parts;
+  std::uint64_t total = 0;
+  for (auto& packs : state_->packs) {
+    for (SpooledPack& pack : packs) {
+      total += pack.run.size_bytes;
+      for (std::uint64_t first = 0; first < pack.pieces.size(); first += kPiecesPerFetch) {
+        parts.push_back({pack, first, std::min(first + kPiecesPerFetch, pack.pieces.size()) - 1});
+      }
+    }
+  }
+  if (parts.empty()) return;
+
+  const unsigned wanted = request_threads(state_->repository.bucket(state_->context), threads);
+  ProgressCounter counter(progress, "fetching", total);
+  parallel_for(parts.size(), wanted, state_->context, [&](std::size_t i) {
+    const Part& part = parts[i];
+    state_->need(part.pack, part.first, part.last);
+    counter.add(part.pack.run.bytes_of(part.first, kPiecesPerFetch));
   });
 }
 
 void PackSpool::read(std::size_t step, Listed place, std::span<std::byte> into) const {
-  const PackChunk& chunk = plan_.steps[step].chunk(place);
-  const std::uint64_t offset = offsets_[step][place.pack] + chunk.data_offset_bytes;
-  if (!into.empty() && !read_at(file_.fd(), offset, into, directory_ / "(spool)")) {
-    throw Error(ErrorCode::io, fmt::format("the spool in {} became shorter while it was read",
-                                           directory_.string()));
+  if (into.empty()) return;
+  const std::uint64_t begin = state_->plan.steps[step].chunk(place).data_offset_bytes;
+  SpooledPack& pack = state_->packs[step][place.pack];
+  state_->need(pack, begin / kPieceBytes, (begin + into.size() - 1) / kPieceBytes);
+  if (read_at(state_->file.fd(), pack.to + begin, into, state_->path())) return;
+  throw Error(ErrorCode::io, fmt::format("the spool in {} became shorter while it was read",
+                                         state_->directory.string()));
+}
+
+/// Returns when the pieces `first` to `last` are in the file.
+void PackSpool::State::need(SpooledPack& pack, std::uint64_t first, std::uint64_t last) {
+  std::unique_lock lock(mutex);
+  for (std::uint64_t piece = first; piece <= last;) {
+    if (pack.pieces[piece].is_here) {
+      piece++;
+    } else if (pack.pieces[piece].fetch) {
+      wait_for(pack.pieces[piece].fetch, lock);
+    } else {
+      fetch(pack, piece, lock);
+    }
   }
+}
+
+void PackSpool::State::wait_for(std::shared_ptr<Fetch> fetch, std::unique_lock<std::mutex>& lock) {
+  constexpr auto kLookAgain = std::chrono::hours(1);  // a deadline may be as far off as can be
+  while (!fetched.wait_until(lock, context.stop,
+                             std::min(context.deadline, Clock::now() + kLookAgain),
+                             [&] { return fetch->is_done; })) {
+    context.check("waiting for a pack");
+  }
+  if (fetch->failure) rethrow(*fetch->failure);
+}
+
+/// Fetches `first`, and what is absent behind it, in one request.
+void PackSpool::State::fetch(SpooledPack& pack, std::uint64_t first,
+                             std::unique_lock<std::mutex>& lock) {
+  const auto request = std::make_shared<Fetch>();
+  std::uint64_t count = 0;
+  while (count < kPiecesPerFetch && pack.is_absent(first + count)) {
+    pack.pieces[first + count++].fetch = request;
+  }
+  const auto end = [&](bool is_here) {
+    lock.lock();
+    for (std::uint64_t i = 0; i < count; i++) pack.pieces[first + i] = {is_here, nullptr};
+    request->is_done = true;
+    fetched.notify_all();
+  };
+  lock.unlock();
+  try {
+    bring(pack, first, count);
+  } catch (const ObjectError& error) {
+    request->failure = {error.code(), error.what(), error.key()};
+    end(false);
+    throw;
+  } catch (const Error& error) {
+    request->failure = {error.code(), error.what(), {}};
+    end(false);
+    throw;
+  } catch (...) {
+    end(false);  // who waits tries it himself
+    throw;
+  }
+  end(true);
+}
+
+void PackSpool::State::bring(const SpooledPack& pack, std::uint64_t first, std::uint64_t count) {
+  const auto size = static_cast<std::size_t>(pack.run.bytes_of(first, count));
+  const auto buffer = std::make_unique_for_overwrite<std::byte[]>(size);
+  const std::span<std::byte> bytes(buffer.get(), size);
+  fetch_pieces(repository.bucket(context), pack.run, first, bytes, context);
+  write_at(file.fd(), pack.to + first * kPieceBytes, bytes, path());
 }
 
 }  // namespace weightfs

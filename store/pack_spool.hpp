@@ -1,39 +1,42 @@
-// PackSpool: the data of all packs of a plan, fetched and verified, in one unlinked local file.
+// PackSpool: the data of all packs of a plan, verified, in one unlinked local file.
 //
-// Every piece is checked against its SHA-256 before anything is decoded, so a damaged pack stops a
-// materialisation before it has written an image.
+// Every piece is checked against its SHA-256 before anything of it is decoded.  A piece is fetched
+// when it is needed first, or before by fetch_all(): then a damaged pack stops a materialisation
+// before it has written an image.  No piece is fetched twice, however many threads need it.
 //
-// Threads: immutable after construction; read() may run in parallel.
+// Threads: all calls may run in parallel.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <span>
-#include <vector>
 
-#include "store/file.hpp"
 #include "store/materialize.hpp"
 
 namespace weightfs {
 
 class PackSpool {
  public:
-  /// Fetches.  Keeps a reference to `plan`.
+  /// Fetches nothing.  Keeps the references.  Throws Error: no_space, io.
+  PackSpool(const Plan& plan, Repository& repository, std::filesystem::path directory,
+            const Context& context);
+  ~PackSpool();
+
+  /// Fetches what is not here yet.
   /// Throws ObjectError (not_found, corrupt: names the pack); Error: no_space, unavailable,
   /// cancelled.
-  PackSpool(const Plan& plan, Repository& repository, const std::filesystem::path& directory,
-            unsigned threads, const Context& context, const Progress& progress);
+  void fetch_all(unsigned threads, const Progress& progress);
 
-  /// Reads the coded bytes of a chunk that step `step` lists at `place`.
+  /// Reads the coded bytes of a chunk that step `step` lists at `place`; fetches what is not here.
   /// Requires: into.size() is that chunk's data_size_bytes.
+  /// Throws as fetch_all(); what could not be fetched is tried again by the next call.
   void read(std::size_t step, Listed place, std::span<std::byte> into) const;
 
  private:
-  const Plan& plan_;
-  std::filesystem::path directory_;
-  std::vector<std::vector<std::uint64_t>> offsets_;  // in the file; by step, then by pack
-  File file_;
+  struct State;
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace weightfs

@@ -325,8 +325,11 @@ SparseDeltaReader::SparseDeltaReader(const SparsePlan& plan, Repository& reposit
       coder_(std::move(coder)),
       context_(context),
       progress_(progress),
-      from_spool_(plan.from, repository, spool, 0, context, progress),
-      to_spool_(plan.to, repository, spool, 0, context, progress) {}
+      from_spool_(plan.from, repository, spool, context_),
+      to_spool_(plan.to, repository, spool, context_) {
+  from_spool_.fetch_all(0, progress_);
+  to_spool_.fetch_all(0, progress_);
+}
 
 SparseDeltaReader::~SparseDeltaReader() = default;
 

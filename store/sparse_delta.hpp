@@ -148,7 +148,7 @@ class SparseDeltaReader {
   const kernels::SharedCoder coder_;
   const Context context_;
   const Progress progress_;
-  const PackSpool from_spool_, to_spool_;
+  PackSpool from_spool_, to_spool_;
   kernels::FreeList<Worker> idle_;
 };
 

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cassert>
 #include <cerrno>
 #include <charconv>
 #include <chrono>
@@ -143,6 +144,15 @@ class LocalStore final : public Store {
                        std::span<const std::uint64_t> chunk_hashes) override;
   void remove_images(std::uint64_t version) override;
 
+  void begin_partial(std::uint64_t version, std::uint64_t bytes) override;
+  void end_partial(std::uint64_t version) noexcept override;
+  void set_partial_error(std::uint64_t version, std::optional<Error> error) override;
+  [[nodiscard]] bool is_partial(std::uint64_t version) const override {
+    const std::scoped_lock lock(mutex_);
+    return partial_.contains(version);
+  }
+  void wait_partial(std::uint64_t version, const Context& context) override;
+
   [[nodiscard]] std::optional<fs::path> find_delta(std::uint64_t version) const override;
   fs::path begin_delta(std::uint64_t version, std::uint64_t bytes,
                        std::span<const std::uint64_t> keep,
@@ -181,6 +191,14 @@ class LocalStore final : public Store {
     return path() / "deltas" / delta_name(version);
   }
 
+  struct Partial {
+    std::uint64_t bytes = 0;
+    /// As text: an exception must not be shared by threads.
+    std::optional<std::pair<ErrorCode, std::string>> error;
+  };
+  [[nodiscard]] std::uint64_t partial_bytes() const;
+  [[nodiscard]] std::uint64_t newest_bytes() const;
+
   [[nodiscard]] fs::path images() const { return path() / "images"; }
   [[nodiscard]] std::uint64_t bytes_of(const std::vector<std::uint64_t>& versions) const;
 
@@ -196,8 +214,10 @@ class LocalStore final : public Store {
   bool images_locked_ = false;
   std::condition_variable_any images_free_;
   std::mutex newest_mutex_;   // held while the record is written, so that it never goes back
-  mutable std::mutex mutex_;  // guards the three below
+  mutable std::mutex mutex_;  // guards the four below
+  std::condition_variable_any partial_changed_;
   Newest newest_;
+  std::map<std::uint64_t, Partial> partial_;
   std::map<std::uint64_t, Delta> deltas_;            // complete or begun
   std::map<std::uint64_t, std::uint64_t> complete_;  // version -> bytes of its files
 };
@@ -375,6 +395,7 @@ ImagesLock LocalStore::lock_images(const Context& context) {
 }
 
 fs::path LocalStore::begin_images(std::uint64_t version) {
+  assert(!is_partial(version));
   remove_images(version);
   const fs::path directory = image_directory(version);
   make_directories(directory, 0755);
@@ -428,6 +449,61 @@ void LocalStore::forget(std::uint64_t version) {
     if (error.code() != ErrorCode::no_space) throw;
     log_warning(error.what());
   }
+}
+
+// ---- images that are filled while they are read ----
+
+void LocalStore::begin_partial(std::uint64_t version, std::uint64_t bytes) {
+  const std::scoped_lock lock(mutex_);
+  assert(!complete_.contains(version) && !partial_.contains(version));
+  partial_[version].bytes = std::min(bytes, kBytesMax);
+}
+
+void LocalStore::end_partial(std::uint64_t version) noexcept {
+  const std::scoped_lock lock(mutex_);
+  partial_.erase(version);
+  partial_changed_.notify_all();
+}
+
+void LocalStore::set_partial_error(std::uint64_t version, std::optional<Error> error) {
+  const std::scoped_lock lock(mutex_);
+  const auto found = partial_.find(version);
+  if (found == partial_.end()) return;
+  found->second.error.reset();
+  if (error) found->second.error.emplace(error->code(), error->what());
+  partial_changed_.notify_all();
+}
+
+void LocalStore::wait_partial(std::uint64_t version, const Context& context) {
+  constexpr auto kLookAgain = std::chrono::hours(1);  // a deadline may be as far off as can be
+  std::unique_lock lock(mutex_);
+  const auto is_settled = [&] {
+    const auto found = partial_.find(version);
+    return found == partial_.end() || found->second.error;
+  };
+  while (!partial_changed_.wait_until(
+      lock, context.stop, std::min(context.deadline, Clock::now() + kLookAgain), is_settled)) {
+    context.check(fmt::format("waiting for version {}, which is filled while it is read", version));
+  }
+  const auto found = partial_.find(version);
+  if (found != partial_.end()) throw Error(found->second.error->first, found->second.error->second);
+}
+
+std::uint64_t LocalStore::partial_bytes() const {
+  const std::scoped_lock lock(mutex_);
+  std::uint64_t bytes = 0;
+  for (const auto& [version, partial] : partial_) bytes += partial.bytes;
+  return bytes;
+}
+
+// Bytes of the newest complete version, or of the largest partial one: what a store's size is
+// measured by where nothing is said of it.
+std::uint64_t LocalStore::newest_bytes() const {
+  const std::vector<std::uint64_t> complete = complete_versions();
+  std::uint64_t bytes = complete.empty() ? 0 : bytes_of({complete.back()});
+  const std::scoped_lock lock(mutex_);
+  for (const auto& [version, partial] : partial_) bytes = std::max(bytes, partial.bytes);
+  return bytes;
 }
 
 // ---- deltas as files ----
@@ -575,8 +651,7 @@ struct LocalStore::Room {
 void LocalStore::make_room(std::uint64_t bytes, std::span<const std::uint64_t> keep,
                            const std::function<bool(std::uint64_t)>& release) {
   bytes = std::min(bytes, kBytesMax);
-  const std::vector<std::uint64_t> complete = complete_versions();
-  const std::uint64_t largest = std::max(bytes, complete.empty() ? 0 : bytes_of({complete.back()}));
+  const std::uint64_t largest = std::max(bytes, newest_bytes());
   const Room room{bytes, std::min(kBytesMax, limits_.store_bytes.value_or(3 * largest)),
                   free_min(space_())};
   make(room, keep, release);
@@ -594,8 +669,8 @@ fs::path LocalStore::begin_delta(std::uint64_t version, std::uint64_t bytes,
                                  std::span<const std::uint64_t> keep,
                                  const std::function<bool(std::uint64_t)>& release) {
   bytes = std::min(bytes, kBytesMax);
-  const std::vector<std::uint64_t> complete = complete_versions();
-  const std::uint64_t newest = complete.empty() ? bytes : bytes_of({complete.back()});
+  const std::uint64_t known = newest_bytes();
+  const std::uint64_t newest = known > 0 ? known : bytes;
   // Three versions may fill the default: without more, none of their deltas would ever have room.
   const std::uint64_t limit =
       limits_.store_bytes.value_or(3 * newest + std::max(newest / 4, bytes));
@@ -614,7 +689,8 @@ std::uint64_t LocalStore::free_min(const Space& space) const {
 void LocalStore::make(const Room& room, std::span<const std::uint64_t> keep,
                       const std::function<bool(std::uint64_t)>& release) {
   std::vector<std::uint64_t> counted = complete_versions();
-  if (room.fits(bytes_of(counted) + delta_bytes(), space_().free_bytes)) return;
+  const std::uint64_t partial = partial_bytes();
+  if (room.fits(bytes_of(counted) + partial + delta_bytes(), space_().free_bytes)) return;
 
   std::vector<std::uint64_t> kept, candidates;
   for (const std::uint64_t version : counted) {
@@ -626,12 +702,12 @@ void LocalStore::make(const Room& room, std::span<const std::uint64_t> keep,
   for (const auto& [version, delta] : deltas_now()) {
     (delta.is_complete ? complete : begun) += delta.bytes;
   }
-  room.check(path(), kept_bytes + begun,
+  room.check(path(), kept_bytes + partial + begun,
              space_().free_bytes + bytes_of(counted) - kept_bytes + complete);
 
-  const std::uint64_t deltas = make_room_of_deltas(room, bytes_of(counted));
+  const std::uint64_t others = partial + make_room_of_deltas(room, bytes_of(counted) + partial);
   for (const std::uint64_t version : candidates) {
-    if (room.fits(bytes_of(counted) + deltas, space_().free_bytes)) return;
+    if (room.fits(bytes_of(counted) + others, space_().free_bytes)) return;
     if (release ? release(version) : nobody_reads(image_directory(version))) {
       log_info(fmt::format("removing the images of version {} to make room", version));
       remove_images(version);
@@ -639,7 +715,7 @@ void LocalStore::make(const Room& room, std::span<const std::uint64_t> keep,
     // Gone, or in use: then it does not count.
     std::erase(counted, version);
   }
-  room.check(path(), bytes_of(counted) + deltas, space_().free_bytes);
+  room.check(path(), bytes_of(counted) + others, space_().free_bytes);
 }
 
 // Removes deltas, oldest first, until `room` is there or none may go.

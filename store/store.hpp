@@ -156,6 +156,20 @@ class Store {
   /// is no room to forget, the files go first; a record without its files counts for nothing.
   virtual void remove_images(std::uint64_t version) = 0;
 
+  // ---- images that are filled while they are read: store/partial_images.hpp ----
+
+  /// The version is begun: make_room() counts so many bytes for it, and nobody else may begin it.
+  /// Requires: lock_images() is held; not complete, not partial.
+  virtual void begin_partial(std::uint64_t version, std::uint64_t bytes) = 0;
+  /// It is complete now, or given up.  Unknown versions are ignored.
+  virtual void end_partial(std::uint64_t version) noexcept = 0;
+  /// Why it may never become complete; nullopt: that was mended.
+  virtual void set_partial_error(std::uint64_t version, std::optional<Error> error) = 0;
+  [[nodiscard]] virtual bool is_partial(std::uint64_t version) const = 0;
+  /// Waits while the version is partial.  Throws Error: what set_partial_error() was told last;
+  /// cancelled, timed_out.
+  virtual void wait_partial(std::uint64_t version, const Context& context) = 0;
+
   // ---- deltas as files ----
 
   /// <store>/deltas/<v>.safetensors, if it is complete.  It may go at any time: who has it open

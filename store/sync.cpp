@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <exception>
 #include <random>
+#include <set>
 #include <span>
 #include <tuple>
 #include <utility>
@@ -100,9 +101,15 @@ struct Sync::State {
   void walk_to_newest(const Context& context);
   [[nodiscard]] bool is_current() const;
   [[nodiscard]] bool is_first() const;
+  [[nodiscard]] bool is_filling_first() const;
   [[nodiscard]] std::uint64_t latest() const;
   void bring_wanted(const Context& context, const Progress& progress);
   void bring(std::uint64_t version, const Context& context, const Progress& progress);
+  bool fill_first(std::uint64_t version, const Context& context);
+  std::shared_ptr<PartialVersion> begin_to_fill(std::uint64_t version, const Context& context);
+  std::shared_ptr<PartialVersion> fill(std::uint64_t version, const Context& context);
+  void fill_asked(const Context& context);
+  void note_filled();
   void bring_older(const Context& context, const Progress& progress);
   void persist_newest(const Context& context);
   bool release(Hider hider, std::uint64_t version);
@@ -113,7 +120,7 @@ struct Sync::State {
   void note_progress(std::string_view what, std::uint64_t done, std::uint64_t total);
 
   void failed(const Error& error);
-  void succeeded();
+  void succeeded(SyncStatus::State now);
 
   /// Changes what the mutex guards, and wakes who waits for it.
   template <typename Change>
@@ -137,6 +144,10 @@ struct Sync::State {
   std::optional<Error> first_error;  // of a store that has nothing to show
   std::string phase;
   std::uint64_t phase_done = 0, phase_total = 0;
+  std::set<std::uint64_t> asked;            // to be filled
+  std::map<std::uint64_t, Error> unfilled;  // of these: why not
+  bool filling_first = false;               // `latest` is partial
+  bool woken = false;                       // the thread is not to wait for the next poll
 
   CatalogBuilder builder;
   std::mutex catalog_mutex;  // held while a catalog is made and shown; before `mutex`
@@ -156,6 +167,8 @@ struct Sync::State {
 
   std::mutex thread_mutex;  // guards `thread`
   std::jthread thread;
+
+  std::unique_ptr<PartialImages> partials;  // of SyncOptions::partial; constant; ends first
 };
 
 Sync::State::State(Store& the_store, History& the_history, SyncOptions the_options)
@@ -163,6 +176,12 @@ Sync::State::State(Store& the_store, History& the_history, SyncOptions the_optio
       history(the_history),
       options(std::move(the_options)),
       builder(the_store, the_history, options.follow) {
+  if (options.partial) {
+    partials = std::make_unique<PartialImages>(
+        store, history,
+        PartialImagesOptions{.coder = options.coder, .changed = [this] { note_filled(); }});
+    builder.set_partials(partials.get());
+  }
   show_catalog(nullptr);
   newest = store.newest().version;
   wanted = latest();
@@ -185,6 +204,7 @@ void Sync::State::run(const std::stop_token& stop) {
       } catch (const Error&) {
         // failed() has it in the status and the log.
       }
+      fill_asked(context);
       next = Clock::now() + poll_delay();
       try {
         read_tags(context, next);
@@ -197,10 +217,8 @@ void Sync::State::run(const std::stop_token& stop) {
 }
 
 void Sync::State::wait(const std::stop_token& stop, milliseconds delay) {
-  std::mutex alone;
-  std::unique_lock lock(alone);
-  std::condition_variable_any never;
-  never.wait_for(lock, stop, delay, [] { return false; });
+  std::unique_lock lock(mutex);
+  changed.wait_for(lock, stop, delay, [this] { return std::exchange(woken, false); });
 }
 
 /// Until the next poll.
@@ -215,10 +233,11 @@ void Sync::State::round(bool retry_now, const Context& context, const Progress& 
   try {
     with_errors([&] {
       poll(context);
+      if (is_filling_first()) return succeeded(SyncStatus::State::fetching);
       const bool due = retry_now || wanted > attempted || Clock::now() >= retry_at;
       if (!is_current() && due) bring_wanted(context, progress);
       if (is_current() && beyond) throw Error(*beyond);
-      if (is_current()) succeeded();
+      if (is_current()) succeeded(SyncStatus::State::current);
     });
   } catch (const Error& error) {
     failed(error);
@@ -227,7 +246,22 @@ void Sync::State::round(bool retry_now, const Context& context, const Progress& 
 }
 
 /// A version that was shown may be newer than what the last poll saw.
-bool Sync::State::is_current() const { return wanted <= latest(); }
+bool Sync::State::is_current() const {
+  const std::lock_guard lock(mutex);
+  return wanted <= catalog->latest && !catalog->incomplete.contains(catalog->latest);
+}
+
+/// While the first version comes it has the bucket for itself, and its errors are this host's, as
+/// there is nothing else to show.  If it is damaged a later one is brought as if it was not there.
+bool Sync::State::is_filling_first() const {
+  const std::uint64_t number = latest();
+  const auto first = partials ? partials->find(number) : nullptr;
+  if (!first || first->is_complete()) return false;
+  const PartialProgress progress = first->progress();
+  if (progress.is_damaged && wanted > number) return false;
+  if (progress.error) throw Error(*progress.error);
+  return true;
+}
 
 bool Sync::State::is_first() const {
   const std::lock_guard lock(mutex);
@@ -323,6 +357,7 @@ void Sync::State::bring_wanted(const Context& context, const Progress& progress)
 }
 
 void Sync::State::bring(std::uint64_t version, const Context& context, const Progress& progress) {
+  if (partials && fill_first(version, context)) return;
   const std::uint64_t shown = latest();
   const std::span<const std::uint64_t> keep(&shown, shown > 0 ? 1 : 0);
   note_progress("", 0, 0);
@@ -340,6 +375,61 @@ void Sync::State::bring(std::uint64_t version, const Context& context, const Pro
   if (latest() >= version) return;
   throw Error(ErrorCode::io,
               fmt::format("version {} is here but cannot be shown; the log says why", version));
+}
+
+/// Returns: false if the host has something to show, and `version` is to be brought as a whole.
+bool Sync::State::fill_first(std::uint64_t version, const Context& context) {
+  if (latest() == 0) show_catalog(&context);
+  if (latest() != 0) return false;
+  const auto first = begin_to_fill(version, context);
+  persist_newest(context);
+  builder.show_all(Hider::sync);
+  builder.show_first(version);
+  change([&] { filling_first = first != nullptr; });
+  show_catalog(&context);
+  return first != nullptr && latest() == version;
+}
+
+/// nullptr: it is complete.
+std::shared_ptr<PartialVersion> Sync::State::begin_to_fill(std::uint64_t version,
+                                                           const Context& context) {
+  const std::uint64_t shown = latest();
+  return partials->begin(
+      version, std::span(&shown, shown > 0 ? 1 : 0),
+      [this](std::uint64_t old) { return release(Hider::sync, old); }, context);
+}
+
+/// For who opens it by name: it must be in the catalog, also if somebody had hidden it.
+std::shared_ptr<PartialVersion> Sync::State::fill(std::uint64_t version, const Context& context) {
+  auto filled = begin_to_fill(version, context);
+  if (!filled) {
+    builder.show(Hider::sync, version);
+    builder.show(Hider::publish, version);
+  }
+  show_catalog(&context);
+  return filled;
+}
+
+void Sync::State::fill_asked(const Context& context) {
+  std::set<std::uint64_t> versions;
+  change([&] { versions.swap(asked); });
+  for (const std::uint64_t version : versions) {
+    try {
+      with_errors([&] { fill(version, context); });
+    } catch (const Error& error) {
+      change([&] { unfilled.insert_or_assign(version, error); });
+    }
+  }
+}
+
+/// Called by PartialImages.  When the first version is complete the thread goes on at once.
+void Sync::State::note_filled() {
+  show_catalog(nullptr);
+  change([&] {
+    if (!catalog->versions.contains(catalog->latest)) return;
+    woken = woken || filling_first;
+    filling_first = false;
+  });
 }
 
 /// The newest version cannot be made; one of those before it may.
@@ -402,7 +492,8 @@ std::uint64_t Sync::State::show_before_latest() {
   const std::lock_guard lock(catalog_mutex);
   const std::shared_ptr<const Catalog> made = builder.make();
   const std::uint64_t shown = latest();
-  if (made->latest == shown) return 0;
+  // One that is being filled can be prepared for nothing yet.
+  if (made->latest == shown || !made->versions.contains(made->latest)) return 0;
   auto before = std::make_shared<Catalog>(*made);
   before->latest = shown;
   change([&] { catalog = std::move(before); });
@@ -457,11 +548,11 @@ void Sync::State::failed(const Error& error) {
   });
 }
 
-void Sync::State::succeeded() {
+void Sync::State::succeeded(SyncStatus::State now) {
   if (!logged.empty()) log_info(fmt::format("sync: all is well again, at version {}", latest()));
   logged.clear();
   change([&] {
-    status.state = SyncStatus::State::current;
+    status.state = now;
     status.error.clear();
     status.error_code.clear();
     status.error_time = 0;
@@ -474,7 +565,11 @@ void Sync::State::succeeded() {
 Sync::Sync(Store& store, History& history, SyncOptions options)
     : state_(std::make_unique<State>(store, history, std::move(options))) {}
 
-Sync::~Sync() { stop(); }
+Sync::~Sync() {
+  stop();
+  state_->builder.set_partials(nullptr);
+  state_->partials.reset();
+}
 
 void Sync::start() {
   const std::lock_guard lock(state_->thread_mutex);
@@ -495,8 +590,19 @@ std::shared_ptr<const Catalog> Sync::catalog() const {
 }
 
 SyncStatus Sync::status() const {
-  const std::lock_guard lock(state_->mutex);
-  return state_->status;
+  SyncStatus status;
+  {
+    const std::lock_guard lock(state_->mutex);
+    status = state_->status;
+    for (const auto& [number, error] : state_->unfilled) {
+      status.partial[number] = {.error = error, .is_damaged = true};
+    }
+  }
+  if (!state_->partials) return status;
+  for (const auto& [number, partial] : state_->partials->list()) {
+    status.partial.insert_or_assign(number, partial->progress());
+  }
+  return status;
 }
 
 void Sync::wait_ready(const Context& context, const Progress& progress) {
@@ -520,6 +626,30 @@ void Sync::show(std::uint64_t version) { state_->show(version); }
 
 bool Sync::release(std::uint64_t version) {
   return state_->release(CatalogBuilder::Hider::publish, version);
+}
+
+void Sync::name_version(std::uint64_t version, const Context& context) {
+  state_->builder.name(version, context);
+  state_->show_catalog(&context);
+}
+
+bool Sync::opens_by_name() const noexcept { return state_->partials != nullptr; }
+
+std::shared_ptr<PartialVersion> Sync::fill_version(std::uint64_t version, const Context& context) {
+  return state_->fill(version, context);
+}
+
+void Sync::ask_for(std::uint64_t version) {
+  if (!state_->partials) return;
+  state_->change([&] {
+    state_->unfilled.erase(version);
+    state_->asked.insert(version);
+    state_->woken = true;
+  });
+}
+
+std::shared_ptr<PartialVersion> Sync::find_partial(std::uint64_t version) const {
+  return state_->partials ? state_->partials->find(version) : nullptr;
 }
 
 void Sync::run_once(const Context& context, const Progress& progress) {

@@ -6,6 +6,10 @@
 // the versions before it still can; the old one stays served, status() names the object, and the
 // loop tries again, backing off to at most 30 s.
 //
+// With SyncOptions::partial a host that has nothing to show does not wait for its first version: it
+// is `latest` at once, and filled while it is read (store/partial_images.hpp).  Until it is
+// complete no other is brought, unless it turns out to be damaged.
+//
 // A poll without news is one GET of the next manifest, however many versions there are.  What needs
 // a person's help (a key that may not read, a wrong setting) is in status() at once, and asked for
 // again about every 10 s.
@@ -17,7 +21,9 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -28,6 +34,7 @@
 #include "store/catalog.hpp"
 #include "store/follow.hpp"
 #include "store/history.hpp"
+#include "store/partial_images.hpp"
 
 namespace weightfs {
 
@@ -53,6 +60,9 @@ struct SyncOptions {
   /// and call nothing of the Sync's.
   std::function<void()> changed = {};
   bool tags = true;  // of all versions are read, for Catalog::tags
+  /// A host that has no complete version shows the first one at once and fills it while it is read;
+  /// others open by name.  False: a version is shown when it is complete.
+  bool partial = false;
 };
 
 /// For `weightfs status`; all times are seconds since 1970, 0 for never.
@@ -71,6 +81,7 @@ struct SyncStatus {
   std::int64_t error_time = 0;
   std::uint64_t fetched_bytes = 0;  // of packs and snapshots, by this process
   std::uint64_t image_bytes = 0;
+  std::map<std::uint64_t, PartialProgress> partial;  // that are being filled, or cannot be
 };
 std::string_view to_string(SyncStatus::State state) noexcept;
 
@@ -96,6 +107,27 @@ class Sync {
   /// a version from new readers and answers whether it may go; false for `latest`.  One that was
   /// hidden and did not go comes back with the next show() or the next version.
   bool release(std::uint64_t version);
+
+  /// Puts a version into the catalog so that it opens by name: as absent, if it is not here.  Asks
+  /// the bucket for its manifest and layout at most; nothing of its files is fetched.  Of those
+  /// that are absent the last 64 that were named stay.  Requires: SyncOptions::partial.
+  /// Throws Error: not_found (there is no such version); corrupt; unavailable; cancelled,
+  /// timed_out.
+  void name_version(std::uint64_t version, const Context& context);
+
+  /// SyncOptions::partial: any version opens when it was named.
+  [[nodiscard]] bool opens_by_name() const noexcept;
+
+  /// Begins to fill a version that is not complete; see PartialImages::begin.  The catalog has it
+  /// then, as partial or complete.  Requires: SyncOptions::partial.
+  std::shared_ptr<PartialVersion> fill_version(std::uint64_t version, const Context& context);
+
+  /// The same soon, by the thread, for who does not wait; nothing if it is complete.  A failure is
+  /// in SyncStatus::partial until it is asked for again.
+  void ask_for(std::uint64_t version);
+
+  /// nullptr if the version is not being filled.
+  [[nodiscard]] std::shared_ptr<PartialVersion> find_partial(std::uint64_t version) const;
 
   /// Blocks until `latest` exists, or the repository is known to have nothing that is followed, or
   /// the bucket turns out to be unusable while the store has nothing.  Requires: start() was

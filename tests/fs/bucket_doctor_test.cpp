@@ -5,6 +5,7 @@
 #include <map>
 
 #include "store/error.hpp"
+#include "tests/support/contains.hpp"
 #include "tests/support/hosts.hpp"
 
 namespace weightfs::fs {
@@ -12,12 +13,9 @@ namespace {
 
 using State = Finding::State;
 using std::chrono::seconds;
+using test::contains;
 using test::MemoryBucket;
 using test::TempDir;
-
-bool says_part(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 std::map<std::string, Finding> by_name(const std::vector<Finding>& findings) {
   std::map<std::string, Finding> all;
@@ -39,7 +37,7 @@ TEST(BucketDoctor, AGoodBucketIsGood) {
     ASSERT_TRUE(found.contains(what)) << what;
     EXPECT_EQ(found.at(what).state, State::good) << what;
   }
-  EXPECT_TRUE(says_part(found.at("write").text, "put-if-absent is held"));
+  EXPECT_TRUE(contains(found.at("write").text, "put-if-absent is held"));
   EXPECT_EQ(bucket->objects().size(), objects) << "the probe must be gone";
 }
 
@@ -48,7 +46,7 @@ TEST(BucketDoctor, WithoutARepositoryItSaysHowToMakeOne) {
   const auto found = look(bucket);
   EXPECT_EQ(found.at("read").state, State::good);
   EXPECT_EQ(found.at("repository").state, State::note);
-  EXPECT_TRUE(says_part(found.at("repository").text, "weightfs init memory:///bucket"));
+  EXPECT_TRUE(contains(found.at("repository").text, "weightfs init memory:///bucket"));
 }
 
 TEST(BucketDoctor, AReadOnlyKeyIsEnoughForMounts) {
@@ -56,8 +54,8 @@ TEST(BucketDoctor, AReadOnlyKeyIsEnoughForMounts) {
   bucket->fail_key(".probe-", ErrorCode::permission);
   const auto found = look(*bucket);
   EXPECT_EQ(found.at("write").state, State::note);
-  EXPECT_TRUE(says_part(found.at("write").text,
-                        "read-only key: publishing is not possible from here, mounts are"));
+  EXPECT_TRUE(contains(found.at("write").text,
+                       "read-only key: publishing is not possible from here, mounts are"));
   EXPECT_FALSE((BucketDiagnosis{"u", {found.at("write")}}.is_broken()));
 }
 
@@ -67,7 +65,7 @@ TEST(BucketDoctor, AKeyThatMayDoNothingIsNoReadOnlyKey) {
   const auto found = look(bucket);
   for (const char* what : {"read", "list", "write"}) {
     EXPECT_EQ(found.at(what).state, State::bad) << what;
-    EXPECT_FALSE(says_part(found.at(what).text, "read-only")) << found.at(what).text;
+    EXPECT_FALSE(contains(found.at(what).text, "read-only")) << found.at(what).text;
   }
 }
 
@@ -76,7 +74,7 @@ TEST(BucketDoctor, AStoreWithoutPutIfAbsentIsBad) {
   bucket->fail_key(".probe-", ErrorCode::unsupported);
   const auto found = look(*bucket);
   EXPECT_EQ(found.at("write").state, State::bad);
-  EXPECT_TRUE(says_part(found.at("write").text, "two publishers could overwrite each other"));
+  EXPECT_TRUE(contains(found.at("write").text, "two publishers could overwrite each other"));
 }
 
 TEST(BucketDoctor, TellsWhatTheBucketSaysOfEachThing) {
@@ -85,7 +83,7 @@ TEST(BucketDoctor, TellsWhatTheBucketSaysOfEachThing) {
   bucket->fail_key("versions/", ErrorCode::timed_out);
   const auto found = look(*bucket);
   EXPECT_EQ(found.at("read").state, State::bad);
-  EXPECT_TRUE(says_part(found.at("read").text, "failed on demand"));
+  EXPECT_TRUE(contains(found.at("read").text, "failed on demand"));
   EXPECT_EQ(found.at("list").state, State::bad);
   EXPECT_EQ(found.at("write").state, State::good);
   EXPECT_FALSE(found.contains("repository"));
@@ -96,7 +94,7 @@ TEST(BucketDoctor, ADirectoryHasNoService) {
   const std::string url = "file://" + (dir / "bucket").string();
   const BucketDiagnosis absent = diagnose_bucket(url, {}, {});
   EXPECT_TRUE(absent.is_broken());
-  EXPECT_TRUE(says_part(absent.findings.at(0).text, (dir / "bucket").string()));
+  EXPECT_TRUE(contains(absent.findings.at(0).text, (dir / "bucket").string()));
   bool created = false;
   Repository::init(url, created, {});
   const BucketDiagnosis found = diagnose_bucket(url, {}, {});
@@ -109,8 +107,8 @@ TEST(BucketDoctor, TellsHowFarTheClockIsOff) {
   EXPECT_EQ(clock_finding(seconds(-5)).text, "5 s behind the store's");
   EXPECT_EQ(clock_finding(seconds(59)).state, State::good);
   EXPECT_EQ(clock_finding(seconds(60)).state, State::note);
-  EXPECT_TRUE(says_part(clock_finding(seconds(1000)).text, "1000 s ahead of the store's"));
-  EXPECT_TRUE(says_part(clock_finding(seconds(1000)).text, "timedatectl"));
+  EXPECT_TRUE(contains(clock_finding(seconds(1000)).text, "1000 s ahead of the store's"));
+  EXPECT_TRUE(contains(clock_finding(seconds(1000)).text, "timedatectl"));
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "kernels/gpu.hpp"
 #include "kernels/variant.hpp"
 #include "store/repository.hpp"
+#include "tests/support/contains.hpp"
 #include "tests/support/support.hpp"
 
 namespace weightfs::fs {
@@ -22,6 +23,7 @@ namespace {
 
 namespace stdfs = std::filesystem;
 using Json = nlohmann::json;
+using test::contains;
 using test::read_tree;
 using test::TempDir;
 using test::write_checkpoint;
@@ -44,10 +46,6 @@ Result run(std::vector<std::string> arguments) {
   result.out = out.str();
   result.err = err.str();
   return result;
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 /// Expects a failure with this exit code, whose message is on stderr, names `object`, and is the

@@ -6,14 +6,13 @@
 #include <algorithm>
 
 #include "kernels/variant.hpp"
+#include "tests/support/contains.hpp"
 #include "tests/support/support.hpp"
 
 namespace weightfs::fs {
 namespace {
 
-bool mentions(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
+using test::contains;
 
 TEST(Doctor, AFuseDeviceThatOpensIsNoProblem) {
   const Diagnosis found = diagnose("/dev/null");
@@ -25,9 +24,9 @@ TEST(Doctor, WithoutAFuseDeviceItSaysWhatToDo) {
   const test::TempDir dir;
   const Diagnosis found = diagnose(dir / "fuse");
   EXPECT_TRUE(found.is_broken());
-  EXPECT_TRUE(mentions(found.fuse_problem, (dir / "fuse").string())) << found.fuse_problem;
-  EXPECT_TRUE(mentions(found.fuse_problem, "modprobe fuse")) << found.fuse_problem;
-  EXPECT_TRUE(mentions(found.fuse_problem, "--device /dev/fuse")) << found.fuse_problem;
+  EXPECT_TRUE(contains(found.fuse_problem, (dir / "fuse").string())) << found.fuse_problem;
+  EXPECT_TRUE(contains(found.fuse_problem, "modprobe fuse")) << found.fuse_problem;
+  EXPECT_TRUE(contains(found.fuse_problem, "--device /dev/fuse")) << found.fuse_problem;
 }
 
 TEST(Doctor, TellsTheVariantOfEveryOperation) {

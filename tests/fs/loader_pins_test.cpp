@@ -143,6 +143,24 @@ TEST_F(LoaderPinsTest, APinByHandKeepsAVersionUntilItIsEnded) {
   EXPECT_EQ(pins_->unpin({}), 0u);
 }
 
+TEST_F(LoaderPinsTest, AVersionThatIsBeingFilledIsToldPinnedAndKept) {
+  start();
+  show(5, {5});
+  auto catalog = std::make_shared<Catalog>(*catalog_);
+  catalog->incomplete[5] = {catalog->versions[5], ImageState::partial};
+  catalog->incomplete[4] = {catalog->versions[5], ImageState::absent};
+  catalog->versions.clear();
+  {
+    const std::lock_guard lock(mutex_);
+    catalog_ = catalog;
+  }
+  EXPECT_EQ(link(), 5u);
+  EXPECT_NE(open(5, kFirstShard).handle, 0u);
+  EXPECT_TRUE(pins_->keeps(5));
+  EXPECT_EQ(pins_->pin(0), 5u);
+  EXPECT_EQ(code_of([&] { pins_->pin(4); }), ErrorCode::not_found);
+}
+
 /// Calls `body` again and again.  What is waited for is time itself: that nothing happens in it.
 /// Ends early where the machine is too slow to tell, by `pause_max` from one call to the next.
 template <typename Body>

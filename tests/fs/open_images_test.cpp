@@ -15,7 +15,7 @@ namespace weightfs::fs {
 namespace {
 
 OpenTarget target_of(const std::filesystem::path& image, std::uint64_t size_bytes) {
-  return {false, image, size_bytes, ImageState::complete};
+  return {.image = image, .path = "", .size_bytes = size_bytes};
 }
 
 std::string read(const OpenImage& image, std::uint64_t offset_bytes, std::size_t size_bytes) {

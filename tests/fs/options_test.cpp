@@ -1,13 +1,17 @@
 #include "fs/options.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
+#include <sstream>
 
 #include "fs/command_table.hpp"
 #include "kernels/variant.hpp"
+#include "store/child_process.hpp"
 #include "tests/support/support.hpp"
 
 namespace weightfs::fs {
@@ -148,6 +152,13 @@ TEST_F(OptionsTest, AHookThatIsWrongOrGivenTwiceIsAUsageError) {
   EXPECT_EQ(wrong({"log", "/b", "--hook", "exec=/bin/x"}), "log has no option --hook");
 }
 
+TEST_F(OptionsTest, ASyncHasHooksUnlessItEndsAtOnce) {
+  EXPECT_EQ(parsed({"sync", "/b", "/d", "--hook", "vllm=http://h:1"}).hooks.size(), 1U);
+  EXPECT_EQ(wrong({"sync", "/b", "/d", "--hook", "vllm=http://h:1", "--once"}),
+            "--once has ended before a hook could see to its engine: leave --once out, or tell the "
+            "engine when this command has ended");
+}
+
 TEST_F(OptionsTest, HasTheDefaultsThatTheHelpTells) {
   const Options options = parsed({"mount", "/b", "/m"});
   EXPECT_EQ(options.store, "");
@@ -248,7 +259,14 @@ TEST_F(OptionsTest, AWaitIsForExactlyOneThing) {
   const Options newer = parsed({"wait", "/m", "--newer-than", "0"});
   EXPECT_EQ(newer.newer_than, 0U);
   EXPECT_EQ(newer.timeout, std::nullopt);
-  const std::string one = "wait needs exactly one of --tag, --version and --newer-than; ";
+  const std::string one =
+      "wait needs exactly one of --tag, --version and --newer-than, or --ready with at most one of "
+      "them; ";
+  EXPECT_TRUE(parsed({"wait", "/m", "--ready"}).ready);
+  EXPECT_TRUE(parsed({"wait", "/m", "--ready", "--version", "7"}).ready);
+  EXPECT_EQ(wrong({"wait", "/m", "--ready", "--tag", "a", "--version", "1"}), one + "2 are given");
+  EXPECT_EQ(parsed({"mount", "/b", "/m", "--read-timeout", "0.5"}).read_timeout,
+            std::chrono::milliseconds(500));
   EXPECT_EQ(wrong({"wait", "/m"}), one + "0 are given");
   EXPECT_EQ(wrong({"wait", "/m", "--tag", "a", "--version", "1"}), one + "2 are given");
   EXPECT_NE(wrong({"wait", "/m", "--tag", "../x"}).find("--tag: '../x'"), std::string::npos);
@@ -365,6 +383,18 @@ TEST_F(OptionsTest, ThePinGraceIsAMinuteOrWhatIsGiven) {
   EXPECT_EQ(parsed({"mount", "/b", "/m"}).pin_grace, std::chrono::seconds(60));
   EXPECT_EQ(parsed({"mount", "/b", "/m", "--pin-grace", "0.6"}).pin_grace,
             std::chrono::milliseconds(600));
+}
+
+TEST_F(OptionsTest, WhatIsColdIsReadInUnlessThatIsOff) {
+  for (const char* command : {"mount", "sync"}) {
+    EXPECT_EQ(parsed({command, "/b", "/m"}).warm, Warm::automatic);
+    EXPECT_EQ(parsed({command, "/b", "/m", "--warm", "off"}).warm, Warm::off);
+    EXPECT_EQ(wrong({command, "/b", "/m", "--warm", "on"}), "--warm: 'on' is not auto or off");
+  }
+  write_config("warm = 'off'\n");
+  EXPECT_EQ(parsed({"mount", "/b", "/m"}).warm, Warm::off);
+  set("WEIGHTFS_WARM", "auto");
+  EXPECT_EQ(parsed({"mount", "/b", "/m"}).warm, Warm::automatic);
 }
 
 TEST_F(OptionsTest, AWritersMountHasOptionsOfItsOwn) {
@@ -586,6 +616,57 @@ TEST_F(OptionsTest, EveryExampleOfTheHelpIsARightCommandLine) {
     words.erase(words.begin());
     EXPECT_EQ(wrong(words), "") << command.example;
   }
+}
+
+/// What a shell or YAML has behind a command line is none of it: comments, other commands,
+/// brackets.
+std::string without_the_rest(std::string text, std::string_view closing) {
+  for (const std::string_view end :
+       std::initializer_list<std::string_view>{" #", " &", " |", " >", ";", closing}) {
+    text = text.substr(0, text.find(end));
+  }
+  return text;
+}
+
+/// The command lines of weightfs in the code of a page: lines that are indented by four, and YAML.
+std::vector<std::vector<std::string>> commands_of_page(const std::string& page) {
+  std::vector<std::vector<std::string>> found;
+  std::istringstream lines(page);
+  for (std::string line; std::getline(lines, line);) {
+    const bool is_list = line.find("[weightfs, ") != std::string::npos;
+    if (is_list) std::erase(line, ',');
+    const std::size_t at = line.find("weightfs ");
+    if (!line.starts_with("    ") || at == std::string::npos) continue;
+    if (at > 0 && line[at - 1] != ' ' && line[at - 1] != '[') continue;  // a path, or quoted
+    std::vector<std::string> words =
+        split_command(without_the_rest(line.substr(at), is_list ? "]" : "\"]"));
+    const bool is_command =
+        words.size() > 1 && std::ranges::any_of(all_commands(), [&](const CommandSpec& command) {
+          return command.name == words[1];
+        });
+    if (!is_command) continue;
+    words.erase(words.begin());
+    found.push_back(std::move(words));
+  }
+  return found;
+}
+
+TEST_F(OptionsTest, EveryCommandLineOfThePagesIsRight) {
+  namespace stdfs = std::filesystem;
+  const stdfs::path root = stdfs::path(WEIGHTFS_TEST_DATA).parent_path().parent_path();
+  std::vector<stdfs::path> pages = {root / "README.md"};
+  for (const auto& entry : stdfs::recursive_directory_iterator(root / "docs")) {
+    if (entry.path().extension() == ".md") pages.push_back(entry.path());
+  }
+  std::size_t count = 0;
+  for (const stdfs::path& page : pages) {
+    for (const auto& words : commands_of_page(test::read_text(page))) {
+      count++;
+      EXPECT_EQ(wrong(words), "") << page << ": weightfs "
+                                  << fmt::format("{}", fmt::join(words, " "));
+    }
+  }
+  EXPECT_GT(count, 40U);
 }
 
 TEST_F(OptionsTest, HelpFitsATerminal) {

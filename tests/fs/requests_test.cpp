@@ -80,6 +80,13 @@ RequestPool::Ticket park(RequestPool& pool, Caller& caller, Clock::time_point de
   return ticket;
 }
 
+RequestPool::Ticket hold(RequestPool& pool, Caller& caller, Clock::time_point deadline,
+                         RequestPool::Work work) {
+  const RequestPool::Ticket ticket = pool.announce();
+  pool.hold(ticket, std::make_unique<FakeReply>(caller), deadline, std::move(work));
+  return ticket;
+}
+
 RequestPool::Work succeed(Caller& caller) {
   return [&caller](const Context&) { return [&caller] { caller.take(kAnswered); }; };
 }
@@ -397,7 +404,165 @@ TEST(RequestPool, AnswersRunOnTheThreadOfTheirWork) {
   EXPECT_EQ(worked, answered);
 }
 
-// Work, deadlines, interrupts and the end race for the same requests.
+// ---- held requests ----
+
+// An idle worker takes what it may at once, so what runs later was held.
+void expect_idle_worker_leaves(RequestPool& pool, Caller& held) {
+  Caller other;
+  park(pool, other, far_away(), succeed(other));
+  EXPECT_EQ(other.wait(), kAnswered);
+  EXPECT_EQ(held.answers(), 0);
+}
+
+TEST(RequestPool, WhatIsHeldIsDoneWhenItIsWoken) {
+  Caller caller;
+  RequestPool pool(1);
+  const auto ticket = hold(pool, caller, far_away(), succeed(caller));
+  expect_idle_worker_leaves(pool, caller);
+  EXPECT_EQ(pool.parked_count(), 1U);
+  EXPECT_EQ(pool.held_count(), 1U);
+  pool.wake(ticket);
+  EXPECT_EQ(caller.wait(), kAnswered);
+  wait_until_empty(pool);
+}
+
+TEST(RequestPool, WhatWasWokenBeforeItIsHeldIsDoneAtOnce) {
+  Caller caller;
+  RequestPool pool(1);
+  const RequestPool::Ticket ticket = pool.announce();
+  pool.wake(ticket);
+  pool.hold(ticket, std::make_unique<FakeReply>(caller), far_away(), succeed(caller));
+  EXPECT_EQ(caller.wait(), kAnswered);
+}
+
+TEST(RequestPool, WhatIsWokenTwiceIsDoneOnce) {
+  Caller caller, blocker;
+  Stuck stuck;
+  std::atomic<int> runs = 0;
+  {
+    RequestPool pool(1);
+    park(pool, blocker, far_away(), stuck.work(blocker));
+    stuck.wait_until_started();
+    const auto ticket = hold(pool, caller, far_away(), [&](const Context&) {
+      runs++;
+      return [&] { caller.take(kAnswered); };
+    });
+    pool.wake(ticket);
+    pool.wake(ticket);
+    stuck.let_go();
+    EXPECT_EQ(caller.wait(), kAnswered);
+    wait_until_empty(pool);
+    pool.wake(ticket);
+    Caller nobody;
+    expect_idle_worker_leaves(pool, nobody);
+  }
+  EXPECT_EQ(runs, 1);
+  EXPECT_EQ(caller.answers(), 1);
+}
+
+TEST(RequestPool, WakingWhatIsParkedOrUnknownChangesNothing) {
+  Caller caller;
+  RequestPool pool(1);
+  pool.wake(12345);
+  const auto ticket = park(pool, caller, far_away(), succeed(caller));
+  pool.wake(ticket);
+  EXPECT_EQ(caller.wait(), kAnswered);
+  wait_until_empty(pool);
+  EXPECT_EQ(caller.answers(), 1);
+}
+
+TEST(RequestPool, TheDeadlineOfWhatIsHeldCountsFromTheBeginning) {
+  Caller caller;
+  RequestPool pool(1);
+  const auto ticket =
+      hold(pool, caller, Clock::now() + std::chrono::milliseconds(20), succeed(caller));
+  EXPECT_EQ(caller.wait(), ETIMEDOUT);
+  wait_until_empty(pool);
+  pool.wake(ticket);  // too late
+  Caller nobody;
+  expect_idle_worker_leaves(pool, nobody);
+  EXPECT_EQ(caller.answers(), 1);
+}
+
+TEST(RequestPool, AnInterruptFreesTheCallerOfWhatIsHeld) {
+  Caller caller, early;
+  early.is_patient = true;
+  RequestPool pool(1);
+  pool.interrupt(hold(pool, caller, far_away(), succeed(caller)));
+  EXPECT_EQ(caller.wait(), EINTR);
+  const RequestPool::Ticket ticket = pool.announce();
+  pool.interrupt(ticket);
+  pool.hold(ticket, std::make_unique<FakeReply>(early), far_away(), succeed(early));
+  const auto until = Clock::now() + kRequestLimit;
+  while (early.asked < 2 && Clock::now() < until) std::this_thread::yield();
+  EXPECT_EQ(early.answers(), 0);
+  pool.wake(ticket);
+  EXPECT_EQ(early.wait(), kAnswered);
+}
+
+TEST(RequestPool, TheEndAnswersWhatIsHeld) {
+  Caller caller;
+  {
+    RequestPool pool(1);
+    hold(pool, caller, far_away(), succeed(caller));
+  }
+  EXPECT_EQ(caller.wait(), ENOTCONN);
+  EXPECT_EQ(caller.answers(), 1);
+}
+
+TEST(RequestPool, WorkMayHoldItsRequestAgain) {
+  Caller caller;
+  RequestPool pool(1);
+  std::atomic<RequestPool::Ticket> second = 0;
+  const auto first = hold(pool, caller, far_away(), [&](const Context&) {
+    return [&] {
+      second = hold(pool, caller, far_away(), succeed(caller));
+      second.notify_all();
+    };
+  });
+  pool.wake(first);
+  second.wait(0);
+  expect_idle_worker_leaves(pool, caller);
+  pool.wake(second);
+  EXPECT_EQ(caller.wait(), kAnswered);
+  EXPECT_EQ(caller.answers(), 1);
+}
+
+TEST(RequestPool, WhatIsHeldWhileThePoolEndsIsAnswered) {
+  Caller caller, queued;
+  Stuck stuck;
+  std::jthread helper;
+  {
+    RequestPool pool(1);
+    park(
+        pool, queued, far_away(),
+        [&](const Context& context) {
+          stuck.work(caller)(context);
+          return [&] {
+            hold(pool, caller, far_away(), succeed(caller));
+            queued.take(kAnswered);
+          };
+        },
+        OnGiveUp::finish);
+    stuck.wait_until_started();
+    helper = std::jthread([&] { stuck.let_go(); });
+  }
+  EXPECT_EQ(caller.wait(), ENOTCONN);
+  EXPECT_EQ(caller.answers(), 1);
+}
+
+// Of 1,000 held requests none occupies a worker.
+TEST(RequestPool, HeldRequestsDoNotHoldUpOthers) {
+  std::vector<Caller> held(1000);
+  std::vector<RequestPool::Ticket> tickets;
+  RequestPool pool(1);
+  for (Caller& caller : held) tickets.push_back(hold(pool, caller, far_away(), succeed(caller)));
+  expect_idle_worker_leaves(pool, held.front());
+  for (const auto ticket : tickets) pool.wake(ticket);
+  for (Caller& caller : held) ASSERT_EQ(caller.wait(), kAnswered);
+}
+
+// Work, deadlines, wakes, interrupts and the end race for the same requests.
 TEST(RequestPool, EveryRequestIsAnsweredExactlyOnce) {
   constexpr std::size_t kRequests = 4000;
   std::vector<Caller> callers(kRequests);
@@ -409,8 +574,15 @@ TEST(RequestPool, EveryRequestIsAnsweredExactlyOnce) {
         const std::chrono::microseconds patience(rng() % 300);
         const RequestPool::Ticket ticket = pool.announce();
         if (rng() % 8 == 0) pool.interrupt(ticket);
-        pool.park(ticket, std::make_unique<FakeReply>(callers[i]), Clock::now() + patience,
-                  succeed(callers[i]));
+        const bool is_held = rng() % 2 == 0;
+        if (is_held && rng() % 4 == 0) pool.wake(ticket);
+        auto reply = std::make_unique<FakeReply>(callers[i]);
+        if (is_held) {
+          pool.hold(ticket, std::move(reply), Clock::now() + patience, succeed(callers[i]));
+          if (rng() % 2 == 0) pool.wake(ticket);
+        } else {
+          pool.park(ticket, std::move(reply), Clock::now() + patience, succeed(callers[i]));
+        }
         if (rng() % 4 == 0) pool.interrupt(ticket);
       }
     };

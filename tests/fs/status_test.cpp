@@ -36,7 +36,8 @@ DaemonState some_daemon_state() {
                                 .bound = {7, 8},
                                 .open_passthrough = 2,
                                 .open_daemon = 1,
-                                .daemon_reads = 5},
+                                .daemon_reads = 5,
+                                .waiting_reads = 6},
                     .coder = {"avx2", std::nullopt, ""}};
   state.sync.state = SyncStatus::State::current;
   state.sync.latest = 8;
@@ -71,7 +72,8 @@ TEST(StatusText, TellsEverything) {
                                  {"bound", {7, 8}},
                                  {"open_passthrough", 2},
                                  {"open_daemon", 1},
-                                 {"daemon_reads", 5}}));
+                                 {"daemon_reads", 5},
+                                 {"waiting_reads", 6}}));
   EXPECT_EQ(json["bytes"], Json({{"images", 200}, {"fetched", 100}}));
   EXPECT_TRUE(json["weightfs"].is_string());
 }
@@ -84,6 +86,18 @@ TEST(StatusText, TellsWhatIsFollowedAndWhatIsWaitedFor) {
   state.sync.follow = parse_follow("12");
   state.sync.followed = 0;
   EXPECT_EQ(follow(), Json({{"what", "12"}, {"version", nullptr}, {"waiting", "version 12"}}));
+}
+
+TEST(StatusText, TellsWhatIsBeingFilled) {
+  DaemonState state = some_daemon_state();
+  const auto partial = [&] { return Json::parse(status_text(state, 1000))["partial"]; };
+  EXPECT_EQ(partial(), Json::array());
+  state.sync.partial[3] = {.bytes = 100, .bytes_here = 60, .error = std::nullopt};
+  state.sync.partial[5] = {
+      .bytes = 10, .error = Error(ErrorCode::corrupt, "pack 5-0 is damaged"), .is_damaged = true};
+  const Json error{{"code", "corrupt"}, {"message", "pack 5-0 is damaged"}, {"damaged", true}};
+  EXPECT_EQ(partial(), Json({{{"version", 3}, {"bytes", 100}, {"here", 60}, {"error", nullptr}},
+                             {{"version", 5}, {"bytes", 10}, {"here", 0}, {"error", error}}}));
 }
 
 TEST(StatusText, TellsThePins) {

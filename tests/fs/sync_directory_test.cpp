@@ -7,7 +7,10 @@
 
 #include <algorithm>
 #include <csignal>
+#include <functional>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "store/error.hpp"
 #include "store/json.hpp"
@@ -31,13 +34,15 @@ class SyncDirectoryTest : public testing::Test {
 
   std::unique_ptr<SyncDirectory> open(const std::string& follow = "latest",
                                       const std::string& repository = "0123") {
-    return std::make_unique<SyncDirectory>(path_, repository, "file:///b", parse_follow(follow));
+    return std::make_unique<SyncDirectory>(path_, repository, "file:///b", parse_follow(follow),
+                                           keeps_);
   }
 
   /// A version with images in a store; its bytes tell its number.
   std::shared_ptr<const CatalogVersion> version(std::uint64_t number) {
     auto made = std::make_shared<CatalogVersion>();
     made->number = number;
+    made->tag = "step-" + std::to_string(number);
     made->time = kVersionTime;
     made->directory = dir_ / "images" / std::to_string(number);
     const std::string config = "{\"version\": " + std::to_string(number) + "}";
@@ -98,6 +103,7 @@ class SyncDirectoryTest : public testing::Test {
 
   test::TempDir dir_;
   const stdfs::path path_ = dir_ / "models";
+  std::function<bool(std::uint64_t)> keeps_;  // of the next open()
 };
 
 // ---- what it shows ----
@@ -238,6 +244,47 @@ TEST_F(SyncDirectoryTest, KeepsWhatIsOpen) {
   }
   EXPECT_TRUE(directory->release(1));
   EXPECT_FALSE(stdfs::exists(shown(1)));
+}
+
+TEST_F(SyncDirectoryTest, KeepsWhatItIsToldToKeep) {
+  std::uint64_t kept = 1;
+  keeps_ = [&kept](std::uint64_t version) { return version == kept; };
+  const auto directory = open();
+  show(*directory, 2, {1, 2});
+  EXPECT_FALSE(directory->release(1));
+  show(*directory, 3, {3});
+  expect_whole(1);
+  EXPECT_FALSE(stdfs::exists(shown(2)));
+  kept = 0;
+  EXPECT_TRUE(directory->release(1));
+  EXPECT_FALSE(stdfs::exists(shown(1)));
+}
+
+// An engine's hook says that it wants what is `latest`, and looks at the link again: whoever
+// removes that version looks at the link first.
+TEST_F(SyncDirectoryTest, AsksWhatIsKeptAfterLatestHasMoved) {
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> asked;  // version, what was `latest`
+  SyncDirectory* asker = nullptr;
+  keeps_ = [&](std::uint64_t version) {
+    asked.emplace_back(version, asker->latest());
+    return false;
+  };
+  const auto directory = open();
+  asker = directory.get();
+  show(*directory, 1, {1});
+  EXPECT_FALSE(directory->release(1));
+  show(*directory, 2, {2});
+  EXPECT_EQ(asked, (std::vector<std::pair<std::uint64_t, std::uint64_t>>{{1, 2}}));
+}
+
+TEST_F(SyncDirectoryTest, KnowsTheTagsOfItsVersions) {
+  const auto directory = open();
+  show(*directory, 2, {1, 2});
+  EXPECT_EQ(directory->tag(1), "step-1");
+  EXPECT_EQ(directory->tag(2), "step-2");
+  EXPECT_EQ(directory->tag(3), "");
+  write_text(path_ / ".weightfs/versions/2.json", "{\"entries\": []}");  // of an older weightfs
+  EXPECT_EQ(directory->tag(2), "");
 }
 
 TEST_F(SyncDirectoryTest, NeverReleasesLatest) {

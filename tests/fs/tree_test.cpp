@@ -71,6 +71,15 @@ class TreeTest : public testing::Test {
     return found;
   }
 
+  // Not complete: with config.json here and the rest not.
+  void add_incomplete(std::uint64_t number, ImageState state) {
+    auto version = std::make_shared<CatalogVersion>(*make_version(number, ""));
+    for (CatalogEntry& entry : version->entries) {
+      if (!entry.is_directory && entry.path != "config.json") entry.image = state;
+    }
+    catalog_->incomplete[number] = {version, state};
+  }
+
   template <typename Body>
   static void expect_error(ErrorCode code, Body&& body) {
     try {
@@ -122,7 +131,7 @@ TEST(Inode, StagingHasNumbersOfItsOwn) {
 
 TEST_F(TreeTest, ShowsTheFixedPart) {
   EXPECT_EQ(names(kRoot), (Names{".", "..", "latest", "versions", "tags", ".weightfs"}));
-  EXPECT_EQ(names(make_inode(Fixed::control)), (Names{".", "..", "status"}));
+  EXPECT_EQ(names(make_inode(Fixed::control)), (Names{".", "..", "status", "advice"}));
   for (const DirectoryEntry& entry : list(kRoot)) {
     if (entry.name == "." || entry.name == "..") continue;
     const Node node = tree().lookup(kRoot, entry.name);
@@ -144,7 +153,7 @@ TEST_F(TreeTest, AWritersMountShowsMore) {
   const Inode control = make_inode(Fixed::control);
   EXPECT_EQ(names_of(kRoot),
             (Names{".", "..", "latest", "versions", "tags", ".weightfs", "staging", "publish"}));
-  EXPECT_EQ(names_of(control), (Names{".", "..", "status", "last_error"}));
+  EXPECT_EQ(names_of(control), (Names{".", "..", "status", "last_error", "advice"}));
   for (const auto& [name, fixed] :
        {std::pair{"staging", Fixed::staging}, {"publish", Fixed::publish}}) {
     const Node node = writers.lookup(kRoot, name);
@@ -453,6 +462,38 @@ TEST_F(TreeTest, EachCallUsesOneCatalogFromStartToEnd) {
   EXPECT_EQ(calls, 2u);
   counting.read_directory(inode_of(9, 3), 0, [](const DirectoryEntry&) { return true; });
   EXPECT_EQ(calls, 3u);
+}
+
+TEST_F(TreeTest, ListsWhatIsBeingFilledAndOpensItsFilesAsFarAsTheyAreHere) {
+  add_incomplete(10, ImageState::partial);
+  EXPECT_EQ(names(kVersions), (std::vector<std::string>{".", "..", "1", "9", "10", "12"}));
+  EXPECT_EQ(names(kVersions, 11), (std::vector<std::string>{"10", "12"}));
+  EXPECT_EQ(tree().lookup(kVersions, "10").attributes.st_ino, inode_of(10, 0));
+  EXPECT_EQ(tree().open(inode_of(10, 1)).state, ImageState::complete);
+  const OpenTarget target = tree().open(inode_of(10, 4));
+  EXPECT_EQ(target.state, ImageState::partial);
+  EXPECT_EQ(target.path, "sub/x.json");
+  EXPECT_EQ(target.image, "/store/images/10/sub/x.json");
+}
+
+TEST_F(TreeTest, OpensWhatWasNamedButDoesNotListIt) {
+  add_incomplete(5, ImageState::absent);
+  EXPECT_EQ(names(kVersions), (std::vector<std::string>{".", "..", "1", "9", "12"}));
+  EXPECT_EQ(tree().attributes(tree().lookup(kVersions, "5").attributes.st_ino).attributes.st_ino,
+            inode_of(5, 0));
+  EXPECT_EQ(names(inode_of(5, 0)),
+            (std::vector<std::string>{".", "..", "config.json", "model.safetensors", "sub"}));
+  EXPECT_EQ(tree().open(inode_of(5, 2)).state, ImageState::absent);
+}
+
+TEST_F(TreeTest, KnowsWhatIsAVersionsNameAndWhatIsNot) {
+  add_incomplete(5, ImageState::absent);
+  EXPECT_EQ(tree().find_unnamed(kVersions, "4"), 4U);
+  EXPECT_EQ(tree().find_unnamed(kVersions, "68719476735"), 68719476735U);
+  for (const char* name : {"5", "9", "0", "04", "x", "4x", "", "68719476736", "-1"}) {
+    EXPECT_EQ(tree().find_unnamed(kVersions, name), std::nullopt) << name;
+  }
+  EXPECT_EQ(tree().find_unnamed(kTags, "4"), std::nullopt);
 }
 
 }  // namespace

@@ -44,7 +44,13 @@ HandOverEnd ended(std::uint64_t order, const std::string& tag, HandOverEnd::How 
 class WaitConditionTest : public testing::Test {
  protected:
   [[nodiscard]] WaitFacts facts() const {
-    return {queue_, ended_, std::make_shared<const Catalog>(catalog_), follow_};
+    return {.queue = queue_,
+            .ended = ended_,
+            .catalog = std::make_shared<const Catalog>(catalog_),
+            .follow = follow_,
+            .followed = followed_,
+            .nameable = nameable_,
+            .partial = partial_};
   }
   std::optional<WaitEnd> find(const WaitFor& what) {
     WaitState state;
@@ -70,6 +76,9 @@ class WaitConditionTest : public testing::Test {
   std::vector<HandOver> queue_;
   std::vector<HandOverEnd> ended_;
   Follow follow_;
+  std::uint64_t followed_ = 0;
+  std::uint64_t nameable_ = 0;  // as in the directory of a sync
+  std::map<std::uint64_t, PartialProgress> partial_;
 };
 
 // ---- --version ----
@@ -108,6 +117,73 @@ TEST_F(WaitConditionTest, AFrozenHostGetsNoOtherVersion) {
   catalog_ = catalog_of(0, {});
   expect_not_yet({.version = 7});
   expect_not_yet({.newer_than = 6});
+}
+
+// ---- --version and --tag, where any version opens by name ----
+
+TEST_F(WaitConditionTest, AVersionThatOpensByNameIsHere) {
+  nameable_ = 9;
+  catalog_.tags = {{"old", 3}};
+  expect_here({.version = 6}, 6);
+  expect_here({.tag = "old"}, 3);
+}
+
+TEST_F(WaitConditionTest, WhatComesByItselfIsWaitedForAlsoWhereItWouldOpenByName) {
+  nameable_ = 9;
+  expect_not_yet({.version = 8});
+  expect_not_yet({.version = 10});
+  catalog_ = catalog_of(9, {9});
+  expect_here({.version = 8}, 8);
+  expect_not_yet({.version = 10});
+}
+
+TEST_F(WaitConditionTest, WhereSomethingElseIsFollowedNewerVersionsOpenByName) {
+  nameable_ = followed_ = 9;
+  follow_ = parse_follow("canary");
+  expect_here({.version = 8}, 8);
+  expect_not_yet({.version = 9});  // it carries the tag
+  follow_ = parse_follow("7");
+  followed_ = 7;
+  expect_here({.version = 9}, 9);
+  expect_not_yet({.version = 10});
+  expect_end({.newer_than = 7}, How::gone, "a version above 7 does not come here");
+}
+
+TEST_F(WaitConditionTest, AVersionThatIsBeingFilledIsHere) {
+  catalog_ = catalog_of(1, {});
+  catalog_.incomplete[1] = {std::make_shared<const CatalogVersion>(), ImageState::partial};
+  expect_here({.version = 1}, 1);
+  expect_here({.newer_than = 0}, 1);
+}
+
+// ---- --ready ----
+
+TEST_F(WaitConditionTest, WhatIsCompleteIsReady) {
+  expect_here({.ready = true}, 7);
+  expect_here({.version = 5, .ready = true}, 5);
+  expect_not_yet({.version = 6, .ready = true});
+  catalog_ = catalog_of(0, {});
+  expect_not_yet({.ready = true});
+}
+
+TEST_F(WaitConditionTest, WhatIsBeingFilledIsReadyWhenItIsComplete) {
+  catalog_ = catalog_of(1, {});
+  catalog_.incomplete[1] = {std::make_shared<const CatalogVersion>(), ImageState::partial};
+  partial_[1];
+  expect_not_yet({.ready = true});
+  partial_[1].error = Error(ErrorCode::unavailable, "no network");
+  expect_not_yet({.ready = true});
+  catalog_ = catalog_of(1, {1});
+  expect_here({.ready = true}, 1);
+}
+
+TEST_F(WaitConditionTest, WhatIsDamagedIsNeverReady) {
+  catalog_ = catalog_of(1, {});
+  catalog_.incomplete[1] = {std::make_shared<const CatalogVersion>(), ImageState::partial};
+  partial_[1] = {.error = Error(ErrorCode::corrupt, "pack 1-0 is damaged"), .is_damaged = true};
+  expect_end({.ready = true}, How::damaged, "version 1 cannot be had as a whole: pack 1-0");
+  partial_[1].error = Error(ErrorCode::not_found, "pack 1-0 is missing");
+  expect_end({.version = 1, .ready = true}, How::failed, "pack 1-0 is missing");
 }
 
 // ---- --newer-than ----

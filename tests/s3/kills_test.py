@@ -1,5 +1,6 @@
 """What is killed in the middle: publishers, readers, the server itself. Nothing lost, nothing torn."""
 
+import concurrent.futures
 import os
 import shutil
 import subprocess
@@ -14,6 +15,8 @@ import runs  # noqa: E402
 import s3_faults  # noqa: E402
 
 LARGE = 100_000_000  # bytes of a file that goes up in parts
+SHORTEST_LIFE, LONGEST_LIFE = 0.3, 4  # seconds of a server that crashes again and again
+PATIENCE = 180  # seconds; who meets a dead server often looks for it every 24 s
 
 
 class Kills(gateway.S3Test):
@@ -128,37 +131,44 @@ class Kills(gateway.S3Test):
         print(f"killed {killed} of 8", file=sys.stderr)
 
     def test_the_server_crashes_again_and_again(self):
-        """A trainer's mount and a host's go on; a command that begins while nobody answers is told."""
+        """A trainer's mount and a host's go on. The server lives for 0.3 s, and after each crash for
+        longer, until the version has arrived: on a slow machine nothing gets done in a short life."""
         steps = self.make_run(2, params=1_000_000)
         writer = self.writer(name="trainer", store="trainer-store")
         host = self.mount()
-        is_over, crashes = threading.Event(), []
+        is_over, lives = threading.Event(), []  # of each server that was killed, in seconds
+        life = SHORTEST_LIFE
 
         def crash():
-            while not is_over.wait(0.3):
+            nonlocal life
+            while not is_over.wait(life):
+                lives.append(life)
+                life = min(life * 1.5, LONGEST_LIFE)
                 self.gateway.crash()
                 is_over.wait(0.3)
                 self.gateway.start()
-                crashes.append(1)
 
-        thread = threading.Thread(target=crash)
-        thread.start()
+        executor = concurrent.futures.ThreadPoolExecutor(1)
+        crasher = executor.submit(crash)
         try:
             for version in range(1, 6):
+                life = SHORTEST_LIFE
                 name = f"step-{version}"
                 shutil.copytree(steps[version % 2], writer.staging(name))
                 os.rename(writer.staging(name), writer.join("publish", name))
-                harness.call("wait", writer.path, "--tag", name, "--timeout", 60)
-                host.wait_version(version)
+                harness.call("wait", writer.path, "--tag", name, "--timeout", PATIENCE,
+                             timeout=PATIENCE + 60)
+                host.wait_version(version, PATIENCE)
                 self.assert_same_tree(host.join("latest/"), steps[version % 2])
         finally:
             is_over.set()
-            thread.join()
+            executor.shutdown()
+            crasher.result()  # a server that could not be started again explains all the rest
         self.assertEqual([entry["tag"] for entry in harness.call("log", self.url)],
                          [f"step-{version}" for version in range(5, 0, -1)])
         self.assert_clean()
-        self.assertGreater(len(crashes), 1)
-        print(f"{len(crashes)} crashes", file=sys.stderr)
+        self.assertGreater(len(lives), 1)
+        print(f"{len(lives)} crashes, after {min(lives):.1f} to {max(lives):.1f} s", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@
 
 #include "store/file.hpp"
 #include "tests/support/code_of.hpp"
+#include "tests/support/contains.hpp"
 #include "tests/support/eventually.hpp"
 #include "tests/support/http_server.hpp"
 #include "tests/support/support.hpp"
@@ -79,10 +80,6 @@ TransportError transport_error_of(HttpClient& client, const HttpRequest& request
   }
   ADD_FAILURE() << "no TransportError";
   return {ErrorCode::io, TransportError::Kind::other, ""};
-}
-
-bool contains(std::string_view text, std::string_view part) {
-  return text.find(part) != std::string_view::npos;
 }
 
 /// Many bytes that cost no memory; counts what was read of them.

@@ -551,6 +551,71 @@ TEST(Store, ByDefaultKeepsThreeVersions) {
   EXPECT_EQ(store->complete_versions(), (Versions{4, 5, 6}));
 }
 
+TEST(Store, CountsWhatIsPartialAndLetsItStay) {
+  StoreFixture at;
+  at.limits.store_bytes = 3500;
+  const auto store = at.open();
+  for (const std::uint64_t version : {1u, 2u}) add_version(*store, version, 1000);
+  store->begin_partial(3, 1000);
+  EXPECT_TRUE(store->is_partial(3));
+  store->make_room(500, {}, kReleaseAll);
+  EXPECT_EQ(store->complete_versions(), (Versions{1, 2}));
+  store->make_room(1500, Versions{2}, kReleaseAll);
+  EXPECT_EQ(store->complete_versions(), Versions{2});
+  std::string message;
+  EXPECT_EQ(code_of([&] { store->make_room(2600, {}, kReleaseAll); }, &message),
+            ErrorCode::no_space);
+  EXPECT_EQ(store->complete_versions(), Versions{2}) << "it would not be enough";
+  store->end_partial(3);
+  store->make_room(2600, {}, kReleaseAll);
+  EXPECT_TRUE(store->complete_versions().empty());
+}
+
+TEST(Store, ByDefaultAPartialVersionIsAsGoodAMeasureAsACompleteOne) {
+  StoreFixture at;
+  const auto store = at.open();
+  store->begin_partial(9, 1000);
+  for (const std::uint64_t version : {1u, 2u}) add_version(*store, version, 10);
+  store->make_room(10, {}, kReleaseAll);
+  EXPECT_EQ(store->complete_versions(), (Versions{1, 2})) << "three of 1000 bytes may be here";
+  const auto delta = store->begin_delta(2, 10, {}, kReleaseAll);
+  EXPECT_EQ(store->complete_versions(), (Versions{1, 2}));
+  store->abandon_delta(2, delta);
+}
+
+TEST(Store, WaitsForWhatIsPartial) {
+  StoreFixture at;
+  const auto store = at.open();
+  store->wait_partial(1, {});
+  store->begin_partial(1, 10);
+  const Context soon = Context{}.within(std::chrono::milliseconds(1));
+  EXPECT_EQ(code_of([&] { store->wait_partial(1, soon); }), ErrorCode::timed_out);
+  std::stop_source stop;
+  {
+    std::jthread waiter([&] {
+      EXPECT_EQ(code_of([&] { store->wait_partial(1, {stop.get_token()}); }), ErrorCode::cancelled);
+    });
+    stop.request_stop();
+  }
+  {
+    std::string message;
+    std::jthread waiter([&] {
+      EXPECT_EQ(code_of([&] { store->wait_partial(1, {}); }, &message), ErrorCode::corrupt);
+      EXPECT_EQ(message, "packs/1/x is damaged");
+    });
+    store->set_partial_error(1, Error(ErrorCode::corrupt, "packs/1/x is damaged"));
+  }
+  store->set_partial_error(1, std::nullopt);
+  EXPECT_EQ(code_of([&] { store->wait_partial(1, soon); }), ErrorCode::timed_out);
+  std::jthread waiter([&] { store->wait_partial(1, {}); });
+  store->end_partial(1);
+  waiter.join();
+  EXPECT_FALSE(store->is_partial(1));
+  store->end_partial(1);
+  store->set_partial_error(1, Error(ErrorCode::io, "nobody knows it"));
+  store->wait_partial(1, {});
+}
+
 TEST(Store, NeverTouchesWhatMustBeKept) {
   StoreFixture at;
   at.limits.store_bytes = 2500;

@@ -85,6 +85,20 @@ def wait_until(condition, what, timeout=60):
 
 # ---- files ---------------------------------------------------------------------------------------
 
+def wait_status(find_status, condition, what, timeout=60):
+    """Waits until what find_status() returns fulfils the condition, and returns it."""
+    last = {}
+
+    def fulfilled():
+        last.update(find_status())
+        return condition(last) and dict(last)
+
+    try:
+        return wait_until(fulfilled, what, timeout)
+    except AssertionError as error:
+        raise AssertionError(f"{error}\nlast status: {json.dumps(last, indent=2)}") from None
+
+
 def hash_tree(folder):
     """{relative path: sha256} of every file below `folder`."""
     hashes = {}
@@ -180,11 +194,14 @@ for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
 
 
 class Mount:
-    """One mount of the test, with its store. `options` are those of `weightfs mount`."""
+    """One mount of the test, with its store. `options` are those of `weightfs mount`.
 
-    def __init__(self, test, url, *options, name="mnt", store="store", variables=None):
+    start() waits until all of `latest` is here, unless `ready` is false: then it streams in."""
+
+    def __init__(self, test, url, *options, name="mnt", store="store", variables=None, ready=True):
         self.workspace = test.workspace
         self.url, self.options, self.variables = url, options, variables
+        self.ready = ready
         self.path = os.path.join(test.dir, name)
         self.store = os.path.join(test.dir, store)
         self.process = None
@@ -210,6 +227,8 @@ class Mount:
         """Takes over the daemon that said this."""
         self.process = Process(said["pid"])
         self.workspace.processes.append(self.process)
+        if self.ready and said["partial"]:
+            call("wait", self.path, "--ready", "--timeout", 120)
         return said
 
     def umount(self, *options):
@@ -223,16 +242,7 @@ class Mount:
 
     def wait_status(self, condition, what, timeout=60):
         """Waits for a status that fulfils the condition, and returns it."""
-        last = {}
-
-        def fulfilled():
-            last.update(self.status())
-            return condition(last) and dict(last)
-
-        try:
-            return wait_until(fulfilled, what, timeout)
-        except AssertionError as error:
-            raise AssertionError(f"{error}\nlast status: {json.dumps(last, indent=2)}") from None
+        return wait_status(self.status, condition, what, timeout)
 
     def wait_version(self, version, timeout=60):
         return self.wait_status(lambda status: status["version"] == version,

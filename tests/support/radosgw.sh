@@ -39,12 +39,18 @@ start_daemon() {
   (setsid "$@" -f -c "$dir/ceph.conf" </dev/null >>"$dir/log/$name.out" 2>&1 & echo $! >"$dir/$name.pid")
 }
 
+# is_gone PID: its last thread has ended, and so its ports are free. It may be a zombie whom nobody waits for.
+is_gone() {
+  local threads=("/proc/$1/task/"*)
+  [ ${#threads[@]} -eq 0 ] || { [ ${#threads[@]} -eq 1 ] && grep -qs '^State:.*Z' "/proc/$1/status"; }
+}
+
 # kill_daemon NAME
 kill_daemon() {
   local pid
   pid=$(pid_of "$1") || return 0
   kill -KILL "$pid" 2>/dev/null || true
-  while pid_of "$1" >/dev/null; do sleep 0.01; done
+  until is_gone "$pid"; do sleep 0.01; done
 }
 
 # wait_answer NAME ADDRESS PORT

@@ -17,11 +17,13 @@ torch.set_num_threads(1)
 WORDS = ["<end>", "a", "version", "is", "complete", "and", "immutable"]
 
 
-def make_model(seed=1):
+def make_model(seed=1, **more):
+    """`more` are settings that make it less tiny."""
     torch.manual_seed(seed)
-    config = LlamaConfig(vocab_size=512, hidden_size=128, intermediate_size=256, num_hidden_layers=4,
-                         num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64,
-                         bos_token_id=None, eos_token_id=0, pad_token_id=0)
+    config = LlamaConfig(**{
+        "vocab_size": 512, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 4,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
+        "bos_token_id": None, "eos_token_id": 0, "pad_token_id": 0, **more})
     return LlamaForCausalLM(config).to(torch.bfloat16)
 
 
@@ -39,7 +41,13 @@ def make_tokenizer():
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>", pad_token="<end>")
 
 
-def make_trainer(output, callbacks=(), steps=2, **more):
+def save(model, folder, shard_size="400KB"):
+    """Several shards with their index, and the tokenizer."""
+    model.save_pretrained(folder, max_shard_size=shard_size)
+    make_tokenizer().save_pretrained(folder)
+
+
+def make_trainer(output, callbacks=(), steps=2, processing_class=None, **more):
     """Some steps on random tokens, on the CPU; writes nothing by itself, unless `more` says so."""
     model = make_model()
     tokens = torch.randint(1, 512, (steps, 16))
@@ -48,4 +56,5 @@ def make_trainer(output, callbacks=(), steps=2, **more):
         "output_dir": output, "max_steps": steps, "per_device_train_batch_size": 1,
         "learning_rate": 1e-3, "save_strategy": "no", "report_to": [], "use_cpu": True,
         "disable_tqdm": True, "seed": 1, **more})
-    return Trainer(model, arguments, train_dataset=examples, callbacks=list(callbacks))
+    return Trainer(model, arguments, train_dataset=examples, callbacks=list(callbacks),
+                   processing_class=processing_class)

@@ -1,0 +1,266 @@
+#include "store/partial_images.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <random>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "store/adopt.hpp"
+#include "store/error.hpp"
+#include "store/log.hpp"
+#include "store/materialize.hpp"
+#include "store/retry_delay.hpp"
+
+namespace weightfs {
+namespace {
+
+/// A version whose files are all here, but that cannot be recorded: the disk is full, mostly.
+constexpr std::chrono::milliseconds kFirstRecordDelay{1000};
+
+}  // namespace
+
+struct PartialImages::State {
+  State(Store& its_store, History& its_history, PartialImagesOptions its_options)
+      : store(its_store), history(its_history), options(std::move(its_options)) {}
+
+  std::shared_ptr<PartialVersion> fill(std::uint64_t version, std::span<const std::uint64_t> keep,
+                                       const std::function<bool(std::uint64_t)>& release,
+                                       const std::set<std::uint64_t>& distrusted,
+                                       const Context& making);
+  std::shared_ptr<PartialVersion> make(Plan plan, const Context& making);
+  void drop(std::uint64_t version);
+
+  void note(std::uint64_t version);
+  void note_error(std::uint64_t version, const PartialVersion& filled);
+
+  void complete_all();
+  bool complete(std::uint64_t version);
+  bool try_to_complete(std::uint64_t version);
+  void record(std::uint64_t version, const PartialVersion& filled);
+  void end(std::uint64_t version);
+
+  [[nodiscard]] std::shared_ptr<PartialVersion> find(std::uint64_t version) const {
+    const std::lock_guard lock(mutex);
+    const auto found = filling.find(version);
+    return found == filling.end() ? nullptr : found->second;
+  }
+
+  Store& store;
+  History& history;
+  const PartialImagesOptions options;
+  std::stop_source stop_source;
+  const Context context{stop_source.get_token(), Clock::time_point::max()};
+
+  std::mutex error_mutex;                       // errors are told in their order; before `mutex`
+  std::map<std::uint64_t, std::string> logged;  // by version
+  mutable std::mutex mutex;                     // guards what follows
+  std::condition_variable_any whole_changed;
+  std::map<std::uint64_t, std::shared_ptr<PartialVersion>> filling;
+  std::set<std::uint64_t> whole;  // of those: all is here, to be recorded
+  std::string record_error;       // that was logged; of the thread alone
+  std::jthread completer;         // last: it uses all of the above
+};
+
+PartialImages::PartialImages(Store& store, History& history, PartialImagesOptions options)
+    : state_(std::make_unique<State>(store, history, std::move(options))) {
+  state_->completer = std::jthread([state = state_.get()] { state->complete_all(); });
+}
+
+PartialImages::~PartialImages() {
+  state_->stop_source.request_stop();
+  state_->completer.join();
+  for (const auto& [version, filled] : list()) {
+    filled->stop();
+    // Nobody takes it for an old version to remove: it is not recorded yet, and counted still.
+    const bool is_recorded = filled->is_complete() && state_->try_to_complete(version);
+    if (!is_recorded) state_->drop(version);
+  }
+}
+
+std::shared_ptr<PartialVersion> PartialImages::find(std::uint64_t version) const {
+  return state_->find(version);
+}
+
+std::map<std::uint64_t, std::shared_ptr<PartialVersion>> PartialImages::list() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->filling;
+}
+
+// ---- begin ----
+
+std::shared_ptr<PartialVersion> PartialImages::begin(
+    std::uint64_t version, std::span<const std::uint64_t> keep,
+    const std::function<bool(std::uint64_t)>& release, const Context& context) {
+  if (auto found = find(version)) return found;
+  if (state_->store.is_complete(version)) return nullptr;
+  std::shared_ptr<PartialVersion> filled;
+  {
+    const ImagesLock lock = state_->store.lock_images(context);
+    if (auto found = find(version)) return found;
+    if (state_->store.is_complete(version)) return nullptr;
+    for (std::set<std::uint64_t> distrusted; !filled;) {
+      try {
+        filled = state_->fill(version, keep, release, distrusted, context);
+      } catch (const BaseDamaged& damaged) {
+        if (!distrusted.insert(damaged.version()).second) throw;
+        log_error(fmt::format("{}; not building on it", damaged.what()));
+      }
+    }
+  }
+  // What happened before it was found in the list.
+  state_->note(version);
+  return filled;
+}
+
+std::shared_ptr<PartialVersion> PartialImages::State::fill(
+    std::uint64_t version, std::span<const std::uint64_t> keep,
+    const std::function<bool(std::uint64_t)>& release, const std::set<std::uint64_t>& distrusted,
+    const Context& making) {
+  const auto bases = usable_bases(store, history, version, distrusted, making);
+  Plan plan = make_plan(history, history.get(version, making), bases, making);
+  std::set<std::uint64_t> kept(keep.begin(), keep.end());
+  if (plan.base) kept.insert(plan.base->version->number());
+  store.make_room(plan.version_bytes(), std::vector(kept.begin(), kept.end()), release);
+  return make(std::move(plan), making);
+}
+
+std::shared_ptr<PartialVersion> PartialImages::State::make(Plan plan, const Context& making) {
+  const std::uint64_t version = plan.version->number();
+  const std::uint64_t bytes = plan.version_bytes();
+  PartialVersionOptions how;
+  how.directory = store.begin_images(version);
+  how.spool = store.temporary_directory();
+  how.threads = options.threads;
+  how.coder = options.coder;
+  how.tell_failures_for = options.tell_failures_for;
+  how.changed = [this, version] { note(version); };
+  store.begin_partial(version, bytes);
+  try {
+    auto filled = std::make_shared<PartialVersion>(std::move(plan), history.repository(),
+                                                   std::move(how), making);
+    const std::lock_guard lock(mutex);
+    filling.emplace(version, filled);
+    return filled;
+  } catch (...) {
+    drop(version);
+    throw;
+  }
+}
+
+/// Gives a version up.
+void PartialImages::State::drop(std::uint64_t version) {
+  try {
+    store.remove_images(version);
+  } catch (const Error& error) {
+    log_error(
+        fmt::format("cannot remove what was written of version {}: {}", version, error.what()));
+  }
+  end(version);
+}
+
+void PartialImages::State::end(std::uint64_t version) {
+  store.end_partial(version);
+  const std::scoped_lock lock(error_mutex, mutex);
+  logged.erase(version);
+  filling.erase(version);
+  whole.erase(version);
+}
+
+// ---- what happens to them ----
+
+/// Called by threads of the PartialVersion too, which must not be the last to hold it: it ends with
+/// them.
+void PartialImages::State::note(std::uint64_t version) {
+  {
+    const std::lock_guard telling(error_mutex);
+    const PartialVersion* filled = nullptr;
+    {
+      const std::lock_guard lock(mutex);
+      const auto found = filling.find(version);
+      if (found == filling.end()) return;
+      filled = found->second.get();
+    }
+    note_error(version, *filled);
+    if (filled->is_complete()) {
+      const std::lock_guard lock(mutex);
+      whole.insert(version);
+      whole_changed.notify_all();
+    }
+  }
+  if (options.changed) options.changed();
+}
+
+void PartialImages::State::note_error(std::uint64_t version, const PartialVersion& filled) {
+  const PartialProgress progress = filled.progress();
+  const std::string message = progress.error ? progress.error->what() : "";
+  store.set_partial_error(version, progress.is_damaged ? progress.error : std::nullopt);
+  if (logged[version] == message) return;
+  logged[version] = message;
+  if (!message.empty()) log_warning(fmt::format("filling version {}: {}", version, message));
+}
+
+/// The thread that records what is whole.
+void PartialImages::State::complete_all() {
+  std::minstd_rand random{std::random_device()()};
+  for (unsigned failures = 0; !context.stop.stop_requested();) {
+    std::unique_lock lock(mutex);
+    whole_changed.wait(lock, context.stop, [&] { return !whole.empty(); });
+    const std::set<std::uint64_t> versions = whole;
+    lock.unlock();
+    bool all = true;
+    for (const std::uint64_t version : versions) {
+      all = complete(version) && all;
+    }
+    failures = all ? 0 : failures + 1;
+    if (all) continue;
+    lock.lock();
+    whole_changed.wait_for(lock, context.stop, retry_delay(kFirstRecordDelay, failures, random),
+                           [&] { return whole != versions; });
+  }
+}
+
+/// Returns: false if it must be tried again.
+bool PartialImages::State::complete(std::uint64_t version) {
+  try {
+    const ImagesLock lock = store.lock_images(context);
+    if (!try_to_complete(version)) return false;
+  } catch (const Error&) {
+    return true;  // it is being stopped
+  }
+  if (options.changed) options.changed();
+  return true;
+}
+
+bool PartialImages::State::try_to_complete(std::uint64_t version) {
+  const auto filled = find(version);
+  if (!filled) return true;
+  try {
+    record(version, *filled);
+  } catch (const Error& error) {
+    const std::string message = fmt::format(
+        "version {} is here, but cannot be recorded: {}; trying again", version, error.what());
+    if (std::exchange(record_error, message) != message) log_warning(message);
+    return false;
+  }
+  end(version);
+  return true;
+}
+
+void PartialImages::State::record(std::uint64_t version, const PartialVersion& filled) {
+  const Plan& plan = filled.plan();
+  std::vector<std::uint64_t> sizes;
+  for (const auto& file : files_of(plan.version->manifest, *plan.layout)) {
+    sizes.push_back(file.size_bytes);
+  }
+  store.complete_images(version, sizes, plan.hashes);
+}
+
+}  // namespace weightfs

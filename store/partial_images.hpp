@@ -1,0 +1,60 @@
+// PartialImages: the versions of a store that are filled while they are read: the first one of a
+// cold host, and older ones that somebody opens by name (time travel).
+//
+// A version is partial from begin() until its images are complete in the store, which a thread of
+// this object sees to.  It counts for Store::make_room() meanwhile, and materialize() of it waits.
+// What is partial ends with the process: Store::open() removes what has no record.
+//
+// Threads: all calls may run in parallel.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+
+#include "store/history.hpp"
+#include "store/partial_version.hpp"
+#include "store/store.hpp"
+
+namespace weightfs {
+
+struct PartialImagesOptions {
+  unsigned threads = 0;  // as of PartialVersionOptions
+  std::chrono::milliseconds tell_failures_for{30'000};
+  kernels::SharedCoder coder = kernels::make_cpu_coder();
+  /// A version began, a file of one became complete, a version did, or an error changed.  From any
+  /// thread, without locks of this object; must be quick.
+  std::function<void()> changed = {};
+};
+
+class PartialImages {
+ public:
+  /// Keeps the references.
+  PartialImages(Store& store, History& history, PartialImagesOptions options);
+  ~PartialImages();  // stops all; what is not complete is removed
+  PartialImages(const PartialImages&) = delete;
+  PartialImages& operator=(const PartialImages&) = delete;
+
+  /// Begins to fill a version: plan, room, files.  Waits for Store::lock_images(), but holds it for
+  /// this call only.
+  /// Returns: the version; the one that was begun before; nullptr if its images are complete.
+  /// `keep`, `release`: as of materialize().
+  /// Throws Error: what make_plan() and Store::make_room() throw; no_space; cancelled, timed_out.
+  std::shared_ptr<PartialVersion> begin(std::uint64_t version, std::span<const std::uint64_t> keep,
+                                        const std::function<bool(std::uint64_t)>& release,
+                                        const Context& context);
+
+  /// nullptr if the version is not partial (any more).
+  [[nodiscard]] std::shared_ptr<PartialVersion> find(std::uint64_t version) const;
+
+  [[nodiscard]] std::map<std::uint64_t, std::shared_ptr<PartialVersion>> list() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace weightfs

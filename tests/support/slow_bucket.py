@@ -1,0 +1,204 @@
+"""A small S3 store over a directory, whose reads a test can hold, let fail, damage, and count.
+
+    bucket = SlowBucket(folder)          # what a file:// repository is, under s3://slow/run
+    bucket.hold(of_file("model-3.safetensors"))  # such reads wait ...
+    bucket.release()                     # ... until now
+    bucket.damage(of_file("model-1.safetensors"), 5000)   # a bit of that byte is another one
+    bucket.fail(is_data)                 # 503, which clients repeat
+    bucket.requests                      # all reads so far, in the order in which they came
+
+Objects are read only (GET with Range, HEAD, LIST): others publish into the folder. Any credentials
+will do. Rules act on what comes after them; the last one that matches counts. On 127.0.0.1, on a
+port of its own; ends with close().
+"""
+
+import dataclasses
+import http.server
+import os
+import re
+import threading
+import urllib.parse
+import xml.sax.saxutils
+
+PLACE = "/slow/run/"
+URL = "s3://slow/run"
+
+
+@dataclasses.dataclass(frozen=True)
+class Read:
+    """A GET of an object; `end` is behind the last byte that was asked for."""
+
+    key: str
+    begin: int
+    end: int
+
+
+# ---- what a rule is about ------------------------------------------------------------------------
+
+def is_data(read):
+    """Bytes of files: not what tells which versions there are, and what is in them."""
+    return read.key.startswith("blobs/") or is_weights(read)
+
+
+def is_weights(read):
+    return read.key.startswith("snapshots/") and read.key.endswith(".safetensors")
+
+
+def of_file(name, begin=0, end=1 << 60):
+    """Reads of a file of a snapshot that touch [begin, end)."""
+    return lambda read: (is_weights(read) and os.path.basename(read.key) == name and
+                         read.begin < end and read.end > begin)
+
+
+# ---- the server ----------------------------------------------------------------------------------
+
+class SlowBucket:
+    """Threads: all calls may run in parallel with the server's."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.requests = []
+        self.rules = []  # (matches, "hold" | "fail" | "serve" | a byte to damage), guarded by `changed`
+        self.changed = threading.Condition()
+        self.waiting = 0  # reads that are held now
+        self.is_closed = False
+        bucket = self
+
+        class Handler(Answer):
+            pass
+
+        Handler.bucket = bucket
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.endpoint = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def close(self):
+        with self.changed:
+            self.is_closed = True
+            self.rules = []
+            self.changed.notify_all()
+        self.server.shutdown()
+        self.server.server_close()
+
+    def variables(self):
+        """The environment of a client."""
+        return {"AWS_ENDPOINT_URL": self.endpoint, "AWS_ACCESS_KEY_ID": "any",
+                "AWS_SECRET_ACCESS_KEY": "any"}
+
+    def add_rule(self, on, what):
+        with self.changed:
+            self.rules.append((on, what))
+            self.changed.notify_all()
+
+    def hold(self, on=is_data):
+        self.add_rule(on, "hold")
+
+    def fail(self, on=is_data):
+        self.add_rule(on, "fail")
+
+    def damage(self, on, at):
+        """The byte `at` of these objects."""
+        self.add_rule(lambda read: on(read) and read.begin <= at < read.end, at)
+
+    def release(self, on=lambda read: True):
+        """No rule so far is about such reads any more; those that are held go on."""
+        self.add_rule(on, "serve")
+
+    def seen(self, on=is_data):
+        with self.changed:
+            return [read for read in self.requests if on(read)]
+
+    def rule_for(self, read):
+        for on, what in reversed(self.rules):
+            if on(read):
+                return what
+        return "serve"
+
+    def arrive(self, read):
+        """Waits as long as the read is held. Returns what is to become of it."""
+        with self.changed:
+            self.requests.append(read)
+            self.waiting += 1
+            self.changed.notify_all()
+            self.changed.wait_for(lambda: self.is_closed or self.rule_for(read) != "hold")
+            self.waiting -= 1
+            return "fail" if self.is_closed else self.rule_for(read)
+
+
+class Answer(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    bucket = None
+
+    def log_message(self, *_):
+        pass
+
+    def do_HEAD(self):
+        self.do_GET()
+
+    def do_GET(self):
+        address = urllib.parse.urlsplit(self.path)
+        query = dict(urllib.parse.parse_qsl(address.query, keep_blank_values=True))
+        try:
+            if "list-type" in query:
+                return self.list(query)
+            path = urllib.parse.unquote(address.path)
+            if path.startswith(PLACE):
+                return self.read(path[len(PLACE):])
+            self.refuse(404, "NoSuchBucket")
+        except ConnectionError:
+            self.close_connection = True  # a client that was stopped
+
+    def do_PUT(self):
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.refuse(403, "AccessDenied")
+
+    do_DELETE = do_POST = do_PUT
+
+    def send(self, status, body, headers=()):
+        self.send_response(status)
+        for name, value in headers:
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def refuse(self, status, code):
+        self.send(status, f"<Error><Code>{code}</Code><Message>no</Message></Error>".encode(),
+                  [("Content-Type", "application/xml")])
+
+    def read(self, key):
+        try:
+            with open(os.path.join(self.bucket.folder, key), "rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+                begin, end = (int(asked[1]), int(asked[2]) + 1) if asked else (0, size)
+                what = self.bucket.arrive(Read(key, begin, end))
+                if what == "fail":
+                    return self.refuse(503, "SlowDown")
+                file.seek(begin)
+                body = bytearray(file.read(end - begin))
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+            return self.refuse(404, "NoSuchKey")
+        if begin >= size and asked:
+            return self.refuse(416, "InvalidRange")
+        if isinstance(what, int):  # the damaged byte
+            body[what - begin] ^= 1
+        if not asked:
+            return self.send(200, body)
+        self.send(206, body,
+                  [("Content-Range", f"bytes {begin}-{begin + len(body) - 1}/{size}")])
+
+    def list(self, query):
+        root = PLACE.split("/", 2)[2]
+        keys = []
+        for folder, _, names in os.walk(self.bucket.folder):
+            for name in names:
+                key = root + os.path.relpath(os.path.join(folder, name), self.bucket.folder)
+                if key.startswith(query.get("prefix", "")) and key > query.get("start-after", ""):
+                    keys.append(key)
+        contents = "".join(f"<Contents><Key>{xml.sax.saxutils.escape(urllib.parse.quote(key))}</Key>"
+                           "</Contents>" for key in sorted(keys)[:1000])
+        self.send(200, (f'<ListBucketResult><IsTruncated>false</IsTruncated>{contents}'
+                        "</ListBucketResult>").encode(), [("Content-Type", "application/xml")])
