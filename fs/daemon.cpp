@@ -1,11 +1,12 @@
 // What lives how long, from the outside in:
 //
 //     signals > repository > store > warmer > pins > history > hooks > sync > warmer's thread >
-//         deltas > rest > (staging > queue) > control > tree > session > threads of hooks
+//         deltas > rest > (staging > queue) > control > tree > session > (bound versions) >
+//         threads of hooks
 //
 // The session is unmounted first, so that no caller waits for what ends after it: not for a queue
 // whose bucket hangs.  Staging and the queue are a writer's.  Hooks hold versions as long as there
-// is a sync, and ask and tell while there is a session.
+// is a sync, and ask and tell while there is a session.  Bound versions are there in bind mode.
 
 #include "fs/daemon.hpp"
 
@@ -17,6 +18,7 @@
 #include <ctime>
 #include <mutex>
 #include <optional>
+#include <semaphore>
 #include <shared_mutex>
 #include <span>
 #include <thread>
@@ -95,18 +97,21 @@ class SessionLink {
   bool ended_ = false;
 };
 
-/// The same for what is bound, which there is in bind mode only.  A call ends before end() does; it
-/// may take as long as one of BoundVersions.
+/// The same for what is bound, which there is in bind mode only.  A call may take as long as one of
+/// BoundVersions, and Use ends after it.
 class BindLink {
  public:
-  void begin(BoundVersions& bound) {
-    const std::unique_lock lock(mutex_);
-    bound_ = &bound;
-  }
-  void end() {
-    const std::unique_lock lock(mutex_);
-    bound_ = nullptr;
-  }
+  /// What is bound is there as long as this lives.
+  class Use {
+   public:
+    Use(BindLink& link, BoundVersions& bound) : link_(link) { link_.set(&bound); }
+    ~Use() { link_.set(nullptr); }
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
+
+   private:
+    BindLink& link_;
+  };
 
   void notify() const {
     const std::shared_lock lock(mutex_);
@@ -134,8 +139,27 @@ class BindLink {
   }
 
  private:
+  void set(BoundVersions* bound) {
+    const std::unique_lock lock(mutex_);
+    bound_ = bound;
+  }
+
   mutable std::shared_mutex mutex_;
   BoundVersions* bound_ = nullptr;
+};
+
+/// Serves a session in a thread of its own.
+class SessionThread {
+ public:
+  SessionThread(FuseSession& session, std::function<void()> body)
+      : session_(session), thread_(std::move(body)) {}
+  ~SessionThread() { session_.stop(); }  // then it joins
+  SessionThread(const SessionThread&) = delete;
+  SessionThread& operator=(const SessionThread&) = delete;
+
+ private:
+  FuseSession& session_;
+  std::jthread thread_;
 };
 
 /// The sync tells who waits at the control socket, which is there for a part of its time.
@@ -391,19 +415,21 @@ class Daemon {
                          .bound = [this](const CatalogVersion& version) { pins_->bound(version); },
                          .unbound = [this](std::uint64_t version) { pins_->unbound(version); }});
     pins_->set_bind_mode();
+    std::counting_semaphore<2> ends(0);  // a signal, and the session
+    const std::stop_callback on_stop(context_.stop, [&ends] { ends.release(); });
     {
-      const std::stop_callback on_stop(context_.stop, [&] {
-        bound.stop();
-        session.stop();
+      const SessionThread server(session, [&] {
+        run_session(session);
+        ends.release();
       });
-      std::jthread server([&] { run_session(session); });
       bound.start();
-      bind_link_.begin(bound);
+      const BindLink::Use use(bind_link_, bound);
       begin_serving(sync, session);
-      server.join();
-      hooks_->stop();
+      ends.acquire();
+      signals_.request_stop();  // from here on there is a limit of time
+      bound.stop();
     }
-    bind_link_.end();
+    hooks_->stop();
   }
 
   /// The newest version there is when the mount begins: from then on nobody else may publish.  A
