@@ -24,7 +24,7 @@ say "publish and materialise, delta sizes"
 /usr/bin/python3 "$ROOT/tests/bench/publish_speed.py" --mib "$mib"
 say "reads through the mount"
 /usr/bin/python3 "$ROOT/tests/bench/read_speed.py" --mib "$mib"
-echo
+say "a cold host"
 /usr/bin/python3 "$ROOT/tests/bench/cold_read.py" --mib "$mib"
 say "saves through a writer's mount, and hand-overs"
 "$WEIGHTFS_VENV_PYTHON" "$ROOT/tests/bench/save_speed.py" --mib "$mib"
