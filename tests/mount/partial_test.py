@@ -73,10 +73,10 @@ def checkpoint(version):
 READER = r"""
 import hashlib, os, sys, threading
 size, offsets = int(sys.argv[2]), [int(x) for x in sys.argv[3:]]
-file, said = os.open(sys.argv[1], os.O_RDONLY), [None] * len(offsets)
+files, said = [os.open(sys.argv[1], os.O_RDONLY) for _ in offsets], [None] * len(offsets)
 def read(i):
     try:
-        data = os.pread(file, size, offsets[i])
+        data = os.pread(files[i], size, offsets[i])
         said[i] = f"{len(data)} {hashlib.sha256(data).hexdigest()}"
     except OSError as error:
         said[i] = f"errno {error.errno}"
@@ -249,8 +249,8 @@ class Cold(PartialTest):
         self.slow.hold(is_weights)
         mount = self.cold()
         data = self.data("model-3.safetensors")
-        offsets = range(0, len(data) - 4096, len(data) // 100)
-        readers = Reader(self, mount.join("latest/model-3.safetensors"), 4096, *offsets)
+        offsets = range(0, len(data) - 100_000, len(data) // 100)
+        readers = Reader(self, mount.join("latest/model-3.safetensors"), 100_000, *offsets)
         self.wait_waiting(mount, 50)  # the kernel may join some
         self.slow.release(of_file("model-1.safetensors"))
         self.assert_reads(mount, "config.json", 4096, 0)
@@ -261,7 +261,7 @@ class Cold(PartialTest):
         self.assertEqual(harness.run("status", mount.path).returncode, 0)
         self.assertTrue(readers.is_reading())
         self.slow.release()
-        self.assertEqual(readers.end(), [said_of(data[at:at + 4096]) for at in offsets])
+        self.assertEqual(readers.end(), [said_of(data[at:at + 100_000]) for at in offsets])
 
     def test_a_waiting_reader_can_be_killed_and_the_mount_ended(self):
         self.slow.hold(is_weights)
