@@ -68,7 +68,8 @@ test_asan() {
 TSAN_FS='Requests*:RequestPool*:Control*:OpenTable*:OpenImages*:*FuseSession*:Holders*:Get*:Target*:-ControlProtocol*:ControlPath*:*Killed*'
 TSAN_STORE='Sync*:PublishQueueTest*:PublishStore*:PublishTest*:EarlyWork*:Parallel*:InOrder*:ChunkBatches*:Catalog*'
 TSAN_STORE+=':MaterializeIntoStore*:WithACoder*:DeltaCoder*:StagingThreads*:StagingSeal*:*BucketContract*:Db*:Context*'
-TSAN_STORE+=':PackSpoolTest*:PartialVersionTest*:PartialImagesTest*:Store.WaitsForWhatIsPartial'
+TSAN_STORE+=':PackSpoolTest.E*:PackSpoolTest.Who*:PartialVersionTest.E*:PartialVersionTest.W*:PartialVersionTest.T*:PartialVersionTest.S*'
+TSAN_STORE+=':PartialImagesTest.AV*:PartialImagesTest.M*:PartialImagesTest.WhatIs*:Store.WaitsForWhatIsPartial'
 TSAN_STORE+=':Http*:S3Bucket*:*S3Bucket*:Retry*:Credentials*:-*Killed*'
 # The same threads again, many times over; and what forks a process with threads.
 TSAN_STORE+=':Http.replies_are_acknowledged_at_once:EarlyWorkTest.GivesTheSameVersions*:PublishTest.GivesUpARebaseThatAlwaysLoses'

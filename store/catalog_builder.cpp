@@ -133,7 +133,7 @@ void CatalogBuilder::set_partials(const PartialImages* partials) {
   partials_ = partials;
 }
 
-void CatalogBuilder::name(std::uint64_t version, const Context& context) {
+void CatalogBuilder::name(std::uint64_t version, const Context& context, std::size_t others_max) {
   static_cast<void>(history_.get(version, context));
   std::shared_ptr<const CatalogVersion> described;
   try {
@@ -146,7 +146,7 @@ void CatalogBuilder::name(std::uint64_t version, const Context& context) {
   described_.emplace(version, std::move(described));
   std::erase(named_, version);
   named_.push_front(version);
-  if (named_.size() > kNamedMax) named_.pop_back();
+  while (named_.size() > others_max) named_.pop_back();
 }
 
 void CatalogBuilder::show_first(std::uint64_t version) {

@@ -52,10 +52,10 @@ class CatalogBuilder {
   /// Fetches what make() needs and the store's records do not have.
   void fetch(const Context& context);
 
-  /// Takes a version into `incomplete` as absent, until kNamedMax others were named after it.  Asks
-  /// the bucket for what the store's records do not have.
+  /// Takes a version into `incomplete` as absent, until `others_max` others were named after it.
+  /// Asks the bucket for what the store's records do not have.
   /// Throws Error: not_found; what History throws.
-  void name(std::uint64_t version, const Context& context);
+  void name(std::uint64_t version, const Context& context, std::size_t others_max = kNamedMax);
 
   /// The version that `latest` is while it is being filled, on a host that has shown no other.
   void show_first(std::uint64_t version);

@@ -16,6 +16,8 @@
 // Files have their full size from the start and keep their names; only what is here may be read.
 // When all windows are here, files and directories are synced and get mode and time.
 //
+// Memory: a SegmentWriter for each worker (about 20 MiB with a snapshot), a byte for each window.
+//
 // Threads: all calls may run in parallel; it has threads of its own, which end with it.
 #pragma once
 
@@ -47,7 +49,7 @@ struct PartialVersionOptions {
   bool in_background = true;
   /// How long a failure is told to who asks before its window is tried again.
   std::chrono::milliseconds tell_failures_for{30'000};
-  /// A file has become complete, all have, or errors() changed.  From any thread, without locks;
+  /// A file has become complete, all have, or the error changed.  From any thread, without locks;
   /// must be quick and call nothing of the PartialVersion's but the const ones.
   std::function<void()> changed = {};
 };

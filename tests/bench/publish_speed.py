@@ -90,9 +90,10 @@ def bench_run(weightfs, label, run, size_label):
         note("cp", timed(lambda: copy_with_fsync(os.path.join(run, steps[0]),
                                                  os.path.join(work, "copy"))))
         note("publish, snapshot", timed(lambda: bench.publish(os.path.join(run, steps[0]))))
-        note("mount of an empty store", timed(lambda: bench.run(
-            "mount", bench.bucket, bench.mount, "--store", os.path.join(work, "store"),
-            "--poll", "0.02")))
+        note("mount of an empty store", timed(lambda: (
+            bench.run("mount", bench.bucket, bench.mount, "--store", os.path.join(work, "store"),
+                      "--poll", "0.02"),
+            bench.run("wait", bench.mount, "--ready"))))
         try:
             for number, step in enumerate(steps[1:], 2):
                 results = []

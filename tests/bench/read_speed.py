@@ -151,6 +151,8 @@ def table(weightfs, mib, rounds):
             subprocess.run([weightfs, "mount", bucket, mount, "--store", store, "--serve", serve],
                            check=True, stdout=subprocess.DEVNULL)
             try:
+                subprocess.run([weightfs, "wait", mount, "--ready"], check=True,
+                               stdout=subprocess.DEVNULL)
                 table_of(mount, store, rounds)
             finally:
                 subprocess.run([weightfs, "umount", mount, "--lazy"], check=True,

@@ -42,10 +42,12 @@ class FollowChoice(harness.MountTest):
         mount.wait_status(lambda s: s["newest"] == 3 and s["state"] == "current", "version 3")
         self.assertEqual(mount.latest(), 1)
         self.assert_same_tree(mount.join("latest/"), steps[0])
-        for what in (("--version", 3), ("--newer-than", 1)):
-            done = harness.run("wait", mount.path, *what)
-            self.assertEqual(done.returncode, 1)
-            self.assertIn("--follow 1", done.stderr)
+        done = harness.run("wait", mount.path, "--newer-than", 1)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("--follow 1", done.stderr)
+        self.assertEqual(harness.call("wait", mount.path, "--version", 3)["version"], 3)
+        self.assert_same_tree(mount.join("versions/3"), steps[2])  # by its name all the same
+        self.assertEqual(mount.latest(), 1)
         mount.umount()
         mount.options = ()
         self.assertEqual(mount.start()["follow"], "latest")  # thawed

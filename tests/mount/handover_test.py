@@ -359,13 +359,12 @@ class Wait(writers.WriterTest):
             self.assertEqual(done.returncode, 5)
             self.assertIn("version 1", done.stderr)
 
-    def test_a_version_whose_files_are_gone_ends_the_wait_at_once(self):
-        self.make_repository(3)
+    def test_a_version_whose_files_are_gone_opens_by_its_name(self):
+        steps = self.make_repository(3)
         mount = self.mount()  # a fresh one has only the newest
         for form in (("--version", 1), ("--tag", "step-1")):
-            code, error = self.wait_ends(mount, *form)
-            self.assertEqual((code, error["code"]), (1, "not_found"))
-            self.assertIn("not here", error["message"])
+            self.assertEqual(harness.call("wait", mount.path, *form)["version"], 1)
+        self.assert_same_tree(mount.join("versions/1"), steps[0])
 
     def test_a_wait_can_be_stopped_in_any_way(self):
         self.init()

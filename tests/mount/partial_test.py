@@ -2,6 +2,7 @@
 opens by name. The bucket is one whose reads the test holds, damages and counts."""
 
 import errno
+import json
 import mmap
 import os
 import shutil
@@ -180,28 +181,30 @@ class Cold(PartialTest):
         self.assertEqual(partial["bytes"],
                          sum(len(self.data(name)) for name in os.listdir(checkpoint(1))))
 
-        # What works by itself waits, for the first files of the version.
+        # What works by itself waits, but not what is asked for, of what else there is.
         harness.wait_until(lambda: self.slow.waiting >= BACKGROUND, "the background")
         held = set(self.slow.seen())
-        middle = Reader(self, mount.join("latest/model-3.safetensors"), 4096, 9 * MIB)
-        config = Reader(self, mount.join("latest/config.json"), 4096, 0)
+
+        def is_among(reads, key, at):
+            return any(read.key.endswith(key) and read.begin <= at < read.end for read in reads)
+
+        with open(self.manifest(1)) as file:
+            blobs = json.load(file)["blobs"]
+        name, at = next((name, at) for name, size in SHARDS.items()
+                        for at in range(2 * MIB, size, 4 * MIB) if not is_among(held, name, at))
+        text = next(blob for blob in blobs if not is_among(held, blob["sha256"], 0))
+        readers = [Reader(self, mount.join("latest", name), 4096, at),
+                   Reader(self, mount.join("latest", text["path"]), 4096, 0)]
         self.wait_waiting(mount, 2)
-
-        def is_middle(read):
-            return of_file("model-3.safetensors", 8 * MIB)(read)
-
-        def asked():
-            return set(self.slow.seen()) - held
-
-        harness.wait_until(lambda: any(map(is_middle, asked())) and not all(map(is_middle, asked())),
-                           "what is asked for")
-        [blob] = [read for read in asked() if not is_middle(read)]
-        self.assertTrue(blob.key.startswith("blobs/"), blob)
-        self.assertTrue(middle.is_reading() and config.is_reading())
+        for key, offset in ((name, at), (text["sha256"], 0)):
+            harness.wait_until(
+                lambda key=key, offset=offset: is_among(set(self.slow.seen()) - held, key, offset),
+                f"the request for {key}")
+        self.assertTrue(all(reader.is_reading() for reader in readers))
         self.slow.release()
-        self.assertEqual(middle.end(),
-                         [said_of(self.data("model-3.safetensors")[9 * MIB:9 * MIB + 4096])])
-        self.assertEqual(config.end(), [said_of(self.data("config.json"))])
+        self.assertEqual([reader.end() for reader in readers],
+                         [[said_of(self.data(name)[at:at + 4096])],
+                          [said_of(self.data(text["path"]))]])
 
         self.wait_complete(mount)
         self.assert_same_tree(mount.join("latest/"), checkpoint(1))

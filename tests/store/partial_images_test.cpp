@@ -1,6 +1,7 @@
 #include "store/partial_images.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <atomic>
 #include <cstring>
@@ -161,6 +162,12 @@ TEST_F(PartialImagesTest, MaterializeWaitsForAVersionThatIsPartial) {
   add_versions(1);
   const auto filled = begin_hanging(1);
   std::atomic<bool> done = false;
+  const auto inode = [&] {
+    struct stat found {};
+    EXPECT_EQ(::stat((store_->image_directory(1) / "a.safetensors").c_str(), &found), 0);
+    return found.st_ino;
+  };
+  const auto filled_inode = inode();
   std::jthread waiter([&] {
     bring(1);
     done = true;
@@ -174,6 +181,7 @@ TEST_F(PartialImagesTest, MaterializeWaitsForAVersionThatIsPartial) {
   builder_.bucket()->heal();
   waiter.join();
   expect_version(1);
+  EXPECT_EQ(inode(), filled_inode) << "it was begun anew";
   EXPECT_TRUE(filled->is_complete());
 }
 
@@ -198,7 +206,8 @@ TEST_F(PartialImagesTest, CompletingWaitsForWhoBringsInAnotherVersion) {
   ImagesLock lock = store_->lock_images({});
   builder_.bucket()->heal();
   filled->wait_complete({});
-  EXPECT_TRUE(store_->is_partial(1));
+  const Context soon = Context{}.within(std::chrono::milliseconds(100));
+  EXPECT_EQ(error_of([&] { store_->wait_partial(1, soon); }).code(), ErrorCode::timed_out);
   EXPECT_FALSE(store_->is_complete(1));
   lock.unlock();
   EXPECT_TRUE(becomes_complete(1));

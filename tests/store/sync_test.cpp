@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "store/adopt.hpp"
+#include "store/catalog_builder.hpp"
 #include "store/error.hpp"
 #include "tests/support/eventually.hpp"
 #include "tests/support/hosts.hpp"
@@ -23,7 +24,12 @@ using std::chrono::milliseconds;
 
 constexpr std::size_t kSyncElements = 50'000;
 
-/// A view of a bucket whose packs do not come while it is shut.
+/// The bytes of a snapshot's files.
+bool is_snapshot_data(std::string_view key) {
+  return key.starts_with("snapshots/") && !key.ends_with("/.hashes");
+}
+
+/// A view of a bucket whose packs, or what else is said, do not come while it is shut.
 class GatedBucket final : public Bucket {
  public:
   struct Gate {
@@ -31,6 +37,9 @@ class GatedBucket final : public Bucket {
     std::condition_variable_any moved;
     bool shut = true;
     int waiting = 0;
+    bool (*stops)(std::string_view key) = [](std::string_view key) {
+      return key.starts_with("packs/");
+    };
 
     void open() {
       {
@@ -50,7 +59,7 @@ class GatedBucket final : public Bucket {
 
   std::size_t get(std::string_view key, std::uint64_t offset_bytes, std::span<std::byte> into,
                   const Context& context) override {
-    if (key.starts_with("packs/")) {
+    if (gate_->stops(key)) {
       std::unique_lock lock(gate_->mutex);
       gate_->waiting++;
       gate_->moved.wait(lock, context.stop, [this] { return !gate_->shut; });
@@ -882,6 +891,126 @@ TEST_F(SyncTest, GivesUpWaitingAtTheDeadlineOrWhenStopped) {
   gate->open();
   on->sync.wait_ready({}, {});
   expect_latest(*on, 2);
+}
+
+// ---- versions that are filled while they are read ----
+
+SyncOptions filling() {
+  SyncOptions options;
+  options.poll = milliseconds(2);
+  options.partial = true;
+  return options;
+}
+
+bool has_complete(const Reader& on, std::uint64_t version) {
+  return on.sync.catalog()->versions.contains(version);
+}
+
+TEST_F(SyncTest, ShowsTheFirstVersionWhileItIsFilledAndNothingNewerUntilItIsComplete) {
+  publish(1);
+  const auto gate = std::make_shared<GatedBucket::Gate>();
+  gate->stops = is_snapshot_data;
+  const auto on = gated_reader(gate, filling());
+  on->sync.run_once({});
+  on->sync.wait_ready(Context{}.within(std::chrono::seconds(60)), {});
+  publish(2);
+  on->sync.run_once({});
+  const auto catalog = on->sync.catalog();
+  EXPECT_EQ(catalog->latest, 1u);
+  EXPECT_TRUE(catalog->versions.empty());
+  ASSERT_TRUE(catalog->incomplete.contains(1));
+  EXPECT_EQ(catalog->incomplete.at(1).state, ImageState::partial);
+  const SyncStatus status = on->sync.status();
+  EXPECT_EQ(status.state, SyncState::fetching);
+  EXPECT_EQ(status.newest, 2u);
+  ASSERT_EQ(status.partial.size(), 1u);
+  EXPECT_LT(status.partial.at(1).bytes_here, status.partial.at(1).bytes);
+  gate->open();
+  ASSERT_TRUE(eventually([&] { return has_complete(*on, 1); }));
+  EXPECT_TRUE(on->sync.catalog()->incomplete.empty());
+  on->sync.run_once({});
+  expect_latest(*on, 2);
+  EXPECT_EQ(on->sync.status().state, SyncState::current);
+}
+
+TEST_F(SyncTest, GoesOnByItselfWhenTheFirstVersionIsComplete) {
+  publish(1);
+  SyncOptions options = filling();
+  options.poll = std::chrono::hours(1);
+  const auto gate = std::make_shared<GatedBucket::Gate>();
+  gate->stops = is_snapshot_data;
+  const auto on = gated_reader(gate, options);
+  on->sync.start();
+  ASSERT_TRUE(eventually([&] { return on->sync.catalog()->latest == 1; }));
+  publish(2);
+  gate->open();
+  EXPECT_TRUE(eventually([&] { return on->sync.catalog()->latest == 2; }));
+}
+
+TEST_F(SyncTest, FillsNothingOfWhatTheStoreHas) {
+  publish(1);
+  reader()->sync.run_once({});
+  publish(2);
+  const auto on = reader("reader", kNoFloor, filling());
+  EXPECT_EQ(on->sync.catalog()->latest, 1u);
+  on->sync.run_once({});
+  expect_latest(*on, 2);
+  EXPECT_TRUE(on->sync.status().partial.empty());
+}
+
+TEST_F(SyncTest, NamesWhatIsNotHereAndFillsItWhenItIsAskedFor) {
+  for (unsigned version = 1; version <= 3; version++) publish(version);
+  const auto on = reader("reader", kNoFloor, filling());
+  on->sync.run_once({});
+  ASSERT_TRUE(eventually([&] { return has_complete(*on, 3); }));
+  EXPECT_EQ(on->sync.catalog()->find(2), nullptr);
+  on->sync.name_version(2, {});
+  const auto named = on->sync.catalog();
+  ASSERT_NE(named->find(2), nullptr);
+  EXPECT_EQ(named->incomplete.at(2).state, ImageState::absent);
+  EXPECT_EQ(named->find(2)->entries.at(1).image, ImageState::absent);
+  EXPECT_EQ(named->latest, 3u);
+  EXPECT_EQ(error_of([&] { on->sync.name_version(9, {}); }).code(), ErrorCode::not_found);
+
+  EXPECT_NE(on->sync.fill_version(2, {}), nullptr);
+  EXPECT_EQ(on->sync.catalog()->incomplete.at(2).state, ImageState::partial);
+  ASSERT_TRUE(eventually([&] { return has_complete(*on, 2); }));
+  EXPECT_EQ(read_tree(on->sync.catalog()->versions.at(2)->directory), read_tree(checkpoint(2)));
+  EXPECT_EQ(on->sync.fill_version(2, {}), nullptr);
+  EXPECT_EQ(on->sync.catalog()->latest, 3u);
+  on->sync.start();
+  on->sync.ask_for(1);
+  EXPECT_TRUE(eventually([&] { return has_complete(*on, 1); }));
+}
+
+TEST_F(SyncTest, OfThoseThatWereNamedTheLastOnesStay) {
+  publish(1);
+  const auto on = reader("reader", kNoFloor, filling());
+  CatalogBuilder builder(*on->host.store, on->host.history);
+  for (unsigned version = 2; version <= 4; version++) publish(version);
+  for (unsigned version = 1; version <= 4; version++) builder.name(version, {}, 2);
+  builder.name(3, {}, 2);
+  const auto catalog = builder.make();
+  EXPECT_EQ(catalog->incomplete.size(), 2u);
+  EXPECT_TRUE(catalog->incomplete.contains(3));
+  EXPECT_TRUE(catalog->incomplete.contains(4));
+}
+
+TEST_F(SyncTest, SaysWhyWhatWasAskedForCannotBeHad) {
+  for (unsigned version = 1; version <= 3; version++) publish(version);
+  const auto on = reader("reader", kNoFloor, filling());
+  on->sync.run_once({});
+  ASSERT_TRUE(eventually([&] { return has_complete(*on, 3); }));
+  const std::string pack = pack_of(2);
+  bucket_->remove(pack, {});
+  on->sync.start();
+  on->sync.ask_for(2);
+  ASSERT_TRUE(eventually([&] { return on->sync.status().partial.contains(2); }));
+  ASSERT_TRUE(eventually([&] { return on->sync.status().partial[2].error.has_value(); }));
+  const SyncStatus status = on->sync.status();
+  EXPECT_TRUE(status.partial.at(2).is_damaged);
+  expect_names(status.partial.at(2).error->what(), pack);
+  EXPECT_EQ(status.error, "");
 }
 
 }  // namespace

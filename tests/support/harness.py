@@ -213,7 +213,7 @@ class Mount:
         """Takes over the daemon that said this."""
         self.process = Process(said["pid"])
         self.workspace.processes.append(self.process)
-        if self.ready and said["partial"]:
+        if self.ready and said.get("partial"):
             call("wait", self.path, "--ready", "--timeout", 120)
         return said
 
