@@ -255,6 +255,9 @@ bool PartialImages::State::try_to_complete(std::uint64_t version) {
     return false;
   }
   end(version);
+  // What its threads tell may have them hold it, and none of them must be the last to: it would
+  // wait for itself.
+  filled->stop();
   return true;
 }
 
