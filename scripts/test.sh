@@ -65,7 +65,7 @@ test_asan() {
 
 # What has threads.  Parsers, trees and records have none; what is killed is a process, not a
 # thread; a daemon that is forked from a test's process cannot run under TSan.
-TSAN_FS='Requests*:RequestPool*:Control*:OpenTable*:OpenImages*:*FuseSession*:Holders*:Get*:Target*:-ControlProtocol*:ControlPath*:*Killed*'
+TSAN_FS='Requests*:RequestPool*:Control*:OpenTable*:OpenImages*:*FuseSession*:Holders*:Get*:Target*:Warmer*:LateReads*:-ControlProtocol*:ControlPath*:*Killed*'
 TSAN_STORE='Sync*:PublishQueueTest*:PublishStore*:PublishTest*:EarlyWork*:Parallel*:InOrder*:ChunkBatches*:Catalog*'
 TSAN_STORE+=':MaterializeIntoStore*:WithACoder*:DeltaCoder*:StagingThreads*:StagingSeal*:*BucketContract*:Db*:Context*'
 TSAN_STORE+=':PackSpoolTest.E*:PackSpoolTest.Who*:PartialVersionTest.E*:PartialVersionTest.W*:PartialVersionTest.T*:PartialVersionTest.S*'
@@ -95,8 +95,9 @@ build_fuzz() {
 }
 test_fuzz() { ctest --test-dir "$ROOT/build-fuzz" -L fuzz --output-on-failure --parallel "$JOBS"; }
 
+# One more than cores: tests of mounts wait half of their time.
 test_all() {
-  ctest --test-dir "$ROOT/build" --output-on-failure --parallel "$JOBS" "${without[@]}" "$@"
+  ctest --test-dir "$ROOT/build" --output-on-failure --parallel $((JOBS + 1)) "${without[@]}" "$@"
 }
 
 without=()
