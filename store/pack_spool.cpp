@@ -79,7 +79,8 @@ struct PackSpool::State {
   const Context& context;
   File file;
   std::vector<std::vector<SpooledPack>> packs;  // by step
-  std::mutex mutex;                             // guards the pieces and their fetches
+  std::mutex mutex;                             // guards the pieces, their fetches and the next
+  std::uint64_t fetched_bytes = 0;
   std::condition_variable_any fetched;
 };
 
@@ -136,6 +137,11 @@ void PackSpool::read(std::size_t step, Listed place, std::span<std::byte> into) 
                                          state_->directory.string()));
 }
 
+std::uint64_t PackSpool::fetched_bytes() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->fetched_bytes;
+}
+
 /// Returns when the pieces `first` to `last` are in the file.
 void PackSpool::State::need(SpooledPack& pack, std::uint64_t first, std::uint64_t last) {
   std::unique_lock lock(mutex);
@@ -171,6 +177,7 @@ void PackSpool::State::fetch(SpooledPack& pack, std::uint64_t first,
   const auto end = [&](bool is_here) {
     lock.lock();
     for (std::uint64_t i = 0; i < count; i++) pack.pieces[first + i] = {is_here, nullptr};
+    if (is_here) fetched_bytes += pack.run.bytes_of(first, count);
     request->is_done = true;
     fetched.notify_all();
   };

@@ -34,6 +34,9 @@ class PackSpool {
   /// Throws as fetch_all(); what could not be fetched is tried again by the next call.
   void read(std::size_t step, Listed place, std::span<std::byte> into) const;
 
+  /// So far, from the bucket.
+  [[nodiscard]] std::uint64_t fetched_bytes() const;
+
  private:
   struct State;
   std::unique_ptr<State> state_;

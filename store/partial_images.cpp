@@ -66,6 +66,7 @@ struct PartialImages::State {
   std::condition_variable_any whole_changed;
   std::map<std::uint64_t, std::shared_ptr<PartialVersion>> filling;
   std::set<std::uint64_t> whole;  // of those: all is here, to be recorded
+  std::uint64_t ended_bytes = 0;  // fetched for those that are not partial any more
   std::string record_error;       // that was logged; of the thread alone
   std::jthread completer;         // last: it uses all of the above
 };
@@ -93,6 +94,15 @@ std::shared_ptr<PartialVersion> PartialImages::find(std::uint64_t version) const
 std::map<std::uint64_t, std::shared_ptr<PartialVersion>> PartialImages::list() const {
   const std::lock_guard lock(state_->mutex);
   return state_->filling;
+}
+
+std::uint64_t PartialImages::fetched_bytes() const {
+  std::unique_lock lock(state_->mutex);
+  std::uint64_t sum = state_->ended_bytes;
+  const auto filling = state_->filling;
+  lock.unlock();
+  for (const auto& [version, filled] : filling) sum += filled->progress().fetched_bytes;
+  return sum;
 }
 
 // ---- begin ----
@@ -172,7 +182,10 @@ void PartialImages::State::drop(std::uint64_t version) {
 
 void PartialImages::State::end(std::uint64_t version) {
   store.end_partial(version);
+  const auto filled = find(version);
+  const std::uint64_t fetched = filled ? filled->progress().fetched_bytes : 0;
   const std::scoped_lock lock(error_mutex, mutex);
+  ended_bytes += fetched;
   logged.erase(version);
   filling.erase(version);
   whole.erase(version);

@@ -56,6 +56,10 @@ class PartialImages {
 
   [[nodiscard]] std::map<std::uint64_t, std::shared_ptr<PartialVersion>> list() const;
 
+  /// PartialProgress::fetched_bytes of all versions so far, also of those that are not partial any
+  /// more.
+  [[nodiscard]] std::uint64_t fetched_bytes() const;
+
  private:
   struct State;
   std::unique_ptr<State> state_;

@@ -150,7 +150,9 @@ struct PartialVersion::State {
   std::string told_trouble;                 // message that `changed` was called for last
   std::size_t files_left = 0;
   std::uint64_t bytes_here = 0;
-  std::size_t working = 0;  // workers
+  std::uint64_t snapshot_bytes = 0,
+                spooled_bytes = 0;  // fetched; the latter when there is no spool
+  std::size_t working = 0;          // workers
   bool is_complete = false;
 
   std::mutex stop_mutex;              // guards that they are joined once
@@ -321,6 +323,7 @@ void PartialVersion::State::finish_window(std::size_t window) {
     queue->set_here(window);
     forget_trouble(window);
     bytes_here += file.window_bytes(window);
+    if (plan.snapshot && file.blob == nullptr) snapshot_bytes += file.window_bytes(window);
     wake_some(window, calls);
     note_change(calls);
     is_last = --file.windows_left == 0;
@@ -396,6 +399,7 @@ void PartialVersion::State::note_trouble(std::size_t window, const Trouble& trou
 void PartialVersion::State::end_work() {
   const std::lock_guard lock(mutex);
   if (--working > 0 || !is_complete) return;
+  spooled_bytes = spool->fetched_bytes();
   spool.reset();
   base_file = File();
 }
@@ -589,6 +593,8 @@ PartialProgress PartialVersion::progress() const {
   PartialProgress progress;
   progress.bytes = state_->bytes;
   progress.bytes_here = state_->bytes_here;
+  progress.fetched_bytes = state_->snapshot_bytes +
+                           (state_->spool ? state_->spool->fetched_bytes() : state_->spooled_bytes);
   if (const Trouble* trouble = state_->worst_trouble()) {
     progress.error.emplace(trouble->code, trouble->message);
     progress.is_damaged = trouble->is_damage();

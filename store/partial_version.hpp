@@ -56,10 +56,11 @@ struct PartialVersionOptions {
 
 /// For `status`.
 struct PartialProgress {
-  std::uint64_t bytes = 0;       // of all files that it fills
-  std::uint64_t bytes_here = 0;  // verified, and readable now
-  std::optional<Error> error;    // the last one, until what it was about is here
-  bool is_damaged = false;       // of it: an object is missing or not what it should be
+  std::uint64_t bytes = 0;          // of all files that it fills
+  std::uint64_t bytes_here = 0;     // verified, and readable now
+  std::uint64_t fetched_bytes = 0;  // for it, of packs and of windows of the snapshot
+  std::optional<Error> error;       // the last one, until what it was about is here
+  bool is_damaged = false;          // of it: an object is missing or not what it should be
 };
 
 class PartialVersion {

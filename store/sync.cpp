@@ -627,6 +627,7 @@ SyncStatus Sync::status() const {
     }
   }
   if (!state_->partials) return status;
+  status.fetched_bytes += state_->partials->fetched_bytes();
   for (const auto& [number, partial] : state_->partials->list()) {
     status.partial.insert_or_assign(number, partial->progress());
   }

@@ -129,6 +129,8 @@ TEST_F(PartialImagesTest, AVersionIsFilledAndThenCompleteInTheStore) {
   EXPECT_TRUE(eventually([&] { return images_->find(2) == nullptr; }));
   EXPECT_EQ(begin(2), nullptr);
   EXPECT_TRUE(eventually([&] { return changes_ > changes + 3; })) << "three files, and the end";
+  EXPECT_GT(images_->fetched_bytes(), filled->plan().layout->size_bytes()) << "and the pack";
+  EXPECT_LE(images_->fetched_bytes(), filled->plan().fetch_bytes);
   bring(2);
   open();
   expect_version(2);
