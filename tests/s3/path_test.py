@@ -64,7 +64,7 @@ class Path(gateway.S3Test):
             shutil.copytree(os.path.join(out, step), trainer.staging(step))
             subprocess.run(["mv", "-T", trainer.staging(step), trainer.join("publish", step)],
                            check=True)
-            harness.call("wait", host.path, "--tag", step, "--timeout", 60)
+            harness.call("wait", host.path, "--tag", step, "--ready", "--timeout", 60)
             self.assertEqual(harness.hash_tree(host.join("versions", i)), made[step])
         self.assertEqual(host.status()["serve"]["daemon_reads"], 0)
         for i, step in enumerate(steps, 1):
