@@ -52,6 +52,7 @@ trap - EXIT
 
 say "weightfs mount, as on every inference host"
 "$weightfs" mount "$bucket" "$demo/mnt" --store "$demo/store"
+"$weightfs" wait "$demo/mnt" --ready
 
 say "weightfs log"
 "$weightfs" log "$bucket"
