@@ -16,6 +16,7 @@ import dataclasses
 import http.server
 import os
 import re
+import sys
 import threading
 import urllib.parse
 import xml.sax.saxutils
@@ -52,6 +53,13 @@ def of_file(name, begin=0, end=1 << 60):
 
 # ---- the server ----------------------------------------------------------------------------------
 
+class QuietServer(http.server.ThreadingHTTPServer):
+    def handle_error(self, request, client_address):
+        """A client that has gone, as a killed daemon does, is nothing to tell."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
+
 class SlowBucket:
     """Threads: all calls may run in parallel with the server's."""
 
@@ -68,7 +76,7 @@ class SlowBucket:
             pass
 
         Handler.bucket = bucket
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server = QuietServer(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
         self.endpoint = f"http://127.0.0.1:{self.server.server_port}"
         threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
