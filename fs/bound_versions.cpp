@@ -45,12 +45,6 @@ void set_attributes(const CatalogEntry& entry, const std::filesystem::path& path
 
 }  // namespace
 
-bool is_complete(const CatalogVersion& version) noexcept {
-  return std::all_of(version.entries.begin(), version.entries.end(), [](const CatalogEntry& entry) {
-    return entry.is_directory || entry.image == ImageState::complete;
-  });
-}
-
 void set_image_attributes(const CatalogVersion& version, const Ownership& ownership) {
   for (const CatalogEntry& entry : version.entries) {
     set_attributes(entry, version.directory / entry.path, version.time, ownership);
@@ -141,7 +135,7 @@ bool BoundVersions::may_bind(std::uint64_t version) const {
 }
 
 void BoundVersions::bind(const CatalogVersion& version) {
-  if (!is_complete(version)) return;
+  if (!version.has_all_files()) return;
   try {
     set_image_attributes(version, options_.ownership);
     if (options_.bound) options_.bound(version);  // first: no OPEN is to be missed

@@ -36,9 +36,6 @@
 
 namespace weightfs::fs {
 
-/// True if all its files are here.
-bool is_complete(const CatalogVersion& version) noexcept;
-
 /// Gives the images of a version the attributes that the mount shows.  Returns at the first that
 /// cannot be changed.  Throws Error: what the call says, naming the file.
 void set_image_attributes(const CatalogVersion& version, const Ownership& ownership);

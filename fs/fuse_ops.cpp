@@ -419,9 +419,10 @@ RequestPool::Work read_image_work(fuse_req_t req, Inode inode, Range range) {
   };
 }
 
-// Nothing if the file is here.  Who opened it before it was has no image of it open.
+// Nothing if the file is here.  Requires: it has no image open, as who opened it before it was
+// here.
 std::optional<OpenTarget> find_rest(const Server& server, Inode inode) {
-  if (server.options.rest == nullptr || is_text(inode) || server.images.find(inode)) return {};
+  if (server.options.rest == nullptr || is_text(inode)) return {};
   if (parts_of(inode).kind != InodeKind::version) return {};
   OpenTarget target = server.tree.open(inode);
   if (!target.is_rest) return {};
@@ -489,10 +490,10 @@ void op_read(fuse_req_t req, fuse_ino_t ino, std::size_t size, off_t offset, fus
   }
   answer(req, "read", Missing::inode, [&] {
     Server& server = server_of(req);
-    if (auto target = find_rest(server, ino)) {
+    const auto image = server.images.find(ino);
+    if (auto target = image == nullptr ? find_rest(server, ino) : std::nullopt) {
       return park(req, reading_rest(req), read_rest_work(req, std::move(*target), range));
     }
-    const auto image = server.images.find(ino);
     if (image != nullptr && image->is_partial()) {
       if (is_late(server, *image, ino, range)) throw PosixError(EIO, "read what does not come");
       return read_partial(req, ino, range, Clock::now() + server.options.read_timeout);

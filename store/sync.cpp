@@ -116,7 +116,7 @@ struct Sync::State {
   void persist_newest(const Context& context);
   bool release(Hider hider, std::uint64_t version);
   void show_catalog(const Context* bucket);
-  std::shared_ptr<const CatalogVersion> show_before_latest();
+  std::shared_ptr<const CatalogVersion> show_made(bool holds_latest);
   void show(std::uint64_t number);
   void read_tags(const Context& context, Clock::time_point until);
   void note_progress(std::string_view what, std::uint64_t done, std::uint64_t total);
@@ -495,37 +495,41 @@ bool Sync::State::release(Hider hider, std::uint64_t version) {
 }
 
 /// The bucket is asked before the lock is taken: whoever shows what the store has never waits for
-/// it.  Made and swapped under one lock, so that no catalog is replaced by an older one.
+/// it.  `latest` moves last, when what it moves to is prepared; before the first catalog nobody
+/// sees it yet.
 void Sync::State::show_catalog(const Context* bucket) {
   if (bucket != nullptr) builder.fetch(*bucket);
-  if (options.prepare) {
-    if (const auto next = show_before_latest()) options.prepare(*next);
+  if (const auto next = show_made(options.prepare && !is_first())) {
+    options.prepare(*next);
+    show_made(false);
   }
+  if (options.changed) options.changed();
+}
+
+/// Shows what there is, made and swapped under one lock, so that no catalog is replaced by an older
+/// one.  `holds_latest`: but `latest` stays, if it would move to a complete version
+/// (one that is being filled can be prepared for nothing yet).
+/// Returns: the version that it was kept from; nullptr if all is shown.
+std::shared_ptr<const CatalogVersion> Sync::State::show_made(bool holds_latest) {
   const std::lock_guard lock(catalog_mutex);
-  const auto made = builder.make();
+  std::shared_ptr<const Catalog> made = builder.make();
+  std::shared_ptr<const CatalogVersion> next;
+  if (holds_latest && made->latest != latest()) {
+    const auto found = made->versions.find(made->latest);
+    if (found != made->versions.end()) next = found->second;
+  }
+  if (next) {
+    auto before = std::make_shared<Catalog>(*made);
+    before->latest = latest();
+    made = std::move(before);
+  }
   const std::uint64_t image_bytes = store.image_bytes();
   change([&] {
     catalog = made;
     status.latest = made->latest;
     status.image_bytes = image_bytes;
   });
-  if (options.changed) options.changed();
-}
-
-/// Shows what there is, but for what `latest` means.  Returns: the version that it is to mean,
-/// nullptr if it does not move.
-std::shared_ptr<const CatalogVersion> Sync::State::show_before_latest() {
-  if (is_first()) return nullptr;  // nobody sees it yet
-  const std::lock_guard lock(catalog_mutex);
-  const std::shared_ptr<const Catalog> made = builder.make();
-  const std::uint64_t shown = latest();
-  const auto next = made->versions.find(made->latest);
-  // One that is being filled can be prepared for nothing yet.
-  if (made->latest == shown || next == made->versions.end()) return nullptr;
-  auto before = std::make_shared<Catalog>(*made);
-  before->latest = shown;
-  change([&] { catalog = std::move(before); });
-  return next->second;
+  return next;
 }
 
 void Sync::State::show(std::uint64_t number) {

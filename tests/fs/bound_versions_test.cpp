@@ -48,17 +48,6 @@ TEST(BindMounts, AreKnownByTheirPlaceAndTheirRoot) {
   EXPECT_FALSE(version_of("36", "/var/s/images/42", "/mnt/w/42"));
 }
 
-TEST(BoundVersions, OnlyACompleteVersionIsComplete) {
-  CatalogVersion version;
-  version.entries = {{"", 0, true, 0, ImageState::absent},
-                     {"a", 0, false, 1, ImageState::complete}};
-  EXPECT_TRUE(is_complete(version));
-  for (const ImageState state : {ImageState::absent, ImageState::partial}) {
-    version.entries[1].image = state;
-    EXPECT_FALSE(is_complete(version));
-  }
-}
-
 class BoundVersionsTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -150,6 +139,19 @@ TEST_F(BoundVersionsTest, FollowTheCatalog) {
   EXPECT_EQ(bound_->list(), (Versions{2, 3, 4}));
   bound_->bring(5);
   EXPECT_FALSE(bound_->is_bound(5));
+}
+
+TEST_F(BoundVersionsTest, OneThatLacksFilesIsServedByTheDaemon) {
+  auto catalog = std::make_shared<Catalog>();
+  for (const std::uint64_t number : {1, 2}) {
+    const auto version = make_version(number);
+    version->entries[1].is_rest = number == 2;
+    catalog->versions[number] = version;
+  }
+  catalog_ = catalog;
+  start();
+  bound_->bring(2);
+  EXPECT_EQ(bound_->list(), Versions{1});
 }
 
 TEST_F(BoundVersionsTest, OneThatIsWithdrawnStaysUnboundUntilItIsRestored) {

@@ -14,24 +14,21 @@ import time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 
 import harness  # noqa: E402
-from loaders import SHARDS, Loader, shard_data, shard_name, write_checkpoint  # noqa: E402
+from loaders import (SHARDS, Loader, LoaderTest, shard_data, shard_name,  # noqa: E402
+                     write_checkpoint)
 
 SHARD = shard_name(0)
 NOBODY = {"user": 65534, "group": 65534, "extra_groups": []}
 
 
-class BindTest(harness.MountTest):
-    published = 0
-
-    def publish_next(self, count=1, mount=None):
-        """Publishes versions; waits until the mount shows the last one."""
-        for _ in range(count):
-            self.published += 1
-            folder = os.path.join(self.dir, f"checkpoint-{self.published}")
-            write_checkpoint(folder, self.published)
-            self.publish(folder)
-        if mount is not None:
-            mount.wait_version(self.published)
+class BindTest(LoaderTest):
+    def mount(self, *options, **names):
+        """What streamed in first is bound a moment after it is ready."""
+        mount = super().mount(*options, **names)
+        mount.wait_status(lambda status: status["serve"]["mode"] != "bind" or
+                          not status["version"] or status["version"] in status["serve"]["bound"],
+                          "the version to be bound")
+        return mount
 
     def begin(self, *options, **names):
         self.init()

@@ -7,24 +7,12 @@ import time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 
 import harness  # noqa: E402
-from loaders import SHARDS, Loader, write_checkpoint  # noqa: E402
+from loaders import SHARDS, Loader, LoaderTest  # noqa: E402
 
 LONG = "60"  # seconds of grace that no test sees the end of
 
 
-class PinTest(harness.MountTest):
-    published = 0
-
-    def publish_next(self, count=1, mount=None):
-        """Publishes versions; waits until the mount shows the last one."""
-        for _ in range(count):
-            self.published += 1
-            folder = os.path.join(self.dir, f"checkpoint-{self.published}")
-            write_checkpoint(folder, self.published)
-            self.publish(folder)
-        if mount is not None:
-            mount.wait_version(self.published)
-
+class PinTest(LoaderTest):
     def begin(self, *options, grace=LONG, **names):
         self.init()
         self.publish_next()

@@ -10,6 +10,8 @@ import os
 import subprocess
 import sys
 
+import harness
+
 SHARDS = 3
 SHARD_BYTES = 4096
 
@@ -121,3 +123,19 @@ class Loader:
 
     def latest(self):
         return int(self.ask("link", self.mount.join("latest")).split("/")[-1])
+
+
+class LoaderTest(harness.MountTest):
+    """A repository whose version N is write_checkpoint(..., N)."""
+
+    published = 0
+
+    def publish_next(self, count=1, mount=None):
+        """Publishes versions; waits until the mount shows the last one."""
+        for _ in range(count):
+            self.published += 1
+            folder = os.path.join(self.dir, f"checkpoint-{self.published}")
+            write_checkpoint(folder, self.published)
+            self.publish(folder)
+        if mount is not None:
+            mount.wait_version(self.published)
