@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <iterator>
 #include <utility>
 
 #include "store/error.hpp"
@@ -19,7 +18,7 @@ namespace {
 
 // A bind mount goes without anybody's doing when its name was hidden for a moment.  Not sooner:
 // whoever unmounts all by hand is not to find a new one.
-constexpr std::chrono::seconds kLookInterval{5};
+constexpr std::chrono::seconds kBindLookInterval{5};
 
 // The file of an image that has one name is the version's own.
 bool is_own(const CatalogEntry& entry, const struct stat& found) {
@@ -89,7 +88,7 @@ void BoundVersions::run(const std::stop_token& stop) {
   while (!stop.stop_requested()) {
     {
       std::unique_lock lock(mutex_);
-      changed_.wait_for(lock, stop, kLookInterval, [this] { return notified_; });
+      changed_.wait_for(lock, stop, kBindLookInterval, [this] { return notified_; });
       notified_ = false;
     }
     if (!stop.stop_requested()) look();
@@ -153,10 +152,9 @@ void BoundVersions::bind(const CatalogVersion& version) {
 int BoundVersions::end(std::uint64_t version) {
   const std::filesystem::path path = path_of(version);
   const std::vector<MountInfo> mounts = read_mounts();
-  const auto topmost = std::find_if(mounts.rbegin(), mounts.rend(),
-                                    [&](const MountInfo& mount) { return mount.path == path; });
-  if (topmost != mounts.rend() && !bound_version(*topmost, options_.mount)) return EBUSY;
-  const int error = topmost != mounts.rend() ? unbind(path) : ENOENT;
+  const auto topmost = topmost_mount(mounts, path);
+  if (topmost && !bound_version(*topmost, options_.mount)) return EBUSY;
+  const int error = topmost ? unbind(path) : ENOENT;
   if (error == EBUSY) return error;
   {
     const std::lock_guard lock(mutex_);
@@ -174,12 +172,10 @@ void BoundVersions::refresh() {
   for (const BindMount& mount : find_bind_mounts(mounts, options_.mount)) {
     found.insert(mount.version);
   }
-  const auto topmost = std::find_if(mounts.rbegin(), mounts.rend(), [&](const MountInfo& mount) {
-    return mount.path == options_.mount.path;
-  });
+  const auto topmost = topmost_mount(mounts, options_.mount.path);
   const std::lock_guard lock(mutex_);
   bound_ = std::move(found);
-  is_there_ = topmost != mounts.rend() && topmost->id == options_.mount.id;
+  is_there_ = topmost && topmost->id == options_.mount.id;
 }
 
 void BoundVersions::warn(std::uint64_t version, const std::string& message) {

@@ -11,6 +11,7 @@
 #include "fs/doctor.hpp"
 #include "fs/doctor_hooks.hpp"
 #include "fs/mount_status.hpp"
+#include "fs/pass_findings.hpp"
 #include "fs/text_table.hpp"
 #include "fs/verbs.hpp"
 #include "store/bytes.hpp"
@@ -77,7 +78,8 @@ std::string operations_text(const Diagnosis& found) {
 }
 
 std::string to_text(const Diagnosis& found, const std::vector<std::string>& warnings,
-                    const Options& options) {
+                    const Call& call) {
+  const Options& options = call.options;
   TextTable table({{}, {}});
   table.add({"weightfs", found.weightfs});
   table.add({"kernel", found.kernel});
@@ -94,7 +96,7 @@ std::string to_text(const Diagnosis& found, const std::vector<std::string>& warn
   }
   if (found.gpus.devices.empty()) table.add({"GPU", "none: " + found.gpus.why});
   for (const std::string& warning : warnings) table.add({"warning", warning});
-  return table.text();
+  return table.text(call.output.columns);
 }
 
 /// What a mount, or the directory of a sync, says about its memory and the engines.
@@ -109,6 +111,7 @@ std::optional<MountDiagnosis> find_out_about_mount(const Target& target) {
   const std::string what = target.mount_point.string();
   const Json status = parse_json(read_status(get_served(target.mount_point)), what);
   MountDiagnosis found{target.mount_point, findings_of(status)};
+  for (Finding& finding : pass_findings(status)) found.findings.push_back(std::move(finding));
   for (Finding& finding : advise_here(status, find_memory_room())) {
     found.findings.push_back(std::move(finding));
   }
@@ -130,12 +133,13 @@ Json findings_json(const std::vector<Finding>& findings) {
   return json;
 }
 
-std::string findings_text(const std::string& title, const std::vector<Finding>& findings) {
+std::string findings_text(const std::string& title, const std::vector<Finding>& findings,
+                          std::size_t columns) {
   TextTable table({{}, {}});
   for (const Finding& finding : findings) {
     table.add({"  " + finding.what, fmt::format("{}{}", prefix_of(finding.state), finding.text)});
   }
-  return fmt::format("{}\n{}", title, table.text());
+  return fmt::format("{}\n{}", title, table.text(columns));
 }
 
 }  // namespace
@@ -151,18 +155,20 @@ int run_doctor(Call& call) {
   }
   const std::vector<std::string> warnings = find_hook_warnings(call.options.target);
   Json json = to_json(found, warnings, call.options);
-  std::string text = to_text(found, warnings, call.options);
+  std::string text = to_text(found, warnings, call);
   json["mount"] = json["bucket"] = nullptr;
   if (mount) {
     json["mount"] = {{"mountpoint", mount->mount_point.string()},
                      {"findings", findings_json(mount->findings)}};
-    text += findings_text("mount " + printable(mount->mount_point.string()), mount->findings);
+    text += findings_text("mount " + printable(mount->mount_point.string()), mount->findings,
+                          call.output.columns);
   }
   if (bucket) {
     json["bucket"] = {{"url", bucket->url},
                       {"usable", !bucket->is_broken()},
                       {"findings", findings_json(bucket->findings)}};
-    text += findings_text("bucket " + printable(bucket->url), bucket->findings);
+    text +=
+        findings_text("bucket " + printable(bucket->url), bucket->findings, call.output.columns);
   }
   call.print(json, text);
   return found.is_broken() || (bucket && bucket->is_broken()) ? 1 : 0;

@@ -1,5 +1,5 @@
 // publish MOUNTPOINT DIR: a copy of DIR in staging/ is handed over, then waited for.  A DIR that
-// lies in staging/ already is handed over as it is.
+// lies in staging/ already is handed over as it is.  rebase: the way on after a conflict.
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -36,7 +36,7 @@ void check_writer(const MountControl& mount) {
   if (!json_field(mount.status(), "writer", mount.mount_point().string()).is_null()) return;
   const std::string url = mount.status().at("url").get<std::string>();
   throw Error(ErrorCode::read_only,
-              fmt::format("{0} is a reader's mount and takes nothing; mount with --writer, or "
+              fmt::format("{0} is a reader's mount and cannot publish; mount it with --writer, or "
                           "publish without a mount: weightfs publish {1} DIR",
                           mount.mount_point().string(), url));
 }
@@ -161,7 +161,29 @@ std::string to_text(const WaitEnd& end, const Staged& staged, const std::string&
   return text;
 }
 
+std::string to_text(const PublishQueue::Rebased& rebased, const std::string& mount_point) {
+  std::string text = rebased.newest == 0
+                         ? fmt::format("{}: there is no version yet\n", mount_point)
+                         : fmt::format("{} goes on from version {}\n", mount_point, rebased.newest);
+  for (const std::string& name : rebased.retried) {
+    text += fmt::format("publish/{} is tried again\n", printable(name));
+  }
+  return text;
+}
+
 }  // namespace
+
+int run_rebase(Call& call) {
+  const MountControl mount(call.options.target);
+  check_writer(mount);
+  const StopSignals signals;
+  const PublishQueue::Rebased rebased = mount.rebase({.stop = signals.token()});
+  const std::string mount_point = mount.mount_point().string();
+  call.print(
+      {{"mountpoint", mount_point}, {"version", rebased.newest}, {"retried", rebased.retried}},
+      to_text(rebased, mount_point));
+  return 0;
+}
 
 int run_hand_over(Call& call, const stdfs::path& mount_point) {
   const Options& options = call.options;

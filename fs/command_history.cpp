@@ -9,6 +9,8 @@
 #include "fs/text_table.hpp"
 #include "fs/verbs.hpp"
 #include "store/bytes.hpp"
+#include "store/early_results.hpp"
+#include "store/parallel.hpp"
 #include "store/tensor.hpp"
 #include "store/verify.hpp"
 
@@ -16,6 +18,9 @@ namespace weightfs::fs {
 namespace {
 
 using Align = TextTable::Align;
+
+constexpr unsigned kLogRequests = 32;  // for manifests at a time: they wait for the bucket
+constexpr std::uint64_t kLogAhead = 256;
 
 std::uint64_t pack_bytes(const Manifest& manifest) {
   std::uint64_t bytes = 0;
@@ -26,7 +31,7 @@ std::uint64_t pack_bytes(const Manifest& manifest) {
 
 std::string meta_text(const std::map<std::string, std::string>& meta) {
   std::string text;
-  for (const auto& [key, value] : meta) {
+  for (const auto& [key, value] : users_meta(meta)) {
     text += fmt::format("{}{}={}", text.empty() ? "" : " ", key, value);
   }
   return text;
@@ -38,28 +43,31 @@ Json log_json(const Manifest& manifest, const Layout& layout) {
   Json json{{"version", manifest.version},
             {"time", manifest.time},
             {"tag", manifest.tag},
-            {"meta", manifest.meta},
+            {"meta", users_meta(manifest.meta)},
             {"elements", layout.element_count()},
             {"version_bytes", version_bytes(manifest, layout)},
             {"snapshot", manifest.snapshot.has_value()}};
+  if (const auto early = find_early_bytes(manifest.meta)) json["early_bytes"] = *early;
   if (manifest.delta) {
     json["changed_elements"] = manifest.delta->changed_elements;
     json["delta_bytes"] = pack_bytes(manifest);
   }
+  if (manifest.snapshot) json["snapshot_bytes"] = layout.size_bytes();
   return json;
 }
 
+/// What may be long comes last, so that it can go on in the next line.
 std::vector<std::string> log_cells(const Manifest& manifest, const Layout& layout) {
-  std::string stored = manifest.delta ? human_bytes(pack_bytes(manifest)) : "snapshot";
-  if (manifest.delta && manifest.snapshot) stored += " + snapshot";
+  const std::string meta = meta_text(manifest.meta);
+  const bool has_both = !manifest.tag.empty() && !meta.empty();
   return {
       std::to_string(manifest.version),
       time_text(manifest.time),
-      manifest.tag,
       manifest.delta ? share_text(manifest.delta->changed_elements, layout.element_count()) : "-",
-      stored,
+      manifest.delta ? human_bytes(pack_bytes(manifest)) : "-",
+      manifest.snapshot ? human_bytes(layout.size_bytes()) : "-",
       human_bytes(version_bytes(manifest, layout)),
-      meta_text(manifest.meta)};
+      manifest.tag + (has_both ? "  " : "") + meta};
 }
 
 // ---- show ----
@@ -93,7 +101,8 @@ std::string dtypes_text(const Layout& layout) {
   return text;
 }
 
-std::string show_text(const Version& version, const Layout& layout, const Json& files) {
+std::string show_text(const Version& version, const Layout& layout, const Json& files,
+                      std::size_t columns) {
   const Manifest& manifest = version.manifest;
   TextTable fields({{}, {}});
   const auto add = [&](const char* name, std::string value) {
@@ -102,7 +111,8 @@ std::string show_text(const Version& version, const Layout& layout, const Json& 
   add("version", fmt::format("{} of repository {}", manifest.version, manifest.repository));
   add("tag", manifest.tag.empty() ? "-" : manifest.tag);
   add("time", time_text(manifest.time));
-  add("meta", manifest.meta.empty() ? "-" : meta_text(manifest.meta));
+  const std::string meta = meta_text(manifest.meta);
+  add("meta", meta.empty() ? "-" : meta);
   add("parent", manifest.parent == 0 ? "-"
                                      : fmt::format("{}, manifest {}", manifest.parent,
                                                    to_hex(manifest.parent_sha256)));
@@ -122,7 +132,10 @@ std::string show_text(const Version& version, const Layout& layout, const Json& 
       add("pack", fmt::format("{}.safetensors, {}", pack.name, human_bytes(pack.size_bytes)));
     }
   }
-  if (manifest.snapshot) add("snapshot", manifest.snapshot->nonce);
+  if (manifest.snapshot) {
+    add("snapshot",
+        fmt::format("{}, {}", manifest.snapshot->nonce, human_bytes(layout.size_bytes())));
+  }
 
   TextTable table({{"FILE"}, {"KIND"}, {"TENSORS", Align::right}, {"BYTES", Align::right}});
   for (const Json& file : files) {
@@ -130,7 +143,7 @@ std::string show_text(const Version& version, const Layout& layout, const Json& 
     table.add({file["path"], file["kind"], tensors == 0 ? "" : std::to_string(tensors),
                std::to_string(file["size"].get<std::uint64_t>())});
   }
-  return fields.text() + "\n" + table.text();
+  return fields.text(columns) + "\n" + table.text();
 }
 
 // ---- diff ----
@@ -211,12 +224,17 @@ int run_log(Call& call) {
   Json json = Json::array();
   TextTable table({{"VERSION", Align::right},
                    {"TIME"},
-                   {"TAG"},
                    {"CHANGED", Align::right},
-                   {"STORED", Align::right},
+                   {"DELTA", Align::right},
+                   {"SNAPSHOT", Align::right},
                    {"SIZE", Align::right},
-                   {"META"}});
+                   {"TAG AND META"}});
   for (std::uint64_t number = newest; number >= oldest; number--) {
+    if ((newest - number) % kLogAhead == 0) {
+      const std::uint64_t count = std::min(kLogAhead, number - oldest + 1);
+      parallel_for(count, kLogRequests, reading.context,
+                   [&](std::size_t i) { reading.history.get(number - i, reading.context); });
+    }
     const auto version = reading.history.get(number, reading.context);
     const auto layout = reading.history.layout(*version, reading.context);
     json.push_back(log_json(version->manifest, *layout));
@@ -224,37 +242,39 @@ int run_log(Call& call) {
   }
   const std::string empty =
       fmt::format("no versions yet; publish with: weightfs publish {} DIR\n", reading.url);
-  call.print(json, newest == 0 ? empty : table.text());
+  call.print(json, newest == 0 ? empty : table.text(call.output.columns));
   return 0;
 }
 
 int run_show(Call& call) {
   Reading reading(call);
-  const auto version = reading.version(call.options.version_a);
+  const auto version =
+      reading.history.get(reading.number_of(call.options.version), reading.context);
   const auto layout = reading.history.layout(*version, reading.context);
   const Json files = files_json(version->manifest, *layout);
   Json json = log_json(version->manifest, *layout);
   json["files"] = files;
   json["manifest_sha256"] = to_hex(version->manifest_sha256);
   json["manifest"] = parse_json(version->manifest_bytes, "manifest");
-  call.print(json, show_text(*version, *layout, files));
+  call.print(json, show_text(*version, *layout, files, call.output.columns));
   return 0;
 }
 
 int run_diff(Call& call) {
   Reading reading(call);
+  const std::uint64_t from = reading.number_of(call.options.from.value());
+  const std::uint64_t to = reading.number_of(call.options.to.value());
   const ScratchDirectory scratch = make_scratch();
   const CoderChoice choice(call.options.gpu);
-  std::vector<TensorDiff> tensors =
-      diff_versions(reading.history, call.options.version_a, call.options.version_b, scratch.path(),
-                    reading.context, call.progress(), choice.coder());
+  std::vector<TensorDiff> tensors = diff_versions(reading.history, from, to, scratch.path(),
+                                                  reading.context, call.progress(), choice.coder());
   std::stable_sort(tensors.begin(), tensors.end(),
                    [](const auto& a, const auto& b) { return share_of(a) > share_of(b); });
   const DiffTotal total(tensors);
   Json list = Json::array();
   for (const TensorDiff& tensor : tensors) list.push_back(to_json(tensor));
-  call.print({{"from", call.options.version_a},
-              {"to", call.options.version_b},
+  call.print({{"from", from},
+              {"to", to},
               {"elements", total.elements},
               {"changed", total.changed},
               {"largest_ulp", total.largest_ulp},

@@ -8,12 +8,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <ostream>
-#include <set>
 
 #include "fs/bucket_options.hpp"
 #include "fs/coder_choice.hpp"
 #include "fs/daemon.hpp"
 #include "fs/mount_point.hpp"
+#include "fs/mount_record.hpp"
 #include "fs/mount_status.hpp"
 #include "fs/status_lines.hpp"
 #include "fs/text_table.hpp"
@@ -49,10 +49,13 @@ MountOptions mount_options(const Options& options) {
           .only = options.only,
           .ownership = options.ownership,
           .foreground = options.foreground,
+          .non_empty = options.nonempty ? NonEmpty::allowed : NonEmpty::refused,
+          .command = command_again("mount", target.url, options.directory, options.flags),
           .gpu = options.gpu,
           .writer = options.writer,
           .rebase = options.rebase,
           .include = options.include,
+          .staging_mode = options.staging_mode,
           .hooks = options.hooks,
           .warm = options.warm};
 }
@@ -69,6 +72,7 @@ Json to_json(const MountReady& ready, const MountOptions& options) {
           {"store", ready.store.string()},
           {"log", ready.log.empty() ? Json(nullptr) : Json(ready.log.string())},
           {"offline", ready.offline},
+          {"notes", ready.notes},
           {"gpu_failure", ready.gpu_failure.empty() ? Json(nullptr) : Json(ready.gpu_failure)}};
 }
 
@@ -92,6 +96,7 @@ std::string to_text(const MountReady& ready, const MountOptions& options) {
       ready.version == 0 ? "no version yet" : fmt::format("version {}", ready.version), ready.serve,
       ready.pid);
   if (!ready.why.empty()) text += fmt::format("no passthrough: {}\n", ready.why);
+  for (const std::string& note : ready.notes) text += note + "\n";
   if (!ready.gpu_failure.empty()) text += fmt::format("no GPU: {}\n", ready.gpu_failure);
   if (ready.is_partial) {
     text += fmt::format(
@@ -108,17 +113,28 @@ std::string to_text(const MountReady& ready, const MountOptions& options) {
 struct DaemonProcess {
   int pid = 0;
   File pidfd;
-  Json status;  // null: it does not say
+  Json status;          // null: it does not say
+  bool answers = true;  // with a pid: it is there
 };
 
-/// No daemon if the mount is dead, or does not say its pid in time.
+DaemonProcess watch_process(int pid) {
+  return {pid, File(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))), nullptr};
+}
+
+/// No daemon if the mount is dead, or nobody knows its pid.
 DaemonProcess find_daemon(const MountInfo& mount) {
   try {
     Json status = parse_json(read_status(mount, kPidTimeout), mount.path.string());
-    const int pid = static_cast<int>(json_uint(status, "pid", mount.path.string()));
-    return {pid, File(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))), std::move(status)};
-  } catch (const Error&) {
-    return {};
+    DaemonProcess daemon =
+        watch_process(static_cast<int>(json_uint(status, "pid", mount.path.string())));
+    daemon.status = std::move(status);
+    return daemon;
+  } catch (const Error& error) {
+    DaemonProcess daemon;
+    const auto record = find_mount_record(mount.path);
+    if (error.code() == ErrorCode::timed_out && record) daemon = watch_process(record->pid);
+    daemon.answers = false;
+    return daemon;
   }
 }
 
@@ -140,13 +156,13 @@ bool wait_end(const DaemonProcess& daemon, std::chrono::milliseconds timeout) {
 
 /// All weightfs mounts, the topmost one of each mount point.
 std::vector<MountInfo> weightfs_mounts() {
+  const std::vector<MountInfo> all = read_mounts();
   std::vector<MountInfo> mounts;
-  std::set<std::filesystem::path> seen;
-  std::vector<MountInfo> all = read_mounts();
-  for (auto mount = all.rbegin(); mount != all.rend(); ++mount) {
-    if (seen.insert(mount->path).second && mount->type == kMountType) mounts.push_back(*mount);
+  for (const MountInfo& mount : all) {
+    if (mount.type == kMountType && topmost_mount(all, mount.path) == mount) {
+      mounts.push_back(mount);
+    }
   }
-  std::reverse(mounts.begin(), mounts.end());
   return mounts;
 }
 
@@ -187,11 +203,15 @@ int list_mounts(Call& call) {
                    {"STATE"},
                    {"SERVED BY"},
                    {"URL"}});
+  std::string problems;
   for (const MountInfo& mount : weightfs_mounts()) {
     json.push_back(status_json(mount));
     table.add(status_cells(json.back()));
+    problems += problem_lines(json.back());
   }
-  call.print(json, json.empty() ? "nothing is mounted\n" : table.text());
+  call.print(json, json.empty() ? "nothing is mounted\n"
+                                : table.text(call.output.columns) +
+                                      (problems.empty() ? "" : "\n" + problems));
   return 0;
 }
 
@@ -214,16 +234,23 @@ int run_mount(Call& call) {
 int run_umount(Call& call) {
   const MountInfo mount = get_mount(call.options.target);
   const DaemonProcess daemon = find_daemon(mount);
-  const bool answers = daemon.pid != 0;
-  unmount(mount.path, call.options.lazy, answers ? Answering::yes : Answering::no);
-  const bool ended = wait_end(daemon, call.options.lazy ? kLazyEndTimeout : kUnmountTimeout);
-  if (!ended && !call.options.lazy) {
+  unmount(mount.path, call.options.lazy, daemon.answers ? Answering::yes : Answering::no);
+  if (!daemon.answers) remove_mount_record(mount.path);
+  const bool is_silent = !daemon.answers && daemon.pidfd;
+  const bool ended =
+      !is_silent && wait_end(daemon, call.options.lazy ? kLazyEndTimeout : kUnmountTimeout);
+  if (!ended && !is_silent && !call.options.lazy) {
     throw Error(ErrorCode::timed_out,
                 fmt::format("{} is unmounted, but its daemon, pid {}, has not ended within {} s",
                             mount.path.string(), daemon.pid, kUnmountTimeout.count()));
   }
-  std::string note =
-      ended ? "" : fmt::format("pid {} serves what is still open, and ends then\n", daemon.pid);
+  std::string note;
+  if (is_silent) {
+    note = fmt::format(
+        "pid {} does not answer, and holds its store until it goes on or is killed\n", daemon.pid);
+  } else if (!ended) {
+    note = fmt::format("pid {} serves what is still open, and ends then\n", daemon.pid);
+  }
   if (const std::string queued = queued_text(daemon.status); !queued.empty()) note += queued + "\n";
   call.print({{"mountpoint", mount.path.string()},
               {"pid", daemon.pid},
@@ -238,7 +265,7 @@ int run_status(Call& call) {
   const MountInfo mount = get_served(call.options.target);
   Json status = parse_json(read_status(mount), mount.path.string());
   if (mount.type == kDirectoryType && !is_synced(mount.path)) status["state"] = "ended";
-  call.print(status, call.options.json ? "" : status_lines(status));
+  call.print(status, call.options.json ? "" : status_lines(status, call.output.columns));
   return 0;
 }
 

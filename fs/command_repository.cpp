@@ -12,9 +12,11 @@
 #include "store/bytes.hpp"
 #include "store/error.hpp"
 #include "store/log.hpp"
+#include "store/pieces.hpp"
 #include "store/publish.hpp"
 #include "store/sparse_delta.hpp"
 #include "store/verify.hpp"
+#include "store/whole_version.hpp"
 
 namespace weightfs::fs {
 namespace {
@@ -35,7 +37,7 @@ Json to_json(const PublishResult& result, const std::string& url, const std::str
 std::string to_text(const PublishResult& result, const std::string& url, const std::string& tag) {
   std::string text = fmt::format("published version {}", result.version);
   if (!tag.empty()) text += fmt::format(" as {}", tag);
-  if (result.parent == 0) {
+  if (!result.delta) {
     text += fmt::format(": {} uploaded\n", human_bytes(result.uploaded_bytes));
   } else {
     text += fmt::format(": {} of {} elements changed, {} uploaded for {}\n",
@@ -53,10 +55,15 @@ Json to_json(const VerifyReport& report) {
   for (const Problem& problem : report.problems) {
     problems.push_back({{"object", problem.object}, {"message", problem.message}});
   }
+  Json orphans = Json::array();
+  for (const Orphans& left : report.orphans) {
+    orphans.push_back({{"prefix", left.prefix}, {"objects", left.objects}, {"bytes", left.bytes}});
+  }
   return {{"versions", report.versions},
           {"objects", report.objects},
           {"bytes", report.bytes},
-          {"problems", std::move(problems)}};
+          {"problems", std::move(problems)},
+          {"orphans", std::move(orphans)}};
 }
 
 std::string to_text(const VerifyReport& report) {
@@ -64,23 +71,40 @@ std::string to_text(const VerifyReport& report) {
   for (const Problem& problem : report.problems) {
     text += printable(fmt::format("{}: {}", problem.object, problem.message)) + "\n";
   }
+  for (const Orphans& left : report.orphans) {
+    text += fmt::format("{}: {} objects, {}, that no version names\n", left.prefix, left.objects,
+                        human_bytes(left.bytes));
+  }
+  if (!report.orphans.empty()) {
+    text += "left by a publish that was cut short, or uploaded by one that is under way\n";
+  }
   const std::string verdict =
-      report.problems.empty() ? "no problems" : fmt::format("{} problems", report.problems.size());
-  return text + fmt::format("verified {} versions, {} objects, {}: {}\n", report.versions,
-                            report.objects, human_bytes(report.bytes), verdict);
+      report.problems.empty() ? "no problems" : count_text(report.problems.size(), "problem");
+  return text + fmt::format("verified {}, {}, {}: {}\n", count_text(report.versions, "version"),
+                            count_text(report.objects, "object"), human_bytes(report.bytes),
+                            verdict);
 }
 
 VerifyReport verify(Call& call) {
   Reading reading(call);
+  std::optional<std::uint64_t> only;
+  if (call.options.version) only = reading.number_of(*call.options.version);
   if (!reading.mount_point.empty()) {
+    if (call.options.deep) {
+      throw Error(ErrorCode::invalid,
+                  fmt::format("--deep looks at both ways to a version in the bucket: give the URL, "
+                              "{}, in the place of the mount",
+                              reading.url));
+    }
     if (call.options.gpu)
       log_warning("--gpu: verifying a mount only hashes, and the CPU does that");
-    return verify_tree(reading.history, reading.mount_point, reading.context, call.progress());
+    return verify_tree(reading.history, reading.mount_point, reading.context, call.progress(),
+                       only);
   }
   const ScratchDirectory scratch = make_scratch();
   const CoderChoice choice(call.options.gpu);
   return verify_repository(reading.history, scratch.path(), reading.context, call.progress(),
-                           choice.coder());
+                           choice.coder(), {.only = only, .deep = call.options.deep});
 }
 
 }  // namespace
@@ -129,7 +153,8 @@ int run_publish(Call& call) {
 /// `weightfs export --from A --to B`.
 int run_export_delta(Call& call) {
   Reading reading(call);
-  const VersionPair versions{call.options.version_from, call.options.version_b};
+  const VersionPair versions{reading.number_of(call.options.from.value()),
+                             reading.number_of(call.options.to.value())};
   const std::filesystem::path& file = call.options.directory;
   const CoderChoice choice(call.options.gpu);
   const std::uint64_t changed = export_sparse_delta(
@@ -145,20 +170,59 @@ int run_export_delta(Call& call) {
   return 0;
 }
 
-int run_export(Call& call) {
-  if (call.options.version_from != 0) return run_export_delta(call);
-  Reading reading(call);
-  const auto version = reading.version(call.options.version_a);
+namespace {
+
+int export_now(Call& call, Reading& reading, std::uint64_t number) {
+  const auto version = reading.history.get(number, reading.context);
   const auto layout = reading.history.layout(*version, reading.context);
   const std::filesystem::path& directory = call.options.directory;
   const CoderChoice choice(call.options.gpu);
-  export_version(reading.history, version->number(), directory, reading.context, call.progress(),
+  export_version(reading.history, number, directory, reading.context, call.progress(),
                  choice.coder());
   const std::uint64_t bytes = version_bytes(version->manifest, *layout);
-  call.print({{"version", version->number()}, {"directory", directory.string()}, {"bytes", bytes}},
-             fmt::format("exported version {} to {}: {}\n", version->number(), directory.string(),
+  call.print({{"version", number}, {"directory", directory.string()}, {"bytes", bytes}},
+             fmt::format("exported version {} to {}: {}\n", number, directory.string(),
                          human_bytes(bytes)));
   return 0;
+}
+
+/// It is damage in the bucket, not a version that was never there.
+bool is_damage(Reading& reading, std::uint64_t number, ErrorCode code) {
+  return code == ErrorCode::corrupt ||
+         (code == ErrorCode::not_found &&
+          number <= reading.repository->newest_version(0, reading.context));
+}
+
+/// Which version can be had instead, as the end of a message.
+std::string whole_text(Reading& reading, const Options& options, const Error& error) {
+  const auto* object = dynamic_cast<const ObjectError*>(&error);
+  const std::uint64_t whole =
+      find_whole_version(reading.history, object != nullptr ? object->key() : "", reading.context);
+  if (whole == 0) {
+    return fmt::format(
+        "no other version can be made without it; weightfs verify {} lists all "
+        "damage",
+        options.target);
+  }
+  return fmt::format(
+      "the newest version that does not need it is {0}: weightfs export {1} {2} "
+      "--version {0}",
+      whole, options.target, options.directory.string());
+}
+
+}  // namespace
+
+int run_export(Call& call) {
+  if (call.options.from) return run_export_delta(call);
+  Reading reading(call);
+  const std::uint64_t number = reading.number_of(call.options.version);
+  try {
+    return export_now(call, reading, number);
+  } catch (const Error& error) {
+    if (!is_damage(reading, number, error.code())) throw;
+    throw Error(error.code(),
+                fmt::format("{}; {}", error.what(), whole_text(reading, call.options, error)));
+  }
 }
 
 int run_verify(Call& call) {

@@ -5,6 +5,7 @@
 #include <ostream>
 
 #include "fs/bucket_options.hpp"
+#include "fs/mount_record.hpp"
 #include "fs/sync_service.hpp"
 #include "fs/verbs.hpp"
 #include "store/bucket.hpp"
@@ -24,7 +25,8 @@ SyncServiceOptions service_options(const Options& options) {
           .gpu = options.gpu,
           .hooks = options.hooks,
           .once = options.once,
-          .warm = options.warm};
+          .warm = options.warm,
+          .command = command_again("sync", target.url, options.directory, options.flags)};
 }
 
 Json to_json(const SyncReady& ready, const SyncServiceOptions& options) {

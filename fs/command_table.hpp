@@ -54,6 +54,16 @@ const OptionSpec* find_option(const CommandSpec& command, std::string_view name)
 /// An option of any command, or a common one; nullptr if there is none.
 const OptionSpec* find_any_option(std::string_view name);
 
+/// Names of all commands; names of the options of a command, the common ones among them, or of
+/// every option if it is nullptr.
+std::vector<std::string> command_names();
+std::vector<std::string> option_names(const CommandSpec* command);
+
+/// What to say of a mistyped command, or of an option (with its dashes) that a command lacks:
+/// which one is meant, or which commands have it.
+std::string no_such_command(std::string_view name);
+std::string no_such_option(const CommandSpec& command, std::string_view option);
+
 /// What `weightfs help` and `weightfs help COMMAND` print.
 std::string help_text();
 std::string help_text(const CommandSpec& command);

@@ -16,11 +16,13 @@
 #include "fs/verbs.hpp"
 #include "kernels/variant.hpp"
 #include "store/error.hpp"
+#include "store/version_word.hpp"
 
 namespace weightfs::fs {
 namespace {
 
 constexpr auto kWatchInterval = std::chrono::milliseconds(500);
+constexpr auto kTellAfter = std::chrono::seconds(1);
 
 int print_text(Call& call) {
   call.print({{"text", call.options.text}}, call.options.text);
@@ -41,6 +43,8 @@ int dispatch(Call& call) {
       return run_umount(call);
     case Command::wait:
       return run_wait(call);
+    case Command::rebase:
+      return run_rebase(call);
     case Command::pin:
       return run_pin(call);
     case Command::unpin:
@@ -86,6 +90,9 @@ int report_usage(const Options& options, const Output& output) {
 
 int run_guarded(const Options& options, const Output& output) {
   if (!options.error.empty()) return report_usage(options, output);
+  for (const std::string& warning : options.warnings) {
+    output.err << "weightfs: " << printable(warning) << '\n' << std::flush;
+  }
   try {
     if (!options.kernels.empty()) static_cast<void>(kernels::choose_variant(options.kernels));
     Call call(options, output);
@@ -94,6 +101,9 @@ int run_guarded(const Options& options, const Output& output) {
     return report(options, output, ErrorCode::io, "cannot write to the standard output");
   } catch (const Error& error) {
     return report(options, output, error.code(), error.what());
+  } catch (const std::filesystem::filesystem_error& error) {
+    return report(options, output, code_of_errno(error.code().value()),
+                  describe_errno(error.code().value(), "use " + error.path1().string()));
   } catch (const std::bad_alloc&) {
     return report(options, output, ErrorCode::io, "not enough memory");
   } catch (const std::exception& error) {
@@ -120,7 +130,8 @@ int run_command(const Options& options, const Output& output) noexcept {
 
 Call::Call(const Options& the_options, const Output& the_output)
     : options(the_options), output(the_output) {
-  if (output.terminal && !options.quiet) line_ = std::make_unique<ProgressLine>(output.err);
+  if (output.terminal && !options.quiet)
+    line_ = std::make_unique<ProgressLine>(output.err, output.err_columns);
 }
 
 Progress Call::progress() {
@@ -142,8 +153,22 @@ void Call::watch_bucket() {
   });
 }
 
+void Call::tell_wait(std::string what) {
+  if (options.quiet) return;
+  teller_ =
+      std::jthread([this, text = "waiting for " + std::move(what)](const std::stop_token& stop) {
+        std::mutex alone;
+        std::unique_lock lock(alone);
+        std::condition_variable_any never;
+        if (never.wait_for(lock, stop, kTellAfter, [&] { return stop.stop_requested(); })) return;
+        if (line_) return line_->update(printable(text), 0, 0);
+        output.err << "weightfs: " << printable(text) << '\n' << std::flush;
+      });
+}
+
 void Call::print(const Json& json, const std::string& text) {
   watcher_ = std::jthread();
+  teller_ = std::jthread();
   if (line_) line_->clear();
   if (options.json) {
     output.out << json.dump(2, ' ', false, Json::error_handler_t::replace) << '\n';
@@ -158,16 +183,24 @@ Reading::Reading(Call& call, const Target& target)
     : context{.stop = signals.token()},
       url(target.url),
       mount_point(target.mount_point),
+      latest(target.latest),
       repository(open_visibly(call, target, context)),
       history(*repository, nullptr) {}
 
-std::shared_ptr<const Version> Reading::version(std::uint64_t number) {
-  if (number == 0) number = repository->newest_version(0, context);
-  if (number == 0) {
-    throw Error(ErrorCode::not_found,
-                fmt::format("{0} is empty; publish with: weightfs publish {0} DIR", url));
+std::uint64_t Reading::number_of(const std::optional<Follow>& word) {
+  if (!word || mount_point.empty() || word->kind != Follow::Kind::latest) {
+    return find_version(word.value_or(Follow{}), history, context);
   }
-  return history.get(number, context);
+  if (latest != 0) return latest;
+  throw Error(
+      ErrorCode::not_found,
+      fmt::format("{0} has no latest yet; wait for it with: weightfs wait {0} --newer-than 0",
+                  mount_point.string()));
+}
+
+std::uint64_t number_at(Call& call, std::uint64_t latest, const Follow& word) {
+  if (word.kind == Follow::Kind::version) return word.version;
+  return word.kind == Follow::Kind::latest ? latest : Reading(call).number_of(word);
 }
 
 ScratchDirectory make_scratch() {

@@ -12,7 +12,9 @@ namespace weightfs::fs {
 struct Output {
   std::ostream& out;
   std::ostream& err;
-  bool terminal = false;
+  bool terminal = false;        // `err` is one
+  std::size_t columns = 0;      // of the terminal that `out` is; 0: it is none
+  std::size_t err_columns = 0;  // the same of `err`
 };
 
 /// Runs a command.  Returns: the exit code.  Errors are printed to `err` (with --json as an object

@@ -1,13 +1,14 @@
 // Control: questions to a daemon that a file cannot answer: waiting for a version, handing over
 // with options.  A Unix socket; one JSON object a line, each way; docs/ARCHITECTURE.md, "Control".
 //
-// Any user who can reach the socket may wait; handing over is for the owner of the directory and
-// for root, pinning for root and the daemon's user (SO_PEERCRED).  A client that sends something
+// Any user who can reach the socket may wait; handing over and rebasing are for who may write into
+// publish/, handing over for the owner of the directory and root, pinning for root and the daemon's
+// user (SO_PEERCRED).  A client that sends something
 // else gets an error and is closed; one that sends nothing costs a descriptor, for at most
 // kAskTimeout.
 //
-// Threads: a ControlServer has a thread that answers, and one that hands over; waiting clients cost
-// a descriptor each, no thread.
+// Threads: a ControlServer has a thread that answers, and one that hands over and rebases; waiting
+// clients cost a descriptor each, no thread.
 #pragma once
 
 #include <sys/types.h>
@@ -25,6 +26,9 @@
 #include "store/publish_queue.hpp"
 
 namespace weightfs::fs {
+
+/// /run/weightfs for root, else $XDG_RUNTIME_DIR/weightfs; empty if there is none.
+std::filesystem::path runtime_directory();
 
 /// Where the daemon of a store listens: /run/weightfs/<16 hex digits>.sock for root, else below
 /// $XDG_RUNTIME_DIR/weightfs, else in the store.  The digits are of the SHA-256 of the store's
@@ -68,6 +72,9 @@ struct HandOverRequest {
   HandOverOptions options;
 };
 
+/// After a conflict: see PublishQueue::rebase.
+struct RebaseRequest {};
+
 /// Keeps the images of a version.
 struct PinRequest {
   std::uint64_t version = 0;  // 0: what `latest` is
@@ -83,7 +90,9 @@ struct ControlHandlers {
   std::function<std::optional<WaitEnd>(const WaitFor&, WaitState&)> wait;
   /// Returns: the order.  Throws Error.  The context stops when the client goes away.  Empty: this
   /// mount is no writer's.
-  std::function<std::uint64_t(const HandOverRequest&, uid_t peer, const Context&)> hand_over = {};
+  std::function<std::uint64_t(const HandOverRequest&, Caller peer, const Context&)> hand_over = {};
+  /// The same; may ask the bucket.
+  std::function<PublishQueue::Rebased(Caller peer, const Context&)> rebase = {};
   /// See LoaderPins; only root and the daemon's own user come here.  Must be quick.
   std::function<std::uint64_t(const PinRequest&)> pin = {};
   std::function<std::size_t(const UnpinRequest&)> unpin = {};
@@ -113,6 +122,8 @@ WaitEnd control_wait(const std::filesystem::path& socket, const WaitFor& what,
                      const Context& context);
 std::uint64_t control_hand_over(const std::filesystem::path& socket, const HandOverRequest& request,
                                 const Context& context);
+PublishQueue::Rebased control_rebase(const std::filesystem::path& socket,
+                                     const RebaseRequest& request, const Context& context);
 /// Returns: the version.
 std::uint64_t control_pin(const std::filesystem::path& socket, const PinRequest& request,
                           const Context& context);

@@ -139,6 +139,15 @@ WaitEnd control_wait(const std::filesystem::path& socket, const WaitFor& what,
   throw_wrong_reply();
 }
 
+PublishQueue::Rebased control_rebase(const std::filesystem::path& socket,
+                                     const RebaseRequest& request, const Context& context) {
+  Connection connection(socket, context, "rebasing");
+  connection.send(to_line(request));
+  const ControlReply reply = parse_reply(connection.receive());
+  if (const auto* rebased = std::get_if<PublishQueue::Rebased>(&reply)) return *rebased;
+  throw_wrong_reply();
+}
+
 std::uint64_t control_pin(const std::filesystem::path& socket, const PinRequest& request,
                           const Context& context) {
   Connection connection(socket, context, "pinning");

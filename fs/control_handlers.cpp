@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "fs/text_table.hpp"
 #include "fs/wait_condition.hpp"
 #include "store/error.hpp"
 #include "store/log.hpp"
@@ -17,6 +18,7 @@ namespace weightfs::fs {
 namespace {
 
 constexpr std::size_t kMadeUpBytes = 4;
+constexpr std::chrono::seconds kRebaseTime{30};  // for the bucket to answer
 
 /// In the order that WaitFacts wants.
 WaitFacts facts_of(const Sync& sync, const PublishQueue* queue) {
@@ -48,6 +50,14 @@ StagingId find_directory(const Staging& staging, std::string_view path) {
 }
 
 /// The kernel checks who renames; here nobody else does.
+void check_may_hand_over(const PublishQueue& queue, Caller peer) {
+  if (queue.may_hand_over(peer)) return;
+  throw Error(ErrorCode::permission,
+              fmt::format("uid {} may not write into publish/, so it may not hand over; whoever "
+                          "mounts can allow it: --staging-mode, --uid, --gid",
+                          peer.uid));
+}
+
 void check_owner(const Staging& staging, StagingId directory, uid_t peer, std::string_view path) {
   const uid_t owner = staging.attributes(directory).st_uid;
   if (peer == 0 || peer == owner) return;
@@ -56,15 +66,18 @@ void check_owner(const Staging& staging, StagingId directory, uid_t peer, std::s
                           escape_name(path), owner, peer));
 }
 
-std::uint64_t hand_over(const Writing& writing, const HandOverRequest& request, uid_t peer,
+std::uint64_t hand_over(const Writing& writing, const HandOverRequest& request, Caller peer,
                         const Context& context) {
+  check_may_hand_over(*writing.queue, peer);
   const StagingId directory = find_directory(*writing.staging, request.path);
-  check_owner(*writing.staging, directory, peer, request.path);
+  check_owner(*writing.staging, directory, peer.uid, request.path);
   const std::string name =
       request.name.empty() ? "untagged-" + random_hex(kMadeUpBytes) : request.name;
+  HandOverOptions options = request.options;
+  options.caller = peer;
   const std::uint64_t order =
-      writing.queue->hand_over(directory, name, request.name, request.options, context);
-  log_info(fmt::format("uid {} handed staging/{} over as publish/{}", peer,
+      writing.queue->hand_over(directory, name, request.name, options, context);
+  log_info(fmt::format("uid {} handed staging/{} over as publish/{}", peer.uid,
                        escape_name(request.path), escape_name(name)));
   return order;
 }
@@ -87,13 +100,17 @@ ControlHandlers make_control_handlers(Sync& sync, const Writing& writing, Loader
   };
   handlers.unpin = [&pins](const UnpinRequest& request) {
     const std::size_t ended = pins.unpin(request);
-    log_info(fmt::format("{} pins were ended by hand", ended));
+    log_info(fmt::format("ended by hand: {}", count_text(ended, "pin")));
     return ended;
   };
   if (writing.queue == nullptr) return handlers;
-  handlers.hand_over = [writing](const HandOverRequest& request, uid_t peer,
+  handlers.hand_over = [writing](const HandOverRequest& request, Caller peer,
                                  const Context& context) {
     return hand_over(writing, request, peer, context);
+  };
+  handlers.rebase = [writing](Caller peer, const Context& context) {
+    check_may_hand_over(*writing.queue, peer);
+    return writing.queue->rebase(context.within(kRebaseTime));
   };
   return handlers;
 }

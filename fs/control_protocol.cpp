@@ -184,6 +184,15 @@ std::string reply_line(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
+PublishQueue::Rebased parse_rebased(const Json& json) {
+  constexpr std::string_view kWhat = "the reply's 'rebased'";
+  PublishQueue::Rebased rebased{json_uint(json, "newest", kWhat), {}};
+  for (const Json& name : json_field(json, "retried", kWhat)) {
+    rebased.retried.push_back(text_of(name, "retried", kWhat));
+  }
+  return rebased;
+}
+
 std::string cut(std::string_view message) {
   return std::string(message.substr(0, kMessageBytesMax));
 }
@@ -244,6 +253,8 @@ std::string to_line(const HandOverRequest& request) {
                          {"rebase", options.rebase}}}});
 }
 
+std::string to_line(const RebaseRequest&) { return request_line({{"rebase", Json::object()}}); }
+
 std::string to_line(const PinRequest& request) {
   return request_line({{"pin", {{"version", request.version}}}});
 }
@@ -264,6 +275,9 @@ std::string to_line(const WaitEnd& end) {
 }
 
 std::string to_line(std::uint64_t order) { return reply_line({{"order", order}}); }
+std::string to_line(const PublishQueue::Rebased& rebased) {
+  return reply_line({{"rebased", {{"newest", rebased.newest}, {"retried", rebased.retried}}}});
+}
 std::string to_line(const PinnedReply& reply) { return reply_line({{"pinned", reply.version}}); }
 std::string to_line(const UnpinnedReply& reply) { return reply_line({{"unpinned", reply.count}}); }
 
@@ -274,14 +288,18 @@ std::string to_line(ErrorCode code, std::string_view message) {
 ControlRequest parse_request(std::string_view line) {
   try {
     const Json json = parse_json(line, kRequest);
-    check_fields(json, {"wait", "hand_over", "pin", "unpin"}, kRequest);
+    check_fields(json, {"wait", "hand_over", "rebase", "pin", "unpin"}, kRequest);
     if (json.size() != 1) {
       throw Error(ErrorCode::corrupt,
-                  fmt::format("{} must have exactly one field: 'wait', 'hand_over', 'pin' or "
-                              "'unpin'",
+                  fmt::format("{} must have exactly one field: 'wait', 'hand_over', 'rebase', "
+                              "'pin' or 'unpin'",
                               kRequest));
     }
     if (json.contains("wait")) return parse_wait(json["wait"]);
+    if (json.contains("rebase")) {
+      check_fields(json["rebase"], {}, "the request's 'rebase'");
+      return RebaseRequest{};
+    }
     if (json.contains("pin")) return parse_pin(json["pin"]);
     if (json.contains("unpin")) return parse_unpin(json["unpin"]);
     return parse_hand_over(json["hand_over"]);
@@ -292,9 +310,10 @@ ControlRequest parse_request(std::string_view line) {
 
 ControlReply parse_reply(std::string_view line) {
   const Json json = parse_json(line, kReply);
-  check_fields(json, {"end", "order", "pinned", "unpinned", "error"}, kReply);
+  check_fields(json, {"end", "order", "rebased", "pinned", "unpinned", "error"}, kReply);
   if (json.contains("end")) return parse_end(json["end"]);
   if (json.contains("order")) return json_uint(json, "order", kReply);
+  if (json.contains("rebased")) return parse_rebased(json["rebased"]);
   if (json.contains("pinned")) return PinnedReply{json_uint(json, "pinned", kReply)};
   if (json.contains("unpinned")) return UnpinnedReply{json_uint(json, "unpinned", kReply)};
   const Json& error = json_field(json, "error", kReply);

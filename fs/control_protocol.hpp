@@ -5,11 +5,13 @@
 //     {"hand_over": {"path": "run/step-42", "name": "step-42", "meta": {"loss": "0.7"},
 //                    "include": ["*.py"], "snapshot": false, "rebase": false}}
 //
+//     {"rebase": {}}
 //     {"pin": {"version": 42}}              0: what `latest` is
 //     {"unpin": {"version": 42}}            or "session": "session 4711", or {}: all
 //
 //     {"end": {"how": "here", "version": 42, "message": "", "left": ""}}
 //     {"order": 7}
+//     {"rebased": {"newest": 43, "retried": ["step-42"]}}
 //     {"pinned": 42}
 //     {"unpinned": 3}                       how many pins
 //     {"error": {"code": "invalid", "message": "..."}}
@@ -38,18 +40,22 @@ struct UnpinnedReply {
   std::uint64_t count = 0;
 };
 
-using ControlRequest = std::variant<WaitFor, HandOverRequest, PinRequest, UnpinRequest>;
-using ControlReply = std::variant<WaitEnd, std::uint64_t, PinnedReply, UnpinnedReply>;
+using ControlRequest =
+    std::variant<WaitFor, HandOverRequest, RebaseRequest, PinRequest, UnpinRequest>;
+using ControlReply =
+    std::variant<WaitEnd, std::uint64_t, PublishQueue::Rebased, PinnedReply, UnpinnedReply>;
 
 /// With the newline.  Throws Error: invalid if it cannot be said in UTF-8, or is too long.
 std::string to_line(const WaitFor& what);
 std::string to_line(const HandOverRequest& request);
+std::string to_line(const RebaseRequest& request);
 std::string to_line(const PinRequest& request);
 std::string to_line(const UnpinRequest& request);
 
 /// With the newline; long messages are cut, what is no UTF-8 is replaced.
 std::string to_line(const WaitEnd& end);
 std::string to_line(std::uint64_t order);
+std::string to_line(const PublishQueue::Rebased& rebased);
 std::string to_line(const PinnedReply& reply);
 std::string to_line(const UnpinnedReply& reply);
 std::string to_line(ErrorCode code, std::string_view message);

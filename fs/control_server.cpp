@@ -29,6 +29,7 @@
 
 #include "fs/control.hpp"
 #include "fs/control_protocol.hpp"
+#include "fs/descriptors.hpp"
 #include "store/bytes.hpp"
 #include "store/error.hpp"
 #include "store/log.hpp"
@@ -143,12 +144,11 @@ class Wake {
   File file_;
 };
 
-// ---- handing over ----
+// ---- what takes time ----
 
-/// One hand-over; the reply is set before `is_done`.
+/// One hand-over, or rebase; the reply is set before `is_done`.
 struct Job {
-  HandOverRequest request;
-  uid_t peer = 0;
+  std::function<std::string(const Context&)> work;  // returns the reply
   std::stop_source stop;
   std::string reply;
   std::atomic<bool> is_done = false;
@@ -157,7 +157,7 @@ struct Job {
 /// Does jobs one after another in a thread of its own, and rings when one is done.
 class Jobs {
  public:
-  Jobs(const ControlHandlers& handlers, const Wake& wake) : handlers_(handlers), wake_(wake) {}
+  explicit Jobs(const Wake& wake) : wake_(wake) {}
   ~Jobs() {
     thread_.request_stop();
     const std::lock_guard lock(mutex_);
@@ -190,11 +190,11 @@ class Jobs {
     }
   }
 
-  [[nodiscard]] std::string reply_to(const Job& job) const {
+  [[nodiscard]] static std::string reply_to(const Job& job) {
     try {
       const Context context{.stop = job.stop.get_token()};
       context.check("waiting for other hand-overs");
-      return to_line(handlers_.hand_over(job.request, job.peer, context));
+      return job.work(context);
     } catch (const Error& error) {
       return to_line(error.code(), error.what());
     } catch (const std::exception& error) {
@@ -202,7 +202,6 @@ class Jobs {
     }
   }
 
-  const ControlHandlers& handlers_;
   const Wake& wake_;
   std::mutex mutex_;  // guards the next two
   std::deque<std::shared_ptr<Job>> jobs_;
@@ -214,9 +213,9 @@ class Jobs {
 // ---- clients ----
 
 struct Client {
-  enum class State { asking, waiting, handing_over, done };
+  enum class State { asking, waiting, working, done };
   File socket;
-  uid_t user = 0;
+  Caller peer = {};
   Clock::time_point since = Clock::now();
   State state = State::asking;
   std::string line = {};
@@ -234,19 +233,24 @@ void finish(Client& client, const std::string& reply) noexcept {
 
 }  // namespace
 
+std::filesystem::path runtime_directory() {
+  if (::geteuid() == 0) return "/run/weightfs";
+  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
+  if (runtime == nullptr || *runtime != '/') return {};
+  return std::filesystem::path(runtime) / "weightfs";
+}
+
 std::filesystem::path control_path(const std::filesystem::path& store) {
   const std::string text = std::filesystem::weakly_canonical(store).string();
   const std::string name =
       to_hex(sha256(std::as_bytes(std::span(text)))).substr(0, kDigits) + ".sock";
-  if (::geteuid() == 0) return std::filesystem::path("/run/weightfs") / name;
-  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
-  if (runtime == nullptr || *runtime != '/') return store / "control.sock";
-  return std::filesystem::path(runtime) / "weightfs" / name;
+  const std::filesystem::path directory = runtime_directory();
+  return directory.empty() ? store / "control.sock" : directory / name;
 }
 
 struct ControlServer::State {
   State(const std::filesystem::path& path, ControlHandlers the_handlers)
-      : handlers(std::move(the_handlers)), listener(path), jobs(handlers, wake) {}
+      : handlers(std::move(the_handlers)), listener(path), jobs(wake) {}
 
   void run(const std::stop_token& stop) {
     while (!stop.stop_requested()) {
@@ -298,7 +302,8 @@ struct ControlServer::State {
       ucred peer{};
       socklen_t size = sizeof peer;
       if (::getsockopt(socket.fd(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) continue;
-      auto client = std::make_unique<Client>(Client{.socket = std::move(socket), .user = peer.uid});
+      auto client = std::make_unique<Client>(
+          Client{.socket = std::move(socket), .peer = {peer.uid, peer.gid}});
       if (has_room(peer.uid)) {
         clients.push_back(std::move(client));
       } else {
@@ -308,7 +313,9 @@ struct ControlServer::State {
   }
 
   [[nodiscard]] bool has_room(uid_t user) const {
-    return clients.size() < kControlClientsMax - (is_owner(user) ? 0 : kOwnerClients);
+    const std::size_t count_max = std::min(kControlClientsMax, descriptor_limit() / 8);
+    return clients.size() <
+           count_max - (is_owner(user) ? 0 : std::min(kOwnerClients, count_max / 8));
   }
 
   void receive(Client& client) {
@@ -329,7 +336,7 @@ struct ControlServer::State {
   /// still told what became of it.
   static void leave(Client& client) {
     client.is_deaf = true;
-    if (client.state == Client::State::handing_over) {
+    if (client.state == Client::State::working) {
       client.job->stop.request_stop();
     } else {
       client.state = Client::State::done;
@@ -363,8 +370,18 @@ struct ControlServer::State {
     look(client);
   }
 
-  void begin(Client& client, HandOverRequest& request) {
-    begin_hand_over(client, std::move(request));
+  void begin(Client& client, const HandOverRequest& request) {
+    check_is_writer(handlers.hand_over != nullptr);
+    begin_job(client, [this, request, peer = client.peer](const Context& context) {
+      return to_line(handlers.hand_over(request, peer, context));
+    });
+  }
+
+  void begin(Client& client, const RebaseRequest&) {
+    check_is_writer(handlers.rebase != nullptr);
+    begin_job(client, [this, peer = client.peer](const Context& context) {
+      return to_line(handlers.rebase(peer, context));
+    });
   }
 
   void begin(Client& client, const PinRequest& request) {
@@ -379,25 +396,27 @@ struct ControlServer::State {
 
   /// A pin costs room on the disk, and its end may cost a loader its version.
   static void check_may_pin(const Client& client, bool has_pins) {
-    if (!is_owner(client.user)) {
+    if (!is_owner(client.peer.uid)) {
       throw Error(ErrorCode::permission,
-                  fmt::format("uid {} may not pin or unpin; root and uid {} may", client.user,
-                              ::geteuid()));
+                  fmt::format("uid {} may not pin or unpin; {} may", client.peer.uid,
+                              ::geteuid() == 0 ? std::string("only root")
+                                               : fmt::format("root and uid {}", ::geteuid())));
     }
     if (!has_pins) throw Error(ErrorCode::unsupported, "this mount has no pins");
   }
 
   static bool is_owner(uid_t user) { return user == 0 || user == ::geteuid(); }
 
-  void begin_hand_over(Client& client, HandOverRequest request) {
-    if (!handlers.hand_over) {
-      throw Error(ErrorCode::read_only,
-                  "this is a reader's mount: nothing can be handed over; mount with --writer");
-    }
+  static void check_is_writer(bool is_writer) {
+    if (is_writer) return;
+    throw Error(ErrorCode::read_only,
+                "this is a reader's mount: nothing can be handed over; mount with --writer");
+  }
+
+  void begin_job(Client& client, std::function<std::string(const Context&)> work) {
     client.job = std::make_shared<Job>();
-    client.job->request = std::move(request);
-    client.job->peer = client.user;
-    client.state = Client::State::handing_over;
+    client.job->work = std::move(work);
+    client.state = Client::State::working;
     jobs.add(client.job);
   }
 
@@ -406,7 +425,7 @@ struct ControlServer::State {
     if (is_time) look_at = Clock::now() + kLookInterval;
     for (const auto& client : clients) {
       if (client->state == Client::State::waiting && is_time) look(*client);
-      if (client->job && client->job->is_done && client->state == Client::State::handing_over) {
+      if (client->job && client->job->is_done && client->state == Client::State::working) {
         finish(*client, client->job->reply);
       }
       if (client->state == Client::State::asking && Clock::now() - client->since > kAskTimeout) {

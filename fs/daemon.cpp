@@ -20,17 +20,18 @@
 #include <optional>
 #include <semaphore>
 #include <shared_mutex>
-#include <span>
 #include <thread>
 
 #include "fs/bound_versions.hpp"
 #include "fs/cache_advice.hpp"
 #include "fs/coder_choice.hpp"
 #include "fs/control_handlers.hpp"
+#include "fs/descriptors.hpp"
 #include "fs/holders.hpp"
 #include "fs/hooks.hpp"
 #include "fs/loader_pins.hpp"
 #include "fs/mount_point.hpp"
+#include "fs/mount_record.hpp"
 #include "fs/places.hpp"
 #include "fs/status.hpp"
 #include "fs/stop_signals.hpp"
@@ -200,11 +201,10 @@ class Daemon {
       : options_(options), events_(events), progress_(progress) {}
 
   void run() {
-    mount_point_ = prepare_mount_point(options_.mount_point);
-    Places places = find_places({options_.url, options_.bucket, options_.store}, context_);
-    check_places(mount_point_, places.store, options_.url);
-    repository_ = std::move(places.repository);
-    store_ = Store::open(places.store, repository_->id(), options_.url, options_.limits);
+    mount_point_ = prepare();
+    require_fuse(options_.url);
+    repository_ = find_places({options_.url, options_.bucket, options_.store}, context_).repository;
+    choose_store();
     begin_log();
     coder_.emplace(options_.gpu);
     if (!options_.writer) queued_ = queued_names(store_->db());
@@ -237,13 +237,10 @@ class Daemon {
     const Warmer::Run warming(warmer_, [&sync] { return warm_target(*sync.catalog()); });
     hand_pins_.emplace(store_->db());
     pins_.emplace([&sync] { return sync.catalog(); }, *hand_pins_,
-                  PinTimes::of(options_.pin_grace));
+                  PassTimes::of(options_.pin_grace));
     sync.start();
     wait_ready(sync);
-    DeltaFiles deltas(*store_, history,
-                      {.release = [&sync](std::uint64_t version) { return sync.release(version); },
-                       .coder = coder_->coder(),
-                       .building = {}});
+    DeltaFiles deltas(*store_, history, {.coder = coder_->coder(), .building = {}});
     deltas_ = &deltas;
     RestFiles rest(*store_, history, {.coder = coder_->coder(), .retry = options_.read_timeout});
     rest_ = &rest;
@@ -271,6 +268,27 @@ class Daemon {
     }
   }
 
+  void choose_store() {
+    const std::string id = repository_->id();
+    check_places(mount_point_, options_.store.empty() ? Store::default_path(id) : options_.store,
+                 options_.url);
+    OpenedStore opened =
+        open_store({options_.store, id, options_.url, options_.limits, mount_point_});
+    store_ = std::move(opened.store);
+    store_note_ = std::move(opened.note);
+  }
+
+  /// Returns: the canonical mount point.
+  std::filesystem::path prepare() {
+    MountPlace place = prepare_mount_point(options_.mount_point, options_.non_empty);
+    hidden_note_.clear();
+    if (!place.hidden.empty()) {
+      hidden_note_ = fmt::format("what lies in {} is hidden until umount: {}", place.path.string(),
+                                 shown_names(place.hidden));
+    }
+    return std::move(place.path);
+  }
+
   [[nodiscard]] std::filesystem::path log_path() const {
     return options_.foreground ? std::filesystem::path() : store_->log_path();
   }
@@ -284,6 +302,7 @@ class Daemon {
     if (events_.logging) events_.logging(log_path());
     log_info(fmt::format("weightfs {} pid {} mounts {} at {}", WEIGHTFS_VERSION, getpid(),
                          options_.url, mount_point_.string()));
+    if (!store_note_.empty()) log_info(store_note_);
   }
 
   void prove_bucket(const Context& context) const {
@@ -302,25 +321,27 @@ class Daemon {
 
   void serve_writer(History& history, Sync& sync) {
     prove_bucket_now();
-    const auto release = [&sync](std::uint64_t version) { return sync.release(version); };
-    const auto make_room = [&](std::uint64_t bytes) {
-      const std::uint64_t latest = sync.status().latest;
-      store_->make_free(bytes, std::span(&latest, latest > 0 ? 1 : 0), release);
-    };
+    const auto make_room = [this](std::uint64_t bytes) { store_->make_free(bytes); };
     Staging staging(
         store_->db(), store_->path() / "staging",
-        {.make_room = make_room, .owner = {options_.ownership.uid, options_.ownership.gid}});
+        {.make_room = make_room, .owner = staging_owner(), .mode = options_.staging_mode});
     PublishQueue queue(staging, *store_, history,
                        {.rebase = options_.rebase,
                         .include = options_.include,
                         .coder = coder_->coder(),
                         .show = [&sync](std::uint64_t version) { sync.show(version); },
                         .holders = [this](const auto& files) { return describe_holders(files); },
-                        .release = release,
+                        .rebase_command = fmt::format("weightfs rebase {}", mount_point_.string()),
                         .prove = [this](const Context& context) { prove_bucket(context); },
                         .at = {}});
     serve(sync, {&staging, &queue}, newest_seen(history, sync));
     queue.stop();
+  }
+
+  /// Who mounts, or whom --uid and --gid name.
+  [[nodiscard]] Caller staging_owner() const {
+    const Ownership& given = options_.ownership;
+    return {given.uid != 0 ? given.uid : ::geteuid(), given.gid != 0 ? given.gid : ::getegid()};
   }
 
   /// See QueueOptions::holders.
@@ -373,7 +394,8 @@ class Daemon {
   void serve_mount(Sync& sync, Writing writing, std::uint64_t fence) {
     const Tree tree([&sync] { return sync.catalog(); }, options_.ownership, options_.writer,
                     [this](std::uint64_t version) { return deltas_->find_facts(version); });
-    prepare_mount_point(mount_point_);  // minutes may have passed
+    prepare();  // minutes may have passed
+    if (!hidden_note_.empty()) log_warning(hidden_note_);
     FuseSession session(tree, {.mount_point = mount_point_,
                                .source = options_.url,
                                .serve = options_.serve,
@@ -386,6 +408,7 @@ class Daemon {
                                .sync = &sync,
                                .rest = rest_,
                                .read_timeout = options_.read_timeout});
+    const MountRecordFile record({mount_point_, getpid(), options_.command, control_socket_});
     device_ = session.device();
     pins_->set_device(device_);
     link_.begin(session);
@@ -477,14 +500,24 @@ class Daemon {
             .pid = getpid(),
             .offline = status.offline_since != 0,
             .is_partial = sync.find_partial(status.latest) != nullptr,
-            .gpu_failure = coder_->state().gpu_failure};
+            .gpu_failure = coder_->state().gpu_failure,
+            .notes = notes()};
+  }
+
+  [[nodiscard]] std::vector<std::string> notes() const {
+    std::vector<std::string> notes{store_note_, hidden_note_};
+    std::erase(notes, "");
+    return notes;
   }
 
   [[nodiscard]] WriterState writer_state(const Writing& writing) const {
     return {.rebase = options_.rebase,
             .include = options_.include,
             .queue = writing.queue->list(),
-            .staging = writing.staging->summary()};
+            .staging = writing.staging->summary(),
+            .early = writing.queue->early(),
+            .published = writing.queue->published(),
+            .ended = writing.queue->ended()};
   }
 
   [[nodiscard]] ServingState serving() const {
@@ -537,6 +570,8 @@ class Daemon {
   StopSignals signals_{kEndGrace};
   const Context context_{.stop = signals_.token()};
   std::filesystem::path mount_point_;
+  std::string store_note_;   // why it is not the first default store; empty: it is
+  std::string hidden_note_;  // what the mount hides; empty: nothing
   std::unique_ptr<Repository> repository_;
   std::unique_ptr<Store> store_;
   std::optional<HandPins> hand_pins_;  // made in run(), as the next
@@ -558,6 +593,7 @@ class Daemon {
 
 void run_daemon(const MountOptions& options, const DaemonEvents& events, const Progress& progress) {
   std::signal(SIGPIPE, SIG_IGN);  // who started the daemon may be gone before it is ready
+  raise_descriptor_limit();
   Daemon(options, events, progress).run();
 }
 

@@ -35,10 +35,13 @@ struct MountOptions {
   std::vector<std::string> only;  // globs of the files that a reader keeps; empty: all
   Ownership ownership;
   bool foreground = false;  // log to stderr, not to the store
+  NonEmpty non_empty = NonEmpty::refused;
+  std::string command = {};  // makes this mount again, as a line for a shell
   std::optional<int> gpu = {};
   bool writer = false;
-  bool rebase = false;               // this and the next: of a writer
-  std::vector<std::string> include;  // globs of files to publish beside the usual ones
+  bool rebase = false;                // this and the next: of a writer
+  std::vector<std::string> include;   // globs of files to publish beside the usual ones
+  std::uint32_t staging_mode = 0755;  // of staging/ and publish/
   std::vector<HookSpec> hooks = {};
   Warm warm = Warm::automatic;
 };
@@ -51,8 +54,9 @@ struct MountReady {
   std::filesystem::path store, log;   // log: empty in the foreground
   int pid = 0;
   bool offline = false;
-  bool is_partial = false;       // the version streams in
-  std::string gpu_failure = {};  // why --gpu is not followed; empty: it is
+  bool is_partial = false;              // the version streams in
+  std::string gpu_failure = {};         // why --gpu is not followed; empty: it is
+  std::vector<std::string> notes = {};  // what else there is to say, a line each
 };
 
 /// What a daemon tells while it starts; both are called at most once, in this order.

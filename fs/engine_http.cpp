@@ -29,7 +29,7 @@ std::string read_token(const std::filesystem::path& file) {
   for (const char c : token) {
     if (c >= 0 && c < ' ') {
       throw Error(ErrorCode::invalid,
-                  fmt::format("{} is no token: one line is expected", file.string()));
+                  fmt::format("{} is not a token file: expected one line", file.string()));
     }
   }
   return token;

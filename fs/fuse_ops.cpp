@@ -30,6 +30,8 @@ constexpr std::chrono::minutes kSizeLimit{5};
 constexpr std::chrono::hours kBuildLimit{1};
 constexpr unsigned kNamers = 4;
 constexpr unsigned kFillers = 4;
+constexpr std::chrono::seconds kRoomPatience{5};
+constexpr std::chrono::milliseconds kRoomPause{100};
 constexpr std::chrono::hours kFillLimit{1};  // it may wait until another version has been made
 constexpr std::size_t kOpenFilesMax = 65536;
 constexpr unsigned kRequestBytesMax = 1u << 20;
@@ -37,11 +39,14 @@ constexpr unsigned kRequestBytesMax = 1u << 20;
 // of what is not here yet would hold up all others.
 constexpr unsigned kBackgroundMax = 16384;
 
-Parking reading(fuse_req_t req) { return {.pool = server_of(req).pool.get()}; }
+Parking reading(fuse_req_t req) { return {.pool = server_of(req).pool.get(), .is_reader = true}; }
 
 // What must be found out, or made, of deltas first.
 Parking sizing(fuse_req_t req, Missing missing) {
-  return {.pool = server_of(req).sizes.get(), .limit = kSizeLimit, .missing = missing};
+  return {.pool = server_of(req).sizes.get(),
+          .limit = kSizeLimit,
+          .missing = missing,
+          .is_reader = true};
 }
 // What must come from the bucket, for who does not know that it must.
 Parking naming(fuse_req_t req) {
@@ -49,13 +54,14 @@ Parking naming(fuse_req_t req) {
   return {.pool = server.names.get(),
           .limit = std::chrono::ceil<std::chrono::seconds>(server.options.read_timeout),
           .missing = Missing::name,
+          .is_reader = true,
           .late = EIO};
 }
 Parking filling(fuse_req_t req) {
-  return {.pool = server_of(req).fills.get(), .limit = kFillLimit, .late = EIO};
+  return {.pool = server_of(req).fills.get(), .limit = kFillLimit, .is_reader = true, .late = EIO};
 }
 Parking building(fuse_req_t req) {
-  return {.pool = server_of(req).builds.get(), .limit = kBuildLimit};
+  return {.pool = server_of(req).builds.get(), .limit = kBuildLimit, .is_reader = true};
 }
 
 // What is made from the bucket while it is read.
@@ -63,6 +69,7 @@ Parking reading_rest(fuse_req_t req) {
   const Server& server = server_of(req);
   return {.pool = server.rests.get(),
           .limit = std::chrono::ceil<std::chrono::seconds>(server.options.read_timeout),
+          .is_reader = true,
           .late = EIO};
 }
 
@@ -160,11 +167,12 @@ std::optional<std::uint64_t> without_name(fuse_req_t req, Inode parent, std::str
   return version && *version <= server.options.sync->status().newest ? version : std::nullopt;
 }
 
-void lookup_version(fuse_req_t req, std::uint64_t version) {
+void lookup_version(fuse_req_t req, Inode parent, std::string name, std::uint64_t version) {
   park(req, naming(req),
-       [req, version, &server = server_of(req)](const Context& context) -> std::function<void()> {
+       [req, parent, name = std::move(name), version,
+        &server = server_of(req)](const Context& context) -> std::function<void()> {
          server.options.sync->name_version(version, context);
-         const Node node = server.tree.lookup(make_inode(Fixed::versions), std::to_string(version));
+         const Node node = server.tree.lookup(parent, name);
          return [req, entry = entry_of(node)] { fuse_reply_entry(req, &entry); };
        });
 }
@@ -176,7 +184,9 @@ void op_lookup(fuse_req_t req, fuse_ino_t parent, const char* name) {
     if (const auto version = without_facts(req, tree.find_delta(parent, name))) {
       return lookup_delta(req, name, *version);
     }
-    if (const auto version = without_name(req, parent, name)) return lookup_version(req, *version);
+    if (const auto version = without_name(req, parent, name)) {
+      return lookup_version(req, parent, name, *version);
+    }
     fuse_entry_param entry = entry_of(tree.lookup(parent, name));
     if (const auto root = find_staged(req, entry.ino)) {
       entry.attr = staged::attributes(server_of(req), *root);
@@ -201,12 +211,18 @@ void op_getattr(fuse_req_t req, fuse_ino_t ino, fuse_file_info*) {
   });
 }
 
-// What `latest` is depends on who asks.
+Requester requester_of(fuse_req_t req) {
+  const fuse_ctx* const context = fuse_req_ctx(req);
+  return {context->pid, context->uid};
+}
+
+// What `latest` or a tag is depends on who asks.
 std::string link_target(fuse_req_t req, Inode inode) {
   const Server& server = server_of(req);
-  if (server.options.pins != nullptr && inode == make_inode(Fixed::latest)) {
-    const std::uint64_t version = server.options.pins->link(fuse_req_ctx(req)->pid);
-    if (version != 0) return version_target(version);
+  if (server.options.pins != nullptr) {
+    const auto version = server.options.pins->link(requester_of(req), inode);
+    if (version && inode == make_inode(Fixed::latest)) return version_target(*version);
+    if (version) return tag_target(*version);
   }
   return server.tree.read_link(inode);
 }
@@ -243,14 +259,13 @@ void release(Server& server, Inode inode) {
   server.images.release(inode);
 }
 
-// `pin`: see Pins::opened.  `partial`: of a target that is partial.
-void open_image(fuse_req_t req, Inode inode, const OpenTarget& target, std::uint64_t pin,
+// `hold`: of its pass.  `partial`: of a target that is partial.
+void open_image(fuse_req_t req, Inode inode, const OpenTarget& target, const PassHold& hold,
                 fuse_file_info& info, std::shared_ptr<PartialVersion> partial = nullptr) {
   Server& server = server_of(req);
   const auto opened = acquire_open(server, inode, [&] {
     return target.state == ImageState::complete ? register_file(server, target.image) : 0;
   });
-  info.fh = pin;
   info.noflush = 1;  // close(2) needs no round trip, and works when the daemon is gone
   if (opened.serving == Serving::daemon) {
     try {
@@ -261,7 +276,11 @@ void open_image(fuse_req_t req, Inode inode, const OpenTarget& target, std::uint
     }
     info.keep_cache = 1;  // with passthrough it would make the open fail
   }
-  if (reply_open(req, info, opened.backing_id) != 0) release(server, inode);
+  LoaderPins* const pins = server.options.pins;
+  info.fh = pins == nullptr ? 0 : pins->hold(hold);
+  if (reply_open(req, info, opened.backing_id) == 0) return;
+  if (pins != nullptr) pins->released(info.fh);
+  release(server, inode);
 }
 
 // An object that is missing in the bucket is no file that is missing here.
@@ -275,23 +294,62 @@ auto as_io_error(Body&& body) {
   }
 }
 
-// A file whose version is partial, or to be.
-void open_incomplete(fuse_req_t req, Inode inode, const OpenTarget& target, std::uint64_t pin,
+// A file of a version that is partial.  One that is whole is like any other.
+void open_partial(fuse_req_t req, Inode inode, OpenTarget target, const PassHold& hold,
+                  fuse_file_info& info, std::shared_ptr<PartialVersion> partial) {
+  if (partial != nullptr && partial->is_here(target.path)) {
+    target.state = ImageState::complete;
+    partial = nullptr;
+  }
+  open_image(req, inode, target, hold, info, std::move(partial));
+}
+
+// Room that is missing now may be there in a moment: while a version is made it is reserved beside
+// the one that `latest` names, and readers close files.
+std::shared_ptr<PartialVersion> fill_patiently(Sync& sync, std::uint64_t version,
+                                               const Context& context) {
+  const Clock::time_point until = Clock::now() + kRoomPatience;
+  for (;;) {
+    try {
+      return sync.fill_version(version, context);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::no_space || Clock::now() >= until) throw;
+    }
+    context.pause(kRoomPause, "waiting for room");
+  }
+}
+
+// A file whose version is partial, or to be, or leaves: then it comes back, or is filled anew.
+void open_incomplete(fuse_req_t req, Inode inode, const OpenTarget& target, const PassHold& hold,
                      fuse_file_info info) {
   const std::uint64_t version = parts_of(inode).version;
   Sync* const sync = server_of(req).options.sync;
   if (auto partial = sync->find_partial(version); partial && target.state == ImageState::partial) {
-    return open_image(req, inode, target, pin, info, std::move(partial));
+    return open_partial(req, inode, target, hold, info, std::move(partial));
   }
   park(req, filling(req),
        [=, &server = server_of(req)](const Context& context) -> std::function<void()> {
-         const auto partial = as_io_error([&] { return sync->fill_version(version, context); });
+         const auto reserved =
+             std::make_shared<Eviction::Reservation>(sync->reserve(version, context));
+         const auto partial = as_io_error([&] { return fill_patiently(*sync, version, context); });
          const OpenTarget filled = server.tree.open(inode);
          return [=]() mutable {
            answer(req, "open", Missing::inode,
-                  [&] { open_image(req, inode, filled, pin, info, partial); });
+                  [&] { open_partial(req, inode, filled, hold, info, partial); });
+           reserved->give_up();  // it is counted now
          };
        });
+}
+
+// Keeps the version of a file from being evicted until the open is counted.  False: it is being
+// removed.
+bool reserve_version(fuse_req_t req, Inode inode, Eviction::Reservation& reservation) {
+  Sync* const sync = server_of(req).options.sync;
+  if (sync == nullptr || parts_of(inode).kind != InodeKind::version) return true;
+  auto reserved = sync->try_reserve(parts_of(inode).version);
+  if (!reserved) return false;
+  reservation = std::move(*reserved);
+  return true;
 }
 
 // The file may have been removed to make room since it was made: then ESTALE makes the kernel begin
@@ -304,7 +362,7 @@ void open_delta(fuse_req_t req, Inode inode, std::uint64_t version, fuse_file_in
          target.image = server.options.deltas->build(version, context);
          target.size_bytes = server.options.deltas->facts(version, context).size_bytes;
          return [req, inode, target, info]() mutable {
-           answer(req, "open", Missing::inode, [&] { open_image(req, inode, target, 0, info); });
+           answer(req, "open", Missing::inode, [&] { open_image(req, inode, target, {}, info); });
          };
        });
 }
@@ -329,9 +387,9 @@ void open_text(fuse_req_t req, Inode inode, fuse_file_info info) {
        });
 }
 
-Pins::Opened note_open(fuse_req_t req, Inode inode) {
+Passes::Opened note_open(fuse_req_t req, Inode inode) {
   LoaderPins* const pins = server_of(req).options.pins;
-  return pins == nullptr ? Pins::Opened{} : pins->opened(fuse_req_ctx(req)->pid, inode);
+  return pins == nullptr ? Passes::Opened{} : pins->opened(requester_of(req), inode);
 }
 
 void op_open(fuse_req_t req, fuse_ino_t ino, fuse_file_info* info) {
@@ -349,16 +407,18 @@ void op_open(fuse_req_t req, fuse_ino_t ino, fuse_file_info* info) {
       note_open(req, ino);
       return open_delta(req, ino, *version, *info);
     }
+    Eviction::Reservation reservation;
+    const bool is_going = !reserve_version(req, ino, reservation);
     const OpenTarget target = tree.open(ino);
-    const Pins::Opened noted = note_open(req, ino);
-    if (noted.look_again) {
+    const Passes::Opened noted = note_open(req, ino);
+    if (noted.wanted != 0) {
       fuse_reply_err(req, ESTALE);  // the kernel walks again, through `latest`
     } else if (target.is_text) {
       open_text(req, ino, *info);
-    } else if (target.state != ImageState::complete && !target.is_rest) {
-      open_incomplete(req, ino, target, noted.handle, *info);
+    } else if (!target.is_rest && (is_going || target.state != ImageState::complete)) {
+      open_incomplete(req, ino, target, noted.hold, *info);
     } else {
-      open_image(req, ino, target, noted.handle, *info);
+      open_image(req, ino, target, noted.hold, *info);
     }
   });
 }

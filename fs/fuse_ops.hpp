@@ -78,9 +78,10 @@ struct Server {
   std::atomic<std::uint64_t> daemon_reads = 0;
   std::vector<OpenRecord> open_records;
   OpenTable opens;
-  OpenImages images;
+  DescriptorShare share{descriptors_for_files(descriptor_limit())};
+  OpenImages images{share};
   LateReads late_reads;
-  StagedFiles staged;
+  StagedFiles staged{share};
   StatusTexts texts;
 
   // One for each way of taking long, so that none waits for another's.  The last three are a

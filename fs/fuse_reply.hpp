@@ -38,7 +38,8 @@ struct Parking {
   std::chrono::seconds limit{30};
   OnGiveUp on_give_up = OnGiveUp::abandon;
   Missing missing = Missing::inode;
-  int late = ETIMEDOUT;                // what the caller gets when the limit has passed
+  bool is_reader = false;  // who reads has no use for ENOSPC: it is EIO, and the log says why
+  int late = ETIMEDOUT;    // what the caller gets when the limit has passed
   std::function<void()> on_late = {};  // is called before; must be quick, and not throw
 };
 

@@ -23,8 +23,8 @@
 
 #include "fs/bind_mounts.hpp"
 #include "fs/fuse_ops.hpp"
-#include "fs/mount_point.hpp"
 #include "fs/passthrough.hpp"
+#include "fs/session_mount.hpp"
 #include "store/error.hpp"
 #include "store/file.hpp"
 #include "store/log.hpp"
@@ -126,39 +126,6 @@ void raise_readahead(const MountInfo& mount) {
   if (!file) log_debug("cannot raise the readahead: " + path + " is not writable");
 }
 
-// The mount itself.  Ends only what it made, not another mount that was put over it.
-class Mount {
- public:
-  Mount(std::filesystem::path path, const std::string& source, Access access)
-      : path_(std::move(path)), connection_(mount_connection(path_, source, access)) {
-    info_ = find_mount(path_);
-  }
-  Mount(const Mount&) = delete;
-  Mount& operator=(const Mount&) = delete;
-  ~Mount() {
-    try {
-      end();
-    } catch (const std::exception& error) {
-      log_warning(std::string("cannot unmount: ") + error.what());
-    }
-  }
-
-  int fd() const noexcept { return connection_.fd(); }
-  const std::optional<MountInfo>& info() const noexcept { return info_; }
-
- private:
-  void end() const {
-    if (!info_ || find_mount(path_) != info_) return;
-    int error = try_unmount(path_, false);
-    if (error == EBUSY) error = try_unmount(path_, true);  // open passthrough files go on
-    if (error != 0) throw_errno(error, "unmount " + path_.string());
-  }
-
-  std::filesystem::path path_;
-  File connection_;
-  std::optional<MountInfo> info_;
-};
-
 }  // namespace
 
 // Order of members: what comes later goes first.
@@ -176,6 +143,8 @@ struct FuseSession::State {
     make_session();
     answer_init();
     choose_serving();
+    mount.attach();
+    take_place();
   }
 
   ~State() {
@@ -229,19 +198,34 @@ struct FuseSession::State {
         break;
       case Serve::passthrough:
         if (choose_passthrough()) break;
-        throw Error(ErrorCode::unsupported, "--serve passthrough is not to be had: " + why);
+        throw Error(ErrorCode::unsupported, "--serve passthrough is not available here: " + why);
       case Serve::bind:
         why = "--serve bind";
         if (choose_binds()) break;
-        throw Error(ErrorCode::unsupported,
-                    fmt::format("--serve bind is not to be had: {}; leave out --serve to be served "
-                                "as well as it goes",
-                                why_no_binds));
+        refuse_binds();
       case Serve::daemon:
         why = "--serve daemon";
         break;
     }
+  }
+
+  // What is known of the mount only when it is in its place.
+  void take_place() {
+    if (binds && !mount.info()) {
+      binds = false;
+      why_no_binds = "this mount is not in /proc/self/mountinfo";
+      if (server.options.serve == Serve::bind) refuse_binds();
+      why += "; " + why_no_binds;
+    }
     if (!server.passthrough && mount.info()) raise_readahead(*mount.info());
+  }
+
+  [[noreturn]] void refuse_binds() const {
+    throw Error(
+        ErrorCode::unsupported,
+        fmt::format("--serve bind is not available here: {}; leave out --serve to be served "
+                    "as well as it goes",
+                    why_no_binds));
   }
 
   bool choose_passthrough() {
@@ -253,8 +237,8 @@ struct FuseSession::State {
 
   bool choose_binds() {
     const BindState state = try_bind(server.options.store);
-    binds = state.available && mount.info();
-    why_no_binds = state.available ? "this mount is not in /proc/self/mountinfo" : state.why_not;
+    binds = state.available;
+    why_no_binds = state.why_not;
     return binds;
   }
 
@@ -293,7 +277,7 @@ struct FuseSession::State {
   }
 
   Server server;
-  Mount mount;
+  SessionMount mount;
   Waiter waiter;
   fuse_lowlevel_ops operations;
   std::vector<std::byte> init;  // a successor would need it to understand the connection

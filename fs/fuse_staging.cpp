@@ -84,9 +84,14 @@ StagingId root_of(const Staging& staging, StagingId id) {
 
 // ---- opening -----------------------------------------------------------------------------------
 
+/// It may be complete now.
+void look_at(const Writing& writing, StagingId id) noexcept {
+  if (writing.queue != nullptr) writing.queue->look_at(id);
+}
+
 void note_release(const Server& server, StagingId id, bool writes) noexcept {
   const Writing& writing = server.options.writing;
-  if (writing.staging->release(id, writes) && writing.queue != nullptr) writing.queue->closed(id);
+  if (writing.staging->release(id, writes)) look_at(writing, id);
 }
 
 void end_open(Server& server, StagingId id, bool writes) noexcept {
@@ -206,9 +211,21 @@ Send change_and_send(fuse_req_t req, const Server& server, StagingId id,
                      const AttributeChange& change) {
   server.options.writing.staging->change(id, change);
   const struct stat after = attributes(server, id);
+  // Who copies sets the times when the bytes are there.
+  const bool may_be_last = change.size_bytes || change.mtime;
+  if (may_be_last && S_ISREG(after.st_mode)) look_at(server.options.writing, id);
   return [req, after, seconds = attribute_seconds(server, id, after)] {
     fuse_reply_attr(req, &after, seconds);
   };
+}
+
+/// What has that name now may be complete.
+void look_at_name(const Writing& writing, StagingId parent, const char* name) noexcept {
+  try {
+    look_at(writing, writing.staging->lookup(parent, name));
+  } catch (const std::exception&) {
+    return;  // it was renamed again
+  }
 }
 
 // ---- through the publish queue ------------------------------------------------------------------
@@ -224,10 +241,12 @@ void ask_queue(Call&& call) {
 }
 
 void hand_over(fuse_req_t req, StagingId parent, std::string name, std::string new_name) {
+  HandOverOptions options;
+  options.caller = caller_of(req);
   park(req, moving(req), [=, writing = server_of(req).options.writing](const Context& context) {
     ask_queue([&] {
       const StagingId directory = writing.staging->lookup(parent, name);
-      writing.queue->hand_over(directory, new_name, new_name, {}, context);
+      writing.queue->hand_over(directory, new_name, new_name, options, context);
     });
     return send_success(req);
   });
@@ -265,6 +284,24 @@ void remove_handed_over(fuse_req_t req, StagingId parent, std::string name, bool
     remove_now(staging, parent, name, is_directory);
     return send_success(req);
   });
+}
+
+/// Runs `make`, which makes a name.  In publish/ nothing is made: whoever tries, by cp for
+/// instance, is told so where the reasons of refusals are.
+template <typename Make>
+StagingId make_name(fuse_req_t req, StagingId parent, const char* name, Make&& make) {
+  try {
+    return make();
+  } catch (const PosixError& error) {
+    const Staging& staging = staging_of(req);
+    PublishQueue* const queue = server_of(req).options.writing.queue;
+    if (error.number() != EROFS || queue == nullptr || root_of(staging, parent) != kPublishRoot) {
+      throw;
+    }
+    const auto top = staging.top_of(parent);
+    queue->note_copy(top ? top->name : name);
+    throw;
+  }
 }
 
 void remove(fuse_req_t req, StagingId parent, const char* name, bool is_directory) {
@@ -337,8 +374,9 @@ void readdir(fuse_req_t req, StagingId id, std::size_t size, std::uint64_t offse
 void mknod(fuse_req_t req, StagingId parent, const char* name, mode_t mode, dev_t) {
   answer(req, "mknod", Missing::name, [&] {
     if (!S_ISREG(mode)) throw PosixError(EPERM, "make a special file");
-    const StagingId id =
-        staging_of(req).make_file(parent, name, mode & kPermissions, caller_of(req));
+    const StagingId id = make_name(req, parent, name, [&] {
+      return staging_of(req).make_file(parent, name, mode & kPermissions, caller_of(req));
+    });
     const fuse_entry_param entry = entry_of(server_of(req), parent, id);
     fuse_reply_entry(req, &entry);
   });
@@ -346,8 +384,9 @@ void mknod(fuse_req_t req, StagingId parent, const char* name, mode_t mode, dev_
 
 void mkdir(fuse_req_t req, StagingId parent, const char* name, mode_t mode) {
   answer(req, "mkdir", Missing::name, [&] {
-    const StagingId id =
-        staging_of(req).make_directory(parent, name, mode & kPermissions, caller_of(req));
+    const StagingId id = make_name(req, parent, name, [&] {
+      return staging_of(req).make_directory(parent, name, mode & kPermissions, caller_of(req));
+    });
     const fuse_entry_param entry = entry_of(server_of(req), parent, id);
     fuse_reply_entry(req, &entry);
   });
@@ -355,7 +394,9 @@ void mkdir(fuse_req_t req, StagingId parent, const char* name, mode_t mode) {
 
 void symlink(fuse_req_t req, StagingId parent, const char* name, const char* target) {
   answer(req, "symlink", Missing::name, [&] {
-    const StagingId id = staging_of(req).make_symlink(parent, name, target, caller_of(req));
+    const StagingId id = make_name(req, parent, name, [&] {
+      return staging_of(req).make_symlink(parent, name, target, caller_of(req));
+    });
     const fuse_entry_param entry = entry_of(server_of(req), parent, id);
     fuse_reply_entry(req, &entry);
   });
@@ -375,6 +416,10 @@ void rename(fuse_req_t req, StagingId parent, const char* name, StagingId new_pa
         server_of(req).options.writing.queue != nullptr && (flags & RENAME_EXCHANGE) == 0;
     if (from == kStagingRoot && to == kStagingRoot) {
       staging.rename(parent, name, new_parent, new_name, flags);
+      look_at_name(server_of(req).options.writing, new_parent, new_name);
+      if ((flags & RENAME_EXCHANGE) != 0) {
+        look_at_name(server_of(req).options.writing, parent, name);
+      }
       fuse_reply_err(req, 0);
     } else if (from == kStagingRoot && new_parent == kPublishRoot && may_hand_over) {
       hand_over(req, parent, name, new_name);
@@ -394,7 +439,8 @@ void refuse_xattr(fuse_req_t req, StagingId) { fuse_reply_err(req, EOPNOTSUPP); 
 void create(fuse_req_t req, StagingId parent, const char* name, mode_t mode, fuse_file_info* info) {
   answer(req, "create", Missing::name, [&] {
     Server& server = server_of(req);
-    const StagingId id = find_or_make(req, parent, name, mode, info->flags);
+    const StagingId id = make_name(
+        req, parent, name, [&] { return find_or_make(req, parent, name, mode, info->flags); });
     const fuse_entry_param entry = entry_of(server, parent, id);
     open_and_reply(server, id, *info, [&](std::int32_t backing_id) {
       return reply_create(req, entry, *info, backing_id);

@@ -29,10 +29,10 @@ HookType parse_hook_type(std::string_view name) {
   for (const auto& [type, text] : kHookTypes) {
     if (text == name) return type;
   }
-  refuse_hook(
-      fmt::format("'{}' is no kind of hook; there are vllm=URL, sglang=URL, http=URL, exec=COMMAND "
-                  "and vllm-lora=URL,name=NAME",
-                  name));
+  refuse_hook(fmt::format(
+      "'{}' is not a kind of hook; expected vllm=URL, sglang=URL, http=URL, exec=COMMAND "
+      "or vllm-lora=URL,name=NAME",
+      name));
 }
 
 /// Where the scheme ends: behind "://".
@@ -40,7 +40,7 @@ std::size_t scheme_size(std::string_view url) {
   for (const std::string_view scheme : {"http://", "https://"}) {
     if (url.starts_with(scheme)) return scheme.size();
   }
-  refuse_hook(fmt::format("'{}' is no URL of an engine: http://HOST:PORT is expected", url));
+  refuse_hook(fmt::format("'{}' is not the URL of an engine: expected http://HOST:PORT", url));
 }
 
 /// "HOST:PORT" of a URL.
@@ -75,7 +75,7 @@ void take_hook_key(HookSpec& spec, std::string_view pair) {
     } else if (key == "token-file" && value.starts_with('/')) {
       spec.token_file = value;
     } else if (key == "token-file") {
-      refuse_hook(fmt::format("'{}' is no absolute path", value));
+      refuse_hook(fmt::format("'{}' is not an absolute path", value));
     } else if (key == "name" && is_lora && !value.empty()) {
       spec.name = value;
     } else if (key == "inplace" && is_lora) {

@@ -12,7 +12,7 @@
 #include <cstring>
 #include <string_view>
 
-#include "fs/pins.hpp"
+#include "fs/passes.hpp"
 #include "store/error.hpp"
 
 namespace weightfs::fs {
@@ -31,21 +31,21 @@ void ImageWatch::add(const CatalogVersion& version) {
       throw_errno(errno, fmt::format("watch {} (see the sysctl fs.inotify.max_user_watches)",
                                      directory.string()));
     }
-    watches_[watch] = version.number;
+    watches_[watch] = {version.number, entry.path};
   }
 }
 
 void ImageWatch::remove(std::uint64_t version) {
   const std::lock_guard lock(mutex_);
   std::erase_if(watches_, [&](const auto& item) {
-    if (item.second != version) return false;
+    if (item.second.version != version) return false;
     inotify_rm_watch(inotify_.fd(), item.first);  // fails if the directory is gone
     return true;
   });
 }
 
-std::set<std::uint64_t> ImageWatch::take_opened() {
-  std::set<std::uint64_t> opened;
+std::set<ImageWatch::Opened> ImageWatch::take_opened() {
+  std::set<Opened> opened;
   alignas(inotify_event) std::array<char, 16384> buffer;
   const std::lock_guard lock(mutex_);
   for (ssize_t got = 0; (got = ::read(inotify_.fd(), buffer.data(), buffer.size())) > 0;) {
@@ -56,7 +56,9 @@ std::set<std::uint64_t> ImageWatch::take_opened() {
       at = name + event.len;
       const auto watch = watches_.find(event.wd);
       if (watch == watches_.end() || (event.mask & IN_OPEN) == 0 || event.len == 0) continue;
-      if (pin_file_of(name) == PinFile::weights) opened.insert(watch->second);
+      if (pass_file_of(name) != PassFile::weights) continue;
+      const auto& [version, directory] = watch->second;
+      opened.insert({version, directory.empty() ? name : directory + "/" + name});
     }
   }
   return opened;

@@ -6,6 +6,7 @@
 // Threads: all calls may run in parallel.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -27,14 +28,23 @@ class ImageWatch {
   void add(const CatalogVersion& version);
   void remove(std::uint64_t version);
 
-  /// Versions of which a weights file was opened since the last call.  Never waits.  An open(2)
-  /// that has returned is told by the first call after that.
-  std::set<std::uint64_t> take_opened();
+  struct Opened {
+    std::uint64_t version = 0;
+    std::string path;  // of the file in the version
+    friend auto operator<=>(const Opened&, const Opened&) = default;
+  };
+  /// Weights files that were opened since the last call.  Never waits.  An open(2) that has
+  /// returned is told by the first call after that.
+  std::set<Opened> take_opened();
 
  private:
   File inotify_;
-  std::mutex mutex_;                      // guards what follows
-  std::map<int, std::uint64_t> watches_;  // watch -> version
+  struct Directory {
+    std::uint64_t version = 0;
+    std::string path;
+  };
+  std::mutex mutex_;                  // guards what follows
+  std::map<int, Directory> watches_;  // by the watch's number
 };
 
 }  // namespace weightfs::fs

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "fs/mount_record.hpp"
 #include "fs/mount_status.hpp"
 #include "fs/status_lines.hpp"
 #include "store/bytes.hpp"
@@ -10,11 +11,11 @@
 namespace weightfs::fs {
 namespace {
 
+constexpr std::chrono::milliseconds kAskInterval{500};
+
 /// "1.5 s".
 std::string seconds_text(Clock::duration duration) {
-  return fmt::format("{:g} s", std::chrono::duration<double>(
-                                   std::chrono::round<std::chrono::milliseconds>(duration))
-                                   .count());
+  return fmt::format("{:.1f} s", std::chrono::duration<double>(duration).count());
 }
 
 [[noreturn]] void throw_end(const WaitEnd& end) {
@@ -40,8 +41,8 @@ MountControl::MountControl(const std::filesystem::path& path)
     : mount_(get_served(path)), status_(parse_json(read_status(mount_), mount_.path.string())) {
   if (mount_.type == kDirectoryType && !is_synced(mount_.path)) {
     throw Error(ErrorCode::unavailable,
-                fmt::format("nobody keeps {0} up to date; run: weightfs sync {1} {0}",
-                            mount_.path.string(), mount_.source));
+                fmt::format("no weightfs sync keeps {} up to date; run: {}", mount_.path.string(),
+                            sync_again_command(mount_)));
   }
   const auto found = status_.find("control");
   if (found == status_.end() || !found->is_string()) {
@@ -50,6 +51,10 @@ MountControl::MountControl(const std::filesystem::path& path)
                             mount_.path.string()));
   }
   socket_ = found->get<std::string>();
+}
+
+std::uint64_t MountControl::latest() const {
+  return json_uint(status_, "version", mount_.path.string());
 }
 
 std::string MountControl::path_of(std::uint64_t version) const {
@@ -68,13 +73,13 @@ WaitEnd MountControl::wait(const WaitFor& what, const std::string& name,
       throw Error(
           ErrorCode::unavailable,
           fmt::format("the daemon of {} ended while {} was waited for; what was handed over "
-                      "goes on with the next weightfs mount --writer of its store",
-                      mount_.path.string(), name));
+                      "goes on with the next mount: {}",
+                      mount_.path.string(), name, mount_again_command(mount_)));
     }
     if (error.code() == ErrorCode::timed_out) {
       throw Error(ErrorCode::timed_out,
                   fmt::format("{} did not come to {} within {}{}", name, mount_.path.string(),
-                              seconds_text(Clock::now() - begin), progress_text(what, name)));
+                              seconds_text(Clock::now() - begin), progress_text(what)));
     }
     throw;
   }
@@ -109,9 +114,39 @@ void MountControl::tell_partial(std::optional<std::uint64_t> version,
   }
 }
 
+WaitEnd MountControl::wait_whole(std::optional<std::uint64_t> version, const Context& context,
+                                 const Progress& progress) const {
+  const WaitFor what{.version = version, .ready = true};
+  const std::string name = version ? fmt::format("all of version {}", *version) : "all of latest";
+  while (progress) {
+    try {
+      return wait(what, name, context.within(kAskInterval));
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::timed_out || Clock::now() >= context.deadline) throw;
+    }
+    tell_partial(version, progress);
+  }
+  return wait(what, name, context);
+}
+
+std::string MountControl::describe_wait(const std::string& name) const {
+  const std::string what = mount_.path.string();
+  const std::uint64_t version = latest();
+  if (version > 0) return fmt::format("{} at {}, which is at version {}", name, what, version);
+  const std::string url = json_string(status_, "url", what);
+  if (json_uint(status_, "newest", what) > 0) {
+    return fmt::format("{} at {}, which has no version of {} yet", name, what, url);
+  }
+  return fmt::format("{} at {}: no version of {} was published yet", name, what, url);
+}
+
 std::uint64_t MountControl::hand_over(const HandOverRequest& request,
                                       const Context& context) const {
   return control_hand_over(socket_, request, context);
+}
+
+PublishQueue::Rebased MountControl::rebase(const Context& context) const {
+  return control_rebase(socket_, {}, context);
 }
 
 std::uint64_t MountControl::pin(const PinRequest& request, const Context& context) const {
@@ -122,7 +157,7 @@ std::uint64_t MountControl::unpin(const UnpinRequest& request, const Context& co
   return control_unpin(socket_, request, context);
 }
 
-std::string MountControl::progress_text(const WaitFor& waited, const std::string& name) const {
+std::string MountControl::progress_text(const WaitFor& waited) const {
   try {
     const std::string what = mount_.path.string();
     const Json status = parse_json(read_status(mount_), what);
@@ -134,7 +169,9 @@ std::string MountControl::progress_text(const WaitFor& waited, const std::string
     }
     const Json& writer = json_field(status, "writer", what);
     for (const Json& one : writer.is_null() ? Json::array() : writer.at("queue")) {
-      if (one.at("name") == name || one.at("tag") == name) return "; " + hand_over_text(one);
+      const bool is_meant = waited.order ? one.at("order") == *waited.order
+                                         : waited.tag && one.at("tag") == *waited.tag;
+      if (is_meant) return "; " + hand_over_text(one);
     }
     return fmt::format("; it is at version {}", json_uint(status, "version", what));
   } catch (const std::exception&) {

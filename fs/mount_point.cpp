@@ -1,5 +1,6 @@
 #include "fs/mount_point.hpp"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <spawn.h>
@@ -13,15 +14,19 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <set>
 #include <sstream>
 #include <utility>
 
 #include "fs/bind_mounts.hpp"
+#include "fs/child_call.hpp"
 #include "store/error.hpp"
+#include "store/path_rules.hpp"
 
 namespace weightfs::fs {
 namespace {
@@ -29,6 +34,9 @@ namespace {
 namespace stdfs = std::filesystem;
 
 constexpr int kLinksMax = 40;  // as many as the kernel follows
+constexpr std::chrono::seconds kLivenessTimeout{5};
+constexpr std::size_t kNamesShown = 3;
+constexpr unsigned kMoveMountBeneath = 0x200;  // MOVE_MOUNT_BENEATH of Linux 6.5
 
 // ---- /proc/self/mountinfo ----------------------------------------------------------------------
 
@@ -75,11 +83,7 @@ std::string read_all(const stdfs::path& path) {
 }
 
 std::optional<MountInfo> topmost_at(const stdfs::path& canonical) {
-  const std::vector<MountInfo> mounts = read_mounts();
-  const auto found = std::find_if(mounts.rbegin(), mounts.rend(),
-                                  [&](const MountInfo& mount) { return mount.path == canonical; });
-  if (found == mounts.rend()) return {};
-  return *found;
+  return topmost_mount(read_mounts(), canonical);
 }
 
 // ---- Paths -------------------------------------------------------------------------------------
@@ -89,9 +93,11 @@ std::optional<MountInfo> topmost_at(const stdfs::path& canonical) {
 stdfs::path canonical_mount_point(stdfs::path path) {
   for (int links = 0; links < kLinksMax; links++) {
     path = stdfs::absolute(path);
-    if (!path.has_filename()) path = path.parent_path();  // "mnt/"
+    while (path.has_relative_path() && (!path.has_filename() || path.filename() == ".")) {
+      path = path.parent_path();  // "mnt/", "mnt/."
+    }
     std::error_code failed;
-    if (path.filename() == "." || path.filename() == ".." || path == path.root_path()) {
+    if (path.filename() == ".." || path == path.root_path()) {
       const stdfs::path all = stdfs::canonical(path, failed);
       return failed ? path.lexically_normal() : all;
     }
@@ -237,6 +243,14 @@ std::string escape_option(std::string_view text) {
   return escaped;
 }
 
+/// What else there is, at the end of a message.
+std::string without_fuse(const std::string& source) {
+  return fmt::format(
+      "; weightfs doctor tells what is missing here, and weightfs sync {} DIR needs "
+      "neither FUSE nor root",
+      source);
+}
+
 File mount_as_user(const stdfs::path& path, const std::string& source, Access access) {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
@@ -246,44 +260,112 @@ File mount_as_user(const stdfs::path& path, const std::string& source, Access ac
   const std::string options =
       fmt::format("{},nosuid,nodev,default_permissions,subtype=weightfs,fsname={}",
                   access == Access::read_only ? "ro" : "rw", escape_option(source));
-  const Exit result = run_fusermount({"-o", options, "--", path.string()}, theirs.fd());
+  Exit result;
+  try {
+    result = run_fusermount({"-o", options, "--", path.string()}, theirs.fd());
+  } catch (const Error& error) {
+    throw Error(error.code(), error.what() + without_fuse(source));
+  }
   File connection = receive_descriptor(ours.fd());
   if (result.code != 0 || !connection) {
-    throw Error(ErrorCode::permission, fmt::format("cannot mount on {}: fusermount3 says: {}",
-                                                   path.string(), result.said));
+    throw Error(ErrorCode::permission,
+                fmt::format("cannot mount on {}: fusermount3 says: {}{}", path.string(),
+                            result.said, without_fuse(source)));
   }
   return connection;
 }
 
-File open_fuse_device() {
+File open_fuse_device(const std::string& source) {
   const int fd = ::open("/dev/fuse", O_RDWR | O_CLOEXEC);
   if (fd < 0 && (errno == ENOENT || errno == ENODEV || errno == ENXIO)) {
     throw Error(ErrorCode::unsupported,
                 "this system has no FUSE: /dev/fuse is missing (modprobe fuse; in a container: "
-                "--device /dev/fuse)");
+                "--device /dev/fuse)" +
+                    without_fuse(source));
   }
-  if (fd < 0) throw_errno(errno, "open /dev/fuse");
+  if (fd < 0) {
+    const int error = errno;
+    throw Error(code_of_errno(error),
+                describe_errno(error, "open /dev/fuse") + without_fuse(source));
+  }
   return File(fd);
 }
 
-File mount_as_root(const stdfs::path& path, const std::string& source, Access access) {
-  File connection = open_fuse_device();
-  const std::string options =
-      fmt::format("fd={},rootmode=40000,user_id={},group_id={},allow_other,default_permissions",
-                  connection.fd(), getuid(), getgid());
-  unsigned long flags = MS_NOSUID | MS_NODEV;
-  if (access == Access::read_only) flags |= MS_RDONLY;
-  if (mount(source.c_str(), path.c_str(), std::string(kMountType).c_str(), flags,
-            options.c_str()) != 0) {
-    if (errno == EPERM) {
-      throw Error(ErrorCode::permission,
-                  fmt::format("cannot mount on {}: mount(2) needs CAP_SYS_ADMIN (in a container: "
-                              "--cap-add SYS_ADMIN, and no AppArmor or seccomp rule against it)",
-                              path.string()));
-    }
-    throw_errno(errno, "mount on " + path.string());
+struct FuseOptions {
+  int connection;
+  const std::string& source;
+  Access access;
+};
+
+/// A mount that is nowhere yet.  Empty where the kernel has no such calls (before 5.2), or does not
+/// like something: mount(2) then says what.
+File make_detached_mount(const FuseOptions& options) {
+  const File context(fsopen("fuse", FSOPEN_CLOEXEC));
+  if (!context) return {};
+  const auto set = [&](const char* key, const std::string& value) {
+    return fsconfig(context.fd(), FSCONFIG_SET_STRING, key, value.c_str(), 0) == 0;
+  };
+  const auto flag = [&](const char* key) {
+    return fsconfig(context.fd(), FSCONFIG_SET_FLAG, key, nullptr, 0) == 0;
+  };
+  const bool is_read_only = options.access == Access::read_only;
+  const bool is_made = set("source", options.source) && set("subtype", "weightfs") &&
+                       set("fd", std::to_string(options.connection)) && set("rootmode", "40000") &&
+                       set("user_id", std::to_string(getuid())) &&
+                       set("group_id", std::to_string(getgid())) && flag("allow_other") &&
+                       flag("default_permissions") && (!is_read_only || flag("ro")) &&
+                       fsconfig(context.fd(), FSCONFIG_CMD_CREATE, nullptr, nullptr, 0) == 0;
+  if (!is_made) return {};
+  unsigned attributes = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV;
+  if (is_read_only) attributes |= MOUNT_ATTR_RDONLY;
+  return File(fsmount(context.fd(), FSMOUNT_CLOEXEC, attributes));
+}
+
+[[noreturn]] void throw_mount_error(int error, const stdfs::path& path,
+                                    const std::string& hint = "") {
+  if (error == EPERM) {
+    throw Error(ErrorCode::permission,
+                fmt::format("cannot mount on {}: mount(2) needs CAP_SYS_ADMIN (in a container: "
+                            "--cap-add SYS_ADMIN, and no AppArmor or seccomp rule against it){}",
+                            path.string(), hint));
   }
-  return connection;
+  throw_errno(error, "mount on " + path.string());
+}
+
+/// On top of whatever is there.
+void mount_at_once(const FuseOptions& options, const stdfs::path& path) {
+  const std::string text =
+      fmt::format("fd={},rootmode=40000,user_id={},group_id={},allow_other,default_permissions",
+                  options.connection, getuid(), getgid());
+  unsigned long flags = MS_NOSUID | MS_NODEV;
+  if (options.access == Access::read_only) flags |= MS_RDONLY;
+  if (mount(options.source.c_str(), path.c_str(), std::string(kMountType).c_str(), flags,
+            text.c_str()) != 0) {
+    throw_mount_error(errno, path, without_fuse(options.source));
+  }
+}
+
+NewMount mount_as_root(const stdfs::path& path, const std::string& source, Access access) {
+  NewMount made{open_fuse_device(source), {}};
+  const FuseOptions options{made.connection.fd(), source, access};
+  made.tree = make_detached_mount(options);
+  if (made.tree) return made;
+  made.connection = open_fuse_device(source);  // the attempt may have used the other one
+  mount_at_once({made.connection.fd(), source, access}, path);
+  return made;
+}
+
+/// Under the mount `above`, which then goes: so its place is never empty.
+/// Returns: false if the kernel does not do that here, and nothing has changed.
+bool replace_mount(const File& tree, const File& above) {
+  constexpr unsigned kFlags = MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH | kMoveMountBeneath;
+  if (move_mount(tree.fd(), "", above.fd(), "", kFlags) != 0) return false;
+  // By its descriptor: another mount may have come to lie on top meanwhile.
+  const std::string link = fmt::format("/proc/self/fd/{}", above.fd());
+  if (umount2(link.c_str(), MNT_DETACH) != 0 && errno != EINVAL) {
+    throw_errno(errno, "unmount the dead weightfs above the new one");
+  }
+  return true;
 }
 
 // ---- Where a mount may go ----------------------------------------------------------------------
@@ -312,6 +394,14 @@ void refuse_foreign_inside(const MountInfo& mount) {
   }
 }
 
+/// Whether there is another weightfs right below.
+bool covers_weightfs(const MountInfo& mount) {
+  const std::vector<MountInfo> mounts = read_mounts();
+  return std::any_of(mounts.begin(), mounts.end(), [&](const MountInfo& other) {
+    return other.id == mount.parent && other.path == mount.path && other.type == kMountType;
+  });
+}
+
 [[noreturn]] void refuse_used(const stdfs::path& path) {
   throw Error(ErrorCode::busy, fmt::format("{} is used by {}; stop it, or umount --lazy",
                                            path.string(), describe_users(users_of(path))));
@@ -337,7 +427,51 @@ int unmount_all(const MountInfo& mount, Answering answering) {
   return error;
 }
 
-void check_empty_directory(const stdfs::path& path) {
+[[noreturn]] void refuse_silent(const stdfs::path& path, const MountInfo& mount) {
+  throw Error(ErrorCode::timed_out,
+              fmt::format("{0} is already a weightfs mount of {1}, and its daemon does not answer "
+                          "(stopped, or starved?); let it go on, or kill it, or take the mount "
+                          "away: weightfs umount {0}",
+                          path.string(), mount.source));
+}
+
+/// Throws unless it is a dead mount of ours, with nothing in it but what is ours.
+void require_dead(const stdfs::path& path, const MountInfo& mount) {
+  if (mount.type != kMountType) refuse_mounted(path, mount);
+  switch (liveness_of(path)) {
+    case Liveness::dead:
+      return refuse_foreign_inside(mount);
+    case Liveness::silent:
+      refuse_silent(path, mount);
+    case Liveness::alive:
+      refuse_mounted(path, mount);
+  }
+}
+
+std::vector<std::string> list_names(File directory) {
+  std::vector<std::string> names;
+  const int fd = fcntl(directory.fd(), F_DUPFD_CLOEXEC, 3);
+  const std::unique_ptr<DIR, int (*)(DIR*)> stream(fd < 0 ? nullptr : fdopendir(fd), closedir);
+  while (const dirent* entry = stream ? readdir(stream.get()) : nullptr) {
+    const std::string_view name = entry->d_name;
+    if (name != "." && name != "..") names.emplace_back(name);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+/// The names in a directory that a mount hides: seen in a copy of the mount around it, without what
+/// is mounted there.  None if that cannot be made.
+std::vector<std::string> names_below_mount(const stdfs::path& path) {
+  const File around(
+      open_tree(AT_FDCWD, path.parent_path().c_str(), OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC));
+  File directory(around ? openat(around.fd(), path.filename().c_str(),
+                                 O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
+                        : -1);
+  return directory ? list_names(std::move(directory)) : std::vector<std::string>();
+}
+
+std::vector<std::string> list_mount_point(const stdfs::path& path) {
   const std::string name = path.string();
   std::error_code failed;
   const auto type = stdfs::symlink_status(path, failed).type();
@@ -349,12 +483,7 @@ void check_empty_directory(const stdfs::path& path) {
   if (type != stdfs::file_type::directory) {
     throw Error(ErrorCode::invalid, fmt::format("the mount point {} is not a directory", name));
   }
-  const bool is_empty = stdfs::is_empty(path, failed);
-  if (failed) throw_errno(failed.value(), "list the mount point " + name);
-  if (!is_empty) {
-    throw Error(ErrorCode::invalid,
-                fmt::format("the mount point {} is not empty; choose an empty directory", name));
-  }
+  return list_names(File::open(path, O_RDONLY | O_DIRECTORY));
 }
 
 }  // namespace
@@ -369,6 +498,20 @@ std::vector<MountInfo> parse_mounts(std::string_view mountinfo) {
 }
 
 std::vector<MountInfo> read_mounts() { return parse_mounts(read_all("/proc/self/mountinfo")); }
+
+std::optional<MountInfo> topmost_mount(const std::vector<MountInfo>& mounts,
+                                       const stdfs::path& canonical) {
+  // Their order is not that in which they lie: one may have been put beneath another.
+  std::set<int> covered;
+  for (const MountInfo& mount : mounts) {
+    if (mount.path == canonical) covered.insert(mount.parent);
+  }
+  const auto found = std::find_if(mounts.rbegin(), mounts.rend(), [&](const MountInfo& mount) {
+    return mount.path == canonical && !covered.contains(mount.id);
+  });
+  if (found == mounts.rend()) return {};
+  return *found;
+}
 
 std::vector<MountInfo> mounts_inside(const std::vector<MountInfo>& mounts, const MountInfo& outer) {
   std::vector<MountInfo> inside;
@@ -400,28 +543,78 @@ std::optional<MountInfo> find_mount(const stdfs::path& path) {
   return topmost_at(canonical_mount_point(path));
 }
 
-bool is_dead(const stdfs::path& path) {
+Liveness liveness_of(const stdfs::path& path) {
   // stat(2) would be content with attributes that the kernel still keeps.
-  struct statx attributes {};
-  return statx(AT_FDCWD, path.c_str(), AT_STATX_FORCE_SYNC, STATX_BASIC_STATS, &attributes) != 0 &&
-         errno == ENOTCONN;
+  const auto stat_now = [](const char* name, int) {
+    struct statx attributes {};
+    const int failed = statx(AT_FDCWD, name, AT_STATX_FORCE_SYNC, STATX_BASIC_STATS, &attributes);
+    return failed != 0 ? errno : 0;
+  };
+  const auto answer = call_in_child(stat_now, path, kLivenessTimeout);
+  if (!answer) return Liveness::silent;
+  const bool is_gone = answer->error == ENOTCONN || answer->error == ECONNABORTED;
+  return is_gone ? Liveness::dead : Liveness::alive;
 }
 
-stdfs::path prepare_mount_point(const stdfs::path& path) {
-  const stdfs::path canonical = canonical_mount_point(path);
-  while (const auto mount = topmost_at(canonical)) {
-    if (mount->type != kMountType || !is_dead(canonical)) refuse_mounted(canonical, *mount);
+bool is_dead(const stdfs::path& path) { return liveness_of(path) == Liveness::dead; }
+
+void unmount_dead(const stdfs::path& canonical) {
+  for (auto mount = topmost_at(canonical); mount && mount->type == kMountType && is_dead(canonical);
+       mount = topmost_at(canonical)) {
     refuse_foreign_inside(*mount);
     if (const int error = try_unmount(canonical, true); error != 0) {
       throw_errno(error, "unmount the dead weightfs at " + canonical.string());
     }
   }
-  check_empty_directory(canonical);
-  return canonical;
 }
 
-File mount_connection(const stdfs::path& path, const std::string& source, Access access) {
-  return geteuid() == 0 ? mount_as_root(path, source, access) : mount_as_user(path, source, access);
+MountPlace prepare_mount_point(const stdfs::path& path, NonEmpty non_empty) {
+  MountPlace place{canonical_mount_point(path), {}};
+  const bool replaces = geteuid() == 0;
+  std::optional<MountInfo> mount;
+  while ((mount = topmost_at(place.path))) {
+    require_dead(place.path, *mount);
+    const bool is_last = !covers_weightfs(*mount);
+    if (replaces && is_last) break;
+    if (const int error = try_unmount(place.path, true); error != 0) {
+      throw_errno(error, "unmount the dead weightfs at " + place.path.string());
+    }
+  }
+  place.hidden = mount ? names_below_mount(place.path) : list_mount_point(place.path);
+  if (place.hidden.empty() || non_empty == NonEmpty::allowed) return place;
+  throw Error(ErrorCode::invalid,
+              fmt::format("the mount point {} is not empty: it has {}; what was saved there while "
+                          "nothing was mounted is in no repository: move it away, or mount with "
+                          "--nonempty, which hides it until umount",
+                          place.path.string(), shown_names(place.hidden)));
+}
+
+std::string shown_names(const std::vector<std::string>& names) {
+  std::string text;
+  for (std::size_t i = 0; i < std::min(names.size(), kNamesShown); i++) {
+    text += (i == 0 ? "" : ", ") + escape_name(names[i]);
+  }
+  if (names.size() > kNamesShown) text += fmt::format(" and {} more", names.size() - kNamesShown);
+  return text;
+}
+
+void require_fuse(const std::string& source) {
+  if (geteuid() == 0 || access("/dev/fuse", F_OK) != 0) open_fuse_device(source);
+}
+
+NewMount make_mount(const stdfs::path& path, const std::string& source, Access access) {
+  if (geteuid() == 0) return mount_as_root(path, source, access);
+  return {mount_as_user(path, source, access), {}};
+}
+
+void attach_mount(const File& tree, const stdfs::path& path, Replacing how) {
+  if (how == Replacing::beneath && topmost_at(path)) {
+    const File above = File::open(path, O_PATH | O_DIRECTORY | O_NOFOLLOW);  // asks no daemon
+    if (replace_mount(tree, above)) return;
+  }
+  if (move_mount(tree.fd(), "", AT_FDCWD, path.c_str(), MOVE_MOUNT_F_EMPTY_PATH) != 0) {
+    throw_mount_error(errno, path);
+  }
 }
 
 int try_unmount(const stdfs::path& path, bool lazy) noexcept {
@@ -449,6 +642,7 @@ void unmount(const stdfs::path& path, bool lazy, Answering answering) {
   const int error = lazy ? try_unmount(canonical, true) : unmount_all(*mount, answering);
   if (error == EBUSY) refuse_used(canonical);
   if (error != 0) throw_errno(error, "unmount " + canonical.string());
+  unmount_dead(canonical);  // those that it lay on
 }
 
 std::vector<int> users_of(const stdfs::path& path) {

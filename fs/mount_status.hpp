@@ -47,6 +47,7 @@ struct Target {
   std::string url;                    // canonical
   std::filesystem::path mount_point;  // or directory of a sync; empty: the target is neither
   BucketOptions bucket;               // that its daemon was given
+  std::uint64_t latest = 0;           // what `latest` is there; 0: none yet, or it is neither
 };
 Target resolve_target(const std::string& text);
 

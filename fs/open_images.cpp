@@ -44,11 +44,15 @@ bool OpenImages::join(Inode inode) {
 void OpenImages::hold(Inode inode, const OpenTarget& target,
                       std::shared_ptr<PartialVersion> partial) {
   if (join(inode)) return;
+  DescriptorClaim claim(share_, 1, target.image);
   auto image = std::make_shared<const OpenImage>(
       target, std::move(partial));  // a system call: not under the lock
   const std::lock_guard lock(mutex_);
   Held& held = held_[inode];
-  if (held.image == nullptr) held.image = std::move(image);
+  if (held.image == nullptr) {
+    held.image = std::move(image);
+    held.claim = std::move(claim);
+  }
   held.opens++;
 }
 

@@ -17,6 +17,7 @@
 #include <span>
 #include <string>
 
+#include "fs/descriptors.hpp"
 #include "fs/inode.hpp"
 #include "fs/tree.hpp"
 #include "store/file.hpp"
@@ -53,8 +54,11 @@ class OpenImage {
 
 class OpenImages {
  public:
+  /// `share`: pays for the descriptors; outlives this.
+  explicit OpenImages(DescriptorShare& share) noexcept : share_(share) {}
+
   /// Counts one open of the inode; the first one opens the image.
-  /// Throws Error: as OpenImage; nothing was counted.
+  /// Throws Error: as OpenImage; io (ENFILE) if too many are open; nothing was counted.
   void hold(Inode inode, const OpenTarget& target,
             std::shared_ptr<PartialVersion> partial = nullptr);
 
@@ -68,9 +72,11 @@ class OpenImages {
   struct Held {
     std::shared_ptr<const OpenImage> image;
     std::uint64_t opens = 0;
+    DescriptorClaim claim;
   };
   bool join(Inode inode);  // counts one more open of an inode that is held
 
+  DescriptorShare& share_;
   mutable std::mutex mutex_;
   std::map<Inode, Held> held_;
 };

@@ -5,6 +5,8 @@
 #include "fs/options.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -19,6 +21,7 @@
 #include "kernels/variant.hpp"
 #include "store/error.hpp"
 #include "store/file.hpp"
+#include "store/suggest.hpp"
 
 namespace weightfs::fs {
 namespace {
@@ -34,6 +37,8 @@ struct Setting {
   std::vector<std::string> values;
 };
 using Settings = std::map<std::string, Setting, std::less<>>;  // by the option's name
+
+constexpr std::string_view kVariablePrefix = "WEIGHTFS_";
 
 [[noreturn]] void refuse(const std::string& message) { throw Error(ErrorCode::invalid, message); }
 
@@ -99,7 +104,7 @@ void take_operand(const std::string& argument, Arguments& parsed) {
     return;
   }
   parsed.command = find_command(argument);
-  if (parsed.command == nullptr) refuse(fmt::format("there is no command '{}'", argument));
+  if (parsed.command == nullptr) refuse(no_such_command(argument));
 }
 
 /// Fills `parsed` as far as it gets, also if it throws: the caller wants the command for its
@@ -120,18 +125,19 @@ void split_arguments(std::span<const std::string> arguments, Arguments& parsed) 
 
 void check_arguments(const Arguments& parsed) {
   const CommandSpec& command = *parsed.command;
-  if (!parsed.unknown.empty()) {
-    refuse(fmt::format("{} has no option {}", command.name, parsed.unknown.front()));
-  }
+  if (!parsed.unknown.empty()) refuse(no_such_option(command, parsed.unknown.front()));
   for (const auto& [name, setting] : parsed.settings) {
     const OptionSpec* option = find_option(command, name);
-    if (option == nullptr) refuse(fmt::format("{} has no option --{}", command.name, name));
+    if (option == nullptr) refuse(no_such_option(command, "--" + name));
     if (setting.values.size() > 1 && !option->is_list) {
       refuse(fmt::format("--{} is given more than once", name));
     }
   }
   if (parsed.operands.size() < command.operands_min) {
-    refuse(fmt::format("{} needs {}", command.name, command.operands));
+    refuse(fmt::format("{} needs {}; {}", command.name, command.operands,
+                       parsed.operands.empty()
+                           ? std::string("nothing is given")
+                           : fmt::format("only {} is given", fmt::join(parsed.operands, " "))));
   }
   if (parsed.operands.size() > command.operands_max) {
     refuse(fmt::format("'{}' is one operand too many", parsed.operands[command.operands_max]));
@@ -155,11 +161,47 @@ std::vector<std::string> split_lines(std::string_view text) {
   return lines;
 }
 
-std::optional<Setting> find_in_environment(const OptionSpec& option) {
-  std::string name = "WEIGHTFS_";
+std::string variable_of(const OptionSpec& option) {
+  std::string name(kVariablePrefix);
   for (const char c : option.name) {
     name += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
   }
+  return name;
+}
+
+std::vector<std::string> known_variables() {
+  std::vector<std::string> names{"WEIGHTFS_CONFIG", "WEIGHTFS_KERNELS"};
+  const auto add = [&](std::span<const OptionSpec> options) {
+    for (const OptionSpec& option : options) {
+      if (option.set != nullptr) names.push_back(variable_of(option));
+    }
+  };
+  for (const CommandSpec& command : all_commands()) add(command.options);
+  add(common_options());
+  return names;
+}
+
+/// Only what looks like a mistyped name: others are not ours to judge (Kubernetes sets
+/// WEIGHTFS_PORT for a service of that name).
+std::vector<std::string> warn_of_variables() {
+  std::vector<std::string> warnings;
+  std::vector<std::string> known = known_variables();
+  for (std::string& name : known) name.erase(0, kVariablePrefix.size());
+  for (char** entry = environ; *entry != nullptr; entry++) {
+    const std::string_view text(*entry);
+    if (!text.starts_with(kVariablePrefix)) continue;
+    const std::string_view name = text.substr(0, text.find('=')).substr(kVariablePrefix.size());
+    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    const std::string meant = did_you_mean(name, known, kVariablePrefix);
+    if (meant.empty()) continue;
+    warnings.push_back(fmt::format("the environment has {}{}, which is no option and is ignored{}",
+                                   kVariablePrefix, name, meant));
+  }
+  return warnings;
+}
+
+std::optional<Setting> find_in_environment(const OptionSpec& option) {
+  const std::string name = variable_of(option);
   const char* value = find_environment(name);
   if (value == nullptr) return std::nullopt;
   if (option.is_list) return Setting{name, split_lines(value)};
@@ -192,12 +234,14 @@ std::vector<std::filesystem::path> config_files(const Arguments& parsed) {
 void check_entry(const ConfigEntry& entry, const std::string& file) {
   const CommandSpec* table = entry.table.empty() ? nullptr : find_command(entry.table);
   if (!entry.table.empty() && table == nullptr) {
-    refuse(fmt::format("{}: there is no command for the table [{}]", file, entry.table));
+    refuse(fmt::format("{}: the table [{}] is named like no command{}", file, entry.table,
+                       did_you_mean(entry.table, command_names())));
   }
   const OptionSpec* option = find_option_now(table, entry.key);
   if (option == nullptr || option->set == nullptr) {
-    refuse(fmt::format("{}: unknown key '{}'{}", file, entry.key,
-                       table == nullptr ? "" : fmt::format(" in [{}]", entry.table)));
+    refuse(fmt::format("{}: unknown key '{}'{}{}", file, entry.key,
+                       table == nullptr ? "" : fmt::format(" in [{}]", entry.table),
+                       did_you_mean(entry.key, option_names(table))));
   }
   if (entry.is_array && !option->is_list) {
     refuse(fmt::format("{}: '{}' takes one value, not an array", file, entry.key));
@@ -243,6 +287,33 @@ void apply(const CommandSpec& command, const Settings& settings, Options& option
       }
     }
   }
+}
+
+bool is_common(const OptionSpec& option) {
+  const auto common = common_options();
+  return option.name != "config" &&
+         std::any_of(common.begin(), common.end(),
+                     [&](const OptionSpec& other) { return other.name == option.name; });
+}
+
+/// Paths are made absolute: another directory may be the current one then.
+std::vector<std::string> flags_of(const CommandSpec& command, const Settings& settings) {
+  std::vector<std::string> flags;
+  for (const auto& [name, setting] : settings) {
+    const OptionSpec& option = *find_option(command, name);
+    if (is_common(option)) continue;
+    const bool is_path = option.value == "DIR" || option.value == "FILE";
+    for (const std::string& value : setting.values) {
+      const std::string text = is_path ? std::filesystem::absolute(value).string() : value;
+      const bool is_plain = option.value.empty() && text == "true";
+      flags.push_back(is_plain ? "--" + name : fmt::format("--{}={}", name, text));
+    }
+  }
+  const char* const config = find_environment("WEIGHTFS_CONFIG");
+  if (config != nullptr && !settings.contains("config")) {
+    flags.push_back("--config=" + std::filesystem::absolute(config).string());
+  }
+  return flags;
 }
 
 std::string variant_names() {
@@ -292,6 +363,7 @@ void read_command(const Arguments& parsed, Options& options) {
   check_arguments(parsed);
   Settings settings = parsed.settings;
   add_environment(command, settings);
+  options.flags = flags_of(command, settings);
   for (const auto& file : config_files(parsed)) add_config(file, command, settings);
   check_needs(parsed, settings);
   apply(command, settings, options);
@@ -330,7 +402,8 @@ Options make_usage_error(const CommandSpec* command, const std::string& problem,
   options.text = fmt::format(
       "weightfs: {}\nusage: {}\nrun weightfs help{}\n", problem,
       command == nullptr ? "weightfs COMMAND OPERAND... [OPTION...]" : usage_line(*command),
-      command == nullptr ? "" : fmt::format(" {}", command->name));
+      command == nullptr || command->command == Command::help ? ""
+                                                              : fmt::format(" {}", command->name));
   return options;
 }
 
@@ -341,7 +414,9 @@ Options parse_options(int argc, const char* const* argv) {
   std::replace(arguments.begin(), arguments.end(), std::string("-h"), std::string("--help"));
   const bool wants_json =
       std::find(arguments.begin(), arguments.end(), "--json") != arguments.end();
-  if (!arguments.empty() && arguments.front() == "--version") return make_version();
+  if (!arguments.empty() && (arguments.front() == "--version" || arguments.front() == "-V")) {
+    return make_version();
+  }
 
   Arguments parsed;
   try {
@@ -350,6 +425,7 @@ Options parse_options(int argc, const char* const* argv) {
     if (parsed.command == nullptr) refuse("a command is missing");
     Options options;
     read_command(parsed, options);
+    options.warnings = warn_of_variables();
     return options;
   } catch (const Error& error) {
     return make_usage_error(parsed.command, error.what(), wants_json);

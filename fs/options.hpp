@@ -28,6 +28,7 @@ enum class Command {
   sync,
   umount,
   wait,
+  rebase,
   pin,
   unpin,
   status,
@@ -44,28 +45,33 @@ enum class Command {
 /// One parsed command line.  Fields that the command does not have keep their defaults.
 struct Options {
   Command command = Command::help;
-  std::string text;   // of help and version, and what to print after a usage error
-  std::string error;  // what is wrong with the usage; empty: nothing
+  std::string text;                   // of help and version, and what to print after a usage error
+  std::vector<std::string> warnings;  // of the environment
+  std::string error;                  // what is wrong with the usage; empty: nothing
   bool json = false;
-  bool quiet = false;   // no progress
+  bool quiet = false;  // no progress
+  /// What argv and the environment have set, as flags again, but for the common ones: a
+  /// configuration file will say again what it says.
+  std::vector<std::string> flags;
   std::string kernels;  // WEIGHTFS_KERNELS, the name of a variant; empty: the fastest
 
-  std::string target;               // URL or mount point, as given
-  std::filesystem::path directory;  // publish, export (--from: a file), sync; MOUNTPOINT of mount
-  std::filesystem::path store;      // publish, mount, sync; empty: the default place
-  std::optional<int> gpu;           // whatever makes versions; nullopt: only the CPU
-  std::uint64_t version_a = 0;      // show N, diff A, export, wait, (un)pin; 0: the newest
-  std::uint64_t version_b = 0;      // diff B, export --to
-  std::uint64_t version_from = 0;   // export --from; 0: not given
-  std::string tag;                  // publish, wait
-  std::optional<std::uint64_t> newer_than;           // wait
+  std::string target;                // URL or mount point, as given
+  std::filesystem::path directory;   // publish, export (--from: a file), sync; MOUNTPOINT of mount
+  std::filesystem::path store;       // publish, mount, sync; empty: the default place
+  std::optional<int> gpu;            // whatever makes versions; nullopt: only the CPU
+  std::optional<Follow> version;     // show, export, wait, pin, unpin; a number, a tag or latest
+  std::optional<Follow> from, to;    // diff, export; the same
+  std::string tag;                   // publish, wait
+  std::optional<Follow> newer_than;  // wait; version 0: any is newer
   std::optional<std::chrono::milliseconds> timeout;  // wait; nullopt: for ever
   std::map<std::string, std::string> meta;
   std::vector<std::string> include;  // publish, mount --writer
   bool snapshot = false;
-  bool rebase = false;      // publish, mount --writer
-  bool lazy = false;        // umount
-  std::uint64_t limit = 0;  // log; 0: all
+  bool deep = false;                  // verify
+  bool rebase = false;                // publish, mount --writer
+  std::uint32_t staging_mode = 0755;  // mount --writer
+  bool lazy = false;                  // umount
+  std::uint64_t limit = 0;            // log; 0: all
 
   StoreLimits limits;  // this and poll, follow: mount, sync
   Serve serve = Serve::automatic;
@@ -77,7 +83,8 @@ struct Options {
   Follow follow = {};
   Ownership ownership;
   bool foreground = false;
-  bool once = false;  // sync
+  bool nonempty = false;  // mount
+  bool once = false;      // sync
   bool writer = false;
   std::vector<HookSpec> hooks;    // mount, sync
   Warm warm = Warm::automatic;    // the same

@@ -12,6 +12,7 @@
 #include "store/error.hpp"
 #include "store/repository.hpp"
 #include "store/s3_settings.hpp"
+#include "store/store.hpp"
 
 namespace weightfs::fs {
 
@@ -33,6 +34,25 @@ struct PlacesWanted {
 /// A bucket out of reach is no error if the store, or a default one, remembers the URL.
 /// Throws Error: see Repository::open.
 Places find_places(const PlacesWanted& wanted, const Context& context);
+
+struct StoreWanted {
+  const std::filesystem::path& named;  // empty: a default one
+  const std::string& repository;       // its id
+  const std::string& url;
+  const StoreLimits& limits;
+  const std::filesystem::path& place;  // for what it is: the mount point
+};
+
+struct OpenedStore {
+  std::unique_ptr<Store> store;
+  std::string note;  // why it is not the first default one; empty: it is, or was named
+};
+
+/// Opens the store that was named.  Else the one that this place used last; else the first of
+/// <id>, <id>.2, <id>.3 ... that nobody holds, and in which nothing lies that was staged elsewhere.
+/// Throws Error: busy (the one that was named, or that this place used last, is held: says by whom
+/// and for what mount); see Store::open.
+OpenedStore open_store(const StoreWanted& wanted);
 
 /// Said of a bucket that is asked when something starts.
 bool is_out_of_reach(ErrorCode code);

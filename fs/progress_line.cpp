@@ -44,8 +44,9 @@ std::string progress_text(std::string_view phase, std::uint64_t done_bytes,
   return text;
 }
 
-ProgressLine::ProgressLine(std::ostream& out, std::function<Clock::time_point()> now)
-    : out_(out), now_(std::move(now)), started_(now_()), updated_(started_) {}
+ProgressLine::ProgressLine(std::ostream& out, std::size_t columns,
+                           std::function<Clock::time_point()> now)
+    : out_(out), columns_(columns), now_(std::move(now)), started_(now_()), updated_(started_) {}
 
 void ProgressLine::update(std::string_view phase, std::uint64_t done_bytes,
                           std::uint64_t total_bytes) {
@@ -59,20 +60,26 @@ void ProgressLine::update(std::string_view phase, std::uint64_t done_bytes,
   updated_ = now;
   if (now - started_ < kSilence) return;
   if (visible_ && !is_new_phase && now - shown_ < kInterval) return;
-  out_ << kEraseLine << progress_text(phase, done_bytes, total_bytes, now - phase_started_)
-       << std::flush;
+  show(progress_text(phase, done_bytes, total_bytes, now - phase_started_));
   shown_ = now;
-  visible_ = true;
 }
 
 void ProgressLine::tell_silence() {
   const std::lock_guard lock(mutex_);
   const Clock::duration silence = now_() - updated_;
   if (silence < kPatience) return;
-  out_ << kEraseLine
-       << fmt::format("{}waiting for the bucket: no answer for {}",
-                      phase_.empty() ? "" : phase_ + ", ", duration_text(seconds_of(silence)))
-       << std::flush;
+  show(fmt::format("{}waiting for the bucket: no answer for {}",
+                   phase_.empty() ? "" : phase_ + ", ", duration_text(seconds_of(silence))));
+}
+
+/// Requires: the lock is held.
+void ProgressLine::show(std::string text) {
+  constexpr std::string_view kCut = "...";
+  if (columns_ > kCut.size() && text.size() > columns_) {
+    text.resize(columns_ - kCut.size());
+    text += kCut;
+  }
+  out_ << kEraseLine << text << std::flush;
   visible_ = true;
 }
 

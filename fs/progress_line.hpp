@@ -26,8 +26,10 @@ std::string progress_text(std::string_view phase, std::uint64_t done_bytes,
 
 class ProgressLine {
  public:
-  /// `now`: for tests.
-  explicit ProgressLine(std::ostream& out, std::function<Clock::time_point()> now = Clock::now);
+  /// `columns`: of the terminal; a longer line is cut, as it could not be taken away again.  0: it
+  /// does not say.  `now`: for tests.
+  explicit ProgressLine(std::ostream& out, std::size_t columns = 0,
+                        std::function<Clock::time_point()> now = Clock::now);
   ~ProgressLine() { clear(); }
   ProgressLine(const ProgressLine&) = delete;
   ProgressLine& operator=(const ProgressLine&) = delete;
@@ -41,7 +43,10 @@ class ProgressLine {
   void clear();
 
  private:
+  void show(std::string text);
+
   std::ostream& out_;
+  const std::size_t columns_;
   const std::function<Clock::time_point()> now_;
   const Clock::time_point started_;
 

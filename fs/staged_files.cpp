@@ -26,12 +26,20 @@ bool StagedFiles::join(StagingId id, bool writes) {
 
 void StagedFiles::hold(StagingId id, const std::filesystem::path& path, bool writes) {
   if (join(id, writes)) return;
+  DescriptorClaim reader_claim(share_, 1, path), writer_claim;
+  if (writes) writer_claim = DescriptorClaim(share_, 1, path);
   FilePtr reader = open_shared(path, O_RDONLY);  // system calls: not under the lock
   FilePtr writer = writes ? open_shared(path, O_RDWR) : nullptr;
   const std::lock_guard lock(mutex_);
   Held& held = held_[id];
-  if (held.reader == nullptr) held.reader = std::move(reader);
-  if (held.writer == nullptr) held.writer = std::move(writer);
+  if (held.reader == nullptr) {
+    held.reader = std::move(reader);
+    held.reader_claim = std::move(reader_claim);
+  }
+  if (writes && held.writer == nullptr) {
+    held.writer = std::move(writer);
+    held.writer_claim = std::move(writer_claim);
+  }
   held.opens++;
   if (writes) held.writers++;
 }
@@ -42,7 +50,10 @@ void StagedFiles::release(StagingId id, bool writes) noexcept {
   const auto found = held_.find(id);
   if (found == held_.end()) return;
   Held& held = found->second;
-  if (writes && held.writers > 0 && --held.writers == 0) last.writer = std::move(held.writer);
+  if (writes && held.writers > 0 && --held.writers == 0) {
+    last.writer = std::move(held.writer);
+    last.writer_claim = std::move(held.writer_claim);
+  }
   if (--held.opens > 0) return;
   last = std::move(held);
   held_.erase(found);

@@ -13,6 +13,7 @@
 #include <memory>
 #include <mutex>
 
+#include "fs/descriptors.hpp"
 #include "store/file.hpp"
 #include "store/staging.hpp"
 
@@ -20,7 +21,11 @@ namespace weightfs::fs {
 
 class StagedFiles {
  public:
-  /// Counts one open.  Throws Error: see throw_errno; nothing was counted.
+  /// `share`: pays for the descriptors; outlives this.
+  explicit StagedFiles(DescriptorShare& share) noexcept : share_(share) {}
+
+  /// Counts one open.  Throws Error: io (ENFILE) if too many are open; see throw_errno; nothing was
+  /// counted.
   void hold(StagingId id, const std::filesystem::path& path, bool writes);
 
   /// Counts one RELEASE.  Unknown ids are ignored.
@@ -34,9 +39,11 @@ class StagedFiles {
   struct Held {
     std::shared_ptr<const File> reader, writer;
     std::uint64_t opens = 0, writers = 0;
+    DescriptorClaim reader_claim, writer_claim;
   };
   bool join(StagingId id, bool writes);  // counts an open for which there are descriptors already
 
+  DescriptorShare& share_;
   mutable std::mutex mutex_;
   std::map<StagingId, Held> held_;
 };

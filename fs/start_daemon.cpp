@@ -44,6 +44,7 @@ Json to_json(const MountReady& ready) {
           {"pid", ready.pid},
           {"offline", ready.offline},
           {"partial", ready.is_partial},
+          {"notes", ready.notes},
           {"gpu_failure", ready.gpu_failure}};
 }
 
@@ -57,7 +58,8 @@ MountReady ready_from(const Json& json) {
           .pid = json["pid"].get<int>(),
           .offline = json["offline"].get<bool>(),
           .is_partial = json["partial"].get<bool>(),
-          .gpu_failure = json["gpu_failure"].get<std::string>()};
+          .gpu_failure = json["gpu_failure"].get<std::string>(),
+          .notes = json["notes"].get<std::vector<std::string>>()};
 }
 
 Json error_json(ErrorCode code, const std::string& message) {

@@ -4,6 +4,7 @@
 
 #include "fs/bucket_options.hpp"
 #include "fs/cache_advice.hpp"
+#include "fs/health.hpp"
 #include "store/json.hpp"
 
 namespace weightfs::fs {
@@ -50,6 +51,7 @@ Json hand_over_json(const HandOver& one) {
           {"phase", one.phase},
           {"done", one.done_bytes},
           {"total", one.total_bytes},
+          {"early_bytes", one.early_bytes},
           {"version", one.version == 0 ? Json(nullptr) : Json(one.version)},
           {"since", seconds_or_null(one.time)},
           {"error", std::move(error)}};
@@ -70,6 +72,35 @@ Json staging_json(const StagingSummary& staging, std::int64_t now) {
   return {{"files", staging.files}, {"bytes", staging.bytes}, {"tops", std::move(tops)}};
 }
 
+/// What is coded, and in the bucket, of files that nobody has handed over yet.
+Json early_json(const EarlyStatus& early) {
+  return {{"waiting_files", early.waiting_files},
+          {"coded_files", early.coded_files},
+          {"coded_bytes", early.coded_bytes},
+          {"uploaded_bytes", early.uploaded_bytes}};
+}
+
+/// Of this mount.  "early_bytes": of files that were coded before they were handed over.  "last":
+/// oldest first.
+Json published_json(const WriterState& writer) {
+  constexpr std::size_t kLastShown = 8;
+  std::vector<Json> last;
+  for (auto end = writer.ended.rbegin(); end != writer.ended.rend(); ++end) {
+    if (end->how != HandOverEnd::How::published) continue;
+    last.push_back({{"name", end->name},
+                    {"tag", end->tag},
+                    {"version", end->version},
+                    {"bytes", end->bytes},
+                    {"early_bytes", end->early_bytes}});
+    if (last.size() == kLastShown) break;
+  }
+  std::reverse(last.begin(), last.end());
+  return {{"versions", writer.published.versions},
+          {"bytes", writer.published.bytes},
+          {"early_bytes", writer.published.early_bytes},
+          {"last", last}};
+}
+
 Json writer_json(const DaemonState& state, std::int64_t now) {
   if (!state.writer) return nullptr;
   Json queue = Json::array();
@@ -77,6 +108,8 @@ Json writer_json(const DaemonState& state, std::int64_t now) {
   return {{"rebase", state.writer->rebase},
           {"include", state.writer->include},
           {"queue", std::move(queue)},
+          {"early", early_json(state.writer->early)},
+          {"published", published_json(*state.writer)},
           {"staging", staging_json(state.writer->staging, now)}};
 }
 
@@ -130,22 +163,48 @@ Json hooks_json(const std::vector<HookStatus>& hooks) {
   return all;
 }
 
-/// "session": null for a pin by hand.  "age": seconds since it began.
+/// Of a pass: its processes that are there.
+Json members_json(const std::vector<PassMember>& members) {
+  Json json = Json::array();
+  for (const PassMember& member : members) {
+    json.push_back({{"pid", member.pid == 0 ? Json(nullptr) : Json(member.pid)},
+                    {"command", member.command.empty() ? Json(nullptr) : Json(member.command)}});
+  }
+  return json;
+}
+
+/// Pins by hand, then passes.  "session", "link": null for a pin by hand.  "age": seconds since it
+/// began.
 Json pins_json(const PinsState& pins, std::int64_t now) {
   Json json = Json::array();
   for (const auto& [version, time] : pins.by_hand) {
     json.push_back({{"version", version},
                     {"session", nullptr},
+                    {"link", nullptr},
                     {"command", nullptr},
                     {"age", std::max<std::int64_t>(now - time, 0)},
-                    {"loading", false}});
+                    {"full", false},
+                    {"loading", false},
+                    {"members", Json::array()}});
   }
-  for (const PinState& pin : pins.sessions) {
-    json.push_back({{"version", pin.version},
-                    {"session", pin.session},
-                    {"command", pin.command.empty() ? Json(nullptr) : Json(pin.command)},
-                    {"age", std::chrono::floor<std::chrono::seconds>(pin.age).count()},
-                    {"loading", pin.is_loading}});
+  for (const PassState& pass : pins.passes) {
+    json.push_back({{"version", pass.version},
+                    {"session", pass.session},
+                    {"link", pass.link},
+                    {"command", pass.command.empty() ? Json(nullptr) : Json(pass.command)},
+                    {"age", std::chrono::floor<std::chrono::seconds>(pass.age).count()},
+                    {"full", pass.is_full},
+                    {"loading", pass.is_loading},
+                    {"members", members_json(pass.members)}});
+  }
+  return json;
+}
+
+/// Uids that get no more passes.
+Json full_pins_json(const std::vector<FullTable>& full) {
+  Json json = Json::array();
+  for (const FullTable& table : full) {
+    json.push_back({{"uid", table.uid}, {"refused", table.refused}});
   }
   return json;
 }
@@ -160,11 +219,22 @@ Json kept_json(const KeptState& kept) {
           {"made_bytes", kept.made_bytes}};
 }
 
+Json problems_json(const std::vector<Trouble>& troubles) {
+  Json json = Json::array();
+  for (const Trouble& one : troubles) {
+    json.push_back({{"state", one.state},
+                    {"what", one.subject.empty() ? Json(nullptr) : Json(one.subject)},
+                    {"message", one.message}});
+  }
+  return json;
+}
+
 }  // namespace
 
 std::string status_text(const DaemonState& state, std::int64_t now) {
   const SyncStatus& sync = state.sync;
   const bool is_behind = sync.newest > sync.latest;
+  const std::vector<Trouble> troubles = troubles_of(state);
   const Json json{
       {"weightfs", WEIGHTFS_VERSION},
       {"url", state.url},
@@ -180,7 +250,8 @@ std::string status_text(const DaemonState& state, std::int64_t now) {
       {"follow", follow_json(sync)},
       {"lag_versions", is_behind ? sync.newest - sync.latest : 0},
       {"lag_seconds", is_behind ? std::max<std::int64_t>(now - sync.newest_time, 0) : 0},
-      {"state", to_string(sync.state)},
+      {"state", health_of(state, troubles)},
+      {"problems", problems_json(troubles)},
       {"checked", seconds_or_null(sync.checked_time)},
       {"offline_since", seconds_or_null(sync.offline_since)},
       {"error", error_json(sync)},
@@ -190,6 +261,7 @@ std::string status_text(const DaemonState& state, std::int64_t now) {
       {"serve", serving_json(state.serving)},
       {"kernels", to_json(state.coder)},
       {"pins", pins_json(state.pins, now)},
+      {"pins_full", full_pins_json(state.pins.full)},
       {"writer", writer_json(state, now)},
       {"queued", queued_json(state)},
       {"hooks", hooks_json(state.hooks)},

@@ -27,6 +27,9 @@ struct WriterState {
   std::vector<std::string> include;  // of the mount
   std::vector<HandOver> queue;
   StagingSummary staging;
+  EarlyStatus early = {};
+  PublishedTotals published = {};
+  std::vector<HandOverEnd> ended = {};
 };
 
 /// Which files are kept here, and how much of `latest` that is.

@@ -8,6 +8,7 @@
 
 #include "fs/cache_advice.hpp"
 #include "fs/coder_choice.hpp"
+#include "fs/pass_findings.hpp"
 #include "fs/text_table.hpp"
 #include "fs/verbs.hpp"
 #include "store/bytes.hpp"
@@ -67,11 +68,16 @@ bool is_stuck(const Json& status, const Json& name) {
   return false;
 }
 
-/// "version 42: session 4711 (python3), 3 min, loading".
+/// "version 42: session 4711 (python3, 8 processes), 3 min, loading"; a tag is named.
 std::string pin_text(const Json& pin) {
   std::string text = fmt::format("version {}: ", number_of(pin, "version"));
-  text += pin.at("session").is_null() ? "by hand" : text_of(pin, "session");
-  if (!pin.at("command").is_null()) text += fmt::format(" ({})", text_of(pin, "command"));
+  if (pin.at("session").is_null()) return text + "by hand, " + age_text(number_of(pin, "age"));
+  text += text_of(pin, "session");
+  const std::size_t members = pin.at("members").size();
+  std::string who = pin.at("command").is_null() ? "" : text_of(pin, "command");
+  if (members > 1) who += fmt::format("{}{} processes", who.empty() ? "" : ", ", members);
+  if (!who.empty()) text += fmt::format(" ({})", who);
+  if (const std::string link = text_of(pin, "link"); link != "latest") text += " by " + link;
   text += ", " + age_text(number_of(pin, "age"));
   return pin.at("loading").get<bool>() ? text + ", loading" : text;
 }
@@ -86,6 +92,13 @@ void add_pins(const Json& status, TextTable& table) {
   }
   if (pins.size() > kPinsShown) {
     table.add({"", fmt::format("and {} more; --json lists all", pins.size() - kPinsShown)});
+  }
+}
+
+/// Loaders that are not kept together.
+void add_pass_findings(const Json& status, TextTable& table) {
+  for (const Finding& finding : pass_findings(status)) {
+    table.add({"warning", fmt::format("{}: {}", finding.what, finding.text)});
   }
 }
 
@@ -131,6 +144,28 @@ void add_partial(const Json& status, TextTable& table) {
   }
 }
 
+/// "version 42: step-42, 2.6 GiB, 2.5 GiB of it coded before it was handed over".
+std::string published_text(const Json& one) {
+  const std::string tag = text_of(one, "tag");
+  return fmt::format("version {}: {}{}, {} of it coded before it was handed over",
+                     number_of(one, "version"), tag.empty() ? "" : tag + ", ",
+                     human_bytes(number_of(one, "bytes")),
+                     human_bytes(number_of(one, "early_bytes")));
+}
+
+/// Empty if nothing is coded early, or will be.
+std::string early_text(const Json& writer) {
+  const auto found = writer.find("early");
+  if (found == writer.end()) return "";
+  const std::uint64_t waiting = number_of(*found, "waiting_files");
+  if (waiting == 0 && number_of(*found, "coded_files") == 0) return "";
+  std::string text = fmt::format("{} coded already, {} of it uploaded",
+                                 human_bytes(number_of(*found, "coded_bytes")),
+                                 human_bytes(number_of(*found, "uploaded_bytes")));
+  if (waiting > 0) text += fmt::format("; {} file{} to come", waiting, waiting == 1 ? "" : "s");
+  return text;
+}
+
 void add_writer(const Json& status, TextTable& table) {
   if (!status.contains("writer")) return;
   const Json& writer = status["writer"];
@@ -144,8 +179,14 @@ void add_writer(const Json& status, TextTable& table) {
     table.add({title, hand_over_text(one)});
     title = "";
   }
+  title = "published";
+  for (const Json& one : writer.value("published", Json::object()).value("last", Json::array())) {
+    table.add({title, published_text(one)});
+    title = "";
+  }
   const Json& staging = writer.at("staging");
   table.add({"staging", files_text(staging)});
+  if (const std::string text = early_text(writer); !text.empty()) table.add({"", text});
   for (const Json& top : staging.at("tops")) table.add({"", top_text(top)});
 }
 
@@ -168,20 +209,56 @@ void add_cache(const Json& status, TextTable& table) {
   }
 }
 
+/// "conflict: step-42"; the rest is said in the rows of the queue, the hooks ...
+std::string state_text(const Json& status) {
+  std::string state = text_of(status, "state");
+  const auto problems = status.find("problems");
+  if (problems == status.end()) return state;
+  std::vector<std::string> subjects;
+  for (const Json& one : *problems) {
+    if (one.at("what").is_null() || text_of(one, "state") == "missing") continue;
+    const std::string kind = text_of(one, "state");
+    subjects.push_back(kind == state ? text_of(one, "what")
+                                     : fmt::format("{}: {}", kind, text_of(one, "what")));
+  }
+  return subjects.empty() ? state : fmt::format("{}: {}", state, fmt::join(subjects, ", "));
+}
+
 }  // namespace
 
-std::string hook_text(const Json& hook) {
-  const auto version = [&](const char* name) {
-    const Json& number = hook.at(name);
-    return number.is_null() ? std::string("no version of ours")
-                            : fmt::format("version {}", number.get<std::uint64_t>());
+std::string problem_lines(const Json& status) {
+  const std::string place = text_of(status, "mountpoint");
+  std::string lines;
+  const auto add = [&](const std::string& message) {
+    lines +=
+        printable(message.starts_with(place) ? message : fmt::format("{}: {}", place, message)) +
+        "\n";
   };
+  const auto problems = status.find("problems");
+  if (problems == status.end()) {  // its daemon does not say
+    if (const Json& error = status.at("error"); !error.is_null()) add(text_of(error, "message"));
+    return lines;
+  }
+  for (const Json& one : *problems) {
+    const std::string message = text_of(one, "message");
+    const std::string what = one.at("what").is_null() ? "" : text_of(one, "what");
+    add(message.starts_with(what) ? message : fmt::format("{}: {}", what, message));
+  }
+  return lines;
+}
+
+std::string hook_text(const Json& hook) {
   std::string text = fmt::format("{} {}: {}", text_of(hook, "type"), text_of(hook, "target"),
                                  text_of(hook, "state"));
-  const bool is_right = hook.at("reported") == hook.at("wanted");
+  const Json& reported = hook.at("reported");
   if (hook.at("wanted").is_null()) return text + ", there is no version yet";
-  text += is_right ? ", " + version("reported")
-                   : fmt::format(", {} instead of {}", version("reported"), version("wanted"));
+  const std::uint64_t wanted = number_of(hook, "wanted");
+  if (reported.is_null()) {
+    text += fmt::format(", version {} is wanted; the engine has none of this repository", wanted);
+  } else {
+    text += fmt::format(", version {}", reported.get<std::uint64_t>());
+    if (reported != wanted) text += fmt::format(" instead of version {}", wanted);
+  }
   if (hook.at("error").is_null()) return text;
   return fmt::format("{}: {}", text, text_of(hook.at("error"), "message"));
 }
@@ -231,7 +308,7 @@ std::string queued_text(const Json& status) {
   return text;
 }
 
-std::string status_lines(const Json& status) {
+std::string status_lines(const Json& status, std::size_t width) {
   TextTable table({{}, {}});
   const auto add = [&](const char* name, std::string value) {
     table.add({name, std::move(value)});
@@ -250,7 +327,7 @@ std::string status_lines(const Json& status) {
                     : fmt::format("{}, {} versions and {} s ahead", number("newest"),
                                   number("lag_versions"), number("lag_seconds")));
   add_follow(status, table);
-  add("state", text(status.at("state")));
+  add("state", state_text(status));
   add("served by", is_directory ? "ordinary files" : text(serve.at("mode")));
   if (!text(serve.at("why")).empty()) {
     add(is_directory ? "" : "no passthrough", text(serve.at("why")));
@@ -279,12 +356,13 @@ std::string status_lines(const Json& status) {
   if (!error.is_null()) add("error", text(error.at("message")));
   add_partial(status, table);
   add_pins(status, table);
+  add_pass_findings(status, table);
   add_writer(status, table);
   add_hooks(status, table);
   add("store", text(status.at("store")));
   add("log", status.at("log").is_null() ? "stderr" : text(status.at("log")));
   add("pid", std::to_string(status.at("pid").get<int>()));
-  return table.text();
+  return table.text(width);
 }
 
 }  // namespace weightfs::fs

@@ -9,8 +9,12 @@
 
 namespace weightfs::fs {
 
-/// All of it, for `weightfs status MOUNTPOINT`.
-std::string status_lines(const Json& status);
+/// All of it, for `weightfs status MOUNTPOINT`.  `width`: see TextTable::text().
+std::string status_lines(const Json& status, std::size_t width = 0);
+
+/// What is wrong, a line each with its end, for the list of mounts: "/mnt/w: step-42: ...".  ""
+/// if all is well.
+std::string problem_lines(const Json& status);
 
 /// One of writer.queue: "step-42: uploading 3.1 MiB of 12 MiB".
 std::string hand_over_text(const Json& hand_over);

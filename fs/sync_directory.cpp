@@ -183,8 +183,12 @@ bool has_no_links(int error) {
 
 SyncDirectory::SyncDirectory(const stdfs::path& path, const std::string& repository,
                              const std::string& url, Follow follow,
-                             std::function<bool(std::uint64_t)> keeps)
-    : path_(canonical_directory(path)), follow_(std::move(follow)), keeps_(std::move(keeps)) {
+                             std::function<bool(std::uint64_t)> keeps,
+                             std::function<stdfs::path(std::uint64_t)> images)
+    : path_(canonical_directory(path)),
+      follow_(std::move(follow)),
+      keeps_(std::move(keeps)),
+      images_(std::move(images)) {
   take(repository, url);
   recover();
 }
@@ -222,7 +226,7 @@ void SyncDirectory::take(const std::string& repository, const std::string& url) 
     make_open_directory(directory);
   }
   if (is_there(path_ / "latest") && !read_link(path_ / "latest")) {
-    throw Error(ErrorCode::exists, fmt::format("{} is no link to a version; move it away",
+    throw Error(ErrorCode::exists, fmt::format("{} is not a link to a version; move it away",
                                                (path_ / "latest").string()));
   }
 }
@@ -344,7 +348,7 @@ void SyncDirectory::bring(const CatalogVersion& version, const Context& context)
   if (!there) {
     make(version, context);
   } else if (fill(version, path, context)) {
-    log_warning(fmt::format("{} was not whole and is mended", path.string()));
+    log_warning(fmt::format("{} was incomplete and has been repaired", path.string()));
   }
   whole_.insert(version.number);
 }
@@ -411,7 +415,7 @@ void SyncDirectory::move_latest(std::uint64_t version) {
   if (now == version) return;
   if (!now && is_there(latest)) {
     throw Error(ErrorCode::exists,
-                fmt::format("{} is no link to a version; move it away", latest.string()));
+                fmt::format("{} is not a link to a version; move it away", latest.string()));
   }
   const stdfs::path made = temporary("latest");
   const std::string target = fmt::format("{}{}", kTargetPrefix, version);
@@ -428,6 +432,13 @@ bool SyncDirectory::release(std::uint64_t version) {
   return !ours_.contains(version) || remove(version);
 }
 
+/// The store's names of the same files go, too.
+bool SyncDirectory::nobody_reads_in(const stdfs::path& directory, std::uint64_t version) const {
+  std::vector<stdfs::path> both{directory};
+  if (images_) both.push_back(images_(version));
+  return nobody_reads(both);
+}
+
 /// Looked at twice: between the first look and the rename somebody may have opened a file.  Who
 /// wants to keep what is `latest` says so and then looks at the link; here it is the other way
 /// round, so one of the two sees the other.
@@ -435,9 +446,9 @@ bool SyncDirectory::remove(std::uint64_t version) {
   const stdfs::path path = version_path(version);
   if (read_link(path_ / "latest") == version || (keeps_ && keeps_(version))) return false;
   if (!is_there(removed_path(version))) {
-    if (!nobody_reads(path)) return false;
+    if (!nobody_reads_in(path, version)) return false;
     if (is_there(path)) rename_path(path, removed_path(version));
-    if (!nobody_reads(removed_path(version))) {
+    if (!nobody_reads_in(removed_path(version), version)) {
       rename_path(removed_path(version), path);
       return false;
     }

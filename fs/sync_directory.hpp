@@ -42,12 +42,15 @@ class SyncDirectory {
   ///
   /// `keeps`: versions that must stay for the time being; quick, and calls nothing of this object
   /// but latest() and tag().  Asked after a look at what `latest` is.  Empty: none.
+  /// `images`: where the store has a version, or would; files that are linked from there are read
+  /// through either name.  Empty: nowhere.
   ///
   /// Throws Error: invalid (not empty and not ours, another repository's), busy (names the pid),
   /// permission, exists (something else stands where a name of ours belongs), io.
   SyncDirectory(const std::filesystem::path& path, const std::string& repository,
                 const std::string& url, Follow follow = {},
-                std::function<bool(std::uint64_t version)> keeps = {});
+                std::function<bool(std::uint64_t version)> keeps = {},
+                std::function<std::filesystem::path(std::uint64_t version)> images = {});
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
 
@@ -113,11 +116,14 @@ class SyncDirectory {
   void move_latest(std::uint64_t version);
   [[nodiscard]] bool may_move(std::uint64_t version) const;
   bool remove(std::uint64_t version);
+  [[nodiscard]] bool nobody_reads_in(const std::filesystem::path& directory,
+                                     std::uint64_t version) const;
   void finish_removal(std::uint64_t version);
 
   const std::filesystem::path path_;
   const Follow follow_;
   const std::function<bool(std::uint64_t)> keeps_;
+  const std::function<std::filesystem::path(std::uint64_t)> images_;
   File lock_;
 
   mutable std::mutex mutex_;       // guards what follows, and what is in the directory

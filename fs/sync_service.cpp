@@ -23,7 +23,9 @@
 #include "fs/cache_advice.hpp"
 #include "fs/coder_choice.hpp"
 #include "fs/control.hpp"
+#include "fs/descriptors.hpp"
 #include "fs/hooks.hpp"
+#include "fs/mount_record.hpp"
 #include "fs/places.hpp"
 #include "fs/status.hpp"
 #include "fs/stop_signals.hpp"
@@ -34,6 +36,7 @@
 #include "store/history.hpp"
 #include "store/log.hpp"
 #include "store/sync.hpp"
+#include "store/version_word.hpp"
 
 namespace weightfs::fs {
 namespace {
@@ -104,8 +107,12 @@ class SyncService {
     repository_ = std::move(places.repository);
     directory_ = std::make_unique<SyncDirectory>(
         options_.directory, repository_->id(), options_.url, options_.follow,
-        [this](std::uint64_t version) { return hooks_ != nullptr && hooks_->holds(version); });
-    store_ = Store::open(places.store, repository_->id(), options_.url, options_.limits);
+        [this](std::uint64_t version) { return hooks_ != nullptr && hooks_->holds(version); },
+        [this](std::uint64_t version) { return store_->image_directory(version); });
+    store_ = open_store({places.store, repository_->id(), options_.url, options_.limits,
+                         directory_->path()})
+                 .store;
+    if (!options_.once) write_sync_command(directory_->path(), options_.command);
     coder_.emplace(options_.gpu);
     History history(*repository_, store_.get());
     Hooks hooks({options_.hooks, options_.url, directory_->path()}, store_->db());
@@ -128,15 +135,18 @@ class SyncService {
                .tags = !options_.once});
     const Warmer::Run warming(
         warmer_, [&sync] { return warm_target(*sync.catalog()); }, !options_.once);
-    options_.once ? run_once(sync) : follow(sync);
+    options_.once ? run_once(sync, history) : follow(sync);
   }
 
  private:
-  /// What could be brought in is shown, also if it is not all.
-  void run_once(Sync& sync) {
+  /// What could be brought in is shown, also if it is not all.  A round takes the versions before a
+  /// damaged one for all there is; only the next one meets the damage.
+  void run_once(Sync& sync, History& history) {
     std::optional<Error> error;
     try {
       sync.run_once(context_, progress_);
+      sync.run_once(context_, progress_);
+      require_followed(sync.status(), history);
     } catch (const Error& thrown) {
       error = thrown;
     }
@@ -144,6 +154,12 @@ class SyncService {
     write_status(sync);
     if (error) throw Error(*error);
     tell_ready(sync);
+  }
+
+  /// Nobody waits for what does not exist, unless nothing does yet.
+  void require_followed(const SyncStatus& status, History& history) const {
+    if (status.followed > 0 || status.newest == 0) return;
+    static_cast<void>(history.get(find_version(options_.follow, history, context_), context_));
   }
 
   void follow(Sync& sync) {
@@ -316,6 +332,7 @@ void run_sync_service(const SyncServiceOptions& options,
                       const std::function<void(const SyncReady&)>& ready,
                       const Progress& progress) {
   std::signal(SIGPIPE, SIG_IGN);  // who reads the log may be gone
+  raise_descriptor_limit();
   SyncService(options, ready, progress).run();
 }
 

@@ -34,6 +34,7 @@ struct SyncServiceOptions {
   std::vector<HookSpec> hooks = {};  // not with `once`
   bool once = false;
   Warm warm = Warm::automatic;
+  std::string command = {};  // runs this sync again, as a line for a shell
 };
 
 /// What `sync` prints when the directory is up to date for the first time.

@@ -3,7 +3,9 @@
 // Threads: a value.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace weightfs::fs {
@@ -24,12 +26,17 @@ class TextTable {
 
   /// The lines, columns two spaces apart, without trailing spaces.  Control characters of cells,
   /// which may come from a bucket, are shown as '?', so that they cannot act on a terminal.
-  [[nodiscard]] std::string text() const;
+  /// `width`: of the terminal; the last column's words then go on in the next lines, below each
+  /// other, or further left if one is too long.  0: there is none, and every row is one line.
+  [[nodiscard]] std::string text(std::size_t width = 0) const;
 
  private:
   std::vector<Column> columns_;
   std::vector<std::vector<std::string>> rows_;
 };
+
+/// "1 version", "2 versions".
+std::string count_text(std::uint64_t count, std::string_view one);
 
 /// `text` with control characters, line ends too, shown as '?'.
 std::string printable(std::string text);

@@ -45,8 +45,8 @@ constexpr FixedName kFixedNames[] = {
     {Fixed::control, "advice", Fixed::advice, S_IFREG},
 };
 constexpr std::string_view kDeltaSuffix = ".safetensors";
-constexpr std::uint64_t kFirstDelta = 2;  // version 1 has no version before it
-constexpr std::uint32_t kSharedMode = S_IFDIR | S_ISVTX | 0777;
+constexpr std::uint64_t kFirstDelta = 2;                // version 1 has no version before it
+constexpr std::uint32_t kWritersMode = S_IFDIR | 0755;  // Staging knows what it really is
 
 [[noreturn]] void throw_unknown(Inode inode) {
   throw Error(ErrorCode::not_found, "inode " + std::to_string(inode) + " is not in the mount");
@@ -101,8 +101,6 @@ std::string latest_target(const Catalog& catalog) {
   if (catalog.latest == 0) throw_no_name("latest");
   return version_target(catalog.latest);
 }
-
-std::string tag_target(std::uint64_t version) { return "../versions/" + std::to_string(version); }
 
 struct Place {
   std::shared_ptr<const CatalogVersion> version;
@@ -186,7 +184,7 @@ class Nodes {
 
   Node shared(Inode inode) const {
     Node node = directory(inode, catalog_.repository_time, kAlwaysAsk, kForever);
-    node.attributes.st_mode = kSharedMode;
+    node.attributes.st_mode = kWritersMode;
     return node;
   }
 
@@ -339,25 +337,29 @@ void list_fixed(const Catalog& catalog, Fixed parent, std::uint64_t behind, Part
   }
 }
 
-// Others can be opened by name.
-void list_versions(const Catalog& catalog, std::uint64_t behind, const Each& each) {
+/// Those that are here or stream in; others can be opened by name.
+std::set<std::uint64_t> listed_versions(const Catalog& catalog) {
   std::set<std::uint64_t> numbers;
   for (const auto& [number, version] : catalog.versions) numbers.insert(number);
   for (const auto& [number, one] : catalog.incomplete) {
     if (one.state == ImageState::partial) numbers.insert(number);
   }
+  return numbers;
+}
+
+void list_versions(const Catalog& catalog, std::uint64_t behind, const Each& each) {
+  const std::set<std::uint64_t> numbers = listed_versions(catalog);
   for (auto at = numbers.upper_bound(behind); at != numbers.end(); ++at) {
     if (!each({std::to_string(*at), version_inode(*at, 0), S_IFDIR, *at + kFirst})) return;
   }
 }
 
-// Those of the complete versions; the others can be opened by name.
 void list_deltas(const Catalog& catalog, std::uint64_t behind, const Each& each) {
-  for (auto at = catalog.versions.upper_bound(std::max(behind, kFirstDelta - 1));
-       at != catalog.versions.end(); ++at) {
-    const std::uint64_t number = at->first;
-    if (!each({std::to_string(number).append(kDeltaSuffix), delta_inode(number), S_IFREG,
-               number + kFirst})) {
+  const std::set<std::uint64_t> numbers = listed_versions(catalog);
+  for (auto at = numbers.upper_bound(std::max(behind, kFirstDelta - 1)); at != numbers.end();
+       ++at) {
+    if (!each(
+            {std::to_string(*at).append(kDeltaSuffix), delta_inode(*at), S_IFREG, *at + kFirst})) {
       return;
     }
   }
@@ -389,6 +391,8 @@ void list_entries(const CatalogVersion& version, std::uint32_t parent, std::uint
 }  // namespace
 
 std::string version_target(std::uint64_t version) { return "versions/" + std::to_string(version); }
+
+std::string tag_target(std::uint64_t version) { return "../" + version_target(version); }
 
 Tree::Tree(std::function<std::shared_ptr<const Catalog>()> catalog, Ownership ownership,
            bool is_writer, FindDeltaFacts deltas)
@@ -422,8 +426,10 @@ std::optional<std::uint64_t> Tree::find_delta(Inode inode) const {
 }
 
 std::optional<std::uint64_t> Tree::find_unnamed(Inode parent, std::string_view name) const {
-  if (parent != make_inode(Fixed::versions)) return {};
-  const auto number = parse_version(name);
+  const InodeParts parts = parts_of(parent);
+  const bool is_within = parts.kind == InodeKind::version;
+  if (!is_within && parent != make_inode(Fixed::versions)) return {};
+  const auto number = is_within ? parts.version : parse_version(name);
   if (!number || *number > kVersionMax || catalog_()->find(*number) != nullptr) return {};
   return number;
 }

@@ -51,6 +51,8 @@ struct Node {
 
 /// Where `latest` leads when it means this version: "versions/42".
 std::string version_target(std::uint64_t version);
+/// The same of a tag: "../versions/42".
+std::string tag_target(std::uint64_t version);
 
 /// One name of a directory.  `next` is the offset that continues behind it: it is stable while
 /// versions come and go.
@@ -92,12 +94,13 @@ class Tree {
   [[nodiscard]] std::optional<std::uint64_t> find_delta(Inode parent, std::string_view name) const;
   [[nodiscard]] std::optional<std::uint64_t> find_delta(Inode inode) const;
 
-  /// The version that `parent` has under this name as soon as somebody names it; nullopt if the
-  /// catalog has it already, or it is no version's name.
+  /// The version that must be named before `parent` can have this name: a version's own, or one
+  /// in a version that was evicted since `parent` was looked up.  nullopt if the catalog has it, or
+  /// it is no version's name.
   [[nodiscard]] std::optional<std::uint64_t> find_unnamed(Inode parent,
                                                           std::string_view name) const;
 
-  /// Target of a symlink; of `latest` the one for who has nothing pinned.
+  /// Target of a symlink; the one for who is in no pass.
   /// Throws Error: not_found; invalid if it is none.
   [[nodiscard]] std::string read_link(Inode inode) const;
 

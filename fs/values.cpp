@@ -57,6 +57,13 @@ std::uint32_t parse_umask(std::string_view text) {
   return mask;
 }
 
+std::uint32_t parse_mode(std::string_view text) {
+  constexpr std::uint32_t kModes = 03777;
+  std::uint32_t mode = 0;
+  if (!read_whole(text, mode, 8) || mode > kModes) refuse(text, "an octal mode from 0 to 3777");
+  return mode;
+}
+
 std::uint64_t parse_size(std::string_view text) {
   constexpr std::string_view kExpected = "a size such as 1073741824, 500M or 10GiB";
   std::uint64_t number = 0;

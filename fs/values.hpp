@@ -26,6 +26,9 @@ std::uint64_t parse_number(std::string_view text, NumberRange range);
 /// Permission bits to take away, octal: "022".
 std::uint32_t parse_umask(std::string_view text);
 
+/// Permissions of a directory, octal, with the bits for the set-group and the sticky bit.
+std::uint32_t parse_mode(std::string_view text);
+
 /// Bytes: "1073741824", "10GiB" or "10G" (1024s), "500MB" (1000s); units K M G T P.
 std::uint64_t parse_size(std::string_view text);
 

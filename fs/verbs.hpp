@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -34,12 +35,16 @@ class Call {
   /// ends.  Starts a thread: nothing may fork after it.
   void watch_bucket();
 
+  /// Tells, if the call has not ended after a second, what it waits for; also where there is no
+  /// terminal, as nothing else would say so for ever.  Starts a thread, as watch_bucket() does.
+  void tell_wait(std::string what);
+
   /// Prints the result: `json` with --json, else `text`.
   void print(const Json& json, const std::string& text);
 
  private:
   std::unique_ptr<ProgressLine> line_;
-  std::jthread watcher_;  // last: it uses line_
+  std::jthread watcher_, teller_;  // last: they use line_
 };
 
 /// A repository that is only read, with no store, and the signals that stop it.
@@ -51,13 +56,19 @@ struct Reading {
   Context context;
   std::string url;
   std::filesystem::path mount_point;  // empty: the target is a URL
+  std::uint64_t latest = 0;           // what `latest` is there
   std::unique_ptr<Repository> repository;
   History history;
 
-  /// `number`, or the newest version if it is 0.
-  /// Throws Error: not_found, also for an empty repository.
-  std::shared_ptr<const Version> version(std::uint64_t number);
+  /// The version that a word names now; on a mount point `latest` is what it is there.  nullopt:
+  /// the newest version of the repository. Throws Error: not_found, as find_version() does.
+  std::uint64_t number_of(const std::optional<Follow>& word);
 };
+
+/// The version that a word names at a mount of this host, where `latest` is the version `latest`.
+/// A tag is looked up in the bucket: the directory of a sync has none.
+/// Throws Error: not_found, as find_version() does.
+std::uint64_t number_at(Call& call, std::uint64_t latest, const Follow& word);
 
 /// Makes a private directory for large temporary files below $TMPDIR, or /var/tmp.
 ScratchDirectory make_scratch();
@@ -87,6 +98,7 @@ int run_mount(Call& call);
 int run_sync(Call& call);
 int run_umount(Call& call);
 int run_wait(Call& call);
+int run_rebase(Call& call);
 int run_pin(Call& call);
 int run_unpin(Call& call);
 int run_status(Call& call);

@@ -61,9 +61,9 @@ std::optional<WaitEnd> end_of_ready(std::uint64_t version, const WaitFacts& fact
   const PartialProgress& progress = partial->second;
   if (!progress.is_damaged) return std::nullopt;  // the bucket is out of reach: it is tried again
   const bool is_corrupt = progress.error->code() == ErrorCode::corrupt;
-  return WaitEnd{
-      is_corrupt ? How::damaged : How::failed, version,
-      fmt::format("version {} cannot be had as a whole: {}", version, progress.error->what()), ""};
+  return WaitEnd{is_corrupt ? How::damaged : How::failed, version,
+                 fmt::format("version {} cannot be completed: {}", version, progress.error->what()),
+                 ""};
 }
 
 /// Of a hand-over that lies in publish/.

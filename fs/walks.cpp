@@ -4,37 +4,68 @@
 
 namespace weightfs::fs {
 
-void Walks::make_room(Clock::time_point now) {
-  if (walks_.size() < kWalksMax) return;
-  std::erase_if(walks_, [now](const auto& item) { return now - item.second.at > kWalkTime; });
-  if (walks_.size() < kWalksMax) return;
-  walks_.erase(std::min_element(walks_.begin(), walks_.end(), [](const auto& a, const auto& b) {
-    return a.second.at < b.second.at;
-  }));
+/// Requires: mutex_ is held.
+void Walks::add(pid_t thread, const Entry& entry) {
+  if (thread != 0) walks_.erase(thread);
+  if (walks_.size() >= kWalksMax) {
+    std::erase_if(walks_, [&](const auto& item) { return entry.at - item.second.at > kWalkTime; });
+  }
+  if (walks_.size() >= kWalksMax) {
+    walks_.erase(std::min_element(walks_.begin(), walks_.end(), [](const auto& a, const auto& b) {
+      return a.second.at < b.second.at;
+    }));
+  }
+  walks_.emplace(thread, entry);
 }
 
-void Walks::told(pid_t thread, std::uint64_t version, Clock::time_point now) {
+void Walks::told(pid_t thread, const Walk& walk, Clock::time_point now) {
   const std::lock_guard lock(mutex_);
-  if (thread != 0) walks_.erase(thread);
-  make_room(now);
-  walks_.emplace(thread, Walk{version, now});
+  add(thread, {.walk = walk, .at = now});
+}
+
+void Walks::named(std::uint64_t version, Clock::time_point now) {
+  const std::lock_guard lock(mutex_);
   std::erase_if(told_, [now](const auto& item) { return now - item.second > kToldTime; });
   told_[version] = now;
 }
 
-bool Walks::opened(pid_t thread, std::uint64_t version, Clock::time_point now) {
+std::optional<Walk> Walks::opened(pid_t thread, std::uint64_t version, Clock::time_point now) {
   const std::lock_guard lock(mutex_);
   const auto [first, last] = walks_.equal_range(thread);
-  const auto walk = std::find_if(first, last, [&](const auto& item) {
-    return item.second.version == version && now - item.second.at <= kWalkTime;
+  const auto found = std::find_if(first, last, [&](const auto& item) {
+    const Entry& entry = item.second;
+    return !entry.is_refused && !entry.walk.is_look && entry.walk.version == version &&
+           now - entry.at <= kWalkTime;
   });
-  const bool is_walk = walk != last;
+  std::optional<Walk> walk;
+  if (found != last) walk = found->second.walk;
   if (thread != 0) {
     walks_.erase(first, last);
-  } else if (is_walk) {
-    walks_.erase(walk);
+  } else if (walk) {
+    walks_.erase(found);
   }
-  return is_walk;
+  return walk;
+}
+
+void Walks::refused(pid_t thread, const std::string& link, std::uint64_t version,
+                    Clock::time_point now) {
+  if (thread == 0) return;  // nobody knows whose the next READLINK is
+  const std::lock_guard lock(mutex_);
+  add(thread, {.walk = {.link = link, .version = version, .is_retry = true},
+               .at = now,
+               .is_refused = true});
+}
+
+std::optional<Walk> Walks::find_before(pid_t thread, const std::string& link,
+                                       Clock::time_point now) const {
+  if (thread == 0) return {};
+  const std::lock_guard lock(mutex_);
+  const auto found = walks_.find(thread);
+  if (found == walks_.end()) return {};
+  const Entry& entry = found->second;
+  if (entry.walk.link != link || now - entry.at > kWalkTime) return {};
+  if (!entry.is_refused && !entry.walk.is_look) return {};
+  return entry.walk;
 }
 
 bool Walks::was_told(std::uint64_t version, Clock::time_point now) const {

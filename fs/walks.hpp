@@ -1,9 +1,13 @@
-// Walks: which OPEN ends a path walk through `latest`.
+// Walks: which OPEN ends a path walk through a symlink of the mount, `latest` or a tag.
 //
-// open(2) of a path below `latest` is a READLINK of it and then an OPEN, both by the same thread.
+// open(2) of a path below a symlink is a READLINK of it and then an OPEN, both by the same thread.
 // So an OPEN ends such a walk if the thread's last READLINK told that version, at most kWalkTime
 // ago, and no other OPEN of the thread came between.  All threads that are invisible here have the
 // number 0; of them each READLINK counts for one OPEN of that version.
+//
+// A READLINK of readlink(2) begins no walk.  One of a call that only looks (stat) leads the
+// thread's next open(2) to what it has looked at: cp takes anything else for a file that was
+// replaced.
 //
 // Threads: all calls may run in parallel.
 #pragma once
@@ -13,6 +17,8 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <optional>
+#include <string>
 
 #include "store/context.hpp"
 
@@ -24,14 +30,32 @@ inline constexpr std::chrono::seconds kToldTime{5};
 /// Walks remembered at a time; of more, the oldest is forgotten.
 inline constexpr std::size_t kWalksMax = 4096;
 
+/// What a READLINK told.
+struct Walk {
+  std::string link;  // the symlink
+  std::uint64_t version = 0;
+  bool was_newest = false;  // it was what the symlink led to
+  bool is_look = false;     // by a call that opens nothing
+  bool is_retry = false;    // after an OPEN that was refused
+};
+
 class Walks {
  public:
-  /// READLINK told the thread this version.
-  void told(pid_t thread, std::uint64_t version, Clock::time_point now);
+  /// READLINK told the thread this.  Requires: not to readlink(2).
+  void told(pid_t thread, const Walk& walk, Clock::time_point now);
+  /// READLINK told somebody this version.
+  void named(std::uint64_t version, Clock::time_point now);
 
   /// An OPEN of a file of `version`; 0: of anything else.
-  /// Returns: whether it ends a walk through `latest`.
-  bool opened(pid_t thread, std::uint64_t version, Clock::time_point now);
+  /// Returns: the walk that it ends.
+  std::optional<Walk> opened(pid_t thread, std::uint64_t version, Clock::time_point now);
+
+  /// That OPEN was refused: the thread's next READLINK of the symlink is to tell this version.
+  void refused(pid_t thread, const std::string& link, std::uint64_t version, Clock::time_point now);
+
+  /// What a READLINK for open(2) must tell, because of what was before; nullopt: anything.
+  [[nodiscard]] std::optional<Walk> find_before(pid_t thread, const std::string& link,
+                                                Clock::time_point now) const;
 
   /// True if anybody was told the version within kToldTime.
   [[nodiscard]] bool was_told(std::uint64_t version, Clock::time_point now) const;
@@ -39,14 +63,15 @@ class Walks {
   [[nodiscard]] std::size_t size() const;
 
  private:
-  struct Walk {
-    std::uint64_t version = 0;
+  struct Entry {
+    Walk walk;
     Clock::time_point at;
+    bool is_refused = false;  // no walk: what the next one is to be
   };
-  void make_room(Clock::time_point now);
+  void add(pid_t thread, const Entry& entry);
 
-  mutable std::mutex mutex_;          // guards what follows
-  std::multimap<pid_t, Walk> walks_;  // one for each thread; of 0 many
+  mutable std::mutex mutex_;           // guards what follows
+  std::multimap<pid_t, Entry> walks_;  // one for each thread; of 0 many
   std::map<std::uint64_t, Clock::time_point> told_;
 };
 

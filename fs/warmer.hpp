@@ -3,7 +3,7 @@
 // A version that was just made is there already, in large folios: it was written so.  What may be
 // cold is read in by a thread of the lowest priority: the version that a daemon finds when it
 // starts, files that are hard links to older ones, and what memory pressure has dropped since.  It
-// does so only where the whole version fits into memory (fs/memory_room.hpp), and stops at once
+// does so only where the whole version fits into memory (store/memory_room.hpp), and stops at once
 // when another version is shown, or the daemon ends.
 //
 // What was dropped is brought back after a minute, then two, and so on up to an hour: a host that
@@ -24,10 +24,10 @@
 #include <thread>
 #include <vector>
 
-#include "fs/memory_room.hpp"
 #include "fs/page_cache.hpp"
 #include "store/catalog.hpp"
 #include "store/context.hpp"
+#include "store/memory_room.hpp"
 
 namespace weightfs::fs {
 

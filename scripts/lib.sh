@@ -33,15 +33,20 @@ BUILD_PACKAGES=(g++ cmake ninja-build pkg-config fuse3 libfuse3-dev librocksdb-d
 DATA_PACKAGES=(python3 python3-numpy)
 FUZZ_PACKAGES=(clang-14 libclang-rt-14-dev)
 TEST_PACKAGES=("${DATA_PACKAGES[@]}" libgtest-dev python3-venv e2fsprogs mount util-linux
-  rsync tar radosgw ceph-mon ceph-osd ceph-common openssl iproute2 python3-botocore)
+  ccache rsync tar radosgw ceph-mon ceph-osd ceph-common openssl iproute2 python3-botocore)
 
-# build FOLDER TARGET [cmake options]: quiet unless something fails.
+# build FOLDER TARGET [cmake options]: quiet unless something fails. With ccache, where it is
+# installed: a second checkout, or a branch that was built before, costs seconds.
 build() {
-  local folder=$1 target=$2 log
+  local folder=$1 target=$2 log cache=()
   shift 2
   mkdir -p "$folder"
   log=$folder/build.log
-  if ! { cmake -S "$ROOT" -B "$folder" -G Ninja "$@" &&
+  if command -v ccache >/dev/null; then
+    cache=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_CUDA_COMPILER_LAUNCHER=ccache)
+    export CCACHE_BASEDIR=$ROOT CCACHE_NOHASHDIR=1
+  fi
+  if ! { cmake -S "$ROOT" -B "$folder" -G Ninja "${cache[@]}" "$@" &&
     cmake --build "$folder" --target "$target" --parallel "$JOBS"; } >"$log" 2>&1; then
     cat "$log" >&2
     return 1

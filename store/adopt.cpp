@@ -9,8 +9,11 @@
 #include <cerrno>
 #include <map>
 #include <set>
+#include <utility>
 
+#include "store/bytes.hpp"
 #include "store/error.hpp"
+#include "store/image_files.hpp"
 #include "store/log.hpp"
 #include "store/plan.hpp"
 
@@ -19,21 +22,11 @@ namespace {
 
 namespace stdfs = std::filesystem;
 
-/// Complete versions that the hashes may be worked out from.  One that cannot be read is none.
+/// Complete versions that the hashes may be worked out from.
 std::vector<Base> bases_before(Store& store, History& history, std::uint64_t version,
                                const Context& context) {
-  std::vector<Base> bases;
-  for (const std::uint64_t number : store.complete_versions()) {
-    if (number > version) break;
-    try {
-      bases.push_back(base_of(store, history, number, context));
-      bases.back().absent.clear();  // of a base only the hashes are looked at
-    } catch (const Error& error) {
-      context.check("looking for versions to start from");
-      log_warning(
-          fmt::format("version {} is here but cannot be built on: {}", number, error.what()));
-    }
-  }
+  std::vector<Base> bases = usable_bases(store, history, version + 1, {}, context);
+  for (Base& base : bases) base.absent.clear();  // only the hashes are looked at
   return bases;
 }
 
@@ -48,7 +41,7 @@ class Adoption {
   void adopt(const VersionImages::File& file) {
     make_directory_of(file.path);
     const stdfs::path from = source_ / file.path, to = into_ / file.path;
-    check(from, file.size_bytes);
+    check(from, file);
     if (::link(from.c_str(), to.c_str()) != 0) {
       throw_errno(errno, fmt::format("link {} to {}", from.string(), to.string()));
     }
@@ -67,13 +60,18 @@ class Adoption {
     }
   }
 
-  static void check(const stdfs::path& from, std::uint64_t size_bytes) {
+  static void check(const stdfs::path& from, const VersionImages::File& file) {
     struct stat found {};
     if (::lstat(from.c_str(), &found) != 0) throw_errno(errno, "look at " + from.string());
-    if (S_ISREG(found.st_mode) && static_cast<std::uint64_t>(found.st_size) == size_bytes) return;
-    throw Error(ErrorCode::invalid,
-                fmt::format("{} is not what was published: expected a file of {} bytes",
-                            from.string(), size_bytes));
+    if (!S_ISREG(found.st_mode) || static_cast<std::uint64_t>(found.st_size) != file.size_bytes) {
+      throw Error(ErrorCode::invalid,
+                  fmt::format("{} is not what was published: expected a file of {} bytes",
+                              from.string(), file.size_bytes));
+    }
+    if (!file.sha256 || hash_of_small_file(from, file.size_bytes) == file.sha256) return;
+    throw Error(ErrorCode::corrupt,
+                fmt::format("{} is not what was published: expected the SHA-256 {}", from.string(),
+                            to_hex(*file.sha256)));
   }
 
   void seal(const stdfs::path& path) const {
@@ -104,11 +102,13 @@ VersionImages images_of(History& history, Store& store, std::uint64_t version,
 }
 
 std::vector<VersionImages::File> files_of(const Manifest& manifest, const Layout& layout) {
-  std::map<std::string, std::uint64_t> by_path;
-  for (const LayoutFile& file : layout.files()) by_path[file.path] = file.size_bytes;
-  for (const BlobRef& blob : manifest.blobs) by_path[blob.path] = blob.size_bytes;
+  std::map<std::string, VersionImages::File> by_path;
+  for (const LayoutFile& file : layout.files()) by_path[file.path] = {file.path, file.size_bytes};
+  for (const BlobRef& blob : manifest.blobs) {
+    by_path[blob.path] = {blob.path, blob.size_bytes, blob.sha256};
+  }
   std::vector<VersionImages::File> files;
-  for (auto& [path, size] : by_path) files.push_back({path, size});
+  for (auto& [path, file] : by_path) files.push_back(std::move(file));
   return files;
 }
 

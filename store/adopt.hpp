@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,7 @@ struct VersionImages {
   struct File {
     std::string path;
     std::uint64_t size_bytes = 0;
+    std::optional<Sha256> sha256 = {};  // of small files
   };
   std::uint64_t version = 0;
   std::int64_t time = 0;                    // of the manifest: the files' modification time
@@ -45,8 +47,9 @@ VersionImages images_of(History& history, Store& store, std::uint64_t version,
 ///
 /// Requires: `lock` is of this store; the files hold what was published, their bytes are synced,
 /// nobody writes them, and `source` is on the store's file system.
-/// Throws Error: not_found, invalid (no regular file, or of another size), no_space, io; each names
-/// the file.  busy: the version is partial; nothing was changed.
+/// Throws Error: not_found, invalid (no regular file, or of another size), corrupt (a small file
+/// has another hash), no_space, io; each names the file.  busy: the version is partial; nothing was
+/// changed.
 void adopt_images(Store& store, const VersionImages& images, const std::filesystem::path& source,
                   const ImagesLock& lock);
 

@@ -88,7 +88,7 @@ std::chrono::system_clock::time_point get_iso_time(std::string_view text, std::s
   const auto time = parse_iso_time(text);
   if (time) return *time;
   throw Error(ErrorCode::invalid,
-              std::string(what) + " is no time: expected one as 2026-01-31T12:00:00Z");
+              std::string(what) + " is not a time: expected one such as 2026-01-31T12:00:00Z");
 }
 
 AwsCredentials parse_json_keys(std::string_view json, std::string_view token_field,

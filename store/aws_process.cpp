@@ -67,7 +67,8 @@ std::vector<std::string> words_of(const std::string& command, const std::string&
   try {
     words = split_command(command);
   } catch (const Error& error) {
-    throw Error(error.code(), source + ": its credential_process is no command: " + error.what());
+    throw Error(error.code(),
+                source + ": its credential_process is not a command: " + error.what());
   }
   if (words.empty()) {
     throw Error(ErrorCode::invalid, source + ": its credential_process is empty");

@@ -127,7 +127,7 @@ std::string canonical_url(std::string_view url) {
   // What has an '@' may have a secret in it.
   const std::string_view shown = url.find('@') == url.npos ? url : "(with an '@')";
   const auto refuse = [&](std::string_view why) -> Error {
-    return {ErrorCode::invalid, fmt::format("'{}' is no bucket URL: {}", shown, why)};
+    return {ErrorCode::invalid, fmt::format("'{}' is not a bucket URL: {}", shown, why)};
   };
   if (url.empty()) throw refuse("it is empty; use s3://BUCKET/PREFIX or file:///dir");
   if (has_control_character(url)) {

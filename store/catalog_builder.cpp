@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <string_view>
@@ -13,11 +14,13 @@
 #include "store/error.hpp"
 #include "store/kept_files.hpp"
 #include "store/log.hpp"
+#include "store/parallel.hpp"
 
 namespace weightfs {
 namespace {
 
 constexpr std::chrono::seconds kUnreadablePause{30};
+constexpr unsigned kTagRequests = 32;                 // at a time: they wait for the bucket
 constexpr std::uint64_t kTagVersionsMax = 1'000'000;  // the newest so many; bounds memory
 
 /// From the store's records alone.  Throws Error: corrupt.
@@ -32,20 +35,12 @@ std::optional<Version> stored_version(const Store& store, std::uint64_t number) 
   return version;
 }
 
-/// Whether the store's record of a layout can be used.
-bool has_layout(const Store& store, const Sha256& id) {
-  const auto bytes = store.find_layout(id);
-  return bytes && sha256(as_bytes(*bytes)) == id;
-}
-
-/// A version of which only what `is_here` tells of is complete.
-std::shared_ptr<const CatalogVersion> incomplete_version(
-    const CatalogVersion& version, ImageState others,
-    const std::function<bool(std::string_view path)>& is_here) {
+/// A version of which no file is complete.
+std::shared_ptr<const CatalogVersion> incomplete_version(const CatalogVersion& version,
+                                                         ImageState state) {
   auto made = std::make_shared<CatalogVersion>(version);
   for (CatalogEntry& entry : made->entries) {
-    const bool is_filled = !entry.is_directory && !entry.is_rest;
-    if (is_filled && !is_here(entry.path)) entry.image = others;
+    if (!entry.is_directory && !entry.is_rest) entry.image = state;
   }
   return made;
 }
@@ -68,7 +63,7 @@ std::shared_ptr<const Catalog> CatalogBuilder::make() {
   add_incomplete(*catalog);
   add_complete(*catalog);
   std::erase_if(described_, [&](const auto& entry) {
-    return !catalog->find(entry.first) && !is_hidden(entry.first);
+    return entry.first != shown_ && !catalog->find(entry.first);
   });
   choose(*catalog);
   catalog->tags = tags_;
@@ -78,54 +73,89 @@ std::shared_ptr<const Catalog> CatalogBuilder::make() {
 
 /// What becomes complete meanwhile must not be missed: so these are looked at first.
 void CatalogBuilder::add_incomplete(Catalog& catalog) {
-  const auto add = [&](std::uint64_t number, ImageState state,
-                       const std::function<bool(std::string_view)>& is_here) {
-    if (const auto version = known(number)) {
-      catalog.incomplete.emplace(
-          number, IncompleteVersion{incomplete_version(*version, state, is_here), state});
-    }
-  };
   if (partials_ != nullptr) {
     for (const auto& [number, partial] : partials_->list()) {
-      add(number, ImageState::partial,
-          [&one = *partial](std::string_view path) { return one.is_here(path); });
+      const bool is_leaving = store_.eviction().is_hidden(number);
+      add_incomplete(catalog, number, is_leaving ? ImageState::absent : ImageState::partial);
     }
   }
-  for (const std::uint64_t number : named_) {
-    add(number, ImageState::absent, [](std::string_view) { return false; });
+  for (const std::uint64_t number : named_) add_incomplete(catalog, number, ImageState::absent);
+}
+
+void CatalogBuilder::add_incomplete(Catalog& catalog, std::uint64_t version, ImageState state) {
+  if (catalog.incomplete.contains(version)) return;
+  Described* const described = known(version);
+  if (described == nullptr) return;
+  if (!described->incomplete || described->state != state) {
+    described->incomplete = incomplete_version(*described->version, state);
+    described->state = state;
   }
+  catalog.incomplete.emplace(version, IncompleteVersion{described->incomplete, state});
 }
 
 void CatalogBuilder::add_complete(Catalog& catalog) {
   const std::uint64_t newest = store_.newest().version;
   for (const std::uint64_t number : store_.complete_versions()) {
     if (number > newest) break;
-    const auto version = known(number);
-    if (!version || is_hidden(number)) continue;
-    if (!with_absent_ && !version->has_all_files()) continue;
-    catalog.versions.emplace(number, version);
+    const Described* const described = known(number);
+    if (described == nullptr) continue;
+    if (!with_absent_ && !described->version->has_all_files()) continue;
+    if (store_.eviction().is_hidden(number)) {
+      hide(catalog, number);
+      continue;
+    }
+    catalog.versions.emplace(number, described->version);
     catalog.incomplete.erase(number);
   }
 }
 
+/// Who opens it waits, where that can be waited for.
+void CatalogBuilder::hide(Catalog& catalog, std::uint64_t version) {
+  catalog.versions.erase(version);
+  if (partials_ != nullptr) add_incomplete(catalog, version, ImageState::absent);
+}
+
 void CatalogBuilder::choose(Catalog& catalog) {
-  const std::uint64_t chosen = choose_latest(follow_, catalog.versions);
+  std::uint64_t chosen = choose_latest(follow_, catalog.versions);
+  while (chosen > shown_ && !reserve_latest(chosen)) {  // it is being removed just now
+    hide(catalog, chosen);
+    chosen = choose_latest(follow_, catalog.versions);
+  }
   if (chosen > 0 && chosen >= shown_) {
     catalog.latest = shown_ = chosen;
     has_shown_complete_ = true;
-  } else if (!has_shown_complete_ && catalog.has_images(first_)) {
+  } else if (has_shown_complete_) {
+    keep_latest(catalog);
+  } else if (catalog.has_images(first_)) {
     catalog.latest = first_;
     shown_ = std::max(shown_, first_);
   }
+  if (catalog.latest > 0) reserve_latest(catalog.latest);
+}
+
+/// What `latest` names has lost its images, which nobody but a person or a damaged disk can take
+/// from it.  Where it can be filled while it is read it stays `latest`.
+void CatalogBuilder::keep_latest(Catalog& catalog) {
+  if (partials_ == nullptr) return;
+  add_incomplete(catalog, shown_, ImageState::absent);
+  if (catalog.incomplete.contains(shown_)) catalog.latest = shown_;
+}
+
+/// False: it is being removed.
+bool CatalogBuilder::reserve_latest(std::uint64_t version) {
+  auto reserved = store_.eviction().try_reserve(version, Eviction::Claim::stays);
+  if (!reserved) return false;
+  latest_ = std::move(*reserved);
+  return true;
 }
 
 /// nullptr if it cannot be described now.
-std::shared_ptr<const CatalogVersion> CatalogBuilder::known(std::uint64_t version) {
+CatalogBuilder::Described* CatalogBuilder::known(std::uint64_t version) {
   const auto found = described_.find(version);
-  if (found != described_.end() && is_as_described(*found->second)) return found->second;
+  if (found != described_.end() && is_as_described(*found->second.version)) return &found->second;
   auto described = describe(version, nullptr);
-  if (described) described_.insert_or_assign(version, described);
-  return described;
+  if (!described) return nullptr;
+  return &described_.insert_or_assign(version, Described{std::move(described)}).first->second;
 }
 
 void CatalogBuilder::set_partials(const PartialImages* partials) {
@@ -143,7 +173,7 @@ void CatalogBuilder::name(std::uint64_t version, const Context& context, std::si
     throw Error(ErrorCode::corrupt, error.what());  // there is the version, and not its layout
   }
   const std::lock_guard lock(mutex_);
-  described_.emplace(version, std::move(described));
+  described_.emplace(version, Described{std::move(described)});
   std::erase(named_, version);
   named_.push_front(version);
   while (named_.size() > others_max) named_.pop_back();
@@ -166,11 +196,11 @@ void CatalogBuilder::fetch(const Context& context) {
     {
       const std::lock_guard lock(mutex_);
       const auto known = described_.find(number);
-      if (known != described_.end() && is_as_described(*known->second)) continue;
+      if (known != described_.end() && is_as_described(*known->second.version)) continue;
     }
     if (auto version = describe(number, &context)) {
       const std::lock_guard lock(mutex_);
-      described_.insert_or_assign(number, std::move(version));
+      described_.insert_or_assign(number, Described{std::move(version)});
     }
   }
 }
@@ -182,26 +212,6 @@ bool CatalogBuilder::is_as_described(const CatalogVersion& version) const {
   return std::count(absent.begin(), absent.end(), true) ==
          std::count_if(version.entries.begin(), version.entries.end(),
                        [](const CatalogEntry& entry) { return entry.is_rest; });
-}
-
-void CatalogBuilder::hide(Hider hider, std::uint64_t version) {
-  const std::lock_guard lock(mutex_);
-  hidden_[static_cast<std::size_t>(hider)].insert(version);
-}
-
-void CatalogBuilder::show(Hider hider, std::uint64_t version) {
-  const std::lock_guard lock(mutex_);
-  hidden_[static_cast<std::size_t>(hider)].erase(version);
-}
-
-void CatalogBuilder::show_all(Hider hider) {
-  const std::lock_guard lock(mutex_);
-  hidden_[static_cast<std::size_t>(hider)].clear();
-}
-
-bool CatalogBuilder::is_hidden(std::uint64_t version) const {
-  return std::any_of(hidden_.begin(), hidden_.end(),
-                     [&](const auto& hidden) { return hidden.contains(version); });
 }
 
 std::int64_t CatalogBuilder::newest_time() const {
@@ -225,8 +235,9 @@ std::shared_ptr<const CatalogVersion> CatalogBuilder::describe_now(std::uint64_t
   std::optional<Version> version = stored_version(store_, number);
   if (!version && bucket != nullptr) version = *history_.get(number, *bucket);
   if (!version) return nullptr;
-  if (bucket == nullptr && !has_layout(store_, version->manifest.layout.sha256)) return nullptr;
-  const auto layout = history_.layout(*version, bucket != nullptr ? *bucket : Context{});
+  const auto layout =
+      bucket != nullptr ? history_.layout(*version, *bucket) : history_.find_layout(*version);
+  if (!layout) return nullptr;
   const FileSet unwanted = left_out(*layout, only_);
   const bool is_complete = store_.is_complete(number);
   const FileSet rest = is_complete ? absent_files(store_, *version, *layout) : unwanted;
@@ -275,13 +286,12 @@ void CatalogBuilder::take_tag(const Manifest& manifest) {
 
 bool CatalogBuilder::read_tags(std::uint64_t newest, const Context& context,
                                Clock::time_point until) {
-  bool learned = false;
+  std::atomic<bool> learned = false;
+  const std::vector<std::uint64_t> unread = unread_tags(newest);
   try {
-    for (const std::uint64_t number : unread_tags(newest)) {
-      if (Clock::now() >= until) break;
-      context.check("reading tags");
-      learned = read_tag(number, context) || learned;
-    }
+    parallel_for(unread.size(), kTagRequests, context, [&](std::size_t i) {
+      if (Clock::now() < until && read_tag(unread[i], context)) learned = true;
+    });
   } catch (const Error&) {
     // Out of reach, or stopped: the next poll says so.
   }
@@ -296,11 +306,14 @@ std::uint64_t CatalogBuilder::known_carrier(const std::string& tag) const {
 
 std::uint64_t CatalogBuilder::find_carrier(const std::string& tag, std::uint64_t newest,
                                            const Context& context) {
-  for (const std::uint64_t number : unread_tags(newest)) {
-    if (number <= known_carrier(tag)) break;
-    context.check("looking for the tag " + tag);
-    read_tag(number, context);
-  }
+  const std::vector<std::uint64_t> unread = unread_tags(newest);
+  // Of one that carries it those that are older need not be read.
+  std::atomic<std::uint64_t> found = known_carrier(tag);
+  parallel_for(unread.size(), kTagRequests, context, [&](std::size_t i) {
+    if (unread[i] <= found) return;
+    read_tag(unread[i], context);
+    found = known_carrier(tag);
+  });
   return known_carrier(tag);
 }
 

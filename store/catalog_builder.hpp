@@ -2,18 +2,20 @@
 //
 // The catalog follows from the records alone, so whatever happened before, the next one is right:
 //
-//     versions    complete, not above Store::newest(), not hidden; without a file that is not kept
-//                 only where somebody serves that (store/rest_files.hpp)
-//     incomplete  those that are being filled, and the last kNamedMax of others that were named
+//     versions    complete, not above Store::newest(), not leaving (store/eviction.hpp); without a
+//                 file that is not kept only where somebody serves that (store/rest_files.hpp)
+//     incomplete  those that are being filled; as absent the last kNamedMax of others that were
+//                 named, and what is leaving: who opens a file of these waits
 //     latest      the highest of `versions` that is followed, never below one that was `latest`
-//                 before; until there was one: what show_first() named, while it is being filled
+//                 before: if that has lost its images it stays `latest`, as absent; until there was
+//                 one: what show_first() named, while it is being filled.  It stays reserved until
+//                 the next make() has chosen
 //     tags        of every manifest that was read, the newest version of each
 //
 // Threads: all calls may run in parallel, and none that takes no Context waits for the bucket.
 // What make() returns is immutable; of two calls at once either may have seen more.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -60,14 +62,6 @@ class CatalogBuilder {
   /// The version that `latest` is while it is being filled, on a host that has shown no other.
   void show_first(std::uint64_t version);
 
-  /// Who hides versions: each shows again only what it hid itself.
-  enum class Hider { sync, publish };
-
-  /// Leaves a version out, until show() or show_all().
-  void hide(Hider hider, std::uint64_t version);
-  void show(Hider hider, std::uint64_t version);
-  void show_all(Hider hider);
-
   /// Takes the tag of a version that was read already.
   void note(const Version& version);
   [[nodiscard]] std::int64_t newest_time() const;
@@ -84,12 +78,22 @@ class CatalogBuilder {
   std::uint64_t find_carrier(const std::string& tag, std::uint64_t newest, const Context& context);
 
  private:
-  // The next four require: mutex_ is held.
+  struct Described {
+    std::shared_ptr<const CatalogVersion> version;
+    /// The same without an image, in the state that was asked for last; may be null.
+    std::shared_ptr<const CatalogVersion> incomplete = {};
+    ImageState state = ImageState::absent;  // of `incomplete`
+  };
+
+  // Up to known() they require: mutex_ is held.
   void add_complete(Catalog& catalog);
   void add_incomplete(Catalog& catalog);
   void choose(Catalog& catalog);
-  std::shared_ptr<const CatalogVersion> known(std::uint64_t version);
-  [[nodiscard]] bool is_hidden(std::uint64_t version) const;
+  void hide(Catalog& catalog, std::uint64_t version);
+  void keep_latest(Catalog& catalog);
+  bool reserve_latest(std::uint64_t version);
+  void add_incomplete(Catalog& catalog, std::uint64_t version, ImageState state);
+  Described* known(std::uint64_t version);
   [[nodiscard]] bool is_as_described(const CatalogVersion& version) const;
   std::shared_ptr<const CatalogVersion> describe(std::uint64_t number, const Context* bucket);
   std::shared_ptr<const CatalogVersion> describe_now(std::uint64_t number, const Context* bucket);
@@ -108,12 +112,12 @@ class CatalogBuilder {
   mutable std::mutex mutex_;  // guards what follows; never held over the bucket
   const PartialImages* partials_ = nullptr;
   // Complete ones, and those of `partials_` and `named_`.
-  std::map<std::uint64_t, std::shared_ptr<const CatalogVersion>> described_;
-  std::deque<std::uint64_t> named_;                // the last one in front
-  std::array<std::set<std::uint64_t>, 2> hidden_;  // by Hider
-  std::uint64_t first_ = 0;                        // see show_first()
-  std::uint64_t shown_ = 0;                        // highest `latest` so far
+  std::map<std::uint64_t, Described> described_;
+  std::deque<std::uint64_t> named_;  // the last one in front
+  std::uint64_t first_ = 0;          // see show_first()
+  std::uint64_t shown_ = 0;          // highest `latest` so far
   bool has_shown_complete_ = false;
+  Eviction::Reservation latest_;  // what the last one that was made names
   std::map<std::string, std::uint64_t> tags_;
   std::uint64_t expected_ = 0;  // 1..expected_ were read, or are in unread_
   std::set<std::uint64_t> unread_;

@@ -233,7 +233,7 @@ const CheckpointFile& IndexChecker::shard_of(const std::string& index,
   }
   if (found->kind != CheckpointFile::Kind::safetensors) {
     fail(ErrorCode::corrupt,
-         fmt::format("{} is named by the index {} but is no safetensors file", path, what));
+         fmt::format("{} is named by the index {} but is not a safetensors file", path, what));
   }
   return *found;
 }

@@ -1,40 +1,63 @@
 #include "store/checkpoint_reader.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cassert>
+#include <mutex>
+#include <utility>
 
 #include "kernels/hash.hpp"
 #include "store/bytes.hpp"
 #include "store/chunk_batches.hpp"
 #include "store/error.hpp"
+#include "store/lease.hpp"
 #include "store/pack.hpp"
 #include "store/parallel.hpp"
+#include "store/progress_counter.hpp"
 
 namespace weightfs {
 namespace {
 
 constexpr std::uint64_t kHashBatchBytes = 32u << 20;
 
-/// Pieces [first, first + count) of one file.
-struct PieceBatch {
+/// Chunks of one file that follow each other.
+struct HashBatch {
   std::uint32_t file = 0;
-  std::uint64_t first = 0, count = 0;
+  std::uint64_t begin = 0,
+                end = 0;          // from its first chunk to that of the next batch; the first one
+                                  // of a file has the header too, the last one goes to the end
+  std::uint64_t first_chunk = 0;  // of the version
+  std::vector<ChunkPlace> places = {};
 };
 
-std::vector<PieceBatch> piece_runs(const Layout& layout, const FileSet& without) {
-  constexpr std::uint64_t kPieces = kHashBatchBytes / kPieceBytes;
-  std::vector<PieceBatch> runs;
-  for (std::uint32_t file = 0; file < layout.files().size(); file++) {
-    if (contains(without, file)) continue;
-    const std::uint64_t count = piece_count(layout.files()[file].size_bytes);
-    for (std::uint64_t first = 0; first < count; first += kPieces) {
-      runs.push_back({file, first, std::min(kPieces, count - first)});
+/// The batches of one file.
+void add_batches(const Layout& layout, std::uint32_t number, std::vector<HashBatch>& batches) {
+  const LayoutFile& file = layout.files()[number];
+  HashBatch batch{.file = number};
+  for (std::uint32_t i = 0; i < file.tensor_count; i++) {
+    const LayoutTensor& tensor = layout.tensors()[file.first_tensor + i];
+    for (std::uint32_t chunk = 0; chunk < tensor.chunk_count; chunk++) {
+      const std::uint64_t offset = tensor.offset_bytes + tensor.chunk_offset_bytes(chunk);
+      if (!batch.places.empty() && offset - batch.begin >= kHashBatchBytes) {
+        batch.end = offset;
+        batches.push_back(std::exchange(batch, {.file = number, .begin = offset}));
+      }
+      if (batch.places.empty()) batch.first_chunk = tensor.first_chunk + chunk;
+      batch.places.push_back({file.first_tensor + i, chunk});
     }
   }
-  return runs;
+  batch.end = file.size_bytes;
+  batches.push_back(std::move(batch));
+}
+
+std::vector<HashBatch> hash_batches(const Layout& layout, const FileSet& without) {
+  std::vector<HashBatch> batches;
+  for (std::uint32_t file = 0; file < layout.files().size(); file++) {
+    if (!contains(without, file)) add_batches(layout, file, batches);
+  }
+  return batches;
 }
 
 std::uint64_t size_bytes(const Layout& layout, const FileSet& without) {
@@ -45,74 +68,110 @@ std::uint64_t size_bytes(const Layout& layout, const FileSet& without) {
   return size;
 }
 
-/// Adds up what all threads did and tells it.
-class Done {
+/// The hashes of all pieces.  One at the edge of two batches is hashed by both, and must be the
+/// same. Threads: all calls may run in parallel.
+class PieceHashes {
  public:
-  Done(const Progress& progress, std::uint64_t total_bytes)
-      : progress_(progress), total_(total_bytes) {}
+  explicit PieceHashes(const Layout& layout) {
+    for (const LayoutFile& file : layout.files()) {
+      pieces_.emplace_back(piece_count(file.size_bytes));
+      is_known_.emplace_back(piece_count(file.size_bytes));
+    }
+  }
 
-  void add(std::uint64_t bytes) {
-    const std::uint64_t done = done_ += bytes;
-    if (progress_) progress_("hashing", std::min(done, total_), total_);
+  /// Returns: false if the piece was known, and another one.
+  [[nodiscard]] bool put(std::uint32_t file, std::uint64_t piece, const Sha256& hash) {
+    const std::lock_guard lock(mutex_);
+    Sha256& place = pieces_[file][piece];
+    if (is_known_[file][piece]) return place == hash;
+    is_known_[file][piece] = true;
+    place = hash;
+    return true;
+  }
+
+  std::vector<std::vector<Sha256>> finish() { return std::move(pieces_); }
+
+ private:
+  std::mutex mutex_;  // guards what follows
+  std::vector<std::vector<Sha256>> pieces_;
+  std::vector<std::vector<bool>> is_known_;
+};
+
+/// Reads the pieces of a file one after another, each once, and keeps those that the chunk in hand
+/// lies in.
+class PieceWindow {
+ public:
+  PieceWindow(const CheckpointReader& reader, std::uint32_t file, std::uint64_t begin,
+              PieceHashes& pieces)
+      : reader_(reader),
+        number_(file),
+        file_(*reader.weights()[file]),
+        opened_(reader.open(file_)),
+        pieces_(pieces),
+        begin_(begin / kPieceBytes * kPieceBytes) {}
+
+  /// Bytes [begin, end) of the file, until the next call.  Requires: neither goes back.
+  std::span<const std::byte> get(std::uint64_t begin, std::uint64_t end) {
+    drop_before(begin);
+    while (begin_ + window_.size() < end) {
+      read_piece();
+      drop_before(begin);
+    }
+    return std::span(window_).subspan(static_cast<std::size_t>(begin - begin_),
+                                      static_cast<std::size_t>(end - begin));
   }
 
  private:
-  const Progress& progress_;
-  std::uint64_t total_;
-  std::atomic<std::uint64_t> done_{0};
+  void drop_before(std::uint64_t begin) {
+    const std::uint64_t keep = begin / kPieceBytes * kPieceBytes;
+    if (keep <= begin_) return;
+    const auto count = std::min<std::uint64_t>(keep - begin_, window_.size());
+    window_.erase(window_.begin(), window_.begin() + static_cast<std::ptrdiff_t>(count));
+    begin_ += count;
+  }
+
+  void read_piece() {
+    const std::uint64_t offset = begin_ + window_.size();
+    const std::uint64_t size = std::min(kPieceBytes, file_.stamp.size_bytes - offset);
+    window_.resize(window_.size() + static_cast<std::size_t>(size));
+    const auto piece = std::span(window_).last(static_cast<std::size_t>(size));
+    reader_.read(opened_, file_, offset, piece);
+    if (!is_as_scanned(offset, piece) ||
+        !pieces_.put(number_, offset / kPieceBytes, sha256(piece))) {
+      reader_.refuse(file_);
+    }
+  }
+
+  /// Whether the header, as far as it lies in the piece, is the one that is in the layout.
+  [[nodiscard]] bool is_as_scanned(std::uint64_t offset, std::span<const std::byte> piece) const {
+    const auto head = as_bytes(file_.head);
+    if (offset >= head.size()) return true;
+    const auto expected = head.subspan(static_cast<std::size_t>(offset));
+    const std::size_t size = std::min(expected.size(), piece.size());
+    return std::equal(piece.begin(), piece.begin() + static_cast<std::ptrdiff_t>(size),
+                      expected.begin());
+  }
+
+  const CheckpointReader& reader_;
+  const std::uint32_t number_;
+  const CheckpointFile& file_;
+  const File opened_;
+  PieceHashes& pieces_;
+  std::uint64_t begin_;  // of window_, a multiple of kPieceBytes
+  Bytes window_;
 };
 
-void hash_chunks_of(const ChunkBatch& batch, const CheckpointReader& reader,
-                    std::span<std::uint64_t> hashes) {
-  LastOpened files([&](std::uint32_t index) { return reader.open(*reader.weights()[index]); });
-  Bytes bytes;
+void hash_batch(const HashBatch& batch, const CheckpointReader& reader, PieceHashes& pieces,
+                std::span<std::uint64_t> chunks) {
+  PieceWindow window(reader, batch.file, batch.begin, pieces);
   for (std::size_t i = 0; i < batch.places.size(); i++) {
     const auto [number, chunk] = batch.places[i];
     const LayoutTensor& tensor = reader.layout().tensors()[number];
-    bytes.resize(tensor.chunk_size_bytes(chunk));
-    reader.read(files.get(tensor.file), *reader.weights()[tensor.file],
-                tensor.offset_bytes + tensor.chunk_offset_bytes(chunk), bytes);
-    hashes[batch.first_chunk + i] = kernels::hash_chunk(bytes);
+    const std::uint64_t offset = tensor.offset_bytes + tensor.chunk_offset_bytes(chunk);
+    chunks[batch.first_chunk + i] =
+        kernels::hash_chunk(window.get(offset, offset + tensor.chunk_size_bytes(chunk)));
   }
-}
-
-void hash_pieces_of(const PieceBatch& run, const CheckpointReader& reader,
-                    std::span<Sha256> pieces) {
-  const CheckpointFile& file = *reader.weights()[run.file];
-  const std::uint64_t size = reader.layout().files()[run.file].size_bytes;
-  const File opened = reader.open(file);
-  Bytes bytes;
-  for (std::uint64_t piece = run.first; piece < run.first + run.count; piece++) {
-    bytes.resize(std::min(kPieceBytes, size - piece * kPieceBytes));
-    reader.read(opened, file, piece * kPieceBytes, bytes);
-    pieces[piece] = sha256(bytes);
-  }
-}
-
-std::vector<std::uint64_t> hash_chunks(const CheckpointReader& reader, unsigned threads,
-                                       const FileSet& without, const Context& context, Done& done) {
-  std::vector<std::uint64_t> hashes(reader.layout().chunk_count());
-  const auto batches = chunk_batches(reader.layout(), kHashBatchBytes, without);
-  parallel_for(batches.size(), threads, context, [&](std::size_t i) {
-    hash_chunks_of(batches[i], reader, hashes);
-    done.add(batches[i].size_bytes);
-  });
-  return hashes;
-}
-
-std::vector<std::vector<Sha256>> hash_pieces(const CheckpointReader& reader, unsigned threads,
-                                             const FileSet& without, const Context& context,
-                                             Done& done) {
-  std::vector<std::vector<Sha256>> pieces;
-  for (const LayoutFile& file : reader.layout().files()) {
-    pieces.emplace_back(piece_count(file.size_bytes));
-  }
-  const auto runs = piece_runs(reader.layout(), without);
-  parallel_for(runs.size(), threads, context, [&](std::size_t i) {
-    hash_pieces_of(runs[i], reader, pieces[runs[i].file]);
-    done.add(runs[i].count * kPieceBytes);
-  });
-  return pieces;
+  window.get(batch.end, batch.end);
 }
 
 }  // namespace
@@ -133,9 +192,11 @@ const std::filesystem::path& CheckpointReader::path_of(const CheckpointFile& fil
 }
 
 void CheckpointReader::refuse(const CheckpointFile& file) const {
-  throw Error(ErrorCode::busy, path_of(file).string() +
-                                   " was written to while it was published; publish again when "
-                                   "the trainer is done");
+  throw Error(
+      ErrorCode::busy,
+      fmt::format("{} was written to while it was published; publish again when the trainer "
+                  "is done",
+                  path_of(file).string()));
 }
 
 File CheckpointReader::open(const CheckpointFile& file) const {
@@ -167,6 +228,28 @@ void CheckpointReader::check_untouched() const {
   for (const CheckpointFile& file : checkpoint_.files) static_cast<void>(open(file));
 }
 
+void CheckpointReader::wait_unwritten(const Context& context) const {
+  constexpr std::chrono::milliseconds kProbeInterval{10};  // a lease cannot be waited for
+  const Clock::time_point until = Clock::now() + kSourceWriterWait;
+  for (const CheckpointFile& file : checkpoint_.files) {
+    while (find_writers(open(file).fd()) == Writers::some) {
+      if (Clock::now() >= until) {
+        throw Error(ErrorCode::busy,
+                    fmt::format("{} is still open for writing, or mapped by a writer; close it "
+                                "first, then publish again",
+                                path_of(file).string()));
+      }
+      context.pause(kProbeInterval, "waiting for the writers of " + path_of(file).string());
+    }
+  }
+}
+
+SnapshotSource::SnapshotSource(const CheckpointReader& reader, const CheckpointFile& file,
+                               std::span<const Sha256> pieces)
+    : opened_(reader.open(file)),
+      file_(opened_.fd(), file.stamp.size_bytes, reader.path_of(file)),
+      checked_(file_, pieces, [&reader, &file] { reader.refuse(file); }) {}
+
 const File& LastOpened::get(std::uint32_t index) {
   if (index_ != index) {
     index_.reset();  // stays so if the next one cannot be opened
@@ -179,22 +262,22 @@ const File& LastOpened::get(std::uint32_t index) {
 SnapshotHashes hash_checkpoint(const CheckpointReader& reader, unsigned threads,
                                const FileSet& without, const Context& context,
                                const Progress& progress) {
-  Done done(progress, 2 * size_bytes(reader.layout(), without));
+  const auto batches = hash_batches(reader.layout(), without);
+  ProgressCounter counter(progress, "hashing", size_bytes(reader.layout(), without));
   SnapshotHashes hashes;
-  hashes.chunks = hash_chunks(reader, threads, without, context, done);
-  hashes.pieces = hash_pieces(reader, threads, without, context, done);
+  hashes.chunks.resize(reader.layout().chunk_count());
+  PieceHashes pieces(reader.layout());
+  parallel_for(batches.size(), threads, context, [&](std::size_t i) {
+    hash_batch(batches[i], reader, pieces, hashes.chunks);
+    counter.add(batches[i].end - batches[i].begin);
+  });
+  hashes.pieces = pieces.finish();
   return hashes;
 }
 
 SnapshotHashes hash_checkpoint(const CheckpointReader& reader, unsigned threads,
                                const Context& context, const Progress& progress) {
   return hash_checkpoint(reader, threads, {}, context, progress);
-}
-
-std::vector<std::vector<Sha256>> hash_pieces(const CheckpointReader& reader, unsigned threads,
-                                             const Context& context, const Progress& progress) {
-  Done done(progress, reader.layout().size_bytes());
-  return hash_pieces(reader, threads, {}, context, done);
 }
 
 }  // namespace weightfs

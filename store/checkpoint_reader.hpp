@@ -4,9 +4,15 @@
 // Files are opened when they are needed, so the number of descriptors does not grow with the number
 // of shards; each open compares the file's stamp (inode, size, times) with the scan's.
 //
+// A stamp does not tell all: a store through a shared mapping whose page is dirty already moves no
+// time.  So the kernel is asked who can write (store/lease.hpp), and what is hashed and uploaded is
+// compared: each byte is read once for all its hashes, and again for the upload, where every piece
+// must have the hash that it had.
+//
 // Threads: all calls may run in parallel.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -14,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "store/checked_source.hpp"
 #include "store/checkpoint.hpp"
 #include "store/chunk_batches.hpp"
 #include "store/context.hpp"
@@ -49,12 +56,39 @@ class CheckpointReader {
   /// Throws Error: busy if a file is not what was scanned.
   void check_untouched() const;
 
- private:
+  /// Waits until nobody has a file open for writing, or mapped from such a descriptor, for
+  /// kSourceWriterWait at most.  What cannot be told (store/lease.hpp) is passed over.
+  /// Throws Error: busy, naming the first such file; cancelled; as check_untouched().
+  void wait_unwritten(const Context& context) const;
+
+  /// Throws Error: busy: the file is not what was scanned, or hashed.
   [[noreturn]] void refuse(const CheckpointFile& file) const;
 
+ private:
   const Checkpoint& checkpoint_;
   const Layout& layout_;
   std::vector<const CheckpointFile*> weights_, blobs_;
+};
+
+/// How long a publish waits for the last writer of its files.
+inline constexpr auto kSourceWriterWait = std::chrono::seconds(2);
+
+/// A weights file on its way into a snapshot: what is read of it is what was hashed, else Error
+/// busy.
+class SnapshotSource final : public Source {
+ public:
+  /// Keeps the references.  `pieces`: of this file, from hash_checkpoint().  Throws Error: busy.
+  SnapshotSource(const CheckpointReader& reader, const CheckpointFile& file,
+                 std::span<const Sha256> pieces);
+  [[nodiscard]] std::uint64_t size_bytes() const override { return file_.size_bytes(); }
+  void read(std::uint64_t offset_bytes, std::span<std::byte> into) const override {
+    checked_.read(offset_bytes, into);
+  }
+
+ private:
+  const File opened_;
+  const FileSource file_;
+  const CheckedSource checked_;  // last: it uses file_
 };
 
 /// The file of a list that was asked for last, kept open: chunks come in the order of the files.
@@ -71,8 +105,8 @@ class LastOpened {
   File file_;
 };
 
-/// Hashes every chunk and every piece of the checkpoint's weights, as a snapshot needs them.
-/// Progress: "hashing".
+/// Hashes every chunk and every piece of the checkpoint's weights, as a snapshot needs them: both
+/// of the same bytes, and headers are those of the layout, else Error busy.  Progress: "hashing".
 SnapshotHashes hash_checkpoint(const CheckpointReader& reader, unsigned threads,
                                const Context& context, const Progress& progress);
 
@@ -80,9 +114,5 @@ SnapshotHashes hash_checkpoint(const CheckpointReader& reader, unsigned threads,
 SnapshotHashes hash_checkpoint(const CheckpointReader& reader, unsigned threads,
                                const FileSet& without, const Context& context,
                                const Progress& progress);
-
-/// The same without the chunks, where these are known.
-std::vector<std::vector<Sha256>> hash_pieces(const CheckpointReader& reader, unsigned threads,
-                                             const Context& context, const Progress& progress);
 
 }  // namespace weightfs

@@ -35,8 +35,24 @@ void ChunkMaker::make(std::span<const WantedChunk> wanted) {
   jobs_.clear();
   steps_.clear();
   coded_.clear();
+  fetch_ahead(wanted);
   for (const WantedChunk& chunk : wanted) add(chunk);
   run_jobs();
+}
+
+/// What the batch needs of all steps, many pieces at a time and not one after another.
+void ChunkMaker::fetch_ahead(std::span<const WantedChunk> wanted) {
+  if (spool_.is_whole()) return;
+  std::vector<PackSpool::Wanted> needed;
+  for (const WantedChunk& one : wanted) {
+    trace(one.tensor, one.chunk);
+    for (std::size_t i = 0; i < trail_.tensors.size(); i++) {
+      if (const Listed place = listed(i, one.chunk)) {
+        needed.push_back({trail_.first_step + i, place});
+      }
+    }
+  }
+  spool_.fetch(needed);
 }
 
 void ChunkMaker::add(const WantedChunk& wanted) {

@@ -72,6 +72,7 @@ class ChunkMaker {
     std::size_t at = 0, size = 0;  // in coded_
   };
 
+  void fetch_ahead(std::span<const WantedChunk> wanted);
   void trace(std::uint32_t tensor, std::uint32_t chunk);
   void add(const WantedChunk& wanted);
   [[nodiscard]] bool is_of_one_size(const WantedChunk& wanted) const;

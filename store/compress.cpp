@@ -14,6 +14,10 @@ constexpr int kLargeLevel = 3;
 
 }  // namespace
 
+std::uint64_t compressed_bytes_max(std::uint64_t size_bytes) noexcept {
+  return size_bytes + size_bytes / 128 + 4096;
+}
+
 std::string compress(std::string_view bytes) {
   std::string frame(ZSTD_compressBound(bytes.size()), '\0');
   const std::size_t size = ZSTD_compress(frame.data(), frame.size(), bytes.data(), bytes.size(),

@@ -9,6 +9,10 @@
 
 namespace weightfs {
 
+/// No frame of so many bytes is larger than this, whoever made it: what zstd may need for bytes
+/// that it cannot compress, and some more.
+std::uint64_t compressed_bytes_max(std::uint64_t size_bytes) noexcept;
+
 /// One frame that carries its content size.
 std::string compress(std::string_view bytes);
 

@@ -273,10 +273,20 @@ std::size_t batches_ahead(unsigned threads) {
   return threads * kBatchesOfThread;
 }
 
+[[noreturn]] void refuse_spool() {
+  throw Error(
+      ErrorCode::io,
+      "what was coded does not come back from its spool file as it was written; nothing was "
+      "published.  Check the disk of the store and this machine's memory");
+}
+
 }  // namespace
 
 PackSource::PackSource(std::string_view head, const SpooledPack& pack)
-    : head_(head), data_(pack.data.fd(), pack.data_size_bytes, "(spool)") {}
+    : head_(head),
+      data_(pack.data.fd(), pack.data_size_bytes, "(spool)"),
+      pieces_(pack.writer.pieces()),
+      checked_(data_, pieces_, refuse_spool) {}
 
 std::uint64_t PackSource::size_bytes() const { return head_.size_bytes() + data_.size_bytes(); }
 
@@ -288,7 +298,7 @@ void PackSource::read(std::uint64_t offset_bytes, std::span<std::byte> into) con
     into = into.subspan(part.size());
     offset_bytes += part.size();
   }
-  if (!into.empty()) data_.read(offset_bytes - head_size, into);
+  if (!into.empty()) checked_.read(offset_bytes - head_size, into);
 }
 
 CodedDelta code_delta(const CheckpointReader& reader, const Base& base, const CodeOptions& options,

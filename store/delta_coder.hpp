@@ -35,7 +35,8 @@ struct SpooledPack {
   std::uint64_t data_size_bytes = 0;
 };
 
-/// The object that a pack becomes.  Keeps both references.
+/// The object that a pack becomes: what is read of its data is what was spooled, else Error io.
+/// Keeps both references.
 class PackSource final : public Source {
  public:
   PackSource(std::string_view head, const SpooledPack& pack);
@@ -43,8 +44,10 @@ class PackSource final : public Source {
   void read(std::uint64_t offset_bytes, std::span<std::byte> into) const override;
 
  private:
-  TextSource head_;
-  FileSource data_;
+  const TextSource head_;
+  const FileSource data_;
+  const std::vector<Sha256> pieces_;
+  const CheckedSource checked_;  // last: it uses those above
 };
 
 struct CodedDelta {

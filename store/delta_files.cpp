@@ -13,7 +13,19 @@
 namespace weightfs {
 namespace {
 
+constexpr std::size_t kRemembered = 4096;  // deltas; what is known of others is found out again
+
 VersionPair pair_of(std::uint64_t version) { return {version - 1, version}; }
+
+/// Keeps what is known of `version`, and forgets older ones.
+template <typename Facts>
+void remember(std::map<std::uint64_t, Facts>& known, std::uint64_t version, Facts facts) {
+  known.insert_or_assign(version, std::move(facts));
+  while (known.size() > kRemembered) {
+    const bool is_oldest = known.begin()->first == version;
+    known.erase(is_oldest ? std::next(known.begin()) : known.begin());
+  }
+}
 
 }  // namespace
 
@@ -41,14 +53,14 @@ DeltaFacts DeltaFiles::facts(std::uint64_t version, const Context& context) {
     }
   }
   try {
-    static_cast<void>(promise(version, context));
+    const Promise promised = promise(version, context);
+    return {promised.layout.size_bytes(), promised.time};
   } catch (const Error& error) {
     if (error.code() != ErrorCode::unsupported) throw;
     const std::lock_guard lock(mutex_);
-    refusals_[version] = error.what();
+    remember(refusals_, version, std::string(error.what()));
     throw;
   }
-  return *find_facts(version);
 }
 
 // ---- what is known before the bytes are made ----
@@ -63,7 +75,7 @@ DeltaFiles::Promise DeltaFiles::promise(std::uint64_t version, const Context& co
   SparseLayout sparse(*layout, *counts, pair_of(version));
   {
     const std::lock_guard lock(mutex_);
-    facts_[version] = {sparse.size_bytes(), newer->manifest.time};
+    remember(facts_, version, DeltaFacts{sparse.size_bytes(), newer->manifest.time});
   }
   return {std::move(*counts), std::move(sparse), newer->manifest.time};
 }
@@ -106,16 +118,7 @@ ChangedCounts DeltaFiles::counts_of_images(std::uint64_t version, const Context&
 /// Complete versions here that may lead to this one and the one before it.
 std::vector<Base> DeltaFiles::bases(std::uint64_t version, const std::set<std::uint64_t>& bad,
                                     const Context& context) {
-  std::vector<Base> found;
-  for (const std::uint64_t number : store_.complete_versions()) {
-    if (number > version || bad.contains(number)) continue;
-    try {
-      found.push_back(base_of(store_, history_, number, context));
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::not_found) throw;  // else it has just been removed
-    }
-  }
-  return found;
+  return usable_bases(store_, history_, version + 1, bad, context);
 }
 
 // ---- making it ----
@@ -155,14 +158,15 @@ void DeltaFiles::end(std::uint64_t version) {
 
 void DeltaFiles::make(std::uint64_t version, const Context& context) {
   const Promise promised = promise(version, context);
-  const std::uint64_t latest = store_.newest().version;
-  std::vector<std::uint64_t> keep{version - 1, version};
-  if (latest > version) keep.push_back(latest);
+  // What it is made from may be here already.
+  Eviction& eviction = store_.eviction();
+  const auto from = eviction.reserve(version - 1, Eviction::Claim::stays, context);
+  const auto to = eviction.reserve(version, Eviction::Claim::stays, context);
   std::filesystem::path file;
   {
     // Whoever brings in a version counts on its base, and on the room that it made.
     const ImagesLock lock = store_.lock_images(context);
-    file = store_.begin_delta(version, promised.layout.size_bytes(), keep, options_.release);
+    file = store_.begin_delta(version, promised.layout.size_bytes());
   }
   try {
     if (options_.building) options_.building(version);

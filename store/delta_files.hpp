@@ -28,8 +28,6 @@
 namespace weightfs {
 
 struct DeltaFilesOptions {
-  /// See Store::make_room.
-  std::function<bool(std::uint64_t version)> release = {};
   kernels::SharedCoder coder = kernels::make_cpu_coder();
   /// For tests: called by whoever makes a file, before its bytes are written.
   std::function<void(std::uint64_t version)> building = {};

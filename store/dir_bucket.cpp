@@ -99,7 +99,8 @@ DirBucket::DirBucket(fs::path root, bool create)
     throw failure(errno, "open", ".");
   }
   if (!S_ISDIR(attributes.st_mode)) {
-    throw Error(ErrorCode::invalid, fmt::format("the bucket {} is no directory", root_.string()));
+    throw Error(ErrorCode::invalid,
+                fmt::format("the bucket {} is not a directory", root_.string()));
   }
 }
 

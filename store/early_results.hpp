@@ -7,7 +7,9 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,6 +19,21 @@
 #include "store/layout.hpp"
 
 namespace weightfs {
+
+/// What the metadata of a version that came through a mount say: bytes of its files that were coded
+/// before they were handed over.  Keys with this prefix are not the user's.  Format:
+/// docs/FORMAT.md, "Manifests".
+inline constexpr std::string_view kOwnMetaPrefix = "weightfs.";
+inline constexpr std::string_view kEarlyBytesKey = "weightfs.early_bytes";
+
+/// nullopt if the metadata do not say.
+std::optional<std::uint64_t> find_early_bytes(const std::map<std::string, std::string>& meta);
+
+/// Without those keys.
+std::map<std::string, std::string> users_meta(std::map<std::string, std::string> meta);
+
+/// Throws Error: invalid, naming a key that is not the user's.
+void check_users_meta(const std::map<std::string, std::string>& meta);
 
 /// One file, coded by itself: `layout` holds nothing else.
 struct EarlyResult {
@@ -63,6 +80,13 @@ class EarlyResults {
 
   [[nodiscard]] const std::string& snapshot_nonce() const noexcept { return snapshot_nonce_; }
   [[nodiscard]] bool empty() const noexcept { return results_.empty(); }
+
+  /// Of the files.
+  [[nodiscard]] std::uint64_t bytes() const {
+    std::uint64_t bytes = 0;
+    for (const auto& result : results_) bytes += result->file.stamp.size_bytes;
+    return bytes;
+  }
 
  private:
   std::vector<std::shared_ptr<const EarlyResult>> results_;

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <condition_variable>
 #include <map>
 #include <mutex>
@@ -27,6 +28,7 @@
 #include "store/file.hpp"
 #include "store/log.hpp"
 #include "store/materialize.hpp"
+#include "store/path_rules.hpp"
 
 namespace weightfs {
 namespace {
@@ -204,8 +206,7 @@ bool EarlyWork::State::upload(const Work& work, const CheckpointReader& reader,
                               const EarlyResult& result, const Context& context) {
   if (work.parent == 0) {
     const CheckpointFile& file = *reader.weights().front();
-    const File opened = reader.open(file);
-    const FileSource source(opened.fd(), file.stamp.size_bytes, file.source);
+    const SnapshotSource source(reader, file, result.pieces);
     const Context uploading = upload_context(context, source.size_bytes());
     history.repository().bucket(uploading).put(keys::snapshot_file(1, result.nonce, file.path),
                                                source, uploading);
@@ -301,6 +302,31 @@ void EarlyWork::State::wait_while(std::unique_lock<std::mutex>& lock, const Cont
   }
 }
 
+std::optional<std::uint64_t> find_early_bytes(const std::map<std::string, std::string>& meta) {
+  const auto found = meta.find(std::string(kEarlyBytesKey));
+  if (found == meta.end()) return std::nullopt;
+  std::uint64_t bytes = 0;
+  const std::string& text = found->second;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), bytes);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return bytes;
+}
+
+std::map<std::string, std::string> users_meta(std::map<std::string, std::string> meta) {
+  std::erase_if(meta, [](const auto& entry) { return entry.first.starts_with(kOwnMetaPrefix); });
+  return meta;
+}
+
+void check_users_meta(const std::map<std::string, std::string>& meta) {
+  for (const auto& [key, value] : meta) {
+    if (!key.starts_with(kOwnMetaPrefix)) continue;
+    throw Error(ErrorCode::invalid,
+                fmt::format("metadata '{}': keys that begin with '{}' are weightfs's own; use "
+                            "another one",
+                            escape_name(key), kOwnMetaPrefix));
+  }
+}
+
 EarlyWork::EarlyWork(History& history, Store& store, EarlyOptions options)
     : state_(std::make_unique<State>(history, store, std::move(options))) {
   state_->thread =
@@ -384,7 +410,9 @@ EarlyStatus EarlyWork::status() const {
   for (const auto& [key, entry] : state_->entries) {
     if (entry.result) {
       status.coded_files++;
-      status.coded_bytes += entry.result->file.stamp.size_bytes;
+      const std::uint64_t bytes = entry.result->file.stamp.size_bytes;
+      status.coded_bytes += bytes;
+      if (entry.result->is_uploaded) status.uploaded_bytes += bytes;
     } else if (!entry.tried || (state_->current && state_->current->ticket == entry.ticket)) {
       status.waiting_files++;
     }

@@ -65,6 +65,7 @@ struct EarlyOptions {
 struct EarlyStatus {
   std::uint64_t waiting_files = 0;                 // to be coded
   std::uint64_t coded_files = 0, coded_bytes = 0;  // of the files, that are held for publish()
+  std::uint64_t uploaded_bytes = 0;                // of these: of files whose upload is done
 };
 
 class EarlyWork {

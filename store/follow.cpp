@@ -23,8 +23,9 @@ std::uint64_t parse_version(std::string_view text) {
   std::uint64_t version = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), version);
   if (error == std::errc() && version >= 1 && version <= kVersionMax) return version;
-  throw Error(ErrorCode::invalid,
-              fmt::format("'{}' is no version: they are numbers from 1 to {}", text, kVersionMax));
+  throw Error(
+      ErrorCode::invalid,
+      fmt::format("'{}' is not a version: versions are numbers from 1 to {}", text, kVersionMax));
 }
 
 }  // namespace
@@ -33,8 +34,10 @@ Follow parse_follow(std::string_view text) {
   if (text == kLatestWord) return {};
   if (is_digits(text)) return {.kind = Follow::Kind::version, .version = parse_version(text)};
   if (const std::string problem = tag_problem(text); !problem.empty()) {
-    throw Error(ErrorCode::invalid, fmt::format("'{}' is not latest, no version, and as a tag {}",
-                                                escape_name(text), problem));
+    throw Error(
+        ErrorCode::invalid,
+        fmt::format("'{}' is not a version: expected a number, a tag or latest, and as a tag it {}",
+                    escape_name(text), problem));
   }
   return {.kind = Follow::Kind::tag, .tag = std::string(text)};
 }

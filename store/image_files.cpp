@@ -1,6 +1,7 @@
 #include "store/image_files.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -10,18 +11,24 @@
 #include <set>
 #include <string>
 
+#include "store/bytes.hpp"
 #include "store/file.hpp"
+#include "store/log.hpp"
 
 namespace weightfs {
 namespace {
 
-/// Gives a file of the base, if it is there and has this size, a second name.
-bool link_file(const std::filesystem::path& from, std::uint64_t size_bytes,
-               const std::filesystem::path& to) {
-  struct stat attributes {};
-  if (::lstat(from.c_str(), &attributes) != 0 || !S_ISREG(attributes.st_mode)) return false;
-  if (static_cast<std::uint64_t>(attributes.st_size) != size_bytes) return false;
+bool link_file(const std::filesystem::path& from, const std::filesystem::path& to) {
   return ::link(from.c_str(), to.c_str()) == 0;
+}
+
+/// Whether a weights file of the base is still there as it was sealed, as far as its attributes
+/// tell: images have times of whole seconds, and whoever writes to one gives it another.
+bool is_as_sealed(const std::filesystem::path& path, std::uint64_t size_bytes) {
+  struct stat attributes {};
+  if (::lstat(path.c_str(), &attributes) != 0 || !S_ISREG(attributes.st_mode)) return false;
+  return static_cast<std::uint64_t>(attributes.st_size) == size_bytes &&
+         attributes.st_mtim.tv_nsec == 0;
 }
 
 /// The tensor of the start that every chunk of a tensor is equal to; nullopt if a step changed one.
@@ -88,14 +95,55 @@ std::vector<std::filesystem::path> make_image_directories(const Plan& plan,
   return {made.begin(), made.end()};
 }
 
+std::uint64_t linked_bytes(const Plan& plan) {
+  std::uint64_t bytes = 0;
+  for (std::uint32_t i = 0; i < plan.layout->files().size(); i++) {
+    const LayoutFile& file = plan.layout->files()[i];
+    if (!contains(plan.without, i) && equal_file_of_base(plan, file)) bytes += file.size_bytes;
+  }
+  for (const BlobRef& blob : plan.version->manifest.blobs) {
+    if (equal_blob_of_base(plan, blob)) bytes += blob.size_bytes;
+  }
+  return bytes;
+}
+
 bool link_equal_file(const Plan& plan, const LayoutFile& file, const std::filesystem::path& path) {
   const LayoutFile* old = equal_file_of_base(plan, file);
-  return old != nullptr && link_file(plan.base->directory / old->path, file.size_bytes, path);
+  if (old == nullptr) return false;
+  const std::filesystem::path from = plan.base->directory / old->path;
+  return is_as_sealed(from, file.size_bytes) && link_file(from, path);
 }
 
 bool link_equal_blob(const Plan& plan, const BlobRef& blob, const std::filesystem::path& path) {
   const BlobRef* old = equal_blob_of_base(plan, blob);
-  return old != nullptr && link_file(plan.base->directory / old->path, blob.size_bytes, path);
+  if (old == nullptr) return false;
+  const std::filesystem::path from = plan.base->directory / old->path;
+  const std::optional<Sha256> found = hash_of_small_file(from, blob.size_bytes);
+  if (found == blob.sha256) return link_file(from, path);
+  if (found) {
+    log_warning(
+        fmt::format("{}, a file of version {}, does not have the SHA-256 it was made with; "
+                    "version {} gets it from the bucket",
+                    from.string(), plan.base->version->number(), plan.version->number()));
+  }
+  return false;
+}
+
+std::optional<Sha256> hash_of_small_file(const std::filesystem::path& path,
+                                         std::uint64_t size_bytes) {
+  const File file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  struct stat attributes {};
+  if (!file || ::fstat(file.fd(), &attributes) != 0 || !S_ISREG(attributes.st_mode)) {
+    return std::nullopt;
+  }
+  if (static_cast<std::uint64_t>(attributes.st_size) != size_bytes) return std::nullopt;
+  Bytes bytes(static_cast<std::size_t>(size_bytes));
+  try {
+    if (!read_at(file.fd(), 0, bytes, path)) return std::nullopt;
+  } catch (const Error&) {
+    return std::nullopt;  // the disk does not give it back
+  }
+  return sha256(bytes);
 }
 
 void reserve_image(int fd, std::uint64_t size_bytes, const std::filesystem::path& path) {

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <vector>
 
 #include "store/chunk_batches.hpp"
@@ -24,11 +25,21 @@ std::vector<std::filesystem::path> make_image_directories(const Plan& plan,
                                                           const std::filesystem::path& root,
                                                           const FileSet& files = {});
 
-/// Gives the base's file that has the same bytes a second name, `path`.
-/// Returns: false if the file must be made instead: there is none, or it cannot be linked (another
-/// file system, too many links, ...).
+/// Gives the base's file that has the same bytes a second name, `path`.  A small file is compared
+/// with its hash first.  A weights file is not, since it may be as large as the disk is slow; if
+/// its attributes say that somebody wrote to it, it is not linked, and making it compares every
+/// chunk. Returns: false if the file must be made instead: there is none, it is damaged, or it
+/// cannot be linked (another file system, too many links, ...).
 bool link_equal_file(const Plan& plan, const LayoutFile& file, const std::filesystem::path& path);
 bool link_equal_blob(const Plan& plan, const BlobRef& blob, const std::filesystem::path& path);
+
+/// The hash of a small file; nullopt if it is not there, no regular file of this size, or cannot be
+/// read.
+std::optional<Sha256> hash_of_small_file(const std::filesystem::path& path,
+                                         std::uint64_t size_bytes);
+
+/// Bytes of the files and blobs that can be linked: they take no room of their own.
+std::uint64_t linked_bytes(const Plan& plan);
 
 /// Gives a new file its size, in one extent where the file system can.
 /// Throws Error: no_space, io.

@@ -1,6 +1,7 @@
 #include "store/json.hpp"
 
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "store/error.hpp"
@@ -8,38 +9,72 @@
 namespace weightfs {
 namespace {
 
-constexpr int kJsonDepthMax = 32;
+constexpr std::size_t kJsonDepthMax = 32;
 
 std::string text_of(std::string_view what) { return std::string(what); }
+
+/// Reads a text by events, and refuses what the library's tree would hide (it keeps the last of two
+/// equal keys: one text, two readings) or could not bear.  The library can tell the same while it
+/// makes the tree, but then takes quadratic time.
+class StrictReader {
+ public:
+  explicit StrictReader(std::string_view what) : what_(what) {}
+
+  // The events of Json::sax_parse.
+  bool null() { return true; }
+  bool boolean(bool /*value*/) { return true; }
+  bool number_integer(Json::number_integer_t /*value*/) { return true; }
+  bool number_unsigned(Json::number_unsigned_t /*value*/) { return true; }
+  bool number_float(Json::number_float_t /*value*/, const std::string& /*text*/) { return true; }
+  bool string(std::string& /*value*/) { return true; }
+  bool binary(Json::binary_t& /*value*/) { return true; }
+  bool start_object(std::size_t /*elements*/) { return open(); }
+  bool end_object() { return close(); }
+  bool start_array(std::size_t /*elements*/) { return open(); }
+  bool end_array() { return close(); }
+  bool key(std::string& key) {
+    const auto [place, is_new] = keys_.back().insert(std::move(key));
+    if (!is_new) fail("has the key '" + *place + "' twice");
+    return true;
+  }
+  bool parse_error(std::size_t position, const std::string& /*token*/,
+                   const Json::exception& /*error*/) {
+    // Not the library's message: it repeats the text, which may be no UTF-8.
+    fail("is not valid JSON: byte " + std::to_string(position));
+  }
+
+ private:
+  bool open() {
+    if (keys_.size() == kJsonDepthMax) {
+      fail("is nested deeper than " + std::to_string(kJsonDepthMax) + " levels");
+    }
+    keys_.emplace_back();
+    return true;
+  }
+  bool close() {
+    keys_.pop_back();
+    return true;
+  }
+  [[noreturn]] void fail(const std::string& problem) const {
+    throw Error(ErrorCode::corrupt, text_of(what_) + " " + problem);
+  }
+
+  std::string_view what_;
+  std::vector<std::set<std::string>> keys_;  // of each open object; of an array none
+};
 
 }  // namespace
 
 Json parse_json(std::string_view text, std::string_view what) {
-  // The library keeps the last of two equal keys: one text, two readings.  So watch the keys.
-  std::vector<std::set<std::string>> keys;
-  std::string problem;
-  const Json::parser_callback_t watch = [&](int depth, Json::parse_event_t event, Json& value) {
-    if (depth > kJsonDepthMax) problem = "is nested deeper than 32 levels";
-    if (event == Json::parse_event_t::object_start) keys.emplace_back();
-    if (event == Json::parse_event_t::object_end) keys.pop_back();
-    if (event == Json::parse_event_t::key &&
-        !keys.back().insert(value.get_ref<const std::string&>()).second) {
-      problem = "has the key '" + value.get<std::string>() + "' twice";
-    }
-    if (!problem.empty()) throw Error(ErrorCode::corrupt, text_of(what) + " " + problem);
-    return true;
-  };
   // The library takes a NUL for the end of the text, and skips a byte order mark.
   if (text.find('\0') != text.npos || text.starts_with("\xEF\xBB\xBF")) {
     throw Error(ErrorCode::corrupt,
                 text_of(what) + " is not valid JSON: it holds a NUL or a byte order mark");
   }
   try {
-    return Json::parse(text, watch);
-  } catch (const Json::parse_error& error) {
-    // Not the library's message: it repeats the text, which may be no UTF-8.
-    throw Error(ErrorCode::corrupt,
-                text_of(what) + " is not valid JSON: byte " + std::to_string(error.byte));
+    StrictReader reader(what);
+    Json::sax_parse(text, &reader);
+    return Json::parse(text);
   } catch (const Json::exception&) {
     throw Error(ErrorCode::corrupt, text_of(what) + " is not valid JSON");
   }

@@ -40,8 +40,8 @@ std::uint64_t bytes_of(const Layout& layout, const FileSet& files) noexcept {
 
 std::vector<bool> by_path(const Manifest& manifest, const Layout& layout, const FileSet& files) {
   std::vector<bool> result;
-  for (const auto& [path, size] : files_of(manifest, layout)) {
-    const LayoutFile* const file = layout.find_file(path);
+  for (const auto& shown : files_of(manifest, layout)) {
+    const LayoutFile* const file = layout.find_file(shown.path);
     result.push_back(file != nullptr && contains(files, layout.number_of(*file)));
   }
   return result;
@@ -52,8 +52,8 @@ FileSet absent_files(const Store& store, const Version& version, const Layout& l
   if (absent.empty()) return {};
   FileSet files(layout.files().size());
   std::size_t i = 0;
-  for (const auto& [path, size] : files_of(version.manifest, layout)) {
-    const LayoutFile* const file = layout.find_file(path);
+  for (const auto& shown : files_of(version.manifest, layout)) {
+    const LayoutFile* const file = layout.find_file(shown.path);
     if (file != nullptr && i < absent.size()) files[layout.number_of(*file)] = absent[i];
     i++;
   }

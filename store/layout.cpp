@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cassert>
 #include <limits>
+#include <numeric>
 #include <tuple>
 #include <utility>
 
@@ -140,6 +142,7 @@ std::size_t LayoutTensor::chunk_size_bytes(std::uint32_t index) const noexcept {
 
 std::shared_ptr<const Layout> Layout::from_checkpoint(const Checkpoint& checkpoint) {
   const std::shared_ptr<Layout> layout(new Layout);
+  TensorTable tensors;
   for (const CheckpointFile& found : checkpoint.files) {
     if (found.kind == CheckpointFile::Kind::blob) continue;
     LayoutFile file;
@@ -148,8 +151,9 @@ std::shared_ptr<const Layout> Layout::from_checkpoint(const Checkpoint& checkpoi
                                                            : LayoutFile::Kind::safetensors;
     file.head = found.head;
     file.size_bytes = found.stamp.size_bytes;
-    layout->add_file(std::move(file), found.header);
+    layout->add_file(std::move(file), found.header, tensors);
   }
+  layout->set_tensors(std::move(tensors));
   const std::string bytes = layout->serialize();
   if (bytes.size() > kLayoutBytesMax) {
     throw Error(ErrorCode::invalid,
@@ -165,6 +169,7 @@ std::shared_ptr<const Layout> Layout::parse(std::string_view bytes, std::string_
   const std::uint32_t count = take_preamble(reader);
   const std::shared_ptr<Layout> layout(new Layout);
   layout->files_.reserve(count);
+  TensorTable tensors;
   for (std::uint32_t i = 0; i < count; i++) {
     LayoutFile file = take_file(reader);
     check_path(reader, file, layout->files_.empty() ? nullptr : &layout->files_.back());
@@ -173,34 +178,37 @@ std::shared_ptr<const Layout> Layout::parse(std::string_view bytes, std::string_
           fmt::format("'{}' takes the version above {} bytes", file.path, kVersionBytesMax));
     }
     const SafetensorsHeader header = header_of(reader, file, what);
-    layout->add_file(std::move(file), header);
+    layout->add_file(std::move(file), header, tensors);
   }
   reader.expect_end();
   check_directories(reader, layout->files_);
+  layout->set_tensors(std::move(tensors));
   layout->id_ = sha256(as_bytes(bytes));
   return layout;
 }
 
 /// Requires: the file's size fits kVersionBytesMax together with the others, and its header fits
 /// it.
-void Layout::add_file(LayoutFile file, const SafetensorsHeader& header) {
+void Layout::add_file(LayoutFile file, const SafetensorsHeader& header, TensorTable& tensors) {
   const auto number = static_cast<std::uint32_t>(files_.size());
-  file.first_tensor = static_cast<std::uint32_t>(tensors_.size());
+  file.first_tensor = static_cast<std::uint32_t>(tensors.size());
   if (file.kind == LayoutFile::Kind::opaque) {
-    add_tensor({"", Dtype::u8, kind_of(Dtype::u8), {file.size_bytes}, number, 0, file.size_bytes});
+    add_tensor({"", Dtype::u8, kind_of(Dtype::u8), {file.size_bytes}, number, 0, file.size_bytes},
+               tensors);
   }
   for (const SafetensorsTensor& tensor : header.tensors) {
     add_tensor({tensor.name, tensor.dtype, kind_of(tensor.dtype), tensor.shape, number,
-                file.head.size() + tensor.begin_bytes, tensor.end_bytes - tensor.begin_bytes});
+                file.head.size() + tensor.begin_bytes, tensor.end_bytes - tensor.begin_bytes},
+               tensors);
   }
-  file.tensor_count = static_cast<std::uint32_t>(tensors_.size()) - file.first_tensor;
+  file.tensor_count = static_cast<std::uint32_t>(tensors.size()) - file.first_tensor;
   size_bytes_ += file.size_bytes;
   files_.push_back(std::move(file));
 }
 
 /// A tensor's record takes more than 32 bytes of a layout of less than 2^31, so numbers fit 32
 /// bits; so do chunks, as a version has fewer than 2^46 bytes in chunks of at least 2^20.
-void Layout::add_tensor(LayoutTensor tensor) {
+void Layout::add_tensor(LayoutTensor tensor, TensorTable& tensors) {
   static_assert(kLayoutBytesMax / 32 < std::numeric_limits<std::uint32_t>::max());
   static_assert(kVersionBytesMax >> 20 < std::numeric_limits<std::uint32_t>::max());
   tensor.first_chunk = chunk_count_;
@@ -208,7 +216,19 @@ void Layout::add_tensor(LayoutTensor tensor) {
       static_cast<std::uint32_t>(kernels::chunk_count(tensor.kind, tensor.size_bytes));
   chunk_count_ += tensor.chunk_count;
   element_count_ += tensor.size_bytes / kernels::width_bytes(tensor.kind);
-  tensors_.push_back(std::move(tensor));
+  tensors.push_back(std::move(tensor));
+}
+
+void Layout::set_tensors(TensorTable tensors) {
+  tensors.shrink_to_fit();
+  tensors_ = std::make_shared<const TensorTable>(std::move(tensors));
+}
+
+std::shared_ptr<const Layout> Layout::with(std::shared_ptr<const TensorTable> table) const {
+  assert(*table == *tensors_);
+  const std::shared_ptr<Layout> layout(new Layout(*this));
+  layout->tensors_ = std::move(table);
+  return layout;
 }
 
 std::string Layout::serialize() const {
@@ -237,7 +257,24 @@ const LayoutFile* Layout::find_file(std::string_view path) const noexcept {
   return found != files_.end() && found->path == path ? &*found : nullptr;
 }
 
+namespace {
+
+/// Whether two layouts have the same files with the same tensors; heads may differ.
+bool have_same_tensors(const Layout& newer, const Layout& older) {
+  return newer.tensor_table() == older.tensor_table() &&
+         std::equal(newer.files().begin(), newer.files().end(), older.files().begin(),
+                    older.files().end(),
+                    [](const LayoutFile& a, const LayoutFile& b) { return a.path == b.path; });
+}
+
+}  // namespace
+
 std::vector<std::optional<std::uint32_t>> counterparts(const Layout& newer, const Layout& older) {
+  if (have_same_tensors(newer, older)) {  // then each is its own: a name is in a file once
+    std::vector<std::optional<std::uint32_t>> own(newer.tensors().size());
+    std::iota(own.begin(), own.end(), 0u);
+    return own;
+  }
   const CounterpartFinder finder(older);
   std::vector<std::optional<std::uint32_t>> found;
   found.reserve(newer.tensors().size());

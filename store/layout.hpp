@@ -48,7 +48,11 @@ struct LayoutTensor {
   /// Place of chunk `index` < chunk_count inside the tensor.
   [[nodiscard]] std::uint64_t chunk_offset_bytes(std::uint32_t index) const noexcept;
   [[nodiscard]] std::size_t chunk_size_bytes(std::uint32_t index) const noexcept;
+
+  bool operator==(const LayoutTensor&) const = default;
 };
+
+using TensorTable = std::vector<LayoutTensor>;
 
 struct LayoutFile {
   enum class Kind : std::uint8_t { safetensors = 0, opaque = 1 };
@@ -76,7 +80,7 @@ class Layout {
 
   [[nodiscard]] const Sha256& id() const noexcept { return id_; }  // of serialize()
   [[nodiscard]] std::span<const LayoutFile> files() const noexcept { return files_; }
-  [[nodiscard]] std::span<const LayoutTensor> tensors() const noexcept { return tensors_; }
+  [[nodiscard]] std::span<const LayoutTensor> tensors() const noexcept { return *tensors_; }
   [[nodiscard]] std::span<const LayoutTensor> tensors_of(const LayoutFile& file) const noexcept;
   [[nodiscard]] std::uint64_t chunk_count() const noexcept { return chunk_count_; }
   [[nodiscard]] std::uint64_t element_count() const noexcept { return element_count_; }
@@ -90,14 +94,23 @@ class Layout {
   /// nullptr if no file has this path.
   [[nodiscard]] const LayoutFile* find_file(std::string_view path) const noexcept;
 
+  /// What tensors() looks at.  Layouts may share one: store/layout_cache.hpp.
+  [[nodiscard]] std::shared_ptr<const TensorTable> tensor_table() const noexcept {
+    return tensors_;
+  }
+
+  /// The same layout with another copy of its table.  Requires: it is equal to tensor_table().
+  [[nodiscard]] std::shared_ptr<const Layout> with(std::shared_ptr<const TensorTable> table) const;
+
  private:
   Layout() = default;
-  void add_file(LayoutFile file, const SafetensorsHeader& header);
-  void add_tensor(LayoutTensor tensor);
+  void add_file(LayoutFile file, const SafetensorsHeader& header, TensorTable& tensors);
+  void add_tensor(LayoutTensor tensor, TensorTable& tensors);
+  void set_tensors(TensorTable tensors);
 
   Sha256 id_{};
   std::vector<LayoutFile> files_;
-  std::vector<LayoutTensor> tensors_;
+  std::shared_ptr<const TensorTable> tensors_;  // set when all files were added
   std::uint64_t chunk_count_ = 0, element_count_ = 0, size_bytes_ = 0;
 };
 

@@ -19,13 +19,24 @@ namespace weightfs {
 namespace {
 
 constexpr std::uint64_t kManifestFormat = 1;
-constexpr std::array kFeatures = {kFeatureXr};  // all that this weightfs knows
+// All that this weightfs knows.
+constexpr std::array kFeatures = {kFeatureManifestSha256, kFeatureXr};
 constexpr std::size_t kPackNumberDigitsMax = 9;
 
 /// End of the year 9999: what every file system and calendar can show.
 constexpr std::uint64_t kTimeMax = 253'402'300'799;
 
+constexpr const char* kOwnHash = "sha256";
+constexpr const char* kSignature = "signature";
+
 std::string hex_of(const Sha256& hash) { return to_hex(hash); }
+
+/// Of the canonical bytes of a manifest without hash and signature.
+Sha256 own_hash(Json json) {
+  json.erase(kOwnHash);
+  json.erase(kSignature);
+  return sha256(as_bytes(json.dump()));
+}
 
 Json json_of(const ObjectRef& object) {
   return {{"sha256", hex_of(object.sha256)}, {"size", object.size_bytes}};
@@ -56,7 +67,9 @@ class Reader {
  public:
   explicit Reader(std::string_view what) : what_(what) {}
 
-  void check_readable(const Json& json) const;
+  void check_format(const Json& json) const;
+  void check_features(const Json& json) const;
+  void check_own_hash(const Json& json) const;
   [[nodiscard]] std::uint64_t number(const Json& object, std::string_view name,
                                      std::uint64_t most) const;
   [[nodiscard]] std::string nonce(const Json& object, std::string_view name) const;
@@ -82,7 +95,7 @@ class Reader {
 };
 
 /// Comes first: what a newer format means by the other fields is unknown.
-void Reader::check_readable(const Json& json) const {
+void Reader::check_format(const Json& json) const {
   const std::uint64_t format = json_uint(json, "format", what_);
   if (format == 0) fail("format 0 does not exist");
   if (format > kManifestFormat) {
@@ -90,6 +103,9 @@ void Reader::check_readable(const Json& json) const {
                      format, kManifestFormat),
          ErrorCode::unsupported);
   }
+}
+
+void Reader::check_features(const Json& json) const {
   for (const Json& feature : array(json, "required_features")) {
     if (!feature.is_string()) fail("field 'required_features' must hold strings");
     const auto& name = feature.get_ref<const std::string&>();
@@ -98,6 +114,16 @@ void Reader::check_readable(const Json& json) const {
                      escape_name(name)),
          ErrorCode::unsupported);
   }
+}
+
+/// Comes second, so that damage to a feature's name is told as damage.
+void Reader::check_own_hash(const Json& json) const {
+  if (!json.contains(kOwnHash)) return;
+  const Sha256 said = hash(json, kOwnHash);
+  const Sha256 found = own_hash(json);
+  if (found == said) return;
+  fail(fmt::format("its fields have the SHA-256 {}, but it says {}: it was damaged", hex_of(found),
+                   hex_of(said)));
 }
 
 std::uint64_t Reader::number(const Json& object, std::string_view name, std::uint64_t most) const {
@@ -199,7 +225,7 @@ PackRef Reader::pack(const Json& json) const {
   PackRef pack;
   pack.name = json_string(json, "name", what_);
   if (!is_pack_name(pack.name)) {
-    fail(fmt::format("'{}' is no name of a pack", escape_name(pack.name)));
+    fail(fmt::format("'{}' is not the name of a pack", escape_name(pack.name)));
   }
   pack.size_bytes = number(json, "size", kPackBytesMax - 1);
   pack.head_bytes = number(json, "head", pack.size_bytes);
@@ -259,7 +285,6 @@ std::string Manifest::serialize() const {
                {"repository", repository},
                {"required_features", features},
                {"root", hex_of(root)},
-               {"signature", signature},
                {"tag", tag},
                {"time", time},
                {"version", version}};
@@ -269,6 +294,8 @@ std::string Manifest::serialize() const {
     json["snapshot"] = {{"hashes", json_of(snapshot->hashes)}, {"nonce", snapshot->nonce}};
   }
   try {
+    if (carries_hash()) json[kOwnHash] = hex_of(own_hash(json));
+    json[kSignature] = signature;
     std::string bytes = json.dump();
     if (bytes.size() <= kManifestBytesMax) return bytes;
   } catch (const Json::exception&) {
@@ -276,8 +303,12 @@ std::string Manifest::serialize() const {
   }
   throw Error(ErrorCode::invalid,
               fmt::format("the manifest of the version would be larger than {} bytes: give it less "
-                          "metadata",
+                          "metadata, or fewer small files",
                           kManifestBytesMax));
+}
+
+bool Manifest::carries_hash() const {
+  return std::find(features.begin(), features.end(), kFeatureManifestSha256) != features.end();
 }
 
 Manifest Manifest::parse(std::string_view bytes, std::string_view what) {
@@ -286,8 +317,10 @@ Manifest Manifest::parse(std::string_view bytes, std::string_view what) {
     reader.fail(fmt::format("{} bytes are more than a manifest has", bytes.size()));
   }
   const Json json = parse_json(bytes, what);
-  reader.check_readable(json);
+  reader.check_format(json);
   if (json.dump() != bytes) reader.fail("the JSON is not in canonical form");
+  reader.check_own_hash(json);
+  reader.check_features(json);
   Manifest manifest;
   manifest.repository = reader.nonce(json, "repository");
   manifest.version = reader.number(json, "version", kVersionMax);
@@ -303,6 +336,10 @@ Manifest Manifest::parse(std::string_view bytes, std::string_view what) {
   if (json.contains("snapshot")) manifest.snapshot = reader.snapshot(json["snapshot"]);
   manifest.nonce = reader.nonce(json, "nonce");
   manifest.features = reader.features(json);
+  if (manifest.carries_hash() != json.contains(kOwnHash)) {
+    reader.fail(fmt::format("it must have both the field '{}' and the feature '{}', or neither",
+                            kOwnHash, kFeatureManifestSha256));
+  }
   manifest.key_id = json_string(json, "key_id", what);
   manifest.signature = json_string(json, "signature", what);
   reader.check_history(manifest);

@@ -1,7 +1,8 @@
 // Manifest: the small record that makes a version exist.  Writing it is the commit.
 //
 // It is canonical JSON: keys sorted, no spaces, so its bytes follow from its fields and its SHA-256
-// names it.  Format: docs/FORMAT.md, "Manifests".
+// names it.  It carries a SHA-256 of its own fields, so that no damage to it is believed; those of
+// releases before 0.6.0 do not.  Format: docs/FORMAT.md, "Manifests".
 //
 // Threads: a value.
 #pragma once
@@ -18,7 +19,7 @@
 
 namespace weightfs {
 
-inline constexpr std::uint64_t kManifestBytesMax = 64u << 20;
+inline constexpr std::uint64_t kManifestBytesMax = 1u << 20;
 
 /// Of the object of a snapshot's hashes: 8 bytes a chunk and 32 a piece, of at least 1 MiB each,
 /// and room for the last ones.
@@ -28,6 +29,10 @@ inline constexpr std::uint64_t kVersionMax = (std::uint64_t{1} << 36) - 1;  // f
 /// Feature of a version whose packs hold blocks of mode XR or XS.  Format: docs/FORMAT.md,
 /// "Features".
 inline constexpr std::string_view kFeatureXr = "xr";
+
+/// Feature of a version whose manifest carries its own SHA-256.  Format: docs/FORMAT.md, "A
+/// manifest's own hash".
+inline constexpr std::string_view kFeatureManifestSha256 = "manifest-sha256";
 
 /// A small file, stored once under its hash.
 struct BlobRef {
@@ -78,15 +83,21 @@ struct Manifest {
   std::optional<DeltaRef> delta;        // from the parent
   std::optional<SnapshotRef> snapshot;  // at least one of the two
   std::string nonce;                    // of this publish: settles a lost reply
-  std::vector<std::string> features;    // that a reader must know, ascending
-  std::string key_id;                   // reserved, empty: docs/FORMAT.md, "Signatures"
-  std::string signature;                // reserved, empty
+  /// That a reader must know, ascending.
+  std::vector<std::string> features{std::string(kFeatureManifestSha256)};
+  std::string key_id;     // reserved, empty: docs/FORMAT.md, "Signatures"
+  std::string signature;  // reserved, empty
 
+  /// Whether it carries its own SHA-256: parse() has compared it then.
+  [[nodiscard]] bool carries_hash() const;
+
+  /// With its own SHA-256 if `features` has kFeatureManifestSha256.
   /// Throws Error: invalid if a text is not UTF-8, or it all is larger than kManifestBytesMax.
   [[nodiscard]] std::string serialize() const;
 
-  /// Throws Error: corrupt (malformed, not canonical, out of bounds, hostile names), unsupported
-  /// (newer format, or a required feature other than kFeatureXr), naming `what`.
+  /// Throws Error: corrupt (malformed, not canonical, out of bounds, hostile names, fields that do
+  /// not give its own SHA-256), unsupported (newer format, or an unknown required feature), naming
+  /// `what`.
   static Manifest parse(std::string_view bytes, std::string_view what);
 };
 

@@ -9,6 +9,7 @@
 
 #include "store/adopt.hpp"
 #include "store/file.hpp"
+#include "store/image_files.hpp"
 #include "store/kept_files.hpp"
 #include "store/log.hpp"
 #include "store/plan.hpp"
@@ -50,14 +51,10 @@ ImagesLock lock_when_not_partial(Store& store, std::uint64_t version, const Cont
 
 class Materializer {
  public:
-  Materializer(Store& store, History& history, std::span<const std::uint64_t> keep,
-               const std::function<bool(std::uint64_t)>& release, const Context& context,
-               const Progress& progress, const kernels::SharedCoder& coder,
-               const std::vector<std::string>& only)
+  Materializer(Store& store, History& history, const Context& context, const Progress& progress,
+               const kernels::SharedCoder& coder, const std::vector<std::string>& only)
       : store_(store),
         history_(history),
-        keep_(keep),
-        release_(release),
         context_(context),
         progress_(progress),
         coder_(coder),
@@ -99,6 +96,8 @@ class Materializer {
     const FileSet unwanted = left_out(*layout, only_);
     if (store_.is_complete(version->number())) return fill(version, *layout, unwanted, bases);
     const Plan plan = make_plan(history_, version, bases, context_, unwanted);
+    const auto base = reserve_base(store_, plan, Eviction::Claim::stays, context_);
+    if (!base) return;
     make_room(plan, 0);
     try {
       write(plan, store_.begin_images(version->number()));
@@ -116,6 +115,8 @@ class Materializer {
     FileSet absent = absent_files(store_, *version, layout);
     const FileSet without = all_but_missing(layout, absent, unwanted);
     const Plan plan = make_plan(history_, version, bases, context_, without);
+    const auto base = reserve_base(store_, plan, Eviction::Claim::stays, context_);
+    if (!base) return;
     const std::uint64_t had = layout.size_bytes() - bytes_of(layout, absent);
     make_room(plan, had);
     const ScratchDirectory scratch(store_.temporary_directory(), "files-");
@@ -151,11 +152,7 @@ class Materializer {
 
   /// `had_bytes`: what the version has already.
   void make_room(const Plan& plan, std::uint64_t had_bytes) {
-    std::set<std::uint64_t> keep(keep_.begin(), keep_.end());
-    if (plan.base) keep.insert(plan.base->version->number());
-    if (had_bytes > 0) keep.insert(plan.version->number());
-    const std::vector<std::uint64_t> kept(keep.begin(), keep.end());
-    store_.make_room(plan.version_bytes(), kept, release_, plan.version_bytes() + had_bytes);
+    store_.make_room(plan.version_bytes() - linked_bytes(plan), plan.version_bytes() + had_bytes);
   }
 
   void write(const Plan& plan, const std::filesystem::path& directory) {
@@ -169,9 +166,7 @@ class Materializer {
   void drop(const BaseDamaged& damaged) {
     const std::uint64_t number = damaged.version();
     log_error(fmt::format("{}; not building on it", damaged.what()));
-    if (std::find(keep_.begin(), keep_.end(), number) != keep_.end()) return;
-    if (release_ && !release_(number)) return;
-    store_.remove_images(number);
+    static_cast<void>(store_.evict(number));
   }
 
   void remove_quietly(std::uint64_t version) {
@@ -185,8 +180,6 @@ class Materializer {
 
   Store& store_;
   History& history_;
-  std::span<const std::uint64_t> keep_;
-  const std::function<bool(std::uint64_t)>& release_;
   const Context& context_;
   const Progress& progress_;
   const kernels::SharedCoder& coder_;
@@ -208,8 +201,11 @@ Base base_of(Store& store, History& history, std::uint64_t version, const Contex
 
 std::vector<Base> usable_bases(Store& store, History& history, std::uint64_t before,
                                const std::set<std::uint64_t>& distrusted, const Context& context) {
+  constexpr std::size_t kBasesMax = 4;  // the newest leads there with the fewest steps
   std::vector<Base> bases;
-  for (const std::uint64_t number : store.complete_versions()) {
+  const std::vector<std::uint64_t> here = store.complete_versions();
+  for (auto at = here.rbegin(); at != here.rend() && bases.size() < kBasesMax; ++at) {
+    const std::uint64_t number = *at;
     if (number >= before || distrusted.contains(number)) continue;
     try {
       bases.push_back(base_of(store, history, number, context));
@@ -222,14 +218,22 @@ std::vector<Base> usable_bases(Store& store, History& history, std::uint64_t bef
   return bases;
 }
 
-void materialize(Store& store, History& history, std::uint64_t version,
-                 std::span<const std::uint64_t> keep,
-                 const std::function<bool(std::uint64_t)>& release, const Context& context,
+std::optional<Eviction::Reservation> reserve_base(Store& store, const Plan& plan,
+                                                  Eviction::Claim claim, const Context& context) {
+  if (!plan.base) return Eviction::Reservation();
+  const std::uint64_t number = plan.base->version->number();
+  auto reservation = store.eviction().reserve(number, claim, context);
+  if (!store.is_complete(number)) return std::nullopt;
+  return reservation;
+}
+
+void materialize(Store& store, History& history, std::uint64_t version, const Context& context,
                  const Progress& progress, const kernels::SharedCoder& coder,
                  const std::vector<std::string>& only) {
   if (has_kept_files(store, history, version, only, context)) return;
+  const auto making = store.eviction().reserve(version, Eviction::Claim::stays, context);
   const ImagesLock lock = lock_when_not_partial(store, version, context);
-  Materializer(store, history, keep, release, context, progress, coder, only).run(version);
+  Materializer(store, history, context, progress, coder, only).run(version);
 }
 
 }  // namespace weightfs

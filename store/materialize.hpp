@@ -30,6 +30,7 @@
 #include "kernels/chunk_coder.hpp"
 #include "store/chunk_batches.hpp"
 #include "store/error.hpp"
+#include "store/eviction.hpp"
 #include "store/history.hpp"
 
 namespace weightfs {
@@ -112,10 +113,16 @@ Plan make_plan(History& history, std::shared_ptr<const Version> wanted, std::spa
 /// The Base of a complete version in the store, with the files that it has.
 Base base_of(Store& store, History& history, std::uint64_t version, const Context& context);
 
-/// Complete versions older than `before`, to start from.  One whose records cannot be read is none,
-/// nor one that is distrusted.
+/// Complete versions older than `before`, to start from: the newest few.  One whose records cannot
+/// be read is none, nor one that is distrusted.
 std::vector<Base> usable_bases(Store& store, History& history, std::uint64_t before,
                                const std::set<std::uint64_t>& distrusted, const Context& context);
+
+/// Keeps the base of a plan from being evicted (store/eviction.hpp).
+/// Returns: a reservation of nothing if the plan has no base; nullopt: it was evicted just now, so
+/// another plan must be made.
+std::optional<Eviction::Reservation> reserve_base(Store& store, const Plan& plan,
+                                                  Eviction::Claim claim, const Context& context);
 
 struct WriteOptions {
   std::filesystem::path directory;  // exists, empty
@@ -148,20 +155,16 @@ class BaseDamaged : public Error {
 };
 
 /// Brings a version into the store: plan, room, write, records.  Tries again from another base or
-/// the bucket if a base is damaged, and removes that one's images unless it is in `keep` or
-/// `release` says that it is in use.  Does nothing if the store has what is wanted already; waits
-/// for a version that is partial.  A way of more than kStepsPerPass deltas brings in versions on
-/// the way too.
+/// the bucket if a base is damaged, and evicts that one if it may go.  Does nothing if the store
+/// has what is wanted already; waits for a version that is partial.  A way of more than
+/// kStepsPerPass deltas brings in versions on the way too.
 /// `only`: globs of the files that are kept (store/kept_files.hpp); empty: all.  To a version that
 /// is complete without some of them these are added; what is there is not touched.
 ///
 /// After a failure nothing of the version is left but what was complete before.  Several calls for
-/// one store come one after the other: it holds Store::lock_images(). `release`: see
-/// Store::make_room; may be empty.  `keep`: versions, ascending, that must stay beside the base in
-/// use.
-void materialize(Store& store, History& history, std::uint64_t version,
-                 std::span<const std::uint64_t> keep,
-                 const std::function<bool(std::uint64_t)>& release, const Context& context,
+/// one store come one after the other: it holds Store::lock_images().  It may be evicted as soon as
+/// this returns, unless the caller has it reserved.
+void materialize(Store& store, History& history, std::uint64_t version, const Context& context,
                  const Progress& progress,
                  const kernels::SharedCoder& coder = kernels::make_cpu_coder(),
                  const std::vector<std::string>& only = {});

@@ -6,6 +6,7 @@
 #include <array>
 #include <cassert>
 #include <charconv>
+#include <cstring>
 #include <tuple>
 #include <utility>
 
@@ -18,25 +19,39 @@ namespace weightfs {
 namespace {
 
 constexpr std::string_view kFormatName = "weightfs pack";
-constexpr std::uint64_t kPackIndexBytesMax = 1u << 30;
+constexpr std::uint64_t kPackHeaderBytesMax = 64u << 10;  // the JSON of a pack's safetensors header
 
 /// Least bytes of a range (three varints), and of a chunk (hash, changed count).
 constexpr std::uint64_t kRangeBytesMin = 3;
 constexpr std::uint64_t kChunkBytesMin = 9;
 
-constexpr std::uint64_t kVarintBytesMax = 10;
+/// Most bytes of a range (three numbers below 2^32), of a chunk (hash, changed count of at most
+/// 2^20) and of the length of a block.
+constexpr std::uint64_t kListedRangeBytesMax = 3 * 5;
+constexpr std::uint64_t kListedChunkBytesMax = 8 + 3;
+constexpr std::uint64_t kBlockLengthBytes = 3;
+static_assert(kernels::kChunkBlocks * kernels::kBlockElements <= 1u << 20);
 
 std::uint64_t piece_count_of(std::uint64_t data_size) {
   return data_size / kPieceBytes + (data_size % kPieceBytes != 0);
 }
 
-/// No index for this layout is larger: so a small frame cannot ask for much memory.
-std::uint64_t index_bytes_max(const Layout& layout, std::uint64_t data_size) {
-  constexpr std::uint64_t kPerChunk =
-      3 * kVarintBytesMax + 3 * kernels::kChunkBlocks + 8 + kVarintBytesMax;
-  const std::uint64_t size = kVarintBytesMax + layout.chunk_count() * kPerChunk +
-                             piece_count_of(data_size) * sizeof(Sha256);
-  return std::min(size, kPackIndexBytesMax);
+/// No index of so many chunks of this layout is larger: so a small frame cannot ask for much
+/// memory.
+std::uint64_t index_bytes_max(const Layout& layout, std::uint64_t chunks, std::uint64_t data_size) {
+  const std::uint64_t blocks_of_layout =
+      layout.element_count() / kernels::kBlockElements + layout.tensors().size();
+  const std::uint64_t blocks = std::min(chunks * kernels::kChunkBlocks, blocks_of_layout);
+  return kListedRangeBytesMax + chunks * (kListedRangeBytesMax + kListedChunkBytesMax) +
+         blocks * kBlockLengthBytes + piece_count_of(data_size) * sizeof(Sha256);
+}
+
+/// What reading an index of so many bytes may take for a while: its text, and what is made of it.
+std::uint64_t reading_bytes_max(std::uint64_t index_size, std::uint64_t chunks) {
+  const std::uint64_t chunks_max =
+      std::min(chunks, index_size / (kChunkBytesMin + kBlockLengthBytes));
+  return index_size + chunks_max * (sizeof(PackChunk) + kListedRangeBytesMax) +
+         index_size / kBlockLengthBytes * sizeof(std::uint32_t);
 }
 
 std::uint32_t block_count_of(const LayoutTensor& tensor, std::uint32_t chunk) {
@@ -69,7 +84,7 @@ std::uint64_t parse_size(const ByteReader& at, const std::string& text) {
 
 std::string_view take_header(ByteReader& reader, std::string_view head) {
   const auto length = reader.take_le<std::uint64_t>();
-  if (length > kSafetensorsHeaderBytesMax) reader.fail("the header is too large");
+  if (length > kPackHeaderBytesMax) reader.fail("the header is too large");
   reader.take(length);
   return head.substr(0, 8 + static_cast<std::size_t>(length));
 }
@@ -132,9 +147,10 @@ Range take_range(ByteReader& reader, const Layout& layout, const Range* before) 
   return range;
 }
 
-std::vector<Range> take_ranges(ByteReader& reader, const Layout& layout) {
+std::vector<Range> take_ranges(ByteReader& reader, const Layout& layout, std::uint64_t chunks) {
   const std::uint64_t count = reader.take_varint();
   if (count == 0) reader.fail("the index holds no chunks");
+  if (count > chunks) reader.fail(fmt::format("{} ranges of {} chunks", count, chunks));
   reader.expect_room_for(count, kRangeBytesMin);
   std::vector<Range> ranges;
   ranges.reserve(static_cast<std::size_t>(count));
@@ -146,9 +162,15 @@ std::vector<Range> take_ranges(ByteReader& reader, const Layout& layout) {
 
 /// Makes the list of chunks; hashes, counts and lengths are still to come.
 std::vector<PackChunk> chunks_of(const ByteReader& reader, const std::vector<Range>& ranges,
-                                 const Layout& layout) {
+                                 const Layout& layout, std::uint64_t chunks_max) {
   std::uint64_t count = 0;
   for (const Range& range : ranges) count += range.count;
+  if (count > chunks_max) {
+    reader.fail(
+        fmt::format("it holds {} chunks, but other packs leave {} of the version's {}: some "
+                    "would be in two packs",
+                    count, chunks_max, layout.chunk_count()));
+  }
   reader.expect_room_for(count, kChunkBytesMin);
   std::vector<PackChunk> chunks;
   chunks.reserve(static_cast<std::size_t>(count));
@@ -231,28 +253,55 @@ std::vector<Sha256> take_pieces(ByteReader& reader, std::uint64_t data_size) {
 
 }  // namespace
 
+PackRoom::PackRoom(const Layout& layout, MemoryBudget& budget)
+    : budget_(budget), chunks_left_(layout.chunk_count()) {}
+
+std::uint64_t PackIndex::head_bytes_max(const Layout& layout, std::uint64_t pack_size) {
+  const std::uint64_t index = index_bytes_max(layout, layout.chunk_count(), pack_size);
+  return sizeof(std::uint64_t) + kPackHeaderBytesMax + compressed_bytes_max(index);
+}
+
 std::shared_ptr<const PackIndex> PackIndex::parse(std::string_view head, std::uint64_t pack_size,
                                                   const Layout& layout, std::string_view what) {
+  MemoryBudget budget;
+  PackRoom room(layout, budget);
+  return parse(head, pack_size, layout, what, room);
+}
+
+std::shared_ptr<const PackIndex> PackIndex::parse(std::string_view head, std::uint64_t pack_size,
+                                                  const Layout& layout, std::string_view what,
+                                                  PackRoom& room) {
   const Parts parts = parse_head(head, pack_size, what);
-  if (parts.index_size > index_bytes_max(layout, parts.data_size)) {
+  const std::lock_guard lock(room.mutex_);
+  const std::uint64_t chunks_max = room.chunks_left_;
+  const std::uint64_t index_max = index_bytes_max(layout, chunks_max, parts.data_size);
+  if (parts.index_size > index_max) {
     throw Error(ErrorCode::corrupt,
-                fmt::format("{}: an index of {} bytes is larger than any of this "
-                            "layout",
-                            what, parts.index_size));
+                fmt::format("{}: an index of {} bytes is larger than any of this layout, of which "
+                            "other packs leave {} chunks: at most {} bytes",
+                            what, parts.index_size, chunks_max, index_max));
   }
+  room.budget_.check(reading_bytes_max(parts.index_size, chunks_max), what);
   const std::string index = decompress(parts.index, parts.index_size, what);
   ByteReader reader(index, what);
   const std::shared_ptr<PackIndex> pack(new PackIndex);
   pack->data_offset_ = head.size();
   pack->data_size_ = parts.data_size;
-  pack->chunks_ = chunks_of(reader, take_ranges(reader, layout), layout);
+  pack->chunks_ = chunks_of(reader, take_ranges(reader, layout, chunks_max), layout, chunks_max);
   const PackChunk& last = pack->chunks_.back();
   pack->block_lengths_ = take_lengths(reader, last.first_block + last.block_count);
   place_chunks(reader, pack->chunks_, pack->block_lengths_, layout, parts.data_size);
   take_hashes(reader, pack->chunks_, layout);
   pack->pieces_ = take_pieces(reader, parts.data_size);
   reader.expect_end();
+  room.budget_.take(pack->memory_bytes(), what);
+  room.chunks_left_ -= pack->chunks_.size();
   return pack;
+}
+
+std::uint64_t PackIndex::memory_bytes() const noexcept {
+  return std::span(chunks_).size_bytes() + std::span(block_lengths_).size_bytes() +
+         std::span(pieces_).size_bytes();
 }
 
 std::span<const std::uint32_t> PackIndex::block_lengths(const PackChunk& chunk) const noexcept {
@@ -371,6 +420,12 @@ std::string PackWriter::head(std::uint32_t first_tensor) const {
   std::string head;
   append_le(head, std::uint64_t{json.size()});
   return head + json + frame;
+}
+
+std::vector<Sha256> PackWriter::pieces() const {
+  std::vector<Sha256> pieces(state_->pieces.size() / sizeof(Sha256));
+  if (!pieces.empty()) std::memcpy(pieces.data(), state_->pieces.data(), state_->pieces.size());
+  return pieces;
 }
 
 }  // namespace weightfs

@@ -12,12 +12,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "store/layout.hpp"
+#include "store/memory_budget.hpp"
 #include "store/sha256.hpp"
 
 namespace weightfs {
@@ -43,12 +45,37 @@ struct PackChunk {
   std::uint32_t block_count = 0;
 };
 
+/// What the packs of one delta may still hold, and take of this host's memory.  No chunk is in two
+/// packs, so all of them together have no more chunks than the layout: an index that cannot fit is
+/// refused before it is inflated, and one is inflated at a time.
+///
+/// Threads: the packs of a delta may be parsed in parallel.  Keeps a reference to `budget`.
+class PackRoom {
+ public:
+  PackRoom(const Layout& layout, MemoryBudget& budget);
+
+ private:
+  friend class PackIndex;
+  MemoryBudget& budget_;
+  std::mutex mutex_;  // held while an index is inflated and read; guards chunks_left_
+  std::uint64_t chunks_left_;
+};
+
 class PackIndex {
  public:
   /// Parses the first `head_size` bytes of a pack of `pack_size` bytes; the caller has checked
-  /// their SHA-256.  Throws Error: corrupt, naming `what` (the key).
+  /// their SHA-256.  Takes of `room` what it holds.
+  /// Throws Error: corrupt, unsupported (it takes too much memory), naming `what` (the key).
+  static std::shared_ptr<const PackIndex> parse(std::string_view head, std::uint64_t pack_size,
+                                                const Layout& layout, std::string_view what,
+                                                PackRoom& room);
+
+  /// The same for a pack alone.
   static std::shared_ptr<const PackIndex> parse(std::string_view head, std::uint64_t pack_size,
                                                 const Layout& layout, std::string_view what);
+
+  /// No head of a pack of `pack_size` bytes is larger.
+  static std::uint64_t head_bytes_max(const Layout& layout, std::uint64_t pack_size);
 
   [[nodiscard]] std::span<const PackChunk> chunks() const noexcept { return chunks_; }  // ascending
   [[nodiscard]] std::span<const std::uint32_t> block_lengths(const PackChunk& chunk) const noexcept;
@@ -63,6 +90,7 @@ class PackIndex {
 
  private:
   PackIndex() = default;
+  [[nodiscard]] std::uint64_t memory_bytes() const noexcept;
   std::vector<PackChunk> chunks_;
   std::vector<std::uint32_t> block_lengths_;
   std::vector<Sha256> pieces_;
@@ -92,6 +120,9 @@ class PackWriter {
   /// The same with `first_tensor` added to the number of each tensor: the layout that the chunks
   /// were added by may be a part of the version's.  Requires: finish() was called.
   [[nodiscard]] std::string head(std::uint32_t first_tensor) const;
+
+  /// The hash of each kPieceBytes of the data.  Requires: finish() was called.
+  [[nodiscard]] std::vector<Sha256> pieces() const;
 
  private:
   struct State;

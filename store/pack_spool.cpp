@@ -9,9 +9,11 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
+#include "store/byte_budget.hpp"
 #include "store/file.hpp"
 #include "store/parallel.hpp"
 #include "store/pieces.hpp"
@@ -19,6 +21,10 @@
 
 namespace weightfs {
 namespace {
+
+// Of one caller of fetch(), and in bytes of all of them.
+constexpr unsigned kFetchesAtOnce = 8;
+constexpr std::uint64_t kFetchedBytesInHand = 64u << 20;
 
 PieceRun run_of(const Step& step, std::size_t pack) {
   const PackIndex& index = *step.packs[pack];
@@ -57,6 +63,11 @@ struct SpooledPack {
   std::vector<Piece> pieces;
 };
 
+struct PieceRange {
+  SpooledPack* pack = nullptr;
+  std::uint64_t first = 0, last = 0;
+};
+
 }  // namespace
 
 struct PackSpool::State {
@@ -67,6 +78,8 @@ struct PackSpool::State {
         directory(std::move(its_directory)),
         context(its_context) {}
 
+  PieceRange pieces_of(std::size_t step, Listed place);
+  std::vector<PieceRange> absent_of(std::span<const Wanted> wanted);
   void need(SpooledPack& pack, std::uint64_t first, std::uint64_t last);
   void wait_for(std::shared_ptr<Fetch> fetch, std::unique_lock<std::mutex>& lock);
   void fetch(SpooledPack& pack, std::uint64_t first, std::unique_lock<std::mutex>& lock);
@@ -80,8 +93,9 @@ struct PackSpool::State {
   File file;
   std::vector<std::vector<SpooledPack>> packs;  // by step
   std::mutex mutex;                             // guards the pieces, their fetches and the next
-  std::uint64_t fetched_bytes = 0;
+  std::uint64_t fetched_bytes = 0, absent_pieces = 0;
   std::condition_variable_any fetched;
+  ByteBudget in_hand{kFetchedBytesInHand};
 };
 
 PackSpool::PackSpool(const Plan& plan, Repository& repository, std::filesystem::path directory,
@@ -94,6 +108,7 @@ PackSpool::PackSpool(const Plan& plan, Repository& repository, std::filesystem::
       const PieceRun run = run_of(step, i);
       packs.push_back({run, end, std::vector<SpooledPack::Piece>(run.hashes.size())});
       end += run.size_bytes;
+      state_->absent_pieces += run.hashes.size();
     }
   }
   if (end > 0) state_->file = File::temporary(state_->directory);
@@ -127,12 +142,27 @@ void PackSpool::fetch_all(unsigned threads, const Progress& progress) {
   });
 }
 
+void PackSpool::fetch(std::span<const Wanted> wanted) const {
+  const std::vector<PieceRange> absent = state_->absent_of(wanted);
+  parallel_for(absent.size(), kFetchesAtOnce, state_->context, [&](std::size_t i) {
+    const auto& [pack, first, last] = absent[i];
+    const std::uint64_t bytes = pack->run.bytes_of(first, last - first + kPiecesPerFetch);
+    const auto share = state_->in_hand.take(bytes, state_->context, "fetching packs");
+    state_->need(*pack, first, last);
+  });
+}
+
+bool PackSpool::is_whole() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->absent_pieces == 0;
+}
+
 void PackSpool::read(std::size_t step, Listed place, std::span<std::byte> into) const {
   if (into.empty()) return;
+  const auto [pack, first, last] = state_->pieces_of(step, place);
   const std::uint64_t begin = state_->plan.steps[step].chunk(place).data_offset_bytes;
-  SpooledPack& pack = state_->packs[step][place.pack];
-  state_->need(pack, begin / kPieceBytes, (begin + into.size() - 1) / kPieceBytes);
-  if (read_at(state_->file.fd(), pack.to + begin, into, state_->path())) return;
+  state_->need(*pack, first, last);
+  if (read_at(state_->file.fd(), pack->to + begin, into, state_->path())) return;
   throw Error(ErrorCode::io, fmt::format("the spool in {} became shorter while it was read",
                                          state_->directory.string()));
 }
@@ -140,6 +170,45 @@ void PackSpool::read(std::size_t step, Listed place, std::span<std::byte> into) 
 std::uint64_t PackSpool::fetched_bytes() const {
   const std::lock_guard lock(state_->mutex);
   return state_->fetched_bytes;
+}
+
+/// Those that hold a chunk, which has bytes.
+PieceRange PackSpool::State::pieces_of(std::size_t step, Listed place) {
+  const PackChunk& chunk = plan.steps[step].chunk(place);
+  return {&packs[step][place.pack], chunk.data_offset_bytes / kPieceBytes,
+          (chunk.data_offset_bytes + chunk.data_size_bytes - 1) / kPieceBytes};
+}
+
+/// The pieces of these chunks that are not in the file, as far as one request goes together.
+std::vector<PieceRange> PackSpool::State::absent_of(std::span<const Wanted> wanted) {
+  std::vector<PieceRange> absent;
+  const std::lock_guard lock(mutex);
+  for (const auto& [step, place] : wanted) {
+    if (plan.steps[step].chunk(place).data_size_bytes == 0) continue;
+    const PieceRange range = pieces_of(step, place);
+    const auto piece = range.pack->pieces.begin();
+    const bool is_here = std::all_of(piece + static_cast<std::ptrdiff_t>(range.first),
+                                     piece + static_cast<std::ptrdiff_t>(range.last + 1),
+                                     [](const auto& one) { return one.is_here; });
+    if (!is_here) absent.push_back(range);
+  }
+  std::sort(absent.begin(), absent.end(), [](const PieceRange& a, const PieceRange& b) {
+    return std::tie(a.pack->to, a.first) < std::tie(b.pack->to, b.first);
+  });
+  std::vector<PieceRange> joined;  // none of them has a piece of another
+  for (PieceRange range : absent) {
+    PieceRange* const before = joined.empty() ? nullptr : &joined.back();
+    if (before != nullptr && before->pack == range.pack) {
+      range.first = std::max(range.first, before->last + 1);
+      if (range.last < range.first) continue;
+      if (range.first == before->last + 1 && range.last < before->first + kPiecesPerFetch) {
+        before->last = range.last;
+        continue;
+      }
+    }
+    joined.push_back(range);
+  }
+  return joined;
 }
 
 /// Returns when the pieces `first` to `last` are in the file.
@@ -177,7 +246,10 @@ void PackSpool::State::fetch(SpooledPack& pack, std::uint64_t first,
   const auto end = [&](bool is_here) {
     lock.lock();
     for (std::uint64_t i = 0; i < count; i++) pack.pieces[first + i] = {is_here, nullptr};
-    if (is_here) fetched_bytes += pack.run.bytes_of(first, count);
+    if (is_here) {
+      fetched_bytes += pack.run.bytes_of(first, count);
+      absent_pieces -= count;
+    }
     request->is_done = true;
     fetched.notify_all();
   };

@@ -29,6 +29,19 @@ class PackSpool {
   /// cancelled.
   void fetch_all(unsigned threads, const Progress& progress);
 
+  /// A chunk that step `step` of the plan lists at `place`.
+  struct Wanted {
+    std::size_t step = 0;
+    Listed place;
+  };
+
+  /// Fetches what these chunks need and is not here, several pieces at a time: a chunk that many
+  /// steps changed would wait for the bucket as often else.  Throws as fetch_all().
+  void fetch(std::span<const Wanted> wanted) const;
+
+  /// Whether nothing is left to be fetched.
+  [[nodiscard]] bool is_whole() const;
+
   /// Reads the coded bytes of a chunk that step `step` lists at `place`; fetches what is not here.
   /// Requires: into.size() is that chunk's data_size_bytes.
   /// Throws as fetch_all(); what could not be fetched is tried again by the next call.

@@ -16,10 +16,11 @@ void parallel_for(std::size_t count, unsigned threads, const Context& context,
 
   std::atomic<std::size_t> next{0};
   std::atomic<bool> failed{false};
-  std::mutex mutex;  // guards `first_error`
+  std::mutex mutex;  // guards what follows
   std::exception_ptr first_error;
+  std::size_t first_failed = count;
   const auto run = [&] {
-    while (!failed) {
+    while (!failed) {  // what was begun is done, so everything before a failure is
       const std::size_t index = next++;
       if (index >= count) return;
       try {
@@ -27,7 +28,8 @@ void parallel_for(std::size_t count, unsigned threads, const Context& context,
         work(index);
       } catch (...) {
         const std::lock_guard lock(mutex);
-        if (!first_error) first_error = std::current_exception();
+        if (index < first_failed) first_error = std::current_exception();
+        first_failed = std::min(first_failed, index);
         failed = true;
       }
     }

@@ -15,6 +15,7 @@
 
 #include "store/adopt.hpp"
 #include "store/error.hpp"
+#include "store/image_files.hpp"
 #include "store/kept_files.hpp"
 #include "store/log.hpp"
 #include "store/materialize.hpp"
@@ -32,15 +33,17 @@ struct PartialImages::State {
   State(Store& its_store, History& its_history, PartialImagesOptions its_options)
       : store(its_store), history(its_history), options(std::move(its_options)) {}
 
-  std::shared_ptr<PartialVersion> fill(std::uint64_t version, std::span<const std::uint64_t> keep,
-                                       const std::function<bool(std::uint64_t)>& release,
+  std::shared_ptr<PartialVersion> fill(std::uint64_t version,
                                        const std::set<std::uint64_t>& distrusted,
                                        const Context& making);
-  std::shared_ptr<PartialVersion> make(Plan plan, const Context& making);
+  std::shared_ptr<PartialVersion> make(Plan plan, Eviction::Reservation base,
+                                       const Context& making);
   void drop(std::uint64_t version);
+  [[nodiscard]] bool nobody_reads_files(std::uint64_t version) const;
+  void evict(std::uint64_t version);
 
-  void note(std::uint64_t version);
-  void note_error(std::uint64_t version, const PartialVersion& filled);
+  bool note(std::uint64_t version);
+  bool note_error(std::uint64_t version, const PartialVersion& filled);
 
   void complete_all();
   bool complete(std::uint64_t version);
@@ -52,6 +55,9 @@ struct PartialImages::State {
     const std::lock_guard lock(mutex);
     const auto found = filling.find(version);
     return found == filling.end() ? nullptr : found->second;
+  }
+  void tell() const {
+    if (options.changed) options.changed();
   }
 
   Store& store;
@@ -65,7 +71,8 @@ struct PartialImages::State {
   mutable std::mutex mutex;                     // guards what follows
   std::condition_variable_any whole_changed;
   std::map<std::uint64_t, std::shared_ptr<PartialVersion>> filling;
-  std::set<std::uint64_t> whole;  // of those: all is here, to be recorded
+  std::map<std::uint64_t, Eviction::Reservation> bases;  // that these are made from
+  std::set<std::uint64_t> whole;  // of `filling`: all is here, to be recorded
   std::uint64_t ended_bytes = 0;  // fetched for those that are not partial any more
   std::string record_error;       // that was logged; of the thread alone
   std::jthread completer;         // last: it uses all of the above
@@ -107,9 +114,9 @@ std::uint64_t PartialImages::fetched_bytes() const {
 
 // ---- begin ----
 
-std::shared_ptr<PartialVersion> PartialImages::begin(
-    std::uint64_t version, std::span<const std::uint64_t> keep,
-    const std::function<bool(std::uint64_t)>& release, const Context& context) {
+std::shared_ptr<PartialVersion> PartialImages::begin(std::uint64_t version,
+                                                     const Context& context) {
+  const auto making = state_->store.eviction().reserve(version, Eviction::Claim::in_use, context);
   if (auto found = find(version)) return found;
   if (state_->store.is_complete(version)) return nullptr;
   std::shared_ptr<PartialVersion> filled;
@@ -119,7 +126,7 @@ std::shared_ptr<PartialVersion> PartialImages::begin(
     if (state_->store.is_complete(version)) return nullptr;
     for (std::set<std::uint64_t> distrusted; !filled;) {
       try {
-        filled = state_->fill(version, keep, release, distrusted, context);
+        filled = state_->fill(version, distrusted, context);
       } catch (const BaseDamaged& damaged) {
         if (!distrusted.insert(damaged.version()).second) throw;
         log_error(fmt::format("{}; not building on it", damaged.what()));
@@ -128,24 +135,27 @@ std::shared_ptr<PartialVersion> PartialImages::begin(
   }
   // What happened before it was found in the list.
   state_->note(version);
+  state_->tell();
   return filled;
 }
 
+/// nullptr: the base was evicted just now.
 std::shared_ptr<PartialVersion> PartialImages::State::fill(
-    std::uint64_t version, std::span<const std::uint64_t> keep,
-    const std::function<bool(std::uint64_t)>& release, const std::set<std::uint64_t>& distrusted,
-    const Context& making) {
-  const auto bases = usable_bases(store, history, version, distrusted, making);
+    std::uint64_t version, const std::set<std::uint64_t>& distrusted, const Context& making) {
   const auto wanted = history.get(version, making);
   const FileSet without = left_out(*history.layout(*wanted, making), options.only);
-  Plan plan = make_plan(history, wanted, bases, making, without);
-  std::set<std::uint64_t> kept(keep.begin(), keep.end());
-  if (plan.base) kept.insert(plan.base->version->number());
-  store.make_room(plan.version_bytes(), std::vector(kept.begin(), kept.end()), release);
-  return make(std::move(plan), making);
+  Plan plan = make_plan(history, wanted, usable_bases(store, history, version, distrusted, making),
+                        making, without);
+  auto base = reserve_base(store, plan, Eviction::Claim::in_use, making);
+  if (!base) return nullptr;
+  // It counts until there is room for what is made from it.
+  const auto making_from = reserve_base(store, plan, Eviction::Claim::stays, making);
+  store.make_room(plan.version_bytes() - linked_bytes(plan), plan.version_bytes());
+  return make(std::move(plan), std::move(*base), making);
 }
 
-std::shared_ptr<PartialVersion> PartialImages::State::make(Plan plan, const Context& making) {
+std::shared_ptr<PartialVersion> PartialImages::State::make(Plan plan, Eviction::Reservation base,
+                                                           const Context& making) {
   const std::uint64_t version = plan.version->number();
   const std::uint64_t bytes = plan.version_bytes();
   PartialVersionOptions how;
@@ -155,13 +165,18 @@ std::shared_ptr<PartialVersion> PartialImages::State::make(Plan plan, const Cont
   how.files = all_but(*plan.layout, plan.without);
   how.coder = options.coder;
   how.tell_failures_for = options.tell_failures_for;
-  how.changed = [this, version] { note(version); };
-  store.begin_partial(version, bytes);
+  how.changed = [this, version] {
+    if (note(version)) tell();
+  };
+  store.begin_partial(version, bytes,
+                      {.nobody_reads = [this, version] { return nobody_reads_files(version); },
+                       .remove = [this, version] { evict(version); }});
   try {
     auto filled = std::make_shared<PartialVersion>(std::move(plan), history.repository(),
                                                    std::move(how), making);
     const std::lock_guard lock(mutex);
     filling.emplace(version, filled);
+    bases.emplace(version, std::move(base));
     return filled;
   } catch (...) {
     drop(version);
@@ -180,6 +195,22 @@ void PartialImages::State::drop(std::uint64_t version) {
   end(version);
 }
 
+/// Somebody may have a file mapped that is complete already; the daemon knows who reads the others.
+bool PartialImages::State::nobody_reads_files(std::uint64_t version) const {
+  const auto filled = find(version);
+  return filled && filled->nobody_reads();
+}
+
+/// To make room.  It ends its threads before it is given up: none of them must be its last owner.
+void PartialImages::State::evict(std::uint64_t version) {
+  const auto filled = find(version);
+  if (!filled) return;
+  log_info(fmt::format("giving up version {}, of which a part is here, to make room", version));
+  filled->stop();
+  drop(version);
+  tell();
+}
+
 void PartialImages::State::end(std::uint64_t version) {
   store.end_partial(version);
   const auto filled = find(version);
@@ -188,6 +219,7 @@ void PartialImages::State::end(std::uint64_t version) {
   ended_bytes += fetched;
   logged.erase(version);
   filling.erase(version);
+  bases.erase(version);
   whole.erase(version);
 }
 
@@ -195,33 +227,34 @@ void PartialImages::State::end(std::uint64_t version) {
 
 /// Called by threads of the PartialVersion too, which must not be the last to hold it: it ends with
 /// them.
-void PartialImages::State::note(std::uint64_t version) {
+/// Returns: whether others are to be told.  A file that became complete is no news to them: who
+/// opens it asks.
+bool PartialImages::State::note(std::uint64_t version) {
+  const std::lock_guard telling(error_mutex);
+  const PartialVersion* filled = nullptr;
   {
-    const std::lock_guard telling(error_mutex);
-    const PartialVersion* filled = nullptr;
-    {
-      const std::lock_guard lock(mutex);
-      const auto found = filling.find(version);
-      if (found == filling.end()) return;
-      filled = found->second.get();
-    }
-    note_error(version, *filled);
-    if (filled->is_complete()) {
-      const std::lock_guard lock(mutex);
-      whole.insert(version);
-      whole_changed.notify_all();
-    }
+    const std::lock_guard lock(mutex);
+    const auto found = filling.find(version);
+    if (found == filling.end()) return false;
+    filled = found->second.get();
   }
-  if (options.changed) options.changed();
+  const bool has_changed = note_error(version, *filled);
+  if (!filled->is_complete()) return has_changed;
+  const std::lock_guard lock(mutex);
+  whole.insert(version);
+  whole_changed.notify_all();
+  return true;
 }
 
-void PartialImages::State::note_error(std::uint64_t version, const PartialVersion& filled) {
+/// Returns: whether it is another error than before.
+bool PartialImages::State::note_error(std::uint64_t version, const PartialVersion& filled) {
   const PartialProgress progress = filled.progress();
   const std::string message = progress.error ? progress.error->what() : "";
-  store.set_partial_error(version, progress.is_damaged ? progress.error : std::nullopt);
-  if (logged[version] == message) return;
+  if (logged[version] == message) return false;
   logged[version] = message;
+  store.set_partial_error(version, progress.is_damaged ? progress.error : std::nullopt);
   if (!message.empty()) log_warning(fmt::format("filling version {}: {}", version, message));
+  return true;
 }
 
 /// The thread that records what is whole.
@@ -247,18 +280,20 @@ void PartialImages::State::complete_all() {
 /// Returns: false if it must be tried again.
 bool PartialImages::State::complete(std::uint64_t version) {
   try {
+    const auto recording = store.eviction().reserve(version, Eviction::Claim::in_use, context);
     const ImagesLock lock = store.lock_images(context);
     if (!try_to_complete(version)) return false;
   } catch (const Error&) {
     return true;  // it is being stopped
   }
-  if (options.changed) options.changed();
+  tell();
   return true;
 }
 
 bool PartialImages::State::try_to_complete(std::uint64_t version) {
   const auto filled = find(version);
-  if (!filled) return true;
+  // What was whole may have been evicted before it was recorded, and be filled anew by now.
+  if (!filled || !filled->is_complete()) return true;
   try {
     record(version, *filled);
   } catch (const Error& error) {

@@ -2,7 +2,9 @@
 // cold host, and older ones that somebody opens by name (time travel).
 //
 // A version is partial from begin() until its images are complete in the store, which a thread of
-// this object sees to.  It counts for Store::make_room() meanwhile, and materialize() of it waits.
+// this object sees to, or until it is evicted (store/eviction.hpp): then what is here of it goes,
+// and it may be begun again.  It counts for Store::make_room() meanwhile, and materialize() of it
+// waits.
 // What is partial ends with the process: Store::open() removes what has no record.
 //
 // Threads: all calls may run in parallel.
@@ -13,7 +15,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -29,8 +30,8 @@ struct PartialImagesOptions {
   unsigned threads = 0;  // as of PartialVersionOptions
   std::chrono::milliseconds tell_failures_for{30'000};
   kernels::SharedCoder coder = kernels::make_cpu_coder();
-  /// A version began, a file of one became complete, a version did, or an error changed.  From any
-  /// thread, without locks of this object; must be quick.
+  /// A version began or became complete, or an error changed.  From any thread, without locks of
+  /// this object; must be quick.
   std::function<void()> changed = {};
 };
 
@@ -45,11 +46,9 @@ class PartialImages {
   /// Begins to fill a version: plan, room, files.  Waits for Store::lock_images(), but holds it for
   /// this call only.
   /// Returns: the version; the one that was begun before; nullptr if its images are complete.
-  /// `keep`, `release`: as of materialize().
+  /// It may be evicted as soon as this returns, unless the caller has it reserved.
   /// Throws Error: what make_plan() and Store::make_room() throw; no_space; cancelled, timed_out.
-  std::shared_ptr<PartialVersion> begin(std::uint64_t version, std::span<const std::uint64_t> keep,
-                                        const std::function<bool(std::uint64_t)>& release,
-                                        const Context& context);
+  std::shared_ptr<PartialVersion> begin(std::uint64_t version, const Context& context);
 
   /// nullptr if the version is not partial (any more).
   [[nodiscard]] std::shared_ptr<PartialVersion> find(std::uint64_t version) const;

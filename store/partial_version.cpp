@@ -23,6 +23,7 @@
 #include "store/image_files.hpp"
 #include "store/pack_spool.hpp"
 #include "store/segment_writer.hpp"
+#include "store/store.hpp"
 #include "store/window_queue.hpp"
 
 namespace weightfs {
@@ -96,7 +97,7 @@ struct PartialVersion::State {
   ~State() { stop_source.request_stop(); }  // if not all workers could be begun
 
   // Before the workers begin:
-  void hold_base();
+  void check_base();
   void add_files(const Context& making);
   void add(FilledFile file, bool is_linked);
   void begin(const Context& making);
@@ -133,7 +134,6 @@ struct PartialVersion::State {
   std::stop_source stop_source;
   const Context context{stop_source.get_token(), Clock::time_point::max()};
   std::unique_ptr<PackSpool> spool;  // until all is here
-  File base_file;                    // open for nobody_reads(), until all is here
   std::vector<std::filesystem::path> directories;
   std::map<std::string, std::size_t, std::less<>> by_path;  // index into `files`
   std::uint64_t bytes = 0;
@@ -168,18 +168,13 @@ PartialVersion::State::State(Plan its_plan, Repository& its_repository,
       options(std::move(its_options)),
       image_seal{options.mode, plan.version->manifest.time, true} {}
 
-/// Opens the first file of the base that is here: a host need not have all of them.
-void PartialVersion::State::hold_base() {
+/// Looks for the first file of the base that is here: a host need not have all of them.
+void PartialVersion::State::check_base() {
   if (!plan.base) return;
   const Base& base = *plan.base;
   const auto its_files = files_of(base.version->manifest, *base.layout);
   for (const auto& file : its_files) {
-    try {
-      base_file = File::open(base.directory / file.path, O_RDONLY);
-      return;
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::not_found) throw;
-    }
+    if (std::filesystem::exists(base.directory / file.path)) return;
   }
   if (its_files.empty()) return;
   const std::uint64_t number = base.version->number();
@@ -232,13 +227,12 @@ void PartialVersion::State::add(FilledFile file, bool is_linked) {
 
 void PartialVersion::State::begin(const Context& making) {
   spool = std::make_unique<PackSpool>(plan, repository, options.spool, context);
-  hold_base();
+  check_base();
   directories = make_image_directories(plan, options.directory, options.files);
   add_files(making);
   if (files_left == 0) {
     for (const std::filesystem::path& directory : directories) sync_directory(directory);
     is_complete = true;
-    base_file = File();
     return;
   }
   working = count_workers(repository, options.threads, making);
@@ -248,7 +242,10 @@ void PartialVersion::State::begin(const Context& making) {
     // Nobody can ask for a part of it.
     if (file.size_bytes == 0 && file.window_count > 0) queue->ask(file.first_window);
   }
-  for (std::size_t i = 0; i < working; i++) workers.emplace_back([this, i] { work(i); });
+  // Not up to `working`: the first may have ended before the last is begun.
+  for (std::size_t i = 0, count = working; i < count; i++) {
+    workers.emplace_back([this, i] { work(i); });
+  }
 }
 
 // ---- the workers ----
@@ -401,7 +398,6 @@ void PartialVersion::State::end_work() {
   if (--working > 0 || !is_complete) return;
   spooled_bytes = spool->fetched_bytes();
   spool.reset();
-  base_file = File();
 }
 
 // ---- what is here, under the mutex ----
@@ -537,6 +533,20 @@ bool PartialVersion::is_here(std::string_view path) const {
 bool PartialVersion::is_complete() const {
   const std::lock_guard lock(state_->mutex);
   return state_->is_complete;
+}
+
+bool PartialVersion::nobody_reads() const {
+  std::vector<std::filesystem::path> here;
+  {
+    const std::lock_guard lock(state_->mutex);
+    for (const FilledFile& file : state_->files) {
+      if (file.is_here) here.push_back(file.path);
+    }
+  }
+  return std::all_of(here.begin(), here.end(), [](const std::filesystem::path& path) {
+    std::error_code error;
+    return std::filesystem::hard_link_count(path, error) > 1 || nobody_reads_file(path);
+  });
 }
 
 bool PartialVersion::ask(std::string_view path, std::uint64_t offset_bytes,

@@ -65,8 +65,8 @@ struct PartialProgress {
 
 class PartialVersion {
  public:
-  /// Makes the files and reserves their room; what a base has is linked and here at once.  A base
-  /// is in use (nobody_reads()) until all is here.
+  /// Makes the files and reserves their room; what a base has is linked and here at once.
+  /// Requires: the base is reserved (store/eviction.hpp) until all is here.
   /// Keeps the reference.  Throws BaseDamaged; Error: no_space, io, cancelled.
   PartialVersion(Plan plan, Repository& repository, PartialVersionOptions options,
                  const Context& context);
@@ -80,6 +80,10 @@ class PartialVersion {
   /// Returns: whether the whole file is here.  False for a path that it does not fill.
   [[nodiscard]] bool is_here(std::string_view path) const;
   [[nodiscard]] bool is_complete() const;  // all files are here, synced and have mode and time
+
+  /// Nobody has a file open or mapped that is here and would go with this version; see
+  /// nobody_reads() of the store.  The others only this process can have open.
+  [[nodiscard]] bool nobody_reads() const;
 
   /// Whether the bytes [offset, offset + size) of a file are here.  If not they come first from now
   /// on, and `wake` is called once, from any thread and without locks, when they are here or there

@@ -7,13 +7,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <deque>
 #include <exception>
+#include <map>
+#include <mutex>
+#include <set>
 #include <string>
 #include <string_view>
 
+#include "store/byte_budget.hpp"
 #include "store/bytes.hpp"
 #include "store/kept_files.hpp"
 #include "store/log.hpp"
+#include "store/memory_budget.hpp"
 #include "store/parallel.hpp"
 #include "store/path_rules.hpp"
 #include "store/pieces.hpp"
@@ -21,8 +27,12 @@
 namespace weightfs {
 namespace {
 
-// Heads are fetched by more threads than there are cores: they wait for the bucket, not for work.
-constexpr unsigned kHeadThreads = 8;
+// Layouts and heads are fetched by more threads than there are cores: they wait for the bucket, not
+// for work.  So many bytes of them, coded, are in hand at a time.
+constexpr unsigned kRecordThreads = 32;
+constexpr std::uint64_t kRecordBytesInHand = 16u << 20;
+// Of layouts, inflated: reading one may take many times as much.
+constexpr std::uint64_t kLayoutBytesInHand = 4u << 20;
 
 std::string name_of(const Version& version) { return fmt::format("version {}", version.number()); }
 
@@ -46,8 +56,11 @@ auto naming(const Version& version, Body&& body) {
                     fmt::format("{} ({}): {}", name_of(version), key, message));
 }
 
-bool is_damage(const Error& error) {
-  return error.code() == ErrorCode::corrupt || error.code() == ErrorCode::not_found;
+/// Something of this way to a version is damaged, or more than this host can read; another way may
+/// do.
+bool is_of_this_way(const Error& error) {
+  return error.code() == ErrorCode::corrupt || error.code() == ErrorCode::not_found ||
+         error.code() == ErrorCode::unsupported;
 }
 
 std::uint64_t pack_bytes(const DeltaRef& delta) {
@@ -90,7 +103,7 @@ void check_root(const Version& version, std::span<const std::uint64_t> hashes) {
                                      to_hex(found), to_hex(version.manifest.root)));
 }
 
-/// Bounds what is allocated for a layout by what the packs and the version before really hold.
+/// Before anything is allocated for the chunks of a layout that nobody has listed.
 void check_enough_listed(const Step& step, const Layout& before) {
   std::uint64_t listed = 0, needed = 0;
   for (const auto& pack : step.packs) listed += pack->chunks().size();
@@ -126,25 +139,119 @@ std::vector<Listed> list_chunks(const Step& step) {
   return listed;
 }
 
-void fetch_indexes(Step& step, Repository& repository, const Context& context) {
-  const auto& refs = step.version->manifest.delta->packs;
-  step.packs.resize(refs.size());
-  parallel_for(refs.size(), kHeadThreads, context, [&](std::size_t i) {
-    step.packs[i] =
-        repository.get_pack_index(step.version->number(), refs[i], *step.layout, context);
+using Versions = std::vector<std::shared_ptr<const Version>>;
+using Layouts = std::vector<std::shared_ptr<const Layout>>;
+
+/// Charges layouts, as they come, to the memory that a version's records may take.
+class LayoutCharge {
+ public:
+  explicit LayoutCharge(MemoryBudget& budget) : budget_(budget) {}
+
+  /// Throws Error: unsupported.
+  void add(const Layout& layout) {
+    std::uint64_t bytes = 0;
+    for (const LayoutFile& file : layout.files()) {
+      bytes += sizeof(file) + file.path.size() + file.head.size();
+    }
+    const std::lock_guard lock(mutex_);
+    if (tables_.insert(layout.tensors().data()).second) bytes += table_bytes(layout);
+    budget_.take(bytes, keys::layout(layout.id()));
+  }
+
+ private:
+  static std::uint64_t table_bytes(const Layout& layout) {
+    std::uint64_t bytes = 0;
+    for (const LayoutTensor& tensor : layout.tensors()) {
+      bytes += sizeof(tensor) + tensor.name.size() + sizeof(std::uint64_t) * tensor.shape.size();
+    }
+    return bytes;
+  }
+
+  MemoryBudget& budget_;
+  std::mutex mutex_;                      // guards tables_
+  std::set<const LayoutTensor*> tables_;  // layouts may share one
+};
+
+/// What a step takes for each chunk and tensor of its layout, its packs aside.
+std::uint64_t memory_of_step(const Layout& layout) {
+  return layout.chunk_count() * (sizeof(Listed) + sizeof(std::uint64_t)) +
+         layout.tensors().size() * sizeof(std::optional<std::uint32_t>);
+}
+
+/// The layouts of these versions; one that several have is fetched once.
+Layouts fetch_layouts(History& history, const Versions& versions, MemoryBudget& memory,
+                      const Context& context) {
+  LayoutCharge charge(memory);
+  std::map<Sha256, std::size_t> first_with;  // index into `versions`
+  std::vector<std::size_t> firsts;
+  for (std::size_t i = 0; i < versions.size(); i++) {
+    if (first_with.emplace(versions[i]->manifest.layout.sha256, i).second) firsts.push_back(i);
+  }
+  Layouts layouts(versions.size());
+  ByteBudget budget(kLayoutBytesInHand);
+  parallel_for(firsts.size(), kRecordThreads, context, [&](std::size_t i) {
+    const Version& version = *versions[firsts[i]];
+    const auto share =
+        budget.take(version.manifest.layout.size_bytes, context, "fetching a layout");
+    naming(version, [&] {
+      layouts[firsts[i]] = history.layout(version, context);
+      charge.add(*layouts[firsts[i]]);
+    });
+  });
+  for (std::size_t i = 0; i < versions.size(); i++) {
+    layouts[i] = layouts[first_with.at(versions[i]->manifest.layout.sha256)];
+  }
+  return layouts;
+}
+
+/// The indexes of all packs of all steps.
+void fetch_indexes(std::vector<Step>& steps, Repository& repository, MemoryBudget& memory,
+                   const Context& context) {
+  struct Head {
+    Step& step;
+    std::size_t pack;
+    PackRoom& room;  // of the step
+  };
+  std::vector<Head> heads;
+  std::deque<PackRoom> rooms;
+  for (Step& step : steps) {
+    step.packs.resize(step.version->manifest.delta->packs.size());
+    PackRoom& room = rooms.emplace_back(*step.layout, memory);
+    for (std::size_t pack = 0; pack < step.packs.size(); pack++) {
+      heads.push_back({step, pack, room});
+    }
+  }
+  ByteBudget budget(kRecordBytesInHand);
+  parallel_for(heads.size(), kRecordThreads, context, [&](std::size_t i) {
+    Step& step = heads[i].step;
+    const PackRef& ref = step.version->manifest.delta->packs[heads[i].pack];
+    const auto share = budget.take(ref.head_bytes, context, "fetching the head of a pack");
+    step.packs[heads[i].pack] = naming(*step.version, [&] {
+      return repository.get_pack_index(step.version->number(), ref, *step.layout, context,
+                                       &heads[i].room);
+    });
   });
 }
 
-Step make_step(History& history, std::shared_ptr<const Version> version, const Layout& before,
-               const Context& context) {
-  Step step;
-  step.version = std::move(version);
-  step.layout = history.layout(*step.version, context);
+/// The deltas that lead to these versions, as far as each can be read by itself.
+std::vector<Step> fetch_steps(History& history, const Versions& versions, MemoryBudget& memory,
+                              const Context& context) {
+  const Layouts layouts = fetch_layouts(history, versions, memory, context);
+  std::vector<Step> steps(versions.size());
+  for (std::size_t i = 0; i < steps.size(); i++) {
+    steps[i].version = versions[i];
+    steps[i].layout = layouts[i];
+    memory.take(memory_of_step(*layouts[i]), keys::layout(layouts[i]->id()));
+  }
+  fetch_indexes(steps, history.repository(), memory, context);
+  return steps;
+}
+
+/// Joins a step to the version before it.
+void join(Step& step, const Layout& before) {
   step.counterparts = counterparts(*step.layout, before);
-  fetch_indexes(step, history.repository(), context);
   check_enough_listed(step, before);
   step.listed = list_chunks(step);
-  return step;
 }
 
 std::uint64_t inherited_hash(const Step& step, std::uint32_t number, std::uint32_t chunk,
@@ -178,10 +285,9 @@ std::vector<std::uint64_t> hashes_after(const Step& step, const Layout& before,
 }
 
 /// The versions after `start` up to `wanted`, oldest first.
-std::vector<std::shared_ptr<const Version>> versions_between(History& history, const Version& start,
-                                                             std::shared_ptr<const Version> wanted,
-                                                             const Context& context) {
-  std::vector<std::shared_ptr<const Version>> versions;
+Versions versions_between(History& history, const Version& start,
+                          std::shared_ptr<const Version> wanted, const Context& context) {
+  Versions versions;
   while (wanted->number() > start.number()) {
     if (!wanted->manifest.delta) {
       throw_corrupt(*wanted,
@@ -205,9 +311,11 @@ void check_base(const Base& base) {
                                 name_of(*base.version)));
 }
 
-Plan start_of(const Way& way, History& history, const Context& context) {
+Plan start_of(const Way& way, History& history, MemoryBudget& memory, const Context& context) {
   Plan plan;
   plan.layout = history.layout(*way.start, context);
+  LayoutCharge(memory).add(*plan.layout);
+  memory.take(memory_of_step(*plan.layout), keys::layout(plan.layout->id()));
   if (way.base != nullptr) {
     check_base(*way.base);
     plan.base = *way.base;
@@ -263,7 +371,7 @@ std::vector<Way> find_ways(History& history, const std::shared_ptr<const Version
     try {
       version = naming(*version, [&] { return history.get(manifest.parent, context); });
     } catch (const Error& error) {
-      if (ways.empty() || !is_damage(error)) throw;
+      if (ways.empty() || !is_of_this_way(error)) throw;
       break;  // what was found so far will do
     }
   }
@@ -275,15 +383,16 @@ std::vector<Way> find_ways(History& history, const std::shared_ptr<const Version
 
 Plan make_plan_by(const Way& way, History& history, const std::shared_ptr<const Version>& wanted,
                   const Context& context) {
-  const auto versions = versions_between(history, *way.start, wanted, context);
-  Plan plan = naming(*way.start, [&] { return start_of(way, history, context); });
-  for (const auto& version : versions) {
-    naming(*version, [&] {
-      Step step = make_step(history, version, *plan.layout, context);
+  const Versions versions = versions_between(history, *way.start, wanted, context);
+  MemoryBudget memory;
+  Plan plan = naming(*way.start, [&] { return start_of(way, history, memory, context); });
+  plan.steps = fetch_steps(history, versions, memory, context);
+  for (Step& step : plan.steps) {
+    naming(*step.version, [&] {
+      join(step, *plan.layout);
       plan.hashes = hashes_after(step, *plan.layout, plan.hashes);
-      check_root(*version, plan.hashes);
+      check_root(*step.version, plan.hashes);
       plan.layout = step.layout;
-      plan.steps.push_back(std::move(step));
     });
   }
   plan.version = wanted;
@@ -304,7 +413,7 @@ Plan make_plan_from(History& history, const std::shared_ptr<const Version>& want
     } catch (const BaseDamaged&) {
       throw;  // the host must hear of it and mend it
     } catch (const Error& error) {
-      if (!is_damage(error)) throw;
+      if (!is_of_this_way(error)) throw;
       if (!first_error) first_error = std::current_exception();
       if (&way != &ways.back()) {
         log_warning(fmt::format("{}; trying another way to {}", error.what(), name_of(*wanted)));

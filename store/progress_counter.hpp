@@ -16,6 +16,7 @@ class ProgressCounter {
   /// Keeps the reference; `phase` is a literal.
   ProgressCounter(const Progress& progress, std::string_view phase, std::uint64_t total_bytes)
       : progress_(progress), phase_(phase), total_(total_bytes) {}
+  ProgressCounter(Progress&& progress, std::string_view phase, std::uint64_t total_bytes) = delete;
 
   void add(std::uint64_t bytes) {
     const std::uint64_t done = done_ += bytes;

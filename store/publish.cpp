@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cmath>
 #include <memory>
+#include <mutex>
 #include <random>
 #include <utility>
 
@@ -31,6 +32,9 @@ namespace {
 
 constexpr unsigned kBlobsAtOnce = 4;  // which are in memory as a whole
 
+/// How long what was uploaded in vain is removed: somebody may wait for the end.
+constexpr std::chrono::seconds kRemoveTime{5};
+
 /// A pack that is still to be uploaded.
 struct PackUpload {
   const SpooledPack* pack = nullptr;
@@ -50,7 +54,8 @@ class Upload {
   }
 
  private:
-  /// A bucket may read a source twice; what is shown never exceeds the total.
+  /// A bucket reads a source once, unless it begins an upload anew; what is shown never exceeds
+  /// the total.
   class Counted final : public Source {
    public:
     Counted(Upload& upload, const Source& source) : upload_(upload), source_(source) {}
@@ -89,9 +94,19 @@ void check_options(const PublishOptions& options) {
   if (!options.nonce.empty() && !is_nonce(options.nonce)) {
     throw Error(ErrorCode::invalid, "a nonce must be 32 hex digits");
   }
+  check_users_meta(options.meta);
   Manifest manifest;
   manifest.meta = options.meta;
   static_cast<void>(manifest.serialize());  // refuses what is not text, or too much
+}
+
+/// Remembers other digits, so that no later publish uses the names of what is uploaded now.
+void forget_uploader(Store& store) {
+  try {
+    store.db().write({{Family::store, "uploader", random_hex(16)}});
+  } catch (const Error& error) {
+    log_debug(fmt::format("the names of uploads stay as they are: {}", error.what()));
+  }
 }
 
 /// Digits of a store alone.  No two processes hold a store at a time, so no two that run at the
@@ -166,11 +181,14 @@ class Publisher {
   void check_parent_in_bucket();
   void scan();
   void take_early();
+  void forget_early();
+  void try_delta();
   void make_delta();
   void code_rest();
   CodedDelta code_against_parent();
   void bring_parent();
   void make_snapshot();
+  void check_same_bytes() const;
   void upload();
   void list_packs();
   void list_pack(const SpooledPack& pack, std::uint32_t first_tensor, std::string_view uploaded_as);
@@ -183,6 +201,8 @@ class Publisher {
   void upload_layout();
   void commit();
   void remember(const Version& version);
+  void note_upload(std::string key);
+  void remove_uploads(const Error& why) noexcept;
   void reached(std::string_view point) const {
     if (options_.at) options_.at(point);
   }
@@ -202,12 +222,16 @@ class Publisher {
 
   // Of one try:
   std::shared_ptr<const Version> parent_;                  // nullptr for version 1
+  Eviction::Reservation parent_images_;                    // that are read
   std::vector<std::shared_ptr<const EarlyResult>> early_;  // by file of the layout; nullptr: none
   FileSet is_early_;
   std::optional<CodedDelta> delta_;
   std::vector<PackUpload> pack_uploads_;
   std::optional<SnapshotHashes> snapshot_;
   std::string snapshot_nonce_;
+  bool is_sent_ = false;              // the manifest; from then on the version may exist
+  std::mutex mutex_;                  // guards uploads_
+  std::vector<std::string> uploads_;  // keys that no other publish uses
   Manifest manifest_;
   PublishResult result_;
 };
@@ -221,6 +245,7 @@ PublishResult Publisher::run() {
       attempt(tries == 1);
       return std::move(result_);
     } catch (const Error& error) {
+      remove_uploads(error);
       if (error.code() != ErrorCode::conflict || !options_.rebase) throw;
       if (tries == kRebaseTries) throw error.within(fmt::format("gave up after {} tries", tries));
       log_info(fmt::format("{}; coding again on top of it", error.what()));
@@ -238,10 +263,11 @@ void Publisher::attempt(bool is_first) {
     reached("scanned");
   }
   take_early();
-  if (parent_) make_delta();
+  if (parent_) try_delta();
   if (!parent_ || options_.snapshot) make_snapshot();
   reached("diffed");
   upload();
+  reader_->wait_unwritten(context_);
   reader_->check_untouched();
   reached("before-commit");
   commit();
@@ -254,12 +280,15 @@ void Publisher::begin() {
   delta_.reset();
   snapshot_.reset();
   pack_uploads_.clear();
+  is_sent_ = false;
+  uploads_.clear();
   manifest_ = {};
   result_ = {};
   manifest_.nonce = nonce_;
 }
 
 void Publisher::find_parent() {
+  history_.look_behind_the_newest();
   // Twice: the first call gives what it found before it met trouble, the second one throws it.
   const std::uint64_t seen = history_.refresh(store_.newest().version, context_);
   const std::uint64_t parent = history_.refresh(seen, context_);
@@ -302,6 +331,7 @@ void Publisher::scan() {
   checkpoint_ = scan_checkpoint(options_.directory, options_.include);
   layout_ = Layout::from_checkpoint(checkpoint_);
   reader_.emplace(checkpoint_, *layout_);
+  reader_->wait_unwritten(context_);
 }
 
 /// Finds out which files need not be coded.
@@ -309,8 +339,7 @@ void Publisher::take_early() {
   result_.elements = layout_->element_count();
   result_.version_bytes = checkpoint_.size_bytes();
   result_.unpublished = checkpoint_.unpublished;
-  early_.assign(layout_->files().size(), nullptr);
-  is_early_.assign(layout_->files().size(), false);
+  forget_early();
   if (!options_.early) return;
   const Sha256 parent_sha256 = parent_ ? parent_->manifest_sha256 : Sha256{};
   for (std::size_t i = 0; i < early_.size(); i++) {
@@ -321,6 +350,12 @@ void Publisher::take_early() {
   }
 }
 
+void Publisher::forget_early() {
+  early_.assign(layout_->files().size(), nullptr);
+  is_early_.assign(layout_->files().size(), false);
+  result_.early_bytes = 0;
+}
+
 /// Puts the chunk hashes of a file where they belong in those of the version.
 void place_hashes(const EarlyResult& early, const Layout& layout, const LayoutFile& file,
                   std::vector<std::uint64_t>& hashes) {
@@ -328,6 +363,23 @@ void place_hashes(const EarlyResult& early, const Layout& layout, const LayoutFi
   const std::uint64_t first = layout.tensors()[file.first_tensor].first_chunk;
   std::copy(early.delta.hashes.begin(), early.delta.hashes.end(),
             hashes.begin() + static_cast<std::ptrdiff_t>(first));
+}
+
+/// A snapshot needs none of the parent's bytes: where these are damaged, which a snapshot is the
+/// way out of, it goes without a delta.
+void Publisher::try_delta() {
+  try {
+    make_delta();
+  } catch (const Error& error) {
+    const bool is_damage =
+        error.code() == ErrorCode::corrupt || error.code() == ErrorCode::not_found;
+    if (!options_.snapshot || !is_damage) throw;
+    log_warning(fmt::format("{}; version {} gets a snapshot and no delta", error.what(),
+                            manifest_.version));
+    delta_.reset();
+    forget_early();
+    result_.changed_elements = 0;
+  }
 }
 
 void Publisher::make_delta() {
@@ -352,12 +404,9 @@ void Publisher::code_rest() {
     bring_parent();
     delta_ = code_against_parent();
   } catch (const BaseDamaged& damaged) {
-    if (options_.release && !options_.release(damaged.version())) throw;
+    parent_images_.give_up();
+    if (!store_.evict(damaged.version())) throw;
     log_warning(fmt::format("{}; it is made again from the bucket", damaged.what()));
-    {
-      const ImagesLock lock = store_.lock_images(context_);
-      store_.remove_images(damaged.version());
-    }
     bring_parent();
     delta_ = code_against_parent();
   }
@@ -366,15 +415,11 @@ void Publisher::code_rest() {
 void Publisher::bring_parent() {
   const std::uint64_t parent = parent_->number();
   if (store_.newest().version < parent) store_.put_newest({parent, parent_->manifest_sha256});
-  const auto release = [this](std::uint64_t version) {
-    return options_.release ? options_.release(version)
-                            : nobody_reads(store_.image_directory(version));
-  };
   const Progress reading = [this](std::string_view, std::uint64_t done, std::uint64_t total) {
     if (progress_) progress_("reading parent", done, total);
   };
-  materialize(store_, history_, parent, std::span(&parent, 1), release, context_, reading,
-              options_.coder);
+  parent_images_ = store_.eviction().reserve(parent, Eviction::Claim::stays, context_);
+  materialize(store_, history_, parent, context_, reading, options_.coder);
   reached("parent");
 }
 
@@ -391,8 +436,8 @@ CodedDelta Publisher::code_against_parent() {
 void Publisher::make_snapshot() {
   result_.snapshot = true;
   if (delta_) {
-    snapshot_ = SnapshotHashes{delta_->hashes,
-                               hash_pieces(*reader_, options_.threads, context_, progress_)};
+    snapshot_ = hash_checkpoint(*reader_, options_.threads, context_, progress_);
+    check_same_bytes();
     return;
   }
   snapshot_ = hash_checkpoint(*reader_, options_.threads, is_early_, context_, progress_);
@@ -400,6 +445,15 @@ void Publisher::make_snapshot() {
     if (!early_[i]) continue;
     place_hashes(*early_[i], *layout_, layout_->files()[i], snapshot_->chunks);
     snapshot_->pieces[i] = early_[i]->pieces;
+  }
+}
+
+/// What was coded and what goes into the snapshot were read one after the other.
+void Publisher::check_same_bytes() const {
+  for (const LayoutTensor& tensor : layout_->tensors()) {
+    const auto coded = std::span(delta_->hashes).subspan(tensor.first_chunk, tensor.chunk_count);
+    const auto full = std::span(snapshot_->chunks).subspan(tensor.first_chunk, tensor.chunk_count);
+    if (!std::ranges::equal(coded, full)) reader_->refuse(*reader_->weights()[tensor.file]);
   }
 }
 
@@ -464,7 +518,9 @@ void Publisher::list_pack(const SpooledPack& pack, std::uint32_t first_tensor,
 void Publisher::upload_packs(Upload& upload) {
   upload_parallel(pack_uploads_.size(), [&](std::size_t i) {
     const PackSource source(pack_uploads_[i].head, *pack_uploads_[i].pack);
-    upload.put(keys::pack(manifest_.version, pack_uploads_[i].name), source);
+    const std::string key = keys::pack(manifest_.version, pack_uploads_[i].name);
+    note_upload(key);
+    upload.put(key, source);
   });
 }
 
@@ -500,10 +556,12 @@ void Publisher::upload_snapshot(Upload& upload) {
   upload_parallel(files.size(), [&](std::size_t i) {
     if (is_in_snapshot(i)) return;
     const CheckpointFile& file = *files[i];
-    const File opened = reader_->open(file);
-    const FileSource source(opened.fd(), file.stamp.size_bytes, reader_->path_of(file));
-    upload.put(keys::snapshot_file(manifest_.version, snapshot_nonce_, file.path), source);
+    const SnapshotSource source(*reader_, file, snapshot_->pieces[i]);
+    const std::string key = keys::snapshot_file(manifest_.version, snapshot_nonce_, file.path);
+    note_upload(key);
+    upload.put(key, source);
   });
+  note_upload(keys::snapshot_hashes(manifest_.version, snapshot_nonce_));
   manifest_.snapshot.emplace();
   manifest_.snapshot->nonce = snapshot_nonce_;
   manifest_.snapshot->hashes =
@@ -539,16 +597,53 @@ void Publisher::commit() {
   manifest_.time = seconds_now();
   manifest_.tag = options_.tag;
   manifest_.meta = options_.meta;
+  if (options_.early) {
+    manifest_.meta[std::string(kEarlyBytesKey)] = std::to_string(result_.early_bytes);
+  }
   result_.images.chunk_hashes = delta_ ? delta_->hashes : snapshot_->chunks;
   manifest_.root = root_of(result_.images.chunk_hashes);
   if (options_.lock_images) result_.images_lock = store_.lock_images(context_);
+  context_.check("publishing");  // the last moment at which the version certainly does not exist
   if (options_.committing) options_.committing(manifest_.version);
+  forget_uploader(store_);
+  is_sent_ = true;
   const Version version = repository_.commit(manifest_, context_);
   result_.uploaded_bytes += version.manifest_bytes.size();
+  result_.delta = delta_.has_value();
   result_.images.version = version.number();
   result_.images.time = version.manifest.time;
   result_.images.files = files_of(version.manifest, *layout_);
   remember(version);
+}
+
+/// Before it is uploaded: what failed may be there all the same.
+void Publisher::note_upload(std::string key) {
+  // The nonce of early work is used again by whoever publishes the same hand-over again.
+  const bool is_shared =
+      options_.early && !delta_ && snapshot_nonce_ == options_.early->snapshot_nonce();
+  if (is_shared) return;
+  const std::lock_guard lock(mutex_);
+  uploads_.push_back(std::move(key));
+}
+
+/// Best effort.  A bucket that does not answer is not asked: verify names what stays.
+void Publisher::remove_uploads(const Error& why) noexcept {
+  const bool is_taken = why.code() == ErrorCode::conflict;  // the number, so no manifest of ours
+  const bool is_out_of_reach =
+      why.code() == ErrorCode::unavailable || why.code() == ErrorCode::timed_out;
+  if ((is_sent_ || options_.keeps_uploads) && !is_taken) return;
+  if (uploads_.empty() || is_out_of_reach) return;
+  try {
+    const Context context = Context{}.within(kRemoveTime);
+    Bucket& bucket = repository_.bucket(context);
+    parallel_for(uploads_.size(), request_threads(bucket, options_.threads), context,
+                 [&](std::size_t i) { bucket.remove(uploads_[i], context); });
+  } catch (const std::exception& error) {
+    log_warning(
+        fmt::format("what was uploaded of version {} stays in {}, named by no version; "
+                    "weightfs verify lists it: {}",
+                    manifest_.version, repository_.url(), error.what()));
+  }
 }
 
 /// The version exists now, so nothing that fails here may look like a failed publish.

@@ -1,14 +1,18 @@
 // Publish: makes a version out of a checkpoint directory.
 //
-//     parent    the newest version when the command starts, or the one that a fence names
-//     scan      check every header and index; decide what is published
+//     parent    the newest version when the command starts, or the one that a fence names; never
+//               one behind which the history has a gap
+//     scan      check every header and index; decide what is published; nobody may write to it
 //     diff      for each file that was not coded early: bring the parent's images into the store;
 //               per chunk, in parallel: read old and new, compare the old with its hash, code,
 //               decode what was coded and compare with the new, hash
-//     upload    packs (or the snapshot), blobs, layout
+//     upload    packs (or the snapshot), blobs, layout: what goes out is compared with its hashes
 //     commit    manifest, by put-if-absent
 //
-// Killed at any point it leaves objects that no manifest names, and nothing else.
+// Killed at any point it leaves objects that no manifest names, and nothing else.  Where it ends
+// with an Error it removes what it uploaded, but for layouts and blobs, which others may rely on,
+// and what a manifest that was sent and may yet arrive names.  Therefore no publish uses the names
+// of an earlier one whose manifest was sent.
 //
 // Threads: one call runs its own threads; several calls, in any number of processes, may race for
 // the same number: one wins, the others get Error conflict, or with `rebase` code again on top of
@@ -41,7 +45,8 @@ struct PublishOptions {
   std::string tag;  // may be empty
   std::map<std::string, std::string> meta;
   std::vector<std::string> include;  // globs beside the built-in patterns
-  bool snapshot = false;             // write the full bytes too
+  bool snapshot = false;             // write the full bytes too; without a delta where the parent's
+                                     // bytes are damaged
   unsigned threads = 0;              // 0: one for each core
   kernels::SharedCoder coder = kernels::make_cpu_coder();
 
@@ -50,6 +55,10 @@ struct PublishOptions {
   /// again for the same checkpoint: what is uploaded is named by its bytes, and a manifest that
   /// carries it already counts as this publish's own.
   std::string nonce = {};
+
+  /// After an Error what was uploaded stays, unless its number is taken: the checkpoint is
+  /// published again, under the same names.
+  bool keeps_uploads = false;
 
   /// The version that must be the newest when the publish begins, 0: none may exist.  Another one
   /// is a conflict before anything is read, and after a `rebase` whatever is the newest then is
@@ -67,10 +76,6 @@ struct PublishOptions {
   /// Takes Store::lock_images() before `committing`, and hands it out in the result: so nobody
   /// fetches the version before the caller has adopted it (store/adopt.hpp).
   bool lock_images = false;
-
-  /// As materialize(): whether a version that must go to make room for the parent may go.  Empty:
-  /// nobody_reads().  Where a mount shows the store's versions: Sync::release().
-  std::function<bool(std::uint64_t version)> release = {};
 
   /// What was coded before (store/early_work.hpp); may be null.  A file counts if its path, inode,
   /// size, modification time and header, and the parent, are those it was coded with.
@@ -90,7 +95,7 @@ struct PublishResult {
   std::uint64_t version_bytes = 0;   // the checkpoint's published files
   std::uint64_t uploaded_bytes = 0;  // everything that the version added to the bucket
   std::uint64_t early_bytes = 0;     // of version_bytes: of files that were coded early
-  bool snapshot = false;
+  bool snapshot = false, delta = false;
   std::vector<std::string> unpublished;
   VersionImages images;    // of the version
   ImagesLock images_lock;  // with PublishOptions::lock_images
@@ -98,10 +103,9 @@ struct PublishResult {
 
 /// Throws Error: invalid, corrupt, not_found (the directory; see scan_checkpoint), busy (a file was
 /// written to while it was read), conflict (another writer published first, or the fence does not
-/// hold), permission (the bucket cannot be written), no_space, corrupt (the parent's bytes, naming
-/// them), unavailable, timed_out, cancelled.
-/// Throws CommitUnknown: the version may exist (store/repository.hpp).  After every other error it
-/// does not.
+/// hold), permission (the bucket cannot be written), no_space, corrupt (the parent's bytes, or a
+/// gap in the history, naming the object), unavailable, timed_out, cancelled. Throws CommitUnknown:
+/// the version may exist (store/repository.hpp).  After every other error it does not.
 PublishResult publish(History& history, Store& store, const PublishOptions& options,
                       const Context& context, const Progress& progress);
 

@@ -16,6 +16,7 @@
 #include <fstream>
 #include <utility>
 
+#include "store/early_results.hpp"
 #include "store/log.hpp"
 #include "store/path_rules.hpp"
 #include "store/publish_queue_state.hpp"
@@ -25,7 +26,14 @@ namespace weightfs {
 namespace {
 
 constexpr auto kProbeTime = std::chrono::seconds(2);
+
+/// What the kernel needs at most, in practice, to let go of a file after its last close.
+constexpr auto kLetGoTime = std::chrono::milliseconds(20);
+
+/// For what is in the store, as a rule.
+constexpr auto kLayoutTime = std::chrono::seconds(1);
 constexpr std::string_view kWriteProbeKey = ".probe-write";
+constexpr auto kCopyFollows = std::chrono::seconds(10);  // a copy, after a move was refused
 constexpr auto kChangeCheck = std::chrono::milliseconds(200);
 
 using Phase = HandOverRecord::Phase;
@@ -35,6 +43,12 @@ std::string boot_id() {
   std::string id;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> id;
   return id.empty() ? "unknown" : id;
+}
+
+std::string joined(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
 }
 
 std::string_view last_component(std::string_view path) { return path.substr(path.rfind('/') + 1); }
@@ -61,6 +75,7 @@ bool is_in_publish(const Staging& staging, StagingId directory) {
 
 /// Refuses what is not text, or too much.
 void check_meta(const std::map<std::string, std::string>& meta) {
+  check_users_meta(meta);
   Manifest manifest;
   manifest.meta = meta;
   static_cast<void>(manifest.serialize());
@@ -128,10 +143,31 @@ HandOver describe(const QueueItem& item) {
     result.error = item.error;
     result.error_code = item.error_code;
   }
+  result.early_bytes = item.early_bytes;
   result.time = record.time;
   result.version = record.version;
   return result;
 }
+
+/// The path of a file below the step before `first`.
+std::string path_from(const std::vector<Staging::Step>& way, std::size_t first) {
+  std::string path;
+  for (std::size_t i = first; i < way.size(); i++) {
+    path += (path.empty() ? "" : "/") + way[i].name;
+  }
+  return path;
+}
+
+/// Changes nothing else, as the thread may be reading the rest.
+void rebase_record(HandOverRecord& record, std::uint64_t newest) {
+  record.fence = std::max(record.fence, newest);
+  if (record.phase != Phase::conflict) return;
+  record.phase = Phase::queued;
+  record.error.clear();
+  record.error_code.clear();
+}
+
+bool is_hidden(const Staging::Step& step) { return step.name.starts_with('.'); }
 
 }  // namespace
 
@@ -161,7 +197,8 @@ PublishQueue::State::State(Staging& the_staging, Store& the_store, History& the_
       store(the_store),
       history(the_history),
       options(std::move(the_options)),
-      early(the_history, the_store, early_options()) {
+      early(the_history, the_store, early_options()),
+      closes(watch_options()) {
   // All links: those of records are made again when they are needed.
   remove_links(links_root());
   load_counters();
@@ -174,6 +211,19 @@ EarlyOptions PublishQueue::State::early_options() {
   result.threads = options.threads;
   result.coder = options.coder;
   return result;
+}
+
+CloseWatchOptions PublishQueue::State::watch_options() {
+  return {.directory = store.path() / "staging",
+          .all = [this] { return staging.staged_files(); },
+          .closed =
+              [this](StagingId file) {
+                try {
+                  closed(file);
+                } catch (const std::exception& error) {  // it is gone, mostly
+                  log_debug(fmt::format("no early work: {}", error.what()));
+                }
+              }};
 }
 
 void PublishQueue::State::load_counters() {
@@ -226,12 +276,13 @@ std::uint64_t PublishQueue::State::hand_over(StagingId directory, std::string_vi
   if (!tag.empty()) check_name("tag", tag);
   check_meta(given.meta);
   check_free(name);
-  check_bucket(context);
+  check_bucket(given.caller.uid, context);
   HandOverRecord record = make_record(directory, name, tag, given);
   const std::string shown = escape_name(staging.path_of(directory));
 
   const Staging::Seal seal(staging, directory);
-  wait_unwritten(staging, directory, options.holders, context);
+  require_own_files(staging, directory, given.caller);
+  wait_for_writers(directory, given.caller.uid, context);
   NewLinks links(links_of(record));
   make_links(staging, directory, links_of(record));
   check_links(links_of(record), record.include, shown);
@@ -249,7 +300,7 @@ HandOverRecord PublishQueue::State::make_record(StagingId directory, std::string
   const auto top = staging.top_of(directory);
   if (!top || top->root != kStagingRoot || !S_ISDIR(staging.attributes(directory).st_mode)) {
     throw Error(ErrorCode::invalid,
-                fmt::format("what is handed over as publish/{} is no directory in staging",
+                fmt::format("what is handed over as publish/{} is not a directory in staging",
                             escape_name(name)));
   }
   HandOverRecord record;
@@ -281,26 +332,43 @@ void PublishQueue::State::check_free(std::string_view name) const {
   }
 }
 
-/// Once the bucket has said that it may not be written, it is asked again first.
-void PublishQueue::State::check_bucket(const Context& context) {
+/// Once the bucket has said that it may not be written, it is asked again first, by users who have
+/// not asked just now.
+void PublishQueue::State::check_bucket(uid_t user, const Context& context) {
+  std::string refusal;
   {
     const std::lock_guard lock(mutex);
-    if (!bucket_refuses) return;
+    refusal = bucket_refusal;
   }
-  const Context soon = context.within(kProbeTime);
+  if (refusal.empty()) return;
+  const WaitBudget::Turn turn(waits, user);
+  Context soon = context.within(kProbeTime);
+  soon.deadline = std::min(soon.deadline, turn.until());
   try {
+    soon.check("asking the bucket whether it may be written");
     Bucket& bucket = history.repository().bucket(soon);
     bucket.put(kWriteProbeKey, TextSource("1"), soon);
     remove_write_probe(bucket, soon);
+    refusal.clear();
   } catch (const Error& error) {
     context.check("asking the bucket whether it may be written");
-    throw Error(ErrorCode::permission,
-                fmt::format("the bucket {} may not be written: {}; put that right, then hand over "
-                            "again",
-                            history.repository().url(), error.what()));
+    if (error.code() != ErrorCode::timed_out) refusal = error.what();
   }
   const std::lock_guard lock(mutex);
-  bucket_refuses = false;
+  bucket_refusal = refusal;
+  if (refusal.empty()) return;
+  throw Error(ErrorCode::permission,
+              fmt::format("the bucket {} may not be written: {}; put that right, then hand over "
+                          "again",
+                          history.repository().url(), refusal));
+}
+
+/// The kernel holds the caller's rename, and all others with it.
+void PublishQueue::State::wait_for_writers(StagingId directory, uid_t user,
+                                           const Context& context) {
+  const WaitBudget::Turn turn(waits, user);
+  const Clock::time_point until = std::max(turn.until(), Clock::now() + kLetGoTime);
+  wait_unwritten(staging, directory, options.holders, until, context);
 }
 
 /// The hand-over happens here.
@@ -330,7 +398,11 @@ void PublishQueue::State::note_refusal(std::string_view name, std::string_view w
   log_warning(fmt::format("publish/{}: {}", shown, why));
   const std::string text = fmt::format("{:%Y-%m-%d %H:%M:%S} UTC publish/{}: {}",
                                        fmt::gmtime(std::time(nullptr)), shown, why);
-  change([&] { last_error = text; });
+  change([&] {
+    last_error = text;
+    last_refused = name;
+    last_refused_at = Clock::now();
+  });
 }
 
 // ---- withdrawing ----
@@ -378,7 +450,7 @@ void PublishQueue::State::withdraw(
     throw;
   }
   if (item) end_withdrawal(*item);
-  early.drop(directory);
+  drop_early(directory);
   early.parent_changed();
 }
 
@@ -427,15 +499,74 @@ std::optional<std::uint64_t> PublishQueue::State::early_parent() const {
   return options.rebase ? std::max(fence, newest) : fence;
 }
 
+bool PublishQueue::State::may_hand_over(Caller caller) const {
+  const struct stat root = staging.attributes(kPublishRoot);
+  if (caller.uid == 0) return true;
+  if (caller.uid == root.st_uid) return (root.st_mode & S_IWUSR) != 0;
+  if (caller.gid == root.st_gid) return (root.st_mode & S_IWGRP) != 0;
+  return (root.st_mode & S_IWOTH) != 0;
+}
+
+/// A directory stands for the files in it.
+void PublishQueue::State::look_at(StagingId id) {
+  if (S_ISREG(staging.attributes(id).st_mode)) return closes.note(id);
+  for (const StagedFile& file : staging.list(id)) {
+    if (S_ISREG(file.type)) closes.note(file.id);
+  }
+}
+
+/// Nobody can write to the file.  It may be told again for the same bytes.
 void PublishQueue::State::closed(StagingId file) {
+  std::optional<EarlyFile> found = find_early_file(file);
+  const struct stat now = staging.attributes(file);
+  if (found && !may_hand_over({now.st_uid, now.st_gid})) found.reset();
   const std::lock_guard lock(early_mutex);
   drop_stale_early();
-  const auto top = staging.top_of(file);
-  if (!top || top->root != kStagingRoot || !top->path.ends_with(".safetensors")) return;
-  EarlyFile found{top->id, top->path, staging.backing_path(file), staging.generation(file)};
-  if (!nobody_writes(found.source)) return;
-  early_files[{top->id, top->path}] = {file, found.generation};
-  early.add(std::move(found));
+  if (!found) return;
+  const EarlySource source{file, found->generation, now.st_mtim};
+  const auto [known, is_new] =
+      early_files.try_emplace({found->directory, found->path}, EarlySource{});
+  if (!is_new && known->second == source) return;
+  known->second = source;
+  early.add(std::move(*found));
+}
+
+/// Which checkpoint a file belongs to is not known before that is handed over.  The parent tells,
+/// if it has a file of that path; else it is the directory directly below staging/.
+std::optional<EarlyFile> PublishQueue::State::find_early_file(StagingId file) {
+  const std::vector<Staging::Step> way = staging.way_to(file);
+  if (way.size() < 3 || way.front().id != kStagingRoot || is_hidden(way.back()) ||
+      !way.back().name.ends_with(".safetensors")) {
+    return std::nullopt;
+  }
+  // Hidden files are not published: below the last hidden directory.
+  std::size_t top = way.size() - 2;
+  while (top > 1 && !is_hidden(way[top])) top--;
+  std::size_t at = top;
+  if (top + 2 < way.size()) {
+    const auto layout = newest_layout();
+    const auto is_known = [&](std::size_t i) {
+      return layout && layout->find_file(path_from(way, i + 1)) != nullptr;
+    };
+    while (at + 2 < way.size() && !is_known(at)) at++;
+    if (!is_known(at)) at = top;
+  }
+  return EarlyFile{way[at].id, path_from(way, at + 1), staging.backing_path(file),
+                   staging.generation(file)};
+}
+
+/// nullptr if there is none, or it cannot be had soon.
+std::shared_ptr<const Layout> PublishQueue::State::newest_layout() {
+  const std::uint64_t newest = store.newest().version;
+  if (newest == 0) return nullptr;
+  try {
+    const Context soon = Context{}.within(kLayoutTime);
+    const auto version = history.find(newest, soon);
+    return version ? history.layout(*version, soon) : nullptr;
+  } catch (const Error& error) {
+    log_debug(fmt::format("the layout of version {} is not here: {}", newest, error.what()));
+    return nullptr;
+  }
 }
 
 /// Early work holds what it coded until somebody takes it: what nobody will take is given up.
@@ -444,17 +575,69 @@ void PublishQueue::State::drop_stale_early() {
     const auto& [directory, path] = entry.first;
     const EarlySource& source = entry.second;
     try {
-      const auto top = staging.top_of(source.file);
-      const bool is_there = top && top->id == directory && top->path == path;
+      const std::vector<Staging::Step> way = staging.way_to(source.file);
+      const auto at = std::ranges::find(way, directory, &Staging::Step::id);
+      const bool is_there =
+          at != way.end() && path_from(way, static_cast<std::size_t>(at - way.begin()) + 1) == path;
       // Handed over: the thread takes it, or a withdrawal drops it.
-      if (is_there && top->root == kPublishRoot) return true;
-      if (is_there && staging.generation(source.file) == source.generation) return false;
+      if (is_there && way.front().id == kPublishRoot && at == way.begin() + 1) return true;
+      const bool is_staged = is_there && way.front().id == kStagingRoot;
+      if (is_staged && staging.generation(source.file) == source.generation) return false;
     } catch (const PosixError&) {
       // The file is gone.
     }
     early.drop(directory, path);
     return true;
   });
+}
+
+/// What was coded of the files of a directory is of no use any more.
+void PublishQueue::State::drop_early(StagingId directory) {
+  const std::lock_guard lock(early_mutex);
+  std::erase_if(early_files, [&](const auto& entry) { return entry.first.first == directory; });
+  early.drop(directory);
+}
+
+// ---- fences ----
+
+/// Written first, so that what is in memory is never more than a restart would find.  A phase that
+/// the thread changes meanwhile is written by it after this.
+/// Returns: the names of those in conflict, which are queued again.
+std::vector<std::string> PublishQueue::State::move_fences(std::uint64_t newest) {
+  const auto is_movable = [](const QueueItem& item) {
+    return !item.is_withdrawn && item.record.phase != Phase::failed &&
+           item.record.phase != Phase::committed;
+  };
+  const std::lock_guard one_writer(record_mutex);
+  std::vector<Db::Change> records;
+  {
+    const std::lock_guard lock(mutex);
+    for (const auto& [order, item] : items) {
+      if (!is_movable(*item)) continue;
+      HandOverRecord moved = item->record;
+      rebase_record(moved, newest);
+      records.push_back({Family::handovers, moved.key(), moved.serialize()});
+    }
+  }
+  if (!records.empty()) store.db().write(records);
+  std::vector<std::string> retried;
+  change([&] {
+    seen = std::max(seen.value_or(0), newest);
+    for (const auto& [order, item] : items) {
+      if (!is_movable(*item)) continue;
+      const bool is_retried = item->record.phase == Phase::conflict;
+      rebase_record(item->record, newest);
+      if (!is_retried) continue;
+      item->error.clear();
+      item->error_code.clear();
+      item->failures = item->lost_races = 0;
+      item->retry_at = {};
+      std::erase_if(ended, [&](const HandOverEnd& end) { return end.order == order; });
+      retried.push_back(item->record.name);
+    }
+  });
+  early.parent_changed();
+  return retried;
 }
 
 // ---- for everybody ----
@@ -468,6 +651,7 @@ void PublishQueue::start(std::uint64_t newest) {
   const std::lock_guard lock(state_->thread_mutex);
   state_->change([&] { state_->seen = newest; });
   state_->early.parent_changed();
+  state_->closes.note_all();
   if (state_->thread.joinable()) return;
   state_->thread = std::jthread([this](const std::stop_token& stop) { state_->run(stop); });
 }
@@ -480,13 +664,15 @@ void PublishQueue::stop() {
   state_->thread = {};
 }
 
-void PublishQueue::closed(StagingId file) noexcept {
+void PublishQueue::look_at(StagingId id) noexcept {
   try {
-    state_->closed(file);
-  } catch (const std::exception& error) {
+    state_->look_at(id);
+  } catch (const std::exception& error) {  // it is gone, mostly
     log_debug(fmt::format("no early work: {}", error.what()));
   }
 }
+
+bool PublishQueue::may_hand_over(Caller caller) const { return state_->may_hand_over(caller); }
 
 std::uint64_t PublishQueue::hand_over(StagingId directory, std::string_view name,
                                       std::string_view tag, const HandOverOptions& options,
@@ -516,6 +702,15 @@ void PublishQueue::take_back(StagingId directory, StagingId new_parent, std::str
     state_->note_refusal(last_component(path), error.what());
     throw;
   }
+  look_at(directory);
+}
+
+PublishQueue::Rebased PublishQueue::rebase(const Context& context) {
+  const std::uint64_t newest = state_->history.refresh(state_->store.newest().version, context);
+  Rebased result{newest, state_->move_fences(newest)};
+  log_info(fmt::format("this mount goes on from version {}; tried again: {}", newest,
+                       result.retried.empty() ? "nothing" : escape_name(joined(result.retried))));
+  return result;
 }
 
 void PublishQueue::cancel(StagingId directory) {
@@ -537,7 +732,30 @@ std::vector<HandOverEnd> PublishQueue::ended() const {
   return {state_->ended.begin(), state_->ended.end()};
 }
 
-EarlyStatus PublishQueue::early() const { return state_->early.status(); }
+PublishedTotals PublishQueue::published() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->totals;
+}
+
+EarlyStatus PublishQueue::early() const {
+  const std::size_t pending = state_->closes.pending();  // first: then none is missed on its way
+  EarlyStatus status = state_->early.status();
+  status.waiting_files += pending;
+  return status;
+}
+
+void PublishQueue::note_copy(std::string_view name) {
+  {
+    const std::lock_guard lock(state_->mutex);
+    if (state_->last_refused == name && Clock::now() < state_->last_refused_at + kCopyFollows) {
+      return;
+    }
+  }
+  const std::string shown = escape_name(name);
+  state_->note_refusal(name, fmt::format("publish/ takes no copies: save into staging/{0}, then "
+                                         "mv staging/{0} publish/{0}",
+                                         shown));
+}
 
 std::string PublishQueue::last_error() const {
   const std::lock_guard lock(state_->mutex);

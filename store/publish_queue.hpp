@@ -17,6 +17,10 @@
 //
 // Fence: a hand-over may only follow the newest version that this mount saw when it began, or an
 // unbroken run of versions that this queue has published since; with `rebase` it follows any.
+// rebase() moves the fence, by hand: from then on the mount has seen what is newest at that time.
+//
+// Who hands over: every file must be its caller's own, unless that is root.  Early work is done on
+// files of those only who may hand over: who may write into the publish root, and root.
 //
 // Threads: all calls may run in parallel.  Lock order: docs/ARCHITECTURE.md.
 #pragma once
@@ -38,6 +42,7 @@
 namespace weightfs {
 
 struct HandOverOptions {
+  Caller caller = {};  // who hands over; root by itself
   std::map<std::string, std::string> meta;
   std::vector<std::string> include;  // beside those of the queue
   bool snapshot = false;
@@ -54,7 +59,8 @@ struct HandOver {
   State state = State::queued;
   std::string phase;  // of uploading: "coding", "uploading" ...
   std::uint64_t done_bytes = 0, total_bytes = 0;
-  std::string error;  // of waiting: for what; of conflict and failed: why
+  std::uint64_t early_bytes = 0;  // once it is published from: of files that were coded before
+  std::string error;              // of waiting: for what; of conflict and failed: why
   std::string error_code;
   std::int64_t time = 0;      // handed over, seconds since 1970
   std::uint64_t version = 0;  // of committing: the number it is to get
@@ -72,8 +78,15 @@ struct HandOverEnd {
   std::string error;
   std::string
       left;  // published: where the unpublished rest is, below staging/; "" if there is none
+  std::uint64_t bytes = 0, early_bytes = 0;  // published: of its files; of those coded early
 };
 inline constexpr std::size_t kEndedMax = 1024;
+
+/// What a queue has published since it was made, and how much of it was coded before it was handed
+/// over.
+struct PublishedTotals {
+  std::uint64_t versions = 0, bytes = 0, early_bytes = 0;
+};
 
 struct QueueOptions {
   bool rebase = false;
@@ -85,8 +98,8 @@ struct QueueOptions {
   /// Says who holds files of a staged directory open for writing: "pid 123 (python3)"; "" if nobody
   /// visible does.
   std::function<std::string(const std::vector<StagedFile>& files)> holders;
-  /// See Store::make_room.
-  std::function<bool(std::uint64_t version)> release;
+  /// What a person runs after a conflict, for its message: see PublishQueue::rebase().
+  std::string rebase_command = "weightfs rebase MOUNTPOINT";
   /// Called before every publish, until it returns once: throws Error if the bucket is none to
   /// publish into.
   std::function<void(const Context&)> prove = {};
@@ -105,8 +118,14 @@ class PublishQueue {
   void start(std::uint64_t newest);
   void stop();
 
-  /// The last writer of a staged file has closed it: early work may begin.  Returns at once.
-  void closed(StagingId file) noexcept;
+  /// A staged file, or what is in a staged directory, may be complete: its last writer closed it,
+  /// it was renamed, or its times were set.  Early work begins when nobody can write to it
+  /// (store/close_watch.hpp).  Returns at once.
+  void look_at(StagingId id) noexcept;
+
+  /// Whether the permissions of the publish root let this user write there.  Its other groups are
+  /// not known here.
+  [[nodiscard]] bool may_hand_over(Caller caller) const;
 
   /// Hands `directory` of staging over as publish/`name`, with the tag `tag`.  Takes up to some
   /// seconds while a writer is still there.  After a failure everything is as it was, and
@@ -114,7 +133,8 @@ class PublishQueue {
   /// Returns: its order.
   /// Throws Error: invalid (name, tag, no directory, links or special files in it), corrupt
   /// (header, index), not_found (missing shard), busy (still written: names files and holders; the
-  /// name is queued already), permission (the bucket may not be written), no_space, cancelled, io.
+  /// name is queued already), permission (a file of somebody else; the bucket may not be written),
+  /// no_space, cancelled, io.
   std::uint64_t hand_over(StagingId directory, std::string_view name, std::string_view tag,
                           const HandOverOptions& options, const Context& context);
 
@@ -126,8 +146,19 @@ class PublishQueue {
   /// It will not be published; its files may be unlinked.  Throws Error: busy as above.
   void cancel(StagingId directory);
 
+  /// Looks which version is newest: what is handed over and has no version yet, and what comes, may
+  /// follow that one.  What is in conflict is tried again.
+  /// Throws Error: unavailable, timed_out, corrupt (see History::refresh), no_space, cancelled, io;
+  /// then nothing has changed.
+  struct Rebased {
+    std::uint64_t newest = 0;
+    std::vector<std::string> retried;  // names in publish/
+  };
+  Rebased rebase(const Context& context);
+
   [[nodiscard]] std::vector<HandOver> list() const;  // in order
   [[nodiscard]] std::vector<HandOverEnd> ended() const;
+  [[nodiscard]] PublishedTotals published() const;
 
   /// What was coded of files that are not handed over yet.
   [[nodiscard]] EarlyStatus early() const;
@@ -135,6 +166,10 @@ class PublishQueue {
   /// Why the last hand_over() or take_back() was refused, with the time, name and errno-free words;
   /// "" if none was.
   [[nodiscard]] std::string last_error() const;
+
+  /// Somebody tried to make a file or directory in publish/, as cp does: last_error() says what to
+  /// do instead.  But for some seconds it keeps why `name` was refused: shutil.move copies then.
+  void note_copy(std::string_view name);
 
   /// Waits until something about the queue may have changed, or `until`; returns early now and
   /// then, so that nothing that changed before the call is missed for long.

@@ -26,19 +26,23 @@
 #include <thread>
 #include <utility>
 
+#include "store/close_watch.hpp"
 #include "store/early_work.hpp"
 #include "store/handover_record.hpp"
 #include "store/own_versions.hpp"
 #include "store/publish.hpp"
 #include "store/publish_queue.hpp"
+#include "store/seal.hpp"
+#include "store/wait_budget.hpp"
 
 namespace weightfs {
 
 /// Records of the family `store`: see store/keyspace.hpp.
 inline constexpr std::string_view kOrdersKey = "orders", kOwnKey = "own";
 
-/// A hand-over in memory.  Guarded by State::mutex but for the last block; the record is changed by
-/// the thread only, so the thread reads it without.
+/// A hand-over in memory.  Guarded by State::mutex but for the last block.  The record is changed
+/// by the thread only, so the thread reads it without; but for its fence, and for the phase
+/// conflict, at which the thread is done with it: those a rebase changes too.
 struct QueueItem {
   HandOverRecord record;
   bool is_withdrawn = false;  // being taken back or cancelled, or that is done
@@ -46,6 +50,7 @@ struct QueueItem {
   bool is_gone = false;       // no longer in State::items
   std::string step;           // of publish()
   std::uint64_t done_bytes = 0, total_bytes = 0;
+  std::uint64_t early_bytes = 0;
   std::string error, error_code;  // why it waits
   unsigned failures = 0;          // in a row
   Clock::time_point retry_at{};
@@ -55,6 +60,7 @@ struct QueueItem {
   bool has_links = false;
   bool is_recorded = false;  // its phase committed is in the store
   unsigned lost_races = 0;
+  std::optional<std::uint64_t> tried_parent;  // that the last try was fenced to
   std::optional<VersionImages> images;
   ImagesLock images_lock;
   std::shared_ptr<const EarlyResults> early;
@@ -66,6 +72,7 @@ struct PublishQueue::State {
   // ---- publish_queue.cpp ----
 
   [[nodiscard]] EarlyOptions early_options();
+  [[nodiscard]] CloseWatchOptions watch_options();
   void load_counters();
   void load_records();
   void take_record(HandOverRecord record);
@@ -75,16 +82,23 @@ struct PublishQueue::State {
   [[nodiscard]] HandOverRecord make_record(StagingId directory, std::string_view name,
                                            std::string_view tag, const HandOverOptions& given);
   void check_free(std::string_view name) const;
-  void check_bucket(const Context& context);
+  void check_bucket(uid_t user, const Context& context);
+  void wait_for_writers(StagingId directory, uid_t user, const Context& context);
   std::uint64_t enqueue(HandOverRecord record);
   std::shared_ptr<QueueItem> begin_withdrawal(StagingId directory);
   void withdraw(StagingId directory,
                 const std::function<void(const std::vector<Db::Change>& also)>& body);
   void end_withdrawal(QueueItem& item);
   void note_refusal(std::string_view name, std::string_view why);
+  [[nodiscard]] std::vector<std::string> move_fences(std::uint64_t newest);
   [[nodiscard]] std::optional<std::uint64_t> early_parent() const;
+  [[nodiscard]] bool may_hand_over(Caller caller) const;
+  void look_at(StagingId id);
   void closed(StagingId file);
+  [[nodiscard]] std::optional<EarlyFile> find_early_file(StagingId file);
+  [[nodiscard]] std::shared_ptr<const Layout> newest_layout();
   void drop_stale_early();
+  void drop_early(StagingId directory);
 
   // ---- publish_queue_thread.cpp ----
 
@@ -102,9 +116,10 @@ struct PublishQueue::State {
   void begin_commit(QueueItem& item, std::uint64_t version);
   void settle(QueueItem& item, const Context& context);
   void bring_images(QueueItem& item, const Context& context);
-  void trim_images(std::uint64_t version);
+  void trim_images();
   void finish(QueueItem& item, const Context& context);
   void failed(QueueItem& item, const Error& error);
+  [[nodiscard]] bool has_moved(const QueueItem& item) const;
   [[nodiscard]] Error conflict_of(const QueueItem& item) const;
   [[nodiscard]] Error lost_races_of(const QueueItem& item) const;
   void wait(QueueItem& item, const std::string& why, ErrorCode code);
@@ -145,8 +160,11 @@ struct PublishQueue::State {
   std::deque<HandOverEnd> ended;
   OwnVersions own;
   std::optional<std::uint64_t> seen;  // newest version when the queue was started
+  PublishedTotals totals;
   std::string last_error;
-  bool bucket_refuses = false;  // the last answer was that it may not be written
+  std::string last_refused;  // the name that it is about
+  Clock::time_point last_refused_at{};
+  std::string bucket_refusal;  // why it may not be written, if that was the last answer
 
   std::mutex record_mutex;  // guards what is in the family `handovers`, and:
   std::uint64_t next_order = 1;
@@ -155,6 +173,12 @@ struct PublishQueue::State {
   struct EarlySource {
     StagingId file = 0;
     std::uint64_t generation = 0;
+    timespec changed{};  // its modification time
+
+    friend bool operator==(const EarlySource& a, const EarlySource& b) noexcept {
+      return a.file == b.file && a.generation == b.generation &&
+             a.changed.tv_sec == b.changed.tv_sec && a.changed.tv_nsec == b.changed.tv_nsec;
+    }
   };
   std::mutex early_mutex;                                                // guards:
   std::map<std::pair<StagingId, std::string>, EarlySource> early_files;  // by directory and path
@@ -165,7 +189,10 @@ struct PublishQueue::State {
   std::mutex thread_mutex;  // guards `thread`
   std::jthread thread;
 
-  EarlyWork early;  // last: its thread calls early_parent()
+  WaitBudget waits{kWriterWait};  // of hand-overs, by user
+
+  EarlyWork early;    // its thread calls early_parent()
+  CloseWatch closes;  // last: its thread calls closed()
 };
 
 }  // namespace weightfs

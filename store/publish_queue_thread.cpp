@@ -20,6 +20,7 @@
 #include <set>
 #include <utility>
 
+#include "store/early_results.hpp"
 #include "store/log.hpp"
 #include "store/path_rules.hpp"
 #include "store/publish_queue_state.hpp"
@@ -146,7 +147,7 @@ void PublishQueue::State::publish_item(QueueItem& item, const Context& context) 
       item.record.phase = Phase::committed;
       item.record.version = result.version;
       item.failures = 0;
-      bucket_refuses = false;
+      bucket_refusal.clear();
     });
   } catch (const CommitUnknown&) {
     throw;
@@ -193,6 +194,7 @@ void PublishQueue::State::take_early(QueueItem& item, const Context& context) {
                staging.backing_path(file->second.id) == coded.source;
       },
       context);
+  change([&] { item.early_bytes = item.early->bytes(); });
 }
 
 PublishOptions PublishQueue::State::options_of(QueueItem& item) {
@@ -206,13 +208,14 @@ PublishOptions PublishQueue::State::options_of(QueueItem& item) {
   result.threads = options.threads;
   result.coder = options.coder;
   result.nonce = record.nonce;
+  result.keeps_uploads = true;
   if (!record.rebase && !options.rebase) {
     const std::lock_guard lock(mutex);
     result.fence_parent = own.parent_for(record.fence);
   }
+  item.tried_parent = result.fence_parent;
   result.committing = [this, &item](std::uint64_t version) { begin_commit(item, version); };
   result.lock_images = true;
-  result.release = options.release;
   result.early = item.early;
   result.at = options.at;
   return result;
@@ -239,18 +242,21 @@ void PublishQueue::State::settle(QueueItem& item, const Context& context) {
   if (!item.is_recorded) write_record(item);
   item.is_recorded = true;
   reached("committed-recorded");
+  // Until `latest` names it.
+  const auto adopting =
+      store.eviction().reserve(item.record.version, Eviction::Claim::stays, context);
   bring_images(item, context);
   reached("adopted");
   if (options.show) options.show(item.record.version);
   reached("shown");
-  trim_images(item.record.version);
+  trim_images();
   finish(item, context);
 }
 
 /// An adopted version took no room of its own, but counts from now on.
-void PublishQueue::State::trim_images(std::uint64_t version) {
+void PublishQueue::State::trim_images() {
   try {
-    store.make_room(0, std::span(&version, 1), options.release);
+    store.make_room(0);
   } catch (const Error& error) {
     log_debug(fmt::format("old images stay: {}", error.what()));
   }
@@ -275,7 +281,12 @@ void PublishQueue::State::finish(QueueItem& item, const Context& context) {
   const auto version = history.get(record.version, context);
   const auto layout = history.layout(*version, context);
   std::set<std::string> paths;
-  for (const auto& file : files_of(version->manifest, *layout)) paths.insert(file.path);
+  std::uint64_t bytes = 0;
+  for (const auto& file : files_of(version->manifest, *layout)) {
+    paths.insert(file.path);
+    bytes += file.size_bytes;
+  }
+  const std::uint64_t early_bytes = find_early_bytes(version->manifest.meta).value_or(0);
   std::vector<StagingId> published;
   for (const StagedFile& file : staging.list(record.directory)) {
     if (S_ISREG(file.type) && paths.contains(file.path)) published.push_back(file.id);
@@ -287,15 +298,19 @@ void PublishQueue::State::finish(QueueItem& item, const Context& context) {
                       {Family::store, std::string(kOwnKey), with_this.serialize()}});
   reached("finished");
   remove_links(links_of(record));
-  log_info(fmt::format("publish/{} is version {}", escape_name(record.name), record.version));
+  log_info(fmt::format("publish/{} is version {}; {} of {} bytes were coded before",
+                       escape_name(record.name), record.version, early_bytes, bytes));
   change([&] {
     own = with_this;
     item.is_gone = true;
     items.erase(record.order);
     note_end({record.order, record.name, record.tag, HandOverEnd::How::published, record.version,
-              "", left});
+              "", left, bytes, early_bytes});
+    totals.versions++;
+    totals.bytes += bytes;
+    totals.early_bytes += early_bytes;
   });
-  early.drop(record.directory);
+  drop_early(record.directory);
   early.parent_changed();
 }
 
@@ -318,28 +333,34 @@ void PublishQueue::State::failed(QueueItem& item, const Error& error) {
   if (may_pass(error.code())) return wait(item, error.what(), error.code());
   if (error.code() != ErrorCode::conflict) return end(item, Phase::failed, error);
   const bool rebases = item.record.rebase || options.rebase;
+  if (!rebases && has_moved(item)) return;  // it is tried again at once
   if (!rebases) return end(item, Phase::conflict, conflict_of(item));
   if (++item.lost_races == kRebaseTries) return end(item, Phase::conflict, lost_races_of(item));
   wait(item, "another writer published first; it is coded again, on top of that version",
        error.code());
 }
 
+/// Whether a rebase came while it was tried.
+bool PublishQueue::State::has_moved(const QueueItem& item) const {
+  const std::lock_guard lock(mutex);
+  return own.parent_for(item.record.fence) != item.tried_parent;
+}
+
 Error PublishQueue::State::conflict_of(const QueueItem& item) const {
   const std::string shown = escape_name(item.record.name);
   const std::lock_guard lock(mutex);
-  return {
-      ErrorCode::conflict,
-      fmt::format("publish/{0} was to follow version {1}, but another writer has published since;"
-                  " take it back (mv publish/{0} staging/), and hand it over again after the "
-                  "next mount, which has seen that version, or mount with --rebase",
-                  shown, own.parent_for(item.record.fence))};
+  return {ErrorCode::conflict,
+          fmt::format("publish/{0} was to follow version {1}, but another writer has published "
+                      "since; if this run is to go on from that version, run: {2} (it publishes "
+                      "publish/{0} too); else take it back (mv publish/{0} staging/)",
+                      shown, own.parent_for(item.record.fence), options.rebase_command)};
 }
 
 Error PublishQueue::State::lost_races_of(const QueueItem& item) const {
   return {ErrorCode::conflict,
-          fmt::format("other writers were faster {} times in a row; take publish/{} back into "
-                      "staging, and hand it over again when they are done",
-                      kRebaseTries, escape_name(item.record.name))};
+          fmt::format("other writers were faster {} times in a row; when they are done, run: {} "
+                      "(it publishes publish/{} too)",
+                      kRebaseTries, options.rebase_command, escape_name(item.record.name))};
 }
 
 void PublishQueue::State::wait(QueueItem& item, const std::string& why, ErrorCode code) {
@@ -361,7 +382,7 @@ void PublishQueue::State::end(QueueItem& item, Phase phase, const Error& error) 
   remove_links(links_of(record));
   item.has_links = false;
   change([&] {
-    if (error.code() == ErrorCode::permission) bucket_refuses = true;
+    if (error.code() == ErrorCode::permission) bucket_refusal = error.what();
     item.record.phase = phase;
     item.record.error = error.what();
     item.record.error_code = to_string(error.code());

@@ -13,6 +13,7 @@
 #include "store/compress.hpp"
 #include "store/error.hpp"
 #include "store/json.hpp"
+#include "store/log.hpp"
 #include "store/probe.hpp"
 
 namespace weightfs {
@@ -22,6 +23,18 @@ namespace {
 constexpr std::uint64_t kRecordBytesMax = 1u << 20;
 constexpr std::size_t kReadAheadBytes = 8u << 20;
 constexpr std::string_view kHashesMagic = "WFHASHES";
+constexpr unsigned kListedAskedMax = 8;  // of numbers that LIST names and GET may not find
+
+// What a layout takes while it is read, for each of its bytes: much where it has nothing but short
+// names, which become strings.
+constexpr std::uint64_t kLayoutMemoryShare = 24;
+
+// Of the hashes of a snapshot: as they come, inflated, and as they are used.
+constexpr std::uint64_t kHashesMemoryShare = 3;
+
+// Heads of packs that may be in memory together.
+constexpr std::uint64_t kHeadsInMemory = 8;
+
 constexpr auto kSettleTime = std::chrono::seconds(10);
 
 Error corrupt(std::string_view key, std::string_view why) {
@@ -117,11 +130,6 @@ bool has_object(Bucket& bucket, std::string_view key, const Context& context) {
   }
 }
 
-// What zstd may need at most for bytes that it cannot compress, and some more.
-std::uint64_t compressed_limit(std::uint64_t size_bytes) {
-  return size_bytes + size_bytes / 128 + 4096;
-}
-
 // A zstd object that must hold what `ref` says.
 std::string get_object(Bucket& bucket, const std::string& key, const ObjectRef& ref,
                        std::uint64_t limit_bytes, const Context& context) {
@@ -129,7 +137,7 @@ std::string get_object(Bucket& bucket, const std::string& key, const ObjectRef& 
     throw corrupt(key, fmt::format("its manifest says {} bytes, at most {} are allowed",
                                    ref.size_bytes, limit_bytes));
   }
-  const std::string frame = get_all(bucket, key, compressed_limit(ref.size_bytes), context);
+  const std::string frame = get_all(bucket, key, compressed_bytes_max(ref.size_bytes), context);
   std::string bytes = decompress(frame, ref.size_bytes, key);
   if (sha256(as_bytes(bytes)) != ref.sha256) throw corrupt(key, "its SHA-256 is not its name's");
   return bytes;
@@ -219,6 +227,22 @@ std::uint64_t listed_newest(Bucket& bucket, std::uint64_t known, const Context& 
     if (page.empty() || page.back() <= after) return newest;
     after = page.back();
   }
+}
+
+// The lowest numbers that LIST names after `known`, ascending; a hint.
+std::vector<std::uint64_t> list_versions_after(Bucket& bucket, std::uint64_t known,
+                                               const Context& context) {
+  std::vector<std::uint64_t> numbers;
+  try {
+    for (const std::string& key : bucket.list(keys::kVersions, keys::manifest(known), context)) {
+      if (const std::uint64_t number = number_of_key(key); number > known)
+        numbers.push_back(number);
+    }
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::permission) throw;
+    log_debug(fmt::format("gaps in the history are not looked for: {}", error.what()));
+  }
+  return numbers;
 }
 
 std::string utc(std::int64_t time) {
@@ -347,18 +371,43 @@ std::uint64_t Repository::newest_version(std::uint64_t known, const Context& con
   const auto exists = [&](std::uint64_t number) {
     return number <= kVersionMax && has_object(from, keys::manifest(number), context);
   };
-  if (!exists(known + 1)) return known;
-  std::uint64_t newest = known + 1;
-  if (exists(newest + 1)) {
-    const std::uint64_t hint = listed_newest(from, newest, context);
-    if (hint > newest && exists(hint)) newest = hint;
+  if (!exists(known + 1)) {
+    // Empty, or without its beginning?
+    if (const auto later = known == 0 ? find_behind_gap(0, context) : std::nullopt) {
+      throw corrupt(keys::manifest(1),
+                    fmt::format("is missing, but version {} is there: the history "
+                                "has a gap.  Put that object back as it was",
+                                *later));
+    }
+    return known;
   }
+  std::uint64_t newest = known + 1;
+  const std::uint64_t hint = listed_newest(from, newest, context);
+  if (hint > newest && exists(hint)) newest = hint;
   while (exists(newest + 1)) newest++;
   return newest;
 }
 
+std::optional<std::uint64_t> Repository::find_behind_gap(std::uint64_t newest,
+                                                         const Context& context) {
+  Bucket& from = bucket(context);
+  unsigned asked = 0;
+  for (const std::uint64_t number : list_versions_after(from, newest, context)) {
+    if (number == newest + 1) return std::nullopt;  // just published
+    if (asked++ == kListedAskedMax) break;
+    if (!has_object(from, keys::manifest(number), context)) continue;
+    // It was written after all below it, so what is missing now was removed.
+    if (has_object(from, keys::manifest(newest + 1), context)) return std::nullopt;
+    return number;
+  }
+  return std::nullopt;
+}
+
 std::shared_ptr<const Layout> Repository::get_layout(const ObjectRef& ref, const Context& context) {
   const std::string key = keys::layout(ref.sha256);
+  if (ref.size_bytes <= kLayoutBytesMax) {
+    MemoryBudget().check(kLayoutMemoryShare * ref.size_bytes, key);
+  }
   return Layout::parse(get_object(bucket(context), key, ref, kLayoutBytesMax, context), key);
 }
 
@@ -370,17 +419,23 @@ std::string Repository::get_blob(const BlobRef& ref, const Context& context) {
 std::shared_ptr<const PackIndex> Repository::get_pack_index(std::uint64_t version,
                                                             const PackRef& ref,
                                                             const Layout& layout,
-                                                            const Context& context) {
+                                                            const Context& context,
+                                                            PackRoom* room) {
   const std::string key = keys::pack(version, ref.name);
-  if (ref.size_bytes > kPackBytesMax || ref.head_bytes > ref.size_bytes) {
-    throw corrupt(key, fmt::format("its manifest says {} bytes with a head of {}", ref.size_bytes,
-                                   ref.head_bytes));
+  const bool is_possible = ref.size_bytes <= kPackBytesMax && ref.head_bytes <= ref.size_bytes &&
+                           ref.head_bytes <= PackIndex::head_bytes_max(layout, ref.size_bytes);
+  if (!is_possible) {
+    throw corrupt(key, fmt::format("its manifest says {} bytes with a head of {}, which no pack of "
+                                   "its layout has",
+                                   ref.size_bytes, ref.head_bytes));
   }
+  MemoryBudget().check(kHeadsInMemory * ref.head_bytes, key);
   const std::string head = get_head(bucket(context), key, ref.head_bytes, context);
   if (sha256(as_bytes(head)) != ref.head_sha256) {
     throw corrupt(key, "the SHA-256 of its head is not the manifest's");
   }
-  return PackIndex::parse(head, ref.size_bytes, layout, key);
+  return room == nullptr ? PackIndex::parse(head, ref.size_bytes, layout, key)
+                         : PackIndex::parse(head, ref.size_bytes, layout, key, *room);
 }
 
 SnapshotHashes Repository::get_snapshot_hashes(std::uint64_t version, const SnapshotRef& ref,
@@ -390,6 +445,7 @@ SnapshotHashes Repository::get_snapshot_hashes(std::uint64_t version, const Snap
     throw corrupt(key, fmt::format("its manifest says {} bytes, its layout needs {}",
                                    ref.hashes.size_bytes, hashes_size(layout)));
   }
+  MemoryBudget().check(kHashesMemoryShare * ref.hashes.size_bytes, key);
   const std::string bytes = get_object(bucket(context), key, ref.hashes, kHashesBytesMax, context);
   if (!bytes.starts_with(kHashesMagic)) throw corrupt(key, "it does not begin with WFHASHES");
   return parse_hashes(bytes, layout);

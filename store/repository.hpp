@@ -35,7 +35,8 @@ inline constexpr std::uint64_t kFormat = 1;
 
 namespace keys {
 inline constexpr std::string_view kRecord = "weightfs.json";
-inline constexpr std::string_view kVersions = "versions/";
+inline constexpr std::string_view kVersions = "versions/", kLayouts = "layouts/", kBlobs = "blobs/",
+                                  kSnapshots = "snapshots/", kPacks = "packs/";
 std::string manifest(std::uint64_t version);
 std::string layout(const Sha256& id);
 std::string blob(const Sha256& id);
@@ -110,13 +111,22 @@ class Repository {
 
   /// The newest version that exists, at least `known`; 0 for an empty repository.  GET of the next
   /// number decides whether there is news; then LIST gives a hint, and GETs of the numbers after it
-  /// decide.  Reads no manifest.
+  /// decide.  Reads no manifest.  Numbers before it may be missing: see find_behind_gap().
   std::uint64_t newest_version(std::uint64_t known, const Context& context);
 
+  /// A version above `newest` + 1 that exists while `newest` + 1 does not: somebody removed that
+  /// one's manifest, since numbers are given without gaps.  LIST says where to look, GETs decide.
+  /// nullopt: there is none, or this key may not LIST.
+  std::optional<std::uint64_t> find_behind_gap(std::uint64_t newest, const Context& context);
+
+  /// Of all of these the size is known before they are inflated, and what they would take of memory
+  /// is refused if this host does not give it (MemoryBudget): Error unsupported.
   std::shared_ptr<const Layout> get_layout(const ObjectRef& ref, const Context& context);
   std::string get_blob(const BlobRef& ref, const Context& context);
+  /// `room`: of the delta that it belongs to, where others of its packs are read too.
   std::shared_ptr<const PackIndex> get_pack_index(std::uint64_t version, const PackRef& ref,
-                                                  const Layout& layout, const Context& context);
+                                                  const Layout& layout, const Context& context,
+                                                  PackRoom* room = nullptr);
   SnapshotHashes get_snapshot_hashes(std::uint64_t version, const SnapshotRef& ref,
                                      const Layout& layout, const Context& context);
 

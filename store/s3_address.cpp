@@ -89,7 +89,7 @@ std::span<const std::string_view> hf_components(std::span<const std::string_view
   for (const std::string_view other : {"datasets", "models", "spaces"}) {
     if (!components.empty() && components.front() == other) {
       throw no_address(
-          fmt::format("names one of the hub's {}, which are no buckets; use "
+          fmt::format("names one of the hub's {}, which are not buckets; use "
                       "hf://ORG/BUCKET/PREFIX",
                       other));
     }

@@ -49,28 +49,28 @@ bool refuses_condition(const S3Refusal& refusal) {
 class S3Bucket::Impl {
  public:
   Impl(std::string_view url, const S3Settings& settings, Environment environment)
-      : client(s3_address(url, settings), settings, std::move(environment)), uploader(client) {}
+      : client(s3_address(url, settings), settings, std::move(environment)),
+        uploader(client, memory) {}
 
-  S3Call write_call(std::string_view key, const Source& source, const Context& context) const;
+  S3Call write_call(std::string_view key, const UploadPart& body) const;
   bool holds(std::string_view key, std::string_view bytes, const Context& context);
   S3Listing list_page(const std::string& prefix, const std::string& after,
                       const std::string& continuation, const Context& context);
 
   S3Client client;
+  UploadMemory memory;
   S3Uploader uploader;
 };
 
-/// A PUT of all of `source`.
-S3Call S3Bucket::Impl::write_call(std::string_view key, const Source& source,
-                                  const Context& context) const {
-  const std::uint64_t size = source.size_bytes();
+/// A PUT of a whole object.
+S3Call S3Bucket::Impl::write_call(std::string_view key, const UploadPart& body) const {
   return {.action = "write",
           .key = key,
           .method = "PUT",
           .target = client.address().object(key),
-          .body = &source,
-          .body_bytes = size,
-          .body_sha256 = sha256_of(source, 0, size, context)};
+          .body = &body,
+          .body_bytes = body.size_bytes(),
+          .body_sha256 = to_hex(sha256(body.bytes()))};
 }
 
 /// Whether an object is there with these bytes.
@@ -115,7 +115,8 @@ void S3Bucket::put(std::string_view key, const Source& source, const Context& co
   if (source.size_bytes() > kMultipartBytes) {
     impl_->uploader.put(key, source, context);
   } else {
-    impl_->client.send(impl_->write_call(key, source, context), context);
+    const UploadPart body(impl_->memory, source, 0, source.size_bytes(), context);
+    impl_->client.send(impl_->write_call(key, body), context);
   }
   impl_->client.redirects().forget(key);  // it may lead to what was there before
 }
@@ -124,8 +125,8 @@ Bucket::Put S3Bucket::put_if_absent(std::string_view key, std::string_view bytes
                                     const Context& context) {
   check_key(key);
   context.check(fmt::format("writing object {} of bucket {}", key, url()));
-  const TextSource source(bytes);
-  S3Call call = impl_->write_call(key, source, context);
+  const UploadPart body(impl_->memory, TextSource(bytes), 0, bytes.size(), context);
+  S3Call call = impl_->write_call(key, body);
   call.headers.push_back({std::string(kIfNoneMatch), "*"});
   call.expected = {400, 412, 501};
   const S3Answer answer = impl_->client.send(call, context);

@@ -11,8 +11,10 @@
 //     followed by hand, without credentials, https only, three hops at most.
 //   * Transient failures are tried again (store/backoff.hpp); a skewed clock is learned from the
 //     Date header; expired keys are fetched anew, once.
-//   * Memory: uploads are read from their Source as they are sent, at most kUploadBytesMax of
-//     parts in flight, whatever the sizes; downloads go straight into the caller's buffer.
+//   * What is uploaded is read once from its Source, part by part: what was hashed and signed is
+//     what is sent, and sent again.
+//   * Memory: kUploadBytesMax of parts, of all uploads together, whatever the sizes; downloads go
+//     straight into the caller's buffer.
 //
 // Threads: all calls may run in parallel.
 #pragma once
@@ -27,7 +29,7 @@ namespace weightfs {
 
 inline constexpr std::uint64_t kMultipartBytes = 64u << 20;
 inline constexpr std::uint64_t kPartBytesMin = 16u << 20;     // larger where 10,000 would not do
-inline constexpr std::uint64_t kUploadBytesMax = 128u << 20;  // stated in docs/OPERATIONS.md
+inline constexpr std::uint64_t kUploadBytesMax = 256u << 20;  // stated in docs/OPERATIONS.md
 
 class S3Bucket final : public Bucket {
  public:

@@ -149,7 +149,7 @@ std::optional<Verdict> judge_place(const Circumstances& at) {
   }
   if (at.is("InvalidBucketName")) {
     return Verdict{ErrorCode::invalid,
-                   fmt::format("{} is no name for a bucket there", at.address.bucket)};
+                   fmt::format("{} cannot be the name of a bucket there", at.address.bucket)};
   }
   if (is_elsewhere(at.refusal)) {
     return Verdict{

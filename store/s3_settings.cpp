@@ -171,7 +171,7 @@ ServiceUrl parse_service_url(const std::string& url, std::string_view what) {
   };
   scheme = lower(scheme);
   if (colon == std::string::npos || (scheme != "https" && scheme != "http")) {
-    refuse_url(url, what, "is no URL: expected https://HOST or http://HOST");
+    refuse_url(url, what, "is not a URL: expected https://HOST or http://HOST");
   }
   for (const char c : url) {
     if (c <= ' ' || c == 0x7F || c == '\\') refuse_url(url, what, "has a space or '\\' in it");

@@ -19,9 +19,9 @@
 namespace weightfs {
 namespace {
 
-constexpr std::uint64_t kHashPieceBytes = 1u << 20;
 constexpr std::uint64_t kPartsMax = 10'000;
 constexpr unsigned kPartsInFlightMax = 8;
+constexpr std::chrono::hours kLookAgain{1};  // a deadline may be as far off as can be
 constexpr auto kAbortTime = std::chrono::seconds(5);
 constexpr auto kTidyTime = std::chrono::seconds(30);
 constexpr auto kUploadAgeMax = std::chrono::hours(24);
@@ -32,25 +32,9 @@ class UploadGone : public Error {
   using Error::Error;
 };
 
-template <typename Hash>
-void feed(Hash& hash, const Source& source, std::uint64_t offset, std::uint64_t size,
-          const Context& context) {
-  Bytes piece(static_cast<std::size_t>(std::min(size, kHashPieceBytes)));
-  while (size > 0) {
-    context.check("hashing what is uploaded");
-    const std::span part(piece.data(),
-                         static_cast<std::size_t>(std::min<std::uint64_t>(size, piece.size())));
-    source.read(offset, part);
-    hash.update(part);
-    offset += part.size();
-    size -= part.size();
-  }
-}
-
-std::string md5_of(const Source& source, std::uint64_t offset, std::uint64_t size,
-                   const Context& context) {
+std::string md5_of(std::span<const std::byte> bytes) {
   Md5Stream hash;
-  feed(hash, source, offset, size, context);
+  hash.update(bytes);
   return hash.finish();
 }
 
@@ -91,8 +75,10 @@ void abort_upload(S3Client& client, std::string_view key, const std::string& id,
 /// One object on its way up.
 class Multipart {
  public:
-  Multipart(S3Client& client, std::string_view key, const Source& source, const Context& context)
+  Multipart(S3Client& client, UploadMemory& memory, std::string_view key, const Source& source,
+            const Context& context)
       : client_(client),
+        memory_(memory),
         key_(key),
         source_(source),
         context_(context),
@@ -123,8 +109,8 @@ class Multipart {
   void keep_parts(const std::string& id);
   void create();
   void send_parts();
-  void send_part(std::size_t index);
-  [[nodiscard]] bool is_kept(std::size_t index) const;
+  void send_part(std::size_t index, const UploadPart& part);
+  [[nodiscard]] bool is_kept(std::size_t index, const UploadPart& part) const;
   void complete();
   [[nodiscard]] bool is_there();
   [[nodiscard]] UploadGone gone() const {
@@ -138,6 +124,7 @@ class Multipart {
   }
 
   S3Client& client_;
+  UploadMemory& memory_;
   const std::string_view key_;
   const Source& source_;
   const Context& context_;
@@ -196,33 +183,32 @@ void Multipart::send_parts() {
   const auto in_flight = static_cast<unsigned>(
       std::clamp<std::uint64_t>(kUploadBytesMax / part_bytes_, 1, kPartsInFlightMax));
   parallel_for(etags_.size(), in_flight, context_, [&](std::size_t index) {
-    if (is_kept(index)) {
+    const UploadPart part(memory_, source_, index * part_bytes_, part_size(index), context_);
+    if (is_kept(index, part)) {
       etags_[index] = there_.at(static_cast<unsigned>(index + 1)).etag;
     } else {
-      send_part(index);
+      send_part(index, part);
     }
   });
 }
 
-bool Multipart::is_kept(std::size_t index) const {
+bool Multipart::is_kept(std::size_t index, const UploadPart& part) const {
   const auto there = there_.find(static_cast<unsigned>(index + 1));
-  if (there == there_.end() || there->second.size_bytes != part_size(index)) return false;
-  const std::string md5 = md5_of(source_, index * part_bytes_, part_size(index), context_);
+  if (there == there_.end() || there->second.size_bytes != part.size_bytes()) return false;
+  const std::string md5 = md5_of(part.bytes());
   return !md5.empty() && there->second.etag == md5;
 }
 
-void Multipart::send_part(std::size_t index) {
+void Multipart::send_part(std::size_t index, const UploadPart& part) {
   HttpTarget target = upload_target(client_, key_, id_);
   target.query.emplace_back("partNumber", std::to_string(index + 1));
-  const std::uint64_t offset = index * part_bytes_;
   const S3Call call{.action = "write",
                     .key = key_,
                     .method = "PUT",
                     .target = std::move(target),
-                    .body = &source_,
-                    .body_offset = offset,
-                    .body_bytes = part_size(index),
-                    .body_sha256 = sha256_of(source_, offset, part_size(index), context_),
+                    .body = &part,
+                    .body_bytes = part.size_bytes(),
+                    .body_sha256 = to_hex(sha256(part.bytes())),
                     .expected = {404},
                     .problem = [](const HttpReply& reply) -> std::string {
                       const bool has_tag = reply.status == 404 || reply.find("ETag");
@@ -272,17 +258,51 @@ bool Multipart::is_there() {
 
 }  // namespace
 
-std::string sha256_of(const Source& source, std::uint64_t offset_bytes, std::uint64_t size_bytes,
-                      const Context& context) {
-  Sha256Stream hash;
-  feed(hash, source, offset_bytes, size_bytes, context);
-  return to_hex(hash.finish());
+void UploadMemory::take(std::uint64_t size_bytes, const Context& context) {
+  std::unique_lock lock(mutex_);
+  const auto has_room = [&] { return taken_ == 0 || taken_ + size_bytes <= kUploadBytesMax; };
+  while (!changed_.wait_until(lock, context.stop,
+                              std::min(context.deadline, Clock::now() + kLookAgain), has_room)) {
+    context.check("waiting for room in memory for what is uploaded");
+  }
+  taken_ += size_bytes;
+}
+
+void UploadMemory::give_back(std::uint64_t size_bytes) {
+  {
+    const std::lock_guard lock(mutex_);
+    taken_ -= size_bytes;
+  }
+  changed_.notify_all();
+}
+
+UploadPart::UploadPart(UploadMemory& memory, const Source& source, std::uint64_t offset_bytes,
+                       std::uint64_t size_bytes, const Context& context)
+    : memory_(memory), size_(static_cast<std::size_t>(size_bytes)) {
+  memory_.take(size_, context);
+  try {
+    bytes_ = std::make_unique_for_overwrite<std::byte[]>(size_);
+    source.read(offset_bytes, {bytes_.get(), size_});
+  } catch (...) {
+    memory_.give_back(size_);
+    throw;
+  }
+}
+
+UploadPart::~UploadPart() {
+  bytes_.reset();
+  memory_.give_back(size_);
+}
+
+void UploadPart::read(std::uint64_t offset_bytes, std::span<std::byte> into) const {
+  const auto part = bytes().subspan(static_cast<std::size_t>(offset_bytes), into.size());
+  std::copy(part.begin(), part.end(), into.begin());
 }
 
 void S3Uploader::put(std::string_view key, const Source& source, const Context& context) {
   abort_old(key, context);
-  if (Multipart(client_, key, source, context).run(true)) return;
-  if (Multipart(client_, key, source, context).run(false)) return;
+  if (Multipart(client_, memory_, key, source, context).run(true)) return;
+  if (Multipart(client_, memory_, key, source, context).run(false)) return;
   throw Error(ErrorCode::unavailable,
               fmt::format("bucket {}: the upload of object {} was aborted twice by somebody else",
                           client_.address().url, key));

@@ -42,14 +42,20 @@ std::vector<StagedFile> held_files(const Staging& staging, StagingId directory) 
   return files;
 }
 
+/// The first of these files, below the directory that its user knows as `shown`.
+std::string names_of(const std::string& shown, const std::vector<StagedFile>& files) {
+  std::string names;
+  for (std::size_t i = 0; i < std::min(files.size(), kShownMax); i++) {
+    names += fmt::format("{}{}/{}", i > 0 ? ", " : "", shown, escape_name(files[i].path));
+  }
+  if (files.size() > kShownMax) names += fmt::format(" and {} more", files.size() - kShownMax);
+  return names;
+}
+
 [[noreturn]] void throw_held(
     const std::string& shown, const std::vector<StagedFile>& held,
     const std::function<std::string(const std::vector<StagedFile>& files)>& holders) {
-  std::string names;
-  for (std::size_t i = 0; i < std::min(held.size(), kShownMax); i++) {
-    names += fmt::format("{}{}/{}", i > 0 ? ", " : "", shown, escape_name(held[i].path));
-  }
-  if (held.size() > kShownMax) names += fmt::format(" and {} more", held.size() - kShownMax);
+  const std::string names = names_of(shown, held);
   std::string who = holders ? holders(held) : "";
   if (who.empty()) who = "no visible process";
   throw Error(
@@ -84,10 +90,22 @@ std::string replaced(std::string text, std::string_view from, std::string_view t
 
 }  // namespace
 
+void require_own_files(const Staging& staging, StagingId directory, Caller caller) {
+  if (caller.uid == 0) return;
+  std::vector<StagedFile> others = files_of(staging, directory);
+  std::erase_if(others, [&](const StagedFile& file) { return file.uid == caller.uid; });
+  if (others.empty()) return;
+  throw Error(
+      ErrorCode::permission,
+      fmt::format("{} {} to uid {}, not to uid {} who hands over: only a user's own files "
+                  "are taken; let their owner hand them over, or root",
+                  names_of(escape_name(staging.path_of(directory)), others),
+                  others.size() > 1 ? "belong" : "belongs", others.front().uid, caller.uid));
+}
+
 void wait_unwritten(Staging& staging, StagingId directory,
                     const std::function<std::string(const std::vector<StagedFile>& files)>& holders,
-                    const Context& context) {
-  const Clock::time_point until = Clock::now() + kWriterWait;
+                    Clock::time_point until, const Context& context) {
   const std::string shown = escape_name(staging.path_of(directory));
   staging.wait_unwritten(directory, context, until);
   while (true) {

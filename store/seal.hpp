@@ -23,15 +23,19 @@
 
 namespace weightfs {
 
-/// How long a hand-over waits for the last writer.
+/// How long a hand-over waits for the last writer, at most.
 inline constexpr auto kWriterWait = std::chrono::seconds(2);
 
-/// Waits until no file below the directory is open for writing or mapped by a writer, for
-/// kWriterWait at most.  `holders`: see QueueOptions; may be empty.
+/// Throws Error: permission if a file below the directory belongs to somebody else than `caller`,
+/// who is not root; names files and owners.
+void require_own_files(const Staging& staging, StagingId directory, Caller caller);
+
+/// Waits until no file below the directory is open for writing or mapped by a writer, or `until`;
+/// then looks once more.  `holders`: see QueueOptions; may be empty.
 /// Throws Error: busy (names the files and who holds them), cancelled.
 void wait_unwritten(Staging& staging, StagingId directory,
                     const std::function<std::string(const std::vector<StagedFile>& files)>& holders,
-                    const Context& context);
+                    Clock::time_point until, const Context& context);
 
 /// Makes the tree of links; what lay at `tree` goes first.
 /// Throws Error: invalid (a symlink, or a path that is too long), no_space, io.

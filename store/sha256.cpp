@@ -18,7 +18,7 @@ void check(int result, const char* what) {
 
 struct Sha256Stream::State {
   struct Free {
-    void operator()(EVP_MD_CTX* context) const { EVP_MD_CTX_free(context); }
+    void operator()(EVP_MD_CTX* one) const { EVP_MD_CTX_free(one); }
   };
   std::unique_ptr<EVP_MD_CTX, Free> context{EVP_MD_CTX_new()};
 };

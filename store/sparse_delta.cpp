@@ -28,6 +28,8 @@
 namespace weightfs {
 namespace {
 
+constexpr unsigned kHeadsAtOnce = 8;  // of packs: they wait for the bucket
+
 static_assert(std::endian::native == std::endian::little, "indices are written as they lie");
 
 bool is_opaque(const Layout& layout, const LayoutTensor& tensor) {
@@ -298,9 +300,17 @@ SparsePlan make_sparse_plan(History& history, VersionPair versions, std::span<co
 std::optional<ChangedCounts> find_changed_counts(History& history, const Version& version,
                                                  const Layout& layout, const Context& context) {
   if (!version.manifest.delta) return std::nullopt;
+  MemoryBudget budget;
+  budget.take(layout.chunk_count() * sizeof(ChangedCounts::value_type), keys::layout(layout.id()));
+  PackRoom room(layout, budget);
+  const std::vector<PackRef>& packs = version.manifest.delta->packs;
+  std::vector<std::shared_ptr<const PackIndex>> indexes(packs.size());
+  parallel_for(packs.size(), kHeadsAtOnce, context, [&](std::size_t i) {
+    indexes[i] =
+        history.repository().get_pack_index(version.number(), packs[i], layout, context, &room);
+  });
   ChangedCounts changed(layout.chunk_count());
-  for (const PackRef& pack : version.manifest.delta->packs) {
-    const auto index = history.repository().get_pack_index(version.number(), pack, layout, context);
+  for (const auto& index : indexes) {
     for (const PackChunk& chunk : index->chunks()) {
       changed[layout.tensors()[chunk.tensor].first_chunk + chunk.chunk] = chunk.changed;
     }

@@ -184,6 +184,29 @@ std::optional<Staging::Top> Staging::top_of(StagingId id) const {
   return top;
 }
 
+std::vector<Staging::Step> Staging::way_to(StagingId id) const {
+  const std::scoped_lock lock(state_->mutex);
+  std::vector<Step> way;
+  for (StagingId at = id;;) {
+    const StagingInode& inode = state_->tree.get(at);
+    way.push_back({at, inode.name});
+    if (inode.parent == 0) break;
+    at = inode.parent;
+  }
+  if (!StagingTree::is_root(way.back().id)) return {};
+  std::reverse(way.begin(), way.end());
+  return way;
+}
+
+std::vector<StagingId> Staging::staged_files() const {
+  std::vector<StagingId> files;
+  const std::scoped_lock lock(state_->mutex);
+  state_->tree.walk(kStagingRoot, [&](const std::string&, StagingId id, const StagingInode& inode) {
+    if (inode.is_file()) files.push_back(id);
+  });
+  return files;
+}
+
 StagingSummary Staging::summary() const {
   StagingSummary summary;
   std::vector<std::vector<StagingId>> files;  // of each top

@@ -99,6 +99,7 @@ struct StagedFile {
   mode_t type = 0;  // as above; directories are listed too
   std::uint64_t generation = 0;
   unsigned writers = 0;
+  uid_t uid = 0;  // its owner
 };
 
 /// What staging holds, for status.
@@ -117,8 +118,9 @@ struct StagingOptions {
   /// Makes room for that many more bytes on the file system of the store, or throws no_space.
   /// Called without locks.  Empty: there is always room.
   std::function<void(std::uint64_t bytes)> make_room;
-  /// Of the roots.
-  Caller owner;
+  /// Of the roots.  Whoever may write there may hand over.
+  Caller owner = {};
+  mode_t mode = 0755;
 };
 
 class Staging {
@@ -148,6 +150,14 @@ class Staging {
     std::string path;  // of the inode, below `id`; "" for `id` itself
   };
   [[nodiscard]] std::optional<Top> top_of(StagingId id) const;  // nullopt: a root, or unlinked
+  /// The names that lead to it: a root first, itself last; empty if it is unlinked.
+  struct Step {
+    StagingId id = 0;
+    std::string name;  // "" for the root
+  };
+  [[nodiscard]] std::vector<Step> way_to(StagingId id) const;
+  /// All files below /staging.
+  [[nodiscard]] std::vector<StagingId> staged_files() const;
   [[nodiscard]] StagingSummary summary() const;
 
   // ---- changing names ----

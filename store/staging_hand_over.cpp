@@ -39,10 +39,11 @@ std::vector<StagedFile> Staging::list(StagingId directory) const {
   {
     const std::scoped_lock lock(state_->mutex);
     state_->tree.directory(directory);
-    state_->tree.walk(
-        directory, [&](const std::string& path, StagingId id, const StagingInode& inode) {
-          files.push_back({path, id, inode.record.mode & S_IFMT, inode.generation, inode.writers});
-        });
+    state_->tree.walk(directory,
+                      [&](const std::string& path, StagingId id, const StagingInode& inode) {
+                        files.push_back({path, id, inode.record.mode & S_IFMT, inode.generation,
+                                         inode.writers, inode.record.uid});
+                      });
   }
   std::sort(files.begin(), files.end(),
             [](const StagedFile& a, const StagedFile& b) { return a.path < b.path; });

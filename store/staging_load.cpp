@@ -115,13 +115,15 @@ void StagingLoader::make_roots() {
   for (const StagingId root : {kStagingRoot, kPublishRoot}) {
     if (tree_.find(root) == nullptr) {
       StagingRecord record;
-      record.mode = S_IFDIR | S_ISVTX | 0777;
+      record.mode = S_IFDIR | state_.options.mode;
       record.atime = record.mtime = record.ctime = now;
       mended_.push_back({Family::inodes, inode_key(root), encode(record)});
       tree_.add(root, std::move(record));
     }
-    tree_.get(root).record.uid = state_.options.owner.uid;
-    tree_.get(root).record.gid = state_.options.owner.gid;
+    StagingRecord& record = tree_.get(root).record;
+    record.mode = S_IFDIR | state_.options.mode;
+    record.uid = state_.options.owner.uid;
+    record.gid = state_.options.owner.gid;
   }
 }
 

@@ -12,6 +12,7 @@
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <set>
@@ -130,7 +131,7 @@ class LocalStore final : public Store {
     return db_->find(Family::manifests, key_of(version));
   }
   void put_manifest(std::uint64_t version, std::string_view bytes) override {
-    db_->write({{Family::manifests, key_of(version), std::string(bytes)}});
+    db_->write({{Family::manifests, key_of(version), std::string(bytes)}}, Durability::process);
   }
   [[nodiscard]] std::vector<std::uint64_t> manifest_numbers() const override;
 
@@ -138,8 +139,11 @@ class LocalStore final : public Store {
     return db_->find(Family::layouts, as_text(id));
   }
   void put_layout(const Sha256& id, std::string_view bytes) override {
-    db_->write({{Family::layouts, std::string(as_text(id)), std::string(bytes)}});
+    db_->write({{Family::layouts, std::string(as_text(id)), std::string(bytes)}},
+               Durability::process);
   }
+  [[nodiscard]] std::set<Sha256> layout_ids() const override;
+  void remove_layouts(std::span<const Sha256> ids) override;
 
   [[nodiscard]] Newest newest() const override {
     const std::scoped_lock lock(mutex_);
@@ -165,7 +169,7 @@ class LocalStore final : public Store {
                        const std::vector<bool>& absent) override;
   void remove_images(std::uint64_t version) override;
 
-  void begin_partial(std::uint64_t version, std::uint64_t bytes) override;
+  void begin_partial(std::uint64_t version, std::uint64_t bytes, Eviction::Files files) override;
   void end_partial(std::uint64_t version) noexcept override;
   void set_partial_error(std::uint64_t version, std::optional<Error> error) override;
   [[nodiscard]] bool is_partial(std::uint64_t version) const override {
@@ -175,18 +179,15 @@ class LocalStore final : public Store {
   void wait_partial(std::uint64_t version, const Context& context) override;
 
   [[nodiscard]] std::optional<fs::path> find_delta(std::uint64_t version) const override;
-  fs::path begin_delta(std::uint64_t version, std::uint64_t bytes,
-                       std::span<const std::uint64_t> keep,
-                       const std::function<bool(std::uint64_t)>& release) override;
+  fs::path begin_delta(std::uint64_t version, std::uint64_t bytes) override;
   void complete_delta(std::uint64_t version, const fs::path& file) override;
   void abandon_delta(std::uint64_t version, const fs::path& file) noexcept override;
   [[nodiscard]] std::uint64_t delta_bytes() const override;
 
-  void make_room(std::uint64_t bytes, std::span<const std::uint64_t> keep,
-                 const std::function<bool(std::uint64_t)>& release,
-                 std::uint64_t version_bytes) override;
-  void make_free(std::uint64_t bytes, std::span<const std::uint64_t> keep,
-                 const std::function<bool(std::uint64_t)>& release) override;
+  [[nodiscard]] Eviction& eviction() noexcept override { return eviction_; }
+  void make_room(std::uint64_t bytes, std::uint64_t version_bytes) override;
+  void make_free(std::uint64_t bytes) override;
+  bool evict(std::uint64_t version) override;
   [[nodiscard]] std::uint64_t image_bytes() const override { return bytes_of(complete_versions()); }
 
  private:
@@ -214,18 +215,21 @@ class LocalStore final : public Store {
   }
 
   struct Partial {
+    std::uint64_t order = 0;  // in which they were begun
     std::uint64_t bytes = 0;
+    Eviction::Files files;
     /// As text: an exception must not be shared by threads.
     std::optional<std::pair<ErrorCode, std::string>> error;
   };
-  [[nodiscard]] std::uint64_t partial_bytes() const;
+  [[nodiscard]] std::vector<std::uint64_t> partial_versions() const;
+  bool evict_partial(std::uint64_t version);
   [[nodiscard]] std::uint64_t newest_bytes() const;
 
   [[nodiscard]] fs::path images() const { return path() / "images"; }
   [[nodiscard]] std::uint64_t bytes_of(const std::vector<std::uint64_t>& versions) const;
 
-  void make(const Room& room, std::span<const std::uint64_t> keep,
-            const std::function<bool(std::uint64_t)>& release);
+  void make(const Room& room);
+  void check_worth(const Room& room, const std::vector<std::uint64_t>& versions) const;
   [[nodiscard]] std::uint64_t free_min(const Space& space) const;
 
   StoreDirectory directory_;
@@ -235,10 +239,12 @@ class LocalStore final : public Store {
   std::mutex images_mutex_;  // guards the next one
   bool images_locked_ = false;
   std::condition_variable_any images_free_;
-  std::mutex newest_mutex_;   // held while the record is written, so that it never goes back
-  mutable std::mutex mutex_;  // guards the four below
+  std::mutex newest_mutex_;  // held while the record is written, so that it never goes back
+  Eviction eviction_;
+  mutable std::mutex mutex_;  // guards what follows
   std::condition_variable_any partial_changed_;
   Newest newest_;
+  std::uint64_t partials_begun_ = 0;
   std::map<std::uint64_t, Partial> partial_;
   std::map<std::uint64_t, Delta> deltas_;                // complete or begun
   std::map<std::uint64_t, std::vector<bool>> complete_;  // version -> absent_files()
@@ -372,6 +378,25 @@ std::vector<std::uint64_t> LocalStore::manifest_numbers() const {
   return numbers;
 }
 
+std::set<Sha256> LocalStore::layout_ids() const {
+  std::set<Sha256> ids;
+  db_->scan(Family::layouts, "", [&](std::string_view key, std::string_view) {
+    Sha256 id{};
+    if (key.size() != id.size()) return;
+    std::memcpy(id.data(), key.data(), id.size());
+    ids.insert(id);
+  });
+  return ids;
+}
+
+void LocalStore::remove_layouts(std::span<const Sha256> ids) {
+  std::vector<Db::Change> changes;
+  for (const Sha256& id : ids) {
+    changes.push_back({Family::layouts, std::string(as_text(id)), std::nullopt});
+  }
+  if (!changes.empty()) db_->write(changes, Durability::process);
+}
+
 void LocalStore::put_newest(const Newest& newest) {
   const std::scoped_lock one_writer(newest_mutex_);
   if (newest.version < this->newest().version) return;
@@ -486,10 +511,13 @@ void LocalStore::forget(std::uint64_t version) {
 
 // ---- images that are filled while they are read ----
 
-void LocalStore::begin_partial(std::uint64_t version, std::uint64_t bytes) {
+void LocalStore::begin_partial(std::uint64_t version, std::uint64_t bytes, Eviction::Files files) {
   const std::scoped_lock lock(mutex_);
   assert(!complete_.contains(version) && !partial_.contains(version));
-  partial_[version].bytes = std::min(bytes, kBytesMax);
+  Partial& partial = partial_[version];
+  partial.order = ++partials_begun_;
+  partial.bytes = std::min(bytes, kBytesMax);
+  partial.files = std::move(files);
 }
 
 void LocalStore::end_partial(std::uint64_t version) noexcept {
@@ -522,11 +550,14 @@ void LocalStore::wait_partial(std::uint64_t version, const Context& context) {
   if (found != partial_.end()) throw Error(found->second.error->first, found->second.error->second);
 }
 
-std::uint64_t LocalStore::partial_bytes() const {
+// The first begun first.
+std::vector<std::uint64_t> LocalStore::partial_versions() const {
+  std::map<std::uint64_t, std::uint64_t> by_order;
   const std::scoped_lock lock(mutex_);
-  std::uint64_t bytes = 0;
-  for (const auto& [version, partial] : partial_) bytes += partial.bytes;
-  return bytes;
+  for (const auto& [version, partial] : partial_) by_order[partial.order] = version;
+  std::vector<std::uint64_t> versions;
+  for (const auto& [order, version] : by_order) versions.push_back(version);
+  return versions;
 }
 
 // Bytes of the newest complete version, or of the largest partial one: what a store's size is
@@ -681,35 +712,30 @@ struct LocalStore::Room {
   }
 };
 
-void LocalStore::make_room(std::uint64_t bytes, std::span<const std::uint64_t> keep,
-                           const std::function<bool(std::uint64_t)>& release,
-                           std::uint64_t version_bytes) {
+void LocalStore::make_room(std::uint64_t bytes, std::uint64_t version_bytes) {
   bytes = std::min(bytes, kBytesMax);
   const std::uint64_t largest =
       std::max({bytes, std::min(version_bytes, kBytesMax), newest_bytes()});
   const Room room{bytes, std::min(kBytesMax, limits_.store_bytes.value_or(3 * largest)),
                   free_min(space_())};
-  make(room, keep, release);
+  make(room);
 }
 
-void LocalStore::make_free(std::uint64_t bytes, std::span<const std::uint64_t> keep,
-                           const std::function<bool(std::uint64_t)>& release) {
+void LocalStore::make_free(std::uint64_t bytes) {
   bytes = std::min(bytes, kBytesMax);
   const Space space = space_();
   if (space.free_bytes >= free_min(space) + bytes) return;
-  make({bytes, 2 * kBytesMax, free_min(space)}, keep, release);
+  make({bytes, 2 * kBytesMax, free_min(space)});
 }
 
-fs::path LocalStore::begin_delta(std::uint64_t version, std::uint64_t bytes,
-                                 std::span<const std::uint64_t> keep,
-                                 const std::function<bool(std::uint64_t)>& release) {
+fs::path LocalStore::begin_delta(std::uint64_t version, std::uint64_t bytes) {
   bytes = std::min(bytes, kBytesMax);
   const std::uint64_t known = newest_bytes();
   const std::uint64_t newest = known > 0 ? known : bytes;
   // Three versions may fill the default: without more, none of their deltas would ever have room.
   const std::uint64_t limit =
       limits_.store_bytes.value_or(3 * newest + std::max(newest / 4, bytes));
-  make({bytes, std::min(kBytesMax, limit), free_min(space_())}, keep, release);
+  make({bytes, std::min(kBytesMax, limit), free_min(space_())});
   const std::scoped_lock lock(mutex_);
   deltas_[version] = {bytes, false};
   return temporary_directory() / ("delta-" + random_hex(8));
@@ -721,36 +747,61 @@ std::uint64_t LocalStore::free_min(const Space& space) const {
   return std::clamp(wanted, kRecordsFloorBytes, kBytesMax);
 }
 
-void LocalStore::make(const Room& room, std::span<const std::uint64_t> keep,
-                      const std::function<bool(std::uint64_t)>& release) {
-  std::vector<std::uint64_t> counted = complete_versions();
-  const std::uint64_t partial = partial_bytes();
-  if (room.fits(bytes_of(counted) + partial + delta_bytes(), space_().free_bytes)) return;
+void LocalStore::make(const Room& room) {
+  std::vector<std::uint64_t> counted = partial_versions();
+  const std::size_t partial_count = counted.size();
+  const std::vector<std::uint64_t> complete = complete_versions();
+  counted.insert(counted.end(), complete.begin(), complete.end());
+  if (room.fits(bytes_of(counted) + delta_bytes(), space_().free_bytes)) return;
 
-  std::vector<std::uint64_t> kept, candidates;
-  for (const std::uint64_t version : counted) {
-    const bool keeps = std::binary_search(keep.begin(), keep.end(), version);
-    (keeps ? kept : candidates).push_back(version);
+  check_worth(room, counted);
+  const std::uint64_t deltas = make_room_of_deltas(room, bytes_of(counted));
+  const std::vector<std::uint64_t> candidates = counted;
+  for (std::size_t i = 0; i < candidates.size(); i++) {
+    if (room.fits(bytes_of(counted) + deltas, space_().free_bytes)) return;
+    const std::uint64_t version = candidates[i];
+    const bool is_gone = i < partial_count ? evict_partial(version) : evict(version);
+    // Gone, or in use: then it does not count.
+    if (is_gone || !eviction_.stays(version)) std::erase(counted, version);
   }
+  room.check(path(), bytes_of(counted) + deltas, space_().free_bytes);
+}
+
+// Nothing goes if all that may go would not be enough.
+void LocalStore::check_worth(const Room& room, const std::vector<std::uint64_t>& versions) const {
+  std::vector<std::uint64_t> kept;
+  std::copy_if(versions.begin(), versions.end(), std::back_inserter(kept),
+               [&](std::uint64_t version) { return eviction_.stays(version); });
   const std::uint64_t kept_bytes = bytes_of(kept);
   std::uint64_t begun = 0, complete = 0;  // bytes of deltas
   for (const auto& [version, delta] : deltas_now()) {
     (delta.is_complete ? complete : begun) += delta.bytes;
   }
-  room.check(path(), kept_bytes + partial + begun,
-             space_().free_bytes + bytes_of(counted) - kept_bytes + complete);
+  room.check(path(), kept_bytes + begun,
+             space_().free_bytes + bytes_of(versions) - kept_bytes + complete);
+}
 
-  const std::uint64_t others = partial + make_room_of_deltas(room, bytes_of(counted) + partial);
-  for (const std::uint64_t version : candidates) {
-    if (room.fits(bytes_of(counted) + others, space_().free_bytes)) return;
-    if (release ? release(version) : nobody_reads(image_directory(version))) {
-      log_info(fmt::format("removing the images of version {} to make room", version));
-      remove_images(version);
-    }
-    // Gone, or in use: then it does not count.
-    std::erase(counted, version);
+bool LocalStore::evict(std::uint64_t version) {
+  const Eviction::Files files{
+      .nobody_reads =
+          [&] { return is_complete(version) && nobody_reads(image_directory(version)); },
+      .remove =
+          [&] {
+            log_info(fmt::format("removing the images of version {} to make room", version));
+            remove_images(version);
+          }};
+  return eviction_.evict(version, files);
+}
+
+bool LocalStore::evict_partial(std::uint64_t version) {
+  Eviction::Files files;
+  {
+    const std::scoped_lock lock(mutex_);
+    const auto found = partial_.find(version);
+    if (found == partial_.end()) return false;
+    files = found->second.files;
   }
-  room.check(path(), bytes_of(counted) + others, space_().free_bytes);
+  return eviction_.evict(version, files);
 }
 
 // Removes deltas, oldest first, until `room` is there or none may go.
@@ -777,6 +828,14 @@ fs::path default_parent() {
   throw Error(ErrorCode::invalid, "neither XDG_CACHE_HOME nor HOME is set; name a --store");
 }
 
+/// "<id>", or "<id>.2" and so on: those of several mounts of one repository.
+bool is_default_name(std::string_view name, std::string_view repository) {
+  if (!name.starts_with(repository)) return false;
+  name.remove_prefix(repository.size());
+  return name.empty() || (name.size() > 1 && name.front() == '.' &&
+                          name.find_first_not_of("0123456789", 1) == std::string_view::npos);
+}
+
 }  // namespace
 
 fs::path Store::default_path(std::string_view repository_id) {
@@ -799,7 +858,7 @@ std::optional<fs::path> Store::find_default_by_url(std::string_view url) {
     const std::optional<Identity> identity = find_identity(entry->path());
     // Publishers' private stores lie beside it and say the same.
     if (!identity || identity->url != url) continue;
-    if (entry->path().filename() != identity->repository) continue;
+    if (!is_default_name(entry->path().filename().string(), identity->repository)) continue;
     std::error_code ignored;
     const auto time = fs::last_write_time(entry->path() / "lock", ignored);
     if (!found || time > found_time) {

@@ -29,6 +29,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -36,6 +37,7 @@
 #include <vector>
 
 #include "store/db.hpp"
+#include "store/eviction.hpp"
 #include "store/file.hpp"
 #include "store/repository.hpp"
 
@@ -114,6 +116,8 @@ class Store {
   // ---- records ----
 
   [[nodiscard]] virtual std::optional<std::string> find_manifest(std::uint64_t version) const = 0;
+  /// This and put_layout() survive the end of the process; a power cut from the next synced record
+  /// on, which every version ends with that comes to be complete.
   virtual void put_manifest(std::uint64_t version, std::string_view bytes) = 0;
 
   /// Numbers of all manifests kept here, ascending.
@@ -121,6 +125,9 @@ class Store {
 
   [[nodiscard]] virtual std::optional<std::string> find_layout(const Sha256& id) const = 0;
   virtual void put_layout(const Sha256& id, std::string_view bytes) = 0;
+  /// Reads the records of all layouts, which may be large.
+  [[nodiscard]] virtual std::set<Sha256> layout_ids() const = 0;
+  virtual void remove_layouts(std::span<const Sha256> ids) = 0;
 
   [[nodiscard]] virtual Newest newest() const = 0;
 
@@ -171,9 +178,11 @@ class Store {
 
   // ---- images that are filled while they are read: store/partial_images.hpp ----
 
-  /// The version is begun: make_room() counts so many bytes for it, and nobody else may begin it.
+  /// The version is begun, and nobody else may begin it: make_room() counts its files, and may
+  /// evict it by `files`, whose remove() ends with end_partial(); both may be called until that.
+  /// `bytes`: of all its files.
   /// Requires: lock_images() is held; not complete, not partial.
-  virtual void begin_partial(std::uint64_t version, std::uint64_t bytes) = 0;
+  virtual void begin_partial(std::uint64_t version, std::uint64_t bytes, Eviction::Files files) = 0;
   /// It is complete now, or given up.  Unknown versions are ignored.
   virtual void end_partial(std::uint64_t version) noexcept = 0;
   /// Why it may never become complete; nullopt: that was mended.
@@ -193,9 +202,7 @@ class Store {
   /// Makes room for a file of `bytes` as make_room() does, and counts it from now on.
   /// Returns: where it is to be written, a new name below temporary_directory().
   /// Requires: it is neither complete nor begun.
-  virtual std::filesystem::path begin_delta(
-      std::uint64_t version, std::uint64_t bytes, std::span<const std::uint64_t> keep,
-      const std::function<bool(std::uint64_t version)>& release) = 0;
+  virtual std::filesystem::path begin_delta(std::uint64_t version, std::uint64_t bytes) = 0;
 
   /// Names the file that begin_delta() told of, then records it.
   /// Requires: begun; the file is synced.  Throws Error: io if its size is another; no_space.
@@ -209,35 +216,39 @@ class Store {
 
   // ---- space ----
 
-  /// Makes room for a new version of `bytes`: removes deltas that nobody reads, then images of old
-  /// versions, oldest first, until both limits hold.  Never touches `keep` (ascending).  Before
-  /// each removal asks `release`, which hides the version from new readers and answers false if it
-  /// is in use; empty: nobody_reads(). Versions in use do not count against
-  /// StoreLimits::store_bytes.  Removes nothing if all that may go would not be enough.
+  /// Which versions may go, and who is asked.
+  [[nodiscard]] virtual Eviction& eviction() noexcept = 0;
+
+  /// Makes room for a new version of `bytes`: removes deltas that nobody reads, then evicts
+  /// versions until both limits hold: those that are being filled, the first begun first, then
+  /// complete ones, oldest first.  Versions that do not go because somebody uses them do not count
+  /// against StoreLimits::store_bytes.  Removes nothing if all that may go would not be enough.
   ///
   /// Throws Error: no_space, saying how much is missing and which limit it was.
   /// `version_bytes`: what the version has in the end, if that is more than `bytes`.
-  virtual void make_room(std::uint64_t bytes, std::span<const std::uint64_t> keep,
-                         const std::function<bool(std::uint64_t version)>& release,
-                         std::uint64_t version_bytes = 0) = 0;
+  virtual void make_room(std::uint64_t bytes, std::uint64_t version_bytes = 0) = 0;
 
   /// The same for bytes that are no images, as those that trainers stage: only the limit of free
   /// space counts.  Cheap where there is room.
-  virtual void make_free(std::uint64_t bytes, std::span<const std::uint64_t> keep,
-                         const std::function<bool(std::uint64_t version)>& release) = 0;
+  virtual void make_free(std::uint64_t bytes) = 0;
+
+  /// Evicts one complete version if the rule allows it.  Returns: whether it is gone.
+  virtual bool evict(std::uint64_t version) = 0;
 
   /// Bytes of all complete images, hard links counted once.
   [[nodiscard]] virtual std::uint64_t image_bytes() const = 0;
 };
 
-/// True if no process has any file of the directory open or mapped, apart from O_PATH descriptors:
-/// F_SETLEASE(F_WRLCK) is granted on each (docs/ARCHITECTURE.md, "Who still reads").  Says false
-/// where it cannot be told (a file system without leases).  It is about now: hide the files first.
+/// True if no process has a file open or mapped that would go with these directories, apart from
+/// O_PATH descriptors: F_SETLEASE(F_WRLCK) is granted on each (docs/ARCHITECTURE.md, "Who still
+/// reads").  A file that has a name elsewhere stays, and is not asked for.  Says false where it
+/// cannot be told (a file system without leases).  It is about now: hide the files first.
 ///
 /// Requires: the process ignores SIGIO, which an open(2) during the probe sends it.
+bool nobody_reads(std::span<const std::filesystem::path> directories);
 bool nobody_reads(const std::filesystem::path& directory);
 
-/// The same for one file.
+/// The same for one file, wherever its names are.
 bool nobody_reads_file(const std::filesystem::path& path);
 
 }  // namespace weightfs

@@ -24,6 +24,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kMarkerName = "STORE";
 constexpr std::string_view kMarkerTitle = "weightfs store ";
 constexpr std::uint64_t kMarkerBytesMax = 64u << 10;
+constexpr std::string_view kUserName = "used-by";
 
 std::string text_of(const StoreMarker& marker) {
   return fmt::format("{}{}\n{}\n{}\n", kMarkerTitle, marker.format, marker.repository, marker.url);
@@ -47,7 +48,10 @@ std::string holder_of(const fs::path& lock_path) {
   const ssize_t count = file ? ::pread(file.fd(), text.data(), text.size(), 0) : 0;
   long pid = 0;
   std::from_chars(text.data(), text.data() + (count > 0 ? count : 0), pid);
-  return pid > 0 ? fmt::format("process {}", pid) : "another process";
+  if (pid <= 0) return "another process";
+  const auto user = find_last_user(lock_path.parent_path());
+  if (!user || user->pid != pid) return fmt::format("process {}", pid);
+  return fmt::format("process {}, for {}", pid, user->place.string());
 }
 
 bool is_same_file(int fd, const fs::path& path) {
@@ -78,6 +82,25 @@ std::optional<StoreMarker> find_marker(const fs::path& path) {
   return StoreMarker{lines[0], lines[1], lines[2]};
 }
 
+std::optional<StoreUser> find_last_user(const fs::path& store) {
+  std::string text;
+  try {
+    text = read_file(store / kUserName, kMarkerBytesMax);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+  StoreUser user;
+  const char* const end = text.data() + text.size();
+  const auto [behind, failed] = std::from_chars(text.data(), end, user.pid);
+  if (failed != std::errc{} || end - behind < 3 || *behind != '\n') return std::nullopt;
+  user.place = std::string(behind + 1, end - 1);  // its last character ends the line
+  return user;
+}
+
+void write_user(const fs::path& store, const fs::path& place) {
+  write_file(store / kUserName, fmt::format("{}\n{}\n", ::getpid(), place.string()), 0600);
+}
+
 StoreDirectory::StoreDirectory(const fs::path& path, std::string_view repository,
                                std::string_view url)
     : path_(fs::absolute(path).lexically_normal()) {
@@ -90,9 +113,15 @@ StoreDirectory::StoreDirectory(const fs::path& path, std::string_view repository
 void StoreDirectory::take_directory() {
   std::error_code ignored;
   if (fs::exists(path_, ignored) && !fs::is_directory(path_, ignored)) {
-    throw Error(ErrorCode::invalid, fmt::format("the store {} is no directory", path_.string()));
+    throw Error(ErrorCode::invalid, fmt::format("the store {} is not a directory", path_.string()));
   }
-  make_directories(path_, 0700);
+  try {
+    make_directories(path_, 0700);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::permission && error.code() != ErrorCode::read_only) throw;
+    throw Error(error.code(),
+                fmt::format("{}; name another place for the store with --store", error.what()));
+  }
   struct stat attributes {};
   if (::stat(path_.c_str(), &attributes) != 0) throw_errno(errno, "stat " + path_.string());
   if (attributes.st_uid != ::geteuid()) {

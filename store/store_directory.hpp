@@ -28,6 +28,20 @@ struct StoreMarker {
 /// nullopt if `path` has no marker, or none that can be read.
 std::optional<StoreMarker> find_marker(const std::filesystem::path& path);
 
+/// What a mount, or a sync, has written into the store that it uses, or used last (the file
+/// `used-by`).
+struct StoreUser {
+  int pid = 0;
+  std::filesystem::path place;  // the mount point, or the directory
+};
+
+/// nullopt if nobody has, or it cannot be read.
+std::optional<StoreUser> find_last_user(const std::filesystem::path& store);
+
+/// Writes that this process uses the store for `place`.  Requires: it holds the lock.
+/// Throws Error: no_space, io.
+void write_user(const std::filesystem::path& store, const std::filesystem::path& place);
+
 class StoreDirectory {
  public:
   /// Makes or takes the directory, 0700, and locks it.  Writes the marker of a new one.

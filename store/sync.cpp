@@ -11,9 +11,9 @@
 
 #include <algorithm>
 #include <exception>
+#include <new>
 #include <random>
 #include <set>
-#include <span>
 #include <tuple>
 #include <utility>
 
@@ -23,6 +23,7 @@
 #include "store/log.hpp"
 #include "store/materialize.hpp"
 #include "store/retry_delay.hpp"
+#include "store/whole_version.hpp"
 
 namespace weightfs {
 namespace {
@@ -32,13 +33,8 @@ using std::chrono::milliseconds;
 constexpr milliseconds kRefusedDelay{10'000};  // between polls that need a person's help
 constexpr milliseconds kProgressInterval{200};
 constexpr std::uint64_t kFallbacksMax = 64;
+constexpr std::size_t kUnfilledMax = 16;        // of status
 constexpr std::chrono::seconds kRecordTime{5};  // to read a record that the store should have
-
-/// An object is missing or wrong: another version may still be whole.
-bool is_about_objects(ErrorCode code) {
-  return code == ErrorCode::corrupt || code == ErrorCode::not_found ||
-         code == ErrorCode::unsupported;
-}
 
 bool is_bad_manifest(ErrorCode code) {
   return code == ErrorCode::corrupt || code == ErrorCode::unsupported;
@@ -64,6 +60,8 @@ void with_errors(Body&& body) {
     body();
   } catch (const Error&) {
     throw;
+  } catch (const std::bad_alloc&) {
+    throw Error(ErrorCode::io, "this host has not enough memory for it");
   } catch (const std::exception& error) {
     throw Error(ErrorCode::io, error.what());
   }
@@ -86,8 +84,6 @@ std::string_view to_string(SyncStatus::State state) noexcept {
 }
 
 struct Sync::State {
-  using Hider = CatalogBuilder::Hider;
-
   State(Store& the_store, History& the_history, SyncOptions the_options);
 
   void run(const std::stop_token& stop);
@@ -107,14 +103,15 @@ struct Sync::State {
   void bring_wanted(const Context& context, const Progress& progress);
   void bring(std::uint64_t version, const Context& context, const Progress& progress);
   bool fill_first(std::uint64_t version, const Context& context);
-  std::shared_ptr<PartialVersion> begin_to_fill(std::uint64_t version, const Context& context);
   std::shared_ptr<PartialVersion> fill(std::uint64_t version, const Context& context);
+  void note_unfilled(std::uint64_t version, const Error& error);
   void fill_asked(const Context& context);
   void note_filled();
   void warn_if_nothing_is_kept(std::uint64_t version, const Context& context);
   void bring_older(const Context& context, const Progress& progress);
   void persist_newest(const Context& context);
-  bool release(Hider hider, std::uint64_t version);
+  [[nodiscard]] Eviction::Readers readers();
+  [[nodiscard]] Eviction::Reservation reserve(std::uint64_t version, const Context& context) const;
   void show_catalog(const Context* bucket);
   std::shared_ptr<const CatalogVersion> show_made(bool holds_latest);
   void show(std::uint64_t number);
@@ -141,13 +138,14 @@ struct Sync::State {
   mutable std::mutex mutex;  // guards the next block; held for moments only
   std::condition_variable_any changed;
   std::shared_ptr<const Catalog> catalog;
+  Eviction::Reservation shown_latest;  // of `catalog`
   SyncStatus status;
   bool known_empty = false;          // the bucket said that there is no version to follow
   std::optional<Error> first_error;  // of a store that has nothing to show
   std::string phase;
   std::uint64_t phase_done = 0, phase_total = 0;
   std::set<std::uint64_t> asked;            // to be filled
-  std::map<std::uint64_t, Error> unfilled;  // of these: why not
+  std::map<std::uint64_t, Error> unfilled;  // by version: why it could not be begun
   bool filling_first = false;               // `latest` is partial
   bool woken = false;                       // the thread is not to wait for the next poll
 
@@ -187,6 +185,7 @@ Sync::State::State(Store& the_store, History& the_history, SyncOptions the_optio
     builder.set_partials(partials.get());
   }
   show_catalog(nullptr);
+  store.eviction().set_readers(readers());
   newest = store.newest().version;
   wanted = latest();
   status.newest = newest;
@@ -207,6 +206,8 @@ void Sync::State::run(const std::stop_token& stop) {
         round(false, context, {});
       } catch (const Error&) {
         // failed() has it in the status and the log.
+      } catch (const std::exception& error) {
+        log_warning(fmt::format("sync: {}", error.what()));
       }
       fill_asked(context);
       next = Clock::now() + poll_delay();
@@ -287,9 +288,11 @@ std::uint64_t Sync::State::latest() const {
 void Sync::State::poll(const Context& context) {
   reachable = false;
   try {
-    find_newest(context);
-    if (newest > 0) builder.note(*history.get(newest, context));
-    find_wanted(context);
+    with_errors([&] {
+      find_newest(context);
+      if (newest > 0) builder.note(*history.get(newest, context));
+      find_wanted(context);
+    });
   } catch (const Error& error) {
     poll_failures++;
     refused = is_refused(error.code());
@@ -353,7 +356,7 @@ void Sync::State::bring_wanted(const Context& context, const Progress& progress)
   change([&] { status.state = SyncStatus::State::fetching; });
   const std::uint64_t version = std::max(wanted, latest());
   try {
-    bring(version, context, progress);
+    with_errors([&] { bring(version, context, progress); });
     attempted = 0;
     bring_failures = 0;
   } catch (const Error& error) {
@@ -361,7 +364,6 @@ void Sync::State::bring_wanted(const Context& context, const Progress& progress)
     bring_failures++;
     const bool may_be_older = options.follow.kind == Follow::Kind::latest;
     if (may_be_older && is_about_objects(error.code())) bring_older(context, progress);
-    builder.show_all(Hider::sync);
     show_catalog(&context);
     retry_at = Clock::now() + retry_delay(options.poll, bring_failures, random);
     throw;
@@ -369,21 +371,17 @@ void Sync::State::bring_wanted(const Context& context, const Progress& progress)
 }
 
 void Sync::State::bring(std::uint64_t version, const Context& context, const Progress& progress) {
+  // Until `latest` names it.
+  const auto bringing = store.eviction().reserve(version, Eviction::Claim::stays, context);
   if (partials && fill_first(version, context)) return;
-  const std::uint64_t shown = latest();
-  const std::span<const std::uint64_t> keep(&shown, shown > 0 ? 1 : 0);
   note_progress("", 0, 0);
   const Progress noting = [&](std::string_view what, std::uint64_t done, std::uint64_t total) {
     note_progress(what, done, total);
     if (progress) progress(what, done, total);
   };
-  materialize(
-      store, history, version, keep,
-      [this](std::uint64_t old) { return release(Hider::sync, old); }, context, noting,
-      options.coder, options.only);
+  materialize(store, history, version, context, noting, options.coder, options.only);
   warn_if_nothing_is_kept(version, context);
   persist_newest(context);
-  builder.show_all(Hider::sync);
   show_catalog(&context);
   if (latest() >= version) return;
   throw Error(ErrorCode::io,
@@ -397,44 +395,48 @@ void Sync::State::warn_if_nothing_is_kept(std::uint64_t version, const Context& 
   const bool keeps_nothing = std::find(without.begin(), without.end(), false) == without.end();
   if (layout->files().empty() || !keeps_nothing) return;
   warned_of_only = true;
-  log_warning(fmt::format(
-      "--only fits no weights file of version {} (the first is '{}'): none is kept here, and each "
-      "is made from the bucket whenever it is read",
-      version, layout->files().front().path));
+  log_warning(
+      fmt::format("--only matches no weights file of version {} (the first is '{}'): none is kept "
+                  "here, and each "
+                  "is made from the bucket whenever it is read",
+                  version, layout->files().front().path));
 }
 
 /// Returns: false if the host has something to show, and `version` is to be brought as a whole.
 bool Sync::State::fill_first(std::uint64_t version, const Context& context) {
   if (latest() == 0) show_catalog(&context);
   if (latest() != 0) return false;
-  const auto first = begin_to_fill(version, context);
+  const auto first = partials->begin(version, context);
   warn_if_nothing_is_kept(version, context);
   persist_newest(context);
-  builder.show_all(Hider::sync);
   builder.show_first(version);
   change([&] { filling_first = first != nullptr; });
   show_catalog(&context);
   return first != nullptr && latest() == version;
 }
 
-/// nullptr: it is complete.
-std::shared_ptr<PartialVersion> Sync::State::begin_to_fill(std::uint64_t version,
-                                                           const Context& context) {
-  const std::uint64_t shown = latest();
-  return partials->begin(
-      version, std::span(&shown, shown > 0 ? 1 : 0),
-      [this](std::uint64_t old) { return release(Hider::sync, old); }, context);
-}
-
-/// For who opens it by name: it must be in the catalog, also if somebody had hidden it.
+/// For who opens it by name: it must be in the catalog, also if it was leaving just now.
 std::shared_ptr<PartialVersion> Sync::State::fill(std::uint64_t version, const Context& context) {
-  auto filled = begin_to_fill(version, context);
-  if (!filled) {
-    builder.show(Hider::sync, version);
-    builder.show(Hider::publish, version);
+  std::shared_ptr<PartialVersion> filled;
+  try {
+    filled = partials->begin(version, context);
+  } catch (const Error& error) {
+    const bool passes =
+        error.code() == ErrorCode::cancelled || error.code() == ErrorCode::timed_out;
+    if (!passes) note_unfilled(version, error);
+    throw;
   }
+  change([&] { unfilled.erase(version); });
+  store.eviction().wait_settled(version, context);
   show_catalog(&context);
   return filled;
+}
+
+void Sync::State::note_unfilled(std::uint64_t version, const Error& error) {
+  change([&] {
+    unfilled.insert_or_assign(version, error);
+    if (unfilled.size() > kUnfilledMax) unfilled.erase(unfilled.begin());
+  });
 }
 
 void Sync::State::fill_asked(const Context& context) {
@@ -442,9 +444,12 @@ void Sync::State::fill_asked(const Context& context) {
   change([&] { versions.swap(asked); });
   for (const std::uint64_t version : versions) {
     try {
-      with_errors([&] { fill(version, context); });
+      with_errors([&] {
+        const auto reserved = reserve(version, context);
+        fill(version, context);
+      });
     } catch (const Error& error) {
-      change([&] { unfilled.insert_or_assign(version, error); });
+      note_unfilled(version, error);
     }
   }
 }
@@ -464,7 +469,7 @@ void Sync::State::bring_older(const Context& context, const Progress& progress) 
   const std::uint64_t least = std::max(latest(), newest - std::min(newest, kFallbacksMax + 1));
   for (std::uint64_t version = newest - 1; version > least; version--) {
     try {
-      return bring(version, context, progress);
+      return with_errors([&] { bring(version, context, progress); });
     } catch (const Error& error) {
       if (!is_about_objects(error.code())) return;
     }
@@ -477,21 +482,17 @@ void Sync::State::persist_newest(const Context& context) {
   store.put_newest({newest, history.get(newest, context)->manifest_sha256});
 }
 
-/// Store::make_room asks before it removes a version.  It is hidden first, so whoever looks for
-/// readers afterwards sees all there will be.
-bool Sync::State::release(Hider hider, std::uint64_t version) {
-  const auto is_kept = [&] { return options.keeps && options.keeps(version); };
-  if (version == latest() || is_kept()) return false;
-  if (options.withdraw && !options.withdraw(version)) return false;
-  builder.hide(hider, version);
-  show_catalog(nullptr);
-  const bool unused = !is_kept() && (!options.release || options.release(version)) &&
-                      nobody_reads(store.image_directory(version));
-  if (unused) return true;
-  builder.show(hider, version);
-  show_catalog(nullptr);
-  if (options.restore) options.restore(version);
-  return false;
+/// What the store asks before it evicts a version.
+Eviction::Readers Sync::State::readers() {
+  return {.keep = options.keeps,
+          .withdraw = options.withdraw,
+          .changed = [this] { show_catalog(nullptr); },
+          .is_unused = options.release,
+          .restore = options.restore};
+}
+
+Eviction::Reservation Sync::State::reserve(std::uint64_t version, const Context& context) const {
+  return store.eviction().reserve(version, Eviction::Claim::in_use, context);
 }
 
 /// The bucket is asked before the lock is taken: whoever shows what the store has never waits for
@@ -524,8 +525,14 @@ std::shared_ptr<const CatalogVersion> Sync::State::show_made(bool holds_latest) 
     made = std::move(before);
   }
   const std::uint64_t image_bytes = store.image_bytes();
+  // The builder has it reserved; until the next catalog it is reserved here, too.
+  std::optional<Eviction::Reservation> reserved;
+  if (made->latest > 0) {
+    reserved = store.eviction().try_reserve(made->latest, Eviction::Claim::stays);
+  }
   change([&] {
     catalog = made;
+    if (reserved) shown_latest = std::move(*reserved);
     status.latest = made->latest;
     status.image_bytes = image_bytes;
   });
@@ -536,7 +543,6 @@ void Sync::State::show(std::uint64_t number) {
   const auto version = history.get(number, Context{}.within(kRecordTime));
   if (store.newest().version < number) store.put_newest({number, version->manifest_sha256});
   builder.note(*version);
-  builder.show_all(Hider::publish);
   const std::int64_t newest_time = builder.newest_time();
   change([&] {
     status.newest = std::max(status.newest, number);
@@ -599,6 +605,7 @@ Sync::Sync(Store& store, History& history, SyncOptions options)
 
 Sync::~Sync() {
   stop();
+  state_->store.eviction().set_readers({});
   state_->builder.set_partials(nullptr);
   state_->partials.reset();
 }
@@ -657,13 +664,17 @@ void Sync::wait_ready(const Context& context, const Progress& progress) {
 
 void Sync::show(std::uint64_t version) { state_->show(version); }
 
-bool Sync::release(std::uint64_t version) {
-  return state_->release(CatalogBuilder::Hider::publish, version);
-}
-
 void Sync::name_version(std::uint64_t version, const Context& context) {
   state_->builder.name(version, context);
   state_->show_catalog(&context);
+}
+
+Eviction::Reservation Sync::reserve(std::uint64_t version, const Context& context) {
+  return state_->reserve(version, context);
+}
+
+std::optional<Eviction::Reservation> Sync::try_reserve(std::uint64_t version) {
+  return state_->store.eviction().try_reserve(version, Eviction::Claim::in_use);
 }
 
 bool Sync::opens_by_name() const noexcept { return state_->partials != nullptr; }

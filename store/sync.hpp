@@ -32,6 +32,7 @@
 
 #include "kernels/chunk_coder.hpp"
 #include "store/catalog.hpp"
+#include "store/eviction.hpp"
 #include "store/follow.hpp"
 #include "store/history.hpp"
 #include "store/partial_images.hpp"
@@ -41,8 +42,8 @@ namespace weightfs {
 struct SyncOptions {
   std::chrono::milliseconds poll{1000};
   Follow follow = {};
-  /// Hides a version from new readers and answers whether nobody uses it: see Store::make_room.
-  /// Empty: only nobody_reads() is asked.
+  /// Whether nobody uses a version, which was hidden from new readers: Eviction::Readers.  Empty:
+  /// only nobody_reads() is asked.
   std::function<bool(std::uint64_t version)> release = {};
   /// Called before `latest` moves to a version, which can be found by its number already; may take
   /// a moment.  From any thread, without locks.  Empty: nothing.
@@ -108,11 +109,6 @@ class Sync {
   /// Throws Error: what the store's records throw.
   void show(std::uint64_t version);
 
-  /// For others who bring versions into the store (publish()), as Store::make_room wants it: hides
-  /// a version from new readers and answers whether it may go; false for `latest`.  One that was
-  /// hidden and did not go comes back with the next show() or the next version.
-  bool release(std::uint64_t version);
-
   /// Puts a version into the catalog so that it opens by name: as absent, if it is not here.  Asks
   /// the bucket for its manifest and layout at most; nothing of its files is fetched.  Of those
   /// that are absent the last 64 that were named stay.  Requires: SyncOptions::partial.
@@ -123,8 +119,15 @@ class Sync {
   /// SyncOptions::partial: any version opens when it was named.
   [[nodiscard]] bool opens_by_name() const noexcept;
 
+  /// Keeps a version from being evicted, for as long as it takes to open a file of it; waits while
+  /// it is being removed.  Throws Error: cancelled, timed_out.
+  [[nodiscard]] Eviction::Reservation reserve(std::uint64_t version, const Context& context);
+  /// The same without waiting; nullopt while it is being removed.
+  [[nodiscard]] std::optional<Eviction::Reservation> try_reserve(std::uint64_t version);
+
   /// Begins to fill a version that is not complete; see PartialImages::begin.  The catalog has it
-  /// then, as partial or complete.  Requires: SyncOptions::partial.
+  /// then, as partial or complete.  A failure is in SyncStatus::partial too, until the next call.
+  /// Requires: SyncOptions::partial; the version is reserved.
   std::shared_ptr<PartialVersion> fill_version(std::uint64_t version, const Context& context);
 
   /// The same soon, by the thread, for who does not wait; nothing if it is complete.  A failure is

@@ -1,14 +1,17 @@
 // Objects are checked first, each by itself, so that every damaged one is named.  Then the version
 // is decoded from the one before, which proves that packs, hashes and roots fit together; that is
-// left out where an object it needs is damaged already, and taken up again at the next snapshot.
+// left out where an object it needs is damaged already, and taken up again at the next snapshot.  A
+// version that has a snapshot is decoded from that too.
 
 #include "store/verify.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <exception>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -16,7 +19,10 @@
 #include <set>
 
 #include "store/bytes.hpp"
+#include "store/file.hpp"
+#include "store/log.hpp"
 #include "store/parallel.hpp"
+#include "store/path_rules.hpp"
 #include "store/pieces.hpp"
 #include "store/plan.hpp"
 #include "store/progress_counter.hpp"
@@ -47,10 +53,19 @@ struct Runs {
   SnapshotHashes snapshot;
 };
 
-/// A version's records; what is damaged is nullptr.
+constexpr unsigned kManifestReads = 32;  // at a time: they wait for the bucket
+constexpr std::uint64_t kManifestsAhead = 64;
+
+struct ReadManifest {
+  std::optional<Version> version;
+  std::exception_ptr error;
+};
+
+/// A version's manifest, nullptr if it is damaged, and whether its layout is whole.  Layouts are
+/// not held: those of a long history, of which each may be another, would not fit into memory.
 struct Known {
   VersionPtr version;
-  LayoutPtr layout;
+  bool has_layout = false;
 };
 
 /// A version that was decoded into scratch.
@@ -62,30 +77,44 @@ struct Decoded {
 class RepositoryVerifier {
  public:
   RepositoryVerifier(History& history, const std::filesystem::path& scratch, const Context& context,
-                     const Progress& progress, const kernels::SharedCoder& coder)
+                     const Progress& progress, const kernels::SharedCoder& coder, bool deep)
       : history_(history),
         repository_(history.repository()),
         scratch_(scratch),
         context_(context),
         progress_(progress),
-        coder_(coder) {}
+        coder_(coder),
+        deep_(deep) {}
 
   VerifyReport run() {
     report_.objects++;  // the repository's record: it was checked when the bucket was opened
     const std::uint64_t newest = newest_version();
-    std::uint64_t total = 0;
     std::vector<Known> versions;
     for (std::uint64_t number = 1; number <= newest; number++) {
       context_.check("verifying");
+      if (ahead_.empty()) fetch_manifests(number, std::min(newest, number + kManifestsAhead - 1));
       versions.push_back(check_records(number));
-      total += bytes_to_check(versions.back());
     }
-    ProgressCounter counter(progress_, "verifying", total);
+    ProgressCounter counter(progress_, "verifying", bytes_to_check_);
     for (Known& known : versions) {
       check_version(known, counter);
       known = {};
       report_.versions++;
     }
+    find_orphans();
+    return std::move(report_);
+  }
+
+  /// Of one version alone: its own objects, and that it can be made, from whatever that needs.
+  VerifyReport run(std::uint64_t only) {
+    static_cast<void>(history_.get(only, context_));
+    report_.objects++;
+    fetch_manifests(only, only);
+    const Known known = check_records(only);
+    ProgressCounter counter(progress_, "verifying", bytes_to_check_);
+    is_alone_ = true;
+    check_version(known, counter);
+    report_.versions++;
     return std::move(report_);
   }
 
@@ -113,19 +142,33 @@ class RepositoryVerifier {
     return number <= kVersionMax && keys::manifest(number) == key ? number : 0;
   }
 
+  /// Reads them for check_manifest(), many at a time.
+  void fetch_manifests(std::uint64_t first, std::uint64_t last) {
+    std::vector<ReadManifest> read(static_cast<std::size_t>(last - first + 1));
+    parallel_for(read.size(), kManifestReads, context_, [&](std::size_t i) {
+      try {
+        read[i].version = repository_.find_version(first + i, context_);
+      } catch (const Error&) {
+        read[i].error = std::current_exception();
+      }
+    });
+    for (std::size_t i = 0; i < read.size(); i++) ahead_.emplace(first + i, std::move(read[i]));
+  }
+
   Known check_records(std::uint64_t number) {
     Known known;
     known.version = check_manifest(number);
-    if (known.version) known.layout = check_layout(*known.version);
+    note_names(number, known.version.get());
+    const LayoutPtr layout = known.version ? check_layout(*known.version) : nullptr;
+    known.has_layout = layout != nullptr;
+    if (layout) bytes_to_check_ += bytes_to_check(known.version->manifest, *layout);
     return known;
   }
 
   /// Data of packs, the snapshot, and the version's own bytes that are decoded from them.
-  static std::uint64_t bytes_to_check(const Known& known) {
-    if (!known.layout) return 0;
-    const Manifest& manifest = known.version->manifest;
-    std::uint64_t total = known.layout->size_bytes();
-    if (manifest.snapshot) total += known.layout->size_bytes();
+  static std::uint64_t bytes_to_check(const Manifest& manifest, const Layout& layout) {
+    std::uint64_t total = layout.size_bytes();
+    if (manifest.snapshot) total += layout.size_bytes();
     if (manifest.delta) {
       for (const PackRef& pack : manifest.delta->packs) total += pack.size_bytes - pack.head_bytes;
     }
@@ -137,16 +180,123 @@ class RepositoryVerifier {
     if (known.version) {
       for (const BlobRef& blob : known.version->manifest.blobs) check_blob(blob);
     }
-    if (!known.layout) {
+    const LayoutPtr layout = known.has_layout ? check_layout(*known.version) : nullptr;
+    if (!layout) {
       decoded_.reset();
       return;
     }
     const Manifest& manifest = known.version->manifest;
-    const bool packs = manifest.delta && check_packs(*known.version, *known.layout, counter);
-    const bool snapshot =
-        manifest.snapshot && check_snapshot(*known.version, *known.layout, counter);
-    check_decoding(known.version, packs, snapshot);
-    counter.add(known.layout->size_bytes());
+    const bool packs = manifest.delta && check_packs(*known.version, *layout, counter);
+    const bool snapshot = manifest.snapshot && check_snapshot(*known.version, *layout, counter);
+    check_decoding(known.version, packs, snapshot, counter);
+    counter.add(layout->size_bytes());
+  }
+
+  // ---- what no version names ----
+
+  /// Takes note of what a version names; nullptr: nobody knows.
+  void note_names(std::uint64_t number, const Version* version) {
+    if (version == nullptr) {
+      unknown_.insert(number);
+      return;
+    }
+    const Manifest& manifest = version->manifest;
+    named_.insert(keys::layout(manifest.layout.sha256));
+    for (const BlobRef& blob : manifest.blobs) named_.insert(keys::blob(blob.sha256));
+    if (manifest.delta) {
+      for (const PackRef& pack : manifest.delta->packs)
+        named_.insert(keys::pack(number, pack.name));
+    }
+    if (manifest.snapshot) named_.insert(keys::snapshot_file(number, manifest.snapshot->nonce, ""));
+  }
+
+  [[nodiscard]] bool is_named(const std::string& key) const {
+    // A snapshot is named by its directory.
+    const bool is_snapshot = key.starts_with(keys::kSnapshots);
+    return named_.contains(is_snapshot ? below(key, 3) : key);
+  }
+
+  /// The first components of a key: "packs/7/" are two.
+  static std::string below(std::string_view key, int components) {
+    std::size_t end = 0;
+    for (int i = 0; i < components && end != key.npos; i++) end = key.find('/', end) + 1;
+    return std::string(key.substr(0, end));
+  }
+
+  void find_orphans() {
+    try {
+      for (const std::string_view prefix : {keys::kPacks, keys::kSnapshots}) {
+        find_orphans_below(prefix, 2);
+      }
+      // They belong to no version alone: to whichever cannot be read, perhaps.
+      if (!unknown_.empty()) return;
+      for (const std::string_view prefix : {keys::kBlobs, keys::kLayouts}) {
+        find_orphans_below(prefix, 1);
+      }
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::permission) throw;
+      log_debug(fmt::format("what no version names is not looked for: {}", error.what()));
+    }
+    std::ranges::sort(report_.orphans, {}, &Orphans::prefix);
+  }
+
+  /// `components`: of the prefixes that are told apart.
+  void find_orphans_below(std::string_view prefix, int components) {
+    Bucket& bucket = repository_.bucket(context_);
+    std::map<std::string, Orphans> found;
+    for (std::string after;;) {
+      const auto page = bucket.list(prefix, after, context_);
+      if (page.empty()) break;
+      after = page.back();
+      std::vector<std::string> keys;
+      for (const std::string& key : page) {
+        if (!is_named(key) && !is_of_unknown_version(key)) keys.push_back(key);
+      }
+      std::vector<std::uint64_t> sizes(keys.size());
+      parallel_for(keys.size(), request_threads(bucket, 0), context_,
+                   [&](std::size_t i) { sizes[i] = size_of(bucket, keys[i]); });
+      for (std::size_t i = 0; i < keys.size(); i++) {
+        Orphans& orphans = found[below(keys[i], components)];
+        orphans.objects++;
+        orphans.bytes += sizes[i];
+      }
+    }
+    for (auto& [name, orphans] : found) {
+      orphans.prefix = name;
+      report_.orphans.push_back(std::move(orphans));
+    }
+  }
+
+  [[nodiscard]] bool is_of_unknown_version(std::string_view key) const {
+    const std::size_t slash = key.find('/') + 1;
+    std::uint64_t number = 0;
+    std::from_chars(key.data() + slash, key.data() + key.size(), number);
+    return unknown_.contains(number);
+  }
+
+  /// Bytes of an object, 0 if it is gone.  A bucket has no call that tells: the end is searched
+  /// for.
+  [[nodiscard]] std::uint64_t size_of(Bucket& bucket, std::string_view key) const {
+    const auto reaches = [&](std::uint64_t offset) {
+      std::byte byte{};
+      try {
+        return bucket.get(key, offset, {&byte, 1}, context_) == 1;
+      } catch (const Error& error) {
+        if (error.code() != ErrorCode::not_found) throw;
+        return false;
+      }
+    };
+    std::uint64_t low = 0, high = 4096;
+    for (; reaches(high); high *= 2) low = high + 1;
+    while (low < high) {
+      const std::uint64_t middle = low + (high - low) / 2;
+      if (reaches(middle)) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    return low;
   }
 
   // ---- objects ----
@@ -178,7 +328,9 @@ class RepositoryVerifier {
     const std::string key = keys::manifest(number);
     report_.objects++;
     judge(key, [&] {
-      std::optional<Version> found = repository_.find_version(number, context_);
+      ReadManifest read = std::move(ahead_.extract(number).mapped());
+      if (read.error) std::rethrow_exception(read.error);
+      std::optional<Version>& found = read.version;
       if (!found) {
         throw Error(ErrorCode::not_found,
                     fmt::format("{} is missing, but there are later versions", key));
@@ -204,14 +356,19 @@ class RepositoryVerifier {
   /// nullptr if it is damaged.
   LayoutPtr check_layout(const Version& version) {
     const ObjectRef& ref = version.manifest.layout;
-    const auto [place, is_new] = layouts_.try_emplace(ref.sha256);
-    if (!is_new) return place->second;
-    report_.objects++;
-    if (judge(keys::layout(ref.sha256),
-              [&] { place->second = repository_.get_layout(ref, context_); })) {
-      report_.bytes += ref.size_bytes;
+    const auto [place, is_new] = layouts_.try_emplace(ref.sha256, false);
+    LayoutPtr layout;
+    if (is_new) {
+      report_.objects++;
+    } else if (!place->second) {
+      return nullptr;
     }
-    return place->second;
+    place->second = judge(keys::layout(ref.sha256), [&] {
+      layout = layout_cache_.find(ref.sha256);
+      if (!layout) layout = layout_cache_.put(repository_.get_layout(ref, context_));
+    });
+    if (is_new && place->second) report_.bytes += ref.size_bytes;
+    return layout;
   }
 
   void check_blob(const BlobRef& blob) {
@@ -225,12 +382,14 @@ class RepositoryVerifier {
 
   bool check_packs(const Version& version, const Layout& layout, ProgressCounter& counter) {
     Runs runs;
+    MemoryBudget budget;
+    PackRoom room(layout, budget);
     bool whole = true;
     for (const PackRef& ref : version.manifest.delta->packs) {
       std::string key = keys::pack(version.number(), ref.name);
       report_.objects++;
       whole &= judge(key, [&] {
-        auto index = repository_.get_pack_index(version.number(), ref, layout, context_);
+        auto index = repository_.get_pack_index(version.number(), ref, layout, context_, &room);
         runs.runs.push_back(
             {key, index->data_offset_bytes(), index->data_size_bytes(), index->pieces()});
         runs.indexes.push_back(std::move(index));
@@ -324,19 +483,99 @@ class RepositoryVerifier {
 
   // ---- decoding ----
 
-  void check_decoding(const VersionPtr& version, bool packs, bool snapshot) {
+  void check_decoding(const VersionPtr& version, bool packs, bool snapshot,
+                      ProgressCounter& counter) {
+    const auto by = [&](const Way& way) { return make_plan_by(way, history_, version, context_); };
+    if (deep_ && is_alone_ && packs && snapshot) decoded_ = decode_parent(*version);
     std::optional<Decoded> by_delta, by_snapshot;
-    if (packs && decoded_)
-      by_delta = decode({decoded_->base.version, &decoded_->base, 0, 1}, version);
-    if (snapshot) by_snapshot = decode({version, nullptr, 0, 0}, version);
+    if (packs && decoded_) {
+      by_delta = decode(
+          version,
+          [&] {
+            return by({decoded_->base.version, &decoded_->base, 0, 1});
+          },
+          counter);
+    } else if (packs && is_alone_) {
+      by_delta = decode(
+          version, [&] { return make_plan(history_, version, {}, context_); }, counter);
+    }
+    if (snapshot) {
+      by_snapshot = decode(
+          version,
+          [&] {
+            return by({version, nullptr, 0, 0});
+          },
+          counter);
+    }
+    if (deep_ && by_delta && by_snapshot) compare(*by_delta, *by_snapshot);
     decoded_ = by_delta ? std::move(by_delta) : std::move(by_snapshot);
   }
 
+  /// So that a version by itself can be made from it.
+  std::optional<Decoded> decode_parent(const Version& version) {
+    const VersionPtr parent = history_.get(version.manifest.parent, context_);
+    const Progress nobody;
+    ProgressCounter not_counted(nobody, "verifying", 0);
+    return decode(
+        parent, [&] { return make_plan(history_, parent, {}, context_); }, not_counted);
+  }
+
+  /// Both have the right hashes.
+  void compare(const Decoded& by_delta, const Decoded& by_snapshot) {
+    const Layout& layout = *by_delta.base.layout;
+    for (const LayoutFile& file : layout.files()) {
+      const auto offset = first_difference(by_delta.base.directory / file.path,
+                                           by_snapshot.base.directory / file.path, file.size_bytes);
+      if (!offset) continue;
+      const std::string key = keys::manifest(by_delta.base.version->number());
+      return add_problem(key,
+                         fmt::format("{}: its delta and its snapshot give other bytes, first "
+                                     "at byte {} of '{}' ({}), with the same hashes: somebody "
+                                     "made them so; use no version from here on",
+                                     key, *offset, file.path, tensor_at(layout, file, *offset)));
+    }
+  }
+
+  std::optional<std::uint64_t> first_difference(const std::filesystem::path& a,
+                                                const std::filesystem::path& b,
+                                                std::uint64_t size_bytes) {
+    constexpr std::uint64_t kStepBytes = 4u << 20;
+    const File in_a = File::open(a, O_RDONLY), in_b = File::open(b, O_RDONLY);
+    std::vector<std::byte> of_a(kStepBytes), of_b(kStepBytes);
+    for (std::uint64_t at = 0; at < size_bytes; at += kStepBytes) {
+      context_.check("verifying");
+      const auto size = static_cast<std::size_t>(std::min(kStepBytes, size_bytes - at));
+      if (!read_at(in_a.fd(), at, std::span(of_a).first(size), a) ||
+          !read_at(in_b.fd(), at, std::span(of_b).first(size), b)) {
+        throw Error(ErrorCode::io, fmt::format("{} or {} became shorter while they were compared",
+                                               a.string(), b.string()));
+      }
+      const auto [end, other] = std::mismatch(
+          of_a.begin(), of_a.begin() + static_cast<std::ptrdiff_t>(size), of_b.begin());
+      const auto same = static_cast<std::uint64_t>(end - of_a.begin());
+      if (same < size) return at + same;
+    }
+    return std::nullopt;
+  }
+
+  static std::string tensor_at(const Layout& layout, const LayoutFile& file,
+                               std::uint64_t offset_bytes) {
+    for (const LayoutTensor& tensor : layout.tensors_of(file)) {
+      if (offset_bytes < tensor.offset_bytes) break;
+      if (offset_bytes - tensor.offset_bytes < tensor.size_bytes) {
+        return fmt::format("tensor '{}'", escape_name(tensor.name));
+      }
+    }
+    return "its header";
+  }
+
   /// nullopt if it does not decode; that is reported then.
-  std::optional<Decoded> decode(const Way& way, const VersionPtr& version) {
+  template <typename MakePlan>
+  std::optional<Decoded> decode(const VersionPtr& version, MakePlan&& make_plan_now,
+                                ProgressCounter& counter) {
     std::optional<Decoded> result;
     judge(keys::manifest(version->number()), [&] {
-      Plan plan = make_plan_by(way, history_, version, context_);
+      Plan plan = make_plan_now();
       plan.version = without_blobs(*version);
       Decoded decoded{ScratchDirectory(scratch_, "verify-"), {}};
       WriteOptions options;
@@ -344,7 +583,9 @@ class RepositoryVerifier {
       options.spool = scratch_;
       options.sync = false;
       options.coder = coder_;
-      write_version(plan, repository_, options, context_, {});
+      // It counts when it is whole; until then this shows that there is work going on.
+      write_version(plan, repository_, options, context_,
+                    [&](std::string_view, std::uint64_t, std::uint64_t) { counter.add(0); });
       decoded.base = {version, plan.layout, decoded.directory.path(), std::move(plan.hashes)};
       result = std::move(decoded);
     });
@@ -364,21 +605,29 @@ class RepositoryVerifier {
   const Context& context_;
   const Progress& progress_;
   const kernels::SharedCoder& coder_;
+  const bool deep_;
 
   VerifyReport report_;
   std::set<std::string> reported_;
-  std::map<Sha256, LayoutPtr> layouts_;  // nullptr: damaged
+  std::set<std::string> named_;                  // keys, and directories of snapshots
+  std::set<std::uint64_t> unknown_;              // versions whose manifest cannot be read
+  std::map<std::uint64_t, ReadManifest> ahead_;  // that were not checked yet
+  std::map<Sha256, bool> layouts_;               // that were looked at -> whether they are whole
+  LayoutCache layout_cache_{History::kLayoutBytesKept};
+  std::uint64_t bytes_to_check_ = 0;
   std::set<Sha256> blobs_;
   VersionPtr previous_;
   std::optional<Decoded> decoded_;  // the version before
+  bool is_alone_ = false;           // no version before is looked at
 };
 
 }  // namespace
 
 VerifyReport verify_repository(History& history, const std::filesystem::path& scratch,
                                const Context& context, const Progress& progress,
-                               const kernels::SharedCoder& coder) {
-  return RepositoryVerifier(history, scratch, context, progress, coder).run();
+                               const kernels::SharedCoder& coder, const VerifyOptions& options) {
+  RepositoryVerifier verifier(history, scratch, context, progress, coder, options.deep);
+  return options.only ? verifier.run(*options.only) : verifier.run();
 }
 
 }  // namespace weightfs

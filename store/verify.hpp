@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,28 +23,50 @@ struct Problem {
   std::string message;
 };
 
+/// Objects below one prefix that no version names.  What a publish that was cut short has left, or
+/// one that is under way has uploaded so far: nobody can tell the two apart.
+struct Orphans {
+  std::string prefix;  // "packs/7/", "snapshots/1/", "blobs/", "layouts/"
+  std::uint64_t objects = 0;
+  std::uint64_t bytes = 0;
+};
+
 struct VerifyReport {
   std::uint64_t versions = 0;
   std::uint64_t objects = 0;
   std::uint64_t bytes = 0;  // read and hashed
   std::vector<Problem> problems;
+  std::vector<Orphans> orphans;  // no problem; ascending
+};
+
+struct VerifyOptions {
+  /// The objects of this version, and that it can be made from all that it needs.
+  std::optional<std::uint64_t> only{};
+  /// A version that has a delta and a snapshot is made both ways all the same; now their bytes are
+  /// compared, as whoever can write the bucket can make the hashes of chunks collide.
+  bool deep = false;
 };
 
 /// Checks every object of every version: records, manifests and their chain, layouts, blobs, pieces
 /// of packs and snapshots, and that each version decodes to its root.  Goes on after a problem, and
-/// names every damaged object once; its key is the problem's object.
+/// names every damaged object once; its key is the problem's object.  Counts orphans; those of a
+/// version whose manifest is damaged are not known, and not counted.
 /// `scratch`: a directory with room for two versions (three where a version has a delta and a
 /// snapshot).
-/// Throws Error: what is no verdict on an object (unavailable, cancelled, no_space, io).
+/// Throws Error: not_found (there is no version `only`); Error: what is no verdict on an object
+/// (unavailable, cancelled, no_space, io).
 VerifyReport verify_repository(History& history, const std::filesystem::path& scratch,
                                const Context& context, const Progress& progress,
-                               const kernels::SharedCoder& coder = kernels::make_cpu_coder());
+                               const kernels::SharedCoder& coder = kernels::make_cpu_coder(),
+                               const VerifyOptions& options = {});
 
 /// Checks the files below `directory` (versions/<n>/...) against the repository's hashes: every
-/// version that is listed there.  A problem's object is the path below `directory`.
-/// Throws Error: not_found if there is no `versions`.
+/// version that is listed there, or `only` this one.  A problem's object is the path below
+/// `directory`.
+/// Throws Error: not_found if there is no `versions`, or no such version.
 VerifyReport verify_tree(History& history, const std::filesystem::path& directory,
-                         const Context& context, const Progress& progress);
+                         const Context& context, const Progress& progress,
+                         std::optional<std::uint64_t> only = {});
 
 /// Writes a version into `directory`, which must be absent or empty.  The files appear there all at
 /// once, by a rename; after a failure nothing is left.

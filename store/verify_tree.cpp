@@ -91,8 +91,9 @@ class TreeVerifier {
                const Progress& progress)
       : history_(history), root_(directory), context_(context), progress_(progress) {}
 
-  VerifyReport run() {
-    const auto versions = listed_versions(root_ / "versions");
+  VerifyReport run(std::optional<std::uint64_t> only) {
+    const auto versions =
+        only ? std::vector{get_existing(*only)} : listed_versions(root_ / "versions");
     ProgressCounter counter(progress_, "verifying", bytes_of(versions));
     for (const std::uint64_t number : versions) {
       context_.check("verifying");
@@ -112,6 +113,15 @@ class TreeVerifier {
       if (error.code() == ErrorCode::cancelled || error.code() == ErrorCode::timed_out) throw;
       report_.problems.push_back({object, error.what()});
     }
+  }
+
+  std::uint64_t get_existing(std::uint64_t number) {
+    static_cast<void>(history_.get(number, context_));
+    const filesystem::path directory = root_ / "versions" / std::to_string(number);
+    std::error_code ignored;
+    if (filesystem::is_directory(directory, ignored)) return number;
+    throw Error(ErrorCode::not_found, fmt::format("{} does not exist: version {} is not kept there",
+                                                  directory.string(), number));
   }
 
   /// For the progress only: what is wrong here is told when the version is checked.
@@ -136,14 +146,14 @@ class TreeVerifier {
     std::set<std::string> found;
     judge(name_, [&] { found = files_below(directory); });
     for (const LayoutFile& file : plan->layout->files()) {
-      check_file(file.path, found, [&] { check_tensors(directory / file.path, file, *plan); });
-      counter.add(file.size_bytes);
+      check_file(file.path, found,
+                 [&] { check_tensors(directory / file.path, file, *plan, counter); });
     }
     for (const BlobRef& blob : plan->version->manifest.blobs) {
       check_file(blob.path, found, [&] { check_blob(directory / blob.path, blob); });
     }
     for (const std::string& path : found) {
-      report_.problems.push_back({name_ + "/" + path, "is no file of this version"});
+      report_.problems.push_back({name_ + "/" + path, "is not a file of this version"});
     }
   }
 
@@ -183,7 +193,8 @@ class TreeVerifier {
     }
   }
 
-  void check_tensors(const filesystem::path& path, const LayoutFile& file, const Plan& plan) {
+  void check_tensors(const filesystem::path& path, const LayoutFile& file, const Plan& plan,
+                     ProgressCounter& counter) {
     const File opened = open_sized(path, file.size_bytes);
     std::string head(file.head.size(), '\0');
     read(opened, 0, std::as_writable_bytes(std::span(head)), path);
@@ -198,6 +209,7 @@ class TreeVerifier {
     parallel_for(chunks.size(), 0, context_, [&](std::size_t i) {
       const auto [tensor, chunk] = chunks[i];
       check_chunk(opened, path, *tensor, chunk, plan.hashes[tensor->first_chunk + chunk], bad);
+      counter.add(tensor->chunk_size_bytes(chunk));
     });
     bad.check(chunks.size());
     report_.bytes += file.size_bytes;
@@ -242,8 +254,9 @@ class TreeVerifier {
 }  // namespace
 
 VerifyReport verify_tree(History& history, const filesystem::path& directory,
-                         const Context& context, const Progress& progress) {
-  return TreeVerifier(history, directory, context, progress).run();
+                         const Context& context, const Progress& progress,
+                         std::optional<std::uint64_t> only) {
+  return TreeVerifier(history, directory, context, progress).run(only);
 }
 
 }  // namespace weightfs

@@ -8,7 +8,7 @@ namespace weightfs {
 namespace {
 
 // Somebody waits for the window, with a deadline: the pauses stay below 5 s with jitter.
-constexpr std::chrono::milliseconds kFirstPause{250};
+constexpr std::chrono::milliseconds kFirstWindowPause{250};
 constexpr unsigned kDoublingsMax = 4;
 
 }  // namespace
@@ -117,11 +117,11 @@ void WindowQueue::set_here(std::size_t window) {
 void WindowQueue::pause(std::size_t window, Clock::time_point now) {
   const unsigned before = failures_[window]++;
   set_aside(window, State::paused,
-            now + retry_delay(kFirstPause, std::min(before, kDoublingsMax), random_));
+            now + retry_delay(kFirstWindowPause, std::min(before, kDoublingsMax), random_));
   const std::size_t rounds = ++failed_in_a_row_ / runs_.size();
   if (rounds == 0) return;
   const auto doublings = static_cast<unsigned>(std::min<std::size_t>(rounds - 1, kDoublingsMax));
-  resume_ = now + retry_delay(kFirstPause, doublings, random_);
+  resume_ = now + retry_delay(kFirstWindowPause, doublings, random_);
 }
 
 void WindowQueue::fail(std::size_t window, Clock::time_point until) {

@@ -35,14 +35,15 @@ struct Result {
   [[nodiscard]] Json json() const { return Json::parse(out); }
 };
 
-Result run(std::vector<std::string> arguments) {
+/// `columns`: of the terminal it is printed to; 0: to none.
+Result run(std::vector<std::string> arguments, std::size_t columns = 0) {
   arguments.insert(arguments.begin(), "weightfs");
   std::vector<const char*> argv;
   for (const std::string& argument : arguments) argv.push_back(argument.c_str());
   std::ostringstream out, err;
   Result result;
   result.code = run_command(parse_options(static_cast<int>(argv.size()), argv.data()),
-                            {.out = out, .err = err});
+                            {.out = out, .err = err, .columns = columns});
   result.out = out.str();
   result.err = err.str();
   return result;
@@ -193,6 +194,36 @@ TEST_F(CommandsTest, LogListsTheVersionsNewestFirst) {
   EXPECT_EQ(run({"log", url(), "--limit", "9", "--json"}).json().size(), 3U);
 }
 
+TEST_F(CommandsTest, LogTellsTheBytesOfASnapshot) {
+  make_versions(1);
+  publish(2, {"--snapshot"});
+  const Json log = run({"log", url(), "--json"}).json();
+  EXPECT_GT(log[0]["delta_bytes"], 0);
+  for (const Json& version : log) {
+    EXPECT_GT(version["snapshot_bytes"], 0);
+    EXPECT_LE(version["snapshot_bytes"], version["version_bytes"]);
+  }
+  const Result text = run({"log", url()});
+  EXPECT_TRUE(contains(text.out, "DELTA   SNAPSHOT")) << text.out;
+  EXPECT_FALSE(contains(text.out, "+ snapshot")) << text.out;
+}
+
+TEST_F(CommandsTest, LogFitsTheTerminal) {
+  make_versions(1);
+  const std::string tag = "run-7-with-a-rather-long-name-of-its-own-step-000000000042";
+  publish(2, {"--tag", tag, "--meta", "reward=0.31", "--meta", "learning_rate=0.0000001", "--meta",
+              "comment=the one with the new sampler and the old optimizer"});
+  const Result text = run({"log", url()}, 100);
+  std::istringstream lines(text.out);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100U) << line;
+  EXPECT_TRUE(contains(text.out, tag)) << text.out;
+  EXPECT_TRUE(contains(text.out, "optimizer")) << text.out;
+  std::istringstream plain(run({"log", url()}).out);
+  std::size_t count = 0;
+  for (std::string line; std::getline(plain, line);) count++;
+  EXPECT_EQ(count, 3U);
+}
+
 TEST_F(CommandsTest, LogOfAnEmptyRepositorySaysHowToPublish) {
   run({"init", url()});
   const Result text = run({"log", url()});
@@ -258,6 +289,59 @@ TEST_F(CommandsTest, ExportGivesBackWhatWasPublished) {
   EXPECT_EQ(read_tree(dir_ / "second"), read_tree(dir_ / "step-2"));
 }
 
+TEST_F(CommandsTest, ATagAndLatestAreVersionsEverywhere) {
+  make_versions(1);
+  publish(2, {"--tag", "canary"});
+  publish(3, {"--tag", "canary"});
+  publish(4, {"--tag", "step-4"});
+  publish(5);
+  EXPECT_EQ(run({"show", url(), "canary", "--json"}).json()["version"], 3);
+  EXPECT_EQ(run({"show", url(), "latest", "--json"}).json()["version"], 5);
+  const Json diff = run({"diff", url(), "canary", "latest", "--json"}).json();
+  EXPECT_EQ(diff["from"], 3);
+  EXPECT_EQ(diff["to"], 5);
+  EXPECT_EQ(run({"export", url(), path("step-4-again"), "--version", "step-4"}).code, 0);
+  EXPECT_EQ(read_tree(dir_ / "step-4-again"), read_tree(dir_ / "step-4"));
+  const Json change =
+      run({"export", url(), path("change"), "--from", "canary", "--to", "latest", "--json"}).json();
+  EXPECT_EQ(change["from"], 3);
+  EXPECT_EQ(change["to"], 5);
+  EXPECT_EQ(run({"verify", url(), "--version", "canary", "--json"}).json()["versions"], 1);
+  for (const std::vector<std::string>& arguments :
+       std::vector<std::vector<std::string>>{{"show", url(), "canray"},
+                                             {"diff", url(), "1", "canray"},
+                                             {"export", url(), path("none"), "--version", "canray"},
+                                             {"verify", url(), "--version", "canray"}}) {
+    expect_failure(arguments, 1, "not_found",
+                   "carries the tag canray; did you mean canary?; there are step-4, canary");
+  }
+}
+
+TEST_F(CommandsTest, ExportOfADamagedVersionNamesOneThatIsWhole) {
+  make_versions(4);
+  const auto expect_whole = [&](const std::string& version, const std::string& whole) {
+    expect_failure({"export", url(), path("out"), "--version", version}, 4, "corrupt",
+                   "the newest version that does not need it is " + whole + ": weightfs export " +
+                       url() + " " + path("out") + " --version " + whole);
+    EXPECT_EQ(
+        run({"export", url(), path("whole-" + version + "-" + whole), "--version", whole}).code, 0);
+  };
+  spoil(only_file("packs/3"));
+  expect_whole("3", "2");
+  expect_whole("4", "2");
+  ASSERT_EQ(publish(5, {"--snapshot"}).code, 0);
+  expect_whole("3", "5");
+}
+
+TEST_F(CommandsTest, ExportSaysIfNoVersionIsWhole) {
+  make_versions(2);
+  for (const auto& entry : stdfs::recursive_directory_iterator(object("snapshots/1"))) {
+    if (entry.path().extension() == ".safetensors") spoil(entry.path());
+  }
+  expect_failure({"export", url(), path("out")}, 4, "corrupt",
+                 "no other version can be made without it; weightfs verify " + url());
+}
+
 TEST_F(CommandsTest, VerifyFindsNothingWrongWithAGoodRepository) {
   make_versions(3);
   const Json json = run({"verify", url(), "--json"}).json();
@@ -278,6 +362,45 @@ TEST_F(CommandsTest, VerifyNamesEveryProblemAndHasExitCode4) {
   EXPECT_EQ(json.code, 4);
   ASSERT_FALSE(json.json()["problems"].empty());
   EXPECT_TRUE(contains(json.json()["problems"][0]["object"], key)) << json.out;
+}
+
+// A flipped bit of a tag, a name or a size was once believed by every command.
+TEST_F(CommandsTest, NoCommandBelievesAManifestWithAFlippedBit) {
+  make_versions(3);
+  auto rng = test::make_rng();
+  for (int round = 0; round < 12; round++) {
+    const unsigned version = 1 + static_cast<unsigned>(round) % 3;
+    const std::string key = object(keys::manifest(version));
+    const std::string good = test::read_text(key);
+    std::string bad = good;
+    const std::size_t bit = rng() % (8 * good.size());
+    bad[bit / 8] = static_cast<char>(bad[bit / 8] ^ (1 << bit % 8));
+    write_text(key, bad);
+    SCOPED_TRACE("version " + std::to_string(version) + ", bit " + std::to_string(bit));
+    EXPECT_NE(run({"verify", url()}).code, 0);
+    EXPECT_NE(run({"log", url()}).code, 0);
+    EXPECT_NE(run({"export", url(), std::to_string(version), path("out")}).code, 0);
+    EXPECT_FALSE(stdfs::exists(path("out")));
+    // It may bring an older version, and says which.
+    if (round % 4 == 0) run({"sync", url(), path("synced"), "--once"});
+    if (stdfs::exists(path("synced/latest"))) {
+      const std::string shown = stdfs::read_symlink(path("synced/latest")).filename();
+      EXPECT_EQ(read_tree(path("synced/versions/" + shown)), read_tree(path("step-" + shown)));
+    }
+    stdfs::remove_all(path("synced"));
+    write_text(key, good);
+  }
+  EXPECT_EQ(run({"verify", url()}).code, 0);
+}
+
+TEST_F(CommandsTest, VerifyDeepIsForABucket) {
+  make_versions(1);
+  ASSERT_EQ(publish(2, {"--snapshot"}).code, 0);
+  const Result deep = run({"verify", url(), "--deep"});
+  EXPECT_EQ(deep.code, 0) << deep.out;
+  EXPECT_TRUE(contains(deep.out, "verified 2 versions")) << deep.out;
+  ASSERT_EQ(run({"sync", url(), path("synced"), "--once"}).code, 0);
+  expect_failure({"verify", path("synced"), "--deep"}, 2, "invalid", "give the URL, " + url());
 }
 
 TEST_F(CommandsTest, VerifyAndDiffLeaveNoTemporaryFiles) {
@@ -470,10 +593,10 @@ TEST_F(CommandsTest, AUsageErrorHasExitCode2) {
   const Result plain = run({"publish", url()});
   EXPECT_EQ(plain.code, 2);
   EXPECT_EQ(plain.out, "");
-  EXPECT_EQ(plain.err,
-            "weightfs: publish needs URL|MOUNTPOINT DIR\n"
-            "usage: weightfs publish URL|MOUNTPOINT DIR [OPTION...]\n"
-            "run weightfs help publish\n");
+  EXPECT_EQ(plain.err, "weightfs: publish needs URL|MOUNTPOINT DIR; only " + url() +
+                           " is given\n"
+                           "usage: weightfs publish URL|MOUNTPOINT DIR [OPTION...]\n"
+                           "run weightfs help publish\n");
   const Result json = run({"publish", url(), "--json"});
   EXPECT_EQ(json.code, 2);
   EXPECT_EQ(json.err, plain.err);

@@ -42,7 +42,7 @@ class FakeDaemon {
  public:
   [[nodiscard]] ControlHandlers handlers() {
     return {.wait = [this](const WaitFor& what, auto& state) { return look(what, state); },
-            .hand_over = [this](const HandOverRequest& asked, uid_t who,
+            .hand_over = [this](const HandOverRequest& asked, Caller who,
                                 const Context& context) { return take(asked, who, context); },
             .pin =
                 [this](const PinRequest& asked) {
@@ -65,7 +65,7 @@ class FakeDaemon {
   std::atomic<unsigned> looks = 0, begun = 0, hand_overs = 0;
   std::atomic<bool> hangs = false;  // hand-overs wait until they are stopped
   HandOverRequest request;          // the last one
-  uid_t peer = 0;
+  Caller peer = {};
   std::optional<std::uint64_t> pinned;
   std::optional<UnpinRequest> unpinned;
 
@@ -80,7 +80,7 @@ class FakeDaemon {
     return std::nullopt;
   }
 
-  std::uint64_t take(const HandOverRequest& asked, uid_t who, const Context& context) {
+  std::uint64_t take(const HandOverRequest& asked, Caller who, const Context& context) {
     begun++;
     while (hangs) {
       context.check("waiting for a writer");
@@ -328,7 +328,8 @@ TEST_F(ControlTest, AHandOverComesOverWhole) {
   EXPECT_EQ(daemon_.request.options.include, request.options.include);
   EXPECT_TRUE(daemon_.request.options.snapshot);
   EXPECT_TRUE(daemon_.request.options.rebase);
-  EXPECT_EQ(daemon_.peer, geteuid());
+  EXPECT_EQ(daemon_.peer.uid, geteuid());
+  EXPECT_EQ(daemon_.peer.gid, getegid());
 }
 
 TEST_F(ControlTest, ARefusedHandOverSaysWhy) {
@@ -341,13 +342,30 @@ TEST_F(ControlTest, ARefusedHandOverSaysWhy) {
   EXPECT_EQ(message, "pid 7 writes");
 }
 
+TEST_F(ControlTest, ARebaseComesOverWhole) {
+  ControlHandlers handlers = daemon_.handlers();
+  Caller asked{1, 1};
+  handlers.rebase = [&](Caller peer, const Context&) {
+    asked = peer;
+    return PublishQueue::Rebased{42, {"step-42", "step \xC3\xA4"}};
+  };
+  server_.emplace(path_, handlers);
+  const auto rebased = control_rebase(path_, {}, Context{}.within(kControlLimit));
+  EXPECT_EQ(rebased.newest, 42U);
+  EXPECT_EQ(rebased.retried, (std::vector<std::string>{"step-42", "step \xC3\xA4"}));
+  EXPECT_EQ(asked.uid, geteuid());
+}
+
 TEST_F(ControlTest, AReadersMountTakesNoHandOvers) {
   ControlHandlers handlers = daemon_.handlers();
   handlers.hand_over = {};
+  handlers.rebase = {};
   server_.emplace(path_, handlers);
   EXPECT_EQ(
       code_of([&] { static_cast<void>(hand_over({.path = "a", .name = "", .options = {}})); }),
       ErrorCode::read_only);
+  EXPECT_EQ(code_of([&] { control_rebase(path_, {}, Context{}.within(kControlLimit)); }),
+            ErrorCode::read_only);
 }
 
 TEST_F(ControlTest, WhoWaitsIsAnsweredWhileAHandOverHangs) {
@@ -482,7 +500,7 @@ TEST_F(ControlTest, ARequestThatIsWrongNamesTheField) {
       {"", "not valid JSON"},
       {"hello", "not valid JSON"},
       {"[]", "not a JSON object"},
-      {"{}", "'wait', 'hand_over', 'pin' or 'unpin'"},
+      {"{}", "'wait', 'hand_over', 'rebase', 'pin' or 'unpin'"},
       {R"({"pin":{}})", "version"},
       {R"({"pin":{"version":1,"session":"x"}})", "session"},
       {R"({"unpin":{"version":1,"session":"x"}})", "both 'version' and 'session'"},

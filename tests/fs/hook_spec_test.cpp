@@ -74,16 +74,16 @@ TEST(HookSpecs, TwoHooksOfOneEngineHaveOneOrigin) {
 }
 
 TEST(HookSpecs, RefusalsSayWhatWouldHaveBeenRight) {
-  expect_refused("", "is no kind of hook; there are vllm=URL");
-  expect_refused("tgi=http://h:1", "'tgi' is no kind of hook");
-  expect_refused("vllm", "http://HOST:PORT is expected");
-  expect_refused("vllm=127.0.0.1:8000", "http://HOST:PORT is expected");
+  expect_refused("", "is not a kind of hook; expected vllm=URL");
+  expect_refused("tgi=http://h:1", "'tgi' is not a kind of hook");
+  expect_refused("vllm", "expected http://HOST:PORT");
+  expect_refused("vllm=127.0.0.1:8000", "expected http://HOST:PORT");
   expect_refused("vllm=http://:8000", "has no host");
   expect_refused("vllm=http://h:99999", "65535");
   expect_refused("vllm=http://h h:1", "no spaces");
   expect_refused("vllm=http://h:1,poll=1", "poll: vllm has no such key");
   expect_refused("vllm=http://h:1,every=soon", "every: ");
-  expect_refused("vllm=http://h:1,token-file=key", "no absolute path");
+  expect_refused("vllm=http://h:1,token-file=key", "not an absolute path");
   expect_refused("exec=", "absolute path");
   expect_refused("exec=reload.sh", "absolute path");
   expect_refused("exec=/bin/x 'a", "not closed");

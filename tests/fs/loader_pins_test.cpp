@@ -24,7 +24,7 @@ constexpr std::uint32_t kConfigFile = 1, kFirstShard = 2, kSecondShard = 3;
 
 class LoaderPinsTest : public testing::Test {
  protected:
-  void start(PinTimes times = {}) {
+  void start(PassTimes times = {}) {
     pins_.emplace(
         [this] {
           const std::lock_guard lock(mutex_);
@@ -49,9 +49,11 @@ class LoaderPinsTest : public testing::Test {
     catalog_ = catalog;
   }
 
-  std::uint64_t link() { return pins_->link(gettid()); }
-  Pins::Opened open(std::uint64_t version, std::uint32_t file) {
-    return pins_->opened(gettid(), make_inode({InodeKind::version, version, file}));
+  std::uint64_t link(Inode inode = make_inode(Fixed::latest)) {
+    return pins_->link({gettid(), 0}, inode).value_or(0);
+  }
+  Passes::Opened open(std::uint64_t version, std::uint32_t file) {
+    return pins_->opened({gettid(), 0}, make_inode({InodeKind::version, version, file}));
   }
 
   test::TempDir folder_;
@@ -71,12 +73,12 @@ TEST_F(LoaderPinsTest, AnOpenThroughLatestPinsAndTheVersionIsKept) {
   start();
   show(5, {4, 5});
   EXPECT_EQ(link(), 5u);
-  EXPECT_NE(open(5, kFirstShard).handle, 0u);
+  EXPECT_NE(open(5, kFirstShard).hold.pass, 0u);
   show(6, {4, 5, 6});
   EXPECT_EQ(link(), 5u);
   EXPECT_TRUE(pins_->keeps(5));
   EXPECT_FALSE(pins_->keeps(4));
-  const auto list = pins_->list().sessions;
+  const auto list = pins_->list().passes;
   ASSERT_EQ(list.size(), 1u);
   EXPECT_EQ(list[0].version, 5u);
   EXPECT_TRUE(list[0].is_loading) << "it has two shards";
@@ -85,13 +87,13 @@ TEST_F(LoaderPinsTest, AnOpenThroughLatestPinsAndTheVersionIsKept) {
 TEST_F(LoaderPinsTest, AnOpenThatEndsNoWalkPinsNothing) {
   start();
   show(5, {4, 5});
-  EXPECT_EQ(open(5, kFirstShard).handle, 0u);
+  EXPECT_EQ(open(5, kFirstShard).hold.pass, 0u);
   EXPECT_EQ(link(), 5u);
-  pins_->opened(gettid(), make_inode(Fixed::status));
-  EXPECT_EQ(open(5, kFirstShard).handle, 0u);
+  pins_->opened({gettid(), 0}, make_inode(Fixed::status));
+  EXPECT_EQ(open(5, kFirstShard).hold.pass, 0u);
   EXPECT_EQ(link(), 5u);
-  EXPECT_EQ(open(4, kFirstShard).handle, 0u);
-  EXPECT_TRUE(pins_->list().sessions.empty());
+  EXPECT_EQ(open(4, kFirstShard).hold.pass, 0u);
+  EXPECT_TRUE(pins_->list().passes.empty());
 }
 
 TEST_F(LoaderPinsTest, WhoWasToldOfAVersionFindsIt) {
@@ -103,6 +105,25 @@ TEST_F(LoaderPinsTest, WhoWasToldOfAVersionFindsIt) {
   EXPECT_FALSE(pins_->keeps(4));
 }
 
+TEST_F(LoaderPinsTest, ATagIsASymlinkOfItsOwn) {
+  start();
+  show(5, {4, 5, 6});
+  const auto tag_best = [&](std::uint64_t version) {
+    auto catalog = std::make_shared<Catalog>(*catalog_);
+    catalog->tags["best"] = version;
+    const std::lock_guard lock(mutex_);
+    catalog_ = catalog;
+    return make_inode({InodeKind::tag, version, 0});
+  };
+  EXPECT_EQ(link(tag_best(4)), 4u);
+  open(4, kFirstShard);
+  EXPECT_EQ(link(tag_best(6)), 4u);
+  EXPECT_EQ(link(), 5u);
+  EXPECT_EQ(pins_->list().passes.at(0).link, "tags/best");
+  EXPECT_EQ(link(make_inode({InodeKind::tag, 5, 0})), 0u) << "no tag of ours";
+  EXPECT_EQ(link(make_inode(Fixed::status)), 0u);
+}
+
 TEST_F(LoaderPinsTest, APinnedVersionThatIsGoneAllTheSameIsNotTold) {
   start();
   show(5, {5});
@@ -110,17 +131,17 @@ TEST_F(LoaderPinsTest, APinnedVersionThatIsGoneAllTheSameIsNotTold) {
   open(5, kFirstShard);
   show(6, {6});
   EXPECT_EQ(link(), 6u);
-  EXPECT_TRUE(pins_->list().sessions.empty());
+  EXPECT_TRUE(pins_->list().passes.empty());
 }
 
-TEST_F(LoaderPinsTest, TheThreadEndsThePinOfWhoHasOpenedAll) {
-  start(PinTimes::of(milliseconds(30)));
+TEST_F(LoaderPinsTest, TheThreadEndsThePassOfWhoHasOpenedAll) {
+  start(PassTimes::of(milliseconds(30)));
   show(5, {5});
   for (const std::uint32_t file : {kConfigFile, kFirstShard, kSecondShard}) {
     EXPECT_EQ(link(), 5u);
-    pins_->released(open(5, file).handle);
+    pins_->released(pins_->hold(open(5, file).hold));
   }
-  EXPECT_TRUE(eventually([&] { return pins_->list().sessions.empty(); }));
+  EXPECT_TRUE(eventually([&] { return pins_->list().passes.empty(); }));
 }
 
 TEST_F(LoaderPinsTest, APinByHandKeepsAVersionUntilItIsEnded) {
@@ -155,7 +176,7 @@ TEST_F(LoaderPinsTest, AVersionThatIsBeingFilledIsToldPinnedAndKept) {
     catalog_ = catalog;
   }
   EXPECT_EQ(link(), 5u);
-  EXPECT_NE(open(5, kFirstShard).handle, 0u);
+  EXPECT_NE(open(5, kFirstShard).hold.pass, 0u);
   EXPECT_TRUE(pins_->keeps(5));
   EXPECT_EQ(pins_->pin(0), 5u);
   EXPECT_EQ(code_of([&] { pins_->pin(4); }), ErrorCode::not_found);
@@ -193,7 +214,7 @@ class BoundLoaderPinsTest : public LoaderPinsTest {
 };
 
 TEST_F(BoundLoaderPinsTest, ReadlinkPinsAndAnOpenProlongsIt) {
-  start(PinTimes::of(milliseconds(400)));
+  start(PassTimes::of(milliseconds(400)));
   show_with_images(5, {5});
   pins_->set_bind_mode();
   pins_->bound(*catalog_->versions.at(5));
@@ -208,7 +229,7 @@ TEST_F(BoundLoaderPinsTest, ReadlinkPinsAndAnOpenProlongsIt) {
 }
 
 TEST_F(BoundLoaderPinsTest, WhatIsNoWeightsFileProlongsNothing) {
-  start(PinTimes::of(milliseconds(50)));
+  start(PassTimes::of(milliseconds(50)));
   show_with_images(5, {5});
   pins_->set_bind_mode();
   pins_->bound(*catalog_->versions.at(5));
@@ -221,7 +242,7 @@ TEST_F(BoundLoaderPinsTest, WhatIsNoWeightsFileProlongsNothing) {
 }
 
 TEST_F(BoundLoaderPinsTest, WhatIsOpenHoldsIt) {
-  start(PinTimes::of(milliseconds(500)));
+  start(PassTimes::of(milliseconds(500)));
   show_with_images(5, {5});
   pins_->set_bind_mode();  // not watched: nobody sees the OPEN
   EXPECT_EQ(link(), 5u);
@@ -249,18 +270,18 @@ TEST(ImageWatch, TellsWhichVersionsWeightsAreOpened) {
   ImageWatch watch;
   watch.add(one);
   watch.add(two);
-  using Versions = std::set<std::uint64_t>;
+  using Opens = std::set<ImageWatch::Opened>;
   test::read_text(one.directory / "config.json");
-  EXPECT_EQ(watch.take_opened(), Versions{});
+  EXPECT_EQ(watch.take_opened(), Opens{});
   test::read_text(one.directory / "a.safetensors");
   test::read_text(two.directory / "sub/b.safetensors");
-  EXPECT_EQ(watch.take_opened(), (Versions{1, 2}));
-  EXPECT_EQ(watch.take_opened(), Versions{});
+  EXPECT_EQ(watch.take_opened(), (Opens{{1, "a.safetensors"}, {2, "sub/b.safetensors"}}));
+  EXPECT_EQ(watch.take_opened(), Opens{});
   watch.remove(1);
   watch.add(two);
   test::read_text(one.directory / "a.safetensors");
   test::read_text(two.directory / "a.safetensors");
-  EXPECT_EQ(watch.take_opened(), Versions{2});
+  EXPECT_EQ(watch.take_opened(), (Opens{{2, "a.safetensors"}}));
   CatalogVersion absent = one;
   absent.directory = folder / "absent";
   EXPECT_EQ(code_of([&] { watch.add(absent); }), ErrorCode::not_found);

@@ -16,6 +16,7 @@
 #include <optional>
 #include <string>
 
+#include "fs/session_mount.hpp"
 #include "store/error.hpp"
 #include "tests/support/support.hpp"
 
@@ -40,7 +41,8 @@ bool can_mount() { return geteuid() == 0 && access("/dev/fuse", R_OK | W_OK) == 
 
 // A mount whose daemon is gone: nobody has its connection any more.
 void make_dead_mount(const stdfs::path& path, const std::string& source) {
-  const File connection = mount_connection(path, source);
+  const NewMount made = make_mount(path, source);
+  attach_mount(made.tree, path, Replacing::on_top);
 }
 
 // Unmounts at the end, whatever the test has done.
@@ -149,13 +151,13 @@ TEST(MountPoint, AnEmptyDirectoryIsGood) {
   const TempDir temp;
   stdfs::create_directory(temp / "mnt");
   const stdfs::path canonical = stdfs::canonical(temp / "mnt");
-  EXPECT_EQ(prepare_mount_point(temp / "mnt"), canonical);
-  EXPECT_EQ(prepare_mount_point(temp / "mnt/"), canonical);
-  EXPECT_EQ(prepare_mount_point(temp / "mnt/."), canonical);
-  EXPECT_EQ(prepare_mount_point(temp / "mnt/../mnt"), canonical);
+  EXPECT_EQ(prepare_mount_point(temp / "mnt").path, canonical);
+  EXPECT_EQ(prepare_mount_point(temp / "mnt/").path, canonical);
+  EXPECT_EQ(prepare_mount_point(temp / "mnt/.").path, canonical);
+  EXPECT_EQ(prepare_mount_point(temp / "mnt/../mnt").path, canonical);
   stdfs::create_symlink("mnt", temp / "link");
   stdfs::create_symlink(temp / "link", temp / "link2");
-  EXPECT_EQ(prepare_mount_point(temp / "link2"), canonical);
+  EXPECT_EQ(prepare_mount_point(temp / "link2").path, canonical);
 }
 
 TEST(MountPoint, RefusesWhatIsAbsentFullOrNoDirectory) {
@@ -195,8 +197,80 @@ TEST(MountPoint, ADeadMountOfOursIsCleanedUp) {
   make_dead_mount(temp / "mnt", "file:///two");
   EXPECT_TRUE(is_dead(temp / "mnt"));
   EXPECT_EQ(find_mount(temp / "mnt")->source, "file:///two");
-  EXPECT_EQ(prepare_mount_point(temp / "link"), stdfs::canonical(temp.path()) / "mnt");
+  EXPECT_EQ(prepare_mount_point(temp / "link").path, stdfs::canonical(temp.path()) / "mnt");
+  EXPECT_EQ(find_mount(temp / "mnt")->source, "file:///one") << "the last one stays in its place";
+  unmount_dead(stdfs::canonical(temp.path()) / "mnt");
   EXPECT_FALSE(find_mount(temp / "mnt"));
+}
+
+TEST(MountPoint, ANewMountTakesThePlaceOfADeadOne) {
+  if (!can_mount()) GTEST_SKIP() << "needs root and /dev/fuse";
+  const TempDir temp;
+  stdfs::create_directory(temp / "mnt");
+  const stdfs::path path = stdfs::canonical(temp / "mnt");
+  const MountCleaner cleaner(path);
+  make_dead_mount(path, "file:///dead");
+  const NewMount made = make_mount(path, "file:///new");
+  attach_mount(made.tree, path);
+  const auto mounts = read_mounts();
+  EXPECT_EQ(std::count_if(mounts.begin(), mounts.end(),
+                          [&](const MountInfo& mount) { return mount.path == path; }),
+            1);
+  EXPECT_EQ(find_mount(path)->source, "file:///new");
+}
+
+// Where the kernel cannot put a mount beneath another one.
+TEST(MountPoint, ASessionsMountOnTopOfADeadOneEndsBoth) {
+  if (!can_mount()) GTEST_SKIP() << "needs root and /dev/fuse";
+  const TempDir temp;
+  stdfs::create_directory(temp / "mnt");
+  const stdfs::path path = stdfs::canonical(temp / "mnt");
+  const MountCleaner cleaner(path);
+  make_dead_mount(path, "file:///dead");
+  {
+    SessionMount mount(path, "file:///new", Access::read_only);
+    mount.attach(Replacing::on_top);
+    EXPECT_EQ(find_mount(path)->source, "file:///new");
+    EXPECT_EQ(find_mount(path), mount.info());
+  }
+  EXPECT_FALSE(find_mount(path));
+}
+
+TEST(MountPoint, ASessionThatDoesNotGetFarLeavesTheDeadMountInItsPlace) {
+  if (!can_mount()) GTEST_SKIP() << "needs root and /dev/fuse";
+  const TempDir temp;
+  stdfs::create_directory(temp / "mnt");
+  const stdfs::path path = stdfs::canonical(temp / "mnt");
+  const MountCleaner cleaner(path);
+  make_dead_mount(path, "file:///dead");
+  { const SessionMount mount(path, "file:///new", Access::read_only); }
+  EXPECT_EQ(find_mount(path)->source, "file:///dead");
+}
+
+TEST(MountPoint, NamesWhatLiesInTheDirectoryAlsoBelowADeadMount) {
+  if (!can_mount()) GTEST_SKIP() << "needs root and /dev/fuse";
+  const TempDir temp;
+  stdfs::create_directory(temp / "mnt");
+  const stdfs::path path = stdfs::canonical(temp / "mnt");
+  const MountCleaner cleaner(path);
+  for (const char* name : {"staging", "publish", "a", "b", "c"}) test::write_text(path / name, "x");
+  for (const bool is_dead_there : {false, true}) {
+    if (is_dead_there) make_dead_mount(path, "file:///dead");
+    EXPECT_EQ(code_of([&] { prepare_mount_point(path); }, "it has a, b, c and 2 more"),
+              ErrorCode::invalid);
+    EXPECT_EQ(prepare_mount_point(path, NonEmpty::allowed).hidden,
+              (std::vector<std::string>{"a", "b", "c", "publish", "staging"}));
+  }
+}
+
+TEST(MountPoint, TheTopmostMountIsNotTheLastOneOfTheList) {
+  const auto mounts = parse_mounts(
+      "36 37 0:45 / /mnt ro - fuse.weightfs dead ro\n"
+      "22 1 254:0 / / rw - ext4 /dev/vda rw\n"
+      "37 22 0:46 / /mnt ro - fuse.weightfs beneath ro\n");
+  EXPECT_EQ(topmost_mount(mounts, "/mnt")->source, "dead");
+  EXPECT_EQ(topmost_mount(mounts, "/"), mounts[1]);
+  EXPECT_EQ(topmost_mount(mounts, "/elsewhere"), std::nullopt);
 }
 
 TEST(MountPoint, RootsMountIsReadOnlyAndForAllUsers) {
@@ -206,7 +280,9 @@ TEST(MountPoint, RootsMountIsReadOnlyAndForAllUsers) {
   const stdfs::path path = stdfs::canonical(temp / "a, b");
   const MountCleaner cleaner(path);
   const std::string source = "file:///with space,comma\\backslash";
-  const File connection = mount_connection(path, source);
+  const NewMount made = make_mount(path, source);
+  EXPECT_FALSE(find_mount(path)) << "it is nowhere yet";
+  attach_mount(made.tree, path);
   const auto mount = find_mount(path);
   ASSERT_TRUE(mount);
   EXPECT_EQ(mount->type, kMountType);

@@ -70,7 +70,8 @@ TEST_F(OpenImagesTest, AnImageThatIsTooShortIsAnErrorNotAShortRead) {
 }
 
 TEST_F(OpenImagesTest, OneDescriptorFromTheFirstOpenToTheLastRelease) {
-  OpenImages images;
+  DescriptorShare share(8);
+  OpenImages images(share);
   images.hold(7, target_of(path_, 10));
   images.hold(7, target_of(path_, 10));
   EXPECT_EQ(descriptors_of(path_), 1u);
@@ -85,7 +86,8 @@ TEST_F(OpenImagesTest, OneDescriptorFromTheFirstOpenToTheLastRelease) {
 }
 
 TEST_F(OpenImagesTest, AReadUnderWayOutlivesTheLastRelease) {
-  OpenImages images;
+  DescriptorShare share(8);
+  OpenImages images(share);
   images.hold(7, target_of(path_, 10));
   auto image = images.find(7);
   images.release(7);
@@ -95,20 +97,23 @@ TEST_F(OpenImagesTest, AReadUnderWayOutlivesTheLastRelease) {
 }
 
 TEST_F(OpenImagesTest, AHeldImageIsReadableAfterItsRemoval) {
-  OpenImages images;
+  DescriptorShare share(8);
+  OpenImages images(share);
   images.hold(7, target_of(path_, 10));
   std::filesystem::remove(path_);
   EXPECT_EQ(read(*images.find(7), 0, 10), "0123456789");
 }
 
 TEST_F(OpenImagesTest, AnImageThatCannotBeOpenedCountsNothing) {
-  OpenImages images;
+  DescriptorShare share(8);
+  OpenImages images(share);
   EXPECT_THROW(images.hold(7, target_of(temp_ / "absent", 1)), Error);
   EXPECT_EQ(images.find(7), nullptr);
 }
 
 TEST_F(OpenImagesTest, ManyThreadsLeaveNothingOpen) {
-  OpenImages images;
+  DescriptorShare share(8);
+  OpenImages images(share);
   {
     std::vector<std::jthread> threads;
     for (int i = 0; i < 4; i++) {

@@ -43,6 +43,33 @@ TEST(TextTable, ControlCharactersNeverReachATerminal) {
   EXPECT_EQ(table.text(), "a?[2J??\n");
 }
 
+TEST(TextTable, TheLastColumnGoesOnInTheNextLine) {
+  TextTable table({{"N", TextTable::Align::right}, {"NOTE"}});
+  table.add({"1", "short"});
+  table.add({"10", "some words that do not fit"});
+  table.add({"11", ""});
+  EXPECT_EQ(table.text(20),
+            " N  NOTE\n"
+            " 1  short\n"
+            "10  some words that\n"
+            "    do not fit\n"
+            "11\n");
+}
+
+TEST(TextTable, AWordThatIsTooLongBeginsFurtherLeft) {
+  TextTable table({{"NUMBER"}, {"SIZE"}, {"TAG"}});
+  table.add({"1", "10 MiB", "a-long-tag a=1"});
+  EXPECT_EQ(table.text(20),
+            "NUMBER  SIZE    TAG\n"
+            "1       10 MiB\n"
+            "      a-long-tag a=1\n");
+  for (const std::size_t width : {0, 100}) {
+    EXPECT_EQ(table.text(width),
+              "NUMBER  SIZE    TAG\n"
+              "1       10 MiB  a-long-tag a=1\n");
+  }
+}
+
 TEST(ProgressLine, TellsShareBytesRateAndTimeLeft) {
   EXPECT_EQ(progress_text("reading", 1 << 20, 4 << 20, seconds(1)),
             "reading      25 %  1.0 MiB of 4.0 MiB  1.0 MiB/s  3 s left");
@@ -69,7 +96,7 @@ class ProgressLineTest : public testing::Test {
  protected:
   Clock::time_point now_{};
   std::ostringstream out_;
-  ProgressLine line_{out_, [this] { return now_; }};
+  ProgressLine line_{out_, 80, [this] { return now_; }};
 
   std::string taken() {
     std::string text = out_.str();
@@ -119,6 +146,12 @@ TEST_F(ProgressLineTest, TellsWhenNothingComes) {
   taken();
   line_.tell_silence();
   EXPECT_EQ(taken(), "");
+}
+
+TEST_F(ProgressLineTest, ALineThatIsTooLongIsCut) {
+  now_ += seconds(2);
+  line_.update(std::string(81, 'x'), 0, 0);
+  EXPECT_EQ(taken(), "\r\x1b[K" + std::string(77, 'x') + "...");
 }
 
 TEST_F(ProgressLineTest, WritesOverItsLineAndTakesItAway) {

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include <string>
@@ -50,7 +51,7 @@ class ReaderSessionTest : public testing::Test {
 
   [[nodiscard]] ReaderSessions sessions() const { return ReaderSessions(proc_.path(), kDaemon); }
   [[nodiscard]] std::string session_of(pid_t thread) const {
-    const auto reader = sessions().find(thread);
+    const auto reader = sessions().find(thread, 1000);
     return reader ? reader->session : "none";
   }
 
@@ -83,25 +84,26 @@ TEST_F(ReaderSessionTest, OfSeveralHierarchiesTheOnesThatDifferCount) {
   EXPECT_EQ(session_of(21), "session 15");
 }
 
-TEST_F(ReaderSessionTest, CallersThatAreInvisibleShareOneSession) {
-  EXPECT_EQ(session_of(0), kInvisibleSession);
-  EXPECT_EQ(sessions().find(0)->process, ProcessId{});
+TEST_F(ReaderSessionTest, CallersThatAreInvisibleShareOneSessionForEachUid) {
+  EXPECT_EQ(session_of(0), "invisible, uid 1000");
+  EXPECT_EQ(sessions().find(0, 0)->session, "invisible, uid 0");
+  EXPECT_EQ(sessions().find(0, 1000)->process, (ProcessId{0, 1000}));
   add(20, 0, "python3");  // its session lies outside this namespace
-  EXPECT_EQ(session_of(20), kInvisibleSession);
+  EXPECT_EQ(session_of(20), "session 0");
 }
 
 TEST_F(ReaderSessionTest, InTheProcOfAnotherPidNamespaceEverybodyIsInvisible) {
   add(20, 15, "python3");
   std::filesystem::remove(proc_ / "self");
   std::filesystem::create_symlink("4000", proc_ / "self");
-  EXPECT_EQ(session_of(20), kInvisibleSession);
+  EXPECT_EQ(session_of(20), "invisible, uid 1000");
   EXPECT_FALSE(sessions().is_gone({999, 1}));
 }
 
 TEST_F(ReaderSessionTest, AThreadBelongsToItsProcess) {
   add(20, 15, "python3");
   add_thread(25, 20);
-  const auto reader = sessions().find(25);
+  const auto reader = sessions().find(25, 1000);
   ASSERT_TRUE(reader);
   EXPECT_EQ(reader->session, "session 15");
   EXPECT_EQ(reader->process, (ProcessId{20, 77}));
@@ -111,7 +113,7 @@ TEST_F(ReaderSessionTest, AThreadBelongsToItsProcess) {
 TEST_F(ReaderSessionTest, ANameMayHoldAnything) {
   add(20, 15, "a) R 1 1 1 (b");
   EXPECT_EQ(session_of(20), "session 15");
-  EXPECT_EQ(sessions().find(20)->command, "a) R 1 1 1 (b");
+  EXPECT_EQ(sessions().find(20, 1000)->command, "a) R 1 1 1 (b");
 }
 
 TEST_F(ReaderSessionTest, AThreadThatHasEndedIsNobody) { EXPECT_EQ(session_of(20), "none"); }
@@ -125,16 +127,39 @@ TEST_F(ReaderSessionTest, AProcessIsGoneWhenItHasEndedOrItsNumberIsAnotherOnes) 
   EXPECT_TRUE(sessions().is_gone({20, 77})) << "nobody has waited for it yet";
 }
 
+TEST_F(ReaderSessionTest, TheSystemCallTellsWhatALinkIsReadFor) {
+  const auto use_in = [&](const std::string& text) {
+    write_text(proc_ / "20/syscall", text);
+    return sessions().use_of_link(20);
+  };
+  const auto call = [](long number) { return std::to_string(number) + " 0x1 0x2\n"; };
+  EXPECT_EQ(sessions().use_of_link(20), LinkUse::unknown);
+  EXPECT_EQ(use_in(call(SYS_readlinkat)), LinkUse::text);
+  EXPECT_EQ(use_in(call(SYS_openat)), LinkUse::open);
+  EXPECT_EQ(use_in(call(SYS_statx)), LinkUse::look);
+  EXPECT_EQ(use_in(call(SYS_execve)), LinkUse::unknown);
+  EXPECT_EQ(use_in("running\n"), LinkUse::unknown);
+  EXPECT_EQ(sessions().use_of_link(0), LinkUse::unknown);
+}
+
+TEST_F(ReaderSessionTest, ASessionIsDeadWhenNoProcessOfItIsLeft) {
+  add(20, 15, "python3");
+  add(21, 16, "vllm", {.cgroup = "0::/kubepods/a\n"});
+  const std::set<std::string> all{"session 15", "session 16", "cgroup /kubepods/a",
+                                  "cgroup /kubepods/b", "invisible, uid 0"};
+  EXPECT_EQ(sessions().find_dead(all), (std::set<std::string>{"session 16", "cgroup /kubepods/b"}));
+  add(20, 15, "python3", {.state = 'Z'});
+  EXPECT_EQ(sessions().find_dead({"session 15"}), std::set<std::string>{"session 15"});
+}
+
 // In a container the session's leader may be outside: then getsid() is 0.
 TEST_F(ReaderSessionTest, InTheRealProcAChildSharesTheSessionUntilItLeavesIt) {
   const ReaderSessions real;
-  const auto own = real.find(getpid());
+  const auto own = real.find(getpid(), 0);
   ASSERT_TRUE(own);
-  const pid_t session = getsid(0);
-  EXPECT_EQ(own->session,
-            session == 0 ? std::string(kInvisibleSession) : "session " + std::to_string(session));
+  EXPECT_EQ(own->session, "session " + std::to_string(getsid(0)));
   std::optional<Reader> of_thread;
-  std::thread([&] { of_thread = real.find(gettid()); }).join();
+  std::thread([&] { of_thread = real.find(gettid(), 0); }).join();
   ASSERT_TRUE(of_thread);
   EXPECT_EQ(of_thread->process, own->process);
 
@@ -144,14 +169,21 @@ TEST_F(ReaderSessionTest, InTheRealProcAChildSharesTheSessionUntilItLeavesIt) {
     while (true) pause();
   }
   EXPECT_TRUE(test::eventually([&] {
-    const auto reader = real.find(child);
+    const auto reader = real.find(child, 0);
     return reader && reader->session == "session " + std::to_string(child);
   }));
-  const ProcessId process = real.find(child)->process;
+  const ProcessId process = real.find(child, 0)->process;
   EXPECT_FALSE(real.is_gone(process));
+  EXPECT_EQ(real.ancestors(process).at(0), own->process);
+  EXPECT_LE(real.find(child, 0)->started, boot_now());
+  EXPECT_GT(real.find(child, 0)->started + std::chrono::minutes(5), boot_now());
+  const std::string session = "session " + std::to_string(child);
+  EXPECT_TRUE(real.find_dead({session, own->session, "invisible, uid 0"}).empty());
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
   EXPECT_TRUE(real.is_gone(process));
+  EXPECT_EQ(real.find_dead({session, own->session}), std::set<std::string>{session});
+  EXPECT_TRUE(real.ancestors(process).empty());
 }
 
 }  // namespace

@@ -37,7 +37,9 @@ TEST(HookText, TellsWhatTheEngineHasAndWhatItShouldHave) {
   EXPECT_EQ(hook_text(json), "vllm http://h:1: current, version 8");
   json["state"] = "telling";
   json["reported"] = nullptr;
-  EXPECT_EQ(hook_text(json), "vllm http://h:1: telling, no version of ours instead of version 8");
+  EXPECT_EQ(
+      hook_text(json),
+      "vllm http://h:1: telling, version 8 is wanted; the engine has none of this repository");
   json["state"] = "failed";
   json["reported"] = 7;
   json["error"] = {{"message", "the reason"}, {"time", 1}};
@@ -57,8 +59,8 @@ TEST(HookText, IsAmongTheLines) {
   hook.wanted = 8;
   hook.error = "nobody listens";
   state.hooks = {hook, hook};
-  EXPECT_NE(lines_of(state).find("sglang http://h:1: unreachable, no version of ours instead of "
-                                 "version 8: nobody listens"),
+  EXPECT_NE(lines_of(state).find("sglang http://h:1: unreachable, version 8 is wanted; the engine "
+                                 "has none of this repository: nobody listens"),
             std::string::npos)
       << lines_of(state);
 }
@@ -67,20 +69,40 @@ TEST(StatusLines, TellsThePinsOfLoadersAndByHand) {
   DaemonState state = some_state();
   EXPECT_EQ(lines_of(state).find("pins"), std::string::npos);
   state.pins.by_hand = {{7, 400}};
-  state.pins.sessions = {{"session 15", "python3", 8, std::chrono::seconds(12), true},
-                         {"cgroup /a", "", 7, std::chrono::minutes(3), false}};
+  state.pins.passes = {
+      {.session = "session 15",
+       .link = "latest",
+       .version = 8,
+       .age = std::chrono::seconds(12),
+       .is_loading = true,
+       .command = "python3",
+       .members = {{20, "python3"}, {21, "python3"}}},
+      {.session = "cgroup /a", .link = "tags/best", .version = 7, .age = std::chrono::minutes(3)}};
   const std::string lines = lines_of(state);
-  for (const char* line :
-       {"version 7: by hand, 10 min\n", "version 8: session 15 (python3), 12 s, loading\n",
-        "version 7: cgroup /a, 3 min\n"}) {
+  for (const char* line : {"version 7: by hand, 10 min\n",
+                           "version 8: session 15 (python3, 2 processes), 12 s, loading\n",
+                           "version 7: cgroup /a by tags/best, 3 min\n"}) {
     EXPECT_NE(lines.find(line), std::string::npos) << line << "is not in\n" << lines;
   }
 }
 
 TEST(StatusLines, ManyPinsAreCounted) {
   DaemonState state = some_state();
-  for (int i = 0; i < 23; i++) state.pins.sessions.push_back({"session 15", "", 8, {}, false});
+  for (int i = 0; i < 23; i++) {
+    state.pins.passes.push_back({.session = "session 15", .link = "latest", .version = 8});
+  }
   EXPECT_NE(lines_of(state).find("and 3 more; --json lists all"), std::string::npos);
+}
+
+TEST(StatusLines, TellsWhichLoadersAreNotKeptTogether) {
+  DaemonState state = some_state();
+  EXPECT_EQ(lines_of(state).find("warning"), std::string::npos);
+  state.pins.full = {{.uid = 1000, .refused = 12}};
+  state.pins.passes = {{.session = "invisible, uid 7", .link = "latest", .version = 8}};
+  for (const char* text : {"uid 1000 has all passes that a uid can have, and 12 opens",
+                           "the daemon cannot see processes that read here", "hostPID: true"}) {
+    EXPECT_NE(lines_of(state).find(text), std::string::npos) << lines_of(state);
+  }
 }
 
 TEST(HandOverText, TellsHowFarAnUploadIs) {
@@ -145,6 +167,28 @@ TEST(StatusLines, OfAReadersMountHaveAQueueOnlyIfTheStoreHasOne) {
   EXPECT_EQ(lines_of(state).find("staging"), std::string::npos);
   state.queued = {"step-42"};
   EXPECT_NE(lines_of(state).find("1 hand-over waits in the store: step-42"), std::string::npos);
+}
+
+TEST(StatusLines, TellWhatIsWrongWhereTheStateIs) {
+  DaemonState state = some_state();
+  HandOver one;
+  one.name = "step-7";
+  one.state = HandOver::State::conflict;
+  one.error = "somebody else";
+  state.writer.emplace();
+  state.writer->queue = {one};
+  HookStatus hook;
+  hook.type = "vllm";
+  hook.target = "http://h:1";
+  hook.state = HookStatus::State::failed;
+  hook.error = "500";
+  state.hooks = {hook};
+  EXPECT_NE(lines_of(state).find("state        conflict: step-7, hook-failed: vllm http://h:1\n"),
+            std::string::npos)
+      << lines_of(state);
+  EXPECT_EQ(problem_lines(parse_json(status_text(state, 0), "status")),
+            "/mnt/w: step-7: somebody else\n"
+            "/mnt/w: vllm http://h:1: 500\n");
 }
 
 TEST(StatusLines, TellWhatIsFollowedIfItIsNotTheNewest) {

@@ -49,6 +49,61 @@ DaemonState some_daemon_state() {
   return state;
 }
 
+/// The state, and of every problem its state and what it is about.
+std::vector<std::string> health_of(const DaemonState& state) {
+  const Json json = Json::parse(status_text(state, 1000));
+  std::vector<std::string> words{json["state"]};
+  for (const Json& one : json["problems"]) {
+    words.push_back(one["state"].get<std::string>() + " " +
+                    (one["what"].is_null() ? "" : one["what"].get<std::string>()));
+    EXPECT_NE(one["message"], "");
+  }
+  return words;
+}
+using Words = std::vector<std::string>;
+
+TEST(StatusText, SaysInOneWordWhatIsWrong) {
+  DaemonState state = some_daemon_state();
+  EXPECT_EQ(health_of(state), Words{"current"});
+
+  state.sync.follow = parse_follow("canary");
+  EXPECT_EQ(health_of(state), (Words{"missing", "missing the tag canary"}));
+  state.sync.state = SyncStatus::State::starting;
+  EXPECT_EQ(health_of(state), Words{"starting"});  // nobody knows yet
+  state.sync.state = SyncStatus::State::current;
+
+  HookStatus hook;
+  hook.type = "vllm";
+  hook.target = "http://h:1";
+  hook.state = HookStatus::State::current;
+  state.hooks = {hook, hook};
+  state.hooks[1].state = HookStatus::State::unreachable;
+  EXPECT_EQ(health_of(state),
+            (Words{"hook-failed", "hook-failed vllm http://h:1", "missing the tag canary"}));
+  state.hooks[1].state = HookStatus::State::failed;
+  state.hooks[1].error = "500";
+  EXPECT_EQ(health_of(state)[0], "hook-failed");
+
+  state.sync.state = SyncStatus::State::waiting;
+  state.sync.error = "the bucket does not answer";
+  state.sync.error_code = "unavailable";
+  EXPECT_EQ(health_of(state), (Words{"waiting", "waiting ", "hook-failed vllm http://h:1"}));
+
+  HandOver one;
+  one.name = "step-7";
+  one.state = HandOver::State::failed;
+  one.error = "no such parent";
+  state.writer.emplace();
+  state.writer->queue = {one};
+  EXPECT_EQ(health_of(state)[0], "failed");
+  one.name = "step-8";
+  one.state = HandOver::State::conflict;
+  state.writer->queue.push_back(one);
+  EXPECT_EQ(health_of(state)[0], "conflict");
+  EXPECT_EQ(health_of(state)[1], "conflict step-8");
+  EXPECT_EQ(health_of(state)[2], "failed step-7");
+}
+
 TEST(StatusText, TellsEverything) {
   const Json json = Json::parse(status_text(some_daemon_state(), 1000));
   EXPECT_EQ(json["url"], "file:///b");
@@ -116,19 +171,35 @@ TEST(StatusText, TellsThePins) {
   DaemonState state = some_daemon_state();
   EXPECT_EQ(Json::parse(status_text(state, 1000))["pins"], Json::array());
   state.pins.by_hand = {{7, 900}, {8, 2000}};  // a clock that was wrong
-  state.pins.sessions = {{"session 15", "python3", 8, milliseconds(12900), true},
-                         {"invisible", "", 7, seconds(3), false}};
-  const auto pin = [](int version, Json session, Json command, int age, bool loading) {
-    return Json{{"version", version},
-                {"session", std::move(session)},
-                {"command", std::move(command)},
-                {"age", age},
-                {"loading", loading}};
+  state.pins.passes = {{.session = "session 15",
+                        .link = "tags/best",
+                        .version = 8,
+                        .age = milliseconds(12900),
+                        .is_full = true,
+                        .is_loading = true,
+                        .command = "python3",
+                        .members = {{20, "python3"}, {0, ""}}}};
+  const auto by_hand = [](int version, int age) {
+    return Json{
+        {"version", version}, {"session", nullptr}, {"link", nullptr},  {"command", nullptr},
+        {"age", age},         {"full", false},      {"loading", false}, {"members", Json::array()}};
   };
-  EXPECT_EQ(
-      Json::parse(status_text(state, 1000))["pins"],
-      Json({pin(7, nullptr, nullptr, 100, false), pin(8, nullptr, nullptr, 0, false),
-            pin(8, "session 15", "python3", 12, true), pin(7, "invisible", nullptr, 3, false)}));
+  const Json members{{{"pid", 20}, {"command", "python3"}},
+                     {{"pid", nullptr}, {"command", nullptr}}};
+  const Json pass{{"version", 8},        {"session", "session 15"},
+                  {"link", "tags/best"}, {"command", "python3"},
+                  {"age", 12},           {"full", true},
+                  {"loading", true},     {"members", members}};
+  EXPECT_EQ(Json::parse(status_text(state, 1000))["pins"],
+            Json({by_hand(7, 100), by_hand(8, 0), pass}));
+}
+
+TEST(StatusText, TellsWhoGetsNoPass) {
+  DaemonState state = some_daemon_state();
+  EXPECT_EQ(Json::parse(status_text(state, 1000))["pins_full"], Json::array());
+  state.pins.full = {{.uid = 1000, .refused = 12}};
+  EXPECT_EQ(Json::parse(status_text(state, 1000))["pins_full"],
+            Json({{{"uid", 1000}, {"refused", 12}}}));
 }
 
 TEST(StatusText, TellsWhatDoesTheWork) {
@@ -162,6 +233,7 @@ TEST(StatusText, TellsTheQueueAndTheStagingOfAWriter) {
   one.phase = "coding";
   one.done_bytes = 3;
   one.total_bytes = 12;
+  one.early_bytes = 5;
   one.time = 900;
   HandOver two;
   two.name = two.tag = "step-2";
@@ -172,7 +244,21 @@ TEST(StatusText, TellsTheQueueAndTheStagingOfAWriter) {
   staging.tops.push_back({"run", false, 2, 50, 940});
   staging.tops.push_back({"step-2", true, 1, 20, 2000});  // a clock that was wrong
   staging.tops.push_back({"empty", false, 0, 0, 0});
-  state.writer = {.rebase = true, .include = {"*.pt"}, .queue = {one, two}, .staging = staging};
+  HandOverEnd failed, published;
+  failed.how = HandOverEnd::How::failed;
+  published.name = published.tag = "step-1";
+  published.how = HandOverEnd::How::published;
+  published.version = 7;
+  published.bytes = 100;
+  published.early_bytes = 90;
+  state.writer = {
+      .rebase = true,
+      .include = {"*.pt"},
+      .queue = {one, two},
+      .staging = staging,
+      .early = {.waiting_files = 1, .coded_files = 2, .coded_bytes = 30, .uploaded_bytes = 20},
+      .published = {.versions = 1, .bytes = 100, .early_bytes = 90},
+      .ended = {failed, published}};
 
   const Json json = Json::parse(status_text(state, 1000));
   EXPECT_EQ(json["queued"], Json::array({"untagged-1", "step-2"}));
@@ -186,11 +272,24 @@ TEST(StatusText, TellsTheQueueAndTheStagingOfAWriter) {
                                       {"phase", "coding"},
                                       {"done", 3},
                                       {"total", 12},
+                                      {"early_bytes", 5},
                                       {"version", nullptr},
                                       {"since", 900},
                                       {"error", nullptr}}));
   EXPECT_EQ(writer["queue"][1]["error"],
             Json({{"code", "conflict"}, {"message", "somebody else"}}));
+  EXPECT_EQ(
+      writer["early"],
+      Json(
+          {{"waiting_files", 1}, {"coded_files", 2}, {"coded_bytes", 30}, {"uploaded_bytes", 20}}));
+  EXPECT_EQ(writer["published"], Json({{"versions", 1},
+                                       {"bytes", 100},
+                                       {"early_bytes", 90},
+                                       {"last", Json::array({{{"name", "step-1"},
+                                                              {"tag", "step-1"},
+                                                              {"version", 7},
+                                                              {"bytes", 100},
+                                                              {"early_bytes", 90}}})}}));
   EXPECT_EQ(writer["staging"]["files"], 3);
   EXPECT_EQ(writer["staging"]["bytes"], 70);
   EXPECT_EQ(
@@ -328,14 +427,16 @@ TEST(GetMount, SaysWhatIsThereInstead) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::not_found);
-    EXPECT_EQ(std::string(error.what()),
-              dir.path().string() + " is no weightfs mount: nothing is mounted there");
+    EXPECT_EQ(std::string(error.what()), dir.path().string() +
+                                             " is not a weightfs mount: nothing is mounted there; "
+                                             "weightfs status lists those of this "
+                                             "host");
   }
   try {
     get_mount("/proc");
     FAIL();
   } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("/proc is no weightfs mount: proc is mounted"),
+    EXPECT_NE(std::string(error.what()).find("/proc is not a weightfs mount: proc is mounted"),
               std::string::npos);
   }
 }

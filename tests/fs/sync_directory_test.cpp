@@ -34,8 +34,9 @@ class SyncDirectoryTest : public testing::Test {
 
   std::unique_ptr<SyncDirectory> open(const std::string& follow = "latest",
                                       const std::string& repository = "0123") {
-    return std::make_unique<SyncDirectory>(path_, repository, "file:///b", parse_follow(follow),
-                                           keeps_);
+    return std::make_unique<SyncDirectory>(
+        path_, repository, "file:///b", parse_follow(follow), keeps_,
+        [this](std::uint64_t version) { return dir_ / "images" / std::to_string(version); });
   }
 
   /// A version with images in a store; its bytes tell its number.

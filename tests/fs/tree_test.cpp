@@ -158,7 +158,7 @@ TEST_F(TreeTest, AWritersMountShowsMore) {
        {std::pair{"staging", Fixed::staging}, {"publish", Fixed::publish}}) {
     const Node node = writers.lookup(kRoot, name);
     EXPECT_EQ(node.attributes.st_ino, make_inode(fixed));
-    EXPECT_EQ(node.attributes.st_mode, static_cast<mode_t>(S_IFDIR | 01777)) << name;
+    EXPECT_EQ(node.attributes.st_mode, static_cast<mode_t>(S_IFDIR | 0755)) << name;
   }
   EXPECT_EQ(writers.lookup(control, "last_error").attributes.st_mode,
             static_cast<mode_t>(S_IFREG | 0444));
@@ -196,6 +196,17 @@ class DeltasTest : public TreeTest {
 TEST_F(DeltasTest, HaveNumbersOfTheirOwn) {
   EXPECT_EQ(directory_, 10u);
   EXPECT_EQ(inode_of_delta(42), 0x400000002A000000u);
+}
+
+TEST_F(DeltasTest, AreListedForVersionsThatStreamInToo) {
+  add_incomplete(10, ImageState::partial);
+  add_incomplete(11, ImageState::absent);
+  Names found;
+  deltas().read_directory(directory_, 0, [&](const DirectoryEntry& entry) {
+    found.push_back(entry.name);
+    return true;
+  });
+  EXPECT_EQ(found, (Names{".", "..", "9.safetensors", "10.safetensors", "12.safetensors"}));
 }
 
 TEST_F(DeltasTest, AreListedForTheVersionsHereButTheFirst) {
@@ -494,6 +505,12 @@ TEST_F(TreeTest, KnowsWhatIsAVersionsNameAndWhatIsNot) {
     EXPECT_EQ(tree().find_unnamed(kVersions, name), std::nullopt) << name;
   }
   EXPECT_EQ(tree().find_unnamed(kTags, "4"), std::nullopt);
+}
+
+TEST_F(TreeTest, AVersionThatWasEvictedIsNamedAgainForWhoIsOnTheWayToAFileOfIt) {
+  add_incomplete(5, ImageState::absent);
+  EXPECT_EQ(tree().find_unnamed(inode_of(4, 0), "config.json"), 4U);
+  EXPECT_EQ(tree().find_unnamed(inode_of(5, 0), "config.json"), std::nullopt);
 }
 
 }  // namespace

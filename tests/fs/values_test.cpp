@@ -81,6 +81,14 @@ TEST(Values, UmasksAreOctal) {
   }
 }
 
+TEST(Values, ModesAreOctal) {
+  EXPECT_EQ(parse_mode("755"), 0755U);
+  EXPECT_EQ(parse_mode("3777"), 03777U);
+  for (const char* text : {"", "8", "4755", "-1", "0o755"}) {
+    EXPECT_NE(refusal([&] { parse_mode(text); }), "") << text;
+  }
+}
+
 TEST(Values, SwitchesHaveFourSpellingsEach) {
   for (const char* text : {"true", "yes", "on", "1"}) EXPECT_TRUE(parse_switch(text)) << text;
   for (const char* text : {"false", "no", "off", "0"}) EXPECT_FALSE(parse_switch(text)) << text;

@@ -181,7 +181,7 @@ TEST_F(WaitConditionTest, WhatIsDamagedIsNeverReady) {
   catalog_ = catalog_of(1, {});
   catalog_.incomplete[1] = {std::make_shared<const CatalogVersion>(), ImageState::partial};
   partial_[1] = {.error = Error(ErrorCode::corrupt, "pack 1-0 is damaged"), .is_damaged = true};
-  expect_end({.ready = true}, How::damaged, "version 1 cannot be had as a whole: pack 1-0");
+  expect_end({.ready = true}, How::damaged, "version 1 cannot be completed: pack 1-0");
   partial_[1].error = Error(ErrorCode::not_found, "pack 1-0 is missing");
   expect_end({.version = 1, .ready = true}, How::failed, "pack 1-0 is missing");
 }

@@ -11,9 +11,11 @@ using std::chrono::seconds;
 class WalksTest : public testing::Test {
  protected:
   [[nodiscard]] bool opened(pid_t thread, std::uint64_t version) {
-    return walks_.opened(thread, version, now_);
+    return walks_.opened(thread, version, now_).has_value();
   }
-  void told(pid_t thread, std::uint64_t version) { walks_.told(thread, version, now_); }
+  void told(pid_t thread, std::uint64_t version, bool is_look = false) {
+    walks_.told(thread, {.link = "latest", .version = version, .is_look = is_look}, now_);
+  }
 
   Walks walks_;
   Clock::time_point now_{seconds(1000)};
@@ -88,9 +90,33 @@ TEST_F(WalksTest, ManyThreadsTakeBoundedRoomAndTheNewestAreRemembered) {
   EXPECT_FALSE(opened(1, 42));
 }
 
-TEST_F(WalksTest, WhatWasToldIsKeptForAWhile) {
+TEST_F(WalksTest, ACallThatOnlyLooksLeadsTheNextOpenAndEndsNothing) {
+  told(7, 42, true);
+  ASSERT_TRUE(walks_.find_before(7, "latest", now_));
+  EXPECT_EQ(walks_.find_before(7, "latest", now_)->version, 42u);
+  EXPECT_FALSE(walks_.find_before(7, "tags/best", now_));
+  EXPECT_FALSE(walks_.find_before(8, "latest", now_));
+  EXPECT_FALSE(walks_.find_before(7, "latest", now_ + kWalkTime + milliseconds(1)));
+  EXPECT_FALSE(opened(7, 42)) << "by its name";
+  EXPECT_FALSE(walks_.find_before(7, "latest", now_));
+  told(7, 42);
+  EXPECT_FALSE(walks_.find_before(7, "latest", now_));
+}
+
+TEST_F(WalksTest, AfterAnOpenThatWasRefusedTheNextReadlinkIsToldWhatIsWanted) {
   told(7, 42);
   EXPECT_TRUE(opened(7, 42));
+  walks_.refused(7, "latest", 41, now_);
+  ASSERT_TRUE(walks_.find_before(7, "latest", now_));
+  EXPECT_EQ(walks_.find_before(7, "latest", now_)->version, 41u);
+  EXPECT_TRUE(walks_.find_before(7, "latest", now_)->is_retry);
+  EXPECT_FALSE(opened(7, 41)) << "there was no READLINK";
+  walks_.refused(0, "latest", 41, now_);
+  EXPECT_FALSE(walks_.find_before(0, "latest", now_)) << "nobody knows who is next";
+}
+
+TEST_F(WalksTest, WhatWasToldIsKeptForAWhile) {
+  walks_.named(42, now_);
   EXPECT_FALSE(walks_.was_told(41, now_));
   now_ += kToldTime;
   EXPECT_TRUE(walks_.was_told(42, now_)) << "also after an OPEN: others may be on their way";

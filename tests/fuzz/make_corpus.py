@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Writes the seeds of the codec's fuzz targets from the golden vectors.
+"""Writes the seeds of the fuzz targets: those of the codec from the golden vectors, those of records
+from the golden repositories and the bad headers.
 
-    tests/fuzz/make_corpus.py        writes tests/data/corpus/{decode,encode,patch}
+    tests/fuzz/make_corpus.py        writes tests/data/corpus/TARGET
 
 The layout of an input is described on top of each fuzz_*.cpp and in fuzz.hpp.
 """
@@ -9,6 +10,10 @@ The layout of an input is described on top of each fuzz_*.cpp and in fuzz.hpp.
 import json
 import pathlib
 import struct
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+import hostile  # noqa: E402
 
 DATA = pathlib.Path(__file__).resolve().parent.parent / "data"
 WIDTHS = {0: 1, 1: 2, 2: 2, 3: 4, 4: 1, 5: 1}
@@ -107,8 +112,67 @@ def patch_seeds():
     yield "nothing", block(BF16, 0, ANY) + b"\x01" + bytes([AS_IT_IS, 1, 0, 0])
 
 
+# ---- records -------------------------------------------------------------------------------------
+
+def manifest_seeds():
+    yield "format_1", (DATA / "format-1" / "manifest.json").read_bytes()
+    for name in ("format-1-xr", "format-1-sha256"):
+        for path in sorted((DATA / name / "versions").iterdir()):
+            yield f"{name}_{int(path.stem)}", path.read_bytes()
+    yield "arrays", b"[" * 40
+    yield "twice", b'{"format":1,"format":1}'
+
+
+def layout_seeds():
+    yield "format_1", (DATA / "format-1" / "layout.bin").read_bytes()
+    head = hostile.safetensors_head(b'{"w":{"dtype":"BF16","shape":[2,3],"data_offsets":[0,12]}}')
+    yield "small", hostile.layout_of([("a.bin", b"", 5), ("b.safetensors", head, len(head) + 12)])
+    yield "nothing", hostile.layout_of([])
+    yield "huge", hostile.layout_of([("a.bin", b"", (1 << 46) - 1)])
+
+
+def pack_seeds():
+    """A head, or an index, of fuzz_pack's layout: a chunk of 1 block, and 3 chunks of 16."""
+    one = hostile.unchanged_index(1, blocks=1)
+    yield "one", b"\1\0\0" + one
+    yield "all", b"\1\0\0" + hostile.varint(2) + bytes([0, 0, 1, 1, 0, 3]) + bytes(3 * 49 + 4 * 9)
+    raw = bytes([1, 0, 0, 1]) + bytes([101, 0, 0]) + bytes(8) + b"\x64" + bytes(32)
+    yield "raw", b"\1" + struct.pack("<H", 101) + raw
+    yield "head", b"\0\0\0" + hostile.pack_of(one)
+    yield "golden", b"\0\0\0" + (DATA / "format-1" / "pack_head.bin").read_bytes()
+
+
+def safetensors_seeds():
+    for path in sorted((DATA / "bad" / "safetensors").iterdir()):
+        data = path.read_bytes()
+        length = int.from_bytes(data[:8], "little")
+        if 0 < length <= 1000:
+            yield path.stem, data[8:8 + length]
+    yield "good", (b'{"__metadata__":{"format":"pt"},"a":{"dtype":"BF16","shape":[2,3],"data_offsets":[0,12]},'
+                   b'"b":{"dtype":"F4","shape":[4],"data_offsets":[12,14]}} ')
+
+
+def s3_xml_seeds():
+    yield "listing", (b"<?xml version='1.0'?><ListBucketResult><EncodingType>url</EncodingType><Contents><Key>a%2Fb+c"
+                      b"</Key></Contents><IsTruncated>true</IsTruncated><NextContinuationToken>x</NextContinuationToken>"
+                      b"</ListBucketResult>")
+    yield "error", b"<Error><Code>NoSuchKey</Code><Message>&lt;no&gt;</Message><Region>eu</Region></Error>"
+    yield "begun", b"<InitiateMultipartUploadResult><UploadId>7</UploadId></InitiateMultipartUploadResult>"
+    yield "uploads", (b"<ListMultipartUploadsResult><Upload><Key>k</Key><UploadId>7</UploadId><Initiated>"
+                      b"2026-09-30T12:00:00.000Z</Initiated></Upload></ListMultipartUploadsResult>")
+    yield "parts", (b"<ListPartsResult><Part><PartNumber>1</PartNumber><Size>5</Size><ETag>&quot;e&quot;</ETag></Part>"
+                    b"<IsTruncated>true</IsTruncated><NextPartNumberMarker>1</NextPartNumberMarker></ListPartsResult>")
+    yield "deep", b"<a>" * 1000
+    yield "entities", b"<!DOCTYPE a [<!ENTITY b '&b;&b;'>]><Error><Code>&b;</Code></Error>"
+
+
+TARGETS = {"decode": decode_seeds, "encode": encode_seeds, "patch": patch_seeds,
+           "manifest": manifest_seeds, "layout": layout_seeds, "pack": pack_seeds,
+           "safetensors": safetensors_seeds, "s3_xml": s3_xml_seeds}
+
+
 def main():
-    for target, seeds in (("decode", decode_seeds), ("encode", encode_seeds), ("patch", patch_seeds)):
+    for target, seeds in TARGETS.items():
         folder = DATA / "corpus" / target
         folder.mkdir(parents=True, exist_ok=True)
         for old in folder.iterdir():

@@ -3,6 +3,7 @@
 import errno
 import mmap
 import os
+import shlex
 import shutil
 import signal
 import stat
@@ -200,7 +201,9 @@ class Choosing(BindTest):
         self.init()
         self.publish_next()
         mount = harness.Mount(self, self.url)
-        script = ('"$0" "$@" --json && cat "$MNT/latest/config.json" && echo && '
+        bound = f"until mountpoint -q {mount.path}/versions/1; do sleep 0.05; done"
+        script = (f'"$0" "$@" --json && timeout 60 sh -c {shlex.quote(bound)} && '
+                  'cat "$MNT/latest/config.json" && echo && '
                   'cat "$MNT/.weightfs/status" && "$0" umount "$MNT" >&2')
         done = subprocess.run([*unshare, "sh", "-c", script, harness.BINARY, *mount.arguments()],
                               env=harness.environment({"MNT": mount.path}), capture_output=True,

@@ -54,6 +54,18 @@ class HandOver(writers.WriterTest):
         self.assertEqual(self.wait(mount, "--tag", "best"), 1)
         self.assertEqual(os.listdir(mount.join("staging/run/out")), [])
 
+    def test_a_copy_into_publish_is_told_what_to_do_and_finds_no_older_error(self):
+        mount = self.writer()
+        self.save(mount, self.steps[0], "broken")
+        harness.write_file(mount.staging("broken", FILE), b"no safetensors")
+        self.refused(mount, "broken", errno.EBADMSG, FILE)
+        done = subprocess.run(["cp", "-r", self.steps[0], mount.join("publish/step-1")],
+                              capture_output=True, text=True)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("Read-only file system", done.stderr)
+        self.assertIn("mv staging/step-1 publish/step-1", self.last_error(mount))
+        self.assertNotIn(FILE, self.last_error(mount))
+
     def test_the_staged_files_become_the_images(self):
         mount = self.writer()
         staged = self.save(mount, self.steps[0], "step-1")
@@ -108,7 +120,7 @@ class HandOver(writers.WriterTest):
         os.symlink("config.json", mount.join("staging/links/copy.json"))
         self.refused(mount, "links", errno.EBADMSG, "copy.json", "symlink")
         harness.write_file(mount.join("staging/file.safetensors"), b"")
-        self.refused(mount, "file.safetensors", errno.EBADMSG, "no directory")
+        self.refused(mount, "file.safetensors", errno.EBADMSG, "not a directory")
 
     def test_a_bad_tag_is_refused(self):
         mount = self.writer()
@@ -279,7 +291,7 @@ class PublishThroughAMount(writers.WriterTest):
         self.assertEqual(self.version_count(), 0)
 
     def test_another_users_directory_is_not_handed_over(self):
-        mount = self.writer()
+        mount = self.writer("--staging-mode", "1777")
         self.save(mount, self.steps[0], "mine")
         socket = mount.status()["control"]
         asked = {"path": "mine", "name": "x", "meta": {}, "include": [], "snapshot": False,
@@ -292,6 +304,7 @@ class PublishThroughAMount(writers.WriterTest):
                               extra_groups=[], check=True)
         error = harness.json.loads(done.stdout)["error"]
         self.assertEqual(error["code"], "permission")
+        self.assertIn("belongs to uid 0", error["message"])
         self.assert_same_tree(mount.join("staging/mine"), self.steps[0])
 
     def test_an_interrupted_copy_is_removed(self):

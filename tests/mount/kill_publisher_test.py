@@ -57,5 +57,41 @@ class KillPublisher(harness.MountTest):
         self.assertEqual(self.publish(steps[0])["version"], 1)
 
 
+# Dirties a page, and goes on storing in it until stdin ends: neither mtime nor ctime moves then.
+STORE = """
+import mmap, os, sys, threading
+file = os.open(sys.argv[1], os.O_RDWR)
+bytes = mmap.mmap(file, 0)
+os.close(file)
+ended = threading.Event()
+threading.Thread(target=lambda: (sys.stdin.read(), ended.set())).start()
+bytes[-1] ^= 1
+print("storing", flush=True)
+while not ended.is_set():
+    bytes[-1] ^= 1
+"""
+
+
+class MappedWriter(harness.MountTest):
+    def test_who_stores_through_a_mapping_is_found(self):
+        steps = self.make_run(1)
+        shard = next(entry.path for entry in os.scandir(steps[0])
+                     if entry.name.endswith(".safetensors"))
+        self.init()
+        writer = subprocess.Popen([sys.executable, "-c", STORE, shard], stdin=subprocess.PIPE,
+                                  stdout=subprocess.PIPE, text=True)
+        self.addCleanup(writer.kill)
+        self.assertEqual(writer.stdout.readline(), "storing\n")
+        publisher = self.start_publish(steps[0])
+        out, err = publisher.communicate(timeout=60)
+        self.assertEqual(publisher.returncode, 1, out + err)
+        self.assertEqual(harness.json.loads(out)["error"]["code"], "busy")
+        self.assertIn(os.path.basename(shard), out)
+        self.assertEqual(self.version_count(), 0)
+        writer.communicate()
+        self.assertEqual(self.publish(steps[0])["version"], 1)
+        self.assert_clean()
+
+
 if __name__ == "__main__":
     harness.main()

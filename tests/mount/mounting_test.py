@@ -76,7 +76,7 @@ class MountPoint(harness.MountTest):
         self.assertFalse(os.path.ismount(mount.path))
         done = harness.run("umount", mount.path)
         self.assertEqual(done.returncode, 1)
-        self.assertIn("no weightfs mount", done.stderr)
+        self.assertIn("not a weightfs mount", done.stderr)
 
     def test_a_mount_in_use_is_not_unmounted_and_its_users_are_named(self):
         mount = self.mount()
@@ -135,6 +135,22 @@ class MountPoint(harness.MountTest):
         done = harness.run("status", mount.path)
         self.assertEqual(done.returncode, 1)
         self.assertIn(f"weightfs mount {self.url} {mount.path}", done.stderr)
+
+    def test_a_mount_whose_daemon_is_stopped_holds_up_nobody(self):
+        mount = self.mount()
+        again = harness.Mount(self, self.url, store="other")
+        os.kill(mount.process.pid, signal.SIGSTOP)
+        self.refused(again, 5, "timed_out", mount.path, "does not answer")
+        for command in ("doctor", "wait"):
+            options = ("--newer-than", "0") if command == "wait" else ()
+            done = harness.run(command, mount.path + "/.", *options, timeout=60)
+            self.assertEqual(done.returncode, 5, done.stderr)
+            self.assertIn("does not answer", done.stderr)
+        done = harness.run("umount", mount.path, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertFalse(os.path.ismount(mount.path))
+        os.kill(mount.process.pid, signal.SIGCONT)
+        self.assertTrue(mount.process.has_ended(15))
 
     def test_a_command_that_is_told_a_dead_mount_says_so(self):
         mount = self.mount()

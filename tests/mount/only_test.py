@@ -146,7 +146,7 @@ class Only(harness.MountTest):
         mount = self.mount("--only", "model-00001-of-00004*", "--only", "sub/*")
         self.assertEqual(self.images(mount, 1), ["config.json", "model.safetensors.index.json"])
         log = harness.read_file(os.path.join(mount.store, "weightfs.log")).decode()
-        self.assertIn("--only fits no weights file of version 1", log)
+        self.assertIn("--only matches no weights file of version 1", log)
         self.assert_same_tree(mount.join("latest/"), steps[0])
 
     def test_it_is_for_readers_mounts(self):

@@ -1,4 +1,6 @@
-"""Pins: a loader that opens shards through `latest` gets one version, whatever is published."""
+"""Pins: a loader that opens shards through `latest` gets one version, whatever is published.
+
+passes_test.py has what takes its time."""
 
 import os
 import sys
@@ -7,7 +9,7 @@ import time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 
 import harness  # noqa: E402
-from loaders import SHARDS, Loader, LoaderTest  # noqa: E402
+from loaders import SHARDS, Loader, LoaderTest, write_checkpoint  # noqa: E402
 
 LONG = "60"  # seconds of grace that no test sees the end of
 
@@ -73,8 +75,9 @@ class Loading(PinTest):
         self.assertEqual(second.load(), [1] * SHARDS)
         self.assertEqual([first.open(1), first.open(2)], [1, 1])
         [pin] = self.pins(mount)
-        session = os.getsid(0)  # 0: in a container, of a leader outside
-        self.assertEqual(pin["session"], f"session {session}" if session else "invisible")
+        self.assertEqual(pin["session"], f"session {os.getsid(0)}")
+        self.assertEqual({member["pid"] for member in pin["members"]},
+                         {first.process.pid, second.process.pid})
 
     def test_a_load_that_takes_longer_than_the_grace_is_one(self):
         mount = self.begin(grace="0.3")
@@ -105,16 +108,47 @@ class Loading(PinTest):
         harness.wait_until(lambda: poller.config() == 2, "the poller", timeout=30)
         self.assertLess(time.monotonic() - shown, 10)
 
-    def test_a_load_that_begins_after_the_quiet_gets_the_newest_version(self):
-        mount = self.begin(grace="6")  # 1 s of quiet
+    def test_a_process_that_loads_again_gets_the_newest_version(self):
+        mount = self.begin(grace="1")
         engine = Loader(self, mount)
-        self.assertEqual(engine.load(), [1] * SHARDS)
+        self.assertEqual(engine.load("read"), [1] * SHARDS)
         for version in (2, 3):
             before = time.monotonic()
             self.publish_next(1, mount)
             wait_seconds(1.2 - (time.monotonic() - before))
-            self.assertEqual(engine.open(0), version)
-            self.assertEqual(engine.load(), [version] * SHARDS)
+            self.assertEqual(engine.load("read"), [version] * SHARDS)
+
+    def test_a_program_that_is_started_after_a_load_gets_the_newest_version(self):
+        mount = self.begin()
+        self.assertEqual(Loader(self, mount, session=False).load(), [1] * SHARDS)
+        self.publish_next(1, mount)
+        self.assertEqual(Loader(self, mount, session=False).load(), [2] * SHARDS)
+        [first, second] = [(pin["version"], len(pin["members"])) for pin in self.pins(mount)]
+        self.assertEqual((first, second), ((1, 1), (2, 1)))
+
+    def test_a_tag_is_a_symlink_of_its_own(self):
+        mount = self.begin()
+        self.publish_next(1, mount)
+        tag = self.publish_tagged("best", mount)
+        loader = Loader(self, mount)
+        self.assertEqual(loader.open(0, through="tags/best"), tag)
+        newer = self.publish_tagged("best", mount)
+        self.assertEqual([loader.open(shard, through="tags/best") for shard in (1, 2)], [tag] * 2)
+        self.assertEqual(loader.open(0), newer)
+        self.assertEqual([(pin["link"], pin["version"]) for pin in self.pins(mount)],
+                         [("tags/best", tag), ("latest", newer)])
+        other = Loader(self, mount)
+        self.assertEqual([other.open(shard, through="tags/best") for shard in range(SHARDS)],
+                         [newer] * SHARDS)
+
+    def publish_tagged(self, tag, mount):
+        """Returns: the version."""
+        self.published += 1
+        folder = os.path.join(self.dir, f"checkpoint-{self.published}")
+        write_checkpoint(folder, self.published)
+        self.publish(folder, "--tag", tag)
+        mount.wait_version(self.published)
+        return self.published
 
     def test_pinned_versions_keep_their_images(self):
         mount = self.begin("--store-size", "30K")  # of checkpoints of 13 KiB
@@ -158,7 +192,7 @@ class Sessions(PinTest):
         self.assertEqual(loaders[0].open(0), 1)
         self.publish_next(2, mount)
         self.assertEqual([loader.load() for loader in loaders], [[1] * SHARDS] * 2)
-        self.assertEqual([pin["session"] for pin in self.pins(mount)], ["invisible"])
+        self.assertEqual([pin["session"] for pin in self.pins(mount)], ["invisible, uid 0"])
 
     def cgroup(self):
         """A new cgroup below this process's own."""

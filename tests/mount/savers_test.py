@@ -125,6 +125,9 @@ class Copying(savers.SaverTest):
 
     def test_another_user_saves_and_hands_over(self):
         source, = self.make_run(1)
+        self.writer.umount()
+        self.writer.options = ("--writer", "--staging-mode", "1777")
+        self.writer.start()
         staged, published = self.writer.join("staging", "X"), self.writer.join("publish", "X")
         subprocess.run(["cp", "-r", source, staged], check=True, user=savers.NOBODY)
         subprocess.run(["mv", staged, published], check=True, user=savers.NOBODY)

@@ -85,8 +85,10 @@ class SyncDirectory(SyncTest):
         self.assert_same_tree(self.join("latest/"), steps[1])
         self.once()
         self.assertEqual(self.latest(), 4)
-        said = self.once("--follow", "stable")  # nobody carries it: what is there stays
-        self.assertEqual((said["version"], said["waiting"]), (4, "the tag stable"))
+        self.assert_fails_once(1, "carries the tag canray; did you mean canary?; there is canary",
+                               "--follow", "canray")
+        self.assert_fails_once(1, "version 7 does not exist", "--follow", "7")
+        self.assertEqual(self.latest(), 4)  # what is there stays
         self.assert_same_tree(self.join("latest/"), steps[3])
 
     def test_once_is_one_round(self):
@@ -106,6 +108,27 @@ class SyncDirectory(SyncTest):
         service = Service(self)  # goes on with what it has, and looks again
         self.assertTrue(service.ready()["offline"])
         self.assert_same_tree(self.join("latest/"), steps[1])
+
+    def assert_fails_once(self, code, message, *options):
+        done = run("sync", self.url, self.path, "--once", *options)
+        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        self.assertIn(message, done.stderr)
+
+    def test_once_in_an_empty_repository_is_a_success(self):
+        self.init()
+        for follow in ("latest", "canary", "7"):
+            self.assertEqual(self.once("--follow", follow)["version"], 0)
+
+    def test_once_fails_on_damage_the_first_time_too(self):
+        steps = self.make_repository(5, PARAMS)
+        good = harness.read_file(self.manifest(4))
+        harness.write_file(self.manifest(4), good[:-9] + b"?" + good[-8:])
+        for _ in range(2):
+            self.assert_fails_once(4, "versions/00000000000000000004.json")
+            self.assertEqual(self.latest(), 3)  # what comes before it is brought
+            self.assert_same_tree(self.join("latest/"), steps[2])
+        harness.write_file(self.manifest(4), good)
+        self.assertEqual(self.once()["version"], 5)
 
     # ---- readers ----
 

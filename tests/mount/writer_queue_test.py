@@ -74,6 +74,45 @@ class Queue(writers.WriterTest):
         self.assert_same_tree(mount.join("latest/"), self.steps[2])
         self.assert_clean()
 
+    def test_a_rebase_goes_on_from_the_newest_version(self):
+        mount = self.conflict()
+        _, error = self.wait_ends(mount, "--tag", "step-2")
+        command = f"weightfs rebase {mount.path}"
+        self.assertIn(f"run: {command} ", error["message"])
+        self.assertIn(command, harness.run("status", mount.path).stdout)
+        self.save_and_hand_over(mount, self.steps[3], "step-3")
+        self.assertEqual(self.wait_ends(mount, "--tag", "step-3")[0], 3)
+        done = harness.run(*command.split()[1:])
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stdout, f"{mount.path} goes on from version 2\n"
+                         "publish/step-2 is tried again\npublish/step-3 is tried again\n")
+        self.assertEqual(self.wait(mount, "--tag", "step-2"), 3)
+        self.assertEqual(self.wait(mount, "--tag", "step-3"), 4)
+        self.assert_same_tree(mount.join("versions/3"), self.steps[2])
+        self.assert_same_tree(mount.join("latest/"), self.steps[3])
+        self.assertEqual(self.publish_through(mount, self.steps[1], "step-4"), 5)
+        self.assert_clean()
+
+    def test_a_rebase_without_a_conflict_is_for_what_comes(self):
+        mount = self.writer()
+        self.publish_through(mount, self.steps[0], "step-1")
+        self.publish(self.steps[1], "--tag", "other")
+        self.assertEqual(harness.call("rebase", mount.path),
+                         {"mountpoint": mount.path, "version": 2, "retried": []})
+        self.assertEqual(self.publish_through(mount, self.steps[2], "step-2"), 3)
+
+    def test_who_may_not_hand_over_may_not_rebase(self):
+        mount = self.conflict()
+        self.wait_queue(mount, "step-2", "conflict")
+        done = harness.run("rebase", mount.path, user=65534, group=65534, extra_groups=[])
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("uid 65534 may not write into publish/", done.stderr)
+        self.assertEqual(self.queue(mount)["step-2"]["state"], "conflict")
+        reader = self.mount(name="reader", store="reader-store")
+        done = harness.run("rebase", reader.path)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("is a reader's mount", done.stderr)
+
     def test_publish_tells_of_a_conflict_too(self):
         mount = self.conflict()
         done = harness.run("publish", mount.path, self.steps[3], "--tag", "step-3", "--json")

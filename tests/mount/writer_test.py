@@ -277,7 +277,7 @@ class Files(WriterTest):
         self.assert_errno(errno.EOPNOTSUPP, os.open, folder, os.O_TMPFILE | os.O_RDWR)
 
     def test_another_user_saves_its_own(self):
-        folder = self.staging()
+        folder = self.staging("--staging-mode", "1777")
         path = self.writer_mount.join("staging/theirs")
         child = os.fork()
         if child == 0:
@@ -450,7 +450,8 @@ class Mounting(harness.MountTest):
                          [".weightfs", "deltas", "latest", "publish", "staging", "tags", "versions"])
         self.assertEqual(sorted(os.listdir(mount.join(".weightfs"))), ["advice", "last_error", "status"])
         for name in ("staging", "publish"):
-            self.assertEqual(stat.S_IMODE(os.stat(mount.join(name)).st_mode), 0o1777)
+            found = os.stat(mount.join(name))
+            self.assertEqual((stat.S_IMODE(found.st_mode), found.st_uid), (0o755, 0))
         path = mount.join("latest/config.json")
         for body in (lambda: os.open(path, os.O_WRONLY), lambda: os.unlink(path),
                      lambda: os.truncate(path, 0), lambda: os.chmod(path, 0o777),

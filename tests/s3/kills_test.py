@@ -132,7 +132,8 @@ class Kills(gateway.S3Test):
 
     def test_the_server_crashes_again_and_again(self):
         """A trainer's mount and a host's go on. The server lives for 0.3 s, and after each crash for
-        longer, until the version has arrived: on a slow machine nothing gets done in a short life."""
+        longer, until the version has arrived: on a slow machine nothing gets done in a short life. At
+        least five versions, and as many more as come before it has crashed twice."""
         steps = self.make_run(2, params=1_000_000)
         writer = self.writer(name="trainer", store="trainer-store")
         host = self.mount()
@@ -151,7 +152,9 @@ class Kills(gateway.S3Test):
         executor = concurrent.futures.ThreadPoolExecutor(1)
         crasher = executor.submit(crash)
         try:
-            for version in range(1, 6):
+            version = 0
+            while version < 5 or len(lives) < 2:
+                version += 1
                 life = SHORTEST_LIFE
                 name = f"step-{version}"
                 shutil.copytree(steps[version % 2], writer.staging(name))
@@ -165,9 +168,8 @@ class Kills(gateway.S3Test):
             executor.shutdown()
             crasher.result()  # a server that could not be started again explains all the rest
         self.assertEqual([entry["tag"] for entry in harness.call("log", self.url)],
-                         [f"step-{version}" for version in range(5, 0, -1)])
+                         [f"step-{number}" for number in range(version, 0, -1)])
         self.assert_clean()
-        self.assertGreater(len(lives), 1)
         print(f"{len(lives)} crashes, after {min(lives):.1f} to {max(lives):.1f} s", file=sys.stderr)
 
 

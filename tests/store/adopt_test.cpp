@@ -153,6 +153,18 @@ TEST_F(AdoptTest, LeavesNothingWhereAFileIsMissingOrNotWhatWasPublished) {
   }
 }
 
+TEST_F(AdoptTest, TakesNoSmallFileWithOtherBytes) {
+  const auto directory = checkpoint(1);
+  const PublishResult result = publish(directory);
+  std::string notes = read_text(directory / "sub/notes.md");
+  notes[0] ^= 1;
+  write_text(directory / "sub/notes.md", notes);
+  const Error error = error_of([&] { adopt(result, directory); });
+  EXPECT_EQ(error.code(), ErrorCode::corrupt) << error.what();
+  EXPECT_NE(std::string(error.what()).find("notes.md"), std::string::npos) << error.what();
+  EXPECT_FALSE(host_.store->is_complete(1));
+}
+
 TEST_F(AdoptTest, KnowsWhatToRecordOfAVersionWhosePublisherIsGone) {
   for (unsigned version = 1; version <= 3; version++) {
     const auto directory = checkpoint(version);
@@ -178,7 +190,7 @@ TEST_F(AdoptTest, KeepsOthersFromFetchingTheVersionMeanwhile) {
   PublishResult result = publish(directory);
   std::atomic<bool> is_there{false};
   std::jthread sync([&] {
-    materialize(*host_.store, host_.history, 2, {}, {}, {}, {});
+    materialize(*host_.store, host_.history, 2, {}, {});
     EXPECT_TRUE(is_there);
   });
   adopt(result, directory);

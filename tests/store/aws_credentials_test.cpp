@@ -289,7 +289,7 @@ TEST_F(AwsCredentialsTest, RefusesWhatAProcessShouldNotSay) {
        "empty key"},
       {"echo '{\"Version\": 1, \"AccessKeyId\": \"A\", \"SecretAccessKey\": \"HUSHED\", "
        "\"Expiration\": \"HUSHED\"}'",
-       "Expiration is no time"},
+       "Expiration is not a time"},
       {"head -c 2000000 /dev/zero", "more than 1 MiB"}};
   for (const auto& [text, message] : cases) {
     config("[default]\ncredential_process = " + script(text));

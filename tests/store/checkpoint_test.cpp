@@ -275,7 +275,7 @@ TEST_F(CheckpointTest, RefusesAnIndexOfAMissingShard) {
   write("m.safetensors.index.json", R"({"weight_map":{"x":"three.safetensors"}})");
   refuse(ErrorCode::not_found, "three.safetensors is named by the index");
   write("m.safetensors.index.json", R"({"weight_map":{"x":"m.safetensors.index.json"}})");
-  refuse(ErrorCode::corrupt, "is no safetensors file");
+  refuse(ErrorCode::corrupt, "is not a safetensors file");
 }
 
 TEST_F(CheckpointTest, RefusesAnIndexThatPutsATensorIntoTheWrongShard) {

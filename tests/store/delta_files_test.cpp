@@ -55,7 +55,7 @@ class DeltaFilesTest : public ::testing::Test {
   }
 
   DeltaFiles files(std::function<void(std::uint64_t)> building = {}) {
-    return {*host().store, host().history, {.release = {}, .building = std::move(building)}};
+    return {*host().store, host().history, {.building = std::move(building)}};
   }
 
   void expect_right(const filesystem::path& file, std::uint64_t version) {
@@ -253,10 +253,10 @@ TEST_F(DeltaFilesTest, GoBeforeImagesWhenRoomIsNeeded) {
   deltas.build(3, {});
   Store& store = *host().store;
   const std::uint64_t used = store.image_bytes() + store.delta_bytes();
-  store.make_room(kImages - used, {}, {});
+  store.make_room(kImages - used);
   EXPECT_TRUE(store.find_delta(2) && store.find_delta(3)) << "there was room";
 
-  store.make_room(kImages - used + 1, {}, {});
+  store.make_room(kImages - used + 1);
   EXPECT_FALSE(store.find_delta(2));
   EXPECT_TRUE(store.find_delta(3)) << "one was enough";
   EXPECT_FALSE(filesystem::exists(path_ / "deltas/2.safetensors"));
@@ -273,11 +273,11 @@ TEST_F(DeltaFilesTest, StayWhileTheyAreRead) {
   Store& store = *host().store;
   {
     const File reader = File::open(path, O_RDONLY);
-    store.make_room(kImages - store.image_bytes(), {}, {});
+    store.make_room(kImages - store.image_bytes());
     EXPECT_TRUE(filesystem::exists(path));
     EXPECT_EQ(store.complete_versions().size(), 3U) << "one that is read does not count";
   }
-  store.make_room(kImages - store.image_bytes(), {}, {});
+  store.make_room(kImages - store.image_bytes());
   EXPECT_FALSE(filesystem::exists(path));
   EXPECT_EQ(store.complete_versions().size(), 3U);
 }

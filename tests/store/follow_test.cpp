@@ -123,7 +123,7 @@ TEST_F(FollowTest, AFrozenVersionIsNeverReleased) {
   publish();
   const auto on = reader("1");
   on->sync.run_once({});
-  EXPECT_FALSE(on->sync.release(1));
+  EXPECT_FALSE(on->host.store->evict(1));
   expect_whole(*on, 1);
 }
 
@@ -177,7 +177,10 @@ TEST_F(FollowTest, ATagIsLookedForFromTheNewestVersionDownwards) {
   History history(*host.repository, host.store.get());
   CatalogBuilder builder(*host.store, history);
   EXPECT_EQ(builder.find_carrier("canary", 12, {}), 10u);
-  EXPECT_EQ(host.store->manifest_numbers(), (std::vector<std::uint64_t>{10, 11, 12}));
+  // Many are read at a time, so some that are older may be among them.
+  const std::vector<std::uint64_t> read = host.store->manifest_numbers();
+  ASSERT_GE(read.size(), 3u);
+  EXPECT_EQ(std::vector(read.end() - 3, read.end()), (std::vector<std::uint64_t>{10, 11, 12}));
   EXPECT_EQ(builder.find_carrier("nobody", 12, {}), 0u);
   EXPECT_EQ(host.store->manifest_numbers().size(), 12u);
 }

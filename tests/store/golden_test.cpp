@@ -1,7 +1,8 @@
 // Repositories of each format and feature, written once by the release named, still open:
 //
-//     format-1-ef   0.1.0: blocks of mode EF and raw
-//     format-1-xr   0.2.0: XR, XS, EF and raw; version 2 and 3 need the feature xr
+//     format-1-ef       0.1.0: blocks of mode EF and raw
+//     format-1-xr       0.2.0: XR, XS, EF and raw; version 2 and 3 need the feature xr
+//     format-1-sha256   0.6.0: manifests that carry their own SHA-256
 //
 // Beside each repository lies `<name>.json`: by version the SHA-256 of each file, and the modes of
 // the blocks in the packs.  WriteGolden makes both from the directory of a repository.
@@ -89,6 +90,13 @@ TEST(Golden, OpensARepositoryOfFormat1WithTheFeatureXr) {
   EXPECT_EQ(modes, (std::set<int>{1, 2, 3, 5})) << "raw, EF, XR, XS";
   EXPECT_EQ(versions[0]["features"], Json::array());
   EXPECT_EQ(versions[1]["features"], Json{"xr"});
+}
+
+TEST(Golden, OpensARepositoryWhoseManifestsCarryTheirOwnHash) {
+  expect_as_written("format-1-sha256");
+  const Json versions = Json::parse(test::read_text(data_path("format-1-sha256.json")));
+  EXPECT_EQ(versions[0]["features"], Json{"manifest-sha256"});
+  EXPECT_EQ(versions[1]["features"], (Json{"manifest-sha256", "xr"}));
 }
 
 /// WEIGHTFS_WRITE_GOLDEN=<repository>: writes <repository>.json.

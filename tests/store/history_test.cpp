@@ -2,12 +2,16 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <set>
+#include <stop_token>
 #include <thread>
 
 #include "store/bytes.hpp"
 #include "store/error.hpp"
 #include "tests/support/code_of.hpp"
+#include "tests/support/eventually.hpp"
 #include "tests/support/memory_bucket.hpp"
 #include "tests/support/small_versions.hpp"
 #include "tests/support/support.hpp"
@@ -121,7 +125,195 @@ TEST(History, SharesLayoutsAndKeepsThem) {
   EXPECT_EQ(History(*at.repository, nullptr).layout(version, {})->id(), layout->id());
 }
 
+// A layout whose head holds `bytes` of text, and one small tensor.
+std::string wordy_layout(std::uint64_t number, std::size_t bytes) {
+  const std::string word = std::to_string(number) + std::string(bytes, 'x');
+  std::string head = test::make_safetensors({{"w", Dtype::u8, {0}, {}}}, {{"step", word}});
+  std::string layout = "WFLAYOUT";
+  append_le(layout, std::uint32_t{1});
+  append_le(layout, std::uint32_t{1});
+  append_le(layout, std::uint8_t{0});
+  append_le(layout, std::uint16_t{13});
+  layout += "m.safetensors";
+  append_le(layout, std::uint64_t{head.size()});
+  layout += head;
+  append_le(layout, std::uint64_t{head.size()});
+  return layout;
+}
+
+// A trainer that writes its step into every header makes a layout of every version: D3 was that all
+// of them stayed, in memory and in the store.
+TEST(History, LayoutsOfPastVersionsTakeNeitherMemoryNorRecords) {
+  HistoryFixture at;
+  const auto history = at.history();
+  constexpr std::size_t kBytes = 1u << 20;
+  const std::size_t fit = History::kLayoutBytesKept / kBytes;
+  std::vector<std::weak_ptr<const Layout>> layouts;
+  std::vector<Version> versions;
+  for (std::uint64_t number = 1; number <= fit + 8; number++) {
+    const auto layout = Layout::parse(wordy_layout(number, kBytes), "a test's layout");
+    Manifest manifest =
+        make_manifest(std::string(kHistoryId), versions.empty() ? nullptr : &versions.back());
+    const bool is_fetched = number % 4 == 1;
+    manifest.layout.sha256 = layout->id();
+    if (is_fetched) manifest.layout = at.repository->put_layout(*layout, {});
+    versions.push_back(at.repository->commit(manifest, {}));
+    if (is_fetched) {
+      layouts.push_back(history->layout(*history->get(number, {}), {}));
+    } else {
+      layouts.push_back(layout);
+      history->add(versions.back(), layout);
+    }
+  }
+  const auto alive = std::count_if(layouts.begin(), layouts.end(),
+                                   [](const auto& layout) { return !layout.expired(); });
+  EXPECT_LE(static_cast<std::size_t>(alive), fit);
+  EXPECT_GT(alive, 1) << "those used last stay";
+  EXPECT_LE(at.store->layout_ids().size(), 2u) << "of the newest, and of the one in use";
+  EXPECT_EQ(history->layout(versions.front(), {})->id(), versions.front().manifest.layout.sha256);
+}
+
+TEST(History, LayoutsOfVersionsThatAreHereStayInTheStore) {
+  HistoryFixture at;
+  std::vector<Version> versions;
+  for (std::uint64_t number = 1; number <= 4; number++) {
+    Manifest manifest =
+        make_manifest(std::string(kHistoryId), versions.empty() ? nullptr : &versions.back());
+    const auto layout = Layout::parse(wordy_layout(number, 10), "a test's layout");
+    manifest.layout = at.repository->put_layout(*layout, {});
+    versions.push_back(at.repository->commit(manifest, {}));
+    at.history()->layout(versions.back(), {});
+    if (number != 2) continue;
+    at.history()->find(2, {});
+    at.store->begin_images(2);
+    at.store->complete_images(2, {}, {});
+  }
+  const auto history = at.history();
+  EXPECT_EQ(history->refresh(0, {}), 4u);
+  const auto used = history->layout(versions[2], {});
+  history->layout(versions[3], {});
+  const auto id = [&](std::size_t i) { return versions[i].manifest.layout.sha256; };
+  EXPECT_EQ(at.store->layout_ids(), (std::set<Sha256>{id(1), id(2), id(3)}));
+  at.bucket->fail_key("layouts/", ErrorCode::unavailable);
+  EXPECT_NE(at.history()->find_layout(versions[1]), nullptr);
+  EXPECT_EQ(at.history()->find_layout(versions[0]), nullptr);
+}
+
+// One that was pruned while it lay unused in memory is recorded again when it is used.
+TEST(History, ALayoutThatComesIntoUseAgainIsRecordedAgain) {
+  HistoryFixture at;
+  const auto history = at.history();
+  const auto versions = commit_versions(*at.repository, 1);
+  std::vector<Version> with_layouts;
+  for (std::uint64_t number = 2; number <= 3; number++) {
+    Manifest manifest = make_manifest(std::string(kHistoryId),
+                                      with_layouts.empty() ? &versions[0] : &with_layouts.back());
+    manifest.layout =
+        at.repository->put_layout(*Layout::parse(wordy_layout(number, 10), "a test's layout"), {});
+    with_layouts.push_back(at.repository->commit(manifest, {}));
+    history->layout(with_layouts.back(), {});
+  }
+  const Sha256 first = with_layouts[0].manifest.layout.sha256;
+  EXPECT_FALSE(at.store->layout_ids().contains(first));
+  at.bucket->fail_key("", ErrorCode::unavailable);
+  const auto used = history->layout(with_layouts[0], {});
+  EXPECT_TRUE(at.store->layout_ids().contains(first));
+}
+
 // ---- news ----
+
+// D5: they were fetched one after another, 20 ms each where the bucket is 20 ms away.
+TEST(History, RefreshFetchesManyManifestsAtATime) {
+  HistoryFixture at;
+  commit_versions(*at.repository, 100);
+  at.bucket->hang_key("versions/0000000000000000003");
+  const std::uint64_t before = at.bucket->calls("get");
+  const auto history = at.history();
+  std::uint64_t newest = 0;
+  std::jthread thread([&] { newest = history->refresh(0, {}); });
+  EXPECT_TRUE(test::eventually([&] { return at.bucket->waiting() == 10; }))
+      << at.bucket->waiting() << " of the manifests 30 to 39 are asked for at a time";
+  at.bucket->heal();
+  thread.join();
+  EXPECT_EQ(newest, 100u);
+  EXPECT_LE(at.bucket->calls("get") - before, 100u + 32u) << "few that do not exist";
+  EXPECT_EQ(at.store->manifest_numbers().size(), 100u);
+}
+
+TEST(History, RefreshStopsAtTheFirstThatDoesNotFitHoweverManyCome) {
+  HistoryFixture at;
+  commit_versions(*at.repository, 40);
+  for (const std::uint64_t bad : {17u, 30u}) {
+    HistoryFixture fresh;
+    const auto versions = commit_versions(*fresh.repository, bad - 1);
+    Manifest stranger = make_manifest(std::string(kHistoryId), &versions.back());
+    stranger.parent_sha256[0] ^= std::byte{1};
+    fresh.repository->commit(stranger, {});
+    commit_versions(*fresh.repository, 40);
+    const auto history = fresh.history();
+    EXPECT_EQ(history->refresh(0, {}), bad - 1);
+    EXPECT_EQ(fresh.store->find_manifest(bad), std::nullopt);
+    EXPECT_EQ(fresh.store->find_manifest(bad + 1), std::nullopt) << "nor what follows it";
+    std::string message;
+    EXPECT_EQ(code_of([&] { history->refresh(bad - 1, {}); }, &message), ErrorCode::corrupt);
+    EXPECT_NE(message.find("version " + std::to_string(bad) + " does not follow"),
+              std::string::npos)
+        << message;
+  }
+  at.bucket->fail_key(keys::manifest(25), ErrorCode::unavailable);
+  EXPECT_EQ(at.history()->refresh(0, {}), 24u);
+}
+
+TEST(History, ARefreshThatWaitsForManyCanBeStopped) {
+  HistoryFixture at;
+  commit_versions(*at.repository, 100);
+  at.bucket->hang_key("versions/0000000000000000003");
+  const auto history = at.history();
+  std::stop_source stop;
+  std::uint64_t newest = 0;
+  std::jthread thread([&] {
+    newest = history->refresh(0, {stop.get_token(), Clock::time_point::max()});
+  });
+  EXPECT_TRUE(test::eventually([&] { return at.bucket->waiting() > 1; }));
+  stop.request_stop();
+  thread.join();
+  EXPECT_LT(newest, 30u);
+}
+
+TEST(History, NeighboursThatComeAtOnceAreCompared) {
+  HistoryFixture at;
+  const auto versions = commit_versions(*at.repository, 2);
+  Manifest stranger = make_manifest(std::string(kHistoryId), &versions[1]);
+  stranger.parent_sha256[0] ^= std::byte{1};
+  at.repository->commit(stranger, {});
+
+  // Whoever records his version waits a while for the other one, who must not have come so far.
+  std::atomic<bool> is_armed = false;
+  std::atomic<int> recording = 0;
+  const auto store = Store::open(at.parent / "slow", kHistoryId, "memory:///bucket", {}, [&] {
+    if (is_armed) {
+      recording++;
+      const auto limit = Clock::now() + std::chrono::milliseconds(100);
+      while (recording < 2 && Clock::now() < limit) std::this_thread::yield();
+    }
+    return Space{1ull << 40, 1ull << 41};
+  });
+  History history(*at.repository, store.get());
+  is_armed = true;
+  std::atomic<int> refused = 0;
+  const auto find = [&](std::uint64_t number) {
+    try {
+      history.find(number, {});
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::corrupt) << error.what();
+      refused++;
+    }
+  };
+  std::jthread two(find, 2), three(find, 3);
+  two.join();
+  three.join();
+  EXPECT_EQ(refused, 1);
+}
 
 TEST(History, RefreshFindsWhatIsNew) {
   HistoryFixture at;
@@ -238,6 +430,55 @@ TEST(History, SeesARollbackAtItsFirstRefresh) {
   EXPECT_EQ(history->refresh(0, {}), 3u) << "mended";
 }
 
+// ---- manifests of releases before 0.6.0 ----
+
+/// Versions whose manifests carry no hash of their own.
+std::vector<Version> commit_old_versions(Repository& repository, std::uint64_t count) {
+  std::vector<Version> versions;
+  while (versions.size() < count) {
+    Manifest manifest =
+        make_manifest(repository.id(), versions.empty() ? nullptr : &versions.back(), "a-tag");
+    manifest.features.clear();
+    versions.push_back(repository.commit(manifest, {}));
+  }
+  return versions;
+}
+
+TEST(History, ComparesAnOldManifestWithTheVersionAfterIt) {
+  HistoryFixture at;
+  commit_old_versions(*at.repository, 3);
+  std::string bytes = at.bucket->find(keys::manifest(2)).value();
+  bytes.replace(bytes.find("a-tag"), 5, "b-tag");
+  at.bucket->replace(keys::manifest(2), bytes);
+  std::string message;
+  for (Store* store : {static_cast<Store*>(nullptr), at.store.get()}) {
+    History history(*at.repository, store);
+    EXPECT_EQ(code_of([&] { history.find(2, {}); }, &message), ErrorCode::corrupt);
+    EXPECT_NE(message.find("version 3 does not follow version 2"), std::string::npos) << message;
+    EXPECT_EQ(history.refresh(0, {}), 1u) << "what comes before it is told";
+    EXPECT_NE(history.find(3, {}), nullptr);
+    EXPECT_EQ(code_of([&] { history.find(2, {}); }), ErrorCode::corrupt);
+  }
+  EXPECT_EQ(at.store->find_manifest(2), std::nullopt) << "what was refused is not kept";
+}
+
+TEST(History, AnOldManifestIsReadThoughTheVersionAfterItIsDamaged) {
+  HistoryFixture at;
+  commit_old_versions(*at.repository, 3);
+  at.bucket->replace(keys::manifest(3), "rotten");
+  EXPECT_NE(at.history()->find(2, {}), nullptr);
+  EXPECT_EQ(at.history()->refresh(0, {}), 2u);
+}
+
+TEST(History, ANewManifestCostsNoLookAtTheVersionAfterIt) {
+  HistoryFixture at;
+  commit_versions(*at.repository, 3);
+  History history(*at.repository, nullptr);
+  const std::uint64_t before = at.bucket->calls();
+  ASSERT_NE(history.find(2, {}), nullptr);
+  EXPECT_EQ(at.bucket->calls() - before, 1u);
+}
+
 // The record of the newest version outlives the manifests that the store kept.
 TEST(History, SeesAForkEvenIfOnlyTheNewestIsRemembered) {
   HistoryFixture at;
@@ -245,6 +486,71 @@ TEST(History, SeesAForkEvenIfOnlyTheNewestIsRemembered) {
   at.store->put_newest({2, Sha256{}});
   EXPECT_EQ(code_of([&] { at.history()->find(2, {}); }), ErrorCode::corrupt);
   EXPECT_EQ(code_of([&] { at.history()->refresh(0, {}); }), ErrorCode::corrupt);
+}
+
+// ---- gaps ----
+
+TEST(History, SeesAGapAtItsFirstRefreshAndNamesTheManifest) {
+  HistoryFixture at;
+  commit_versions(*at.repository, 6);
+  const std::string lost = at.bucket->find(keys::manifest(4)).value();
+  at.bucket->erase(keys::manifest(4));
+  const auto history = at.history();
+  EXPECT_EQ(history->refresh(0, {}), 3u) << "what came before the gap";
+  std::string message;
+  for (int round = 0; round < 2; round++) {
+    EXPECT_EQ(code_of([&] { history->refresh(3, {}); }, &message), ErrorCode::corrupt);
+    EXPECT_NE(message.find(keys::manifest(4)), std::string::npos) << message;
+  }
+  at.bucket->replace(keys::manifest(4), lost);
+  EXPECT_EQ(history->refresh(3, {}), 6u) << "mended";
+}
+
+TEST(History, SeesThatTheFirstManifestIsGone) {
+  HistoryFixture at;
+  commit_versions(*at.repository, 2);
+  at.bucket->erase(keys::manifest(1));
+  EXPECT_EQ(code_of([&] { at.history()->refresh(0, {}); }), ErrorCode::corrupt);
+  // Nor does who only looks take the repository for an empty one.
+  std::string message;
+  EXPECT_EQ(code_of([&] { at.repository->newest_version(0, {}); }, &message), ErrorCode::corrupt);
+  EXPECT_NE(message.find(keys::manifest(1)), std::string::npos) << message;
+}
+
+TEST(History, NamesAManifestThatIsMissing) {
+  HistoryFixture at;
+  commit_versions(*at.repository, 6);
+  at.bucket->erase(keys::manifest(2));
+  std::string message;
+  EXPECT_EQ(code_of([&] { History(*at.repository, nullptr).get(2, {}); }, &message),
+            ErrorCode::corrupt);
+  EXPECT_NE(message.find(keys::manifest(2)), std::string::npos) << message;
+}
+
+// A LIST may lag behind, or name what was removed.
+TEST(History, TakesNoWordOfAListForAGap) {
+  HistoryFixture at;
+  commit_versions(*at.repository, 3);
+  at.bucket->list_also(keys::manifest(9));
+  EXPECT_EQ(at.history()->refresh(0, {}), 3u);
+  EXPECT_EQ(at.history()->refresh(3, {}), 3u) << "the list names what is not there";
+  at.bucket->heal();
+  at.bucket->fail_list(ErrorCode::permission);
+  EXPECT_EQ(at.history()->refresh(3, {}), 3u) << "who may not list goes on without";
+  EXPECT_GT(at.bucket->failures(), 0u);
+}
+
+TEST(History, LooksBehindTheNewestOnceUnlessToldTo) {
+  HistoryFixture at;
+  commit_versions(*at.repository, 3);
+  const auto history = at.history();
+  history->refresh(0, {});
+  EXPECT_EQ(at.bucket->calls("list"), 1u);
+  for (int poll = 0; poll < 3; poll++) history->refresh(3, {});
+  EXPECT_EQ(at.bucket->calls("list"), 1u);
+  history->look_behind_the_newest();
+  for (int poll = 0; poll < 3; poll++) history->refresh(3, {});
+  EXPECT_EQ(at.bucket->calls("list"), 2u);
 }
 
 // ---- a full disk, and many threads ----

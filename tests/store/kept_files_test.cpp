@@ -89,7 +89,7 @@ class KeptFiles : public ::testing::Test {
   }
 
   void bring(std::uint64_t version, const std::vector<std::string>& only) {
-    materialize(*host().store, host().history, version, {}, {}, {}, {}, coder_, only);
+    materialize(*host().store, host().history, version, {}, {}, coder_, only);
   }
 
   /// The version's directory has these shards, and all small files.
@@ -290,7 +290,7 @@ TEST_F(KeptFiles, OfAPartialVersionTheyAreAllThatIsFilled) {
   options.only = kOnlyB;
   PartialImages images(*host().store, host().history, std::move(options));
   for (std::uint64_t version = 1; version <= 2; version++) {
-    const auto filled = images.begin(version, {}, {}, {});
+    const auto filled = images.begin(version, {});
     ASSERT_NE(filled, nullptr);
     filled->wait_complete({});
     host().store->wait_partial(version, {});

@@ -188,6 +188,27 @@ TEST(ParallelFor, RethrowsTheFirstErrorAndBeginsNothingNew) {
   EXPECT_LE(calls, 2);
 }
 
+// Else it would depend on the threads which of several errors a user is told.
+TEST(ParallelFor, RethrowsTheErrorOfTheLowestPieceThatFails) {
+  for (int round = 0; round < 100; round++) {
+    std::atomic<bool> higher_failed = false;
+    std::string message;
+    EXPECT_EQ(code_of(
+                  [&] {
+                    parallel_for(8, 4, {}, [&](std::size_t i) {
+                      if (i == 1) higher_failed.wait(false);
+                      if (i != 1 && i != 2) return;
+                      higher_failed = true;
+                      higher_failed.notify_all();
+                      throw Error(ErrorCode::corrupt, "piece " + std::to_string(i));
+                    });
+                  },
+                  &message),
+              ErrorCode::corrupt);
+    EXPECT_EQ(message, "piece 1");
+  }
+}
+
 TEST(ParallelFor, StopsWhenTheContextDoes) {
   std::stop_source source;
   const Context context{source.get_token()};

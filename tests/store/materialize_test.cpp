@@ -5,10 +5,13 @@
 
 #include <algorithm>
 #include <mutex>
+#include <optional>
 #include <set>
+#include <thread>
 
 #include "kernels/hash.hpp"
 #include "store/plan.hpp"
+#include "tests/support/eventually.hpp"
 #include "tests/support/meddling_coder.hpp"
 #include "tests/support/repository_builder.hpp"
 
@@ -437,6 +440,49 @@ TEST_F(Materialize, NeedsNoOlderManifestWhereASnapshotWillDo) {
   expect_version(write(way));
 }
 
+// D5: they were fetched one after another, each 20 ms where the bucket is 20 ms away.
+TEST_F(Materialize, FetchesHeadsAndLayoutsOfAWayManyAtATime) {
+  Model model = small_model(rng_);
+  builder_.add(model.tree());
+  for (int step = 2; step <= 13; step++) {
+    model.metadata["step"] = std::to_string(100 + step);
+    model.nudge_all(0.01, rng_);
+    builder_.add(model.tree());
+  }
+  for (std::uint64_t number = 1; number <= 13; number++) history_.get(number, {});
+  const auto first = history_.layout(*history_.get(1, {}), {});
+  for (const std::string prefix : {"layouts/", "packs/"}) {
+    builder_.bucket()->hang_key(prefix);
+    std::optional<Plan> found;
+    std::jthread planning([&] { found = plan(13); });
+    EXPECT_TRUE(test::eventually([&] { return builder_.bucket()->waiting() == 12; }))
+        << builder_.bucket()->waiting() << " of 12 are asked for at a time";
+    builder_.bucket()->heal();
+    planning.join();
+    ASSERT_TRUE(found);
+    EXPECT_EQ(found->steps.size(), 12u);
+    expect_version(write(*found));
+  }
+}
+
+TEST_F(Materialize, OfManyDamagedHeadsTheOldestIsNamed) {
+  Model model = small_model(rng_);
+  builder_.add(model.tree());
+  for (int step = 2; step <= 20; step++) {
+    model.nudge_all(0.01, rng_);
+    builder_.add(model.tree());
+  }
+  for (const char* damaged : {"packs/17/", "packs/4/", "packs/11/"}) {
+    builder_.flip(builder_.key(damaged), 20);
+  }
+  for (int round = 0; round < 10; round++) {
+    const Error error = error_of([&] { plan(20); });
+    EXPECT_EQ(error.code(), ErrorCode::corrupt);
+    EXPECT_TRUE(mentions(error, "packs/4/")) << error.what();
+    EXPECT_TRUE(mentions(error, "version 4")) << error.what();
+  }
+}
+
 TEST_F(Materialize, RefusesABaseWhoseRecordedHashesAreWrong) {
   Model model = small_model(rng_);
   builder_.add(model.tree());
@@ -665,6 +711,32 @@ TEST_F(DamagedBase, AMissingBlobIsFetchedInstead) {
   expect_version(write(plan(2, {first_})));
 }
 
+// It has the size that it should have, and was hard-linked into every version after it.
+TEST_F(DamagedBase, ADamagedBlobIsFetchedInstead) {
+  add_two({});
+  flip_byte(first_.directory / "config.json", 0);
+  const Base second = write(plan(2, {first_}));
+  expect_version(second);
+  EXPECT_NE(inode_of(second.directory / "config.json"), inode_of(first_.directory / "config.json"));
+}
+
+/// A weights file that no step touches, and that somebody wrote to.
+TEST_F(DamagedBase, AnUntouchedFileThatWasWrittenToIsNotLinked) {
+  Model model = small_model(rng_);
+  builder_.add(model.tree());
+  nudge(model.files["b.safetensors"][0], 0.01, rng_);
+  builder_.add(model.tree());
+  first_ = write(plan(1));
+  flip_byte(first_.directory / "a.safetensors", builder_.tree(1).at("a.safetensors").size() - 5);
+  expect_damaged("a.safetensors");
+
+  flip_byte(first_.directory / "a.safetensors", builder_.tree(1).at("a.safetensors").size() - 5);
+  const Base second = write(plan(2, {first_}));  // the bytes are right again: made from them
+  expect_version(second);
+  EXPECT_NE(inode_of(second.directory / "a.safetensors"),
+            inode_of(first_.directory / "a.safetensors"));
+}
+
 // ---- the coder ----
 
 /// Version 1 written, version 2 to be made from it with a coder that a test meddles with.
@@ -728,10 +800,7 @@ class MaterializeIntoStore : public ::testing::Test {
     }
   }
 
-  void bring(std::uint64_t version, const std::vector<std::uint64_t>& keep = {},
-             const std::function<bool(std::uint64_t)>& release = {}) {
-    materialize(*host_.store, host_.history, version, keep, release, {}, {});
-  }
+  void bring(std::uint64_t version) { materialize(*host_.store, host_.history, version, {}, {}); }
 
   void expect_version(std::uint64_t version) {
     EXPECT_TRUE(host_.store->is_complete(version));
@@ -835,7 +904,8 @@ TEST_F(MaterializeIntoStore, KeepsARottenVersionThatMustStay) {
   add_versions(2);
   bring(1);
   rot(1);
-  bring(2, {1});
+  const auto latest = host_.store->eviction().reserve(1, Eviction::Claim::stays, {});
+  bring(2);
   expect_version(2);
   EXPECT_TRUE(host_.store->is_complete(1));
 }
@@ -845,10 +915,13 @@ TEST_F(MaterializeIntoStore, KeepsARottenVersionThatIsInUse) {
   bring(1);
   rot(1);
   std::vector<std::uint64_t> asked;
-  bring(2, {}, [&](std::uint64_t version) {
+  Eviction::Readers readers;
+  readers.is_unused = [&](std::uint64_t version) {
     asked.push_back(version);
     return false;
-  });
+  };
+  host_.store->eviction().set_readers(std::move(readers));
+  bring(2);
   expect_version(2);
   EXPECT_EQ(asked, std::vector<std::uint64_t>{1});
   EXPECT_TRUE(host_.store->is_complete(1));
@@ -867,8 +940,7 @@ TEST_F(MaterializeIntoStore, GoesALongWayInSeveralPasses) {
 TEST_F(MaterializeIntoStore, RefusesWhatHasNoRoom) {
   add_versions(1);
   Host tight{builder_.bucket(), directory_ / "tight", {1000, 0}};
-  const Error error =
-      error_of([&] { materialize(*tight.store, tight.history, 1, {}, {}, {}, {}); });
+  const Error error = error_of([&] { materialize(*tight.store, tight.history, 1, {}, {}); });
   EXPECT_EQ(error.code(), ErrorCode::no_space) << error.what();
   EXPECT_FALSE(filesystem::exists(tight.store->image_directory(1)));
 }

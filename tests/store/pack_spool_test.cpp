@@ -117,6 +117,26 @@ TEST_F(PackSpoolTest, EachPieceIsFetchedOnceHoweverManyThreadsReadIt) {
   for (const int count : fetched_pieces()) EXPECT_EQ(count, 1);
 }
 
+TEST_F(PackSpoolTest, FetchesWhatABatchNeedsManyPiecesAtATime) {
+  const PackSpool spool(plan_, *repository_, directory_.path(), context_);
+  EXPECT_FALSE(spool.is_whole());
+  std::vector<PackSpool::Wanted> all;
+  for (std::uint32_t i = 0; i < chunks(); i++) all.push_back({0, plan_.steps[0].listed[i]});
+  builder_.bucket()->hang_key("packs/");
+  {
+    std::jthread fetching([&] { spool.fetch(all); });
+    EXPECT_TRUE(test::eventually([&] { return builder_.bucket()->waiting() == 2; }));
+    builder_.bucket()->heal();
+  }
+  EXPECT_TRUE(spool.is_whole());
+  for (const int count : fetched_pieces()) EXPECT_EQ(count, 1);
+  const std::size_t before = bucket_->gets("packs/").size();
+  EXPECT_EQ(before, heads_ + 2) << "few requests";
+  spool.fetch(all);
+  for (std::uint32_t i = 0; i < chunks(); i++) EXPECT_EQ(read(spool, i), expected(i));
+  EXPECT_EQ(bucket_->gets("packs/").size(), before);
+}
+
 TEST_F(PackSpoolTest, AfterFetchAllNothingIsFetched) {
   PackSpool spool(plan_, *repository_, directory_.path(), context_);
   EXPECT_EQ(read(spool, 0), expected(0));

@@ -7,6 +7,7 @@
 #include "store/byte_reader.hpp"
 #include "store/compress.hpp"
 #include "store/error.hpp"
+#include "tests/support/code_of.hpp"
 #include "tests/support/support.hpp"
 
 namespace weightfs {
@@ -283,13 +284,55 @@ TEST(Pack, RefusesAnIndexThatIsNotAsLargeAsItSays) {
   expect_pack_refused(bomb, bomb.size(), "larger than any of this layout");
 }
 
+// No chunk is in two packs: what is left for the next pack shrinks with each, and its index with
+// it.
+TEST(Pack, RefusesMoreChunksThanOtherPacksLeaveBeforeItInflatesThem) {
+  const Pack pack = pack_of(some_chunks());  // 4 of the 6 of the layout
+  const std::uint64_t size = pack.head.size() + pack.data.size();
+  MemoryBudget budget;
+  PackRoom room(layout(), budget);
+  EXPECT_EQ(PackIndex::parse(pack.head, size, layout(), "packs/2/x-0", room)->chunks().size(), 4U);
+  std::string message;
+  EXPECT_EQ(test::code_of([&] { PackIndex::parse(pack.head, size, layout(), "packs/2/x-1", room); },
+                          &message),
+            ErrorCode::corrupt);
+  EXPECT_NE(message.find("packs/2/x-1: "), std::string::npos) << message;
+  EXPECT_NE(message.find("other packs leave 2"), std::string::npos) << message;
+}
+
+TEST(Pack, TakesWhatItHoldsOfTheMemoryOfItsVersion) {
+  const Pack pack = pack_of(some_chunks());
+  const std::uint64_t size = pack.head.size() + pack.data.size();
+  MemoryBudget small(100, "a small host");
+  PackRoom room(layout(), small);
+  std::string message;
+  EXPECT_EQ(
+      test::code_of([&] { PackIndex::parse(pack.head, size, layout(), "pack", room); }, &message),
+      ErrorCode::unsupported);
+  EXPECT_NE(message.find("a small host"), std::string::npos) << message;
+
+  constexpr std::uint64_t kHost = 4096;
+  MemoryBudget budget(kHost, "a host");
+  PackRoom first(layout(), budget);
+  const auto index = PackIndex::parse(pack.head, size, layout(), "pack", first);
+  EXPECT_GE(index->chunks().size_bytes(), 200U);
+  EXPECT_EQ(test::code_of([&] { budget.check(kHost - 200, "more"); }), ErrorCode::unsupported);
+}
+
+TEST(Pack, RefusesAHeaderThatNoPackHas) {
+  const std::string index = ranges({1, 0, 1}) + unchanged(1, 1);
+  const std::string head =
+      head_around(index, 0, std::to_string(index.size()), std::string(64u << 10, 'x'));
+  expect_pack_refused(head, head.size(), "the header is too large");
+}
+
 TEST(Pack, RefusesHostileIndexes) {
   expect_index_refused("", 0, "truncated");
   expect_index_refused(ranges({}), 0, "holds no chunks");
   expect_index_refused(std::string("\x80\x00", 2), 0, "padded");
   std::string many;
   append_varint(many, UINT64_MAX);
-  expect_index_refused(many, 0, "truncated");
+  expect_index_refused(many, 0, "18446744073709551615 ranges");
   expect_index_refused(ranges({4, 0, 1}) + unchanged(1, 1), 0, "tensor 4 of 4");
   expect_index_refused(ranges({UINT64_MAX, 0, 1}) + unchanged(1, 1), 0, "tensor 184467");
   expect_index_refused(ranges({2, 0, 1}) + unchanged(1, 1), 0, "tensor 2 has 0");

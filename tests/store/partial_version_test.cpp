@@ -428,15 +428,13 @@ TEST_F(PartialVersionTest, TellsOfEachFileAndOfTheEnd) {
   EXPECT_TRUE(counts.contains(106)) << *counts.rbegin();
 }
 
-TEST_F(PartialVersionTest, ItsBaseIsInUseUntilAllIsHere) {
-  add_versions(2);
-  const Base first = write(plan(1));
-  const auto filled = fill_from_hanging(plan(2, {first}), options());
-  EXPECT_FALSE(nobody_reads(first.directory));
-  builder_.bucket()->heal();
+TEST_F(PartialVersionTest, KnowsWhetherSomebodyReadsAFileThatIsComplete) {
+  add_versions(1);
+  const auto filled = fill(plan(1), options());
   filled->wait_complete({});
-  EXPECT_TRUE(eventually([&] { return nobody_reads(first.directory); }));
-  expect_whole(*filled);
+  EXPECT_TRUE(eventually([&] { return filled->nobody_reads(); }));
+  const File reader = File::open(filled_in_ / kLarge, O_RDONLY);
+  EXPECT_FALSE(filled->nobody_reads());
 }
 
 // ---- failures ----

@@ -8,7 +8,9 @@
 #include <set>
 #include <thread>
 
+#include "store/early_results.hpp"
 #include "store/handover_record.hpp"
+#include "store/seal.hpp"
 #include "store/verify.hpp"
 #include "tests/support/code_of.hpp"
 #include "tests/support/writer.hpp"
@@ -139,7 +141,8 @@ TEST_F(PublishQueueTest, PublishesWhatIsHandedOverAndGivesTheRestBack) {
   EXPECT_FALSE(is_queued("step-1"));
   EXPECT_FALSE(has_links());
   EXPECT_EQ(manifest_of(1).tag, "step-1");
-  EXPECT_EQ(manifest_of(1).meta, options.meta);
+  EXPECT_EQ(users_meta(manifest_of(1).meta), options.meta);
+  EXPECT_EQ(find_early_bytes(manifest_of(1).meta), 0u);
   EXPECT_EQ(shown_, 1u);
   EXPECT_EQ(read_tree(writer().store->image_directory(1)), published);
   expect_version(1, published);
@@ -270,19 +273,19 @@ TEST_F(PublishQueueTest, GivesUpEarlyWorkThatNobodyWillTake) {
   const StagingId nested = writer().stage("step-1", files, run);
   const StagingId other = writer().stage("other", files);
   ASSERT_TRUE(eventually([&] { return writer().queue.early().coded_files == 4; }));
-  const auto coded_after_a_close = [&] {
+  const auto is_coded_after_a_close = [&](std::uint64_t files_left) {
     writer().write(run, "any.safetensors", "x");
-    return writer().queue.early().coded_files;
+    return eventually([&] { return writer().queue.early().coded_files == files_left; });
   };
   writer().staging.unlink(other, "model-00001-of-00002.safetensors");
-  EXPECT_EQ(coded_after_a_close(), 3u);
+  EXPECT_TRUE(is_coded_after_a_close(3));
   const StagingId again = writer().find(other, "model-00002-of-00002.safetensors").value();
   writer().staging.open(again, true);
-  EXPECT_EQ(coded_after_a_close(), 2u);
+  EXPECT_TRUE(is_coded_after_a_close(2));
   // From below a top-level directory: its files have other paths in the version.
   gate_.close();
   writer().hand_over(nested, "step-1");
-  EXPECT_EQ(coded_after_a_close(), 0u);
+  EXPECT_TRUE(is_coded_after_a_close(0));
   gate_.open();
   ASSERT_TRUE(writer().settles());
   expect_version(1, files);
@@ -372,6 +375,8 @@ TEST_F(PublishQueueTest, RefusesNamesTagsAndWhatIsNoStagedDirectory) {
   HandOverOptions options;
   options.meta = {{"a", "\xff"}};
   EXPECT_EQ(refused(directory, "ok", "", options), ErrorCode::invalid);
+  options.meta = {{"weightfs.early_bytes", "7"}};
+  EXPECT_EQ(refused(directory, "ok", "", options), ErrorCode::invalid);
   options = {};
   options.include = {"\xff"};
   EXPECT_EQ(refused(directory, "ok", "", options), ErrorCode::invalid);
@@ -421,6 +426,71 @@ TEST_F(PublishQueueTest, RefusesWhatIsStillMappedWritable) {
   EXPECT_EQ(code_of([&] { writer().hand_over(directory, "step-1"); }, &message), ErrorCode::busy);
   EXPECT_NE(message.find("staging/run/config.json"), message.npos) << message;
   ::munmap(mapped, size);
+  writer().hand_over(directory, "step-1");
+  EXPECT_TRUE(writer().settles());
+}
+
+TEST_F(PublishQueueTest, TakesOnlyFilesOfItsCallerUnlessThatIsRoot) {
+  const StagingId directory = started().stage("run", checkpoint(1));
+  writer().staging.make_file(directory, "theirs.json", 0600, {.uid = 1000, .gid = 1000});
+  const auto hand_over_as = [&](uid_t uid, std::string* message) {
+    HandOverOptions options;
+    options.caller = {uid, uid};
+    return code_of([&] { writer().hand_over(directory, "step-1", options); }, message);
+  };
+  std::string message;
+  EXPECT_EQ(hand_over_as(1001, &message), ErrorCode::permission);
+  EXPECT_NE(message.find("staging/run/config.json"), message.npos) << message;
+  EXPECT_EQ(hand_over_as(1000, &message), ErrorCode::permission);
+  for (const StagedFile& file : writer().staging.list(directory)) {
+    if (file.path != "theirs.json") writer().staging.change(file.id, {.uid = 1000});
+  }
+  EXPECT_EQ(hand_over_as(1001, &message), ErrorCode::permission);
+  EXPECT_NE(message.find("belong to uid 1000, not to uid 1001"), message.npos) << message;
+  EXPECT_EQ(writer().queue.last_error().substr(24), "publish/step-1: " + message);
+  EXPECT_TRUE(is_staged("run"));
+  writer().staging.unlink(directory, "theirs.json");
+  HandOverOptions own;
+  own.caller = {1000, 1000};
+  writer().hand_over(directory, "step-1", own);
+  EXPECT_TRUE(writer().settles());
+  expect_version(1, checkpoint(1));
+  writer().hand_over(writer().stage("roots", checkpoint(2)), "step-2");
+  EXPECT_TRUE(writer().settles());
+}
+
+TEST_F(PublishQueueTest, CodesEarlyOnlyWhatItsOwnerMayHandOver) {
+  started();
+  const Files files = checkpoint(1, 1'200'000);
+  const StagingId theirs = writer().stage("theirs", {});
+  for (const auto& [path, bytes] : files) {
+    const StagingId file =
+        writer().staging.make_file(theirs, path, 0644, {.uid = 1000, .gid = 1000});
+    write_at(File::open(writer().staging.backing_path(file), O_WRONLY).fd(), 0, as_bytes(bytes),
+             "");
+    writer().queue.look_at(file);
+  }
+  writer().stage("run", files);
+  ASSERT_TRUE(eventually([&] { return writer().queue.early().coded_files == 2; }));
+  for (const StagedFile& file : writer().staging.list(theirs)) {
+    writer().staging.change(file.id, {.uid = 0});
+  }
+  writer().queue.look_at(theirs);
+  EXPECT_TRUE(eventually([&] { return writer().queue.early().coded_files == 4; }));
+}
+
+/// The kernel holds everybody's renames while one is refused.
+TEST_F(PublishQueueTest, RefusesOneUserManyTimesWithoutWaitingEachTime) {
+  constexpr int kTries = 20;
+  const StagingId directory = started().stage("run", checkpoint(1));
+  const StagingId config = writer().find(directory, "config.json").value();
+  writer().staging.open(config, true);
+  const Clock::time_point begin = Clock::now();
+  for (int i = 0; i < kTries; i++) {
+    EXPECT_EQ(code_of([&] { writer().hand_over(directory, "step-1"); }), ErrorCode::busy);
+  }
+  EXPECT_LT(Clock::now() - begin, kTries * kWriterWait / 2);
+  writer().staging.release(config, true);
   writer().hand_over(directory, "step-1");
   EXPECT_TRUE(writer().settles());
 }
@@ -629,7 +699,7 @@ TEST_F(PublishQueueTest, WaitsForABucketThatIsOutOfReach) {
 
 TEST_F(PublishQueueTest, AnswersWhileTheBucketHangs) {
   hooks_->before = [&](const BucketCall& call) {
-    if (call.kind != "get") gate_.pass(call.context);
+    if (call.kind != "get" && call.kind != "list") gate_.pass(call.context);
   };
   gate_.close();
   started();
@@ -961,7 +1031,7 @@ TEST_F(PublishQueueTest, SettlesWithWhatTheSyncFetchedIfTheFilesCannotBeAdopted)
   const std::uint64_t order = hand_over(1);
   ASSERT_TRUE(writer().reaches(order, State::waiting));
   EXPECT_TRUE(writer().get(order).error.starts_with("version 1 is published"));
-  materialize(*writer().store, writer().history, 1, {}, {}, {}, {});  // as the sync does
+  materialize(*writer().store, writer().history, 1, {}, {});  // as the sync does
   ASSERT_TRUE(writer().settles());
   EXPECT_EQ(end_of(order).version, 1u);
   EXPECT_FALSE(is_staged("step-1"));
@@ -991,6 +1061,87 @@ TEST_F(PublishQueueTest, IsAConflictIfAnotherWriterPublishedFirst) {
   ASSERT_TRUE(writer().settles());
   EXPECT_EQ(end_of(again).version, 2u);
   expect_version(2, checkpoint(1));
+}
+
+TEST_F(PublishQueueTest, GoesOnFromTheNewestVersionAfterARebase) {
+  options_.rebase_command = "weightfs rebase /mnt/w";
+  started();
+  hand_over(1);
+  ASSERT_TRUE(writer().settles());
+  EXPECT_EQ(publish_elsewhere(9), 2u);
+  const std::uint64_t second = hand_over(2), third = hand_over(3);
+  ASSERT_TRUE(writer().settles());
+  ASSERT_EQ(writer().get(second).state, State::conflict);
+  ASSERT_EQ(writer().get(third).state, State::conflict);
+  const std::string message = writer().get(second).error;
+  EXPECT_NE(message.find("run: weightfs rebase /mnt/w "), message.npos) << message;
+  // It stays so until a person says otherwise.
+  const std::uint64_t fourth = hand_over(4);
+  ASSERT_TRUE(writer().settles());
+  ASSERT_EQ(writer().get(fourth).state, State::conflict);
+
+  const PublishQueue::Rebased rebased = writer().queue.rebase({});
+  EXPECT_EQ(rebased.newest, 2u);
+  EXPECT_EQ(rebased.retried, (std::vector<std::string>{"step-2", "step-3", "step-4"}));
+  ASSERT_TRUE(writer().settles());
+  EXPECT_EQ(end_of(second).version, 3u);
+  EXPECT_EQ(end_of(third).version, 4u);
+  EXPECT_EQ(end_of(fourth).version, 5u);
+  expect_version(3, checkpoint(2));
+  const std::uint64_t fifth = hand_over(5);
+  ASSERT_TRUE(writer().settles());
+  EXPECT_EQ(end_of(fifth).version, 6u);
+  // Once: the next foreign version is a conflict again.
+  EXPECT_EQ(publish_elsewhere(8), 7u);
+  const std::uint64_t sixth = hand_over(6);
+  ASSERT_TRUE(writer().settles());
+  EXPECT_EQ(writer().get(sixth).state, State::conflict);
+}
+
+/// Also of a process before, and a restart keeps what a rebase has said.
+TEST_F(PublishQueueTest, ARebaseSurvivesARestart) {
+  started();
+  const std::uint64_t order = hand_over(1);
+  ASSERT_TRUE(writer().settles());
+  EXPECT_EQ(publish_elsewhere(9), 2u);
+  const std::uint64_t second = hand_over(2);
+  ASSERT_TRUE(writer().settles());
+  ASSERT_EQ(writer().get(second).state, State::conflict);
+  EXPECT_NE(order, second);
+  restarted();
+  EXPECT_EQ(writer().queue.rebase({}).retried, std::vector<std::string>{"step-2"});  // not started
+  restarted();
+  EXPECT_EQ(writer().get(second).state, State::queued);
+  started();
+  ASSERT_TRUE(writer().settles());
+  EXPECT_EQ(end_of(second).version, 3u);
+}
+
+TEST_F(PublishQueueTest, ARebaseCountsForWhatIsBeingPublished) {
+  options_.at = [&](std::string_view point) {
+    if (point != "before-commit" || races_++ > 0) return;
+    publish_elsewhere(9);
+    EXPECT_EQ(writer().queue.rebase({}).retried, std::vector<std::string>{});
+  };
+  started();
+  const std::uint64_t order = hand_over(1);
+  ASSERT_TRUE(writer().settles());
+  EXPECT_EQ(end_of(order).version, 2u);
+  expect_version(2, checkpoint(1));
+}
+
+TEST_F(PublishQueueTest, ARebaseThatCannotAskTheBucketChangesNothing) {
+  started();
+  hand_over(1);
+  ASSERT_TRUE(writer().settles());
+  publish_elsewhere(9);
+  const std::uint64_t second = hand_over(2);
+  ASSERT_TRUE(writer().settles());
+  hooks_->before = [&](const BucketCall&) {
+    throw Error(ErrorCode::unavailable, "the bucket is away");
+  };
+  EXPECT_EQ(code_of([&] { writer().queue.rebase({}); }), ErrorCode::unavailable);
+  EXPECT_EQ(writer().get(second).state, State::conflict);
 }
 
 TEST_F(PublishQueueTest, CodesAgainOnTopOfTheWinnerIfItMayRebase) {

@@ -3,12 +3,14 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <spawn.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <csignal>
 #include <functional>
 #include <set>
@@ -17,6 +19,7 @@
 #include "store/compress.hpp"
 #include "store/error.hpp"
 #include "store/verify.hpp"
+#include "tests/support/fake_s3.hpp"
 #include "tests/support/hosts.hpp"
 
 extern char** environ;
@@ -693,6 +696,7 @@ TEST_F(PublishTest, UploadsUnderTheSameNamesAgainAfterItFailed) {
   };
   const auto publish_in_vain = [&](Host& host, const stdfs::path& directory) {
     PublishOptions options = options_of(directory);
+    options.keeps_uploads = true;
     options.committing = [](std::uint64_t) { throw Error(ErrorCode::cancelled, "stopped"); };
     EXPECT_THROW(host.publish(options), Error);
     return uploads();
@@ -711,6 +715,7 @@ TEST_F(PublishTest, UploadsUnderTheSameNamesAgainAfterItFailed) {
 TEST_F(PublishTest, TwoStoresNeverUploadUnderTheSameName) {
   Host other = fresh_host();
   PublishOptions options = options_of(checkpoint(1));
+  options.keeps_uploads = true;
   options.committing = [](std::uint64_t) { throw Error(ErrorCode::cancelled, "stopped"); };
   EXPECT_THROW(publisher().publish(options), Error);
   const std::size_t count = keys_below(*bucket_, "snapshots/1/").size();
@@ -722,11 +727,79 @@ TEST_F(PublishTest, OtherBytesHaveOtherNames) {
   publisher().publish(checkpoint(1));
   PublishOptions options = options_of(checkpoint(2));
   options.nonce = kNonce;
+  options.keeps_uploads = true;
   options.committing = [](std::uint64_t) { throw Error(ErrorCode::cancelled, "stopped"); };
   EXPECT_THROW(publisher().publish(options), Error);
   options.directory = checkpoint(3);
   EXPECT_THROW(publisher().publish(options), Error);
   EXPECT_EQ(keys_below(*bucket_, "packs/2/").size(), 2u);
+}
+
+// ---- what was uploaded in vain ----
+
+/// Objects that a publish that ended with an Error may have left.
+class UploadedInVain : public PublishTest {
+ protected:
+  std::vector<std::string> left() {
+    std::vector<std::string> keys = keys_below(*bucket_, "packs/2/");
+    for (std::string& key : keys_below(*bucket_, "snapshots/2/")) keys.push_back(std::move(key));
+    return keys;
+  }
+
+  /// Of version 2, with a delta and a snapshot.
+  PublishOptions second() {
+    PublishOptions options = options_of(checkpoint(2));
+    options.snapshot = true;
+    return options;
+  }
+};
+
+TEST_F(UploadedInVain, IsRemovedWhenItIsStopped) {
+  publisher().publish(checkpoint(1));
+  for (const std::string when : {"pack", "blobs", "layout"}) {
+    std::stop_source source;
+    PublishOptions options = second();
+    options.at = [&](std::string_view point) {
+      if (point != when) return;
+      EXPECT_GE(left().size(), 4u);
+      source.request_stop();
+    };
+    const Context context{source.get_token(), Clock::time_point::max()};
+    EXPECT_EQ(error_of([&] { publisher().publish(options, context); }).code(),
+              ErrorCode::cancelled);
+    EXPECT_EQ(left(), std::vector<std::string>{}) << when;
+  }
+  EXPECT_EQ(publisher().publish(second()).version, 2u);
+  expect_sound();
+}
+
+TEST_F(UploadedInVain, IsRemovedWhenAnotherWriterWasFaster) {
+  publisher().publish(checkpoint(1));
+  Host other = fresh_host();
+  PublishOptions options = second();
+  options.at = [&](std::string_view point) {
+    if (point == "before-commit") other.publish(checkpoint(3));
+  };
+  EXPECT_EQ(error_of([&] { publisher().publish(options); }).code(), ErrorCode::conflict);
+  EXPECT_EQ(left().size(), 1u) << "the winner's pack";
+  expect_sound();
+}
+
+// The manifest may arrive long after the publisher gave up, and so after the next one did.
+TEST_F(UploadedInVain, StaysWhereAManifestMayYetArriveThatNamesIt) {
+  publisher().publish(checkpoint(1));
+  PublishOptions options = second();
+  options.committing = [&](std::uint64_t) {
+    bucket_->fail_key("versions/", ErrorCode::unavailable);
+  };
+  EXPECT_THROW(publisher().publish(options), CommitUnknown);
+  bucket_->heal();
+  const std::vector<std::string> uploaded = left();
+  EXPECT_GE(uploaded.size(), 4u);
+
+  options.committing = [](std::uint64_t) { throw Error(ErrorCode::cancelled, "stopped"); };
+  EXPECT_EQ(error_of([&] { publisher().publish(options); }).code(), ErrorCode::cancelled);
+  EXPECT_EQ(left(), uploaded) << "the same bytes again, from the same store: under other names";
 }
 
 // ---- a checkpoint that is written to ----
@@ -777,6 +850,140 @@ TEST_F(PublishTest, RefusesACheckpointWhoseFileBecomesAFifoMeanwhile) {
   };
   EXPECT_EQ(error_of([&] { publisher().publish(options); }).code(), ErrorCode::busy);
 }
+
+TEST_F(PublishTest, RefusesACheckpointThatSomebodyCanWriteTo) {
+  const auto directory = checkpoint(1);
+  for (const std::string name : {"model-00001-of-00002.safetensors", "config.json"}) {
+    File writer = File::open(directory / name, O_RDWR);
+    const Error opened = error_of([&] { publisher().publish(directory); });
+    EXPECT_EQ(opened.code(), ErrorCode::busy) << opened.what();
+    EXPECT_NE(std::string(opened.what()).find(name), std::string::npos) << opened.what();
+
+    void* const bytes = ::mmap(nullptr, 1, PROT_READ | PROT_WRITE, MAP_SHARED, writer.fd(), 0);
+    ASSERT_NE(bytes, MAP_FAILED);
+    writer = File();
+    const Error mapped = error_of([&] { publisher().publish(directory); });
+    EXPECT_EQ(mapped.code(), ErrorCode::busy) << mapped.what();
+    ASSERT_EQ(::munmap(bytes, 1), 0);
+  }
+  EXPECT_FALSE(bucket_->find(keys::manifest(1)));
+  const File reader = File::open(directory / "config.json", O_RDONLY);
+  EXPECT_EQ(publisher().publish(directory).version, 1u) << "readers do not matter";
+}
+
+// A writer who comes while the checkpoint is read and stays.
+TEST_F(PublishTest, RefusesACheckpointThatSomebodyCanWriteToInTheEnd) {
+  const auto directory = checkpoint(1);
+  File writer;
+  PublishOptions options = options_of(directory);
+  options.at = [&](std::string_view point) {
+    if (point == "layout") writer = File::open(directory / "config.json", O_RDWR);
+  };
+  EXPECT_EQ(error_of([&] { publisher().publish(options); }).code(), ErrorCode::busy);
+  EXPECT_FALSE(bucket_->find(keys::manifest(1)));
+}
+
+/// Stores through a shared mapping that move no time: so on a tmpfs, and on any file system where
+/// the page is dirty already.  Each is over before anybody is asked who can write.
+class StoredUnseen : public PublishTest, public testing::WithParamInterface<const char*> {
+ protected:
+  void SetUp() override {
+    std::string path = "/dev/shm/weightfs-test-XXXXXX";
+    if (::mkdtemp(path.data()) == nullptr) GTEST_SKIP() << "no tmpfs at /dev/shm";
+    shm_ = path;
+    for (const unsigned version : {1u, 2u})
+      write_checkpoint(shm_ / std::to_string(version), version);
+    const File file = File::open(shard(1), O_RDONLY);
+    const FileStamp before = stamp_of(file.fd());
+    store(shard(1), 100'000);
+    if (stamp_of(file.fd()) != before) GTEST_SKIP() << "the times of /dev/shm move";
+  }
+  void TearDown() override {
+    if (!shm_.empty()) stdfs::remove_all(shm_);
+  }
+
+  [[nodiscard]] stdfs::path shard(unsigned version) const {
+    return shm_ / std::to_string(version) / "model-00001-of-00002.safetensors";
+  }
+
+  static void store(const stdfs::path& path, std::size_t offset) {
+    const File file = File::open(path, O_RDWR);
+    const auto size = stdfs::file_size(path);
+    void* const mapped = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file.fd(), 0);
+    ASSERT_NE(mapped, MAP_FAILED);
+    static_cast<char*>(mapped)[offset] ^= 1;
+    ::munmap(mapped, size);
+  }
+
+  /// A host of its own in front of one of the three kinds of bucket.
+  std::unique_ptr<Host> host() {
+    const std::string kind = GetParam();
+    bool created = false;
+    if (kind == "directory") {
+      return std::make_unique<Host>(Repository::init((dir_ / "bucket").string(), created, {}),
+                                    dir_ / "store");
+    }
+    auto bucket = kind == "s3" ? s3_.open("run") : std::make_unique<BucketView>(bucket_);
+    if (kind == "s3") bucket->put(keys::kRecord, TextSource(*bucket_->find(keys::kRecord)), {});
+    return std::make_unique<Host>(Repository::open(std::move(bucket), {}), dir_ / "store");
+  }
+
+  /// Refused with busy, or a version that verifies.
+  static bool is_refused(Host& host, const PublishOptions& options, const Progress& progress = {}) {
+    const std::uint64_t newest = host.repository->newest_version(0, {});
+    try {
+      host.publish(options, {}, progress);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::busy) << error.what();
+      EXPECT_EQ(host.repository->newest_version(0, {}), newest);
+      return true;
+    }
+    const VerifyReport report =
+        verify_repository(host.history, host.store->temporary_directory(), {}, {});
+    for (const Problem& problem : report.problems) ADD_FAILURE() << problem.message;
+    return false;
+  }
+
+  stdfs::path shm_;
+  FakeS3 s3_;
+};
+
+TEST_P(StoredUnseen, NothingIsUploadedThatWasNotHashed) {
+  const auto at = host();
+  PublishOptions options = options_of(shm_ / "1");
+  for (const std::string when : {"scanned", "diffed", "pack", "layout"}) {
+    options.at = [&](std::string_view point) {
+      if (point == when) store(shard(1), 200'000);
+    };
+    EXPECT_EQ(is_refused(*at, options), when == "diffed") << when;
+    options.snapshot = true;  // later versions have a delta too
+  }
+}
+
+TEST_P(StoredUnseen, WhatWasCodedIsWhatIsInTheSnapshot) {
+  const auto at = host();
+  at->publish(shm_ / "1");
+  PublishOptions options = options_of(shm_ / "2");
+  options.snapshot = true;
+  std::atomic<bool> is_done = false;
+  const Progress progress = [&](std::string_view phase, std::uint64_t done, std::uint64_t total) {
+    if (phase == "coding" && done == total && !is_done.exchange(true)) store(shard(2), 200'000);
+  };
+  EXPECT_TRUE(is_refused(*at, options, progress));
+  EXPECT_FALSE(is_refused(*at, options));
+}
+
+TEST_P(StoredUnseen, TheHeaderOfASnapshotIsTheOneThatWasScanned) {
+  const auto at = host();
+  PublishOptions options = options_of(shm_ / "1");
+  options.at = [&](std::string_view point) {
+    if (point == "scanned") store(shard(1), 20);
+  };
+  EXPECT_TRUE(is_refused(*at, options));
+}
+
+INSTANTIATE_TEST_SUITE_P(Publish, StoredUnseen, testing::Values("memory", "directory", "s3"),
+                         [](const auto& param) { return std::string(param.param); });
 
 // ---- a parent that is damaged ----
 
@@ -849,6 +1056,35 @@ TEST_F(PublishTest, NamesTheObjectOfAParentThatTheBucketCannotGive) {
   EXPECT_EQ(other.publish(checkpoint(3)).version, 3u);
 }
 
+// The way out of a version that is damaged in the bucket, which is all that a host that lacks it
+// can get: it must not need what is damaged.
+TEST_F(PublishTest, ASnapshotNeedsNoneOfTheParentsBytes) {
+  publisher().publish(checkpoint(1));
+  Host behind = fresh_host();
+  EXPECT_EQ(behind.read_version(1), read_tree(checkpoint(1)));
+  publisher().publish(checkpoint(2));
+  const std::string key = keys_below(*bucket_, "packs/2/").at(0);
+  std::string flipped = bucket_->find(key).value();
+  flipped.back() = static_cast<char>(flipped.back() ^ 1);
+  bucket_->replace(key, flipped);
+
+  PublishOptions options = options_of(checkpoint(3));
+  options.snapshot = true;
+  const PublishResult damaged = fresh_host().publish(options);
+  EXPECT_EQ(damaged.version, 3u);
+  EXPECT_TRUE(damaged.snapshot);
+  EXPECT_FALSE(damaged.delta);
+  EXPECT_EQ(damaged.changed_elements, 0u);
+  EXPECT_EQ(behind.read_version(3), read_tree(checkpoint(3)));
+
+  bucket_->erase(key);
+  for (const std::string& snapshot : keys_below(*bucket_, "snapshots/3/")) bucket_->erase(snapshot);
+  options.directory = checkpoint(4);
+  EXPECT_EQ(fresh_host().publish(options).version, 4u) << "of two versions that are gone";
+  EXPECT_TRUE(fresh_host().publish(checkpoint(5)).delta);
+  EXPECT_EQ(behind.read_version(5), read_tree(checkpoint(5)));
+}
+
 TEST_F(PublishTest, RefusesToBuildOnAParentThatTheBucketHasLost) {
   publisher().publish(checkpoint(1));
   publisher().publish(checkpoint(2));
@@ -857,6 +1093,45 @@ TEST_F(PublishTest, RefusesToBuildOnAParentThatTheBucketHasLost) {
   const Error error = error_of([&] { publisher().publish(checkpoint(4)); });
   EXPECT_EQ(error.code(), ErrorCode::corrupt) << error.what();
   EXPECT_FALSE(bucket_->find(keys::manifest(4)));
+}
+
+// ---- a gap in the history ----
+
+// A publisher that had seen nothing took the missing number for the next one: a fork, which nobody
+// could read, and which the right manifest, when it came back, could not mend.
+TEST_F(PublishTest, WritesNoVersionIntoAGap) {
+  for (unsigned version = 1; version <= 6; version++) publisher().publish(checkpoint(version));
+  const std::string lost = bucket_->find(keys::manifest(4)).value();
+  bucket_->erase(keys::manifest(4));
+  const auto before = bucket_->objects();
+  for (const bool rebase : {false, true}) {
+    PublishOptions options = options_of(checkpoint(7));
+    options.rebase = rebase;
+    Host newcomer = fresh_host();
+    const Error error = error_of([&] { newcomer.publish(options); });
+    EXPECT_EQ(error.code(), ErrorCode::corrupt) << error.what();
+    EXPECT_NE(std::string(error.what()).find(keys::manifest(4)), std::string::npos) << error.what();
+  }
+  EXPECT_EQ(bucket_->objects(), before);
+
+  bucket_->replace(keys::manifest(4), lost);
+  Host newcomer = fresh_host();
+  EXPECT_EQ(newcomer.publish(checkpoint(7)).version, 7u);
+  EXPECT_EQ(read_on_a_fresh_host(4), read_tree(checkpoint(4)));
+  expect_sound();
+}
+
+// The same for one whose history is long in memory: it looks at each publish, not only at its
+// first.
+TEST_F(PublishTest, WritesNoVersionIntoAGapThatCameLater) {
+  publisher().publish(checkpoint(1));
+  Host other = fresh_host();
+  for (unsigned version = 2; version <= 4; version++) other.publish(checkpoint(version));
+  bucket_->erase(keys::manifest(2));
+  const Error error = error_of([&] { publisher().publish(checkpoint(5)); });
+  EXPECT_EQ(error.code(), ErrorCode::corrupt) << error.what();
+  EXPECT_NE(std::string(error.what()).find(keys::manifest(2)), std::string::npos) << error.what();
+  EXPECT_FALSE(bucket_->find(keys::manifest(2)));
 }
 
 // ---- failures of the bucket and the disk ----

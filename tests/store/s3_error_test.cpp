@@ -100,7 +100,8 @@ TEST(S3Error, TellsApartWhatAStoreCannotDo) {
   expect_told(told(refusal_reply(501, "NotImplemented")), ErrorCode::unsupported, {"501"});
   expect_told(told(refusal_reply(400, "EntityTooLarge")), ErrorCode::unsupported, {"size"});
   expect_told(told(refusal_reply(403, "QuotaExceeded"), "write"), ErrorCode::no_space, {"full"});
-  expect_told(told(refusal_reply(400, "InvalidBucketName")), ErrorCode::invalid, {"no name"});
+  expect_told(told(refusal_reply(400, "InvalidBucketName")), ErrorCode::invalid,
+              {"cannot be the name"});
   expect_told(told(refusal_reply(400, "SomethingNew")), ErrorCode::invalid,
               {"SomethingNew: because"});
 }

@@ -124,7 +124,7 @@ class Twins {
   explicit Twins(std::mt19937_64 rng) : rng_(rng) {
     ::umask(0);
     fs::create_directory(real_);
-    EXPECT_EQ(::chmod(real_.c_str(), 01777), 0);
+    EXPECT_EQ(::chmod(real_.c_str(), 0755), 0);
     struct statfs info {};
     EXPECT_EQ(::statfs(real_.c_str(), &info), 0);
     is_ext4_ = info.f_type == EXT4_SUPER_MAGIC;

@@ -131,7 +131,7 @@ TEST(Staging, StartsWithTwoEmptyRoots) {
   StagingFixture at;
   for (const StagingId root : {kStagingRoot, kPublishRoot}) {
     const struct stat attributes = at.staging->attributes(root);
-    EXPECT_EQ(attributes.st_mode, S_IFDIR | 01777u);
+    EXPECT_EQ(attributes.st_mode, S_IFDIR | 0755u);
     EXPECT_EQ(attributes.st_ino, root);
     EXPECT_EQ(attributes.st_nlink, 2u);
     EXPECT_EQ(at.staging->parent_of(root), root);

@@ -1,6 +1,7 @@
 #include "store/store.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/file.h>
 #include <sys/mman.h>
@@ -15,6 +16,7 @@
 
 #include "store/bytes.hpp"
 #include "store/error.hpp"
+#include "store/store_directory.hpp"
 #include "tests/support/code_of.hpp"
 #include "tests/support/support.hpp"
 
@@ -61,7 +63,22 @@ void add_version(Store& store, std::uint64_t version, std::size_t bytes = 1000,
   store.complete_images(version, sizes, hashes);
 }
 
-const auto kReleaseAll = [](std::uint64_t) { return true; };
+// What `latest` names.
+Eviction::Reservation keep(Store& store, std::uint64_t version) {
+  return store.eviction().reserve(version, Eviction::Claim::stays, {});
+}
+
+// Every version is in use, or none; notes which were asked for.
+void set_in_use(Store& store, bool in_use, Versions* asked = nullptr,
+                const std::function<void()>& also = {}) {
+  Eviction::Readers readers;
+  readers.is_unused = [=](std::uint64_t version) {
+    if (asked != nullptr) asked->push_back(version);
+    if (also) also();
+    return !in_use;
+  };
+  store.eviction().set_readers(std::move(readers));
+}
 
 // ---- the directory ----
 
@@ -528,16 +545,14 @@ TEST(Store, MakesRoomFromTheOldestOn) {
   const auto store = at.open();
   for (const std::uint64_t version : {1u, 2u, 3u}) add_version(*store, version, 1000);
   Versions asked;
-  const auto release = [&](std::uint64_t version) {
-    asked.push_back(version);
-    return true;
-  };
-  store->make_room(500, Versions{3}, release);
+  set_in_use(*store, false, &asked);
+  const auto latest = keep(*store, 3);
+  store->make_room(500);
   EXPECT_TRUE(asked.empty()) << "it fits as it is";
-  store->make_room(1000, Versions{3}, release);
+  store->make_room(1000);
   EXPECT_EQ(asked, Versions{1});
   EXPECT_EQ(store->complete_versions(), (Versions{2, 3}));
-  store->make_room(2500, Versions{3}, release);
+  store->make_room(2500);
   EXPECT_EQ(store->complete_versions(), Versions{3});
 }
 
@@ -545,40 +560,86 @@ TEST(Store, ByDefaultKeepsThreeVersions) {
   StoreFixture at;
   const auto store = at.open();
   for (std::uint64_t version = 1; version <= 6; version++) {
-    store->make_room(1000, {}, kReleaseAll);
+    store->make_room(1000);
     add_version(*store, version, 1000);
   }
   EXPECT_EQ(store->complete_versions(), (Versions{4, 5, 6}));
 }
 
-TEST(Store, CountsWhatIsPartialAndLetsItStay) {
+// A version that is being filled, and whether it may be read now.
+class Partial {
+ public:
+  Partial(Store& store, std::uint64_t version, std::size_t bytes) {
+    test::write_text(store.begin_images(version) / "a.bin", std::string(bytes, 'p'));
+    store.begin_partial(version, bytes,
+                        {.nobody_reads = [this] { return !is_read; },
+                         .remove =
+                             [&store, version] {
+                               store.remove_images(version);
+                               store.end_partial(version);
+                             }});
+  }
+  std::atomic<bool> is_read = false;
+};
+
+TEST(Store, WhatIsPartialGoesFirstTheFirstBegunFirst) {
   StoreFixture at;
-  at.limits.store_bytes = 3500;
+  at.limits.store_bytes = 4500;
   const auto store = at.open();
   for (const std::uint64_t version : {1u, 2u}) add_version(*store, version, 1000);
-  store->begin_partial(3, 1000);
+  const auto latest = keep(*store, 2);
+  const Partial third(*store, 7, 1000), fourth(*store, 3, 1000);
+  EXPECT_TRUE(store->is_partial(7));
+  store->make_room(500);
+  EXPECT_TRUE(store->is_partial(7)) << "it fits as it is";
+  store->make_room(1500);
+  EXPECT_FALSE(store->is_partial(7));
+  EXPECT_FALSE(fs::exists(store->image_directory(7)));
   EXPECT_TRUE(store->is_partial(3));
-  store->make_room(500, {}, kReleaseAll);
+  store->make_room(2500);
+  EXPECT_FALSE(store->is_partial(3));
   EXPECT_EQ(store->complete_versions(), (Versions{1, 2}));
-  store->make_room(1500, Versions{2}, kReleaseAll);
-  EXPECT_EQ(store->complete_versions(), Versions{2});
   std::string message;
-  EXPECT_EQ(code_of([&] { store->make_room(2600, {}, kReleaseAll); }, &message),
-            ErrorCode::no_space);
-  EXPECT_EQ(store->complete_versions(), Versions{2}) << "it would not be enough";
-  store->end_partial(3);
-  store->make_room(2600, {}, kReleaseAll);
-  EXPECT_TRUE(store->complete_versions().empty());
+  EXPECT_EQ(code_of([&] { store->make_room(3600); }, &message), ErrorCode::no_space);
+  EXPECT_EQ(store->complete_versions(), (Versions{1, 2})) << "it would not be enough";
+}
+
+TEST(Store, WhatIsPartialAndReadStaysAndDoesNotCount) {
+  StoreFixture at;
+  at.limits.store_bytes = 2500;
+  const auto store = at.open();
+  add_version(*store, 5, 1000);
+  const auto latest = keep(*store, 5);
+  Partial one(*store, 1, 1000), two(*store, 2, 1000);
+  one.is_read = two.is_read = true;
+  store->make_room(1000);
+  EXPECT_TRUE(store->is_partial(1));
+  EXPECT_TRUE(store->is_partial(2));
+  one.is_read = false;
+  store->make_room(1000);
+  EXPECT_FALSE(store->is_partial(1));
+  EXPECT_TRUE(store->is_partial(2));
+}
+
+TEST(Store, WhatIsPartialAndFollowedStaysAndCounts) {
+  StoreFixture at;
+  at.limits.store_bytes = 1500;
+  const auto store = at.open();
+  const Partial first(*store, 1, 1000);
+  const auto latest = keep(*store, 1);
+  EXPECT_EQ(code_of([&] { store->make_room(1000); }), ErrorCode::no_space);
+  EXPECT_TRUE(store->is_partial(1));
 }
 
 TEST(Store, ByDefaultAPartialVersionIsAsGoodAMeasureAsACompleteOne) {
   StoreFixture at;
   const auto store = at.open();
-  store->begin_partial(9, 1000);
+  const Partial ninth(*store, 9, 1000);
+  const auto first = keep(*store, 9);
   for (const std::uint64_t version : {1u, 2u}) add_version(*store, version, 10);
-  store->make_room(10, {}, kReleaseAll);
+  store->make_room(10);
   EXPECT_EQ(store->complete_versions(), (Versions{1, 2})) << "three of 1000 bytes may be here";
-  const auto delta = store->begin_delta(2, 10, {}, kReleaseAll);
+  const auto delta = store->begin_delta(2, 10);
   EXPECT_EQ(store->complete_versions(), (Versions{1, 2}));
   store->abandon_delta(2, delta);
 }
@@ -587,7 +648,7 @@ TEST(Store, WaitsForWhatIsPartial) {
   StoreFixture at;
   const auto store = at.open();
   store->wait_partial(1, {});
-  store->begin_partial(1, 10);
+  store->begin_partial(1, 10, {});
   const Context soon = Context{}.within(std::chrono::milliseconds(1));
   EXPECT_EQ(code_of([&] { store->wait_partial(1, soon); }), ErrorCode::timed_out);
   std::stop_source stop;
@@ -621,7 +682,8 @@ TEST(Store, NeverTouchesWhatMustBeKept) {
   at.limits.store_bytes = 2500;
   const auto store = at.open();
   for (const std::uint64_t version : {1u, 2u}) add_version(*store, version, 1000);
-  store->make_room(1000, Versions{1}, kReleaseAll);
+  const auto latest = keep(*store, 1);
+  store->make_room(1000);
   EXPECT_EQ(store->complete_versions(), Versions{1});
 }
 
@@ -630,13 +692,13 @@ TEST(Store, RemovesNothingIfItWouldNotHelp) {
   at.limits.store_bytes = 1500;
   const auto store = at.open();
   for (const std::uint64_t version : {1u, 2u}) add_version(*store, version, 1000);
+  const auto latest = keep(*store, 2);
   std::string message;
-  EXPECT_EQ(code_of([&] { store->make_room(1000, Versions{2}, kReleaseAll); }, &message),
-            ErrorCode::no_space);
+  EXPECT_EQ(code_of([&] { store->make_room(1000); }, &message), ErrorCode::no_space);
   EXPECT_NE(message.find("--store-size"), std::string::npos) << message;
   EXPECT_NE(message.find("500 B are missing"), std::string::npos) << message;
   at.free_bytes = kRecordsFloorBytes;
-  EXPECT_EQ(code_of([&] { store->make_room(1400, {}, kReleaseAll); }), ErrorCode::no_space);
+  EXPECT_EQ(code_of([&] { store->make_room(1400); }), ErrorCode::no_space);
   EXPECT_EQ(store->complete_versions(), (Versions{1, 2}));
 }
 
@@ -645,7 +707,9 @@ TEST(Store, VersionsInUseStayAndDoNotCount) {
   at.limits.store_bytes = 2500;
   const auto store = at.open();
   for (const std::uint64_t version : {1u, 2u}) add_version(*store, version, 1000);
-  store->make_room(1000, Versions{2}, [](std::uint64_t) { return false; });
+  set_in_use(*store, true);
+  const auto latest = keep(*store, 2);
+  store->make_room(1000);
   EXPECT_EQ(store->complete_versions(), (Versions{1, 2}));
 }
 
@@ -655,11 +719,10 @@ TEST(Store, FreeSpaceIsAHardBoundAlsoForVersionsInUse) {
   const auto store = at.open();
   for (const std::uint64_t version : {1u, 2u}) add_version(*store, version, 1000);
   at.free_bytes = (1ull << 30) + 500;
+  set_in_use(*store, true);
+  const auto latest = keep(*store, 2);
   std::string message;
-  EXPECT_EQ(
-      code_of([&] { store->make_room(1000, Versions{2}, [](std::uint64_t) { return false; }); },
-              &message),
-      ErrorCode::no_space);
+  EXPECT_EQ(code_of([&] { store->make_room(1000); }, &message), ErrorCode::no_space);
   EXPECT_NE(message.find("--min-free"), std::string::npos) << message;
   EXPECT_EQ(store->complete_versions(), (Versions{1, 2}));
 }
@@ -670,10 +733,10 @@ TEST(Store, RemovesForFreeSpaceToo) {
   const auto store = at.open();
   for (const std::uint64_t version : {1u, 2u, 3u}) add_version(*store, version, 1000);
   at.free_bytes = (1ull << 30) + 500;
-  store->make_room(1000, Versions{3}, [&](std::uint64_t) {
-    at.free_bytes += 1000;  // what the removal is going to give back
-    return true;
-  });
+  const auto latest = keep(*store, 3);
+  // What the removal is going to give back.
+  set_in_use(*store, false, nullptr, [&] { at.free_bytes += 1000; });
+  store->make_room(1000);
   EXPECT_EQ(store->complete_versions(), (Versions{2, 3}));
 }
 
@@ -682,19 +745,18 @@ TEST(Store, WhatIsNoImageCountsAgainstFreeSpaceOnly) {
   at.limits = {1500, 1ull << 30};
   const auto store = at.open();
   for (const std::uint64_t version : {1u, 2u, 3u}) add_version(*store, version, 1000);
-  store->make_free(1ull << 31, Versions{3}, [](std::uint64_t version) {
-    ADD_FAILURE() << "there is room, but version " << version << " is to go";
-    return false;
-  });
+  const auto latest = keep(*store, 3);
+  set_in_use(*store, true, nullptr, [] { ADD_FAILURE() << "there is room"; });
+  store->make_free(1ull << 31);
   at.free_bytes = (1ull << 30) + 500;
-  store->make_free(1000, Versions{3}, [&](std::uint64_t) {
-    at.free_bytes += 1000;  // what the removal is going to give back
-    return true;
-  });
+  // What the removal is going to give back.
+  set_in_use(*store, false, nullptr, [&] { at.free_bytes += 1000; });
+  store->make_free(1000);
   EXPECT_EQ(store->complete_versions(), (Versions{2, 3}));
   at.free_bytes = 1ull << 30;
   EXPECT_EQ(code_of([&] {
-              store->make_free(2000, Versions{2, 3}, kReleaseAll);
+              const auto base = keep(*store, 2);
+              store->make_free(2000);
             }),
             ErrorCode::no_space);
 }
@@ -704,14 +766,14 @@ TEST(Store, LeavesTheSmallerOfFivePercentAndTenGiB) {
   const auto store = at.open();
   at.total_bytes = 100ull << 30;
   at.free_bytes = (5ull << 30) + 999;
-  EXPECT_EQ(code_of([&] { store->make_room(1000, {}, kReleaseAll); }), ErrorCode::no_space);
+  EXPECT_EQ(code_of([&] { store->make_room(1000); }), ErrorCode::no_space);
   at.free_bytes++;
-  store->make_room(1000, {}, kReleaseAll);
+  store->make_room(1000);
   at.total_bytes = 1ull << 50;
   at.free_bytes = (10ull << 30) + 999;
-  EXPECT_EQ(code_of([&] { store->make_room(1000, {}, kReleaseAll); }), ErrorCode::no_space);
+  EXPECT_EQ(code_of([&] { store->make_room(1000); }), ErrorCode::no_space);
   at.free_bytes++;
-  store->make_room(1000, {}, kReleaseAll);
+  store->make_room(1000);
 }
 
 TEST(Store, NeverGoesBelowTheFloorOfRecords) {
@@ -719,9 +781,9 @@ TEST(Store, NeverGoesBelowTheFloorOfRecords) {
   at.limits.free_bytes_min = 0;
   const auto store = at.open();
   at.free_bytes = kRecordsFloorBytes + 999;
-  EXPECT_EQ(code_of([&] { store->make_room(1000, {}, kReleaseAll); }), ErrorCode::no_space);
+  EXPECT_EQ(code_of([&] { store->make_room(1000); }), ErrorCode::no_space);
   at.free_bytes++;
-  store->make_room(1000, {}, kReleaseAll);
+  store->make_room(1000);
 }
 
 TEST(Store, AbsurdSizesDoNotOverflow) {
@@ -729,7 +791,7 @@ TEST(Store, AbsurdSizesDoNotOverflow) {
   at.limits = {~0ull, ~0ull};
   const auto store = at.open();
   add_version(*store, 1);
-  EXPECT_EQ(code_of([&] { store->make_room(~0ull, {}, kReleaseAll); }), ErrorCode::no_space);
+  EXPECT_EQ(code_of([&] { store->make_room(~0ull); }), ErrorCode::no_space);
   EXPECT_TRUE(store->is_complete(1));
 }
 
@@ -818,8 +880,47 @@ TEST_F(NobodyReads, DecidesForMakeRoomIfNobodyElseDoes) {
   const auto store = at.open();
   for (const std::uint64_t version : {1u, 2u, 3u}) add_version(*store, version, 800);
   const File reader = File::open(store->image_directory(1) / "a.bin", O_RDONLY);
-  store->make_room(1500, Versions{3}, {});
+  const auto latest = keep(*store, 3);
+  store->make_room(1500);
   EXPECT_EQ(store->complete_versions(), (Versions{1, 3}));
+}
+
+TEST_F(NobodyReads, AsksOnlyForWhatWouldGo) {
+  const File reader = open();
+  EXPECT_FALSE(nobody_reads(directory_.path()));
+  const TempDir elsewhere;
+  fs::create_hard_link(directory_ / "sub/b.bin", elsewhere / "b.bin");
+  EXPECT_TRUE(nobody_reads(directory_.path()));
+  EXPECT_TRUE(nobody_reads(elsewhere.path()));
+  const fs::path both[] = {directory_.path(), elsewhere.path()};
+  EXPECT_FALSE(nobody_reads(both)) << "both go";
+  fs::create_hard_link(directory_ / "sub/b.bin", directory_ / "twice.bin");
+  fs::remove(elsewhere / "b.bin");
+  EXPECT_FALSE(nobody_reads(directory_.path())) << "both names are in it";
+}
+
+// A shard that never changes is one file in every version, and an engine has it mapped for ever.
+TEST_F(NobodyReads, AFileThatStaysUnderAnotherNameBlocksNoEviction) {
+  StoreFixture at;
+  at.limits.store_bytes = 2000;
+  const auto store = at.open();
+  add_version(*store, 1, 1000);
+  for (const std::uint64_t version : {2u, 3u}) {
+    const fs::path directory = store->begin_images(version);
+    fs::create_hard_link(store->image_directory(1) / "a.bin", directory / "a.bin");
+    test::write_text(directory / "sub/b.bin", std::string(10, 'b'));
+    store->complete_images(version, Versions{990, 10}, {});
+  }
+  const auto latest = keep(*store, 3);
+  const File shared = File::open(store->image_directory(1) / "a.bin", O_RDONLY);
+  {
+    const File own = File::open(store->image_directory(2) / "sub/b.bin", O_RDONLY);
+    store->make_room(990);
+    EXPECT_EQ(store->complete_versions(), (Versions{2, 3}));
+  }
+  store->make_room(995);
+  EXPECT_EQ(store->complete_versions(), Versions{3});
+  EXPECT_EQ(store->image_bytes(), 1000u);
 }
 
 // ---- places ----
@@ -876,6 +977,16 @@ TEST_F(StorePlaces, FindTheStoreOfAUrl) {
   EXPECT_EQ(Store::find_default_by_url("file:///third"), std::nullopt);
 }
 
+TEST_F(StorePlaces, FindTheStoreOfASecondMountToo) {
+  const std::string second = Store::default_path(kStoreId).string() + ".2";
+  for (const char* other : {".", ".x", ".2x", "2"}) {
+    Store::open(Store::default_path(kStoreId).string() + other, kStoreId, kStoreUrl, {});
+  }
+  EXPECT_EQ(Store::find_default_by_url(kStoreUrl), std::nullopt);
+  Store::open(second, kStoreId, kStoreUrl, {});
+  EXPECT_EQ(Store::find_default_by_url(kStoreUrl), second);
+}
+
 TEST_F(StorePlaces, PreferTheStoreThatWasUsedLast) {
   const fs::path mine = Store::default_path(kStoreId), other = Store::default_path(kOtherId);
   Store::open(mine, kStoreId, kStoreUrl, {});
@@ -889,6 +1000,29 @@ TEST_F(StorePlaces, PreferTheStoreThatWasUsedLast) {
 TEST(StorePlace, OfRootIsVarLib) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root";
   EXPECT_EQ(Store::default_path(kStoreId), fs::path("/var/lib/weightfs") / kStoreId);
+}
+
+TEST(StoreUse, IsToldToWhoFindsTheStoreHeld) {
+  StoreFixture at;
+  EXPECT_FALSE(find_last_user(at.path));
+  {
+    const auto store = at.open();
+    write_user(at.path, "/mnt/a b");
+    try {
+      at.open();
+      ADD_FAILURE() << "the store was opened twice";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::busy);
+      EXPECT_NE(std::string(error.what()).find(fmt::format("process {}, for /mnt/a b", ::getpid())),
+                std::string::npos)
+          << error.what();
+    }
+  }
+  EXPECT_EQ(find_last_user(at.path)->place, "/mnt/a b") << "it stays";
+  for (const char* text : {"", "12", "12\n", "x\n/mnt\n", "12 /mnt\n"}) {
+    test::write_text(at.path / "used-by", text);
+    EXPECT_FALSE(find_last_user(at.path)) << text;
+  }
 }
 
 // ---- the lock of the images ----

@@ -14,6 +14,7 @@
 #include "tests/support/eventually.hpp"
 #include "tests/support/hosts.hpp"
 #include "tests/support/repository_builder.hpp"
+#include "tests/support/small_versions.hpp"
 
 namespace weightfs::test {
 namespace {
@@ -41,10 +42,11 @@ class GatedBucket final : public Bucket {
       return key.starts_with("packs/");
     };
 
-    void open() {
+    void open() { set_shut(false); }
+    void set_shut(bool is_shut) {
       {
         const std::lock_guard lock(mutex);
-        shut = false;
+        shut = is_shut;
       }
       moved.notify_all();
     }
@@ -114,10 +116,10 @@ class SyncTest : public testing::Test {
                                     dir_ / name, limits, std::move(options));
   }
   std::unique_ptr<Reader> gated_reader(const std::shared_ptr<GatedBucket::Gate>& gate,
-                                       SyncOptions options = {}) {
+                                       SyncOptions options = {}, StoreLimits limits = kNoFloor) {
     return std::make_unique<Reader>(
-        Repository::open(std::make_unique<GatedBucket>(bucket_, gate), {}), dir_ / "reader",
-        kNoFloor, std::move(options));
+        Repository::open(std::make_unique<GatedBucket>(bucket_, gate), {}), dir_ / "reader", limits,
+        std::move(options));
   }
   /// On the store of reader(), but the bucket is not there.
   std::unique_ptr<Reader> offline_reader(const std::string& name = "reader") {
@@ -259,6 +261,24 @@ TEST_F(SyncTest, KnowsEveryTagAlsoOfVersionsThatAreNotHere) {
             (std::map<std::string, std::uint64_t>{{"first", 5}, {"again", 4}}));
 }
 
+TEST_F(SyncTest, ReadsManyTagsAtATime) {
+  const auto bucket = test::make_memory_repository();
+  Host host(bucket, dir_ / "tags");
+  test::commit_versions(*host.repository, 60);
+  CatalogBuilder builder(*host.store, host.history);
+  bucket->hang_key("versions/0000000000000000003");
+  bool learned = false;
+  std::jthread reading([&] { learned = builder.read_tags(60, {}, Clock::time_point::max()); });
+  EXPECT_TRUE(eventually([&] { return bucket->waiting() == 10; })) << bucket->waiting();
+  bucket->heal();
+  reading.join();
+  EXPECT_TRUE(learned);
+  const auto tags = builder.make()->tags;
+  EXPECT_EQ(tags.size(), 60u);
+  EXPECT_EQ(tags.at("step-7"), 7u);
+  EXPECT_EQ(builder.find_carrier("step-9", 60, {}), 9u);
+}
+
 TEST_F(SyncTest, ShowsTheTagTogetherWithItsVersion) {
   publish(1, "one");
   const auto on = reader("reader", kNoFloor, often());
@@ -384,9 +404,9 @@ TEST_F(SyncTest, GoesUpToABrokenManifestAndOnWhenItIsMended) {
   on->sync.run_once({});
   for (unsigned version = 2; version <= 3; version++) publish(version);
   const std::string key = keys::manifest(3), good = bucket_->find(key).value();
-  std::string newer = good;
-  const auto list = newer.find('[', newer.find("\"required_features\":"));
-  newer.replace(list, newer.find(']', list) + 1 - list, "[\"x\"]");
+  Manifest changed = Manifest::parse(good, key);
+  changed.features = {"x"};
+  const std::string newer = changed.serialize();
   for (const auto& [bytes, code] : {std::pair(good.substr(0, 100), ErrorCode::corrupt),
                                     std::pair(newer, ErrorCode::unsupported)}) {
     bucket_->replace(key, bytes);
@@ -525,6 +545,30 @@ TEST_F(SyncTest, TriesAgainByItselfWhenTheBucketIsBack) {
   ASSERT_TRUE(eventually([&] { return on->sync.catalog()->latest == 2; }));
 }
 
+/// What ran out of memory was once tried again at every poll, at its full cost.
+TEST_F(SyncTest, WhatIsNoErrorOfOursIsTriedAgainWithAPauseToo) {
+  publish(1);
+  reader()->sync.run_once({});
+  publish(2);
+  static std::atomic<int> polls, tries;
+  polls = tries = 0;
+  const auto gate = std::make_shared<GatedBucket::Gate>();
+  gate->shut = false;
+  gate->stops = [](std::string_view key) {
+    if (key == keys::manifest(3)) polls++;
+    if (!key.starts_with("packs/")) return false;
+    tries++;
+    throw std::bad_alloc();
+  };
+  const auto on = gated_reader(gate, often());
+  on->sync.start();
+  ASSERT_TRUE(eventually([&] { return polls > 60; }));
+  EXPECT_GT(tries, 0);
+  EXPECT_LT(tries, polls / 3);
+  expect_names(on->sync.status().error, "not enough memory");
+  expect_latest(*on, 1);
+}
+
 /// However long the history is: a thousand idle hosts cost a bucket a thousand small GETs a poll.
 TEST_F(SyncTest, APollOfALongHistoryIsOneGetAndNoList) {
   RepositoryBuilder builder;
@@ -540,13 +584,14 @@ TEST_F(SyncTest, APollOfALongHistoryIsOneGetAndNoList) {
   Reader reader(builder.open(), dir_ / "long", kNoFloor, {});
   reader.sync.run_once({});
   EXPECT_EQ(reader.sync.status().latest, 1000u);
+  EXPECT_EQ(bucket.calls("list"), 1u) << "the first poll looks for gaps";
   for (int poll = 0; poll < 5; poll++) {
     const std::uint64_t all = bucket.calls(), gets = bucket.calls("get");
     reader.sync.run_once({});
     EXPECT_EQ(bucket.calls() - all, 1u);
     EXPECT_EQ(bucket.calls("get") - gets, 1u);
   }
-  EXPECT_EQ(bucket.calls("list"), 0u);
+  EXPECT_EQ(bucket.calls("list"), 1u);
 }
 
 /// A key that may not read: somebody has to change it, so the words are there at once, and the
@@ -840,7 +885,6 @@ std::uint64_t publish_and_adopt(Reader& on, const stdfs::path& directory, const 
   options.directory = directory;
   options.tag = tag;
   options.lock_images = true;
-  options.release = [&](std::uint64_t version) { return on.sync.release(version); };
   const PublishResult result = on.host.publish(options);
   adopt_images(*on.host.store, result.images, directory, result.images_lock);
   return result.version;
@@ -927,18 +971,18 @@ TEST_F(SyncTest, HidesAVersionThatOthersWantToRemoveUnlessItIsTheLatest) {
   publish(2);
   on->sync.run_once({});
   EXPECT_EQ(on->versions(), (std::set<std::uint64_t>{1, 2}));
-  EXPECT_FALSE(on->sync.release(2));
+  EXPECT_FALSE(on->host.store->evict(2));
   {
-    const File open = File::open(on->host.store->image_directory(1) / "config.json", O_RDONLY);
-    EXPECT_FALSE(on->sync.release(1));
+    const File open = File::open(
+        on->host.store->image_directory(1) / "model-00001-of-00002.safetensors", O_RDONLY);
+    EXPECT_FALSE(on->host.store->evict(1));
     EXPECT_EQ(on->versions(), (std::set<std::uint64_t>{1, 2}));
   }
-  EXPECT_TRUE(on->sync.release(1));
+  EXPECT_TRUE(on->host.store->evict(1));
   EXPECT_EQ(on->versions(), (std::set<std::uint64_t>{2}));
-  on->sync.run_once({});  // it may be gone any moment
-  EXPECT_EQ(on->versions(), (std::set<std::uint64_t>{2}));
+  EXPECT_FALSE(on->host.store->is_complete(1));
   on->sync.show(2);
-  EXPECT_EQ(on->versions(), (std::set<std::uint64_t>{1, 2}));
+  EXPECT_EQ(on->versions(), (std::set<std::uint64_t>{2}));
 }
 
 TEST_F(SyncTest, GivesUpWaitingAtTheDeadlineOrWhenStopped) {
@@ -1077,6 +1121,144 @@ TEST_F(SyncTest, SaysWhyWhatWasAskedForCannotBeHad) {
   EXPECT_TRUE(status.partial.at(2).is_damaged);
   expect_names(status.partial.at(2).error->what(), pack);
   EXPECT_EQ(status.error, "");
+}
+
+// ---- eviction ----
+
+/// `latest` of every catalog that there was, 0 for none.
+class LatestLog {
+ public:
+  void note(const std::shared_ptr<const Catalog>& catalog) {
+    const std::lock_guard lock(mutex_);
+    if (catalog && (seen_.empty() || seen_.back() != catalog->latest))
+      seen_.push_back(catalog->latest);
+  }
+  [[nodiscard]] std::vector<std::uint64_t> seen() const {
+    const std::lock_guard lock(mutex_);
+    return seen_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<std::uint64_t> seen_;
+};
+
+TEST_F(SyncTest, WhatLatestIsAboutToNameIsNotEvictedForAnOlderVersion) {
+  std::unique_ptr<Reader> on;
+  SyncOptions options = filling();
+  std::uint64_t prepared = 0;
+  options.prepare = [&](const CatalogVersion& version) {
+    if (version.number < 3 || prepared != 0) return;
+    prepared = version.number;
+    // A reader opens an old version just now: there is room for two.
+    EXPECT_EQ(on->sync.catalog()->latest, 2u);
+    EXPECT_EQ(error_of([&] { on->sync.fill_version(1, {}); }).code(), ErrorCode::no_space);
+    EXPECT_TRUE(on->host.store->is_complete(version.number));
+  };
+  LatestLog log;
+  options.changed = [&] {
+    if (on) log.note(on->sync.catalog());
+  };
+  publish(1);
+  publish(2);
+  on = reader("reader", room_for(checkpoint(1), 25), options);
+  on->sync.run_once({});
+  ASSERT_TRUE(eventually([&] { return has_complete(*on, 2); }));
+  on->sync.name_version(1, {});
+  publish(3);
+  on->sync.run_once({});
+  EXPECT_EQ(prepared, 3u);
+  expect_latest(*on, 3);
+  const auto seen = log.seen();
+  const auto first = std::find_if(seen.begin(), seen.end(), [](auto latest) { return latest > 0; });
+  EXPECT_EQ(std::vector(first, seen.end()), (std::vector<std::uint64_t>{2, 3}));
+}
+
+TEST_F(SyncTest, LatestThatLostItsImagesStaysAndIsFetchedAgain) {
+  publish(1);
+  publish(2);
+  const auto on = reader("reader", kNoFloor, filling());
+  on->sync.run_once({});
+  ASSERT_TRUE(eventually([&] { return has_complete(*on, 2); }));
+  on->host.store->remove_images(2);
+  on->sync.name_version(1, {});  // makes a new catalog
+  EXPECT_EQ(on->sync.catalog()->latest, 2u);
+  EXPECT_EQ(on->sync.catalog()->incomplete.at(2).state, ImageState::absent);
+  on->sync.run_once({});
+  expect_latest(*on, 2);
+}
+
+/// A reader with room for so many tenths of a version, whose snapshots do not come from now on.
+class FullHostTest : public SyncTest {
+ protected:
+  void begin(unsigned versions, std::uint64_t tenths) {
+    for (unsigned version = 1; version <= versions; version++) publish(version);
+    gate_->stops = is_snapshot_data;
+    gate_->open();
+    on_ = gated_reader(gate_, filling(), room_for(checkpoint(1), tenths));
+    on_->sync.run_once({});
+    ASSERT_TRUE(eventually([&] { return has_complete(*on_, versions); }));
+    gate_->set_shut(true);
+  }
+  std::shared_ptr<PartialVersion> open(std::uint64_t version) {
+    on_->sync.name_version(version, {});
+    const auto reserved = on_->sync.reserve(version, {});
+    return on_->sync.fill_version(version, {});
+  }
+
+  std::shared_ptr<GatedBucket::Gate> gate_ = std::make_shared<GatedBucket::Gate>();
+  std::unique_ptr<Reader> on_;
+};
+
+TEST_F(FullHostTest, OldVersionsThatCannotBeFilledDoNotHoldUpLatest) {
+  begin(3, 35);
+  for (const std::uint64_t version : {1u, 2u}) EXPECT_NE(open(version), nullptr);
+  publish(4);
+  on_->sync.run_once({});
+  expect_latest(*on_, 4);
+  publish(5);
+  on_->sync.run_once({});
+  expect_latest(*on_, 5);
+  EXPECT_EQ(on_->sync.status().error, "");
+}
+
+TEST_F(FullHostTest, ManyOldVersionsCanBeLookedIntoOneAfterAnother) {
+  begin(8, 25);
+  for (int round = 0; round < 2; round++) {
+    for (std::uint64_t version = 1; version < 8; version++) {
+      EXPECT_NE(open(version), nullptr);
+      EXPECT_EQ(on_->sync.catalog()->incomplete.at(version).state, ImageState::partial);
+      EXPECT_LE(on_->sync.status().partial.size(), 1u);
+    }
+  }
+  expect_latest(*on_, 8);
+}
+
+TEST_F(FullHostTest, StatusSaysWhyAVersionCannotBeOpened) {
+  begin(2, 15);
+  const Error error = error_of([&] { open(1); });
+  EXPECT_EQ(error.code(), ErrorCode::no_space);
+  expect_names(error.what(), "--store-size");
+  ASSERT_TRUE(on_->sync.status().partial.contains(1));
+  EXPECT_STREQ(on_->sync.status().partial.at(1).error->what(), error.what());
+  expect_latest(*on_, 2);
+}
+
+TEST_F(SyncTest, AFileThatBecomesCompleteCostsNoCatalog) {
+  constexpr int kFiles = 300;
+  const stdfs::path directory = dir_ / "many";
+  for (int i = 0; i < kFiles; i++) {
+    write_text(directory / ("part-" + std::to_string(i) + ".safetensors"),
+               make_safetensors({{"t" + std::to_string(i), Dtype::u8, {4}, Bytes(4)}}));
+  }
+  publisher_.publish(directory);
+  std::atomic<int> catalogs = 0;
+  SyncOptions options = filling();
+  options.changed = [&] { catalogs++; };
+  const auto on = reader("reader", kNoFloor, options);
+  on->sync.run_once({});
+  ASSERT_TRUE(eventually([&] { return has_complete(*on, 1); }));
+  EXPECT_LT(catalogs, 20);
 }
 
 }  // namespace

@@ -85,7 +85,7 @@ struct Host {
 
   /// The files of a version, as they come out of this host's store.
   std::map<std::string, std::string> read_version(std::uint64_t version) {
-    materialize(*store, history, version, {}, {}, {}, {});
+    materialize(*store, history, version, {}, {});
     return read_tree(store->image_directory(version));
   }
 

@@ -12,6 +12,7 @@
 //                                                    heal(), or until its Context ends it
 //     hide_from_list("versions/")                    list() leaves such keys out; get finds them
 //     list_also("versions/...9.json")                list() names a key that get does not find
+//     fail_list(ErrorCode::permission)               every list() fails
 //     heal()                                         ends all of these
 //
 // Objects can be looked at, replaced and erased behind the back of the code under test.
@@ -81,6 +82,7 @@ class MemoryBucket final : public Bucket {
                                 const Context& context) override {
     std::unique_lock lock(mutex_);
     begin(lock, "list", prefix, context, false);
+    if (failing_list_) fail(prefix, *failing_list_);
     std::set<std::string> keys = also_listed_;
     for (const auto& [key, bytes] : objects_) keys.insert(key);
     std::vector<std::string> found;
@@ -128,8 +130,13 @@ class MemoryBucket final : public Bucket {
     const std::scoped_lock lock(mutex_);
     also_listed_.insert(std::move(key));
   }
+  void fail_list(ErrorCode code) {
+    const std::scoped_lock lock(mutex_);
+    failing_list_ = code;
+  }
   void heal() {
     const std::scoped_lock lock(mutex_);
+    failing_list_.reset();
     failing_keys_.clear();
     failing_call_.reset();
     lost_reply_.reset();
@@ -222,6 +229,7 @@ class MemoryBucket final : public Bucket {
   std::map<std::string, std::string, std::less<>> objects_;
   std::map<std::string, ErrorCode> failing_keys_;
   std::optional<std::pair<std::uint64_t, ErrorCode>> failing_call_;
+  std::optional<ErrorCode> failing_list_;
   std::optional<std::string> lost_reply_, hidden_;
   std::set<std::string> also_listed_, hanging_;
   std::condition_variable_any healed_;

@@ -78,7 +78,9 @@ std::uint64_t RepositoryBuilder::add(Tree tree, const BuildOptions& options) {
   }
   manifest.layout = repository_->put_layout(*layout, {});
   if (manifest.version > 1 && options.delta) add_packs(manifest, *layout, tree, options, hashes);
-  if (manifest.version == 1 || options.snapshot) add_snapshot(manifest, *layout, tree, hashes);
+  if (manifest.version == 1 || options.snapshot) {
+    add_snapshot(manifest, *layout, options.snapshot_tree.value_or(tree), hashes);
+  }
   manifest.root = root_of(hashes);
   if (options.edit) options.edit(manifest);
   newest_sha256_ = repository_->commit(manifest, {}).manifest_sha256;

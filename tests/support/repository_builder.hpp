@@ -34,6 +34,8 @@ struct BuildOptions {
   std::optional<std::pair<std::uint32_t, std::uint32_t>> wrong_hash{};
   /// (tensor, chunk) that is left out of the packs, or put into one more.
   std::optional<std::pair<std::uint32_t, std::uint32_t>> left_out{}, doubled{};
+  /// Files of the snapshot in the place of the version's; their chunks must have the same hashes.
+  std::optional<Tree> snapshot_tree{};
   std::function<void(Manifest&)> edit{};  // last, before the commit
 };
 

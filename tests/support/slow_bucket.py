@@ -5,6 +5,7 @@
     bucket.release()                     # ... until now
     bucket.damage(of_file("model-1.safetensors"), 5000)   # a bit of that byte is another one
     bucket.fail(is_data)                 # 503, which clients repeat
+    bucket.latency = 0.02                # seconds before each answer
     bucket.requests                      # all reads so far, in the order in which they came
 
 Objects are read only (GET with Range, HEAD, LIST): others publish into the folder. Any credentials
@@ -18,6 +19,7 @@ import os
 import re
 import sys
 import threading
+import time
 import urllib.parse
 import xml.sax.saxutils
 
@@ -54,6 +56,8 @@ def of_file(name, begin=0, end=1 << 60):
 # ---- the server ----------------------------------------------------------------------------------
 
 class QuietServer(http.server.ThreadingHTTPServer):
+    request_queue_size = 256  # else clients that come together wait a second for their second SYN
+
     def handle_error(self, request, client_address):
         """A client that has gone, as a killed daemon does, is nothing to tell."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
@@ -66,6 +70,7 @@ class SlowBucket:
     def __init__(self, folder):
         self.folder = folder
         self.requests = []
+        self.latency = 0
         self.rules = []  # (matches, "hold" | "fail" | "serve" | a byte to damage), guarded by `changed`
         self.changed = threading.Condition()
         self.waiting = 0  # reads that are held now
@@ -136,6 +141,7 @@ class SlowBucket:
 
 class Answer(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # head and body are two writes: the second is not to wait for the first
     bucket = None
 
     def log_message(self, *_):
@@ -147,6 +153,7 @@ class Answer(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         address = urllib.parse.urlsplit(self.path)
         query = dict(urllib.parse.parse_qsl(address.query, keep_blank_values=True))
+        time.sleep(self.bucket.latency)
         try:
             if "list-type" in query:
                 return self.list(query)

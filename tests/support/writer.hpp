@@ -56,7 +56,7 @@ struct Writer {
       const File file = File::open(backing, O_WRONLY | O_TRUNC);
       write_at(file.fd(), 0, as_bytes(bytes), backing);
     }
-    if (staging.release(id, true)) queue.closed(id);
+    if (staging.release(id, true)) queue.look_at(id);
     return id;
   }
 

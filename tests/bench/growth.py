@@ -1,0 +1,231 @@
+#!/usr/bin/python3
+"""How time and memory grow with the files of a version, with versions, and with headers that differ.
+
+    growth.py [--part files|versions|headers] [--latency-ms L] [--rounds R]
+
+Each table ends with an exponent: the slope of a straight line through the logarithms. 1 is linear,
+2 quadratic, 0 is what does not grow at all.
+
+files     a mount of an empty store streams in a version of so many small files; until all is here
+versions  a mount of an empty store, of a repository of so many small versions behind a server that
+          takes L ms for every answer (tests/support/slow_bucket.py): until `latest` exists, until
+          all of it is here, and until `tags/` has every tag; and `weightfs log` of all
+headers   a mount that follows versions of 20,000 small tensors, the header of each with another
+          step in it: anonymous memory of the daemon, size of its database, and seconds for the
+          versions so far from the publish until it is there
+
+The best of R rounds counts (files, versions).
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+import numpy as np
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import runs  # noqa: E402
+import slow_bucket  # noqa: E402
+from publish_speed import timed  # noqa: E402
+from writer import Workspace  # noqa: E402
+
+FILES = (1000, 2000, 4000, 8000)
+VERSIONS = (10, 30, 100, 300)
+HEADERS = (10, 20, 40, 80)
+TENSORS = 20_000
+
+
+class Bench:
+    """The commands, in a directory of their own."""
+
+    def __init__(self, work, variables=None):
+        self.weightfs, self.work = os.environ["WEIGHTFS_BIN"], work
+        self.variables = variables or {}
+        self.url = "file://" + self.path("bucket")
+        self.mount = self.path("mnt")
+        os.makedirs(self.mount, exist_ok=True)
+        self.stores = 0
+
+    def path(self, name):
+        return os.path.join(self.work, name)
+
+    def run(self, *arguments):
+        return subprocess.run([self.weightfs, *map(str, arguments)], check=True, text=True,
+                              stdout=subprocess.PIPE, env={**os.environ, **self.variables}).stdout
+
+    def publish(self, folder, tag=""):
+        tags = ["--tag", tag] if tag else []
+        self.run("publish", self.url, folder, "--store", self.path("trainer"), *tags)
+
+    def cold(self, url, steps):
+        """Seconds from the beginning of `mount` with an empty store to the end of each step."""
+        self.stores += 1
+        store = self.path(f"store-{self.stores}")
+        begin = time.monotonic()
+        self.run("mount", url, self.mount, "--store", store)
+        try:
+            seconds = [time.monotonic() - begin]
+            for step in steps:
+                step()
+                seconds.append(time.monotonic() - begin)
+            return seconds
+        finally:
+            self.run("umount", self.mount, "--lazy")
+            shutil.rmtree(store, ignore_errors=True)
+
+    def wait_ready(self):
+        self.run("wait", self.mount, "--ready", "--timeout", 600)
+
+
+def exponent(sizes, values):
+    return np.polyfit(np.log(sizes), np.log(values), 1)[0]
+
+
+def print_table(title, columns, rows):
+    """rows: {size: [value of each column]}"""
+    print(f"| {title} | " + " | ".join(columns) + " |")
+    print("|---" * (len(columns) + 1) + "|")
+    for size, values in rows.items():
+        print(f"| {size:,} | " + " | ".join(f"{value:.2f}" for value in values) + " |")
+    found = [exponent(list(rows), [values[i] for values in rows.values()])
+             for i in range(len(columns))]
+    print("| **exponent** | " + " | ".join(f"**{value:.2f}**" for value in found) + " |\n", flush=True)
+
+
+def best_of(rounds, measure):
+    return [min(values) for values in zip(*(measure() for _ in range(rounds)))]
+
+
+# ---- files ---------------------------------------------------------------------------------------
+
+def bench_files(work, args):
+    rows = {}
+    for count in FILES:
+        bench = Bench(os.path.join(work, f"files-{count}"))
+        folder = bench.path("checkpoint")
+        os.makedirs(folder)
+        for i in range(count):
+            data = np.full(64, i, dtype="<u2")
+            runs.write_safetensors(os.path.join(folder, f"expert-{i:05}.safetensors"),
+                                   [(f"w{i}", "BF16", [64], data)])
+        bench.run("init", bench.url)
+        bench.publish(folder)
+        rows[count] = best_of(args.rounds, lambda: bench.cold(bench.url, [bench.wait_ready])[1:])
+        shutil.rmtree(bench.work)
+    print_table("files", ["all here, s"], rows)
+
+
+# ---- versions ------------------------------------------------------------------------------------
+
+def publish_versions(bench, count):
+    bench.run("init", bench.url)
+    folder = bench.path("checkpoint")
+    os.makedirs(folder)
+    data = np.arange(1000, dtype="<u2")
+    for version in range(1, count + 1):
+        data[version % data.size] += 1
+        runs.write_safetensors(os.path.join(folder, "model.safetensors"),
+                               [("w", "BF16", [data.size], data)])
+        bench.publish(folder, f"step-{version}")
+
+
+def first_versions(bucket, count, into):
+    """A bucket with the first `count` versions of another."""
+    shutil.copytree(bucket, into, copy_function=os.link)
+    for name in os.listdir(os.path.join(into, "versions")):
+        if int(name.split(".")[0]) > count:
+            os.remove(os.path.join(into, "versions", name))
+
+
+def wait_for_tags(bench, count):
+    while len(os.listdir(os.path.join(bench.mount, "tags"))) < count:
+        time.sleep(0.01)
+
+
+def bench_versions(work, args):
+    bench = Bench(os.path.join(work, "versions"))
+    publish_versions(bench, max(VERSIONS))
+    rows = {}
+    for count in VERSIONS:
+        folder = bench.path(f"first-{count}")
+        first_versions(bench.path("bucket"), count, folder)
+        bucket = slow_bucket.SlowBucket(folder)
+        bucket.latency = args.latency_ms / 1e3
+        bench.variables = bucket.variables()
+        steps = [bench.wait_ready, lambda: wait_for_tags(bench, count)]
+        try:
+            rows[count] = best_of(args.rounds, lambda: [
+                *bench.cold(slow_bucket.URL, steps),
+                timed(lambda: bench.run("log", slow_bucket.URL, "--limit", count))])
+        finally:
+            bucket.close()
+    print(f"{args.latency_ms} ms for every answer\n")
+    print_table("versions", ["`latest`, s", "all here, s", "all tags, s", "log, s"], rows)
+
+
+# ---- headers -------------------------------------------------------------------------------------
+
+def write_with_step(path, step):
+    data = np.full(16, 1 + step, dtype="<u2")
+    tensors = [(f"model.layers.{i // 10}.mlp.experts.{i % 10}.weight", "BF16", [4, 4], data)
+               for i in range(TENSORS)]
+    runs.write_safetensors(path, tensors, {"step": f"{step:06}", "loss": f"{1 / step:.6f}"})
+
+
+def anonymous_bytes(pid):
+    with open(f"/proc/{pid}/smaps_rollup") as file:
+        for line in file:
+            if line.startswith("Anonymous:"):
+                return int(line.split()[1]) << 10
+    raise RuntimeError("smaps_rollup says nothing of anonymous memory")
+
+
+def bytes_below(folder):
+    return sum(entry.stat().st_size for entry in os.scandir(folder))
+
+
+def bench_headers(work, args):
+    bench = Bench(os.path.join(work, "headers"))
+    bench.run("init", bench.url)
+    folder, store = bench.path("checkpoint"), bench.path("reader")
+    os.makedirs(folder)
+    daemon = json.loads(bench.run("mount", bench.url, bench.mount, "--store", store, "--poll", 0.05,
+                                  "--json"))["pid"]
+    rows, seconds = {}, 0
+    try:
+        for version in range(1, max(HEADERS) + 1):
+            write_with_step(os.path.join(folder, "model.safetensors"), version)
+            bench.publish(folder)
+            seconds += timed(lambda: bench.run("wait", bench.mount, "--version", version,
+                                               "--timeout", 600))
+            if version in HEADERS:
+                rows[version] = [anonymous_bytes(daemon) / 1e6,
+                                 bytes_below(os.path.join(store, "db")) / 1e6, seconds]
+    finally:
+        bench.run("umount", bench.mount, "--lazy")
+    print_table(f"versions of {TENSORS:,} tensors", ["anonymous memory, MB", "database, MB", "seconds"],
+                rows)
+    first, last = sorted(HEADERS)[-2:]
+    more = [(rows[last][i] - rows[first][i]) / (last - first) for i in range(2)]
+    print(f"More with each version from {first} to {last}: {more[0]:.2f} MB of memory, "
+          f"{more[1]:.2f} MB of database.\n")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parts = {"files": bench_files, "versions": bench_versions, "headers": bench_headers}
+    parser.add_argument("--part", choices=parts, action="append")
+    parser.add_argument("--latency-ms", type=float, default=20)
+    parser.add_argument("--rounds", type=int, default=2)
+    args = parser.parse_args()
+    with Workspace() as work:
+        for part in args.part or parts:
+            parts[part](work, args)
+
+
+if __name__ == "__main__":
+    main()

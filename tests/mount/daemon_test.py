@@ -1,0 +1,221 @@
+"""What a daemon holds on its host, and what is left to know when it is gone."""
+
+import errno
+import glob
+import hashlib
+import json
+import os
+import resource
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+
+import harness  # noqa: E402
+import runs  # noqa: E402
+
+
+def record_of(mount_point):
+    digits = hashlib.sha256(mount_point.encode()).hexdigest()[:16]
+    return f"/run/weightfs/{digits}.mount"
+
+
+class Command(harness.MountTest):
+    """The command that makes a mount again."""
+
+    def run_again(self, message):
+        """Runs the line that a message ends with, from another directory."""
+        words = shlex.split(message.split(": weightfs ")[-1])
+        return harness.call(*words, cwd="/")
+
+    def test_a_dead_mount_tells_the_whole_command_that_made_it(self):
+        self.make_repository(1)
+        mount = harness.Mount(self, self.url, name="a b", store="it's")
+        mount.adopt(harness.call("mount", "./bucket", "a b/", "--store", "it's", "--uid=1000",
+                                 cwd=self.dir, variables={"WEIGHTFS_SERVE": "daemon"}))
+        self.assertEqual(os.stat(record_of(mount.path)).st_mode & 0o777, 0o600)
+        mount.process.kill()
+        done = harness.run("status", mount.path)
+        self.assertEqual(done.returncode, 1)
+        said = mount.adopt(self.run_again(done.stderr))
+        self.assertEqual(said["mountpoint"], mount.path)
+        self.assertEqual(said["store"], mount.store)
+        self.assertEqual(said["serve"]["mode"], "daemon")
+        self.assertEqual(os.stat(mount.join("latest/")).st_uid, 1000)
+        mount.umount()
+        self.assertFalse(os.path.exists(record_of(mount.path)))
+
+    def test_a_sync_that_has_ended_does_too(self):
+        self.make_repository(2)
+        directory = os.path.join(self.dir, "ordinary files")
+        sync = harness.start("sync", self.url, directory, "--follow", "1", "--poll", "0.05")
+        self.addCleanup(sync.communicate)
+        self.addCleanup(sync.kill)
+        harness.wait_until(lambda: os.path.islink(directory + "/latest"), "the first version")
+        harness.wait_until(lambda: harness.run("wait", directory, "--version", "1",
+                                               "--timeout", "5").returncode == 0, "the socket")
+        sync.kill()
+        sync.wait()
+        done = harness.run("wait", directory, "--version", "1")
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(shlex.split(done.stderr.split(": weightfs ")[-1])[:3],
+                         ["sync", self.url, directory])
+        self.assertIn("--follow=1", done.stderr)
+
+    def test_umount_of_a_dead_mount_takes_its_socket_and_record_along(self):
+        self.make_repository(1)
+        mount = self.mount()
+        mount.process.kill()
+        for path in (mount.control_socket(), record_of(mount.path)):
+            self.assertTrue(os.path.exists(path), path)
+        harness.call("umount", mount.path)
+        for path in (mount.control_socket(), record_of(mount.path)):
+            self.assertFalse(os.path.exists(path), path)
+
+    def test_the_next_mount_elsewhere_clears_away_what_a_killed_daemon_left(self):
+        self.make_repository(1)
+        mount = self.mount()
+        mount.process.kill()
+        subprocess.run(["umount", mount.path], check=True)
+        self.assertTrue(os.path.exists(mount.control_socket()))
+        self.mount(name="other", store="other-store")
+        for path in (mount.control_socket(), record_of(mount.path)):
+            self.assertFalse(os.path.exists(path), path)
+
+    def test_umount_names_a_stopped_daemon(self):
+        self.make_repository(1)
+        mount = self.mount()
+        os.kill(mount.process.pid, signal.SIGSTOP)
+        said = harness.call("umount", mount.path, timeout=60)
+        self.assertEqual((said["pid"], said["ended"]), (mount.process.pid, False))
+        os.kill(mount.process.pid, signal.SIGCONT)
+        self.assertTrue(mount.process.has_ended(15))
+
+
+class Stores(harness.MountTest):
+    """Several mounts of one repository, none with --store."""
+
+    def setUp(self):
+        self.steps = self.make_run(1)
+        self.base = "/var/lib/weightfs/" + self.init()
+        self.addCleanup(lambda: [shutil.rmtree(path) for path in glob.glob(self.base + "*")])
+        self.publish(self.steps[0])
+        self.one = harness.Mount(self, self.url, name="one")
+        self.two = harness.Mount(self, self.url, name="two")
+
+    def start(self, mount, *options):
+        said = mount.adopt(harness.call("mount", self.url, mount.path, *options))
+        self.addCleanup(self.remove_socket, said["store"])
+        return said
+
+    @staticmethod
+    def remove_socket(store):
+        digits = hashlib.sha256(store.encode()).hexdigest()[:16]
+        if os.path.exists(f"/run/weightfs/{digits}.sock"):
+            os.unlink(f"/run/weightfs/{digits}.sock")
+
+    def test_the_second_mount_has_a_store_of_its_own_and_says_so(self):
+        self.assertEqual(self.start(self.one)["store"], self.base)
+        said = self.start(self.two)
+        self.assertEqual(said["store"], self.base + ".2")
+        self.assertIn(f"process {self.one.process.pid}, for {self.one.path}", said["notes"][0])
+        self.assertIn(self.base + ".2", said["notes"][0])
+        for mount in (self.one, self.two):
+            self.assert_same_tree(mount.join("latest/"), self.steps[0])
+            mount.process.kill()
+        os.rename(self.bucket, self.bucket + ".away")
+        # Each takes its own again, whoever comes first, also without the bucket.
+        self.assertEqual(self.start(self.two)["store"], self.base + ".2")
+        self.assertEqual(self.start(self.one)["store"], self.base)
+        self.assert_same_tree(self.two.join("latest/"), self.steps[0])
+
+    def test_a_store_that_was_named_and_is_held_is_an_error_that_names_the_mount(self):
+        self.start(self.one)
+        done = harness.run("mount", self.url, self.two.path, "--store", self.base)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(f"process {self.one.process.pid}, for {self.one.path}", done.stderr)
+
+    def test_what_was_staged_waits_for_its_own_mount_point(self):
+        self.start(self.one, "--writer")
+        harness.write_file(self.one.staging("step", "config.json"), b"{}")
+        self.one.umount()
+        said = self.start(self.two, "--writer")
+        self.assertEqual(said["store"], self.base + ".2")
+        self.assertIn(f"--store {self.base} ", said["notes"][0])
+        self.assertEqual(self.start(self.one, "--writer")["store"], self.base)
+        self.assertEqual(harness.read_file(self.one.staging("step", "config.json")), b"{}")
+        self.one.umount()
+        self.two.umount()
+        self.start(self.two, "--writer", "--store", self.base)
+        self.assertTrue(os.path.exists(self.two.staging("step", "config.json")))
+
+
+class Descriptors(harness.MountTest):
+    FILES = 300
+    LIMIT = 256
+
+    def test_open_files_beyond_the_limit_are_refused_and_the_bucket_is_still_read(self):
+        checkpoint = os.path.join(self.dir, "checkpoint")
+        runs.make_run(os.path.join(self.dir, "run"), 1, 20_000)
+        shutil.copytree(os.path.join(self.dir, "run", "step_000000"), checkpoint)
+        names = [f"part-{i:03d}.json" for i in range(self.FILES)]
+        for name in names:
+            harness.write_file(os.path.join(checkpoint, name), json.dumps({"name": name}).encode())
+        self.init()
+        self.publish(checkpoint)
+        mount = harness.Mount(self, self.url, "--serve", "daemon")
+        mount.adopt(harness.call(*mount.arguments(), preexec_fn=self.limit_files))
+        self.assertEqual(self.soft_limit(mount.process.pid), self.LIMIT)
+        latest = os.path.realpath(mount.join("latest"))
+
+        opened = []
+        self.addCleanup(lambda: [file.close() for file in opened])
+        with self.assertRaises(OSError) as raised:
+            for name in names:
+                opened.append(open(os.path.join(latest, name), "rb"))
+        self.assertEqual(raised.exception.errno, errno.ENFILE)
+        self.assertGreaterEqual(len(opened), self.LIMIT // 4)
+        self.publish(checkpoint, "--meta", "again=1")
+        mount.wait_version(2)
+        self.assertEqual(json.load(opened[0]), {"name": names[0]})
+        while opened:
+            opened.pop().close()
+        for name in names:  # one at a time they are all to be had
+            self.assertEqual(json.loads(harness.read_file(os.path.join(latest, name))),
+                             {"name": name})
+
+    def limit_files(self):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (self.LIMIT // 4, self.LIMIT))
+
+    @staticmethod
+    def soft_limit(pid):
+        with open(f"/proc/{pid}/limits") as file:
+            return next(int(line.split()[3]) for line in file if line.startswith("Max open files"))
+
+
+class WithoutFuse(harness.MountTest):
+    # Only what a program needs at least: /dev is another file system there.
+    BARE = ("unshare", "--mount", "sh", "-c",
+            'mount -t tmpfs none /dev && mknod -m 666 /dev/null c 1 3 && exec "$@"', "sh")
+    USER = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+
+    def test_a_mount_without_fuse_says_at_once_what_there_is_instead(self):
+        self.make_repository(1)
+        binary = os.path.join(self.dir, "weightfs")
+        shutil.copy(harness.BINARY, binary)  # where other users reach it
+        mount = harness.Mount(self, self.url)
+        for user in ((), self.USER):
+            done = subprocess.run([*self.BARE, *user, binary, "mount", self.url, mount.path,
+                                   "--store", os.path.join(self.dir, "absent/store")],
+                                  text=True, capture_output=True, timeout=60,
+                                  env=harness.environment())
+            self.assertEqual(done.returncode, 1, done.stderr)
+            for word in ("/dev/fuse", "weightfs doctor", f"weightfs sync {self.url}"):
+                self.assertIn(word, done.stderr)
+
+
+if __name__ == "__main__":
+    harness.main()

@@ -1,0 +1,144 @@
+"""What leaves a store that is full, and what never does: `latest` stays, whatever is opened by name;
+what streams in for time travel yields to it; a reader that finds no room gets EIO."""
+
+import errno
+import os
+import random
+import sys
+import threading
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+
+import harness  # noqa: E402
+import slow_bucket  # noqa: E402
+from slow_bucket import is_weights  # noqa: E402
+
+FILE = "model-00001-of-00002.safetensors"
+PARAMS = 500_000  # 1 MiB a version
+
+
+def room_for(step, versions):
+    """--store-size for so many versions of this size."""
+    size = sum(os.path.getsize(os.path.join(step, name)) for name in os.listdir(step))
+    return f"{int(size * versions) // 1024}K"
+
+
+class Loop:
+    """Does something again and again, in a thread, until it is left; then `error` must be none."""
+
+    def __init__(self, test, body):
+        self.test, self.body, self.error, self.count = test, body, None, 0
+        self.stop = threading.Event()
+        self.thread = threading.Thread(target=self.run)
+
+    def run(self):
+        try:
+            while not self.stop.is_set():
+                self.body()
+                self.count += 1
+        except Exception as error:  # told by the test, in its own thread
+            self.error = error
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.stop.set()
+        self.thread.join(60)
+        self.test.assertIsNone(self.error)
+        self.test.assertGreater(self.count, 0)
+
+
+class Full(harness.MountTest):
+    def test_latest_stays_while_old_versions_are_opened_and_new_ones_come(self):
+        steps = self.make_run(14, PARAMS)
+        self.init()
+        for step in steps[:4]:
+            self.publish(step)
+        mount = self.mount("--store-size", room_for(steps[0], 4.5))
+        mount.wait_version(4)
+        data = [harness.read_file(os.path.join(step, FILE)) for step in steps]
+        seen = [4]
+
+        def look():
+            seen.append(mount.latest())
+            assert seen[-1] >= seen[-2], f"latest went from {seen[-2]} to {seen[-1]}"
+
+        def travel():
+            version = random.randint(1, seen[-1])
+            path = mount.join("versions", str(version), FILE)
+            assert harness.read_file(path) == data[version - 1], f"version {version} is wrong"
+
+        with Loop(self, look), Loop(self, travel), Loop(self, travel):
+            for version in range(5, len(steps) + 1):
+                self.publish(steps[version - 1])
+                mount.wait_version(version)
+        self.assertEqual(seen[-1], len(steps))
+        self.assert_same_tree(mount.join("latest/"), steps[-1])
+
+
+class OldVersions(harness.MountTest):
+    """The bytes of snapshots are held, so that no old version can become complete."""
+
+    def make_url(self):
+        self.plain = super().make_url()
+        self.slow = slow_bucket.SlowBucket(self.bucket)
+        self.addCleanup(self.slow.close)
+        return slow_bucket.URL
+
+    def publish(self, folder):
+        return harness.call("publish", self.plain, folder, "--store",
+                            os.path.join(self.dir, "publisher"))
+
+    def begin(self, versions, room):
+        """A mount that has the last of so many versions; returns it, and the next checkpoint."""
+        steps = self.make_run(versions + 1, PARAMS)
+        harness.call("init", self.plain)
+        for step in steps[:versions]:
+            self.publish(step)
+        mount = self.mount("--store-size", room_for(steps[0], room),
+                           variables=self.slow.variables())
+        harness.call("wait", mount.path, "--ready", "--timeout", 60)
+        self.slow.hold(is_weights)
+        return mount, steps
+
+    def look_into(self, mount, version):
+        os.close(os.open(mount.join("versions", str(version), FILE), os.O_RDONLY))
+
+    def test_old_versions_that_cannot_come_do_not_hold_up_latest(self):
+        mount, steps = self.begin(3, 3.5)
+        opened = os.open(mount.join("versions/1", FILE), os.O_RDONLY)
+        self.addCleanup(os.close, opened)
+        self.look_into(mount, 2)
+        self.publish(steps[3])
+        mount.wait_version(4)
+        self.assert_same_tree(mount.join("latest/"), steps[3])
+        self.assertIsNone(mount.status()["error"])
+        self.slow.release()
+        self.assertEqual(os.pread(opened, 1 << 20, 0),
+                         harness.read_file(os.path.join(steps[0], FILE))[:1 << 20])
+
+    def test_many_old_versions_are_looked_into_one_after_another(self):
+        mount, steps = self.begin(8, 2.5)
+        for _ in range(2):
+            for version in range(1, 8):
+                self.look_into(mount, version)
+                self.assertEqual([one["version"] for one in mount.status()["partial"]], [version])
+        self.slow.release()
+        self.assert_same_tree(mount.join("versions/3"), steps[2])
+        self.assertEqual(mount.latest(), 8)
+
+    def test_where_there_is_no_room_a_reader_gets_eio_and_status_says_why(self):
+        mount, _ = self.begin(2, 1.5)
+        with self.assertRaises(OSError) as raised:
+            self.look_into(mount, 1)
+        self.assertEqual(raised.exception.errno, errno.EIO)
+        [partial] = mount.status()["partial"]
+        self.assertEqual((partial["version"], partial["error"]["code"]), (1, "no_space"))
+        self.assertIn("--store-size", partial["error"]["message"])
+        self.assertEqual(mount.latest(), 2)
+
+
+if __name__ == "__main__":
+    harness.main()
