@@ -9,7 +9,8 @@
 #include <cstring>
 #include <string_view>
 
-#include "fs/passthrough.hpp"
+#include "fs/kernel_release.hpp"
+#include "fs/mount_info.hpp"
 #include "store/error.hpp"
 #include "store/file.hpp"
 

@@ -31,6 +31,7 @@
 #include <vector>
 
 #include "fs/bind_mounts.hpp"
+#include "fs/mount_info.hpp"
 #include "fs/tree.hpp"
 #include "store/catalog.hpp"
 

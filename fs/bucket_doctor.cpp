@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "fs/service_doctor.hpp"
 #include "store/error.hpp"
+#include "store/open_bucket.hpp"
 #include "store/probe.hpp"
 #include "store/repository.hpp"
 
@@ -15,8 +17,6 @@ namespace {
 using State = Finding::State;
 
 constexpr auto kLookTime = std::chrono::seconds(20);  // for each thing that is asked
-constexpr std::chrono::seconds kSkewMax{15 * 60};     // S3 services refuse more
-constexpr std::chrono::seconds kSkewNoted{60};
 
 /// What a look throws is what is found.
 template <typename Look>
@@ -68,22 +68,6 @@ Finding write_finding(Bucket& bucket, bool can_read, const Context& context) {
 bool BucketDiagnosis::is_broken() const noexcept {
   return std::any_of(findings.begin(), findings.end(),
                      [](const Finding& finding) { return finding.state == State::bad; });
-}
-
-Finding clock_finding(std::chrono::seconds ahead) {
-  const auto off = std::chrono::seconds(std::abs(ahead.count()));
-  if (off < std::chrono::seconds(2)) return {"clock", State::good, "as the store's"};
-  const std::string text =
-      fmt::format("{} s {} the store's", off.count(), ahead.count() > 0 ? "ahead of" : "behind");
-  if (off < kSkewNoted) return {"clock", State::good, text};
-  if (off < kSkewMax) {
-    return {"clock", State::note,
-            text + ": times in `log` are off, and at 15 min requests are refused; run timedatectl"};
-  }
-  return {"clock", State::note,
-          text +
-              ": weightfs signs with the store's time instead, other tools fail; run "
-              "timedatectl"};
 }
 
 void look_at_bucket(Bucket& bucket, const Context& context, std::vector<Finding>& findings) {

@@ -13,8 +13,8 @@
 
 #include "fs/finding.hpp"
 #include "store/bucket.hpp"
+#include "store/bucket_options.hpp"
 #include "store/context.hpp"
-#include "store/s3_settings.hpp"
 
 namespace weightfs::fs {
 
@@ -30,15 +30,7 @@ struct BucketDiagnosis {
 BucketDiagnosis diagnose_bucket(const std::string& canonical_url, const BucketOptions& options,
                                 const Context& context);
 
-/// Of an S3 service: where it is, whose keys are used (never the secret), and the clock.
-/// Returns: false if nothing of it can be reached.
-bool look_at_service(const std::string& canonical_url, const BucketOptions& options,
-                     const Context& context, std::vector<Finding>& findings);
-
 /// The repository, reading, listing, writing and put-if-absent.
 void look_at_bucket(Bucket& bucket, const Context& context, std::vector<Finding>& findings);
-
-/// How far this host's clock is ahead of a store's (negative: behind), in words.
-Finding clock_finding(std::chrono::seconds ahead);
 
 }  // namespace weightfs::fs

@@ -5,8 +5,9 @@
 #include <mutex>
 #include <string_view>
 
+#include "kernels/cpu_coder.hpp"
 #include "kernels/gpu.hpp"
-#include "kernels/variant.hpp"
+#include "kernels/variant_table.hpp"
 #include "store/log.hpp"
 
 namespace weightfs::fs {

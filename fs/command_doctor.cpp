@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "fs/bucket_choice.hpp"
 #include "fs/bucket_doctor.hpp"
-#include "fs/bucket_options.hpp"
 #include "fs/cache_advice.hpp"
 #include "fs/doctor.hpp"
 #include "fs/doctor_hooks.hpp"
@@ -14,6 +14,7 @@
 #include "fs/pass_findings.hpp"
 #include "fs/text_table.hpp"
 #include "fs/verbs.hpp"
+#include "store/bucket_options.hpp"
 #include "store/bytes.hpp"
 
 namespace weightfs::fs {

@@ -9,10 +9,10 @@
 #include "fs/text_table.hpp"
 #include "fs/verbs.hpp"
 #include "store/bytes.hpp"
+#include "store/diff_versions.hpp"
 #include "store/early_results.hpp"
 #include "store/parallel.hpp"
 #include "store/tensor.hpp"
-#include "store/verify.hpp"
 
 namespace weightfs::fs {
 namespace {

@@ -9,19 +9,23 @@
 #include <cerrno>
 #include <ostream>
 
-#include "fs/bucket_options.hpp"
+#include "fs/bucket_choice.hpp"
 #include "fs/coder_choice.hpp"
 #include "fs/daemon.hpp"
+#include "fs/mount_info.hpp"
 #include "fs/mount_point.hpp"
 #include "fs/mount_record.hpp"
 #include "fs/mount_status.hpp"
+#include "fs/start_daemon.hpp"
 #include "fs/status_lines.hpp"
 #include "fs/text_table.hpp"
 #include "fs/verbs.hpp"
 #include "store/bucket.hpp"
+#include "store/bucket_options.hpp"
 #include "store/bytes.hpp"
 #include "store/error.hpp"
 #include "store/file.hpp"
+#include "store/open_bucket.hpp"
 
 namespace weightfs::fs {
 namespace {

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "fs/command_table.hpp"
+#include "fs/command_spec.hpp"
 #include "fs/values.hpp"
 #include "store/manifest.hpp"
 

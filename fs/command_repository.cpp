@@ -4,18 +4,23 @@
 
 #include <ostream>
 
-#include "fs/bucket_options.hpp"
+#include "fs/bucket_choice.hpp"
 #include "fs/coder_choice.hpp"
 #include "fs/text_table.hpp"
 #include "fs/verbs.hpp"
 #include "store/bucket.hpp"
+#include "store/bucket_options.hpp"
 #include "store/bytes.hpp"
 #include "store/error.hpp"
+#include "store/export.hpp"
 #include "store/log.hpp"
+#include "store/open_bucket.hpp"
 #include "store/pieces.hpp"
 #include "store/publish.hpp"
+#include "store/publish_store.hpp"
 #include "store/sparse_delta.hpp"
 #include "store/verify.hpp"
+#include "store/verify_tree.hpp"
 #include "store/whole_version.hpp"
 
 namespace weightfs::fs {

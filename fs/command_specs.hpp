@@ -4,7 +4,7 @@
 // Threads: pure functions.
 #pragma once
 
-#include "fs/command_table.hpp"
+#include "fs/command_spec.hpp"
 
 namespace weightfs::fs {
 

@@ -4,11 +4,13 @@
 
 #include <ostream>
 
-#include "fs/bucket_options.hpp"
+#include "fs/bucket_choice.hpp"
 #include "fs/mount_record.hpp"
 #include "fs/sync_service.hpp"
 #include "fs/verbs.hpp"
 #include "store/bucket.hpp"
+#include "store/bucket_options.hpp"
+#include "store/open_bucket.hpp"
 
 namespace weightfs::fs {
 namespace {

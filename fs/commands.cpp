@@ -9,12 +9,12 @@
 #include <mutex>
 #include <ostream>
 
-#include "fs/bucket_options.hpp"
+#include "fs/bucket_choice.hpp"
 #include "fs/errno.hpp"
 #include "fs/mount_status.hpp"
 #include "fs/text_table.hpp"
 #include "fs/verbs.hpp"
-#include "kernels/variant.hpp"
+#include "kernels/variant_table.hpp"
 #include "store/error.hpp"
 #include "store/version_word.hpp"
 

@@ -1,5 +1,7 @@
 // A client waits for its reply in poll(2), with an eventfd beside the socket that a stop rings.
 
+#include "fs/control_client.hpp"
+
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -12,8 +14,8 @@
 #include <limits>
 #include <utility>
 
-#include "fs/control.hpp"
 #include "fs/control_protocol.hpp"
+#include "fs/control_requests.hpp"
 #include "store/error.hpp"
 
 namespace weightfs::fs {

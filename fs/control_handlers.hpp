@@ -4,7 +4,7 @@
 // Threads: the handlers may be called from any thread.
 #pragma once
 
-#include "fs/control.hpp"
+#include "fs/control_server.hpp"
 #include "fs/fuse_session.hpp"
 #include "store/sync.hpp"
 

@@ -25,7 +25,7 @@
 #include <string_view>
 #include <variant>
 
-#include "fs/control.hpp"
+#include "fs/control_requests.hpp"
 #include "store/error.hpp"
 #include "store/file.hpp"
 

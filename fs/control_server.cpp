@@ -1,3 +1,5 @@
+#include "fs/control_server.hpp"
+
 // One loop: poll(2) over a wake-up, the listening socket and all clients.
 //
 //     asking        a line is collected, within kAskTimeout
@@ -27,20 +29,17 @@
 #include <utility>
 #include <vector>
 
-#include "fs/control.hpp"
 #include "fs/control_protocol.hpp"
 #include "fs/descriptors.hpp"
 #include "store/bytes.hpp"
 #include "store/error.hpp"
 #include "store/log.hpp"
-#include "store/sha256.hpp"
 
 namespace weightfs::fs {
 namespace {
 
 constexpr std::chrono::milliseconds kLookInterval{500};
 constexpr std::chrono::milliseconds kAcceptPause{200};  // after there was no descriptor left
-constexpr std::size_t kDigits = 16;
 
 // ---- the socket's file ----
 
@@ -232,21 +231,6 @@ void finish(Client& client, const std::string& reply) noexcept {
 }
 
 }  // namespace
-
-std::filesystem::path runtime_directory() {
-  if (::geteuid() == 0) return "/run/weightfs";
-  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
-  if (runtime == nullptr || *runtime != '/') return {};
-  return std::filesystem::path(runtime) / "weightfs";
-}
-
-std::filesystem::path control_path(const std::filesystem::path& store) {
-  const std::string text = std::filesystem::weakly_canonical(store).string();
-  const std::string name =
-      to_hex(sha256(std::as_bytes(std::span(text)))).substr(0, kDigits) + ".sock";
-  const std::filesystem::path directory = runtime_directory();
-  return directory.empty() ? store / "control.sock" : directory / name;
-}
 
 struct ControlServer::State {
   State(const std::filesystem::path& path, ControlHandlers the_handlers)

@@ -14,9 +14,9 @@
 #include "fs/fuse_session.hpp"
 #include "fs/hook_spec.hpp"
 #include "fs/warmer.hpp"
+#include "store/bucket_options.hpp"
 #include "store/context.hpp"
 #include "store/follow.hpp"
-#include "store/s3_settings.hpp"
 #include "store/store.hpp"
 
 namespace weightfs::fs {
@@ -75,11 +75,5 @@ struct DaemonEvents {
 /// store, naming the pid, or the mount point; invalid: the store or the bucket lies below the mount
 /// point; and what its parts throw); after that it only returns.
 void run_daemon(const MountOptions& options, const DaemonEvents& events, const Progress& progress);
-
-/// Runs run_daemon in a daemonised child, waits until it is ready, and passes on what it throws.
-///
-/// Throws Error: also io if the child died (says where its log is), cancelled by a signal.
-/// Requires: the caller has one thread.
-MountReady start_daemon(const MountOptions& options, const Progress& progress);
 
 }  // namespace weightfs::fs

@@ -7,7 +7,8 @@
 #include <cstring>
 
 #include "fs/fuse_session.hpp"
-#include "kernels/variant.hpp"
+#include "fs/kernel_release.hpp"
+#include "kernels/variant_table.hpp"
 #include "store/file.hpp"
 
 namespace weightfs::fs {

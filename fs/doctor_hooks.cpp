@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "fs/mount_point.hpp"
+#include "fs/mount_info.hpp"
 #include "fs/mount_status.hpp"
 #include "store/error.hpp"
 

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "fs/errno.hpp"
-#include "fs/fuse_ops.hpp"
+#include "fs/fuse_server.hpp"
 
 namespace weightfs::fs {
 

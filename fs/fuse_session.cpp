@@ -23,6 +23,8 @@
 
 #include "fs/bind_mounts.hpp"
 #include "fs/fuse_ops.hpp"
+#include "fs/mount_calls.hpp"
+#include "fs/mount_info.hpp"
 #include "fs/passthrough.hpp"
 #include "fs/session_mount.hpp"
 #include "store/error.hpp"

@@ -17,42 +17,14 @@
 #include <string>
 #include <vector>
 
-#include "fs/loader_pins.hpp"
-#include "fs/mount_point.hpp"
+#include "fs/fuse_session_options.hpp"
+#include "fs/mount_info.hpp"
 #include "fs/tree.hpp"
-#include "store/delta_files.hpp"
-#include "store/publish_queue.hpp"
-#include "store/rest_files.hpp"
-#include "store/sync.hpp"
 
 namespace weightfs::fs {
 
 /// Of the library that is loaded: "3.14.0".
 std::string libfuse_version();
-
-enum class Serve { automatic, passthrough, bind, daemon };
-
-/// What a writer's mount has beside a reader's; nullptrs on a reader's.  They outlive the session.
-struct Writing {
-  Staging* staging = nullptr;
-  PublishQueue* queue = nullptr;
-};
-
-struct FuseSessionOptions {
-  std::filesystem::path mount_point;    // canonical
-  std::string source;                   // URL without secrets, as /proc/mounts shows it
-  Serve serve = Serve::automatic;       // passthrough, bind: an error if it is not to be had
-  std::filesystem::path store;          // where images lie: passthrough is tried there
-  std::function<std::string()> status;  // text of .weightfs/status
-  Writing writing = {};
-  LoaderPins* pins = nullptr;    // outlive the session; nullptr: `latest` is the same for everybody
-  DeltaFiles* deltas = nullptr;  // outlives the session; nullptr: the tree has no /deltas
-  std::function<std::string()> advice = [] { return std::string(); };  // of .weightfs/advice
-  Sync* sync = nullptr;       // the same, with SyncOptions::partial; nullptr: nothing is fetched
-  RestFiles* rest = nullptr;  // outlives the session; nullptr: all files are kept
-  /// For what must come from the bucket before a call can be answered: then EIO.
-  std::chrono::milliseconds read_timeout{60000};
-};
 
 /// How files are served: for status.
 struct ServingState {

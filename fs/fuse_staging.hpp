@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <string>
 
-#include "fs/fuse_ops.hpp"
+#include "fs/fuse_server.hpp"
 
 namespace weightfs::fs::staged {
 

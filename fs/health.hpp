@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "fs/status.hpp"
+#include "fs/daemon_state.hpp"
 
 namespace weightfs::fs {
 

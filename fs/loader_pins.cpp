@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <ctime>
 
-#include "fs/mount_point.hpp"
+#include "fs/mount_info.hpp"
 #include "fs/process_files.hpp"
 #include "store/error.hpp"
 #include "store/log.hpp"

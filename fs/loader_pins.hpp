@@ -23,17 +23,12 @@
 #include "fs/inode.hpp"
 #include "fs/link_passes.hpp"
 #include "fs/passes.hpp"
+#include "fs/unpin_request.hpp"
 #include "fs/walks.hpp"
 #include "store/catalog.hpp"
 #include "store/hand_pins.hpp"
 
 namespace weightfs::fs {
-
-/// What `weightfs unpin` ends; nothing given: all.
-struct UnpinRequest {
-  std::optional<std::uint64_t> version = {};
-  std::optional<std::string> session = {};
-};
 
 /// For `status`.
 struct PinsState {

@@ -5,6 +5,7 @@
 #include <iostream>
 
 #include "fs/commands.hpp"
+#include "fs/parse_options.hpp"
 
 namespace {
 

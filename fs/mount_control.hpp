@@ -5,8 +5,8 @@
 
 #include <string>
 
-#include "fs/control.hpp"
-#include "fs/mount_point.hpp"
+#include "fs/control_requests.hpp"
+#include "fs/mount_info.hpp"
 #include "store/json.hpp"
 
 namespace weightfs::fs {

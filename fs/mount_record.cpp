@@ -12,7 +12,7 @@
 #include <string_view>
 #include <utility>
 
-#include "fs/control.hpp"
+#include "fs/control_path.hpp"
 #include "fs/control_protocol.hpp"
 #include "store/bytes.hpp"
 #include "store/error.hpp"

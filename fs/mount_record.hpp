@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "fs/mount_point.hpp"
+#include "fs/mount_info.hpp"
 
 namespace weightfs::fs {
 

@@ -7,13 +7,14 @@
 #include <array>
 #include <cerrno>
 
-#include "fs/bucket_options.hpp"
 #include "fs/child_call.hpp"
 #include "fs/mount_record.hpp"
 #include "fs/sync_directory.hpp"
 #include "store/bucket.hpp"
+#include "store/bucket_options.hpp"
 #include "store/error.hpp"
 #include "store/json.hpp"
+#include "store/open_bucket.hpp"
 
 namespace weightfs::fs {
 namespace {

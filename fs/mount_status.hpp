@@ -10,8 +10,8 @@
 #include <filesystem>
 #include <string>
 
-#include "fs/mount_point.hpp"
-#include "store/s3_settings.hpp"
+#include "fs/mount_info.hpp"
+#include "store/bucket_options.hpp"
 
 namespace weightfs::fs {
 

@@ -1,11 +1,4 @@
-// Options: the command line: flags, then WEIGHTFS_<OPTION> in the environment, then a TOML file.
-//
-// `--opt value` and `--opt=value`, before or after operands; unknown options, and repeated ones
-// that are not lists, are errors that name them (exit code 2).  fs/command_table.hpp says which
-// command has which options.
-//
-// WEIGHTFS_KERNELS is in the environment only: scalar, simd, the name of a variant, or cuda, which
-// means --gpu 0 where there is --gpu.
+// Options: one parsed command line.
 #pragma once
 
 #include <chrono>
@@ -17,7 +10,7 @@
 #include <vector>
 
 #include "fs/daemon.hpp"
-#include "store/s3_settings.hpp"
+#include "store/bucket_options.hpp"
 
 namespace weightfs::fs {
 
@@ -93,8 +86,5 @@ struct Options {
   BucketOptions bucket;         // every command that takes a URL
   bool bucket_flagged = false;  // some of it stands on the command line
 };
-
-/// Never throws for bad usage: the result then has `error` set.
-Options parse_options(int argc, const char* const* argv);
 
 }  // namespace weightfs::fs

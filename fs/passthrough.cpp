@@ -11,6 +11,7 @@
 #include <string_view>
 #include <utility>
 
+#include "fs/kernel_release.hpp"
 #include "fs/passthrough_abi.hpp"
 #include "store/error.hpp"
 #include "store/file.hpp"
@@ -64,11 +65,6 @@ bool is_success(std::span<const iovec> reply) noexcept {
 }
 
 }  // namespace
-
-std::string kernel_release() {
-  utsname names{};
-  return uname(&names) == 0 ? names.release : "?";
-}
 
 PassthroughState guess_passthrough() {
   constexpr std::pair kFirst(6, 9);

@@ -27,9 +27,6 @@ struct PassthroughState {
   std::string why_not;  // in words, for status: "kernel 6.1 has no FUSE passthrough (6.9 or newer)"
 };
 
-/// "6.12.0-amd64".
-std::string kernel_release();
-
 /// What can be told without a connection: the release of the kernel, and the capability.
 /// `available` then means that a mount will try.
 PassthroughState guess_passthrough();

@@ -1,10 +1,11 @@
 // The part of the bucket doctor that knows S3: settings, keys, the way there, the clock.
 
+#include "fs/service_doctor.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "fs/bucket_doctor.hpp"
 #include "store/aws_credentials.hpp"
 #include "store/error.hpp"
 #include "store/http.hpp"
@@ -13,6 +14,9 @@
 
 namespace weightfs::fs {
 namespace {
+
+constexpr std::chrono::seconds kSkewNoted{60};
+constexpr std::chrono::seconds kSkewMax{15 * 60};  // S3 services refuse more
 
 using State = Finding::State;
 using std::chrono::system_clock;
@@ -92,6 +96,22 @@ bool look_at_service(const std::string& canonical_url, const BucketOptions& opti
   const bool has_keys = credentials.state != State::bad;
   findings.push_back(std::move(credentials));
   return ask_endpoint(address, settings, soon, findings) && has_keys;
+}
+
+Finding clock_finding(std::chrono::seconds ahead) {
+  const auto off = std::chrono::seconds(std::abs(ahead.count()));
+  if (off < std::chrono::seconds(2)) return {"clock", State::good, "as the store's"};
+  const std::string text =
+      fmt::format("{} s {} the store's", off.count(), ahead.count() > 0 ? "ahead of" : "behind");
+  if (off < kSkewNoted) return {"clock", State::good, text};
+  if (off < kSkewMax) {
+    return {"clock", State::note,
+            text + ": times in `log` are off, and at 15 min requests are refused; run timedatectl"};
+  }
+  return {"clock", State::note,
+          text +
+              ": weightfs signs with the store's time instead, other tools fail; run "
+              "timedatectl"};
 }
 
 }  // namespace weightfs::fs

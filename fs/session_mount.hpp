@@ -14,7 +14,8 @@
 #include <optional>
 #include <string>
 
-#include "fs/mount_point.hpp"
+#include "fs/mount_calls.hpp"
+#include "fs/mount_info.hpp"
 #include "store/file.hpp"
 
 namespace weightfs::fs {

@@ -15,6 +15,7 @@
 
 #include "fs/descriptors.hpp"
 #include "store/file.hpp"
+#include "store/lease.hpp"
 #include "store/staging.hpp"
 
 namespace weightfs::fs {

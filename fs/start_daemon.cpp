@@ -4,6 +4,8 @@
 //
 // The parent draws the progress, so only one process writes to the terminal.
 
+#include "fs/start_daemon.hpp"
+
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
@@ -19,7 +21,6 @@
 #include <mutex>
 #include <string>
 
-#include "fs/daemon.hpp"
 #include "fs/stop_signals.hpp"
 #include "store/error.hpp"
 #include "store/file.hpp"

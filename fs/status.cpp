@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "fs/bucket_options.hpp"
 #include "fs/cache_advice.hpp"
 #include "fs/health.hpp"
+#include "store/bucket_options.hpp"
 #include "store/json.hpp"
 
 namespace weightfs::fs {

@@ -15,6 +15,7 @@
 #include "store/bytes.hpp"
 #include "store/error.hpp"
 #include "store/json.hpp"
+#include "store/lease.hpp"
 #include "store/log.hpp"
 #include "store/sha256.hpp"
 #include "store/store.hpp"

@@ -22,7 +22,8 @@
 
 #include "fs/cache_advice.hpp"
 #include "fs/coder_choice.hpp"
-#include "fs/control.hpp"
+#include "fs/control_path.hpp"
+#include "fs/control_server.hpp"
 #include "fs/descriptors.hpp"
 #include "fs/hooks.hpp"
 #include "fs/mount_record.hpp"
@@ -35,6 +36,7 @@
 #include "store/error.hpp"
 #include "store/history.hpp"
 #include "store/log.hpp"
+#include "store/open_bucket.hpp"
 #include "store/sync.hpp"
 #include "store/version_word.hpp"
 

@@ -15,9 +15,9 @@
 
 #include "fs/hook_spec.hpp"
 #include "fs/warmer.hpp"
+#include "store/bucket_options.hpp"
 #include "store/context.hpp"
 #include "store/follow.hpp"
-#include "store/s3_settings.hpp"
 #include "store/store.hpp"
 
 namespace weightfs::fs {

@@ -8,8 +8,9 @@
 #include <string>
 #include <thread>
 
-#include "fs/commands.hpp"
 #include "fs/mount_status.hpp"
+#include "fs/options.hpp"
+#include "fs/output.hpp"
 #include "fs/progress_line.hpp"
 #include "fs/stop_signals.hpp"
 #include "store/context.hpp"

@@ -23,7 +23,7 @@
 #include <optional>
 #include <vector>
 
-#include "fs/control.hpp"
+#include "fs/control_server.hpp"
 #include "store/catalog.hpp"
 #include "store/follow.hpp"
 #include "store/partial_version.hpp"

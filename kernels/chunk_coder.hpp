@@ -21,8 +21,6 @@
 
 namespace weightfs::kernels {
 
-struct Variant;
-
 /// One chunk to be coded against its old bytes.
 struct EncodeJob {
   Kind kind = Kind::u8;
@@ -67,11 +65,5 @@ class ChunkCoder {
 
 /// Several threads' coder, as options carry it.
 using SharedCoder = std::shared_ptr<ChunkCoder>;
-
-/// Uses the chosen variant.
-std::unique_ptr<ChunkCoder> make_cpu_coder();
-
-/// For tests: uses `variant`, which must outlive the coder.
-std::unique_ptr<ChunkCoder> make_cpu_coder(const Variant& variant);
 
 }  // namespace weightfs::kernels

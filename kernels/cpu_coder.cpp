@@ -6,16 +6,17 @@
 // A step that leaves a block as it is costs nothing.  Only the hashes go over the whole chunk, from
 // the next cache.
 
+#include "kernels/cpu_coder.hpp"
+
 #include <algorithm>
 #include <array>
 #include <cassert>
 #include <cstring>
 #include <memory>
 
-#include "kernels/chunk_coder.hpp"
 #include "kernels/free_list.hpp"
 #include "kernels/scratch.hpp"
-#include "kernels/variant.hpp"
+#include "kernels/variant_table.hpp"
 
 namespace weightfs::kernels {
 namespace {

@@ -7,14 +7,9 @@
 #include <cstdint>
 
 #include "kernels/block.hpp"
+#include "kernels/diff_summary.hpp"
 
 namespace weightfs::kernels {
-
-/// What `weightfs diff` prints of a tensor.
-struct DiffSummary {
-  std::uint64_t changed = 0;      // elements whose bits differ
-  std::uint64_t largest_ulp = 0;  // largest |difference| of the order-preserving integers
-};
 
 /// Compares two equally long runs of elements.
 ///

@@ -38,12 +38,6 @@ constexpr std::size_t patch_bytes_max(Kind kind) noexcept { return coded_block_b
 std::size_t make_patch(Kind kind, ByteSpan old_block, ByteSpan new_block, Scratch& scratch,
                        std::vector<std::byte>& patch);
 
-/// Replaces `changes` by those of a patch of a block of `elements` elements.
-///
-/// Returns: false if it is malformed; `changes` may hold anything then.
-[[nodiscard]] bool read_patch(Kind kind, std::size_t elements, ByteSpan patch,
-                              Changes& changes) noexcept;
-
 /// Applies a patch in place.
 ///
 /// Returns: false if it is malformed; the block may hold anything then.

@@ -30,6 +30,12 @@ constexpr std::size_t ef_patch_bytes_max(Kind kind, std::size_t elements) noexce
 /// Returns: nullopt if it is malformed.
 std::optional<Mode> mode_of_patch(Kind kind, std::size_t elements, ByteSpan patch) noexcept;
 
+/// Replaces `changes` by those of a patch of a block of `elements` elements.
+///
+/// Returns: false if it is malformed; `changes` may hold anything then.
+[[nodiscard]] bool read_patch(Kind kind, std::size_t elements, ByteSpan patch,
+                              Changes& changes) noexcept;
+
 /// Appends the one patch that stands for these changes.
 void append_patch(Kind kind, std::size_t elements, const Changes& changes,
                   std::vector<std::byte>& patch);

@@ -11,7 +11,7 @@
 
 #include "kernels/block.hpp"
 #include "kernels/changes.hpp"
-#include "kernels/diff.hpp"
+#include "kernels/diff_summary.hpp"
 #include "kernels/scratch.hpp"
 
 namespace weightfs::kernels::scalar {

@@ -1,8 +1,8 @@
 // Simd: the operations as Highway compiles them, once for each target.
 //
 // Each simd_*.cpp is compiled for all targets (hwy/foreach_target.h).  The functions here give the
-// one for the target that hwy::GetChosenTarget() names at the time of the call; kernels/variant.cpp
-// goes through the targets once, at start.  Internal to kernels/.
+// one for the target that hwy::GetChosenTarget() names at the time of the call;
+// kernels/variant_table.cpp goes through the targets once, at start.  Internal to kernels/.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ decltype(Variant::make_patch) make_patch() noexcept;
 decltype(Variant::fold_patches) fold_patches() noexcept;
 decltype(Variant::invert_patch) invert_patch() noexcept;
 
-/// libxxhash's, which has a dispatcher of its own; the scalar one in a build without (hash.cpp).
+/// libxxhash's, which has a dispatcher of its own.
 std::uint64_t hash_chunk(ByteSpan chunk) noexcept;
 
 }  // namespace weightfs::kernels::simd

@@ -7,7 +7,6 @@
 
 #include <cassert>
 
-#include "kernels/diff.hpp"
 #include "kernels/simd.hpp"
 #include "kernels/simd_changes-inl.hpp"
 

@@ -18,7 +18,6 @@
 #include <type_traits>
 
 #include "kernels/ef.hpp"
-#include "kernels/patch.hpp"
 #include "kernels/patch_parts.hpp"
 #include "kernels/simd.hpp"
 #include "kernels/simd_changes-inl.hpp"

@@ -1,11 +1,8 @@
 // Variant: one implementation of all block operations for one kind of processor.
 //
-// There is one table.  Its first entry, `scalar`, is the specification; the others are the targets
-// of Highway that were compiled and that this machine runs (`avx2`, `avx3_dl`, ...), worst first.
-// All give the same bytes for every input (tests/kernels/twins_test.cpp holds them to it).  CUDA
-// works on batches of chunks instead: kernels/chunk_coder.hpp and kernels/gpu.hpp.
-//
-// Threads: the table is constant; choose_variant() is for the start of a program, before threads.
+// All give the same bytes for every input (tests/kernels/twins_test.cpp holds them to it);
+// kernels/variant_table.hpp lists those that this machine runs.  CUDA works on batches of chunks
+// instead: kernels/chunk_coder.hpp and kernels/gpu.hpp.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +13,7 @@
 
 #include "kernels/block.hpp"
 #include "kernels/changes.hpp"
-#include "kernels/diff.hpp"
+#include "kernels/diff_summary.hpp"
 #include "kernels/scratch.hpp"
 
 namespace weightfs::kernels {
@@ -44,17 +41,5 @@ struct Variant {
 
   std::uint64_t (*hash_chunk)(ByteSpan chunk) noexcept;
 };
-
-/// Every variant that runs on this machine; never empty, the first one is `scalar`, the last one
-/// the fastest.
-std::span<const Variant> variants() noexcept;
-
-/// The variant in use: the last one, unless another was chosen.
-const Variant& chosen_variant() noexcept;
-
-/// Chooses by name; `simd` is the last one.
-///
-/// Returns: false if there is no such variant on this machine; the choice is as it was.
-[[nodiscard]] bool choose_variant(std::string_view name) noexcept;
 
 }  // namespace weightfs::kernels

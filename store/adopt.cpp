@@ -11,11 +11,13 @@
 #include <set>
 #include <utility>
 
+#include "store/bases.hpp"
 #include "store/bytes.hpp"
 #include "store/error.hpp"
 #include "store/image_files.hpp"
 #include "store/log.hpp"
 #include "store/plan.hpp"
+#include "store/version_images.hpp"
 
 namespace weightfs {
 namespace {
@@ -99,17 +101,6 @@ VersionImages images_of(History& history, Store& store, std::uint64_t version,
   images.files = files_of(plan.version->manifest, *plan.layout);
   images.chunk_hashes = plan.hashes;
   return images;
-}
-
-std::vector<VersionImages::File> files_of(const Manifest& manifest, const Layout& layout) {
-  std::map<std::string, VersionImages::File> by_path;
-  for (const LayoutFile& file : layout.files()) by_path[file.path] = {file.path, file.size_bytes};
-  for (const BlobRef& blob : manifest.blobs) {
-    by_path[blob.path] = {blob.path, blob.size_bytes, blob.sha256};
-  }
-  std::vector<VersionImages::File> files;
-  for (auto& [path, file] : by_path) files.push_back(std::move(file));
-  return files;
 }
 
 void adopt_images(Store& store, const VersionImages& images, const stdfs::path& source,

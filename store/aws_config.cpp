@@ -233,4 +233,40 @@ bool is_on(const std::optional<std::string>& value) {
   return value && lower_setting(*value) == "true";
 }
 
+Environment process_environment() {
+  return [](std::string_view name) -> std::optional<std::string> {
+    const char* value = std::getenv(std::string(name).c_str());
+    if (value == nullptr || *value == 0) return std::nullopt;
+    return value;
+  };
+}
+
+std::optional<std::string> AwsProfile::find(std::string_view setting) const {
+  const auto found = settings.find(std::string(setting));
+  if (found == settings.end()) return std::nullopt;
+  return found->second;
+}
+
+AwsProfile read_aws_profile(const std::string& name, bool named, const Environment& environment) {
+  const AwsFiles files = read_aws_files(environment);
+  AwsProfile profile{name, files.profile(name), files.describe()};
+  if (named && !files.has(name)) {
+    throw Error(ErrorCode::not_found,
+                "the AWS profile '" + name + "' is not in " + profile.files +
+                    ": see --profile and AWS_PROFILE (aws configure list-profiles names them)");
+  }
+  const auto services = profile.find("services");
+  if (!services) return profile;
+  const auto found = files.services.find(*services);
+  if (found == files.services.end()) {
+    throw Error(ErrorCode::not_found,
+                "the AWS profile '" + name + "' says services = " + *services + ", but " +
+                    files.config_path + " has no section [services " + *services + "]");
+  }
+  for (const auto& [setting, value] : found->second) {
+    profile.settings["services." + setting] = value;
+  }
+  return profile;
+}
+
 }  // namespace weightfs

@@ -13,15 +13,18 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "store/s3_settings.hpp"
-
 namespace weightfs {
+
+/// Looks a variable of the environment up; nullopt if it is unset or empty.
+using Environment = std::function<std::optional<std::string>(std::string_view name)>;
+Environment process_environment();
 
 using AwsSettings = std::map<std::string, std::string>;      // by names in lower case
 using AwsSections = std::map<std::string, AwsSettings>;      // by what stands in [ ]
@@ -44,6 +47,29 @@ struct AwsFiles {
 /// AWS_CONFIG_FILE, AWS_SHARED_CREDENTIALS_FILE, or those below HOME; one that is not there is
 /// empty.  Throws Error: invalid, permission.
 AwsFiles read_aws_files(const Environment& environment);
+
+/// The settings of one profile: ~/.aws/config and ~/.aws/credentials merged (credentials win).
+/// Nested settings have the name "s3.addressing_style"; those of the section that `services` names
+/// "services.s3.endpoint_url".
+struct AwsProfile {
+  std::string name;
+  std::map<std::string, std::string> settings;
+  std::string files;  // that were read, for messages
+  [[nodiscard]] std::optional<std::string> find(std::string_view setting) const;
+};
+
+/// Where keys are looked for, and how STS is reached.
+struct AwsIdentity {
+  AwsProfile profile;
+  bool profile_named = false;  // by --profile: keys in the environment do not count
+  std::string region;
+  std::string ca_bundle;  // empty: the system's
+};
+
+/// Reads a profile; one that is not there is empty if it is "default" and nobody named it.
+/// Throws Error: not_found (a profile that was named; a services section), invalid (a file that is
+/// not INI, with its line), permission (a file that cannot be read).
+AwsProfile read_aws_profile(const std::string& name, bool named, const Environment& environment);
 
 /// The endpoint of a service ("s3") that is set for it: AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, the
 /// profile's; empty if there is none, or AWS_IGNORE_CONFIGURED_ENDPOINT_URLS is true.

@@ -34,8 +34,8 @@ WallClock::time_point refresh_time(const AwsCredentials& keys, WallClock::time_p
 
 class AwsCredentialChain::Impl {
  public:
-  Impl(S3Settings settings, Environment environment)
-      : sources_(std::move(settings), std::move(environment)) {}
+  Impl(AwsIdentity identity, Environment environment)
+      : sources_(std::move(identity), std::move(environment)) {}
 
   AwsCredentials get(const Context& context) {
     std::unique_lock lock(mutex_);
@@ -140,9 +140,9 @@ class AwsCredentialChain::Impl {
   bool fetching_ = false, is_logged_ = false;
 };
 
-AwsCredentialChain::AwsCredentialChain(S3Settings settings, Environment environment) {
+AwsCredentialChain::AwsCredentialChain(AwsIdentity identity, Environment environment) {
   keep_memory_out_of_core_dumps();
-  impl_ = std::make_unique<Impl>(std::move(settings), std::move(environment));
+  impl_ = std::make_unique<Impl>(std::move(identity), std::move(environment));
 }
 AwsCredentialChain::~AwsCredentialChain() = default;
 

@@ -22,16 +22,16 @@
 #include <optional>
 #include <string>
 
+#include "store/aws_config.hpp"
 #include "store/context.hpp"
 #include "store/http.hpp"
-#include "store/s3_settings.hpp"
 #include "store/sigv4.hpp"
 
 namespace weightfs {
 
 class AwsCredentialChain {
  public:
-  AwsCredentialChain(S3Settings settings, Environment environment);
+  AwsCredentialChain(AwsIdentity identity, Environment environment);
   ~AwsCredentialChain();
 
   /// Keys that are valid now; fetched anew 5 minutes before they expire (half way, if they live

@@ -14,9 +14,9 @@
 #include <optional>
 #include <string>
 
+#include "store/aws_config.hpp"
 #include "store/context.hpp"
 #include "store/http.hpp"
-#include "store/s3_settings.hpp"
 #include "store/sigv4.hpp"
 
 namespace weightfs {

@@ -91,19 +91,19 @@ std::string read_identity_token(const std::string& path, const std::string& sour
 
 }  // namespace
 
-AwsSources::AwsSources(S3Settings settings, Environment environment)
-    : settings_(std::move(settings)),
+AwsSources::AwsSources(AwsIdentity identity, Environment environment)
+    : identity_(std::move(identity)),
       environment_(std::move(environment)),
       container_(environment_),
-      instance_(settings_.profile, environment_) {}
+      instance_(identity_.profile, environment_) {}
 
 AwsCredentials AwsSources::fetch(const Context& context) {
   files_ = read_aws_files(environment_);
-  visited_ = {settings_.profile.name};
-  if (!settings_.profile_named) {
+  visited_ = {identity_.profile.name};
+  if (!identity_.profile_named) {
     if (const Found keys = from_environment()) return *keys;
   }
-  if (const Found keys = from_profile(settings_.profile.name, context)) return *keys;
+  if (const Found keys = from_profile(identity_.profile.name, context)) return *keys;
   if (const Found keys = container_.find(context)) return *keys;
   std::string instance_problem;
   if (const Found keys = instance_.find(context, instance_problem)) return *keys;
@@ -227,7 +227,7 @@ AwsCredentials AwsSources::from_credential_source(const std::string& name,
 // profile in use, and not if --profile named it.
 AwsSources::Found AwsSources::from_token_file(const std::string& name, const AwsSettings& profile,
                                               const Context& context) {
-  const bool by_variables = visited_.size() == 1 && !settings_.profile_named;
+  const bool by_variables = visited_.size() == 1 && !identity_.profile_named;
   const auto find = [&](std::string_view variable, const std::string& setting) {
     auto value = by_variables ? environment_(variable) : std::nullopt;
     return value ? value : find_in(profile, setting);
@@ -254,17 +254,17 @@ AwsSources::Found AwsSources::from_token_file(const std::string& name, const Aws
 AwsSts& AwsSources::sts() {
   if (!sts_) {
     sts_ =
-        std::make_unique<AwsSts>(find_configured_endpoint("sts", settings_.profile, environment_),
-                                 settings_.region, settings_.ca_bundle);
+        std::make_unique<AwsSts>(find_configured_endpoint("sts", identity_.profile, environment_),
+                                 identity_.region, identity_.ca_bundle);
   }
   return *sts_;
 }
 
 void AwsSources::throw_none(const std::string& instance_problem) const {
-  std::string looked = settings_.profile_named ? ""
+  std::string looked = identity_.profile_named ? ""
                                                : "the environment (AWS_ACCESS_KEY_ID, "
                                                  "AWS_WEB_IDENTITY_TOKEN_FILE), ";
-  looked += profile_text(settings_.profile.name) + " of " + files_.describe() +
+  looked += profile_text(identity_.profile.name) + " of " + files_.describe() +
             ", the container (AWS_CONTAINER_CREDENTIALS_*), instance metadata (" +
             instance_problem + ")";
   throw Error(ErrorCode::permission,

@@ -18,7 +18,7 @@ namespace weightfs {
 
 class AwsSources {
  public:
-  AwsSources(S3Settings settings, Environment environment);
+  AwsSources(AwsIdentity identity, Environment environment);
 
   /// Keys of the first source that is configured; files are read anew.  Throws Error: permission
   /// (there is none, or it refuses), and what the sources throw.
@@ -41,7 +41,7 @@ class AwsSources {
   [[noreturn]] void throw_none(const std::string& instance_problem) const;
   AwsSts& sts();
 
-  const S3Settings settings_;
+  const AwsIdentity identity_;
   const Environment environment_;
   AwsContainer container_;
   AwsInstance instance_;

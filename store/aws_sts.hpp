@@ -10,7 +10,7 @@
 
 #include "store/context.hpp"
 #include "store/http.hpp"
-#include "store/s3_settings.hpp"
+#include "store/service_url.hpp"
 #include "store/sigv4.hpp"
 
 namespace weightfs {

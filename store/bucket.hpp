@@ -24,29 +24,9 @@
 #include <vector>
 
 #include "store/context.hpp"
-#include "store/s3_settings.hpp"
+#include "store/source.hpp"
 
 namespace weightfs {
-
-/// Bytes to be uploaded.  May be read more than once, and by several threads.
-class Source {
- public:
-  virtual ~Source() = default;
-  [[nodiscard]] virtual std::uint64_t size_bytes() const = 0;
-  /// Fills `into` from `offset_bytes`.  Requires: inside the size.  Throws Error.
-  virtual void read(std::uint64_t offset_bytes, std::span<std::byte> into) const = 0;
-};
-
-/// A Source over text held by the caller.
-class TextSource final : public Source {
- public:
-  explicit TextSource(std::string_view text) : text_(text) {}
-  [[nodiscard]] std::uint64_t size_bytes() const override { return text_.size(); }
-  void read(std::uint64_t offset_bytes, std::span<std::byte> into) const override;
-
- private:
-  std::string_view text_;
-};
 
 class Bucket {
  public:
@@ -94,20 +74,5 @@ std::string get_all(Bucket& bucket, std::string_view key, std::uint64_t limit_by
 /// Fills `into` completely.  Throws Error: not_found; corrupt if the object is too short.
 void get_exact(Bucket& bucket, std::string_view key, std::uint64_t offset_bytes,
                std::span<std::byte> into, const Context& context);
-
-/// Opens the bucket that a URL names: file:///dir, s3://bucket/prefix, hf://org/bucket/prefix.
-/// `create`: a directory may be absent and is made; S3 buckets are never made.
-/// `options`: of S3 alone; a directory has none, and is refused with any.
-/// Throws Error: invalid (not a URL, unknown scheme, relative path), not_found, permission.
-std::unique_ptr<Bucket> open_bucket(std::string_view url, bool create,
-                                    const BucketOptions& options = {});
-
-/// The canonical form of a URL, as messages, stores and /proc/mounts show it: no secrets, no
-/// trailing '/', symlinks kept.  A path that starts with '/' or '.' is taken as file://.
-/// Throws Error: invalid.
-std::string canonical_url(std::string_view url);
-
-/// The directory of a file:// URL; empty for other schemes.
-std::string directory_of_url(std::string_view canonical);
 
 }  // namespace weightfs

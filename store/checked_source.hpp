@@ -11,8 +11,8 @@
 #include <functional>
 #include <span>
 
-#include "store/bucket.hpp"
 #include "store/sha256.hpp"
+#include "store/source.hpp"
 
 namespace weightfs {
 

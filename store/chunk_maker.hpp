@@ -21,9 +21,9 @@
 
 #include "kernels/chunk_coder.hpp"
 #include "kernels/scratch.hpp"
-#include "store/materialize.hpp"
 #include "store/old_bytes.hpp"
 #include "store/pack_spool.hpp"
+#include "store/plan.hpp"
 
 namespace weightfs {
 

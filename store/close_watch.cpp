@@ -24,6 +24,7 @@
 #include "store/context.hpp"
 #include "store/error.hpp"
 #include "store/file.hpp"
+#include "store/lease.hpp"
 #include "store/log.hpp"
 
 namespace weightfs {

@@ -26,7 +26,8 @@
 #include <memory>
 #include <vector>
 
-#include "store/staging.hpp"
+#include "store/lease.hpp"
+#include "store/staging_types.hpp"
 
 namespace weightfs {
 

@@ -19,12 +19,13 @@
 #include <vector>
 
 #include "kernels/chunk_coder.hpp"
+#include "kernels/cpu_coder.hpp"
 #include "store/checkpoint_reader.hpp"
 #include "store/chunk_batches.hpp"
 #include "store/context.hpp"
 #include "store/file.hpp"
-#include "store/materialize.hpp"
 #include "store/pack.hpp"
+#include "store/plan.hpp"
 
 namespace weightfs {
 

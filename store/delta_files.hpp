@@ -21,6 +21,7 @@
 #include <set>
 #include <string>
 
+#include "kernels/cpu_coder.hpp"
 #include "store/history.hpp"
 #include "store/sparse_delta.hpp"
 #include "store/store.hpp"

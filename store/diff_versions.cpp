@@ -1,6 +1,8 @@
 // The expected hashes of both versions come with their plans, so only chunks whose hashes differ
 // are read and compared.
 
+#include "store/diff_versions.hpp"
+
 #include <fcntl.h>
 
 #include <algorithm>
@@ -11,12 +13,13 @@
 #include <string_view>
 #include <utility>
 
+#include "kernels/diff.hpp"
 #include "store/file.hpp"
-#include "store/materialize.hpp"
 #include "store/parallel.hpp"
 #include "store/path_rules.hpp"
+#include "store/plan.hpp"
 #include "store/scratch_directory.hpp"
-#include "store/verify.hpp"
+#include "store/write_version.hpp"
 
 namespace weightfs {
 namespace {

@@ -22,13 +22,14 @@
 #include <utility>
 #include <vector>
 
+#include "store/bases.hpp"
 #include "store/checkpoint_reader.hpp"
 #include "store/early_results.hpp"
 #include "store/error.hpp"
 #include "store/file.hpp"
 #include "store/log.hpp"
-#include "store/materialize.hpp"
 #include "store/path_rules.hpp"
+#include "store/plan.hpp"
 
 namespace weightfs {
 namespace {

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "store/lease.hpp"
+
 namespace weightfs {
 namespace {
 

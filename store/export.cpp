@@ -1,12 +1,14 @@
+#include "store/export.hpp"
+
 #include <fmt/format.h>
 
 #include <filesystem>
 #include <system_error>
 
 #include "store/file.hpp"
-#include "store/materialize.hpp"
+#include "store/plan.hpp"
 #include "store/scratch_directory.hpp"
-#include "store/verify.hpp"
+#include "store/write_version.hpp"
 
 namespace weightfs {
 namespace {

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <utility>
 
-#include "store/bucket.hpp"
+#include "store/source.hpp"
 
 namespace weightfs {
 

@@ -18,7 +18,7 @@
 #include <string_view>
 #include <vector>
 
-#include "store/staging.hpp"
+#include "store/staging_types.hpp"
 
 namespace weightfs {
 

@@ -12,7 +12,7 @@
 #include <memory>
 #include <string>
 
-#include "store/http.hpp"
+#include "store/http_message.hpp"
 
 namespace weightfs {
 

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "store/chunk_batches.hpp"
-#include "store/materialize.hpp"
+#include "store/plan.hpp"
 
 namespace weightfs {
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "store/adopt.hpp"
 #include "store/path_rules.hpp"
+#include "store/version_images.hpp"
 
 namespace weightfs {
 

@@ -11,8 +11,6 @@
 #include <utility>
 
 #include "store/file.hpp"
-#include "store/staging.hpp"
-#include "store/store.hpp"
 
 namespace weightfs {
 

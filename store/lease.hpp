@@ -7,6 +7,9 @@
 // Threads: pure functions.
 #pragma once
 
+#include <filesystem>
+#include <span>
+
 namespace weightfs {
 
 enum class Writers {
@@ -17,5 +20,24 @@ enum class Writers {
 
 /// Whether somebody can write to a file now.  `fd`: open for reading only.
 Writers find_writers(int fd);
+
+/// True if no process has a file open or mapped that would go with these directories, apart from
+/// O_PATH descriptors: F_SETLEASE(F_WRLCK) is granted on each (docs/ARCHITECTURE.md, "Who still
+/// reads").  A file that has a name elsewhere stays, and is not asked for.  Says false where it
+/// cannot be told (a file system without leases).  It is about now: hide the files first.
+///
+/// Requires: the process ignores SIGIO, which an open(2) during the probe sends it.
+bool nobody_reads(std::span<const std::filesystem::path> directories);
+bool nobody_reads(const std::filesystem::path& directory);
+
+/// The same for one file, wherever its names are.
+bool nobody_reads_file(const std::filesystem::path& path);
+
+/// True if nobody has the file open for writing, mapped shared and writable, or mapped privately
+/// from a writable descriptor: F_SETLEASE(F_RDLCK) is granted.  Mere readers do not matter.  Says
+/// false where it cannot be told.  It is about now: forbid writable opens first.
+///
+/// Requires: the process ignores SIGIO, and has no writable descriptor of the file itself.
+bool nobody_writes(const std::filesystem::path& file);
 
 }  // namespace weightfs

@@ -10,6 +10,7 @@
 #include "kernels/block.hpp"
 #include "store/file.hpp"
 #include "store/pieces.hpp"
+#include "store/window_writer.hpp"
 
 namespace weightfs {
 namespace {

@@ -9,7 +9,8 @@
 #include <memory>
 #include <span>
 
-#include "store/materialize.hpp"
+#include "store/lease.hpp"
+#include "store/plan.hpp"
 
 namespace weightfs {
 

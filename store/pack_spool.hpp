@@ -13,7 +13,7 @@
 #include <memory>
 #include <span>
 
-#include "store/materialize.hpp"
+#include "store/plan.hpp"
 
 namespace weightfs {
 

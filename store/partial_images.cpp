@@ -13,13 +13,15 @@
 #include <utility>
 #include <vector>
 
-#include "store/adopt.hpp"
+#include "store/bases.hpp"
 #include "store/error.hpp"
 #include "store/image_files.hpp"
 #include "store/kept_files.hpp"
+#include "store/lease.hpp"
 #include "store/log.hpp"
-#include "store/materialize.hpp"
+#include "store/plan.hpp"
 #include "store/retry_delay.hpp"
+#include "store/version_images.hpp"
 
 namespace weightfs {
 namespace {

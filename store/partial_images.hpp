@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/cpu_coder.hpp"
 #include "store/history.hpp"
 #include "store/partial_version.hpp"
 #include "store/store.hpp"

@@ -17,13 +17,14 @@
 #include <utility>
 #include <vector>
 
-#include "store/adopt.hpp"
 #include "store/bytes.hpp"
 #include "store/file.hpp"
 #include "store/image_files.hpp"
+#include "store/lease.hpp"
 #include "store/pack_spool.hpp"
 #include "store/segment_writer.hpp"
 #include "store/store.hpp"
+#include "store/version_images.hpp"
 #include "store/window_queue.hpp"
 
 namespace weightfs {

@@ -31,9 +31,11 @@
 #include <string_view>
 
 #include "kernels/chunk_coder.hpp"
+#include "kernels/cpu_coder.hpp"
 #include "store/chunk_batches.hpp"
 #include "store/error.hpp"
-#include "store/materialize.hpp"
+#include "store/lease.hpp"
+#include "store/plan.hpp"
 
 namespace weightfs {
 

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "store/bytes.hpp"
-#include "store/db.hpp"
 #include "store/error.hpp"
 #include "store/log.hpp"
 
@@ -14,7 +13,6 @@ namespace weightfs {
 namespace {
 
 constexpr auto kProbeRemoveTime = std::chrono::seconds(5);
-constexpr std::string_view kProbedKey = "probed";  // of the family `store`: see store/keyspace.hpp
 
 /// The object of one probe.
 class ProbeObject {
@@ -97,14 +95,6 @@ void require_put_if_absent(Bucket& bucket, const Context& context) {
                               "overwrite each other; use another one: {}",
                               bucket.url(), result.why));
   }
-}
-
-void require_put_if_absent_once(Repository& repository, Store& store, std::string_view endpoint_url,
-                                const Context& context) {
-  const std::string place = fmt::format("{}\n{}", repository.url(), endpoint_url);
-  if (store.db().find(Family::store, kProbedKey) == place) return;
-  require_put_if_absent(repository.bucket(context), context);
-  store.db().write({{Family::store, std::string(kProbedKey), place}});
 }
 
 }  // namespace weightfs

@@ -9,10 +9,8 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 
-#include "store/repository.hpp"
-#include "store/store.hpp"
+#include "store/bucket.hpp"
 
 namespace weightfs {
 
@@ -30,9 +28,5 @@ ProbeResult probe_put_if_absent(Bucket& bucket, const Context& context);
 /// Throws Error: unsupported if the bucket does not hold put-if-absent; permission if it may not be
 /// written; what the probe throws.
 void require_put_if_absent(Bucket& bucket, const Context& context);
-
-/// The same once for a store: a success is remembered in it, for this URL and endpoint.
-void require_put_if_absent_once(Repository& repository, Store& store, std::string_view endpoint_url,
-                                const Context& context);
 
 }  // namespace weightfs

@@ -13,6 +13,7 @@
 #include <random>
 #include <utility>
 
+#include "store/bases.hpp"
 #include "store/bytes.hpp"
 #include "store/checkpoint.hpp"
 #include "store/checkpoint_reader.hpp"
@@ -25,7 +26,9 @@
 #include "store/materialize.hpp"
 #include "store/parallel.hpp"
 #include "store/path_rules.hpp"
+#include "store/plan.hpp"
 #include "store/sha256.hpp"
+#include "store/version_images.hpp"
 
 namespace weightfs {
 namespace {

@@ -30,8 +30,9 @@
 #include <vector>
 
 #include "kernels/chunk_coder.hpp"
-#include "store/adopt.hpp"
+#include "kernels/cpu_coder.hpp"
 #include "store/history.hpp"
+#include "store/version_images.hpp"
 
 namespace weightfs {
 
@@ -113,26 +114,5 @@ PublishResult publish(History& history, Store& store, const PublishOptions& opti
 /// newest.  Reads the manifests one after another.  Throws Error: as History::find.
 std::optional<std::uint64_t> find_nonce(History& history, std::uint64_t after,
                                         std::string_view nonce, const Context& context);
-
-/// Opens the store of a publisher: `path`, or if it is held by a daemon or another publisher the
-/// private one beside it (<path>.publish, kept for the next time), or if that is held too one of
-/// its own (<path>.publish-<pid>, or -<pid>-<k> if another container has that pid; removed at the
-/// end, as is what killed ones left).
-///
-/// Throws Error: as Store::open, but busy only if all of these are held.
-class PublishStore {
- public:
-  static PublishStore open(const std::filesystem::path& path, std::string_view repository,
-                           std::string_view url, StoreLimits limits);
-  ~PublishStore();
-  PublishStore(PublishStore&&) noexcept = default;
-  PublishStore& operator=(PublishStore&&) = delete;
-  [[nodiscard]] Store& store() noexcept { return *store_; }
-
- private:
-  PublishStore() = default;
-  std::unique_ptr<Store> store_;
-  std::filesystem::path remove_;  // empty: keep
-};
 
 }  // namespace weightfs

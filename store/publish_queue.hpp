@@ -35,6 +35,7 @@
 #include <vector>
 
 #include "kernels/chunk_coder.hpp"
+#include "kernels/cpu_coder.hpp"
 #include "store/early_work.hpp"
 #include "store/history.hpp"
 #include "store/staging.hpp"

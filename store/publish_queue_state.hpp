@@ -33,6 +33,7 @@
 #include "store/publish.hpp"
 #include "store/publish_queue.hpp"
 #include "store/seal.hpp"
+#include "store/version_images.hpp"
 #include "store/wait_budget.hpp"
 
 namespace weightfs {

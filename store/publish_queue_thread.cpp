@@ -26,6 +26,7 @@
 #include "store/publish_queue_state.hpp"
 #include "store/retry_delay.hpp"
 #include "store/seal.hpp"
+#include "store/version_images.hpp"
 
 namespace weightfs {
 namespace {

@@ -1,3 +1,5 @@
+#include "store/publish_store.hpp"
+
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
@@ -11,7 +13,6 @@
 #include "store/error.hpp"
 #include "store/file.hpp"
 #include "store/log.hpp"
-#include "store/publish.hpp"
 
 namespace weightfs {
 namespace {

@@ -14,6 +14,7 @@
 #include "store/error.hpp"
 #include "store/json.hpp"
 #include "store/log.hpp"
+#include "store/open_bucket.hpp"
 #include "store/probe.hpp"
 
 namespace weightfs {

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "store/bucket.hpp"
+#include "store/bucket_options.hpp"
 #include "store/error.hpp"
 #include "store/layout.hpp"
 #include "store/manifest.hpp"

@@ -22,9 +22,9 @@
 #include "store/bytes.hpp"
 #include "store/chunk_maker.hpp"
 #include "store/error.hpp"
-#include "store/materialize.hpp"
 #include "store/old_bytes.hpp"
 #include "store/pack_spool.hpp"
+#include "store/plan.hpp"
 #include "store/retry_delay.hpp"
 
 namespace weightfs {

@@ -19,6 +19,7 @@
 #include <string_view>
 
 #include "kernels/chunk_coder.hpp"
+#include "kernels/cpu_coder.hpp"
 #include "store/history.hpp"
 #include "store/store.hpp"
 

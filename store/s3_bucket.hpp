@@ -24,12 +24,9 @@
 
 #include "store/bucket.hpp"
 #include "store/s3_settings.hpp"
+#include "store/s3_upload.hpp"
 
 namespace weightfs {
-
-inline constexpr std::uint64_t kMultipartBytes = 64u << 20;
-inline constexpr std::uint64_t kPartBytesMin = 16u << 20;     // larger where 10,000 would not do
-inline constexpr std::uint64_t kUploadBytesMax = 256u << 20;  // stated in docs/OPERATIONS.md
 
 class S3Bucket final : public Bucket {
  public:

@@ -100,7 +100,7 @@ S3Client::S3Client(S3Address address, const S3Settings& settings, Environment en
     : address_(std::move(address)),
       attempts_max_(std::max(1u, settings.attempts_max)),
       sign_(settings.sign),
-      credentials_(settings, std::move(environment)),
+      credentials_(settings.identity(), std::move(environment)),
       signer_(address_.is_hf ? "us-east-1" : settings.region, "s3"),
       redirects_(address_.scheme_and_host.starts_with("http://")),
       http_(http_options(settings, address_)) {}

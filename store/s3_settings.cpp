@@ -4,9 +4,9 @@
 #include <charconv>
 #include <cstdlib>
 
-#include "store/aws_config.hpp"
 #include "store/error.hpp"
 #include "store/log.hpp"
+#include "store/service_url.hpp"
 
 namespace weightfs {
 namespace {
@@ -93,102 +93,7 @@ void find_endpoint(const BucketOptions& options, const Environment& environment,
   settings.http_allowed = endpoint.is_plain();
 }
 
-[[noreturn]] void refuse_url(const std::string& url, std::string_view what,
-                             const std::string& problem) {
-  // What stands before an '@' may be a password, what stands behind a '?' a token.
-  const std::string whole = url.substr(0, url.find('?'));
-  const std::size_t at = whole.rfind('@');
-  const std::string shown = at == std::string::npos ? whole : "..." + whole.substr(at);
-  throw Error(ErrorCode::invalid, std::string(what) + ": '" + shown + "' " + problem);
-}
-
-// "host", "host:port", "[v6]", "[v6]:port".
-std::string host_without_port(const std::string& url, std::string_view what,
-                              const std::string& authority) {
-  const bool is_v6 = authority.starts_with('[');
-  const std::size_t end =
-      is_v6 ? authority.find(']') + 1 : std::min(authority.find(':'), authority.size());
-  const std::string host =
-      is_v6 && end > 0 ? authority.substr(1, end - 2) : authority.substr(0, end);
-  if (host.empty()) refuse_url(url, what, "names no host");
-  if (end == authority.size()) return host;
-  const char* const port = authority.data() + end + 1;
-  unsigned number = 0;
-  const auto [last, error] = std::from_chars(port, authority.data() + authority.size(), number);
-  if (authority[end] != ':' || error != std::errc() || number == 0 || number > 65535 ||
-      last != authority.data() + authority.size()) {
-    refuse_url(url, what, "has no port from 1 to 65535 behind its ':'");
-  }
-  return host;
-}
-
 }  // namespace
-
-Environment process_environment() {
-  return [](std::string_view name) -> std::optional<std::string> {
-    const char* value = std::getenv(std::string(name).c_str());
-    if (value == nullptr || *value == 0) return std::nullopt;
-    return value;
-  };
-}
-
-std::optional<std::string> AwsProfile::find(std::string_view setting) const {
-  const auto found = settings.find(std::string(setting));
-  if (found == settings.end()) return std::nullopt;
-  return found->second;
-}
-
-AwsProfile read_aws_profile(const std::string& name, bool named, const Environment& environment) {
-  const AwsFiles files = read_aws_files(environment);
-  AwsProfile profile{name, files.profile(name), files.describe()};
-  if (named && !files.has(name)) {
-    throw Error(ErrorCode::not_found,
-                "the AWS profile '" + name + "' is not in " + profile.files +
-                    ": see --profile and AWS_PROFILE (aws configure list-profiles names them)");
-  }
-  const auto services = profile.find("services");
-  if (!services) return profile;
-  const auto found = files.services.find(*services);
-  if (found == files.services.end()) {
-    throw Error(ErrorCode::not_found,
-                "the AWS profile '" + name + "' says services = " + *services + ", but " +
-                    files.config_path + " has no section [services " + *services + "]");
-  }
-  for (const auto& [setting, value] : found->second) {
-    profile.settings["services." + setting] = value;
-  }
-  return profile;
-}
-
-ServiceUrl parse_service_url(const std::string& url, std::string_view what) {
-  const std::size_t colon = url.find("://");
-  std::string scheme = url.substr(0, std::min(colon, url.size()));
-  const auto lower = [](std::string text) {
-    std::transform(text.begin(), text.end(), text.begin(), [](char c) {
-      return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-    });
-    return text;
-  };
-  scheme = lower(scheme);
-  if (colon == std::string::npos || (scheme != "https" && scheme != "http")) {
-    refuse_url(url, what, "is not a URL: expected https://HOST or http://HOST");
-  }
-  for (const char c : url) {
-    if (c <= ' ' || c == 0x7F || c == '\\') refuse_url(url, what, "has a space or '\\' in it");
-  }
-  if (url.find_first_of("?#") != std::string::npos) {
-    refuse_url(url, what, "has a query or fragment: expected a host and a path at most");
-  }
-  const std::size_t path = std::min(url.find('/', colon + 3), url.size());
-  const std::string authority = lower(url.substr(colon + 3, path - colon - 3));
-  if (authority.find('@') != std::string::npos) {
-    refuse_url(url, what, "names a user: keys come from the environment or a profile");
-  }
-  ServiceUrl parts{scheme + "://" + authority, host_without_port(url, what, authority),
-                   url.substr(path)};
-  while (parts.path.ends_with('/')) parts.path.pop_back();
-  return parts;
-}
 
 S3Settings find_s3_settings(const BucketOptions& options, const Environment& environment) {
   S3Settings settings;

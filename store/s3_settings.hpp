@@ -14,39 +14,13 @@
 // Source: AWS SDKs and Tools Reference Guide; notes/ecosystem.md, 4.  Threads: pure functions.
 #pragma once
 
-#include <functional>
-#include <map>
-#include <optional>
 #include <string>
 #include <string_view>
 
+#include "store/aws_config.hpp"
+#include "store/bucket_options.hpp"
+
 namespace weightfs {
-
-/// What the command line says about a bucket; empty: as the AWS tools find it.
-struct BucketOptions {
-  std::string endpoint_url, region, profile;
-  bool path_style = false;  // the bucket in the path also on amazonaws.com
-  bool sign = true;         // false: --no-sign-request
-};
-
-/// Looks a variable of the environment up; nullopt if it is unset or empty.
-using Environment = std::function<std::optional<std::string>(std::string_view name)>;
-Environment process_environment();
-
-/// The settings of one profile: ~/.aws/config and ~/.aws/credentials merged (credentials win).
-/// Nested settings have the name "s3.addressing_style"; those of the section that `services` names
-/// "services.s3.endpoint_url".
-struct AwsProfile {
-  std::string name;
-  std::map<std::string, std::string> settings;
-  std::string files;  // that were read, for messages
-  [[nodiscard]] std::optional<std::string> find(std::string_view setting) const;
-};
-
-/// Reads a profile; one that is not there is empty if it is "default" and nobody named it.
-/// Throws Error: not_found (a profile that was named; a services section), invalid (a file that is
-/// not INI, with its line), permission (a file that cannot be read).
-AwsProfile read_aws_profile(const std::string& name, bool named, const Environment& environment);
 
 struct S3Settings {
   std::string endpoint;  // "https://host[:port][/path]" without '/' at its end; empty: AWS's own of
@@ -59,19 +33,10 @@ struct S3Settings {
   unsigned attempts_max = 10;
   AwsProfile profile;
   bool profile_named = false;  // by --profile: keys in the environment do not count
-};
 
-/// A URL of a service, in its parts.
-struct ServiceUrl {
-  std::string scheme_and_host;  // "https://host[:port]", in lower case
-  std::string host;             // without port; IPv6 without brackets
-  std::string path;             // "" or "/x", without '/' at its end; still encoded
-  [[nodiscard]] bool is_plain() const noexcept { return scheme_and_host.starts_with("http:"); }
+  /// What the search for credentials needs of these.
+  [[nodiscard]] AwsIdentity identity() const { return {profile, profile_named, region, ca_bundle}; }
 };
-
-/// `what` names it in messages: "--endpoint-url".  Throws Error: invalid (no http or https URL,
-/// user:password@, a query or fragment, spaces).
-ServiceUrl parse_service_url(const std::string& url, std::string_view what);
 
 /// Throws Error: invalid (an endpoint that is no URL, AWS_MAX_ATTEMPTS, addressing_style),
 /// unsupported (FIPS and the like), and what read_aws_profile throws.

@@ -12,7 +12,6 @@
 #include "store/log.hpp"
 #include "store/md5.hpp"
 #include "store/parallel.hpp"
-#include "store/s3_bucket.hpp"
 #include "store/s3_xml.hpp"
 #include "store/sha256.hpp"
 

@@ -32,6 +32,10 @@
 
 namespace weightfs {
 
+inline constexpr std::uint64_t kMultipartBytes = 64u << 20;
+inline constexpr std::uint64_t kPartBytesMin = 16u << 20;     // larger where 10,000 would not do
+inline constexpr std::uint64_t kUploadBytesMax = 256u << 20;  // stated in docs/OPERATIONS.md
+
 /// How much of what is uploaded lies in memory.  Threads: all calls may run in parallel.
 class UploadMemory {
  public:

@@ -12,6 +12,7 @@
 
 #include "store/checkpoint.hpp"
 #include "store/file.hpp"
+#include "store/lease.hpp"
 #include "store/log.hpp"
 #include "store/path_rules.hpp"
 

@@ -4,6 +4,7 @@
 
 #include "store/bytes.hpp"
 #include "store/old_bytes.hpp"
+#include "store/window_writer.hpp"
 
 namespace weightfs {
 namespace {

@@ -18,8 +18,8 @@
 
 #include "kernels/chunk_coder.hpp"
 #include "store/chunk_maker.hpp"
-#include "store/materialize.hpp"
 #include "store/pack_spool.hpp"
+#include "store/plan.hpp"
 #include "store/window_writer.hpp"
 
 namespace weightfs {

@@ -31,11 +31,12 @@
 #include <vector>
 
 #include "kernels/chunk_coder.hpp"
+#include "kernels/cpu_coder.hpp"
 #include "kernels/free_list.hpp"
 #include "store/chunk_maker.hpp"
 #include "store/history.hpp"
-#include "store/materialize.hpp"
 #include "store/pack_spool.hpp"
+#include "store/plan.hpp"
 
 namespace weightfs {
 

@@ -74,9 +74,6 @@ StagingRecord record_of(const StagingChange& change, StagingId directory, mode_t
 
 }  // namespace
 
-PosixError::PosixError(int number, const std::string& what)
-    : Error(code_of_errno(number), describe_errno(number, what)), number_(number) {}
-
 Staging::Staging(Db& db, std::filesystem::path directory, StagingOptions options)
     : state_(std::make_unique<State>(db, std::move(directory), std::move(options))) {
   state_->load();

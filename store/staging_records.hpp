@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-#include "store/staging.hpp"
+#include "store/staging_types.hpp"
 
 namespace weightfs {
 

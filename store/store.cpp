@@ -20,6 +20,7 @@
 
 #include "store/bytes.hpp"
 #include "store/error.hpp"
+#include "store/lease.hpp"
 #include "store/log.hpp"
 #include "store/store_directory.hpp"
 

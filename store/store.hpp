@@ -39,7 +39,7 @@
 #include "store/db.hpp"
 #include "store/eviction.hpp"
 #include "store/file.hpp"
-#include "store/repository.hpp"
+#include "store/sha256.hpp"
 
 namespace weightfs {
 
@@ -238,17 +238,5 @@ class Store {
   /// Bytes of all complete images, hard links counted once.
   [[nodiscard]] virtual std::uint64_t image_bytes() const = 0;
 };
-
-/// True if no process has a file open or mapped that would go with these directories, apart from
-/// O_PATH descriptors: F_SETLEASE(F_WRLCK) is granted on each (docs/ARCHITECTURE.md, "Who still
-/// reads").  A file that has a name elsewhere stays, and is not asked for.  Says false where it
-/// cannot be told (a file system without leases).  It is about now: hide the files first.
-///
-/// Requires: the process ignores SIGIO, which an open(2) during the probe sends it.
-bool nobody_reads(std::span<const std::filesystem::path> directories);
-bool nobody_reads(const std::filesystem::path& directory);
-
-/// The same for one file, wherever its names are.
-bool nobody_reads_file(const std::filesystem::path& path);
 
 }  // namespace weightfs

@@ -31,10 +31,12 @@
 #include <thread>
 
 #include "kernels/chunk_coder.hpp"
+#include "kernels/cpu_coder.hpp"
 #include "store/catalog.hpp"
 #include "store/eviction.hpp"
 #include "store/follow.hpp"
 #include "store/history.hpp"
+#include "store/lease.hpp"
 #include "store/partial_images.hpp"
 
 namespace weightfs {

@@ -27,6 +27,7 @@
 #include "store/plan.hpp"
 #include "store/progress_counter.hpp"
 #include "store/scratch_directory.hpp"
+#include "store/write_version.hpp"
 
 namespace weightfs {
 namespace {

@@ -1,3 +1,5 @@
+#include "store/verify_tree.hpp"
+
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -16,10 +18,9 @@
 #include "kernels/hash.hpp"
 #include "store/bytes.hpp"
 #include "store/file.hpp"
-#include "store/materialize.hpp"
 #include "store/parallel.hpp"
+#include "store/plan.hpp"
 #include "store/progress_counter.hpp"
-#include "store/verify.hpp"
 
 namespace weightfs {
 namespace {

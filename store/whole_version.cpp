@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "store/materialize.hpp"
+#include "store/plan.hpp"
 
 namespace weightfs {
 namespace {

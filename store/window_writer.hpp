@@ -17,9 +17,9 @@
 #include <memory>
 #include <span>
 
-#include "store/materialize.hpp"
-
 namespace weightfs {
+
+inline constexpr std::uint64_t kWindowBytes = 4u << 20;
 
 class WindowWriter {
  public:

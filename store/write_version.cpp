@@ -1,6 +1,8 @@
 // Files are cut into segments, and the segments of all files make one list of work, so that one
 // large file and many small ones both keep all threads busy.
 
+#include "store/write_version.hpp"
+
 #include <fcntl.h>
 
 #include <algorithm>
@@ -15,11 +17,12 @@
 #include "store/file.hpp"
 #include "store/image_files.hpp"
 #include "store/kept_files.hpp"
-#include "store/materialize.hpp"
 #include "store/pack_spool.hpp"
 #include "store/parallel.hpp"
+#include "store/plan.hpp"
 #include "store/progress_counter.hpp"
 #include "store/segment_writer.hpp"
+#include "store/window_writer.hpp"
 
 namespace weightfs {
 namespace {

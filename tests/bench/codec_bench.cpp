@@ -26,7 +26,7 @@
 #include "kernels/decode.hpp"
 #include "kernels/encode.hpp"
 #include "kernels/hash.hpp"
-#include "kernels/variant.hpp"
+#include "kernels/variant_table.hpp"
 
 namespace weightfs::kernels {
 namespace {

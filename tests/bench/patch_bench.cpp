@@ -16,7 +16,8 @@
 #include <vector>
 
 #include "kernels/patch.hpp"
-#include "kernels/variant.hpp"
+#include "kernels/patch_parts.hpp"
+#include "kernels/variant_table.hpp"
 
 namespace weightfs::kernels {
 namespace {

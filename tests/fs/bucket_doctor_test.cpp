@@ -4,6 +4,7 @@
 
 #include <map>
 
+#include "fs/service_doctor.hpp"
 #include "store/error.hpp"
 #include "tests/support/contains.hpp"
 #include "tests/support/hosts.hpp"

@@ -12,8 +12,9 @@
 #include <sstream>
 #include <thread>
 
+#include "fs/parse_options.hpp"
 #include "kernels/gpu.hpp"
-#include "kernels/variant.hpp"
+#include "kernels/variant_table.hpp"
 #include "store/repository.hpp"
 #include "tests/support/contains.hpp"
 #include "tests/support/support.hpp"

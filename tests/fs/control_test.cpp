@@ -1,7 +1,5 @@
 // The control socket, both sides, and clients that mean no good.
 
-#include "fs/control.hpp"
-
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -18,7 +16,10 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "fs/control_client.hpp"
+#include "fs/control_path.hpp"
 #include "fs/control_protocol.hpp"
+#include "fs/control_server.hpp"
 #include "tests/support/code_of.hpp"
 #include "tests/support/eventually.hpp"
 #include "tests/support/support.hpp"

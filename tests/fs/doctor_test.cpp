@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "kernels/variant.hpp"
+#include "kernels/variant_table.hpp"
 #include "tests/support/contains.hpp"
 #include "tests/support/support.hpp"
 

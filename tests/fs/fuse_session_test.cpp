@@ -21,6 +21,8 @@
 #include <thread>
 #include <vector>
 
+#include "fs/mount_calls.hpp"
+#include "fs/mount_info.hpp"
 #include "fs/mount_point.hpp"
 #include "store/error.hpp"
 #include "store/file.hpp"

@@ -16,6 +16,9 @@
 #include <optional>
 #include <string>
 
+#include "fs/mount_calls.hpp"
+#include "fs/mount_info.hpp"
+#include "fs/mount_users.hpp"
 #include "fs/session_mount.hpp"
 #include "store/error.hpp"
 #include "tests/support/support.hpp"

@@ -18,7 +18,7 @@
 
 #include "kernels/block.hpp"
 #include "kernels/scratch.hpp"
-#include "kernels/variant.hpp"
+#include "kernels/variant_table.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
 

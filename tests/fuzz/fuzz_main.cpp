@@ -3,6 +3,7 @@
 #include <array>
 #include <string_view>
 
+#include "kernels/variant_table.hpp"
 #include "tests/fuzz/fuzz.hpp"
 
 namespace {

@@ -5,6 +5,8 @@
 #include <iterator>
 #include <string>
 
+#include "kernels/variant_table.hpp"
+#include "store/version_images.hpp"
 #include "tests/fuzz/fuzz.hpp"
 
 namespace {

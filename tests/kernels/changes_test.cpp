@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <memory>
 
-#include "kernels/variant.hpp"
+#include "kernels/variant_table.hpp"
 #include "tests/kernels/blocks.hpp"
 #include "tests/support/support.hpp"
 

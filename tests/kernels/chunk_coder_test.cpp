@@ -10,11 +10,12 @@
 #include <thread>
 #include <vector>
 
+#include "kernels/cpu_coder.hpp"
 #include "kernels/decode.hpp"
 #include "kernels/encode.hpp"
 #include "kernels/gpu.hpp"
 #include "kernels/hash.hpp"
-#include "kernels/variant.hpp"
+#include "kernels/variant_table.hpp"
 #include "tests/kernels/blocks.hpp"
 #include "tests/support/support.hpp"
 

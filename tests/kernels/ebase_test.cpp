@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "kernels/variant.hpp"
+#include "kernels/variant_table.hpp"
 #include "kernels/xr.hpp"
 #include "tests/kernels/blocks.hpp"
 #include "tests/support/support.hpp"

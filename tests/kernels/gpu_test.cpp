@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "kernels/cpu_coder.hpp"
 #include "tests/kernels/blocks.hpp"
 #include "tests/support/support.hpp"
 

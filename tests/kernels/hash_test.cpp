@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/variant.hpp"
+#include "kernels/variant_table.hpp"
 #include "tests/support/support.hpp"
 
 namespace weightfs::kernels {

@@ -12,7 +12,8 @@
 #include <tuple>
 
 #include "kernels/ef.hpp"
-#include "kernels/variant.hpp"
+#include "kernels/patch_parts.hpp"
+#include "kernels/variant_table.hpp"
 #include "tests/kernels/blocks.hpp"
 #include "tests/support/support.hpp"
 

@@ -7,7 +7,7 @@
 #include <initializer_list>
 #include <memory>
 
-#include "kernels/variant.hpp"
+#include "kernels/variant_table.hpp"
 #include "tests/kernels/coded_blocks.hpp"
 
 namespace weightfs::kernels {

@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "store/error.hpp"
-#include "store/verify.hpp"
+#include "store/version_images.hpp"
 #include "tests/support/hosts.hpp"
 
 namespace weightfs::test {

@@ -119,7 +119,7 @@ class AwsCredentialsTest : public ::testing::Test {
   [[nodiscard]] std::unique_ptr<AwsCredentialChain> chain(const std::string& profile = "") const {
     BucketOptions options;
     options.profile = profile;
-    return std::make_unique<AwsCredentialChain>(find_s3_settings(options, environment()),
+    return std::make_unique<AwsCredentialChain>(find_s3_settings(options, environment()).identity(),
                                                 environment());
   }
   [[nodiscard]] AwsCredentials get(const std::string& profile = "") const {

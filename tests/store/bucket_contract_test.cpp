@@ -18,6 +18,7 @@
 #include "store/bytes.hpp"
 #include "store/dir_bucket.hpp"
 #include "store/error.hpp"
+#include "store/open_bucket.hpp"
 #include "store/sha256.hpp"
 #include "tests/support/code_of.hpp"
 #include "tests/support/fake_s3.hpp"

@@ -13,6 +13,7 @@
 
 #include "kernels/block.hpp"
 #include "store/bytes.hpp"
+#include "store/export.hpp"
 #include "store/json.hpp"
 #include "store/repository.hpp"
 #include "store/sha256.hpp"

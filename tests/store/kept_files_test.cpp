@@ -8,9 +8,11 @@
 #include <set>
 #include <thread>
 
+#include "store/bases.hpp"
 #include "store/materialize.hpp"
 #include "store/partial_images.hpp"
 #include "store/path_rules.hpp"
+#include "store/plan.hpp"
 #include "store/rest_files.hpp"
 #include "store/sync.hpp"
 #include "tests/support/meddling_coder.hpp"

@@ -10,7 +10,10 @@
 #include <thread>
 
 #include "kernels/hash.hpp"
+#include "store/bases.hpp"
+#include "store/lease.hpp"
 #include "store/plan.hpp"
+#include "store/write_version.hpp"
 #include "tests/support/eventually.hpp"
 #include "tests/support/meddling_coder.hpp"
 #include "tests/support/repository_builder.hpp"

@@ -9,6 +9,7 @@
 
 #include "store/adopt.hpp"
 #include "store/materialize.hpp"
+#include "store/version_images.hpp"
 #include "tests/support/eventually.hpp"
 #include "tests/support/repository_builder.hpp"
 

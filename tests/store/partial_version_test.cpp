@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "store/file.hpp"
+#include "store/lease.hpp"
 #include "store/store.hpp"
 #include "tests/support/eventually.hpp"
 #include "tests/support/meddling_coder.hpp"

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "store/proven_bucket.hpp"
 #include "tests/support/code_of.hpp"
 #include "tests/support/writer.hpp"
 

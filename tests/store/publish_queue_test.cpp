@@ -11,7 +11,6 @@
 #include "store/early_results.hpp"
 #include "store/handover_record.hpp"
 #include "store/seal.hpp"
-#include "store/verify.hpp"
 #include "tests/support/code_of.hpp"
 #include "tests/support/writer.hpp"
 

@@ -1,3 +1,5 @@
+#include "store/publish_store.hpp"
+
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <spawn.h>

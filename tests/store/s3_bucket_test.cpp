@@ -20,6 +20,7 @@
 #include "store/error.hpp"
 #include "store/repository.hpp"
 #include "store/s3_request.hpp"
+#include "store/s3_upload.hpp"
 #include "tests/support/code_of.hpp"
 #include "tests/support/fake_s3.hpp"
 #include "tests/support/sanitized.hpp"

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "kernels/cpu_coder.hpp"
 #include "tests/support/sparse_deltas.hpp"
 
 namespace weightfs {

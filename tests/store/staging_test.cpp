@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "store/bytes.hpp"
+#include "store/lease.hpp"
 #include "store/staging_records.hpp"
 #include "tests/support/code_of.hpp"
 #include "tests/support/staging_history.hpp"

@@ -16,6 +16,7 @@
 
 #include "store/bytes.hpp"
 #include "store/error.hpp"
+#include "store/lease.hpp"
 #include "store/store_directory.hpp"
 #include "tests/support/code_of.hpp"
 #include "tests/support/support.hpp"

@@ -10,8 +10,12 @@
 #include <set>
 #include <thread>
 
+#include "kernels/cpu_coder.hpp"
 #include "kernels/hash.hpp"
 #include "store/bytes.hpp"
+#include "store/diff_versions.hpp"
+#include "store/export.hpp"
+#include "store/verify_tree.hpp"
 #include "tests/support/repository_builder.hpp"
 #include "tests/support/writer.hpp"
 

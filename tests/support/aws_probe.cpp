@@ -50,7 +50,7 @@ int credentials(const std::string& profile) {
     const S3Settings settings = find_s3_settings(options, process_environment());
     said["region"] = settings.region;
     said["endpoint"] = settings.endpoint;
-    AwsCredentialChain chain(settings, process_environment());
+    AwsCredentialChain chain(settings.identity(), process_environment());
     const AwsCredentials keys = chain.get({});
     said["id"] = keys.access_key_id;
     said["secret"] = keys.secret_access_key;

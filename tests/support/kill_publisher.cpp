@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "store/publish.hpp"
+#include "store/publish_store.hpp"
 
 int main(int count, char** arguments) {
   if (count != 5) return 2;

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "kernels/chunk_coder.hpp"
+#include "kernels/cpu_coder.hpp"
 
 namespace weightfs::test {
 

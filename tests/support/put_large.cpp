@@ -11,6 +11,7 @@
 #include <string>
 
 #include "store/bucket.hpp"
+#include "store/open_bucket.hpp"
 
 namespace {
 

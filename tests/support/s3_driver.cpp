@@ -31,6 +31,7 @@
 #include "store/bytes.hpp"
 #include "store/error.hpp"
 #include "store/file.hpp"
+#include "store/open_bucket.hpp"
 #include "tests/support/hosts.hpp"
 #include "tests/support/support.hpp"
 

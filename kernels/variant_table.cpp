@@ -1,4 +1,4 @@
-#include "kernels/variant.hpp"
+#include "kernels/variant_table.hpp"
 
 #include <algorithm>
 #include <atomic>

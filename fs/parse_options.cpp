@@ -2,7 +2,7 @@
 // options; then, for every option that is not there, ask the environment, then the configuration
 // files; then hand each value to the option's `set`.
 
-#include "fs/options.hpp"
+#include "fs/parse_options.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -18,7 +18,7 @@
 #include "fs/command_table.hpp"
 #include "fs/config_file.hpp"
 #include "fs/values.hpp"
-#include "kernels/variant.hpp"
+#include "kernels/variant_table.hpp"
 #include "store/error.hpp"
 #include "store/file.hpp"
 #include "store/suggest.hpp"

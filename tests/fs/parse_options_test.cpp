@@ -1,4 +1,4 @@
-#include "fs/options.hpp"
+#include "fs/parse_options.hpp"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,8 @@
 #include <sstream>
 
 #include "fs/command_table.hpp"
-#include "kernels/variant.hpp"
+#include "fs/options.hpp"
+#include "kernels/variant_table.hpp"
 #include "store/child_process.hpp"
 #include "tests/support/support.hpp"
 

@@ -1,7 +1,9 @@
-#include "fs/bucket_options.hpp"
+
+#include "fs/bucket_choice.hpp"
 
 #include <gtest/gtest.h>
 
+#include "store/bucket_options.hpp"
 #include "store/error.hpp"
 
 namespace weightfs::fs {

@@ -1,20 +1,12 @@
-#include "fs/bucket_options.hpp"
+#include "store/bucket_options.hpp"
 
-#include "store/bucket.hpp"
 #include "store/error.hpp"
 
-namespace weightfs::fs {
+namespace weightfs {
 
 bool is_set(const BucketOptions& options) noexcept {
   return !options.endpoint_url.empty() || !options.region.empty() || !options.profile.empty() ||
          options.path_style || !options.sign;
-}
-
-BucketOptions bucket_options_for(const Options& options, const Target& target) {
-  if (options.bucket_flagged) return options.bucket;
-  if (is_set(target.bucket)) return target.bucket;
-  if (!directory_of_url(target.url).empty()) return {};
-  return options.bucket;
 }
 
 Json to_json(const BucketOptions& options) {
@@ -43,4 +35,4 @@ BucketOptions bucket_options_from(const Json& status, const std::string& what) {
   return options;
 }
 
-}  // namespace weightfs::fs
+}  // namespace weightfs
