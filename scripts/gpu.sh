@@ -24,8 +24,8 @@ arch=sm_90
 [[ $device =~ ^([0-9]+)\.([0-9]+), ]] && arch=sm_${BASH_REMATCH[1]}${BASH_REMATCH[2]}
 
 # The same sources as in CMake, without the variants that need Highway and xxHash.
-host=$(ls kernels/*.cpp | grep -v -e /simd_ -e /gpu_none.cpp)
-cuda=$(ls kernels/cuda/*.cu kernels/gpu.cu)
+host=$(ls kernels/{block,scalar,dispatch}/*.cpp | grep -v gpu_none)
+cuda=$(ls kernels/cuda/*.cu kernels/dispatch/gpu.cu)
 checks=$(ls tests/kernels/cuda_check*.cpp)
 flags=(-std=c++20 -O2 -arch="$arch" --expt-relaxed-constexpr -I.)
 

@@ -66,15 +66,15 @@ test_asan() {
 
 # What has threads.  Parsers, trees and records have none; what is killed is a process, not a
 # thread; a daemon that is forked from a test's process cannot run under TSan.
-TSAN_FS='Requests*:RequestPool*:Control*:OpenTable*:OpenImages*:*FuseSession*:Holders*:Get*:Target*:Warmer*:LateReads*:LoaderPins*:-ControlProtocol*:ControlPath*:*Killed*'
-TSAN_STORE='Sync*:PublishQueueTest*:PublishStore*:PublishTest*:EarlyWork*:Parallel*:InOrder*:ChunkBatches*:Catalog*'
+TSAN_FS='Requests*:RequestPool*:Control*:OpenTable*:OpenImages*:*FuseSession*:OpenWriters*:Get*:Target*:Warmer*:TimedOutReads*:LoaderPins*:-ControlProtocol*:ControlPath*:*Killed*'
+TSAN_STORE='Sync*:PublishQueueTest*:PublishStore*:PublishTest*:PreEncoder*:Parallel*:ReorderBuffer*:ChunkBatches*:Catalog*'
 TSAN_STORE+=':MaterializeIntoStore*:WithACoder*:DeltaCoder*:StagingThreads*:StagingSeal*:*BucketContract*:Db*:Context*'
 TSAN_STORE+=':PackSpoolTest.E*:PackSpoolTest.Who*:PartialVersionTest.E*:PartialVersionTest.W*:PartialVersionTest.T*:PartialVersionTest.S*'
 TSAN_STORE+=':PartialImagesTest.AV*:PartialImagesTest.M*:PartialImagesTest.WhatIs*:Store.WaitsForWhatIsPartial'
 TSAN_STORE+=':EvictionTest*:FullHostTest*:CloseWatch*:LayoutCache*:History.RefreshFetches*:PackSpoolTest.F*'
 TSAN_STORE+=':Http*:S3Bucket*:*S3Bucket*:Retry*:Credentials*:-*Killed*'
 # The same threads again, many times over; and what forks a process with threads.
-TSAN_STORE+=':Http.replies_are_acknowledged_at_once:EarlyWorkTest.GivesTheSameVersions*:PublishTest.GivesUpARebaseThatAlwaysLoses'
+TSAN_STORE+=':Http.replies_are_acknowledged_at_once:PreEncoderTest.GivesTheSameVersions*:PublishTest.GivesUpARebaseThatAlwaysLoses'
 build_tsan() {
   build "$ROOT/build-tsan" tsan -DCMAKE_BUILD_TYPE=Debug "-DCMAKE_CXX_FLAGS_DEBUG=-O1 -g1" \
     -DWEIGHTFS_SANITIZE=thread -DWEIGHTFS_BENCH=OFF

@@ -1,12 +1,12 @@
 // A thread block decodes one coded block; its mode and its kind are the same for all threads, so
 // every branch on them is uniform.  Checks come first: nothing is written before all of them agree.
-#include "kernels/cuda/dynamic_shared.cuh"
-#include "kernels/cuda/ef.cuh"
-#include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/kernels.hpp"
-#include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/raw.cuh"
-#include "kernels/cuda/xr.cuh"
+#include "kernels/device/dynamic_shared.cuh"
+#include "kernels/device/ef.cuh"
+#include "kernels/device/elements.cuh"
+#include "kernels/device/launch.cuh"
+#include "kernels/device/raw.cuh"
+#include "kernels/device/xr.cuh"
 
 namespace weightfs::kernels::cuda {
 namespace {

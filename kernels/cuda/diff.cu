@@ -1,10 +1,10 @@
 // A thread block marks the changes of its block as bits, counts these, and then knows where in the
 // lists each change belongs: a thread writes those of a word.
-#include "kernels/cuda/compare.cuh"
-#include "kernels/cuda/dynamic_shared.cuh"
 #include "kernels/cuda/kernels.hpp"
-#include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/ones.cuh"
+#include "kernels/device/compare.cuh"
+#include "kernels/device/dynamic_shared.cuh"
+#include "kernels/device/launch.cuh"
+#include "kernels/device/ones.cuh"
 
 namespace weightfs::kernels::cuda {
 namespace {

@@ -7,14 +7,14 @@
 //   5. Write the shortest by the rule of the format, all threads at once.
 //
 // A patch leaves out 3 and 4.
-#include "kernels/cuda/bit_output.cuh"
-#include "kernels/cuda/compare.cuh"
-#include "kernels/cuda/dynamic_shared.cuh"
-#include "kernels/cuda/ef_writer.cuh"
 #include "kernels/cuda/kernels.hpp"
-#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/patch_writer.cuh"
-#include "kernels/cuda/xr_writer.cuh"
+#include "kernels/device/bit_output.cuh"
+#include "kernels/device/compare.cuh"
+#include "kernels/device/dynamic_shared.cuh"
+#include "kernels/device/ef_writer.cuh"
+#include "kernels/device/launch.cuh"
+#include "kernels/device/xr_writer.cuh"
 
 namespace weightfs::kernels::cuda {
 namespace {

@@ -5,11 +5,11 @@
 // A lane loads 16 bytes, which feed one pair of accumulators.  Eight lanes hold addends of the same
 // pair; they add these up by halves: at each step a lane gives away the sums that it will not end
 // with.
-#include "kernels/cuda/dynamic_shared.cuh"
+#include "kernels/block/xxh3.hpp"
 #include "kernels/cuda/kernels.hpp"
-#include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/threads.cuh"
-#include "kernels/xxh3.hpp"
+#include "kernels/device/dynamic_shared.cuh"
+#include "kernels/device/launch.cuh"
+#include "kernels/device/threads.cuh"
 
 namespace weightfs::kernels::cuda {
 namespace {

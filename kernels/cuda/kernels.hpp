@@ -5,7 +5,7 @@
 // the ranges of its task.  One thread block works on one coded block (or chunk, for hashes); tasks
 // of one call must not overlap in what they write.
 //
-// Results are the bytes that the scalar reference gives (kernels/scalar.hpp), bit for bit.
+// Results are the bytes that the scalar reference gives (kernels/scalar/scalar.hpp), bit for bit.
 //
 // The sources are plain enough to be compiled as C++ too, and run on the CPU by the emulator in
 // tests/support/cuda_on_cpu: launches by cudaLaunchKernelEx, shared memory by dynamic_shared.cuh.
@@ -19,7 +19,7 @@
 
 #include <cstdint>
 
-#include "kernels/block.hpp"
+#include "kernels/block/block.hpp"
 
 namespace weightfs::kernels::cuda {
 

@@ -12,7 +12,7 @@
 
 #include <span>
 
-#include "kernels/chunk_coder.hpp"
+#include "kernels/block/chunk_coder.hpp"
 #include "kernels/cuda/resources.hpp"
 
 namespace weightfs::kernels::cuda {

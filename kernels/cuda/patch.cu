@@ -4,13 +4,13 @@
 // element.  Adding a patch to the sums is applying it to a block whose elements are plain numbers,
 // and the sums become a patch as the change from a block of zeros; the other way round it is the
 // inverse.
-#include "kernels/cuda/diff_patch.cuh"
-#include "kernels/cuda/dynamic_shared.cuh"
-#include "kernels/cuda/ef.cuh"
-#include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/kernels.hpp"
-#include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/patch_writer.cuh"
+#include "kernels/device/diff_patch.cuh"
+#include "kernels/device/dynamic_shared.cuh"
+#include "kernels/device/ef.cuh"
+#include "kernels/device/elements.cuh"
+#include "kernels/device/launch.cuh"
 
 namespace weightfs::kernels::cuda {
 namespace {

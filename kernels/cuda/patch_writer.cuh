@@ -1,18 +1,19 @@
 // Patch writer: a patch from an old block and a new one.
 //
-// Format: docs/FORMAT.md, "Patches".  The twin for the host: make_patch() in kernels/patch.hpp.
+// Format: docs/FORMAT.md, "Patches".  The twin for the host: make_patch() in
+// kernels/dispatch/patch.hpp.
 #pragma once
 
 #include <cuda_runtime.h>
 
 #include <cstdint>
 
-#include "kernels/cuda/bit_output.cuh"
-#include "kernels/cuda/compare.cuh"
-#include "kernels/cuda/ef_writer.cuh"
 #include "kernels/cuda/kernels.hpp"
-#include "kernels/cuda/planes.cuh"
-#include "kernels/cuda/threads.cuh"
+#include "kernels/device/bit_output.cuh"
+#include "kernels/device/compare.cuh"
+#include "kernels/device/ef_writer.cuh"
+#include "kernels/device/planes.cuh"
+#include "kernels/device/threads.cuh"
 
 namespace weightfs::kernels::cuda {
 

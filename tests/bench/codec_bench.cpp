@@ -23,10 +23,10 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/decode.hpp"
-#include "kernels/encode.hpp"
-#include "kernels/hash.hpp"
-#include "kernels/variant_table.hpp"
+#include "kernels/dispatch/decode.hpp"
+#include "kernels/dispatch/encode.hpp"
+#include "kernels/dispatch/hash.hpp"
+#include "kernels/dispatch/variant_table.hpp"
 
 namespace weightfs::kernels {
 namespace {

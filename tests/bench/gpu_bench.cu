@@ -25,7 +25,7 @@
 
 #include "kernels/cuda/kernels.hpp"
 #include "kernels/cuda/resources.hpp"
-#include "kernels/gpu.hpp"
+#include "kernels/dispatch/gpu.hpp"
 
 namespace weightfs::kernels::cuda {
 namespace {

@@ -15,9 +15,9 @@
 #include <span>
 #include <vector>
 
-#include "kernels/patch.hpp"
-#include "kernels/patch_parts.hpp"
-#include "kernels/variant_table.hpp"
+#include "kernels/dispatch/patch.hpp"
+#include "kernels/dispatch/variant_table.hpp"
+#include "kernels/scalar/patch_parts.hpp"
 
 namespace weightfs::kernels {
 namespace {

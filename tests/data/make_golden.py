@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Makes a golden repository: make_golden.py WEIGHTFS OUT.  See tests/store/golden_test.cpp.
+"""Makes a golden repository: make_golden.py WEIGHTFS OUT.  See tests/store/format/golden_test.cpp.
 
 Three versions of a small checkpoint, whose tensors change so that every block mode occurs. Run once for
 each release that writes something new; what is committed never changes.

@@ -16,9 +16,9 @@
 #include <span>
 #include <vector>
 
-#include "kernels/block.hpp"
-#include "kernels/scratch.hpp"
-#include "kernels/variant_table.hpp"
+#include "kernels/block/block.hpp"
+#include "kernels/block/scratch.hpp"
+#include "kernels/dispatch/variant_table.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
 

@@ -2,7 +2,7 @@
 //
 // Input: a block (the old one), how its coded form is made (0: the rest of the input; 1: coded from
 // changes, then damaged), and that.
-#include "kernels/decode.hpp"
+#include "kernels/dispatch/decode.hpp"
 #include "tests/fuzz/fuzz.hpp"
 
 namespace weightfs::fuzz {

@@ -4,9 +4,9 @@
 // Input: a block (the old one), and its changes.
 #include <algorithm>
 
-#include "kernels/decode.hpp"
-#include "kernels/encode.hpp"
-#include "kernels/patch.hpp"
+#include "kernels/dispatch/decode.hpp"
+#include "kernels/dispatch/encode.hpp"
+#include "kernels/dispatch/patch.hpp"
 #include "tests/fuzz/fuzz.hpp"
 
 namespace weightfs::fuzz {

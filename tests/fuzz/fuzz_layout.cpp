@@ -1,7 +1,7 @@
 // Layout::parse: what it accepts has these bytes, and tensors that are their own counterparts.
 //
 // Input: a layout.
-#include "store/layout.hpp"
+#include "store/format/layout.hpp"
 #include "tests/fuzz/fuzz_records.hpp"
 
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

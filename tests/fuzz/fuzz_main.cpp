@@ -3,7 +3,7 @@
 #include <array>
 #include <string_view>
 
-#include "kernels/variant_table.hpp"
+#include "kernels/dispatch/variant_table.hpp"
 #include "tests/fuzz/fuzz.hpp"
 
 namespace {

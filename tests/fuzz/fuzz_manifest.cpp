@@ -1,7 +1,7 @@
 // Manifest::parse: what it accepts it writes again, and reads again.
 //
 // Input: a manifest.  One without a hash of its own is read too, so every field can be reached.
-#include "store/manifest.hpp"
+#include "store/format/manifest.hpp"
 #include "tests/fuzz/fuzz_records.hpp"
 
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

@@ -4,9 +4,9 @@
 // with u16 bytes of data; then that.
 #include <fmt/format.h>
 
-#include "store/bytes.hpp"
-#include "store/compress.hpp"
-#include "store/pack.hpp"
+#include "store/base/bytes.hpp"
+#include "store/base/compress.hpp"
+#include "store/format/pack.hpp"
 #include "tests/fuzz/fuzz_records.hpp"
 
 namespace weightfs::fuzz {

@@ -1,12 +1,12 @@
 // apply_patch, fold_patches, invert_patch: any bytes give scalar's result or a refusal, and what
-// is not refused keeps the laws of kernels/patch.hpp.
+// is not refused keeps the laws of kernels/dispatch/patch.hpp.
 //
 // Input: a block, the number of patches, and for each how it is made (0: a length and bytes of the
 // input; 1: made from changes of the block, then damaged), and that.
 #include <algorithm>
 #include <optional>
 
-#include "kernels/patch.hpp"
+#include "kernels/dispatch/patch.hpp"
 #include "tests/fuzz/fuzz.hpp"
 
 namespace weightfs::fuzz {

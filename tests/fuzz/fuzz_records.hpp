@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "store/error.hpp"
+#include "store/base/error.hpp"
 #include "tests/fuzz/fuzz.hpp"
 
 namespace weightfs::fuzz {

@@ -1,7 +1,7 @@
 // What S3 answers: each reader takes any text.
 //
 // Input: the text.
-#include "store/s3_xml.hpp"
+#include "store/s3/xml.hpp"
 #include "tests/fuzz/fuzz_records.hpp"
 
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

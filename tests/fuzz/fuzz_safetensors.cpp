@@ -1,8 +1,8 @@
 // parse_safetensors_header: what it accepts covers the data without hole or overlap.
 //
 // Input: the JSON of a header; its length is put in front.
-#include "store/bytes.hpp"
-#include "store/safetensors.hpp"
+#include "store/base/bytes.hpp"
+#include "store/format/safetensors.hpp"
 #include "tests/fuzz/fuzz_records.hpp"
 
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

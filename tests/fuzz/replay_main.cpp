@@ -5,8 +5,8 @@
 #include <iterator>
 #include <string>
 
-#include "kernels/variant_table.hpp"
-#include "store/version_images.hpp"
+#include "kernels/dispatch/variant_table.hpp"
+#include "store/format/version_images.hpp"
 #include "tests/fuzz/fuzz.hpp"
 
 namespace {

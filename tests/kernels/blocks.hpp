@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "kernels/block.hpp"
-#include "kernels/scratch.hpp"
-#include "store/bytes.hpp"
+#include "kernels/block/block.hpp"
+#include "kernels/block/scratch.hpp"
+#include "store/base/bytes.hpp"
 #include "tests/support/support.hpp"
 
 namespace weightfs::test {

@@ -1,12 +1,12 @@
 // The changes that each variant finds, against the scalar ones.
-#include "kernels/changes.hpp"
+#include "kernels/block/changes.hpp"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <memory>
 
-#include "kernels/variant_table.hpp"
+#include "kernels/dispatch/variant_table.hpp"
 #include "tests/kernels/blocks.hpp"
 #include "tests/support/support.hpp"
 

@@ -1,5 +1,5 @@
 // The contract of ChunkCoder, held by every way to make one.
-#include "kernels/chunk_coder.hpp"
+#include "kernels/block/chunk_coder.hpp"
 
 #include <gtest/gtest.h>
 
@@ -10,12 +10,12 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/cpu_coder.hpp"
-#include "kernels/decode.hpp"
-#include "kernels/encode.hpp"
-#include "kernels/gpu.hpp"
-#include "kernels/hash.hpp"
-#include "kernels/variant_table.hpp"
+#include "kernels/dispatch/cpu_coder.hpp"
+#include "kernels/dispatch/decode.hpp"
+#include "kernels/dispatch/encode.hpp"
+#include "kernels/dispatch/gpu.hpp"
+#include "kernels/dispatch/hash.hpp"
+#include "kernels/dispatch/variant_table.hpp"
 #include "tests/kernels/blocks.hpp"
 #include "tests/support/support.hpp"
 
@@ -30,13 +30,13 @@ using test::scratch;
 using test::Step;
 
 /// A way to make a coder.
-struct Way {
+struct ReconstructionPath {
   std::string name;
   std::function<std::unique_ptr<ChunkCoder>()> make;
 };
 
-std::vector<Way> all_ways() {
-  std::vector<Way> ways = {{"chosen", [] { return make_cpu_coder(); }}};
+std::vector<ReconstructionPath> all_ways() {
+  std::vector<ReconstructionPath> ways = {{"chosen", [] { return make_cpu_coder(); }}};
   for (const Variant& variant : variants()) {
     ways.push_back({std::string(variant.name), [&variant] { return make_cpu_coder(variant); }});
   }
@@ -87,7 +87,7 @@ std::vector<Bytes> random_versions(Kind kind, std::size_t elements, std::size_t 
   return versions;
 }
 
-class ChunkCoderTest : public testing::TestWithParam<Way> {
+class ChunkCoderTest : public testing::TestWithParam<ReconstructionPath> {
  protected:
   const std::unique_ptr<ChunkCoder> coder_ = GetParam().make();
   std::mt19937_64 rng_ = test::make_rng();

@@ -7,10 +7,10 @@
 #include <optional>
 #include <vector>
 
-#include "kernels/decode.hpp"
-#include "kernels/ef.hpp"
-#include "kernels/encode.hpp"
-#include "kernels/xr.hpp"
+#include "kernels/dispatch/decode.hpp"
+#include "kernels/dispatch/encode.hpp"
+#include "kernels/scalar/ef.hpp"
+#include "kernels/scalar/xr.hpp"
 #include "tests/kernels/blocks.hpp"
 
 namespace weightfs::test {

@@ -21,8 +21,8 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/block.hpp"
-#include "kernels/scratch.hpp"
+#include "kernels/block/block.hpp"
+#include "kernels/block/scratch.hpp"
 
 namespace weightfs::cuda_check {
 

@@ -6,11 +6,11 @@
 #include <iterator>
 #include <memory>
 
-#include "kernels/changes.hpp"
+#include "kernels/block/changes.hpp"
 #include "kernels/cuda/kernels.hpp"
-#include "kernels/ef.hpp"
-#include "kernels/scalar.hpp"
-#include "kernels/xr.hpp"
+#include "kernels/scalar/ef.hpp"
+#include "kernels/scalar/scalar.hpp"
+#include "kernels/scalar/xr.hpp"
 #include "tests/kernels/cuda_check.hpp"
 
 namespace weightfs::cuda_check {

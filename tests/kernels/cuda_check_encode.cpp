@@ -6,9 +6,9 @@
 #include <iterator>
 #include <memory>
 
-#include "kernels/changes.hpp"
+#include "kernels/block/changes.hpp"
 #include "kernels/cuda/kernels.hpp"
-#include "kernels/scalar.hpp"
+#include "kernels/scalar/scalar.hpp"
 #include "tests/kernels/cuda_check.hpp"
 
 namespace weightfs::cuda_check {

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "kernels/cuda/kernels.hpp"
-#include "kernels/scalar.hpp"
+#include "kernels/scalar/scalar.hpp"
 #include "tests/kernels/cuda_check.hpp"
 
 namespace weightfs::cuda_check {

@@ -1,4 +1,4 @@
-#include "kernels/diff.hpp"
+#include "kernels/dispatch/diff.hpp"
 
 #include <gtest/gtest.h>
 

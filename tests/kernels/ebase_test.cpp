@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <bit>
 
-#include "kernels/variant_table.hpp"
-#include "kernels/xr.hpp"
+#include "kernels/dispatch/variant_table.hpp"
+#include "kernels/scalar/xr.hpp"
 #include "tests/kernels/blocks.hpp"
 #include "tests/support/support.hpp"
 

@@ -1,6 +1,7 @@
-// The pipeline to the GPU: kernels/gpu.cu and its lanes, run by the emulator.  What it shares with
-// other coders, chunk_coder_test.cpp holds; here are batches larger than a lane, and failures.
-#include "kernels/gpu.hpp"
+// The pipeline to the GPU: kernels/dispatch/gpu.cu and its lanes, run by the emulator.  What it
+// shares with other coders, chunk_coder_test.cpp holds; here are batches larger than a lane, and
+// failures.
+#include "kernels/dispatch/gpu.hpp"
 
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
@@ -12,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/cpu_coder.hpp"
+#include "kernels/dispatch/cpu_coder.hpp"
 #include "tests/kernels/blocks.hpp"
 #include "tests/support/support.hpp"
 

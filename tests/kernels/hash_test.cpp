@@ -1,4 +1,4 @@
-#include "kernels/hash.hpp"
+#include "kernels/dispatch/hash.hpp"
 
 #include <gtest/gtest.h>
 #include <xxhash.h>
@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/variant_table.hpp"
+#include "kernels/dispatch/variant_table.hpp"
 #include "tests/support/support.hpp"
 
 namespace weightfs::kernels {

@@ -1,6 +1,6 @@
-// Patches of every variant: the laws of kernels/patch.hpp, a model of sums by position, and what
-// is done with damaged bytes.
-#include "kernels/patch.hpp"
+// Patches of every variant: the laws of kernels/dispatch/patch.hpp, a model of sums by position,
+// and what is done with damaged bytes.
+#include "kernels/dispatch/patch.hpp"
 
 #include <gtest/gtest.h>
 
@@ -11,9 +11,9 @@
 #include <string>
 #include <tuple>
 
-#include "kernels/ef.hpp"
-#include "kernels/patch_parts.hpp"
-#include "kernels/variant_table.hpp"
+#include "kernels/dispatch/variant_table.hpp"
+#include "kernels/scalar/ef.hpp"
+#include "kernels/scalar/patch_parts.hpp"
 #include "tests/kernels/blocks.hpp"
 #include "tests/support/support.hpp"
 

@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "kernels/cuda/dynamic_shared.cuh"
+#include "kernels/device/dynamic_shared.cuh"
 #include "tests/kernels/cuda_check.hpp"
 
 namespace weightfs::cuda_check {

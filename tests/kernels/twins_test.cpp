@@ -7,7 +7,7 @@
 #include <initializer_list>
 #include <memory>
 
-#include "kernels/variant_table.hpp"
+#include "kernels/dispatch/variant_table.hpp"
 #include "tests/kernels/coded_blocks.hpp"
 
 namespace weightfs::kernels {

@@ -9,7 +9,7 @@
 #include <set>
 #include <string>
 
-#include "kernels/hash.hpp"
+#include "kernels/dispatch/hash.hpp"
 #include "tests/kernels/coded_blocks.hpp"
 
 namespace weightfs::kernels {

@@ -4,7 +4,7 @@
 #include <bit>
 #include <initializer_list>
 
-#include "kernels/bits.hpp"
+#include "kernels/block/bits.hpp"
 #include "tests/kernels/coded_blocks.hpp"
 #include "tests/support/sanitized.hpp"
 

@@ -1,4 +1,4 @@
-"""The contract of all buckets (tests/store/bucket_contract_test.cpp), on a live server."""
+"""The contract of all buckets (tests/store/bucket/bucket_contract_test.cpp), on a live server."""
 
 import os
 import re

@@ -5,11 +5,11 @@
 //     aws_probe credentials [PROFILE]    keys, region and endpoint that the environment leads to
 #include <iostream>
 
-#include "store/aws_credentials.hpp"
-#include "store/error.hpp"
-#include "store/json.hpp"
-#include "store/s3_settings.hpp"
-#include "store/sigv4.hpp"
+#include "store/aws/credentials.hpp"
+#include "store/aws/sigv4.hpp"
+#include "store/base/error.hpp"
+#include "store/base/json.hpp"
+#include "store/s3/settings.hpp"
 
 namespace weightfs {
 namespace {

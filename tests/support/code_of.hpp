@@ -6,7 +6,7 @@
 #include <functional>
 #include <string>
 
-#include "store/error.hpp"
+#include "store/base/error.hpp"
 
 namespace weightfs::test {
 

@@ -7,8 +7,8 @@
 
 #include <filesystem>
 
-#include "fs/page_cache.hpp"
-#include "store/file.hpp"
+#include "fs/cache/page_cache.hpp"
+#include "store/os/file.hpp"
 #include "tests/support/eventually.hpp"
 
 namespace weightfs::test {
@@ -22,7 +22,7 @@ inline bool is_in_memory(const std::filesystem::path& path) {
 /// Returns: false if some of it stays, for a very long time.
 inline bool evict(const std::filesystem::path& path) {
   const File file = File::open(path, O_RDONLY);
-  sync_file(file.fd(), path);
+  fsync_file(file.fd(), path);
   return eventually([&] {
     ::posix_fadvise(file.fd(), 0, 0, POSIX_FADV_DONTNEED);
     return fs::mincore_bytes(file.fd(), 0, std::filesystem::file_size(path)) == 0;

@@ -8,10 +8,10 @@
 #include <ctime>
 #include <utility>
 
-#include "store/bytes.hpp"
-#include "store/md5.hpp"
-#include "store/s3_bucket.hpp"
-#include "store/sha256.hpp"
+#include "store/base/bytes.hpp"
+#include "store/base/md5.hpp"
+#include "store/base/sha256.hpp"
+#include "store/s3/s3_bucket.hpp"
 
 namespace weightfs::test {
 namespace {

@@ -23,8 +23,9 @@
 #include <string_view>
 #include <vector>
 
-#include "store/bucket.hpp"
-#include "store/sigv4.hpp"
+#include "store/aws/config.hpp"
+#include "store/aws/sigv4.hpp"
+#include "store/bucket/bucket.hpp"
 #include "tests/support/http_server.hpp"
 
 namespace weightfs::test {

@@ -11,11 +11,11 @@
 #include <utility>
 #include <vector>
 
-#include "store/history.hpp"
-#include "store/materialize.hpp"
-#include "store/publish.hpp"
-#include "store/repository.hpp"
-#include "store/store.hpp"
+#include "store/local/store.hpp"
+#include "store/materialize/history.hpp"
+#include "store/materialize/materialize.hpp"
+#include "store/publish/publish.hpp"
+#include "store/repository/repository.hpp"
 #include "tests/support/memory_bucket.hpp"
 #include "tests/support/support.hpp"
 

@@ -17,7 +17,7 @@
 #include <thread>
 #include <utility>
 
-#include "store/file.hpp"
+#include "store/os/file.hpp"
 
 namespace weightfs::test {
 

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "store/http.hpp"
+#include "store/http/client.hpp"
 
 namespace weightfs::test {
 

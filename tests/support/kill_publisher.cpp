@@ -8,8 +8,8 @@
 #include <exception>
 #include <string_view>
 
-#include "store/publish.hpp"
-#include "store/publish_store.hpp"
+#include "store/publish/publish.hpp"
+#include "store/publish/publish_store.hpp"
 
 int main(int count, char** arguments) {
   if (count != 5) return 2;

@@ -8,8 +8,8 @@
 #include <memory>
 #include <string>
 
-#include "kernels/chunk_coder.hpp"
-#include "kernels/cpu_coder.hpp"
+#include "kernels/block/chunk_coder.hpp"
+#include "kernels/dispatch/cpu_coder.hpp"
 
 namespace weightfs::test {
 

@@ -1,6 +1,6 @@
 // MemoryBucket: a Bucket in memory that fails on demand.
 //
-// It keeps the contract of store/bucket.hpp, and can be told to break it:
+// It keeps the contract of store/bucket/bucket.hpp, and can be told to break it:
 //
 //     fail_key("packs/2/", ErrorCode::unavailable)   every call whose key starts with this fails
 //     fail_call(3, ErrorCode::timed_out)             the third call from now fails, once
@@ -34,9 +34,9 @@
 #include <utility>
 #include <vector>
 
-#include "store/bucket.hpp"
-#include "store/bytes.hpp"
-#include "store/error.hpp"
+#include "store/base/bytes.hpp"
+#include "store/base/error.hpp"
+#include "store/bucket/bucket.hpp"
 
 namespace weightfs::test {
 

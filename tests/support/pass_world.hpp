@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "fs/passes.hpp"
+#include "fs/passes/passes.hpp"
 
 namespace weightfs::fs {
 

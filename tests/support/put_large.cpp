@@ -10,8 +10,8 @@
 #include <fstream>
 #include <string>
 
-#include "store/bucket.hpp"
-#include "store/open_bucket.hpp"
+#include "store/bucket/bucket.hpp"
+#include "store/repository/open_bucket.hpp"
 
 namespace {
 

@@ -5,10 +5,10 @@
 
 #include <algorithm>
 
-#include "kernels/encode.hpp"
-#include "kernels/hash.hpp"
-#include "store/checkpoint.hpp"
-#include "store/pack.hpp"
+#include "kernels/dispatch/encode.hpp"
+#include "kernels/dispatch/hash.hpp"
+#include "store/format/checkpoint.hpp"
+#include "store/format/pack.hpp"
 
 namespace weightfs::test {
 namespace {

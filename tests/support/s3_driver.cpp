@@ -28,10 +28,10 @@
 #include <thread>
 #include <vector>
 
-#include "store/bytes.hpp"
-#include "store/error.hpp"
-#include "store/file.hpp"
-#include "store/open_bucket.hpp"
+#include "store/base/bytes.hpp"
+#include "store/base/error.hpp"
+#include "store/os/file.hpp"
+#include "store/repository/open_bucket.hpp"
 #include "tests/support/hosts.hpp"
 #include "tests/support/support.hpp"
 

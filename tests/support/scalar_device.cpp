@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "kernels/cuda/kernels.hpp"
-#include "kernels/scalar.hpp"
+#include "kernels/scalar/scalar.hpp"
 
 namespace weightfs::kernels::cuda {
 

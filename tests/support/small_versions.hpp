@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "store/bytes.hpp"
-#include "store/layout.hpp"
-#include "store/repository.hpp"
+#include "store/base/bytes.hpp"
+#include "store/format/layout.hpp"
+#include "store/repository/repository.hpp"
 
 namespace weightfs::test {
 

@@ -11,9 +11,9 @@
 #include <string>
 #include <string_view>
 
-#include "store/bytes.hpp"
-#include "store/safetensors.hpp"
-#include "store/tensor.hpp"
+#include "store/base/bytes.hpp"
+#include "store/format/safetensors.hpp"
+#include "store/format/tensor.hpp"
 #include "tests/support/repository_builder.hpp"
 
 namespace weightfs::test {

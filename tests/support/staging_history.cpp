@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "store/bytes.hpp"
+#include "store/base/bytes.hpp"
 
 namespace weightfs::test {
 

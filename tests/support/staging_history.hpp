@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <random>
 
-#include "store/staging.hpp"
+#include "store/staging/staging.hpp"
 
 namespace weightfs::test {
 

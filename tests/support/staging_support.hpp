@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "store/staging.hpp"
+#include "store/staging/staging.hpp"
 
 namespace weightfs::test {
 

@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "store/bytes.hpp"
-#include "store/tensor.hpp"
+#include "store/base/bytes.hpp"
+#include "store/format/tensor.hpp"
 
 namespace weightfs::test {
 

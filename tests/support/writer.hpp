@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "store/publish_queue.hpp"
+#include "store/handover/publish_queue.hpp"
 #include "tests/support/eventually.hpp"
 #include "tests/support/hosts.hpp"
 

@@ -1,0 +1,108 @@
+#include "fs/base/child_call.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <thread>
+
+#include "store/base/context.hpp"
+#include "store/base/error.hpp"
+#include "store/os/file.hpp"
+
+namespace weightfs::fs {
+namespace {
+
+constexpr std::size_t kTextBytesMax = 16u << 20;
+constexpr std::chrono::seconds kDeathTimeout{1};
+constexpr std::chrono::milliseconds kDeathLook{5};
+
+struct Pipe {
+  Pipe() {
+    std::array<int, 2> fds{};
+    if (pipe2(fds.data(), O_CLOEXEC) != 0) throw_errno(errno, "make a pipe");
+    read_end = File(fds[0]);
+    write_end = File(fds[1]);
+  }
+  File read_end, write_end;
+};
+
+/// In the child.  Whoever waits for the end of a pipe of the caller's must not wait for a child
+/// that is left behind.
+[[noreturn]] void run_child(ChildCall call, const char* path, int to) noexcept {
+  const auto kept = static_cast<unsigned>(to);
+  if (kept > 0) close_range(0, kept - 1, 0);
+  close_range(kept + 1, ~0U, 0);
+  _exit(call(path, to));
+}
+
+/// A child that is killed and reaped at the end, except when the kernel does not let it die.  Until
+/// it is dead it holds on to what it has reached of the path: the mount is in use.
+class Child {
+ public:
+  explicit Child(pid_t pid) noexcept : pid_(pid) {}
+  ~Child() {
+    if (pid_ <= 0) return;
+    kill(pid_, SIGKILL);
+    const auto deadline = Clock::now() + kDeathTimeout;
+    while (waitpid(pid_, nullptr, WNOHANG) == 0 && Clock::now() < deadline) {
+      std::this_thread::sleep_for(kDeathLook);
+    }
+  }
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+
+  /// Its exit status, an errno.
+  int wait() noexcept {
+    int status = 0;
+    while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
+    }
+    pid_ = 0;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : EIO;
+  }
+
+ private:
+  pid_t pid_;
+};
+
+/// Reads until the other end is closed.  Returns: false if that takes too long.
+bool read_until_closed(int fd, std::chrono::milliseconds timeout, std::string& text) {
+  const auto deadline = Clock::now() + timeout;
+  std::array<char, 65536> buffer;
+  while (text.size() <= kTextBytesMax) {
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    pollfd waiting{.fd = fd, .events = POLLIN, .revents = 0};
+    const int ready = poll(&waiting, 1, static_cast<int>(std::max<long>(left, 0)));
+    if (ready < 0 && errno == EINTR) continue;
+    if (ready <= 0) return false;
+    const ssize_t got = ::read(fd, buffer.data(), buffer.size());
+    if (got < 0) throw_errno(errno, "read from a pipe");
+    if (got == 0) return true;
+    text.append(buffer.data(), static_cast<std::size_t>(got));
+  }
+  throw Error(ErrorCode::corrupt, "it is larger than 16 MiB");
+}
+
+}  // namespace
+
+std::optional<ChildAnswer> call_in_child(ChildCall call, const std::filesystem::path& path,
+                                         std::chrono::milliseconds timeout) {
+  Pipe pipe;
+  const pid_t pid = fork();
+  if (pid < 0) throw_errno(errno, "start a child process");
+  if (pid == 0) run_child(call, path.c_str(), pipe.write_end.fd());
+  Child child(pid);
+  pipe.write_end = File();
+  ChildAnswer answer;
+  if (!read_until_closed(pipe.read_end.fd(), timeout, answer.text)) return std::nullopt;
+  answer.error = child.wait();
+  return answer;
+}
+
+}  // namespace weightfs::fs

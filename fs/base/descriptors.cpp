@@ -1,0 +1,50 @@
+#include "fs/base/descriptors.hpp"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "store/staging/staging.hpp"
+
+namespace weightfs::fs {
+namespace {
+
+// More would do no good, and programs that hooks run may close every descriptor that there could
+// be.
+constexpr rlim_t kLimitMax = 131072;
+constexpr std::size_t kOwnMax = 1024;
+
+}  // namespace
+
+std::size_t raise_descriptor_limit() noexcept {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < kLimitMax) {
+    limit.rlim_cur = std::max(limit.rlim_cur, std::min(limit.rlim_max, kLimitMax));
+    setrlimit(RLIMIT_NOFILE, &limit);
+  }
+  return descriptor_limit();
+}
+
+std::size_t descriptor_limit() noexcept {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return kOwnMax;
+  return static_cast<std::size_t>(std::min(limit.rlim_cur, kLimitMax));
+}
+
+std::size_t descriptors_for_files(std::size_t limit) noexcept {
+  return limit - std::min(limit / 2, kOwnMax);
+}
+
+void DescriptorShare::take(std::size_t count, const std::filesystem::path& path) {
+  if (count_.fetch_add(count) + count <= count_max_) return;
+  give(count);
+  throw PosixError(ENFILE,
+                   fmt::format("open {}: readers have {} files open that the daemon serves, "
+                               "which is all that its limit of open files allows (raise "
+                               "it: ulimit -Hn, LimitNOFILE=)",
+                               path.string(), count_max_));
+}
+
+}  // namespace weightfs::fs

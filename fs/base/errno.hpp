@@ -1,0 +1,46 @@
+// Errno: what a caller of the mount gets for each ErrorCode, and the guard at the FUSE boundary.
+#pragma once
+
+#include <exception>
+#include <new>
+#include <string_view>
+#include <utility>
+
+#include "store/base/error.hpp"
+#include "store/staging/staging.hpp"
+
+namespace weightfs::fs {
+
+/// One switch without default: the compiler finds a forgotten code.
+int to_errno(ErrorCode code) noexcept;
+
+/// errno of a refused hand-over: what mv shows.  Never EINVAL, ESTALE, EXDEV, EEXIST or ENOENT,
+/// which the kernel or mv misread.
+int to_hand_over_errno(ErrorCode code) noexcept;
+
+/// Exit code of the command line: 1 failed, 2 usage, 3 conflict, 4 corrupt, 5 timed out.
+int to_exit_code(ErrorCode code) noexcept;
+
+/// Logs an error that is about to become an errno; expected ones (not_found) are not logged.
+void log_failure(std::string_view operation, const std::exception& error) noexcept;
+
+/// Runs `body`; returns 0, or the errno of what it threw.
+template <typename Body>
+int guarded(std::string_view operation, Body&& body) noexcept {
+  try {
+    std::forward<Body>(body)();
+    return 0;
+  } catch (const PosixError& error) {
+    return error.number();  // the caller's own affair: not logged
+  } catch (const Error& error) {
+    log_failure(operation, error);
+    return to_errno(error.code());
+  } catch (const std::bad_alloc&) {
+    return 12;  // ENOMEM
+  } catch (const std::exception& error) {
+    log_failure(operation, error);
+    return 5;  // EIO
+  }
+}
+
+}  // namespace weightfs::fs

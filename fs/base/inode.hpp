@@ -1,0 +1,84 @@
+// Inode numbers: 4 bits kind, 36 bits version, 24 bits file.  They follow from the tree alone, so
+// they are the same after a restart and on every host, and nothing has to remember them.
+//
+// The bytes under a number never change; exceptions are symlinks and the files of .weightfs, which
+// are never cached, and what trainers write (kind `staging`), whose numbers are never used again.
+//
+// Threads: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "store/staging/staging.hpp"
+
+namespace weightfs::fs {
+
+using Inode = std::uint64_t;
+
+enum class InodeKind : std::uint8_t {
+  fixed = 0,    // file: see Fixed
+  version = 1,  // entry of a version: directories and files, CatalogEntry number in `file`
+  tag = 2,      // symlink of the tag that `version` carries
+  staging = 3,  // what trainers write: the other 60 bits are a StagingId
+  delta = 4,    // the change that led to `version`, as a file
+};
+
+/// The fixed part of the tree; 1 is the root by FUSE's rule.
+enum class Fixed : std::uint32_t {
+  root = 1,
+  latest = 2,
+  versions = 3,
+  tags = 4,
+  control = 5,
+  status = 6,
+  staging = 7,  // only on a writer's mount, as the next two
+  publish = 8,
+  last_error = 9,  // .weightfs/last_error
+  deltas = 10,
+  advice = 11  // .weightfs/advice
+};
+
+struct InodeParts {
+  InodeKind kind{};
+  std::uint64_t version = 0;
+  std::uint32_t file = 0;
+};
+
+inline constexpr unsigned kFileBits = 24;
+inline constexpr unsigned kVersionBits = 36;
+inline constexpr std::uint32_t kEntriesMax = (1u << kFileBits) - 1;
+
+constexpr Inode make_inode(InodeParts parts) noexcept {
+  return static_cast<Inode>(parts.kind) << (kFileBits + kVersionBits) | parts.version << kFileBits |
+         parts.file;
+}
+constexpr Inode make_inode(Fixed fixed) noexcept { return static_cast<Inode>(fixed); }
+
+/// A file whose text is made when it is opened.
+constexpr bool is_text(Inode inode) noexcept {
+  return inode == make_inode(Fixed::status) || inode == make_inode(Fixed::last_error) ||
+         inode == make_inode(Fixed::advice);
+}
+
+constexpr InodeParts parts_of(Inode inode) noexcept {
+  return {static_cast<InodeKind>(inode >> (kFileBits + kVersionBits)),
+          inode >> kFileBits & ((std::uint64_t{1} << kVersionBits) - 1),
+          static_cast<std::uint32_t>(inode & kEntriesMax)};
+}
+
+constexpr Inode make_staging_inode(StagingId id) noexcept {
+  if (id == kStagingRoot) return make_inode(Fixed::staging);
+  if (id == kPublishRoot) return make_inode(Fixed::publish);
+  return static_cast<Inode>(InodeKind::staging) << (kFileBits + kVersionBits) | id;
+}
+
+/// nullopt: the inode is none of staging or publish.
+constexpr std::optional<StagingId> find_staging_id(Inode inode) noexcept {
+  if (inode == make_inode(Fixed::staging)) return kStagingRoot;
+  if (inode == make_inode(Fixed::publish)) return kPublishRoot;
+  if (parts_of(inode).kind != InodeKind::staging) return std::nullopt;
+  return inode & ((std::uint64_t{1} << (kFileBits + kVersionBits)) - 1);
+}
+
+}  // namespace weightfs::fs

@@ -1,0 +1,65 @@
+#include "fs/base/stop_signals.hpp"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include "store/base/log.hpp"
+
+namespace weightfs::fs {
+
+sigset_t stop_signal_set() noexcept {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGINT);
+  sigaddset(&set, SIGTERM);
+  sigaddset(&set, SIGHUP);
+  return set;
+}
+
+StopSignals::StopSignals(std::chrono::seconds grace) {
+  const sigset_t set = stop_signal_set();
+  pthread_sigmask(SIG_BLOCK, &set, &old_mask_);
+  watcher_ = std::thread([this, grace] { watch(grace); });
+}
+
+StopSignals::~StopSignals() {
+  ended_.request_stop();
+  wake();
+  watcher_.join();
+  pthread_sigmask(SIG_SETMASK, &old_mask_, nullptr);
+}
+
+void StopSignals::request_stop() noexcept {
+  stop_.request_stop();
+  wake();
+}
+
+// A signal to this one thread alone: it ends the wait below.
+void StopSignals::wake() noexcept { pthread_kill(watcher_.native_handle(), SIGTERM); }
+
+void StopSignals::watch(std::chrono::seconds grace) noexcept {
+  const sigset_t set = stop_signal_set();
+  int signal = 0;
+  sigwait(&set, &signal);
+  if (ended_.stop_requested()) return;
+  stop_.request_stop();
+
+  const auto deadline = std::chrono::steady_clock::now() + grace;
+  while (!ended_.stop_requested()) {
+    if (grace.count() == 0) {
+      sigwait(&set, &signal);
+      continue;
+    }
+    const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(
+        deadline - std::chrono::steady_clock::now());
+    if (left.count() <= 0) {
+      log_error("could not end in time (a call to the bucket or the disk hangs); ending by force");
+      _exit(1);
+    }
+    const timespec limit{.tv_sec = left.count() / 1'000'000'000,
+                         .tv_nsec = left.count() % 1'000'000'000};
+    sigtimedwait(&set, nullptr, &limit);
+  }
+}
+
+}  // namespace weightfs::fs

@@ -1,0 +1,39 @@
+// Command spec: one command, with its operands, options and help.
+//
+// Threads: immutable.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fs/cli/options.hpp"
+
+namespace weightfs::fs {
+
+struct OptionSpec {
+  std::string_view name;        // "store-size": --store-size, WEIGHTFS_STORE_SIZE, store-size = ...
+  std::string_view value = {};  // "SIZE"; empty: a switch
+  bool is_list = false;         // may be repeated
+  std::string_view needs = {};  // on the command line: only with this switch
+  std::string_view help;        // with its default
+  /// Takes one value.  Throws Error: invalid.
+  void (*set)(Options& options, std::string_view value) = nullptr;
+};
+
+struct CommandSpec {
+  Command command{};
+  std::string_view name;
+  std::string_view operands;  // "URL [N]": as the usage line shows them
+  std::size_t operands_min = 0, operands_max = 0;
+  std::string_view summary;      // one line
+  std::string_view description;  // paragraphs, wrapped by hand
+  std::string_view example;
+  std::vector<OptionSpec> options;  // without the common ones
+  /// Takes all operands, their number being right.  Throws Error: invalid.
+  void (*take)(Options& options, std::span<const std::string> operands) = nullptr;
+};
+
+}  // namespace weightfs::fs

@@ -1,0 +1,51 @@
+// Command table: every command with its operands, options and help, in one place.  The parser, the
+// environment, the configuration file and the help all read it.
+//
+// Threads: immutable.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fs/cli/command_spec.hpp"
+
+namespace weightfs::fs {
+
+/// All commands, in the order of the help.
+std::span<const CommandSpec> all_commands();
+
+/// Whether an option says where a bucket of S3 is, or who asks.
+bool is_bucket_option(std::string_view name);
+
+/// Options of every command: --json, --quiet, --config, --help.
+std::span<const OptionSpec> common_options();
+
+/// nullptr if there is none of this name.
+const CommandSpec* find_command(std::string_view name);
+
+/// An option of the command, or a common one; nullptr if there is none.
+const OptionSpec* find_option(const CommandSpec& command, std::string_view name);
+
+/// An option of any command, or a common one; nullptr if there is none.
+const OptionSpec* find_any_option(std::string_view name);
+
+/// Names of all commands; names of the options of a command, the common ones among them, or of
+/// every option if it is nullptr.
+std::vector<std::string> command_names();
+std::vector<std::string> option_names(const CommandSpec* command);
+
+/// What to say of a mistyped command, or of an option (with its dashes) that a command lacks:
+/// which one is meant, or which commands have it.
+std::string no_such_command(std::string_view name);
+std::string no_such_option(const CommandSpec& command, std::string_view option);
+
+/// What `weightfs help` and `weightfs help COMMAND` print.
+std::string help_text();
+std::string help_text(const CommandSpec& command);
+
+/// "weightfs log URL|MOUNTPOINT [OPTION...]".
+std::string usage_line(const CommandSpec& command);
+
+}  // namespace weightfs::fs

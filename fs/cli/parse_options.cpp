@@ -1,0 +1,435 @@
+// How a command line is read: split argv into the command, its operands and the values of its
+// options; then, for every option that is not there, ask the environment, then the configuration
+// files; then hand each value to the option's `set`.
+
+#include "fs/cli/parse_options.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string_view>
+
+#include "fs/base/parse_values.hpp"
+#include "fs/cli/command_table.hpp"
+#include "fs/cli/config_file.hpp"
+#include "kernels/dispatch/variant_table.hpp"
+#include "store/base/error.hpp"
+#include "store/base/suggest.hpp"
+#include "store/os/file.hpp"
+
+namespace weightfs::fs {
+namespace {
+
+constexpr std::uint64_t kConfigBytesMax = 1u << 20;
+constexpr std::string_view kSystemConfig = "/etc/weightfs.toml";
+constexpr std::string_view kSimdKernels = "simd";  // the fastest variant
+constexpr std::string_view kCudaKernels = "cuda";
+
+/// Values of one option, and where they come from, for messages.
+struct Setting {
+  std::string origin;  // "--poll", "WEIGHTFS_POLL", "'poll' in FILE"
+  std::vector<std::string> values;
+};
+using Settings = std::map<std::string, Setting, std::less<>>;  // by the option's name
+
+constexpr std::string_view kVariablePrefix = "WEIGHTFS_";
+
+[[noreturn]] void refuse(const std::string& message) { throw Error(ErrorCode::invalid, message); }
+
+// ---- argv ----
+
+/// argv, split up.
+struct Arguments {
+  const CommandSpec* command = nullptr;
+  std::vector<std::string> operands;
+  std::vector<std::string> unknown;  // options that the command does not have
+  Settings settings;
+};
+
+/// Splits "--name=value".
+struct Flag {
+  explicit Flag(const std::string& argument) : name(argument.substr(2)) {
+    const std::size_t equals = name.find('=');
+    if (equals == std::string::npos) return;
+    value = name.substr(equals + 1);
+    name.resize(equals);
+  }
+  std::string name;
+  std::optional<std::string> value;
+};
+
+bool is_option(const std::string& argument) {
+  return argument.size() > 1 && argument.front() == '-' && argument != "--";
+}
+
+/// The option `name` if the command has it.  Before the command is known any option will do, so
+/// that its value can be told from an operand.
+const OptionSpec* find_option_now(const CommandSpec* command, const std::string& name) {
+  return command == nullptr ? find_any_option(name) : find_option(*command, name);
+}
+
+/// Takes the option at arguments[i], and its value if that is the next argument.
+/// Returns: how many arguments that were.
+std::size_t take_option(std::span<const std::string> arguments, std::size_t i, Arguments& parsed) {
+  if (!arguments[i].starts_with("--")) {
+    parsed.unknown.push_back(arguments[i]);
+    return 1;
+  }
+  Flag flag(arguments[i]);
+  const OptionSpec* option = find_option_now(parsed.command, flag.name);
+  if (option == nullptr) {
+    parsed.unknown.push_back("--" + flag.name);
+    return 1;
+  }
+  const bool is_switch = option->value.empty();
+  const bool takes_next = !is_switch && !flag.value;
+  if (takes_next && i + 1 == arguments.size()) {
+    refuse(fmt::format("--{} needs a value: --{} {}", flag.name, flag.name, option->value));
+  }
+  Setting& setting = parsed.settings[flag.name];
+  setting.origin = "--" + flag.name;
+  setting.values.push_back(takes_next ? arguments[i + 1] : flag.value.value_or("true"));
+  return takes_next ? 2 : 1;
+}
+
+void take_operand(const std::string& argument, Arguments& parsed) {
+  if (parsed.command != nullptr) {
+    parsed.operands.push_back(argument);
+    return;
+  }
+  parsed.command = find_command(argument);
+  if (parsed.command == nullptr) refuse(no_such_command(argument));
+}
+
+/// Fills `parsed` as far as it gets, also if it throws: the caller wants the command for its
+/// message.
+void split_arguments(std::span<const std::string> arguments, Arguments& parsed) {
+  bool options_ended = false;
+  for (std::size_t i = 0; i < arguments.size();) {
+    if (!options_ended && arguments[i] == "--") {
+      options_ended = true;
+      i++;
+    } else if (!options_ended && is_option(arguments[i])) {
+      i += take_option(arguments, i, parsed);
+    } else {
+      take_operand(arguments[i++], parsed);
+    }
+  }
+}
+
+void check_arguments(const Arguments& parsed) {
+  const CommandSpec& command = *parsed.command;
+  if (!parsed.unknown.empty()) refuse(no_such_option(command, parsed.unknown.front()));
+  for (const auto& [name, setting] : parsed.settings) {
+    const OptionSpec* option = find_option(command, name);
+    if (option == nullptr) refuse(no_such_option(command, "--" + name));
+    if (setting.values.size() > 1 && !option->is_list) {
+      refuse(fmt::format("--{} is given more than once", name));
+    }
+  }
+  if (parsed.operands.size() < command.operands_min) {
+    refuse(fmt::format("{} needs {}; {}", command.name, command.operands,
+                       parsed.operands.empty()
+                           ? std::string("nothing is given")
+                           : fmt::format("only {} is given", fmt::join(parsed.operands, " "))));
+  }
+  if (parsed.operands.size() > command.operands_max) {
+    refuse(fmt::format("'{}' is one operand too many", parsed.operands[command.operands_max]));
+  }
+}
+
+// ---- environment ----
+
+const char* find_environment(const std::string& name) {
+  const char* value = std::getenv(name.c_str());
+  return value != nullptr && *value != '\0' ? value : nullptr;
+}
+
+std::vector<std::string> split_lines(std::string_view text) {
+  std::vector<std::string> lines;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    if (end != 0) lines.emplace_back(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return lines;
+}
+
+std::string variable_of(const OptionSpec& option) {
+  std::string name(kVariablePrefix);
+  for (const char c : option.name) {
+    name += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  }
+  return name;
+}
+
+std::vector<std::string> known_variables() {
+  std::vector<std::string> names{"WEIGHTFS_CONFIG", "WEIGHTFS_KERNELS"};
+  const auto add = [&](std::span<const OptionSpec> options) {
+    for (const OptionSpec& option : options) {
+      if (option.set != nullptr) names.push_back(variable_of(option));
+    }
+  };
+  for (const CommandSpec& command : all_commands()) add(command.options);
+  add(common_options());
+  return names;
+}
+
+/// Only what looks like a mistyped name: others are not ours to judge (Kubernetes sets
+/// WEIGHTFS_PORT for a service of that name).
+std::vector<std::string> warn_of_variables() {
+  std::vector<std::string> warnings;
+  std::vector<std::string> known = known_variables();
+  for (std::string& name : known) name.erase(0, kVariablePrefix.size());
+  for (char** entry = environ; *entry != nullptr; entry++) {
+    const std::string_view text(*entry);
+    if (!text.starts_with(kVariablePrefix)) continue;
+    const std::string_view name = text.substr(0, text.find('=')).substr(kVariablePrefix.size());
+    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    const std::string meant = did_you_mean(name, known, kVariablePrefix);
+    if (meant.empty()) continue;
+    warnings.push_back(fmt::format("the environment has {}{}, which is no option and is ignored{}",
+                                   kVariablePrefix, name, meant));
+  }
+  return warnings;
+}
+
+std::optional<Setting> find_in_environment(const OptionSpec& option) {
+  const std::string name = variable_of(option);
+  const char* value = find_environment(name);
+  if (value == nullptr) return std::nullopt;
+  if (option.is_list) return Setting{name, split_lines(value)};
+  return Setting{name, {value}};
+}
+
+// ---- configuration files ----
+
+/// Files to read, the stronger one first.
+std::vector<std::filesystem::path> config_files(const Arguments& parsed) {
+  const auto given = parsed.settings.find("config");
+  if (given != parsed.settings.end()) return {given->second.values.front()};
+  if (const char* path = find_environment("WEIGHTFS_CONFIG")) return {path};
+
+  std::vector<std::filesystem::path> files;
+  if (const char* config = find_environment("XDG_CONFIG_HOME")) {
+    files.push_back(std::filesystem::path(config) / "weightfs/config.toml");
+  } else if (const char* home = find_environment("HOME")) {
+    files.push_back(std::filesystem::path(home) / ".config/weightfs/config.toml");
+  }
+  files.emplace_back(kSystemConfig);
+  std::erase_if(files, [](const auto& file) {
+    std::error_code ignored;
+    return !std::filesystem::exists(file, ignored);
+  });
+  return files;
+}
+
+/// Every key must be one that some command knows, so that a typing error does not go unseen.
+void check_entry(const ConfigEntry& entry, const std::string& file) {
+  const CommandSpec* table = entry.table.empty() ? nullptr : find_command(entry.table);
+  if (!entry.table.empty() && table == nullptr) {
+    refuse(fmt::format("{}: the table [{}] is named like no command{}", file, entry.table,
+                       did_you_mean(entry.table, command_names())));
+  }
+  const OptionSpec* option = find_option_now(table, entry.key);
+  if (option == nullptr || option->set == nullptr) {
+    refuse(fmt::format("{}: unknown key '{}'{}{}", file, entry.key,
+                       table == nullptr ? "" : fmt::format(" in [{}]", entry.table),
+                       did_you_mean(entry.key, option_names(table))));
+  }
+  if (entry.is_array && !option->is_list) {
+    refuse(fmt::format("{}: '{}' takes one value, not an array", file, entry.key));
+  }
+}
+
+/// Adds what the file says for options that have no setting yet; the command's table goes first.
+void add_config(const std::filesystem::path& path, const CommandSpec& command, Settings& settings) {
+  const std::string file = path.string();
+  const std::vector<ConfigEntry> entries = parse_config(read_file(path, kConfigBytesMax), file);
+  for (const ConfigEntry& entry : entries) check_entry(entry, file);
+  for (const std::string_view table : {command.name, std::string_view()}) {
+    for (const ConfigEntry& entry : entries) {
+      if (entry.table != table || find_option(command, entry.key) == nullptr) continue;
+      settings.try_emplace(entry.key,
+                           Setting{fmt::format("'{}' in {}", entry.key, file), entry.values});
+    }
+  }
+}
+
+// ---- all together ----
+
+void add_environment(const CommandSpec& command, Settings& settings) {
+  const auto add = [&](const OptionSpec& option) {
+    if (option.set == nullptr || settings.contains(option.name)) return;
+    if (auto setting = find_in_environment(option)) {
+      settings.emplace(option.name, std::move(*setting));
+    }
+  };
+  for (const OptionSpec& option : command.options) add(option);
+  for (const OptionSpec& option : common_options()) add(option);
+}
+
+void apply(const CommandSpec& command, const Settings& settings, Options& options) {
+  for (const auto& [name, setting] : settings) {
+    const OptionSpec* option = find_option(command, name);
+    if (option->set == nullptr) continue;
+    for (const std::string& value : setting.values) {
+      try {
+        option->set(options, value);
+      } catch (const Error& error) {
+        throw error.within(setting.origin);
+      }
+    }
+  }
+}
+
+bool is_common(const OptionSpec& option) {
+  const auto common = common_options();
+  return option.name != "config" &&
+         std::any_of(common.begin(), common.end(),
+                     [&](const OptionSpec& other) { return other.name == option.name; });
+}
+
+/// Paths are made absolute: another directory may be the current one then.
+std::vector<std::string> flags_of(const CommandSpec& command, const Settings& settings) {
+  std::vector<std::string> flags;
+  for (const auto& [name, setting] : settings) {
+    const OptionSpec& option = *find_option(command, name);
+    if (is_common(option)) continue;
+    const bool is_path = option.value == "DIR" || option.value == "FILE";
+    for (const std::string& value : setting.values) {
+      const std::string text = is_path ? std::filesystem::absolute(value).string() : value;
+      const bool is_plain = option.value.empty() && text == "true";
+      flags.push_back(is_plain ? "--" + name : fmt::format("--{}={}", name, text));
+    }
+  }
+  const char* const config = find_environment("WEIGHTFS_CONFIG");
+  if (config != nullptr && !settings.contains("config")) {
+    flags.push_back("--config=" + std::filesystem::absolute(config).string());
+  }
+  return flags;
+}
+
+std::string variant_names() {
+  std::string names;
+  for (const kernels::Variant& variant : kernels::variants()) {
+    names += fmt::format("{}, ", variant.name);
+  }
+  return names;
+}
+
+/// Whether this machine has a variant, or means something else that is known.
+bool is_kernels_name(std::string_view name) {
+  const auto variants = kernels::variants();
+  return name == kSimdKernels || std::any_of(variants.begin(), variants.end(),
+                                             [&](const auto& v) { return v.name == name; });
+}
+
+void take_kernels(const CommandSpec& command, Options& options) {
+  const char* const name = find_environment("WEIGHTFS_KERNELS");
+  if (name == nullptr || command.command == Command::help) return;
+  if (name == kCudaKernels) {
+    if (!options.gpu && find_option(command, "gpu") != nullptr) options.gpu = 0;
+    return;
+  }
+  if (!is_kernels_name(name)) {
+    refuse(fmt::format("WEIGHTFS_KERNELS: '{}' is not among those of this machine: {}{} and {}",
+                       name, variant_names(), kSimdKernels, kCudaKernels));
+  }
+  options.kernels = name;
+}
+
+/// In the environment and in a file an option may be meant for another command.
+void check_needs(const Arguments& parsed, const Settings& settings) {
+  for (const auto& [name, setting] : parsed.settings) {
+    const OptionSpec* option = find_option(*parsed.command, name);
+    if (option->needs.empty()) continue;
+    const auto needed = settings.find(option->needs);
+    if (needed == settings.end() || !parse_switch(needed->second.values.front())) {
+      refuse(fmt::format("--{} needs --{}", name, option->needs));
+    }
+  }
+}
+
+void read_command(const Arguments& parsed, Options& options) {
+  const CommandSpec& command = *parsed.command;
+  options.command = command.command;
+  check_arguments(parsed);
+  Settings settings = parsed.settings;
+  add_environment(command, settings);
+  options.flags = flags_of(command, settings);
+  for (const auto& file : config_files(parsed)) add_config(file, command, settings);
+  check_needs(parsed, settings);
+  apply(command, settings, options);
+  options.bucket_flagged =
+      std::any_of(parsed.settings.begin(), parsed.settings.end(),
+                  [](const auto& setting) { return is_bucket_option(setting.first); });
+  take_kernels(command, options);
+  command.take(options, parsed.operands);
+}
+
+bool has_switch(const Arguments& parsed, std::string_view name) {
+  const auto setting = parsed.settings.find(name);
+  return setting != parsed.settings.end() && setting->second.values.front() == "true";
+}
+
+Options make_help(const CommandSpec* command) {
+  Options options;
+  options.command = Command::help;
+  options.text = command == nullptr ? help_text() : help_text(*command);
+  return options;
+}
+
+Options make_version() {
+  Options options;
+  options.command = Command::version;
+  options.text = "weightfs " WEIGHTFS_VERSION "\n";
+  return options;
+}
+
+/// One line what is wrong, one line usage, one line where to read on.
+Options make_usage_error(const CommandSpec* command, const std::string& problem, bool json) {
+  Options options;
+  options.command = Command::help;
+  options.json = json;
+  options.error = problem;
+  options.text = fmt::format(
+      "weightfs: {}\nusage: {}\nrun weightfs help{}\n", problem,
+      command == nullptr ? "weightfs COMMAND OPERAND... [OPTION...]" : usage_line(*command),
+      command == nullptr || command->command == Command::help ? ""
+                                                              : fmt::format(" {}", command->name));
+  return options;
+}
+
+}  // namespace
+
+Options parse_options(int argc, const char* const* argv) {
+  std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
+  std::replace(arguments.begin(), arguments.end(), std::string("-h"), std::string("--help"));
+  const bool wants_json =
+      std::find(arguments.begin(), arguments.end(), "--json") != arguments.end();
+  if (!arguments.empty() && (arguments.front() == "--version" || arguments.front() == "-V")) {
+    return make_version();
+  }
+
+  Arguments parsed;
+  try {
+    split_arguments(arguments, parsed);
+    if (has_switch(parsed, "help")) return make_help(parsed.command);
+    if (parsed.command == nullptr) refuse("a command is missing");
+    Options options;
+    read_command(parsed, options);
+    options.warnings = warn_of_variables();
+    return options;
+  } catch (const Error& error) {
+    return make_usage_error(parsed.command, error.what(), wants_json);
+  }
+}
+
+}  // namespace weightfs::fs

@@ -1,0 +1,134 @@
+#include "fs/cli/command_options.hpp"
+#include "fs/cli/command_specs.hpp"
+
+namespace weightfs::fs {
+namespace {
+
+using Operands = std::span<const std::string>;
+
+void take_show(Options& options, Operands operands) {
+  options.target = operands[0];
+  if (operands.size() > 1) options.version = parse_follow(operands[1]);
+}
+
+void take_diff(Options& options, Operands operands) {
+  options.target = operands[0];
+  options.from = parse_follow(operands[1]);
+  options.to = parse_follow(operands[2]);
+}
+
+}  // namespace
+
+CommandSpec status_command() {
+  return {
+      .command = Command::status,
+      .name = "status",
+      .operands = "[MOUNTPOINT|DIR]",
+      .operands_min = 0,
+      .operands_max = 1,
+      .summary = "what is mounted, how fresh, how served",
+      .description =
+          "Prints what the daemon of MOUNTPOINT says about itself: its version, how far behind "
+          "the\n"
+          "bucket it is, how files are served and why, the last error. Without MOUNTPOINT it "
+          "lists\n"
+          "all mounts of this host, also those whose daemon is gone. DIR is that of a sync.",
+      .example = "weightfs status /mnt/w --json",
+      .options = {},
+      .take = take_target,
+  };
+}
+
+CommandSpec log_command() {
+  return {
+      .command = Command::log,
+      .name = "log",
+      .operands = "URL|MOUNTPOINT",
+      .operands_min = 1,
+      .operands_max = 1,
+      .summary = "the versions, newest first",
+      .description =
+          "Prints a line for each version: number, time, tag, share of elements that changed, "
+          "bytes\n"
+          "in the bucket, and what --meta said.",
+      .example = "weightfs log /mnt/w --limit 5",
+      .options = with_bucket({
+          {.name = "limit",
+           .value = "N",
+           .help = "only the newest N (default: all)",
+           .set = [](Options& options,
+                     std::string_view v) { options.limit = parse_number(v, kVersions); }},
+      }),
+      .take = take_target,
+  };
+}
+
+CommandSpec show_command() {
+  return {
+      .command = Command::show,
+      .name = "show",
+      .operands = "URL|MOUNTPOINT [VERSION]",
+      .operands_min = 1,
+      .operands_max = 2,
+      .summary = "one version: its files and what is in the bucket",
+      .description =
+          "Prints everything that the bucket records about VERSION, or the newest one. VERSION is "
+          "a\n"
+          "number, a tag, or latest.",
+      .example = "weightfs show file:///srv/runs/a 42",
+      .options = with_bucket({}),
+      .take = take_show,
+  };
+}
+
+CommandSpec diff_command() {
+  return {
+      .command = Command::diff,
+      .name = "diff",
+      .operands = "URL|MOUNTPOINT A B",
+      .operands_min = 3,
+      .operands_max = 3,
+      .summary = "what changed between two versions, by tensor",
+      .description =
+          "Prints for each tensor the share of elements that differ between the versions A and B\n"
+          "(numbers, tags, or latest)\n"
+          "and the largest difference in units of the last place. Both versions are made in a\n"
+          "temporary directory below $TMPDIR, or /var/tmp, which needs room for them.",
+      .example = "weightfs diff file:///srv/runs/a 41 42",
+      .options = with_bucket({kGpu}),
+      .take = take_diff,
+  };
+}
+
+CommandSpec doctor_command() {
+  return {
+      .command = Command::doctor,
+      .name = "doctor",
+      .operands = "[URL|MOUNTPOINT]",
+      .operands_min = 0,
+      .operands_max = 1,
+      .summary = "what is in use on this host, and what is missing",
+      .description =
+          "Prints versions, whether FUSE and its passthrough can be used, the variants of the\n"
+          "codec with the one in use in brackets, the GPUs, and a warning for each engine of a\n"
+          "mount's --hook that listens beyond this host's loopback. Exit code 1 if nothing can be\n"
+          "mounted here; it says what to do. WEIGHTFS_KERNELS in the environment chooses a\n"
+          "variant: scalar, simd (the fastest), its name, or cuda, which means --gpu 0.\n"
+          "\n"
+          "With a URL also what is found out about that bucket: where it is, whose keys are used\n"
+          "(never the secret), whether it can be read, listed and written, whether it keeps two\n"
+          "publishers apart, and how far this host's clock is off. Exit code 1 if a mount of it\n"
+          "could not work. A key that may write is tried with one object, .probe-*, removed "
+          "after.\n"
+          "\n"
+          "With a MOUNTPOINT, or the DIR of a sync, also whether its version is in the page "
+          "cache,\n"
+          "whether it fits into memory and the cgroups' limits, there and where doctor runs, and\n"
+          "what engines should be started with.",
+      .example = "weightfs doctor s3://models/run-7 --endpoint-url https://s3.example.com",
+      .options = with_bucket({}),
+      .take = take_target,
+  };
+}
+
+}  // namespace weightfs::fs

@@ -1,0 +1,400 @@
+#include <fmt/format.h>
+
+#include "fs/cli/command_options.hpp"
+#include "fs/cli/command_specs.hpp"
+#include "store/base/error.hpp"
+#include "store/base/path_rules.hpp"
+
+namespace weightfs::fs {
+namespace {
+
+using Operands = std::span<const std::string>;
+
+Serve parse_serve(std::string_view text) {
+  if (text == "auto") return Serve::automatic;
+  if (text == "passthrough") return Serve::passthrough;
+  if (text == "bind") return Serve::bind;
+  if (text == "daemon") return Serve::daemon;
+  throw Error(ErrorCode::invalid,
+              fmt::format("'{}' is not auto, passthrough, bind or daemon", text));
+}
+
+/// A writer's mount shows what it publishes.
+void take_mount(Options& options, Operands operands) {
+  take_target_and_directory(options, operands);
+  if (options.writer && options.follow.kind != Follow::Kind::latest) {
+    throw Error(ErrorCode::invalid,
+                fmt::format("--follow {} is for readers: with --writer `latest` is the newest "
+                            "version",
+                            to_string(options.follow)));
+  }
+  if (options.writer && !options.only.empty()) {
+    throw Error(ErrorCode::invalid,
+                "--only is for readers: with --writer every version is coded against all files of "
+                "the one before");
+  }
+}
+
+/// Nobody would look after the engine when the command has ended.
+void take_sync(Options& options, Operands operands) {
+  take_target_and_directory(options, operands);
+  if (options.once && !options.hooks.empty()) {
+    throw Error(ErrorCode::invalid,
+                "--once has ended before a hook could see to its engine: leave --once out, or tell "
+                "the engine when this command has ended");
+  }
+}
+
+void take_wait(Options& options, Operands operands) {
+  options.target = operands[0];
+  const int given = static_cast<int>(!options.tag.empty()) +
+                    static_cast<int>(options.version.has_value()) +
+                    static_cast<int>(options.newer_than.has_value());
+  if (given > 1 || (given == 0 && !options.ready)) {
+    throw Error(ErrorCode::invalid,
+                fmt::format("wait needs exactly one of --tag, --version and --newer-than, or "
+                            "--ready with at most one of them; {} are given",
+                            given));
+  }
+}
+
+void take_unpin(Options& options, Operands operands) {
+  options.target = operands[0];
+  if (options.version && !options.session.empty()) {
+    throw Error(ErrorCode::invalid, "unpin takes --version or --session, not both");
+  }
+}
+
+void set_tag(Options& options, std::string_view text) {
+  if (const std::string problem = tag_problem(text); !problem.empty()) {
+    throw Error(ErrorCode::invalid, fmt::format("'{}' {}", escape_name(text), problem));
+  }
+  options.tag = text;
+}
+
+/// 0 is below all versions.
+Follow parse_newer_than(std::string_view text) {
+  if (text == "0") return {.kind = Follow::Kind::version, .version = 0};
+  return parse_follow(text);
+}
+
+OptionSpec writers_include() {
+  OptionSpec option = kInclude;
+  option.needs = "writer";
+  return option;
+}
+
+std::vector<OptionSpec> mount_options() {
+  return {
+      {.name = "writer",
+       .help = "a trainer's mount: staging/ takes files, and a directory that is moved from\n"
+               "there to publish/ becomes the next version (default: read-only)",
+       .set = [](Options& options, std::string_view v) { options.writer = parse_switch(v); }},
+      {.name = "rebase",
+       .needs = "writer",
+       .help = "with --writer: if somebody else has published meanwhile, code again on top of\n"
+               "that (default: a conflict)",
+       .set = [](Options& options, std::string_view v) { options.rebase = parse_switch(v); }},
+      writers_include(),
+      {.name = "staging-mode",
+       .value = "OCTAL",
+       .needs = "writer",
+       .help = "permissions of staging/ and publish/: whoever may write there publishes to\n"
+               "everybody who reads; 1777 lets all users of this host, 2775 a group\n"
+               "(default: 755, the owner; see --uid and --gid)",
+       .set = [](Options& options, std::string_view v) { options.staging_mode = parse_mode(v); }},
+      kStore,
+      {.name = "foreground",
+       .help = "stay in the foreground and log to stderr (default: a daemon that logs to\n"
+               "weightfs.log in its store)",
+       .set = [](Options& options, std::string_view v) { options.foreground = parse_switch(v); }},
+      kPoll,
+      kFollow,
+      {.name = "only",
+       .value = "GLOB",
+       .is_list = true,
+       .help = "keep only the weights files of this name here, as for one rank of several;\n"
+               "the others are listed, and made from the bucket when they are read. A GLOB\n"
+               "with a '/' is compared with the whole path; repeatable (default: keep all)",
+       .set = [](Options& options,
+                 std::string_view v) { options.only.emplace_back(parse_word(v)); }},
+      kHook,
+      {.name = "pin-grace",
+       .value = "SECONDS",
+       .help = "how long a loader keeps its version after it last opened or closed\n"
+               "a file; fractions allowed (default: 60)",
+       .set = [](Options& options, std::string_view v) { options.pin_grace = parse_seconds(v); }},
+      {.name = "read-timeout",
+       .value = "SECONDS",
+       .help = "how long a reader waits for bytes that must come from the bucket first; then\n"
+               "it gets an I/O error; fractions allowed (default: 60)",
+       .set = [](Options& options,
+                 std::string_view v) { options.read_timeout = parse_seconds(v); }},
+      {.name = "serve",
+       .value = "HOW",
+       .help = "passthrough: the kernel reads the local files itself, an error if it cannot;\n"
+               "bind: complete versions are bind-mounted from the store, which needs\n"
+               "CAP_SYS_ADMIN; daemon: weightfs answers every read; auto: the first of\n"
+               "these that can be had (default: auto)",
+       .set = [](Options& options, std::string_view v) { options.serve = parse_serve(v); }},
+      kStoreSize,
+      kMinFree,
+      kWarm,
+      {.name = "uid",
+       .value = "N",
+       .help = "owner of all files (default: 0)",
+       .set =
+           [](Options& options, std::string_view v) {
+             options.ownership.uid = static_cast<std::uint32_t>(parse_number(v, {0, 0xFFFFFFFE}));
+           }},
+      {.name = "gid",
+       .value = "N",
+       .help = "group of all files (default: 0)",
+       .set =
+           [](Options& options, std::string_view v) {
+             options.ownership.gid = static_cast<std::uint32_t>(parse_number(v, {0, 0xFFFFFFFE}));
+           }},
+      {.name = "nonempty",
+       .help = "mount although MOUNTPOINT has something in it, which is hidden until umount\n"
+               "(default: refuse, and name it)",
+       .set = [](Options& options, std::string_view v) { options.nonempty = parse_switch(v); }},
+      {.name = "umask",
+       .value = "OCTAL",
+       .help = "permissions to take away from 0666 of files and 0777 of directories\n"
+               "(default: 222, which shows 0444 and 0555)",
+       .set = [](Options& options,
+                 std::string_view v) { options.ownership.umask = parse_umask(v); }},
+      kGpu,
+  };
+}
+
+std::vector<OptionSpec> sync_options() {
+  OptionSpec store = kStore;
+  store.help =
+      "where images and records are kept; versions are hard links if it lies on the\n"
+      "file system of DIR, else copies (default: DIR/.weightfs/store)";
+  return {
+      kFollow,
+      {.name = "once",
+       .help = "bring DIR up to date, and end (default: follow, until SIGTERM or SIGINT)",
+       .set = [](Options& options, std::string_view v) { options.once = parse_switch(v); }},
+      kPoll,
+      kHook,
+      store,
+      kStoreSize,
+      kMinFree,
+      kWarm,
+      kGpu,
+  };
+}
+
+}  // namespace
+
+CommandSpec mount_command() {
+  return {
+      .command = Command::mount,
+      .name = "mount",
+      .operands = "URL MOUNTPOINT",
+      .operands_min = 2,
+      .operands_max = 2,
+      .summary = "show the versions as directories, and follow the newest",
+      .description =
+          "Mounts the repository at MOUNTPOINT, an empty directory, for reading:\n"
+          "\n"
+          "    latest -> versions/42     the newest complete version\n"
+          "    versions/42/              complete checkpoints; their bytes never change\n"
+          "    tags/step-42              every tag\n"
+          "    .weightfs/status          what `weightfs status` prints\n"
+          "    .weightfs/advice          what engines should be started with here, and why\n"
+          "\n"
+          "With --writer also\n"
+          "\n"
+          "    staging/                  ordinary files and directories, to save into\n"
+          "    publish/                  what was handed over: mv staging/X publish/X makes X the\n"
+          "                              next version, with the tag X\n"
+          "    .weightfs/last_error      why the last hand-over was refused\n"
+          "\n"
+          "Returns when `latest` exists or the repository is empty. On a host that has no version\n"
+          "yet `latest` is there before its files: they stream in while they are read, what is "
+          "asked\n"
+          "for first. `weightfs wait --ready` waits for all of them. Any version opens by name, "
+          "also\n"
+          "one that is not here: versions/7. A loader that opens several\n"
+          "files through `latest` gets one version: the first that it opens is pinned for it.\n"
+          "With a store that has a version the bucket may be out of reach.",
+      .example = "weightfs mount file:///srv/runs/a /mnt/w",
+      .options = with_bucket(mount_options()),
+      .take = take_mount,
+  };
+}
+
+CommandSpec sync_command() {
+  return {
+      .command = Command::sync,
+      .name = "sync",
+      .operands = "URL DIR",
+      .operands_min = 2,
+      .operands_max = 2,
+      .summary = "the same as ordinary files, without FUSE or root",
+      .description =
+          "Keeps DIR, which must be absent, empty or made by an earlier sync, up to date:\n"
+          "\n"
+          "    latest -> versions/42     replaced at once, when that version is complete\n"
+          "    versions/42/              complete checkpoints as ordinary files, read-only\n"
+          "    .weightfs/status          what `weightfs status DIR` prints\n"
+          "    .weightfs/advice          what engines should be started with here, and why\n"
+          "\n"
+          "Stays in the foreground and logs to stderr; any user can run it. `weightfs wait DIR`\n"
+          "works as on a mount, and so do the other commands. Old versions go when --store-size\n"
+          "asks for it and no process has a file of them open. Files of others in DIR are left "
+          "alone.",
+      .example = "weightfs sync s3://models/run-7 /models/run-7 --once",
+      .options = with_bucket(sync_options()),
+      .take = take_sync,
+  };
+}
+
+CommandSpec umount_command() {
+  return {
+      .command = Command::umount,
+      .name = "umount",
+      .operands = "MOUNTPOINT",
+      .operands_min = 1,
+      .operands_max = 1,
+      .summary = "end a mount and its daemon",
+      .description =
+          "Unmounts and waits until the daemon has ended. A mount that is in use is left alone, "
+          "and\n"
+          "the processes that use it are named.",
+      .example = "weightfs umount /mnt/w",
+      .options =
+          {
+              {.name = "lazy",
+               .help = "take the mount away at once; what is open stays readable until it is\n"
+                       "closed (default: refuse if it is in use)",
+               .set = [](Options& options, std::string_view v) { options.lazy = parse_switch(v); }},
+          },
+      .take = take_target,
+  };
+}
+
+CommandSpec wait_command() {
+  return {
+      .command = Command::wait,
+      .name = "wait",
+      .operands = "MOUNTPOINT|DIR",
+      .operands_min = 1,
+      .operands_max = 1,
+      .summary = "wait until a version is in the bucket and opens here",
+      .description =
+          "Waits for exactly one of --tag, --version and --newer-than, on any mount and in the\n"
+          "DIR of a running sync, and prints\n"
+          "where the version is. A --tag that lies in MOUNTPOINT/publish means that hand-over:\n"
+          "exit code 1 at once if it cannot be published or was taken back, 3 if another writer\n"
+          "published first. A mount opens any version by name, also one whose files are not kept\n"
+          "here any more; in the DIR of a sync such a version is exit code 1 at once.\n"
+          "\n"
+          "--ready waits until all files are here too, of the version that one of these names, or\n"
+          "of what `latest` is; a version that is not here is brought. Exit code 4 if it is "
+          "damaged.",
+      .example = "weightfs wait /mnt/w --tag step-42 --timeout 600",
+      .options =
+          {
+              {.name = "tag",
+               .value = "TAG",
+               .help = "the hand-over publish/TAG, else the newest version that carries it\n"
+                       "(default: none)",
+               .set = set_tag},
+              version_option("this version; a tag is what --tag means, latest is the first one\n"
+                             "that `latest` shows (default: none)"),
+              {.name = "newer-than",
+               .value = "VERSION",
+               .help = "any version above this one; 0: any at all (default: none)",
+               .set = [](Options& options,
+                         std::string_view v) { options.newer_than = parse_newer_than(v); }},
+              {.name = "ready",
+               .help = "until every byte of it is on this host (default: until it opens)",
+               .set = [](Options& options,
+                         std::string_view v) { options.ready = parse_switch(v); }},
+              {.name = "timeout",
+               .value = "SECONDS",
+               .help = "give up after that long, with exit code 5; fractions allowed\n"
+                       "(default: never)",
+               .set = [](Options& options,
+                         std::string_view v) { options.timeout = parse_seconds(v); }},
+          },
+      .take = take_wait,
+  };
+}
+
+CommandSpec rebase_command() {
+  return {
+      .command = Command::rebase,
+      .name = "rebase",
+      .operands = "MOUNTPOINT",
+      .operands_min = 1,
+      .operands_max = 1,
+      .summary = "after a conflict: go on from the newest version",
+      .description =
+          "Says that this writer's mount has seen the newest version and goes on from it. What "
+          "lies\n"
+          "in publish/ with a conflict is tried again, in its order, and what is handed over from "
+          "now\n"
+          "on follows that version. Look at it first: a trainer that was preempted and woke up "
+          "must\n"
+          "not go on.",
+      .example = "weightfs rebase /mnt/w",
+      .options = {},
+      .take = take_target,
+  };
+}
+
+CommandSpec pin_command() {
+  return {
+      .command = Command::pin,
+      .name = "pin",
+      .operands = "MOUNTPOINT",
+      .operands_min = 1,
+      .operands_max = 1,
+      .summary = "keep a version's files on this host",
+      .description =
+          "Keeps the files of a version in the store of this mount, whatever --store-size says,\n"
+          "until `weightfs unpin`; also over restarts. A version that is not here is brought "
+          "first.\n"
+          "`latest` goes on as before. `weightfs status` lists all pins, also those that loaders\n"
+          "have while they load.",
+      .example = "weightfs pin /mnt/w --version 42",
+      .options = {version_option("this version: a number, a tag, or latest (default: latest)")},
+      .take = take_target,
+  };
+}
+
+CommandSpec unpin_command() {
+  return {
+      .command = Command::unpin,
+      .name = "unpin",
+      .operands = "MOUNTPOINT",
+      .operands_min = 1,
+      .operands_max = 1,
+      .summary = "end pins",
+      .description =
+          "Ends pins at once: those of --version, the one of --session, or all; pins by hand and\n"
+          "those of loaders. What a loader opens next through `latest` is the newest version, "
+          "also\n"
+          "in the middle of a load. Files that are open or mapped stay.",
+      .example = "weightfs unpin /mnt/w --version 42",
+      .options =
+          {
+              version_option(
+                  "only pins of this version: a number, a tag, or latest (default: all)"),
+              {.name = "session",
+               .value = "NAME",
+               .help = "only the pin of this reader session, as `weightfs status` prints it\n"
+                       "(default: all)",
+               .set = [](Options& options, std::string_view v) { options.session = v; }},
+          },
+      .take = take_unpin,
+  };
+}
+
+}  // namespace weightfs::fs

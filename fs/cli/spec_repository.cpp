@@ -1,0 +1,168 @@
+#include <fmt/format.h>
+
+#include "fs/cli/command_options.hpp"
+#include "fs/cli/command_specs.hpp"
+#include "store/base/error.hpp"
+
+namespace weightfs::fs {
+namespace {
+
+using Operands = std::span<const std::string>;
+
+void add_meta(Options& options, std::string_view text) {
+  const auto [key, value] = parse_pair(text);
+  if (!options.meta.emplace(key, value).second) {
+    throw Error(ErrorCode::invalid, fmt::format("the key '{}' is given twice", key));
+  }
+}
+
+void take_export(Options& options, Operands operands) {
+  options.target = operands[0];
+  options.directory = operands[1];
+  if (options.from.has_value() != options.to.has_value()) {
+    throw Error(ErrorCode::invalid, "export takes --from and --to together");
+  }
+  if (options.from && options.version) {
+    throw Error(ErrorCode::invalid, "export takes either --version or --from and --to");
+  }
+}
+
+}  // namespace
+
+CommandSpec init_command() {
+  return {
+      .command = Command::init,
+      .name = "init",
+      .operands = "URL",
+      .operands_min = 1,
+      .operands_max = 1,
+      .summary = "make a repository",
+      .description =
+          "Makes an empty repository at URL, and its directory. Proves that the bucket really\n"
+          "refuses to write an object twice: that is what keeps two publishers apart. A "
+          "repository\n"
+          "that is there already is left as it is, and that is a success.\n"
+          "\n"
+          "URL is file:///DIRECTORY, a path that starts with '/' or '.', s3://BUCKET/PREFIX, or\n"
+          "hf://ORG/BUCKET/PREFIX. A bucket of S3 must exist: only directories are made.",
+      .example = "weightfs init file:///srv/runs/a",
+      .options = with_bucket({}),
+      .take = take_target,
+  };
+}
+
+CommandSpec publish_command() {
+  return {
+      .command = Command::publish,
+      .name = "publish",
+      .operands = "URL|MOUNTPOINT DIR",
+      .operands_min = 2,
+      .operands_max = 2,
+      .summary = "make a version out of a checkpoint directory",
+      .description =
+          "Publishes the checkpoint in DIR as the next version: the first one whole, later ones "
+          "as\n"
+          "the change from the newest version. Published are safetensors, JSON, text, tokenizer "
+          "and\n"
+          "template files, in sub-directories too; pickles, optimizer state and code only if\n"
+          "--include names them. Success means that the version is in the bucket.\n"
+          "\n"
+          "With the MOUNTPOINT of a writer's mount the daemon does it: what is published of DIR "
+          "is\n"
+          "copied into staging, unless DIR lies there already, and handed over; the command waits\n"
+          "until versions/N opens there. --store and --gpu are those of the mount then.\n"
+          "\n"
+          "If somebody else publishes meanwhile this one fails with exit code 3; run it again, or\n"
+          "give --rebase.",
+      .example = "weightfs publish file:///srv/runs/a out/step-42 --tag step-42 --meta reward=0.7",
+      .options = with_bucket({
+          {.name = "tag",
+           .value = "TAG",
+           .help = "a name for the version; tags/TAG leads to the newest version that carries\n"
+                   "it (default: none)",
+           .set = [](Options& options, std::string_view v) { options.tag = v; }},
+          {.name = "meta",
+           .value = "KEY=VALUE",
+           .is_list = true,
+           .help = "something to remember with the version; repeatable (default: nothing)",
+           .set = add_meta},
+          kInclude,
+          {.name = "snapshot",
+           .help = "write the full bytes too, so that readers can start here (default: only\n"
+                   "version 1 has them)",
+           .set = [](Options& options, std::string_view v) { options.snapshot = parse_switch(v); }},
+          {.name = "rebase",
+           .help = "if somebody else publishes meanwhile, code again on top of that version, a\n"
+                   "few times (default: fail with exit code 3)",
+           .set = [](Options& options, std::string_view v) { options.rebase = parse_switch(v); }},
+          kStore,
+          kGpu,
+      }),
+      .take = take_target_and_directory,
+  };
+}
+
+CommandSpec export_command() {
+  return {
+      .command = Command::export_,
+      .name = "export",
+      .operands = "URL|MOUNTPOINT DIR|FILE",
+      .operands_min = 2,
+      .operands_max = 2,
+      .summary = "write a version as ordinary files, or a change as one file",
+      .description =
+          "Writes the files of a version, byte for byte as they were published, into DIR, which\n"
+          "must be absent or empty.\n"
+          "\n"
+          "With --from and --to it writes FILE, which must be absent: the exact change between "
+          "two\n"
+          "versions, in either direction, as safetensors: NAME.indices and NAME.values for each\n"
+          "tensor that changed, the new values. Both versions must have the same tensors. A mount\n"
+          "shows the changes from each version to the next in its directory deltas.",
+      .example = "weightfs export file:///srv/runs/a /models/step-42 --version 42",
+      .options = with_bucket({
+          version_option("this version: a number, a tag, or latest (default: the newest)"),
+          {.name = "from",
+           .value = "VERSION",
+           .help = "with --to: the change from this version (default: none)",
+           .set = [](Options& options, std::string_view v) { options.from = parse_follow(v); }},
+          {.name = "to",
+           .value = "VERSION",
+           .help = "with --from: the change to this version (default: none)",
+           .set = [](Options& options, std::string_view v) { options.to = parse_follow(v); }},
+          kGpu,
+      }),
+      .take = take_export,
+  };
+}
+
+CommandSpec verify_command() {
+  return {
+      .command = Command::verify,
+      .name = "verify",
+      .operands = "URL|MOUNTPOINT",
+      .operands_min = 1,
+      .operands_max = 1,
+      .summary = "hash everything again",
+      .description =
+          "URL: checks every object of every version in the bucket, and that each version can be\n"
+          "made from them, in a temporary directory below $TMPDIR, or /var/tmp, with room for "
+          "two.\n"
+          "MOUNTPOINT: checks every file that the mount shows. Prints a line for each problem and\n"
+          "goes on; exit code 4 if there was one.",
+      .example = "weightfs verify file:///srv/runs/a",
+      .options = with_bucket({
+          version_option("only this version: a number, a tag, or latest (default: all); with a\n"
+                         "URL its own objects, and that it can be made"),
+          {.name = "deep",
+           .help = "compare bytes, not only hashes, of versions that can be made in two ways,\n"
+                   "from a snapshot and from the version before: whoever can write the bucket\n"
+                   "can make chunks whose hashes are the same; for a URL (default: hashes)",
+           .set = [](Options& options, std::string_view v) { options.deep = parse_switch(v); }},
+          kGpu,
+      }),
+      .take = take_target,
+  };
+}
+
+}  // namespace weightfs::fs

@@ -1,0 +1,103 @@
+// Verbs: one function for each command, and what they share.  Included by command*.cpp only.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "fs/base/stop_signals.hpp"
+#include "fs/cli/options.hpp"
+#include "fs/cli/output.hpp"
+#include "fs/cli/progress_line.hpp"
+#include "fs/client/mount_status.hpp"
+#include "store/base/context.hpp"
+#include "store/base/json.hpp"
+#include "store/materialize/history.hpp"
+#include "store/os/scratch_directory.hpp"
+#include "store/repository/repository.hpp"
+
+namespace weightfs::fs {
+
+/// What a verb works with.
+class Call {
+ public:
+  Call(const Options& options, const Output& output);
+
+  const Options& options;
+  const Output& output;
+
+  /// A progress callback for a terminal; empty if nothing is to be shown.
+  [[nodiscard]] Progress progress();
+
+  /// Tells on the terminal when the bucket does not answer, until the result is printed or the call
+  /// ends.  Starts a thread: nothing may fork after it.
+  void watch_bucket();
+
+  /// Tells, if the call has not ended after a second, what it waits for; also where there is no
+  /// terminal, as nothing else would say so for ever.  Starts a thread, as watch_bucket() does.
+  void tell_wait(std::string what);
+
+  /// Prints the result: `json` with --json, else `text`.
+  void print(const Json& json, const std::string& text);
+
+ private:
+  std::unique_ptr<ProgressLine> line_;
+  std::jthread watcher_, teller_;  // last: they use line_
+};
+
+/// A repository that is only read, with no store, and the signals that stop it.
+struct Reading {
+  explicit Reading(Call& call);  // of its target
+  Reading(Call& call, const Target& target);
+
+  StopSignals signals;
+  Context context;
+  std::string url;
+  std::filesystem::path mount_point;  // empty: the target is a URL
+  std::uint64_t latest = 0;           // what `latest` is there
+  std::unique_ptr<Repository> repository;
+  History history;
+
+  /// The version that a word names now; on a mount point `latest` is what it is there.  nullopt:
+  /// the newest version of the repository. Throws Error: not_found, as find_version() does.
+  std::uint64_t number_of(const std::optional<Follow>& word);
+};
+
+/// The version that a word names at a mount of this host, where `latest` is the version `latest`.
+/// A tag is looked up in the bucket: the directory of a sync has none.
+/// Throws Error: not_found, as find_version() does.
+std::uint64_t number_at(Call& call, std::uint64_t latest, const Follow& word);
+
+/// Makes a private directory for large temporary files below $TMPDIR, or /var/tmp.
+ScratchDirectory make_scratch();
+
+/// Bytes of all files of a version.
+std::uint64_t version_bytes(const Manifest& manifest, const Layout& layout);
+
+// All return the exit code and throw Error.
+
+int run_init(Call& call);
+int run_publish(Call& call);
+int run_hand_over(Call& call, const std::filesystem::path& mount_point);  // of publish
+int run_export(Call& call);
+int run_verify(Call& call);
+
+int run_log(Call& call);
+int run_show(Call& call);
+int run_diff(Call& call);
+
+int run_mount(Call& call);
+int run_sync(Call& call);
+int run_umount(Call& call);
+int run_wait(Call& call);
+int run_rebase(Call& call);
+int run_pin(Call& call);
+int run_unpin(Call& call);
+int run_status(Call& call);
+
+int run_doctor(Call& call);
+
+}  // namespace weightfs::fs

@@ -1,0 +1,179 @@
+// doctor: what is in use on this host, and what is broken.
+
+#include "fs/doctor/doctor.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "fs/base/text_table.hpp"
+#include "fs/cache/cache_advice.hpp"
+#include "fs/client/mount_status.hpp"
+#include "fs/commands/bucket_choice.hpp"
+#include "fs/commands/command_context.hpp"
+#include "fs/doctor/bucket.hpp"
+#include "fs/doctor/hooks.hpp"
+#include "fs/passes/pass_findings.hpp"
+#include "store/base/bytes.hpp"
+#include "store/s3/bucket_options.hpp"
+
+namespace weightfs::fs {
+namespace {
+
+/// Why the variant is in use.
+std::string reason_text(const Options& options) {
+  return options.kernels.empty() ? "default" : "WEIGHTFS_KERNELS=" + options.kernels;
+}
+
+Json gpus_json(const kernels::GpuDevices& gpus) {
+  Json list = Json::array();
+  for (const kernels::GpuDevice& gpu : gpus.devices) {
+    list.push_back(
+        {{"device", gpu.number}, {"name", gpu.name}, {"memory_bytes", gpu.memory_bytes}});
+  }
+  return list;
+}
+
+Json to_json(const Diagnosis& found, const std::vector<std::string>& warnings,
+             const Options& options) {
+  Json operations;
+  for (const OperationUse& use : found.operations) operations[use.operation] = use.variant;
+  return {{"weightfs", found.weightfs},
+          {"libfuse", found.libfuse},
+          {"kernel", found.kernel},
+          {"fuse", {{"usable", !found.is_broken()}, {"why", found.fuse_problem}}},
+          {"passthrough",
+           {{"possible", found.passthrough.available}, {"why", found.passthrough.why_not}}},
+          {"kernels",
+           {{"variant", found.variant},
+            {"why", reason_text(options)},
+            {"variants", found.variants},
+            {"operations", std::move(operations)}}},
+          {"gpus", gpus_json(found.gpus)},
+          {"gpus_why", found.gpus.why},
+          {"warnings", warnings}};
+}
+
+/// "scalar, avx2, [avx3_dl] (default)".
+std::string variants_text(const Diagnosis& found, const Options& options) {
+  std::string text;
+  for (const std::string& variant : found.variants) {
+    if (!text.empty()) text += ", ";
+    text += variant == found.variant ? fmt::format("[{}]", variant) : variant;
+  }
+  return fmt::format("{} ({})", text, reason_text(options));
+}
+
+/// "avx3_dl: diff, encode; scalar: patch".
+std::string operations_text(const Diagnosis& found) {
+  std::string text;
+  for (auto variant = found.variants.rbegin(); variant != found.variants.rend(); ++variant) {
+    std::string operations;
+    for (const OperationUse& use : found.operations) {
+      if (use.variant == *variant) operations += (operations.empty() ? "" : ", ") + use.operation;
+    }
+    if (operations.empty()) continue;
+    text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", *variant, operations);
+  }
+  return text;
+}
+
+std::string to_text(const Diagnosis& found, const std::vector<std::string>& warnings,
+                    const Call& call) {
+  const Options& options = call.options;
+  TextTable table({{}, {}});
+  table.add({"weightfs", found.weightfs});
+  table.add({"kernel", found.kernel});
+  table.add({"libfuse", found.libfuse});
+  table.add({"/dev/fuse", found.is_broken() ? found.fuse_problem : "usable"});
+  table.add({"passthrough", found.passthrough.available ? "possible; a mount tries it"
+                                                        : found.passthrough.why_not});
+  table.add({"CPU variants", variants_text(found, options)});
+  table.add({"operations", operations_text(found)});
+  for (const kernels::GpuDevice& gpu : found.gpus.devices) {
+    table.add({fmt::format("GPU {}", gpu.number),
+               fmt::format("{}, {}; --gpu {} uses it", gpu.name, human_bytes(gpu.memory_bytes),
+                           gpu.number)});
+  }
+  if (found.gpus.devices.empty()) table.add({"GPU", "none: " + found.gpus.why});
+  for (const std::string& warning : warnings) table.add({"warning", warning});
+  return table.text(call.output.columns);
+}
+
+/// What a mount, or the directory of a sync, says about its memory and the engines.
+struct MountDiagnosis {
+  std::filesystem::path mount_point;
+  std::vector<Finding> findings;
+};
+
+/// nullopt: the target is neither.
+std::optional<MountDiagnosis> find_out_about_mount(const Target& target) {
+  if (target.mount_point.empty()) return std::nullopt;
+  const std::string what = target.mount_point.string();
+  const Json status = parse_json(read_status(get_served(target.mount_point)), what);
+  MountDiagnosis found{target.mount_point, findings_of(status)};
+  for (Finding& finding : pass_findings(status)) found.findings.push_back(std::move(finding));
+  for (Finding& finding : advise_here(status, find_memory_room())) {
+    found.findings.push_back(std::move(finding));
+  }
+  return found;
+}
+
+BucketDiagnosis find_out_about_bucket(Call& call, const Target& target) {
+  const StopSignals signals;
+  call.watch_bucket();
+  return diagnose_bucket(target.url, bucket_options_for(call.options, target),
+                         Context{.stop = signals.token()});
+}
+
+Json findings_json(const std::vector<Finding>& findings) {
+  Json json = Json::object();
+  for (const Finding& finding : findings) {
+    json[finding.what] = {{"state", to_string(finding.state)}, {"text", finding.text}};
+  }
+  return json;
+}
+
+std::string findings_text(const std::string& title, const std::vector<Finding>& findings,
+                          std::size_t columns) {
+  TextTable table({{}, {}});
+  for (const Finding& finding : findings) {
+    table.add({"  " + finding.what, fmt::format("{}{}", prefix_of(finding.state), finding.text)});
+  }
+  return fmt::format("{}\n{}", title, table.text(columns));
+}
+
+}  // namespace
+
+int run_doctor(Call& call) {
+  const Diagnosis found = diagnose();
+  std::optional<BucketDiagnosis> bucket;
+  std::optional<MountDiagnosis> mount;
+  if (!call.options.target.empty()) {
+    const Target target = resolve_target(call.options.target);
+    mount = find_out_about_mount(target);
+    bucket = find_out_about_bucket(call, target);
+  }
+  const std::vector<std::string> warnings = find_hook_warnings(call.options.target);
+  Json json = to_json(found, warnings, call.options);
+  std::string text = to_text(found, warnings, call);
+  json["mount"] = json["bucket"] = nullptr;
+  if (mount) {
+    json["mount"] = {{"mountpoint", mount->mount_point.string()},
+                     {"findings", findings_json(mount->findings)}};
+    text += findings_text("mount " + printable(mount->mount_point.string()), mount->findings,
+                          call.output.columns);
+  }
+  if (bucket) {
+    json["bucket"] = {{"url", bucket->url},
+                      {"usable", !bucket->is_broken()},
+                      {"findings", findings_json(bucket->findings)}};
+    text +=
+        findings_text("bucket " + printable(bucket->url), bucket->findings, call.output.columns);
+  }
+  call.print(json, text);
+  return found.is_broken() || (bucket && bucket->is_broken()) ? 1 : 0;
+}
+
+}  // namespace weightfs::fs

@@ -1,0 +1,287 @@
+// log, show, diff: what the versions are.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "fs/base/coder_choice.hpp"
+#include "fs/base/format_values.hpp"
+#include "fs/base/text_table.hpp"
+#include "fs/commands/command_context.hpp"
+#include "store/base/bytes.hpp"
+#include "store/base/parallel.hpp"
+#include "store/format/tensor.hpp"
+#include "store/inspect/diff_versions.hpp"
+#include "store/publish/pre_encoded.hpp"
+
+namespace weightfs::fs {
+namespace {
+
+using Align = TextTable::Align;
+
+constexpr unsigned kLogRequests = 32;  // for manifests at a time: they wait for the bucket
+constexpr std::uint64_t kLogAhead = 256;
+
+std::uint64_t pack_bytes(const Manifest& manifest) {
+  std::uint64_t bytes = 0;
+  if (!manifest.delta) return bytes;
+  for (const PackRef& pack : manifest.delta->packs) bytes += pack.size_bytes;
+  return bytes;
+}
+
+std::string meta_text(const std::map<std::string, std::string>& meta) {
+  std::string text;
+  for (const auto& [key, value] : users_meta(meta)) {
+    text += fmt::format("{}{}={}", text.empty() ? "" : " ", key, value);
+  }
+  return text;
+}
+
+// ---- log ----
+
+Json log_json(const Manifest& manifest, const Layout& layout) {
+  Json json{{"version", manifest.version},
+            {"time", manifest.time},
+            {"tag", manifest.tag},
+            {"meta", users_meta(manifest.meta)},
+            {"elements", layout.element_count()},
+            {"version_bytes", version_bytes(manifest, layout)},
+            {"snapshot", manifest.snapshot.has_value()}};
+  if (const auto early = find_early_bytes(manifest.meta)) json["early_bytes"] = *early;
+  if (manifest.delta) {
+    json["changed_elements"] = manifest.delta->changed_elements;
+    json["delta_bytes"] = pack_bytes(manifest);
+  }
+  if (manifest.snapshot) json["snapshot_bytes"] = layout.size_bytes();
+  return json;
+}
+
+/// What may be long comes last, so that it can go on in the next line.
+std::vector<std::string> log_cells(const Manifest& manifest, const Layout& layout) {
+  const std::string meta = meta_text(manifest.meta);
+  const bool has_both = !manifest.tag.empty() && !meta.empty();
+  return {
+      std::to_string(manifest.version),
+      time_text(manifest.time),
+      manifest.delta ? share_text(manifest.delta->changed_elements, layout.element_count()) : "-",
+      manifest.delta ? human_bytes(pack_bytes(manifest)) : "-",
+      manifest.snapshot ? human_bytes(layout.size_bytes()) : "-",
+      human_bytes(version_bytes(manifest, layout)),
+      manifest.tag + (has_both ? "  " : "") + meta};
+}
+
+// ---- show ----
+
+Json files_json(const Manifest& manifest, const Layout& layout) {
+  std::map<std::string, Json> by_path;
+  for (const LayoutFile& file : layout.files()) {
+    const bool is_opaque = file.kind == LayoutFile::Kind::opaque;
+    by_path[file.path] = {{"path", file.path},
+                          {"size", file.size_bytes},
+                          {"kind", is_opaque ? "opaque" : "safetensors"},
+                          {"tensors", is_opaque ? 0 : file.tensor_count}};
+  }
+  for (const BlobRef& blob : manifest.blobs) {
+    by_path[blob.path] = {
+        {"path", blob.path}, {"size", blob.size_bytes}, {"kind", "blob"}, {"tensors", 0}};
+  }
+  Json files = Json::array();
+  for (auto& [path, file] : by_path) files.push_back(std::move(file));
+  return files;
+}
+
+/// "BF16 10700000, F32 12": elements by dtype.
+std::string dtypes_text(const Layout& layout) {
+  std::map<Dtype, std::uint64_t> bytes;
+  for (const LayoutTensor& tensor : layout.tensors()) bytes[tensor.dtype] += tensor.size_bytes;
+  std::string text;
+  for (const auto& [dtype, size] : bytes) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", to_string(dtype), human_bytes(size));
+  }
+  return text;
+}
+
+std::string show_text(const Version& version, const Layout& layout, const Json& files,
+                      std::size_t columns) {
+  const Manifest& manifest = version.manifest;
+  TextTable fields({{}, {}});
+  const auto add = [&](const char* name, std::string value) {
+    fields.add({name, std::move(value)});
+  };
+  add("version", fmt::format("{} of repository {}", manifest.version, manifest.repository));
+  add("tag", manifest.tag.empty() ? "-" : manifest.tag);
+  add("time", time_text(manifest.time));
+  const std::string meta = meta_text(manifest.meta);
+  add("meta", meta.empty() ? "-" : meta);
+  add("parent", manifest.parent == 0 ? "-"
+                                     : fmt::format("{}, manifest {}", manifest.parent,
+                                                   to_hex(manifest.parent_sha256)));
+  add("manifest", to_hex(version.manifest_sha256));
+  add("nonce", manifest.nonce);
+  add("layout", fmt::format("{}, {} files, {} tensors", to_hex(manifest.layout.sha256),
+                            layout.files().size(), layout.tensors().size()));
+  add("root", to_hex(manifest.root));
+  add("size",
+      fmt::format("{} ({})", human_bytes(version_bytes(manifest, layout)), dtypes_text(layout)));
+  if (manifest.delta) {
+    add("changed",
+        fmt::format("{} of {} elements, {}", manifest.delta->changed_elements,
+                    layout.element_count(),
+                    share_text(manifest.delta->changed_elements, layout.element_count())));
+    for (const PackRef& pack : manifest.delta->packs) {
+      add("pack", fmt::format("{}.safetensors, {}", pack.name, human_bytes(pack.size_bytes)));
+    }
+  }
+  if (manifest.snapshot) {
+    add("snapshot",
+        fmt::format("{}, {}", manifest.snapshot->nonce, human_bytes(layout.size_bytes())));
+  }
+
+  TextTable table({{"FILE"}, {"KIND"}, {"TENSORS", Align::right}, {"BYTES", Align::right}});
+  for (const Json& file : files) {
+    const auto tensors = file["tensors"].get<std::uint64_t>();
+    table.add({file["path"], file["kind"], tensors == 0 ? "" : std::to_string(tensors),
+               std::to_string(file["size"].get<std::uint64_t>())});
+  }
+  return fields.text(columns) + "\n" + table.text();
+}
+
+// ---- diff ----
+
+std::string to_text(TensorDiff::Change change) {
+  switch (change) {
+    case TensorDiff::Change::same:
+      return "same";
+    case TensorDiff::Change::changed:
+      return "changed";
+    case TensorDiff::Change::added:
+      return "added";
+    case TensorDiff::Change::removed:
+      return "removed";
+    case TensorDiff::Change::reshaped:
+      return "reshaped";
+    case TensorDiff::Change::retyped:
+      return "retyped";
+  }
+  return "";
+}
+
+double share_of(const TensorDiff& tensor) {
+  return tensor.elements == 0
+             ? 0
+             : static_cast<double>(tensor.changed) / static_cast<double>(tensor.elements);
+}
+
+Json to_json(const TensorDiff& tensor) {
+  return {{"name", tensor.name},         {"file", tensor.file},
+          {"dtype", tensor.dtype},       {"change", to_text(tensor.change)},
+          {"elements", tensor.elements}, {"changed", tensor.changed},
+          {"share", share_of(tensor)},   {"largest_ulp", tensor.largest_ulp}};
+}
+
+struct DiffTotal {
+  explicit DiffTotal(const std::vector<TensorDiff>& tensors) : count(tensors.size()) {
+    for (const TensorDiff& tensor : tensors) {
+      elements += tensor.elements;
+      changed += tensor.changed;
+      largest_ulp = std::max(largest_ulp, tensor.largest_ulp);
+      if (tensor.change == TensorDiff::Change::same) same++;
+    }
+  }
+  std::size_t count, same = 0;
+  std::uint64_t elements = 0, changed = 0, largest_ulp = 0;
+};
+
+std::string diff_text(const std::vector<TensorDiff>& tensors, const DiffTotal& total) {
+  TextTable table({{"SHARE", Align::right},
+                   {"CHANGED", Align::right},
+                   {"ELEMENTS", Align::right},
+                   {"MAX ULP", Align::right},
+                   {"DTYPE"},
+                   {"CHANGE"},
+                   {"TENSOR"}});
+  for (const TensorDiff& tensor : tensors) {
+    if (tensor.change == TensorDiff::Change::same) continue;
+    table.add({share_text(tensor.changed, tensor.elements), std::to_string(tensor.changed),
+               std::to_string(tensor.elements), std::to_string(tensor.largest_ulp), tensor.dtype,
+               to_text(tensor.change), tensor.name.empty() ? tensor.file : tensor.name});
+  }
+  const std::string rows = total.same == total.count ? "" : table.text() + "\n";
+  return rows + fmt::format("{} of {} elements changed ({}) in {} of {} tensors, at most {} ulp\n",
+                            total.changed, total.elements,
+                            share_text(total.changed, total.elements), total.count - total.same,
+                            total.count, total.largest_ulp);
+}
+
+}  // namespace
+
+int run_log(Call& call) {
+  Reading reading(call);
+  const std::uint64_t newest = reading.repository->newest_version(0, reading.context);
+  const std::uint64_t limit = call.options.limit == 0 ? newest : call.options.limit;
+  const std::uint64_t oldest = newest > limit ? newest - limit + 1 : 1;
+
+  Json json = Json::array();
+  TextTable table({{"VERSION", Align::right},
+                   {"TIME"},
+                   {"CHANGED", Align::right},
+                   {"DELTA", Align::right},
+                   {"SNAPSHOT", Align::right},
+                   {"SIZE", Align::right},
+                   {"TAG AND META"}});
+  for (std::uint64_t number = newest; number >= oldest; number--) {
+    if ((newest - number) % kLogAhead == 0) {
+      const std::uint64_t count = std::min(kLogAhead, number - oldest + 1);
+      parallel_for(count, kLogRequests, reading.context,
+                   [&](std::size_t i) { reading.history.get(number - i, reading.context); });
+    }
+    const auto version = reading.history.get(number, reading.context);
+    const auto layout = reading.history.layout(*version, reading.context);
+    json.push_back(log_json(version->manifest, *layout));
+    table.add(log_cells(version->manifest, *layout));
+  }
+  const std::string empty =
+      fmt::format("no versions yet; publish with: weightfs publish {} DIR\n", reading.url);
+  call.print(json, newest == 0 ? empty : table.text(call.output.columns));
+  return 0;
+}
+
+int run_show(Call& call) {
+  Reading reading(call);
+  const auto version =
+      reading.history.get(reading.number_of(call.options.version), reading.context);
+  const auto layout = reading.history.layout(*version, reading.context);
+  const Json files = files_json(version->manifest, *layout);
+  Json json = log_json(version->manifest, *layout);
+  json["files"] = files;
+  json["manifest_sha256"] = to_hex(version->manifest_sha256);
+  json["manifest"] = parse_json(version->manifest_bytes, "manifest");
+  call.print(json, show_text(*version, *layout, files, call.output.columns));
+  return 0;
+}
+
+int run_diff(Call& call) {
+  Reading reading(call);
+  const std::uint64_t from = reading.number_of(call.options.from.value());
+  const std::uint64_t to = reading.number_of(call.options.to.value());
+  const ScratchDirectory scratch = make_scratch();
+  const CoderChoice choice(call.options.gpu);
+  std::vector<TensorDiff> tensors = diff_versions(reading.history, from, to, scratch.path(),
+                                                  reading.context, call.progress(), choice.coder());
+  std::stable_sort(tensors.begin(), tensors.end(),
+                   [](const auto& a, const auto& b) { return share_of(a) > share_of(b); });
+  const DiffTotal total(tensors);
+  Json list = Json::array();
+  for (const TensorDiff& tensor : tensors) list.push_back(to_json(tensor));
+  call.print({{"from", from},
+              {"to", to},
+              {"elements", total.elements},
+              {"changed", total.changed},
+              {"largest_ulp", total.largest_ulp},
+              {"tensors", std::move(list)}},
+             diff_text(tensors, total));
+  return 0;
+}
+
+}  // namespace weightfs::fs

@@ -1,0 +1,276 @@
+// mount, umount, status: what is mounted on this host.
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <ostream>
+
+#include "fs/base/coder_choice.hpp"
+#include "fs/base/text_table.hpp"
+#include "fs/client/mount_status.hpp"
+#include "fs/client/status_lines.hpp"
+#include "fs/commands/bucket_choice.hpp"
+#include "fs/commands/command_context.hpp"
+#include "fs/control/mount_record.hpp"
+#include "fs/daemon/daemon.hpp"
+#include "fs/daemon/start_daemon.hpp"
+#include "fs/mount/mount_info.hpp"
+#include "fs/mount/mount_point.hpp"
+#include "store/base/bytes.hpp"
+#include "store/base/error.hpp"
+#include "store/bucket/bucket.hpp"
+#include "store/os/file.hpp"
+#include "store/repository/open_bucket.hpp"
+#include "store/s3/bucket_options.hpp"
+
+namespace weightfs::fs {
+namespace {
+
+constexpr std::chrono::seconds kPidTimeout{2};
+using Align = TextTable::Align;
+
+constexpr std::chrono::seconds kUnmountTimeout{10};
+constexpr std::chrono::seconds kLazyEndTimeout{2};
+
+// ---- mount ----
+
+MountOptions mount_options(const Options& options) {
+  const Target target{canonical_url(options.target), {}, {}};
+  return {.url = target.url,
+          .bucket = bucket_options_for(options, target),
+          .mount_point = std::filesystem::absolute(options.directory),
+          .store = options.store.empty() ? options.store : std::filesystem::absolute(options.store),
+          .limits = options.limits,
+          .serve = options.serve,
+          .poll = options.poll,
+          .pin_grace = options.pin_grace,
+          .read_timeout = options.read_timeout,
+          .follow = options.follow,
+          .only = options.only,
+          .ownership = options.ownership,
+          .foreground = options.foreground,
+          .non_empty = options.nonempty ? NonEmpty::allowed : NonEmpty::refused,
+          .command = command_again("mount", target.url, options.directory, options.flags),
+          .gpu = options.gpu,
+          .writer = options.writer,
+          .rebase = options.rebase,
+          .include = options.include,
+          .staging_mode = options.staging_mode,
+          .hooks = options.hooks,
+          .warm = options.warm};
+}
+
+Json to_json(const MountReady& ready, const MountOptions& options) {
+  return {{"mountpoint", ready.mount_point.string()},
+          {"url", options.url},
+          {"writer", options.writer},
+          {"version", ready.version},
+          {"partial", ready.is_partial},
+          {"follow", to_string(options.follow)},
+          {"pid", ready.pid},
+          {"serve", {{"mode", ready.serve}, {"why", ready.why}}},
+          {"store", ready.store.string()},
+          {"log", ready.log.empty() ? Json(nullptr) : Json(ready.log.string())},
+          {"offline", ready.offline},
+          {"notes", ready.notes},
+          {"gpu_failure", ready.gpu_failure.empty() ? Json(nullptr) : Json(ready.gpu_failure)}};
+}
+
+/// What one does next, as a line.
+std::string next_step(const MountReady& ready, const MountOptions& options) {
+  const std::string mount_point = ready.mount_point.string();
+  if (options.writer) {
+    return fmt::format("save into {0}/staging/NAME, then: mv {0}/staging/NAME {0}/publish/NAME\n",
+                       mount_point);
+  }
+  if (ready.version == 0 && options.follow.kind != Follow::Kind::latest)
+    return fmt::format("waiting for {}\n", describe(options.follow));
+  if (ready.version == 0)
+    return fmt::format("publish with: weightfs publish {} DIR\n", options.url);
+  return fmt::format("serve: vllm serve {}/latest\n", mount_point);
+}
+
+std::string to_text(const MountReady& ready, const MountOptions& options) {
+  std::string text = fmt::format(
+      "mounted {} at {}: {}, served by {}, pid {}\n", options.url, ready.mount_point.string(),
+      ready.version == 0 ? "no version yet" : fmt::format("version {}", ready.version), ready.serve,
+      ready.pid);
+  if (!ready.why.empty()) text += fmt::format("no passthrough: {}\n", ready.why);
+  for (const std::string& note : ready.notes) text += note + "\n";
+  if (!ready.gpu_failure.empty()) text += fmt::format("no GPU: {}\n", ready.gpu_failure);
+  if (ready.is_partial) {
+    text += fmt::format(
+        "version {} streams in while it is read; weightfs wait {} --ready waits until it is here\n",
+        ready.version, ready.mount_point.string());
+  }
+  if (ready.offline) text += "the bucket is out of reach; the store's versions are served\n";
+  return text + next_step(ready, options);
+}
+
+// ---- umount ----
+
+/// The process behind a mount, as a descriptor that cannot come to mean another one.
+struct DaemonProcess {
+  int pid = 0;
+  File pidfd;
+  Json status;          // null: it does not say
+  bool answers = true;  // with a pid: it is there
+};
+
+DaemonProcess watch_process(int pid) {
+  return {pid, File(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))), nullptr};
+}
+
+/// No daemon if the mount is dead, or nobody knows its pid.
+DaemonProcess find_daemon(const MountInfo& mount) {
+  try {
+    Json status = parse_json(read_status(mount, kPidTimeout), mount.path.string());
+    DaemonProcess daemon =
+        watch_process(static_cast<int>(json_uint(status, "pid", mount.path.string())));
+    daemon.status = std::move(status);
+    return daemon;
+  } catch (const Error& error) {
+    DaemonProcess daemon;
+    const auto record = find_mount_record(mount.path);
+    if (error.code() == ErrorCode::timed_out && record) daemon = watch_process(record->pid);
+    daemon.answers = false;
+    return daemon;
+  }
+}
+
+/// Returns: true if the process has ended in time.
+bool wait_end(const DaemonProcess& daemon, std::chrono::milliseconds timeout) {
+  if (!daemon.pidfd) return true;
+  const auto deadline = Clock::now() + timeout;
+  pollfd waiting{.fd = daemon.pidfd.fd(), .events = POLLIN, .revents = 0};
+  int ready = 0;
+  do {
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    ready = poll(&waiting, 1, static_cast<int>(std::max<long>(left, 0)));
+  } while (ready < 0 && errno == EINTR);
+  return ready > 0;
+}
+
+// ---- status ----
+
+/// All weightfs mounts, the topmost one of each mount point.
+std::vector<MountInfo> weightfs_mounts() {
+  const std::vector<MountInfo> all = read_mounts();
+  std::vector<MountInfo> mounts;
+  for (const MountInfo& mount : all) {
+    if (mount.type == kMountType && topmost_mount(all, mount.path) == mount) {
+      mounts.push_back(mount);
+    }
+  }
+  return mounts;
+}
+
+/// What the daemon says, or why it does not.
+Json status_json(const MountInfo& mount) {
+  try {
+    return parse_json(read_status(mount), mount.path.string());
+  } catch (const Error& error) {
+    const char* state = error.code() == ErrorCode::unavailable ? "dead"
+                        : error.code() == ErrorCode::timed_out ? "stuck"
+                                                               : "unknown";
+    return {{"mountpoint", mount.path.string()},
+            {"url", mount.source},
+            {"state", state},
+            {"error", {{"code", to_string(error.code())}, {"message", error.what()}}}};
+  }
+}
+
+std::vector<std::string> status_cells(const Json& status) {
+  const auto number = [&](const char* name) {
+    return status.contains(name) ? std::to_string(status[name].get<std::uint64_t>()) : "-";
+  };
+  const std::string mode =
+      status.contains("serve") ? status["serve"]["mode"].get<std::string>() : "-";
+  return {status["mountpoint"].get<std::string>(),
+          number("version"),
+          number("newest"),
+          status["state"].get<std::string>(),
+          mode,
+          status["url"].get<std::string>()};
+}
+
+int list_mounts(Call& call) {
+  Json json = Json::array();
+  TextTable table({{"MOUNT POINT"},
+                   {"VERSION", Align::right},
+                   {"NEWEST", Align::right},
+                   {"STATE"},
+                   {"SERVED BY"},
+                   {"URL"}});
+  std::string problems;
+  for (const MountInfo& mount : weightfs_mounts()) {
+    json.push_back(status_json(mount));
+    table.add(status_cells(json.back()));
+    problems += problem_lines(json.back());
+  }
+  call.print(json, json.empty() ? "nothing is mounted\n"
+                                : table.text(call.output.columns) +
+                                      (problems.empty() ? "" : "\n" + problems));
+  return 0;
+}
+
+}  // namespace
+
+int run_mount(Call& call) {
+  const MountOptions options = mount_options(call.options);
+  const auto print = [&](const MountReady& ready) {
+    call.print(to_json(ready, options), to_text(ready, options));
+    call.output.out.flush();
+  };
+  if (options.foreground) {
+    run_daemon(options, {.logging = {}, .ready = print}, call.progress());
+  } else {
+    print(start_daemon(options, call.progress()));
+  }
+  return 0;
+}
+
+int run_umount(Call& call) {
+  const MountInfo mount = get_mount(call.options.target);
+  const DaemonProcess daemon = find_daemon(mount);
+  unmount(mount.path, call.options.lazy, daemon.answers ? Answering::yes : Answering::no);
+  if (!daemon.answers) remove_mount_record(mount.path);
+  const bool is_silent = !daemon.answers && daemon.pidfd;
+  const bool ended =
+      !is_silent && wait_end(daemon, call.options.lazy ? kLazyEndTimeout : kUnmountTimeout);
+  if (!ended && !is_silent && !call.options.lazy) {
+    throw Error(ErrorCode::timed_out,
+                fmt::format("{} is unmounted, but its daemon, pid {}, has not ended within {} s",
+                            mount.path.string(), daemon.pid, kUnmountTimeout.count()));
+  }
+  std::string note;
+  if (is_silent) {
+    note = fmt::format(
+        "pid {} does not answer, and holds its store until it goes on or is killed\n", daemon.pid);
+  } else if (!ended) {
+    note = fmt::format("pid {} serves what is still open, and ends then\n", daemon.pid);
+  }
+  if (const std::string queued = queued_text(daemon.status); !queued.empty()) note += queued + "\n";
+  call.print({{"mountpoint", mount.path.string()},
+              {"pid", daemon.pid},
+              {"ended", ended},
+              {"queued", queued_names(daemon.status)}},
+             fmt::format("unmounted {}\n{}", mount.path.string(), note));
+  return 0;
+}
+
+int run_status(Call& call) {
+  if (call.options.target.empty()) return list_mounts(call);
+  const MountInfo mount = get_served(call.options.target);
+  Json status = parse_json(read_status(mount), mount.path.string());
+  if (mount.type == kDirectoryType && !is_synced(mount.path)) status["state"] = "ended";
+  call.print(status, call.options.json ? "" : status_lines(status, call.output.columns));
+  return 0;
+}
+
+}  // namespace weightfs::fs

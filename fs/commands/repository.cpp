@@ -1,0 +1,240 @@
+// init, publish, export, verify: what makes a repository and what comes out of it.
+
+#include <fmt/format.h>
+
+#include <ostream>
+
+#include "fs/base/coder_choice.hpp"
+#include "fs/base/format_values.hpp"
+#include "fs/base/text_table.hpp"
+#include "fs/commands/bucket_choice.hpp"
+#include "fs/commands/command_context.hpp"
+#include "store/base/bytes.hpp"
+#include "store/base/error.hpp"
+#include "store/base/log.hpp"
+#include "store/bucket/bucket.hpp"
+#include "store/inspect/export.hpp"
+#include "store/inspect/sparse_delta.hpp"
+#include "store/inspect/verify.hpp"
+#include "store/inspect/verify_tree.hpp"
+#include "store/materialize/whole_version.hpp"
+#include "store/publish/publish.hpp"
+#include "store/publish/publish_store.hpp"
+#include "store/repository/open_bucket.hpp"
+#include "store/repository/pieces.hpp"
+#include "store/s3/bucket_options.hpp"
+
+namespace weightfs::fs {
+namespace {
+
+Json to_json(const PublishResult& result, const std::string& url, const std::string& tag) {
+  return {{"url", url},
+          {"version", result.version},
+          {"tag", tag},
+          {"parent", result.parent},
+          {"changed_elements", result.changed_elements},
+          {"elements", result.elements},
+          {"version_bytes", result.version_bytes},
+          {"uploaded_bytes", result.uploaded_bytes},
+          {"snapshot", result.snapshot},
+          {"unpublished", result.unpublished}};
+}
+
+std::string to_text(const PublishResult& result, const std::string& url, const std::string& tag) {
+  std::string text = fmt::format("published version {}", result.version);
+  if (!tag.empty()) text += fmt::format(" as {}", tag);
+  if (!result.delta) {
+    text += fmt::format(": {} uploaded\n", human_bytes(result.uploaded_bytes));
+  } else {
+    text += fmt::format(": {} of {} elements changed, {} uploaded for {}\n",
+                        share_text(result.changed_elements, result.elements), result.elements,
+                        human_bytes(result.uploaded_bytes), human_bytes(result.version_bytes));
+  }
+  for (const std::string& path : result.unpublished) {
+    text += fmt::format("not published: {} (--include publishes it too)\n", printable(path));
+  }
+  return text + fmt::format("mount with: weightfs mount {} MOUNTPOINT\n", url);
+}
+
+Json to_json(const VerifyReport& report) {
+  Json problems = Json::array();
+  for (const Problem& problem : report.problems) {
+    problems.push_back({{"object", problem.object}, {"message", problem.message}});
+  }
+  Json orphans = Json::array();
+  for (const Orphans& left : report.orphans) {
+    orphans.push_back({{"prefix", left.prefix}, {"objects", left.objects}, {"bytes", left.bytes}});
+  }
+  return {{"versions", report.versions},
+          {"objects", report.objects},
+          {"bytes", report.bytes},
+          {"problems", std::move(problems)},
+          {"orphans", std::move(orphans)}};
+}
+
+std::string to_text(const VerifyReport& report) {
+  std::string text;
+  for (const Problem& problem : report.problems) {
+    text += printable(fmt::format("{}: {}", problem.object, problem.message)) + "\n";
+  }
+  for (const Orphans& left : report.orphans) {
+    text += fmt::format("{}: {} objects, {}, that no version names\n", left.prefix, left.objects,
+                        human_bytes(left.bytes));
+  }
+  if (!report.orphans.empty()) {
+    text += "left by a publish that was cut short, or uploaded by one that is under way\n";
+  }
+  const std::string verdict =
+      report.problems.empty() ? "no problems" : count_text(report.problems.size(), "problem");
+  return text + fmt::format("verified {}, {}, {}: {}\n", count_text(report.versions, "version"),
+                            count_text(report.objects, "object"), human_bytes(report.bytes),
+                            verdict);
+}
+
+VerifyReport verify(Call& call) {
+  Reading reading(call);
+  std::optional<std::uint64_t> only;
+  if (call.options.version) only = reading.number_of(*call.options.version);
+  if (!reading.mount_point.empty()) {
+    if (call.options.deep) {
+      throw Error(ErrorCode::invalid,
+                  fmt::format("--deep looks at both ways to a version in the bucket: give the URL, "
+                              "{}, in the place of the mount",
+                              reading.url));
+    }
+    if (call.options.gpu)
+      log_warning("--gpu: verifying a mount only hashes, and the CPU does that");
+    return verify_tree(reading.history, reading.mount_point, reading.context, call.progress(),
+                       only);
+  }
+  const ScratchDirectory scratch = make_scratch();
+  const CoderChoice choice(call.options.gpu);
+  return verify_repository(reading.history, scratch.path(), reading.context, call.progress(),
+                           choice.coder(), {.only = only, .deep = call.options.deep});
+}
+
+}  // namespace
+
+int run_init(Call& call) {
+  const StopSignals signals;
+  call.watch_bucket();
+  bool created = false;
+  const Target target{canonical_url(call.options.target), {}, {}};
+  const auto repository = Repository::init(target.url, created, Context{.stop = signals.token()},
+                                           bucket_options_for(call.options, target));
+  const std::string text =
+      fmt::format("{}: {}\npublish with: weightfs publish {} DIR\n",
+                  created ? "made a repository" : "there is a repository already", repository->id(),
+                  repository->url());
+  call.print({{"url", repository->url()}, {"repository", repository->id()}, {"created", created}},
+             text);
+  return 0;
+}
+
+int run_publish(Call& call) {
+  const Options& options = call.options;
+  const Target target = resolve_target(options.target);
+  if (!target.mount_point.empty()) return run_hand_over(call, target.mount_point);
+  Reading reading(call, target);
+  const std::string& id = reading.repository->id();
+  const std::filesystem::path path =
+      options.store.empty() ? Store::default_path(id) : std::filesystem::absolute(options.store);
+  PublishStore publish_store = PublishStore::open(path, id, reading.url, StoreLimits{});
+  History history(*reading.repository, &publish_store.store());
+  const CoderChoice choice(options.gpu);
+  const PublishOptions publish_options{.directory = options.directory,
+                                       .tag = options.tag,
+                                       .meta = options.meta,
+                                       .include = options.include,
+                                       .snapshot = options.snapshot,
+                                       .coder = choice.coder(),
+                                       .rebase = options.rebase,
+                                       .at = {}};
+  const PublishResult result =
+      publish(history, publish_store.store(), publish_options, reading.context, call.progress());
+  call.print(to_json(result, reading.url, options.tag), to_text(result, reading.url, options.tag));
+  return 0;
+}
+
+/// `weightfs export --from A --to B`.
+int run_export_delta(Call& call) {
+  Reading reading(call);
+  const VersionPair versions{reading.number_of(call.options.from.value()),
+                             reading.number_of(call.options.to.value())};
+  const std::filesystem::path& file = call.options.directory;
+  const CoderChoice choice(call.options.gpu);
+  const std::uint64_t changed = export_sparse_delta(
+      reading.history, versions, file, reading.context, call.progress(), choice.coder());
+  const std::uint64_t bytes = std::filesystem::file_size(file);
+  call.print({{"from", versions.from},
+              {"to", versions.to},
+              {"file", file.string()},
+              {"changed", changed},
+              {"bytes", bytes}},
+             fmt::format("exported the change from version {} to {} to {}: {} elements, {}\n",
+                         versions.from, versions.to, file.string(), changed, human_bytes(bytes)));
+  return 0;
+}
+
+namespace {
+
+int export_now(Call& call, Reading& reading, std::uint64_t number) {
+  const auto version = reading.history.get(number, reading.context);
+  const auto layout = reading.history.layout(*version, reading.context);
+  const std::filesystem::path& directory = call.options.directory;
+  const CoderChoice choice(call.options.gpu);
+  export_version(reading.history, number, directory, reading.context, call.progress(),
+                 choice.coder());
+  const std::uint64_t bytes = version_bytes(version->manifest, *layout);
+  call.print({{"version", number}, {"directory", directory.string()}, {"bytes", bytes}},
+             fmt::format("exported version {} to {}: {}\n", number, directory.string(),
+                         human_bytes(bytes)));
+  return 0;
+}
+
+/// It is damage in the bucket, not a version that was never there.
+bool is_damage(Reading& reading, std::uint64_t number, ErrorCode code) {
+  return code == ErrorCode::corrupt ||
+         (code == ErrorCode::not_found &&
+          number <= reading.repository->newest_version(0, reading.context));
+}
+
+/// Which version can be had instead, as the end of a message.
+std::string whole_text(Reading& reading, const Options& options, const Error& error) {
+  const auto* object = dynamic_cast<const ObjectError*>(&error);
+  const std::uint64_t whole =
+      find_whole_version(reading.history, object != nullptr ? object->key() : "", reading.context);
+  if (whole == 0) {
+    return fmt::format(
+        "no other version can be made without it; weightfs verify {} lists all "
+        "damage",
+        options.target);
+  }
+  return fmt::format(
+      "the newest version that does not need it is {0}: weightfs export {1} {2} "
+      "--version {0}",
+      whole, options.target, options.directory.string());
+}
+
+}  // namespace
+
+int run_export(Call& call) {
+  if (call.options.from) return run_export_delta(call);
+  Reading reading(call);
+  const std::uint64_t number = reading.number_of(call.options.version);
+  try {
+    return export_now(call, reading, number);
+  } catch (const Error& error) {
+    if (!is_damage(reading, number, error.code())) throw;
+    throw Error(error.code(),
+                fmt::format("{}; {}", error.what(), whole_text(reading, call.options, error)));
+  }
+}
+
+int run_verify(Call& call) {
+  const VerifyReport report = verify(call);
+  call.print(to_json(report), to_text(report));
+  return report.problems.empty() ? 0 : 4;
+}
+
+}  // namespace weightfs::fs

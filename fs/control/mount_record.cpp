@@ -1,0 +1,185 @@
+#include "fs/control/mount_record.hpp"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "fs/control/path.hpp"
+#include "fs/control/protocol.hpp"
+#include "store/base/bytes.hpp"
+#include "store/base/error.hpp"
+#include "store/base/json.hpp"
+#include "store/base/log.hpp"
+#include "store/base/sha256.hpp"
+#include "store/os/file.hpp"
+
+namespace weightfs::fs {
+namespace {
+
+namespace stdfs = std::filesystem;
+
+constexpr std::size_t kNameDigits = 16;
+constexpr std::uint64_t kRecordBytesMax = 1u << 20;
+constexpr std::string_view kExtension = ".mount";
+constexpr std::string_view kSyncCommand = ".weightfs/command";
+constexpr std::string_view kPlainCharacters =
+    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-+=:,./@%";
+
+/// Empty: this user has no place for records.
+stdfs::path record_path(const stdfs::path& mount_point) {
+  const stdfs::path directory = runtime_directory();
+  if (directory.empty()) return {};
+  const std::string text = mount_point.string();
+  const std::string digits = to_hex(sha256(std::as_bytes(std::span(text)))).substr(0, kNameDigits);
+  return directory / (digits + std::string(kExtension));
+}
+
+std::optional<MountRecord> read_record(const stdfs::path& path) {
+  try {
+    const std::string what = path.string();
+    const Json json = parse_json(read_file(path, kRecordBytesMax), what);
+    return MountRecord{json_string(json, "mountpoint", what),
+                       static_cast<int>(json_uint(json, "pid", what)),
+                       json_string(json, "command", what), json_string(json, "control", what)};
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+void write_record(const MountRecord& record) {
+  const stdfs::path path = record_path(record.mount_point);
+  if (path.empty()) return;
+  make_directories(path.parent_path());
+  const Json json{{"mountpoint", record.mount_point.string()},
+                  {"pid", record.pid},
+                  {"command", record.command},
+                  {"control", record.control.string()}};
+  write_file(path, json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n", 0600);
+}
+
+void remove_stale_socket(const stdfs::path& path) noexcept {
+  struct stat found {};
+  if (path.empty() || ::lstat(path.c_str(), &found) != 0 || !S_ISSOCK(found.st_mode)) return;
+  try {
+    connect_socket(path);
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::unavailable) ::unlink(path.c_str());
+  }
+}
+
+/// Also of a process that nobody has waited for yet.
+bool has_ended(int pid) {
+  const File process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  if (!process) return errno == ESRCH;
+  pollfd ended{.fd = process.fd(), .events = POLLIN, .revents = 0};
+  return ::poll(&ended, 1, 0) > 0;
+}
+
+/// What killed daemons left whose mount somebody has unmounted.
+void remove_leftovers() {
+  std::error_code failed;
+  for (stdfs::directory_iterator entry(runtime_directory(), failed), end; !failed && entry != end;
+       entry.increment(failed)) {
+    if (entry->path().extension() != kExtension) continue;
+    const auto record = read_record(entry->path());
+    if (!record || !has_ended(record->pid)) continue;
+    const auto mount = topmost_mount(read_mounts(), record->mount_point);
+    if (!mount || mount->type != kMountType) remove_mount_record(record->mount_point);
+  }
+}
+
+std::string without_options(const std::string& command) {
+  return fmt::format("{} (with the options that it had)", command);
+}
+
+std::string quoted(const std::string& word) {
+  if (!word.empty() && word.find_first_not_of(kPlainCharacters) == std::string::npos) return word;
+  std::string text = "'";
+  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return text + "'";
+}
+
+}  // namespace
+
+std::optional<MountRecord> find_mount_record(const stdfs::path& mount_point) {
+  const stdfs::path path = record_path(mount_point);
+  return path.empty() ? std::nullopt : read_record(path);
+}
+
+void remove_mount_record(const stdfs::path& mount_point) noexcept {
+  try {
+    const auto record = find_mount_record(mount_point);
+    if (!record) return;
+    remove_stale_socket(record->control);
+    ::unlink(record_path(mount_point).c_str());
+  } catch (const std::exception& error) {
+    log_debug(fmt::format("the record of a mount stays: {}", error.what()));
+  }
+}
+
+MountRecordFile::MountRecordFile(MountRecord record) noexcept : record_(std::move(record)) {
+  try {
+    const auto before = find_mount_record(record_.mount_point);
+    if (before && before->control != record_.control) remove_stale_socket(before->control);
+    remove_leftovers();
+    write_record(record_);
+  } catch (const std::exception& error) {
+    log_warning(fmt::format("how to make this mount again is not recorded: {}", error.what()));
+  }
+}
+
+MountRecordFile::~MountRecordFile() {
+  try {
+    const auto now = find_mount_record(record_.mount_point);
+    if (now && now->pid == record_.pid) ::unlink(record_path(record_.mount_point).c_str());
+  } catch (const std::exception& error) {
+    log_debug(fmt::format("the record of this mount stays: {}", error.what()));
+  }
+}
+
+std::string mount_again_command(const MountInfo& mount) {
+  if (const auto record = find_mount_record(mount.path)) return record->command;
+  return without_options(command_again("mount", mount.source, mount.path, {}));
+}
+
+std::string sync_again_command(const MountInfo& directory) {
+  try {
+    std::string command = read_file(directory.path / kSyncCommand, kRecordBytesMax);
+    if (!command.empty()) return command;
+  } catch (const Error&) {
+    // An older release wrote none, or it is another user's.
+  }
+  return without_options(command_again("sync", directory.source, directory.path, {}));
+}
+
+void write_sync_command(const stdfs::path& directory, const std::string& command) noexcept {
+  try {
+    write_file(directory / kSyncCommand, command, 0600);
+  } catch (const std::exception& error) {
+    log_warning(fmt::format("how to run this sync again is not recorded: {}", error.what()));
+  }
+}
+
+std::string command_again(const std::string& name, const std::string& url,
+                          const stdfs::path& directory, const std::vector<std::string>& flags) {
+  std::vector<std::string> words{"weightfs", name, url,
+                                 stdfs::absolute(directory).lexically_normal().string()};
+  words.insert(words.end(), flags.begin(), flags.end());
+  return shell_line(words);
+}
+
+std::string shell_line(const std::vector<std::string>& words) {
+  std::string line;
+  for (const std::string& word : words) line += (line.empty() ? "" : " ") + quoted(word);
+  return line;
+}
+
+}  // namespace weightfs::fs

@@ -1,0 +1,455 @@
+#include "fs/control/server.hpp"
+
+// One loop: poll(2) over a wake-up, the listening socket and all clients.
+//
+//     asking        a line is collected, within kAskTimeout
+//     waiting       the condition is looked at when notify() was called, and twice a second
+//     handing over  a job of the second thread, which does one after another
+//
+// Each client gets one reply and is closed.  A reply fits into an empty socket buffer, so nothing
+// ever waits for a client that does not read.
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <condition_variable>
+#include <cstdlib>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "fs/base/descriptors.hpp"
+#include "fs/control/protocol.hpp"
+#include "store/base/bytes.hpp"
+#include "store/base/error.hpp"
+#include "store/base/log.hpp"
+
+namespace weightfs::fs {
+namespace {
+
+constexpr std::chrono::milliseconds kLookInterval{500};
+constexpr std::chrono::milliseconds kAcceptPause{200};  // after there was no descriptor left
+
+// ---- the socket's file ----
+
+File open_socket_directory(const std::filesystem::path& path) {
+  const std::filesystem::path parent = path.parent_path();
+  make_directories(parent);
+  File directory(::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!directory) throw_errno(errno, "open " + parent.string());
+  struct stat attributes {};
+  if (::fstat(directory.fd(), &attributes) != 0) throw_errno(errno, "stat " + parent.string());
+  if (attributes.st_uid != ::geteuid() && attributes.st_uid != 0) {
+    throw Error(ErrorCode::permission,
+                fmt::format("{} belongs to uid {}; a control socket there could be replaced",
+                            parent.string(), attributes.st_uid));
+  }
+  return directory;
+}
+
+bool somebody_listens(const std::filesystem::path& path) {
+  try {
+    connect_socket(path);
+    return true;
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::unavailable) return false;
+    return true;
+  }
+}
+
+/// Removes what a dead daemon left.
+void remove_stale(int directory, const std::string& name, const std::filesystem::path& path) {
+  struct stat attributes {};
+  if (::fstatat(directory, name.c_str(), &attributes, AT_SYMLINK_NOFOLLOW) != 0) return;
+  if (!S_ISSOCK(attributes.st_mode)) {
+    throw Error(ErrorCode::exists,
+                fmt::format("{} is there already, and no socket; remove it", path.string()));
+  }
+  if (somebody_listens(path)) {
+    throw Error(ErrorCode::busy, fmt::format("another process listens at {}", path.string()));
+  }
+  ::unlinkat(directory, name.c_str(), 0);
+}
+
+/// The listening socket and its name, which goes with it.
+class ControlSocket {
+ public:
+  explicit ControlSocket(const std::filesystem::path& path)
+      : directory_(open_socket_directory(path)), name_(path.filename().string()) {
+    remove_stale(directory_.fd(), name_, path);
+    socket_ = bind_socket(directory_.fd(), name_, path);
+    struct stat attributes {};
+    if (::fstatat(directory_.fd(), name_.c_str(), &attributes, AT_SYMLINK_NOFOLLOW) == 0) {
+      inode_ = attributes.st_ino;
+    }
+    // Connecting needs the right to write.  A user's own daemon serves him alone, as his mount.
+    const mode_t mode = ::geteuid() == 0 ? 0666 : 0600;
+    if (::fchmodat(directory_.fd(), name_.c_str(), mode, 0) != 0 ||
+        ::listen(socket_.fd(), SOMAXCONN) != 0) {
+      const int error = errno;
+      remove();
+      throw_errno(error, "listen at " + path.string());
+    }
+  }
+  ~ControlSocket() { remove(); }
+  ControlSocket(const ControlSocket&) = delete;
+  ControlSocket& operator=(const ControlSocket&) = delete;
+  [[nodiscard]] int fd() const noexcept { return socket_.fd(); }
+
+ private:
+  void remove() noexcept {
+    struct stat attributes {};
+    if (::fstatat(directory_.fd(), name_.c_str(), &attributes, AT_SYMLINK_NOFOLLOW) == 0 &&
+        attributes.st_ino == inode_) {
+      ::unlinkat(directory_.fd(), name_.c_str(), 0);
+    }
+  }
+
+  File directory_;
+  std::string name_;
+  File socket_;
+  ino_t inode_ = 0;
+};
+
+/// Wakes a poll(2).
+class Wake {
+ public:
+  Wake() : file_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    if (!file_) throw_errno(errno, "make an eventfd");
+  }
+  [[nodiscard]] int fd() const noexcept { return file_.fd(); }
+  void ring() const noexcept {
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const ssize_t ignored = ::write(file_.fd(), &one, sizeof one);
+  }
+  /// Returns: true if it was rung since the last time.
+  [[nodiscard]] bool take() const noexcept {
+    std::uint64_t count = 0;
+    return ::read(file_.fd(), &count, sizeof count) > 0;
+  }
+
+ private:
+  File file_;
+};
+
+// ---- what takes time ----
+
+/// One hand-over, or rebase; the reply is set before `is_done`.
+struct Job {
+  std::function<std::string(const Context&)> work;  // returns the reply
+  std::stop_source stop;
+  std::string reply;
+  std::atomic<bool> is_done = false;
+};
+
+/// Does jobs one after another in a thread of its own, and rings when one is done.
+class Jobs {
+ public:
+  explicit Jobs(const Wake& wake) : wake_(wake) {}
+  ~Jobs() {
+    thread_.request_stop();
+    const std::lock_guard lock(mutex_);
+    if (now_) now_->stop.request_stop();
+  }
+
+  void add(std::shared_ptr<Job> job) {
+    const std::lock_guard lock(mutex_);
+    jobs_.push_back(std::move(job));
+    changed_.notify_one();
+  }
+
+ private:
+  std::shared_ptr<Job> take(const std::stop_token& stop) {
+    std::unique_lock lock(mutex_);
+    now_.reset();
+    if (!changed_.wait(lock, stop, [this] { return !jobs_.empty(); }) || stop.stop_requested()) {
+      return nullptr;
+    }
+    now_ = std::move(jobs_.front());
+    jobs_.pop_front();
+    return now_;
+  }
+
+  void run(const std::stop_token& stop) {
+    while (const auto job = take(stop)) {
+      job->reply = reply_to(*job);
+      job->is_done = true;
+      wake_.ring();
+    }
+  }
+
+  [[nodiscard]] static std::string reply_to(const Job& job) {
+    try {
+      const Context context{.stop = job.stop.get_token()};
+      context.check("waiting for other hand-overs");
+      return job.work(context);
+    } catch (const Error& error) {
+      return to_line(error.code(), error.what());
+    } catch (const std::exception& error) {
+      return to_line(ErrorCode::io, error.what());
+    }
+  }
+
+  const Wake& wake_;
+  std::mutex mutex_;  // guards the next two
+  std::deque<std::shared_ptr<Job>> jobs_;
+  std::shared_ptr<Job> now_;
+  std::condition_variable_any changed_;
+  std::jthread thread_{[this](const std::stop_token& stop) { run(stop); }};
+};
+
+// ---- clients ----
+
+struct Client {
+  enum class State { asking, waiting, working, done };
+  File socket;
+  Caller peer = {};
+  Clock::time_point since = Clock::now();
+  State state = State::asking;
+  std::string line = {};
+  WaitFor wait = {};
+  ControlHandlers::WaitState wait_state = {};
+  std::shared_ptr<Job> job = nullptr;
+  bool is_deaf = false;  // nothing more will come from it
+};
+
+void finish(Client& client, const std::string& reply) noexcept {
+  [[maybe_unused]] const ssize_t ignored =
+      ::send(client.socket.fd(), reply.data(), reply.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  client.state = Client::State::done;
+}
+
+}  // namespace
+
+struct ControlServer::State {
+  State(const std::filesystem::path& path, ControlHandlers the_handlers)
+      : handlers(std::move(the_handlers)), listener(path), jobs(wake) {}
+
+  void run(const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      try {
+        step();
+      } catch (const std::exception& error) {  // no memory
+        log_error(fmt::format("control socket: {}", error.what()));
+        clients.clear();
+      }
+    }
+  }
+
+  void step() {
+    wait_events();
+    if (wake.take()) look_at = Clock::time_point::min();
+    if (events[1].revents != 0) accept_clients();
+    for (std::size_t i = 2; i < events.size(); i++) {
+      if (events[i].revents != 0) receive(*clients[i - 2]);
+    }
+    look_at_clients();
+    std::erase_if(clients, [](const auto& client) { return client->state == Client::State::done; });
+  }
+
+  void wait_events() {
+    const bool accepts = Clock::now() >= accept_at;
+    events.assign(1, {.fd = wake.fd(), .events = POLLIN, .revents = 0});
+    events.push_back({.fd = accepts ? listener.fd() : -1, .events = POLLIN, .revents = 0});
+    for (const auto& client : clients) {
+      const int fd = client->is_deaf ? -1 : client->socket.fd();
+      events.push_back({.fd = fd, .events = POLLIN, .revents = 0});
+    }
+    const int timeout = clients.empty() && accepts ? -1 : static_cast<int>(kLookInterval.count());
+    const int pause = static_cast<int>(kAcceptPause.count());
+    if (::poll(events.data(), events.size(), accepts ? timeout : pause) < 0) {
+      for (pollfd& event : events) event.revents = 0;
+    }
+  }
+
+  void accept_clients() {
+    while (true) {
+      File socket(::accept4(listener.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+      if (!socket) {
+        if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
+          accept_at = Clock::now() + kAcceptPause;
+        }
+        if (errno != ECONNABORTED && errno != EINTR) return;
+        continue;
+      }
+      ucred peer{};
+      socklen_t size = sizeof peer;
+      if (::getsockopt(socket.fd(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) continue;
+      auto client = std::make_unique<Client>(
+          Client{.socket = std::move(socket), .peer = {peer.uid, peer.gid}});
+      if (has_room(peer.uid)) {
+        clients.push_back(std::move(client));
+      } else {
+        finish(*client, to_line(ErrorCode::busy, "too many clients wait here; try again later"));
+      }
+    }
+  }
+
+  [[nodiscard]] bool has_room(uid_t user) const {
+    const std::size_t count_max = std::min(kControlClientsMax, descriptor_limit() / 8);
+    return clients.size() <
+           count_max - (is_owner(user) ? 0 : std::min(kOwnerClients, count_max / 8));
+  }
+
+  void receive(Client& client) {
+    std::array<char, 16384> buffer;
+    const ssize_t got = ::recv(client.socket.fd(), buffer.data(), buffer.size(), 0);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (got <= 0) {
+      leave(client);
+    } else if (client.state == Client::State::asking) {
+      collect(client, std::string_view(buffer.data(), static_cast<std::size_t>(got)));
+    } else {
+      if (client.job) client.job->stop.request_stop();
+      finish(client, to_line(ErrorCode::invalid, "one connection takes one request"));
+    }
+  }
+
+  /// The client sends no more.  Whoever waits has gone; a hand-over is stopped, and the client is
+  /// still told what became of it.
+  static void leave(Client& client) {
+    client.is_deaf = true;
+    if (client.state == Client::State::working) {
+      client.job->stop.request_stop();
+    } else {
+      client.state = Client::State::done;
+    }
+  }
+
+  void collect(Client& client, std::string_view piece) {
+    const std::size_t end = piece.find('\n');
+    client.line += piece.substr(0, end);
+    if (client.line.size() > kControlLineBytesMax) {
+      finish(client, to_line(ErrorCode::invalid, fmt::format("the request has more than {} bytes",
+                                                             kControlLineBytesMax)));
+    } else if (end != std::string_view::npos) {
+      begin(client);
+    }
+  }
+
+  void begin(Client& client) {
+    try {
+      ControlRequest request = parse_request(client.line);
+      std::visit([&](auto& asked) { begin(client, asked); }, request);
+    } catch (const Error& error) {
+      finish(client, to_line(error.code(), error.what()));
+    }
+    client.line = {};
+  }
+
+  void begin(Client& client, const WaitFor& wait) {
+    client.wait = wait;
+    client.state = Client::State::waiting;
+    look(client);
+  }
+
+  void begin(Client& client, const HandOverRequest& request) {
+    check_is_writer(handlers.hand_over != nullptr);
+    begin_job(client, [this, request, peer = client.peer](const Context& context) {
+      return to_line(handlers.hand_over(request, peer, context));
+    });
+  }
+
+  void begin(Client& client, const RebaseRequest&) {
+    check_is_writer(handlers.rebase != nullptr);
+    begin_job(client, [this, peer = client.peer](const Context& context) {
+      return to_line(handlers.rebase(peer, context));
+    });
+  }
+
+  void begin(Client& client, const PinRequest& request) {
+    check_may_pin(client, handlers.pin != nullptr);
+    finish(client, to_line(PinnedReply{handlers.pin(request)}));
+  }
+
+  void begin(Client& client, const UnpinRequest& request) {
+    check_may_pin(client, handlers.unpin != nullptr);
+    finish(client, to_line(UnpinnedReply{handlers.unpin(request)}));
+  }
+
+  /// A pin costs room on the disk, and its end may cost a loader its version.
+  static void check_may_pin(const Client& client, bool has_pins) {
+    if (!is_owner(client.peer.uid)) {
+      throw Error(ErrorCode::permission,
+                  fmt::format("uid {} may not pin or unpin; {} may", client.peer.uid,
+                              ::geteuid() == 0 ? std::string("only root")
+                                               : fmt::format("root and uid {}", ::geteuid())));
+    }
+    if (!has_pins) throw Error(ErrorCode::unsupported, "this mount has no pins");
+  }
+
+  static bool is_owner(uid_t user) { return user == 0 || user == ::geteuid(); }
+
+  static void check_is_writer(bool is_writer) {
+    if (is_writer) return;
+    throw Error(ErrorCode::read_only,
+                "this is a reader's mount: nothing can be handed over; mount with --writer");
+  }
+
+  void begin_job(Client& client, std::function<std::string(const Context&)> work) {
+    client.job = std::make_shared<Job>();
+    client.job->work = std::move(work);
+    client.state = Client::State::working;
+    jobs.add(client.job);
+  }
+
+  void look_at_clients() {
+    const bool is_time = Clock::now() >= look_at;
+    if (is_time) look_at = Clock::now() + kLookInterval;
+    for (const auto& client : clients) {
+      if (client->state == Client::State::waiting && is_time) look(*client);
+      if (client->job && client->job->is_done && client->state == Client::State::working) {
+        finish(*client, client->job->reply);
+      }
+      if (client->state == Client::State::asking && Clock::now() - client->since > kAskTimeout) {
+        finish(*client, to_line(ErrorCode::timed_out,
+                                fmt::format("no request came within {} s", kAskTimeout.count())));
+      }
+    }
+  }
+
+  void look(Client& client) {
+    try {
+      if (const auto end = handlers.wait(client.wait, client.wait_state)) {
+        finish(client, to_line(*end));
+      }
+    } catch (const Error& error) {
+      finish(client, to_line(error.code(), error.what()));
+    }
+  }
+
+  const ControlHandlers handlers;
+  const Wake wake;
+  ControlSocket listener;
+  Jobs jobs;
+  // Of the thread below.
+  std::vector<std::unique_ptr<Client>> clients;
+  std::vector<pollfd> events;  // wake, listener, clients
+  Clock::time_point look_at = Clock::time_point::min();
+  Clock::time_point accept_at = Clock::time_point::min();
+  std::jthread thread{[this](const std::stop_token& stop) { run(stop); }};
+};
+
+ControlServer::ControlServer(const std::filesystem::path& path, ControlHandlers handlers)
+    : state_(std::make_unique<State>(path, std::move(handlers))) {}
+
+ControlServer::~ControlServer() {
+  state_->thread.request_stop();
+  state_->wake.ring();
+  state_->thread.join();
+}
+
+void ControlServer::notify() noexcept { state_->wake.ring(); }
+
+}  // namespace weightfs::fs

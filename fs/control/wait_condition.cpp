@@ -1,0 +1,146 @@
+#include "fs/control/wait_condition.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+namespace weightfs::fs {
+namespace {
+
+using How = WaitEnd::How;
+
+/// The host stays where it is, and `name` is not there.
+WaitEnd end_of_frozen(std::uint64_t version, const std::string& name, const Follow& follow) {
+  return {How::gone, version,
+          fmt::format("{} does not come here: --follow {} keeps this host at version {}", name,
+                      to_string(follow), follow.version),
+          ""};
+}
+
+/// `name`: what the waiting one calls it: "version 3", "tag step-42: version 3".
+std::optional<WaitEnd> end_of_version(std::uint64_t version, const std::string& name,
+                                      const WaitFacts& facts) {
+  const Catalog& catalog = *facts.catalog;
+  if (catalog.has_images(version)) return WaitEnd{How::here, version, "", ""};
+  // What comes to this host by itself is waited for until it has.
+  const bool is_followed = facts.follow.kind == Follow::Kind::latest || version == facts.followed;
+  const bool comes = is_followed && version > catalog.latest;
+  if (version <= facts.nameable && !comes) return WaitEnd{How::here, version, "", ""};
+  if (facts.nameable > 0) return std::nullopt;
+  if (facts.follow.kind == Follow::Kind::version && version != facts.follow.version) {
+    return end_of_frozen(version, name, facts.follow);
+  }
+  if (version > catalog.latest) return std::nullopt;
+  return WaitEnd{How::gone, version,
+                 fmt::format("{} is not here: this mount is at version {}, and keeps no files of "
+                             "that one any more; weightfs export can write them",
+                             name, catalog.latest),
+                 ""};
+}
+
+std::optional<WaitEnd> end_of_latest(std::uint64_t than, const WaitFacts& facts) {
+  const Catalog& catalog = *facts.catalog;
+  if (facts.follow.kind == Follow::Kind::version && facts.follow.version <= than) {
+    return end_of_frozen(than, fmt::format("a version above {}", than), facts.follow);
+  }
+  if (catalog.latest <= than) return std::nullopt;
+  return WaitEnd{How::here, catalog.latest, "", ""};
+}
+
+/// Every byte of it is here that this host keeps.  `version`: 0 if there is none yet.
+std::optional<WaitEnd> end_of_ready(std::uint64_t version, const WaitFacts& facts) {
+  const Catalog& catalog = *facts.catalog;
+  if (const auto found = catalog.versions.find(version); found != catalog.versions.end()) {
+    // What the mount before kept less of is added to the newest, and to no other.
+    if (version == catalog.latest && found->second->is_lacking) return std::nullopt;
+    return WaitEnd{How::here, version, "", ""};
+  }
+  const auto partial = facts.partial.find(version);
+  if (partial == facts.partial.end() || !partial->second.error) return std::nullopt;
+  const PartialProgress& progress = partial->second;
+  if (!progress.is_damaged) return std::nullopt;  // the bucket is out of reach: it is tried again
+  const bool is_corrupt = progress.error->code() == ErrorCode::corrupt;
+  return WaitEnd{is_corrupt ? How::damaged : How::failed, version,
+                 fmt::format("version {} cannot be completed: {}", version, progress.error->what()),
+                 ""};
+}
+
+/// Of a hand-over that lies in publish/.
+std::optional<WaitEnd> end_of(const HandOver& one) {
+  if (one.state == HandOver::State::conflict) {
+    return WaitEnd{How::conflict, 0, fmt::format("{}: {}", one.name, one.error), ""};
+  }
+  if (one.state == HandOver::State::failed) {
+    return WaitEnd{How::failed, 0, fmt::format("{}: {}", one.name, one.error), ""};
+  }
+  return std::nullopt;
+}
+
+/// Of one that has left publish/.
+std::optional<WaitEnd> end_of(const HandOverEnd& one, const Catalog& catalog) {
+  switch (one.how) {
+    case HandOverEnd::How::published:
+      if (one.version > catalog.latest && !catalog.versions.contains(one.version)) {
+        return std::nullopt;
+      }
+      return WaitEnd{How::here, one.version, "", one.left};
+    case HandOverEnd::How::conflict:
+      return WaitEnd{How::conflict, 0, fmt::format("{}: {}", one.name, one.error), ""};
+    case HandOverEnd::How::failed:
+      return WaitEnd{How::failed, 0, fmt::format("{}: {}", one.name, one.error), ""};
+    case HandOverEnd::How::taken_back:
+      return WaitEnd{
+          How::taken_back, 0,
+          fmt::format("{} was taken out of publish/ before it became a version", one.name), ""};
+  }
+  return std::nullopt;
+}
+
+std::optional<WaitEnd> end_of_order(std::uint64_t order, const WaitFacts& facts) {
+  for (const HandOver& one : facts.queue) {
+    if (one.order == order) return end_of(one);
+  }
+  for (const HandOverEnd& one : facts.ended) {
+    if (one.order == order) return end_of(one, *facts.catalog);
+  }
+  return WaitEnd{How::failed, 0,
+                 fmt::format("what became of hand-over {} is not known here any more; weightfs log "
+                             "lists the versions",
+                             order),
+                 ""};
+}
+
+std::optional<WaitEnd> end_of_tag(const std::string& tag, const WaitFacts& facts,
+                                  ControlHandlers::WaitState& state) {
+  const auto has_tag = [&](const auto& one) { return one.tag == tag; };
+  // The newest one that carries it: an older one may lie beside it under another name.
+  const auto queued = std::find_if(facts.queue.rbegin(), facts.queue.rend(), has_tag);
+  if (queued != facts.queue.rend()) {
+    state.order = queued->order;
+    return end_of(*queued);
+  }
+  const Catalog& catalog = *facts.catalog;
+  if (const auto found = catalog.tags.find(tag); found != catalog.tags.end()) {
+    return end_of_version(found->second, fmt::format("{}, version {},", tag, found->second), facts);
+  }
+  const auto ended = std::find_if(facts.ended.rbegin(), facts.ended.rend(), has_tag);
+  if (ended == facts.ended.rend()) return std::nullopt;
+  return end_of(*ended, catalog);
+}
+
+}  // namespace
+
+std::optional<WaitEnd> find_wait_end(const WaitFor& what, const WaitFacts& facts,
+                                     ControlHandlers::WaitState& state) {
+  if (what.ready) return end_of_ready(what.version.value_or(facts.catalog->latest), facts);
+  if (what.version) {
+    return end_of_version(*what.version, fmt::format("version {}", *what.version), facts);
+  }
+  if (what.newer_than) return end_of_latest(*what.newer_than, facts);
+  if (what.order) return end_of_order(*what.order, facts);
+  if (state.order) return end_of_order(*state.order, facts);
+  return end_of_tag(what.tag.value_or(""), facts, state);
+}
+
+}  // namespace weightfs::fs

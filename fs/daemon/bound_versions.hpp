@@ -1,0 +1,107 @@
+// Bound versions: which versions of a mount in bind mode are bound (fs/mount/bind_mounts.hpp), and
+// that it are those that the catalog shows complete.
+//
+// A version is bound before `latest` moves to it (bring), and as soon as it is seen to be complete
+// (a thread of its own, which looks when it is told to, and every few seconds).  Before a version
+// is hidden and removed, its bind mount goes (withdraw); one that is in use stays.  What cannot be
+// bound is served by the daemon, and the log says why.
+//
+// The images show their own attributes under a bind mount, so they get the mount's owner and modes,
+// and the version's time: an image that several versions share (a hard link) has the time of one of
+// them.
+//
+// Threads: all calls may run in parallel, but none of them, except notify() and is_bound(), on a
+// thread that serves the mount: they walk paths through it.  No call waits longer for others than
+// kPatience: if all of those who serve the mount wait for a mount that waits for them, one gives
+// up.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "fs/fuse/tree.hpp"
+#include "fs/mount/bind_mounts.hpp"
+#include "fs/mount/mount_info.hpp"
+#include "store/sync/catalog.hpp"
+
+namespace weightfs::fs {
+
+/// Gives the images of a version the attributes that the mount shows.  Returns at the first that
+/// cannot be changed.  Throws Error: what the call says, naming the file.
+void set_image_attributes(const CatalogVersion& version, const Ownership& ownership);
+
+struct BoundVersionsOptions {
+  MountInfo mount;  // the weightfs mount
+  Ownership ownership;
+  std::function<std::shared_ptr<const Catalog>()> catalog;
+  /// A version was bound, or is no more.  Called from any thread; may be empty.
+  std::function<void(const CatalogVersion&)> bound = {};
+  std::function<void(std::uint64_t version)> unbound = {};
+};
+
+class BoundVersions {
+ public:
+  static constexpr std::chrono::seconds kPatience{2};
+
+  explicit BoundVersions(BoundVersionsOptions options);
+  ~BoundVersions();  // stops
+
+  /// Binds what the catalog shows, and starts the thread.  Requires: the mount is served.
+  void start();
+
+  /// From here on nothing is bound or unbound: what is bound goes with the mount.  May be called
+  /// from any thread, while the mount is still served, and more than once.
+  void stop();
+
+  /// There is another catalog.  Never waits.
+  void notify();
+
+  /// Binds a version of the catalog now.  Does nothing if it is bound, withdrawn or not complete.
+  void bring(std::uint64_t version) noexcept;
+
+  /// Unbinds a version, and does not bind it again before restore(), or before it was gone from the
+  /// catalog.  Returns: false if it is in use: then it stays bound.
+  bool withdraw(std::uint64_t version);
+  void restore(std::uint64_t version);
+
+  [[nodiscard]] bool is_bound(std::uint64_t version) const;
+  [[nodiscard]] std::vector<std::uint64_t> list() const;  // ascending
+
+ private:
+  void run(const std::stop_token& stop);
+  void look();
+  void bind_missing(const Catalog& catalog);
+  void unbind_gone(const Catalog& catalog);
+  void bind(const CatalogVersion& version);
+  int end(std::uint64_t version);
+  void refresh();
+  [[nodiscard]] bool may_bind(std::uint64_t version) const;
+  [[nodiscard]] std::filesystem::path path_of(std::uint64_t version) const;
+  void warn(std::uint64_t version, const std::string& message);
+
+  const BoundVersionsOptions options_;
+
+  std::timed_mutex work_mutex_;                // held while the system is asked and changed
+  std::map<std::uint64_t, std::string> said_;  // warnings of versions; guarded by work_mutex_
+
+  mutable std::mutex mutex_;  // guards what follows; held for moments
+  std::condition_variable_any changed_;
+  bool notified_ = false, stopped_ = false;
+  bool is_there_ = false;  // the mount, at its place
+  std::set<std::uint64_t> bound_, withdrawn_;
+
+  std::jthread thread_;
+};
+
+}  // namespace weightfs::fs

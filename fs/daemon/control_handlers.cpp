@@ -1,0 +1,118 @@
+#include "fs/daemon/control_handlers.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "fs/base/text_table.hpp"
+#include "fs/control/wait_condition.hpp"
+#include "store/base/error.hpp"
+#include "store/base/log.hpp"
+#include "store/base/path_rules.hpp"
+#include "store/base/sha256.hpp"
+#include "store/handover/publish_queue.hpp"
+#include "store/staging/staging.hpp"
+
+namespace weightfs::fs {
+namespace {
+
+constexpr std::size_t kMadeUpBytes = 4;
+constexpr std::chrono::seconds kRebaseTime{30};  // for the bucket to answer
+
+/// In the order that WaitFacts wants.
+WaitFacts facts_of(const Sync& sync, const PublishQueue* queue) {
+  WaitFacts facts;
+  if (queue != nullptr) {
+    facts.queue = queue->list();
+    facts.ended = queue->ended();
+  }
+  facts.catalog = sync.catalog();
+  const SyncStatus status = sync.status();
+  facts.follow = status.follow;
+  facts.followed = status.followed;
+  facts.nameable = sync.opens_by_name() ? status.newest : 0;
+  facts.partial = status.partial;
+  return facts;
+}
+
+/// The directory at `path` below staging/.
+StagingId find_directory(const Staging& staging, std::string_view path) {
+  StagingId id = kStagingRoot;
+  for (std::string_view rest = path; !rest.empty();) {
+    const std::size_t end = std::min(rest.find('/'), rest.size());
+    const std::string_view name = rest.substr(0, end);
+    if (!name.empty()) id = staging.lookup(id, name);
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+  if (id != kStagingRoot) return id;
+  throw Error(ErrorCode::invalid, "staging itself cannot be handed over: name a directory in it");
+}
+
+/// The kernel checks who renames; here nobody else does.
+void check_may_hand_over(const PublishQueue& queue, Caller peer) {
+  if (queue.may_hand_over(peer)) return;
+  throw Error(ErrorCode::permission,
+              fmt::format("uid {} may not write into publish/, so it may not hand over; whoever "
+                          "mounts can allow it: --staging-mode, --uid, --gid",
+                          peer.uid));
+}
+
+void check_owner(const Staging& staging, StagingId directory, uid_t peer, std::string_view path) {
+  const uid_t owner = staging.attributes(directory).st_uid;
+  if (peer == 0 || peer == owner) return;
+  throw Error(ErrorCode::permission,
+              fmt::format("staging/{} belongs to uid {}; uid {} may not hand it over",
+                          escape_name(path), owner, peer));
+}
+
+std::uint64_t hand_over(const Writing& writing, const HandOverRequest& request, Caller peer,
+                        const Context& context) {
+  check_may_hand_over(*writing.queue, peer);
+  const StagingId directory = find_directory(*writing.staging, request.path);
+  check_owner(*writing.staging, directory, peer.uid, request.path);
+  const std::string name =
+      request.name.empty() ? "untagged-" + random_hex(kMadeUpBytes) : request.name;
+  HandOverOptions options = request.options;
+  options.caller = peer;
+  const std::uint64_t order =
+      writing.queue->hand_over(directory, name, request.name, options, context);
+  log_info(fmt::format("uid {} handed staging/{} over as publish/{}", peer.uid,
+                       escape_name(request.path), escape_name(name)));
+  return order;
+}
+
+}  // namespace
+
+ControlHandlers make_control_handlers(Sync& sync, const Writing& writing, LoaderPins& pins) {
+  ControlHandlers handlers;
+  handlers.wait = [&sync, queue = writing.queue](const WaitFor& what,
+                                                 ControlHandlers::WaitState& state) {
+    if (what.ready && what.version && !std::exchange(state.is_asked_for, true)) {
+      sync.ask_for(*what.version);
+    }
+    return find_wait_end(what, facts_of(sync, queue), state);
+  };
+  handlers.pin = [&pins](const PinRequest& request) {
+    const std::uint64_t version = pins.pin(request.version);
+    log_info(fmt::format("version {} is pinned by hand", version));
+    return version;
+  };
+  handlers.unpin = [&pins](const UnpinRequest& request) {
+    const std::size_t ended = pins.unpin(request);
+    log_info(fmt::format("ended by hand: {}", count_text(ended, "pin")));
+    return ended;
+  };
+  if (writing.queue == nullptr) return handlers;
+  handlers.hand_over = [writing](const HandOverRequest& request, Caller peer,
+                                 const Context& context) {
+    return hand_over(writing, request, peer, context);
+  };
+  handlers.rebase = [writing](Caller peer, const Context& context) {
+    check_may_hand_over(*writing.queue, peer);
+    return writing.queue->rebase(context.within(kRebaseTime));
+  };
+  return handlers;
+}
+
+}  // namespace weightfs::fs

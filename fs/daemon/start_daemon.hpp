@@ -1,0 +1,17 @@
+// Start daemon: runs a mount in the background.
+//
+// Threads: the caller has one.
+#pragma once
+
+#include "fs/daemon/daemon.hpp"
+#include "store/base/context.hpp"
+
+namespace weightfs::fs {
+
+/// Runs run_daemon in a daemonised child, waits until it is ready, and passes on what it throws.
+///
+/// Throws Error: also io if the child died (says where its log is), cancelled by a signal.
+/// Requires: the caller has one thread.
+MountReady start_daemon(const MountOptions& options, const Progress& progress);
+
+}  // namespace weightfs::fs

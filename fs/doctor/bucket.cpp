@@ -1,0 +1,107 @@
+#include "fs/doctor/bucket.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "fs/doctor/service.hpp"
+#include "store/base/error.hpp"
+#include "store/repository/open_bucket.hpp"
+#include "store/repository/probe.hpp"
+#include "store/repository/repository.hpp"
+
+namespace weightfs::fs {
+namespace {
+
+using State = Finding::State;
+
+constexpr auto kLookTime = std::chrono::seconds(20);  // for each thing that is asked
+
+/// What a look throws is what is found.
+template <typename Look>
+void look(std::vector<Finding>& findings, const char* what, const Context& context, Look&& body) {
+  try {
+    findings.push_back(body(context.within(kLookTime)));
+  } catch (const Error& error) {
+    if (context.stop.stop_requested()) throw;
+    findings.push_back({what, State::bad, error.what()});
+  }
+}
+
+Finding repository_finding(Bucket& bucket, const Context& context) {
+  try {
+    get_all(bucket, keys::kRecord, 1u << 20, context);
+    return {"repository", State::good, "there is one"};
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::not_found) throw;
+    return {"repository", State::note,
+            fmt::format("none yet; make one with: weightfs init {}", bucket.url())};
+  }
+}
+
+Finding write_finding(Bucket& bucket, bool can_read, const Context& context) {
+  const ProbeResult result = probe_put_if_absent(bucket, context);
+  switch (result.outcome) {
+    case ProbeResult::Outcome::not_permitted:
+      if (!can_read) return {"write", State::bad, result.why};
+      return {
+          "write", State::note,
+          "read-only key: publishing is not possible from here, mounts are (" + result.why + ")"};
+    case ProbeResult::Outcome::not_held:
+      return {"write", State::bad,
+              "two publishers could overwrite each other, so nothing may be published here; use "
+              "another store: " +
+                  result.why};
+    case ProbeResult::Outcome::held:
+      break;
+  }
+  if (result.left.empty()) return {"write", State::good, "possible; put-if-absent is held"};
+  return {"write", State::note,
+          fmt::format("possible; put-if-absent is held; the key may not remove objects, so the "
+                      "probe {} stays: allow s3:DeleteObject for .probe-*, or remove it by hand",
+                      result.left)};
+}
+
+}  // namespace
+
+bool BucketDiagnosis::is_broken() const noexcept {
+  return std::any_of(findings.begin(), findings.end(),
+                     [](const Finding& finding) { return finding.state == State::bad; });
+}
+
+void look_at_bucket(Bucket& bucket, const Context& context, std::vector<Finding>& findings) {
+  look(findings, "read", context, [&](const Context& soon) {
+    Finding repository = repository_finding(bucket, soon);
+    findings.push_back({"read", State::good, "possible"});
+    return repository;
+  });
+  const bool can_read = findings.back().state != State::bad;
+  look(findings, "list", context, [&](const Context& soon) -> Finding {
+    bucket.list(keys::kVersions, "", soon);
+    return {"list", State::good, "possible"};
+  });
+  look(findings, "write", context,
+       [&](const Context& soon) { return write_finding(bucket, can_read, soon); });
+}
+
+BucketDiagnosis diagnose_bucket(const std::string& canonical_url, const BucketOptions& options,
+                                const Context& context) {
+  BucketDiagnosis diagnosis{canonical_url, {}};
+  const bool is_service = directory_of_url(canonical_url).empty();
+  if (is_service && !look_at_service(canonical_url, options, context, diagnosis.findings)) {
+    return diagnosis;
+  }
+  std::unique_ptr<Bucket> bucket;
+  try {
+    bucket = open_bucket(canonical_url, false, options);
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::invalid) throw;
+    diagnosis.findings.push_back({"read", State::bad, error.what()});
+    return diagnosis;
+  }
+  look_at_bucket(*bucket, context, diagnosis.findings);
+  return diagnosis;
+}
+
+}  // namespace weightfs::fs

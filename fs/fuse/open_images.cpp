@@ -1,0 +1,74 @@
+#include "fs/fuse/open_images.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "store/base/error.hpp"
+
+namespace weightfs::fs {
+
+OpenImage::OpenImage(const OpenTarget& target, std::shared_ptr<PartialVersion> partial)
+    : path_(target.image),
+      name_(target.path),
+      size_bytes_(target.size_bytes),
+      partial_(std::move(partial)),
+      file_(File::open(target.image, O_RDONLY)) {}
+
+bool OpenImage::ask(std::uint64_t offset_bytes, std::uint64_t size_bytes,
+                    std::function<void()> wake) const {
+  return partial_ == nullptr || partial_->ask(name_, offset_bytes, size_bytes, std::move(wake));
+}
+
+std::size_t OpenImage::read(std::uint64_t offset_bytes, std::span<std::byte> into) const {
+  if (offset_bytes >= size_bytes_) return 0;
+  const std::uint64_t left = size_bytes_ - offset_bytes;
+  const auto wanted = static_cast<std::size_t>(std::min<std::uint64_t>(left, into.size()));
+  if (!read_at(file_.fd(), offset_bytes, into.first(wanted), path_)) {
+    throw Error(ErrorCode::corrupt, fmt::format("image {} is shorter than the {} bytes of its file",
+                                                path_.string(), size_bytes_));
+  }
+  return wanted;
+}
+
+bool OpenImages::join(Inode inode) {
+  const std::lock_guard lock(mutex_);
+  const auto found = held_.find(inode);
+  if (found == held_.end()) return false;
+  found->second.opens++;
+  return true;
+}
+
+void OpenImages::hold(Inode inode, const OpenTarget& target,
+                      std::shared_ptr<PartialVersion> partial) {
+  if (join(inode)) return;
+  DescriptorClaim claim(share_, 1, target.image);
+  auto image = std::make_shared<const OpenImage>(
+      target, std::move(partial));  // a system call: not under the lock
+  const std::lock_guard lock(mutex_);
+  Held& held = held_[inode];
+  if (held.image == nullptr) {
+    held.image = std::move(image);
+    held.claim = std::move(claim);
+  }
+  held.opens++;
+}
+
+void OpenImages::release(Inode inode) noexcept {
+  std::shared_ptr<const OpenImage> last;  // closed without the lock
+  const std::lock_guard lock(mutex_);
+  const auto found = held_.find(inode);
+  if (found == held_.end() || --found->second.opens > 0) return;
+  last = std::move(found->second.image);
+  held_.erase(found);
+}
+
+std::shared_ptr<const OpenImage> OpenImages::find(Inode inode) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = held_.find(inode);
+  return found == held_.end() ? nullptr : found->second.image;
+}
+
+}  // namespace weightfs::fs

@@ -1,0 +1,101 @@
+// FUSE server: what the operations of a session work on: the tree, what is open, and the pools.
+//
+// Threads: the operations run on the session's threads and on the pools'; a Server is shared by
+// all.
+#pragma once
+
+#define FUSE_USE_VERSION 314
+#include <fuse_lowlevel.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "fs/fuse/open_images.hpp"
+#include "fs/fuse/open_table.hpp"
+#include "fs/fuse/requests.hpp"
+#include "fs/fuse/session_options.hpp"
+#include "fs/fuse/staged_files.hpp"
+#include "fs/fuse/timed_out_reads.hpp"
+#include "fs/fuse/tree.hpp"
+
+namespace weightfs::fs {
+
+/// True if libfuse itself can ask for passthrough; else replies are patched.
+inline constexpr bool kLibfuseHasPassthrough = FUSE_VERSION >= FUSE_MAKE_VERSION(3, 17);
+
+/// Texts of generated files: each open sees the one that was made for it.
+class StatusTexts {
+ public:
+  std::uint64_t add(std::string text);
+  void remove(std::uint64_t handle) noexcept;
+
+  /// nullptr for a handle of an earlier process.
+  [[nodiscard]] std::shared_ptr<const std::string> find(std::uint64_t handle) const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::uint64_t last_ = 0;
+  std::map<std::uint64_t, std::shared_ptr<const std::string>> texts_;
+};
+
+/// The pool of reads, for those who wake them: they may come when it has ended.
+class ReadWaker {
+ public:
+  explicit ReadWaker(RequestPool& pool) noexcept : pool_(&pool) {}
+  void wake(RequestPool::Ticket ticket) noexcept;
+  void end() noexcept;
+
+ private:
+  std::mutex mutex_;
+  RequestPool* pool_;
+};
+
+/// What the operations work on: the user data of the libfuse session.
+struct Server {
+  Server(const Tree& tree_served, FuseSessionOptions session_options);
+
+  [[nodiscard]] bool is_writer() const noexcept { return options.writing.staging != nullptr; }
+
+  /// See RequestPool::interrupt.
+  void interrupt(RequestPool::Ticket ticket) const noexcept;
+  void end_pools() noexcept;
+
+  const Tree& tree;
+  const FuseSessionOptions options;
+
+  // Set while the session is set up, by one thread; constant from then on.
+  int fuse_fd = -1;
+  bool ask_for_passthrough = false;  // in the reply to INIT
+  bool init_answered = false;
+  bool passthrough = false;  // files may be served that way
+
+  std::atomic<std::uint64_t> daemon_reads = 0;
+  std::vector<OpenRecord> open_records;
+  OpenTable opens;
+  DescriptorShare share{descriptors_for_files(descriptor_limit())};
+  OpenImages images{share};
+  TimedOutReads late_reads;
+  StagedFiles staged{share};
+  StatusTexts texts;
+
+  // One for each way of taking long, so that none waits for another's.  The last three are a
+  // writer's.
+  std::unique_ptr<RequestPool> pool;     // reads and generated texts
+  std::shared_ptr<ReadWaker> waker;      // of `pool`
+  std::unique_ptr<RequestPool> names;    // of versions: ask the bucket
+  std::unique_ptr<RequestPool> fills;    // of versions that are opened: the same
+  std::unique_ptr<RequestPool> sizes;    // of deltas: may ask the bucket
+  std::unique_ptr<RequestPool> builds;   // of deltas
+  std::unique_ptr<RequestPool> rests;    // reads of files that are not kept
+  std::unique_ptr<RequestPool> changes;  // writes, truncate, fallocate
+  std::unique_ptr<RequestPool> syncs;    // fsync, of minutes
+  std::unique_ptr<RequestPool> moves;    // what the publish queue must agree to
+};
+
+}  // namespace weightfs::fs

@@ -1,0 +1,124 @@
+// Tree: what a mount shows of the repository.  Knows no libfuse; tests use it without a mount.
+//
+//     /latest -> versions/42          absent until version 1 is here
+//     /versions/42/...                complete checkpoints; lists those that have images here, or
+//                                     get them now; others open when somebody has named them
+//                                     (Sync::name_version)
+//     /tags/step-42 -> ../versions/42
+//     /deltas/42.safetensors          the change from 41 to 42: store/inspect/delta_files.hpp
+//     /.weightfs/status               JSON
+//     /.weightfs/advice               text
+//
+// and on a writer's mount the names of what is not the tree's own:
+//
+//     /staging /publish               their attributes and what is in them:
+//     store/staging/staging.hpp
+//     /.weightfs/last_error           why the last hand-over was refused
+//
+// Everything follows from a Catalog and an inode number; the tree keeps no table of inodes, so
+// FORGET needs no answer and a new process knows every number its predecessor handed out.
+//
+// Threads: all calls may run in parallel; each works on one Catalog from start to end.
+#pragma once
+
+#include <sys/stat.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "fs/base/inode.hpp"
+#include "store/inspect/delta_files.hpp"
+#include "store/sync/catalog.hpp"
+
+namespace weightfs::fs {
+
+/// What the mount's files look like to `stat`.
+struct Ownership {
+  std::uint32_t uid = 0, gid = 0;
+  std::uint32_t umask = 0222;  // taken off 0777 for directories and 0666 for files
+};
+
+/// Attributes, and how long the kernel may keep them and the name that led to them.
+struct Node {
+  struct stat attributes {};
+  double attribute_timeout_s = 0;
+  double entry_timeout_s = 0;
+};
+
+/// Where `latest` leads when it means this version: "versions/42".
+std::string version_target(std::uint64_t version);
+/// The same of a tag: "../versions/42".
+std::string tag_target(std::uint64_t version);
+
+/// One name of a directory.  `next` is the offset that continues behind it: it is stable while
+/// versions come and go.
+struct DirectoryEntry {
+  std::string name;
+  Inode inode = 0;
+  std::uint32_t type = 0;  // S_IFDIR, S_IFREG, S_IFLNK
+  std::uint64_t next = 0;
+};
+
+/// Where the bytes of a file are.
+struct OpenTarget {
+  bool is_text = false;         // generated when it is opened, as its inode says
+  std::filesystem::path image;  // else a file of the store
+  std::string path;             // in its version
+  std::uint64_t size_bytes = 0;
+  /// partial: only what PartialVersion::ask() says is here may be read.  absent: there is no file.
+  ImageState state = ImageState::complete;
+  std::uint64_t version = 0;
+  bool is_rest = false;  // RemoteFiles has its bytes, whatever `state` says
+};
+
+/// What is known of the delta of a version; nullopt: somebody must ask DeltaFiles::facts() first,
+/// which may take time.
+using FindDeltaFacts = std::function<std::optional<DeltaFacts>(std::uint64_t version)>;
+
+class Tree {
+ public:
+  /// Without `deltas` there is no /deltas.
+  Tree(std::function<std::shared_ptr<const Catalog>()> catalog, Ownership ownership,
+       bool is_writer = false, FindDeltaFacts deltas = {});
+
+  /// Throws Error: not_found (never cached by the kernel), invalid if `parent` is no directory.
+  [[nodiscard]] Node lookup(Inode parent, std::string_view name) const;
+  [[nodiscard]] Node attributes(Inode inode) const;
+
+  /// The version whose delta `parent` has under this name, or that `inode` is; nullopt if it is no
+  /// delta.  Of a delta whose facts are not known, lookup() and attributes() say not_found.
+  [[nodiscard]] std::optional<std::uint64_t> find_delta(Inode parent, std::string_view name) const;
+  [[nodiscard]] std::optional<std::uint64_t> find_delta(Inode inode) const;
+
+  /// The version that must be named before `parent` can have this name: a version's own, or one
+  /// in a version that was evicted since `parent` was looked up.  nullopt if the catalog has it, or
+  /// it is no version's name.
+  [[nodiscard]] std::optional<std::uint64_t> find_unnamed(Inode parent,
+                                                          std::string_view name) const;
+
+  /// Target of a symlink; the one for who is in no pass.
+  /// Throws Error: not_found; invalid if it is none.
+  [[nodiscard]] std::string read_link(Inode inode) const;
+
+  /// Calls each(entry) for the names from `offset` on until it answers false.  "." and ".." come
+  /// first.
+  void read_directory(Inode inode, std::uint64_t offset,
+                      const std::function<bool(const DirectoryEntry&)>& each) const;
+
+  /// Throws Error: not_found, also for a version that went away (ESTALE makes the kernel look
+  /// again).  Requires: no delta, which must be made first.
+  [[nodiscard]] OpenTarget open(Inode inode) const;
+
+ private:
+  std::function<std::shared_ptr<const Catalog>()> catalog_;
+  Ownership ownership_;
+  bool is_writer_;
+  FindDeltaFacts deltas_;
+};
+
+}  // namespace weightfs::fs

@@ -1,0 +1,54 @@
+// Engine HTTP: requests to one engine, in JSON, with errors that say what was asked and answered.
+//
+// Threads: one call at a time; the client is shared.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "store/base/context.hpp"
+#include "store/base/json.hpp"
+#include "store/http/client.hpp"
+
+namespace weightfs::fs {
+
+/// A client for engines: a reload may take minutes without a byte, so only deadlines end a request.
+HttpOptions engine_http_options();
+
+class EngineHttp {
+ public:
+  /// `token_file`: read before each request, so that it may be replaced; empty: no token is sent.
+  EngineHttp(HttpClient& client, std::string url, std::filesystem::path token_file);
+
+  /// Sends a request and returns whatever the engine answers.
+  /// Throws TransportError, Error: see HttpClient::send; what reading the token file throws.
+  [[nodiscard]] HttpReply get(std::string_view path, const Context& context) const;
+  [[nodiscard]] HttpReply post(std::string_view path, const Json* body,
+                               const Context& context) const;
+
+  /// The JSON object of a reply; empty if it is something else.
+  [[nodiscard]] static Json object_of(const HttpReply& reply);
+
+  /// Throws Error io unless the reply is 2xx and no {"success": false}: "URL/PATH answers 500:
+  /// TEXT; HINT".
+  void check(const HttpReply& reply, std::string_view path, std::string_view hint) const;
+
+ private:
+  [[nodiscard]] HttpReply send(std::string_view path, const Json* body, const char* method,
+                               const Context& context) const;
+  HttpClient& client_;
+  const std::string url_;
+  const std::filesystem::path token_file_;
+};
+
+/// The version in `object[name]`, a string or a number; 0: it is something that is no version of
+/// ours; nullopt: there is no such field.
+std::optional<std::uint64_t> find_version(const Json& object, const char* name);
+
+/// A number as weightfs writes it; 0 if `text` is something else.
+std::uint64_t version_of_text(std::string_view text) noexcept;
+
+}  // namespace weightfs::fs

@@ -1,0 +1,29 @@
+// Hook that runs a command, as the user of the mount, without a shell (store/os/child_process.hpp).
+//
+// Its environment is PATH, LANG, WEIGHTFS_VERSION, WEIGHTFS_PATH, WEIGHTFS_TAG, WEIGHTFS_URL (of
+// the repository) and WEIGHTFS_MOUNTPOINT, and nothing else.  Exit code 0 means that the version is
+// loaded; there is nothing to ask, so that is remembered, also over a restart of the daemon.
+//
+// Threads: one call at a time.
+#pragma once
+
+#include "fs/hooks/hook.hpp"
+#include "fs/hooks/hook_options.hpp"
+
+namespace weightfs::fs {
+
+class ExecHook final : public Hook {
+ public:
+  /// `repository`: its URL, without secrets.
+  ExecHook(const HookOptions& spec, std::string repository, std::filesystem::path mount_point);
+  std::optional<std::uint64_t> find_reported(const Context& context) override;
+  void tell(const HookTarget& target, const Context& context) override;
+  [[nodiscard]] bool is_told_for_good() const noexcept override { return true; }
+
+ private:
+  const std::vector<std::string> argv_;
+  const std::string repository_;
+  const std::filesystem::path mount_point_;
+};
+
+}  // namespace weightfs::fs

@@ -1,0 +1,76 @@
+// Hooks: all hooks of a mount, or of a sync, each with a thread of its own, so that an engine that
+// hangs or fails holds back neither the mount nor the other engines.
+//
+// Threads: all calls may run in parallel, but start() and stop(): by the owner.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "fs/hooks/hook_options.hpp"
+#include "fs/hooks/reconciler.hpp"
+#include "store/http/client.hpp"
+#include "store/local/db.hpp"
+
+namespace weightfs::fs {
+
+struct HooksOptions {
+  std::vector<HookOptions> specs;
+  std::string repository;             // its URL, without secrets
+  std::filesystem::path mount_point;  // or directory of a sync; canonical
+};
+
+class Hooks {
+ public:
+  /// From now on the versions that engines had before are held.  `db`: outlives it.
+  Hooks(HooksOptions options, Db& db);
+  ~Hooks();  // stops
+  Hooks(const Hooks&) = delete;
+  Hooks& operator=(const Hooks&) = delete;
+
+  /// Begins to ask and tell.  The mount is there, or will be soon.
+  /// `find_newest`: what the mount shows as `latest`; called from any thread, must be quick.
+  struct Shown {
+    std::uint64_t version = 0;  // 0: none yet
+    std::string tag;
+    bool is_newest = false;  // see HookWish
+  };
+  void start(std::function<Shown()> find_newest);
+  /// Ends what is going on; an engine that was loading is told again by the next mount.
+  void stop();
+
+  /// The mount may show something else: quick, calls nothing back.
+  void notify();
+
+  [[nodiscard]] bool holds(std::uint64_t version) const;
+  /// `wanted` is what the mount shows now, also while a hook backs off.
+  [[nodiscard]] std::vector<HookStatus> status() const;
+
+ private:
+  std::unique_ptr<HookReconciler> make(const HookOptions& spec, std::shared_ptr<std::mutex> engine);
+  [[nodiscard]] std::optional<HookWish> find_wish() const;
+  void run(HookReconciler& reconciler, const std::stop_token& stop);
+  void wait(const HookReconciler& reconciler, const HookReconciler::Next& next,
+            const std::stop_token& stop);
+
+  const HooksOptions options_;
+  Db& db_;
+  std::unique_ptr<HttpClient> client_;  // null without hooks
+  std::vector<std::unique_ptr<HookReconciler>> reconcilers_;
+  std::function<Shown()> find_newest_;  // set before is_started_
+  std::atomic<bool> is_started_{false};
+
+  std::mutex mutex_;  // guards notices_
+  std::condition_variable_any noticed_;
+  std::uint64_t notices_ = 0;
+  std::vector<std::jthread> threads_;
+};
+
+}  // namespace weightfs::fs

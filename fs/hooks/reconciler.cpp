@@ -1,0 +1,202 @@
+#include "fs/hooks/reconciler.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ctime>
+#include <random>
+
+#include "store/base/error.hpp"
+#include "store/base/log.hpp"
+#include "store/http/client.hpp"
+
+namespace weightfs::fs {
+namespace {
+
+using HookState = HookStatus::State;
+
+constexpr auto kHookAskTimeout = std::chrono::seconds(10);
+constexpr Clock::duration kHookPauseMin = std::chrono::seconds(1);
+constexpr Clock::duration kHookPauseMax = std::chrono::seconds(60);
+
+double random_share() {
+  thread_local std::minstd_rand generator{std::random_device{}()};
+  return std::uniform_real_distribution<double>(0, 1)(generator);
+}
+
+}  // namespace
+
+std::string_view to_string(HookState state) noexcept {
+  switch (state) {
+    case HookState::idle:
+      return "idle";
+    case HookState::current:
+      return "current";
+    case HookState::telling:
+      return "telling";
+    case HookState::failed:
+      return "failed";
+    case HookState::unreachable:
+      return "unreachable";
+  }
+  return "failed";
+}
+
+HookReconciler::HookReconciler(std::unique_ptr<Hook> hook, ReconcilerOptions options)
+    : hook_(std::move(hook)), options_(std::move(options)), record_(options_.record) {
+  status_.type = options_.type;
+  status_.target = options_.target;
+  status_.url = options_.url;
+  status_.since = std::time(nullptr);
+  status_.told = record_.told;  // held until the engine has answered
+  telling_ = record_.telling;
+  if (!hook_->is_told_for_good()) record_.told = 0;
+}
+
+HookReconciler::Next HookReconciler::round(const FindWish& find_wish, const Context& context) {
+  try {
+    const auto wish = find_wish();
+    if (!wish) return {options_.now() + jittered(options_.every), true};
+    note_wanted(wish->target.version);
+    const std::lock_guard engine(*options_.engine);
+    if (!is_right(*wish, context)) tell(begin_telling(*wish, find_wish), context);
+    return note_current();
+  } catch (const TransportError& error) {
+    return error.may_have_arrived() ? note_failure(error.what()) : note_unreachable(error.what());
+  } catch (const std::exception& error) {
+    if (context.stop.stop_requested()) return {options_.now(), false};
+    return note_failure(error.what());
+  }
+}
+
+/// Whether there is nothing to tell.
+bool HookReconciler::is_right(const HookWish& wish, const Context& context) {
+  const auto reported = hook_->find_reported(context.within(kHookAskTimeout));
+  {
+    const std::lock_guard lock(mutex_);
+    status_.reported = reported;
+  }
+  if (record_.telling != 0) return false;
+  const std::uint64_t known = reported.value_or(record_.told);
+  const std::uint64_t wanted = wish.target.version;
+  return known == wanted || (known > wanted && !wish.is_newest);
+}
+
+/// Holds what is wanted, and only then looks whether it is still there: whoever removes versions
+/// hides them first and asks holds() after.
+HookWish HookReconciler::begin_telling(HookWish wish, const FindWish& find_wish) {
+  for (;;) {
+    {
+      const std::lock_guard lock(mutex_);
+      telling_ = status_.wanted = wish.target.version;
+    }
+    auto again = find_wish();
+    if (!again || again->target.version == wish.target.version) return wish;
+    wish = std::move(*again);
+  }
+}
+
+void HookReconciler::tell(const HookWish& wish, const Context& context) {
+  const std::uint64_t version = wish.target.version;
+  save({record_.told, version});
+  {
+    const std::lock_guard lock(mutex_);
+    enter(HookState::telling);
+  }
+  const auto begin = options_.now();
+  hook_->tell(wish.target, context.within(options_.timeout));
+  const auto reported = hook_->find_reported(context.within(kHookAskTimeout));
+  if (reported && *reported != version) {
+    throw Error(ErrorCode::io,
+                fmt::format("it was told version {} and said that all is well, but reports {}",
+                            version, *reported == 0 ? "none" : std::to_string(*reported)));
+  }
+  save({version, 0});
+  log_info(fmt::format("hook {} {}: has version {}, after {:.2f} s", options_.type, options_.target,
+                       version, std::chrono::duration<double>(options_.now() - begin).count()));
+  const std::lock_guard lock(mutex_);
+  status_.reported = reported;
+  status_.told = version;
+  telling_ = 0;
+}
+
+void HookReconciler::save(const HookRecord& record) {
+  record_ = record;
+  if (!options_.save) return;
+  try {
+    options_.save(record);
+  } catch (const std::exception& error) {
+    log_warning(fmt::format("hook {} {}: what it was told cannot be recorded: {}", options_.type,
+                            options_.target, error.what()));
+  }
+}
+
+void HookReconciler::note_wanted(std::uint64_t version) {
+  const std::lock_guard lock(mutex_);
+  status_.wanted = version;
+}
+
+HookReconciler::Next HookReconciler::note_current() {
+  const std::lock_guard lock(mutex_);
+  enter(HookState::current);
+  status_.error.clear();
+  status_.error_time = 0;
+  status_.failures = 0;
+  return {options_.now() + jittered(options_.every), true};
+}
+
+/// The first pause is a second, or less where rounds are closer.
+HookReconciler::Next HookReconciler::note_failure(const std::string& message) {
+  set_error(message, HookState::failed);
+  const std::lock_guard lock(mutex_);
+  const auto doublings = std::min<std::uint64_t>(status_.failures++, 16);
+  const Clock::duration pause = std::min(
+      kHookPauseMax, std::min(options_.every, kHookPauseMin) * (std::int64_t{1} << doublings));
+  return {options_.now() + jittered(pause), false};
+}
+
+HookReconciler::Next HookReconciler::note_unreachable(const std::string& message) {
+  set_error(message, HookState::unreachable);
+  if (!hook_->is_told_for_good()) record_.told = 0;
+  const std::lock_guard lock(mutex_);
+  status_.failures = 0;
+  status_.reported.reset();
+  status_.told = record_.told;
+  telling_ = 0;
+  return {options_.now() + jittered(options_.every), true};
+}
+
+void HookReconciler::enter(HookState state) {
+  if (status_.state == state) return;
+  status_.state = state;
+  status_.since = std::time(nullptr);
+}
+
+/// Each new reason is logged once.
+void HookReconciler::set_error(const std::string& message, HookState state) {
+  const std::lock_guard lock(mutex_);
+  if (status_.error != message) {
+    log_warning(fmt::format("hook {} {}: {}", options_.type, options_.target, message));
+  }
+  enter(state);
+  status_.error = message;
+  status_.error_time = std::time(nullptr);
+}
+
+/// Between a half and all of it.
+Clock::duration HookReconciler::jittered(Clock::duration delay) const {
+  const double share = options_.random ? options_.random() : random_share();
+  return std::chrono::duration_cast<Clock::duration>(delay * (0.5 + share / 2));
+}
+
+bool HookReconciler::holds(std::uint64_t version) const {
+  const std::lock_guard lock(mutex_);
+  return version == telling_ || version == status_.reported.value_or(status_.told);
+}
+
+HookStatus HookReconciler::status() const {
+  const std::lock_guard lock(mutex_);
+  return status_;
+}
+
+}  // namespace weightfs::fs

@@ -1,0 +1,115 @@
+// Hook reconciler: brings one engine to the version that this host shows, and keeps it there.
+//
+// A round asks the engine for its version, compares, tells it the wanted one if need be, and reads
+// back.  Rounds follow one another, so an engine is never told two things at once; what arrives
+// meanwhile is coalesced, since each round looks for the newest.
+//
+//   idle         there is no version yet
+//   current      it reports (or was told) what is wanted
+//   telling      it loads
+//   failed       something went wrong: again after a pause that doubles, with jitter
+//   unreachable  nobody listens: asked again at the usual pace; what it knew is forgotten, since it
+//                may come back as another process
+//
+// Invariants
+//   * Before an engine is told, that is recorded; the record goes when it has reported success.  So
+//     a telling that broke off, whoever was killed, is done again, whatever the engine reports.
+//   * A version is held (holds()) from before the engine hears of it until it reports another one,
+//     or is gone.
+//   * An engine that reports a newer version than this host shows is left alone until the host
+//     knows that its own is the newest.
+//
+// Threads: round() by one thread; the others by any.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "fs/hooks/hook.hpp"
+
+namespace weightfs::fs {
+
+struct HookStatus {
+  enum class State { idle, current, telling, failed, unreachable };
+  std::string type, target;  // "vllm", "http://127.0.0.1:8000"
+  std::string url;           // of the engine, without secrets; empty: it has none
+  State state = State::idle;
+  std::uint64_t wanted = 0;               // 0: nothing
+  std::optional<std::uint64_t> reported;  // by the engine; 0: none of ours; nullopt: cannot say
+  std::uint64_t told = 0;                 // with success, by this hook
+  std::int64_t since = 0;                 // seconds since 1970 when the state began
+  std::string error;                      // the last one, "" after success
+  std::int64_t error_time = 0;
+  std::uint64_t failures = 0;  // in a row
+};
+std::string_view to_string(HookStatus::State state) noexcept;
+
+/// What outlives the daemon.
+struct HookRecord {
+  std::uint64_t told = 0;     // the last version that was told with success
+  std::uint64_t telling = 0;  // told, but no success was seen; 0: none
+};
+
+struct HookWish {
+  HookTarget target;
+  bool is_newest = false;  // the bucket was asked, and there is no newer one
+};
+
+struct ReconcilerOptions {
+  std::string type, target, url;                       // for status and log
+  Clock::duration every = std::chrono::seconds(5);     // between rounds
+  Clock::duration timeout = std::chrono::minutes(15);  // of one telling
+  HookRecord record = {};                              // as it was saved
+  std::function<void(const HookRecord&)> save = {};    // may throw: then it is logged
+  /// Held while the engine is asked or told; several hooks of one engine share it.
+  std::shared_ptr<std::mutex> engine = std::make_shared<std::mutex>();
+  std::function<Clock::time_point()> now = Clock::now;
+  std::function<double()> random = {};  // from 0 to 1; empty: random
+};
+
+class HookReconciler {
+ public:
+  HookReconciler(std::unique_ptr<Hook> hook, ReconcilerOptions options);
+
+  /// `find_wish`: called several times; nullopt: there is no version yet.
+  using FindWish = std::function<std::optional<HookWish>()>;
+
+  struct Next {
+    Clock::time_point due;        // of the next round
+    bool may_come_early = false;  // when something else is wanted; not while it backs off
+  };
+  /// One round.  Never throws; what goes wrong is in status() and the log.
+  Next round(const FindWish& find_wish, const Context& context);
+
+  /// Whether the version must stay here for the engine.
+  [[nodiscard]] bool holds(std::uint64_t version) const;
+  [[nodiscard]] HookStatus status() const;
+
+ private:
+  [[nodiscard]] bool is_right(const HookWish& wish, const Context& context);
+  HookWish begin_telling(HookWish wish, const FindWish& find_wish);
+  void tell(const HookWish& wish, const Context& context);
+  void save(const HookRecord& record);
+  void note_wanted(std::uint64_t version);
+  Next note_current();
+  Next note_failure(const std::string& message);
+  Next note_unreachable(const std::string& message);
+  void enter(HookStatus::State state);  // Requires: mutex_ is held
+  void set_error(const std::string& message, HookStatus::State state);
+  [[nodiscard]] Clock::duration jittered(Clock::duration delay) const;
+
+  const std::unique_ptr<Hook> hook_;
+  const ReconcilerOptions options_;
+  HookRecord record_;  // of the round's thread
+
+  mutable std::mutex mutex_;  // guards the rest; held for moments
+  HookStatus status_;
+  std::uint64_t telling_ = 0;  // held for the engine; 0: none
+};
+
+}  // namespace weightfs::fs

@@ -1,0 +1,80 @@
+// Link passes: passes (fs/passes/passes.hpp) in bind mode, where the kernel does not tell of OPENs.
+//
+// READLINK of a symlink itself begins a pass, one for each session and symlink, on what is newest.
+// It ends
+//
+//     grace    after it began, or after the last time that a weights file of the version was opened
+//              by somebody within a second of a READLINK of the session
+//              (fs/passes/image_watch.hpp), or was seen open or mapped in the session
+//     most     after the last such OPEN of a file that had not been opened in it
+//     at once  when it is taken away by hand
+//
+// Threads: all calls may run in parallel.  Processes is asked under no lock.
+// Errors: none.  Time: given with the calls.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "fs/passes/passes.hpp"
+
+namespace weightfs::fs {
+
+class LinkPasses {
+ public:
+  /// `processes`: outlives it.
+  LinkPasses(PassTimes times, const Processes& processes) noexcept
+      : times_(times), processes_(processes) {}
+
+  /// READLINK.  `newest`: what the symlink leads to.  Returns: the version to tell.
+  std::uint64_t told(const std::string& link, const Reader& reader, std::uint64_t newest,
+                     BootTime now);
+
+  /// Somebody has opened a weights file of the version: it counts for all sessions that were told
+  /// the version within `within`.
+  void opened(std::uint64_t version, const std::string& file, BootTime within, BootTime now);
+
+  /// Looks at what is open or mapped, and ends what is over.
+  void sweep(BootTime now);
+
+  /// Ends passes: of a session, of a version, or all.  Returns: how many.
+  std::size_t end_session(const std::string& session);
+  std::size_t end_version(std::uint64_t version);
+  std::size_t end_all();
+
+  [[nodiscard]] bool has(std::uint64_t version) const;
+  [[nodiscard]] bool is_empty() const;
+  /// Oldest first.
+  [[nodiscard]] std::vector<PassState> list(BootTime now) const;
+  [[nodiscard]] std::vector<FullTable> full_tables() const;
+
+ private:
+  struct Pass {
+    std::uint64_t version = 0;
+    std::string command;
+    uid_t uid = 0;
+    BootTime began{}, asked{};    // first and last READLINK
+    BootTime used{}, progress{};  // last OPEN or look that prolonged it; OPEN of a new file
+    BootTime looked{};
+    std::set<std::string> files;
+  };
+  using Key = std::pair<std::string, std::string>;  // session, symlink
+
+  [[nodiscard]] bool is_over(const Pass& pass, BootTime now) const noexcept;
+  [[nodiscard]] bool has_room(uid_t uid) const;
+  template <typename Condition>
+  std::size_t end_if(Condition&& condition);
+
+  const PassTimes times_;
+  const Processes& processes_;
+  mutable std::mutex mutex_;  // guards what follows
+  std::map<Key, Pass> passes_;
+  std::map<uid_t, std::uint64_t> refused_;
+};
+
+}  // namespace weightfs::fs

@@ -1,0 +1,29 @@
+// OpenWriters: which processes have a file of this mount open for writing, or mapped from such a
+// descriptor.
+//
+// Files are recognised by the mount's device number and the inode.  Not found are processes that
+// cannot be looked at (another PID namespace, no permission), and what fs/base/process_files.hpp
+// does not see.
+//
+// Threads: pure functions of the system's state.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "fs/base/inode.hpp"
+
+namespace weightfs::fs {
+
+struct Holder {
+  pid_t pid = 0;
+  std::string command;  // /proc/PID/comm
+  Inode inode = 0;      // one that it holds
+};
+
+/// `device`: st_dev of the mount.  One for each process, this one left out; ascending by pid.
+std::vector<Holder> find_writers(dev_t device, const std::vector<Inode>& inodes);
+
+}  // namespace weightfs::fs

@@ -1,0 +1,160 @@
+// The rules of fs/passes/passes.hpp: what follows from passes, members and the clock.  Nothing here
+// changes anything.
+#include <algorithm>
+
+#include "fs/passes/passes.hpp"
+
+namespace weightfs::fs {
+namespace {
+
+bool is_invisible(const ProcessId& process) noexcept { return process.pid == 0; }
+
+}  // namespace
+
+bool Passes::has_all(const Pass& pass, const Member& member) noexcept {
+  return member.weights.count() + (member.wants_all ? 0 : pass.absent_count) >= pass.weights_count;
+}
+
+bool Passes::is_live(const Pass& pass, BootTime now) const noexcept {
+  if (pass.weights.count() == 0) return now - pass.began < times_.grace;
+  if (pass.progress_open > 0) return true;
+  if (now - pass.progress >= times_.most) return false;
+  if (pass.full) return now - pass.progress < times_.grace;
+  return pass.open > 0 || now - std::max(pass.progress, pass.in_use) < times_.grace;
+}
+
+/// Whether a newcomer of its session may join it.
+bool Passes::takes(const Pass& pass, const Reader& reader, BootTime now) const noexcept {
+  if (!is_live(pass, now)) return false;
+  if (pass.closed && reader.started > *pass.closed) return false;
+  if (pass.weights.count() == 0) return reader.started <= pass.began;
+  return !pass.full || reader.started <= *pass.full;
+}
+
+bool Passes::is_member(const Pass& pass, const MemberKey& key, const Member& member,
+                       BootTime now) const noexcept {
+  if (member.open > 0 && now - member.loaded < times_.most) return true;
+  if (member.weights.count() == 0) return member.small && now - *member.small < times_.most;
+  if (now - member.loaded < times_.grace) return true;
+  if (is_invisible(key.process)) return false;
+  return is_live(pass, now) || (!has_all(pass, member) && now - member.loaded < times_.most);
+}
+
+bool Passes::is_told_newest(const Pass& pass, const MemberKey& key, const Member& member,
+                            BootTime now) const noexcept {
+  if (is_invisible(key.process)) return false;
+  if (member.weights.count() == 0) return now - member.used >= times_.quiet;
+  const BootTime quiet = now - member.loaded;
+  if (quiet >= times_.grace) return true;
+  return quiet >= times_.quiet && member.open == 0 && has_all(pass, member);
+}
+
+/// Whether its next OPEN may begin something new.
+bool Passes::is_at_rest(const Pass& pass, const Member& member, BootTime now) const noexcept {
+  const BootTime quiet = now - member.used;
+  if (quiet < times_.quiet) return false;
+  return member.open == 0 || (quiet >= times_.grace && has_all(pass, member));
+}
+
+/// Whether an OPEN begins the files again.  Returns: nullopt if it does not; true: so the member
+/// leaves its pass; false: it stays.
+std::optional<bool> Passes::leaves(const Pass& pass, const Member& member, const PassOpen& open,
+                                   BootTime now) const noexcept {
+  if (!is_at_rest(pass, member, now) || is_invisible(open.reader.process)) return {};
+  const bool is_done = member.weights.count() > 0 && has_all(pass, member);
+  if (is_done && member.knows_newer) return true;
+  const bool is_long = now - member.used >= times_.grace;
+  if (open.kind == PassFile::small) {
+    if (!is_done || !member.small_files.has(open.file)) return {};
+  } else if (open.file != member.first_weights || (member.is_round_decided && !is_long)) {
+    return {};
+  }
+  return member.repetitions > 0 || is_long;
+}
+
+/// Whether a member that opens a small file has done with its pass.
+bool Passes::has_moved_on(const Pass& pass, const Member& member, BootTime now) const noexcept {
+  if (member.weights.count() == 0) return now - member.joined >= times_.grace;
+  return has_all(pass, member) && now - member.loaded >= times_.grace;
+}
+
+/// Whoever began a pass is known to be gone when it is not remembered any more.
+bool Passes::is_short_lived(const Pass& pass, const PassOpen& open, BootTime now) const {
+  return open.kind == PassFile::weights && !is_invisible(open.reader.process) &&
+         pass.first_file == open.file && pass.open == 0 && open.reader.started > pass.first_open &&
+         now - last_use(pass.session) >= times_.quiet &&
+         !members_.contains({pass.first_process, pass.link});
+}
+
+BootTime Passes::last_use(const std::string& session) const noexcept {
+  BootTime last{};
+  for (const auto& [id, pass] : passes_) {
+    if (pass.session == session) last = std::max(last, pass.touched);
+  }
+  return last;
+}
+
+const Passes::Pass* Passes::pass_of(const MemberKey& key, BootTime now) const {
+  const auto member = members_.find(key);
+  if (member == members_.end()) return nullptr;
+  const auto pass = passes_.find(member->second.pass);
+  if (pass == passes_.end() || !is_member(pass->second, key, member->second, now)) return nullptr;
+  return &pass->second;
+}
+
+/// The pass that a newcomer's ancestor read config or index for; nullptr: none.
+const Passes::Pass* Passes::find_inherited(const std::string& link, const Reader& reader,
+                                           const std::vector<ProcessId>& ancestors,
+                                           BootTime now) const {
+  for (const ProcessId& ancestor : ancestors) {
+    const auto member = members_.find({ancestor, link});
+    if (member == members_.end() || !member->second.small) continue;
+    const auto pass = passes_.find(member->second.pass);
+    if (pass == passes_.end() || now - *member->second.small >= times_.most) continue;
+    if (!pass->second.full || reader.started <= *pass->second.full) return &pass->second;
+  }
+  return nullptr;
+}
+
+/// The pass that a newcomer joins; nullptr: it begins one.
+const Passes::Pass* Passes::find_pass(const std::string& link, const Reader& reader,
+                                      const std::vector<ProcessId>& ancestors, BootTime now) const {
+  const auto before = members_.find({reader.process, link});
+  const std::uint64_t oldest = before == members_.end() ? 0 : before->second.version;
+  const Pass* inherited = find_inherited(link, reader, ancestors, now);
+  if (inherited != nullptr && inherited->version >= oldest) return inherited;
+  for (const auto& [id, pass] : passes_) {
+    if (pass.session == reader.session && pass.link == link && pass.version >= oldest &&
+        takes(pass, reader, now)) {
+      return &pass;
+    }
+  }
+  return nullptr;
+}
+
+/// Where a member goes that leaves the pass.
+Passes::Target Passes::follow(const Pass& pass, std::uint64_t newest, BootTime now) const {
+  const auto next = passes_.find(pass.successor);
+  if (next != passes_.end() && is_live(next->second, now)) {
+    return {.pass = next->first, .version = next->second.version};
+  }
+  return {.version = newest, .left = pass.id};
+}
+
+Passes::Target Passes::decide(const PassOpen& open, const std::vector<ProcessId>& ancestors,
+                              BootTime now) const {
+  const MemberKey key{open.reader.process, open.link};
+  if (const Pass* own = pass_of(key, now)) {
+    const Member& member = members_.at(key);
+    const auto repetition = leaves(*own, member, open, now);
+    const bool has_done = open.kind == PassFile::small && has_moved_on(*own, member, now);
+    if (has_done || (repetition && *repetition)) return follow(*own, open.newest, now);
+    return {.pass = own->id, .version = own->version, .is_repetition = repetition.has_value()};
+  }
+  const Pass* pass = find_pass(open.link, open.reader, ancestors, now);
+  if (pass == nullptr) return {.version = open.newest};
+  if (is_short_lived(*pass, open, now)) return {.version = open.newest, .closed = pass->id};
+  return {.pass = pass->id, .version = pass->version};
+}
+
+}  // namespace weightfs::fs

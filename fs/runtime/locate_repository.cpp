@@ -1,0 +1,132 @@
+#include "fs/runtime/locate_repository.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "store/base/log.hpp"
+#include "store/local/store_directory.hpp"
+
+namespace weightfs::fs {
+namespace {
+
+constexpr int kStoresMax = 64;  // default ones of a repository on a host
+
+std::optional<Places> find_remembered(const PlacesWanted& wanted) {
+  const auto store =
+      wanted.store.empty() ? Store::find_default_by_url(wanted.url) : std::optional(wanted.store);
+  if (!store) return std::nullopt;
+  const auto identity = Store::find_identity(*store);
+  if (!identity || identity->url != wanted.url) return std::nullopt;
+  return Places{Repository::assume(wanted.url, identity->repository, wanted.bucket), *store};
+}
+
+/// A dead mount on the way cannot be looked into.
+std::filesystem::path canonical_as_far_as_it_goes(const std::filesystem::path& path) {
+  std::error_code failed;
+  auto canonical = std::filesystem::weakly_canonical(path, failed);
+  return failed ? std::filesystem::absolute(path).lexically_normal() : canonical;
+}
+
+std::unique_ptr<Store> open_at(const StoreWanted& wanted, const std::filesystem::path& path) {
+  return Store::open(path, wanted.repository, wanted.url, wanted.limits);
+}
+
+std::filesystem::path default_store(const std::string& repository, int number) {
+  std::filesystem::path path = Store::default_path(repository);
+  if (number > 1) path += fmt::format(".{}", number);
+  return path;
+}
+
+bool has_files(const std::filesystem::path& directory) {
+  std::error_code failed;
+  return std::filesystem::exists(directory, failed) &&
+         !std::filesystem::is_empty(directory, failed);
+}
+
+/// Why this place must not take a store that nobody holds: what somebody staged there waits for his
+/// next mount.  Empty: it may.
+std::string why_kept(const std::filesystem::path& store, const std::filesystem::path& place) {
+  const auto user = find_last_user(store);
+  if (!user || user->place == place) return "";
+  if (!has_files(store / "staging") && !has_files(store / "handover")) return "";
+  return fmt::format("the store {0} holds what was staged at {1}; --store {0} goes on with that",
+                     store.string(), user->place.string());
+}
+
+OpenedStore open_default(const StoreWanted& wanted) {
+  for (int number = 1; number <= kStoresMax; number++) {
+    const auto path = default_store(wanted.repository, number);
+    const auto user = find_last_user(path);
+    if (user && user->place == wanted.place) return {open_at(wanted, path), {}};
+  }
+  std::string why;
+  for (int number = 1; number <= kStoresMax; number++) {
+    const auto path = default_store(wanted.repository, number);
+    std::string why_not = why_kept(path, wanted.place);
+    try {
+      if (why_not.empty()) {
+        OpenedStore opened{open_at(wanted, path), {}};
+        if (number > 1) {
+          opened.note =
+              fmt::format("{}; this mount has a store of its own, {}", why, path.string());
+        }
+        return opened;
+      }
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::busy) throw;
+      why_not = error.what();
+    }
+    if (why.empty()) why = std::move(why_not);
+  }
+  throw Error(ErrorCode::busy,
+              fmt::format("{}; and so on for {} stores; name one with --store", why, kStoresMax));
+}
+
+}  // namespace
+
+OpenedStore open_store(const StoreWanted& wanted) {
+  OpenedStore opened;
+  if (wanted.named.empty()) {
+    opened = open_default(wanted);
+  } else {
+    opened.store = open_at(wanted, wanted.named);
+  }
+  try {
+    write_user(opened.store->path(), wanted.place);
+  } catch (const Error& error) {
+    log_warning(error.what());  // a full disk is no reason not to serve
+  }
+  return opened;
+}
+
+bool is_out_of_reach(ErrorCode code) {
+  return code == ErrorCode::unavailable || code == ErrorCode::not_found ||
+         code == ErrorCode::timed_out || code == ErrorCode::io;
+}
+
+Places find_places(const PlacesWanted& wanted, const Context& context) {
+  try {
+    auto repository = Repository::open(wanted.url, context.within(kOpenTimeout), wanted.bucket);
+    const auto store = wanted.store.empty() ? Store::default_path(repository->id()) : wanted.store;
+    return {std::move(repository), store};
+  } catch (const Error& error) {
+    if (!is_out_of_reach(error.code())) throw;
+    auto remembered = find_remembered(wanted);
+    if (!remembered) throw;
+    log_warning(
+        fmt::format("starting from the store {}: {}", remembered->store.string(), error.what()));
+    return std::move(*remembered);
+  }
+}
+
+bool is_inside(const std::filesystem::path& path, const std::filesystem::path& directory) {
+  const auto inner = canonical_as_far_as_it_goes(path);
+  const auto outer = canonical_as_far_as_it_goes(directory);
+  const auto [end, ignored] = std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end());
+  return end == outer.end();
+}
+
+}  // namespace weightfs::fs

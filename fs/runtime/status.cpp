@@ -1,0 +1,273 @@
+#include "fs/runtime/status.hpp"
+
+#include <algorithm>
+
+#include "fs/cache/cache_advice.hpp"
+#include "fs/runtime/health.hpp"
+#include "store/base/json.hpp"
+#include "store/s3/bucket_options.hpp"
+
+namespace weightfs::fs {
+namespace {
+
+Json path_or_null(const std::filesystem::path& path) {
+  return path.empty() ? Json(nullptr) : Json(path.string());
+}
+
+Json seconds_or_null(std::int64_t seconds) { return seconds == 0 ? Json(nullptr) : Json(seconds); }
+
+Json error_json(const SyncStatus& sync) {
+  if (sync.error.empty()) return nullptr;
+  return {{"code", sync.error_code},
+          {"message", sync.error},
+          {"time", seconds_or_null(sync.error_time)}};
+}
+
+/// "waiting": what does not exist yet.
+Json follow_json(const SyncStatus& sync) {
+  const bool exists = sync.followed > 0;
+  return {{"what", to_string(sync.follow)},
+          {"version", exists ? Json(sync.followed) : Json(nullptr)},
+          {"waiting", exists ? Json(nullptr) : Json(describe(sync.follow))}};
+}
+
+Json serving_json(const ServingState& serving) {
+  return {{"mode", serving.mode},
+          {"why", serving.why},
+          {"bound", serving.bound},
+          {"open_passthrough", serving.open_passthrough},
+          {"open_daemon", serving.open_daemon},
+          {"daemon_reads", serving.daemon_reads},
+          {"waiting_reads", serving.waiting_reads}};
+}
+
+Json hand_over_json(const HandOver& one) {
+  Json error = nullptr;
+  if (!one.error.empty()) error = {{"code", one.error_code}, {"message", one.error}};
+  return {{"order", one.order},
+          {"name", one.name},
+          {"tag", one.tag},
+          {"state", to_string(one.state)},
+          {"phase", one.phase},
+          {"done", one.done_bytes},
+          {"total", one.total_bytes},
+          {"early_bytes", one.early_bytes},
+          {"version", one.version == 0 ? Json(nullptr) : Json(one.version)},
+          {"since", seconds_or_null(one.time)},
+          {"error", std::move(error)}};
+}
+
+/// "age": seconds since something in it was changed.
+Json staging_json(const StagingSummary& staging, std::int64_t now) {
+  Json tops = Json::array();
+  for (const StagingSummary::Top& top : staging.tops) {
+    tops.push_back(
+        {{"name", top.name},
+         {"handed_over", top.is_handed_over},
+         {"files", top.files},
+         {"bytes", top.bytes},
+         {"age", top.changed_time == 0 ? Json(nullptr)
+                                       : Json(std::max<std::int64_t>(now - top.changed_time, 0))}});
+  }
+  return {{"files", staging.files}, {"bytes", staging.bytes}, {"tops", std::move(tops)}};
+}
+
+/// What is coded, and in the bucket, of files that nobody has handed over yet.
+Json early_json(const EarlyStatus& early) {
+  return {{"waiting_files", early.waiting_files},
+          {"coded_files", early.coded_files},
+          {"coded_bytes", early.coded_bytes},
+          {"uploaded_bytes", early.uploaded_bytes}};
+}
+
+/// Of this mount.  "early_bytes": of files that were coded before they were handed over.  "last":
+/// oldest first.
+Json published_json(const WriterState& writer) {
+  constexpr std::size_t kLastShown = 8;
+  std::vector<Json> last;
+  for (auto end = writer.ended.rbegin(); end != writer.ended.rend(); ++end) {
+    if (end->how != HandOverEnd::How::published) continue;
+    last.push_back({{"name", end->name},
+                    {"tag", end->tag},
+                    {"version", end->version},
+                    {"bytes", end->bytes},
+                    {"early_bytes", end->early_bytes}});
+    if (last.size() == kLastShown) break;
+  }
+  std::reverse(last.begin(), last.end());
+  return {{"versions", writer.published.versions},
+          {"bytes", writer.published.bytes},
+          {"early_bytes", writer.published.early_bytes},
+          {"last", last}};
+}
+
+Json writer_json(const DaemonState& state, std::int64_t now) {
+  if (!state.writer) return nullptr;
+  Json queue = Json::array();
+  for (const HandOver& one : state.writer->queue) queue.push_back(hand_over_json(one));
+  return {{"rebase", state.writer->rebase},
+          {"include", state.writer->include},
+          {"queue", std::move(queue)},
+          {"early", early_json(state.writer->early)},
+          {"published", published_json(*state.writer)},
+          {"staging", staging_json(state.writer->staging, now)}};
+}
+
+/// Names of everything that was handed over and is no version, on both kinds of mounts.
+Json queued_json(const DaemonState& state) {
+  Json names = state.queued;
+  if (state.writer) {
+    for (const HandOver& one : state.writer->queue) names.push_back(one.name);
+  }
+  return names;
+}
+
+/// Versions that are being filled.  "here": of its bytes.
+Json partial_json(const SyncStatus& sync) {
+  Json json = Json::array();
+  for (const auto& [number, progress] : sync.partial) {
+    Json error = nullptr;
+    if (progress.error) {
+      error = {{"code", to_string(progress.error->code())},
+               {"message", progress.error->what()},
+               {"damaged", progress.is_damaged}};
+    }
+    json.push_back({{"version", number},
+                    {"bytes", progress.bytes},
+                    {"here", progress.bytes_here},
+                    {"error", std::move(error)}});
+  }
+  return json;
+}
+
+Json number_or_null(std::uint64_t number) { return number == 0 ? Json(nullptr) : Json(number); }
+
+/// "reported": the version that the engine says it has, or that it was told where it cannot say.
+Json hook_json(const HookStatus& hook) {
+  Json error = nullptr;
+  if (!hook.error.empty()) error = {{"message", hook.error}, {"time", hook.error_time}};
+  return {{"type", hook.type},
+          {"target", hook.target},
+          {"url", hook.url.empty() ? Json(nullptr) : Json(hook.url)},
+          {"state", to_string(hook.state)},
+          {"since", seconds_or_null(hook.since)},
+          {"wanted", number_or_null(hook.wanted)},
+          {"reported", number_or_null(hook.reported.value_or(hook.told))},
+          {"failures", hook.failures},
+          {"error", std::move(error)}};
+}
+
+Json hooks_json(const std::vector<HookStatus>& hooks) {
+  Json all = Json::array();
+  for (const HookStatus& hook : hooks) all.push_back(hook_json(hook));
+  return all;
+}
+
+/// Of a pass: its processes that are there.
+Json members_json(const std::vector<PassMember>& members) {
+  Json json = Json::array();
+  for (const PassMember& member : members) {
+    json.push_back({{"pid", member.pid == 0 ? Json(nullptr) : Json(member.pid)},
+                    {"command", member.command.empty() ? Json(nullptr) : Json(member.command)}});
+  }
+  return json;
+}
+
+/// Pins by hand, then passes.  "session", "link": null for a pin by hand.  "age": seconds since it
+/// began.
+Json pins_json(const PinsState& pins, std::int64_t now) {
+  Json json = Json::array();
+  for (const auto& [version, time] : pins.by_hand) {
+    json.push_back({{"version", version},
+                    {"session", nullptr},
+                    {"link", nullptr},
+                    {"command", nullptr},
+                    {"age", std::max<std::int64_t>(now - time, 0)},
+                    {"full", false},
+                    {"loading", false},
+                    {"members", Json::array()}});
+  }
+  for (const PassState& pass : pins.passes) {
+    json.push_back({{"version", pass.version},
+                    {"session", pass.session},
+                    {"link", pass.link},
+                    {"command", pass.command.empty() ? Json(nullptr) : Json(pass.command)},
+                    {"age", std::chrono::floor<std::chrono::seconds>(pass.age).count()},
+                    {"full", pass.is_full},
+                    {"loading", pass.is_loading},
+                    {"members", members_json(pass.members)}});
+  }
+  return json;
+}
+
+/// Uids that get no more passes.
+Json full_pins_json(const std::vector<FullTable>& full) {
+  Json json = Json::array();
+  for (const FullTable& table : full) {
+    json.push_back({{"uid", table.uid}, {"refused", table.refused}});
+  }
+  return json;
+}
+
+/// null for a host that keeps all and has all.
+Json kept_json(const KeptState& kept) {
+  if (kept.only.empty() && kept.kept_bytes == kept.version_bytes && kept.made_bytes == 0)
+    return nullptr;
+  return {{"only", kept.only},
+          {"kept_bytes", kept.kept_bytes},
+          {"version_bytes", kept.version_bytes},
+          {"made_bytes", kept.made_bytes}};
+}
+
+Json problems_json(const std::vector<Trouble>& troubles) {
+  Json json = Json::array();
+  for (const Trouble& one : troubles) {
+    json.push_back({{"state", one.state},
+                    {"what", one.subject.empty() ? Json(nullptr) : Json(one.subject)},
+                    {"message", one.message}});
+  }
+  return json;
+}
+
+}  // namespace
+
+std::string status_text(const DaemonState& state, std::int64_t now) {
+  const SyncStatus& sync = state.sync;
+  const bool is_behind = sync.newest > sync.latest;
+  const std::vector<Trouble> troubles = troubles_of(state);
+  const Json json{
+      {"weightfs", WEIGHTFS_VERSION},
+      {"url", state.url},
+      {"bucket", to_json(state.bucket)},
+      {"repository", state.repository},
+      {"mountpoint", state.mount_point.string()},
+      {"pid", state.pid},
+      {"store", state.store.string()},
+      {"log", path_or_null(state.log)},
+      {"control", path_or_null(state.control)},
+      {"version", sync.latest},
+      {"newest", sync.newest},
+      {"follow", follow_json(sync)},
+      {"lag_versions", is_behind ? sync.newest - sync.latest : 0},
+      {"lag_seconds", is_behind ? std::max<std::int64_t>(now - sync.newest_time, 0) : 0},
+      {"state", health_of(state, troubles)},
+      {"problems", problems_json(troubles)},
+      {"checked", seconds_or_null(sync.checked_time)},
+      {"offline_since", seconds_or_null(sync.offline_since)},
+      {"error", error_json(sync)},
+      {"versions", state.versions},
+      {"kept", kept_json(state.kept)},
+      {"partial", partial_json(sync)},
+      {"serve", serving_json(state.serving)},
+      {"kernels", to_json(state.coder)},
+      {"pins", pins_json(state.pins, now)},
+      {"pins_full", full_pins_json(state.pins.full)},
+      {"writer", writer_json(state, now)},
+      {"queued", queued_json(state)},
+      {"hooks", hooks_json(state.hooks)},
+      {"cache", cache_json(state.cache, state.serving.mode)},
+      {"bytes", {{"images", sync.image_bytes}, {"fetched", sync.fetched_bytes}}}};
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace weightfs::fs

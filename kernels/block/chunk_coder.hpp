@@ -1,0 +1,69 @@
+// ChunkCoder: codes and decodes chunks in batches, on the CPU or on a GPU.  What the store calls.
+//
+// A batch is what one thread of the store has in hand, a few megabytes.  The CPU goes through it
+// chunk by chunk, in cache; the GPU takes it in one trip.
+//
+//     EncodeJob   old, new          --> lengths, coded, changed, both hashes, checked by decoding
+//     DecodeJob   old, coded steps  --> new, hash
+//
+// Threads: encode() and decode() may be called from any number of threads at a time.
+// Ownership: jobs refer to the caller's memory, which must outlive the call.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/block/block.hpp"
+
+namespace weightfs::kernels {
+
+/// One chunk to be coded against its old bytes.
+struct EncodeJob {
+  Kind kind = Kind::u8;
+  ByteSpan old_chunk, new_chunk;  // the same size, a multiple of the width, at most one chunk
+
+  // Results, which replace what was there.
+  std::vector<std::uint32_t> lengths;  // one for each block, 0 = unchanged
+  std::vector<std::byte> coded;        // the blocks back to back
+  std::uint64_t changed = 0;           // elements
+  std::uint64_t old_hash = 0, new_hash = 0;
+  bool is_verified = false;  // decoding gave new_chunk again
+};
+
+/// One coded form of a chunk.
+struct CodedChunk {
+  std::span<const std::uint32_t> lengths;  // one for each block
+  ByteSpan coded;
+};
+
+/// One chunk to be made from its old bytes by one or several coded steps, one after another.
+struct DecodeJob {
+  Kind kind = Kind::u8;
+  ByteSpan old_chunk;
+  std::span<const CodedChunk> steps;  // none: new_chunk becomes old_chunk
+  std::span<std::byte> new_chunk;     // the same size; must not overlap old_chunk
+
+  // Results.
+  bool is_decoded = false;  // false: a step is malformed, new_chunk may hold anything
+  std::uint64_t hash = 0;   // of new_chunk; 0 if it is not decoded
+};
+
+class ChunkCoder {
+ public:
+  virtual ~ChunkCoder() = default;
+
+  virtual void encode(std::span<EncodeJob> jobs) = 0;
+  virtual void decode(std::span<DecodeJob> jobs) = 0;
+
+  /// Where the work is done, for people: "avx3_dl", "cuda: NVIDIA H200".
+  [[nodiscard]] virtual std::string name() const = 0;
+};
+
+/// Several threads' coder, as options carry it.
+using SharedCoder = std::shared_ptr<ChunkCoder>;
+
+}  // namespace weightfs::kernels

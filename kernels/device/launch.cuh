@@ -1,0 +1,42 @@
+// Launch: one thread block for each task.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/device/threads.cuh"
+
+namespace weightfs::kernels::cuda {
+
+/// Shared memory that a thread block may take without asking for more.
+inline constexpr std::size_t kSharedBytesDefault = 48 * 1024;
+
+/// Thread blocks of a launch: three on each multiprocessor of the largest devices.  Each goes
+/// through several tasks and has scratch memory of its own.
+inline constexpr std::uint32_t kConcurrent = 400;
+
+inline std::uint32_t thread_blocks(std::uint32_t count) noexcept {
+  return count < kConcurrent ? count : kConcurrent;
+}
+
+/// Queues `count` thread blocks of kThreads threads; does nothing for 0.
+template <typename... Parameters, typename... Arguments>
+cudaError_t launch_blocks(void (*kernel)(Parameters...), std::uint32_t count,
+                          std::size_t shared_bytes, cudaStream_t stream, Arguments... arguments) {
+  if (count == 0) return cudaSuccess;
+  if (shared_bytes > kSharedBytesDefault) {
+    const cudaError_t raised = cudaFuncSetAttribute(
+        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
+    if (raised != cudaSuccess) return raised;
+  }
+  cudaLaunchConfig_t config{};
+  config.gridDim = count;
+  config.blockDim = kThreads;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  return cudaLaunchKernelEx(&config, kernel, arguments...);
+}
+
+}  // namespace weightfs::kernels::cuda

@@ -1,0 +1,197 @@
+// Block by block, so that what a step works on stays in the cache:
+//
+//     encode   old, new --> coded --> decoded, compared with new at once
+//     decode   old --step 0--> buffer --step 1--> other buffer ... --last step--> new
+//
+// A step that leaves a block as it is costs nothing.  Only the hashes go over the whole chunk, from
+// the next cache.
+
+#include "kernels/dispatch/cpu_coder.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cassert>
+#include <cstring>
+#include <memory>
+
+#include "kernels/block/free_list.hpp"
+#include "kernels/block/scratch.hpp"
+#include "kernels/dispatch/variant_table.hpp"
+
+namespace weightfs::kernels {
+namespace {
+
+constexpr std::size_t kBlockBytesMax = block_bytes(Kind::f32);
+
+/// What one thread needs.
+struct Workspace {
+  Scratch scratch;
+  std::array<std::unique_ptr<std::byte[]>, 2> buffers = {
+      std::make_unique_for_overwrite<std::byte[]>(kBlockBytesMax),
+      std::make_unique_for_overwrite<std::byte[]>(kBlockBytesMax)};
+
+  std::span<std::byte> buffer(std::size_t number, std::size_t size) const noexcept {
+    return {buffers[number % 2].get(), size};
+  }
+};
+
+/// Where a block lies in its chunk.
+struct Range {
+  std::size_t at = 0, size = 0;
+
+  template <typename Byte>
+  std::span<Byte> of(std::span<Byte> chunk) const noexcept {
+    return chunk.subspan(at, size);
+  }
+};
+
+template <typename Visit>
+void visit_blocks(Kind kind, std::size_t chunk_size, Visit&& visit) {
+  std::size_t number = 0;
+  for (std::size_t at = 0; at < chunk_size; at += block_bytes(kind)) {
+    visit(number++, Range{at, std::min(block_bytes(kind), chunk_size - at)});
+  }
+}
+
+bool are_equal(ByteSpan a, ByteSpan b) noexcept {
+  return std::memcmp(a.data(), b.data(), a.size()) == 0;
+}
+
+// ---- encode ----
+
+/// True if a coded block gives `new_block`.
+bool comes_back(const Variant& variant, Kind kind, ByteSpan old_block, ByteSpan coded,
+                ByteSpan new_block, Workspace& workspace) {
+  if (coded.empty()) return are_equal(old_block, new_block);
+  const std::span<std::byte> decoded = workspace.buffer(0, new_block.size());
+  return variant.decode_block(kind, old_block, coded, decoded, workspace.scratch) &&
+         are_equal(decoded, new_block);
+}
+
+void encode_one(const Variant& variant, EncodeJob& job, Workspace& workspace) {
+  assert(job.old_chunk.size() == job.new_chunk.size());
+  assert(job.new_chunk.size() % width_bytes(job.kind) == 0);
+  assert(job.new_chunk.size() <= chunk_bytes(job.kind));
+  job.lengths.clear();
+  job.coded.clear();
+  job.changed = 0;
+  job.is_verified = true;
+  visit_blocks(job.kind, job.new_chunk.size(), [&](std::size_t, Range range) {
+    const ByteSpan old_block = range.of(job.old_chunk), new_block = range.of(job.new_chunk);
+    const std::size_t before = job.coded.size();
+    job.changed +=
+        variant.encode_block(job.kind, old_block, new_block, workspace.scratch, job.coded);
+    const ByteSpan coded = ByteSpan(job.coded).subspan(before);
+    job.lengths.push_back(static_cast<std::uint32_t>(coded.size()));
+    job.is_verified &= comes_back(variant, job.kind, old_block, coded, new_block, workspace);
+  });
+  job.old_hash = variant.hash_chunk(job.old_chunk);
+  const bool is_same = job.is_verified && job.coded.empty();
+  job.new_hash = is_same ? job.old_hash : variant.hash_chunk(job.new_chunk);
+}
+
+// ---- decode ----
+
+/// Goes through the coded blocks of all steps in parallel.
+class Steps {
+ public:
+  explicit Steps(std::span<const CodedChunk> steps) : steps_(steps), at_(steps.size(), 0) {}
+
+  /// Whether each step has one length for each block, and the lengths are those of its bytes.
+  [[nodiscard]] bool fit(std::uint64_t blocks) const noexcept {
+    return std::all_of(steps_.begin(), steps_.end(), [&](const CodedChunk& step) {
+      std::uint64_t total = 0;
+      for (const std::uint32_t length : step.lengths) total += length;
+      return step.lengths.size() == blocks && total == step.coded.size();
+    });
+  }
+
+  /// The coded bytes of the next block of step `i`.
+  ByteSpan next(std::size_t i, std::size_t block) noexcept {
+    const std::size_t at = at_[i];
+    at_[i] += steps_[i].lengths[block];
+    return steps_[i].coded.subspan(at, steps_[i].lengths[block]);
+  }
+
+  /// The number of the last step that changes a block, plus one; 0 if none does.
+  [[nodiscard]] std::size_t end_of_changes(std::size_t block) const noexcept {
+    std::size_t end = steps_.size();
+    while (end > 0 && steps_[end - 1].lengths[block] == 0) end--;
+    return end;
+  }
+
+ private:
+  std::span<const CodedChunk> steps_;
+  std::vector<std::size_t> at_;
+};
+
+bool decode_steps(const Variant& variant, Kind kind, std::size_t block, ByteSpan old_block,
+                  Steps& steps, std::span<std::byte> new_block, Workspace& workspace) {
+  const std::size_t end = steps.end_of_changes(block);
+  if (end == 0 && !new_block.empty()) {
+    std::memcpy(new_block.data(), old_block.data(), new_block.size());
+  }
+  std::size_t decoded = 0;  // steps: two that follow each other use different buffers
+  for (std::size_t i = 0; i < end; i++) {
+    const ByteSpan coded = steps.next(i, block);
+    if (coded.empty()) continue;
+    const bool is_last = i + 1 == end;
+    const auto into = is_last ? new_block : workspace.buffer(decoded++, new_block.size());
+    if (!variant.decode_block(kind, old_block, coded, into, workspace.scratch)) return false;
+    old_block = into;
+  }
+  return true;
+}
+
+void decode_one(const Variant& variant, DecodeJob& job, Workspace& workspace) {
+  assert(job.old_chunk.size() == job.new_chunk.size());
+  assert(job.new_chunk.size() % width_bytes(job.kind) == 0);
+  assert(job.new_chunk.size() <= chunk_bytes(job.kind));
+  Steps steps(job.steps);
+  job.hash = 0;
+  job.is_decoded = steps.fit(block_count(job.kind, job.new_chunk.size()));
+  if (!job.is_decoded) return;
+  visit_blocks(job.kind, job.new_chunk.size(), [&](std::size_t block, Range range) {
+    job.is_decoded =
+        job.is_decoded && decode_steps(variant, job.kind, block, range.of(job.old_chunk), steps,
+                                       range.of(job.new_chunk), workspace);
+  });
+  if (job.is_decoded) job.hash = variant.hash_chunk(job.new_chunk);
+}
+
+// ---- the coder ----
+
+class CpuCoder final : public ChunkCoder {
+ public:
+  explicit CpuCoder(const Variant* variant) : variant_(variant) {}
+
+  void encode(std::span<EncodeJob> jobs) override {
+    const auto workspace = idle_.borrow([] { return std::make_unique<Workspace>(); });
+    for (EncodeJob& job : jobs) encode_one(variant(), job, *workspace);
+  }
+
+  void decode(std::span<DecodeJob> jobs) override {
+    const auto workspace = idle_.borrow([] { return std::make_unique<Workspace>(); });
+    for (DecodeJob& job : jobs) decode_one(variant(), job, *workspace);
+  }
+
+  [[nodiscard]] std::string name() const override { return std::string(variant().name); }
+
+ private:
+  [[nodiscard]] const Variant& variant() const noexcept {
+    return variant_ != nullptr ? *variant_ : chosen_variant();
+  }
+
+  const Variant* const variant_;  // nullptr: the chosen one
+  FreeList<Workspace> idle_;
+};
+
+}  // namespace
+
+std::unique_ptr<ChunkCoder> make_cpu_coder() { return std::make_unique<CpuCoder>(nullptr); }
+
+std::unique_ptr<ChunkCoder> make_cpu_coder(const Variant& variant) {
+  return std::make_unique<CpuCoder>(&variant);
+}
+
+}  // namespace weightfs::kernels

@@ -1,0 +1,26 @@
+#include "kernels/dispatch/patch.hpp"
+
+#include "kernels/dispatch/variant_table.hpp"
+
+namespace weightfs::kernels {
+
+std::size_t make_patch(Kind kind, ByteSpan old_block, ByteSpan new_block, Scratch& scratch,
+                       std::vector<std::byte>& patch) {
+  return chosen_variant().make_patch(kind, old_block, new_block, scratch, patch);
+}
+
+bool apply_patch(Kind kind, ByteSpan patch, std::span<std::byte> block, Scratch& scratch) noexcept {
+  return chosen_variant().apply_patch(kind, patch, block, scratch);
+}
+
+bool fold_patches(Kind kind, std::size_t elements, std::span<const ByteSpan> patches,
+                  Scratch& scratch, std::vector<std::byte>& folded) {
+  return chosen_variant().fold_patches(kind, elements, patches, scratch, folded);
+}
+
+bool invert_patch(Kind kind, std::size_t elements, ByteSpan patch, Scratch& scratch,
+                  std::vector<std::byte>& inverse) {
+  return chosen_variant().invert_patch(kind, elements, patch, scratch, inverse);
+}
+
+}  // namespace weightfs::kernels

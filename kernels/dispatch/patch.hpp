@@ -1,0 +1,59 @@
+// Patch: the change of one block, independent of its base.
+//
+// A patch is a coded block of mode EF (a list of changes) or DIFF (a difference for every element).
+// Differences of the order-preserving integers modulo 2^width add, so patches of consecutive
+// versions can be folded into one, a change that came back vanishes, and a patch can be inverted:
+//
+//     apply(old, make_patch(old, new)) == new
+//     fold({make_patch(a, b), make_patch(b, c)}) == make_patch(a, c)
+//     apply(new, invert(make_patch(old, new))) == old
+//
+// An empty patch changes nothing.  Each function gives the one patch that make_patch would give for
+// the same differences: empty, else EF if it can be expressed and 8 * bytes(EF) <= 7 * bytes(DIFF),
+// else DIFF.
+//
+// Patches are untrusted: every function is total, and does no more work than the sizes allow.
+//
+// Variants: the functions here call the chosen one (kernels/block/variant.hpp).
+// Threads: pure functions.  Format: docs/FORMAT.md, "Patches".
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "kernels/block/block.hpp"
+#include "kernels/block/changes.hpp"
+#include "kernels/block/scratch.hpp"
+
+namespace weightfs::kernels {
+
+/// Longest patch that the functions here give.
+constexpr std::size_t patch_bytes_max(Kind kind) noexcept { return coded_block_bytes_max(kind); }
+
+/// Appends the patch from the old block to the new one.
+///
+/// Requires: the same size, a multiple of the element's width and at most one block.
+/// Returns: the number of changed elements.
+std::size_t make_patch(Kind kind, ByteSpan old_block, ByteSpan new_block, Scratch& scratch,
+                       std::vector<std::byte>& patch);
+
+/// Applies a patch in place.
+///
+/// Returns: false if it is malformed; the block may hold anything then.
+[[nodiscard]] bool apply_patch(Kind kind, ByteSpan patch, std::span<std::byte> block,
+                               Scratch& scratch) noexcept;
+
+/// Appends the sum of patches of the same block of `elements` elements to `folded`.
+///
+/// Returns: false if one is malformed; `folded` is as it was.
+[[nodiscard]] bool fold_patches(Kind kind, std::size_t elements, std::span<const ByteSpan> patches,
+                                Scratch& scratch, std::vector<std::byte>& folded);
+
+/// Appends the patch that undoes `patch` to `inverse`.
+///
+/// Returns: false if it is malformed; `inverse` is as it was.
+[[nodiscard]] bool invert_patch(Kind kind, std::size_t elements, ByteSpan patch, Scratch& scratch,
+                                std::vector<std::byte>& inverse);
+
+}  // namespace weightfs::kernels

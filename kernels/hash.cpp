@@ -1,9 +1,0 @@
-#include "kernels/hash.hpp"
-
-#include "kernels/variant_table.hpp"
-
-namespace weightfs::kernels {
-
-std::uint64_t hash_chunk(ByteSpan chunk) noexcept { return chosen_variant().hash_chunk(chunk); }
-
-}  // namespace weightfs::kernels

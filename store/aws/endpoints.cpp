@@ -1,0 +1,225 @@
+#include "store/aws/endpoints.hpp"
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "store/aws/answers.hpp"
+#include "store/aws/config.hpp"
+#include "store/base/error.hpp"
+#include "store/base/json.hpp"
+#include "store/base/log.hpp"
+#include "store/http/service_url.hpp"
+#include "store/os/file.hpp"
+
+namespace weightfs {
+namespace {
+
+constexpr std::string_view kContainerHost = "http://169.254.170.2";
+constexpr std::string_view kContainerSource = "container (AWS_CONTAINER_CREDENTIALS_*)";
+constexpr std::string_view kInstanceSource = "instance metadata";
+constexpr std::string_view kRolesPath = "/latest/meta-data/iam/security-credentials/";
+constexpr unsigned kContainerAttempts = 3;
+constexpr std::uint64_t kAgentTokenBytesMax = 1u << 20;
+
+HttpOptions agent_options(std::chrono::milliseconds timeout) {
+  HttpOptions options;
+  options.connect_timeout = options.stall_timeout = timeout;
+  options.http_allowed = true;
+  options.connections_max = 1;
+  return options;
+}
+
+// Names beside numbers would be a way around: only "localhost" is one.
+bool is_agent_host(const std::string& host) {
+  in_addr v4{};
+  if (inet_pton(AF_INET, host.c_str(), &v4) == 1 && (ntohl(v4.s_addr) >> 24) == 127) return true;
+  in6_addr v6{};
+  if (inet_pton(AF_INET6, host.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6)) return true;
+  return host == "localhost" || host == "169.254.170.2" || host == "169.254.170.23" ||
+         host == "fd00:ec2::23";
+}
+
+void check_agent_url(const std::string& url) {
+  const std::size_t host = url.find("://");
+  const std::size_t end = host == std::string::npos ? host : url.find_first_of("/?#", host + 3);
+  const ServiceUrl parts =
+      parse_service_url(url.substr(0, end), "AWS_CONTAINER_CREDENTIALS_FULL_URI");
+  if (!parts.is_plain() || is_agent_host(parts.host)) return;
+  throw Error(ErrorCode::invalid, "AWS_CONTAINER_CREDENTIALS_FULL_URI: keys are not taken from " +
+                                      parts.scheme_and_host +
+                                      ": expected https, or http to this host, 169.254.170.2, "
+                                      "169.254.170.23 or fd00:ec2::23");
+}
+
+std::string agent_token(const Environment& environment) {
+  std::string token;
+  if (const auto path = environment("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE")) {
+    token = read_file(*path, kAgentTokenBytesMax);
+  } else {
+    token = environment("AWS_CONTAINER_AUTHORIZATION_TOKEN").value_or("");
+  }
+  while (token.ends_with('\n') || token.ends_with('\r')) token.pop_back();
+  if (token.find_first_of("\r\n") != std::string::npos) {
+    throw Error(ErrorCode::invalid, "AWS_CONTAINER_AUTHORIZATION_TOKEN[_FILE]: expected one line");
+  }
+  return token;
+}
+
+bool is_worth_asking_again(const HttpReply& reply) {
+  return reply.status >= 500 || reply.status == 429;
+}
+
+// Sends a request up to `attempts` times, until a reply says something for good.
+HttpReply ask_agent(HttpClient& client, const HttpRequest& request, unsigned attempts,
+                    const Context& context) {
+  for (unsigned attempt = 1;; attempt++) {
+    try {
+      HttpReply reply = client.send(request, context);
+      if (attempt >= attempts || !is_worth_asking_again(reply)) return reply;
+    } catch (const TransportError& error) {
+      if (attempt >= attempts || error.code() != ErrorCode::unavailable) throw;
+    }
+    context.pause(std::chrono::milliseconds(100) * attempt, "asking for AWS keys again");
+  }
+}
+
+unsigned parse_count(const std::string& text, std::string_view what) {
+  unsigned count = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
+  if (error == std::errc() && end == text.data() + text.size() && count > 0 && count <= 60) {
+    return count;
+  }
+  throw Error(ErrorCode::invalid,
+              std::string(what) + " is '" + text + "': expected a number from 1 to 60");
+}
+
+// AWS could not renew them but takes them still: "static stability" of the SDKs.
+void extend_expired(AwsCredentials& keys) {
+  const auto now = std::chrono::system_clock::now();
+  if (keys.expires > now) return;
+  log_warning("instance metadata gives AWS keys that have expired; they are used for now");
+  keys.expires = now + std::chrono::minutes(10);
+}
+
+}  // namespace
+
+std::optional<AwsCredentials> AwsContainer::find(const Context& context) {
+  const auto relative = environment_("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI");
+  const auto full = environment_("AWS_CONTAINER_CREDENTIALS_FULL_URI");
+  if (!relative && !full) return std::nullopt;
+  HttpRequest request;
+  request.url = relative ? std::string(kContainerHost) + *relative : *full;
+  if (relative && !relative->starts_with('/')) {
+    throw Error(ErrorCode::invalid,
+                "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI: expected a path that begins with '/'");
+  }
+  check_agent_url(request.url);
+  request.headers = {{"Accept", "application/json"}};
+  const std::string token = agent_token(environment_);
+  if (!token.empty()) request.headers.push_back({"Authorization", token});
+
+  const HttpReply reply = ask(request, context);
+  if (reply.ok()) return parse_json_keys(reply.text, "Token", std::string(kContainerSource));
+  throw Error(is_worth_asking_again(reply) ? ErrorCode::unavailable : ErrorCode::permission,
+              std::string(kContainerSource) + ": the agent gives no keys: status " +
+                  std::to_string(reply.status) +
+                  ": check AWS_CONTAINER_AUTHORIZATION_TOKEN[_FILE] and the task's or pod's role");
+}
+
+HttpReply AwsContainer::ask(const HttpRequest& request, const Context& context) {
+  if (!client_) client_.emplace(agent_options(std::chrono::seconds(2)));
+  try {
+    return ask_agent(*client_, request, kContainerAttempts, context);
+  } catch (const TransportError& error) {
+    throw Error(error.within(kContainerSource));
+  }
+}
+
+std::string AwsInstance::setting(std::string_view variable, std::string_view name,
+                                 std::string_view otherwise) const {
+  if (const auto value = environment_(variable)) return *value;
+  return profile_.find(name).value_or(std::string(otherwise));
+}
+
+std::string AwsInstance::endpoint() const {
+  const std::string mode = setting("AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE",
+                                   "ec2_metadata_service_endpoint_mode", "IPv4");
+  const bool is_v6 = mode.size() == 4 && mode.ends_with('6');
+  if (!is_v6 && !(mode.size() == 4 && mode.ends_with('4'))) {
+    throw Error(ErrorCode::invalid,
+                "AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE is '" + mode + "': expected IPv4 or IPv6");
+  }
+  const std::string url =
+      setting("AWS_EC2_METADATA_SERVICE_ENDPOINT", "ec2_metadata_service_endpoint",
+              is_v6 ? "http://[fd00:ec2::254]" : "http://169.254.169.254");
+  const ServiceUrl parts = parse_service_url(url, "AWS_EC2_METADATA_SERVICE_ENDPOINT");
+  return parts.scheme_and_host + parts.path;
+}
+
+std::optional<AwsCredentials> AwsInstance::find(const Context& context, std::string& why) {
+  if (is_on(environment_("AWS_EC2_METADATA_DISABLED"))) {
+    why = "off by AWS_EC2_METADATA_DISABLED";
+    return std::nullopt;
+  }
+  const std::string base = endpoint();
+  try {
+    auto keys = ask_for_keys(base, context, why);
+    gave_keys_ = gave_keys_ || keys;
+    if (keys || !gave_keys_) return keys;
+  } catch (const TransportError& error) {
+    if (gave_keys_) throw Error(error.within(kInstanceSource));
+    why = "no answer from " + base;
+    return std::nullopt;
+  }
+  throw Error(ErrorCode::unavailable, std::string(kInstanceSource) + ": " + why);
+}
+
+// A session first (IMDSv2): a token that only a PUT gives, so that no tricked proxy gets keys.
+std::optional<AwsCredentials> AwsInstance::ask_for_keys(const std::string& base,
+                                                        const Context& context, std::string& why) {
+  HttpRequest session;
+  session.method = "PUT";
+  session.url = base + "/latest/api/token";
+  session.headers = {{"x-aws-ec2-metadata-token-ttl-seconds", "21600"}};
+  const HttpReply token = ask(session, context);
+  if (!token.ok()) {
+    why = "no IMDSv2 session, status " + std::to_string(token.status);
+    return std::nullopt;
+  }
+  HttpRequest request;
+  request.url = base + std::string(kRolesPath);
+  request.headers = {{"x-aws-ec2-metadata-token", token.text}};
+  const HttpReply roles = ask(request, context);
+  const std::string role = roles.text.substr(0, roles.text.find_first_of("\r\n"));
+  if (!roles.ok() || role.empty()) {
+    why = "the instance has no role, status " + std::to_string(roles.status);
+    return std::nullopt;
+  }
+  request.url += uri_encode(role, false);
+  const HttpReply reply = ask(request, context);
+  if (!reply.ok()) {
+    why = "no keys for the role " + role + ", status " + std::to_string(reply.status);
+    return std::nullopt;
+  }
+  AwsCredentials keys =
+      parse_json_keys(reply.text, "Token", std::string(kInstanceSource) + " (role " + role + ")");
+  extend_expired(keys);
+  return keys;
+}
+
+HttpReply AwsInstance::ask(const HttpRequest& request, const Context& context) {
+  if (!client_) {
+    const unsigned seconds =
+        parse_count(setting("AWS_METADATA_SERVICE_TIMEOUT", "metadata_service_timeout", "1"),
+                    "AWS_METADATA_SERVICE_TIMEOUT");
+    attempts_ = parse_count(
+        setting("AWS_METADATA_SERVICE_NUM_ATTEMPTS", "metadata_service_num_attempts", "2"),
+        "AWS_METADATA_SERVICE_NUM_ATTEMPTS");
+    client_.emplace(agent_options(std::chrono::seconds(seconds)));
+  }
+  return ask_agent(*client_, request, attempts_, context);
+}
+
+}  // namespace weightfs

@@ -1,0 +1,24 @@
+// AwsProcess: a profile's credential_process.
+//
+// It runs without a shell, in a process group of its own, with nothing of ours open and /dev/null
+// as its input.  Nothing secret is handed to it.
+//
+// Threads: calls may run in parallel.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include "store/aws/sigv4.hpp"
+#include "store/base/context.hpp"
+
+namespace weightfs {
+
+/// `source` names it in messages.  Throws Error: invalid (it cannot be run, failed, or answered
+/// something else than Version 1), unavailable (it did not end within `timeout`), timed_out and
+/// cancelled (of `context`); it is killed in the last three.
+AwsCredentials run_credential_process(const std::string& command, const std::string& source,
+                                      const Context& context,
+                                      Clock::duration timeout = std::chrono::seconds(60));
+
+}  // namespace weightfs

@@ -1,0 +1,53 @@
+// AwsSources: asks the places where AWS keys may be, in the order of the AWS tools; no memory of
+// keys (store/aws/credentials.hpp has it).
+//
+// Source: botocore's create_credential_resolver; tests/s3/credentials_botocore_test.py compares.
+// Threads: one at a time.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "store/aws/config.hpp"
+#include "store/aws/endpoints.hpp"
+#include "store/aws/sts.hpp"
+
+namespace weightfs {
+
+class AwsSources {
+ public:
+  AwsSources(AwsIdentity identity, Environment environment);
+
+  /// Keys of the first source that is configured; files are read anew.  Throws Error: permission
+  /// (there is none, or it refuses), and what the sources throw.
+  AwsCredentials fetch(const Context& context);
+
+ private:
+  using Found = std::optional<AwsCredentials>;
+
+  [[nodiscard]] Found from_environment() const;
+  Found from_profile(const std::string& name, const Context& context);
+  Found from_role(const std::string& name, const AwsSettings& profile, const Context& context);
+  Found from_role_source(const std::string& name, const AwsSettings& profile,
+                         const Context& context);
+  Found from_token_file(const std::string& name, const AwsSettings& profile,
+                        const Context& context);
+  AwsCredentials from_source_profile(const std::string& name, const std::string& source,
+                                     const Context& context);
+  AwsCredentials from_credential_source(const std::string& name, const std::string& source,
+                                        const Context& context);
+  [[noreturn]] void throw_none(const std::string& instance_problem) const;
+  AwsSts& sts();
+
+  const AwsIdentity identity_;
+  const Environment environment_;
+  AwsContainer container_;
+  AwsInstance instance_;
+  std::unique_ptr<AwsSts> sts_;  // made when it is needed
+  AwsFiles files_;
+  std::vector<std::string> visited_;  // profiles of a chain of roles
+};
+
+}  // namespace weightfs

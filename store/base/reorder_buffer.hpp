@@ -1,0 +1,69 @@
+// ReorderBuffer: results that several threads make and one at a time takes, in the order of their
+// numbers.
+//
+//     threads   wait_turn(i), make, put(i, result)      i < next + ahead
+//     taker     whichever thread has put what was missing; the others go on
+//
+// Threads: all calls may run in parallel; `take` is never called by two threads at a time.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <utility>
+
+namespace weightfs {
+
+template <typename Result>
+class ReorderBuffer {
+ public:
+  /// At most `ahead` results are being made or wait to be taken.
+  ReorderBuffer(std::size_t ahead, std::function<void(const Result&)> take)
+      : ahead_(ahead), take_(std::move(take)) {}
+
+  /// Waits until result `index` may be made.
+  /// Requires: lower numbers have been begun, so that one thread can always go on.
+  /// Returns: false if somebody failed.
+  [[nodiscard]] bool wait_turn(std::size_t index) {
+    std::unique_lock lock(mutex_);
+    moved_.wait(lock, [&] { return failed_ || index < next_ + ahead_; });
+    return !failed_;
+  }
+
+  /// Hands over result `index`; calls take for it and for those behind it if all before it are
+  /// taken.  Throws what `take` throws; the caller then calls fail().
+  void put(std::size_t index, Result result) {
+    std::unique_lock lock(mutex_);
+    ready_.emplace(index, std::move(result));
+    if (is_taking_) return;
+    is_taking_ = true;
+    while (auto found = ready_.extract(next_)) {
+      lock.unlock();
+      take_(found.mapped());
+      lock.lock();
+      next_++;
+      moved_.notify_all();
+    }
+    is_taking_ = false;
+  }
+
+  /// Lets nobody wait any longer.
+  void fail() {
+    const std::lock_guard lock(mutex_);
+    failed_ = true;
+    moved_.notify_all();
+  }
+
+ private:
+  const std::size_t ahead_;
+  const std::function<void(const Result&)> take_;
+  std::mutex mutex_;  // guards the others
+  std::condition_variable moved_;
+  std::map<std::size_t, Result> ready_;
+  std::size_t next_ = 0;
+  bool is_taking_ = false, failed_ = false;
+};
+
+}  // namespace weightfs

@@ -1,0 +1,78 @@
+// Bucket: where a repository is shared.  Five calls; every backend keeps the same contract
+// (tests/store/bucket/bucket_contract_test.cpp runs over all of them).
+//
+//   * An object is whole or absent: a reader never sees half of one.
+//   * put_if_absent is atomic: of any number of callers exactly one gets `created`.
+//   * What put, put_if_absent and remove returned for is durable.
+//   * Nothing may be concluded from list() alone: it is a hint.
+//
+// Keys are '/'-separated components of 1 to 255 bytes, UTF-8 without control characters and '\'.
+// Only the last component may start with '.'; none is '.', '..' or '.tmp'.
+//
+// Errors: not_found (no such object), permission, no_space, unavailable (worth a retry), timed_out,
+// cancelled, io.  Every message names the bucket and the key.
+//
+// Threads: all calls may run in parallel.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "store/base/context.hpp"
+#include "store/base/source.hpp"
+
+namespace weightfs {
+
+class Bucket {
+ public:
+  enum class Put { created, exists };
+
+  virtual ~Bucket() = default;
+
+  /// Reads from `offset_bytes` until `into` is full or the object ends.
+  /// Returns: the bytes read; 0 if the offset is at or behind the end.
+  virtual std::size_t get(std::string_view key, std::uint64_t offset_bytes,
+                          std::span<std::byte> into, const Context& context) = 0;
+
+  /// Writes an object, replacing one that is there (keys that are written twice have equal bytes).
+  virtual void put(std::string_view key, const Source& source, const Context& context) = 0;
+
+  virtual Put put_if_absent(std::string_view key, std::string_view bytes,
+                            const Context& context) = 0;
+
+  /// Keys that start with `prefix` and sort after `after`, ascending, at most 1,000.
+  virtual std::vector<std::string> list(std::string_view prefix, std::string_view after,
+                                        const Context& context) = 0;
+
+  /// Removes an object; absent is fine.
+  virtual void remove(std::string_view key, const Context& context) = 0;
+
+  /// How many requests are worth having in flight at a time; 0: one for each core.
+  [[nodiscard]] virtual unsigned parallel_requests() const noexcept { return 0; }
+
+  /// For messages: the URL without secrets.
+  [[nodiscard]] virtual const std::string& url() const noexcept = 0;
+};
+
+/// The threads for work that waits for the bucket more than for a core: `threads` (0: one for each
+/// core), or as many as the bucket has requests for, whichever is more.
+unsigned request_threads(const Bucket& bucket, unsigned threads);
+
+/// Throws Error: invalid, if a backend need not accept the key.
+void check_key(std::string_view key);
+
+/// A whole object of at most `limit_bytes`.
+/// Throws Error: not_found; corrupt if it is larger.
+std::string get_all(Bucket& bucket, std::string_view key, std::uint64_t limit_bytes,
+                    const Context& context);
+
+/// Fills `into` completely.  Throws Error: not_found; corrupt if the object is too short.
+void get_exact(Bucket& bucket, std::string_view key, std::uint64_t offset_bytes,
+               std::span<std::byte> into, const Context& context);
+
+}  // namespace weightfs

@@ -1,0 +1,345 @@
+#include "store/format/checkpoint.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <fnmatch.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <map>
+#include <string_view>
+#include <system_error>
+
+#include "store/base/error.hpp"
+#include "store/base/json.hpp"
+#include "store/base/path_rules.hpp"
+#include "store/os/file.hpp"
+
+namespace weightfs {
+namespace {
+
+namespace stdfs = std::filesystem;
+
+/// Never code and never pickles, which run code when they are loaded.
+constexpr std::array kPublishedPatterns{
+    "*.safetensors", "*.json",  "*.jsonl", "*.txt",      "*.model",  "*.jinja", "*.md",
+    "*.tiktoken",    "*.vocab", "*.spm",   "tokenizer*", "LICENSE*", "NOTICE*"};
+/// What "tokenizer*" would catch as well.
+constexpr std::array kUnpublishedPatterns{"*.py",  "*.pyc",    "*.bin",  "*.pt", "*.pth",
+                                          "*.pkl", "*.pickle", "*.ckpt", "*.so"};
+
+constexpr std::string_view kIndexSuffix = ".safetensors.index.json";
+constexpr std::size_t kDirectoryDepthMax = 16;
+
+/// An index names every tensor once more, so it may be as large as a header.
+constexpr std::uint64_t kIndexFileBytesMax = kSafetensorsHeaderBytesMax;
+
+[[noreturn]] void fail(ErrorCode code, const std::string& message) { throw Error(code, message); }
+
+std::string shown(const stdfs::path& path) { return escape_name(path.native()); }
+
+std::string_view base_name_of(std::string_view path) { return path.substr(path.rfind('/') + 1); }
+
+/// With the slash, or empty.
+std::string_view prefix_of(std::string_view path) {
+  return path.substr(0, path.size() - base_name_of(path).size());
+}
+
+template <typename Patterns>
+bool matches_any(const Patterns& patterns, const std::string& base) {
+  return std::any_of(patterns.begin(), patterns.end(),
+                     [&](const char* pattern) { return ::fnmatch(pattern, base.c_str(), 0) == 0; });
+}
+
+bool is_published(const std::string& path, const std::vector<std::string>& include) {
+  const std::string base(base_name_of(path));
+  if (matches_any(kPublishedPatterns, base) && !matches_any(kUnpublishedPatterns, base))
+    return true;
+  return matches_glob(path, include);
+}
+
+class Scanner {
+ public:
+  Scanner(Checkpoint& checkpoint, const std::vector<std::string>& include)
+      : checkpoint_(checkpoint), include_(include) {}
+
+  void scan_directory(const stdfs::path& directory, const std::string& prefix, std::size_t depth);
+
+ private:
+  void scan_entry(const stdfs::directory_entry& entry, const std::string& path, std::size_t depth);
+  void scan_symlink(const stdfs::path& link, const std::string& path);
+  void scan_file(const stdfs::path& file, const std::string& path);
+
+  Checkpoint& checkpoint_;
+  const std::vector<std::string>& include_;
+};
+
+void Scanner::scan_directory(const stdfs::path& directory, const std::string& prefix,
+                             std::size_t depth) {
+  if (depth == kDirectoryDepthMax) {
+    fail(ErrorCode::invalid,
+         fmt::format("{} lies deeper than {} directories; a checkpoint does not", shown(directory),
+                     kDirectoryDepthMax));
+  }
+  std::error_code error;
+  stdfs::directory_iterator entries(directory, error);
+  for (; !error && entries != stdfs::directory_iterator(); entries.increment(error)) {
+    const std::string name = entries->path().filename().native();
+    if (name.front() != '.') scan_entry(*entries, prefix + name, depth);
+  }
+  if (error) throw_errno(error.value(), "read the directory " + shown(directory));
+}
+
+void Scanner::scan_entry(const stdfs::directory_entry& entry, const std::string& path,
+                         std::size_t depth) {
+  std::error_code error;
+  const stdfs::file_status status = entry.symlink_status(error);
+  switch (status.type()) {
+    case stdfs::file_type::directory:
+      return scan_directory(entry.path(), path + "/", depth + 1);
+    case stdfs::file_type::regular:
+      return scan_file(entry.path(), path);
+    case stdfs::file_type::symlink:
+      return scan_symlink(entry.path(), path);
+    case stdfs::file_type::none:
+    case stdfs::file_type::not_found:
+      throw_errno(error ? error.value() : ENOENT, "read " + shown(entry.path()));
+    default:
+      fail(
+          ErrorCode::invalid,
+          fmt::format("{} is a FIFO, socket or device; a checkpoint holds none: remove it, or hide "
+                      "it behind a name that begins with '.'",
+                      shown(entry.path())));
+  }
+}
+
+void Scanner::scan_symlink(const stdfs::path& link, const std::string& path) {
+  std::error_code error;
+  const stdfs::file_status target = stdfs::status(link, error);
+  if (target.type() == stdfs::file_type::regular) return scan_file(link, path);
+  const char* found = target.type() == stdfs::file_type::not_found   ? "nothing"
+                      : target.type() == stdfs::file_type::directory ? "a directory"
+                                                                     : "a special file";
+  if (target.type() == stdfs::file_type::none) throw_errno(error.value(), "follow " + shown(link));
+  fail(ErrorCode::invalid,
+       fmt::format("{} is a symlink to {}; only symlinks to regular files are followed: remove it, "
+                   "or put the files themselves there",
+                   shown(link), found));
+}
+
+/// O_NONBLOCK: what was a regular file a moment ago may be a FIFO now.
+File open_regular(const stdfs::path& file) {
+  File opened = File::open(file, O_RDONLY | O_NONBLOCK);
+  struct stat info {};
+  if (::fstat(opened.fd(), &info) != 0) throw_errno(errno, "read the size of " + shown(file));
+  if (!S_ISREG(info.st_mode)) {
+    fail(ErrorCode::invalid, shown(file) + " is no longer a regular file");
+  }
+  return opened;
+}
+
+CheckpointFile describe_file(const stdfs::path& file, const std::string& path) {
+  if (const std::string problem = path_problem(path); !problem.empty()) {
+    fail(ErrorCode::invalid, fmt::format("the name {} {}: rename it", shown(file), problem));
+  }
+  const File opened = open_regular(file);
+  CheckpointFile found;
+  found.path = path;
+  found.source = file;
+  found.stamp = stamp_of(opened.fd());
+  if (path.ends_with(".safetensors")) {
+    found.kind = CheckpointFile::Kind::safetensors;
+    found.head = read_safetensors_header(opened.fd(), shown(file), found.header);
+  } else {
+    found.kind = found.stamp.size_bytes > kBlobBytesMax ? CheckpointFile::Kind::opaque
+                                                        : CheckpointFile::Kind::blob;
+  }
+  return found;
+}
+
+void Scanner::scan_file(const stdfs::path& file, const std::string& path) {
+  if (!is_published(path, include_)) {
+    checkpoint_.unpublished.push_back(escape_name(path));
+    return;
+  }
+  if (checkpoint_.files.size() == kVersionFilesMax) {
+    fail(ErrorCode::invalid, fmt::format("{} holds more than {} files",
+                                         shown(checkpoint_.directory), kVersionFilesMax));
+  }
+  checkpoint_.files.push_back(describe_file(file, path));
+}
+/// Checks the index files of a scanned checkpoint against the shards.
+class IndexChecker {
+ public:
+  explicit IndexChecker(const Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
+
+  void check(const CheckpointFile& index);
+
+ private:
+  using Names = std::vector<std::string_view>;  // sorted
+
+  const CheckpointFile& shard_of(const std::string& index, const std::string& shard) const;
+  const Names& names_of(const CheckpointFile& shard);
+  void check_tensor(const std::string& index, const std::string& tensor,
+                    const CheckpointFile& shard);
+
+  const Checkpoint& checkpoint_;
+  std::map<const CheckpointFile*, Names> names_;
+};
+
+void IndexChecker::check(const CheckpointFile& index) {
+  const stdfs::path path = checkpoint_.directory / index.path;
+  const std::string what = shown(path);
+  const Json parsed = parse_json(read_file(path, kIndexFileBytesMax), what);
+  const Json& weight_map = json_field(parsed, "weight_map", what);
+  if (!weight_map.is_object()) {
+    fail(ErrorCode::corrupt, what + ": 'weight_map' must be an object from tensors to shards");
+  }
+  for (const auto& [tensor, shard] : weight_map.items()) {
+    if (!shard.is_string()) {
+      fail(ErrorCode::corrupt,
+           fmt::format("{}: the shard of tensor '{}' must be a string", what, escape_name(tensor)));
+    }
+    check_tensor(what, tensor, shard_of(index.path, shard.get<std::string>()));
+  }
+}
+
+const CheckpointFile& IndexChecker::shard_of(const std::string& index,
+                                             const std::string& shard) const {
+  const std::string what = shown(checkpoint_.directory / index);
+  if (shard.find('/') != shard.npos || shard == "." || shard == "..") {
+    fail(ErrorCode::corrupt,
+         fmt::format("{} names a path outside the directory: '{}'; a shard must "
+                     "lie beside its index",
+                     what, escape_name(shard)));
+  }
+  if (const std::string problem = path_problem(shard); !problem.empty()) {
+    fail(ErrorCode::corrupt,
+         fmt::format("{}: the name of the shard '{}' {}", what, escape_name(shard), problem));
+  }
+  const std::string path = std::string(prefix_of(index)) + shard;
+  const auto& files = checkpoint_.files;
+  const auto found = std::lower_bound(
+      files.begin(), files.end(), path,
+      [](const CheckpointFile& file, const std::string& wanted) { return file.path < wanted; });
+  if (found == files.end() || found->path != path) {
+    fail(ErrorCode::not_found,
+         fmt::format("{} is named by the index {} but missing; save the checkpoint as a whole, or "
+                     "remove an index that is left over",
+                     path, what));
+  }
+  if (found->kind != CheckpointFile::Kind::safetensors) {
+    fail(ErrorCode::corrupt,
+         fmt::format("{} is named by the index {} but is not a safetensors file", path, what));
+  }
+  return *found;
+}
+
+const IndexChecker::Names& IndexChecker::names_of(const CheckpointFile& shard) {
+  const auto [entry, added] = names_.try_emplace(&shard);
+  Names& names = entry->second;
+  if (added) {
+    for (const SafetensorsTensor& tensor : shard.header.tensors) names.push_back(tensor.name);
+    std::sort(names.begin(), names.end());
+  }
+  return names;
+}
+
+void IndexChecker::check_tensor(const std::string& index, const std::string& tensor,
+                                const CheckpointFile& shard) {
+  const auto holds = [&](const CheckpointFile& file) {
+    const Names& names = names_of(file);
+    return std::binary_search(names.begin(), names.end(), tensor);
+  };
+  if (holds(shard)) return;
+  for (const CheckpointFile& other : checkpoint_.files) {
+    if (other.kind != CheckpointFile::Kind::safetensors || !holds(other)) continue;
+    fail(ErrorCode::corrupt, fmt::format("tensor '{}' is in shard {}, but the index {} says {}",
+                                         escape_name(tensor), other.path, index, shard.path));
+  }
+  fail(ErrorCode::corrupt, fmt::format("tensor '{}' is in no shard, but the index {} says {}",
+                                       escape_name(tensor), index, shard.path));
+}
+
+void check_directory(const stdfs::path& directory) {
+  std::error_code error;
+  const stdfs::file_status status = stdfs::status(directory, error);
+  if (status.type() == stdfs::file_type::directory) return;
+  if (error) throw_errno(error.value(), "read the checkpoint directory " + shown(directory));
+  fail(ErrorCode::invalid, shown(directory) +
+                               " is not a directory; name the directory that holds "
+                               "the checkpoint's files");
+}
+
+void check_published(const Checkpoint& checkpoint) {
+  const std::string directory = shown(checkpoint.directory);
+  if (checkpoint.files.empty() && checkpoint.unpublished.empty()) {
+    fail(ErrorCode::invalid,
+         directory + " is empty (hidden files do not count): there is nothing to publish");
+  }
+  if (checkpoint.files.empty()) {
+    constexpr std::size_t kShownMax = 10;
+    const auto& all = checkpoint.unpublished;
+    const std::vector<std::string> some(
+        all.begin(), all.begin() + static_cast<std::ptrdiff_t>(std::min(all.size(), kShownMax)));
+    fail(ErrorCode::invalid,
+         fmt::format("{} holds nothing that is published by default (safetensors, JSON, text and "
+                     "tokenizer files), only {}{}; --include GLOB publishes other files",
+                     directory, fmt::join(some, ", "), all.size() > kShownMax ? ", ..." : ""));
+  }
+  if (checkpoint.size_bytes() > kVersionBytesMax) {
+    fail(ErrorCode::invalid, fmt::format("{} holds {} bytes; a version has at most {}", directory,
+                                         checkpoint.size_bytes(), kVersionBytesMax));
+  }
+}
+
+std::int64_t stamp_nanoseconds(const timespec& time) {
+  return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+}
+
+}  // namespace
+
+FileStamp stamp_of(int fd) {
+  struct stat info {};
+  if (::fstat(fd, &info) != 0) throw_errno(errno, "read the attributes of an open file");
+  return {info.st_dev, info.st_ino, static_cast<std::uint64_t>(info.st_size),
+          stamp_nanoseconds(info.st_mtim), stamp_nanoseconds(info.st_ctim)};
+}
+
+std::uint64_t Checkpoint::size_bytes() const noexcept {
+  std::uint64_t sum = 0;
+  for (const CheckpointFile& file : files) {
+    // Sparse files may claim any size; a sum that would wrap is too much in any case.
+    if (__builtin_add_overflow(sum, file.stamp.size_bytes, &sum)) return UINT64_MAX;
+  }
+  return sum;
+}
+
+Checkpoint scan_checkpoint(const stdfs::path& directory, const std::vector<std::string>& include) {
+  check_directory(directory);
+  Checkpoint checkpoint;
+  checkpoint.directory = directory;
+  Scanner(checkpoint, include).scan_directory(directory, "", 0);
+  std::sort(checkpoint.files.begin(), checkpoint.files.end(),
+            [](const auto& a, const auto& b) { return a.path < b.path; });
+  std::sort(checkpoint.unpublished.begin(), checkpoint.unpublished.end());
+  check_published(checkpoint);
+  IndexChecker indexes(checkpoint);
+  for (const CheckpointFile& file : checkpoint.files) {
+    if (file.path.ends_with(kIndexSuffix)) indexes.check(file);
+  }
+  return checkpoint;
+}
+
+Checkpoint scan_one_file(const stdfs::path& source, const std::string& path) {
+  Checkpoint checkpoint;
+  checkpoint.directory = source.parent_path();
+  checkpoint.files.push_back(describe_file(source, path));
+  checkpoint.is_linked_meanwhile = true;
+  return checkpoint;
+}
+
+}  // namespace weightfs

@@ -1,0 +1,107 @@
+// Manifest: the small record that makes a version exist.  Writing it is the commit.
+//
+// It is canonical JSON: keys sorted, no spaces, so its bytes follow from its fields and its SHA-256
+// names it.  It carries a SHA-256 of its own fields, so that no damage to it is believed; those of
+// releases before 0.6.0 do not.  Format: docs/FORMAT.md, "Manifests".
+//
+// Threads: a value.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "store/base/sha256.hpp"
+
+namespace weightfs {
+
+inline constexpr std::uint64_t kManifestBytesMax = 1u << 20;
+
+/// Of the object of a snapshot's hashes: 8 bytes a chunk and 32 a piece, of at least 1 MiB each,
+/// and room for the last ones.
+inline constexpr std::uint64_t kHashesBytesMax = std::uint64_t{1} << 32;
+inline constexpr std::uint64_t kVersionMax = (std::uint64_t{1} << 36) - 1;  // fits an inode number
+
+/// Feature of a version whose packs hold blocks of mode XR or XS.  Format: docs/FORMAT.md,
+/// "Features".
+inline constexpr std::string_view kFeatureXr = "xr";
+
+/// Feature of a version whose manifest carries its own SHA-256.  Format: docs/FORMAT.md, "A
+/// manifest's own hash".
+inline constexpr std::string_view kFeatureManifestSha256 = "manifest-sha256";
+
+/// A small file, stored once under its hash.
+struct BlobRef {
+  std::string path;
+  std::uint64_t size_bytes = 0;  // uncompressed
+  Sha256 sha256{};               // uncompressed
+};
+
+/// An object that holds `size_bytes` uncompressed bytes with this hash.
+struct ObjectRef {
+  std::uint64_t size_bytes = 0;
+  Sha256 sha256{};
+};
+
+/// A nonce, drawn at random, sets the objects of one attempt to publish apart: lower-case hex
+/// digits.
+inline constexpr std::size_t kNonceDigits = 32;
+bool is_nonce(std::string_view text) noexcept;
+
+struct PackRef {
+  std::string name;              // "<nonce>-<k>": several uploaders have several nonces
+  std::uint64_t size_bytes = 0;  // whole object
+  std::uint64_t head_bytes = 0;  // header and index
+  Sha256 head_sha256{};
+};
+
+struct DeltaRef {
+  std::vector<PackRef> packs;  // may be empty: nothing changed but blobs or headers
+  std::uint64_t changed_elements = 0;
+};
+
+struct SnapshotRef {
+  std::string nonce;
+  ObjectRef hashes;  // the object of chunk and piece hashes
+};
+
+struct Manifest {
+  std::string repository;     // id
+  std::uint64_t version = 0;  // 1, 2, 3, ...
+  std::uint64_t parent = 0;   // version - 1; 0 for version 1
+  Sha256 parent_sha256{};     // of the parent's manifest; zeros for version 1
+  std::int64_t time = 0;      // seconds since 1970; mtime of every file
+  std::string tag;            // may be empty
+  std::map<std::string, std::string> meta;
+  ObjectRef layout;
+  std::vector<BlobRef> blobs;           // by path
+  Sha256 root{};                        // SHA-256 over all chunk hashes, 8 bytes little-endian each
+  std::optional<DeltaRef> delta;        // from the parent
+  std::optional<SnapshotRef> snapshot;  // at least one of the two
+  std::string nonce;                    // of this publish: settles a lost reply
+  /// That a reader must know, ascending.
+  std::vector<std::string> features{std::string(kFeatureManifestSha256)};
+  std::string key_id;     // reserved, empty: docs/FORMAT.md, "Signatures"
+  std::string signature;  // reserved, empty
+
+  /// Whether it carries its own SHA-256: parse() has compared it then.
+  [[nodiscard]] bool carries_hash() const;
+
+  /// With its own SHA-256 if `features` has kFeatureManifestSha256.
+  /// Throws Error: invalid if a text is not UTF-8, or it all is larger than kManifestBytesMax.
+  [[nodiscard]] std::string serialize() const;
+
+  /// Throws Error: corrupt (malformed, not canonical, out of bounds, hostile names, fields that do
+  /// not give its own SHA-256), unsupported (newer format, or an unknown required feature), naming
+  /// `what`.
+  static Manifest parse(std::string_view bytes, std::string_view what);
+};
+
+/// SHA-256 over chunk hashes, as Manifest::root.
+Sha256 root_of(std::span<const std::uint64_t> chunk_hashes);
+
+}  // namespace weightfs

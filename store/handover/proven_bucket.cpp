@@ -1,0 +1,26 @@
+#include "store/handover/proven_bucket.hpp"
+
+#include <fmt/format.h>
+
+#include <string>
+
+#include "store/local/db.hpp"
+#include "store/repository/probe.hpp"
+
+namespace weightfs {
+namespace {
+
+constexpr std::string_view kProbedKey =
+    "probed";  // of the family `store`: see store/local/column_families.hpp
+
+}  // namespace
+
+void require_put_if_absent_once(Repository& repository, Store& store, std::string_view endpoint_url,
+                                const Context& context) {
+  const std::string place = fmt::format("{}\n{}", repository.url(), endpoint_url);
+  if (store.db().find(Family::store, kProbedKey) == place) return;
+  require_put_if_absent(repository.bucket(context), context);
+  store.db().write({{Family::store, std::string(kProbedKey), place}});
+}
+
+}  // namespace weightfs

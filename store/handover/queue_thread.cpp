@@ -1,0 +1,405 @@
+// The thread: takes the first hand-over that is not at its end, and brings it as far as it goes.
+//
+//     queued       link, sync, publish                    -> committing, in publish()'s hook
+//     committing   look for the version by its nonce      -> committed; queued if another has its
+//                                                            number; else publish with the same
+//                                                            nonce, still committing
+//     committed    adopt the images, show, finish         -> gone
+//
+// Each step may be done again, by this process or a later one.  What fails and may work later is
+// tried again, and those behind wait for it: they are published in order.  An error that leaves it
+// open whether the version exists keeps the phase committing.  So does its absence: a request whose
+// reply never came may be carried out later, as long as its number is free.
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "store/base/log.hpp"
+#include "store/base/path_rules.hpp"
+#include "store/base/retry_delay.hpp"
+#include "store/format/version_images.hpp"
+#include "store/handover/queue_state.hpp"
+#include "store/handover/seal.hpp"
+#include "store/materialize/adopt.hpp"
+#include "store/publish/pre_encoded.hpp"
+
+namespace weightfs {
+namespace {
+
+using std::chrono::milliseconds;
+using Phase = HandOverRecord::Phase;
+
+constexpr int kQueueNice = 10;
+constexpr milliseconds kFirstRetry{500};
+
+/// What is coded here waits for the trainer.  Threads that this one starts inherit it.
+void lower_priority() {
+  const auto thread = static_cast<id_t>(::syscall(SYS_gettid));
+  const int nice = std::max(kQueueNice, ::getpriority(PRIO_PROCESS, thread));
+  if (::setpriority(PRIO_PROCESS, thread, nice) != 0) log_debug("the queue has normal priority");
+}
+
+/// Nothing is wrong with the checkpoint or the repository: it may work later.
+bool may_pass(ErrorCode code) {
+  return code == ErrorCode::unavailable || code == ErrorCode::timed_out ||
+         code == ErrorCode::no_space || code == ErrorCode::io || code == ErrorCode::busy ||
+         code == ErrorCode::cancelled;
+}
+
+}  // namespace
+
+// ---- what to do next ----
+
+void PublishQueue::State::run(const std::stop_token& stop) {
+  lower_priority();
+  while (const std::shared_ptr<QueueItem> item = next(stop)) step(item, stop);
+}
+
+std::shared_ptr<QueueItem> PublishQueue::State::first() const {
+  for (const auto& [order, item] : items) {
+    if (!item->is_withdrawn && !item->record.is_terminal()) return item;
+  }
+  return nullptr;
+}
+
+std::shared_ptr<QueueItem> PublishQueue::State::next(const std::stop_token& stop) {
+  std::unique_lock lock(mutex);
+  while (!stop.stop_requested()) {
+    const std::shared_ptr<QueueItem> item = first();
+    if (!item) {
+      changed.wait(lock, stop, [&] { return first() != nullptr; });
+    } else if (item->retry_at > Clock::now()) {
+      changed.wait_until(lock, stop, item->retry_at, [&] { return first() != item; });
+    } else {
+      item->stop = std::stop_source();
+      item->is_running = true;
+      item->step.clear();
+      item->done_bytes = item->total_bytes = 0;
+      return item;
+    }
+  }
+  return nullptr;
+}
+
+void PublishQueue::State::step(const std::shared_ptr<QueueItem>& item,
+                               const std::stop_token& stop) {
+  const Context context{item->stop.get_token()};
+  const std::stop_callback forward(stop,
+                                   [source = item->stop]() mutable { source.request_stop(); });
+  try {
+    advance(*item, context);
+  } catch (const Error& error) {
+    failed(*item, error);
+  } catch (const std::exception& error) {
+    failed(*item, Error(ErrorCode::io, error.what()));
+  }
+  bool is_gone = false;
+  change([&] {
+    item->is_running = false;
+    is_gone = item->is_gone;
+  });
+  if (is_gone) remove_links(links_of(item->record));
+}
+
+void PublishQueue::State::advance(QueueItem& item, const Context& context) {
+  if (item.record.phase == Phase::committing) look_for_version(item, context);
+  if (item.record.phase != Phase::committed) publish_item(item, context);
+  settle(item, context);
+}
+
+// ---- queued, committing ----
+
+/// A version that this hand-over became has the number of its last try, or with a rebase a higher
+/// one.
+void PublishQueue::State::look_for_version(QueueItem& item, const Context& context) {
+  const HandOverRecord& record = item.record;
+  const std::uint64_t before = std::max<std::uint64_t>(record.version, 1) - 1;
+  const auto found = find_nonce(history, before, record.nonce, context);
+  if (!found && !history.find(record.version, context)) return;  // it may come yet
+  change([&] {
+    item.record.phase = found ? Phase::committed : Phase::queued;
+    item.record.version = found.value_or(0);
+  });
+}
+
+void PublishQueue::State::publish_item(QueueItem& item, const Context& context) {
+  if (!is_proven && options.prove) options.prove(context);
+  is_proven = true;
+  const std::uint64_t may_come_before =
+      item.record.phase == Phase::committing ? item.record.version : 0;
+  prepare_links(item, context);
+  take_early(item, context);
+  const Progress progress = [&](std::string_view step, std::uint64_t done, std::uint64_t total) {
+    const std::lock_guard lock(mutex);
+    item.step = step;
+    item.done_bytes = done;
+    item.total_bytes = total;
+  };
+  try {
+    PublishResult result = publish(history, store, options_of(item), context, progress);
+    item.images = std::move(result.images);
+    item.images_lock = std::move(result.images_lock);
+    change([&] {
+      item.record.phase = Phase::committed;
+      item.record.version = result.version;
+      item.failures = 0;
+      bucket_refusal.clear();
+    });
+  } catch (const CommitUnknown&) {
+    throw;
+  } catch (const Error& error) {
+    // A conflict is one about the number of the earlier try, or a lower one: that is taken.
+    const bool may_come = may_come_before != 0 && error.code() != ErrorCode::conflict;
+    if (!may_come || item.record.version != may_come_before) set_queued(item);
+    throw;
+  } catch (...) {
+    if (may_come_before == 0) set_queued(item);
+    throw;
+  }
+}
+
+/// Nothing of it can be a version.
+void PublishQueue::State::set_queued(QueueItem& item) {
+  change([&] {
+    item.record.phase = Phase::queued;
+    item.record.version = 0;
+  });
+}
+
+void PublishQueue::State::prepare_links(QueueItem& item, const Context& context) {
+  const auto tree = links_of(item.record);
+  if (!item.has_links) make_links(staging, item.record.directory, tree);
+  item.has_links = true;
+  if (item.record.unsynced_boot.empty()) return;
+  sync_links(tree, store.path() / "staging", context);
+  change([&] { item.record.unsynced_boot.clear(); });
+  write_record(item);
+}
+
+void PublishQueue::State::take_early(QueueItem& item, const Context& context) {
+  if (item.early) return;
+  std::map<std::string, StagedFile> files;
+  for (StagedFile& file : staging.list(item.record.directory)) {
+    files.emplace(file.path, std::move(file));
+  }
+  item.early = early.take(
+      item.record.directory,
+      [&](const EarlyFile& coded) {
+        const auto file = files.find(coded.path);
+        return file != files.end() && file->second.generation == coded.generation &&
+               staging.backing_path(file->second.id) == coded.source;
+      },
+      context);
+  change([&] { item.early_bytes = item.early->bytes(); });
+}
+
+PublishOptions PublishQueue::State::options_of(QueueItem& item) {
+  const HandOverRecord& record = item.record;
+  PublishOptions result;
+  result.directory = links_of(record);
+  result.tag = record.tag;
+  result.meta = record.meta;
+  result.include = record.include;
+  result.snapshot = record.snapshot;
+  result.threads = options.threads;
+  result.coder = options.coder;
+  result.nonce = record.nonce;
+  result.keeps_uploads = true;
+  if (!record.rebase && !options.rebase) {
+    const std::lock_guard lock(mutex);
+    result.fence_parent = own.parent_for(record.fence);
+  }
+  item.tried_parent = result.fence_parent;
+  result.committing = [this, &item](std::uint64_t version) { begin_commit(item, version); };
+  result.lock_images = true;
+  result.early = item.early;
+  result.at = options.at;
+  return result;
+}
+
+/// From here on the manifest may be in the bucket, so it cannot be taken back.
+void PublishQueue::State::begin_commit(QueueItem& item, std::uint64_t version) {
+  change([&] {
+    if (item.is_withdrawn) {
+      throw Error(ErrorCode::cancelled, fmt::format("publish/{} was taken back", item.record.name));
+    }
+    item.record.phase = Phase::committing;
+    item.record.version = version;
+    item.error.clear();
+    item.error_code.clear();
+  });
+  write_record(item);
+  reached("committing");
+}
+
+// ---- committed ----
+
+void PublishQueue::State::settle(QueueItem& item, const Context& context) {
+  if (!item.is_recorded) write_record(item);
+  item.is_recorded = true;
+  reached("committed-recorded");
+  // Until `latest` names it.
+  const auto adopting =
+      store.eviction().reserve(item.record.version, Eviction::Claim::stays, context);
+  bring_images(item, context);
+  reached("adopted");
+  if (options.show) options.show(item.record.version);
+  reached("shown");
+  trim_images();
+  finish(item, context);
+}
+
+/// An adopted version took no room of its own, but counts from now on.
+void PublishQueue::State::trim_images() {
+  try {
+    store.make_room(0);
+  } catch (const Error& error) {
+    log_debug(fmt::format("old images stay: {}", error.what()));
+  }
+}
+
+/// The staged files become the images.  Where they cannot, the sync fetches the version as it does
+/// any other, and the next try finds that.
+void PublishQueue::State::bring_images(QueueItem& item, const Context& context) {
+  ImagesLock lock = std::move(item.images_lock);
+  const std::uint64_t version = item.record.version;
+  const std::vector<std::uint64_t> complete = store.complete_versions();
+  if (!complete.empty() && complete.back() >= version) return;
+  if (!lock) lock = store.lock_images(context);
+  if (!item.images) item.images = images_of(history, store, version, context);
+  if (!item.has_links) make_links(staging, item.record.directory, links_of(item.record));
+  item.has_links = true;
+  adopt_images(store, *item.images, links_of(item.record), lock);
+}
+
+void PublishQueue::State::finish(QueueItem& item, const Context& context) {
+  const HandOverRecord& record = item.record;
+  const auto version = history.get(record.version, context);
+  const auto layout = history.layout(*version, context);
+  std::set<std::string> paths;
+  std::uint64_t bytes = 0;
+  for (const auto& file : files_of(version->manifest, *layout)) {
+    paths.insert(file.path);
+    bytes += file.size_bytes;
+  }
+  const std::uint64_t early_bytes = find_early_bytes(version->manifest.meta).value_or(0);
+  std::vector<StagingId> published;
+  for (const StagedFile& file : staging.list(record.directory)) {
+    if (S_ISREG(file.type) && paths.contains(file.path)) published.push_back(file.id);
+  }
+  const PublishedRange with_this = own.with(record.version);  // only this thread changes it
+  const std::string left =
+      staging.finish(record.directory, published, record.origin, record.version,
+                     {{Family::handovers, record.key(), std::nullopt},
+                      {Family::store, std::string(kOwnKey), with_this.serialize()}});
+  reached("finished");
+  remove_links(links_of(record));
+  log_info(fmt::format("publish/{} is version {}; {} of {} bytes were coded before",
+                       escape_name(record.name), record.version, early_bytes, bytes));
+  change([&] {
+    own = with_this;
+    item.is_gone = true;
+    items.erase(record.order);
+    note_end({record.order, record.name, record.tag, HandOverEnd::How::published, record.version,
+              "", left, bytes, early_bytes});
+    totals.versions++;
+    totals.bytes += bytes;
+    totals.early_bytes += early_bytes;
+  });
+  drop_early(record.directory);
+  early.parent_changed();
+}
+
+// ---- failures ----
+
+void PublishQueue::State::failed(QueueItem& item, const Error& error) {
+  item.images_lock.unlock();
+  if (item.stop.stop_requested()) return;  // taken back, or the queue stops
+  switch (item.record.phase) {
+    case Phase::committed:
+      return wait(item,
+                  fmt::format("version {} is published; cannot settle it here: {}",
+                              item.record.version, error.what()),
+                  error.code());
+    case Phase::committing:
+      return wait(item, error.what(), error.code());
+    default:
+      break;
+  }
+  if (may_pass(error.code())) return wait(item, error.what(), error.code());
+  if (error.code() != ErrorCode::conflict) return end(item, Phase::failed, error);
+  const bool rebases = item.record.rebase || options.rebase;
+  if (!rebases && has_moved(item)) return;  // it is tried again at once
+  if (!rebases) return end(item, Phase::conflict, conflict_of(item));
+  if (++item.lost_races == kRebaseTries) return end(item, Phase::conflict, lost_races_of(item));
+  wait(item, "another writer published first; it is coded again, on top of that version",
+       error.code());
+}
+
+/// Whether a rebase came while it was tried.
+bool PublishQueue::State::has_moved(const QueueItem& item) const {
+  const std::lock_guard lock(mutex);
+  return own.parent_for(item.record.fence) != item.tried_parent;
+}
+
+Error PublishQueue::State::conflict_of(const QueueItem& item) const {
+  const std::string shown = escape_name(item.record.name);
+  const std::lock_guard lock(mutex);
+  return {ErrorCode::conflict,
+          fmt::format("publish/{0} was to follow version {1}, but another writer has published "
+                      "since; if this run is to go on from that version, run: {2} (it publishes "
+                      "publish/{0} too); else take it back (mv publish/{0} staging/)",
+                      shown, own.parent_for(item.record.fence), options.rebase_command)};
+}
+
+Error PublishQueue::State::lost_races_of(const QueueItem& item) const {
+  return {ErrorCode::conflict,
+          fmt::format("other writers were faster {} times in a row; when they are done, run: {} "
+                      "(it publishes publish/{} too)",
+                      kRebaseTries, options.rebase_command, escape_name(item.record.name))};
+}
+
+void PublishQueue::State::wait(QueueItem& item, const std::string& why, ErrorCode code) {
+  if (item.error != why) {
+    log_warning(fmt::format("publish/{} waits: {}", escape_name(item.record.name), why));
+  }
+  change([&] {
+    item.failures++;
+    item.error = why;
+    item.error_code = to_string(code);
+    item.retry_at = Clock::now() + retry_delay(kFirstRetry, item.failures - 1, random);
+  });
+}
+
+void PublishQueue::State::end(QueueItem& item, Phase phase, const Error& error) {
+  const HandOverRecord& record = item.record;
+  log_error(fmt::format("publish/{}: {}", escape_name(record.name), error.what()));
+  // They hold the bytes of files that the user may want to remove.
+  remove_links(links_of(record));
+  item.has_links = false;
+  change([&] {
+    if (error.code() == ErrorCode::permission) bucket_refusal = error.what();
+    item.record.phase = phase;
+    item.record.error = error.what();
+    item.record.error_code = to_string(error.code());
+    note_end({record.order, record.name, record.tag,
+              phase == Phase::conflict ? HandOverEnd::How::conflict : HandOverEnd::How::failed, 0,
+              error.what(), ""});
+  });
+  try {
+    write_record(item);
+  } catch (const Error& unwritten) {
+    // A later process tries once more, and finds the same.
+    log_warning(fmt::format("cannot record why publish/{} failed: {}", escape_name(record.name),
+                            unwritten.what()));
+  }
+  early.parent_changed();
+}
+
+}  // namespace weightfs

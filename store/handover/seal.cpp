@@ -1,0 +1,174 @@
+#include "store/handover/seal.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <system_error>
+
+#include "store/base/log.hpp"
+#include "store/base/path_rules.hpp"
+#include "store/format/checkpoint.hpp"
+#include "store/os/file.hpp"
+#include "store/os/lease.hpp"
+
+namespace weightfs {
+namespace {
+
+namespace stdfs = std::filesystem;
+
+/// A lease cannot be waited for, so it is asked for again.
+constexpr auto kProbeInterval = std::chrono::milliseconds(10);
+constexpr std::size_t kShownMax = 5;
+
+bool is_hidden(std::string_view path) {
+  return path.starts_with('.') || path.find("/.") != path.npos;
+}
+
+std::vector<StagedFile> files_of(const Staging& staging, StagingId directory) {
+  std::vector<StagedFile> files = staging.list(directory);
+  std::erase_if(files, [](const StagedFile& file) { return !S_ISREG(file.type); });
+  return files;
+}
+
+std::vector<StagedFile> held_files(const Staging& staging, StagingId directory) {
+  std::vector<StagedFile> files = files_of(staging, directory);
+  std::erase_if(files, [&](const StagedFile& file) {
+    return file.writers == 0 && nobody_writes(staging.backing_path(file.id));
+  });
+  return files;
+}
+
+/// The first of these files, below the directory that its user knows as `shown`.
+std::string names_of(const std::string& shown, const std::vector<StagedFile>& files) {
+  std::string names;
+  for (std::size_t i = 0; i < std::min(files.size(), kShownMax); i++) {
+    names += fmt::format("{}{}/{}", i > 0 ? ", " : "", shown, escape_name(files[i].path));
+  }
+  if (files.size() > kShownMax) names += fmt::format(" and {} more", files.size() - kShownMax);
+  return names;
+}
+
+[[noreturn]] void throw_held(
+    const std::string& shown, const std::vector<StagedFile>& held,
+    const std::function<std::string(const std::vector<StagedFile>& files)>& holders) {
+  const std::string names = names_of(shown, held);
+  std::string who = holders ? holders(held) : "";
+  if (who.empty()) who = "no visible process";
+  throw Error(
+      ErrorCode::busy,
+      fmt::format("{} {} still open for writing, or mapped by a writer, held by {}; close "
+                  "{} first, then hand over again",
+                  names, held.size() > 1 ? "are" : "is", who, held.size() > 1 ? "them" : "it"));
+}
+
+void link_file(const stdfs::path& from, const stdfs::path& to, const std::string& shown) {
+  if (::link(from.c_str(), to.c_str()) == 0) return;
+  if (errno == ENAMETOOLONG) {
+    throw Error(ErrorCode::invalid, fmt::format("the path {} is too long: shorten it", shown));
+  }
+  throw_errno(errno, fmt::format("link {} to {}", to.string(), from.string()));
+}
+
+void make_link_directory(const stdfs::path& path, const std::string& shown) {
+  if (::mkdir(path.c_str(), 0700) == 0) return;
+  if (errno == ENAMETOOLONG) {
+    throw Error(ErrorCode::invalid, fmt::format("the path {} is too long: shorten it", shown));
+  }
+  throw_errno(errno, "make the directory " + path.string());
+}
+
+std::string replaced(std::string text, std::string_view from, std::string_view to) {
+  for (std::size_t at = text.find(from); at != text.npos; at = text.find(from, at + to.size())) {
+    text.replace(at, from.size(), to);
+  }
+  return text;
+}
+
+}  // namespace
+
+void require_own_files(const Staging& staging, StagingId directory, Caller caller) {
+  if (caller.uid == 0) return;
+  std::vector<StagedFile> others = files_of(staging, directory);
+  std::erase_if(others, [&](const StagedFile& file) { return file.uid == caller.uid; });
+  if (others.empty()) return;
+  throw Error(
+      ErrorCode::permission,
+      fmt::format("{} {} to uid {}, not to uid {} who hands over: only a user's own files "
+                  "are taken; let their owner hand them over, or root",
+                  names_of(escape_name(staging.path_of(directory)), others),
+                  others.size() > 1 ? "belong" : "belongs", others.front().uid, caller.uid));
+}
+
+void wait_unwritten(Staging& staging, StagingId directory,
+                    const std::function<std::string(const std::vector<StagedFile>& files)>& holders,
+                    Clock::time_point until, const Context& context) {
+  const std::string shown = escape_name(staging.path_of(directory));
+  staging.wait_unwritten(directory, context, until);
+  while (true) {
+    const std::vector<StagedFile> held = held_files(staging, directory);
+    if (held.empty()) return;
+    if (Clock::now() >= until) throw_held(shown, held, holders);
+    context.pause(kProbeInterval, "waiting for the writers of " + shown);
+  }
+}
+
+void make_links(const Staging& staging, StagingId directory, const stdfs::path& tree) {
+  remove_links(tree);
+  make_directories(tree.parent_path(), 0700);
+  const std::string shown = escape_name(staging.path_of(directory));
+  make_link_directory(tree, shown);
+  // By path: a directory comes before what is in it.
+  for (const StagedFile& file : staging.list(directory)) {
+    if (is_hidden(file.path)) continue;
+    const std::string name = fmt::format("{}/{}", shown, escape_name(file.path));
+    if (S_ISDIR(file.type)) {
+      make_link_directory(tree / file.path, name);
+    } else if (S_ISREG(file.type)) {
+      link_file(staging.backing_path(file.id), tree / file.path, name);
+    } else {
+      throw Error(ErrorCode::invalid,
+                  fmt::format("{} is a symlink; a checkpoint that is handed over holds none: put "
+                              "the file itself there",
+                              name));
+    }
+  }
+}
+
+void remove_links(const stdfs::path& tree) noexcept {
+  std::error_code failed;
+  stdfs::remove_all(tree, failed);
+  if (failed) log_warning(fmt::format("cannot remove {}: {}", tree.string(), failed.message()));
+}
+
+void check_links(const stdfs::path& tree, const std::vector<std::string>& include,
+                 std::string_view shown) {
+  try {
+    static_cast<void>(scan_checkpoint(tree, include));
+  } catch (const Error& error) {
+    throw Error(error.code(), replaced(error.what(), escape_name(tree.native()), shown));
+  }
+}
+
+void sync_links(const stdfs::path& tree, const stdfs::path& backing, const Context& context) {
+  for (const auto& entry : stdfs::recursive_directory_iterator(tree)) {
+    if (!entry.is_regular_file()) continue;
+    context.check("syncing the files that were handed over");
+    const File file = File::open(entry.path(), O_RDONLY);
+    try {
+      fsync_file(file.fd(), entry.path());
+    } catch (const Error& error) {
+      // The kernel tells it once, and drops what it could not write.
+      throw Error(ErrorCode::corrupt, fmt::format("the disk did not take what was staged, check "
+                                                  "it or write it again: {}",
+                                                  error.what()));
+    }
+  }
+  fsync_directory(backing);
+}
+
+}  // namespace weightfs

@@ -1,0 +1,165 @@
+// SparseDelta: the change between two versions as one safetensors file, in the convention of TRL:
+//
+//     NAME.indices   I32, or I64 where NAME has more than 2^31 - 1 elements; ascending
+//     NAME.values    the new values, in NAME's own dtype
+//
+// for every tensor that changed, so that  older.flatten()[indices] = values  gives the newer one.
+//
+//     SparseLayout        where everything lies, from the changed counts alone: so the size of the
+//                         file is known before it is made
+//     SparseDeltaReader   makes the chunks of both versions, checks their hashes, compares them
+//
+// An entry is a changed element.  Where the codec counts bytes and an element has several (F64,
+// I32,
+// ...) it is a changed byte: its element stands there once for each, with the same value; and once
+// for each element of a chunk that has no more elements than changed bytes.  So sizes follow from
+// the counts there too, and no tensor takes more than the whole of it would.
+//
+// Only tensors are in it, not opaque files or blobs, and only versions with the same tensors (name,
+// dtype, shape) have one.
+//
+// Threads: a SparseLayout and a SparsePlan are immutable; a SparseDeltaReader runs its own threads
+// and takes one call at a time.  Format: docs/FORMAT.md, "Sparse deltas".
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/block/chunk_coder.hpp"
+#include "kernels/block/free_list.hpp"
+#include "kernels/dispatch/cpu_coder.hpp"
+#include "store/materialize/chunk_maker.hpp"
+#include "store/materialize/history.hpp"
+#include "store/materialize/pack_spool.hpp"
+#include "store/materialize/plan.hpp"
+
+namespace weightfs {
+
+/// Elements that changed, as the codec counts them, by chunk number of the newer layout.
+using ChangedCounts = std::vector<std::uint32_t>;
+
+/// The two ends of a delta; `from` may be the later one.
+struct VersionPair {
+  std::uint64_t from = 0;
+  std::uint64_t to = 0;
+};
+
+/// What indices count and values hold.
+struct SparseElement {
+  Dtype dtype{};  // of the values
+  std::size_t width_bytes = 0;
+  bool by_byte = false;  // an entry for each changed byte, not for each changed element
+};
+SparseElement sparse_element_of(Dtype dtype) noexcept;
+
+/// For each tensor of `to`, the tensor of `from` with the same name, dtype and shape.  Those of
+/// opaque files have none.
+/// Throws Error: unsupported, saying what differs, if a tensor is in one of them only.
+std::vector<std::optional<std::uint32_t>> match_tensors(const Layout& from, const Layout& to,
+                                                        VersionPair versions);
+
+/// Tensors with more elements have I64 indices.
+inline constexpr std::uint64_t kNarrowElementsMax = 0x7FFFFFFF;
+
+class SparseLayout {
+ public:
+  /// Requires: one count for each chunk of `to`.  `narrow_max`: other than the default in tests.
+  /// Throws Error: unsupported (two tensors of one name, of which one changed; a header that
+  /// safetensors would refuse); corrupt (a count above the elements of its chunk).
+  SparseLayout(const Layout& to, std::span<const std::uint32_t> changed, VersionPair versions,
+               std::uint64_t narrow_max = kNarrowElementsMax);
+
+  struct Tensor {
+    std::uint32_t number = 0;  // in `to`
+    SparseElement element;
+    bool wide = false;  // indices are I64
+    std::uint64_t entries = 0;
+    std::uint64_t indices_offset_bytes = 0, values_offset_bytes = 0;  // in the file
+  };
+  [[nodiscard]] std::span<const Tensor> tensors() const noexcept { return tensors_; }  // ascending
+  [[nodiscard]] const std::string& head() const noexcept { return head_; }
+  [[nodiscard]] std::uint64_t size_bytes() const noexcept { return size_bytes_; }
+  [[nodiscard]] std::uint64_t entries() const noexcept { return entries_; }  // of all tensors
+
+ private:
+  void add_tensors(const Layout& to, std::span<const std::uint32_t> changed, VersionPair versions,
+                   std::uint64_t narrow_max);
+  void place(const Layout& to, VersionPair versions);
+
+  std::vector<Tensor> tensors_;
+  std::string head_;
+  std::uint64_t size_bytes_ = 0, entries_ = 0, elements_ = 0;
+};
+
+/// How the chunks of both versions are made.
+struct SparsePlan {
+  Plan from, to;
+  std::vector<std::optional<std::uint32_t>> older;  // see match_tensors
+
+  [[nodiscard]] VersionPair versions() const noexcept {
+    return {from.version->number(), to.version->number()};
+  }
+};
+
+/// Throws Error: unsupported (see match_tensors), and as make_plan does.
+SparsePlan make_sparse_plan(History& history, VersionPair versions, std::span<const Base> bases,
+                            const Context& context);
+
+/// What the indexes of a version's packs say; nullopt if the version has no delta.  Fetches their
+/// heads only.  Throws Error: as Repository::get_pack_index.
+std::optional<ChangedCounts> find_changed_counts(History& history, const Version& version,
+                                                 const Layout& layout, const Context& context);
+
+class SparseDeltaReader {
+ public:
+  /// Fetches the packs that the plan needs into `spool`.  Keeps the references to plan and
+  /// repository.
+  SparseDeltaReader(const SparsePlan& plan, Repository& repository,
+                    const std::filesystem::path& spool, kernels::SharedCoder coder,
+                    const Context& context, const Progress& progress);
+  ~SparseDeltaReader();
+
+  /// Compares the two versions where their hashes differ.
+  [[nodiscard]] ChangedCounts count();
+
+  /// Writes a new file at `path`, mode 0444, with the newer manifest's time, synced.  After a
+  /// failure the caller removes it.
+  /// Throws BaseDamaged; Error: corrupt (a hash or a count that is not what was promised, naming
+  /// version, tensor and chunk), no_space, io, cancelled.
+  void write(const SparseLayout& layout, std::span<const std::uint32_t> changed,
+             const std::filesystem::path& path);
+
+ private:
+  struct Worker;
+  struct Job {
+    std::uint32_t tensor = 0;  // of `to`
+    std::uint32_t chunk = 0;
+  };
+  [[nodiscard]] std::vector<Job> jobs(std::span<const std::uint32_t> changed) const;
+  [[nodiscard]] std::unique_ptr<Worker> make_worker() const;
+  void read(const Job& job, Worker& worker) const;
+
+  const SparsePlan& plan_;
+  Repository& repository_;
+  const kernels::SharedCoder coder_;
+  const Context context_;
+  const Progress progress_;
+  PackSpool from_spool_, to_spool_;
+  kernels::FreeList<Worker> idle_;
+};
+
+/// Writes the change from one version to another to `file`, which must be absent; it appears there
+/// at once when it is whole.  Compares twice: to count and to write.
+/// Returns: the number of entries.
+/// Throws Error: exists, unsupported (see match_tensors), and as make_plan and write() do.
+std::uint64_t export_sparse_delta(History& history, VersionPair versions,
+                                  const std::filesystem::path& file, const Context& context,
+                                  const Progress& progress,
+                                  const kernels::SharedCoder& coder = kernels::make_cpu_coder());
+
+}  // namespace weightfs

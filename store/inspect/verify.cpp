@@ -1,0 +1,636 @@
+// Objects are checked first, each by itself, so that every damaged one is named.  Then the version
+// is decoded from the one before, which proves that packs, hashes and roots fit together; that is
+// left out where an object it needs is damaged already, and taken up again at the next snapshot.  A
+// version that has a snapshot is decoded from that too.
+
+#include "store/inspect/verify.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+
+#include "store/base/bytes.hpp"
+#include "store/base/log.hpp"
+#include "store/base/parallel.hpp"
+#include "store/base/path_rules.hpp"
+#include "store/base/progress_counter.hpp"
+#include "store/materialize/plan.hpp"
+#include "store/materialize/write_version.hpp"
+#include "store/os/file.hpp"
+#include "store/os/scratch_directory.hpp"
+#include "store/repository/pieces.hpp"
+
+namespace weightfs {
+namespace {
+
+using VersionPtr = std::shared_ptr<const Version>;
+using LayoutPtr = std::shared_ptr<const Layout>;
+
+/// A verdict on an object; anything else ends the verification.
+bool is_verdict(const Error& error) {
+  switch (error.code()) {
+    case ErrorCode::corrupt:
+    case ErrorCode::not_found:
+    case ErrorCode::unsupported:
+      return true;
+    default:
+      return false;
+  }
+}
+
+/// Objects of a version whose pieces are to be fetched, and what their hashes belong to.
+struct Runs {
+  std::vector<PieceRun> runs;
+  std::vector<std::shared_ptr<const PackIndex>> indexes;
+  SnapshotHashes snapshot;
+};
+
+constexpr unsigned kManifestReads = 32;  // at a time: they wait for the bucket
+constexpr std::uint64_t kManifestsAhead = 64;
+
+struct ReadManifest {
+  std::optional<Version> version;
+  std::exception_ptr error;
+};
+
+/// A version's manifest, nullptr if it is damaged, and whether its layout is whole.  Layouts are
+/// not held: those of a long history, of which each may be another, would not fit into memory.
+struct Known {
+  VersionPtr version;
+  bool has_layout = false;
+};
+
+/// A version that was decoded into scratch.
+struct Decoded {
+  ScratchDirectory directory;
+  Base base;
+};
+
+class RepositoryVerifier {
+ public:
+  RepositoryVerifier(History& history, const std::filesystem::path& scratch, const Context& context,
+                     const Progress& progress, const kernels::SharedCoder& coder, bool deep)
+      : history_(history),
+        repository_(history.repository()),
+        scratch_(scratch),
+        context_(context),
+        progress_(progress),
+        coder_(coder),
+        deep_(deep) {}
+
+  VerifyReport run() {
+    report_.objects++;  // the repository's record: it was checked when the bucket was opened
+    const std::uint64_t newest = newest_version();
+    std::vector<Known> versions;
+    for (std::uint64_t number = 1; number <= newest; number++) {
+      context_.check("verifying");
+      if (ahead_.empty()) fetch_manifests(number, std::min(newest, number + kManifestsAhead - 1));
+      versions.push_back(check_records(number));
+    }
+    ProgressCounter counter(progress_, "verifying", bytes_to_check_);
+    for (Known& known : versions) {
+      check_version(known, counter);
+      known = {};
+      report_.versions++;
+    }
+    find_orphans();
+    return std::move(report_);
+  }
+
+  /// Of one version alone: its own objects, and that it can be made, from whatever that needs.
+  VerifyReport run(std::uint64_t only) {
+    static_cast<void>(history_.get(only, context_));
+    report_.objects++;
+    fetch_manifests(only, only);
+    const Known known = check_records(only);
+    ProgressCounter counter(progress_, "verifying", bytes_to_check_);
+    is_alone_ = true;
+    check_version(known, counter);
+    report_.versions++;
+    return std::move(report_);
+  }
+
+ private:
+  // ---- what is there ----
+
+  /// The newest version, also behind a manifest that is missing.
+  std::uint64_t newest_version() {
+    std::uint64_t newest = repository_.newest_version(0, context_);
+    Bucket& bucket = repository_.bucket(context_);
+    std::string after = keys::manifest(newest);
+    for (;;) {
+      const auto found = bucket.list(keys::kVersions, after, context_);
+      if (found.empty()) return newest;
+      for (const std::string& key : found) newest = std::max(newest, number_of(key));
+      after = found.back();
+    }
+  }
+
+  /// 0 for a key that is no manifest's.
+  static std::uint64_t number_of(const std::string& key) {
+    std::uint64_t number = 0;
+    const char* begin = key.data() + std::min(key.size(), keys::kVersions.size());
+    std::from_chars(begin, key.data() + key.size(), number);
+    return number <= kVersionMax && keys::manifest(number) == key ? number : 0;
+  }
+
+  /// Reads them for check_manifest(), many at a time.
+  void fetch_manifests(std::uint64_t first, std::uint64_t last) {
+    std::vector<ReadManifest> read(static_cast<std::size_t>(last - first + 1));
+    parallel_for(read.size(), kManifestReads, context_, [&](std::size_t i) {
+      try {
+        read[i].version = repository_.find_version(first + i, context_);
+      } catch (const Error&) {
+        read[i].error = std::current_exception();
+      }
+    });
+    for (std::size_t i = 0; i < read.size(); i++) ahead_.emplace(first + i, std::move(read[i]));
+  }
+
+  Known check_records(std::uint64_t number) {
+    Known known;
+    known.version = check_manifest(number);
+    note_names(number, known.version.get());
+    const LayoutPtr layout = known.version ? check_layout(*known.version) : nullptr;
+    known.has_layout = layout != nullptr;
+    if (layout) bytes_to_check_ += bytes_to_check(known.version->manifest, *layout);
+    return known;
+  }
+
+  /// Data of packs, the snapshot, and the version's own bytes that are decoded from them.
+  static std::uint64_t bytes_to_check(const Manifest& manifest, const Layout& layout) {
+    std::uint64_t total = layout.size_bytes();
+    if (manifest.snapshot) total += layout.size_bytes();
+    if (manifest.delta) {
+      for (const PackRef& pack : manifest.delta->packs) total += pack.size_bytes - pack.head_bytes;
+    }
+    return total;
+  }
+
+  void check_version(const Known& known, ProgressCounter& counter) {
+    context_.check("verifying");
+    if (known.version) {
+      for (const BlobRef& blob : known.version->manifest.blobs) check_blob(blob);
+    }
+    const LayoutPtr layout = known.has_layout ? check_layout(*known.version) : nullptr;
+    if (!layout) {
+      decoded_.reset();
+      return;
+    }
+    const Manifest& manifest = known.version->manifest;
+    const bool packs = manifest.delta && check_packs(*known.version, *layout, counter);
+    const bool snapshot = manifest.snapshot && check_snapshot(*known.version, *layout, counter);
+    check_decoding(known.version, packs, snapshot, counter);
+    counter.add(layout->size_bytes());
+  }
+
+  // ---- what no version names ----
+
+  /// Takes note of what a version names; nullptr: nobody knows.
+  void note_names(std::uint64_t number, const Version* version) {
+    if (version == nullptr) {
+      unknown_.insert(number);
+      return;
+    }
+    const Manifest& manifest = version->manifest;
+    named_.insert(keys::layout(manifest.layout.sha256));
+    for (const BlobRef& blob : manifest.blobs) named_.insert(keys::blob(blob.sha256));
+    if (manifest.delta) {
+      for (const PackRef& pack : manifest.delta->packs)
+        named_.insert(keys::pack(number, pack.name));
+    }
+    if (manifest.snapshot) named_.insert(keys::snapshot_file(number, manifest.snapshot->nonce, ""));
+  }
+
+  [[nodiscard]] bool is_named(const std::string& key) const {
+    // A snapshot is named by its directory.
+    const bool is_snapshot = key.starts_with(keys::kSnapshots);
+    return named_.contains(is_snapshot ? below(key, 3) : key);
+  }
+
+  /// The first components of a key: "packs/7/" are two.
+  static std::string below(std::string_view key, int components) {
+    std::size_t end = 0;
+    for (int i = 0; i < components && end != key.npos; i++) end = key.find('/', end) + 1;
+    return std::string(key.substr(0, end));
+  }
+
+  void find_orphans() {
+    try {
+      for (const std::string_view prefix : {keys::kPacks, keys::kSnapshots}) {
+        find_orphans_below(prefix, 2);
+      }
+      // They belong to no version alone: to whichever cannot be read, perhaps.
+      if (!unknown_.empty()) return;
+      for (const std::string_view prefix : {keys::kBlobs, keys::kLayouts}) {
+        find_orphans_below(prefix, 1);
+      }
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::permission) throw;
+      log_debug(fmt::format("what no version names is not looked for: {}", error.what()));
+    }
+    std::ranges::sort(report_.orphans, {}, &Orphans::prefix);
+  }
+
+  /// `components`: of the prefixes that are told apart.
+  void find_orphans_below(std::string_view prefix, int components) {
+    Bucket& bucket = repository_.bucket(context_);
+    std::map<std::string, Orphans> found;
+    for (std::string after;;) {
+      const auto page = bucket.list(prefix, after, context_);
+      if (page.empty()) break;
+      after = page.back();
+      std::vector<std::string> keys;
+      for (const std::string& key : page) {
+        if (!is_named(key) && !is_of_unknown_version(key)) keys.push_back(key);
+      }
+      std::vector<std::uint64_t> sizes(keys.size());
+      parallel_for(keys.size(), request_threads(bucket, 0), context_,
+                   [&](std::size_t i) { sizes[i] = size_of(bucket, keys[i]); });
+      for (std::size_t i = 0; i < keys.size(); i++) {
+        Orphans& orphans = found[below(keys[i], components)];
+        orphans.objects++;
+        orphans.bytes += sizes[i];
+      }
+    }
+    for (auto& [name, orphans] : found) {
+      orphans.prefix = name;
+      report_.orphans.push_back(std::move(orphans));
+    }
+  }
+
+  [[nodiscard]] bool is_of_unknown_version(std::string_view key) const {
+    const std::size_t slash = key.find('/') + 1;
+    std::uint64_t number = 0;
+    std::from_chars(key.data() + slash, key.data() + key.size(), number);
+    return unknown_.contains(number);
+  }
+
+  /// Bytes of an object, 0 if it is gone.  A bucket has no call that tells: the end is searched
+  /// for.
+  [[nodiscard]] std::uint64_t size_of(Bucket& bucket, std::string_view key) const {
+    const auto reaches = [&](std::uint64_t offset) {
+      std::byte byte{};
+      try {
+        return bucket.get(key, offset, {&byte, 1}, context_) == 1;
+      } catch (const Error& error) {
+        if (error.code() != ErrorCode::not_found) throw;
+        return false;
+      }
+    };
+    std::uint64_t low = 0, high = 4096;
+    for (; reaches(high); high *= 2) low = high + 1;
+    while (low < high) {
+      const std::uint64_t middle = low + (high - low) / 2;
+      if (reaches(middle)) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    return low;
+  }
+
+  // ---- objects ----
+
+  /// Runs `body`.  Returns: false if it found `key` damaged; that is reported then.
+  template <typename Body>
+  bool judge(const std::string& key, Body&& body) {
+    try {
+      body();
+      return true;
+    } catch (const ObjectError& error) {
+      add_problem(error.key(), error.what());
+    } catch (const BaseDamaged&) {
+      throw;  // this host, not the bucket
+    } catch (const Error& error) {
+      if (!is_verdict(error)) throw;
+      add_problem(key, error.what());
+    }
+    return false;
+  }
+
+  void add_problem(const std::string& object, const std::string& message) {
+    if (reported_.insert(object).second) report_.problems.push_back({object, message});
+  }
+
+  /// nullptr if it is damaged.
+  VersionPtr check_manifest(std::uint64_t number) {
+    const VersionPtr before = std::exchange(previous_, nullptr);
+    const std::string key = keys::manifest(number);
+    report_.objects++;
+    judge(key, [&] {
+      ReadManifest read = std::move(ahead_.extract(number).mapped());
+      if (read.error) std::rethrow_exception(read.error);
+      std::optional<Version>& found = read.version;
+      if (!found) {
+        throw Error(ErrorCode::not_found,
+                    fmt::format("{} is missing, but there are later versions", key));
+      }
+      previous_ = std::make_shared<const Version>(std::move(*found));
+    });
+    if (!previous_) return nullptr;
+    report_.bytes += previous_->manifest_bytes.size();
+    if (before) check_chain(*before, *previous_);
+    return previous_;
+  }
+
+  void check_chain(const Version& before, const Version& after) {
+    if (after.manifest.parent_sha256 == before.manifest_sha256) return;
+    const std::string key = keys::manifest(before.number());
+    add_problem(key,
+                fmt::format("{} has the SHA-256 {}, but version {} was published on {}: one of "
+                            "the two was replaced",
+                            key, to_hex(before.manifest_sha256), after.number(),
+                            to_hex(after.manifest.parent_sha256)));
+  }
+
+  /// nullptr if it is damaged.
+  LayoutPtr check_layout(const Version& version) {
+    const ObjectRef& ref = version.manifest.layout;
+    const auto [place, is_new] = layouts_.try_emplace(ref.sha256, false);
+    LayoutPtr layout;
+    if (is_new) {
+      report_.objects++;
+    } else if (!place->second) {
+      return nullptr;
+    }
+    place->second = judge(keys::layout(ref.sha256), [&] {
+      layout = layout_cache_.find(ref.sha256);
+      if (!layout) layout = layout_cache_.put(repository_.get_layout(ref, context_));
+    });
+    if (is_new && place->second) report_.bytes += ref.size_bytes;
+    return layout;
+  }
+
+  void check_blob(const BlobRef& blob) {
+    if (!blobs_.insert(blob.sha256).second) return;
+    report_.objects++;
+    if (judge(keys::blob(blob.sha256),
+              [&] { static_cast<void>(repository_.get_blob(blob, context_)); })) {
+      report_.bytes += blob.size_bytes;
+    }
+  }
+
+  bool check_packs(const Version& version, const Layout& layout, ProgressCounter& counter) {
+    Runs runs;
+    MemoryBudget budget;
+    PackRoom room(layout, budget);
+    bool whole = true;
+    for (const PackRef& ref : version.manifest.delta->packs) {
+      std::string key = keys::pack(version.number(), ref.name);
+      report_.objects++;
+      whole &= judge(key, [&] {
+        auto index = repository_.get_pack_index(version.number(), ref, layout, context_, &room);
+        runs.runs.push_back(
+            {key, index->data_offset_bytes(), index->data_size_bytes(), index->pieces()});
+        runs.indexes.push_back(std::move(index));
+        report_.bytes += ref.head_bytes;
+      });
+    }
+    return check_runs(runs, counter) && whole;
+  }
+
+  bool check_snapshot(const Version& version, const Layout& layout, ProgressCounter& counter) {
+    const SnapshotRef& ref = *version.manifest.snapshot;
+    Runs runs;
+    report_.objects++;
+    const bool readable = judge(keys::snapshot_hashes(version.number(), ref.nonce), [&] {
+      runs.snapshot = repository_.get_snapshot_hashes(version.number(), ref, layout, context_);
+      report_.bytes += ref.hashes.size_bytes;
+    });
+    if (!readable) return false;
+    for (std::size_t i = 0; i < layout.files().size(); i++) {
+      const LayoutFile& file = layout.files()[i];
+      report_.objects++;
+      runs.runs.push_back({keys::snapshot_file(version.number(), ref.nonce, file.path), 0,
+                           file.size_bytes, runs.snapshot.pieces[i]});
+    }
+    return check_runs(runs, counter);
+  }
+
+  /// Fetches and hashes every piece; reports each object that is damaged, once.
+  bool check_runs(const Runs& runs, ProgressCounter& counter) {
+    struct Part {
+      std::size_t run;
+      std::uint64_t first;
+    };
+    std::vector<Part> parts;
+    for (std::size_t i = 0; i < runs.runs.size(); i++) {
+      const std::size_t pieces = runs.runs[i].hashes.size();
+      // An object without data has one part too: the look behind its end.
+      for (std::uint64_t first = 0; first == 0 || first < pieces; first += kPiecesPerFetch) {
+        parts.push_back({i, first});
+      }
+    }
+    std::vector<std::string> failures(runs.runs.size());
+    std::mutex mutex;  // guards `failures` and the count of bytes
+    const unsigned threads = request_threads(repository_.bucket(context_), 0);
+    parallel_for(parts.size(), threads, context_, [&](std::size_t i) {
+      const PieceRun& run = runs.runs[parts[i].run];
+      try {
+        const std::uint64_t bytes = check_part(run, parts[i].first);
+        counter.add(bytes);
+        const std::lock_guard lock(mutex);
+        report_.bytes += bytes;
+      } catch (const ObjectError& error) {
+        const std::lock_guard lock(mutex);
+        failures[parts[i].run] = error.what();
+      }
+    });
+    bool whole = true;
+    for (std::size_t i = 0; i < failures.size(); i++) {
+      if (failures[i].empty()) continue;
+      whole = false;
+      add_problem(runs.runs[i].key, failures[i]);
+    }
+    return whole;
+  }
+
+  /// Returns: the bytes that were fetched.
+  std::uint64_t check_part(const PieceRun& run, std::uint64_t first) {
+    Bucket& bucket = repository_.bucket(context_);
+    if (first == 0) check_end(bucket, run);
+    if (run.size_bytes == 0) return 0;
+    const auto size = static_cast<std::size_t>(run.bytes_of(first, kPiecesPerFetch));
+    const auto buffer = std::make_unique_for_overwrite<std::byte[]>(size);
+    fetch_pieces(bucket, run, first, {buffer.get(), size}, context_);
+    return size;
+  }
+
+  void check_end(Bucket& bucket, const PieceRun& run) {
+    std::array<std::byte, 1> byte{};
+    const std::uint64_t end = run.offset_bytes + run.size_bytes;
+    std::size_t behind = 0;
+    try {
+      behind = bucket.get(run.key, end, byte, context_);
+    } catch (const Error& error) {
+      if (!is_verdict(error)) throw;
+      throw ObjectError(error.code(), run.key, error.what());
+    }
+    if (behind == 0) return;
+    throw ObjectError(ErrorCode::corrupt, run.key,
+                      fmt::format("{} goes on behind its end at byte {}", run.key, end));
+  }
+
+  // ---- decoding ----
+
+  void check_decoding(const VersionPtr& version, bool packs, bool snapshot,
+                      ProgressCounter& counter) {
+    const auto by = [&](const ReconstructionPath& way) {
+      return make_plan_by(way, history_, version, context_);
+    };
+    if (deep_ && is_alone_ && packs && snapshot) decoded_ = decode_parent(*version);
+    std::optional<Decoded> by_delta, by_snapshot;
+    if (packs && decoded_) {
+      by_delta = decode(
+          version,
+          [&] {
+            return by({decoded_->base.version, &decoded_->base, 0, 1});
+          },
+          counter);
+    } else if (packs && is_alone_) {
+      by_delta = decode(
+          version, [&] { return make_plan(history_, version, {}, context_); }, counter);
+    }
+    if (snapshot) {
+      by_snapshot = decode(
+          version,
+          [&] {
+            return by({version, nullptr, 0, 0});
+          },
+          counter);
+    }
+    if (deep_ && by_delta && by_snapshot) compare(*by_delta, *by_snapshot);
+    decoded_ = by_delta ? std::move(by_delta) : std::move(by_snapshot);
+  }
+
+  /// So that a version by itself can be made from it.
+  std::optional<Decoded> decode_parent(const Version& version) {
+    const VersionPtr parent = history_.get(version.manifest.parent, context_);
+    const Progress nobody;
+    ProgressCounter not_counted(nobody, "verifying", 0);
+    return decode(
+        parent, [&] { return make_plan(history_, parent, {}, context_); }, not_counted);
+  }
+
+  /// Both have the right hashes.
+  void compare(const Decoded& by_delta, const Decoded& by_snapshot) {
+    const Layout& layout = *by_delta.base.layout;
+    for (const LayoutFile& file : layout.files()) {
+      const auto offset = first_difference(by_delta.base.directory / file.path,
+                                           by_snapshot.base.directory / file.path, file.size_bytes);
+      if (!offset) continue;
+      const std::string key = keys::manifest(by_delta.base.version->number());
+      return add_problem(key,
+                         fmt::format("{}: its delta and its snapshot give other bytes, first "
+                                     "at byte {} of '{}' ({}), with the same hashes: somebody "
+                                     "made them so; use no version from here on",
+                                     key, *offset, file.path, tensor_at(layout, file, *offset)));
+    }
+  }
+
+  std::optional<std::uint64_t> first_difference(const std::filesystem::path& a,
+                                                const std::filesystem::path& b,
+                                                std::uint64_t size_bytes) {
+    constexpr std::uint64_t kStepBytes = 4u << 20;
+    const File in_a = File::open(a, O_RDONLY), in_b = File::open(b, O_RDONLY);
+    std::vector<std::byte> of_a(kStepBytes), of_b(kStepBytes);
+    for (std::uint64_t at = 0; at < size_bytes; at += kStepBytes) {
+      context_.check("verifying");
+      const auto size = static_cast<std::size_t>(std::min(kStepBytes, size_bytes - at));
+      if (!read_at(in_a.fd(), at, std::span(of_a).first(size), a) ||
+          !read_at(in_b.fd(), at, std::span(of_b).first(size), b)) {
+        throw Error(ErrorCode::io, fmt::format("{} or {} became shorter while they were compared",
+                                               a.string(), b.string()));
+      }
+      const auto [end, other] = std::mismatch(
+          of_a.begin(), of_a.begin() + static_cast<std::ptrdiff_t>(size), of_b.begin());
+      const auto same = static_cast<std::uint64_t>(end - of_a.begin());
+      if (same < size) return at + same;
+    }
+    return std::nullopt;
+  }
+
+  static std::string tensor_at(const Layout& layout, const LayoutFile& file,
+                               std::uint64_t offset_bytes) {
+    for (const LayoutTensor& tensor : layout.tensors_of(file)) {
+      if (offset_bytes < tensor.offset_bytes) break;
+      if (offset_bytes - tensor.offset_bytes < tensor.size_bytes) {
+        return fmt::format("tensor '{}'", escape_name(tensor.name));
+      }
+    }
+    return "its header";
+  }
+
+  /// nullopt if it does not decode; that is reported then.
+  template <typename MakePlan>
+  std::optional<Decoded> decode(const VersionPtr& version, MakePlan&& make_plan_now,
+                                ProgressCounter& counter) {
+    std::optional<Decoded> result;
+    judge(keys::manifest(version->number()), [&] {
+      Plan plan = make_plan_now();
+      plan.version = without_blobs(*version);
+      Decoded decoded{ScratchDirectory(scratch_, "verify-"), {}};
+      WriteOptions options;
+      options.directory = decoded.directory.path();
+      options.spool = scratch_;
+      options.sync = false;
+      options.coder = coder_;
+      // It counts when it is whole; until then this shows that there is work going on.
+      write_version(plan, repository_, options, context_,
+                    [&](std::string_view, std::uint64_t, std::uint64_t) { counter.add(0); });
+      decoded.base = {version, plan.layout, decoded.directory.path(), std::move(plan.hashes)};
+      result = std::move(decoded);
+    });
+    return result;
+  }
+
+  /// Blobs are checked by themselves; a damaged one must not keep the tensors from being checked.
+  static VersionPtr without_blobs(const Version& version) {
+    Version copy = version;
+    copy.manifest.blobs.clear();
+    return std::make_shared<const Version>(std::move(copy));
+  }
+
+  History& history_;
+  Repository& repository_;
+  const std::filesystem::path& scratch_;
+  const Context& context_;
+  const Progress& progress_;
+  const kernels::SharedCoder& coder_;
+  const bool deep_;
+
+  VerifyReport report_;
+  std::set<std::string> reported_;
+  std::set<std::string> named_;                  // keys, and directories of snapshots
+  std::set<std::uint64_t> unknown_;              // versions whose manifest cannot be read
+  std::map<std::uint64_t, ReadManifest> ahead_;  // that were not checked yet
+  std::map<Sha256, bool> layouts_;               // that were looked at -> whether they are whole
+  LayoutCache layout_cache_{History::kLayoutBytesKept};
+  std::uint64_t bytes_to_check_ = 0;
+  std::set<Sha256> blobs_;
+  VersionPtr previous_;
+  std::optional<Decoded> decoded_;  // the version before
+  bool is_alone_ = false;           // no version before is looked at
+};
+
+}  // namespace
+
+VerifyReport verify_repository(History& history, const std::filesystem::path& scratch,
+                               const Context& context, const Progress& progress,
+                               const kernels::SharedCoder& coder, const VerifyOptions& options) {
+  RepositoryVerifier verifier(history, scratch, context, progress, coder, options.deep);
+  return options.only ? verifier.run(*options.only) : verifier.run();
+}
+
+}  // namespace weightfs

@@ -1,0 +1,23 @@
+// Verify tree: compares the files of versions that somebody shows with a repository's hashes.
+//
+// Threads: each call runs its own threads.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+
+#include "store/inspect/verify.hpp"
+#include "store/materialize/history.hpp"
+
+namespace weightfs {
+
+/// Checks the files below `directory` (versions/<n>/...) against the repository's hashes: every
+/// version that is listed there, or `only` this one.  A problem's object is the path below
+/// `directory`.
+/// Throws Error: not_found if there is no `versions`, or no such version.
+VerifyReport verify_tree(History& history, const std::filesystem::path& directory,
+                         const Context& context, const Progress& progress,
+                         std::optional<std::uint64_t> only = {});
+
+}  // namespace weightfs

@@ -1,0 +1,66 @@
+// Keyspace: every column family of the store's RocksDB, its key and its value.  This table drives
+// opening and the tests; nothing else names a family.
+//
+// Integers in keys are big-endian, so that the order of keys is the order of numbers.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <string_view>
+
+namespace weightfs {
+
+enum class Family : std::size_t {
+  store,
+  manifests,
+  layouts,
+  hashes,
+  images,
+  inodes,
+  names,
+  handovers,
+  deltas
+};
+
+struct FamilyInfo {
+  Family family;
+  std::string_view name;  // stable: part of the store's format
+  std::string_view key;
+  std::string_view value;
+};
+
+inline constexpr std::array kKeyspace{
+    FamilyInfo{
+        Family::store, "default",
+        "text: format, repository, url, newest, staging_ids, own, orders, uploader,\n"
+        "probed, pins, hook/<16 hex digits of the SHA-256 of a --hook>",
+        "text; newest: be64 version, then SHA-256 of its manifest; staging_ids: be64, every\n"
+        "StagingId given out is below; own: be64 first, be64 last version of an unbroken run\n"
+        "that this store's queue has published; orders: be64, every order of a hand-over given "
+        "out\n"
+        "is below; uploader: 32 hex digits of this store alone, in the names of what it uploads;\n"
+        "probed: the URL and the --endpoint-url whose put-if-absent was proven; hook/...: be64\n"
+        "version told with success, be64 version told and not yet confirmed (0: none); pins: for\n"
+        "each version that is pinned by hand be64 version, be64 seconds since 1970"},
+    FamilyInfo{Family::manifests, "manifests", "be64 version", "manifest, verbatim"},
+    FamilyInfo{Family::layouts, "layouts", "SHA-256 (32 bytes) of the layout",
+               "layout, uncompressed"},
+    FamilyInfo{
+        Family::hashes, "hashes", "be64 version",
+        "XXH3-64 of every chunk, 8 bytes little-endian each; exists iff the version is complete"},
+    FamilyInfo{Family::images, "images", "be64 version, be32 file",
+               "state byte (0 absent: not kept by this host, 2 complete), be64 size"},
+    FamilyInfo{Family::inodes, "inodes", "be64 StagingId",
+               "be32 mode, be32 uid, be32 gid; of directories and symlinks then be64 ns of atime,\n"
+               "mtime, ctime (two's complement); of symlinks then the target"},
+    FamilyInfo{Family::names, "names", "be64 StagingId of the directory, then the name",
+               "be64 StagingId"},
+    FamilyInfo{Family::handovers, "handovers", "be64 order",
+               "JSON: store/handover/handover_record.hpp"},
+    FamilyInfo{Family::deltas, "deltas", "be64 version", "be64 size of deltas/<v>.safetensors"},
+};
+
+/// Version of this table and of the store's directory; a store of another one is rebuilt.
+inline constexpr std::string_view kStoreFormat = "1";
+
+}  // namespace weightfs

@@ -1,0 +1,162 @@
+#include "store/local/eviction.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "store/os/lease.hpp"
+
+namespace weightfs {
+namespace {
+
+constexpr auto kWaitAgain = std::chrono::hours(1);  // a deadline may be as far off as can be
+
+}  // namespace
+
+// ---- reservations ----
+
+void Eviction::Reservation::give_up() noexcept {
+  if (Eviction* const eviction = std::exchange(eviction_, nullptr)) {
+    eviction->give_up(version_, claim_);
+  }
+}
+
+Eviction::Reservation Eviction::reserve(std::uint64_t version, Claim claim,
+                                        const Context& context) {
+  std::unique_lock lock(mutex_);
+  while (!settled_.wait_until(lock, context.stop,
+                              std::min(context.deadline, Clock::now() + kWaitAgain),
+                              [&] { return state_of(version) != State::going; })) {
+    context.check(fmt::format("waiting for the images of version {} to be removed", version));
+  }
+  return add(version, claim);
+}
+
+std::optional<Eviction::Reservation> Eviction::try_reserve(std::uint64_t version, Claim claim) {
+  const std::lock_guard lock(mutex_);
+  if (state_of(version) == State::going) return std::nullopt;
+  return add(version, claim);
+}
+
+Eviction::Reservation Eviction::add(std::uint64_t version, Claim claim) {
+  Entry& entry = entries_[version];
+  (claim == Claim::stays ? entry.stays : entry.in_use)++;
+  entry.was_reserved = true;
+  return {*this, version, claim};
+}
+
+void Eviction::give_up(std::uint64_t version, Claim claim) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto found = entries_.find(version);
+  (claim == Claim::stays ? found->second.stays : found->second.in_use)--;
+  forget_if_idle(version);
+}
+
+void Eviction::forget_if_idle(std::uint64_t version) noexcept {
+  const auto found = entries_.find(version);
+  if (found == entries_.end()) return;
+  if (found->second.state == State::shown && !found->second.is_reserved()) entries_.erase(found);
+}
+
+void Eviction::wait_settled(std::uint64_t version, const Context& context) {
+  std::unique_lock lock(mutex_);
+  while (!settled_.wait_until(lock, context.stop,
+                              std::min(context.deadline, Clock::now() + kWaitAgain),
+                              [&] { return state_of(version) == State::shown; })) {
+    context.check(fmt::format("waiting to know whether version {} stays", version));
+  }
+}
+
+// ---- states ----
+
+Eviction::State Eviction::state_of(std::uint64_t version) const {
+  const auto found = entries_.find(version);
+  return found == entries_.end() ? State::shown : found->second.state;
+}
+
+bool Eviction::is_hidden(std::uint64_t version) const {
+  const std::lock_guard lock(mutex_);
+  return state_of(version) != State::shown;
+}
+
+bool Eviction::stays(std::uint64_t version) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = entries_.find(version);
+  return found != entries_.end() && found->second.stays > 0;
+}
+
+std::optional<Eviction::Departure> Eviction::leave(std::uint64_t version) {
+  const std::lock_guard lock(mutex_);
+  Entry& entry = entries_[version];
+  if (entry.is_reserved() || entry.state != State::shown) return std::nullopt;
+  entry.state = State::leaving;
+  entry.was_reserved = false;
+  return Departure(*this, version);
+}
+
+bool Eviction::Departure::settle(bool is_unused) {
+  {
+    const std::lock_guard lock(eviction_->mutex_);
+    Entry& entry = eviction_->entries_[version_];
+    if (is_unused && !entry.was_reserved) {
+      entry.state = State::going;
+      return true;
+    }
+  }
+  std::exchange(eviction_, nullptr)->show(version_);
+  return false;
+}
+
+Eviction::Departure::~Departure() {
+  if (eviction_ != nullptr) eviction_->show(version_);
+}
+
+void Eviction::show(std::uint64_t version) noexcept {
+  const std::lock_guard lock(mutex_);
+  entries_[version].state = State::shown;
+  forget_if_idle(version);
+  settled_.notify_all();
+}
+
+// ---- evict ----
+
+void Eviction::set_readers(Readers readers) {
+  const std::lock_guard one(evict_mutex_);
+  readers_ = std::move(readers);
+}
+
+bool Eviction::is_kept(std::uint64_t version) const {
+  return readers_.keep && readers_.keep(version);
+}
+
+bool Eviction::is_unused(std::uint64_t version, const Files& files) const {
+  return !is_kept(version) && (!readers_.is_unused || readers_.is_unused(version)) &&
+         files.nobody_reads();
+}
+
+void Eviction::stay(std::uint64_t version) const {
+  if (readers_.changed) readers_.changed();
+  if (readers_.restore) readers_.restore(version);
+}
+
+bool Eviction::evict(std::uint64_t version, const Files& files) {
+  const std::lock_guard one(evict_mutex_);
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = entries_.find(version);
+    if (found != entries_.end() && found->second.is_reserved()) return false;
+  }
+  if (is_kept(version)) return false;
+  if (readers_.withdraw && !readers_.withdraw(version)) return false;
+  auto departure = leave(version);
+  if (departure && readers_.changed) readers_.changed();
+  if (!departure || !departure->settle(is_unused(version, files))) {
+    stay(version);
+    return false;
+  }
+  files.remove();
+  return true;
+}
+
+}  // namespace weightfs

@@ -1,0 +1,43 @@
+// Hand pins: versions whose images are kept because somebody said so (`weightfs pin`).  They are a
+// record of the store, so they survive restarts.
+//
+// Threads: all calls may run in parallel.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+
+#include "store/local/db.hpp"
+
+namespace weightfs {
+
+/// Versions that can be pinned by hand at a time.
+inline constexpr std::size_t kHandPinsMax = 4096;
+
+class ManualPins {
+ public:
+  /// Reads the record; keeps the reference.  What is no such record counts as none.
+  explicit ManualPins(Db& db);
+
+  /// Pinned version -> when, in seconds since 1970.
+  [[nodiscard]] std::map<std::uint64_t, std::int64_t> list() const;
+  [[nodiscard]] bool contains(std::uint64_t version) const;
+
+  /// Durable.  A version that is pinned already stays as it is.
+  /// Throws Error: busy (kHandPinsMax are pinned), no_space, io; nothing was changed.
+  void add(std::uint64_t version, std::int64_t time);
+
+  /// Durable.  Returns: whether it was pinned.  Throws Error: no_space, io; nothing was changed.
+  bool remove(std::uint64_t version);
+
+ private:
+  void write(const std::map<std::uint64_t, std::int64_t>& pins);  // requires: change_mutex_ is held
+
+  Db& db_;
+  std::mutex change_mutex_;   // held over the database write; before mutex_
+  mutable std::mutex mutex_;  // guards pins_
+  std::map<std::uint64_t, std::int64_t> pins_;
+};
+
+}  // namespace weightfs

@@ -1,0 +1,136 @@
+#include "store/materialize/base_reader.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "kernels/block/block.hpp"
+#include "store/materialize/window_writer.hpp"
+#include "store/os/file.hpp"
+#include "store/repository/pieces.hpp"
+
+namespace weightfs {
+namespace {
+
+constexpr std::uint32_t kNoFile = std::numeric_limits<std::uint32_t>::max();
+
+// A snapshot is read in chunks that straddle pieces, one after another: fetching a few pieces at a
+// time saves requests, and fetching no more saves hashing what the next segment's worker hashes
+// too.
+constexpr std::uint64_t kReadAheadPieces = 4;
+
+// The chunks of a window, of which the first and the last reach out of it: 8 MiB at most, and they
+// do not begin where pieces do.
+constexpr std::uint64_t kWindowPieces = 2 * kernels::kChunkBytesMax / kPieceBytes + 1;
+static_assert(kWindowBytes <= kernels::kChunkBytesMax);
+
+class ImageBytes final : public BaseReader {
+ public:
+  explicit ImageBytes(const Base& base) : base_(base) {}
+
+  void read(std::uint32_t file, std::uint64_t offset_bytes, std::span<std::byte> into) override {
+    const std::filesystem::path path = base_.directory / base_.layout->files()[file].path;
+    open(file, path);
+    bool whole = false;
+    try {
+      whole = read_at(open_.fd(), offset_bytes, into, path);
+    } catch (const Error& error) {
+      throw_damaged(error.what());
+    }
+    if (!whole) throw_damaged(path.string() + " is too short");
+  }
+
+ private:
+  void open(std::uint32_t file, const std::filesystem::path& path) {
+    if (number_ == file) return;
+    number_ = kNoFile;
+    try {
+      open_ = File::open(path, O_RDONLY);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::not_found) throw;
+      throw_damaged(error.what());
+    }
+    number_ = file;
+  }
+
+  [[noreturn]] void throw_damaged(const std::string& reason) const {
+    throw BaseDamaged(
+        base_.version->number(),
+        fmt::format("the images of version {} are damaged: {}", base_.version->number(), reason));
+  }
+
+  const Base& base_;
+  std::uint32_t number_ = kNoFile;  // of open_
+  File open_;
+};
+
+class SnapshotBytes final : public BaseReader {
+ public:
+  SnapshotBytes(const Plan::Snapshot& snapshot, Repository& repository, const Context& context)
+      : snapshot_(snapshot), bucket_(repository.bucket(context)), context_(context) {}
+
+  void read(std::uint32_t file, std::uint64_t offset_bytes, std::span<std::byte> into) override {
+    while (!into.empty()) {
+      if (file != number_ || offset_bytes < begin_ || offset_bytes >= begin_ + size_) {
+        fill(file, offset_bytes / kPieceBytes);
+      }
+      const auto at = static_cast<std::size_t>(offset_bytes - begin_);
+      const std::size_t count = std::min(into.size(), size_ - at);
+      std::memcpy(into.data(), buffer_.get() + at, count);
+      into = into.subspan(count);
+      offset_bytes += count;
+    }
+  }
+
+  void expect(std::uint32_t file, std::uint64_t end_bytes) override {
+    expected_file_ = file;
+    expected_end_ = end_bytes;
+  }
+
+ private:
+  /// Pieces to fetch from `piece` on.
+  [[nodiscard]] std::uint64_t count_ahead(std::uint32_t file, std::uint64_t piece) const {
+    if (file != expected_file_ || expected_end_ <= piece * kPieceBytes) return kReadAheadPieces;
+    const std::uint64_t expected = (expected_end_ - 1) / kPieceBytes + 1 - piece;
+    return expected <= kWindowPieces ? expected : kReadAheadPieces;
+  }
+
+  void fill(std::uint32_t file, std::uint64_t piece) {
+    const LayoutFile& entry = snapshot_.layout->files()[file];
+    const PieceRun run{keys::snapshot_file(snapshot_.version->number(),
+                                           snapshot_.version->manifest.snapshot->nonce, entry.path),
+                       0, entry.size_bytes, snapshot_.hashes.pieces[file]};
+    number_ = kNoFile;
+    if (!buffer_) {
+      buffer_ = std::make_unique_for_overwrite<std::byte[]>(kWindowPieces * kPieceBytes);
+    }
+    const auto size = static_cast<std::size_t>(run.bytes_of(piece, count_ahead(file, piece)));
+    fetch_pieces(bucket_, run, piece, {buffer_.get(), size}, context_);
+    begin_ = piece * kPieceBytes;
+    size_ = size;
+    number_ = file;
+  }
+
+  const Plan::Snapshot& snapshot_;
+  Bucket& bucket_;
+  const Context& context_;
+  std::unique_ptr<std::byte[]> buffer_;
+  std::uint32_t number_ = kNoFile;  // file that buffer_ holds a part of
+  std::uint64_t begin_ = 0;         // of that part
+  std::size_t size_ = 0;
+  std::uint32_t expected_file_ = kNoFile;
+  std::uint64_t expected_end_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<BaseReader> open_old_bytes(const Plan& plan, Repository& repository,
+                                           const Context& context) {
+  if (plan.base) return std::make_unique<ImageBytes>(*plan.base);
+  return std::make_unique<SnapshotBytes>(*plan.snapshot, repository, context);
+}
+
+}  // namespace weightfs

@@ -1,0 +1,277 @@
+#include "store/materialize/chunk_maker.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "kernels/dispatch/decode.hpp"
+#include "kernels/dispatch/hash.hpp"
+#include "store/repository/pieces.hpp"
+
+namespace weightfs {
+namespace {
+
+std::string place_of(const Layout& layout, const LayoutTensor& tensor, std::uint32_t chunk) {
+  return fmt::format("chunk {} of tensor '{}' in '{}'", chunk, tensor.name,
+                     layout.files()[tensor.file].path);
+}
+
+}  // namespace
+
+ChunkMaker::ChunkMaker(const Plan& plan, const PackSpool& spool, std::unique_ptr<BaseReader> old,
+                       kernels::ChunkCoder& coder)
+    : plan_(plan), spool_(spool), source_(std::move(old)), coder_(coder) {}
+
+void ChunkMaker::make(std::span<const WantedChunk> wanted) {
+  std::size_t total = 0;
+  for (const WantedChunk& chunk : wanted) total += chunk.into.size();
+  if (total > old_capacity_) {
+    old_ = std::make_unique_for_overwrite<std::byte[]>(total);
+    old_capacity_ = total;
+  }
+  old_used_ = 0;
+  jobs_.clear();
+  steps_.clear();
+  coded_.clear();
+  fetch_ahead(wanted);
+  for (const WantedChunk& chunk : wanted) add(chunk);
+  run_jobs();
+}
+
+/// What the batch needs of all steps, many pieces at a time and not one after another.
+void ChunkMaker::fetch_ahead(std::span<const WantedChunk> wanted) {
+  if (spool_.is_whole()) return;
+  std::vector<PackSpool::Wanted> needed;
+  for (const WantedChunk& one : wanted) {
+    trace(one.tensor, one.chunk);
+    for (std::size_t i = 0; i < trail_.tensors.size(); i++) {
+      if (const PackEntry place = listed(i, one.chunk)) {
+        needed.push_back({trail_.first_step + i, place});
+      }
+    }
+  }
+  spool_.fetch(needed);
+}
+
+void ChunkMaker::add(const WantedChunk& wanted) {
+  trace(wanted.tensor, wanted.chunk);
+  const std::size_t coded = coded_size(wanted.chunk);
+  if (!is_of_one_size(wanted) || coded > kCodedBytesMax) {
+    make_alone(wanted);
+    return;
+  }
+  if (coded_.size() + coded > kCodedBytesMax) run_jobs();
+  add_job(wanted);
+}
+
+/// Follows the counterparts back to the start, or to the step before which the chunk did not exist.
+void ChunkMaker::trace(std::uint32_t tensor, std::uint32_t chunk) {
+  trail_.tensors.clear();
+  trail_.from_start = false;
+  std::size_t& step = trail_.first_step;
+  for (step = plan_.steps.size(); step > 0; step--) {
+    trail_.tensors.push_back(tensor);
+    const auto counterpart = plan_.steps[step - 1].counterparts[tensor];
+    const Layout& before = plan_.before(step - 1);
+    if (!counterpart || chunk >= before.tensors()[*counterpart].chunk_count) {
+      step--;
+      std::reverse(trail_.tensors.begin(), trail_.tensors.end());
+      return;
+    }
+    tensor = *counterpart;
+  }
+  trail_.from_start = true;
+  trail_.start_tensor = tensor;
+  std::reverse(trail_.tensors.begin(), trail_.tensors.end());
+}
+
+/// Whether the chunk has had its size since the start, or since it exists.
+bool ChunkMaker::is_of_one_size(const WantedChunk& wanted) const {
+  const auto has_size = [&](const Layout& layout, std::uint32_t tensor) {
+    return layout.tensors()[tensor].chunk_size_bytes(wanted.chunk) == wanted.into.size();
+  };
+  if (trail_.from_start && !has_size(plan_.before(0), trail_.start_tensor)) return false;
+  for (std::size_t i = 0; i < trail_.tensors.size(); i++) {
+    if (!has_size(*plan_.steps[trail_.first_step + i].layout, trail_.tensors[i])) return false;
+  }
+  return true;
+}
+
+/// Where step `trail_index` of the trail has the chunk.
+PackEntry ChunkMaker::listed(std::size_t trail_index, std::uint32_t chunk) const {
+  const Step& step = plan_.steps[trail_.first_step + trail_index];
+  return step.listed[step.layout->tensors()[trail_.tensors[trail_index]].first_chunk + chunk];
+}
+
+std::size_t ChunkMaker::coded_size(std::uint32_t chunk) const {
+  std::size_t size = 0;
+  for (std::size_t i = 0; i < trail_.tensors.size(); i++) {
+    const PackEntry place = listed(i, chunk);
+    if (place) size += plan_.steps[trail_.first_step + i].chunk(place).data_size_bytes;
+  }
+  return size;
+}
+
+// ---- in batches ----
+
+void ChunkMaker::add_job(const WantedChunk& wanted) {
+  const std::size_t first_step = steps_.size();
+  for (std::size_t i = 0; i < trail_.tensors.size(); i++) add_step(i, wanted.chunk);
+  if (trail_.from_start && steps_.size() == first_step) {
+    read_start(wanted.chunk, wanted.into);
+    check(wanted, kernels::hash_chunk(wanted.into));
+    return;
+  }
+  const std::span<std::byte> old_chunk(old_.get() + old_used_, wanted.into.size());
+  old_used_ += old_chunk.size();
+  if (trail_.from_start) {
+    read_start(wanted.chunk, old_chunk);
+  } else {
+    std::fill(old_chunk.begin(), old_chunk.end(), std::byte{0});
+  }
+  jobs_.push_back({&wanted, old_chunk, first_step, steps_.size() - first_step});
+}
+
+void ChunkMaker::add_step(std::size_t trail_index, std::uint32_t chunk) {
+  const PackEntry place = listed(trail_index, chunk);
+  if (!place) return;
+  const std::size_t number = trail_.first_step + trail_index;
+  const Step& step = plan_.steps[number];
+  const PackChunk& packed = step.chunk(place);
+  const std::size_t at = coded_.size();
+  coded_.resize(at + packed.data_size_bytes);
+  spool_.read(number, place, std::span(coded_).subspan(at));
+  steps_.push_back({step.packs[place.pack]->block_lengths(packed), at, packed.data_size_bytes});
+}
+
+void ChunkMaker::run_jobs() {
+  coder_steps_.clear();
+  for (const CodedStep& step : steps_) {
+    coder_steps_.push_back({step.lengths, std::span(coded_).subspan(step.at, step.size)});
+  }
+  coder_jobs_.clear();
+  for (const Job& job : jobs_) {
+    const WantedChunk& wanted = *job.wanted;
+    coder_jobs_.push_back({.kind = plan_.layout->tensors()[wanted.tensor].kind,
+                           .old_chunk = job.old_chunk,
+                           .steps = std::span(coder_steps_).subspan(job.first_step, job.step_count),
+                           .new_chunk = wanted.into});
+  }
+  coder_.decode(coder_jobs_);
+  for (std::size_t i = 0; i < jobs_.size(); i++) {
+    if (!coder_jobs_[i].is_decoded) explain(*jobs_[i].wanted);
+    check(*jobs_[i].wanted, coder_jobs_[i].hash);
+  }
+  jobs_.clear();
+  steps_.clear();
+  coded_.clear();
+}
+
+void ChunkMaker::check(const WantedChunk& wanted, std::uint64_t found) {
+  const LayoutTensor& tensor = plan_.layout->tensors()[wanted.tensor];
+  if (found != plan_.hashes[tensor.first_chunk + wanted.chunk]) explain(wanted);
+}
+
+/// Makes a chunk that came out wrong once more and throws what is found.
+void ChunkMaker::explain(const WantedChunk& wanted) {
+  trace(wanted.tensor, wanted.chunk);
+  run(wanted.chunk, Check::every_hash);
+  const LayoutTensor& tensor = plan_.layout->tensors()[wanted.tensor];
+  throw Error(
+      ErrorCode::io,
+      fmt::format("version {}: {} came out wrong, but every part of it is right when looked "
+                  "at again; check the memory and disks of this host",
+                  plan_.version->number(), place_of(*plan_.layout, tensor, wanted.chunk)));
+}
+
+// ---- step by step ----
+
+void ChunkMaker::make_alone(const WantedChunk& wanted) {
+  const auto bytes = run(wanted.chunk, Check::nothing);
+  check(wanted, kernels::hash_chunk(bytes));
+  std::copy(bytes.begin(), bytes.end(), wanted.into.begin());
+}
+
+std::span<const std::byte> ChunkMaker::run(std::uint32_t chunk, Check check) {
+  if (!alone_) {
+    const auto make = [] {
+      return std::make_unique_for_overwrite<std::byte[]>(kernels::kChunkBytesMax);
+    };
+    alone_.reset(new Alone{.old_bytes = make(), .new_bytes = make(), .coded = {}, .scratch = {}});
+  }
+  alone_->size = 0;
+  if (trail_.from_start) {
+    alone_->size = plan_.before(0).tensors()[trail_.start_tensor].chunk_size_bytes(chunk);
+    read_start(chunk, {alone_->old_bytes.get(), alone_->size});
+    if (check == Check::every_hash) check_start(chunk);
+  }
+  for (std::size_t i = 0; i < trail_.tensors.size(); i++) apply(i, chunk, check);
+  return {alone_->old_bytes.get(), alone_->size};
+}
+
+void ChunkMaker::read_start(std::uint32_t chunk, std::span<std::byte> into) {
+  const LayoutTensor& tensor = plan_.before(0).tensors()[trail_.start_tensor];
+  source_->read(tensor.file, tensor.offset_bytes + tensor.chunk_offset_bytes(chunk), into);
+}
+
+void ChunkMaker::check_start(std::uint32_t chunk) const {
+  const LayoutTensor& tensor = plan_.before(0).tensors()[trail_.start_tensor];
+  const auto& hashes = plan_.base ? plan_.base->hashes : plan_.snapshot->hashes.chunks;
+  const std::uint64_t expected = hashes[tensor.first_chunk + chunk];
+  const std::uint64_t found = kernels::hash_chunk({alone_->old_bytes.get(), alone_->size});
+  if (found == expected) return;
+  const std::string reason = fmt::format("{} has the hash {:016x}, expected {:016x}",
+                                         place_of(plan_.before(0), tensor, chunk), found, expected);
+  if (plan_.base) {
+    const std::uint64_t number = plan_.base->version->number();
+    throw BaseDamaged(number, fmt::format("the images of version {} are damaged: {}/{}: {}", number,
+                                          plan_.base->directory.string(),
+                                          plan_.before(0).files()[tensor.file].path, reason));
+  }
+  const Version& version = *plan_.snapshot->version;
+  std::string key = keys::snapshot_hashes(version.number(), version.manifest.snapshot->nonce);
+  throw ObjectError(ErrorCode::corrupt, key,
+                    fmt::format("{}: it does not fit the snapshot's files: {}", key, reason));
+}
+
+/// Cuts the chunk, or extends it with zeros.
+void ChunkMaker::resize(std::size_t size_bytes) {
+  const std::size_t size = std::exchange(alone_->size, size_bytes);
+  if (size_bytes > size) std::memset(alone_->old_bytes.get() + size, 0, size_bytes - size);
+}
+
+void ChunkMaker::apply(std::size_t trail_index, std::uint32_t chunk, Check check) {
+  const std::size_t number = trail_.first_step + trail_index;
+  const Step& step = plan_.steps[number];
+  const LayoutTensor& tensor = step.layout->tensors()[trail_.tensors[trail_index]];
+  resize(tensor.chunk_size_bytes(chunk));
+  const PackEntry place = listed(trail_index, chunk);
+  if (!place) return;
+
+  const PackChunk& packed = step.chunk(place);
+  alone_->coded.resize(packed.data_size_bytes);
+  spool_.read(number, place, alone_->coded);
+  const auto fail = [&](std::string_view reason) {
+    const std::string key = step.pack_key(place.pack);
+    throw ObjectError(
+        ErrorCode::corrupt, key,
+        fmt::format("{}: {} {}; the pack was written wrongly, publish once more with --snapshot",
+                    key, place_of(*step.layout, tensor, chunk), reason));
+  };
+  const std::span<std::byte> decoded(alone_->new_bytes.get(), alone_->size);
+  if (!kernels::decode_chunk(tensor.kind, {alone_->old_bytes.get(), alone_->size},
+                             step.packs[place.pack]->block_lengths(packed), alone_->coded, decoded,
+                             alone_->scratch)) {
+    fail("is malformed");
+  }
+  alone_->old_bytes.swap(alone_->new_bytes);
+  if (check == Check::nothing) return;
+  const std::uint64_t found = kernels::hash_chunk(decoded);
+  if (found != packed.hash) {
+    fail(fmt::format("decodes to the hash {:016x}, expected {:016x}", found, packed.hash));
+  }
+}
+
+}  // namespace weightfs

@@ -1,0 +1,120 @@
+// ChunkMaker: makes chunks of a plan's version in batches: their old bytes, all steps applied one
+// after another, and the hashes compared.
+//
+//     unchanged              read where it is wanted --> hash
+//     one size all the way   old bytes, coded steps --> ChunkCoder, many chunks at a time --> hash
+//     else                   cut or extended before each step, one chunk after another --> hash
+//
+// Only the last hash is compared on the way; if it is wrong the chunk is made once more on the CPU,
+// with every hash compared, to find out whose fault it is.
+//
+// Memory: the old bytes of a batch, and at most kCodedBytesMax of coded ones.
+//
+// Threads: a ChunkMaker belongs to one thread at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "kernels/block/chunk_coder.hpp"
+#include "kernels/block/scratch.hpp"
+#include "store/materialize/base_reader.hpp"
+#include "store/materialize/pack_spool.hpp"
+#include "store/materialize/plan.hpp"
+
+namespace weightfs {
+
+/// Coded bytes that wait for the coder; a chunk that has more is made step by step.
+inline constexpr std::size_t kCodedBytesMax = 32u << 20;
+
+/// A chunk of the plan's layout, and where its bytes are to go.
+struct WantedChunk {
+  std::uint32_t tensor = 0;
+  std::uint32_t chunk = 0;
+  std::span<std::byte> into;  // of the chunk's size
+};
+
+class ChunkMaker {
+ public:
+  /// Keeps the references.
+  ChunkMaker(const Plan& plan, const PackSpool& spool, std::unique_ptr<BaseReader> old,
+             kernels::ChunkCoder& coder);
+
+  /// Fills each chunk with its verified bytes.
+  /// Throws BaseDamaged, ObjectError (names pack or snapshot, tensor and chunk), Error: io.
+  void make(std::span<const WantedChunk> wanted);
+
+  /// As BaseReader::expect().
+  void expect(std::uint32_t file, std::uint64_t end_bytes) { source_->expect(file, end_bytes); }
+
+ private:
+  enum class Check { nothing, every_hash };
+
+  /// Where the chunk in hand comes from: tensors[i] is its tensor after step first_step + i.
+  struct Trail {
+    std::vector<std::uint32_t> tensors;
+    std::size_t first_step = 0;
+    bool from_start = false;  // else from zeros
+    std::uint32_t start_tensor = 0;
+  };
+
+  /// A chunk that waits for the coder; its coded steps are a part of steps_.
+  struct Job {
+    const WantedChunk* wanted = nullptr;
+    std::span<const std::byte> old_chunk;
+    std::size_t first_step = 0, step_count = 0;
+  };
+  struct CodedStep {
+    std::span<const std::uint32_t> lengths;
+    std::size_t at = 0, size = 0;  // in coded_
+  };
+
+  void fetch_ahead(std::span<const WantedChunk> wanted);
+  void trace(std::uint32_t tensor, std::uint32_t chunk);
+  void add(const WantedChunk& wanted);
+  [[nodiscard]] bool is_of_one_size(const WantedChunk& wanted) const;
+  [[nodiscard]] PackEntry listed(std::size_t trail_index, std::uint32_t chunk) const;
+  [[nodiscard]] std::size_t coded_size(std::uint32_t chunk) const;
+  void add_job(const WantedChunk& wanted);
+  void add_step(std::size_t trail_index, std::uint32_t chunk);
+  void run_jobs();
+  void make_alone(const WantedChunk& wanted);
+  void check(const WantedChunk& wanted, std::uint64_t found);
+  [[noreturn]] void explain(const WantedChunk& wanted);
+
+  std::span<const std::byte> run(std::uint32_t chunk, Check check);
+  void read_start(std::uint32_t chunk, std::span<std::byte> into);
+  void apply(std::size_t trail_index, std::uint32_t chunk, Check check);
+  void resize(std::size_t size_bytes);
+  void check_start(std::uint32_t chunk) const;
+
+  const Plan& plan_;
+  const PackSpool& spool_;
+  std::unique_ptr<BaseReader> source_;
+  kernels::ChunkCoder& coder_;
+
+  Trail trail_;
+
+  // The batch in hand.
+  std::vector<Job> jobs_;
+  std::vector<CodedStep> steps_;
+  std::unique_ptr<std::byte[]> old_;
+  std::size_t old_capacity_ = 0, old_used_ = 0;
+  std::vector<std::byte> coded_;
+  std::vector<kernels::CodedChunk> coder_steps_;  // steps_ and jobs_, as the coder takes them
+  std::vector<kernels::DecodeJob> coder_jobs_;
+
+  // A chunk that is made step by step.
+  struct Alone {
+    std::unique_ptr<std::byte[]> old_bytes, new_bytes;
+    std::size_t size = 0;  // of what is in old_bytes
+    std::vector<std::byte> coded;
+    kernels::Scratch scratch;
+  };
+  std::unique_ptr<Alone> alone_;  // made when it is needed first
+};
+
+}  // namespace weightfs

@@ -1,0 +1,376 @@
+#include "store/materialize/history.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <utility>
+
+#include "store/base/bytes.hpp"
+#include "store/base/error.hpp"
+#include "store/base/log.hpp"
+#include "store/base/parallel.hpp"
+
+namespace weightfs {
+
+namespace {
+
+/// Manifests that are fetched at a time: small objects, which wait for the bucket and not for a
+/// core.
+constexpr unsigned kManifestRequests = 32;
+
+std::string hex(const Sha256& hash) { return to_hex(hash); }
+
+// The version that a manifest of the store holds; nullopt if it is not what its key says: the store
+// is a cache, so the bucket is asked then.
+std::optional<Version> parse_kept(std::string bytes, std::uint64_t number,
+                                  const std::string& repository) {
+  Version version;
+  try {
+    version.manifest = Manifest::parse(bytes, fmt::format("the store's version {}", number));
+  } catch (const Error& error) {
+    log_warning(error.what());
+    return std::nullopt;
+  }
+  if (version.number() != number || version.manifest.repository != repository) return std::nullopt;
+  version.manifest_sha256 = sha256(as_bytes(bytes));
+  version.manifest_bytes = std::move(bytes);
+  return version;
+}
+
+void check_parent(const Version& parent, const Version& child) {
+  if (child.manifest.parent_sha256 == parent.manifest_sha256) return;
+  throw Error(
+      ErrorCode::corrupt,
+      fmt::format("version {} does not follow version {}: it names the parent {}, expected {}",
+                  child.number(), parent.number(), hex(child.manifest.parent_sha256),
+                  hex(parent.manifest_sha256)));
+}
+
+Error fork(std::uint64_t number, const Sha256& found, const Sha256& known) {
+  return {ErrorCode::corrupt,
+          fmt::format("the bucket's version {} is not the one this host knew: its manifest has the "
+                      "SHA-256 {}, expected {}; the history was rewritten, or another repository "
+                      "was put in its place",
+                      number, hex(found), hex(known))};
+}
+
+Error missing(std::uint64_t number, std::uint64_t later, std::string_view url) {
+  return {ErrorCode::corrupt,
+          fmt::format("{} is missing in {}, but version {} is there: the history has a gap.  Put "
+                      "that object back as it was; until then nothing can be published, and no "
+                      "version from {} on can be trusted to be found",
+                      keys::manifest(number), url, later, number)};
+}
+
+}  // namespace
+
+std::size_t History::VersionCost::leave(const Version& version) {
+  return sizeof(Version) + 3 * version.manifest_bytes.size();  // as text, and parsed
+}
+
+History::History(Repository& repository, Store* store) : repository_(repository), store_(store) {}
+
+std::shared_ptr<const Version> History::find(std::uint64_t number, const Context& context) {
+  if (auto version = find_known(number)) return version;
+  std::optional<Version> fetched = repository_.find_version(number, context);
+  if (!fetched) return nullptr;
+  check_old_form(*fetched, context);
+  return accept(std::move(*fetched));
+}
+
+std::shared_ptr<const Version> History::get(std::uint64_t number, const Context& context) {
+  if (auto version = find(number, context)) return version;
+  const std::uint64_t newest = repository_.newest_version(newest_known(), context);
+  if (number > 0 && number < newest) {
+    if (auto version = find(number, context)) return version;  // published just now
+    throw missing(number, newest, repository_.url());
+  }
+  throw Error(
+      ErrorCode::not_found,
+      fmt::format("version {} does not exist; {}", number,
+                  newest == 0 ? "the repository is empty"
+                              : fmt::format("the repository has versions 1 to {}", newest)));
+}
+
+std::shared_ptr<const Layout> History::layout(const Version& version, const Context& context) {
+  std::shared_ptr<const Layout> layout = find_layout(version);
+  const bool is_new = layout == nullptr;
+  if (is_new) layout = know(repository_.get_layout(version.manifest.layout, context));
+  keep_layout(*layout, is_new);
+  return layout;
+}
+
+std::shared_ptr<const Layout> History::find_layout(const Version& version) {
+  const Sha256& id = version.manifest.layout.sha256;
+  {
+    const std::scoped_lock lock(mutex_);
+    if (auto known = layouts_.find(id)) return known;
+  }
+  auto kept = find_kept_layout(id);
+  return kept ? know(std::move(kept)) : nullptr;
+}
+
+std::shared_ptr<const Version> History::add(Version version, std::shared_ptr<const Layout> layout) {
+  const auto added = remember(std::move(version));
+  layout = know(std::move(layout));
+  keep(fmt::format("version {}", added->number()),
+       [&] { store_->put_manifest(added->number(), added->manifest_bytes); });
+  keep_layout(*layout, false);
+  keep(fmt::format("version {}", added->number()), [&] {
+    store_->put_newest({added->number(), added->manifest_sha256});
+  });
+  return added;
+}
+
+// ---- news ----
+
+std::uint64_t History::refresh(std::uint64_t known, const Context& context) {
+  check_not_rolled_back(known, context);
+  std::uint64_t newest = known;
+  try {
+    // One request where there is nothing new, two where there is one version.
+    constexpr std::array<std::size_t, 5> kAhead{1, 1, 4, 16, 64};
+    for (std::size_t i = 0; advance(newest, kAhead[i], context);) {
+      i = std::min(i + 1, kAhead.size() - 1);
+    }
+    check_no_gap(newest, context);
+  } catch (const Error&) {
+    // What came before the trouble is news; the next call meets the trouble first.
+    if (newest == known) throw;
+  }
+  keep_newest(newest, context);
+  return newest;
+}
+
+/// Accepts the `count` versions after `newest` one after the other and counts it up, until one is
+/// absent.  Returns: whether all of them exist.
+bool History::advance(std::uint64_t& newest, std::size_t count, const Context& context) {
+  std::vector<Looked> found = look(newest + 1, count, context);
+  for (std::size_t i = 0; i < count; i++) {
+    Looked& looked = found[i];
+    if (looked.error) std::rethrow_exception(looked.error);
+    if (looked.fetched) {
+      const bool is_last = i + 1 == count;
+      is_last ? check_old_form(*looked.fetched, context)
+              : check_old_form(*looked.fetched, found[i + 1].get());
+      looked.known = accept(std::move(*looked.fetched));
+    }
+    if (!looked.known) return false;
+    newest++;
+  }
+  return true;
+}
+
+/// Nothing is begun behind the first that is known to be absent, or not to be read.
+std::vector<History::Looked> History::look(std::uint64_t first, std::size_t count,
+                                           const Context& context) {
+  std::vector<Looked> found(count);
+  std::atomic<std::size_t> end = count;
+  parallel_for(count, kManifestRequests, context, [&](std::size_t i) {
+    if (i > end) return;
+    Looked& looked = found[i];
+    try {
+      looked.known = find_known(first + i);
+      if (!looked.known) looked.fetched = repository_.find_version(first + i, context);
+    } catch (...) {
+      looked.error = std::current_exception();
+    }
+    if (looked.known || looked.fetched) return;
+    for (std::size_t seen = end; i < seen && !end.compare_exchange_weak(seen, i);) {
+    }
+  });
+  return found;
+}
+
+// The first time in this process the bucket must still have the newest version that this host
+// accepted, and the one that is shown.
+void History::check_not_rolled_back(std::uint64_t known, const Context& context) {
+  {
+    const std::scoped_lock lock(mutex_);
+    if (checked_bucket_) return;
+  }
+  const Newest newest = store_ != nullptr ? store_->newest() : Newest{};
+  const std::uint64_t number = std::max(known, newest.version);
+  if (number != 0) {
+    const std::optional<Version> there = repository_.find_version(number, context);
+    if (!there) {
+      throw Error(
+          ErrorCode::corrupt,
+          fmt::format("the bucket {} lost version {}, which this host knew: it went back, or "
+                      "another repository was put in its place",
+                      repository_.url(), number));
+    }
+    check_order(*there);
+    check_old_form(*there, context);
+    const auto mine = find_known(number);
+    if (mine && mine->manifest_sha256 != there->manifest_sha256) {
+      throw fork(number, there->manifest_sha256, mine->manifest_sha256);
+    }
+  }
+  const std::scoped_lock lock(mutex_);
+  checked_bucket_ = true;
+}
+
+void History::look_behind_the_newest() {
+  const std::scoped_lock lock(mutex_);
+  looked_behind_ = false;
+}
+
+void History::check_no_gap(std::uint64_t newest, const Context& context) {
+  {
+    const std::scoped_lock lock(mutex_);
+    if (looked_behind_) return;
+  }
+  if (const auto later = repository_.find_behind_gap(newest, context)) {
+    throw missing(newest + 1, *later, repository_.url());
+  }
+  const std::scoped_lock lock(mutex_);
+  looked_behind_ = true;
+}
+
+// From memory or the store.
+std::shared_ptr<const Version> History::find_known(std::uint64_t number) {
+  {
+    const std::scoped_lock lock(mutex_);
+    if (auto known = versions_.find(number)) return known;
+  }
+  if (store_ == nullptr) return nullptr;
+  std::optional<std::string> bytes = store_->find_manifest(number);
+  if (!bytes) return nullptr;
+  std::optional<Version> version = parse_kept(std::move(*bytes), number, repository_.id());
+  if (!version) return nullptr;
+  const Newest newest = store_->newest();
+  if (newest.version == number && newest.manifest_sha256 != version->manifest_sha256)
+    return nullptr;
+  return remember(std::move(*version));
+}
+
+// Compares a manifest of the bucket with what is known of it and of its neighbours.
+void History::check_order(const Version& version) {
+  const std::uint64_t number = version.number();
+  const Newest newest = store_ != nullptr ? store_->newest() : Newest{};
+  if (newest.version == number && newest.manifest_sha256 != version.manifest_sha256) {
+    throw fork(number, version.manifest_sha256, newest.manifest_sha256);
+  }
+  if (const auto parent = find_known(number - 1)) check_parent(*parent, version);
+  if (const auto child = find_known(number + 1)) check_parent(version, *child);
+}
+
+// A manifest without a hash of its own is right if the version after it, where there is one, names
+// what it is.
+void History::check_old_form(const Version& version, const Version* child) {
+  if (child != nullptr && !version.manifest.carries_hash()) check_parent(version, *child);
+}
+
+void History::check_old_form(const Version& version, const Context& context) {
+  if (version.manifest.carries_hash() || find_known(version.number() + 1)) return;
+  std::optional<Version> child;
+  try {
+    child = repository_.find_version(version.number() + 1, context);
+  } catch (const Error& error) {
+    // The child's own damage; it is met when the child is wanted.
+    if (error.code() != ErrorCode::corrupt && error.code() != ErrorCode::unsupported) throw;
+  }
+  if (child) check_parent(version, *child);
+}
+
+std::shared_ptr<const Layout> History::find_kept_layout(const Sha256& id) {
+  if (store_ == nullptr) return nullptr;
+  const std::optional<std::string> bytes = store_->find_layout(id);
+  if (!bytes || sha256(as_bytes(*bytes)) != id) return nullptr;
+  return Layout::parse(*bytes, "the store's layout " + hex(id));
+}
+
+/// Takes a version of the bucket.  Two neighbours that come at once are compared all the same.
+std::shared_ptr<const Version> History::accept(Version version) {
+  const std::scoped_lock one_at_a_time(accept_mutex_);
+  check_order(version);
+  keep(fmt::format("the manifest of version {}", version.number()),
+       [&] { store_->put_manifest(version.number(), version.manifest_bytes); });
+  return remember(std::move(version));
+}
+
+std::shared_ptr<const Version> History::remember(Version version) {
+  auto shared = std::make_shared<const Version>(std::move(version));
+  const std::scoped_lock lock(mutex_);
+  const std::uint64_t number = shared->number();
+  highest_ = std::max(highest_, number);
+  return versions_.put(number, std::move(shared));
+}
+
+std::shared_ptr<const Layout> History::know(std::shared_ptr<const Layout> layout) {
+  const std::scoped_lock lock(mutex_);
+  return layouts_.put(layout);
+}
+
+std::uint64_t History::newest_known() {
+  const std::uint64_t kept = store_ != nullptr ? store_->newest().version : 0;
+  const std::scoped_lock lock(mutex_);
+  return std::max(kept, highest_);
+}
+
+void History::keep_newest(std::uint64_t number, const Context& context) {
+  if (store_ == nullptr || store_->newest().version >= number) return;
+  if (const auto version = find(number, context)) {
+    keep("the newest version", [&] { store_->put_newest({number, version->manifest_sha256}); });
+  }
+}
+
+// ---- records of layouts ----
+
+/// `replace`: what the store has under this name, if anything, is not what it should be.
+void History::keep_layout(const Layout& layout, bool replace) {
+  if (store_ == nullptr) return;
+  keep("a layout", [&] {
+    const std::scoped_lock records(layouts_mutex_);
+    const bool is_first = !kept_layouts_;
+    if (is_first) kept_layouts_ = store_->layout_ids();
+    const bool is_missing = !kept_layouts_->contains(layout.id());
+    if (is_missing || replace) {
+      store_->put_layout(layout.id(), layout.serialize());
+      kept_layouts_->insert(layout.id());
+    }
+    if (is_first || is_missing) prune_layouts();
+  });
+}
+
+/// Removes the records of layouts that no version here has, and nobody holds: who comes to hold one
+/// asks for the record after, in keep_layout().  Requires: layouts_mutex_ is held.
+void History::prune_layouts() {
+  const std::set<Sha256> wanted = layouts_of_versions_here();
+  std::vector<Sha256> unwanted;
+  for (const Sha256& id : *kept_layouts_) {
+    const std::scoped_lock lock(mutex_);
+    if (!wanted.contains(id) && !layouts_.is_held(id)) unwanted.push_back(id);
+  }
+  store_->remove_layouts(unwanted);
+  for (const Sha256& id : unwanted) kept_layouts_->erase(id);
+}
+
+std::set<Sha256> History::layouts_of_versions_here() {
+  std::vector<std::uint64_t> numbers = store_->complete_versions();
+  numbers.push_back(store_->newest().version);
+  std::set<Sha256> layouts;
+  for (const std::uint64_t number : numbers) {
+    if (const auto version = find_known(number)) layouts.insert(version->manifest.layout.sha256);
+  }
+  return layouts;
+}
+
+// A full disk costs this host its memory, not the versions: it is logged once.
+void History::keep(const std::string& what, const std::function<void()>& write) {
+  if (store_ == nullptr) return;
+  try {
+    write();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::no_space) throw;
+    const std::scoped_lock lock(mutex_);
+    if (!std::exchange(logged_no_space_, true)) {
+      log_warning(fmt::format("cannot keep {}: {}", what, error.what()));
+    }
+  }
+}
+
+}  // namespace weightfs

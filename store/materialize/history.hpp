@@ -1,0 +1,124 @@
+// History: the versions of a repository as this host knows them: from the store's records first,
+// from the bucket else.  What came from the bucket is kept in the store.
+//
+// It also guards the order of things: a manifest must name the SHA-256 of its parent's manifest,
+// and a version that is known already must not come back with another hash (a fork or a rollback of
+// the bucket): Error corrupt.  The first of the two is also what shows that a manifest without a
+// hash of its own (Manifest::carries_hash) is undamaged, so its child is looked at with it.
+//
+// Memory is bounded: of manifests and layouts those used last stay, the others come from the store,
+// or the bucket, again.  The store keeps every manifest; of layouts those of the versions that are
+// here, and of others only what somebody uses.
+//
+// Threads: all calls may run in parallel.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "store/base/lru_cache.hpp"
+#include "store/local/store.hpp"
+#include "store/repository/layout_cache.hpp"
+#include "store/repository/repository.hpp"
+
+namespace weightfs {
+
+class History {
+ public:
+  /// Bytes that the layouts take which nobody uses; and the manifests.
+  static constexpr std::size_t kLayoutBytesKept = 32u << 20;
+  static constexpr std::size_t kManifestBytesKept = 32u << 20;
+
+  /// `store` may be null: nothing is kept then.  Keeps both references.
+  History(Repository& repository, Store* store);
+
+  /// nullptr if the version does not exist.
+  std::shared_ptr<const Version> find(std::uint64_t number, const Context& context);
+
+  /// Throws Error: not_found, saying which versions there are; corrupt if it is one of them and its
+  /// manifest is missing.
+  std::shared_ptr<const Version> get(std::uint64_t number, const Context& context);
+
+  /// The layout of a version; versions that have the same share it.  Kept in the store too.
+  std::shared_ptr<const Layout> layout(const Version& version, const Context& context);
+
+  /// The same from memory or the store; nullptr if it is in neither.
+  std::shared_ptr<const Layout> find_layout(const Version& version);
+
+  /// Takes a version that this process committed, so that nobody has to fetch it: as find() and
+  /// layout() keep them, and as Store::newest().
+  std::shared_ptr<const Version> add(Version version, std::shared_ptr<const Layout> layout);
+
+  /// Looks for versions after `known`, stops at the first that is absent.  What is accepted is
+  /// recorded as Store::newest() before this returns.  One request tells that there is no news;
+  /// where there is much of it, many manifests are fetched at a time, and accepted in their order.
+  ///
+  /// The first call that reaches the bucket also checks that the newest version known here is still
+  /// there and the same; later ones learn of it when the next version names another parent.  And it
+  /// looks behind the first number that is absent: if there are versions above it, its manifest was
+  /// removed, which is Error corrupt.  Later calls do not, so that one without news is one GET.
+  /// Returns: the newest version that exists now, at least `known`.  If a version cannot be read or
+  ///          does not fit, those before it are returned, and the next call throws.
+  /// Throws Error: corrupt (malformed, a fork, a rollback), unavailable.
+  std::uint64_t refresh(std::uint64_t known, const Context& context);
+
+  /// Has the next refresh() look behind the first number that is absent, as the first one did: for
+  /// whoever is about to give that number to a version.
+  void look_behind_the_newest();
+
+  [[nodiscard]] Repository& repository() noexcept { return repository_; }
+
+ private:
+  /// What was found of one version: known before, or fetched, or neither; or an error.
+  struct Looked {
+    std::shared_ptr<const Version> known;
+    std::optional<Version> fetched;
+    std::exception_ptr error;
+    [[nodiscard]] const Version* get() const { return fetched ? &*fetched : known.get(); }
+  };
+  struct VersionCost {
+    static std::size_t enter(const Version& version) { return leave(version); }
+    static std::size_t leave(const Version& version);
+  };
+
+  std::shared_ptr<const Version> find_known(std::uint64_t number);
+  std::shared_ptr<const Layout> find_kept_layout(const Sha256& id);
+  std::vector<Looked> look(std::uint64_t first, std::size_t count, const Context& context);
+  bool advance(std::uint64_t& newest, std::size_t count, const Context& context);
+  std::shared_ptr<const Version> accept(Version version);
+  std::shared_ptr<const Version> remember(Version version);
+  std::uint64_t newest_known();
+  void check_order(const Version& version);
+  static void check_old_form(const Version& version, const Version* child);
+  void check_old_form(const Version& version, const Context& context);
+  void check_not_rolled_back(std::uint64_t known, const Context& context);
+  void check_no_gap(std::uint64_t newest, const Context& context);
+  void keep_newest(std::uint64_t number, const Context& context);
+  std::shared_ptr<const Layout> know(std::shared_ptr<const Layout> layout);
+  void keep_layout(const Layout& layout, bool replace);
+  void prune_layouts();
+  std::set<Sha256> layouts_of_versions_here();
+  void keep(const std::string& what, const std::function<void()>& write);
+
+  Repository& repository_;
+  Store* const store_;
+  std::mutex accept_mutex_;   // a version is compared with its neighbours and remembered; held over
+                              // the store, not the bucket; before mutex_
+  std::mutex layouts_mutex_;  // the store's records of layouts; held over these; before mutex_
+  std::optional<std::set<Sha256>> kept_layouts_;  // that the store has; guarded by layouts_mutex_
+  std::mutex mutex_;  // guards what follows; never held over store or bucket
+  LruCache<std::uint64_t, Version, VersionCost> versions_{kManifestBytesKept};
+  LayoutCache layouts_{kLayoutBytesKept};
+  std::uint64_t highest_ = 0;  // of all versions that were accepted
+  bool checked_bucket_ = false, looked_behind_ = false, logged_no_space_ = false;
+};
+
+}  // namespace weightfs

@@ -1,0 +1,199 @@
+#include "store/materialize/materialize.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <string_view>
+
+#include "store/base/log.hpp"
+#include "store/format/version_images.hpp"
+#include "store/materialize/bases.hpp"
+#include "store/materialize/file_filter.hpp"
+#include "store/materialize/image_files.hpp"
+#include "store/materialize/plan.hpp"
+#include "store/materialize/write_version.hpp"
+#include "store/os/file.hpp"
+#include "store/os/scratch_directory.hpp"
+
+namespace weightfs {
+namespace {
+
+/// What is to be made for a host that lacks `absent` and wants all but `unwanted`, told by what is
+/// not.
+FileSet all_but_missing(const Layout& layout, const FileSet& absent, const FileSet& unwanted) {
+  FileSet without(layout.files().size());
+  for (std::uint32_t i = 0; i < without.size(); i++) {
+    without[i] = !contains(absent, i) || contains(unwanted, i);
+  }
+  return without;
+}
+
+std::vector<std::uint64_t> file_sizes(const Plan& plan) {
+  std::vector<std::uint64_t> sizes;
+  for (const auto& file : files_of(plan.version->manifest, *plan.layout)) {
+    sizes.push_back(file.size_bytes);
+  }
+  return sizes;
+}
+
+/// The lock, with the version not partial: who fills it needs the lock in the end.
+ImagesLock lock_when_not_partial(Store& store, std::uint64_t version, const Context& context) {
+  for (;;) {
+    store.wait_partial(version, context);
+    ImagesLock lock = store.lock_images(context);
+    if (!store.is_partial(version)) return lock;
+  }
+}
+
+class Materializer {
+ public:
+  Materializer(Store& store, History& history, const Context& context, const Progress& progress,
+               const kernels::SharedCoder& coder, const std::vector<std::string>& only)
+      : store_(store),
+        history_(history),
+        context_(context),
+        progress_(progress),
+        coder_(coder),
+        only_(only) {}
+
+  void run(std::uint64_t version) {
+    while (!is_here(version)) {
+      const std::vector<Base> bases =
+          usable_bases(store_, history_, version, distrusted_, context_);
+      try {
+        make(next_stop(history_.get(version, context_), bases), bases);
+      } catch (const BaseDamaged& damaged) {
+        if (!distrusted_.insert(damaged.version()).second) throw;
+        drop(damaged);
+      }
+    }
+  }
+
+ private:
+  [[nodiscard]] bool is_here(std::uint64_t version) const {
+    return has_kept_files(store_, history_, version, only_, context_);
+  }
+
+  /// The version to make now: `wanted`, or one on the way if that is too long for one pass.
+  std::shared_ptr<const Version> next_stop(std::shared_ptr<const Version> wanted,
+                                           std::span<const Base> bases) {
+    const ReconstructionPath way = find_ways(history_, wanted, bases, context_).front();
+    if (way.steps <= kStepsPerPass) return wanted;
+    for (std::uint64_t ahead = kStepsPerPass; ahead > 0; ahead--) {
+      const std::uint64_t number = way.start->number() + ahead;
+      const bool is_begun = is_here(number) || store_.is_partial(number);
+      if (!is_begun) return history_.get(number, context_);
+    }
+    return wanted;
+  }
+
+  void make(const std::shared_ptr<const Version>& version, std::span<const Base> bases) {
+    const auto layout = history_.layout(*version, context_);
+    const FileSet unwanted = left_out(*layout, only_);
+    if (store_.is_complete(version->number())) return fill(version, *layout, unwanted, bases);
+    const Plan plan = make_plan(history_, version, bases, context_, unwanted);
+    const auto base = reserve_base(store_, plan, Eviction::Claim::stays, context_);
+    if (!base) return;
+    make_room(plan, 0);
+    try {
+      write(plan, store_.begin_images(version->number()));
+      store_.complete_images(version->number(), file_sizes(plan), plan.hashes,
+                             by_path(version->manifest, *layout, unwanted));
+    } catch (...) {
+      remove_quietly(version->number());
+      throw;
+    }
+  }
+
+  /// Adds to a complete version what it lacks.
+  void fill(const std::shared_ptr<const Version>& version, const Layout& layout,
+            const FileSet& unwanted, std::span<const Base> bases) {
+    FileSet absent = absent_files(store_, *version, layout);
+    const FileSet without = all_but_missing(layout, absent, unwanted);
+    const Plan plan = make_plan(history_, version, bases, context_, without);
+    const auto base = reserve_base(store_, plan, Eviction::Claim::stays, context_);
+    if (!base) return;
+    const std::uint64_t had = layout.size_bytes() - bytes_of(layout, absent);
+    make_room(plan, had);
+    const ScratchDirectory scratch(store_.temporary_directory(), "files-");
+    write(plan, scratch.path());
+    std::vector<std::string> added;
+    for (std::uint32_t i = 0; i < absent.size(); i++) {
+      if (contains(without, i)) continue;
+      added.push_back(layout.files()[i].path);
+      absent[i] = false;
+    }
+    const std::filesystem::path directory = store_.image_directory(version->number());
+    try {
+      for (const std::string& path : added) move_in(scratch.path() / path, directory, path);
+      store_.complete_images(version->number(), file_sizes(plan), plan.hashes,
+                             by_path(version->manifest, layout, absent));
+    } catch (...) {
+      std::error_code ignored;
+      for (const std::string& path : added) std::filesystem::remove(directory / path, ignored);
+      throw;
+    }
+  }
+
+  /// Names a file that is complete and synced anew, durably.
+  static void move_in(const std::filesystem::path& from, const std::filesystem::path& directory,
+                      const std::string& path) {
+    make_directories((directory / path).parent_path());
+    std::filesystem::rename(from, directory / path);
+    for (auto parent = std::filesystem::path(path).parent_path();; parent = parent.parent_path()) {
+      fsync_directory(directory / parent);
+      if (parent.empty()) return;
+    }
+  }
+
+  /// `had_bytes`: what the version has already.
+  void make_room(const Plan& plan, std::uint64_t had_bytes) {
+    store_.make_room(plan.version_bytes() - linked_bytes(plan), plan.version_bytes() + had_bytes);
+  }
+
+  void write(const Plan& plan, const std::filesystem::path& directory) {
+    WriteOptions options;
+    options.directory = directory;
+    options.spool = store_.temporary_directory();
+    options.coder = coder_;
+    write_version(plan, history_.repository(), options, context_, progress_);
+  }
+
+  void drop(const BaseDamaged& damaged) {
+    const std::uint64_t number = damaged.version();
+    log_error(fmt::format("{}; not building on it", damaged.what()));
+    static_cast<void>(store_.evict(number));
+  }
+
+  void remove_quietly(std::uint64_t version) {
+    try {
+      store_.remove_images(version);
+    } catch (const Error& error) {
+      log_error(
+          fmt::format("cannot remove what was written of version {}: {}", version, error.what()));
+    }
+  }
+
+  Store& store_;
+  History& history_;
+  const Context& context_;
+  const Progress& progress_;
+  const kernels::SharedCoder& coder_;
+  const std::vector<std::string>& only_;
+  std::set<std::uint64_t> distrusted_;
+};
+
+}  // namespace
+
+void materialize(Store& store, History& history, std::uint64_t version, const Context& context,
+                 const Progress& progress, const kernels::SharedCoder& coder,
+                 const std::vector<std::string>& only) {
+  if (has_kept_files(store, history, version, only, context)) return;
+  const auto making = store.eviction().reserve(version, Eviction::Claim::stays, context);
+  const ImagesLock lock = lock_when_not_partial(store, version, context);
+  Materializer(store, history, context, progress, coder, only).run(version);
+}
+
+}  // namespace weightfs

@@ -1,0 +1,282 @@
+#include "store/materialize/pack_spool.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "store/base/byte_budget.hpp"
+#include "store/base/parallel.hpp"
+#include "store/base/progress_counter.hpp"
+#include "store/os/file.hpp"
+#include "store/repository/pieces.hpp"
+
+namespace weightfs {
+namespace {
+
+// Of one caller of fetch(), and in bytes of all of them.
+constexpr unsigned kFetchesAtOnce = 8;
+constexpr std::uint64_t kFetchedBytesInHand = 64u << 20;
+
+PieceRun run_of(const Step& step, std::size_t pack) {
+  const PackIndex& index = *step.packs[pack];
+  return {step.pack_key(pack), index.data_offset_bytes(), index.data_size_bytes(), index.pieces()};
+}
+
+/// One request that is on its way, and what came of it.  Who waits for its pieces looks here.
+struct Fetch {
+  bool is_done = false;
+  /// The error as text: an exception must not be shared by threads.
+  struct Failure {
+    ErrorCode code;
+    std::string message, key;  // key: of an ObjectError
+  };
+  std::optional<Failure> failure;
+};
+
+[[noreturn]] void rethrow(const Fetch::Failure& failure) {
+  if (failure.key.empty()) throw Error(failure.code, failure.message);
+  throw ObjectError(failure.code, failure.key, failure.message);
+}
+
+/// A pack, and where its pieces go.
+struct SpooledPack {
+  struct Piece {
+    bool is_here = false;
+    std::shared_ptr<Fetch> fetch;  // that brings it
+  };
+
+  [[nodiscard]] bool is_absent(std::uint64_t piece) const {
+    return piece < pieces.size() && !pieces[piece].is_here && !pieces[piece].fetch;
+  }
+
+  PieceRun run;
+  std::uint64_t to = 0;  // offset in the spool
+  std::vector<Piece> pieces;
+};
+
+struct PieceRange {
+  SpooledPack* pack = nullptr;
+  std::uint64_t first = 0, last = 0;
+};
+
+}  // namespace
+
+struct PackSpool::State {
+  State(const Plan& its_plan, Repository& its_repository, std::filesystem::path its_directory,
+        const Context& its_context)
+      : plan(its_plan),
+        repository(its_repository),
+        directory(std::move(its_directory)),
+        context(its_context) {}
+
+  PieceRange pieces_of(std::size_t step, PackEntry place);
+  std::vector<PieceRange> absent_of(std::span<const Wanted> wanted);
+  void need(SpooledPack& pack, std::uint64_t first, std::uint64_t last);
+  void wait_for(std::shared_ptr<Fetch> fetch, std::unique_lock<std::mutex>& lock);
+  void fetch(SpooledPack& pack, std::uint64_t first, std::unique_lock<std::mutex>& lock);
+  void bring(const SpooledPack& pack, std::uint64_t first, std::uint64_t count);
+  [[nodiscard]] std::filesystem::path path() const { return directory / "(spool)"; }
+
+  const Plan& plan;
+  Repository& repository;
+  const std::filesystem::path directory;
+  const Context& context;
+  File file;
+  std::vector<std::vector<SpooledPack>> packs;  // by step
+  std::mutex mutex;                             // guards the pieces, their fetches and the next
+  std::uint64_t fetched_bytes = 0, absent_pieces = 0;
+  std::condition_variable_any fetched;
+  ByteBudget in_hand{kFetchedBytesInHand};
+};
+
+PackSpool::PackSpool(const Plan& plan, Repository& repository, std::filesystem::path directory,
+                     const Context& context)
+    : state_(std::make_unique<State>(plan, repository, std::move(directory), context)) {
+  std::uint64_t end = 0;
+  for (const Step& step : plan.steps) {
+    auto& packs = state_->packs.emplace_back();
+    for (std::size_t i = 0; i < step.packs.size(); i++) {
+      const PieceRun run = run_of(step, i);
+      packs.push_back({run, end, std::vector<SpooledPack::Piece>(run.hashes.size())});
+      end += run.size_bytes;
+      state_->absent_pieces += run.hashes.size();
+    }
+  }
+  if (end > 0) state_->file = File::temporary(state_->directory);
+}
+
+PackSpool::~PackSpool() = default;
+
+void PackSpool::fetch_all(unsigned threads, const Progress& progress) {
+  struct Part {
+    SpooledPack& pack;
+    std::uint64_t first, last;
+  };
+  std::vector<Part> parts;
+  std::uint64_t total = 0;
+  for (auto& packs : state_->packs) {
+    for (SpooledPack& pack : packs) {
+      total += pack.run.size_bytes;
+      for (std::uint64_t first = 0; first < pack.pieces.size(); first += kPiecesPerFetch) {
+        parts.push_back({pack, first, std::min(first + kPiecesPerFetch, pack.pieces.size()) - 1});
+      }
+    }
+  }
+  if (parts.empty()) return;
+
+  const unsigned wanted = request_threads(state_->repository.bucket(state_->context), threads);
+  ProgressCounter counter(progress, "fetching", total);
+  parallel_for(parts.size(), wanted, state_->context, [&](std::size_t i) {
+    const Part& part = parts[i];
+    state_->need(part.pack, part.first, part.last);
+    counter.add(part.pack.run.bytes_of(part.first, kPiecesPerFetch));
+  });
+}
+
+void PackSpool::fetch(std::span<const Wanted> wanted) const {
+  const std::vector<PieceRange> absent = state_->absent_of(wanted);
+  parallel_for(absent.size(), kFetchesAtOnce, state_->context, [&](std::size_t i) {
+    const auto& [pack, first, last] = absent[i];
+    const std::uint64_t bytes = pack->run.bytes_of(first, last - first + kPiecesPerFetch);
+    const auto share = state_->in_hand.take(bytes, state_->context, "fetching packs");
+    state_->need(*pack, first, last);
+  });
+}
+
+bool PackSpool::is_whole() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->absent_pieces == 0;
+}
+
+void PackSpool::read(std::size_t step, PackEntry place, std::span<std::byte> into) const {
+  if (into.empty()) return;
+  const auto [pack, first, last] = state_->pieces_of(step, place);
+  const std::uint64_t begin = state_->plan.steps[step].chunk(place).data_offset_bytes;
+  state_->need(*pack, first, last);
+  if (read_at(state_->file.fd(), pack->to + begin, into, state_->path())) return;
+  throw Error(ErrorCode::io, fmt::format("the spool in {} became shorter while it was read",
+                                         state_->directory.string()));
+}
+
+std::uint64_t PackSpool::fetched_bytes() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->fetched_bytes;
+}
+
+/// Those that hold a chunk, which has bytes.
+PieceRange PackSpool::State::pieces_of(std::size_t step, PackEntry place) {
+  const PackChunk& chunk = plan.steps[step].chunk(place);
+  return {&packs[step][place.pack], chunk.data_offset_bytes / kPieceBytes,
+          (chunk.data_offset_bytes + chunk.data_size_bytes - 1) / kPieceBytes};
+}
+
+/// The pieces of these chunks that are not in the file, as far as one request goes together.
+std::vector<PieceRange> PackSpool::State::absent_of(std::span<const Wanted> wanted) {
+  std::vector<PieceRange> absent;
+  const std::lock_guard lock(mutex);
+  for (const auto& [step, place] : wanted) {
+    if (plan.steps[step].chunk(place).data_size_bytes == 0) continue;
+    const PieceRange range = pieces_of(step, place);
+    const auto piece = range.pack->pieces.begin();
+    const bool is_here = std::all_of(piece + static_cast<std::ptrdiff_t>(range.first),
+                                     piece + static_cast<std::ptrdiff_t>(range.last + 1),
+                                     [](const auto& one) { return one.is_here; });
+    if (!is_here) absent.push_back(range);
+  }
+  std::sort(absent.begin(), absent.end(), [](const PieceRange& a, const PieceRange& b) {
+    return std::tie(a.pack->to, a.first) < std::tie(b.pack->to, b.first);
+  });
+  std::vector<PieceRange> joined;  // none of them has a piece of another
+  for (PieceRange range : absent) {
+    PieceRange* const before = joined.empty() ? nullptr : &joined.back();
+    if (before != nullptr && before->pack == range.pack) {
+      range.first = std::max(range.first, before->last + 1);
+      if (range.last < range.first) continue;
+      if (range.first == before->last + 1 && range.last < before->first + kPiecesPerFetch) {
+        before->last = range.last;
+        continue;
+      }
+    }
+    joined.push_back(range);
+  }
+  return joined;
+}
+
+/// Returns when the pieces `first` to `last` are in the file.
+void PackSpool::State::need(SpooledPack& pack, std::uint64_t first, std::uint64_t last) {
+  std::unique_lock lock(mutex);
+  for (std::uint64_t piece = first; piece <= last;) {
+    if (pack.pieces[piece].is_here) {
+      piece++;
+    } else if (pack.pieces[piece].fetch) {
+      wait_for(pack.pieces[piece].fetch, lock);
+    } else {
+      fetch(pack, piece, lock);
+    }
+  }
+}
+
+void PackSpool::State::wait_for(std::shared_ptr<Fetch> fetch, std::unique_lock<std::mutex>& lock) {
+  constexpr auto kLookAgain = std::chrono::hours(1);  // a deadline may be as far off as can be
+  while (!fetched.wait_until(lock, context.stop,
+                             std::min(context.deadline, Clock::now() + kLookAgain),
+                             [&] { return fetch->is_done; })) {
+    context.check("waiting for a pack");
+  }
+  if (fetch->failure) rethrow(*fetch->failure);
+}
+
+/// Fetches `first`, and what is absent behind it, in one request.
+void PackSpool::State::fetch(SpooledPack& pack, std::uint64_t first,
+                             std::unique_lock<std::mutex>& lock) {
+  const auto request = std::make_shared<Fetch>();
+  std::uint64_t count = 0;
+  while (count < kPiecesPerFetch && pack.is_absent(first + count)) {
+    pack.pieces[first + count++].fetch = request;
+  }
+  const auto end = [&](bool is_here) {
+    lock.lock();
+    for (std::uint64_t i = 0; i < count; i++) pack.pieces[first + i] = {is_here, nullptr};
+    if (is_here) {
+      fetched_bytes += pack.run.bytes_of(first, count);
+      absent_pieces -= count;
+    }
+    request->is_done = true;
+    fetched.notify_all();
+  };
+  lock.unlock();
+  try {
+    bring(pack, first, count);
+  } catch (const ObjectError& error) {
+    request->failure = {error.code(), error.what(), error.key()};
+    end(false);
+    throw;
+  } catch (const Error& error) {
+    request->failure = {error.code(), error.what(), {}};
+    end(false);
+    throw;
+  } catch (...) {
+    end(false);  // who waits tries it himself
+    throw;
+  }
+  end(true);
+}
+
+void PackSpool::State::bring(const SpooledPack& pack, std::uint64_t first, std::uint64_t count) {
+  const auto size = static_cast<std::size_t>(pack.run.bytes_of(first, count));
+  const auto buffer = std::make_unique_for_overwrite<std::byte[]>(size);
+  const std::span<std::byte> bytes(buffer.get(), size);
+  fetch_pieces(repository.bucket(context), pack.run, first, bytes, context);
+  write_at(file.fd(), pack.to + first * kPieceBytes, bytes, path());
+}
+
+}  // namespace weightfs

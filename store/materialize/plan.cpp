@@ -1,0 +1,469 @@
+// The way is found backwards, from the wanted version, because a version knows its parent; the
+// expected hashes are then derived forwards, from the start, because a delta lists only what
+// changed.
+
+#include "store/materialize/plan.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <deque>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <string_view>
+
+#include "store/base/byte_budget.hpp"
+#include "store/base/bytes.hpp"
+#include "store/base/log.hpp"
+#include "store/base/parallel.hpp"
+#include "store/base/path_rules.hpp"
+#include "store/materialize/file_filter.hpp"
+#include "store/os/memory_budget.hpp"
+#include "store/repository/pieces.hpp"
+
+namespace weightfs {
+namespace {
+
+// Layouts and heads are fetched by more threads than there are cores: they wait for the bucket, not
+// for work.  So many bytes of them, coded, are in hand at a time.
+constexpr unsigned kRecordThreads = 32;
+constexpr std::uint64_t kRecordBytesInHand = 16u << 20;
+// Of layouts, inflated: reading one may take many times as much.
+constexpr std::uint64_t kLayoutBytesInHand = 4u << 20;
+
+std::string name_of(const Version& version) { return fmt::format("version {}", version.number()); }
+
+/// Runs `body`; an Error that it throws names the version.
+template <typename Body>
+auto naming(const Version& version, Body&& body) {
+  try {
+    return body();
+  } catch (const ObjectError&) {
+    throw;  // its key has the version's number
+  } catch (const BaseDamaged&) {
+    throw;  // names it too
+  } catch (const Error& error) {
+    throw error.within(name_of(version));
+  }
+}
+
+[[noreturn]] void throw_corrupt(const Version& version, const std::string& message) {
+  const std::string key = keys::manifest(version.number());
+  throw ObjectError(ErrorCode::corrupt, key,
+                    fmt::format("{} ({}): {}", name_of(version), key, message));
+}
+
+/// Something of this way to a version is damaged, or more than this host can read; another way may
+/// do.
+bool is_of_this_way(const Error& error) {
+  return error.code() == ErrorCode::corrupt || error.code() == ErrorCode::not_found ||
+         error.code() == ErrorCode::unsupported;
+}
+
+std::uint64_t pack_bytes(const DeltaRef& delta) {
+  std::uint64_t total = 0;
+  for (const PackRef& pack : delta.packs) total += pack.size_bytes;
+  return total;
+}
+
+const Base* find_base(std::span<const Base> bases, const Version& version) {
+  for (const Base& base : bases) {
+    if (base.version->number() == version.number() &&
+        base.version->manifest_sha256 == version.manifest_sha256) {
+      return &base;
+    }
+  }
+  return nullptr;
+}
+
+bool any_older(std::span<const Base> bases, const Version& version) {
+  return std::any_of(bases.begin(), bases.end(),
+                     [&](const Base& base) { return base.version->number() < version.number(); });
+}
+
+/// A path must not be named twice, nor be a directory of another; manifest and layout are each
+/// checked when they are parsed, but only here do they meet.
+void check_paths(const Version& version, const Layout& layout) {
+  std::vector<std::string_view> paths;
+  for (const LayoutFile& file : layout.files()) paths.push_back(file.path);
+  for (const BlobRef& blob : version.manifest.blobs) paths.push_back(blob.path);
+  std::sort(paths.begin(), paths.end());
+  if (const std::string problem = paths_problem(paths); !problem.empty()) {
+    throw_corrupt(version, problem);
+  }
+}
+
+void check_root(const Version& version, std::span<const std::uint64_t> hashes) {
+  const Sha256 found = root_of(hashes);
+  if (found == version.manifest.root) return;
+  throw_corrupt(version, fmt::format("its chunk hashes give the root {}, the manifest says {}",
+                                     to_hex(found), to_hex(version.manifest.root)));
+}
+
+/// Before anything is allocated for the chunks of a layout that nobody has listed.
+void check_enough_listed(const Step& step, const Layout& before) {
+  std::uint64_t listed = 0, needed = 0;
+  for (const auto& pack : step.packs) listed += pack->chunks().size();
+  for (std::size_t i = 0; i < step.layout->tensors().size(); i++) {
+    const std::uint32_t count = step.layout->tensors()[i].chunk_count;
+    const auto& counterpart = step.counterparts[i];
+    const std::uint32_t old_count = counterpart ? before.tensors()[*counterpart].chunk_count : 0;
+    needed += count - std::min(count, old_count);
+  }
+  if (needed <= listed) return;
+  throw_corrupt(
+      *step.version,
+      fmt::format("{} chunks have no chunk before them to be unchanged from, but its packs "
+                  "hold only {}",
+                  needed, listed));
+}
+
+std::vector<PackEntry> list_chunks(const Step& step) {
+  std::vector<PackEntry> listed(step.layout->chunk_count());
+  for (std::uint32_t p = 0; p < step.packs.size(); p++) {
+    const auto chunks = step.packs[p]->chunks();
+    for (std::uint32_t i = 0; i < chunks.size(); i++) {
+      const LayoutTensor& tensor = step.layout->tensors()[chunks[i].tensor];
+      PackEntry& place = listed[tensor.first_chunk + chunks[i].chunk];
+      if (place) {
+        throw ObjectError(ErrorCode::corrupt, step.pack_key(p),
+                          fmt::format("{}: chunk {} of tensor '{}' is in {} too", step.pack_key(p),
+                                      chunks[i].chunk, tensor.name, step.pack_key(place.pack)));
+      }
+      place = {p, i};
+    }
+  }
+  return listed;
+}
+
+using Versions = std::vector<std::shared_ptr<const Version>>;
+using Layouts = std::vector<std::shared_ptr<const Layout>>;
+
+/// Charges layouts, as they come, to the memory that a version's records may take.
+class LayoutCharge {
+ public:
+  explicit LayoutCharge(MemoryBudget& budget) : budget_(budget) {}
+
+  /// Throws Error: unsupported.
+  void add(const Layout& layout) {
+    std::uint64_t bytes = 0;
+    for (const LayoutFile& file : layout.files()) {
+      bytes += sizeof(file) + file.path.size() + file.head.size();
+    }
+    const std::lock_guard lock(mutex_);
+    if (tables_.insert(layout.tensors().data()).second) bytes += table_bytes(layout);
+    budget_.take(bytes, keys::layout(layout.id()));
+  }
+
+ private:
+  static std::uint64_t table_bytes(const Layout& layout) {
+    std::uint64_t bytes = 0;
+    for (const LayoutTensor& tensor : layout.tensors()) {
+      bytes += sizeof(tensor) + tensor.name.size() + sizeof(std::uint64_t) * tensor.shape.size();
+    }
+    return bytes;
+  }
+
+  MemoryBudget& budget_;
+  std::mutex mutex_;                      // guards tables_
+  std::set<const LayoutTensor*> tables_;  // layouts may share one
+};
+
+/// What a step takes for each chunk and tensor of its layout, its packs aside.
+std::uint64_t memory_of_step(const Layout& layout) {
+  return layout.chunk_count() * (sizeof(PackEntry) + sizeof(std::uint64_t)) +
+         layout.tensors().size() * sizeof(std::optional<std::uint32_t>);
+}
+
+/// The layouts of these versions; one that several have is fetched once.
+Layouts fetch_layouts(History& history, const Versions& versions, MemoryBudget& memory,
+                      const Context& context) {
+  LayoutCharge charge(memory);
+  std::map<Sha256, std::size_t> first_with;  // index into `versions`
+  std::vector<std::size_t> firsts;
+  for (std::size_t i = 0; i < versions.size(); i++) {
+    if (first_with.emplace(versions[i]->manifest.layout.sha256, i).second) firsts.push_back(i);
+  }
+  Layouts layouts(versions.size());
+  ByteBudget budget(kLayoutBytesInHand);
+  parallel_for(firsts.size(), kRecordThreads, context, [&](std::size_t i) {
+    const Version& version = *versions[firsts[i]];
+    const auto share =
+        budget.take(version.manifest.layout.size_bytes, context, "fetching a layout");
+    naming(version, [&] {
+      layouts[firsts[i]] = history.layout(version, context);
+      charge.add(*layouts[firsts[i]]);
+    });
+  });
+  for (std::size_t i = 0; i < versions.size(); i++) {
+    layouts[i] = layouts[first_with.at(versions[i]->manifest.layout.sha256)];
+  }
+  return layouts;
+}
+
+/// The indexes of all packs of all steps.
+void fetch_indexes(std::vector<Step>& steps, Repository& repository, MemoryBudget& memory,
+                   const Context& context) {
+  struct Head {
+    Step& step;
+    std::size_t pack;
+    PackRoom& room;  // of the step
+  };
+  std::vector<Head> heads;
+  std::deque<PackRoom> rooms;
+  for (Step& step : steps) {
+    step.packs.resize(step.version->manifest.delta->packs.size());
+    PackRoom& room = rooms.emplace_back(*step.layout, memory);
+    for (std::size_t pack = 0; pack < step.packs.size(); pack++) {
+      heads.push_back({step, pack, room});
+    }
+  }
+  ByteBudget budget(kRecordBytesInHand);
+  parallel_for(heads.size(), kRecordThreads, context, [&](std::size_t i) {
+    Step& step = heads[i].step;
+    const PackRef& ref = step.version->manifest.delta->packs[heads[i].pack];
+    const auto share = budget.take(ref.head_bytes, context, "fetching the head of a pack");
+    step.packs[heads[i].pack] = naming(*step.version, [&] {
+      return repository.get_pack_index(step.version->number(), ref, *step.layout, context,
+                                       &heads[i].room);
+    });
+  });
+}
+
+/// The deltas that lead to these versions, as far as each can be read by itself.
+std::vector<Step> fetch_steps(History& history, const Versions& versions, MemoryBudget& memory,
+                              const Context& context) {
+  const Layouts layouts = fetch_layouts(history, versions, memory, context);
+  std::vector<Step> steps(versions.size());
+  for (std::size_t i = 0; i < steps.size(); i++) {
+    steps[i].version = versions[i];
+    steps[i].layout = layouts[i];
+    memory.take(memory_of_step(*layouts[i]), keys::layout(layouts[i]->id()));
+  }
+  fetch_indexes(steps, history.repository(), memory, context);
+  return steps;
+}
+
+/// Joins a step to the version before it.
+void join(Step& step, const Layout& before) {
+  step.counterparts = counterparts(*step.layout, before);
+  check_enough_listed(step, before);
+  step.listed = list_chunks(step);
+}
+
+std::uint64_t inherited_hash(const Step& step, std::uint32_t number, std::uint32_t chunk,
+                             const Layout& before, std::span<const std::uint64_t> hashes) {
+  const LayoutTensor& tensor = step.layout->tensors()[number];
+  if (const auto counterpart = step.counterparts[number]) {
+    const LayoutTensor& old = before.tensors()[*counterpart];
+    if (chunk < old.chunk_count && old.chunk_size_bytes(chunk) == tensor.chunk_size_bytes(chunk)) {
+      return hashes[old.first_chunk + chunk];
+    }
+  }
+  throw_corrupt(
+      *step.version,
+      fmt::format("chunk {} of tensor '{}' in '{}' is in none of its packs, and the version "
+                  "before has no chunk of that size to be unchanged from",
+                  chunk, tensor.name, step.layout->files()[tensor.file].path));
+}
+
+std::vector<std::uint64_t> hashes_after(const Step& step, const Layout& before,
+                                        std::span<const std::uint64_t> hashes) {
+  std::vector<std::uint64_t> result(step.layout->chunk_count());
+  for (std::uint32_t t = 0; t < step.layout->tensors().size(); t++) {
+    const LayoutTensor& tensor = step.layout->tensors()[t];
+    for (std::uint32_t c = 0; c < tensor.chunk_count; c++) {
+      const PackEntry place = step.listed[tensor.first_chunk + c];
+      result[tensor.first_chunk + c] =
+          place ? step.chunk(place).hash : inherited_hash(step, t, c, before, hashes);
+    }
+  }
+  return result;
+}
+
+/// The versions after `start` up to `wanted`, oldest first.
+Versions versions_between(History& history, const Version& start,
+                          std::shared_ptr<const Version> wanted, const Context& context) {
+  Versions versions;
+  while (wanted->number() > start.number()) {
+    if (!wanted->manifest.delta) {
+      throw_corrupt(*wanted,
+                    fmt::format("it has no delta, so it cannot be made from {}", name_of(start)));
+    }
+    versions.push_back(wanted);
+    if (wanted->manifest.parent == start.number()) break;
+    wanted = history.get(wanted->manifest.parent, context);
+  }
+  std::reverse(versions.begin(), versions.end());
+  return versions;
+}
+
+/// A record that does not fit its own version is rot as much as an image is.
+void check_base(const Base& base) {
+  const bool whole = base.hashes.size() == base.layout->chunk_count();
+  if (whole && root_of(base.hashes) == base.version->manifest.root) return;
+  throw BaseDamaged(base.version->number(),
+                    fmt::format("{}: the chunk hashes recorded for it on this host do not give the "
+                                "root that its manifest says",
+                                name_of(*base.version)));
+}
+
+Plan start_of(const ReconstructionPath& way, History& history, MemoryBudget& memory,
+              const Context& context) {
+  Plan plan;
+  plan.layout = history.layout(*way.start, context);
+  LayoutCharge(memory).add(*plan.layout);
+  memory.take(memory_of_step(*plan.layout), keys::layout(plan.layout->id()));
+  if (way.base != nullptr) {
+    check_base(*way.base);
+    plan.base = *way.base;
+    plan.hashes = plan.base->hashes;
+    return plan;
+  }
+  plan.snapshot.emplace(Plan::Snapshot{
+      way.start, plan.layout,
+      history.repository().get_snapshot_hashes(way.start->number(), *way.start->manifest.snapshot,
+                                               *plan.layout, context)});
+  plan.hashes = plan.snapshot->hashes.chunks;
+  check_root(*way.start, plan.hashes);
+  return plan;
+}
+
+}  // namespace
+
+std::string Step::pack_key(std::size_t pack) const {
+  return keys::pack(version->number(), version->manifest.delta->packs[pack].name);
+}
+
+std::uint64_t Plan::version_bytes() const noexcept {
+  std::uint64_t total = layout->size_bytes() - bytes_of(*layout, without);
+  for (const BlobRef& blob : version->manifest.blobs) total += blob.size_bytes;
+  return total;
+}
+
+const Layout& Plan::before(std::size_t index) const noexcept {
+  if (index > 0) return *steps[index - 1].layout;
+  return base ? *base->layout : *snapshot->layout;
+}
+
+std::vector<ReconstructionPath> find_ways(History& history,
+                                          const std::shared_ptr<const Version>& wanted,
+                                          std::span<const Base> bases, const Context& context) {
+  std::vector<ReconstructionPath> ways;
+  std::uint64_t behind = 0;  // bytes of the packs between `version` and `wanted`
+  std::size_t steps = 0;
+  for (auto version = wanted;; steps++) {
+    if (const Base* base = find_base(bases, *version)) {
+      ways.push_back({version, base, behind, steps});
+      break;
+    }
+    const Manifest& manifest = version->manifest;
+    if (manifest.snapshot) {
+      const auto layout = naming(*version, [&] { return history.layout(*version, context); });
+      ways.push_back({version, nullptr, behind + layout->size_bytes(), steps});
+    }
+    if (!manifest.delta) break;
+    behind += pack_bytes(*manifest.delta);
+    const bool further_is_dearer =
+        std::any_of(ways.begin(), ways.end(),
+                    [&](const ReconstructionPath& way) { return way.fetch_bytes <= behind; });
+    if (!ways.empty() && (further_is_dearer || !any_older(bases, *version))) break;
+    try {
+      version = naming(*version, [&] { return history.get(manifest.parent, context); });
+    } catch (const Error& error) {
+      if (ways.empty() || !is_of_this_way(error)) throw;
+      break;  // what was found so far will do
+    }
+  }
+  if (ways.empty()) throw_corrupt(*wanted, "neither a snapshot nor a delta leads to it");
+  std::stable_sort(ways.begin(), ways.end(),
+                   [](const ReconstructionPath& a, const ReconstructionPath& b) {
+                     return a.fetch_bytes < b.fetch_bytes;
+                   });
+  return ways;
+}
+
+Plan make_plan_by(const ReconstructionPath& way, History& history,
+                  const std::shared_ptr<const Version>& wanted, const Context& context) {
+  const Versions versions = versions_between(history, *way.start, wanted, context);
+  MemoryBudget memory;
+  Plan plan = naming(*way.start, [&] { return start_of(way, history, memory, context); });
+  plan.steps = fetch_steps(history, versions, memory, context);
+  for (Step& step : plan.steps) {
+    naming(*step.version, [&] {
+      join(step, *plan.layout);
+      plan.hashes = hashes_after(step, *plan.layout, plan.hashes);
+      check_root(*step.version, plan.hashes);
+      plan.layout = step.layout;
+    });
+  }
+  plan.version = wanted;
+  plan.fetch_bytes = way.fetch_bytes;
+  check_paths(*wanted, *plan.layout);
+  return plan;
+}
+
+namespace {
+
+Plan make_plan_from(History& history, const std::shared_ptr<const Version>& wanted,
+                    std::span<const Base> bases, const Context& context) {
+  const std::vector<ReconstructionPath> ways = find_ways(history, wanted, bases, context);
+  std::exception_ptr first_error;
+  for (const ReconstructionPath& way : ways) {
+    try {
+      return make_plan_by(way, history, wanted, context);
+    } catch (const BaseDamaged&) {
+      throw;  // the host must hear of it and mend it
+    } catch (const Error& error) {
+      if (!is_of_this_way(error)) throw;
+      if (!first_error) first_error = std::current_exception();
+      if (&way != &ways.back()) {
+        log_warning(fmt::format("{}; trying another way to {}", error.what(), name_of(*wanted)));
+      }
+    }
+  }
+  std::rethrow_exception(first_error);
+}
+
+/// The tensor of the start that a tensor comes from; nullopt if it began with a step.
+std::optional<std::uint32_t> origin_of(const Plan& plan, std::uint32_t tensor) {
+  for (std::size_t i = plan.steps.size(); i > 0; i--) {
+    const auto counterpart = plan.steps[i - 1].counterparts[tensor];
+    if (!counterpart) return std::nullopt;
+    tensor = *counterpart;
+  }
+  return tensor;
+}
+
+/// Whether no tensor that is to be made comes from a file that the base lacks.
+bool has_what_it_needs(const Plan& plan) {
+  if (!plan.base || plan.base->absent.empty()) return true;
+  const auto tensors = plan.layout->tensors();
+  for (std::uint32_t i = 0; i < tensors.size(); i++) {
+    if (contains(plan.without, tensors[i].file)) continue;
+    const auto origin = origin_of(plan, i);
+    if (origin && contains(plan.base->absent, plan.base->layout->tensors()[*origin].file))
+      return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+Plan make_plan(History& history, std::shared_ptr<const Version> wanted, std::span<const Base> bases,
+               const Context& context, const FileSet& without) {
+  std::vector<Base> left(bases.begin(), bases.end());
+  for (;;) {
+    Plan plan = make_plan_from(history, wanted, left, context);
+    plan.without = without;
+    if (has_what_it_needs(plan)) return plan;
+    std::erase_if(left, [unfit = plan.base->version->number()](const Base& base) {
+      return base.version->number() == unfit;
+    });
+  }
+}
+
+}  // namespace weightfs

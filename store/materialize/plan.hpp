@@ -1,0 +1,124 @@
+// Plan: the way from what this host has, and what the bucket holds, to a version.
+//
+//     base     images of an older version here, or a snapshot in the bucket
+//     steps    the deltas from the base to the wanted version, oldest first
+//
+// The expected hash of every chunk follows from the base's hashes and the packs' indexes; before
+// anything is written, all of them together must give the manifest's root.
+//
+// Threads: a Plan is immutable; all calls may run in parallel.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "store/base/error.hpp"
+#include "store/format/chunk_batches.hpp"
+#include "store/materialize/history.hpp"
+
+namespace weightfs {
+
+/// Images of a version on this host.
+struct Base {
+  std::shared_ptr<const Version> version;
+  std::shared_ptr<const Layout> layout;
+  std::filesystem::path directory;
+  std::vector<std::uint64_t> hashes;  // of every chunk, also of absent files
+  FileSet absent = {};                // files of `layout` that are not in `directory`
+};
+
+/// Where the packs of a step hold a chunk.
+struct PackEntry {
+  static constexpr std::uint32_t kNowhere = 0xFFFFFFFF;
+  std::uint32_t pack = kNowhere;  // index into Step::packs; kNowhere: the chunk is unchanged
+  std::uint32_t index = 0;        // into that pack's chunks()
+
+  explicit operator bool() const noexcept { return pack != kNowhere; }
+};
+
+/// One delta on the way.
+struct Step {
+  std::shared_ptr<const Version> version;  // what it leads to
+  std::shared_ptr<const Layout> layout;
+  std::vector<std::optional<std::uint32_t>> counterparts;  // in the step before
+  std::vector<std::shared_ptr<const PackIndex>> packs;     // as in the manifest
+  std::vector<PackEntry> listed;                           // by chunk number of `layout`
+
+  /// Requires: `place` is not kNowhere.
+  [[nodiscard]] const PackChunk& chunk(PackEntry place) const noexcept {
+    return packs[place.pack]->chunks()[place.index];
+  }
+  [[nodiscard]] std::string pack_key(std::size_t pack) const;
+};
+
+/// The way to one version; everything that write_version needs but the bytes.
+struct Plan {
+  std::shared_ptr<const Version> version;
+  std::shared_ptr<const Layout> layout;
+  std::vector<std::uint64_t> hashes;  // expected, of every chunk of `layout`
+  FileSet without;                    // files of `layout` that are not to be made
+
+  // Exactly one of the two is the start:
+  std::optional<Base> base;
+  struct Snapshot {
+    std::shared_ptr<const Version> version;
+    std::shared_ptr<const Layout> layout;
+    SnapshotHashes hashes;
+  };
+  std::optional<Snapshot> snapshot;
+
+  std::vector<Step> steps;        // empty: the base or snapshot is the version itself
+  std::uint64_t fetch_bytes = 0;  // of packs and snapshot, still to be read from the bucket
+
+  [[nodiscard]] std::uint64_t version_bytes() const noexcept;  // files and blobs to be made
+
+  /// Layout that step `index` starts from; before(0) is the start's own.
+  [[nodiscard]] const Layout& before(std::size_t index) const noexcept;
+};
+
+/// Finds the way to `wanted` that fetches the fewest bytes.  `bases`: what the host has.  If an
+/// object of that way is missing or corrupt, and there is another way, it takes that.  A base that
+/// lacks a file which one of the wanted ones comes from is not used.  `without`: files that are not
+/// to be made.
+///
+/// Throws Error: corrupt (a head or a root that does not fit; BaseDamaged if it is a base's),
+/// not_found (a pack or snapshot is gone, naming the key), unavailable; the message names the
+/// version of the step.
+Plan make_plan(History& history, std::shared_ptr<const Version> wanted, std::span<const Base> bases,
+               const Context& context, const FileSet& without = {});
+
+/// Bytes on this host are not what they were: the base must be dropped and made again.
+class BaseDamaged : public Error {
+ public:
+  BaseDamaged(std::uint64_t version, const std::string& message)
+      : Error(ErrorCode::corrupt, message), version_(version) {}
+  [[nodiscard]] std::uint64_t version() const noexcept { return version_; }
+
+ private:
+  std::uint64_t version_;
+};
+
+/// A version to start from, and what that costs.
+struct ReconstructionPath {
+  std::shared_ptr<const Version> start;
+  const Base* base = nullptr;  // nullptr: the version's snapshot
+  std::uint64_t fetch_bytes = 0;
+  std::size_t steps = 0;
+};
+
+/// The ways to `wanted`, fewest bytes first; looks at manifests and layouts only.  Never empty.
+/// Throws Error: corrupt, naming the version, if there is none.
+std::vector<ReconstructionPath> find_ways(History& history,
+                                          const std::shared_ptr<const Version>& wanted,
+                                          std::span<const Base> bases, const Context& context);
+
+/// The plan for one way.  Throws as make_plan does.
+Plan make_plan_by(const ReconstructionPath& way, History& history,
+                  const std::shared_ptr<const Version>& wanted, const Context& context);
+
+}  // namespace weightfs

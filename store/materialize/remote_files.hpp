@@ -1,0 +1,62 @@
+// RemoteFiles: the bytes of files that this host does not keep (`--only`), for whoever reads them
+// all the same.
+//
+// The unit is a chunk.  It is made as materialize() makes it, from the bucket's snapshot and the
+// steps after that, and its hash is compared, so nothing is handed out that was not verified.
+// Nothing is kept on the disk but the pieces of packs that were fetched, in an unlinked file; the
+// last kRestBytesMax of chunks stay in memory, and of two versions what says how they are made.
+//
+// What the network loses is tried again for a while; nobody is ever given fewer bytes instead.
+//
+// Threads: all calls may run in parallel.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "kernels/block/chunk_coder.hpp"
+#include "kernels/dispatch/cpu_coder.hpp"
+#include "store/local/store.hpp"
+#include "store/materialize/history.hpp"
+
+namespace weightfs {
+
+inline constexpr std::size_t kRestBytesMax = 64u << 20;
+
+struct RestFilesOptions {
+  kernels::SharedCoder coder = kernels::make_cpu_coder();
+  /// How long a read goes on trying while the bucket is out of reach.
+  std::chrono::milliseconds retry{60'000};
+};
+
+class RemoteFiles {
+ public:
+  /// Keeps the references.
+  RemoteFiles(Store& store, History& history, RestFilesOptions options);
+  ~RemoteFiles();  // nobody may be reading
+  RemoteFiles(const RemoteFiles&) = delete;
+  RemoteFiles& operator=(const RemoteFiles&) = delete;
+
+  /// Reads as much of `into` as lies below the end of a file of the version's layout.
+  /// Returns: how many bytes; 0 at the end.
+  /// Throws Error: corrupt, io (an object of the bucket is missing or damaged: names it; or there
+  /// is no such file); unavailable, no_space; cancelled, timed_out.
+  std::size_t read(std::uint64_t version, std::string_view path, std::uint64_t offset_bytes,
+                   std::span<std::byte> into, const Context& context);
+
+  /// Ends what goes on; from now on read() throws cancelled where it would ask the bucket.
+  void stop() noexcept;
+
+  /// Bytes of chunks that were made so far.
+  [[nodiscard]] std::uint64_t made_bytes() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace weightfs

@@ -1,0 +1,57 @@
+// SegmentWriter: makes a range of a file of a plan's version, and writes it.  What write_version()
+// does for whole versions and PartialVersion for what is asked for is this one thing.
+//
+//     head of the file        from the layout
+//     chunks of its tensors   ChunkMaker: old bytes, steps, hashes compared
+//
+// A chunk that straddles two ranges is made by both of their writers.
+//
+// Memory: a window of kWindowBytes, a batch of chunks, and what the old bytes read ahead: 4 MiB of
+// a snapshot, or 9 MiB for a segment that is one window, which is fetched with one request.
+//
+// Threads: belongs to one thread at a time; make one for each worker.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <vector>
+
+#include "kernels/block/chunk_coder.hpp"
+#include "store/materialize/chunk_maker.hpp"
+#include "store/materialize/pack_spool.hpp"
+#include "store/materialize/plan.hpp"
+#include "store/materialize/window_writer.hpp"
+
+namespace weightfs {
+
+class SegmentWriter {
+ public:
+  /// Keeps the references.
+  SegmentWriter(const Plan& plan, const PackSpool& spool, Repository& repository,
+                kernels::ChunkCoder& coder, const Context& context);
+
+  /// Writes the bytes [begin, end) of `file`, verified, to `fd`, the file at `path`.
+  /// Requires: `begin` is a multiple of kWindowBytes; `file` is one of the plan's layout; the file
+  /// on disk is open for writing and has room.
+  /// Throws BaseDamaged, ObjectError; Error: no_space, io, cancelled, unavailable.
+  void write(const LayoutFile& file, int fd, const std::filesystem::path& path, std::uint64_t begin,
+             std::uint64_t end);
+
+ private:
+  void expect(const LayoutFile& file, std::uint64_t end);
+  void place_head(const LayoutFile& file, std::uint64_t begin, std::uint64_t end);
+  void place_tensors(const LayoutFile& file, std::uint64_t begin, std::uint64_t end);
+  void place_tensor(const LayoutTensor& tensor, std::uint32_t number, std::uint64_t begin,
+                    std::uint64_t end);
+  void place(std::uint32_t tensor, std::uint32_t chunk, std::uint64_t offset_bytes,
+             std::size_t size_bytes);
+  void make_placed();
+
+  const Plan& plan_;
+  const Context& context_;
+  ChunkMaker maker_;
+  WindowWriter writer_;
+  std::vector<WantedChunk> wanted_;
+};
+
+}  // namespace weightfs

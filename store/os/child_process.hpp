@@ -1,0 +1,46 @@
+// Child process: runs a program without a shell and waits for its end.
+//
+// The child gets /dev/null as its input, default signals, no descriptor of ours but the pipes of
+// its output, and a process group, which is killed with it where it has to be ended.
+//
+// Threads: calls may run in parallel.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "store/base/context.hpp"
+
+namespace weightfs {
+
+struct ChildPlan {
+  std::vector<std::string> argv;  // argv[0]: looked for in PATH where it has no '/'
+  /// All of it: "NAME=VALUE"; nullopt: ours.
+  std::optional<std::vector<std::string>> environment = {};
+  std::string directory = {};  // where it begins; empty: where we are
+  bool ends_group = false;     // what it started in its group does not live on when it ends
+  bool keeps_apart = false;    // stderr goes to ChildEnd::errors
+  std::size_t output_bytes_max = 64u << 10;  // of each
+};
+
+struct ChildEnd {
+  int exit_code = 0;
+  int signal = 0;       // that ended it; 0: it ended by itself
+  std::string output;   // of stdout, and of stderr unless they are kept apart
+  std::string errors;   // of stderr if they are
+  bool is_cut = false;  // only the last output_bytes_max bytes are there of one of them
+  [[nodiscard]] bool ok() const noexcept { return signal == 0 && exit_code == 0; }
+};
+
+/// Throws Error: not_found, permission, io (it cannot be started, naming it); timed_out and
+/// cancelled (of `context`; it was killed then).
+ChildEnd run_child_process(const ChildPlan& plan, const Context& context);
+
+/// The words of a command, as a shell has them: quotes and backslashes, nothing else.
+/// Throws Error: invalid (a quote that is not closed, a backslash at the end).
+std::vector<std::string> split_command(std::string_view text);
+
+}  // namespace weightfs

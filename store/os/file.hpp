@@ -1,0 +1,77 @@
+// File: RAII for descriptors, and the few file operations that weightfs needs, each complete (no
+// short reads or writes) and each naming the path in its Error.
+//
+// Threads: pure functions; a File belongs to its owner, reads and writes at offsets may be
+// parallel.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "store/base/source.hpp"
+
+namespace weightfs {
+
+/// Owns a descriptor.
+class File {
+ public:
+  File() = default;
+  explicit File(int fd) noexcept : fd_(fd) {}
+  File(File&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  File& operator=(File&& other) noexcept;
+  ~File();
+
+  /// open(2) with O_CLOEXEC added.  Throws Error: see throw_errno.
+  static File open(const std::filesystem::path& path, int flags, unsigned mode = 0644);
+
+  /// An unlinked file in `directory`, for spooling.
+  static File temporary(const std::filesystem::path& directory);
+
+  [[nodiscard]] int fd() const noexcept { return fd_; }
+  explicit operator bool() const noexcept { return fd_ >= 0; }
+
+ private:
+  int fd_ = -1;
+};
+
+/// Fills `into`; false if the file ends before.  Throws Error: io, naming `path`.
+[[nodiscard]] bool read_at(int fd, std::uint64_t offset_bytes, std::span<std::byte> into,
+                           const std::filesystem::path& path);
+void write_at(int fd, std::uint64_t offset_bytes, std::span<const std::byte> from,
+              const std::filesystem::path& path);
+
+/// fsync(2) of a file or directory.  A failure is final: never retried, the file must be dropped.
+void fsync_file(int fd, const std::filesystem::path& path);
+void fsync_directory(const std::filesystem::path& path);
+
+/// Makes a directory and its parents; fsyncs the parent of each one made.
+void make_directories(const std::filesystem::path& path, unsigned mode = 0755);
+
+/// Small files as a whole.  write_file: temporary name, fsync, rename, fsync of the directory.
+std::string read_file(const std::filesystem::path& path, std::uint64_t limit_bytes);
+void write_file(const std::filesystem::path& path, std::string_view bytes, unsigned mode = 0644);
+
+/// Free and total bytes of the file system that holds `path`, for an unprivileged writer.
+struct Space {
+  std::uint64_t free_bytes = 0, total_bytes = 0;
+};
+Space space_of(const std::filesystem::path& path);
+
+/// A Source over an open file (not owned).
+class FileSource final : public Source {
+ public:
+  FileSource(int fd, std::uint64_t size_bytes, std::filesystem::path path);
+  [[nodiscard]] std::uint64_t size_bytes() const override { return size_; }
+  void read(std::uint64_t offset_bytes, std::span<std::byte> into) const override;
+
+ private:
+  int fd_;
+  std::uint64_t size_;
+  std::filesystem::path path_;
+};
+
+}  // namespace weightfs

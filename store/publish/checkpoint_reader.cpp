@@ -1,0 +1,283 @@
+#include "store/publish/checkpoint_reader.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cassert>
+#include <mutex>
+#include <utility>
+
+#include "kernels/dispatch/hash.hpp"
+#include "store/base/bytes.hpp"
+#include "store/base/error.hpp"
+#include "store/base/parallel.hpp"
+#include "store/base/progress_counter.hpp"
+#include "store/format/chunk_batches.hpp"
+#include "store/format/pack.hpp"
+#include "store/os/lease.hpp"
+
+namespace weightfs {
+namespace {
+
+constexpr std::uint64_t kHashBatchBytes = 32u << 20;
+
+/// Chunks of one file that follow each other.
+struct HashBatch {
+  std::uint32_t file = 0;
+  std::uint64_t begin = 0,
+                end = 0;          // from its first chunk to that of the next batch; the first one
+                                  // of a file has the header too, the last one goes to the end
+  std::uint64_t first_chunk = 0;  // of the version
+  std::vector<ChunkPlace> places = {};
+};
+
+/// The batches of one file.
+void add_batches(const Layout& layout, std::uint32_t number, std::vector<HashBatch>& batches) {
+  const LayoutFile& file = layout.files()[number];
+  HashBatch batch{.file = number};
+  for (std::uint32_t i = 0; i < file.tensor_count; i++) {
+    const LayoutTensor& tensor = layout.tensors()[file.first_tensor + i];
+    for (std::uint32_t chunk = 0; chunk < tensor.chunk_count; chunk++) {
+      const std::uint64_t offset = tensor.offset_bytes + tensor.chunk_offset_bytes(chunk);
+      if (!batch.places.empty() && offset - batch.begin >= kHashBatchBytes) {
+        batch.end = offset;
+        batches.push_back(std::exchange(batch, {.file = number, .begin = offset}));
+      }
+      if (batch.places.empty()) batch.first_chunk = tensor.first_chunk + chunk;
+      batch.places.push_back({file.first_tensor + i, chunk});
+    }
+  }
+  batch.end = file.size_bytes;
+  batches.push_back(std::move(batch));
+}
+
+std::vector<HashBatch> hash_batches(const Layout& layout, const FileSet& without) {
+  std::vector<HashBatch> batches;
+  for (std::uint32_t file = 0; file < layout.files().size(); file++) {
+    if (!contains(without, file)) add_batches(layout, file, batches);
+  }
+  return batches;
+}
+
+std::uint64_t size_bytes(const Layout& layout, const FileSet& without) {
+  std::uint64_t size = 0;
+  for (std::uint32_t file = 0; file < layout.files().size(); file++) {
+    if (!contains(without, file)) size += layout.files()[file].size_bytes;
+  }
+  return size;
+}
+
+/// The hashes of all pieces.  One at the edge of two batches is hashed by both, and must be the
+/// same. Threads: all calls may run in parallel.
+class PieceHashes {
+ public:
+  explicit PieceHashes(const Layout& layout) {
+    for (const LayoutFile& file : layout.files()) {
+      pieces_.emplace_back(piece_count(file.size_bytes));
+      is_known_.emplace_back(piece_count(file.size_bytes));
+    }
+  }
+
+  /// Returns: false if the piece was known, and another one.
+  [[nodiscard]] bool put(std::uint32_t file, std::uint64_t piece, const Sha256& hash) {
+    const std::lock_guard lock(mutex_);
+    Sha256& place = pieces_[file][piece];
+    if (is_known_[file][piece]) return place == hash;
+    is_known_[file][piece] = true;
+    place = hash;
+    return true;
+  }
+
+  std::vector<std::vector<Sha256>> finish() { return std::move(pieces_); }
+
+ private:
+  std::mutex mutex_;  // guards what follows
+  std::vector<std::vector<Sha256>> pieces_;
+  std::vector<std::vector<bool>> is_known_;
+};
+
+/// Reads the pieces of a file one after another, each once, and keeps those that the chunk in hand
+/// lies in.
+class PieceWindow {
+ public:
+  PieceWindow(const CheckpointReader& reader, std::uint32_t file, std::uint64_t begin,
+              PieceHashes& pieces)
+      : reader_(reader),
+        number_(file),
+        file_(*reader.weights()[file]),
+        opened_(reader.open(file_)),
+        pieces_(pieces),
+        begin_(begin / kPieceBytes * kPieceBytes) {}
+
+  /// Bytes [begin, end) of the file, until the next call.  Requires: neither goes back.
+  std::span<const std::byte> get(std::uint64_t begin, std::uint64_t end) {
+    drop_before(begin);
+    while (begin_ + window_.size() < end) {
+      read_piece();
+      drop_before(begin);
+    }
+    return std::span(window_).subspan(static_cast<std::size_t>(begin - begin_),
+                                      static_cast<std::size_t>(end - begin));
+  }
+
+ private:
+  void drop_before(std::uint64_t begin) {
+    const std::uint64_t keep = begin / kPieceBytes * kPieceBytes;
+    if (keep <= begin_) return;
+    const auto count = std::min<std::uint64_t>(keep - begin_, window_.size());
+    window_.erase(window_.begin(), window_.begin() + static_cast<std::ptrdiff_t>(count));
+    begin_ += count;
+  }
+
+  void read_piece() {
+    const std::uint64_t offset = begin_ + window_.size();
+    const std::uint64_t size = std::min(kPieceBytes, file_.stamp.size_bytes - offset);
+    window_.resize(window_.size() + static_cast<std::size_t>(size));
+    const auto piece = std::span(window_).last(static_cast<std::size_t>(size));
+    reader_.read(opened_, file_, offset, piece);
+    if (!is_as_scanned(offset, piece) ||
+        !pieces_.put(number_, offset / kPieceBytes, sha256(piece))) {
+      reader_.refuse(file_);
+    }
+  }
+
+  /// Whether the header, as far as it lies in the piece, is the one that is in the layout.
+  [[nodiscard]] bool is_as_scanned(std::uint64_t offset, std::span<const std::byte> piece) const {
+    const auto head = as_bytes(file_.head);
+    if (offset >= head.size()) return true;
+    const auto expected = head.subspan(static_cast<std::size_t>(offset));
+    const std::size_t size = std::min(expected.size(), piece.size());
+    return std::equal(piece.begin(), piece.begin() + static_cast<std::ptrdiff_t>(size),
+                      expected.begin());
+  }
+
+  const CheckpointReader& reader_;
+  const std::uint32_t number_;
+  const CheckpointFile& file_;
+  const File opened_;
+  PieceHashes& pieces_;
+  std::uint64_t begin_;  // of window_, a multiple of kPieceBytes
+  Bytes window_;
+};
+
+void hash_batch(const HashBatch& batch, const CheckpointReader& reader, PieceHashes& pieces,
+                std::span<std::uint64_t> chunks) {
+  PieceWindow window(reader, batch.file, batch.begin, pieces);
+  for (std::size_t i = 0; i < batch.places.size(); i++) {
+    const auto [number, chunk] = batch.places[i];
+    const LayoutTensor& tensor = reader.layout().tensors()[number];
+    const std::uint64_t offset = tensor.offset_bytes + tensor.chunk_offset_bytes(chunk);
+    chunks[batch.first_chunk + i] =
+        kernels::hash_chunk(window.get(offset, offset + tensor.chunk_size_bytes(chunk)));
+  }
+  window.get(batch.end, batch.end);
+}
+
+}  // namespace
+
+CheckpointReader::CheckpointReader(const Checkpoint& checkpoint, const Layout& layout)
+    : checkpoint_(checkpoint), layout_(layout) {
+  for (const CheckpointFile& file : checkpoint.files) {
+    (file.kind == CheckpointFile::Kind::blob ? blobs_ : weights_).push_back(&file);
+  }
+  assert(std::equal(weights_.begin(), weights_.end(), layout.files().begin(), layout.files().end(),
+                    [](const CheckpointFile* scanned, const LayoutFile& described) {
+                      return scanned->path == described.path;
+                    }));
+}
+
+const std::filesystem::path& CheckpointReader::path_of(const CheckpointFile& file) const {
+  return file.source;
+}
+
+void CheckpointReader::refuse(const CheckpointFile& file) const {
+  throw Error(
+      ErrorCode::busy,
+      fmt::format("{} was written to while it was published; publish again when the trainer "
+                  "is done",
+                  path_of(file).string()));
+}
+
+File CheckpointReader::open(const CheckpointFile& file) const {
+  try {
+    // O_NONBLOCK: a FIFO that took the file's place must not stop us.
+    File opened = File::open(path_of(file), O_RDONLY | O_NONBLOCK);
+    const FileStamp stamp = stamp_of(opened.fd());
+    if (stamp == file.stamp) return opened;
+    if (checkpoint_.is_linked_meanwhile && stamp.is_same_but_ctime(file.stamp)) return opened;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::not_found) throw;
+  }
+  refuse(file);
+}
+
+void CheckpointReader::read(const File& opened, const CheckpointFile& file,
+                            std::uint64_t offset_bytes, std::span<std::byte> into) const {
+  if (!read_at(opened.fd(), offset_bytes, into, path_of(file))) refuse(file);
+}
+
+std::string CheckpointReader::read_all(const CheckpointFile& file) const {
+  const File opened = open(file);
+  std::string bytes(file.stamp.size_bytes, '\0');
+  read(opened, file, 0, std::as_writable_bytes(std::span(bytes)));
+  return bytes;
+}
+
+void CheckpointReader::check_untouched() const {
+  for (const CheckpointFile& file : checkpoint_.files) static_cast<void>(open(file));
+}
+
+void CheckpointReader::wait_unwritten(const Context& context) const {
+  constexpr std::chrono::milliseconds kProbeInterval{10};  // a lease cannot be waited for
+  const Clock::time_point until = Clock::now() + kSourceWriterWait;
+  for (const CheckpointFile& file : checkpoint_.files) {
+    while (find_writers(open(file).fd()) == Writers::some) {
+      if (Clock::now() >= until) {
+        throw Error(ErrorCode::busy,
+                    fmt::format("{} is still open for writing, or mapped by a writer; close it "
+                                "first, then publish again",
+                                path_of(file).string()));
+      }
+      context.pause(kProbeInterval, "waiting for the writers of " + path_of(file).string());
+    }
+  }
+}
+
+SnapshotSource::SnapshotSource(const CheckpointReader& reader, const CheckpointFile& file,
+                               std::span<const Sha256> pieces)
+    : opened_(reader.open(file)),
+      file_(opened_.fd(), file.stamp.size_bytes, reader.path_of(file)),
+      checked_(file_, pieces, [&reader, &file] { reader.refuse(file); }) {}
+
+const File& LastOpened::get(std::uint32_t index) {
+  if (index_ != index) {
+    index_.reset();  // stays so if the next one cannot be opened
+    file_ = open_(index);
+    index_ = index;
+  }
+  return file_;
+}
+
+SnapshotHashes hash_checkpoint(const CheckpointReader& reader, unsigned threads,
+                               const FileSet& without, const Context& context,
+                               const Progress& progress) {
+  const auto batches = hash_batches(reader.layout(), without);
+  ProgressCounter counter(progress, "hashing", size_bytes(reader.layout(), without));
+  SnapshotHashes hashes;
+  hashes.chunks.resize(reader.layout().chunk_count());
+  PieceHashes pieces(reader.layout());
+  parallel_for(batches.size(), threads, context, [&](std::size_t i) {
+    hash_batch(batches[i], reader, pieces, hashes.chunks);
+    counter.add(batches[i].end - batches[i].begin);
+  });
+  hashes.pieces = pieces.finish();
+  return hashes;
+}
+
+SnapshotHashes hash_checkpoint(const CheckpointReader& reader, unsigned threads,
+                               const Context& context, const Progress& progress) {
+  return hash_checkpoint(reader, threads, {}, context, progress);
+}
+
+}  // namespace weightfs

@@ -1,0 +1,118 @@
+// Checkpoint reader: the bytes of a scanned checkpoint, and the guard that they are still those
+// that the scan saw.
+//
+// Files are opened when they are needed, so the number of descriptors does not grow with the number
+// of shards; each open compares the file's stamp (inode, size, times) with the scan's.
+//
+// A stamp does not tell all: a store through a shared mapping whose page is dirty already moves no
+// time.  So the kernel is asked who can write (store/os/lease.hpp), and what is hashed and uploaded
+// is compared: each byte is read once for all its hashes, and again for the upload, where every
+// piece must have the hash that it had.
+//
+// Threads: all calls may run in parallel.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "store/base/context.hpp"
+#include "store/format/checked_source.hpp"
+#include "store/format/checkpoint.hpp"
+#include "store/format/chunk_batches.hpp"
+#include "store/format/layout.hpp"
+#include "store/os/file.hpp"
+#include "store/repository/repository.hpp"
+
+namespace weightfs {
+
+class CheckpointReader {
+ public:
+  /// Keeps both references.  Requires: `layout` was made from `checkpoint`.
+  CheckpointReader(const Checkpoint& checkpoint, const Layout& layout);
+
+  [[nodiscard]] const Layout& layout() const noexcept { return layout_; }
+
+  /// Files that lie in the layout, in its order; the others are blobs.
+  [[nodiscard]] std::span<const CheckpointFile* const> weights() const noexcept { return weights_; }
+  [[nodiscard]] std::span<const CheckpointFile* const> blobs() const noexcept { return blobs_; }
+
+  [[nodiscard]] const std::filesystem::path& path_of(const CheckpointFile& file) const;
+
+  /// Throws Error: busy if the file is gone, or is not what was scanned.
+  [[nodiscard]] File open(const CheckpointFile& file) const;
+
+  /// Reads from a file that open() gave.  Throws Error: busy if it is shorter now; io.
+  void read(const File& opened, const CheckpointFile& file, std::uint64_t offset_bytes,
+            std::span<std::byte> into) const;
+
+  /// A whole file, for blobs.
+  [[nodiscard]] std::string read_all(const CheckpointFile& file) const;
+
+  /// Throws Error: busy if a file is not what was scanned.
+  void check_untouched() const;
+
+  /// Waits until nobody has a file open for writing, or mapped from such a descriptor, for
+  /// kSourceWriterWait at most.  What cannot be told (store/os/lease.hpp) is passed over.
+  /// Throws Error: busy, naming the first such file; cancelled; as check_untouched().
+  void wait_unwritten(const Context& context) const;
+
+  /// Throws Error: busy: the file is not what was scanned, or hashed.
+  [[noreturn]] void refuse(const CheckpointFile& file) const;
+
+ private:
+  const Checkpoint& checkpoint_;
+  const Layout& layout_;
+  std::vector<const CheckpointFile*> weights_, blobs_;
+};
+
+/// How long a publish waits for the last writer of its files.
+inline constexpr auto kSourceWriterWait = std::chrono::seconds(2);
+
+/// A weights file on its way into a snapshot: what is read of it is what was hashed, else Error
+/// busy.
+class SnapshotSource final : public Source {
+ public:
+  /// Keeps the references.  `pieces`: of this file, from hash_checkpoint().  Throws Error: busy.
+  SnapshotSource(const CheckpointReader& reader, const CheckpointFile& file,
+                 std::span<const Sha256> pieces);
+  [[nodiscard]] std::uint64_t size_bytes() const override { return file_.size_bytes(); }
+  void read(std::uint64_t offset_bytes, std::span<std::byte> into) const override {
+    checked_.read(offset_bytes, into);
+  }
+
+ private:
+  const File opened_;
+  const FileSource file_;
+  const CheckedSource checked_;  // last: it uses file_
+};
+
+/// The file of a list that was asked for last, kept open: chunks come in the order of the files.
+/// Threads: one thread at a time.
+class LastOpened {
+ public:
+  explicit LastOpened(std::function<File(std::uint32_t index)> open) : open_(std::move(open)) {}
+
+  const File& get(std::uint32_t index);
+
+ private:
+  std::function<File(std::uint32_t index)> open_;
+  std::optional<std::uint32_t> index_;
+  File file_;
+};
+
+/// Hashes every chunk and every piece of the checkpoint's weights, as a snapshot needs them: both
+/// of the same bytes, and headers are those of the layout, else Error busy.  Progress: "hashing".
+SnapshotHashes hash_checkpoint(const CheckpointReader& reader, unsigned threads,
+                               const Context& context, const Progress& progress);
+
+/// The same, but for the files in `without`: zeros there.
+SnapshotHashes hash_checkpoint(const CheckpointReader& reader, unsigned threads,
+                               const FileSet& without, const Context& context,
+                               const Progress& progress);
+
+}  // namespace weightfs

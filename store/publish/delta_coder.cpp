@@ -1,0 +1,343 @@
+// The threads code batches, and whichever has coded the next one appends it, and those behind it,
+// to the spool.
+#include "store/publish/delta_coder.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <span>
+#include <thread>
+
+#include "kernels/block/free_list.hpp"
+#include "kernels/dispatch/hash.hpp"
+#include "store/base/bytes.hpp"
+#include "store/base/error.hpp"
+#include "store/base/parallel.hpp"
+#include "store/base/reorder_buffer.hpp"
+
+namespace weightfs {
+namespace {
+
+constexpr std::uint64_t kBatchBytes = 8u << 20;
+constexpr std::size_t kBatchesOfThread = 4;  // being coded, or waiting for an earlier one
+
+/// A chunk that must be in a pack.
+struct CodedChunk {
+  ChunkPlace place;
+  std::uint64_t hash = 0;
+  std::uint32_t changed = 0;
+  std::vector<std::uint32_t> lengths;
+  Bytes data;
+};
+using CodedBatch = std::vector<CodedChunk>;
+
+using Counterparts = std::vector<std::optional<std::uint32_t>>;
+
+/// What all threads share; nothing of it changes.
+struct Work {
+  const CheckpointReader& reader;
+  const Base& base;
+  Counterparts counterparts;
+  kernels::ChunkCoder& coder;
+};
+
+/// Codes batches, one after another.
+class BatchCoder {
+ public:
+  explicit BatchCoder(const Work& work)
+      : work_(work),
+        new_files_([&](std::uint32_t file) { return work_.reader.open(*weights()[file]); }),
+        old_files_([&](std::uint32_t file) { return open_image(file); }) {}
+
+  CodedBatch code(const ChunkBatch& batch, std::span<std::uint64_t> hashes);
+
+ private:
+  /// What old bytes a chunk is coded against.
+  struct Old {
+    const LayoutTensor* tensor = nullptr;  // of the parent; nullptr: zeros
+    bool is_whole = false;                 // the parent's chunk as it is, neither cut nor extended
+  };
+
+  [[nodiscard]] std::span<const CheckpointFile* const> weights() const {
+    return work_.reader.weights();
+  }
+  [[nodiscard]] const LayoutTensor& tensor_of(ChunkPlace place) const {
+    return work_.reader.layout().tensors()[place.tensor];
+  }
+  [[nodiscard]] std::filesystem::path image_path(std::uint32_t file) const {
+    return work_.base.directory / work_.base.layout->files()[file].path;
+  }
+
+  [[nodiscard]] Old old_of(ChunkPlace place) const;
+  void make_room(const ChunkBatch& batch);
+  void read(const ChunkBatch& batch);
+  void read_new(ChunkPlace place, std::span<std::byte> into);
+  void read_old(ChunkPlace place, const Old& old, std::span<std::byte> into);
+  void read_image(const LayoutTensor& tensor, std::uint32_t chunk, std::span<std::byte> into);
+  void check(ChunkPlace place, const Old& old, const kernels::EncodeJob& job) const;
+  void check_image(const LayoutTensor& tensor, std::uint32_t chunk, std::uint64_t found) const;
+  File open_image(std::uint32_t file) const;
+  [[noreturn]] void refuse_image(std::uint32_t file, std::string_view why) const;
+
+  const Work& work_;
+  LastOpened new_files_, old_files_;
+  std::unique_ptr<std::byte[]> memory_;  // old and new bytes of a batch
+  std::size_t capacity_ = 0;
+  std::vector<kernels::EncodeJob> jobs_;
+};
+
+CodedBatch BatchCoder::code(const ChunkBatch& batch, std::span<std::uint64_t> hashes) {
+  read(batch);
+  work_.coder.encode(jobs_);
+  CodedBatch result;
+  for (std::size_t i = 0; i < jobs_.size(); i++) {
+    kernels::EncodeJob& job = jobs_[i];
+    const ChunkPlace place = batch.places[i];
+    const Old old = old_of(place);
+    check(place, old, job);
+    hashes[batch.first_chunk + i] = job.new_hash;
+    if (old.is_whole && job.coded.empty()) continue;
+    result.push_back({place, job.new_hash, static_cast<std::uint32_t>(job.changed),
+                      std::move(job.lengths), std::move(job.coded)});
+  }
+  return result;
+}
+
+BatchCoder::Old BatchCoder::old_of(ChunkPlace place) const {
+  const auto counterpart = work_.counterparts[place.tensor];
+  if (!counterpart) return {};
+  const LayoutTensor& tensor = work_.base.layout->tensors()[*counterpart];
+  if (place.chunk >= tensor.chunk_count) return {};
+  const std::size_t size = tensor_of(place).chunk_size_bytes(place.chunk);
+  return {&tensor, tensor.chunk_size_bytes(place.chunk) == size};
+}
+
+void BatchCoder::make_room(const ChunkBatch& batch) {
+  const auto size = static_cast<std::size_t>(2 * batch.size_bytes);
+  if (size <= capacity_) return;
+  memory_ = std::make_unique_for_overwrite<std::byte[]>(size);
+  capacity_ = size;
+}
+
+/// Reads the old and the new bytes of all chunks, and makes a job of each.
+void BatchCoder::read(const ChunkBatch& batch) {
+  make_room(batch);
+  jobs_.resize(batch.places.size());
+  std::byte* next = memory_.get();
+  for (std::size_t i = 0; i < jobs_.size(); i++) {
+    const ChunkPlace place = batch.places[i];
+    const LayoutTensor& tensor = tensor_of(place);
+    const std::size_t size = tensor.chunk_size_bytes(place.chunk);
+    const std::span<std::byte> old_bytes(next, size), new_bytes(next + size, size);
+    next += 2 * size;
+    read_new(place, new_bytes);
+    read_old(place, old_of(place), old_bytes);
+    jobs_[i].kind = tensor.kind;
+    jobs_[i].old_chunk = old_bytes;
+    jobs_[i].new_chunk = new_bytes;
+  }
+}
+
+void BatchCoder::read_new(ChunkPlace place, std::span<std::byte> into) {
+  const LayoutTensor& tensor = tensor_of(place);
+  work_.reader.read(new_files_.get(tensor.file), *weights()[tensor.file],
+                    tensor.offset_bytes + tensor.chunk_offset_bytes(place.chunk), into);
+}
+
+void BatchCoder::read_old(ChunkPlace place, const Old& old, std::span<std::byte> into) {
+  if (old.is_whole) {
+    read_image(*old.tensor, place.chunk, into);
+    return;
+  }
+  std::fill(into.begin(), into.end(), std::byte{0});
+  if (old.tensor == nullptr) return;
+  Bytes image(old.tensor->chunk_size_bytes(place.chunk));
+  read_image(*old.tensor, place.chunk, image);
+  check_image(*old.tensor, place.chunk, kernels::hash_chunk(image));
+  std::copy_n(image.begin(), std::min(image.size(), into.size()), into.begin());
+}
+
+void BatchCoder::read_image(const LayoutTensor& tensor, std::uint32_t chunk,
+                            std::span<std::byte> into) {
+  bool complete = false;
+  try {
+    complete = read_at(old_files_.get(tensor.file).fd(),
+                       tensor.offset_bytes + tensor.chunk_offset_bytes(chunk), into,
+                       image_path(tensor.file));
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::io) throw;
+    refuse_image(tensor.file, error.what());
+  }
+  if (!complete) refuse_image(tensor.file, "it is too short");
+}
+
+void BatchCoder::check(ChunkPlace place, const Old& old, const kernels::EncodeJob& job) const {
+  if (old.is_whole) check_image(*old.tensor, place.chunk, job.old_hash);
+  if (job.is_verified) return;
+  const LayoutTensor& tensor = tensor_of(place);
+  throw Error(
+      ErrorCode::io,
+      fmt::format("chunk {} of tensor '{}' in {} does not come back from its code as it "
+                  "went in ({}); nothing was published.  Check this machine's memory, and "
+                  "report it if it happens again",
+                  place.chunk, tensor.name, weights()[tensor.file]->path, work_.coder.name()));
+}
+
+void BatchCoder::check_image(const LayoutTensor& tensor, std::uint32_t chunk,
+                             std::uint64_t found) const {
+  if (found == work_.base.hashes[tensor.first_chunk + chunk]) return;
+  refuse_image(tensor.file, fmt::format("chunk {} of tensor '{}' does not have the hash it was "
+                                        "written with",
+                                        chunk, tensor.name));
+}
+
+File BatchCoder::open_image(std::uint32_t file) const {
+  try {
+    return File::open(image_path(file), O_RDONLY);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::not_found) throw;
+    refuse_image(file, "it is gone");
+  }
+}
+
+void BatchCoder::refuse_image(std::uint32_t file, std::string_view why) const {
+  const std::uint64_t version = work_.base.version->number();
+  throw BaseDamaged(version, fmt::format("{}, the image of version {} that the new version is "
+                                         "coded against, is damaged: {}",
+                                         image_path(file).string(), version, why));
+}
+
+/// Appends coded chunks to spool files, and begins a new one when a pack is large enough.
+class CodedPacks {
+ public:
+  CodedPacks(const Layout& layout, const CodeOptions& options)
+      : layout_(layout), options_(options) {}
+
+  void add(const CodedBatch& batch) {
+    for (const CodedChunk& chunk : batch) add(chunk);
+  }
+
+  std::vector<SpooledPack> finish() {
+    for (SpooledPack& pack : packs_) pack.writer.finish();
+    return std::move(packs_);
+  }
+
+ private:
+  void add(const CodedChunk& chunk);
+  SpooledPack& open_pack();
+
+  const Layout& layout_;
+  const CodeOptions& options_;
+  std::vector<SpooledPack> packs_;
+};
+
+void CodedPacks::add(const CodedChunk& chunk) {
+  SpooledPack& pack = open_pack();
+  write_at(pack.data.fd(), pack.data_size_bytes, chunk.data, options_.spool / "spool");
+  pack.writer.add(chunk.place.tensor, chunk.place.chunk, chunk.lengths, chunk.hash, chunk.changed,
+                  chunk.data);
+  pack.data_size_bytes += chunk.data.size();
+}
+
+/// The pack that takes the next chunk.
+SpooledPack& CodedPacks::open_pack() {
+  if (packs_.empty() || packs_.back().data_size_bytes >= options_.pack_bytes) {
+    packs_.push_back({PackWriter(layout_), File::temporary(options_.spool), 0});
+  }
+  return packs_.back();
+}
+
+std::uint64_t changed_elements_of(const CodedBatch& batch) {
+  std::uint64_t changed = 0;
+  for (const CodedChunk& chunk : batch) changed += chunk.changed;
+  return changed;
+}
+
+bool needs_xr(const CodedChunk& chunk) {
+  const std::byte* block = chunk.data.data();
+  for (const std::uint32_t length : chunk.lengths) {
+    if (length == 0) continue;
+    const auto mode = static_cast<kernels::Mode>(*block);
+    if (mode == kernels::Mode::xr || mode == kernels::Mode::xs) return true;
+    block += length;
+  }
+  return false;
+}
+
+std::size_t batches_ahead(unsigned threads) {
+  if (threads == 0) threads = std::max(1u, std::thread::hardware_concurrency());
+  return threads * kBatchesOfThread;
+}
+
+[[noreturn]] void refuse_spool() {
+  throw Error(
+      ErrorCode::io,
+      "what was coded does not come back from its spool file as it was written; nothing was "
+      "published.  Check the disk of the store and this machine's memory");
+}
+
+}  // namespace
+
+PackSource::PackSource(std::string_view head, const SpooledPack& pack)
+    : head_(head),
+      data_(pack.data.fd(), pack.data_size_bytes, "(spool)"),
+      pieces_(pack.writer.pieces()),
+      checked_(data_, pieces_, refuse_spool) {}
+
+std::uint64_t PackSource::size_bytes() const { return head_.size_bytes() + data_.size_bytes(); }
+
+void PackSource::read(std::uint64_t offset_bytes, std::span<std::byte> into) const {
+  const std::uint64_t head_size = head_.size_bytes();
+  if (offset_bytes < head_size) {
+    const auto part = into.first(std::min<std::uint64_t>(into.size(), head_size - offset_bytes));
+    head_.read(offset_bytes, part);
+    into = into.subspan(part.size());
+    offset_bytes += part.size();
+  }
+  if (!into.empty()) checked_.read(offset_bytes - head_size, into);
+}
+
+CodedDelta code_delta(const CheckpointReader& reader, const Base& base, const CodeOptions& options,
+                      const Context& context, const Progress& progress) {
+  const Layout& layout = reader.layout();
+  const Work work{reader, base, counterparts(layout, *base.layout), *options.coder};
+  const auto batches = chunk_batches(layout, kBatchBytes, options.without);
+
+  CodedDelta delta;
+  delta.hashes.resize(layout.chunk_count());
+  CodedPacks spool(layout, options);
+  ReorderBuffer<CodedBatch> in_order(batches_ahead(options.threads), [&](const CodedBatch& batch) {
+    spool.add(batch);
+    delta.changed_elements += changed_elements_of(batch);
+    delta.needs_xr = delta.needs_xr || std::any_of(batch.begin(), batch.end(), needs_xr);
+  });
+  kernels::FreeList<BatchCoder> coders;
+  std::atomic<std::uint64_t> done{0};
+  std::uint64_t total = 0;
+  for (const ChunkBatch& batch : batches) total += batch.size_bytes;
+  const auto code = [&](std::size_t i) {
+    const auto coder = coders.borrow([&] { return std::make_unique<BatchCoder>(work); });
+    in_order.put(i, coder->code(batches[i], delta.hashes));
+    const std::uint64_t now_done = done += batches[i].size_bytes;
+    if (progress) progress("coding", now_done, total);
+  };
+  // Cancelled here and not by parallel_for: whoever takes a number must put it or fail.
+  parallel_for(batches.size(), options.threads, {}, [&](std::size_t i) {
+    try {
+      if (!in_order.wait_turn(i)) return;
+      context.check("coding");
+      code(i);
+    } catch (...) {
+      in_order.fail();
+      throw;
+    }
+  });
+  delta.packs = spool.finish();
+  return delta;
+}
+
+}  // namespace weightfs

@@ -1,0 +1,96 @@
+// Early results: what was coded of files before their checkpoint was handed over; made by
+// PreEncoder (store/publish/pre_encoder.hpp), taken by publish().
+//
+// Threads: immutable, but for the mark that says that an upload is done.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "store/format/checkpoint.hpp"
+#include "store/format/layout.hpp"
+#include "store/publish/delta_coder.hpp"
+
+namespace weightfs {
+
+/// What the metadata of a version that came through a mount say: bytes of its files that were coded
+/// before they were handed over.  Keys with this prefix are not the user's.  Format:
+/// docs/FORMAT.md, "Manifests".
+inline constexpr std::string_view kOwnMetaPrefix = "weightfs.";
+inline constexpr std::string_view kEarlyBytesKey = "weightfs.early_bytes";
+
+/// nullopt if the metadata do not say.
+std::optional<std::uint64_t> find_early_bytes(const std::map<std::string, std::string>& meta);
+
+/// Without those keys.
+std::map<std::string, std::string> users_meta(std::map<std::string, std::string> meta);
+
+/// Throws Error: invalid, naming a key that is not the user's.
+void check_users_meta(const std::map<std::string, std::string>& meta);
+
+/// One file, coded by itself: `layout` holds nothing else.
+struct EarlyResult {
+  /// No number of a tensor: the parent has no file of this path, and nothing is uploaded.
+  static constexpr std::uint32_t kNoTensor = 0xFFFFFFFF;
+
+  CheckpointFile file;  // as it was when coding began
+  std::shared_ptr<const Layout> layout;
+  std::uint64_t parent = 0;    // 0: none, it is for a first version
+  Sha256 parent_sha256{};      // of its manifest
+  CodedDelta delta;            // without a parent only the hashes
+  std::vector<Sha256> pieces;  // without a parent
+
+  /// Where it is uploaded: packs as <nonce>-<k> with these numbers of tensors, for the version
+  /// after the parent; without a parent the file, into the snapshot of this nonce.
+  std::string nonce;
+  std::uint32_t first_tensor = 0;
+  std::atomic<bool> is_uploaded{false};
+
+  /// Whether a file of a checkpoint is the one that was coded.
+  [[nodiscard]] bool is_of(const CheckpointFile& other) const {
+    return file.path == other.path && file.kind == other.kind && file.head == other.head &&
+           file.stamp.is_same_but_ctime(other.stamp);
+  }
+};
+
+/// See store/publish/pre_encoder.hpp.
+class PreEncoded {
+ public:
+  /// `snapshot_nonce`: of what was uploaded for a first version; empty if that must not be used.
+  PreEncoded(std::vector<std::shared_ptr<const EarlyResult>> results, std::string snapshot_nonce)
+      : results_(std::move(results)), snapshot_nonce_(std::move(snapshot_nonce)) {}
+
+  /// What was coded of this file against this parent; nullptr if there is nothing that fits.
+  [[nodiscard]] std::shared_ptr<const EarlyResult> find(const CheckpointFile& file,
+                                                        std::uint64_t parent,
+                                                        const Sha256& parent_sha256) const {
+    for (const auto& result : results_) {
+      if (result->parent == parent && result->parent_sha256 == parent_sha256 && result->is_of(file))
+        return result;
+    }
+    return nullptr;
+  }
+
+  [[nodiscard]] const std::string& snapshot_nonce() const noexcept { return snapshot_nonce_; }
+  [[nodiscard]] bool empty() const noexcept { return results_.empty(); }
+
+  /// Of the files.
+  [[nodiscard]] std::uint64_t bytes() const {
+    std::uint64_t bytes = 0;
+    for (const auto& result : results_) bytes += result->file.stamp.size_bytes;
+    return bytes;
+  }
+
+ private:
+  std::vector<std::shared_ptr<const EarlyResult>> results_;
+  std::string snapshot_nonce_;
+};
+
+}  // namespace weightfs

@@ -1,0 +1,424 @@
+// The thread takes one file after another, oldest first: those that have no result for the version
+// that is the parent now.  Each piece of work has a stop of its own, so that a file that is dropped
+// or replaced, and an upload that nobody waits for any more, end at once.
+//
+// A nonce belongs to the files of one directory (for a snapshot, whose files share it) or to one
+// piece of work (for packs).  No key is written twice with different bytes: a directory gets
+// another nonce when one of its files that went up is added again or dropped.
+#include "store/publish/pre_encoder.hpp"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <set>
+#include <stop_token>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "store/base/error.hpp"
+#include "store/base/log.hpp"
+#include "store/base/path_rules.hpp"
+#include "store/materialize/bases.hpp"
+#include "store/materialize/plan.hpp"
+#include "store/os/file.hpp"
+#include "store/publish/checkpoint_reader.hpp"
+#include "store/publish/pre_encoded.hpp"
+
+namespace weightfs {
+namespace {
+
+constexpr int kEarlyNice = 10;
+
+/// How long an upload may take at the least, and so much more for each MiB.
+constexpr std::chrono::seconds kUploadTime{60}, kUploadTimeOfMib{1};
+
+Context upload_context(const Context& context, std::uint64_t size_bytes) {
+  return context.within(kUploadTime +
+                        kUploadTimeOfMib * static_cast<std::int64_t>(size_bytes >> 20));
+}
+
+}  // namespace
+
+struct PreEncoder::State {
+  using Key = std::pair<std::uint64_t, std::string>;  // directory, path
+
+  struct Entry {
+    EarlyFile file;
+    std::uint64_t ticket = 0;                   // of this add(); ascending
+    std::optional<std::uint64_t> tried;         // the last parent it was, or is, coded against
+    std::shared_ptr<const EarlyResult> result;  // of `tried`; null: in work, or it failed
+    bool is_over = false;                       // handed over: it is not begun any more
+  };
+
+  /// What goes into one snapshot.
+  struct Directory {
+    std::string nonce = random_hex(16);
+    std::set<std::string> begun;  // paths that were uploaded below `nonce`, perhaps in part
+  };
+
+  /// One file, while the thread is at it.
+  struct Work {
+    EarlyFile file;
+    std::uint64_t ticket = 0, parent = 0;
+    std::stop_source stop;
+  };
+
+  State(History& the_history, Store& the_store, EarlyOptions the_options)
+      : history(the_history), store(the_store), options(std::move(the_options)) {}
+
+  void run(const std::stop_token& stop);
+  void work_off(const std::stop_token& stop);
+  std::shared_ptr<Work> next();
+  void work_on(Work& work);
+  std::shared_ptr<EarlyResult> code(const Work& work, const CheckpointReader& reader,
+                                    std::shared_ptr<EarlyResult> result, const Context& context);
+  bool upload(const Work& work, const CheckpointReader& reader, const EarlyResult& result,
+              const Context& context);
+  std::string begin_snapshot_file(const Work& work);
+  bool put_result(const Work& work, std::shared_ptr<const EarlyResult> result);
+  void end_work();
+  void forget(std::map<Key, Entry>::iterator entry);
+  [[nodiscard]] bool is_wanted(const Work& work) const;
+  void wait_for_work(std::unique_lock<std::mutex>& lock, std::uint64_t directory,
+                     const Context& context);
+  template <typename Condition>
+  void wait_while(std::unique_lock<std::mutex>& lock, const Context& context,
+                  Condition&& condition);
+  [[nodiscard]] bool is_in_work(std::uint64_t directory, bool being_coded) const;
+  void reached(std::string_view point, const EarlyFile& file) const {
+    if (options.at) options.at(point, file.path);
+  }
+
+  History& history;
+  Store& store;
+  const EarlyOptions options;
+
+  mutable std::mutex mutex;  // guards what follows; held for moments only
+  std::condition_variable_any changed;
+  bool is_poked = false;  // there may be something to do
+  std::uint64_t tickets = 0;
+  std::map<Key, Entry> entries;
+  std::map<std::uint64_t, Directory> directories;
+  std::shared_ptr<Work> current;
+
+  std::jthread thread;
+};
+
+void PreEncoder::State::run(const std::stop_token& stop) {
+  // Of this thread, and of those it starts.
+  ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kEarlyNice);
+  while (!stop.stop_requested()) {
+    {
+      std::unique_lock lock(mutex);
+      changed.wait(lock, stop, [&] { return is_poked; });
+      is_poked = false;
+    }
+    work_off(stop);
+  }
+}
+
+void PreEncoder::State::work_off(const std::stop_token& stop) {
+  while (!stop.stop_requested()) {
+    const std::shared_ptr<Work> work = next();
+    if (!work) return;
+    const std::stop_callback stop_it(stop, [&] { work->stop.request_stop(); });
+    try {
+      work_on(*work);
+    } catch (const std::exception& error) {
+      log_debug(fmt::format("{} is not coded early: {}", work->file.path, error.what()));
+    }
+    end_work();
+  }
+}
+
+/// The oldest file that has not been tried with the present parent; nullptr if there is none, or
+/// the parent is not known, or not here.
+std::shared_ptr<PreEncoder::State::Work> PreEncoder::State::next() {
+  const std::optional<std::uint64_t> parent = options.parent();
+  if (!parent || (*parent > 0 && !store.has_all_files(*parent))) return nullptr;
+  const std::lock_guard lock(mutex);
+  Entry* oldest = nullptr;
+  for (auto& [key, entry] : entries) {
+    if (entry.tried == parent || entry.is_over) continue;
+    if (oldest == nullptr || entry.ticket < oldest->ticket) oldest = &entry;
+  }
+  if (oldest == nullptr) return nullptr;
+  oldest->tried = parent;
+  oldest->result.reset();
+  current = std::make_shared<Work>(Work{oldest->file, oldest->ticket, *parent, {}});
+  return current;
+}
+
+void PreEncoder::State::work_on(Work& work) {
+  reached("begin", work.file);
+  const Context context{work.stop.get_token(), Clock::time_point::max()};
+  const Checkpoint checkpoint = scan_one_file(work.file.source, work.file.path);
+  auto result = std::make_shared<EarlyResult>();
+  result->file = checkpoint.files.front();
+  result->layout = Layout::from_checkpoint(checkpoint);
+  result->parent = work.parent;
+  const CheckpointReader reader(checkpoint, *result->layout);
+  result = code(work, reader, std::move(result), context);
+  reader.check_untouched();
+  if (!put_result(work, result)) return;
+  reached("coded", work.file);
+  if (!upload(work, reader, *result, context)) return;
+  reader.check_untouched();
+  result->is_uploaded = true;
+  reached("uploaded", work.file);
+}
+
+std::shared_ptr<EarlyResult> PreEncoder::State::code(const Work& work,
+                                                     const CheckpointReader& reader,
+                                                     std::shared_ptr<EarlyResult> result,
+                                                     const Context& context) {
+  if (work.parent == 0) {
+    SnapshotHashes hashes = hash_checkpoint(reader, options.threads, context, {});
+    result->delta.hashes = std::move(hashes.chunks);
+    result->pieces = std::move(hashes.pieces.front());
+    result->nonce = begin_snapshot_file(work);
+    return result;
+  }
+  if (space_of(store.temporary_directory()).free_bytes / 2 < result->file.stamp.size_bytes) {
+    throw Error(ErrorCode::no_space, "the disk is too full to spool more than must be");
+  }
+  const Base base = base_of(store, history, work.parent, context);
+  CodeOptions coding;
+  coding.spool = store.temporary_directory();
+  coding.threads = options.threads;
+  coding.coder = options.coder;
+  result->parent_sha256 = base.version->manifest_sha256;
+  result->delta = code_delta(reader, base, coding, context, {});
+  result->nonce = random_hex(16);
+  const LayoutFile* const before = base.layout->find_file(work.file.path);
+  result->first_tensor = before != nullptr ? before->first_tensor : EarlyResult::kNoTensor;
+  return result;
+}
+
+/// Returns: false if it is not known yet how its tensors are numbered.
+bool PreEncoder::State::upload(const Work& work, const CheckpointReader& reader,
+                               const EarlyResult& result, const Context& context) {
+  if (work.parent == 0) {
+    const CheckpointFile& file = *reader.weights().front();
+    const SnapshotSource source(reader, file, result.pieces);
+    const Context uploading = upload_context(context, source.size_bytes());
+    history.repository().bucket(uploading).put(keys::snapshot_file(1, result.nonce, file.path),
+                                               source, uploading);
+    return true;
+  }
+  if (result.first_tensor == EarlyResult::kNoTensor) return false;
+  for (std::size_t k = 0; k < result.delta.packs.size(); k++) {
+    const SpooledPack& pack = result.delta.packs[k];
+    const std::string head = pack.writer.head(result.first_tensor);
+    const PackSource source(head, pack);
+    const Context uploading = upload_context(context, source.size_bytes());
+    history.repository().bucket(uploading).put(
+        keys::pack(work.parent + 1, fmt::format("{}-{}", result.nonce, k)), source, uploading);
+  }
+  return true;
+}
+
+std::string PreEncoder::State::begin_snapshot_file(const Work& work) {
+  const std::lock_guard lock(mutex);
+  if (!is_wanted(work)) throw Error(ErrorCode::cancelled, "it was dropped");
+  Directory& directory = directories[work.file.directory];
+  directory.begun.insert(work.file.path);
+  return directory.nonce;
+}
+
+/// Returns: false if the file was dropped or replaced meanwhile.
+bool PreEncoder::State::put_result(const Work& work, std::shared_ptr<const EarlyResult> result) {
+  {
+    const std::lock_guard lock(mutex);
+    if (!is_wanted(work)) return false;
+    entries.find({work.file.directory, work.file.path})->second.result = std::move(result);
+  }
+  changed.notify_all();
+  return true;
+}
+
+void PreEncoder::State::end_work() {
+  {
+    const std::lock_guard lock(mutex);
+    current.reset();
+  }
+  changed.notify_all();
+}
+
+/// Requires: the mutex is held.
+void PreEncoder::State::forget(std::map<Key, Entry>::iterator entry) {
+  if (current && current->ticket == entry->second.ticket) current->stop.request_stop();
+  const auto directory = directories.find(entry->first.first);
+  if (directory != directories.end() && directory->second.begun.contains(entry->first.second)) {
+    directory->second = Directory();
+  }
+  entries.erase(entry);
+}
+
+/// Whether the file was neither dropped nor replaced nor taken.  Requires: the mutex is held.
+bool PreEncoder::State::is_wanted(const Work& work) const {
+  const auto entry = entries.find({work.file.directory, work.file.path});
+  return entry != entries.end() && entry->second.ticket == work.ticket;
+}
+
+/// Whether the thread is at a file of this directory.  Requires: the mutex is held.
+bool PreEncoder::State::is_in_work(std::uint64_t directory, bool being_coded) const {
+  if (!current || current->file.directory != directory) return false;
+  if (!is_wanted(*current)) return false;
+  return !being_coded || !entries.find({directory, current->file.path})->second.result;
+}
+
+/// Waits for the file of a directory that is in work, and lets nothing more of it begin.
+void PreEncoder::State::wait_for_work(std::unique_lock<std::mutex>& lock, std::uint64_t directory,
+                                      const Context& context) {
+  for (auto& [key, entry] : entries) {
+    const bool is_current = current && current->ticket == entry.ticket;
+    if (key.first == directory && !is_current && !entry.result) entry.is_over = true;
+  }
+  wait_while(lock, context, [&] { return is_in_work(directory, true); });
+  const Context grace = context.within(options.upload_grace);
+  try {
+    wait_while(lock, grace, [&] { return is_in_work(directory, false); });
+  } catch (const Error&) {
+    context.check("waiting for an early upload");
+    current->stop.request_stop();
+  }
+}
+
+template <typename Condition>
+void PreEncoder::State::wait_while(std::unique_lock<std::mutex>& lock, const Context& context,
+                                   Condition&& condition) {
+  constexpr std::chrono::hours kLookAgain{1};  // a deadline may be as far off as can be
+  while (!changed.wait_until(lock, context.stop,
+                             std::min(context.deadline, Clock::now() + kLookAgain),
+                             [&] { return !condition(); })) {
+    context.check("waiting for a file that is coded early");
+  }
+}
+
+std::optional<std::uint64_t> find_early_bytes(const std::map<std::string, std::string>& meta) {
+  const auto found = meta.find(std::string(kEarlyBytesKey));
+  if (found == meta.end()) return std::nullopt;
+  std::uint64_t bytes = 0;
+  const std::string& text = found->second;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), bytes);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return bytes;
+}
+
+std::map<std::string, std::string> users_meta(std::map<std::string, std::string> meta) {
+  std::erase_if(meta, [](const auto& entry) { return entry.first.starts_with(kOwnMetaPrefix); });
+  return meta;
+}
+
+void check_users_meta(const std::map<std::string, std::string>& meta) {
+  for (const auto& [key, value] : meta) {
+    if (!key.starts_with(kOwnMetaPrefix)) continue;
+    throw Error(ErrorCode::invalid,
+                fmt::format("metadata '{}': keys that begin with '{}' are weightfs's own; use "
+                            "another one",
+                            escape_name(key), kOwnMetaPrefix));
+  }
+}
+
+PreEncoder::PreEncoder(History& history, Store& store, EarlyOptions options)
+    : state_(std::make_unique<State>(history, store, std::move(options))) {
+  state_->thread =
+      std::jthread([state = state_.get()](const std::stop_token& stop) { state->run(stop); });
+}
+
+PreEncoder::~PreEncoder() = default;
+
+void PreEncoder::add(EarlyFile file) {
+  if (!file.path.ends_with(".safetensors")) return;
+  std::error_code error;
+  const std::uint64_t size = std::filesystem::file_size(file.source, error);
+  const bool is_worth_it = !error && size >= kEarlyBytesMin;
+  {
+    const std::lock_guard lock(state_->mutex);
+    State::Key key(file.directory, file.path);
+    const auto known = state_->entries.find(key);
+    if (known != state_->entries.end()) state_->forget(known);
+    if (!is_worth_it || state_->entries.size() >= kEarlyFilesMax) return;
+    State::Entry& entry = state_->entries[std::move(key)];
+    entry.file = std::move(file);
+    entry.ticket = ++state_->tickets;
+    state_->is_poked = true;
+  }
+  state_->changed.notify_all();
+}
+
+void PreEncoder::drop(std::uint64_t directory, std::string_view path) {
+  const std::lock_guard lock(state_->mutex);
+  const auto entry = state_->entries.find({directory, std::string(path)});
+  if (entry != state_->entries.end()) state_->forget(entry);
+}
+
+void PreEncoder::drop(std::uint64_t directory) {
+  const std::lock_guard lock(state_->mutex);
+  auto entry = state_->entries.lower_bound({directory, ""});
+  while (entry != state_->entries.end() && entry->first.first == directory) {
+    state_->forget(entry++);
+  }
+  state_->directories.erase(directory);
+}
+
+void PreEncoder::parent_changed() {
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->is_poked = true;
+  }
+  state_->changed.notify_all();
+}
+
+std::shared_ptr<const PreEncoded> PreEncoder::take(
+    std::uint64_t directory, const std::function<bool(const EarlyFile&)>& is_valid,
+    const Context& context) {
+  State& state = *state_;
+  std::vector<State::Entry> taken;
+  State::Directory snapshot;
+  {
+    std::unique_lock lock(state.mutex);
+    state.wait_for_work(lock, directory, context);
+    auto entry = state.entries.lower_bound({directory, ""});
+    while (entry != state.entries.end() && entry->first.first == directory) {
+      taken.push_back(std::move(entry->second));
+      entry = state.entries.erase(entry);
+    }
+    if (auto node = state.directories.extract(directory)) snapshot = std::move(node.mapped());
+  }
+  std::vector<std::shared_ptr<const EarlyResult>> results;
+  for (const State::Entry& entry : taken) {
+    if (!entry.result || !is_valid(entry.file)) continue;
+    snapshot.begun.erase(entry.file.path);
+    results.push_back(entry.result);
+  }
+  // What lies below the nonce beside the results may hold other bytes than are published.
+  if (!snapshot.begun.empty()) snapshot.nonce.clear();
+  return std::make_shared<const PreEncoded>(std::move(results), std::move(snapshot.nonce));
+}
+
+EarlyStatus PreEncoder::status() const {
+  const std::lock_guard lock(state_->mutex);
+  EarlyStatus status;
+  for (const auto& [key, entry] : state_->entries) {
+    if (entry.result) {
+      status.coded_files++;
+      const std::uint64_t bytes = entry.result->file.stamp.size_bytes;
+      status.coded_bytes += bytes;
+      if (entry.result->is_uploaded) status.uploaded_bytes += bytes;
+    } else if (!entry.tried || (state_->current && state_->current->ticket == entry.ticket)) {
+      status.waiting_files++;
+    }
+  }
+  return status;
+}
+
+}  // namespace weightfs

@@ -1,0 +1,101 @@
+#include "store/repository/probe.hpp"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <utility>
+
+#include "store/base/bytes.hpp"
+#include "store/base/error.hpp"
+#include "store/base/log.hpp"
+#include "store/base/sha256.hpp"
+
+namespace weightfs {
+namespace {
+
+constexpr auto kProbeRemoveTime = std::chrono::seconds(5);
+
+/// The object of one probe.
+class ProbeObject {
+ public:
+  explicit ProbeObject(Bucket& bucket) : bucket_(bucket) {}
+  ~ProbeObject() { remove(); }
+  ProbeObject(const ProbeObject&) = delete;
+  ProbeObject& operator=(const ProbeObject&) = delete;
+
+  Bucket::Put put(std::string_view byte, const Context& context) {
+    may_exist_ = true;  // after a failure too: its reply may have been lost
+    return bucket_.put_if_absent(key_, byte, context);
+  }
+  [[nodiscard]] std::string read(const Context& context) {
+    return get_all(bucket_, key_, 1, context);
+  }
+  void was_refused() noexcept { may_exist_ = false; }
+
+  /// Also when the caller was stopped: what is left behind stays for ever.
+  /// Returns: its key if it may still be there, else "".
+  std::string remove() noexcept {
+    if (!std::exchange(may_exist_, false)) return "";
+    try {
+      bucket_.remove(key_, Context{}.within(kProbeRemoveTime));
+      return "";
+    } catch (const std::exception& error) {
+      log_debug(fmt::format("the probe's object stays: {}", error.what()));
+      return key_;
+    }
+  }
+
+ private:
+  Bucket& bucket_;
+  const std::string key_ = ".probe-" + random_hex(16);
+  bool may_exist_ = false;
+};
+
+ProbeResult compare(ProbeObject& object, const Context& context) {
+  using Outcome = ProbeResult::Outcome;
+  const Bucket::Put first = object.put("1", context);
+  const Bucket::Put second = object.put("2", context);
+  const std::string kept = object.read(context);
+  if (first != Bucket::Put::created) {
+    return {Outcome::not_held, "it says that a new object exists already", ""};
+  }
+  if (second != Bucket::Put::exists || kept != "1") {
+    return {Outcome::not_held, "it let a second writer overwrite an object", ""};
+  }
+  return {Outcome::held, "", ""};
+}
+
+}  // namespace
+
+ProbeResult probe_put_if_absent(Bucket& bucket, const Context& context) {
+  ProbeObject object(bucket);
+  ProbeResult result;
+  try {
+    result = compare(object, context);
+  } catch (const Error& error) {
+    using Outcome = ProbeResult::Outcome;
+    const bool is_refused = error.code() == ErrorCode::permission;
+    if (!is_refused && error.code() != ErrorCode::unsupported) throw;
+    object.was_refused();
+    return {is_refused ? Outcome::not_permitted : Outcome::not_held, error.what(), ""};
+  }
+  result.left = object.remove();
+  return result;
+}
+
+void require_put_if_absent(Bucket& bucket, const Context& context) {
+  const ProbeResult result = probe_put_if_absent(bucket, context);
+  switch (result.outcome) {
+    case ProbeResult::Outcome::held:
+      return;
+    case ProbeResult::Outcome::not_permitted:
+      throw Error(ErrorCode::permission, result.why);
+    case ProbeResult::Outcome::not_held:
+      throw Error(ErrorCode::unsupported,
+                  fmt::format("the bucket {} does not hold put-if-absent, so two publishers could "
+                              "overwrite each other; use another one: {}",
+                              bucket.url(), result.why));
+  }
+}
+
+}  // namespace weightfs

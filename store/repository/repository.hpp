@@ -1,0 +1,160 @@
+// Repository: the history of one run, as it lies in a bucket.  Reads and checks records, manifests,
+// layouts, blobs and the heads of packs; writes new ones.  Knows nothing of the local store.
+//
+//     weightfs.json                               record: format, id, required features
+//     versions/<20 digits>.json                   manifests; writing one is the commit
+//     layouts/<sha256>                            zstd
+//     blobs/<sha256>                              zstd
+//     snapshots/<version>/<nonce>/<path>          files, verbatim
+//     snapshots/<version>/<nonce>/.hashes         chunk and piece hashes, zstd
+//     packs/<version>/<nonce>-<k>.safetensors
+//
+// Everything that is returned has been checked against the hash that names it; a mismatch is
+// Error corrupt with the key.
+//
+// Threads: all calls may run in parallel.  Format: docs/FORMAT.md.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "store/base/error.hpp"
+#include "store/bucket/bucket.hpp"
+#include "store/format/layout.hpp"
+#include "store/format/manifest.hpp"
+#include "store/format/pack.hpp"
+#include "store/s3/bucket_options.hpp"
+
+namespace weightfs {
+
+inline constexpr std::uint64_t kFormat = 1;
+
+namespace keys {
+inline constexpr std::string_view kRecord = "weightfs.json";
+inline constexpr std::string_view kVersions = "versions/", kLayouts = "layouts/", kBlobs = "blobs/",
+                                  kSnapshots = "snapshots/", kPacks = "packs/";
+std::string manifest(std::uint64_t version);
+std::string layout(const Sha256& id);
+std::string blob(const Sha256& id);
+std::string pack(std::uint64_t version, std::string_view name);
+std::string snapshot_file(std::uint64_t version, std::string_view nonce, std::string_view path);
+std::string snapshot_hashes(std::uint64_t version, std::string_view nonce);
+}  // namespace keys
+
+/// One version: its manifest, and the SHA-256 of the manifest's bytes.
+struct Version {
+  Manifest manifest;
+  Sha256 manifest_sha256{};
+  std::string manifest_bytes;
+  [[nodiscard]] std::uint64_t number() const noexcept { return manifest.version; }
+};
+
+/// The version may exist, now or later: a manifest was sent and the bucket did not answer, and
+/// reading the number back failed too, or found it free: a request that is on its way may still be
+/// carried out; or it was written, but may not be durable (io).  It is settled when the number is
+/// taken: the nonce in its manifest tells by whom.  A commit with the same nonce settles it too.
+class CommitUnknown : public Error {
+ public:
+  CommitUnknown(std::uint64_t version, ErrorCode code, const std::string& message)
+      : Error(code, message), version_(version) {}
+  [[nodiscard]] std::uint64_t version() const noexcept { return version_; }
+
+ private:
+  std::uint64_t version_;
+};
+
+/// The object of hashes beside a snapshot.
+struct SnapshotHashes {
+  std::vector<std::uint64_t> chunks;        // Layout::chunk_count() of them
+  std::vector<std::vector<Sha256>> pieces;  // of each file of the layout, kPieceBytes each
+};
+
+class Repository {
+ public:
+  /// Makes a repository at `url`, and its directory; fine if it exists already.
+  ///
+  /// Proves first that put_if_absent holds there: see store/repository/probe.hpp.
+  /// Returns: true in `created` if it was made now.
+  /// Throws Error: unsupported if it does not hold, permission, not_found (no such bucket).
+  static std::unique_ptr<Repository> init(std::string_view url, bool& created,
+                                          const Context& context,
+                                          const BucketOptions& options = {});
+
+  /// Opens an existing one.
+  /// Throws Error: not_found ("no weightfs repository at URL; make one with weightfs init URL"),
+  /// unsupported (newer format, unknown required feature), corrupt, permission, unavailable.
+  static std::unique_ptr<Repository> open(std::string_view url, const Context& context,
+                                          const BucketOptions& options = {});
+
+  /// For tests: the same over a bucket of the caller's.
+  static std::unique_ptr<Repository> open(std::unique_ptr<Bucket> bucket, const Context& context);
+
+  /// A repository that is known from the store, with a bucket that may be out of reach: nothing is
+  /// read now, and the first call that reads checks the record.
+  static std::unique_ptr<Repository> assume(std::string_view url, std::string_view id,
+                                            const BucketOptions& options = {});
+
+  [[nodiscard]] const std::string& id() const noexcept { return id_; }
+  [[nodiscard]] const std::string& url() const noexcept { return url_; }
+
+  /// The bucket.  Throws Error: unavailable if it is out of reach or no repository lies there now,
+  /// corrupt if another one does.  Tried again at each call.
+  Bucket& bucket(const Context& context);
+
+  /// nullopt if the version does not exist (404).
+  /// Throws Error: corrupt (malformed, other number or repository than its key says), unsupported.
+  std::optional<Version> find_version(std::uint64_t number, const Context& context);
+
+  /// The newest version that exists, at least `known`; 0 for an empty repository.  GET of the next
+  /// number decides whether there is news; then LIST gives a hint, and GETs of the numbers after it
+  /// decide.  Reads no manifest.  Numbers before it may be missing: see find_behind_gap().
+  std::uint64_t newest_version(std::uint64_t known, const Context& context);
+
+  /// A version above `newest` + 1 that exists while `newest` + 1 does not: somebody removed that
+  /// one's manifest, since numbers are given without gaps.  LIST says where to look, GETs decide.
+  /// nullopt: there is none, or this key may not LIST.
+  std::optional<std::uint64_t> find_behind_gap(std::uint64_t newest, const Context& context);
+
+  /// Of all of these the size is known before they are inflated, and what they would take of memory
+  /// is refused if this host does not give it (MemoryBudget): Error unsupported.
+  std::shared_ptr<const Layout> get_layout(const ObjectRef& ref, const Context& context);
+  std::string get_blob(const BlobRef& ref, const Context& context);
+  /// `room`: of the delta that it belongs to, where others of its packs are read too.
+  std::shared_ptr<const PackIndex> get_pack_index(std::uint64_t version, const PackRef& ref,
+                                                  const Layout& layout, const Context& context,
+                                                  PackRoom* room = nullptr);
+  SnapshotHashes get_snapshot_hashes(std::uint64_t version, const SnapshotRef& ref,
+                                     const Layout& layout, const Context& context);
+
+  /// Uploads what is not there yet; content-addressed, so doing it twice is harmless.
+  ObjectRef put_layout(const Layout& layout, const Context& context);
+  BlobRef put_blob(std::string path, std::string_view bytes, const Context& context);
+  ObjectRef put_snapshot_hashes(std::uint64_t version, std::string_view nonce,
+                                const SnapshotHashes& hashes, const Context& context);
+
+  /// Writes the manifest; this is the commit.
+  /// A reply that got lost is settled by reading the number back, if it is taken: its nonce tells
+  /// whose it is.
+  /// Returns: the version as the bucket has it: if it carries this nonce already, from an earlier
+  /// try, that one's manifest.
+  /// Throws Error: conflict if the number is taken by another nonce.
+  /// Throws CommitUnknown.  After every other error the version was not written.
+  Version commit(const Manifest& manifest, const Context& context);
+
+ private:
+  Repository(std::string id, std::string url, BucketOptions options,
+             std::unique_ptr<Bucket> bucket);
+  std::optional<Version> settle(const Manifest& manifest, const Error& why);
+
+  const std::string id_, url_;
+  const BucketOptions options_;
+  std::mutex mutex_;                // guards bucket_, which is set once
+  std::unique_ptr<Bucket> bucket_;  // null until it was in reach
+};
+
+}  // namespace weightfs

@@ -1,0 +1,26 @@
+// S3Download: reads a range of an object, and takes nothing for it that is something else: status,
+// Content-Range and length are checked.
+//
+// Threads: may run in parallel.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "store/s3/request.hpp"
+
+namespace weightfs {
+
+/// As Bucket::get.
+std::size_t s3_get(S3Client& client, std::string_view key, std::uint64_t offset_bytes,
+                   std::span<std::byte> into, const Context& context);
+
+/// What is wrong with the answer to a request for bytes [offset_bytes, offset_bytes + size_bytes);
+/// empty: nothing.
+std::string range_problem(const HttpReply& reply, std::uint64_t offset_bytes,
+                          std::uint64_t size_bytes);
+
+}  // namespace weightfs

@@ -1,0 +1,272 @@
+#include "store/s3/error.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <charconv>
+#include <cstdio>
+#include <ctime>
+
+#include "store/s3/xml.hpp"
+
+namespace weightfs {
+namespace {
+
+using std::chrono::system_clock;
+
+constexpr std::size_t kMessageBytesMax = 300;  // of what a store says
+
+template <std::size_t N>
+bool is_one_of(std::string_view text, const std::array<std::string_view, N>& all) {
+  return std::find(all.begin(), all.end(), text) != all.end();
+}
+
+/// "Sun, 06 Nov 1994 08:49:37 GMT"; by hand, as strptime() depends on the locale.
+std::optional<system_clock::time_point> parse_http_date(std::string_view text) {
+  constexpr std::string_view kMonths = "JanFebMarAprMayJunJulAugSepOctNovDec";
+  std::tm parts{};
+  std::array<char, 4> month{};
+  const std::string line(text);
+  if (std::sscanf(line.c_str(), "%*3s, %2d %3s %4d %2d:%2d:%2d GMT", &parts.tm_mday, month.data(),
+                  &parts.tm_year, &parts.tm_hour, &parts.tm_min, &parts.tm_sec) != 6) {
+    return std::nullopt;
+  }
+  const std::size_t at = kMonths.find(month.data());
+  if (at == kMonths.npos || at % 3 != 0) return std::nullopt;
+  parts.tm_mon = static_cast<int>(at / 3);
+  parts.tm_year -= 1900;
+  return system_clock::from_time_t(::timegm(&parts));
+}
+
+std::optional<std::chrono::seconds> parse_retry_after(
+    std::string_view text, std::optional<system_clock::time_point> server_now) {
+  unsigned seconds = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
+  if (error == std::errc() && end == text.data() + text.size()) {
+    return std::chrono::seconds(seconds);
+  }
+  const auto until = parse_http_date(text);
+  if (!until || !server_now || *until < *server_now) return std::nullopt;
+  return std::chrono::duration_cast<std::chrono::seconds>(*until - *server_now);
+}
+
+/// What a store says becomes a part of one line.
+std::string printable(std::string_view text) {
+  std::string line(text.substr(0, kMessageBytesMax));
+  for (char& c : line) {
+    if (std::iscntrl(static_cast<unsigned char>(c)) != 0) c = ' ';
+  }
+  return line;
+}
+
+/// What a refusal comes to.
+struct Verdict {
+  ErrorCode code{};
+  std::string advice;  // may be empty
+};
+
+/// What a verdict may depend on.
+struct Circumstances {
+  const S3Refusal& refusal;
+  const S3Address& address;
+  std::string_view action, key, access_key_id, source;
+
+  [[nodiscard]] bool is(std::string_view code) const { return refusal.code == code; }
+
+  /// Whose keys were used, as messages may show it.
+  [[nodiscard]] std::string keys() const {
+    if (access_key_id.empty()) return "no keys (unsigned)";
+    const std::size_t shown = std::min<std::size_t>(access_key_id.size(), 4);
+    return fmt::format("key ...{} from {}", access_key_id.substr(access_key_id.size() - shown),
+                       source);
+  }
+};
+
+std::string right_for(std::string_view action) {
+  if (action == "read") {
+    return "s3:GetObject, and s3:ListBucket, without which a missing object looks like a forbidden "
+           "one";
+  }
+  if (action == "list") return "s3:ListBucket";
+  if (action == "remove") return "s3:DeleteObject";
+  if (action == "abort") return "s3:AbortMultipartUpload";
+  return "s3:PutObject";
+}
+
+/// Who asks.
+std::optional<Verdict> judge_identity(const Circumstances& at) {
+  const std::string hf_keys =
+      "make S3 keys in the settings of your account at huggingface.co; HF_TOKEN itself does not "
+      "work";
+  if (at.refusal.is_skewed_clock()) {
+    std::string advice = "this clock is off; run timedatectl";
+    if (at.refusal.date) {
+      const auto off =
+          std::chrono::duration_cast<std::chrono::seconds>(system_clock::now() - *at.refusal.date);
+      advice = fmt::format("this clock is {} s {}; run timedatectl", std::abs(off.count()),
+                           off.count() > 0 ? "ahead" : "behind");
+    }
+    return Verdict{ErrorCode::permission, advice};
+  }
+  if (at.is("SignatureDoesNotMatch")) {
+    return Verdict{ErrorCode::permission, fmt::format("the secret key is not that of the {}; check "
+                                                      "AWS_SECRET_ACCESS_KEY or the profile",
+                                                      at.keys())};
+  }
+  if (at.is("InvalidAccessKeyId") || at.is("InvalidSecurity")) {
+    return Verdict{ErrorCode::permission,
+                   fmt::format("the store does not know the {}; {}", at.keys(),
+                               at.address.is_hf ? hf_keys : "check AWS_ACCESS_KEY_ID")};
+  }
+  if (at.refusal.is_expired_token()) {
+    return Verdict{ErrorCode::permission,
+                   fmt::format("the session of the {} has expired; renew it", at.keys())};
+  }
+  if (at.refusal.status == 401 || at.refusal.status == 403) {
+    return Verdict{ErrorCode::permission,
+                   fmt::format("the {} needs the right {}{}", at.keys(), right_for(at.action),
+                               at.address.is_hf ? "; " + hf_keys : "")};
+  }
+  return std::nullopt;
+}
+
+bool is_elsewhere(const S3Refusal& refusal) {
+  constexpr std::array<std::string_view, 5> kCodes{
+      "PermanentRedirect", "TemporaryRedirect", "AuthorizationHeaderMalformed",
+      "IllegalLocationConstraintException", "InvalidRegion"};
+  return is_one_of(refusal.code, kCodes) || (refusal.status >= 301 && refusal.status <= 308);
+}
+
+/// What is asked for, and where.
+std::optional<Verdict> judge_place(const Circumstances& at) {
+  if (at.is("NoSuchBucket")) {
+    return Verdict{ErrorCode::invalid,
+                   fmt::format("the bucket {} does not exist; weightfs makes no buckets, make it "
+                               "first, or check its name and the endpoint {}",
+                               at.address.bucket, at.address.scheme_and_host)};
+  }
+  if (at.is("InvalidBucketName")) {
+    return Verdict{ErrorCode::invalid,
+                   fmt::format("{} cannot be the name of a bucket there", at.address.bucket)};
+  }
+  if (is_elsewhere(at.refusal)) {
+    return Verdict{
+        ErrorCode::invalid,
+        at.refusal.region.empty()
+            ? std::string("the bucket lies elsewhere; set AWS_REGION or the endpoint of "
+                          "the bucket")
+            : fmt::format("the bucket lies in region {0}; set AWS_REGION={0}", at.refusal.region)};
+  }
+  if (at.refusal.status == 404) return Verdict{ErrorCode::not_found, ""};
+  return std::nullopt;
+}
+
+/// What the store can or will do.
+Verdict judge_request(const Circumstances& at) {
+  if (at.is("EntityTooLarge")) {
+    return {ErrorCode::unsupported, "the store takes no object, or part of one, of this size"};
+  }
+  if (at.is("NotImplemented") || at.refusal.status == 501 || at.refusal.status == 405) {
+    return {ErrorCode::unsupported, "the store does not know this request; use another one"};
+  }
+  if (at.refusal.status == 411) {
+    return {ErrorCode::unsupported,
+            "something between here and the store has removed the Content-Length; use the store's "
+            "own endpoint"};
+  }
+  if (at.refusal.is_throttling()) {
+    return {ErrorCode::unavailable, "the store is asked too often; try again later"};
+  }
+  if (at.refusal.is_transient() || at.refusal.status >= 500) return {ErrorCode::unavailable, ""};
+  return {ErrorCode::invalid, ""};
+}
+
+Verdict judge(const Circumstances& at) {
+  // Codes first: some stores answer 403 for what is not about who asks.
+  if (at.is("QuotaExceeded") || at.refusal.status == 507) {
+    return {ErrorCode::no_space, "the bucket is full; free room, or have its quota raised"};
+  }
+  if (auto verdict = judge_place(at)) return *verdict;
+  if (auto verdict = judge_identity(at)) return *verdict;
+  return judge_request(at);
+}
+
+}  // namespace
+
+bool S3Refusal::is_transient() const noexcept {
+  constexpr std::array<std::string_view, 9> kCodes{
+      "RequestTimeout",     "SlowDown",  "InternalError",
+      "ServiceUnavailable", "BadDigest", "ConditionalRequestConflict",
+      "OperationAborted",   "Throttled", "XAmzContentSHA256Mismatch"};
+  switch (status) {
+    case 408:
+    case 429:
+    case 500:
+    case 502:
+    case 503:
+    case 504:
+      return true;
+    case 200:
+      return !code.empty();
+    default:
+      return is_one_of(code, kCodes);
+  }
+}
+
+bool S3Refusal::is_throttling() const noexcept {
+  return status == 429 || status == 503 || code == "SlowDown" || code == "Throttled";
+}
+
+bool S3Refusal::is_skewed_clock() const noexcept {
+  constexpr std::array<std::string_view, 3> kCodes{"RequestTimeTooSkewed", "RequestExpired",
+                                                   "RequestInTheFuture"};
+  return is_one_of(code, kCodes);
+}
+
+bool S3Refusal::is_expired_token() const noexcept {
+  constexpr std::array<std::string_view, 4> kCodes{"ExpiredToken", "ExpiredTokenException",
+                                                   "TokenRefreshRequired", "InvalidToken"};
+  return is_one_of(code, kCodes);
+}
+
+S3Refusal read_refusal(const HttpReply& reply) {
+  S3Refusal refusal;
+  refusal.status = reply.status;
+  if (auto error = read_s3_error(reply.text)) {
+    refusal.code = std::move(error->code);
+    refusal.message = std::move(error->message);
+    refusal.request_id = std::move(error->request_id);
+    refusal.region = std::move(error->region);
+  }
+  if (const auto date = reply.find("Date")) refusal.date = parse_http_date(*date);
+  if (const auto after = reply.find("Retry-After")) {
+    refusal.retry_after = parse_retry_after(*after, refusal.date);
+  }
+  if (const auto region = reply.find("x-amz-bucket-region")) refusal.region = *region;
+  if (const auto id = reply.find("x-amz-request-id")) refusal.request_id = *id;
+  return refusal;
+}
+
+Error to_error(const S3Refusal& refusal, const S3Address& address, std::string_view action,
+               std::string_view key, std::string_view access_key_id,
+               std::string_view credentials_source) {
+  const Verdict verdict = judge({refusal, address, action, key, access_key_id, credentials_source});
+  if (verdict.code == ErrorCode::not_found) {
+    return {verdict.code, fmt::format("bucket {}: object {} does not exist", address.url, key)};
+  }
+  std::string text =
+      fmt::format("bucket {}: cannot {} object {}: {}", address.url, action, key, refusal.status);
+  if (!refusal.code.empty()) text += " " + printable(refusal.code);
+  if (!verdict.advice.empty()) {
+    text += ": " + verdict.advice;
+  } else if (!refusal.message.empty()) {
+    text += ": " + printable(refusal.message);
+  }
+  if (!refusal.request_id.empty())
+    text += fmt::format(" (request {})", printable(refusal.request_id));
+  return {verdict.code, text};
+}
+
+}  // namespace weightfs

@@ -1,0 +1,47 @@
+#include "store/s3/redirects.hpp"
+
+#include <fmt/format.h>
+
+namespace weightfs {
+namespace {
+
+constexpr std::size_t kKeptMax = 4096;  // URLs; they are asked for again
+
+bool is_redirect(int status) {
+  return status == 301 || status == 302 || status == 303 || status == 307 || status == 308;
+}
+
+}  // namespace
+
+std::optional<std::string> S3Redirects::find(std::string_view key) const {
+  const std::lock_guard lock(mutex_);
+  const auto kept = urls_.find(key);
+  return kept == urls_.end() ? std::nullopt : std::optional(kept->second);
+}
+
+void S3Redirects::keep(std::string_view key, std::string url) {
+  const std::lock_guard lock(mutex_);
+  if (urls_.size() >= kKeptMax) urls_.clear();
+  urls_.insert_or_assign(std::string(key), std::move(url));
+}
+
+void S3Redirects::forget(std::string_view key) {
+  const std::lock_guard lock(mutex_);
+  const auto kept = urls_.find(key);
+  if (kept != urls_.end()) urls_.erase(kept);
+}
+
+std::optional<std::string> S3Redirects::next(const HttpReply& reply, std::string_view from) const {
+  if (!is_redirect(reply.status)) return std::nullopt;
+  const auto location = reply.find("Location");
+  if (!location) throw Error(ErrorCode::unavailable, "a redirect came without a place to go to");
+  std::string url(*location);
+  if (url.starts_with('/') && !url.starts_with("//")) {
+    url = std::string(from.substr(0, from.find('/', from.find("://") + 3))) + url;
+  }
+  // Signed URLs are secrets, so none is shown.
+  if (url.starts_with("https://") || (http_allowed_ && url.starts_with("http://"))) return url;
+  throw Error(ErrorCode::unavailable, "a redirect leads to something else than https://");
+}
+
+}  // namespace weightfs

@@ -1,0 +1,39 @@
+// S3Redirects: where a store sends readers for their bytes: HF's gateway answers a GET with a
+// signed URL of its CDN, which is good for many ranges of the object, until it answers 403.
+//
+// Threads: all calls may run in parallel.
+#pragma once
+
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "store/http/client.hpp"
+
+namespace weightfs {
+
+inline constexpr unsigned kRedirectsMax = 3;  // in a row
+
+class S3Redirects {
+ public:
+  explicit S3Redirects(bool http_allowed) : http_allowed_(http_allowed) {}
+
+  [[nodiscard]] std::optional<std::string> find(std::string_view key) const;
+  void keep(std::string_view key, std::string url);
+  void forget(std::string_view key);
+
+  /// Where `reply`, to a request to `from`, leads; nullopt: it is no redirect.
+  /// Throws Error: unavailable, for one without a place, or to plain http where the endpoint is
+  /// not so itself.
+  [[nodiscard]] std::optional<std::string> next(const HttpReply& reply,
+                                                std::string_view from) const;
+
+ private:
+  const bool http_allowed_;
+  mutable std::mutex mutex_;  // guards urls_
+  std::map<std::string, std::string, std::less<>> urls_;
+};
+
+}  // namespace weightfs

@@ -1,0 +1,133 @@
+// S3Client: sends one request to a store until it is carried out or refused: signs it, tries again
+// what is worth it, learns the clock, renews keys, asks less often where the store says so.
+//
+//     transport error, transient refusal, an answer that is not what was asked for
+//                                    again, after a pause (store/s3/backoff.hpp)
+//     RequestTimeTooSkewed           again at once with the store's clock, once; where the clocks
+//                                    agree it only came late: again, after a pause
+//     an expired or unknown key      again at once with keys fetched anew; once
+//     503 SlowDown, 429              half as many requests in flight; one more with each success
+//     an endpoint that this client never reached
+//                                    given up after kFirstAttemptsMax attempts: it is likely wrong
+//
+// Threads: all calls may run in parallel.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "store/aws/credentials.hpp"
+#include "store/s3/address.hpp"
+#include "store/s3/backoff.hpp"
+#include "store/s3/error.hpp"
+#include "store/s3/redirects.hpp"
+
+namespace weightfs {
+
+/// How many requests may be in flight.  Threads: all calls may run in parallel.
+class RequestLimiter {
+ public:
+  explicit RequestLimiter(unsigned most) : most_(most), limit_(most) {}
+
+  /// A place among the requests in flight; given back at the end of its life.
+  class Place {
+   public:
+    Place(RequestLimiter& limiter, const Context& context);
+    ~Place();
+    Place(const Place&) = delete;
+    Place& operator=(const Place&) = delete;
+    void succeeded();
+    /// Halves the limit, once for all requests that were in flight together.
+    void throttled();
+
+   private:
+    RequestLimiter& limiter_;
+    unsigned round_ = 0;
+  };
+
+  [[nodiscard]] unsigned limit() const;
+
+ private:
+  const unsigned most_;
+  mutable std::mutex mutex_;  // guards what follows
+  std::condition_variable_any changed_;
+  unsigned limit_, in_flight_ = 0, round_ = 0;
+};
+
+/// One request.  What it refers to is held by the caller until send() is back.
+struct S3Call {
+  std::string_view action;  // "read", "write", "list", "remove", "abort": for messages and rights
+  std::string_view key;     // for messages
+  std::string method = "GET";
+  HttpTarget target;
+  std::vector<HttpHeader> headers = {};
+  const Source* body = nullptr;
+  std::uint64_t body_offset = 0, body_bytes = 0;
+  std::string body_sha256 = std::string(kEmptySha256);
+  std::span<std::byte> into = {};
+  bool follow = false;  // redirects, without credentials (store/s3/redirects.hpp)
+
+  std::vector<int> expected = {};  // statuses beside 2xx that are answers
+  /// What is wrong with an answer, so that it must be asked for again; empty: nothing.
+  std::function<std::string(const HttpReply&)> problem = {};
+};
+
+struct S3Answer {
+  HttpReply reply;
+  bool repeated = false;  // an earlier attempt may have been carried out as well
+};
+
+class S3Client {
+ public:
+  static constexpr unsigned kRequestsMax = 32;
+  static constexpr unsigned kFirstAttemptsMax = 3;
+
+  S3Client(S3Address address, const S3Settings& settings, Environment environment);
+
+  /// Returns: a 2xx answer without a problem, or an expected one.
+  /// Throws Error: as store/bucket/bucket.hpp; it names the bucket, the key, how often it was tried
+  /// and why.
+  S3Answer send(const S3Call& call, const Context& context);
+
+  /// The Error for an answer that the caller does not take.
+  [[nodiscard]] Error refusal_of(const S3Call& call, const HttpReply& reply) const;
+
+  [[nodiscard]] const S3Address& address() const noexcept { return address_; }
+  [[nodiscard]] S3Redirects& redirects() noexcept { return redirects_; }
+
+  /// The store's time, as far as it is known.
+  [[nodiscard]] std::chrono::system_clock::time_point now() const;
+
+ private:
+  struct Try;
+  bool attempt(const S3Call& call, Try& state, const Context& context);
+  bool take(const S3Call& call, Try& state, HttpReply reply, RequestLimiter::Place& place);
+  void judge(const S3Call& call, Try& state, const S3Refusal& refusal);
+  void wait(const S3Call& call, Try& state, const Context& context);
+  HttpReply exchange(const S3Call& call, const AwsCredentials& keys, const Context& context);
+  HttpReply follow(const S3Call& call, HttpReply reply, const Context& context);
+  HttpReply fetch(const S3Call& call, const std::string& url, const Context& context);
+  [[nodiscard]] bool came_late(const S3Refusal& refusal) const;
+  void learn_clock(std::chrono::system_clock::time_point date);
+  [[nodiscard]] std::string about(const S3Call& call) const;
+  [[nodiscard]] std::string doing(const S3Call& call) const;
+
+  const S3Address address_;
+  const unsigned attempts_max_;
+  const bool sign_;
+  AwsCredentialChain credentials_;
+  Signer signer_;
+  RetryBudget budget_;
+  RequestLimiter limiter_{kRequestsMax};
+  S3Redirects redirects_;
+  std::atomic<std::int64_t> clock_offset_s_{0};  // of the store's clock
+  std::atomic<bool> reached_{false};             // some answer came
+  HttpClient http_;
+};
+
+}  // namespace weightfs

@@ -1,0 +1,90 @@
+// S3Upload: an object in parts.
+//
+//     the first large put    aborts uploads below the same first component of the key that began
+//                            more than a day ago
+//     begin                  takes the newest upload of this key that a crash left, with the parts
+//                            in it whose size and MD5 are ours; or creates one
+//     parts                  in parallel, as many as memory allows; all of one size but the last
+//                            (R2 insists)
+//     complete               a 200 with an <Error> in it is a failure
+//     failure                aborts, within a few seconds
+//
+// Keys that are written twice have equal bytes, so whoever finds that the upload is gone and the
+// object there, with its size, is done: the reply of the completion was lost, or another host that
+// resumed the same upload was faster.
+//
+// A part is read once, into memory: its MD5, the SHA-256 that is signed and what is sent, and sent
+// again, are of the same bytes.
+//
+// Memory: kUploadBytesMax for all objects together.
+//
+// Threads: may run in parallel.
+#pragma once
+
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <string_view>
+
+#include "store/s3/request.hpp"
+
+namespace weightfs {
+
+inline constexpr std::uint64_t kMultipartBytes = 64u << 20;
+inline constexpr std::uint64_t kPartBytesMin = 16u << 20;     // larger where 10,000 would not do
+inline constexpr std::uint64_t kUploadBytesMax = 256u << 20;  // stated in docs/OPERATIONS.md
+
+/// How much of what is uploaded lies in memory.  Threads: all calls may run in parallel.
+class UploadMemory {
+ public:
+  /// Waits for room; one that is larger than all of it waits until it is alone.
+  /// Throws Error: cancelled, timed_out.
+  void take(std::uint64_t size_bytes, const Context& context);
+  void give_back(std::uint64_t size_bytes);
+
+ private:
+  std::mutex mutex_;  // guards taken_
+  std::condition_variable_any changed_;
+  std::uint64_t taken_ = 0;
+};
+
+/// A part of a source in memory, read once.
+class UploadPart final : public Source {
+ public:
+  /// Throws Error: as `source`; cancelled, timed_out.
+  UploadPart(UploadMemory& memory, const Source& source, std::uint64_t offset_bytes,
+             std::uint64_t size_bytes, const Context& context);
+  ~UploadPart() override;
+  UploadPart(const UploadPart&) = delete;
+  UploadPart& operator=(const UploadPart&) = delete;
+
+  [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return {bytes_.get(), size_}; }
+  [[nodiscard]] std::uint64_t size_bytes() const override { return size_; }
+  void read(std::uint64_t offset_bytes, std::span<std::byte> into) const override;
+
+ private:
+  UploadMemory& memory_;
+  const std::size_t size_;
+  std::unique_ptr<std::byte[]> bytes_;
+};
+
+class S3Uploader {
+ public:
+  /// Keeps both references.
+  S3Uploader(S3Client& client, UploadMemory& memory) : client_(client), memory_(memory) {}
+
+  /// Uploads an object of more than kMultipartBytes.  Throws Error: as Bucket::put.
+  void put(std::string_view key, const Source& source, const Context& context);
+
+ private:
+  void abort_old(std::string_view key, const Context& context);
+
+  S3Client& client_;
+  UploadMemory& memory_;
+  std::mutex mutex_;  // guards tidied_
+  std::set<std::string> tidied_;
+};
+
+}  // namespace weightfs

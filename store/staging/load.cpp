@@ -1,0 +1,240 @@
+// Loading: records first, as they are; then what does not fit is mended, so that one bad entry does
+// not cost the tree:
+//
+//     a name of nothing, a second name      dropped
+//     a file without bytes                  dropped, and named in the log
+//     an inode that no root leads to        becomes /staging/lost+found-<id>, with all below it; of
+//                                           a cycle the lowest
+//     bytes without a record                removed
+//
+// What was mended is written in one batch, or again by the next process if there is no room for it.
+
+#include <dirent.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <set>
+#include <unordered_set>
+#include <utility>
+
+#include "store/base/bytes.hpp"
+#include "store/base/log.hpp"
+#include "store/staging/state.hpp"
+
+namespace weightfs {
+
+namespace {
+
+// The id that a file on disk is named by; nullopt if it is none of staging's.
+std::optional<StagingId> id_of_name(std::string_view name) {
+  StagingId id = 0;
+  const auto [at, error] = std::from_chars(name.data(), name.data() + name.size(), id);
+  if (error != std::errc() || name != std::to_string(id)) return std::nullopt;
+  return id;
+}
+
+std::set<StagingId> read_backing(const std::filesystem::path& directory) {
+  std::set<StagingId> ids;
+  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+    if (const auto id = id_of_name(entry.path().filename().string())) ids.insert(*id);
+  }
+  return ids;
+}
+
+[[noreturn]] void throw_undecodable(std::string_view family, std::string_view key) {
+  throw Error(ErrorCode::corrupt, fmt::format("a record of staging in family '{}' is malformed: {}",
+                                              family, to_hex(as_bytes(key))));
+}
+
+}  // namespace
+
+class StagingLoader {
+ public:
+  StagingLoader(Staging::State& state, std::set<StagingId> backing)
+      : state_(state), tree_(state.tree), backing_(std::move(backing)) {}
+
+  void run() {
+    read_ids();
+    read_inodes();
+    make_roots();
+    read_names();
+    keep_lost();
+    drop_files_without_bytes();
+    write();
+    remove_strays();
+  }
+
+ private:
+  void read_ids();
+  void read_inodes();
+  void make_roots();
+  void read_names();
+  void keep_lost();
+  void drop_files_without_bytes();
+  void write();
+  void remove_strays();
+
+  void add_name(const StagingNameRecord& record);
+  [[nodiscard]] std::unordered_set<StagingId> reachable() const;
+  void move_to_staging(StagingId id);
+
+  Staging::State& state_;
+  StagingTree& tree_;
+  const std::set<StagingId> backing_;
+  std::vector<Db::Change> mended_;
+};
+
+void StagingLoader::read_ids() {
+  const auto ids = state_.db.find(Family::store, "staging_ids");
+  if (!ids) return;
+  if (ids->size() != 8) throw_undecodable("default", "staging_ids");
+  state_.reserved_ids = tree_.given_out = std::max(load_be(*ids), kFirstStagingId);
+}
+
+void StagingLoader::read_inodes() {
+  state_.db.scan(Family::inodes, "", [&](std::string_view key, std::string_view value) {
+    std::optional<StagingRecord> record = decode_inode(value);
+    if (key.size() != 8 || !record) throw_undecodable("inodes", key);
+    const StagingId id = load_be(key);
+    if (id < kFirstStagingId && (!StagingTree::is_root(id) || !S_ISDIR(record->mode))) {
+      throw_undecodable("inodes", key);
+    }
+    tree_.add(id, std::move(*record));
+    // Reserved ids are recorded with the first inode of them; a lost reservation is made again.
+    tree_.given_out = std::max(tree_.given_out, id + 1);
+  });
+  state_.reserved_ids = std::min(state_.reserved_ids, tree_.given_out);
+}
+
+void StagingLoader::make_roots() {
+  timespec now{};
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  for (const StagingId root : {kStagingRoot, kPublishRoot}) {
+    if (tree_.find(root) == nullptr) {
+      StagingRecord record;
+      record.mode = S_IFDIR | state_.options.mode;
+      record.atime = record.mtime = record.ctime = now;
+      mended_.push_back({Family::inodes, inode_key(root), encode(record)});
+      tree_.add(root, std::move(record));
+    }
+    StagingRecord& record = tree_.get(root).record;
+    record.mode = S_IFDIR | state_.options.mode;
+    record.uid = state_.options.owner.uid;
+    record.gid = state_.options.owner.gid;
+  }
+}
+
+void StagingLoader::read_names() {
+  state_.db.scan(Family::names, "", [&](std::string_view key, std::string_view value) {
+    const std::optional<StagingNameRecord> record = decode_name(key, value);
+    if (!record) throw_undecodable("names", key);
+    add_name(*record);
+  });
+}
+
+void StagingLoader::add_name(const StagingNameRecord& record) {
+  const StagingInode* directory = tree_.find(record.directory);
+  const StagingInode* inode = tree_.find(record.id);
+  const bool fits = directory != nullptr && directory->is_directory() && inode != nullptr &&
+                    inode->parent == 0 && !StagingTree::is_root(record.id) &&
+                    is_entry_name(record.name);
+  if (fits) return tree_.link(record.directory, record.name, record.id);
+  log_warning(
+      fmt::format("staging: the name '{}' in directory {} stands for nothing (inode {}); "
+                  "it is dropped",
+                  record.name, record.directory, record.id));
+  mended_.push_back({Family::names, name_key(record.directory, record.name), std::nullopt});
+}
+
+std::unordered_set<StagingId> StagingLoader::reachable() const {
+  std::unordered_set<StagingId> ids{kStagingRoot, kPublishRoot};
+  for (const StagingId root : {kStagingRoot, kPublishRoot}) {
+    tree_.walk(root,
+               [&](const std::string&, StagingId id, const StagingInode&) { ids.insert(id); });
+  }
+  return ids;
+}
+
+// First inodes without a name, then, of what is left, one of each cycle.
+void StagingLoader::keep_lost() {
+  std::vector<StagingId> nameless;
+  for (const auto& [id, inode] : tree_.inodes()) {
+    if (inode.parent == 0 && !StagingTree::is_root(id)) nameless.push_back(id);
+  }
+  std::sort(nameless.begin(), nameless.end());
+  for (const StagingId id : nameless) move_to_staging(id);
+
+  for (;;) {
+    const std::unordered_set<StagingId> found = reachable();
+    if (found.size() == tree_.inodes().size()) return;
+    StagingId lowest = UINT64_MAX;
+    for (const auto& [id, inode] : tree_.inodes()) {
+      if (!found.contains(id) && inode.is_directory()) lowest = std::min(lowest, id);
+    }
+    move_to_staging(lowest);
+  }
+}
+
+void StagingLoader::move_to_staging(StagingId id) {
+  const StagingInode& inode = tree_.get(id);
+  if (inode.is_file() && !backing_.contains(id)) {
+    mended_.push_back({Family::inodes, inode_key(id), std::nullopt});
+    tree_.erase(id);
+    return;
+  }
+  if (inode.parent != 0) {
+    mended_.push_back({Family::names, name_key(inode.parent, inode.name), std::nullopt});
+    tree_.unlink(inode.parent, std::string(inode.name));
+  }
+  const std::string wanted = "lost+found-" + std::to_string(id);
+  std::string name = wanted;
+  for (int i = 2; tree_.child(kStagingRoot, name); i++) name = wanted + "." + std::to_string(i);
+  tree_.link(kStagingRoot, name, id);
+  mended_.push_back({Family::names, name_key(kStagingRoot, name), inode_key(id)});
+  log_warning(fmt::format("staging: inode {} had no place; it is staging/{}", id, name));
+}
+
+void StagingLoader::drop_files_without_bytes() {
+  std::vector<StagingId> missing;
+  for (const auto& [id, inode] : tree_.inodes()) {
+    if (inode.is_file() && !backing_.contains(id)) missing.push_back(id);
+  }
+  std::sort(missing.begin(), missing.end());
+  for (const StagingId id : missing) {
+    const StagingInode& inode = tree_.get(id);
+    log_warning(fmt::format("{} is dropped: its bytes, {}, are not there", tree_.path_of(id),
+                            state_.backing_path(id).string()));
+    mended_.push_back({Family::names, name_key(inode.parent, inode.name), std::nullopt});
+    mended_.push_back({Family::inodes, inode_key(id), std::nullopt});
+    tree_.unlink(inode.parent, std::string(inode.name));
+    tree_.erase(id);
+  }
+}
+
+void StagingLoader::write() {
+  if (mended_.empty()) return;
+  try {
+    state_.db.write(mended_, Durability::process);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::no_space) throw;
+    log_warning(fmt::format("staging: what was mended is not recorded yet: {}", error.what()));
+  }
+}
+
+void StagingLoader::remove_strays() {
+  std::vector<StagingId> strays;
+  for (const StagingId id : backing_) {
+    if (tree_.find(id) == nullptr) strays.push_back(id);
+  }
+  state_.remove_backing(strays);
+}
+
+void Staging::State::load() {
+  const std::scoped_lock lock(changes, mutex);
+  StagingLoader(*this, read_backing(directory)).run();
+}
+
+}  // namespace weightfs

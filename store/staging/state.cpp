@@ -1,0 +1,325 @@
+#include "store/staging/state.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <iterator>
+#include <utility>
+
+#include "store/base/bytes.hpp"
+#include "store/base/log.hpp"
+
+namespace weightfs {
+
+namespace {
+
+// Ids are reserved in blocks, so that making a file is one write; the rest of a block is lost at a
+// restart.
+constexpr StagingId kIdsReserved = 4096;
+
+timespec present_time() {
+  timespec now{};
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  return now;
+}
+
+}  // namespace
+
+Staging::State::State(Db& db_, std::filesystem::path directory_, StagingOptions options_)
+    : db(db_), directory(std::move(directory_)), options(std::move(options_)) {
+  make_directories(directory, 0700);
+  directory_file = File::open(directory, O_RDONLY | O_DIRECTORY);
+  remover_ = std::jthread([this](const std::stop_token& stop) { remove_unused_until(stop); });
+}
+
+// A file whose last open was released while somebody came back to it is gone for him.
+File Staging::State::open_backing(StagingId id, int flags) const {
+  const int fd =
+      ::openat(directory_file.fd(), backing_name(id).c_str(), flags | O_CLOEXEC | O_NOFOLLOW);
+  if (fd < 0) {
+    throw PosixError(errno == ENOENT ? ESTALE : errno, "open " + backing_path(id).string());
+  }
+  return File(fd);
+}
+
+void Staging::State::make_backing(StagingId id) const {
+  constexpr int kFlags = O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC;
+  const File file(::openat(directory_file.fd(), backing_name(id).c_str(), kFlags, 0600));
+  if (!file) throw PosixError(errno, "make " + backing_path(id).string());
+}
+
+void Staging::State::remove_backing(std::span<const StagingId> ids) const noexcept {
+  for (const StagingId id : ids) {
+    if (::unlinkat(directory_file.fd(), backing_name(id).c_str(), 0) == 0 || errno == ENOENT) {
+      continue;
+    }
+    log_warning(fmt::format("cannot remove {}, which is used no more: {}",
+                            backing_path(id).string(), describe_errno(errno, "unlink it")));
+  }
+}
+
+void Staging::State::touch_backing(StagingId id) const noexcept {
+  // It may be gone.
+  (void)!::fchmodat(directory_file.fd(), backing_name(id).c_str(), 0600, 0);
+}
+
+void Staging::State::sync_records() {
+  std::unique_lock lock(mutex);
+  const std::uint64_t written = records_written;
+  if (records_synced >= written) return;
+  lock.unlock();
+  db.sync();
+  lock.lock();
+  records_synced = std::max(records_synced, written);
+}
+
+// ---- opens ----
+
+void Staging::State::open(StagingId id, bool writes) {
+  const std::scoped_lock lock(mutex);
+  StagingInode& inode = tree.get(id);
+  if (writes) {
+    tree.file(id);
+    tree.require_changeable(id, StagingTree::Change::attributes);
+    inode.writers++;
+    inode.generation++;
+  }
+  inode.opens++;
+}
+
+bool Staging::State::release(StagingId id, bool writes) noexcept {
+  const std::scoped_lock lock(mutex);
+  StagingInode* inode = tree.find(id);
+  if (inode == nullptr || inode->opens == 0) return false;
+  inode->opens--;
+  bool is_last_writer = false;
+  if (writes && inode->writers > 0) {
+    inode->generation++;
+    is_last_writer = --inode->writers == 0;
+  }
+  if (is_last_writer) unwritten.notify_all();
+  const bool has_name = inode->parent != 0 || StagingTree::is_root(id);
+  if (inode->opens > 0 || has_name || inode->is_directory()) return is_last_writer;
+  if (inode->is_file()) {
+    unused.push_back(id);
+    unused_changed.notify_all();
+  }
+  tree.erase(id);
+  return is_last_writer;
+}
+
+WriterPin::WriterPin(Staging::State& state, StagingId id) : state_(state), id_(id) {
+  const std::scoped_lock lock(state.mutex);
+  state.tree.file(id);
+  state.tree.require_changeable(id, StagingTree::Change::bytes);
+  StagingInode& inode = state.tree.get(id);
+  inode.opens++;
+  inode.writers++;
+  inode.generation++;
+}
+
+void Staging::State::resize(StagingId id, std::uint64_t size_bytes) {
+  const WriterPin pin(*this, id);
+  const File file = open_backing(id, O_WRONLY);
+  struct stat bytes {};
+  if (::fstat(file.fd(), &bytes) != 0) throw PosixError(errno, "stat " + backing_path(id).string());
+  const auto size_before = static_cast<std::uint64_t>(bytes.st_size);
+  if (size_bytes > size_before) make_room(size_bytes - size_before);
+  if (::ftruncate(file.fd(), static_cast<off_t>(size_bytes)) != 0) {
+    throw PosixError(errno, "set the size of " + backing_path(id).string());
+  }
+}
+
+bool Staging::State::empty_unused(StagingId directory_id, std::string_view name) {
+  std::optional<StagingId> id;
+  {
+    const std::scoped_lock lock(mutex);
+    tree.directory(directory_id);
+    id = tree.child(directory_id, name);
+    if (!id) return false;
+    StagingInode& inode = tree.get(*id);
+    if (!inode.is_file() || inode.opens > 0) return false;
+    tree.require_changeable(*id, StagingTree::Change::removal);
+    inode.opens++;
+    inode.writers++;
+    inode.generation++;
+  }
+  const int status = ::truncate(backing_path(*id).c_str(), 0);
+  release(*id, true);
+  return status == 0;
+}
+
+// ---- bytes that no name leads to ----
+
+void Staging::State::remove_later(std::vector<StagingId> ids) {
+  if (ids.empty()) return;
+  const std::scoped_lock lock(mutex);
+  unused.insert(unused.end(), ids.begin(), ids.end());
+  unused_changed.notify_all();
+}
+
+// One sync for all that comes within a moment.
+void Staging::State::remove_unused_until(const std::stop_token& stop) {
+  constexpr std::chrono::milliseconds kGather{50}, kRetry{2000};
+  std::chrono::milliseconds wait = kGather;
+  while (!stop.stop_requested()) {
+    {
+      std::unique_lock lock(mutex);
+      unused_changed.wait(lock, stop, [&] { return !unused.empty(); });
+      unused_changed.wait_for(lock, stop, wait, [] { return false; });
+    }
+    wait = remove_unused() ? kGather : kRetry;
+  }
+  remove_unused();
+}
+
+bool Staging::State::remove_unused() {
+  const std::scoped_lock one_at_a_time(removing);
+  std::vector<StagingId> ids;
+  {
+    const std::scoped_lock lock(mutex);
+    ids.swap(unused);
+  }
+  if (ids.empty()) return true;
+  try {
+    sync_records();
+  } catch (const Error& error) {
+    log_warning(fmt::format("files that were removed keep their space: {}", error.what()));
+    remove_later(std::move(ids));
+    return false;
+  }
+  remove_backing(ids);
+  return true;
+}
+
+void Staging::State::make_room(std::uint64_t bytes) {
+  if (!options.make_room) return;
+  try {
+    return options.make_room(bytes);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::no_space) throw;
+  }
+  remove_unused();
+  options.make_room(bytes);
+}
+
+// ---- removed directories ----
+
+void Staging::State::keep_removed_directory(StagingId id) {
+  constexpr std::size_t kKept = 4096;
+  removed_directories.push_back(id);
+  if (removed_directories.size() <= kKept) return;
+  tree.erase(removed_directories.front());
+  removed_directories.pop_front();
+}
+
+// ---- a change ----
+
+StagingChange::StagingChange(Staging::State& state)
+    : state_(state), order_(state.changes), lock_(state.mutex), now_(present_time()) {}
+
+StagingId StagingChange::take_id() {
+  if (state_.tree.given_out >= state_.reserved_ids) {
+    const StagingId until = state_.tree.given_out + kIdsReserved;
+    records_.push_back({Family::store, "staging_ids", inode_key(until)});
+    steps_.emplace_back([this, until] { state_.reserved_ids = until; });
+  }
+  return state_.tree.given_out++;
+}
+
+void StagingChange::add(StagingId id, StagingRecord record) {
+  records_.push_back({Family::inodes, inode_key(id), encode(record)});
+  steps_.emplace_back([this, id, record = std::move(record)] { state_.tree.add(id, record); });
+}
+
+void StagingChange::set(StagingId id, StagingRecord record) {
+  // What has no name has no record.
+  if (state_.tree.get(id).parent != 0 || StagingTree::is_root(id)) {
+    records_.push_back({Family::inodes, inode_key(id), encode(record)});
+  }
+  steps_.emplace_back([this, id, record = std::move(record)] {
+    if (StagingInode* inode = state_.tree.find(id)) inode->record = record;
+  });
+}
+
+void StagingChange::link(StagingId directory, std::string_view name, StagingId id) {
+  records_.push_back({Family::names, name_key(directory, name), inode_key(id)});
+  steps_.emplace_back(
+      [this, directory, name = std::string(name), id] { state_.tree.link(directory, name, id); });
+}
+
+void StagingChange::unlink(StagingId directory, std::string_view name) {
+  records_.push_back({Family::names, name_key(directory, name), std::nullopt});
+  steps_.emplace_back(
+      [this, directory, name = std::string(name)] { state_.tree.unlink(directory, name); });
+}
+
+void StagingChange::drop(StagingId id) {
+  records_.push_back({Family::inodes, inode_key(id), std::nullopt});
+  steps_.emplace_back([this, id] { forget(id); });
+}
+
+// An inode without a name lives on for those who have it open.
+void StagingChange::forget(StagingId id) {
+  StagingInode& inode = state_.tree.get(id);
+  inode.record.ctime = now_;
+  if (inode.is_directory()) {
+    state_.keep_removed_directory(id);
+  } else if (inode.opens == 0) {
+    if (inode.is_file()) gone_.push_back(id);
+    state_.tree.erase(id);
+  } else if (inode.is_file() && !inode.is_published) {
+    touched_.push_back(id);
+  }
+}
+
+void StagingChange::touch(StagingId directory) {
+  StagingRecord record = state_.tree.get(directory).record;
+  record.mtime = record.ctime = now_;
+  set(directory, std::move(record));
+}
+
+void StagingChange::touch_ctime(StagingId id) {
+  StagingRecord record = state_.tree.get(id).record;
+  record.ctime = now_;
+  if (S_ISREG(record.mode)) return touched_.push_back(id);
+  set(id, std::move(record));
+}
+
+void StagingChange::publish(StagingId id) {
+  const StagingInode& inode = state_.tree.get(id);
+  unlink(inode.parent, inode.name);
+  steps_.emplace_back([this, id] { state_.tree.get(id).is_published = true; });
+  drop(id);
+}
+
+void StagingChange::allow_removal(StagingId directory, bool is_allowed) {
+  steps_.emplace_back([this, directory, is_allowed] {
+    state_.tree.get(directory).is_removal_allowed = is_allowed;
+  });
+}
+
+void StagingChange::also(std::vector<Db::Change> changes) {
+  std::move(changes.begin(), changes.end(), std::back_inserter(records_));
+}
+
+void StagingChange::unlock() {
+  if (lock_.owns_lock()) lock_.unlock();
+}
+
+std::vector<StagingId> StagingChange::write(Durability durability) {
+  unlock();
+  if (!records_.empty()) state_.db.write(records_, durability);
+  lock_.lock();
+  state_.records_written++;
+  for (const auto& step : steps_) step();
+  unlock();
+  for (const StagingId id : touched_) state_.touch_backing(id);
+  return std::move(gone_);
+}
+
+}  // namespace weightfs

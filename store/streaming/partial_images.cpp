@@ -1,0 +1,324 @@
+#include "store/streaming/partial_images.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <random>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "store/base/error.hpp"
+#include "store/base/log.hpp"
+#include "store/base/retry_delay.hpp"
+#include "store/format/version_images.hpp"
+#include "store/materialize/bases.hpp"
+#include "store/materialize/file_filter.hpp"
+#include "store/materialize/image_files.hpp"
+#include "store/materialize/plan.hpp"
+#include "store/os/lease.hpp"
+
+namespace weightfs {
+namespace {
+
+/// A version whose files are all here, but that cannot be recorded: the disk is full, mostly.
+constexpr std::chrono::milliseconds kFirstRecordDelay{1000};
+
+}  // namespace
+
+struct PartialImages::State {
+  State(Store& its_store, History& its_history, PartialImagesOptions its_options)
+      : store(its_store), history(its_history), options(std::move(its_options)) {}
+
+  std::shared_ptr<PartialVersion> fill(std::uint64_t version,
+                                       const std::set<std::uint64_t>& distrusted,
+                                       const Context& making);
+  std::shared_ptr<PartialVersion> make(Plan plan, Eviction::Reservation base,
+                                       const Context& making);
+  void drop(std::uint64_t version);
+  [[nodiscard]] bool nobody_reads_files(std::uint64_t version) const;
+  void evict(std::uint64_t version);
+
+  bool note(std::uint64_t version);
+  bool note_error(std::uint64_t version, const PartialVersion& filled);
+
+  void complete_all();
+  bool complete(std::uint64_t version);
+  bool try_to_complete(std::uint64_t version);
+  void record(std::uint64_t version, const PartialVersion& filled);
+  void end(std::uint64_t version);
+
+  [[nodiscard]] std::shared_ptr<PartialVersion> find(std::uint64_t version) const {
+    const std::lock_guard lock(mutex);
+    const auto found = filling.find(version);
+    return found == filling.end() ? nullptr : found->second;
+  }
+  void tell() const {
+    if (options.changed) options.changed();
+  }
+
+  Store& store;
+  History& history;
+  const PartialImagesOptions options;
+  std::stop_source stop_source;
+  const Context context{stop_source.get_token(), Clock::time_point::max()};
+
+  std::mutex error_mutex;                       // errors are told in their order; before `mutex`
+  std::map<std::uint64_t, std::string> logged;  // by version
+  mutable std::mutex mutex;                     // guards what follows
+  std::condition_variable_any whole_changed;
+  std::map<std::uint64_t, std::shared_ptr<PartialVersion>> filling;
+  std::map<std::uint64_t, Eviction::Reservation> bases;  // that these are made from
+  std::set<std::uint64_t> whole;  // of `filling`: all is here, to be recorded
+  std::uint64_t ended_bytes = 0;  // fetched for those that are not partial any more
+  std::string record_error;       // that was logged; of the thread alone
+  std::jthread completer;         // last: it uses all of the above
+};
+
+PartialImages::PartialImages(Store& store, History& history, PartialImagesOptions options)
+    : state_(std::make_unique<State>(store, history, std::move(options))) {
+  state_->completer = std::jthread([state = state_.get()] { state->complete_all(); });
+}
+
+PartialImages::~PartialImages() {
+  state_->stop_source.request_stop();
+  state_->completer.join();
+  for (const auto& [version, filled] : list()) {
+    filled->stop();
+    // Nobody takes it for an old version to remove: it is not recorded yet, and counted still.
+    const bool is_recorded = filled->is_complete() && state_->try_to_complete(version);
+    if (!is_recorded) state_->drop(version);
+  }
+}
+
+std::shared_ptr<PartialVersion> PartialImages::find(std::uint64_t version) const {
+  return state_->find(version);
+}
+
+std::map<std::uint64_t, std::shared_ptr<PartialVersion>> PartialImages::list() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->filling;
+}
+
+std::uint64_t PartialImages::fetched_bytes() const {
+  std::unique_lock lock(state_->mutex);
+  std::uint64_t sum = state_->ended_bytes;
+  const auto filling = state_->filling;
+  lock.unlock();
+  for (const auto& [version, filled] : filling) sum += filled->progress().fetched_bytes;
+  return sum;
+}
+
+// ---- begin ----
+
+std::shared_ptr<PartialVersion> PartialImages::begin(std::uint64_t version,
+                                                     const Context& context) {
+  const auto making = state_->store.eviction().reserve(version, Eviction::Claim::in_use, context);
+  if (auto found = find(version)) return found;
+  if (state_->store.is_complete(version)) return nullptr;
+  std::shared_ptr<PartialVersion> filled;
+  {
+    const ImagesLock lock = state_->store.lock_images(context);
+    if (auto found = find(version)) return found;
+    if (state_->store.is_complete(version)) return nullptr;
+    for (std::set<std::uint64_t> distrusted; !filled;) {
+      try {
+        filled = state_->fill(version, distrusted, context);
+      } catch (const BaseDamaged& damaged) {
+        if (!distrusted.insert(damaged.version()).second) throw;
+        log_error(fmt::format("{}; not building on it", damaged.what()));
+      }
+    }
+  }
+  // What happened before it was found in the list.
+  state_->note(version);
+  state_->tell();
+  return filled;
+}
+
+/// nullptr: the base was evicted just now.
+std::shared_ptr<PartialVersion> PartialImages::State::fill(
+    std::uint64_t version, const std::set<std::uint64_t>& distrusted, const Context& making) {
+  const auto wanted = history.get(version, making);
+  const FileSet without = left_out(*history.layout(*wanted, making), options.only);
+  Plan plan = make_plan(history, wanted, usable_bases(store, history, version, distrusted, making),
+                        making, without);
+  auto base = reserve_base(store, plan, Eviction::Claim::in_use, making);
+  if (!base) return nullptr;
+  // It counts until there is room for what is made from it.
+  const auto making_from = reserve_base(store, plan, Eviction::Claim::stays, making);
+  store.make_room(plan.version_bytes() - linked_bytes(plan), plan.version_bytes());
+  return make(std::move(plan), std::move(*base), making);
+}
+
+std::shared_ptr<PartialVersion> PartialImages::State::make(Plan plan, Eviction::Reservation base,
+                                                           const Context& making) {
+  const std::uint64_t version = plan.version->number();
+  const std::uint64_t bytes = plan.version_bytes();
+  PartialVersionOptions how;
+  how.directory = store.begin_images(version);
+  how.spool = store.temporary_directory();
+  how.threads = options.threads;
+  how.files = all_but(*plan.layout, plan.without);
+  how.coder = options.coder;
+  how.tell_failures_for = options.tell_failures_for;
+  how.changed = [this, version] {
+    if (note(version)) tell();
+  };
+  store.begin_partial(version, bytes,
+                      {.nobody_reads = [this, version] { return nobody_reads_files(version); },
+                       .remove = [this, version] { evict(version); }});
+  try {
+    auto filled = std::make_shared<PartialVersion>(std::move(plan), history.repository(),
+                                                   std::move(how), making);
+    const std::lock_guard lock(mutex);
+    filling.emplace(version, filled);
+    bases.emplace(version, std::move(base));
+    return filled;
+  } catch (...) {
+    drop(version);
+    throw;
+  }
+}
+
+/// Gives a version up.
+void PartialImages::State::drop(std::uint64_t version) {
+  try {
+    store.remove_images(version);
+  } catch (const Error& error) {
+    log_error(
+        fmt::format("cannot remove what was written of version {}: {}", version, error.what()));
+  }
+  end(version);
+}
+
+/// Somebody may have a file mapped that is complete already; the daemon knows who reads the others.
+bool PartialImages::State::nobody_reads_files(std::uint64_t version) const {
+  const auto filled = find(version);
+  return filled && filled->nobody_reads();
+}
+
+/// To make room.  It ends its threads before it is given up: none of them must be its last owner.
+void PartialImages::State::evict(std::uint64_t version) {
+  const auto filled = find(version);
+  if (!filled) return;
+  log_info(fmt::format("giving up version {}, of which a part is here, to make room", version));
+  filled->stop();
+  drop(version);
+  tell();
+}
+
+void PartialImages::State::end(std::uint64_t version) {
+  store.end_partial(version);
+  const auto filled = find(version);
+  const std::uint64_t fetched = filled ? filled->progress().fetched_bytes : 0;
+  const std::scoped_lock lock(error_mutex, mutex);
+  ended_bytes += fetched;
+  logged.erase(version);
+  filling.erase(version);
+  bases.erase(version);
+  whole.erase(version);
+}
+
+// ---- what happens to them ----
+
+/// Called by threads of the PartialVersion too, which must not be the last to hold it: it ends with
+/// them.
+/// Returns: whether others are to be told.  A file that became complete is no news to them: who
+/// opens it asks.
+bool PartialImages::State::note(std::uint64_t version) {
+  const std::lock_guard telling(error_mutex);
+  const PartialVersion* filled = nullptr;
+  {
+    const std::lock_guard lock(mutex);
+    const auto found = filling.find(version);
+    if (found == filling.end()) return false;
+    filled = found->second.get();
+  }
+  const bool has_changed = note_error(version, *filled);
+  if (!filled->is_complete()) return has_changed;
+  const std::lock_guard lock(mutex);
+  whole.insert(version);
+  whole_changed.notify_all();
+  return true;
+}
+
+/// Returns: whether it is another error than before.
+bool PartialImages::State::note_error(std::uint64_t version, const PartialVersion& filled) {
+  const PartialProgress progress = filled.progress();
+  const std::string message = progress.error ? progress.error->what() : "";
+  if (logged[version] == message) return false;
+  logged[version] = message;
+  store.set_partial_error(version, progress.is_damaged ? progress.error : std::nullopt);
+  if (!message.empty()) log_warning(fmt::format("filling version {}: {}", version, message));
+  return true;
+}
+
+/// The thread that records what is whole.
+void PartialImages::State::complete_all() {
+  std::minstd_rand random{std::random_device()()};
+  for (unsigned failures = 0; !context.stop.stop_requested();) {
+    std::unique_lock lock(mutex);
+    whole_changed.wait(lock, context.stop, [&] { return !whole.empty(); });
+    const std::set<std::uint64_t> versions = whole;
+    lock.unlock();
+    bool all = true;
+    for (const std::uint64_t version : versions) {
+      all = complete(version) && all;
+    }
+    failures = all ? 0 : failures + 1;
+    if (all) continue;
+    lock.lock();
+    whole_changed.wait_for(lock, context.stop, retry_delay(kFirstRecordDelay, failures, random),
+                           [&] { return whole != versions; });
+  }
+}
+
+/// Returns: false if it must be tried again.
+bool PartialImages::State::complete(std::uint64_t version) {
+  try {
+    const auto recording = store.eviction().reserve(version, Eviction::Claim::in_use, context);
+    const ImagesLock lock = store.lock_images(context);
+    if (!try_to_complete(version)) return false;
+  } catch (const Error&) {
+    return true;  // it is being stopped
+  }
+  tell();
+  return true;
+}
+
+bool PartialImages::State::try_to_complete(std::uint64_t version) {
+  const auto filled = find(version);
+  // What was whole may have been evicted before it was recorded, and be filled anew by now.
+  if (!filled || !filled->is_complete()) return true;
+  try {
+    record(version, *filled);
+  } catch (const Error& error) {
+    const std::string message = fmt::format(
+        "version {} is here, but cannot be recorded: {}; trying again", version, error.what());
+    if (std::exchange(record_error, message) != message) log_warning(message);
+    return false;
+  }
+  end(version);
+  // What its threads tell may have them hold it, and none of them must be the last to: it would
+  // wait for itself.
+  filled->stop();
+  return true;
+}
+
+void PartialImages::State::record(std::uint64_t version, const PartialVersion& filled) {
+  const Plan& plan = filled.plan();
+  std::vector<std::uint64_t> sizes;
+  for (const auto& file : files_of(plan.version->manifest, *plan.layout)) {
+    sizes.push_back(file.size_bytes);
+  }
+  store.complete_images(version, sizes, plan.hashes,
+                        by_path(plan.version->manifest, *plan.layout, plan.without));
+}
+
+}  // namespace weightfs

@@ -1,0 +1,142 @@
+#include "store/streaming/window_queue.hpp"
+
+#include <algorithm>
+
+#include "store/base/retry_delay.hpp"
+
+namespace weightfs {
+namespace {
+
+// Somebody waits for the window, with a deadline: the pauses stay below 5 s with jitter.
+constexpr std::chrono::milliseconds kFirstWindowPause{250};
+constexpr unsigned kDoublingsMax = 4;
+
+}  // namespace
+
+WindowQueue::WindowQueue(std::size_t window_count, std::size_t worker_count, bool in_background)
+    : windows_(window_count),
+      runs_(worker_count),
+      background_max_(in_background ? worker_count - worker_count / 4 : 0) {}
+
+void WindowQueue::ask(std::size_t window) {
+  Window& asked = windows_[window];
+  if (asked.is_asked || asked.state == State::here || asked.state == State::failed) return;
+  asked.is_asked = true;
+  if (asked.state == State::absent) asked_.push_back(window);
+}
+
+void WindowQueue::read_ahead(std::size_t window) {
+  Window& ahead = windows_[window];
+  if (ahead.is_ahead || ahead.state != State::absent) return;
+  ahead.is_ahead = true;
+  ahead_.push_back(window);
+}
+
+std::optional<std::size_t> WindowQueue::take(std::size_t worker, Clock::time_point now) {
+  if (now < resume_) return std::nullopt;
+  bring_back(now);
+  std::optional<std::size_t> window = pop(asked_);
+  if (!window) window = pop(ahead_);
+  if (!window && background_ < background_max_) {
+    window = pop(again_);
+    if (!window) window = take_in_background(worker);
+    if (window) {
+      windows_[*window].in_background = true;
+      background_++;
+    }
+  }
+  if (window) windows_[*window].state = State::being_made;
+  return window;
+}
+
+Clock::time_point WindowQueue::next_time(Clock::time_point now) const {
+  if (now < resume_) return resume_;
+  return aside_.empty() ? Clock::time_point::max() : aside_.begin()->first;
+}
+
+void WindowQueue::bring_back(Clock::time_point now) {
+  while (!aside_.empty() && aside_.begin()->first <= now) {
+    const std::size_t window = aside_.begin()->second;
+    aside_.erase(aside_.begin());
+    windows_[window].state = State::absent;
+    if (windows_[window].is_asked) {
+      asked_.push_back(window);
+    } else if (background_max_ > 0) {
+      again_.push_back(window);
+    }
+  }
+}
+
+std::optional<std::size_t> WindowQueue::pop(std::deque<std::size_t>& windows) {
+  while (!windows.empty()) {
+    const std::size_t window = windows.front();
+    windows.pop_front();
+    if (windows_[window].state == State::absent) return window;
+  }
+  return std::nullopt;
+}
+
+std::optional<std::size_t> WindowQueue::take_in_background(std::size_t worker) {
+  Run& run = runs_[worker];
+  for (;;) {
+    if (const auto window = take_of(run)) return window;
+    if (rest_ == windows_.size()) return help();
+    run = {rest_, std::min(rest_ + kWindowsPerRun, windows_.size())};
+    rest_ = run.end;
+  }
+}
+
+std::optional<std::size_t> WindowQueue::take_of(Run& run) {
+  while (run.next < run.end) {
+    const std::size_t window = run.next++;
+    if (windows_[window].state == State::absent) return window;
+  }
+  return std::nullopt;
+}
+
+/// The last window of another worker's run.
+std::optional<std::size_t> WindowQueue::help() {
+  for (Run& run : runs_) {
+    while (run.next < run.end) {
+      const std::size_t window = --run.end;
+      if (windows_[window].state == State::absent) return window;
+    }
+  }
+  return std::nullopt;
+}
+
+void WindowQueue::set_here(std::size_t window) {
+  Window& here = windows_[window];
+  if (here.in_background) background_--;
+  here = {.state = State::here, .is_asked = false, .is_ahead = false, .in_background = false};
+  failures_.erase(window);
+  failed_in_a_row_ = 0;
+  resume_ = Clock::time_point::min();
+}
+
+void WindowQueue::pause(std::size_t window, Clock::time_point now) {
+  const unsigned before = failures_[window]++;
+  set_aside(window, State::paused,
+            now + retry_delay(kFirstWindowPause, std::min(before, kDoublingsMax), random_));
+  const std::size_t rounds = ++failed_in_a_row_ / runs_.size();
+  if (rounds == 0) return;
+  const auto doublings = static_cast<unsigned>(std::min<std::size_t>(rounds - 1, kDoublingsMax));
+  resume_ = now + retry_delay(kFirstWindowPause, doublings, random_);
+}
+
+void WindowQueue::fail(std::size_t window, Clock::time_point until) {
+  windows_[window].is_asked = false;
+  failures_.erase(window);
+  set_aside(window, State::failed, until);
+}
+
+void WindowQueue::set_aside(std::size_t window, State state, Clock::time_point until) {
+  Window& aside = windows_[window];
+  if (aside.in_background) background_--;
+  aside.in_background = false;
+  aside.is_ahead = false;
+  aside.state = state;
+  aside_.emplace(until, window);
+}
+
+}  // namespace weightfs

@@ -1,0 +1,131 @@
+// Catalog builder: makes the catalog from the store's records, and collects the tags.
+//
+// The catalog follows from the records alone, so whatever happened before, the next one is right:
+//
+//     versions    complete, not above Store::newest(), not leaving (store/local/eviction.hpp);
+//     without a
+//                 file that is not kept only where somebody serves that
+//                 (store/materialize/remote_files.hpp)
+//     incomplete  those that are being filled; as absent the last kNamedMax of others that were
+//                 named, and what is leaving: who opens a file of these waits
+//     latest      the highest of `versions` that is followed, never below one that was `latest`
+//                 before: if that has lost its images it stays `latest`, as absent; until there was
+//                 one: what show_first() named, while it is being filled.  It stays reserved until
+//                 the next make() has chosen
+//     tags        of every manifest that was read, the newest version of each
+//
+// Threads: all calls may run in parallel, and none that takes no Context waits for the bucket.
+// What make() returns is immutable; of two calls at once either may have seen more.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "store/base/context.hpp"
+#include "store/materialize/history.hpp"
+#include "store/streaming/partial_images.hpp"
+#include "store/sync/catalog.hpp"
+#include "store/sync/follow.hpp"
+
+namespace weightfs {
+
+class CatalogBuilder {
+ public:
+  /// Of versions that were named and have no image here.
+  static constexpr std::size_t kNamedMax = 64;
+
+  /// Keeps both references.  Reads the tags of the manifests that the store has.
+  /// `with_absent`, `only`: as of SyncOptions.
+  CatalogBuilder(Store& store, History& history, Follow follow = {}, bool with_absent = false,
+                 std::vector<std::string> only = {});
+
+  /// What is being filled; nullptr: nothing.  It may go away; call this before.
+  void set_partials(const PartialImages* partials);
+
+  /// A version whose manifest or layout is neither in the store's records nor was fetched is left
+  /// out.
+  std::shared_ptr<const Catalog> make();
+
+  /// Fetches what make() needs and the store's records do not have.
+  void fetch(const Context& context);
+
+  /// Takes a version into `incomplete` as absent, until `others_max` others were named after it.
+  /// Asks the bucket for what the store's records do not have.
+  /// Throws Error: not_found; what History throws.
+  void name(std::uint64_t version, const Context& context, std::size_t others_max = kNamedMax);
+
+  /// The version that `latest` is while it is being filled, on a host that has shown no other.
+  void show_first(std::uint64_t version);
+
+  /// Takes the tag of a version that was read already.
+  void note(const Version& version);
+  [[nodiscard]] std::int64_t newest_time() const;
+
+  /// Reads manifests that were not read yet, newest first, until all were or `until` has passed.
+  /// One that cannot be read is left for later; an error of the bucket ends the call. Returns:
+  /// whether make() would give another catalog now.
+  bool read_tags(std::uint64_t newest, const Context& context, Clock::time_point until);
+
+  /// The newest of versions 1..newest that carries the tag, 0 if none does.  Reads the manifests
+  /// that were not read yet, newest first, down to that version; one that cannot be read carries
+  /// nothing.
+  /// Throws Error: the bucket is out of reach; cancelled, timed_out.
+  std::uint64_t find_carrier(const std::string& tag, std::uint64_t newest, const Context& context);
+
+ private:
+  struct Described {
+    std::shared_ptr<const CatalogVersion> version;
+    /// The same without an image, in the state that was asked for last; may be null.
+    std::shared_ptr<const CatalogVersion> incomplete = {};
+    ImageState state = ImageState::absent;  // of `incomplete`
+  };
+
+  // Up to known() they require: mutex_ is held.
+  void add_complete(Catalog& catalog);
+  void add_incomplete(Catalog& catalog);
+  void choose(Catalog& catalog);
+  void hide(Catalog& catalog, std::uint64_t version);
+  void keep_latest(Catalog& catalog);
+  bool reserve_latest(std::uint64_t version);
+  void add_incomplete(Catalog& catalog, std::uint64_t version, ImageState state);
+  Described* known(std::uint64_t version);
+  [[nodiscard]] bool is_as_described(const CatalogVersion& version) const;
+  std::shared_ptr<const CatalogVersion> describe(std::uint64_t number, const Context* bucket);
+  std::shared_ptr<const CatalogVersion> describe_now(std::uint64_t number, const Context* bucket);
+  void read_stored_tags();
+  bool read_tag(std::uint64_t number, const Context& context);
+  void take_tag(const Manifest& manifest);  // requires: mutex_ is held
+  void expect_up_to(std::uint64_t newest);  // the same
+  std::vector<std::uint64_t> unread_tags(std::uint64_t newest);
+  [[nodiscard]] std::uint64_t known_carrier(const std::string& tag) const;
+
+  Store& store_;
+  History& history_;
+  const Follow follow_;
+  const bool with_absent_;
+  const std::vector<std::string> only_;
+  mutable std::mutex mutex_;  // guards what follows; never held over the bucket
+  const PartialImages* partials_ = nullptr;
+  // Complete ones, and those of `partials_` and `named_`.
+  std::map<std::uint64_t, Described> described_;
+  std::deque<std::uint64_t> named_;  // the last one in front
+  std::uint64_t first_ = 0;          // see show_first()
+  std::uint64_t shown_ = 0;          // highest `latest` so far
+  bool has_shown_complete_ = false;
+  Eviction::Reservation latest_;  // what the last one that was made names
+  std::map<std::string, std::uint64_t> tags_;
+  std::uint64_t expected_ = 0;  // 1..expected_ were read, or are in unread_
+  std::set<std::uint64_t> unread_;
+  std::map<std::uint64_t, Clock::time_point> unreadable_;  // not to be tried before
+  std::uint64_t newest_read_ = 0;
+  std::int64_t newest_time_ = 0;
+};
+
+}  // namespace weightfs

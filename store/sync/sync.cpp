@@ -1,0 +1,710 @@
+// A round: ask the bucket for news, bring the newest version into the store, persist what is known
+// to be the newest, make the catalog.  The catalog always follows from the store's records (see
+// catalog_builder.hpp), so an error at any point leaves one that is right.
+//
+// Two things back off apart from each other: polling, while the bucket is out of reach, and
+// bringing in a version that cannot be made.  So a newer version is seen soon although an older one
+// is broken.
+#include "store/sync/sync.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+#include <new>
+#include <random>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "store/base/error.hpp"
+#include "store/base/log.hpp"
+#include "store/base/retry_delay.hpp"
+#include "store/materialize/file_filter.hpp"
+#include "store/materialize/materialize.hpp"
+#include "store/materialize/whole_version.hpp"
+#include "store/sync/catalog_builder.hpp"
+
+namespace weightfs {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kRefusedDelay{10'000};  // between polls that need a person's help
+constexpr milliseconds kProgressInterval{200};
+constexpr std::uint64_t kFallbacksMax = 64;
+constexpr std::size_t kUnfilledMax = 16;        // of status
+constexpr std::chrono::seconds kRecordTime{5};  // to read a record that the store should have
+
+bool is_bad_manifest(ErrorCode code) {
+  return code == ErrorCode::corrupt || code == ErrorCode::unsupported;
+}
+
+/// Said of a poll: the bucket as a whole does not answer.
+bool is_out_of_reach(ErrorCode code) {
+  return code == ErrorCode::unavailable || code == ErrorCode::timed_out ||
+         code == ErrorCode::permission || code == ErrorCode::io || code == ErrorCode::not_found ||
+         code == ErrorCode::invalid;
+}
+
+/// Said of a poll: somebody has to change a key, a policy or a setting, so there is no hurry.
+bool is_refused(ErrorCode code) {
+  return code == ErrorCode::permission || code == ErrorCode::invalid ||
+         code == ErrorCode::unsupported;
+}
+
+/// Runs `body`; whatever it throws comes out as an Error.
+template <typename Body>
+void with_errors(Body&& body) {
+  try {
+    body();
+  } catch (const Error&) {
+    throw;
+  } catch (const std::bad_alloc&) {
+    throw Error(ErrorCode::io, "this host has not enough memory for it");
+  } catch (const std::exception& error) {
+    throw Error(ErrorCode::io, error.what());
+  }
+}
+
+}  // namespace
+
+std::string_view to_string(SyncStatus::State state) noexcept {
+  switch (state) {
+    case SyncStatus::State::starting:
+      return "starting";
+    case SyncStatus::State::current:
+      return "current";
+    case SyncStatus::State::fetching:
+      return "fetching";
+    case SyncStatus::State::waiting:
+      return "waiting";
+  }
+  return "waiting";
+}
+
+struct Sync::State {
+  State(Store& the_store, History& the_history, SyncOptions the_options);
+
+  void run(const std::stop_token& stop);
+  void wait(const std::stop_token& stop, milliseconds delay);
+  std::chrono::microseconds poll_delay();
+
+  void round(bool retry_now, const Context& context, const Progress& progress);
+  void poll(const Context& context);
+  void note_offline();
+  void find_newest(const Context& context);
+  void find_wanted(const Context& context);
+  void walk_to_newest(const Context& context);
+  [[nodiscard]] bool is_current(const Context& context);
+  [[nodiscard]] bool is_first() const;
+  [[nodiscard]] bool is_filling_first() const;
+  [[nodiscard]] std::uint64_t latest() const;
+  void bring_wanted(const Context& context, const Progress& progress);
+  void bring(std::uint64_t version, const Context& context, const Progress& progress);
+  bool fill_first(std::uint64_t version, const Context& context);
+  std::shared_ptr<PartialVersion> fill(std::uint64_t version, const Context& context);
+  void note_unfilled(std::uint64_t version, const Error& error);
+  void fill_asked(const Context& context);
+  void note_filled();
+  void warn_if_nothing_is_kept(std::uint64_t version, const Context& context);
+  void bring_older(const Context& context, const Progress& progress);
+  void persist_newest(const Context& context);
+  [[nodiscard]] Eviction::Readers readers();
+  [[nodiscard]] Eviction::Reservation reserve(std::uint64_t version, const Context& context) const;
+  void show_catalog(const Context* bucket);
+  std::shared_ptr<const CatalogVersion> show_made(bool holds_latest);
+  void show(std::uint64_t number);
+  void read_tags(const Context& context, Clock::time_point until);
+  void note_progress(std::string_view what, std::uint64_t done, std::uint64_t total);
+
+  void failed(const Error& error);
+  void succeeded(SyncStatus::State now);
+
+  /// Changes what the mutex guards, and wakes who waits for it.
+  template <typename Change>
+  void change(Change&& changes) {
+    {
+      const std::lock_guard lock(mutex);
+      changes();
+    }
+    changed.notify_all();
+  }
+
+  Store& store;
+  History& history;
+  const SyncOptions options;
+
+  mutable std::mutex mutex;  // guards the next block; held for moments only
+  std::condition_variable_any changed;
+  std::shared_ptr<const Catalog> catalog;
+  Eviction::Reservation shown_latest;  // of `catalog`
+  SyncStatus status;
+  bool known_empty = false;          // the bucket said that there is no version to follow
+  std::optional<Error> first_error;  // of a store that has nothing to show
+  std::string phase;
+  std::uint64_t phase_done = 0, phase_total = 0;
+  std::set<std::uint64_t> asked;            // to be filled
+  std::map<std::uint64_t, Error> unfilled;  // by version: why it could not be begun
+  bool filling_first = false;               // `latest` is partial
+  bool woken = false;                       // the thread is not to wait for the next poll
+
+  CatalogBuilder builder;
+  std::mutex catalog_mutex;  // held while a catalog is made and shown; before `mutex`
+
+  std::mutex round_mutex;        // held for a whole round; guards the next block; before both
+  std::uint64_t newest = 0;      // that the bucket is known to have
+  std::uint64_t wanted = 0;      // of these the one that is followed; 0: none yet
+  std::optional<Error> beyond;   // why it is not known whether there are more
+  bool reachable = false;        // as the last poll found
+  bool refused = false;          // likewise: it needs a person's help
+  std::uint64_t attempted = 0;   // version that could not be brought in
+  unsigned bring_failures = 0;   // in a row
+  unsigned poll_failures = 0;    // in a row
+  Clock::time_point retry_at{};  // of `attempted`
+  std::string logged;            // the last error that went to the log
+  bool warned_of_only = false;
+  std::minstd_rand random{std::random_device{}()};
+
+  std::mutex thread_mutex;  // guards `thread`
+  std::jthread thread;
+
+  std::unique_ptr<PartialImages> partials;  // of SyncOptions::partial; constant; ends first
+};
+
+Sync::State::State(Store& the_store, History& the_history, SyncOptions the_options)
+    : store(the_store),
+      history(the_history),
+      options(std::move(the_options)),
+      builder(the_store, the_history, options.follow, options.with_absent, options.only) {
+  if (options.partial) {
+    partials = std::make_unique<PartialImages>(
+        store, history,
+        PartialImagesOptions{
+            .only = options.only, .coder = options.coder, .changed = [this] { note_filled(); }});
+    builder.set_partials(partials.get());
+  }
+  show_catalog(nullptr);
+  store.eviction().set_readers(readers());
+  newest = store.newest().version;
+  wanted = latest();
+  status.newest = newest;
+  status.follow = options.follow;
+  status.followed = wanted;
+  status.newest_time = catalog->repository_time;
+}
+
+// ---- the thread ----
+
+void Sync::State::run(const std::stop_token& stop) {
+  const Context context{stop, Clock::time_point::max()};
+  while (!stop.stop_requested()) {
+    Clock::time_point next;
+    {
+      const std::lock_guard lock(round_mutex);
+      try {
+        round(false, context, {});
+      } catch (const Error&) {
+        // failed() has it in the status and the log.
+      } catch (const std::exception& error) {
+        log_warning(fmt::format("sync: {}", error.what()));
+      }
+      fill_asked(context);
+      next = Clock::now() + poll_delay();
+      try {
+        read_tags(context, next);
+      } catch (const std::exception& error) {
+        log_warning(fmt::format("sync: cannot show new tags: {}", error.what()));
+      }
+    }
+    wait(stop, std::chrono::ceil<milliseconds>(next - Clock::now()));
+  }
+}
+
+void Sync::State::wait(const std::stop_token& stop, milliseconds delay) {
+  std::unique_lock lock(mutex);
+  changed.wait_for(lock, stop, delay, [this] { return std::exchange(woken, false); });
+}
+
+/// Until the next poll.
+std::chrono::microseconds Sync::State::poll_delay() {
+  if (!refused) return retry_delay(options.poll, poll_failures, random);
+  return retry_delay(std::max(options.poll, kRefusedDelay), 0, random);
+}
+
+// ---- a round ----
+
+void Sync::State::round(bool retry_now, const Context& context, const Progress& progress) {
+  try {
+    with_errors([&] {
+      poll(context);
+      if (is_filling_first()) return succeeded(SyncStatus::State::fetching);
+      const bool due = retry_now || wanted > attempted || Clock::now() >= retry_at;
+      if (!is_current(context) && due) bring_wanted(context, progress);
+      if (!is_current(context)) return;
+      if (beyond) throw Error(*beyond);
+      succeeded(SyncStatus::State::current);
+    });
+  } catch (const Error& error) {
+    failed(error);
+    throw;
+  }
+}
+
+/// A version that was shown may be newer than what the last poll saw.  It may lack files that are
+/// kept: the store was another mount's before, that kept others.
+bool Sync::State::is_current(const Context& context) {
+  std::uint64_t shown = 0;
+  {
+    const std::lock_guard lock(mutex);
+    shown = catalog->latest;
+    if (wanted > shown || catalog->incomplete.contains(shown)) return false;
+  }
+  return shown == 0 || has_kept_files(store, history, shown, options.only, context);
+}
+
+/// While the first version comes it has the bucket for itself, and its errors are this host's, as
+/// there is nothing else to show.  If it is damaged a later one is brought as if it was not there.
+bool Sync::State::is_filling_first() const {
+  const std::uint64_t number = latest();
+  const auto first = partials ? partials->find(number) : nullptr;
+  if (!first || first->is_complete()) return false;
+  const PartialProgress progress = first->progress();
+  if (progress.is_damaged && wanted > number) return false;
+  if (progress.error) throw Error(*progress.error);
+  return true;
+}
+
+bool Sync::State::is_first() const {
+  const std::lock_guard lock(mutex);
+  return catalog == nullptr;
+}
+
+std::uint64_t Sync::State::latest() const {
+  const std::lock_guard lock(mutex);
+  return catalog->latest;
+}
+
+void Sync::State::poll(const Context& context) {
+  reachable = false;
+  try {
+    with_errors([&] {
+      find_newest(context);
+      if (newest > 0) builder.note(*history.get(newest, context));
+      find_wanted(context);
+    });
+  } catch (const Error& error) {
+    poll_failures++;
+    refused = is_refused(error.code());
+    if (is_out_of_reach(error.code())) note_offline();
+    throw;
+  }
+  refused = false;
+  // Back from offline: what failed then may work now.
+  if (poll_failures > 0 && !beyond) retry_at = {};
+  poll_failures = beyond ? poll_failures + 1 : 0;
+  reachable = true;
+  const std::int64_t newest_time = builder.newest_time();
+  change([&] {
+    status.offline_since = 0;
+    status.checked_time = seconds_now();
+    status.newest = std::max(status.newest, newest);
+    status.followed = std::max(status.followed, wanted);
+    status.newest_time = newest_time;
+    known_empty = wanted == 0 && !beyond;
+  });
+}
+
+void Sync::State::note_offline() {
+  change([&] {
+    if (status.offline_since == 0) status.offline_since = seconds_now();
+  });
+}
+
+void Sync::State::find_newest(const Context& context) {
+  const std::uint64_t known = std::max(newest, store.newest().version);
+  beyond.reset();
+  try {
+    newest = history.refresh(known, context);
+  } catch (const Error& error) {
+    if (!is_bad_manifest(error.code())) throw;
+    newest = known;
+    walk_to_newest(context);
+    if (!beyond) beyond = error;
+  }
+}
+
+/// Goes on number by number: some manifest further on is broken, the ones before it are not.
+void Sync::State::walk_to_newest(const Context& context) {
+  try {
+    while (history.find(newest + 1, context)) newest++;
+  } catch (const Error& error) {
+    if (!is_bad_manifest(error.code())) throw;
+    beyond = error;
+  }
+}
+
+/// What is followed never goes back, as long as it is the same that is followed.
+void Sync::State::find_wanted(const Context& context) {
+  const bool by_tag = options.follow.kind == Follow::Kind::tag;
+  const std::uint64_t carrier =
+      by_tag ? builder.find_carrier(options.follow.tag, newest, context) : 0;
+  wanted = std::max(wanted, version_to_bring(options.follow, newest, carrier));
+}
+
+void Sync::State::bring_wanted(const Context& context, const Progress& progress) {
+  change([&] { status.state = SyncStatus::State::fetching; });
+  const std::uint64_t version = std::max(wanted, latest());
+  try {
+    with_errors([&] { bring(version, context, progress); });
+    attempted = 0;
+    bring_failures = 0;
+  } catch (const Error& error) {
+    attempted = version;
+    bring_failures++;
+    const bool may_be_older = options.follow.kind == Follow::Kind::latest;
+    if (may_be_older && is_about_objects(error.code())) bring_older(context, progress);
+    show_catalog(&context);
+    retry_at = Clock::now() + retry_delay(options.poll, bring_failures, random);
+    throw;
+  }
+}
+
+void Sync::State::bring(std::uint64_t version, const Context& context, const Progress& progress) {
+  // Until `latest` names it.
+  const auto bringing = store.eviction().reserve(version, Eviction::Claim::stays, context);
+  if (partials && fill_first(version, context)) return;
+  note_progress("", 0, 0);
+  const Progress noting = [&](std::string_view what, std::uint64_t done, std::uint64_t total) {
+    note_progress(what, done, total);
+    if (progress) progress(what, done, total);
+  };
+  materialize(store, history, version, context, noting, options.coder, options.only);
+  warn_if_nothing_is_kept(version, context);
+  persist_newest(context);
+  show_catalog(&context);
+  if (latest() >= version) return;
+  throw Error(ErrorCode::io,
+              fmt::format("version {} is here but cannot be shown; the log says why", version));
+}
+
+void Sync::State::warn_if_nothing_is_kept(std::uint64_t version, const Context& context) {
+  if (options.only.empty() || warned_of_only) return;
+  const auto layout = history.layout(*history.get(version, context), context);
+  const FileSet without = left_out(*layout, options.only);
+  const bool keeps_nothing = std::find(without.begin(), without.end(), false) == without.end();
+  if (layout->files().empty() || !keeps_nothing) return;
+  warned_of_only = true;
+  log_warning(
+      fmt::format("--only matches no weights file of version {} (the first is '{}'): none is kept "
+                  "here, and each "
+                  "is made from the bucket whenever it is read",
+                  version, layout->files().front().path));
+}
+
+/// Returns: false if the host has something to show, and `version` is to be brought as a whole.
+bool Sync::State::fill_first(std::uint64_t version, const Context& context) {
+  if (latest() == 0) show_catalog(&context);
+  if (latest() != 0) return false;
+  const auto first = partials->begin(version, context);
+  warn_if_nothing_is_kept(version, context);
+  persist_newest(context);
+  builder.show_first(version);
+  change([&] { filling_first = first != nullptr; });
+  show_catalog(&context);
+  return first != nullptr && latest() == version;
+}
+
+/// For who opens it by name: it must be in the catalog, also if it was leaving just now.
+std::shared_ptr<PartialVersion> Sync::State::fill(std::uint64_t version, const Context& context) {
+  std::shared_ptr<PartialVersion> filled;
+  try {
+    filled = partials->begin(version, context);
+  } catch (const Error& error) {
+    const bool passes =
+        error.code() == ErrorCode::cancelled || error.code() == ErrorCode::timed_out;
+    if (!passes) note_unfilled(version, error);
+    throw;
+  }
+  change([&] { unfilled.erase(version); });
+  store.eviction().wait_settled(version, context);
+  show_catalog(&context);
+  return filled;
+}
+
+void Sync::State::note_unfilled(std::uint64_t version, const Error& error) {
+  change([&] {
+    unfilled.insert_or_assign(version, error);
+    if (unfilled.size() > kUnfilledMax) unfilled.erase(unfilled.begin());
+  });
+}
+
+void Sync::State::fill_asked(const Context& context) {
+  std::set<std::uint64_t> versions;
+  change([&] { versions.swap(asked); });
+  for (const std::uint64_t version : versions) {
+    try {
+      with_errors([&] {
+        const auto reserved = reserve(version, context);
+        fill(version, context);
+      });
+    } catch (const Error& error) {
+      note_unfilled(version, error);
+    }
+  }
+}
+
+/// Called by PartialImages.  When the first version is complete the thread goes on at once.
+void Sync::State::note_filled() {
+  show_catalog(nullptr);
+  change([&] {
+    if (!catalog->versions.contains(catalog->latest)) return;
+    woken = woken || filling_first;
+    filling_first = false;
+  });
+}
+
+/// The newest version cannot be made; one of those before it may.
+void Sync::State::bring_older(const Context& context, const Progress& progress) {
+  const std::uint64_t least = std::max(latest(), newest - std::min(newest, kFallbacksMax + 1));
+  for (std::uint64_t version = newest - 1; version > least; version--) {
+    try {
+      return with_errors([&] { bring(version, context, progress); });
+    } catch (const Error& error) {
+      if (!is_about_objects(error.code())) return;
+    }
+  }
+}
+
+/// Before `latest` moves: whoever reads it later must not be taken back behind it.
+void Sync::State::persist_newest(const Context& context) {
+  if (store.newest().version >= newest) return;
+  store.put_newest({newest, history.get(newest, context)->manifest_sha256});
+}
+
+/// What the store asks before it evicts a version.
+Eviction::Readers Sync::State::readers() {
+  return {.keep = options.keeps,
+          .withdraw = options.withdraw,
+          .changed = [this] { show_catalog(nullptr); },
+          .is_unused = options.release,
+          .restore = options.restore};
+}
+
+Eviction::Reservation Sync::State::reserve(std::uint64_t version, const Context& context) const {
+  return store.eviction().reserve(version, Eviction::Claim::in_use, context);
+}
+
+/// The bucket is asked before the lock is taken: whoever shows what the store has never waits for
+/// it.  `latest` moves last, when what it moves to is prepared; before the first catalog nobody
+/// sees it yet.
+void Sync::State::show_catalog(const Context* bucket) {
+  if (bucket != nullptr) builder.fetch(*bucket);
+  if (const auto next = show_made(options.prepare && !is_first())) {
+    options.prepare(*next);
+    show_made(false);
+  }
+  if (options.changed) options.changed();
+}
+
+/// Shows what there is, made and swapped under one lock, so that no catalog is replaced by an older
+/// one.  `holds_latest`: but `latest` stays, if it would move to a complete version
+/// (one that is being filled can be prepared for nothing yet).
+/// Returns: the version that it was kept from; nullptr if all is shown.
+std::shared_ptr<const CatalogVersion> Sync::State::show_made(bool holds_latest) {
+  const std::lock_guard lock(catalog_mutex);
+  std::shared_ptr<const Catalog> made = builder.make();
+  std::shared_ptr<const CatalogVersion> next;
+  if (holds_latest && made->latest != latest()) {
+    const auto found = made->versions.find(made->latest);
+    if (found != made->versions.end()) next = found->second;
+  }
+  if (next) {
+    auto before = std::make_shared<Catalog>(*made);
+    before->latest = latest();
+    made = std::move(before);
+  }
+  const std::uint64_t image_bytes = store.image_bytes();
+  // The builder has it reserved; until the next catalog it is reserved here, too.
+  std::optional<Eviction::Reservation> reserved;
+  if (made->latest > 0) {
+    reserved = store.eviction().try_reserve(made->latest, Eviction::Claim::stays);
+  }
+  change([&] {
+    catalog = made;
+    if (reserved) shown_latest = std::move(*reserved);
+    status.latest = made->latest;
+    status.image_bytes = image_bytes;
+  });
+  return next;
+}
+
+void Sync::State::show(std::uint64_t number) {
+  const auto version = history.get(number, Context{}.within(kRecordTime));
+  if (store.newest().version < number) store.put_newest({number, version->manifest_sha256});
+  builder.note(*version);
+  const std::int64_t newest_time = builder.newest_time();
+  change([&] {
+    status.newest = std::max(status.newest, number);
+    if (options.follow.kind == Follow::Kind::latest) status.followed = status.newest;
+    status.newest_time = newest_time;
+    known_empty = false;
+  });
+  show_catalog(nullptr);
+}
+
+void Sync::State::read_tags(const Context& context, Clock::time_point until) {
+  if (options.tags && reachable && builder.read_tags(newest, context, until))
+    show_catalog(&context);
+}
+
+void Sync::State::note_progress(std::string_view what, std::uint64_t done, std::uint64_t total) {
+  const std::lock_guard lock(mutex);
+  if (phase != what) phase_done = 0;
+  const std::uint64_t more = done - std::min(done, phase_done);  // threads may overtake each other
+  if (what.starts_with("fetching")) status.fetched_bytes += more;
+  phase = what;
+  phase_done += more;
+  phase_total = total;
+}
+
+void Sync::State::failed(const Error& error) {
+  if (error.code() == ErrorCode::cancelled)
+    return change([&] { status.state = SyncStatus::State::waiting; });
+  if (logged != error.what()) {
+    logged = error.what();
+    const std::uint64_t shown = latest();
+    log_warning(shown > 0 ? fmt::format("sync: {}; version {} stays served", error.what(), shown)
+                          : fmt::format("sync: {}; there is nothing to serve yet", error.what()));
+  }
+  change([&] {
+    status.state = SyncStatus::State::waiting;
+    status.error = error.what();
+    status.error_code = to_string(error.code());
+    status.error_time = seconds_now();
+    if (catalog->latest == 0 && !first_error) first_error = error;
+  });
+}
+
+void Sync::State::succeeded(SyncStatus::State now) {
+  if (!logged.empty()) log_info(fmt::format("sync: all is well again, at version {}", latest()));
+  logged.clear();
+  change([&] {
+    status.state = now;
+    status.error.clear();
+    status.error_code.clear();
+    status.error_time = 0;
+    first_error.reset();
+  });
+}
+
+// ---- for everybody ----
+
+Sync::Sync(Store& store, History& history, SyncOptions options)
+    : state_(std::make_unique<State>(store, history, std::move(options))) {}
+
+Sync::~Sync() {
+  stop();
+  state_->store.eviction().set_readers({});
+  state_->builder.set_partials(nullptr);
+  state_->partials.reset();
+}
+
+void Sync::start() {
+  const std::lock_guard lock(state_->thread_mutex);
+  if (state_->thread.joinable()) return;
+  state_->thread = std::jthread([this](const std::stop_token& stop) { state_->run(stop); });
+}
+
+void Sync::stop() {
+  const std::lock_guard lock(state_->thread_mutex);
+  if (!state_->thread.joinable()) return;
+  state_->thread.request_stop();
+  state_->thread.join();
+}
+
+std::shared_ptr<const Catalog> Sync::catalog() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->catalog;
+}
+
+SyncStatus Sync::status() const {
+  SyncStatus status;
+  {
+    const std::lock_guard lock(state_->mutex);
+    status = state_->status;
+    for (const auto& [number, error] : state_->unfilled) {
+      status.partial[number] = {.error = error, .is_damaged = true};
+    }
+  }
+  if (!state_->partials) return status;
+  status.fetched_bytes += state_->partials->fetched_bytes();
+  for (const auto& [number, partial] : state_->partials->list()) {
+    status.partial.insert_or_assign(number, partial->progress());
+  }
+  return status;
+}
+
+void Sync::wait_ready(const Context& context, const Progress& progress) {
+  std::unique_lock lock(state_->mutex);
+  const auto ready = [&] {
+    return state_->catalog->latest > 0 || state_->known_empty || state_->first_error;
+  };
+  while (!state_->changed.wait_until(
+      lock, context.stop, std::min(context.deadline, Clock::now() + kProgressInterval), ready)) {
+    const auto [phase, done, total] =
+        std::tuple(state_->phase, state_->phase_done, state_->phase_total);
+    lock.unlock();
+    context.check("waiting for the first version");
+    if (progress && !phase.empty()) progress(phase, done, total);
+    lock.lock();
+  }
+  if (state_->catalog->latest == 0 && !state_->known_empty) throw Error(*state_->first_error);
+}
+
+void Sync::show(std::uint64_t version) { state_->show(version); }
+
+void Sync::name_version(std::uint64_t version, const Context& context) {
+  state_->builder.name(version, context);
+  state_->show_catalog(&context);
+}
+
+Eviction::Reservation Sync::reserve(std::uint64_t version, const Context& context) {
+  return state_->reserve(version, context);
+}
+
+std::optional<Eviction::Reservation> Sync::try_reserve(std::uint64_t version) {
+  return state_->store.eviction().try_reserve(version, Eviction::Claim::in_use);
+}
+
+bool Sync::opens_by_name() const noexcept { return state_->partials != nullptr; }
+
+std::shared_ptr<PartialVersion> Sync::fill_version(std::uint64_t version, const Context& context) {
+  return state_->fill(version, context);
+}
+
+void Sync::ask_for(std::uint64_t version) {
+  if (!state_->partials) return;
+  state_->change([&] {
+    state_->unfilled.erase(version);
+    state_->asked.insert(version);
+    state_->woken = true;
+  });
+}
+
+std::shared_ptr<PartialVersion> Sync::find_partial(std::uint64_t version) const {
+  return state_->partials ? state_->partials->find(version) : nullptr;
+}
+
+void Sync::run_once(const Context& context, const Progress& progress) {
+  const std::lock_guard lock(state_->round_mutex);
+  try {
+    state_->round(true, context, progress);
+  } catch (const Error&) {
+    state_->read_tags(context, Clock::time_point::max());
+    throw;
+  }
+  state_->read_tags(context, Clock::time_point::max());
+}
+
+}  // namespace weightfs

@@ -1,0 +1,682 @@
+// Every rule of docs/SEMANTICS.md, "Passes", with a clock that the tests move and processes that
+// they make up.  passes_model_test.cpp has loaders of all kinds at random.
+#include "fs/passes/passes.hpp"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/pass_world.hpp"
+
+namespace weightfs::fs {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::minutes;
+using std::chrono::seconds;
+
+constexpr std::uint32_t kShards = 3;
+constexpr auto kConfig = PassWorld::kConfig, kIndex = PassWorld::kIndex;
+constexpr auto kGrace = seconds(60);
+constexpr auto kQuiet = seconds(2);
+constexpr auto kTick = milliseconds(1);
+
+class PassesTest : public testing::Test {
+ protected:
+  /// open(2), close(2).
+  std::uint64_t read(pid_t pid, std::uint32_t file) {
+    const std::uint64_t version = world_.open(pid, file);
+    world_.close(pid);
+    return version;
+  }
+  /// All shards, one at a time.  Returns: their version.
+  std::uint64_t load(pid_t pid) {
+    const std::uint64_t version = read(pid, 1);
+    for (std::uint32_t file = 2; file <= kShards; file++) EXPECT_EQ(read(pid, file), version);
+    return version;
+  }
+  /// By a process that ends.
+  std::uint64_t cat(std::uint32_t file, const std::string& session = "session 1") {
+    const pid_t pid = world_.start(session);
+    wait(milliseconds(20));
+    const std::uint64_t version = read(pid, file);
+    world_.end(pid);
+    wait(milliseconds(20));
+    return version;
+  }
+  pid_t start(const std::string& session = "session 1", pid_t parent = 0) {
+    return world_.start(session, parent);
+  }
+  void wait(BootTime time) { world_.pass_time(time); }
+  void publish() { world_.newest++; }
+
+  PassWorld world_{kShards};
+};
+
+// ---- what begins a pass, and who is in it ----
+
+TEST_F(PassesTest, ReadlinkAloneBeginsNothing) {
+  const pid_t pid = start();
+  EXPECT_EQ(world_.link(pid), 42u);
+  publish();
+  EXPECT_EQ(world_.link(pid), 43u);
+  EXPECT_TRUE(world_.passes.is_empty());
+}
+
+TEST_F(PassesTest, WhoHasOpenedAFileGetsTheOthersOfThatVersion) {
+  const pid_t pid = start(), stranger = start("session 2");
+  EXPECT_EQ(read(pid, 1), 42u);
+  publish();
+  EXPECT_EQ(world_.link(pid), 42u);
+  EXPECT_EQ(read(pid, 2), 42u);
+  EXPECT_EQ(world_.link(stranger), 43u);
+  EXPECT_EQ(load(stranger), 43u);
+  EXPECT_EQ(read(pid, 3), 42u) << "what others begin moves nobody";
+  EXPECT_TRUE(world_.passes.has(42));
+  EXPECT_FALSE(world_.passes.has(41));
+}
+
+TEST_F(PassesTest, OpeningAVersionByNameNeverChangesWhatLatestSays) {
+  const pid_t pid = start();
+  world_.open_by_name(pid, 41, 1);
+  EXPECT_TRUE(world_.passes.is_empty());
+  read(pid, 1);
+  publish();
+  world_.open_by_name(pid, 43, 2);
+  EXPECT_EQ(world_.link(pid), 42u);
+}
+
+TEST_F(PassesTest, WhatIsOpenedByNameCountsForTheLoadOfItsVersion) {
+  const pid_t pid = start();
+  world_.open(pid, 1);
+  world_.open_by_name(pid, 42, 2);
+  world_.open_by_name(pid, 42, 3);
+  world_.close(pid);
+  publish();
+  wait(kQuiet);
+  EXPECT_EQ(world_.link(pid), 43u) << "it has all";
+}
+
+TEST_F(PassesTest, OfTwoThatBeginAtOnceTheSecondIsLedToTheVersionOfTheFirst) {
+  const pid_t first = start(), second = start();
+  world_.told_newest = world_.link(second);
+  publish();
+  EXPECT_EQ(read(first, 1), 43u);
+  EXPECT_EQ(world_.open_told(second, 1, 42), 43u);
+  EXPECT_EQ(world_.looked_again, 1u);
+}
+
+TEST_F(PassesTest, WhoWasToldTheNewestBeginsOnThatThoughItIsNotAnyMore) {
+  const pid_t pid = start();
+  world_.told_newest = world_.link(pid);
+  publish();
+  EXPECT_EQ(world_.open_told(pid, 1, 42), 42u);
+  EXPECT_EQ(world_.looked_again, 0u) << "what it has looked at is what it opens";
+}
+
+TEST_F(PassesTest, EachSymlinkHasPassesOfItsOwn) {
+  const pid_t pid = start();
+  EXPECT_EQ(world_.open(pid, 1, "latest"), 42u);
+  publish();
+  EXPECT_EQ(world_.open(pid, 1, "tags/best"), 43u);
+  publish();
+  EXPECT_EQ(world_.open(pid, 2, "latest"), 42u);
+  EXPECT_EQ(world_.open(pid, 2, "tags/best"), 43u);
+}
+
+// ---- newcomers ----
+
+TEST_F(PassesTest, RanksThatWereStartedBeforeThePassWasFullJoinItHoweverLate) {
+  const pid_t first = start(), late = start();
+  EXPECT_EQ(load(first), 42u);
+  publish();
+  wait(seconds(30));
+  EXPECT_EQ(load(late), 42u);
+}
+
+TEST_F(PassesTest, AProgramThatIsStartedAfterThePassWasFullGetsTheNewest) {
+  EXPECT_EQ(load(start()), 42u);
+  publish();
+  wait(milliseconds(10));
+  EXPECT_EQ(load(start()), 43u);
+}
+
+TEST_F(PassesTest, NewcomersJoinTheOldestPassThatMayHaveThem) {
+  const pid_t rank = start(), late = start();
+  load(rank);
+  publish();
+  wait(seconds(1));
+  EXPECT_EQ(read(start(), 1), 43u);
+  publish();
+  EXPECT_EQ(read(late, 1), 42u);
+  wait(seconds(1));
+  EXPECT_EQ(read(start(), 1), 43u) << "the second pass is not full";
+}
+
+TEST_F(PassesTest, APassTakesNobodyTheGraceAfterItsLastProgress) {
+  const pid_t first = start(), late = start();
+  read(first, 1);
+  publish();
+  wait(kGrace - kTick);
+  read(first, 1);  // no progress
+  wait(kTick);
+  EXPECT_EQ(read(late, 1), 43u);
+}
+
+TEST_F(PassesTest, EachFileThatAProcessHadNotOpenedIsProgress) {
+  const pid_t first = start(), second = start(), late = start();
+  load(first);
+  publish();
+  for (std::uint32_t file = 1; file <= kShards; file++) {
+    wait(seconds(50));
+    EXPECT_EQ(read(second, file), 42u);
+  }
+  wait(seconds(50));
+  EXPECT_EQ(read(late, 1), 42u);
+}
+
+TEST_F(PassesTest, WhatIsOpenOrMappedKeepsAPassOpenForNewcomersUntilItIsFull) {
+  const pid_t first = start();
+  read(first, 1);
+  world_.processes.at(first).mapped.insert(42);
+  publish();
+  for (int i = 0; i < 14 * 60; i++) wait(seconds(1));
+  EXPECT_EQ(world_.link(start()), 42u);
+  for (int i = 0; i < 60; i++) wait(seconds(1));
+  EXPECT_EQ(world_.link(start()), 43u) << "15 minutes at most";
+}
+
+TEST_F(PassesTest, AFullPassIsNotKeptByWhatIsMapped) {
+  const pid_t first = start(), late = start();
+  load(first);
+  world_.processes.at(first).mapped.insert(42);
+  publish();
+  for (int i = 0; i < 60; i++) wait(seconds(1));
+  EXPECT_EQ(read(late, 1), 43u) << "transformers keeps every shard mapped for the model's life";
+}
+
+TEST_F(PassesTest, AFileThatIsReadForMinutesIsOneStep) {
+  const std::string shell = "session 1";
+  publish();
+  for (std::uint32_t file = 1; file <= kShards; file++) {
+    const pid_t pid = start(shell);
+    EXPECT_EQ(world_.open(pid, file), 43u);
+    publish();
+    wait(minutes(20));
+    world_.end(pid);
+    world_.newest = 43 + file;
+    wait(seconds(50));
+  }
+}
+
+// ---- members ----
+
+TEST_F(PassesTest, AMemberThatPausesStays) {
+  const pid_t pid = start();
+  EXPECT_EQ(read(pid, 1), 42u);
+  publish();
+  for (int i = 0; i < 14 * 60; i++) wait(seconds(1));
+  EXPECT_EQ(read(pid, 2), 42u) << "it lives, and has not all";
+  for (int i = 0; i < 15 * 60; i++) wait(seconds(1));
+  EXPECT_EQ(read(pid, 3), 43u);
+}
+
+TEST_F(PassesTest, AMemberThatHasAllStaysForTheGrace) {
+  const pid_t pid = start();
+  load(pid);
+  publish();
+  wait(kGrace - kTick);
+  EXPECT_EQ(read(pid, 2), 42u);
+  wait(kGrace);
+  EXPECT_EQ(read(pid, 2), 43u);
+}
+
+TEST_F(PassesTest, WhoLostItsPassNeverGoesToAnOlderVersion) {
+  const pid_t first = start(), second = start();
+  EXPECT_EQ(read(first, 1), 42u);
+  EXPECT_EQ(read(second, 2), 42u);
+  publish();
+  wait(kGrace);
+  EXPECT_EQ(read(first, 1), 43u);
+  EXPECT_EQ(read(second, 3), 42u) << "their first pass lives";
+  world_.passes.end_version(43);
+  EXPECT_EQ(world_.link(first), 43u);
+  EXPECT_EQ(read(first, 2), 43u);
+}
+
+TEST_F(PassesTest, AMemberThatIsDoneIsToldTheNewestAndOpensItsOwn) {
+  const pid_t pid = start();
+  load(pid);
+  publish();
+  EXPECT_EQ(world_.link(pid), 42u);
+  wait(kQuiet);
+  EXPECT_EQ(world_.link(pid), 43u) << "who polls sees news";
+  EXPECT_EQ(read(pid, kConfig), 42u) << "generation_config.json is read when the weights are there";
+  EXPECT_EQ(world_.looked_again, 1u);
+  EXPECT_EQ(read(pid, 2), 42u);
+}
+
+TEST_F(PassesTest, WhoHasAFileOpenIsNotDone) {
+  const pid_t pid = start();
+  load(pid);
+  world_.open(pid, 3);
+  publish();
+  wait(seconds(30));
+  EXPECT_EQ(world_.link(pid), 42u);
+  wait(seconds(30));
+  EXPECT_EQ(world_.link(pid), 43u) << "Python's mmap keeps a descriptor for good";
+  EXPECT_EQ(world_.open(pid, 2), 42u);
+  wait(kGrace);
+  EXPECT_EQ(world_.open(pid, 1), 43u);
+}
+
+TEST_F(PassesTest, AMemberInTheMiddleIsToldItsVersionForTheGrace) {
+  const pid_t pid = start();
+  read(pid, 1);
+  publish();
+  wait(seconds(30));
+  EXPECT_EQ(world_.link(pid), 42u);
+  wait(seconds(30));
+  EXPECT_EQ(world_.link(pid), 43u) << "it may have wanted no more than that";
+  EXPECT_EQ(read(pid, 2), 42u);
+}
+
+// ---- leaving ----
+
+TEST_F(PassesTest, AProcessThatBeginsAgainAfterTheGraceGetsTheNewest) {
+  const pid_t pid = start();
+  load(pid);
+  publish();
+  wait(kGrace);
+  EXPECT_EQ(load(pid), 43u);
+}
+
+TEST_F(PassesTest, ADraftModelThatReadsTheSameShardsAgainGetsTheSameVersion) {
+  const pid_t pid = start();
+  load(pid);
+  publish();
+  wait(seconds(20));
+  EXPECT_EQ(load(pid), 42u);
+  wait(kQuiet);
+  EXPECT_EQ(load(pid), 43u) << "the third time is another load";
+}
+
+TEST_F(PassesTest, ALoaderThatGoesOverTheFilesTwiceIsInOneLoad) {
+  const pid_t pid = start();
+  for (int load_number = 0; load_number < 4; load_number++) {
+    const std::uint64_t version = world_.newest;
+    EXPECT_EQ(load(pid), version);
+    publish();
+    wait(seconds(20));
+    EXPECT_EQ(load(pid), version) << "slow about it";
+    wait(seconds(61));
+  }
+}
+
+TEST_F(PassesTest, ALoaderThatComesBackToItsFirstFileInTheMiddleStays) {
+  const pid_t pid = start();
+  read(pid, 1);
+  publish();
+  for (std::uint32_t file = 2; file <= kShards; file++) {
+    wait(seconds(5));
+    EXPECT_EQ(read(pid, 1), 42u);
+    wait(seconds(5));
+    EXPECT_EQ(read(pid, file), 42u);
+  }
+}
+
+TEST_F(PassesTest, WhoOpensAgainAtOnceOrHasSomethingOpenStays) {
+  const pid_t pid = start();
+  load(pid);
+  publish();
+  for (int i = 0; i < 5; i++) {
+    wait(kQuiet - kTick);
+    EXPECT_EQ(load(pid), 42u);
+  }
+  world_.open(pid, 3);
+  wait(seconds(50));
+  EXPECT_EQ(world_.open(pid, 1), 42u);
+}
+
+TEST_F(PassesTest, RanksThatBeginAgainMeetInOnePass) {
+  const pid_t first = start(), second = start();
+  load(first);
+  load(second);
+  publish();
+  wait(kGrace);
+  EXPECT_EQ(load(first), 43u);
+  publish();
+  wait(seconds(20));
+  EXPECT_EQ(load(second), 43u);
+  wait(kGrace);
+  wait(kGrace);
+  EXPECT_EQ(load(second), 44u);
+}
+
+TEST_F(PassesTest, ASubsetLoaderLeavesToo) {
+  const pid_t pid = start();
+  read(pid, 2);
+  read(pid, 3);
+  publish();
+  wait(kGrace);
+  EXPECT_EQ(read(pid, 2), 43u);
+  EXPECT_EQ(read(pid, 3), 43u);
+}
+
+TEST_F(PassesTest, ALoadThatBeginsAgainWithItsConfigIsOneVersion) {
+  const pid_t pid = start();
+  for (int i = 0; i < 6; i++) {
+    const std::uint64_t version = read(pid, kConfig);
+    publish();
+    EXPECT_EQ(load(pid), version) << i;
+    EXPECT_GE(version, 42u + 2u * static_cast<unsigned>(i / 2));
+    wait(seconds(8));
+  }
+}
+
+TEST_F(PassesTest, WhoWasToldOfANewerVersionInWordsLoadsIt) {
+  const pid_t pid = start();
+  for (int i = 0; i < 5; i++) {
+    read(pid, kConfig);
+    const std::uint64_t version = load(pid);
+    publish();
+    EXPECT_EQ(world_.read_link(pid), version) << "it is not done";
+    EXPECT_EQ(read(pid, 2), version);
+    wait(kQuiet);
+    EXPECT_EQ(world_.read_link(pid), world_.newest);
+    const std::uint64_t told = world_.newest;
+    EXPECT_EQ(read(pid, i % 2 == 0 ? kIndex : 2), told);
+    publish();
+    EXPECT_EQ(load(pid), told);
+    wait(kQuiet);
+    world_.read_link(pid);
+  }
+}
+
+TEST_F(PassesTest, ALoadThatBeginsAgainWithAnotherSmallFileIsOneVersion) {
+  const pid_t pid = start();
+  read(pid, kConfig);
+  load(pid);
+  for (int i = 0; i < 8; i++) {
+    publish();
+    wait(seconds(8));
+    const std::uint64_t version = read(pid, kIndex);
+    publish();
+    EXPECT_EQ(load(pid), version) << i;
+    EXPECT_GE(version + 6, world_.newest) << i;
+  }
+}
+
+// ---- short-lived readers ----
+
+TEST_F(PassesTest, AShellThatReadsEachShardByAProcessOfItsOwnGetsOneVersion) {
+  start();  // the shell
+  for (std::uint32_t file = 1; file <= kShards; file++) {
+    EXPECT_EQ(cat(file), 42u);
+    publish();
+    wait(seconds(30));
+  }
+  EXPECT_EQ(cat(1), 45u) << "the next time";
+}
+
+TEST_F(PassesTest, WhoReadsOneShardAgainAndAgainFollows) {
+  start();
+  EXPECT_EQ(cat(1), 42u);
+  for (std::uint64_t version = 43; version < 50; version++) {
+    publish();
+    wait(seconds(30));
+    EXPECT_EQ(cat(1), version);
+  }
+}
+
+TEST_F(PassesTest, WhoReadsItWithoutAPauseFollowsAfterTheGrace) {
+  start();
+  EXPECT_EQ(cat(1), 42u);
+  publish();
+  for (int i = 0; i < 59; i++) {
+    wait(milliseconds(960));
+    EXPECT_EQ(cat(1), 42u);
+  }
+  wait(seconds(2));
+  EXPECT_EQ(cat(1), 43u);
+}
+
+TEST_F(PassesTest, TheRestOfALoopThatBeginsAgainFollowsItsFirst) {
+  start();
+  EXPECT_EQ(cat(1), 42u);
+  EXPECT_EQ(cat(2), 42u);
+  publish();
+  wait(seconds(10));
+  EXPECT_EQ(cat(1), 43u);
+  publish();
+  EXPECT_EQ(cat(2), 43u);
+}
+
+// ---- config and index ----
+
+TEST_F(PassesTest, WhoHasReadTheConfigGetsWeightsOfThatVersion) {
+  const pid_t pid = start();
+  EXPECT_EQ(read(pid, kConfig), 42u);
+  EXPECT_EQ(read(pid, kIndex), 42u);
+  publish();
+  wait(seconds(90));  // it compiles
+  EXPECT_EQ(load(pid), 42u);
+}
+
+TEST_F(PassesTest, SoDoesWhoItStartsMeanwhile) {
+  const pid_t pid = start();
+  read(pid, kConfig);
+  publish();
+  wait(seconds(90));
+  const pid_t worker = start("session of the worker", start("session 7", pid));
+  EXPECT_EQ(load(worker), 42u);
+  wait(seconds(1));
+  EXPECT_EQ(load(start("session 1", pid)), 43u) << "a program after that load";
+}
+
+TEST_F(PassesTest, AfterFifteenMinutesItIsAnotherLoad) {
+  const pid_t pid = start();
+  read(pid, kConfig);
+  publish();
+  wait(minutes(15));
+  EXPECT_EQ(load(pid), 43u);
+}
+
+TEST_F(PassesTest, RanksThatWereStartedBeforeTheConfigWasReadGetItsVersion) {
+  const pid_t first = start(), second = start();
+  wait(seconds(1));
+  read(first, kConfig);
+  publish();
+  EXPECT_EQ(read(second, kConfig), 42u);
+  wait(milliseconds(10));
+  EXPECT_EQ(read(start(), kConfig), 43u) << "another program";
+  wait(seconds(90));
+  EXPECT_EQ(load(second), 42u);
+  EXPECT_EQ(load(first), 42u);
+}
+
+TEST_F(PassesTest, WhoPollsTheConfigMovesOnWithinTheGrace) {
+  const pid_t pid = start();
+  read(pid, kConfig);
+  publish();
+  for (int i = 0; i < 59; i++) {
+    wait(seconds(1));
+    EXPECT_EQ(read(pid, kConfig), 42u);
+  }
+  wait(seconds(1));
+  EXPECT_EQ(read(pid, kConfig), 43u);
+  EXPECT_EQ(load(pid), 43u);
+}
+
+TEST_F(PassesTest, WhoHasLoadedAndPollsTheConfigMovesOnToo) {
+  const pid_t pid = start();
+  read(pid, kConfig);
+  load(pid);
+  publish();
+  wait(seconds(1));
+  EXPECT_EQ(read(pid, kConfig), 42u);
+  wait(kGrace);
+  EXPECT_EQ(read(pid, kConfig), 43u);
+  EXPECT_EQ(load(pid), 43u);
+}
+
+TEST_F(PassesTest, AProgramThatReadsTheConfigAfterALoadGetsTheNewest) {
+  load(start());
+  publish();
+  wait(seconds(1));
+  EXPECT_EQ(cat(kConfig), 43u);
+  publish();
+  EXPECT_EQ(cat(kConfig), 44u) << "who has only read that holds nothing when it is gone";
+}
+
+// ---- a host that keeps only some of the shards ----
+
+TEST_F(PassesTest, AllAreThoseThatAreKeptUntilSomebodyOpensAnother) {
+  world_.absent_count = 1;
+  const pid_t pid = start();
+  read(pid, 1);
+  read(pid, 2);
+  publish();
+  wait(kQuiet);
+  EXPECT_EQ(world_.link(pid), 43u);
+  EXPECT_EQ(load(start()), 43u);
+  EXPECT_EQ(read(pid, 3), 42u);
+  const pid_t other = start("session 2");
+  read(other, 3);
+  publish();
+  wait(kQuiet);
+  EXPECT_EQ(world_.link(other), 43u) << "it wants all";
+}
+
+// ---- processes that cannot be seen ----
+
+TEST_F(PassesTest, ThoseThatCannotBeSeenAreOneUntilTheGraceAfterTheLastOpen) {
+  const std::string session = "invisible, uid 7";
+  const pid_t first = world_.start(session, 0, 7), second = world_.start(session, 0, 7);
+  load(first);
+  publish();
+  wait(seconds(30));
+  EXPECT_EQ(world_.link(second), 42u);
+  EXPECT_EQ(load(second), 42u);
+  wait(kGrace - kTick);
+  EXPECT_EQ(world_.link(first), 42u);
+  wait(kTick);
+  EXPECT_EQ(load(first), 43u);
+}
+
+// ---- by hand, status, bounds ----
+
+TEST_F(PassesTest, AnEndByHandIsAtOnce) {
+  const pid_t pid = start(), stranger = start("session 2");
+  read(pid, 1);
+  read(stranger, 1);
+  publish();
+  EXPECT_EQ(world_.passes.end_session("session 9"), 0u);
+  EXPECT_EQ(world_.passes.end_session("session 1"), 1u);
+  EXPECT_EQ(world_.link(pid), 43u);
+  EXPECT_EQ(world_.link(stranger), 42u);
+  EXPECT_EQ(world_.passes.end_version(42), 1u);
+  EXPECT_EQ(read(pid, 2), 43u);
+  EXPECT_EQ(world_.passes.end_all(), 1u);
+  EXPECT_FALSE(world_.passes.has(43));
+}
+
+TEST_F(PassesTest, TheListTellsWhoLoadsWhat) {
+  const pid_t pid = start(), sibling = start();
+  world_.open(pid, 1);
+  wait(seconds(3));
+  load(sibling);
+  load(start("session 3"));
+  wait(seconds(2));
+  const auto list = world_.passes.list(world_.now);
+  ASSERT_EQ(list.size(), 2u);
+  EXPECT_EQ(list[0].session, "session 1");
+  EXPECT_EQ(list[0].link, "latest");
+  EXPECT_EQ(list[0].command, "loader");
+  EXPECT_EQ(list[0].version, 42u);
+  EXPECT_EQ(list[0].age, seconds(5));
+  EXPECT_TRUE(list[0].is_full);
+  EXPECT_TRUE(list[0].is_loading);
+  ASSERT_EQ(list[0].members.size(), 2u);
+  EXPECT_EQ(list[0].members[0].pid, pid);
+  EXPECT_FALSE(list[1].is_loading);
+}
+
+TEST_F(PassesTest, APassEndsWithItsLastMember) {
+  const pid_t pid = start();
+  load(pid);
+  world_.end(pid);
+  wait(kGrace - kQuiet);
+  EXPECT_TRUE(world_.passes.has(42)) << "ranks may be on their way";
+  start();
+  wait(kQuiet);
+  EXPECT_FALSE(world_.passes.has(42));
+  EXPECT_TRUE(world_.passes.is_empty());
+}
+
+TEST_F(PassesTest, PassesOfDeadSessionsGoAtOnce) {
+  const pid_t pid = start("session 5");
+  read(pid, 1);
+  world_.end(pid);
+  wait(kQuiet);
+  wait(kQuiet);
+  EXPECT_FALSE(world_.passes.has(42));
+}
+
+TEST_F(PassesTest, ShortLivedSessionsTakeNoRoomFromAnybody) {
+  for (int i = 0; i < 16500; i++) {
+    const pid_t pid = world_.start(fmt::format("session {}", i), 0, 1000);
+    read(pid, i % 2 == 0 ? kConfig : 1);
+    world_.end(pid);
+    world_.now += milliseconds(1);
+  }
+  const pid_t other = start("session of another");
+  EXPECT_EQ(read(other, 1), 42u);
+  EXPECT_FALSE(world_.is_refused);
+  publish();
+  EXPECT_EQ(read(other, 2), 42u);
+  wait(seconds(5));
+  wait(seconds(5));
+  EXPECT_EQ(world_.passes.list(world_.now).size(), 1u);
+}
+
+TEST_F(PassesTest, AUidThatHasTooManyGetsNoMoreAndTheOthersDo) {
+  for (std::size_t i = 0; i < kPassesMax; i++) {
+    read(world_.start(fmt::format("session {}", i), 0, 1000), 1);
+  }
+  EXPECT_TRUE(world_.passes.full_tables().empty()) << "nobody was refused";
+  const pid_t late = world_.start("late", 0, 1000), other = world_.start("other", 0, 1001);
+  EXPECT_EQ(read(late, 1), 42u);
+  EXPECT_TRUE(world_.is_refused);
+  EXPECT_EQ(read(other, 1), 42u);
+  EXPECT_FALSE(world_.is_refused);
+  publish();
+  EXPECT_EQ(read(late, 2), 43u);
+  EXPECT_EQ(read(other, 2), 42u);
+  const auto full = world_.passes.full_tables();
+  ASSERT_EQ(full.size(), 1u);
+  EXPECT_EQ(full[0].uid, 1000u);
+  EXPECT_EQ(full[0].refused, 2u);
+  for (const auto& [pid, process] : world_.processes) {
+    if (process.uid == 1000) world_.end(pid);
+  }
+  wait(seconds(3));
+  wait(seconds(10));
+  EXPECT_TRUE(world_.passes.full_tables().empty());
+}
+
+TEST(PassTimesTest, TheQuietIsAThirdOfAShortGraceOrTwoSeconds) {
+  EXPECT_EQ(PassTimes::of(seconds(60)).quiet, seconds(2));
+  EXPECT_EQ(PassTimes::of(milliseconds(600)).quiet, milliseconds(200));
+  EXPECT_EQ(PassTimes::of(seconds(60)).most, minutes(15));
+  EXPECT_EQ(PassTimes::of(std::chrono::hours(1)).most, std::chrono::hours(1));
+}
+
+TEST(PassFileTest, WeightsAreSafetensorsFiles) {
+  EXPECT_EQ(pass_file_of("model-00001-of-00002.safetensors"), PassFile::weights);
+  EXPECT_EQ(pass_file_of("unet/model.safetensors"), PassFile::weights);
+  EXPECT_EQ(pass_file_of("model.safetensors.index.json"), PassFile::small);
+  EXPECT_EQ(pass_file_of("config.json"), PassFile::small);
+}
+
+}  // namespace
+}  // namespace weightfs::fs

@@ -1,0 +1,298 @@
+#include "store/local/db.hpp"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <set>
+#include <thread>
+
+#include "store/base/bytes.hpp"
+#include "store/base/error.hpp"
+#include "store/os/file.hpp"
+#include "tests/support/code_of.hpp"
+#include "tests/support/support.hpp"
+
+namespace weightfs {
+namespace {
+
+using test::code_of;
+using test::TempDir;
+
+constexpr std::uint64_t kDbPlenty = 1u << 30;
+constexpr std::uint64_t kDbTooLittle = kRecordsFloorBytes - 1;
+
+// A database whose free space the test decides.
+struct DbFixture {
+  TempDir parent;
+  std::filesystem::path directory = parent / "db";
+  std::atomic<std::uint64_t> free_bytes = kDbPlenty;
+
+  std::unique_ptr<Db> open() {
+    return Db::open(directory, [this] { return free_bytes.load(); });
+  }
+};
+
+std::map<std::string, std::string> all_of(const Db& db, Family family,
+                                          std::string_view prefix = "") {
+  std::map<std::string, std::string> all;
+  std::string last;
+  db.scan(family, prefix, [&](std::string_view key, std::string_view value) {
+    EXPECT_TRUE(last.empty() || last < key) << "not ascending";
+    last = key;
+    all.emplace(key, value);
+  });
+  return all;
+}
+
+// path, size and content of every file: to see that nothing was written.
+std::map<std::string, std::string> picture(const std::filesystem::path& directory) {
+  return test::read_tree(directory);
+}
+
+TEST(Keyspace, NamesEveryFamilyOnceInItsOrder) {
+  std::set<std::string_view> names;
+  for (std::size_t i = 0; i < kKeyspace.size(); i++) {
+    EXPECT_EQ(static_cast<std::size_t>(kKeyspace[i].family), i);
+    EXPECT_TRUE(names.insert(kKeyspace[i].name).second) << kKeyspace[i].name;
+    EXPECT_FALSE(kKeyspace[i].key.empty());
+    EXPECT_FALSE(kKeyspace[i].value.empty());
+  }
+  EXPECT_EQ(kKeyspace[0].name, "default") << "RocksDB has this family in any case";
+}
+
+TEST(Db, KeepsEveryFamilyApart) {
+  DbFixture at;
+  const auto db = at.open();
+  for (const FamilyInfo& info : kKeyspace) {
+    db->write({{info.family, "key", std::string(info.name)}});
+  }
+  for (const FamilyInfo& info : kKeyspace) {
+    EXPECT_EQ(db->find(info.family, "key"), std::string(info.name));
+    EXPECT_EQ(all_of(*db, info.family).size(), 1u);
+  }
+}
+
+TEST(Db, SaysNulloptForAnAbsentKey) {
+  DbFixture at;
+  const auto db = at.open();
+  EXPECT_EQ(db->find(Family::store, "absent"), std::nullopt);
+  db->write({{Family::store, "empty", ""}});
+  EXPECT_EQ(db->find(Family::store, "empty"), "");
+}
+
+TEST(Db, KeepsBinaryKeysAndValuesInTheirOrder) {
+  DbFixture at;
+  const auto db = at.open();
+  std::vector<Db::Change> changes;
+  for (const std::uint64_t number : {1ull, 255ull, 256ull, 1ull << 35}) {
+    std::string key, value("\0\xFF", 2);
+    append_be64(key, number);
+    changes.push_back({Family::manifests, key, value + std::to_string(number)});
+  }
+  db->write(changes);
+  std::vector<std::uint64_t> numbers;
+  db->scan(Family::manifests, "", [&](std::string_view key, std::string_view value) {
+    numbers.push_back(load_be(key));
+    EXPECT_EQ(value.substr(0, 2), std::string_view("\0\xFF", 2));
+  });
+  EXPECT_EQ(numbers, (std::vector<std::uint64_t>{1, 255, 256, 1ull << 35}));
+}
+
+TEST(Db, ScansOnlyThePrefix) {
+  DbFixture at;
+  const auto db = at.open();
+  db->write({{Family::store, "a", "0"},
+             {Family::store, "ab", "1"},
+             {Family::store, "abc", "2"},
+             {Family::store, "b", "3"},
+             {Family::store, "\xFF\xFF", "4"}});
+  EXPECT_EQ(all_of(*db, Family::store, "ab"),
+            (std::map<std::string, std::string>{{"ab", "1"}, {"abc", "2"}}));
+  EXPECT_EQ(all_of(*db, Family::store, "\xFF").size(), 1u);
+  EXPECT_EQ(all_of(*db, Family::store).size(), 5u);
+  EXPECT_TRUE(all_of(*db, Family::store, "zz").empty());
+}
+
+TEST(Db, PutsAndDeletesInOneWrite) {
+  DbFixture at;
+  const auto db = at.open();
+  db->write({{Family::store, "old", "1"}});
+  db->write({{Family::store, "old", std::nullopt}, {Family::images, "new", "2"}});
+  EXPECT_EQ(db->find(Family::store, "old"), std::nullopt);
+  EXPECT_EQ(db->find(Family::images, "new"), "2");
+  db->write({{Family::store, "never-there", std::nullopt}});
+  db->write({});
+}
+
+TEST(Db, RemembersAfterReopening) {
+  DbFixture at;
+  at.open()->write({{Family::hashes, "key", "value"}, {Family::store, "other", "x"}});
+  for (int round = 0; round < 3; round++) {
+    const auto db = at.open();
+    EXPECT_EQ(db->find(Family::hashes, "key"), "value");
+    EXPECT_EQ(db->find(Family::store, "other"), "x");
+  }
+}
+
+TEST(Db, TakesLargeValues) {
+  DbFixture at;
+  const std::string large(20u << 20, 'x');
+  at.open()->write({{Family::layouts, "key", large}});
+  EXPECT_TRUE(at.open()->find(Family::layouts, "key") == large);
+}
+
+TEST(Db, WritesNothingBelowTheFloor) {
+  DbFixture at;
+  const auto db = at.open();
+  db->write({{Family::store, "key", "old"}});
+  const auto before = picture(at.directory);
+  at.free_bytes = kDbTooLittle;
+  std::string message;
+  EXPECT_EQ(code_of(
+                [&] {
+                  db->write({{Family::store, "key", "new"}});
+                },
+                &message),
+            ErrorCode::no_space);
+  EXPECT_NE(message.find("64.0 MiB"), std::string::npos) << message;
+  EXPECT_EQ(db->find(Family::store, "key"), "old");
+  EXPECT_TRUE(picture(at.directory) == before);
+  at.free_bytes = kDbPlenty;
+  db->write({{Family::store, "key", "new"}});
+  EXPECT_EQ(db->find(Family::store, "key"), "new");
+}
+
+TEST(Db, CountsTheWriteItselfAgainstTheFloor) {
+  DbFixture at;
+  const auto db = at.open();
+  at.free_bytes = kRecordsFloorBytes + 1000;
+  EXPECT_EQ(code_of([&] {
+              db->write({{Family::store, "key", std::string(2000, 'x')}});
+            }),
+            ErrorCode::no_space);
+  db->write({{Family::store, "key", std::string(500, 'x')}});
+}
+
+TEST(Db, OpenedBelowTheFloorItReadsAndWritesNothing) {
+  DbFixture at;
+  at.open()->write({{Family::store, "key", "old"}});
+  const auto before = picture(at.directory);
+  at.free_bytes = kDbTooLittle;
+  {
+    const auto db = at.open();
+    EXPECT_EQ(db->find(Family::store, "key"), "old");
+    EXPECT_EQ(all_of(*db, Family::store).size(), 1u);
+    EXPECT_EQ(code_of([&] { db->write({{Family::store, "key", "new"}}); }), ErrorCode::no_space);
+  }
+  EXPECT_TRUE(picture(at.directory) == before);
+}
+
+TEST(Db, OpenedBelowTheFloorItWritesWhenThereIsRoom) {
+  DbFixture at;
+  at.open()->write({{Family::store, "key", "old"}});
+  at.free_bytes = kDbTooLittle;
+  const auto db = at.open();
+  at.free_bytes = kDbPlenty;
+  db->write({{Family::store, "key", "new"}});
+  EXPECT_EQ(db->find(Family::store, "key"), "new");
+}
+
+TEST(Db, IsNotMadeBelowTheFloor) {
+  DbFixture at;
+  at.free_bytes = kDbTooLittle;
+  EXPECT_EQ(code_of([&] { at.open(); }), ErrorCode::no_space);
+  at.free_bytes = kDbPlenty;
+  at.open()->write({{Family::store, "key", "value"}});
+}
+
+TEST(Db, CannotBeOpenedTwiceForWriting) {
+  DbFixture at;
+  const auto db = at.open();
+  EXPECT_EQ(code_of([&] { at.open(); }), ErrorCode::io);
+}
+
+// Makes sure that the records lie in a table file, not only in the log.
+void fill(DbFixture& at) {
+  for (int round = 0; round < 3; round++) {
+    at.open()->write({{Family::store, "key" + std::to_string(round), std::string(100'000, 'v')}});
+  }
+}
+
+TEST(Db, SaysCorruptIfItIsNoDatabase) {
+  DbFixture at;
+  test::write_text(at.directory / "CURRENT", "garbage");
+  EXPECT_EQ(code_of([&] { at.open(); }), ErrorCode::corrupt);
+  at.free_bytes = kDbTooLittle;
+  EXPECT_EQ(code_of([&] { at.open(); }), ErrorCode::corrupt);
+}
+
+TEST(Db, SaysCorruptIfItsManifestIsDamaged) {
+  DbFixture at;
+  fill(at);
+  for (const auto& entry : std::filesystem::directory_iterator(at.directory)) {
+    if (!entry.path().filename().string().starts_with("MANIFEST-")) continue;
+    test::write_text(entry.path(), std::string(entry.file_size(), 'x'));
+  }
+  EXPECT_EQ(code_of([&] { at.open(); }), ErrorCode::corrupt);
+}
+
+TEST(Db, SaysCorruptIfATableIsGone) {
+  DbFixture at;
+  fill(at);
+  int removed = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(at.directory)) {
+    if (entry.path().extension() == ".sst") removed += std::filesystem::remove(entry.path());
+  }
+  ASSERT_GT(removed, 0);
+  EXPECT_EQ(code_of([&] { at.open(); }), ErrorCode::corrupt);
+}
+
+TEST(Db, SaysCorruptIfATableRotted) {
+  DbFixture at;
+  fill(at);
+  int rotted = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(at.directory)) {
+    if (entry.path().extension() != ".sst") continue;
+    std::string bytes = test::read_text(entry.path());
+    if (bytes.size() < 50'000) continue;
+    bytes[20'000] = static_cast<char>(bytes[20'000] ^ 1);
+    test::write_text(entry.path(), bytes);
+    rotted++;
+  }
+  ASSERT_GT(rotted, 0);
+  EXPECT_EQ(code_of([&] {
+              const auto db = at.open();
+              for (int round = 0; round < 3; round++) {
+                (void)db->find(Family::store, "key" + std::to_string(round));
+              }
+            }),
+            ErrorCode::corrupt);
+}
+
+TEST(Db, MayBeUsedByManyThreads) {
+  DbFixture at;
+  at.open()->write({{Family::store, "warm", "up"}});
+  at.free_bytes = kDbTooLittle;
+  const auto db = at.open();  // the first write opens it again, under the readers
+  at.free_bytes = kDbPlenty;
+  std::vector<std::jthread> threads;
+  for (int thread = 0; thread < 4; thread++) {
+    threads.emplace_back([&, thread] {
+      for (int round = 0; round < 20; round++) {
+        const std::string key = std::to_string(thread) + "." + std::to_string(round);
+        db->write({{Family::store, key, key}, {Family::images, key, key}});
+        EXPECT_EQ(db->find(Family::store, key), key);
+        EXPECT_EQ(db->find(Family::store, "warm"), "up");
+        (void)all_of(*db, Family::images);
+      }
+    });
+  }
+  threads.clear();
+  EXPECT_EQ(all_of(*db, Family::images).size(), 80u);
+}
+
+}  // namespace
+}  // namespace weightfs

@@ -1,0 +1,106 @@
+#include "store/publish/checkpoint_reader.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <mutex>
+
+#include "kernels/dispatch/hash.hpp"
+#include "store/format/pack.hpp"
+#include "tests/support/code_of.hpp"
+#include "tests/support/support.hpp"
+
+namespace weightfs {
+namespace {
+
+using test::code_of;
+using test::make_safetensors;
+using test::TempDir;
+using test::TestTensor;
+using test::write_text;
+
+TestTensor random_bytes(std::string name, Dtype dtype, std::size_t elements, std::mt19937_64& rng) {
+  Bytes data(elements * bits_of(dtype) / 8);
+  for (std::size_t i = 0; i < data.size(); i += 61) data[i] = static_cast<std::byte>(rng());
+  return {std::move(name), dtype, {elements}, std::move(data)};
+}
+
+struct Opened {
+  explicit Opened(const std::filesystem::path& directory)
+      : checkpoint(scan_checkpoint(directory, {})),
+        layout(Layout::from_checkpoint(checkpoint)),
+        reader(checkpoint, *layout) {}
+
+  Checkpoint checkpoint;
+  std::shared_ptr<const Layout> layout;
+  CheckpointReader reader;
+};
+
+/// Chunks and pieces straddle each other, and batches end inside pieces.
+void write_files(const std::filesystem::path& directory, std::mt19937_64& rng) {
+  std::vector<TestTensor> many;
+  for (int i = 0; i < 300; i++) {
+    many.push_back(random_bytes("t" + std::to_string(i), Dtype::bf16, rng() % 9'000, rng));
+  }
+  write_text(directory / "a.safetensors",
+             make_safetensors({random_bytes("large", Dtype::f64, 5'000'001, rng),
+                               random_bytes("empty", Dtype::f32, 0, rng),
+                               random_bytes("bytes", Dtype::u8, 1'500'007, rng)}));
+  write_text(directory / "b.safetensors", make_safetensors(many));
+  write_text(directory / "c.safetensors", make_safetensors({}));
+}
+
+TEST(CheckpointReader, HashesChunksAndPiecesOfAllBytes) {
+  TempDir dir;
+  std::mt19937_64 rng = test::make_rng();
+  write_files(dir.path(), rng);
+  const Opened opened(dir.path());
+  std::mutex mutex;
+  std::uint64_t most = 0, total_bytes = 0;
+  const SnapshotHashes hashes = hash_checkpoint(
+      opened.reader, 3, {}, [&](std::string_view phase, std::uint64_t done, std::uint64_t total) {
+        const std::lock_guard lock(mutex);
+        EXPECT_EQ(phase, "hashing");
+        most = std::max(most, done);
+        total_bytes = total;
+      });
+  EXPECT_EQ(total_bytes, opened.layout->size_bytes()) << "each byte counts once";
+  EXPECT_EQ(most, total_bytes);
+
+  for (std::size_t f = 0; f < opened.layout->files().size(); f++) {
+    const LayoutFile& file = opened.layout->files()[f];
+    const std::string bytes = test::read_text(dir.path() / file.path);
+    ASSERT_EQ(hashes.pieces[f].size(), piece_count(bytes.size()));
+    for (std::size_t p = 0; p < hashes.pieces[f].size(); p++) {
+      const auto piece = std::string_view(bytes).substr(p * kPieceBytes, kPieceBytes);
+      EXPECT_EQ(hashes.pieces[f][p], sha256(as_bytes(piece))) << file.path << " " << p;
+    }
+    for (const LayoutTensor& tensor : opened.layout->tensors_of(file)) {
+      for (std::uint32_t c = 0; c < tensor.chunk_count; c++) {
+        const auto chunk = std::string_view(bytes).substr(
+            tensor.offset_bytes + tensor.chunk_offset_bytes(c), tensor.chunk_size_bytes(c));
+        EXPECT_EQ(hashes.chunks[tensor.first_chunk + c], kernels::hash_chunk(as_bytes(chunk)))
+            << tensor.name << " " << c;
+      }
+    }
+  }
+}
+
+TEST(CheckpointReader, LeavesFilesOut) {
+  TempDir dir;
+  std::mt19937_64 rng = test::make_rng();
+  write_files(dir.path(), rng);
+  const Opened opened(dir.path());
+  const SnapshotHashes all = hash_checkpoint(opened.reader, 2, {}, {});
+  const SnapshotHashes rest = hash_checkpoint(opened.reader, 2, {true, false, false}, {}, {});
+  EXPECT_EQ(rest.pieces[1], all.pieces[1]);
+  EXPECT_EQ(rest.pieces[0], std::vector<Sha256>(all.pieces[0].size()));
+  const std::uint64_t first =
+      opened.layout->tensors()[opened.layout->files()[1].first_tensor].first_chunk;
+  EXPECT_TRUE(std::equal(rest.chunks.begin() + static_cast<std::ptrdiff_t>(first),
+                         rest.chunks.end(),
+                         all.chunks.begin() + static_cast<std::ptrdiff_t>(first)));
+}
+
+}  // namespace
+}  // namespace weightfs

@@ -1,0 +1,645 @@
+// S3Bucket beyond the contract that all buckets keep: what it sends, and what it does when a store
+// fails, lies, or is slow to answer.
+
+#include "store/s3/s3_bucket.hpp"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <memory>
+#include <span>
+#include <thread>
+
+#include "store/base/bytes.hpp"
+#include "store/base/error.hpp"
+#include "store/repository/repository.hpp"
+#include "store/s3/request.hpp"
+#include "store/s3/upload.hpp"
+#include "tests/support/code_of.hpp"
+#include "tests/support/fake_s3.hpp"
+#include "tests/support/sanitized.hpp"
+
+namespace weightfs {
+namespace {
+
+using test::code_of;
+using test::FakeS3;
+using test::s3_error_reply;
+using test::ServedReply;
+using test::ServedRequest;
+
+constexpr std::uint64_t kMib = 1u << 20;
+
+struct OverFake {
+  FakeS3 fake;
+  std::unique_ptr<Bucket> bucket = fake.open("run");
+
+  void put(std::string_view key, std::string_view text) { bucket->put(key, TextSource(text), {}); }
+  std::string get(std::string_view key) { return get_all(*bucket, key, 1u << 30, {}); }
+  std::string object(const std::string& key) { return fake.objects().at("run/" + key); }
+
+  /// The first `times` requests of `method` are answered so, and not carried out.
+  void fail_first(std::string method, unsigned times, ServedReply reply) {
+    auto left = std::make_shared<std::atomic<unsigned>>(times);
+    fake.before([=](const ServedRequest& request) -> std::optional<ServedReply> {
+      if (request.method != method || *left == 0) return std::nullopt;
+      --*left;
+      return reply;
+    });
+  }
+
+  /// The first answer to a request that fits is changed, after it was carried out.
+  void change_first(std::string method, std::string part_of_target,
+                    std::function<void(ServedReply&)> change) {
+    auto done = std::make_shared<std::atomic<bool>>(false);
+    fake.after([=](const ServedRequest& request, ServedReply& reply) {
+      if (request.method != method || request.target.find(part_of_target) == std::string::npos) {
+        return;
+      }
+      if (!done->exchange(true)) change(reply);
+    });
+  }
+
+  void lose_reply(std::string method, std::string part_of_target) {
+    change_first(std::move(method), std::move(part_of_target), [](ServedReply& reply) {
+      reply = {.status = 200, .headers = {}, .body = "x", .cut_after = 0, .reset = true};
+    });
+  }
+};
+
+std::string large_text(std::uint64_t size_bytes) {
+  std::string text(size_bytes, '\0');
+  for (std::size_t i = 0; i < text.size(); i += 64) {
+    text[i] = static_cast<char>((i >> 6) * 2654435761u >> 11);
+  }
+  return text;
+}
+
+// ---- requests ----
+
+TEST(S3Bucket, ReadsWithOneRequest) {
+  OverFake at;
+  at.put("a/key", "0123456789");
+  at.fake.forget_requests();
+  EXPECT_EQ(at.get("a/key"), "0123456789");
+  EXPECT_EQ(at.fake.requests(), std::vector<std::string>{"GET /bucket/run/a/key"});
+}
+
+// A daemon polls every few seconds, and each request is paid for.
+TEST(S3Bucket, LookingForNewsCostsOneRequest) {
+  OverFake at;
+  at.bucket->put_if_absent("weightfs.json",
+                           R"({"created":1,"format":1,"id":")" + std::string(32, 'a') +
+                               R"(","public_keys":[],"required_features":[]})",
+                           {});
+  const auto repository = Repository::open(at.fake.open("run"), {});
+  at.fake.forget_requests();
+  EXPECT_EQ(repository->newest_version(1, {}), 1u);
+  EXPECT_EQ(at.fake.requests().size(), 1u) << at.fake.requests().back();
+  // Who knows of no version also asks whether the first one is missing.
+  EXPECT_EQ(repository->newest_version(0, {}), 0u);
+  EXPECT_EQ(at.fake.requests().size(), 3u) << at.fake.requests().back();
+}
+
+TEST(S3Bucket, AWrongSecretIsTold) {
+  OverFake at;
+  const Environment right = at.fake.environment();
+  S3Bucket bucket("s3://bucket/run", {}, [&](std::string_view name) {
+    return name == "AWS_SECRET_ACCESS_KEY" ? std::optional<std::string>("wrong") : right(name);
+  });
+  std::string message;
+  EXPECT_EQ(code_of([&] { bucket.put("key", TextSource("x"), {}); }, &message),
+            ErrorCode::permission);
+  EXPECT_NE(message.find("the secret key is not that of the key ...EYID"), std::string::npos)
+      << message;
+  EXPECT_EQ(message.find("cannot write object"), message.rfind("cannot write object")) << message;
+  EXPECT_TRUE(at.fake.objects().empty());
+  EXPECT_EQ(at.fake.requests().size(), 1u);
+}
+
+TEST(S3Bucket, AMissingBucketIsNotAMissingObject) {
+  OverFake at;
+  S3Bucket other("s3://another/run", {}, at.fake.environment());
+  std::byte byte{};
+  EXPECT_EQ(code_of([&] { other.get("key", 0, {&byte, 1}, {}); }), ErrorCode::invalid);
+  EXPECT_EQ(code_of([&] { other.get("key", 0, {}, {}); }), ErrorCode::invalid);
+  EXPECT_EQ(code_of([&] { other.put("key", TextSource("x"), {}); }), ErrorCode::invalid);
+  EXPECT_EQ(code_of([&] { other.put_if_absent("key", "x", {}); }), ErrorCode::invalid);
+  EXPECT_EQ(code_of([&] { other.list("", "", {}); }), ErrorCode::invalid);
+  EXPECT_EQ(code_of([&] { other.remove("key", {}); }), ErrorCode::invalid);
+}
+
+// ---- attempts ----
+
+TEST(S3Bucket, TriesAgainWhatMayPass) {
+  for (const ServedReply& fault :
+       {s3_error_reply(503, "SlowDown"), s3_error_reply(500, "InternalError"),
+        s3_error_reply(400, "RequestTimeout"), ServedReply{.status = 502, .body = "<html>"},
+        ServedReply{.body = "x", .cut_after = 0, .reset = true}}) {
+    OverFake at;
+    at.fail_first("PUT", 2, fault);
+    at.put("key", "text");
+    EXPECT_EQ(at.object("key"), "text");
+    EXPECT_EQ(at.fake.count("PUT"), 3u) << fault.status;
+  }
+}
+
+TEST(S3Bucket, HeedsRetryAfter) {
+  OverFake at;
+  ServedReply slow = s3_error_reply(503, "SlowDown");
+  slow.headers.push_back({"Retry-After", "1"});
+  at.fail_first("GET", 1, slow);
+  at.put("key", "text");
+  const auto begin = Clock::now();
+  EXPECT_EQ(at.get("key"), "text");
+  EXPECT_GE(Clock::now() - begin, std::chrono::seconds(1));
+}
+
+TEST(S3Bucket, GivesUpAndSaysHowOftenItTriedAndWhy) {
+  OverFake at;
+  const Environment base = at.fake.environment();
+  S3Bucket bucket("s3://bucket/run", {}, [&](std::string_view name) {
+    return name == "AWS_MAX_ATTEMPTS" ? std::optional<std::string>("3") : base(name);
+  });
+  at.fail_first("PUT", 100, s3_error_reply(500, "InternalError", "we are sorry"));
+  std::string message;
+  EXPECT_EQ(code_of([&] { bucket.put("key", TextSource("x"), {}); }, &message),
+            ErrorCode::unavailable);
+  for (const char* part : {"s3://bucket/run", "key", "500 InternalError", "3 attempts"}) {
+    EXPECT_NE(message.find(part), std::string::npos) << message;
+  }
+  EXPECT_EQ(at.fake.count("PUT"), 3u);
+}
+
+TEST(S3Bucket, DoesNotTryAgainWhatIsRefused) {
+  OverFake at;
+  at.fail_first("PUT", 100, s3_error_reply(403, "AccessDenied"));
+  EXPECT_EQ(code_of([&] { at.put("key", "x"); }), ErrorCode::permission);
+  EXPECT_EQ(at.fake.count("PUT"), 1u);
+}
+
+TEST(S3Bucket, TheDeadlineEndsTheAttempts) {
+  OverFake at;
+  at.fail_first("GET", 1000, s3_error_reply(503, "SlowDown"));
+  std::byte byte{};
+  std::string message;
+  const Context context = Context{}.within(std::chrono::milliseconds(300));
+  EXPECT_EQ(code_of(
+                [&] {
+                  at.bucket->get("key", 0, {&byte, 1}, context);
+                },
+                &message),
+            ErrorCode::timed_out);
+  EXPECT_NE(message.find("SlowDown"), std::string::npos) << message;
+}
+
+TEST(S3Bucket, AnEndpointThatWasNeverReachedIsToldSoon) {
+  auto gone = std::make_unique<FakeS3>();
+  const auto bucket = gone->open("run");
+  gone.reset();
+  std::string message;
+  const auto begin = Clock::now();
+  EXPECT_EQ(code_of([&] { bucket->list("", "", {}); }, &message), ErrorCode::unavailable);
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(3));
+  EXPECT_NE(message.find("3 attempts"), std::string::npos) << message;
+}
+
+TEST(S3Bucket, LearnsTheStoresClockOnce) {
+  OverFake at;
+  at.fake.clock_ahead_s = 3600;
+  at.put("key", "text");
+  EXPECT_EQ(at.get("key"), "text");
+  EXPECT_EQ(at.fake.requests().size(), 3u);  // the first one was refused
+}
+
+TEST(S3Bucket, ARequestThatOnlyCameLateIsSentAgain) {
+  OverFake at;
+  ServedReply late = s3_error_reply(403, "RequestTimeTooSkewed");
+  late.headers.push_back(
+      {"Date", fmt::format("{:%a, %d %b %Y %H:%M:%S} GMT", fmt::gmtime(std::time(nullptr)))});
+  at.put("key", "text");
+  at.fail_first("GET", 3, late);
+  EXPECT_EQ(at.get("key"), "text");
+}
+
+TEST(S3Bucket, RenewsAnExpiredTokenOnce) {
+  OverFake at;
+  at.fake.session_token = "new";
+  std::atomic<int> asked = 0;
+  const Environment now = at.fake.environment();
+  S3Bucket bucket("s3://bucket/run", {}, [&](std::string_view name) {
+    if (name == "AWS_SESSION_TOKEN" && asked++ == 0) return std::optional<std::string>("old");
+    return now(name);
+  });
+  bucket.put("key", TextSource("text"), {});
+  EXPECT_EQ(at.object("key"), "text");
+  EXPECT_EQ(at.fake.count("PUT"), 2u);
+}
+
+TEST(RequestLimiter, HalvesOnceForRequestsInFlightTogether) {
+  RequestLimiter limiter(8);
+  {
+    RequestLimiter::Place a(limiter, {}), b(limiter, {});
+    a.throttled();
+    b.throttled();
+    EXPECT_EQ(limiter.limit(), 4u);
+    RequestLimiter::Place c(limiter, {});
+    c.throttled();
+    EXPECT_EQ(limiter.limit(), 2u);
+    const Context late{{}, Clock::now()};
+    EXPECT_EQ(code_of([&] { RequestLimiter::Place(limiter, late); }), ErrorCode::timed_out);
+  }
+  for (int i = 0; i < 10; i++) RequestLimiter::Place(limiter, {}).succeeded();
+  EXPECT_EQ(limiter.limit(), 8u);
+}
+
+// ---- reads ----
+
+TEST(S3Bucket, AShortBodyIsReadAgain) {
+  for (const bool no_length : {false, true}) {
+    OverFake at;
+    at.put("key", "0123456789");
+    at.change_first("GET", "key", [&](ServedReply& reply) {
+      reply.cut_after = 4;
+      reply.no_length = no_length;
+    });
+    EXPECT_EQ(at.get("key"), "0123456789");
+    EXPECT_EQ(at.fake.count("GET"), 2u);
+  }
+}
+
+TEST(S3Bucket, AWrongRangeIsReadAgain) {
+  for (const char* range : {"bytes 0-3/10", "bytes 3-6/10", "bytes 4-7", "nonsense", ""}) {
+    OverFake at;
+    at.put("key", "0123456789");
+    at.change_first("GET", "key", [&](ServedReply& reply) {
+      reply.headers = {{"Content-Range", range}};
+      reply.body = "wron";
+    });
+    std::string part(4, '?');
+    EXPECT_EQ(at.bucket->get("key", 4, std::as_writable_bytes(std::span(part)), {}), 4u);
+    EXPECT_EQ(part, "4567") << range;
+  }
+}
+
+TEST(S3Bucket, AStoreThatIgnoresRangesIsNoGoodButForWholeObjects) {
+  OverFake at;
+  at.put("key", "0123456789");
+  at.fake.ignores_range = true;
+  EXPECT_EQ(at.get("key"), "0123456789");
+  std::string part(4, '?'), message;
+  const Context soon = Context{}.within(std::chrono::milliseconds(500));
+  for (const std::uint64_t offset : {0u, 4u}) {
+    EXPECT_NE(
+        code_of(
+            [&] { at.bucket->get("key", offset, std::as_writable_bytes(std::span(part)), soon); },
+            &message),
+        ErrorCode::not_found);
+    EXPECT_NE(message.find("ignores Range"), std::string::npos) << message;
+  }
+}
+
+// As HF's gateway: readers are sent to a CDN by a signed URL, which holds for a while.
+TEST(S3Bucket, FollowsRedirectsWithoutCredentials) {
+  OverFake at;
+  at.put("key", "0123456789");
+  std::atomic<unsigned> at_cdn = 0, leaks = 0;
+  std::atomic<int> valid = 1;
+  test::HttpServer cdn([&](const ServedRequest& request) -> ServedReply {
+    at_cdn++;
+    for (const auto& [name, value] : request.headers) {
+      leaks += name == "authorization" || name.starts_with("x-amz") ? 1 : 0;
+    }
+    if (request.query().at("sig") != std::to_string(valid)) return {.status = 403};
+    unsigned first = 0, last = 0;
+    std::sscanf(request.headers.at("range").c_str(), "bytes=%u-%u", &first, &last);
+    last = std::min(last, 9u);
+    return {.status = 206,
+            .headers = {{"Content-Range", fmt::format("bytes {}-{}/10", first, last)}},
+            .body = std::string("0123456789").substr(first, last - first + 1)};
+  });
+  at.fake.after([&](const ServedRequest& request, ServedReply& reply) {
+    if (request.method != "GET") return;
+    reply = {.status = 302,
+             .headers = {{"Location", fmt::format("{}/x?sig={}", cdn.url(), valid.load())}}};
+  });
+  at.fake.forget_requests();
+  std::string part(4, '?');
+  const auto read = [&](std::uint64_t offset) {
+    at.bucket->get("key", offset, std::as_writable_bytes(std::span(part)), {});
+    return part;
+  };
+  EXPECT_EQ(read(0), "0123");
+  EXPECT_EQ(read(4), "4567");
+  EXPECT_EQ(at.fake.count("GET"), 1u) << "the URL holds for other ranges";
+  valid = 2;
+  EXPECT_EQ(read(2), "2345");
+  EXPECT_EQ(at.fake.count("GET"), 2u);
+  EXPECT_EQ(at_cdn, 4u);
+  EXPECT_EQ(leaks, 0u);
+}
+
+TEST(S3Bucket, RedirectsEndAfterThree) {
+  OverFake at;
+  std::atomic<unsigned> hops = 0;
+  test::HttpServer round([&](const ServedRequest&) -> ServedReply {
+    hops++;
+    return {.status = 302, .headers = {{"Location", "/again"}}};
+  });
+  at.fake.before([&](const ServedRequest&) -> std::optional<ServedReply> {
+    return ServedReply{.status = 302, .headers = {{"Location", round.url() + "/x"}}};
+  });
+  std::byte byte{};
+  std::string message;
+  const Context soon = Context{}.within(std::chrono::milliseconds(300));
+  code_of([&] { at.bucket->get("key", 0, {&byte, 1}, soon); }, &message);
+  EXPECT_NE(message.find("redirects too often"), std::string::npos) << message;
+  EXPECT_EQ(hops % kRedirectsMax, 0u);
+}
+
+TEST(S3Bucket, SaysInWhichRegionTheBucketLies) {
+  OverFake at;
+  at.fake.before([](const ServedRequest&) -> std::optional<ServedReply> {
+    ServedReply reply = s3_error_reply(301, "PermanentRedirect");
+    reply.headers.push_back({"x-amz-bucket-region", "eu-west-3"});
+    return reply;
+  });
+  std::string message;
+  EXPECT_EQ(code_of([&] { at.get("key"); }, &message), ErrorCode::invalid);
+  EXPECT_NE(message.find("AWS_REGION=eu-west-3"), std::string::npos) << message;
+}
+
+// ---- put-if-absent ----
+
+TEST(S3Bucket, A412AfterALostReplyIsOnesOwn) {
+  OverFake at;
+  at.lose_reply("PUT", "v/1");
+  EXPECT_EQ(at.bucket->put_if_absent("v/1", "own", {}), Bucket::Put::created);
+  EXPECT_EQ(at.fake.count("PUT"), 2u);
+}
+
+TEST(S3Bucket, A412AfterALostReplyMayBeAnothers) {
+  OverFake at;
+  at.fake.before([&](const ServedRequest& request) -> std::optional<ServedReply> {
+    if (request.method != "PUT" || at.fake.objects().contains("run/v/1")) return std::nullopt;
+    at.fake.plant("run/v/1", "other");  // just before ours, which did not arrive
+    return s3_error_reply(500, "InternalError");
+  });
+  EXPECT_EQ(at.bucket->put_if_absent("v/1", "own", {}), Bucket::Put::exists);
+  EXPECT_EQ(at.object("v/1"), "other");
+}
+
+TEST(S3Bucket, AConflictIsTriedAgain) {
+  OverFake at;
+  at.fail_first("PUT", 1, s3_error_reply(409, "ConditionalRequestConflict"));
+  EXPECT_EQ(at.bucket->put_if_absent("v/1", "own", {}), Bucket::Put::created);
+  EXPECT_EQ(at.bucket->put_if_absent("v/1", "own", {}), Bucket::Put::exists);
+}
+
+TEST(S3Bucket, AStoreWithoutTheConditionIsRefused) {
+  for (const ServedReply& reply :
+       {s3_error_reply(501, "NotImplemented"),
+        s3_error_reply(400, "InvalidRequest", "If-None-Match is not known")}) {
+    OverFake at;
+    at.fail_first("PUT", 100, reply);
+    std::string message;
+    EXPECT_EQ(code_of([&] { at.bucket->put_if_absent("v/1", "x", {}); }, &message),
+              ErrorCode::unsupported);
+    EXPECT_NE(message.find("does not support If-None-Match"), std::string::npos) << message;
+  }
+}
+
+// ---- large objects ----
+
+TEST(S3Bucket, LargeObjectsGoUpInPartsOfOneSize) {
+  OverFake at;
+  const std::string text = large_text(kMultipartBytes + 17);
+  at.put("packs/1/x", text);
+  EXPECT_TRUE(at.object("packs/1/x") == text);
+  EXPECT_EQ(at.fake.count("partNumber="), 5u);  // four of 16 MiB and the rest; the fake is strict
+  EXPECT_EQ(at.fake.uploads(), 0u);
+  at.put("packs/1/y", std::string_view(text).substr(0, kMultipartBytes));
+  EXPECT_EQ(at.fake.count("partNumber="), 5u);
+}
+
+TEST(S3Bucket, ACrashedUploadIsResumed) {
+  OverFake at;
+  const std::string text = large_text(80 * kMib);
+  {
+    // As after a crash: neither the parts nor the abort get through any more.
+    std::atomic<unsigned> parts = 0;
+    at.fake.before([&](const ServedRequest& request) -> std::optional<ServedReply> {
+      const bool is_part = request.target.find("partNumber=") != std::string::npos;
+      if (is_part && ++parts <= 3) return std::nullopt;
+      if (is_part || request.method == "DELETE") return s3_error_reply(403, "AccessDenied");
+      return std::nullopt;
+    });
+    EXPECT_EQ(code_of([&] { at.put("packs/1/x", text); }), ErrorCode::permission);
+  }
+  ASSERT_EQ(at.fake.uploads(), 1u);
+  at.fake.before({});
+  at.fake.forget_requests();
+  const auto again = at.fake.open("run");
+  again->put("packs/1/x", TextSource(text), {});
+  EXPECT_TRUE(at.object("packs/1/x") == text);
+  EXPECT_EQ(at.fake.count("partNumber="), 2u) << "three of five were there";
+  EXPECT_EQ(at.fake.count("uploads="), 2u) << "two lists, and no upload is begun";
+  EXPECT_EQ(at.fake.uploads(), 0u);
+}
+
+TEST(S3Bucket, PartsOfOtherBytesAreSentAgain) {
+  OverFake at;
+  std::string text = large_text(80 * kMib);
+  at.fake.before([&](const ServedRequest& request) -> std::optional<ServedReply> {
+    const bool completes =
+        request.method == "POST" && request.target.find("uploadId") != std::string::npos;
+    if (completes || request.method == "DELETE") return s3_error_reply(403, "AccessDenied");
+    return std::nullopt;
+  });
+  EXPECT_EQ(code_of([&] { at.put("packs/1/x", text); }), ErrorCode::permission);
+  at.fake.before({});
+  at.fake.forget_requests();
+  text[40 * kMib] = 'X';
+  at.put("packs/1/x", text);
+  EXPECT_TRUE(at.object("packs/1/x") == text);
+  EXPECT_EQ(at.fake.count("partNumber="), 1u);
+}
+
+TEST(S3Bucket, AFailedUploadIsAborted) {
+  OverFake at;
+  at.fake.before([](const ServedRequest& request) -> std::optional<ServedReply> {
+    if (request.target.find("partNumber=3") == std::string::npos) return std::nullopt;
+    return s3_error_reply(403, "AccessDenied");
+  });
+  EXPECT_EQ(code_of([&] { at.put("packs/1/x", large_text(80 * kMib)); }), ErrorCode::permission);
+  EXPECT_EQ(at.fake.uploads(), 0u);
+  EXPECT_TRUE(at.fake.objects().empty());
+}
+
+TEST(S3Bucket, ACancelledUploadIsAbortedAllTheSame) {
+  OverFake at;
+  std::stop_source stop;
+  at.fake.after([&](const ServedRequest& request, ServedReply&) {
+    if (request.target.find("partNumber=2") != std::string::npos) stop.request_stop();
+  });
+  const std::string text = large_text(80 * kMib);
+  EXPECT_EQ(
+      code_of([&] {
+        at.bucket->put("packs/1/x", TextSource(text), {stop.get_token(), Clock::time_point::max()});
+      }),
+      ErrorCode::cancelled);
+  EXPECT_EQ(at.fake.uploads(), 0u);
+}
+
+TEST(S3Bucket, A200WithAnErrorInItIsNoCompletion) {
+  OverFake at;
+  auto first = std::make_shared<std::atomic<bool>>(true);
+  at.fake.before([=](const ServedRequest& request) -> std::optional<ServedReply> {
+    const bool completes =
+        request.method == "POST" && request.target.find("uploadId") != std::string::npos;
+    if (!completes || !first->exchange(false)) return std::nullopt;
+    ServedReply reply = s3_error_reply(200, "InternalError");
+    return reply;
+  });
+  const std::string text = large_text(65 * kMib);
+  at.put("packs/1/x", text);
+  EXPECT_TRUE(at.object("packs/1/x") == text);
+  EXPECT_FALSE(*first);
+}
+
+TEST(S3Bucket, ACompletionWhoseReplyIsLostIsDone) {
+  OverFake at;
+  at.lose_reply("POST", "uploadId");
+  const std::string text = large_text(65 * kMib);
+  at.put("packs/1/x", text);
+  EXPECT_TRUE(at.object("packs/1/x") == text);
+  EXPECT_EQ(at.fake.count("HEAD"), 1u);
+  EXPECT_EQ(at.fake.count("partNumber="), 5u) << "nothing is sent again";
+}
+
+TEST(S3Bucket, AnUploadThatSomebodyAbortsIsBegunAnew) {
+  OverFake at;
+  auto first = std::make_shared<std::atomic<bool>>(true);
+  at.fake.before([=](const ServedRequest& request) -> std::optional<ServedReply> {
+    if (request.target.find("partNumber=2") == std::string::npos) return std::nullopt;
+    if (!first->exchange(false)) return std::nullopt;
+    return s3_error_reply(404, "NoSuchUpload");
+  });
+  const std::string text = large_text(65 * kMib);
+  at.put("packs/1/x", text);
+  EXPECT_TRUE(at.object("packs/1/x") == text);
+}
+
+TEST(S3Bucket, OldUploadsAreAbortedByTheNextLargeOne) {
+  OverFake at;
+  at.fake.before([](const ServedRequest& request) -> std::optional<ServedReply> {
+    const bool fails =
+        request.target.find("partNumber=") != std::string::npos || request.method == "DELETE";
+    return fails ? std::optional(s3_error_reply(403, "AccessDenied")) : std::nullopt;
+  });
+  const std::string text = large_text(65 * kMib);
+  const auto leave = [&](std::string_view key) {
+    EXPECT_EQ(code_of([&] { at.fake.open("run")->put(key, TextSource(text), {}); }),
+              ErrorCode::permission);
+  };
+  leave("packs/1/old");
+  leave("other/1/old");  // not of the same first component: perhaps not ours
+  at.fake.age_uploads(std::chrono::hours(25));
+  leave("packs/1/new");
+  ASSERT_EQ(at.fake.uploads(), 3u);
+  at.fake.before({});
+  at.fake.open("run")->put("packs/2/x", TextSource(text), {});
+  EXPECT_EQ(at.fake.uploads(), 2u);
+}
+
+TEST(S3Bucket, AStoreWithoutTheListOfUploadsIsFine) {
+  OverFake at;
+  at.fake.before([](const ServedRequest& request) -> std::optional<ServedReply> {
+    const bool lists =
+        request.method == "GET" && request.target.find("uploads=") != std::string::npos;
+    return lists ? std::optional(s3_error_reply(501, "NotImplemented")) : std::nullopt;
+  });
+  const std::string text = large_text(65 * kMib);
+  at.put("packs/1/x", text);
+  EXPECT_TRUE(at.object("packs/1/x") == text);
+}
+
+TEST(S3Bucket, AnUploadTakesLittleMemory) {
+  if (test::kSanitized) GTEST_SKIP() << "a sanitizer keeps what was freed";
+  constexpr std::uint64_t kSizeMib = 256;
+  FakeS3 fake;
+  const Environment environment = fake.environment();
+  std::string command = "exec env";
+  for (const char* name : {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION",
+                           "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_ENDPOINT_URL"}) {
+    command += fmt::format(" {}='{}'", name, *environment(name));
+  }
+  command += fmt::format(" {} s3://bucket/run {}", WEIGHTFS_PUT_LARGE, kSizeMib);
+  FILE* const child = ::popen(command.c_str(), "r");
+  ASSERT_NE(child, nullptr);
+  unsigned most_kib = 0;
+  const int fields = std::fscanf(child, "%u", &most_kib);
+  ASSERT_EQ(::pclose(child), 0);
+  ASSERT_EQ(fields, 1);
+  EXPECT_EQ(fake.objects().at("run/key").size(), kSizeMib * kMib);
+  EXPECT_LT(most_kib, (kUploadBytesMax + 64 * kMib) / 1024);
+  std::printf("%u KiB at most\n", most_kib);
+}
+
+/// Other bytes at each read, as of a file that somebody writes to.
+class RestlessSource final : public Source {
+ public:
+  explicit RestlessSource(std::uint64_t size_bytes) : size_(size_bytes) {}
+  [[nodiscard]] std::uint64_t size_bytes() const override { return size_; }
+  void read(std::uint64_t, std::span<std::byte> into) const override {
+    std::ranges::fill(into, static_cast<std::byte>(++reads_));
+    read_bytes += into.size();
+  }
+
+  mutable std::atomic<std::uint64_t> read_bytes{0};
+
+ private:
+  const std::uint64_t size_;
+  mutable std::atomic<unsigned> reads_{0};
+};
+
+// It was hashed and signed in one pass and sent in another one, and read again for each attempt.
+TEST(S3Bucket, WhatItUploadsIsReadOnce) {
+  for (const std::uint64_t size : {std::uint64_t{100'000}, kMultipartBytes + 5}) {
+    OverFake at;
+    at.fail_first("PUT", 1, s3_error_reply(503, "SlowDown"));
+    const RestlessSource source(size);
+    at.bucket->put("key", source, {});
+    EXPECT_EQ(at.object("key").size(), size);
+    EXPECT_EQ(source.read_bytes, size);
+  }
+}
+
+// ---- lists ----
+
+TEST(S3Bucket, ListsOverPagesOfWhatIsNoKey) {
+  OverFake at;
+  for (int i = 0; i < 1100; i++) at.fake.plant(fmt::format("run/a//{:04}", i), "");
+  at.fake.plant("run/a/z", "");
+  at.fake.plant("running/x", "");
+  EXPECT_EQ(at.bucket->list("", "", {}), std::vector<std::string>{"a/z"});
+  EXPECT_EQ(at.fake.count("list-type=2"), 2u);
+}
+
+TEST(S3Bucket, AnAnswerThatIsNoListIsTold) {
+  OverFake at;
+  at.change_first("GET", "list-type",
+                  [](ServedReply& reply) { reply.body = "<html>hello</html>"; });
+  std::string message;
+  EXPECT_EQ(code_of([&] { at.bucket->list("", "", {}); }, &message), ErrorCode::unavailable);
+  EXPECT_NE(message.find("is the endpoint right?"), std::string::npos) << message;
+}
+
+}  // namespace
+}  // namespace weightfs

@@ -1,0 +1,353 @@
+#include "store/streaming/partial_images.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <atomic>
+#include <cstring>
+#include <thread>
+
+#include "store/format/version_images.hpp"
+#include "store/materialize/adopt.hpp"
+#include "store/materialize/materialize.hpp"
+#include "tests/support/eventually.hpp"
+#include "tests/support/repository_builder.hpp"
+
+namespace weightfs {
+namespace {
+
+using test::error_of;
+using test::eventually;
+using Numbers = std::vector<std::uint64_t>;
+
+constexpr std::uint64_t kGiB = 1ull << 30;
+
+class PartialImagesTest : public ::testing::Test {
+ protected:
+  PartialImagesTest() { open(); }
+
+  void open() {
+    images_.reset();
+    history_.reset();
+    store_.reset();
+    repository_ = builder_.open();
+    store_ =
+        Store::open(directory_ / "store", repository_->id(), repository_->url(), limits_, [this] {
+          return Space{free_bytes_, 1000 * kGiB};
+        });
+    history_ = std::make_unique<History>(*repository_, store_.get());
+    begin_images();
+  }
+  void begin_images() {
+    PartialImagesOptions options;
+    options.threads = 2;
+    options.tell_failures_for = std::chrono::milliseconds(20);
+    options.changed = [this] { changes_++; };
+    images_ = std::make_unique<PartialImages>(*store_, *history_, std::move(options));
+  }
+
+  /// Three windows, one small file that never changes, and a blob.
+  void add_versions(int count) {
+    for (int i = 0; i < count; i++) {
+      weights_.data[rng_() % weights_.data.size()] ^= std::byte{1};
+      builder_.add({{"a.safetensors", test::make_safetensors({weights_})},
+                    {"b.safetensors", test::make_safetensors({small_})},
+                    {"config.json", "{}"}});
+    }
+  }
+
+  std::shared_ptr<PartialVersion> begin(std::uint64_t version) {
+    return images_->begin(version, {});
+  }
+
+  /// Begins while no byte of weights or blobs comes.
+  std::shared_ptr<PartialVersion> begin_hanging(std::uint64_t version) {
+    history_->get(version, {});
+    builder_.bucket()->hang_key("blobs/");
+    for (const std::string& key : data_keys()) builder_.bucket()->hang_key(key);
+    return begin(version);
+  }
+  [[nodiscard]] Numbers complete() const { return store_->complete_versions(); }
+
+  void bring(std::uint64_t version) {
+    materialize(*store_, *history_, version, Context{}.within(std::chrono::minutes(1)), {});
+  }
+
+  void expect_version(std::uint64_t version) {
+    EXPECT_TRUE(store_->is_complete(version));
+    EXPECT_EQ(test::read_tree(store_->image_directory(version)), builder_.tree(version));
+  }
+  void expect_nothing_of(std::uint64_t version) {
+    EXPECT_FALSE(store_->is_complete(version));
+    EXPECT_FALSE(store_->is_partial(version));
+    EXPECT_FALSE(std::filesystem::exists(store_->image_directory(version)));
+    EXPECT_EQ(images_->find(version), nullptr);
+    EXPECT_TRUE(std::filesystem::is_empty(store_->temporary_directory()));
+  }
+  bool becomes_complete(std::uint64_t version) {
+    return eventually([&] { return store_->is_complete(version) && !store_->is_partial(version); });
+  }
+
+  test::TempDir directory_;
+  std::mt19937_64 rng_ = test::make_rng();
+  test::TestTensor weights_{"x", Dtype::u8, {9u << 20}, Bytes(9u << 20)};
+  test::TestTensor small_{"y", Dtype::u8, {1000}, Bytes(1000)};
+  test::RepositoryBuilder builder_;
+  StoreLimits limits_{kGiB, 0};
+  std::atomic<std::uint64_t> free_bytes_ = 100 * kGiB;
+  std::atomic<int> changes_ = 0;
+  std::unique_ptr<Repository> repository_;
+  std::unique_ptr<Store> store_;
+  std::unique_ptr<History> history_;
+  std::unique_ptr<PartialImages> images_;
+
+ private:
+  /// Keys of files in snapshots: what is needed for a plan lies beside them.
+  [[nodiscard]] std::vector<std::string> data_keys() const {
+    std::vector<std::string> keys;
+    for (const auto& [key, bytes] : builder_.bucket()->objects()) {
+      if (key.starts_with("snapshots/") && key.ends_with("safetensors")) keys.push_back(key);
+    }
+    return keys;
+  }
+};
+
+TEST_F(PartialImagesTest, AVersionIsFilledAndThenCompleteInTheStore) {
+  add_versions(2);
+  const auto filled = begin_hanging(2);
+  ASSERT_NE(filled, nullptr);
+  EXPECT_EQ(images_->find(2), filled);
+  EXPECT_EQ(images_->list().size(), 1u);
+  EXPECT_EQ(begin(2), filled) << "it is begun once";
+  EXPECT_TRUE(store_->is_partial(2));
+  EXPECT_FALSE(store_->is_complete(2));
+  const int changes = changes_;
+  builder_.bucket()->heal();
+  ASSERT_TRUE(becomes_complete(2));
+  expect_version(2);
+  EXPECT_EQ(store_->chunk_hashes(2), filled->plan().hashes);
+  EXPECT_TRUE(eventually([&] { return images_->find(2) == nullptr; }));
+  EXPECT_EQ(begin(2), nullptr);
+  EXPECT_TRUE(eventually([&] { return changes_ > changes + 1; })) << "all is here, and recorded";
+  EXPECT_GT(images_->fetched_bytes(), filled->plan().layout->size_bytes()) << "and the pack";
+  EXPECT_LE(images_->fetched_bytes(), filled->plan().fetch_bytes);
+  bring(2);
+  open();
+  expect_version(2);
+}
+
+TEST_F(PartialImagesTest, AnOlderVersionIsFilledFromItsNewestBase) {
+  add_versions(4);
+  bring(2);
+  bring(4);
+  const auto filled = begin(3);
+  ASSERT_TRUE(filled->plan().base);
+  EXPECT_EQ(filled->plan().base->version->number(), 2u);
+  ASSERT_TRUE(becomes_complete(3));
+  expect_version(3);
+  EXPECT_EQ(std::filesystem::hard_link_count(store_->image_directory(3) / "b.safetensors"), 3u);
+}
+
+TEST_F(PartialImagesTest, SeveralVersionsAreFilledAtATime) {
+  add_versions(3);
+  const auto third = begin_hanging(3);
+  const auto second = begin(2);
+  EXPECT_NE(second, third);
+  EXPECT_EQ(images_->list().size(), 2u);
+  builder_.bucket()->heal();
+  ASSERT_TRUE(becomes_complete(2) && becomes_complete(3));
+  expect_version(2);
+  expect_version(3);
+}
+
+TEST_F(PartialImagesTest, MaterializeWaitsForAVersionThatIsPartial) {
+  add_versions(1);
+  const auto filled = begin_hanging(1);
+  std::atomic<bool> done = false;
+  const auto inode = [&] {
+    struct stat found {};
+    EXPECT_EQ(::stat((store_->image_directory(1) / "a.safetensors").c_str(), &found), 0);
+    return found.st_ino;
+  };
+  const auto filled_inode = inode();
+  std::jthread waiter([&] {
+    bring(1);
+    done = true;
+  });
+  EXPECT_EQ(error_of([&] {
+              materialize(*store_, *history_, 1, Context{}.within(std::chrono::seconds(0)), {});
+            }).code(),
+            ErrorCode::timed_out);
+  EXPECT_FALSE(done);
+  builder_.bucket()->heal();
+  waiter.join();
+  expect_version(1);
+  EXPECT_EQ(inode(), filled_inode) << "it was begun anew";
+  EXPECT_TRUE(filled->is_complete());
+}
+
+TEST_F(PartialImagesTest, MaterializeIsToldOfWhatIsDamagedAndFinishesOnceItIsMended) {
+  add_versions(1);
+  const std::string key = builder_.key("snapshots/1/", "a.safetensors");
+  const std::string whole = builder_.bucket()->find(key).value();
+  builder_.flip(key, 5 << 20);
+  begin(1);
+  const Error error = error_of([&] { bring(1); });
+  EXPECT_EQ(error.code(), ErrorCode::corrupt);
+  EXPECT_NE(std::string(error.what()).find(key), std::string::npos) << error.what();
+  builder_.bucket()->replace(key, whole);
+  EXPECT_TRUE(becomes_complete(1));
+  bring(1);
+  expect_version(1);
+}
+
+TEST_F(PartialImagesTest, CompletingWaitsForWhoBringsInAnotherVersion) {
+  add_versions(1);
+  const auto filled = begin_hanging(1);
+  ImagesLock lock = store_->lock_images({});
+  builder_.bucket()->heal();
+  filled->wait_complete({});
+  const Context soon = Context{}.within(std::chrono::milliseconds(100));
+  EXPECT_EQ(error_of([&] { store_->wait_partial(1, soon); }).code(), ErrorCode::timed_out);
+  EXPECT_FALSE(store_->is_complete(1));
+  lock.unlock();
+  EXPECT_TRUE(becomes_complete(1));
+}
+
+TEST_F(PartialImagesTest, ARecordThatHasNoRoomIsWrittenLater) {
+  add_versions(1);
+  const auto filled = begin_hanging(1);
+  free_bytes_ = 0;
+  builder_.bucket()->heal();
+  filled->wait_complete({});
+  EXPECT_TRUE(eventually([&] { return changes_ > 1; })) << "it began, and all is here";
+  EXPECT_TRUE(store_->is_partial(1));
+  EXPECT_FALSE(store_->is_complete(1));
+  free_bytes_ = 100 * kGiB;
+  EXPECT_TRUE(becomes_complete(1));
+  expect_version(1);
+}
+
+// ---- room ----
+
+TEST_F(PartialImagesTest, WithoutRoomNothingIsLeft) {
+  add_versions(1);
+  limits_.store_bytes = 1 << 20;
+  open();
+  EXPECT_EQ(error_of([&] { begin(1); }).code(), ErrorCode::no_space);
+  expect_nothing_of(1);
+}
+
+TEST_F(PartialImagesTest, WhatIsPartialCountsAndIsEvictedUnlessItIsReserved) {
+  add_versions(3);
+  const std::uint64_t size = 9 << 20;
+  limits_.store_bytes = 2 * size + size / 2;
+  open();
+  const auto filled = begin_hanging(1);
+  store_->make_room(size);
+  EXPECT_TRUE(store_->is_partial(1)) << "it fits as it is";
+  {
+    const auto latest = store_->eviction().reserve(1, Eviction::Claim::stays, {});
+    EXPECT_EQ(error_of([&] { store_->make_room(2 * size); }).code(), ErrorCode::no_space);
+  }
+  EXPECT_TRUE(store_->is_partial(1));
+  store_->make_room(2 * size);
+  expect_nothing_of(1);
+  EXPECT_EQ(images_->find(1), nullptr);
+  EXPECT_EQ(error_of([&] { filled->ask("a.safetensors", 0, 1, {}); }).code(), ErrorCode::cancelled);
+  builder_.bucket()->heal();
+  begin(1);
+  EXPECT_TRUE(becomes_complete(1));
+  expect_version(1);
+}
+
+TEST_F(PartialImagesTest, WhatIsPartialKeepsItsBaseUntilItIsEvictedItself) {
+  add_versions(3);
+  bring(1);
+  const std::uint64_t size = 9 << 20;
+  limits_.store_bytes = 2 * size + size / 2;
+  open();
+  const auto filled = begin_hanging(2);
+  ASSERT_TRUE(filled->plan().base);
+  EXPECT_FALSE(store_->evict(1));
+  store_->make_room(size);
+  EXPECT_FALSE(store_->is_partial(2));
+  EXPECT_TRUE(store_->evict(1));
+  builder_.bucket()->heal();
+}
+
+TEST_F(PartialImagesTest, BeginningMakesRoomButKeepsItsBase) {
+  add_versions(3);
+  bring(1);
+  bring(3);
+  limits_.store_bytes = (9u << 20) * 11 / 5;
+  open();
+  begin(2);
+  ASSERT_TRUE(becomes_complete(2));
+  EXPECT_EQ(complete(), (Numbers{1, 2}));
+}
+
+// ---- failures and the end ----
+
+TEST_F(PartialImagesTest, ADamagedBaseIsNotBuiltOn) {
+  add_versions(2);
+  bring(1);
+  std::filesystem::remove_all(store_->image_directory(1));
+  const auto filled = begin(2);
+  EXPECT_FALSE(filled->plan().base);
+  ASSERT_TRUE(becomes_complete(2));
+  expect_version(2);
+}
+
+TEST_F(PartialImagesTest, AVersionThatDoesNotExistIsNotFound) {
+  add_versions(1);
+  EXPECT_EQ(error_of([&] { begin(2); }).code(), ErrorCode::not_found);
+  expect_nothing_of(2);
+}
+
+TEST_F(PartialImagesTest, WhatIsNotCompleteEndsWithIt) {
+  add_versions(1);
+  const auto filled = begin_hanging(1);
+  EXPECT_FALSE(filled->ask("a.safetensors", 0, 1, {}));
+  images_.reset();
+  EXPECT_FALSE(store_->is_partial(1));
+  EXPECT_FALSE(std::filesystem::exists(store_->image_directory(1)));
+  EXPECT_EQ(error_of([&] { filled->ask("a.safetensors", 0, 1, {}); }).code(), ErrorCode::cancelled);
+  builder_.bucket()->heal();
+  begin_images();
+  begin(1);
+  ASSERT_TRUE(becomes_complete(1));
+  expect_version(1);
+}
+
+TEST_F(PartialImagesTest, WhatIsWholeIsRecordedBeforeTheEnd) {
+  add_versions(1);
+  const auto filled = begin_hanging(1);
+  const ImagesLock lock = store_->lock_images({});
+  builder_.bucket()->heal();
+  filled->wait_complete({});
+  images_.reset();
+  expect_version(1);
+}
+
+TEST_F(PartialImagesTest, WhatAKilledProcessLeftIsRemoved) {
+  add_versions(1);
+  test::write_text(store_->begin_images(1) / "a.safetensors", "some of it");
+  const auto left = store_->image_directory(1);
+  ASSERT_TRUE(std::filesystem::exists(left));
+  open();
+  EXPECT_FALSE(std::filesystem::exists(left));
+}
+
+TEST_F(PartialImagesTest, WhatIsPartialIsNotAdopted) {
+  add_versions(1);
+  const auto filled = begin_hanging(1);
+  const VersionImages images{1, 0, {{"a.safetensors", 10}}, {}};
+  const ImagesLock lock = store_->lock_images({});
+  EXPECT_EQ(error_of([&] { adopt_images(*store_, images, directory_.path(), lock); }).code(),
+            ErrorCode::busy);
+  EXPECT_TRUE(std::filesystem::exists(store_->image_directory(1) / "a.safetensors"));
+}
+
+}  // namespace
+}  // namespace weightfs
