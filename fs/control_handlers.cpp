@@ -36,6 +36,13 @@ WaitFacts facts_of(const Sync& sync, const PublishQueue* queue) {
   return facts;
 }
 
+/// Asks for a version, once, and keeps it from being evicted while it is waited for.  One that is
+/// being removed is asked for at the next look.
+void bring(Sync& sync, std::uint64_t version, ControlHandlers::WaitState& state) {
+  state.comes = sync.try_reserve(version);
+  if (state.comes) sync.ask_for(version);
+}
+
 /// The directory at `path` below staging/.
 StagingId find_directory(const Staging& staging, std::string_view path) {
   StagingId id = kStagingRoot;
@@ -88,9 +95,7 @@ ControlHandlers make_control_handlers(Sync& sync, const Writing& writing, Loader
   ControlHandlers handlers;
   handlers.wait = [&sync, queue = writing.queue](const WaitFor& what,
                                                  ControlHandlers::WaitState& state) {
-    if (what.ready && what.version && !std::exchange(state.is_asked_for, true)) {
-      sync.ask_for(*what.version);
-    }
+    if (what.ready && what.version && !state.comes) bring(sync, *what.version, state);
     return find_wait_end(what, facts_of(sync, queue), state);
   };
   handlers.pin = [&pins](const PinRequest& request) {

@@ -450,6 +450,7 @@ void Sync::State::fill_asked(const Context& context) {
       });
     } catch (const Error& error) {
       note_unfilled(version, error);
+      if (options.changed) options.changed();  // who waits for it ends
     }
   }
 }
