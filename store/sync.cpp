@@ -666,7 +666,11 @@ void Sync::wait_ready(const Context& context, const Progress& progress) {
 void Sync::show(std::uint64_t version) { state_->show(version); }
 
 void Sync::name_version(std::uint64_t version, const Context& context) {
-  state_->builder.name(version, context);
+  try {
+    state_->builder.name(version, context);
+  } catch (const Error& error) {
+    throw error.within(fmt::format("version {}", version));
+  }
   state_->show_catalog(&context);
 }
 
