@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include "fs/mount_control.hpp"
-#include "fs/text_table.hpp"
 #include "fs/verbs.hpp"
+#include "store/bytes.hpp"
 #include "store/error.hpp"
 
 namespace weightfs::fs {

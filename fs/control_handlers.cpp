@@ -5,8 +5,8 @@
 
 #include <utility>
 
-#include "fs/text_table.hpp"
 #include "fs/wait_condition.hpp"
+#include "store/bytes.hpp"
 #include "store/error.hpp"
 #include "store/log.hpp"
 #include "store/path_rules.hpp"

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "store/byte_reader.hpp"
+#include "store/bytes.hpp"
 #include "store/compress.hpp"
 #include "store/error.hpp"
 #include "store/path_rules.hpp"
@@ -167,9 +168,9 @@ std::vector<PackChunk> chunks_of(const ByteReader& reader, const std::vector<Ran
   for (const Range& range : ranges) count += range.count;
   if (count > chunks_max) {
     reader.fail(
-        fmt::format("it holds {} chunks, but other packs leave {} of the version's {}: some "
+        fmt::format("it holds {}, but other packs leave {} of the version's {}: some "
                     "would be in two packs",
-                    count, chunks_max, layout.chunk_count()));
+                    count_text(count, "chunk"), chunks_max, layout.chunk_count()));
   }
   reader.expect_room_for(count, kChunkBytesMin);
   std::vector<PackChunk> chunks;
