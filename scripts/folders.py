@@ -27,15 +27,25 @@ SOURCES = (".cpp", ".hpp", ".cu", ".cuh")
 MOST_MODULES = 20
 LONGEST_PURPOSE = 160  # characters: it stands in a table
 
-# Modules of one folder that include each other, and why: ("store/a/x", "store/a/y"): "because ...".
-KNOWN_CYCLES = {}
+# Modules of one folder that include each other, and why.
+KNOWN_CYCLES = {
+    ("store/handover/publish_queue", "store/handover/queue_state"):
+        "the state is the inside of the class (pimpl), and uses its types",
+    ("store/staging/staging", "store/staging/state"):
+        "the state is the inside of the class (pimpl), and uses its types",
+}
 
-# A .cpp without a header of its own name (a pattern, `*` may stand for folders), and why.
+# A .cpp without a header of its own name (a pattern; `*` may stand for folders), and why.
 NO_HEADER = {
-    "fs/*main.cpp": "the entry point",
-    "kernels/*gpu_none.cpp": "gpu.hpp is its header: one of gpu.cu and gpu_none.cpp is built",
-    "kernels/*simd_*.cpp": "simd.hpp is their header: one variant, a file for each operation",
-    "kernels/*xr_*.cpp": "xr.hpp is their header: one mode in four parts",
+    "fs/cli/spec_*.cpp": "rows of one table, command_specs.hpp",
+    "fs/commands/*.cpp": "a file for each group of commands, which commands.hpp declares",
+    "fs/passes/pass_rules.cpp": "members of Passes: its rules",
+    "kernels/dispatch/gpu_none.cpp": "gpu.hpp is its header: one of gpu.cu and gpu_none.cpp is built",
+    "kernels/scalar/*.cpp": "a file for each operation of scalar.hpp and xr.hpp",
+    "kernels/simd/*.cpp": "a file for each operation of simd.hpp",
+    "store/handover/queue_thread.cpp": "members of the state: what the thread does",
+    "store/staging/hand_over.cpp": "members of the state: hand-overs",
+    "store/staging/load.cpp": "members of the state: reading and repairing records",
 }
 
 MARKS = ("<!-- scripts/folders.py --write: begin -->", "<!-- scripts/folders.py --write: end -->")

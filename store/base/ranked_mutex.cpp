@@ -32,7 +32,7 @@ void check(LockRank rank, const char* name) noexcept {
     std::fprintf(
         stderr,
         "weightfs: lock order: %s (rank %d) is locked by a thread that holds %s (rank %d): "
-        "ranks must rise, see store/base/lock_order.hpp\n",
+        "ranks must rise, see store/base/ranked_mutex.hpp\n",
         name, number(rank), held.name, number(held.rank));
     std::abort();
   }

@@ -1,6 +1,6 @@
 // RankedMutex: a mutex that knows its place in the lock order, and aborts where a thread breaks it.
 //
-//     mutable RankedMutex mutex_{LockRank::catalog, "Sync::mutex_"};
+//     mutable RankedMutex mutex_{LockRank::sync, "Sync::mutex_"};
 //     std::condition_variable_any changed_;
 //     ...
 //     std::unique_lock lock(mutex_);
@@ -8,10 +8,10 @@
 //
 // A thread may lock a mutex only while all others that it holds have a lower rank.  As every thread
 // keeps that one order, none can wait for another in a circle.  A breach is found the first time it
-// happens, by any test, without a second thread and without bad luck.  The order is in
-// lock_order.hpp.
+// happens, by any test, without a second thread and without bad luck.  The order is
+// LockRank.
 //
-// What waits but is no mutex has a rank, too: a request to the bucket, a write of the database.
+// What waits but is no mutex has a rank, too: a request to the bucket.
 // check_lock_order() aborts if a mutex is held that must not be held over it.
 //
 // Checked are builds with assertions (dev, asan, tsan, fuzz) and those with
@@ -24,16 +24,89 @@
 // Threads: as std::mutex.  Errors: a breach is a programmer's error; it names both and aborts.
 #pragma once
 
+#include <cstdint>
 #include <mutex>
 #include <shared_mutex>
-
-#include "store/base/lock_order.hpp"
 
 #if !defined(NDEBUG) && !defined(WEIGHTFS_CHECK_LOCK_ORDER)
 #define WEIGHTFS_CHECK_LOCK_ORDER
 #endif
 
 namespace weightfs {
+
+// The order, from the first rank to the last; never back, never two of one rank.  Four parts, by
+// what a mutex may be held over:
+//
+//     the bucket      slow for as long as a network is: one round of a sync, one hook of an engine
+//     the database    files and records of this host, never the bucket
+//     nothing slow    tables in memory: held for moments, over others of this part further down
+//     nothing         `leaf`: no other mutex is locked while one is held
+//
+// To add one: find the last mutex that may be held when it is locked, and the first that is locked
+// while it is held; its rank lies between.  If there is none, it is a leaf.
+enum class LockRank : std::uint8_t {
+  // ---- held over the bucket ----
+  hook_engine,   // a hook's whole round; only threads of hooks take it
+  sync_thread,   // starting and joining the thread of a Sync
+  queue_thread,  // likewise of a PublishQueue
+  sync_round,    // one round at a time
+  images,        // Store::lock_images(): one version at a time is brought into the store
+  rest_sources,  // a plan is made, for reads of files that a host does not keep
+  repository,    // opening a bucket
+  bucket,        // no mutex: a request, for check_lock_order()
+
+  // ---- held over the database and over files ----
+  staging_removing,  // unused bytes of staging
+  evict,             // one version at a time leaves the store; asks pins, hooks and catalogs
+  sync_directory,    // the directory of `weightfs sync`; asks for the catalog
+  bind_link,         // whether there is a bind mode
+  bound_work,        // mount(2) and its kin, which wait for the session's threads
+  sync_catalog,      // a catalog is made and shown
+  catalog_builder,
+  partial_stop,  // joining the threads that fill a version
+  queue_record,  // records of hand-overs
+  queue_early,   // which files were given to early work
+  staging_changes,
+  history_accept,  // a version is compared with its neighbours
+  history_layouts,
+  hand_pins_change,
+  store_newest,
+  database,  // Db's handle
+
+  // ---- held over nothing slow ----
+  sync,
+  partial_errors,  // told in their order
+  partial_images,
+  partial_version,
+  pack_spool,
+  delta_files,
+  queue,
+  staging,
+  early_work,
+  close_watch,
+  history,
+  store,
+  eviction,
+  hand_pins,
+  bound_sets,
+  warmer,
+  hooks,
+  hook_reconciler,
+  first_pass,  // the wait for one
+  pins_opens,  // taking what was opened
+  passes,
+  link_passes,
+  walks,
+  session_link,  // whether there is a session
+  control_link,  // whether there is a server of control sockets
+  control_server,
+  read_waker,
+  requests,
+  open_table,  // the kernel's registration of a backing file runs under it
+
+  // ---- held over nothing ----
+  leaf,
+};
 
 #ifdef WEIGHTFS_CHECK_LOCK_ORDER
 inline constexpr bool kChecksLockOrder = true;
