@@ -8,11 +8,10 @@
 //
 // A thread may lock a mutex only while all others that it holds have a lower rank.  As every thread
 // keeps that one order, none can wait for another in a circle.  A breach is found the first time it
-// happens, by any test, without a second thread and without bad luck.  The order is
-// LockRank.
+// happens, by any test, without a second thread and without bad luck.
 //
-// What waits but is no mutex has a rank, too: a request to the bucket.
-// check_lock_order() aborts if a mutex is held that must not be held over it.
+// A request to the bucket waits too, but is no mutex: check_lock_order() aborts where it is made
+// while a mutex is held that must not be held over it.
 //
 // Checked are builds with assertions (dev, asan, tsan, fuzz) and those with
 // WEIGHTFS_CHECK_LOCK_ORDER.  In all others a RankedMutex is the mutex of the standard library:
