@@ -29,6 +29,8 @@ int to_errno(ErrorCode code) noexcept {
       return EBUSY;
     case ErrorCode::no_space:
       return ENOSPC;
+    case ErrorCode::no_memory:
+      return EIO;
     case ErrorCode::unavailable:
       return EIO;  // not EAGAIN: readers take that for "no data yet" and go on without
     case ErrorCode::timed_out:
@@ -63,6 +65,7 @@ int to_hand_over_errno(ErrorCode code) noexcept {
       return ETIMEDOUT;
     case ErrorCode::cancelled:
       return EINTR;
+    case ErrorCode::no_memory:
     case ErrorCode::unavailable:
     case ErrorCode::io:
       return EIO;
@@ -87,6 +90,7 @@ int to_exit_code(ErrorCode code) noexcept {
     case ErrorCode::read_only:
     case ErrorCode::busy:
     case ErrorCode::no_space:
+    case ErrorCode::no_memory:
     case ErrorCode::unavailable:
     case ErrorCode::cancelled:
     case ErrorCode::io:

@@ -59,10 +59,6 @@ std::string wrapped(const std::string& cell, std::size_t left, std::size_t width
 
 }  // namespace
 
-std::string count_text(std::uint64_t count, std::string_view one) {
-  return fmt::format("{} {}{}", count, one, count == 1 ? "" : "s");
-}
-
 std::string printable(std::string text) {
   std::replace_if(
       text.begin(), text.end(), [](char c) { return (c >= 0 && c < 0x20) || c == 0x7F; }, '?');

@@ -35,9 +35,6 @@ class TextTable {
   std::vector<std::vector<std::string>> rows_;
 };
 
-/// "1 version", "2 versions".
-std::string count_text(std::uint64_t count, std::string_view one);
-
 /// `text` with control characters, line ends too, shown as '?'.
 std::string printable(std::string text);
 

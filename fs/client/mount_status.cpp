@@ -111,6 +111,14 @@ MountInfo get_served(const std::filesystem::path& path) {
   return get_mount(path);
 }
 
+std::optional<MountInfo> find_served_around(std::filesystem::path path) {
+  for (; !path.empty(); path = path.parent_path()) {
+    if (auto served = find_served(path)) return served;
+    if (!path.has_relative_path()) break;
+  }
+  return std::nullopt;
+}
+
 bool is_synced(const std::filesystem::path& path) {
   const auto directory = find_sync_directory(path);
   return directory && directory->is_running;

@@ -41,6 +41,9 @@ MountInfo get_served(const std::filesystem::path& path);
 /// Whether a process keeps the directory of a sync up to date.
 bool is_synced(const std::filesystem::path& path);
 
+/// What `path` lies in, or is, of these; nullopt if in none.  It need not exist.
+std::optional<MountInfo> find_served_around(std::filesystem::path path);
+
 /// A URL or a path as it is; for a path that is a weightfs mount, or the directory of a sync, the
 /// URL that it follows.
 struct Target {

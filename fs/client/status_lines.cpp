@@ -40,8 +40,7 @@ std::string age_text(std::uint64_t seconds) {
 }
 
 std::string files_text(const Json& json) {
-  const std::uint64_t files = number_of(json, "files");
-  return fmt::format("{} file{}, {}", files, files == 1 ? "" : "s",
+  return fmt::format("{}, {}", count_text(number_of(json, "files"), "file"),
                      human_bytes(number_of(json, "bytes")));
 }
 
@@ -322,10 +321,11 @@ std::string status_lines(const Json& status, std::size_t width) {
   add(is_directory ? "directory" : "mount point", text(status.at("mountpoint")));
   add("repository", fmt::format("{} ({})", text(status.at("url")), text(status.at("repository"))));
   add("version", number("version") == 0 ? "none yet" : std::to_string(number("version")));
-  add("newest", number("lag_versions") == 0
-                    ? std::to_string(number("newest"))
-                    : fmt::format("{}, {} versions and {} s ahead", number("newest"),
-                                  number("lag_versions"), number("lag_seconds")));
+  add("newest",
+      number("lag_versions") == 0
+          ? std::to_string(number("newest"))
+          : fmt::format("{}, {} and {} s ahead", number("newest"),
+                        count_text(number("lag_versions"), "version"), number("lag_seconds")));
   add_follow(status, table);
   add("state", state_text(status));
   add("served by", is_directory ? "ordinary files" : text(serve.at("mode")));

@@ -105,7 +105,7 @@ int run_guarded(const Options& options, const Output& output) {
     return report(options, output, code_of_errno(error.code().value()),
                   describe_errno(error.code().value(), "use " + error.path1().string()));
   } catch (const std::bad_alloc&) {
-    return report(options, output, ErrorCode::io, "not enough memory");
+    return report(options, output, ErrorCode::no_memory, "not enough memory");
   } catch (const std::exception& error) {
     return report(options, output, ErrorCode::io, error.what());
   }

@@ -119,8 +119,9 @@ std::string show_text(const Version& version, const Layout& layout, const Json& 
                                                    to_hex(manifest.parent_sha256)));
   add("manifest", to_hex(version.manifest_sha256));
   add("nonce", manifest.nonce);
-  add("layout", fmt::format("{}, {} files, {} tensors", to_hex(manifest.layout.sha256),
-                            layout.files().size(), layout.tensors().size()));
+  add("layout", fmt::format("{}, {}, {}", to_hex(manifest.layout.sha256),
+                            count_text(layout.files().size(), "file"),
+                            count_text(layout.tensors().size(), "tensor")));
   add("root", to_hex(manifest.root));
   add("size",
       fmt::format("{} ({})", human_bytes(version_bytes(manifest, layout)), dtypes_text(layout)));

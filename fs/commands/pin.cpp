@@ -5,6 +5,7 @@
 #include "fs/base/text_table.hpp"
 #include "fs/client/mount_control.hpp"
 #include "fs/commands/command_context.hpp"
+#include "store/base/bytes.hpp"
 #include "store/base/error.hpp"
 
 namespace weightfs::fs {

@@ -78,8 +78,8 @@ std::string to_text(const VerifyReport& report) {
     text += printable(fmt::format("{}: {}", problem.object, problem.message)) + "\n";
   }
   for (const Orphans& left : report.orphans) {
-    text += fmt::format("{}: {} objects, {}, that no version names\n", left.prefix, left.objects,
-                        human_bytes(left.bytes));
+    text += fmt::format("{}: {}, {}, that no version names\n", left.prefix,
+                        count_text(left.objects, "object"), human_bytes(left.bytes));
   }
   if (!report.orphans.empty()) {
     text += "left by a publish that was cut short, or uploaded by one that is under way\n";
@@ -113,6 +113,20 @@ VerifyReport verify(Call& call) {
                            choice.coder(), {.only = only, .deep = call.options.deep});
 }
 
+/// What shows a repository can be none.
+void refuse_shown(const std::string& url) {
+  const auto served = find_served_around(directory_of_url(url));
+  if (!served) return;
+  const bool is_directory = served->type == kDirectoryType;
+  throw Error(ErrorCode::invalid,
+              fmt::format("{} lies in {}, {} {}: no repository can be made there; publish to that "
+                          "one with: weightfs publish {} DIR, or name a directory elsewhere",
+                          url, served->path.string(),
+                          is_directory ? "which weightfs sync keeps up to date with"
+                                       : "where weightfs shows",
+                          served->source, served->source));
+}
+
 }  // namespace
 
 int run_init(Call& call) {
@@ -120,6 +134,7 @@ int run_init(Call& call) {
   call.watch_bucket();
   bool created = false;
   const Target target{canonical_url(call.options.target), {}, {}};
+  refuse_shown(target.url);
   const auto repository = Repository::init(target.url, created, Context{.stop = signals.token()},
                                            bucket_options_for(call.options, target));
   const std::string text =
@@ -166,13 +181,14 @@ int run_export_delta(Call& call) {
   const std::uint64_t changed = export_sparse_delta(
       reading.history, versions, file, reading.context, call.progress(), choice.coder());
   const std::uint64_t bytes = std::filesystem::file_size(file);
-  call.print({{"from", versions.from},
-              {"to", versions.to},
-              {"file", file.string()},
-              {"changed", changed},
-              {"bytes", bytes}},
-             fmt::format("exported the change from version {} to {} to {}: {} elements, {}\n",
-                         versions.from, versions.to, file.string(), changed, human_bytes(bytes)));
+  call.print(
+      {{"from", versions.from},
+       {"to", versions.to},
+       {"file", file.string()},
+       {"changed", changed},
+       {"bytes", bytes}},
+      fmt::format("exported the change from version {} to {} to {}: {}, {}\n", versions.from,
+                  versions.to, file.string(), count_text(changed, "element"), human_bytes(bytes)));
   return 0;
 }
 

@@ -21,6 +21,7 @@
 
 #include "fs/control/requests.hpp"
 #include "store/base/context.hpp"
+#include "store/local/eviction.hpp"
 
 namespace weightfs::fs {
 
@@ -34,8 +35,9 @@ inline constexpr std::chrono::seconds kAskTimeout{10};
 /// twice a second, with the state that it keeps for that client; nullopt: not yet.
 struct ControlHandlers {
   struct WaitState {
-    std::optional<std::uint64_t> order;  // of the hand-over that the tag was found to mean
-    bool is_asked_for = false;           // the version, of WaitFor::ready
+    std::optional<std::uint64_t> order = {};  // of the hand-over that the tag was found to mean
+    /// Of WaitFor::ready with a version: it stays while it comes.
+    std::optional<Eviction::Reservation> comes = {};
   };
   std::function<std::optional<WaitEnd>(const WaitFor&, WaitState&)> wait;
   /// Returns: the order.  Throws Error.  The context stops when the client goes away.  Empty: this

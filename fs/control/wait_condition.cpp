@@ -48,15 +48,20 @@ std::optional<WaitEnd> end_of_latest(std::uint64_t than, const WaitFacts& facts)
   return WaitEnd{How::here, catalog.latest, "", ""};
 }
 
-/// Every byte of it is here that this host keeps.  `version`: 0 if there is none yet.
-std::optional<WaitEnd> end_of_ready(std::uint64_t version, const WaitFacts& facts) {
+/// Every byte of it is here that this host keeps.
+std::optional<WaitEnd> end_of_ready(std::optional<std::uint64_t> wanted, const WaitFacts& facts) {
   const Catalog& catalog = *facts.catalog;
+  const std::uint64_t version = wanted.value_or(catalog.latest);  // 0: there is none yet
   if (const auto found = catalog.versions.find(version); found != catalog.versions.end()) {
     // What the mount before kept less of is added to the newest, and to no other.
     if (version == catalog.latest && found->second->is_lacking) return std::nullopt;
     return WaitEnd{How::here, version, "", ""};
   }
   const auto partial = facts.partial.find(version);
+  if (partial == facts.partial.end() && wanted && facts.nameable == 0) {
+    // A directory of a sync has removed it again, and brings it no more.
+    return end_of_version(version, fmt::format("version {}", version), facts);
+  }
   if (partial == facts.partial.end() || !partial->second.error) return std::nullopt;
   const PartialProgress& progress = partial->second;
   if (!progress.is_damaged) return std::nullopt;  // the bucket is out of reach: it is tried again
@@ -133,7 +138,7 @@ std::optional<WaitEnd> end_of_tag(const std::string& tag, const WaitFacts& facts
 
 std::optional<WaitEnd> find_wait_end(const WaitFor& what, const WaitFacts& facts,
                                      ControlHandlers::WaitState& state) {
-  if (what.ready) return end_of_ready(what.version.value_or(facts.catalog->latest), facts);
+  if (what.ready) return end_of_ready(what.version, facts);
   if (what.version) {
     return end_of_version(*what.version, fmt::format("version {}", *what.version), facts);
   }

@@ -9,7 +9,9 @@
 //                      remembered, so that its end counts when it has left publish/.  Else the
 //                      newest version that carries T, here, as for --version.
 //     order            that hand-over.
-//     --ready          every byte of the version, or of what `latest` is, is here.
+//     --ready          every byte of the version, or of what `latest` is, is here.  Where any
+//                      version opens by name this one is brought, and stays while it is waited
+//                      for.
 //
 // A hand-over that was published is `here` also when its images were removed again to make room:
 // who handed it over must not be told that it failed.

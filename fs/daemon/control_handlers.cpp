@@ -7,6 +7,7 @@
 
 #include "fs/base/text_table.hpp"
 #include "fs/control/wait_condition.hpp"
+#include "store/base/bytes.hpp"
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
 #include "store/base/path_rules.hpp"
@@ -34,6 +35,13 @@ WaitFacts facts_of(const Sync& sync, const PublishQueue* queue) {
   facts.nameable = sync.opens_by_name() ? status.newest : 0;
   facts.partial = status.partial;
   return facts;
+}
+
+/// Asks for a version, once, and keeps it from being evicted while it is waited for.  One that is
+/// being removed is asked for at the next look.
+void bring(Sync& sync, std::uint64_t version, ControlHandlers::WaitState& state) {
+  state.comes = sync.try_reserve(version);
+  if (state.comes) sync.ask_for(version);
 }
 
 /// The directory at `path` below staging/.
@@ -88,9 +96,7 @@ ControlHandlers make_control_handlers(Sync& sync, const Writing& writing, Loader
   ControlHandlers handlers;
   handlers.wait = [&sync, queue = writing.queue](const WaitFor& what,
                                                  ControlHandlers::WaitState& state) {
-    if (what.ready && what.version && !std::exchange(state.is_asked_for, true)) {
-      sync.ask_for(*what.version);
-    }
+    if (what.ready && what.version && !state.comes) bring(sync, *what.version, state);
     return find_wait_end(what, facts_of(sync, queue), state);
   };
   handlers.pin = [&pins](const PinRequest& request) {

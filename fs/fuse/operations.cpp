@@ -36,7 +36,8 @@ Parking sizing(fuse_req_t req, Missing missing) {
   return {.pool = server_of(req).sizes.get(),
           .limit = kSizeLimit,
           .missing = missing,
-          .is_reader = true};
+          .is_reader = true,
+          .may_not_be = true};
 }
 // What must come from the bucket, for who does not know that it must.
 Parking naming(fuse_req_t req) {
@@ -51,7 +52,10 @@ Parking filling(fuse_req_t req) {
   return {.pool = server_of(req).fills.get(), .limit = kFillLimit, .is_reader = true, .late = EIO};
 }
 Parking building(fuse_req_t req) {
-  return {.pool = server_of(req).builds.get(), .limit = kBuildLimit, .is_reader = true};
+  return {.pool = server_of(req).builds.get(),
+          .limit = kBuildLimit,
+          .is_reader = true,
+          .may_not_be = true};
 }
 
 // What is made from the bucket while it is read.
@@ -273,13 +277,14 @@ void open_image(fuse_req_t req, Inode inode, const OpenTarget& target, const Pas
   release(server, inode);
 }
 
-// An object that is missing in the bucket is no file that is missing here.
+// An object that is missing in the bucket is no file that is missing here, and one that cannot be
+// read here no call that this file system does not have.
 template <typename Body>
 auto as_io_error(Body&& body) {
   try {
     return body();
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::not_found) throw;
+    if (error.code() != ErrorCode::not_found && error.code() != ErrorCode::unsupported) throw;
     throw Error(ErrorCode::io, error.what());
   }
 }

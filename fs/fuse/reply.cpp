@@ -38,11 +38,12 @@ class FuseReply final : public Reply {
         thread_(fuse_req_ctx(req)->pid),
         missing_(parking.missing),
         is_reader_(parking.is_reader),
+        may_not_be_(parking.may_not_be),
         late_(parking.late),
         on_late_(parking.on_late) {}
   void error(int code) noexcept override {
     if (code == ETIMEDOUT && on_late_) on_late_();
-    if (code == ENOSPC && is_reader_) code = EIO;
+    if (is_reader_ && (code == ENOSPC || (code == EOPNOTSUPP && !may_not_be_))) code = EIO;
     fuse_reply_err(req_, code == ETIMEDOUT ? late_ : to_reply(code, missing_));
   }
   [[nodiscard]] bool gives_up() const noexcept override {
@@ -57,7 +58,7 @@ class FuseReply final : public Reply {
   fuse_req_t req_;
   pid_t thread_;  // req_ may be gone when it is asked for
   Missing missing_;
-  bool is_reader_;
+  bool is_reader_, may_not_be_;
   int late_;
   std::function<void()> on_late_;
 };

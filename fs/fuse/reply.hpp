@@ -38,8 +38,9 @@ struct Parking {
   std::chrono::seconds limit{30};
   OnGiveUp on_give_up = OnGiveUp::abandon;
   Missing missing = Missing::inode;
-  bool is_reader = false;  // who reads has no use for ENOSPC: it is EIO, and the log says why
-  int late = ETIMEDOUT;    // what the caller gets when the limit has passed
+  bool is_reader = false;              // gets EIO for what it has no use for, and the log says why
+  bool may_not_be = false;             // EOPNOTSUPP is of use: there is no such file (a delta)
+  int late = ETIMEDOUT;                // what the caller gets when the limit has passed
   std::function<void()> on_late = {};  // is called before; must be quick, and not throw
 };
 

@@ -66,6 +66,19 @@ bool covers_weightfs(const MountInfo& mount) {
                                            path.string(), describe_users(users_of(path))));
 }
 
+[[noreturn]] void refuse_not_allowed(const stdfs::path& path) {
+  if (geteuid() == 0) {
+    throw Error(ErrorCode::permission,
+                fmt::format("cannot unmount {}: root may not here; it takes CAP_SYS_ADMIN in the "
+                            "user namespace that the mount was made in",
+                            path.string()));
+  }
+  throw Error(ErrorCode::permission,
+              fmt::format("uid {} may not unmount {}: whoever mounted it may, by fusermount3, and "
+                          "root: sudo weightfs umount {}",
+                          geteuid(), path.string(), path.string()));
+}
+
 /// Returns: 0, or the errno.  A mount whose daemon is silent is not walked into: what is bound in
 /// it goes with it, unless somebody uses it.
 int unmount_all(const MountInfo& mount, Answering answering) {
@@ -212,6 +225,7 @@ void unmount(const stdfs::path& path, bool lazy, Answering answering) {
   refuse_foreign_inside(*mount);
   const int error = lazy ? try_unmount(canonical, true) : unmount_all(*mount, answering);
   if (error == EBUSY) refuse_used(canonical);
+  if (error == EPERM) refuse_not_allowed(canonical);
   if (error != 0) throw_errno(error, "unmount " + canonical.string());
   unmount_dead(canonical);  // those that it lay on
 }

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <string>
 
+#include "store/base/bytes.hpp"
+
 namespace weightfs::fs {
 namespace {
 
@@ -28,10 +30,10 @@ std::vector<Finding> pass_findings(const Json& status) {
   for (const Json& full : status.value("pins_full", Json::array())) {
     findings.push_back(
         {"passes", Finding::State::warning,
-         fmt::format("uid {} has all passes that a uid can have, and {} opens of its processes "
+         fmt::format("uid {} has all passes that a uid can have, and {} of its processes "
                      "went without, which may mix versions: give its loaders versions/N",
                      json_uint(full, "uid", "pins_full"),
-                     json_uint(full, "refused", "pins_full"))});
+                     count_text(json_uint(full, "refused", "pins_full"), "open"))});
   }
   return findings;
 }

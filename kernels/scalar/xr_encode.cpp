@@ -222,6 +222,7 @@ void write_short_header(const Plan& plan, unsigned order, BitWriter& writer) noe
   writer.put(plan.z | order << 4, 8);
   for (const std::uint32_t count : plan.counts) {
     const std::uint32_t v = count + (1U << order);
+    assert(v != 0);  // a block has far fewer elements
     const auto bits = static_cast<unsigned>(std::bit_width(v)) - 1;
     writer.put_unary(bits - order);
     writer.put(v ^ (1U << bits), bits);

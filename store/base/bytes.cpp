@@ -54,4 +54,10 @@ std::string human_bytes(std::uint64_t bytes) {
   return text;
 }
 
+std::string count_text(std::uint64_t count, std::string_view one) {
+  std::string text = std::to_string(count) + " ";
+  text += one;
+  return count == 1 ? text : text + "s";
+}
+
 }  // namespace weightfs

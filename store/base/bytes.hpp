@@ -59,4 +59,7 @@ std::string to_hex(std::span<const std::byte> bytes);
 /// "1.2 GiB", "17 B": for people.
 std::string human_bytes(std::uint64_t bytes);
 
+/// "1 version", "2 versions".
+std::string count_text(std::uint64_t count, std::string_view one);
+
 }  // namespace weightfs

@@ -18,6 +18,8 @@ ErrorCode code_of_errno(int error) noexcept {
     case ENOSPC:
     case EDQUOT:
       return ErrorCode::no_space;
+    case ENOMEM:
+      return ErrorCode::no_memory;
     case EBUSY:
     case ETXTBSY:
       return ErrorCode::busy;
@@ -51,6 +53,8 @@ std::string_view to_string(ErrorCode code) noexcept {
       return "busy";
     case ErrorCode::no_space:
       return "no_space";
+    case ErrorCode::no_memory:
+      return "no_memory";
     case ErrorCode::unavailable:
       return "unavailable";
     case ErrorCode::timed_out:

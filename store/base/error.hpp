@@ -21,6 +21,7 @@ enum class ErrorCode {
   read_only,    // a change was asked of something that never changes
   busy,         // locked, mounted, or still written by someone else
   no_space,     // disk full, or the floor of free space reached
+  no_memory,    // this host, or a limit of this process, has none left
   unavailable,  // the bucket cannot be reached; worth a retry
   timed_out,    // a deadline passed
   cancelled,    // stopped on request
@@ -44,7 +45,7 @@ class Error : public std::runtime_error {
 };
 
 /// The code of a failed system call: ENOENT not_found, EACCES/EPERM permission, EROFS read_only,
-/// ENOSPC/EDQUOT no_space, EBUSY busy, EEXIST exists, else io.
+/// ENOSPC/EDQUOT no_space, ENOMEM no_memory, EBUSY busy, EEXIST exists, else io.
 ErrorCode code_of_errno(int error) noexcept;
 
 /// "cannot WHAT: strerror".  `what` names the object: "open /x/y".

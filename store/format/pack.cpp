@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "store/base/byte_reader.hpp"
+#include "store/base/bytes.hpp"
 #include "store/base/compress.hpp"
 #include "store/base/error.hpp"
 #include "store/base/path_rules.hpp"
@@ -167,9 +168,9 @@ std::vector<PackChunk> chunks_of(const ByteReader& reader, const std::vector<Ran
   for (const Range& range : ranges) count += range.count;
   if (count > chunks_max) {
     reader.fail(
-        fmt::format("it holds {} chunks, but other packs leave {} of the version's {}: some "
+        fmt::format("it holds {}, but other packs leave {} of the version's {}: some "
                     "would be in two packs",
-                    count, chunks_max, layout.chunk_count()));
+                    count_text(count, "chunk"), chunks_max, layout.chunk_count()));
   }
   reader.expect_room_for(count, kChunkBytesMin);
   std::vector<PackChunk> chunks;

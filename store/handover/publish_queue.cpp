@@ -632,7 +632,7 @@ std::vector<std::string> PublishQueue::State::move_fences(std::uint64_t newest) 
       item->error_code.clear();
       item->failures = item->lost_races = 0;
       item->retry_at = {};
-      std::erase_if(ended, [&](const HandOverEnd& end) { return end.order == order; });
+      std::erase_if(ended, [of = order](const HandOverEnd& end) { return end.order == of; });
       retried.push_back(item->record.name);
     }
   });

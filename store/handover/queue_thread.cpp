@@ -48,8 +48,8 @@ void lower_priority() {
 /// Nothing is wrong with the checkpoint or the repository: it may work later.
 bool may_pass(ErrorCode code) {
   return code == ErrorCode::unavailable || code == ErrorCode::timed_out ||
-         code == ErrorCode::no_space || code == ErrorCode::io || code == ErrorCode::busy ||
-         code == ErrorCode::cancelled;
+         code == ErrorCode::no_space || code == ErrorCode::no_memory || code == ErrorCode::io ||
+         code == ErrorCode::busy || code == ErrorCode::cancelled;
 }
 
 }  // namespace

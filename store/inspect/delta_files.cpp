@@ -28,6 +28,18 @@ void remember(std::map<std::uint64_t, Facts>& known, std::uint64_t version, Fact
   }
 }
 
+/// That a version cannot be read here (it takes too much memory, or has a newer format) does not
+/// mean that there is no such file: only that is said with `unsupported`, and remembered.
+template <typename Body>
+auto read_versions(Body&& body) {
+  try {
+    return body();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::unsupported) throw;
+    throw Error(ErrorCode::io, error.what());
+  }
+}
+
 }  // namespace
 
 struct DeltaFiles::Promise {
@@ -67,12 +79,20 @@ DeltaFacts DeltaFiles::facts(std::uint64_t version, const Context& context) {
 // ---- what is known before the bytes are made ----
 
 DeltaFiles::Promise DeltaFiles::promise(std::uint64_t version, const Context& context) {
-  const auto newer = history_.get(version, context);
-  const auto older = history_.get(version - 1, context);
-  const auto layout = history_.layout(*newer, context);
-  match_tensors(*history_.layout(*older, context), *layout, pair_of(version));
-  auto counts = counts_of_packs(*newer, *layout, context);
-  if (!counts) counts = counts_of_images(version, context);
+  const auto get = [&](std::uint64_t number) {
+    return read_versions([&] { return history_.get(number, context); });
+  };
+  const auto layout_of = [&](const Version& one) {
+    return read_versions([&] { return history_.layout(one, context); });
+  };
+  const auto newer = get(version);
+  const auto older = get(version - 1);
+  const auto layout = layout_of(*newer);
+  match_tensors(*layout_of(*older), *layout, pair_of(version));
+  auto counts = read_versions([&] {
+    auto found = counts_of_packs(*newer, *layout, context);
+    return found ? std::move(found) : counts_of_images(version, context);
+  });
   SparseLayout sparse(*layout, *counts, pair_of(version));
   {
     const std::lock_guard lock(mutex_);
@@ -171,7 +191,7 @@ void DeltaFiles::make(std::uint64_t version, const Context& context) {
   }
   try {
     if (options_.building) options_.building(version);
-    write(version, promised, file, context);
+    read_versions([&] { write(version, promised, file, context); });
     store_.complete_delta(version, file);
   } catch (...) {
     store_.abandon_delta(version, file);

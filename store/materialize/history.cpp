@@ -90,8 +90,9 @@ std::shared_ptr<const Version> History::get(std::uint64_t number, const Context&
   throw Error(
       ErrorCode::not_found,
       fmt::format("version {} does not exist; {}", number,
-                  newest == 0 ? "the repository is empty"
-                              : fmt::format("the repository has versions 1 to {}", newest)));
+                  newest == 0   ? "the repository is empty"
+                  : newest == 1 ? "the repository has version 1"
+                                : fmt::format("the repository has versions 1 to {}", newest)));
 }
 
 std::shared_ptr<const Layout> History::layout(const Version& version, const Context& context) {

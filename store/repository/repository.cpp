@@ -487,7 +487,8 @@ Version Repository::commit(const Manifest& manifest, const Context& context) {
                                                           version.manifest_bytes, context);
     if (put == Bucket::Put::created) return version;
   } catch (const Error& error) {
-    if (error.code() == ErrorCode::io) {  // it may be there, but not for long
+    // It may be there, but not for long.
+    if (error.code() == ErrorCode::io || error.code() == ErrorCode::no_memory) {
       throw CommitUnknown(manifest.version, error.code(), error.what());
     }
     if (!is_lost_reply(error.code())) throw;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "store/base/bytes.hpp"
 #include "store/base/log.hpp"
 
 namespace weightfs {
@@ -197,8 +198,9 @@ void S3Client::wait(const S3Call& call, Try& state, const Context& context) {
   }
   log_debug(fmt::format("attempt {} failed: {}", attempts, state.cause->what()));
   if (context.deadline != Clock::time_point::max() && Clock::now() + *pause >= context.deadline) {
-    throw Error(ErrorCode::timed_out, fmt::format("the time was up after {} attempts: {}", attempts,
-                                                  state.cause->what()));
+    throw Error(ErrorCode::timed_out,
+                fmt::format("the time was up after {}: {}", count_text(attempts, "attempt"),
+                            state.cause->what()));
   }
   context.pause(*pause, doing(call));
 }

@@ -78,7 +78,7 @@ struct Calls {
 /// Else the bucket is out of reach, or says no for now: that passes.
 bool is_told(ErrorCode code) {
   return code == ErrorCode::corrupt || code == ErrorCode::not_found ||
-         code == ErrorCode::no_space || code == ErrorCode::io;
+         code == ErrorCode::no_space || code == ErrorCode::no_memory || code == ErrorCode::io;
 }
 
 /// The bucket's requests; without a bucket, the cores.

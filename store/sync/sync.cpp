@@ -61,7 +61,9 @@ void with_errors(Body&& body) {
   } catch (const Error&) {
     throw;
   } catch (const std::bad_alloc&) {
-    throw Error(ErrorCode::io, "this host has not enough memory for it");
+    throw Error(ErrorCode::no_memory,
+                "there is not enough memory for it here; give weightfs more (its cgroup, its "
+                "ulimit, the host): it is tried again");
   } catch (const std::exception& error) {
     throw Error(ErrorCode::io, error.what());
   }
@@ -288,15 +290,17 @@ std::uint64_t Sync::State::latest() const {
 void Sync::State::poll(const Context& context) {
   reachable = false;
   try {
-    with_errors([&] {
-      find_newest(context);
-      if (newest > 0) builder.note(*history.get(newest, context));
-      find_wanted(context);
-    });
+    find_newest(context);
+    if (newest > 0) builder.note(*history.get(newest, context));
+    find_wanted(context);
   } catch (const Error& error) {
     poll_failures++;
     refused = is_refused(error.code());
     if (is_out_of_reach(error.code())) note_offline();
+    throw;
+  } catch (const std::exception&) {  // of this host: memory, threads; nothing is said of the bucket
+    poll_failures++;
+    refused = false;
     throw;
   }
   refused = false;
@@ -450,6 +454,7 @@ void Sync::State::fill_asked(const Context& context) {
       });
     } catch (const Error& error) {
       note_unfilled(version, error);
+      if (options.changed) options.changed();  // who waits for it ends
     }
   }
 }
@@ -665,7 +670,11 @@ void Sync::wait_ready(const Context& context, const Progress& progress) {
 void Sync::show(std::uint64_t version) { state_->show(version); }
 
 void Sync::name_version(std::uint64_t version, const Context& context) {
-  state_->builder.name(version, context);
+  try {
+    state_->builder.name(version, context);
+  } catch (const Error& error) {
+    throw error.within(fmt::format("version {}", version));
+  }
   state_->show_catalog(&context);
 }
 

@@ -332,6 +332,24 @@ class Pinning(BindTest):
         self.publish_next(1, mount)
         harness.wait_until(lambda: poller.config() == 2, "the poller", timeout=30)
 
+    def test_who_opens_the_same_file_again_and_again_follows_after_fifteen_minutes(self):
+        clock = harness.program("libweightfs_skewed_clock.so")
+        if not os.path.exists(clock):
+            self.skipTest(f"no {clock}; WEIGHTFS_TESTS names its directory")
+        passed = os.path.join(self.dir, "passed")  # its size: seconds
+        harness.write_file(passed, b"")
+        mount = self.begin("--pin-grace", "300",
+                           variables={"LD_PRELOAD": clock, "WEIGHTFS_TEST_AHEAD": passed})
+        loader = Loader(self, mount)
+        # It stays mapped.  That `latest` is read again has the daemon take note of what was opened.
+        self.assertEqual((loader.open(0), loader.latest()), (1, 1))
+        self.publish_next(1, mount)
+        for minutes in range(1, 14):  # two are left for what this takes
+            os.truncate(passed, 60 * minutes)
+            self.assertEqual((loader.open(0, "read"), loader.latest()), (1, 1), f"{minutes} min")
+        os.truncate(passed, 15 * 60)
+        self.assertEqual((loader.latest(), loader.open(0, "read")), (2, 2))
+
     def test_a_load_that_takes_longer_than_the_grace_is_one(self):
         grace = 2
         mount = self.begin("--pin-grace", grace)

@@ -3,6 +3,7 @@
 The limit is that of a cgroup, else RLIMIT_DATA.  After each bomb a good version is published, which
 must arrive with its right bytes: so the daemon has met the bomb, and got over it."""
 
+import errno
 import os
 import resource
 import sys
@@ -210,6 +211,35 @@ class Bombs(harness.MountTest):
                       delta={"changed": 0, "packs": [
                           {"head": 100, "head_sha256": "00" * 32, "name": f"{hostile.NONCE}-{k}",
                            "size": 1 << 29} for k in range(5000)]})
+
+    def gets_eio(self, path, words):
+        """A reader, and the log says why."""
+        with self.assertRaises(OSError) as raised:
+            os.close(os.open(path, os.O_RDONLY))
+        self.assertEqual(raised.exception.errno, errno.EIO)
+        log = harness.read_file(os.path.join(self.mounted.store, "weightfs.log")).decode()
+        said = [line for line in log.splitlines() if words in line]
+        self.assertTrue(said, log)
+        self.assertIn("give weightfs more memory", said[-1])
+
+    def test_who_opens_by_name_what_takes_too_much_memory_gets_eio(self):
+        gib = {"sha256": "00" * 32, "size": 1 << 30}
+        self.chain.put(f"layouts/{gib['sha256']}", zeros(1 << 30))
+        self.survives("a layout of 1 GiB of zeros", layout=gib)
+        layout = self.chain.number - 1
+        file_bytes = 10 << 40
+        hashes = {"sha256": "00" * 32, "size": hostile.hashes_size(file_bytes)}
+        self.survives("hashes of a file of 10 TiB", blobs=[],
+                      layout=self.put_layout(hostile.layout_of([("model.bin", b"", file_bytes)])),
+                      snapshot={"hashes": hashes, "nonce": hostile.NONCE})
+        version = self.chain.number - 1
+        self.gets_eio(self.mounted.join("versions", layout, "model.bin"),
+                      f"request: version {layout}: ")
+        self.gets_eio(self.mounted.join("versions", version, "model.bin"),
+                      f"request: version {version}: ")
+        [partial] = self.mounted.status()["partial"]
+        self.assertEqual((partial["version"], partial["error"]["code"]), (version, "unsupported"))
+        self.assertIn("give weightfs more memory", partial["error"]["message"])
 
     def test_blobs(self):
         said = {"path": "config.json", "sha256": "11" * 32, "size": 16 * MIB}

@@ -3,6 +3,7 @@ what streams in for time travel yields to it; a reader that finds no room gets E
 
 import errno
 import os
+import pty
 import random
 import sys
 import threading
@@ -128,6 +129,45 @@ class OldVersions(harness.MountTest):
         self.slow.release()
         self.assert_same_tree(mount.join("versions/3"), steps[2])
         self.assertEqual(mount.latest(), 8)
+
+    def test_what_is_waited_for_stays_while_it_comes(self):
+        """It was evicted, was not asked for again, and was waited for until the timeout."""
+        mount, steps = self.begin(4, 2.5)
+        waiting = harness.start("wait", mount.path, "--ready", "--version", 1, "--timeout", 60)
+        is_partial = lambda version: lambda status: version in [  # noqa: E731
+            one["version"] for one in status["partial"]]
+        mount.wait_status(is_partial(1), "version 1 to stream in")
+        for version in (2, 3):
+            self.look_into(mount, version)
+        self.assertTrue(is_partial(1)(mount.status()), mount.status()["partial"])
+        self.slow.release()
+        said, error = waiting.communicate(timeout=90)
+        self.assertEqual((waiting.returncode, said),
+                         (0, f"version 1 is at {mount.join('versions/1')}\n"), error)
+        self.assert_same_tree(mount.join("versions/1"), steps[0])
+
+    def test_who_has_waited_in_vain_is_told_so_and_keeps_nothing(self):
+        mount, _ = self.begin(4, 2.5)
+        late = harness.run("wait", mount.path, "--ready", "--version", 1, "--timeout", "0.5")
+        self.assertEqual(late.returncode, 5, late.stderr)
+        self.look_into(mount, 2)
+        self.assertEqual([one["version"] for one in mount.status()["partial"]], [2])
+
+    def test_where_there_is_no_room_a_wait_ends_and_says_why(self):
+        mount, _ = self.begin(2, 1.5)
+        for _ in range(2):
+            done = harness.run("wait", mount.path, "--ready", "--version", 1, "--timeout", 60)
+            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertIn("--store-size", done.stderr)
+        # On a terminal, where it asks again and again to tell how far it is.
+        terminal, end = pty.openpty()
+        with open(end, "wb") as stderr:
+            waiting = harness.start("wait", mount.path, "--ready", "--version", 1, "--timeout", 60,
+                                    stderr=stderr)
+        self.addCleanup(os.close, terminal)
+        self.addCleanup(waiting.kill)
+        waiting.communicate(timeout=90)
+        self.assertEqual(waiting.returncode, 1)
 
     def test_where_there_is_no_room_a_reader_gets_eio_and_status_says_why(self):
         mount, _ = self.begin(2, 1.5)

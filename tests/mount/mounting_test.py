@@ -159,14 +159,43 @@ class MountPoint(harness.MountTest):
         self.assertEqual(done.returncode, 1)
         self.assertIn("is gone", done.stderr)
 
-    def test_a_users_own_mount_is_private_to_him(self):
+    def test_what_shows_a_repository_can_be_none(self):
+        mount = self.mount()
+        synced = os.path.join(self.dir, "synced")
+        harness.call("sync", self.url, synced, "--once")
+        for place, around, words in ((mount.path, mount.path, "where weightfs shows"),
+                                     ("file://" + mount.join("versions/new"), mount.path, ""),
+                                     (synced, synced, "weightfs sync keeps"),
+                                     (os.path.join(synced, "new"), synced, "")):
+            done = harness.run("init", place)
+            self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
+            self.assertIn(f" lies in {around}, ", done.stderr)
+            self.assertIn(words, done.stderr)
+            self.assertIn(f"weightfs publish {self.url} DIR", done.stderr)
+        self.assertEqual(os.listdir(synced).count("new"), 0)
+
+    def other_user(self):
+        """What runs the binary as nobody."""
         user = {"user": 65534, "group": 65534, "extra_groups": []}
-        if shutil.which("fusermount3") is None or not os.stat("/dev/fuse").st_mode & 0o002:
-            self.skipTest("no fusermount3, or users may not open /dev/fuse")
         try:
             harness.run("--version", **user)
         except PermissionError:
             self.skipTest("other users cannot run the binary where it lies")
+        return user
+
+    def test_who_may_not_unmount_is_told_who_may(self):
+        mount = self.mount()
+        for lazy in ((), ("--lazy",)):
+            done = harness.run("umount", mount.path, *lazy, **self.other_user())
+            self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+            self.assertIn(f"uid 65534 may not unmount {mount.path}", done.stderr)
+            self.assertIn(f"sudo weightfs umount {mount.path}", done.stderr)
+        self.assertTrue(os.path.ismount(mount.path))
+
+    def test_a_users_own_mount_is_private_to_him(self):
+        user = self.other_user()
+        if shutil.which("fusermount3") is None or not os.stat("/dev/fuse").st_mode & 0o002:
+            self.skipTest("no fusermount3, or users may not open /dev/fuse")
         mount = harness.Mount(self, self.url)
         os.makedirs(mount.store)
         for path in (mount.path, mount.store):

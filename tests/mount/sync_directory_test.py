@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -129,6 +130,35 @@ class SyncDirectory(SyncTest):
             self.assert_same_tree(self.join("latest/"), steps[2])
         harness.write_file(self.manifest(4), good)
         self.assertEqual(self.once()["version"], 5)
+
+    def test_once_fails_on_a_gap_and_names_the_manifest(self):
+        steps = self.make_repository(5, PARAMS)
+        manifests = {number: harness.read_file(self.manifest(number)) for number in range(1, 6)}
+        # What the directory has at first, and what is missing then.
+        for has, missing in ((0, 1), (0, 3), (1, 3), (2, 3)):
+            shutil.rmtree(self.path, ignore_errors=True)
+            for number in range(has + 1, 6):
+                os.unlink(self.manifest(number))
+            self.assertEqual(self.once()["version"], has)
+            for number in manifests:
+                if number not in (*range(1, has + 1), missing):
+                    harness.write_file(self.manifest(number), manifests[number])
+            for _ in range(2):
+                self.assert_fails_once(4, f"versions/{missing:020d}.json is missing")
+                self.assertEqual(self.latest(), missing - 1)  # what comes before it is brought
+                if missing > 1:
+                    self.assert_same_tree(self.join("latest/"), steps[missing - 2])
+            harness.write_file(self.manifest(missing), manifests[missing])
+            self.assertEqual(self.once()["version"], 5)
+            self.assert_same_tree(self.join("latest/"), steps[4])
+
+    def test_a_gap_before_what_a_directory_has_is_none_of_its_business(self):
+        steps = self.make_repository(3, PARAMS)
+        self.assertEqual(self.once()["version"], 3)
+        for missing in (1, 2):
+            os.unlink(self.manifest(missing))
+            self.assertEqual(self.once()["version"], 3)
+        self.assert_same_tree(self.join("latest/"), steps[2])
 
     # ---- readers ----
 

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 
@@ -16,6 +17,7 @@ import s3_faults  # noqa: E402
 
 LARGE = 100_000_000  # bytes of a file that goes up in parts
 SHORTEST_LIFE, LONGEST_LIFE = 0.3, 4  # seconds of a server that crashes again and again
+ROUNDS_MIN, ROUNDS_MAX, KILLED_MIN = 8, 60, 3  # publishers that are killed, or were quicker
 PATIENCE = 180  # seconds; who meets a dead server often looks for it every 24 s
 
 
@@ -102,33 +104,43 @@ class Kills(gateway.S3Test):
         self.assertEqual(self.uploads(), [])
         self.assertEqual(self.version_count(), 0)
 
+    def timed_publish(self, folder):
+        """What publish() says, and the seconds that it took here and now."""
+        began = time.monotonic()
+        said = self.publish(folder)
+        return said, time.monotonic() - began
+
     def test_publishers_and_readers_killed_at_random_times(self):
+        """Each is killed at some moment of the time that the last one took that was left alone."""
         steps = self.make_run(2, params=1_000_000)
         self.init()
         self.publish(steps[0])
         mount = self.mount()
-        killed = 0
-        for i in range(8):
+        _, takes = self.timed_publish(steps[1])  # as those to come a delta, not a snapshot
+        rounds, killed = 0, 0
+        while rounds < ROUNDS_MAX and (rounds < ROUNDS_MIN or killed < KILLED_MIN):
             before = self.version_count()
             publisher = self.start_publish(steps[before % 2])
             try:
-                publisher.wait(timeout=harness.RANDOM.random() * 0.4)
+                publisher.wait(timeout=harness.RANDOM.random() * takes)
             except subprocess.TimeoutExpired:
                 publisher.kill()
                 killed += 1
             publisher.communicate()
-            if i % 2:
+            if rounds % 2:
                 mount.process.kill()
             after = self.version_count()
             self.assertIn(after, (before, before + 1))
-            self.assertEqual(self.publish(steps[after % 2])["version"], after + 1)
-            if i % 2:
+            said, takes = self.timed_publish(steps[after % 2])
+            self.assertEqual(said["version"], after + 1)
+            if rounds % 2:
                 mount.start()
             mount.wait_version(after + 1)
             self.assert_same_tree(mount.join("latest/"), steps[after % 2])
+            rounds += 1
         self.assert_clean()
-        self.assertGreater(killed, 0)
-        print(f"killed {killed} of 8", file=sys.stderr)
+        print(f"killed {killed} of {rounds}", file=sys.stderr)
+        self.assertGreaterEqual(killed, KILLED_MIN)
 
     def test_the_server_crashes_again_and_again(self):
         """A trainer's mount and a host's go on. The server lives for 0.3 s, and after each crash for

@@ -23,18 +23,13 @@ import harness  # noqa: E402
 SCRIPT = os.path.join(HERE, "radosgw.sh")
 ACCESS_KEY, SECRET_KEY = "weightfs", "weightfs-secret"
 BUCKET = "weightfs-tests"
-PROGRAMS = os.environ.get("WEIGHTFS_TESTS", os.path.join(harness.ROOT, "build", "tests"))
+program = harness.program
 
 # What the caller has set up for his own S3 is not for these tests.
 for name in [name for name in os.environ if name.startswith("AWS_") or name.lower().endswith("_proxy")]:
     del os.environ[name]
 os.environ.update(AWS_CONFIG_FILE="/dev/null", AWS_SHARED_CREDENTIALS_FILE="/dev/null",
                   AWS_EC2_METADATA_DISABLED="true", AWS_REGION="us-east-1")
-
-
-def program(name):
-    """The path of a program of the tests."""
-    return os.path.join(PROGRAMS, name)
 
 
 def when_dead(*command):

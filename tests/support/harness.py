@@ -29,6 +29,7 @@ sys.path.insert(0, HERE)
 import runs  # noqa: E402
 
 BINARY = os.environ.get("WEIGHTFS_BIN", os.path.join(ROOT, "build", "weightfs"))
+PROGRAMS = os.environ.get("WEIGHTFS_TESTS", os.path.join(ROOT, "build", "tests"))
 SEED = int(os.environ.get("WEIGHTFS_SEED", random.SystemRandom().randrange(1 << 32)))
 RANDOM = random.Random(SEED)
 SKIPPED = 77
@@ -37,6 +38,11 @@ PIN_GRACE = "0.01"  # a test that has looked at `latest` has ended its load; pin
 
 libc = ctypes.CDLL(None, use_errno=True)
 MNT_DETACH = 2
+
+
+def program(name):
+    """The path of a program of the tests."""
+    return os.path.join(PROGRAMS, name)
 
 
 # ---- the command line ----------------------------------------------------------------------------

@@ -1,5 +1,8 @@
-// Preloaded into a program, it shows it a clock that is WEIGHTFS_TEST_SKEW_S seconds off.
+// Preloaded into a program, it shows it a clock that is WEIGHTFS_TEST_SKEW_S seconds off, and a
+// time since boot that is as many seconds ahead as the file WEIGHTFS_TEST_AHEAD has bytes: whoever
+// lengthens it makes time pass.
 #include <dlfcn.h>
+#include <sys/stat.h>
 #include <time.h>
 
 #include <cstdlib>
@@ -10,6 +13,11 @@ extern "C" int clock_gettime(clockid_t clock, timespec* time) noexcept {
   const int result = real(clock, time);
   const char* skew = getenv("WEIGHTFS_TEST_SKEW_S");
   if (clock == CLOCK_REALTIME && skew != nullptr) time->tv_sec += std::atol(skew);
+  const char* ahead = getenv("WEIGHTFS_TEST_AHEAD");
+  struct stat file {};
+  if (clock == CLOCK_BOOTTIME && ahead != nullptr && stat(ahead, &file) == 0) {
+    time->tv_sec += file.st_size;
+  }
   return result;
 }
 

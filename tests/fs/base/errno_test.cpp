@@ -8,11 +8,11 @@
 namespace weightfs::fs {
 namespace {
 
-constexpr ErrorCode kAll[] = {ErrorCode::invalid,    ErrorCode::not_found,   ErrorCode::exists,
-                              ErrorCode::conflict,   ErrorCode::corrupt,     ErrorCode::unsupported,
-                              ErrorCode::permission, ErrorCode::read_only,   ErrorCode::busy,
-                              ErrorCode::no_space,   ErrorCode::unavailable, ErrorCode::timed_out,
-                              ErrorCode::cancelled,  ErrorCode::io};
+constexpr ErrorCode kAll[] = {ErrorCode::invalid,    ErrorCode::not_found, ErrorCode::exists,
+                              ErrorCode::conflict,   ErrorCode::corrupt,   ErrorCode::unsupported,
+                              ErrorCode::permission, ErrorCode::read_only, ErrorCode::busy,
+                              ErrorCode::no_space,   ErrorCode::no_memory, ErrorCode::unavailable,
+                              ErrorCode::timed_out,  ErrorCode::cancelled, ErrorCode::io};
 
 TEST(Errno, EveryCodeHasOneThatReadersUnderstand) {
   for (const ErrorCode code : kAll) {

@@ -31,6 +31,17 @@ std::string lines_of(const DaemonState& state) {
   return status_lines(Json::parse(status_text(state, 1000)));
 }
 
+TEST(StatusLines, CountsInTheSingularToo) {
+  DaemonState state = some_state();
+  state.sync.latest = 2;
+  state.sync.newest = 3;
+  state.sync.newest_time = 960;
+  EXPECT_NE(lines_of(state).find("3, 1 version and 40 s ahead"), std::string::npos)
+      << lines_of(state);
+  state.sync.newest = 4;
+  EXPECT_NE(lines_of(state).find("4, 2 versions and 40 s ahead"), std::string::npos);
+}
+
 TEST(HookText, TellsWhatTheEngineHasAndWhatItShouldHave) {
   Json json{{"type", "vllm"}, {"target", "http://h:1"}, {"state", "current"},
             {"wanted", 8},    {"reported", 8},          {"error", nullptr}};

@@ -161,7 +161,8 @@ TEST_F(WaitConditionTest, AVersionThatIsBeingFilledIsHere) {
 TEST_F(WaitConditionTest, WhatIsCompleteIsReady) {
   expect_here({.ready = true}, 7);
   expect_here({.version = 5, .ready = true}, 5);
-  expect_not_yet({.version = 6, .ready = true});
+  nameable_ = 7;
+  expect_not_yet({.version = 6, .ready = true});  // it was asked for
   catalog_ = catalog_of(0, {});
   expect_not_yet({.ready = true});
 }
@@ -175,6 +176,12 @@ TEST_F(WaitConditionTest, WhatIsBeingFilledIsReadyWhenItIsComplete) {
   expect_not_yet({.ready = true});
   catalog_ = catalog_of(1, {1});
   expect_here({.ready = true}, 1);
+}
+
+/// It was evicted between two looks: `wait DIR --version N --ready` went on until its timeout.
+TEST_F(WaitConditionTest, WhatTheDirectoryOfASyncHasRemovedIsNeverReady) {
+  expect_not_yet({.version = 8, .ready = true});
+  expect_end({.version = 6, .ready = true}, How::gone, "weightfs export");
 }
 
 TEST_F(WaitConditionTest, WhatIsDamagedIsNeverReady) {

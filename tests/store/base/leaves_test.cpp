@@ -50,6 +50,8 @@ TEST(Bytes, LittleEndianRoundTrips) {
 
 TEST(Bytes, HumanBytesUsesBinaryUnits) {
   EXPECT_EQ(human_bytes(17), "17 B");
+  EXPECT_EQ(count_text(0, "pin") + ", " + count_text(1, "pin") + ", " + count_text(2, "pin"),
+            "0 pins, 1 pin, 2 pins");
   EXPECT_EQ(human_bytes(1536), "1.5 KiB");
   EXPECT_EQ(human_bytes(std::uint64_t{3} << 30), "3.0 GiB");
 }

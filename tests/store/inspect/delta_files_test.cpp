@@ -198,6 +198,20 @@ TEST_F(DeltaFilesTest, SaysWhyThereIsNone) {
   EXPECT_EQ(error_of([&] { deltas.facts(9, {}); }).code(), ErrorCode::not_found);
 }
 
+/// A version that this host cannot read was remembered as one that has no such file.
+TEST_F(DeltaFilesTest, AVersionThatCannotBeReadHereIsNoneWithoutADelta) {
+  const std::string key = keys::manifest(3), good = builder_.bucket()->find(key).value();
+  std::string newer = good;
+  newer.replace(newer.find("\"format\":1"), 10, "\"format\":9");
+  builder_.bucket()->replace(key, newer);
+  DeltaFiles deltas = files();
+  const Error error = error_of([&] { deltas.facts(3, {}); });
+  EXPECT_EQ(error.code(), ErrorCode::io);
+  EXPECT_NE(std::string(error.what()).find("update it"), std::string::npos) << error.what();
+  builder_.bucket()->replace(key, good);
+  EXPECT_GT(deltas.facts(3, {}).size_bytes, 0U);
+}
+
 // ---- the store ----
 
 TEST_F(DeltaFilesTest, AreKeptByTheStore) {

@@ -100,6 +100,9 @@ TEST(History, SaysWhichVersionsThereAre) {
   std::string message;
   EXPECT_EQ(code_of([&] { at.history()->get(1, {}); }, &message), ErrorCode::not_found);
   EXPECT_EQ(message, "version 1 does not exist; the repository is empty");
+  commit_versions(*at.repository, 1);
+  EXPECT_EQ(code_of([&] { at.history()->get(9, {}); }, &message), ErrorCode::not_found);
+  EXPECT_EQ(message, "version 9 does not exist; the repository has version 1");
   commit_versions(*at.repository, 3);
   EXPECT_EQ(code_of([&] { at.history()->get(9, {}); }, &message), ErrorCode::not_found);
   EXPECT_EQ(message, "version 9 does not exist; the repository has versions 1 to 3");

@@ -569,6 +569,31 @@ TEST_F(SyncTest, WhatIsNoErrorOfOursIsTriedAgainWithAPauseToo) {
   expect_latest(*on, 1);
 }
 
+/// It was called offline, and the bucket was looked at for what this host lacked.
+TEST_F(SyncTest, WhoHasNoMemoryToPollIsNotOffline) {
+  publish(1);
+  reader()->sync.run_once({});
+  const auto gate = std::make_shared<GatedBucket::Gate>();
+  gate->shut = false;
+  static bool is_code;  // an Error with it, as of a system call that failed
+  gate->stops = [](std::string_view key) {
+    if (!key.starts_with("versions/")) return false;
+    if (is_code) throw_errno(ENOMEM, "read " + std::string(key));
+    throw std::bad_alloc();
+  };
+  const auto on = gated_reader(gate);
+  for (const bool by_code : {false, true}) {
+    is_code = by_code;
+    EXPECT_EQ(round_error(*on).code(), ErrorCode::no_memory);
+    const SyncStatus status = on->sync.status();
+    EXPECT_EQ(status.offline_since, 0);
+    EXPECT_EQ(status.state, SyncState::waiting);
+    EXPECT_EQ(status.error_code, "no_memory");
+    expect_names(status.error, by_code ? "Cannot allocate memory" : "give weightfs more");
+  }
+  expect_latest(*on, 1);
+}
+
 /// However long the history is: a thousand idle hosts cost a bucket a thousand small GETs a poll.
 TEST_F(SyncTest, APollOfALongHistoryIsOneGetAndNoList) {
   RepositoryBuilder builder;

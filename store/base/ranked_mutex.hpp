@@ -1,0 +1,195 @@
+// RankedMutex: a mutex that knows its place in the lock order, and aborts where a thread breaks it.
+//
+//     mutable RankedMutex mutex_{LockRank::sync, "Sync::mutex_"};
+//     std::condition_variable_any changed_;
+//     ...
+//     std::unique_lock lock(mutex_);
+//     changed_.wait(lock, stop, [&] { return is_there_; });
+//
+// A thread may lock a mutex only while all others that it holds have a lower rank.  As every thread
+// keeps that one order, none can wait for another in a circle.  A breach is found the first time it
+// happens, by any test, without a second thread and without bad luck.
+//
+// A request to the bucket waits too, but is no mutex: check_lock_order() aborts where it is made
+// while a mutex is held that must not be held over it.
+//
+// Checked are builds with assertions (dev, asan, tsan, fuzz) and those with
+// WEIGHTFS_CHECK_LOCK_ORDER.  In all others a RankedMutex is the mutex of the standard library:
+// same size, same calls.  All files of a program must agree.
+//
+// Not checked: try_lock(), which does not wait; so std::scoped_lock may take several of one rank.
+// std::condition_variable takes std::mutex alone: use std::condition_variable_any.
+//
+// Threads: as std::mutex.  Errors: a breach is a programmer's error; it names both and aborts.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <shared_mutex>
+
+#if !defined(NDEBUG) && !defined(WEIGHTFS_CHECK_LOCK_ORDER)
+#define WEIGHTFS_CHECK_LOCK_ORDER
+#endif
+
+namespace weightfs {
+
+// The order, from the first rank to the last; never back, never two of one rank.  Four parts, by
+// what a mutex may be held over:
+//
+//     the bucket      slow for as long as a network is: one round of a sync, one hook of an engine
+//     the database    files and records of this host, never the bucket
+//     nothing slow    tables in memory: held for moments, over others of this part further down
+//     nothing         `leaf`: no other mutex is locked while one is held
+//
+// To add one: find the last mutex that may be held when it is locked, and the first that is locked
+// while it is held; its rank lies between.  If there is none, it is a leaf.
+enum class LockRank : std::uint8_t {
+  // ---- held over the bucket ----
+  hook_engine,   // a hook's whole round; only threads of hooks take it
+  sync_thread,   // starting and joining the thread of a Sync
+  queue_thread,  // likewise of a PublishQueue
+  sync_round,    // one round at a time
+  images,        // Store::lock_images(): one version at a time is brought into the store
+  rest_sources,  // a plan is made, for reads of files that a host does not keep
+  repository,    // opening a bucket
+  bucket,        // no mutex: a request, for check_lock_order()
+
+  // ---- held over the database and over files ----
+  staging_removing,  // unused bytes of staging
+  evict,             // one version at a time leaves the store; asks pins, hooks and catalogs
+  sync_directory,    // the directory of `weightfs sync`; asks for the catalog
+  bind_link,         // whether there is a bind mode
+  bound_work,        // mount(2) and its kin, which wait for the session's threads
+  sync_catalog,      // a catalog is made and shown
+  catalog_builder,
+  partial_stop,  // joining the threads that fill a version
+  queue_record,  // records of hand-overs
+  queue_early,   // which files were given to early work
+  staging_changes,
+  history_accept,  // a version is compared with its neighbours
+  history_layouts,
+  hand_pins_change,
+  store_newest,
+  database,  // Db's handle
+
+  // ---- held over nothing slow ----
+  sync,
+  partial_errors,  // told in their order
+  partial_images,
+  partial_version,
+  pack_spool,
+  delta_files,
+  queue,
+  staging,
+  early_work,
+  close_watch,
+  history,
+  store,
+  eviction,
+  hand_pins,
+  bound_sets,
+  warmer,
+  hooks,
+  hook_reconciler,
+  first_pass,  // the wait for one
+  pins_opens,  // taking what was opened
+  passes,
+  link_passes,
+  walks,
+  session_link,  // whether there is a session
+  control_link,  // whether there is a server of control sockets
+  control_server,
+  read_waker,
+  requests,
+  open_table,  // the kernel's registration of a backing file runs under it
+
+  // ---- held over nothing ----
+  leaf,
+};
+
+#ifdef WEIGHTFS_CHECK_LOCK_ORDER
+inline constexpr bool kChecksLockOrder = true;
+
+namespace lock_order {
+
+/// Aborts if this thread holds anything of `rank` or of a higher one; names both.
+void check(LockRank rank, const char* name) noexcept;
+/// Remembers that this thread holds `mutex`.
+void note(const void* mutex, LockRank rank, const char* name) noexcept;
+void forget(const void* mutex) noexcept;
+
+}  // namespace lock_order
+
+/// For what waits but is no mutex: aborts if this thread holds a mutex of `rank` or of a higher
+/// one.
+inline void check_lock_order(LockRank rank, const char* name) noexcept {
+  lock_order::check(rank, name);
+}
+
+/// `Mutex`: one of the standard library.  Its calls are as those of the same name there;
+/// std::lock_guard, std::unique_lock, std::shared_lock, std::scoped_lock and
+/// std::condition_variable_any take it.
+template <typename Mutex>
+class Ranked {
+ public:
+  /// `name`: of the member, as `Sync::mutex_`; must live as long as this does.
+  constexpr Ranked(LockRank rank, const char* name) noexcept : rank_(rank), name_(name) {}
+  Ranked(const Ranked&) = delete;
+  Ranked& operator=(const Ranked&) = delete;
+
+  void lock() {
+    lock_order::check(rank_, name_);
+    mutex_.lock();
+    note();
+  }
+  bool try_lock() { return noted(mutex_.try_lock()); }
+  template <typename Duration>
+  bool try_lock_for(const Duration& limit) {
+    lock_order::check(rank_, name_);
+    return noted(mutex_.try_lock_for(limit));
+  }
+  void unlock() {
+    lock_order::forget(this);
+    mutex_.unlock();
+  }
+
+  // A thread that reads twice waits for itself where a writer waits in between: checked alike.
+  void lock_shared() {
+    lock_order::check(rank_, name_);
+    mutex_.lock_shared();
+    note();
+  }
+  bool try_lock_shared() { return noted(mutex_.try_lock_shared()); }
+  void unlock_shared() {
+    lock_order::forget(this);
+    mutex_.unlock_shared();
+  }
+
+ private:
+  void note() noexcept { lock_order::note(this, rank_, name_); }
+  bool noted(bool is_locked) noexcept {
+    if (is_locked) note();
+    return is_locked;
+  }
+
+  Mutex mutex_;
+  LockRank rank_;
+  const char* name_;
+};
+#else
+inline constexpr bool kChecksLockOrder = false;
+
+inline void check_lock_order(LockRank, const char*) noexcept {}
+
+template <typename Mutex>
+class Ranked : public Mutex {
+ public:
+  constexpr Ranked(LockRank, const char*) noexcept {}
+};
+#endif
+
+using RankedMutex = Ranked<std::mutex>;
+using RankedTimedMutex = Ranked<std::timed_mutex>;
+using RankedSharedMutex = Ranked<std::shared_mutex>;
+
+}  // namespace weightfs
