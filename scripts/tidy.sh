@@ -80,4 +80,6 @@ cmake --preset dev -B build-tidy -DCMAKE_EXPORT_COMPILE_COMMANDS=ON >/dev/null
 
 say "clang-tidy: ${#files[@]} files"
 export -f tidy
-printf '%s\n' "${files[@]}" | xargs -P "$JOBS" -I{} bash -c 'tidy "$1"' _ {} && echo "nothing found"
+# shellcheck disable=SC2016
+printf '%s\n' "${files[@]}" | xargs -P "$JOBS" -I{} bash -c 'tidy "$1"' _ {} || exit 1
+echo "nothing found"

@@ -1,7 +1,7 @@
 // Mount record: what is left to know of a mount when its daemon does not say it any more: the
 // command that makes it again, and the socket at which it listened.
 //
-// One JSON file for each mount point, beside the control sockets (fs/control.hpp):
+// One JSON file for each mount point, beside the control sockets (fs/control/server.hpp):
 //
 //     /run/weightfs/<16 hex digits of the SHA-256 of the mount point>.mount
 //

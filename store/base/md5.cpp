@@ -10,7 +10,7 @@ namespace weightfs {
 
 struct Md5Stream::State {
   struct Free {
-    void operator()(EVP_MD_CTX* context) const { EVP_MD_CTX_free(context); }
+    void operator()(EVP_MD_CTX* its) const { EVP_MD_CTX_free(its); }
   };
   std::unique_ptr<EVP_MD_CTX, Free> context{EVP_MD_CTX_new()};
   bool works = false;

@@ -236,7 +236,7 @@ void SparseLayout::add_tensors(const Layout& to, std::span<const std::uint32_t> 
 void SparseLayout::place(const Layout& to, VersionPair versions) {
   std::string arrays;
   std::uint64_t at = 0;  // in the data
-  for (const std::size_t width : {8, 4, 2, 1}) {
+  for (const std::size_t width : {8U, 4U, 2U, 1U}) {
     for (Tensor& tensor : tensors_) {
       const std::string& name = to.tensors()[tensor.number].name;
       if (width == (tensor.wide ? 8U : 4U)) {
