@@ -41,7 +41,7 @@ def normal(text: str) -> str:
 def all_literals() -> list:
     found = []
     for folder in ("store", "fs"):
-        for path in sorted((ROOT / folder).glob("*.[ch]pp")):
+        for path in sorted((ROOT / folder).rglob("*.[ch]pp")):
             found += [normal(text) for text in literals(path.read_text())]
     return found
 

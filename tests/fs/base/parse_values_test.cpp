@@ -14,7 +14,7 @@ using std::chrono::milliseconds;
 
 /// What the function says to a text that it refuses; "" if it takes it.
 template <typename Function>
-std::string refusal(Function function) {
+std::string refused_value(Function function) {
   try {
     function();
     return "";
@@ -40,9 +40,9 @@ TEST(Values, SizesMayHaveUnits) {
 TEST(Values, SizesThatAreNoneAreRefused) {
   for (const char* text : {"", "G", "-1", "1.5G", "10 G", "10g", "10GB2", "10Gi", "0x10", "1e9",
                            "+5", "18446744073709551616", "20000P"}) {
-    EXPECT_NE(refusal([&] { parse_size(text); }), "") << text;
+    EXPECT_NE(refused_value([&] { parse_size(text); }), "") << text;
   }
-  EXPECT_EQ(refusal([] { parse_size("ten"); }),
+  EXPECT_EQ(refused_value([] { parse_size("ten"); }),
             "'ten' is not a size such as 1073741824, 500M or 10GiB");
 }
 
@@ -50,7 +50,7 @@ TEST(Values, WordsAreNotEmptyAndHaveNothingHidden) {
   EXPECT_EQ(parse_word("eu-west-1"), "eu-west-1");
   EXPECT_EQ(parse_word("my profile"), "my profile");
   for (const char* text : {"", " ", " a", "a ", "a\nb", "a\x7F"}) {
-    EXPECT_NE(refusal([&] { parse_word(text); }), "") << text;
+    EXPECT_NE(refused_value([&] { parse_word(text); }), "") << text;
   }
 }
 
@@ -58,9 +58,9 @@ TEST(Values, NumbersKeepTheirRange) {
   EXPECT_EQ(parse_number("7", {1, 7}), 7U);
   EXPECT_EQ(parse_number("1", {1, 7}), 1U);
   for (const char* text : {"", "0", "8", "-1", "+1", "1 ", "1.0", "99999999999999999999"}) {
-    EXPECT_NE(refusal([&] { parse_number(text, {1, 7}); }), "") << text;
+    EXPECT_NE(refused_value([&] { parse_number(text, {1, 7}); }), "") << text;
   }
-  EXPECT_EQ(refusal([] { parse_number("8", {1, 7}); }), "'8' is not a number from 1 to 7");
+  EXPECT_EQ(refused_value([] { parse_number("8", {1, 7}); }), "'8' is not a number from 1 to 7");
 }
 
 TEST(Values, SecondsMayHaveFractions) {
@@ -69,7 +69,7 @@ TEST(Values, SecondsMayHaveFractions) {
   EXPECT_EQ(parse_seconds("0.01"), milliseconds(10));
   EXPECT_EQ(parse_seconds("86400"), milliseconds(86'400'000));
   for (const char* text : {"", "0", "0.009", "-1", "86401", "nan", "inf", "1s", "1e3", "0x2"}) {
-    EXPECT_NE(refusal([&] { parse_seconds(text); }), "") << text;
+    EXPECT_NE(refused_value([&] { parse_seconds(text); }), "") << text;
   }
 }
 
@@ -77,7 +77,7 @@ TEST(Values, UmasksAreOctal) {
   EXPECT_EQ(parse_umask("022"), 022U);
   EXPECT_EQ(parse_umask("777"), 0777U);
   for (const char* text : {"", "8", "1000", "-1", "0o22"}) {
-    EXPECT_NE(refusal([&] { parse_umask(text); }), "") << text;
+    EXPECT_NE(refused_value([&] { parse_umask(text); }), "") << text;
   }
 }
 
@@ -85,22 +85,22 @@ TEST(Values, ModesAreOctal) {
   EXPECT_EQ(parse_mode("755"), 0755U);
   EXPECT_EQ(parse_mode("3777"), 03777U);
   for (const char* text : {"", "8", "4755", "-1", "0o755"}) {
-    EXPECT_NE(refusal([&] { parse_mode(text); }), "") << text;
+    EXPECT_NE(refused_value([&] { parse_mode(text); }), "") << text;
   }
 }
 
 TEST(Values, SwitchesHaveFourSpellingsEach) {
   for (const char* text : {"true", "yes", "on", "1"}) EXPECT_TRUE(parse_switch(text)) << text;
   for (const char* text : {"false", "no", "off", "0"}) EXPECT_FALSE(parse_switch(text)) << text;
-  EXPECT_NE(refusal([] { parse_switch("maybe"); }), "");
+  EXPECT_NE(refused_value([] { parse_switch("maybe"); }), "");
 }
 
 TEST(Values, PairsAreSplitAtTheFirstEqualsSign) {
   EXPECT_EQ(parse_pair("a=b"), std::pair(std::string_view("a"), std::string_view("b")));
   EXPECT_EQ(parse_pair("a=b=c").second, "b=c");
   EXPECT_EQ(parse_pair("a=").second, "");
-  EXPECT_NE(refusal([] { parse_pair("=b"); }), "");
-  EXPECT_NE(refusal([] { parse_pair("ab"); }), "");
+  EXPECT_NE(refused_value([] { parse_pair("=b"); }), "");
+  EXPECT_NE(refused_value([] { parse_pair("ab"); }), "");
 }
 
 }  // namespace
