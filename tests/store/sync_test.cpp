@@ -465,6 +465,26 @@ TEST_F(SyncTest, ServesWhatWasThereAfterARestartWithoutTheBucket) {
   expect_latest(*on, 2);
 }
 
+TEST_F(SyncTest, LatestDoesNotGoBackAtARestartThoughTheDiskWasFullWhenItWasHeardOf) {
+  std::atomic<std::uint64_t> free_bytes = 1ull << 40;
+  publish(1);
+  {
+    Reader on(Repository::open(std::make_unique<BucketView>(bucket_), {}), dir_ / "reader",
+              kNoFloor, {}, [&] {
+                return Space{free_bytes, 1ull << 41};
+              });
+    on.sync.run_once({});
+    free_bytes = 0;
+    publish(2);
+    EXPECT_EQ(round_error(on).code(), ErrorCode::no_space);
+    free_bytes = 1ull << 40;
+    on.sync.run_once({});
+    expect_latest(on, 2);
+  }
+  const auto on = offline_reader();
+  expect_latest(*on, 2);
+}
+
 TEST_F(SyncTest, AsksNothingOfTheBucketBeforeTheFirstRound) {
   publish(1, "one");
   reader()->sync.run_once({});
