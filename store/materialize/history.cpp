@@ -116,8 +116,7 @@ std::shared_ptr<const Layout> History::find_layout(const Version& version) {
 std::shared_ptr<const Version> History::add(Version version, std::shared_ptr<const Layout> layout) {
   const auto added = remember(std::move(version));
   layout = know(std::move(layout));
-  keep(fmt::format("version {}", added->number()),
-       [&] { store_->put_manifest(added->number(), added->manifest_bytes); });
+  keep_manifest(*added);
   keep_layout(*layout, false);
   keep(fmt::format("version {}", added->number()), [&] {
     store_->put_newest({added->number(), added->manifest_sha256});
@@ -231,12 +230,23 @@ void History::check_no_gap(std::uint64_t newest, const Context& context) {
   looked_behind_ = true;
 }
 
-// From memory or the store.
-std::shared_ptr<const Version> History::find_known(std::uint64_t number) {
+// What could not be kept when it came is kept now, if it can: else it would be known, and asked for
+// again after a restart.
+std::shared_ptr<const Version> History::find_in_memory(std::uint64_t number) {
+  std::shared_ptr<const Version> known;
+  bool is_kept = true;
   {
     const std::scoped_lock lock(mutex_);
-    if (auto known = versions_.find(number)) return known;
+    known = versions_.find(number);
+    is_kept = !unkept_.contains(number);
   }
+  if (known && !is_kept) keep_manifest(*known);
+  return known;
+}
+
+// From memory or the store.
+std::shared_ptr<const Version> History::find_known(std::uint64_t number) {
+  if (auto known = find_in_memory(number)) return known;
   if (store_ == nullptr) return nullptr;
   std::optional<std::string> bytes = store_->find_manifest(number);
   if (!bytes) return nullptr;
@@ -288,8 +298,7 @@ std::shared_ptr<const Layout> History::find_kept_layout(const Sha256& id) {
 std::shared_ptr<const Version> History::accept(Version version) {
   const std::scoped_lock one_at_a_time(accept_mutex_);
   check_order(version);
-  keep(fmt::format("the manifest of version {}", version.number()),
-       [&] { store_->put_manifest(version.number(), version.manifest_bytes); });
+  keep_manifest(version);
   return remember(std::move(version));
 }
 
@@ -358,6 +367,22 @@ std::set<Sha256> History::layouts_of_versions_here() {
     if (const auto version = find_known(number)) layouts.insert(version->manifest.layout.sha256);
   }
   return layouts;
+}
+
+void History::keep_manifest(const Version& version) {
+  if (store_ == nullptr) return;
+  const std::uint64_t number = version.number();
+  bool is_kept = false;
+  keep(fmt::format("the manifest of version {}", number), [&] {
+    store_->put_manifest(number, version.manifest_bytes);
+    is_kept = true;
+  });
+  const std::scoped_lock lock(mutex_);
+  if (is_kept) {
+    unkept_.erase(number);
+  } else {
+    unkept_.insert(number);
+  }
 }
 
 // A full disk costs this host its memory, not the versions: it is logged once.

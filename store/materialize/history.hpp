@@ -90,6 +90,7 @@ class History {
   };
 
   std::shared_ptr<const Version> find_known(std::uint64_t number);
+  std::shared_ptr<const Version> find_in_memory(std::uint64_t number);
   std::shared_ptr<const Layout> find_kept_layout(const Sha256& id);
   std::vector<Looked> look(std::uint64_t first, std::size_t count, const Context& context);
   bool advance(std::uint64_t& newest, std::size_t count, const Context& context);
@@ -101,6 +102,7 @@ class History {
   void check_old_form(const Version& version, const Context& context);
   void check_not_rolled_back(std::uint64_t known, const Context& context);
   void check_no_gap(std::uint64_t newest, const Context& context);
+  void keep_manifest(const Version& version);
   void keep_newest(std::uint64_t number, const Context& context);
   std::shared_ptr<const Layout> know(std::shared_ptr<const Layout> layout);
   void keep_layout(const Layout& layout, bool replace);
@@ -117,7 +119,8 @@ class History {
   std::mutex mutex_;  // guards what follows; never held over store or bucket
   LruCache<std::uint64_t, Version, VersionCost> versions_{kManifestBytesKept};
   LayoutCache layouts_{kLayoutBytesKept};
-  std::uint64_t highest_ = 0;  // of all versions that were accepted
+  std::set<std::uint64_t> unkept_;  // versions whose manifest the store had no room for
+  std::uint64_t highest_ = 0;       // of all versions that were accepted
   bool checked_bucket_ = false, looked_behind_ = false, logged_no_space_ = false;
 };
 

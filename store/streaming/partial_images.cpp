@@ -210,7 +210,7 @@ void PartialImages::State::evict(std::uint64_t version) {
   log_info(fmt::format("giving up version {}, of which a part is here, to make room", version));
   filled->stop();
   drop(version);
-  tell();
+  if (options.gave_up) options.gave_up();
 }
 
 void PartialImages::State::end(std::uint64_t version) {

@@ -34,6 +34,8 @@ struct PartialImagesOptions {
   /// A version began or became complete, or an error changed.  From any thread, without locks of
   /// this object; must be quick.
   std::function<void()> changed = {};
+  /// One was given up to make room.  The same, but with locks of the store held.
+  std::function<void()> gave_up = {};
 };
 
 class PartialImages {

@@ -112,9 +112,11 @@ struct Sync::State {
   void warn_if_nothing_is_kept(std::uint64_t version, const Context& context);
   void bring_older(const Context& context, const Progress& progress);
   void persist_newest(const Context& context);
+  void persist(std::uint64_t version, const Context& context);
   [[nodiscard]] Eviction::Readers readers();
   [[nodiscard]] Eviction::Reservation reserve(std::uint64_t version, const Context& context) const;
   void show_catalog(const Context* bucket);
+  void show_room_made();
   std::shared_ptr<const CatalogVersion> show_made(bool holds_latest);
   void show(std::uint64_t number);
   void read_tags(const Context& context, Clock::time_point until);
@@ -182,8 +184,10 @@ Sync::State::State(Store& the_store, History& the_history, SyncOptions the_optio
   if (options.partial) {
     partials = std::make_unique<PartialImages>(
         store, history,
-        PartialImagesOptions{
-            .only = options.only, .coder = options.coder, .changed = [this] { note_filled(); }});
+        PartialImagesOptions{.only = options.only,
+                             .coder = options.coder,
+                             .changed = [this] { note_filled(); },
+                             .gave_up = [this] { show_room_made(); }});
     builder.set_partials(partials.get());
   }
   show_catalog(nullptr);
@@ -423,6 +427,7 @@ bool Sync::State::fill_first(std::uint64_t version, const Context& context) {
 std::shared_ptr<PartialVersion> Sync::State::fill(std::uint64_t version, const Context& context) {
   std::shared_ptr<PartialVersion> filled;
   try {
+    persist(version, context);
     filled = partials->begin(version, context);
   } catch (const Error& error) {
     const bool passes =
@@ -482,16 +487,20 @@ void Sync::State::bring_older(const Context& context, const Progress& progress) 
 }
 
 /// Before `latest` moves: whoever reads it later must not be taken back behind it.
-void Sync::State::persist_newest(const Context& context) {
-  if (store.newest().version >= newest) return;
-  store.put_newest({newest, history.get(newest, context)->manifest_sha256});
+void Sync::State::persist_newest(const Context& context) { persist(newest, context); }
+
+/// Nothing above what the store knows as the newest is shown once it is complete; it may not know
+/// all that was heard of, if there was no room for the record.
+void Sync::State::persist(std::uint64_t version, const Context& context) {
+  if (store.newest().version >= version) return;
+  store.put_newest({version, history.get(version, context)->manifest_sha256});
 }
 
 /// What the store asks before it evicts a version.
 Eviction::Readers Sync::State::readers() {
   return {.keep = options.keeps,
           .withdraw = options.withdraw,
-          .changed = [this] { show_catalog(nullptr); },
+          .changed = [this] { show_room_made(); },
           .is_unused = options.release,
           .restore = options.restore};
 }
@@ -509,6 +518,13 @@ void Sync::State::show_catalog(const Context* bucket) {
     options.prepare(*next);
     show_made(false);
   }
+  if (options.changed) options.changed();
+}
+
+/// For who makes room, with the store's locks held: nothing is prepared then.  So `latest` stays;
+/// who made what it is to move to is about to show that.
+void Sync::State::show_room_made() {
+  show_made(static_cast<bool>(options.prepare));
   if (options.changed) options.changed();
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -63,9 +64,10 @@ inline constexpr StoreLimits kNoFloor{std::nullopt, 0};
 
 struct Host {
   Host(std::unique_ptr<Repository> opened, const std::filesystem::path& store_path,
-       StoreLimits limits = kNoFloor)
+       StoreLimits limits = kNoFloor, std::function<Space()> space = {})
       : repository(std::move(opened)),
-        store(Store::open(store_path, repository->id(), repository->url(), limits)),
+        store(
+            Store::open(store_path, repository->id(), repository->url(), limits, std::move(space))),
         history(*repository, store.get()) {}
 
   Host(const std::shared_ptr<MemoryBucket>& bucket, const std::filesystem::path& store_path,

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <bit>
 #include <cstdio>
@@ -92,10 +93,20 @@ Weights weights_of(unsigned version, std::size_t elements) {
 
 }  // namespace
 
-TempDir::TempDir() {
+stdfs::path temporary_directory() {
   const char* base = std::getenv("TMPDIR");
-  std::string name =
-      (stdfs::path(base != nullptr ? base : "/tmp") / "weightfs-test-XXXXXX").string();
+  return base != nullptr ? base : "/tmp";
+}
+
+stdfs::path memory_directory() {
+  const char* const memory = "/dev/shm";
+  return ::access(memory, W_OK) == 0 ? memory : temporary_directory();
+}
+
+TempDir::TempDir() : TempDir(temporary_directory()) {}
+
+TempDir::TempDir(const stdfs::path& parent) {
+  std::string name = (parent / "weightfs-test-XXXXXX").string();
   if (::mkdtemp(name.data()) == nullptr) {
     throw std::system_error(errno, std::generic_category(), "mkdtemp " + name);
   }

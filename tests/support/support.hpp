@@ -14,10 +14,11 @@
 
 namespace weightfs::test {
 
-/// A directory of its own below $TMPDIR, removed with everything in it at the end.
+/// A directory of its own below $TMPDIR, or another one, removed with everything in it at the end.
 class TempDir {
  public:
   TempDir();
+  explicit TempDir(const std::filesystem::path& parent);
   ~TempDir();
   TempDir(const TempDir&) = delete;
   TempDir& operator=(const TempDir&) = delete;
@@ -27,6 +28,11 @@ class TempDir {
  private:
   std::filesystem::path path_;
 };
+
+/// $TMPDIR, or /tmp.
+std::filesystem::path temporary_directory();
+/// Where nothing is synced to a disk, if the machine has such a place; else the same.
+std::filesystem::path memory_directory();
 
 /// Seed of this run: $WEIGHTFS_SEED, or random; printed once.
 std::uint64_t seed();

@@ -4,7 +4,9 @@
 #include <sys/stat.h>
 
 #include <atomic>
+#include <condition_variable>
 #include <cstring>
+#include <mutex>
 #include <thread>
 
 #include "store/format/version_images.hpp"
@@ -22,9 +24,51 @@ using Numbers = std::vector<std::uint64_t>;
 
 constexpr std::uint64_t kGiB = 1ull << 30;
 
+/// Stops one thread, the first that comes once it is armed, each time it comes.
+class Stopper {
+ public:
+  void arm() {
+    const std::lock_guard lock(mutex_);
+    is_armed_ = true;
+  }
+  void come() {
+    std::unique_lock lock(mutex_);
+    if (!is_armed_) return;
+    if (who_ == std::thread::id()) who_ = std::this_thread::get_id();
+    if (who_ != std::this_thread::get_id()) return;
+    const unsigned time = ++came_;
+    moved_.notify_all();
+    moved_.wait(lock, [&] { return !is_armed_ || let_go_ >= time; });
+  }
+
+  /// Waits until it has come that often; false after far too long.
+  bool has_come(unsigned times) {
+    std::unique_lock lock(mutex_);
+    return moved_.wait_for(lock, std::chrono::minutes(1), [&] { return came_ >= times; });
+  }
+  void let_go() {
+    const std::lock_guard lock(mutex_);
+    let_go_++;
+    moved_.notify_all();
+  }
+  void disarm() {
+    const std::lock_guard lock(mutex_);
+    is_armed_ = false;
+    moved_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable moved_;
+  bool is_armed_ = false;
+  std::thread::id who_;
+  unsigned came_ = 0, let_go_ = 0;
+};
+
 class PartialImagesTest : public ::testing::Test {
  protected:
   PartialImagesTest() { open(); }
+  ~PartialImagesTest() override { stopper_.disarm(); }
 
   void open() {
     images_.reset();
@@ -42,7 +86,10 @@ class PartialImagesTest : public ::testing::Test {
     PartialImagesOptions options;
     options.threads = 2;
     options.tell_failures_for = std::chrono::milliseconds(20);
-    options.changed = [this] { changes_++; };
+    options.changed = [this] {
+      changes_++;
+      stopper_.come();
+    };
     images_ = std::make_unique<PartialImages>(*store_, *history_, std::move(options));
   }
 
@@ -84,6 +131,11 @@ class PartialImagesTest : public ::testing::Test {
     EXPECT_EQ(images_->find(version), nullptr);
     EXPECT_TRUE(std::filesystem::is_empty(store_->temporary_directory()));
   }
+  /// Waits until all of it is here, and its threads have said so.
+  static void expect_all_here(PartialVersion& filled) {
+    filled.wait_complete({});
+    filled.stop();
+  }
   bool becomes_complete(std::uint64_t version) {
     return eventually([&] { return store_->is_complete(version) && !store_->is_partial(version); });
   }
@@ -96,6 +148,7 @@ class PartialImagesTest : public ::testing::Test {
   StoreLimits limits_{kGiB, 0};
   std::atomic<std::uint64_t> free_bytes_ = 100 * kGiB;
   std::atomic<int> changes_ = 0;
+  Stopper stopper_;  // in `changed`
   std::unique_ptr<Repository> repository_;
   std::unique_ptr<Store> store_;
   std::unique_ptr<History> history_;
@@ -285,6 +338,42 @@ TEST_F(PartialImagesTest, BeginningMakesRoomButKeepsItsBase) {
   begin(2);
   ASSERT_TRUE(becomes_complete(2));
   EXPECT_EQ(complete(), (Numbers{1, 2}));
+}
+
+TEST_F(PartialImagesTest, WhatIsBegunAnewIsNotRecordedForTheFillingThatWasEvicted) {
+  add_versions(3);
+  const std::uint64_t size = 9 << 20;
+  limits_.store_bytes = 3 * size + size / 2;
+  open();
+  // The thread that records is stopped after version 1, ...
+  const auto first = begin_hanging(1);
+  {
+    const ImagesLock lock = store_->lock_images({});
+    builder_.bucket()->heal();
+    expect_all_here(*first);
+    stopper_.arm();
+  }
+  ASSERT_TRUE(stopper_.has_come(1));
+  // ... and between 2 and 3, when it has seen that both are whole.
+  for (const std::uint64_t version : {2u, 3u}) expect_all_here(*begin(version));
+  stopper_.let_go();
+  ASSERT_TRUE(stopper_.has_come(2));
+  ASSERT_EQ(complete(), (Numbers{1, 2}));
+  ASSERT_TRUE(store_->is_partial(3));
+
+  store_->make_room(3 * size);
+  expect_nothing_of(3);
+  ASSERT_EQ(complete(), Numbers{}) << "there would be a base to fill it from";
+  const auto anew = begin_hanging(3);
+  ASSERT_FALSE(anew->is_complete());
+  stopper_.let_go();
+  ASSERT_TRUE(stopper_.has_come(3)) << "it was looked at";
+  EXPECT_FALSE(store_->is_complete(3)) << "what is not here yet is read as zeros";
+  EXPECT_EQ(images_->find(3), anew);
+  stopper_.disarm();
+  builder_.bucket()->heal();
+  ASSERT_TRUE(becomes_complete(3));
+  expect_version(3);
 }
 
 // ---- failures and the end ----

@@ -93,8 +93,8 @@ class GatedBucket final : public Bucket {
 /// A host that follows a repository.
 struct Reader {
   Reader(std::unique_ptr<Repository> repository, const stdfs::path& store, StoreLimits limits,
-         SyncOptions options)
-      : host(std::move(repository), store, limits),
+         SyncOptions options, std::function<Space()> space = {})
+      : host(std::move(repository), store, limits, std::move(space)),
         sync(*host.store, host.history, std::move(options)) {}
 
   [[nodiscard]] std::set<std::uint64_t> versions() const {
@@ -462,6 +462,26 @@ TEST_F(SyncTest, ServesWhatWasThereAfterARestartWithoutTheBucket) {
   EXPECT_NE(round_error(*on).code(), ErrorCode::corrupt);
   EXPECT_GT(on->sync.status().offline_since, 0);
   EXPECT_EQ(on->sync.status().state, SyncState::waiting);
+  expect_latest(*on, 2);
+}
+
+TEST_F(SyncTest, LatestDoesNotGoBackAtARestartThoughTheDiskWasFullWhenItWasHeardOf) {
+  std::atomic<std::uint64_t> free_bytes = 1ull << 40;
+  publish(1);
+  {
+    Reader on(Repository::open(std::make_unique<BucketView>(bucket_), {}), dir_ / "reader",
+              kNoFloor, {}, [&] {
+                return Space{free_bytes, 1ull << 41};
+              });
+    on.sync.run_once({});
+    free_bytes = 0;
+    publish(2);
+    EXPECT_EQ(round_error(on).code(), ErrorCode::no_space);
+    free_bytes = 1ull << 40;
+    on.sync.run_once({});
+    expect_latest(on, 2);
+  }
+  const auto on = offline_reader();
   expect_latest(*on, 2);
 }
 
@@ -1197,6 +1217,62 @@ TEST_F(SyncTest, WhatLatestIsAboutToNameIsNotEvictedForAnOlderVersion) {
   const auto seen = log.seen();
   const auto first = std::find_if(seen.begin(), seen.end(), [](auto latest) { return latest > 0; });
   EXPECT_EQ(std::vector(first, seen.end()), (std::vector<std::uint64_t>{2, 3}));
+}
+
+TEST_F(SyncTest, NothingIsPreparedWhileRoomIsMade) {
+  std::unique_ptr<Reader> on;
+  SyncOptions options = filling();
+  int prepared = 0;
+  options.prepare = [&](const CatalogVersion& version) {
+    if (version.number < 4) return;
+    // It may take a moment: nobody else is to wait for it.
+    const Context now = Context{}.within({});
+    EXPECT_NO_THROW(static_cast<void>(on->host.store->lock_images(now)));
+    if (prepared++ > 0) return;
+    // A reader opens an old version just now, and there is room for three.
+    EXPECT_NE(on->sync.fill_version(1, {}), nullptr);
+    EXPECT_FALSE(on->host.store->is_complete(2));
+  };
+  publish(1);
+  publish(2);
+  on = reader("reader", room_for(checkpoint(1), 35), options);
+  on->sync.run_once({});
+  ASSERT_TRUE(eventually([&] { return has_complete(*on, 2); }));
+  publish(3);
+  on->sync.run_once({});
+  on->sync.name_version(1, {});
+  publish(4);
+  on->sync.run_once({});
+  EXPECT_GT(prepared, 0);
+  expect_latest(*on, 4);
+}
+
+TEST_F(SyncTest, WhatIsFilledByNameStaysListedThoughTheDiskWasFullWhenItWasHeardOf) {
+  std::atomic<std::uint64_t> free_bytes = 1ull << 40;
+  SyncOptions options = filling();
+  options.follow = {.kind = Follow::Kind::version, .version = 1};
+  publish(1);
+  Reader on(Repository::open(std::make_unique<BucketView>(bucket_), {}), dir_ / "reader", kNoFloor,
+            options, [&] {
+              return Space{free_bytes, 1ull << 41};
+            });
+  on.sync.run_once({});
+  ASSERT_TRUE(eventually([&] { return has_complete(on, 1); }));
+  free_bytes = 0;
+  publish(2);
+  on.sync.run_once({});
+  ASSERT_EQ(on.sync.status().newest, 2u);
+  ASSERT_EQ(on.host.store->newest().version, 1u) << "it could be recorded";
+  free_bytes = 1ull << 40;
+  on.sync.name_version(2, {});
+  {
+    const auto reserved = on.sync.reserve(2, {});
+    on.sync.fill_version(2, {});
+  }
+  ASSERT_TRUE(eventually([&] { return on.sync.find_partial(2) == nullptr; }));
+  ASSERT_TRUE(on.host.store->is_complete(2));
+  EXPECT_TRUE(eventually([&] { return has_complete(on, 2); }));
+  EXPECT_EQ(on.sync.catalog()->latest, 1u);
 }
 
 TEST_F(SyncTest, LatestThatLostItsImagesStaysAndIsFetchedAgain) {
