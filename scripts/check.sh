@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Before a commit: format, includes that go against the layers, build, unit tests.
+# Before a commit: format, folders (scripts/folders.py), build, unit tests.
 #
 #   scripts/check.sh [--full]        --full: everything scripts/test.sh does
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -12,11 +12,8 @@ if command -v clang-format >/dev/null; then
 else
   echo "clang-format is not installed: skipped"
 fi
-say "layers"
-if git grep -nE '#include "fs/' -- store kernels || git grep -nE '#include "store/' -- kernels; then
-  echo "includes go fs -> store -> kernels and never back" >&2
-  exit 1
-fi
+say "folders"
+scripts/folders.py --check
 [ "${1:-}" = --full ] && exec "$ROOT/scripts/test.sh"
 say "build and unit tests"
 # Each file alone: what one does not include is not there because another of its batch does.

@@ -97,14 +97,17 @@ build_fuzz() {
 }
 test_fuzz() { ctest --test-dir "$ROOT/build-fuzz" -L fuzz --output-on-failure --parallel "$JOBS"; }
 
-# One more than cores: tests of mounts wait half of their time.
+# More than cores: tests of mounts and of S3 wait most of their time, each on a place of its own.
 test_all() {
-  ctest --test-dir "$ROOT/build" --output-on-failure --parallel $((JOBS + 1)) "${without[@]}" "$@"
+  ctest --test-dir "$ROOT/build" --output-on-failure --parallel $((2 * JOBS + 1)) "${without[@]}" "$@"
 }
+
+test_tidy() { "$ROOT/scripts/tidy.sh"; }
 
 without=()
 need_packages "${BUILD_PACKAGES[@]}" "${TEST_PACKAGES[@]}" "${FUZZ_PACKAGES[@]}"
 part "building" build_main
+part "clang-tidy" test_tidy
 part "safetensors" need_safetensors
 export WEIGHTFS_VENV_PYTHON=$ROOT/build/venv/bin/python
 export WEIGHTFS_BIN=$ROOT/build/weightfs

@@ -6,7 +6,9 @@
 Each table ends with an exponent: the slope of a straight line through the logarithms. 1 is linear,
 2 quadratic, 0 is what does not grow at all.
 
-files     a mount of an empty store streams in a version of so many small files; until all is here
+files     a mount of an empty store streams in a version of so many small files; until all is here.
+          Beside it the processor time of the daemon, and what the disk alone takes: so many files
+          of this size, written and synced by two threads of this script
 versions  a mount of an empty store, of a repository of so many small versions behind a server that
           takes L ms for every answer (tests/support/slow_bucket.py): until `latest` exists, until
           all of it is here, and until `tags/` has every tag; and `weightfs log` of all
@@ -18,6 +20,7 @@ The best of R rounds counts (files, versions).
 """
 
 import argparse
+import concurrent.futures
 import json
 import os
 import shutil
@@ -102,6 +105,42 @@ def best_of(rounds, measure):
 
 # ---- files ---------------------------------------------------------------------------------------
 
+def cpu_seconds(pid):
+    """Of a process: in user mode, and in the kernel."""
+    with open(f"/proc/{pid}/stat") as stat:
+        fields = stat.read().rsplit(")", 1)[1].split()
+    return [int(ticks) / os.sysconf("SC_CLK_TCK") for ticks in fields[11:13]]
+
+
+def write_synced(path, size):
+    with open(path, "wb") as file:
+        file.write(bytes(size))
+        os.fsync(file.fileno())
+
+
+def written_by_hand(folder, count, size):
+    os.makedirs(folder)
+    begin = time.monotonic()
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda i: write_synced(os.path.join(folder, f"{i:05}"), size), range(count)))
+    seconds = time.monotonic() - begin
+    shutil.rmtree(folder)
+    return seconds
+
+
+def stream_in(bench, count, size):
+    """Seconds until all is here, the daemon's processor time, and what the disk alone takes."""
+    cpu = []
+
+    def ready():
+        bench.wait_ready()
+        with open(os.path.join(bench.mount, ".weightfs", "status")) as status:
+            cpu.extend(cpu_seconds(json.load(status)["pid"]))
+
+    seconds = bench.cold(bench.url, [ready])[1]
+    return [seconds, *cpu, written_by_hand(bench.path("by-hand"), count, size)]
+
+
 def bench_files(work, args):
     rows = {}
     for count in FILES:
@@ -114,9 +153,10 @@ def bench_files(work, args):
                                    [(f"w{i}", "BF16", [64], data)])
         bench.run("init", bench.url)
         bench.publish(folder)
-        rows[count] = best_of(args.rounds, lambda: bench.cold(bench.url, [bench.wait_ready])[1:])
+        size = os.path.getsize(os.path.join(folder, "expert-00000.safetensors"))
+        rows[count] = best_of(args.rounds, lambda: stream_in(bench, count, size))
         shutil.rmtree(bench.work)
-    print_table("files", ["all here, s"], rows)
+    print_table("files", ["all here, s", "user CPU, s", "kernel CPU, s", "disk alone, s"], rows)
 
 
 # ---- versions ------------------------------------------------------------------------------------

@@ -147,8 +147,8 @@ class Serving(BindTest):
     def test_a_writers_mount(self):
         mount = self.writer("--serve", "bind")
         for version in (1, 2):
-            write_checkpoint(mount.staging("step"), version)
-            os.rename(mount.staging("step"), mount.join("publish/step"))
+            write_checkpoint(mount.staging(f"step-{version}"), version)
+            os.rename(mount.staging(f"step-{version}"), mount.join(f"publish/step-{version}"))
             harness.call("wait", mount.path, "--version", version)
             harness.wait_until(lambda: self.is_bound(mount, version), "the bind mount")
             self.assertEqual(harness.read_file(mount.join("versions", version, SHARD)),
