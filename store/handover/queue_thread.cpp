@@ -258,7 +258,7 @@ void PublishQueue::State::settle(QueueItem& item, const Context& context) {
 /// An adopted version took no room of its own, but counts from now on.
 void PublishQueue::State::trim_images() {
   try {
-    store.make_room(0);
+    store.evictor().evict_for_images(0);
   } catch (const Error& error) {
     log_debug(fmt::format("old images stay: {}", error.what()));
   }

@@ -408,7 +408,7 @@ void Publisher::code_rest() {
     delta_ = code_against_parent();
   } catch (const BaseDamaged& damaged) {
     parent_images_.give_up();
-    if (!store_.evict(damaged.version())) throw;
+    if (!store_.evictor().evict(damaged.version())) throw;
     log_warning(fmt::format("{}; it is made again from the bucket", damaged.what()));
     bring_parent();
     delta_ = code_against_parent();
