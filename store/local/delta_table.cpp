@@ -33,7 +33,7 @@ DeltaTable::DeltaTable(Db& db, fs::path directory, fs::path temporary)
 
 void DeltaTable::load() {
   std::vector<Db::Change> gone;
-  db_.scan(Family::deltas, "", [&](std::string_view key, std::string_view value) {
+  db_.scan(ColumnFamily::deltas, "", [&](std::string_view key, std::string_view value) {
     const std::uint64_t version = version_of_key(key, 8, "deltas");
     if (value.size() != 8) throw_bad_record("deltas");
     std::error_code error;
@@ -41,7 +41,7 @@ void DeltaTable::load() {
     if (!error && size == load_be(value)) {
       deltas_[version] = {size, true};
     } else {
-      gone.push_back({Family::deltas, std::string(key), std::nullopt});
+      gone.push_back({ColumnFamily::deltas, std::string(key), std::nullopt});
     }
   });
   try {
@@ -92,7 +92,7 @@ void DeltaTable::complete(std::uint64_t version, const fs::path& file) {
     fsync_directory(directory_);
     std::string value;
     append_be64(value, expected);
-    db_.write({{Family::deltas, version_key(version), std::move(value)}});
+    db_.write({{ColumnFamily::deltas, version_key(version), std::move(value)}});
   } catch (const Error&) {
     discard(path_of(version), temporary_);
     throw;
@@ -120,7 +120,7 @@ bool DeltaTable::remove(std::uint64_t version) {
     deltas_.erase(version);
   }
   try {
-    db_.write({{Family::deltas, version_key(version), std::nullopt}});
+    db_.write({{ColumnFamily::deltas, version_key(version), std::nullopt}});
   } catch (const Error& error) {
     if (error.code() != ErrorCode::no_space) throw;
     log_warning(error.what());  // a record without its file counts for nothing

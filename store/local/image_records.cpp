@@ -45,11 +45,11 @@ std::vector<std::uint64_t> file_sizes_below(const fs::path& directory) {
 
 std::map<std::uint64_t, ImageRecords> read_image_records(const Db& db) {
   std::map<std::uint64_t, ImageRecords> records;
-  db.scan(Family::hashes, "", [&](std::string_view key, std::string_view value) {
+  db.scan(ColumnFamily::hashes, "", [&](std::string_view key, std::string_view value) {
     if (value.size() % 8 != 0) throw_bad_record("hashes");
     records[version_of_key(key, 8, "hashes")] = {};
   });
-  db.scan(Family::images, "", [&](std::string_view key, std::string_view value) {
+  db.scan(ColumnFamily::images, "", [&](std::string_view key, std::string_view value) {
     if (value.size() != 9) throw_bad_record("images");
     const auto version = records.find(version_of_key(key, 12, "images"));
     // Without hashes the version is not complete; its directory goes with the strays.
@@ -67,12 +67,12 @@ void write_image_records(Db& db, std::uint64_t version, const ImageRecords& imag
                          std::span<const std::uint64_t> chunk_hashes) {
   std::vector<Db::Change> changes;
   for (std::uint32_t file = 0; file < images.size(); file++) {
-    changes.push_back({Family::images, image_key(version, file), image_value(images[file])});
+    changes.push_back({ColumnFamily::images, image_key(version, file), image_value(images[file])});
   }
   std::string hashes;
   hashes.reserve(8 * chunk_hashes.size());
   for (const std::uint64_t hash : chunk_hashes) append_le(hashes, hash);
-  changes.push_back({Family::hashes, version_key(version), std::move(hashes)});
+  changes.push_back({ColumnFamily::hashes, version_key(version), std::move(hashes)});
   db.write(changes);
 }
 
@@ -80,11 +80,11 @@ void write_image_records(Db& db, std::uint64_t version, const ImageRecords& imag
 // writes the same keys.
 void remove_image_records(Db& db, std::uint64_t version) {
   std::vector<Db::Change> changes;
-  if (db.find(Family::hashes, version_key(version))) {
-    changes.push_back({Family::hashes, version_key(version), std::nullopt});
+  if (db.find(ColumnFamily::hashes, version_key(version))) {
+    changes.push_back({ColumnFamily::hashes, version_key(version), std::nullopt});
   }
-  db.scan(Family::images, version_key(version), [&](std::string_view key, std::string_view) {
-    changes.push_back({Family::images, std::string(key), std::nullopt});
+  db.scan(ColumnFamily::images, version_key(version), [&](std::string_view key, std::string_view) {
+    changes.push_back({ColumnFamily::images, std::string(key), std::nullopt});
   });
   if (changes.empty()) return;
   try {
@@ -96,7 +96,7 @@ void remove_image_records(Db& db, std::uint64_t version) {
 }
 
 std::optional<std::vector<std::uint64_t>> find_chunk_hashes(const Db& db, std::uint64_t version) {
-  const std::optional<std::string> bytes = db.find(Family::hashes, version_key(version));
+  const std::optional<std::string> bytes = db.find(ColumnFamily::hashes, version_key(version));
   if (!bytes) return std::nullopt;
   std::vector<std::uint64_t> hashes(bytes->size() / 8);
   for (std::size_t i = 0; i < hashes.size(); i++) {

@@ -40,13 +40,13 @@ std::unique_ptr<Db> open_db(const StoreDirectory& directory, const StoreMarker& 
   make_directories(path / "deltas", 0755);
   make_directories(path / "tmp", 0700);
   std::unique_ptr<Db> db = Db::open(path / "db", [space] { return space().free_bytes; });
-  const std::optional<std::string> format = db->find(Family::store, "format");
+  const std::optional<std::string> format = db->find(ColumnFamily::store, "format");
   if (!format) {
-    db->write({{Family::store, "format", marker.format},
-               {Family::store, "repository", marker.repository},
-               {Family::store, "url", marker.url}});
+    db->write({{ColumnFamily::store, "format", marker.format},
+               {ColumnFamily::store, "repository", marker.repository},
+               {ColumnFamily::store, "url", marker.url}});
   } else if (format != marker.format ||
-             db->find(Family::store, "repository") != marker.repository) {
+             db->find(ColumnFamily::store, "repository") != marker.repository) {
     throw Error(ErrorCode::corrupt, "its records are of another format or repository");
   }
   return db;

@@ -249,6 +249,20 @@ TEST(Store, NewestOfManyThreadsIsTheHighest) {
   EXPECT_EQ(at.open()->newest().version, 43u);
 }
 
+TEST(Store, ADamagedRecordLeavesNothingOfTheFirstAttempt) {
+  StoreFixture at;
+  {
+    const auto store = at.open();
+    add_version(*store, 1);
+    store->put_newest({7, {}});
+    store->db().write({{ColumnFamily::deltas, "not a version", "x"}});  // read after the images
+  }
+  const auto store = at.open();
+  EXPECT_EQ(store->complete_versions(), Versions{});
+  EXPECT_EQ(store->newest().version, 0u);
+  EXPECT_FALSE(fs::exists(store->image_directory(1)));
+}
+
 // ---- images ----
 
 TEST(Store, RemembersCompleteImages) {
@@ -440,15 +454,15 @@ TEST(Store, MalformedRecordsAreRebuilt) {
   std::string key;
   append_be64(key, 1);
   const std::vector<Db::Change> bad{
-      {Family::hashes, key, "seven b"},
-      {Family::hashes, "short", std::string(8, 'x')},
-      {Family::images, key, std::string(9, 'x')},
-      {Family::images, key + std::string(4, '\0'), "x"},
-      {Family::images, key + std::string(4, '\0'), "\3" + std::string(8, 'x')},
-      {Family::images, key + "\1\1\1\1", "\2" + std::string(8, 'x')},
-      {Family::store, "newest", "short"},
-      {Family::store, "format", "0"},
-      {Family::store, "repository", std::string(kOtherId)},
+      {ColumnFamily::hashes, key, "seven b"},
+      {ColumnFamily::hashes, "short", std::string(8, 'x')},
+      {ColumnFamily::images, key, std::string(9, 'x')},
+      {ColumnFamily::images, key + std::string(4, '\0'), "x"},
+      {ColumnFamily::images, key + std::string(4, '\0'), "\3" + std::string(8, 'x')},
+      {ColumnFamily::images, key + "\1\1\1\1", "\2" + std::string(8, 'x')},
+      {ColumnFamily::store, "newest", "short"},
+      {ColumnFamily::store, "format", "0"},
+      {ColumnFamily::store, "repository", std::string(kOtherId)},
   };
   for (const Db::Change& change : bad) {
     StoreFixture at;
