@@ -39,7 +39,7 @@ void add_hook(Options& options, std::string_view text) {
 const std::array<OptionSpec, 5> kBucketOptions{{
     {.name = "endpoint-url",
      .value = "URL",
-     .help = "the S3 service of s3://, for a store that is not AWS's: https://host[:port]\n"
+     .help = "the S3 service of s3://, if it is not AWS: https://host[:port]\n"
              "(default: AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, else the profile's, else AWS)",
      .set = [](Options& options,
                std::string_view v) { options.bucket.endpoint_url = parse_word(v); }},

@@ -326,7 +326,9 @@ class Daemon {
 
   void serve_writer(History& history, Sync& sync) {
     prove_bucket_now();
-    const auto make_room = [this](std::uint64_t bytes) { store_->make_free(bytes); };
+    const auto make_room = [this](std::uint64_t bytes) {
+      store_->evictor().evict_for_free_bytes(bytes);
+    };
     Staging staging(
         store_->db(), store_->path() / "staging",
         {.make_room = make_room, .owner = staging_owner(), .mode = options_.staging_mode});

@@ -100,9 +100,9 @@ bool look_at_service(const std::string& canonical_url, const BucketOptions& opti
 
 Finding clock_finding(std::chrono::seconds ahead) {
   const auto off = std::chrono::seconds(std::abs(ahead.count()));
-  if (off < std::chrono::seconds(2)) return {"clock", State::good, "as the store's"};
+  if (off < std::chrono::seconds(2)) return {"clock", State::good, "as the service's"};
   const std::string text =
-      fmt::format("{} s {} the store's", off.count(), ahead.count() > 0 ? "ahead of" : "behind");
+      fmt::format("{} s {} the service's", off.count(), ahead.count() > 0 ? "ahead of" : "behind");
   if (off < kSkewNoted) return {"clock", State::good, text};
   if (off < kSkewMax) {
     return {"clock", State::note,
@@ -110,7 +110,7 @@ Finding clock_finding(std::chrono::seconds ahead) {
   }
   return {"clock", State::note,
           text +
-              ": weightfs signs with the store's time instead, other tools fail; run "
+              ": weightfs signs with the service's time instead, other tools fail; run "
               "timedatectl"};
 }
 

@@ -18,7 +18,7 @@ namespace weightfs::fs {
 bool look_at_service(const std::string& canonical_url, const BucketOptions& options,
                      const Context& context, std::vector<Finding>& findings);
 
-/// How far this host's clock is ahead of a store's (negative: behind), in words.
+/// How far this host's clock is ahead of a service's (negative: behind), in words.
 Finding clock_finding(std::chrono::seconds ahead);
 
 }  // namespace weightfs::fs

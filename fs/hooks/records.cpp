@@ -16,7 +16,7 @@ std::string hook_key(std::string_view text) {
 }  // namespace
 
 HookRecord find_hook_record(const Db& db, std::string_view text) {
-  const auto value = db.find(Family::store, hook_key(text));
+  const auto value = db.find(ColumnFamily::store, hook_key(text));
   if (!value || value->size() != 16) return {};
   const std::string_view bytes(*value);
   return {load_be(bytes.substr(0, 8)), load_be(bytes.substr(8))};
@@ -26,7 +26,7 @@ void put_hook_record(Db& db, std::string_view text, const HookRecord& record) {
   std::string value;
   append_be64(value, record.told);
   append_be64(value, record.telling);
-  db.write({{Family::store, hook_key(text), value}}, Durability::process);
+  db.write({{ColumnFamily::store, hook_key(text), value}}, Durability::process);
 }
 
 }  // namespace weightfs::fs

@@ -42,7 +42,7 @@ class AwsCredentialChain {
   /// unavailable (what must answer does not, while nothing valid is held), timed_out, cancelled.
   AwsCredentials get(const Context& context);
 
-  /// The store refused these as expired or unknown: the next get() fetches, and reads files anew,
+  /// The service refused these as expired or unknown: the next get() fetches, and reads files anew,
   /// unless others have come since.
   void refused(const AwsCredentials& credentials);
 

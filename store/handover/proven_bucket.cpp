@@ -18,9 +18,9 @@ constexpr std::string_view kProbedKey =
 void require_put_if_absent_once(Repository& repository, Store& store, std::string_view endpoint_url,
                                 const Context& context) {
   const std::string place = fmt::format("{}\n{}", repository.url(), endpoint_url);
-  if (store.db().find(Family::store, kProbedKey) == place) return;
+  if (store.db().find(ColumnFamily::store, kProbedKey) == place) return;
   require_put_if_absent(repository.bucket(context), context);
-  store.db().write({{Family::store, std::string(kProbedKey), place}});
+  store.db().write({{ColumnFamily::store, std::string(kProbedKey), place}});
 }
 
 }  // namespace weightfs

@@ -227,14 +227,14 @@ CloseWatchOptions PublishQueue::State::watch_options() {
 }
 
 void PublishQueue::State::load_counters() {
-  own = PublishedRange::parse(store.db().find(Family::store, kOwnKey).value_or(""));
-  const std::string orders = store.db().find(Family::store, kOrdersKey).value_or("");
+  own = PublishedRange::parse(store.db().find(ColumnFamily::store, kOwnKey).value_or(""));
+  const std::string orders = store.db().find(ColumnFamily::store, kOrdersKey).value_or("");
   if (orders.size() == 8) next_order = load_be(orders);
 }
 
 void PublishQueue::State::load_records() {
   std::vector<HandOverRecord> records;
-  store.db().scan(Family::handovers, "", [&](std::string_view key, std::string_view value) {
+  store.db().scan(ColumnFamily::handovers, "", [&](std::string_view key, std::string_view value) {
     try {
       records.push_back(HandOverRecord::parse(key, value));
     } catch (const Error& error) {
@@ -249,7 +249,7 @@ void PublishQueue::State::take_record(HandOverRecord record) {
   next_order = std::max(next_order, record.order + 1);
   if (!is_in_publish(staging, record.directory)) {
     log_error(fmt::format("publish/{} is gone; it is not published", escape_name(record.name)));
-    store.db().write({{Family::handovers, record.key(), std::nullopt}});
+    store.db().write({{ColumnFamily::handovers, record.key(), std::nullopt}});
     return;
   }
   const bool may_be_lost = !record.unsynced_boot.empty() && record.unsynced_boot != boot_id();
@@ -259,7 +259,7 @@ void PublishQueue::State::take_record(HandOverRecord record) {
     record.error =
         "the machine was restarted before all bytes were on its disk; look at the files, then take "
         "them back into staging and hand them over again";
-    store.db().write({{Family::handovers, record.key(), record.serialize()}});
+    store.db().write({{ColumnFamily::handovers, record.key(), record.serialize()}});
   }
   auto item = std::make_shared<QueueItem>();
   item->is_recorded = record.phase == Phase::committed;
@@ -386,8 +386,8 @@ std::uint64_t PublishQueue::State::enqueue(HandOverRecord record) {
   append_be64(orders, order + 1);
   item->record = std::move(record);
   staging.hand_over(item->record.directory, item->record.name,
-                    {{Family::handovers, item->record.key(), item->record.serialize()},
-                     {Family::store, std::string(kOrdersKey), orders}});
+                    {{ColumnFamily::handovers, item->record.key(), item->record.serialize()},
+                     {ColumnFamily::store, std::string(kOrdersKey), orders}});
   next_order++;
   change([&] { items.emplace(order, item); });
   return order;
@@ -443,7 +443,7 @@ void PublishQueue::State::withdraw(
   try {
     const std::lock_guard one_writer(record_mutex);
     std::vector<Db::Change> also;
-    if (item) also.push_back({Family::handovers, item->record.key(), std::nullopt});
+    if (item) also.push_back({ColumnFamily::handovers, item->record.key(), std::nullopt});
     body(also);
   } catch (...) {
     if (item) change([&] { item->is_withdrawn = false; });
@@ -482,7 +482,7 @@ void PublishQueue::State::write_record(QueueItem& item) {
       throw Error(ErrorCode::cancelled, fmt::format("publish/{} was taken back", item.record.name));
     }
   }
-  store.db().write({{Family::handovers, item.record.key(), item.record.serialize()}});
+  store.db().write({{ColumnFamily::handovers, item.record.key(), item.record.serialize()}});
 }
 
 // ---- early work ----
@@ -616,7 +616,7 @@ std::vector<std::string> PublishQueue::State::move_fences(std::uint64_t newest) 
       if (!is_movable(*item)) continue;
       HandOverRecord moved = item->record;
       rebase_record(moved, newest);
-      records.push_back({Family::handovers, moved.key(), moved.serialize()});
+      records.push_back({ColumnFamily::handovers, moved.key(), moved.serialize()});
     }
   }
   if (!records.empty()) store.db().write(records);
@@ -772,7 +772,7 @@ void PublishQueue::wait_change(Clock::time_point until, const std::stop_token& s
 
 std::vector<std::string> queued_names(Db& db) {
   std::vector<std::string> names;
-  db.scan(Family::handovers, "", [&](std::string_view key, std::string_view value) {
+  db.scan(ColumnFamily::handovers, "", [&](std::string_view key, std::string_view value) {
     try {
       names.push_back(HandOverRecord::parse(key, value).name);
     } catch (const Error& error) {

@@ -258,7 +258,7 @@ void PublishQueue::State::settle(QueueItem& item, const Context& context) {
 /// An adopted version took no room of its own, but counts from now on.
 void PublishQueue::State::trim_images() {
   try {
-    store.make_room(0);
+    store.evictor().evict_for_images(0);
   } catch (const Error& error) {
     log_debug(fmt::format("old images stay: {}", error.what()));
   }
@@ -296,8 +296,8 @@ void PublishQueue::State::finish(QueueItem& item, const Context& context) {
   const PublishedRange with_this = own.with(record.version);  // only this thread changes it
   const std::string left =
       staging.finish(record.directory, published, record.origin, record.version,
-                     {{Family::handovers, record.key(), std::nullopt},
-                      {Family::store, std::string(kOwnKey), with_this.serialize()}});
+                     {{ColumnFamily::handovers, record.key(), std::nullopt},
+                      {ColumnFamily::store, std::string(kOwnKey), with_this.serialize()}});
   reached("finished");
   remove_links(links_of(record));
   log_info(fmt::format("publish/{} is version {}; {} of {} bytes were coded before",

@@ -146,10 +146,10 @@ std::vector<Base> DeltaFiles::bases(std::uint64_t version, const std::set<std::u
 
 std::filesystem::path DeltaFiles::build(std::uint64_t version, const Context& context) {
   for (;;) {
-    if (const auto file = store_.find_delta(version)) return *file;
+    if (const auto file = store_.deltas().find(version)) return *file;
     if (!begin(version, context)) continue;  // somebody else has ended
     try {
-      if (!store_.find_delta(version)) make(version, context);
+      if (!store_.deltas().find(version)) make(version, context);
     } catch (...) {
       end(version);
       throw;
@@ -187,14 +187,15 @@ void DeltaFiles::make(std::uint64_t version, const Context& context) {
   {
     // Whoever brings in a version counts on its base, and on the room that it made.
     const ImagesLock lock = store_.lock_images(context);
-    file = store_.begin_delta(version, promised.layout.size_bytes());
+    store_.evictor().evict_for_delta(promised.layout.size_bytes());
+    file = store_.deltas().begin(version, promised.layout.size_bytes());
   }
   try {
     if (options_.building) options_.building(version);
     read_versions([&] { write(version, promised, file, context); });
-    store_.complete_delta(version, file);
+    store_.deltas().complete(version, file);
   } catch (...) {
-    store_.abandon_delta(version, file);
+    store_.deltas().abandon(version, file);
     throw;
   }
 }

@@ -1,4 +1,4 @@
-// Keyspace: every column family of the store's RocksDB, its key and its value.  This table drives
+// Column families: all those of the store's RocksDB, their keys and values.  This table drives
 // opening and the tests; nothing else names a family.
 //
 // Integers in keys are big-endian, so that the order of keys is the order of numbers.
@@ -10,7 +10,7 @@
 
 namespace weightfs {
 
-enum class Family : std::size_t {
+enum class ColumnFamily : std::size_t {
   store,
   manifests,
   layouts,
@@ -22,16 +22,16 @@ enum class Family : std::size_t {
   deltas
 };
 
-struct FamilyInfo {
-  Family family;
+struct ColumnFamilyInfo {
+  ColumnFamily family;
   std::string_view name;  // stable: part of the store's format
   std::string_view key;
   std::string_view value;
 };
 
-inline constexpr std::array kKeyspace{
-    FamilyInfo{
-        Family::store, "default",
+inline constexpr std::array kColumnFamilies{
+    ColumnFamilyInfo{
+        ColumnFamily::store, "default",
         "text: format, repository, url, newest, staging_ids, own, orders, uploader,\n"
         "probed, pins, hook/<16 hex digits of the SHA-256 of a --hook>",
         "text; newest: be64 version, then SHA-256 of its manifest; staging_ids: be64, every\n"
@@ -42,22 +42,24 @@ inline constexpr std::array kKeyspace{
         "probed: the URL and the --endpoint-url whose put-if-absent was proven; hook/...: be64\n"
         "version told with success, be64 version told and not yet confirmed (0: none); pins: for\n"
         "each version that is pinned by hand be64 version, be64 seconds since 1970"},
-    FamilyInfo{Family::manifests, "manifests", "be64 version", "manifest, verbatim"},
-    FamilyInfo{Family::layouts, "layouts", "SHA-256 (32 bytes) of the layout",
-               "layout, uncompressed"},
-    FamilyInfo{
-        Family::hashes, "hashes", "be64 version",
+    ColumnFamilyInfo{ColumnFamily::manifests, "manifests", "be64 version", "manifest, verbatim"},
+    ColumnFamilyInfo{ColumnFamily::layouts, "layouts", "SHA-256 (32 bytes) of the layout",
+                     "layout, uncompressed"},
+    ColumnFamilyInfo{
+        ColumnFamily::hashes, "hashes", "be64 version",
         "XXH3-64 of every chunk, 8 bytes little-endian each; exists iff the version is complete"},
-    FamilyInfo{Family::images, "images", "be64 version, be32 file",
-               "state byte (0 absent: not kept by this host, 2 complete), be64 size"},
-    FamilyInfo{Family::inodes, "inodes", "be64 StagingId",
-               "be32 mode, be32 uid, be32 gid; of directories and symlinks then be64 ns of atime,\n"
-               "mtime, ctime (two's complement); of symlinks then the target"},
-    FamilyInfo{Family::names, "names", "be64 StagingId of the directory, then the name",
-               "be64 StagingId"},
-    FamilyInfo{Family::handovers, "handovers", "be64 order",
-               "JSON: store/handover/handover_record.hpp"},
-    FamilyInfo{Family::deltas, "deltas", "be64 version", "be64 size of deltas/<v>.safetensors"},
+    ColumnFamilyInfo{ColumnFamily::images, "images", "be64 version, be32 file",
+                     "state byte (0 absent: not kept by this host, 2 complete), be64 size"},
+    ColumnFamilyInfo{
+        ColumnFamily::inodes, "inodes", "be64 StagingId",
+        "be32 mode, be32 uid, be32 gid; of directories and symlinks then be64 ns of atime,\n"
+        "mtime, ctime (two's complement); of symlinks then the target"},
+    ColumnFamilyInfo{ColumnFamily::names, "names", "be64 StagingId of the directory, then the name",
+                     "be64 StagingId"},
+    ColumnFamilyInfo{ColumnFamily::handovers, "handovers", "be64 order",
+                     "JSON: store/handover/handover_record.hpp"},
+    ColumnFamilyInfo{ColumnFamily::deltas, "deltas", "be64 version",
+                     "be64 size of deltas/<v>.safetensors"},
 };
 
 /// Version of this table and of the store's directory; a store of another one is rebuilt.

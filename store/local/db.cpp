@@ -67,7 +67,8 @@ rocksdb::Options make_options() {
 
 std::vector<rocksdb::ColumnFamilyDescriptor> make_families(const rocksdb::Options& options) {
   std::vector<rocksdb::ColumnFamilyDescriptor> families;
-  for (const FamilyInfo& info : kKeyspace) families.emplace_back(std::string(info.name), options);
+  for (const ColumnFamilyInfo& info : kColumnFamilies)
+    families.emplace_back(std::string(info.name), options);
   return families;
 }
 
@@ -102,7 +103,7 @@ class Handle {
   }
 
   [[nodiscard]] rocksdb::DB& db() const { return *db_; }
-  [[nodiscard]] rocksdb::ColumnFamilyHandle* family(Family family) const {
+  [[nodiscard]] rocksdb::ColumnFamilyHandle* family(ColumnFamily family) const {
     return families_.at(static_cast<std::size_t>(family));
   }
 
@@ -119,7 +120,7 @@ bool is_database(const fs::path& directory) {
   const auto status =
       rocksdb::DB::ListColumnFamilies(rocksdb::Options(), directory.string(), &names);
   check(status, directory, "open");
-  return names.size() >= kKeyspace.size();
+  return names.size() >= kColumnFamilies.size();
 }
 
 class RocksDb final : public Db {
@@ -131,7 +132,7 @@ class RocksDb final : public Db {
     handle_ = Handle::open(directory_, writable_);
   }
 
-  [[nodiscard]] std::optional<std::string> find(Family family,
+  [[nodiscard]] std::optional<std::string> find(ColumnFamily family,
                                                 std::string_view key) const override {
     const std::shared_lock lock(mutex_);
     std::string value;
@@ -142,7 +143,7 @@ class RocksDb final : public Db {
     return value;
   }
 
-  void scan(Family family, std::string_view prefix,
+  void scan(ColumnFamily family, std::string_view prefix,
             const std::function<void(std::string_view, std::string_view)>& each) const override {
     const std::shared_lock lock(mutex_);
     const std::unique_ptr<rocksdb::Iterator> at(

@@ -33,7 +33,7 @@ enum class Durability {
 class Db {
  public:
   struct Change {
-    Family family;
+    ColumnFamily family;
     std::string key;
     std::optional<std::string> value;  // nullopt: delete
   };
@@ -47,13 +47,13 @@ class Db {
   virtual ~Db() = default;
 
   /// nullopt if the key is absent.  Throws Error: corrupt, io.
-  [[nodiscard]] virtual std::optional<std::string> find(Family family,
+  [[nodiscard]] virtual std::optional<std::string> find(ColumnFamily family,
                                                         std::string_view key) const = 0;
 
   /// All pairs whose key starts with `prefix`, ascending.  Requires: `each` does not call the Db.
   /// Throws Error: corrupt, io.
   virtual void scan(
-      Family family, std::string_view prefix,
+      ColumnFamily family, std::string_view prefix,
       const std::function<void(std::string_view key, std::string_view value)>& each) const = 0;
 
   /// Applies all changes or none.  Throws Error: no_space (nothing was written), io.

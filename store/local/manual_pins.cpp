@@ -11,10 +11,10 @@
 namespace weightfs {
 namespace {
 
-constexpr std::string_view kHandPinsKey = "pins";
+constexpr std::string_view kManualPinsKey = "pins";
 constexpr std::size_t kHandPinBytes = 16;
 
-std::map<std::uint64_t, std::int64_t> parse_hand_pins(std::string_view text) {
+std::map<std::uint64_t, std::int64_t> parse_manual_pins(std::string_view text) {
   std::map<std::uint64_t, std::int64_t> pins;
   if (text.size() % kHandPinBytes != 0) return pins;
   for (; !text.empty(); text.remove_prefix(kHandPinBytes)) {
@@ -26,7 +26,8 @@ std::map<std::uint64_t, std::int64_t> parse_hand_pins(std::string_view text) {
 }  // namespace
 
 ManualPins::ManualPins(Db& db)
-    : db_(db), pins_(parse_hand_pins(db.find(Family::store, kHandPinsKey).value_or(""))) {}
+    : db_(db),
+      pins_(parse_manual_pins(db.find(ColumnFamily::store, kManualPinsKey).value_or(""))) {}
 
 std::map<std::uint64_t, std::int64_t> ManualPins::list() const {
   const std::lock_guard lock(mutex_);
@@ -42,9 +43,9 @@ void ManualPins::add(std::uint64_t version, std::int64_t time) {
   const std::lock_guard change(change_mutex_);
   auto pins = list();
   if (!pins.emplace(version, time).second) return;
-  if (pins.size() > kHandPinsMax) {
+  if (pins.size() > kManualPinsMax) {
     throw Error(ErrorCode::busy, fmt::format("version {} cannot be pinned: {} are; unpin some",
-                                             version, kHandPinsMax));
+                                             version, kManualPinsMax));
   }
   write(pins);
 }
@@ -63,7 +64,7 @@ void ManualPins::write(const std::map<std::uint64_t, std::int64_t>& pins) {
     append_be64(text, version);
     append_be64(text, static_cast<std::uint64_t>(time));
   }
-  db_.write({{Family::store, std::string(kHandPinsKey), text}});
+  db_.write({{ColumnFamily::store, std::string(kManualPinsKey), text}});
   const std::lock_guard lock(mutex_);
   pins_ = pins;
 }

@@ -1,4 +1,4 @@
-// Hand pins: versions whose images are kept because somebody said so (`weightfs pin`).  They are a
+// ManualPins: versions whose images are kept because somebody said so (`weightfs pin`).  They are a
 // record of the store, so they survive restarts.
 //
 // Threads: all calls may run in parallel.
@@ -13,7 +13,7 @@
 namespace weightfs {
 
 /// Versions that can be pinned by hand at a time.
-inline constexpr std::size_t kHandPinsMax = 4096;
+inline constexpr std::size_t kManualPinsMax = 4096;
 
 class ManualPins {
  public:
@@ -25,7 +25,7 @@ class ManualPins {
   [[nodiscard]] bool contains(std::uint64_t version) const;
 
   /// Durable.  A version that is pinned already stays as it is.
-  /// Throws Error: busy (kHandPinsMax are pinned), no_space, io; nothing was changed.
+  /// Throws Error: busy (kManualPinsMax are pinned), no_space, io; nothing was changed.
   void add(std::uint64_t version, std::int64_t time);
 
   /// Durable.  Returns: whether it was pinned.  Throws Error: no_space, io; nothing was changed.

@@ -96,7 +96,7 @@ class Materializer {
     const Plan plan = make_plan(history_, version, bases, context_, unwanted);
     const auto base = reserve_base(store_, plan, Eviction::Claim::stays, context_);
     if (!base) return;
-    make_room(plan, 0);
+    evict_for(plan, 0);
     try {
       write(plan, store_.begin_images(version->number()));
       store_.complete_images(version->number(), file_sizes(plan), plan.hashes,
@@ -116,7 +116,7 @@ class Materializer {
     const auto base = reserve_base(store_, plan, Eviction::Claim::stays, context_);
     if (!base) return;
     const std::uint64_t had = layout.size_bytes() - bytes_of(layout, absent);
-    make_room(plan, had);
+    evict_for(plan, had);
     const ScratchDirectory scratch(store_.temporary_directory(), "files-");
     write(plan, scratch.path());
     std::vector<std::string> added;
@@ -149,8 +149,9 @@ class Materializer {
   }
 
   /// `had_bytes`: what the version has already.
-  void make_room(const Plan& plan, std::uint64_t had_bytes) {
-    store_.make_room(plan.version_bytes() - linked_bytes(plan), plan.version_bytes() + had_bytes);
+  void evict_for(const Plan& plan, std::uint64_t had_bytes) {
+    store_.evictor().evict_for_images(plan.version_bytes() - linked_bytes(plan),
+                                      plan.version_bytes() + had_bytes);
   }
 
   void write(const Plan& plan, const std::filesystem::path& directory) {
@@ -164,7 +165,7 @@ class Materializer {
   void drop(const BaseDamaged& damaged) {
     const std::uint64_t number = damaged.version();
     log_error(fmt::format("{}; not building on it", damaged.what()));
-    static_cast<void>(store_.evict(number));
+    static_cast<void>(store_.evictor().evict(number));
   }
 
   void remove_quietly(std::uint64_t version) {

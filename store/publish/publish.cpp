@@ -106,7 +106,7 @@ void check_options(const PublishOptions& options) {
 /// Remembers other digits, so that no later publish uses the names of what is uploaded now.
 void forget_uploader(Store& store) {
   try {
-    store.db().write({{Family::store, "uploader", random_hex(16)}});
+    store.db().write({{ColumnFamily::store, "uploader", random_hex(16)}});
   } catch (const Error& error) {
     log_debug(fmt::format("the names of uploads stay as they are: {}", error.what()));
   }
@@ -117,8 +117,8 @@ void forget_uploader(Store& store) {
 std::string uploader_of(Store& store) {
   std::string digits = random_hex(16);
   try {
-    if (const auto known = store.db().find(Family::store, "uploader")) return *known;
-    store.db().write({{Family::store, "uploader", digits}});
+    if (const auto known = store.db().find(ColumnFamily::store, "uploader")) return *known;
+    store.db().write({{ColumnFamily::store, "uploader", digits}});
   } catch (const Error& error) {
     log_debug(fmt::format("an upload that breaks off is not resumed: {}", error.what()));
   }
@@ -408,7 +408,7 @@ void Publisher::code_rest() {
     delta_ = code_against_parent();
   } catch (const BaseDamaged& damaged) {
     parent_images_.give_up();
-    if (!store_.evict(damaged.version())) throw;
+    if (!store_.evictor().evict(damaged.version())) throw;
     log_warning(fmt::format("{}; it is made again from the bucket", damaged.what()));
     bring_parent();
     delta_ = code_against_parent();

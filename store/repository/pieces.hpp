@@ -41,8 +41,8 @@ struct PieceRun {
   }
 };
 
-/// Pieces that one request fetches where many are wanted: 4 MiB, so the 16 requests that a store in
-/// the network has in flight at a time hold 64 MiB.
+/// Pieces that one request fetches where many are wanted: 4 MiB, so the 16 requests that are in
+/// flight to a service at a time hold 64 MiB.
 inline constexpr std::uint64_t kPiecesPerFetch = 4;
 
 /// Fetches whole pieces, from `first` on, and checks each; a wrong one is fetched once more, since

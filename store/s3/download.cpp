@@ -10,7 +10,7 @@
 namespace weightfs {
 namespace {
 
-/// No store has larger objects; and some read larger numbers as they like.
+/// No service has larger objects; and some read larger numbers as they like.
 constexpr std::uint64_t kObjectBytesMax = std::uint64_t{1} << 52;
 
 /// "bytes 0-9/100", "bytes 0-9/*", "bytes */100".
@@ -60,7 +60,7 @@ std::string partial_problem(const HttpReply& reply, std::uint64_t offset, std::u
 
 /// A whole object instead of a range: right only if it is that range.
 std::string whole_problem(const HttpReply& reply, std::uint64_t offset) {
-  if (offset != 0 || reply.more) return "the store ignores Range and sent the whole object";
+  if (offset != 0 || reply.more) return "the service ignores Range and sent the whole object";
   const auto length = reply.find("Content-Length");
   if (!length) return "the answer does not say how long it is";
   if (parse_decimal(*length) != reply.received_bytes) {
@@ -74,7 +74,8 @@ std::string behind_problem(const HttpReply& reply, std::uint64_t offset) {
   if (!text) return "";
   const ContentRange range = parse_content_range(*text);
   if (!range.total || *range.total <= offset) return "";
-  return fmt::format("the store says that there is nothing at byte {} of {}", offset, *range.total);
+  return fmt::format("the service says that there is nothing at byte {} of {}", offset,
+                     *range.total);
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ namespace {
 
 using std::chrono::system_clock;
 
-constexpr std::size_t kMessageBytesMax = 300;  // of what a store says
+constexpr std::size_t kMessageBytesMax = 300;  // of what a service says
 
 template <std::size_t N>
 bool is_one_of(std::string_view text, const std::array<std::string_view, N>& all) {
@@ -52,7 +52,7 @@ std::optional<std::chrono::seconds> parse_retry_after(
   return std::chrono::duration_cast<std::chrono::seconds>(*until - *server_now);
 }
 
-/// What a store says becomes a part of one line.
+/// What a service says becomes a part of one line.
 std::string printable(std::string_view text) {
   std::string line(text.substr(0, kMessageBytesMax));
   for (char& c : line) {
@@ -117,7 +117,7 @@ std::optional<Verdict> judge_identity(const Circumstances& at) {
   }
   if (at.is("InvalidAccessKeyId") || at.is("InvalidSecurity")) {
     return Verdict{ErrorCode::permission,
-                   fmt::format("the store does not know the {}; {}", at.keys(),
+                   fmt::format("the service does not know the {}; {}", at.keys(),
                                at.address.is_hf ? hf_keys : "check AWS_ACCESS_KEY_ID")};
   }
   if (at.refusal.is_expired_token()) {
@@ -163,28 +163,29 @@ std::optional<Verdict> judge_place(const Circumstances& at) {
   return std::nullopt;
 }
 
-/// What the store can or will do.
+/// What the service can or will do.
 Verdict judge_request(const Circumstances& at) {
   if (at.is("EntityTooLarge")) {
-    return {ErrorCode::unsupported, "the store takes no object, or part of one, of this size"};
+    return {ErrorCode::unsupported, "the service takes no object, or part of one, of this size"};
   }
   if (at.is("NotImplemented") || at.refusal.status == 501 || at.refusal.status == 405) {
-    return {ErrorCode::unsupported, "the store does not know this request; use another one"};
+    return {ErrorCode::unsupported, "the service does not know this request; use another one"};
   }
   if (at.refusal.status == 411) {
-    return {ErrorCode::unsupported,
-            "something between here and the store has removed the Content-Length; use the store's "
-            "own endpoint"};
+    return {
+        ErrorCode::unsupported,
+        "something between here and the service has removed the Content-Length; use the service's "
+        "own endpoint"};
   }
   if (at.refusal.is_throttling()) {
-    return {ErrorCode::unavailable, "the store is asked too often; try again later"};
+    return {ErrorCode::unavailable, "the service is asked too often; try again later"};
   }
   if (at.refusal.is_transient() || at.refusal.status >= 500) return {ErrorCode::unavailable, ""};
   return {ErrorCode::invalid, ""};
 }
 
 Verdict judge(const Circumstances& at) {
-  // Codes first: some stores answer 403 for what is not about who asks.
+  // Codes first: some services answer 403 for what is not about who asks.
   if (at.is("QuotaExceeded") || at.refusal.status == 507) {
     return {ErrorCode::no_space, "the bucket is full; free room, or have its quota raised"};
   }

@@ -1,4 +1,4 @@
-// S3Error: what a store's refusal means, and what to do about it.
+// S3Error: what a service's refusal means, and what to do about it.
 //
 // Threads: pure functions.
 #pragma once

@@ -1,4 +1,4 @@
-// S3Redirects: where a store sends readers for their bytes: HF's gateway answers a GET with a
+// S3Redirects: where a service sends readers for their bytes: HF's gateway answers a GET with a
 // signed URL of its CDN, which is good for many ranges of the object, until it answers 403.
 //
 // Threads: all calls may run in parallel.

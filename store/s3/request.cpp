@@ -214,7 +214,7 @@ HttpReply S3Client::exchange(const S3Call& call, const AwsCredentials& keys,
         HttpReply reply = fetch(call, *url, context);
         if (!is_stale(reply)) return reply;
       } catch (const TransportError& error) {
-        log_debug(fmt::format("a host that the store redirected to failed: {}", error.what()));
+        log_debug(fmt::format("a host that the service redirected to failed: {}", error.what()));
       }
       redirects_.forget(call.key);
     }
@@ -236,7 +236,8 @@ HttpReply S3Client::exchange(const S3Call& call, const AwsCredentials& keys,
   return call.follow ? follow(call, std::move(reply), context) : reply;
 }
 
-/// Goes where the store sends readers.  AWS means another region by it, and says so in the answer.
+/// Goes where the service sends readers.  AWS means another region by it, and says so in the
+/// answer.
 HttpReply S3Client::follow(const S3Call& call, HttpReply reply, const Context& context) {
   std::string from = address_.scheme_and_host;
   for (unsigned hops = 0;; hops++) {
@@ -246,17 +247,17 @@ HttpReply S3Client::follow(const S3Call& call, HttpReply reply, const Context& c
     if (!url) break;
     if (hops == kRedirectsMax) {
       throw TransportError(ErrorCode::unavailable, TransportError::Kind::other,
-                           "the store redirects too often");
+                           "the service redirects too often");
     }
     from = *url;
     reply = fetch(call, from, context);
     if (!is_stale(reply)) redirects_.keep(call.key, from);
   }
   if (from == address_.scheme_and_host || !is_stale(reply)) return reply;
-  // What another host says of the object is no answer of the store.
+  // What another host says of the object is no answer of the service.
   throw TransportError(
       ErrorCode::unavailable, TransportError::Kind::other,
-      fmt::format("the host that the store redirects to answers {}", reply.status));
+      fmt::format("the host that the service redirects to answers {}", reply.status));
 }
 
 /// A request to another host: nothing of ours goes there but the range.

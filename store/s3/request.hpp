@@ -1,9 +1,9 @@
-// S3Client: sends one request to a store until it is carried out or refused: signs it, tries again
-// what is worth it, learns the clock, renews keys, asks less often where the store says so.
+// S3Client: sends one request to a service until it is carried out or refused: signs it, tries
+// again what is worth it, learns the clock, renews keys, asks less often where the service says so.
 //
 //     transport error, transient refusal, an answer that is not what was asked for
 //                                    again, after a pause (store/s3/backoff.hpp)
-//     RequestTimeTooSkewed           again at once with the store's clock, once; where the clocks
+//     RequestTimeTooSkewed           again at once with the service's clock, once; where the clocks
 //                                    agree it only came late: again, after a pause
 //     an expired or unknown key      again at once with keys fetched anew; once
 //     503 SlowDown, 429              half as many requests in flight; one more with each success
@@ -100,7 +100,7 @@ class S3Client {
   [[nodiscard]] const S3Address& address() const noexcept { return address_; }
   [[nodiscard]] S3Redirects& redirects() noexcept { return redirects_; }
 
-  /// The store's time, as far as it is known.
+  /// The service's time, as far as it is known.
   [[nodiscard]] std::chrono::system_clock::time_point now() const;
 
  private:
@@ -125,7 +125,7 @@ class S3Client {
   RetryBudget budget_;
   RequestLimiter limiter_{kRequestsMax};
   S3Redirects redirects_;
-  std::atomic<std::int64_t> clock_offset_s_{0};  // of the store's clock
+  std::atomic<std::int64_t> clock_offset_s_{0};  // of the service's clock
   std::atomic<bool> reached_{false};             // some answer came
   HttpClient http_;
 };

@@ -36,7 +36,7 @@ bool is_legal_key(std::string_view key) {
   }
 }
 
-/// Whether a store refuses the condition itself.
+/// Whether a service refuses the condition itself.
 bool refuses_condition(const S3Refusal& refusal) {
   return refusal.status == 501 ||
          (refusal.status == 400 &&
@@ -138,7 +138,7 @@ Bucket::Put S3Bucket::put_if_absent(std::string_view key, std::string_view bytes
   }
   if (refuses_condition(read_refusal(answer.reply))) {
     throw Error(ErrorCode::unsupported,
-                fmt::format("the store of bucket {} does not support If-None-Match, which "
+                fmt::format("the service of bucket {} does not support If-None-Match, which "
                             "publishing needs so that two publishers do not overwrite each other; "
                             "use another one (docs/OPERATIONS.md)",
                             url()));

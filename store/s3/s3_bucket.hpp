@@ -6,7 +6,7 @@
 //     and one that a crash left under the same key is resumed: parts that are there and have the
 //     MD5 of ours are not sent again.  Uploads of this repository that are older than a day are
 //     aborted by the next large put.
-//   * Bodies are signed by their SHA-256, so the store verifies what arrives.
+//   * Bodies are signed by their SHA-256, so the service verifies what arrives.
 //   * A GET is a range request: status, Content-Range and length are checked; redirects (HF) are
 //     followed by hand, without credentials, https only, three hops at most.
 //   * Transient failures are tried again (store/s3/backoff.hpp); a skewed clock is learned from the

@@ -133,7 +133,7 @@ class Multipart {
   std::vector<std::string> etags_;         // by part number - 1
 };
 
-/// Best effort: some stores have no such list.
+/// Best effort: some services have no such list.
 void Multipart::resume() {
   try {
     const std::string full_key = client_.address().prefix + std::string(key_);

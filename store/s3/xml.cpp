@@ -84,7 +84,7 @@ S3Listing read_s3_listing(std::string_view text) {
 std::string read_s3_upload_id(std::string_view text) {
   const pugi::xml_document document = parse_answer(text, "InitiateMultipartUploadResult");
   std::string id = text_of(document.child("InitiateMultipartUploadResult"), "UploadId");
-  if (id.empty()) throw Error(ErrorCode::unavailable, "the store began an upload without a name");
+  if (id.empty()) throw Error(ErrorCode::unavailable, "the service began an upload without a name");
   return id;
 }
 

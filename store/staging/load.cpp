@@ -88,14 +88,14 @@ class StagingLoader {
 };
 
 void StagingLoader::read_ids() {
-  const auto ids = state_.db.find(Family::store, "staging_ids");
+  const auto ids = state_.db.find(ColumnFamily::store, "staging_ids");
   if (!ids) return;
   if (ids->size() != 8) throw_undecodable("default", "staging_ids");
   state_.reserved_ids = tree_.given_out = std::max(load_be(*ids), kFirstStagingId);
 }
 
 void StagingLoader::read_inodes() {
-  state_.db.scan(Family::inodes, "", [&](std::string_view key, std::string_view value) {
+  state_.db.scan(ColumnFamily::inodes, "", [&](std::string_view key, std::string_view value) {
     std::optional<StagingRecord> record = decode_inode(value);
     if (key.size() != 8 || !record) throw_undecodable("inodes", key);
     const StagingId id = load_be(key);
@@ -117,7 +117,7 @@ void StagingLoader::make_roots() {
       StagingRecord record;
       record.mode = S_IFDIR | state_.options.mode;
       record.atime = record.mtime = record.ctime = now;
-      mended_.push_back({Family::inodes, inode_key(root), encode(record)});
+      mended_.push_back({ColumnFamily::inodes, inode_key(root), encode(record)});
       tree_.add(root, std::move(record));
     }
     StagingRecord& record = tree_.get(root).record;
@@ -128,7 +128,7 @@ void StagingLoader::make_roots() {
 }
 
 void StagingLoader::read_names() {
-  state_.db.scan(Family::names, "", [&](std::string_view key, std::string_view value) {
+  state_.db.scan(ColumnFamily::names, "", [&](std::string_view key, std::string_view value) {
     const std::optional<StagingNameRecord> record = decode_name(key, value);
     if (!record) throw_undecodable("names", key);
     add_name(*record);
@@ -146,7 +146,7 @@ void StagingLoader::add_name(const StagingNameRecord& record) {
       fmt::format("staging: the name '{}' in directory {} stands for nothing (inode {}); "
                   "it is dropped",
                   record.name, record.directory, record.id));
-  mended_.push_back({Family::names, name_key(record.directory, record.name), std::nullopt});
+  mended_.push_back({ColumnFamily::names, name_key(record.directory, record.name), std::nullopt});
 }
 
 std::unordered_set<StagingId> StagingLoader::reachable() const {
@@ -181,19 +181,19 @@ void StagingLoader::keep_lost() {
 void StagingLoader::move_to_staging(StagingId id) {
   const StagingInode& inode = tree_.get(id);
   if (inode.is_file() && !backing_.contains(id)) {
-    mended_.push_back({Family::inodes, inode_key(id), std::nullopt});
+    mended_.push_back({ColumnFamily::inodes, inode_key(id), std::nullopt});
     tree_.erase(id);
     return;
   }
   if (inode.parent != 0) {
-    mended_.push_back({Family::names, name_key(inode.parent, inode.name), std::nullopt});
+    mended_.push_back({ColumnFamily::names, name_key(inode.parent, inode.name), std::nullopt});
     tree_.unlink(inode.parent, std::string(inode.name));
   }
   const std::string wanted = "lost+found-" + std::to_string(id);
   std::string name = wanted;
   for (int i = 2; tree_.child(kStagingRoot, name); i++) name = wanted + "." + std::to_string(i);
   tree_.link(kStagingRoot, name, id);
-  mended_.push_back({Family::names, name_key(kStagingRoot, name), inode_key(id)});
+  mended_.push_back({ColumnFamily::names, name_key(kStagingRoot, name), inode_key(id)});
   log_warning(fmt::format("staging: inode {} had no place; it is staging/{}", id, name));
 }
 
@@ -207,8 +207,8 @@ void StagingLoader::drop_files_without_bytes() {
     const StagingInode& inode = tree_.get(id);
     log_warning(fmt::format("{} is dropped: its bytes, {}, are not there", tree_.path_of(id),
                             state_.backing_path(id).string()));
-    mended_.push_back({Family::names, name_key(inode.parent, inode.name), std::nullopt});
-    mended_.push_back({Family::inodes, inode_key(id), std::nullopt});
+    mended_.push_back({ColumnFamily::names, name_key(inode.parent, inode.name), std::nullopt});
+    mended_.push_back({ColumnFamily::inodes, inode_key(id), std::nullopt});
     tree_.unlink(inode.parent, std::string(inode.name));
     tree_.erase(id);
   }

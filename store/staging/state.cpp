@@ -225,21 +225,21 @@ StagingChange::StagingChange(Staging::State& state)
 StagingId StagingChange::take_id() {
   if (state_.tree.given_out >= state_.reserved_ids) {
     const StagingId until = state_.tree.given_out + kIdsReserved;
-    records_.push_back({Family::store, "staging_ids", inode_key(until)});
+    records_.push_back({ColumnFamily::store, "staging_ids", inode_key(until)});
     steps_.emplace_back([this, until] { state_.reserved_ids = until; });
   }
   return state_.tree.given_out++;
 }
 
 void StagingChange::add(StagingId id, StagingRecord record) {
-  records_.push_back({Family::inodes, inode_key(id), encode(record)});
+  records_.push_back({ColumnFamily::inodes, inode_key(id), encode(record)});
   steps_.emplace_back([this, id, record = std::move(record)] { state_.tree.add(id, record); });
 }
 
 void StagingChange::set(StagingId id, StagingRecord record) {
   // What has no name has no record.
   if (state_.tree.get(id).parent != 0 || StagingTree::is_root(id)) {
-    records_.push_back({Family::inodes, inode_key(id), encode(record)});
+    records_.push_back({ColumnFamily::inodes, inode_key(id), encode(record)});
   }
   steps_.emplace_back([this, id, record = std::move(record)] {
     if (StagingInode* inode = state_.tree.find(id)) inode->record = record;
@@ -247,19 +247,19 @@ void StagingChange::set(StagingId id, StagingRecord record) {
 }
 
 void StagingChange::link(StagingId directory, std::string_view name, StagingId id) {
-  records_.push_back({Family::names, name_key(directory, name), inode_key(id)});
+  records_.push_back({ColumnFamily::names, name_key(directory, name), inode_key(id)});
   steps_.emplace_back(
       [this, directory, name = std::string(name), id] { state_.tree.link(directory, name, id); });
 }
 
 void StagingChange::unlink(StagingId directory, std::string_view name) {
-  records_.push_back({Family::names, name_key(directory, name), std::nullopt});
+  records_.push_back({ColumnFamily::names, name_key(directory, name), std::nullopt});
   steps_.emplace_back(
       [this, directory, name = std::string(name)] { state_.tree.unlink(directory, name); });
 }
 
 void StagingChange::drop(StagingId id) {
-  records_.push_back({Family::inodes, inode_key(id), std::nullopt});
+  records_.push_back({ColumnFamily::inodes, inode_key(id), std::nullopt});
   steps_.emplace_back([this, id] { forget(id); });
 }
 

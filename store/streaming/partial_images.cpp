@@ -152,7 +152,7 @@ std::shared_ptr<PartialVersion> PartialImages::State::fill(
   if (!base) return nullptr;
   // It counts until there is room for what is made from it.
   const auto making_from = reserve_base(store, plan, Eviction::Claim::stays, making);
-  store.make_room(plan.version_bytes() - linked_bytes(plan), plan.version_bytes());
+  store.evictor().evict_for_images(plan.version_bytes() - linked_bytes(plan), plan.version_bytes());
   return make(std::move(plan), std::move(*base), making);
 }
 

@@ -3,8 +3,8 @@
 //
 // A version is partial from begin() until its images are complete in the store, which a thread of
 // this object sees to, or until it is evicted (store/local/eviction.hpp): then what is here of it
-// goes, and it may be begun again.  It counts for Store::make_room() meanwhile, and materialize()
-// of it waits. What is partial ends with the process: Store::open() removes what has no record.
+// goes, and it may be begun again.  Evictor counts it meanwhile, and materialize() of it waits.
+// What is partial ends with the process: Store::open() removes what has no record.
 //
 // Threads: all calls may run in parallel.
 #pragma once
@@ -50,7 +50,8 @@ class PartialImages {
   /// this call only.
   /// Returns: the version; the one that was begun before; nullptr if its images are complete.
   /// It may be evicted as soon as this returns, unless the caller has it reserved.
-  /// Throws Error: what make_plan() and Store::make_room() throw; no_space; cancelled, timed_out.
+  /// Throws Error: what make_plan() and Evictor::evict_for_images() throw; no_space; cancelled,
+  /// timed_out.
   std::shared_ptr<PartialVersion> begin(std::uint64_t version, const Context& context);
 
   /// nullptr if the version is not partial (any more).

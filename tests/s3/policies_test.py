@@ -137,7 +137,7 @@ class Policies(gateway.S3Test):
         self.assertIn("127.0.0.1:1", error["message"])
 
     def test_a_clock_that_is_off_is_put_right(self):
-        """By the store's Date; the server refuses what is signed more than 15 minutes off."""
+        """By the service's Date; it refuses what is signed more than 15 minutes off."""
         self.init()
         folder = self.make_run(1)[0]
         for i, seconds in enumerate((-3600, 3600), 1):

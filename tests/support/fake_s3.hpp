@@ -1,9 +1,9 @@
-// FakeS3: a store behind the S3 protocol, over HttpServer.
+// FakeS3: a service that speaks the S3 protocol, over HttpServer.
 //
 // It checks every signature, by signing what came over the wire itself, and every hash of a body;
-// it keeps objects, does uploads in parts and lists.  What a good store does not do, a test writes:
+// it keeps objects, does uploads in parts and lists.  What a good service does not do, a test writes:
 //
-//     before(f)   f may answer in the store's place (a fault before the request is carried out)
+//     before(f)   f may answer in the service's place (a fault before the request is carried out)
 //     after(f)    f may change the answer of what was carried out (a lost reply, a wrong range)
 //
 // Both are given every request; `nth` below makes one that acts once.

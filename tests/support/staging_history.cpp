@@ -109,7 +109,7 @@ class Step {
 
   static std::vector<Db::Change> record(StagingId id, bool is_there) {
     std::vector<Db::Change> changes(1);
-    changes[0].family = Family::handovers;
+    changes[0].family = ColumnFamily::handovers;
     append_be64(changes[0].key, id);
     if (is_there) changes[0].value.emplace(1, 'x');
     return changes;

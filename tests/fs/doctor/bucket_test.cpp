@@ -104,11 +104,11 @@ TEST(BucketDoctor, ADirectoryHasNoService) {
 }
 
 TEST(BucketDoctor, TellsHowFarTheClockIsOff) {
-  EXPECT_EQ(clock_finding(seconds(0)).text, "as the store's");
-  EXPECT_EQ(clock_finding(seconds(-5)).text, "5 s behind the store's");
+  EXPECT_EQ(clock_finding(seconds(0)).text, "as the service's");
+  EXPECT_EQ(clock_finding(seconds(-5)).text, "5 s behind the service's");
   EXPECT_EQ(clock_finding(seconds(59)).state, State::good);
   EXPECT_EQ(clock_finding(seconds(60)).state, State::note);
-  EXPECT_TRUE(contains(clock_finding(seconds(1000)).text, "1000 s ahead of the store's"));
+  EXPECT_TRUE(contains(clock_finding(seconds(1000)).text, "1000 s ahead of the service's"));
   EXPECT_TRUE(contains(clock_finding(seconds(1000)).text, "timedatectl"));
 }
 

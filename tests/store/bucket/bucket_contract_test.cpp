@@ -53,9 +53,9 @@ class BucketContract : public testing::TestWithParam<std::string> {
       fake_.emplace();
       bucket_ = fake_->open("run/of-a-test");
     } else if (GetParam() == "live") {
-      // A store of its own for the tests, named as the AWS tools are told of it.
+      // A service of its own for the tests, named as the AWS tools are told of it.
       const char* const url = std::getenv("WEIGHTFS_TEST_S3_URL");
-      if (url == nullptr) GTEST_SKIP() << "WEIGHTFS_TEST_S3_URL names no store";
+      if (url == nullptr) GTEST_SKIP() << "WEIGHTFS_TEST_S3_URL names no service";
       bucket_ = open_bucket(std::string(url) + "/" + random_hex(8), false);
     } else {
       bucket_ = std::make_unique<MemoryBucket>();

@@ -1241,8 +1241,8 @@ TEST_F(PublishQueueTest, GoesOnBesideRecordsThatItCannotUse) {
   gone.nonce = std::string(32, '0');
   HandOverRecord unreadable = gone;
   unreadable.order = 1'001;
-  writer().store->db().write({{Family::handovers, gone.key(), gone.serialize()},
-                              {Family::handovers, unreadable.key(), "{}"}});
+  writer().store->db().write({{ColumnFamily::handovers, gone.key(), gone.serialize()},
+                              {ColumnFamily::handovers, unreadable.key(), "{}"}});
   restarted();
   EXPECT_TRUE(writer().queue.list().empty());
   started();
@@ -1257,11 +1257,11 @@ TEST_F(PublishQueueTest, DoesNotPublishFilesThatThePowerCutMayHaveSpoiled) {
   const std::uint64_t order = hand_over(1);
   std::vector<Db::Change> changes;
   writer().store->db().scan(
-      Family::handovers, "", [&](std::string_view key, std::string_view value) {
+      ColumnFamily::handovers, "", [&](std::string_view key, std::string_view value) {
         HandOverRecord record = HandOverRecord::parse(key, value);
         EXPECT_FALSE(record.unsynced_boot.empty());
         record.unsynced_boot = "another run of the machine";
-        changes.push_back({Family::handovers, std::string(key), record.serialize()});
+        changes.push_back({ColumnFamily::handovers, std::string(key), record.serialize()});
       });
   writer().store->db().write(changes);
   restarted();

@@ -78,10 +78,10 @@ TEST_F(DeltaFilesTest, TheFactsAreThoseOfTheFile) {
     for (const std::uint64_t version : {2, 3}) {
       DeltaFiles deltas = files();
       EXPECT_FALSE(deltas.find_facts(version));
-      const std::uint64_t kept = host().store->delta_bytes();
+      const std::uint64_t kept = host().store->deltas().total_bytes();
       const DeltaFacts facts = deltas.facts(version, {});
       EXPECT_EQ(deltas.find_facts(version)->size_bytes, facts.size_bytes);
-      EXPECT_EQ(host().store->delta_bytes(), kept) << "facts made the file";
+      EXPECT_EQ(host().store->deltas().total_bytes(), kept) << "facts made the file";
       const filesystem::path file = deltas.build(version, {});
       EXPECT_EQ(file, path_ / "deltas" / (std::to_string(version) + ".safetensors"));
       EXPECT_EQ(filesystem::file_size(file), facts.size_bytes);
@@ -179,8 +179,8 @@ TEST_F(DeltaFilesTest, ADamagedPackMakesNoFile) {
   deltas.facts(3, {});
   builder_.flip(builder_.key("packs/3/"), -1);
   EXPECT_EQ(error_of([&] { deltas.build(3, {}); }).code(), ErrorCode::corrupt);
-  EXPECT_FALSE(host().store->find_delta(3));
-  EXPECT_EQ(host().store->delta_bytes(), 0U);
+  EXPECT_FALSE(host().store->deltas().find(3));
+  EXPECT_EQ(host().store->deltas().total_bytes(), 0U);
   EXPECT_TRUE(filesystem::is_empty(path_ / "deltas"));
   EXPECT_TRUE(filesystem::is_empty(host().store->temporary_directory()));
 }
@@ -216,9 +216,9 @@ TEST_F(DeltaFilesTest, AVersionThatCannotBeReadHereIsNoneWithoutADelta) {
 
 TEST_F(DeltaFilesTest, AreKeptByTheStore) {
   files().build(2, {});
-  const std::uint64_t bytes = host().store->delta_bytes();
+  const std::uint64_t bytes = host().store->deltas().total_bytes();
   restart();
-  EXPECT_EQ(host().store->delta_bytes(), bytes);
+  EXPECT_EQ(host().store->deltas().total_bytes(), bytes);
   DeltaFiles deltas = files([](std::uint64_t) { ADD_FAILURE() << "made again"; });
   expect_right(deltas.build(2, {}), 2);
 }
@@ -230,8 +230,8 @@ TEST_F(DeltaFilesTest, WithoutARecordOrOfAnotherSizeAreRemoved) {
   filesystem::copy_file(path_ / "deltas/2.safetensors", path_ / "deltas/7.safetensors");
   filesystem::permissions(path_ / "deltas/3.safetensors", filesystem::perms::owner_all);
   filesystem::resize_file(path_ / "deltas/3.safetensors", 100);
-  EXPECT_TRUE(host().store->find_delta(2));
-  EXPECT_FALSE(host().store->find_delta(3));
+  EXPECT_TRUE(host().store->deltas().find(2));
+  EXPECT_FALSE(host().store->deltas().find(3));
   EXPECT_FALSE(filesystem::exists(path_ / "deltas/7.safetensors"));
   EXPECT_FALSE(filesystem::exists(path_ / "deltas/3.safetensors"));
   expect_right(files().build(3, {}), 3);
@@ -252,7 +252,7 @@ TEST_F(DeltaFilesTest, NothingIsLeftOfOneThatWasKilledWhileItWasMade) {
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   ASSERT_TRUE(WIFSIGNALED(status));
   ASSERT_TRUE(filesystem::exists(path_ / "tmp/delta-half"));
-  EXPECT_FALSE(host().store->find_delta(2));
+  EXPECT_FALSE(host().store->deltas().find(2));
   EXPECT_TRUE(filesystem::is_empty(host().store->temporary_directory()));
   EXPECT_TRUE(filesystem::is_empty(path_ / "deltas"));
   expect_right(files().build(2, {}), 2);
@@ -266,13 +266,13 @@ TEST_F(DeltaFilesTest, GoBeforeImagesWhenRoomIsNeeded) {
   deltas.build(2, {});
   deltas.build(3, {});
   Store& store = *host().store;
-  const std::uint64_t used = store.image_bytes() + store.delta_bytes();
-  store.make_room(kImages - used);
-  EXPECT_TRUE(store.find_delta(2) && store.find_delta(3)) << "there was room";
+  const std::uint64_t used = store.image_bytes() + store.deltas().total_bytes();
+  store.evictor().evict_for_images(kImages - used);
+  EXPECT_TRUE(store.deltas().find(2) && store.deltas().find(3)) << "there was room";
 
-  store.make_room(kImages - used + 1);
-  EXPECT_FALSE(store.find_delta(2));
-  EXPECT_TRUE(store.find_delta(3)) << "one was enough";
+  store.evictor().evict_for_images(kImages - used + 1);
+  EXPECT_FALSE(store.deltas().find(2));
+  EXPECT_TRUE(store.deltas().find(3)) << "one was enough";
   EXPECT_FALSE(filesystem::exists(path_ / "deltas/2.safetensors"));
   EXPECT_EQ(store.complete_versions().size(), 3U);
   expect_right(deltas.build(2, {}), 2);
@@ -287,11 +287,11 @@ TEST_F(DeltaFilesTest, StayWhileTheyAreRead) {
   Store& store = *host().store;
   {
     const File reader = File::open(path, O_RDONLY);
-    store.make_room(kImages - store.image_bytes());
+    store.evictor().evict_for_images(kImages - store.image_bytes());
     EXPECT_TRUE(filesystem::exists(path));
     EXPECT_EQ(store.complete_versions().size(), 3U) << "one that is read does not count";
   }
-  store.make_room(kImages - store.image_bytes());
+  store.evictor().evict_for_images(kImages - store.image_bytes());
   EXPECT_FALSE(filesystem::exists(path));
   EXPECT_EQ(store.complete_versions().size(), 3U);
 }
@@ -300,7 +300,7 @@ TEST_F(DeltaFilesTest, AreNotMadeWhereThereIsNoRoom) {
   host({std::uint64_t{1000}, 0});
   const Error error = error_of([&] { files().build(2, {}); });
   EXPECT_EQ(error.code(), ErrorCode::no_space);
-  EXPECT_EQ(host().store->delta_bytes(), 0U);
+  EXPECT_EQ(host().store->deltas().total_bytes(), 0U);
 }
 
 }  // namespace

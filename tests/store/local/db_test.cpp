@@ -35,7 +35,7 @@ struct DbFixture {
   }
 };
 
-std::map<std::string, std::string> all_of(const Db& db, Family family,
+std::map<std::string, std::string> all_of(const Db& db, ColumnFamily family,
                                           std::string_view prefix = "") {
   std::map<std::string, std::string> all;
   std::string last;
@@ -52,24 +52,24 @@ std::map<std::string, std::string> picture(const std::filesystem::path& director
   return test::read_tree(directory);
 }
 
-TEST(Keyspace, NamesEveryFamilyOnceInItsOrder) {
+TEST(ColumnFamilies, NamesEveryFamilyOnceInItsOrder) {
   std::set<std::string_view> names;
-  for (std::size_t i = 0; i < kKeyspace.size(); i++) {
-    EXPECT_EQ(static_cast<std::size_t>(kKeyspace[i].family), i);
-    EXPECT_TRUE(names.insert(kKeyspace[i].name).second) << kKeyspace[i].name;
-    EXPECT_FALSE(kKeyspace[i].key.empty());
-    EXPECT_FALSE(kKeyspace[i].value.empty());
+  for (std::size_t i = 0; i < kColumnFamilies.size(); i++) {
+    EXPECT_EQ(static_cast<std::size_t>(kColumnFamilies[i].family), i);
+    EXPECT_TRUE(names.insert(kColumnFamilies[i].name).second) << kColumnFamilies[i].name;
+    EXPECT_FALSE(kColumnFamilies[i].key.empty());
+    EXPECT_FALSE(kColumnFamilies[i].value.empty());
   }
-  EXPECT_EQ(kKeyspace[0].name, "default") << "RocksDB has this family in any case";
+  EXPECT_EQ(kColumnFamilies[0].name, "default") << "RocksDB has this family in any case";
 }
 
 TEST(Db, KeepsEveryFamilyApart) {
   DbFixture at;
   const auto db = at.open();
-  for (const FamilyInfo& info : kKeyspace) {
+  for (const ColumnFamilyInfo& info : kColumnFamilies) {
     db->write({{info.family, "key", std::string(info.name)}});
   }
-  for (const FamilyInfo& info : kKeyspace) {
+  for (const ColumnFamilyInfo& info : kColumnFamilies) {
     EXPECT_EQ(db->find(info.family, "key"), std::string(info.name));
     EXPECT_EQ(all_of(*db, info.family).size(), 1u);
   }
@@ -78,9 +78,9 @@ TEST(Db, KeepsEveryFamilyApart) {
 TEST(Db, SaysNulloptForAnAbsentKey) {
   DbFixture at;
   const auto db = at.open();
-  EXPECT_EQ(db->find(Family::store, "absent"), std::nullopt);
-  db->write({{Family::store, "empty", ""}});
-  EXPECT_EQ(db->find(Family::store, "empty"), "");
+  EXPECT_EQ(db->find(ColumnFamily::store, "absent"), std::nullopt);
+  db->write({{ColumnFamily::store, "empty", ""}});
+  EXPECT_EQ(db->find(ColumnFamily::store, "empty"), "");
 }
 
 TEST(Db, KeepsBinaryKeysAndValuesInTheirOrder) {
@@ -90,11 +90,11 @@ TEST(Db, KeepsBinaryKeysAndValuesInTheirOrder) {
   for (const std::uint64_t number : {1ull, 255ull, 256ull, 1ull << 35}) {
     std::string key, value("\0\xFF", 2);
     append_be64(key, number);
-    changes.push_back({Family::manifests, key, value + std::to_string(number)});
+    changes.push_back({ColumnFamily::manifests, key, value + std::to_string(number)});
   }
   db->write(changes);
   std::vector<std::uint64_t> numbers;
-  db->scan(Family::manifests, "", [&](std::string_view key, std::string_view value) {
+  db->scan(ColumnFamily::manifests, "", [&](std::string_view key, std::string_view value) {
     numbers.push_back(load_be(key));
     EXPECT_EQ(value.substr(0, 2), std::string_view("\0\xFF", 2));
   });
@@ -104,65 +104,65 @@ TEST(Db, KeepsBinaryKeysAndValuesInTheirOrder) {
 TEST(Db, ScansOnlyThePrefix) {
   DbFixture at;
   const auto db = at.open();
-  db->write({{Family::store, "a", "0"},
-             {Family::store, "ab", "1"},
-             {Family::store, "abc", "2"},
-             {Family::store, "b", "3"},
-             {Family::store, "\xFF\xFF", "4"}});
-  EXPECT_EQ(all_of(*db, Family::store, "ab"),
+  db->write({{ColumnFamily::store, "a", "0"},
+             {ColumnFamily::store, "ab", "1"},
+             {ColumnFamily::store, "abc", "2"},
+             {ColumnFamily::store, "b", "3"},
+             {ColumnFamily::store, "\xFF\xFF", "4"}});
+  EXPECT_EQ(all_of(*db, ColumnFamily::store, "ab"),
             (std::map<std::string, std::string>{{"ab", "1"}, {"abc", "2"}}));
-  EXPECT_EQ(all_of(*db, Family::store, "\xFF").size(), 1u);
-  EXPECT_EQ(all_of(*db, Family::store).size(), 5u);
-  EXPECT_TRUE(all_of(*db, Family::store, "zz").empty());
+  EXPECT_EQ(all_of(*db, ColumnFamily::store, "\xFF").size(), 1u);
+  EXPECT_EQ(all_of(*db, ColumnFamily::store).size(), 5u);
+  EXPECT_TRUE(all_of(*db, ColumnFamily::store, "zz").empty());
 }
 
 TEST(Db, PutsAndDeletesInOneWrite) {
   DbFixture at;
   const auto db = at.open();
-  db->write({{Family::store, "old", "1"}});
-  db->write({{Family::store, "old", std::nullopt}, {Family::images, "new", "2"}});
-  EXPECT_EQ(db->find(Family::store, "old"), std::nullopt);
-  EXPECT_EQ(db->find(Family::images, "new"), "2");
-  db->write({{Family::store, "never-there", std::nullopt}});
+  db->write({{ColumnFamily::store, "old", "1"}});
+  db->write({{ColumnFamily::store, "old", std::nullopt}, {ColumnFamily::images, "new", "2"}});
+  EXPECT_EQ(db->find(ColumnFamily::store, "old"), std::nullopt);
+  EXPECT_EQ(db->find(ColumnFamily::images, "new"), "2");
+  db->write({{ColumnFamily::store, "never-there", std::nullopt}});
   db->write({});
 }
 
 TEST(Db, RemembersAfterReopening) {
   DbFixture at;
-  at.open()->write({{Family::hashes, "key", "value"}, {Family::store, "other", "x"}});
+  at.open()->write({{ColumnFamily::hashes, "key", "value"}, {ColumnFamily::store, "other", "x"}});
   for (int round = 0; round < 3; round++) {
     const auto db = at.open();
-    EXPECT_EQ(db->find(Family::hashes, "key"), "value");
-    EXPECT_EQ(db->find(Family::store, "other"), "x");
+    EXPECT_EQ(db->find(ColumnFamily::hashes, "key"), "value");
+    EXPECT_EQ(db->find(ColumnFamily::store, "other"), "x");
   }
 }
 
 TEST(Db, TakesLargeValues) {
   DbFixture at;
   const std::string large(20u << 20, 'x');
-  at.open()->write({{Family::layouts, "key", large}});
-  EXPECT_TRUE(at.open()->find(Family::layouts, "key") == large);
+  at.open()->write({{ColumnFamily::layouts, "key", large}});
+  EXPECT_TRUE(at.open()->find(ColumnFamily::layouts, "key") == large);
 }
 
 TEST(Db, WritesNothingBelowTheFloor) {
   DbFixture at;
   const auto db = at.open();
-  db->write({{Family::store, "key", "old"}});
+  db->write({{ColumnFamily::store, "key", "old"}});
   const auto before = picture(at.directory);
   at.free_bytes = kDbTooLittle;
   std::string message;
   EXPECT_EQ(code_of(
                 [&] {
-                  db->write({{Family::store, "key", "new"}});
+                  db->write({{ColumnFamily::store, "key", "new"}});
                 },
                 &message),
             ErrorCode::no_space);
   EXPECT_NE(message.find("64.0 MiB"), std::string::npos) << message;
-  EXPECT_EQ(db->find(Family::store, "key"), "old");
+  EXPECT_EQ(db->find(ColumnFamily::store, "key"), "old");
   EXPECT_TRUE(picture(at.directory) == before);
   at.free_bytes = kDbPlenty;
-  db->write({{Family::store, "key", "new"}});
-  EXPECT_EQ(db->find(Family::store, "key"), "new");
+  db->write({{ColumnFamily::store, "key", "new"}});
+  EXPECT_EQ(db->find(ColumnFamily::store, "key"), "new");
 }
 
 TEST(Db, CountsTheWriteItselfAgainstTheFloor) {
@@ -170,34 +170,37 @@ TEST(Db, CountsTheWriteItselfAgainstTheFloor) {
   const auto db = at.open();
   at.free_bytes = kRecordsFloorBytes + 1000;
   EXPECT_EQ(code_of([&] {
-              db->write({{Family::store, "key", std::string(2000, 'x')}});
+              db->write({{ColumnFamily::store, "key", std::string(2000, 'x')}});
             }),
             ErrorCode::no_space);
-  db->write({{Family::store, "key", std::string(500, 'x')}});
+  db->write({{ColumnFamily::store, "key", std::string(500, 'x')}});
 }
 
 TEST(Db, OpenedBelowTheFloorItReadsAndWritesNothing) {
   DbFixture at;
-  at.open()->write({{Family::store, "key", "old"}});
+  at.open()->write({{ColumnFamily::store, "key", "old"}});
   const auto before = picture(at.directory);
   at.free_bytes = kDbTooLittle;
   {
     const auto db = at.open();
-    EXPECT_EQ(db->find(Family::store, "key"), "old");
-    EXPECT_EQ(all_of(*db, Family::store).size(), 1u);
-    EXPECT_EQ(code_of([&] { db->write({{Family::store, "key", "new"}}); }), ErrorCode::no_space);
+    EXPECT_EQ(db->find(ColumnFamily::store, "key"), "old");
+    EXPECT_EQ(all_of(*db, ColumnFamily::store).size(), 1u);
+    EXPECT_EQ(code_of([&] {
+                db->write({{ColumnFamily::store, "key", "new"}});
+              }),
+              ErrorCode::no_space);
   }
   EXPECT_TRUE(picture(at.directory) == before);
 }
 
 TEST(Db, OpenedBelowTheFloorItWritesWhenThereIsRoom) {
   DbFixture at;
-  at.open()->write({{Family::store, "key", "old"}});
+  at.open()->write({{ColumnFamily::store, "key", "old"}});
   at.free_bytes = kDbTooLittle;
   const auto db = at.open();
   at.free_bytes = kDbPlenty;
-  db->write({{Family::store, "key", "new"}});
-  EXPECT_EQ(db->find(Family::store, "key"), "new");
+  db->write({{ColumnFamily::store, "key", "new"}});
+  EXPECT_EQ(db->find(ColumnFamily::store, "key"), "new");
 }
 
 TEST(Db, IsNotMadeBelowTheFloor) {
@@ -205,7 +208,7 @@ TEST(Db, IsNotMadeBelowTheFloor) {
   at.free_bytes = kDbTooLittle;
   EXPECT_EQ(code_of([&] { at.open(); }), ErrorCode::no_space);
   at.free_bytes = kDbPlenty;
-  at.open()->write({{Family::store, "key", "value"}});
+  at.open()->write({{ColumnFamily::store, "key", "value"}});
 }
 
 TEST(Db, CannotBeOpenedTwiceForWriting) {
@@ -217,7 +220,8 @@ TEST(Db, CannotBeOpenedTwiceForWriting) {
 // Makes sure that the records lie in a table file, not only in the log.
 void fill(DbFixture& at) {
   for (int round = 0; round < 3; round++) {
-    at.open()->write({{Family::store, "key" + std::to_string(round), std::string(100'000, 'v')}});
+    at.open()->write(
+        {{ColumnFamily::store, "key" + std::to_string(round), std::string(100'000, 'v')}});
   }
 }
 
@@ -266,7 +270,7 @@ TEST(Db, SaysCorruptIfATableRotted) {
   EXPECT_EQ(code_of([&] {
               const auto db = at.open();
               for (int round = 0; round < 3; round++) {
-                (void)db->find(Family::store, "key" + std::to_string(round));
+                (void)db->find(ColumnFamily::store, "key" + std::to_string(round));
               }
             }),
             ErrorCode::corrupt);
@@ -274,7 +278,7 @@ TEST(Db, SaysCorruptIfATableRotted) {
 
 TEST(Db, MayBeUsedByManyThreads) {
   DbFixture at;
-  at.open()->write({{Family::store, "warm", "up"}});
+  at.open()->write({{ColumnFamily::store, "warm", "up"}});
   at.free_bytes = kDbTooLittle;
   const auto db = at.open();  // the first write opens it again, under the readers
   at.free_bytes = kDbPlenty;
@@ -283,15 +287,15 @@ TEST(Db, MayBeUsedByManyThreads) {
     threads.emplace_back([&, thread] {
       for (int round = 0; round < 20; round++) {
         const std::string key = std::to_string(thread) + "." + std::to_string(round);
-        db->write({{Family::store, key, key}, {Family::images, key, key}});
-        EXPECT_EQ(db->find(Family::store, key), key);
-        EXPECT_EQ(db->find(Family::store, "warm"), "up");
-        (void)all_of(*db, Family::images);
+        db->write({{ColumnFamily::store, key, key}, {ColumnFamily::images, key, key}});
+        EXPECT_EQ(db->find(ColumnFamily::store, key), key);
+        EXPECT_EQ(db->find(ColumnFamily::store, "warm"), "up");
+        (void)all_of(*db, ColumnFamily::images);
       }
     });
   }
   threads.clear();
-  EXPECT_EQ(all_of(*db, Family::images).size(), 80u);
+  EXPECT_EQ(all_of(*db, ColumnFamily::images).size(), 80u);
 }
 
 }  // namespace

@@ -53,22 +53,22 @@ TEST_F(ManualPinsTest, WhatCannotBeRecordedIsNotPinned) {
 
 TEST_F(ManualPinsTest, ADamagedRecordCountsAsNone) {
   const auto db = open();
-  db->write({{Family::store, "pins", "seventeen bytes..."}});
+  db->write({{ColumnFamily::store, "pins", "seventeen bytes..."}});
   EXPECT_EQ(ManualPins(*db).list(), Pinned{});
 }
 
 TEST_F(ManualPinsTest, ThereIsABound) {
   const auto db = open();
   std::string record;
-  for (std::uint64_t version = 1; version <= kHandPinsMax; version++) {
+  for (std::uint64_t version = 1; version <= kManualPinsMax; version++) {
     append_be64(record, version);
     append_be64(record, 1000);
   }
-  db->write({{Family::store, "pins", record}});
+  db->write({{ColumnFamily::store, "pins", record}});
   ManualPins pins(*db);
-  EXPECT_EQ(test::code_of([&] { pins.add(kHandPinsMax + 1, 1000); }), ErrorCode::busy);
+  EXPECT_EQ(test::code_of([&] { pins.add(kManualPinsMax + 1, 1000); }), ErrorCode::busy);
   pins.add(1, 1000);
-  EXPECT_EQ(pins.list().size(), kHandPinsMax);
+  EXPECT_EQ(pins.list().size(), kManualPinsMax);
 }
 
 }  // namespace

@@ -249,6 +249,20 @@ TEST(Store, NewestOfManyThreadsIsTheHighest) {
   EXPECT_EQ(at.open()->newest().version, 43u);
 }
 
+TEST(Store, ADamagedRecordLeavesNothingOfTheFirstAttempt) {
+  StoreFixture at;
+  {
+    const auto store = at.open();
+    add_version(*store, 1);
+    store->put_newest({7, {}});
+    store->db().write({{ColumnFamily::deltas, "not a version", "x"}});  // read after the images
+  }
+  const auto store = at.open();
+  EXPECT_EQ(store->complete_versions(), Versions{});
+  EXPECT_EQ(store->newest().version, 0u);
+  EXPECT_FALSE(fs::exists(store->image_directory(1)));
+}
+
 // ---- images ----
 
 TEST(Store, RemembersCompleteImages) {
@@ -440,15 +454,15 @@ TEST(Store, MalformedRecordsAreRebuilt) {
   std::string key;
   append_be64(key, 1);
   const std::vector<Db::Change> bad{
-      {Family::hashes, key, "seven b"},
-      {Family::hashes, "short", std::string(8, 'x')},
-      {Family::images, key, std::string(9, 'x')},
-      {Family::images, key + std::string(4, '\0'), "x"},
-      {Family::images, key + std::string(4, '\0'), "\3" + std::string(8, 'x')},
-      {Family::images, key + "\1\1\1\1", "\2" + std::string(8, 'x')},
-      {Family::store, "newest", "short"},
-      {Family::store, "format", "0"},
-      {Family::store, "repository", std::string(kOtherId)},
+      {ColumnFamily::hashes, key, "seven b"},
+      {ColumnFamily::hashes, "short", std::string(8, 'x')},
+      {ColumnFamily::images, key, std::string(9, 'x')},
+      {ColumnFamily::images, key + std::string(4, '\0'), "x"},
+      {ColumnFamily::images, key + std::string(4, '\0'), "\3" + std::string(8, 'x')},
+      {ColumnFamily::images, key + "\1\1\1\1", "\2" + std::string(8, 'x')},
+      {ColumnFamily::store, "newest", "short"},
+      {ColumnFamily::store, "format", "0"},
+      {ColumnFamily::store, "repository", std::string(kOtherId)},
   };
   for (const Db::Change& change : bad) {
     StoreFixture at;
@@ -548,12 +562,12 @@ TEST(Store, MakesRoomFromTheOldestOn) {
   Versions asked;
   set_in_use(*store, false, &asked);
   const auto latest = keep(*store, 3);
-  store->make_room(500);
+  store->evictor().evict_for_images(500);
   EXPECT_TRUE(asked.empty()) << "it fits as it is";
-  store->make_room(1000);
+  store->evictor().evict_for_images(1000);
   EXPECT_EQ(asked, Versions{1});
   EXPECT_EQ(store->complete_versions(), (Versions{2, 3}));
-  store->make_room(2500);
+  store->evictor().evict_for_images(2500);
   EXPECT_EQ(store->complete_versions(), Versions{3});
 }
 
@@ -561,7 +575,7 @@ TEST(Store, ByDefaultKeepsThreeVersions) {
   StoreFixture at;
   const auto store = at.open();
   for (std::uint64_t version = 1; version <= 6; version++) {
-    store->make_room(1000);
+    store->evictor().evict_for_images(1000);
     add_version(*store, version, 1000);
   }
   EXPECT_EQ(store->complete_versions(), (Versions{4, 5, 6}));
@@ -591,17 +605,18 @@ TEST(Store, WhatIsPartialGoesFirstTheFirstBegunFirst) {
   const auto latest = keep(*store, 2);
   const Partial third(*store, 7, 1000), fourth(*store, 3, 1000);
   EXPECT_TRUE(store->is_partial(7));
-  store->make_room(500);
+  store->evictor().evict_for_images(500);
   EXPECT_TRUE(store->is_partial(7)) << "it fits as it is";
-  store->make_room(1500);
+  store->evictor().evict_for_images(1500);
   EXPECT_FALSE(store->is_partial(7));
   EXPECT_FALSE(fs::exists(store->image_directory(7)));
   EXPECT_TRUE(store->is_partial(3));
-  store->make_room(2500);
+  store->evictor().evict_for_images(2500);
   EXPECT_FALSE(store->is_partial(3));
   EXPECT_EQ(store->complete_versions(), (Versions{1, 2}));
   std::string message;
-  EXPECT_EQ(code_of([&] { store->make_room(3600); }, &message), ErrorCode::no_space);
+  EXPECT_EQ(code_of([&] { store->evictor().evict_for_images(3600); }, &message),
+            ErrorCode::no_space);
   EXPECT_EQ(store->complete_versions(), (Versions{1, 2})) << "it would not be enough";
 }
 
@@ -613,11 +628,11 @@ TEST(Store, WhatIsPartialAndReadStaysAndDoesNotCount) {
   const auto latest = keep(*store, 5);
   Partial one(*store, 1, 1000), two(*store, 2, 1000);
   one.is_read = two.is_read = true;
-  store->make_room(1000);
+  store->evictor().evict_for_images(1000);
   EXPECT_TRUE(store->is_partial(1));
   EXPECT_TRUE(store->is_partial(2));
   one.is_read = false;
-  store->make_room(1000);
+  store->evictor().evict_for_images(1000);
   EXPECT_FALSE(store->is_partial(1));
   EXPECT_TRUE(store->is_partial(2));
 }
@@ -628,7 +643,7 @@ TEST(Store, WhatIsPartialAndFollowedStaysAndCounts) {
   const auto store = at.open();
   const Partial first(*store, 1, 1000);
   const auto latest = keep(*store, 1);
-  EXPECT_EQ(code_of([&] { store->make_room(1000); }), ErrorCode::no_space);
+  EXPECT_EQ(code_of([&] { store->evictor().evict_for_images(1000); }), ErrorCode::no_space);
   EXPECT_TRUE(store->is_partial(1));
 }
 
@@ -638,11 +653,12 @@ TEST(Store, ByDefaultAPartialVersionIsAsGoodAMeasureAsACompleteOne) {
   const Partial ninth(*store, 9, 1000);
   const auto first = keep(*store, 9);
   for (const std::uint64_t version : {1u, 2u}) add_version(*store, version, 10);
-  store->make_room(10);
+  store->evictor().evict_for_images(10);
   EXPECT_EQ(store->complete_versions(), (Versions{1, 2})) << "three of 1000 bytes may be here";
-  const auto delta = store->begin_delta(2, 10);
+  store->evictor().evict_for_delta(10);
+  const auto delta = store->deltas().begin(2, 10);
   EXPECT_EQ(store->complete_versions(), (Versions{1, 2}));
-  store->abandon_delta(2, delta);
+  store->deltas().abandon(2, delta);
 }
 
 TEST(Store, WaitsForWhatIsPartial) {
@@ -684,7 +700,7 @@ TEST(Store, NeverTouchesWhatMustBeKept) {
   const auto store = at.open();
   for (const std::uint64_t version : {1u, 2u}) add_version(*store, version, 1000);
   const auto latest = keep(*store, 1);
-  store->make_room(1000);
+  store->evictor().evict_for_images(1000);
   EXPECT_EQ(store->complete_versions(), Versions{1});
 }
 
@@ -695,11 +711,12 @@ TEST(Store, RemovesNothingIfItWouldNotHelp) {
   for (const std::uint64_t version : {1u, 2u}) add_version(*store, version, 1000);
   const auto latest = keep(*store, 2);
   std::string message;
-  EXPECT_EQ(code_of([&] { store->make_room(1000); }, &message), ErrorCode::no_space);
+  EXPECT_EQ(code_of([&] { store->evictor().evict_for_images(1000); }, &message),
+            ErrorCode::no_space);
   EXPECT_NE(message.find("--store-size"), std::string::npos) << message;
   EXPECT_NE(message.find("500 B are missing"), std::string::npos) << message;
   at.free_bytes = kRecordsFloorBytes;
-  EXPECT_EQ(code_of([&] { store->make_room(1400); }), ErrorCode::no_space);
+  EXPECT_EQ(code_of([&] { store->evictor().evict_for_images(1400); }), ErrorCode::no_space);
   EXPECT_EQ(store->complete_versions(), (Versions{1, 2}));
 }
 
@@ -710,7 +727,7 @@ TEST(Store, VersionsInUseStayAndDoNotCount) {
   for (const std::uint64_t version : {1u, 2u}) add_version(*store, version, 1000);
   set_in_use(*store, true);
   const auto latest = keep(*store, 2);
-  store->make_room(1000);
+  store->evictor().evict_for_images(1000);
   EXPECT_EQ(store->complete_versions(), (Versions{1, 2}));
 }
 
@@ -723,7 +740,8 @@ TEST(Store, FreeSpaceIsAHardBoundAlsoForVersionsInUse) {
   set_in_use(*store, true);
   const auto latest = keep(*store, 2);
   std::string message;
-  EXPECT_EQ(code_of([&] { store->make_room(1000); }, &message), ErrorCode::no_space);
+  EXPECT_EQ(code_of([&] { store->evictor().evict_for_images(1000); }, &message),
+            ErrorCode::no_space);
   EXPECT_NE(message.find("--min-free"), std::string::npos) << message;
   EXPECT_EQ(store->complete_versions(), (Versions{1, 2}));
 }
@@ -737,7 +755,7 @@ TEST(Store, RemovesForFreeSpaceToo) {
   const auto latest = keep(*store, 3);
   // What the removal is going to give back.
   set_in_use(*store, false, nullptr, [&] { at.free_bytes += 1000; });
-  store->make_room(1000);
+  store->evictor().evict_for_images(1000);
   EXPECT_EQ(store->complete_versions(), (Versions{2, 3}));
 }
 
@@ -748,16 +766,16 @@ TEST(Store, WhatIsNoImageCountsAgainstFreeSpaceOnly) {
   for (const std::uint64_t version : {1u, 2u, 3u}) add_version(*store, version, 1000);
   const auto latest = keep(*store, 3);
   set_in_use(*store, true, nullptr, [] { ADD_FAILURE() << "there is room"; });
-  store->make_free(1ull << 31);
+  store->evictor().evict_for_free_bytes(1ull << 31);
   at.free_bytes = (1ull << 30) + 500;
   // What the removal is going to give back.
   set_in_use(*store, false, nullptr, [&] { at.free_bytes += 1000; });
-  store->make_free(1000);
+  store->evictor().evict_for_free_bytes(1000);
   EXPECT_EQ(store->complete_versions(), (Versions{2, 3}));
   at.free_bytes = 1ull << 30;
   EXPECT_EQ(code_of([&] {
               const auto base = keep(*store, 2);
-              store->make_free(2000);
+              store->evictor().evict_for_free_bytes(2000);
             }),
             ErrorCode::no_space);
 }
@@ -767,14 +785,14 @@ TEST(Store, LeavesTheSmallerOfFivePercentAndTenGiB) {
   const auto store = at.open();
   at.total_bytes = 100ull << 30;
   at.free_bytes = (5ull << 30) + 999;
-  EXPECT_EQ(code_of([&] { store->make_room(1000); }), ErrorCode::no_space);
+  EXPECT_EQ(code_of([&] { store->evictor().evict_for_images(1000); }), ErrorCode::no_space);
   at.free_bytes++;
-  store->make_room(1000);
+  store->evictor().evict_for_images(1000);
   at.total_bytes = 1ull << 50;
   at.free_bytes = (10ull << 30) + 999;
-  EXPECT_EQ(code_of([&] { store->make_room(1000); }), ErrorCode::no_space);
+  EXPECT_EQ(code_of([&] { store->evictor().evict_for_images(1000); }), ErrorCode::no_space);
   at.free_bytes++;
-  store->make_room(1000);
+  store->evictor().evict_for_images(1000);
 }
 
 TEST(Store, NeverGoesBelowTheFloorOfRecords) {
@@ -782,9 +800,9 @@ TEST(Store, NeverGoesBelowTheFloorOfRecords) {
   at.limits.free_bytes_min = 0;
   const auto store = at.open();
   at.free_bytes = kRecordsFloorBytes + 999;
-  EXPECT_EQ(code_of([&] { store->make_room(1000); }), ErrorCode::no_space);
+  EXPECT_EQ(code_of([&] { store->evictor().evict_for_images(1000); }), ErrorCode::no_space);
   at.free_bytes++;
-  store->make_room(1000);
+  store->evictor().evict_for_images(1000);
 }
 
 TEST(Store, AbsurdSizesDoNotOverflow) {
@@ -792,7 +810,7 @@ TEST(Store, AbsurdSizesDoNotOverflow) {
   at.limits = {~0ull, ~0ull};
   const auto store = at.open();
   add_version(*store, 1);
-  EXPECT_EQ(code_of([&] { store->make_room(~0ull); }), ErrorCode::no_space);
+  EXPECT_EQ(code_of([&] { store->evictor().evict_for_images(~0ull); }), ErrorCode::no_space);
   EXPECT_TRUE(store->is_complete(1));
 }
 
@@ -882,7 +900,7 @@ TEST_F(NobodyReads, DecidesForMakeRoomIfNobodyElseDoes) {
   for (const std::uint64_t version : {1u, 2u, 3u}) add_version(*store, version, 800);
   const File reader = File::open(store->image_directory(1) / "a.bin", O_RDONLY);
   const auto latest = keep(*store, 3);
-  store->make_room(1500);
+  store->evictor().evict_for_images(1500);
   EXPECT_EQ(store->complete_versions(), (Versions{1, 3}));
 }
 
@@ -916,10 +934,10 @@ TEST_F(NobodyReads, AFileThatStaysUnderAnotherNameBlocksNoEviction) {
   const File shared = File::open(store->image_directory(1) / "a.bin", O_RDONLY);
   {
     const File own = File::open(store->image_directory(2) / "sub/b.bin", O_RDONLY);
-    store->make_room(990);
+    store->evictor().evict_for_images(990);
     EXPECT_EQ(store->complete_versions(), (Versions{2, 3}));
   }
-  store->make_room(995);
+  store->evictor().evict_for_images(995);
   EXPECT_EQ(store->complete_versions(), Versions{3});
   EXPECT_EQ(store->image_bytes(), 1000u);
 }

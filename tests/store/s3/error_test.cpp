@@ -148,7 +148,7 @@ TEST(S3Error, BadXmlIsNoCode) {
     reply.text = text;
     EXPECT_EQ(read_refusal(reply).code, "") << text;
   }
-  // What a store says never becomes a second line.
+  // What a service says never becomes a second line.
   reply.text = "<Error><Code>A\nB</Code></Error>";
   EXPECT_EQ(told(reply).message.find('\n'), std::string::npos);
 }

@@ -1,4 +1,4 @@
-// S3Bucket beyond the contract that all buckets keep: what it sends, and what it does when a store
+// S3Bucket beyond the contract that all buckets keep: what it sends, and what it does when a service
 // fails, lies, or is slow to answer.
 
 #include "store/s3/s3_bucket.hpp"

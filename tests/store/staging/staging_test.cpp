@@ -51,11 +51,11 @@ constexpr std::uint64_t kStagingTooLittle = kRecordsFloorBytes - 1;
 class TestDb final : public Db {
  public:
   explicit TestDb(std::unique_ptr<Db> db) : db_(std::move(db)) {}
-  [[nodiscard]] std::optional<std::string> find(Family family,
+  [[nodiscard]] std::optional<std::string> find(ColumnFamily family,
                                                 std::string_view key) const override {
     return db_->find(family, key);
   }
-  void scan(Family family, std::string_view prefix,
+  void scan(ColumnFamily family, std::string_view prefix,
             const std::function<void(std::string_view, std::string_view)>& each) const override {
     db_->scan(family, prefix, each);
   }
@@ -636,10 +636,10 @@ TEST(Staging, EmptiesAFileThatItCannotUnlinkOnAFullDisk) {
 void put(Db& db, StagingId id, mode_t mode) {
   StagingRecord record;
   record.mode = mode;
-  db.write({{Family::inodes, inode_key(id), encode(record)}}, Durability::process);
+  db.write({{ColumnFamily::inodes, inode_key(id), encode(record)}}, Durability::process);
 }
 void put_name(Db& db, StagingId directory, std::string_view name, StagingId id) {
-  db.write({{Family::names, name_key(directory, name), inode_key(id)}}, Durability::process);
+  db.write({{ColumnFamily::names, name_key(directory, name), inode_key(id)}}, Durability::process);
 }
 
 TEST(Staging, DropsAFileWhoseBytesAreGone) {
@@ -673,7 +673,8 @@ TEST(Staging, KeepsWhatNoNameLeadsTo) {
   at.dir(kStagingRoot, "lost+found-" + std::to_string(c.directory));
   at.close();
   at.open_db();
-  at.db->write({{Family::names, name_key(kStagingRoot, "a"), std::nullopt}}, Durability::process);
+  at.db->write({{ColumnFamily::names, name_key(kStagingRoot, "a"), std::nullopt}},
+               Durability::process);
   at.reopen();
   const std::string place =
       "staging/lost+found-" + std::to_string(c.directory) + ".2/sub/optimizer.pt";
@@ -717,14 +718,15 @@ TEST(Staging, DropsNamesThatDoNotFit) {
 
 TEST(Staging, RefusesRecordsThatItCannotRead) {
   const std::vector<Db::Change> kDamaged{
-      {Family::inodes, inode_key(30), "short"},
-      {Family::inodes, "key", std::string(36, '\0')},
-      {Family::inodes, inode_key(30), std::string(36, '\0')},
-      {Family::inodes, inode_key(kStagingRoot), std::string("\0\0\x81\x80", 4) + std::string(8, 0)},
-      {Family::inodes, inode_key(3), std::string("\0\0\x81\x80", 4) + std::string(8, 0)},
-      {Family::names, "key", inode_key(30)},
-      {Family::names, name_key(kStagingRoot, "f"), "id"},
-      {Family::store, "staging_ids", "many"},
+      {ColumnFamily::inodes, inode_key(30), "short"},
+      {ColumnFamily::inodes, "key", std::string(36, '\0')},
+      {ColumnFamily::inodes, inode_key(30), std::string(36, '\0')},
+      {ColumnFamily::inodes, inode_key(kStagingRoot),
+       std::string("\0\0\x81\x80", 4) + std::string(8, 0)},
+      {ColumnFamily::inodes, inode_key(3), std::string("\0\0\x81\x80", 4) + std::string(8, 0)},
+      {ColumnFamily::names, "key", inode_key(30)},
+      {ColumnFamily::names, name_key(kStagingRoot, "f"), "id"},
+      {ColumnFamily::store, "staging_ids", "many"},
   };
   for (std::size_t i = 0; i < kDamaged.size(); i++) {
     StagingFixture at;
@@ -869,10 +871,10 @@ TEST(StagingSeal, ListsByPathWithWriters) {
 
 // ---- handing over ----
 
-const Db::Change kAlso{Family::handovers, "key", "record"};
+const Db::Change kAlso{ColumnFamily::handovers, "key", "record"};
 
 bool has_record(const StagingFixture& at) {
-  return at.db->find(Family::handovers, "key").has_value();
+  return at.db->find(ColumnFamily::handovers, "key").has_value();
 }
 
 TEST(StagingHandOver, MovesADirectoryInOneSyncedWrite) {
@@ -944,7 +946,7 @@ TEST(StagingHandOver, IsTakenBack) {
   const auto c = at.checkpoint(kStagingRoot, "a");
   const StagingId other = at.dir(kStagingRoot, "other");
   at.staging->hand_over(c.directory, "step", {kAlso});
-  const Db::Change forget{Family::handovers, "key", std::nullopt};
+  const Db::Change forget{ColumnFamily::handovers, "key", std::nullopt};
   const auto take_back = [&](StagingId parent, std::string_view name) {
     return errno_of([&] { at.staging->take_back(c.directory, parent, name, {forget}); });
   };

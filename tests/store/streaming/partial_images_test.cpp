@@ -297,14 +297,15 @@ TEST_F(PartialImagesTest, WhatIsPartialCountsAndIsEvictedUnlessItIsReserved) {
   limits_.store_bytes = 2 * size + size / 2;
   open();
   const auto filled = begin_hanging(1);
-  store_->make_room(size);
+  store_->evictor().evict_for_images(size);
   EXPECT_TRUE(store_->is_partial(1)) << "it fits as it is";
   {
     const auto latest = store_->eviction().reserve(1, Eviction::Claim::stays, {});
-    EXPECT_EQ(error_of([&] { store_->make_room(2 * size); }).code(), ErrorCode::no_space);
+    EXPECT_EQ(error_of([&] { store_->evictor().evict_for_images(2 * size); }).code(),
+              ErrorCode::no_space);
   }
   EXPECT_TRUE(store_->is_partial(1));
-  store_->make_room(2 * size);
+  store_->evictor().evict_for_images(2 * size);
   expect_nothing_of(1);
   EXPECT_EQ(images_->find(1), nullptr);
   EXPECT_EQ(error_of([&] { filled->ask("a.safetensors", 0, 1, {}); }).code(), ErrorCode::cancelled);
@@ -322,10 +323,10 @@ TEST_F(PartialImagesTest, WhatIsPartialKeepsItsBaseUntilItIsEvictedItself) {
   open();
   const auto filled = begin_hanging(2);
   ASSERT_TRUE(filled->plan().base);
-  EXPECT_FALSE(store_->evict(1));
-  store_->make_room(size);
+  EXPECT_FALSE(store_->evictor().evict(1));
+  store_->evictor().evict_for_images(size);
   EXPECT_FALSE(store_->is_partial(2));
-  EXPECT_TRUE(store_->evict(1));
+  EXPECT_TRUE(store_->evictor().evict(1));
   builder_.bucket()->heal();
 }
 
@@ -361,7 +362,7 @@ TEST_F(PartialImagesTest, WhatIsBegunAnewIsNotRecordedForTheFillingThatWasEvicte
   ASSERT_EQ(complete(), (Numbers{1, 2}));
   ASSERT_TRUE(store_->is_partial(3));
 
-  store_->make_room(3 * size);
+  store_->evictor().evict_for_images(3 * size);
   expect_nothing_of(3);
   ASSERT_EQ(complete(), Numbers{}) << "there would be a base to fill it from";
   const auto anew = begin_hanging(3);

@@ -123,7 +123,7 @@ TEST_F(FollowTest, AFrozenVersionIsNeverReleased) {
   publish();
   const auto on = reader("1");
   on->sync.run_once({});
-  EXPECT_FALSE(on->host.store->evict(1));
+  EXPECT_FALSE(on->host.store->evictor().evict(1));
   expect_whole(*on, 1);
 }
 

@@ -367,7 +367,7 @@ class HostModel : public testing::TestWithParam<unsigned> {
   /// As somebody does who wants room for something else.
   void evict_one() {
     const std::uint64_t version = 1 + random(trees_.rbegin()->first);
-    if (!host_->store->evict(version)) return;
+    if (!host_->store->evictor().evict(version)) return;
     EXPECT_FALSE(keeps(version)) << version << " is used";
     for (const Reader& one : readers_) EXPECT_FALSE(one.reserved && one.version == version);
   }

@@ -1016,14 +1016,14 @@ TEST_F(SyncTest, HidesAVersionThatOthersWantToRemoveUnlessItIsTheLatest) {
   publish(2);
   on->sync.run_once({});
   EXPECT_EQ(on->versions(), (std::set<std::uint64_t>{1, 2}));
-  EXPECT_FALSE(on->host.store->evict(2));
+  EXPECT_FALSE(on->host.store->evictor().evict(2));
   {
     const File open = File::open(
         on->host.store->image_directory(1) / "model-00001-of-00002.safetensors", O_RDONLY);
-    EXPECT_FALSE(on->host.store->evict(1));
+    EXPECT_FALSE(on->host.store->evictor().evict(1));
     EXPECT_EQ(on->versions(), (std::set<std::uint64_t>{1, 2}));
   }
-  EXPECT_TRUE(on->host.store->evict(1));
+  EXPECT_TRUE(on->host.store->evictor().evict(1));
   EXPECT_EQ(on->versions(), (std::set<std::uint64_t>{2}));
   EXPECT_FALSE(on->host.store->is_complete(1));
   on->sync.show(2);

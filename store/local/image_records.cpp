@@ -1,0 +1,127 @@
+#include "store/local/image_records.hpp"
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "store/base/bytes.hpp"
+#include "store/base/error.hpp"
+#include "store/base/log.hpp"
+#include "store/local/record_keys.hpp"
+
+namespace weightfs {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kAbsent = 0, kComplete = 2;  // state bytes of an image record
+
+std::string image_key(std::uint64_t version, std::uint32_t file) {
+  std::string key = version_key(version);
+  append_be32(key, file);
+  return key;
+}
+
+std::string image_value(const ImageRecord& image) {
+  std::string value(1, image.is_absent ? kAbsent : kComplete);
+  append_be64(value, image.size_bytes);
+  return value;
+}
+
+// Sizes of the regular files below a directory, by path, bytewise.
+std::vector<std::uint64_t> file_sizes_below(const fs::path& directory) {
+  std::map<std::string, std::uint64_t> sizes;
+  for (const auto& entry : fs::recursive_directory_iterator(directory)) {
+    if (entry.symlink_status().type() == fs::file_type::directory) continue;
+    sizes.emplace(entry.path().lexically_relative(directory).string(), entry.file_size());
+  }
+  std::vector<std::uint64_t> result;
+  for (const auto& [path, size] : sizes) result.push_back(size);
+  return result;
+}
+
+}  // namespace
+
+std::map<std::uint64_t, ImageRecords> read_image_records(const Db& db) {
+  std::map<std::uint64_t, ImageRecords> records;
+  db.scan(ColumnFamily::hashes, "", [&](std::string_view key, std::string_view value) {
+    if (value.size() % 8 != 0) throw_bad_record("hashes");
+    records[version_of_key(key, 8, "hashes")] = {};
+  });
+  db.scan(ColumnFamily::images, "", [&](std::string_view key, std::string_view value) {
+    if (value.size() != 9) throw_bad_record("images");
+    const auto version = records.find(version_of_key(key, 12, "images"));
+    // Without hashes the version is not complete; its directory goes with the strays.
+    if (version == records.end()) return;
+    const bool is_absent = value[0] == kAbsent;
+    if ((!is_absent && value[0] != kComplete) || load_be(key.substr(8)) != version->second.size()) {
+      throw_bad_record("images");
+    }
+    version->second.push_back({load_be(value.substr(1)), is_absent});
+  });
+  return records;
+}
+
+void write_image_records(Db& db, std::uint64_t version, const ImageRecords& images,
+                         std::span<const std::uint64_t> chunk_hashes) {
+  std::vector<Db::Change> changes;
+  for (std::uint32_t file = 0; file < images.size(); file++) {
+    changes.push_back({ColumnFamily::images, image_key(version, file), image_value(images[file])});
+  }
+  std::string hashes;
+  hashes.reserve(8 * chunk_hashes.size());
+  for (const std::uint64_t hash : chunk_hashes) append_le(hashes, hash);
+  changes.push_back({ColumnFamily::hashes, version_key(version), std::move(hashes)});
+  db.write(changes);
+}
+
+// Where they stay: files that are gone are noticed when the store is opened, and a new attempt
+// writes the same keys.
+void remove_image_records(Db& db, std::uint64_t version) {
+  std::vector<Db::Change> changes;
+  if (db.find(ColumnFamily::hashes, version_key(version))) {
+    changes.push_back({ColumnFamily::hashes, version_key(version), std::nullopt});
+  }
+  db.scan(ColumnFamily::images, version_key(version), [&](std::string_view key, std::string_view) {
+    changes.push_back({ColumnFamily::images, std::string(key), std::nullopt});
+  });
+  if (changes.empty()) return;
+  try {
+    db.write(changes);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::no_space) throw;
+    log_warning(error.what());
+  }
+}
+
+std::optional<std::vector<std::uint64_t>> find_chunk_hashes(const Db& db, std::uint64_t version) {
+  const std::optional<std::string> bytes = db.find(ColumnFamily::hashes, version_key(version));
+  if (!bytes) return std::nullopt;
+  std::vector<std::uint64_t> hashes(bytes->size() / 8);
+  for (std::size_t i = 0; i < hashes.size(); i++) {
+    hashes[i] = load_le<std::uint64_t>(as_bytes(*bytes).data() + 8 * i);
+  }
+  return hashes;
+}
+
+bool has_files(const fs::path& directory, const ImageRecords& images) {
+  std::vector<std::uint64_t> sizes;
+  for (const ImageRecord& image : images) {
+    if (!image.is_absent) sizes.push_back(image.size_bytes);
+  }
+  try {
+    return file_sizes_below(directory) == sizes;
+  } catch (const fs::filesystem_error&) {
+    return false;
+  }
+}
+
+std::vector<bool> absent_files_of(const ImageRecords& images) {
+  std::vector<bool> absent;
+  for (const ImageRecord& image : images) absent.push_back(image.is_absent);
+  const bool any = std::find(absent.begin(), absent.end(), true) != absent.end();
+  return any ? absent : std::vector<bool>();
+}
+
+}  // namespace weightfs
