@@ -5,8 +5,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <cerrno>
-#include <ostream>
+#include <algorithm>
 
 #include "fs/base/text_table.hpp"
 #include "fs/client/mount_control.hpp"

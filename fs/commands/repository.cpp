@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <ostream>
-
 #include "fs/base/coder_choice.hpp"
 #include "fs/base/format_values.hpp"
 #include "fs/base/text_table.hpp"

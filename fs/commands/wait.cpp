@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include "fs/client/mount_control.hpp"
-#include "fs/client/mount_status.hpp"
 #include "fs/commands/command_context.hpp"
 #include "store/base/error.hpp"
 

@@ -271,7 +271,7 @@ class Daemon {
     try {
       sync.wait_ready(context_, progress_);
     } catch (const Error& error) {
-      if (!options_.writer || !is_out_of_reach(error.code())) throw;
+      if (!options_.writer || !may_start_offline(error.code())) throw;
       log_warning(fmt::format("starting without a version: {}", error.what()));
     }
   }

@@ -40,8 +40,9 @@ bool is_bad_manifest(ErrorCode code) {
   return code == ErrorCode::corrupt || code == ErrorCode::unsupported;
 }
 
-/// Said of a poll: the bucket as a whole does not answer.
-bool is_out_of_reach(ErrorCode code) {
+/// Said of a poll: the bucket as a whole gave no answer.  A key or a setting that is refused counts
+/// too: what runs already goes on with what the store has.
+bool is_offline(ErrorCode code) {
   return code == ErrorCode::unavailable || code == ErrorCode::timed_out ||
          code == ErrorCode::permission || code == ErrorCode::io || code == ErrorCode::not_found ||
          code == ErrorCode::invalid;
@@ -300,7 +301,7 @@ void Sync::State::poll(const Context& context) {
   } catch (const Error& error) {
     poll_failures++;
     refused = is_refused(error.code());
-    if (is_out_of_reach(error.code())) note_offline();
+    if (is_offline(error.code())) note_offline();
     throw;
   } catch (const std::exception&) {  // of this host: memory, threads; nothing is said of the bucket
     poll_failures++;
