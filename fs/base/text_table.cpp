@@ -1,7 +1,5 @@
 #include "fs/base/text_table.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cassert>
 

@@ -3,12 +3,11 @@
 // Threads: immutable.
 #pragma once
 
+#include <chrono>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include "fs/base/parse_values.hpp"
 #include "fs/cli/command_spec.hpp"
 #include "store/format/manifest.hpp"
 
@@ -16,23 +15,24 @@ namespace weightfs::fs {
 
 inline constexpr NumberRange kVersions{1, kVersionMax};
 
-extern const OptionSpec kStore;    // of whatever has one
-extern const OptionSpec kGpu;      // of whatever makes versions
-extern const OptionSpec kInclude;  // of whatever publishes
+OptionSpec store_option();                    // of whatever has one
+OptionSpec gpu_option();                      // of whatever makes versions
+OptionSpec include_option(Setter set);        // of whatever publishes
+OptionSpec version_option(std::string help);  // --version N|TAG|latest
 
 // Of whatever follows a repository.
-extern const OptionSpec kPoll;
-extern const OptionSpec kFollow;
-extern const OptionSpec kStoreSize;
-extern const OptionSpec kMinFree;
-extern const OptionSpec kHook;
-extern const OptionSpec kWarm;
+OptionSpec poll_option();
+OptionSpec follow_option();
+OptionSpec store_size_option();
+OptionSpec min_free_option();
+OptionSpec hook_option();
+OptionSpec warm_option();
+
+/// A default, for the help: "0.5".
+std::string seconds_text(std::chrono::milliseconds time);
 
 /// The command's own options, then those of a bucket: of every command that takes a URL.
 std::vector<OptionSpec> with_bucket(std::vector<OptionSpec> options);
-
-/// --version N|TAG|latest, as `help` says.
-OptionSpec version_option(std::string_view help);
 
 void take_target(Options& options, std::span<const std::string> operands);
 void take_target_and_directory(Options& options, std::span<const std::string> operands);

@@ -3,13 +3,12 @@
 // Threads: immutable.
 #pragma once
 
-#include <cstddef>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "fs/cli/options.hpp"
+#include "fs/cli/setters.hpp"
 
 namespace weightfs::fs {
 
@@ -18,16 +17,14 @@ struct OptionSpec {
   std::string_view value = {};  // "SIZE"; empty: a switch
   bool is_list = false;         // may be repeated
   std::string_view needs = {};  // on the command line: only with this switch
-  std::string_view help;        // with its default
-  /// Takes one value.  Throws Error: invalid.
-  void (*set)(Options& options, std::string_view value) = nullptr;
+  std::string help;             // with its default
+  Setter set = nullptr;         // nullptr: the parser sees to it
 };
 
 struct CommandSpec {
   Command command{};
   std::string_view name;
-  std::string_view operands;  // "URL [N]": as the usage line shows them
-  std::size_t operands_min = 0, operands_max = 0;
+  std::string_view operands;     // "URL [N]": as the usage line shows them, and how many there are
   std::string_view summary;      // one line
   std::string_view description;  // paragraphs, wrapped by hand
   std::string_view example;

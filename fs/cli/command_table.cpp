@@ -30,8 +30,6 @@ CommandSpec help_command() {
       .command = Command::help,
       .name = "help",
       .operands = "[COMMAND]",
-      .operands_min = 0,
-      .operands_max = 1,
       .summary = "this list, or all about one command",
       .description = "Prints what a command does, its options and an example.",
       .example = "weightfs help mount",
@@ -110,6 +108,18 @@ std::vector<std::string> option_names(const CommandSpec* command) {
   }
   for (const OptionSpec& option : common_options()) names.emplace_back(option.name);
   return names;
+}
+
+OperandCount operand_count(const CommandSpec& command) {
+  OperandCount count;
+  char before = ' ';
+  for (const char c : command.operands) {
+    const bool begins_word = before == ' ';
+    if (begins_word) count.most++;
+    if (begins_word && c != '[') count.least++;
+    before = c;
+  }
+  return count;
 }
 
 std::string no_such_command(std::string_view name) {

@@ -4,6 +4,7 @@
 // Threads: immutable.
 #pragma once
 
+#include <cstddef>
 #include <span>
 #include <string>
 #include <string_view>
@@ -35,6 +36,12 @@ const OptionSpec* find_any_option(std::string_view name);
 /// every option if it is nullptr.
 std::vector<std::string> command_names();
 std::vector<std::string> option_names(const CommandSpec* command);
+
+/// How many operands a command takes, by its usage: "URL [VERSION]" is 1 to 2.
+struct OperandCount {
+  std::size_t least = 0, most = 0;
+};
+OperandCount operand_count(const CommandSpec& command);
 
 /// What to say of a mistyped command, or of an option (with its dashes) that a command lacks:
 /// which one is meant, or which commands have it.

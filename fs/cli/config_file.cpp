@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 #include <toml++/toml.h>
 
-#include <algorithm>
-
 #include "store/base/error.hpp"
 
 namespace weightfs::fs {

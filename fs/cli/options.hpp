@@ -1,4 +1,7 @@
-// Options: one parsed command line.
+// Options: one parsed command line, by subject.
+//
+// What lives below the command line has its struct, and its defaults, where it lives: a command
+// passes it on as a whole.
 #pragma once
 
 #include <chrono>
@@ -10,7 +13,9 @@
 #include <vector>
 
 #include "fs/daemon/daemon.hpp"
-#include "store/s3/bucket_options.hpp"
+#include "fs/directory/sync_service.hpp"
+#include "fs/runtime/host_options.hpp"
+#include "store/sync/follow.hpp"
 
 namespace weightfs::fs {
 
@@ -35,6 +40,30 @@ enum class Command {
   version,
 };
 
+/// What a publish says of its version.
+struct PublishFlags {
+  std::string tag;  // may be empty
+  std::map<std::string, std::string> meta;
+  std::vector<std::string> include;
+  bool snapshot = false;
+  bool rebase = false;
+};
+
+/// What is looked at: of log, diff, export and verify.
+struct LookFlags {
+  std::optional<Follow> from, to;  // numbers, tags or latest
+  std::uint64_t limit = 0;         // 0: all
+  bool deep = false;
+};
+
+/// What `wait` waits for, beside Options::version.
+struct WaitFlags {
+  std::string tag;                                   // may be empty
+  std::optional<Follow> newer_than;                  // version 0: any is newer
+  std::optional<std::chrono::milliseconds> timeout;  // nullopt: for ever
+  bool ready = false;
+};
+
 /// One parsed command line.  Fields that the command does not have keep their defaults.
 struct Options {
   Command command = Command::help;
@@ -48,43 +77,20 @@ struct Options {
   std::vector<std::string> flags;
   std::string kernels;  // WEIGHTFS_KERNELS, the name of a variant; empty: the fastest
 
-  std::string target;                // URL or mount point, as given
-  std::filesystem::path directory;   // publish, export (--from: a file), sync; MOUNTPOINT of mount
-  std::filesystem::path store;       // publish, mount, sync; empty: the default place
-  std::optional<int> gpu;            // whatever makes versions; nullopt: only the CPU
-  std::optional<Follow> version;     // show, export, wait, pin, unpin; a number, a tag or latest
-  std::optional<Follow> from, to;    // diff, export; the same
-  std::string tag;                   // publish, wait
-  std::optional<Follow> newer_than;  // wait; version 0: any is newer
-  std::optional<std::chrono::milliseconds> timeout;  // wait; nullopt: for ever
-  std::map<std::string, std::string> meta;
-  std::vector<std::string> include;  // publish, mount --writer
-  bool snapshot = false;
-  bool deep = false;                  // verify
-  bool rebase = false;                // publish, mount --writer
-  std::uint32_t staging_mode = 0755;  // mount --writer
-  bool lazy = false;                  // umount
-  std::uint64_t limit = 0;            // log; 0: all
+  std::string target;               // URL or mount point, as given
+  std::filesystem::path directory;  // publish, export (--from: a file), sync; MOUNTPOINT of mount
+  std::optional<Follow> version;    // a number, a tag or latest
 
-  StoreLimits limits;  // this and poll, follow: mount, sync
-  Serve serve = Serve::automatic;
-  std::chrono::milliseconds poll{1000};
-  std::chrono::milliseconds pin_grace{60000};
-  std::chrono::milliseconds read_timeout{60000};
-  bool ready = false;   // wait
+  /// Whole of mount and sync, but for the URL; the others take the bucket, the store and the GPU.
+  HostOptions host;
+  bool bucket_flagged = false;  // some of host.bucket stands on the command line
+  MountOptions mount;           // without the mount point
+  SyncServiceOptions sync;      // without the directory
+  PublishFlags publish;
+  LookFlags look;
+  WaitFlags wait;
+  bool lazy = false;    // umount
   std::string session;  // unpin
-  Follow follow = {};
-  Ownership ownership;
-  bool foreground = false;
-  bool nonempty = false;  // mount
-  bool once = false;      // sync
-  bool writer = false;
-  std::vector<HookOptions> hooks;  // mount, sync
-  Warm warm = Warm::automatic;     // the same
-  std::vector<std::string> only;   // mount
-
-  BucketOptions bucket;         // every command that takes a URL
-  bool bucket_flagged = false;  // some of it stands on the command line
 };
 
 }  // namespace weightfs::fs

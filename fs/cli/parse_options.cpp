@@ -133,14 +133,15 @@ void check_arguments(const Arguments& parsed) {
       refuse(fmt::format("--{} is given more than once", name));
     }
   }
-  if (parsed.operands.size() < command.operands_min) {
+  const OperandCount count = operand_count(command);
+  if (parsed.operands.size() < count.least) {
     refuse(fmt::format("{} needs {}; {}", command.name, command.operands,
                        parsed.operands.empty()
                            ? std::string("nothing is given")
                            : fmt::format("only {} is given", fmt::join(parsed.operands, " "))));
   }
-  if (parsed.operands.size() > command.operands_max) {
-    refuse(fmt::format("'{}' is one operand too many", parsed.operands[command.operands_max]));
+  if (parsed.operands.size() > count.most) {
+    refuse(fmt::format("'{}' is one operand too many", parsed.operands[count.most]));
   }
 }
 
@@ -335,7 +336,7 @@ void take_kernels(const CommandSpec& command, Options& options) {
   const char* const name = find_environment("WEIGHTFS_KERNELS");
   if (name == nullptr || command.command == Command::help) return;
   if (name == kCudaKernels) {
-    if (!options.gpu && find_option(command, "gpu") != nullptr) options.gpu = 0;
+    if (!options.host.gpu && find_option(command, "gpu") != nullptr) options.host.gpu = 0;
     return;
   }
   if (!is_kernels_name(name)) {

@@ -13,8 +13,8 @@ void take_show(Options& options, Operands operands) {
 
 void take_diff(Options& options, Operands operands) {
   options.target = operands[0];
-  options.from = parse_follow(operands[1]);
-  options.to = parse_follow(operands[2]);
+  options.look.from = parse_follow(operands[1]);
+  options.look.to = parse_follow(operands[2]);
 }
 
 }  // namespace
@@ -24,8 +24,6 @@ CommandSpec status_command() {
       .command = Command::status,
       .name = "status",
       .operands = "[MOUNTPOINT|DIR]",
-      .operands_min = 0,
-      .operands_max = 1,
       .summary = "what is mounted, how fresh, how served",
       .description =
           "Prints what the daemon of MOUNTPOINT says about itself: its version, how far behind "
@@ -44,8 +42,6 @@ CommandSpec log_command() {
       .command = Command::log,
       .name = "log",
       .operands = "URL|MOUNTPOINT",
-      .operands_min = 1,
-      .operands_max = 1,
       .summary = "the versions, newest first",
       .description =
           "Prints a line for each version: number, time, tag, share of elements that changed, "
@@ -56,8 +52,7 @@ CommandSpec log_command() {
           {.name = "limit",
            .value = "N",
            .help = "only the newest N (default: all)",
-           .set = [](Options& options,
-                     std::string_view v) { options.limit = parse_number(v, kVersions); }},
+           .set = into<number_in<kVersions>, &Options::look, &LookFlags::limit>},
       }),
       .take = take_target,
   };
@@ -68,8 +63,6 @@ CommandSpec show_command() {
       .command = Command::show,
       .name = "show",
       .operands = "URL|MOUNTPOINT [VERSION]",
-      .operands_min = 1,
-      .operands_max = 2,
       .summary = "one version: its files and what is in the bucket",
       .description =
           "Prints everything that the bucket records about VERSION, or the newest one. VERSION is "
@@ -86,8 +79,6 @@ CommandSpec diff_command() {
       .command = Command::diff,
       .name = "diff",
       .operands = "URL|MOUNTPOINT A B",
-      .operands_min = 3,
-      .operands_max = 3,
       .summary = "what changed between two versions, by tensor",
       .description =
           "Prints for each tensor the share of elements that differ between the versions A and B\n"
@@ -95,7 +86,7 @@ CommandSpec diff_command() {
           "and the largest difference in units of the last place. Both versions are made in a\n"
           "temporary directory below $TMPDIR, or /var/tmp, which needs room for them.",
       .example = "weightfs diff file:///srv/runs/a 41 42",
-      .options = with_bucket({kGpu}),
+      .options = with_bucket({gpu_option()}),
       .take = take_diff,
   };
 }
@@ -105,8 +96,6 @@ CommandSpec doctor_command() {
       .command = Command::doctor,
       .name = "doctor",
       .operands = "[URL|MOUNTPOINT]",
-      .operands_min = 0,
-      .operands_max = 1,
       .summary = "what is in use on this host, and what is missing",
       .description =
           "Prints versions, whether FUSE and its passthrough can be used, the variants of the\n"

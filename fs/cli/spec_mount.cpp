@@ -10,6 +10,12 @@ namespace {
 
 using Operands = std::span<const std::string>;
 
+constexpr auto parse_id = number_in<NumberRange{0, 0xFFFFFFFE}, std::uint32_t>;
+
+NonEmpty parse_nonempty(std::string_view text) {
+  return parse_switch(text) ? NonEmpty::allowed : NonEmpty::refused;
+}
+
 Serve parse_serve(std::string_view text) {
   if (text == "auto") return Serve::automatic;
   if (text == "passthrough") return Serve::passthrough;
@@ -22,13 +28,13 @@ Serve parse_serve(std::string_view text) {
 /// A writer's mount shows what it publishes.
 void take_mount(Options& options, Operands operands) {
   take_target_and_directory(options, operands);
-  if (options.writer && options.follow.kind != Follow::Kind::latest) {
+  if (options.mount.writer && options.host.follow.what.kind != Follow::Kind::latest) {
     throw Error(ErrorCode::invalid,
                 fmt::format("--follow {} is for readers: with --writer `latest` is the newest "
                             "version",
-                            to_string(options.follow)));
+                            to_string(options.host.follow.what)));
   }
-  if (options.writer && !options.only.empty()) {
+  if (options.mount.writer && !options.mount.only.empty()) {
     throw Error(ErrorCode::invalid,
                 "--only is for readers: with --writer every version is coded against all files of "
                 "the one before");
@@ -38,7 +44,7 @@ void take_mount(Options& options, Operands operands) {
 /// Nobody would look after the engine when the command has ended.
 void take_sync(Options& options, Operands operands) {
   take_target_and_directory(options, operands);
-  if (options.once && !options.hooks.empty()) {
+  if (options.sync.once && !options.host.hooks.empty()) {
     throw Error(ErrorCode::invalid,
                 "--once has ended before a hook could see to its engine: leave --once out, or tell "
                 "the engine when this command has ended");
@@ -47,10 +53,10 @@ void take_sync(Options& options, Operands operands) {
 
 void take_wait(Options& options, Operands operands) {
   options.target = operands[0];
-  const int given = static_cast<int>(!options.tag.empty()) +
+  const int given = static_cast<int>(!options.wait.tag.empty()) +
                     static_cast<int>(options.version.has_value()) +
-                    static_cast<int>(options.newer_than.has_value());
-  if (given > 1 || (given == 0 && !options.ready)) {
+                    static_cast<int>(options.wait.newer_than.has_value());
+  if (given > 1 || (given == 0 && !options.wait.ready)) {
     throw Error(ErrorCode::invalid,
                 fmt::format("wait needs exactly one of --tag, --version and --newer-than, or "
                             "--ready with at most one of them; {} are given",
@@ -65,11 +71,11 @@ void take_unpin(Options& options, Operands operands) {
   }
 }
 
-void set_tag(Options& options, std::string_view text) {
+std::string parse_tag(std::string_view text) {
   if (const std::string problem = tag_problem(text); !problem.empty()) {
     throw Error(ErrorCode::invalid, fmt::format("'{}' {}", escape_name(text), problem));
   }
-  options.tag = text;
+  return std::string(text);
 }
 
 /// 0 is below all versions.
@@ -79,7 +85,8 @@ Follow parse_newer_than(std::string_view text) {
 }
 
 OptionSpec writers_include() {
-  OptionSpec option = kInclude;
+  OptionSpec option = include_option(
+      append<as_given, &Options::mount, &MountOptions::writing, &WriterOptions::include>);
   option.needs = "writer";
   return option;
 }
@@ -89,102 +96,101 @@ std::vector<OptionSpec> mount_options() {
       {.name = "writer",
        .help = "a trainer's mount: staging/ takes files, and a directory that is moved from\n"
                "there to publish/ becomes the next version (default: read-only)",
-       .set = [](Options& options, std::string_view v) { options.writer = parse_switch(v); }},
+       .set = into<parse_switch, &Options::mount, &MountOptions::writer>},
       {.name = "rebase",
        .needs = "writer",
        .help = "with --writer: if somebody else has published meanwhile, code again on top of\n"
                "that (default: a conflict)",
-       .set = [](Options& options, std::string_view v) { options.rebase = parse_switch(v); }},
+       .set = into<parse_switch, &Options::mount, &MountOptions::writing, &WriterOptions::rebase>},
       writers_include(),
       {.name = "staging-mode",
        .value = "OCTAL",
        .needs = "writer",
-       .help = "permissions of staging/ and publish/: whoever may write there publishes to\n"
-               "everybody who reads; 1777 lets all users of this host, 2775 a group\n"
-               "(default: 755, the owner; see --uid and --gid)",
-       .set = [](Options& options, std::string_view v) { options.staging_mode = parse_mode(v); }},
-      kStore,
+       .help = fmt::format(
+           "permissions of staging/ and publish/: whoever may write there publishes to\n"
+           "everybody who reads; 1777 lets all users of this host, 2775 a group\n"
+           "(default: {:o}, the owner; see --uid and --gid)",
+           WriterOptions{}.staging_mode),
+       .set =
+           into<parse_mode, &Options::mount, &MountOptions::writing, &WriterOptions::staging_mode>},
+      store_option(),
       {.name = "foreground",
        .help = "stay in the foreground and log to stderr (default: a daemon that logs to\n"
                "weightfs.log in its store)",
-       .set = [](Options& options, std::string_view v) { options.foreground = parse_switch(v); }},
-      kPoll,
-      kFollow,
+       .set = into<parse_switch, &Options::mount, &MountOptions::foreground>},
+      poll_option(),
+      follow_option(),
       {.name = "only",
        .value = "GLOB",
        .is_list = true,
        .help = "keep only the weights files of this name here, as for one rank of several;\n"
                "the others are listed, and made from the bucket when they are read. A GLOB\n"
                "with a '/' is compared with the whole path; repeatable (default: keep all)",
-       .set = [](Options& options,
-                 std::string_view v) { options.only.emplace_back(parse_word(v)); }},
-      kHook,
+       .set = append<parse_word, &Options::mount, &MountOptions::only>},
+      hook_option(),
       {.name = "pin-grace",
        .value = "SECONDS",
-       .help = "how long a loader keeps its version after it last opened or closed\n"
-               "a file; fractions allowed (default: 60)",
-       .set = [](Options& options, std::string_view v) { options.pin_grace = parse_seconds(v); }},
+       .help = fmt::format("how long a loader keeps its version after it last opened or closed\n"
+                           "a file; fractions allowed (default: {})",
+                           seconds_text(MountOptions{}.pin_grace)),
+       .set = into<parse_seconds, &Options::mount, &MountOptions::pin_grace>},
       {.name = "read-timeout",
        .value = "SECONDS",
-       .help = "how long a reader waits for bytes that must come from the bucket first; then\n"
-               "it gets an I/O error; fractions allowed (default: 60)",
-       .set = [](Options& options,
-                 std::string_view v) { options.read_timeout = parse_seconds(v); }},
+       .help = fmt::format(
+           "how long a reader waits for bytes that must come from the bucket first; then\n"
+           "it gets an I/O error; fractions allowed (default: {})",
+           seconds_text(ServeOptions{}.read_timeout)),
+       .set =
+           into<parse_seconds, &Options::mount, &MountOptions::serve, &ServeOptions::read_timeout>},
       {.name = "serve",
        .value = "HOW",
        .help = "passthrough: the kernel reads the local files itself, an error if it cannot;\n"
                "bind: complete versions are bind-mounted from the store, which needs\n"
                "CAP_SYS_ADMIN; daemon: weightfs answers every read; auto: the first of\n"
                "these that can be had (default: auto)",
-       .set = [](Options& options, std::string_view v) { options.serve = parse_serve(v); }},
-      kStoreSize,
-      kMinFree,
-      kWarm,
+       .set = into<parse_serve, &Options::mount, &MountOptions::serve, &ServeOptions::how>},
+      store_size_option(),
+      min_free_option(),
+      warm_option(),
       {.name = "uid",
        .value = "N",
-       .help = "owner of all files (default: 0)",
-       .set =
-           [](Options& options, std::string_view v) {
-             options.ownership.uid = static_cast<std::uint32_t>(parse_number(v, {0, 0xFFFFFFFE}));
-           }},
+       .help = fmt::format("owner of all files (default: {})", Ownership{}.uid),
+       .set = into<parse_id, &Options::mount, &MountOptions::ownership, &Ownership::uid>},
       {.name = "gid",
        .value = "N",
-       .help = "group of all files (default: 0)",
-       .set =
-           [](Options& options, std::string_view v) {
-             options.ownership.gid = static_cast<std::uint32_t>(parse_number(v, {0, 0xFFFFFFFE}));
-           }},
+       .help = fmt::format("group of all files (default: {})", Ownership{}.gid),
+       .set = into<parse_id, &Options::mount, &MountOptions::ownership, &Ownership::gid>},
       {.name = "nonempty",
        .help = "mount although MOUNTPOINT has something in it, which is hidden until umount\n"
                "(default: refuse, and name it)",
-       .set = [](Options& options, std::string_view v) { options.nonempty = parse_switch(v); }},
+       .set = into<parse_nonempty, &Options::mount, &MountOptions::non_empty>},
       {.name = "umask",
        .value = "OCTAL",
-       .help = "permissions to take away from 0666 of files and 0777 of directories\n"
-               "(default: 222, which shows 0444 and 0555)",
-       .set = [](Options& options,
-                 std::string_view v) { options.ownership.umask = parse_umask(v); }},
-      kGpu,
+       .help = fmt::format("permissions to take away from 0666 of files and 0777 of directories\n"
+                           "(default: {:o}, which shows {:04o} and {:04o})",
+                           Ownership{}.umask, 0666 & ~Ownership{}.umask, 0777 & ~Ownership{}.umask),
+       .set = into<parse_umask, &Options::mount, &MountOptions::ownership, &Ownership::umask>},
+      gpu_option(),
   };
 }
 
 std::vector<OptionSpec> sync_options() {
-  OptionSpec store = kStore;
+  OptionSpec store = store_option();
   store.help =
       "where images and records are kept; versions are hard links if it lies on the\n"
       "file system of DIR, else copies (default: DIR/.weightfs/store)";
   return {
-      kFollow,
+      follow_option(),
       {.name = "once",
        .help = "bring DIR up to date, and end (default: follow, until SIGTERM or SIGINT)",
-       .set = [](Options& options, std::string_view v) { options.once = parse_switch(v); }},
-      kPoll,
-      kHook,
+       .set = into<parse_switch, &Options::sync, &SyncServiceOptions::once>},
+      poll_option(),
+      hook_option(),
       store,
-      kStoreSize,
-      kMinFree,
-      kWarm,
-      kGpu,
+      store_size_option(),
+      min_free_option(),
+      warm_option(),
+      gpu_option(),
   };
 }
 
@@ -195,8 +201,6 @@ CommandSpec mount_command() {
       .command = Command::mount,
       .name = "mount",
       .operands = "URL MOUNTPOINT",
-      .operands_min = 2,
-      .operands_max = 2,
       .summary = "show the versions as directories, and follow the newest",
       .description =
           "Mounts the repository at MOUNTPOINT, an empty directory, for reading:\n"
@@ -233,8 +237,6 @@ CommandSpec sync_command() {
       .command = Command::sync,
       .name = "sync",
       .operands = "URL DIR",
-      .operands_min = 2,
-      .operands_max = 2,
       .summary = "the same as ordinary files, without FUSE or root",
       .description =
           "Keeps DIR, which must be absent, empty or made by an earlier sync, up to date:\n"
@@ -259,8 +261,6 @@ CommandSpec umount_command() {
       .command = Command::umount,
       .name = "umount",
       .operands = "MOUNTPOINT",
-      .operands_min = 1,
-      .operands_max = 1,
       .summary = "end a mount and its daemon",
       .description =
           "Unmounts and waits until the daemon has ended. A mount that is in use is left alone, "
@@ -272,7 +272,7 @@ CommandSpec umount_command() {
               {.name = "lazy",
                .help = "take the mount away at once; what is open stays readable until it is\n"
                        "closed (default: refuse if it is in use)",
-               .set = [](Options& options, std::string_view v) { options.lazy = parse_switch(v); }},
+               .set = into<parse_switch, &Options::lazy>},
           },
       .take = take_target,
   };
@@ -283,8 +283,6 @@ CommandSpec wait_command() {
       .command = Command::wait,
       .name = "wait",
       .operands = "MOUNTPOINT|DIR",
-      .operands_min = 1,
-      .operands_max = 1,
       .summary = "wait until a version is in the bucket and opens here",
       .description =
           "Waits for exactly one of --tag, --version and --newer-than, on any mount and in the\n"
@@ -304,24 +302,21 @@ CommandSpec wait_command() {
                .value = "TAG",
                .help = "the hand-over publish/TAG, else the newest version that carries it\n"
                        "(default: none)",
-               .set = set_tag},
+               .set = into<parse_tag, &Options::wait, &WaitFlags::tag>},
               version_option("this version; a tag is what --tag means, latest is the first one\n"
                              "that `latest` shows (default: none)"),
               {.name = "newer-than",
                .value = "VERSION",
                .help = "any version above this one; 0: any at all (default: none)",
-               .set = [](Options& options,
-                         std::string_view v) { options.newer_than = parse_newer_than(v); }},
+               .set = into<parse_newer_than, &Options::wait, &WaitFlags::newer_than>},
               {.name = "ready",
                .help = "until every byte of it is on this host (default: until it opens)",
-               .set = [](Options& options,
-                         std::string_view v) { options.ready = parse_switch(v); }},
+               .set = into<parse_switch, &Options::wait, &WaitFlags::ready>},
               {.name = "timeout",
                .value = "SECONDS",
                .help = "give up after that long, with exit code 5; fractions allowed\n"
                        "(default: never)",
-               .set = [](Options& options,
-                         std::string_view v) { options.timeout = parse_seconds(v); }},
+               .set = into<parse_seconds, &Options::wait, &WaitFlags::timeout>},
           },
       .take = take_wait,
   };
@@ -332,8 +327,6 @@ CommandSpec rebase_command() {
       .command = Command::rebase,
       .name = "rebase",
       .operands = "MOUNTPOINT",
-      .operands_min = 1,
-      .operands_max = 1,
       .summary = "after a conflict: go on from the newest version",
       .description =
           "Says that this writer's mount has seen the newest version and goes on from it. What "
@@ -354,8 +347,6 @@ CommandSpec pin_command() {
       .command = Command::pin,
       .name = "pin",
       .operands = "MOUNTPOINT",
-      .operands_min = 1,
-      .operands_max = 1,
       .summary = "keep a version's files on this host",
       .description =
           "Keeps the files of a version in the store of this mount, whatever --store-size says,\n"
@@ -374,8 +365,6 @@ CommandSpec unpin_command() {
       .command = Command::unpin,
       .name = "unpin",
       .operands = "MOUNTPOINT",
-      .operands_min = 1,
-      .operands_max = 1,
       .summary = "end pins",
       .description =
           "Ends pins at once: those of --version, the one of --session, or all; pins by hand and\n"
@@ -391,7 +380,7 @@ CommandSpec unpin_command() {
                .value = "NAME",
                .help = "only the pin of this reader session, as `weightfs status` prints it\n"
                        "(default: all)",
-               .set = [](Options& options, std::string_view v) { options.session = v; }},
+               .set = into<as_given, &Options::session>},
           },
       .take = take_unpin,
   };

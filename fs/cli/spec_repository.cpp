@@ -11,7 +11,7 @@ using Operands = std::span<const std::string>;
 
 void add_meta(Options& options, std::string_view text) {
   const auto [key, value] = parse_pair(text);
-  if (!options.meta.emplace(key, value).second) {
+  if (!options.publish.meta.emplace(key, value).second) {
     throw Error(ErrorCode::invalid, fmt::format("the key '{}' is given twice", key));
   }
 }
@@ -19,10 +19,10 @@ void add_meta(Options& options, std::string_view text) {
 void take_export(Options& options, Operands operands) {
   options.target = operands[0];
   options.directory = operands[1];
-  if (options.from.has_value() != options.to.has_value()) {
+  if (options.look.from.has_value() != options.look.to.has_value()) {
     throw Error(ErrorCode::invalid, "export takes --from and --to together");
   }
-  if (options.from && options.version) {
+  if (options.look.from && options.version) {
     throw Error(ErrorCode::invalid, "export takes either --version or --from and --to");
   }
 }
@@ -34,8 +34,6 @@ CommandSpec init_command() {
       .command = Command::init,
       .name = "init",
       .operands = "URL",
-      .operands_min = 1,
-      .operands_max = 1,
       .summary = "make a repository",
       .description =
           "Makes an empty repository at URL, and its directory. Proves that the bucket really\n"
@@ -56,8 +54,6 @@ CommandSpec publish_command() {
       .command = Command::publish,
       .name = "publish",
       .operands = "URL|MOUNTPOINT DIR",
-      .operands_min = 2,
-      .operands_max = 2,
       .summary = "make a version out of a checkpoint directory",
       .description =
           "Publishes the checkpoint in DIR as the next version: the first one whole, later ones "
@@ -80,23 +76,23 @@ CommandSpec publish_command() {
            .value = "TAG",
            .help = "a name for the version; tags/TAG leads to the newest version that carries\n"
                    "it (default: none)",
-           .set = [](Options& options, std::string_view v) { options.tag = v; }},
+           .set = into<as_given, &Options::publish, &PublishFlags::tag>},
           {.name = "meta",
            .value = "KEY=VALUE",
            .is_list = true,
            .help = "something to remember with the version; repeatable (default: nothing)",
            .set = add_meta},
-          kInclude,
+          include_option(append<as_given, &Options::publish, &PublishFlags::include>),
           {.name = "snapshot",
            .help = "write the full bytes too, so that readers can start here (default: only\n"
                    "version 1 has them)",
-           .set = [](Options& options, std::string_view v) { options.snapshot = parse_switch(v); }},
+           .set = into<parse_switch, &Options::publish, &PublishFlags::snapshot>},
           {.name = "rebase",
            .help = "if somebody else publishes meanwhile, code again on top of that version, a\n"
                    "few times (default: fail with exit code 3)",
-           .set = [](Options& options, std::string_view v) { options.rebase = parse_switch(v); }},
-          kStore,
-          kGpu,
+           .set = into<parse_switch, &Options::publish, &PublishFlags::rebase>},
+          store_option(),
+          gpu_option(),
       }),
       .take = take_target_and_directory,
   };
@@ -107,8 +103,6 @@ CommandSpec export_command() {
       .command = Command::export_,
       .name = "export",
       .operands = "URL|MOUNTPOINT DIR|FILE",
-      .operands_min = 2,
-      .operands_max = 2,
       .summary = "write a version as ordinary files, or a change as one file",
       .description =
           "Writes the files of a version, byte for byte as they were published, into DIR, which\n"
@@ -125,12 +119,12 @@ CommandSpec export_command() {
           {.name = "from",
            .value = "VERSION",
            .help = "with --to: the change from this version (default: none)",
-           .set = [](Options& options, std::string_view v) { options.from = parse_follow(v); }},
+           .set = into<parse_follow, &Options::look, &LookFlags::from>},
           {.name = "to",
            .value = "VERSION",
            .help = "with --from: the change to this version (default: none)",
-           .set = [](Options& options, std::string_view v) { options.to = parse_follow(v); }},
-          kGpu,
+           .set = into<parse_follow, &Options::look, &LookFlags::to>},
+          gpu_option(),
       }),
       .take = take_export,
   };
@@ -141,8 +135,6 @@ CommandSpec verify_command() {
       .command = Command::verify,
       .name = "verify",
       .operands = "URL|MOUNTPOINT",
-      .operands_min = 1,
-      .operands_max = 1,
       .summary = "hash everything again",
       .description =
           "URL: checks every object of every version in the bucket, and that each version can be\n"
@@ -158,8 +150,8 @@ CommandSpec verify_command() {
            .help = "compare bytes, not only hashes, of versions that can be made in two ways,\n"
                    "from a snapshot and from the version before: whoever can write the bucket\n"
                    "can make chunks whose hashes are the same; for a URL (default: hashes)",
-           .set = [](Options& options, std::string_view v) { options.deep = parse_switch(v); }},
-          kGpu,
+           .set = into<parse_switch, &Options::look, &LookFlags::deep>},
+          gpu_option(),
       }),
       .take = take_target,
   };

@@ -5,10 +5,10 @@
 namespace weightfs::fs {
 
 BucketOptions bucket_options_for(const Options& options, const Target& target) {
-  if (options.bucket_flagged) return options.bucket;
+  if (options.bucket_flagged) return options.host.bucket;
   if (is_set(target.bucket)) return target.bucket;
   if (!directory_of_url(target.url).empty()) return {};
-  return options.bucket;
+  return options.host.bucket;
 }
 
 }  // namespace weightfs::fs

@@ -3,8 +3,6 @@
 // Threads: pure functions.
 #pragma once
 
-#include <string>
-
 #include "fs/cli/options.hpp"
 #include "fs/client/mount_status.hpp"
 #include "store/s3/bucket_options.hpp"

@@ -5,8 +5,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <cerrno>
-#include <ostream>
+#include <algorithm>
 
 #include "fs/base/text_table.hpp"
 #include "fs/client/mount_control.hpp"
@@ -83,7 +82,7 @@ void copy_checkpoint(const Checkpoint& checkpoint, const stdfs::path& to, const 
 
 std::vector<std::string> all_includes(const MountControl& mount, const Options& options) {
   std::vector<std::string> all = mount.status().at("writer").at("include");
-  all.insert(all.end(), options.include.begin(), options.include.end());
+  all.insert(all.end(), options.publish.include.begin(), options.publish.include.end());
   return all;
 }
 
@@ -132,7 +131,7 @@ WaitEnd wait_visibly(const MountControl& mount, std::uint64_t order, const std::
 }
 
 WaitEnd wait(Call& call, const MountControl& mount, std::uint64_t order, const Context& context) {
-  const std::string& tag = call.options.tag;
+  const std::string& tag = call.options.publish.tag;
   try {
     return wait_visibly(mount, order, tag.empty() ? "the version" : tag, context, call.progress());
   } catch (const Error& error) {
@@ -189,7 +188,7 @@ int run_hand_over(Call& call, const stdfs::path& mount_point) {
   const Options& options = call.options;
   const MountControl mount(mount_point);
   check_writer(mount);
-  if (options.gpu) log_warning("--gpu: the daemon of the mount codes; give it to mount");
+  if (options.host.gpu) log_warning("--gpu: the daemon of the mount codes; give it to mount");
   if (options.bucket_flagged) {
     log_warning("the daemon of the mount reaches the bucket; give its options to mount");
   }
@@ -197,22 +196,22 @@ int run_hand_over(Call& call, const stdfs::path& mount_point) {
   const Context context{.stop = signals.token()};
   const Staged staged = stage(call, mount, context);
   const std::uint64_t order = mount.hand_over({.path = staged.path,
-                                               .name = options.tag,
-                                               .options = {.meta = options.meta,
-                                                           .include = options.include,
-                                                           .snapshot = options.snapshot,
-                                                           .rebase = options.rebase}},
+                                               .name = options.publish.tag,
+                                               .options = {.meta = options.publish.meta,
+                                                           .include = options.publish.include,
+                                                           .snapshot = options.publish.snapshot,
+                                                           .rebase = options.publish.rebase}},
                                               context);
   const WaitEnd end = wait(call, mount, order, context);
   const std::string path = mount.path_of(end.version);
   call.print({{"url", mount.status().at("url")},
               {"mountpoint", mount.mount_point().string()},
               {"version", end.version},
-              {"tag", options.tag},
+              {"tag", options.publish.tag},
               {"path", path},
               {"unpublished", staged.unpublished},
               {"left", staged.copy || end.left.empty() ? Json(nullptr) : Json(end.left)}},
-             to_text(end, staged, options.tag, path));
+             to_text(end, staged, options.publish.tag, path));
   return 0;
 }
 

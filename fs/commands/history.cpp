@@ -220,7 +220,7 @@ std::string diff_text(const std::vector<TensorDiff>& tensors, const DiffTotal& t
 int run_log(Call& call) {
   Reading reading(call);
   const std::uint64_t newest = reading.repository->newest_version(0, reading.context);
-  const std::uint64_t limit = call.options.limit == 0 ? newest : call.options.limit;
+  const std::uint64_t limit = call.options.look.limit == 0 ? newest : call.options.look.limit;
   const std::uint64_t oldest = newest > limit ? newest - limit + 1 : 1;
 
   Json json = Json::array();
@@ -264,10 +264,10 @@ int run_show(Call& call) {
 
 int run_diff(Call& call) {
   Reading reading(call);
-  const std::uint64_t from = reading.number_of(call.options.from.value());
-  const std::uint64_t to = reading.number_of(call.options.to.value());
+  const std::uint64_t from = reading.number_of(call.options.look.from.value());
+  const std::uint64_t to = reading.number_of(call.options.look.to.value());
   const ScratchDirectory scratch = make_scratch();
-  const CoderChoice choice(call.options.gpu);
+  const CoderChoice choice(call.options.host.gpu);
   std::vector<TensorDiff> tensors = diff_versions(reading.history, from, to, scratch.path(),
                                                   reading.context, call.progress(), choice.coder());
   std::stable_sort(tensors.begin(), tensors.end(),

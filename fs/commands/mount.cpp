@@ -13,8 +13,8 @@
 #include "fs/base/text_table.hpp"
 #include "fs/client/mount_status.hpp"
 #include "fs/client/status_lines.hpp"
-#include "fs/commands/bucket_choice.hpp"
 #include "fs/commands/command_context.hpp"
+#include "fs/commands/host_choice.hpp"
 #include "fs/control/mount_record.hpp"
 #include "fs/daemon/daemon.hpp"
 #include "fs/daemon/start_daemon.hpp"
@@ -22,10 +22,7 @@
 #include "fs/mount/mount_point.hpp"
 #include "store/base/bytes.hpp"
 #include "store/base/error.hpp"
-#include "store/bucket/bucket.hpp"
 #include "store/os/file.hpp"
-#include "store/repository/open_bucket.hpp"
-#include "store/s3/bucket_options.hpp"
 
 namespace weightfs::fs {
 namespace {
@@ -39,38 +36,18 @@ constexpr std::chrono::seconds kLazyEndTimeout{2};
 // ---- mount ----
 
 MountOptions mount_options(const Options& options) {
-  const Target target{canonical_url(options.target), {}, {}};
-  return {.url = target.url,
-          .bucket = bucket_options_for(options, target),
-          .mount_point = std::filesystem::absolute(options.directory),
-          .store = options.store.empty() ? options.store : std::filesystem::absolute(options.store),
-          .limits = options.limits,
-          .serve = options.serve,
-          .poll = options.poll,
-          .pin_grace = options.pin_grace,
-          .read_timeout = options.read_timeout,
-          .follow = options.follow,
-          .only = options.only,
-          .ownership = options.ownership,
-          .foreground = options.foreground,
-          .non_empty = options.nonempty ? NonEmpty::allowed : NonEmpty::refused,
-          .command = command_again("mount", target.url, options.directory, options.flags),
-          .gpu = options.gpu,
-          .writer = options.writer,
-          .rebase = options.rebase,
-          .include = options.include,
-          .staging_mode = options.staging_mode,
-          .hooks = options.hooks,
-          .warm = options.warm};
+  MountOptions mount = options.mount;
+  mount.mount_point = std::filesystem::absolute(options.directory);
+  return mount;
 }
 
-Json to_json(const MountReady& ready, const MountOptions& options) {
+Json to_json(const MountReady& ready, const HostOptions& host, const MountOptions& options) {
   return {{"mountpoint", ready.mount_point.string()},
-          {"url", options.url},
+          {"url", host.url},
           {"writer", options.writer},
           {"version", ready.version},
           {"partial", ready.is_partial},
-          {"follow", to_string(options.follow)},
+          {"follow", to_string(host.follow.what)},
           {"pid", ready.pid},
           {"serve", {{"mode", ready.serve}, {"why", ready.why}}},
           {"store", ready.store.string()},
@@ -81,22 +58,22 @@ Json to_json(const MountReady& ready, const MountOptions& options) {
 }
 
 /// What one does next, as a line.
-std::string next_step(const MountReady& ready, const MountOptions& options) {
+std::string next_step(const MountReady& ready, const HostOptions& host,
+                      const MountOptions& options) {
   const std::string mount_point = ready.mount_point.string();
   if (options.writer) {
     return fmt::format("save into {0}/staging/NAME, then: mv {0}/staging/NAME {0}/publish/NAME\n",
                        mount_point);
   }
-  if (ready.version == 0 && options.follow.kind != Follow::Kind::latest)
-    return fmt::format("waiting for {}\n", describe(options.follow));
-  if (ready.version == 0)
-    return fmt::format("publish with: weightfs publish {} DIR\n", options.url);
+  if (ready.version == 0 && host.follow.what.kind != Follow::Kind::latest)
+    return fmt::format("waiting for {}\n", describe(host.follow.what));
+  if (ready.version == 0) return fmt::format("publish with: weightfs publish {} DIR\n", host.url);
   return fmt::format("serve: vllm serve {}/latest\n", mount_point);
 }
 
-std::string to_text(const MountReady& ready, const MountOptions& options) {
+std::string to_text(const MountReady& ready, const HostOptions& host, const MountOptions& options) {
   std::string text = fmt::format(
-      "mounted {} at {}: {}, served by {}, pid {}\n", options.url, ready.mount_point.string(),
+      "mounted {} at {}: {}, served by {}, pid {}\n", host.url, ready.mount_point.string(),
       ready.version == 0 ? "no version yet" : fmt::format("version {}", ready.version), ready.serve,
       ready.pid);
   if (!ready.why.empty()) text += fmt::format("no passthrough: {}\n", ready.why);
@@ -108,7 +85,7 @@ std::string to_text(const MountReady& ready, const MountOptions& options) {
         ready.version, ready.mount_point.string());
   }
   if (ready.offline) text += "the bucket is out of reach; the store's versions are served\n";
-  return text + next_step(ready, options);
+  return text + next_step(ready, host, options);
 }
 
 // ---- umount ----
@@ -222,15 +199,16 @@ int list_mounts(Call& call) {
 }  // namespace
 
 int run_mount(Call& call) {
+  const HostOptions host = host_options(call.options, "mount");
   const MountOptions options = mount_options(call.options);
   const auto print = [&](const MountReady& ready) {
-    call.print(to_json(ready, options), to_text(ready, options));
+    call.print(to_json(ready, host, options), to_text(ready, host, options));
     call.output.out.flush();
   };
   if (options.foreground) {
-    run_daemon(options, {.logging = {}, .ready = print}, call.progress());
+    run_daemon(host, options, {.logging = {}, .ready = print}, call.progress());
   } else {
-    print(start_daemon(options, call.progress()));
+    print(start_daemon(host, options, call.progress()));
   }
   return 0;
 }

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "fs/base/text_table.hpp"
 #include "fs/client/mount_control.hpp"
 #include "fs/commands/command_context.hpp"
 #include "store/base/bytes.hpp"

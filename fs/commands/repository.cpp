@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <ostream>
-
 #include "fs/base/coder_choice.hpp"
 #include "fs/base/format_values.hpp"
 #include "fs/base/text_table.hpp"
@@ -96,21 +94,21 @@ VerifyReport verify(Call& call) {
   std::optional<std::uint64_t> only;
   if (call.options.version) only = reading.number_of(*call.options.version);
   if (!reading.mount_point.empty()) {
-    if (call.options.deep) {
+    if (call.options.look.deep) {
       throw Error(ErrorCode::invalid,
                   fmt::format("--deep looks at both ways to a version in the bucket: give the URL, "
                               "{}, in the place of the mount",
                               reading.url));
     }
-    if (call.options.gpu)
+    if (call.options.host.gpu)
       log_warning("--gpu: verifying a mount only hashes, and the CPU does that");
     return verify_tree(reading.history, reading.mount_point, reading.context, call.progress(),
                        only);
   }
   const ScratchDirectory scratch = make_scratch();
-  const CoderChoice choice(call.options.gpu);
+  const CoderChoice choice(call.options.host.gpu);
   return verify_repository(reading.history, scratch.path(), reading.context, call.progress(),
-                           choice.coder(), {.only = only, .deep = call.options.deep});
+                           choice.coder(), {.only = only, .deep = call.options.look.deep});
 }
 
 /// What shows a repository can be none.
@@ -152,32 +150,34 @@ int run_publish(Call& call) {
   if (!target.mount_point.empty()) return run_hand_over(call, target.mount_point);
   Reading reading(call, target);
   const std::string& id = reading.repository->id();
-  const std::filesystem::path path =
-      options.store.empty() ? Store::default_path(id) : std::filesystem::absolute(options.store);
+  const std::filesystem::path path = options.host.store.empty()
+                                         ? Store::default_path(id)
+                                         : std::filesystem::absolute(options.host.store);
   PublishStore publish_store = PublishStore::open(path, id, reading.url, StoreLimits{});
   History history(*reading.repository, &publish_store.store());
-  const CoderChoice choice(options.gpu);
+  const CoderChoice choice(options.host.gpu);
   const PublishOptions publish_options{.directory = options.directory,
-                                       .tag = options.tag,
-                                       .meta = options.meta,
-                                       .include = options.include,
-                                       .snapshot = options.snapshot,
+                                       .tag = options.publish.tag,
+                                       .meta = options.publish.meta,
+                                       .include = options.publish.include,
+                                       .snapshot = options.publish.snapshot,
                                        .coder = choice.coder(),
-                                       .rebase = options.rebase,
+                                       .rebase = options.publish.rebase,
                                        .at = {}};
   const PublishResult result =
       publish(history, publish_store.store(), publish_options, reading.context, call.progress());
-  call.print(to_json(result, reading.url, options.tag), to_text(result, reading.url, options.tag));
+  call.print(to_json(result, reading.url, options.publish.tag),
+             to_text(result, reading.url, options.publish.tag));
   return 0;
 }
 
 /// `weightfs export --from A --to B`.
 int run_export_delta(Call& call) {
   Reading reading(call);
-  const VersionPair versions{reading.number_of(call.options.from.value()),
-                             reading.number_of(call.options.to.value())};
+  const VersionPair versions{reading.number_of(call.options.look.from.value()),
+                             reading.number_of(call.options.look.to.value())};
   const std::filesystem::path& file = call.options.directory;
-  const CoderChoice choice(call.options.gpu);
+  const CoderChoice choice(call.options.host.gpu);
   const std::uint64_t changed = export_sparse_delta(
       reading.history, versions, file, reading.context, call.progress(), choice.coder());
   const std::uint64_t bytes = std::filesystem::file_size(file);
@@ -198,7 +198,7 @@ int export_now(Call& call, Reading& reading, std::uint64_t number) {
   const auto version = reading.history.get(number, reading.context);
   const auto layout = reading.history.layout(*version, reading.context);
   const std::filesystem::path& directory = call.options.directory;
-  const CoderChoice choice(call.options.gpu);
+  const CoderChoice choice(call.options.host.gpu);
   export_version(reading.history, number, directory, reading.context, call.progress(),
                  choice.coder());
   const std::uint64_t bytes = version_bytes(version->manifest, *layout);
@@ -235,7 +235,7 @@ std::string whole_text(Reading& reading, const Options& options, const Error& er
 }  // namespace
 
 int run_export(Call& call) {
-  if (call.options.from) return run_export_delta(call);
+  if (call.options.look.from) return run_export_delta(call);
   Reading reading(call);
   const std::uint64_t number = reading.number_of(call.options.version);
   try {

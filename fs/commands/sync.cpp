@@ -4,55 +4,42 @@
 
 #include <ostream>
 
-#include "fs/commands/bucket_choice.hpp"
 #include "fs/commands/command_context.hpp"
-#include "fs/control/mount_record.hpp"
+#include "fs/commands/host_choice.hpp"
 #include "fs/directory/sync_service.hpp"
-#include "store/bucket/bucket.hpp"
-#include "store/repository/open_bucket.hpp"
-#include "store/s3/bucket_options.hpp"
+#include "store/sync/follow.hpp"
 
 namespace weightfs::fs {
 namespace {
 
 SyncServiceOptions service_options(const Options& options) {
-  const Target target{canonical_url(options.target), {}, {}};
-  return {.url = target.url,
-          .bucket = bucket_options_for(options, target),
-          .directory = std::filesystem::absolute(options.directory),
-          .store = options.store.empty() ? options.store : std::filesystem::absolute(options.store),
-          .limits = options.limits,
-          .poll = options.poll,
-          .follow = options.follow,
-          .gpu = options.gpu,
-          .hooks = options.hooks,
-          .once = options.once,
-          .warm = options.warm,
-          .command = command_again("sync", target.url, options.directory, options.flags)};
+  SyncServiceOptions sync = options.sync;
+  sync.directory = std::filesystem::absolute(options.directory);
+  return sync;
 }
 
-Json to_json(const SyncReady& ready, const SyncServiceOptions& options) {
+Json to_json(const SyncReady& ready, const HostOptions& host) {
   return {{"directory", ready.directory.string()},
-          {"url", options.url},
+          {"url", host.url},
           {"version", ready.version},
-          {"follow", to_string(options.follow)},
-          {"waiting", ready.waiting ? Json(describe(options.follow)) : Json(nullptr)},
+          {"follow", to_string(host.follow.what)},
+          {"waiting", ready.waiting ? Json(describe(host.follow.what)) : Json(nullptr)},
           {"pid", ready.pid},
           {"store", ready.store.string()},
           {"offline", ready.offline},
           {"gpu_failure", ready.gpu_failure.empty() ? Json(nullptr) : Json(ready.gpu_failure)}};
 }
 
-std::string to_text(const SyncReady& ready, const SyncServiceOptions& options) {
+std::string to_text(const SyncReady& ready, const HostOptions& host, bool once) {
   const std::string directory = ready.directory.string();
-  const bool is_done = options.once && !ready.waiting;
-  std::string text = fmt::format(
-      "{} {} {}: {}\n", directory, is_done ? "is up to date with" : "follows", options.url,
-      ready.version == 0 ? "no version yet" : fmt::format("version {}", ready.version));
+  const bool is_done = once && !ready.waiting;
+  std::string text =
+      fmt::format("{} {} {}: {}\n", directory, is_done ? "is up to date with" : "follows", host.url,
+                  ready.version == 0 ? "no version yet" : fmt::format("version {}", ready.version));
   if (!ready.gpu_failure.empty()) text += fmt::format("no GPU: {}\n", ready.gpu_failure);
   if (ready.offline) text += "the bucket is out of reach; the store's versions are shown\n";
   if (ready.waiting) {
-    text += fmt::format("{} does not exist yet\n", describe(options.follow));
+    text += fmt::format("{} does not exist yet\n", describe(host.follow.what));
   }
   if (ready.version == 0) return text;
   return text + fmt::format("serve: vllm serve {}/latest\n", directory);
@@ -61,11 +48,12 @@ std::string to_text(const SyncReady& ready, const SyncServiceOptions& options) {
 }  // namespace
 
 int run_sync(Call& call) {
+  const HostOptions host = host_options(call.options, "sync");
   const SyncServiceOptions options = service_options(call.options);
   run_sync_service(
-      options,
+      host, options,
       [&](const SyncReady& ready) {
-        call.print(to_json(ready, options), to_text(ready, options));
+        call.print(to_json(ready, host), to_text(ready, host, options.once));
         call.output.out.flush();
       },
       call.progress());

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include "fs/client/mount_control.hpp"
-#include "fs/client/mount_status.hpp"
 #include "fs/commands/command_context.hpp"
 #include "store/base/error.hpp"
 
@@ -25,10 +24,10 @@ WaitFor wait_for_version(const Follow& word, bool ready) {
 
 WaitFor wait_for(Call& call, const MountControl& mount) {
   const Options& options = call.options;
-  if (!options.tag.empty()) return {.tag = options.tag};
-  if (options.version) return wait_for_version(*options.version, options.ready);
-  if (options.newer_than)
-    return {.newer_than = number_at(call, mount.latest(), *options.newer_than)};
+  if (!options.wait.tag.empty()) return {.tag = options.wait.tag};
+  if (options.version) return wait_for_version(*options.version, options.wait.ready);
+  if (options.wait.newer_than)
+    return {.newer_than = number_at(call, mount.latest(), *options.wait.newer_than)};
   return {};
 }
 
@@ -47,11 +46,11 @@ int run_wait(Call& call) {
   const WaitFor what = wait_for(call, mount);
   const StopSignals signals;
   Context context{.stop = signals.token()};
-  if (call.options.timeout) context = context.within(*call.options.timeout);
+  if (call.options.wait.timeout) context = context.within(*call.options.wait.timeout);
   call.tell_wait(mount.describe_wait(is_empty(what) ? "all of latest" : name_of(what)));
   WaitEnd end;
   if (!is_empty(what)) end = mount.wait(what, name_of(what), context);
-  if (call.options.ready) {
+  if (call.options.wait.ready) {
     const auto version = is_empty(what) ? std::nullopt : std::optional(end.version);
     end = mount.wait_whole(version, context, call.progress());
   }

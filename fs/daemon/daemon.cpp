@@ -26,10 +26,12 @@
 #include "fs/base/descriptors.hpp"
 #include "fs/base/stop_signals.hpp"
 #include "fs/cache/cache_advice.hpp"
+#include "fs/cache/warmer.hpp"
 #include "fs/control/mount_record.hpp"
 #include "fs/control/path.hpp"
 #include "fs/daemon/bound_versions.hpp"
 #include "fs/daemon/control_handlers.hpp"
+#include "fs/fuse/session.hpp"
 #include "fs/hooks/hooks.hpp"
 #include "fs/mount/mount_calls.hpp"
 #include "fs/mount/mount_point.hpp"
@@ -202,23 +204,23 @@ class ControlLink {
 
 class Daemon {
  public:
-  Daemon(const MountOptions& options, const DaemonEvents& events, const Progress& progress)
-      : options_(options), events_(events), progress_(progress) {}
+  Daemon(const HostOptions& host, const MountOptions& options, const DaemonEvents& events,
+         const Progress& progress)
+      : host_(host), options_(options), events_(events), progress_(progress) {}
 
   void run() {
     mount_point_ = prepare();
-    require_fuse(options_.url);
-    repository_ = find_places({options_.url, options_.bucket, options_.store}, context_).repository;
+    require_fuse(host_.url);
+    repository_ = find_places({host_.url, host_.bucket, host_.store}, context_).repository;
     choose_store();
     begin_log();
-    coder_.emplace(options_.gpu);
+    coder_.emplace(host_.gpu);
     if (!options_.writer) queued_ = queued_names(store_->db());
     History history(*repository_, store_.get());
-    Hooks hooks({options_.hooks, options_.url, mount_point_}, store_->db());
+    Hooks hooks({host_.hooks, host_.url, mount_point_}, store_->db());
     hooks_ = &hooks;
     Sync sync(*store_, history,
-              {.poll = options_.poll,
-               .follow = options_.follow,
+              {.follow = host_.follow,
                .release = [this](std::uint64_t version) { return link_.is_unused(version); },
                .prepare =
                    [this](const CatalogVersion& version) {
@@ -247,7 +249,8 @@ class Daemon {
     wait_ready(sync);
     DeltaFiles deltas(*store_, history, {.coder = coder_->coder(), .building = {}});
     deltas_ = &deltas;
-    RemoteFiles rest(*store_, history, {.coder = coder_->coder(), .retry = options_.read_timeout});
+    RemoteFiles rest(*store_, history,
+                     {.coder = coder_->coder(), .retry = options_.serve.read_timeout});
     rest_ = &rest;
     if (options_.writer) {
       serve_writer(history, sync);
@@ -268,17 +271,16 @@ class Daemon {
     try {
       sync.wait_ready(context_, progress_);
     } catch (const Error& error) {
-      if (!options_.writer || !is_out_of_reach(error.code())) throw;
+      if (!options_.writer || !may_start_offline(error.code())) throw;
       log_warning(fmt::format("starting without a version: {}", error.what()));
     }
   }
 
   void choose_store() {
     const std::string id = repository_->id();
-    check_places(mount_point_, options_.store.empty() ? Store::default_path(id) : options_.store,
-                 options_.url);
-    OpenedStore opened =
-        open_store({options_.store, id, options_.url, options_.limits, mount_point_});
+    check_places(mount_point_, host_.store.empty() ? Store::default_path(id) : host_.store,
+                 host_.url);
+    OpenedStore opened = open_store({host_.store, id, host_.url, host_.limits, mount_point_});
     store_ = std::move(opened.store);
     store_note_ = std::move(opened.note);
   }
@@ -306,12 +308,12 @@ class Daemon {
     }
     if (events_.logging) events_.logging(log_path());
     log_info(fmt::format("weightfs {} pid {} mounts {} at {}", WEIGHTFS_VERSION, getpid(),
-                         options_.url, mount_point_.string()));
+                         host_.url, mount_point_.string()));
     if (!store_note_.empty()) log_info(store_note_);
   }
 
   void prove_bucket(const Context& context) const {
-    require_put_if_absent_once(*repository_, *store_, options_.bucket.endpoint_url, context);
+    require_put_if_absent_once(*repository_, *store_, host_.bucket.endpoint_url, context);
   }
 
   /// A bucket that cannot be asked now is asked before the first publish.
@@ -331,10 +333,10 @@ class Daemon {
     };
     Staging staging(
         store_->db(), store_->path() / "staging",
-        {.make_room = make_room, .owner = staging_owner(), .mode = options_.staging_mode});
+        {.make_room = make_room, .owner = staging_owner(), .mode = options_.writing.staging_mode});
     PublishQueue queue(staging, *store_, history,
-                       {.rebase = options_.rebase,
-                        .include = options_.include,
+                       {.rebase = options_.writing.rebase,
+                        .include = options_.writing.include,
                         .coder = coder_->coder(),
                         .show = [&sync](std::uint64_t version) { sync.show(version); },
                         .holders = [this](const auto& files) { return describe_holders(files); },
@@ -404,8 +406,8 @@ class Daemon {
     prepare();  // minutes may have passed
     if (!hidden_note_.empty()) log_warning(hidden_note_);
     FuseSession session(tree, {.mount_point = mount_point_,
-                               .source = options_.url,
-                               .serve = options_.serve,
+                               .source = host_.url,
+                               .serve = options_.serve.how,
                                .store = store_->path(),
                                .status = [this, &sync, writing] { return status(sync, writing); },
                                .writing = writing,
@@ -414,8 +416,8 @@ class Daemon {
                                .advice = [this] { return advice(); },
                                .sync = &sync,
                                .rest = rest_,
-                               .read_timeout = options_.read_timeout});
-    const MountRecordFile record({mount_point_, getpid(), options_.command, control_socket_});
+                               .read_timeout = options_.serve.read_timeout});
+    const MountRecordFile record({mount_point_, getpid(), host_.command, control_socket_});
     device_ = session.device();
     pins_->set_device(device_);
     link_.begin(session);
@@ -518,8 +520,8 @@ class Daemon {
   }
 
   [[nodiscard]] WriterState writer_state(const Writing& writing) const {
-    return {.rebase = options_.rebase,
-            .include = options_.include,
+    return {.rebase = options_.writing.rebase,
+            .include = options_.writing.include,
             .queue = writing.queue->list(),
             .staging = writing.staging->summary(),
             .early = writing.queue->early(),
@@ -547,8 +549,8 @@ class Daemon {
   }
 
   [[nodiscard]] std::string status(const Sync& sync, const Writing& writing) const {
-    DaemonState state{.url = options_.url,
-                      .bucket = options_.bucket,
+    DaemonState state{.url = host_.url,
+                      .bucket = host_.bucket,
                       .repository = repository_->id(),
                       .mount_point = mount_point_,
                       .store = store_->path(),
@@ -571,6 +573,7 @@ class Daemon {
     return status_text(state, std::time(nullptr));
   }
 
+  const HostOptions& host_;
   const MountOptions& options_;
   const DaemonEvents& events_;
   const Progress& progress_;
@@ -588,7 +591,7 @@ class Daemon {
   RemoteFiles* rest_ = nullptr;
   std::filesystem::path control_socket_;  // empty: there is none
   std::vector<std::string> queued_;       // a reader's: hand-overs that a writer's mount left
-  Warmer warmer_{{.warm = options_.warm}};
+  Warmer warmer_{{.warm = host_.warm}};
   SessionLink link_;
   BindLink bind_link_;
   ControlLink control_link_;
@@ -598,10 +601,11 @@ class Daemon {
 
 }  // namespace
 
-void run_daemon(const MountOptions& options, const DaemonEvents& events, const Progress& progress) {
+void run_daemon(const HostOptions& host, const MountOptions& options, const DaemonEvents& events,
+                const Progress& progress) {
   std::signal(SIGPIPE, SIG_IGN);  // who started the daemon may be gone before it is ready
   raise_descriptor_limit();
-  Daemon(options, events, progress).run();
+  Daemon(host, options, events, progress).run();
 }
 
 }  // namespace weightfs::fs

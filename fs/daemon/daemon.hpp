@@ -5,46 +5,39 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "fs/cache/warmer.hpp"
-#include "fs/fuse/session.hpp"
-#include "fs/hooks/hook_options.hpp"
+#include "fs/fuse/session_options.hpp"
+#include "fs/fuse/tree.hpp"
 #include "fs/mount/mount_point.hpp"
+#include "fs/passes/passes.hpp"
+#include "fs/runtime/host_options.hpp"
 #include "store/base/context.hpp"
-#include "store/local/store.hpp"
-#include "store/s3/bucket_options.hpp"
-#include "store/sync/follow.hpp"
 
 namespace weightfs::fs {
 
+/// What only a writer's mount has.
+struct WriterOptions {
+  bool rebase = false;                // code again on top of what others have published
+  std::vector<std::string> include;   // globs of files to publish beside the usual ones
+  std::uint32_t staging_mode = 0755;  // of staging/ and publish/
+};
+
+/// Of a mount, beside HostOptions.
 struct MountOptions {
-  std::string url;            // canonical
-  BucketOptions bucket = {};  // how it is reached
   std::filesystem::path mount_point;
-  std::filesystem::path store;  // empty: the default place
-  StoreLimits limits;
-  Serve serve = Serve::automatic;
-  std::chrono::milliseconds poll{1000};
-  std::chrono::milliseconds pin_grace{60000};
-  std::chrono::milliseconds read_timeout{60000};
-  Follow follow = {};             // a reader's
+  ServeOptions serve;
+  std::chrono::milliseconds pin_grace = kPinGrace;
   std::vector<std::string> only;  // globs of the files that a reader keeps; empty: all
   Ownership ownership;
   bool foreground = false;  // log to stderr, not to the store
   NonEmpty non_empty = NonEmpty::refused;
-  std::string command = {};  // makes this mount again, as a line for a shell
-  std::optional<int> gpu = {};
   bool writer = false;
-  bool rebase = false;                // this and the next: of a writer
-  std::vector<std::string> include;   // globs of files to publish beside the usual ones
-  std::uint32_t staging_mode = 0755;  // of staging/ and publish/
-  std::vector<HookOptions> hooks = {};
-  Warm warm = Warm::automatic;
+  WriterOptions writing;  // with `writer`
 };
 
 /// What `mount` prints when it is ready.
@@ -75,6 +68,7 @@ struct DaemonEvents {
 /// was used before. Requires: the caller has one thread. Throws Error before it is ready (busy: the
 /// store, naming the pid, or the mount point; invalid: the store or the bucket lies below the mount
 /// point; and what its parts throw); after that it only returns.
-void run_daemon(const MountOptions& options, const DaemonEvents& events, const Progress& progress);
+void run_daemon(const HostOptions& host, const MountOptions& options, const DaemonEvents& events,
+                const Progress& progress);
 
 }  // namespace weightfs::fs

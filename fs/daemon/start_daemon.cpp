@@ -132,7 +132,8 @@ void detach() {
 }
 
 /// In the child, from the fork to the end of the daemon.  Returns: the exit code.
-int run_child(const MountOptions& options, File pipe, bool wants_progress) noexcept {
+int run_child(const HostOptions& host, const MountOptions& options, File pipe,
+              bool wants_progress) noexcept {
   close_others(pipe.fd());
   Reporter reporter(std::move(pipe));
   const DaemonEvents events{.logging =
@@ -152,7 +153,7 @@ int run_child(const MountOptions& options, File pipe, bool wants_progress) noexc
   }
   try {
     detach();
-    run_daemon(options, events, progress);
+    run_daemon(host, options, events, progress);
     return 0;
   } catch (const Error& error) {
     reporter.finish(error_json(error.code(), error.what()));
@@ -284,7 +285,8 @@ class Parent {
 
 }  // namespace
 
-MountReady start_daemon(const MountOptions& options, const Progress& progress) {
+MountReady start_daemon(const HostOptions& host, const MountOptions& options,
+                        const Progress& progress) {
   const SignalFile signals;
   std::array<int, 2> ends{};
   if (pipe2(ends.data(), O_CLOEXEC) != 0) throw_errno(errno, "make a pipe");
@@ -293,7 +295,7 @@ MountReady start_daemon(const MountOptions& options, const Progress& progress) {
   const pid_t child = fork();
   if (child < 0) throw_errno(errno, "start the daemon");
   if (child == 0) {
-    _exit(run_child(options, std::move(write_end), static_cast<bool>(progress)));
+    _exit(run_child(host, options, std::move(write_end), static_cast<bool>(progress)));
   }
   write_end = File();
   return Parent(child, std::move(read_end), progress).wait_ready(signals);

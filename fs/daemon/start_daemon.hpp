@@ -12,6 +12,7 @@ namespace weightfs::fs {
 ///
 /// Throws Error: also io if the child died (says where its log is), cancelled by a signal.
 /// Requires: the caller has one thread.
-MountReady start_daemon(const MountOptions& options, const Progress& progress);
+MountReady start_daemon(const HostOptions& host, const MountOptions& options,
+                        const Progress& progress);
 
 }  // namespace weightfs::fs

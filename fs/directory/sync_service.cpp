@@ -24,6 +24,7 @@
 #include "fs/base/descriptors.hpp"
 #include "fs/base/stop_signals.hpp"
 #include "fs/cache/cache_advice.hpp"
+#include "fs/cache/warmer.hpp"
 #include "fs/control/mount_record.hpp"
 #include "fs/control/path.hpp"
 #include "fs/control/server.hpp"
@@ -96,32 +97,31 @@ class UseOfHooks {
 
 class SyncService {
  public:
-  SyncService(const SyncServiceOptions& options, const std::function<void(const SyncReady&)>& ready,
-              const Progress& progress)
-      : options_(options), ready_(ready), progress_(progress) {}
+  SyncService(const HostOptions& host, const SyncServiceOptions& options,
+              const std::function<void(const SyncReady&)>& ready, const Progress& progress)
+      : host_(host), options_(options), ready_(ready), progress_(progress) {}
 
   void run() {
     log_to_stderr(options_.once ? LogLevel::warning : LogLevel::info);
     const auto store_path =
-        options_.store.empty() ? options_.directory / ".weightfs/store" : options_.store;
-    check_sync_places(options_.directory, store_path, options_.url);
-    Places places = find_places({options_.url, options_.bucket, store_path}, context_);
+        host_.store.empty() ? options_.directory / ".weightfs/store" : host_.store;
+    check_sync_places(options_.directory, store_path, host_.url);
+    Places places = find_places({host_.url, host_.bucket, store_path}, context_);
     repository_ = std::move(places.repository);
     directory_ = std::make_unique<SyncDirectory>(
-        options_.directory, repository_->id(), options_.url, options_.follow,
+        options_.directory, repository_->id(), host_.url, host_.follow.what,
         [this](std::uint64_t version) { return hooks_ != nullptr && hooks_->holds(version); },
         [this](std::uint64_t version) { return store_->image_directory(version); });
-    store_ = open_store({places.store, repository_->id(), options_.url, options_.limits,
-                         directory_->path()})
-                 .store;
-    if (!options_.once) write_sync_command(directory_->path(), options_.command);
-    coder_.emplace(options_.gpu);
+    store_ =
+        open_store({places.store, repository_->id(), host_.url, host_.limits, directory_->path()})
+            .store;
+    if (!options_.once) write_sync_command(directory_->path(), host_.command);
+    coder_.emplace(host_.gpu);
     History history(*repository_, store_.get());
-    Hooks hooks({options_.hooks, options_.url, directory_->path()}, store_->db());
+    Hooks hooks({host_.hooks, host_.url, directory_->path()}, store_->db());
     hooks_ = &hooks;
     Sync sync(*store_, history,
-              {.poll = options_.poll,
-               .follow = options_.follow,
+              {.follow = host_.follow,
                .release = [this](std::uint64_t version) { return directory_->release(version); },
                .prepare =
                    [this](const CatalogVersion& version) {
@@ -161,12 +161,12 @@ class SyncService {
   /// Nobody waits for what does not exist, unless nothing does yet.
   void require_followed(const SyncStatus& status, History& history) const {
     if (status.followed > 0 || status.newest == 0) return;
-    static_cast<void>(history.get(find_version(options_.follow, history, context_), context_));
+    static_cast<void>(history.get(find_version(host_.follow.what, history, context_), context_));
   }
 
   void follow(Sync& sync) {
     log_info(fmt::format("weightfs {} pid {} keeps {} up to date with {}", WEIGHTFS_VERSION,
-                         getpid(), directory_->path().string(), options_.url));
+                         getpid(), directory_->path().string(), host_.url));
     show(sync);  // what the store has, before the bucket was asked
     sync.start();
     sync.wait_ready(context_, progress_);
@@ -211,7 +211,7 @@ class SyncService {
   [[nodiscard]] std::unique_ptr<ControlServer> make_control() {
     ControlHandlers handlers;
     handlers.wait = [this](const WaitFor& what, ControlHandlers::WaitState& state) {
-      return find_wait_end(what, {{}, {}, shown(), options_.follow}, state);
+      return find_wait_end(what, {{}, {}, shown(), host_.follow.what}, state);
     };
     for (const auto& path : {control_path(store_->path()), store_->path() / "control.sock"}) {
       try {
@@ -256,8 +256,8 @@ class SyncService {
   // ---- the status ----
 
   [[nodiscard]] DaemonState state(const Sync& sync) const {
-    DaemonState state{.url = options_.url,
-                      .bucket = options_.bucket,
+    DaemonState state{.url = host_.url,
+                      .bucket = host_.bucket,
                       .repository = repository_->id(),
                       .mount_point = directory_->path(),
                       .store = store_->path(),
@@ -307,13 +307,14 @@ class SyncService {
     }
   }
 
+  const HostOptions& host_;
   const SyncServiceOptions& options_;
   const std::function<void(const SyncReady&)>& ready_;
   const Progress& progress_;
   StopSignals signals_{kSyncEndGrace};
   const Context context_{.stop = signals_.token()};
   Bell bell_;
-  Warmer warmer_{{.warm = options_.warm}};
+  Warmer warmer_{{.warm = host_.warm}};
   std::unique_ptr<Repository> repository_;
   std::unique_ptr<SyncDirectory> directory_;
   std::unique_ptr<Store> store_;
@@ -330,12 +331,12 @@ class SyncService {
 
 }  // namespace
 
-void run_sync_service(const SyncServiceOptions& options,
+void run_sync_service(const HostOptions& host, const SyncServiceOptions& options,
                       const std::function<void(const SyncReady&)>& ready,
                       const Progress& progress) {
   std::signal(SIGPIPE, SIG_IGN);  // who reads the log may be gone
   raise_descriptor_limit();
-  SyncService(options, ready, progress).run();
+  SyncService(host, options, ready, progress).run();
 }
 
 }  // namespace weightfs::fs

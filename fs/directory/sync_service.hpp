@@ -5,36 +5,20 @@
 // Threads: run_sync_service blocks the caller; its threads end before it returns.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <optional>
 #include <string>
-#include <vector>
 
-#include "fs/cache/warmer.hpp"
-#include "fs/hooks/hook_options.hpp"
+#include "fs/runtime/host_options.hpp"
 #include "store/base/context.hpp"
-#include "store/local/store.hpp"
-#include "store/s3/bucket_options.hpp"
-#include "store/sync/follow.hpp"
 
 namespace weightfs::fs {
 
+/// Of a sync, beside HostOptions, whose default store is DIR/.weightfs/store.
 struct SyncServiceOptions {
-  std::string url;  // canonical
-  BucketOptions bucket = {};
   std::filesystem::path directory;
-  std::filesystem::path store;  // empty: DIR/.weightfs/store
-  StoreLimits limits;
-  std::chrono::milliseconds poll{1000};
-  Follow follow = {};
-  std::optional<int> gpu = {};
-  std::vector<HookOptions> hooks = {};  // not with `once`
   bool once = false;
-  Warm warm = Warm::automatic;
-  std::string command = {};  // runs this sync again, as a line for a shell
 };
 
 /// What `sync` prints when the directory is up to date for the first time.
@@ -56,7 +40,7 @@ struct SyncReady {
 /// Requires: the caller has one thread.
 /// Throws Error before it is ready: busy (the directory or the store, naming the pid), and what its
 /// parts throw; after that it only returns.  With `once` also what the round throws.
-void run_sync_service(const SyncServiceOptions& options,
+void run_sync_service(const HostOptions& host, const SyncServiceOptions& options,
                       const std::function<void(const SyncReady&)>& ready, const Progress& progress);
 
 }  // namespace weightfs::fs

@@ -16,6 +16,13 @@ namespace weightfs::fs {
 
 enum class Serve { automatic, passthrough, bind, daemon };
 
+/// How files are served.
+struct ServeOptions {
+  Serve how = Serve::automatic;  // passthrough, bind: an error if it is not available
+  /// For what must come from the bucket before a call can be answered: then EIO.
+  std::chrono::milliseconds read_timeout{60'000};
+};
+
 /// What a writer's mount has beside a reader's; nullptrs on a reader's.  They outlive the session.
 struct Writing {
   Staging* staging = nullptr;
@@ -23,9 +30,9 @@ struct Writing {
 };
 
 struct FuseSessionOptions {
-  std::filesystem::path mount_point;    // canonical
-  std::string source;                   // URL without secrets, as /proc/mounts shows it
-  Serve serve = Serve::automatic;       // passthrough, bind: an error if it is not to be had
+  std::filesystem::path mount_point;  // canonical
+  std::string source;                 // URL without secrets, as /proc/mounts shows it
+  Serve serve = ServeOptions{}.how;
   std::filesystem::path store;          // where images lie: passthrough is tried there
   std::function<std::string()> status;  // text of .weightfs/status
   Writing writing = {};
@@ -34,8 +41,7 @@ struct FuseSessionOptions {
   std::function<std::string()> advice = [] { return std::string(); };  // of .weightfs/advice
   Sync* sync = nullptr;         // the same, with SyncOptions::partial; nullptr: nothing is fetched
   RemoteFiles* rest = nullptr;  // outlives the session; nullptr: all files are kept
-  /// For what must come from the bucket before a call can be answered: then EIO.
-  std::chrono::milliseconds read_timeout{60000};
+  std::chrono::milliseconds read_timeout = ServeOptions{}.read_timeout;
 };
 
 }  // namespace weightfs::fs

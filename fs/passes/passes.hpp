@@ -59,8 +59,11 @@
 
 namespace weightfs::fs {
 
+/// How long a loader keeps its version after it last opened or closed a file, by default.
+inline constexpr std::chrono::seconds kPinGrace{60};
+
 struct PassTimes {
-  BootTime grace = std::chrono::seconds(60);
+  BootTime grace = kPinGrace;
   BootTime quiet = std::chrono::seconds(2);
   BootTime most = std::chrono::minutes(15);
 

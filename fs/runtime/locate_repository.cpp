@@ -102,7 +102,7 @@ OpenedStore open_store(const StoreWanted& wanted) {
   return opened;
 }
 
-bool is_out_of_reach(ErrorCode code) {
+bool may_start_offline(ErrorCode code) {
   return code == ErrorCode::unavailable || code == ErrorCode::not_found ||
          code == ErrorCode::timed_out || code == ErrorCode::io;
 }
@@ -113,7 +113,7 @@ Places find_places(const PlacesWanted& wanted, const Context& context) {
     const auto store = wanted.store.empty() ? Store::default_path(repository->id()) : wanted.store;
     return {std::move(repository), store};
   } catch (const Error& error) {
-    if (!is_out_of_reach(error.code())) throw;
+    if (!may_start_offline(error.code())) throw;
     auto remembered = find_remembered(wanted);
     if (!remembered) throw;
     log_warning(

@@ -54,8 +54,9 @@ struct OpenedStore {
 /// and for what mount); see Store::open.
 OpenedStore open_store(const StoreWanted& wanted);
 
-/// Said of a bucket that is asked when something starts.
-bool is_out_of_reach(ErrorCode code);
+/// Said of a bucket that is asked when something starts: the store will do until it answers.  Not
+/// of a key or a setting that is refused: who starts it can correct that at once.
+bool may_start_offline(ErrorCode code);
 
 /// Whether `path` is `directory` or lies in it.
 bool is_inside(const std::filesystem::path& path, const std::filesystem::path& directory);

@@ -11,6 +11,7 @@
 // Threads: pure functions.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -28,6 +29,12 @@ struct Follow {
   std::string tag = {};       // of Kind::tag
 
   friend bool operator==(const Follow&, const Follow&) = default;
+};
+
+/// How a host follows a repository.
+struct FollowOptions {
+  std::chrono::milliseconds poll{1000};  // between two looks at the bucket
+  Follow what = {};
 };
 
 /// "latest", digits (a version, also if a tag has that name), else a tag.

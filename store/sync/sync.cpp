@@ -40,8 +40,9 @@ bool is_bad_manifest(ErrorCode code) {
   return code == ErrorCode::corrupt || code == ErrorCode::unsupported;
 }
 
-/// Said of a poll: the bucket as a whole does not answer.
-bool is_out_of_reach(ErrorCode code) {
+/// Said of a poll: the bucket as a whole gave no answer.  A key or a setting that is refused counts
+/// too: what runs already goes on with what the store has.
+bool is_offline(ErrorCode code) {
   return code == ErrorCode::unavailable || code == ErrorCode::timed_out ||
          code == ErrorCode::permission || code == ErrorCode::io || code == ErrorCode::not_found ||
          code == ErrorCode::invalid;
@@ -180,7 +181,7 @@ Sync::State::State(Store& the_store, History& the_history, SyncOptions the_optio
     : store(the_store),
       history(the_history),
       options(std::move(the_options)),
-      builder(the_store, the_history, options.follow, options.with_absent, options.only) {
+      builder(the_store, the_history, options.follow.what, options.with_absent, options.only) {
   if (options.partial) {
     partials = std::make_unique<PartialImages>(
         store, history,
@@ -195,7 +196,7 @@ Sync::State::State(Store& the_store, History& the_history, SyncOptions the_optio
   newest = store.newest().version;
   wanted = latest();
   status.newest = newest;
-  status.follow = options.follow;
+  status.follow = options.follow.what;
   status.followed = wanted;
   status.newest_time = catalog->repository_time;
 }
@@ -234,8 +235,8 @@ void Sync::State::wait(const std::stop_token& stop, milliseconds delay) {
 
 /// Until the next poll.
 std::chrono::microseconds Sync::State::poll_delay() {
-  if (!refused) return retry_delay(options.poll, poll_failures, random);
-  return retry_delay(std::max(options.poll, kRefusedDelay), 0, random);
+  if (!refused) return retry_delay(options.follow.poll, poll_failures, random);
+  return retry_delay(std::max(options.follow.poll, kRefusedDelay), 0, random);
 }
 
 // ---- a round ----
@@ -300,7 +301,7 @@ void Sync::State::poll(const Context& context) {
   } catch (const Error& error) {
     poll_failures++;
     refused = is_refused(error.code());
-    if (is_out_of_reach(error.code())) note_offline();
+    if (is_offline(error.code())) note_offline();
     throw;
   } catch (const std::exception&) {  // of this host: memory, threads; nothing is said of the bucket
     poll_failures++;
@@ -354,10 +355,10 @@ void Sync::State::walk_to_newest(const Context& context) {
 
 /// What is followed never goes back, as long as it is the same that is followed.
 void Sync::State::find_wanted(const Context& context) {
-  const bool by_tag = options.follow.kind == Follow::Kind::tag;
+  const bool by_tag = options.follow.what.kind == Follow::Kind::tag;
   const std::uint64_t carrier =
-      by_tag ? builder.find_carrier(options.follow.tag, newest, context) : 0;
-  wanted = std::max(wanted, version_to_bring(options.follow, newest, carrier));
+      by_tag ? builder.find_carrier(options.follow.what.tag, newest, context) : 0;
+  wanted = std::max(wanted, version_to_bring(options.follow.what, newest, carrier));
 }
 
 void Sync::State::bring_wanted(const Context& context, const Progress& progress) {
@@ -370,10 +371,10 @@ void Sync::State::bring_wanted(const Context& context, const Progress& progress)
   } catch (const Error& error) {
     attempted = version;
     bring_failures++;
-    const bool may_be_older = options.follow.kind == Follow::Kind::latest;
+    const bool may_be_older = options.follow.what.kind == Follow::Kind::latest;
     if (may_be_older && is_about_objects(error.code())) bring_older(context, progress);
     show_catalog(&context);
-    retry_at = Clock::now() + retry_delay(options.poll, bring_failures, random);
+    retry_at = Clock::now() + retry_delay(options.follow.poll, bring_failures, random);
     throw;
   }
 }
@@ -567,7 +568,7 @@ void Sync::State::show(std::uint64_t number) {
   const std::int64_t newest_time = builder.newest_time();
   change([&] {
     status.newest = std::max(status.newest, number);
-    if (options.follow.kind == Follow::Kind::latest) status.followed = status.newest;
+    if (options.follow.what.kind == Follow::Kind::latest) status.followed = status.newest;
     status.newest_time = newest_time;
     known_empty = false;
   });

@@ -42,8 +42,7 @@
 namespace weightfs {
 
 struct SyncOptions {
-  std::chrono::milliseconds poll{1000};
-  Follow follow = {};
+  FollowOptions follow = {};
   /// Whether nobody uses a version, which was hidden from new readers: Eviction::Readers.  Empty:
   /// only nobody_reads() is asked.
   std::function<bool(std::uint64_t version)> release = {};

@@ -110,13 +110,13 @@ TEST_F(OptionsTest, TakesEveryOptionOfPublish) {
   EXPECT_EQ(options.command, Command::publish);
   EXPECT_EQ(options.target, "file:///b");
   EXPECT_EQ(options.directory, "dir");
-  EXPECT_EQ(options.tag, "step-1");
-  EXPECT_EQ(options.meta, (std::map<std::string, std::string>{{"a", "1"}, {"b", "x=y"}}));
-  EXPECT_EQ(options.include, (std::vector<std::string>{"*.pt", "sub/*.bin"}));
-  EXPECT_TRUE(options.snapshot);
-  EXPECT_TRUE(options.rebase);
-  EXPECT_EQ(options.store, "/s");
-  EXPECT_EQ(options.gpu, 1);
+  EXPECT_EQ(options.publish.tag, "step-1");
+  EXPECT_EQ(options.publish.meta, (std::map<std::string, std::string>{{"a", "1"}, {"b", "x=y"}}));
+  EXPECT_EQ(options.publish.include, (std::vector<std::string>{"*.pt", "sub/*.bin"}));
+  EXPECT_TRUE(options.publish.snapshot);
+  EXPECT_TRUE(options.publish.rebase);
+  EXPECT_EQ(options.host.store, "/s");
+  EXPECT_EQ(options.host.gpu, 1);
   EXPECT_TRUE(options.json);
   EXPECT_TRUE(options.quiet);
 }
@@ -129,22 +129,22 @@ TEST_F(OptionsTest, TakesEveryOptionOfMount) {
   EXPECT_EQ(options.command, Command::mount);
   EXPECT_EQ(options.target, "file:///b");
   EXPECT_EQ(options.directory, "/mnt");
-  EXPECT_EQ(options.store, "/s");
-  EXPECT_TRUE(options.foreground);
-  EXPECT_EQ(options.poll, std::chrono::milliseconds(250));
-  EXPECT_EQ(options.serve, Serve::daemon);
-  EXPECT_EQ(options.limits.store_bytes, 10ULL << 30);
-  EXPECT_EQ(options.limits.free_bytes_min, 500ULL << 20);
-  EXPECT_EQ(options.ownership.uid, 1000U);
-  EXPECT_EQ(options.ownership.gid, 100U);
-  EXPECT_EQ(options.ownership.umask, 022U);
-  EXPECT_EQ(options.gpu, 7);
+  EXPECT_EQ(options.host.store, "/s");
+  EXPECT_TRUE(options.mount.foreground);
+  EXPECT_EQ(options.host.follow.poll, std::chrono::milliseconds(250));
+  EXPECT_EQ(options.mount.serve.how, Serve::daemon);
+  EXPECT_EQ(options.host.limits.store_bytes, 10ULL << 30);
+  EXPECT_EQ(options.host.limits.free_bytes_min, 500ULL << 20);
+  EXPECT_EQ(options.mount.ownership.uid, 1000U);
+  EXPECT_EQ(options.mount.ownership.gid, 100U);
+  EXPECT_EQ(options.mount.ownership.umask, 022U);
+  EXPECT_EQ(options.host.gpu, 7);
 }
 
 TEST_F(OptionsTest, HooksAreAListOnTheCommandLineInTheEnvironmentAndInAFile) {
   const auto targets = [](const Options& options) {
     std::vector<std::string> texts;
-    for (const HookOptions& hook : options.hooks) {
+    for (const HookOptions& hook : options.host.hooks) {
       texts.push_back(std::string(to_string(hook.type)) + " " + hook.target());
     }
     return texts;
@@ -168,14 +168,14 @@ TEST_F(OptionsTest, AHookThatIsWrongOrGivenTwiceIsAUsageError) {
             "--hook: vllm http://h:1 is given twice");
   EXPECT_EQ(parsed({"mount", "/b", "/m", "--hook", "vllm-lora=http://h:1,name=a", "--hook",
                     "vllm-lora=http://h:1,name=b"})
-                .hooks.size(),
+                .host.hooks.size(),
             2U);
   EXPECT_EQ(wrong({"log", "/b", "--hook", "exec=/bin/x"}),
             "log has no option --hook; --hook is an option of mount, sync");
 }
 
 TEST_F(OptionsTest, ASyncHasHooksUnlessItEndsAtOnce) {
-  EXPECT_EQ(parsed({"sync", "/b", "/d", "--hook", "vllm=http://h:1"}).hooks.size(), 1U);
+  EXPECT_EQ(parsed({"sync", "/b", "/d", "--hook", "vllm=http://h:1"}).host.hooks.size(), 1U);
   EXPECT_EQ(wrong({"sync", "/b", "/d", "--hook", "vllm=http://h:1", "--once"}),
             "--once has ended before a hook could see to its engine: leave --once out, or tell the "
             "engine when this command has ended");
@@ -183,19 +183,19 @@ TEST_F(OptionsTest, ASyncHasHooksUnlessItEndsAtOnce) {
 
 TEST_F(OptionsTest, HasTheDefaultsThatTheHelpTells) {
   const Options options = parsed({"mount", "/b", "/m"});
-  EXPECT_EQ(options.store, "");
-  EXPECT_FALSE(options.foreground);
-  EXPECT_EQ(options.poll, std::chrono::milliseconds(1000));
-  EXPECT_EQ(options.serve, Serve::automatic);
-  EXPECT_EQ(options.limits.store_bytes, std::nullopt);
-  EXPECT_EQ(options.limits.free_bytes_min, std::nullopt);
-  EXPECT_EQ(options.ownership.uid, 0U);
-  EXPECT_EQ(options.ownership.umask, 0222U);
-  EXPECT_EQ(options.gpu, std::nullopt);
+  EXPECT_EQ(options.host.store, "");
+  EXPECT_FALSE(options.mount.foreground);
+  EXPECT_EQ(options.host.follow.poll, std::chrono::milliseconds(1000));
+  EXPECT_EQ(options.mount.serve.how, Serve::automatic);
+  EXPECT_EQ(options.host.limits.store_bytes, std::nullopt);
+  EXPECT_EQ(options.host.limits.free_bytes_min, std::nullopt);
+  EXPECT_EQ(options.mount.ownership.uid, 0U);
+  EXPECT_EQ(options.mount.ownership.umask, 0222U);
+  EXPECT_EQ(options.host.gpu, std::nullopt);
   EXPECT_EQ(options.kernels, "");
-  EXPECT_EQ(options.bucket.endpoint_url, "");
-  EXPECT_FALSE(options.bucket.path_style);
-  EXPECT_TRUE(options.bucket.sign);
+  EXPECT_EQ(options.host.bucket.endpoint_url, "");
+  EXPECT_FALSE(options.host.bucket.path_style);
+  EXPECT_TRUE(options.host.bucket.sign);
   EXPECT_FALSE(options.json);
 }
 
@@ -208,20 +208,20 @@ TEST_F(OptionsTest, TakesTheOperandsOfTheOthers) {
   EXPECT_EQ(parsed({"status"}).target, "");
   EXPECT_EQ(parsed({"status", "/m"}).target, "/m");
   EXPECT_TRUE(parsed({"umount", "/m", "--lazy"}).lazy);
-  EXPECT_EQ(parsed({"log", "/b", "--limit", "3"}).limit, 3U);
+  EXPECT_EQ(parsed({"log", "/b", "--limit", "3"}).look.limit, 3U);
   EXPECT_EQ(parsed({"show", "/b"}).version, std::nullopt);
   EXPECT_EQ(parsed({"show", "/b", "7"}).version, parse_follow("7"));
   const Options diff = parsed({"diff", "/b", "7", "9"});
-  EXPECT_EQ(diff.from, parse_follow("7"));
-  EXPECT_EQ(diff.to, parse_follow("9"));
+  EXPECT_EQ(diff.look.from, parse_follow("7"));
+  EXPECT_EQ(diff.look.to, parse_follow("9"));
   const Options exported = parsed({"export", "/b", "out", "--version", "4"});
   EXPECT_EQ(exported.command, Command::export_);
   EXPECT_EQ(exported.directory, "out");
   EXPECT_EQ(exported.version, parse_follow("4"));
   const Options change = parsed({"export", "/b", "file", "--from", "4", "--to", "2"});
   EXPECT_EQ(change.directory, "file");
-  EXPECT_EQ(change.from, parse_follow("4"));
-  EXPECT_EQ(change.to, parse_follow("2"));
+  EXPECT_EQ(change.look.from, parse_follow("4"));
+  EXPECT_EQ(change.look.to, parse_follow("2"));
 }
 
 TEST_F(OptionsTest, WhateverTakesAUrlTakesTheOptionsOfABucket) {
@@ -241,11 +241,11 @@ TEST_F(OptionsTest, WhateverTakesAUrlTakesTheOptionsOfABucket) {
       arguments.emplace_back(flag);
     }
     const Options options = parsed(arguments);
-    EXPECT_EQ(options.bucket.endpoint_url, "https://h:1") << arguments[0];
-    EXPECT_EQ(options.bucket.region, "eu");
-    EXPECT_EQ(options.bucket.profile, "p q");
-    EXPECT_TRUE(options.bucket.path_style);
-    EXPECT_FALSE(options.bucket.sign);
+    EXPECT_EQ(options.host.bucket.endpoint_url, "https://h:1") << arguments[0];
+    EXPECT_EQ(options.host.bucket.region, "eu");
+    EXPECT_EQ(options.host.bucket.profile, "p q");
+    EXPECT_TRUE(options.host.bucket.path_style);
+    EXPECT_FALSE(options.host.bucket.sign);
     EXPECT_TRUE(options.bucket_flagged);
   }
   EXPECT_EQ(wrong({"umount", "/m", "--region=eu"}), "umount has no option --region");
@@ -257,12 +257,12 @@ TEST_F(OptionsTest, TheOptionsOfABucketAreFoundWhereAllAre) {
   set("WEIGHTFS_NO_SIGN_REQUEST", "yes");
   write_config("region = \"eu\"\n[publish]\nprofile = \"writer\"\n");
   const Options options = parsed({"publish", "s3://b", "dir"});
-  EXPECT_EQ(options.bucket.endpoint_url, "http://127.0.0.1:9000");
-  EXPECT_FALSE(options.bucket.sign);
-  EXPECT_EQ(options.bucket.region, "eu");
-  EXPECT_EQ(options.bucket.profile, "writer");
+  EXPECT_EQ(options.host.bucket.endpoint_url, "http://127.0.0.1:9000");
+  EXPECT_FALSE(options.host.bucket.sign);
+  EXPECT_EQ(options.host.bucket.region, "eu");
+  EXPECT_EQ(options.host.bucket.profile, "writer");
   EXPECT_FALSE(options.bucket_flagged);
-  EXPECT_EQ(parsed({"log", "s3://b"}).bucket.profile, "");
+  EXPECT_EQ(parsed({"log", "s3://b"}).host.bucket.profile, "");
 }
 
 TEST_F(OptionsTest, NoSecretHasAnOption) {
@@ -284,10 +284,10 @@ TEST_F(OptionsTest, AWaitIsForExactlyOneThing) {
   const std::string one =
       "wait needs exactly one of --tag, --version and --newer-than, or --ready with at most one of "
       "them; ";
-  EXPECT_TRUE(parsed({"wait", "/m", "--ready"}).ready);
-  EXPECT_TRUE(parsed({"wait", "/m", "--ready", "--version", "7"}).ready);
+  EXPECT_TRUE(parsed({"wait", "/m", "--ready"}).wait.ready);
+  EXPECT_TRUE(parsed({"wait", "/m", "--ready", "--version", "7"}).wait.ready);
   EXPECT_EQ(wrong({"wait", "/m", "--ready", "--tag", "a", "--version", "1"}), one + "2 are given");
-  EXPECT_EQ(parsed({"mount", "/b", "/m", "--read-timeout", "0.5"}).read_timeout,
+  EXPECT_EQ(parsed({"mount", "/b", "/m", "--read-timeout", "0.5"}).mount.serve.read_timeout,
             std::chrono::milliseconds(500));
   EXPECT_EQ(wrong({"wait", "/m"}), one + "0 are given");
   EXPECT_EQ(wrong({"wait", "/m", "--tag", "a", "--version", "1"}), one + "2 are given");
@@ -297,18 +297,18 @@ TEST_F(OptionsTest, AWaitIsForExactlyOneThing) {
 }
 
 TEST_F(OptionsTest, WhateverMakesVersionsTakesAGpu) {
-  EXPECT_EQ(parsed({"verify", "/b", "--gpu", "0"}).gpu, 0);
-  EXPECT_EQ(parsed({"export", "/b", "out", "--gpu", "0"}).gpu, 0);
-  EXPECT_EQ(parsed({"diff", "/b", "1", "2", "--gpu", "0"}).gpu, 0);
+  EXPECT_EQ(parsed({"verify", "/b", "--gpu", "0"}).host.gpu, 0);
+  EXPECT_EQ(parsed({"export", "/b", "out", "--gpu", "0"}).host.gpu, 0);
+  EXPECT_EQ(parsed({"diff", "/b", "1", "2", "--gpu", "0"}).host.gpu, 0);
   EXPECT_EQ(wrong({"log", "/b", "--gpu", "0"}), "log has no option --gpu");
   EXPECT_EQ(wrong({"verify", "/b", "--gpu", "-1"}), "--gpu: '-1' is not a number from 0 to 1023");
   set("WEIGHTFS_GPU", "2");
-  EXPECT_EQ(parsed({"verify", "/b"}).gpu, 2);
-  EXPECT_EQ(parsed({"log", "/b"}).gpu, std::nullopt);
+  EXPECT_EQ(parsed({"verify", "/b"}).host.gpu, 2);
+  EXPECT_EQ(parsed({"log", "/b"}).host.gpu, std::nullopt);
   unset("WEIGHTFS_GPU");
   write_config("[mount]\ngpu = 3\n");
-  EXPECT_EQ(parsed({"mount", "/b", "/m"}).gpu, 3);
-  EXPECT_EQ(parsed({"verify", "/b"}).gpu, std::nullopt);
+  EXPECT_EQ(parsed({"mount", "/b", "/m"}).host.gpu, 3);
+  EXPECT_EQ(parsed({"verify", "/b"}).host.gpu, std::nullopt);
 }
 
 TEST_F(OptionsTest, TheKernelsAreChosenInTheEnvironment) {
@@ -318,15 +318,15 @@ TEST_F(OptionsTest, TheKernelsAreChosenInTheEnvironment) {
   }
   set("WEIGHTFS_KERNELS", "simd");
   EXPECT_EQ(parsed({"log", "/b"}).kernels, "simd");
-  EXPECT_EQ(parsed({"publish", "/b", "d"}).gpu, std::nullopt);
+  EXPECT_EQ(parsed({"publish", "/b", "d"}).host.gpu, std::nullopt);
 }
 
 TEST_F(OptionsTest, TheKernelsCudaMeanTheFirstGpu) {
   set("WEIGHTFS_KERNELS", "cuda");
-  EXPECT_EQ(parsed({"publish", "/b", "d"}).gpu, 0);
+  EXPECT_EQ(parsed({"publish", "/b", "d"}).host.gpu, 0);
   EXPECT_EQ(parsed({"publish", "/b", "d"}).kernels, "");
-  EXPECT_EQ(parsed({"publish", "/b", "d", "--gpu", "1"}).gpu, 1);
-  EXPECT_EQ(parsed({"log", "/b"}).gpu, std::nullopt);
+  EXPECT_EQ(parsed({"publish", "/b", "d", "--gpu", "1"}).host.gpu, 1);
+  EXPECT_EQ(parsed({"log", "/b"}).host.gpu, std::nullopt);
 }
 
 TEST_F(OptionsTest, UnknownKernelsAreAUsageErrorThatListsThoseOfThisMachine) {
@@ -349,7 +349,7 @@ TEST_F(OptionsTest, OptionsMayStandAnywhere) {
     const Options options = parsed(arguments);
     EXPECT_EQ(options.command, Command::log);
     EXPECT_EQ(options.target, "/b");
-    EXPECT_EQ(options.limit, 2U);
+    EXPECT_EQ(options.look.limit, 2U);
     EXPECT_TRUE(options.json);
   }
 }
@@ -360,8 +360,8 @@ TEST_F(OptionsTest, TwoDashesEndTheOptions) {
 }
 
 TEST_F(OptionsTest, AnOptionMayHaveAnEmptyValueAndOneThatBeginsWithADash) {
-  EXPECT_EQ(parsed({"publish", "/b", "d", "--tag="}).tag, "");
-  EXPECT_EQ(parsed({"publish", "/b", "d", "--tag", "-x"}).tag, "-x");
+  EXPECT_EQ(parsed({"publish", "/b", "d", "--tag="}).publish.tag, "");
+  EXPECT_EQ(parsed({"publish", "/b", "d", "--tag", "-x"}).publish.tag, "-x");
 }
 
 TEST_F(OptionsTest, SwitchesMaySayNo) {
@@ -417,15 +417,15 @@ TEST_F(OptionsTest, WhateverTakesAVersionTakesATagAndLatest) {
     const Follow expected = parse_follow(word);
     EXPECT_EQ(parsed({"show", "/b", word}).version, expected);
     EXPECT_EQ(parsed({"export", "/b", "out", "--version", word}).version, expected);
-    EXPECT_EQ(parsed({"export", "/b", "out", "--from", word, "--to", "1"}).from, expected);
-    EXPECT_EQ(parsed({"diff", "/b", "1", word}).to, expected);
-    EXPECT_EQ(parsed({"diff", "/b", word, "1"}).from, expected);
+    EXPECT_EQ(parsed({"export", "/b", "out", "--from", word, "--to", "1"}).look.from, expected);
+    EXPECT_EQ(parsed({"diff", "/b", "1", word}).look.to, expected);
+    EXPECT_EQ(parsed({"diff", "/b", word, "1"}).look.from, expected);
     EXPECT_EQ(parsed({"verify", "/b", "--version", word}).version, expected);
     EXPECT_EQ(parsed({"wait", "/m", "--version", word}).version, expected);
-    EXPECT_EQ(parsed({"wait", "/m", "--newer-than", word}).newer_than, expected);
+    EXPECT_EQ(parsed({"wait", "/m", "--newer-than", word}).wait.newer_than, expected);
     EXPECT_EQ(parsed({"pin", "/m", "--version", word}).version, expected);
     EXPECT_EQ(parsed({"unpin", "/m", "--version", word}).version, expected);
-    EXPECT_EQ(parsed({"mount", "/b", "/m", "--follow", word}).follow, expected);
+    EXPECT_EQ(parsed({"mount", "/b", "/m", "--follow", word}).host.follow.what, expected);
   }
   EXPECT_EQ(
       wrong({"show", "/b", "a/b"}),
@@ -457,32 +457,34 @@ TEST_F(OptionsTest, PinAndUnpinTakeAVersionAndUnpinASession) {
 }
 
 TEST_F(OptionsTest, ThePinGraceIsAMinuteOrWhatIsGiven) {
-  EXPECT_EQ(parsed({"mount", "/b", "/m"}).pin_grace, std::chrono::seconds(60));
-  EXPECT_EQ(parsed({"mount", "/b", "/m", "--pin-grace", "0.6"}).pin_grace,
+  EXPECT_EQ(parsed({"mount", "/b", "/m"}).mount.pin_grace, std::chrono::seconds(60));
+  EXPECT_EQ(parsed({"mount", "/b", "/m", "--pin-grace", "0.6"}).mount.pin_grace,
             std::chrono::milliseconds(600));
 }
 
 TEST_F(OptionsTest, WhatIsColdIsReadInUnlessThatIsOff) {
   for (const char* command : {"mount", "sync"}) {
-    EXPECT_EQ(parsed({command, "/b", "/m"}).warm, Warm::automatic);
-    EXPECT_EQ(parsed({command, "/b", "/m", "--warm", "off"}).warm, Warm::off);
+    EXPECT_EQ(parsed({command, "/b", "/m"}).host.warm, Warm::automatic);
+    EXPECT_EQ(parsed({command, "/b", "/m", "--warm", "off"}).host.warm, Warm::off);
     EXPECT_EQ(wrong({command, "/b", "/m", "--warm", "on"}), "--warm: 'on' is not auto or off");
   }
   write_config("warm = 'off'\n");
-  EXPECT_EQ(parsed({"mount", "/b", "/m"}).warm, Warm::off);
+  EXPECT_EQ(parsed({"mount", "/b", "/m"}).host.warm, Warm::off);
   set("WEIGHTFS_WARM", "auto");
-  EXPECT_EQ(parsed({"mount", "/b", "/m"}).warm, Warm::automatic);
+  EXPECT_EQ(parsed({"mount", "/b", "/m"}).host.warm, Warm::automatic);
 }
 
 TEST_F(OptionsTest, AWritersMountHasOptionsOfItsOwn) {
   const Options options =
       parsed({"mount", "/b", "/m", "--writer", "--rebase", "--include", "*.py", "--include=x/*"});
-  EXPECT_TRUE(options.writer);
-  EXPECT_TRUE(options.rebase);
-  EXPECT_EQ(options.include, (std::vector<std::string>{"*.py", "x/*"}));
-  EXPECT_FALSE(parsed({"mount", "/b", "/m", "--writer"}).rebase);
-  EXPECT_EQ(parsed({"mount", "/b", "/m", "--writer"}).staging_mode, 0755U);
-  EXPECT_EQ(parsed({"mount", "/b", "/m", "--writer", "--staging-mode=1777"}).staging_mode, 01777U);
+  EXPECT_TRUE(options.mount.writer);
+  EXPECT_TRUE(options.mount.writing.rebase);
+  EXPECT_EQ(options.mount.writing.include, (std::vector<std::string>{"*.py", "x/*"}));
+  EXPECT_FALSE(parsed({"mount", "/b", "/m", "--writer"}).mount.writing.rebase);
+  EXPECT_EQ(parsed({"mount", "/b", "/m", "--writer"}).mount.writing.staging_mode, 0755U);
+  EXPECT_EQ(
+      parsed({"mount", "/b", "/m", "--writer", "--staging-mode=1777"}).mount.writing.staging_mode,
+      01777U);
 }
 
 TEST_F(OptionsTest, SyncTakesWhatAFollowerTakes) {
@@ -492,21 +494,22 @@ TEST_F(OptionsTest, SyncTakesWhatAFollowerTakes) {
   EXPECT_EQ(options.command, Command::sync);
   EXPECT_EQ(options.target, "file:///b");
   EXPECT_EQ(options.directory, "/models");
-  EXPECT_TRUE(options.once);
-  EXPECT_EQ(options.follow, parse_follow("canary"));
-  EXPECT_EQ(options.poll, std::chrono::milliseconds(250));
-  EXPECT_EQ(options.store, "/s");
-  EXPECT_TRUE(options.limits.store_bytes.has_value());
-  EXPECT_EQ(options.bucket.region, "eu");
-  EXPECT_FALSE(parsed({"sync", "/b", "/m"}).once);
+  EXPECT_TRUE(options.sync.once);
+  EXPECT_EQ(options.host.follow.what, parse_follow("canary"));
+  EXPECT_EQ(options.host.follow.poll, std::chrono::milliseconds(250));
+  EXPECT_EQ(options.host.store, "/s");
+  EXPECT_TRUE(options.host.limits.store_bytes.has_value());
+  EXPECT_EQ(options.host.bucket.region, "eu");
+  EXPECT_FALSE(parsed({"sync", "/b", "/m"}).sync.once);
   EXPECT_EQ(wrong({"sync", "/b", "/m", "--writer"}),
             "sync has no option --writer; --writer is an option of mount");
   EXPECT_NE(wrong({"sync", "/b", "/m", "--follow", "a/b"}), "");
 }
 
 TEST_F(OptionsTest, AWriterFollowsItself) {
-  EXPECT_EQ(parsed({"mount", "/b", "/m", "--follow", "7"}).follow, parse_follow("7"));
-  EXPECT_EQ(parsed({"mount", "/b", "/m", "--writer", "--follow=latest"}).follow, Follow{});
+  EXPECT_EQ(parsed({"mount", "/b", "/m", "--follow", "7"}).host.follow.what, parse_follow("7"));
+  EXPECT_EQ(parsed({"mount", "/b", "/m", "--writer", "--follow=latest"}).host.follow.what,
+            Follow{});
   EXPECT_NE(
       wrong({"mount", "/b", "/m", "--writer", "--follow=7"}).find("--follow 7 is for readers"),
       std::string::npos);
@@ -514,8 +517,9 @@ TEST_F(OptionsTest, AWriterFollowsItself) {
 
 TEST_F(OptionsTest, AReaderMayKeepAPart) {
   const std::vector<std::string> globs{"*-00003-of-*", "sub/*"};
-  EXPECT_EQ(parsed({"mount", "/b", "/m", "--only", globs[0], "--only=" + globs[1]}).only, globs);
-  EXPECT_TRUE(parsed({"mount", "/b", "/m"}).only.empty());
+  EXPECT_EQ(parsed({"mount", "/b", "/m", "--only", globs[0], "--only=" + globs[1]}).mount.only,
+            globs);
+  EXPECT_TRUE(parsed({"mount", "/b", "/m"}).mount.only.empty());
   EXPECT_NE(wrong({"mount", "/b", "/m", "--writer", "--only", "x"}).find("--only is for readers"),
             std::string::npos);
   EXPECT_NE(wrong({"mount", "/b", "/m", "--only", ""}), "");
@@ -530,9 +534,9 @@ TEST_F(OptionsTest, OptionsOfAWriterNeedIt) {
   EXPECT_EQ(wrong({"mount", "/b", "/m", "--include=*", "--writer=false"}),
             "--include needs --writer");
   write_config("[mount]\nwriter = true\n");
-  EXPECT_TRUE(parsed({"mount", "/b", "/m", "--rebase"}).rebase);
+  EXPECT_TRUE(parsed({"mount", "/b", "/m", "--rebase"}).mount.writing.rebase);
   write_config("include = ['*.py']\n");  // meant for publish
-  EXPECT_FALSE(parsed({"mount", "/b", "/m"}).writer);
+  EXPECT_FALSE(parsed({"mount", "/b", "/m"}).mount.writer);
 }
 
 TEST_F(OptionsTest, RepeatedOptionsAreNamed) {
@@ -589,22 +593,23 @@ TEST_F(OptionsTest, TheEnvironmentSetsWhatNoFlagSets) {
   set("WEIGHTFS_SERVE", "daemon");
   set("WEIGHTFS_JSON", "1");
   const Options options = parsed({"mount", "/b", "/m", "--poll", "3"});
-  EXPECT_EQ(options.store, "/from/environment");
-  EXPECT_EQ(options.poll, std::chrono::seconds(3));
-  EXPECT_EQ(options.limits.store_bytes, 1ULL << 30);
-  EXPECT_EQ(options.limits.free_bytes_min, 2ULL << 30);
-  EXPECT_EQ(options.serve, Serve::daemon);
+  EXPECT_EQ(options.host.store, "/from/environment");
+  EXPECT_EQ(options.host.follow.poll, std::chrono::seconds(3));
+  EXPECT_EQ(options.host.limits.store_bytes, 1ULL << 30);
+  EXPECT_EQ(options.host.limits.free_bytes_min, 2ULL << 30);
+  EXPECT_EQ(options.mount.serve.how, Serve::daemon);
   EXPECT_TRUE(options.json);
 }
 
 TEST_F(OptionsTest, ListsInTheEnvironmentHaveOneEntryALine) {
   set("WEIGHTFS_INCLUDE", "*.pt\n\nmy *.bin\n");
-  EXPECT_EQ(parsed({"publish", "/b", "d"}).include, (std::vector<std::string>{"*.pt", "my *.bin"}));
+  EXPECT_EQ(parsed({"publish", "/b", "d"}).publish.include,
+            (std::vector<std::string>{"*.pt", "my *.bin"}));
 }
 
 TEST_F(OptionsTest, AnEmptyVariableIsNone) {
   set("WEIGHTFS_POLL", "");
-  EXPECT_EQ(parsed({"mount", "/b", "/m"}).poll, std::chrono::seconds(1));
+  EXPECT_EQ(parsed({"mount", "/b", "/m"}).host.follow.poll, std::chrono::seconds(1));
 }
 
 TEST_F(OptionsTest, AWrongValueInTheEnvironmentNamesTheVariable) {
@@ -624,16 +629,16 @@ TEST_F(OptionsTest, AConfigurationFileSetsWhatNobodyElseSets) {
       "include = [\"*.pt\", \"*.bin\"]\n"
       "store = \"/of/publish\"\n");
   set("WEIGHTFS_SERVE", "bind");
-  EXPECT_EQ(parsed({"mount", "/b", "/m"}).serve, Serve::bind);
+  EXPECT_EQ(parsed({"mount", "/b", "/m"}).mount.serve.how, Serve::bind);
   set("WEIGHTFS_SERVE", "passthrough");
   const Options mount = parsed({"mount", "/b", "/m", "--uid=6"});
-  EXPECT_EQ(mount.store, "/top");
-  EXPECT_EQ(mount.poll, std::chrono::milliseconds(500));
-  EXPECT_EQ(mount.serve, Serve::passthrough);
-  EXPECT_EQ(mount.ownership.uid, 6U);
+  EXPECT_EQ(mount.host.store, "/top");
+  EXPECT_EQ(mount.host.follow.poll, std::chrono::milliseconds(500));
+  EXPECT_EQ(mount.mount.serve.how, Serve::passthrough);
+  EXPECT_EQ(mount.mount.ownership.uid, 6U);
   const Options publish = parsed({"publish", "/b", "d"});
-  EXPECT_EQ(publish.store, "/of/publish");
-  EXPECT_EQ(publish.include, (std::vector<std::string>{"*.pt", "*.bin"}));
+  EXPECT_EQ(publish.host.store, "/of/publish");
+  EXPECT_EQ(publish.publish.include, (std::vector<std::string>{"*.pt", "*.bin"}));
   parsed({"log", "/b"});  // has no --store, and needs none
 }
 
@@ -641,12 +646,14 @@ TEST_F(OptionsTest, TheConfigurationFileCanBeChosen) {
   write_config("[mount]\npoll = 7\n");
   write_text(home_ / "a.toml", "[mount]\npoll = 8\n");
   write_text(home_ / "b.toml", "[mount]\npoll = 9\n");
-  EXPECT_EQ(parsed({"mount", "/b", "/m"}).poll, std::chrono::seconds(7));
+  EXPECT_EQ(parsed({"mount", "/b", "/m"}).host.follow.poll, std::chrono::seconds(7));
   set("WEIGHTFS_CONFIG", (home_ / "a.toml").string());
-  EXPECT_EQ(parsed({"mount", "/b", "/m"}).poll, std::chrono::seconds(8));
+  EXPECT_EQ(parsed({"mount", "/b", "/m"}).host.follow.poll, std::chrono::seconds(8));
   const std::string chosen = (home_ / "b.toml").string();
-  EXPECT_EQ(parsed({"mount", "/b", "/m", "--config", chosen}).poll, std::chrono::seconds(9));
-  EXPECT_EQ(parsed({"--config=" + chosen, "mount", "/b", "/m"}).poll, std::chrono::seconds(9));
+  EXPECT_EQ(parsed({"mount", "/b", "/m", "--config", chosen}).host.follow.poll,
+            std::chrono::seconds(9));
+  EXPECT_EQ(parsed({"--config=" + chosen, "mount", "/b", "/m"}).host.follow.poll,
+            std::chrono::seconds(9));
 }
 
 TEST_F(OptionsTest, AConfigurationFileThatIsAskedForMustExist) {

@@ -17,7 +17,7 @@ BucketOptions some_bucket(const std::string& region) {
 
 TEST(BucketOptions, FlagsGoFirstThenTheMountThenTheRest) {
   Options options;
-  options.bucket = some_bucket("said");
+  options.host.bucket = some_bucket("said");
   const Target bucket{"s3://b", {}, {}};
   const Target mount{"s3://b", "/m", some_bucket("mounted")};
   EXPECT_EQ(bucket_options_for(options, bucket).region, "said");
@@ -30,7 +30,7 @@ TEST(BucketOptions, FlagsGoFirstThenTheMountThenTheRest) {
 /// directories unusable; a flag is a mistake that open_bucket() has words for.
 TEST(BucketOptions, ADirectoryHasNoneButFromFlags) {
   Options options;
-  options.bucket = some_bucket("said");
+  options.host.bucket = some_bucket("said");
   const Target directory{"file:///b", {}, {}};
   EXPECT_FALSE(is_set(bucket_options_for(options, directory)));
   options.bucket_flagged = true;

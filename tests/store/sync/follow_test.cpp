@@ -60,7 +60,7 @@ class FollowTest : public testing::Test {
     Reader(std::unique_ptr<Repository> repository, const std::filesystem::path& store,
            const std::string& follow)
         : host(std::move(repository), store),
-          sync(*host.store, host.history, {.follow = parse_follow(follow)}) {}
+          sync(*host.store, host.history, {.follow = {.what = parse_follow(follow)}}) {}
 
     [[nodiscard]] std::uint64_t latest() const { return sync.catalog()->latest; }
     [[nodiscard]] std::vector<std::uint64_t> versions() const {

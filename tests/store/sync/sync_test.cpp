@@ -129,7 +129,7 @@ class SyncTest : public testing::Test {
   }
   static SyncOptions often() {
     SyncOptions options;
-    options.poll = milliseconds(2);
+    options.follow.poll = milliseconds(2);
     return options;
   }
 
@@ -1052,7 +1052,7 @@ TEST_F(SyncTest, GivesUpWaitingAtTheDeadlineOrWhenStopped) {
 
 SyncOptions filling() {
   SyncOptions options;
-  options.poll = milliseconds(2);
+  options.follow.poll = milliseconds(2);
   options.partial = true;
   return options;
 }
@@ -1091,7 +1091,7 @@ TEST_F(SyncTest, ShowsTheFirstVersionWhileItIsFilledAndNothingNewerUntilItIsComp
 TEST_F(SyncTest, GoesOnByItselfWhenTheFirstVersionIsComplete) {
   publish(1);
   SyncOptions options = filling();
-  options.poll = std::chrono::hours(1);
+  options.follow.poll = std::chrono::hours(1);
   const auto gate = std::make_shared<GatedBucket::Gate>();
   gate->stops = is_snapshot_data;
   const auto on = gated_reader(gate, options);
@@ -1250,7 +1250,7 @@ TEST_F(SyncTest, NothingIsPreparedWhileRoomIsMade) {
 TEST_F(SyncTest, WhatIsFilledByNameStaysListedThoughTheDiskWasFullWhenItWasHeardOf) {
   std::atomic<std::uint64_t> free_bytes = 1ull << 40;
   SyncOptions options = filling();
-  options.follow = {.kind = Follow::Kind::version, .version = 1};
+  options.follow.what = {.kind = Follow::Kind::version, .version = 1};
   publish(1);
   Reader on(Repository::open(std::make_unique<BucketView>(bucket_), {}), dir_ / "reader", kNoFloor,
             options, [&] {

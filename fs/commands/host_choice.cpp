@@ -1,0 +1,20 @@
+#include "fs/commands/host_choice.hpp"
+
+#include "fs/client/mount_status.hpp"
+#include "fs/commands/bucket_choice.hpp"
+#include "fs/control/mount_record.hpp"
+#include "store/repository/open_bucket.hpp"
+
+namespace weightfs::fs {
+
+HostOptions host_options(const Options& options, const std::string& name) {
+  HostOptions host = options.host;
+  const Target target{canonical_url(options.target), {}, {}};
+  host.url = target.url;
+  host.bucket = bucket_options_for(options, target);
+  if (!host.store.empty()) host.store = std::filesystem::absolute(host.store);
+  host.command = command_again(name, host.url, options.directory, options.flags);
+  return host;
+}
+
+}  // namespace weightfs::fs
