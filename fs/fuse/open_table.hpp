@@ -1,6 +1,6 @@
 // Open table: how each open inode is served, and the backing ids of the passthrough.
 //
-// The kernel's rules (docs/ARCHITECTURE.md, "Passthrough"): all opens of an inode are passthrough
+// The kernel's rules (docs/architecture/reading.md, "Passthrough"): all opens of an inode are passthrough
 // with the same backing id, or none is.  So the first open decides, and all until the last RELEASE
 // do the same.
 //

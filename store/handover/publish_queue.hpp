@@ -22,7 +22,7 @@
 // Who hands over: every file must be its caller's own, unless that is root.  Early work is done on
 // files of those only who may hand over: who may write into the publish root, and root.
 //
-// Threads: all calls may run in parallel.  Lock order: docs/ARCHITECTURE.md.
+// Threads: all calls may run in parallel.  Lock order: docs/architecture/threads.md.
 #pragma once
 
 #include <cstdint>

@@ -22,9 +22,9 @@ enum class Writers {
 Writers find_writers(int fd);
 
 /// True if no process has a file open or mapped that would go with these directories, apart from
-/// O_PATH descriptors: F_SETLEASE(F_WRLCK) is granted on each (docs/ARCHITECTURE.md, "Who still
-/// reads").  A file that has a name elsewhere stays, and is not asked for.  Says false where it
-/// cannot be told (a file system without leases).  It is about now: hide the files first.
+/// O_PATH descriptors: F_SETLEASE(F_WRLCK) is granted on each (docs/architecture/following.md, "Who
+/// still reads").  A file that has a name elsewhere stays, and is not asked for.  Says false where
+/// it cannot be told (a file system without leases).  It is about now: hide the files first.
 ///
 /// Requires: the process ignores SIGIO, which an open(2) during the probe sends it.
 bool nobody_reads(std::span<const std::filesystem::path> directories);

@@ -14,7 +14,7 @@
 // a person's help (a key that may not read, a wrong setting) is in status() at once, and asked for
 // again about every 10 s.
 //
-// Threads: all calls may run in parallel.  Lock order: docs/ARCHITECTURE.md.
+// Threads: all calls may run in parallel.  Lock order: docs/architecture/threads.md.
 #pragma once
 
 #include <atomic>

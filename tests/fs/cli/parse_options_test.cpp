@@ -275,12 +275,12 @@ TEST_F(OptionsTest, AWaitIsForExactlyOneThing) {
   const Options tag = parsed({"wait", "/m", "--tag", "step-1", "--timeout", "1.5"});
   EXPECT_EQ(tag.command, Command::wait);
   EXPECT_EQ(tag.target, "/m");
-  EXPECT_EQ(tag.tag, "step-1");
-  EXPECT_EQ(tag.timeout, std::chrono::milliseconds(1500));
+  EXPECT_EQ(tag.wait.tag, "step-1");
+  EXPECT_EQ(tag.wait.timeout, std::chrono::milliseconds(1500));
   EXPECT_EQ(parsed({"wait", "/m", "--version", "7"}).version, parse_follow("7"));
   const Options newer = parsed({"wait", "/m", "--newer-than", "0"});
-  EXPECT_EQ(newer.newer_than, (Follow{.kind = Follow::Kind::version, .version = 0}));
-  EXPECT_EQ(newer.timeout, std::nullopt);
+  EXPECT_EQ(newer.wait.newer_than, (Follow{.kind = Follow::Kind::version, .version = 0}));
+  EXPECT_EQ(newer.wait.timeout, std::nullopt);
   const std::string one =
       "wait needs exactly one of --tag, --version and --newer-than, or --ready with at most one of "
       "them; ";
