@@ -205,6 +205,10 @@ void BoundVersions::bring(std::uint64_t version) noexcept {
   }
 }
 
+bool BoundVersions::keeps(std::uint64_t version) {
+  return is_bound(version) && options_.is_read && options_.is_read(version);
+}
+
 bool BoundVersions::withdraw(std::uint64_t version) {
   const std::unique_lock work(work_mutex_, kPatience);
   if (!work) return false;

@@ -33,6 +33,7 @@
 #include "fs/fuse/tree.hpp"
 #include "fs/mount/bind_mounts.hpp"
 #include "fs/mount/mount_info.hpp"
+#include "store/local/version_guard.hpp"
 #include "store/sync/catalog.hpp"
 
 namespace weightfs::fs {
@@ -48,14 +49,16 @@ struct BoundVersionsOptions {
   /// A version was bound, or is no more.  Called from any thread; may be empty.
   std::function<void(const CatalogVersion&)> bound = {};
   std::function<void(std::uint64_t version)> unbound = {};
+  /// Whether somebody has a file of the version's images open or mapped.  Empty: nobody.
+  std::function<bool(std::uint64_t version)> is_read = {};
 };
 
-class BoundVersions {
+class BoundVersions final : public VersionGuard {
  public:
   static constexpr std::chrono::seconds kPatience{2};
 
   explicit BoundVersions(BoundVersionsOptions options);
-  ~BoundVersions();  // stops
+  ~BoundVersions() override;  // stops
 
   /// Binds what the catalog shows, and starts the thread.  Requires: the mount is served.
   void start();
@@ -70,10 +73,12 @@ class BoundVersions {
   /// Binds a version of the catalog now.  Does nothing if it is bound, withdrawn or not complete.
   void bring(std::uint64_t version) noexcept;
 
+  /// It is bound and read: it is not to vanish for the moment that a look at its readers takes.
+  [[nodiscard]] bool keeps(std::uint64_t version) override;
   /// Unbinds a version, and does not bind it again before restore(), or before it was gone from the
   /// catalog.  Returns: false if it is in use: then it stays bound.
-  bool withdraw(std::uint64_t version);
-  void restore(std::uint64_t version);
+  bool withdraw(std::uint64_t version) override;
+  void restore(std::uint64_t version) override;
 
   [[nodiscard]] bool is_bound(std::uint64_t version) const;
   [[nodiscard]] std::vector<std::uint64_t> list() const;  // ascending

@@ -37,6 +37,7 @@
 #include "fs/mount/mount_point.hpp"
 #include "fs/passes/loader_pins.hpp"
 #include "fs/passes/open_writers.hpp"
+#include "fs/runtime/keeping_guard.hpp"
 #include "fs/runtime/locate_repository.hpp"
 #include "fs/runtime/status.hpp"
 #include "store/base/error.hpp"
@@ -77,8 +78,10 @@ void check_places(const std::filesystem::path& mount_point, const std::filesyste
 
 // ---- the session, as other threads see it ----
 
-/// The sync asks the session who reads, but is there before it and after it.
-class SessionLink {
+/// The eviction asks the session who reads, but is there before it and after it.  What is open is
+/// kept, not only refused when it is hidden: it is not to vanish for the moment that a look at its
+/// readers takes.
+class SessionLink final : public VersionGuard {
  public:
   void begin(const FuseSession& session) {
     const std::lock_guard lock(mutex_);
@@ -90,16 +93,20 @@ class SessionLink {
     ended_ = true;
   }
 
-  [[nodiscard]] bool is_unused(std::uint64_t version) const {
-    const std::lock_guard lock(mutex_);
-    return session_ != nullptr ? session_->is_unused(version) : !ended_;
-  }
+  [[nodiscard]] bool keeps(std::uint64_t version) override { return !is_unused(version); }
+  [[nodiscard]] bool release(std::uint64_t version) override { return is_unused(version); }
+
   [[nodiscard]] ServingState serving() const {
     const std::lock_guard lock(mutex_);
     return session_ != nullptr ? session_->serving() : ServingState{};
   }
 
  private:
+  [[nodiscard]] bool is_unused(std::uint64_t version) const {
+    const std::lock_guard lock(mutex_);
+    return session_ != nullptr ? session_->is_unused(version) : !ended_;
+  }
+
   mutable std::mutex mutex_;
   const FuseSession* session_ = nullptr;
   bool ended_ = false;
@@ -107,7 +114,7 @@ class SessionLink {
 
 /// The same for what is bound, which there is in bind mode only.  A call may take as long as one of
 /// BoundVersions, and Use ends after it.
-class BindLink {
+class BindLink final : public VersionGuard {
  public:
   /// What is bound is there as long as this lives.
   class Use {
@@ -129,17 +136,17 @@ class BindLink {
     const std::shared_lock lock(mutex_);
     if (bound_ != nullptr) bound_->bring(version);
   }
-  [[nodiscard]] bool withdraw(std::uint64_t version) const {
+  [[nodiscard]] bool withdraw(std::uint64_t version) override {
     const std::shared_lock lock(mutex_);
     return bound_ == nullptr || bound_->withdraw(version);
   }
-  void restore(std::uint64_t version) const {
+  void restore(std::uint64_t version) override {
     const std::shared_lock lock(mutex_);
     if (bound_ != nullptr) bound_->restore(version);
   }
-  [[nodiscard]] bool is_bound(std::uint64_t version) const {
+  [[nodiscard]] bool keeps(std::uint64_t version) override {
     const std::shared_lock lock(mutex_);
-    return bound_ != nullptr && bound_->is_bound(version);
+    return bound_ != nullptr && bound_->keeps(version);
   }
   [[nodiscard]] std::vector<std::uint64_t> list() const {
     const std::shared_lock lock(mutex_);
@@ -219,17 +226,17 @@ class Daemon {
     History history(*repository_, store_.get());
     Hooks hooks({host_.hooks, host_.url, mount_point_}, store_->db());
     hooks_ = &hooks;
+    Eviction& eviction = store_->eviction();
+    const auto session_guarding = eviction.add_guard(link_);
+    const auto bind_guarding = eviction.add_guard(bind_link_);
+    const KeepingGuard hooks_guard(eviction, [&](std::uint64_t v) { return hooks.holds(v); });
     Sync sync(*store_, history,
               {.follow = host_.follow,
-               .release = [this](std::uint64_t version) { return link_.is_unused(version); },
                .prepare =
                    [this](const CatalogVersion& version) {
                      warmer_.prepare(warm_target(version), kPrepareLimit);
                      bind_link_.bring(version.number);
                    },
-               .withdraw = [this](std::uint64_t version) { return bind_link_.withdraw(version); },
-               .restore = [this](std::uint64_t version) { bind_link_.restore(version); },
-               .keeps = [this](std::uint64_t version) { return keeps(version); },
                .coder = coder_->coder(),
                .changed =
                    [this] {
@@ -245,6 +252,7 @@ class Daemon {
     hand_pins_.emplace(store_->db());
     pins_.emplace([&sync] { return sync.catalog(); }, *hand_pins_,
                   PassTimes::of(options_.pin_grace));
+    const KeepingGuard pins_guard(eviction, [this](std::uint64_t v) { return pins_->keeps(v); });
     sync.start();
     wait_ready(sync);
     DeltaFiles deltas(*store_, history, {.coder = coder_->coder(), .building = {}});
@@ -260,12 +268,6 @@ class Daemon {
   }
 
  private:
-  /// Also what is open: it is not to vanish for the moment that a look at its readers takes.
-  [[nodiscard]] bool keeps(std::uint64_t version) const {
-    return pins_->keeps(version) || hooks_->holds(version) || !link_.is_unused(version) ||
-           (bind_link_.is_bound(version) && !nobody_reads(store_->image_directory(version)));
-  }
-
   /// A trainer can save, and hand over, while the bucket is out of reach.
   void wait_ready(Sync& sync) const {
     try {
@@ -445,7 +447,11 @@ class Daemon {
                          .ownership = options_.ownership,
                          .catalog = [&sync] { return sync.catalog(); },
                          .bound = [this](const CatalogVersion& version) { pins_->bound(version); },
-                         .unbound = [this](std::uint64_t version) { pins_->unbound(version); }});
+                         .unbound = [this](std::uint64_t version) { pins_->unbound(version); },
+                         .is_read =
+                             [this](std::uint64_t version) {
+                               return !nobody_reads(store_->image_directory(version));
+                             }});
     pins_->set_bind_mode();
     std::counting_semaphore<2> ends(0);  // a signal, and the session
     const std::stop_callback on_stop(context_.stop, [&ends] { ends.release(); });

@@ -31,6 +31,7 @@
 #include "fs/control/wait_condition.hpp"
 #include "fs/directory/sync_directory.hpp"
 #include "fs/hooks/hooks.hpp"
+#include "fs/runtime/keeping_guard.hpp"
 #include "fs/runtime/locate_repository.hpp"
 #include "fs/runtime/status.hpp"
 #include "store/base/error.hpp"
@@ -120,14 +121,15 @@ class SyncService {
     History history(*repository_, store_.get());
     Hooks hooks({host_.hooks, host_.url, directory_->path()}, store_->db());
     hooks_ = &hooks;
+    Eviction& eviction = store_->eviction();
+    const KeepingGuard hooks_guard(eviction, [&](std::uint64_t v) { return hooks.holds(v); });
+    const auto guarding = eviction.add_guard(*directory_);
     Sync sync(*store_, history,
               {.follow = host_.follow,
-               .release = [this](std::uint64_t version) { return directory_->release(version); },
                .prepare =
                    [this](const CatalogVersion& version) {
                      warmer_.prepare(warm_target(version), kPrepareLimit);
                    },
-               .keeps = [&hooks](std::uint64_t version) { return hooks.holds(version); },
                .coder = coder_->coder(),
                .changed =
                    [this] {

@@ -114,7 +114,6 @@ struct Sync::State {
   void bring_older(const Context& context, const Progress& progress);
   void persist_newest(const Context& context);
   void persist(std::uint64_t version, const Context& context);
-  [[nodiscard]] Eviction::Readers readers();
   [[nodiscard]] Eviction::Reservation reserve(std::uint64_t version, const Context& context) const;
   void show_catalog(const Context* bucket);
   void show_room_made();
@@ -192,7 +191,7 @@ Sync::State::State(Store& the_store, History& the_history, SyncOptions the_optio
     builder.set_partials(partials.get());
   }
   show_catalog(nullptr);
-  store.eviction().set_readers(readers());
+  store.eviction().set_changed([this] { show_room_made(); });
   newest = store.newest().version;
   wanted = latest();
   status.newest = newest;
@@ -497,15 +496,6 @@ void Sync::State::persist(std::uint64_t version, const Context& context) {
   store.put_newest({version, history.get(version, context)->manifest_sha256});
 }
 
-/// What the store asks before it evicts a version.
-Eviction::Readers Sync::State::readers() {
-  return {.keep = options.keeps,
-          .withdraw = options.withdraw,
-          .changed = [this] { show_room_made(); },
-          .is_unused = options.release,
-          .restore = options.restore};
-}
-
 Eviction::Reservation Sync::State::reserve(std::uint64_t version, const Context& context) const {
   return store.eviction().reserve(version, Eviction::Claim::in_use, context);
 }
@@ -627,7 +617,7 @@ Sync::Sync(Store& store, History& history, SyncOptions options)
 
 Sync::~Sync() {
   stop();
-  state_->store.eviction().set_readers({});
+  state_->store.eviction().set_changed({});
   state_->builder.set_partials(nullptr);
   state_->partials.reset();
 }

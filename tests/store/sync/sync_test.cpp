@@ -15,6 +15,7 @@
 #include "tests/support/hosts.hpp"
 #include "tests/support/repository_builder.hpp"
 #include "tests/support/small_versions.hpp"
+#include "tests/support/told_guard.hpp"
 
 namespace weightfs::test {
 namespace {
@@ -729,17 +730,15 @@ TEST_F(SyncTest, RemovesOldVersionsButNeverLatestOrOneThatIsRead) {
 }
 
 TEST_F(SyncTest, HidesAVersionBeforeItAsksWhetherItIsInUseAndShowsItAgainIfItIs) {
-  std::unique_ptr<Reader> on;
   std::vector<std::uint64_t> asked;
   bool free = false;
-  SyncOptions options;
-  options.release = [&](std::uint64_t version) {
-    asked.push_back(version);
-    EXPECT_FALSE(on->versions().contains(version));
-    EXPECT_NE(on->sync.catalog()->latest, version);
-    return free;
-  };
-  on = reader("reader", room_for(checkpoint(1), 25), options);
+  const auto on = reader("reader", room_for(checkpoint(1), 25));
+  const ToldGuard guard(on->host.store->eviction(), {.release = [&](std::uint64_t version) {
+                          asked.push_back(version);
+                          EXPECT_FALSE(on->versions().contains(version));
+                          EXPECT_NE(on->sync.catalog()->latest, version);
+                          return free;
+                        }});
   for (unsigned version = 1; version <= 3; version++) {
     publish(version);
     on->sync.run_once({});
@@ -753,19 +752,19 @@ TEST_F(SyncTest, HidesAVersionBeforeItAsksWhetherItIsInUseAndShowsItAgainIfItIs)
 }
 
 TEST_F(SyncTest, AVersionThatIsKeptIsNotEvenHidden) {
-  std::unique_ptr<Reader> on;
   std::vector<std::uint64_t> released;
   std::uint64_t kept = 1;
-  SyncOptions options;
-  options.release = [&](std::uint64_t version) {
+  const auto on = reader("reader", room_for(checkpoint(1), 25));
+  GuardAnswers answers;
+  answers.release = [&](std::uint64_t version) {
     released.push_back(version);
     return true;
   };
-  options.keeps = [&](std::uint64_t version) {
+  answers.keeps = [&](std::uint64_t version) {
     EXPECT_TRUE(version != kept || on->versions().contains(version));
     return version == kept;
   };
-  on = reader("reader", room_for(checkpoint(1), 25), options);
+  const ToldGuard guard(on->host.store->eviction(), answers);
   for (unsigned version = 1; version <= 4; version++) {
     publish(version);
     on->sync.run_once({});
@@ -779,11 +778,10 @@ TEST_F(SyncTest, AVersionThatIsKeptIsNotEvenHidden) {
 }
 
 TEST_F(SyncTest, AVersionThatIsPinnedWhileItIsHiddenIsShownAgain) {
-  std::unique_ptr<Reader> on;
+  const auto on = reader("reader", room_for(checkpoint(1), 25));
   unsigned asked = 0;
-  SyncOptions options;
-  options.keeps = [&](std::uint64_t) { return ++asked == 2; };
-  on = reader("reader", room_for(checkpoint(1), 25), options);
+  const ToldGuard guard(on->host.store->eviction(),
+                        {.keeps = [&](std::uint64_t) { return ++asked == 2; }});
   for (unsigned version = 1; version <= 3; version++) {
     publish(version);
     on->sync.run_once({});
@@ -793,25 +791,25 @@ TEST_F(SyncTest, AVersionThatIsPinnedWhileItIsHiddenIsShownAgain) {
 }
 
 TEST_F(SyncTest, AVersionIsWithdrawnBeforeItIsHiddenAndRestoredIfItStays) {
-  std::unique_ptr<Reader> on;
+  const auto on = reader("reader", room_for(checkpoint(1), 25));
   std::vector<std::string> calls;
   bool may_withdraw = false, free = false;
-  SyncOptions options;
-  options.withdraw = [&](std::uint64_t version) {
+  GuardAnswers answers;
+  answers.withdraw = [&](std::uint64_t version) {
     EXPECT_TRUE(on->versions().contains(version));
     calls.push_back("withdraw");
     return may_withdraw;
   };
-  options.release = [&](std::uint64_t version) {
+  answers.release = [&](std::uint64_t version) {
     EXPECT_FALSE(on->versions().contains(version));
     calls.push_back("release");
     return free;
   };
-  options.restore = [&](std::uint64_t version) {
+  answers.restore = [&](std::uint64_t version) {
     EXPECT_TRUE(on->versions().contains(version));
     calls.push_back("restore");
   };
-  on = reader("reader", room_for(checkpoint(1), 25), options);
+  const ToldGuard guard(on->host.store->eviction(), answers);
   const auto next = [&](unsigned version) {
     calls.clear();
     publish(version);
