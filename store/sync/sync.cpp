@@ -100,7 +100,6 @@ struct Sync::State {
   void find_wanted(const Context& context);
   void walk_to_newest(const Context& context);
   [[nodiscard]] bool is_current(const Context& context);
-  [[nodiscard]] bool is_first() const;
   [[nodiscard]] bool is_filling_first() const;
   [[nodiscard]] std::uint64_t latest() const;
   void bring_wanted(const Context& context, const Progress& progress);
@@ -138,6 +137,7 @@ struct Sync::State {
   Store& store;
   History& history;
   const SyncOptions options;
+  CatalogListeners listeners;
 
   mutable std::mutex mutex;  // guards the next block; held for moments only
   std::condition_variable_any changed;
@@ -279,11 +279,6 @@ bool Sync::State::is_filling_first() const {
   if (progress.is_damaged && wanted > number) return false;
   if (progress.error) throw Error(*progress.error);
   return true;
-}
-
-bool Sync::State::is_first() const {
-  const std::lock_guard lock(mutex);
-  return catalog == nullptr;
 }
 
 std::uint64_t Sync::State::latest() const {
@@ -459,7 +454,7 @@ void Sync::State::fill_asked(const Context& context) {
       });
     } catch (const Error& error) {
       note_unfilled(version, error);
-      if (options.changed) options.changed();  // who waits for it ends
+      listeners.changed();  // who waits for it ends
     }
   }
 }
@@ -501,22 +496,22 @@ Eviction::Reservation Sync::State::reserve(std::uint64_t version, const Context&
 }
 
 /// The bucket is asked before the lock is taken: whoever shows what the store has never waits for
-/// it.  `latest` moves last, when what it moves to is prepared; before the first catalog nobody
-/// sees it yet.
+/// it.  `latest` moves last, when what it moves to is prepared; of the first catalog nobody could
+/// be told yet.
 void Sync::State::show_catalog(const Context* bucket) {
   if (bucket != nullptr) builder.fetch(*bucket);
-  if (const auto next = show_made(options.prepare && !is_first())) {
-    options.prepare(*next);
+  if (const auto next = show_made(listeners.prepares())) {
+    listeners.prepare(*next);
     show_made(false);
   }
-  if (options.changed) options.changed();
+  listeners.changed();
 }
 
 /// For who makes room, with the store's locks held: nothing is prepared then.  So `latest` stays;
 /// who made what it is to move to is about to show that.
 void Sync::State::show_room_made() {
-  show_made(static_cast<bool>(options.prepare));
-  if (options.changed) options.changed();
+  show_made(listeners.prepares());
+  listeners.changed();
 }
 
 /// Shows what there is, made and swapped under one lock, so that no catalog is replaced by an older
@@ -633,6 +628,10 @@ void Sync::stop() {
   if (!state_->thread.joinable()) return;
   state_->thread.request_stop();
   state_->thread.join();
+}
+
+CatalogListeners::Listening Sync::listen(CatalogListener listener) {
+  return state_->listeners.add(std::move(listener));
 }
 
 std::shared_ptr<const Catalog> Sync::catalog() const {

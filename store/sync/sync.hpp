@@ -37,19 +37,14 @@
 #include "store/os/lease.hpp"
 #include "store/streaming/partial_images.hpp"
 #include "store/sync/catalog.hpp"
+#include "store/sync/catalog_listeners.hpp"
 #include "store/sync/follow.hpp"
 
 namespace weightfs {
 
 struct SyncOptions {
   FollowOptions follow = {};
-  /// Called before `latest` moves to a version, which can be found by its number already; may take
-  /// a moment.  From any thread, without locks.  Empty: nothing.
-  std::function<void(const CatalogVersion& version)> prepare = {};
   kernels::SharedCoder coder = kernels::make_cpu_coder();
-  /// There is another catalog.  Called from any thread, also while locks are held: must be quick
-  /// and call nothing of the Sync's.
-  std::function<void()> changed = {};
   bool tags = true;  // of all versions are read, for Catalog::tags
   /// Globs of the files that are kept (store/materialize/file_filter.hpp); empty: all.
   std::vector<std::string> only = {};
@@ -89,6 +84,10 @@ class Sync {
 
   void start();
   void stop();
+
+  /// From now on it is told of new catalogs.  What the store has complete is shown already, and was
+  /// prepared by nobody.
+  [[nodiscard]] CatalogListeners::Listening listen(CatalogListener listener);
 
   [[nodiscard]] std::shared_ptr<const Catalog> catalog() const;
   [[nodiscard]] SyncStatus status() const;

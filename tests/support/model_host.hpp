@@ -99,13 +99,14 @@ class TricklingBucket final : public BucketView {
 struct ModelHost {
   ModelHost(std::unique_ptr<Repository> opened, const std::filesystem::path& store_path,
             StoreLimits limits, std::function<Space()> space, GuardAnswers guard_answers,
-            SyncOptions sync_options, QueueOptions queue_options)
+            SyncOptions sync_options, CatalogListener listener, QueueOptions queue_options)
       : repository(std::move(opened)),
         store(
             Store::open(store_path, repository->id(), repository->url(), limits, std::move(space))),
         history(*repository, store.get()),
         guard(store->eviction(), std::move(guard_answers)),
         sync(*store, history, std::move(sync_options)),
+        listening(sync.listen(std::move(listener))),
         pins(store->db()),
         staging(store->db(), store->path() / "staging", {}),
         queue(staging, *store, history, std::move(queue_options)) {}
@@ -132,6 +133,7 @@ struct ModelHost {
   History history;
   ToldGuard guard;
   Sync sync;
+  CatalogListeners::Listening listening;
   ManualPins pins;
   Staging staging;
   PublishQueue queue;

@@ -833,17 +833,15 @@ TEST_F(SyncTest, AVersionIsWithdrawnBeforeItIsHiddenAndRestoredIfItStays) {
 }
 
 TEST_F(SyncTest, AVersionIsPreparedBeforeLatestMovesToIt) {
-  std::unique_ptr<Reader> on;
+  auto on = reader();
   std::vector<std::uint64_t> prepared;
-  SyncOptions options;
-  options.prepare = [&](const CatalogVersion& version) {
+  auto listening = on->sync.listen({.prepare = [&](const CatalogVersion& version) {
     const std::uint64_t number = version.number;
     prepared.push_back(number);
     EXPECT_TRUE(on->versions().contains(number));
     EXPECT_EQ(on->sync.catalog()->latest, number - 1);
     EXPECT_EQ(read_tree(version.directory), read_tree(checkpoint(static_cast<unsigned>(number))));
-  };
-  on = reader("reader", kNoFloor, options);
+  }});
   for (unsigned version = 1; version <= 3; version++) {
     publish(version);
     on->sync.run_once({});
@@ -851,9 +849,13 @@ TEST_F(SyncTest, AVersionIsPreparedBeforeLatestMovesToIt) {
     EXPECT_EQ(on->sync.catalog()->latest, version);
   }
   EXPECT_EQ(prepared, (std::vector<std::uint64_t>{1, 2, 3}));
+  listening.end();
   on.reset();
-  const auto again = reader("reader", kNoFloor, {.prepare = [](const CatalogVersion&) { FAIL(); }});
+  const auto again = reader();
   EXPECT_EQ(again->sync.catalog()->latest, 3u) << "what was there is shown at once";
+  const auto none = again->sync.listen(
+      {.prepare = [](const CatalogVersion& version) { FAIL() << version.number; }});
+  again->sync.run_once({});
 }
 
 // ---- the thread ----
@@ -1188,9 +1190,9 @@ class LatestLog {
 
 TEST_F(SyncTest, WhatLatestIsAboutToNameIsNotEvictedForAnOlderVersion) {
   std::unique_ptr<Reader> on;
-  SyncOptions options = filling();
   std::uint64_t prepared = 0;
-  options.prepare = [&](const CatalogVersion& version) {
+  CatalogListener listener;
+  listener.prepare = [&](const CatalogVersion& version) {
     if (version.number < 3 || prepared != 0) return;
     prepared = version.number;
     // A reader opens an old version just now: there is room for two.
@@ -1199,12 +1201,11 @@ TEST_F(SyncTest, WhatLatestIsAboutToNameIsNotEvictedForAnOlderVersion) {
     EXPECT_TRUE(on->host.store->is_complete(version.number));
   };
   LatestLog log;
-  options.changed = [&] {
-    if (on) log.note(on->sync.catalog());
-  };
+  listener.changed = [&] { log.note(on->sync.catalog()); };
   publish(1);
   publish(2);
-  on = reader("reader", room_for(checkpoint(1), 25), options);
+  on = reader("reader", room_for(checkpoint(1), 25), filling());
+  const auto listening = on->sync.listen(listener);
   on->sync.run_once({});
   ASSERT_TRUE(eventually([&] { return has_complete(*on, 2); }));
   on->sync.name_version(1, {});
@@ -1219,9 +1220,9 @@ TEST_F(SyncTest, WhatLatestIsAboutToNameIsNotEvictedForAnOlderVersion) {
 
 TEST_F(SyncTest, NothingIsPreparedWhileRoomIsMade) {
   std::unique_ptr<Reader> on;
-  SyncOptions options = filling();
   int prepared = 0;
-  options.prepare = [&](const CatalogVersion& version) {
+  CatalogListener listener;
+  listener.prepare = [&](const CatalogVersion& version) {
     if (version.number < 4) return;
     // It may take a moment: nobody else is to wait for it.
     const Context now = Context{}.within({});
@@ -1233,7 +1234,8 @@ TEST_F(SyncTest, NothingIsPreparedWhileRoomIsMade) {
   };
   publish(1);
   publish(2);
-  on = reader("reader", room_for(checkpoint(1), 35), options);
+  on = reader("reader", room_for(checkpoint(1), 35), filling());
+  const auto listening = on->sync.listen(listener);
   on->sync.run_once({});
   ASSERT_TRUE(eventually([&] { return has_complete(*on, 2); }));
   publish(3);
@@ -1352,9 +1354,8 @@ TEST_F(SyncTest, AFileThatBecomesCompleteCostsNoCatalog) {
   }
   publisher_.publish(directory);
   std::atomic<int> catalogs = 0;
-  SyncOptions options = filling();
-  options.changed = [&] { catalogs++; };
-  const auto on = reader("reader", kNoFloor, options);
+  const auto on = reader("reader", kNoFloor, filling());
+  const auto listening = on->sync.listen({.changed = [&] { catalogs++; }});
   on->sync.run_once({});
   ASSERT_TRUE(eventually([&] { return has_complete(*on, 1); }));
   EXPECT_LT(catalogs, 20);
