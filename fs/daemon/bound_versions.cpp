@@ -56,7 +56,15 @@ BoundVersions::BoundVersions(BoundVersionsOptions options) : options_(std::move(
 
 BoundVersions::~BoundVersions() { stop(); }
 
-void BoundVersions::start() {
+void BoundVersions::start(const MountInfo& mount,
+                          std::function<std::shared_ptr<const Catalog>()> catalog) {
+  {
+    const std::lock_guard work(work_mutex_);
+    mount_ = mount;
+    catalog_ = std::move(catalog);
+    const std::lock_guard lock(mutex_);
+    started_ = true;
+  }
   look();
   const std::lock_guard lock(mutex_);
   if (!stopped_) thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
@@ -101,7 +109,7 @@ void BoundVersions::look() {
   if (!work) return notify();
   try {
     refresh();
-    const auto catalog = options_.catalog();
+    const auto catalog = catalog_();
     unbind_gone(*catalog);
     bind_missing(*catalog);
   } catch (const std::exception& error) {
@@ -128,6 +136,11 @@ void BoundVersions::unbind_gone(const Catalog& catalog) {
 
 // ---- one version; all with work_mutex_ held ----
 
+bool BoundVersions::has_started() const {
+  const std::lock_guard lock(mutex_);
+  return started_;
+}
+
 bool BoundVersions::may_bind(std::uint64_t version) const {
   const std::lock_guard lock(mutex_);
   return is_there_ && !stopped_ && !bound_.contains(version) && !withdrawn_.contains(version);
@@ -153,7 +166,7 @@ int BoundVersions::end(std::uint64_t version) {
   const std::filesystem::path path = path_of(version);
   const std::vector<MountInfo> mounts = read_mounts();
   const auto topmost = topmost_mount(mounts, path);
-  if (topmost && !bound_version(*topmost, options_.mount)) return EBUSY;
+  if (topmost && !bound_version(*topmost, mount_)) return EBUSY;
   const int error = topmost ? unbind(path) : ENOENT;
   if (error == EBUSY) return error;
   {
@@ -169,13 +182,13 @@ int BoundVersions::end(std::uint64_t version) {
 void BoundVersions::refresh() {
   const std::vector<MountInfo> mounts = read_mounts();
   std::set<std::uint64_t> found;
-  for (const BindMount& mount : find_bind_mounts(mounts, options_.mount)) {
+  for (const BindMount& mount : find_bind_mounts(mounts, mount_)) {
     found.insert(mount.version);
   }
-  const auto topmost = topmost_mount(mounts, options_.mount.path);
+  const auto topmost = topmost_mount(mounts, mount_.path);
   const std::lock_guard lock(mutex_);
   bound_ = std::move(found);
-  is_there_ = topmost && topmost->id == options_.mount.id;
+  is_there_ = topmost && topmost->id == mount_.id;
 }
 
 void BoundVersions::warn(std::uint64_t version, const std::string& message) {
@@ -187,15 +200,16 @@ void BoundVersions::warn(std::uint64_t version, const std::string& message) {
 }
 
 std::filesystem::path BoundVersions::path_of(std::uint64_t version) const {
-  return options_.mount.path / version_target(version);
+  return mount_.path / version_target(version);
 }
 
 // ---- for others ----
 
 void BoundVersions::bring(std::uint64_t version) noexcept {
+  if (!has_started()) return;
   try {
     const std::unique_lock work(work_mutex_, kPatience);
-    const auto catalog = options_.catalog();
+    const auto catalog = catalog_();
     const auto found = catalog->versions.find(version);
     if (!work || found == catalog->versions.end()) return;
     refresh();
@@ -205,7 +219,12 @@ void BoundVersions::bring(std::uint64_t version) noexcept {
   }
 }
 
+bool BoundVersions::keeps(std::uint64_t version) {
+  return is_bound(version) && options_.is_read && options_.is_read(version);
+}
+
 bool BoundVersions::withdraw(std::uint64_t version) {
+  if (!has_started()) return true;
   const std::unique_lock work(work_mutex_, kPatience);
   if (!work) return false;
   {

@@ -33,6 +33,7 @@
 #include "fs/fuse/tree.hpp"
 #include "fs/mount/bind_mounts.hpp"
 #include "fs/mount/mount_info.hpp"
+#include "store/local/version_guard.hpp"
 #include "store/sync/catalog.hpp"
 
 namespace weightfs::fs {
@@ -42,23 +43,24 @@ namespace weightfs::fs {
 void set_image_attributes(const CatalogVersion& version, const Ownership& ownership);
 
 struct BoundVersionsOptions {
-  MountInfo mount;  // the weightfs mount
   Ownership ownership;
-  std::function<std::shared_ptr<const Catalog>()> catalog;
   /// A version was bound, or is no more.  Called from any thread; may be empty.
   std::function<void(const CatalogVersion&)> bound = {};
   std::function<void(std::uint64_t version)> unbound = {};
+  /// Whether somebody has a file of the version's images open or mapped.  Empty: nobody.
+  std::function<bool(std::uint64_t version)> is_read = {};
 };
 
-class BoundVersions {
+class BoundVersions final : public VersionGuard {
  public:
   static constexpr std::chrono::seconds kPatience{2};
 
   explicit BoundVersions(BoundVersionsOptions options);
-  ~BoundVersions();  // stops
+  ~BoundVersions() override;  // stops
 
-  /// Binds what the catalog shows, and starts the thread.  Requires: the mount is served.
-  void start();
+  /// Binds what the catalog shows, and starts the thread.  Before this nothing is bound, and what
+  /// others ask for is done.  Once.  Requires: the mount, a weightfs one, is served.
+  void start(const MountInfo& mount, std::function<std::shared_ptr<const Catalog>()> catalog);
 
   /// From here on nothing is bound or unbound: what is bound goes with the mount.  May be called
   /// from any thread, while the mount is still served, and more than once.
@@ -70,10 +72,12 @@ class BoundVersions {
   /// Binds a version of the catalog now.  Does nothing if it is bound, withdrawn or not complete.
   void bring(std::uint64_t version) noexcept;
 
+  /// It is bound and read: it is not to vanish for the moment that a look at its readers takes.
+  [[nodiscard]] bool keeps(std::uint64_t version) override;
   /// Unbinds a version, and does not bind it again before restore(), or before it was gone from the
   /// catalog.  Returns: false if it is in use: then it stays bound.
-  bool withdraw(std::uint64_t version);
-  void restore(std::uint64_t version);
+  bool withdraw(std::uint64_t version) override;
+  void restore(std::uint64_t version) override;
 
   [[nodiscard]] bool is_bound(std::uint64_t version) const;
   [[nodiscard]] std::vector<std::uint64_t> list() const;  // ascending
@@ -86,18 +90,22 @@ class BoundVersions {
   void bind(const CatalogVersion& version);
   int end(std::uint64_t version);
   void refresh();
+  [[nodiscard]] bool has_started() const;
   [[nodiscard]] bool may_bind(std::uint64_t version) const;
   [[nodiscard]] std::filesystem::path path_of(std::uint64_t version) const;
   void warn(std::uint64_t version, const std::string& message);
 
   const BoundVersionsOptions options_;
 
-  std::timed_mutex work_mutex_;                // held while the system is asked and changed
-  std::map<std::uint64_t, std::string> said_;  // warnings of versions; guarded by work_mutex_
+  std::timed_mutex
+      work_mutex_;  // held while the system is asked and changed; guards the next block
+  MountInfo mount_;
+  std::function<std::shared_ptr<const Catalog>()> catalog_;
+  std::map<std::uint64_t, std::string> said_;  // warnings of versions
 
   mutable std::mutex mutex_;  // guards what follows; held for moments
   std::condition_variable_any changed_;
-  bool notified_ = false, stopped_ = false;
+  bool notified_ = false, started_ = false, stopped_ = false;
   bool is_there_ = false;  // the mount, at its place
   std::set<std::uint64_t> bound_, withdrawn_;
 

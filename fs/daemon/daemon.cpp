@@ -1,12 +1,13 @@
 // What lives how long, from the outside in:
 //
-//     signals > repository > store > warmer > pins > history > hooks > sync > warmer's thread >
-//         deltas > rest > (staging > queue) > control > tree > session > (bound versions) >
-//         threads of hooks
+//     signals > bound versions > runtime (fs/runtime/runtime.hpp) > pins > deltas > rest >
+//         (staging > queue) > control > tree > session > threads of hooks
 //
 // The session is unmounted first, so that no caller waits for what ends after it: not for a queue
-// whose bucket hangs.  Staging and the queue are a writer's.  Hooks hold versions as long as there
-// is a sync, and ask and tell while there is a session.  Bound versions are there in bind mode.
+// whose bucket hangs.  Staging and the queue are a writer's.  Threads of hooks are there while
+// there is a session, and versions are bound while it is served, in bind mode.
+//
+// The members of Daemon stand in this order; run() makes them one after another.
 
 #include "fs/daemon/daemon.hpp"
 
@@ -19,16 +20,12 @@
 #include <mutex>
 #include <optional>
 #include <semaphore>
-#include <shared_mutex>
 #include <thread>
 
-#include "fs/base/coder_choice.hpp"
 #include "fs/base/descriptors.hpp"
 #include "fs/base/stop_signals.hpp"
 #include "fs/cache/cache_advice.hpp"
-#include "fs/cache/warmer.hpp"
 #include "fs/control/mount_record.hpp"
-#include "fs/control/path.hpp"
 #include "fs/daemon/bound_versions.hpp"
 #include "fs/daemon/control_handlers.hpp"
 #include "fs/fuse/session.hpp"
@@ -37,11 +34,13 @@
 #include "fs/mount/mount_point.hpp"
 #include "fs/passes/loader_pins.hpp"
 #include "fs/passes/open_writers.hpp"
+#include "fs/runtime/control_socket.hpp"
+#include "fs/runtime/keeping_guard.hpp"
 #include "fs/runtime/locate_repository.hpp"
+#include "fs/runtime/runtime.hpp"
 #include "fs/runtime/status.hpp"
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
-#include "store/bucket/bucket.hpp"
 #include "store/handover/proven_bucket.hpp"
 #include "store/handover/publish_queue.hpp"
 #include "store/inspect/delta_files.hpp"
@@ -75,10 +74,12 @@ void check_places(const std::filesystem::path& mount_point, const std::filesyste
   if (!bucket.empty() && is_inside(bucket, mount_point)) refuse("the bucket", bucket, mount_point);
 }
 
-// ---- the session, as other threads see it ----
+// ---- the session ----
 
-/// The sync asks the session who reads, but is there before it and after it.
-class SessionLink {
+/// The eviction asks the session who reads, but is there before it and after it.  What is open is
+/// kept, not only refused when it is hidden: it is not to vanish for the moment that a look at its
+/// readers takes.
+class SessionGuard final : public VersionGuard {
  public:
   void begin(const FuseSession& session) {
     const std::lock_guard lock(mutex_);
@@ -90,70 +91,23 @@ class SessionLink {
     ended_ = true;
   }
 
-  [[nodiscard]] bool is_unused(std::uint64_t version) const {
-    const std::lock_guard lock(mutex_);
-    return session_ != nullptr ? session_->is_unused(version) : !ended_;
-  }
+  [[nodiscard]] bool keeps(std::uint64_t version) override { return !is_unused(version); }
+  [[nodiscard]] bool release(std::uint64_t version) override { return is_unused(version); }
+
   [[nodiscard]] ServingState serving() const {
     const std::lock_guard lock(mutex_);
     return session_ != nullptr ? session_->serving() : ServingState{};
   }
 
  private:
+  [[nodiscard]] bool is_unused(std::uint64_t version) const {
+    const std::lock_guard lock(mutex_);
+    return session_ != nullptr ? session_->is_unused(version) : !ended_;
+  }
+
   mutable std::mutex mutex_;
   const FuseSession* session_ = nullptr;
   bool ended_ = false;
-};
-
-/// The same for what is bound, which there is in bind mode only.  A call may take as long as one of
-/// BoundVersions, and Use ends after it.
-class BindLink {
- public:
-  /// What is bound is there as long as this lives.
-  class Use {
-   public:
-    Use(BindLink& link, BoundVersions& bound) : link_(link) { link_.set(&bound); }
-    ~Use() { link_.set(nullptr); }
-    Use(const Use&) = delete;
-    Use& operator=(const Use&) = delete;
-
-   private:
-    BindLink& link_;
-  };
-
-  void notify() const {
-    const std::shared_lock lock(mutex_);
-    if (bound_ != nullptr) bound_->notify();
-  }
-  void bring(std::uint64_t version) const {
-    const std::shared_lock lock(mutex_);
-    if (bound_ != nullptr) bound_->bring(version);
-  }
-  [[nodiscard]] bool withdraw(std::uint64_t version) const {
-    const std::shared_lock lock(mutex_);
-    return bound_ == nullptr || bound_->withdraw(version);
-  }
-  void restore(std::uint64_t version) const {
-    const std::shared_lock lock(mutex_);
-    if (bound_ != nullptr) bound_->restore(version);
-  }
-  [[nodiscard]] bool is_bound(std::uint64_t version) const {
-    const std::shared_lock lock(mutex_);
-    return bound_ != nullptr && bound_->is_bound(version);
-  }
-  [[nodiscard]] std::vector<std::uint64_t> list() const {
-    const std::shared_lock lock(mutex_);
-    return bound_ != nullptr ? bound_->list() : std::vector<std::uint64_t>{};
-  }
-
- private:
-  void set(BoundVersions* bound) {
-    const std::unique_lock lock(mutex_);
-    bound_ = bound;
-  }
-
-  mutable std::shared_mutex mutex_;
-  BoundVersions* bound_ = nullptr;
 };
 
 /// Serves a session in a thread of its own.
@@ -170,34 +124,18 @@ class SessionThread {
   std::jthread thread_;
 };
 
-/// The sync tells who waits at the control socket, which is there for a part of its time.
-class ControlLink {
+/// Versions are bound as long as this lives.
+class BoundRun {
  public:
-  /// The server is there as long as this lives; it may be null.
-  class Use {
-   public:
-    Use(ControlLink& link, ControlServer* server) : link_(link) { link_.set(server); }
-    ~Use() { link_.set(nullptr); }
-    Use(const Use&) = delete;
-    Use& operator=(const Use&) = delete;
-
-   private:
-    ControlLink& link_;
-  };
-
-  void notify() {
-    const std::lock_guard lock(mutex_);
-    if (server_ != nullptr) server_->notify();
+  BoundRun(BoundVersions& bound, const MountInfo& mount, const Sync& sync) : bound_(bound) {
+    bound_.start(mount, [&sync] { return sync.catalog(); });
   }
+  ~BoundRun() { bound_.stop(); }
+  BoundRun(const BoundRun&) = delete;
+  BoundRun& operator=(const BoundRun&) = delete;
 
  private:
-  void set(ControlServer* server) {
-    const std::lock_guard lock(mutex_);
-    server_ = server;
-  }
-
-  std::mutex mutex_;
-  ControlServer* server_ = nullptr;
+  BoundVersions& bound_;
 };
 
 // ---- the pieces together ----
@@ -211,78 +149,39 @@ class Daemon {
   void run() {
     mount_point_ = prepare();
     require_fuse(host_.url);
-    repository_ = find_places({host_.url, host_.bucket, host_.store}, context_).repository;
-    choose_store();
-    begin_log();
-    coder_.emplace(host_.gpu);
-    if (!options_.writer) queued_ = queued_names(store_->db());
-    History history(*repository_, store_.get());
-    Hooks hooks({host_.hooks, host_.url, mount_point_}, store_->db());
-    hooks_ = &hooks;
-    Sync sync(*store_, history,
-              {.follow = host_.follow,
-               .release = [this](std::uint64_t version) { return link_.is_unused(version); },
-               .prepare =
-                   [this](const CatalogVersion& version) {
-                     warmer_.prepare(warm_target(version), kPrepareLimit);
-                     bind_link_.bring(version.number);
-                   },
-               .withdraw = [this](std::uint64_t version) { return bind_link_.withdraw(version); },
-               .restore = [this](std::uint64_t version) { bind_link_.restore(version); },
-               .keeps = [this](std::uint64_t version) { return keeps(version); },
-               .coder = coder_->coder(),
-               .changed =
-                   [this] {
-                     control_link_.notify();
-                     bind_link_.notify();
-                     hooks_->notify();
-                     warmer_.notify();
-                   },
-               .only = options_.only,
-               .with_absent = true,
-               .partial = true});
-    const Warmer::Run warming(warmer_, [&sync] { return warm_target(*sync.catalog()); });
-    hand_pins_.emplace(store_->db());
-    pins_.emplace([&sync] { return sync.catalog(); }, *hand_pins_,
-                  PassTimes::of(options_.pin_grace));
-    sync.start();
-    wait_ready(sync);
-    DeltaFiles deltas(*store_, history, {.coder = coder_->coder(), .building = {}});
-    deltas_ = &deltas;
-    RemoteFiles rest(*store_, history,
-                     {.coder = coder_->coder(), .retry = options_.serve.read_timeout});
-    rest_ = &rest;
-    if (options_.writer) {
-      serve_writer(history, sync);
-    } else {
-      serve(sync, {}, 0);
-    }
+    auto repository = find_places({host_.url, host_.bucket, host_.store}, context_).repository;
+    auto store = choose_store(repository->id());
+    begin_log(*store);
+    bound_.emplace(bound_options(*store));
+    runtime_.emplace(host_, std::move(repository), std::move(store), runtime_options());
+    if (!options_.writer) queued_ = queued_names(runtime_->store().db());
+    begin_pins();
+    const auto listening = listen();
+    runtime_->sync().start();
+    wait_ready();
+    begin_files();
+    if (options_.writer) begin_writing();
+    begin_control();
+    serve();
   }
 
  private:
-  /// Also what is open: it is not to vanish for the moment that a look at its readers takes.
-  [[nodiscard]] bool keeps(std::uint64_t version) const {
-    return pins_->keeps(version) || hooks_->holds(version) || !link_.is_unused(version) ||
-           (bind_link_.is_bound(version) && !nobody_reads(store_->image_directory(version)));
-  }
-
   /// A trainer can save, and hand over, while the bucket is out of reach.
-  void wait_ready(Sync& sync) const {
+  void wait_ready() {
     try {
-      sync.wait_ready(context_, progress_);
+      runtime_->sync().wait_ready(context_, progress_);
     } catch (const Error& error) {
       if (!options_.writer || !may_start_offline(error.code())) throw;
       log_warning(fmt::format("starting without a version: {}", error.what()));
     }
   }
 
-  void choose_store() {
-    const std::string id = repository_->id();
+  std::unique_ptr<Store> choose_store(const std::string& id) {
     check_places(mount_point_, host_.store.empty() ? Store::default_path(id) : host_.store,
                  host_.url);
     OpenedStore opened = open_store({host_.store, id, host_.url, host_.limits, mount_point_});
-    store_ = std::move(opened.store);
     store_note_ = std::move(opened.note);
+    return std::move(opened.store);
   }
 
   /// Returns: the canonical mount point.
@@ -296,28 +195,71 @@ class Daemon {
     return std::move(place.path);
   }
 
-  [[nodiscard]] std::filesystem::path log_path() const {
-    return options_.foreground ? std::filesystem::path() : store_->log_path();
-  }
-
-  void begin_log() const {
+  void begin_log(const Store& store) {
     if (options_.foreground) {
       log_to_stderr(LogLevel::info);
     } else {
-      log_to_file(log_path(), LogLevel::info);
+      log_path_ = store.log_path();
+      log_to_file(log_path_, LogLevel::info);
     }
-    if (events_.logging) events_.logging(log_path());
+    if (events_.logging) events_.logging(log_path_);
     log_info(fmt::format("weightfs {} pid {} mounts {} at {}", WEIGHTFS_VERSION, getpid(),
                          host_.url, mount_point_.string()));
     if (!store_note_.empty()) log_info(store_note_);
   }
 
-  void prove_bucket(const Context& context) const {
-    require_put_if_absent_once(*repository_, *store_, host_.bucket.endpoint_url, context);
+  // ---- the pieces, in their order ----
+
+  [[nodiscard]] BoundVersionsOptions bound_options(const Store& store) {
+    return {.ownership = options_.ownership,
+            .bound = [this](const CatalogVersion& version) { pins_->bound(version); },
+            .unbound = [this](std::uint64_t version) { pins_->unbound(version); },
+            .is_read =
+                [&store](std::uint64_t version) {
+                  return !nobody_reads(store.image_directory(version));
+                }};
+  }
+
+  [[nodiscard]] RuntimeOptions runtime_options() {
+    return {.place = mount_point_,
+            .guards = {&session_guard_, &*bound_},
+            .sync = {.only = options_.only, .with_absent = true, .partial = true}};
+  }
+
+  void begin_pins() {
+    Store& store = runtime_->store();
+    hand_pins_.emplace(store.db());
+    pins_.emplace([&sync = runtime_->sync()] { return sync.catalog(); }, *hand_pins_,
+                  PassTimes::of(options_.pin_grace));
+    pins_guard_.emplace(store.eviction(), [this](std::uint64_t v) { return pins_->keeps(v); });
+  }
+
+  /// Beside the warmer, which goes first.
+  [[nodiscard]] CatalogListeners::Listening listen() {
+    return runtime_->sync().listen(
+        {.prepare = [this](const CatalogVersion& version) { bound_->bring(version.number); },
+         .changed =
+             [this] {
+               bound_->notify();
+               runtime_->hooks().notify();
+             }});
+  }
+
+  void begin_files() {
+    const kernels::SharedCoder& coder = runtime_->coder().coder();
+    Store& store = runtime_->store();
+    deltas_.emplace(store, runtime_->history(), DeltaFilesOptions{.coder = coder, .building = {}});
+    rest_.emplace(store, runtime_->history(),
+                  RestFilesOptions{.coder = coder, .retry = options_.serve.read_timeout});
+  }
+
+  void prove_bucket(const Context& context) {
+    require_put_if_absent_once(runtime_->repository(), runtime_->store(), host_.bucket.endpoint_url,
+                               context);
   }
 
   /// A bucket that cannot be asked now is asked before the first publish.
-  void prove_bucket_now() const {
+  void prove_bucket_now() {
     try {
       prove_bucket(context_.within(kOpenTimeout));
     } catch (const Error& error) {
@@ -326,25 +268,28 @@ class Daemon {
     }
   }
 
-  void serve_writer(History& history, Sync& sync) {
+  void begin_writing() {
     prove_bucket_now();
-    const auto make_room = [this](std::uint64_t bytes) {
-      store_->evictor().evict_for_free_bytes(bytes);
-    };
-    Staging staging(
-        store_->db(), store_->path() / "staging",
-        {.make_room = make_room, .owner = staging_owner(), .mode = options_.writing.staging_mode});
-    PublishQueue queue(staging, *store_, history,
-                       {.rebase = options_.writing.rebase,
-                        .include = options_.writing.include,
-                        .coder = coder_->coder(),
-                        .show = [&sync](std::uint64_t version) { sync.show(version); },
-                        .holders = [this](const auto& files) { return describe_holders(files); },
-                        .rebase_command = fmt::format("weightfs rebase {}", mount_point_.string()),
-                        .prove = [this](const Context& context) { prove_bucket(context); },
-                        .at = {}});
-    serve(sync, {&staging, &queue}, newest_seen(history, sync));
-    queue.stop();
+    Store& store = runtime_->store();
+    Sync& sync = runtime_->sync();
+    staging_.emplace(store.db(), store.path() / "staging",
+                     StagingOptions{.make_room =
+                                        [&store](std::uint64_t bytes) {
+                                          store.evictor().evict_for_free_bytes(bytes);
+                                        },
+                                    .owner = staging_owner(),
+                                    .mode = options_.writing.staging_mode});
+    queue_.emplace(
+        *staging_, store, runtime_->history(),
+        QueueOptions{.rebase = options_.writing.rebase,
+                     .include = options_.writing.include,
+                     .coder = runtime_->coder().coder(),
+                     .show = [&sync](std::uint64_t version) { sync.show(version); },
+                     .holders = [this](const auto& files) { return describe_holders(files); },
+                     .rebase_command = fmt::format("weightfs rebase {}", mount_point_.string()),
+                     .prove = [this](const Context& context) { prove_bucket(context); },
+                     .at = {}});
+    fence_ = newest_seen();
   }
 
   /// Who mounts, or whom --uid and --gid name.
@@ -364,88 +309,74 @@ class Daemon {
     return text;
   }
 
-  /// Without the socket nobody can wait, but everything else works.
-  [[nodiscard]] std::unique_ptr<ControlServer> make_control(Sync& sync, const Writing& writing) {
-    for (const auto& path : {control_path(store_->path()), store_->path() / "control.sock"}) {
-      try {
-        auto control =
-            std::make_unique<ControlServer>(path, make_control_handlers(sync, writing, *pins_));
-        control_socket_ = path;
-        return control;
-      } catch (const Error& error) {
-        log_warning(
-            fmt::format("no control socket, `weightfs wait` does not work: {}", error.what()));
-      }
-    }
-    return nullptr;
+  [[nodiscard]] Writing writing() {
+    return queue_ ? Writing{.staging = &*staging_, .queue = &*queue_} : Writing{};
+  }
+
+  void begin_control() {
+    Sync& sync = runtime_->sync();
+    control_.emplace(runtime_->store().path(), sync,
+                     make_control_handlers(sync, writing(), *pins_));
+    if (!queue_) return;
+    follower_ = std::jthread([this](const std::stop_token& stop) { follow_queue(stop); });
   }
 
   /// Tells who waits at the socket when the queue has changed.
-  void follow_queue(const PublishQueue& queue, const std::stop_token& stop) {
+  void follow_queue(const std::stop_token& stop) {
     while (!stop.stop_requested()) {
-      queue.wait_change(Clock::now() + kFollowInterval, stop);
-      control_link_.notify();
+      queue_->wait_change(Clock::now() + kFollowInterval, stop);
+      control_->notify();
     }
   }
 
-  void serve(Sync& sync, Writing writing, std::uint64_t fence) {
-    const auto control = make_control(sync, writing);
-    const ControlLink::Use use(control_link_, control.get());
-    std::jthread follower;
-    if (control && writing.queue != nullptr) {
-      follower =
-          std::jthread([&](const std::stop_token& stop) { follow_queue(*writing.queue, stop); });
-    }
-    serve_mount(sync, writing, fence);
-  }
+  // ---- serving ----
 
-  /// `fence`: of the queue, which begins when the mount is there.
-  void serve_mount(Sync& sync, Writing writing, std::uint64_t fence) {
+  void serve() {
+    const Sync& sync = runtime_->sync();
     const Tree tree([&sync] { return sync.catalog(); }, options_.ownership, options_.writer,
                     [this](std::uint64_t version) { return deltas_->find_facts(version); });
     prepare();  // minutes may have passed
     if (!hidden_note_.empty()) log_warning(hidden_note_);
-    FuseSession session(tree, {.mount_point = mount_point_,
-                               .source = host_.url,
-                               .serve = options_.serve.how,
-                               .store = store_->path(),
-                               .status = [this, &sync, writing] { return status(sync, writing); },
-                               .writing = writing,
-                               .pins = &*pins_,
-                               .deltas = deltas_,
-                               .advice = [this] { return advice(); },
-                               .sync = &sync,
-                               .rest = rest_,
-                               .read_timeout = options_.serve.read_timeout});
-    const MountRecordFile record({mount_point_, getpid(), host_.command, control_socket_});
+    FuseSession session(tree, session_options());
+    const MountRecordFile record({mount_point_, getpid(), host_.command, control_->path()});
     device_ = session.device();
     pins_->set_device(device_);
-    link_.begin(session);
-    if (writing.queue != nullptr) writing.queue->start(fence);
+    session_guard_.begin(session);
+    if (queue_) queue_->start(fence_);
     if (session.wants_binds()) {
-      serve_bound(sync, session);
+      serve_bound(session);
     } else {
       const std::stop_callback on_stop(context_.stop, [&session] { session.stop(); });
-      begin_serving(sync, session);
+      begin_serving(session);
       run_session(session);
-      hooks_->stop();
+      runtime_->hooks().stop();
     }
     signals_.request_stop();
-    link_.end();
+    session_guard_.end();
   }
 
-  void begin_serving(const Sync& sync, const FuseSession& session) {
-    if (events_.ready) events_.ready(describe(sync, session));
-    hooks_->start([&sync] { return newest_shown(sync); });
+  [[nodiscard]] FuseSessionOptions session_options() {
+    return {.mount_point = mount_point_,
+            .source = host_.url,
+            .serve = options_.serve.how,
+            .store = runtime_->store().path(),
+            .status = [this] { return status(); },
+            .writing = writing(),
+            .pins = &*pins_,
+            .deltas = &*deltas_,
+            .advice = [this] { return advice(); },
+            .sync = &runtime_->sync(),
+            .rest = &*rest_,
+            .read_timeout = options_.serve.read_timeout};
+  }
+
+  void begin_serving(const FuseSession& session) {
+    if (events_.ready) events_.ready(describe(session));
+    runtime_->hooks().start([this] { return newest_shown(); });
   }
 
   /// What is bound is bound through the mount, which must be served for that, also at the end.
-  void serve_bound(const Sync& sync, FuseSession& session) {
-    BoundVersions bound({.mount = *session.mount(),
-                         .ownership = options_.ownership,
-                         .catalog = [&sync] { return sync.catalog(); },
-                         .bound = [this](const CatalogVersion& version) { pins_->bound(version); },
-                         .unbound = [this](std::uint64_t version) { pins_->unbound(version); }});
+  void serve_bound(FuseSession& session) {
     pins_->set_bind_mode();
     std::counting_semaphore<2> ends(0);  // a signal, and the session
     const std::stop_callback on_stop(context_.stop, [&ends] { ends.release(); });
@@ -454,22 +385,21 @@ class Daemon {
         run_session(session);
         ends.release();
       });
-      bound.start();
-      const BindLink::Use use(bind_link_, bound);
-      begin_serving(sync, session);
+      const BoundRun binding(*bound_, *session.mount(), runtime_->sync());
+      begin_serving(session);
       ends.acquire();
       signals_.request_stop();  // from here on there is a limit of time
-      bound.stop();
     }
-    hooks_->stop();
+    runtime_->hooks().stop();
   }
 
   /// The newest version there is when the mount begins: from then on nobody else may publish.  A
   /// store that has a version is shown before the bucket was asked, so it is asked here.
-  std::uint64_t newest_seen(History& history, const Sync& sync) const {
-    const std::uint64_t known = std::max(sync.status().newest, store_->newest().version);
+  std::uint64_t newest_seen() {
+    const std::uint64_t known =
+        std::max(runtime_->sync().status().newest, runtime_->store().newest().version);
     try {
-      return history.refresh(known, context_.within(kOpenTimeout));
+      return runtime_->history().refresh(known, context_.within(kOpenTimeout));
     } catch (const Error& error) {
       if (error.code() == ErrorCode::cancelled) throw;
       log_warning(fmt::format("the newest version is taken to be {}: {}", known, error.what()));
@@ -478,14 +408,11 @@ class Daemon {
   }
 
   /// For hooks: only what is complete.
-  static Hooks::Shown newest_shown(const Sync& sync) {
-    const auto catalog = sync.catalog();
+  [[nodiscard]] Hooks::Shown newest_shown() const {
+    const auto catalog = runtime_->sync().catalog();
     const auto found = catalog->versions.find(catalog->latest);
     if (found == catalog->versions.end()) return {};
-    const SyncStatus status = sync.status();
-    const bool is_newest =
-        status.state == SyncStatus::State::current && status.followed <= catalog->latest;
-    return {.version = catalog->latest, .tag = found->second->tag, .is_newest = is_newest};
+    return runtime_->shown(catalog->latest, found->second->tag);
   }
 
   void run_session(FuseSession& session) const {
@@ -497,19 +424,20 @@ class Daemon {
     }
   }
 
-  [[nodiscard]] MountReady describe(const Sync& sync, const FuseSession& session) const {
+  [[nodiscard]] MountReady describe(const FuseSession& session) const {
     const ServingState serving = session.serving();
+    const Sync& sync = runtime_->sync();
     const SyncStatus status = sync.status();
     return {.mount_point = mount_point_,
             .version = status.latest,
             .serve = serving.mode,
             .why = serving.why,
-            .store = store_->path(),
-            .log = log_path(),
+            .store = runtime_->store().path(),
+            .log = log_path_,
             .pid = getpid(),
             .offline = status.offline_since != 0,
             .is_partial = sync.find_partial(status.latest) != nullptr,
-            .gpu_failure = coder_->state().gpu_failure,
+            .gpu_failure = runtime_->coder().state().gpu_failure,
             .notes = notes()};
   }
 
@@ -519,24 +447,26 @@ class Daemon {
     return notes;
   }
 
-  [[nodiscard]] WriterState writer_state(const Writing& writing) const {
+  // ---- the status ----
+
+  [[nodiscard]] WriterState writer_state() const {
     return {.rebase = options_.writing.rebase,
             .include = options_.writing.include,
-            .queue = writing.queue->list(),
-            .staging = writing.staging->summary(),
-            .early = writing.queue->early(),
-            .published = writing.queue->published(),
-            .ended = writing.queue->ended()};
+            .queue = queue_->list(),
+            .staging = staging_->summary(),
+            .early = queue_->early(),
+            .published = queue_->published(),
+            .ended = queue_->ended()};
   }
 
   [[nodiscard]] ServingState serving() const {
-    ServingState state = link_.serving();
-    state.bound = bind_link_.list();
+    ServingState state = session_guard_.serving();
+    state.bound = bound_->list();
     return state;
   }
 
   [[nodiscard]] std::string advice() const {
-    return advice_text(advise(warmer_.state(), link_.serving().mode));
+    return advice_text(advise(runtime_->warmer().state(), session_guard_.serving().mode));
   }
 
   [[nodiscard]] KeptState kept_state(const Catalog& catalog) const {
@@ -548,26 +478,15 @@ class Daemon {
     return state;
   }
 
-  [[nodiscard]] std::string status(const Sync& sync, const Writing& writing) const {
-    DaemonState state{.url = host_.url,
-                      .bucket = host_.bucket,
-                      .repository = repository_->id(),
-                      .mount_point = mount_point_,
-                      .store = store_->path(),
-                      .log = log_path(),
-                      .control = control_socket_,
-                      .pid = getpid(),
-                      .versions = {},
-                      .sync = sync.status(),
-                      .serving = serving(),
-                      .coder = coder_->state(),
-                      .pins = pins_->list(),
-                      .writer = {},
-                      .queued = queued_,
-                      .hooks = hooks_->status(),
-                      .cache = warmer_.state()};
-    if (writing.queue != nullptr) state.writer = writer_state(writing);
-    const auto catalog = sync.catalog();
+  [[nodiscard]] std::string status() const {
+    DaemonState state = runtime_->state();
+    state.log = log_path_;
+    state.control = control_->path();
+    state.serving = serving();
+    state.pins = pins_->list();
+    state.queued = queued_;
+    if (queue_) state.writer = writer_state();
+    const auto catalog = runtime_->sync().catalog();
     for (const auto& [number, version] : catalog->versions) state.versions.push_back(number);
     state.kept = kept_state(*catalog);
     return status_text(state, std::time(nullptr));
@@ -580,23 +499,26 @@ class Daemon {
   StopSignals signals_{kEndGrace};
   const Context context_{.stop = signals_.token()};
   std::filesystem::path mount_point_;
-  std::string store_note_;   // why it is not the first default store; empty: it is
-  std::string hidden_note_;  // what the mount hides; empty: nothing
-  std::unique_ptr<Repository> repository_;
-  std::unique_ptr<Store> store_;
-  std::optional<ManualPins> hand_pins_;  // made in run(), as the next
+  std::filesystem::path log_path_;   // empty: stderr
+  std::string store_note_;           // why it is not the first default store; empty: it is
+  std::string hidden_note_;          // what the mount hides; empty: nothing
+  std::vector<std::string> queued_;  // a reader's: hand-overs that a writer's mount left
+  std::uint64_t fence_ = 0;          // of the queue, which begins when the mount is there
+  dev_t device_ = 0;                 // of the mount; set before anybody can hand over
+
+  // Made by run(), in this order.
+  SessionGuard session_guard_;
+  std::optional<BoundVersions> bound_;
+  std::optional<Runtime> runtime_;
+  std::optional<ManualPins> hand_pins_;
   std::optional<LoaderPins> pins_;
-  std::optional<CoderChoice> coder_;  // made in run(), when there is a log
-  DeltaFiles* deltas_ = nullptr;      // this and the next: as long as run()
-  RemoteFiles* rest_ = nullptr;
-  std::filesystem::path control_socket_;  // empty: there is none
-  std::vector<std::string> queued_;       // a reader's: hand-overs that a writer's mount left
-  Warmer warmer_{{.warm = host_.warm}};
-  SessionLink link_;
-  BindLink bind_link_;
-  ControlLink control_link_;
-  Hooks* hooks_ = nullptr;  // set in run(), before there are threads
-  dev_t device_ = 0;        // of the mount; set before anybody can hand over
+  std::optional<KeepingGuard> pins_guard_;
+  std::optional<DeltaFiles> deltas_;
+  std::optional<RemoteFiles> rest_;
+  std::optional<Staging> staging_;  // a writer's, as the next
+  std::optional<PublishQueue> queue_;
+  std::optional<ControlSocket> control_;
+  std::jthread follower_;  // of the queue
 };
 
 }  // namespace

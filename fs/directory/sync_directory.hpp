@@ -29,13 +29,14 @@
 #include <vector>
 
 #include "store/base/context.hpp"
+#include "store/local/version_guard.hpp"
 #include "store/os/file.hpp"
 #include "store/sync/catalog.hpp"
 #include "store/sync/follow.hpp"
 
 namespace weightfs::fs {
 
-class SyncDirectory {
+class SyncDirectory final : public VersionGuard {
  public:
   /// Takes a directory, which is made if it is not there, and puts right what a killed process
   /// left.
@@ -68,7 +69,7 @@ class SyncDirectory {
 
   /// Removes a version that the store is about to remove, unless it is in use, kept or `latest`.
   /// Returns: true if it is not there any more.
-  bool release(std::uint64_t version);
+  bool release(std::uint64_t version) override;
 
   /// Where `latest` leads; 0: it is not there.  Waits for nobody.
   [[nodiscard]] std::uint64_t latest() const;

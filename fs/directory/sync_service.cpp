@@ -1,11 +1,10 @@
 // What lives how long, from the outside in:
 //
-//     signals > warmer > repository > directory > store > history > hooks > sync >
-//         warmer's thread > control > threads of hooks
+//     signals > directory > runtime (fs/runtime/runtime.hpp) > control > threads of hooks
 //
 // The caller's thread brings into the directory what the sync has brought into the store, tells
-// hooks and who waits at the control socket, and writes the status.  Hooks hold versions as long as
-// there is a sync that asks them; their threads look at the directory and the sync.
+// hooks and who waits at the control socket, and writes the status.  Threads of hooks look at the
+// directory and the sync.
 
 #include "fs/directory/sync_service.hpp"
 
@@ -20,22 +19,20 @@
 #include <mutex>
 #include <utility>
 
-#include "fs/base/coder_choice.hpp"
 #include "fs/base/descriptors.hpp"
 #include "fs/base/stop_signals.hpp"
 #include "fs/cache/cache_advice.hpp"
-#include "fs/cache/warmer.hpp"
 #include "fs/control/mount_record.hpp"
-#include "fs/control/path.hpp"
 #include "fs/control/server.hpp"
 #include "fs/control/wait_condition.hpp"
 #include "fs/directory/sync_directory.hpp"
 #include "fs/hooks/hooks.hpp"
+#include "fs/runtime/control_socket.hpp"
 #include "fs/runtime/locate_repository.hpp"
+#include "fs/runtime/runtime.hpp"
 #include "fs/runtime/status.hpp"
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
-#include "store/bucket/bucket.hpp"
 #include "store/materialize/history.hpp"
 #include "store/repository/open_bucket.hpp"
 #include "store/sync/sync.hpp"
@@ -107,97 +104,84 @@ class SyncService {
         host_.store.empty() ? options_.directory / ".weightfs/store" : host_.store;
     check_sync_places(options_.directory, store_path, host_.url);
     Places places = find_places({host_.url, host_.bucket, store_path}, context_);
-    repository_ = std::move(places.repository);
-    directory_ = std::make_unique<SyncDirectory>(
-        options_.directory, repository_->id(), host_.url, host_.follow.what,
-        [this](std::uint64_t version) { return hooks_ != nullptr && hooks_->holds(version); },
-        [this](std::uint64_t version) { return store_->image_directory(version); });
-    store_ =
-        open_store({places.store, repository_->id(), host_.url, host_.limits, directory_->path()})
-            .store;
+    const std::string id = places.repository->id();
+    directory_.emplace(
+        options_.directory, id, host_.url, host_.follow.what,
+        [this](std::uint64_t version) { return runtime_ && runtime_->hooks().holds(version); },
+        [this](std::uint64_t version) { return runtime_->store().image_directory(version); });
+    auto store = open_store({places.store, id, host_.url, host_.limits, directory_->path()}).store;
     if (!options_.once) write_sync_command(directory_->path(), host_.command);
-    coder_.emplace(host_.gpu);
-    History history(*repository_, store_.get());
-    Hooks hooks({host_.hooks, host_.url, directory_->path()}, store_->db());
-    hooks_ = &hooks;
-    Sync sync(*store_, history,
-              {.follow = host_.follow,
-               .release = [this](std::uint64_t version) { return directory_->release(version); },
-               .prepare =
-                   [this](const CatalogVersion& version) {
-                     warmer_.prepare(warm_target(version), kPrepareLimit);
-                   },
-               .keeps = [&hooks](std::uint64_t version) { return hooks.holds(version); },
-               .coder = coder_->coder(),
-               .changed =
-                   [this] {
-                     bell_.ring();
-                     warmer_.notify();
-                   },
-               .tags = !options_.once});
-    const Warmer::Run warming(
-        warmer_, [&sync] { return warm_target(*sync.catalog()); }, !options_.once);
-    options_.once ? run_once(sync, history) : follow(sync);
+    runtime_ = std::make_unique<Runtime>(host_, std::move(places.repository), std::move(store),
+                                         RuntimeOptions{.place = directory_->path(),
+                                                        .warms = !options_.once,
+                                                        .guards = {&*directory_},
+                                                        .sync = {.tags = !options_.once}});
+    options_.once ? run_once() : follow();
   }
 
  private:
   /// What could be brought in is shown, also if it is not all.  A round takes the versions before a
   /// damaged one for all there is; only the next one meets the damage.
-  void run_once(Sync& sync, History& history) {
+  void run_once() {
     std::optional<Error> error;
     try {
+      Sync& sync = runtime_->sync();
       sync.run_once(context_, progress_);
       sync.run_once(context_, progress_);
-      require_followed(sync.status(), history);
+      require_followed(sync.status());
     } catch (const Error& thrown) {
       error = thrown;
     }
-    show(sync);
-    write_status(sync);
+    show();
+    write_status();
     if (error) throw Error(*error);
-    tell_ready(sync);
+    tell_ready();
   }
 
   /// Nobody waits for what does not exist, unless nothing does yet.
-  void require_followed(const SyncStatus& status, History& history) const {
+  void require_followed(const SyncStatus& status) const {
     if (status.followed > 0 || status.newest == 0) return;
+    History& history = runtime_->history();
     static_cast<void>(history.get(find_version(host_.follow.what, history, context_), context_));
   }
 
-  void follow(Sync& sync) {
+  void follow() {
     log_info(fmt::format("weightfs {} pid {} keeps {} up to date with {}", WEIGHTFS_VERSION,
                          getpid(), directory_->path().string(), host_.url));
-    show(sync);  // what the store has, before the bucket was asked
+    Sync& sync = runtime_->sync();
+    const auto listening = sync.listen({.changed = [this] { bell_.ring(); }});
+    show();  // what the store has, before the bucket was asked
     sync.start();
     sync.wait_ready(context_, progress_);
     bell_.wait(context_.stop, std::chrono::milliseconds(0));
-    show(sync);
-    const auto control = make_control();
-    write_status(sync);
-    tell_ready(sync);
-    const UseOfHooks use(*hooks_, [this, &sync] { return newest_shown(sync); });
+    show();
+    ControlSocket control(runtime_->store().path(), sync, control_handlers());
+    control_socket_ = control.path();
+    write_status();
+    tell_ready();
+    const UseOfHooks use(runtime_->hooks(), [this] { return newest_shown(); });
     while (!context_.stop.stop_requested()) {
       const bool rung = bell_.wait(context_.stop, kSyncLook);
-      if ((rung || !error_.empty()) && !context_.stop.stop_requested()) try_show(sync);
-      if (control) control->notify();
-      if (!context_.stop.stop_requested()) try_write_status(sync);
+      if ((rung || !error_.empty()) && !context_.stop.stop_requested()) try_show();
+      control.notify();
+      if (!context_.stop.stop_requested()) try_write_status();
     }
     log_info("stopped by a signal");
   }
 
-  void show(const Sync& sync) {
-    auto catalog = directory_->show([&sync] { return sync.catalog(); }, context_);
+  void show() {
+    auto catalog = directory_->show([this] { return runtime_->sync().catalog(); }, context_);
     {
       const std::lock_guard lock(mutex_);
       shown_ = std::move(catalog);
     }
-    hooks_->notify();
+    runtime_->hooks().notify();
   }
 
   /// What cannot be shown now is tried again; what is there stays.
-  void try_show(const Sync& sync) {
+  void try_show() {
     try {
-      show(sync);
+      show();
       error_.clear();
     } catch (const Error& error) {
       if (error.code() == ErrorCode::cancelled) return;
@@ -207,23 +191,12 @@ class SyncService {
     }
   }
 
-  /// Without the socket nobody can wait, but everything else works.
-  [[nodiscard]] std::unique_ptr<ControlServer> make_control() {
+  [[nodiscard]] ControlHandlers control_handlers() {
     ControlHandlers handlers;
     handlers.wait = [this](const WaitFor& what, ControlHandlers::WaitState& state) {
       return find_wait_end(what, {{}, {}, shown(), host_.follow.what}, state);
     };
-    for (const auto& path : {control_path(store_->path()), store_->path() / "control.sock"}) {
-      try {
-        auto control = std::make_unique<ControlServer>(path, handlers);
-        control_socket_ = path;
-        return control;
-      } catch (const Error& error) {
-        log_warning(
-            fmt::format("no control socket, `weightfs wait` does not work: {}", error.what()));
-      }
-    }
-    return nullptr;
+    return handlers;
   }
 
   [[nodiscard]] std::shared_ptr<const Catalog> shown() const {
@@ -233,43 +206,30 @@ class SyncService {
 
   /// For hooks.  What the link says, not the catalog that is on its way: an engine is told what is
   /// in place.
-  [[nodiscard]] Hooks::Shown newest_shown(const Sync& sync) const {
+  [[nodiscard]] Hooks::Shown newest_shown() const {
     const std::uint64_t version = directory_->latest();
     if (version == 0) return {};
-    const SyncStatus status = sync.status();
-    const bool is_newest = status.state == SyncStatus::State::current && status.followed <= version;
-    return {.version = version, .tag = directory_->tag(version), .is_newest = is_newest};
+    return runtime_->shown(version, directory_->tag(version));
   }
 
-  void tell_ready(const Sync& sync) const {
+  void tell_ready() const {
     if (!ready_) return;
-    const SyncStatus status = sync.status();
+    const SyncStatus status = runtime_->sync().status();
     ready_({.directory = directory_->path(),
             .version = directory_->latest(),
             .waiting = status.followed == 0,
-            .store = store_->path(),
+            .store = runtime_->store().path(),
             .pid = getpid(),
             .offline = status.offline_since != 0,
-            .gpu_failure = coder_->state().gpu_failure});
+            .gpu_failure = runtime_->coder().state().gpu_failure});
   }
 
   // ---- the status ----
 
-  [[nodiscard]] DaemonState state(const Sync& sync) const {
-    DaemonState state{.url = host_.url,
-                      .bucket = host_.bucket,
-                      .repository = repository_->id(),
-                      .mount_point = directory_->path(),
-                      .store = store_->path(),
-                      .log = {},
-                      .control = control_socket_,
-                      .pid = getpid(),
-                      .versions = directory_->versions(),
-                      .sync = sync.status(),
-                      .serving = {},
-                      .coder = coder_->state(),
-                      .hooks = hooks_->status(),
-                      .cache = warmer_.state()};
+  [[nodiscard]] DaemonState state() const {
+    DaemonState state = runtime_->state();
+    state.control = control_socket_;
+    state.versions = directory_->versions();
     state.sync.latest = directory_->latest();
     state.serving.mode = "directory";
     if (directory_->has_copies()) {
@@ -284,8 +244,8 @@ class SyncService {
   }
 
   /// Written when something else than a time has changed, and now and then.
-  void write_status(const Sync& sync) {
-    const DaemonState now = state(sync);
+  void write_status() {
+    const DaemonState now = state();
     DaemonState timeless = now;
     timeless.sync.checked_time = timeless.sync.error_time = 0;
     for (HookStatus& hook : timeless.hooks) hook.error_time = 0;
@@ -298,9 +258,9 @@ class SyncService {
     restate_at_ = Clock::now() + kSyncRestate;
   }
 
-  void try_write_status(const Sync& sync) {
+  void try_write_status() {
     try {
-      write_status(sync);
+      write_status();
     } catch (const Error& error) {
       if (status_error_ != error.what()) log_warning(fmt::format("status: {}", error.what()));
       status_error_ = error.what();
@@ -314,12 +274,8 @@ class SyncService {
   StopSignals signals_{kSyncEndGrace};
   const Context context_{.stop = signals_.token()};
   Bell bell_;
-  Warmer warmer_{{.warm = host_.warm}};
-  std::unique_ptr<Repository> repository_;
-  std::unique_ptr<SyncDirectory> directory_;
-  std::unique_ptr<Store> store_;
-  Hooks* hooks_ = nullptr;  // as long as run()
-  std::optional<CoderChoice> coder_;
+  std::optional<SyncDirectory> directory_;
+  std::unique_ptr<Runtime> runtime_;
   std::filesystem::path control_socket_;  // empty: there is none
   std::string error_, error_code_;        // of the directory; empty: none
   std::string stated_, status_error_;

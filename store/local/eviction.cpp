@@ -121,23 +121,45 @@ void Eviction::show(std::uint64_t version) noexcept {
 
 // ---- evict ----
 
-void Eviction::set_readers(Readers readers) {
+Eviction::Guarding Eviction::add_guard(VersionGuard& guard) {
   const std::lock_guard one(evict_mutex_);
-  readers_ = std::move(readers);
+  guards_.push_back(&guard);
+  return {*this, guard};
+}
+
+void Eviction::Guarding::end() noexcept {
+  Eviction* const eviction = std::exchange(eviction_, nullptr);
+  if (eviction == nullptr) return;
+  const std::lock_guard one(eviction->evict_mutex_);
+  std::erase(eviction->guards_, guard_);
+}
+
+void Eviction::set_changed(std::function<void()> changed) {
+  const std::lock_guard one(evict_mutex_);
+  changed_ = std::move(changed);
 }
 
 bool Eviction::is_kept(std::uint64_t version) const {
-  return readers_.keep && readers_.keep(version);
+  return std::ranges::any_of(guards_, [&](VersionGuard* guard) { return guard->keeps(version); });
+}
+
+bool Eviction::withdraw(std::uint64_t version) const {
+  for (auto guard = guards_.begin(); guard != guards_.end(); ++guard) {
+    if ((*guard)->withdraw(version)) continue;
+    while (guard != guards_.begin()) (*--guard)->restore(version);
+    return false;
+  }
+  return true;
 }
 
 bool Eviction::is_unused(std::uint64_t version, const Files& files) const {
-  return !is_kept(version) && (!readers_.is_unused || readers_.is_unused(version)) &&
-         files.nobody_reads();
+  const auto releases = [&](VersionGuard* guard) { return guard->release(version); };
+  return !is_kept(version) && std::ranges::all_of(guards_, releases) && files.nobody_reads();
 }
 
 void Eviction::stay(std::uint64_t version) const {
-  if (readers_.changed) readers_.changed();
-  if (readers_.restore) readers_.restore(version);
+  if (changed_) changed_();
+  for (VersionGuard* guard : guards_) guard->restore(version);
 }
 
 bool Eviction::evict(std::uint64_t version, const Files& files) {
@@ -148,9 +170,9 @@ bool Eviction::evict(std::uint64_t version, const Files& files) {
     if (found != entries_.end() && found->second.is_reserved()) return false;
   }
   if (is_kept(version)) return false;
-  if (readers_.withdraw && !readers_.withdraw(version)) return false;
+  if (!withdraw(version)) return false;
   auto departure = leave(version);
-  if (departure && readers_.changed) readers_.changed();
+  if (departure && changed_) changed_();
   if (!departure || !departure->settle(is_unused(version, files))) {
     stay(version);
     return false;

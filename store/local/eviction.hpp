@@ -4,7 +4,7 @@
 //
 //   * it is reserved: by `latest`, which names it or is about to (reserved before it is made, given
 //     up after `latest` has moved on); by what is made from it; by an OPEN that is on its way;
-//   * its readers keep it: a pin, a hook, a pin by hand;
+//   * a guard keeps it (store/local/version_guard.hpp): a pin, a hook, a pin by hand;
 //   * somebody has a file of it open, or mapped and with no other name that would stay.
 //
 // What is filled while it is read (store/streaming/partial_images.hpp) is no exception.  Nobody
@@ -19,7 +19,7 @@
 //     leaving  hidden from new readers, who wait; to reserve it calls it back
 //     going    decided: its files are being removed; to reserve it waits for the end of that
 //
-// Under the lock only states change.  Readers are asked, and files removed, without it: *hide, then
+// Under the lock only states change.  Guards are asked, and files removed, without it: *hide, then
 // ask who uses it* here, *hold it, then look for it* there, so one of the two sees the other.
 //
 // Threads: all calls may run in parallel; one version is evicted at a time.
@@ -33,8 +33,10 @@
 #include <mutex>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "store/base/context.hpp"
+#include "store/local/version_guard.hpp"
 
 namespace weightfs {
 
@@ -98,18 +100,30 @@ class Eviction {
     std::uint64_t version_;
   };
 
-  /// Who shows versions to readers, asked without the lock.  Each may be empty.
-  struct Readers {
-    /// It must stay for the time being: it is not even hidden.  Asked again after it is hidden.
-    std::function<bool(std::uint64_t version)> keep = {};
-    /// Closes the ways to it that no hiding closes.  False: somebody is there, it stays.
-    std::function<bool(std::uint64_t version)> withdraw = {};
-    /// It is hidden now, or is not any more: is_hidden() tells.
-    std::function<void()> changed = {};
-    /// Nobody has a file of it open, as far as can be told without leases.
-    std::function<bool(std::uint64_t version)> is_unused = {};
-    /// It was withdrawn, and stays after all.
-    std::function<void(std::uint64_t version)> restore = {};
+  /// A guard is asked before any version leaves, as long as this lives.
+  class Guarding {
+   public:
+    Guarding() = default;  // by nobody
+    Guarding(Guarding&& other) noexcept
+        : eviction_(std::exchange(other.eviction_, nullptr)), guard_(other.guard_) {}
+    Guarding& operator=(Guarding&& other) noexcept {
+      if (this == &other) return *this;
+      end();
+      eviction_ = std::exchange(other.eviction_, nullptr);
+      guard_ = other.guard_;
+      return *this;
+    }
+    ~Guarding() { end(); }
+
+    /// Waits for an eviction that is going on.
+    void end() noexcept;
+
+   private:
+    friend class Eviction;
+    Guarding(Eviction& eviction, VersionGuard& guard) : eviction_(&eviction), guard_(&guard) {}
+
+    Eviction* eviction_ = nullptr;
+    VersionGuard* guard_ = nullptr;
   };
 
   /// A version's files.
@@ -122,8 +136,13 @@ class Eviction {
   Eviction(const Eviction&) = delete;
   Eviction& operator=(const Eviction&) = delete;
 
-  /// Waits for an eviction that is going on.  {}: there are none.
-  void set_readers(Readers readers);
+  /// Adds a guard, which is asked after those that were added before.  Waits for an eviction that
+  /// is going on.
+  [[nodiscard]] Guarding add_guard(VersionGuard& guard);
+
+  /// `changed`: a version is hidden now, or is not any more: is_hidden() tells.  Called without the
+  /// lock.  Waits for an eviction that is going on.  Empty: nobody is told.
+  void set_changed(std::function<void()> changed);
 
   /// Waits while the version is going.  It need not be here: what is to be made is reserved first.
   /// Throws Error: cancelled, timed_out.
@@ -162,12 +181,15 @@ class Eviction {
   void show(std::uint64_t version) noexcept;
   void forget_if_idle(std::uint64_t version) noexcept;        // requires: mutex_ is held
   [[nodiscard]] State state_of(std::uint64_t version) const;  // the same
+  // Of evict(): evict_mutex_ is held.
   [[nodiscard]] bool is_kept(std::uint64_t version) const;
+  [[nodiscard]] bool withdraw(std::uint64_t version) const;
   [[nodiscard]] bool is_unused(std::uint64_t version, const Files& files) const;
   void stay(std::uint64_t version) const;
 
-  std::mutex evict_mutex_;  // held for a whole evict(); guards the next one; before mutex_
-  Readers readers_;
+  std::mutex evict_mutex_;  // held for a whole evict(); guards the next two; before mutex_
+  std::vector<VersionGuard*> guards_;
+  std::function<void()> changed_;
   mutable std::mutex mutex_;  // guards what follows; held over nothing
   std::condition_variable_any settled_;
   std::map<std::uint64_t, Entry> entries_;  // others are shown, and not reserved

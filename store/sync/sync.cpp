@@ -100,7 +100,6 @@ struct Sync::State {
   void find_wanted(const Context& context);
   void walk_to_newest(const Context& context);
   [[nodiscard]] bool is_current(const Context& context);
-  [[nodiscard]] bool is_first() const;
   [[nodiscard]] bool is_filling_first() const;
   [[nodiscard]] std::uint64_t latest() const;
   void bring_wanted(const Context& context, const Progress& progress);
@@ -114,7 +113,6 @@ struct Sync::State {
   void bring_older(const Context& context, const Progress& progress);
   void persist_newest(const Context& context);
   void persist(std::uint64_t version, const Context& context);
-  [[nodiscard]] Eviction::Readers readers();
   [[nodiscard]] Eviction::Reservation reserve(std::uint64_t version, const Context& context) const;
   void show_catalog(const Context* bucket);
   void show_room_made();
@@ -139,6 +137,7 @@ struct Sync::State {
   Store& store;
   History& history;
   const SyncOptions options;
+  CatalogListeners listeners;
 
   mutable std::mutex mutex;  // guards the next block; held for moments only
   std::condition_variable_any changed;
@@ -192,7 +191,7 @@ Sync::State::State(Store& the_store, History& the_history, SyncOptions the_optio
     builder.set_partials(partials.get());
   }
   show_catalog(nullptr);
-  store.eviction().set_readers(readers());
+  store.eviction().set_changed([this] { show_room_made(); });
   newest = store.newest().version;
   wanted = latest();
   status.newest = newest;
@@ -280,11 +279,6 @@ bool Sync::State::is_filling_first() const {
   if (progress.is_damaged && wanted > number) return false;
   if (progress.error) throw Error(*progress.error);
   return true;
-}
-
-bool Sync::State::is_first() const {
-  const std::lock_guard lock(mutex);
-  return catalog == nullptr;
 }
 
 std::uint64_t Sync::State::latest() const {
@@ -460,7 +454,7 @@ void Sync::State::fill_asked(const Context& context) {
       });
     } catch (const Error& error) {
       note_unfilled(version, error);
-      if (options.changed) options.changed();  // who waits for it ends
+      listeners.changed();  // who waits for it ends
     }
   }
 }
@@ -497,36 +491,27 @@ void Sync::State::persist(std::uint64_t version, const Context& context) {
   store.put_newest({version, history.get(version, context)->manifest_sha256});
 }
 
-/// What the store asks before it evicts a version.
-Eviction::Readers Sync::State::readers() {
-  return {.keep = options.keeps,
-          .withdraw = options.withdraw,
-          .changed = [this] { show_room_made(); },
-          .is_unused = options.release,
-          .restore = options.restore};
-}
-
 Eviction::Reservation Sync::State::reserve(std::uint64_t version, const Context& context) const {
   return store.eviction().reserve(version, Eviction::Claim::in_use, context);
 }
 
 /// The bucket is asked before the lock is taken: whoever shows what the store has never waits for
-/// it.  `latest` moves last, when what it moves to is prepared; before the first catalog nobody
-/// sees it yet.
+/// it.  `latest` moves last, when what it moves to is prepared; of the first catalog nobody could
+/// be told yet.
 void Sync::State::show_catalog(const Context* bucket) {
   if (bucket != nullptr) builder.fetch(*bucket);
-  if (const auto next = show_made(options.prepare && !is_first())) {
-    options.prepare(*next);
+  if (const auto next = show_made(listeners.prepares())) {
+    listeners.prepare(*next);
     show_made(false);
   }
-  if (options.changed) options.changed();
+  listeners.changed();
 }
 
 /// For who makes room, with the store's locks held: nothing is prepared then.  So `latest` stays;
 /// who made what it is to move to is about to show that.
 void Sync::State::show_room_made() {
-  show_made(static_cast<bool>(options.prepare));
-  if (options.changed) options.changed();
+  show_made(listeners.prepares());
+  listeners.changed();
 }
 
 /// Shows what there is, made and swapped under one lock, so that no catalog is replaced by an older
@@ -627,7 +612,7 @@ Sync::Sync(Store& store, History& history, SyncOptions options)
 
 Sync::~Sync() {
   stop();
-  state_->store.eviction().set_readers({});
+  state_->store.eviction().set_changed({});
   state_->builder.set_partials(nullptr);
   state_->partials.reset();
 }
@@ -643,6 +628,10 @@ void Sync::stop() {
   if (!state_->thread.joinable()) return;
   state_->thread.request_stop();
   state_->thread.join();
+}
+
+CatalogListeners::Listening Sync::listen(CatalogListener listener) {
+  return state_->listeners.add(std::move(listener));
 }
 
 std::shared_ptr<const Catalog> Sync::catalog() const {

@@ -37,30 +37,14 @@
 #include "store/os/lease.hpp"
 #include "store/streaming/partial_images.hpp"
 #include "store/sync/catalog.hpp"
+#include "store/sync/catalog_listeners.hpp"
 #include "store/sync/follow.hpp"
 
 namespace weightfs {
 
 struct SyncOptions {
   FollowOptions follow = {};
-  /// Whether nobody uses a version, which was hidden from new readers: Eviction::Readers.  Empty:
-  /// only nobody_reads() is asked.
-  std::function<bool(std::uint64_t version)> release = {};
-  /// Called before `latest` moves to a version, which can be found by its number already; may take
-  /// a moment.  From any thread, without locks.  Empty: nothing.
-  std::function<void(const CatalogVersion& version)> prepare = {};
-  /// Called before a version is hidden: closes the ways by which readers come to it without this
-  /// mount's tree.  Answers false if somebody is there: then it stays.  Empty: there are none.
-  std::function<bool(std::uint64_t version)> withdraw = {};
-  /// A version that was withdrawn has stayed after all.
-  std::function<void(std::uint64_t version)> restore = {};
-  /// Versions that must stay for the time being: they are not even hidden.  Also asked between the
-  /// hiding and `release`.  Empty: none.
-  std::function<bool(std::uint64_t version)> keeps = {};
   kernels::SharedCoder coder = kernels::make_cpu_coder();
-  /// There is another catalog.  Called from any thread, also while locks are held: must be quick
-  /// and call nothing of the Sync's.
-  std::function<void()> changed = {};
   bool tags = true;  // of all versions are read, for Catalog::tags
   /// Globs of the files that are kept (store/materialize/file_filter.hpp); empty: all.
   std::vector<std::string> only = {};
@@ -100,6 +84,10 @@ class Sync {
 
   void start();
   void stop();
+
+  /// From now on it is told of new catalogs.  What the store has complete is shown already, and was
+  /// prepared by nobody.
+  [[nodiscard]] CatalogListeners::Listening listen(CatalogListener listener);
 
   [[nodiscard]] std::shared_ptr<const Catalog> catalog() const;
   [[nodiscard]] SyncStatus status() const;

@@ -25,6 +25,7 @@
 #include "store/sync/sync.hpp"
 #include "tests/support/hosts.hpp"
 #include "tests/support/support.hpp"
+#include "tests/support/told_guard.hpp"
 
 namespace weightfs::test {
 
@@ -97,13 +98,15 @@ class TricklingBucket final : public BucketView {
 
 struct ModelHost {
   ModelHost(std::unique_ptr<Repository> opened, const std::filesystem::path& store_path,
-            StoreLimits limits, std::function<Space()> space, SyncOptions sync_options,
-            QueueOptions queue_options)
+            StoreLimits limits, std::function<Space()> space, GuardAnswers guard_answers,
+            SyncOptions sync_options, CatalogListener listener, QueueOptions queue_options)
       : repository(std::move(opened)),
         store(
             Store::open(store_path, repository->id(), repository->url(), limits, std::move(space))),
         history(*repository, store.get()),
+        guard(store->eviction(), std::move(guard_answers)),
         sync(*store, history, std::move(sync_options)),
+        listening(sync.listen(std::move(listener))),
         pins(store->db()),
         staging(store->db(), store->path() / "staging", {}),
         queue(staging, *store, history, std::move(queue_options)) {}
@@ -128,7 +131,9 @@ struct ModelHost {
   std::unique_ptr<Repository> repository;
   std::unique_ptr<Store> store;
   History history;
+  ToldGuard guard;
   Sync sync;
+  CatalogListeners::Listening listening;
   ManualPins pins;
   Staging staging;
   PublishQueue queue;

@@ -64,16 +64,12 @@ class BoundVersionsTest : public testing::Test {
   }
 
   void start(const Ownership& ownership = {}) {
-    bound_.emplace(BoundVersionsOptions{.mount = *find_mount(mount_),
-                                        .ownership = ownership,
-                                        .catalog =
-                                            [this] {
-                                              const std::lock_guard lock(mutex_);
-                                              return catalog_;
-                                            },
-                                        .bound = {},
-                                        .unbound = {}});
-    bound_->start();
+    bound_.emplace(BoundVersionsOptions{.ownership = ownership});
+    EXPECT_TRUE(bound_->withdraw(1)) << "nothing is bound yet";
+    bound_->start(*find_mount(mount_), [this] {
+      const std::lock_guard lock(mutex_);
+      return catalog_;
+    });
   }
 
   std::shared_ptr<CatalogVersion> make_version(std::uint64_t number) {

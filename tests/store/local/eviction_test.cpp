@@ -23,6 +23,7 @@
 #include "tests/support/code_of.hpp"
 #include "tests/support/eventually.hpp"
 #include "tests/support/support.hpp"
+#include "tests/support/told_guard.hpp"
 
 namespace weightfs {
 namespace {
@@ -71,7 +72,7 @@ TEST(EvictionTest, AReservationMovesAndEndsOnce) {
   EXPECT_TRUE(eviction.stays(2));
 }
 
-TEST(EvictionTest, ReadersAreAskedInTheirOrder) {
+TEST(EvictionTest, AGuardIsAskedInItsOrder) {
   Eviction eviction;
   std::vector<std::string> calls;
   const auto note = [&](const char* what, bool answer) {
@@ -79,11 +80,12 @@ TEST(EvictionTest, ReadersAreAskedInTheirOrder) {
     return answer;
   };
   bool keeps = false, withdraws = true, unused = true;
-  eviction.set_readers({.keep = [&](auto) { return note("keep", keeps); },
-                        .withdraw = [&](auto) { return note("withdraw", withdraws); },
-                        .changed = [&] { note("changed", true); },
-                        .is_unused = [&](auto) { return note("unused", unused); },
-                        .restore = [&](auto) { note("restore", true); }});
+  eviction.set_changed([&] { note("changed", true); });
+  const test::ToldGuard guard(eviction,
+                              {.keeps = [&](auto) { return note("keep", keeps); },
+                               .withdraw = [&](auto) { return note("withdraw", withdraws); },
+                               .release = [&](auto) { return note("release", unused); },
+                               .restore = [&](auto) { note("restore", true); }});
   const Eviction::Files files{[&] { return note("leases", true); }, [&] { note("remove", true); }};
   using Calls = std::vector<std::string>;
   const auto evict = [&] {
@@ -93,15 +95,51 @@ TEST(EvictionTest, ReadersAreAskedInTheirOrder) {
   };
   EXPECT_EQ(evict(),
             std::pair(true, Calls({"keep shown", "withdraw shown", "changed hidden", "keep hidden",
-                                   "unused hidden", "leases hidden", "remove hidden"})));
+                                   "release hidden", "leases hidden", "remove hidden"})));
   unused = false;
   EXPECT_EQ(evict(),
             std::pair(false, Calls({"keep shown", "withdraw shown", "changed hidden", "keep hidden",
-                                    "unused hidden", "changed shown", "restore shown"})));
+                                    "release hidden", "changed shown", "restore shown"})));
   withdraws = false;
   EXPECT_EQ(evict(), std::pair(false, Calls({"keep shown", "withdraw shown"})));
   keeps = true;
   EXPECT_EQ(evict(), std::pair(false, Calls({"keep shown"})));
+}
+
+TEST(EvictionTest, GuardsAreAskedInTurnAndWhatTheFirstHasWithdrawnIsRestored) {
+  Eviction eviction;
+  std::vector<std::string> calls;
+  bool second_withdraws = false;
+  const auto answers = [&](const std::string& name, const bool& withdraws) {
+    return test::GuardAnswers{
+        .keeps = {},
+        .withdraw =
+            [&calls, &withdraws, name](auto) {
+              calls.push_back(name + " withdraw");
+              return withdraws;
+            },
+        .release =
+            [&calls, name](auto) {
+              calls.push_back(name + " release");
+              return name != "2";
+            },
+        .restore = [&calls, name](auto) { calls.push_back(name + " restore"); }};
+  };
+  const bool always = true;
+  const test::ToldGuard first(eviction, answers("1", always));
+  std::optional<test::ToldGuard> second(std::in_place, eviction, answers("2", second_withdraws));
+  using Calls = std::vector<std::string>;
+  EXPECT_FALSE(eviction.evict(1, {kYes, [] { FAIL(); }}));
+  EXPECT_EQ(calls, Calls({"1 withdraw", "2 withdraw", "1 restore"}));
+  calls.clear();
+  second_withdraws = true;
+  EXPECT_FALSE(eviction.evict(1, {kYes, [] { FAIL(); }}));
+  EXPECT_EQ(calls, Calls({"1 withdraw", "2 withdraw", "1 release", "2 release", "1 restore",
+                          "2 restore"}));
+  calls.clear();
+  second.reset();
+  EXPECT_TRUE(eviction.evict(1, {kYes, kNothing}));
+  EXPECT_EQ(calls, Calls({"1 withdraw", "1 release"}));
 }
 
 TEST(EvictionTest, AReservationCallsALeavingVersionBackAlsoIfItHasEnded) {
@@ -168,13 +206,12 @@ class EvictionModel : public testing::TestWithParam<std::size_t> {
     return body();
   }
 
-  EvictionModel() {
-    eviction_.set_readers(
-        {.keep = [this](auto v) { return between([&] { return keeps(v); }); },
-         .withdraw = {},
-         .changed = [this] { between([&] { make_catalog(); }); },
-         .is_unused = [this](auto v) { return between([&] { return !opens_.contains(v); }); },
-         .restore = {}});
+  EvictionModel()
+      : guard_(
+            eviction_,
+            {.keeps = [this](auto v) { return between([&] { return keeps(v); }); },
+             .release = [this](auto v) { return between([&] { return !opens_.contains(v); }); }}) {
+    eviction_.set_changed([this] { between([&] { make_catalog(); }); });
   }
 
   void run(unsigned steps) {
@@ -410,6 +447,7 @@ class EvictionModel : public testing::TestWithParam<std::size_t> {
   const std::size_t room_ = GetParam();  // versions that fit
   std::mt19937_64 rng_ = test::make_rng();
   Eviction eviction_;
+  test::ToldGuard guard_;
   std::set<std::uint64_t> complete_, filling_;
   std::vector<std::uint64_t> filling_order_;
   std::set<std::uint64_t> shown_;

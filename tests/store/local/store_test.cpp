@@ -70,16 +70,26 @@ Eviction::Reservation keep(Store& store, std::uint64_t version) {
 }
 
 // Every version is in use, or none; notes which were asked for.
-void set_in_use(Store& store, bool in_use, Versions* asked = nullptr,
-                const std::function<void()>& also = {}) {
-  Eviction::Readers readers;
-  readers.is_unused = [=](std::uint64_t version) {
-    if (asked != nullptr) asked->push_back(version);
-    if (also) also();
-    return !in_use;
-  };
-  store.eviction().set_readers(std::move(readers));
-}
+class InUse : public VersionGuard {
+ public:
+  InUse(Store& store, bool in_use, Versions* asked = nullptr, std::function<void()> also = {})
+      : in_use_(in_use),
+        asked_(asked),
+        also_(std::move(also)),
+        guarding_(store.eviction().add_guard(*this)) {}
+
+  bool release(std::uint64_t version) override {
+    if (asked_ != nullptr) asked_->push_back(version);
+    if (also_) also_();
+    return !in_use_;
+  }
+
+ private:
+  const bool in_use_;
+  Versions* const asked_;
+  const std::function<void()> also_;
+  Eviction::Guarding guarding_;
+};
 
 // ---- the directory ----
 
@@ -560,7 +570,7 @@ TEST(Store, MakesRoomFromTheOldestOn) {
   const auto store = at.open();
   for (const std::uint64_t version : {1u, 2u, 3u}) add_version(*store, version, 1000);
   Versions asked;
-  set_in_use(*store, false, &asked);
+  const InUse use(*store, false, &asked);
   const auto latest = keep(*store, 3);
   store->evictor().evict_for_images(500);
   EXPECT_TRUE(asked.empty()) << "it fits as it is";
@@ -725,7 +735,7 @@ TEST(Store, VersionsInUseStayAndDoNotCount) {
   at.limits.store_bytes = 2500;
   const auto store = at.open();
   for (const std::uint64_t version : {1u, 2u}) add_version(*store, version, 1000);
-  set_in_use(*store, true);
+  const InUse use(*store, true);
   const auto latest = keep(*store, 2);
   store->evictor().evict_for_images(1000);
   EXPECT_EQ(store->complete_versions(), (Versions{1, 2}));
@@ -737,7 +747,7 @@ TEST(Store, FreeSpaceIsAHardBoundAlsoForVersionsInUse) {
   const auto store = at.open();
   for (const std::uint64_t version : {1u, 2u}) add_version(*store, version, 1000);
   at.free_bytes = (1ull << 30) + 500;
-  set_in_use(*store, true);
+  const InUse use(*store, true);
   const auto latest = keep(*store, 2);
   std::string message;
   EXPECT_EQ(code_of([&] { store->evictor().evict_for_images(1000); }, &message),
@@ -754,7 +764,7 @@ TEST(Store, RemovesForFreeSpaceToo) {
   at.free_bytes = (1ull << 30) + 500;
   const auto latest = keep(*store, 3);
   // What the removal is going to give back.
-  set_in_use(*store, false, nullptr, [&] { at.free_bytes += 1000; });
+  const InUse use(*store, false, nullptr, [&] { at.free_bytes += 1000; });
   store->evictor().evict_for_images(1000);
   EXPECT_EQ(store->complete_versions(), (Versions{2, 3}));
 }
@@ -765,11 +775,13 @@ TEST(Store, WhatIsNoImageCountsAgainstFreeSpaceOnly) {
   const auto store = at.open();
   for (const std::uint64_t version : {1u, 2u, 3u}) add_version(*store, version, 1000);
   const auto latest = keep(*store, 3);
-  set_in_use(*store, true, nullptr, [] { ADD_FAILURE() << "there is room"; });
-  store->evictor().evict_for_free_bytes(1ull << 31);
+  {
+    const InUse use(*store, true, nullptr, [] { ADD_FAILURE() << "there is room"; });
+    store->evictor().evict_for_free_bytes(1ull << 31);
+  }
   at.free_bytes = (1ull << 30) + 500;
   // What the removal is going to give back.
-  set_in_use(*store, false, nullptr, [&] { at.free_bytes += 1000; });
+  const InUse use(*store, false, nullptr, [&] { at.free_bytes += 1000; });
   store->evictor().evict_for_free_bytes(1000);
   EXPECT_EQ(store->complete_versions(), (Versions{2, 3}));
   at.free_bytes = 1ull << 30;

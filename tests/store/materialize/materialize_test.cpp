@@ -17,6 +17,7 @@
 #include "tests/support/eventually.hpp"
 #include "tests/support/meddling_coder.hpp"
 #include "tests/support/repository_builder.hpp"
+#include "tests/support/told_guard.hpp"
 
 namespace weightfs {
 namespace {
@@ -918,12 +919,10 @@ TEST_F(MaterializeIntoStore, KeepsARottenVersionThatIsInUse) {
   bring(1);
   rot(1);
   std::vector<std::uint64_t> asked;
-  Eviction::Readers readers;
-  readers.is_unused = [&](std::uint64_t version) {
-    asked.push_back(version);
-    return false;
-  };
-  host_.store->eviction().set_readers(std::move(readers));
+  const test::ToldGuard guard(host_.store->eviction(), {.release = [&](std::uint64_t version) {
+                                asked.push_back(version);
+                                return false;
+                              }});
   bring(2);
   expect_version(2);
   EXPECT_EQ(asked, std::vector<std::uint64_t>{1});

@@ -96,7 +96,9 @@ class HostModel : public testing::TestWithParam<unsigned> {
         [this] {
           return Space{free_bytes_, 1000 * kGiB};
         },
-        sync_options(), queue_options());
+        guard_answers(), sync_options(),
+        {.prepare = [this](const CatalogVersion& version) { prepare(version.number); }},
+        queue_options());
     host_->queue.start(host_->history.refresh(host_->store->newest().version, soon()));
     tap_->set_open(false);
     const Numbers here = complete();
@@ -107,17 +109,19 @@ class HostModel : public testing::TestWithParam<unsigned> {
     }
   }
 
-  SyncOptions sync_options() {
+  static SyncOptions sync_options() {
     SyncOptions options;
     options.partial = true;
     options.with_absent = true;
-    options.keeps = [this](std::uint64_t v) { return between([&] { return keeps(v); }); };
-    options.release = [this](std::uint64_t v) { return between([&] { return !is_open(v); }); };
-    options.withdraw = [this](std::uint64_t v) {
-      return between([&] { return random(10) != 0 || !use(v); });
-    };
-    options.prepare = [this](const CatalogVersion& version) { prepare(version.number); };
     return options;
+  }
+
+  GuardAnswers guard_answers() {
+    return {
+        .keeps = [this](std::uint64_t v) { return between([&] { return keeps(v); }); },
+        .withdraw =
+            [this](std::uint64_t v) { return between([&] { return random(10) != 0 || !use(v); }); },
+        .release = [this](std::uint64_t v) { return between([&] { return !is_open(v); }); }};
   }
 
   QueueOptions queue_options() {

@@ -15,6 +15,7 @@
 #include "tests/support/hosts.hpp"
 #include "tests/support/repository_builder.hpp"
 #include "tests/support/small_versions.hpp"
+#include "tests/support/told_guard.hpp"
 
 namespace weightfs::test {
 namespace {
@@ -729,17 +730,15 @@ TEST_F(SyncTest, RemovesOldVersionsButNeverLatestOrOneThatIsRead) {
 }
 
 TEST_F(SyncTest, HidesAVersionBeforeItAsksWhetherItIsInUseAndShowsItAgainIfItIs) {
-  std::unique_ptr<Reader> on;
   std::vector<std::uint64_t> asked;
   bool free = false;
-  SyncOptions options;
-  options.release = [&](std::uint64_t version) {
-    asked.push_back(version);
-    EXPECT_FALSE(on->versions().contains(version));
-    EXPECT_NE(on->sync.catalog()->latest, version);
-    return free;
-  };
-  on = reader("reader", room_for(checkpoint(1), 25), options);
+  const auto on = reader("reader", room_for(checkpoint(1), 25));
+  const ToldGuard guard(on->host.store->eviction(), {.release = [&](std::uint64_t version) {
+                          asked.push_back(version);
+                          EXPECT_FALSE(on->versions().contains(version));
+                          EXPECT_NE(on->sync.catalog()->latest, version);
+                          return free;
+                        }});
   for (unsigned version = 1; version <= 3; version++) {
     publish(version);
     on->sync.run_once({});
@@ -753,19 +752,19 @@ TEST_F(SyncTest, HidesAVersionBeforeItAsksWhetherItIsInUseAndShowsItAgainIfItIs)
 }
 
 TEST_F(SyncTest, AVersionThatIsKeptIsNotEvenHidden) {
-  std::unique_ptr<Reader> on;
   std::vector<std::uint64_t> released;
   std::uint64_t kept = 1;
-  SyncOptions options;
-  options.release = [&](std::uint64_t version) {
+  const auto on = reader("reader", room_for(checkpoint(1), 25));
+  GuardAnswers answers;
+  answers.release = [&](std::uint64_t version) {
     released.push_back(version);
     return true;
   };
-  options.keeps = [&](std::uint64_t version) {
+  answers.keeps = [&](std::uint64_t version) {
     EXPECT_TRUE(version != kept || on->versions().contains(version));
     return version == kept;
   };
-  on = reader("reader", room_for(checkpoint(1), 25), options);
+  const ToldGuard guard(on->host.store->eviction(), answers);
   for (unsigned version = 1; version <= 4; version++) {
     publish(version);
     on->sync.run_once({});
@@ -779,11 +778,10 @@ TEST_F(SyncTest, AVersionThatIsKeptIsNotEvenHidden) {
 }
 
 TEST_F(SyncTest, AVersionThatIsPinnedWhileItIsHiddenIsShownAgain) {
-  std::unique_ptr<Reader> on;
+  const auto on = reader("reader", room_for(checkpoint(1), 25));
   unsigned asked = 0;
-  SyncOptions options;
-  options.keeps = [&](std::uint64_t) { return ++asked == 2; };
-  on = reader("reader", room_for(checkpoint(1), 25), options);
+  const ToldGuard guard(on->host.store->eviction(),
+                        {.keeps = [&](std::uint64_t) { return ++asked == 2; }});
   for (unsigned version = 1; version <= 3; version++) {
     publish(version);
     on->sync.run_once({});
@@ -793,25 +791,25 @@ TEST_F(SyncTest, AVersionThatIsPinnedWhileItIsHiddenIsShownAgain) {
 }
 
 TEST_F(SyncTest, AVersionIsWithdrawnBeforeItIsHiddenAndRestoredIfItStays) {
-  std::unique_ptr<Reader> on;
+  const auto on = reader("reader", room_for(checkpoint(1), 25));
   std::vector<std::string> calls;
   bool may_withdraw = false, free = false;
-  SyncOptions options;
-  options.withdraw = [&](std::uint64_t version) {
+  GuardAnswers answers;
+  answers.withdraw = [&](std::uint64_t version) {
     EXPECT_TRUE(on->versions().contains(version));
     calls.push_back("withdraw");
     return may_withdraw;
   };
-  options.release = [&](std::uint64_t version) {
+  answers.release = [&](std::uint64_t version) {
     EXPECT_FALSE(on->versions().contains(version));
     calls.push_back("release");
     return free;
   };
-  options.restore = [&](std::uint64_t version) {
+  answers.restore = [&](std::uint64_t version) {
     EXPECT_TRUE(on->versions().contains(version));
     calls.push_back("restore");
   };
-  on = reader("reader", room_for(checkpoint(1), 25), options);
+  const ToldGuard guard(on->host.store->eviction(), answers);
   const auto next = [&](unsigned version) {
     calls.clear();
     publish(version);
@@ -835,17 +833,15 @@ TEST_F(SyncTest, AVersionIsWithdrawnBeforeItIsHiddenAndRestoredIfItStays) {
 }
 
 TEST_F(SyncTest, AVersionIsPreparedBeforeLatestMovesToIt) {
-  std::unique_ptr<Reader> on;
+  auto on = reader();
   std::vector<std::uint64_t> prepared;
-  SyncOptions options;
-  options.prepare = [&](const CatalogVersion& version) {
+  auto listening = on->sync.listen({.prepare = [&](const CatalogVersion& version) {
     const std::uint64_t number = version.number;
     prepared.push_back(number);
     EXPECT_TRUE(on->versions().contains(number));
     EXPECT_EQ(on->sync.catalog()->latest, number - 1);
     EXPECT_EQ(read_tree(version.directory), read_tree(checkpoint(static_cast<unsigned>(number))));
-  };
-  on = reader("reader", kNoFloor, options);
+  }});
   for (unsigned version = 1; version <= 3; version++) {
     publish(version);
     on->sync.run_once({});
@@ -853,9 +849,13 @@ TEST_F(SyncTest, AVersionIsPreparedBeforeLatestMovesToIt) {
     EXPECT_EQ(on->sync.catalog()->latest, version);
   }
   EXPECT_EQ(prepared, (std::vector<std::uint64_t>{1, 2, 3}));
+  listening.end();
   on.reset();
-  const auto again = reader("reader", kNoFloor, {.prepare = [](const CatalogVersion&) { FAIL(); }});
+  const auto again = reader();
   EXPECT_EQ(again->sync.catalog()->latest, 3u) << "what was there is shown at once";
+  const auto none = again->sync.listen(
+      {.prepare = [](const CatalogVersion& version) { FAIL() << version.number; }});
+  again->sync.run_once({});
 }
 
 // ---- the thread ----
@@ -1190,9 +1190,9 @@ class LatestLog {
 
 TEST_F(SyncTest, WhatLatestIsAboutToNameIsNotEvictedForAnOlderVersion) {
   std::unique_ptr<Reader> on;
-  SyncOptions options = filling();
   std::uint64_t prepared = 0;
-  options.prepare = [&](const CatalogVersion& version) {
+  CatalogListener listener;
+  listener.prepare = [&](const CatalogVersion& version) {
     if (version.number < 3 || prepared != 0) return;
     prepared = version.number;
     // A reader opens an old version just now: there is room for two.
@@ -1201,12 +1201,11 @@ TEST_F(SyncTest, WhatLatestIsAboutToNameIsNotEvictedForAnOlderVersion) {
     EXPECT_TRUE(on->host.store->is_complete(version.number));
   };
   LatestLog log;
-  options.changed = [&] {
-    if (on) log.note(on->sync.catalog());
-  };
+  listener.changed = [&] { log.note(on->sync.catalog()); };
   publish(1);
   publish(2);
-  on = reader("reader", room_for(checkpoint(1), 25), options);
+  on = reader("reader", room_for(checkpoint(1), 25), filling());
+  const auto listening = on->sync.listen(listener);
   on->sync.run_once({});
   ASSERT_TRUE(eventually([&] { return has_complete(*on, 2); }));
   on->sync.name_version(1, {});
@@ -1221,9 +1220,9 @@ TEST_F(SyncTest, WhatLatestIsAboutToNameIsNotEvictedForAnOlderVersion) {
 
 TEST_F(SyncTest, NothingIsPreparedWhileRoomIsMade) {
   std::unique_ptr<Reader> on;
-  SyncOptions options = filling();
   int prepared = 0;
-  options.prepare = [&](const CatalogVersion& version) {
+  CatalogListener listener;
+  listener.prepare = [&](const CatalogVersion& version) {
     if (version.number < 4) return;
     // It may take a moment: nobody else is to wait for it.
     const Context now = Context{}.within({});
@@ -1235,7 +1234,8 @@ TEST_F(SyncTest, NothingIsPreparedWhileRoomIsMade) {
   };
   publish(1);
   publish(2);
-  on = reader("reader", room_for(checkpoint(1), 35), options);
+  on = reader("reader", room_for(checkpoint(1), 35), filling());
+  const auto listening = on->sync.listen(listener);
   on->sync.run_once({});
   ASSERT_TRUE(eventually([&] { return has_complete(*on, 2); }));
   publish(3);
@@ -1354,9 +1354,8 @@ TEST_F(SyncTest, AFileThatBecomesCompleteCostsNoCatalog) {
   }
   publisher_.publish(directory);
   std::atomic<int> catalogs = 0;
-  SyncOptions options = filling();
-  options.changed = [&] { catalogs++; };
-  const auto on = reader("reader", kNoFloor, options);
+  const auto on = reader("reader", kNoFloor, filling());
+  const auto listening = on->sync.listen({.changed = [&] { catalogs++; }});
   on->sync.run_once({});
   ASSERT_TRUE(eventually([&] { return has_complete(*on, 1); }));
   EXPECT_LT(catalogs, 20);

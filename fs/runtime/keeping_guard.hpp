@@ -1,0 +1,29 @@
+// KeepingGuard: keeps versions by a predicate of somebody who knows nothing of the eviction: a
+// mount's pins, engines.
+//
+// Threads: as the predicate.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <utility>
+
+#include "store/local/eviction.hpp"
+#include "store/local/version_guard.hpp"
+
+namespace weightfs::fs {
+
+class KeepingGuard final : public VersionGuard {
+ public:
+  /// Is asked as long as it lives.  The eviction outlives it.
+  KeepingGuard(Eviction& eviction, std::function<bool(std::uint64_t version)> keeps)
+      : keeps_(std::move(keeps)), guarding_(eviction.add_guard(*this)) {}
+
+  [[nodiscard]] bool keeps(std::uint64_t version) override { return keeps_(version); }
+
+ private:
+  const std::function<bool(std::uint64_t)> keeps_;
+  Eviction::Guarding guarding_;  // ends first
+};
+
+}  // namespace weightfs::fs

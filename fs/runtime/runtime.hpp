@@ -1,0 +1,84 @@
+// Runtime: what a mount's daemon and `weightfs sync` have in common behind what they show: the
+// repository, the store, the history, the coder, the warmer, the hooks and the sync.  The control
+// socket, which answers what each of them shows, is ControlSocket.
+//
+// What lives how long, from the outside in:
+//
+//     repository > store > coder > warmer > history > hooks > guards > sync > warmer's thread
+//
+// Hooks keep versions as long as there is a sync, and ask and tell while their owner lets them
+// (Hooks::start).  The warmer is told of catalogs, hooks only by their owner: what they tell
+// engines is what the owner shows.
+//
+// Threads: all calls may run in parallel.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "fs/base/coder_choice.hpp"
+#include "fs/cache/warmer.hpp"
+#include "fs/hooks/hooks.hpp"
+#include "fs/runtime/daemon_state.hpp"
+#include "fs/runtime/host_options.hpp"
+#include "fs/runtime/keeping_guard.hpp"
+#include "store/local/eviction.hpp"
+#include "store/local/store.hpp"
+#include "store/materialize/history.hpp"
+#include "store/repository/repository.hpp"
+#include "store/sync/sync.hpp"
+
+namespace weightfs::fs {
+
+struct RuntimeOptions {
+  std::filesystem::path place;        // the mount point, or the directory
+  bool warms = true;                  // false: the page cache is looked at, but nothing is read
+  std::vector<VersionGuard*> guards;  // beside hooks; outlive it
+  SyncOptions sync;                   // what it follows, and its coder, are the host's
+};
+
+class Runtime {
+ public:
+  /// Shows what the store has complete; sync().start() begins to follow the bucket.  `host`: its
+  /// repository and store; outlives it.
+  Runtime(const HostOptions& host, std::unique_ptr<Repository> repository,
+          std::unique_ptr<Store> store, RuntimeOptions options);
+  Runtime(const Runtime&) = delete;
+  Runtime& operator=(const Runtime&) = delete;
+
+  [[nodiscard]] Repository& repository() const noexcept { return *repository_; }
+  [[nodiscard]] Store& store() const noexcept { return *store_; }
+  [[nodiscard]] const CoderChoice& coder() const noexcept { return coder_; }
+  [[nodiscard]] const Warmer& warmer() const noexcept { return warmer_; }
+  [[nodiscard]] History& history() noexcept { return history_; }
+  [[nodiscard]] Hooks& hooks() noexcept { return hooks_; }
+  [[nodiscard]] Sync& sync() noexcept { return sync_; }
+  [[nodiscard]] const Sync& sync() const noexcept { return sync_; }
+
+  /// For hooks.  `version`: what is shown as `latest`, with its tag; 0: nothing.
+  [[nodiscard]] Hooks::Shown shown(std::uint64_t version, std::string tag) const;
+
+  /// For the status, but for what only the owner knows.
+  [[nodiscard]] DaemonState state() const;
+
+ private:
+  [[nodiscard]] SyncOptions sync_options() const;
+
+  const HostOptions& host_;
+  const RuntimeOptions options_;
+  const std::unique_ptr<Repository> repository_;
+  const std::unique_ptr<Store> store_;
+  const CoderChoice coder_;
+  Warmer warmer_;
+  History history_;
+  Hooks hooks_;
+  const KeepingGuard hooks_guard_;
+  const std::vector<Eviction::Guarding> guardings_;
+  Sync sync_;
+  const CatalogListeners::Listening listening_;  // the warmer's
+  const Warmer::Run warming_;
+};
+
+}  // namespace weightfs::fs

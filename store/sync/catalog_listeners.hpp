@@ -1,0 +1,77 @@
+// Catalog listeners: whoever wants to know of a new catalog, or to do something before `latest`
+// moves: the warmer, hooks, bind mounts, clients at the control socket.
+//
+// Threads: all calls may run in parallel, but a listener does not end its own Listening from one of
+// its calls.  No lock is held while a listener is called.
+// Ownership: must outlive its Listenings.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "store/sync/catalog.hpp"
+
+namespace weightfs {
+
+/// Both are called from any thread; each may be empty.
+struct CatalogListener {
+  /// Called before `latest` moves to a version, which can be found by its number already; may take
+  /// a moment.  Without locks.
+  std::function<void(const CatalogVersion& version)> prepare = {};
+  /// There is another catalog.  Also called while locks are held: must be quick and call nothing of
+  /// the Sync's.
+  std::function<void()> changed = {};
+};
+
+class CatalogListeners {
+  struct Entry;
+
+ public:
+  /// The listener is called as long as this lives.
+  class Listening {
+   public:
+    Listening() = default;  // nobody listens
+    Listening(Listening&& other) noexcept
+        : listeners_(std::exchange(other.listeners_, nullptr)), entry_(std::move(other.entry_)) {}
+    Listening& operator=(Listening&& other) noexcept;
+    ~Listening() { end(); }
+
+    /// Waits for calls that are going on.
+    void end() noexcept;
+
+   private:
+    friend class CatalogListeners;
+    Listening(CatalogListeners& listeners, std::shared_ptr<Entry> entry)
+        : listeners_(&listeners), entry_(std::move(entry)) {}
+
+    CatalogListeners* listeners_ = nullptr;
+    std::shared_ptr<Entry> entry_;
+  };
+
+  CatalogListeners() = default;
+  CatalogListeners(const CatalogListeners&) = delete;
+  CatalogListeners& operator=(const CatalogListeners&) = delete;
+
+  /// Is called after those that were added before.
+  [[nodiscard]] Listening add(CatalogListener listener);
+
+  /// Whether anybody prepares a version.
+  [[nodiscard]] bool prepares() const;
+
+  void prepare(const CatalogVersion& version);
+  void changed();
+
+ private:
+  template <typename Call>
+  void for_each(const Call& call);
+
+  mutable std::mutex mutex_;  // guards what follows, and the calls of each entry
+  std::condition_variable called_;
+  std::vector<std::shared_ptr<Entry>> entries_;
+};
+
+}  // namespace weightfs
