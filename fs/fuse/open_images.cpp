@@ -10,12 +10,12 @@
 
 namespace weightfs::fs {
 
-OpenImage::OpenImage(const OpenTarget& target, std::shared_ptr<PartialVersion> partial)
-    : path_(target.image),
-      name_(target.path),
-      size_bytes_(target.size_bytes),
+OpenImage::OpenImage(const LocalFile& file, std::shared_ptr<PartialVersion> partial)
+    : path_(file.image),
+      name_(file.path),
+      size_bytes_(file.size_bytes),
       partial_(std::move(partial)),
-      file_(File::open(target.image, O_RDONLY)) {}
+      file_(File::open(file.image, O_RDONLY)) {}
 
 bool OpenImage::ask(std::uint64_t offset_bytes, std::uint64_t size_bytes,
                     std::function<void()> wake) const {
@@ -33,20 +33,20 @@ std::size_t OpenImage::read(std::uint64_t offset_bytes, std::span<std::byte> int
   return wanted;
 }
 
-bool OpenImages::join(Inode inode) {
+std::shared_ptr<const OpenImage> OpenImages::join(Inode inode) {
   const std::lock_guard lock(mutex_);
   const auto found = held_.find(inode);
-  if (found == held_.end()) return false;
+  if (found == held_.end()) return nullptr;
   found->second.opens++;
-  return true;
+  return found->second.image;
 }
 
-void OpenImages::hold(Inode inode, const OpenTarget& target,
-                      std::shared_ptr<PartialVersion> partial) {
-  if (join(inode)) return;
-  DescriptorClaim claim(share_, 1, target.image);
+std::shared_ptr<const OpenImage> OpenImages::hold(Inode inode, const LocalFile& file,
+                                                  std::shared_ptr<PartialVersion> partial) {
+  if (auto joined = join(inode)) return joined;
+  DescriptorClaim claim(share_, 1, file.image);
   auto image = std::make_shared<const OpenImage>(
-      target, std::move(partial));  // a system call: not under the lock
+      file, std::move(partial));  // a system call: not under the lock
   const std::lock_guard lock(mutex_);
   Held& held = held_[inode];
   if (held.image == nullptr) {
@@ -54,6 +54,7 @@ void OpenImages::hold(Inode inode, const OpenTarget& target,
     held.claim = std::move(claim);
   }
   held.opens++;
+  return held.image;
 }
 
 void OpenImages::release(Inode inode) noexcept {

@@ -1,5 +1,5 @@
 // Open images: descriptors of the images that the daemon reads itself, one for each open inode.
-// Those of a partial version are read as far as they are here.
+// Those of files that stream in are read as far as they are here.
 //
 // An image is opened with the first open of its inode and closed with the last RELEASE, so that no
 // descriptor of the daemon keeps an image in use, or its space occupied, longer than its readers
@@ -19,7 +19,7 @@
 
 #include "fs/base/descriptors.hpp"
 #include "fs/base/inode.hpp"
-#include "fs/fuse/tree.hpp"
+#include "fs/fuse/file_kind.hpp"
 #include "store/os/file.hpp"
 #include "store/streaming/partial_version.hpp"
 
@@ -28,14 +28,14 @@ namespace weightfs::fs {
 /// One image, open for reading.
 class OpenImage {
  public:
-  /// `partial`: of a target that is partial; else nullptr.
+  /// `partial`: of a file that streams in; else nullptr.
   /// Throws Error: see throw_errno.
-  explicit OpenImage(const OpenTarget& target, std::shared_ptr<PartialVersion> partial = nullptr);
+  explicit OpenImage(const LocalFile& file, std::shared_ptr<PartialVersion> partial = nullptr);
 
   /// Whether a range may be read(); it is asked for if not.  See PartialVersion::ask.
   bool ask(std::uint64_t offset_bytes, std::uint64_t size_bytes, std::function<void()> wake) const;
 
-  [[nodiscard]] bool is_partial() const noexcept { return partial_ != nullptr; }
+  [[nodiscard]] bool is_streaming() const noexcept { return partial_ != nullptr; }
 
   /// Reads as much of `into` as lies below the end of the file as the version has it.
   ///
@@ -57,15 +57,15 @@ class OpenImages {
   /// `share`: pays for the descriptors; outlives this.
   explicit OpenImages(DescriptorShare& share) noexcept : share_(share) {}
 
-  /// Counts one open of the inode; the first one opens the image.
+  /// Counts one open of the inode; the first one opens the image, which all of them share.
   /// Throws Error: as OpenImage; io (ENFILE) if too many are open; nothing was counted.
-  void hold(Inode inode, const OpenTarget& target,
-            std::shared_ptr<PartialVersion> partial = nullptr);
+  std::shared_ptr<const OpenImage> hold(Inode inode, const LocalFile& file,
+                                        std::shared_ptr<PartialVersion> partial = nullptr);
 
   /// Counts one RELEASE; the last one closes the image.  Unknown inodes are ignored.
   void release(Inode inode) noexcept;
 
-  /// nullptr if the inode is not held: it was opened through an earlier process.
+  /// nullptr if the inode is not held.
   [[nodiscard]] std::shared_ptr<const OpenImage> find(Inode inode) const;
 
  private:
@@ -74,7 +74,8 @@ class OpenImages {
     std::uint64_t opens = 0;
     DescriptorClaim claim;
   };
-  bool join(Inode inode);  // counts one more open of an inode that is held
+  // Counts one more open of an inode that is held; nullptr if it is not.
+  std::shared_ptr<const OpenImage> join(Inode inode);
 
   DescriptorShare& share_;
   mutable std::mutex mutex_;

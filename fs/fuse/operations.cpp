@@ -12,6 +12,7 @@
 #include <string_view>
 #include <utility>
 
+#include "fs/fuse/file_operations.hpp"
 #include "fs/fuse/passthrough.hpp"
 #include "fs/fuse/reply.hpp"
 #include "fs/fuse/staging_operations.hpp"
@@ -20,16 +21,10 @@ namespace weightfs::fs {
 namespace {
 
 constexpr std::chrono::minutes kSizeLimit{5};
-constexpr std::chrono::hours kBuildLimit{1};
-constexpr std::chrono::seconds kRoomPatience{5};
-constexpr std::chrono::milliseconds kRoomPause{100};
-constexpr std::chrono::hours kFillLimit{1};  // it may wait until another version has been made
 constexpr unsigned kRequestBytesMax = 1u << 20;
 // Reads ahead that the kernel sends before they are answered.  Its own limit is 12: so many readers
 // of what is not here yet would hold up all others.
 constexpr unsigned kBackgroundMax = 16384;
-
-Parking reading(fuse_req_t req) { return {.pool = server_of(req).pool.get(), .is_reader = true}; }
 
 // What must be found out, or made, of deltas first.
 Parking sizing(fuse_req_t req, Missing missing) {
@@ -45,24 +40,6 @@ Parking naming(fuse_req_t req) {
   return {.pool = server.names.get(),
           .limit = std::chrono::ceil<std::chrono::seconds>(server.options.read_timeout),
           .missing = Missing::name,
-          .is_reader = true,
-          .late = EIO};
-}
-Parking filling(fuse_req_t req) {
-  return {.pool = server_of(req).fills.get(), .limit = kFillLimit, .is_reader = true, .late = EIO};
-}
-Parking building(fuse_req_t req) {
-  return {.pool = server_of(req).builds.get(),
-          .limit = kBuildLimit,
-          .is_reader = true,
-          .may_not_be = true};
-}
-
-// What is made from the bucket while it is read.
-Parking reading_rest(fuse_req_t req) {
-  const Server& server = server_of(req);
-  return {.pool = server.rests.get(),
-          .limit = std::chrono::ceil<std::chrono::seconds>(server.options.read_timeout),
           .is_reader = true,
           .late = EIO};
 }
@@ -205,11 +182,6 @@ void op_getattr(fuse_req_t req, fuse_ino_t ino, fuse_file_info*) {
   });
 }
 
-Requester requester_of(fuse_req_t req) {
-  const fuse_ctx* const context = fuse_req_ctx(req);
-  return {context->pid, context->uid};
-}
-
 // What `latest` or a tag is depends on who asks.
 std::string link_target(fuse_req_t req, Inode inode) {
   const Server& server = server_of(req);
@@ -246,146 +218,7 @@ void op_statfs(fuse_req_t req, fuse_ino_t) {
   });
 }
 
-// ---- Open and release --------------------------------------------------------------------------
-
-void release(Server& server, Inode inode) {
-  release_open(server, inode);
-  server.images.release(inode);
-}
-
-// `hold`: of its pass.  `partial`: of a target that is partial.
-void open_image(fuse_req_t req, Inode inode, const OpenTarget& target, const PassHold& hold,
-                fuse_file_info& info, std::shared_ptr<PartialVersion> partial = nullptr) {
-  Server& server = server_of(req);
-  const auto opened = acquire_open(server, inode, [&] {
-    return target.state == ImageState::complete ? register_file(server, target.image) : 0;
-  });
-  info.noflush = 1;  // close(2) needs no round trip, and works when the daemon is gone
-  if (opened.serving == Serving::daemon) {
-    try {
-      if (!target.is_rest) server.images.hold(inode, target, std::move(partial));
-    } catch (const std::exception&) {
-      release(server, inode);
-      throw;
-    }
-    info.keep_cache = 1;  // with passthrough it would make the open fail
-  }
-  LoaderPins* const pins = server.options.pins;
-  info.fh = pins == nullptr ? 0 : pins->hold(hold);
-  if (reply_open(req, info, opened.backing_id) == 0) return;
-  if (pins != nullptr) pins->released(info.fh);
-  release(server, inode);
-}
-
-// An object that is missing in the bucket is no file that is missing here, and one that cannot be
-// read here no call that this file system does not have.
-template <typename Body>
-auto as_io_error(Body&& body) {
-  try {
-    return body();
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::not_found && error.code() != ErrorCode::unsupported) throw;
-    throw Error(ErrorCode::io, error.what());
-  }
-}
-
-// A file of a version that is partial.  One that is whole is like any other.
-void open_partial(fuse_req_t req, Inode inode, OpenTarget target, const PassHold& hold,
-                  fuse_file_info& info, std::shared_ptr<PartialVersion> partial) {
-  if (partial != nullptr && partial->is_here(target.path)) {
-    target.state = ImageState::complete;
-    partial = nullptr;
-  }
-  open_image(req, inode, target, hold, info, std::move(partial));
-}
-
-// Room that is missing now may be there in a moment: while a version is made it is reserved beside
-// the one that `latest` names, and readers close files.
-std::shared_ptr<PartialVersion> fill_patiently(Sync& sync, std::uint64_t version,
-                                               const Context& context) {
-  const Clock::time_point until = Clock::now() + kRoomPatience;
-  for (;;) {
-    try {
-      return sync.fill_version(version, context);
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::no_space || Clock::now() >= until) throw;
-    }
-    context.pause(kRoomPause, "waiting for room");
-  }
-}
-
-// A file whose version is partial, or to be, or leaves: then it comes back, or is filled anew.
-void open_incomplete(fuse_req_t req, Inode inode, const OpenTarget& target, const PassHold& hold,
-                     fuse_file_info info) {
-  const std::uint64_t version = parts_of(inode).version;
-  Sync* const sync = server_of(req).options.sync;
-  if (auto partial = sync->find_partial(version); partial && target.state == ImageState::partial) {
-    return open_partial(req, inode, target, hold, info, std::move(partial));
-  }
-  park(req, filling(req),
-       [=, &server = server_of(req)](const Context& context) -> std::function<void()> {
-         const auto reserved =
-             std::make_shared<Eviction::Reservation>(sync->reserve(version, context));
-         const auto partial = as_io_error([&] { return fill_patiently(*sync, version, context); });
-         const OpenTarget filled = server.tree.open(inode);
-         return [=]() mutable {
-           answer(req, "open", Missing::inode,
-                  [&] { open_partial(req, inode, filled, hold, info, partial); });
-           reserved->give_up();  // it is counted now
-         };
-       });
-}
-
-// Keeps the version of a file from being evicted until the open is counted.  False: it is being
-// removed.
-bool reserve_version(fuse_req_t req, Inode inode, Eviction::Reservation& reservation) {
-  Sync* const sync = server_of(req).options.sync;
-  if (sync == nullptr || parts_of(inode).kind != InodeKind::version) return true;
-  auto reserved = sync->try_reserve(parts_of(inode).version);
-  if (!reserved) return false;
-  reservation = std::move(*reserved);
-  return true;
-}
-
-// The file may have been removed to make room since it was made: then ESTALE makes the kernel begin
-// again.
-void open_delta(fuse_req_t req, Inode inode, std::uint64_t version, fuse_file_info info) {
-  park(req, building(req),
-       [req, inode, version, info,
-        &server = server_of(req)](const Context& context) -> std::function<void()> {
-         OpenTarget target;
-         target.image = server.options.deltas->build(version, context);
-         target.size_bytes = server.options.deltas->facts(version, context).size_bytes;
-         return [req, inode, target, info]() mutable {
-           answer(req, "open", Missing::inode, [&] { open_image(req, inode, target, {}, info); });
-         };
-       });
-}
-
-// The text of a generated file.
-std::string make_text(const Server& server, Inode inode) {
-  if (inode == make_inode(Fixed::status)) return server.options.status();
-  if (inode == make_inode(Fixed::advice)) return server.options.advice();
-  return staged::last_error(server);
-}
-
-void open_text(fuse_req_t req, Inode inode, fuse_file_info info) {
-  park(req, reading(req),
-       [req, inode, info, &server = server_of(req)](const Context&) -> std::function<void()> {
-         auto text = std::make_shared<std::string>(make_text(server, inode));
-         return [req, text, info, &server]() mutable {
-           info.fh = server.texts.add(std::move(*text));
-           info.direct_io = 1;  // its size is 0, as in /proc
-           info.noflush = 1;
-           if (fuse_reply_open(req, &info) != 0) server.texts.remove(info.fh);
-         };
-       });
-}
-
-Passes::Opened note_open(fuse_req_t req, Inode inode) {
-  LoaderPins* const pins = server_of(req).options.pins;
-  return pins == nullptr ? Passes::Opened{} : pins->opened(requester_of(req), inode);
-}
+// ---- Files -------------------------------------------------------------------------------------
 
 void op_open(fuse_req_t req, fuse_ino_t ino, fuse_file_info* info) {
   if (const auto id = find_staged(req, ino)) {
@@ -396,177 +229,25 @@ void op_open(fuse_req_t req, fuse_ino_t ino, fuse_file_info* info) {
     fuse_reply_err(req, EROFS);
     return;
   }
-  answer(req, "open", Missing::inode, [&] {
-    const Tree& tree = server_of(req).tree;
-    if (const auto version = tree.find_delta(ino)) {
-      note_open(req, ino);
-      return open_delta(req, ino, *version, *info);
-    }
-    Eviction::Reservation reservation;
-    const bool is_going = !reserve_version(req, ino, reservation);
-    const OpenTarget target = tree.open(ino);
-    const Passes::Opened noted = note_open(req, ino);
-    if (noted.wanted != 0) {
-      fuse_reply_err(req, ESTALE);  // the kernel walks again, through `latest`
-    } else if (target.is_text) {
-      open_text(req, ino, *info);
-    } else if (!target.is_rest && (is_going || target.state != ImageState::complete)) {
-      open_incomplete(req, ino, target, noted.hold, *info);
-    } else {
-      open_image(req, ino, target, noted.hold, *info);
-    }
-  });
+  open_file(req, ino, *info);
 }
 
 void op_release(fuse_req_t req, fuse_ino_t ino, fuse_file_info* info) {
   if (const auto id = find_staged(req, ino)) return staged::release(req, *id, info);
-  if (is_text(ino)) {
-    server_of(req).texts.remove(info->fh);
-  } else {
-    Server& server = server_of(req);
-    if (server.options.pins != nullptr) server.options.pins->released(info->fh);
-    release(server, ino);
-  }
-  fuse_reply_err(req, 0);
-}
-
-// ---- Read --------------------------------------------------------------------------------------
-
-struct Range {
-  std::uint64_t offset_bytes = 0;
-  std::size_t size_bytes = 0;
-};
-
-RequestPool::Work read_text_work(fuse_req_t req, Inode inode, std::uint64_t handle, Range range) {
-  return [=, &server = server_of(req)](const Context&) -> std::function<void()> {
-    auto text = server.texts.find(handle);
-    if (text == nullptr) text = std::make_shared<const std::string>(make_text(server, inode));
-    return [=] {
-      const std::string_view rest =
-          std::string_view(*text).substr(std::min<std::uint64_t>(range.offset_bytes, text->size()));
-      fuse_reply_buf(req, rest.data(), std::min(rest.size(), range.size_bytes));
-    };
-  };
-}
-
-std::function<void()> read_image(fuse_req_t req, const OpenImage& image, Range range) {
-  thread_local std::vector<std::byte> buffer;
-  if (buffer.size() < range.size_bytes) buffer.resize(range.size_bytes);
-  const std::size_t got = image.read(range.offset_bytes, std::span(buffer).first(range.size_bytes));
-  return [req, got, data = buffer.data(), &server = server_of(req)] {
-    server.daemon_reads++;
-    fuse_reply_buf(req, reinterpret_cast<const char*>(data), got);
-  };
-}
-
-// Also for files in passthrough mode: readahead(2) of them asks for pages that nobody will read.
-RequestPool::Work read_image_work(fuse_req_t req, Inode inode, Range range) {
-  return [=, &server = server_of(req)](const Context&) -> std::function<void()> {
-    auto image = server.images.find(inode);
-    if (image == nullptr) {
-      const OpenTarget target = server.tree.open(inode);
-      if (target.state != ImageState::complete) {
-        throw Error(ErrorCode::io, target.image.string() + " is not here, and was not opened");
-      }
-      image = std::make_shared<const OpenImage>(target);
-    }
-    return read_image(req, *image, range);
-  };
-}
-
-// Nothing if the file is here.  Requires: it has no image open, as who opened it before it was
-// here.
-std::optional<OpenTarget> find_rest(const Server& server, Inode inode) {
-  if (server.options.rest == nullptr || is_text(inode)) return {};
-  if (parts_of(inode).kind != InodeKind::version) return {};
-  OpenTarget target = server.tree.open(inode);
-  if (!target.is_rest) return {};
-  return target;
-}
-
-RequestPool::Work read_rest_work(fuse_req_t req, OpenTarget target, Range range) {
-  return [req, target = std::move(target), range,
-          &server = server_of(req)](const Context& context) -> std::function<void()> {
-    thread_local std::vector<std::byte> buffer;
-    if (buffer.size() < range.size_bytes) buffer.resize(range.size_bytes);
-    const std::size_t got =
-        server.options.rest->read(target.version, target.path, range.offset_bytes,
-                                  std::span(buffer).first(range.size_bytes), context);
-    return [req, got, data = buffer.data(), &server] {
-      server.daemon_reads++;
-      fuse_reply_buf(req, reinterpret_cast<const char*>(data), got);
-    };
-  };
-}
-
-ReadRange read_range(Inode inode, Range range) {
-  return {inode, range.offset_bytes, range.offset_bytes + range.size_bytes};
-}
-
-// It was given up just now, and nothing has come since.
-bool is_late(Server& server, const OpenImage& image, Inode inode, Range range) {
-  if (!server.late_reads.covers(read_range(inode, range), Clock::now())) return false;
-  return !as_io_error([&] { return image.ask(range.offset_bytes, range.size_bytes, {}); });
-}
-
-// Waits, without a worker, until the range is here.  Another part of it may be missing when the
-// work begins.  A request that waits does not hold the image, whose last owner may take long to
-// end it.
-void read_partial(fuse_req_t req, Inode inode, Range range, Clock::time_point deadline) {
-  const auto ask = [=, &server = server_of(req)](std::function<void()> wake) {
-    const auto image = server.images.find(inode);
-    return image == nullptr || as_io_error([&] {
-             return image->ask(range.offset_bytes, range.size_bytes, std::move(wake));
-           });
-  };
-  Parking parking = reading(req);
-  parking.late = EIO;
-  parking.on_late = [&late = server_of(req).late_reads, read = read_range(inode, range)] {
-    late.add(read, Clock::now());
-  };
-  park_until(req, parking, deadline, ask,
-             [=, &server = server_of(req)](const Context&) -> std::function<void()> {
-               if (!ask({})) {
-                 return [=] {
-                   answer(req, "read", Missing::inode,
-                          [&] { read_partial(req, inode, range, deadline); });
-                 };
-               }
-               const auto image = server.images.find(inode);
-               if (image == nullptr) throw PosixError(EBADF, "read a file that is not open");
-               return read_image(req, *image, range);
-             });
+  release_file(req, info->fh);
 }
 
 void op_read(fuse_req_t req, fuse_ino_t ino, std::size_t size, off_t offset, fuse_file_info* info) {
-  const Range range{static_cast<std::uint64_t>(offset), size};
+  const FileRange range{static_cast<std::uint64_t>(offset), size};
   if (const auto id = find_staged(req, ino)) {
     return staged::read(req, *id, range.offset_bytes, range.size_bytes);
   }
-  answer(req, "read", Missing::inode, [&] {
-    Server& server = server_of(req);
-    const auto image = server.images.find(ino);
-    if (auto target = image == nullptr ? find_rest(server, ino) : std::nullopt) {
-      return park(req, reading_rest(req), read_rest_work(req, std::move(*target), range));
-    }
-    if (image != nullptr && image->is_partial()) {
-      if (is_late(server, *image, ino, range)) throw PosixError(EIO, "read what does not come");
-      return read_partial(req, ino, range, Clock::now() + server.options.read_timeout);
-    }
-    park(req, reading(req),
-         is_text(ino) ? read_text_work(req, ino, info->fh, range)
-                      : read_image_work(req, ino, range));
-  });
+  read_file(req, info->fh, range);
 }
 
-// An image has no holes.
-void op_lseek(fuse_req_t req, fuse_ino_t ino, off_t offset, int whence, fuse_file_info*) {
+void op_lseek(fuse_req_t req, fuse_ino_t ino, off_t offset, int whence, fuse_file_info* info) {
   if (const auto id = find_staged(req, ino)) return staged::lseek(req, *id, offset, whence);
-  answer(req, "lseek", Missing::inode, [&] {
-    const off_t size = server_of(req).tree.attributes(ino).attributes.st_size;
-    if (offset >= size) throw PosixError(ENXIO, "seek behind the end of the file");
-    fuse_reply_lseek(req, whence == SEEK_DATA ? offset : size);
-  });
+  lseek_file(req, info->fh, offset, whence);
 }
 
 // ---- Changes -----------------------------------------------------------------------------------

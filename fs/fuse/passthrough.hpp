@@ -1,6 +1,6 @@
 // Passthrough: backing files for FUSE.  libfuse >= 3.17 puts what is needed into the INIT and OPEN
 // replies; for older ones (Debian 12: 3.14) the replies are patched on their way to the kernel.
-// Which way is chosen when compiling, in fuse_session.cpp and fuse_ops.cpp.
+// Which way is chosen when compiling, in session.cpp, operations.cpp and reply.cpp.
 //
 // A backing file is registered by an O_PATH descriptor: an id made from a readable one would count
 // as a reader for ever, and nobody_reads() would always say no.

@@ -1,6 +1,6 @@
 // FUSE reply: how the operations answer: at once, from a worker, or with an open file.
 //
-// Threads: as fuse_ops.hpp.
+// Threads: as operations.hpp.
 #pragma once
 
 #include <cerrno>
@@ -24,6 +24,11 @@ inline int to_reply(int error, Missing missing) noexcept {
 }
 
 inline Server& server_of(fuse_req_t req) { return *static_cast<Server*>(fuse_req_userdata(req)); }
+
+inline Requester requester_of(fuse_req_t req) {
+  const fuse_ctx* const context = fuse_req_ctx(req);
+  return {context->pid, context->uid};
+}
 
 /// Runs `body`, which answers as the last thing it does, or throws.
 template <typename Body>

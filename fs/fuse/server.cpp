@@ -18,24 +18,6 @@ constexpr std::size_t kOpenFilesMax = 65536;
 
 }  // namespace
 
-std::uint64_t StatusTexts::add(std::string text) {
-  auto shared = std::make_shared<const std::string>(std::move(text));
-  const std::lock_guard lock(mutex_);
-  texts_.emplace(++last_, std::move(shared));
-  return last_;
-}
-
-void StatusTexts::remove(std::uint64_t handle) noexcept {
-  const std::lock_guard lock(mutex_);
-  texts_.erase(handle);
-}
-
-std::shared_ptr<const std::string> StatusTexts::find(std::uint64_t handle) const {
-  const std::lock_guard lock(mutex_);
-  const auto found = texts_.find(handle);
-  return found == texts_.end() ? nullptr : found->second;
-}
-
 void ReadWaker::wake(RequestPool::Ticket ticket) noexcept {
   const std::lock_guard lock(mutex_);
   if (pool_ != nullptr) pool_->wake(ticket);

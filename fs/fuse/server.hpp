@@ -10,12 +10,12 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
+#include "fs/fuse/open_files.hpp"
 #include "fs/fuse/open_images.hpp"
 #include "fs/fuse/open_table.hpp"
 #include "fs/fuse/requests.hpp"
@@ -28,21 +28,6 @@ namespace weightfs::fs {
 
 /// True if libfuse itself can ask for passthrough; else replies are patched.
 inline constexpr bool kLibfuseHasPassthrough = FUSE_VERSION >= FUSE_MAKE_VERSION(3, 17);
-
-/// Texts of generated files: each open sees the one that was made for it.
-class StatusTexts {
- public:
-  std::uint64_t add(std::string text);
-  void remove(std::uint64_t handle) noexcept;
-
-  /// nullptr for a handle of an earlier process.
-  [[nodiscard]] std::shared_ptr<const std::string> find(std::uint64_t handle) const;
-
- private:
-  mutable std::mutex mutex_;
-  std::uint64_t last_ = 0;
-  std::map<std::uint64_t, std::shared_ptr<const std::string>> texts_;
-};
 
 /// The pool of reads, for those who wake them: they may come when it has ended.
 class ReadWaker {
@@ -82,7 +67,7 @@ struct Server {
   OpenImages images{share};
   TimedOutReads late_reads;
   StagedFiles staged{share};
-  StatusTexts texts;
+  OpenFiles files;
 
   // One for each way of taking long, so that none waits for another's.  The last three are a
   // writer's.

@@ -1,5 +1,5 @@
 // FuseSession: one FUSE connection and the threads that serve it.  Home of libfuse, together with
-// fuse_ops.cpp, fuse_staging.cpp, fuse_reply.cpp and passthrough.cpp.
+// the operations (operations, file_operations, staging_operations), reply and passthrough.
 //
 // The session reads INIT itself and hands it to libfuse through custom_io, and its loop waits on
 // the connection and on a stop signal, so it can end at any time, and a later supervisor can hold

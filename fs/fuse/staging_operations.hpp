@@ -1,12 +1,12 @@
 // FUSE operations on what trainers write: thin adapters between libfuse, Staging and PublishQueue.
-// fuse_ops hands over each operation whose inode, or parent, is one of staging's.
+// operations.cpp hands over each operation whose inode, or parent, is one of staging's.
 //
 // Names directly below the two roots are never cached (a rename to publish/ and the end of a
 // publish change what is under them); deeper names for a second, attributes too, but not those of
 // files that the kernel serves past the daemon.  What may take time (fsync, fallocate, truncate, a
 // rename into publish/, reads and writes that the daemon serves) is parked.
 //
-// Every function answers its request.  Threads: as fuse_ops.hpp.
+// Every function answers its request.  Threads: as operations.hpp.
 #pragma once
 
 #include <cstdint>

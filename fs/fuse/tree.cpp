@@ -115,6 +115,18 @@ Place find_place(const Catalog& catalog, Inode inode) {
   return {version, &version->entries[parts.file]};
 }
 
+FileKind kind_of(const Place& place) {
+  const CatalogEntry& entry = *place.entry;
+  const std::uint64_t version = place.version->number;
+  if (entry.is_directory) {
+    throw Error(ErrorCode::invalid, "'" + entry.path + "' is a directory, not a file");
+  }
+  if (entry.is_rest) return RemoteFile{version, entry.path, entry.size_bytes};
+  LocalFile local{place.version->directory / entry.path, entry.path, entry.size_bytes};
+  if (entry.image == ImageState::complete) return local;
+  return StreamingFile{std::move(local), version, entry.image == ImageState::partial};
+}
+
 std::string_view last_component(std::string_view path) {
   return path.substr(path.rfind('/') + 1);  // npos + 1 is 0
 }
@@ -419,9 +431,14 @@ std::optional<std::uint64_t> Tree::find_delta(Inode parent, std::string_view nam
 }
 
 std::optional<std::uint64_t> Tree::find_delta(Inode inode) const {
+  if (parts_of(inode).kind != InodeKind::delta) return {};
+  return delta_of(*catalog_(), inode);
+}
+
+std::optional<std::uint64_t> Tree::delta_of(const Catalog& catalog, Inode inode) const {
   const InodeParts parts = parts_of(inode);
   if (!deltas_ || parts.kind != InodeKind::delta || parts.file != 0) return {};
-  if (parts.version < kFirstDelta || parts.version > catalog_()->latest) return {};
+  if (parts.version < kFirstDelta || parts.version > catalog.latest) return {};
   return parts.version;
 }
 
@@ -462,27 +479,14 @@ void Tree::read_directory(Inode inode, std::uint64_t offset, const Each& each) c
   list_entries(*find_place(*catalog, inode).version, parts.file, behind, each);
 }
 
-OpenTarget Tree::open(Inode inode) const {
-  OpenTarget target;
+FileKind Tree::open(Inode inode) const {
   const auto catalog = catalog_();
-  if (parts_of(inode).kind != InodeKind::version) {
-    static_cast<void>(
-        Nodes(*catalog, ownership_, is_writer_, deltas_).of(inode));  // not_found comes first
-    target.is_text = is_text(inode);
-    if (target.is_text) return target;
-    throw Error(ErrorCode::invalid, "inode " + std::to_string(inode) + " is not a file");
-  }
-  const Place place = find_place(*catalog, inode);
-  if (place.entry->is_directory) {
-    throw Error(ErrorCode::invalid, "'" + place.entry->path + "' is a directory, not a file");
-  }
-  target.image = place.version->directory / place.entry->path;
-  target.path = place.entry->path;
-  target.size_bytes = place.entry->size_bytes;
-  target.state = place.entry->image;
-  target.version = place.version->number;
-  target.is_rest = place.entry->is_rest;
-  return target;
+  if (const auto version = delta_of(*catalog, inode)) return DeltaFile{*version};
+  if (parts_of(inode).kind == InodeKind::version) return kind_of(find_place(*catalog, inode));
+  static_cast<void>(
+      Nodes(*catalog, ownership_, is_writer_, deltas_).of(inode));  // not_found comes first
+  if (is_text(inode)) return TextFile{inode};
+  throw Error(ErrorCode::invalid, "inode " + std::to_string(inode) + " is not a file");
 }
 
 }  // namespace weightfs::fs

@@ -32,6 +32,7 @@
 #include <string_view>
 
 #include "fs/base/inode.hpp"
+#include "fs/fuse/file_kind.hpp"
 #include "store/inspect/delta_files.hpp"
 #include "store/sync/catalog.hpp"
 
@@ -62,18 +63,6 @@ struct DirectoryEntry {
   Inode inode = 0;
   std::uint32_t type = 0;  // S_IFDIR, S_IFREG, S_IFLNK
   std::uint64_t next = 0;
-};
-
-/// Where the bytes of a file are.
-struct OpenTarget {
-  bool is_text = false;         // generated when it is opened, as its inode says
-  std::filesystem::path image;  // else a file of the store
-  std::string path;             // in its version
-  std::uint64_t size_bytes = 0;
-  /// partial: only what PartialVersion::ask() says is here may be read.  absent: there is no file.
-  ImageState state = ImageState::complete;
-  std::uint64_t version = 0;
-  bool is_rest = false;  // RemoteFiles has its bytes, whatever `state` says
 };
 
 /// What is known of the delta of a version; nullopt: somebody must ask DeltaFiles::facts() first,
@@ -111,10 +100,12 @@ class Tree {
                       const std::function<bool(const DirectoryEntry&)>& each) const;
 
   /// Throws Error: not_found, also for a version that went away (ESTALE makes the kernel look
-  /// again).  Requires: no delta, which must be made first.
-  [[nodiscard]] OpenTarget open(Inode inode) const;
+  /// again); invalid if it is no file.
+  [[nodiscard]] FileKind open(Inode inode) const;
 
  private:
+  std::optional<std::uint64_t> delta_of(const Catalog& catalog, Inode inode) const;
+
   std::function<std::shared_ptr<const Catalog>()> catalog_;
   Ownership ownership_;
   bool is_writer_;

@@ -14,7 +14,7 @@
 namespace weightfs::fs {
 namespace {
 
-OpenTarget target_of(const std::filesystem::path& image, std::uint64_t size_bytes) {
+LocalFile file_of(const std::filesystem::path& image, std::uint64_t size_bytes) {
   return {.image = image, .path = "", .size_bytes = size_bytes};
 }
 
@@ -42,7 +42,7 @@ class OpenImagesTest : public testing::Test {
 };
 
 TEST_F(OpenImagesTest, ReadsWhatIsAskedForUpToTheEnd) {
-  const OpenImage image(target_of(path_, 10));
+  const OpenImage image(file_of(path_, 10));
   EXPECT_EQ(read(image, 0, 10), "0123456789");
   EXPECT_EQ(read(image, 3, 4), "3456");
   EXPECT_EQ(read(image, 8, 100), "89");
@@ -52,13 +52,13 @@ TEST_F(OpenImagesTest, ReadsWhatIsAskedForUpToTheEnd) {
 }
 
 TEST_F(OpenImagesTest, TheVersionsSizeCountsNotTheImages) {
-  const OpenImage image(target_of(path_, 6));
+  const OpenImage image(file_of(path_, 6));
   EXPECT_EQ(read(image, 4, 100), "45");
 }
 
 // A short answer inside the file would look like its end.
 TEST_F(OpenImagesTest, AnImageThatIsTooShortIsAnErrorNotAShortRead) {
-  const OpenImage image(target_of(path_, 12));
+  const OpenImage image(file_of(path_, 12));
   EXPECT_EQ(read(image, 0, 10), "0123456789");
   try {
     read(image, 8, 4);
@@ -72,8 +72,8 @@ TEST_F(OpenImagesTest, AnImageThatIsTooShortIsAnErrorNotAShortRead) {
 TEST_F(OpenImagesTest, OneDescriptorFromTheFirstOpenToTheLastRelease) {
   DescriptorShare share(8);
   OpenImages images(share);
-  images.hold(7, target_of(path_, 10));
-  images.hold(7, target_of(path_, 10));
+  images.hold(7, file_of(path_, 10));
+  images.hold(7, file_of(path_, 10));
   EXPECT_EQ(descriptors_of(path_), 1u);
   images.release(7);
   ASSERT_NE(images.find(7), nullptr);
@@ -88,7 +88,7 @@ TEST_F(OpenImagesTest, OneDescriptorFromTheFirstOpenToTheLastRelease) {
 TEST_F(OpenImagesTest, AReadUnderWayOutlivesTheLastRelease) {
   DescriptorShare share(8);
   OpenImages images(share);
-  images.hold(7, target_of(path_, 10));
+  images.hold(7, file_of(path_, 10));
   auto image = images.find(7);
   images.release(7);
   EXPECT_EQ(read(*image, 0, 2), "01");
@@ -99,7 +99,7 @@ TEST_F(OpenImagesTest, AReadUnderWayOutlivesTheLastRelease) {
 TEST_F(OpenImagesTest, AHeldImageIsReadableAfterItsRemoval) {
   DescriptorShare share(8);
   OpenImages images(share);
-  images.hold(7, target_of(path_, 10));
+  images.hold(7, file_of(path_, 10));
   std::filesystem::remove(path_);
   EXPECT_EQ(read(*images.find(7), 0, 10), "0123456789");
 }
@@ -107,7 +107,7 @@ TEST_F(OpenImagesTest, AHeldImageIsReadableAfterItsRemoval) {
 TEST_F(OpenImagesTest, AnImageThatCannotBeOpenedCountsNothing) {
   DescriptorShare share(8);
   OpenImages images(share);
-  EXPECT_THROW(images.hold(7, target_of(temp_ / "absent", 1)), Error);
+  EXPECT_THROW(images.hold(7, file_of(temp_ / "absent", 1)), Error);
   EXPECT_EQ(images.find(7), nullptr);
 }
 
@@ -119,7 +119,7 @@ TEST_F(OpenImagesTest, ManyThreadsLeaveNothingOpen) {
     for (int i = 0; i < 4; i++) {
       threads.emplace_back([&] {
         for (int step = 0; step < 2000; step++) {
-          images.hold(7, target_of(path_, 10));
+          images.hold(7, file_of(path_, 10));
           const auto image = images.find(7);
           ASSERT_NE(image, nullptr);
           ASSERT_EQ(read(*image, 2, 2), "23");

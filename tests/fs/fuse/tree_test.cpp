@@ -162,7 +162,7 @@ TEST_F(TreeTest, AWritersMountShowsMore) {
   }
   EXPECT_EQ(writers.lookup(control, "last_error").attributes.st_mode,
             static_cast<mode_t>(S_IFREG | 0444));
-  EXPECT_TRUE(writers.open(make_inode(Fixed::last_error)).is_text);
+  EXPECT_TRUE(std::holds_alternative<TextFile>(writers.open(make_inode(Fixed::last_error))));
 }
 
 TEST_F(TreeTest, AReadersMountHasNothingOfAWriters) {
@@ -253,6 +253,13 @@ TEST_F(DeltasTest, AreThereForEveryVersionUpToTheLatest) {
     EXPECT_EQ(deltas().find_delta(other), std::nullopt) << other;
   }
   EXPECT_EQ(deltas().find_delta(kVersions, "5.safetensors"), std::nullopt);
+}
+
+TEST_F(DeltasTest, OpenSaysThatTheyMustBeBuilt) {
+  EXPECT_EQ(std::get<DeltaFile>(deltas().open(inode_of_delta(9))).version, 9u);
+  EXPECT_EQ(std::get<DeltaFile>(deltas().open(inode_of_delta(12))).version, 12u);  // no size yet
+  expect_error(ErrorCode::not_found, [&] { (void)deltas().open(inode_of_delta(13)); });
+  expect_error(ErrorCode::not_found, [&] { (void)tree().open(inode_of_delta(9)); });
 }
 
 TEST_F(DeltasTest, AreNotThereWithoutAnybodyWhoMakesThem) {
@@ -406,12 +413,9 @@ TEST_F(TreeTest, OffsetsStayRightWhileVersionsComeAndGo) {
 }
 
 TEST_F(TreeTest, OpenNamesTheImage) {
-  const OpenTarget target = tree().open(inode_of(9, 4));
-  EXPECT_FALSE(target.is_text);
-  EXPECT_EQ(target.image, "/store/images/9/sub/x.json");
-  EXPECT_EQ(tree().open(inode_of(9, 2)).size_bytes, 1025u);
-  EXPECT_EQ(target.state, ImageState::complete);
-  EXPECT_TRUE(tree().open(make_inode(Fixed::status)).is_text);
+  EXPECT_EQ(std::get<LocalFile>(tree().open(inode_of(9, 4))).image, "/store/images/9/sub/x.json");
+  EXPECT_EQ(std::get<LocalFile>(tree().open(inode_of(9, 2))).size_bytes, 1025u);
+  EXPECT_TRUE(std::holds_alternative<TextFile>(tree().open(make_inode(Fixed::status))));
 }
 
 TEST_F(TreeTest, WhatIsNoFileCannotBeOpened) {
@@ -480,11 +484,28 @@ TEST_F(TreeTest, ListsWhatIsBeingFilledAndOpensItsFilesAsFarAsTheyAreHere) {
   EXPECT_EQ(names(kVersions), (std::vector<std::string>{".", "..", "1", "9", "10", "12"}));
   EXPECT_EQ(names(kVersions, 11), (std::vector<std::string>{"10", "12"}));
   EXPECT_EQ(tree().lookup(kVersions, "10").attributes.st_ino, inode_of(10, 0));
-  EXPECT_EQ(tree().open(inode_of(10, 1)).state, ImageState::complete);
-  const OpenTarget target = tree().open(inode_of(10, 4));
-  EXPECT_EQ(target.state, ImageState::partial);
-  EXPECT_EQ(target.path, "sub/x.json");
-  EXPECT_EQ(target.image, "/store/images/10/sub/x.json");
+  EXPECT_TRUE(std::holds_alternative<LocalFile>(tree().open(inode_of(10, 1))));
+  const auto file = std::get<StreamingFile>(tree().open(inode_of(10, 4)));
+  EXPECT_TRUE(file.has_begun);
+  EXPECT_EQ(file.version, 10u);
+  EXPECT_EQ(file.local.path, "sub/x.json");
+  EXPECT_EQ(file.local.image, "/store/images/10/sub/x.json");
+}
+
+TEST_F(TreeTest, AFileThatIsNotKeptIsRemoteWhetherItsVersionIsCompleteOrNot) {
+  auto version = std::make_shared<CatalogVersion>(*make_version(10, ""));
+  version->entries[2].image = ImageState::absent;
+  version->entries[2].is_rest = true;
+  catalog_->versions[10] = version;
+  const auto is_remote = [&] {
+    const auto file = std::get<RemoteFile>(tree().open(inode_of(10, 2)));
+    return file.version == 10 && file.path == "model.safetensors" && file.size_bytes == 1025;
+  };
+  EXPECT_TRUE(is_remote());
+  EXPECT_TRUE(std::holds_alternative<LocalFile>(tree().open(inode_of(10, 1))));
+  catalog_->versions.erase(10);
+  catalog_->incomplete[10] = {version, ImageState::partial};
+  EXPECT_TRUE(is_remote());
 }
 
 TEST_F(TreeTest, OpensWhatWasNamedButDoesNotListIt) {
@@ -494,7 +515,7 @@ TEST_F(TreeTest, OpensWhatWasNamedButDoesNotListIt) {
             inode_of(5, 0));
   EXPECT_EQ(names(inode_of(5, 0)),
             (std::vector<std::string>{".", "..", "config.json", "model.safetensors", "sub"}));
-  EXPECT_EQ(tree().open(inode_of(5, 2)).state, ImageState::absent);
+  EXPECT_FALSE(std::get<StreamingFile>(tree().open(inode_of(5, 2))).has_begun);
 }
 
 TEST_F(TreeTest, KnowsWhatIsAVersionsNameAndWhatIsNot) {
