@@ -97,7 +97,8 @@ class HostModel : public testing::TestWithParam<unsigned> {
           return Space{free_bytes_, 1000 * kGiB};
         },
         guard_answers(), sync_options(),
-        {.prepare = [this](const CatalogVersion& version) { prepare(version.number); }},
+        CatalogListener{
+            .prepare = [this](const CatalogVersion& version) { prepare(version.number); }},
         queue_options());
     host_->queue.start(host_->history.refresh(host_->store->newest().version, soon()));
     tap_->set_open(false);
