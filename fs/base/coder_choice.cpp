@@ -9,6 +9,7 @@
 #include "kernels/dispatch/gpu.hpp"
 #include "kernels/dispatch/variant_table.hpp"
 #include "store/base/log.hpp"
+#include "store/base/ranked_mutex.hpp"
 
 namespace weightfs::fs {
 namespace {
@@ -36,7 +37,7 @@ std::string coder_text(const Json& json) {
 
 /// The coder may outlive the choice.
 struct CoderChoice::Failure {
-  std::mutex mutex;  // guards why
+  RankedMutex mutex{LockRank::leaf, "CoderChoice::Failure::mutex"};  // guards why
   std::string why;
 };
 

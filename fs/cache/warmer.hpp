@@ -17,7 +17,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -26,6 +25,7 @@
 
 #include "fs/cache/page_cache.hpp"
 #include "store/base/context.hpp"
+#include "store/base/ranked_mutex.hpp"
 #include "store/os/memory_room.hpp"
 #include "store/sync/catalog.hpp"
 
@@ -116,7 +116,7 @@ class Warmer {
 
   const WarmerOptions options_;
 
-  mutable std::mutex mutex_;  // guards what follows
+  mutable RankedMutex mutex_{LockRank::warmer, "Warmer::mutex_"};  // guards what follows
   std::condition_variable_any changed_;
   std::function<WarmTarget()> find_shown_;  // empty: there is no Run
   bool is_running_ = false;                 // there is a thread

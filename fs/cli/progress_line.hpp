@@ -12,11 +12,11 @@
 #include <cstdint>
 #include <functional>
 #include <iosfwd>
-#include <mutex>
 #include <string>
 #include <string_view>
 
 #include "store/base/context.hpp"
+#include "store/base/ranked_mutex.hpp"
 
 namespace weightfs::fs {
 
@@ -50,7 +50,7 @@ class ProgressLine {
   const std::function<Clock::time_point()> now_;
   const Clock::time_point started_;
 
-  std::mutex mutex_;  // guards all below, and out_
+  RankedMutex mutex_{LockRank::leaf, "ProgressLine::mutex_"};  // guards all below, and out_
   std::string phase_;
   Clock::time_point phase_started_, shown_, updated_;
   bool visible_ = false;

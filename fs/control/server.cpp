@@ -34,6 +34,7 @@
 #include "store/base/bytes.hpp"
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
+#include "store/base/ranked_mutex.hpp"
 
 namespace weightfs::fs {
 namespace {
@@ -202,7 +203,7 @@ class Jobs {
   }
 
   const Wake& wake_;
-  std::mutex mutex_;  // guards the next two
+  RankedMutex mutex_{LockRank::control_server, "Jobs::mutex_"};  // guards the next two
   std::deque<std::shared_ptr<Job>> jobs_;
   std::shared_ptr<Job> now_;
   std::condition_variable_any changed_;

@@ -23,7 +23,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
@@ -33,6 +32,7 @@
 #include "fs/fuse/tree.hpp"
 #include "fs/mount/bind_mounts.hpp"
 #include "fs/mount/mount_info.hpp"
+#include "store/base/ranked_mutex.hpp"
 #include "store/local/version_guard.hpp"
 #include "store/sync/catalog.hpp"
 
@@ -97,13 +97,14 @@ class BoundVersions final : public VersionGuard {
 
   const BoundVersionsOptions options_;
 
-  std::timed_mutex
-      work_mutex_;  // held while the system is asked and changed; guards the next block
+  // Held while the system is asked and changed; guards the next block.
+  RankedTimedMutex work_mutex_{LockRank::bound_work, "BoundVersions::work_mutex_"};
   MountInfo mount_;
   std::function<std::shared_ptr<const Catalog>()> catalog_;
   std::map<std::uint64_t, std::string> said_;  // warnings of versions
 
-  mutable std::mutex mutex_;  // guards what follows; held for moments
+  // Guards what follows; held for moments.
+  mutable RankedMutex mutex_{LockRank::bound_sets, "BoundVersions::mutex_"};
   std::condition_variable_any changed_;
   bool notified_ = false, started_ = false, stopped_ = false;
   bool is_there_ = false;  // the mount, at its place

@@ -41,6 +41,7 @@
 #include "fs/runtime/status.hpp"
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
+#include "store/base/ranked_mutex.hpp"
 #include "store/handover/proven_bucket.hpp"
 #include "store/handover/publish_queue.hpp"
 #include "store/inspect/delta_files.hpp"
@@ -105,7 +106,7 @@ class SessionGuard final : public VersionGuard {
     return session_ != nullptr ? session_->is_unused(version) : !ended_;
   }
 
-  mutable std::mutex mutex_;
+  mutable RankedMutex mutex_{LockRank::session_guard, "SessionGuard::mutex_"};
   const FuseSession* session_ = nullptr;
   bool ended_ = false;
 };

@@ -24,6 +24,7 @@
 #include "fs/base/stop_signals.hpp"
 #include "store/base/error.hpp"
 #include "store/base/json.hpp"
+#include "store/base/ranked_mutex.hpp"
 #include "store/os/file.hpp"
 
 namespace weightfs::fs {
@@ -104,7 +105,7 @@ class Reporter {
   }
 
  private:
-  std::mutex mutex_;  // guards the others
+  RankedMutex mutex_{LockRank::leaf, "Reporter::mutex_"};  // guards the others
   File pipe_;
   Clock::time_point sent_{};
 };

@@ -22,13 +22,13 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "store/base/context.hpp"
+#include "store/base/ranked_mutex.hpp"
 #include "store/local/version_guard.hpp"
 #include "store/os/file.hpp"
 #include "store/sync/catalog.hpp"
@@ -127,7 +127,8 @@ class SyncDirectory final : public VersionGuard {
   const std::function<std::filesystem::path(std::uint64_t)> images_;
   File lock_;
 
-  mutable std::mutex mutex_;       // guards what follows, and what is in the directory
+  // Guards what follows, and what is in the directory.
+  mutable RankedMutex mutex_{LockRank::sync_directory, "SyncDirectory::mutex_"};
   std::set<std::uint64_t> ours_;   // that have a record
   std::set<std::uint64_t> whole_;  // of these: looked at by this process
   bool has_copies_ = false;

@@ -33,6 +33,7 @@
 #include "fs/runtime/status.hpp"
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
+#include "store/base/ranked_mutex.hpp"
 #include "store/materialize/history.hpp"
 #include "store/repository/open_bucket.hpp"
 #include "store/sync/sync.hpp"
@@ -63,7 +64,7 @@ class Bell {
   }
 
  private:
-  std::mutex mutex_;  // guards the next one
+  RankedMutex mutex_{LockRank::leaf, "Bell::mutex_"};  // guards the next one
   bool rung_ = false;
   std::condition_variable_any changed_;
 };
@@ -281,7 +282,7 @@ class SyncService {
   std::string stated_, status_error_;
   Clock::time_point restate_at_{};
 
-  mutable std::mutex mutex_;  // guards the next one
+  mutable RankedMutex mutex_{LockRank::leaf, "SyncService::mutex_"};  // guards the next one
   std::shared_ptr<const Catalog> shown_ = std::make_shared<const Catalog>();
 };
 

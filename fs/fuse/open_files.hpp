@@ -10,7 +10,8 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
+
+#include "store/base/ranked_mutex.hpp"
 
 struct fuse_req;
 
@@ -47,7 +48,7 @@ class OpenFiles {
   void remove(std::uint64_t handle) noexcept;
 
  private:
-  mutable std::mutex mutex_;
+  mutable RankedMutex mutex_{LockRank::leaf, "OpenFiles::mutex_"};
   std::uint64_t last_ = 0;
   std::map<std::uint64_t, std::shared_ptr<const OpenFile>> files_;
 };

@@ -13,13 +13,13 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 
 #include "fs/base/descriptors.hpp"
 #include "fs/base/inode.hpp"
 #include "fs/fuse/file_kind.hpp"
+#include "store/base/ranked_mutex.hpp"
 #include "store/os/file.hpp"
 #include "store/streaming/partial_version.hpp"
 
@@ -78,7 +78,7 @@ class OpenImages {
   std::shared_ptr<const OpenImage> join(Inode inode);
 
   DescriptorShare& share_;
-  mutable std::mutex mutex_;
+  mutable RankedMutex mutex_{LockRank::leaf, "OpenImages::mutex_"};
   std::map<Inode, Held> held_;
 };
 

@@ -13,11 +13,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <span>
 
 #include "fs/base/inode.hpp"
+#include "store/base/ranked_mutex.hpp"
 
 namespace weightfs::fs {
 
@@ -75,7 +75,7 @@ class OpenTable {
   std::size_t slot_of(Inode inode) const noexcept;
   void erase(std::size_t slot) noexcept;
 
-  mutable std::mutex mutex_;
+  mutable RankedMutex mutex_{LockRank::open_table, "OpenTable::mutex_"};
   std::span<OpenRecord> records_;
 };
 

@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "fs/base/errno.hpp"
+#include "store/base/ranked_mutex.hpp"
 
 namespace weightfs::fs {
 namespace {
@@ -234,7 +235,7 @@ struct RequestPool::State {
     return {request, ETIMEDOUT};
   }
 
-  void wait_for_next(std::unique_lock<std::mutex>& lock) {
+  void wait_for_next(std::unique_lock<RankedMutex>& lock) {
     Clock::time_point until = Clock::time_point::max();
     if (!deadlines_.empty()) until = deadlines_.begin()->first;
     if (!patient_.empty()) until = std::min(until, look_again_);
@@ -245,8 +246,9 @@ struct RequestPool::State {
     }
   }
 
-  mutable std::mutex mutex_;  // guards everything below but the threads
-  std::condition_variable for_workers_, for_watcher_;
+  // Guards everything below but the threads.
+  mutable RankedMutex mutex_{LockRank::requests, "RequestPool::State::mutex_"};
+  std::condition_variable_any for_workers_, for_watcher_;
   bool ending_ = false;
   std::map<Ticket, RequestPtr> requests_;  // until their worker is done with them
   std::set<std::pair<Clock::time_point, Ticket>> deadlines_;

@@ -11,7 +11,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -23,6 +22,7 @@
 #include "fs/fuse/staged_files.hpp"
 #include "fs/fuse/timed_out_reads.hpp"
 #include "fs/fuse/tree.hpp"
+#include "store/base/ranked_mutex.hpp"
 
 namespace weightfs::fs {
 
@@ -37,7 +37,7 @@ class ReadWaker {
   void end() noexcept;
 
  private:
-  std::mutex mutex_;
+  RankedMutex mutex_{LockRank::read_waker, "ReadWaker::mutex_"};
   RequestPool* pool_;
 };
 

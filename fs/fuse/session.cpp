@@ -29,6 +29,7 @@
 #include "fs/mount/session_mount.hpp"
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
+#include "store/base/ranked_mutex.hpp"
 #include "store/os/file.hpp"
 
 namespace weightfs::fs {
@@ -288,8 +289,8 @@ struct FuseSession::State {
   bool binds = false;
 
   // Notified under the lock: the waiting destructor must not go on before run() is done with them.
-  std::mutex run_mutex;
-  std::condition_variable run_ended;
+  RankedMutex run_mutex{LockRank::leaf, "FuseSession::State::run_mutex"};
+  std::condition_variable_any run_ended;
   bool running = false;
 };
 

@@ -11,9 +11,9 @@
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <mutex>
 
 #include "fs/base/descriptors.hpp"
+#include "store/base/ranked_mutex.hpp"
 #include "store/os/file.hpp"
 #include "store/os/lease.hpp"
 #include "store/staging/staging.hpp"
@@ -45,7 +45,7 @@ class StagedFiles {
   bool join(StagingId id, bool writes);  // counts an open for which there are descriptors already
 
   DescriptorShare& share_;
-  mutable std::mutex mutex_;
+  mutable RankedMutex mutex_{LockRank::leaf, "StagedFiles::mutex_"};
   std::map<StagingId, Held> held_;
 };
 

@@ -10,10 +10,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <mutex>
 
 #include "fs/base/inode.hpp"
 #include "store/base/context.hpp"
+#include "store/base/ranked_mutex.hpp"
 
 namespace weightfs::fs {
 
@@ -40,7 +40,7 @@ class TimedOutReads {
   };
   void forget(Clock::time_point now);  // requires: mutex_ is held
 
-  std::mutex mutex_;
+  RankedMutex mutex_{LockRank::leaf, "TimedOutReads::mutex_"};
   std::deque<Late> late_;  // oldest first
 };
 

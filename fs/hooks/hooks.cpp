@@ -14,6 +14,7 @@
 #include "fs/hooks/vllm_lora.hpp"
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
+#include "store/base/ranked_mutex.hpp"
 
 namespace weightfs::fs {
 namespace {
@@ -51,10 +52,10 @@ HookRecord read_hook_record(const Db& db, const HookOptions& spec) {
 Hooks::Hooks(HooksOptions options, Db& db) : options_(std::move(options)), db_(db) {
   if (options_.specs.empty()) return;
   client_ = std::make_unique<HttpClient>(engine_http_options());
-  std::map<std::string, std::shared_ptr<std::mutex>> engines;  // by origin
+  std::map<std::string, std::shared_ptr<RankedMutex>> engines;  // by origin
   for (const HookOptions& spec : options_.specs) {
     auto& engine = engines[spec.origin()];
-    if (!engine) engine = std::make_shared<std::mutex>();
+    if (!engine) engine = std::make_shared<RankedMutex>(LockRank::hook_engine, "hook engine");
     reconcilers_.push_back(make(spec, engine));
   }
 }
@@ -62,7 +63,7 @@ Hooks::Hooks(HooksOptions options, Db& db) : options_(std::move(options)), db_(d
 Hooks::~Hooks() { stop(); }
 
 std::unique_ptr<HookReconciler> Hooks::make(const HookOptions& spec,
-                                            std::shared_ptr<std::mutex> engine) {
+                                            std::shared_ptr<RankedMutex> engine) {
   ReconcilerOptions options{
       .type = std::string(to_string(spec.type)),
       .target = spec.target(),

@@ -9,13 +9,13 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "fs/hooks/hook_options.hpp"
 #include "fs/hooks/reconciler.hpp"
+#include "store/base/ranked_mutex.hpp"
 #include "store/http/client.hpp"
 #include "store/local/db.hpp"
 
@@ -54,7 +54,8 @@ class Hooks {
   [[nodiscard]] std::vector<HookStatus> status() const;
 
  private:
-  std::unique_ptr<HookReconciler> make(const HookOptions& spec, std::shared_ptr<std::mutex> engine);
+  std::unique_ptr<HookReconciler> make(const HookOptions& spec,
+                                       std::shared_ptr<RankedMutex> engine);
   [[nodiscard]] std::optional<HookWish> find_wish() const;
   void run(HookReconciler& reconciler, const std::stop_token& stop);
   void wait(const HookReconciler& reconciler, const HookReconciler::Next& next,
@@ -67,7 +68,7 @@ class Hooks {
   std::function<Shown()> find_newest_;  // set before is_started_
   std::atomic<bool> is_started_{false};
 
-  std::mutex mutex_;  // guards notices_
+  RankedMutex mutex_{LockRank::hooks, "Hooks::mutex_"};  // guards notices_
   std::condition_variable_any noticed_;
   std::uint64_t notices_ = 0;
   std::vector<std::jthread> threads_;

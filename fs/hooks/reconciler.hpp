@@ -25,12 +25,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include "fs/hooks/hook.hpp"
+#include "store/base/ranked_mutex.hpp"
 
 namespace weightfs::fs {
 
@@ -67,7 +67,8 @@ struct ReconcilerOptions {
   HookRecord record = {};                              // as it was saved
   std::function<void(const HookRecord&)> save = {};    // may throw: then it is logged
   /// Held while the engine is asked or told; several hooks of one engine share it.
-  std::shared_ptr<std::mutex> engine = std::make_shared<std::mutex>();
+  std::shared_ptr<RankedMutex> engine =
+      std::make_shared<RankedMutex>(LockRank::hook_engine, "hook engine");
   std::function<Clock::time_point()> now = Clock::now;
   std::function<double()> random = {};  // from 0 to 1; empty: random
 };
@@ -107,7 +108,8 @@ class HookReconciler {
   const ReconcilerOptions options_;
   HookRecord record_;  // of the round's thread
 
-  mutable std::mutex mutex_;  // guards the rest; held for moments
+  // Guards the rest; held for moments.
+  mutable RankedMutex mutex_{LockRank::hook_reconciler, "HookReconciler::mutex_"};
   HookStatus status_;
   std::uint64_t telling_ = 0;  // held for the engine; 0: none
 };

@@ -9,10 +9,10 @@
 #include <compare>
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <set>
 #include <string>
 
+#include "store/base/ranked_mutex.hpp"
 #include "store/os/file.hpp"
 #include "store/sync/catalog.hpp"
 
@@ -43,8 +43,8 @@ class ImageWatch {
     std::uint64_t version = 0;
     std::string path;
   };
-  std::mutex mutex_;                  // guards what follows
-  std::map<int, Directory> watches_;  // by the watch's number
+  RankedMutex mutex_{LockRank::leaf, "ImageWatch::mutex_"};  // guards what follows
+  std::map<int, Directory> watches_;                         // by the watch's number
 };
 
 }  // namespace weightfs::fs

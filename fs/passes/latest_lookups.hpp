@@ -16,11 +16,11 @@
 
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <string>
 
 #include "store/base/context.hpp"
+#include "store/base/ranked_mutex.hpp"
 
 namespace weightfs::fs {
 
@@ -70,7 +70,8 @@ class LatestLookups {
   };
   void add(pid_t thread, const Entry& entry);
 
-  mutable std::mutex mutex_;             // guards what follows
+  // Guards what follows.
+  mutable RankedMutex mutex_{LockRank::latest_lookups, "LatestLookups::mutex_"};
   std::multimap<pid_t, Entry> lookups_;  // one for each thread; of 0 many
   std::map<std::uint64_t, Clock::time_point> told_;
 };

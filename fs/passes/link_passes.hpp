@@ -15,13 +15,13 @@
 
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "fs/passes/passes.hpp"
+#include "store/base/ranked_mutex.hpp"
 
 namespace weightfs::fs {
 
@@ -72,7 +72,7 @@ class LinkPasses {
 
   const PassTimes times_;
   const Processes& processes_;
-  mutable std::mutex mutex_;  // guards what follows
+  mutable RankedMutex mutex_{LockRank::link_passes, "LinkPasses::mutex_"};  // guards what follows
   std::map<Key, Pass> passes_;
   std::map<uid_t, std::uint64_t> refused_;
 };

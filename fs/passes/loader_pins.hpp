@@ -12,7 +12,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
@@ -25,6 +24,7 @@
 #include "fs/passes/link_passes.hpp"
 #include "fs/passes/passes.hpp"
 #include "fs/passes/unpin_request.hpp"
+#include "store/base/ranked_mutex.hpp"
 #include "store/local/manual_pins.hpp"
 #include "store/sync/catalog.hpp"
 
@@ -107,10 +107,12 @@ class LoaderPins : private Processes {
   LatestLookups lookups_;
   std::atomic<bool> is_bind_mode_ = false;
   std::unique_ptr<ImageWatch> image_watch_;  // set before bind mode is; nullptr: no inotify
-  std::mutex opens_mutex_;                   // held from taking what was opened until it counts
-  std::mutex refused_mutex_;                 // guards the next
+  // Held from taking what was opened until it counts.
+  RankedMutex opens_mutex_{LockRank::pins_opens, "LoaderPins::opens_mutex_"};
+  RankedMutex refused_mutex_{LockRank::leaf, "LoaderPins::refused_mutex_"};  // guards the next
   std::map<uid_t, Clock::time_point> refused_logged_;
-  std::mutex wake_mutex_;  // guards nothing but the wait for a first pass
+  // Guards nothing but the wait for a first pass.
+  RankedMutex wake_mutex_{LockRank::first_pass, "LoaderPins::wake_mutex_"};
   std::condition_variable_any awake_;
   std::jthread watch_;
 };

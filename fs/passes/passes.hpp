@@ -48,7 +48,6 @@
 
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
@@ -56,6 +55,7 @@
 #include <vector>
 
 #include "fs/passes/reader_session.hpp"
+#include "store/base/ranked_mutex.hpp"
 
 namespace weightfs::fs {
 
@@ -302,8 +302,8 @@ class Passes {
 
   const PassTimes times_;
   const Processes& processes_;
-  mutable std::mutex mutex_;              // guards what follows
-  std::map<std::uint64_t, Pass> passes_;  // by id: oldest first
+  mutable RankedMutex mutex_{LockRank::passes, "Passes::mutex_"};  // guards what follows
+  std::map<std::uint64_t, Pass> passes_;                           // by id: oldest first
   std::map<MemberKey, Member> members_;
   std::map<std::uint64_t, PassHold> holds_;
   std::map<uid_t, std::uint64_t> refused_;

@@ -9,6 +9,7 @@
 #include "store/aws/sources.hpp"
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
+#include "store/base/ranked_mutex.hpp"
 #include "store/os/core_dumps.hpp"
 
 namespace weightfs {
@@ -59,7 +60,7 @@ class AwsCredentialChain::Impl {
   }
 
   // Asks the sources with the mutex open.
-  AwsCredentials fetch(std::unique_lock<std::mutex>& lock, const Context& context) {
+  AwsCredentials fetch(std::unique_lock<RankedMutex>& lock, const Context& context) {
     fetching_ = true;
     lock.unlock();
     AwsCredentials keys;
@@ -114,7 +115,7 @@ class AwsCredentialChain::Impl {
 
   // Until the fetch that runs has ended.  Its failure is ours too, unless it was its caller's stop
   // or deadline.
-  void wait_for_fetch(std::unique_lock<std::mutex>& lock, const Context& context) {
+  void wait_for_fetch(std::unique_lock<RankedMutex>& lock, const Context& context) {
     const std::uint64_t before = fetches_;
     const auto is_over = [&] { return fetches_ != before; };
     if (context.deadline == Clock::time_point::max()) {
@@ -131,7 +132,7 @@ class AwsCredentialChain::Impl {
   }
 
   AwsSources sources_;  // used by the one that fetches
-  std::mutex mutex_;    // guards what follows
+  RankedMutex mutex_{LockRank::leaf, "AwsCredentialChain::Impl::mutex_"};  // guards what follows
   std::condition_variable_any ended_;
   std::optional<AwsCredentials> held_;
   WallClock::time_point refresh_at_;

@@ -7,12 +7,12 @@
 #pragma once
 
 #include <chrono>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "store/base/ranked_mutex.hpp"
 #include "store/http/client.hpp"
 
 namespace weightfs {
@@ -59,7 +59,8 @@ class Signer {
   [[nodiscard]] std::string key_of(const std::string& day, const std::string& secret) const;
 
   const std::string region_, service_;
-  mutable std::mutex mutex_;  // guards the key of a day, which costs four HMACs
+  // Guards the key of a day, which costs four HMACs.
+  mutable RankedMutex mutex_{LockRank::leaf, "Signer::mutex_"};
   mutable std::string key_of_, key_;
 };
 

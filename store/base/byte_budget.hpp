@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "store/base/context.hpp"
+#include "store/base/ranked_mutex.hpp"
 
 namespace weightfs {
 
@@ -53,7 +54,7 @@ class ByteBudget {
   }
 
   const std::uint64_t bytes_max_;
-  std::mutex mutex_;  // guards in_hand_
+  RankedMutex mutex_{LockRank::leaf, "ByteBudget::mutex_"};  // guards in_hand_
   std::condition_variable_any given_back_;
   std::uint64_t in_hand_ = 0;
 };

@@ -7,6 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "store/base/ranked_mutex.hpp"
+
 namespace weightfs {
 
 void parallel_for(std::size_t count, unsigned threads, const Context& context,
@@ -16,7 +18,7 @@ void parallel_for(std::size_t count, unsigned threads, const Context& context,
 
   std::atomic<std::size_t> next{0};
   std::atomic<bool> failed{false};
-  std::mutex mutex;  // guards what follows
+  RankedMutex mutex{LockRank::leaf, "parallel_for::mutex"};  // guards what follows
   std::exception_ptr first_error;
   std::size_t first_failed = count;
   const auto run = [&] {

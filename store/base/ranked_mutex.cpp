@@ -1,11 +1,15 @@
 #include "store/base/ranked_mutex.hpp"
 
 #ifdef WEIGHTFS_CHECK_LOCK_ORDER
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cstddef>
-#include <cstdio>
 #include <cstdlib>
+#include <string>
+
+#include "store/base/log.hpp"
 
 namespace weightfs::lock_order {
 namespace {
@@ -23,26 +27,28 @@ constinit thread_local std::size_t held_count = 0;
 
 int number(LockRank rank) { return static_cast<int>(rank); }
 
+// By way of the log: the stderr of a daemon leads nowhere.
+[[noreturn]] void fail(const std::string& what) {
+  log_error("lock order: " + what);
+  std::abort();
+}
+
 }  // namespace
 
 void check(LockRank rank, const char* name) noexcept {
   for (std::size_t i = 0; i < held_count; ++i) {
     const HeldMutex& held = held_mutexes[i];
     if (held.rank < rank) continue;
-    std::fprintf(
-        stderr,
-        "weightfs: lock order: %s (rank %d) is locked by a thread that holds %s (rank %d): "
-        "ranks must rise, see store/base/ranked_mutex.hpp\n",
-        name, number(rank), held.name, number(held.rank));
-    std::abort();
+    fail(fmt::format(
+        "{} (rank {}) is locked by a thread that holds {} (rank {}): ranks must rise, see "
+        "store/base/ranked_mutex.hpp",
+        name, number(rank), held.name, number(held.rank)));
   }
 }
 
 void note(const void* mutex, LockRank rank, const char* name) noexcept {
   if (held_count == held_mutexes.size()) {
-    std::fprintf(stderr, "weightfs: lock order: a thread holds %zu mutexes and locks %s\n",
-                 held_count, name);
-    std::abort();
+    fail(fmt::format("a thread holds {} mutexes and locks {}", held_count, name));
   }
   held_mutexes[held_count++] = {mutex, rank, name};
 }
@@ -51,10 +57,7 @@ void forget(const void* mutex) noexcept {
   const auto end = held_mutexes.begin() + static_cast<std::ptrdiff_t>(held_count);
   const auto found = std::find_if(held_mutexes.begin(), end,
                                   [&](const HeldMutex& held) { return held.mutex == mutex; });
-  if (found == end) {
-    std::fputs("weightfs: lock order: a thread unlocks a mutex that it does not hold\n", stderr);
-    std::abort();
-  }
+  if (found == end) fail("a thread unlocks a mutex that it does not hold");
   std::move(found + 1, end, found);
   --held_count;
 }

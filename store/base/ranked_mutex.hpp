@@ -45,20 +45,19 @@ namespace weightfs {
 // while it is held; its rank lies between.  If there is none, it is a leaf.
 enum class LockRank : std::uint8_t {
   // ---- held over the bucket ----
-  hook_engine,   // a hook's whole round; only threads of hooks take it
-  sync_thread,   // starting and joining the thread of a Sync
-  queue_thread,  // likewise of a PublishQueue
-  sync_round,    // one round at a time
-  images,        // Store::lock_images(): one version at a time is brought into the store
-  rest_sources,  // a plan is made, for reads of files that a host does not keep
-  repository,    // opening a bucket
-  bucket,        // no mutex: a request, for check_lock_order()
+  hook_engine,     // a hook's whole round; only threads of hooks take it
+  sync_thread,     // starting and joining the thread of a Sync
+  queue_thread,    // likewise of a PublishQueue
+  sync_round,      // one round at a time
+  images,          // Store::lock_images(): one version at a time is brought into the store
+  remote_sources,  // a plan is made, for reads of files that a host does not keep
+  repository,      // opening a bucket
+  bucket,          // no mutex: a request, for check_lock_order()
 
   // ---- held over the database and over files ----
   staging_removing,  // unused bytes of staging
   evict,             // one version at a time leaves the store; asks pins, hooks and catalogs
   sync_directory,    // the directory of `weightfs sync`; asks for the catalog
-  bind_link,         // whether there is a bind mode
   bound_work,        // mount(2) and its kin, which wait for the session's threads
   sync_catalog,      // a catalog is made and shown
   catalog_builder,
@@ -68,7 +67,7 @@ enum class LockRank : std::uint8_t {
   staging_changes,
   history_accept,  // a version is compared with its neighbours
   history_layouts,
-  hand_pins_change,
+  manual_pins_change,
   store_newest,
   database,  // Db's handle
 
@@ -81,12 +80,12 @@ enum class LockRank : std::uint8_t {
   delta_files,
   queue,
   staging,
-  early_work,
+  pre_encoder,
   close_watch,
   history,
   store,
   eviction,
-  hand_pins,
+  manual_pins,
   bound_sets,
   warmer,
   hooks,
@@ -95,13 +94,12 @@ enum class LockRank : std::uint8_t {
   pins_opens,  // taking what was opened
   passes,
   link_passes,
-  walks,
-  session_link,  // whether there is a session
-  control_link,  // whether there is a server of control sockets
+  latest_lookups,
+  session_guard,  // whether there is a session
   control_server,
   read_waker,
   requests,
-  open_table,  // the kernel's registration of a backing file runs under it
+  open_table,
 
   // ---- held over nothing ----
   leaf,

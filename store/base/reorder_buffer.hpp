@@ -14,6 +14,8 @@
 #include <mutex>
 #include <utility>
 
+#include "store/base/ranked_mutex.hpp"
+
 namespace weightfs {
 
 template <typename Result>
@@ -59,8 +61,8 @@ class ReorderBuffer {
  private:
   const std::size_t ahead_;
   const std::function<void(const Result&)> take_;
-  std::mutex mutex_;  // guards the others
-  std::condition_variable moved_;
+  RankedMutex mutex_{LockRank::leaf, "ReorderBuffer::mutex_"};  // guards the others
+  std::condition_variable_any moved_;
   std::map<std::size_t, Result> ready_;
   std::size_t next_ = 0;
   bool is_taking_ = false, failed_ = false;

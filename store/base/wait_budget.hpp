@@ -14,9 +14,9 @@
 #include <chrono>
 #include <cstddef>
 #include <map>
-#include <mutex>
 
 #include "store/base/context.hpp"
+#include "store/base/ranked_mutex.hpp"
 
 namespace weightfs {
 
@@ -65,7 +65,8 @@ class WaitBudget {
   [[nodiscard]] Clock::duration balance(const Account& account, Clock::time_point now) const;
 
   const Clock::duration most_;
-  mutable std::mutex mutex_;  // guards the next; held for moments
+  // Guards the next; held for moments.
+  mutable RankedMutex mutex_{LockRank::leaf, "WaitBudget::mutex_"};
   std::map<uid_t, Account> accounts_;
 };
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "store/base/bytes.hpp"
+#include "store/base/ranked_mutex.hpp"
 #include "store/base/sha256.hpp"
 #include "store/os/file.hpp"
 
@@ -116,6 +117,7 @@ void DirBucket::named(std::string_view key, Body&& body) const {
 
 std::size_t DirBucket::get(std::string_view key, std::uint64_t offset_bytes,
                            std::span<std::byte> into, const Context& context) {
+  check_lock_order(LockRank::bucket, "a request to the bucket");
   check_key(key);
   const fs::path path = root_ / key;
   // O_NONBLOCK: a FIFO that lies in the bucket must not hang the reader.
@@ -142,6 +144,7 @@ std::size_t DirBucket::get(std::string_view key, std::uint64_t offset_bytes,
 }
 
 void DirBucket::put(std::string_view key, const Source& source, const Context& context) {
+  check_lock_order(LockRank::bucket, "a request to the bucket");
   check_key(key);
   make_parents(key);
   const Temporary temporary(root_ / kTemporary);
@@ -154,6 +157,7 @@ void DirBucket::put(std::string_view key, const Source& source, const Context& c
 
 Bucket::Put DirBucket::put_if_absent(std::string_view key, std::string_view bytes,
                                      const Context& context) {
+  check_lock_order(LockRank::bucket, "a request to the bucket");
   check_key(key);
   make_parents(key);
   const Temporary temporary(root_ / kTemporary);
@@ -174,6 +178,7 @@ Bucket::Put DirBucket::put_if_absent(std::string_view key, std::string_view byte
 
 std::vector<std::string> DirBucket::list(std::string_view prefix, std::string_view after,
                                          const Context& context) {
+  check_lock_order(LockRank::bucket, "a request to the bucket");
   if (is_gone()) throw failure(ENOENT, "list", prefix);
   Listing listing{prefix, after, {}};
   // Everything that can match lies below the directory part of the prefix.
@@ -215,6 +220,7 @@ void DirBucket::collect(const std::string& directory, Listing& listing,
 }
 
 void DirBucket::remove(std::string_view key, const Context& context) {
+  check_lock_order(LockRank::bucket, "a request to the bucket");
   check_key(key);
   context.check(fmt::format("removing object {} of bucket {}", key, url_));
   if (::unlink((root_ / key).c_str()) != 0) {

@@ -12,12 +12,12 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "store/base/ranked_mutex.hpp"
 #include "store/base/sha256.hpp"
 #include "store/format/layout.hpp"
 #include "store/os/memory_budget.hpp"
@@ -57,7 +57,8 @@ class PackRoom {
  private:
   friend class PackIndex;
   MemoryBudget& budget_;
-  std::mutex mutex_;  // held while an index is inflated and read; guards chunks_left_
+  // Held while an index is inflated and read; guards chunks_left_.
+  RankedMutex mutex_{LockRank::leaf, "PackRoom::mutex_"};
   std::uint64_t chunks_left_;
 };
 

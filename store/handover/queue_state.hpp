@@ -26,6 +26,7 @@
 #include <thread>
 #include <utility>
 
+#include "store/base/ranked_mutex.hpp"
 #include "store/base/wait_budget.hpp"
 #include "store/format/version_images.hpp"
 #include "store/handover/handover_record.hpp"
@@ -154,7 +155,8 @@ struct PublishQueue::State {
   History& history;
   const QueueOptions options;
 
-  mutable std::mutex mutex;  // guards the next block
+  // Guards the next block.
+  mutable RankedMutex mutex{LockRank::queue, "PublishQueue::State::mutex"};
   mutable std::condition_variable_any changed;
   std::uint64_t change_count = 0;
   std::map<std::uint64_t, std::shared_ptr<QueueItem>> items;  // by order
@@ -167,7 +169,8 @@ struct PublishQueue::State {
   Clock::time_point last_refused_at{};
   std::string bucket_refusal;  // why it may not be written, if that was the last answer
 
-  std::mutex record_mutex;  // guards what is in the family `handovers`, and:
+  // Guards what is in the family `handovers`, and:
+  RankedMutex record_mutex{LockRank::queue_record, "PublishQueue::State::record_mutex"};
   std::uint64_t next_order = 1;
 
   /// A file that was given to early work, as it was then.
@@ -181,13 +184,14 @@ struct PublishQueue::State {
              a.changed.tv_sec == b.changed.tv_sec && a.changed.tv_nsec == b.changed.tv_nsec;
     }
   };
-  std::mutex early_mutex;                                                // guards:
+  RankedMutex early_mutex{LockRank::queue_early, "PublishQueue::State::early_mutex"};  // guards:
   std::map<std::pair<StagingId, std::string>, EarlySource> early_files;  // by directory and path
 
   std::minstd_rand random{std::random_device{}()};  // the thread's own, and:
   bool is_proven = false;                           // QueueOptions::prove has returned
 
-  std::mutex thread_mutex;  // guards `thread`
+  // Guards `thread`.
+  RankedMutex thread_mutex{LockRank::queue_thread, "PublishQueue::State::thread_mutex"};
   std::jthread thread;
 
   WaitBudget waits{kWriterWait};  // of hand-overs, by user

@@ -13,6 +13,7 @@
 #include <thread>
 #include <utility>
 
+#include "store/base/ranked_mutex.hpp"
 #include "store/http/transfer.hpp"
 
 namespace weightfs {
@@ -118,7 +119,7 @@ class HttpClient::Loop {
     // Guarded by mutex_.
     End end = End::none;
     CURLcode code = CURLE_OK;
-    std::condition_variable ended;
+    std::condition_variable_any ended;
   };
 
   void wake() { curl_multi_wakeup(multi_.get()); }
@@ -208,8 +209,9 @@ class HttpClient::Loop {
   HttpSockets sockets_;  // outlives multi_, which closes them
   Multi multi_;
   std::vector<Job*> running_;  // of the thread alone
-  std::mutex mutex_;           // guards waiting_ and the ends of jobs
-  std::deque<Job*> waiting_;   // oldest first
+  // Guards waiting_ and the ends of jobs.
+  RankedMutex mutex_{LockRank::leaf, "HttpClient::Loop::mutex_"};
+  std::deque<Job*> waiting_;  // oldest first
   std::atomic<bool> ending_{false};
   std::jthread thread_;
 };
@@ -218,6 +220,7 @@ HttpClient::HttpClient(HttpOptions options) : loop_(std::make_unique<Loop>(std::
 HttpClient::~HttpClient() = default;
 
 HttpReply HttpClient::send(const HttpRequest& request, const Context& context) {
+  check_lock_order(LockRank::bucket, "an HTTP request");
   return loop_->send(request, context);
 }
 

@@ -16,12 +16,12 @@
 #include <filesystem>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
 
 #include "kernels/dispatch/cpu_coder.hpp"
+#include "store/base/ranked_mutex.hpp"
 #include "store/inspect/sparse_delta.hpp"
 #include "store/local/store.hpp"
 #include "store/materialize/history.hpp"
@@ -77,7 +77,8 @@ class DeltaFiles {
   Store& store_;
   History& history_;
   const DeltaFilesOptions options_;
-  mutable std::mutex mutex_;  // guards what follows; never held over store or bucket
+  // Guards what follows; never held over store or bucket.
+  mutable RankedMutex mutex_{LockRank::delta_files, "DeltaFiles::mutex_"};
   std::condition_variable_any ended_;
   std::set<std::uint64_t> building_;
   std::map<std::uint64_t, DeltaFacts> facts_;

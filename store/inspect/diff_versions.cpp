@@ -16,6 +16,7 @@
 #include "kernels/dispatch/diff.hpp"
 #include "store/base/parallel.hpp"
 #include "store/base/path_rules.hpp"
+#include "store/base/ranked_mutex.hpp"
 #include "store/materialize/plan.hpp"
 #include "store/materialize/write_version.hpp"
 #include "store/os/file.hpp"
@@ -187,7 +188,8 @@ class Comparison {
   const Base& older_;
   const Base& newer_;
   std::vector<Pair> pairs_;
-  std::mutex mutex_;  // guards diffs_ while chunks are compared
+  // Guards diffs_ while chunks are compared.
+  RankedMutex mutex_{LockRank::leaf, "Comparison::mutex_"};
   std::vector<TensorDiff> diffs_;
 };
 

@@ -23,6 +23,7 @@
 #include "store/base/parallel.hpp"
 #include "store/base/path_rules.hpp"
 #include "store/base/progress_counter.hpp"
+#include "store/base/ranked_mutex.hpp"
 #include "store/materialize/plan.hpp"
 #include "store/materialize/write_version.hpp"
 #include "store/os/file.hpp"
@@ -433,7 +434,8 @@ class RepositoryVerifier {
       }
     }
     std::vector<std::string> failures(runs.runs.size());
-    std::mutex mutex;  // guards `failures` and the count of bytes
+    // Guards `failures` and the count of bytes.
+    RankedMutex mutex{LockRank::leaf, "check_runs::mutex"};
     const unsigned threads = request_threads(repository_.bucket(context_), 0);
     parallel_for(parts.size(), threads, context_, [&](std::size_t i) {
       const PieceRun& run = runs.runs[parts[i].run];

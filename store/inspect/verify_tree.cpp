@@ -19,6 +19,7 @@
 #include "store/base/bytes.hpp"
 #include "store/base/parallel.hpp"
 #include "store/base/progress_counter.hpp"
+#include "store/base/ranked_mutex.hpp"
 #include "store/materialize/plan.hpp"
 #include "store/os/file.hpp"
 
@@ -80,7 +81,7 @@ class BadChunks {
   }
 
  private:
-  std::mutex mutex_;
+  RankedMutex mutex_{LockRank::leaf, "BadChunks::mutex_"};
   std::uint64_t count_ = 0;
   std::uint64_t first_ = std::numeric_limits<std::uint64_t>::max();
   std::string message_;

@@ -16,6 +16,7 @@
 
 #include "store/base/bytes.hpp"
 #include "store/base/error.hpp"
+#include "store/base/ranked_mutex.hpp"
 #include "store/os/file.hpp"
 
 namespace weightfs {
@@ -223,7 +224,8 @@ class RocksDb final : public Db {
 
   const fs::path directory_;
   const std::function<std::uint64_t()> free_bytes_;
-  mutable std::shared_mutex mutex_;  // guards handle_: shared to use it, alone to replace it
+  // Guards handle_: shared to use it, alone to replace it.
+  mutable RankedSharedMutex mutex_{LockRank::database, "RocksDb::mutex_"};
   std::unique_ptr<Handle> handle_;
   std::atomic<bool> writable_ = false;
 };

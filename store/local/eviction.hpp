@@ -30,12 +30,12 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "store/base/context.hpp"
+#include "store/base/ranked_mutex.hpp"
 #include "store/local/version_guard.hpp"
 
 namespace weightfs {
@@ -187,10 +187,12 @@ class Eviction {
   [[nodiscard]] bool is_unused(std::uint64_t version, const Files& files) const;
   void stay(std::uint64_t version) const;
 
-  std::mutex evict_mutex_;  // held for a whole evict(); guards the next two; before mutex_
+  // Held for a whole evict(); guards the next two; before mutex_.
+  RankedMutex evict_mutex_{LockRank::evict, "Eviction::evict_mutex_"};
   std::vector<VersionGuard*> guards_;
   std::function<void()> changed_;
-  mutable std::mutex mutex_;  // guards what follows; held over nothing
+  // Guards what follows; held over nothing.
+  mutable RankedMutex mutex_{LockRank::eviction, "Eviction::mutex_"};
   std::condition_variable_any settled_;
   std::map<std::uint64_t, Entry> entries_;  // others are shown, and not reserved
 };

@@ -101,6 +101,7 @@ std::vector<std::uint64_t> ImageTable::chunk_hashes(std::uint64_t version) const
 // ---- changes ----
 
 ImagesLock ImageTable::lock_images(const Context& context) {
+  check_lock_order(LockRank::images, "ImageTable::lock_images()");
   std::unique_lock lock(lock_mutex_);
   while (!unlocked_.wait_until(lock, context.stop,
                                std::min(context.deadline, Clock::now() + kWaitSlice),

@@ -6,8 +6,8 @@
 
 #include <cstdint>
 #include <map>
-#include <mutex>
 
+#include "store/base/ranked_mutex.hpp"
 #include "store/local/db.hpp"
 
 namespace weightfs {
@@ -35,8 +35,9 @@ class ManualPins {
   void write(const std::map<std::uint64_t, std::int64_t>& pins);  // requires: change_mutex_ is held
 
   Db& db_;
-  std::mutex change_mutex_;   // held over the database write; before mutex_
-  mutable std::mutex mutex_;  // guards pins_
+  // Held over the database write; before mutex_.
+  RankedMutex change_mutex_{LockRank::manual_pins_change, "ManualPins::change_mutex_"};
+  mutable RankedMutex mutex_{LockRank::manual_pins, "ManualPins::mutex_"};  // guards pins_
   std::map<std::uint64_t, std::int64_t> pins_;
 };
 

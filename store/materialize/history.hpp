@@ -18,13 +18,13 @@
 #include <exception>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "store/base/lru_cache.hpp"
+#include "store/base/ranked_mutex.hpp"
 #include "store/local/store.hpp"
 #include "store/repository/layout_cache.hpp"
 #include "store/repository/repository.hpp"
@@ -112,11 +112,14 @@ class History {
 
   Repository& repository_;
   Store* const store_;
-  std::mutex accept_mutex_;   // a version is compared with its neighbours and remembered; held over
-                              // the store, not the bucket; before mutex_
-  std::mutex layouts_mutex_;  // the store's records of layouts; held over these; before mutex_
+  // A version is compared with its neighbours and remembered; held over the store, not the bucket;
+  // before mutex_.
+  RankedMutex accept_mutex_{LockRank::history_accept, "History::accept_mutex_"};
+  // The store's records of layouts; held over these; before mutex_.
+  RankedMutex layouts_mutex_{LockRank::history_layouts, "History::layouts_mutex_"};
   std::optional<std::set<Sha256>> kept_layouts_;  // that the store has; guarded by layouts_mutex_
-  std::mutex mutex_;  // guards what follows; never held over store or bucket
+  // Guards what follows; never held over store or bucket.
+  RankedMutex mutex_{LockRank::history, "History::mutex_"};
   LruCache<std::uint64_t, Version, VersionCost> versions_{kManifestBytesKept};
   LayoutCache layouts_{kLayoutBytesKept};
   std::set<std::uint64_t> unkept_;  // versions whose manifest the store had no room for

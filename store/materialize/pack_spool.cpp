@@ -16,6 +16,7 @@
 #include "store/base/byte_budget.hpp"
 #include "store/base/parallel.hpp"
 #include "store/base/progress_counter.hpp"
+#include "store/base/ranked_mutex.hpp"
 #include "store/os/file.hpp"
 #include "store/repository/pieces.hpp"
 
@@ -81,8 +82,8 @@ struct PackSpool::State {
   PieceRange pieces_of(std::size_t step, PackEntry place);
   std::vector<PieceRange> absent_of(std::span<const Wanted> wanted);
   void need(SpooledPack& pack, std::uint64_t first, std::uint64_t last);
-  void wait_for(std::shared_ptr<Fetch> fetch, std::unique_lock<std::mutex>& lock);
-  void fetch(SpooledPack& pack, std::uint64_t first, std::unique_lock<std::mutex>& lock);
+  void wait_for(std::shared_ptr<Fetch> fetch, std::unique_lock<RankedMutex>& lock);
+  void fetch(SpooledPack& pack, std::uint64_t first, std::unique_lock<RankedMutex>& lock);
   void bring(const SpooledPack& pack, std::uint64_t first, std::uint64_t count);
   [[nodiscard]] std::filesystem::path path() const { return directory / "(spool)"; }
 
@@ -92,7 +93,8 @@ struct PackSpool::State {
   const Context& context;
   File file;
   std::vector<std::vector<SpooledPack>> packs;  // by step
-  std::mutex mutex;                             // guards the pieces, their fetches and the next
+  // Guards the pieces, their fetches and the next.
+  RankedMutex mutex{LockRank::pack_spool, "PackSpool::State::mutex"};
   std::uint64_t fetched_bytes = 0, absent_pieces = 0;
   std::condition_variable_any fetched;
   ByteBudget in_hand{kFetchedBytesInHand};
@@ -225,7 +227,7 @@ void PackSpool::State::need(SpooledPack& pack, std::uint64_t first, std::uint64_
   }
 }
 
-void PackSpool::State::wait_for(std::shared_ptr<Fetch> fetch, std::unique_lock<std::mutex>& lock) {
+void PackSpool::State::wait_for(std::shared_ptr<Fetch> fetch, std::unique_lock<RankedMutex>& lock) {
   constexpr auto kLookAgain = std::chrono::hours(1);  // a deadline may be as far off as can be
   while (!fetched.wait_until(lock, context.stop,
                              std::min(context.deadline, Clock::now() + kLookAgain),
@@ -237,7 +239,7 @@ void PackSpool::State::wait_for(std::shared_ptr<Fetch> fetch, std::unique_lock<s
 
 /// Fetches `first`, and what is absent behind it, in one request.
 void PackSpool::State::fetch(SpooledPack& pack, std::uint64_t first,
-                             std::unique_lock<std::mutex>& lock) {
+                             std::unique_lock<RankedMutex>& lock) {
   const auto request = std::make_shared<Fetch>();
   std::uint64_t count = 0;
   while (count < kPiecesPerFetch && pack.is_absent(first + count)) {

@@ -20,6 +20,7 @@
 #include "store/base/log.hpp"
 #include "store/base/parallel.hpp"
 #include "store/base/path_rules.hpp"
+#include "store/base/ranked_mutex.hpp"
 #include "store/materialize/file_filter.hpp"
 #include "store/os/memory_budget.hpp"
 #include "store/repository/pieces.hpp"
@@ -168,8 +169,8 @@ class LayoutCharge {
   }
 
   MemoryBudget& budget_;
-  std::mutex mutex_;                      // guards tables_
-  std::set<const LayoutTensor*> tables_;  // layouts may share one
+  RankedMutex mutex_{LockRank::leaf, "LayoutCharge::mutex_"};  // guards tables_
+  std::set<const LayoutTensor*> tables_;                       // layouts may share one
 };
 
 /// What a step takes for each chunk and tensor of its layout, its packs aside.

@@ -21,6 +21,7 @@
 #include "kernels/block/free_list.hpp"
 #include "store/base/bytes.hpp"
 #include "store/base/error.hpp"
+#include "store/base/ranked_mutex.hpp"
 #include "store/base/retry_delay.hpp"
 #include "store/materialize/base_reader.hpp"
 #include "store/materialize/chunk_maker.hpp"
@@ -134,10 +135,12 @@ struct RemoteFiles::State {
   const Context context{stop.get_token(), Clock::time_point::max()};
   std::atomic<std::uint64_t> made_bytes{0};
 
-  std::mutex sources_mutex{};  // held while one is made: the next who asks for it needs it too
+  // Held while one is made: the next who asks for it needs it too.
+  RankedMutex sources_mutex{LockRank::remote_sources, "RemoteFiles::State::sources_mutex"};
   std::list<std::pair<std::uint64_t, Source>> sources{};  // newest use first
 
-  std::mutex mutex{};  // guards what follows; never held over store or bucket
+  // Guards what follows; never held over store or bucket.
+  RankedMutex mutex{LockRank::leaf, "RemoteFiles::State::mutex"};
   std::condition_variable_any settled{};
   std::map<ChunkKey, std::shared_ptr<RestChunk>> chunks{};  // made or being made
   std::list<ChunkKey> recent{};                             // of those made; newest use first

@@ -16,6 +16,7 @@
 #include "store/base/bytes.hpp"
 #include "store/base/parallel.hpp"
 #include "store/base/progress_counter.hpp"
+#include "store/base/ranked_mutex.hpp"
 #include "store/materialize/file_filter.hpp"
 #include "store/materialize/image_files.hpp"
 #include "store/materialize/pack_spool.hpp"
@@ -39,7 +40,7 @@ struct Output {
 
   const LayoutFile& file;
   const filesystem::path path;
-  std::mutex mutex;  // guards that it is made once
+  RankedMutex mutex{LockRank::leaf, "Output::mutex"};  // guards that it is made once
   File descriptor;
   std::atomic<std::size_t> segments_left;
 };

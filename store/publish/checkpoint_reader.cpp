@@ -13,6 +13,7 @@
 #include "store/base/error.hpp"
 #include "store/base/parallel.hpp"
 #include "store/base/progress_counter.hpp"
+#include "store/base/ranked_mutex.hpp"
 #include "store/format/chunk_batches.hpp"
 #include "store/format/pack.hpp"
 #include "store/os/lease.hpp"
@@ -92,7 +93,7 @@ class PieceHashes {
   std::vector<std::vector<Sha256>> finish() { return std::move(pieces_); }
 
  private:
-  std::mutex mutex_;  // guards what follows
+  RankedMutex mutex_{LockRank::leaf, "PieceHashes::mutex_"};  // guards what follows
   std::vector<std::vector<Sha256>> pieces_;
   std::vector<std::vector<bool>> is_known_;
 };

@@ -25,6 +25,7 @@
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
 #include "store/base/path_rules.hpp"
+#include "store/base/ranked_mutex.hpp"
 #include "store/materialize/bases.hpp"
 #include "store/materialize/plan.hpp"
 #include "store/os/file.hpp"
@@ -86,10 +87,10 @@ struct PreEncoder::State {
   void end_work();
   void forget(std::map<Key, Entry>::iterator entry);
   [[nodiscard]] bool is_wanted(const Work& work) const;
-  void wait_for_work(std::unique_lock<std::mutex>& lock, std::uint64_t directory,
+  void wait_for_work(std::unique_lock<RankedMutex>& lock, std::uint64_t directory,
                      const Context& context);
   template <typename Condition>
-  void wait_while(std::unique_lock<std::mutex>& lock, const Context& context,
+  void wait_while(std::unique_lock<RankedMutex>& lock, const Context& context,
                   Condition&& condition);
   [[nodiscard]] bool is_in_work(std::uint64_t directory, bool being_coded) const;
   void reached(std::string_view point, const EarlyFile& file) const {
@@ -100,7 +101,8 @@ struct PreEncoder::State {
   Store& store;
   const EarlyOptions options;
 
-  mutable std::mutex mutex;  // guards what follows; held for moments only
+  // Guards what follows; held for moments only.
+  mutable RankedMutex mutex{LockRank::pre_encoder, "PreEncoder::State::mutex"};
   std::condition_variable_any changed;
   bool is_poked = false;  // there may be something to do
   std::uint64_t tickets = 0;
@@ -276,7 +278,7 @@ bool PreEncoder::State::is_in_work(std::uint64_t directory, bool being_coded) co
 }
 
 /// Waits for the file of a directory that is in work, and lets nothing more of it begin.
-void PreEncoder::State::wait_for_work(std::unique_lock<std::mutex>& lock, std::uint64_t directory,
+void PreEncoder::State::wait_for_work(std::unique_lock<RankedMutex>& lock, std::uint64_t directory,
                                       const Context& context) {
   for (auto& [key, entry] : entries) {
     const bool is_current = current && current->ticket == entry.ticket;
@@ -293,7 +295,7 @@ void PreEncoder::State::wait_for_work(std::unique_lock<std::mutex>& lock, std::u
 }
 
 template <typename Condition>
-void PreEncoder::State::wait_while(std::unique_lock<std::mutex>& lock, const Context& context,
+void PreEncoder::State::wait_while(std::unique_lock<RankedMutex>& lock, const Context& context,
                                    Condition&& condition) {
   constexpr std::chrono::hours kLookAgain{1};  // a deadline may be as far off as can be
   while (!changed.wait_until(lock, context.stop,

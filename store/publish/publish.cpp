@@ -19,6 +19,7 @@
 #include "store/base/log.hpp"
 #include "store/base/parallel.hpp"
 #include "store/base/path_rules.hpp"
+#include "store/base/ranked_mutex.hpp"
 #include "store/base/sha256.hpp"
 #include "store/format/checkpoint.hpp"
 #include "store/format/version_images.hpp"
@@ -232,9 +233,9 @@ class Publisher {
   std::vector<PackUpload> pack_uploads_;
   std::optional<SnapshotHashes> snapshot_;
   std::string snapshot_nonce_;
-  bool is_sent_ = false;              // the manifest; from then on the version may exist
-  std::mutex mutex_;                  // guards uploads_
-  std::vector<std::string> uploads_;  // keys that no other publish uses
+  bool is_sent_ = false;  // the manifest; from then on the version may exist
+  RankedMutex mutex_{LockRank::leaf, "Publisher::mutex_"};  // guards uploads_
+  std::vector<std::string> uploads_;                        // keys that no other publish uses
   Manifest manifest_;
   PublishResult result_;
 };

@@ -17,13 +17,13 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "store/base/error.hpp"
+#include "store/base/ranked_mutex.hpp"
 #include "store/bucket/bucket.hpp"
 #include "store/format/layout.hpp"
 #include "store/format/manifest.hpp"
@@ -153,7 +153,8 @@ class Repository {
 
   const std::string id_, url_;
   const BucketOptions options_;
-  std::mutex mutex_;                // guards bucket_, which is set once
+  // Guards bucket_, which is set once.
+  RankedMutex mutex_{LockRank::repository, "Repository::mutex_"};
   std::unique_ptr<Bucket> bucket_;  // null until it was in reach
 };
 

@@ -11,10 +11,10 @@
 #pragma once
 
 #include <chrono>
-#include <mutex>
 #include <optional>
 
 #include "store/base/context.hpp"
+#include "store/base/ranked_mutex.hpp"
 
 namespace weightfs {
 
@@ -27,7 +27,7 @@ class RetryBudget {
   void succeeded();
 
  private:
-  std::mutex mutex_;  // guards tokens_
+  RankedMutex mutex_{LockRank::leaf, "RetryBudget::mutex_"};  // guards tokens_
   double tokens_ = kTokensMax;
 };
 

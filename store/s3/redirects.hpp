@@ -5,11 +5,11 @@
 #pragma once
 
 #include <map>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
 
+#include "store/base/ranked_mutex.hpp"
 #include "store/http/client.hpp"
 
 namespace weightfs {
@@ -32,7 +32,7 @@ class S3Redirects {
 
  private:
   const bool http_allowed_;
-  mutable std::mutex mutex_;  // guards urls_
+  mutable RankedMutex mutex_{LockRank::leaf, "S3Redirects::mutex_"};  // guards urls_
   std::map<std::string, std::string, std::less<>> urls_;
 };
 

@@ -16,12 +16,12 @@
 #include <atomic>
 #include <condition_variable>
 #include <functional>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "store/aws/credentials.hpp"
+#include "store/base/ranked_mutex.hpp"
 #include "store/s3/address.hpp"
 #include "store/s3/backoff.hpp"
 #include "store/s3/error.hpp"
@@ -54,7 +54,7 @@ class RequestLimiter {
 
  private:
   const unsigned most_;
-  mutable std::mutex mutex_;  // guards what follows
+  mutable RankedMutex mutex_{LockRank::leaf, "RequestLimiter::mutex_"};  // guards what follows
   std::condition_variable_any changed_;
   unsigned limit_, in_flight_ = 0, round_ = 0;
 };

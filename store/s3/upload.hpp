@@ -23,11 +23,11 @@
 
 #include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 #include <string_view>
 
+#include "store/base/ranked_mutex.hpp"
 #include "store/s3/request.hpp"
 
 namespace weightfs {
@@ -45,7 +45,7 @@ class UploadMemory {
   void give_back(std::uint64_t size_bytes);
 
  private:
-  std::mutex mutex_;  // guards taken_
+  RankedMutex mutex_{LockRank::leaf, "UploadMemory::mutex_"};  // guards taken_
   std::condition_variable_any changed_;
   std::uint64_t taken_ = 0;
 };
@@ -83,7 +83,7 @@ class S3Uploader {
 
   S3Client& client_;
   UploadMemory& memory_;
-  std::mutex mutex_;  // guards tidied_
+  RankedMutex mutex_{LockRank::leaf, "S3Uploader::mutex_"};  // guards tidied_
   std::set<std::string> tidied_;
 };
 

@@ -24,6 +24,7 @@
 #include "store/base/context.hpp"
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
+#include "store/base/ranked_mutex.hpp"
 #include "store/os/file.hpp"
 #include "store/os/lease.hpp"
 
@@ -168,7 +169,8 @@ struct CloseWatch::State {
   const CloseWatchOptions options;
   const File inotify, bell;
 
-  std::mutex mutex;  // guards the next two; held for moments
+  // Guards the next two; held for moments.
+  RankedMutex mutex{LockRank::close_watch, "CloseWatch::State::mutex"};
   std::set<StagingId> noted;
   bool is_all_noted = false;
 

@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "store/base/ranked_mutex.hpp"
 #include "store/staging/staging.hpp"
 #include "store/staging/tree.hpp"
 
@@ -63,12 +64,13 @@ struct Staging::State {
   const StagingOptions options;
   File directory_file;
 
-  std::mutex removing;  // held while unused bytes are removed, before all others
+  // Held while unused bytes are removed, before all others.
+  RankedMutex removing{LockRank::staging_removing, "Staging::State::removing"};
 
-  std::mutex changes;
+  RankedMutex changes{LockRank::staging_changes, "Staging::State::changes"};
   StagingId reserved_ids = kFirstStagingId;  // guarded by `changes`; what the database says
 
-  mutable std::mutex mutex;                       // guards what follows
+  mutable RankedMutex mutex{LockRank::staging, "Staging::State::mutex"};  // guards what follows
   mutable std::condition_variable_any unwritten;  // a file has lost its last writer
   StagingTree tree;
   std::deque<StagingId> removed_directories;              // oldest first
@@ -134,7 +136,7 @@ class StagingChange {
   void forget(StagingId id);
 
   Staging::State& state_;
-  std::unique_lock<std::mutex> order_, lock_;
+  std::unique_lock<RankedMutex> order_, lock_;
   timespec now_;
   std::vector<Db::Change> records_;
   std::vector<std::function<void()>> steps_;  // in memory, once the records are written

@@ -15,6 +15,7 @@
 
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
+#include "store/base/ranked_mutex.hpp"
 #include "store/base/retry_delay.hpp"
 #include "store/format/version_images.hpp"
 #include "store/materialize/bases.hpp"
@@ -68,9 +69,11 @@ struct PartialImages::State {
   std::stop_source stop_source;
   const Context context{stop_source.get_token(), Clock::time_point::max()};
 
-  std::mutex error_mutex;                       // errors are told in their order; before `mutex`
+  // Errors are told in their order; before `mutex`.
+  RankedMutex error_mutex{LockRank::partial_errors, "PartialImages::State::error_mutex"};
   std::map<std::uint64_t, std::string> logged;  // by version
-  mutable std::mutex mutex;                     // guards what follows
+  // Guards what follows.
+  mutable RankedMutex mutex{LockRank::partial_images, "PartialImages::State::mutex"};
   std::condition_variable_any whole_changed;
   std::map<std::uint64_t, std::shared_ptr<PartialVersion>> filling;
   std::map<std::uint64_t, Eviction::Reservation> bases;  // that these are made from

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "store/base/bytes.hpp"
+#include "store/base/ranked_mutex.hpp"
 #include "store/format/version_images.hpp"
 #include "store/local/store.hpp"
 #include "store/materialize/image_files.hpp"
@@ -105,7 +106,7 @@ struct PartialVersion::State {
 
   // The workers:
   void work(std::size_t worker);
-  std::optional<std::size_t> wait_for_work(std::size_t worker, std::unique_lock<std::mutex>& lock);
+  std::optional<std::size_t> wait_for_work(std::size_t worker, std::unique_lock<RankedMutex>& lock);
   std::optional<Trouble> try_to_make(std::size_t window, std::unique_ptr<SegmentWriter>& writer);
   void make(std::size_t window, std::unique_ptr<SegmentWriter>& writer);
   void finish_window(std::size_t window);
@@ -139,7 +140,8 @@ struct PartialVersion::State {
   std::map<std::string, std::size_t, std::less<>> by_path;  // index into `files`
   std::uint64_t bytes = 0;
 
-  mutable std::mutex mutex;  // guards what follows
+  // Guards what follows.
+  mutable RankedMutex mutex{LockRank::partial_version, "PartialVersion::State::mutex"};
   std::condition_variable_any changed;
   std::uint64_t changes = 0;      // counts what may be news to who waits for `changed`
   std::vector<FilledFile> files;  // by first window, but the linked ones
@@ -156,7 +158,8 @@ struct PartialVersion::State {
   std::size_t working = 0;          // workers
   bool is_complete = false;
 
-  std::mutex stop_mutex;              // guards that they are joined once
+  // Guards that they are joined once.
+  RankedMutex stop_mutex{LockRank::partial_stop, "PartialVersion::State::stop_mutex"};
   std::vector<std::jthread> workers;  // last: they use all of the above
 };
 
@@ -273,7 +276,7 @@ void PartialVersion::State::work(std::size_t worker) {
 
 /// Returns: nullopt at the end.
 std::optional<std::size_t> PartialVersion::State::wait_for_work(
-    std::size_t worker, std::unique_lock<std::mutex>& lock) {
+    std::size_t worker, std::unique_lock<RankedMutex>& lock) {
   constexpr auto kLookAgain = std::chrono::hours(1);  // there may be nothing to wait for
   while (!is_complete && !context.stop.stop_requested()) {
     const auto now = Clock::now();

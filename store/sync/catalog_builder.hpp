@@ -23,12 +23,12 @@
 #include <deque>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "store/base/context.hpp"
+#include "store/base/ranked_mutex.hpp"
 #include "store/materialize/history.hpp"
 #include "store/streaming/partial_images.hpp"
 #include "store/sync/catalog.hpp"
@@ -111,7 +111,8 @@ class CatalogBuilder {
   const Follow follow_;
   const bool with_absent_;
   const std::vector<std::string> only_;
-  mutable std::mutex mutex_;  // guards what follows; never held over the bucket
+  // Guards what follows; never held over the bucket.
+  mutable RankedMutex mutex_{LockRank::catalog_builder, "CatalogBuilder::mutex_"};
   const PartialImages* partials_ = nullptr;
   // Complete ones, and those of `partials_` and `named_`.
   std::map<std::uint64_t, Described> described_;

@@ -9,10 +9,10 @@
 #include <condition_variable>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
+#include "store/base/ranked_mutex.hpp"
 #include "store/sync/catalog.hpp"
 
 namespace weightfs {
@@ -69,8 +69,9 @@ class CatalogListeners {
   template <typename Call>
   void for_each(const Call& call);
 
-  mutable std::mutex mutex_;  // guards what follows, and the calls of each entry
-  std::condition_variable called_;
+  // Guards what follows, and the calls of each entry.
+  mutable RankedMutex mutex_{LockRank::leaf, "CatalogListeners::mutex_"};
+  std::condition_variable_any called_;
   std::vector<std::shared_ptr<Entry>> entries_;
 };
 

@@ -19,6 +19,7 @@
 
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
+#include "store/base/ranked_mutex.hpp"
 #include "store/base/retry_delay.hpp"
 #include "store/materialize/file_filter.hpp"
 #include "store/materialize/materialize.hpp"
@@ -139,7 +140,8 @@ struct Sync::State {
   const SyncOptions options;
   CatalogListeners listeners;
 
-  mutable std::mutex mutex;  // guards the next block; held for moments only
+  // Guards the next block; held for moments only.
+  mutable RankedMutex mutex{LockRank::sync, "Sync::State::mutex"};
   std::condition_variable_any changed;
   std::shared_ptr<const Catalog> catalog;
   Eviction::Reservation shown_latest;  // of `catalog`
@@ -154,9 +156,11 @@ struct Sync::State {
   bool woken = false;                       // the thread is not to wait for the next poll
 
   CatalogBuilder builder;
-  std::mutex catalog_mutex;  // held while a catalog is made and shown; before `mutex`
+  // Held while a catalog is made and shown; before `mutex`.
+  RankedMutex catalog_mutex{LockRank::sync_catalog, "Sync::State::catalog_mutex"};
 
-  std::mutex round_mutex;        // held for a whole round; guards the next block; before both
+  // Held for a whole round; guards the next block; before both.
+  RankedMutex round_mutex{LockRank::sync_round, "Sync::State::round_mutex"};
   std::uint64_t newest = 0;      // that the bucket is known to have
   std::uint64_t wanted = 0;      // of these the one that is followed; 0: none yet
   std::optional<Error> beyond;   // why it is not known whether there are more
@@ -170,7 +174,7 @@ struct Sync::State {
   bool warned_of_only = false;
   std::minstd_rand random{std::random_device{}()};
 
-  std::mutex thread_mutex;  // guards `thread`
+  RankedMutex thread_mutex{LockRank::sync_thread, "Sync::State::thread_mutex"};  // guards `thread`
   std::jthread thread;
 
   std::unique_ptr<PartialImages> partials;  // of SyncOptions::partial; constant; ends first

@@ -11,6 +11,7 @@
 #include "store/base/error.hpp"
 #include "store/base/parallel.hpp"
 #include "store/base/path_rules.hpp"
+#include "store/base/ranked_mutex.hpp"
 #include "store/base/suggest.hpp"
 
 namespace weightfs {
@@ -83,9 +84,9 @@ class Tags {
   History& history_;
   const Context& context_;
   std::vector<std::string> names_;
-  std::vector<std::uint64_t> versions_;  // of the same index
-  std::mutex mutex_;                     // guards the next one
-  std::string damage_;                   // of a manifest that could not be read
+  std::vector<std::uint64_t> versions_;                // of the same index
+  RankedMutex mutex_{LockRank::leaf, "Tags::mutex_"};  // guards the next one
+  std::string damage_;                                 // of a manifest that could not be read
 };
 
 }  // namespace
