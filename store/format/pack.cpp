@@ -7,7 +7,6 @@
 #include <cassert>
 #include <charconv>
 #include <cstring>
-#include <tuple>
 #include <utility>
 
 #include "store/base/byte_reader.hpp"
@@ -310,16 +309,6 @@ std::span<const std::uint32_t> PackIndex::block_lengths(const PackChunk& chunk) 
       .subspan(static_cast<std::size_t>(chunk.first_block), chunk.block_count);
 }
 
-const PackChunk* PackIndex::find(std::uint32_t tensor, std::uint32_t chunk) const noexcept {
-  const auto found = std::lower_bound(
-      chunks_.begin(), chunks_.end(), std::pair{tensor, chunk},
-      [](const PackChunk& a, const std::pair<std::uint32_t, std::uint32_t>& wanted) {
-        return std::pair{a.tensor, a.chunk} < wanted;
-      });
-  const bool is_found = found != chunks_.end() && found->tensor == tensor && found->chunk == chunk;
-  return is_found ? &*found : nullptr;
-}
-
 struct PackWriter::State {
   explicit State(const Layout& of) : layout(of) {}
 
@@ -398,12 +387,8 @@ void PackWriter::add(std::uint32_t tensor, std::uint32_t chunk,
   state.hash_data(data);
 }
 
-bool PackWriter::empty() const noexcept { return state_->ranges.empty(); }
-
-std::uint64_t PackWriter::data_size_bytes() const noexcept { return state_->data_size; }
-
 std::string PackWriter::finish() {
-  assert(!empty());
+  assert(!state_->ranges.empty());
   if (state_->piece_size != 0) state_->end_piece();
   return head(0);
 }

@@ -86,9 +86,6 @@ class PackIndex {
   }  // in the pack
   [[nodiscard]] std::uint64_t data_size_bytes() const noexcept { return data_size_; }
 
-  /// The coded chunk, or nullptr if this pack does not hold it.
-  [[nodiscard]] const PackChunk* find(std::uint32_t tensor, std::uint32_t chunk) const noexcept;
-
  private:
   PackIndex() = default;
   [[nodiscard]] std::uint64_t memory_bytes() const noexcept;
@@ -112,10 +109,7 @@ class PackWriter {
   void add(std::uint32_t tensor, std::uint32_t chunk, std::span<const std::uint32_t> block_lengths,
            std::uint64_t hash, std::uint32_t changed, std::span<const std::byte> data);
 
-  [[nodiscard]] bool empty() const noexcept;
-  [[nodiscard]] std::uint64_t data_size_bytes() const noexcept;
-
-  /// The bytes that come before the data.  Requires: called once, last, and not empty().
+  /// The bytes that come before the data.  Requires: called once, last, after an add().
   std::string finish();
 
   /// The same with `first_tensor` added to the number of each tensor: the layout that the chunks

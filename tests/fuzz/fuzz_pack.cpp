@@ -4,6 +4,9 @@
 // with u16 bytes of data; then that.
 #include <fmt/format.h>
 
+#include <optional>
+#include <utility>
+
 #include "store/base/bytes.hpp"
 #include "store/base/compress.hpp"
 #include "store/format/pack.hpp"
@@ -45,8 +48,11 @@ std::string head_around(std::string_view index, std::uint64_t data_size) {
 void run(std::string_view head, std::uint64_t data_size) {
   const auto index = PackIndex::parse(head, head.size() + data_size, layout(), "input");
   std::uint64_t end = 0;
+  std::optional<std::pair<std::uint32_t, std::uint32_t>> last;
   for (const PackChunk& chunk : index->chunks()) {
-    require(index->find(chunk.tensor, chunk.chunk) == &chunk, "a chunk is not found");
+    const std::pair number{chunk.tensor, chunk.chunk};
+    require(!last || *last < number, "the chunks are not in order");
+    last = number;
     require(chunk.data_offset_bytes == end, "the chunks do not follow each other");
     std::uint64_t size = 0;
     for (const std::uint32_t length : index->block_lengths(chunk)) size += length;
