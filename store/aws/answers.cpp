@@ -106,7 +106,7 @@ AwsCredentials parse_json_keys(std::string_view json, std::string_view token_fie
     throw Error(ErrorCode::invalid, error.what()).within(source);
   }
   if (keys.access_key_id.empty() || keys.secret_access_key.empty()) {
-    throw Error(ErrorCode::invalid, source + ": the answer holds an empty key");
+    throw Error(ErrorCode::invalid, source + ": the answer has an empty key");
   }
   return keys;
 }

@@ -77,7 +77,7 @@ class IniReader {
         end == content.npos ? "" : without_spaces(content.substr(1, end - 1));
     if (name.empty()) fail(number_, "expected a section: '[' NAME ']'");
     const auto [place, is_new] = sections_.try_emplace(std::string(name));
-    if (!is_new) fail(number_, "the section [" + std::string(name) + "] is there already");
+    if (!is_new) fail(number_, "the section [" + std::string(name) + "] occurs twice");
     section_ = &place->second;
   }
 
@@ -90,7 +90,7 @@ class IniReader {
     }
     if (section_ == nullptr) fail(number_, "expected a section, as [default], before a setting");
     if (section_->contains(name)) {
-      fail(number_, "the setting " + name + " is in its section already");
+      fail(number_, "the setting " + name + " occurs twice in its section");
     }
     name_ = name;
     lines_.push_back({number_, std::string(without_spaces(content.substr(sign + 1)))});
@@ -146,9 +146,10 @@ AwsSections read_sections(const std::string& path) {
   if (path.empty()) return {};
   if (stat(path.c_str(), &found) != 0) {
     if (errno == ENOENT || errno == ENOTDIR) return {};
-    throw_errno(errno, "read " + path +
-                           " (settings for AWS; HOME or AWS_CONFIG_FILE and "
-                           "AWS_SHARED_CREDENTIALS_FILE say where they are)");
+    throw_errno(errno,
+                "read " + path +
+                    " (AWS settings; their location is set by HOME, or by AWS_CONFIG_FILE and "
+                    "AWS_SHARED_CREDENTIALS_FILE)");
   }
   if (!S_ISREG(found.st_mode)) return {};  // as the AWS tools do: /dev/null means none
   return parse_aws_file(read_file(path, kAwsFileBytesMax), path);

@@ -88,9 +88,9 @@ class AwsCredentialChain::Impl {
 
   static void check_fetched(const AwsCredentials& keys) {
     if (WallClock::now() < keys.expires) return;
-    throw Error(ErrorCode::permission, "the AWS keys of " + keys.source +
-                                           " have expired already: renew them, and check the "
-                                           "clock of this host");
+    throw Error(ErrorCode::permission,
+                "the AWS keys of " + keys.source +
+                    " have expired: renew them, and check this host's clock");
   }
 
   // After a failure: what is valid still is good, and the sources are left alone for a while.
@@ -107,9 +107,9 @@ class AwsCredentialChain::Impl {
     try {
       std::rethrow_exception(failure);
     } catch (const std::exception& error) {
-      log_warning(std::string("cannot renew the AWS keys, those at hand are used until they "
-                              "expire: ") +
-                  error.what());
+      log_warning(
+          std::string("cannot renew the AWS keys; the current ones are used until they expire: ") +
+          error.what());
     }
   }
 

@@ -99,7 +99,7 @@ unsigned parse_count(const std::string& text, std::string_view what) {
 void extend_expired(AwsCredentials& keys) {
   const auto now = std::chrono::system_clock::now();
   if (keys.expires > now) return;
-  log_warning("instance metadata gives AWS keys that have expired; they are used for now");
+  log_warning("instance metadata returned expired AWS keys; they are used for now");
   keys.expires = now + std::chrono::minutes(10);
 }
 
@@ -123,7 +123,7 @@ std::optional<AwsCredentials> AwsContainer::find(const Context& context) {
   const HttpReply reply = ask(request, context);
   if (reply.ok()) return parse_json_keys(reply.text, "Token", std::string(kContainerSource));
   throw Error(is_worth_asking_again(reply) ? ErrorCode::unavailable : ErrorCode::permission,
-              std::string(kContainerSource) + ": the agent gives no keys: status " +
+              std::string(kContainerSource) + ": the agent returned no keys: status " +
                   std::to_string(reply.status) +
                   ": check AWS_CONTAINER_AUTHORIZATION_TOKEN[_FILE] and the task's or pod's role");
 }
@@ -160,7 +160,7 @@ std::string AwsInstance::endpoint() const {
 
 std::optional<AwsCredentials> AwsInstance::find(const Context& context, std::string& why) {
   if (is_on(environment_("AWS_EC2_METADATA_DISABLED"))) {
-    why = "off by AWS_EC2_METADATA_DISABLED";
+    why = "disabled by AWS_EC2_METADATA_DISABLED";
     return std::nullopt;
   }
   const std::string base = endpoint();

@@ -44,10 +44,10 @@ void check_end(const ChildEnd& end, const std::string& source) {
     throw Error(ErrorCode::invalid, source + ": its credential_process wrote more than 1 MiB");
   }
   const std::string how = end.signal == 0 ? "ended with status " + std::to_string(end.exit_code)
-                                          : "was ended by signal " + std::to_string(end.signal);
+                                          : "was killed by signal " + std::to_string(end.signal);
   const std::string said = fit_to_show(end.errors);
   throw Error(ErrorCode::invalid, source + ": its credential_process " + how +
-                                      (said.empty() ? " and said nothing" : ": " + said));
+                                      (said.empty() ? " without output" : ": " + said));
 }
 
 // In our environment and directory, as the AWS tools run it; an agent that it starts may live on.
@@ -80,7 +80,7 @@ void check_version(const std::string& output, const std::string& source) {
   std::string problem;
   try {
     if (json_uint(parse_json(output, "its output"), "Version", "its output") == 1) return;
-    problem = "its output has another Version than 1";
+    problem = "its output has a Version other than 1";
   } catch (const Error& error) {
     problem = error.what();
   }

@@ -39,7 +39,7 @@ std::optional<AwsCredentials> static_keys(const AwsSections& sections, const std
   AwsCredentials keys;
   keys.source = profile_text(name) + " of " + path;
   if (!id || !secret) {
-    throw Error(ErrorCode::invalid, keys.source + " has half a pair of keys: " +
+    throw Error(ErrorCode::invalid, keys.source + " has only half of a key pair: " +
                                         (id ? "aws_secret_access_key" : "aws_access_key_id") +
                                         " is missing");
   }
@@ -55,8 +55,8 @@ void refuse_sso(const std::string& name, const AwsSettings& profile) {
     if (!profile.contains(setting)) continue;
     throw Error(ErrorCode::unsupported,
                 profile_text(name) + " signs in by SSO (" + setting +
-                    "), which is left to the AWS CLI: name a profile that has credential_process = "
-                    "aws configure export-credentials --profile " +
+                    "), which only the AWS CLI can do: use a profile with credential_process = aws "
+                    "configure export-credentials --profile " +
                     name + " --format process");
   }
 }
@@ -115,9 +115,9 @@ AwsSources::Found AwsSources::from_environment() const {
   const auto secret = environment_("AWS_SECRET_ACCESS_KEY");
   if (!id && !secret) return std::nullopt;
   if (!id || !secret) {
-    throw Error(ErrorCode::invalid, std::string("the environment has half a pair of AWS keys: ") +
-                                        (id ? "AWS_SECRET_ACCESS_KEY" : "AWS_ACCESS_KEY_ID") +
-                                        " is not set");
+    throw Error(ErrorCode::invalid,
+                std::string("the environment has only half of an AWS key pair: ") +
+                    (id ? "AWS_SECRET_ACCESS_KEY" : "AWS_ACCESS_KEY_ID") + " is not set");
   }
   AwsCredentials keys;
   keys.source = "environment";
@@ -156,11 +156,12 @@ AwsSources::Found AwsSources::from_profile(const std::string& name, const Contex
 AwsSources::Found AwsSources::from_role(const std::string& name, const AwsSettings& profile,
                                         const Context& context) {
   if (find_in(profile, "mfa_serial")) {
-    throw Error(ErrorCode::unsupported,
-                profile_text(name) +
-                    " asks for a code (mfa_serial), which nobody can type here: name a profile "
-                    "that has credential_process = aws configure export-credentials --profile " +
-                    name + " --format process");
+    throw Error(
+        ErrorCode::unsupported,
+        profile_text(name) +
+            " needs an MFA code (mfa_serial), which cannot be entered here: use a profile with "
+            "credential_process = aws configure export-credentials --profile " +
+            name + " --format process");
   }
   const RoleRequest role = role_of(name, profile);
   const Found source = from_role_source(name, profile, context);
@@ -193,7 +194,7 @@ AwsCredentials AwsSources::from_source_profile(const std::string& name, const st
     std::string chain;
     for (const std::string& one : visited_) chain += one + " -> ";
     throw Error(ErrorCode::invalid,
-                "the AWS profiles name each other as source_profile: " + chain + source);
+                "the AWS profiles form a cycle through source_profile: " + chain + source);
   }
   visited_.push_back(source);
   const Found keys = from_profile(source, context);
@@ -267,10 +268,11 @@ void AwsSources::throw_none(const std::string& instance_problem) const {
   looked += profile_text(identity_.profile.name) + " of " + files_.describe() +
             ", the container (AWS_CONTAINER_CREDENTIALS_*), instance metadata (" +
             instance_problem + ")";
-  throw Error(ErrorCode::permission,
-              "no AWS credentials were found: looked at " + looked +
-                  "; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, name a profile with "
-                  "--profile, or use --no-sign-request for a public bucket");
+  throw Error(
+      ErrorCode::permission,
+      "no AWS credentials found; looked in " + looked +
+          "; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, give a profile with --profile, "
+          "or use --no-sign-request for a public bucket");
 }
 
 }  // namespace weightfs

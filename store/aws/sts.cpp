@@ -59,7 +59,7 @@ AwsCredentials parse_sts_keys(const std::string& text, const RoleRequest& role) 
   keys.source = source;
   if (!is_xml || keys.access_key_id.empty() || keys.secret_access_key.empty() ||
       keys.session_token.empty()) {
-    throw Error(ErrorCode::invalid, source + ": the answer of STS holds no <Credentials>");
+    throw Error(ErrorCode::invalid, source + ": the answer of STS has no <Credentials>");
   }
   keys.expires = get_iso_time(found.child_value("Expiration"), source + ": Expiration");
   return keys;
@@ -88,7 +88,7 @@ StsRefusal parse_sts_refusal(const HttpReply& reply) {
   if (!refusal.code.empty()) said += ", " + refusal.code + ": " + refusal.message;
   throw Error(refusal.is_worth_a_retry() ? ErrorCode::unavailable : ErrorCode::permission,
               role.source + ": " + host + " gives no keys for the role " + role.role_arn + " (" +
-                  said + "): check the role's trust policy and the keys that ask for it");
+                  said + "): check the role's trust policy and the keys that request it");
 }
 
 }  // namespace

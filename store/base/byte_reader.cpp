@@ -8,7 +8,7 @@ namespace weightfs {
 
 std::string_view ByteReader::take(std::uint64_t size_bytes) {
   if (size_bytes > remaining()) {
-    fail(fmt::format("truncated: {} bytes expected at byte {}, {} are left", size_bytes, offset_,
+    fail(fmt::format("truncated: expected {} bytes at byte {}, {} are left", size_bytes, offset_,
                      remaining()));
   }
   const std::string_view taken = bytes_.substr(offset_, static_cast<std::size_t>(size_bytes));

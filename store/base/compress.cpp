@@ -35,19 +35,19 @@ std::string decompress(std::string_view frame, std::uint64_t size_bytes, std::st
   };
   const unsigned long long said = ZSTD_getFrameContentSize(frame.data(), frame.size());
   if (said == ZSTD_CONTENTSIZE_ERROR) throw refuse("not a zstd frame");
-  if (said == ZSTD_CONTENTSIZE_UNKNOWN) throw refuse("the zstd frame does not say its size");
+  if (said == ZSTD_CONTENTSIZE_UNKNOWN) throw refuse("the zstd frame has no content size");
   if (said != size_bytes) {
     throw refuse("holds " + std::to_string(said) + " bytes, expected " +
                  std::to_string(size_bytes));
   }
   const std::size_t frame_size = ZSTD_findFrameCompressedSize(frame.data(), frame.size());
   if (ZSTD_isError(frame_size) || frame_size != frame.size()) {
-    throw refuse("the zstd frame is cut short, or bytes follow it");
+    throw refuse("the zstd frame is truncated, or followed by more bytes");
   }
   std::string bytes(size_bytes, '\0');
   const std::size_t got = ZSTD_decompress(bytes.data(), bytes.size(), frame.data(), frame.size());
   if (ZSTD_isError(got)) throw refuse(std::string("zstd: ") + ZSTD_getErrorName(got));
-  if (got != size_bytes) throw refuse("the zstd frame holds fewer bytes than it says");
+  if (got != size_bytes) throw refuse("the zstd frame has less content than its header says");
   return bytes;
 }
 

@@ -92,13 +92,13 @@ std::string_view directory_of(std::string_view path) noexcept {
 
 std::string paths_problem(std::span<const std::string_view> paths) {
   const auto twice = std::adjacent_find(paths.begin(), paths.end());
-  if (twice != paths.end()) return fmt::format("'{}' stands twice", *twice);
+  if (twice != paths.end()) return fmt::format("'{}' occurs twice", *twice);
   for (const std::string_view path : paths) {
     for (std::size_t slash = path.find('/'); slash != path.npos;
          slash = path.find('/', slash + 1)) {
       const std::string_view directory = path.substr(0, slash);
       if (std::binary_search(paths.begin(), paths.end(), directory)) {
-        return fmt::format("'{}' is a file, and a directory of '{}'", directory, path);
+        return fmt::format("'{}' is both a file and a directory of '{}'", directory, path);
       }
     }
   }

@@ -59,8 +59,8 @@ std::string get_all(Bucket& bucket, std::string_view key, std::uint64_t limit_by
     size += count;
     if (size > limit_bytes) {
       throw Error(ErrorCode::corrupt,
-                  fmt::format("bucket {}: object {} is larger than the {} it may have",
-                              bucket.url(), key, human_bytes(limit_bytes)));
+                  fmt::format("bucket {}: object {} is larger than its limit of {}", bucket.url(),
+                              key, human_bytes(limit_bytes)));
     }
     if (count < room) break;
   }

@@ -135,7 +135,7 @@ std::size_t DirBucket::get(std::string_view key, std::uint64_t offset_bytes,
     const std::size_t count = std::min<std::size_t>(into.size() - done, kPieceToCheckBytes);
     named(key, [&] {
       if (!read_at(file.fd(), offset_bytes + done, into.subspan(done, count), path)) {
-        throw Error(ErrorCode::io, "it became shorter while it was read");
+        throw Error(ErrorCode::io, "it was truncated while it was read");
       }
     });
     done += count;
@@ -300,8 +300,7 @@ Error DirBucket::failure(int error, std::string_view action, std::string_view ke
   if (error == ENOENT || error == ENOTDIR) {
     if (is_gone()) {
       return {ErrorCode::unavailable,
-              fmt::format("the bucket directory {} is gone; it is used again "
-                          "when it is back",
+              fmt::format("the bucket directory {} is gone; it is used again once it is back",
                           root_.string())};
     }
     return {ErrorCode::not_found, fmt::format("bucket {}: object {} does not exist", url_, key)};

@@ -81,8 +81,8 @@ void Scanner::scan_directory(const stdfs::path& directory, const std::string& pr
                              std::size_t depth) {
   if (depth == kDirectoryDepthMax) {
     fail(ErrorCode::invalid,
-         fmt::format("{} lies deeper than {} directories; a checkpoint does not", shown(directory),
-                     kDirectoryDepthMax));
+         fmt::format("{} is nested deeper than {} directories, which is not supported",
+                     shown(directory), kDirectoryDepthMax));
   }
   std::error_code error;
   stdfs::directory_iterator entries(directory, error);
@@ -108,11 +108,11 @@ void Scanner::scan_entry(const stdfs::directory_entry& entry, const std::string&
     case stdfs::file_type::not_found:
       throw_errno(error ? error.value() : ENOENT, "read " + shown(entry.path()));
     default:
-      fail(
-          ErrorCode::invalid,
-          fmt::format("{} is a FIFO, socket or device; a checkpoint holds none: remove it, or hide "
-                      "it behind a name that begins with '.'",
-                      shown(entry.path())));
+      fail(ErrorCode::invalid,
+           fmt::format(
+               "{} is a FIFO, socket or device; a checkpoint must not have one: remove it, or give "
+               "it a name that begins with '.'",
+               shown(entry.path())));
   }
 }
 
@@ -227,13 +227,14 @@ const CheckpointFile& IndexChecker::shard_of(const std::string& index,
       [](const CheckpointFile& file, const std::string& wanted) { return file.path < wanted; });
   if (found == files.end() || found->path != path) {
     fail(ErrorCode::not_found,
-         fmt::format("{} is named by the index {} but missing; save the checkpoint as a whole, or "
-                     "remove an index that is left over",
-                     path, what));
+         fmt::format(
+             "{} is listed in the index {} but missing; save the whole checkpoint, or remove a "
+             "stale index",
+             path, what));
   }
   if (found->kind != CheckpointFile::Kind::safetensors) {
     fail(ErrorCode::corrupt,
-         fmt::format("{} is named by the index {} but is not a safetensors file", path, what));
+         fmt::format("{} is listed in the index {} but is not a safetensors file", path, what));
   }
   return *found;
 }
@@ -269,9 +270,8 @@ void check_directory(const stdfs::path& directory) {
   const stdfs::file_status status = stdfs::status(directory, error);
   if (status.type() == stdfs::file_type::directory) return;
   if (error) throw_errno(error.value(), "read the checkpoint directory " + shown(directory));
-  fail(ErrorCode::invalid, shown(directory) +
-                               " is not a directory; name the directory that holds "
-                               "the checkpoint's files");
+  fail(ErrorCode::invalid,
+       shown(directory) + " is not a directory; give the directory of the checkpoint's files");
 }
 
 void check_published(const Checkpoint& checkpoint) {
@@ -285,10 +285,11 @@ void check_published(const Checkpoint& checkpoint) {
     const auto& all = checkpoint.unpublished;
     const std::vector<std::string> some(
         all.begin(), all.begin() + static_cast<std::ptrdiff_t>(std::min(all.size(), kShownMax)));
-    fail(ErrorCode::invalid,
-         fmt::format("{} holds nothing that is published by default (safetensors, JSON, text and "
-                     "tokenizer files), only {}{}; --include GLOB publishes other files",
-                     directory, fmt::join(some, ", "), all.size() > kShownMax ? ", ..." : ""));
+    fail(
+        ErrorCode::invalid,
+        fmt::format("{} contains nothing that is published by default (safetensors, JSON, text and "
+                    "tokenizer files), only {}{}; --include GLOB publishes other files",
+                    directory, fmt::join(some, ", "), all.size() > kShownMax ? ", ..." : ""));
   }
   if (checkpoint.size_bytes() > kVersionBytesMax) {
     fail(ErrorCode::invalid, fmt::format("{} holds {} bytes; a version has at most {}", directory,

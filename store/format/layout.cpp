@@ -23,11 +23,11 @@ constexpr std::size_t kFileRecordBytesMin = 1 + 2 + 8 + 8;
 /// Returns: the number of files that follow.
 std::uint32_t take_preamble(ByteReader& reader) {
   if (reader.remaining() > kLayoutBytesMax) reader.fail("the layout is too large");
-  if (reader.take(kMagic.size()) != kMagic) reader.fail("not a layout: wrong first bytes");
+  if (reader.take(kMagic.size()) != kMagic) reader.fail("not a layout: wrong magic bytes");
   const auto format = reader.take_le<std::uint32_t>();
   if (format != kLayoutFormat) reader.fail(fmt::format("unknown layout format {}", format));
   const auto count = reader.take_le<std::uint32_t>();
-  if (count > kVersionFilesMax) reader.fail(fmt::format("{} files are too many", count));
+  if (count > kVersionFilesMax) reader.fail(fmt::format("too many files: {}", count));
   reader.expect_room_for(count, kFileRecordBytesMin);
   return count;
 }
@@ -37,7 +37,7 @@ LayoutFile take_file(ByteReader& reader) {
   LayoutFile file;
   const auto kind = reader.take_le<std::uint8_t>();
   if (kind > static_cast<std::uint8_t>(LayoutFile::Kind::opaque)) {
-    reader.fail(fmt::format("a file of the unknown kind {}", kind));
+    reader.fail(fmt::format("unknown kind of file: {}", kind));
   }
   file.kind = static_cast<LayoutFile::Kind>(kind);
   file.path = reader.take(reader.take_le<std::uint16_t>());
@@ -59,7 +59,7 @@ void check_path(const ByteReader& reader, const LayoutFile& file, const LayoutFi
 SafetensorsHeader header_of(const ByteReader& reader, const LayoutFile& file,
                             std::string_view what) {
   if (file.kind == LayoutFile::Kind::opaque) {
-    if (!file.head.empty()) reader.fail(fmt::format("opaque file '{}' has a head", file.path));
+    if (!file.head.empty()) reader.fail(fmt::format("opaque file '{}' has a header", file.path));
     return {};
   }
   const std::string name = fmt::format("{}: {}", what, file.path);
@@ -67,8 +67,7 @@ SafetensorsHeader header_of(const ByteReader& reader, const LayoutFile& file,
   if (file.size_bytes < file.head.size() ||
       file.size_bytes - file.head.size() != header.data_size_bytes) {
     reader.fail(
-        fmt::format("the tensors of '{}' make {} bytes behind a head of {}, but the file "
-                    "has {}",
+        fmt::format("the tensors of '{}' take {} bytes after a header of {}, but the file has {}",
                     file.path, header.data_size_bytes, file.head.size(), file.size_bytes));
   }
   return header;
@@ -156,9 +155,10 @@ std::shared_ptr<const Layout> Layout::from_checkpoint(const Checkpoint& checkpoi
   layout->set_tensors(std::move(tensors));
   const std::string bytes = layout->serialize();
   if (bytes.size() > kLayoutBytesMax) {
-    throw Error(ErrorCode::invalid,
-                fmt::format("{}: the headers of all files make {} bytes; a version has at most {}",
-                            checkpoint.directory.string(), bytes.size(), kLayoutBytesMax));
+    throw Error(
+        ErrorCode::invalid,
+        fmt::format("{}: the headers of all files take {} bytes; the limit of a version is {}",
+                    checkpoint.directory.string(), bytes.size(), kLayoutBytesMax));
   }
   layout->id_ = sha256(as_bytes(bytes));
   return layout;

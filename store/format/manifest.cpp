@@ -122,8 +122,8 @@ void Reader::check_own_hash(const Json& json) const {
   const Sha256 said = hash(json, kOwnHash);
   const Sha256 found = own_hash(json);
   if (found == said) return;
-  fail(fmt::format("its fields have the SHA-256 {}, but it says {}: it was damaged", hex_of(found),
-                   hex_of(said)));
+  fail(fmt::format("its fields have the SHA-256 {}, but it declares {}: it is damaged",
+                   hex_of(found), hex_of(said)));
 }
 
 std::uint64_t Reader::number(const Json& object, std::string_view name, std::uint64_t most) const {
@@ -159,7 +159,7 @@ std::vector<std::string> Reader::features(const Json& json) const {
   for (const Json& entry : array(json, "required_features")) {
     features.push_back(entry.get<std::string>());
     if (features.size() < 2 || features[features.size() - 2] < features.back()) continue;
-    fail(fmt::format("the feature '{}' stands twice", escape_name(features.back())));
+    fail(fmt::format("the feature '{}' occurs twice", escape_name(features.back())));
   }
   return features;
 }
@@ -204,7 +204,7 @@ std::vector<BlobRef> Reader::blobs(const Json& json) const {
     }
     blobs.push_back(std::move(blob));
   }
-  if (blobs.size() > kVersionFilesMax) fail(fmt::format("{} blobs are too many", blobs.size()));
+  if (blobs.size() > kVersionFilesMax) fail(fmt::format("too many blobs: {}", blobs.size()));
   std::vector<std::string_view> paths;
   for (const BlobRef& blob : blobs) paths.push_back(blob.path);
   if (const std::string problem = paths_problem(paths); !problem.empty()) fail(problem);
@@ -242,7 +242,7 @@ DeltaRef Reader::delta(const Json& json) const {
   for (const Json& entry : packs) {
     delta.packs.push_back(pack(entry));
     if (!names.insert(delta.packs.back().name).second) {
-      fail(fmt::format("the pack {} stands twice", delta.packs.back().name));
+      fail(fmt::format("the pack {} occurs twice", delta.packs.back().name));
     }
   }
   return delta;
@@ -299,7 +299,7 @@ std::string Manifest::serialize() const {
     std::string bytes = json.dump();
     if (bytes.size() <= kManifestBytesMax) return bytes;
   } catch (const Json::exception&) {
-    throw Error(ErrorCode::invalid, "the metadata of the version are not valid UTF-8");
+    throw Error(ErrorCode::invalid, "the version's metadata is not valid UTF-8");
   }
   throw Error(ErrorCode::invalid,
               fmt::format("the manifest of the version would be larger than {} bytes: give it less "
@@ -314,7 +314,7 @@ bool Manifest::carries_hash() const {
 Manifest Manifest::parse(std::string_view bytes, std::string_view what) {
   const Reader reader(what);
   if (bytes.size() > kManifestBytesMax) {
-    reader.fail(fmt::format("{} bytes are more than a manifest has", bytes.size()));
+    reader.fail(fmt::format("{} bytes are too large for a manifest", bytes.size()));
   }
   const Json json = parse_json(bytes, what);
   reader.check_format(json);

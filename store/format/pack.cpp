@@ -113,8 +113,9 @@ Parts parse_head(std::string_view head, std::uint64_t pack_size, std::string_vie
   parts.data_size = header.tensors[1].end_bytes - header.tensors[1].begin_bytes;
   if (pack_size >= kPackBytesMax || pack_size < head.size() ||
       pack_size - head.size() != parts.data_size) {
-    reader.fail(fmt::format("a pack of {} bytes with a head of {} cannot hold {} bytes of data",
-                            pack_size, head.size(), parts.data_size));
+    reader.fail(
+        fmt::format("a pack of {} bytes with a header of {} cannot contain {} bytes of data",
+                    pack_size, head.size(), parts.data_size));
   }
   return parts;
 }
@@ -166,10 +167,10 @@ std::vector<PackChunk> chunks_of(const ByteReader& reader, const std::vector<Ran
   std::uint64_t count = 0;
   for (const Range& range : ranges) count += range.count;
   if (count > chunks_max) {
-    reader.fail(
-        fmt::format("it holds {}, but other packs leave {} of the version's {}: some "
-                    "would be in two packs",
-                    count_text(count, "chunk"), chunks_max, layout.chunk_count()));
+    reader.fail(fmt::format(
+        "it has {}, but only {} of the version's {} are in no other pack: some would be in "
+        "two packs",
+        count_text(count, "chunk"), chunks_max, layout.chunk_count()));
   }
   reader.expect_room_for(count, kChunkBytesMin);
   std::vector<PackChunk> chunks;
@@ -221,7 +222,7 @@ void place_chunks(const ByteReader& reader, std::vector<PackChunk>& chunks,
     offset += chunk.data_size_bytes;
   }
   if (offset != data_size) {
-    reader.fail(fmt::format("the blocks make {} bytes, but the pack holds {}", offset, data_size));
+    reader.fail(fmt::format("the blocks take {} bytes, but the pack has {}", offset, data_size));
   }
 }
 
@@ -276,10 +277,12 @@ std::shared_ptr<const PackIndex> PackIndex::parse(std::string_view head, std::ui
   const std::uint64_t chunks_max = room.chunks_left_;
   const std::uint64_t index_max = index_bytes_max(layout, chunks_max, parts.data_size);
   if (parts.index_size > index_max) {
-    throw Error(ErrorCode::corrupt,
-                fmt::format("{}: an index of {} bytes is larger than any of this layout, of which "
-                            "other packs leave {} chunks: at most {} bytes",
-                            what, parts.index_size, chunks_max, index_max));
+    throw Error(
+        ErrorCode::corrupt,
+        fmt::format(
+            "{}: an index of {} bytes is too large: with {} chunks that are in no other pack, "
+            "this layout allows at most {} bytes",
+            what, parts.index_size, chunks_max, index_max));
   }
   room.budget_.check(reading_bytes_max(parts.index_size, chunks_max), what);
   const std::string index = decompress(parts.index, parts.index_size, what);

@@ -228,8 +228,8 @@ void HeaderReader::check_keys() const {
   const auto twice = std::adjacent_find(keys.begin(), keys.end());
   if (twice == keys.end()) return;
   if (levels_.size() == 1)
-    fail(fmt::format("the name '{}' stands twice in the header", escape_name(*twice)));
-  fail(fmt::format("{}: the key '{}' stands twice in one object", place(), escape_name(*twice)));
+    fail(fmt::format("the name '{}' occurs twice in the header", escape_name(*twice)));
+  fail(fmt::format("{}: the key '{}' occurs twice in one object", place(), escape_name(*twice)));
 }
 
 void HeaderReader::begin_tensor() {
@@ -249,15 +249,15 @@ void HeaderReader::end_tensor() {
   tensor.begin_bytes = offsets_[0];
   tensor.end_bytes = offsets_[1];
   if (tensor.begin_bytes > tensor.end_bytes) {
-    fail(fmt::format("{}: begins at {}, behind its end at {}", place(), offsets_[0], offsets_[1]));
+    fail(fmt::format("{}: begins at {}, after its end at {}", place(), offsets_[0], offsets_[1]));
   }
   const auto size = size_bytes_of(tensor.dtype, tensor.shape);
   if (!size) {
-    fail(fmt::format("{}: shape {} of {} overflows 64 bits or does not make whole bytes", place(),
-                     shape_text(tensor.shape), to_string(tensor.dtype)));
+    fail(fmt::format("{}: shape {} of {} overflows 64 bits or is not a whole number of bytes",
+                     place(), shape_text(tensor.shape), to_string(tensor.dtype)));
   }
   if (*size != tensor.end_bytes - tensor.begin_bytes) {
-    fail(fmt::format("{}: shape {} of {} makes {} bytes, but its data_offsets span {}", place(),
+    fail(fmt::format("{}: shape {} of {} takes {} bytes, but its data_offsets span {}", place(),
                      shape_text(tensor.shape), to_string(tensor.dtype), *size,
                      tensor.end_bytes - tensor.begin_bytes));
   }
@@ -286,8 +286,8 @@ std::uint64_t checked_length(std::string_view bytes, std::uint64_t file_size,
     throw Error(ErrorCode::corrupt, fmt::format("{}: not a safetensors file: {}", name, message));
   };
   if (bytes.size() < kLengthBytes) {
-    fail(fmt::format("{} bytes are too short; the length of the header alone takes {}",
-                     bytes.size(), kLengthBytes));
+    fail(fmt::format("{} bytes are too few; the header length alone takes {}", bytes.size(),
+                     kLengthBytes));
   }
   const auto length = load_le<std::uint64_t>(as_bytes(bytes).data());
   if (length > kSafetensorsHeaderBytesMax) {
@@ -309,7 +309,7 @@ std::uint64_t file_size_of(int fd, std::string_view name) {
 void read_exactly(int fd, std::uint64_t offset_bytes, std::string& into, std::string_view name) {
   const std::span out(reinterpret_cast<std::byte*>(into.data()), into.size());
   if (!read_at(fd, offset_bytes, out, std::filesystem::path(name))) {
-    throw Error(ErrorCode::corrupt, fmt::format("{}: became shorter while it was read", name));
+    throw Error(ErrorCode::corrupt, fmt::format("{}: was truncated while it was read", name));
   }
 }
 

@@ -28,7 +28,7 @@ Phase phase_of(const std::string& text, std::string_view what) {
   for (const Phase phase : kPhases) {
     if (text == to_string(phase)) return phase;
   }
-  fail(what, "field 'phase' is none of the phases");
+  fail(what, "field 'phase' has an unknown value");
 }
 
 bool flag_of(const Json& object, std::string_view name, std::string_view what) {
@@ -136,7 +136,7 @@ std::string HandOverRecord::serialize() const {
 }
 
 HandOverRecord HandOverRecord::parse(std::string_view key, std::string_view value) {
-  if (key.size() != 8) fail("a hand-over in the store", "its key has another size than 8 bytes");
+  if (key.size() != 8) fail("a hand-over in the store", "its key is not 8 bytes long");
   HandOverRecord record;
   record.order = load_be(key);
   const std::string what = fmt::format("hand-over {} in the store", record.order);

@@ -102,7 +102,7 @@ void remove_write_probe(Bucket& bucket, const Context& context) {
     bucket.remove(kWriteProbeKey, context);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::permission) throw;
-    log_debug(fmt::format("{} stays: {}", kWriteProbeKey, error.what()));
+    log_debug(fmt::format("cannot remove {}: {}", kWriteProbeKey, error.what()));
   }
 }
 
@@ -238,7 +238,7 @@ void PublishQueue::State::load_records() {
     try {
       records.push_back(HandOverRecord::parse(key, value));
     } catch (const Error& error) {
-      log_error(fmt::format("{}; it is not published: take its directory back out of publish/",
+      log_error(fmt::format("{}; it was not published: move its directory back out of publish/",
                             error.what()));
     }
   });
@@ -257,8 +257,8 @@ void PublishQueue::State::take_record(HandOverRecord record) {
     record.phase = Phase::failed;
     record.error_code = to_string(ErrorCode::corrupt);
     record.error =
-        "the machine was restarted before all bytes were on its disk; look at the files, then take "
-        "them back into staging and hand them over again";
+        "the machine restarted before all bytes were on its disk; check the files, move them "
+        "back into staging and hand them over again";
     store.db().write({{ColumnFamily::handovers, record.key(), record.serialize()}});
   }
   auto item = std::make_shared<QueueItem>();
@@ -300,7 +300,7 @@ HandOverRecord PublishQueue::State::make_record(StagingId directory, std::string
   const auto top = staging.top_of(directory);
   if (!top || top->root != kStagingRoot || !S_ISDIR(staging.attributes(directory).st_mode)) {
     throw Error(ErrorCode::invalid,
-                fmt::format("what is handed over as publish/{} is not a directory in staging",
+                fmt::format("publish/{}: only a directory in staging can be handed over",
                             escape_name(name)));
   }
   HandOverRecord record;
@@ -325,10 +325,11 @@ void PublishQueue::State::check_free(std::string_view name) const {
   const std::lock_guard lock(mutex);
   for (const auto& [order, item] : items) {
     if (item->record.name != name) continue;
-    throw Error(ErrorCode::busy,
-                fmt::format("publish/{} is on its way already ({}); wait for it, take it back, or "
-                            "use another name",
-                            escape_name(name), to_string(state_of(*item))));
+    throw Error(
+        ErrorCode::busy,
+        fmt::format("publish/{} is already being published ({}); wait for it, take it back, or use "
+                    "another name",
+                    escape_name(name), to_string(state_of(*item))));
   }
 }
 
@@ -358,8 +359,7 @@ void PublishQueue::State::check_bucket(uid_t user, const Context& context) {
   bucket_refusal = refusal;
   if (refusal.empty()) return;
   throw Error(ErrorCode::permission,
-              fmt::format("the bucket {} may not be written: {}; put that right, then hand over "
-                          "again",
+              fmt::format("the bucket {} is not writable: {}; fix that, then hand over again",
                           history.repository().url(), refusal));
 }
 
@@ -417,18 +417,20 @@ std::shared_ptr<QueueItem> PublishQueue::State::begin_withdrawal(StagingId direc
   const std::shared_ptr<QueueItem> item = found->second;
   const std::string shown = escape_name(item->record.name);
   if (item->record.phase == Phase::committed) {
-    throw Error(ErrorCode::busy, fmt::format("publish/{} is version {} already; it goes as soon as "
-                                             "the version is complete here",
-                                             shown, item->record.version));
+    throw Error(
+        ErrorCode::busy,
+        fmt::format(
+            "publish/{} is already version {}; it disappears when the version is complete here",
+            shown, item->record.version));
   }
   if (item->record.phase == Phase::committing) {
-    throw Error(ErrorCode::busy,
-                fmt::format("publish/{} may be version {} by now; try again when the bucket has "
-                            "answered",
-                            shown, item->record.version));
+    throw Error(
+        ErrorCode::busy,
+        fmt::format("publish/{} may already be version {}; try again when the bucket has answered",
+                    shown, item->record.version));
   }
   if (item->is_withdrawn) {
-    throw Error(ErrorCode::busy, fmt::format("publish/{} is being taken back already", shown));
+    throw Error(ErrorCode::busy, fmt::format("publish/{} is already being taken back", shown));
   }
   item->is_withdrawn = true;
   std::stop_source stop = item->stop;
@@ -708,7 +710,7 @@ void PublishQueue::take_back(StagingId directory, StagingId new_parent, std::str
 PublishQueue::Rebased PublishQueue::rebase(const Context& context) {
   const std::uint64_t newest = state_->history.refresh(state_->store.newest().version, context);
   Rebased result{newest, state_->move_fences(newest)};
-  log_info(fmt::format("this mount goes on from version {}; tried again: {}", newest,
+  log_info(fmt::format("this mount continues from version {}; retrying: {}", newest,
                        result.retried.empty() ? "nothing" : escape_name(joined(result.retried))));
   return result;
 }
@@ -752,9 +754,11 @@ void PublishQueue::note_copy(std::string_view name) {
     }
   }
   const std::string shown = escape_name(name);
-  state_->note_refusal(name, fmt::format("publish/ takes no copies: save into staging/{0}, then "
-                                         "mv staging/{0} publish/{0}",
-                                         shown));
+  state_->note_refusal(
+      name, fmt::format(
+                "files cannot be copied into publish/: save into staging/{0}, then mv staging/{0} "
+                "publish/{0}",
+                shown));
 }
 
 std::string PublishQueue::last_error() const {

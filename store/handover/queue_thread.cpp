@@ -260,7 +260,7 @@ void PublishQueue::State::trim_images() {
   try {
     store.evictor().evict_for_images(0);
   } catch (const Error& error) {
-    log_debug(fmt::format("old images stay: {}", error.what()));
+    log_debug(fmt::format("cannot remove old images: {}", error.what()));
   }
 }
 
@@ -324,7 +324,7 @@ void PublishQueue::State::failed(QueueItem& item, const Error& error) {
   switch (item.record.phase) {
     case Phase::committed:
       return wait(item,
-                  fmt::format("version {} is published; cannot settle it here: {}",
+                  fmt::format("version {} is published, but could not be finished on this host: {}",
                               item.record.version, error.what()),
                   error.code());
     case Phase::committing:
@@ -338,8 +338,7 @@ void PublishQueue::State::failed(QueueItem& item, const Error& error) {
   if (!rebases && has_moved(item)) return;  // it is tried again at once
   if (!rebases) return end(item, Phase::conflict, conflict_of(item));
   if (++item.lost_races == kRebaseTries) return end(item, Phase::conflict, lost_races_of(item));
-  wait(item, "another writer published first; it is coded again, on top of that version",
-       error.code());
+  wait(item, "another writer published first; coding again on top of that version", error.code());
 }
 
 /// Whether a rebase came while it was tried.
@@ -352,17 +351,19 @@ Error PublishQueue::State::conflict_of(const QueueItem& item) const {
   const std::string shown = escape_name(item.record.name);
   const std::lock_guard lock(mutex);
   return {ErrorCode::conflict,
-          fmt::format("publish/{0} was to follow version {1}, but another writer has published "
-                      "since; if this run is to go on from that version, run: {2} (it publishes "
-                      "publish/{0} too); else take it back (mv publish/{0} staging/)",
-                      shown, own.parent_for(item.record.fence), options.rebase_command)};
+          fmt::format(
+              "publish/{0} should follow version {1}, but another writer has published since. To "
+              "continue from that version, run: {2} (this also publishes publish/{0}); otherwise "
+              "take it back (mv publish/{0} staging/)",
+              shown, own.parent_for(item.record.fence), options.rebase_command)};
 }
 
 Error PublishQueue::State::lost_races_of(const QueueItem& item) const {
-  return {ErrorCode::conflict,
-          fmt::format("other writers were faster {} times in a row; when they are done, run: {} "
-                      "(it publishes publish/{} too)",
-                      kRebaseTries, options.rebase_command, escape_name(item.record.name))};
+  return {
+      ErrorCode::conflict,
+      fmt::format("lost to other writers {} times in a row; when they are done, run: {} (this also "
+                  "publishes publish/{})",
+                  kRebaseTries, options.rebase_command, escape_name(item.record.name))};
 }
 
 void PublishQueue::State::wait(QueueItem& item, const std::string& why, ErrorCode code) {

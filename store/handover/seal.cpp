@@ -98,8 +98,8 @@ void require_own_files(const Staging& staging, StagingId directory, Caller calle
   if (others.empty()) return;
   throw Error(
       ErrorCode::permission,
-      fmt::format("{} {} to uid {}, not to uid {} who hands over: only a user's own files "
-                  "are taken; let their owner hand them over, or root",
+      fmt::format("{} {} to uid {}, but uid {} is handing over: users can hand over only their own "
+                  "files; let the owner or root do it",
                   names_of(escape_name(staging.path_of(directory)), others),
                   others.size() > 1 ? "belong" : "belongs", others.front().uid, caller.uid));
 }
@@ -131,10 +131,10 @@ void make_links(const Staging& staging, StagingId directory, const stdfs::path& 
     } else if (S_ISREG(file.type)) {
       link_file(staging.backing_path(file.id), tree / file.path, name);
     } else {
-      throw Error(ErrorCode::invalid,
-                  fmt::format("{} is a symlink; a checkpoint that is handed over holds none: put "
-                              "the file itself there",
-                              name));
+      throw Error(
+          ErrorCode::invalid,
+          fmt::format("{} is a symlink, which cannot be handed over: put the file itself there",
+                      name));
     }
   }
 }
@@ -163,9 +163,11 @@ void sync_links(const stdfs::path& tree, const stdfs::path& backing, const Conte
       fsync_file(file.fd(), entry.path());
     } catch (const Error& error) {
       // The kernel tells it once, and drops what it could not write.
-      throw Error(ErrorCode::corrupt, fmt::format("the disk did not take what was staged, check "
-                                                  "it or write it again: {}",
-                                                  error.what()));
+      throw Error(
+          ErrorCode::corrupt,
+          fmt::format(
+              "staged files could not be synced to disk; check them or write them again: {}",
+              error.what()));
     }
   }
   fsync_directory(backing);

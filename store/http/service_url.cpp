@@ -32,7 +32,7 @@ std::string host_without_port(const std::string& url, std::string_view what,
   const auto [last, error] = std::from_chars(port, authority.data() + authority.size(), number);
   if (authority[end] != ':' || error != std::errc() || number == 0 || number > 65535 ||
       last != authority.data() + authority.size()) {
-    refuse_url(url, what, "has no port from 1 to 65535 behind its ':'");
+    refuse_url(url, what, "has no port from 1 to 65535 after its ':'");
   }
   return host;
 }

@@ -143,9 +143,9 @@ void HttpTransfer::set(CURLoption option, Value value) {
   const CURLcode code = curl_easy_setopt(easy_.get(), option, value);
   if (code == CURLE_OUT_OF_MEMORY) throw std::bad_alloc();
   if (code != CURLE_OK) {
-    throw Error(ErrorCode::io, fmt::format("libcurl does not take its option {}: {}; version 7.87 "
-                                           "or later is needed",
-                                           static_cast<int>(option), curl_easy_strerror(code)));
+    throw Error(ErrorCode::io,
+                fmt::format("libcurl rejects the option {}: {}; version 7.87 or later is needed",
+                            static_cast<int>(option), curl_easy_strerror(code)));
   }
 }
 
@@ -156,7 +156,7 @@ void HttpTransfer::check_url() const {
   if (!https && !(http && options_.http_allowed)) {
     wrong = http ? "plain http:// is not allowed here, only https://" : "not an https:// URL";
   } else if (url.find('#') != std::string_view::npos) {
-    wrong = "a URL with a fragment (#) cannot be asked for";
+    wrong = "a URL with a fragment (#) cannot be requested";
   }
   if (wrong == nullptr) return;
   throw TransportError(ErrorCode::invalid, TransportError::Kind::connect, name_ + ": " + wrong);
@@ -377,8 +377,9 @@ bool HttpTransfer::stalled(Clock::time_point now) {
 }
 
 TransportError HttpTransfer::stall_error() const {
-  return {ErrorCode::unavailable, TransportError::Kind::stalled,
-          fmt::format("{}: no byte moved for {}", name_, seconds_text(options_.stall_timeout))};
+  return {
+      ErrorCode::unavailable, TransportError::Kind::stalled,
+      fmt::format("{}: no data transferred for {}", name_, seconds_text(options_.stall_timeout))};
 }
 
 // ---- ends -----------------------------------------------------------------------------------
@@ -435,19 +436,21 @@ TransportError HttpTransfer::error_before_begin(CURLcode code) const {
     case CURLE_UNSUPPORTED_PROTOCOL:
     case CURLE_LOGIN_DENIED:  // how 7.88 says that the URL has a user name
       return {ErrorCode::invalid, Kind::connect,
-              name_ + ": not a URL that can be asked for (no user name, no spaces)"};
+              name_ + ": not a valid request URL (no user name, no spaces)"};
     case CURLE_COULDNT_RESOLVE_HOST:
-      return unreachable(Kind::resolve, "the name of the host is not known");
+      return unreachable(Kind::resolve, "the host name cannot be resolved");
     case CURLE_COULDNT_RESOLVE_PROXY:
-      return unreachable(Kind::resolve, "the proxy's name is not known (HTTPS_PROXY, ALL_PROXY)");
+      return unreachable(Kind::resolve,
+                         "the proxy's host name cannot be resolved (HTTPS_PROXY, ALL_PROXY)");
     case CURLE_OPERATION_TIMEDOUT:
       return unreachable(Kind::connect,
                          "no connection after " + seconds_text(options_.connect_timeout));
     case CURLE_PEER_FAILED_VERIFICATION:
       return {ErrorCode::permission, Kind::tls,
-              fmt::format("the certificate of {} is not trusted: {}; set AWS_CA_BUNDLE to a file "
-                          "with the certificate of its issuer",
-                          origin_, curl_says_)};
+              fmt::format(
+                  "the certificate of {} is not trusted: {}; set AWS_CA_BUNDLE to a file with its "
+                  "issuer's certificate",
+                  origin_, curl_says_)};
     case CURLE_SSL_CACERT_BADFILE:
       return {ErrorCode::invalid, Kind::tls,
               fmt::format("cannot read certificates from {} (AWS_CA_BUNDLE)",

@@ -123,11 +123,13 @@ bool DeltaFiles::has_images_of(VersionPair versions) const {
 
 ChangedCounts DeltaFiles::counts_of_images(std::uint64_t version, const Context& context) {
   if (!has_images_of(pair_of(version))) {
-    throw Error(ErrorCode::unavailable,
-                fmt::format("version {0} has no delta in the bucket, and this host has no images "
-                            "of versions {1} and {0} to compare; weightfs export --from {1} --to "
-                            "{0} makes the file",
-                            version, version - 1));
+    throw Error(
+        ErrorCode::unavailable,
+        fmt::format(
+            "version {0} has no delta in the bucket, and this host has no images "
+            "of versions {1} and {0} to compare; weightfs export --from {1} --to {0} writes the "
+            "file",
+            version, version - 1));
   }
   const auto plan =
       make_sparse_plan(history_, pair_of(version), bases(version, {}, context), context);
@@ -166,7 +168,7 @@ bool DeltaFiles::begin(std::uint64_t version, const Context& context) {
   while (!ended_.wait_until(lock, context.stop,
                             std::min(context.deadline, Clock::now() + kLookAgain),
                             [&] { return !building_.contains(version); })) {
-    context.check("waiting for a delta that is being made");
+    context.check("waiting for a delta that is being built");
   }
   return false;
 }
@@ -214,7 +216,7 @@ void DeltaFiles::write(std::uint64_t version, const Promise& promised,
       return reader.write(promised.layout, promised.changed, file);
     } catch (const BaseDamaged& damaged) {
       if (!bad.insert(damaged.version()).second) throw;
-      log_warning(fmt::format("making the delta of version {} from elsewhere: {}", version,
+      log_warning(fmt::format("building the delta of version {} without the images: {}", version,
                               damaged.what()));
       std::error_code ignored;
       std::filesystem::remove(file, ignored);

@@ -181,7 +181,7 @@ class Comparison {
     const File file = File::open(path, O_RDONLY);
     const std::uint64_t offset = tensor.offset_bytes + tensor.chunk_offset_bytes(chunk);
     if (!read_at(file.fd(), offset, into, path)) {
-      throw Error(ErrorCode::io, path.string() + " became shorter while it was read");
+      throw Error(ErrorCode::io, path.string() + " was truncated while it was read");
     }
   }
 

@@ -27,10 +27,10 @@ void check_target(const filesystem::path& directory) {
   if (!filesystem::exists(status)) return;
   const bool usable = filesystem::is_directory(status) && filesystem::is_empty(directory, error);
   if (usable && !error) return;
-  throw Error(ErrorCode::exists,
-              fmt::format("{} exists and is not an empty directory; name another "
-                          "place for the export, or remove it",
-                          directory.string()));
+  throw Error(
+      ErrorCode::exists,
+      fmt::format("{} exists and is not an empty directory; choose another directory, or remove it",
+                  directory.string()));
 }
 
 }  // namespace

@@ -48,9 +48,10 @@ std::uint64_t entries_of(const SparseElement& element, std::uint64_t changed,
 }
 
 [[noreturn]] void refuse_delta(VersionPair versions, const std::string& why) {
-  throw Error(ErrorCode::unsupported,
-              fmt::format("the change from version {} to {} cannot be told as a sparse delta: {}",
-                          versions.from, versions.to, why));
+  throw Error(
+      ErrorCode::unsupported,
+      fmt::format("the change from version {} to {} cannot be expressed as a sparse delta: {}",
+                  versions.from, versions.to, why));
 }
 
 std::string tensor_place(const Layout& layout, const LayoutTensor& tensor) {
@@ -227,7 +228,7 @@ void SparseLayout::add_tensors(const Layout& to, std::span<const std::uint32_t> 
     const LayoutTensor& tensor = to.tensors()[entry.number];
     if (names[tensor.name] == 1) continue;
     refuse_delta(versions, fmt::format("{} changed, and another file of version {} has a tensor "
-                                       "of that name too, so '{}.values' would not say which",
+                                       "of that name too, so '{}.values' would be ambiguous",
                                        tensor_place(to, tensor), versions.to, tensor.name));
   }
 }
@@ -273,7 +274,7 @@ void SparseLayout::place(const Layout& to, VersionPair versions) {
   std::string json = fmt::format(R"({{"__metadata__":{}{}}})", metadata.dump(), arrays);
   json.resize((json.size() + 7) / 8 * 8, ' ');
   if (json.size() > kSafetensorsHeaderBytesMax) {
-    refuse_delta(versions, fmt::format("its header would have {} bytes, and safetensors takes {}",
+    refuse_delta(versions, fmt::format("its header would have {} bytes, but safetensors allows {}",
                                        json.size(), kSafetensorsHeaderBytesMax));
   }
   append_le(head_, std::uint64_t{json.size()});
@@ -464,11 +465,13 @@ void SparseDeltaReader::write(const SparseLayout& sparse, std::span<const std::u
     const std::uint32_t found =
         find_entries(element, worker->old_bytes, worker->new_bytes, worker->positions);
     if (found != changed[chunk]) {
-      throw Error(ErrorCode::corrupt,
-                  fmt::format("{} elements of chunk {} of {} changed from version {} to {}, but {} "
-                              "were promised; the index of its pack is wrong",
-                              found, all[i].chunk, tensor_place(layout, tensor),
-                              plan_.versions().from, plan_.versions().to, changed[chunk]));
+      throw Error(
+          ErrorCode::corrupt,
+          fmt::format(
+              "{} elements of chunk {} of {} changed from version {} to {}, but the index of its "
+              "pack says {}; the index is wrong",
+              found, all[i].chunk, tensor_place(layout, tensor), plan_.versions().from,
+              plan_.versions().to, changed[chunk]));
     }
     const SparseLayout::Tensor& entry = *find_sparse(sparse, all[i].tensor);
     const std::uint64_t first_element =
@@ -495,9 +498,9 @@ std::uint64_t export_sparse_delta(History& history, VersionPair versions,
   const std::filesystem::path target = std::filesystem::absolute(file).lexically_normal();
   std::error_code ignored;
   if (std::filesystem::exists(std::filesystem::symlink_status(target, ignored))) {
-    throw Error(ErrorCode::exists, fmt::format("{} exists; name another file for the delta, or "
-                                               "remove it",
-                                               target.string()));
+    throw Error(
+        ErrorCode::exists,
+        fmt::format("{} exists; choose another file for the delta, or remove it", target.string()));
   }
   make_directories(target.parent_path());
   const SparsePlan plan = make_sparse_plan(history, versions, {}, context);

@@ -237,7 +237,7 @@ class RepositoryVerifier {
       }
     } catch (const Error& error) {
       if (error.code() != ErrorCode::permission) throw;
-      log_debug(fmt::format("what no version names is not looked for: {}", error.what()));
+      log_debug(fmt::format("cannot look for orphans: {}", error.what()));
     }
     std::ranges::sort(report_.orphans, {}, &Orphans::prefix);
   }
@@ -481,7 +481,7 @@ class RepositoryVerifier {
     }
     if (behind == 0) return;
     throw ObjectError(ErrorCode::corrupt, run.key,
-                      fmt::format("{} goes on behind its end at byte {}", run.key, end));
+                      fmt::format("{} continues after its expected end at byte {}", run.key, end));
   }
 
   // ---- decoding ----
@@ -533,11 +533,12 @@ class RepositoryVerifier {
                                            by_snapshot.base.directory / file.path, file.size_bytes);
       if (!offset) continue;
       const std::string key = keys::manifest(by_delta.base.version->number());
-      return add_problem(key,
-                         fmt::format("{}: its delta and its snapshot give other bytes, first "
-                                     "at byte {} of '{}' ({}), with the same hashes: somebody "
-                                     "made them so; use no version from here on",
-                                     key, *offset, file.path, tensor_at(layout, file, *offset)));
+      return add_problem(
+          key,
+          fmt::format(
+              "{}: its delta and its snapshot give different bytes, first at byte {} of '{}' ({}), "
+              "with the same hashes: this was done on purpose; do not use any version from here on",
+              key, *offset, file.path, tensor_at(layout, file, *offset)));
     }
   }
 
@@ -552,7 +553,7 @@ class RepositoryVerifier {
       const auto size = static_cast<std::size_t>(std::min(kStepBytes, size_bytes - at));
       if (!read_at(in_a.fd(), at, std::span(of_a).first(size), a) ||
           !read_at(in_b.fd(), at, std::span(of_b).first(size), b)) {
-        throw Error(ErrorCode::io, fmt::format("{} or {} became shorter while they were compared",
+        throw Error(ErrorCode::io, fmt::format("{} or {} was truncated while they were compared",
                                                a.string(), b.string()));
       }
       const auto [end, other] = std::mismatch(

@@ -122,8 +122,9 @@ class TreeVerifier {
     const filesystem::path directory = root_ / "versions" / std::to_string(number);
     std::error_code ignored;
     if (filesystem::is_directory(directory, ignored)) return number;
-    throw Error(ErrorCode::not_found, fmt::format("{} does not exist: version {} is not kept there",
-                                                  directory.string(), number));
+    throw Error(ErrorCode::not_found,
+                fmt::format("{} does not exist: version {} is not on that host", directory.string(),
+                            number));
   }
 
   /// For the progress only: what is wrong here is told when the version is checked.

@@ -177,8 +177,7 @@ class RocksDb final : public Db {
   [[nodiscard]] const Handle& handle() const {
     if (handle_) return *handle_;
     throw Error(ErrorCode::io,
-                fmt::format("the database {} is closed: it could not be opened again "
-                            "after an error",
+                fmt::format("the database {} is closed: it could not be reopened after an error",
                             directory_.string()));
   }
 
@@ -216,10 +215,10 @@ class RocksDb final : public Db {
 
   [[nodiscard]] Error below_floor() const {
     return {ErrorCode::no_space,
-            fmt::format("the file system of {} has {} free, and nothing is recorded below {}; free "
-                        "some space",
-                        directory_.string(), human_bytes(free_bytes_()),
-                        human_bytes(kRecordsFloorBytes))};
+            fmt::format(
+                "the file system of {} has {} free; at least {} is needed to record anything: free "
+                "some space",
+                directory_.string(), human_bytes(free_bytes_()), human_bytes(kRecordsFloorBytes))};
   }
 
   const fs::path directory_;

@@ -64,7 +64,7 @@ void Eviction::wait_settled(std::uint64_t version, const Context& context) {
   while (!settled_.wait_until(lock, context.stop,
                               std::min(context.deadline, Clock::now() + kWaitAgain),
                               [&] { return state_of(version) == State::shown; })) {
-    context.check(fmt::format("waiting to know whether version {} stays", version));
+    context.check(fmt::format("waiting for the eviction of version {} to be decided", version));
   }
 }
 

@@ -30,18 +30,22 @@ struct Evictor::Demand {
   }
   void check(const fs::path& store, std::uint64_t used, std::uint64_t free) const {
     if (used + bytes > store_limit) {
-      throw Error(ErrorCode::no_space,
-                  fmt::format("no room for {} of images in {}: {} must stay, the limit is {} "
-                              "(--store-size), {} are missing",
-                              human_bytes(bytes), store.string(), human_bytes(used),
-                              human_bytes(store_limit), human_bytes(used + bytes - store_limit)));
+      throw Error(
+          ErrorCode::no_space,
+          fmt::format(
+              "no room for {} of images in {}: {} must stay, the limit is {} (--store-size); {} "
+              "more needed",
+              human_bytes(bytes), store.string(), human_bytes(used), human_bytes(store_limit),
+              human_bytes(used + bytes - store_limit)));
     }
     if (free < free_min + bytes) {
-      throw Error(ErrorCode::no_space,
-                  fmt::format("no room for {} more in {}: its file system has or can get {} "
-                              "free, {} must stay free (--min-free), {} are missing",
-                              human_bytes(bytes), store.string(), human_bytes(free),
-                              human_bytes(free_min), human_bytes(free_min + bytes - free)));
+      throw Error(
+          ErrorCode::no_space,
+          fmt::format(
+              "no room for {} more in {}: its file system has, or can free, {}; {} must stay free "
+              "(--min-free); {} more needed",
+              human_bytes(bytes), store.string(), human_bytes(free), human_bytes(free_min),
+              human_bytes(free_min + bytes - free)));
     }
   }
 };

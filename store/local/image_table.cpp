@@ -47,8 +47,7 @@ void ImageTable::load() {
       continue;
     }
     log_warning(
-        fmt::format("the images of version {} in {} are not what was recorded; they are "
-                    "made again",
+        fmt::format("the images of version {} in {} do not match their records; they are rebuilt",
                     version, directory_.parent_path().string()));
     remove_image_records(db_, version);
   }
@@ -106,7 +105,7 @@ ImagesLock ImageTable::lock_images(const Context& context) {
   while (!unlocked_.wait_until(lock, context.stop,
                                std::min(context.deadline, Clock::now() + kWaitSlice),
                                [&] { return !is_locked_; })) {
-    context.check("waiting for another version to be brought into the store");
+    context.check("waiting for another version to be added to the store");
   }
   is_locked_ = true;
   return ImagesLock([this] {
@@ -132,7 +131,7 @@ void ImageTable::complete_images(std::uint64_t version, std::span<const std::uin
     images.push_back({file_sizes[i], i < absent.size() && absent[i]});
   }
   if (!has_files(image_directory(version), images)) {
-    throw Error(ErrorCode::io, fmt::format("the files in {} are not those of version {}",
+    throw Error(ErrorCode::io, fmt::format("the files in {} do not belong to version {}",
                                            image_directory(version).string(), version));
   }
   write_image_records(db_, version, images, chunk_hashes);

@@ -44,8 +44,9 @@ void ManualPins::add(std::uint64_t version, std::int64_t time) {
   auto pins = list();
   if (!pins.emplace(version, time).second) return;
   if (pins.size() > kManualPinsMax) {
-    throw Error(ErrorCode::busy, fmt::format("version {} cannot be pinned: {} are; unpin some",
-                                             version, kManualPinsMax));
+    throw Error(ErrorCode::busy,
+                fmt::format("version {} cannot be pinned: {} versions already are; unpin some",
+                            version, kManualPinsMax));
   }
   write(pins);
 }

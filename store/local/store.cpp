@@ -21,7 +21,7 @@ fs::path default_parent() {
   if (cache != nullptr && fs::path(cache).is_absolute()) return fs::path(cache) / "weightfs";
   const char* home = std::getenv("HOME");
   if (home != nullptr && fs::path(home).is_absolute()) return fs::path(home) / ".cache/weightfs";
-  throw Error(ErrorCode::invalid, "neither XDG_CACHE_HOME nor HOME is set; name a --store");
+  throw Error(ErrorCode::invalid, "neither XDG_CACHE_HOME nor HOME is set; give a --store");
 }
 
 /// "<id>", or "<id>.2" and so on: those of several mounts of one repository.

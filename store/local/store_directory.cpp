@@ -119,8 +119,7 @@ void StoreDirectory::take_directory() {
     make_directories(path_, 0700);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::permission && error.code() != ErrorCode::read_only) throw;
-    throw Error(error.code(),
-                fmt::format("{}; name another place for the store with --store", error.what()));
+    throw Error(error.code(), fmt::format("{}; choose another place with --store", error.what()));
   }
   struct stat attributes {};
   if (::stat(path_.c_str(), &attributes) != 0) throw_errno(errno, "stat " + path_.string());
@@ -131,10 +130,12 @@ void StoreDirectory::take_directory() {
   }
   // In this order: another process that makes the same store writes its marker before all else.
   if (!is_vacant(path_) && !fs::exists(path_ / kMarkerName, ignored)) {
-    throw Error(ErrorCode::invalid,
-                fmt::format("{} is not empty and no weightfs store; name an empty or absent "
-                            "directory with --store",
-                            path_.string()));
+    throw Error(
+        ErrorCode::invalid,
+        fmt::format(
+            "{} is not empty and is not a weightfs store; use an empty or absent directory for "
+            "--store",
+            path_.string()));
   }
   if ((attributes.st_mode & 07777) != 0700 && ::chmod(path_.c_str(), 0700) != 0) {
     throw_errno(errno, "make the store 0700: " + path_.string());
@@ -202,7 +203,7 @@ void StoreDirectory::keep_staging() const {
     kept = path_ / ("staging.lost-" + std::to_string(k));
   }
   fs::rename(staging, kept);
-  log_error(fmt::format("the names of what was staged in {} are lost; the files are in {}",
+  log_error(fmt::format("the names of files staged in {} are lost; the files are in {}",
                         path_.string(), kept.string()));
 }
 

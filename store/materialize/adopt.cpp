@@ -108,9 +108,11 @@ void adopt_images(Store& store, const VersionImages& images, const stdfs::path& 
   assert(lock);
   if (store.is_complete(images.version)) return;
   if (store.is_partial(images.version)) {
-    throw Error(ErrorCode::busy, fmt::format("version {} is being filled from the bucket, because "
-                                             "somebody reads it; it is adopted or complete then",
-                                             images.version));
+    throw Error(
+        ErrorCode::busy,
+        fmt::format("version {} is being filled from the bucket for a reader; it will be adopted "
+                    "afterwards unless it is complete by then",
+                    images.version));
   }
   try {
     Adoption adoption(images, source, store.begin_images(images.version));
@@ -125,7 +127,7 @@ void adopt_images(Store& store, const VersionImages& images, const stdfs::path& 
     try {
       store.remove_images(images.version);
     } catch (const Error& error) {
-      log_error(fmt::format("cannot remove what was adopted of version {}: {}", images.version,
+      log_error(fmt::format("cannot remove adopted files of version {}: {}", images.version,
                             error.what()));
     }
     throw;

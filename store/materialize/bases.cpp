@@ -38,7 +38,7 @@ std::vector<Base> usable_bases(Store& store, History& history, std::uint64_t bef
     } catch (const Error& error) {
       if (is_stop(error)) throw;
       log_warning(
-          fmt::format("version {} is here but cannot be built on: {}", number, error.what()));
+          fmt::format("version {} is here but cannot be used as a base: {}", number, error.what()));
     }
   }
   return bases;

@@ -181,8 +181,8 @@ void ChunkMaker::explain(const WantedChunk& wanted) {
   const LayoutTensor& tensor = plan_.layout->tensors()[wanted.tensor];
   throw Error(
       ErrorCode::io,
-      fmt::format("version {}: {} came out wrong, but every part of it is right when looked "
-                  "at again; check the memory and disks of this host",
+      fmt::format("version {}: {} was built wrongly, but all of its inputs are correct when read "
+                  "again; check the memory and disks of this host",
                   plan_.version->number(), place_of(*plan_.layout, tensor, wanted.chunk)));
 }
 
@@ -233,7 +233,7 @@ void ChunkMaker::check_start(std::uint32_t chunk) const {
   const Version& version = *plan_.snapshot->version;
   std::string key = keys::snapshot_hashes(version.number(), version.manifest.snapshot->nonce);
   throw ObjectError(ErrorCode::corrupt, key,
-                    fmt::format("{}: it does not fit the snapshot's files: {}", key, reason));
+                    fmt::format("{}: it does not match the snapshot's files: {}", key, reason));
 }
 
 /// Cuts the chunk, or extends it with zeros.
@@ -255,10 +255,9 @@ void ChunkMaker::apply(std::size_t trail_index, std::uint32_t chunk, Check check
   spool_.read(number, place, alone_->coded);
   const auto fail = [&](std::string_view reason) {
     const std::string key = step.pack_key(place.pack);
-    throw ObjectError(
-        ErrorCode::corrupt, key,
-        fmt::format("{}: {} {}; the pack was written wrongly, publish once more with --snapshot",
-                    key, place_of(*step.layout, tensor, chunk), reason));
+    throw ObjectError(ErrorCode::corrupt, key,
+                      fmt::format("{}: {} {}; the pack is wrong; publish again with --snapshot",
+                                  key, place_of(*step.layout, tensor, chunk), reason));
   };
   const std::span<std::byte> decoded(alone_->new_bytes.get(), alone_->size);
   if (!kernels::decode_chunk(tensor.kind, {alone_->old_bytes.get(), alone_->size},

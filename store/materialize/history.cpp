@@ -50,18 +50,20 @@ void check_parent(const Version& parent, const Version& child) {
 
 Error fork(std::uint64_t number, const Sha256& found, const Sha256& known) {
   return {ErrorCode::corrupt,
-          fmt::format("the bucket's version {} is not the one this host knew: its manifest has the "
-                      "SHA-256 {}, expected {}; the history was rewritten, or another repository "
-                      "was put in its place",
-                      number, hex(found), hex(known))};
+          fmt::format(
+              "the bucket's version {} is not the one that this host knew: its manifest has the "
+              "SHA-256 {}, expected {}; the history was rewritten, or another repository "
+              "was put in its place",
+              number, hex(found), hex(known))};
 }
 
 Error missing(std::uint64_t number, std::uint64_t later, std::string_view url) {
   return {ErrorCode::corrupt,
-          fmt::format("{} is missing in {}, but version {} is there: the history has a gap.  Put "
-                      "that object back as it was; until then nothing can be published, and no "
-                      "version from {} on can be trusted to be found",
-                      keys::manifest(number), url, later, number)};
+          fmt::format(
+              "{} is missing in {}, but version {} exists: the history has a gap.  Restore that "
+              "object; until then nothing can be published, and versions from {} on may not be "
+              "found",
+              keys::manifest(number), url, later, number)};
 }
 
 }  // namespace
@@ -198,9 +200,10 @@ void History::check_not_rolled_back(std::uint64_t known, const Context& context)
     if (!there) {
       throw Error(
           ErrorCode::corrupt,
-          fmt::format("the bucket {} lost version {}, which this host knew: it went back, or "
-                      "another repository was put in its place",
-                      repository_.url(), number));
+          fmt::format(
+              "the bucket {} lost version {}, which this host knew: the bucket was rolled back or "
+              "replaced by another repository",
+              repository_.url(), number));
     }
     check_order(*there);
     check_old_form(*there, context);

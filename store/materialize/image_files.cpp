@@ -121,10 +121,10 @@ bool link_equal_blob(const Plan& plan, const BlobRef& blob, const std::filesyste
   const std::optional<Sha256> found = hash_of_small_file(from, blob.size_bytes);
   if (found == blob.sha256) return link_file(from, path);
   if (found) {
-    log_warning(
-        fmt::format("{}, a file of version {}, does not have the SHA-256 it was made with; "
-                    "version {} gets it from the bucket",
-                    from.string(), plan.base->version->number(), plan.version->number()));
+    log_warning(fmt::format(
+        "{}, a file of version {}, no longer has its original SHA-256; version {} fetches it "
+        "from the bucket",
+        from.string(), plan.base->version->number(), plan.version->number()));
   }
   return false;
 }

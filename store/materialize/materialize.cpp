@@ -164,7 +164,7 @@ class Materializer {
 
   void drop(const BaseDamaged& damaged) {
     const std::uint64_t number = damaged.version();
-    log_error(fmt::format("{}; not building on it", damaged.what()));
+    log_error(fmt::format("{}; not using it as a base", damaged.what()));
     static_cast<void>(store_.evictor().evict(number));
   }
 
@@ -173,7 +173,7 @@ class Materializer {
       store_.remove_images(version);
     } catch (const Error& error) {
       log_error(
-          fmt::format("cannot remove what was written of version {}: {}", version, error.what()));
+          fmt::format("cannot remove incomplete files of version {}: {}", version, error.what()));
     }
   }
 

@@ -165,7 +165,7 @@ void PackSpool::read(std::size_t step, PackEntry place, std::span<std::byte> int
   const std::uint64_t begin = state_->plan.steps[step].chunk(place).data_offset_bytes;
   state_->need(*pack, first, last);
   if (read_at(state_->file.fd(), pack->to + begin, into, state_->path())) return;
-  throw Error(ErrorCode::io, fmt::format("the spool in {} became shorter while it was read",
+  throw Error(ErrorCode::io, fmt::format("the spool in {} was truncated while it was read",
                                          state_->directory.string()));
 }
 

@@ -100,7 +100,7 @@ void check_paths(const Version& version, const Layout& layout) {
 void check_root(const Version& version, std::span<const std::uint64_t> hashes) {
   const Sha256 found = root_of(hashes);
   if (found == version.manifest.root) return;
-  throw_corrupt(version, fmt::format("its chunk hashes give the root {}, the manifest says {}",
+  throw_corrupt(version, fmt::format("its chunk hashes have the root {}, the manifest says {}",
                                      to_hex(found), to_hex(version.manifest.root)));
 }
 
@@ -115,11 +115,9 @@ void check_enough_listed(const Step& step, const Layout& before) {
     needed += count - std::min(count, old_count);
   }
   if (needed <= listed) return;
-  throw_corrupt(
-      *step.version,
-      fmt::format("{} chunks have no chunk before them to be unchanged from, but its packs "
-                  "hold only {}",
-                  needed, listed));
+  throw_corrupt(*step.version,
+                fmt::format("{} chunks have no base chunk, but its packs have only {} chunks",
+                            needed, listed));
 }
 
 std::vector<PackEntry> list_chunks(const Step& step) {
@@ -226,7 +224,7 @@ void fetch_indexes(std::vector<Step>& steps, Repository& repository, MemoryBudge
   parallel_for(heads.size(), kRecordThreads, context, [&](std::size_t i) {
     Step& step = heads[i].step;
     const PackRef& ref = step.version->manifest.delta->packs[heads[i].pack];
-    const auto share = budget.take(ref.head_bytes, context, "fetching the head of a pack");
+    const auto share = budget.take(ref.head_bytes, context, "fetching a pack header");
     step.packs[heads[i].pack] = naming(*step.version, [&] {
       return repository.get_pack_index(step.version->number(), ref, *step.layout, context,
                                        &heads[i].room);
@@ -266,9 +264,10 @@ std::uint64_t inherited_hash(const Step& step, std::uint32_t number, std::uint32
   }
   throw_corrupt(
       *step.version,
-      fmt::format("chunk {} of tensor '{}' in '{}' is in none of its packs, and the version "
-                  "before has no chunk of that size to be unchanged from",
-                  chunk, tensor.name, step.layout->files()[tensor.file].path));
+      fmt::format(
+          "chunk {} of tensor '{}' in '{}' is in none of its packs, and the version before has "
+          "no chunk of that size as a base",
+          chunk, tensor.name, step.layout->files()[tensor.file].path));
 }
 
 std::vector<std::uint64_t> hashes_after(const Step& step, const Layout& before,
@@ -292,7 +291,7 @@ Versions versions_between(History& history, const Version& start,
   while (wanted->number() > start.number()) {
     if (!wanted->manifest.delta) {
       throw_corrupt(*wanted,
-                    fmt::format("it has no delta, so it cannot be made from {}", name_of(start)));
+                    fmt::format("it has no delta, so it cannot be built from {}", name_of(start)));
     }
     versions.push_back(wanted);
     if (wanted->manifest.parent == start.number()) break;
@@ -306,10 +305,11 @@ Versions versions_between(History& history, const Version& start,
 void check_base(const Base& base) {
   const bool whole = base.hashes.size() == base.layout->chunk_count();
   if (whole && root_of(base.hashes) == base.version->manifest.root) return;
-  throw BaseDamaged(base.version->number(),
-                    fmt::format("{}: the chunk hashes recorded for it on this host do not give the "
-                                "root that its manifest says",
-                                name_of(*base.version)));
+  throw BaseDamaged(
+      base.version->number(),
+      fmt::format(
+          "{}: the chunk hashes recorded on this host do not match the root in its manifest",
+          name_of(*base.version)));
 }
 
 Plan start_of(const ReconstructionPath& way, History& history, MemoryBudget& memory,
@@ -422,7 +422,7 @@ Plan make_plan_from(History& history, const std::shared_ptr<const Version>& want
       if (!is_of_this_way(error)) throw;
       if (!first_error) first_error = std::current_exception();
       if (&way != &ways.back()) {
-        log_warning(fmt::format("{}; trying another way to {}", error.what(), name_of(*wanted)));
+        log_warning(fmt::format("{}; trying another path to {}", error.what(), name_of(*wanted)));
       }
     }
   }

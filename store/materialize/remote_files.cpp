@@ -239,7 +239,7 @@ void RemoteFiles::State::wait(const RestPart& part, const Context& asking) {
   while (!settled.wait_until(lock, asking.stop,
                              std::min(asking.deadline, Clock::now() + kLookAgain),
                              [&] { return part.made->state != RestChunk::State::being_made; })) {
-    asking.check("waiting for a chunk that is being made");
+    asking.check("waiting for a chunk that is being built");
   }
 }
 

@@ -172,8 +172,7 @@ std::vector<std::string> split_command(std::string_view text) {
   for (std::size_t i = 0; i < text.size(); i++) {
     const char c = text[i];
     if (c == '\\' && quote != '\'') {
-      if (++i == text.size())
-        throw Error(ErrorCode::invalid, "a backslash stands at the end of the command");
+      if (++i == text.size()) throw Error(ErrorCode::invalid, "the command ends with a backslash");
       // Between double quotes it escapes only itself and the quote.
       if (quote == '"' && text[i] != '"' && text[i] != '\\') word += '\\';
       word += text[i];

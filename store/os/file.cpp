@@ -100,7 +100,7 @@ std::string read_file(const std::filesystem::path& path, std::uint64_t limit_byt
   }
   std::string bytes(size, '\0');
   if (!read_at(file.fd(), 0, std::as_writable_bytes(std::span(bytes)), path)) {
-    throw Error(ErrorCode::io, path.string() + " became shorter while it was read");
+    throw Error(ErrorCode::io, path.string() + " was truncated while it was read");
   }
   return bytes;
 }
@@ -136,7 +136,7 @@ FileSource::FileSource(int fd, std::uint64_t size_bytes, std::filesystem::path p
 
 void FileSource::read(std::uint64_t offset_bytes, std::span<std::byte> into) const {
   if (!read_at(fd_, offset_bytes, into, path_)) {
-    throw Error(ErrorCode::busy, path_.string() + " became shorter while it was read");
+    throw Error(ErrorCode::busy, path_.string() + " was truncated while it was read");
   }
 }
 

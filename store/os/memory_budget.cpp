@@ -42,10 +42,11 @@ void MemoryBudget::take(std::uint64_t bytes, std::string_view what) {
 void MemoryBudget::refuse(std::uint64_t bytes, std::string_view what) const {
   throw Error(
       ErrorCode::unsupported,
-      fmt::format("{}: reading it would take {} of memory, and the records of one version "
-                  "get {} here, {} of them taken: a part of {}.  If the version is as "
-                  "large as it says, give weightfs more memory",
-                  what, human_bytes(bytes), human_bytes(bytes_), human_bytes(taken_), whose_));
+      fmt::format(
+          "{}: reading it would need {} of memory, but the records of one version may use only "
+          "{} here, {} of it already in use (a share of {}).  If the version is really that "
+          "large, give weightfs more memory",
+          what, human_bytes(bytes), human_bytes(bytes_), human_bytes(taken_), whose_));
 }
 
 }  // namespace weightfs

@@ -204,11 +204,10 @@ std::optional<MemoryLimit> find_memory_limit(const std::filesystem::path& root) 
 
 std::string no_room_text(std::uint64_t version, std::uint64_t size_bytes, const MemoryRoom& room) {
   return fmt::format(
-      "version {} ({}) does not fit into the page cache: {}, leaves room for {}, so every load "
-      "will "
-      "read from the disk; {}",
+      "version {} ({}) does not fit into the page cache: {}, leaves room for {}, so every "
+      "load reads from the disk; {}",
       version, human_bytes(size_bytes), room.limit_text(), human_bytes(room.bytes),
-      room.cgroup.empty() ? "free memory on this host, or use a larger one"
+      room.cgroup.empty() ? "free memory on this host, or use a larger host"
                           : "raise that limit, or mount outside that cgroup");
 }
 

@@ -181,10 +181,11 @@ void BatchCoder::check(ChunkPlace place, const Old& old, const kernels::EncodeJo
   const LayoutTensor& tensor = tensor_of(place);
   throw Error(
       ErrorCode::io,
-      fmt::format("chunk {} of tensor '{}' in {} does not come back from its code as it "
-                  "went in ({}); nothing was published.  Check this machine's memory, and "
-                  "report it if it happens again",
-                  place.chunk, tensor.name, weights()[tensor.file]->path, work_.coder.name()));
+      fmt::format(
+          "chunk {} of tensor '{}' in {} did not decode to the same bytes ({}); nothing was "
+          "published.  Check this machine's memory, and "
+          "report it if it happens again",
+          place.chunk, tensor.name, weights()[tensor.file]->path, work_.coder.name()));
 }
 
 void BatchCoder::check_image(const LayoutTensor& tensor, std::uint32_t chunk,
@@ -200,7 +201,7 @@ File BatchCoder::open_image(std::uint32_t file) const {
     return File::open(image_path(file), O_RDONLY);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::not_found) throw;
-    refuse_image(file, "it is gone");
+    refuse_image(file, "it is missing");
   }
 }
 
@@ -274,10 +275,9 @@ std::size_t batches_ahead(unsigned threads) {
 }
 
 [[noreturn]] void refuse_spool() {
-  throw Error(
-      ErrorCode::io,
-      "what was coded does not come back from its spool file as it was written; nothing was "
-      "published.  Check the disk of the store and this machine's memory");
+  throw Error(ErrorCode::io,
+              "coded data was read back from its spool file with other bytes; nothing was "
+              "published.  Check the disk of the store and this machine's memory");
 }
 
 }  // namespace

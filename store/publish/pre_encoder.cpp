@@ -189,7 +189,7 @@ std::shared_ptr<EarlyResult> PreEncoder::State::code(const Work& work,
     return result;
   }
   if (space_of(store.temporary_directory()).free_bytes / 2 < result->file.stamp.size_bytes) {
-    throw Error(ErrorCode::no_space, "the disk is too full to spool more than must be");
+    throw Error(ErrorCode::no_space, "the disk is too full for early coding");
   }
   const Base base = base_of(store, history, work.parent, context);
   CodeOptions coding;
@@ -323,10 +323,10 @@ std::map<std::string, std::string> users_meta(std::map<std::string, std::string>
 void check_users_meta(const std::map<std::string, std::string>& meta) {
   for (const auto& [key, value] : meta) {
     if (!key.starts_with(kOwnMetaPrefix)) continue;
-    throw Error(ErrorCode::invalid,
-                fmt::format("metadata '{}': keys that begin with '{}' are weightfs's own; use "
-                            "another one",
-                            escape_name(key), kOwnMetaPrefix));
+    throw Error(
+        ErrorCode::invalid,
+        fmt::format("metadata '{}': keys that begin with '{}' are reserved; use another one",
+                    escape_name(key), kOwnMetaPrefix));
   }
 }
 

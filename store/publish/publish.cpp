@@ -109,7 +109,7 @@ void forget_uploader(Store& store) {
   try {
     store.db().write({{ColumnFamily::store, "uploader", random_hex(16)}});
   } catch (const Error& error) {
-    log_debug(fmt::format("the names of uploads stay as they are: {}", error.what()));
+    log_debug(fmt::format("cannot change the names of uploads: {}", error.what()));
   }
 }
 
@@ -121,7 +121,7 @@ std::string uploader_of(Store& store) {
     if (const auto known = store.db().find(ColumnFamily::store, "uploader")) return *known;
     store.db().write({{ColumnFamily::store, "uploader", digits}});
   } catch (const Error& error) {
-    log_debug(fmt::format("an upload that breaks off is not resumed: {}", error.what()));
+    log_debug(fmt::format("interrupted uploads cannot be resumed: {}", error.what()));
   }
   return digits;
 }
@@ -312,11 +312,11 @@ void Publisher::find_parent() {
 
 void Publisher::check_fence(std::uint64_t newest) const {
   if (!options_.fence_parent || *options_.fence_parent == newest || options_.rebase) return;
-  throw Error(ErrorCode::conflict,
-              fmt::format("the newest version is version {}, and this one must follow version {}: "
-                          "somebody else published in between.  --rebase takes the newest version "
-                          "as its parent",
-                          newest, *options_.fence_parent));
+  throw Error(
+      ErrorCode::conflict,
+      fmt::format("the newest version is {}, but this one must follow version {}: another writer "
+                  "published in between.  Use --rebase to take the newest version as the parent",
+                  newest, *options_.fence_parent));
 }
 
 /// The store may remember a version that the bucket has lost; a version on top of it would leave a
@@ -324,11 +324,13 @@ void Publisher::check_fence(std::uint64_t newest) const {
 void Publisher::check_parent_in_bucket() {
   const auto there = repository_.find_version(parent_->number(), context_);
   if (there && there->manifest_sha256 == parent_->manifest_sha256) return;
-  throw Error(ErrorCode::corrupt,
-              fmt::format("{} in {} is {}: this host has seen version {}.  Restore the bucket, or "
-                          "publish with an empty --store to go on from what is there",
-                          keys::manifest(parent_->number()), repository_.url(),
-                          there ? "not what it was" : "gone", parent_->number()));
+  throw Error(
+      ErrorCode::corrupt,
+      fmt::format(
+          "{} in {} is {}: this host has seen version {}.  Restore the bucket, or publish with "
+          "an empty --store to continue from its present state",
+          keys::manifest(parent_->number()), repository_.url(),
+          there ? "no longer the same" : "gone", parent_->number()));
 }
 
 void Publisher::scan() {
@@ -410,7 +412,7 @@ void Publisher::code_rest() {
   } catch (const BaseDamaged& damaged) {
     parent_images_.give_up();
     if (!store_.evictor().evict(damaged.version())) throw;
-    log_warning(fmt::format("{}; it is made again from the bucket", damaged.what()));
+    log_warning(fmt::format("{}; it is rebuilt from the bucket", damaged.what()));
     bring_parent();
     delta_ = code_against_parent();
   }
@@ -643,10 +645,10 @@ void Publisher::remove_uploads(const Error& why) noexcept {
     parallel_for(uploads_.size(), request_threads(bucket, options_.threads), context,
                  [&](std::size_t i) { bucket.remove(uploads_[i], context); });
   } catch (const std::exception& error) {
-    log_warning(
-        fmt::format("what was uploaded of version {} stays in {}, named by no version; "
-                    "weightfs verify lists it: {}",
-                    manifest_.version, repository_.url(), error.what()));
+    log_warning(fmt::format(
+        "cannot remove uploads of version {} in {}; they belong to no version, and weightfs "
+        "verify lists them: {}",
+        manifest_.version, repository_.url(), error.what()));
   }
 }
 
@@ -655,8 +657,9 @@ void Publisher::remember(const Version& version) {
   try {
     history_.add(version, layout_);
   } catch (const Error& error) {
-    log_warning(fmt::format("version {} is published; the store {} did not take note of it: {}",
-                            version.number(), store_.path().string(), error.what()));
+    log_warning(
+        fmt::format("version {} is published, but could not be recorded in the store {}: {}",
+                    version.number(), store_.path().string(), error.what()));
   }
 }
 

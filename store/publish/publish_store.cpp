@@ -105,7 +105,7 @@ PublishStore PublishStore::open(const std::filesystem::path& given, std::string_
     return result;
   }
   throw Error(ErrorCode::busy,
-              fmt::format("{} and {} private stores beside it are held; give another --store",
+              fmt::format("{} and {} private stores beside it are in use; give another --store",
                           path.string(), kOwnStoresMax));
 }
 

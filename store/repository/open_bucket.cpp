@@ -42,10 +42,11 @@ std::unique_ptr<Bucket> open_bucket(std::string_view url, bool create,
   const bool any = !options.endpoint_url.empty() || !options.region.empty() ||
                    !options.profile.empty() || options.path_style || !options.sign;
   if (any) {
-    throw Error(ErrorCode::invalid,
-                fmt::format("endpoint, region, profile and signing are of S3 alone; the bucket {} "
-                            "is a directory",
-                            canonical));
+    throw Error(
+        ErrorCode::invalid,
+        fmt::format(
+            "endpoint, region, profile and signing apply only to S3; the bucket {} is a directory",
+            canonical));
   }
   return std::make_unique<DirBucket>(directory, create);
 }

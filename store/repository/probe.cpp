@@ -40,7 +40,7 @@ class ProbeObject {
       bucket_.remove(key_, Context{}.within(kProbeRemoveTime));
       return "";
     } catch (const std::exception& error) {
-      log_debug(fmt::format("the probe's object stays: {}", error.what()));
+      log_debug(fmt::format("the probe object could not be removed: {}", error.what()));
       return key_;
     }
   }
@@ -57,7 +57,7 @@ ProbeResult compare(ProbeObject& object, const Context& context) {
   const Bucket::Put second = object.put("2", context);
   const std::string kept = object.read(context);
   if (first != Bucket::Put::created) {
-    return {Outcome::not_held, "it says that a new object exists already", ""};
+    return {Outcome::not_held, "it claims that a new object already exists", ""};
   }
   if (second != Bucket::Put::exists || kept != "1") {
     return {Outcome::not_held, "it let a second writer overwrite an object", ""};
@@ -91,10 +91,12 @@ void require_put_if_absent(Bucket& bucket, const Context& context) {
     case ProbeResult::Outcome::not_permitted:
       throw Error(ErrorCode::permission, result.why);
     case ProbeResult::Outcome::not_held:
-      throw Error(ErrorCode::unsupported,
-                  fmt::format("the bucket {} does not hold put-if-absent, so two publishers could "
-                              "overwrite each other; use another one: {}",
-                              bucket.url(), result.why));
+      throw Error(
+          ErrorCode::unsupported,
+          fmt::format(
+              "the bucket {} does not support put-if-absent, so two publishers could overwrite "
+              "each other; use another bucket: {}",
+              bucket.url(), result.why));
   }
 }
 

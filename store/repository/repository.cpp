@@ -95,7 +95,7 @@ std::optional<std::string> find_id(Bucket& bucket, const Context& context) {
 
 Error no_repository(std::string_view url) {
   return {ErrorCode::not_found,
-          fmt::format("no weightfs repository at {}; make one with `weightfs init {}`", url, url)};
+          fmt::format("no weightfs repository at {}; create one with: weightfs init {}", url, url)};
 }
 
 // Opens a bucket and checks that it still holds the repository that is known.
@@ -112,8 +112,9 @@ std::unique_ptr<Bucket> open_known(const std::string& url, const std::string& id
   }
   if (!found) throw Error(ErrorCode::unavailable, no_repository(url).what());
   if (*found != id) {
-    throw Error(ErrorCode::corrupt,
-                fmt::format("another repository lies at {} now: {}, expected {}", url, *found, id));
+    throw Error(
+        ErrorCode::corrupt,
+        fmt::format("there is another repository at {} now: {}, expected {}", url, *found, id));
   }
   return bucket;
 }
@@ -140,7 +141,8 @@ std::string get_object(Bucket& bucket, const std::string& key, const ObjectRef& 
   }
   const std::string frame = get_all(bucket, key, compressed_bytes_max(ref.size_bytes), context);
   std::string bytes = decompress(frame, ref.size_bytes, key);
-  if (sha256(as_bytes(bytes)) != ref.sha256) throw corrupt(key, "its SHA-256 is not its name's");
+  if (sha256(as_bytes(bytes)) != ref.sha256)
+    throw corrupt(key, "its SHA-256 does not match its name");
   return bytes;
 }
 
@@ -241,7 +243,7 @@ std::vector<std::uint64_t> list_versions_after(Bucket& bucket, std::uint64_t kno
     }
   } catch (const Error& error) {
     if (error.code() != ErrorCode::permission) throw;
-    log_debug(fmt::format("gaps in the history are not looked for: {}", error.what()));
+    log_debug(fmt::format("cannot check the history for gaps: {}", error.what()));
   }
   return numbers;
 }
@@ -258,9 +260,10 @@ Error conflict_with(const Version& winner) {
   const std::string tag =
       manifest.tag.empty() ? std::string("no tag") : fmt::format("tag {}", manifest.tag);
   return {ErrorCode::conflict,
-          fmt::format("version {} was published by someone else ({}, at {}); run the command "
-                      "again: it will take that version as its parent",
-                      winner.number(), tag, utc(manifest.time))};
+          fmt::format(
+              "version {} was published by another writer ({}, at {}); run the command again: it "
+              "will use that version as its parent",
+              winner.number(), tag, utc(manifest.time))};
 }
 
 }  // namespace
@@ -375,10 +378,11 @@ std::uint64_t Repository::newest_version(std::uint64_t known, const Context& con
   if (!exists(known + 1)) {
     // Empty, or without its beginning?
     if (const auto later = known == 0 ? find_behind_gap(0, context) : std::nullopt) {
-      throw corrupt(keys::manifest(1),
-                    fmt::format("is missing, but version {} is there: the history "
-                                "has a gap.  Put that object back as it was",
-                                *later));
+      throw corrupt(
+          keys::manifest(1),
+          fmt::format(
+              "is missing, but version {} exists: the history has a gap.  Restore that object",
+              *later));
     }
     return known;
   }
@@ -426,14 +430,16 @@ std::shared_ptr<const PackIndex> Repository::get_pack_index(std::uint64_t versio
   const bool is_possible = ref.size_bytes <= kPackBytesMax && ref.head_bytes <= ref.size_bytes &&
                            ref.head_bytes <= PackIndex::head_bytes_max(layout, ref.size_bytes);
   if (!is_possible) {
-    throw corrupt(key, fmt::format("its manifest says {} bytes with a head of {}, which no pack of "
-                                   "its layout has",
-                                   ref.size_bytes, ref.head_bytes));
+    throw corrupt(
+        key,
+        fmt::format(
+            "its manifest says {} bytes with a header of {}, which is impossible for its layout",
+            ref.size_bytes, ref.head_bytes));
   }
   MemoryBudget().check(kHeadsInMemory * ref.head_bytes, key);
   const std::string head = get_head(bucket(context), key, ref.head_bytes, context);
   if (sha256(as_bytes(head)) != ref.head_sha256) {
-    throw corrupt(key, "the SHA-256 of its head is not the manifest's");
+    throw corrupt(key, "the SHA-256 of its header does not match the manifest");
   }
   return room == nullptr ? PackIndex::parse(head, ref.size_bytes, layout, key)
                          : PackIndex::parse(head, ref.size_bytes, layout, key, *room);
@@ -495,15 +501,16 @@ Version Repository::commit(const Manifest& manifest, const Context& context) {
     if (auto own = settle(manifest, error)) return std::move(*own);
     throw CommitUnknown(
         manifest.version, error.code(),
-        fmt::format("it is not known whether version {} was published: {}; it was not there when "
-                    "it was looked for, but the request may still be carried out",
-                    manifest.version, error.what()));
+        fmt::format(
+            "the outcome of publishing version {} is unknown: {}; the version did not exist when "
+            "checked, but the request may still be carried out",
+            manifest.version, error.what()));
   }
   // It was there before: another's, or this publish's own from an earlier try.
-  const Error exists(ErrorCode::unavailable, "the manifest is there already");
+  const Error exists(ErrorCode::unavailable, "the manifest already exists");
   if (auto own = settle(manifest, exists)) return std::move(*own);
   throw Error(ErrorCode::unavailable,
-              fmt::format("version {} was there and is gone again in bucket {}; try again",
+              fmt::format("version {} existed in bucket {} and is gone again; try again",
                           version.number(), url_));
 }
 
@@ -515,8 +522,7 @@ std::optional<Version> Repository::settle(const Manifest& manifest, const Error&
   } catch (const Error& error) {
     if (error.code() == ErrorCode::corrupt || error.code() == ErrorCode::unsupported) throw;
     throw CommitUnknown(manifest.version, ErrorCode::unavailable,
-                        fmt::format("it is not known whether version {} was published: {}; and "
-                                    "then: {}",
+                        fmt::format("the outcome of publishing version {} is unknown: {}; then: {}",
                                     manifest.version, why.what(), error.what()));
   }
   if (there && there->manifest.nonce != manifest.nonce) throw conflict_with(*there);

@@ -75,7 +75,7 @@ void check_prefix(std::span<const std::string_view> components) {
 std::vector<std::string_view> checked_components(std::string_view rest) {
   if (rest.find('@') != rest.npos) {
     throw no_address(
-        "has an '@' in it: keys do not belong into a URL; set AWS_ACCESS_KEY_ID and "
+        "contains an '@': keys do not belong in a URL; set AWS_ACCESS_KEY_ID and "
         "AWS_SECRET_ACCESS_KEY, or use a profile");
   }
   if (rest.find_first_of("?#") != rest.npos) {
@@ -166,7 +166,7 @@ std::string canonical_s3_url(std::string_view url) {
     check_prefix(components.subspan(2));
     return canonical_of(kHfScheme, components);
   }
-  if (!url.starts_with(kS3Scheme)) throw no_address("has another scheme than s3:// and hf://");
+  if (!url.starts_with(kS3Scheme)) throw no_address("has a scheme other than s3:// and hf://");
   const auto components = checked_components(url.substr(kS3Scheme.size()));
   if (components.empty()) throw no_address("has no bucket in it; use s3://BUCKET/PREFIX");
   check_bucket_name(components.front(), 3, "bucket name");

@@ -48,12 +48,12 @@ std::string partial_problem(const HttpReply& reply, std::uint64_t offset, std::u
   const bool fits = range.first == offset && range.last && *range.last >= offset &&
                     *range.last < end && (*range.last + 1 == end || range.total == *range.last + 1);
   if (!fits) {
-    return fmt::format("bytes {} to {} were asked for, and the answer has the Content-Range {}",
-                       offset, end, text);
+    return fmt::format("requested bytes {} to {}, but the answer has the Content-Range {}", offset,
+                       end, text);
   }
   const std::uint64_t expected = *range.last + 1 - offset;
   if (reply.more || reply.received_bytes != expected) {
-    return fmt::format("{} of {} bytes came", reply.received_bytes, expected);
+    return fmt::format("received {} of {} bytes", reply.received_bytes, expected);
   }
   return "";
 }
@@ -62,9 +62,9 @@ std::string partial_problem(const HttpReply& reply, std::uint64_t offset, std::u
 std::string whole_problem(const HttpReply& reply, std::uint64_t offset) {
   if (offset != 0 || reply.more) return "the service ignores Range and sent the whole object";
   const auto length = reply.find("Content-Length");
-  if (!length) return "the answer does not say how long it is";
+  if (!length) return "the answer has no Content-Length";
   if (parse_decimal(*length) != reply.received_bytes) {
-    return fmt::format("{} of {} bytes came", reply.received_bytes, *length);
+    return fmt::format("received {} of {} bytes", reply.received_bytes, *length);
   }
   return "";
 }
@@ -90,7 +90,7 @@ std::string range_problem(const HttpReply& reply, std::uint64_t offset_bytes,
     case 416:
       return behind_problem(reply, offset_bytes);
     default:
-      return fmt::format("the answer {} is none to a request for a range", reply.status);
+      return fmt::format("{} is not a valid answer to a range request", reply.status);
   }
 }
 

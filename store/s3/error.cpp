@@ -86,8 +86,7 @@ struct Circumstances {
 
 std::string right_for(std::string_view action) {
   if (action == "read") {
-    return "s3:GetObject, and s3:ListBucket, without which a missing object looks like a forbidden "
-           "one";
+    return "s3:GetObject, and s3:ListBucket, without which a missing object looks forbidden";
   }
   if (action == "list") return "s3:ListBucket";
   if (action == "remove") return "s3:DeleteObject";
@@ -98,8 +97,8 @@ std::string right_for(std::string_view action) {
 /// Who asks.
 std::optional<Verdict> judge_identity(const Circumstances& at) {
   const std::string hf_keys =
-      "make S3 keys in the settings of your account at huggingface.co; HF_TOKEN itself does not "
-      "work";
+      "create S3 keys in the settings of your account at huggingface.co; HF_TOKEN itself "
+      "does not work";
   if (at.refusal.is_skewed_clock()) {
     std::string advice = "this clock is off; run timedatectl";
     if (at.refusal.date) {
@@ -111,9 +110,11 @@ std::optional<Verdict> judge_identity(const Circumstances& at) {
     return Verdict{ErrorCode::permission, advice};
   }
   if (at.is("SignatureDoesNotMatch")) {
-    return Verdict{ErrorCode::permission, fmt::format("the secret key is not that of the {}; check "
-                                                      "AWS_SECRET_ACCESS_KEY or the profile",
-                                                      at.keys())};
+    return Verdict{
+        ErrorCode::permission,
+        fmt::format(
+            "the secret key does not belong to the {}; check AWS_SECRET_ACCESS_KEY or the profile",
+            at.keys())};
   }
   if (at.is("InvalidAccessKeyId") || at.is("InvalidSecurity")) {
     return Verdict{ErrorCode::permission,
@@ -126,7 +127,7 @@ std::optional<Verdict> judge_identity(const Circumstances& at) {
   }
   if (at.refusal.status == 401 || at.refusal.status == 403) {
     return Verdict{ErrorCode::permission,
-                   fmt::format("the {} needs the right {}{}", at.keys(), right_for(at.action),
+                   fmt::format("the {} needs permission for {}{}", at.keys(), right_for(at.action),
                                at.address.is_hf ? "; " + hf_keys : "")};
   }
   return std::nullopt;
@@ -142,22 +143,24 @@ bool is_elsewhere(const S3Refusal& refusal) {
 /// What is asked for, and where.
 std::optional<Verdict> judge_place(const Circumstances& at) {
   if (at.is("NoSuchBucket")) {
-    return Verdict{ErrorCode::invalid,
-                   fmt::format("the bucket {} does not exist; weightfs makes no buckets, make it "
-                               "first, or check its name and the endpoint {}",
-                               at.address.bucket, at.address.scheme_and_host)};
+    return Verdict{
+        ErrorCode::invalid,
+        fmt::format(
+            "the bucket {} does not exist; weightfs does not create buckets: create it first, or "
+            "check its name and the endpoint {}",
+            at.address.bucket, at.address.scheme_and_host)};
   }
   if (at.is("InvalidBucketName")) {
     return Verdict{ErrorCode::invalid,
-                   fmt::format("{} cannot be the name of a bucket there", at.address.bucket)};
+                   fmt::format("{} is not a valid bucket name there", at.address.bucket)};
   }
   if (is_elsewhere(at.refusal)) {
     return Verdict{
         ErrorCode::invalid,
         at.refusal.region.empty()
-            ? std::string("the bucket lies elsewhere; set AWS_REGION or the endpoint of "
-                          "the bucket")
-            : fmt::format("the bucket lies in region {0}; set AWS_REGION={0}", at.refusal.region)};
+            ? std::string(
+                  "the bucket is in another region; set AWS_REGION or the endpoint of the bucket")
+            : fmt::format("the bucket is in region {0}; set AWS_REGION={0}", at.refusal.region)};
   }
   if (at.refusal.status == 404) return Verdict{ErrorCode::not_found, ""};
   return std::nullopt;
@@ -166,19 +169,19 @@ std::optional<Verdict> judge_place(const Circumstances& at) {
 /// What the service can or will do.
 Verdict judge_request(const Circumstances& at) {
   if (at.is("EntityTooLarge")) {
-    return {ErrorCode::unsupported, "the service takes no object, or part of one, of this size"};
+    return {ErrorCode::unsupported, "the service does not accept an object, or part, of this size"};
   }
   if (at.is("NotImplemented") || at.refusal.status == 501 || at.refusal.status == 405) {
-    return {ErrorCode::unsupported, "the service does not know this request; use another one"};
+    return {ErrorCode::unsupported,
+            "the service does not support this request; use another service"};
   }
   if (at.refusal.status == 411) {
-    return {
-        ErrorCode::unsupported,
-        "something between here and the service has removed the Content-Length; use the service's "
-        "own endpoint"};
+    return {ErrorCode::unsupported,
+            "something between here and the service removed the Content-Length; use the "
+            "service's own endpoint"};
   }
   if (at.refusal.is_throttling()) {
-    return {ErrorCode::unavailable, "the service is asked too often; try again later"};
+    return {ErrorCode::unavailable, "the service is throttling requests; try again later"};
   }
   if (at.refusal.is_transient() || at.refusal.status >= 500) return {ErrorCode::unavailable, ""};
   return {ErrorCode::invalid, ""};
@@ -187,7 +190,7 @@ Verdict judge_request(const Circumstances& at) {
 Verdict judge(const Circumstances& at) {
   // Codes first: some services answer 403 for what is not about who asks.
   if (at.is("QuotaExceeded") || at.refusal.status == 507) {
-    return {ErrorCode::no_space, "the bucket is full; free room, or have its quota raised"};
+    return {ErrorCode::no_space, "the bucket is full; free space, or raise its quota"};
   }
   if (auto verdict = judge_place(at)) return *verdict;
   if (auto verdict = judge_identity(at)) return *verdict;

@@ -34,14 +34,14 @@ void S3Redirects::forget(std::string_view key) {
 std::optional<std::string> S3Redirects::next(const HttpReply& reply, std::string_view from) const {
   if (!is_redirect(reply.status)) return std::nullopt;
   const auto location = reply.find("Location");
-  if (!location) throw Error(ErrorCode::unavailable, "a redirect came without a place to go to");
+  if (!location) throw Error(ErrorCode::unavailable, "a redirect has no Location");
   std::string url(*location);
   if (url.starts_with('/') && !url.starts_with("//")) {
     url = std::string(from.substr(0, from.find('/', from.find("://") + 3))) + url;
   }
   // Signed URLs are secrets, so none is shown.
   if (url.starts_with("https://") || (http_allowed_ && url.starts_with("http://"))) return url;
-  throw Error(ErrorCode::unavailable, "a redirect leads to something else than https://");
+  throw Error(ErrorCode::unavailable, "a redirect does not lead to https://");
 }
 
 }  // namespace weightfs

@@ -45,7 +45,7 @@ RequestLimiter::Place::Place(RequestLimiter& limiter, const Context& context) : 
   while (!limiter_.changed_.wait_until(lock, context.stop,
                                        std::min(context.deadline, Clock::now() + kLongest),
                                        [&] { return limiter_.in_flight_ < limiter_.limit_; })) {
-    context.check("waiting for a place among the requests in flight");
+    context.check("waiting for other requests");
   }
   limiter_.in_flight_++;
   round_ = limiter_.round_;
@@ -199,7 +199,7 @@ void S3Client::wait(const S3Call& call, Try& state, const Context& context) {
   log_debug(fmt::format("attempt {} failed: {}", attempts, state.cause->what()));
   if (context.deadline != Clock::time_point::max() && Clock::now() + *pause >= context.deadline) {
     throw Error(ErrorCode::timed_out,
-                fmt::format("the time was up after {}: {}", count_text(attempts, "attempt"),
+                fmt::format("timed out after {}: {}", count_text(attempts, "attempt"),
                             state.cause->what()));
   }
   context.pause(*pause, doing(call));
@@ -291,7 +291,7 @@ void S3Client::learn_clock(system_clock::time_point date) {
   const auto offset = std::chrono::round<seconds>(date - system_clock::now());
   clock_offset_s_ = offset.count();
   log_warning(
-      fmt::format("this clock is {} s off that of {}, which is taken from now on; run "
+      fmt::format("this clock differs by {} s from that of {}, which is used from now on; run "
                   "timedatectl",
                   std::abs(offset.count()), address_.scheme_and_host));
 }

@@ -137,11 +137,13 @@ Bucket::Put S3Bucket::put_if_absent(std::string_view key, std::string_view bytes
     return is_own ? Put::created : Put::exists;
   }
   if (refuses_condition(read_refusal(answer.reply))) {
-    throw Error(ErrorCode::unsupported,
-                fmt::format("the service of bucket {} does not support If-None-Match, which "
-                            "publishing needs so that two publishers do not overwrite each other; "
-                            "use another one (docs/OPERATIONS.md)",
-                            url()));
+    throw Error(
+        ErrorCode::unsupported,
+        fmt::format(
+            "the service of bucket {} does not support If-None-Match, which publishing needs so "
+            "that two publishers do not overwrite each other; use another service "
+            "(docs/OPERATIONS.md)",
+            url()));
   }
   throw impl_->client.refusal_of(call, answer.reply);
 }

@@ -58,9 +58,11 @@ void refuse_other_endpoints(const AwsProfile& profile, const Environment& enviro
     const std::string name = by_variable
                                  ? std::string(one.variable)
                                  : std::string(one.setting) + " of profile '" + profile.name + "'";
-    throw Error(ErrorCode::unsupported, name + " is true, but the " + std::string(one.what) +
-                                            " endpoint of a region is not known here: name it with "
-                                            "--endpoint-url, or set it to false");
+    throw Error(
+        ErrorCode::unsupported,
+        name + " is true, but the " + std::string(one.what) +
+            " endpoint of a region is not known to weightfs: give it with --endpoint-url, or set "
+            "the option to false");
   }
 }
 
@@ -68,7 +70,7 @@ bool is_path_style(const S3Settings& settings) {
   const std::string style = settings.profile.find("s3.addressing_style").value_or("");
   if (style == "virtual" && !settings.endpoint.empty()) {
     log_warning("profile '" + settings.profile.name +
-                "': s3 addressing_style = virtual is not followed at " + settings.endpoint +
+                "': s3 addressing_style = virtual is ignored at " + settings.endpoint +
                 ": requests name the bucket in the path");
   }
   if (style.empty() || style == "auto" || style == "virtual") return false;

@@ -67,7 +67,7 @@ void abort_upload(S3Client& client, std::string_view key, const std::string& id,
                  .expected = {404}},
                 context);
   } catch (const std::exception& error) {
-    log_debug(fmt::format("an upload stays behind: {}", error.what()));
+    log_debug(fmt::format("an upload could not be aborted: {}", error.what()));
   }
 }
 
@@ -114,7 +114,7 @@ class Multipart {
   [[nodiscard]] bool is_there();
   [[nodiscard]] UploadGone gone() const {
     return {ErrorCode::unavailable,
-            fmt::format("bucket {}: the upload of object {} was aborted by somebody else",
+            fmt::format("bucket {}: the upload of object {} was aborted by another client",
                         client_.address().url, key_)};
   }
 
@@ -145,7 +145,7 @@ void Multipart::resume() {
     }
     if (newest != nullptr) keep_parts(newest->id);
   } catch (const Error& error) {
-    context_.check("looking for an upload to go on with");
+    context_.check("looking for an upload to resume");
     log_debug(fmt::format("no upload is resumed: {}", error.what()));
   }
 }
@@ -262,7 +262,7 @@ void UploadMemory::take(std::uint64_t size_bytes, const Context& context) {
   const auto has_room = [&] { return taken_ == 0 || taken_ + size_bytes <= kUploadBytesMax; };
   while (!changed_.wait_until(lock, context.stop,
                               std::min(context.deadline, Clock::now() + kLookAgain), has_room)) {
-    context.check("waiting for room in memory for what is uploaded");
+    context.check("waiting for memory for the upload");
   }
   taken_ += size_bytes;
 }
@@ -328,7 +328,7 @@ void S3Uploader::abort_old(std::string_view key, const Context& context) {
     }
   } catch (const Error& error) {
     context.check("looking for old uploads");
-    log_debug(fmt::format("old uploads are not looked for: {}", error.what()));
+    log_debug(fmt::format("cannot look for old uploads: {}", error.what()));
   }
 }
 

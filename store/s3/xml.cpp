@@ -14,9 +14,8 @@ pugi::xml_document parse_answer(std::string_view text, const char* root) {
   pugi::xml_document document;
   const auto result = document.load_buffer(text.data(), text.size());
   if (!result || !document.child(root)) {
-    throw Error(
-        ErrorCode::unavailable,
-        fmt::format("the answer is not the <{}> that S3 gives; is the endpoint right?", root));
+    throw Error(ErrorCode::unavailable,
+                fmt::format("the answer is not S3's <{}>; is the endpoint right?", root));
   }
   return document;
 }
@@ -84,7 +83,7 @@ S3Listing read_s3_listing(std::string_view text) {
 std::string read_s3_upload_id(std::string_view text) {
   const pugi::xml_document document = parse_answer(text, "InitiateMultipartUploadResult");
   std::string id = text_of(document.child("InitiateMultipartUploadResult"), "UploadId");
-  if (id.empty()) throw Error(ErrorCode::unavailable, "the service began an upload without a name");
+  if (id.empty()) throw Error(ErrorCode::unavailable, "the service began an upload without an id");
   return id;
 }
 

@@ -49,8 +49,8 @@ File watch(const std::filesystem::path& directory) {
       inotify_add_watch(inotify.fd(), directory.c_str(), IN_CLOSE_WRITE | IN_ONLYDIR) >= 0)
     return inotify;
   log_warning(fmt::format(
-      "the ends of writers' mappings are not seen, so some files are coded only after they are "
-      "handed over: {} (see the sysctls fs.inotify.max_user_instances and max_user_watches)",
+      "closed mappings cannot be detected, so some files are coded only after the "
+      "hand-over: {} (see the sysctls fs.inotify.max_user_instances and max_user_watches)",
       describe_errno(errno, "watch " + directory.string())));
   return File();
 }
@@ -83,7 +83,7 @@ struct CloseWatch::State {
         read_events();
         ask();
       } catch (const std::exception& error) {  // no memory, or no descriptor
-        log_debug(fmt::format("looking for files that are closed: {}", error.what()));
+        log_debug(fmt::format("cannot look for closed files: {}", error.what()));
       }
     }
   }

@@ -143,8 +143,7 @@ void StagingLoader::add_name(const StagingNameRecord& record) {
                     is_entry_name(record.name);
   if (fits) return tree_.link(record.directory, record.name, record.id);
   log_warning(
-      fmt::format("staging: the name '{}' in directory {} stands for nothing (inode {}); "
-                  "it is dropped",
+      fmt::format("staging: dropped the name '{}' in directory {}: its inode {} does not exist",
                   record.name, record.directory, record.id));
   mended_.push_back({ColumnFamily::names, name_key(record.directory, record.name), std::nullopt});
 }
@@ -194,7 +193,7 @@ void StagingLoader::move_to_staging(StagingId id) {
   for (int i = 2; tree_.child(kStagingRoot, name); i++) name = wanted + "." + std::to_string(i);
   tree_.link(kStagingRoot, name, id);
   mended_.push_back({ColumnFamily::names, name_key(kStagingRoot, name), inode_key(id)});
-  log_warning(fmt::format("staging: inode {} had no place; it is staging/{}", id, name));
+  log_warning(fmt::format("staging: inode {} had no name; it is now staging/{}", id, name));
 }
 
 void StagingLoader::drop_files_without_bytes() {
@@ -205,7 +204,7 @@ void StagingLoader::drop_files_without_bytes() {
   std::sort(missing.begin(), missing.end());
   for (const StagingId id : missing) {
     const StagingInode& inode = tree_.get(id);
-    log_warning(fmt::format("{} is dropped: its bytes, {}, are not there", tree_.path_of(id),
+    log_warning(fmt::format("dropped {}: its data file, {}, is missing", tree_.path_of(id),
                             state_.backing_path(id).string()));
     mended_.push_back({ColumnFamily::names, name_key(inode.parent, inode.name), std::nullopt});
     mended_.push_back({ColumnFamily::inodes, inode_key(id), std::nullopt});
@@ -220,7 +219,7 @@ void StagingLoader::write() {
     state_.db.write(mended_, Durability::process);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::no_space) throw;
-    log_warning(fmt::format("staging: what was mended is not recorded yet: {}", error.what()));
+    log_warning(fmt::format("staging: repairs are not recorded yet: {}", error.what()));
   }
 }
 

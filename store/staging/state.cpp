@@ -57,7 +57,7 @@ void Staging::State::remove_backing(std::span<const StagingId> ids) const noexce
     if (::unlinkat(directory_file.fd(), backing_name(id).c_str(), 0) == 0 || errno == ENOENT) {
       continue;
     }
-    log_warning(fmt::format("cannot remove {}, which is used no more: {}",
+    log_warning(fmt::format("cannot remove {}, which is no longer used: {}",
                             backing_path(id).string(), describe_errno(errno, "unlink it")));
   }
 }
@@ -188,7 +188,7 @@ bool Staging::State::remove_unused() {
   try {
     sync_records();
   } catch (const Error& error) {
-    log_warning(fmt::format("files that were removed keep their space: {}", error.what()));
+    log_warning(fmt::format("cannot free the space of removed files: {}", error.what()));
     remove_later(std::move(ids));
     return false;
   }

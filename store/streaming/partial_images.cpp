@@ -134,7 +134,7 @@ std::shared_ptr<PartialVersion> PartialImages::begin(std::uint64_t version,
         filled = state_->fill(version, distrusted, context);
       } catch (const BaseDamaged& damaged) {
         if (!distrusted.insert(damaged.version()).second) throw;
-        log_error(fmt::format("{}; not building on it", damaged.what()));
+        log_error(fmt::format("{}; not using it as a base", damaged.what()));
       }
     }
   }
@@ -195,7 +195,7 @@ void PartialImages::State::drop(std::uint64_t version) {
     store.remove_images(version);
   } catch (const Error& error) {
     log_error(
-        fmt::format("cannot remove what was written of version {}: {}", version, error.what()));
+        fmt::format("cannot remove incomplete files of version {}: {}", version, error.what()));
   }
   end(version);
 }
@@ -210,7 +210,7 @@ bool PartialImages::State::nobody_reads_files(std::uint64_t version) const {
 void PartialImages::State::evict(std::uint64_t version) {
   const auto filled = find(version);
   if (!filled) return;
-  log_info(fmt::format("giving up version {}, of which a part is here, to make room", version));
+  log_info(fmt::format("evicting version {}, which is only partly here, to make room", version));
   filled->stop();
   drop(version);
   if (options.gave_up) options.gave_up();
@@ -303,7 +303,7 @@ bool PartialImages::State::try_to_complete(std::uint64_t version) {
     record(version, *filled);
   } catch (const Error& error) {
     const std::string message = fmt::format(
-        "version {} is here, but cannot be recorded: {}; trying again", version, error.what());
+        "version {} is complete, but cannot be recorded: {}; retrying", version, error.what());
     if (std::exchange(record_error, message) != message) log_warning(message);
     return false;
   }

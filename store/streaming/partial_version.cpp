@@ -87,7 +87,7 @@ unsigned count_workers(Repository& repository, unsigned threads, const Context& 
   try {
     return std::max(1u, request_threads(repository.bucket(context), threads));
   } catch (const Error&) {
-    context.check("looking for the bucket");
+    context.check("waiting for the bucket");
     return threads > 0 ? threads : std::max(1u, std::thread::hardware_concurrency());
   }
 }
@@ -484,8 +484,7 @@ FilledFile& PartialVersion::State::file_of(std::size_t window) {
 const FilledFile& PartialVersion::State::get_file(std::string_view path) const {
   const auto found = by_path.find(path);
   if (found != by_path.end()) return files[found->second];
-  throw Error(ErrorCode::not_found, fmt::format("version {}: '{}' is none of the files that are "
-                                                "filled here",
+  throw Error(ErrorCode::not_found, fmt::format("version {}: '{}' is not being filled here",
                                                 plan.version->number(), path));
 }
 
@@ -507,7 +506,7 @@ std::size_t PartialVersion::State::ask(std::size_t first, std::size_t last,
   if (missing.empty()) return 0;
   if (context.stop.stop_requested()) {
     throw Error(ErrorCode::cancelled,
-                fmt::format("version {} is not filled any more", plan.version->number()));
+                fmt::format("version {} is no longer being filled", plan.version->number()));
   }
   const auto waiter = std::make_shared<WindowWaiter>(
       WindowWaiter{.windows_left = missing.size(), .wake = std::move(wake)});

@@ -44,7 +44,7 @@ Nodes collect_nodes(const Version& version, const Layout& layout) {
   for (const LayoutFile& file : layout.files()) add_file(nodes, file.path, file.size_bytes);
   for (const BlobRef& blob : version.manifest.blobs) add_file(nodes, blob.path, blob.size_bytes);
   if (nodes.size() >= kEntriesMax) {
-    throw Error(ErrorCode::corrupt, fmt::format("it has {} files and directories, at most {} fit",
+    throw Error(ErrorCode::corrupt, fmt::format("it has {} files and directories, the limit is {}",
                                                 nodes.size(), kEntriesMax - 1));
   }
   return nodes;

@@ -404,8 +404,7 @@ void Sync::State::warn_if_nothing_is_kept(std::uint64_t version, const Context& 
   warned_of_only = true;
   log_warning(
       fmt::format("--only matches no weights file of version {} (the first is '{}'): none is kept "
-                  "here, and each "
-                  "is made from the bucket whenever it is read",
+                  "here; each is built from the bucket whenever it is read",
                   version, layout->files().front().path));
 }
 
@@ -585,7 +584,7 @@ void Sync::State::failed(const Error& error) {
   if (logged != error.what()) {
     logged = error.what();
     const std::uint64_t shown = latest();
-    log_warning(shown > 0 ? fmt::format("sync: {}; version {} stays served", error.what(), shown)
+    log_warning(shown > 0 ? fmt::format("sync: {}; still serving version {}", error.what(), shown)
                           : fmt::format("sync: {}; there is nothing to serve yet", error.what()));
   }
   change([&] {
@@ -598,7 +597,7 @@ void Sync::State::failed(const Error& error) {
 }
 
 void Sync::State::succeeded(SyncStatus::State now) {
-  if (!logged.empty()) log_info(fmt::format("sync: all is well again, at version {}", latest()));
+  if (!logged.empty()) log_info(fmt::format("sync: recovered, at version {}", latest()));
   logged.clear();
   change([&] {
     status.state = now;

@@ -77,8 +77,8 @@ class Tags {
       shown.push_back(escape_name(name));
     }
     const std::size_t more = names_.size() - shown.size();
-    return fmt::format("there {} {}{}", names_.size() == 1 ? "is" : "are", fmt::join(shown, ", "),
-                       more == 0 ? "" : fmt::format(" and {} more", more));
+    return fmt::format("the tag{} {}{}", names_.size() == 1 ? " is" : "s are",
+                       fmt::join(shown, ", "), more == 0 ? "" : fmt::format(" and {} more", more));
   }
 
   History& history_;

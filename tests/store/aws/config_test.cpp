@@ -71,8 +71,8 @@ TEST(AwsConfig, RefusesWhatIsNoIniWithItsLine) {
       {"[default]\n= SECRET\n", "FILE, line 2: expected '[SECTION]'"},
       {"[default\n", "FILE, line 1: expected a section"},
       {"[]\n", "FILE, line 1: expected a section"},
-      {"[a]\n[b]\n[a]\n", "FILE, line 3: the section [a] is there already"},
-      {"[a]\nk = SECRET\nK = SECRET\n", "FILE, line 3: the setting k is in its section already"},
+      {"[a]\n[b]\n[a]\n", "FILE, line 3: the section [a] occurs twice"},
+      {"[a]\nk = SECRET\nK = SECRET\n", "FILE, line 3: the setting k occurs twice in its section"},
       {"[a]\ns3 =\n  x = 1\n  SECRET\n", "FILE, line 4: expected 'NAME = VALUE' below s3"}};
   for (const auto& [text, message] : bad) {
     std::string said;

@@ -189,7 +189,7 @@ TEST_F(AwsCredentialsTest, TheEnvironmentMaySayWhenItsKeysExpire) {
   EXPECT_EQ(get().expires, WallClock::from_time_t(4070908800));
   EXPECT_EQ(get().session_token, "old name");
   set("AWS_CREDENTIAL_EXPIRATION", iso_time(std::chrono::seconds(-5)));
-  expect_failure(ErrorCode::permission, {"environment", "have expired already"});
+  expect_failure(ErrorCode::permission, {"environment", "have expired"});
   set("AWS_CREDENTIAL_EXPIRATION", "tomorrow");
   expect_failure(ErrorCode::invalid, {"AWS_CREDENTIAL_EXPIRATION"});
 }
@@ -234,7 +234,7 @@ TEST_F(AwsCredentialsTest, NamesALineThatIsNoSetting) {
 
 TEST_F(AwsCredentialsTest, SaysWhereItLookedInVain) {
   expect_failure(ErrorCode::permission,
-                 {"no AWS credentials were found", "the environment", "profile 'default'",
+                 {"no AWS credentials found", "the environment", "profile 'default'",
                   (home_ / ".aws/credentials").string(), "AWS_EC2_METADATA_DISABLED",
                   "set AWS_ACCESS_KEY_ID", "--profile", "--no-sign-request"});
 }
@@ -277,13 +277,13 @@ TEST_F(AwsCredentialsTest, ShowsWhatAFailedProcessSaidButNoKeys) {
   expect_failure(ErrorCode::invalid,
                  {"profile 'default'", "status 3", "log in first: [hidden] is old"});
   config("[default]\ncredential_process = " + script("kill -9 $$"));
-  expect_failure(ErrorCode::invalid, {"signal 9", "said nothing"});
+  expect_failure(ErrorCode::invalid, {"signal 9", "without output"});
 }
 
 TEST_F(AwsCredentialsTest, RefusesWhatAProcessShouldNotSay) {
   const std::pair<std::string, std::string> cases[] = {
       {"echo HUSHED", "is not valid JSON"},
-      {"echo '{\"Version\": 2, \"SecretAccessKey\": \"HUSHED\"}'", "another Version than 1"},
+      {"echo '{\"Version\": 2, \"SecretAccessKey\": \"HUSHED\"}'", "a Version other than 1"},
       {"echo '{\"SecretAccessKey\": \"HUSHED\"}'", "'Version' is missing"},
       {"echo '{\"Version\": 1, \"SecretAccessKey\": \"HUSHED\"}'", "'AccessKeyId' is missing"},
       {"echo '{\"Version\": 1, \"AccessKeyId\": \"\", \"SecretAccessKey\": \"HUSHED\"}'",
@@ -302,7 +302,7 @@ TEST_F(AwsCredentialsTest, RefusesWhatAProcessShouldNotSay) {
   }
   config("[default]\ncredential_process = " +
          script("echo '" + keys_json("OLD", std::chrono::seconds(-5)) + "'"));
-  expect_failure(ErrorCode::permission, {"have expired already", "clock"});
+  expect_failure(ErrorCode::permission, {"have expired", "clock"});
 }
 
 TEST_F(AwsCredentialsTest, KillsAProcessThatDoesNotEnd) {
@@ -435,7 +435,7 @@ TEST_F(AwsCredentialsTest, SaysWhyStsRefuses) {
   expect_failure(ErrorCode::unavailable, {"503"});
   EXPECT_EQ(seen().size(), 4u);  // asked three times
   serve_sts([](const ServedRequest&) { return reply_with("<a>HUSHED</a>"); });
-  expect_failure(ErrorCode::invalid, {"holds no <Credentials>"});
+  expect_failure(ErrorCode::invalid, {"has no <Credentials>"});
   server_.reset();
   expect_failure(ErrorCode::unavailable, {"arn:R"});
 }

@@ -229,7 +229,7 @@ TEST_F(CheckpointTest, RefusesDirectoriesThatAreTooDeep) {
   write(deep + "a.json", "{}");
   EXPECT_EQ(scan().files.size(), 1U);
   write(deep + "d/a.json", "{}");
-  refuse(ErrorCode::invalid, "lies deeper than 16 directories");
+  refuse(ErrorCode::invalid, "is nested deeper than 16 directories");
 }
 
 TEST_F(CheckpointTest, RefusesMoreBytesThanAVersionHolds) {
@@ -273,7 +273,7 @@ TEST_F(CheckpointTest, RefusesAnIndexThatNamesAPathOutside) {
 TEST_F(CheckpointTest, RefusesAnIndexOfAMissingShard) {
   write_shards();
   write("m.safetensors.index.json", R"({"weight_map":{"x":"three.safetensors"}})");
-  refuse(ErrorCode::not_found, "three.safetensors is named by the index");
+  refuse(ErrorCode::not_found, "three.safetensors is listed in the index");
   write("m.safetensors.index.json", R"({"weight_map":{"x":"m.safetensors.index.json"}})");
   refuse(ErrorCode::corrupt, "is not a safetensors file");
 }

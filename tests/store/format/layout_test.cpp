@@ -229,10 +229,10 @@ TEST(Layout, RefusesHostileBytes) {
   expect_layout_refused(format, "unknown layout format 2");
   expect_layout_refused(stored(2, empty), "truncated");
   expect_layout_refused(stored(100'000, empty), "truncated");
-  expect_layout_refused(stored(100'001, empty), "100001 files are too many");
-  expect_layout_refused(stored(0xFFFFFFFF, empty), "files are too many");
-  expect_layout_refused(stored(1, record(2, "a", "", 0)), "unknown kind 2");
-  expect_layout_refused(stored(1, record(1, "a", "x", 1)), "opaque file 'a' has a head");
+  expect_layout_refused(stored(100'001, empty), "too many files: 100001");
+  expect_layout_refused(stored(0xFFFFFFFF, empty), "too many files");
+  expect_layout_refused(stored(1, record(2, "a", "", 0)), "unknown kind of file: 2");
+  expect_layout_refused(stored(1, record(1, "a", "x", 1)), "opaque file 'a' has a header");
   expect_layout_refused(stored(1, record(0, "a", "", 0)), "a: not a safetensors file");
   expect_layout_refused(stored(1, record(0, "a", header_of({}), 0)), "but the file has 0");
   expect_layout_refused(stored(1, record(0, "a", header_of({}), 1000)), "but the file has 1000");
@@ -252,8 +252,9 @@ TEST(Layout, RefusesTwoFilesOfOneName) {
   expect_layout_refused(stored(2, a + a), "the path 'a' does not come after 'a'");
   expect_layout_refused(stored(2, b + a), "the path 'a' does not come after 'b'");
   const std::string inside = record(1, "a/c", "", 1), between = record(1, "a-b", "", 1);
-  expect_layout_refused(stored(2, a + inside), "'a' is a file, and a directory of 'a/c'");
-  expect_layout_refused(stored(3, a + between + inside), "'a' is a file, and a directory of 'a/c'");
+  expect_layout_refused(stored(2, a + inside), "'a' is both a file and a directory of 'a/c'");
+  expect_layout_refused(stored(3, a + between + inside),
+                        "'a' is both a file and a directory of 'a/c'");
 }
 
 TEST(Layout, RefusesMoreBytesThanAVersionHolds) {

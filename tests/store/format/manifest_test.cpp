@@ -132,7 +132,7 @@ TEST(Manifest, RefusesNewerFormatsAndUnknownFeatures) {
     expect_refused_with("/required_features", features, unknown, ErrorCode::unsupported);
     expect_refused_with("/required_features", features, "update it", ErrorCode::unsupported);
   }
-  expect_refused_with("/required_features", {"xr", "xr"}, "'xr' stands twice");
+  expect_refused_with("/required_features", {"xr", "xr"}, "'xr' occurs twice");
   // What else a newer format changed must not hide the advice.
   expect_manifest_refused(R"({ "format": 3, "required_features": [] })", ErrorCode::unsupported,
                           "format 3");
@@ -218,7 +218,7 @@ TEST(Manifest, RefusesHostileNames) {
   expect_refused_with("/blobs/0/path", ".config.json", "hidden");
   expect_refused_with("/blobs/0/path", "zzz", "does not come after 'zzz'");
   expect_refused_with("/blobs/0/path", "sub/é.txt", "does not come after");
-  expect_refused_with("/blobs/0/path", "sub", "'sub' is a file, and a directory");
+  expect_refused_with("/blobs/0/path", "sub", "'sub' is both a file and a directory");
   expect_refused_with("/tag", "../x", "the tag '../x'");
   expect_refused_with("/tag", "-x", "begins with '-'");
   expect_refused_with("/nonce", "../../../../../../../../../../ab", "'nonce' must be 32");
@@ -231,7 +231,7 @@ TEST(Manifest, RefusesHostileNames) {
         "X" + kManifestNonce.substr(1) + "-1"}) {
     expect_refused_with("/delta/packs/0/name", name, "is not the name of a pack");
   }
-  expect_refused_with("/delta/packs/0/name", std::string(32, 'f') + "-12", "stands twice");
+  expect_refused_with("/delta/packs/0/name", std::string(32, 'f') + "-12", "occurs twice");
 }
 
 TEST(Manifest, RefusesSizesAboveTheirLimits) {
@@ -244,7 +244,7 @@ TEST(Manifest, RefusesSizesAboveTheirLimits) {
   expect_refused_with("/snapshot/hashes/size", UINT64_MAX, "'size'");
   expect_refused_with("/time", UINT64_MAX, "'time'");
   expect_manifest_refused(std::string(kManifestBytesMax + 1, ' '), ErrorCode::corrupt,
-                          "more than a manifest");
+                          "too large for a manifest");
 }
 
 TEST(Manifest, RefusesHashesThatAreNone) {
@@ -351,15 +351,15 @@ TEST(Manifest, RefusesEveryFlippedBit) {
 TEST(Manifest, RefusesLegalFieldsThatDoNotGiveItsHash) {
   Json changed = Json::parse(whole_manifest());
   changed["tag"] = "step-43";
-  expect_manifest_refused(changed.dump(), ErrorCode::corrupt, "it was damaged");
+  expect_manifest_refused(changed.dump(), ErrorCode::corrupt, "it is damaged");
   changed = Json::parse(whole_manifest());
   changed["zz_new"] = 1;
-  expect_manifest_refused(changed.dump(), ErrorCode::corrupt, "it was damaged");
+  expect_manifest_refused(changed.dump(), ErrorCode::corrupt, "it is damaged");
   EXPECT_NO_THROW(Manifest::parse(with_its_hash(changed), kKey));
   // A damaged name of a feature is damage, not a feature to come; a feature to come is none.
   changed = Json::parse(whole_manifest());
   changed["required_features"] = {"manifest-sha257"};
-  expect_manifest_refused(changed.dump(), ErrorCode::corrupt, "it was damaged");
+  expect_manifest_refused(changed.dump(), ErrorCode::corrupt, "it is damaged");
   expect_manifest_refused(with_its_hash(changed), ErrorCode::unsupported, "'manifest-sha257'");
 }
 

@@ -329,7 +329,7 @@ std::vector<Refusal> refusals() {
       {"NothingThatIsPublished",
        {{"optimizer.pt", "x"}},
        ErrorCode::invalid,
-       "staging/run holds nothing that is published by default"},
+       "staging/run contains nothing that is published by default"},
       {"ABrokenHeader",
        {{"sub/m.safetensors", "12345678 no header"}},
        ErrorCode::corrupt,
@@ -1007,7 +1007,8 @@ TEST_F(PublishQueueTest, SaysThatAVersionIsPublishedIfItCannotSettleIt) {
   started();
   const std::uint64_t order = hand_over(1);
   ASSERT_TRUE(writer().reaches(order, State::waiting));
-  EXPECT_TRUE(writer().get(order).error.starts_with("version 1 is published; cannot settle it"))
+  EXPECT_TRUE(
+      writer().get(order).error.starts_with("version 1 is published, but could not be finished"))
       << writer().get(order).error;
   EXPECT_EQ(code_of([&] { writer().queue.cancel(writer().get(order).directory); }),
             ErrorCode::busy);

@@ -627,7 +627,7 @@ TEST_F(Http, a_host_without_an_address_is_named) {
   const std::string url = "http://" + std::string(64, 'x') + ".invalid";
   const TransportError error = transport_error_of(client, get_of(url + "/key"));
   EXPECT_EQ(std::string(error.what()),
-            "cannot reach " + url + ": the name of the host is not known");
+            "cannot reach " + url + ": the host name cannot be resolved");
   EXPECT_EQ(error.kind(), TransportError::Kind::resolve);
   EXPECT_FALSE(error.may_have_arrived());
 }
@@ -800,7 +800,8 @@ TEST_F(Http, a_silent_server_is_a_stall) {
   options.stall_timeout = 200ms;
   HttpClient client(options);
   const TransportError error = transport_error_of(client, get_of(server.url() + "/key?x=SECRET"));
-  EXPECT_EQ(std::string(error.what()), "GET " + server.url() + "/key: no byte moved for 0.2 s");
+  EXPECT_EQ(std::string(error.what()),
+            "GET " + server.url() + "/key: no data transferred for 0.2 s");
   EXPECT_EQ(error.kind(), TransportError::Kind::stalled);
   EXPECT_EQ(error.code(), ErrorCode::unavailable);
   EXPECT_TRUE(error.may_have_arrived());

@@ -724,7 +724,7 @@ TEST(Store, RemovesNothingIfItWouldNotHelp) {
   EXPECT_EQ(code_of([&] { store->evictor().evict_for_images(1000); }, &message),
             ErrorCode::no_space);
   EXPECT_NE(message.find("--store-size"), std::string::npos) << message;
-  EXPECT_NE(message.find("500 B are missing"), std::string::npos) << message;
+  EXPECT_NE(message.find("500 B more needed"), std::string::npos) << message;
   at.free_bytes = kRecordsFloorBytes;
   EXPECT_EQ(code_of([&] { store->evictor().evict_for_images(1400); }), ErrorCode::no_space);
   EXPECT_EQ(store->complete_versions(), (Versions{1, 2}));

@@ -403,7 +403,7 @@ TEST(History, SeesARewrittenVersionAtItsFirstRefresh) {
   const auto history = at.history();
   for (int round = 0; round < 2; round++) {
     EXPECT_EQ(code_of([&] { history->refresh(3, {}); }, &message), ErrorCode::corrupt);
-    EXPECT_NE(message.find("the bucket's version 3 is not the one this host knew"),
+    EXPECT_NE(message.find("the bucket's version 3 is not the one that this host knew"),
               std::string::npos)
         << message;
   }

@@ -783,14 +783,14 @@ TEST_F(WithACoder, AWrongByteIsFoundAndNotBlamedOnThePack) {
   };
   const Error error = error_of_writing();
   EXPECT_EQ(error.code(), ErrorCode::io);
-  EXPECT_NE(std::string(error.what()).find("came out wrong"), std::string::npos) << error.what();
+  EXPECT_NE(std::string(error.what()).find("was built wrongly"), std::string::npos) << error.what();
 }
 
 TEST_F(WithACoder, ARefusalOfARightBlockIsNotBlamedOnThePack) {
   coder_->after_decode = [](kernels::DecodeJob& job) { job.is_decoded = false; };
   const Error error = error_of_writing();
   EXPECT_EQ(error.code(), ErrorCode::io);
-  EXPECT_NE(std::string(error.what()).find("came out wrong"), std::string::npos) << error.what();
+  EXPECT_NE(std::string(error.what()).find("was built wrongly"), std::string::npos) << error.what();
 }
 
 // ---- into a store ----

@@ -167,7 +167,7 @@ TEST(NoRoomText, SaysWhatIsMissingAndWhatToDo) {
                       "2.0 GiB, leaves room for 1.0 GiB"),
             std::string::npos)
       << host;
-  EXPECT_NE(host.find("use a larger one"), std::string::npos) << host;
+  EXPECT_NE(host.find("use a larger host"), std::string::npos) << host;
   const std::string cgroup = no_room_text(7, 3u << 30, {1u << 30, 2u << 30, "/a"});
   EXPECT_NE(cgroup.find("raise that limit"), std::string::npos) << cgroup;
 }

@@ -98,7 +98,7 @@ TEST(Repository, SaysHowToMakeOne) {
     std::string message;
     EXPECT_EQ(code_of([&] { Repository::open(path, {}); }, &message), ErrorCode::not_found);
     EXPECT_EQ(message, "no weightfs repository at file://" + path +
-                           "; make one with `weightfs init file://" + path + "`");
+                           "; create one with: weightfs init file://" + path + "`");
   }
   EXPECT_FALSE(std::filesystem::exists(directory / "absent"));
 }
@@ -170,7 +170,7 @@ TEST(Repository, TheSecondCommitOfANumberIsAConflict) {
   const Manifest loser = make_manifest(at.repository->id(), &versions[0], "mine");
   std::string message;
   EXPECT_EQ(code_of([&] { at.repository->commit(loser, {}); }, &message), ErrorCode::conflict);
-  EXPECT_NE(message.find("version 2 was published by someone else (tag step-2, at "
+  EXPECT_NE(message.find("version 2 was published by another writer (tag step-2, at "
                          "2026-09-21 14:13:22 UTC); run the command again"),
             std::string::npos)
       << message;

@@ -46,11 +46,11 @@ void expect_told(const Told& told, ErrorCode code, std::initializer_list<std::st
 TEST(S3Error, SaysWhoseKeysAreWrong) {
   expect_told(told(refusal_reply(403, "SignatureDoesNotMatch")), ErrorCode::permission,
               {"s3://bucket/run", "a/key", "403", "SignatureDoesNotMatch",
-               "the secret key is not that of the key ...1234 from environment"});
+               "the secret key does not belong to the key ...1234 from environment"});
   expect_told(told(refusal_reply(403, "InvalidAccessKeyId")), ErrorCode::permission,
               {"...1234", "AWS_ACCESS_KEY_ID"});
   expect_told(told(refusal_reply(403, "InvalidAccessKeyId"), "read", true), ErrorCode::permission,
-              {"...1234", "make S3 keys", "HF_TOKEN itself does not work"});
+              {"...1234", "create S3 keys", "HF_TOKEN itself does not work"});
   expect_told(told(refusal_reply(400, "ExpiredToken")), ErrorCode::permission, {"expired"});
 }
 
@@ -79,7 +79,7 @@ TEST(S3Error, SaysWhereTheBucketLies) {
        {refusal_reply(301, "PermanentRedirect", region), refusal_reply(301, "", region),
         refusal_reply(400, "AuthorizationHeaderMalformed", region)}) {
     expect_told(told(reply), ErrorCode::invalid,
-                {"the bucket lies in region eu-west-3; set AWS_REGION=eu-west-3"});
+                {"the bucket is in region eu-west-3; set AWS_REGION=eu-west-3"});
   }
 }
 
@@ -101,7 +101,7 @@ TEST(S3Error, TellsApartWhatAStoreCannotDo) {
   expect_told(told(refusal_reply(400, "EntityTooLarge")), ErrorCode::unsupported, {"size"});
   expect_told(told(refusal_reply(403, "QuotaExceeded"), "write"), ErrorCode::no_space, {"full"});
   expect_told(told(refusal_reply(400, "InvalidBucketName")), ErrorCode::invalid,
-              {"cannot be the name"});
+              {"is not a valid bucket name"});
   expect_told(told(refusal_reply(400, "SomethingNew")), ErrorCode::invalid,
               {"SomethingNew: because"});
 }

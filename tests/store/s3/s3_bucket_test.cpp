@@ -116,7 +116,7 @@ TEST(S3Bucket, AWrongSecretIsTold) {
   std::string message;
   EXPECT_EQ(code_of([&] { bucket.put("key", TextSource("x"), {}); }, &message),
             ErrorCode::permission);
-  EXPECT_NE(message.find("the secret key is not that of the key ...EYID"), std::string::npos)
+  EXPECT_NE(message.find("the secret key does not belong to the key ...EYID"), std::string::npos)
       << message;
   EXPECT_EQ(message.find("cannot write object"), message.rfind("cannot write object")) << message;
   EXPECT_TRUE(at.fake.objects().empty());

@@ -47,9 +47,10 @@ TEST_F(VersionWord, IsANumberATagOrLatest) {
 TEST_F(VersionWord, AnUnknownTagIsToldWhichThereAre) {
   const Error error = error_of([&] { find("canray"); });
   EXPECT_EQ(error.code(), ErrorCode::not_found);
-  EXPECT_TRUE(contains(error.what(),
-                       "carries the tag canray; did you mean canary?; there are step-39, step-38, "
-                       "step-37, canary, step-35"))
+  EXPECT_TRUE(
+      contains(error.what(),
+               "carries the tag canray; did you mean canary?; the tags are step-39, step-38, "
+               "step-37, canary, step-35"))
       << error.what();
   EXPECT_TRUE(contains(error.what(), "and 21 more")) << error.what();
 }
