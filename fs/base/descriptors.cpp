@@ -40,11 +40,11 @@ std::size_t descriptors_for_files(std::size_t limit) noexcept {
 void DescriptorShare::take(std::size_t count, const std::filesystem::path& path) {
   if (count_.fetch_add(count) + count <= count_max_) return;
   give(count);
-  throw PosixError(ENFILE,
-                   fmt::format("open {}: readers have {} files open that the daemon serves, "
-                               "which is all that its limit of open files allows (raise "
-                               "it: ulimit -Hn, LimitNOFILE=)",
-                               path.string(), count_max_));
+  throw PosixError(
+      ENFILE,
+      fmt::format("open {}: readers have {} daemon-served files open, which is the daemon's limit "
+                  "(raise it: ulimit -Hn, LimitNOFILE=)",
+                  path.string(), count_max_));
 }
 
 }  // namespace weightfs::fs

@@ -91,7 +91,7 @@ std::string parse_word(std::string_view text) {
   const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; };
   if (text.empty() || text.front() == ' ' || text.back() == ' ' ||
       std::any_of(text.begin(), text.end(), is_control)) {
-    refuse(text, "a name: it is empty, or has spaces around it, or control characters");
+    refuse(text, "a valid name (not empty, no surrounding spaces, no control characters)");
   }
   return std::string(text);
 }

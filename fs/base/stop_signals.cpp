@@ -53,7 +53,7 @@ void StopSignals::watch(std::chrono::seconds grace) noexcept {
     const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(
         deadline - std::chrono::steady_clock::now());
     if (left.count() <= 0) {
-      log_error("could not end in time (a call to the bucket or the disk hangs); ending by force");
+      log_error("could not stop in time (a call to the bucket or the disk hangs); forcing the end");
       _exit(1);
     }
     const timespec limit{.tv_sec = left.count() / 1'000'000'000,

@@ -27,13 +27,13 @@ std::string rest_text(const CacheState& cache) {
     case CacheState::Warming::idle:
       return "";
     case CacheState::Warming::reading:
-      return "; weightfs is reading the rest in";
+      return "; weightfs is prefetching the rest";
     case CacheState::Warming::no_room:
-      return "; the rest is not read in: there is no room for the whole version";
+      return "; the rest is not prefetched: there is no room for the whole version";
     case CacheState::Warming::failed:
-      return "; the rest could not be read in: " + cache.error;
+      return "; the rest could not be prefetched: " + cache.error;
     case CacheState::Warming::off:
-      return "; the rest is not read in: --warm off";
+      return "; the rest is not prefetched: --warm off";
   }
   return "";
 }
@@ -51,7 +51,7 @@ Finding page_cache_finding(const CacheState& cache) {
 
 Finding memory_finding(const CacheState& cache) {
   if (!cache.room)
-    return {"memory", Finding::State::note, "this host does not say how much it has"};
+    return {"memory", Finding::State::note, "the size of this host's memory is unknown"};
   if (!cache.fits()) {
     return {"memory", Finding::State::warning,
             no_room_text(cache.version, cache.residency.size_bytes, *cache.room)};
@@ -67,8 +67,8 @@ Finding vllm_finding(Slow slow) {
       break;
     case Slow::cold:
       return {"vLLM", Finding::State::note,
-              "start it with --safetensors-load-strategy prefetch: a part comes from the disk, and "
-              "prefetch reads it in large pieces, where the default waits for one page fault after "
+              "start it with --safetensors-load-strategy prefetch: a part comes from the disk; "
+              "prefetch reads it in large pieces, while the default waits for one page fault after "
               "another"};
     case Slow::served:
       return {"vLLM", Finding::State::note,
@@ -76,8 +76,8 @@ Finding vllm_finding(Slow slow) {
               "here, which is slow for the default's page faults and less so for large pieces"};
     case Slow::no_room:
       return {"vLLM", Finding::State::note,
-              "start it with --safetensors-load-strategy eager: it reads one file after the other "
-              "in order; what prefetch reads would be dropped before it is used"};
+              "start it with --safetensors-load-strategy eager: it reads one file after another; "
+              "prefetched pages would be dropped before they are used"};
   }
   return {"vLLM", Finding::State::good,
           "needs no option: its default loads from the page cache at full speed"};

@@ -56,7 +56,7 @@ const std::vector<OptionSpec>& bucket_options() {
                "(default: AWS_PROFILE, else default; keys in the environment go first)",
        .set = into<parse_word, &Options::host, &HostOptions::bucket, &BucketOptions::profile>},
       {.name = "path-style",
-       .help = "put the bucket's name into the path, not into the host name\n"
+       .help = "put the bucket's name in the path, not in the host name\n"
                "(default: only where the endpoint is not AWS's)",
        .set = into<parse_switch, &Options::host, &HostOptions::bucket, &BucketOptions::path_style>},
       {.name = "no-sign-request",
@@ -71,7 +71,7 @@ OptionSpec store_option() {
   return {.name = "store",
           .value = "DIR",
           .help =
-              "where this host keeps images and records\n"
+              "directory for images and records on this host\n"
               "(default: /var/lib/weightfs/ID for root, else $XDG_CACHE_HOME/weightfs/ID)",
           .set = into<as_given, &Options::host, &HostOptions::store>};
 }
@@ -80,8 +80,8 @@ OptionSpec gpu_option() {
   return {.name = "gpu",
           .value = "N",
           .help =
-              "code and decode on the CUDA device of this number; if it cannot be used the\n"
-              "CPU does the work, and weightfs says so (default: only the CPU)",
+              "code and decode on this CUDA device; if it cannot be used, the CPU does the\n"
+              "work, and weightfs says so (default: only the CPU)",
           .set = into<number_in<kGpus, int>, &Options::host, &HostOptions::gpu>};
 }
 
@@ -89,7 +89,7 @@ OptionSpec poll_option() {
   return {
       .name = "poll",
       .value = "SECONDS",
-      .help = fmt::format("how often to look for a new version; fractions allowed (default: {})",
+      .help = fmt::format("how often to poll for a new version; fractions allowed (default: {})",
                           seconds_text(FollowOptions{}.poll)),
       .set = into<parse_seconds, &Options::host, &HostOptions::follow, &FollowOptions::poll>};
 }
@@ -99,8 +99,8 @@ OptionSpec follow_option() {
           .value = "TAG|N|latest",
           .help = fmt::format(
               "what `latest` means here: the newest version that carries TAG (a canary),\n"
-              "version N and no other (a freeze), or the newest. What does not exist yet is\n"
-              "waited for. Digits are a version (default: {})",
+              "version N and no other (a freeze), or the newest. Waits for what does not\n"
+              "exist yet. Digits are a version (default: {})",
               to_string(FollowOptions{}.what)),
           .set = into<parse_follow, &Options::host, &HostOptions::follow, &FollowOptions::what>};
 }
@@ -129,9 +129,9 @@ OptionSpec hook_option() {
           .value = "TYPE=WHERE",
           .is_list = true,
           .help =
-              "tell an engine every new version: vllm=URL, sglang=URL, http=URL,\n"
+              "update an engine to every new version: vllm=URL, sglang=URL, http=URL,\n"
               "vllm-lora=URL,name=NAME, or exec=COMMAND, which runs without a shell;\n"
-              "behind a URL also every=SECONDS, timeout=SECONDS, token-file=FILE;\n"
+              "after a URL also every=SECONDS, timeout=SECONDS, token-file=FILE;\n"
               "repeatable; docs/engines/hooks.md (default: none)",
           .set = add_hook};
 }
@@ -140,7 +140,7 @@ OptionSpec warm_option() {
   return {.name = "warm",
           .value = "HOW",
           .help =
-              "auto: read what `latest` shows into the page cache, in the background,\n"
+              "auto: prefetch the version of `latest` into the page cache, in the background,\n"
               "if the whole version fits into memory; off: leave that to the engine\n"
               "(default: auto)",
           .set = into<parse_warm, &Options::host, &HostOptions::warm>};
@@ -151,7 +151,7 @@ OptionSpec include_option(Setter set) {
           .value = "GLOB",
           .is_list = true,
           .help =
-              "publish files of this name too; a GLOB with a '/' is compared with the\n"
+              "also publish files that match; a GLOB with a '/' is compared with the\n"
               "whole path; repeatable (default: none)",
           .set = set};
 }
@@ -196,8 +196,8 @@ std::span<const OptionSpec> common_options() {
        .set = into<parse_switch, &Options::quiet>},
       {.name = "config",
        .value = "FILE",
-       .help = "take options from this TOML file (default: WEIGHTFS_CONFIG, else\n"
-               "/etc/weightfs.toml and, stronger, $XDG_CONFIG_HOME/weightfs/config.toml)"},
+       .help = "read options from this TOML file (default: WEIGHTFS_CONFIG, else\n"
+               "/etc/weightfs.toml and $XDG_CONFIG_HOME/weightfs/config.toml, which wins)"},
       {.name = "help", .help = "print this help; also -h"}};
   return rows;
 }

@@ -30,7 +30,7 @@ CommandSpec help_command() {
       .command = Command::help,
       .name = "help",
       .operands = "[COMMAND]",
-      .summary = "this list, or all about one command",
+      .summary = "this list, or the help of one command",
       .description = "Prints what a command does, its options and an example.",
       .example = "weightfs help mount",
       .options = {},
@@ -39,7 +39,7 @@ CommandSpec help_command() {
 }
 
 constexpr std::string_view kExitCodes =
-    "Exit codes: 0 done, 1 failed, 2 usage, 3 conflict (somebody else published first),\n"
+    "Exit codes: 0 done, 1 failed, 2 usage, 3 conflict (another writer published first),\n"
     "4 corrupt, 5 timed out.\n";
 
 constexpr std::size_t kOwnersShown = 4;  // commands that have an option
@@ -165,8 +165,9 @@ std::string help_text() {
   text +=
       "\n--option VALUE or --option=VALUE, before or after operands. An option that is not given "
       "is\n"
-      "taken from the environment (WEIGHTFS_STORE_SIZE for --store-size; lists one entry a line),\n"
-      "else from the configuration file, at its top or in the command's table:\n"
+      "taken from the environment (WEIGHTFS_STORE_SIZE for --store-size; lists: one entry per "
+      "line),\n"
+      "else from the configuration file, from its top level or the command's table:\n"
       "\n"
       "    store = \"/ssd/weightfs\"\n"
       "    [mount]\n"

@@ -47,7 +47,7 @@ class ConfigReader {
     if (const auto* number = node.as_floating_point()) return fmt::to_string(number->get());
     if (const auto* number = node.as_integer()) {
       if (number->flags() == toml::value_flags::none) return fmt::to_string(number->get());
-      refuse(node, "a number that is not decimal must stand in quotes");
+      refuse(node, "a number that is not decimal must be quoted");
     }
     refuse(node, "a string, number, boolean or an array of them is expected");
   }

@@ -137,11 +137,11 @@ void check_arguments(const Arguments& parsed) {
   if (parsed.operands.size() < count.least) {
     refuse(fmt::format("{} needs {}; {}", command.name, command.operands,
                        parsed.operands.empty()
-                           ? std::string("nothing is given")
+                           ? std::string("none is given")
                            : fmt::format("only {} is given", fmt::join(parsed.operands, " "))));
   }
   if (parsed.operands.size() > count.most) {
-    refuse(fmt::format("'{}' is one operand too many", parsed.operands[count.most]));
+    refuse(fmt::format("unexpected operand '{}'", parsed.operands[count.most]));
   }
 }
 
@@ -195,8 +195,9 @@ std::vector<std::string> warn_of_variables() {
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
     const std::string meant = did_you_mean(name, known, kVariablePrefix);
     if (meant.empty()) continue;
-    warnings.push_back(fmt::format("the environment has {}{}, which is no option and is ignored{}",
-                                   kVariablePrefix, name, meant));
+    warnings.push_back(
+        fmt::format("the environment variable {}{} is not an option and is ignored{}",
+                    kVariablePrefix, name, meant));
   }
   return warnings;
 }
@@ -235,7 +236,7 @@ std::vector<std::filesystem::path> config_files(const Arguments& parsed) {
 void check_entry(const ConfigEntry& entry, const std::string& file) {
   const CommandSpec* table = entry.table.empty() ? nullptr : find_command(entry.table);
   if (!entry.table.empty() && table == nullptr) {
-    refuse(fmt::format("{}: the table [{}] is named like no command{}", file, entry.table,
+    refuse(fmt::format("{}: there is no command for the table [{}]{}", file, entry.table,
                        did_you_mean(entry.table, command_names())));
   }
   const OptionSpec* option = find_option_now(table, entry.key);
@@ -423,7 +424,7 @@ Options parse_options(int argc, const char* const* argv) {
   try {
     split_arguments(arguments, parsed);
     if (has_switch(parsed, "help")) return make_help(parsed.command);
-    if (parsed.command == nullptr) refuse("a command is missing");
+    if (parsed.command == nullptr) refuse("no command given");
     Options options;
     read_command(parsed, options);
     options.warnings = warn_of_variables();

@@ -26,11 +26,11 @@ CommandSpec status_command() {
       .operands = "[MOUNTPOINT|DIR]",
       .summary = "what is mounted, how fresh, how served",
       .description =
-          "Prints what the daemon of MOUNTPOINT says about itself: its version, how far behind "
-          "the\n"
-          "bucket it is, how files are served and why, the last error. Without MOUNTPOINT it "
-          "lists\n"
-          "all mounts of this host, also those whose daemon is gone. DIR is that of a sync.",
+          "Prints the state of the mount at MOUNTPOINT: its version, how far it is behind the "
+          "bucket,\n"
+          "how files are served and why, the last error. Without MOUNTPOINT it lists all mounts "
+          "of\n"
+          "this host, including those whose daemon is gone. DIR is the directory of a sync.",
       .example = "weightfs status /mnt/w --json",
       .options = {},
       .take = take_target,
@@ -46,7 +46,7 @@ CommandSpec log_command() {
       .description =
           "Prints a line for each version: number, time, tag, share of elements that changed, "
           "bytes\n"
-          "in the bucket, and what --meta said.",
+          "in the bucket, tag and metadata.",
       .example = "weightfs log /mnt/w --limit 5",
       .options = with_bucket({
           {.name = "limit",
@@ -65,7 +65,8 @@ CommandSpec show_command() {
       .operands = "URL|MOUNTPOINT [VERSION]",
       .summary = "one version: its files and what is in the bucket",
       .description =
-          "Prints everything that the bucket records about VERSION, or the newest one. VERSION is "
+          "Prints everything that the bucket records about VERSION (default: the newest). "
+          "VERSION is "
           "a\n"
           "number, a tag, or latest.",
       .example = "weightfs show file:///srv/runs/a 42",
@@ -83,8 +84,8 @@ CommandSpec diff_command() {
       .description =
           "Prints for each tensor the share of elements that differ between the versions A and B\n"
           "(numbers, tags, or latest)\n"
-          "and the largest difference in units of the last place. Both versions are made in a\n"
-          "temporary directory below $TMPDIR, or /var/tmp, which needs room for them.",
+          "and the largest difference in units of the last place. Both versions are built in a\n"
+          "temporary directory below $TMPDIR or /var/tmp, which needs room for them.",
       .example = "weightfs diff file:///srv/runs/a 41 42",
       .options = with_bucket({gpu_option()}),
       .take = take_diff,
@@ -104,16 +105,16 @@ CommandSpec doctor_command() {
           "mounted here; it says what to do. WEIGHTFS_KERNELS in the environment chooses a\n"
           "variant: scalar, simd (the fastest), its name, or cuda, which means --gpu 0.\n"
           "\n"
-          "With a URL also what is found out about that bucket: where it is, whose keys are used\n"
+          "With a URL it also checks that bucket: where it is, whose keys are used\n"
           "(never the secret), whether it can be read, listed and written, whether it keeps two\n"
           "publishers apart, and how far this host's clock is off. Exit code 1 if a mount of it\n"
-          "could not work. A key that may write is tried with one object, .probe-*, removed "
-          "after.\n"
+          "would not work. Write access is tested with one object, .probe-*, which is then "
+          "removed.\n"
           "\n"
-          "With a MOUNTPOINT, or the DIR of a sync, also whether its version is in the page "
-          "cache,\n"
-          "whether it fits into memory and the cgroups' limits, there and where doctor runs, and\n"
-          "what engines should be started with.",
+          "With a MOUNTPOINT, or the DIR of a sync, it also checks whether its version is in the "
+          "page\n"
+          "cache and fits into memory and the cgroup limits, there and where doctor runs, and\n"
+          "recommends options for engines.",
       .example = "weightfs doctor s3://models/run-7 --endpoint-url https://s3.example.com",
       .options = with_bucket({}),
       .take = take_target,

@@ -45,9 +45,10 @@ void take_mount(Options& options, Operands operands) {
 void take_sync(Options& options, Operands operands) {
   take_target_and_directory(options, operands);
   if (options.sync.once && !options.host.hooks.empty()) {
-    throw Error(ErrorCode::invalid,
-                "--once has ended before a hook could see to its engine: leave --once out, or tell "
-                "the engine when this command has ended");
+    throw Error(
+        ErrorCode::invalid,
+        "--once ends before a hook could update its engine: leave out --once, or update the "
+        "engine after this command");
   }
 }
 
@@ -99,17 +100,17 @@ std::vector<OptionSpec> mount_options() {
        .set = into<parse_switch, &Options::mount, &MountOptions::writer>},
       {.name = "rebase",
        .needs = "writer",
-       .help = "with --writer: if somebody else has published meanwhile, code again on top of\n"
-               "that (default: a conflict)",
+       .help = "with --writer: if another writer has published meanwhile, code again on top of\n"
+               "that version (default: a conflict)",
        .set = into<parse_switch, &Options::mount, &MountOptions::writing, &WriterOptions::rebase>},
       writers_include(),
       {.name = "staging-mode",
        .value = "OCTAL",
        .needs = "writer",
        .help = fmt::format(
-           "permissions of staging/ and publish/: whoever may write there publishes to\n"
-           "everybody who reads; 1777 lets all users of this host, 2775 a group\n"
-           "(default: {:o}, the owner; see --uid and --gid)",
+           "permissions of staging/ and publish/. Whoever may write there publishes to all\n"
+           "readers: 1777 means all users of this host, 2775 a group\n"
+           "(default: {:o}, only the owner; see --uid and --gid)",
            WriterOptions{}.staging_mode),
        .set =
            into<parse_mode, &Options::mount, &MountOptions::writing, &WriterOptions::staging_mode>},
@@ -123,8 +124,8 @@ std::vector<OptionSpec> mount_options() {
       {.name = "only",
        .value = "GLOB",
        .is_list = true,
-       .help = "keep only the weights files of this name here, as for one rank of several;\n"
-               "the others are listed, and made from the bucket when they are read. A GLOB\n"
+       .help = "keep only matching weights files on this host, for one rank of several; the\n"
+               "others are listed, and built from the bucket when they are read. A GLOB\n"
                "with a '/' is compared with the whole path; repeatable (default: keep all)",
        .set = append<parse_word, &Options::mount, &MountOptions::only>},
       hook_option(),
@@ -136,10 +137,10 @@ std::vector<OptionSpec> mount_options() {
        .set = into<parse_seconds, &Options::mount, &MountOptions::pin_grace>},
       {.name = "read-timeout",
        .value = "SECONDS",
-       .help = fmt::format(
-           "how long a reader waits for bytes that must come from the bucket first; then\n"
-           "it gets an I/O error; fractions allowed (default: {})",
-           seconds_text(ServeOptions{}.read_timeout)),
+       .help =
+           fmt::format("how long a reader waits for bytes from the bucket before it gets an I/O\n"
+                       "error; fractions allowed (default: {})",
+                       seconds_text(ServeOptions{}.read_timeout)),
        .set =
            into<parse_seconds, &Options::mount, &MountOptions::serve, &ServeOptions::read_timeout>},
       {.name = "serve",
@@ -147,7 +148,7 @@ std::vector<OptionSpec> mount_options() {
        .help = "passthrough: the kernel reads the local files itself, an error if it cannot;\n"
                "bind: complete versions are bind-mounted from the store, which needs\n"
                "CAP_SYS_ADMIN; daemon: weightfs answers every read; auto: the first of\n"
-               "these that can be had (default: auto)",
+               "these that is available (default: auto)",
        .set = into<parse_serve, &Options::mount, &MountOptions::serve, &ServeOptions::how>},
       store_size_option(),
       min_free_option(),
@@ -161,12 +162,12 @@ std::vector<OptionSpec> mount_options() {
        .help = fmt::format("group of all files (default: {})", Ownership{}.gid),
        .set = into<parse_id, &Options::mount, &MountOptions::ownership, &Ownership::gid>},
       {.name = "nonempty",
-       .help = "mount although MOUNTPOINT has something in it, which is hidden until umount\n"
-               "(default: refuse, and name it)",
+       .help = "mount over a directory that is not empty; its contents are hidden until umount\n"
+               "(default: refuse, and name them)",
        .set = into<parse_nonempty, &Options::mount, &MountOptions::non_empty>},
       {.name = "umask",
        .value = "OCTAL",
-       .help = fmt::format("permissions to take away from 0666 of files and 0777 of directories\n"
+       .help = fmt::format("permissions to remove from 0666 for files and 0777 for directories\n"
                            "(default: {:o}, which shows {:04o} and {:04o})",
                            Ownership{}.umask, 0666 & ~Ownership{}.umask, 0777 & ~Ownership{}.umask),
        .set = into<parse_umask, &Options::mount, &MountOptions::ownership, &Ownership::umask>},
@@ -177,7 +178,7 @@ std::vector<OptionSpec> mount_options() {
 std::vector<OptionSpec> sync_options() {
   OptionSpec store = store_option();
   store.help =
-      "where images and records are kept; versions are hard links if it lies on the\n"
+      "directory for images and records; versions are hard links if it is on the\n"
       "file system of DIR, else copies (default: DIR/.weightfs/store)";
   return {
       follow_option(),
@@ -209,7 +210,7 @@ CommandSpec mount_command() {
           "    versions/42/              complete checkpoints; their bytes never change\n"
           "    tags/step-42              every tag\n"
           "    .weightfs/status          what `weightfs status` prints\n"
-          "    .weightfs/advice          what engines should be started with here, and why\n"
+          "    .weightfs/advice          recommended engine options on this host, and why\n"
           "\n"
           "With --writer also\n"
           "\n"
@@ -218,14 +219,14 @@ CommandSpec mount_command() {
           "                              next version, with the tag X\n"
           "    .weightfs/last_error      why the last hand-over was refused\n"
           "\n"
-          "Returns when `latest` exists or the repository is empty. On a host that has no version\n"
-          "yet `latest` is there before its files: they stream in while they are read, what is "
-          "asked\n"
-          "for first. `weightfs wait --ready` waits for all of them. Any version opens by name, "
-          "also\n"
-          "one that is not here: versions/7. A loader that opens several\n"
-          "files through `latest` gets one version: the first that it opens is pinned for it.\n"
-          "With a store that has a version the bucket may be out of reach.",
+          "Returns when `latest` exists or the repository is empty. On a host without any version\n"
+          "`latest` appears before its files, which stream in while they are read, requested "
+          "bytes\n"
+          "first; `weightfs wait --ready` waits for all of them. Any version opens by name, even "
+          "if\n"
+          "it is not on this host: versions/7. A loader that opens several files through `latest`\n"
+          "gets one version: the first file that it opens decides which. If the store has a\n"
+          "version, the bucket may be unreachable.",
       .example = "weightfs mount file:///srv/runs/a /mnt/w",
       .options = with_bucket(mount_options()),
       .take = take_mount,
@@ -241,15 +242,15 @@ CommandSpec sync_command() {
       .description =
           "Keeps DIR, which must be absent, empty or made by an earlier sync, up to date:\n"
           "\n"
-          "    latest -> versions/42     replaced at once, when that version is complete\n"
+          "    latest -> versions/42     replaced atomically, when that version is complete\n"
           "    versions/42/              complete checkpoints as ordinary files, read-only\n"
           "    .weightfs/status          what `weightfs status DIR` prints\n"
-          "    .weightfs/advice          what engines should be started with here, and why\n"
+          "    .weightfs/advice          recommended engine options on this host, and why\n"
           "\n"
           "Stays in the foreground and logs to stderr; any user can run it. `weightfs wait DIR`\n"
-          "works as on a mount, and so do the other commands. Old versions go when --store-size\n"
-          "asks for it and no process has a file of them open. Files of others in DIR are left "
-          "alone.",
+          "works as on a mount, and so do the other commands. Old versions are removed when "
+          "--store-size\n"
+          "requires it and no process has their files open. Other files in DIR are left alone.",
       .example = "weightfs sync s3://models/run-7 /models/run-7 --once",
       .options = with_bucket(sync_options()),
       .take = take_sync,
@@ -265,13 +266,13 @@ CommandSpec umount_command() {
       .description =
           "Unmounts and waits until the daemon has ended. A mount that is in use is left alone, "
           "and\n"
-          "the processes that use it are named.",
+          "the processes that use it are listed.",
       .example = "weightfs umount /mnt/w",
       .options =
           {
               {.name = "lazy",
-               .help = "take the mount away at once; what is open stays readable until it is\n"
-                       "closed (default: refuse if it is in use)",
+               .help = "detach the mount at once; open files stay readable until they are closed\n"
+                       "(default: refuse if it is in use)",
                .set = into<parse_switch, &Options::lazy>},
           },
       .take = take_target,
@@ -285,15 +286,17 @@ CommandSpec wait_command() {
       .operands = "MOUNTPOINT|DIR",
       .summary = "wait until a version is in the bucket and opens here",
       .description =
-          "Waits for exactly one of --tag, --version and --newer-than, on any mount and in the\n"
-          "DIR of a running sync, and prints\n"
-          "where the version is. A --tag that lies in MOUNTPOINT/publish means that hand-over:\n"
-          "exit code 1 at once if it cannot be published or was taken back, 3 if another writer\n"
-          "published first. A mount opens any version by name, also one whose files are not kept\n"
+          "Waits for exactly one of --tag, --version and --newer-than, on any mount and in the DIR "
+          "of\n"
+          "a running sync, and prints where the version is. If --tag is in MOUNTPOINT/publish, "
+          "that\n"
+          "hand-over is meant: exit code 1 at once if it failed or was taken back, 3 if another\n"
+          "writer published first. A mount opens any version by name, also one whose files are not "
+          "kept\n"
           "here any more; in the DIR of a sync such a version is exit code 1 at once.\n"
           "\n"
-          "--ready waits until all files are here too, of the version that one of these names, or\n"
-          "of what `latest` is; a version that is not here is brought. Exit code 4 if it is "
+          "--ready also waits until all files are on this host, for the version that one of these\n"
+          "names, or for `latest`; a version that is not here is fetched. Exit code 4 if it is "
           "damaged.",
       .example = "weightfs wait /mnt/w --tag step-42 --timeout 600",
       .options =
@@ -310,7 +313,7 @@ CommandSpec wait_command() {
                .help = "any version above this one; 0: any at all (default: none)",
                .set = into<parse_newer_than, &Options::wait, &WaitFlags::newer_than>},
               {.name = "ready",
-               .help = "until every byte of it is on this host (default: until it opens)",
+               .help = "wait until every byte is on this host (default: until the version opens)",
                .set = into<parse_switch, &Options::wait, &WaitFlags::ready>},
               {.name = "timeout",
                .value = "SECONDS",
@@ -327,15 +330,12 @@ CommandSpec rebase_command() {
       .command = Command::rebase,
       .name = "rebase",
       .operands = "MOUNTPOINT",
-      .summary = "after a conflict: go on from the newest version",
+      .summary = "after a conflict: continue from the newest version",
       .description =
-          "Says that this writer's mount has seen the newest version and goes on from it. What "
-          "lies\n"
-          "in publish/ with a conflict is tried again, in its order, and what is handed over from "
-          "now\n"
-          "on follows that version. Look at it first: a trainer that was preempted and woke up "
-          "must\n"
-          "not go on.",
+          "Accepts the newest version as the parent for this writer's mount. Hand-overs in "
+          "conflict\n"
+          "are retried, in their order, and future ones follow that version. Look at it first: a\n"
+          "trainer that was preempted and woke up must not continue.",
       .example = "weightfs rebase /mnt/w",
       .options = {},
       .take = take_target,
@@ -350,10 +350,10 @@ CommandSpec pin_command() {
       .summary = "keep a version's files on this host",
       .description =
           "Keeps the files of a version in the store of this mount, whatever --store-size says,\n"
-          "until `weightfs unpin`; also over restarts. A version that is not here is brought "
+          "until `weightfs unpin`, also across restarts. A version that is not here is fetched "
           "first.\n"
-          "`latest` goes on as before. `weightfs status` lists all pins, also those that loaders\n"
-          "have while they load.",
+          "`latest` still moves on. `weightfs status` lists all pins, including those of\n"
+          "loaders.",
       .example = "weightfs pin /mnt/w --version 42",
       .options = {version_option("this version: a number, a tag, or latest (default: latest)")},
       .take = take_target,
@@ -367,10 +367,12 @@ CommandSpec unpin_command() {
       .operands = "MOUNTPOINT",
       .summary = "end pins",
       .description =
-          "Ends pins at once: those of --version, the one of --session, or all; pins by hand and\n"
-          "those of loaders. What a loader opens next through `latest` is the newest version, "
-          "also\n"
-          "in the middle of a load. Files that are open or mapped stay.",
+          "Ends pins at once: those of --version, the one of --session, or all, both those made "
+          "by\n"
+          "`weightfs pin` and those of loaders. A loader then gets the newest version from its "
+          "next\n"
+          "open through `latest` on, even in the middle of a load. Files that are open or "
+          "mapped stay.",
       .example = "weightfs unpin /mnt/w --version 42",
       .options =
           {

@@ -34,15 +34,15 @@ CommandSpec init_command() {
       .command = Command::init,
       .name = "init",
       .operands = "URL",
-      .summary = "make a repository",
+      .summary = "create a repository",
       .description =
-          "Makes an empty repository at URL, and its directory. Proves that the bucket really\n"
-          "refuses to write an object twice: that is what keeps two publishers apart. A "
-          "repository\n"
-          "that is there already is left as it is, and that is a success.\n"
+          "Creates an empty repository at URL, and its directory. Proves that the bucket really\n"
+          "refuses to write an object twice, which is what keeps two publishers apart. An "
+          "existing\n"
+          "repository is left as it is, with exit code 0.\n"
           "\n"
           "URL is file:///DIRECTORY, a path that starts with '/' or '.', s3://BUCKET/PREFIX, or\n"
-          "hf://ORG/BUCKET/PREFIX. A bucket of S3 must exist: only directories are made.",
+          "hf://ORG/BUCKET/PREFIX. An S3 bucket must exist: only directories are created.",
       .example = "weightfs init file:///srv/runs/a",
       .options = with_bucket({}),
       .take = take_target,
@@ -54,22 +54,22 @@ CommandSpec publish_command() {
       .command = Command::publish,
       .name = "publish",
       .operands = "URL|MOUNTPOINT DIR",
-      .summary = "make a version out of a checkpoint directory",
+      .summary = "publish a checkpoint directory as a version",
       .description =
           "Publishes the checkpoint in DIR as the next version: the first one whole, later ones "
           "as\n"
-          "the change from the newest version. Published are safetensors, JSON, text, tokenizer "
+          "the change from the newest version. It publishes safetensors, JSON, text, tokenizer "
           "and\n"
           "template files, in sub-directories too; pickles, optimizer state and code only if\n"
           "--include names them. Success means that the version is in the bucket.\n"
           "\n"
-          "With the MOUNTPOINT of a writer's mount the daemon does it: what is published of DIR "
-          "is\n"
-          "copied into staging, unless DIR lies there already, and handed over; the command waits\n"
-          "until versions/N opens there. --store and --gpu are those of the mount then.\n"
+          "With the MOUNTPOINT of a writer's mount the daemon publishes: the files to publish are\n"
+          "copied into staging, unless DIR is there already, and handed over; the command waits\n"
+          "until versions/N opens there. --store and --gpu are then those of the mount.\n"
           "\n"
-          "If somebody else publishes meanwhile this one fails with exit code 3; run it again, or\n"
-          "give --rebase.",
+          "If another writer publishes meanwhile, the command fails with exit code 3; run it "
+          "again,\n"
+          "or use --rebase.",
       .example = "weightfs publish file:///srv/runs/a out/step-42 --tag step-42 --meta reward=0.7",
       .options = with_bucket({
           {.name = "tag",
@@ -80,7 +80,7 @@ CommandSpec publish_command() {
           {.name = "meta",
            .value = "KEY=VALUE",
            .is_list = true,
-           .help = "something to remember with the version; repeatable (default: nothing)",
+           .help = "metadata to store with the version; repeatable (default: none)",
            .set = add_meta},
           include_option(append<as_given, &Options::publish, &PublishFlags::include>),
           {.name = "snapshot",
@@ -135,21 +135,21 @@ CommandSpec verify_command() {
       .command = Command::verify,
       .name = "verify",
       .operands = "URL|MOUNTPOINT",
-      .summary = "hash everything again",
+      .summary = "re-hash everything",
       .description =
           "URL: checks every object of every version in the bucket, and that each version can be\n"
-          "made from them, in a temporary directory below $TMPDIR, or /var/tmp, with room for "
+          "built from them, in a temporary directory below $TMPDIR or /var/tmp, with room for "
           "two.\n"
           "MOUNTPOINT: checks every file that the mount shows. Prints a line for each problem and\n"
-          "goes on; exit code 4 if there was one.",
+          "continues; exit code 4 if there was one.",
       .example = "weightfs verify file:///srv/runs/a",
       .options = with_bucket({
           version_option("only this version: a number, a tag, or latest (default: all); with a\n"
-                         "URL its own objects, and that it can be made"),
+                         "URL its own objects, and that it can be built"),
           {.name = "deep",
-           .help = "compare bytes, not only hashes, of versions that can be made in two ways,\n"
-                   "from a snapshot and from the version before: whoever can write the bucket\n"
-                   "can make chunks whose hashes are the same; for a URL (default: hashes)",
+           .help = "compare bytes, not only hashes, of versions that can be built both from a\n"
+                   "snapshot and from the version before: whoever can write the bucket can make\n"
+                   "chunks with equal hashes; for a URL (default: hashes)",
            .set = into<parse_switch, &Options::look, &LookFlags::deep>},
           gpu_option(),
       }),

@@ -42,7 +42,7 @@ MountControl::MountControl(const std::filesystem::path& path)
     : mount_(get_served(path)), status_(parse_json(read_status(mount_), mount_.path.string())) {
   if (mount_.type == kDirectoryType && !is_synced(mount_.path)) {
     throw Error(ErrorCode::unavailable,
-                fmt::format("no weightfs sync keeps {} up to date; run: {}", mount_.path.string(),
+                fmt::format("no weightfs sync is running for {}; run: {}", mount_.path.string(),
                             sync_again_command(mount_)));
   }
   const auto found = status_.find("control");
@@ -73,13 +73,14 @@ WaitEnd MountControl::wait(const WaitFor& what, const std::string& name,
     if (error.code() == ErrorCode::unavailable) {
       throw Error(
           ErrorCode::unavailable,
-          fmt::format("the daemon of {} ended while {} was waited for; what was handed over "
-                      "goes on with the next mount: {}",
-                      mount_.path.string(), name, mount_again_command(mount_)));
+          fmt::format(
+              "the daemon of {} ended while waiting for {}; hand-overs continue with the next "
+              "mount: {}",
+              mount_.path.string(), name, mount_again_command(mount_)));
     }
     if (error.code() == ErrorCode::timed_out) {
       throw Error(ErrorCode::timed_out,
-                  fmt::format("{} did not come to {} within {}{}", name, mount_.path.string(),
+                  fmt::format("{} did not arrive at {} within {}{}", name, mount_.path.string(),
                               seconds_text(Clock::now() - begin), progress_text(what)));
     }
     throw;

@@ -102,8 +102,9 @@ MountInfo get_mount(const std::filesystem::path& path) {
   if (mount && mount->type == kMountType) return std::move(*mount);
   throw Error(
       ErrorCode::not_found,
-      fmt::format("{} is not a weightfs mount: {}; weightfs status lists those of this host",
-                  path.string(), describe(path)));
+      fmt::format(
+          "{} is not a weightfs mount: {}; run weightfs status to list the mounts of this host",
+          path.string(), describe(path)));
 }
 
 MountInfo get_served(const std::filesystem::path& path) {

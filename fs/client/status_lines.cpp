@@ -70,7 +70,8 @@ bool is_stuck(const Json& status, const Json& name) {
 /// "version 42: session 4711 (python3, 8 processes), 3 min, loading"; a tag is named.
 std::string pin_text(const Json& pin) {
   std::string text = fmt::format("version {}: ", number_of(pin, "version"));
-  if (pin.at("session").is_null()) return text + "by hand, " + age_text(number_of(pin, "age"));
+  if (pin.at("session").is_null())
+    return text + "pinned by weightfs pin, " + age_text(number_of(pin, "age"));
   text += text_of(pin, "session");
   const std::size_t members = pin.at("members").size();
   std::string who = pin.at("command").is_null() ? "" : text_of(pin, "command");
@@ -121,7 +122,7 @@ void add_kept(const Json& status, TextTable& table) {
   for (const Json& glob : found->at("only")) {
     globs += (globs.empty() ? "" : " ") + glob.get<std::string>();
   }
-  table.add({"keeps", fmt::format("{}: {} of {}; {} of the rest made for readers",
+  table.add({"keeps", fmt::format("{}: {} of {}; {} of other files built for readers",
                                   globs.empty() ? "all files" : "only " + globs,
                                   human_bytes(number_of(*found, "kept_bytes")),
                                   human_bytes(number_of(*found, "version_bytes")),
@@ -146,9 +147,8 @@ void add_partial(const Json& status, TextTable& table) {
 /// "version 42: step-42, 2.6 GiB, 2.5 GiB of it coded before it was handed over".
 std::string published_text(const Json& one) {
   const std::string tag = text_of(one, "tag");
-  return fmt::format("version {}: {}{}, {} of it coded before it was handed over",
-                     number_of(one, "version"), tag.empty() ? "" : tag + ", ",
-                     human_bytes(number_of(one, "bytes")),
+  return fmt::format("version {}: {}{}, {} coded before the hand-over", number_of(one, "version"),
+                     tag.empty() ? "" : tag + ", ", human_bytes(number_of(one, "bytes")),
                      human_bytes(number_of(one, "early_bytes")));
 }
 
@@ -158,9 +158,9 @@ std::string early_text(const Json& writer) {
   if (found == writer.end()) return "";
   const std::uint64_t waiting = number_of(*found, "waiting_files");
   if (waiting == 0 && number_of(*found, "coded_files") == 0) return "";
-  std::string text = fmt::format("{} coded already, {} of it uploaded",
-                                 human_bytes(number_of(*found, "coded_bytes")),
-                                 human_bytes(number_of(*found, "uploaded_bytes")));
+  std::string text =
+      fmt::format("{} coded, {} uploaded", human_bytes(number_of(*found, "coded_bytes")),
+                  human_bytes(number_of(*found, "uploaded_bytes")));
   if (waiting > 0) text += fmt::format("; {} file{} to come", waiting, waiting == 1 ? "" : "s");
   return text;
 }
@@ -253,7 +253,8 @@ std::string hook_text(const Json& hook) {
   if (hook.at("wanted").is_null()) return text + ", there is no version yet";
   const std::uint64_t wanted = number_of(hook, "wanted");
   if (reported.is_null()) {
-    text += fmt::format(", version {} is wanted; the engine has none of this repository", wanted);
+    text += fmt::format(", should have version {}; the engine has no version of this repository",
+                        wanted);
   } else {
     text += fmt::format(", version {}", reported.get<std::uint64_t>());
     if (reported != wanted) text += fmt::format(" instead of version {}", wanted);
@@ -295,7 +296,8 @@ std::string queued_text(const Json& status) {
   if (!waiting.empty()) {
     const bool is_one = waiting.size() == 1;
     text = fmt::format(
-        "{} hand-over{} in the store: {}; the next mount --writer with --store {} goes on with {}",
+        "{} hand-over{} in the store: {}; the next mount --writer with --store {} continues "
+        "{}",
         waiting.size(), is_one ? " waits" : "s wait", fmt::join(waiting, ", "),
         text_of(status, "store"), is_one ? "it" : "them");
   }

@@ -192,7 +192,7 @@ std::uint64_t Reading::number_of(const std::optional<Follow>& word) {
   if (latest != 0) return latest;
   throw Error(
       ErrorCode::not_found,
-      fmt::format("{0} has no latest yet; wait for it with: weightfs wait {0} --newer-than 0",
+      fmt::format("{0} has no `latest` yet; to wait for it: weightfs wait {0} --newer-than 0",
                   mount_point.string()));
 }
 

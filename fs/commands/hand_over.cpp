@@ -104,7 +104,7 @@ Staged stage(Call& call, const MountControl& mount, const Context& context) {
   const stdfs::path directory = canonical_directory(call.options.directory);
   const stdfs::path staging = mount.mount_point() / "staging";
   if (find_below(directory, mount.mount_point() / "publish")) {
-    throw Error(ErrorCode::busy, fmt::format("{} was handed over already", directory.string()));
+    throw Error(ErrorCode::busy, fmt::format("{} was already handed over", directory.string()));
   }
   if (const auto path = find_below(directory, staging)) return {path->string(), {}, {}};
   const Checkpoint checkpoint = scan_checkpoint(directory, all_includes(mount, call.options));
@@ -139,10 +139,10 @@ WaitEnd wait(Call& call, const MountControl& mount, std::uint64_t order, const C
     const auto version = mount.status().at("version").get<std::uint64_t>();
     const std::string how =
         tag.empty() ? fmt::format("--newer-than {}", version) : fmt::format("--tag {}", tag);
-    throw Error(ErrorCode::cancelled,
-                fmt::format("stopped waiting; what was handed over goes on; wait for it with: "
-                            "weightfs wait {} {}",
-                            mount.mount_point().string(), how));
+    throw Error(
+        ErrorCode::cancelled,
+        fmt::format("stopped waiting; the hand-over continues; to wait for it: weightfs wait {} {}",
+                    mount.mount_point().string(), how));
   }
 }
 
@@ -155,17 +155,17 @@ std::string to_text(const WaitEnd& end, const Staged& staged, const std::string&
     text += fmt::format("not published: {} (--include publishes it too)\n", printable(left));
   }
   if (!staged.copy && !end.left.empty()) {
-    text += fmt::format("what was not published is in staging/{}\n", printable(end.left));
+    text += fmt::format("files that were not published are in staging/{}\n", printable(end.left));
   }
   return text;
 }
 
 std::string to_text(const PublishQueue::Rebased& rebased, const std::string& mount_point) {
-  std::string text = rebased.newest == 0
-                         ? fmt::format("{}: there is no version yet\n", mount_point)
-                         : fmt::format("{} goes on from version {}\n", mount_point, rebased.newest);
+  std::string text = rebased.newest == 0 ? fmt::format("{}: there is no version yet\n", mount_point)
+                                         : fmt::format("{} continues from version {}\n",
+                                                       mount_point, rebased.newest);
   for (const std::string& name : rebased.retried) {
-    text += fmt::format("publish/{} is tried again\n", printable(name));
+    text += fmt::format("publish/{} is retried\n", printable(name));
   }
   return text;
 }
@@ -188,9 +188,14 @@ int run_hand_over(Call& call, const stdfs::path& mount_point) {
   const Options& options = call.options;
   const MountControl mount(mount_point);
   check_writer(mount);
-  if (options.host.gpu) log_warning("--gpu: the daemon of the mount codes; give it to mount");
+  if (options.host.gpu)
+    log_warning(
+        "--gpu has no effect here, because the mount's daemon does the coding; pass it to "
+        "mount");
   if (options.bucket_flagged) {
-    log_warning("the daemon of the mount reaches the bucket; give its options to mount");
+    log_warning(
+        "bucket options have no effect here, because the mount's daemon accesses the bucket; "
+        "pass them to mount");
   }
   const StopSignals signals;
   const Context context{.stop = signals.token()};

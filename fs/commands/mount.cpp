@@ -81,10 +81,10 @@ std::string to_text(const MountReady& ready, const HostOptions& host, const Moun
   if (!ready.gpu_failure.empty()) text += fmt::format("no GPU: {}\n", ready.gpu_failure);
   if (ready.is_partial) {
     text += fmt::format(
-        "version {} streams in while it is read; weightfs wait {} --ready waits until it is here\n",
+        "version {} streams in while it is read; to wait for all of it: weightfs wait {} --ready\n",
         ready.version, ready.mount_point.string());
   }
-  if (ready.offline) text += "the bucket is out of reach; the store's versions are served\n";
+  if (ready.offline) text += "the bucket is unreachable; serving the store's versions\n";
   return text + next_step(ready, host, options);
 }
 
@@ -229,9 +229,10 @@ int run_umount(Call& call) {
   std::string note;
   if (is_silent) {
     note = fmt::format(
-        "pid {} does not answer, and holds its store until it goes on or is killed\n", daemon.pid);
+        "pid {} does not answer, and keeps its store locked until it continues or is killed\n",
+        daemon.pid);
   } else if (!ended) {
-    note = fmt::format("pid {} serves what is still open, and ends then\n", daemon.pid);
+    note = fmt::format("pid {} serves files that are still open, and then ends\n", daemon.pid);
   }
   if (const std::string queued = queued_text(daemon.status); !queued.empty()) note += queued + "\n";
   call.print({{"mountpoint", mount.path.string()},

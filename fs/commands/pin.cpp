@@ -34,9 +34,10 @@ int run_pin(Call& call) {
                                    : number_at(call, mount.latest(), word);  // 0: what it is then
   const StopSignals signals;
   const std::uint64_t version = pin(call, mount, wanted, Context{.stop = signals.token()});
-  call.print({{"mountpoint", mount.mount_point().string()}, {"version", version}},
-             fmt::format("version {} is kept at {} until: weightfs unpin {} --version {}\n",
-                         version, mount.path_of(version), mount.mount_point().string(), version));
+  call.print(
+      {{"mountpoint", mount.mount_point().string()}, {"version", version}},
+      fmt::format("version {} is kept at {}; to release it: weightfs unpin {} --version {}\n",
+                  version, mount.path_of(version), mount.mount_point().string(), version));
   return 0;
 }
 

@@ -76,11 +76,11 @@ std::string to_text(const VerifyReport& report) {
     text += printable(fmt::format("{}: {}", problem.object, problem.message)) + "\n";
   }
   for (const Orphans& left : report.orphans) {
-    text += fmt::format("{}: {}, {}, that no version names\n", left.prefix,
+    text += fmt::format("{}: {}, {}, not part of any version\n", left.prefix,
                         count_text(left.objects, "object"), human_bytes(left.bytes));
   }
   if (!report.orphans.empty()) {
-    text += "left by a publish that was cut short, or uploaded by one that is under way\n";
+    text += "left by an interrupted publish, or uploaded by one that is running\n";
   }
   const std::string verdict =
       report.problems.empty() ? "no problems" : count_text(report.problems.size(), "problem");
@@ -95,13 +95,15 @@ VerifyReport verify(Call& call) {
   if (call.options.version) only = reading.number_of(*call.options.version);
   if (!reading.mount_point.empty()) {
     if (call.options.look.deep) {
-      throw Error(ErrorCode::invalid,
-                  fmt::format("--deep looks at both ways to a version in the bucket: give the URL, "
-                              "{}, in the place of the mount",
-                              reading.url));
+      throw Error(
+          ErrorCode::invalid,
+          fmt::format(
+              "--deep compares both paths to a version in the bucket: use the URL, {}, instead of "
+              "the mount",
+              reading.url));
     }
     if (call.options.host.gpu)
-      log_warning("--gpu: verifying a mount only hashes, and the CPU does that");
+      log_warning("--gpu has no effect here: verifying a mount only computes hashes, on the CPU");
     return verify_tree(reading.history, reading.mount_point, reading.context, call.progress(),
                        only);
   }
@@ -137,8 +139,8 @@ int run_init(Call& call) {
                                            bucket_options_for(call.options, target));
   const std::string text =
       fmt::format("{}: {}\npublish with: weightfs publish {} DIR\n",
-                  created ? "made a repository" : "there is a repository already", repository->id(),
-                  repository->url());
+                  created ? "created the repository" : "the repository already exists",
+                  repository->id(), repository->url());
   call.print({{"url", repository->url()}, {"repository", repository->id()}, {"created", created}},
              text);
   return 0;
@@ -222,8 +224,7 @@ std::string whole_text(Reading& reading, const Options& options, const Error& er
       find_whole_version(reading.history, object != nullptr ? object->key() : "", reading.context);
   if (whole == 0) {
     return fmt::format(
-        "no other version can be made without it; weightfs verify {} lists all "
-        "damage",
+        "no other version can be built without it; to list all damage: weightfs verify {}",
         options.target);
   }
   return fmt::format(

@@ -37,7 +37,7 @@ std::string to_text(const SyncReady& ready, const HostOptions& host, bool once) 
       fmt::format("{} {} {}: {}\n", directory, is_done ? "is up to date with" : "follows", host.url,
                   ready.version == 0 ? "no version yet" : fmt::format("version {}", ready.version));
   if (!ready.gpu_failure.empty()) text += fmt::format("no GPU: {}\n", ready.gpu_failure);
-  if (ready.offline) text += "the bucket is out of reach; the store's versions are shown\n";
+  if (ready.offline) text += "the bucket is unreachable; showing the store's versions\n";
   if (ready.waiting) {
     text += fmt::format("{} does not exist yet\n", describe(host.follow.what));
   }

@@ -60,8 +60,7 @@ class Connection {
         return text.substr(0, end);
       }
     }
-    throw Error(ErrorCode::unavailable,
-                fmt::format("the daemon that listened at {} ended meanwhile", path_.string()));
+    throw Error(ErrorCode::unavailable, fmt::format("the daemon at {} ended", path_.string()));
   }
 
   /// From here on a stop tells the daemon, and does not end the wait for its answer before
@@ -127,7 +126,7 @@ class Connection {
 };
 
 [[noreturn]] void throw_wrong_reply() {
-  throw Error(ErrorCode::corrupt, "the daemon's reply is to another question");
+  throw Error(ErrorCode::corrupt, "the daemon's reply belongs to another request");
 }
 
 }  // namespace

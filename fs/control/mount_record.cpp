@@ -97,7 +97,7 @@ void remove_leftovers() {
 }
 
 std::string without_options(const std::string& command) {
-  return fmt::format("{} (with the options that it had)", command);
+  return fmt::format("{} (with its original options)", command);
 }
 
 std::string quoted(const std::string& word) {
@@ -121,7 +121,7 @@ void remove_mount_record(const stdfs::path& mount_point) noexcept {
     remove_stale_socket(record->control);
     ::unlink(record_path(mount_point).c_str());
   } catch (const std::exception& error) {
-    log_debug(fmt::format("the record of a mount stays: {}", error.what()));
+    log_debug(fmt::format("cannot remove the record of a mount: {}", error.what()));
   }
 }
 
@@ -132,7 +132,7 @@ MountRecordFile::MountRecordFile(MountRecord record) noexcept : record_(std::mov
     remove_leftovers();
     write_record(record_);
   } catch (const std::exception& error) {
-    log_warning(fmt::format("how to make this mount again is not recorded: {}", error.what()));
+    log_warning(fmt::format("cannot record the command of this mount: {}", error.what()));
   }
 }
 
@@ -141,7 +141,7 @@ MountRecordFile::~MountRecordFile() {
     const auto now = find_mount_record(record_.mount_point);
     if (now && now->pid == record_.pid) ::unlink(record_path(record_.mount_point).c_str());
   } catch (const std::exception& error) {
-    log_debug(fmt::format("the record of this mount stays: {}", error.what()));
+    log_debug(fmt::format("cannot remove the record of this mount: {}", error.what()));
   }
 }
 
@@ -164,7 +164,7 @@ void write_sync_command(const stdfs::path& directory, const std::string& command
   try {
     write_file(directory / kSyncCommand, command, 0600);
   } catch (const std::exception& error) {
-    log_warning(fmt::format("how to run this sync again is not recorded: {}", error.what()));
+    log_warning(fmt::format("cannot record the command of this sync: {}", error.what()));
   }
 }
 

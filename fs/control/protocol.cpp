@@ -174,7 +174,7 @@ std::string request_line(const Json& json) {
                     "--meta and --include",
                     line.size(), kControlLineBytesMax));
   } catch (const Json::exception&) {
-    throw Error(ErrorCode::invalid, "what is asked for is not valid UTF-8");
+    throw Error(ErrorCode::invalid, "the request is not valid UTF-8");
   }
 }
 
@@ -331,9 +331,8 @@ File connect_socket(const std::filesystem::path& path) {
                 fmt::format("no weightfs daemon listens at {}", path.string()));
   }
   if (errno == EAGAIN) {
-    throw Error(ErrorCode::busy, fmt::format("the daemon that listens at {} takes no more "
-                                             "connections",
-                                             path.string()));
+    throw Error(ErrorCode::busy,
+                fmt::format("the daemon at {} accepts no more connections", path.string()));
   }
   throw_errno(errno, "connect to " + path.string());
 }

@@ -75,7 +75,7 @@ void remove_stale(int directory, const std::string& name, const std::filesystem:
   if (::fstatat(directory, name.c_str(), &attributes, AT_SYMLINK_NOFOLLOW) != 0) return;
   if (!S_ISSOCK(attributes.st_mode)) {
     throw Error(ErrorCode::exists,
-                fmt::format("{} is there already, and no socket; remove it", path.string()));
+                fmt::format("{} exists and is not a socket; remove it", path.string()));
   }
   if (somebody_listens(path)) {
     throw Error(ErrorCode::busy, fmt::format("another process listens at {}", path.string()));
@@ -313,7 +313,7 @@ struct ControlServer::State {
       collect(client, std::string_view(buffer.data(), static_cast<std::size_t>(got)));
     } else {
       if (client.job) client.job->stop.request_stop();
-      finish(client, to_line(ErrorCode::invalid, "one connection takes one request"));
+      finish(client, to_line(ErrorCode::invalid, "only one request per connection"));
     }
   }
 
@@ -395,7 +395,7 @@ struct ControlServer::State {
   static void check_is_writer(bool is_writer) {
     if (is_writer) return;
     throw Error(ErrorCode::read_only,
-                "this is a reader's mount: nothing can be handed over; mount with --writer");
+                "this is a reader's mount and takes no hand-overs; mount with --writer");
   }
 
   void begin_job(Client& client, std::function<std::string(const Context&)> work) {

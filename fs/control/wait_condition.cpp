@@ -13,7 +13,7 @@ using How = WaitEnd::How;
 /// The host stays where it is, and `name` is not there.
 WaitEnd end_of_frozen(std::uint64_t version, const std::string& name, const Follow& follow) {
   return {How::gone, version,
-          fmt::format("{} does not come here: --follow {} keeps this host at version {}", name,
+          fmt::format("{} will not arrive here: --follow {} keeps this host at version {}", name,
                       to_string(follow), follow.version),
           ""};
 }
@@ -32,11 +32,13 @@ std::optional<WaitEnd> end_of_version(std::uint64_t version, const std::string& 
     return end_of_frozen(version, name, facts.follow);
   }
   if (version > catalog.latest) return std::nullopt;
-  return WaitEnd{How::gone, version,
-                 fmt::format("{} is not here: this mount is at version {}, and keeps no files of "
-                             "that one any more; weightfs export can write them",
-                             name, catalog.latest),
-                 ""};
+  return WaitEnd{
+      How::gone, version,
+      fmt::format(
+          "{} is not here: this mount is at version {}, and no longer has its files; weightfs "
+          "export can write them",
+          name, catalog.latest),
+      ""};
 }
 
 std::optional<WaitEnd> end_of_latest(std::uint64_t than, const WaitFacts& facts) {
@@ -109,11 +111,12 @@ std::optional<WaitEnd> end_of_order(std::uint64_t order, const WaitFacts& facts)
   for (const HandOverEnd& one : facts.ended) {
     if (one.order == order) return end_of(one, *facts.catalog);
   }
-  return WaitEnd{How::failed, 0,
-                 fmt::format("what became of hand-over {} is not known here any more; weightfs log "
-                             "lists the versions",
-                             order),
-                 ""};
+  return WaitEnd{
+      How::failed, 0,
+      fmt::format(
+          "the outcome of hand-over {} is no longer known here; weightfs log lists the versions",
+          order),
+      ""};
 }
 
 std::optional<WaitEnd> end_of_tag(const std::string& tag, const WaitFacts& facts,

@@ -60,10 +60,12 @@ StagingId find_directory(const Staging& staging, std::string_view path) {
 /// The kernel checks who renames; here nobody else does.
 void check_may_hand_over(const PublishQueue& queue, Caller peer) {
   if (queue.may_hand_over(peer)) return;
-  throw Error(ErrorCode::permission,
-              fmt::format("uid {} may not write into publish/, so it may not hand over; whoever "
-                          "mounts can allow it: --staging-mode, --uid, --gid",
-                          peer.uid));
+  throw Error(
+      ErrorCode::permission,
+      fmt::format(
+          "uid {} has no permission to write to publish/, so it may not hand over; mount with "
+          "--staging-mode, --uid or --gid to allow it",
+          peer.uid));
 }
 
 void check_owner(const Staging& staging, StagingId directory, uid_t peer, std::string_view path) {
@@ -101,12 +103,12 @@ ControlHandlers make_control_handlers(Sync& sync, const Writing& writing, Loader
   };
   handlers.pin = [&pins](const PinRequest& request) {
     const std::uint64_t version = pins.pin(request.version);
-    log_info(fmt::format("version {} is pinned by hand", version));
+    log_info(fmt::format("version {} was pinned by weightfs pin", version));
     return version;
   };
   handlers.unpin = [&pins](const UnpinRequest& request) {
     const std::size_t ended = pins.unpin(request);
-    log_info(fmt::format("ended by hand: {}", count_text(ended, "pin")));
+    log_info(fmt::format("weightfs unpin ended {}", count_text(ended, "pin")));
     return ended;
   };
   if (writing.queue == nullptr) return handlers;

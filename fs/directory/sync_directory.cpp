@@ -162,7 +162,7 @@ void copy_image(const stdfs::path& from, const stdfs::path& to, const Context& c
     const std::span part =
         std::span(buffer).first(std::min<std::uint64_t>(buffer.size(), size - at));
     if (!read_at(source.fd(), at, part, from)) {
-      throw Error(ErrorCode::corrupt, from.string() + " became shorter while it was copied");
+      throw Error(ErrorCode::corrupt, from.string() + " was truncated while it was copied");
     }
     write_at(target.fd(), at, part, to);
   }
@@ -241,8 +241,8 @@ void SyncDirectory::lock() {
     if (errno != EAGAIN && errno != EACCES) throw_errno(errno, "lock " + path.string());
     std::string holder = read_file(path, 64);
     while (!holder.empty() && holder.back() == '\n') holder.pop_back();
-    throw Error(ErrorCode::busy,
-                fmt::format("{} is kept up to date by pid {}", path_.string(), holder));
+    throw Error(ErrorCode::busy, fmt::format("{} is already in use by weightfs sync, pid {}",
+                                             path_.string(), holder));
   }
   const std::string text = fmt::format("{}\n", ::getpid());
   if (::ftruncate(lock_.fd(), 0) != 0) throw_errno(errno, "truncate " + path.string());
@@ -344,7 +344,7 @@ void SyncDirectory::bring(const CatalogVersion& version, const Context& context)
   if (there && !ours_.contains(version.number)) {
     throw Error(
         ErrorCode::exists,
-        fmt::format("{} is there already and not of weightfs sync; move it away", path.string()));
+        fmt::format("{} exists and was not made by weightfs sync; move it away", path.string()));
   }
   if (!there) {
     make(version, context);
@@ -469,8 +469,8 @@ void SyncDirectory::finish_removal(std::uint64_t version) {
   stdfs::remove(directory, ignored);
   if (is_there(directory) && !is_there(version_path(version))) {
     rename_path(directory, version_path(version));
-    log_warning(fmt::format("version {} is removed, but {} has files that are not of it; they stay",
-                            version, version_path(version).string()));
+    log_warning(fmt::format("removed version {}, but kept other files in {}", version,
+                            version_path(version).string()));
   }
   stdfs::remove(record_path(version));
   ours_.erase(version);

@@ -32,11 +32,11 @@ void look(std::vector<Finding>& findings, const char* what, const Context& conte
 Finding repository_finding(Bucket& bucket, const Context& context) {
   try {
     get_all(bucket, keys::kRecord, 1u << 20, context);
-    return {"repository", State::good, "there is one"};
+    return {"repository", State::good, "exists"};
   } catch (const Error& error) {
     if (error.code() != ErrorCode::not_found) throw;
     return {"repository", State::note,
-            fmt::format("none yet; make one with: weightfs init {}", bucket.url())};
+            fmt::format("none yet; create one with: weightfs init {}", bucket.url())};
   }
 }
 
@@ -51,16 +51,17 @@ Finding write_finding(Bucket& bucket, bool can_read, const Context& context) {
     case ProbeResult::Outcome::not_held:
       return {"write", State::bad,
               "two publishers could overwrite each other, so nothing may be published here; use "
-              "another store: " +
+              "another service: " +
                   result.why};
     case ProbeResult::Outcome::held:
       break;
   }
-  if (result.left.empty()) return {"write", State::good, "possible; put-if-absent is held"};
-  return {"write", State::note,
-          fmt::format("possible; put-if-absent is held; the key may not remove objects, so the "
-                      "probe {} stays: allow s3:DeleteObject for .probe-*, or remove it by hand",
-                      result.left)};
+  if (result.left.empty()) return {"write", State::good, "possible; put-if-absent is supported"};
+  return {
+      "write", State::note,
+      fmt::format("possible; put-if-absent is supported; the key may not remove objects, so the "
+                  "probe {} stays: allow s3:DeleteObject for .probe-*, or remove it by hand",
+                  result.left)};
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ std::string find_fuse_problem(const std::filesystem::path& device) {
     case EACCES:
     case EPERM:
       return fmt::format(
-          "{} may not be opened: mount as root, or in a container give it the device (--device "
+          "no permission to open {}: mount as root; in a container pass the device (--device "
           "/dev/fuse --cap-add SYS_ADMIN)",
           device.string());
     default:

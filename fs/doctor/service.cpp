@@ -31,7 +31,7 @@ std::string key_text(const AwsCredentials& keys) {
   if (keys.expires == system_clock::time_point::max()) return text;
   const auto left =
       std::chrono::duration_cast<std::chrono::minutes>(keys.expires - system_clock::now());
-  return text + fmt::format(", for {} min more; renewed by itself", left.count());
+  return text + fmt::format(", valid for {} min more; renewed automatically", left.count());
 }
 
 Finding credentials_finding(const S3Settings& settings, const Context& context) {
@@ -87,9 +87,10 @@ bool look_at_service(const std::string& canonical_url, const BucketOptions& opti
   const bool in_path = address.base_path.find(address.bucket) != std::string::npos;
   findings.push_back(
       {"endpoint", State::good,
-       fmt::format("{}{}, the bucket in the {}", address.scheme_and_host,
-                   settings.endpoint.empty() && !address.is_hf ? " (AWS's own of the region)" : "",
-                   in_path ? "path" : "host name")});
+       fmt::format(
+           "{}{}, the bucket in the {}", address.scheme_and_host,
+           settings.endpoint.empty() && !address.is_hf ? " (AWS's endpoint of the region)" : "",
+           in_path ? "path" : "host name")});
   findings.push_back({"region", State::good, address.is_hf ? "us-east-1" : settings.region});
   const Context soon = context.within(kServiceTime);
   Finding credentials = credentials_finding(settings, soon);
@@ -100,18 +101,18 @@ bool look_at_service(const std::string& canonical_url, const BucketOptions& opti
 
 Finding clock_finding(std::chrono::seconds ahead) {
   const auto off = std::chrono::seconds(std::abs(ahead.count()));
-  if (off < std::chrono::seconds(2)) return {"clock", State::good, "as the service's"};
+  if (off < std::chrono::seconds(2)) return {"clock", State::good, "the same as the service's"};
   const std::string text =
       fmt::format("{} s {} the service's", off.count(), ahead.count() > 0 ? "ahead of" : "behind");
   if (off < kSkewNoted) return {"clock", State::good, text};
   if (off < kSkewMax) {
-    return {"clock", State::note,
-            text + ": times in `log` are off, and at 15 min requests are refused; run timedatectl"};
+    return {
+        "clock", State::note,
+        text + ": times in `log` are wrong, and at 15 min requests are refused; run timedatectl"};
   }
-  return {"clock", State::note,
-          text +
-              ": weightfs signs with the service's time instead, other tools fail; run "
-              "timedatectl"};
+  return {
+      "clock", State::note,
+      text + ": weightfs signs with the service's time instead, other tools fail; run timedatectl"};
 }
 
 }  // namespace weightfs::fs

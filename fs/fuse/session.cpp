@@ -175,7 +175,7 @@ struct FuseSession::State {
     io.read = read_request;
     if (fuse_session_custom_io(session.get(), &io, connection) != 0) {
       ::close(connection);
-      throw Error(ErrorCode::io, "libfuse does not take the connection");
+      throw Error(ErrorCode::io, "libfuse does not accept the connection");
     }
   }
 
@@ -190,7 +190,7 @@ struct FuseSession::State {
     fuse_session_process_buf(session.get(), &buffer);
     server.init_answered = true;
     if (fuse_session_exited(session.get()) != 0) {
-      throw Error(ErrorCode::unsupported, "libfuse and this kernel do not understand each other");
+      throw Error(ErrorCode::unsupported, "libfuse and this kernel are incompatible");
     }
   }
 
@@ -226,9 +226,10 @@ struct FuseSession::State {
   [[noreturn]] void refuse_binds() const {
     throw Error(
         ErrorCode::unsupported,
-        fmt::format("--serve bind is not available here: {}; leave out --serve to be served "
-                    "as well as it goes",
-                    why_no_binds));
+        fmt::format(
+            "--serve bind is not available here: {}; leave out --serve to use the best that is "
+            "available",
+            why_no_binds));
   }
 
   bool choose_passthrough() {

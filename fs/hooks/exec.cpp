@@ -22,10 +22,10 @@ std::string last_line(const std::string& output) {
 }
 
 std::string end_text(const ChildEnd& end) {
-  std::string text = end.signal != 0 ? fmt::format("was ended by {}", strsignal(end.signal))
+  std::string text = end.signal != 0 ? fmt::format("was killed by {}", strsignal(end.signal))
                                      : fmt::format("ended with exit code {}", end.exit_code);
   const std::string said = last_line(end.output);
-  return said.empty() ? text + " and said nothing" : text + ": " + said;
+  return said.empty() ? text + " without output" : text + ": " + said;
 }
 
 }  // namespace

@@ -51,12 +51,13 @@ std::string_view authority_of(std::string_view url) {
 
 void check_engine_url(std::string_view url) {
   for (const char c : url) {
-    if (c <= ' ' || c == 0x7F) refuse_hook("an engine's URL has no spaces and control characters");
+    if (c <= ' ' || c == 0x7F)
+      refuse_hook("an engine's URL must not have spaces or control characters");
   }
   if (authority_of(url).find('@') != std::string_view::npos) {
     refuse_hook(
-        "a password does not go into an engine's URL, where every user can see it; put a token "
-        "into a file and give token-file=FILE");
+        "an engine's URL must not have a password, since every user can see it; put a token "
+        "into a file and use token-file=FILE");
   }
   place_of_url(url);
 }
@@ -83,7 +84,7 @@ void take_hook_key(HookOptions& spec, std::string_view pair) {
     } else if (key == "reset" && is_lora) {
       spec.is_reset = parse_switch(value);
     } else {
-      refuse_hook(fmt::format("{} has no such key; there are every, timeout, token-file{}",
+      refuse_hook(fmt::format("{} has no such key; the keys are every, timeout, token-file{}",
                               to_string(spec.type), is_lora ? ", name, inplace and reset" : ""));
     }
   } catch (const Error& error) {
@@ -111,8 +112,8 @@ void take_command(HookOptions& spec, std::string_view command) {
   spec.argv = split_command(command);
   if (spec.argv.empty() || !spec.argv[0].starts_with('/')) {
     refuse_hook(
-        "exec needs a command that begins with the absolute path of its program: no shell and no "
-        "PATH looks for it");
+        "exec needs a command that begins with the absolute path of its program: neither a "
+        "shell nor PATH is used");
   }
 }
 

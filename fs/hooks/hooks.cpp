@@ -41,8 +41,8 @@ HookRecord read_hook_record(const Db& db, const HookOptions& spec) {
   try {
     return find_hook_record(db, spec.text);
   } catch (const Error& error) {
-    log_warning(fmt::format("hook {} {}: what it was told is not known: {}", to_string(spec.type),
-                            spec.target(), error.what()));
+    log_warning(fmt::format("hook {} {}: cannot read the record of its last update: {}",
+                            to_string(spec.type), spec.target(), error.what()));
     return {};
   }
 }

@@ -104,14 +104,15 @@ std::string exposure_of(std::string_view type, std::string_view url,
   if (!is_loopback_host(place.host)) {
     return fmt::format(
         "the {} engine {} is not on this host's loopback: {}; run its mount beside it, with "
-        "--host 127.0.0.1, and put a proxy in front that lets the API through alone",
+        "--host 127.0.0.1, and put a proxy in front that lets only the API through",
         type, url, kWhat);
   }
   for (const Listener& listener : listeners) {
     if (listener.port != place.port || listener.is_loopback) continue;
     return fmt::format(
-        "port {} of the {} engine {} is listened on at {}, beyond this host's loopback: {}; start "
-        "it with --host 127.0.0.1, and put a proxy in front that lets the API through alone",
+        "the {1} engine {2} listens on port {0} at {3}, beyond this host's loopback: {4}; "
+        "start it with --host 127.0.0.1, and put a proxy in front that lets only the API "
+        "through",
         place.port, type, url, listener.address, kWhat);
   }
   return {};

@@ -107,9 +107,8 @@ void HookReconciler::tell(const HookWish& wish, const Context& context) {
   hook_->tell(wish.target, context.within(options_.timeout));
   const auto reported = hook_->find_reported(context.within(kHookAskTimeout));
   if (reported && *reported != version) {
-    throw Error(ErrorCode::io,
-                fmt::format("it was told version {} and said that all is well, but reports {}",
-                            version, *reported == 0 ? "none" : std::to_string(*reported)));
+    throw Error(ErrorCode::io, fmt::format("accepted version {}, but reports {}", version,
+                                           *reported == 0 ? "none" : std::to_string(*reported)));
   }
   save({version, 0});
   log_info(fmt::format("hook {} {}: has version {}, after {:.2f} s", options_.type, options_.target,
@@ -126,7 +125,7 @@ void HookReconciler::save(const HookRecord& record) {
   try {
     options_.save(record);
   } catch (const std::exception& error) {
-    log_warning(fmt::format("hook {} {}: what it was told cannot be recorded: {}", options_.type,
+    log_warning(fmt::format("hook {} {}: cannot record the update: {}", options_.type,
                             options_.target, error.what()));
   }
 }

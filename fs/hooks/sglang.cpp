@@ -5,7 +5,7 @@
 namespace weightfs::fs {
 namespace {
 
-constexpr std::string_view kSglangPausedHint = "SGLang stays paused, and it is tried again";
+constexpr std::string_view kSglangPausedHint = "SGLang stays paused; the update is retried";
 
 }  // namespace
 

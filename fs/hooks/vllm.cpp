@@ -9,10 +9,10 @@ namespace {
 
 constexpr std::string_view kVllmDevHint =
     "start vLLM with VLLM_SERVER_DEV_MODE=1, in a release that has this endpoint";
-constexpr std::string_view kVllmPausedHint = "vLLM stays paused, and it is tried again";
+constexpr std::string_view kVllmPausedHint = "vLLM stays paused; the update is retried";
 constexpr std::string_view kVllmReloadHint =
-    "vLLM stays paused, and it is tried again; restart it if that does not help (a release whose "
-    "reload_weights takes no weights_path is too old)";
+    "vLLM stays paused; the update is retried. Restart vLLM if that does not help (a "
+    "release whose reload_weights takes no weights_path is too old)";
 
 }  // namespace
 

@@ -11,8 +11,8 @@ constexpr std::string_view kLoraResetPath = "/reset_prefix_cache?reset_running_r
 constexpr std::string_view kLoraHint =
     "start vLLM with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1";
 constexpr std::string_view kLoraResetHint =
-    "without that what the old adapter computed is used again: start vLLM with "
-    "VLLM_SERVER_DEV_MODE=1, or without prefix caching and give reset=no";
+    "otherwise the cache of the old adapter is reused: start vLLM with "
+    "VLLM_SERVER_DEV_MODE=1, or without prefix caching and use reset=no";
 
 }  // namespace
 

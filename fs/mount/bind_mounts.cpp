@@ -36,7 +36,7 @@ std::string explain_bind(int error, const stdfs::path& directory) {
   if (error == EPERM) return "bind mounts need CAP_SYS_ADMIN (run as root)";
   if (error == ENOSYS) {
     return fmt::format(
-        "kernel {} cannot make a bind mount that is read-only from the start (5.12 or "
+        "kernel {} cannot create a bind mount that is read-only from the start (needs 5.12 or "
         "newer)",
         kernel_release());
   }

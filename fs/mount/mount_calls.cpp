@@ -108,8 +108,8 @@ std::string escape_option(std::string_view text) {
 /// What else there is, at the end of a message.
 std::string without_fuse(const std::string& source) {
   return fmt::format(
-      "; weightfs doctor tells what is missing here, and weightfs sync {} DIR needs "
-      "neither FUSE nor root",
+      "; run weightfs doctor to see what is missing; weightfs sync {} DIR needs neither "
+      "FUSE nor root",
       source);
 }
 

@@ -33,7 +33,7 @@ constexpr std::size_t kNamesShown = 3;
   const std::string name = path.string();
   if (mount.type == kMountType) {
     throw Error(ErrorCode::exists,
-                fmt::format("{} is already a weightfs mount of {}; weightfs umount {} ends it",
+                fmt::format("{} is already a weightfs mount of {}; to end it: weightfs umount {}",
                             name, mount.source, name));
   }
   throw Error(ErrorCode::busy,
@@ -100,11 +100,12 @@ int unmount_all(const MountInfo& mount, Answering answering) {
 }
 
 [[noreturn]] void refuse_silent(const stdfs::path& path, const MountInfo& mount) {
-  throw Error(ErrorCode::timed_out,
-              fmt::format("{0} is already a weightfs mount of {1}, and its daemon does not answer "
-                          "(stopped, or starved?); let it go on, or kill it, or take the mount "
-                          "away: weightfs umount {0}",
-                          path.string(), mount.source));
+  throw Error(
+      ErrorCode::timed_out,
+      fmt::format(
+          "{0} is already a weightfs mount of {1}, and its daemon does not answer (stopped or "
+          "starved?); resume or kill the daemon, or unmount it: weightfs umount {0}",
+          path.string(), mount.source));
 }
 
 /// Throws unless it is a dead mount of ours, with nothing in it but what is ours.
@@ -199,11 +200,13 @@ MountPlace prepare_mount_point(const stdfs::path& path, NonEmpty non_empty) {
   }
   place.hidden = mount ? names_below_mount(place.path) : list_mount_point(place.path);
   if (place.hidden.empty() || non_empty == NonEmpty::allowed) return place;
-  throw Error(ErrorCode::invalid,
-              fmt::format("the mount point {} is not empty: it has {}; what was saved there while "
-                          "nothing was mounted is in no repository: move it away, or mount with "
-                          "--nonempty, which hides it until umount",
-                          place.path.string(), shown_names(place.hidden)));
+  throw Error(
+      ErrorCode::invalid,
+      fmt::format(
+          "the mount point {} is not empty: it contains {}. Files saved there while nothing "
+          "was mounted were not published: move them away, or mount with --nonempty, which "
+          "hides them until umount",
+          place.path.string(), shown_names(place.hidden)));
 }
 
 std::string shown_names(const std::vector<std::string>& names) {

@@ -57,7 +57,7 @@ std::string name_of(int pid) {
 
 std::string describe_users(const std::vector<int>& pids) {
   constexpr std::size_t kNamed = 8;
-  if (pids.empty()) return "a process that cannot be seen from here";
+  if (pids.empty()) return "a process that is not visible here";
   std::string text;
   for (std::size_t i = 0; i < std::min(pids.size(), kNamed); i++) {
     text += fmt::format("{}pid {} ({})", i == 0 ? "" : ", ", pids[i], name_of(pids[i]));

@@ -196,9 +196,8 @@ void LoaderPins::note_refused(uid_t uid) {
     if (!refused_logged_.emplace(uid, now).second) return;
   }
   log_warning(
-      fmt::format("processes of uid {} have {} passes, which is all that a uid can have: "
-                  "further loaders of it get what is newest at each open, and may mix "
-                  "versions; give them versions/N",
+      fmt::format("uid {} has {} passes, the maximum: further loaders of this uid get the newest "
+                  "version at each open, and may mix versions; give them versions/N",
                   uid, kPassesMax));
 }
 
@@ -263,7 +262,7 @@ void LoaderPins::watch(const std::stop_token& stop) {
       passes_.sweep(boot_now());
       link_passes_.sweep(boot_now());
     } catch (const std::exception& error) {
-      log_warning(fmt::format("cannot look at who loads: {}", error.what()));
+      log_warning(fmt::format("cannot inspect loading processes: {}", error.what()));
     }
   }
 }
@@ -313,13 +312,13 @@ bool LoaderPins::uses(const std::string& session, std::uint64_t version) const {
 
 std::uint64_t LoaderPins::pin(std::uint64_t version) {
   if (version == 0) version = catalog_()->latest;
-  if (version == 0)
-    throw Error(ErrorCode::not_found, "there is no version yet that could be pinned");
+  if (version == 0) throw Error(ErrorCode::not_found, "there is no version to pin yet");
   by_hand_.add(version, std::time(nullptr));  // first: from here on it does not go
   if (catalog_()->has_images(version)) return version;
   by_hand_.remove(version);
-  throw Error(ErrorCode::not_found,
-              fmt::format("version {} is not kept here; versions/ lists those that are", version));
+  throw Error(
+      ErrorCode::not_found,
+      fmt::format("version {} is not on this host; versions/ lists those that are", version));
 }
 
 std::size_t LoaderPins::unpin(const UnpinRequest& what) {

@@ -23,17 +23,18 @@ std::vector<Finding> pass_findings(const Json& status) {
   if (std::any_of(pins.begin(), pins.end(), is_unseen)) {
     findings.push_back(
         {"callers", Finding::State::warning,
-         "the daemon cannot see processes that read here, so all of a uid count as one: run it in "
-         "their PID namespace (Kubernetes: hostPID: true; docker: --pid host), or give them "
-         "versions/N"});
+         "the daemon cannot see some of its readers, so all processes of a uid count as one: "
+         "run it in their PID namespace (Kubernetes: hostPID: true; docker: --pid host), or "
+         "give them versions/N"});
   }
   for (const Json& full : status.value("pins_full", Json::array())) {
     findings.push_back(
         {"passes", Finding::State::warning,
-         fmt::format("uid {} has all passes that a uid can have, and {} of its processes "
-                     "went without, which may mix versions: give its loaders versions/N",
-                     json_uint(full, "uid", "pins_full"),
-                     count_text(json_uint(full, "refused", "pins_full"), "open"))});
+         fmt::format(
+             "uid {} has the maximum number of passes, and {} of its processes got none and may "
+             "mix versions: give its loaders versions/N",
+             json_uint(full, "uid", "pins_full"),
+             count_text(json_uint(full, "refused", "pins_full"), "open"))});
   }
   return findings;
 }

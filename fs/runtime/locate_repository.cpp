@@ -52,8 +52,9 @@ std::string why_kept(const std::filesystem::path& store, const std::filesystem::
   const auto user = find_last_user(store);
   if (!user || user->place == place) return "";
   if (!has_files(store / "staging") && !has_files(store / "handover")) return "";
-  return fmt::format("the store {0} holds what was staged at {1}; --store {0} goes on with that",
-                     store.string(), user->place.string());
+  return fmt::format(
+      "the store {0} has files that were staged at {1}; to continue with them: --store {0}",
+      store.string(), user->place.string());
 }
 
 OpenedStore open_default(const StoreWanted& wanted) {
@@ -71,7 +72,7 @@ OpenedStore open_default(const StoreWanted& wanted) {
         OpenedStore opened{open_at(wanted, path), {}};
         if (number > 1) {
           opened.note =
-              fmt::format("{}; this mount has a store of its own, {}", why, path.string());
+              fmt::format("{}; this mount uses a store of its own, {}", why, path.string());
         }
         return opened;
       }
@@ -82,7 +83,7 @@ OpenedStore open_default(const StoreWanted& wanted) {
     if (why.empty()) why = std::move(why_not);
   }
   throw Error(ErrorCode::busy,
-              fmt::format("{}; and so on for {} stores; name one with --store", why, kStoresMax));
+              fmt::format("{}; the same for {} stores; choose one with --store", why, kStoresMax));
 }
 
 }  // namespace

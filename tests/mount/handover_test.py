@@ -120,7 +120,7 @@ class HandOver(writers.WriterTest):
         os.symlink("config.json", mount.join("staging/links/copy.json"))
         self.refused(mount, "links", errno.EBADMSG, "copy.json", "symlink")
         harness.write_file(mount.join("staging/file.safetensors"), b"")
-        self.refused(mount, "file.safetensors", errno.EBADMSG, "not a directory")
+        self.refused(mount, "file.safetensors", errno.EBADMSG, "only a directory")
 
     def test_a_bad_tag_is_refused(self):
         mount = self.writer()
@@ -213,7 +213,7 @@ class HandOver(writers.WriterTest):
         with self.assertRaises(OSError) as raised:
             self.hand_over(mount, "other", name)
         self.assertEqual(raised.exception.errno, errno.EBUSY)
-        self.assertIn("on its way", self.last_error(mount))
+        self.assertIn("already being published", self.last_error(mount))
 
     def test_status_tells_what_staging_holds(self):
         mount = self.writer()

@@ -335,7 +335,7 @@ class Cold(PartialTest):
         mount = self.cold()
         late = harness.run("wait", mount.path, "--ready", "--timeout", "0.2")
         self.assertEqual(late.returncode, 5)
-        self.assertRegex(late.stderr, "all of latest did not come to .* are here")
+        self.assertRegex(late.stderr, "all of latest did not arrive at .* are here")
         self.assertEqual(harness.call("wait", mount.path, "--version", 1)["version"], 1)
         self.assertRegex(harness.run("status", mount.path).stdout,
                          "streaming +version 1: .* of .* here")

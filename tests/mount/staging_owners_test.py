@@ -105,8 +105,8 @@ class Owners(writers.WriterTest):
         said = self.as_nobody(mount, "mv", mount.staging("theirs"), mount.join("publish/step-1"))
         self.assertIn("Permission denied", said)
         why = self.last_error(mount)
-        self.assertIn("publish/step-1: staging/theirs/secret.json belongs to uid 0, not to uid "
-                      f"{NOBODY} who hands over: only a user's own files are taken", why)
+        self.assertIn("publish/step-1: staging/theirs/secret.json belongs to uid 0, but uid "
+                      f"{NOBODY} is handing over: users can hand over only their own files", why)
         done = as_user(NOBODY, harness.BINARY, "publish", mount.path, mount.staging("theirs"),
                        "--tag", "step-1")
         self.assertEqual(done.returncode, 1)

@@ -84,8 +84,8 @@ class Queue(writers.WriterTest):
         self.assertEqual(self.wait_ends(mount, "--tag", "step-3")[0], 3)
         done = harness.run(*command.split()[1:])
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertEqual(done.stdout, f"{mount.path} goes on from version 2\n"
-                         "publish/step-2 is tried again\npublish/step-3 is tried again\n")
+        self.assertEqual(done.stdout, f"{mount.path} continues from version 2\n"
+                         "publish/step-2 is retried\npublish/step-3 is retried\n")
         self.assertEqual(self.wait(mount, "--tag", "step-2"), 3)
         self.assertEqual(self.wait(mount, "--tag", "step-3"), 4)
         self.assert_same_tree(mount.join("versions/3"), self.steps[2])
@@ -106,7 +106,7 @@ class Queue(writers.WriterTest):
         self.wait_queue(mount, "step-2", "conflict")
         done = harness.run("rebase", mount.path, user=65534, group=65534, extra_groups=[])
         self.assertEqual(done.returncode, 1)
-        self.assertIn("uid 65534 may not write into publish/", done.stderr)
+        self.assertIn("uid 65534 has no permission to write to publish/", done.stderr)
         self.assertEqual(self.queue(mount)["step-2"]["state"], "conflict")
         reader = self.mount(name="reader", store="reader-store")
         done = harness.run("rebase", reader.path)

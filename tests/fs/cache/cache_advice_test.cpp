@@ -49,7 +49,7 @@ TEST(CacheAdvice, OfAColdVersionTellsWhy) {
   cache.residency.cached_bytes = kAdviceGib;
   const std::pair<WarmingSaid, const char*> cases[] = {
       {WarmingSaid::idle, "25 % of version 42 (4.0 GiB)"},
-      {WarmingSaid::reading, "weightfs is reading the rest in"},
+      {WarmingSaid::reading, "weightfs is prefetching the rest"},
       {WarmingSaid::no_room, "there is no room for the whole version"},
       {WarmingSaid::off, "--warm off"},
   };

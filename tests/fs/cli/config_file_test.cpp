@@ -85,7 +85,7 @@ TEST(ConfigFile, RefusesWhatItDoesNotKnowWithTheLine) {
   }
   EXPECT_TRUE(refusal("a = 1\n\nb = c\n").starts_with("c.toml, line 3: "));
   EXPECT_EQ(refusal("a = 1\numask = 0o337"),
-            "c.toml, line 2: a number that is not decimal must stand in quotes");
+            "c.toml, line 2: a number that is not decimal must be quoted");
 }
 
 TEST(ConfigFile, RefusesKeysAndTablesThatAreThereTwice) {

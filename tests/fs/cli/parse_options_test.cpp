@@ -177,8 +177,8 @@ TEST_F(OptionsTest, AHookThatIsWrongOrGivenTwiceIsAUsageError) {
 TEST_F(OptionsTest, ASyncHasHooksUnlessItEndsAtOnce) {
   EXPECT_EQ(parsed({"sync", "/b", "/d", "--hook", "vllm=http://h:1"}).host.hooks.size(), 1U);
   EXPECT_EQ(wrong({"sync", "/b", "/d", "--hook", "vllm=http://h:1", "--once"}),
-            "--once has ended before a hook could see to its engine: leave --once out, or tell the "
-            "engine when this command has ended");
+            "--once ends before a hook could update its engine: leave out --once, or update the "
+            "engine after this command");
 }
 
 TEST_F(OptionsTest, HasTheDefaultsThatTheHelpTells) {
@@ -204,7 +204,7 @@ TEST_F(OptionsTest, TakesTheOperandsOfTheOthers) {
   EXPECT_EQ(parsed({"verify", "/b"}).command, Command::verify);
   EXPECT_EQ(parsed({"doctor"}).command, Command::doctor);
   EXPECT_EQ(parsed({"doctor", "/b"}).target, "/b");
-  EXPECT_EQ(wrong({"doctor", "/b", "/c"}), "'/c' is one operand too many");
+  EXPECT_EQ(wrong({"doctor", "/b", "/c"}), "unexpected operand '/c'");
   EXPECT_EQ(parsed({"status"}).target, "");
   EXPECT_EQ(parsed({"status", "/m"}).target, "/m");
   EXPECT_TRUE(parsed({"umount", "/m", "--lazy"}).lazy);
@@ -395,7 +395,7 @@ TEST_F(OptionsTest, AMistypedVariableIsAWarning) {
   const Options options = parsed({"log", "/b"});
   ASSERT_EQ(options.warnings.size(), 1U);
   EXPECT_EQ(options.warnings[0],
-            "the environment has WEIGHTFS_STOR_SIZE, which is no option and is ignored; did you "
+            "the environment variable WEIGHTFS_STOR_SIZE is not an option and is ignored; did you "
             "mean WEIGHTFS_STORE_SIZE?");
   unset("WEIGHTFS_STOR_SIZE");
   set("WEIGHTFS_PORT", "tcp://10.0.0.1:80");  // as Kubernetes does for a service `weightfs`
@@ -564,10 +564,10 @@ TEST_F(OptionsTest, WrongValuesNameTheOption) {
 }
 
 TEST_F(OptionsTest, MissingAndSuperfluousOperandsAreUsageErrors) {
-  EXPECT_EQ(wrong({}), "a command is missing");
+  EXPECT_EQ(wrong({}), "no command given");
   EXPECT_EQ(wrong({"publish", "/b"}), "publish needs URL|MOUNTPOINT DIR; only /b is given");
   EXPECT_EQ(wrong({"diff", "/b", "1"}), "diff needs URL|MOUNTPOINT A B; only /b 1 is given");
-  EXPECT_EQ(wrong({"init", "/b", "c"}), "'c' is one operand too many");
+  EXPECT_EQ(wrong({"init", "/b", "c"}), "unexpected operand 'c'");
   EXPECT_EQ(wrong({"publish", "/b", "d", "--tag"}), "--tag needs a value: --tag TAG");
   EXPECT_EQ(wrong({"lg", "/b"}), "there is no command 'lg'; did you mean log?");
 }
@@ -580,7 +580,7 @@ TEST_F(OptionsTest, AUsageErrorSaysWhatTheUsageIsAndWhereToReadOn) {
             "run weightfs help mount\n");
   EXPECT_TRUE(options.json);
   EXPECT_EQ(parse({}).text,
-            "weightfs: a command is missing\n"
+            "weightfs: no command given\n"
             "usage: weightfs COMMAND OPERAND... [OPTION...]\n"
             "run weightfs help\n");
 }
@@ -669,7 +669,7 @@ TEST_F(OptionsTest, UnknownKeysNameTheKeyAndTheFile) {
   EXPECT_EQ(wrong({"log", "/b"}), file + ": unknown key 'tag' in [mount]");
   write_config("[mout]\npoll = 1\n");
   EXPECT_EQ(wrong({"log", "/b"}),
-            file + ": the table [mout] is named like no command; did you mean mount?");
+            file + ": there is no command for the table [mout]; did you mean mount?");
   write_config("[mount]\npoll = [1, 2]\n");
   EXPECT_EQ(wrong({"log", "/b"}), file + ": 'poll' takes one value, not an array");
   write_config("config = 'x'\n");

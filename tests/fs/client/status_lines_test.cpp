@@ -48,9 +48,9 @@ TEST(HookText, TellsWhatTheEngineHasAndWhatItShouldHave) {
   EXPECT_EQ(hook_text(json), "vllm http://h:1: current, version 8");
   json["state"] = "telling";
   json["reported"] = nullptr;
-  EXPECT_EQ(
-      hook_text(json),
-      "vllm http://h:1: telling, version 8 is wanted; the engine has none of this repository");
+  EXPECT_EQ(hook_text(json),
+            "vllm http://h:1: telling, should have version 8; the engine has no version of this "
+            "repository");
   json["state"] = "failed";
   json["reported"] = 7;
   json["error"] = {{"message", "the reason"}, {"time", 1}};
@@ -70,9 +70,11 @@ TEST(HookText, IsAmongTheLines) {
   hook.wanted = 8;
   hook.error = "nobody listens";
   state.hooks = {hook, hook};
-  EXPECT_NE(lines_of(state).find("sglang http://h:1: unreachable, version 8 is wanted; the engine "
-                                 "has none of this repository: nobody listens"),
-            std::string::npos)
+  EXPECT_NE(
+      lines_of(state).find(
+          "sglang http://h:1: unreachable, should have version 8; the engine has no version of "
+          "this repository: nobody listens"),
+      std::string::npos)
       << lines_of(state);
 }
 
@@ -90,7 +92,7 @@ TEST(StatusLines, TellsThePinsOfLoadersAndByHand) {
        .members = {{20, "python3"}, {21, "python3"}}},
       {.session = "cgroup /a", .link = "tags/best", .version = 7, .age = std::chrono::minutes(3)}};
   const std::string lines = lines_of(state);
-  for (const char* line : {"version 7: by hand, 10 min\n",
+  for (const char* line : {"version 7: pinned by weightfs pin, 10 min\n",
                            "version 8: session 15 (python3, 2 processes), 12 s, loading\n",
                            "version 7: cgroup /a by tags/best, 3 min\n"}) {
     EXPECT_NE(lines.find(line), std::string::npos) << line << "is not in\n" << lines;
@@ -110,8 +112,8 @@ TEST(StatusLines, TellsWhichLoadersAreNotKeptTogether) {
   EXPECT_EQ(lines_of(state).find("warning"), std::string::npos);
   state.pins.full = {{.uid = 1000, .refused = 12}};
   state.pins.passes = {{.session = "invisible, uid 7", .link = "latest", .version = 8}};
-  for (const char* text : {"uid 1000 has all passes that a uid can have, and 12 opens",
-                           "the daemon cannot see processes that read here", "hostPID: true"}) {
+  for (const char* text : {"uid 1000 has the maximum number of passes, and 12 opens",
+                           "the daemon cannot see some of its readers", "hostPID: true"}) {
     EXPECT_NE(lines_of(state).find(text), std::string::npos) << lines_of(state);
   }
 }
@@ -150,11 +152,11 @@ TEST(QueuedText, NamesWhatWaitsAndHowItGoesOn) {
   EXPECT_EQ(queued_text(Json()), "");
   EXPECT_EQ(queued_text({{"store", "/s"}, {"queued", Json::array()}}), "");
   EXPECT_EQ(queued_text({{"store", "/s"}, {"queued", {"step-42"}}}),
-            "1 hand-over waits in the store: step-42; the next mount --writer with --store /s goes "
-            "on with it");
+            "1 hand-over waits in the store: step-42; the next mount --writer with --store /s "
+            "continues it");
   EXPECT_EQ(queued_text({{"store", "/s"}, {"queued", {"step-42", "step-43"}}}),
             "2 hand-overs wait in the store: step-42, step-43; the next mount --writer with "
-            "--store /s goes on with them");
+            "--store /s continues them");
 }
 
 TEST(QueuedText, TellsWhatDoesNotGoOnByItself) {
@@ -164,8 +166,8 @@ TEST(QueuedText, TellsWhatDoesNotGoOnByItself) {
                  {"queued", {"step-42", "step-43"}},
                  {"writer", {{"queue", {entry("queued"), stuck}}}}};
   EXPECT_EQ(queued_text(status),
-            "1 hand-over waits in the store: step-42; the next mount --writer with --store /s goes "
-            "on with it\n"
+            "1 hand-over waits in the store: step-42; the next mount --writer with --store /s "
+            "continues it\n"
             "not published: step-43; take it back out of publish/ at that mount");
   status["queued"] = {"step-43"};
   EXPECT_EQ(queued_text(status),
@@ -218,8 +220,8 @@ TEST(StatusLines, TellWhatIsKeptIfItIsNotAll) {
   DaemonState state = some_state();
   EXPECT_EQ(lines_of(state).find("keeps"), std::string::npos);
   state.kept = {.only = {"a*", "b*"}, .kept_bytes = 4, .version_bytes = 10, .made_bytes = 2};
-  EXPECT_NE(lines_of(state).find("keeps        only a* b*: 4 B of 10 B; 2 B of the rest made for "
-                                 "readers\n"),
+  EXPECT_NE(lines_of(state).find(
+                "keeps        only a* b*: 4 B of 10 B; 2 B of other files built for readers\n"),
             std::string::npos)
       << lines_of(state);
 }

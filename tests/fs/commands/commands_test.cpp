@@ -314,7 +314,7 @@ TEST_F(CommandsTest, ATagAndLatestAreVersionsEverywhere) {
                                              {"export", url(), path("none"), "--version", "canray"},
                                              {"verify", url(), "--version", "canray"}}) {
     expect_failure(arguments, 1, "not_found",
-                   "carries the tag canray; did you mean canary?; there are step-4, canary");
+                   "carries the tag canray; did you mean canary?; the tags are step-4, canary");
   }
 }
 
@@ -339,8 +339,9 @@ TEST_F(CommandsTest, ExportSaysIfNoVersionIsWhole) {
   for (const auto& entry : stdfs::recursive_directory_iterator(object("snapshots/1"))) {
     if (entry.path().extension() == ".safetensors") spoil(entry.path());
   }
-  expect_failure({"export", url(), path("out")}, 4, "corrupt",
-                 "no other version can be made without it; weightfs verify " + url());
+  expect_failure(
+      {"export", url(), path("out")}, 4, "corrupt",
+      "no other version can be built without it; to list all damage: weightfs verify " + url());
 }
 
 TEST_F(CommandsTest, VerifyFindsNothingWrongWithAGoodRepository) {
@@ -401,7 +402,7 @@ TEST_F(CommandsTest, VerifyDeepIsForABucket) {
   EXPECT_EQ(deep.code, 0) << deep.out;
   EXPECT_TRUE(contains(deep.out, "verified 2 versions")) << deep.out;
   ASSERT_EQ(run({"sync", url(), path("synced"), "--once"}).code, 0);
-  expect_failure({"verify", path("synced"), "--deep"}, 2, "invalid", "give the URL, " + url());
+  expect_failure({"verify", path("synced"), "--deep"}, 2, "invalid", "use the URL, " + url());
 }
 
 TEST_F(CommandsTest, VerifyAndDiffLeaveNoTemporaryFiles) {
@@ -503,7 +504,7 @@ TEST_F(CommandsTest, DoctorLooksAtABucketIfItIsAsked) {
   for (const char* what : {"read", "list", "write", "repository"}) {
     EXPECT_EQ(bucket["findings"][what]["state"], "good") << what;
   }
-  EXPECT_TRUE(contains(run({"doctor", url()}).out, "put-if-absent is held"));
+  EXPECT_TRUE(contains(run({"doctor", url()}).out, "put-if-absent is supported"));
   const Result absent = run({"doctor", "file://" + path("absent")});
   EXPECT_EQ(absent.code, 1);
   EXPECT_TRUE(contains(absent.out, "BAD: ")) << absent.out;

@@ -24,7 +24,7 @@ TEST(MountRecordTest, OfNobodyIsWhatTheMountItselfTells) {
   const MountInfo mount{"/absent/a b", "fuse.weightfs", "file:///bucket"};
   EXPECT_FALSE(find_mount_record(mount.path));
   EXPECT_EQ(mount_again_command(mount),
-            "weightfs mount file:///bucket '/absent/a b' (with the options that it had)");
+            "weightfs mount file:///bucket '/absent/a b' (with its original options)");
 }
 
 TEST(MountRecordTest, LastsAsLongAsTheMount) {

@@ -112,8 +112,8 @@ TEST_F(WaitConditionTest, AFrozenHostGetsNoOtherVersion) {
   expect_here({.version = 5}, 5);
   expect_here({.newer_than = 6}, 7);
   expect_end({.version = 8}, How::gone, "--follow 7 keeps this host at version 7");
-  expect_end({.tag = "step-9"}, How::gone, "step-9, version 9, does not come here");
-  expect_end({.newer_than = 7}, How::gone, "a version above 7 does not come here");
+  expect_end({.tag = "step-9"}, How::gone, "step-9, version 9, will not arrive here");
+  expect_end({.newer_than = 7}, How::gone, "a version above 7 will not arrive here");
   catalog_ = catalog_of(0, {});
   expect_not_yet({.version = 7});
   expect_not_yet({.newer_than = 6});
@@ -146,7 +146,7 @@ TEST_F(WaitConditionTest, WhereSomethingElseIsFollowedNewerVersionsOpenByName) {
   followed_ = 7;
   expect_here({.version = 9}, 9);
   expect_not_yet({.version = 10});
-  expect_end({.newer_than = 7}, How::gone, "a version above 7 does not come here");
+  expect_end({.newer_than = 7}, How::gone, "a version above 7 will not arrive here");
 }
 
 TEST_F(WaitConditionTest, AVersionThatIsBeingFilledIsHere) {
@@ -334,7 +334,7 @@ TEST_F(WaitConditionTest, AnOrderIsWaitedForUntilItsHandOverEnds) {
 }
 
 TEST_F(WaitConditionTest, AnOrderThatNobodyRemembersIsAFailureInWords) {
-  expect_end({.order = 9}, How::failed, "hand-over 9 is not known");
+  expect_end({.order = 9}, How::failed, "the outcome of hand-over 9 is no longer known");
 }
 
 }  // namespace

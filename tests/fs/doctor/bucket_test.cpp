@@ -38,7 +38,7 @@ TEST(BucketDoctor, AGoodBucketIsGood) {
     ASSERT_TRUE(found.contains(what)) << what;
     EXPECT_EQ(found.at(what).state, State::good) << what;
   }
-  EXPECT_TRUE(contains(found.at("write").text, "put-if-absent is held"));
+  EXPECT_TRUE(contains(found.at("write").text, "put-if-absent is supported"));
   EXPECT_EQ(bucket->objects().size(), objects) << "the probe must be gone";
 }
 
@@ -104,7 +104,7 @@ TEST(BucketDoctor, ADirectoryHasNoService) {
 }
 
 TEST(BucketDoctor, TellsHowFarTheClockIsOff) {
-  EXPECT_EQ(clock_finding(seconds(0)).text, "as the service's");
+  EXPECT_EQ(clock_finding(seconds(0)).text, "the same as the service's");
   EXPECT_EQ(clock_finding(seconds(-5)).text, "5 s behind the service's");
   EXPECT_EQ(clock_finding(seconds(59)).state, State::good);
   EXPECT_EQ(clock_finding(seconds(60)).state, State::note);

@@ -86,9 +86,9 @@ TEST_F(ExecHookTest, AFailureSaysTheExitCodeAndTheLastLine) {
   const std::string program = script("echo first; echo 'no such engine' >&2; exit 3\n");
   EXPECT_EQ(failure_of(program), program + " ended with exit code 3: no such engine");
   const std::string silent = script("exit 4\n");
-  EXPECT_EQ(failure_of(silent), silent + " ended with exit code 4 and said nothing");
+  EXPECT_EQ(failure_of(silent), silent + " ended with exit code 4 without output");
   const std::string killed = script("kill -9 $$\n");
-  EXPECT_EQ(failure_of(killed), killed + " was ended by Killed and said nothing");
+  EXPECT_EQ(failure_of(killed), killed + " was killed by Killed without output");
   EXPECT_NE(failure_of("/absent/program").find("cannot run /absent/program"), std::string::npos);
 }
 

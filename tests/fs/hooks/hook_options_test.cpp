@@ -80,7 +80,7 @@ TEST(HookSpecs, RefusalsSayWhatWouldHaveBeenRight) {
   expect_refused("vllm=127.0.0.1:8000", "expected http://HOST:PORT");
   expect_refused("vllm=http://:8000", "has no host");
   expect_refused("vllm=http://h:99999", "65535");
-  expect_refused("vllm=http://h h:1", "no spaces");
+  expect_refused("vllm=http://h h:1", "must not have spaces");
   expect_refused("vllm=http://h:1,poll=1", "poll: vllm has no such key");
   expect_refused("vllm=http://h:1,every=soon", "every: ");
   expect_refused("vllm=http://h:1,token-file=key", "not an absolute path");

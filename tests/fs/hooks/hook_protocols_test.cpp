@@ -155,7 +155,7 @@ TEST_F(VllmHookTest, AReloadThatFailsSaysWhatToDo) {
   engine_.fail("POST /collective_rpc", 500, "reload_weights() got an unexpected argument");
   const std::string failure = failure_of(hook_);
   expect_words(failure, "unexpected argument");
-  expect_words(failure, "restart it");
+  expect_words(failure, "Restart vLLM");
   expect_words(failure, "too old");
 }
 

@@ -74,7 +74,7 @@ TEST(Exposure, AnEngineOnLoopbackAloneIsFine) {
 
 TEST(Exposure, OneThatListensBeyondIsWarnedOf) {
   const std::string warning = exposure_of("vllm", "http://127.0.0.1:8000", {kLocal, kAnywhere});
-  EXPECT_TRUE(has_words(warning, "port 8000 of the vllm engine")) << warning;
+  EXPECT_TRUE(has_words(warning, "listens on port 8000 at 0.0.0.0")) << warning;
   EXPECT_TRUE(has_words(warning, "at 0.0.0.0")) << warning;
   EXPECT_TRUE(has_words(warning, "--host 127.0.0.1")) << warning;
 }

@@ -136,7 +136,7 @@ TEST_F(HookReconcilerTest, SuccessIsTheVersionReadBack) {
   HookReconciler deaf(std::make_unique<Deaf>(), options);
   deaf.round([this] { return wish_; }, {});
   EXPECT_EQ(deaf.status().state, HookPhase::failed);
-  EXPECT_NE(deaf.status().error.find("told version 4"), std::string::npos);
+  EXPECT_NE(deaf.status().error.find("accepted version 4"), std::string::npos);
   EXPECT_NE(deaf.status().error.find("reports 3"), std::string::npos);
 }
 

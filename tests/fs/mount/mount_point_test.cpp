@@ -259,7 +259,7 @@ TEST(MountPoint, NamesWhatLiesInTheDirectoryAlsoBelowADeadMount) {
   for (const char* name : {"staging", "publish", "a", "b", "c"}) test::write_text(path / name, "x");
   for (const bool is_dead_there : {false, true}) {
     if (is_dead_there) make_dead_mount(path, "file:///dead");
-    EXPECT_EQ(code_of([&] { prepare_mount_point(path); }, "it has a, b, c and 2 more"),
+    EXPECT_EQ(code_of([&] { prepare_mount_point(path); }, "it contains a, b, c and 2 more"),
               ErrorCode::invalid);
     EXPECT_EQ(prepare_mount_point(path, NonEmpty::allowed).hidden,
               (std::vector<std::string>{"a", "b", "c", "publish", "staging"}));

@@ -427,10 +427,11 @@ TEST(GetMount, SaysWhatIsThereInstead) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::not_found);
-    EXPECT_EQ(std::string(error.what()), dir.path().string() +
-                                             " is not a weightfs mount: nothing is mounted there; "
-                                             "weightfs status lists those of this "
-                                             "host");
+    EXPECT_EQ(
+        std::string(error.what()),
+        dir.path().string() +
+            " is not a weightfs mount: nothing is mounted there; run weightfs status to list the "
+            "mounts of this host");
   }
   try {
     get_mount("/proc");
