@@ -36,6 +36,9 @@ class TricklingBucket final : public BucketView {
   /// Shared by the views of a host, one after the other.
   class Tap {
    public:
+    /// Called by those who read with a deadline.  Set it while nobody reads.
+    std::function<void()> on_get;
+
     /// So many more answers.
     void give(unsigned answers) {
       change([&] { answers_ += answers; });
@@ -59,9 +62,11 @@ class TricklingBucket final : public BucketView {
     }
 
     void pass(std::string_view key, const Context& context) {
+      const bool has_deadline = context.deadline != Clock::time_point::max();
+      if (has_deadline && on_get) on_get();
       std::unique_lock lock(mutex_);
-      if (context.deadline != Clock::time_point::max()) {
-        if (!is_away_) return;
+      if (has_deadline && !is_away_) return;
+      if (has_deadline) {
         throw Error(ErrorCode::unavailable, "object " + std::string(key) + ": out of reach");
       }
       changed_.wait(lock, context.stop, [&] { return is_open_ || answers_ > 0; });

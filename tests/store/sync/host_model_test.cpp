@@ -42,7 +42,7 @@ constexpr std::uint64_t kGiB = 1ull << 30;
 
 unsigned model_steps() {
   const char* given = std::getenv("WEIGHTFS_MODEL_STEPS");
-  return given != nullptr ? static_cast<unsigned>(std::strtoul(given, nullptr, 10)) : 1500;
+  return given != nullptr ? static_cast<unsigned>(std::strtoul(given, nullptr, 10)) : 800;
 }
 
 Context soon() { return Context{}.within(std::chrono::seconds(20)); }
@@ -87,6 +87,7 @@ class HostModel : public testing::TestWithParam<unsigned> {
 
   void start() {
     main_ = std::this_thread::get_id();
+    tap_->on_get = nullptr;
     if (!was_complete_.contains(latest_)) latest_ = 0;  // what was partial has ended
     StoreLimits limits{{}, 0};
     if (GetParam() > 0) limits.store_bytes = limit();
@@ -108,6 +109,7 @@ class HostModel : public testing::TestWithParam<unsigned> {
     for (const auto& [version, time] : host_->pins.list()) {
       if (!here.contains(version)) host_->pins.remove(version);  // it was partial
     }
+    tap_->on_get = [this] { at_bucket(); };
   }
 
   static SyncOptions sync_options() {
@@ -228,10 +230,23 @@ class HostModel : public testing::TestWithParam<unsigned> {
   /// Others go on before and after what is asked.
   template <typename Body>
   bool between(Body&& body) {
+    const bool was_asked = std::exchange(is_asked_, true);
     others(Freedom::light);
     const bool answer = body();
     others(Freedom::light);
+    is_asked_ = was_asked;
     return answer;
+  }
+
+  /// The thread that takes the steps asks the bucket.
+  void at_bucket() {
+    if (!is_actor() || depth_ == 2 || random(3) != 0) return;
+    others(Freedom::light);
+    if (is_asked_ || random(2) != 0) return;
+    depth_++;
+    evict_one();
+    check();
+    depth_--;
   }
 
   void prepare(std::uint64_t version) {
@@ -418,6 +433,7 @@ class HostModel : public testing::TestWithParam<unsigned> {
     std::string path = {};
     unsigned tries = 0;
     std::optional<Eviction::Reservation> reserved = {};
+    bool was_here = false;                        // when it was reserved
     std::shared_ptr<PartialVersion> filled = {};  // it is read by way of this
     File file = {};
   };
@@ -478,8 +494,11 @@ class HostModel : public testing::TestWithParam<unsigned> {
 
   /// The first that a parked open does.
   void reserve(Reader& one) {
-    if (!one.reserved) one.reserved = host_->sync.try_reserve(one.version);
-    if (one.reserved) use(one.version);
+    if (one.reserved) return;
+    one.reserved = host_->sync.try_reserve(one.version);
+    if (!one.reserved) return;
+    use(one.version);
+    one.was_here = complete().contains(one.version) || partial().contains(one.version);
   }
 
   void go_on_opening(Reader& one) {
@@ -578,6 +597,10 @@ class HostModel : public testing::TestWithParam<unsigned> {
     }
     for (const Reader& one : readers_) {
       EXPECT_TRUE(one.state != Reader::open || has_files(one.version)) << one.version << " is open";
+    }
+    for (const Reader& one : readers_) {
+      const bool must_be_here = one.reserved && one.was_here;
+      EXPECT_TRUE(!must_be_here || has_files(one.version)) << one.version << " is reserved";
     }
     for (const std::uint64_t version : held_) {
       EXPECT_TRUE(version == 0 || has_files(version)) << version << " is held";
@@ -709,7 +732,7 @@ class HostModel : public testing::TestWithParam<unsigned> {
   std::thread::id main_;
   std::atomic<std::thread::id> actor_;
   int depth_ = 0;
-  bool is_locked_ = false, is_tap_open_ = false, is_away_ = false;
+  bool is_locked_ = false, is_asked_ = false, is_tap_open_ = false, is_away_ = false;
   std::uint64_t latest_ = 0, about_to_be_ = 0, checked_latest_ = 0;
   std::array<Reader, kReaders> readers_;
   std::array<std::uint64_t, kHolders> held_{};
