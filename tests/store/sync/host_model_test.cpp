@@ -121,10 +121,10 @@ class HostModel : public testing::TestWithParam<unsigned> {
 
   GuardAnswers guard_answers() {
     return {
-        .keeps = [this](std::uint64_t v) { return between([&] { return keeps(v); }); },
+        .keeps = [this](std::uint64_t v) { return between(v, [&] { return keeps(v); }); },
         .withdraw =
-            [this](std::uint64_t v) { return between([&] { return random(10) != 0 || !use(v); }); },
-        .release = [this](std::uint64_t v) { return between([&] { return !is_open(v); }); }};
+            [this](std::uint64_t v) { return between(v, [&] { return random(10) != 0 || !use(v); }); },
+        .release = [this](std::uint64_t v) { return between(v, [&] { return !is_open(v); }); }};
   }
 
   QueueOptions queue_options() {
@@ -229,12 +229,12 @@ class HostModel : public testing::TestWithParam<unsigned> {
 
   /// Others go on before and after what is asked.
   template <typename Body>
-  bool between(Body&& body) {
-    const bool was_asked = std::exchange(is_asked_, true);
+  bool between(std::uint64_t version, Body&& body) {
+    const std::uint64_t before = std::exchange(asked_, version);
     others(Freedom::light);
     const bool answer = body();
     others(Freedom::light);
-    is_asked_ = was_asked;
+    asked_ = before;
     return answer;
   }
 
@@ -242,7 +242,7 @@ class HostModel : public testing::TestWithParam<unsigned> {
   void at_bucket() {
     if (!is_actor() || depth_ == 2 || random(3) != 0) return;
     others(Freedom::light);
-    if (is_asked_ || random(2) != 0) return;
+    if (asked_ != 0 || random(2) != 0) return;
     depth_++;
     evict_one();
     check();
@@ -464,8 +464,7 @@ class HostModel : public testing::TestWithParam<unsigned> {
   void begin_open(Reader& one) {
     const auto catalog = host_->sync.catalog();
     if (catalog->latest == 0 || random(3) == 0) return;
-    const std::uint64_t version =
-        random(3) == 0 ? catalog->latest : 1 + random(host_->sync.status().newest);
+    const std::uint64_t version = choose_version(*catalog);
     if (!host_->sync.catalog()->find(version) && !name(version)) return;
     const auto reserved = host_->sync.try_reserve(version);
     if (reserved) use(version);
@@ -480,6 +479,12 @@ class HostModel : public testing::TestWithParam<unsigned> {
     auto filled = is_listed ? host_->sync.find_partial(version) : nullptr;
     if (filled) return open(one, std::move(filled));
     one.state = Reader::parked;
+  }
+
+  /// That is evicted just now, if any is; `latest`; any.
+  std::uint64_t choose_version(const Catalog& catalog) {
+    if (asked_ != 0 && random(3) == 0) return asked_;
+    return random(3) == 0 ? catalog.latest : 1 + random(host_->sync.status().newest);
   }
 
   bool name(std::uint64_t version) {
@@ -732,7 +737,8 @@ class HostModel : public testing::TestWithParam<unsigned> {
   std::thread::id main_;
   std::atomic<std::thread::id> actor_;
   int depth_ = 0;
-  bool is_locked_ = false, is_asked_ = false, is_tap_open_ = false, is_away_ = false;
+  bool is_locked_ = false, is_tap_open_ = false, is_away_ = false;
+  std::uint64_t asked_ = 0;  // whether it is used
   std::uint64_t latest_ = 0, about_to_be_ = 0, checked_latest_ = 0;
   std::array<Reader, kReaders> readers_;
   std::array<std::uint64_t, kHolders> held_{};
