@@ -190,8 +190,8 @@ class Daemon {
     MountPlace place = prepare_mount_point(options_.mount_point, options_.non_empty);
     hidden_note_.clear();
     if (!place.hidden.empty()) {
-      hidden_note_ = fmt::format("what lies in {} is hidden until umount: {}", place.path.string(),
-                                 shown_names(place.hidden));
+      hidden_note_ = fmt::format("the contents of {} are hidden until umount: {}",
+                                 place.path.string(), shown_names(place.hidden));
     }
     return std::move(place.path);
   }
