@@ -190,8 +190,8 @@ class Daemon {
     MountPlace place = prepare_mount_point(options_.mount_point, options_.non_empty);
     hidden_note_.clear();
     if (!place.hidden.empty()) {
-      hidden_note_ = fmt::format("what lies in {} is hidden until umount: {}", place.path.string(),
-                                 shown_names(place.hidden));
+      hidden_note_ = fmt::format("the contents of {} are hidden until umount: {}",
+                                 place.path.string(), shown_names(place.hidden));
     }
     return std::move(place.path);
   }
@@ -265,7 +265,7 @@ class Daemon {
       prove_bucket(context_.within(kOpenTimeout));
     } catch (const Error& error) {
       if (error.code() == ErrorCode::unsupported || error.code() == ErrorCode::cancelled) throw;
-      log_warning(fmt::format("nothing can be published now: {}", error.what()));
+      log_warning(fmt::format("publishing is not possible now: {}", error.what()));
     }
   }
 
@@ -403,7 +403,7 @@ class Daemon {
       return runtime_->history().refresh(known, context_.within(kOpenTimeout));
     } catch (const Error& error) {
       if (error.code() == ErrorCode::cancelled) throw;
-      log_warning(fmt::format("the newest version is taken to be {}: {}", known, error.what()));
+      log_warning(fmt::format("assuming that version {} is the newest: {}", known, error.what()));
       return known;
     }
   }
