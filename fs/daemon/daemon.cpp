@@ -265,7 +265,7 @@ class Daemon {
       prove_bucket(context_.within(kOpenTimeout));
     } catch (const Error& error) {
       if (error.code() == ErrorCode::unsupported || error.code() == ErrorCode::cancelled) throw;
-      log_warning(fmt::format("nothing can be published now: {}", error.what()));
+      log_warning(fmt::format("publishing is not possible now: {}", error.what()));
     }
   }
 
@@ -403,7 +403,7 @@ class Daemon {
       return runtime_->history().refresh(known, context_.within(kOpenTimeout));
     } catch (const Error& error) {
       if (error.code() == ErrorCode::cancelled) throw;
-      log_warning(fmt::format("the newest version is taken to be {}: {}", known, error.what()));
+      log_warning(fmt::format("assuming that version {} is the newest: {}", known, error.what()));
       return known;
     }
   }

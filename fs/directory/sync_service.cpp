@@ -234,7 +234,7 @@ class SyncService {
     state.sync.latest = directory_->latest();
     state.serving.mode = "directory";
     if (directory_->has_copies()) {
-      state.serving.why = "files are copied: the store lies where they cannot be linked from";
+      state.serving.why = "files are copied: they cannot be hard-linked from the store";
     }
     if (!error_.empty()) {
       state.sync.error = error_;

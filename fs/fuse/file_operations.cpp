@@ -193,7 +193,7 @@ class OpenLocal final : public CountedFile {
              return read_image(req, server, *lock_image(image), range);
            });
     } else if (is_late(server_, *image_, inode_, range)) {
-      throw PosixError(EIO, "read what does not come");
+      throw PosixError(EIO, "read bytes that do not arrive");
     } else {
       park_streaming_read(req, inode_, image_, range, Clock::now() + server_.options.read_timeout);
     }
@@ -452,7 +452,7 @@ void read_file(fuse_req_t req, std::uint64_t handle, FileRange range) {
 void lseek_file(fuse_req_t req, std::uint64_t handle, off_t offset, int whence) {
   answer(req, "lseek", Missing::inode, [&] {
     const auto size = static_cast<off_t>(get_file(req, handle)->size_bytes());
-    if (offset >= size) throw PosixError(ENXIO, "seek behind the end of the file");
+    if (offset >= size) throw PosixError(ENXIO, "seek beyond the end of the file");
     fuse_reply_lseek(req, whence == SEEK_DATA ? offset : size);
   });
 }

@@ -18,7 +18,7 @@ ControlSocket::ControlSocket(const std::filesystem::path& store, Sync& sync,
       return;
     } catch (const Error& error) {
       log_warning(
-          fmt::format("no control socket, `weightfs wait` does not work: {}", error.what()));
+          fmt::format("no control socket, so `weightfs wait` does not work: {}", error.what()));
     }
   }
 }
