@@ -60,9 +60,10 @@ build_asan() {
   build "$ROOT/build-asan" tests/all -DCMAKE_BUILD_TYPE=Debug "-DCMAKE_CXX_FLAGS_DEBUG=-O1 -g1" \
     -DWEIGHTFS_SANITIZE=address,undefined -DWEIGHTFS_BENCH=OFF
 }
+# More than cores: many of them wait, for processes that are killed and for the disk.
 test_asan() {
   UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 ASAN_OPTIONS=detect_leaks=1 \
-    ctest --test-dir "$ROOT/build-asan" -L unit --output-on-failure --parallel "$JOBS"
+    ctest --test-dir "$ROOT/build-asan" -L unit --output-on-failure --parallel $((JOBS + 2))
 }
 
 # What has threads.  Parsers, trees and records have none; what is killed is a process, not a

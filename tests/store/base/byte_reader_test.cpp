@@ -63,7 +63,7 @@ TEST(ByteReader, NamesWhatItReads) {
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::corrupt);
     EXPECT_EQ(std::string(error.what()),
-              "layouts/abc: truncated: 1 bytes expected at byte 0, 0 are left");
+              "layouts/abc: truncated: expected 1 bytes at byte 0, 0 are left");
   }
 }
 

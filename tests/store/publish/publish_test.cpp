@@ -550,7 +550,8 @@ TEST_F(PublishTest, RefusesAFenceThatDoesNotHoldBeforeAnythingIsRead) {
   options.fence_parent = 1;
   const Error error = error_of([&] { publisher().publish(options); });
   EXPECT_EQ(error.code(), ErrorCode::conflict);
-  EXPECT_NE(std::string(error.what()).find("version 2"), std::string::npos) << error.what();
+  EXPECT_NE(std::string(error.what()).find("newest version is 2"), std::string::npos)
+      << error.what();
   EXPECT_NE(std::string(error.what()).find("version 1"), std::string::npos) << error.what();
   EXPECT_EQ(bucket_->objects().size(), objects);
 }

@@ -98,7 +98,7 @@ TEST(Repository, SaysHowToMakeOne) {
     std::string message;
     EXPECT_EQ(code_of([&] { Repository::open(path, {}); }, &message), ErrorCode::not_found);
     EXPECT_EQ(message, "no weightfs repository at file://" + path +
-                           "; create one with: weightfs init file://" + path + "`");
+                           "; create one with: weightfs init file://" + path);
   }
   EXPECT_FALSE(std::filesystem::exists(directory / "absent"));
 }
