@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdlib>
 #include <string>
+#include <utility>
 
 #include "store/base/log.hpp"
 
@@ -24,6 +25,7 @@ struct HeldMutex {
 // is locked by std::scoped_lock may be of one rank.
 constinit thread_local std::array<HeldMutex, 128> held_mutexes{};
 constinit thread_local std::size_t held_count = 0;
+constinit thread_local std::size_t first_that_counts = 0;  // see ActsAsAnotherThread
 
 int number(LockRank rank) { return static_cast<int>(rank); }
 
@@ -36,7 +38,7 @@ int number(LockRank rank) { return static_cast<int>(rank); }
 }  // namespace
 
 void check(LockRank rank, const char* name) noexcept {
-  for (std::size_t i = 0; i < held_count; ++i) {
+  for (std::size_t i = first_that_counts; i < held_count; ++i) {
     const HeldMutex& held = held_mutexes[i];
     if (held.rank < rank) continue;
     fail(fmt::format(
@@ -63,4 +65,13 @@ void forget(const void* mutex) noexcept {
 }
 
 }  // namespace weightfs::lock_order
+
+namespace weightfs {
+
+ActsAsAnotherThread::ActsAsAnotherThread() noexcept
+    : before_(std::exchange(lock_order::first_that_counts, lock_order::held_count)) {}
+
+ActsAsAnotherThread::~ActsAsAnotherThread() { lock_order::first_that_counts = before_; }
+
+}  // namespace weightfs
 #endif

@@ -23,6 +23,7 @@
 // Threads: as std::mutex.  Errors: a breach is a programmer's error; it names both and aborts.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <shared_mutex>
@@ -118,6 +119,19 @@ void forget(const void* mutex) noexcept;
 
 }  // namespace lock_order
 
+/// For models that play several threads on one: what this thread held before does not count while
+/// this lives.
+class ActsAsAnotherThread {
+ public:
+  ActsAsAnotherThread() noexcept;
+  ~ActsAsAnotherThread();
+  ActsAsAnotherThread(const ActsAsAnotherThread&) = delete;
+  ActsAsAnotherThread& operator=(const ActsAsAnotherThread&) = delete;
+
+ private:
+  std::size_t before_;
+};
+
 /// For what waits but is no mutex: aborts if this thread holds a mutex of `rank` or of a higher
 /// one.
 inline void check_lock_order(LockRank rank, const char* name) noexcept {
@@ -178,6 +192,11 @@ class Ranked {
 inline constexpr bool kChecksLockOrder = false;
 
 inline void check_lock_order(LockRank, const char*) noexcept {}
+
+class ActsAsAnotherThread {
+ public:
+  ActsAsAnotherThread() noexcept {}
+};
 
 template <typename Mutex>
 class Ranked : public Mutex {

@@ -144,7 +144,7 @@ class Stores(harness.MountTest):
         self.one.umount()
         said = self.start(self.two, "--writer")
         self.assertEqual(said["store"], self.base + ".2")
-        self.assertIn(f"--store {self.base} ", said["notes"][0])
+        self.assertIn(f"--store {self.base};", said["notes"][0])
         self.assertEqual(self.start(self.one, "--writer")["store"], self.base)
         self.assertEqual(harness.read_file(self.one.staging("step", "config.json")), b"{}")
         self.one.umount()

@@ -179,7 +179,8 @@ echo "$1 $WEIGHTFS_VERSION $WEIGHTFS_TAG $WEIGHTFS_PATH" >> {log}
         warnings = [warning for warning in harness.call("doctor")["warnings"]
                     if warning.startswith(mount.path)]
         self.assertEqual(len(warnings), 1, warnings)
-        self.assertIn(f"port {exposed.port} of the vllm engine", warnings[0])
+        self.assertIn(f"the vllm engine http://127.0.0.1:{exposed.port} listens on port {exposed.port} ",
+                      warnings[0])
         self.assertIn("--host 127.0.0.1", warnings[0])
 
 

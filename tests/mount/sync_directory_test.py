@@ -86,7 +86,7 @@ class SyncDirectory(SyncTest):
         self.assert_same_tree(self.join("latest/"), steps[1])
         self.once()
         self.assertEqual(self.latest(), 4)
-        self.assert_fails_once(1, "carries the tag canray; did you mean canary?; there is canary",
+        self.assert_fails_once(1, "carries the tag canray; did you mean canary?; the tag is canary",
                                "--follow", "canray")
         self.assert_fails_once(1, "version 7 does not exist", "--follow", "7")
         self.assertEqual(self.latest(), 4)  # what is there stays

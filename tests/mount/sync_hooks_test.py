@@ -133,7 +133,8 @@ echo "$(id -u) $WEIGHTFS_VERSION $WEIGHTFS_TAG $WEIGHTFS_PATH $WEIGHTFS_MOUNTPOI
             return [warning for warning in found if warning.startswith(self.path)]
 
         self.assertEqual(len(warnings()), 1)
-        self.assertIn(f"port {exposed.port} of the vllm engine", warnings()[0])
+        self.assertIn(f"the vllm engine http://127.0.0.1:{exposed.port} listens on port {exposed.port} ",
+                      warnings()[0])
         service.stop()
         self.assertEqual(warnings(), [])
 

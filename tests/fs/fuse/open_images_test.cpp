@@ -18,7 +18,7 @@ LocalFile file_of(const std::filesystem::path& image, std::uint64_t size_bytes) 
   return {.image = image, .path = "", .size_bytes = size_bytes};
 }
 
-std::string read(const OpenImage& image, std::uint64_t offset_bytes, std::size_t size_bytes) {
+std::string read_image(const OpenImage& image, std::uint64_t offset_bytes, std::size_t size_bytes) {
   std::string text(size_bytes, '?');
   text.resize(image.read(offset_bytes, std::as_writable_bytes(std::span(text))));
   return text;
@@ -43,25 +43,25 @@ class OpenImagesTest : public testing::Test {
 
 TEST_F(OpenImagesTest, ReadsWhatIsAskedForUpToTheEnd) {
   const OpenImage image(file_of(path_, 10));
-  EXPECT_EQ(read(image, 0, 10), "0123456789");
-  EXPECT_EQ(read(image, 3, 4), "3456");
-  EXPECT_EQ(read(image, 8, 100), "89");
-  EXPECT_EQ(read(image, 10, 5), "");
-  EXPECT_EQ(read(image, ~std::uint64_t{0}, 5), "");
-  EXPECT_EQ(read(image, 5, 0), "");
+  EXPECT_EQ(read_image(image, 0, 10), "0123456789");
+  EXPECT_EQ(read_image(image, 3, 4), "3456");
+  EXPECT_EQ(read_image(image, 8, 100), "89");
+  EXPECT_EQ(read_image(image, 10, 5), "");
+  EXPECT_EQ(read_image(image, ~std::uint64_t{0}, 5), "");
+  EXPECT_EQ(read_image(image, 5, 0), "");
 }
 
 TEST_F(OpenImagesTest, TheVersionsSizeCountsNotTheImages) {
   const OpenImage image(file_of(path_, 6));
-  EXPECT_EQ(read(image, 4, 100), "45");
+  EXPECT_EQ(read_image(image, 4, 100), "45");
 }
 
 // A short answer inside the file would look like its end.
 TEST_F(OpenImagesTest, AnImageThatIsTooShortIsAnErrorNotAShortRead) {
   const OpenImage image(file_of(path_, 12));
-  EXPECT_EQ(read(image, 0, 10), "0123456789");
+  EXPECT_EQ(read_image(image, 0, 10), "0123456789");
   try {
-    read(image, 8, 4);
+    read_image(image, 8, 4);
     FAIL() << "no error";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::corrupt);
@@ -77,7 +77,7 @@ TEST_F(OpenImagesTest, OneDescriptorFromTheFirstOpenToTheLastRelease) {
   EXPECT_EQ(descriptors_of(path_), 1u);
   images.release(7);
   ASSERT_NE(images.find(7), nullptr);
-  EXPECT_EQ(read(*images.find(7), 0, 2), "01");
+  EXPECT_EQ(read_image(*images.find(7), 0, 2), "01");
   images.release(7);
   EXPECT_EQ(images.find(7), nullptr);
   EXPECT_EQ(descriptors_of(path_), 0u);
@@ -91,7 +91,7 @@ TEST_F(OpenImagesTest, AReadUnderWayOutlivesTheLastRelease) {
   images.hold(7, file_of(path_, 10));
   auto image = images.find(7);
   images.release(7);
-  EXPECT_EQ(read(*image, 0, 2), "01");
+  EXPECT_EQ(read_image(*image, 0, 2), "01");
   image.reset();
   EXPECT_EQ(descriptors_of(path_), 0u);
 }
@@ -101,7 +101,7 @@ TEST_F(OpenImagesTest, AHeldImageIsReadableAfterItsRemoval) {
   OpenImages images(share);
   images.hold(7, file_of(path_, 10));
   std::filesystem::remove(path_);
-  EXPECT_EQ(read(*images.find(7), 0, 10), "0123456789");
+  EXPECT_EQ(read_image(*images.find(7), 0, 10), "0123456789");
 }
 
 TEST_F(OpenImagesTest, AnImageThatCannotBeOpenedCountsNothing) {
@@ -122,7 +122,7 @@ TEST_F(OpenImagesTest, ManyThreadsLeaveNothingOpen) {
           images.hold(7, file_of(path_, 10));
           const auto image = images.find(7);
           ASSERT_NE(image, nullptr);
-          ASSERT_EQ(read(*image, 2, 2), "23");
+          ASSERT_EQ(read_image(*image, 2, 2), "23");
           images.release(7);
         }
       });

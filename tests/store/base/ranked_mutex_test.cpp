@@ -82,6 +82,17 @@ TEST_F(RankedMutexTest, AThreadIsNotBoundByWhatOthersHold) {
   std::thread([&] { const std::lock_guard outer(outer_); }).join();
 }
 
+TEST_F(RankedMutexTest, AModelOfSeveralThreadsIsNotBoundByWhatItHeldBefore) {
+  const std::lock_guard leaf(leaf_);
+  {
+    const ActsAsAnotherThread another;
+    const std::lock_guard outer(outer_);
+    const std::lock_guard inner(inner_);
+  }
+  EXPECT_TRUE(outer_.try_lock());
+  outer_.unlock();
+}
+
 TEST_F(RankedMutexTest, ConditionVariablesWaitWithIt) {
   std::condition_variable_any changed;
   bool is_there = false;

@@ -28,6 +28,7 @@
 #include <utility>
 #include <vector>
 
+#include "store/base/ranked_mutex.hpp"
 #include "tests/support/eventually.hpp"
 #include "tests/support/model_host.hpp"
 
@@ -120,11 +121,12 @@ class HostModel : public testing::TestWithParam<unsigned> {
   }
 
   GuardAnswers guard_answers() {
-    return {
-        .keeps = [this](std::uint64_t v) { return between(v, [&] { return keeps(v); }); },
-        .withdraw =
-            [this](std::uint64_t v) { return between(v, [&] { return random(10) != 0 || !use(v); }); },
-        .release = [this](std::uint64_t v) { return between(v, [&] { return !is_open(v); }); }};
+    return {.keeps = [this](std::uint64_t v) { return between(v, [&] { return keeps(v); }); },
+            .withdraw =
+                [this](std::uint64_t v) {
+                  return between(v, [&] { return random(10) != 0 || !use(v); });
+                },
+            .release = [this](std::uint64_t v) { return between(v, [&] { return !is_open(v); }); }};
   }
 
   QueueOptions queue_options() {
@@ -216,6 +218,7 @@ class HostModel : public testing::TestWithParam<unsigned> {
 
   void others(Freedom freedom) {
     if (!is_actor() || depth_ == 2 || !host_) return;
+    const ActsAsAnotherThread another;
     depth_++;
     const bool was_locked = std::exchange(is_locked_, is_locked_ || freedom == Freedom::light);
     for (std::uint64_t n = random(3); n > 0; n--) {
@@ -243,6 +246,7 @@ class HostModel : public testing::TestWithParam<unsigned> {
     if (!is_actor() || depth_ == 2 || random(3) != 0) return;
     others(Freedom::light);
     if (asked_ != 0 || random(2) != 0) return;
+    const ActsAsAnotherThread another;
     depth_++;
     evict_one();
     check();
