@@ -12,8 +12,8 @@
 
 namespace weightfs::kernels {
 
-/// Entries that a list of changes has room for behind the last one: who fills it may store whole
-/// vectors.
+/// Spare entries after the last one of a list of changes, so that the code that fills it may store
+/// whole vectors.
 inline constexpr std::size_t kChangesSlack = 64;
 
 /// The changes of one block.  Large (512 KiB): keep one for many blocks, and not on the stack.

@@ -63,7 +63,7 @@ class ChunkCoder {
   [[nodiscard]] virtual std::string name() const = 0;
 };
 
-/// Several threads' coder, as options carry it.
+/// A coder shared by several threads, as options carry it.
 using SharedCoder = std::shared_ptr<ChunkCoder>;
 
 }  // namespace weightfs::kernels

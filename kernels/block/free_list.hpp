@@ -1,6 +1,7 @@
 // FreeList: objects that are costly to make, which threads borrow for a piece of work.
 //
-// There are never more of them than threads that borrowed at the same time; they end with the list.
+// There are never more of them than threads that borrowed at the same time; they are destroyed with
+// the list.
 //
 // Threads: borrow() may be called from any number of threads; a borrowed object belongs to its
 // Lease.  The list must outlive all leases.
@@ -16,7 +17,8 @@ namespace weightfs::kernels {
 template <typename Value>
 class FreeList {
  public:
-  /// Gives the object back at its end, also after an exception: who borrows sets up what it needs.
+  /// Returns the object at its end, also after an exception, so each borrower sets up what it
+  /// needs.
   class Lease {
    public:
     Lease(FreeList& list, std::unique_ptr<Value> value) : list_(&list), value_(std::move(value)) {}

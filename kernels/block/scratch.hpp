@@ -3,8 +3,8 @@
 // Coding a block takes up to two megabytes of arrays.  Allocating and touching them anew for each
 // block would cost more than the work, so a caller keeps one Scratch a thread and lends it.
 //
-// Threads: belongs to one thread at a time.  Contents: from one call to the next nothing is kept
-// but a guess.
+// Threads: belongs to one thread at a time.  Contents: only a guess is kept from one call to the
+// next.
 #pragma once
 
 #include <cassert>
@@ -37,7 +37,7 @@ class Scratch {
     return new (at) Value[count];
   }
 
-  /// What the encoder takes for a property of the block until it has seen it: that of the last one.
+  /// The encoder's guess of a property of the block before it has seen it: that of the last block.
   /// A wrong guess costs time and changes no result.
   unsigned& ebase_guess() noexcept { return ebase_guess_; }
 

@@ -187,7 +187,7 @@ WEIGHTFS_HOST_DEVICE inline std::uint64_t scrambled(std::uint64_t accumulator,
   return (accumulator ^ accumulator >> 47 ^ secret(kScrambleSecret + 8 * i)) * kPrime32A;
 }
 
-/// Whole blocks of an input of more than kShortBytesMax bytes; what is left, and never nothing, are
+/// Whole blocks of an input of more than kShortBytesMax bytes; the rest, which is never empty, are
 /// left_stripes() and the last 64 bytes, which may overlap them.
 WEIGHTFS_HOST_DEVICE inline std::size_t whole_blocks(std::size_t size) noexcept {
   return (size - 1) / kBlockBytes;

@@ -4,10 +4,10 @@
 // the device, runs the kernels, copies the results back and waits.  With two or more lanes and as
 // many calling threads the copies of one batch overlap with the kernels of another.
 //
-// Never used by itself (the engine owns the device), only where the user asks (`--gpu N`). Whatever
-// the device cannot do, because it fails, is full or goes away, the CPU does instead: results are
-// the same, and on_failure says so once.  A failed call is done by the CPU as a whole; later calls
-// try the device again unless it no longer answers.
+// Used only if the user asks for it (`--gpu N`), since the engine owns the device.  If the device
+// fails, is full or goes away, the CPU does the work instead: results are the same, and on_failure
+// says so once.  A failed call is done by the CPU as a whole; later calls try the device again
+// unless it no longer answers.
 //
 // Built without a CUDA toolkit, nothing here finds a device.
 //

@@ -1,4 +1,4 @@
-// AwsAnswers: keys out of what a credential_process, a container or an instance says.
+// AwsAnswers: parses the keys that a credential_process, a container or an instance returns.
 //
 //     {"AccessKeyId": ..., "SecretAccessKey": ..., "Token": ..., "Expiration": "2026-01-31T..Z"}
 //

@@ -5,8 +5,8 @@
 //     s3 =                                                       [services x] config: endpoints, of
 //       addressing_style = path        "s3.addressing_style"                  services = x
 //
-// Lines that begin with '#' or ';' are comments; names are in any case; a line that is indented
-// deeper than its setting goes on with it.  Source: botocore's configloader over Python's
+// Lines that begin with '#' or ';' are comments; names are case-insensitive; a line that is
+// indented deeper than its setting continues it.  Source: botocore's configloader over Python's
 // RawConfigParser; tests/s3/credentials_botocore_test.py compares.
 //
 // Threads: pure functions.
@@ -22,12 +22,12 @@
 
 namespace weightfs {
 
-/// Looks a variable of the environment up; nullopt if it is unset or empty.
+/// Looks up an environment variable; nullopt if it is unset or empty.
 using Environment = std::function<std::optional<std::string>(std::string_view name)>;
 Environment process_environment();
 
 using AwsSettings = std::map<std::string, std::string>;      // by names in lower case
-using AwsSections = std::map<std::string, AwsSettings>;      // by what stands in [ ]
+using AwsSections = std::map<std::string, AwsSettings>;      // by the text in [ ]
 inline constexpr std::uint64_t kAwsFileBytesMax = 4u << 20;  // of one file
 
 /// The sections of a text.  Throws Error: invalid, naming `path` and the line, never its content.
@@ -44,8 +44,8 @@ struct AwsFiles {
   [[nodiscard]] std::string describe() const;  // "~/.aws/config and ~/.aws/credentials"
 };
 
-/// AWS_CONFIG_FILE, AWS_SHARED_CREDENTIALS_FILE, or those below HOME; one that is not there is
-/// empty.  Throws Error: invalid, permission.
+/// AWS_CONFIG_FILE, AWS_SHARED_CREDENTIALS_FILE, or those below HOME; a missing file is empty.
+/// Throws Error: invalid, permission.
 AwsFiles read_aws_files(const Environment& environment);
 
 /// The settings of one profile: ~/.aws/config and ~/.aws/credentials merged (credentials win).
@@ -66,7 +66,7 @@ struct AwsIdentity {
   std::string ca_bundle;  // empty: the system's
 };
 
-/// Reads a profile; one that is not there is empty if it is "default" and nobody named it.
+/// Reads a profile; a missing one is empty if it is "default" and was not named.
 /// Throws Error: not_found (a profile that was named; a services section), invalid (a file that is
 /// not INI, with its line), permission (a file that cannot be read).
 AwsProfile read_aws_profile(const std::string& name, bool named, const Environment& environment);

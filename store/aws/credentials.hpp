@@ -9,10 +9,10 @@
 //     container     AWS_CONTAINER_CREDENTIALS_{RELATIVE,FULL}_URI (store/aws/endpoints.hpp)
 //     instance      IMDSv2 (store/aws/endpoints.hpp)
 //
-// SSO and MFA profiles are refused by name.  A source that is configured and fails is an error that
-// names it: the next one is not tried in its place.  Secrets never reach messages, logs, argv or
-// core files of ours (store/os/core_dumps.hpp: memory is left out of core files, process-wide, from
-// the first chain on).
+// SSO and MFA profiles are refused by name.  If a configured source fails, that is an error that
+// names it: the next one is not tried instead.  Secrets never reach messages, logs, argv or core
+// files of ours (store/os/core_dumps.hpp: memory is left out of core files, process-wide, from the
+// first chain on).
 //
 // Threads: all calls may run in parallel; one of them fetches, the others wait or use what is still
 // valid.
@@ -37,13 +37,13 @@ class AwsCredentialChain {
   /// Keys that are valid now; fetched anew 5 minutes before they expire (half way, if they live
   /// shorter than 10).  A fetch that fails while they are valid is logged, once, and tried again
   /// after 30 s at most.
-  /// Throws Error: permission ("no AWS credentials were found: looked at ...; set AWS_ACCESS_KEY_ID
+  /// Throws Error: permission ("no AWS credentials found; looked in ...; set AWS_ACCESS_KEY_ID
   /// ..."), invalid (half of a pair, a malformed file or answer), unsupported (SSO, MFA),
-  /// unavailable (what must answer does not, while nothing valid is held), timed_out, cancelled.
+  /// unavailable (a source does not answer, and there are no valid keys), timed_out, cancelled.
   AwsCredentials get(const Context& context);
 
-  /// The service refused these as expired or unknown: the next get() fetches, and reads files anew,
-  /// unless others have come since.
+  /// The service refused these as expired or unknown: the next get() fetches keys and reads files
+  /// anew, unless there are newer keys by then.
   void refused(const AwsCredentials& credentials);
 
  private:

@@ -1,4 +1,4 @@
-// AwsEndpoints: keys that the surroundings give: a container's agent, an instance's metadata.
+// AwsEndpoints: keys from where the process runs: a container's agent, an instance's metadata.
 //
 //     container   AWS_CONTAINER_CREDENTIALS_RELATIVE_URI at 169.254.170.2, or ..._FULL_URI: https,
 //                 or http to this host, 169.254.170.2, 169.254.170.23 or fd00:ec2::23; with
@@ -25,8 +25,8 @@ class AwsContainer {
  public:
   explicit AwsContainer(Environment environment) : environment_(std::move(environment)) {}
 
-  /// nullopt: not configured.  Throws Error: invalid (a URI that keys must not come from; an
-  /// answer that is none), permission, unavailable, cancelled, timed_out.
+  /// nullopt: not configured.  Throws Error: invalid (a URI that keys must not come from; a
+  /// malformed answer), permission, unavailable, cancelled, timed_out.
   std::optional<AwsCredentials> find(const Context& context);
 
  private:
@@ -41,10 +41,9 @@ class AwsInstance {
   AwsInstance(AwsProfile profile, Environment environment)
       : profile_(std::move(profile)), environment_(std::move(environment)) {}
 
-  /// nullopt: there is none, or it has no role; `why` says which.  Keys that it gives although they
-  /// have expired (it does so when AWS cannot renew them) count for ten minutes.  Throws Error:
-  /// unavailable (once it has given keys), invalid (settings; an answer that is none), cancelled,
-  /// timed_out.
+  /// nullopt: there is none, or it has no role; `why` says which.  Expired keys, which it returns
+  /// when AWS cannot renew them, are used for ten minutes.  Throws Error: unavailable (once it has
+  /// returned keys), invalid (settings; a malformed answer), cancelled, timed_out.
   std::optional<AwsCredentials> find(const Context& context, std::string& why);
 
  private:

@@ -1,7 +1,7 @@
 // AwsProcess: a profile's credential_process.
 //
-// It runs without a shell, in a process group of its own, with nothing of ours open and /dev/null
-// as its input.  Nothing secret is handed to it.
+// It runs without a shell, in a process group of its own, without our descriptors, and with
+// /dev/null as its input.  It gets no secrets from us.
 //
 // Threads: calls may run in parallel.
 #pragma once
@@ -15,8 +15,8 @@
 namespace weightfs {
 
 /// `source` names it in messages.  Throws Error: invalid (it cannot be run, failed, or answered
-/// something else than Version 1), unavailable (it did not end within `timeout`), timed_out and
-/// cancelled (of `context`); it is killed in the last three.
+/// anything but Version 1), unavailable (it did not end within `timeout`), timed_out and cancelled
+/// (of `context`); it is killed in the last three.
 AwsCredentials run_credential_process(const std::string& command, const std::string& source,
                                       const Context& context,
                                       Clock::duration timeout = std::chrono::seconds(60));

@@ -1,5 +1,5 @@
-// AwsSources: asks the places where AWS keys may be, in the order of the AWS tools; no memory of
-// keys (store/aws/credentials.hpp has it).
+// AwsSources: looks for AWS keys in all their sources, in the order of the AWS tools.  Does not
+// cache keys: store/aws/credentials.hpp does.
 //
 // Source: botocore's create_credential_resolver; tests/s3/credentials_botocore_test.py compares.
 // Threads: one at a time.

@@ -27,7 +27,7 @@ class AwsSts {
   /// `endpoint`: of the service; empty: AWS's own of the region.  Throws Error: invalid.
   AwsSts(const std::string& endpoint, std::string region, const std::string& ca_bundle);
 
-  /// Both throw Error: permission (STS refuses), unavailable, invalid (an answer that is none),
+  /// Both throw Error: permission (STS refuses), unavailable, invalid (a malformed answer),
   /// cancelled, timed_out.
   AwsCredentials assume_role(const RoleRequest& role, const AwsCredentials& with,
                              const Context& context);

@@ -32,8 +32,8 @@ class ByteBudget {
     const std::uint64_t bytes_;
   };
 
-  /// Waits until so many bytes fit beside those in hand; more than fit at all, until there are
-  /// none. Throws Error: cancelled, timed_out; `what` as of Context::check().
+  /// Waits until `bytes` fit beside those in hand; more than the budget waits until none are in
+  /// hand. Throws Error: cancelled, timed_out; `what` as of Context::check().
   [[nodiscard]] Share take(std::uint64_t bytes, const Context& context, std::string_view what) {
     constexpr auto kLookAgain = std::chrono::hours(1);  // a deadline may be as far off as can be
     std::unique_lock lock(mutex_);

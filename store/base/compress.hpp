@@ -9,8 +9,8 @@
 
 namespace weightfs {
 
-/// No frame of so many bytes is larger than this, whoever made it: what zstd may need for bytes
-/// that it cannot compress, and some more.
+/// No frame of so many bytes is larger than this, whoever made it: the most that zstd needs for
+/// incompressible bytes, and some slack.
 std::uint64_t compressed_bytes_max(std::uint64_t size_bytes) noexcept;
 
 /// One frame that carries its content size.

@@ -1,12 +1,12 @@
-// LruCache: shared immutable values, those used last, as many as fit into so many bytes.
+// LruCache: the most recently used of some shared immutable values, up to a number of bytes.
 //
-// A value that somebody still holds is found again although it has left the cache, so there are
-// never two of one key.  The value used last stays, whatever its size.
+// An evicted value that is still held somewhere is found again, so a key never has two values. The
+// most recently used value stays, whatever its size.
 //
-// `Cost` says what values take.  It has state, so that what several of them share counts once:
+// `Cost` measures values. It has state, so that what several of them share counts once:
 //
-//     std::size_t enter(const Value& value);   // bytes that the cache takes more with it
-//     std::size_t leave(const Value& value);   // bytes that it takes less without it
+//     std::size_t enter(const Value& value);   // bytes that it adds to the cache
+//     std::size_t leave(const Value& value);   // bytes that its removal frees
 //
 // Threads: one at a time.
 #pragma once
@@ -24,7 +24,7 @@ class LruCache {
  public:
   explicit LruCache(std::size_t bytes_max) : bytes_max_(bytes_max) {}
 
-  /// nullptr if it is not here, nor held by anybody.
+  /// nullptr if the value is neither cached nor held elsewhere.
   std::shared_ptr<const Value> find(const Key& key) {
     const auto entry = entries_.find(key);
     if (entry == entries_.end()) return nullptr;
@@ -33,7 +33,7 @@ class LruCache {
     return value;
   }
 
-  /// Returns: the value of that key from now on; one that is known already stays.
+  /// Returns: the value of that key from now on: the known one, if there is one.
   std::shared_ptr<const Value> put(const Key& key, std::shared_ptr<const Value> value) {
     if (auto known = find(key)) return known;
     sweep();
@@ -42,14 +42,14 @@ class LruCache {
     return value;
   }
 
-  /// Whether somebody else holds the value.
+  /// Whether the value is held outside the cache.
   [[nodiscard]] bool is_held(const Key& key) const {
     const auto entry = entries_.find(key);
     return entry != entries_.end() &&
            entry->second.value.use_count() > (entry->second.is_kept ? 1 : 0);
   }
 
-  /// Of what is kept here, without what only others hold.
+  /// Of the cached values, without those that are only held elsewhere.
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
   [[nodiscard]] std::size_t count() const noexcept { return recent_.size(); }
   [[nodiscard]] const Cost& cost() const noexcept { return cost_; }
@@ -84,7 +84,7 @@ class LruCache {
     recent_.pop_back();
   }
 
-  /// Forgets the keys of values that are no more, when there may be as many of them as of others.
+  /// Forgets the keys of destroyed values once there may be as many of them as of others.
   void sweep() {
     if (entries_.size() < sweep_at_) return;
     std::erase_if(entries_, [](const auto& entry) { return entry.second.value.expired(); });
@@ -94,8 +94,8 @@ class LruCache {
   const std::size_t bytes_max_;
   Cost cost_{};
   std::size_t bytes_ = 0, sweep_at_ = 64;
-  std::list<Kept> recent_;  // the last use in front
-  Entries entries_;         // of these, and of what somebody else still holds
+  std::list<Kept> recent_;  // the most recently used first
+  Entries entries_;         // of these, and of values that are held elsewhere
 };
 
 }  // namespace weightfs

@@ -1,5 +1,5 @@
-// MD5, for one purpose: S3 gives it as the ETag of a part, so a part that is there need not be sent
-// again.  Nothing is trusted on account of it.
+// MD5, for one purpose: S3 gives it as the ETag of a part, so a part that is already there need not
+// be sent again. It is never taken as proof of integrity.
 //
 // Threads: one thread at a time.
 #pragma once

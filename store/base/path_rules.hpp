@@ -17,10 +17,10 @@ namespace weightfs {
 /// all; at most 16 components.
 std::string path_problem(std::string_view path);
 
-/// What stands before the last '/' of a path of a version; empty where there is none.
+/// The part of a version's path before the last '/'; empty if there is none.
 std::string_view directory_of(std::string_view path) noexcept;
 
-/// Empty if no path stands twice and none is a directory of another, else the reason, naming both.
+/// Empty if no path occurs twice and none is a directory of another, else the reason, naming both.
 ///
 /// Requires: `paths` ascend bytewise.
 std::string paths_problem(std::span<const std::string_view> paths);
@@ -29,11 +29,11 @@ std::string paths_problem(std::span<const std::string_view> paths);
 /// bytes, does not start with '.', '-' or a space.
 std::string tag_problem(std::string_view tag);
 
-/// Whether one of the fnmatch globs fits: one without '/' is compared with what stands behind the
-/// last '/' of the path, one with '/' with the whole path.
+/// Whether one of the fnmatch globs matches: one without '/' is compared with the base name, one
+/// with '/' with the whole path.
 bool matches_glob(const std::string& path, std::span<const std::string> globs);
 
-/// The name for a message: control characters, backslash and what is not UTF-8 as \xNN; cut after
+/// The name as messages show it: control characters, backslash and invalid UTF-8 as \xNN; cut after
 /// 1024 bytes.
 std::string escape_name(std::string_view name);
 

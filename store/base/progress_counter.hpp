@@ -1,4 +1,4 @@
-// ProgressCounter: adds up what several threads have done of one phase, and tells it.
+// ProgressCounter: adds up the progress of several threads in one phase, and reports it.
 //
 // Threads: add() may run in parallel.
 #pragma once

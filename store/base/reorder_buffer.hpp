@@ -1,8 +1,8 @@
-// ReorderBuffer: results that several threads make and one at a time takes, in the order of their
-// numbers.
+// ReorderBuffer: results that several threads make in parallel, taken one at a time in the order of
+// their numbers.
 //
 //     threads   wait_turn(i), make, put(i, result)      i < next + ahead
-//     taker     whichever thread has put what was missing; the others go on
+//     taker     the thread that put the missing result; the others continue
 //
 // Threads: all calls may run in parallel; `take` is never called by two threads at a time.
 #pragma once
@@ -26,15 +26,15 @@ class ReorderBuffer {
       : ahead_(ahead), take_(std::move(take)) {}
 
   /// Waits until result `index` may be made.
-  /// Requires: lower numbers have been begun, so that one thread can always go on.
-  /// Returns: false if somebody failed.
+  /// Requires: all lower numbers have been started, so that one thread can always proceed.
+  /// Returns: false after fail().
   [[nodiscard]] bool wait_turn(std::size_t index) {
     std::unique_lock lock(mutex_);
     moved_.wait(lock, [&] { return failed_ || index < next_ + ahead_; });
     return !failed_;
   }
 
-  /// Hands over result `index`; calls take for it and for those behind it if all before it are
+  /// Hands over result `index`; calls `take` for it and its successors once all before it are
   /// taken.  Throws what `take` throws; the caller then calls fail().
   void put(std::size_t index, Result result) {
     std::unique_lock lock(mutex_);
@@ -51,7 +51,7 @@ class ReorderBuffer {
     is_taking_ = false;
   }
 
-  /// Lets nobody wait any longer.
+  /// Ends all waits.
   void fail() {
     const std::lock_guard lock(mutex_);
     failed_ = true;

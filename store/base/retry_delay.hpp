@@ -1,8 +1,8 @@
-// Retry delay: the pauses of what is tried for ever: polls, versions that cannot be brought in,
-// hand-overs.  (A single request to a bucket has a store/s3/backoff.hpp of its own.)
+// Retry delay: the pauses of operations that are retried for ever: polls, versions that cannot be
+// fetched, hand-overs.  (Single requests to a bucket use store/s3/backoff.hpp.)
 //
 // Doubled for each failure in a row up to kRetryDelayMax, then times a random factor from 0.75 to
-// 1.25, so that a thousand hosts that began together do not go on together.
+// 1.25, so that a thousand hosts that failed together do not retry together.
 //
 // Threads: pure but for `random`.
 #pragma once
@@ -16,7 +16,7 @@ namespace weightfs {
 
 inline constexpr std::chrono::milliseconds kRetryDelayMax{24'000};  // 30 s with jitter
 
-/// `first`: without a failure; more than kRetryDelayMax is kept.  Never below 0.75 ms.
+/// `first`: the pause without a failure; it may be above kRetryDelayMax.  Never below 0.75 ms.
 inline std::chrono::microseconds retry_delay(std::chrono::milliseconds first, unsigned failures,
                                              std::minstd_rand& random) {
   std::chrono::milliseconds delay = std::max(first, std::chrono::milliseconds(1));

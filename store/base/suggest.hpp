@@ -9,14 +9,14 @@
 
 namespace weightfs {
 
-/// The known word that is nearest to `word`: at most a third of its letters inserted, left out,
-/// replaced or exchanged with their neighbours, or its first letters, three at least.
+/// The known word nearest to `word`: at most a third of the letters are inserted, left out,
+/// replaced or swapped with a neighbour, or it begins with `word`, of at least three letters.
 /// Returns: never `word` itself; "" if none is near enough; the first one of several that are
 /// equally near.
 std::string nearest_word(std::string_view word, std::span<const std::string> known);
 
-/// What an error message says about it: "; did you mean status?", or "".  `prefix`: stands before
-/// the suggested word, as "--" does before an option.
+/// The suggestion for an error message: "; did you mean status?", or "".  `prefix`: put before the
+/// suggested word, as "--" before an option.
 std::string did_you_mean(std::string_view word, std::span<const std::string> known,
                          std::string_view prefix = "");
 

@@ -1,9 +1,9 @@
 // Wait budget: how long the calls of one user may wait, so that nobody can keep others waiting.
 //
-// The kernel holds locks of the whole mount for as long as a rename into publish/ is not answered:
-// whoever renames directories that are still written to, many at a time, would stop everybody's
-// renames for the sum of their waits.  So each user has so much waiting; a quarter of the time that
-// passes is added, up to that.  Of calls at the same time the first has all there is.
+// The kernel holds locks of the whole mount until a rename into publish/ is answered: a user who
+// renames many directories that are still being written would block everybody's renames for the sum
+// of the waits.  So each user has a budget of waiting time, refilled at a quarter of real time.  Of
+// simultaneous calls the first gets all that is left.
 //
 // Threads: all calls may run in parallel.
 #pragma once
@@ -22,7 +22,7 @@ namespace weightfs {
 
 class WaitBudget {
  public:
-  /// `most`: that a user can have.
+  /// `most`: the full budget of a user.
   explicit WaitBudget(Clock::duration most) : most_(most) {}
 
   /// One wait of a user: from begin() to its end.
@@ -50,7 +50,7 @@ class WaitBudget {
 
   // ---- for Turn, and for tests with a clock of their own ----
 
-  /// Takes what the user has.  Returns: how much that is.
+  /// Takes all that the user has left.  Returns: how much that is.
   Clock::duration take(uid_t user, Clock::time_point now);
   void give_back(uid_t user, Clock::duration unused, Clock::time_point now);
 

@@ -3,8 +3,8 @@
 //
 //   * An object is whole or absent: a reader never sees half of one.
 //   * put_if_absent is atomic: of any number of callers exactly one gets `created`.
-//   * What put, put_if_absent and remove returned for is durable.
-//   * Nothing may be concluded from list() alone: it is a hint.
+//   * Once put, put_if_absent or remove has returned, its effect is durable.
+//   * list() is only a hint: nothing may be concluded from it alone.
 //
 // Keys are '/'-separated components of 1 to 255 bytes, UTF-8 without control characters and '\'.
 // Only the last component may start with '.'; none is '.', '..' or '.tmp'.
@@ -59,11 +59,11 @@ class Bucket {
   [[nodiscard]] virtual const std::string& url() const noexcept = 0;
 };
 
-/// The threads for work that waits for the bucket more than for a core: `threads` (0: one for each
-/// core), or as many as the bucket has requests for, whichever is more.
+/// How many threads to use for work that waits for the bucket more than for a core: the larger of
+/// `threads` (0: one for each core) and the bucket's number of requests in flight.
 unsigned request_threads(const Bucket& bucket, unsigned threads);
 
-/// Throws Error: invalid, if a backend need not accept the key.
+/// Throws Error: invalid if a backend may refuse the key.
 void check_key(std::string_view key);
 
 /// A whole object of at most `limit_bytes`.

@@ -8,8 +8,8 @@
 // object's up to the root is fsynced: another writer may have made one of them and not yet come to
 // its own fsync.  Readers need no write permission anywhere.
 //
-// A root that is gone is Error unavailable for every call, never "no such object": it may be a
-// mount that comes back.  It is looked up by path each time, and never made again.
+// If the root is gone, every call throws unavailable, never "no such object": it may be a mount
+// that comes back.  The root is looked up by path each time, and never recreated.
 //
 // Deadlines are checked between pieces of 8 MiB; a system call that hangs (a dead NFS server)
 // cannot be cut short.
@@ -28,8 +28,8 @@ namespace weightfs {
 
 class DirBucket final : public Bucket {
  public:
-  /// Throws Error: not_found if the directory is absent and `create` is false; invalid if it is no
-  /// directory; permission.
+  /// Throws Error: not_found if the directory is absent and `create` is false; invalid if it is not
+  /// a directory; permission.
   DirBucket(std::filesystem::path root, bool create);
 
   std::size_t get(std::string_view key, std::uint64_t offset_bytes, std::span<std::byte> into,

@@ -1,8 +1,8 @@
-// CheckedSource: a Source whose bytes are what they were hashed as.
+// CheckedSource: a Source that compares its bytes with hashes that were taken before.
 //
 // What is uploaded is read some time after it was hashed, and perhaps more than once.  Each piece
-// is compared with its SHA-256 whenever it is read, before any byte of it is handed out: so what
-// went out is what the manifest will say, whoever wrote to the file meanwhile.
+// is compared with its SHA-256 whenever it is read, before any byte of it is handed out: so the
+// bytes that are sent match the manifest, even if somebody writes to the file meanwhile.
 //
 // Threads: all calls may run in parallel.
 #pragma once
@@ -19,13 +19,13 @@ namespace weightfs {
 class CheckedSource final : public Source {
  public:
   /// Keeps the references.  `pieces`: the hash of each kPieceBytes of `source`
-  /// (store/format/pack.hpp). `refuse`: throws what is to be said of a piece that has another hash.
+  /// (store/format/pack.hpp). `refuse`: throws the error for a piece with another hash.
   CheckedSource(const Source& source, std::span<const Sha256> pieces, std::function<void()> refuse);
 
   [[nodiscard]] std::uint64_t size_bytes() const override { return source_.size_bytes(); }
 
   /// Throws Error: as `source`, and what `refuse` throws.
-  /// Note: a part of a piece costs as much as the whole.
+  /// Note: reading a part of a piece costs as much as reading all of it.
   void read(std::uint64_t offset_bytes, std::span<std::byte> into) const override;
 
  private:

@@ -22,17 +22,17 @@ namespace weightfs {
 /// Files above this size that are not safetensors are opaque (docs/FORMAT.md, "Layouts").
 inline constexpr std::uint64_t kBlobBytesMax = 16u << 20;
 
-/// A version has no more files, and no more bytes (64 TiB: so that its chunks can be counted).
+/// The most files and bytes of a version (64 TiB: so that chunk numbers do not overflow).
 inline constexpr std::size_t kVersionFilesMax = 100'000;
 inline constexpr std::uint64_t kVersionBytesMax = std::uint64_t{1} << 46;
 
-/// What tells whether a file was written to since it was scanned.
+/// Shows whether a file was written to since it was scanned.
 struct FileStamp {
   std::uint64_t device = 0, inode = 0, size_bytes = 0;
   std::int64_t mtime_ns = 0, ctime_ns = 0;
   friend bool operator==(const FileStamp&, const FileStamp&) = default;
 
-  /// The same, but for the time of the last change, which a hard link changes too.
+  /// Equal except for the ctime, which a new hard link changes too.
   [[nodiscard]] bool is_same_but_ctime(FileStamp other) const {
     other.ctime_ns = ctime_ns;
     return *this == other;
@@ -54,7 +54,7 @@ struct Checkpoint {
   std::filesystem::path directory;
   std::vector<CheckpointFile> files;     // by path, bytewise
   std::vector<std::string> unpublished;  // "optimizer.pt": left out, escaped for the message
-  bool is_linked_meanwhile = false;      // the files get hard links: their ctime says nothing
+  bool is_linked_meanwhile = false;      // the files get hard links: ctime is not compared
 
   [[nodiscard]] std::uint64_t size_bytes() const noexcept;  // of `files`
 };

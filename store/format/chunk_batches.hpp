@@ -25,14 +25,15 @@ struct ChunkBatch {
   std::uint64_t size_bytes = 0;
 };
 
-/// Files of a layout, by index; shorter than the layout: the others are not among them.
+/// A set of files of a layout, by index; if it is shorter than the layout, the other files are not
+/// in it.
 using FileSet = std::vector<bool>;
 
 inline bool contains(const FileSet& files, std::uint32_t file) noexcept {
   return file < files.size() && files[file];
 }
 
-/// All chunks of `layout` in order, but those of the files in `without`.  A batch ends with the
+/// All chunks of `layout` in order, except those of the files in `without`.  A batch ends with the
 /// first chunk that makes it reach `target_bytes`, and before a file that is left out.
 std::vector<ChunkBatch> chunk_batches(const Layout& layout, std::uint64_t target_bytes,
                                       const FileSet& without = {});

@@ -94,7 +94,8 @@ class Layout {
   /// nullptr if no file has this path.
   [[nodiscard]] const LayoutFile* find_file(std::string_view path) const noexcept;
 
-  /// What tensors() looks at.  Layouts may share one: store/repository/layout_cache.hpp.
+  /// The table that tensors() is a view of.  Layouts may share one:
+  /// store/repository/layout_cache.hpp.
   [[nodiscard]] std::shared_ptr<const TensorTable> tensor_table() const noexcept {
     return tensors_;
   }

@@ -1,7 +1,7 @@
 // Manifest: the small record that makes a version exist.  Writing it is the commit.
 //
 // It is canonical JSON: keys sorted, no spaces, so its bytes follow from its fields and its SHA-256
-// names it.  It carries a SHA-256 of its own fields, so that no damage to it is believed; those of
+// names it.  It carries a SHA-256 of its own fields, so that damage to it is detected; manifests of
 // releases before 0.6.0 do not.  Format: docs/FORMAT.md, "Manifests".
 //
 // Threads: a value.
@@ -21,8 +21,8 @@ namespace weightfs {
 
 inline constexpr std::uint64_t kManifestBytesMax = 1u << 20;
 
-/// Of the object of a snapshot's hashes: 8 bytes a chunk and 32 a piece, of at least 1 MiB each,
-/// and room for the last ones.
+/// Limit of the object with a snapshot's hashes: 8 bytes per chunk and 32 per piece, each of which
+/// has at least 1 MiB, and room for the last ones.
 inline constexpr std::uint64_t kHashesBytesMax = std::uint64_t{1} << 32;
 inline constexpr std::uint64_t kVersionMax = (std::uint64_t{1} << 36) - 1;  // fits an inode number
 
@@ -47,8 +47,7 @@ struct ObjectRef {
   Sha256 sha256{};
 };
 
-/// A nonce, drawn at random, sets the objects of one attempt to publish apart: lower-case hex
-/// digits.
+/// A random nonce, in lower-case hex, distinguishes the objects of one attempt to publish.
 inline constexpr std::size_t kNonceDigits = 32;
 bool is_nonce(std::string_view text) noexcept;
 
@@ -83,20 +82,20 @@ struct Manifest {
   std::optional<DeltaRef> delta;        // from the parent
   std::optional<SnapshotRef> snapshot;  // at least one of the two
   std::string nonce;                    // of this publish: settles a lost reply
-  /// That a reader must know, ascending.
+  /// The features that a reader must know, ascending.
   std::vector<std::string> features{std::string(kFeatureManifestSha256)};
   std::string key_id;     // reserved, empty: docs/FORMAT.md, "Signatures"
   std::string signature;  // reserved, empty
 
-  /// Whether it carries its own SHA-256: parse() has compared it then.
+  /// Whether it carries its own SHA-256; if so, parse() has checked it.
   [[nodiscard]] bool carries_hash() const;
 
-  /// With its own SHA-256 if `features` has kFeatureManifestSha256.
+  /// Adds its own SHA-256 if `features` has kFeatureManifestSha256.
   /// Throws Error: invalid if a text is not UTF-8, or it all is larger than kManifestBytesMax.
   [[nodiscard]] std::string serialize() const;
 
   /// Throws Error: corrupt (malformed, not canonical, out of bounds, hostile names, fields that do
-  /// not give its own SHA-256), unsupported (newer format, or an unknown required feature), naming
+  /// not match its own SHA-256), unsupported (newer format, or an unknown required feature), naming
   /// `what`.
   static Manifest parse(std::string_view bytes, std::string_view what);
 };

@@ -45,9 +45,10 @@ struct PackChunk {
   std::uint32_t block_count = 0;
 };
 
-/// What the packs of one delta may still hold, and take of this host's memory.  No chunk is in two
-/// packs, so all of them together have no more chunks than the layout: an index that cannot fit is
-/// refused before it is inflated, and one is inflated at a time.
+/// How many chunks the packs of one delta may still have, and how much memory of this host they may
+/// still use.  No chunk is in two packs, so all of them together have no more chunks than the
+/// layout: an index that cannot fit is refused before it is inflated, and one is inflated at a
+/// time.
 ///
 /// Threads: the packs of a delta may be parsed in parallel.  Keeps a reference to `budget`.
 class PackRoom {
@@ -65,7 +66,7 @@ class PackRoom {
 class PackIndex {
  public:
   /// Parses the first `head_size` bytes of a pack of `pack_size` bytes; the caller has checked
-  /// their SHA-256.  Takes of `room` what it holds.
+  /// their SHA-256.  Takes its chunks and its memory from `room`.
   /// Throws Error: corrupt, unsupported (it takes too much memory), naming `what` (the key).
   static std::shared_ptr<const PackIndex> parse(std::string_view head, std::uint64_t pack_size,
                                                 const Layout& layout, std::string_view what,
@@ -75,7 +76,7 @@ class PackIndex {
   static std::shared_ptr<const PackIndex> parse(std::string_view head, std::uint64_t pack_size,
                                                 const Layout& layout, std::string_view what);
 
-  /// No head of a pack of `pack_size` bytes is larger.
+  /// The largest possible head of a pack of `pack_size` bytes.
   static std::uint64_t head_bytes_max(const Layout& layout, std::uint64_t pack_size);
 
   [[nodiscard]] std::span<const PackChunk> chunks() const noexcept { return chunks_; }  // ascending
@@ -112,8 +113,8 @@ class PackWriter {
   /// The bytes that come before the data.  Requires: called once, last, after an add().
   std::string finish();
 
-  /// The same with `first_tensor` added to the number of each tensor: the layout that the chunks
-  /// were added by may be a part of the version's.  Requires: finish() was called.
+  /// The same with `first_tensor` added to the number of each tensor, for chunks that were added
+  /// with a layout that is a part of the version's.  Requires: finish() was called.
   [[nodiscard]] std::string head(std::uint32_t first_tensor) const;
 
   /// The hash of each kPieceBytes of the data.  Requires: finish() was called.

@@ -50,8 +50,8 @@ unsigned bits_of(Dtype dtype) noexcept;
 /// BF16, F16, F32, F8_E4M3 and F8_E5M2 have a kind of their own, all others are bytes.
 kernels::Kind kind_of(Dtype dtype) noexcept;
 
-/// Bytes of a tensor of this shape; nullopt if a product overflows 64 bits or the bits do not make
-/// whole bytes.  An empty shape is a scalar.
+/// Bytes of a tensor of this shape; nullopt if a product overflows 64 bits or the bits are not a
+/// whole number of bytes.  An empty shape is a scalar.
 ///
 /// Note: extents are multiplied in order, as the reference does: {0, 2^40, 2^40} is empty,
 /// {2^40, 2^40, 0} overflows.

@@ -1,11 +1,12 @@
 // Http: requests over libcurl's multi interface.  The only home of libcurl.
 //
 // One thread drives all transfers of a client; connections are kept and used again.  Redirects are
-// handed to the caller, never followed: only he knows which host may see a credential.  Nothing of
-// the environment but the proxy variables (HTTPS_PROXY, NO_PROXY) is taken; no netrc, no cookies.
+// returned to the caller, never followed: only the caller knows which host may see a credential.
+// Of the environment only the proxy variables (HTTPS_PROXY, NO_PROXY) are used; no netrc, no
+// cookies.
 //
-// What curl calls a success is only that bytes came: the caller checks status, Content-Range and
-// length (curl 7.88 takes a body that was cut short for whole where it is delimited by close).
+// Success for curl means only that bytes arrived: the caller checks status, Content-Range and
+// length (curl 7.88 accepts a truncated body as whole if the end of the connection delimits it).
 //
 // Threads: send() may run in parallel, from any thread.
 #pragma once

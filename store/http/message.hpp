@@ -1,4 +1,4 @@
-// HTTP messages: what is sent, what comes back, and that nothing did.
+// HTTP messages: requests, replies, and the error for a missing reply.
 #pragma once
 
 #include <chrono>
@@ -24,8 +24,8 @@ struct HttpRequest {
   std::string url;  // encoded; sent as it is, never normalised
   std::vector<HttpHeader> headers;
 
-  /// The body: `body_bytes` of `body` from `body_offset` on; null: none.  Held by the caller until
-  /// send() is back; read by the client's thread, possibly twice (a dead connection of the pool).
+  /// The body: `body_bytes` of `body` from `body_offset` on; null: none.  Owned by the caller until
+  /// send() returns; read by the client's thread, possibly twice (a dead connection of the pool).
   const Source* body = nullptr;
   std::uint64_t body_offset = 0, body_bytes = 0;
 
@@ -40,15 +40,15 @@ struct HttpReply {
   std::string text;                 // the body, unless it went into HttpRequest::into
   std::size_t received_bytes = 0;   // in HttpRequest::into
   bool more = false;                // the body did not fit into HttpRequest::into and was cut off
-  bool sent_twice = false;          // a connection of the pool died: the first may have arrived too
+  bool sent_twice = false;  // a pooled connection died: the first request may have arrived too
 
   [[nodiscard]] bool ok() const noexcept { return status >= 200 && status < 300; }
   /// The value of a header, by its name in any case, without spaces around it; nullopt: none.
   [[nodiscard]] std::optional<std::string_view> find(std::string_view name) const noexcept;
 };
 
-/// No whole reply came.  Code unavailable, but permission where a certificate is not trusted and
-/// invalid where the URL cannot be used (both: no retry helps).
+/// No complete reply arrived.  Code: unavailable; permission if a certificate is not trusted;
+/// invalid if the URL cannot be used (retrying does not help in the last two).
 class TransportError : public Error {
  public:
   enum class Kind { resolve, connect, tls, stalled, broken, other };

@@ -1,7 +1,7 @@
 // HttpTransfer: one request as libcurl sees it: its settings, its callbacks, and what its codes
 // mean.  Only store/http/client.cpp, which drives it, includes this.
 //
-// Threads: made and asked for its reply by the thread that sends; in between it is the loop's.
+// Threads: the sending thread creates it and reads its reply; in between it belongs to the loop.
 #pragma once
 
 #include <curl/curl.h>
@@ -17,8 +17,8 @@
 
 namespace weightfs {
 
-/// The sockets of a client.  They are kept here because libcurl 7.88 tells the socket of a transfer
-/// (CURLINFO_ACTIVESOCKET) only after its end.  Threads: the loop's alone.
+/// The sockets of a client.  They are kept here because libcurl 7.88 reports the socket of a
+/// transfer (CURLINFO_ACTIVESOCKET) only after its end.  Threads: the loop's alone.
 class HttpSockets {
  public:
   /// "IP:PORT of ours, IP:PORT of the peer": names a connection.
@@ -50,12 +50,12 @@ class HttpTransfer {
   /// "GET https://host/path", for messages: without the query, which may hold a signature.
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
 
-  /// Whether no byte moved for HttpOptions::stall_timeout.  Looks at the socket now and then only.
+  /// Whether no byte moved for HttpOptions::stall_timeout.  Looks at the socket only now and then.
   [[nodiscard]] bool stalled(Clock::time_point now);
-  /// When stalled() is to be asked again.
+  /// When to call stalled() again.
   [[nodiscard]] Clock::time_point look_again_at() const noexcept { return look_again_at_; }
 
-  /// What came of it, by libcurl's code.  Throws as HttpClient::send().
+  /// The outcome, from libcurl's code.  Throws as HttpClient::send().
   HttpReply take_reply(CURLcode code);
   [[nodiscard]] TransportError stall_error() const;
 
@@ -102,7 +102,7 @@ class HttpTransfer {
   bool head_ended_ = false;    // the empty line after the headers came
   std::exception_ptr thrown_;  // in a callback
   bool too_much_text_ = false;
-  unsigned begun_ = 0;               // how often the request was begun to be sent
+  unsigned begun_ = 0;               // how often sending was started
   std::uint64_t read_bytes_ = 0;     // of the body
   std::uint64_t counted_bytes_ = 0;  // that callbacks saw
   int socket_ = -1;

@@ -1,5 +1,5 @@
-// Adopt: makes the images of a version out of files that this host has anyway, because it published
-// them: without fetching or writing their bytes.
+// Adopt: makes the images of a version out of files that this host already has because it published
+// them, without fetching or writing their bytes.
 //
 // Threads: all calls may run in parallel; Store::lock_images() lets one of them at a store.
 #pragma once
@@ -17,8 +17,8 @@
 
 namespace weightfs {
 
-/// What publish() gives as PublishResult::images, for a version whose publisher is gone: from the
-/// manifest, the layout and the heads of its packs.
+/// The same as PublishResult::images of publish(), for a version whose publisher is gone: from the
+/// manifest, the layout and the headers of its packs.
 /// Throws Error: as make_plan().
 VersionImages images_of(History& history, Store& store, std::uint64_t version,
                         const Context& context);

@@ -1,7 +1,7 @@
-// BaseReader: where the bytes come from that the first step of a plan is applied to: the images of
-// the base, or the snapshot in the bucket.
+// BaseReader: reads the bytes that the first step of a plan is applied to: from the images of the
+// base, or from the snapshot in the bucket.
 //
-// Threads: an BaseReader belongs to one thread at a time; make one for each worker.
+// Threads: a BaseReader belongs to one thread at a time; make one for each worker.
 #pragma once
 
 #include <cstddef>
@@ -24,8 +24,8 @@ class BaseReader {
   /// file is missing or does not match its SHA-256); Error: unavailable, cancelled, io.
   virtual void read(std::uint32_t file, std::uint64_t offset_bytes, std::span<std::byte> into) = 0;
 
-  /// The bytes of `file` up to `end_bytes` are going to be read, front to back, and those behind
-  /// are not: it may be worth fetching them with one request.
+  /// A hint: the bytes of `file` up to `end_bytes`, and none after that, will be read front to
+  /// back, so it may be worth fetching them with one request.
   virtual void expect(std::uint32_t /*file*/, std::uint64_t /*end_bytes*/) {}
 };
 

@@ -19,8 +19,8 @@ namespace weightfs {
 /// The Base of a complete version in the store, with the files that it has.
 Base base_of(Store& store, History& history, std::uint64_t version, const Context& context);
 
-/// Complete versions older than `before`, to start from: the newest few.  One whose records cannot
-/// be read is none, nor one that is distrusted.
+/// Complete versions older than `before`, to start from: the newest few.  Leaves out versions whose
+/// records cannot be read, and those that are distrusted.
 std::vector<Base> usable_bases(Store& store, History& history, std::uint64_t before,
                                const std::set<std::uint64_t>& distrusted, const Context& context);
 

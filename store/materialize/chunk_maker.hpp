@@ -5,8 +5,8 @@
 //     one size all the way   old bytes, coded steps --> ChunkCoder, many chunks at a time --> hash
 //     else                   cut or extended before each step, one chunk after another --> hash
 //
-// Only the last hash is compared on the way; if it is wrong the chunk is made once more on the CPU,
-// with every hash compared, to find out whose fault it is.
+// Normally only the last hash is compared; if it is wrong, the chunk is made once more on the CPU,
+// with every hash compared, to find out which input is damaged.
 //
 // Memory: the old bytes of a batch, and at most kCodedBytesMax of coded ones.
 //

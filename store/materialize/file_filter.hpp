@@ -1,9 +1,9 @@
-// Kept files: which files of a version this host brings in (`--only`), and which of them its store
+// File filter: which files of a version this host keeps (`--only`), and which of them its store
 // has.
 //
-// Small files (blobs) are always kept; of the files of the layout those that one of the globs
-// fits, or all where there is no glob.  What is not kept has no file in the version's image
-// directory, so nothing can take it for bytes; a record says that it is absent.
+// Small files (blobs) are always kept; of the files of the layout those that match one of the
+// globs, or all if there are no globs.  A file that is not kept does not exist in the version's
+// image directory, so nothing can mistake it for data; a record says that it is absent.
 //
 //     FileSet              files of a layout, by index: what the code of a version works with
 //     std::vector<bool>    all files of a version, by path, bytewise: as the store records them
@@ -27,8 +27,8 @@ FileSet left_out(const Layout& layout, std::span<const std::string> only);
 /// The files of the layout that are not in `without`; empty (which means all) if that is empty.
 FileSet all_but(const Layout& layout, const FileSet& without);
 
-/// Whether every file of the layout that is in `absent` is in `left_out` too: a host that has all
-/// files but `absent` has what it wants.
+/// Whether every file of the layout that is in `absent` is in `left_out` too: a host that lacks
+/// only `absent` has what it wants.
 bool is_enough(const FileSet& absent, const FileSet& left_out) noexcept;
 
 /// Bytes of the files of the set.

@@ -1,14 +1,14 @@
 // History: the versions of a repository as this host knows them: from the store's records first,
-// from the bucket else.  What came from the bucket is kept in the store.
+// else from the bucket.  What is fetched from the bucket is kept in the store.
 //
-// It also guards the order of things: a manifest must name the SHA-256 of its parent's manifest,
+// It also guards the order of versions: a manifest must name the SHA-256 of its parent's manifest,
 // and a version that is known already must not come back with another hash (a fork or a rollback of
-// the bucket): Error corrupt.  The first of the two is also what shows that a manifest without a
-// hash of its own (Manifest::carries_hash) is undamaged, so its child is looked at with it.
+// the bucket): Error corrupt.  Only the first of the two shows that a manifest without a hash of
+// its own (Manifest::carries_hash) is undamaged, so it is checked together with its child.
 //
-// Memory is bounded: of manifests and layouts those used last stay, the others come from the store,
-// or the bucket, again.  The store keeps every manifest; of layouts those of the versions that are
-// here, and of others only what somebody uses.
+// Memory is bounded: the most recently used manifests and layouts stay, others are read again from
+// the store or the bucket.  The store keeps every manifest, but only the layouts of versions that
+// are on this host or in use.
 //
 // Threads: all calls may run in parallel.
 #pragma once
@@ -33,7 +33,7 @@ namespace weightfs {
 
 class History {
  public:
-  /// Bytes that the layouts take which nobody uses; and the manifests.
+  /// The most bytes for layouts that nobody uses, and for manifests.
   static constexpr std::size_t kLayoutBytesKept = 32u << 20;
   static constexpr std::size_t kManifestBytesKept = 32u << 20;
 
@@ -53,25 +53,26 @@ class History {
   /// The same from memory or the store; nullptr if it is in neither.
   std::shared_ptr<const Layout> find_layout(const Version& version);
 
-  /// Takes a version that this process committed, so that nobody has to fetch it: as find() and
-  /// layout() keep them, and as Store::newest().
+  /// Records a version that this process committed as find() and layout() would, and as
+  /// Store::newest(), so that nobody has to fetch it.
   std::shared_ptr<const Version> add(Version version, std::shared_ptr<const Layout> layout);
 
-  /// Looks for versions after `known`, stops at the first that is absent.  What is accepted is
-  /// recorded as Store::newest() before this returns.  One request tells that there is no news;
-  /// where there is much of it, many manifests are fetched at a time, and accepted in their order.
+  /// Looks for versions after `known`, up to the first absent one.  Accepted versions are recorded
+  /// as Store::newest() before this returns.  Without a new version this is one request; if there
+  /// are many, their manifests are fetched in parallel and accepted in order.
   ///
   /// The first call that reaches the bucket also checks that the newest version known here is still
-  /// there and the same; later ones learn of it when the next version names another parent.  And it
-  /// looks behind the first number that is absent: if there are versions above it, its manifest was
-  /// removed, which is Error corrupt.  Later calls do not, so that one without news is one GET.
+  /// there and the same; later calls notice when the next version names another parent.  It also
+  /// looks beyond the first absent number: if there are versions above it, its manifest was
+  /// removed, which is Error corrupt.  Later calls do not, so that a call without a new version is
+  /// one GET.
   /// Returns: the newest version that exists now, at least `known`.  If a version cannot be read or
   ///          does not fit, those before it are returned, and the next call throws.
   /// Throws Error: corrupt (malformed, a fork, a rollback), unavailable.
   std::uint64_t refresh(std::uint64_t known, const Context& context);
 
-  /// Has the next refresh() look behind the first number that is absent, as the first one did: for
-  /// whoever is about to give that number to a version.
+  /// Makes the next refresh() look beyond the first absent number, as the first one did: to be
+  /// called before a version is published with that number.
   void look_behind_the_newest();
 
   [[nodiscard]] Repository& repository() noexcept { return repository_; }

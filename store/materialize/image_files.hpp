@@ -26,10 +26,10 @@ std::vector<std::filesystem::path> make_image_directories(const Plan& plan,
                                                           const FileSet& files = {});
 
 /// Gives the base's file that has the same bytes a second name, `path`.  A small file is compared
-/// with its hash first.  A weights file is not, since it may be as large as the disk is slow; if
-/// its attributes say that somebody wrote to it, it is not linked, and making it compares every
-/// chunk. Returns: false if the file must be made instead: there is none, it is damaged, or it
-/// cannot be linked (another file system, too many links, ...).
+/// with its hash first.  A weights file is not, since reading it may take long; if its attributes
+/// show that somebody wrote to it, it is not linked but made anew, which compares every chunk.
+/// Returns: false if the file must be made instead: there is none, it is damaged, or it cannot be
+/// linked (another file system, too many links, ...).
 bool link_equal_file(const Plan& plan, const LayoutFile& file, const std::filesystem::path& path);
 bool link_equal_blob(const Plan& plan, const BlobRef& blob, const std::filesystem::path& path);
 

@@ -1,8 +1,9 @@
 // PackSpool: the data of all packs of a plan, verified, in one unlinked local file.
 //
 // Every piece is checked against its SHA-256 before anything of it is decoded.  A piece is fetched
-// when it is needed first, or before by fetch_all(): then a damaged pack stops a materialisation
-// before it has written an image.  No piece is fetched twice, however many threads need it.
+// when it is first needed, or in advance by fetch_all(), so that a damaged pack stops a
+// materialisation before it has written an image.  No piece is fetched twice, however many threads
+// need it.
 //
 // Threads: all calls may run in parallel.
 #pragma once
@@ -35,8 +36,8 @@ class PackSpool {
     PackEntry place;
   };
 
-  /// Fetches what these chunks need and is not here, several pieces at a time: a chunk that many
-  /// steps changed would wait for the bucket as often else.  Throws as fetch_all().
+  /// Fetches the missing pieces of these chunks, several at a time; otherwise a chunk that many
+  /// steps changed would wait for the bucket once per step.  Throws as fetch_all().
   void fetch(std::span<const Wanted> wanted) const;
 
   /// Whether nothing is left to be fetched.

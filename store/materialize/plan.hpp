@@ -1,4 +1,4 @@
-// Plan: the way from what this host has, and what the bucket holds, to a version.
+// Plan: the path from what this host and the bucket have to a version.
 //
 //     base     images of an older version here, or a snapshot in the bucket
 //     steps    the deltas from the base to the wanted version, oldest first
@@ -41,7 +41,7 @@ struct PackEntry {
   explicit operator bool() const noexcept { return pack != kNowhere; }
 };
 
-/// One delta on the way.
+/// One delta of the path.
 struct Step {
   std::shared_ptr<const Version> version;  // what it leads to
   std::shared_ptr<const Layout> layout;
@@ -56,7 +56,7 @@ struct Step {
   [[nodiscard]] std::string pack_key(std::size_t pack) const;
 };
 
-/// The way to one version; everything that write_version needs but the bytes.
+/// The path to one version: everything that write_version needs except the bytes.
 struct Plan {
   std::shared_ptr<const Version> version;
   std::shared_ptr<const Layout> layout;
@@ -81,10 +81,9 @@ struct Plan {
   [[nodiscard]] const Layout& before(std::size_t index) const noexcept;
 };
 
-/// Finds the way to `wanted` that fetches the fewest bytes.  `bases`: what the host has.  If an
-/// object of that way is missing or corrupt, and there is another way, it takes that.  A base that
-/// lacks a file which one of the wanted ones comes from is not used.  `without`: files that are not
-/// to be made.
+/// Finds the path to `wanted` that fetches the fewest bytes.  `bases`: what the host has.  If an
+/// object of that path is missing or corrupt, it takes another path if there is one.  A base is not
+/// used if it lacks a file that a wanted file is built from.  `without`: files that are not built.
 ///
 /// Throws Error: corrupt (a head or a root that does not fit; BaseDamaged if it is a base's),
 /// not_found (a pack or snapshot is gone, naming the key), unavailable; the message names the
@@ -92,7 +91,7 @@ struct Plan {
 Plan make_plan(History& history, std::shared_ptr<const Version> wanted, std::span<const Base> bases,
                const Context& context, const FileSet& without = {});
 
-/// Bytes on this host are not what they were: the base must be dropped and made again.
+/// Bytes on this host have changed: the base must be dropped and rebuilt.
 class BaseDamaged : public Error {
  public:
   BaseDamaged(std::uint64_t version, const std::string& message)
@@ -103,7 +102,7 @@ class BaseDamaged : public Error {
   std::uint64_t version_;
 };
 
-/// A version to start from, and what that costs.
+/// A version to start from, and its cost.
 struct ReconstructionPath {
   std::shared_ptr<const Version> start;
   const Base* base = nullptr;  // nullptr: the version's snapshot
@@ -111,13 +110,13 @@ struct ReconstructionPath {
   std::size_t steps = 0;
 };
 
-/// The ways to `wanted`, fewest bytes first; looks at manifests and layouts only.  Never empty.
+/// The paths to `wanted`, fewest bytes first; looks at manifests and layouts only.  Never empty.
 /// Throws Error: corrupt, naming the version, if there is none.
 std::vector<ReconstructionPath> find_ways(History& history,
                                           const std::shared_ptr<const Version>& wanted,
                                           std::span<const Base> bases, const Context& context);
 
-/// The plan for one way.  Throws as make_plan does.
+/// The plan for one path.  Throws as make_plan does.
 Plan make_plan_by(const ReconstructionPath& way, History& history,
                   const std::shared_ptr<const Version>& wanted, const Context& context);
 

@@ -1,12 +1,11 @@
-// RemoteFiles: the bytes of files that this host does not keep (`--only`), for whoever reads them
-// all the same.
+// RemoteFiles: serves reads of files that this host does not keep (`--only`).
 //
-// The unit is a chunk.  It is made as materialize() makes it, from the bucket's snapshot and the
-// steps after that, and its hash is compared, so nothing is handed out that was not verified.
-// Nothing is kept on the disk but the pieces of packs that were fetched, in an unlinked file; the
-// last kRestBytesMax of chunks stay in memory, and of two versions what says how they are made.
+// The unit is a chunk.  It is built as materialize() builds it, from the bucket's snapshot and the
+// steps after that, and its hash is compared, so only verified bytes are returned.  The only data
+// on disk are fetched pieces of packs, in an unlinked file; the last kRestBytesMax of chunks and
+// the plans of two versions stay in memory.
 //
-// What the network loses is tried again for a while; nobody is ever given fewer bytes instead.
+// Network failures are retried for a while; a read never returns fewer bytes instead.
 //
 // Threads: all calls may run in parallel.
 #pragma once
@@ -29,7 +28,7 @@ inline constexpr std::size_t kRestBytesMax = 64u << 20;
 
 struct RestFilesOptions {
   kernels::SharedCoder coder = kernels::make_cpu_coder();
-  /// How long a read goes on trying while the bucket is out of reach.
+  /// How long a read retries while the bucket is unreachable.
   std::chrono::milliseconds retry{60'000};
 };
 
@@ -48,7 +47,7 @@ class RemoteFiles {
   std::size_t read(std::uint64_t version, std::string_view path, std::uint64_t offset_bytes,
                    std::span<std::byte> into, const Context& context);
 
-  /// Ends what goes on; from now on read() throws cancelled where it would ask the bucket.
+  /// Cancels running reads; from now on read() throws cancelled if it needs the bucket.
   void stop() noexcept;
 
   /// Bytes of chunks that were made so far.

@@ -1,13 +1,13 @@
-// SegmentWriter: makes a range of a file of a plan's version, and writes it.  What write_version()
-// does for whole versions and PartialVersion for what is asked for is this one thing.
+// SegmentWriter: builds a range of a file of a plan's version, and writes it.  write_version() uses
+// it for whole versions, PartialVersion for requested ranges.
 //
 //     head of the file        from the layout
 //     chunks of its tensors   ChunkMaker: old bytes, steps, hashes compared
 //
 // A chunk that straddles two ranges is made by both of their writers.
 //
-// Memory: a window of kWindowBytes, a batch of chunks, and what the old bytes read ahead: 4 MiB of
-// a snapshot, or 9 MiB for a segment that is one window, which is fetched with one request.
+// Memory: a window of kWindowBytes, a batch of chunks, and read-ahead of the old bytes: 4 MiB of a
+// snapshot, or 9 MiB for a segment that is one window, which is fetched with one request.
 //
 // Threads: belongs to one thread at a time; make one for each worker.
 #pragma once

@@ -1,4 +1,4 @@
-// Whole version: which version can still be had when an object of the bucket is damaged.
+// Whole version: which version can still be built when an object of the bucket is damaged.
 //
 // Threads: calls may run in parallel.
 #pragma once
@@ -20,7 +20,7 @@ bool is_about_objects(ErrorCode code) noexcept;
 /// are read, tensors are not.  Looks at the newest 64 versions and at the first.
 ///
 /// Returns: 0 if there is none.
-/// Throws Error: what is no verdict on an object (unavailable, cancelled, timed_out).
+/// Throws Error: only what says nothing about an object (unavailable, cancelled, timed_out).
 std::uint64_t find_whole_version(History& history, const std::string& damaged,
                                  const Context& context);
 

@@ -1,9 +1,9 @@
 // WindowWriter: writes a segment of a file front to back in file-aligned windows of kWindowBytes,
 // so that the page cache holds the image in large folios and readers scan it at full speed.
 //
-// Bytes are made where they are written from: place() hands out the memory of a range, and flush()
-// writes it.  A chunk may begin before the segment and end behind it; that part is made, and not
-// written.
+// Bytes are built in the memory that they are written from: place() returns the memory of a range,
+// and flush() writes it.  A chunk may begin before the segment and end after it; those parts are
+// built, but not written.
 //
 //                 segment.begin = window          used                  segment.end
 //     |... lead ...|########## placed ############|                          |
@@ -39,7 +39,7 @@ class WindowWriter {
   /// True if a window can be written; then flush() must come before place().
   [[nodiscard]] bool is_full() const noexcept { return used_ >= window_ + kWindowBytes; }
 
-  /// Writes full windows.  Requires: everything that was placed is made.
+  /// Writes full windows.  Requires: all placed memory is filled.
   /// Throws Error: no_space, io.
   void flush();
 
@@ -53,8 +53,8 @@ class WindowWriter {
   int fd_ = -1;
   const std::filesystem::path* path_ = nullptr;
   // Offsets in the file:
-  std::uint64_t window_ = 0;  // where what is not written yet begins
-  std::uint64_t used_ = 0;    // where what was placed ends
+  std::uint64_t window_ = 0;  // end of what is written
+  std::uint64_t used_ = 0;    // end of what was placed
   std::uint64_t end_ = 0;
 };
 

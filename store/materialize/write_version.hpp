@@ -1,4 +1,4 @@
-// Write version: carries a plan out: makes the files of its version.
+// Write version: carries out a plan, that is, builds the files of its version.
 //
 // For each chunk of the wanted version: read it from the base, apply the coded chunks of all steps
 // one after another in memory (kernels/block/chunk_coder.hpp), compare the hash, write once.  Files
@@ -31,9 +31,9 @@ struct WriteOptions {
 /// modification time.  Nothing outside options.directory is changed; after a failure the caller
 /// removes what is in it.
 ///
-/// Throws Error: corrupt: a pack, snapshot or blob that does not match (names the key), or a base
-/// image that rotted (names the file; BaseDamaged); not_found, naming the key; no_space; cancelled;
-/// unavailable.
+/// Throws Error: corrupt: a pack, snapshot or blob that does not match (names the key), or a
+/// damaged base image (names the file; BaseDamaged); not_found, naming the key; no_space;
+/// cancelled; unavailable.
 void write_version(const Plan& plan, Repository& repository, const WriteOptions& options,
                    const Context& context, const Progress& progress);
 

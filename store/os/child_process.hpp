@@ -17,21 +17,21 @@
 namespace weightfs {
 
 struct ChildPlan {
-  std::vector<std::string> argv;  // argv[0]: looked for in PATH where it has no '/'
+  std::vector<std::string> argv;  // argv[0]: looked up in PATH if it has no '/'
   /// All of it: "NAME=VALUE"; nullopt: ours.
   std::optional<std::vector<std::string>> environment = {};
-  std::string directory = {};  // where it begins; empty: where we are
-  bool ends_group = false;     // what it started in its group does not live on when it ends
+  std::string directory = {};  // its working directory; empty: ours
+  bool ends_group = false;     // when it ends, the rest of its process group is killed
   bool keeps_apart = false;    // stderr goes to ChildEnd::errors
   std::size_t output_bytes_max = 64u << 10;  // of each
 };
 
 struct ChildEnd {
   int exit_code = 0;
-  int signal = 0;       // that ended it; 0: it ended by itself
+  int signal = 0;       // that killed it; 0: it exited
   std::string output;   // of stdout, and of stderr unless they are kept apart
-  std::string errors;   // of stderr if they are
-  bool is_cut = false;  // only the last output_bytes_max bytes are there of one of them
+  std::string errors;   // of stderr, if kept apart
+  bool is_cut = false;  // of one of them only the last output_bytes_max bytes are kept
   [[nodiscard]] bool ok() const noexcept { return signal == 0 && exit_code == 0; }
 };
 
@@ -39,7 +39,7 @@ struct ChildEnd {
 /// cancelled (of `context`; it was killed then).
 ChildEnd run_child_process(const ChildPlan& plan, const Context& context);
 
-/// The words of a command, as a shell has them: quotes and backslashes, nothing else.
+/// Splits a command into words as a shell does: quotes and backslashes, nothing else.
 /// Throws Error: invalid (a quote that is not closed, a backslash at the end).
 std::vector<std::string> split_command(std::string_view text);
 

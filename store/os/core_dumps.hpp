@@ -1,9 +1,9 @@
 // CoreDumps: secrets stay out of core files.
 //
-// Keys pass through many hands: the environment's pages, libcurl's buffers, JSON, the stack.  So no
-// page is marked: the process tells the kernel to leave its memory out of core files as a whole
-// (/proc/self/coredump_filter, which gcore and systemd-coredump follow, too).  What is left of a
-// core file are registers, enough to see where it crashed.
+// Keys are copied to many places: the environment's pages, libcurl's buffers, JSON, the stack.  So
+// no single pages are marked; instead the kernel is told to leave all memory of the process out of
+// core files (/proc/self/coredump_filter, which gcore and systemd-coredump follow, too).  What
+// remains in a core file are the registers, enough to see where it crashed.
 #pragma once
 
 namespace weightfs {

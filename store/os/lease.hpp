@@ -23,8 +23,9 @@ Writers find_writers(int fd);
 
 /// True if no process has a file open or mapped that would go with these directories, apart from
 /// O_PATH descriptors: F_SETLEASE(F_WRLCK) is granted on each (docs/architecture/following.md, "Who
-/// still reads").  A file that has a name elsewhere stays, and is not asked for.  Says false where
-/// it cannot be told (a file system without leases).  It is about now: hide the files first.
+/// still reads").  A file with another name elsewhere is not checked, since it stays.  False where
+/// the kernel cannot tell (a file system without leases).  The answer is valid only for the moment:
+/// hide the files first.
 ///
 /// Requires: the process ignores SIGIO, which an open(2) during the probe sends it.
 bool nobody_reads(std::span<const std::filesystem::path> directories);
@@ -34,8 +35,9 @@ bool nobody_reads(const std::filesystem::path& directory);
 bool nobody_reads_file(const std::filesystem::path& path);
 
 /// True if nobody has the file open for writing, mapped shared and writable, or mapped privately
-/// from a writable descriptor: F_SETLEASE(F_RDLCK) is granted.  Mere readers do not matter.  Says
-/// false where it cannot be told.  It is about now: forbid writable opens first.
+/// from a writable descriptor: F_SETLEASE(F_RDLCK) is granted.  Mere readers do not matter.  False
+/// where the kernel cannot tell.  The answer is valid only for the moment: forbid writable opens
+/// first.
 ///
 /// Requires: the process ignores SIGIO, and has no writable descriptor of the file itself.
 bool nobody_writes(const std::filesystem::path& file);

@@ -1,10 +1,10 @@
 // MemoryBudget: how much of this host's memory the description of a version may take: layouts,
 // chunk hashes, indexes of packs.
 //
-// Objects of a bucket are small and say how large they become: some thousand bytes of zstd make
-// gigabytes.  So what an object will take here is reckoned from sizes alone, before it is inflated,
-// and refused if it is more than this host gives to one version: a quarter of the memory that the
-// process may use.  Honest versions are far below that.
+// Objects of a bucket are small and declare how large they become: a few thousand bytes of zstd can
+// inflate to gigabytes.  So the memory that an object needs is computed from sizes alone, before it
+// is inflated, and the object is refused if that is more than this host allows for one version: a
+// quarter of the memory that the process may use.  Honest versions are far below that.
 //
 // Threads: all calls may run in parallel.
 #pragma once
@@ -18,7 +18,7 @@ namespace weightfs {
 
 class MemoryBudget {
  public:
-  /// What this host gives: a quarter of find_memory_limit(), as it was when it was first asked.
+  /// This host's budget: a quarter of find_memory_limit(), as first read.
   MemoryBudget();
 
   /// `whose`: what messages call the limit.
@@ -27,7 +27,7 @@ class MemoryBudget {
   /// Throws Error: unsupported, naming `what`, if fewer than `bytes` are left.
   void check(std::uint64_t bytes, std::string_view what) const;
 
-  /// The same, and takes them, as long as this lives.
+  /// The same, and takes them for the lifetime of this object.
   void take(std::uint64_t bytes, std::string_view what);
 
  private:

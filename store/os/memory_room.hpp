@@ -1,9 +1,9 @@
 // Memory room: how much memory this process may use, and how much of it the page cache may hold
-// before something must go, here and now.
+// before something is evicted, at this moment.
 //
-// For the page cache what counts is the smallest of the host's available memory and of what the
-// limits of this process's cgroup and of those above it leave.  Page cache that is there already
-// counts as room: the kernel gives it up first.  A tenth of each limit is left alone, as vLLM does.
+// The room of the page cache is the smallest of the host's available memory and what the limits of
+// this process's cgroup and its ancestors leave.  Existing page cache counts as room: the kernel
+// gives it up first.  A tenth of each limit is left alone, as vLLM does.
 //
 // Threads: pure functions of the system's state.
 #pragma once
@@ -27,13 +27,13 @@ struct MemoryRoom {
 };
 
 /// Asks /proc and the cgroup file systems, of version 2 and 1.  A limit that cannot be read is
-/// none.
+/// ignored.
 ///
 /// `root`: another place for all of it, in tests.
 /// Returns: nullopt if the host does not say how much memory it has.
 std::optional<MemoryRoom> find_memory_room(const std::filesystem::path& root = "/");
 
-/// The most that this process may ever use.
+/// The most memory that this process may ever use.
 struct MemoryLimit {
   std::uint64_t bytes = 0;
   std::string text;  // whose limit that is: "the host's memory, 23.5 GiB"

@@ -1,13 +1,12 @@
-// Checkpoint reader: the bytes of a scanned checkpoint, and the guard that they are still those
-// that the scan saw.
+// Checkpoint reader: the bytes of a scanned checkpoint, guarded against changes since the scan.
 //
 // Files are opened when they are needed, so the number of descriptors does not grow with the number
 // of shards; each open compares the file's stamp (inode, size, times) with the scan's.
 //
-// A stamp does not tell all: a store through a shared mapping whose page is dirty already moves no
-// time.  So the kernel is asked who can write (store/os/lease.hpp), and what is hashed and uploaded
-// is compared: each byte is read once for all its hashes, and again for the upload, where every
-// piece must have the hash that it had.
+// A stamp does not show every change: a store through a shared mapping does not update the times if
+// its page is already dirty.  So the kernel is asked who can write (store/os/lease.hpp), and hashes
+// are compared: each byte is read once for all its hashes, and again for the upload, where every
+// piece must still have its hash.
 //
 // Threads: all calls may run in parallel.
 #pragma once
@@ -57,7 +56,8 @@ class CheckpointReader {
   void check_untouched() const;
 
   /// Waits until nobody has a file open for writing, or mapped from such a descriptor, for
-  /// kSourceWriterWait at most.  What cannot be told (store/os/lease.hpp) is passed over.
+  /// kSourceWriterWait at most.  Files for which the kernel cannot tell (store/os/lease.hpp) are
+  /// skipped.
   /// Throws Error: busy, naming the first such file; cancelled; as check_untouched().
   void wait_unwritten(const Context& context) const;
 
@@ -73,8 +73,8 @@ class CheckpointReader {
 /// How long a publish waits for the last writer of its files.
 inline constexpr auto kSourceWriterWait = std::chrono::seconds(2);
 
-/// A weights file on its way into a snapshot: what is read of it is what was hashed, else Error
-/// busy.
+/// A weights file to be uploaded into a snapshot: the bytes that are read are those that were
+/// hashed, else Error busy.
 class SnapshotSource final : public Source {
  public:
   /// Keeps the references.  `pieces`: of this file, from hash_checkpoint().  Throws Error: busy.
@@ -91,7 +91,7 @@ class SnapshotSource final : public Source {
   const CheckedSource checked_;  // last: it uses file_
 };
 
-/// The file of a list that was asked for last, kept open: chunks come in the order of the files.
+/// Keeps open the file that was requested last, since chunks come in the order of the files.
 /// Threads: one thread at a time.
 class LastOpened {
  public:
@@ -110,7 +110,7 @@ class LastOpened {
 SnapshotHashes hash_checkpoint(const CheckpointReader& reader, unsigned threads,
                                const Context& context, const Progress& progress);
 
-/// The same, but for the files in `without`: zeros there.
+/// The same without the files in `without`, whose hashes are zeros.
 SnapshotHashes hash_checkpoint(const CheckpointReader& reader, unsigned threads,
                                const FileSet& without, const Context& context,
                                const Progress& progress);

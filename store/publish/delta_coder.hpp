@@ -3,11 +3,11 @@
 // Per batch of chunks: read the new bytes from the checkpoint and the old ones from the parent's
 // images; code, decode what was coded and compare it with the new bytes, and hash both
 // (kernels/block/chunk_coder.hpp); compare the old ones' hashes with those they were written with.
-// What was coded against other bytes is thrown away.  So neither a rotten disk nor a broken coder
-// can enter the history.
+// Results that were coded against other bytes are discarded.  So neither a bad disk nor a broken
+// coder can damage the history.
 //
-// Batches are worked on in parallel and appended in order; what is coded goes to spool files
-// without a name, at most a few batches for each thread are in memory.
+// Batches are worked on in parallel and appended in order; coded data goes to unnamed spool files,
+// and at most a few batches per thread are in memory.
 //
 // Threads: one call runs its own threads.  Format: docs/FORMAT.md, "Packs".
 #pragma once
@@ -36,8 +36,8 @@ struct SpooledPack {
   std::uint64_t data_size_bytes = 0;
 };
 
-/// The object that a pack becomes: what is read of its data is what was spooled, else Error io.
-/// Keeps both references.
+/// The object that a pack becomes: the data that is read is what was spooled, else Error io. Keeps
+/// both references.
 class PackSource final : public Source {
  public:
   PackSource(std::string_view head, const SpooledPack& pack);

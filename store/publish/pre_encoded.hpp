@@ -1,7 +1,7 @@
-// Early results: what was coded of files before their checkpoint was handed over; made by
-// PreEncoder (store/publish/pre_encoder.hpp), taken by publish().
+// PreEncoded: the results for files that were coded before their checkpoint was handed over; made
+// by PreEncoder (store/publish/pre_encoder.hpp), taken by publish().
 //
-// Threads: immutable, but for the mark that says that an upload is done.
+// Threads: immutable, except for the mark that an upload is done.
 #pragma once
 
 #include <atomic>
@@ -20,24 +20,24 @@
 
 namespace weightfs {
 
-/// What the metadata of a version that came through a mount say: bytes of its files that were coded
-/// before they were handed over.  Keys with this prefix are not the user's.  Format:
-/// docs/FORMAT.md, "Manifests".
+/// In the metadata of a version that was published through a mount: bytes of its files that were
+/// coded before the hand-over.  Keys with this prefix are reserved.  Format: docs/FORMAT.md,
+/// "Manifests".
 inline constexpr std::string_view kOwnMetaPrefix = "weightfs.";
 inline constexpr std::string_view kEarlyBytesKey = "weightfs.early_bytes";
 
-/// nullopt if the metadata do not say.
+/// nullopt if the metadata does not have it.
 std::optional<std::uint64_t> find_early_bytes(const std::map<std::string, std::string>& meta);
 
-/// Without those keys.
+/// The metadata without the reserved keys.
 std::map<std::string, std::string> users_meta(std::map<std::string, std::string> meta);
 
-/// Throws Error: invalid, naming a key that is not the user's.
+/// Throws Error: invalid, naming a reserved key.
 void check_users_meta(const std::map<std::string, std::string>& meta);
 
 /// One file, coded by itself: `layout` holds nothing else.
 struct EarlyResult {
-  /// No number of a tensor: the parent has no file of this path, and nothing is uploaded.
+  /// Not the number of a tensor: the parent has no file of this path, and nothing is uploaded.
   static constexpr std::uint32_t kNoTensor = 0xFFFFFFFF;
 
   CheckpointFile file;  // as it was when coding began
@@ -67,7 +67,7 @@ class PreEncoded {
   PreEncoded(std::vector<std::shared_ptr<const EarlyResult>> results, std::string snapshot_nonce)
       : results_(std::move(results)), snapshot_nonce_(std::move(snapshot_nonce)) {}
 
-  /// What was coded of this file against this parent; nullptr if there is nothing that fits.
+  /// The result for this file against this parent; nullptr if there is none.
   [[nodiscard]] std::shared_ptr<const EarlyResult> find(const CheckpointFile& file,
                                                         std::uint64_t parent,
                                                         const Sha256& parent_sha256) const {

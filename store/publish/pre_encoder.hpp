@@ -1,20 +1,20 @@
-// Early work: codes files of a checkpoint, and uploads what it coded, before the checkpoint is
-// handed over, so that little is left to be done then.
+// PreEncoder: codes files of a checkpoint and uploads the results before the checkpoint is handed
+// over, so that little is left to do then.
 //
-// Each file is coded by itself against the images of the parent, as publish() would; what is coded
-// is spooled, and uploaded under a nonce of its own.  Of a first version chunks and pieces are
-// hashed, and the file goes into the snapshot.  publish() takes each result that still fits, and
-// does the rest again; so nothing here needs to succeed, and what fails is logged at debug and
-// forgotten.
+// Each file is coded by itself against the images of the parent, as publish() would; the result is
+// spooled, and uploaded under a nonce of its own.  For a first version chunks and pieces are
+// hashed, and the file goes into the snapshot.  publish() takes each result that is still valid,
+// and does the rest again; so nothing here has to succeed, and failures are only logged at debug
+// level.
 //
 // A pack names tensors by their number in the version.  That is not known yet, so a pack is
-// uploaded with the numbers that the file of this path has in the parent; if these turn out wrong,
-// publish() makes another head, and uploads the pack again.
+// uploaded with the numbers that the file of this path has in the parent; if these turn out to be
+// wrong, publish() makes another head and uploads the pack again.
 //
-// What lies in the bucket and is not published after all is garbage, as after a killed publish.
+// Uploads that are not published after all are garbage, as after a killed publish.
 //
-// Threads: all calls may run in parallel and but take() return at once.  One thread of its own, at
-// low priority, and those it starts.
+// Threads: all calls may run in parallel; all but take() return at once.  The work is done by one
+// thread at low priority, and those it starts.
 #pragma once
 
 #include <chrono>
@@ -36,7 +36,7 @@ namespace weightfs {
 /// Smaller files are not worth it.
 inline constexpr std::uint64_t kEarlyBytesMin = 1u << 20;
 
-/// No more files are kept at a time; others are left to publish().
+/// At most so many files are kept at a time; others are left to publish().
 inline constexpr std::size_t kEarlyFilesMax = 1024;
 
 /// A file that was closed by its last writer.
@@ -47,8 +47,8 @@ struct EarlyFile {
   std::uint64_t generation = 0;  // changes with each writer
 };
 
-/// What was done for one checkpoint; publish() takes it.  To be kept for as long as that hand-over
-/// is tried again, and not for another one.
+/// The results for one checkpoint; publish() takes them.  Keep them while that hand-over is
+/// retried, and do not use them for another one.
 class PreEncoded;
 
 struct EarlyOptions {
@@ -74,28 +74,28 @@ class PreEncoder {
   /// Keeps both references.
   PreEncoder(History& history, Store& store, EarlyOptions options);
 
-  /// Stops what is in work.  Waits for it: a bucket call that does not heed its Context holds it.
+  /// Stops the work and waits for it; a bucket call that ignores its Context delays this.
   ~PreEncoder();
 
-  /// Takes note of a file, instead of an earlier one with the same directory and path.  Only
-  /// *.safetensors of at least kEarlyBytesMin count.
+  /// Adds a file; replaces an earlier one with the same directory and path.  Only *.safetensors of
+  /// at least kEarlyBytesMin count.
   void add(EarlyFile file);
 
   /// Forgets a file, or all files of a directory: it was removed, or is written again.
   void drop(std::uint64_t directory, std::string_view path);
   void drop(std::uint64_t directory);
 
-  /// Looks again what the parent is: what was coded against another one is coded again.  To be
-  /// called when `parent` would answer something else, and when the images of the parent, which
-  /// it waits for, have come into the store.
+  /// Checks the parent again; files that were coded against another one are coded again.  Call it
+  /// when `parent` would return something else, and when the images of the parent, which it waits
+  /// for, have arrived in the store.
   void parent_changed();
 
-  /// Ends the early work for a checkpoint, and gives what was done: waits for the file in work
-  /// (while that is uploaded, for `upload_grace` at most), leaves out what has not begun, and
-  /// what `is_valid` refuses: the file as it was added is not what is there now.  The stamp of the
-  /// file (device, inode, size, modification time) is compared by publish().  The time of the
-  /// last change (ctime) is not: a hand-over makes hard links.
-  /// Never null.  Throws Error: cancelled, timed_out.
+  /// Ends the early work for a checkpoint and returns the results.  Waits for the file in work
+  /// (while that is uploaded, for `upload_grace` at most), and leaves out files that were not
+  /// started and those that `is_valid` refuses, because they have changed since they were added.
+  /// The stamp of the file (device, inode, size, modification time) is compared by publish().  The
+  /// time of the last change (ctime) is not: a hand-over makes hard links. Never null.  Throws
+  /// Error: cancelled, timed_out.
   std::shared_ptr<const PreEncoded> take(std::uint64_t directory,
                                          const std::function<bool(const EarlyFile&)>& is_valid,
                                          const Context& context);

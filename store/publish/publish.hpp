@@ -9,10 +9,10 @@
 //     upload    packs (or the snapshot), blobs, layout: what goes out is compared with its hashes
 //     commit    manifest, by put-if-absent
 //
-// Killed at any point it leaves objects that no manifest names, and nothing else.  Where it ends
-// with an Error it removes what it uploaded, but for layouts and blobs, which others may rely on,
-// and what a manifest that was sent and may yet arrive names.  Therefore no publish uses the names
-// of an earlier one whose manifest was sent.
+// Killed at any point it leaves objects that no manifest names, and nothing else.  After an Error
+// it removes what it uploaded, except for layouts and blobs, which others may rely on, and for
+// objects of a manifest that was sent and may still arrive.  Therefore no publish uses the names of
+// an earlier one whose manifest was sent.
 //
 // Threads: one call runs its own threads; several calls, in any number of processes, may race for
 // the same number: one wins, the others get Error conflict, or with `rebase` code again on top of
@@ -51,30 +51,30 @@ struct PublishOptions {
   unsigned threads = 0;              // 0: one for each core
   kernels::SharedCoder coder = kernels::make_cpu_coder();
 
-  /// 32 hex digits that the manifest will carry; empty: fresh ones.  Whoever keeps it before the
-  /// call finds out after a crash, with find_nonce(), whether the version exists.  It may be used
-  /// again for the same checkpoint: what is uploaded is named by its bytes, and a manifest that
-  /// carries it already counts as this publish's own.
+  /// 32 hex digits that the manifest will carry; empty: fresh ones.  A caller that records it
+  /// before the call can find out after a crash, with find_nonce(), whether the version exists.  It
+  /// may be used again for the same checkpoint: uploads are named by their bytes, and a manifest
+  /// that already carries it counts as this publish's own.
   std::string nonce = {};
 
-  /// After an Error what was uploaded stays, unless its number is taken: the checkpoint is
-  /// published again, under the same names.
+  /// Uploads stay after an Error, unless the number is taken: the checkpoint will be published
+  /// again, under the same names.
   bool keeps_uploads = false;
 
-  /// The version that must be the newest when the publish begins, 0: none may exist.  Another one
-  /// is a conflict before anything is read, and after a `rebase` whatever is the newest then is
-  /// taken.  nullopt: the newest version, whichever that is.
+  /// The version that must be the newest when the publish begins, 0: none may exist.  If another
+  /// one is, that is a conflict before anything is read; after a `rebase` the newest version at
+  /// that time is taken.  nullopt: the newest version, whichever that is.
   std::optional<std::uint64_t> fence_parent = {};
 
   /// A publish that lost a race, or whose fence does not hold, takes the newest version as its
   /// parent and codes again, kRebaseTries times in all, after pauses that grow and are random.
   bool rebase = false;
 
-  /// Called right before a manifest is written, once in each try.  What it throws ends the publish
+  /// Called right before a manifest is written, once in each try.  If it throws, the publish ends
   /// with nothing committed.  (`at` is for tests.)
   std::function<void(std::uint64_t version)> committing = {};
 
-  /// Takes Store::lock_images() before `committing`, and hands it out in the result: so nobody
+  /// Takes Store::lock_images() before `committing` and returns it in the result, so that nobody
   /// fetches the version before the caller has adopted it (store/materialize/adopt.hpp).
   bool lock_images = false;
 

@@ -1,8 +1,8 @@
-// LayoutCache: the layouts that were used last, in bounded memory.
+// LayoutCache: the most recently used layouts, in bounded memory.
 //
-// A trainer that writes its step into the header of a file makes a new layout of every version, and
-// all that differs is the text.  So layouts whose tensor tables are equal share one table, and with
-// 20,000 tensors one more of them takes the bytes of its heads, not those of 20,000 records.
+// If a trainer writes its step into the header of a file, every version has a new layout that
+// differs only in that text.  So layouts with equal tensor tables share one table: with 20,000
+// tensors, one more layout takes only the bytes of its headers, not those of 20,000 records.
 //
 // Threads: one at a time.
 #pragma once
@@ -20,13 +20,13 @@ class LayoutCache {
  public:
   explicit LayoutCache(std::size_t bytes_max) : layouts_(bytes_max) {}
 
-  /// nullptr if it is not here, nor held by anybody.
+  /// nullptr if the layout is neither cached nor held elsewhere.
   std::shared_ptr<const Layout> find(const Sha256& id) { return layouts_.find(id); }
 
-  /// Returns: the layout to be used in the place of this one: equal to it.
+  /// Returns: the layout to use instead of this one; it is equal.
   std::shared_ptr<const Layout> put(const std::shared_ptr<const Layout>& layout);
 
-  /// Whether somebody else holds it.
+  /// Whether it is held outside the cache.
   [[nodiscard]] bool is_held(const Sha256& id) const { return layouts_.is_held(id); }
 
   [[nodiscard]] std::size_t bytes() const noexcept { return layouts_.bytes(); }

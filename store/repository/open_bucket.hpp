@@ -13,8 +13,8 @@
 namespace weightfs {
 
 /// Opens the bucket that a URL names: file:///dir, s3://bucket/prefix, hf://org/bucket/prefix.
-/// `create`: a directory may be absent and is made; S3 buckets are never made.
-/// `options`: of S3 alone; a directory has none, and is refused with any.
+/// `create`: creates an absent directory; S3 buckets are never created. `options`: apply only to
+/// S3; a directory with any option is refused.
 /// Throws Error: invalid (not a URL, unknown scheme, relative path), not_found, permission.
 std::unique_ptr<Bucket> open_bucket(std::string_view url, bool create,
                                     const BucketOptions& options = {});

@@ -1,5 +1,5 @@
-// Pieces: bytes of bucket objects, checked before anybody uses them against the SHA-256 that an
-// index below the manifest holds for each kPieceBytes of them.
+// Pieces: bytes of bucket objects, checked before use against the SHA-256 that an index below the
+// manifest has for each kPieceBytes of them.
 //
 // Threads: pure functions.  Format: docs/FORMAT.md, "Packs" and "Snapshots".
 #pragma once

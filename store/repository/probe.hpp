@@ -1,9 +1,9 @@
-// Probe: may a bucket be written, and does it keep two writers of one key apart?  Everything that
-// several publishers rely on is put_if_absent; some S3 services ignore its If-None-Match.
+// Probe: is a bucket writable, and does it keep two writers of one key apart?  Concurrent
+// publishers rely on put_if_absent alone, and some S3 services ignore its If-None-Match.
 //
-// One object, .probe-<32 hex digits>, is written twice; the second call must say `exists`, and the
-// first one's byte must stay.  It is removed in the end, also after a failure, unless the key may
-// not remove objects or the bucket went out of reach.
+// One object, .probe-<32 hex digits>, is written twice; the second call must return `exists`, and
+// the first byte must be unchanged.  The object is removed at the end, even after a failure, unless
+// the key has no permission to or the bucket became unreachable.
 //
 // Threads: all calls may run in parallel.
 #pragma once
@@ -21,12 +21,12 @@ struct ProbeResult {
   std::string left;  // the key of the probe's object if it may still be there; else ""
 };
 
-/// Throws Error: whatever the bucket throws but for permission to write and unsupported, which are
-/// results.
+/// Throws Error: whatever the bucket throws, except for a missing permission to write and
+/// unsupported, which are results.
 ProbeResult probe_put_if_absent(Bucket& bucket, const Context& context);
 
-/// Throws Error: unsupported if the bucket does not hold put-if-absent; permission if it may not be
-/// written; what the probe throws.
+/// Throws Error: unsupported if the bucket does not support put-if-absent; permission if it is not
+/// writable; what the probe throws.
 void require_put_if_absent(Bucket& bucket, const Context& context);
 
 }  // namespace weightfs

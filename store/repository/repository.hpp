@@ -54,10 +54,11 @@ struct Version {
   [[nodiscard]] std::uint64_t number() const noexcept { return manifest.version; }
 };
 
-/// The version may exist, now or later: a manifest was sent and the bucket did not answer, and
-/// reading the number back failed too, or found it free: a request that is on its way may still be
-/// carried out; or it was written, but may not be durable (io).  It is settled when the number is
-/// taken: the nonce in its manifest tells by whom.  A commit with the same nonce settles it too.
+/// The outcome of a commit is unknown: the version may exist, now or later.  Either the manifest
+/// was sent without an answer from the bucket, and reading the number back failed or found it free
+/// (the request may still be carried out); or it was written, but may not be durable (io).  The
+/// outcome is known once the number is taken: the nonce in its manifest shows by whom.  A commit
+/// with the same nonce settles it too.
 class CommitUnknown : public Error {
  public:
   CommitUnknown(std::uint64_t version, ErrorCode code, const std::string& message)
@@ -76,17 +77,17 @@ struct SnapshotHashes {
 
 class Repository {
  public:
-  /// Makes a repository at `url`, and its directory; fine if it exists already.
+  /// Creates a repository at `url`, and its directory; an existing one is left as it is.
   ///
-  /// Proves first that put_if_absent holds there: see store/repository/probe.hpp.
-  /// Returns: true in `created` if it was made now.
-  /// Throws Error: unsupported if it does not hold, permission, not_found (no such bucket).
+  /// Proves first that put_if_absent works there: see store/repository/probe.hpp.
+  /// Returns: true in `created` if it is new.
+  /// Throws Error: unsupported if it does not work, permission, not_found (no such bucket).
   static std::unique_ptr<Repository> init(std::string_view url, bool& created,
                                           const Context& context,
                                           const BucketOptions& options = {});
 
   /// Opens an existing one.
-  /// Throws Error: not_found ("no weightfs repository at URL; make one with weightfs init URL"),
+  /// Throws Error: not_found ("no weightfs repository at URL; create one with: weightfs init URL"),
   /// unsupported (newer format, unknown required feature), corrupt, permission, unavailable.
   static std::unique_ptr<Repository> open(std::string_view url, const Context& context,
                                           const BucketOptions& options = {});
@@ -94,54 +95,53 @@ class Repository {
   /// For tests: the same over a bucket of the caller's.
   static std::unique_ptr<Repository> open(std::unique_ptr<Bucket> bucket, const Context& context);
 
-  /// A repository that is known from the store, with a bucket that may be out of reach: nothing is
-  /// read now, and the first call that reads checks the record.
+  /// A repository that is known from the store; its bucket may be unreachable.  Nothing is read
+  /// now; the first call that reads checks the record.
   static std::unique_ptr<Repository> assume(std::string_view url, std::string_view id,
                                             const BucketOptions& options = {});
 
   [[nodiscard]] const std::string& id() const noexcept { return id_; }
   [[nodiscard]] const std::string& url() const noexcept { return url_; }
 
-  /// The bucket.  Throws Error: unavailable if it is out of reach or no repository lies there now,
-  /// corrupt if another one does.  Tried again at each call.
+  /// The bucket.  Throws Error: unavailable if it is unreachable or has no repository now, corrupt
+  /// if it has another one.  Each call retries.
   Bucket& bucket(const Context& context);
 
   /// nullopt if the version does not exist (404).
   /// Throws Error: corrupt (malformed, other number or repository than its key says), unsupported.
   std::optional<Version> find_version(std::uint64_t number, const Context& context);
 
-  /// The newest version that exists, at least `known`; 0 for an empty repository.  GET of the next
-  /// number decides whether there is news; then LIST gives a hint, and GETs of the numbers after it
-  /// decide.  Reads no manifest.  Numbers before it may be missing: see find_behind_gap().
+  /// The newest version that exists, at least `known`; 0 for an empty repository.  A GET of the
+  /// next number decides whether there is a new version; if so, LIST gives a hint how far to look,
+  /// and GETs decide.  Reads no manifest.  Lower numbers may be missing: see find_behind_gap().
   std::uint64_t newest_version(std::uint64_t known, const Context& context);
 
-  /// A version above `newest` + 1 that exists while `newest` + 1 does not: somebody removed that
-  /// one's manifest, since numbers are given without gaps.  LIST says where to look, GETs decide.
-  /// nullopt: there is none, or this key may not LIST.
+  /// A version above `newest` + 1 that exists while `newest` + 1 does not: numbers have no gaps, so
+  /// somebody removed that manifest.  LIST says where to look, GETs decide. nullopt: there is none,
+  /// or this key may not LIST.
   std::optional<std::uint64_t> find_behind_gap(std::uint64_t newest, const Context& context);
 
-  /// Of all of these the size is known before they are inflated, and what they would take of memory
-  /// is refused if this host does not give it (MemoryBudget): Error unsupported.
+  /// All of these compute the memory that an object needs before it is inflated, and throw Error
+  /// unsupported if that exceeds the budget of this host (MemoryBudget).
   std::shared_ptr<const Layout> get_layout(const ObjectRef& ref, const Context& context);
   std::string get_blob(const BlobRef& ref, const Context& context);
-  /// `room`: of the delta that it belongs to, where others of its packs are read too.
+  /// `room`: that of its delta, if other packs of it are read too.
   std::shared_ptr<const PackIndex> get_pack_index(std::uint64_t version, const PackRef& ref,
                                                   const Layout& layout, const Context& context,
                                                   PackRoom* room = nullptr);
   SnapshotHashes get_snapshot_hashes(std::uint64_t version, const SnapshotRef& ref,
                                      const Layout& layout, const Context& context);
 
-  /// Uploads what is not there yet; content-addressed, so doing it twice is harmless.
+  /// Uploads it unless it exists; content-addressed, so doing it twice is harmless.
   ObjectRef put_layout(const Layout& layout, const Context& context);
   BlobRef put_blob(std::string path, std::string_view bytes, const Context& context);
   ObjectRef put_snapshot_hashes(std::uint64_t version, std::string_view nonce,
                                 const SnapshotHashes& hashes, const Context& context);
 
   /// Writes the manifest; this is the commit.
-  /// A reply that got lost is settled by reading the number back, if it is taken: its nonce tells
-  /// whose it is.
-  /// Returns: the version as the bucket has it: if it carries this nonce already, from an earlier
-  /// try, that one's manifest.
+  /// After a lost reply it reads the number back; if that is taken, the nonce shows by whom.
+  /// Returns: the version as the bucket has it: if an earlier try with this nonce succeeded, the
+  /// manifest of that try.
   /// Throws Error: conflict if the number is taken by another nonce.
   /// Throws CommitUnknown.  After every other error the version was not written.
   Version commit(const Manifest& manifest, const Context& context);
@@ -155,7 +155,7 @@ class Repository {
   const BucketOptions options_;
   // Guards bucket_, which is set once.
   RankedMutex mutex_{LockRank::repository, "Repository::mutex_"};
-  std::unique_ptr<Bucket> bucket_;  // null until it was in reach
+  std::unique_ptr<Bucket> bucket_;  // null until it was reached
 };
 
 }  // namespace weightfs

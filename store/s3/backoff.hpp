@@ -2,9 +2,9 @@
 //
 // Full jitter: pause k (from 0 on) is random between 0 and the smaller of 20 s and 100 ms x 2^k, so
 // that a thousand hosts that failed together do not come back together; Retry-After (capped at 60
-// s) is added to it.  A token bucket over all requests of a client keeps a service that fails
-// everything from being asked ten times as often: each retry takes a token, each success gives a
-// part of one back.  Source: AWS architecture blog "Exponential backoff and jitter"; the retry
+// s) is added to it.  A token bucket over all requests of a client keeps it from sending ten times
+// as many requests to a service that fails everything: each retry takes a token, each success gives
+// a part of one back.  Source: AWS architecture blog "Exponential backoff and jitter"; the retry
 // quota of the AWS SDKs' "standard" mode.
 //
 // Threads: RetryBudget may be used in parallel; Backoff belongs to one request.

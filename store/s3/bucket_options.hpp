@@ -1,4 +1,5 @@
-// Bucket options: what somebody said about an S3 bucket: flags, or a status that tells them.
+// Bucket options: the user's options for an S3 bucket, from the command line or from a mount's
+// status.
 //
 // Threads: pure functions.
 #pragma once
@@ -16,13 +17,13 @@ struct BucketOptions {
   bool sign = true;         // false: --no-sign-request
 };
 
-/// Whether anything is said.
+/// Whether any option is set.
 bool is_set(const BucketOptions& options) noexcept;
 
-/// null if nothing is said.  Holds no secret.
+/// null if no option is set.  Contains no secret.
 Json to_json(const BucketOptions& options);
 
-/// Of a status; of an older weightfs, which has none, nothing.
+/// Reads them from a status; that of an older weightfs has none.
 /// Throws Error: corrupt, naming `what`.
 BucketOptions bucket_options_from(const Json& status, const std::string& what);
 

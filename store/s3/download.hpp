@@ -1,4 +1,4 @@
-// S3Download: reads a range of an object, and takes nothing for it that is something else: status,
+// S3Download: reads a range of an object, and accepts nothing else as an answer: status,
 // Content-Range and length are checked.
 //
 // Threads: may run in parallel.

@@ -14,7 +14,7 @@
 
 namespace weightfs {
 
-/// What is known of a reply that is no success (or is a 200 with an <Error> body).
+/// What is known of a reply that is not a success (or is a 200 with an <Error> body).
 struct S3Refusal {
   int status = 0;
   std::string code, message;  // of the XML; empty if there is none (HEAD)

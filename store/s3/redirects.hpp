@@ -1,5 +1,5 @@
-// S3Redirects: where a service sends readers for their bytes: HF's gateway answers a GET with a
-// signed URL of its CDN, which is good for many ranges of the object, until it answers 403.
+// S3Redirects: where a service redirects reads: HF's gateway answers a GET with a signed URL of its
+// CDN, which works for many ranges of the object, until it answers 403.
 //
 // Threads: all calls may run in parallel.
 #pragma once
@@ -24,9 +24,9 @@ class S3Redirects {
   void keep(std::string_view key, std::string url);
   void forget(std::string_view key);
 
-  /// Where `reply`, to a request to `from`, leads; nullopt: it is no redirect.
-  /// Throws Error: unavailable, for one without a place, or to plain http where the endpoint is
-  /// not so itself.
+  /// The target of `reply`, to a request to `from`; nullopt: it is not a redirect.
+  /// Throws Error: unavailable, for a redirect without Location, or to plain http if the endpoint
+  /// is https.
   [[nodiscard]] std::optional<std::string> next(const HttpReply& reply,
                                                 std::string_view from) const;
 

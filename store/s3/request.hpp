@@ -1,5 +1,5 @@
-// S3Client: sends one request to a service until it is carried out or refused: signs it, tries
-// again what is worth it, learns the clock, renews keys, asks less often where the service says so.
+// S3Client: sends one request to a service until it is carried out or refused: signs it, retries
+// transient failures, learns the service's clock, renews keys, and slows down when it is throttled.
 //
 //     transport error, transient refusal, an answer that is not what was asked for
 //                                    again, after a pause (store/s3/backoff.hpp)
@@ -59,7 +59,7 @@ class RequestLimiter {
   unsigned limit_, in_flight_ = 0, round_ = 0;
 };
 
-/// One request.  What it refers to is held by the caller until send() is back.
+/// One request.  The caller owns what it refers to until send() returns.
 struct S3Call {
   std::string_view action;  // "read", "write", "list", "remove", "abort": for messages and rights
   std::string_view key;     // for messages
@@ -73,7 +73,7 @@ struct S3Call {
   bool follow = false;  // redirects, without credentials (store/s3/redirects.hpp)
 
   std::vector<int> expected = {};  // statuses beside 2xx that are answers
-  /// What is wrong with an answer, so that it must be asked for again; empty: nothing.
+  /// Why an answer is invalid, so that the request is retried; empty: it is valid.
   std::function<std::string(const HttpReply&)> problem = {};
 };
 
@@ -94,7 +94,7 @@ class S3Client {
   /// and why.
   S3Answer send(const S3Call& call, const Context& context);
 
-  /// The Error for an answer that the caller does not take.
+  /// The Error for an answer that the caller does not accept.
   [[nodiscard]] Error refusal_of(const S3Call& call, const HttpReply& reply) const;
 
   [[nodiscard]] const S3Address& address() const noexcept { return address_; }

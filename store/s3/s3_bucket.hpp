@@ -3,16 +3,16 @@
 //   * put_if_absent is a PUT with If-None-Match: *.  A 412 after an attempt whose reply was lost is
 //     settled by reading the object back: the same bytes (they carry a nonce) are our own.
 //   * Objects above kMultipartBytes go up in parts, in parallel; an upload that failed is aborted,
-//     and one that a crash left under the same key is resumed: parts that are there and have the
-//     MD5 of ours are not sent again.  Uploads of this repository that are older than a day are
+//     and one that a crash left under the same key is resumed: existing parts with the right MD5
+//     are not sent again.  Uploads of this repository that are older than a day are
 //     aborted by the next large put.
 //   * Bodies are signed by their SHA-256, so the service verifies what arrives.
 //   * A GET is a range request: status, Content-Range and length are checked; redirects (HF) are
 //     followed by hand, without credentials, https only, three hops at most.
 //   * Transient failures are tried again (store/s3/backoff.hpp); a skewed clock is learned from the
 //     Date header; expired keys are fetched anew, once.
-//   * What is uploaded is read once from its Source, part by part: what was hashed and signed is
-//     what is sent, and sent again.
+//   * An upload reads its Source once, part by part: the bytes that are hashed and signed are those
+//     that are sent, also in retries.
 //   * Memory: kUploadBytesMax of parts, of all uploads together, whatever the sizes; downloads go
 //     straight into the caller's buffer.
 //

@@ -9,7 +9,7 @@
 //                 s3 addressing_style
 //
 // FIPS, dual-stack and accelerated endpoints (AWS_USE_FIPS_ENDPOINT, AWS_USE_DUALSTACK_ENDPOINT and
-// the profile's settings) are refused unless an endpoint is named: nothing is left out silently.
+// the profile's settings) are refused unless an endpoint is given: no setting is silently ignored.
 //
 // Source: AWS SDKs and Tools Reference Guide; notes/ecosystem.md, 4.  Threads: pure functions.
 #pragma once

@@ -9,12 +9,12 @@
 //     complete               a 200 with an <Error> in it is a failure
 //     failure                aborts, within a few seconds
 //
-// Keys that are written twice have equal bytes, so whoever finds that the upload is gone and the
-// object there, with its size, is done: the reply of the completion was lost, or another host that
+// Keys that are written twice have equal bytes, so if the upload is gone and the object exists with
+// the right size, the work is done: the reply of the completion was lost, or another host that
 // resumed the same upload was faster.
 //
-// A part is read once, into memory: its MD5, the SHA-256 that is signed and what is sent, and sent
-// again, are of the same bytes.
+// A part is read into memory once: its MD5, the signed SHA-256, and all attempts to send it use the
+// same bytes.
 //
 // Memory: kUploadBytesMax for all objects together.
 //
@@ -36,10 +36,10 @@ inline constexpr std::uint64_t kMultipartBytes = 64u << 20;
 inline constexpr std::uint64_t kPartBytesMin = 16u << 20;     // larger where 10,000 would not do
 inline constexpr std::uint64_t kUploadBytesMax = 256u << 20;  // stated in docs/OPERATIONS.md
 
-/// How much of what is uploaded lies in memory.  Threads: all calls may run in parallel.
+/// Limits how much of all uploads is in memory.  Threads: all calls may run in parallel.
 class UploadMemory {
  public:
-  /// Waits for room; one that is larger than all of it waits until it is alone.
+  /// Waits for room; a part that is larger than the limit waits until it is alone.
   /// Throws Error: cancelled, timed_out.
   void take(std::uint64_t size_bytes, const Context& context);
   void give_back(std::uint64_t size_bytes);

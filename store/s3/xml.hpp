@@ -1,4 +1,4 @@
-// S3Xml: the XML that S3 answers and takes.  The only home of pugixml.
+// S3Xml: the XML of S3, in answers and requests.  The only home of pugixml.
 //
 // Threads: pure functions.
 #pragma once
@@ -43,7 +43,7 @@ struct S3Parts {
   std::string next_marker;  // empty: this is the last page
 };
 
-/// Throw Error: unavailable, if the text is no such answer (something between answered).
+/// Throw Error: unavailable, if the text is not such an answer (something in between answered).
 S3Listing read_s3_listing(std::string_view text);
 std::string read_s3_upload_id(std::string_view text);
 std::vector<S3UploadEntry> read_s3_uploads(std::string_view text);
