@@ -85,7 +85,8 @@ class Bench:
 
 
 def exponent(sizes, values):
-    return np.polyfit(np.log(sizes), np.log(values), 1)[0]
+    """Of processor times, which are counted in ticks of 10 ms, none is taken for less than one."""
+    return np.polyfit(np.log(sizes), np.log(np.maximum(values, 0.01)), 1)[0]
 
 
 def print_table(title, columns, rows):
