@@ -1,5 +1,6 @@
 // Control: questions to a daemon that a file cannot answer: waiting for a version, handing over
-// with options.  A Unix socket; one JSON object a line, each way; docs/architecture/hooks.md, "Control".
+// with options.  A Unix socket; one JSON object a line, each way; docs/architecture/hooks.md,
+// "Control".
 //
 // Any user who can reach the socket may wait; handing over and rebasing are for who may write into
 // publish/, handing over for the owner of the directory and root, pinning for root and the daemon's

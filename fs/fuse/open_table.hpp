@@ -1,8 +1,8 @@
 // Open table: how each open inode is served, and the backing ids of the passthrough.
 //
-// The kernel's rules (docs/architecture/reading.md, "Passthrough"): all opens of an inode are passthrough
-// with the same backing id, or none is.  So the first open decides, and all until the last RELEASE
-// do the same.
+// The kernel's rules (docs/architecture/reading.md, "Passthrough"): all opens of an inode are
+// passthrough with the same backing id, or none is.  So the first open decides, and all until the
+// last RELEASE do the same.
 //
 // The table is an array of plain records in memory that the caller gives, so that it can be shared
 // between the processes of a takeover; no pointer is ever stored in it.

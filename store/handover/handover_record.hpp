@@ -27,9 +27,9 @@ struct HandOverRecord {
 
   std::uint64_t order = 0;  // the key; not in the value
   StagingId directory = 0;
-  std::string name;        // in publish/
-  std::string tag;         // "" for none
-  std::string nonce;       // 32 hex digits: of the manifest, and of the tree of links
+  std::string name;      // in publish/
+  std::string tag;       // "" for none
+  std::string nonce;     // 32 hex digits: of the manifest, and of the tree of links
   StagingOrigin origin;  // where it was in staging
   std::uint64_t fence = 0;
   std::map<std::string, std::string> meta;

@@ -141,7 +141,7 @@ namespace {
 
 // Where what is left may go.
 StagingOrigin find_place(const StagingTree& tree, const StagingOrigin& origin,
-                           std::uint64_t number) {
+                         std::uint64_t number) {
   StagingOrigin place{kStagingRoot, origin.name};
   const StagingInode* parent = tree.find(origin.parent);
   if (parent != nullptr && parent->is_directory() && tree.root_of(origin.parent) == kStagingRoot &&

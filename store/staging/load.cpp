@@ -231,8 +231,8 @@ void StagingLoader::remove_strays() {
   state_.remove_backing(strays);
 }
 
-// Without `mutex`, which is not held over the database: nobody else has the tree yet, and the thread
-// that removes unused bytes looks at none of it.
+// Without `mutex`, which is not held over the database: nobody else has the tree yet, and the
+// thread that removes unused bytes looks at none of it.
 void Staging::State::load() {
   const std::scoped_lock lock(changes);
   StagingLoader(*this, read_backing(directory)).run();

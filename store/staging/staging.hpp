@@ -173,7 +173,8 @@ class Staging {
   /// removed, of open ones at the last release: those stay readable, and never change.
   /// Returns: where the rest is now, below /staging; "" if nothing was left.
   std::string finish(StagingId directory, std::span<const StagingId> published,
-                     const StagingOrigin& origin, std::uint64_t number, std::vector<Db::Change> also);
+                     const StagingOrigin& origin, std::uint64_t number,
+                     std::vector<Db::Change> also);
 
  private:
   struct State;

@@ -1,7 +1,8 @@
 // FakeS3: a service that speaks the S3 protocol, over HttpServer.
 //
 // It checks every signature, by signing what came over the wire itself, and every hash of a body;
-// it keeps objects, does uploads in parts and lists.  What a good service does not do, a test writes:
+// it keeps objects, does uploads in parts and lists.  What a good service does not do, a test
+// writes:
 //
 //     before(f)   f may answer in the service's place (a fault before the request is carried out)
 //     after(f)    f may change the answer of what was carried out (a lost reply, a wrong range)

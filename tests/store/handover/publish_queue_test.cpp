@@ -445,7 +445,8 @@ TEST_F(PublishQueueTest, TakesOnlyFilesOfItsCallerUnlessThatIsRoot) {
     if (file.path != "theirs.json") writer().staging.change(file.id, {.uid = 1000});
   }
   EXPECT_EQ(hand_over_as(1001, &message), ErrorCode::permission);
-  EXPECT_NE(message.find("belong to uid 1000, but uid 1001 is handing over"), message.npos) << message;
+  EXPECT_NE(message.find("belong to uid 1000, but uid 1001 is handing over"), message.npos)
+      << message;
   EXPECT_EQ(writer().queue.last_error().substr(24), "publish/step-1: " + message);
   EXPECT_TRUE(is_staged("run"));
   writer().staging.unlink(directory, "theirs.json");

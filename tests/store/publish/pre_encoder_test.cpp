@@ -1,4 +1,3 @@
-#include "store/materialize/adopt.hpp"
 #include "store/publish/pre_encoder.hpp"
 
 #include <gtest/gtest.h>
@@ -14,6 +13,7 @@
 
 #include "store/base/error.hpp"
 #include "store/inspect/verify.hpp"
+#include "store/materialize/adopt.hpp"
 #include "store/publish/pre_encoded.hpp"
 #include "tests/support/eventually.hpp"
 #include "tests/support/hosts.hpp"

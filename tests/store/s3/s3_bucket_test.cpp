@@ -1,5 +1,5 @@
-// S3Bucket beyond the contract that all buckets keep: what it sends, and what it does when a service
-// fails, lies, or is slow to answer.
+// S3Bucket beyond the contract that all buckets keep: what it sends, and what it does when a
+// service fails, lies, or is slow to answer.
 
 #include "store/s3/s3_bucket.hpp"
 

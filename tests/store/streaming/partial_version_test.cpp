@@ -1,4 +1,3 @@
-#include "store/materialize/write_version.hpp"
 #include "store/streaming/partial_version.hpp"
 
 #include <fcntl.h>
@@ -14,6 +13,7 @@
 #include <thread>
 
 #include "store/local/store.hpp"
+#include "store/materialize/write_version.hpp"
 #include "store/os/file.hpp"
 #include "store/os/lease.hpp"
 #include "tests/support/eventually.hpp"
