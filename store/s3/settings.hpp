@@ -11,7 +11,7 @@
 // FIPS, dual-stack and accelerated endpoints (AWS_USE_FIPS_ENDPOINT, AWS_USE_DUALSTACK_ENDPOINT and
 // the profile's settings) are refused unless an endpoint is given: no setting is silently ignored.
 //
-// Source: AWS SDKs and Tools Reference Guide; notes/ecosystem.md, 4.  Threads: pure functions.
+// Source: AWS SDKs and Tools Reference Guide.  Threads: pure functions.
 #pragma once
 
 #include <string>
