@@ -33,7 +33,7 @@ BUILD_PACKAGES=(g++ cmake ninja-build pkg-config fuse3 libfuse3-dev librocksdb-d
 DATA_PACKAGES=(python3 python3-numpy)
 FUZZ_PACKAGES=(clang-14 libclang-rt-14-dev)
 TEST_PACKAGES=("${DATA_PACKAGES[@]}" libgtest-dev python3-venv e2fsprogs mount util-linux clang-tidy-14 git
-  ccache rsync tar radosgw ceph-mon ceph-osd ceph-common openssl iproute2 python3-botocore)
+  ccache rsync tar radosgw ceph-mon ceph-osd ceph-common openssl iproute2 python3-botocore strace)
 
 # build FOLDER TARGET [cmake options]: quiet unless something fails. With ccache, where it is
 # installed: a second checkout, or a branch that was built before, costs seconds.

@@ -32,8 +32,8 @@ struct Pipe {
   File read_end, write_end;
 };
 
-/// In the child.  Whoever waits for the end of a pipe of the caller's must not wait for a child
-/// that is left behind.
+/// Runs in the child.  It closes every other descriptor: a child that is left behind must not hold
+/// a pipe of the caller's open.
 [[noreturn]] void run_child(ChildCall call, const char* path, int to) noexcept {
   const auto kept = static_cast<unsigned>(to);
   if (kept > 0) close_range(0, kept - 1, 0);
@@ -41,8 +41,8 @@ struct Pipe {
   _exit(call(path, to));
 }
 
-/// A child that is killed and reaped at the end, except when the kernel does not let it die.  Until
-/// it is dead it holds on to what it has reached of the path: the mount is in use.
+/// Kills the child on destruction and waits a while for it to die: until then it keeps the mount
+/// that it has reached busy.  A child that the kernel does not let die is left behind.
 class Child {
  public:
   explicit Child(pid_t pid) noexcept : pid_(pid) {}
@@ -70,7 +70,7 @@ class Child {
   pid_t pid_;
 };
 
-/// Reads until the other end is closed.  Returns: false if that takes too long.
+/// Reads until the other end is closed.  Returns: false on timeout.
 bool read_until_closed(int fd, std::chrono::milliseconds timeout, std::string& text) {
   const auto deadline = Clock::now() + timeout;
   std::array<char, 65536> buffer;

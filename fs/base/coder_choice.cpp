@@ -35,7 +35,7 @@ std::string coder_text(const Json& json) {
                             gpu.at("state").get<std::string>());
 }
 
-/// The coder may outlive the choice.
+/// Shared with the coder, which may outlive the choice.
 struct CoderChoice::Failure {
   RankedMutex mutex{LockRank::leaf, "CoderChoice::Failure::mutex"};  // guards why
   std::string why;

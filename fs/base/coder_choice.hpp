@@ -1,7 +1,7 @@
-// Coder choice: what does the work on chunks in this process, as WEIGHTFS_KERNELS and --gpu say.
+// Coder choice: the coder for this process, according to WEIGHTFS_KERNELS and --gpu.
 //
-// A GPU is used only where the user asks for one, since the engine owns it.  If it cannot be used
-// the CPU does the work; that is logged once (a command logs to stderr) and told by state().
+// A GPU is used only on request, since it belongs to the engine.  If it cannot be used the CPU does
+// the work; this is logged once (a command logs to stderr) and reported by state().
 //
 // Threads: all calls may run in parallel.
 #pragma once
@@ -17,20 +17,20 @@ namespace weightfs::fs {
 
 /// For `status`.
 struct CoderState {
-  std::string variant;      // of the CPU
-  std::optional<int> gpu;   // that was asked for
+  std::string variant;      // the CPU's
+  std::optional<int> gpu;   // the requested device
   std::string gpu_failure;  // why it is not used; empty: it is
 };
 
 /// {"variant": NAME, "gpu": null or {"device": N, "state": "in use" or "failed: WHY"}}.
 Json to_json(const CoderState& state);
 
-/// "avx2", "avx2; GPU 0 in use", "avx2; GPU 0 failed: WHY".  `json`: what to_json gave.
+/// "avx2", "avx2; GPU 0 in use", "avx2; GPU 0 failed: WHY".  `json`: from to_json.
 std::string coder_text(const Json& json);
 
 class CoderChoice {
  public:
-  /// `gpu`: a device's number.  Requires: no fork() after this while the object lives.
+  /// `gpu`: a device number.  Requires: no fork() as long as the object lives.
   explicit CoderChoice(std::optional<int> gpu);
 
   [[nodiscard]] const kernels::SharedCoder& coder() const noexcept { return coder_; }

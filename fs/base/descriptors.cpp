@@ -11,8 +11,8 @@
 namespace weightfs::fs {
 namespace {
 
-// More would do no good, and programs that hooks run may close every descriptor that there could
-// be.
+// A higher limit brings nothing, and programs run by hooks may close every possible descriptor, one
+// by one.
 constexpr rlim_t kLimitMax = 131072;
 constexpr std::size_t kOwnMax = 1024;
 

@@ -1,8 +1,8 @@
-// Descriptors: how many files this process may have open, and how many of them readers may make it
-// hold.
+// Descriptors: how many files this process may have open, and how many of them its readers may use
+// up.
 //
-// Where the daemon serves files itself it holds a descriptor for each that is open.  If these could
-// take all that the process may have, it could not reach its bucket or its store any more.
+// When the daemon serves a file itself it holds a descriptor as long as the file is open.  If
+// readers could use up all descriptors, the daemon could no longer reach its bucket or its store.
 //
 // Threads: all calls may run in parallel.
 #pragma once
@@ -14,23 +14,23 @@
 
 namespace weightfs::fs {
 
-/// Raises the limit of open files (RLIMIT_NOFILE) as far as it goes, at most to 131,072.
-/// Returns: what it is now.
+/// Raises the limit of open files (RLIMIT_NOFILE) to the hard limit, at most to 131,072.  Returns:
+/// the new limit.
 std::size_t raise_descriptor_limit() noexcept;
 
-/// What it is now.
+/// The current limit.
 std::size_t descriptor_limit() noexcept;
 
-/// The part of `limit` that is for files which others have open: what is left is for bucket, store,
-/// database and control socket.
+/// The share of `limit` for files that readers have open; the rest is for bucket, store, database
+/// and control socket.
 std::size_t descriptors_for_files(std::size_t limit) noexcept;
 
-/// Counts descriptors against a number that is never exceeded.
+/// Counts descriptors; the count never exceeds the maximum.
 class DescriptorShare {
  public:
   explicit DescriptorShare(std::size_t count_max) noexcept : count_max_(count_max) {}
 
-  /// Throws Error: io (ENFILE), naming the file, if there is not so much left.
+  /// Throws Error: io (ENFILE), naming the file, if fewer than `count` are left.
   void take(std::size_t count, const std::filesystem::path& path);
   void give(std::size_t count) noexcept { count_ -= count; }
 
@@ -39,11 +39,11 @@ class DescriptorShare {
   std::atomic<std::size_t> count_ = 0;
 };
 
-/// Descriptors that are counted, until this ends.
+/// Holds descriptors of a share until it is destroyed.
 class DescriptorClaim {
  public:
-  DescriptorClaim() = default;  // none
-  /// Throws Error: as DescriptorShare::take.  `share` outlives this.
+  DescriptorClaim() = default;  // holds none
+  /// Throws Error: as DescriptorShare::take.  Requires: `share` outlives this.
   DescriptorClaim(DescriptorShare& share, std::size_t count, const std::filesystem::path& path)
       : share_(&share), count_(count) {
     share.take(count, path);

@@ -32,7 +32,7 @@ int to_errno(ErrorCode code) noexcept {
     case ErrorCode::no_memory:
       return EIO;
     case ErrorCode::unavailable:
-      return EIO;  // not EAGAIN: readers take that for "no data yet" and go on without
+      return EIO;  // not EAGAIN: readers take it for "no data yet" and carry on without
     case ErrorCode::timed_out:
       return ETIMEDOUT;
     case ErrorCode::cancelled:
@@ -105,7 +105,7 @@ void log_failure(std::string_view operation, const std::exception& error) noexce
   try {
     log_warning(std::string(operation) + ": " + error.what());
   } catch (const std::exception&) {
-    // Out of memory: the caller still gets its errno.
+    // Out of memory: nothing is logged, but the caller still gets its errno.
   }
 }
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <exception>
-#include <new>
 #include <string_view>
 #include <utility>
 
@@ -11,17 +10,17 @@
 
 namespace weightfs::fs {
 
-/// One switch without default: the compiler finds a forgotten code.
+/// A switch without default: the compiler reports a missing code.
 int to_errno(ErrorCode code) noexcept;
 
-/// errno of a refused hand-over: what mv shows.  Never EINVAL, ESTALE, EXDEV, EEXIST or ENOENT,
-/// which the kernel or mv misread.
+/// The errno of a refused hand-over, which mv prints.  Never EINVAL, ESTALE, EXDEV, EEXIST or
+/// ENOENT, which the kernel or mv misinterprets.
 int to_hand_over_errno(ErrorCode code) noexcept;
 
-/// Exit code of the command line: 1 failed, 2 usage, 3 conflict, 4 corrupt, 5 timed out.
+/// The command line's exit code: 1 failed, 2 usage, 3 conflict, 4 corrupt, 5 timed out.
 int to_exit_code(ErrorCode code) noexcept;
 
-/// Logs an error that is about to become an errno; expected ones (not_found) are not logged.
+/// Logs an error that is about to become an errno, unless it is expected (not_found).
 void log_failure(std::string_view operation, const std::exception& error) noexcept;
 
 /// Runs `body`; returns 0, or the errno of what it threw.
@@ -31,13 +30,11 @@ int guarded(std::string_view operation, Body&& body) noexcept {
     std::forward<Body>(body)();
     return 0;
   } catch (const PosixError& error) {
-    return error.number();  // the caller's own affair: not logged
+    return error.number();  // the caller's mistake: not logged
   } catch (const Error& error) {
     log_failure(operation, error);
     return to_errno(error.code());
-  } catch (const std::bad_alloc&) {
-    return 12;  // ENOMEM
-  } catch (const std::exception& error) {
+  } catch (const std::exception& error) {  // std::bad_alloc too: as ErrorCode::no_memory
     log_failure(operation, error);
     return 5;  // EIO
   }

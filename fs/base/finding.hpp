@@ -1,4 +1,4 @@
-// Finding: one thing that `weightfs doctor` has looked at.
+// Finding: the result of one check of `weightfs doctor`.
 //
 // Threads: a value.
 #pragma once
@@ -12,8 +12,8 @@ struct Finding {
   enum class State {
     good,
     note,
-    warning,  // works, but not as well as somebody will expect
-    bad,      // a mount of the bucket could not work
+    warning,  // works, but less well than expected
+    bad,      // a mount of the bucket would not work
   };
   std::string what;  // "endpoint", "credentials", "write", "memory" ...
   State state{};
@@ -21,7 +21,7 @@ struct Finding {
 };
 std::string_view to_string(Finding::State state) noexcept;
 
-/// "", or "WARNING: " or "BAD: ", to stand before the text.
+/// "", "WARNING: " or "BAD: ", to be put before the text.
 std::string_view prefix_of(Finding::State state) noexcept;
 
 }  // namespace weightfs::fs

@@ -1,4 +1,4 @@
-// Format values: times and shares as people read them.
+// Format values: times and shares for people.
 //
 // Threads: pure functions.
 #pragma once

@@ -1,8 +1,9 @@
-// Inode numbers: 4 bits kind, 36 bits version, 24 bits file.  They follow from the tree alone, so
-// they are the same after a restart and on every host, and nothing has to remember them.
+// Inode numbers: 4 bits kind, 36 bits version, 24 bits file.  They follow from the tree alone: they
+// are the same after a restart and on every host, and nothing has to be remembered.
 //
-// The bytes under a number never change; exceptions are symlinks and the files of .weightfs, which
-// are never cached, and what trainers write (kind `staging`), whose numbers are never used again.
+// The bytes behind a number never change.  Exceptions are symlinks and the files of .weightfs,
+// which are never cached, and files that trainers write (kind `staging`), whose numbers are never
+// reused.
 //
 // Threads: pure functions.
 #pragma once
@@ -17,14 +18,14 @@ namespace weightfs::fs {
 using Inode = std::uint64_t;
 
 enum class InodeKind : std::uint8_t {
-  fixed = 0,    // file: see Fixed
-  version = 1,  // entry of a version: directories and files, CatalogEntry number in `file`
-  tag = 2,      // symlink of the tag that `version` carries
-  staging = 3,  // what trainers write: the other 60 bits are a StagingId
-  delta = 4,    // the change that led to `version`, as a file
+  fixed = 0,    // `file`: see Fixed
+  version = 1,  // a directory or file of a version; `file`: its CatalogEntry number
+  tag = 2,      // the symlink of the tag of `version`
+  staging = 3,  // what trainers write; the other 60 bits are a StagingId
+  delta = 4,    // the delta that led to `version`, as a file
 };
 
-/// The fixed part of the tree; 1 is the root by FUSE's rule.
+/// The fixed part of the tree.  FUSE requires 1 for the root.
 enum class Fixed : std::uint32_t {
   root = 1,
   latest = 2,
@@ -32,7 +33,7 @@ enum class Fixed : std::uint32_t {
   tags = 4,
   control = 5,
   status = 6,
-  staging = 7,  // only on a writer's mount, as the next two
+  staging = 7,  // 7 to 9 exist only on a writer's mount
   publish = 8,
   last_error = 9,  // .weightfs/last_error
   deltas = 10,
@@ -55,7 +56,7 @@ constexpr Inode make_inode(InodeParts parts) noexcept {
 }
 constexpr Inode make_inode(Fixed fixed) noexcept { return static_cast<Inode>(fixed); }
 
-/// A file whose text is made when it is opened.
+/// A file whose text is generated on open.
 constexpr bool is_text(Inode inode) noexcept {
   return inode == make_inode(Fixed::status) || inode == make_inode(Fixed::last_error) ||
          inode == make_inode(Fixed::advice);
@@ -73,7 +74,7 @@ constexpr Inode make_staging_inode(StagingId id) noexcept {
   return static_cast<Inode>(InodeKind::staging) << (kFileBits + kVersionBits) | id;
 }
 
-/// nullopt: the inode is none of staging or publish.
+/// Returns: nullopt if the inode is in neither staging nor publish.
 constexpr std::optional<StagingId> find_staging_id(Inode inode) noexcept {
   if (inode == make_inode(Fixed::staging)) return kStagingRoot;
   if (inode == make_inode(Fixed::publish)) return kPublishRoot;

@@ -1,4 +1,4 @@
-// Kernel release: of this host.
+// Kernel release of this host.
 #pragma once
 
 #include <string>

@@ -17,7 +17,8 @@ namespace {
   throw Error(ErrorCode::invalid, fmt::format("'{}' is not {}", text, expected));
 }
 
-/// Reads a number from the front of `text`.  Returns: what is left; nullptr if there is none.
+/// Reads a number from the front of `text`.  Returns: where the rest begins; nullptr if there is no
+/// number.
 template <typename Number, typename... Format>
 const char* read_front(std::string_view text, Number& number, Format... format) {
   const auto result = std::from_chars(text.data(), text.data() + text.size(), number, format...);

@@ -1,8 +1,8 @@
-// Values: how the command line, the environment and the configuration file spell numbers, sizes,
-// times and switches.
+// Parse values: numbers, sizes, times and switches, as the command line, the environment and the
+// configuration file spell them.
 //
-// Every function takes the whole text or throws Error invalid, saying what would have been right;
-// the caller puts the name of the option in front.
+// Every function takes the whole text or throws Error invalid, which says what was expected; the
+// caller puts the name of the option in front.
 //
 // Threads: pure functions.
 #pragma once
@@ -20,28 +20,29 @@ struct NumberRange {
   std::uint64_t most = 0;
 };
 
-/// A decimal number in the range, ends included.
+/// A decimal number in the range, bounds included.
 std::uint64_t parse_number(std::string_view text, NumberRange range);
 
-/// Permission bits to take away, octal: "022".
+/// Permission bits to remove, octal: "022".
 std::uint32_t parse_umask(std::string_view text);
 
-/// Permissions of a directory, octal, with the bits for the set-group and the sticky bit.
+/// Permissions of a directory, octal, with the setgid and the sticky bit.
 std::uint32_t parse_mode(std::string_view text);
 
-/// Bytes: "1073741824", "10GiB" or "10G" (1024s), "500MB" (1000s); units K M G T P.
+/// Bytes: "1073741824", "10GiB" or "10G" (powers of 1024), "500MB" (powers of 1000); units K M G T
+/// P.
 std::uint64_t parse_size(std::string_view text);
 
-/// Seconds with fractions, from 0.01 to a day: "0.5".
+/// Seconds, possibly with a fraction, from 0.01 to a day: "0.5".
 std::chrono::milliseconds parse_seconds(std::string_view text);
 
-/// A name or a URL: not empty, without control characters and spaces at its ends.
+/// A name or a URL: not empty, without control characters, without spaces at either end.
 std::string parse_word(std::string_view text);
 
 /// "true", "yes", "on", "1", or their opposites.
 bool parse_switch(std::string_view text);
 
-/// "KEY=VALUE" with a key; the value may be empty and may hold more '='.
+/// "KEY=VALUE" with a non-empty key; the value may be empty and may contain '='.
 std::pair<std::string_view, std::string_view> parse_pair(std::string_view text);
 
 }  // namespace weightfs::fs

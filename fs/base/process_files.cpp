@@ -1,7 +1,7 @@
-// A descriptor shows its flags, inode and mount in fdinfo; mountinfo of the same process says which
-// device that mount is of.  A mapping shows device and inode in maps (with passthrough too, those
-// of the mount's file, not of the backing one), and the mode of its link in map_files says how its
-// descriptor was opened: a private mapping of a writable descriptor is seen only there.
+// fdinfo shows a descriptor's flags, inode and mount; mountinfo of the same process shows the
+// device of that mount. maps shows the device and inode of a mapping (with passthrough too: those
+// of the mount's file, not of the backing file).  The mode of the mapping's link in map_files shows
+// how its descriptor was opened: nothing else reveals a private mapping of a writable descriptor.
 #include "fs/base/process_files.hpp"
 
 #include <fmt/format.h>
@@ -19,7 +19,7 @@ namespace {
 
 namespace stdfs = std::filesystem;
 
-// Calls each(path) for what a directory of /proc holds; a process may end meanwhile.
+// Calls each(path) for every entry of a directory of /proc; the process may end meanwhile.
 template <typename Each>
 void for_each_item(const stdfs::path& directory, Each&& each) {
   std::error_code failed;
@@ -53,12 +53,12 @@ Descriptor read_descriptor(const stdfs::path& fdinfo) {
   return found;
 }
 
-// As maps writes it.
+// The device as maps writes it.
 std::string device_text(dev_t device) {
   return fmt::format("{:02x}:{:02x}", major(device), minor(device));
 }
 
-// maps fills its numbers up to eight digits, map_files does not.
+// maps pads its numbers to eight digits, map_files does not.
 std::string without_zeros(const std::string& range) {
   unsigned long long from = 0, to = 0;
   char dash = 0;

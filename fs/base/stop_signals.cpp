@@ -34,7 +34,7 @@ void StopSignals::request_stop() noexcept {
   wake();
 }
 
-// A signal to this one thread alone: it ends the wait below.
+// Signals the watcher alone, to end its sigwait().
 void StopSignals::wake() noexcept { pthread_kill(watcher_.native_handle(), SIGTERM); }
 
 void StopSignals::watch(std::chrono::seconds grace) noexcept {

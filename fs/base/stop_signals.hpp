@@ -1,9 +1,9 @@
-// Stop signals: SIGINT, SIGTERM and SIGHUP become a stop token.
+// Stop signals: turns SIGINT, SIGTERM and SIGHUP into a stop token.
 //
-// While one of these lives the three are blocked in the caller's thread, and in every thread that
-// is made meanwhile, and a thread of its own waits for them.
+// While an object lives, the three are blocked in the thread that made it and in every thread
+// started since; a thread of its own waits for them.
 //
-// Threads: made and destroyed by one thread, before and after all others.
+// Threads: made before all other threads and destroyed after them, by one thread.
 #pragma once
 
 #include <chrono>
@@ -18,8 +18,8 @@ sigset_t stop_signal_set() noexcept;
 
 class StopSignals {
  public:
-  /// `grace`: how long the caller may take to end after a stop; then the process exits.  0: for
-  /// ever.
+  /// `grace`: how long the caller may take to end after a stop before the process exits; 0: no
+  /// limit.
   explicit StopSignals(std::chrono::seconds grace = std::chrono::seconds(0));
   ~StopSignals();
   StopSignals(const StopSignals&) = delete;
@@ -27,7 +27,7 @@ class StopSignals {
 
   [[nodiscard]] std::stop_token token() const noexcept { return stop_.get_token(); }
 
-  /// As if a signal had come: the grace begins.
+  /// As if a signal had arrived: the grace period begins.
   void request_stop() noexcept;
 
  private:

@@ -6,9 +6,9 @@
 namespace weightfs::fs {
 namespace {
 
-constexpr std::size_t kIndentMin = 4;  // of what goes on in the next line
+constexpr std::size_t kIndentMin = 4;  // of continuation lines
 
-/// Characters of UTF-8 text: bytes that do not continue one.
+/// Characters of UTF-8 text: counts the bytes that are not continuation bytes.
 std::size_t width_of(const std::string& text) {
   return static_cast<std::size_t>(
       std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
@@ -29,7 +29,7 @@ std::vector<std::string> words_of(const std::string& text) {
   return words;
 }
 
-/// The words in lines of at most `width`, each but the first behind `indent` spaces.
+/// The words in lines of at most `width`; all but the first line are indented.
 std::string filled(const std::vector<std::string>& words, std::size_t width, std::size_t indent) {
   std::string text;
   std::size_t used = 0;
@@ -44,7 +44,7 @@ std::string filled(const std::vector<std::string>& words, std::size_t width, std
   return text;
 }
 
-/// The last cell of a row that ends at column `left`.
+/// The last cell of a row, which begins at column `left`.
 std::string wrapped(const std::string& cell, std::size_t left, std::size_t width) {
   if (left + width_of(cell) <= width) return cell;
   const std::vector<std::string> words = words_of(cell);

@@ -5,6 +5,7 @@
 #include "fs/base/text_table.hpp"
 #include "store/base/bytes.hpp"
 #include "store/base/error.hpp"
+#include "store/sync/base_renewal.hpp"
 
 namespace weightfs::fs {
 namespace {
@@ -20,7 +21,7 @@ Slow slowness(const CacheState& cache, std::string_view mode) {
   return cache.residency.percent() < kWarmPercent ? Slow::cold : Slow::no;
 }
 
-/// What becomes of the part that is not in the page cache; "" if there is nothing to say.
+/// What happens to the part that is not in the page cache; "" if there is nothing to say.
 std::string rest_text(const CacheState& cache) {
   if (cache.residency.is_whole()) return "";
   switch (cache.warming) {
@@ -50,6 +51,9 @@ Finding page_cache_finding(const CacheState& cache) {
 }
 
 Finding memory_finding(const CacheState& cache) {
+  if (cache.is_in_memory) {
+    return {"memory", Finding::State::good, "the version lies in memory: --images memory"};
+  }
   if (!cache.room)
     return {"memory", Finding::State::note, "the size of this host's memory is unknown"};
   if (!cache.fits()) {
@@ -59,6 +63,25 @@ Finding memory_finding(const CacheState& cache) {
   return {"memory", Finding::State::good,
           fmt::format("the version fits: there is room for {} ({})", human_bytes(cache.room->bytes),
                       cache.room->limit_text())};
+}
+
+/// Which --images suits the host.
+Finding images_finding(const CacheState& cache) {
+  const std::uint64_t two_versions = 2 * cache.residency.size_bytes;
+  if (cache.is_in_memory) {
+    return {"images", Finding::State::good,
+            fmt::format("in memory: {} for two versions, which the kernel cannot take back; the "
+                        "disk is written for one version in {}",
+                        human_bytes(two_versions), kBaseVersions)};
+  }
+  if (cache.room && two_versions <= cache.room->bytes) {
+    return {"images", Finding::State::good,
+            fmt::format("on the disk, which every version is written to as a whole; a reader's "
+                        "mount with --images memory would fit: it takes {}, and writes one version "
+                        "in {}",
+                        human_bytes(two_versions), kBaseVersions)};
+  }
+  return {"images", Finding::State::good, "on the disk: two versions do not fit into memory"};
 }
 
 Finding vllm_finding(Slow slow) {
@@ -100,7 +123,7 @@ Finding::State parse_state(const std::string& text) {
   return Finding::State::bad;
 }
 
-/// nullptr if the status has none, or no version in it.
+/// Returns: nullptr if the status has no object `cache`.
 const Json* find_cache(const Json& status) {
   const auto found = status.is_object() ? status.find("cache") : status.end();
   return status.is_object() && found != status.end() && found->is_object() ? &*found : nullptr;
@@ -114,7 +137,7 @@ std::vector<Finding> advise(const CacheState& cache, std::string_view mode) {
   }
   const Slow slow = slowness(cache, mode);
   return {page_cache_finding(cache), memory_finding(cache), vllm_finding(slow),
-          sglang_finding(slow)};
+          sglang_finding(slow), images_finding(cache)};
 }
 
 std::string advice_text(const std::vector<Finding>& findings) {
@@ -144,6 +167,7 @@ Json cache_json(const CacheState& cache, std::string_view mode) {
           {"exact", cache.residency.is_exact},
           {"warming", to_string(cache.warming)},
           {"fits", cache.fits()},
+          {"in_memory", cache.is_in_memory},
           {"room", std::move(room)},
           {"findings", std::move(findings)}};
 }
@@ -166,6 +190,9 @@ std::vector<Finding> advise_here(const Json& status, const std::optional<MemoryR
   const std::uint64_t version = json_uint(*cache, "version", "cache");
   const std::uint64_t size = json_uint(*cache, "bytes", "cache");
   const bool fits_there = json_field(*cache, "fits", "cache") == true;
+  // That memory is the daemon's, whoever reads.
+  const auto in_memory = cache->find("in_memory");
+  if (in_memory != cache->end() && *in_memory == true) return {};
   if (!fits_there || version == 0 || size <= room->bytes) return {};
   return {{"memory here", Finding::State::warning, no_room_text(version, size, *room)}};
 }

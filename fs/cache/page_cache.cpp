@@ -18,7 +18,7 @@
 namespace weightfs::fs {
 namespace {
 
-// Newer than Debian 12's headers.
+// Debian 12's headers do not have it yet.
 constexpr long kSysCachestat = 451;
 struct CachestatRange {
   std::uint64_t offset = 0, size = 0;
@@ -30,11 +30,11 @@ constexpr int kMadvPopulateRead = 22;
 
 constexpr std::uint64_t kSampledAbove = 128u << 20;
 constexpr std::uint64_t kSampleBytes = 2u << 20;
-constexpr std::uint64_t kSamples = 64;  // of one file
+constexpr std::uint64_t kSamples = 64;  // per file
 
 std::uint64_t page_bytes() { return static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)); }
 
-/// Read-only, for advice.
+/// A read-only mapping, for advice.
 class Mapping {
  public:
   Mapping(int fd, std::uint64_t offset, std::uint64_t size)
@@ -58,7 +58,7 @@ class Mapping {
 
 unsigned Residency::percent() const noexcept {
   if (is_whole()) return 100;
-  // Whole bytes first: sizes are far below 2^64 / 100.
+  // Multiply first: sizes are far below 2^64 / 100.
   return static_cast<unsigned>(cached_bytes * 100 / size_bytes);
 }
 
@@ -103,7 +103,7 @@ Residency residency_of(const std::vector<CachedFile>& files) {
     all.size_bytes += one.size_bytes;
     const File file(::open(one.path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
     if (!file) continue;
-    // overlayfs says 0 of what the file below it has; a mapping is one of that file.
+    // overlayfs reports 0 for what the file below it has in the cache; a mapping maps that file.
     const std::uint64_t told = cachestat_bytes(file.fd(), 0, one.size_bytes).value_or(0);
     all.cached_bytes += told > 0 ? told : sampled_bytes(file.fd(), one.size_bytes, all.is_exact);
   }
@@ -116,11 +116,11 @@ void read_ahead(int fd, const std::filesystem::path& path, std::uint64_t offset,
   {
     const Mapping mapping(fd, offset, size);
     if (mapping) {
-      ::madvise(mapping.memory(), size, MADV_HUGEPAGE);  // without it folios are what readahead is
+      ::madvise(mapping.memory(), size, MADV_HUGEPAGE);  // else folios have readahead's size
       if (::madvise(mapping.memory(), size, kMadvPopulateRead) == 0) return;
     }
   }
-  // Linux before 5.14, or what cannot be mapped; what is really wrong shows here too.
+  // Linux before 5.14, or a file that cannot be mapped.  A real error shows up here too.
   const auto buffer = std::make_unique_for_overwrite<std::byte[]>(size);
   if (!read_at(fd, offset, {buffer.get(), size}, path)) {
     throw Error(ErrorCode::io, fmt::format("{} is shorter than it was: expected {} bytes at {}",

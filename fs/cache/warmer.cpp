@@ -2,8 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +11,7 @@
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
 #include "store/os/file.hpp"
+#include "store/os/priority.hpp"
 
 namespace weightfs::fs {
 namespace {
@@ -21,18 +20,10 @@ using Warming = CacheState::Warming;
 using std::chrono::milliseconds;
 
 constexpr std::chrono::seconds kMeasuredFor{1};
-constexpr int kMeasuringShare = 20;  // measuring takes at most one in so many seconds
+constexpr int kMeasuringShare = 20;  // measuring takes at most 1/20 of the time
 constexpr std::chrono::hours kLookMax{1};
-constexpr std::uint64_t kAheadBytes = 4u << 20;      // read at once: how soon it can stop
-constexpr std::uint64_t kAskRoomBytes = 256u << 20;  // read before the room is looked at again
-
-/// Of the calling thread: after everybody else, for the processor and for the disk.
-void take_lowest_priority() noexcept {
-  constexpr int kOwnThread = 1;                    // IOPRIO_WHO_PROCESS
-  constexpr int kLeastOfBestEffort = 2 << 13 | 7;  // the idle class may wait for ever
-  ::setpriority(PRIO_PROCESS, 0, 19);
-  ::syscall(SYS_ioprio_set, kOwnThread, 0, kLeastOfBestEffort);
-}
+constexpr std::uint64_t kAheadBytes = 4u << 20;      // one read: bounds the time to stop
+constexpr std::uint64_t kAskRoomBytes = 256u << 20;  // read before memory is checked again
 
 }  // namespace
 
@@ -116,7 +107,7 @@ void Warmer::run(const std::stop_token& stop) {
   }
 }
 
-/// What is about to be shown comes before what is.
+/// The version about to be shown takes precedence over the one that is shown.
 WarmTarget Warmer::find_target() const {
   std::unique_lock lock(mutex_);
   const WarmTarget ahead = ahead_;
@@ -148,7 +139,7 @@ bool Warmer::warm(const WarmTarget& target, const std::stop_token& stop) {
   return true;
 }
 
-/// Also what is there already, which costs little: it may still be on its way from the disk.
+/// Also reads what is cached, which costs little: it may still be on its way from the disk.
 Warming Warmer::read(const WarmTarget& target, const Residency& before,
                      const std::stop_token& stop) {
   const Clock::time_point began = Clock::now();
@@ -174,7 +165,7 @@ Warming Warmer::read(const WarmTarget& target, const Residency& before,
   return Warming::idle;
 }
 
-/// The numbers change from look to look; it is said once for each version.
+/// Logged once for each version, since the numbers change at every check.
 bool Warmer::has_room(const WarmTarget& target, std::uint64_t size_bytes) {
   const auto room = options_.find_room();
   if (room && size_bytes <= room->bytes) return true;
@@ -184,7 +175,7 @@ bool Warmer::has_room(const WarmTarget& target, std::uint64_t size_bytes) {
   return false;
 }
 
-/// A notice that changes nothing was heard; one of another version is left for run().
+/// If a notice does not change the target, reading goes on; otherwise run() takes the new target.
 bool Warmer::is_wanted(const WarmTarget& target, const std::stop_token& stop) {
   if (stop.stop_requested()) return false;
   std::uint64_t notices = 0;
@@ -210,7 +201,7 @@ void Warmer::settle(const WarmTarget& target, Warming warming, std::string error
   changed_.notify_all();
 }
 
-// ---- for everybody ----
+// ---- any thread ----
 
 void Warmer::notify() {
   {
@@ -220,7 +211,8 @@ void Warmer::notify() {
   changed_.notify_all();
 }
 
-/// Looks itself first: a fresh version is there, and must not wait for a thread of low priority.
+/// Checks the page cache itself first: a fresh version is in it already, and must not wait for a
+/// thread of low priority.
 void Warmer::prepare(WarmTarget target, milliseconds limit) {
   if (options_.warm == Warm::off || residency_of(target.files).is_whole()) return;
   std::unique_lock lock(mutex_);

@@ -1,13 +1,13 @@
 // Warmer: keeps the images of the version that `latest` shows in the page cache.
 //
-// A version that was just made is there already, in large folios: it was written so.  What may be
-// cold is read in by a thread of the lowest priority: the version that a daemon finds when it
-// starts, files that are hard links to older ones, and what memory pressure has dropped since.  It
-// does so only where the whole version fits into memory (store/os/memory_room.hpp), and stops at
-// once when another version is shown, or the daemon ends.
+// A version that was just made is cached already, in large folios, because of the way it is
+// written.  A thread of the lowest priority reads what may be cold: the version that a daemon finds
+// at its start, files that are hard links to older ones, and what memory pressure has evicted
+// since.  It does so only if the whole version fits into memory (store/os/memory_room.hpp), and
+// stops at once when another version is shown, or when the daemon ends.
 //
-// What was dropped is brought back after a minute, then two, and so on up to an hour: a host that
-// needs its memory for something else is not to read the same version for ever.
+// Evicted pages are read again after a minute, then two, and so on up to an hour: a host that needs
+// its memory for something else must not read the same version for ever.
 //
 // Threads: all calls may run in parallel.  It holds no lock while it reads or calls others.
 #pragma once
@@ -34,18 +34,18 @@ namespace weightfs::fs {
 /// `--warm`.
 enum class Warm { automatic, off };
 
-/// How long `latest` may wait for a version that is not in the page cache as a whole.
+/// How long `latest` may wait for a version that is not yet entirely in the page cache.
 inline constexpr std::chrono::milliseconds kPrepareLimit{250};
 
 struct WarmerOptions {
   Warm warm = Warm::automatic;
   std::function<std::optional<MemoryRoom>()> find_room = [] { return find_memory_room(); };
-  std::chrono::milliseconds look{60'000};  // between looks at what was dropped, at first
+  std::chrono::milliseconds look{60'000};  // the first interval between checks
 };
 
-/// The images of a version that are complete.
+/// The complete images of a version.
 struct WarmTarget {
-  std::uint64_t version = 0;  // 0: there are none
+  std::uint64_t version = 0;  // 0: there is none
   std::vector<CachedFile> files;
 };
 WarmTarget warm_target(const CatalogVersion& version);
@@ -55,20 +55,23 @@ WarmTarget warm_target(const Catalog& catalog);
 
 struct CacheState {
   enum class Warming {
-    idle,     // there is nothing to do, or it was done
-    reading,  // the thread reads
+    idle,     // nothing to do, or done
+    reading,  // the thread is reading
     no_room,  // the version does not fit
-    failed,   // `error`
+    failed,   // see `error`
     off,      // --warm off
   };
-  std::uint64_t version = 0;  // 0: none that is complete
+  std::uint64_t version = 0;  // 0: there is no complete one
   Residency residency;
   std::optional<MemoryRoom> room;
   Warming warming = Warming::idle;
   std::string error;
+  bool is_in_memory = false;  // its images are no files of a disk (--images memory)
 
-  /// False if it is known that the version is larger than the room.
-  [[nodiscard]] bool fits() const noexcept { return !room || residency.size_bytes <= room->bytes; }
+  /// False only if the version is known to be larger than the available memory.
+  [[nodiscard]] bool fits() const noexcept {
+    return is_in_memory || !room || residency.size_bytes <= room->bytes;
+  }
 };
 std::string_view to_string(CacheState::Warming warming) noexcept;
 
@@ -77,9 +80,9 @@ class Warmer {
   explicit Warmer(WarmerOptions options);
   Warmer(const Warmer&) = delete;
   Warmer& operator=(const Warmer&) = delete;
-  ~Warmer() = default;  // no Run is left
+  ~Warmer() = default;  // Requires: no Run is left
 
-  /// The thread, as long as this lives.
+  /// Runs the thread for as long as this lives.
   class Run {
    public:
     /// `find_shown`: what `latest` shows; called from any thread, must be quick.
@@ -94,14 +97,14 @@ class Warmer {
     std::jthread thread_;
   };
 
-  /// `latest` may show another version: quick, calls nothing back.
+  /// `latest` may show another version now.  Quick, calls nothing back.
   void notify();
 
-  /// This version will be shown next: begins with it, and waits until it is in the page cache, or
-  /// `limit` has passed, or it is known that it will not be.
+  /// This version will be shown next: starts reading it, and waits until it is in the page cache,
+  /// `limit` has passed, or it is certain that it will not be cached.
   void prepare(WarmTarget target, std::chrono::milliseconds limit);
 
-  /// What is measured is at most a second old, or twenty times as old as measuring takes.
+  /// The measurement is at most a second old, or twenty times as old as measuring takes.
   [[nodiscard]] CacheState state() const;
 
  private:
@@ -116,19 +119,19 @@ class Warmer {
 
   const WarmerOptions options_;
 
-  mutable RankedMutex mutex_{LockRank::warmer, "Warmer::mutex_"};  // guards what follows
+  mutable RankedMutex mutex_{LockRank::warmer, "Warmer::mutex_"};  // guards the fields below
   std::condition_variable_any changed_;
   std::function<WarmTarget()> find_shown_;  // empty: there is no Run
   bool is_running_ = false;                 // there is a thread
   WarmTarget ahead_;                        // from prepare()
   std::uint64_t notices_ = 0;
-  std::uint64_t settled_ = 0;  // the version that the next two are about
+  std::uint64_t settled_ = 0;  // the version of the next two fields
   CacheState::Warming warming_ = CacheState::Warming::idle;
   std::string error_;
   mutable CacheState measured_;
   mutable Clock::time_point measured_until_{};
 
-  // The thread's own:
+  // Used by the thread only:
   std::uint64_t seen_notices_ = 0;
   std::string logged_;
 };

@@ -10,7 +10,7 @@ namespace weightfs::fs {
 namespace {
 
 constexpr NumberRange kGpus{0, 1023};
-constexpr std::size_t kHooksMax = 64;  // each has a thread
+constexpr std::size_t kHooksMax = 64;  // each hook has a thread
 
 Warm parse_warm(std::string_view text) {
   if (text == "auto") return Warm::automatic;
@@ -34,10 +34,10 @@ void add_hook(Options& options, std::string_view text) {
   options.host.hooks.push_back(std::move(spec));
 }
 
-/// Of a switch that turns something off.
+/// For a switch that turns something off.
 bool is_off(std::string_view text) { return !parse_switch(text); }
 
-/// Of every command that takes a URL.
+/// For every command that takes a URL.
 const std::vector<OptionSpec>& bucket_options() {
   static const std::vector<OptionSpec> rows{
       {.name = "endpoint-url",
@@ -65,6 +65,15 @@ const std::vector<OptionSpec>& bucket_options() {
   return rows;
 }
 
+Poll parse_poll(std::string_view text) {
+  if (text == "auto") return {};
+  try {
+    return {.interval = parse_seconds(text), .learns = false};
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("{}, or auto", error.what()));
+  }
+}
+
 }  // namespace
 
 OptionSpec store_option() {
@@ -86,12 +95,14 @@ OptionSpec gpu_option() {
 }
 
 OptionSpec poll_option() {
-  return {
-      .name = "poll",
-      .value = "SECONDS",
-      .help = fmt::format("how often to poll for a new version; fractions allowed (default: {})",
-                          seconds_text(FollowOptions{}.poll)),
-      .set = into<parse_seconds, &Options::host, &HostOptions::follow, &FollowOptions::poll>};
+  return {.name = "poll",
+          .value = "SECONDS|auto",
+          .help = fmt::format(
+              "how often to poll for a new version; fractions allowed. auto learns the pace\n"
+              "of the run: every {} s, and up to 50 times a second when a version is due\n"
+              "(default: auto)",
+              seconds_text(Poll{}.interval)),
+          .set = into<parse_poll, &Options::host, &HostOptions::follow, &FollowOptions::poll>};
 }
 
 OptionSpec follow_option() {

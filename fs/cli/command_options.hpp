@@ -1,4 +1,4 @@
-// Command options: options that several commands have, and what takes operands alike.
+// Command options: options and operands that several commands share.
 //
 // Threads: immutable.
 #pragma once
@@ -15,12 +15,12 @@ namespace weightfs::fs {
 
 inline constexpr NumberRange kVersions{1, kVersionMax};
 
-OptionSpec store_option();                    // of whatever has one
-OptionSpec gpu_option();                      // of whatever makes versions
-OptionSpec include_option(Setter set);        // of whatever publishes
+OptionSpec store_option();                    // commands with a store
+OptionSpec gpu_option();                      // commands that build versions
+OptionSpec include_option(Setter set);        // commands that publish
 OptionSpec version_option(std::string help);  // --version N|TAG|latest
 
-// Of whatever follows a repository.
+// Commands that follow a repository:
 OptionSpec poll_option();
 OptionSpec follow_option();
 OptionSpec store_size_option();
@@ -28,10 +28,10 @@ OptionSpec min_free_option();
 OptionSpec hook_option();
 OptionSpec warm_option();
 
-/// A default, for the help: "0.5".
+/// A default value for the help: "0.5".
 std::string seconds_text(std::chrono::milliseconds time);
 
-/// The command's own options, then those of a bucket: of every command that takes a URL.
+/// The command's own options, then the bucket's; for every command that takes a URL.
 std::vector<OptionSpec> with_bucket(std::vector<OptionSpec> options);
 
 void take_target(Options& options, std::span<const std::string> operands);

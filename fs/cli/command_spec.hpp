@@ -15,21 +15,22 @@ namespace weightfs::fs {
 struct OptionSpec {
   std::string_view name;        // "store-size": --store-size, WEIGHTFS_STORE_SIZE, store-size = ...
   std::string_view value = {};  // "SIZE"; empty: a switch
-  bool is_list = false;         // may be repeated
-  std::string_view needs = {};  // on the command line: only with this switch
+  bool is_list = false;         // may be given several times
+  std::string_view needs = {};  // on the command line: valid only with this switch
   std::string help;             // with its default
-  Setter set = nullptr;         // nullptr: the parser sees to it
+  Setter set = nullptr;         // nullptr: handled by the parser
 };
 
 struct CommandSpec {
   Command command{};
   std::string_view name;
-  std::string_view operands;     // "URL [N]": as the usage line shows them, and how many there are
+  std::string_view operands;     // "URL [N]": for the usage line and the operand count
   std::string_view summary;      // one line
   std::string_view description;  // paragraphs, wrapped by hand
   std::string_view example;
   std::vector<OptionSpec> options;  // without the common ones
-  /// Takes all operands, their number being right.  Throws Error: invalid.
+  /// Takes all operands; their number has been checked.
+  /// Throws Error: invalid.
   void (*take)(Options& options, std::span<const std::string> operands) = nullptr;
 };
 

@@ -8,13 +8,13 @@
 
 namespace weightfs::fs {
 
-// spec_repository.cpp: what makes a repository and what comes out of it.
+// spec_repository.cpp: making a repository, and getting data out of it.
 CommandSpec init_command();
 CommandSpec publish_command();
 CommandSpec export_command();
 CommandSpec verify_command();
 
-// spec_mount.cpp: what is shown on this host.
+// spec_mount.cpp: versions on this host.
 CommandSpec mount_command();
 CommandSpec sync_command();
 CommandSpec umount_command();
@@ -23,7 +23,7 @@ CommandSpec rebase_command();
 CommandSpec pin_command();
 CommandSpec unpin_command();
 
-// spec_look.cpp: what only looks.
+// spec_look.cpp: read-only commands.
 CommandSpec status_command();
 CommandSpec log_command();
 CommandSpec show_command();

@@ -42,9 +42,9 @@ constexpr std::string_view kExitCodes =
     "Exit codes: 0 done, 1 failed, 2 usage, 3 conflict (another writer published first),\n"
     "4 corrupt, 5 timed out.\n";
 
-constexpr std::size_t kOwnersShown = 4;  // commands that have an option
+constexpr std::size_t kOwnersShown = 4;  // commands named as having an option
 
-/// "  --tag TAG" and the help behind it, continued in the same column.
+/// "  --tag TAG", then the help, whose lines all begin in the same column.
 std::string option_lines(const OptionSpec& option) {
   constexpr std::size_t kColumn = 22;
   std::string left = fmt::format("  --{}", option.name);

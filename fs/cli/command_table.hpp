@@ -1,5 +1,5 @@
-// Command table: every command with its operands, options and help, in one place.  The parser, the
-// environment, the configuration file and the help all read it.
+// Command table: all commands with their operands, options and help.  The parser, the environment,
+// the configuration file and the help all use it.
 //
 // Threads: immutable.
 #pragma once
@@ -14,16 +14,16 @@
 
 namespace weightfs::fs {
 
-/// All commands, in the order of the help.
+/// All commands, in the order in which the help lists them.
 std::span<const CommandSpec> all_commands();
 
-/// Whether an option says where a bucket of S3 is, or who asks.
+/// Whether an option says where an S3 bucket is, or with which credentials to access it.
 bool is_bucket_option(std::string_view name);
 
 /// Options of every command: --json, --quiet, --config, --help.
 std::span<const OptionSpec> common_options();
 
-/// nullptr if there is none of this name.
+/// nullptr if there is no such command.
 const CommandSpec* find_command(std::string_view name);
 
 /// An option of the command, or a common one; nullptr if there is none.
@@ -32,8 +32,8 @@ const OptionSpec* find_option(const CommandSpec& command, std::string_view name)
 /// An option of any command, or a common one; nullptr if there is none.
 const OptionSpec* find_any_option(std::string_view name);
 
-/// Names of all commands; names of the options of a command, the common ones among them, or of
-/// every option if it is nullptr.
+/// The names of all commands; the names of a command's options including the common ones, or of
+/// every option if `command` is nullptr.
 std::vector<std::string> command_names();
 std::vector<std::string> option_names(const CommandSpec* command);
 
@@ -43,8 +43,8 @@ struct OperandCount {
 };
 OperandCount operand_count(const CommandSpec& command);
 
-/// What to say of a mistyped command, or of an option (with its dashes) that a command lacks:
-/// which one is meant, or which commands have it.
+/// The hint for a mistyped command, or for an option (with its dashes) that a command does not
+/// have: a similar name, or the commands that have it.
 std::string no_such_command(std::string_view name);
 std::string no_such_option(const CommandSpec& command, std::string_view option);
 

@@ -40,7 +40,7 @@ class ConfigReader {
     entries_.push_back(std::move(entry));
   }
 
-  /// A value as it would stand on the command line.
+  /// The value as it would be given on the command line.
   std::string text_of(const toml::node& node) const {
     if (const auto* text = node.as_string()) return text->get();
     if (const auto* is_set = node.as_boolean()) return is_set->get() ? "true" : "false";

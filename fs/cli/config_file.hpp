@@ -1,4 +1,4 @@
-// Config file: a TOML file of options.  Home of toml++.
+// Config file: a TOML file of options.  The only user of toml++.
 //
 //     # comment
 //     store = "/ssd/weightfs"            top: for every command that has the option
@@ -6,8 +6,7 @@
 //     poll = 0.5
 //     include = ["*.bin", '*.pt']        strings, numbers, booleans, and arrays of them
 //
-// No option needs dates, tables in tables, or numbers that are not decimal: they are refused, with
-// the line.
+// Dates, nested tables and non-decimal numbers are refused, with the line: no option needs them.
 //
 // Threads: pure functions.
 #pragma once
@@ -19,9 +18,9 @@
 namespace weightfs::fs {
 
 struct ConfigEntry {
-  std::string table;  // "" at the top
+  std::string table;  // "": top level
   std::string key;
-  std::vector<std::string> values;  // of an array; one of anything else
+  std::vector<std::string> values;  // an array's; otherwise one
   bool is_array = false;
 };
 

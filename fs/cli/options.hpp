@@ -1,7 +1,7 @@
 // Options: one parsed command line, by subject.
 //
-// What lives below the command line has its struct, and its defaults, where it lives: a command
-// passes it on as a whole.
+// Options of a lower layer are in a struct of that layer, with their defaults; the command passes
+// the struct on as a whole.
 #pragma once
 
 #include <chrono>
@@ -15,6 +15,7 @@
 #include "fs/daemon/daemon.hpp"
 #include "fs/directory/sync_service.hpp"
 #include "fs/runtime/host_options.hpp"
+#include "store/publish/version_wishes.hpp"
 #include "store/sync/follow.hpp"
 
 namespace weightfs::fs {
@@ -40,40 +41,32 @@ enum class Command {
   version,
 };
 
-/// What a publish says of its version.
-struct PublishFlags {
-  std::string tag;  // may be empty
-  std::map<std::string, std::string> meta;
-  std::vector<std::string> include;
-  bool snapshot = false;
-  bool rebase = false;
-};
-
-/// What is looked at: of log, diff, export and verify.
+/// What log, diff, export and verify look at.
 struct LookFlags {
   std::optional<Follow> from, to;  // numbers, tags or latest
   std::uint64_t limit = 0;         // 0: all
   bool deep = false;
+  bool timing = false;
 };
 
-/// What `wait` waits for, beside Options::version.
+/// What `wait` waits for, besides Options::version.
 struct WaitFlags {
   std::string tag;                                   // may be empty
-  std::optional<Follow> newer_than;                  // version 0: any is newer
-  std::optional<std::chrono::milliseconds> timeout;  // nullopt: for ever
+  std::optional<Follow> newer_than;                  // version 0: any version is newer
+  std::optional<std::chrono::milliseconds> timeout;  // nullopt: no limit
   bool ready = false;
 };
 
-/// One parsed command line.  Fields that the command does not have keep their defaults.
+/// One parsed command line.  Fields of other commands keep their defaults.
 struct Options {
   Command command = Command::help;
-  std::string text;                   // of help and version, and what to print after a usage error
-  std::vector<std::string> warnings;  // of the environment
-  std::string error;                  // what is wrong with the usage; empty: nothing
+  std::string text;                   // for help and version, and after a usage error
+  std::vector<std::string> warnings;  // about the environment
+  std::string error;                  // a usage error; empty: none
   bool json = false;
   bool quiet = false;  // no progress
-  /// What argv and the environment have set, as flags again, but for the common ones: a
-  /// configuration file will say again what it says.
+  /// What argv and the environment have set, as flags, without the common ones.  Settings from a
+  /// configuration file are left out, since it will be read again.
   std::vector<std::string> flags;
   std::string kernels;  // WEIGHTFS_KERNELS, the name of a variant; empty: the fastest
 
@@ -81,12 +74,13 @@ struct Options {
   std::filesystem::path directory;  // publish, export (--from: a file), sync; MOUNTPOINT of mount
   std::optional<Follow> version;    // a number, a tag or latest
 
-  /// Whole of mount and sync, but for the URL; the others take the bucket, the store and the GPU.
+  /// Complete for mount and sync, except for the URL; the others use the bucket, the store and the
+  /// GPU.
   HostOptions host;
-  bool bucket_flagged = false;  // some of host.bucket stands on the command line
+  bool bucket_flagged = false;  // some of host.bucket was given on the command line
   MountOptions mount;           // without the mount point
   SyncServiceOptions sync;      // without the directory
-  PublishFlags publish;
+  VersionWishes publish;
   LookFlags look;
   WaitFlags wait;
   bool lazy = false;    // umount

@@ -1,4 +1,4 @@
-// Output: where a command prints, so that tests can run one in-process.
+// Output: where a command prints.  Tests can run a command in-process.
 #pragma once
 
 #include <cstddef>
@@ -6,13 +6,13 @@
 
 namespace weightfs::fs {
 
-/// Where a command prints: data to `out`, everything else to `err`; progress only if `terminal`.
+/// Data goes to `out`, everything else to `err`; progress is shown only if `terminal`.
 struct Output {
   std::ostream& out;
   std::ostream& err;
-  bool terminal = false;        // `err` is one
-  std::size_t columns = 0;      // of the terminal that `out` is; 0: it is none
-  std::size_t err_columns = 0;  // the same of `err`
+  bool terminal = false;        // `err` is a terminal
+  std::size_t columns = 0;      // of the terminal behind `out`; 0: not a terminal
+  std::size_t err_columns = 0;  // the same for `err`
 };
 
 }  // namespace weightfs::fs

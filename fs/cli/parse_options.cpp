@@ -1,6 +1,6 @@
-// How a command line is read: split argv into the command, its operands and the values of its
-// options; then, for every option that is not there, ask the environment, then the configuration
-// files; then hand each value to the option's `set`.
+// How a command line is parsed: split argv into the command, its operands and its options; take
+// every missing option from the environment, then from the configuration files; then pass each
+// value to the option's `set`.
 
 #include "fs/cli/parse_options.hpp"
 
@@ -31,7 +31,7 @@ constexpr std::string_view kSystemConfig = "/etc/weightfs.toml";
 constexpr std::string_view kSimdKernels = "simd";  // the fastest variant
 constexpr std::string_view kCudaKernels = "cuda";
 
-/// Values of one option, and where they come from, for messages.
+/// The values of one option, and their origin for messages.
 struct Setting {
   std::string origin;  // "--poll", "WEIGHTFS_POLL", "'poll' in FILE"
   std::vector<std::string> values;
@@ -48,7 +48,7 @@ constexpr std::string_view kVariablePrefix = "WEIGHTFS_";
 struct Arguments {
   const CommandSpec* command = nullptr;
   std::vector<std::string> operands;
-  std::vector<std::string> unknown;  // options that the command does not have
+  std::vector<std::string> unknown;  // options that the command lacks
   Settings settings;
 };
 
@@ -68,14 +68,14 @@ bool is_option(const std::string& argument) {
   return argument.size() > 1 && argument.front() == '-' && argument != "--";
 }
 
-/// The option `name` if the command has it.  Before the command is known any option will do, so
-/// that its value can be told from an operand.
+/// The option `name` if the command has it.  Before the command is known any option matches, so
+/// that its value is not mistaken for an operand.
 const OptionSpec* find_option_now(const CommandSpec* command, const std::string& name) {
   return command == nullptr ? find_any_option(name) : find_option(*command, name);
 }
 
 /// Takes the option at arguments[i], and its value if that is the next argument.
-/// Returns: how many arguments that were.
+/// Returns: the number of arguments taken.
 std::size_t take_option(std::span<const std::string> arguments, std::size_t i, Arguments& parsed) {
   if (!arguments[i].starts_with("--")) {
     parsed.unknown.push_back(arguments[i]);
@@ -107,7 +107,7 @@ void take_operand(const std::string& argument, Arguments& parsed) {
   if (parsed.command == nullptr) refuse(no_such_command(argument));
 }
 
-/// Fills `parsed` as far as it gets, also if it throws: the caller wants the command for its
+/// Fills `parsed` as far as possible even if it throws: the caller needs the command for its
 /// message.
 void split_arguments(std::span<const std::string> arguments, Arguments& parsed) {
   bool options_ended = false;
@@ -182,8 +182,8 @@ std::vector<std::string> known_variables() {
   return names;
 }
 
-/// Only what looks like a mistyped name: others are not ours to judge (Kubernetes sets
-/// WEIGHTFS_PORT for a service of that name).
+/// Warns only of names that look mistyped: others may be legitimate (Kubernetes sets WEIGHTFS_PORT
+/// for a service of that name).
 std::vector<std::string> warn_of_variables() {
   std::vector<std::string> warnings;
   std::vector<std::string> known = known_variables();
@@ -212,7 +212,7 @@ std::optional<Setting> find_in_environment(const OptionSpec& option) {
 
 // ---- configuration files ----
 
-/// Files to read, the stronger one first.
+/// The files to read, in order of precedence.
 std::vector<std::filesystem::path> config_files(const Arguments& parsed) {
   const auto given = parsed.settings.find("config");
   if (given != parsed.settings.end()) return {given->second.values.front()};
@@ -232,7 +232,7 @@ std::vector<std::filesystem::path> config_files(const Arguments& parsed) {
   return files;
 }
 
-/// Every key must be one that some command knows, so that a typing error does not go unseen.
+/// Refuses a key that no command knows, so that a typo is noticed.
 void check_entry(const ConfigEntry& entry, const std::string& file) {
   const CommandSpec* table = entry.table.empty() ? nullptr : find_command(entry.table);
   if (!entry.table.empty() && table == nullptr) {
@@ -250,7 +250,8 @@ void check_entry(const ConfigEntry& entry, const std::string& file) {
   }
 }
 
-/// Adds what the file says for options that have no setting yet; the command's table goes first.
+/// Adds values from the file for options that have no setting yet; the command's table takes
+/// precedence.
 void add_config(const std::filesystem::path& path, const CommandSpec& command, Settings& settings) {
   const std::string file = path.string();
   const std::vector<ConfigEntry> entries = parse_config(read_file(path, kConfigBytesMax), file);
@@ -264,7 +265,7 @@ void add_config(const std::filesystem::path& path, const CommandSpec& command, S
   }
 }
 
-// ---- all together ----
+// ---- together ----
 
 void add_environment(const CommandSpec& command, Settings& settings) {
   const auto add = [&](const OptionSpec& option) {
@@ -298,7 +299,7 @@ bool is_common(const OptionSpec& option) {
                      [&](const OptionSpec& other) { return other.name == option.name; });
 }
 
-/// Paths are made absolute: another directory may be the current one then.
+/// Paths are made absolute: the flags may be used in another directory.
 std::vector<std::string> flags_of(const CommandSpec& command, const Settings& settings) {
   std::vector<std::string> flags;
   for (const auto& [name, setting] : settings) {
@@ -326,7 +327,7 @@ std::string variant_names() {
   return names;
 }
 
-/// Whether this machine has a variant, or means something else that is known.
+/// Whether this machine has the variant, or the name is another known one.
 bool is_kernels_name(std::string_view name) {
   const auto variants = kernels::variants();
   return name == kSimdKernels || std::any_of(variants.begin(), variants.end(),
@@ -347,7 +348,8 @@ void take_kernels(const CommandSpec& command, Options& options) {
   options.kernels = name;
 }
 
-/// In the environment and in a file an option may be meant for another command.
+/// Checks only the command line: in the environment and in a file an option may be meant for
+/// another command.
 void check_needs(const Arguments& parsed, const Settings& settings) {
   for (const auto& [name, setting] : parsed.settings) {
     const OptionSpec* option = find_option(*parsed.command, name);
@@ -395,7 +397,7 @@ Options make_version() {
   return options;
 }
 
-/// One line what is wrong, one line usage, one line where to read on.
+/// A line for the problem, one for the usage, one for where to find more.
 Options make_usage_error(const CommandSpec* command, const std::string& problem, bool json) {
   Options options;
   options.command = Command::help;

@@ -72,7 +72,7 @@ void ProgressLine::tell_silence() {
                    phase_.empty() ? "" : phase_ + ", ", duration_text(seconds_of(silence))));
 }
 
-/// Requires: the lock is held.
+/// Requires: mutex_ is held.
 void ProgressLine::show(std::string text) {
   constexpr std::string_view kCut = "...";
   if (columns_ > kCut.size() && text.size() > columns_) {

@@ -1,9 +1,10 @@
-// Progress line: shows how far a long operation is, on one line of a terminal that is written over.
+// Progress line: shows the progress of a long operation, on one line of a terminal that is
+// overwritten.
 //
 //     reading      42 %  1.2 GiB of 2.9 GiB  310 MiB/s  5 s left
 //
-// Nothing is shown during the first second, so that short operations stay silent.  Where nothing
-// comes for some seconds, that is shown.
+// Nothing is shown during the first second, so that short operations stay silent.  If there is no
+// update for some seconds, the line says so.
 //
 // Threads: callback() may be called by any thread; the rest belongs to one.
 #pragma once
@@ -26,8 +27,8 @@ std::string progress_text(std::string_view phase, std::uint64_t done_bytes,
 
 class ProgressLine {
  public:
-  /// `columns`: of the terminal; a longer line is cut, as it could not be taken away again.  0: it
-  /// does not say.  `now`: for tests.
+  /// `columns`: of the terminal; a longer line is truncated, since it could not be erased. 0:
+  /// unknown.  `now`: for tests.
   explicit ProgressLine(std::ostream& out, std::size_t columns = 0,
                         std::function<Clock::time_point()> now = Clock::now);
   ~ProgressLine() { clear(); }
@@ -36,10 +37,10 @@ class ProgressLine {
 
   void update(std::string_view phase, std::uint64_t done_bytes, std::uint64_t total_bytes);
 
-  /// If nothing has come for some seconds, says so: the bucket does not answer.
+  /// If there was no update for some seconds, says so: the bucket does not answer.
   void tell_silence();
 
-  /// Takes the line away, so that other text can follow.
+  /// Erases the line, so that other text can follow.
   void clear();
 
  private:
@@ -50,7 +51,7 @@ class ProgressLine {
   const std::function<Clock::time_point()> now_;
   const Clock::time_point started_;
 
-  RankedMutex mutex_{LockRank::leaf, "ProgressLine::mutex_"};  // guards all below, and out_
+  RankedMutex mutex_{LockRank::leaf, "ProgressLine::mutex_"};  // guards the fields below, and out_
   std::string phase_;
   Clock::time_point phase_started_, shown_, updated_;
   bool visible_ = false;

@@ -1,4 +1,4 @@
-// Setters: how the value of an option comes into its field: by a parser, and the members that lead
+// Setters: store the value of an option in its field, given by a parser and the members that lead
 // there.
 //
 //     .set = into<parse_seconds, &Options::host, &HostOptions::follow, &FollowOptions::poll>
@@ -30,7 +30,7 @@ void append(Options& options, std::string_view value) {
   (options.*....*kMembers).push_back(kParse(value));
 }
 
-// Parsers beside those of parse_values.hpp.
+// Parsers in addition to those of parse_values.hpp.
 
 inline std::string as_given(std::string_view text) { return std::string(text); }
 

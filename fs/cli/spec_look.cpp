@@ -41,18 +41,30 @@ CommandSpec log_command() {
   return {
       .command = Command::log,
       .name = "log",
-      .operands = "URL|MOUNTPOINT",
+      .operands = "URL|MOUNTPOINT|STORE",
       .summary = "the versions, newest first",
       .description =
           "Prints a line for each version: number, time, tag, share of elements that changed, "
           "bytes\n"
-          "in the bucket, tag and metadata.",
+          "in the bucket, tag and metadata.\n"
+          "\n"
+          "With --timing it prints how long versions took on this host. Where the time went from\n"
+          "the moment the manifest was seen until `latest` showed it: WAIT, PLAN, ROOM, BUILD,\n"
+          "RECORD, FLIP; TOTAL is their sum. A BUILD with a + came after that. UNSEEN: so long it\n"
+          "may have been in the bucket before. SYNC: so long after it was on the disk. Below each\n"
+          "line is where the version came from, and the time of all threads in BUILD. A hand-over\n"
+          "has SEAL, WAIT, CODE, UPLOAD, COMMIT, ADOPT. A store remembers the last 1024 versions.\n"
+          "STORE is its directory; with a URL it is this user's default one. docs/OPERATIONS.md\n"
+          "tells more.",
       .example = "weightfs log /mnt/w --limit 5",
       .options = with_bucket({
           {.name = "limit",
            .value = "N",
            .help = "only the newest N (default: all)",
            .set = into<number_in<kVersions>, &Options::look, &LookFlags::limit>},
+          {.name = "timing",
+           .help = "how long versions took on this host (default: what the bucket has)",
+           .set = into<parse_switch, &Options::look, &LookFlags::timing>},
       }),
       .take = take_target,
   };

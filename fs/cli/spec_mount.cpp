@@ -4,6 +4,7 @@
 #include "fs/cli/command_specs.hpp"
 #include "store/base/error.hpp"
 #include "store/base/path_rules.hpp"
+#include "store/sync/base_renewal.hpp"
 
 namespace weightfs::fs {
 namespace {
@@ -25,6 +26,26 @@ Serve parse_serve(std::string_view text) {
               fmt::format("'{}' is not auto, passthrough, bind or daemon", text));
 }
 
+ImagesHome parse_images(std::string_view text) {
+  if (text == "disk") return ImagesHome::disk;
+  if (text == "memory") return ImagesHome::memory;
+  throw Error(ErrorCode::invalid, fmt::format("'{}' is not disk or memory", text));
+}
+
+void check_images_home(const MountOptions& mount) {
+  if (mount.images == ImagesHome::disk) return;
+  if (mount.writer) {
+    throw Error(ErrorCode::invalid,
+                "--images memory is for readers: with --writer staged files become the images as "
+                "they lie on the disk; leave out --images");
+  }
+  if (mount.serve.how == Serve::bind) {
+    throw Error(ErrorCode::invalid,
+                "--images memory does not go with --serve bind: a bound directory would keep the "
+                "memory when weightfs is gone; use --serve passthrough or daemon");
+  }
+}
+
 /// A writer's mount shows what it publishes.
 void take_mount(Options& options, Operands operands) {
   take_target_and_directory(options, operands);
@@ -39,9 +60,10 @@ void take_mount(Options& options, Operands operands) {
                 "--only is for readers: with --writer every version is coded against all files of "
                 "the one before");
   }
+  check_images_home(options.mount);
 }
 
-/// Nobody would look after the engine when the command has ended.
+/// After the command has ended nothing would look after the engine.
 void take_sync(Options& options, Operands operands) {
   take_target_and_directory(options, operands);
   if (options.sync.once && !options.host.hooks.empty()) {
@@ -79,7 +101,7 @@ std::string parse_tag(std::string_view text) {
   return std::string(text);
 }
 
-/// 0 is below all versions.
+/// 0 is below every version.
 Follow parse_newer_than(std::string_view text) {
   if (text == "0") return {.kind = Follow::Kind::version, .version = 0};
   return parse_follow(text);
@@ -150,6 +172,15 @@ std::vector<OptionSpec> mount_options() {
                "CAP_SYS_ADMIN; daemon: weightfs answers every read; auto: the first of\n"
                "these that is available (default: auto)",
        .set = into<parse_serve, &Options::mount, &MountOptions::serve, &ServeOptions::how>},
+      {.name = "images",
+       .value = "HOME",
+       .help = fmt::format(
+           "where new versions are made. disk: in the store. memory: in memory that only\n"
+           "this mount has, two versions and what is in use; the disk then has one, the\n"
+           "base, renewed every {} versions, from which a restart makes the newest again\n"
+           "(default: disk)",
+           kBaseVersions),
+       .set = into<parse_images, &Options::mount, &MountOptions::images>},
       store_size_option(),
       min_free_option(),
       warm_option(),

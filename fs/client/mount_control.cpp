@@ -97,7 +97,7 @@ void MountControl::tell_progress(std::uint64_t order, const Progress& progress) 
                one.at("done").get<std::uint64_t>(), one.at("total").get<std::uint64_t>());
     }
   } catch (const std::exception&) {
-    return;  // it is only for show
+    return;  // only for display
   }
 }
 
@@ -112,7 +112,7 @@ void MountControl::tell_partial(std::optional<std::uint64_t> version,
                one.at("bytes").get<std::uint64_t>());
     }
   } catch (const std::exception&) {
-    return;  // it is only for show
+    return;  // only for display
   }
 }
 
@@ -177,7 +177,7 @@ std::string MountControl::progress_text(const WaitFor& waited) const {
     }
     return fmt::format("; it is at version {}", json_uint(status, "version", what));
   } catch (const std::exception&) {
-    return "";  // the wait has an end of its own to tell
+    return "";  // the wait reports its own error
   }
 }
 

@@ -1,4 +1,4 @@
-// Mount control: the control socket of a mount of this host, as the commands use it.
+// Mount control: the control socket of a mount of this host, for the commands.
 //
 // Threads: one thread at a time.
 #pragma once
@@ -13,32 +13,33 @@ namespace weightfs::fs {
 
 class MountControl {
  public:
-  /// Reads the status of the weightfs mount, or the directory of a sync, at `path`.
+  /// Reads the status of the weightfs mount, or of a sync's directory, at `path`.
   /// Throws Error: see get_served(), read_status(); unavailable if it has no control socket.
   explicit MountControl(const std::filesystem::path& path);
 
   [[nodiscard]] const std::filesystem::path& mount_point() const noexcept { return mount_.path; }
   [[nodiscard]] const Json& status() const noexcept { return status_; }
-  /// What `latest` was when the status was read; 0: there was none.
+  /// The version that `latest` showed when the status was read; 0: none.
   [[nodiscard]] std::uint64_t latest() const;
   [[nodiscard]] std::string path_of(std::uint64_t version) const;  // "/mnt/w/versions/42"
 
-  /// Waits until it is here.  `name`: what is waited for, in words.
+  /// Waits until the version is here.  `name`: describes it in messages.
   /// Throws Error: conflict; not_found (it is gone); cancelled (stopped, or it was taken back); io
-  /// (it cannot be published, or had); corrupt (it is damaged); timed_out, saying how far it is;
+  /// (it cannot be published or built); corrupt (it is damaged); timed_out, reporting the progress;
   /// unavailable (the daemon ended).
   [[nodiscard]] WaitEnd wait(const WaitFor& what, const std::string& name,
                              const Context& context) const;
 
-  /// Waits until every byte of a version is here, or of what `latest` is; brings it.  Tells how far
-  /// it is.  Throws Error: as wait().
+  /// Fetches a version, or the one that `latest` shows, and waits until every byte is here.
+  /// Reports progress.
+  /// Throws Error: as wait().
   [[nodiscard]] WaitEnd wait_whole(std::optional<std::uint64_t> version, const Context& context,
                                    const Progress& progress) const;
 
-  /// "step-42 at /mnt/w, which is at version 3": what a wait for `name` waits for.
+  /// "step-42 at /mnt/w, which is at version 3": for messages about a wait for `name`.
   [[nodiscard]] std::string describe_wait(const std::string& name) const;
 
-  /// How far a hand-over is, if the daemon says so.
+  /// Reports the progress of a hand-over, if the daemon knows it.
   void tell_progress(std::uint64_t order, const Progress& progress) const;
 
   /// Throws Error: as PublishQueue::hand_over, unavailable.
@@ -53,7 +54,7 @@ class MountControl {
   [[nodiscard]] std::uint64_t unpin(const UnpinRequest& request, const Context& context) const;
 
  private:
-  /// How far a version is that is being filled; nullopt: what `latest` is.
+  /// Reports the progress of a version that is being filled; nullopt: the one that `latest` shows.
   void tell_partial(std::optional<std::uint64_t> version, const Progress& progress) const;
   [[nodiscard]] std::string progress_text(const WaitFor& waited) const;
 

@@ -38,7 +38,7 @@ int copy_file(const char* path, int to) {
   }
 }
 
-/// A dead mount is not looked into.
+/// Does not look into a dead mount.
 std::optional<MountInfo> find_served(const std::filesystem::path& path) {
   auto mount = find_mount(path);
   if (mount) {
@@ -50,7 +50,7 @@ std::optional<MountInfo> find_served(const std::filesystem::path& path) {
   return MountInfo{directory->path, std::string(kDirectoryType), directory->url, 0, 0};
 }
 
-/// What is mounted at `path`, or that nothing is.
+/// Says what is mounted at `path`, or that nothing is.
 std::string describe(const std::filesystem::path& path) {
   const auto mount = find_mount(path);
   if (!mount) {

@@ -1,7 +1,7 @@
-// Mount status: what a mount of this host says about itself, read from outside.
+// Mount status: a mount's status, read from outside.
 //
-// A daemon that is stopped or stuck never answers, and a reader of its files then waits for ever.
-// So the reading is done by a child, which is left behind if it takes too long.
+// A daemon that is stopped or stuck never answers, and a reader of its files waits for ever.  So a
+// child does the reading; if it takes too long it is left behind.
 //
 // Threads: pure functions of the system's state.
 #pragma once
@@ -17,20 +17,20 @@ namespace weightfs::fs {
 
 inline constexpr std::chrono::seconds kStatusTimeout{5};
 
-/// A file's text, of at most 16 MiB.
-/// Throws Error: timed_out; what the errno of open or read means.
+/// The text of a file of at most 16 MiB.
+/// Throws Error: timed_out; the errno of open or read.
 std::string read_file_within(const std::filesystem::path& path, std::chrono::milliseconds timeout);
 
 /// The JSON text of MOUNT/.weightfs/status.
 /// Throws Error: unavailable (the daemon is gone: says how to mount again), timed_out (it does not
-/// answer), corrupt (something else lies there).
+/// answer), corrupt (the file is something else).
 std::string read_status(const MountInfo& mount, std::chrono::milliseconds timeout = kStatusTimeout);
 
 /// The weightfs mount at `path`.
 /// Throws Error: not_found, saying what is there instead.
 MountInfo get_mount(const std::filesystem::path& path);
 
-/// MountInfo::type of a directory that `weightfs sync` made.  Its source is its URL; it has no
+/// MountInfo::type of a directory made by `weightfs sync`.  Its source is the URL; it has no
 /// device.
 inline constexpr std::string_view kDirectoryType = "directory";
 
@@ -38,19 +38,20 @@ inline constexpr std::string_view kDirectoryType = "directory";
 /// Throws Error: not_found, saying what is there instead.
 MountInfo get_served(const std::filesystem::path& path);
 
-/// Whether a process keeps the directory of a sync up to date.
+/// Whether a running process keeps a sync's directory up to date.
 bool is_synced(const std::filesystem::path& path);
 
-/// What `path` lies in, or is, of these; nullopt if in none.  It need not exist.
+/// The mount or directory of a sync that `path` is, or is in; nullopt if none.  `path` need not
+/// exist.
 std::optional<MountInfo> find_served_around(std::filesystem::path path);
 
-/// A URL or a path as it is; for a path that is a weightfs mount, or the directory of a sync, the
-/// URL that it follows.
+/// The URL of a target: given as a URL or a path, or followed by the weightfs mount or the
+/// directory of a sync at a path.
 struct Target {
   std::string url;                    // canonical
-  std::filesystem::path mount_point;  // or directory of a sync; empty: the target is neither
-  BucketOptions bucket;               // that its daemon was given
-  std::uint64_t latest = 0;           // what `latest` is there; 0: none yet, or it is neither
+  std::filesystem::path mount_point;  // or a sync's directory; empty: neither
+  BucketOptions bucket;               // as its daemon was given
+  std::uint64_t latest = 0;           // what `latest` shows there; 0: none yet, or neither
 };
 Target resolve_target(const std::string& text);
 

@@ -4,14 +4,17 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "fs/base/coder_choice.hpp"
 #include "fs/base/format_values.hpp"
 #include "fs/base/text_table.hpp"
+#include "fs/base/timing_text.hpp"
 #include "fs/cache/cache_advice.hpp"
 #include "fs/passes/pass_findings.hpp"
 #include "store/base/bytes.hpp"
+#include "store/timing/version_timing.hpp"
 
 namespace weightfs::fs {
 namespace {
@@ -44,7 +47,7 @@ std::string files_text(const Json& json) {
                      human_bytes(number_of(json, "bytes")));
 }
 
-/// Of one name directly below staging/ or publish/.
+/// A name directly below staging/ or publish/.
 std::string top_text(const Json& top) {
   std::string text =
       fmt::format("{}/{}: {}", top.at("handed_over").get<bool>() ? "publish" : "staging",
@@ -55,7 +58,7 @@ std::string top_text(const Json& top) {
   return text;
 }
 
-/// A hand-over that ended as a conflict or a failure; a reader's mount cannot tell.
+/// Whether a hand-over ended in a conflict or a failure; a reader's mount cannot tell.
 bool is_stuck(const Json& status, const Json& name) {
   const auto writer = status.find("writer");
   if (writer == status.end() || writer->is_null()) return false;
@@ -67,7 +70,7 @@ bool is_stuck(const Json& status, const Json& name) {
   return false;
 }
 
-/// "version 42: session 4711 (python3, 8 processes), 3 min, loading"; a tag is named.
+/// "version 42: session 4711 (python3, 8 processes), 3 min, loading"; for a tag its name is added.
 std::string pin_text(const Json& pin) {
   std::string text = fmt::format("version {}: ", number_of(pin, "version"));
   if (pin.at("session").is_null())
@@ -82,7 +85,7 @@ std::string pin_text(const Json& pin) {
   return pin.at("loading").get<bool>() ? text + ", loading" : text;
 }
 
-/// A row each, as far as they are to be read by people.
+/// A row for each pin, up to a readable number.
 void add_pins(const Json& status, TextTable& table) {
   constexpr std::size_t kPinsShown = 20;
   if (!status.contains("pins")) return;
@@ -95,14 +98,14 @@ void add_pins(const Json& status, TextTable& table) {
   }
 }
 
-/// Loaders that are not kept together.
+/// Warnings about loaders that cannot be kept together.
 void add_pass_findings(const Json& status, TextTable& table) {
   for (const Finding& finding : pass_findings(status)) {
     table.add({"warning", fmt::format("{}: {}", finding.what, finding.text)});
   }
 }
 
-/// Nothing for a host that follows the newest version.
+/// No row if the host follows the newest version.
 void add_follow(const Json& status, TextTable& table) {
   const auto found = status.find("follow");
   if (found == status.end() || text_of(*found, "what") == "latest") return;
@@ -114,7 +117,27 @@ void add_follow(const Json& status, TextTable& table) {
                       : fmt::format("{}, which does not exist yet", text_of(*found, "waiting"))});
 }
 
-/// Nothing for a host that keeps all files.
+/// "version 65, the base, renewed once".
+std::string base_text(const Json& images) {
+  const Json& base = images.at("base");
+  if (base.is_null()) return "no base yet";
+  const auto renewals = images.value("base_renewals", std::uint64_t{0});
+  std::string text = fmt::format("version {}, the base", base.get<std::uint64_t>());
+  if (renewals == 1) text += ", renewed once";
+  if (renewals > 1) text += fmt::format(", renewed {} times", renewals);
+  return text;
+}
+
+/// No row if the images are on the disk.
+void add_images(const Json& status, TextTable& table) {
+  const auto found = status.find("images");
+  if (found == status.end() || found->at("home") != "memory") return;
+  table.add(
+      {"images", fmt::format("{} in memory; on the disk {}",
+                             human_bytes(number_of(*found, "memory_bytes")), base_text(*found))});
+}
+
+/// No row if the host keeps all files.
 void add_kept(const Json& status, TextTable& table) {
   const auto found = status.find("kept");
   if (found == status.end() || found->is_null()) return;
@@ -144,7 +167,7 @@ void add_partial(const Json& status, TextTable& table) {
   }
 }
 
-/// "version 42: step-42, 2.6 GiB, 2.5 GiB of it coded before it was handed over".
+/// "version 42: step-42, 2.6 GiB, 2.5 GiB coded before the hand-over".
 std::string published_text(const Json& one) {
   const std::string tag = text_of(one, "tag");
   return fmt::format("version {}: {}{}, {} coded before the hand-over", number_of(one, "version"),
@@ -152,7 +175,7 @@ std::string published_text(const Json& one) {
                      human_bytes(number_of(one, "early_bytes")));
 }
 
-/// Empty if nothing is coded early, or will be.
+/// Empty if nothing has been coded early, and nothing will be.
 std::string early_text(const Json& writer) {
   const auto found = writer.find("early");
   if (found == writer.end()) return "";
@@ -198,7 +221,7 @@ void add_hooks(const Json& status, TextTable& table) {
   }
 }
 
-/// How much of it is there, and what is wrong; what engines should do is in `doctor`.
+/// How much of the version is cached, and warnings; advice for engines is in `doctor`.
 void add_cache(const Json& status, TextTable& table) {
   const std::vector<Finding> findings = findings_of(status);
   if (findings.empty()) return;
@@ -208,7 +231,24 @@ void add_cache(const Json& status, TextTable& table) {
   }
 }
 
-/// "conflict: step-42"; the rest is said in the rows of the queue, the hooks ...
+/// How the version that is shown came here, and the last hand-over.
+void add_timing(const Json& status, TextTable& table) {
+  const auto find = [&](const char* name) -> std::optional<TimingRecord> {
+    const Json timing = status.value("timing", Json::object()).value(name, Json());
+    if (timing.is_null()) return std::nullopt;
+    return parse_timing(timing.dump());
+  };
+  if (const auto latest = find("latest"); latest && latest->brought) {
+    table.add({"shown", shown_text(*latest->brought)});
+    table.add({"built from", build_text(*latest->brought)});
+  }
+  if (const auto last = find("hand_over"); last && last->handed_over) {
+    table.add({"handed over",
+               fmt::format("version {} in {}", last->version, shown_text(*last->handed_over))});
+  }
+}
+
+/// "conflict: step-42"; details are in the rows of the queue, the hooks ...
 std::string state_text(const Json& status) {
   std::string state = text_of(status, "state");
   const auto problems = status.find("problems");
@@ -234,7 +274,7 @@ std::string problem_lines(const Json& status) {
         "\n";
   };
   const auto problems = status.find("problems");
-  if (problems == status.end()) {  // its daemon does not say
+  if (problems == status.end()) {  // an older daemon's
     if (const Json& error = status.at("error"); !error.is_null()) add(text_of(error, "message"));
     return lines;
   }
@@ -350,6 +390,8 @@ std::string status_lines(const Json& status, std::size_t width) {
   add("bytes", fmt::format("{} of images, {} fetched",
                            human_bytes(status.at("bytes").at("images").get<std::uint64_t>()),
                            human_bytes(status.at("bytes").at("fetched").get<std::uint64_t>())));
+  add_images(status, table);
+  add_timing(status, table);
   add_cache(status, table);
   add_kept(status, table);
   if (!status.at("offline_since").is_null()) {

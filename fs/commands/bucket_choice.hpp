@@ -1,4 +1,4 @@
-// Bucket choice: which of what was said about a bucket holds for a target.
+// Bucket choice: which bucket options apply to a target.
 //
 // Threads: pure functions.
 #pragma once
@@ -9,9 +9,9 @@
 
 namespace weightfs::fs {
 
-/// What the command line says; if it says nothing, what the daemon of the target was given; else
-/// what the environment and the configuration file say.  Those two are for every bucket of this
-/// host, so for a directory they mean nothing; flags stay, and open_bucket() refuses them.
+/// The command line's options; if it has none, those that the target's daemon was given; otherwise
+/// those of the environment and the configuration file.  The last two apply to every bucket of this
+/// host, so they are ignored for a directory; flags stay, and open_bucket() refuses them.
 BucketOptions bucket_options_for(const Options& options, const Target& target);
 
 }  // namespace weightfs::fs

@@ -1,4 +1,5 @@
-// Verbs: one function for each command, and what they share.  Included by command*.cpp only.
+// Command context: the function of each command, and what commands share.  Included by the files in
+// fs/commands only.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +22,7 @@
 
 namespace weightfs::fs {
 
-/// What a verb works with.
+/// What a command works with.
 class Call {
  public:
   Call(const Options& options, const Output& output);
@@ -29,15 +30,15 @@ class Call {
   const Options& options;
   const Output& output;
 
-  /// A progress callback for a terminal; empty if nothing is to be shown.
+  /// A progress callback for a terminal; empty if nothing is shown.
   [[nodiscard]] Progress progress();
 
-  /// Tells on the terminal when the bucket does not answer, until the result is printed or the call
-  /// ends.  Starts a thread: nothing may fork after it.
+  /// Reports on the terminal when the bucket does not answer, until the result is printed or the
+  /// call ends.  Starts a thread: nothing may fork after it.
   void watch_bucket();
 
-  /// Tells, if the call has not ended after a second, what it waits for; also where there is no
-  /// terminal, as nothing else would say so for ever.  Starts a thread, as watch_bucket() does.
+  /// If the call has not ended after a second, prints what it waits for, even without a terminal,
+  /// since nothing else would ever say so.  Starts a thread, as watch_bucket() does.
   void tell_wait(std::string what);
 
   /// Prints the result: `json` with --json, else `text`.
@@ -48,30 +49,31 @@ class Call {
   std::jthread watcher_, teller_;  // last: they use line_
 };
 
-/// A repository that is only read, with no store, and the signals that stop it.
+/// A repository that is only read, without a store, and the signals that stop the reading.
 struct Reading {
-  explicit Reading(Call& call);  // of its target
+  explicit Reading(Call& call);  // uses the call's target
   Reading(Call& call, const Target& target);
 
   StopSignals signals;
   Context context;
   std::string url;
   std::filesystem::path mount_point;  // empty: the target is a URL
-  std::uint64_t latest = 0;           // what `latest` is there
+  std::uint64_t latest = 0;           // the version that `latest` shows there
   std::unique_ptr<Repository> repository;
   History history;
 
-  /// The version that a word names now; on a mount point `latest` is what it is there.  nullopt:
-  /// the newest version of the repository. Throws Error: not_found, as find_version() does.
+  /// The version that a word names now.  At a mount point `latest` is the version shown there.
+  /// nullopt: the newest version of the repository.
+  /// Throws Error: not_found, as find_version() does.
   std::uint64_t number_of(const std::optional<Follow>& word);
 };
 
 /// The version that a word names at a mount of this host, where `latest` is the version `latest`.
-/// A tag is looked up in the bucket: the directory of a sync has none.
+/// A tag is looked up in the bucket: a sync's directory has no tags.
 /// Throws Error: not_found, as find_version() does.
 std::uint64_t number_at(Call& call, std::uint64_t latest, const Follow& word);
 
-/// Makes a private directory for large temporary files below $TMPDIR, or /var/tmp.
+/// Makes a private directory for large temporary files, below $TMPDIR or /var/tmp.
 ScratchDirectory make_scratch();
 
 /// Bytes of all files of a version.
@@ -81,11 +83,12 @@ std::uint64_t version_bytes(const Manifest& manifest, const Layout& layout);
 
 int run_init(Call& call);
 int run_publish(Call& call);
-int run_hand_over(Call& call, const std::filesystem::path& mount_point);  // of publish
+int run_hand_over(Call& call, const std::filesystem::path& mount_point);  // for publish
 int run_export(Call& call);
 int run_verify(Call& call);
 
 int run_log(Call& call);
+int run_log_timing(Call& call);  // for log
 int run_show(Call& call);
 int run_diff(Call& call);
 

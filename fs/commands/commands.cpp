@@ -124,7 +124,7 @@ int run_command(const Options& options, const Output& output) noexcept {
   }
 }
 
-// ---- what the verbs share ----
+// ---- shared by the commands ----
 
 Call::Call(const Options& the_options, const Output& the_output)
     : options(the_options), output(the_output) {

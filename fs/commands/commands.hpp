@@ -1,5 +1,5 @@
-// Commands: what the verbs of the command line do.  They print through an Output, so tests run them
-// in-process.
+// Commands: runs the commands of the command line.  They print through an Output, so tests can run
+// them in-process.
 #pragma once
 
 #include "fs/cli/options.hpp"
@@ -7,9 +7,10 @@
 
 namespace weightfs::fs {
 
-/// Runs a command.  Returns: the exit code.  Errors are printed to `err` (with --json as an object
-/// on `out` too) and become exit codes; nothing is thrown.
+/// Runs a command.  Errors are printed to `err` (with --json also as an object on `out`) and become
+/// exit codes; nothing is thrown.
 ///
+/// Returns: the exit code.
 /// Requires: for mount, the process has one thread.
 int run_command(const Options& options, const Output& output) noexcept;
 

@@ -20,7 +20,7 @@
 namespace weightfs::fs {
 namespace {
 
-/// Why the variant is in use.
+/// Why this variant is in use.
 std::string reason_text(const Options& options) {
   return options.kernels.empty() ? "default" : "WEIGHTFS_KERNELS=" + options.kernels;
 }
@@ -100,13 +100,13 @@ std::string to_text(const Diagnosis& found, const std::vector<std::string>& warn
   return table.text(call.output.columns);
 }
 
-/// What a mount, or the directory of a sync, says about its memory and the engines.
+/// Findings about the memory and the engines at a mount or a sync's directory.
 struct MountDiagnosis {
   std::filesystem::path mount_point;
   std::vector<Finding> findings;
 };
 
-/// nullopt: the target is neither.
+/// Returns: nullopt if the target is neither.
 std::optional<MountDiagnosis> find_out_about_mount(const Target& target) {
   if (target.mount_point.empty()) return std::nullopt;
   const std::string what = target.mount_point.string();

@@ -1,5 +1,5 @@
-// publish MOUNTPOINT DIR: a copy of DIR in staging/ is handed over, then waited for.  A DIR that
-// lies in staging/ already is handed over as it is.  rebase: the way on after a conflict.
+// publish MOUNTPOINT DIR: copies DIR to staging/, hands the copy over and waits.  A DIR that is in
+// staging/ already is handed over as it is. rebase: resumes after a conflict.
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -24,7 +24,7 @@ constexpr std::size_t kCopyBytes = 4u << 20;
 constexpr std::chrono::seconds kProgressInterval{1};
 constexpr std::string_view kCopyPrefix = ".publish-";
 
-/// Path of `inner` below `outer`; nullopt if it does not lie there.  Both are canonical.
+/// Path of `inner` below `outer`; nullopt if it is not below.  Both are canonical.
 std::optional<stdfs::path> find_below(const stdfs::path& inner, const stdfs::path& outer) {
   const stdfs::path relative = inner.lexically_relative(outer);
   if (relative.empty() || *relative.begin() == "..") return std::nullopt;
@@ -71,7 +71,7 @@ void copy_file(const CheckpointFile& file, const stdfs::path& from, const stdfs:
   }
 }
 
-/// Only what is published: the rest would come back, and is in DIR anyway.
+/// Copies only what is published: other files would be returned, and are in DIR anyway.
 void copy_checkpoint(const Checkpoint& checkpoint, const stdfs::path& to, const Context& context,
                      const Progress& progress) {
   Copied copied{.done_bytes = 0, .total_bytes = checkpoint.size_bytes()};
@@ -86,10 +86,10 @@ std::vector<std::string> all_includes(const MountControl& mount, const Options& 
   return all;
 }
 
-/// What is to be handed over, in staging/.
+/// A directory in staging/ that is to be handed over.
 struct Staged {
   std::string path;                      // below staging/
-  std::optional<ScratchDirectory> copy;  // removed at the end, as far as it is still there
+  std::optional<ScratchDirectory> copy;  // the rest of it is removed at the end
   std::vector<std::string> unpublished;
 };
 
@@ -116,7 +116,7 @@ Staged stage(Call& call, const MountControl& mount, const Context& context) {
 
 // ---- the wait ----
 
-/// Tells how far it is, where that is shown.
+/// Waits, and reports progress if that is shown.
 WaitEnd wait_visibly(const MountControl& mount, std::uint64_t order, const std::string& name,
                      const Context& context, const Progress& progress) {
   while (progress) {
@@ -200,13 +200,9 @@ int run_hand_over(Call& call, const stdfs::path& mount_point) {
   const StopSignals signals;
   const Context context{.stop = signals.token()};
   const Staged staged = stage(call, mount, context);
-  const std::uint64_t order = mount.hand_over({.path = staged.path,
-                                               .name = options.publish.tag,
-                                               .options = {.meta = options.publish.meta,
-                                                           .include = options.publish.include,
-                                                           .snapshot = options.publish.snapshot,
-                                                           .rebase = options.publish.rebase}},
-                                              context);
+  const std::uint64_t order = mount.hand_over(
+      {.path = staged.path, .name = options.publish.tag, .options = {.wishes = options.publish}},
+      context);
   const WaitEnd end = wait(call, mount, order, context);
   const std::string path = mount.path_of(end.version);
   call.print({{"url", mount.status().at("url")},

@@ -1,4 +1,4 @@
-// log, show, diff: what the versions are.
+// log, show, diff: information about versions.
 
 #include <fmt/format.h>
 
@@ -10,17 +10,18 @@
 #include "fs/base/text_table.hpp"
 #include "fs/commands/command_context.hpp"
 #include "store/base/bytes.hpp"
-#include "store/base/parallel.hpp"
 #include "store/format/tensor.hpp"
 #include "store/inspect/diff_versions.hpp"
 #include "store/publish/pre_encoded.hpp"
+#include "store/threads/parallel.hpp"
 
 namespace weightfs::fs {
 namespace {
 
 using Align = TextTable::Align;
 
-constexpr unsigned kLogRequests = 32;  // for manifests at a time: they wait for the bucket
+constexpr unsigned kLogRequests = 32;  // concurrent requests for manifests, which wait for the
+                                       // bucket
 constexpr std::uint64_t kLogAhead = 256;
 
 std::uint64_t pack_bytes(const Manifest& manifest) {
@@ -57,7 +58,7 @@ Json log_json(const Manifest& manifest, const Layout& layout) {
   return json;
 }
 
-/// What may be long comes last, so that it can go on in the next line.
+/// Long cells come last, so that they can continue on the next line.
 std::vector<std::string> log_cells(const Manifest& manifest, const Layout& layout) {
   const std::string meta = meta_text(manifest.meta);
   const bool has_both = !manifest.tag.empty() && !meta.empty();
@@ -91,7 +92,7 @@ Json files_json(const Manifest& manifest, const Layout& layout) {
   return files;
 }
 
-/// "BF16 10700000, F32 12": elements by dtype.
+/// "BF16 20.4 MiB, F32 48 B": bytes by dtype.
 std::string dtypes_text(const Layout& layout) {
   std::map<Dtype, std::uint64_t> bytes;
   for (const LayoutTensor& tensor : layout.tensors()) bytes[tensor.dtype] += tensor.size_bytes;
@@ -218,6 +219,7 @@ std::string diff_text(const std::vector<TensorDiff>& tensors, const DiffTotal& t
 }  // namespace
 
 int run_log(Call& call) {
+  if (call.options.look.timing) return run_log_timing(call);
   Reading reading(call);
   const std::uint64_t newest = reading.repository->newest_version(0, reading.context);
   const std::uint64_t limit = call.options.look.limit == 0 ? newest : call.options.look.limit;

@@ -1,4 +1,4 @@
-// Host choice: the host options of a mount or a sync, complete.
+// Host choice: completes the host options of a mount or a sync.
 //
 // Threads: pure functions.
 #pragma once
@@ -10,8 +10,8 @@
 
 namespace weightfs::fs {
 
-/// Adds to what the command line says: the canonical URL, the bucket options that hold for it, the
-/// absolute path of the store, and the command, whose name is `name`, as a line to run it again.
+/// Adds to the command line's options: the canonical URL, the bucket options that apply to it, the
+/// absolute path of the store, and the shell line that runs the command `name` again.
 /// Throws Error: invalid (the URL).
 HostOptions host_options(const Options& options, const std::string& name);
 

@@ -9,7 +9,7 @@
 
 namespace {
 
-/// Of the terminal behind a descriptor; 0: there is none, or it does not say.
+/// Width of the terminal behind a descriptor; 0: not a terminal, or unknown.
 std::size_t columns_of(int fd) {
   winsize size{};
   return ioctl(fd, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
@@ -19,8 +19,8 @@ std::size_t columns_of(int fd) {
 
 int main(int argc, char** argv) {
   using namespace weightfs::fs;
-  // Sent when somebody opens an image whose lease is being asked (weightfs::nobody_reads); its
-  // default would end the process.
+  // Sent when a process opens an image during a check of its lease (weightfs::nobody_reads); the
+  // default action would end this process.
   std::signal(SIGIO, SIG_IGN);
   return run_command(parse_options(argc, argv), {.out = std::cout,
                                                  .err = std::cerr,

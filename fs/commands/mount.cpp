@@ -1,4 +1,4 @@
-// mount, umount, status: what is mounted on this host.
+// mount, umount, status: the mounts of this host.
 
 #include <fmt/format.h>
 #include <poll.h>
@@ -57,7 +57,7 @@ Json to_json(const MountReady& ready, const HostOptions& host, const MountOption
           {"gpu_failure", ready.gpu_failure.empty() ? Json(nullptr) : Json(ready.gpu_failure)}};
 }
 
-/// What one does next, as a line.
+/// The user's next step, as a line.
 std::string next_step(const MountReady& ready, const HostOptions& host,
                       const MountOptions& options) {
   const std::string mount_point = ready.mount_point.string();
@@ -90,19 +90,19 @@ std::string to_text(const MountReady& ready, const HostOptions& host, const Moun
 
 // ---- umount ----
 
-/// The process behind a mount, as a descriptor that cannot come to mean another one.
+/// The process behind a mount, as a descriptor, which never refers to another process.
 struct DaemonProcess {
   int pid = 0;
   File pidfd;
-  Json status;          // null: it does not say
-  bool answers = true;  // with a pid: it is there
+  Json status;          // null: it does not answer
+  bool answers = true;  // with a pid: it exists
 };
 
 DaemonProcess watch_process(int pid) {
   return {pid, File(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))), nullptr};
 }
 
-/// No daemon if the mount is dead, or nobody knows its pid.
+/// Returns: no daemon if the mount is dead, or its pid is unknown.
 DaemonProcess find_daemon(const MountInfo& mount) {
   try {
     Json status = parse_json(read_status(mount, kPidTimeout), mount.path.string());
@@ -147,7 +147,7 @@ std::vector<MountInfo> weightfs_mounts() {
   return mounts;
 }
 
-/// What the daemon says, or why it does not.
+/// The daemon's status, or why there is none.
 Json status_json(const MountInfo& mount) {
   try {
     return parse_json(read_status(mount), mount.path.string());

@@ -1,4 +1,4 @@
-// pin, unpin: what a mount of this host keeps.
+// pin, unpin: versions that a mount of this host keeps.
 
 #include <fmt/format.h>
 
@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::chrono::seconds kPinTimeout{30};
 
-/// A version that is not here is brought first.
+/// Fetches the version first if it is not here.
 std::uint64_t pin(Call& call, const MountControl& mount, std::uint64_t version,
                   const Context& context) {
   try {
@@ -31,7 +31,8 @@ int run_pin(Call& call) {
   const Follow word = call.options.version.value_or(Follow{});
   const std::uint64_t wanted = word.kind == Follow::Kind::latest
                                    ? 0
-                                   : number_at(call, mount.latest(), word);  // 0: what it is then
+                                   : number_at(call, mount.latest(), word);  // 0: the latest at
+                                                                             // that time
   const StopSignals signals;
   const std::uint64_t version = pin(call, mount, wanted, Context{.stop = signals.token()});
   call.print(

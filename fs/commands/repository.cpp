@@ -1,4 +1,4 @@
-// init, publish, export, verify: what makes a repository and what comes out of it.
+// init, publish, export, verify: making a repository, and getting data out of it.
 
 #include <fmt/format.h>
 
@@ -15,12 +15,15 @@
 #include "store/inspect/sparse_delta.hpp"
 #include "store/inspect/verify.hpp"
 #include "store/inspect/verify_tree.hpp"
+#include "store/local/sync_images.hpp"
+#include "store/materialize/check_images.hpp"
 #include "store/materialize/whole_version.hpp"
 #include "store/publish/publish.hpp"
 #include "store/publish/publish_store.hpp"
 #include "store/repository/open_bucket.hpp"
 #include "store/repository/pieces.hpp"
 #include "store/s3/bucket_options.hpp"
+#include "store/timing/phase_watch.hpp"
 
 namespace weightfs::fs {
 namespace {
@@ -113,7 +116,7 @@ VerifyReport verify(Call& call) {
                            choice.coder(), {.only = only, .deep = call.options.look.deep});
 }
 
-/// What shows a repository can be none.
+/// A mount, or a sync's directory, cannot be a repository.
 void refuse_shown(const std::string& url) {
   const auto served = find_served_around(directory_of_url(url));
   if (!served) return;
@@ -157,19 +160,21 @@ int run_publish(Call& call) {
                                          : std::filesystem::absolute(options.host.store);
   PublishStore publish_store = PublishStore::open(path, id, reading.url, StoreLimits{});
   History history(*reading.repository, &publish_store.store());
+  check_images(publish_store.store(), history, reading.context, call.progress());
   const CoderChoice choice(options.host.gpu);
+  HandOverWatch watch("");
   const PublishOptions publish_options{.directory = options.directory,
-                                       .tag = options.publish.tag,
-                                       .meta = options.publish.meta,
-                                       .include = options.publish.include,
-                                       .snapshot = options.publish.snapshot,
+                                       .wishes = options.publish,
                                        .coder = choice.coder(),
-                                       .rebase = options.publish.rebase,
+                                       .keeps_images = publish_store.is_kept(),
+                                       .watch = &watch,
                                        .at = {}};
   const PublishResult result =
       publish(history, publish_store.store(), publish_options, reading.context, call.progress());
   call.print(to_json(result, reading.url, options.publish.tag),
              to_text(result, reading.url, options.publish.tag));
+  publish_store.store().timings().put(watch.timing);
+  sync_all_images(publish_store.store().images());
   return 0;
 }
 
@@ -210,14 +215,14 @@ int export_now(Call& call, Reading& reading, std::uint64_t number) {
   return 0;
 }
 
-/// It is damage in the bucket, not a version that was never there.
+/// Whether this is damage in the bucket, not a version that never existed.
 bool is_damage(Reading& reading, std::uint64_t number, ErrorCode code) {
   return code == ErrorCode::corrupt ||
          (code == ErrorCode::not_found &&
           number <= reading.repository->newest_version(0, reading.context));
 }
 
-/// Which version can be had instead, as the end of a message.
+/// Names a version that can be exported instead, for the end of a message.
 std::string whole_text(Reading& reading, const Options& options, const Error& error) {
   const auto* object = dynamic_cast<const ObjectError*>(&error);
   const std::uint64_t whole =

@@ -1,4 +1,4 @@
-// sync: the versions as ordinary files, kept up to date, without FUSE and without root.
+// sync: the versions as ordinary files, kept up to date, without FUSE or root.
 
 #include <fmt/format.h>
 

@@ -1,4 +1,5 @@
-// wait: until a version is in the bucket and opens at a mount of this host, or all of it is here.
+// wait: until a version is in the bucket and can be opened at a mount of this host, or all of it is
+// here.
 
 #include <fmt/format.h>
 
@@ -9,7 +10,7 @@
 namespace weightfs::fs {
 namespace {
 
-/// A tag of --version means what --tag does, as it may be a hand-over.
+/// A tag given to --version means the same as with --tag, since it may be a hand-over's.
 WaitFor wait_for_version(const Follow& word, bool ready) {
   switch (word.kind) {
     case Follow::Kind::version:

@@ -1,4 +1,4 @@
-// A client waits for its reply in poll(2), with an eventfd beside the socket that a stop rings.
+// The client waits for its reply in poll(2), on the socket and on an eventfd that a stop signals.
 
 #include "fs/control/client.hpp"
 
@@ -22,7 +22,7 @@ namespace weightfs::fs {
 namespace {
 
 constexpr std::chrono::milliseconds kConnectPause{50};
-constexpr std::chrono::seconds kStopTimeout{10};  // for the daemon's answer after a stop
+constexpr std::chrono::seconds kStopTimeout{10};  // for the daemon's reply after a stop
 constexpr std::size_t kReplyBytesMax = 1u << 20;
 
 class Connection {
@@ -41,7 +41,7 @@ class Connection {
       } else if (errno == EAGAIN) {
         wait(POLLOUT);
       } else if (errno != EINTR) {
-        return;  // the daemon has closed; it may have said why
+        return;  // the daemon has closed; its reply may say why
       }
     }
   }
@@ -63,7 +63,7 @@ class Connection {
     throw Error(ErrorCode::unavailable, fmt::format("the daemon at {} ended", path_.string()));
   }
 
-  /// From here on a stop tells the daemon, and does not end the wait for its answer before
+  /// From here on a stop is passed on to the daemon, and the wait for its reply continues for up to
   /// kStopTimeout.
   void stop_by_asking() { asks_ = true; }
 
@@ -80,7 +80,8 @@ class Connection {
     }
   }
 
-  /// Waits for the socket, `at_most` so long.  Throws Error: cancelled, timed_out.
+  /// Waits for the socket, at most for `at_most`.
+  /// Throws Error: cancelled, timed_out.
   void wait(short what, Clock::duration at_most = Clock::duration::max()) {
     while (true) {
       if (context_.stop.stop_requested()) take_stop();

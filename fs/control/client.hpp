@@ -1,4 +1,5 @@
-// Control client: asks a daemon of this host at its control socket (fs/control/server.hpp).
+// Control client: sends requests to a daemon of this host, at its control socket
+// (fs/control/server.hpp).
 //
 // Threads: pure functions of the system's state; each blocks its caller.
 #pragma once
@@ -11,10 +12,10 @@
 
 namespace weightfs::fs {
 
-/// The client's side; blocks, can be killed, and ends with Error cancelled when context.stop fires.
-/// A hand-over is then taken back; if that comes too late its order is returned all the same.
-/// Throws Error: unavailable (no daemon there, or it ended meanwhile), timed_out, and what the
-/// daemon says.
+/// Blocks until the daemon replies; ends with Error cancelled when context.stop fires.  A hand-over
+/// is then taken back; if it is too late for that, its order is returned.
+/// Throws Error: unavailable (no daemon there, or it ended meanwhile), timed_out, and the daemon's
+/// errors.
 WaitEnd control_wait(const std::filesystem::path& socket, const WaitFor& what,
                      const Context& context);
 std::uint64_t control_hand_over(const std::filesystem::path& socket, const HandOverRequest& request,

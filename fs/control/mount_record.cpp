@@ -33,7 +33,7 @@ constexpr std::string_view kSyncCommand = ".weightfs/command";
 constexpr std::string_view kPlainCharacters =
     "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-+=:,./@%";
 
-/// Empty: this user has no place for records.
+/// Empty if this user has no directory for records.
 stdfs::path record_path(const stdfs::path& mount_point) {
   const stdfs::path directory = runtime_directory();
   if (directory.empty()) return {};
@@ -75,7 +75,7 @@ void remove_stale_socket(const stdfs::path& path) noexcept {
   }
 }
 
-/// Also of a process that nobody has waited for yet.
+/// True also for a zombie.
 bool has_ended(int pid) {
   const File process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   if (!process) return errno == ESRCH;
@@ -83,7 +83,7 @@ bool has_ended(int pid) {
   return ::poll(&ended, 1, 0) > 0;
 }
 
-/// What killed daemons left whose mount somebody has unmounted.
+/// Removes records of daemons that were killed, if their mount is gone too.
 void remove_leftovers() {
   std::error_code failed;
   for (stdfs::directory_iterator entry(runtime_directory(), failed), end; !failed && entry != end;
@@ -155,7 +155,7 @@ std::string sync_again_command(const MountInfo& directory) {
     std::string command = read_file(directory.path / kSyncCommand, kRecordBytesMax);
     if (!command.empty()) return command;
   } catch (const Error&) {
-    // An older release wrote none, or it is another user's.
+    // An older release wrote none, or it belongs to another user.
   }
   return without_options(command_again("sync", directory.source, directory.path, {}));
 }

@@ -1,12 +1,13 @@
-// Mount record: what is left to know of a mount when its daemon does not say it any more: the
-// command that makes it again, and the socket at which it listened.
+// Mount record: what has to be known about a mount when its daemon no longer answers: the command
+// that mounts it again, and the path of its socket.
 //
 // One JSON file for each mount point, beside the control sockets (fs/control/server.hpp):
 //
 //     /run/weightfs/<16 hex digits of the SHA-256 of the mount point>.mount
 //
-// 0600: what somebody gave a hook on the command line is nobody else's.  It goes with the mount;
-// what a killed daemon left is replaced by the next mount, or removed with the socket by `umount`.
+// Its mode is 0600: hook options on the command line may be secret.  It is removed with the mount.
+// The record of a killed daemon is replaced by the next mount, or removed by `umount` together with
+// the socket.
 //
 // Threads: pure functions of the system's state; a MountRecordFile belongs to its owner.
 #pragma once
@@ -23,21 +24,21 @@ namespace weightfs::fs {
 struct MountRecord {
   std::filesystem::path mount_point;  // canonical
   int pid = 0;
-  std::string command;            // a line for a shell
-  std::filesystem::path control;  // the socket; empty: there is none
+  std::string command;            // a shell command line
+  std::filesystem::path control;  // the socket; empty: none
 };
 
-/// nullopt if there is none, or it is not this user's to read.
+/// Returns: nullopt if there is none, or this user may not read it.
 std::optional<MountRecord> find_mount_record(const std::filesystem::path& mount_point);
 
-/// Removes the record of a mount that is no more, and the socket if nobody listens there.
+/// Removes the record of a mount that is gone, and the socket if nothing listens there.
 void remove_mount_record(const std::filesystem::path& mount_point) noexcept;
 
-/// The record of a living mount.
+/// The record of a live mount.
 class MountRecordFile {
  public:
-  /// Writes it, and removes what other daemons left that were killed.  Where it cannot be written
-  /// the log says so; the mount goes on without.
+  /// Writes the record, and removes records that killed daemons left.  If it cannot be written,
+  /// that is logged and the mount goes on without.
   explicit MountRecordFile(MountRecord record) noexcept;
   ~MountRecordFile();  // removes it, if it is still this one
   MountRecordFile(const MountRecordFile&) = delete;
@@ -47,21 +48,21 @@ class MountRecordFile {
   MountRecord record_;
 };
 
-/// The command that makes a mount again: the one that made it, else what is known of it.
+/// The command that mounts again: the original one, or else one made from what is known.
 std::string mount_again_command(const MountInfo& mount);
 
-/// The same for `sync`, whose command lies in DIR/.weightfs/command, 0600, also when it has ended.
-/// A command that cannot be written is a warning in the log.
+/// The same for `sync`, whose command is in DIR/.weightfs/command, mode 0600, even after it has
+/// ended.  If the command cannot be written, a warning is logged.
 std::string sync_again_command(const MountInfo& directory);
 void write_sync_command(const std::filesystem::path& directory,
                         const std::string& command) noexcept;
 
-/// "weightfs mount URL DIRECTORY FLAG...", whatever the current directory is then.
+/// "weightfs mount URL DIRECTORY FLAG...", independent of the current directory.
 std::string command_again(const std::string& name, const std::string& url,
                           const std::filesystem::path& directory,
                           const std::vector<std::string>& flags);
 
-/// Words as a line for a shell, quoted where that is needed.
+/// Words as a shell command line, quoted where necessary.
 std::string shell_line(const std::vector<std::string>& words);
 
 }  // namespace weightfs::fs

@@ -1,5 +1,5 @@
-// A socket's address holds 107 bytes of path.  Longer ones are reached through the descriptor of
-// their directory: /proc/self/fd/N/NAME.
+// A socket address holds a path of at most 107 bytes.  Longer paths are reached through a
+// descriptor of their directory: /proc/self/fd/N/NAME.
 
 #include "fs/control/protocol.hpp"
 
@@ -131,17 +131,17 @@ HandOverRequest parse_hand_over(const Json& json) {
     throw Error(ErrorCode::corrupt, fmt::format("{}: field 'meta' must be an object", kWhat));
   }
   for (const auto& [key, value] : meta.items()) {
-    request.options.meta[key] = text_of(value, "meta", kWhat);
+    request.options.wishes.meta[key] = text_of(value, "meta", kWhat);
   }
   const Json& include = json_field(json, "include", kWhat);
   if (!include.is_array()) {
     throw Error(ErrorCode::corrupt, fmt::format("{}: field 'include' must be an array", kWhat));
   }
   for (const Json& glob : include) {
-    request.options.include.push_back(text_of(glob, "include", kWhat));
+    request.options.wishes.include.push_back(text_of(glob, "include", kWhat));
   }
-  request.options.snapshot = json_bool(json, "snapshot", kWhat);
-  request.options.rebase = json_bool(json, "rebase", kWhat);
+  request.options.wishes.snapshot = json_bool(json, "snapshot", kWhat);
+  request.options.wishes.rebase = json_bool(json, "rebase", kWhat);
   return request;
 }
 
@@ -243,14 +243,14 @@ std::string to_line(const WaitFor& what) {
 }
 
 std::string to_line(const HandOverRequest& request) {
-  const HandOverOptions& options = request.options;
+  const VersionWishes& wishes = request.options.wishes;
   return request_line({{"hand_over",
                         {{"path", request.path},
                          {"name", request.name},
-                         {"meta", options.meta},
-                         {"include", options.include},
-                         {"snapshot", options.snapshot},
-                         {"rebase", options.rebase}}}});
+                         {"meta", wishes.meta},
+                         {"include", wishes.include},
+                         {"snapshot", wishes.snapshot},
+                         {"rebase", wishes.rebase}}}});
 }
 
 std::string to_line(const RebaseRequest&) { return request_line({{"rebase", Json::object()}}); }
@@ -304,7 +304,7 @@ ControlRequest parse_request(std::string_view line) {
     if (json.contains("unpin")) return parse_unpin(json["unpin"]);
     return parse_hand_over(json["hand_over"]);
   } catch (const Error& error) {
-    throw Error(ErrorCode::invalid, error.what());  // the caller's fault, not the disk's
+    throw Error(ErrorCode::invalid, error.what());  // the caller's fault: not `corrupt`
   }
 }
 

@@ -1,12 +1,12 @@
-// Control protocol: the lines that go over the control socket.  A client sends one request, the
-// daemon one reply, and closes.
+// Control protocol: the lines that are sent over the control socket.  A client sends one request;
+// the daemon sends one reply and closes.
 //
 //     {"wait": {"tag": "step-42"}}          or "version": N, "newer_than": N, "order": N
 //     {"hand_over": {"path": "run/step-42", "name": "step-42", "meta": {"loss": "0.7"},
 //                    "include": ["*.py"], "snapshot": false, "rebase": false}}
 //
 //     {"rebase": {}}
-//     {"pin": {"version": 42}}              0: what `latest` is
+//     {"pin": {"version": 42}}              0: the one that `latest` shows
 //     {"unpin": {"version": 42}}            or "session": "session 4711", or {}: all
 //
 //     {"end": {"how": "here", "version": 42, "message": "", "left": ""}}
@@ -16,7 +16,7 @@
 //     {"unpinned": 3}                       how many pins
 //     {"error": {"code": "invalid", "message": "..."}}
 //
-// Both sides are strict: a field that is not known, or of another type, is an error that names it.
+// Both sides are strict: an unknown field, or one of the wrong type, is an error that names it.
 //
 // Threads: pure functions.
 #pragma once
@@ -31,7 +31,7 @@
 
 namespace weightfs::fs {
 
-inline constexpr std::size_t kControlLineBytesMax = 64u << 10;  // its newline not counted
+inline constexpr std::size_t kControlLineBytesMax = 64u << 10;  // without the newline
 
 struct PinnedReply {
   std::uint64_t version = 0;
@@ -45,14 +45,15 @@ using ControlRequest =
 using ControlReply =
     std::variant<WaitEnd, std::uint64_t, PublishQueue::Rebased, PinnedReply, UnpinnedReply>;
 
-/// With the newline.  Throws Error: invalid if it cannot be said in UTF-8, or is too long.
+/// With the newline.
+/// Throws Error: invalid if it is not valid UTF-8, or too long.
 std::string to_line(const WaitFor& what);
 std::string to_line(const HandOverRequest& request);
 std::string to_line(const RebaseRequest& request);
 std::string to_line(const PinRequest& request);
 std::string to_line(const UnpinRequest& request);
 
-/// With the newline; long messages are cut, what is no UTF-8 is replaced.
+/// With the newline.  Long messages are truncated, invalid UTF-8 is replaced.
 std::string to_line(const WaitEnd& end);
 std::string to_line(std::uint64_t order);
 std::string to_line(const PublishQueue::Rebased& rebased);
@@ -63,14 +64,14 @@ std::string to_line(ErrorCode code, std::string_view message);
 /// `line`: without the newline.  Throws Error: invalid, naming the field.
 ControlRequest parse_request(std::string_view line);
 
-/// Throws Error: what the daemon says; corrupt if that cannot be understood.
+/// Throws Error: the daemon's; corrupt if the reply cannot be understood.
 ControlReply parse_reply(std::string_view line);
 
-/// A Unix stream socket, not blocking, bound or connected to a path of any length.
-/// Throws Error: unavailable if nobody listens there; busy if there is no room in the queue of who
-/// listens; permission, not_found, io.
+/// A non-blocking Unix stream socket, bound or connected to a path of any length.
+/// Throws Error: unavailable if nothing listens there; busy if the listener's queue is full;
+/// permission, not_found, io.
 File connect_socket(const std::filesystem::path& path);
-/// `directory`: of the socket, open; `name`: in it.
+/// `directory`: the socket's, open; `name`: the socket's name in it.
 File bind_socket(int directory, const std::string& name, const std::filesystem::path& path);
 
 }  // namespace weightfs::fs

@@ -1,4 +1,4 @@
-// Control requests: what can be asked of a daemon at its control socket, and its answers.
+// Control requests: requests to a daemon at its control socket, and its replies.
 #pragma once
 
 #include <cstdint>
@@ -10,43 +10,44 @@
 
 namespace weightfs::fs {
 
-/// Exactly one is given; with `ready` a version, or nothing else: what `latest` is.
+/// Exactly one condition is given.  With `ready`: a version, or none, meaning the one that `latest`
+/// shows.
 struct WaitFor {
   std::optional<std::string> tag = {};
   std::optional<std::uint64_t> version = {};
   std::optional<std::uint64_t> newer_than = {};
-  std::optional<std::uint64_t> order = {};  // of a hand-over: for `publish`
+  std::optional<std::uint64_t> order = {};  // a hand-over's: for `publish`
   bool ready = false;                       // until all of its images are here
 };
 
-/// The end of a wait.
+/// The outcome of a wait.
 struct WaitEnd {
   enum class How {
-    here,        // the bucket has it, and versions/N opens
-    gone,        // its image is not here and will not come
-    failed,      // the hand-over that was meant cannot be published; an image cannot be made
-    damaged,     // an image cannot be made: an object of the bucket is not what it should be
-    taken_back,  // or was taken back, or removed
+    here,        // the bucket has it, and versions/N can be opened
+    gone,        // its image is not here and will not arrive
+    failed,      // the hand-over cannot be published, or an image cannot be made
+    damaged,     // an image cannot be made: an object in the bucket is corrupt
+    taken_back,  // the hand-over was taken back, or removed
     conflict     // another writer published first
   };
   How how{};
-  std::uint64_t version = 0;  // of `here` and `gone`
-  std::string message;        // not `here`: why
+  std::uint64_t version = 0;  // for `here` and `gone`
+  std::string message;        // the reason, unless `here`
   std::string left;           // see HandOverEnd
 };
 
 struct HandOverRequest {
-  std::string path;  // of the directory, below staging/
-  std::string name;  // in publish/; empty: one is made up, and there is no tag
+  std::string path;  // the directory, below staging/
+  std::string name;  // in publish/; empty: a generated name, and no tag
   HandOverOptions options;
 };
 
 /// After a conflict: see PublishQueue::rebase.
 struct RebaseRequest {};
 
-/// Keeps the images of a version.
+/// Keeps a version's images.
 struct PinRequest {
-  std::uint64_t version = 0;  // 0: what `latest` is
+  std::uint64_t version = 0;  // 0: the one that `latest` shows
 };
 
 }  // namespace weightfs::fs

@@ -1,13 +1,13 @@
 #include "fs/control/server.hpp"
 
-// One loop: poll(2) over a wake-up, the listening socket and all clients.
+// A single loop: poll(2) on a wake-up, the listening socket and all clients.
 //
-//     asking        a line is collected, within kAskTimeout
-//     waiting       the condition is looked at when notify() was called, and twice a second
-//     handing over  a job of the second thread, which does one after another
+//     asking        a line is being received, within kAskTimeout
+//     waiting       the condition is checked after each notify(), and twice a second
+//     handing over  a job of the second thread, which runs one at a time
 //
-// Each client gets one reply and is closed.  A reply fits into an empty socket buffer, so nothing
-// ever waits for a client that does not read.
+// Each client gets one reply and is then closed.  A reply fits into an empty socket buffer, so
+// nothing ever waits for a client that does not read.
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -40,7 +40,7 @@ namespace weightfs::fs {
 namespace {
 
 constexpr std::chrono::milliseconds kLookInterval{500};
-constexpr std::chrono::milliseconds kAcceptPause{200};  // after there was no descriptor left
+constexpr std::chrono::milliseconds kAcceptPause{200};  // after descriptors ran out
 
 // ---- the socket's file ----
 
@@ -69,7 +69,7 @@ bool somebody_listens(const std::filesystem::path& path) {
   }
 }
 
-/// Removes what a dead daemon left.
+/// Removes the socket of a dead daemon.
 void remove_stale(int directory, const std::string& name, const std::filesystem::path& path) {
   struct stat attributes {};
   if (::fstatat(directory, name.c_str(), &attributes, AT_SYMLINK_NOFOLLOW) != 0) return;
@@ -83,7 +83,7 @@ void remove_stale(int directory, const std::string& name, const std::filesystem:
   ::unlinkat(directory, name.c_str(), 0);
 }
 
-/// The listening socket and its name, which goes with it.
+/// The listening socket and its name, which is removed with it.
 class ControlSocket {
  public:
   explicit ControlSocket(const std::filesystem::path& path)
@@ -94,7 +94,8 @@ class ControlSocket {
     if (::fstatat(directory_.fd(), name_.c_str(), &attributes, AT_SYMLINK_NOFOLLOW) == 0) {
       inode_ = attributes.st_ino;
     }
-    // Connecting needs the right to write.  A user's own daemon serves him alone, as his mount.
+    // To connect, a client needs write permission.  A user's own daemon serves only that user, like
+    // the mount.
     const mode_t mode = ::geteuid() == 0 ? 0666 : 0600;
     if (::fchmodat(directory_.fd(), name_.c_str(), mode, 0) != 0 ||
         ::listen(socket_.fd(), SOMAXCONN) != 0) {
@@ -134,7 +135,7 @@ class Wake {
     const std::uint64_t one = 1;
     [[maybe_unused]] const ssize_t ignored = ::write(file_.fd(), &one, sizeof one);
   }
-  /// Returns: true if it was rung since the last time.
+  /// Returns: true if it was rung since the last call.
   [[nodiscard]] bool take() const noexcept {
     std::uint64_t count = 0;
     return ::read(file_.fd(), &count, sizeof count) > 0;
@@ -144,9 +145,9 @@ class Wake {
   File file_;
 };
 
-// ---- what takes time ----
+// ---- slow requests ----
 
-/// One hand-over, or rebase; the reply is set before `is_done`.
+/// One hand-over or rebase; the reply is set before `is_done`.
 struct Job {
   std::function<std::string(const Context&)> work;  // returns the reply
   std::stop_source stop;
@@ -154,7 +155,7 @@ struct Job {
   std::atomic<bool> is_done = false;
 };
 
-/// Does jobs one after another in a thread of its own, and rings when one is done.
+/// Runs jobs one after another in a thread of its own, and rings when one is done.
 class Jobs {
  public:
   explicit Jobs(const Wake& wake) : wake_(wake) {}
@@ -203,7 +204,7 @@ class Jobs {
   }
 
   const Wake& wake_;
-  RankedMutex mutex_{LockRank::control_server, "Jobs::mutex_"};  // guards the next two
+  RankedMutex mutex_{LockRank::control_server, "Jobs::mutex_"};  // guards the next two fields
   std::deque<std::shared_ptr<Job>> jobs_;
   std::shared_ptr<Job> now_;
   std::condition_variable_any changed_;
@@ -222,7 +223,7 @@ struct Client {
   WaitFor wait = {};
   ControlHandlers::WaitState wait_state = {};
   std::shared_ptr<Job> job = nullptr;
-  bool is_deaf = false;  // nothing more will come from it
+  bool is_deaf = false;  // it will send nothing more
 };
 
 void finish(Client& client, const std::string& reply) noexcept {
@@ -241,7 +242,7 @@ struct ControlServer::State {
     while (!stop.stop_requested()) {
       try {
         step();
-      } catch (const std::exception& error) {  // no memory
+      } catch (const std::exception& error) {  // out of memory
         log_error(fmt::format("control socket: {}", error.what()));
         clients.clear();
       }
@@ -317,8 +318,8 @@ struct ControlServer::State {
     }
   }
 
-  /// The client sends no more.  Whoever waits has gone; a hand-over is stopped, and the client is
-  /// still told what became of it.
+  /// The client sends nothing more.  If it was waiting, it is closed.  A hand-over is stopped, and
+  /// the client still gets its outcome.
   static void leave(Client& client) {
     client.is_deaf = true;
     if (client.state == Client::State::working) {
@@ -379,7 +380,7 @@ struct ControlServer::State {
     finish(client, to_line(UnpinnedReply{handlers.unpin(request)}));
   }
 
-  /// A pin costs room on the disk, and its end may cost a loader its version.
+  /// A pin costs disk space, and ending one may cost a loader its version.
   static void check_may_pin(const Client& client, bool has_pins) {
     if (!is_owner(client.peer.uid)) {
       throw Error(ErrorCode::permission,
@@ -434,7 +435,7 @@ struct ControlServer::State {
   const Wake wake;
   ControlSocket listener;
   Jobs jobs;
-  // Of the thread below.
+  // Used by the thread below only.
   std::vector<std::unique_ptr<Client>> clients;
   std::vector<pollfd> events;  // wake, listener, clients
   Clock::time_point look_at = Clock::time_point::min();

@@ -10,7 +10,7 @@ namespace {
 
 using How = WaitEnd::How;
 
-/// The host stays where it is, and `name` is not there.
+/// --follow fixes the host's version, and `name` is not here.
 WaitEnd end_of_frozen(std::uint64_t version, const std::string& name, const Follow& follow) {
   return {How::gone, version,
           fmt::format("{} will not arrive here: --follow {} keeps this host at version {}", name,
@@ -18,12 +18,12 @@ WaitEnd end_of_frozen(std::uint64_t version, const std::string& name, const Foll
           ""};
 }
 
-/// `name`: what the waiting one calls it: "version 3", "tag step-42: version 3".
+/// `name`: for messages: "version 3", "tag step-42: version 3".
 std::optional<WaitEnd> end_of_version(std::uint64_t version, const std::string& name,
                                       const WaitFacts& facts) {
   const Catalog& catalog = *facts.catalog;
   if (catalog.has_images(version)) return WaitEnd{How::here, version, "", ""};
-  // What comes to this host by itself is waited for until it has.
+  // A version that will arrive by itself is awaited until it is here.
   const bool is_followed = facts.follow.kind == Follow::Kind::latest || version == facts.followed;
   const bool comes = is_followed && version > catalog.latest;
   if (version <= facts.nameable && !comes) return WaitEnd{How::here, version, "", ""};
@@ -50,30 +50,30 @@ std::optional<WaitEnd> end_of_latest(std::uint64_t than, const WaitFacts& facts)
   return WaitEnd{How::here, catalog.latest, "", ""};
 }
 
-/// Every byte of it is here that this host keeps.
+/// Every byte of it that this host keeps is here.
 std::optional<WaitEnd> end_of_ready(std::optional<std::uint64_t> wanted, const WaitFacts& facts) {
   const Catalog& catalog = *facts.catalog;
   const std::uint64_t version = wanted.value_or(catalog.latest);  // 0: there is none yet
   if (const auto found = catalog.versions.find(version); found != catalog.versions.end()) {
-    // What the mount before kept less of is added to the newest, and to no other.
-    if (version == catalog.latest && found->second->is_lacking) return std::nullopt;
+    // If an earlier mount kept fewer files, the missing ones are added only to the newest version.
+    if (version == catalog.latest && found->second->lacks_files) return std::nullopt;
     return WaitEnd{How::here, version, "", ""};
   }
   const auto partial = facts.partial.find(version);
   if (partial == facts.partial.end() && wanted && facts.nameable == 0) {
-    // A directory of a sync has removed it again, and brings it no more.
+    // A sync's directory has removed it, and will not fetch it again.
     return end_of_version(version, fmt::format("version {}", version), facts);
   }
   if (partial == facts.partial.end() || !partial->second.error) return std::nullopt;
   const PartialProgress& progress = partial->second;
-  if (!progress.is_damaged) return std::nullopt;  // the bucket is out of reach: it is tried again
+  if (!progress.is_damaged) return std::nullopt;  // the bucket is out of reach: it is retried
   const bool is_corrupt = progress.error->code() == ErrorCode::corrupt;
   return WaitEnd{is_corrupt ? How::damaged : How::failed, version,
                  fmt::format("version {} cannot be completed: {}", version, progress.error->what()),
                  ""};
 }
 
-/// Of a hand-over that lies in publish/.
+/// For a hand-over that is in publish/.
 std::optional<WaitEnd> end_of(const HandOver& one) {
   if (one.state == HandOver::State::conflict) {
     return WaitEnd{How::conflict, 0, fmt::format("{}: {}", one.name, one.error), ""};
@@ -84,7 +84,7 @@ std::optional<WaitEnd> end_of(const HandOver& one) {
   return std::nullopt;
 }
 
-/// Of one that has left publish/.
+/// For a hand-over that has left publish/.
 std::optional<WaitEnd> end_of(const HandOverEnd& one, const Catalog& catalog) {
   switch (one.how) {
     case HandOverEnd::How::published:
@@ -122,7 +122,7 @@ std::optional<WaitEnd> end_of_order(std::uint64_t order, const WaitFacts& facts)
 std::optional<WaitEnd> end_of_tag(const std::string& tag, const WaitFacts& facts,
                                   ControlHandlers::WaitState& state) {
   const auto has_tag = [&](const auto& one) { return one.tag == tag; };
-  // The newest one that carries it: an older one may lie beside it under another name.
+  // The newest with the tag: an older one may be queued under another name.
   const auto queued = std::find_if(facts.queue.rbegin(), facts.queue.rend(), has_tag);
   if (queued != facts.queue.rend()) {
     state.order = queued->order;

@@ -1,20 +1,21 @@
-// Wait condition: whether what `weightfs wait` waits for has come, and when it never will.
+// Wait condition: whether a wait of `weightfs wait` has ended, and how.
 //
-//     --version N      versions/N opens here.  On a mount any version does that is not newer than
-//                      what the host follows (WaitFacts::nameable); a directory of `sync` has what
-//                      it has: N below `latest` without an image never comes, nor does any other
-//                      than the one that a host is frozen at.
+//     --version N      versions/N can be opened here.  On a mount that is true of every version
+//                      that is not newer than what the host follows (WaitFacts::nameable).  A
+//                      directory of `sync` has only its images: N below `latest` without an image
+//                      never arrives, and on a host frozen at one version no other does.
 //     --newer-than N   `latest` is above N.
-//     --tag T          T in publish/ means that hand-over and no other version of that tag; it is
-//                      remembered, so that its end counts when it has left publish/.  Else the
-//                      newest version that carries T, here, as for --version.
-//     order            that hand-over.
-//     --ready          every byte of the version, or of what `latest` is, is here.  Where any
-//                      version opens by name this one is brought, and stays while it is waited
-//                      for.
+//     --tag T          If publish/ has a hand-over with tag T, T means that hand-over and no other
+//                      version of that tag; it is remembered, so that its outcome counts after it
+//                      has left publish/.  Otherwise T is the newest version that carries it, as
+//                      for --version.
+//     order            the hand-over with that order.
+//     --ready          every byte of the version, or of the one that `latest` shows, is here.
+//                      Where any version can be opened by name it is fetched, and not evicted
+//                      during the wait.
 //
-// A hand-over that was published is `here` also when its images were removed again to make room:
-// who handed it over must not be told that it failed.
+// A published hand-over is `here` even if its images have been evicted again: its client must not
+// be told that it failed.
 //
 // Threads: a pure function.
 #pragma once
@@ -32,19 +33,20 @@
 
 namespace weightfs::fs {
 
-/// What the condition is decided by.  Taken in this order: queue, ended, catalog; so a hand-over
-/// that leaves the queue meanwhile is in one of the others.
+/// The input of the decision.  Take the fields in this order: queue, ended, catalog; then a
+/// hand-over that leaves the queue meanwhile is in one of the others.
 struct WaitFacts {
   std::vector<HandOver> queue;
   std::vector<HandOverEnd> ended;
   std::shared_ptr<const Catalog> catalog;
   Follow follow = {};
   std::uint64_t followed = 0;  // see SyncStatus
-  std::uint64_t nameable = 0;  // versions up to this one open by name; 0: none does
+  std::uint64_t nameable = 0;  // versions up to this one can be opened by name; 0: none
   std::map<std::uint64_t, PartialProgress> partial = {};
 };
 
-/// nullopt: not yet.  Requires: the fields of `what` that WaitFor says.
+/// Returns: nullopt if it has not ended yet.
+/// Requires: `what` has the fields that WaitFor demands.
 std::optional<WaitEnd> find_wait_end(const WaitFor& what, const WaitFacts& facts,
                                      ControlHandlers::WaitState& state);
 

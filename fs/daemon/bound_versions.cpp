@@ -16,11 +16,11 @@
 namespace weightfs::fs {
 namespace {
 
-// A bind mount goes without anybody's doing when its name was hidden for a moment.  Not sooner:
-// whoever unmounts all by hand is not to find a new one.
+// The kernel removes a bind mount when its name is hidden for a moment; it is made again at the
+// next check.  Not sooner: a user who unmounts everything by hand must not find new bind mounts.
 constexpr std::chrono::seconds kBindLookInterval{5};
 
-// The file of an image that has one name is the version's own.
+// A file of an image with a single name belongs to this version alone.
 bool is_own(const CatalogEntry& entry, const struct stat& found) {
   return entry.is_directory || found.st_nlink == 1;
 }
@@ -81,7 +81,7 @@ void BoundVersions::stop() {
     ended.request_stop();
     ended.join();
   }
-  const std::lock_guard last(work_mutex_);  // what another thread has begun
+  const std::lock_guard last(work_mutex_);  // waits for what another thread has begun
 }
 
 void BoundVersions::notify() {
@@ -103,7 +103,7 @@ void BoundVersions::run(const std::stop_token& stop) {
   }
 }
 
-/// Makes what is bound what the catalog shows.
+/// Makes the bind mounts match the catalog.
 void BoundVersions::look() {
   const std::unique_lock work(work_mutex_, kPatience);
   if (!work) return notify();
@@ -117,7 +117,7 @@ void BoundVersions::look() {
   }
 }
 
-/// Newest first: `latest` is what is most read.
+/// Newest first: `latest` is read most.
 void BoundVersions::bind_missing(const Catalog& catalog) {
   for (auto at = catalog.versions.rbegin(); at != catalog.versions.rend(); ++at) {
     if (may_bind(at->first)) bind(*at->second);
@@ -134,7 +134,7 @@ void BoundVersions::unbind_gone(const Catalog& catalog) {
                 [&](std::uint64_t version) { return !catalog.versions.contains(version); });
 }
 
-// ---- one version; all with work_mutex_ held ----
+// ---- one version; these require work_mutex_ ----
 
 bool BoundVersions::has_started() const {
   const std::lock_guard lock(mutex_);
@@ -150,7 +150,7 @@ void BoundVersions::bind(const CatalogVersion& version) {
   if (!version.has_all_files()) return;
   try {
     set_image_attributes(version, options_.ownership);
-    if (options_.bound) options_.bound(version);  // first: no OPEN is to be missed
+    if (options_.bound) options_.bound(version);  // first: no OPEN may be missed
     bind_directory(version.directory, path_of(version.number));
     said_.erase(version.number);
   } catch (const std::exception& error) {
@@ -161,7 +161,7 @@ void BoundVersions::bind(const CatalogVersion& version) {
   refresh();
 }
 
-/// Returns: as unbind() does; EBUSY also if something else is mounted over it.
+/// Returns: as unbind(); EBUSY also if another mount covers it.
 int BoundVersions::end(std::uint64_t version) {
   const std::filesystem::path path = path_of(version);
   const std::vector<MountInfo> mounts = read_mounts();
@@ -177,8 +177,8 @@ int BoundVersions::end(std::uint64_t version) {
   return error;
 }
 
-/// What is bound is what the kernel says.  A mount that was unmounted lazily is served on, but its
-/// path may lead to another one by now.
+/// Reads from the kernel what is bound.  A mount that was unmounted lazily is still served, but its
+/// path may lead to another mount by now.
 void BoundVersions::refresh() {
   const std::vector<MountInfo> mounts = read_mounts();
   std::set<std::uint64_t> found;
@@ -203,7 +203,7 @@ std::filesystem::path BoundVersions::path_of(std::uint64_t version) const {
   return mount_.path / version_target(version);
 }
 
-// ---- for others ----
+// ---- called by others ----
 
 void BoundVersions::bring(std::uint64_t version) noexcept {
   if (!has_started()) return;

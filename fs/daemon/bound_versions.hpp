@@ -1,19 +1,18 @@
-// Bound versions: which versions of a mount in bind mode are bound (fs/mount/bind_mounts.hpp), and
-// that it are those that the catalog shows complete.
+// Bound versions: keeps the versions that the catalog shows as complete bound, on a mount in bind
+// mode (fs/mount/bind_mounts.hpp).
 //
-// A version is bound before `latest` moves to it (bring), and as soon as it is seen to be complete
-// (a thread of its own, which looks when it is told to, and every few seconds).  Before a version
-// is hidden and removed, its bind mount goes (withdraw); one that is in use stays.  What cannot be
-// bound is served by the daemon, and the log says why.
+// A version is bound before `latest` moves to it (bring), and once it is complete (by a thread of
+// its own, which checks when it is notified, and every few seconds).  Its bind mount is removed
+// before the version is hidden and removed (withdraw), unless it is in use.  A version that cannot
+// be bound is served by the daemon, and the log says why.
 //
 // The images show their own attributes under a bind mount, so they get the mount's owner and modes,
-// and the version's time: an image that several versions share (a hard link) has the time of one of
-// them.
+// and the version's time.  An image that several versions share (a hard link) has the time of one
+// of them.
 //
-// Threads: all calls may run in parallel, but none of them, except notify() and is_bound(), on a
-// thread that serves the mount: they walk paths through it.  No call waits longer for others than
-// kPatience: if all of those who serve the mount wait for a mount that waits for them, one gives
-// up.
+// Threads: all calls may run in parallel, but only notify() and is_bound() on a thread that serves
+// the mount: the others walk paths through it.  No call waits for another longer than kPatience:
+// should all serving threads wait for calls that wait for the mount, one gives up.
 #pragma once
 
 #include <chrono>
@@ -38,16 +37,17 @@
 
 namespace weightfs::fs {
 
-/// Gives the images of a version the attributes that the mount shows.  Returns at the first that
-/// cannot be changed.  Throws Error: what the call says, naming the file.
+/// Gives a version's images the attributes that the mount shows.  Stops at the first file that
+/// cannot be changed.
+/// Throws Error: what the call says, naming the file.
 void set_image_attributes(const CatalogVersion& version, const Ownership& ownership);
 
 struct BoundVersionsOptions {
   Ownership ownership;
-  /// A version was bound, or is no more.  Called from any thread; may be empty.
+  /// A version was bound, or is no longer bound.  Called from any thread; may be empty.
   std::function<void(const CatalogVersion&)> bound = {};
   std::function<void(std::uint64_t version)> unbound = {};
-  /// Whether somebody has a file of the version's images open or mapped.  Empty: nobody.
+  /// Whether a process has a file of the version's images open or mapped.  Empty: none has.
   std::function<bool(std::uint64_t version)> is_read = {};
 };
 
@@ -58,24 +58,27 @@ class BoundVersions final : public VersionGuard {
   explicit BoundVersions(BoundVersionsOptions options);
   ~BoundVersions() override;  // stops
 
-  /// Binds what the catalog shows, and starts the thread.  Before this nothing is bound, and what
-  /// others ask for is done.  Once.  Requires: the mount, a weightfs one, is served.
+  /// Binds what the catalog shows, and starts the thread.  Before this nothing is bound: bring()
+  /// does nothing, and withdraw() succeeds.  May be called once.  Requires: the mount is a weightfs
+  /// mount and is served.
   void start(const MountInfo& mount, std::function<std::shared_ptr<const Catalog>()> catalog);
 
-  /// From here on nothing is bound or unbound: what is bound goes with the mount.  May be called
-  /// from any thread, while the mount is still served, and more than once.
+  /// From here on nothing is bound or unbound: bind mounts end with the mount.  May be called from
+  /// any thread while the mount is still served, and more than once.
   void stop();
 
-  /// There is another catalog.  Never waits.
+  /// There is a new catalog.  Never waits.
   void notify();
 
   /// Binds a version of the catalog now.  Does nothing if it is bound, withdrawn or not complete.
   void bring(std::uint64_t version) noexcept;
 
-  /// It is bound and read: it is not to vanish for the moment that a look at its readers takes.
+  /// True if it is bound and being read: then it must not vanish even for the moment that checking
+  /// for readers takes.
   [[nodiscard]] bool keeps(std::uint64_t version) override;
-  /// Unbinds a version, and does not bind it again before restore(), or before it was gone from the
-  /// catalog.  Returns: false if it is in use: then it stays bound.
+  /// Unbinds a version, and does not bind it again until restore(), or until it has left the
+  /// catalog.
+  /// Returns: false if it is in use; then it stays bound.
   bool withdraw(std::uint64_t version) override;
   void restore(std::uint64_t version) override;
 
@@ -97,17 +100,17 @@ class BoundVersions final : public VersionGuard {
 
   const BoundVersionsOptions options_;
 
-  // Held while the system is asked and changed; guards the next block.
+  // Held during system calls; guards the next block.
   RankedTimedMutex work_mutex_{LockRank::bound_work, "BoundVersions::work_mutex_"};
   MountInfo mount_;
   std::function<std::shared_ptr<const Catalog>()> catalog_;
-  std::map<std::uint64_t, std::string> said_;  // warnings of versions
+  std::map<std::uint64_t, std::string> said_;  // warnings already logged
 
-  // Guards what follows; held for moments.
+  // Guards the fields below; held only briefly.
   mutable RankedMutex mutex_{LockRank::bound_sets, "BoundVersions::mutex_"};
   std::condition_variable_any changed_;
   bool notified_ = false, started_ = false, stopped_ = false;
-  bool is_there_ = false;  // the mount, at its place
+  bool is_there_ = false;  // the mount is still at its path
   std::set<std::uint64_t> bound_, withdrawn_;
 
   std::jthread thread_;

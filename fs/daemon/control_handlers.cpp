@@ -19,9 +19,9 @@ namespace weightfs::fs {
 namespace {
 
 constexpr std::size_t kMadeUpBytes = 4;
-constexpr std::chrono::seconds kRebaseTime{30};  // for the bucket to answer
+constexpr std::chrono::seconds kRebaseTime{30};  // for the bucket to reply
 
-/// In the order that WaitFacts wants.
+/// In the order that WaitFacts requires.
 WaitFacts facts_of(const Sync& sync, const PublishQueue* queue) {
   WaitFacts facts;
   if (queue != nullptr) {
@@ -37,8 +37,8 @@ WaitFacts facts_of(const Sync& sync, const PublishQueue* queue) {
   return facts;
 }
 
-/// Asks for a version, once, and keeps it from being evicted while it is waited for.  One that is
-/// being removed is asked for at the next look.
+/// Requests a version, once, and prevents its eviction while a client waits.  If it is just being
+/// removed, the next check requests it.
 void bring(Sync& sync, std::uint64_t version, ControlHandlers::WaitState& state) {
   state.comes = sync.try_reserve(version);
   if (state.comes) sync.ask_for(version);
@@ -57,7 +57,7 @@ StagingId find_directory(const Staging& staging, std::string_view path) {
   throw Error(ErrorCode::invalid, "staging itself cannot be handed over: name a directory in it");
 }
 
-/// The kernel checks who renames; here nobody else does.
+/// Renames are checked by the kernel; these requests must be checked here.
 void check_may_hand_over(const PublishQueue& queue, Caller peer) {
   if (queue.may_hand_over(peer)) return;
   throw Error(
@@ -85,8 +85,8 @@ std::uint64_t hand_over(const Writing& writing, const HandOverRequest& request, 
       request.name.empty() ? "untagged-" + random_hex(kMadeUpBytes) : request.name;
   HandOverOptions options = request.options;
   options.caller = peer;
-  const std::uint64_t order =
-      writing.queue->hand_over(directory, name, request.name, options, context);
+  options.wishes.tag = request.name;
+  const std::uint64_t order = writing.queue->hand_over(directory, name, options, context);
   log_info(fmt::format("uid {} handed staging/{} over as publish/{}", peer.uid,
                        escape_name(request.path), escape_name(name)));
   return order;

@@ -1,4 +1,4 @@
-// Control handlers: what the control socket of a mount answers, from what the mount shows and, on a
+// Control handlers: replies of a mount's control socket, from what the mount shows and, on a
 // writer's mount, from its queue.
 //
 // Threads: the handlers may be called from any thread.

@@ -1,13 +1,13 @@
-// What lives how long, from the outside in:
+// Lifetimes, outermost first:
 //
-//     signals > bound versions > runtime (fs/runtime/runtime.hpp) > pins > deltas > rest >
+//     signals > bound versions > runtime (fs/runtime/runtime.hpp) > pins > deltas > remote files >
 //         (staging > queue) > control > tree > session > threads of hooks
 //
-// The session is unmounted first, so that no caller waits for what ends after it: not for a queue
-// whose bucket hangs.  Staging and the queue are a writer's.  Threads of hooks are there while
-// there is a session, and versions are bound while it is served, in bind mode.
+// The session is unmounted first, so that no caller waits for what ends after it, such as a queue
+// whose bucket hangs.  Staging and the queue exist only for a writer.  The hooks' threads run while
+// there is a session; in bind mode versions are bound while it is served.
 //
-// The members of Daemon stand in this order; run() makes them one after another.
+// The members of Daemon are in this order; run() makes them one after another.
 
 #include "fs/daemon/daemon.hpp"
 
@@ -49,6 +49,7 @@
 #include "store/materialize/history.hpp"
 #include "store/materialize/remote_files.hpp"
 #include "store/os/lease.hpp"
+#include "store/os/memory_room.hpp"
 #include "store/repository/open_bucket.hpp"
 #include "store/repository/probe.hpp"
 #include "store/repository/repository.hpp"
@@ -61,7 +62,7 @@ namespace {
 constexpr auto kEndGrace = std::chrono::seconds(8);
 constexpr auto kFollowInterval = std::chrono::milliseconds(500);
 
-/// A daemon that reads through its own mount waits for itself.
+/// A daemon that reads through its own mount would wait for itself.
 void check_places(const std::filesystem::path& mount_point, const std::filesystem::path& store,
                   const std::string& url) {
   const auto refuse = [](const char* what, const std::filesystem::path& inner,
@@ -77,9 +78,9 @@ void check_places(const std::filesystem::path& mount_point, const std::filesyste
 
 // ---- the session ----
 
-/// The eviction asks the session who reads, but is there before it and after it.  What is open is
-/// kept, not only refused when it is hidden: it is not to vanish for the moment that a look at its
-/// readers takes.
+/// Keeps what the session has open from eviction.  The eviction exists before the session and after
+/// it.  An open version is kept, not just refused once it is hidden: it must not vanish even for
+/// the moment that checking for readers takes.
 class SessionGuard final : public VersionGuard {
  public:
   void begin(const FuseSession& session) {
@@ -116,7 +117,7 @@ class SessionThread {
  public:
   SessionThread(FuseSession& session, std::function<void()> body)
       : session_(session), thread_(std::move(body)) {}
-  ~SessionThread() { session_.stop(); }  // then it joins
+  ~SessionThread() { session_.stop(); }  // and joins the thread
   SessionThread(const SessionThread&) = delete;
   SessionThread& operator=(const SessionThread&) = delete;
 
@@ -125,7 +126,7 @@ class SessionThread {
   std::jthread thread_;
 };
 
-/// Versions are bound as long as this lives.
+/// Keeps versions bound as long as this lives.
 class BoundRun {
  public:
   BoundRun(BoundVersions& bound, const MountInfo& mount, const Sync& sync) : bound_(bound) {
@@ -154,12 +155,14 @@ class Daemon {
     auto store = choose_store(repository->id());
     begin_log(*store);
     bound_.emplace(bound_options(*store));
+    if (keeps_in_memory()) store->use_memory([] { return find_memory_room(); });
     runtime_.emplace(host_, std::move(repository), std::move(store), runtime_options());
     if (!options_.writer) queued_ = queued_names(runtime_->store().db());
     begin_pins();
     const auto listening = listen();
     runtime_->sync().start();
     wait_ready();
+    if (keeps_in_memory()) runtime_->store().evictor().require_memory();
     begin_files();
     if (options_.writer) begin_writing();
     begin_control();
@@ -167,7 +170,9 @@ class Daemon {
   }
 
  private:
-  /// A trainer can save, and hand over, while the bucket is out of reach.
+  [[nodiscard]] bool keeps_in_memory() const { return options_.images == ImagesHome::memory; }
+
+  /// A trainer can save and hand over while the bucket is out of reach.
   void wait_ready() {
     try {
       runtime_->sync().wait_ready(context_, progress_);
@@ -217,14 +222,15 @@ class Daemon {
             .unbound = [this](std::uint64_t version) { pins_->unbound(version); },
             .is_read =
                 [&store](std::uint64_t version) {
-                  return !nobody_reads(store.image_directory(version));
+                  return !nobody_reads(store.images().image_directory(version));
                 }};
   }
 
   [[nodiscard]] RuntimeOptions runtime_options() {
     return {.place = mount_point_,
             .guards = {&session_guard_, &*bound_},
-            .sync = {.only = options_.only, .with_absent = true, .partial = true}};
+            .sync = {
+                .only = options_.only, .with_absent = true, .partial = true, .checking = context_}};
   }
 
   void begin_pins() {
@@ -235,7 +241,7 @@ class Daemon {
     pins_guard_.emplace(store.eviction(), [this](std::uint64_t v) { return pins_->keeps(v); });
   }
 
-  /// Beside the warmer, which goes first.
+  /// The warmer's listener is called first.
   [[nodiscard]] CatalogListeners::Listening listen() {
     return runtime_->sync().listen(
         {.prepare = [this](const CatalogVersion& version) { bound_->bring(version.number); },
@@ -250,8 +256,8 @@ class Daemon {
     const kernels::SharedCoder& coder = runtime_->coder().coder();
     Store& store = runtime_->store();
     deltas_.emplace(store, runtime_->history(), DeltaFilesOptions{.coder = coder, .building = {}});
-    rest_.emplace(store, runtime_->history(),
-                  RestFilesOptions{.coder = coder, .retry = options_.serve.read_timeout});
+    remote_files_.emplace(store, runtime_->history(),
+                          RemoteFilesOptions{.coder = coder, .retry = options_.serve.read_timeout});
   }
 
   void prove_bucket(const Context& context) {
@@ -259,7 +265,7 @@ class Daemon {
                                context);
   }
 
-  /// A bucket that cannot be asked now is asked before the first publish.
+  /// If the bucket cannot be tested now, it is tested before the first publish.
   void prove_bucket_now() {
     try {
       prove_bucket(context_.within(kOpenTimeout));
@@ -273,13 +279,15 @@ class Daemon {
     prove_bucket_now();
     Store& store = runtime_->store();
     Sync& sync = runtime_->sync();
-    staging_.emplace(store.db(), store.path() / "staging",
-                     StagingOptions{.make_room =
-                                        [&store](std::uint64_t bytes) {
-                                          store.evictor().evict_for_free_bytes(bytes);
-                                        },
-                                    .owner = staging_owner(),
-                                    .mode = options_.writing.staging_mode});
+    staging_.emplace(
+        store.db(), store.path() / "staging",
+        StagingOptions{
+            .make_room =
+                [&store](std::uint64_t bytes) { store.evictor().evict_for_free_bytes(bytes); },
+            .owner = staging_owner(),
+            .mode = options_.writing.staging_mode,
+            .has_room =
+                [&store](std::uint64_t bytes) { return store.evictor().has_free_bytes(bytes); }});
     queue_.emplace(
         *staging_, store, runtime_->history(),
         QueueOptions{.rebase = options_.writing.rebase,
@@ -293,7 +301,7 @@ class Daemon {
     fence_ = newest_seen();
   }
 
-  /// Who mounts, or whom --uid and --gid name.
+  /// The mounting user, or --uid and --gid.
   [[nodiscard]] Caller staging_owner() const {
     const Ownership& given = options_.ownership;
     return {given.uid != 0 ? given.uid : ::geteuid(), given.gid != 0 ? given.gid : ::getegid()};
@@ -322,7 +330,7 @@ class Daemon {
     follower_ = std::jthread([this](const std::stop_token& stop) { follow_queue(stop); });
   }
 
-  /// Tells who waits at the socket when the queue has changed.
+  /// Notifies clients at the socket when the queue has changed.
   void follow_queue(const std::stop_token& stop) {
     while (!stop.stop_requested()) {
       queue_->wait_change(Clock::now() + kFollowInterval, stop);
@@ -336,7 +344,7 @@ class Daemon {
     const Sync& sync = runtime_->sync();
     const Tree tree([&sync] { return sync.catalog(); }, options_.ownership, options_.writer,
                     [this](std::uint64_t version) { return deltas_->find_facts(version); });
-    prepare();  // minutes may have passed
+    prepare();  // again: minutes may have passed
     if (!hidden_note_.empty()) log_warning(hidden_note_);
     FuseSession session(tree, session_options());
     const MountRecordFile record({mount_point_, getpid(), host_.command, control_->path()});
@@ -367,8 +375,9 @@ class Daemon {
             .deltas = &*deltas_,
             .advice = [this] { return advice(); },
             .sync = &runtime_->sync(),
-            .rest = &*rest_,
-            .read_timeout = options_.serve.read_timeout};
+            .remote_files = &*remote_files_,
+            .read_timeout = options_.serve.read_timeout,
+            .may_bind = !keeps_in_memory()};
   }
 
   void begin_serving(const FuseSession& session) {
@@ -376,10 +385,10 @@ class Daemon {
     runtime_->hooks().start([this] { return newest_shown(); });
   }
 
-  /// What is bound is bound through the mount, which must be served for that, also at the end.
+  /// Bind mounts are made through the mount, so it must be served meanwhile, also at the end.
   void serve_bound(FuseSession& session) {
     pins_->set_bind_mode();
-    std::counting_semaphore<2> ends(0);  // a signal, and the session
+    std::counting_semaphore<2> ends(0);  // released by a signal and by the session
     const std::stop_callback on_stop(context_.stop, [&ends] { ends.release(); });
     {
       const SessionThread server(session, [&] {
@@ -389,16 +398,16 @@ class Daemon {
       const BoundRun binding(*bound_, *session.mount(), runtime_->sync());
       begin_serving(session);
       ends.acquire();
-      signals_.request_stop();  // from here on there is a limit of time
+      signals_.request_stop();  // starts the grace period
     }
     runtime_->hooks().stop();
   }
 
-  /// The newest version there is when the mount begins: from then on nobody else may publish.  A
-  /// store that has a version is shown before the bucket was asked, so it is asked here.
+  /// The newest version when the mount begins: from then on nobody else may publish.  A store with
+  /// a version is shown before the bucket has been polled, so the bucket is polled here.
   std::uint64_t newest_seen() {
     const std::uint64_t known =
-        std::max(runtime_->sync().status().newest, runtime_->store().newest().version);
+        std::max(runtime_->sync().status().newest, runtime_->store().manifests().newest().version);
     try {
       return runtime_->history().refresh(known, context_.within(kOpenTimeout));
     } catch (const Error& error) {
@@ -408,7 +417,7 @@ class Daemon {
     }
   }
 
-  /// For hooks: only what is complete.
+  /// For hooks: complete versions only.
   [[nodiscard]] Hooks::Shown newest_shown() const {
     const auto catalog = runtime_->sync().catalog();
     const auto found = catalog->versions.find(catalog->latest);
@@ -467,11 +476,11 @@ class Daemon {
   }
 
   [[nodiscard]] std::string advice() const {
-    return advice_text(advise(runtime_->warmer().state(), session_guard_.serving().mode));
+    return advice_text(advise(runtime_->cache(), session_guard_.serving().mode));
   }
 
   [[nodiscard]] KeptState kept_state(const Catalog& catalog) const {
-    KeptState state{.only = options_.only, .made_bytes = rest_->made_bytes()};
+    KeptState state{.only = options_.only, .made_bytes = remote_files_->made_bytes()};
     if (const auto latest = catalog.find(catalog.latest)) {
       state.version_bytes = latest->size_bytes();
       state.kept_bytes = latest->kept_bytes();
@@ -503,9 +512,9 @@ class Daemon {
   std::filesystem::path log_path_;   // empty: stderr
   std::string store_note_;           // why it is not the first default store; empty: it is
   std::string hidden_note_;          // what the mount hides; empty: nothing
-  std::vector<std::string> queued_;  // a reader's: hand-overs that a writer's mount left
-  std::uint64_t fence_ = 0;          // of the queue, which begins when the mount is there
-  dev_t device_ = 0;                 // of the mount; set before anybody can hand over
+  std::vector<std::string> queued_;  // a reader's: hand-overs left by a writer's mount
+  std::uint64_t fence_ = 0;          // the queue's, which starts once mounted
+  dev_t device_ = 0;                 // the mount's; set before any hand-over
 
   // Made by run(), in this order.
   SessionGuard session_guard_;
@@ -515,18 +524,18 @@ class Daemon {
   std::optional<LoaderPins> pins_;
   std::optional<KeepingGuard> pins_guard_;
   std::optional<DeltaFiles> deltas_;
-  std::optional<RemoteFiles> rest_;
-  std::optional<Staging> staging_;  // a writer's, as the next
+  std::optional<RemoteFiles> remote_files_;
+  std::optional<Staging> staging_;  // a writer's, like the queue
   std::optional<PublishQueue> queue_;
   std::optional<ControlSocket> control_;
-  std::jthread follower_;  // of the queue
+  std::jthread follower_;  // follows the queue
 };
 
 }  // namespace
 
 void run_daemon(const HostOptions& host, const MountOptions& options, const DaemonEvents& events,
                 const Progress& progress) {
-  std::signal(SIGPIPE, SIG_IGN);  // who started the daemon may be gone before it is ready
+  std::signal(SIGPIPE, SIG_IGN);  // the starting process may be gone before the daemon is ready
   raise_descriptor_limit();
   Daemon(host, options, events, progress).run();
 }

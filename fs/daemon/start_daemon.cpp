@@ -1,4 +1,5 @@
-// The daemon as a child: it tells its parent over a pipe how it gets on, one JSON object a line.
+// The daemon as a child: it reports its progress to its parent over a pipe, one JSON object per
+// line.
 //
 //     {"log": PATH}  {"progress": [PHASE, DONE, TOTAL]}...  {"ready": {...}} or {"error": {...}}
 //
@@ -34,7 +35,7 @@ constexpr auto kPipeInterval = std::chrono::milliseconds(100);
 constexpr int kPatienceMs = 3000;
 constexpr auto kChildEndTimeout = std::chrono::seconds(10);
 
-// ---- what goes over the pipe ----
+// ---- the messages ----
 
 Json to_json(const MountReady& ready) {
   return {{"mount_point", ready.mount_point.string()},
@@ -70,8 +71,8 @@ Json error_json(ErrorCode code, const std::string& message) {
 
 // ---- the child ----
 
-/// Writes messages to the parent.  A parent that went away, or is stopped, is no reason to end or
-/// to wait: progress is dropped then.
+/// Writes messages to the parent.  If the parent is gone or stopped, the daemon neither ends nor
+/// waits: progress is dropped.
 class Reporter {
  public:
   explicit Reporter(File pipe) noexcept : pipe_(std::move(pipe)) {}
@@ -100,12 +101,12 @@ class Reporter {
     if (!lock || !pipe_ || Clock::now() - sent_ < kPipeInterval) return;
     sent_ = Clock::now();
     const std::string line = Json{{"progress", {phase, done, total}}}.dump() + "\n";
-    // Shorter than PIPE_BUF: all of it is written, or nothing.
+    // Shorter than PIPE_BUF: written completely, or not at all.
     [[maybe_unused]] const ssize_t ignored = write(pipe_.fd(), line.data(), line.size());
   }
 
  private:
-  RankedMutex mutex_{LockRank::leaf, "Reporter::mutex_"};  // guards the others
+  RankedMutex mutex_{LockRank::leaf, "Reporter::mutex_"};  // guards the fields below
   File pipe_;
   Clock::time_point sent_{};
 };
@@ -115,16 +116,16 @@ void redirect_to_null(std::initializer_list<int> fds) {
   for (const int fd : fds) dup2(null.fd(), fd);
 }
 
-/// Closes what the caller left open, but for the standard three and `keep`: whoever waits for the
-/// end of a pipe would wait for the daemon's.
+/// Closes inherited descriptors except the standard three and `keep`: a reader of an inherited pipe
+/// would wait for the daemon to end.
 void close_others(int keep) {
   const auto kept = static_cast<unsigned>(keep);
   if (kept > 3) close_range(3, kept - 1, 0);
   close_range(kept + 1, ~0U, 0);
 }
 
-/// Leaves the terminal and the caller's directory.  stderr stays until the daemon is ready, for
-/// what is logged before there is a log.
+/// Leaves the terminal and the caller's directory. stderr stays until the daemon is ready, for
+/// messages from before there is a log.
 void detach() {
   setsid();
   umask(022);
@@ -132,7 +133,8 @@ void detach() {
   redirect_to_null({STDIN_FILENO, STDOUT_FILENO});
 }
 
-/// In the child, from the fork to the end of the daemon.  Returns: the exit code.
+/// The child, from the fork to the end of the daemon.
+/// Returns: the exit code.
 int run_child(const HostOptions& host, const MountOptions& options, File pipe,
               bool wants_progress) noexcept {
   close_others(pipe.fd());
@@ -166,7 +168,7 @@ int run_child(const HostOptions& host, const MountOptions& options, File pipe,
 
 // ---- the parent ----
 
-/// The stop signals as a descriptor; they are blocked while it lives.
+/// The stop signals as a descriptor; they are blocked as long as it lives.
 class SignalFile {
  public:
   SignalFile() {
@@ -177,7 +179,7 @@ class SignalFile {
   }
   ~SignalFile() {
     signalfd_siginfo info{};
-    while (read(file_.fd(), &info, sizeof info) > 0) {  // a signal that was acted on is not left
+    while (read(file_.fd(), &info, sizeof info) > 0) {  // drops signals that were acted on
     }
     pthread_sigmask(SIG_SETMASK, &old_mask_, nullptr);
   }
@@ -249,7 +251,7 @@ class Parent {
     return status;
   }
 
-  /// Passes the signal on, and waits until the child has ended.
+  /// Forwards the signal, and waits until the child has ended.
   [[noreturn]] void cancel() {
     kill(child_, SIGTERM);
     const auto deadline = Clock::now() + kChildEndTimeout;
@@ -279,7 +281,7 @@ class Parent {
   const pid_t child_;
   const File pipe_;
   const Progress& progress_;
-  std::string text_;  // of a message that is not complete yet
+  std::string text_;  // of an incomplete message
   std::string log_;
   std::optional<MountReady> ready_;
 };
@@ -292,7 +294,7 @@ MountReady start_daemon(const HostOptions& host, const MountOptions& options,
   std::array<int, 2> ends{};
   if (pipe2(ends.data(), O_CLOEXEC) != 0) throw_errno(errno, "make a pipe");
   File read_end(ends[0]), write_end(ends[1]);
-  fcntl(write_end.fd(), F_SETFL, O_NONBLOCK);  // only the child's end: a pipe's ends differ
+  fcntl(write_end.fd(), F_SETFL, O_NONBLOCK);  // affects only the child's end of the pipe
   const pid_t child = fork();
   if (child < 0) throw_errno(errno, "start the daemon");
   if (child == 0) {

@@ -18,6 +18,7 @@
 #include "store/base/log.hpp"
 #include "store/base/sha256.hpp"
 #include "store/local/store.hpp"
+#include "store/local/sync_images.hpp"
 #include "store/os/lease.hpp"
 
 namespace weightfs::fs {
@@ -26,7 +27,7 @@ namespace {
 namespace stdfs = std::filesystem;
 
 constexpr std::uint64_t kSyncFormat = 1;
-constexpr std::uint64_t kSyncFileBytesMax = 1u << 30;  // of a record: it lists every file
+constexpr std::uint64_t kSyncFileBytesMax = 1u << 30;  // a record's, which lists every file
 constexpr std::size_t kSyncCopyBytes = 4u << 20;
 constexpr std::string_view kOwnName = ".weightfs";
 constexpr std::string_view kTargetPrefix = "versions/";
@@ -54,7 +55,7 @@ void rename_path(const stdfs::path& from, const stdfs::path& to) {
   throw_errno(errno, fmt::format("rename {} to {}", from.string(), to.string()));
 }
 
-/// Whatever the umask says.
+/// Independent of the umask.
 void make_open_directory(const stdfs::path& path) {
   if (::mkdir(path.c_str(), 0755) != 0 && (errno != EEXIST || !is_plain_directory(path))) {
     throw_errno(errno, "make the directory " + path.string());
@@ -78,7 +79,7 @@ std::optional<std::uint64_t> number_of_name(std::string_view name) {
   return number;
 }
 
-/// The version that a link of ours leads to; nullopt if it is not like one.
+/// The version that one of our links leads to; nullopt if it is not like one.
 std::optional<std::uint64_t> read_link(const stdfs::path& path) {
   std::error_code error;
   const std::string target = stdfs::read_symlink(path, error).string();
@@ -98,7 +99,7 @@ std::vector<std::string> names_in(const stdfs::path& directory) {
   return names;
 }
 
-/// Of a directory that a process began to take and then was killed.
+/// True for a directory that a process began to take before it was killed.
 bool is_barely_begun(const stdfs::path& own) {
   const auto names = names_in(own);
   return std::all_of(names.begin(), names.end(), [](const std::string& name) {
@@ -106,7 +107,7 @@ bool is_barely_begun(const stdfs::path& own) {
   });
 }
 
-/// Throws Error: invalid, if something lies there that is not ours.
+/// Throws Error: invalid, if it contains something that is not ours.
 void check_vacant(const stdfs::path& path) {
   for (const std::string& name : names_in(path)) {
     if (name == "lost+found") continue;
@@ -128,7 +129,8 @@ stdfs::path canonical_directory(const stdfs::path& path) {
   return canonical;
 }
 
-/// The marker; nullopt if there is none.  Throws Error: unsupported (a newer one), corrupt.
+/// The marker; nullopt if there is none.
+/// Throws Error: unsupported (a newer format), corrupt.
 std::optional<SyncDirectoryInfo> read_marker(const stdfs::path& path) {
   const stdfs::path marker = path / kOwnName / "sync";
   if (!is_there(marker)) return std::nullopt;
@@ -149,7 +151,7 @@ struct flock whole_file(short type) {
   return lock;
 }
 
-/// A copy with the mode and the time of the image.
+/// A copy with the image's mode and time.
 void copy_image(const stdfs::path& from, const stdfs::path& to, const Context& context) {
   const File source = File::open(from, O_RDONLY);
   struct stat attributes {};
@@ -232,7 +234,7 @@ void SyncDirectory::take(const std::string& repository, const std::string& url) 
   }
 }
 
-// A lock that can be asked about without being taken, and that goes with the process.
+// A lock that can be tested without taking it, and that ends with the process.
 void SyncDirectory::lock() {
   const stdfs::path path = own("lock");
   lock_ = File::open(path, O_RDWR | O_CREAT, 0644);
@@ -249,7 +251,7 @@ void SyncDirectory::lock() {
   write_at(lock_.fd(), 0, as_bytes(text), path);
 }
 
-/// Ends what a killed process had begun.
+/// Completes what a killed process had begun.
 void SyncDirectory::recover() {
   for (const std::string& name : names_in(own("versions"))) {
     const auto suffix = name.size() - std::min(name.size(), kRecordSuffix.size());
@@ -316,7 +318,7 @@ std::shared_ptr<const Catalog> SyncDirectory::show(
   return catalog;
 }
 
-/// All of them, whatever becomes of one.
+/// Tries all versions, even if one fails.
 void SyncDirectory::bring_all(const Catalog& catalog, const Context& context) {
   std::optional<Error> first;
   for (const auto& [number, version] : catalog.versions) {
@@ -330,7 +332,7 @@ void SyncDirectory::bring_all(const Catalog& catalog, const Context& context) {
   if (first) throw Error(*first);
 }
 
-/// A store that was lost and made again may have less than is here already.
+/// A store that was lost and made again may be behind what is here: `latest` must not go back.
 bool SyncDirectory::may_move(std::uint64_t version) const {
   if (follow_.kind != Follow::Kind::latest) return true;
   const auto now = read_link(path_ / "latest");
@@ -370,7 +372,8 @@ void SyncDirectory::make(const CatalogVersion& version, const Context& context) 
   fsync_directory(path_ / "versions");
 }
 
-/// Makes what is missing or has another size.  Returns: whether there was anything to make.
+/// Makes what is missing or has the wrong size.
+/// Returns: whether there was anything to make.
 bool SyncDirectory::fill(const CatalogVersion& version, const stdfs::path& directory,
                          const Context& context) {
   bool made = false;
@@ -406,6 +409,8 @@ void SyncDirectory::place(const stdfs::path& image, const stdfs::path& target,
     }
     copy_image(image, made, context);
     has_copies_ = true;
+  } else {
+    sync_image(made);  // a version here must not wait for its store to be checked
   }
   rename_path(made, target);
 }
@@ -433,16 +438,16 @@ bool SyncDirectory::release(std::uint64_t version) {
   return !ours_.contains(version) || remove(version);
 }
 
-/// The store's names of the same files go, too.
+/// Also checks the store's names of the same files, which are removed too.
 bool SyncDirectory::nobody_reads_in(const stdfs::path& directory, std::uint64_t version) const {
   std::vector<stdfs::path> both{directory};
   if (images_) both.push_back(images_(version));
   return nobody_reads(both);
 }
 
-/// Looked at twice: between the first look and the rename somebody may have opened a file.  Who
-/// wants to keep what is `latest` says so and then looks at the link; here it is the other way
-/// round, so one of the two sees the other.
+/// Checked twice: a file may be opened between the first check and the rename.  A caller that wants
+/// to keep `latest` first says so and then reads the link; here the order is the opposite, so one
+/// of the two sees the other.
 bool SyncDirectory::remove(std::uint64_t version) {
   const stdfs::path path = version_path(version);
   if (read_link(path_ / "latest") == version || (keeps_ && keeps_(version))) return false;
@@ -458,13 +463,13 @@ bool SyncDirectory::remove(std::uint64_t version) {
   return true;
 }
 
-/// Files that somebody else put beside those of the version come back to where they were.
+/// Foreign files beside those of the version return to where they were.
 void SyncDirectory::finish_removal(std::uint64_t version) {
   const stdfs::path directory = removed_path(version);
   const std::vector<Entry> entries = read_record(version);
   std::error_code ignored;
   for (auto entry = entries.rbegin(); entry != entries.rend(); ++entry) {
-    stdfs::remove(directory / entry->path, ignored);  // a directory only if it is empty
+    stdfs::remove(directory / entry->path, ignored);  // removes a directory only if it is empty
   }
   stdfs::remove(directory, ignored);
   if (is_there(directory) && !is_there(version_path(version))) {
@@ -477,11 +482,11 @@ void SyncDirectory::finish_removal(std::uint64_t version) {
   whole_.erase(version);
 }
 
-// ---- for everybody ----
+// ---- any thread ----
 
 std::uint64_t SyncDirectory::latest() const { return read_link(path_ / "latest").value_or(0); }
 
-/// From the record, which is replaced at once: so it needs no lock.
+/// Reads the record, which is replaced atomically, so it needs no lock.
 std::string SyncDirectory::tag(std::uint64_t version) const {
   try {
     const stdfs::path path = record_path(version);
@@ -502,7 +507,7 @@ bool SyncDirectory::has_copies() const {
   return has_copies_;
 }
 
-// Not synced: it is about now.
+// Without fsync: the content is only of momentary use.
 void SyncDirectory::write_own(const char* name, const std::string& text) const {
   const stdfs::path made = temporary(name);
   {

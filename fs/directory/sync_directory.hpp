@@ -1,19 +1,19 @@
-// Sync directory: what `weightfs sync` keeps up to date, as ordinary files.
+// Sync directory: the directory of ordinary files that `weightfs sync` keeps up to date.
 //
-//     DIR/latest -> versions/42        replaced by rename(2), and only when versions/42 is whole
-//     DIR/versions/42/                 hard links to the store's images; copies where it lies on
+//     DIR/latest -> versions/42        replaced by rename(2), once versions/42 is complete
+//     DIR/versions/42/                 hard links to the store's images; copies if the store is on
 //                                      another file system
-//     DIR/.weightfs/sync               marker: this directory is ours, and whose versions are in it
-//     DIR/.weightfs/lock               held by the process that keeps it up to date; says its pid
-//     DIR/.weightfs/status             JSON, as that of a mount
+//     DIR/.weightfs/sync               marker: the directory is ours, and its repository
+//     DIR/.weightfs/lock               held by the process that keeps it up to date; has its pid
+//     DIR/.weightfs/status             JSON, like a mount's
 //     DIR/.weightfs/advice             text, likewise
-//     DIR/.weightfs/versions/42.json   record: versions/42 is ours, its tag and what lies in it
+//     DIR/.weightfs/versions/42.json   record: versions/42 is ours, its tag and its files
 //     DIR/.weightfs/tmp/               what is being made or removed
 //
-// A version is made in tmp/ and renamed when it is whole, after its record was written; it is taken
-// back to tmp/ before the first of its files is removed, and its record goes last.  So a process
-// that was killed at any point leaves what the next one puts right.  What has no record is somebody
-// else's and is never touched.
+// The record is written first; then the version is made in tmp/ and renamed when it is complete.
+// To remove it, it is moved back to tmp/ before its first file is removed; the record goes last.
+// So whatever a killed process leaves, the next one can repair.  What has no record is foreign and
+// is never touched.
 //
 // Threads: all calls may run in parallel.
 #pragma once
@@ -38,16 +38,15 @@ namespace weightfs::fs {
 
 class SyncDirectory final : public VersionGuard {
  public:
-  /// Takes a directory, which is made if it is not there, and puts right what a killed process
-  /// left.
+  /// Takes a directory, which is made if it does not exist, and repairs what a killed process left.
   ///
-  /// `keeps`: versions that must stay for the time being; quick, and calls nothing of this object
-  /// but latest() and tag().  Asked after a look at what `latest` is.  Empty: none.
-  /// `images`: where the store has a version, or would; files that are linked from there are read
-  /// through either name.  Empty: nowhere.
+  /// `keeps`: versions that must stay for now; must be quick, and may call only latest() and tag()
+  /// of this object.  Called after the link `latest` was read.  Empty: none.
+  /// `images`: the path of a version in the store; files linked from there may be read through
+  /// either name.  Empty: nowhere.
   ///
   /// Throws Error: invalid (not empty and not ours, another repository's), busy (names the pid),
-  /// permission, exists (something else stands where a name of ours belongs), io.
+  /// permission, exists (something else has one of our names), io.
   SyncDirectory(const std::filesystem::path& path, const std::string& repository,
                 const std::string& url, Follow follow = {},
                 std::function<bool(std::uint64_t version)> keeps = {},
@@ -55,29 +54,28 @@ class SyncDirectory final : public VersionGuard {
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
 
-  /// Shows what a catalog has: its `latest` first, then its other versions, then removes those it
-  /// does not have, if nobody uses them and `keeps` does not name them.  `latest` goes back only
-  /// if another thing is followed.
+  /// Shows a catalog: its `latest` first, then its other versions; then removes versions that it
+  /// does not have, unless they are in use or kept by `keeps`.  `latest` goes back only if
+  /// something else is followed.
   ///
-  /// `find_catalog` is asked while release() waits, so that no version comes back that was
-  /// released.
+  /// `find_catalog` is called while release() waits, so that a released version does not come back.
   /// Returns: the catalog that is shown.
-  /// Throws Error: exists (somebody else's versions/N), no_space, cancelled, io.  What was there is
-  /// as it was then, but that some versions may be there already.
+  /// Throws Error: exists (a foreign versions/N), no_space, cancelled, io.  The directory is then
+  /// as before, except that some versions may have been added.
   std::shared_ptr<const Catalog> show(
       const std::function<std::shared_ptr<const Catalog>()>& find_catalog, const Context& context);
 
   /// Removes a version that the store is about to remove, unless it is in use, kept or `latest`.
-  /// Returns: true if it is not there any more.
+  /// Returns: true if it is gone.
   bool release(std::uint64_t version) override;
 
-  /// Where `latest` leads; 0: it is not there.  Waits for nobody.
+  /// Where `latest` leads; 0: it does not exist.  Never waits.
   [[nodiscard]] std::uint64_t latest() const;
 
-  /// Of a version of ours; empty: it has none, or is not there.  Waits for nobody.
+  /// The tag of one of our versions; empty: it has none, or does not exist.  Never waits.
   [[nodiscard]] std::string tag(std::uint64_t version) const;
 
-  /// Versions of ours that are there, ascending.
+  /// Our versions in the directory, ascending.
   [[nodiscard]] std::vector<std::uint64_t> versions() const;
 
   /// Whether files had to be copied.
@@ -127,21 +125,21 @@ class SyncDirectory final : public VersionGuard {
   const std::function<std::filesystem::path(std::uint64_t)> images_;
   File lock_;
 
-  // Guards what follows, and what is in the directory.
+  // Guards the fields below, and the content of the directory.
   mutable RankedMutex mutex_{LockRank::sync_directory, "SyncDirectory::mutex_"};
-  std::set<std::uint64_t> ours_;   // that have a record
-  std::set<std::uint64_t> whole_;  // of these: looked at by this process
+  std::set<std::uint64_t> ours_;   // versions with a record
+  std::set<std::uint64_t> whole_;  // those that this process has checked
   bool has_copies_ = false;
 };
 
-/// A directory that `weightfs sync` made.
+/// A directory made by `weightfs sync`.
 struct SyncDirectoryInfo {
   std::filesystem::path path;  // canonical
   std::string url, repository;
   bool is_running = false;  // a process keeps it up to date
 };
 
-/// nullopt if `path` is none.
+/// Returns: nullopt if `path` is not such a directory.
 std::optional<SyncDirectoryInfo> find_sync_directory(const std::filesystem::path& path);
 
 }  // namespace weightfs::fs

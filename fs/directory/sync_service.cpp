@@ -1,10 +1,10 @@
-// What lives how long, from the outside in:
+// Lifetimes, outermost first:
 //
 //     signals > directory > runtime (fs/runtime/runtime.hpp) > control > threads of hooks
 //
-// The caller's thread brings into the directory what the sync has brought into the store, tells
-// hooks and who waits at the control socket, and writes the status.  Threads of hooks look at the
-// directory and the sync.
+// The caller's thread brings into the directory what the sync has brought into the store, notifies
+// hooks and clients at the control socket, and writes the status.  The hooks' threads read the
+// directory and the state of the sync.
 
 #include "fs/directory/sync_service.hpp"
 
@@ -43,10 +43,10 @@ namespace weightfs::fs {
 namespace {
 
 constexpr std::chrono::seconds kSyncEndGrace{8};
-constexpr std::chrono::seconds kSyncLook{1};     // at the latest, whether there is news
-constexpr std::chrono::seconds kSyncRestate{5};  // at the latest, the status is written again
+constexpr std::chrono::seconds kSyncLook{1};     // the longest time between checks for changes
+constexpr std::chrono::seconds kSyncRestate{5};  // the longest time between writes of the status
 
-/// Says that something has changed, from any thread.
+/// Signals a change, from any thread.
 class Bell {
  public:
   void ring() {
@@ -56,7 +56,8 @@ class Bell {
     }
     changed_.notify_all();
   }
-  /// Until it was rung, or a stop, or `limit` has passed.  Returns: whether it was rung.
+  /// Waits until it is rung, or for a stop, or until `limit` has passed.
+  /// Returns: whether it was rung.
   bool wait(const std::stop_token& stop, std::chrono::milliseconds limit) {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, stop, limit, [this] { return rung_; });
@@ -64,12 +65,12 @@ class Bell {
   }
 
  private:
-  RankedMutex mutex_{LockRank::leaf, "Bell::mutex_"};  // guards the next one
+  RankedMutex mutex_{LockRank::leaf, "Bell::mutex_"};  // guards the field below
   bool rung_ = false;
   std::condition_variable_any changed_;
 };
 
-/// A directory, its store and its bucket are three places.
+/// The directory, its store and its bucket must be separate.
 void check_sync_places(const std::filesystem::path& directory, const std::filesystem::path& store,
                        const std::string& url) {
   const std::filesystem::path bucket = directory_of_url(url);
@@ -79,7 +80,7 @@ void check_sync_places(const std::filesystem::path& directory, const std::filesy
                                               directory.string(), outer.string()));
 }
 
-/// Hooks at work.
+/// Runs the hooks as long as it lives.
 class UseOfHooks {
  public:
   UseOfHooks(Hooks& hooks, std::function<Hooks::Shown()> find_newest) : hooks_(hooks) {
@@ -109,20 +110,23 @@ class SyncService {
     directory_.emplace(
         options_.directory, id, host_.url, host_.follow.what,
         [this](std::uint64_t version) { return runtime_ && runtime_->hooks().holds(version); },
-        [this](std::uint64_t version) { return runtime_->store().image_directory(version); });
+        [this](std::uint64_t version) {
+          return runtime_->store().images().image_directory(version);
+        });
     auto store = open_store({places.store, id, host_.url, host_.limits, directory_->path()}).store;
     if (!options_.once) write_sync_command(directory_->path(), host_.command);
-    runtime_ = std::make_unique<Runtime>(host_, std::move(places.repository), std::move(store),
-                                         RuntimeOptions{.place = directory_->path(),
-                                                        .warms = !options_.once,
-                                                        .guards = {&*directory_},
-                                                        .sync = {.tags = !options_.once}});
+    runtime_ = std::make_unique<Runtime>(
+        host_, std::move(places.repository), std::move(store),
+        RuntimeOptions{.place = directory_->path(),
+                       .warms = !options_.once,
+                       .guards = {&*directory_},
+                       .sync = {.tags = !options_.once, .checking = context_}});
     options_.once ? run_once() : follow();
   }
 
  private:
-  /// What could be brought in is shown, also if it is not all.  A round takes the versions before a
-  /// damaged one for all there is; only the next one meets the damage.
+  /// Shows what could be fetched, even if that is not all.  A round regards the versions before a
+  /// damaged one as all there is; only the next round meets the damage.
   void run_once() {
     std::optional<Error> error;
     try {
@@ -134,12 +138,13 @@ class SyncService {
       error = thrown;
     }
     show();
+    runtime_->sync().sync_images();
     write_status();
     if (error) throw Error(*error);
     tell_ready();
   }
 
-  /// Nobody waits for what does not exist, unless nothing does yet.
+  /// Throws if what is followed does not exist, unless the repository is empty.
   void require_followed(const SyncStatus& status) const {
     if (status.followed > 0 || status.newest == 0) return;
     History& history = runtime_->history();
@@ -151,7 +156,7 @@ class SyncService {
                          getpid(), directory_->path().string(), host_.url));
     Sync& sync = runtime_->sync();
     const auto listening = sync.listen({.changed = [this] { bell_.ring(); }});
-    show();  // what the store has, before the bucket was asked
+    show();  // what the store has, before the bucket is polled
     sync.start();
     sync.wait_ready(context_, progress_);
     bell_.wait(context_.stop, std::chrono::milliseconds(0));
@@ -179,7 +184,7 @@ class SyncService {
     runtime_->hooks().notify();
   }
 
-  /// What cannot be shown now is tried again; what is there stays.
+  /// If the directory cannot be updated now, that is retried; what is there stays.
   void try_show() {
     try {
       show();
@@ -205,8 +210,7 @@ class SyncService {
     return shown_;
   }
 
-  /// For hooks.  What the link says, not the catalog that is on its way: an engine is told what is
-  /// in place.
+  /// For hooks.  Reads the link, not the new catalog: an engine is told what is in place.
   [[nodiscard]] Hooks::Shown newest_shown() const {
     const std::uint64_t version = directory_->latest();
     if (version == 0) return {};
@@ -244,7 +248,7 @@ class SyncService {
     return state;
   }
 
-  /// Written when something else than a time has changed, and now and then.
+  /// Written when anything but a time has changed, and now and then.
   void write_status() {
     const DaemonState now = state();
     DaemonState timeless = now;
@@ -278,11 +282,11 @@ class SyncService {
   std::optional<SyncDirectory> directory_;
   std::unique_ptr<Runtime> runtime_;
   std::filesystem::path control_socket_;  // empty: there is none
-  std::string error_, error_code_;        // of the directory; empty: none
+  std::string error_, error_code_;        // the directory's; empty: none
   std::string stated_, status_error_;
   Clock::time_point restate_at_{};
 
-  mutable RankedMutex mutex_{LockRank::leaf, "SyncService::mutex_"};  // guards the next one
+  mutable RankedMutex mutex_{LockRank::leaf, "SyncService::mutex_"};  // guards the field below
   std::shared_ptr<const Catalog> shown_ = std::make_shared<const Catalog>();
 };
 
@@ -291,7 +295,7 @@ class SyncService {
 void run_sync_service(const HostOptions& host, const SyncServiceOptions& options,
                       const std::function<void(const SyncReady&)>& ready,
                       const Progress& progress) {
-  std::signal(SIGPIPE, SIG_IGN);  // who reads the log may be gone
+  std::signal(SIGPIPE, SIG_IGN);  // the reader of the log may be gone
   raise_descriptor_limit();
   SyncService(host, options, ready, progress).run();
 }

@@ -1,6 +1,6 @@
-// Sync service: `weightfs sync`: a mount without FUSE.  Store, history and sync as behind a mount,
-// in front of them a directory of ordinary files (fs/directory/sync_directory.hpp), the control
-// socket, and hooks.
+// Sync service: `weightfs sync`, a mount without FUSE. Store, history and sync are as behind a
+// mount; in front of them are a directory of ordinary files (fs/directory/sync_directory.hpp), the
+// control socket, and hooks.
 //
 // Threads: run_sync_service blocks the caller; its threads end before it returns.
 #pragma once
@@ -15,7 +15,7 @@
 
 namespace weightfs::fs {
 
-/// Of a sync, beside HostOptions, whose default store is DIR/.weightfs/store.
+/// Options of a sync, in addition to HostOptions, whose default store is DIR/.weightfs/store.
 struct SyncServiceOptions {
   std::filesystem::path directory;
   bool once = false;
@@ -24,19 +24,19 @@ struct SyncServiceOptions {
 /// What `sync` prints when the directory is up to date for the first time.
 struct SyncReady {
   std::filesystem::path directory;  // canonical
-  std::uint64_t version = 0;        // that `latest` is; 0: it is not there
-  bool waiting = false;             // what is followed does not exist yet; `latest` is as it was
+  std::uint64_t version = 0;        // that `latest` shows; 0: none
+  bool waiting = false;             // what is followed does not exist yet; `latest` is unchanged
   std::filesystem::path store;
   int pid = 0;
   bool offline = false;
-  std::string gpu_failure = {};  // why --gpu is not followed; empty: it is
+  std::string gpu_failure = {};  // why --gpu has no effect; empty: it has
 };
 
 /// Keeps the directory up to date until SIGTERM, SIGINT or SIGHUP; with `once`, for one round.
 /// Logs to stderr.
 ///
-/// Ready when `latest` exists or the repository has nothing yet that is followed.  The bucket may
-/// be out of reach if the store has a version, but not with `once`.
+/// It is ready when `latest` exists, or when the repository does not have yet what is followed.
+/// The bucket may be out of reach if the store has a version, but not with `once`.
 /// Requires: the caller has one thread.
 /// Throws Error before it is ready: busy (the directory or the store, naming the pid), and what its
 /// parts throw; after that it only returns.  With `once` also what the round throws.

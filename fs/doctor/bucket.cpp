@@ -16,9 +16,9 @@ namespace {
 
 using State = Finding::State;
 
-constexpr auto kLookTime = std::chrono::seconds(20);  // for each thing that is asked
+constexpr auto kLookTime = std::chrono::seconds(20);  // for each check
 
-/// What a look throws is what is found.
+/// An error thrown by a check becomes a finding.
 template <typename Look>
 void look(std::vector<Finding>& findings, const char* what, const Context& context, Look&& body) {
   try {

@@ -1,5 +1,4 @@
-// Bucket doctor: what can be found out about one bucket from this host, and what to do about what
-// is wrong.
+// Bucket doctor: checks one bucket from this host, and says how to fix what is wrong.
 //
 // Threads: a pure function of the system's state; writes one probe object
 // (store/repository/probe.hpp), which is removed.
@@ -25,12 +24,12 @@ struct BucketDiagnosis {
   [[nodiscard]] bool is_broken() const noexcept;
 };
 
-/// Never throws what the bucket says: that is a finding.
-/// Throws Error: invalid (no URL; options with a directory), cancelled.
+/// Errors of the bucket are not thrown: they become findings.
+/// Throws Error: invalid (not a URL; options with a directory), cancelled.
 BucketDiagnosis diagnose_bucket(const std::string& canonical_url, const BucketOptions& options,
                                 const Context& context);
 
-/// The repository, reading, listing, writing and put-if-absent.
+/// Checks the repository, reading, listing, writing and put-if-absent.
 void look_at_bucket(Bucket& bucket, const Context& context, std::vector<Finding>& findings);
 
 }  // namespace weightfs::fs

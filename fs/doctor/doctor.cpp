@@ -36,7 +36,7 @@ std::string find_fuse_problem(const std::filesystem::path& device) {
   }
 }
 
-/// A variant shares what it does not have with `scalar`.
+/// A variant uses `scalar` for operations that it lacks.
 std::vector<OperationUse> operations_of(const kernels::Variant& used) {
   const kernels::Variant& scalar = kernels::variants().front();
   const auto use = [&](const char* operation, auto member) -> OperationUse {

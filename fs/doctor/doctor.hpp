@@ -12,17 +12,18 @@
 
 namespace weightfs::fs {
 
-/// Which implementation an operation on blocks has.
+/// Which variant implements an operation on blocks.
 struct OperationUse {
   std::string operation;  // "diff", "encode", ...
-  std::string variant;    // the variant in use, or "scalar" where it has none of its own
+  std::string variant;    // the variant in use, or "scalar" if that lacks the operation
 };
 
 struct Diagnosis {
   std::string weightfs, libfuse;  // versions
   std::string kernel;             // release
-  std::string fuse_problem;       // why nothing can be mounted, and what to do; empty: it can be
-  PassthroughState passthrough;   // as far as it can be told without a mount
+  std::string fuse_problem;       // why mounting is impossible, and what to do; empty: it is
+                                  // possible
+  PassthroughState passthrough;   // as far as is known without a mount
   std::string variant;            // in use
   std::vector<std::string> variants;
   std::vector<OperationUse> operations;
@@ -31,7 +32,7 @@ struct Diagnosis {
   [[nodiscard]] bool is_broken() const noexcept { return !fuse_problem.empty(); }
 };
 
-/// `fuse_device`: another one in tests.
+/// `fuse_device`: replaced in tests.
 Diagnosis diagnose(const std::filesystem::path& fuse_device = "/dev/fuse");
 
 }  // namespace weightfs::fs

@@ -9,7 +9,7 @@
 namespace weightfs::fs {
 namespace {
 
-/// Engines that load whatever path they are told.
+/// Whether engines of this type load any path that they are told.
 bool has_development_endpoints(std::string_view type) {
   return type == "vllm" || type == "vllm-lora" || type == "sglang";
 }
@@ -22,7 +22,7 @@ std::vector<std::string> hook_warnings(const Json& status, const std::vector<Lis
   if (!status.is_object() || hooks == status.end() || !hooks->is_array()) return warnings;
   for (const Json& hook : *hooks) {
     const std::string type = json_string(hook, "type", "a hook");
-    if (!has_development_endpoints(type)) continue;  // the others may have no URL
+    if (!has_development_endpoints(type)) continue;  // others may have no URL
     std::string warning = exposure_of(type, json_string(hook, "url", "a hook"), listeners);
     const bool is_new = std::find(warnings.begin(), warnings.end(), warning) == warnings.end();
     if (!warning.empty() && is_new) warnings.push_back(std::move(warning));
@@ -43,7 +43,7 @@ std::vector<std::string> find_hook_warnings(const std::string& target) {
         warnings.push_back(mount.path.string() + ": " + warning);
       }
     } catch (const Error&) {
-      // `weightfs status` names mounts whose daemon does not answer.
+      // `weightfs status` lists mounts whose daemon does not answer.
     }
   }
   return warnings;

@@ -1,4 +1,4 @@
-// Doctor of hooks: what is dangerous about the engines that this host tells versions.
+// Doctor of hooks: security risks of the engines that this host updates.
 //
 // Threads: pure functions of the system's state.
 #pragma once
@@ -11,12 +11,12 @@
 
 namespace weightfs::fs {
 
-/// `status`: of a mount or a sync, as .weightfs/status has it.  One sentence for each engine whose
+/// `status`: of a mount or a sync, as in .weightfs/status.  One sentence for each engine whose
 /// development endpoints others can reach.
 std::vector<std::string> hook_warnings(const Json& status, const std::vector<Listener>& listeners);
 
-/// The same of all mounts of this host whose daemon answers, and of `target`, if it is the
-/// directory of a sync that is running: nobody can list those.
+/// The same for all mounts of this host whose daemon answers, and for `target`, if that is the
+/// directory of a running sync: those cannot be listed.
 std::vector<std::string> find_hook_warnings(const std::string& target);
 
 }  // namespace weightfs::fs

@@ -1,4 +1,4 @@
-// The part of the bucket doctor that knows S3: settings, keys, the way there, the clock.
+// The part of the bucket doctor that is about S3: settings, keys, connection, clock.
 
 #include "fs/doctor/service.hpp"
 
@@ -16,14 +16,14 @@ namespace weightfs::fs {
 namespace {
 
 constexpr std::chrono::seconds kSkewNoted{60};
-constexpr std::chrono::seconds kSkewMax{15 * 60};  // S3 services refuse more
+constexpr std::chrono::seconds kSkewMax{15 * 60};  // S3 services refuse a larger skew
 
 using State = Finding::State;
 using std::chrono::system_clock;
 
 constexpr auto kServiceTime = std::chrono::seconds(20);
 
-/// As messages may show it.
+/// As messages may show it, without the secret.
 std::string key_text(const AwsCredentials& keys) {
   const std::string& id = keys.access_key_id;
   std::string text = fmt::format(
@@ -45,7 +45,7 @@ Finding credentials_finding(const S3Settings& settings, const Context& context) 
   }
 }
 
-/// Asks without a signature: any answer shows the way there and the clock.
+/// Sends a request without a signature: any reply proves the connection and shows the clock.
 bool ask_endpoint(const S3Address& address, const S3Settings& settings, const Context& context,
                   std::vector<Finding>& findings) {
   HttpRequest request;

@@ -1,4 +1,4 @@
-// Service doctor: looks at the S3 service that a bucket is at.
+// Service doctor: checks the S3 service of a bucket.
 //
 // Threads: all calls may run in parallel.
 #pragma once
@@ -13,12 +13,12 @@
 
 namespace weightfs::fs {
 
-/// Of an S3 service: where it is, whose keys are used (never the secret), and the clock.
-/// Returns: false if nothing of it can be reached.
+/// Checks where the S3 service is, whose keys are used (never showing the secret), and the clock.
+/// Returns: false if it cannot be used: bad settings, no keys, or no connection.
 bool look_at_service(const std::string& canonical_url, const BucketOptions& options,
                      const Context& context, std::vector<Finding>& findings);
 
-/// How far this host's clock is ahead of a service's (negative: behind), in words.
+/// How far this host's clock is ahead of the service's (negative: behind).
 Finding clock_finding(std::chrono::seconds ahead);
 
 }  // namespace weightfs::fs

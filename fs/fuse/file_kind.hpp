@@ -1,5 +1,5 @@
-// FileKind: what a file of the mount is, and so where its bytes come from.  Tree::open() answers
-// it, and nobody asks again while the file is open.
+// FileKind: what a file of the mount is, which decides where its bytes come from.  Tree::open()
+// determines it once for each open.
 //
 // Threads: values.
 #pragma once
@@ -13,34 +13,35 @@
 
 namespace weightfs::fs {
 
-/// Generated when it is opened: a file of .weightfs.
+/// Generated on open: a file of .weightfs.
 struct TextFile {
   Inode inode = 0;
 };
 
-/// The change that led to a version: built when it is opened, and then a LocalFile.
+/// The delta that led to a version: built on open, then a LocalFile.
 struct DeltaFile {
   std::uint64_t version = 0;
 };
 
-/// All of it is in the store.
+/// Complete in the store.
 struct LocalFile {
   std::filesystem::path image;
-  std::string path;  // in its version
+  std::string path;  // within its version
   std::uint64_t size_bytes = 0;
 };
 
-/// Its version is filled while it is read: only what PartialVersion::ask() says is here may be.
+/// Its version is filled while it is read: only ranges that PartialVersion::ask() reports as
+/// present may be read.
 struct StreamingFile {
-  LocalFile local;  // what it becomes
+  LocalFile local;  // once it is complete
   std::uint64_t version = 0;
-  bool has_begun = false;  // else there is no image yet, and nothing is fetched before an OPEN
+  bool has_begun = false;  // false: no image yet; the first OPEN begins to fetch
 };
 
-/// This host does not keep it: RemoteFiles has its bytes.
+/// Not kept on this host: RemoteFiles has its bytes.
 struct RemoteFile {
   std::uint64_t version = 0;
-  std::string path;  // in its version
+  std::string path;  // within its version
   std::uint64_t size_bytes = 0;
 };
 

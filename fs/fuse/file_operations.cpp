@@ -19,32 +19,8 @@
 namespace weightfs::fs {
 namespace {
 
-constexpr std::chrono::hours kBuildLimit{1};
-constexpr std::chrono::hours kFillLimit{1};  // it may wait until another version has been made
 constexpr std::chrono::seconds kRoomPatience{5};
 constexpr std::chrono::milliseconds kRoomPause{100};
-
-Parking reading(fuse_req_t req) { return {.pool = server_of(req).pool.get(), .is_reader = true}; }
-
-Parking filling(fuse_req_t req) {
-  return {.pool = server_of(req).fills.get(), .limit = kFillLimit, .is_reader = true, .late = EIO};
-}
-
-Parking building(fuse_req_t req) {
-  return {.pool = server_of(req).builds.get(),
-          .limit = kBuildLimit,
-          .is_reader = true,
-          .may_not_be = true};
-}
-
-// What is made from the bucket while it is read.
-Parking reading_remote(fuse_req_t req) {
-  const Server& server = server_of(req);
-  return {.pool = server.rests.get(),
-          .limit = std::chrono::ceil<std::chrono::seconds>(server.options.read_timeout),
-          .is_reader = true,
-          .late = EIO};
-}
 
 // An object that is missing in the bucket is no file that is missing here, and one that cannot be
 // read here no call that this file system does not have.
@@ -81,9 +57,10 @@ std::function<void()> read_image(fuse_req_t req, Server& server, const OpenImage
 
 // Opens the image for this READ.
 void park_single_read(fuse_req_t req, const LocalFile& file, FileRange range) {
-  park(req, reading(req), [=, &server = server_of(req)](const Context&) -> std::function<void()> {
-    return read_image(req, server, OpenImage(file), range);
-  });
+  park(req, {RequestKind::read},
+       [=, &server = server_of(req)](const Context&) -> std::function<void()> {
+         return read_image(req, server, OpenImage(file), range);
+       });
 }
 
 // A READ that waits does not hold the image, whose last owner may take long to end it.
@@ -115,8 +92,7 @@ void park_streaming_read(fuse_req_t req, Inode inode, const ImageToRead& image, 
              return locked->ask(range.offset_bytes, range.size_bytes, std::move(wake));
            });
   };
-  Parking parking = reading(req);
-  parking.late = EIO;
+  Parking parking{RequestKind::streamed};
   parking.on_late = [&late = server_of(req).late_reads, read = read_range(inode, range)] {
     late.add(read, Clock::now());
   };
@@ -187,7 +163,7 @@ class OpenLocal final : public CountedFile {
     if (image_ == nullptr) {
       park_single_read(req, file_, range);  // by readahead(2): of pages that nobody will read
     } else if (!image_->is_streaming()) {
-      park(req, reading(req),
+      park(req, {RequestKind::read},
            [req, range, image = ImageToRead(image_),
             &server = server_](const Context&) -> std::function<void()> {
              return read_image(req, server, *lock_image(image), range);
@@ -219,7 +195,7 @@ class OpenRemote final : public CountedFile {
     const FileKind now = server_.tree.open(inode_);
     if (const auto* local = std::get_if<LocalFile>(&now)) {
       park_single_read(req, *local, range);
-    } else if (std::holds_alternative<RemoteFile>(now) && server_.options.rest != nullptr) {
+    } else if (std::holds_alternative<RemoteFile>(now) && server_.options.remote_files != nullptr) {
       park_remote_read(req, range);
     } else {
       throw Error(ErrorCode::io, "'" + file_.path + "' is not here");
@@ -228,11 +204,11 @@ class OpenRemote final : public CountedFile {
 
  private:
   void park_remote_read(fuse_req_t req, FileRange range) const {
-    park(req, reading_remote(req),
+    park(req, {RequestKind::remote},
          [=, file = file_, &server = server_](const Context& context) -> std::function<void()> {
            return read_and_send(req, server, range, [&](std::span<std::byte> into) {
-             return server.options.rest->read(file.version, file.path, range.offset_bytes, into,
-                                              context);
+             return server.options.remote_files->read(file.version, file.path, range.offset_bytes,
+                                                      into, context);
            });
          });
   }
@@ -335,7 +311,7 @@ void open_filled(Opening& opening, const FileKind& file, std::shared_ptr<Partial
 // anew.
 void fill_and_open(const Opening& opening) {
   const std::uint64_t version = parts_of(opening.inode).version;
-  park(opening.req, filling(opening.req),
+  park(opening.req, {RequestKind::fill},
        [=, &server = server_of(opening.req)](const Context& context) -> std::function<void()> {
          Sync& sync = *server.options.sync;
          const auto reserved =
@@ -363,7 +339,7 @@ struct Opener {
   bool is_leaving = false;  // its version is being removed
 
   void operator()(const TextFile& file) const {
-    park(opening.req, reading(opening.req),
+    park(opening.req, {RequestKind::text},
          [file, opening = opening,
           &server = server_of(opening.req)](const Context&) -> std::function<void()> {
            auto text = std::make_shared<OpenText>(make_text(server, file.inode));
@@ -379,7 +355,7 @@ struct Opener {
   // The file may have been removed to make room since it was made: then ESTALE makes the kernel
   // begin again.
   void operator()(const DeltaFile& file) const {
-    park(opening.req, building(opening.req),
+    park(opening.req, {RequestKind::build},
          [version = file.version, opening = opening,
           &server = server_of(opening.req)](const Context& context) -> std::function<void()> {
            DeltaFiles& deltas = *server.options.deltas;

@@ -17,7 +17,7 @@ std::shared_ptr<const OpenFile> OpenFiles::find(std::uint64_t handle) const {
 }
 
 void OpenFiles::remove(std::uint64_t handle) noexcept {
-  std::shared_ptr<const OpenFile> removed;  // released, and deleted, without the lock
+  std::shared_ptr<const OpenFile> removed;  // released and deleted without the lock
   {
     const std::lock_guard lock(mutex_);
     const auto found = files_.find(handle);

@@ -1,7 +1,7 @@
-// Open files: what each open leads to.  An OPEN finds out what the file is and makes the record;
-// READ, LSEEK and RELEASE bring its handle.
+// Open files: the record of each open.  OPEN determines what the file is and makes the record;
+// READ, LSEEK and RELEASE pass its handle.
 //
-// Staged files are not among them: they are found by their inodes (fs/fuse/staged_files.hpp).
+// Staged files have no record: they are found by inode (fs/fuse/staged_files.hpp).
 //
 // Threads: all calls may run in parallel.
 #pragma once
@@ -22,29 +22,30 @@ struct FileRange {
   std::size_t size_bytes = 0;
 };
 
-/// One open of a file: the calls that its kind answers in its own way.
+/// One open of a file: the calls that depend on its kind.
 class OpenFile {
  public:
   virtual ~OpenFile() = default;
 
-  /// Answers a READ, or parks it.  Throws Error, PosixError: then it has done neither.
+  /// Answers a READ, or parks it.
+  /// Throws Error, PosixError: then it has done neither.
   virtual void read(fuse_req* req, FileRange range) const = 0;
 
   [[nodiscard]] virtual std::uint64_t size_bytes() const noexcept { return 0; }
 
-  /// Takes back what the open has counted.  Once, after OpenFiles::remove().
+  /// Undoes what the open has counted.  Called once, after OpenFiles::remove().
   virtual void release() const noexcept {}
 };
 
 class OpenFiles {
  public:
-  /// Returns: its handle.
+  /// Returns: a handle.
   std::uint64_t add(std::shared_ptr<const OpenFile> file);
 
-  /// nullptr if there is none.
+  /// Returns: nullptr if there is none.
   [[nodiscard]] std::shared_ptr<const OpenFile> find(std::uint64_t handle) const;
 
-  /// Calls release() of what it removes.  Unknown handles are ignored.
+  /// Calls release() of the removed file.  Unknown handles are ignored.
   void remove(std::uint64_t handle) noexcept;
 
  private:

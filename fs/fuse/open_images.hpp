@@ -1,7 +1,7 @@
 // Open images: descriptors of the images that the daemon reads itself, one for each open inode.
-// Those of files that stream in are read as far as they are here.
+// Files that are still streaming are read as far as they are present.
 //
-// An image is opened with the first open of its inode and closed with the last RELEASE, so that no
+// An image is opened by the first open of its inode and closed by the last RELEASE, so no
 // descriptor of the daemon keeps an image in use, or its space occupied, longer than its readers
 // do.
 //
@@ -28,25 +28,26 @@ namespace weightfs::fs {
 /// One image, open for reading.
 class OpenImage {
  public:
-  /// `partial`: of a file that streams in; else nullptr.
+  /// `partial`: for a file that is still streaming; otherwise nullptr.
   /// Throws Error: see throw_errno.
   explicit OpenImage(const LocalFile& file, std::shared_ptr<PartialVersion> partial = nullptr);
 
-  /// Whether a range may be read(); it is asked for if not.  See PartialVersion::ask.
+  /// Whether a range may be read(); if not, it is requested.  See PartialVersion::ask.
   bool ask(std::uint64_t offset_bytes, std::uint64_t size_bytes, std::function<void()> wake) const;
 
   [[nodiscard]] bool is_streaming() const noexcept { return partial_ != nullptr; }
 
-  /// Reads as much of `into` as lies below the end of the file as the version has it.
+  /// Fills `into`, as far as the version's size of the file allows.
   ///
   /// Returns: how many bytes; 0 at the end.
-  /// Requires: ask() said yes.
-  /// Throws Error: io; corrupt if the image is shorter than that: never fewer bytes instead.
+  /// Requires: ask() returned true.
+  /// Throws Error: io; corrupt if the image is shorter than that size, rather than returning fewer
+  /// bytes.
   std::size_t read(std::uint64_t offset_bytes, std::span<std::byte> into) const;
 
  private:
   std::filesystem::path path_;
-  std::string name_;  // in its version
+  std::string name_;  // within its version
   std::uint64_t size_bytes_;
   std::shared_ptr<PartialVersion> partial_;
   File file_;
@@ -54,18 +55,18 @@ class OpenImage {
 
 class OpenImages {
  public:
-  /// `share`: pays for the descriptors; outlives this.
+  /// `share`: the descriptors are taken from it; outlives this.
   explicit OpenImages(DescriptorShare& share) noexcept : share_(share) {}
 
-  /// Counts one open of the inode; the first one opens the image, which all of them share.
-  /// Throws Error: as OpenImage; io (ENFILE) if too many are open; nothing was counted.
+  /// Counts one open of the inode; the first opens the image, which all opens share.
+  /// Throws Error: as OpenImage; io (ENFILE) if too many are open.  Nothing is counted then.
   std::shared_ptr<const OpenImage> hold(Inode inode, const LocalFile& file,
                                         std::shared_ptr<PartialVersion> partial = nullptr);
 
   /// Counts one RELEASE; the last one closes the image.  Unknown inodes are ignored.
   void release(Inode inode) noexcept;
 
-  /// nullptr if the inode is not held.
+  /// Returns: nullptr if the inode is not held.
   [[nodiscard]] std::shared_ptr<const OpenImage> find(Inode inode) const;
 
  private:
@@ -74,7 +75,7 @@ class OpenImages {
     std::uint64_t opens = 0;
     DescriptorClaim claim;
   };
-  // Counts one more open of an inode that is held; nullptr if it is not.
+  // Counts one more open of an inode that is held; nullptr if it is not held.
   std::shared_ptr<const OpenImage> join(Inode inode);
 
   DescriptorShare& share_;

@@ -1,5 +1,5 @@
-// Open addressing with linear probing.  Invariant: between the home of a record and its slot there
-// is no free slot, so a search ends at the first free one.  Erasing keeps it by moving later
+// Open addressing with linear probing.  Invariant: there is no free slot between a record's home
+// and its slot, so a search ends at the first free slot.  Erasing preserves it by moving later
 // records of the same run back into the hole; there are no tombstones.
 #include "fs/fuse/open_table.hpp"
 
@@ -25,7 +25,7 @@ void OpenTable::erase(std::size_t hole) noexcept {
   const std::size_t size = records_.size();
   std::size_t slot = next(hole);
   for (std::size_t tried = 1; tried < size && records_[slot].inode != 0; tried++) {
-    // A record may move back into the hole unless its home lies behind the hole.
+    // A record may move into the hole unless its home lies after the hole.
     const std::size_t from_home = (slot + size - home_of(records_[slot].inode)) % size;
     const std::size_t from_hole = (slot + size - hole) % size;
     if (from_home >= from_hole) {
@@ -63,7 +63,7 @@ std::optional<OpenTable::Opened> OpenTable::acquire(Inode inode, const Register&
       return mine;
     }
   }
-  unregister(backing_id);  // another open came first, or there is no room
+  unregister(backing_id);  // another open came first, or the table is full
   return decided;
 }
 

@@ -1,11 +1,11 @@
-// Open table: how each open inode is served, and the backing ids of the passthrough.
+// Open table: how each open inode is served, and its passthrough backing id.
 //
-// The kernel's rules (docs/architecture/reading.md, "Passthrough"): all opens of an inode are
-// passthrough with the same backing id, or none is.  So the first open decides, and all until the
-// last RELEASE do the same.
+// The kernel's rules (docs/architecture/reading.md, "Passthrough"): all opens of an inode use
+// passthrough with the same backing id, or none does.  So the first open decides for all until the
+// last RELEASE.
 //
-// The table is an array of plain records in memory that the caller gives, so that it can be shared
-// between the processes of a takeover; no pointer is ever stored in it.
+// The table is an array of plain records in memory that the caller provides, and stores no
+// pointers, so that the processes of a takeover can share it.
 //
 // Threads: all calls may run in parallel.
 #pragma once
@@ -33,25 +33,25 @@ struct OpenRecord {
 
 class OpenTable {
  public:
-  /// `records`: zeroed, or what a predecessor left; outlives the table.
+  /// `records`: zeroed, or a predecessor's; outlives the table.
   explicit OpenTable(std::span<OpenRecord> records) noexcept : records_(records) {}
 
   struct Opened {
     Serving serving = Serving::daemon;
-    std::int32_t backing_id = 0;  // of passthrough
+    std::int32_t backing_id = 0;  // with passthrough
   };
 
-  /// Gives the backing id of a newly registered file, or 0: the daemon is to serve it.
+  /// Returns the backing id of a newly registered file, or 0: the daemon serves it.
   using Register = std::function<std::int32_t()>;
-  /// Takes such an id back; also called with 0.
+  /// Unregisters such an id; also called with 0.
   using Unregister = std::function<void(std::int32_t)>;
 
   /// Counts one open.  If the inode is not open yet, `register_backing` decides how it is served;
-  /// it may throw, and then nothing was counted.  Of several first opens at once one decides, and
-  /// what the others registered is unregistered.  Neither callback runs under the table's lock.
+  /// if it throws, nothing is counted.  Of several concurrent first opens one decides, and what the
+  /// others registered is unregistered.  Neither callback runs under the table's lock.
   ///
-  /// Returns: nullopt if the table is full; nothing was counted.  (Serving such an open by the
-  /// daemon would forbid passthrough to the next one.)
+  /// Returns: nullopt if the table is full; nothing is counted. (If the daemon served such an open,
+  /// the next open could not use passthrough.)
   std::optional<Opened> acquire(Inode inode, const Register& register_backing,
                                 const Unregister& unregister);
 
@@ -59,19 +59,19 @@ class OpenTable {
   /// ignored.
   void release(Inode inode, const Unregister& unregister);
 
-  /// True if any file of the version is open.
+  /// Whether any file of the version is open.
   [[nodiscard]] bool is_open(std::uint64_t version) const;
 
   [[nodiscard]] std::uint64_t open_count(Serving serving) const;
 
  private:
-  std::optional<Opened> join(Inode inode);  // counts one more open of an inode that is open
+  std::optional<Opened> join(Inode inode);  // counts one more open if the inode is open
   std::size_t home_of(Inode inode) const noexcept;
   std::size_t next(std::size_t slot) const noexcept {
     return slot + 1 == records_.size() ? 0 : slot + 1;
   }
 
-  /// The inode's record, or the free one where it would go; records_.size() if there is neither.
+  /// The slot of the inode's record, or a free slot for it; records_.size() if there is neither.
   std::size_t slot_of(Inode inode) const noexcept;
   void erase(std::size_t slot) noexcept;
 

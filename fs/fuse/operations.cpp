@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -20,29 +19,10 @@
 namespace weightfs::fs {
 namespace {
 
-constexpr std::chrono::minutes kSizeLimit{5};
 constexpr unsigned kRequestBytesMax = 1u << 20;
 // Reads ahead that the kernel sends before they are answered.  Its own limit is 12: so many readers
 // of what is not here yet would hold up all others.
 constexpr unsigned kBackgroundMax = 16384;
-
-// What must be found out, or made, of deltas first.
-Parking sizing(fuse_req_t req, Missing missing) {
-  return {.pool = server_of(req).sizes.get(),
-          .limit = kSizeLimit,
-          .missing = missing,
-          .is_reader = true,
-          .may_not_be = true};
-}
-// What must come from the bucket, for who does not know that it must.
-Parking naming(fuse_req_t req) {
-  const Server& server = server_of(req);
-  return {.pool = server.names.get(),
-          .limit = std::chrono::ceil<std::chrono::seconds>(server.options.read_timeout),
-          .missing = Missing::name,
-          .is_reader = true,
-          .late = EIO};
-}
 
 // What trainers write: the id of `ino`, if this is a writer's mount and the inode is such a one.
 std::optional<StagingId> find_staged(fuse_req_t req, fuse_ino_t ino) {
@@ -111,7 +91,7 @@ std::optional<std::uint64_t> without_facts(fuse_req_t req, std::optional<std::ui
 }
 
 void lookup_delta(fuse_req_t req, std::string name, std::uint64_t version) {
-  park(req, sizing(req, Missing::name),
+  park(req, {RequestKind::size, Missing::name},
        [req, name = std::move(name), version,
         &server = server_of(req)](const Context& context) -> std::function<void()> {
          server.options.deltas->facts(version, context);
@@ -121,7 +101,7 @@ void lookup_delta(fuse_req_t req, std::string name, std::uint64_t version) {
 }
 
 void getattr_delta(fuse_req_t req, Inode inode, std::uint64_t version) {
-  park(req, sizing(req, Missing::inode),
+  park(req, {RequestKind::size},
        [=, &server = server_of(req)](const Context& context) -> std::function<void()> {
          server.options.deltas->facts(version, context);
          const Node node = server.tree.attributes(inode);
@@ -139,7 +119,7 @@ std::optional<std::uint64_t> without_name(fuse_req_t req, Inode parent, std::str
 }
 
 void lookup_version(fuse_req_t req, Inode parent, std::string name, std::uint64_t version) {
-  park(req, naming(req),
+  park(req, {RequestKind::name, Missing::name},
        [req, parent, name = std::move(name), version,
         &server = server_of(req)](const Context& context) -> std::function<void()> {
          server.options.sync->name_version(version, context);

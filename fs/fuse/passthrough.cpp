@@ -19,7 +19,7 @@
 namespace weightfs::fs {
 namespace {
 
-// 1: backing files lie on plain file systems.  With 2 they could lie on overlayfs, but then this
+// 1: backing files must be on plain file systems.  With 2 they could be on overlayfs, but then this
 // mount could not be a layer of one.
 constexpr std::uint32_t kStackDepth = 1;
 
@@ -109,7 +109,7 @@ std::int32_t register_backing(int fuse_fd, const std::filesystem::path& image) n
 }
 
 void unregister_backing(int fuse_fd, std::int32_t backing_id) noexcept {
-  ioctl(fuse_fd, abi::kBackingClose, &backing_id);  // fails only for an unknown id
+  ioctl(fuse_fd, abi::kBackingClose, &backing_id);  // fails only if the id is unknown
 }
 
 void patch_init_reply(std::span<const iovec> reply) noexcept {

@@ -1,5 +1,5 @@
-// Passthrough ABI: the part of the kernel's FUSE protocol (7.40) that Debian 12's headers do not
-// have. Layouts and numbers are kernel ABI: include/uapi/linux/fuse.h.
+// Passthrough ABI: the part of the kernel's FUSE protocol (7.40) that is missing from Debian 12's
+// headers.  Layouts and numbers are kernel ABI: include/uapi/linux/fuse.h.
 #pragma once
 
 #include <sys/ioctl.h>
@@ -9,7 +9,7 @@
 
 namespace weightfs::fs::abi {
 
-/// Starts every message to the daemon.
+/// Begins every message to the daemon.
 struct InHeader {
   std::uint32_t len, opcode;
   std::uint64_t unique, nodeid;
@@ -17,7 +17,7 @@ struct InHeader {
 };
 static_assert(sizeof(InHeader) == 40);
 
-/// Starts every message from the daemon.  error: 0 or -errno.
+/// Begins every message from the daemon. error: 0 or -errno.
 struct OutHeader {
   std::uint32_t len;
   std::int32_t error;
@@ -25,12 +25,12 @@ struct OutHeader {
 };
 static_assert(sizeof(OutHeader) == 16);
 
-/// Body of the INIT request, up to what is needed here.
+/// The body of the INIT request, as far as needed here.
 struct InitIn {
   std::uint32_t major, minor, max_readahead, flags, flags2;
 };
 
-/// Body of the INIT reply.
+/// The body of the INIT reply.
 struct InitOut {
   std::uint32_t major, minor, max_readahead, flags;
   std::uint16_t max_background, congestion_threshold;
@@ -44,7 +44,7 @@ inline constexpr std::uint32_t kOpcodeInit = 26;
 inline constexpr std::uint32_t kInitExt = 1u << 30;           // flags: "flags2 is valid"
 inline constexpr std::uint32_t kFlags2Passthrough = 1u << 5;  // bit 37 of the two words
 
-/// Body of the OPEN reply.
+/// The body of the OPEN reply.
 struct OpenOut {
   std::uint64_t fh;
   std::uint32_t open_flags;
@@ -54,10 +54,10 @@ static_assert(sizeof(OpenOut) == 16);
 
 inline constexpr std::uint32_t kOpenPassthrough = 1u << 7;
 
-/// In the reply to CREATE this many bytes (fuse_entry_out) come before the OpenOut.
+/// In the reply to CREATE this many bytes (fuse_entry_out) precede the OpenOut.
 inline constexpr std::size_t kEntryOutBytes = 128;
 
-/// Argument of kBackingOpen; flags and padding must be 0.
+/// The argument of kBackingOpen; flags and padding must be 0.
 struct BackingMap {
   std::int32_t fd;
   std::uint32_t flags;

@@ -36,15 +36,15 @@ class FuseReply final : public Reply {
   FuseReply(fuse_req_t req, const Parking& parking)
       : req_(req),
         thread_(fuse_req_ctx(req)->pid),
+        policy_(policy_of(parking.kind)),
         missing_(parking.missing),
-        is_reader_(parking.is_reader),
-        may_not_be_(parking.may_not_be),
-        late_(parking.late),
         on_late_(parking.on_late) {}
   void error(int code) noexcept override {
     if (code == ETIMEDOUT && on_late_) on_late_();
-    if (is_reader_ && (code == ENOSPC || (code == EOPNOTSUPP && !may_not_be_))) code = EIO;
-    fuse_reply_err(req_, code == ETIMEDOUT ? late_ : to_reply(code, missing_));
+    if (policy_.is_reader && (code == ENOSPC || (code == EOPNOTSUPP && !policy_.may_not_be))) {
+      code = EIO;
+    }
+    fuse_reply_err(req_, code == ETIMEDOUT ? policy_.late : to_reply(code, missing_));
   }
   [[nodiscard]] bool gives_up() const noexcept override {
     try {
@@ -57,9 +57,8 @@ class FuseReply final : public Reply {
  private:
   fuse_req_t req_;
   pid_t thread_;  // req_ may be gone when it is asked for
+  const RequestPolicy& policy_;
   Missing missing_;
-  bool is_reader_, may_not_be_;
-  int late_;
   std::function<void()> on_late_;
 };
 
@@ -87,26 +86,38 @@ void unregister(const Server& server, std::int32_t backing_id) {
   if (backing_id > 0) unregister_backing(server.fuse_fd, backing_id);
 }
 
-RequestPool::Ticket announce(fuse_req_t req, RequestPool& pool) {
+RequestPool& pool_of(fuse_req_t req, RequestKind kind) {
+  return server_of(req).pool(policy_of(kind).waits_for);
+}
+
+RequestPool::Ticket announce(fuse_req_t req, RequestKind kind) {
   static_assert(sizeof(void*) == sizeof(RequestPool::Ticket));
-  const RequestPool::Ticket ticket = pool.announce();
+  const RequestPool::Ticket ticket = pool_of(req, kind).announce(share_of(kind));
   fuse_req_interrupt_func(req, on_interrupt, reinterpret_cast<void*>(ticket));
   return ticket;
+}
+
+Clock::time_point deadline_of(fuse_req_t req, RequestKind kind) {
+  const std::chrono::seconds limit = policy_of(kind).limit;
+  const auto& read_timeout = server_of(req).options.read_timeout;
+  return Clock::now() + (limit.count() > 0 ? limit : read_timeout);
 }
 
 }  // namespace
 
 void park(fuse_req_t req, const Parking& parking, RequestPool::Work work) {
   auto reply = std::make_unique<FuseReply>(req, parking);
-  const RequestPool::Ticket ticket = announce(req, *parking.pool);
-  parking.pool->park(ticket, std::move(reply), Clock::now() + parking.limit, std::move(work),
-                     parking.on_give_up);
+  RequestPool& pool = pool_of(req, parking.kind);
+  const Clock::time_point deadline = deadline_of(req, parking.kind);
+  pool.park(announce(req, parking.kind), std::move(reply), deadline, std::move(work),
+            policy_of(parking.kind).on_give_up);
 }
 
 void park_until(fuse_req_t req, const Parking& parking, Clock::time_point deadline, const Ask& ask,
                 RequestPool::Work work) {
   auto reply = std::make_unique<FuseReply>(req, parking);
-  const RequestPool::Ticket ticket = announce(req, *parking.pool);
+  RequestPool& pool = pool_of(req, parking.kind);
+  const RequestPool::Ticket ticket = announce(req, parking.kind);
   bool begins = true;
   try {
     begins = ask([ticket, waker = server_of(req).waker] { waker->wake(ticket); });
@@ -114,9 +125,9 @@ void park_until(fuse_req_t req, const Parking& parking, Clock::time_point deadli
     // The work will be told the same.
   }
   if (begins) {
-    parking.pool->park(ticket, std::move(reply), deadline, std::move(work));
+    pool.park(ticket, std::move(reply), deadline, std::move(work));
   } else {
-    parking.pool->hold(ticket, std::move(reply), deadline, std::move(work));
+    pool.hold(ticket, std::move(reply), deadline, std::move(work));
   }
 }
 

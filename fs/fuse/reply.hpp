@@ -4,13 +4,13 @@
 #pragma once
 
 #include <cerrno>
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <string_view>
 #include <utility>
 
 #include "fs/base/errno.hpp"
+#include "fs/fuse/request_kinds.hpp"
 #include "fs/fuse/server.hpp"
 
 namespace weightfs::fs {
@@ -37,16 +37,11 @@ void answer(fuse_req_t req, std::string_view operation, Missing missing, Body&& 
   if (error != 0) fuse_reply_err(req, to_reply(error, missing));
 }
 
-/// How a request waits.
+/// How a request waits.  Its kind says the rest: see request_kinds.hpp.
 struct Parking {
-  RequestPool* pool = nullptr;
-  std::chrono::seconds limit{30};
-  OnGiveUp on_give_up = OnGiveUp::abandon;
+  RequestKind kind;
   Missing missing = Missing::inode;
-  bool is_reader = false;              // gets EIO for what it has no use for, and the log says why
-  bool may_not_be = false;             // EOPNOTSUPP is of use: there is no such file (a delta)
-  int late = ETIMEDOUT;                // what the caller gets when the limit has passed
-  std::function<void()> on_late = {};  // is called before; must be quick, and not throw
+  std::function<void()> on_late = {};  // called before a late answer; must be quick, and not throw
 };
 
 /// The work must not touch `req`, except in the function that sends the answer: until then another
@@ -56,7 +51,7 @@ void park(fuse_req_t req, const Parking& parking, RequestPool::Work work);
 /// The same for work that can begin when something is there.  `ask(wake)` answers whether it is, or
 /// sees to it that `wake` is called when it is worth while to begin, from any thread, also after
 /// the session's end.  If it throws, the work begins, which is to ask again.
-/// `deadline`: takes the place of Parking::limit.  Requires: Parking::pool is that of reads.
+/// `deadline`: takes the place of the kind's limit.  Requires: the kind's class is `local`.
 using Ask = std::function<bool(std::function<void()> wake)>;
 void park_until(fuse_req_t req, const Parking& parking, Clock::time_point deadline, const Ask& ask,
                 RequestPool::Work work);

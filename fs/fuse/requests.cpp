@@ -8,16 +8,21 @@
 //
 // No worker ever sees what was held and given up before it was woken: the watcher forgets that.
 // Requests are answered without the lock, because an answer is a system call.
+//
+// A queued request may begin if its share has a worker left.  There are never more of these than
+// idle workers, unless the system refuses to start a thread: then the watcher tries again.
 #include "fs/fuse/requests.hpp"
 
 #include <algorithm>
 #include <atomic>
+#include <cassert>
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <stop_token>
@@ -34,6 +39,10 @@ namespace {
 constexpr std::chrono::milliseconds kLookAgain{200};
 
 struct Request {
+  explicit Request(std::size_t its_share) : share(its_share) {}
+
+  const std::size_t share;
+
   // Guarded by the pool's lock.
   bool parked = false;
   bool interrupted = false;
@@ -55,6 +64,18 @@ struct Request {
 };
 
 using RequestPtr = std::shared_ptr<Request>;
+
+// The requests of one kind.
+struct Share {
+  unsigned workers = 0;  // that it may occupy
+  unsigned busy = 0;     // of these
+  std::deque<RequestPtr> queue = {};
+
+  // How many of those queued may begin.
+  [[nodiscard]] std::size_t ready() const noexcept {
+    return std::min<std::size_t>(queue.size(), workers - busy);
+  }
+};
 
 void give_up(Request& request, int code) noexcept {
   const bool answers = request.claim();
@@ -83,11 +104,10 @@ std::atomic<RequestPool::Ticket> last_ticket = 0;
 }  // namespace
 
 struct RequestPool::State {
-  explicit State(unsigned threads) {
-    for (unsigned i = 0; i < threads; i++) {
-      threads_.emplace_back([this] { run_worker(); });
-    }
-    threads_.emplace_back([this] { run_watcher(); });
+  explicit State(const std::vector<unsigned>& shares) {
+    for (const unsigned workers : shares) shares_.push_back({.workers = workers});
+    workers_.reserve(std::accumulate(shares.begin(), shares.end(), std::size_t{0}));
+    watcher_ = std::jthread([this] { run_watcher(); });
   }
 
   ~State() {
@@ -104,10 +124,11 @@ struct RequestPool::State {
     for_watcher_.notify_all();
   }
 
-  Ticket announce() {
+  Ticket announce(std::size_t share) {
     const std::lock_guard lock(mutex_);
+    assert(share < shares_.size());
     const Ticket ticket = ++last_ticket;
-    requests_.emplace(ticket, std::make_shared<Request>());
+    requests_.emplace(ticket, std::make_shared<Request>(share));
     return ticket;
   }
 
@@ -160,56 +181,60 @@ struct RequestPool::State {
         [&](const auto& item) { return !item.second->answered && counts(*item.second); }));
   }
 
+  std::size_t worker_count() const {
+    const std::lock_guard lock(mutex_);
+    return workers_.size();
+  }
+
  private:
-  // Requires: mutex_ is held.
+  // ---- with mutex_ held ----
+
   void queue(const RequestPtr& request) {
-    queue_.push_back(request);
+    shares_[request->share].queue.push_back(request);
+    start_workers();
     for_workers_.notify_one();
   }
 
-  void run_worker() {
-    while (const RequestPtr request = next_work()) {
-      do_work(*request);
-      forget(*request);
+  [[nodiscard]] bool lacks_workers() const {
+    std::size_t ready = 0;
+    for (const Share& share : shares_) ready += share.ready();
+    return ready > idle_ && !ending_;
+  }
+
+  // One for each request that may begin and has none.
+  void start_workers() {
+    try {
+      while (lacks_workers()) {
+        workers_.emplace_back([this] { run_worker(); });
+        idle_++;
+      }
+      was_refused_ = false;
+    } catch (const std::exception& error) {  // by the system: it has no thread or no memory left
+      for_watcher_.notify_one();
+      if (!std::exchange(was_refused_, true)) log_failure("starting a thread for requests", error);
     }
   }
 
-  RequestPtr next_work() {
-    std::unique_lock lock(mutex_);
-    for_workers_.wait(lock, [this] { return ending_ || !queue_.empty(); });
-    if (ending_) return nullptr;
-    const RequestPtr request = std::move(queue_.front());
-    queue_.pop_front();
+  // The oldest that may begin; nullptr if there is none.
+  RequestPtr take_ready() {
+    Share* first = nullptr;
+    for (Share& share : shares_) {
+      if (share.ready() == 0) continue;
+      if (first == nullptr || share.queue.front()->ticket < first->queue.front()->ticket) {
+        first = &share;
+      }
+    }
+    if (first == nullptr) return nullptr;
+    RequestPtr request = std::move(first->queue.front());
+    first->queue.pop_front();
+    first->busy++;
+    idle_--;
     return request;
   }
 
   void forget(const Request& request) {
-    const std::lock_guard lock(mutex_);
-    forget_locked(request);
-  }
-  void forget_locked(const Request& request) {
     deadlines_.erase({request.deadline, request.ticket});
     requests_.erase(request.ticket);
-  }
-
-  void run_watcher() {
-    std::unique_lock lock(mutex_);
-    while (!ending_) {
-      const auto [request, code] = next_overdue();
-      if (request == nullptr) {
-        wait_for_next(lock);
-        continue;
-      }
-      lock.unlock();
-      const bool waits_on = code == EINTR && !request->reply->gives_up();
-      if (!waits_on) give_up(*request, code);
-      lock.lock();
-      if (waits_on) {
-        look_again_later(request->ticket);
-      } else if (request->held) {
-        forget_locked(*request);
-      }
-    }
   }
 
   void look_again_later(Ticket ticket) {
@@ -239,6 +264,7 @@ struct RequestPool::State {
     Clock::time_point until = Clock::time_point::max();
     if (!deadlines_.empty()) until = deadlines_.begin()->first;
     if (!patient_.empty()) until = std::min(until, look_again_);
+    if (lacks_workers()) until = std::min(until, Clock::now() + kLookAgain);
     if (until == Clock::time_point::max()) {
       for_watcher_.wait(lock);
     } else {
@@ -246,7 +272,47 @@ struct RequestPool::State {
     }
   }
 
-  // Guards everything below but the threads.
+  // ---- threads ----
+
+  void run_worker() {
+    while (const RequestPtr request = next_work()) {
+      do_work(*request);
+      const std::lock_guard lock(mutex_);
+      forget(*request);
+      shares_[request->share].busy--;
+      idle_++;
+    }
+  }
+
+  RequestPtr next_work() {
+    std::unique_lock lock(mutex_);
+    RequestPtr request;
+    for_workers_.wait(lock, [&] { return ending_ || (request = take_ready()) != nullptr; });
+    return request;
+  }
+
+  void run_watcher() {
+    std::unique_lock lock(mutex_);
+    while (!ending_) {
+      start_workers();
+      const auto [request, code] = next_overdue();
+      if (request == nullptr) {
+        wait_for_next(lock);
+        continue;
+      }
+      lock.unlock();
+      const bool waits_on = code == EINTR && !request->reply->gives_up();
+      if (!waits_on) give_up(*request, code);
+      lock.lock();
+      if (waits_on) {
+        look_again_later(request->ticket);
+      } else if (request->held) {
+        forget(*request);
+      }
+    }
+  }
+
+  // Guards everything below but the watcher.
   mutable RankedMutex mutex_{LockRank::requests, "RequestPool::State::mutex_"};
   std::condition_variable_any for_workers_, for_watcher_;
   bool ending_ = false;
@@ -255,15 +321,20 @@ struct RequestPool::State {
   std::vector<Ticket> interrupts_;  // to look at now
   std::vector<Ticket> patient_;     // interrupted, but their callers wait on
   Clock::time_point look_again_;    // at those
-  std::deque<RequestPtr> queue_;
+  std::vector<Share> shares_;
+  std::size_t idle_ = 0;      // workers that do nothing, also those that have just been started
+  bool was_refused_ = false;  // the last thread that was to start
 
-  std::vector<std::jthread> threads_;  // last: they end before the rest goes
+  // Last: they end before the rest goes.  No worker is started after `ending_`.
+  std::vector<std::jthread> workers_;
+  std::jthread watcher_;
 };
 
-RequestPool::RequestPool(unsigned threads) : state_(std::make_unique<State>(threads)) {}
+RequestPool::RequestPool(const std::vector<unsigned>& shares)
+    : state_(std::make_unique<State>(shares)) {}
 RequestPool::~RequestPool() = default;
 
-RequestPool::Ticket RequestPool::announce() { return state_->announce(); }
+RequestPool::Ticket RequestPool::announce(std::size_t share) { return state_->announce(share); }
 
 void RequestPool::park(Ticket ticket, std::unique_ptr<Reply> reply, Clock::time_point deadline,
                        Work work, OnGiveUp on_give_up) noexcept {
@@ -286,5 +357,7 @@ std::size_t RequestPool::parked_count() const {
 std::size_t RequestPool::held_count() const {
   return state_->count([](const Request& request) { return request.held; });
 }
+
+std::size_t RequestPool::worker_count() const { return state_->worker_count(); }
 
 }  // namespace weightfs::fs

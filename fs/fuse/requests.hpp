@@ -2,6 +2,11 @@
 // blocks.  A worker answers; a watcher answers for it when the deadline passes or the caller is
 // interrupted, so that no caller is ever stuck in state D.
 //
+// A pool has shares.  Each kind of request has one, and occupies no more workers than its share
+// has.  The pool has as many workers as its shares together, so a kind that is stuck, on a bucket
+// that hangs for instance, holds up no other.  A worker is started when a request is queued that
+// may begin and no worker is idle; idle ones stay.
+//
 // Each request is answered exactly once, by whoever comes first.  Knows no libfuse: a request is an
 // interface, and tests bring their own.
 //
@@ -12,6 +17,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "store/base/context.hpp"
 
@@ -41,7 +47,9 @@ enum class OnGiveUp {
 
 class RequestPool {
  public:
-  explicit RequestPool(unsigned threads);
+  /// `shares`: how many workers requests of each share may occupy at once, each at least one.
+  /// Starts the watcher and no worker.
+  explicit RequestPool(const std::vector<unsigned>& shares);
   ~RequestPool();  // answers what is parked with ENOTCONN, stops what has begun, and joins
   RequestPool(const RequestPool&) = delete;
   RequestPool& operator=(const RequestPool&) = delete;
@@ -49,9 +57,9 @@ class RequestPool {
   /// Identifies a request for interrupt(); never reused, by no pool of this process.
   using Ticket = std::uint64_t;
 
-  /// Announces a request.  An interrupt may arrive from now on; it takes effect in park().  Every
-  /// announced request must be parked, or held.
-  Ticket announce();
+  /// Announces a request of a share, given by its index.  An interrupt may arrive from now on; it
+  /// takes effect in park().  Every announced request must be parked, or held.
+  Ticket announce(std::size_t share);
 
   /// What a worker does: returns the function that sends the answer, which then runs at once on the
   /// same thread (so it may refer to thread_local memory) and must not throw.  Instead it may
@@ -84,6 +92,8 @@ class RequestPool {
   [[nodiscard]] std::size_t parked_count() const;
   /// Of these: held, and not woken yet.
   [[nodiscard]] std::size_t held_count() const;
+  /// Workers started so far.
+  [[nodiscard]] std::size_t worker_count() const;
 
  private:
   struct State;

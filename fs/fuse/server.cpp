@@ -5,16 +5,11 @@
 namespace weightfs::fs {
 namespace {
 
-constexpr unsigned kWorkers = 4;
-constexpr unsigned kChangers = 8;  // each may wait for the disk
-constexpr unsigned kSyncers = 16;
-constexpr unsigned kMovers = 2;
-constexpr unsigned kSizers = 2;
-constexpr unsigned kBuilders = 2;
-constexpr unsigned kRestReaders = 8;  // each may wait for the bucket
-constexpr unsigned kNamers = 4;
-constexpr unsigned kFillers = 4;
 constexpr std::size_t kOpenFilesMax = 65536;
+
+bool is_writers(WaitClass waits_for) {
+  return waits_for == WaitClass::disk || waits_for == WaitClass::exclusive;
+}
 
 }  // namespace
 
@@ -32,37 +27,26 @@ Server::Server(const Tree& tree_served, FuseSessionOptions session_options)
     : tree(tree_served),
       options(std::move(session_options)),
       open_records(kOpenFilesMax),
-      opens(open_records),
-      pool(std::make_unique<RequestPool>(kWorkers)),
-      waker(std::make_shared<ReadWaker>(*pool)) {
-  if (options.sync != nullptr) {
-    names = std::make_unique<RequestPool>(kNamers);
-    fills = std::make_unique<RequestPool>(kFillers);
+      opens(open_records) {
+  for (std::size_t i = 0; i < kWaitClassCount; i++) {
+    const auto waits_for = static_cast<WaitClass>(i);
+    if (is_writers(waits_for) && !is_writer()) continue;
+    pools[i] = std::make_unique<RequestPool>(shares_of(waits_for));
   }
-  if (options.deltas != nullptr) {
-    sizes = std::make_unique<RequestPool>(kSizers);
-    builds = std::make_unique<RequestPool>(kBuilders);
-  }
-  if (options.rest != nullptr) rests = std::make_unique<RequestPool>(kRestReaders);
-  if (!is_writer()) return;
-  changes = std::make_unique<RequestPool>(kChangers);
-  syncs = std::make_unique<RequestPool>(kSyncers);
-  moves = std::make_unique<RequestPool>(kMovers);
+  waker = std::make_shared<ReadWaker>(pool(WaitClass::local));
 }
 
 void Server::interrupt(RequestPool::Ticket ticket) const noexcept {
-  for (const auto* each :
-       {&pool, &names, &fills, &sizes, &builds, &rests, &changes, &syncs, &moves}) {
-    if (*each != nullptr) (*each)->interrupt(ticket);
+  for (const auto& each : pools) {
+    if (each != nullptr) each->interrupt(ticket);
   }
 }
 
+// The local one goes last.
 void Server::end_pools() noexcept {
   waker->end();
-  if (options.rest != nullptr) options.rest->stop();
-  for (auto* each : {&moves, &changes, &syncs, &rests, &builds, &sizes, &fills, &names, &pool}) {
-    each->reset();
-  }
+  if (options.remote_files != nullptr) options.remote_files->stop();
+  for (auto each = pools.rbegin(); each != pools.rend(); ++each) each->reset();
 }
 
 }  // namespace weightfs::fs

@@ -7,6 +7,7 @@
 #define FUSE_USE_VERSION 314
 #include <fuse_lowlevel.h>
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -17,6 +18,7 @@
 #include "fs/fuse/open_files.hpp"
 #include "fs/fuse/open_images.hpp"
 #include "fs/fuse/open_table.hpp"
+#include "fs/fuse/request_kinds.hpp"
 #include "fs/fuse/requests.hpp"
 #include "fs/fuse/session_options.hpp"
 #include "fs/fuse/staged_files.hpp"
@@ -29,7 +31,7 @@ namespace weightfs::fs {
 /// True if libfuse itself can ask for passthrough; else replies are patched.
 inline constexpr bool kLibfuseHasPassthrough = FUSE_VERSION >= FUSE_MAKE_VERSION(3, 17);
 
-/// The pool of reads, for those who wake them: they may come when it has ended.
+/// The pool that holds reads, for those who wake them: they may come when it has ended.
 class ReadWaker {
  public:
   explicit ReadWaker(RequestPool& pool) noexcept : pool_(&pool) {}
@@ -47,6 +49,10 @@ struct Server {
 
   [[nodiscard]] bool is_writer() const noexcept { return options.writing.staging != nullptr; }
 
+  /// Requires: a writer's mount, if the class is a writer's.
+  [[nodiscard]] RequestPool& pool(WaitClass waits_for) const noexcept {
+    return *pools[static_cast<std::size_t>(waits_for)];
+  }
   /// See RequestPool::interrupt.
   void interrupt(RequestPool::Ticket ticket) const noexcept;
   void end_pools() noexcept;
@@ -69,18 +75,8 @@ struct Server {
   StagedFiles staged{share};
   OpenFiles files;
 
-  // One for each way of taking long, so that none waits for another's.  The last three are a
-  // writer's.
-  std::unique_ptr<RequestPool> pool;     // reads and generated texts
-  std::shared_ptr<ReadWaker> waker;      // of `pool`
-  std::unique_ptr<RequestPool> names;    // of versions: ask the bucket
-  std::unique_ptr<RequestPool> fills;    // of versions that are opened: the same
-  std::unique_ptr<RequestPool> sizes;    // of deltas: may ask the bucket
-  std::unique_ptr<RequestPool> builds;   // of deltas
-  std::unique_ptr<RequestPool> rests;    // reads of files that are not kept
-  std::unique_ptr<RequestPool> changes;  // writes, truncate, fallocate
-  std::unique_ptr<RequestPool> syncs;    // fsync, of minutes
-  std::unique_ptr<RequestPool> moves;    // what the publish queue must agree to
+  std::array<std::unique_ptr<RequestPool>, kWaitClassCount> pools;  // by WaitClass
+  std::shared_ptr<ReadWaker> waker;                                 // of the local one
 };
 
 }  // namespace weightfs::fs

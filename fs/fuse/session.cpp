@@ -35,12 +35,12 @@
 namespace weightfs::fs {
 namespace {
 
-// A trainer's calls change names, and that may wait for the database: readers are not to wait for
-// the ranks of a job that save at once.
+// A trainer's calls change names, which may wait for the database: readers must not wait for the
+// ranks of a job that save simultaneously.
 constexpr unsigned kReaderThreads = 4;
 constexpr unsigned kWriterThreads = 16;
 constexpr std::chrono::milliseconds kInitLimit{10000};
-constexpr std::size_t kInitBytesMax = 1u << 17;  // the kernel refuses reads with less than 8 KiB
+constexpr std::size_t kInitBytesMax = 1u << 17;  // the kernel rejects buffers below 8 KiB
 constexpr std::string_view kReadaheadKiB = "8192";
 
 struct SessionDeleter {
@@ -48,7 +48,7 @@ struct SessionDeleter {
 };
 using SessionPtr = std::unique_ptr<fuse_session, SessionDeleter>;
 
-// A buffer that libfuse allocates.
+// A buffer allocated by libfuse.
 struct RequestBuffer {
   RequestBuffer() = default;
   RequestBuffer(const RequestBuffer&) = delete;
@@ -57,8 +57,8 @@ struct RequestBuffer {
   fuse_buf buffer{};
 };
 
-// Waits for the connection or for stop(), whichever comes first.  Both are level triggered: any
-// number of threads may wait, and once stopped all of them return for ever.
+// Waits for the connection or for stop().  Both are level-triggered: any number of threads may
+// wait, and once stopped none of them waits again.
 class Waiter {
  public:
   explicit Waiter(int connection)
@@ -91,14 +91,14 @@ class Waiter {
   std::atomic<bool> stopped_ = false;
 };
 
-// Takes the place of read(2) in libfuse.  If this process were killed while the kernel copies a
-// request into a page that is not there yet, the caller would get EIO instead of waiting for the
-// next daemon: so the pages of a new buffer are touched first.
+// Replaces read(2) in libfuse.  If this process were killed while the kernel copies a request into
+// a page that is not yet present, the caller would get EIO instead of waiting for the next daemon;
+// so the pages of a new buffer are touched first.
 ssize_t read_request(int fd, void* buffer, std::size_t size, void*) {
   thread_local void* touched = nullptr;
   if (buffer != std::exchange(touched, buffer)) std::memset(buffer, 0, size);
   const ssize_t got = read(fd, buffer, size);
-  if (got < 0 && errno == ECONNABORTED) errno = ENODEV;  // aborted: the same as unmounted
+  if (got < 0 && errno == ECONNABORTED) errno = ENODEV;  // aborted: like unmounted
   return got;
 }
 
@@ -120,7 +120,7 @@ std::vector<std::byte> read_init(int connection) {
   }
 }
 
-// Every READ is a round trip to the daemon, so it should bring much.  Only root may raise this.
+// Every READ is a round trip to the daemon, so it should transfer much.  Only root may raise this.
 void raise_readahead(const MountInfo& mount) {
   const std::string path =
       fmt::format("/sys/class/bdi/{}:{}/read_ahead_kb", mount.major, mount.minor);
@@ -131,7 +131,7 @@ void raise_readahead(const MountInfo& mount) {
 
 }  // namespace
 
-// Order of members: what comes later goes first.
+// The order of members matters: later ones are destroyed first.
 struct FuseSession::State {
   State(const Tree& tree, const FuseSessionOptions& options)
       : server(tree, options),
@@ -156,7 +156,7 @@ struct FuseSession::State {
       std::unique_lock lock(run_mutex);
       run_ended.wait(lock, [this] { return !running; });
     }
-    server.end_pools();  // frees the callers that wait, so that the mount is not busy
+    server.end_pools();  // releases waiting callers, so that the mount is not busy
   }
 
   void make_session() {
@@ -167,7 +167,7 @@ struct FuseSession::State {
     fuse_opt_free_args(&arguments);
     if (session == nullptr) throw Error(ErrorCode::io, "libfuse cannot make a session");
 
-    // libfuse closes the descriptor that it gets, and never learns where it is mounted.
+    // libfuse closes the descriptor it is given, and never learns where it is mounted.
     const int connection = fcntl(mount.fd(), F_DUPFD_CLOEXEC, 3);
     if (connection < 0) throw_errno(errno, "duplicate the FUSE connection");
     fuse_custom_io io{};
@@ -179,7 +179,7 @@ struct FuseSession::State {
     }
   }
 
-  // INIT is answered before there are threads: libfuse answers EIO to anything ahead of it.
+  // INIT is answered before there are threads: libfuse answers EIO to any request before it.
   void answer_init() {
     const Serve serve = server.options.serve;
     const bool may_pass = serve == Serve::automatic || serve == Serve::passthrough;
@@ -212,7 +212,7 @@ struct FuseSession::State {
     }
   }
 
-  // What is known of the mount only when it is in its place.
+  // Settles what is known only once the mount is attached.
   void take_place() {
     if (binds && !mount.info()) {
       binds = false;
@@ -240,13 +240,17 @@ struct FuseSession::State {
   }
 
   bool choose_binds() {
+    if (!server.options.may_bind) {
+      why_no_binds = "images in memory are not bound (--images memory)";
+      return false;
+    }
     const BindState state = try_bind(server.options.store);
     binds = state.available;
     why_no_binds = state.why_not;
     return binds;
   }
 
-  // One thread's part of the work.
+  // The loop of one thread.
   void serve() {
     RequestBuffer request;
     while (!waiter.is_stopped() && fuse_session_exited(session.get()) == 0) {
@@ -257,7 +261,7 @@ struct FuseSession::State {
         fuse_session_process_buf(session.get(), &request.buffer);
       } else if (got != -EINTR) {
         if (got < 0) log_error(fmt::format("reading requests failed: {}", std::strerror(-got)));
-        waiter.stop();  // unmounted, or nothing more to be had: the others end too
+        waiter.stop();  // unmounted, or an error: ends the other threads too
       }
     }
   }
@@ -284,12 +288,13 @@ struct FuseSession::State {
   SessionMount mount;
   Waiter waiter;
   fuse_lowlevel_ops operations;
-  std::vector<std::byte> init;  // a successor would need it to understand the connection
+  std::vector<std::byte> init;  // a successor needs it to understand the connection
   SessionPtr session;
   std::string why, why_no_binds;
   bool binds = false;
 
-  // Notified under the lock: the waiting destructor must not go on before run() is done with them.
+  // Notified under the lock: the waiting destructor must not continue before run() is done with
+  // them.
   RankedMutex run_mutex{LockRank::leaf, "FuseSession::State::run_mutex"};
   std::condition_variable_any run_ended;
   bool running = false;
@@ -315,7 +320,7 @@ ServingState FuseSession::serving() const {
   serving.open_passthrough = server.opens.open_count(Serving::passthrough);
   serving.open_daemon = server.opens.open_count(Serving::daemon);
   serving.daemon_reads = server.daemon_reads;
-  serving.waiting_reads = server.pool->held_count();
+  serving.waiting_reads = server.pool(WaitClass::local).held_count();
   return serving;
 }
 

@@ -1,9 +1,9 @@
-// FuseSession: one FUSE connection and the threads that serve it.  Home of libfuse, together with
-// the operations (operations, file_operations, staging_operations), reply and passthrough.
+// FuseSession: one FUSE connection and the threads that serve it.  Only this module, the operations
+// (operations, file_operations, staging_operations), reply and passthrough use libfuse.
 //
-// The session reads INIT itself and hands it to libfuse through custom_io, and its loop waits on
-// the connection and on a stop signal, so it can end at any time, and a later supervisor can hold
-// the connection for it.
+// The session reads INIT itself and passes it to libfuse through custom_io.  Its loop waits on the
+// connection and on a stop signal.  So it can end at any time, and a future supervisor can hold the
+// connection for it.
 #pragma once
 
 #include <sys/types.h>
@@ -23,49 +23,48 @@
 
 namespace weightfs::fs {
 
-/// Of the library that is loaded: "3.14.0".
+/// The version of the loaded library: "3.14.0".
 std::string libfuse_version();
 
-/// How files are served: for status.
+/// How files are served, for status.
 struct ServingState {
   std::string mode;  // "passthrough" | "bind" | "daemon"
-  std::string why;   // why not passthrough, in words; "" if it is, or "--serve daemon"
-  std::vector<std::uint64_t> bound = {};  // versions that are bind-mounted, ascending
+  std::string why;   // why not passthrough; "" with passthrough or "--serve daemon"
+  std::vector<std::uint64_t> bound = {};  // bind-mounted versions, ascending
   std::uint64_t open_passthrough = 0, open_daemon = 0;
   std::uint64_t daemon_reads = 0;  // READ requests answered
-  std::size_t waiting_reads = 0;   // others, for bytes that are not here yet
+  std::size_t waiting_reads = 0;   // not yet answered: they wait for bytes
 };
 
 class FuseSession {
  public:
-  /// Mounts, answers INIT, tries passthrough.  The tree must outlive the session.
+  /// Mounts, answers INIT, tries passthrough.  Requires: `tree` outlives the session.
   /// Throws Error: permission (with what is missing), busy, unsupported (--serve passthrough or
-  /// bind, and not to be had), io.
+  /// bind, which is not available), io.
   FuseSession(const Tree& tree, FuseSessionOptions options);
-  /// Stops, waits for run() where it is still running, and unmounts: lazily if busy, and only what
-  /// this session has mounted.
+  /// Stops, waits until run() has returned, and unmounts: lazily if busy, and only its own mount.
   ~FuseSession();
 
-  /// Serves until the file system is unmounted or stop() is called.  Once for each session.
+  /// Serves until the file system is unmounted or stop() is called.  May be called once.
   void run();
 
   /// Ends run(); may be called from any thread and more than once.
   void stop() noexcept;
 
-  /// Without `bound`, which others know.
+  /// Without `bound`, which the session does not know.
   [[nodiscard]] ServingState serving() const;
 
-  /// True if complete versions are to be bind-mounted over what this session shows
-  /// (fs/daemon/bound_versions.hpp); it is the caller who does so.
+  /// Whether complete versions should be bind-mounted over this session's mount
+  /// (fs/daemon/bound_versions.hpp); the caller does that.
   [[nodiscard]] bool wants_binds() const noexcept;
 
-  /// What is mounted, as /proc/self/mountinfo shows it; nullopt if it does not.
+  /// The mount as /proc/self/mountinfo shows it; nullopt if it does not.
   [[nodiscard]] const std::optional<MountInfo>& mount() const noexcept;
 
-  /// st_dev of what is mounted.
+  /// st_dev of the mount.
   [[nodiscard]] dev_t device() const;
 
-  /// True if nobody has a file of the version open through this mount.
+  /// True if no file of the version is open through this mount.
   [[nodiscard]] bool is_unused(std::uint64_t version) const;
 
  private:

@@ -1,4 +1,4 @@
-// FuseSessionOptions: what a session serves beside the tree, and how.
+// FuseSessionOptions: what a session serves in addition to the tree, and how.
 #pragma once
 
 #include <chrono>
@@ -19,11 +19,11 @@ enum class Serve { automatic, passthrough, bind, daemon };
 /// How files are served.
 struct ServeOptions {
   Serve how = Serve::automatic;  // passthrough, bind: an error if it is not available
-  /// For what must come from the bucket before a call can be answered: then EIO.
+  /// The limit for data that a call needs from the bucket; after it the call fails with EIO.
   std::chrono::milliseconds read_timeout{60'000};
 };
 
-/// What a writer's mount has beside a reader's; nullptrs on a reader's.  They outlive the session.
+/// The parts of a writer's mount; nullptr on a reader's.  They outlive the session.
 struct Writing {
   Staging* staging = nullptr;
   PublishQueue* queue = nullptr;
@@ -33,15 +33,17 @@ struct FuseSessionOptions {
   std::filesystem::path mount_point;  // canonical
   std::string source;                 // URL without secrets, as /proc/mounts shows it
   Serve serve = ServeOptions{}.how;
-  std::filesystem::path store;          // where images lie: passthrough is tried there
-  std::function<std::string()> status;  // text of .weightfs/status
+  std::filesystem::path store;          // has the images: passthrough is tested there
+  std::function<std::string()> status;  // the text of .weightfs/status
   Writing writing = {};
-  LoaderPins* pins = nullptr;    // outlive the session; nullptr: `latest` is the same for everybody
+  LoaderPins* pins = nullptr;    // outlives the session; nullptr: `latest` is the same for all
   DeltaFiles* deltas = nullptr;  // outlives the session; nullptr: the tree has no /deltas
-  std::function<std::string()> advice = [] { return std::string(); };  // of .weightfs/advice
-  Sync* sync = nullptr;         // the same, with SyncOptions::partial; nullptr: nothing is fetched
-  RemoteFiles* rest = nullptr;  // outlives the session; nullptr: all files are kept
+  std::function<std::string()> advice = [] { return std::string(); };  // the text of
+                                                                       // .weightfs/advice
+  Sync* sync = nullptr;  // as above, with SyncOptions::partial; nullptr: nothing is fetched
+  RemoteFiles* remote_files = nullptr;  // outlives the session; nullptr: all files are kept
   std::chrono::milliseconds read_timeout = ServeOptions{}.read_timeout;
+  bool may_bind = true;  // false: some images are in memory, where no other process finds them
 };
 
 }  // namespace weightfs::fs

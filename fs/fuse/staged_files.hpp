@@ -1,9 +1,9 @@
 // Staged files: descriptors of the backing files that the daemon reads and writes itself, for each
 // open inode of staging.
 //
-// The one for reading lives from the first open to the last RELEASE, the one for writing from the
-// first to the last of those that may write: the daemon must have none when a hand-over asks
-// nobody_writes() (store/staging/staging.hpp).
+// The read descriptor lives from the first open to the last RELEASE; the write descriptor only
+// while a writable open exists: the daemon must have none when a hand-over calls nobody_writes()
+// (store/staging/staging.hpp).
 //
 // Threads: all calls may run in parallel.
 #pragma once
@@ -22,17 +22,17 @@ namespace weightfs::fs {
 
 class StagedFiles {
  public:
-  /// `share`: pays for the descriptors; outlives this.
+  /// `share`: the descriptors are taken from it; outlives this.
   explicit StagedFiles(DescriptorShare& share) noexcept : share_(share) {}
 
-  /// Counts one open.  Throws Error: io (ENFILE) if too many are open; see throw_errno; nothing was
-  /// counted.
+  /// Counts one open.
+  /// Throws Error: io (ENFILE) if too many are open; see throw_errno.  Nothing is counted then.
   void hold(StagingId id, const std::filesystem::path& path, bool writes);
 
   /// Counts one RELEASE.  Unknown ids are ignored.
   void release(StagingId id, bool writes) noexcept;
 
-  /// nullptr if nobody holds it so.
+  /// Returns: nullptr if the file is not held for reading, or writing.
   [[nodiscard]] std::shared_ptr<const File> find_reader(StagingId id) const;
   [[nodiscard]] std::shared_ptr<const File> find_writer(StagingId id) const;
 
@@ -42,7 +42,7 @@ class StagedFiles {
     std::uint64_t opens = 0, writers = 0;
     DescriptorClaim reader_claim, writer_claim;
   };
-  bool join(StagingId id, bool writes);  // counts an open for which there are descriptors already
+  bool join(StagingId id, bool writes);  // counts an open if its descriptors exist
 
   DescriptorShare& share_;
   mutable RankedMutex mutex_{LockRank::leaf, "StagedFiles::mutex_"};

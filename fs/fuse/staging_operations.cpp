@@ -32,20 +32,8 @@ constexpr double kAttributeSeconds = 1;
 constexpr double kNameSeconds = 1;
 constexpr mode_t kPermissions = 07777;
 
-// What waits for the disk ends when the disk is done: a trainer's fsync of 100 GB takes minutes.
-constexpr std::chrono::hours kDiskLimit{1};
-constexpr std::chrono::seconds kMoveLimit{30};
-
 Staging& staging_of(fuse_req_t req) { return *server_of(req).options.writing.staging; }
 Inode inode_of(StagingId id) { return make_staging_inode(id); }
-
-Parking reading(fuse_req_t req) { return {.pool = server_of(req).pool.get()}; }
-Parking changing(fuse_req_t req) {
-  return {server_of(req).changes.get(), kDiskLimit, OnGiveUp::finish, Missing::inode};
-}
-Parking moving(fuse_req_t req) {
-  return {server_of(req).moves.get(), kMoveLimit, OnGiveUp::finish, Missing::name};
-}
 
 Caller caller_of(fuse_req_t req) {
   const fuse_ctx* context = fuse_req_ctx(req);
@@ -131,17 +119,28 @@ void open_and_reply(Server& server, StagingId id, fuse_file_info& info, Reply&& 
   if (reply(opened.backing_id) != 0) end_open(server, id, writes);
 }
 
+// A file to be made.
+struct NewFile {
+  StagingId parent = 0;
+  std::string name;
+  mode_t mode = 0;
+  Caller caller;
+};
+
+StagingId make_file(Staging& staging, const NewFile& file) {
+  return staging.make_file(file.parent, file.name, file.mode & kPermissions, file.caller);
+}
+
 // The kernel did not know the name, but another caller may have made it meanwhile.
-StagingId find_or_make(fuse_req_t req, StagingId parent, const char* name, mode_t mode, int flags) {
-  Staging& staging = staging_of(req);
+StagingId find_or_make(Staging& staging, const NewFile& file, int flags) {
   try {
-    return staging.make_file(parent, name, mode & kPermissions, caller_of(req));
+    return make_file(staging, file);
   } catch (const PosixError& error) {
     if (error.number() != EEXIST || (flags & O_EXCL) != 0) throw;
   }
-  const StagingId id = staging.lookup(parent, name);
+  const StagingId id = staging.lookup(file.parent, file.name);
   if (!S_ISREG(staging.attributes(id).st_mode)) {
-    throw PosixError(ESTALE, "create " + std::string(name));  // the kernel looks again
+    throw PosixError(ESTALE, "create " + file.name);  // the kernel looks again
   }
   if ((flags & O_TRUNC) != 0) {
     AttributeChange empty;
@@ -243,21 +242,24 @@ void ask_queue(Call&& call) {
 void hand_over(fuse_req_t req, StagingId parent, std::string name, std::string new_name) {
   HandOverOptions options;
   options.caller = caller_of(req);
-  park(req, moving(req), [=, writing = server_of(req).options.writing](const Context& context) {
-    ask_queue([&] {
-      const StagingId directory = writing.staging->lookup(parent, name);
-      writing.queue->hand_over(directory, new_name, new_name, options, context);
-    });
-    return send_success(req);
-  });
+  options.wishes.tag = new_name;
+  park(req, {RequestKind::move, Missing::name},
+       [=, writing = server_of(req).options.writing](const Context& context) {
+         ask_queue([&] {
+           const StagingId directory = writing.staging->lookup(parent, name);
+           writing.queue->hand_over(directory, new_name, options, context);
+         });
+         return send_success(req);
+       });
 }
 
 void take_back(fuse_req_t req, std::string name, StagingId new_parent, std::string new_name) {
-  park(req, moving(req), [=, writing = server_of(req).options.writing](const Context&) {
-    const StagingId directory = writing.staging->lookup(kPublishRoot, name);
-    writing.queue->take_back(directory, new_parent, new_name);
-    return send_success(req);
-  });
+  park(req, {RequestKind::move, Missing::name},
+       [=, writing = server_of(req).options.writing](const Context&) {
+         const StagingId directory = writing.staging->lookup(kPublishRoot, name);
+         writing.queue->take_back(directory, new_parent, new_name);
+         return send_success(req);
+       });
 }
 
 bool is_empty(const Staging& staging, StagingId directory) {
@@ -276,25 +278,26 @@ void remove_now(Staging& staging, StagingId parent, const std::string& name, boo
 
 // Below publish/X: X must not become a version any more.
 void remove_handed_over(fuse_req_t req, StagingId parent, std::string name, bool is_directory) {
-  park(req, moving(req), [=, writing = server_of(req).options.writing](const Context&) {
-    Staging& staging = *writing.staging;
-    const StagingId id = staging.lookup(parent, name);
-    if (is_directory && !is_empty(staging, id)) throw PosixError(ENOTEMPTY, "remove " + name);
-    if (const auto top = staging.top_of(id)) writing.queue->cancel(top->id);
-    remove_now(staging, parent, name, is_directory);
-    return send_success(req);
-  });
+  park(req, {RequestKind::move, Missing::name},
+       [=, writing = server_of(req).options.writing](const Context&) {
+         Staging& staging = *writing.staging;
+         const StagingId id = staging.lookup(parent, name);
+         if (is_directory && !is_empty(staging, id)) throw PosixError(ENOTEMPTY, "remove " + name);
+         if (const auto top = staging.top_of(id)) writing.queue->cancel(top->id);
+         remove_now(staging, parent, name, is_directory);
+         return send_success(req);
+       });
 }
 
 /// Runs `make`, which makes a name.  In publish/ nothing is made: whoever tries, by cp for
 /// instance, is told so where the reasons of refusals are.
 template <typename Make>
-StagingId make_name(fuse_req_t req, StagingId parent, const char* name, Make&& make) {
+StagingId make_name(const Server& server, StagingId parent, const std::string& name, Make&& make) {
   try {
     return make();
   } catch (const PosixError& error) {
-    const Staging& staging = staging_of(req);
-    PublishQueue* const queue = server_of(req).options.writing.queue;
+    const Staging& staging = *server.options.writing.staging;
+    PublishQueue* const queue = server.options.writing.queue;
     if (error.number() != EROFS || queue == nullptr || root_of(staging, parent) != kPublishRoot) {
       throw;
     }
@@ -302,6 +305,17 @@ StagingId make_name(fuse_req_t req, StagingId parent, const char* name, Make&& m
     queue->note_copy(top ? top->name : name);
     throw;
   }
+}
+
+// Runs `make`, which returns what answers, when there is room for a file.  No thread of the session
+// makes room: in bind mode that unmounts a version, and the kernel then asks the session.
+void make_with_room(fuse_req_t req, std::function<Send()> make) {
+  Staging& staging = staging_of(req);
+  if (staging.has_room_for_file()) return make()();
+  park(req, {RequestKind::make, Missing::name}, [=, &staging](const Context&) {
+    staging.prepare_file();
+    return make();
+  });
 }
 
 void remove(fuse_req_t req, StagingId parent, const char* name, bool is_directory) {
@@ -374,17 +388,19 @@ void readdir(fuse_req_t req, StagingId id, std::size_t size, std::uint64_t offse
 void mknod(fuse_req_t req, StagingId parent, const char* name, mode_t mode, dev_t) {
   answer(req, "mknod", Missing::name, [&] {
     if (!S_ISREG(mode)) throw PosixError(EPERM, "make a special file");
-    const StagingId id = make_name(req, parent, name, [&] {
-      return staging_of(req).make_file(parent, name, mode & kPermissions, caller_of(req));
+    const NewFile file{parent, name, mode, caller_of(req)};
+    make_with_room(req, [=, &server = server_of(req)]() -> Send {
+      const StagingId id = make_name(server, parent, file.name, [&] {
+        return make_file(*server.options.writing.staging, file);
+      });
+      return [req, entry = entry_of(server, parent, id)] { fuse_reply_entry(req, &entry); };
     });
-    const fuse_entry_param entry = entry_of(server_of(req), parent, id);
-    fuse_reply_entry(req, &entry);
   });
 }
 
 void mkdir(fuse_req_t req, StagingId parent, const char* name, mode_t mode) {
   answer(req, "mkdir", Missing::name, [&] {
-    const StagingId id = make_name(req, parent, name, [&] {
+    const StagingId id = make_name(server_of(req), parent, name, [&] {
       return staging_of(req).make_directory(parent, name, mode & kPermissions, caller_of(req));
     });
     const fuse_entry_param entry = entry_of(server_of(req), parent, id);
@@ -394,7 +410,7 @@ void mkdir(fuse_req_t req, StagingId parent, const char* name, mode_t mode) {
 
 void symlink(fuse_req_t req, StagingId parent, const char* name, const char* target) {
   answer(req, "symlink", Missing::name, [&] {
-    const StagingId id = make_name(req, parent, name, [&] {
+    const StagingId id = make_name(server_of(req), parent, name, [&] {
       return staging_of(req).make_symlink(parent, name, target, caller_of(req));
     });
     const fuse_entry_param entry = entry_of(server_of(req), parent, id);
@@ -438,12 +454,19 @@ void refuse_xattr(fuse_req_t req, StagingId) { fuse_reply_err(req, EOPNOTSUPP); 
 
 void create(fuse_req_t req, StagingId parent, const char* name, mode_t mode, fuse_file_info* info) {
   answer(req, "create", Missing::name, [&] {
-    Server& server = server_of(req);
-    const StagingId id = make_name(
-        req, parent, name, [&] { return find_or_make(req, parent, name, mode, info->flags); });
-    const fuse_entry_param entry = entry_of(server, parent, id);
-    open_and_reply(server, id, *info, [&](std::int32_t backing_id) {
-      return reply_create(req, entry, *info, backing_id);
+    const NewFile file{parent, name, mode, caller_of(req)};
+    make_with_room(req, [=, opened = *info, &server = server_of(req)]() -> Send {
+      const StagingId id = make_name(server, parent, file.name, [&] {
+        return find_or_make(*server.options.writing.staging, file, opened.flags);
+      });
+      return [=, answered = opened, &server]() mutable {
+        answer(req, "create", Missing::name, [&] {
+          const fuse_entry_param entry = entry_of(server, parent, id);
+          open_and_reply(server, id, answered, [&](std::int32_t backing_id) {
+            return reply_create(req, entry, answered, backing_id);
+          });
+        });
+      };
     });
   });
 }
@@ -465,14 +488,14 @@ void setattr(fuse_req_t req, StagingId id, struct stat* to, int which, fuse_file
     const Server& server = server_of(req);
     const AttributeChange change = change_of(*to, which);
     if (!change.size_bytes) return change_and_send(req, server, id, change)();
-    park(req, changing(req),
+    park(req, {RequestKind::change},
          [=, &server](const Context&) { return change_and_send(req, server, id, change); });
   });
 }
 
 void read(fuse_req_t req, StagingId id, std::uint64_t offset_bytes, std::size_t size_bytes) {
   answer(req, "read", Missing::inode, [&] {
-    park(req, reading(req), [=, &server = server_of(req)](const Context&) -> Send {
+    park(req, {RequestKind::staged_read}, [=, &server = server_of(req)](const Context&) -> Send {
       thread_local std::vector<std::byte> buffer;
       if (buffer.size() < size_bytes) buffer.resize(size_bytes);
       const auto file = reader_of(server, id);
@@ -492,7 +515,7 @@ void write(fuse_req_t req, StagingId id, const char* data, std::size_t size_byte
     const auto bytes = std::as_bytes(std::span(data, size_bytes));
     const auto copy = std::make_shared<const std::vector<std::byte>>(bytes.begin(), bytes.end());
     const auto at = static_cast<std::uint64_t>(offset);
-    park(req, changing(req), [=, &server = server_of(req)](const Context&) -> Send {
+    park(req, {RequestKind::change}, [=, &server = server_of(req)](const Context&) -> Send {
       const auto file = server.staged.find_writer(id);
       if (file == nullptr) throw PosixError(EBADF, "write a file that is not open for it");
       server.options.writing.staging->prepare_write(id, at, copy->size());
@@ -506,7 +529,7 @@ void write(fuse_req_t req, StagingId id, const char* data, std::size_t size_byte
 // through a mapping, and who copies only the data must not miss that.
 void lseek(fuse_req_t req, StagingId id, off_t offset, int whence) {
   answer(req, "lseek", Missing::inode, [&] {
-    park(req, reading(req), [=, &server = server_of(req)](const Context&) -> Send {
+    park(req, {RequestKind::staged_read}, [=, &server = server_of(req)](const Context&) -> Send {
       if (server.staged.find_reader(id) != nullptr) {
         const off_t size = attributes(server, id).st_size;
         if (offset >= size) throw PosixError(ENXIO, "seek behind the end of a staged file");
@@ -522,7 +545,7 @@ void lseek(fuse_req_t req, StagingId id, off_t offset, int whence) {
 
 void fallocate(fuse_req_t req, StagingId id, int mode, off_t offset, off_t size, fuse_file_info*) {
   answer(req, "fallocate", Missing::inode, [&] {
-    park(req, changing(req), [=, &staging = staging_of(req)](const Context&) {
+    park(req, {RequestKind::change}, [=, &staging = staging_of(req)](const Context&) {
       staging.allocate(id, mode, static_cast<std::uint64_t>(offset),
                        static_cast<std::uint64_t>(size));
       return send_success(req);
@@ -532,8 +555,7 @@ void fallocate(fuse_req_t req, StagingId id, int mode, off_t offset, off_t size,
 
 void fsync(fuse_req_t req, StagingId id, int data_only, fuse_file_info*) {
   answer(req, "fsync", Missing::inode, [&] {
-    const Parking syncing{.pool = server_of(req).syncs.get(), .limit = kDiskLimit};
-    park(req, syncing, [=, &staging = staging_of(req)](const Context&) {
+    park(req, {RequestKind::sync}, [=, &staging = staging_of(req)](const Context&) {
       staging.sync_file(id, data_only != 0);
       return send_success(req);
     });
@@ -542,8 +564,7 @@ void fsync(fuse_req_t req, StagingId id, int data_only, fuse_file_info*) {
 
 void fsyncdir(fuse_req_t req, StagingId id, int, fuse_file_info*) {
   answer(req, "fsyncdir", Missing::inode, [&] {
-    const Parking syncing{.pool = server_of(req).syncs.get(), .limit = kDiskLimit};
-    park(req, syncing, [=, &staging = staging_of(req)](const Context&) {
+    park(req, {RequestKind::sync}, [=, &staging = staging_of(req)](const Context&) {
       staging.sync_directory(id);
       return send_success(req);
     });

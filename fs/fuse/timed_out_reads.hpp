@@ -1,7 +1,7 @@
-// Late reads: those that waited for the whole --read-timeout in vain, for a moment.
+// Timed-out reads: remembers for a moment the reads that have waited for the whole --read-timeout.
 //
-// When a read ahead fails the kernel reads the page that somebody wants once more, by itself.  That
-// one is to fail at once: else whoever waits would wait twice as long as he was told.
+// When a readahead fails, the kernel reads the requested page again by itself.  That read must fail
+// at once, or the caller would wait for twice the timeout.
 //
 // Threads: all calls may run in parallel.
 #pragma once
@@ -17,7 +17,7 @@
 
 namespace weightfs::fs {
 
-/// Bytes [begin, end) of a file.
+/// The bytes [begin, end) of a file.
 struct ReadRange {
   Inode inode = 0;
   std::uint64_t begin_bytes = 0, end_bytes = 0;
@@ -26,11 +26,11 @@ struct ReadRange {
 class TimedOutReads {
  public:
   static constexpr std::chrono::seconds kMoment{1};
-  static constexpr std::size_t kReadsMax = 4096;  // older ones are forgotten
+  static constexpr std::size_t kReadsMax = 4096;  // beyond that the oldest are forgotten
 
   void add(const ReadRange& read, Clock::time_point now);
 
-  /// True if a read that was added within kMoment has all of these bytes.
+  /// True if a read added within kMoment contains all of these bytes.
   [[nodiscard]] bool covers(const ReadRange& read, Clock::time_point now);
 
  private:
@@ -38,7 +38,7 @@ class TimedOutReads {
     ReadRange read;
     Clock::time_point until;
   };
-  void forget(Clock::time_point now);  // requires: mutex_ is held
+  void forget(Clock::time_point now);  // Requires: mutex_ is held
 
   RankedMutex mutex_{LockRank::leaf, "TimedOutReads::mutex_"};
   std::deque<Late> late_;  // oldest first

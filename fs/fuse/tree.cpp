@@ -13,14 +13,14 @@
 namespace weightfs::fs {
 namespace {
 
-// Seconds that the kernel may keep an answer.  What is inside a version never changes; which
-// versions there are changes slowly; where `latest` and the tags point must always be asked.
+// How many seconds the kernel may cache an answer.  The content of a version never changes; the set
+// of versions changes slowly; the targets of `latest` and the tags must always be looked up.
 constexpr double kForever = 86400;
 constexpr double kSlow = 1;
 constexpr double kAlwaysAsk = 0;
 
-// Offsets of a directory: "." and ".." first; then a member of the fixed part by its number, a
-// version or tag by its version, and a file by its entry number, each behind kFirst.
+// Directory offsets: "." and ".." first; then, added to kFirst, the number of a member of the fixed
+// part, the version of a version or tag, or the entry number of a file.
 constexpr std::uint64_t kFirst = 2;
 
 constexpr std::uint32_t kLinkMode = 0777;
@@ -45,8 +45,8 @@ constexpr FixedName kFixedNames[] = {
     {Fixed::control, "advice", Fixed::advice, S_IFREG},
 };
 constexpr std::string_view kDeltaSuffix = ".safetensors";
-constexpr std::uint64_t kFirstDelta = 2;                // version 1 has no version before it
-constexpr std::uint32_t kWritersMode = S_IFDIR | 0755;  // Staging knows what it really is
+constexpr std::uint64_t kFirstDelta = 2;                // version 1 has no predecessor
+constexpr std::uint32_t kWritersMode = S_IFDIR | 0755;  // Staging knows the actual mode
 
 [[noreturn]] void throw_unknown(Inode inode) {
   throw Error(ErrorCode::not_found, "inode " + std::to_string(inode) + " is not in the mount");
@@ -60,12 +60,12 @@ constexpr std::uint32_t kWritersMode = S_IFDIR | 0755;  // Staging knows what it
   throw Error(ErrorCode::invalid, "inode " + std::to_string(inode) + " is not a directory");
 }
 
-// Numbers beyond the enumerators become one that no case knows.
+// A number beyond the enumerators becomes one that no case handles.
 Fixed fixed_of(Inode inode) {
   return static_cast<Fixed>(std::min<Inode>(inode, make_inode(Fixed::advice) + 1));
 }
 
-// Only the spelling that readdir shows: "42", not "042" or "+42".
+// Accepts only the spelling that readdir shows: "42", not "042" or "+42".
 std::optional<std::uint64_t> parse_version(std::string_view name) {
   std::uint64_t number = 0;
   const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
@@ -79,7 +79,7 @@ Inode version_inode(std::uint64_t version, std::uint32_t entry) {
 
 Inode delta_inode(std::uint64_t version) { return make_inode({InodeKind::delta, version, 0}); }
 
-// What a mount has beside the versions.
+// What a mount has besides the versions.
 struct Parts {
   bool is_writer = false;
   bool has_deltas = false;
@@ -89,7 +89,7 @@ struct Parts {
   }
 };
 
-// nullopt for a name that is none, or of a version that there is not.
+// Returns: nullopt if the name is not a delta's, or the version does not exist.
 std::optional<std::uint64_t> parse_delta(const Catalog& catalog, std::string_view name) {
   if (!name.ends_with(kDeltaSuffix)) return {};
   const auto version = parse_version(name.substr(0, name.size() - kDeltaSuffix.size()));
@@ -107,7 +107,7 @@ struct Place {
   const CatalogEntry* entry = nullptr;
 };
 
-// The entry behind a number of kind `version`.
+// The entry for an inode of kind `version`.
 Place find_place(const Catalog& catalog, Inode inode) {
   const InodeParts parts = parts_of(inode);
   const auto version = catalog.find(parts.version);
@@ -121,7 +121,7 @@ FileKind kind_of(const Place& place) {
   if (entry.is_directory) {
     throw Error(ErrorCode::invalid, "'" + entry.path + "' is a directory, not a file");
   }
-  if (entry.is_rest) return RemoteFile{version, entry.path, entry.size_bytes};
+  if (entry.is_remote) return RemoteFile{version, entry.path, entry.size_bytes};
   LocalFile local{place.version->directory / entry.path, entry.path, entry.size_bytes};
   if (entry.image == ImageState::complete) return local;
   return StreamingFile{std::move(local), version, entry.image == ImageState::partial};
@@ -186,7 +186,7 @@ class Nodes {
     throw_unknown(inode);
   }
 
-  // Size 0, as in /proc: the text is made when the file is opened.
+  // Size 0, as in /proc: the text is generated on open.
   Node text(Inode inode) const {
     Node node = base(inode, S_IFREG | 0444, catalog_.repository_time);
     node.attribute_timeout_s = kSlow;
@@ -349,7 +349,7 @@ void list_fixed(const Catalog& catalog, Fixed parent, std::uint64_t behind, Part
   }
 }
 
-/// Those that are here or stream in; others can be opened by name.
+/// Versions that are here or streaming; others can be opened by name.
 std::set<std::uint64_t> listed_versions(const Catalog& catalog) {
   std::set<std::uint64_t> numbers;
   for (const auto& [number, version] : catalog.versions) numbers.insert(number);
@@ -484,7 +484,7 @@ FileKind Tree::open(Inode inode) const {
   if (const auto version = delta_of(*catalog, inode)) return DeltaFile{*version};
   if (parts_of(inode).kind == InodeKind::version) return kind_of(find_place(*catalog, inode));
   static_cast<void>(
-      Nodes(*catalog, ownership_, is_writer_, deltas_).of(inode));  // not_found comes first
+      Nodes(*catalog, ownership_, is_writer_, deltas_).of(inode));  // not_found takes precedence
   if (is_text(inode)) return TextFile{inode};
   throw Error(ErrorCode::invalid, "inode " + std::to_string(inode) + " is not a file");
 }

@@ -1,24 +1,23 @@
-// Tree: what a mount shows of the repository.  Knows no libfuse; tests use it without a mount.
+// Tree: what a mount shows of the repository.  Does not use libfuse; tests use it without a mount.
 //
 //     /latest -> versions/42          absent until version 1 is here
-//     /versions/42/...                complete checkpoints; lists those that have images here, or
-//                                     get them now; others open when somebody has named them
+//     /versions/42/...                complete checkpoints; lists the versions whose images are
+//                                     here or streaming; others can be opened by name
 //                                     (Sync::name_version)
 //     /tags/step-42 -> ../versions/42
 //     /deltas/42.safetensors          the change from 41 to 42: store/inspect/delta_files.hpp
 //     /.weightfs/status               JSON
 //     /.weightfs/advice               text
 //
-// and on a writer's mount the names of what is not the tree's own:
+// and on a writer's mount the names of what the tree does not manage itself:
 //
-//     /staging /publish               their attributes and what is in them:
-//     store/staging/staging.hpp
+//     /staging /publish               attributes and content: store/staging/staging.hpp
 //     /.weightfs/last_error           why the last hand-over was refused
 //
-// Everything follows from a Catalog and an inode number; the tree keeps no table of inodes, so
-// FORGET needs no answer and a new process knows every number its predecessor handed out.
+// Everything follows from a Catalog and an inode number.  The tree keeps no table of inodes, so
+// FORGET needs no answer, and a new process knows every number that its predecessor used.
 //
-// Threads: all calls may run in parallel; each works on one Catalog from start to end.
+// Threads: all calls may run in parallel; each uses one Catalog from start to end.
 #pragma once
 
 #include <sys/stat.h>
@@ -38,26 +37,25 @@
 
 namespace weightfs::fs {
 
-/// What the mount's files look like to `stat`.
+/// Owner and mode of the mount's files.
 struct Ownership {
   std::uint32_t uid = 0, gid = 0;
-  std::uint32_t umask = 0222;  // taken off 0777 for directories and 0666 for files
+  std::uint32_t umask = 0222;  // removed from 0777 for directories and 0666 for files
 };
 
-/// Attributes, and how long the kernel may keep them and the name that led to them.
+/// Attributes, and how long the kernel may cache them and the name that led to them.
 struct Node {
   struct stat attributes {};
   double attribute_timeout_s = 0;
   double entry_timeout_s = 0;
 };
 
-/// Where `latest` leads when it means this version: "versions/42".
+/// The target of `latest` for this version: "versions/42".
 std::string version_target(std::uint64_t version);
-/// The same of a tag: "../versions/42".
+/// The target of a tag: "../versions/42".
 std::string tag_target(std::uint64_t version);
 
-/// One name of a directory.  `next` is the offset that continues behind it: it is stable while
-/// versions come and go.
+/// A directory entry.  `next` is the offset after it, which stays valid while versions come and go.
 struct DirectoryEntry {
   std::string name;
   Inode inode = 0;
@@ -65,8 +63,8 @@ struct DirectoryEntry {
   std::uint64_t next = 0;
 };
 
-/// What is known of the delta of a version; nullopt: somebody must ask DeltaFiles::facts() first,
-/// which may take time.
+/// What is known about a version's delta; nullopt: DeltaFiles::facts() must be called first, which
+/// may take time.
 using FindDeltaFacts = std::function<std::optional<DeltaFacts>(std::uint64_t version)>;
 
 class Tree {
@@ -75,32 +73,33 @@ class Tree {
   Tree(std::function<std::shared_ptr<const Catalog>()> catalog, Ownership ownership,
        bool is_writer = false, FindDeltaFacts deltas = {});
 
-  /// Throws Error: not_found (never cached by the kernel), invalid if `parent` is no directory.
+  /// Throws Error: not_found (never cached by the kernel), invalid if `parent` is not a directory.
   [[nodiscard]] Node lookup(Inode parent, std::string_view name) const;
   [[nodiscard]] Node attributes(Inode inode) const;
 
-  /// The version whose delta `parent` has under this name, or that `inode` is; nullopt if it is no
-  /// delta.  Of a delta whose facts are not known, lookup() and attributes() say not_found.
+  /// The version of the delta that `parent` has under this name, or that `inode` is; nullopt if it
+  /// is not a delta.  For a delta whose facts are unknown, lookup() and attributes() throw
+  /// not_found.
   [[nodiscard]] std::optional<std::uint64_t> find_delta(Inode parent, std::string_view name) const;
   [[nodiscard]] std::optional<std::uint64_t> find_delta(Inode inode) const;
 
-  /// The version that must be named before `parent` can have this name: a version's own, or one
-  /// in a version that was evicted since `parent` was looked up.  nullopt if the catalog has it, or
-  /// it is no version's name.
+  /// The version that must be named before `parent` can have this name: a version's own name, or a
+  /// name in a version that was evicted since `parent` was looked up. nullopt if the catalog has
+  /// it, or it is not a version's name.
   [[nodiscard]] std::optional<std::uint64_t> find_unnamed(Inode parent,
                                                           std::string_view name) const;
 
-  /// Target of a symlink; the one for who is in no pass.
-  /// Throws Error: not_found; invalid if it is none.
+  /// Target of a symlink, for a process that is in no pass.
+  /// Throws Error: not_found; invalid if it is not a symlink.
   [[nodiscard]] std::string read_link(Inode inode) const;
 
-  /// Calls each(entry) for the names from `offset` on until it answers false.  "." and ".." come
+  /// Calls each(entry) for the names from `offset` on until it returns false.  "." and ".." come
   /// first.
   void read_directory(Inode inode, std::uint64_t offset,
                       const std::function<bool(const DirectoryEntry&)>& each) const;
 
-  /// Throws Error: not_found, also for a version that went away (ESTALE makes the kernel look
-  /// again); invalid if it is no file.
+  /// Throws Error: not_found, also for a version that is gone (ESTALE makes the kernel look it up
+  /// again); invalid if it is not a file.
   [[nodiscard]] FileKind open(Inode inode) const;
 
  private:

@@ -13,7 +13,7 @@ namespace {
 constexpr std::size_t kEngineReplyBytesMax = 1u << 20, kReplyShownMax = 300,
                       kTokenBytesMax = 16u << 10;
 
-/// One line, cut.
+/// The reply as one line, truncated.
 std::string shown_reply(const HttpReply& reply) {
   std::string text = reply.text.substr(0, kReplyShownMax);
   for (char& c : text) {

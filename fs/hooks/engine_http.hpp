@@ -1,4 +1,4 @@
-// Engine HTTP: requests to one engine, in JSON, with errors that say what was asked and answered.
+// Engine HTTP: JSON requests to one engine.  Errors name the request and the answer.
 //
 // Threads: one call at a time; the client is shared.
 #pragma once
@@ -15,12 +15,13 @@
 
 namespace weightfs::fs {
 
-/// A client for engines: a reload may take minutes without a byte, so only deadlines end a request.
+/// A client for engines.  A reload may take minutes without sending a byte, so only deadlines end a
+/// request.
 HttpOptions engine_http_options();
 
 class EngineHttp {
  public:
-  /// `token_file`: read before each request, so that it may be replaced; empty: no token is sent.
+  /// `token_file`: read before each request, so that it can be replaced; empty: no token is sent.
   EngineHttp(HttpClient& client, std::string url, std::filesystem::path token_file);
 
   /// Sends a request and returns whatever the engine answers.
@@ -29,10 +30,10 @@ class EngineHttp {
   [[nodiscard]] HttpReply post(std::string_view path, const Json* body,
                                const Context& context) const;
 
-  /// The JSON object of a reply; empty if it is something else.
+  /// The reply's JSON object; empty if the reply is something else.
   [[nodiscard]] static Json object_of(const HttpReply& reply);
 
-  /// Throws Error io unless the reply is 2xx and no {"success": false}: "URL/PATH answers 500:
+  /// Throws Error io unless the reply is 2xx without {"success": false}: "URL/PATH answers 500:
   /// TEXT; HINT".
   void check(const HttpReply& reply, std::string_view path, std::string_view hint) const;
 
@@ -44,11 +45,11 @@ class EngineHttp {
   const std::filesystem::path token_file_;
 };
 
-/// The version in `object[name]`, a string or a number; 0: it is something that is no version of
-/// ours; nullopt: there is no such field.
+/// The version in `object[name]`, a string or a number; 0: the field is not a version of weightfs;
+/// nullopt: there is no such field.
 std::optional<std::uint64_t> find_version(const Json& object, const char* name);
 
-/// A number as weightfs writes it; 0 if `text` is something else.
+/// A number in the form that weightfs writes; 0 if `text` is something else.
 std::uint64_t version_of_text(std::string_view text) noexcept;
 
 }  // namespace weightfs::fs

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kExecShownMax = 300;
 
-/// The last line that is not empty, cut.
+/// The last non-empty line, truncated.
 std::string last_line(const std::string& output) {
   const std::size_t last = output.find_last_not_of(" \t\r\n");
   if (last == std::string::npos) return "";

@@ -1,8 +1,9 @@
 // Hook that runs a command, as the user of the mount, without a shell (store/os/child_process.hpp).
 //
-// Its environment is PATH, LANG, WEIGHTFS_VERSION, WEIGHTFS_PATH, WEIGHTFS_TAG, WEIGHTFS_URL (of
-// the repository) and WEIGHTFS_MOUNTPOINT, and nothing else.  Exit code 0 means that the version is
-// loaded; there is nothing to ask, so that is remembered, also over a restart of the daemon.
+// Its environment consists of PATH, LANG, WEIGHTFS_VERSION, WEIGHTFS_PATH, WEIGHTFS_TAG,
+// WEIGHTFS_URL (of the repository) and WEIGHTFS_MOUNTPOINT. Exit code 0 means that the version is
+// loaded.  A command cannot be asked for its version, so success is remembered, also across
+// restarts of the daemon.
 //
 // Threads: one call at a time.
 #pragma once

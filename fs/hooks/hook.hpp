@@ -1,7 +1,7 @@
-// Hook: how one kind of engine is asked for its version and told another one.
+// Hook: how to ask one kind of engine for its version, and how to tell it to load another.
 //
-// A hook only speaks the engine's protocol.  When to ask, when to tell, what to do about a failure
-// and what to remember is the reconciler's (fs/hooks/reconciler.hpp), the same for every kind.
+// A hook only speaks the engine's protocol.  The reconciler (fs/hooks/reconciler.hpp) decides, for
+// every kind of hook, when to ask, when to tell, how to handle a failure and what to remember.
 //
 // Threads: one call at a time.
 #pragma once
@@ -15,28 +15,29 @@
 
 namespace weightfs::fs {
 
-/// A version as an engine is told it: complete, here, and never another one under the same path.
+/// A version that an engine is told to load.  It is complete and local, and its path never names
+/// another version.
 struct HookTarget {
   std::uint64_t version = 0;
   std::filesystem::path path;  // MOUNTPOINT/versions/N, absolute
-  std::string tag;             // "": it has none
+  std::string tag;             // "": no tag
 };
 
 class Hook {
  public:
   virtual ~Hook() = default;
 
-  /// The version that the engine says it has; 0: none of ours; nullopt: it cannot say.
-  /// Throws Error; TransportError where it cannot be reached.
+  /// The version that the engine reports; 0: not one of weightfs; nullopt: it cannot say.  Throws
+  /// Error; TransportError if it cannot be reached.
   virtual std::optional<std::uint64_t> find_reported(const Context& context) = 0;
 
-  /// Makes the engine load the version; returns when it has.  After a failure it must be told again
-  /// before it is right: a reload that broke off leaves an engine between two versions.
-  /// Throws Error, saying which step failed and what to do; TransportError.
+  /// Makes the engine load the version, and returns when it has.  After a failure it must be told
+  /// again: an interrupted reload leaves an engine between two versions.  Throws Error, saying
+  /// which step failed and what to do; TransportError.
   virtual void tell(const HookTarget& target, const Context& context) = 0;
 
-  /// Whether what it was told still holds when this daemon was started anew (a command has run once
-  /// for all), or must be asked or told again (an engine may have been restarted meanwhile).
+  /// Whether a success still counts after a restart of this daemon (a command has run, and that is
+  /// final), or the engine must be asked or told again (it may have been restarted meanwhile).
   [[nodiscard]] virtual bool is_told_for_good() const noexcept { return false; }
 };
 

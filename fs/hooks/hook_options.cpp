@@ -35,7 +35,7 @@ HookType parse_hook_type(std::string_view name) {
       name));
 }
 
-/// Where the scheme ends: behind "://".
+/// The size of the scheme, including "://".
 std::size_t scheme_size(std::string_view url) {
   for (const std::string_view scheme : {"http://", "https://"}) {
     if (url.starts_with(scheme)) return scheme.size();
@@ -92,7 +92,7 @@ void take_hook_key(HookOptions& spec, std::string_view pair) {
   }
 }
 
-/// Takes "URL,key=value,...".
+/// Parses "URL,key=value,...".
 void take_engine(HookOptions& spec, std::string_view rest) {
   std::size_t end = std::min(rest.find(','), rest.size());
   spec.url = rest.substr(0, end);

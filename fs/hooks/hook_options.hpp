@@ -1,14 +1,14 @@
-// Hook spec: one --hook of the command line.
+// Hook options: one --hook of the command line.
 //
 //     vllm=http://127.0.0.1:8000              vllm-lora=http://127.0.0.1:8000,name=my-adapter
 //     sglang=http://127.0.0.1:30000,every=2 http=http://127.0.0.1:9000/weights,token-file=/run/key
 //     exec=/usr/local/bin/new-weights --fast
 //
-// Behind a URL follow KEY=VALUE, each behind a comma: every=SECONDS (how often the engine is asked;
-// default 5), timeout=SECONDS (for one telling; default 900), token-file=FILE (its text is sent as
-// a bearer token), and for vllm-lora name=NAME, inplace=yes|no and reset=yes|no.  Behind exec=
-// everything is the command: words, split at spaces; '...', "..." and \ keep what they always keep,
-// and nothing else means anything.
+// A URL may be followed by options, each as ",KEY=VALUE": every=SECONDS (how often the engine is
+// asked; default 5), timeout=SECONDS (for one update; default 900), token-file=FILE (its text is
+// sent as a bearer token), and for vllm-lora name=NAME, inplace=yes|no and reset=yes|no.
+// Everything after exec= is the command: words, split at spaces. '...', "..." and \ quote as in a
+// shell; no other character is special.
 //
 // Threads: pure functions.
 #pragma once
@@ -26,30 +26,30 @@ std::string_view to_string(HookType type) noexcept;  // "vllm-lora"
 
 struct HookOptions {
   HookType type{};
-  std::string text;               // as it was given; nothing to be shown
-  std::string url;                // without a '/' at its end; empty for exec
-  std::vector<std::string> argv;  // of exec
+  std::string text;               // as given; must not be shown
+  std::string url;                // without a trailing '/'; empty for exec
+  std::vector<std::string> argv;  // exec
   std::chrono::milliseconds every{5'000};
   std::chrono::milliseconds timeout{900'000};
   std::filesystem::path token_file;  // empty: none
-  std::string name;                  // of vllm-lora
-  bool is_in_place = true;           // of vllm-lora
-  bool is_reset = true;              // of vllm-lora: resets the prefix cache
+  std::string name;                  // vllm-lora
+  bool is_in_place = true;           // vllm-lora
+  bool is_reset = true;              // vllm-lora: reset the prefix cache
 
   /// The URL without its query; empty for exec.
   [[nodiscard]] std::string shown_url() const;
   /// For people: the URL without its query, or the program without its arguments.
   [[nodiscard]] std::string target() const;
-  /// "http://127.0.0.1:8000": two hooks of one origin are never at work at the same time.  Of exec
+  /// "http://127.0.0.1:8000": two hooks of the same origin never work at the same time.  For exec,
   /// the whole text.
   [[nodiscard]] std::string origin() const;
 };
 
-/// Throws Error: invalid, saying what would have been right.
+/// Throws Error: invalid, saying what was expected.
 HookOptions parse_hook(std::string_view text);
 
-/// "127.0.0.1" and 8000 of "http://127.0.0.1:8000/x"; brackets are taken off.  The port that the
-/// scheme has where none is given.  Throws Error: invalid.
+/// "127.0.0.1" and 8000 for "http://127.0.0.1:8000/x"; brackets are removed.  Without a port it is
+/// the scheme's default.  Throws Error: invalid.
 struct UrlPlace {
   std::string host;
   std::uint16_t port = 0;

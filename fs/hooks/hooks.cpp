@@ -36,7 +36,7 @@ std::unique_ptr<Hook> make_hook(const HookOptions& spec, HttpClient& client,
   throw Error(ErrorCode::invalid, "an unknown kind of hook");
 }
 
-/// What is recorded is a help, not a need.
+/// The record is useful but not necessary, so an error is only logged.
 HookRecord read_hook_record(const Db& db, const HookOptions& spec) {
   try {
     return find_hook_record(db, spec.text);
@@ -116,7 +116,7 @@ void Hooks::run(HookReconciler& reconciler, const std::stop_token& stop) {
   }
 }
 
-/// Until the next round is due, or may come early and something else is wanted.
+/// Waits until the next round is due, or, if it may come early, until another version is wanted.
 void Hooks::wait(const HookReconciler& reconciler, const HookReconciler::Next& next,
                  const std::stop_token& stop) {
   const auto wants_other = [&] {

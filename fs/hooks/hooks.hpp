@@ -1,7 +1,7 @@
-// Hooks: all hooks of a mount, or of a sync, each with a thread of its own, so that an engine that
-// hangs or fails holds back neither the mount nor the other engines.
+// Hooks: all hooks of a mount or a sync.  Each has a thread of its own, so that an engine that
+// hangs or fails holds up neither the mount nor other engines.
 //
-// Threads: all calls may run in parallel, but start() and stop(): by the owner.
+// Threads: all calls may run in parallel, except start() and stop(), which are the owner's.
 #pragma once
 
 #include <atomic>
@@ -24,33 +24,33 @@ namespace weightfs::fs {
 struct HooksOptions {
   std::vector<HookOptions> specs;
   std::string repository;             // its URL, without secrets
-  std::filesystem::path mount_point;  // or directory of a sync; canonical
+  std::filesystem::path mount_point;  // or a sync's directory; canonical
 };
 
 class Hooks {
  public:
-  /// From now on the versions that engines had before are held.  `db`: outlives it.
+  /// From now on the versions that the engines had before are held.  `db`: outlives this.
   Hooks(HooksOptions options, Db& db);
   ~Hooks();  // stops
   Hooks(const Hooks&) = delete;
   Hooks& operator=(const Hooks&) = delete;
 
-  /// Begins to ask and tell.  The mount is there, or will be soon.
-  /// `find_newest`: what the mount shows as `latest`; called from any thread, must be quick.
+  /// Begins to ask and tell.  The mount exists, or will soon.  `find_newest`: what the mount shows
+  /// as `latest`; called from any thread, must be quick.
   struct Shown {
     std::uint64_t version = 0;  // 0: none yet
     std::string tag;
     bool is_newest = false;  // see HookWish
   };
   void start(std::function<Shown()> find_newest);
-  /// Ends what is going on; an engine that was loading is told again by the next mount.
+  /// Interrupts whatever is going on.  An engine that was loading is told again by the next mount.
   void stop();
 
-  /// The mount may show something else: quick, calls nothing back.
+  /// The mount may show another version now.  Quick, calls nothing back.
   void notify();
 
   [[nodiscard]] bool holds(std::uint64_t version) const;
-  /// `wanted` is what the mount shows now, also while a hook backs off.
+  /// `wanted` is what the mount shows now, even while a hook backs off.
   [[nodiscard]] std::vector<HookStatus> status() const;
 
  private:
@@ -63,7 +63,7 @@ class Hooks {
 
   const HooksOptions options_;
   Db& db_;
-  std::unique_ptr<HttpClient> client_;  // null without hooks
+  std::unique_ptr<HttpClient> client_;  // null if there are no hooks
   std::vector<std::unique_ptr<HookReconciler>> reconcilers_;
   std::function<Shown()> find_newest_;  // set before is_started_
   std::atomic<bool> is_started_{false};

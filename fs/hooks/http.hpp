@@ -1,4 +1,4 @@
-// Hook of any server that loads weights when it is told to, by one URL.
+// Hook of any server that loads weights on request, at one URL.
 //
 //     POST URL   {"version": 42, "path": "/mnt/w/versions/42", "tag": "step-42", "url": "s3://..."}
 //                2xx when the version is loaded

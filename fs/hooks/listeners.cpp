@@ -1,5 +1,5 @@
-// /proc/net/tcp has, for each socket, "SL: ADDRESS:PORT REMOTE STATE ...", in hex; addresses are
-// words of 32 bits as the host holds them.
+// For each socket /proc/net/tcp has "SL: ADDRESS:PORT REMOTE STATE ...", in hex.  Addresses are
+// 32-bit words in the host's byte order.
 
 #include "fs/hooks/listeners.hpp"
 
@@ -55,7 +55,7 @@ std::optional<Listener> parse_local(std::string_view text) {
                   is_loopback_address(family, bytes)};
 }
 
-/// Such files have no size that could be asked for.
+/// Files in /proc report no size.
 std::string read_proc(const char* path) {
   const std::ifstream file(path);
   std::ostringstream text;

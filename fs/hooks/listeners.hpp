@@ -1,5 +1,5 @@
-// Listeners: which TCP sockets of this host (of this network namespace) are listened on, and
-// whether an engine's development endpoints can be reached from elsewhere.
+// Listeners: the listening TCP sockets of this host (of this network namespace), and whether an
+// engine's development endpoints can be reached from elsewhere.
 //
 // Threads: pure functions of the system's state.
 #pragma once
@@ -19,17 +19,17 @@ struct Listener {
   friend bool operator==(const Listener&, const Listener&) = default;
 };
 
-/// Parses the text of /proc/net/tcp or tcp6; lines it does not understand are left out.
+/// Parses the text of /proc/net/tcp or tcp6; skips lines that it does not understand.
 std::vector<Listener> parse_listeners(std::string_view text);
 
-/// All of this host; empty where /proc does not say.
+/// All listeners of this host; empty if /proc does not list them.
 std::vector<Listener> read_listeners();
 
-/// Whether "localhost", or an address, means this host alone.
+/// Whether the host is "localhost" or a loopback address.
 bool is_loopback_host(std::string_view host);
 
-/// Why the engine at `url` can be told other weights by others than this host, and what to do; ""
-/// if it cannot.  `type`: of its hook.
+/// Why others than this host can tell the engine at `url` to load other weights, and what to do
+/// about it; "" if they cannot.  `type`: the hook's.
 std::string exposure_of(std::string_view type, std::string_view url,
                         const std::vector<Listener>& listeners);
 

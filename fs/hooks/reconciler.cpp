@@ -48,7 +48,7 @@ HookReconciler::HookReconciler(std::unique_ptr<Hook> hook, ReconcilerOptions opt
   status_.target = options_.target;
   status_.url = options_.url;
   status_.since = std::time(nullptr);
-  status_.told = record_.told;  // held until the engine has answered
+  status_.told = record_.told;  // held until the engine answers
   telling_ = record_.telling;
   if (!hook_->is_told_for_good()) record_.told = 0;
 }
@@ -82,8 +82,8 @@ bool HookReconciler::is_right(const HookWish& wish, const Context& context) {
   return known == wanted || (known > wanted && !wish.is_newest);
 }
 
-/// Holds what is wanted, and only then looks whether it is still there: whoever removes versions
-/// hides them first and asks holds() after.
+/// Holds the wanted version first, and only then checks that it still exists: a thread that removes
+/// versions hides them first and then calls holds().
 HookWish HookReconciler::begin_telling(HookWish wish, const FindWish& find_wish) {
   for (;;) {
     {
@@ -144,7 +144,7 @@ HookReconciler::Next HookReconciler::note_current() {
   return {options_.now() + jittered(options_.every), true};
 }
 
-/// The first pause is a second, or less where rounds are closer.
+/// The first pause is a second, or less if rounds are more frequent.
 HookReconciler::Next HookReconciler::note_failure(const std::string& message) {
   set_error(message, HookState::failed);
   const std::lock_guard lock(mutex_);
@@ -171,7 +171,7 @@ void HookReconciler::enter(HookState state) {
   status_.since = std::time(nullptr);
 }
 
-/// Each new reason is logged once.
+/// Logs each new reason once.
 void HookReconciler::set_error(const std::string& message, HookState state) {
   const std::lock_guard lock(mutex_);
   if (status_.error != message) {
@@ -182,7 +182,7 @@ void HookReconciler::set_error(const std::string& message, HookState state) {
   status_.error_time = std::time(nullptr);
 }
 
-/// Between a half and all of it.
+/// Between a half and all of `delay`.
 Clock::duration HookReconciler::jittered(Clock::duration delay) const {
   const double share = options_.random ? options_.random() : random_share();
   return std::chrono::duration_cast<Clock::duration>(delay * (0.5 + share / 2));

@@ -1,19 +1,20 @@
 // Hook reconciler: brings one engine to the version that this host shows, and keeps it there.
 //
 // A round asks the engine for its version, compares, tells it the wanted one if need be, and reads
-// back.  Rounds follow one another, so an engine is never told two things at once; what arrives
-// meanwhile is coalesced, since each round looks for the newest.
+// it back.  Rounds do not overlap, so an engine is never told two things at once.  Versions that
+// arrive meanwhile are coalesced: each round takes the newest.
 //
 //   idle         there is no version yet
-//   current      it reports (or was told) what is wanted
-//   telling      it loads
-//   failed       something went wrong: again after a pause that doubles, with jitter
-//   unreachable  nobody listens: asked again at the usual pace; what it knew is forgotten, since it
-//                may come back as another process
+//   current      it reports (or was told) the wanted version
+//   telling      it is loading
+//   failed       something went wrong: retried after a pause that doubles, with jitter
+//   unreachable  nothing listens: asked again at the usual interval; what it was told is forgotten,
+//                since it may come back as another process
 //
 // Invariants
-//   * Before an engine is told, that is recorded; the record goes when it has reported success.  So
-//     a telling that broke off, whoever was killed, is done again, whatever the engine reports.
+//   * An update is recorded before the engine is told, and cleared when the engine has reported
+//     success.  So an interrupted update is repeated, whichever process was killed and whatever the
+//     engine reports.
 //   * A version is held (holds()) from before the engine hears of it until it reports another one,
 //     or is gone.
 //   * An engine that reports a newer version than this host shows is left alone until the host
@@ -37,40 +38,40 @@ namespace weightfs::fs {
 struct HookStatus {
   enum class State { idle, current, telling, failed, unreachable };
   std::string type, target;  // "vllm", "http://127.0.0.1:8000"
-  std::string url;           // of the engine, without secrets; empty: it has none
+  std::string url;           // the engine's, without secrets; empty: it has none
   State state = State::idle;
-  std::uint64_t wanted = 0;               // 0: nothing
-  std::optional<std::uint64_t> reported;  // by the engine; 0: none of ours; nullopt: cannot say
-  std::uint64_t told = 0;                 // with success, by this hook
-  std::int64_t since = 0;                 // seconds since 1970 when the state began
+  std::uint64_t wanted = 0;               // 0: none
+  std::optional<std::uint64_t> reported;  // by the engine; 0: not ours; nullopt: it cannot say
+  std::uint64_t told = 0;                 // by this hook, successfully
+  std::int64_t since = 0;                 // when the state began, in seconds since 1970
   std::string error;                      // the last one, "" after success
   std::int64_t error_time = 0;
-  std::uint64_t failures = 0;  // in a row
+  std::uint64_t failures = 0;  // consecutive
 };
 std::string_view to_string(HookStatus::State state) noexcept;
 
 /// What outlives the daemon.
 struct HookRecord {
-  std::uint64_t told = 0;     // the last version that was told with success
-  std::uint64_t telling = 0;  // told, but no success was seen; 0: none
+  std::uint64_t told = 0;     // the last version that was told successfully
+  std::uint64_t telling = 0;  // being told, without success so far; 0: none
 };
 
 struct HookWish {
   HookTarget target;
-  bool is_newest = false;  // the bucket was asked, and there is no newer one
+  bool is_newest = false;  // the bucket was polled, and has no newer one
 };
 
 struct ReconcilerOptions {
   std::string type, target, url;                       // for status and log
   Clock::duration every = std::chrono::seconds(5);     // between rounds
-  Clock::duration timeout = std::chrono::minutes(15);  // of one telling
-  HookRecord record = {};                              // as it was saved
-  std::function<void(const HookRecord&)> save = {};    // may throw: then it is logged
-  /// Held while the engine is asked or told; several hooks of one engine share it.
+  Clock::duration timeout = std::chrono::minutes(15);  // of one update
+  HookRecord record = {};                              // as saved
+  std::function<void(const HookRecord&)> save = {};    // may throw; that is logged
+  /// Held while the engine is asked or told; hooks of the same engine share it.
   std::shared_ptr<RankedMutex> engine =
       std::make_shared<RankedMutex>(LockRank::hook_engine, "hook engine");
   std::function<Clock::time_point()> now = Clock::now;
-  std::function<double()> random = {};  // from 0 to 1; empty: random
+  std::function<double()> random = {};  // from 0 to 1; empty: a random number
 };
 
 class HookReconciler {
@@ -82,9 +83,9 @@ class HookReconciler {
 
   struct Next {
     Clock::time_point due;        // of the next round
-    bool may_come_early = false;  // when something else is wanted; not while it backs off
+    bool may_come_early = false;  // if another version is wanted; false while it backs off
   };
-  /// One round.  Never throws; what goes wrong is in status() and the log.
+  /// One round.  Never throws: errors go to status() and the log.
   Next round(const FindWish& find_wish, const Context& context);
 
   /// Whether the version must stay here for the engine.
@@ -106,9 +107,9 @@ class HookReconciler {
 
   const std::unique_ptr<Hook> hook_;
   const ReconcilerOptions options_;
-  HookRecord record_;  // of the round's thread
+  HookRecord record_;  // used by round()'s thread only
 
-  // Guards the rest; held for moments.
+  // Guards the fields below; held only briefly.
   mutable RankedMutex mutex_{LockRank::hook_reconciler, "HookReconciler::mutex_"};
   HookStatus status_;
   std::uint64_t telling_ = 0;  // held for the engine; 0: none

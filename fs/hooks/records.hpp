@@ -1,6 +1,6 @@
-// Hook records: what hooks remember in the store, one for each --hook.
+// Hook records: what hooks remember in the store, one record for each --hook.
 //
-// A hook whose text was changed is another one, and begins anew.
+// If the text of a --hook changes, the hook is a new one and starts over.
 //
 // Threads: pure functions of the database.
 #pragma once
@@ -12,10 +12,10 @@
 
 namespace weightfs::fs {
 
-/// `text`: of the --hook.  Zeros if nothing, or something unknown, is recorded.  Throws Error.
+/// `text`: of the --hook.  Zeros if the record is missing or unknown.  Throws Error.
 HookRecord find_hook_record(const Db& db, std::string_view text);
 
-/// Survives the end of the process.  Throws Error: no_space, io.
+/// The record survives the end of the process.  Throws Error: no_space, io.
 void put_hook_record(Db& db, std::string_view text, const HookRecord& record);
 
 }  // namespace weightfs::fs

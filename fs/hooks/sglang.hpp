@@ -1,9 +1,9 @@
 // Hook of SGLang.
 //
-//     POST /pause_generation           {"mode": "retract"}   404 on older releases: goes without
+//     POST /pause_generation           {"mode": "retract"}   404 on older releases: skipped
 //     POST /update_weights_from_disk   {"model_path", "weight_version", "flush_cache": true,
 //                                       "abort_all_requests": false}
-//     POST /continue_generation        {}                    only after the step before
+//     POST /continue_generation        {}                    only if the update succeeded
 //     GET  /model_info                 {"weight_version": "42", ...}
 //     GET  /get_weight_version         the same, on older releases
 //

@@ -24,7 +24,7 @@ std::optional<std::uint64_t> VllmHook::find_reported(const Context& context) {
   if (reply.status == 404) return std::nullopt;
   http_.check(reply, "/weight_info", "");
   const auto version = find_version(EngineHttp::object_of(reply), "weight_version");
-  // Where it cannot be told a label, the one that it shows is the one it was started with.
+  // An engine that cannot be given a label shows the one that it was started with.
   return has_labels_ ? version : std::nullopt;
 }
 

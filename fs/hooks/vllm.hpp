@@ -7,8 +7,8 @@
 //     POST /resume
 //     GET  /weight_info     {"weight_version": "42"}        404 on older releases
 //
-// It is resumed only after every other step has succeeded: a reload that failed leaves weights that
-// must not be computed with.
+// It is resumed only after every other step has succeeded: a failed reload leaves weights that must
+// not be used.
 //
 // Threads: one call at a time.
 #pragma once
@@ -32,7 +32,7 @@ class VllmHook final : public Hook {
 
   const EngineHttp http_;
   const std::chrono::milliseconds timeout_;
-  bool has_labels_ = true;  // knows /update_weight_version, as far as it has been asked
+  bool has_labels_ = true;  // has /update_weight_version, as far as is known
 };
 
 }  // namespace weightfs::fs

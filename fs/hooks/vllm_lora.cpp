@@ -61,7 +61,7 @@ void VllmLoraHook::tell(const HookTarget& target, const Context& context) {
   const bool is_loaded = find_root(context).has_value();
   if (is_loaded && !is_in_place_) unload(context);
   HttpReply reply = load(target, is_loaded && is_in_place_, context);
-  // A release that does not know load_inplace refuses the name that is there.
+  // A release without load_inplace refuses a name that is loaded.
   if (reply.status == 400 && is_loaded && is_in_place_) {
     unload(context);
     reply = load(target, false, context);

@@ -4,10 +4,10 @@
 //     GET  /v1/models                 {"data": [{"id": NAME, "root": PATH}, ...]}
 //     POST /v1/load_lora_adapter      {"lora_name", "lora_path", "load_inplace"}
 //     POST /v1/unload_lora_adapter    {"lora_name"}: instead of load_inplace, where that is not
-//                                     known or not wanted; the name is away for a moment then
+//                                     known or not wanted; the name is then missing for a moment
 //     POST /reset_prefix_cache?reset_running_requests=true
 //
-// The prefix cache knows an adapter by its name alone, so it would mix what two versions computed
+// The prefix cache knows an adapter only by its name, so it would mix the results of two versions
 // (vLLM #42125).  Its reset needs VLLM_SERVER_DEV_MODE=1; without it the hook fails, and says so.
 // An engine without prefix caching needs no reset: reset=no.
 //
@@ -22,7 +22,7 @@ namespace weightfs::fs {
 
 class VllmLoraHook final : public Hook {
  public:
-  /// `versions`: MOUNTPOINT/versions, below which a loaded adapter lies if it is one of ours.
+  /// `versions`: MOUNTPOINT/versions, which holds every adapter that is a version of weightfs.
   VllmLoraHook(HttpClient& client, const HookOptions& spec, std::filesystem::path versions);
   std::optional<std::uint64_t> find_reported(const Context& context) override;
   void tell(const HookTarget& target, const Context& context) override;

@@ -19,7 +19,7 @@ namespace {
 
 namespace stdfs = std::filesystem;
 
-/// A mount of `directory` that is nowhere yet; an empty File with errno set.
+/// A detached bind mount of `directory`.  On failure an empty File, and errno is set.
 File make_detached_bind(const stdfs::path& directory) noexcept {
   File bind(open_tree(AT_FDCWD, directory.c_str(), OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC));
   if (!bind) return bind;
@@ -53,8 +53,9 @@ std::optional<std::uint64_t> last_number(const stdfs::path& path) {
   return number;
 }
 
-/// A store's images may be a file system of their own.  A directory that was removed meanwhile was
-/// moved before: nothing but a store does that below a mount of ours.
+/// The images may be a file system of their own, hence "/".  A deleted directory was first moved,
+/// so its name says nothing; but only a store deletes a directory that is bound below a mount of
+/// ours.
 bool is_image_directory(const stdfs::path& root, std::uint64_t version) {
   if (root.native().ends_with("//deleted")) return true;
   const stdfs::path parent = root.parent_path();

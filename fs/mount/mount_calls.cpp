@@ -23,14 +23,14 @@ namespace {
 
 namespace stdfs = std::filesystem;
 
-constexpr unsigned kMoveMountBeneath = 0x200;  // MOVE_MOUNT_BENEATH of Linux 6.5
+constexpr unsigned kMoveMountBeneath = 0x200;  // MOVE_MOUNT_BENEATH, Linux 6.5
 
 struct Exit {
   int code = -1;
   std::string said;  // on stderr
 };
 
-// Runs fusermount3, with `connection` inherited if it is >= 0.
+// Runs fusermount3; it inherits `connection` if that is >= 0.
 Exit run_fusermount(std::vector<std::string> arguments, int connection) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) throw_errno(errno, "make a pipe");
@@ -77,7 +77,7 @@ Exit run_fusermount(std::vector<std::string> arguments, int connection) {
   return result;
 }
 
-// fusermount3 sends the connection as a descriptor over the socket.
+// fusermount3 sends the connection over the socket, as a descriptor.
 File receive_descriptor(int socket) {
   char byte = 0;
   iovec data{&byte, 1};
@@ -95,7 +95,7 @@ File receive_descriptor(int socket) {
   return File(fd);
 }
 
-// In fusermount3's option list a comma ends an option.
+// A comma ends an option in fusermount3's option list.
 std::string escape_option(std::string_view text) {
   std::string escaped;
   for (const char c : text) {
@@ -105,7 +105,7 @@ std::string escape_option(std::string_view text) {
   return escaped;
 }
 
-/// What else there is, at the end of a message.
+/// The alternatives, for the end of a message.
 std::string without_fuse(const std::string& source) {
   return fmt::format(
       "; run weightfs doctor to see what is missing; weightfs sync {} DIR needs neither "
@@ -159,8 +159,8 @@ struct FuseOptions {
   Access access;
 };
 
-/// A mount that is nowhere yet.  Empty where the kernel has no such calls (before 5.2), or does not
-/// like something: mount(2) then says what.
+/// A detached mount.  Empty if the kernel lacks these calls (before 5.2) or refuses something;
+/// mount(2) then says why.
 File make_detached_mount(const FuseOptions& options) {
   const File context(fsopen("fuse", FSOPEN_CLOEXEC));
   if (!context) return {};
@@ -194,7 +194,7 @@ File make_detached_mount(const FuseOptions& options) {
   throw_errno(error, "mount on " + path.string());
 }
 
-/// On top of whatever is there.
+/// Mounts on top of whatever is there.
 void mount_at_once(const FuseOptions& options, const stdfs::path& path) {
   const std::string text =
       fmt::format("fd={},rootmode=40000,user_id={},group_id={},allow_other,default_permissions",
@@ -212,17 +212,17 @@ NewMount mount_as_root(const stdfs::path& path, const std::string& source, Acces
   const FuseOptions options{made.connection.fd(), source, access};
   made.tree = make_detached_mount(options);
   if (made.tree) return made;
-  made.connection = open_fuse_device(source);  // the attempt may have used the other one
+  made.connection = open_fuse_device(source);  // the attempt may have used up the first one
   mount_at_once({made.connection.fd(), source, access}, path);
   return made;
 }
 
-/// Under the mount `above`, which then goes: so its place is never empty.
-/// Returns: false if the kernel does not do that here, and nothing has changed.
+/// Puts the mount beneath `above` and unmounts `above`, so the place is never empty.
+/// Returns: false if the kernel cannot do that here; nothing has changed then.
 bool replace_mount(const File& tree, const File& above) {
   constexpr unsigned kFlags = MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH | kMoveMountBeneath;
   if (move_mount(tree.fd(), "", above.fd(), "", kFlags) != 0) return false;
-  // By its descriptor: another mount may have come to lie on top meanwhile.
+  // By descriptor: another mount may have been put on top meanwhile.
   const std::string link = fmt::format("/proc/self/fd/{}", above.fd());
   if (umount2(link.c_str(), MNT_DETACH) != 0 && errno != EINVAL) {
     throw_errno(errno, "unmount the dead weightfs above the new one");
@@ -243,7 +243,8 @@ NewMount make_mount(const stdfs::path& path, const std::string& source, Access a
 
 void attach_mount(const File& tree, const stdfs::path& path, Replacing how) {
   if (how == Replacing::beneath && topmost_at(path)) {
-    const File above = File::open(path, O_PATH | O_DIRECTORY | O_NOFOLLOW);  // asks no daemon
+    const File above = File::open(path, O_PATH | O_DIRECTORY | O_NOFOLLOW);  // does not reach a
+                                                                             // daemon
     if (replace_mount(tree, above)) return;
   }
   if (move_mount(tree.fd(), "", AT_FDCWD, path.c_str(), MOVE_MOUNT_F_EMPTY_PATH) != 0) {

@@ -1,6 +1,6 @@
-// Mount calls: how a file system is mounted and unmounted: by the calls of Linux 5.2 for root
-// (fsopen, fsmount, move_mount), else mount(2); by fusermount3 for a user's own mount.
-// fs/mount/session_mount.hpp puts them together.
+// Mount calls: mounting and unmounting a file system.  Root uses the system calls of Linux 5.2
+// (fsopen, fsmount, move_mount), or mount(2); other users use fusermount3.
+// fs/mount/session_mount.hpp combines them.
 //
 // Threads: pure functions of the system's state.
 #pragma once
@@ -12,36 +12,37 @@
 
 namespace weightfs::fs {
 
-/// Throws Error: as make_mount(), if /dev/fuse is not there, or root may not open it.
+/// Throws Error: as make_mount(), if /dev/fuse is missing, or root may not open it.
 void require_fuse(const std::string& source);
 
 enum class Access { read_only, writable };
 
-/// A connection (/dev/fuse) and what is mounted by it.
+/// A connection (/dev/fuse) and the mount that it serves.
 struct NewMount {
   File connection;
-  File tree;  // of a mount that is nowhere yet; empty: it is in its place
+  File tree;  // a detached mount; empty: it is attached already
 };
 
-/// Makes a mount of weightfs.  Root's is for all users, and nowhere before attach_mount(), except
-/// before Linux 5.2; a user's own is private, and fusermount3 puts it in its place.
+/// Makes a mount of weightfs.  Root's is for all users, and is detached until attach_mount(),
+/// except before Linux 5.2; another user's is private, and fusermount3 attaches it.
 ///
-/// Returns: nobody serves it yet: where it is in its place nothing may touch `path` before INIT is
-/// answered.  Throws Error: permission, unsupported (no FUSE in the kernel, no fusermount3), io.
+/// Returns: a mount that is not served yet.  If it is attached, nothing may touch `path` before
+/// INIT is answered.
+/// Throws Error: permission, unsupported (no FUSE in the kernel, no fusermount3), io.
 NewMount make_mount(const std::filesystem::path& path, const std::string& source,
                     Access access = Access::read_only);
 
 enum class Replacing {
-  beneath,  // a mount that is there is replaced, where the kernel can do that (Linux 6.5)
-  on_top    // it stays below
+  beneath,  // replaces the existing mount if the kernel can (Linux 6.5)
+  on_top    // covers the existing mount
 };
 
-/// Puts a mount in its place, at a canonical path.  At no moment does the directory below show.
+/// Attaches a mount at a canonical path.  The directory below is never visible.
 /// Throws Error: permission, io.
 void attach_mount(const File& tree, const std::filesystem::path& path,
                   Replacing how = Replacing::beneath);
 
-/// Unmounts what is topmost at `path`, without looking at what it is.
+/// Unmounts the topmost mount at `path`, whatever it is.
 /// Returns: 0, or the errno: EBUSY, EPERM, EINVAL (nothing mounted).
 int try_unmount(const std::filesystem::path& path, bool lazy) noexcept;
 

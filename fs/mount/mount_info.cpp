@@ -19,10 +19,10 @@ namespace {
 
 namespace stdfs = std::filesystem;
 
-constexpr int kLinksMax = 40;  // as many as the kernel follows
+constexpr int kLinksMax = 40;  // the kernel's limit
 
 // 36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw
-// The fields between the options and "-" vary in number.
+// The number of fields between the options and "-" varies.
 std::optional<MountInfo> parse_mount(const std::string& line) {
   std::istringstream fields(line);
   int id = 0, parent = 0;
@@ -78,7 +78,7 @@ std::vector<MountInfo> read_mounts() { return parse_mounts(read_whole("/proc/sel
 
 std::optional<MountInfo> topmost_mount(const std::vector<MountInfo>& mounts,
                                        const stdfs::path& canonical) {
-  // Their order is not that in which they lie: one may have been put beneath another.
+  // The list is not in stacking order: a mount may have been put beneath another.
   std::set<int> covered;
   for (const MountInfo& mount : mounts) {
     if (mount.path == canonical) covered.insert(mount.parent);
@@ -93,7 +93,7 @@ std::optional<MountInfo> topmost_mount(const std::vector<MountInfo>& mounts,
 std::vector<MountInfo> mounts_inside(const std::vector<MountInfo>& mounts, const MountInfo& outer) {
   std::vector<MountInfo> inside;
   std::set<int> ids{outer.id};
-  // A mount may be listed before the one that it is in: one that was moved is.
+  // A mount may be listed before the one that contains it, for example after it was moved.
   for (bool found = true; found;) {
     found = false;
     for (const MountInfo& mount : mounts) {
@@ -140,7 +140,7 @@ stdfs::path canonical_mount_point(stdfs::path path) {
     path = parent / path.filename();
     if (topmost_at(path)) return path;
     const stdfs::path target = stdfs::read_symlink(path, failed);
-    if (failed) return path;  // no symlink
+    if (failed) return path;  // not a symlink
     path = parent / target;
   }
   throw Error(ErrorCode::invalid, "too many levels of symlinks at " + path.string());

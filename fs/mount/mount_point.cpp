@@ -42,7 +42,7 @@ constexpr std::size_t kNamesShown = 3;
                           name, mount.source, mount.type));
 }
 
-/// Unmounting lazily takes along whatever is mounted inside, so that must be ours.
+/// A lazy unmount takes along everything that is mounted inside, so that must be ours.
 void refuse_foreign_inside(const MountInfo& mount) {
   for (const MountInfo& inner : mounts_inside(read_mounts(), mount)) {
     if (bound_version(inner, mount)) continue;
@@ -53,7 +53,7 @@ void refuse_foreign_inside(const MountInfo& mount) {
   }
 }
 
-/// Whether there is another weightfs right below.
+/// Whether there is another weightfs directly below.
 bool covers_weightfs(const MountInfo& mount) {
   const std::vector<MountInfo> mounts = read_mounts();
   return std::any_of(mounts.begin(), mounts.end(), [&](const MountInfo& other) {
@@ -79,8 +79,9 @@ bool covers_weightfs(const MountInfo& mount) {
                           geteuid(), path.string(), path.string()));
 }
 
-/// Returns: 0, or the errno.  A mount whose daemon is silent is not walked into: what is bound in
-/// it goes with it, unless somebody uses it.
+/// Does not walk into a mount whose daemon does not answer: its bind mounts are unmounted together
+/// with it, unless a process uses them.
+/// Returns: 0, or the errno.
 int unmount_all(const MountInfo& mount, Answering answering) {
   constexpr int kTries = 3;  // the daemon may have bound a version again
   int error = 0;
@@ -108,7 +109,7 @@ int unmount_all(const MountInfo& mount, Answering answering) {
           path.string(), mount.source));
 }
 
-/// Throws unless it is a dead mount of ours, with nothing in it but what is ours.
+/// Throws unless it is a dead mount of ours that contains only mounts of ours.
 void require_dead(const stdfs::path& path, const MountInfo& mount) {
   if (mount.type != kMountType) refuse_mounted(path, mount);
   switch (liveness_of(path)) {
@@ -133,8 +134,8 @@ std::vector<std::string> list_names(File directory) {
   return names;
 }
 
-/// The names in a directory that a mount hides: seen in a copy of the mount around it, without what
-/// is mounted there.  None if that cannot be made.
+/// The names in the directory that a mount hides, read through a clone of the surrounding mount,
+/// which does not include what is mounted on it.  Empty if the clone cannot be made.
 std::vector<std::string> names_below_mount(const stdfs::path& path) {
   const File around(
       open_tree(AT_FDCWD, path.parent_path().c_str(), OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC));
@@ -162,7 +163,7 @@ std::vector<std::string> list_mount_point(const stdfs::path& path) {
 }  // namespace
 
 Liveness liveness_of(const stdfs::path& path) {
-  // stat(2) would be content with attributes that the kernel still keeps.
+  // stat(2) might answer with cached attributes.
   const auto stat_now = [](const char* name, int) {
     struct statx attributes {};
     const int failed = statx(AT_FDCWD, name, AT_STATX_FORCE_SYNC, STATX_BASIC_STATS, &attributes);
@@ -230,7 +231,7 @@ void unmount(const stdfs::path& path, bool lazy, Answering answering) {
   if (error == EBUSY) refuse_used(canonical);
   if (error == EPERM) refuse_not_allowed(canonical);
   if (error != 0) throw_errno(error, "unmount " + canonical.string());
-  unmount_dead(canonical);  // those that it lay on
+  unmount_dead(canonical);  // the dead mounts below it
 }
 
 }  // namespace weightfs::fs

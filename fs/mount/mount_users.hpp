@@ -9,7 +9,8 @@
 
 namespace weightfs::fs {
 
-/// Pids that have a file below `path` open or mapped, or their working directory there.
+/// Pids of processes that have a file below `path` open or mapped, or their working directory
+/// there.
 std::vector<int> users_of(const std::filesystem::path& path);
 
 /// "pid 12 (python3), pid 13 (cat) and 4 more", for messages.

@@ -34,10 +34,10 @@ void SessionMount::attach(Replacing how) {
 void SessionMount::end() const {
   if (info_ && find_mount(path_) == info_) {
     int error = try_unmount(path_, false);
-    if (error == EBUSY) error = try_unmount(path_, true);  // open passthrough files go on
+    if (error == EBUSY) error = try_unmount(path_, true);  // open passthrough files keep working
     if (error != 0) throw_errno(error, "unmount " + path_.string());
   }
-  // One that was never attached goes with its descriptor, and the dead one stays.
+  // A mount that was never attached ends with its descriptor, and the dead one stays.
   if (lies_on_dead_ && !made_.tree) unmount_dead(path_);
 }
 

@@ -1,11 +1,11 @@
-// Session mount: the mount of one session, from its making to its end.
+// Session mount: the mount of one session, from its creation to its end.
 //
-//     made, nowhere yet --INIT is answered--> attach() --> in its place --> unmounted
+//     detached --INIT is answered--> attach() --> attached --> unmounted
 //
-// A dead mount that is in its place is replaced: the new one is put beneath it, and the dead one
-// goes (Linux 6.5).  Where the kernel does not do that, the new one lies on top, and both go at the
-// end.  Either way nobody can reach the directory below, in which a trainer would make what nobody
-// ever sees.
+// A dead mount at the path is replaced: the new one is put beneath it, and the dead one is
+// unmounted (Linux 6.5).  On older kernels the new one lies on top, and both are unmounted at the
+// end.  Either way the directory below is never reachable: what a trainer wrote there would be lost
+// from sight.
 //
 // Threads: one thread at a time.
 #pragma once
@@ -24,18 +24,19 @@ class SessionMount {
  public:
   /// See make_mount().  `path`: see prepare_mount_point().
   SessionMount(std::filesystem::path path, const std::string& source, Access access);
-  /// Unmounts what it has mounted, lazily if that is busy, and not another mount that was put over
-  /// it.
+  /// Unmounts its mount, lazily if that is busy; never another mount that was put on top.
   ~SessionMount();
   SessionMount(const SessionMount&) = delete;
   SessionMount& operator=(const SessionMount&) = delete;
 
-  /// Puts it in its place.  Once.  Throws Error: see attach_mount().
+  /// Attaches the mount.  May be called once.
+  /// Throws Error: see attach_mount().
   void attach(Replacing how = Replacing::beneath);
 
   [[nodiscard]] int fd() const noexcept { return made_.connection.fd(); }
 
-  /// Once it is attached: as /proc/self/mountinfo shows it; nullopt if it does not.
+  /// The attached mount as /proc/self/mountinfo shows it; nullopt if it does not, or not attached
+  /// yet.
   [[nodiscard]] const std::optional<MountInfo>& info() const noexcept { return info_; }
 
  private:

@@ -1,5 +1,5 @@
-// A file that several versions share lies in a directory of each, and inotify tells the directory
-// through which it was opened.
+// A file that several versions share has a name in the directory of each. inotify reports the
+// directory through which it was opened.
 #include "fs/passes/image_watch.hpp"
 
 #include <fmt/format.h>

@@ -1,7 +1,7 @@
-// Image watch: which weights files of bound versions are opened, as inotify tells it.
+// Image watch: reports which weights files of bound versions are opened, by inotify.
 //
-// Opens through a bind mount do not come to the daemon.  inotify sees them, through whatever mount
-// and in whatever namespace, but not who it was.
+// Opens through a bind mount do not reach the daemon. inotify sees them, through any mount and in
+// any namespace, but does not say which process opened the file.
 //
 // Threads: all calls may run in parallel.
 #pragma once
@@ -23,18 +23,18 @@ class ImageWatch {
   /// Throws Error: io (no inotify: fs.inotify.max_user_instances).
   ImageWatch();
 
-  /// Watches the images of a version; again, if it is watched already.
+  /// Watches the images of a version, anew if it is watched already.
   /// Throws Error: io (fs.inotify.max_user_watches), not_found.
   void add(const CatalogVersion& version);
   void remove(std::uint64_t version);
 
   struct Opened {
     std::uint64_t version = 0;
-    std::string path;  // of the file in the version
+    std::string path;  // within the version
     friend auto operator<=>(const Opened&, const Opened&) = default;
   };
-  /// Weights files that were opened since the last call.  Never waits.  An open(2) that has
-  /// returned is told by the first call after that.
+  /// Weights files that were opened since the last call.  Never waits.  The first call after an
+  /// open(2) has returned reports it.
   std::set<Opened> take_opened();
 
  private:
@@ -43,8 +43,8 @@ class ImageWatch {
     std::uint64_t version = 0;
     std::string path;
   };
-  RankedMutex mutex_{LockRank::leaf, "ImageWatch::mutex_"};  // guards what follows
-  std::map<int, Directory> watches_;                         // by the watch's number
+  RankedMutex mutex_{LockRank::leaf, "ImageWatch::mutex_"};  // guards the field below
+  std::map<int, Directory> watches_;                         // by watch descriptor
 };
 
 }  // namespace weightfs::fs

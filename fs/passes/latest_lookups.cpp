@@ -51,7 +51,7 @@ std::optional<Walk> LatestLookups::opened(pid_t thread, std::uint64_t version,
 
 void LatestLookups::refused(pid_t thread, const std::string& link, std::uint64_t version,
                             Clock::time_point now) {
-  if (thread == 0) return;  // nobody knows whose the next READLINK is
+  if (thread == 0) return;  // the next READLINK cannot be attributed
   const std::lock_guard lock(mutex_);
   add(thread, {.walk = {.link = link, .version = version, .is_retry = true},
                .at = now,

@@ -1,16 +1,16 @@
-// Link passes: passes (fs/passes/passes.hpp) in bind mode, where the kernel does not tell of OPENs.
+// Link passes: passes (fs/passes/passes.hpp) in bind mode, where the kernel does not report OPENs.
 //
-// READLINK of a symlink itself begins a pass, one for each session and symlink, on what is newest.
-// It ends
+// A READLINK begins a pass, one for each session and symlink, on the newest version.  It ends
 //
-//     grace    after it began, or after the last time that a weights file of the version was opened
-//              by somebody within a second of a READLINK of the session
+//     grace    after it began, or after its last use: a weights file of the version was opened, by
+//              any process, within a second of a READLINK of the session
 //              (fs/passes/image_watch.hpp), or was seen open or mapped in the session
-//     most     after the last such OPEN of a file that had not been opened in it
-//     at once  when it is taken away by hand
+//     most     after the last such OPEN of a file that had not been opened in it before
+//     at once  when it is ended by hand
 //
-// Threads: all calls may run in parallel.  Processes is asked under no lock.
-// Errors: none.  Time: given with the calls.
+// Threads: all calls may run in parallel.  Processes is called without a lock.
+// Errors: none.
+// Time: passed in with each call.
 #pragma once
 
 #include <cstdint>
@@ -27,22 +27,24 @@ namespace weightfs::fs {
 
 class LinkPasses {
  public:
-  /// `processes`: outlives it.
+  /// Requires: `processes` outlives this.
   LinkPasses(PassTimes times, const Processes& processes) noexcept
       : times_(times), processes_(processes) {}
 
-  /// READLINK.  `newest`: what the symlink leads to.  Returns: the version to tell.
+  /// A READLINK. `newest`: where the symlink leads.
+  /// Returns: the version that it must return.
   std::uint64_t told(const std::string& link, const Reader& reader, std::uint64_t newest,
                      BootTime now);
 
-  /// Somebody has opened a weights file of the version: it counts for all sessions that were told
-  /// the version within `within`.
+  /// A process has opened a weights file of the version.  It counts for all sessions that a
+  /// READLINK has led to the version within `within`.
   void opened(std::uint64_t version, const std::string& file, BootTime within, BootTime now);
 
-  /// Looks at what is open or mapped, and ends what is over.
+  /// Checks what is open or mapped, and ends passes that are over.
   void sweep(BootTime now);
 
-  /// Ends passes: of a session, of a version, or all.  Returns: how many.
+  /// Ends the passes of a session, of a version, or all.
+  /// Returns: how many.
   std::size_t end_session(const std::string& session);
   std::size_t end_version(std::uint64_t version);
   std::size_t end_all();
@@ -59,7 +61,7 @@ class LinkPasses {
     std::string command;
     uid_t uid = 0;
     BootTime began{}, asked{};    // first and last READLINK
-    BootTime used{}, progress{};  // last OPEN or look that prolonged it; OPEN of a new file
+    BootTime used{}, progress{};  // last OPEN or sighting that prolonged it; OPEN of a new file
     BootTime looked{};
     std::set<std::string> files;
   };
@@ -72,7 +74,8 @@ class LinkPasses {
 
   const PassTimes times_;
   const Processes& processes_;
-  mutable RankedMutex mutex_{LockRank::link_passes, "LinkPasses::mutex_"};  // guards what follows
+  mutable RankedMutex mutex_{LockRank::link_passes, "LinkPasses::mutex_"};  // guards the fields
+                                                                            // below
   std::map<Key, Pass> passes_;
   std::map<uid_t, std::uint64_t> refused_;
 };

@@ -25,8 +25,8 @@ Clock::duration look_interval(const PassTimes& times) {
   return std::clamp<Clock::duration>(std::min(times.quiet, times.grace / 4), kLookLeast, kLookMost);
 }
 
-// "latest", "tags/step-42"; "" for what is no symlink to a version.  A tag's inode tells a version
-// that carries it.
+// "latest", "tags/step-42"; "" if it is not a symlink to a version.  A tag's inode names a version
+// that carries the tag.
 std::string link_name(const Catalog& catalog, Inode inode) {
   if (inode == make_inode(Fixed::latest)) return std::string(kLatest);
   const InodeParts parts = parts_of(inode);
@@ -38,7 +38,7 @@ std::string link_name(const Catalog& catalog, Inode inode) {
   return tag == catalog.tags.end() ? std::string() : std::string(kTags) + tag->first;
 }
 
-// What a symlink leads to who is in no pass; 0: nowhere.
+// Where a symlink leads a process that is in no pass; 0: nowhere.
 std::uint64_t newest_of(const Catalog& catalog, const std::string& link) {
   if (link == kLatest) return catalog.latest;
   if (!link.starts_with(kTags)) return 0;
@@ -46,7 +46,7 @@ std::uint64_t newest_of(const Catalog& catalog, const std::string& link) {
   return tag == catalog.tags.end() ? 0 : tag->second;
 }
 
-// `latest` leads to nothing that would have to be fetched; a tag may.
+// `latest` never leads to a version that would have to be fetched; a tag may.
 bool is_shown(const Catalog& catalog, const std::string& link, std::uint64_t version) {
   return link != kLatest || catalog.has_images(version);
 }
@@ -61,12 +61,12 @@ std::size_t count_weights(const CatalogVersion& version) {
 }
 
 std::size_t count_rest(const CatalogVersion& version) {
-  return static_cast<std::size_t>(
-      std::count_if(version.entries.begin(), version.entries.end(),
-                    [](const CatalogEntry& entry) { return is_weights(entry) && entry.is_rest; }));
+  return static_cast<std::size_t>(std::count_if(
+      version.entries.begin(), version.entries.end(),
+      [](const CatalogEntry& entry) { return is_weights(entry) && entry.is_remote; }));
 }
 
-/// Of the weights files.
+/// The inodes of the weights files.
 std::set<Inode> image_inodes(const CatalogVersion& version) {
   std::set<Inode> inodes;
   for (const CatalogEntry& entry : version.entries) {
@@ -98,16 +98,17 @@ LoaderPins::~LoaderPins() {
   watch_.join();
 }
 
-// ---- for the session's threads ----
+// ---- called by the session's threads ----
 
-/// A version is hidden before anybody asks whether it is kept, and named before it is looked for:
-/// so either the one who hides sees that it was told, or it is seen here that it is gone.
+/// Eviction hides a version and then checks whether it is kept; this function notes the version
+/// (named()) and then checks that it is shown.  So either eviction sees the note, or this function
+/// sees that the version is gone.
 std::optional<std::uint64_t> LoaderPins::link(const Requester& caller, Inode inode) {
   const std::string name = link_name(*catalog_(), inode);
   if (name.empty()) return {};
   const auto reader = sessions_.find(caller.thread, caller.uid);
   const LinkUse use = sessions_.use_of_link(caller.thread);
-  if (is_bind_mode_) note_opens();  // what was opened before this READLINK counts before it
+  if (is_bind_mode_) note_opens();  // opens before this READLINK must count first
   while (true) {
     const std::uint64_t newest = newest_of(*catalog_(), name);
     if (newest == 0) return {};
@@ -119,7 +120,7 @@ std::optional<std::uint64_t> LoaderPins::link(const Requester& caller, Inode ino
       if (is_bind_mode_) wake();
       return walk.version;
     }
-    if (walk.version == newest) continue;  // there is another one by now
+    if (walk.version == newest) continue;  // another version is the newest by now
     passes_.end_version(walk.version);
     link_passes_.end_version(walk.version);
     lookups_.opened(caller.thread, 0, now);
@@ -164,7 +165,7 @@ Passes::Opened LoaderPins::opened(const Requester& caller, Inode inode) {
                 .kind = pass_file_of(entry.path),
                 .weights_count = count_weights(*version),
                 .absent_count = count_rest(*version),
-                .is_absent = entry.is_rest};
+                .is_absent = entry.is_remote};
   if (walk) {
     open.link = walk->link;
     open.newest = newest_of(*catalog, walk->link);
@@ -181,7 +182,7 @@ Passes::Opened LoaderPins::opened(const Requester& caller, Inode inode) {
   return opened;
 }
 
-/// In bind mode, of a version that is not bound yet: it counts as if it were.
+/// In bind mode, a version that is not bound yet counts as if it were.
 void LoaderPins::open_bound(const CatalogVersion& version, const CatalogEntry& entry) {
   if (pass_file_of(entry.path) != PassFile::weights) return;
   link_passes_.opened(version.number, entry.path, kWalkTime, boot_now());
@@ -233,7 +234,7 @@ void LoaderPins::unbound(std::uint64_t version) {
   if (image_watch_) image_watch_->remove(version);
 }
 
-/// What was opened since this was last called, at most one interval of the watch ago.
+/// Counts the opens since the last call, which was at most one interval of the watch ago.
 void LoaderPins::note_opens() {
   if (!image_watch_) return;
   const std::lock_guard lock(opens_mutex_);
@@ -245,7 +246,7 @@ void LoaderPins::note_opens() {
 // ---- the watch ----
 
 void LoaderPins::wake() {
-  { const std::lock_guard lock(wake_mutex_); }  // it is either before its look, or waits
+  { const std::lock_guard lock(wake_mutex_); }  // the watch is either before its check, or waits
   awake_.notify_one();
 }
 
@@ -267,7 +268,7 @@ void LoaderPins::watch(const std::stop_token& stop) {
   }
 }
 
-// ---- what is known of processes ----
+// ---- information about processes ----
 
 bool LoaderPins::is_gone(const ProcessId& process) const { return sessions_.is_gone(process); }
 
@@ -284,7 +285,7 @@ bool LoaderPins::uses(const std::string& session, std::uint64_t version) const {
     const InodeParts parts = parts_of(inode);
     return parts.kind == InodeKind::version && parts.version == version;
   };
-  std::set<Inode> images;  // in bind mode
+  std::set<Inode> images;  // bind mode only
   dev_t image_device = 0;
   const auto catalog = catalog_();
   const auto shown = catalog->versions.find(version);
@@ -308,12 +309,12 @@ bool LoaderPins::uses(const std::string& session, std::uint64_t version) const {
   return found;
 }
 
-// ---- by hand, and for status ----
+// ---- pins by hand, status ----
 
 std::uint64_t LoaderPins::pin(std::uint64_t version) {
   if (version == 0) version = catalog_()->latest;
   if (version == 0) throw Error(ErrorCode::not_found, "there is no version to pin yet");
-  by_hand_.add(version, std::time(nullptr));  // first: from here on it does not go
+  by_hand_.add(version, std::time(nullptr));  // first: from here on it is not evicted
   if (catalog_()->has_images(version)) return version;
   by_hand_.remove(version);
   throw Error(

@@ -15,7 +15,7 @@ bool writes_to(const ProcessFiles::Open& file) {
   return (file.flags & O_ACCMODE) != O_RDONLY && (file.flags & O_PATH) == 0;
 }
 
-// One of the inodes that the process can still write to; 0: none.
+// An inode that the process can still write to; 0: none.
 Inode find_written(ProcessFiles& process) {
   if (const auto open = process.find_open(writes_to)) return open->inode;
   const auto mapped = process.find_mapped([&](const ProcessFiles::Mapped& file) {

@@ -1,9 +1,9 @@
-// OpenWriters: which processes have a file of this mount open for writing, or mapped from such a
-// descriptor.
+// OpenWriters: finds processes that have a file of this mount open for writing, or mapped from such
+// a descriptor.
 //
-// Files are recognised by the mount's device number and the inode.  Not found are processes that
-// cannot be looked at (another PID namespace, no permission), and what fs/base/process_files.hpp
-// does not see.
+// Files are identified by the mount's device number and the inode.  It misses processes that cannot
+// be inspected (another PID namespace, no permission), and what fs/base/process_files.hpp does not
+// see.
 //
 // Threads: pure functions of the system's state.
 #pragma once
@@ -20,10 +20,11 @@ namespace weightfs::fs {
 struct Holder {
   pid_t pid = 0;
   std::string command;  // /proc/PID/comm
-  Inode inode = 0;      // one that it holds
+  Inode inode = 0;      // one of those that it holds
 };
 
-/// `device`: st_dev of the mount.  One for each process, this one left out; ascending by pid.
+/// `device`: st_dev of the mount.
+/// Returns: one Holder for each process except this one, in ascending order of pid.
 std::vector<Holder> find_writers(dev_t device, const std::vector<Inode>& inodes);
 
 }  // namespace weightfs::fs

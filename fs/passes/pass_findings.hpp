@@ -1,4 +1,5 @@
-// Pass findings: what `status` and `doctor` say of loaders that passes cannot keep together.
+// Pass findings: the warnings of `status` and `doctor` about loaders that passes cannot keep
+// together.
 //
 // Threads: pure functions.
 #pragma once
@@ -10,7 +11,8 @@
 
 namespace weightfs::fs {
 
-/// A warning for callers that the daemon cannot see, and one for each uid that gets no more passes.
+/// A warning about callers that the daemon cannot see, and one for each uid that gets no more
+/// passes.
 std::vector<Finding> pass_findings(const Json& status);
 
 }  // namespace weightfs::fs

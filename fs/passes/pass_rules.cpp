@@ -1,5 +1,5 @@
-// The rules of fs/passes/passes.hpp: what follows from passes, members and the clock.  Nothing here
-// changes anything.
+// The rules of fs/passes/passes.hpp: conclusions from passes, members and the time.  Nothing here
+// changes any state.
 #include <algorithm>
 
 #include "fs/passes/passes.hpp"
@@ -23,7 +23,7 @@ bool Passes::is_live(const Pass& pass, BootTime now) const noexcept {
   return pass.open > 0 || now - std::max(pass.progress, pass.in_use) < times_.grace;
 }
 
-/// Whether a newcomer of its session may join it.
+/// Whether a newcomer of the pass's session may join it.
 bool Passes::takes(const Pass& pass, const Reader& reader, BootTime now) const noexcept {
   if (!is_live(pass, now)) return false;
   if (pass.closed && reader.started > *pass.closed) return false;
@@ -49,15 +49,15 @@ bool Passes::is_told_newest(const Pass& pass, const MemberKey& key, const Member
   return quiet >= times_.quiet && member.open == 0 && has_all(pass, member);
 }
 
-/// Whether its next OPEN may begin something new.
+/// Whether the member's next OPEN may begin a new load.
 bool Passes::is_at_rest(const Pass& pass, const Member& member, BootTime now) const noexcept {
   const BootTime quiet = now - member.used;
   if (quiet < times_.quiet) return false;
   return member.open == 0 || (quiet >= times_.grace && has_all(pass, member));
 }
 
-/// Whether an OPEN begins the files again.  Returns: nullopt if it does not; true: so the member
-/// leaves its pass; false: it stays.
+/// Whether an OPEN starts the load over.
+/// Returns: nullopt if not; true if the member leaves its pass for that; false if it stays.
 std::optional<bool> Passes::leaves(const Pass& pass, const Member& member, const PassOpen& open,
                                    BootTime now) const noexcept {
   if (!is_at_rest(pass, member, now) || is_invisible(open.reader.process)) return {};
@@ -72,13 +72,13 @@ std::optional<bool> Passes::leaves(const Pass& pass, const Member& member, const
   return member.repetitions > 0 || is_long;
 }
 
-/// Whether a member that opens a small file has done with its pass.
+/// Whether a member that opens a small file is done with its pass.
 bool Passes::has_moved_on(const Pass& pass, const Member& member, BootTime now) const noexcept {
   if (member.weights.count() == 0) return now - member.joined >= times_.grace;
   return has_all(pass, member) && now - member.loaded >= times_.grace;
 }
 
-/// Whoever began a pass is known to be gone when it is not remembered any more.
+/// The process that began the pass is gone if it is no longer remembered.
 bool Passes::is_short_lived(const Pass& pass, const PassOpen& open, BootTime now) const {
   return open.kind == PassFile::weights && !is_invisible(open.reader.process) &&
          pass.first_file == open.file && pass.open == 0 && open.reader.started > pass.first_open &&
@@ -102,7 +102,7 @@ const Passes::Pass* Passes::pass_of(const MemberKey& key, BootTime now) const {
   return &pass->second;
 }
 
-/// The pass that a newcomer's ancestor read config or index for; nullptr: none.
+/// The pass for which an ancestor of the newcomer has read config or index; nullptr: none.
 const Passes::Pass* Passes::find_inherited(const std::string& link, const Reader& reader,
                                            const std::vector<ProcessId>& ancestors,
                                            BootTime now) const {
@@ -116,7 +116,7 @@ const Passes::Pass* Passes::find_inherited(const std::string& link, const Reader
   return nullptr;
 }
 
-/// The pass that a newcomer joins; nullptr: it begins one.
+/// The pass that a newcomer joins; nullptr: it begins a new one.
 const Passes::Pass* Passes::find_pass(const std::string& link, const Reader& reader,
                                       const std::vector<ProcessId>& ancestors, BootTime now) const {
   const auto before = members_.find({reader.process, link});
@@ -132,7 +132,7 @@ const Passes::Pass* Passes::find_pass(const std::string& link, const Reader& rea
   return nullptr;
 }
 
-/// Where a member goes that leaves the pass.
+/// Where a member goes when it leaves the pass.
 Passes::Target Passes::follow(const Pass& pass, std::uint64_t newest, BootTime now) const {
   const auto next = passes_.find(pass.successor);
   if (next != passes_.end() && is_live(next->second, now)) {

@@ -1,6 +1,6 @@
-// A pass ends when it is not live and has no member; so each version of a pass is in use.  Members
-// are remembered until their processes are gone, or were quiet for `most`: a process that has left
-// a pass, or lost it, must not go back to an older version.
+// A pass ends when it is not live and has no members, so every pass's version is in use.  A member
+// is remembered until its process is gone, or has been quiet for `most`: a process that has left or
+// lost a pass must not go back to an older version.
 #include "fs/passes/passes.hpp"
 
 #include <algorithm>
@@ -9,9 +9,10 @@
 namespace weightfs::fs {
 namespace {
 
-/// Between two looks at what a session has open or mapped, and whether it has ended.
+/// The interval for checking whether a session has something open or mapped, and whether it has
+/// ended.
 constexpr std::chrono::seconds kPassLookMost{10};
-/// Between two looks of those for whom there is no room.
+/// The interval for checking all processes to make room.
 constexpr std::chrono::milliseconds kRoomLook{100};
 
 }  // namespace
@@ -78,7 +79,7 @@ Passes::Opened Passes::opened(const PassOpen& open, BootTime now) {
   return accept(key, open, target, now);
 }
 
-/// Counts for the pass of that version which the process is in.
+/// Counts for the process's pass of that version.
 Passes::Opened Passes::opened_by_name(const PassOpen& open, BootTime now) {
   if (open.kind != PassFile::weights) return {};
   const std::lock_guard lock(mutex_);
@@ -135,7 +136,7 @@ Passes::Pass* Passes::begin(const PassOpen& open, std::uint64_t version, BootTim
   return &pass;
 }
 
-/// Returns: nullptr if there is no room.
+/// Returns: nullptr if the tables are full.
 Passes::Member* Passes::join(Pass& pass, const MemberKey& key, const Reader& reader, BootTime now) {
   const auto known = members_.find(key);
   if (known == members_.end() && !has_room_for_member(reader.uid)) {
@@ -155,7 +156,7 @@ Passes::Member* Passes::join(Pass& pass, const MemberKey& key, const Reader& rea
   return &member;
 }
 
-/// Returns: whether it was progress.
+/// Returns: whether the OPEN was progress.
 bool Passes::count_weights(Pass& pass, Member& member, const PassOpen& open, BootTime now) {
   member.wants_all = member.wants_all || open.is_absent;
   pass.wants_all = pass.wants_all || open.is_absent;
@@ -227,9 +228,10 @@ bool Passes::has_room_for_member(uid_t uid) const {
          }) < static_cast<std::ptrdiff_t>(kPassMembersMax);
 }
 
-// ---- looking at processes ----
+// ---- checks of processes ----
 
-/// Of a process that is in no pass, where somebody has read small files and may have started it.
+/// The ancestors of a process that is in no pass.  Empty if no member has read small files through
+/// the symlink: then no ancestor matters.
 std::vector<ProcessId> Passes::ancestors_of_newcomer(const MemberKey& key) const {
   {
     const std::lock_guard lock(mutex_);
@@ -244,7 +246,7 @@ std::vector<ProcessId> Passes::ancestors_of_newcomer(const MemberKey& key) const
   return processes_.ancestors(key.process);
 }
 
-/// Before a newcomer's OPEN is judged: who of its session is gone.
+/// Removes members of the newcomer's session that are gone, before its OPEN is judged.
 void Passes::look_at_session(const MemberKey& key, const Reader& reader, BootTime now) {
   std::vector<MemberKey> members;
   bool needs_room = false;
@@ -269,8 +271,9 @@ void Passes::look_at_session(const MemberKey& key, const Reader& reader, BootTim
 
 void Passes::sweep(BootTime now) { look(now, false); }
 
-/// `all`: at all processes, also those that were looked at just now, for a request that waits; what
-/// they have mapped waits for page faults, which may wait for the daemon.
+/// `all`: a request waits for room.  Then all processes are checked, even those that were checked a
+/// moment ago, but not what they have mapped: reading that waits for page faults, which may wait
+/// for the daemon.
 void Passes::look(BootTime now, bool all) {
   Questions questions = take_questions(now, all);
   std::erase_if(questions.members,
@@ -328,7 +331,7 @@ void Passes::end_passes(BootTime now) {
   });
 }
 
-/// The member's process is gone.
+/// Removes a member whose process is gone.
 void Passes::remove(const MemberKey& key) {
   const auto found = members_.find(key);
   if (found == members_.end()) return;
@@ -338,7 +341,7 @@ void Passes::remove(const MemberKey& key) {
   members_.erase(found);
 }
 
-/// A pass of which nobody has opened a weights file goes with the last who has read another.
+/// A pass without an OPEN of a weights file ends with its last member.
 void Passes::detach(Member& member) {
   const auto pass = passes_.find(std::exchange(member.pass, 0));
   if (pass == passes_.end()) return;
@@ -346,7 +349,7 @@ void Passes::detach(Member& member) {
   if (pass->second.members == 0 && pass->second.weights.count() == 0) passes_.erase(pass);
 }
 
-// ---- by hand, and for status ----
+// ---- ended by hand, status ----
 
 template <typename Condition>
 std::size_t Passes::end_if(Condition&& condition) {

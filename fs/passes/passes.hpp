@@ -1,49 +1,53 @@
 // Passes: which version a symlink (`latest`, a tag) means for each process, and until when.
 //
 // A loader opens many files through a symlink, one path after another, in several processes, and
-// closes each at once.  A pass is what keeps it together: the processes of one session
-// (fs/passes/reader_session.hpp) that load one version through one symlink.
+// closes each at once.  A pass keeps such a load on one version: it consists of the processes of
+// one session (fs/passes/reader_session.hpp) that load one version through one symlink.
 //
-//     begins    with the first OPEN through the symlink: on the newest version
+//     begins    with the first OPEN through the symlink, on the newest version
 //     full      when its processes together have opened every weights file
 //     newcomer  a process that is in no pass.  It joins the oldest live pass of its session that
-//               was not full when the process was started; else it begins one.  Before a weights
-//               file of it was opened (config and index come first) a pass takes only processes
-//               that were started before it began, and descendants of its members.
-//     live      a pass takes newcomers until `grace` after its last progress, while a file that was
-//               progress is open, and, until it is full, while one is open or mapped; `most` at
-//               most
-//     progress  an OPEN of a weights file that neither the opener nor any process that is gone had
-//               opened
-//     member    a process stays in its pass while that is live, until `grace` after its own last
-//               OPEN or RELEASE of a weights file, and, if it has not opened all of them, until
-//               `most` after; with small files alone, until `most` after the last of them
-//     leaves    a member that begins again, and was quiet: it opens the weights file that it began
-//               with, or, when it has all, a small file that it has opened before.  It must have
-//               nothing open, and have been quiet for `grace` when it does so for the first time
-//               since it opened a weights file that it had not opened; later for `quiet`.  Who has
-//               all and was quiet for `grace` may have files open; who has all and was told in
-//               words (readlink(2)) that there is another version leaves with the first OPEN after
-//               the quiet.  It goes to the pass that the first who left began, if that is live;
-//               else to a new one.  A process never goes to an older version.
-//     short     a newcomer begins a new pass, and the old one takes nobody who was started after
-//     its
-//               last use, if he opens the very weights file that it began with, the process that
-//               began it is gone, he was started after that, nothing of it is open, and the session
-//               was quiet
+//               was not yet full when the process was started; otherwise it begins one.  Until a
+//               weights file has been opened (config and index come first) a pass takes only
+//               processes that were started before it began, and descendants of its members.
+//     live      a pass takes newcomers until `grace` after its last progress, as long as a file
+//               whose OPEN was progress is open, and, until it is full, as long as any file is
+//               open, or was seen open or mapped within `grace`, but at most `most` after its last
+//               progress
+//     progress  an OPEN of a weights file that neither the opener nor a process that is gone had
+//               opened before
+//     member    a process stays in its pass as long as that is live, until `grace` after its own
+//               last OPEN or RELEASE of a weights file, and, if it has not opened all of them or
+//               has one open, until `most` after; if it has opened only small files, until `most`
+//               after the last of them
+//     leaves    a member leaves when it starts over after it was quiet: it opens the weights file
+//               that it began with, or, if it has all, a small file that it has opened before.  It
+//               must have no file open.  The first time since it opened a weights file that was new
+//               to it, it must have been quiet for `grace`; later for `quiet`.  A member that has
+//               all and was quiet for `grace` may have files open.  A member that has all and has
+//               seen another version by readlink(2) leaves with its first OPEN after being quiet.
+//               With an OPEN of any small file, a member leaves that has all and has not used a
+//               weights file for `grace`, or that has opened none and joined `grace` ago.  It joins
+//               the pass that the first member to leave began, if that is live; otherwise it begins
+//               one.  A process never goes back to an older version.
+//     short     a newcomer begins a new pass, and the old one takes no process that was started
+//               after its session's last use, if the newcomer opens the weights file that the old
+//               pass began with, the process that began it is gone, the newcomer was started after
+//               that OPEN, nothing of the pass is open, and the session was quiet
 //
-// READLINK changes nothing.  It tells a member its pass's version, but one that is done (has opened
-// all, has nothing open, was quiet) or was quiet for `grace` the newest: so who polls a symlink
-// sees what is new.  The OPEN is what counts.  One that was led to another version than its pass
-// allows is told to look again (ESTALE; the kernel repeats the walk), and its next READLINK must
-// tell the version that Opened::wanted names.
+// READLINK does not change a pass.  It returns a member's pass's version, but the newest version
+// for a member that is done (has opened all, has nothing open, was quiet), and for one that was
+// quiet for `grace`, or, if it has opened only small files, for `quiet`: so a process that polls a
+// symlink sees new versions.  Only OPEN counts.  An OPEN that was led to another version than its
+// pass allows fails with ESTALE; the kernel repeats the walk, and the next READLINK must return the
+// version in Opened::wanted.
 //
-// Processes that cannot be seen (pid 0) are one for each uid: a member that stays until `grace`
+// Invisible processes (pid 0) of a uid count as one process: a member that stays until `grace`
 // after the last OPEN or RELEASE.
 //
-// Threads: all calls may run in parallel.  Processes is asked under no lock.
-// Errors: none.  Time: all that is said of time is given with the calls, in CLOCK_BOOTTIME, in
-// which the kernel tells when a process was started.
+// Threads: all calls may run in parallel.  Processes is called without a lock.
+// Errors: none.
+// Time: passed in with each call, as CLOCK_BOOTTIME, the clock of the kernel's process start times.
 #pragma once
 
 #include <cstdint>
@@ -59,7 +63,7 @@
 
 namespace weightfs::fs {
 
-/// How long a loader keeps its version after it last opened or closed a file, by default.
+/// The default time that a loader keeps its version after it last opened or closed a file.
 inline constexpr std::chrono::seconds kPinGrace{60};
 
 struct PassTimes {
@@ -67,37 +71,37 @@ struct PassTimes {
   BootTime quiet = std::chrono::seconds(2);
   BootTime most = std::chrono::minutes(15);
 
-  /// For --pin-grace: quiet is at most a third of the grace, and `most` at least the grace.
+  /// For --pin-grace: `quiet` is at most a third of the grace, and `most` at least the grace.
   static PassTimes of(BootTime grace) noexcept;
 };
 
 enum class PassFile : std::uint8_t { weights /* *.safetensors */, small };
-/// By the path of a file of a version.
+/// By the path of the file within its version.
 PassFile pass_file_of(std::string_view path) noexcept;
 
 /// An OPEN of a file of a version.
 struct PassOpen {
   Reader reader = {};
-  std::string link = {};  // that the walk went through; empty: none, the version was named
+  std::string link = {};  // the symlink of the walk; empty: none, the version was named
   std::uint64_t version = 0;
-  std::uint32_t file = 0;  // number of the entry
+  std::uint32_t file = 0;  // number of its entry
   PassFile kind = PassFile::small;
-  std::size_t weights_count = 0;  // files of that kind that the version has
-  std::size_t absent_count = 0;   // those of them that this host does not keep
-  bool is_absent = false;         // this is one of those
-  std::uint64_t newest = 0;       // what the symlink leads to now
-  bool was_newest = false;        // `version` was that when READLINK told it
-  bool is_retry = false;          // it was told to look again, and is not to be told so twice
+  std::size_t weights_count = 0;  // weights files of the version
+  std::size_t absent_count = 0;   // weights files that this host does not keep
+  bool is_absent = false;         // the file is one of those
+  std::uint64_t newest = 0;       // where the symlink leads now
+  bool was_newest = false;        // `version` was the newest at the READLINK
+  bool is_retry = false;          // it was refused once, and must not be refused again
 };
 
-/// What is known of processes.  Calls may take long.
+/// Information about processes.  Calls may take long.
 class Processes {
  public:
   virtual ~Processes() = default;
   [[nodiscard]] virtual bool is_gone(const ProcessId& process) const = 0;
-  /// The nearest first.
+  /// Nearest first.
   [[nodiscard]] virtual std::vector<ProcessId> ancestors(const ProcessId& process) const = 0;
-  /// Those of the sessions of which no process is left.
+  /// Those of the sessions that have no process left.
   [[nodiscard]] virtual std::set<std::string> find_dead(std::set<std::string> sessions) const = 0;
   /// True if a process of the session has a file of the version open or mapped.
   [[nodiscard]] virtual bool uses(const std::string& session, std::uint64_t version) const = 0;
@@ -114,22 +118,22 @@ struct PassState {
   std::uint64_t version = 0;
   BootTime age{};
   bool is_full = false;
-  bool is_loading = false;   // a member has opened some weights files and not all
-  std::string command = {};  // of the process that began it
+  bool is_loading = false;   // a member has opened some weights files, but not all
+  std::string command = {};  // the first process's
   std::vector<PassMember> members = {};
 };
 
-/// Of one uid, at a time: beyond, nobody gets a pass, and reads what is newest.
+/// Limits per uid.  Beyond them a process gets no pass, and reads the newest version.
 inline constexpr std::size_t kPassesMax = 1024;
 inline constexpr std::size_t kPassMembersMax = 16384;
 
-/// A uid that has no room left for passes.
+/// A uid that has reached a limit.
 struct FullTable {
   uid_t uid = 0;
-  std::uint64_t refused = 0;  // OPENs, since it last had room
+  std::uint64_t refused = 0;  // OPENs since it last had room
 };
 
-/// What an OPEN is for its pass, until its RELEASE.
+/// An OPEN's part in its pass, until its RELEASE.
 struct PassHold {
   std::uint64_t pass = 0;  // 0: none
   std::string link = {};
@@ -139,47 +143,49 @@ struct PassHold {
 
 class Passes {
  public:
-  /// `processes`: outlives it.
+  /// Requires: `processes` outlives this.
   Passes(PassTimes times, const Processes& processes) noexcept
       : times_(times), processes_(processes) {}
 
-  /// READLINK.  `newest`: what the symlink leads to; `in_words`: for readlink(2).
-  /// Returns: the version to tell.
+  /// A READLINK. `newest`: where the symlink leads; `in_words`: for readlink(2).
+  /// Returns: the version that it must return.
   std::uint64_t told(const std::string& link, const Reader& reader, std::uint64_t newest,
                      bool in_words, BootTime now);
 
   struct Opened {
-    std::uint64_t wanted = 0;  // not 0: nothing was counted, the caller is to look again
+    std::uint64_t wanted = 0;  // if not 0, nothing was counted, and the caller must repeat its walk
     PassHold hold = {};        // for hold()
     bool is_refused = false;   // no room: it belongs to no pass
   };
   Opened opened(const PassOpen& open, BootTime now);
 
-  /// The file of an OPEN is about to be handed out.  Returns: a handle for released(); 0: none.
+  /// The file of an OPEN is about to be handed out.
+  /// Returns: a handle for released(); 0: none.
   std::uint64_t hold(const PassHold& hold);
   /// RELEASE.  Unknown handles are ignored.
   void released(std::uint64_t handle, BootTime now);
 
-  /// Looks at processes, and ends what is over.
+  /// Checks processes, and ends what is over.
   void sweep(BootTime now);
 
-  /// Ends passes: of a session, of a version, or all.  Returns: how many.
+  /// Ends the passes of a session, of a version, or all.
+  /// Returns: how many.
   std::size_t end_session(const std::string& session);
   std::size_t end_version(std::uint64_t version);
   std::size_t end_all();
 
-  /// True if a pass has the version.
+  /// Whether a pass has the version.
   [[nodiscard]] bool has(std::uint64_t version) const;
-  [[nodiscard]] bool is_empty() const;  // no pass, and no member is remembered
+  [[nodiscard]] bool is_empty() const;  // no pass, and no member remembered
   /// Oldest first.
   [[nodiscard]] std::vector<PassState> list(BootTime now) const;
   [[nodiscard]] std::vector<FullTable> full_tables() const;
 
  private:
-  /// Files by their number.
+  /// A set of files, by number.
   class Files {
    public:
-    bool add(std::uint32_t file);  // false: it was there
+    bool add(std::uint32_t file);  // false: it was in the set already
     void add(const Files& others);
     [[nodiscard]] bool has(std::uint32_t file) const noexcept;
     [[nodiscard]] std::size_t count() const noexcept { return count_; }
@@ -195,20 +201,20 @@ class Passes {
     std::uint64_t version = 0;
     BootTime began{};
     std::size_t weights_count = 0, absent_count = 0;
-    bool wants_all = false;        // somebody has opened a file that is not kept
-    Files weights, gone_weights;   // opened by anybody; by processes that are gone
-    ProcessId first_process = {};  // that opened a weights file, and which, and when
+    bool wants_all = false;        // a member has opened a file that is not kept
+    Files weights, gone_weights;   // opened by any process; by processes that are gone
+    ProcessId first_process = {};  // first OPEN of a weights file: process, file, time
     std::optional<std::uint32_t> first_file = {};
     BootTime first_open{};
     std::optional<BootTime> full = {};
-    std::optional<BootTime> closed = {};  // takes nobody who was started after this
+    std::optional<BootTime> closed = {};  // takes no process that was started later
     BootTime progress{};
-    BootTime in_use{}, looked{};  // seen open or mapped; last look
-    BootTime asked{};             // last time that somebody looked whether the session is dead
+    BootTime in_use{}, looked{};  // last seen open or mapped; last checked
+    BootTime asked{};             // last check whether the session is dead
     BootTime touched{};           // last OPEN or RELEASE of a weights file
     std::size_t open = 0, progress_open = 0;
     std::size_t members = 0;
-    std::uint64_t successor = 0;  // the pass that the first who left began
+    std::uint64_t successor = 0;  // the pass that the first member to leave began
   };
   struct MemberKey {
     ProcessId process;
@@ -218,28 +224,28 @@ class Passes {
   struct Member {
     uid_t uid = 0;
     std::string command;
-    std::uint64_t pass = 0;     // 0: in none any more
-    std::uint64_t version = 0;  // of its last pass
+    std::uint64_t pass = 0;     // 0: no longer in one
+    std::uint64_t version = 0;  // its last pass's
     Files weights;
     bool wants_all = false;
     Files small_files;
     std::optional<std::uint32_t> first_weights = {};
     unsigned repetitions = 0;
-    bool is_round_decided = false;  // it stays, also when it opens first_weights next
-    bool knows_newer = false;       // it was told in words
+    bool is_round_decided = false;  // it stays even if it opens first_weights next
+    bool knows_newer = false;       // by readlink(2)
     std::size_t open = 0;
     BootTime joined{};
     BootTime loaded{};                   // last OPEN or RELEASE of a weights file
-    BootTime used{};                     // last OPEN or RELEASE of any
+    BootTime used{};                     // last OPEN or RELEASE of any file
     std::optional<BootTime> small = {};  // last OPEN of a small file
-    BootTime checked{};                  // last time that somebody looked whether it is gone
+    BootTime checked{};                  // last check whether it is gone
   };
-  /// Where an OPEN belongs.
+  /// The pass that an OPEN belongs to.
   struct Target {
-    std::uint64_t pass = 0;  // 0: to a new one
+    std::uint64_t pass = 0;  // 0: a new one
     std::uint64_t version = 0;
     std::uint64_t left = 0;    // the pass that is left for a new one
-    std::uint64_t closed = 0;  // the pass that takes nobody any more
+    std::uint64_t closed = 0;  // the pass that takes no more processes
     bool is_repetition = false;
   };
   struct PassQuestion {
@@ -250,11 +256,11 @@ class Passes {
   struct Questions {
     std::vector<MemberKey> members;
     std::vector<PassQuestion> in_use;
-    std::set<std::string> sessions;  // without members
+    std::set<std::string> sessions;  // of passes without members
   };
 
-  // The rules, in fs/passes/pass_rules.cpp.  Require: mutex_ is held, as all that follows but the
-  // looks.
+  // The rules, in fs/passes/pass_rules.cpp.  These and the functions below, up to the checks,
+  // require mutex_.
   static bool has_all(const Pass& pass, const Member& member) noexcept;
   [[nodiscard]] bool is_live(const Pass& pass, BootTime now) const noexcept;
   [[nodiscard]] bool takes(const Pass& pass, const Reader& reader, BootTime now) const noexcept;
@@ -280,7 +286,7 @@ class Passes {
   [[nodiscard]] Target decide(const PassOpen& open, const std::vector<ProcessId>& ancestors,
                               BootTime now) const;
 
-  Opened opened_by_name(const PassOpen& open, BootTime now);  // takes mutex_
+  Opened opened_by_name(const PassOpen& open, BootTime now);  // takes mutex_ itself
   Opened accept(const MemberKey& key, const PassOpen& open, const Target& target, BootTime now);
   Pass* begin(const PassOpen& open, std::uint64_t version, BootTime now);
   Member* join(Pass& pass, const MemberKey& key, const Reader& reader, BootTime now);
@@ -292,7 +298,7 @@ class Passes {
   void end_members(BootTime now);
   void end_passes(BootTime now);
 
-  // Looks at processes: these take mutex_ for moments.
+  // Checks of processes: these hold mutex_ only briefly.
   [[nodiscard]] std::vector<ProcessId> ancestors_of_newcomer(const MemberKey& key) const;
   void look_at_session(const MemberKey& key, const Reader& reader, BootTime now);
   void look(BootTime now, bool all);
@@ -302,8 +308,8 @@ class Passes {
 
   const PassTimes times_;
   const Processes& processes_;
-  mutable RankedMutex mutex_{LockRank::passes, "Passes::mutex_"};  // guards what follows
-  std::map<std::uint64_t, Pass> passes_;                           // by id: oldest first
+  mutable RankedMutex mutex_{LockRank::passes, "Passes::mutex_"};  // guards the fields below
+  std::map<std::uint64_t, Pass> passes_;                           // by id, oldest first
   std::map<MemberKey, Member> members_;
   std::map<std::uint64_t, PassHold> holds_;
   std::map<uid_t, std::uint64_t> refused_;

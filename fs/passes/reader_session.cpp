@@ -1,6 +1,6 @@
-// /proc/THREAD/status says which process it is, stat of that process its parent, its session and
-// when it began, cgroup where it is: one line for each hierarchy, one in all where there is only
-// cgroup2.  /proc/THREAD/syscall says in which system call a thread sleeps.
+// /proc/THREAD/status names the process of a thread.  The process's stat has its parent, session
+// and start time; its cgroup has a line for each hierarchy, or one line if there is only cgroup2.
+// /proc/THREAD/syscall has the system call in which a thread sleeps.
 #include "fs/passes/reader_session.hpp"
 
 #include <fmt/format.h>
@@ -28,7 +28,7 @@ constexpr unsigned kSyscallTries = 20;
 constexpr std::string_view kCgroup = "cgroup ";
 constexpr std::string_view kSession = "session ";
 
-// "" if it cannot be read.
+// "" if the file cannot be read.
 std::string read_proc_text(const stdfs::path& path) {
   std::ifstream file(path);
   return {std::istreambuf_iterator<char>(file), {}};
@@ -39,7 +39,7 @@ struct ThreadStatus {
   std::string command;
 };
 
-// 0: it cannot be read.
+// process 0: the file cannot be read.
 ThreadStatus read_thread_status(const stdfs::path& path) {
   ThreadStatus status;
   std::ifstream file(path);
@@ -53,14 +53,14 @@ ThreadStatus read_thread_status(const stdfs::path& path) {
 }
 
 struct ProcessStat {
-  char state = 0;  // 0: it cannot be read
+  char state = 0;  // 0: unreadable
   std::uint64_t parent = 0;
   std::uint64_t session = 0;
   std::uint64_t start_ticks = 0;
 };
 
-// The name in parentheses may hold anything, so the fields are counted from behind it: 3 is the
-// state, 4 the parent, 6 the session, 22 the start.
+// The name in parentheses may contain anything, so fields are counted from its end: 3 is the state,
+// 4 the parent, 6 the session, 22 the start time.
 ProcessStat read_process_stat(const stdfs::path& path) {
   const std::string text = read_proc_text(path);
   const std::size_t name_end = text.rfind(')');
@@ -87,7 +87,7 @@ std::set<std::string> lines_of_text(const std::string& text) {
   return lines;
 }
 
-// "/a" of "0::/a"; of several hierarchies each path once.
+// "/a" for "0::/a"; with several hierarchies each path once.
 std::string other_cgroups(const std::string& text, const std::string& own) {
   const std::set<std::string> known = lines_of_text(own);
   std::set<std::string> paths;
@@ -100,7 +100,7 @@ std::string other_cgroups(const std::string& text, const std::string& own) {
   return all;
 }
 
-// In ticks of the clock that it is counted in.
+// From clock ticks.
 BootTime from_ticks(std::uint64_t ticks) {
   static const long per_second = sysconf(_SC_CLK_TCK);
   return std::chrono::nanoseconds(std::chrono::seconds(1)) / per_second *
@@ -108,7 +108,7 @@ BootTime from_ticks(std::uint64_t ticks) {
 }
 
 bool is_ended(const ProcessStat& stat) {
-  // One that has ended and was not waited for opens nothing any more.
+  // A zombie opens nothing any more.
   return stat.state == 0 || stat.state == 'Z' || stat.state == 'X';
 }
 
@@ -120,7 +120,7 @@ Reader invisible(uid_t uid) {
           .started = {}};
 }
 
-// The number of the system call, -1 if the thread does not sleep, nullopt if it cannot be read.
+// The number of the system call; -1 if the thread does not sleep; nullopt if it cannot be read.
 std::optional<long> read_syscall(const stdfs::path& path) {
   const std::string text = read_proc_text(path);
   if (text.starts_with("running")) return -1;
@@ -129,7 +129,7 @@ std::optional<long> read_syscall(const stdfs::path& path) {
   return error == std::errc{} ? std::optional(number) : std::nullopt;
 }
 
-// By the system calls of this machine's own kind.
+// Knows only the system calls of this machine's native ABI.
 LinkUse use_in(long number) {
   switch (number) {
     case SYS_readlinkat:
@@ -231,12 +231,12 @@ LinkUse ReaderSessions::use_of_link(pid_t thread) const {
     const auto number = read_syscall(path);
     if (!number) return LinkUse::unknown;
     if (*number >= 0) return use_in(*number);
-    sched_yield();  // it is about to sleep until it has its answer
+    sched_yield();  // it is about to sleep, waiting for this answer
   }
   return LinkUse::unknown;
 }
 
-// The session of a process that came from outside this PID namespace is 0 here.
+// A process from outside this PID namespace has session 0 here.
 std::string ReaderSessions::session_of(const stdfs::path& process,
                                        std::uint64_t process_session) const {
   const std::string text = read_proc_text(process / "cgroup");

@@ -1,10 +1,10 @@
-// Reader session: who it is that calls, in the sense of pins.
+// Reader session: identifies the caller for the purpose of pins.
 //
-//     the caller's cgroup, where it differs from the daemon's    "cgroup /system.slice/x.service"
+//     the caller's cgroup, if it differs from the daemon's       "cgroup /system.slice/x.service"
 //     else its process session                                   "session 4711"
 //     all callers of a uid that this PID namespace does not show "invisible, uid 1000"
 //
-// A thread id is enough: FUSE gives that of the caller, in the PID namespace of who mounted.
+// A thread id is enough: FUSE passes the caller's, in the PID namespace of the mounting process.
 //
 // Threads: immutable; all calls may run in parallel.
 #pragma once
@@ -23,15 +23,15 @@
 
 namespace weightfs::fs {
 
-/// Since the machine started: CLOCK_BOOTTIME.
+/// Time since boot: CLOCK_BOOTTIME.
 using BootTime = std::chrono::nanoseconds;
 BootTime boot_now();
 
-/// One process; a number that is given out again is another one.  All that cannot be seen of one
-/// uid are one: {0, uid}.
+/// One process; a reused pid makes another ProcessId.  All invisible processes of a uid share {0,
+/// uid}.
 struct ProcessId {
   pid_t pid = 0;
-  std::uint64_t start_ticks = 0;  // since the machine started
+  std::uint64_t start_ticks = 0;  // since boot
   friend auto operator<=>(const ProcessId&, const ProcessId&) = default;
 };
 
@@ -40,38 +40,38 @@ struct Reader {
   ProcessId process = {};
   std::string command = {};  // /proc/PID/comm
   uid_t uid = 0;
-  BootTime started{};  // rounded down to a tick (10 ms); 0 for those that cannot be seen
+  BootTime started{};  // rounded down to a tick (10 ms); 0 if invisible
 };
 
-/// What a symlink is read for.
+/// The purpose of reading a symlink.
 enum class LinkUse : std::uint8_t {
-  unknown,  // the thread may not be looked at, or is in another system call
-  open,     // open(2) and its kin walk through it
-  look,     // so do stat(2), access(2) and theirs, which open nothing
-  text      // readlink(2): it walks nowhere
+  unknown,  // the thread cannot be inspected, or is in another system call
+  open,     // open(2) and the like: walk through it
+  look,     // stat(2), access(2) and the like: walk through it, but open nothing
+  text      // readlink(2): no walk
 };
 
 class ReaderSessions {
  public:
-  /// `proc`: where procfs is mounted; `self`: this process.  Remembers the daemon's own cgroup.  A
-  /// procfs of another PID namespace is of no use: then everybody is invisible.
+  /// `proc`: where procfs is mounted; `self`: this process.  Remembers the daemon's own cgroup.  If
+  /// the procfs is of another PID namespace, every caller is invisible.
   explicit ReaderSessions(std::filesystem::path proc = "/proc", pid_t self = getpid());
 
-  /// Who the thread belongs to.  Returns: nullopt if it has ended meanwhile or may not be looked
-  /// at.
+  /// The process of a thread.
+  /// Returns: nullopt if it has ended meanwhile or cannot be inspected.
   [[nodiscard]] std::optional<Reader> find(pid_t thread, uid_t uid) const;
 
-  /// True if the process has ended.  False for one that cannot be seen.
+  /// True if the process has ended.  False if it is invisible.
   [[nodiscard]] bool is_gone(const ProcessId& process) const;
 
-  /// The nearest first; none for a process that has ended or cannot be seen.
+  /// Nearest first; none if the process has ended or is invisible.
   [[nodiscard]] std::vector<ProcessId> ancestors(const ProcessId& process) const;
 
-  /// Those of the sessions of which no process is left; none where they cannot be seen.  Looks at
-  /// all processes, unless those that began the sessions are there.
+  /// Those of the sessions that have no process left; none if processes are invisible.  Checks all
+  /// processes, unless every session's leader is still there.
   [[nodiscard]] std::set<std::string> find_dead(std::set<std::string> sessions) const;
 
-  /// What the thread, whose READLINK is being answered, wants it for.
+  /// Why the thread, whose READLINK is being answered, reads the symlink.
   [[nodiscard]] LinkUse use_of_link(pid_t thread) const;
 
   [[nodiscard]] const std::filesystem::path& proc() const noexcept { return proc_; }

@@ -1,4 +1,4 @@
-// Unpin request: which pins are to end.
+// Unpin request: which pins to end.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace weightfs::fs {
 
-/// What `weightfs unpin` ends; nothing given: all.
+/// What `weightfs unpin` ends; all pins if nothing is given.
 struct UnpinRequest {
   std::optional<std::uint64_t> version = {};
   std::optional<std::string> session = {};

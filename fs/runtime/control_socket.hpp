@@ -1,5 +1,5 @@
-// Control socket: the control server of a mount or a sync, where its store is found, told whenever
-// there is another catalog.
+// Control socket: the control server of a mount or a sync, at the path that belongs to its store.
+// It is notified of every new catalog.
 //
 // Threads: all calls may run in parallel.
 #pragma once
@@ -14,22 +14,23 @@ namespace weightfs::fs {
 
 class ControlSocket {
  public:
-  /// Without a socket nobody can wait, but everything else works: then the log says why.
-  /// Both outlive it.
+  /// Without a socket waiting is impossible, but everything else works; the log says why there is
+  /// none.  Requires: `sync` and what `handlers` refer to outlive this.
   ControlSocket(const std::filesystem::path& store, Sync& sync, const ControlHandlers& handlers);
   ControlSocket(const ControlSocket&) = delete;
   ControlSocket& operator=(const ControlSocket&) = delete;
 
-  /// Empty: there is none.
+  /// Empty if there is no socket.
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
 
-  /// Something else than the catalog may have changed: waiting clients are looked at.
+  /// Something other than the catalog may have changed: the conditions of waiting clients are
+  /// checked.
   void notify() noexcept;
 
  private:
   std::filesystem::path path_;
-  std::unique_ptr<ControlServer> server_;  // nullptr: there is none
-  CatalogListeners::Listening listening_;  // ends first
+  std::unique_ptr<ControlServer> server_;  // nullptr: none
+  CatalogListeners::Listening listening_;  // must be destroyed first
 };
 
 }  // namespace weightfs::fs

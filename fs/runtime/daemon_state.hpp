@@ -16,13 +16,14 @@
 #include "store/s3/bucket_options.hpp"
 #include "store/staging/staging.hpp"
 #include "store/sync/sync.hpp"
+#include "store/timing/version_timing.hpp"
 
 namespace weightfs::fs {
 
 /// What only a writer's mount has.
 struct WriterState {
   bool rebase = false;
-  std::vector<std::string> include;  // of the mount
+  std::vector<std::string> include;  // the mount's
   std::vector<HandOver> queue;
   StagingSummary staging;
   EarlyStatus early = {};
@@ -32,21 +33,21 @@ struct WriterState {
 
 /// Which files are kept here, and how much of `latest` that is.
 struct KeptState {
-  std::vector<std::string> only;  // globs; empty: all are
+  std::vector<std::string> only;  // globs; empty: all
   std::uint64_t kept_bytes = 0, version_bytes = 0;
-  std::uint64_t made_bytes = 0;  // of other files, made for who read them
+  std::uint64_t made_bytes = 0;  // of other files, built for readers
 };
 
 /// What a daemon knows about itself.
 struct DaemonState {
   std::string url;         // canonical
-  BucketOptions bucket;    // that it was given
+  BucketOptions bucket;    // as given
   std::string repository;  // id
   std::filesystem::path mount_point, store;
   std::filesystem::path log;      // empty: stderr
   std::filesystem::path control;  // its socket; empty: there is none
   int pid = 0;
-  std::vector<std::uint64_t> versions;  // that the mount shows, ascending
+  std::vector<std::uint64_t> versions;  // shown by the mount, ascending
   SyncStatus sync;
   ServingState serving;
   CoderState coder;
@@ -56,6 +57,8 @@ struct DaemonState {
   std::vector<HookStatus> hooks = {};
   CacheState cache = {};
   KeptState kept = {};
+  std::optional<TimingRecord> latest_timing = {};     // of the version that `latest` shows
+  std::optional<TimingRecord> hand_over_timing = {};  // of the last one that was handed over
 };
 
 }  // namespace weightfs::fs

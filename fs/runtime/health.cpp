@@ -26,7 +26,7 @@ void add_hooks(const DaemonState& state, Troubles& troubles) {
   }
 }
 
-/// Before the bucket was asked nobody knows.
+/// Before the bucket has been polled it is not known what exists.
 void add_followed(const DaemonState& state, Troubles& troubles) {
   const SyncStatus& sync = state.sync;
   const bool is_known = sync.state == SyncStatus::State::current;

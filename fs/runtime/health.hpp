@@ -1,13 +1,12 @@
-// Health: whether all is well with a mount or the directory of a sync, in one word, and what is
-// not.
+// Health: the state of a mount or a sync in one word, and its troubles.
 //
 //     conflict     a hand-over is in conflict: another writer has published
 //     failed       a hand-over cannot be published
-//     waiting      the sync met an error, and tries again
+//     waiting      the sync met an error, and retries
 //     hook-failed  an engine cannot be reached, or was not brought to the version
 //     missing      what is followed does not exist
 //
-// and if nothing is wrong what the sync does: starting, fetching, current.
+// If nothing is wrong, the word is the state of the sync: starting, fetching, current.
 //
 // Threads: pure functions.
 #pragma once
@@ -20,15 +19,15 @@
 namespace weightfs::fs {
 
 struct Trouble {
-  std::string state;    // a word of the above
+  std::string state;    // a word of the list above
   std::string subject;  // a hand-over, an engine, a tag; empty: the mount as a whole
   std::string message;
 };
 
-/// What is wrong, the worst first.
+/// All troubles, the worst first.
 std::vector<Trouble> troubles_of(const DaemonState& state);
 
-/// The word of the worst; what the sync does if there is none.
+/// The word of the worst trouble; the state of the sync if there is none.
 std::string health_of(const DaemonState& state, const std::vector<Trouble>& troubles);
 
 }  // namespace weightfs::fs

@@ -1,8 +1,7 @@
-// Host options: what a mount and a sync have in common: which repository they follow, how, and what
-// they use of this host.
+// Host options: what a mount and a sync have in common: which repository they follow, how, and
+// which resources of this host they use.
 //
-// Each default stands in the struct of its subject; the help of the command line takes it from
-// there.
+// Each default is in the struct of its subject; the command line's help takes it from there.
 #pragma once
 
 #include <filesystem>
@@ -20,14 +19,14 @@ namespace weightfs::fs {
 
 struct HostOptions {
   std::string url;              // canonical
-  BucketOptions bucket;         // how it is reached
+  BucketOptions bucket;         // how to reach it
   std::filesystem::path store;  // empty: the default place
   StoreLimits limits;
   FollowOptions follow;
   std::optional<int> gpu;          // nullopt: only the CPU
-  std::vector<HookOptions> hooks;  // not with SyncServiceOptions::once
+  std::vector<HookOptions> hooks;  // none with SyncServiceOptions::once
   Warm warm = Warm::automatic;
-  std::string command;  // runs this again, as a line for a shell
+  std::string command;  // a shell command line that runs this again
 };
 
 }  // namespace weightfs::fs

@@ -1,5 +1,5 @@
-// KeepingGuard: keeps versions by a predicate of somebody who knows nothing of the eviction: a
-// mount's pins, engines.
+// KeepingGuard: keeps versions from being evicted by a predicate, for code that knows nothing of
+// the eviction: a mount's pins, engines.
 //
 // Threads: as the predicate.
 #pragma once
@@ -15,7 +15,7 @@ namespace weightfs::fs {
 
 class KeepingGuard final : public VersionGuard {
  public:
-  /// Is asked as long as it lives.  The eviction outlives it.
+  /// The predicate is called as long as this lives.  Requires: `eviction` outlives this.
   KeepingGuard(Eviction& eviction, std::function<bool(std::uint64_t version)> keeps)
       : keeps_(std::move(keeps)), guarding_(eviction.add_guard(*this)) {}
 
@@ -23,7 +23,7 @@ class KeepingGuard final : public VersionGuard {
 
  private:
   const std::function<bool(std::uint64_t)> keeps_;
-  Eviction::Guarding guarding_;  // ends first
+  Eviction::Guarding guarding_;  // must be destroyed first
 };
 
 }  // namespace weightfs::fs

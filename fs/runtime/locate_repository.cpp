@@ -12,7 +12,7 @@
 namespace weightfs::fs {
 namespace {
 
-constexpr int kStoresMax = 64;  // default ones of a repository on a host
+constexpr int kStoresMax = 64;  // default stores of a repository on one host
 
 std::optional<Places> find_remembered(const PlacesWanted& wanted) {
   const auto store =
@@ -23,7 +23,7 @@ std::optional<Places> find_remembered(const PlacesWanted& wanted) {
   return Places{Repository::assume(wanted.url, identity->repository, wanted.bucket), *store};
 }
 
-/// A dead mount on the way cannot be looked into.
+/// A dead mount in the path cannot be resolved.
 std::filesystem::path canonical_as_far_as_it_goes(const std::filesystem::path& path) {
   std::error_code failed;
   auto canonical = std::filesystem::weakly_canonical(path, failed);
@@ -46,8 +46,8 @@ bool has_files(const std::filesystem::path& directory) {
          !std::filesystem::is_empty(directory, failed);
 }
 
-/// Why this place must not take a store that nobody holds: what somebody staged there waits for his
-/// next mount.  Empty: it may.
+/// Why this place must not take over a store that is free: it has staged files, which wait for the
+/// next mount at their own place.  Empty: it may.
 std::string why_kept(const std::filesystem::path& store, const std::filesystem::path& place) {
   const auto user = find_last_user(store);
   if (!user || user->place == place) return "";

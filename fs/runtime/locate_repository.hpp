@@ -1,4 +1,4 @@
-// Places: where a repository is, and the store that goes with it.
+// Locate repository: where a repository is, and which store belongs to it.
 //
 // Threads: pure functions of the system's state.
 #pragma once
@@ -16,10 +16,10 @@
 
 namespace weightfs::fs {
 
-/// For a bucket to say what it is, when something starts.
+/// The time for the bucket to answer at the start.
 inline constexpr std::chrono::seconds kOpenTimeout{5};
 
-/// The repository, from its bucket or from what a store remembers, and the store's place.
+/// The repository, as its bucket or a store describes it, and the path of the store.
 struct Places {
   std::unique_ptr<Repository> repository;
   std::filesystem::path store;
@@ -31,7 +31,8 @@ struct PlacesWanted {
   const std::filesystem::path& store;  // empty: the default place
 };
 
-/// A bucket out of reach is no error if the store, or a default one, remembers the URL.
+/// If the bucket cannot be reached, it is enough that the store, or a default one, remembers the
+/// URL.
 /// Throws Error: see Repository::open.
 Places find_places(const PlacesWanted& wanted, const Context& context);
 
@@ -40,25 +41,25 @@ struct StoreWanted {
   const std::string& repository;       // its id
   const std::string& url;
   const StoreLimits& limits;
-  const std::filesystem::path& place;  // for what it is: the mount point
+  const std::filesystem::path& place;  // its user: the mount point
 };
 
 struct OpenedStore {
   std::unique_ptr<Store> store;
-  std::string note;  // why it is not the first default one; empty: it is, or was named
+  std::string note;  // why it is not the first default one; empty: it is, or a store was named
 };
 
-/// Opens the store that was named.  Else the one that this place used last; else the first of
-/// <id>, <id>.2, <id>.3 ... that nobody holds, and in which nothing lies that was staged elsewhere.
-/// Throws Error: busy (the one that was named, or that this place used last, is held: says by whom
-/// and for what mount); see Store::open.
+/// Opens the named store.  Without a name: the one that this place used last, or else the first of
+/// <id>, <id>.2, <id>.3 ... that is free and has no files staged elsewhere.
+/// Throws Error: busy (the named one, or the one that this place used last, is in use: says by
+/// which process and mount); see Store::open.
 OpenedStore open_store(const StoreWanted& wanted);
 
-/// Said of a bucket that is asked when something starts: the store will do until it answers.  Not
-/// of a key or a setting that is refused: who starts it can correct that at once.
+/// Whether to start with the store until the bucket answers.  Not if a key or a setting is refused:
+/// the user can correct that at once.
 bool may_start_offline(ErrorCode code);
 
-/// Whether `path` is `directory` or lies in it.
+/// Whether `path` is `directory` or is inside it.
 bool is_inside(const std::filesystem::path& path, const std::filesystem::path& directory);
 
 }  // namespace weightfs::fs

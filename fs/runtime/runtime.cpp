@@ -52,7 +52,15 @@ Hooks::Shown Runtime::shown(std::uint64_t version, std::string tag) const {
   return {.version = version, .tag = std::move(tag), .is_newest = is_newest};
 }
 
+CacheState Runtime::cache() const {
+  CacheState state = warmer_.state();
+  state.is_in_memory = store_->images().home_of(state.version) == ImagesHome::memory;
+  return state;
+}
+
 DaemonState Runtime::state() const {
+  SyncStatus sync = sync_.status();
+  const auto timing = store_->timings().find(sync.latest);
   return {.url = host_.url,
           .bucket = host_.bucket,
           .repository = repository_->id(),
@@ -62,11 +70,13 @@ DaemonState Runtime::state() const {
           .control = {},
           .pid = getpid(),
           .versions = {},
-          .sync = sync_.status(),
+          .sync = std::move(sync),
           .serving = {},
           .coder = coder_.state(),
           .hooks = hooks_.status(),
-          .cache = warmer_.state()};
+          .cache = cache(),
+          .latest_timing = timing,
+          .hand_over_timing = store_->timings().find_last_hand_over()};
 }
 
 }  // namespace weightfs::fs

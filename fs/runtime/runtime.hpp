@@ -1,14 +1,14 @@
-// Runtime: what a mount's daemon and `weightfs sync` have in common behind what they show: the
-// repository, the store, the history, the coder, the warmer, the hooks and the sync.  The control
-// socket, which answers what each of them shows, is ControlSocket.
+// Runtime: what a mount's daemon and `weightfs sync` have in common: the repository, the store, the
+// history, the coder, the warmer, the hooks and the sync.  The control socket, whose replies depend
+// on what each of them shows, is ControlSocket.
 //
-// What lives how long, from the outside in:
+// Lifetimes, outermost first:
 //
 //     repository > store > coder > warmer > history > hooks > guards > sync > warmer's thread
 //
-// Hooks keep versions as long as there is a sync, and ask and tell while their owner lets them
-// (Hooks::start).  The warmer is told of catalogs, hooks only by their owner: what they tell
-// engines is what the owner shows.
+// Hooks keep versions as long as there is a sync; their owner decides when they ask and tell
+// (Hooks::start).  The warmer is notified of catalogs directly, hooks only by their owner: engines
+// must be told what the owner shows.
 //
 // Threads: all calls may run in parallel.
 #pragma once
@@ -34,15 +34,16 @@ namespace weightfs::fs {
 
 struct RuntimeOptions {
   std::filesystem::path place;        // the mount point, or the directory
-  bool warms = true;                  // false: the page cache is looked at, but nothing is read
-  std::vector<VersionGuard*> guards;  // beside hooks; outlive it
-  SyncOptions sync;                   // what it follows, and its coder, are the host's
+  bool warms = true;                  // false: the page cache is measured, but nothing is
+                                      // prefetched
+  std::vector<VersionGuard*> guards;  // besides the hooks' guard; they outlive this
+  SyncOptions sync;                   // what to follow and the coder come from the host options
 };
 
 class Runtime {
  public:
-  /// Shows what the store has complete; sync().start() begins to follow the bucket.  `host`: its
-  /// repository and store; outlives it.
+  /// Shows what the store has complete; sync().start() begins to follow the bucket.  `host`:
+  /// options of that repository and store; outlives this.
   Runtime(const HostOptions& host, std::unique_ptr<Repository> repository,
           std::unique_ptr<Store> store, RuntimeOptions options);
   Runtime(const Runtime&) = delete;
@@ -57,10 +58,13 @@ class Runtime {
   [[nodiscard]] Sync& sync() noexcept { return sync_; }
   [[nodiscard]] const Sync& sync() const noexcept { return sync_; }
 
-  /// For hooks.  `version`: what is shown as `latest`, with its tag; 0: nothing.
+  /// For hooks.  `version`, `tag`: what `latest` shows; 0: nothing.
   [[nodiscard]] Hooks::Shown shown(std::uint64_t version, std::string tag) const;
 
-  /// For the status, but for what only the owner knows.
+  /// What Warmer::state() says, and whether the version lies in memory.
+  [[nodiscard]] CacheState cache() const;
+
+  /// For the status, without what only the owner knows.
   [[nodiscard]] DaemonState state() const;
 
  private:

@@ -1,6 +1,7 @@
 #include "fs/runtime/status.hpp"
 
 #include <algorithm>
+#include <chrono>
 
 #include "fs/cache/cache_advice.hpp"
 #include "fs/runtime/health.hpp"
@@ -23,7 +24,7 @@ Json error_json(const SyncStatus& sync) {
           {"time", seconds_or_null(sync.error_time)}};
 }
 
-/// "waiting": what does not exist yet.
+/// "waiting": what is followed but does not exist yet.
 Json follow_json(const SyncStatus& sync) {
   const bool exists = sync.followed > 0;
   return {{"what", to_string(sync.follow)},
@@ -57,7 +58,7 @@ Json hand_over_json(const HandOver& one) {
           {"error", std::move(error)}};
 }
 
-/// "age": seconds since something in it was changed.
+/// "age": seconds since the last change in it.
 Json staging_json(const StagingSummary& staging, std::int64_t now) {
   Json tops = Json::array();
   for (const StagingSummary::Top& top : staging.tops) {
@@ -72,7 +73,7 @@ Json staging_json(const StagingSummary& staging, std::int64_t now) {
   return {{"files", staging.files}, {"bytes", staging.bytes}, {"tops", std::move(tops)}};
 }
 
-/// What is coded, and in the bucket, of files that nobody has handed over yet.
+/// Files that have not been handed over yet: what is coded, and what is in the bucket.
 Json early_json(const EarlyStatus& early) {
   return {{"waiting_files", early.waiting_files},
           {"coded_files", early.coded_files},
@@ -80,7 +81,7 @@ Json early_json(const EarlyStatus& early) {
           {"uploaded_bytes", early.uploaded_bytes}};
 }
 
-/// Of this mount.  "early_bytes": of files that were coded before they were handed over.  "last":
+/// This mount's.  "early_bytes": bytes of files that were coded before their hand-over.  "last":
 /// oldest first.
 Json published_json(const WriterState& writer) {
   constexpr std::size_t kLastShown = 8;
@@ -113,7 +114,7 @@ Json writer_json(const DaemonState& state, std::int64_t now) {
           {"staging", staging_json(state.writer->staging, now)}};
 }
 
-/// Names of everything that was handed over and is no version, on both kinds of mounts.
+/// Names of all hand-overs that are not yet versions, on both kinds of mounts.
 Json queued_json(const DaemonState& state) {
   Json names = state.queued;
   if (state.writer) {
@@ -122,7 +123,7 @@ Json queued_json(const DaemonState& state) {
   return names;
 }
 
-/// Versions that are being filled.  "here": of its bytes.
+/// Versions that are being filled.  "here": how many of its bytes are here.
 Json partial_json(const SyncStatus& sync) {
   Json json = Json::array();
   for (const auto& [number, progress] : sync.partial) {
@@ -142,7 +143,7 @@ Json partial_json(const SyncStatus& sync) {
 
 Json number_or_null(std::uint64_t number) { return number == 0 ? Json(nullptr) : Json(number); }
 
-/// "reported": the version that the engine says it has, or that it was told where it cannot say.
+/// "reported": the version that the engine reports, or, if it cannot, the one that it was told.
 Json hook_json(const HookStatus& hook) {
   Json error = nullptr;
   if (!hook.error.empty()) error = {{"message", hook.error}, {"time", hook.error_time}};
@@ -163,7 +164,7 @@ Json hooks_json(const std::vector<HookStatus>& hooks) {
   return all;
 }
 
-/// Of a pass: its processes that are there.
+/// The live processes of a pass.
 Json members_json(const std::vector<PassMember>& members) {
   Json json = Json::array();
   for (const PassMember& member : members) {
@@ -209,7 +210,7 @@ Json full_pins_json(const std::vector<FullTable>& full) {
   return json;
 }
 
-/// null for a host that keeps all and has all.
+/// null if the host keeps all files and has them.
 Json kept_json(const KeptState& kept) {
   if (kept.only.empty() && kept.kept_bytes == kept.version_bytes && kept.made_bytes == 0)
     return nullptr;
@@ -217,6 +218,31 @@ Json kept_json(const KeptState& kept) {
           {"kept_bytes", kept.kept_bytes},
           {"version_bytes", kept.version_bytes},
           {"made_bytes", kept.made_bytes}};
+}
+
+/// null: it is not known.
+Json timing_json(const std::optional<TimingRecord>& timing) {
+  return timing ? parse_json(to_json_text(*timing), "a timing") : Json(nullptr);
+}
+
+Json version_or_null(std::uint64_t version) { return version == 0 ? Json(nullptr) : Json(version); }
+
+/// null: no room is made ahead.
+Json room_ahead_json(const std::optional<RoomAheadStatus>& room) {
+  if (!room) return nullptr;
+  return {{"versions", room->versions},
+          {"last", version_or_null(room->last)},
+          {"last_ms", std::chrono::duration<double, std::milli>(room->last_took).count()}};
+}
+
+Json images_json(const SyncStatus& sync) {
+  if (!sync.memory) return {{"home", "disk"}, {"room_ahead", room_ahead_json(sync.room_ahead)}};
+  return {{"home", "memory"},
+          {"memory_bytes", sync.memory->bytes},
+          {"memory_versions", sync.memory->versions},
+          {"base", version_or_null(sync.memory->base)},
+          {"base_renewals", sync.memory->renewals.count},
+          {"base_renewed", version_or_null(sync.memory->renewals.last)}};
 }
 
 Json problems_json(const std::vector<Trouble>& troubles) {
@@ -253,11 +279,18 @@ std::string status_text(const DaemonState& state, std::int64_t now) {
       {"state", health_of(state, troubles)},
       {"problems", problems_json(troubles)},
       {"checked", seconds_or_null(sync.checked_time)},
+      {"rhythm_ms", sync.rhythm ? Json(sync.rhythm->count()) : Json(nullptr)},
       {"offline_since", seconds_or_null(sync.offline_since)},
       {"error", error_json(sync)},
       {"versions", state.versions},
       {"kept", kept_json(state.kept)},
       {"partial", partial_json(sync)},
+      {"images", images_json(sync)},
+      {"unsynced", sync.unsynced},
+      {"lost", sync.lost},
+      {"timing",
+       {{"latest", timing_json(state.latest_timing)},
+        {"hand_over", timing_json(state.hand_over_timing)}}},
       {"serve", serving_json(state.serving)},
       {"kernels", to_json(state.coder)},
       {"pins", pins_json(state.pins, now)},

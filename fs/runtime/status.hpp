@@ -10,7 +10,7 @@
 
 namespace weightfs::fs {
 
-/// JSON, one field a line.  `now`: seconds since 1970.
+/// JSON, one field per line.  `now`: seconds since 1970.
 std::string status_text(const DaemonState& state, std::int64_t now);
 
 }  // namespace weightfs::fs

@@ -1,13 +1,14 @@
-// Block: what the codec codes.  Chunk: what is hashed, scheduled and read lazily.
+// Block: the unit of coding.  Chunk: the unit of hashing, scheduling and lazy reading.
 //
 // A tensor is a run of elements in memory order.  It is cut into blocks of kBlockElements elements,
-// the last one shorter, and 16 consecutive blocks make a chunk:
+// the last one possibly shorter, and 16 consecutive blocks make a chunk:
 //
 //     tensor  |........ chunk 0 ........|........ chunk 1 ........|. chunk 2 .|
 //     chunk   | block 0 | block 1 | ... | block 15 |
 //
-// The kind of a tensor says how wide an element is and where its exponent lies; dtypes without a
-// kind of their own are coded as bytes (Kind::u8), so every tensor has a whole number of elements.
+// The kind of a tensor determines the width of an element and the position of its exponent.  Dtypes
+// without a kind of their own are coded as bytes (Kind::u8), so every tensor has a whole number of
+// elements.
 //
 // Format: docs/FORMAT.md, "Blocks".
 #pragma once
@@ -23,11 +24,11 @@ using ByteSpan = std::span<const std::byte>;
 inline constexpr std::size_t kBlockElements = 65536;
 inline constexpr std::size_t kChunkBlocks = 16;
 
-/// How the bits of one element are read; the values are those of the format.
+/// How to interpret the bits of an element; the values are those of the format.
 enum class Kind : std::uint8_t { u8 = 0, bf16 = 1, f16 = 2, f32 = 3, f8_e4m3 = 4, f8_e5m2 = 5 };
 
-/// First byte of a coded block; the values are those of the format.  Packs hold `same`, `raw`,
-/// `ef`, `xr` and `xs`; patches hold `same`, `ef` and `diff`.
+/// The first byte of a coded block; the values are those of the format.  Packs use `same`, `raw`,
+/// `ef`, `xr` and `xs`; patches use `same`, `ef` and `diff`.
 enum class Mode : std::uint8_t { same = 0, raw = 1, ef = 2, xr = 3, diff = 4, xs = 5 };
 
 /// Bytes of one element: 1, 2 or 4.
@@ -46,7 +47,7 @@ constexpr std::size_t width_bytes(Kind kind) noexcept {
   return 1;
 }
 
-/// Where the exponent of an element lies; a mask of 0 for a kind that has none.
+/// The position of an element's exponent; the mask is 0 for a kind without one.
 struct ExponentField {
   unsigned shift = 0;
   unsigned mask = 0;
@@ -74,16 +75,16 @@ constexpr ExponentField exponent_field(Kind kind) noexcept {
   return {};
 }
 
-/// Bytes of a full block, and of a full chunk, of this kind (64 KiB .. 256 KiB; 1 .. 4 MiB).
+/// Bytes of a full block, or chunk, of this kind (64 KiB .. 256 KiB; 1 .. 4 MiB).
 constexpr std::size_t block_bytes(Kind kind) noexcept { return kBlockElements * width_bytes(kind); }
 constexpr std::size_t chunk_bytes(Kind kind) noexcept { return kChunkBlocks * block_bytes(kind); }
 
 inline constexpr std::size_t kChunkBytesMax = chunk_bytes(Kind::f32);
 
-/// Longest coded block: the mode byte and the plain elements.
+/// The longest coded block: the mode byte and the plain elements.
 constexpr std::size_t coded_block_bytes_max(Kind kind) noexcept { return 1 + block_bytes(kind); }
 
-/// Number of blocks, or chunks, that `size_bytes` bytes of this kind make; 0 for 0.
+/// The number of blocks, or chunks, in `size_bytes` bytes of this kind; 0 for 0.
 constexpr std::uint64_t block_count(Kind kind, std::uint64_t size_bytes) noexcept {
   return size_bytes / block_bytes(kind) + (size_bytes % block_bytes(kind) != 0);
 }

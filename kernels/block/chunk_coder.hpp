@@ -1,13 +1,13 @@
-// ChunkCoder: codes and decodes chunks in batches, on the CPU or on a GPU.  What the store calls.
+// ChunkCoder: encodes and decodes chunks in batches, on the CPU or on a GPU. The store's interface.
 //
-// A batch is what one thread of the store has in hand, a few megabytes.  The CPU goes through it
-// chunk by chunk, in cache; the GPU takes it in one trip.
+// A batch is what one thread of the store has in hand, a few megabytes.  The CPU processes it chunk
+// by chunk, in cache; the GPU gets it in one transfer.
 //
 //     EncodeJob   old, new          --> lengths, coded, changed, both hashes, checked by decoding
 //     DecodeJob   old, coded steps  --> new, hash
 //
-// Threads: encode() and decode() may be called from any number of threads at a time.
-// Ownership: jobs refer to the caller's memory, which must outlive the call.
+// Threads: encode() and decode() may be called from any number of threads concurrently.  Ownership:
+// jobs refer to the caller's memory, which must outlive the call.
 #pragma once
 
 #include <cstddef>
@@ -21,17 +21,17 @@
 
 namespace weightfs::kernels {
 
-/// One chunk to be coded against its old bytes.
+/// One chunk to be encoded against its old bytes.
 struct EncodeJob {
   Kind kind = Kind::u8;
   ByteSpan old_chunk, new_chunk;  // the same size, a multiple of the width, at most one chunk
 
-  // Results, which replace what was there.
+  // Results; previous contents are replaced.
   std::vector<std::uint32_t> lengths;  // one for each block, 0 = unchanged
   std::vector<std::byte> coded;        // the blocks back to back
   std::uint64_t changed = 0;           // elements
   std::uint64_t old_hash = 0, new_hash = 0;
-  bool is_verified = false;  // decoding gave new_chunk again
+  bool is_verified = false;  // decoding yields new_chunk again
 };
 
 /// One coded form of a chunk.
@@ -40,16 +40,16 @@ struct CodedChunk {
   ByteSpan coded;
 };
 
-/// One chunk to be made from its old bytes by one or several coded steps, one after another.
+/// One chunk to be decoded from its old bytes, by one or several coded steps in sequence.
 struct DecodeJob {
   Kind kind = Kind::u8;
   ByteSpan old_chunk;
   std::span<const CodedChunk> steps;  // none: new_chunk becomes old_chunk
-  std::span<std::byte> new_chunk;     // the same size; must not overlap old_chunk
+  std::span<std::byte> new_chunk;     // the same size; old_chunk itself, or apart from it
 
   // Results.
-  bool is_decoded = false;  // false: a step is malformed, new_chunk may hold anything
-  std::uint64_t hash = 0;   // of new_chunk; 0 if it is not decoded
+  bool is_decoded = false;  // false: a step is malformed; new_chunk is undefined
+  std::uint64_t hash = 0;   // of new_chunk; 0 if not decoded
 };
 
 class ChunkCoder {
@@ -57,13 +57,20 @@ class ChunkCoder {
   virtual ~ChunkCoder() = default;
 
   virtual void encode(std::span<EncodeJob> jobs) = 0;
+
+  /// In place (new_chunk is old_chunk), unchanged elements are not copied; after a job that is not
+  /// decoded the old chunk is lost.
   virtual void decode(std::span<DecodeJob> jobs) = 0;
 
-  /// Where the work is done, for people: "avx3_dl", "cuda: NVIDIA H200".
+  /// Where the work is done, for display: "avx3_dl", "cuda: NVIDIA H200".
   [[nodiscard]] virtual std::string name() const = 0;
+
+  /// Bytes of chunks from which on a call of decode() is worthwhile.  Larger batches are right too,
+  /// but the CPU works on each while it is in the cache.
+  [[nodiscard]] virtual std::size_t decode_batch_bytes() const noexcept = 0;
 };
 
-/// A coder shared by several threads, as options carry it.
+/// A coder shared by several threads, as passed in options.
 using SharedCoder = std::shared_ptr<ChunkCoder>;
 
 }  // namespace weightfs::kernels

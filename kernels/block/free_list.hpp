@@ -1,7 +1,7 @@
-// FreeList: objects that are costly to make, which threads borrow for a piece of work.
+// FreeList: objects that are expensive to make, lent to threads for a piece of work.
 //
-// There are never more of them than threads that borrowed at the same time; they are destroyed with
-// the list.
+// There are never more of them than were borrowed at the same time; they are destroyed with the
+// list.
 //
 // Threads: borrow() may be called from any number of threads; a borrowed object belongs to its
 // Lease.  The list must outlive all leases.
@@ -17,8 +17,8 @@ namespace weightfs::kernels {
 template <typename Value>
 class FreeList {
  public:
-  /// Returns the object at its end, also after an exception, so each borrower sets up what it
-  /// needs.
+  /// Returns the object to the list when it ends, also after an exception; so each borrower must
+  /// set up the state it needs.
   class Lease {
    public:
     Lease(FreeList& list, std::unique_ptr<Value> value) : list_(&list), value_(std::move(value)) {}
@@ -36,7 +36,7 @@ class FreeList {
     std::unique_ptr<Value> value_;
   };
 
-  /// An idle object, or what `make` gives: a unique_ptr<Value>.
+  /// An idle object, or the result of `make`: a unique_ptr<Value>.
   template <typename Make>
   Lease borrow(Make&& make) {
     std::unique_ptr<Value> value = take();

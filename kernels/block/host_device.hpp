@@ -1,5 +1,5 @@
-// WEIGHTFS_HOST_DEVICE: marks what both the host and the device may call.  Nothing to compilers
-// that know no CUDA.
+// WEIGHTFS_HOST_DEVICE: marks functions for both host and device.  Empty for compilers without
+// CUDA.
 #pragma once
 
 #ifdef __CUDACC__

@@ -1,8 +1,7 @@
-// Ordered: the integers in which a change is counted, and how to go through the elements of a
-// block.
+// Ordered: the integers in which changes are counted, and iteration over the elements of a block.
 //
-// The map is a bijection of the element's bits that keeps the order of the numbers, so neighbouring
-// integers are one unit in the last place apart, and +0 and -0 are neighbours.
+// The map is a bijection on the element's bits that preserves the order of the numbers, so
+// neighbouring integers are one unit in the last place apart, and +0 and -0 are neighbours.
 //
 // Format: docs/FORMAT.md, "Blocks".
 #pragma once
@@ -32,7 +31,7 @@ void store(std::byte* to, Value value) noexcept {
   std::memcpy(to, &value, sizeof value);
 }
 
-/// One element: its bits, and whether they have a sign and an exponent.
+/// One element: the type of its bits, and whether they have a sign and an exponent.
 template <typename BitsType, bool kIsFloat>
 struct Element {
   using Bits = BitsType;
@@ -55,19 +54,19 @@ struct Element {
     return static_cast<std::make_signed_t<Bits>>(bits);
   }
 
-  /// Inverse of difference(); takes it modulo 2^32.
+  /// The inverse of difference(); takes the difference modulo 2^32.
   static constexpr Bits moved(Bits before, std::uint32_t difference) noexcept {
     return unordered(static_cast<Bits>(ordered(before) + difference));
   }
 
  private:
-  /// All bits, or none.  Signs are random: a branch on them would be mispredicted half the time.
+  /// All bits, or none.  Signs are random: half of the branches on them would be mispredicted.
   static constexpr Bits all_if_signed(Bits x) noexcept {
     return static_cast<Bits>(0U - (x >> (kWidth - 1)));
   }
 };
 
-/// The element of a kind that is known when compiling.
+/// The element of a kind known at compile time.
 template <Kind kKind>
 using ElementOf = Element<
     std::conditional_t<width_bytes(kKind) == 1, std::uint8_t,
@@ -93,8 +92,8 @@ decltype(auto) with_element(Kind kind, Visit&& visit) {
 }
 
 /// Calls visit(index, before, after) for every element that differs, in order, and for some that do
-/// not: those that share a word of 8 bytes with one that does.  Visitors that count instead of
-/// branching then stay fast however dense the changes are.
+/// not: those in the same 8-byte word as one that does.  Visitors that count instead of branching
+/// stay fast however dense the changes are.
 ///
 /// Requires: the same size, a multiple of the element's width.
 template <typename Bits, typename Visit>

@@ -1,8 +1,8 @@
-// Variant: one implementation of all block operations for one kind of processor.
+// Variant: an implementation of all block operations for one kind of processor.
 //
-// All give the same bytes for every input (tests/kernels/twins_test.cpp holds them to it);
-// kernels/dispatch/variant_table.hpp lists those that this machine runs.  CUDA works on batches of
-// chunks instead: kernels/block/chunk_coder.hpp and kernels/dispatch/gpu.hpp.
+// All variants give the same bytes for every input (tests/kernels/twins_test.cpp enforces this).
+// kernels/dispatch/variant_table.hpp lists those that this machine can run.  CUDA works on batches
+// of chunks instead: kernels/block/chunk_coder.hpp and kernels/dispatch/gpu.hpp.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@
 
 namespace weightfs::kernels {
 
-/// The operations on one block; contracts where they are declared for callers (diff.hpp,
+/// The operations on one block.  Their contracts are in the headers for callers (diff.hpp,
 /// changes.hpp, encode.hpp, decode.hpp, patch.hpp, hash.hpp).
 struct Variant {
   std::string_view name;

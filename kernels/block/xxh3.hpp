@@ -1,17 +1,18 @@
-// XXH3: the 64-bit hash XXH3 with seed 0, for every length, after its specification.
+// XXH3: the 64-bit hash XXH3 with seed 0, for any length, written from its specification.
 //
 // An input of up to 240 bytes is hashed at once, by one of five rules.  A longer one is cut into
 // stripes of 64 bytes, and these into blocks of 16 stripes:
 //
 //     stripes --add--> 8 accumulators --scramble after each block--> ... --last stripe--> merge
 //
-// Within a block the order of the stripes does not matter: what they add is a sum.  Between blocks
-// it does.  The device (kernels/cuda/hash.cu) sums many blocks at once and scrambles in order; it
-// shares every step here, the host runs them one after another.
+// Within a block the order of the stripes does not matter, since their contributions are summed.
+// Between blocks it does.  The device (kernels/cuda/hash.cu) sums many blocks in parallel and
+// scrambles in order.  It shares every step defined here; the host runs the steps sequentially.
 //
 // Numbers are little-endian; the input may have any alignment.
 //
-// Source: the specification of XXH3 (xxHash 0.8), and its constants.  Threads: pure functions.
+// Source: the specification of XXH3 (xxHash 0.8), and its constants.
+// Threads: pure functions.
 #pragma once
 
 #include <cstddef>
@@ -35,7 +36,7 @@ inline constexpr std::size_t kBlockStripes = 16;
 inline constexpr std::size_t kBlockBytes = kBlockStripes * kStripeBytes;
 inline constexpr std::size_t kAccumulators = 8;
 
-/// Where the secret of each step begins, in bytes; the stripes of a block move on by 8 each.
+/// Offsets in the secret, in bytes, for each step; the stripes of a block advance by 8 each.
 inline constexpr std::size_t kScrambleSecret = 128, kLastStripeSecret = 121, kMergeSecret = 11;
 
 // Numbers --------------------------------------------------------------------------------------
@@ -72,7 +73,7 @@ WEIGHTFS_HOST_DEVICE inline std::uint64_t reversed(std::uint64_t x) noexcept {
   return x << 32 | x >> 32;
 }
 
-/// The two halves of the 128-bit product, folded by xor.
+/// The two halves of the 128-bit product, combined by xor.
 WEIGHTFS_HOST_DEVICE inline std::uint64_t folded_product(std::uint64_t a,
                                                          std::uint64_t b) noexcept {
   constexpr std::uint64_t kLow = 0xFFFFFFFF;
@@ -87,7 +88,7 @@ WEIGHTFS_HOST_DEVICE inline std::uint64_t avalanche(std::uint64_t h) noexcept {
   h = (h ^ h >> 37) * kPrimeMixA;
   return h ^ h >> 32;
 }
-/// That of the older XXH64, which the shortest inputs use.
+/// The avalanche of the older XXH64, which the shortest inputs use.
 WEIGHTFS_HOST_DEVICE inline std::uint64_t old_avalanche(std::uint64_t h) noexcept {
   h = (h ^ h >> 33) * kPrime64B;
   h = (h ^ h >> 29) * kPrime64C;
@@ -151,7 +152,7 @@ WEIGHTFS_HOST_DEVICE inline std::uint64_t hash_short(const std::uint8_t* in,
 
 // Long inputs ----------------------------------------------------------------------------------
 
-/// What accumulator i begins with.
+/// The initial value of accumulator i.
 WEIGHTFS_HOST_DEVICE inline std::uint64_t first_accumulator(std::size_t i) noexcept {
   switch (i) {
     case 0:
@@ -187,8 +188,8 @@ WEIGHTFS_HOST_DEVICE inline std::uint64_t scrambled(std::uint64_t accumulator,
   return (accumulator ^ accumulator >> 47 ^ secret(kScrambleSecret + 8 * i)) * kPrime32A;
 }
 
-/// Whole blocks of an input of more than kShortBytesMax bytes; the rest, which is never empty, are
-/// left_stripes() and the last 64 bytes, which may overlap them.
+/// Whole blocks of an input of more than kShortBytesMax bytes.  The rest, which is never empty,
+/// consists of left_stripes() and the last 64 bytes, which may overlap them.
 WEIGHTFS_HOST_DEVICE inline std::size_t whole_blocks(std::size_t size) noexcept {
   return (size - 1) / kBlockBytes;
 }
@@ -196,7 +197,7 @@ WEIGHTFS_HOST_DEVICE inline std::size_t left_stripes(std::size_t size) noexcept 
   return (size - 1) % kBlockBytes / kStripeBytes;
 }
 
-/// What the two accumulators 2 pair and 2 pair + 1 add to the hash.
+/// The contribution of the accumulators 2 pair and 2 pair + 1 to the hash.
 WEIGHTFS_HOST_DEVICE inline std::uint64_t merged(std::uint64_t even, std::uint64_t odd,
                                                  std::size_t pair) noexcept {
   return folded_product(even ^ secret(kMergeSecret + 16 * pair),

@@ -1,5 +1,5 @@
-// A thread block decodes one coded block; its mode and its kind are the same for all threads, so
-// every branch on them is uniform.  Checks come first: nothing is written before all of them agree.
+// A thread block decodes one coded block; its mode and kind are the same for all threads, so every
+// branch on them is uniform.  Checks come first: nothing is written until all of them have passed.
 #include "kernels/cuda/kernels.hpp"
 #include "kernels/device/dynamic_shared.cuh"
 #include "kernels/device/ef.cuh"

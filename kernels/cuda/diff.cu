@@ -1,5 +1,5 @@
-// A thread block marks the changes of its block as bits, counts these, and then knows where in the
-// lists each change belongs: a thread writes those of a word.
+// A thread block marks the changes of its block as bits and counts them, which gives the place of
+// each change in the lists; each thread writes the changes of one word.
 #include "kernels/cuda/kernels.hpp"
 #include "kernels/device/compare.cuh"
 #include "kernels/device/dynamic_shared.cuh"

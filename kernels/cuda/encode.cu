@@ -1,12 +1,12 @@
-// A thread block codes one block, in these steps:
+// A thread block encodes one block, in these steps:
 //
-//   1. Read both blocks: one bit for each element that changed, and the exponents' histogram.
+//   1. Read both blocks: one bit for each changed element, and the histogram of exponents.
 //   2. Plan EF: its size follows from the changes alone.
-//   3. Read the old block again (it is in the cache): classes and ranks; sort the changes by them.
+//   3. Read the old block again (from the cache): classes and ranks; sort the changes by them.
 //   4. Plan XR and XS: choose z, sizes.
-//   5. Write the shortest by the rule of the format, all threads at once.
+//   5. Write the shortest by the rule of the format, with all threads in parallel.
 //
-// A patch leaves out 3 and 4.
+// A patch skips 3 and 4.
 #include "kernels/cuda/kernels.hpp"
 #include "kernels/cuda/patch_writer.cuh"
 #include "kernels/device/bit_output.cuh"
@@ -19,11 +19,12 @@
 namespace weightfs::kernels::cuda {
 namespace {
 
-/// Differences of a block, by the place of their element among the members of the classes.
+/// Differences of a block, indexed by the position of their element among the members of the
+/// classes.
 using Differences = std::int32_t[kBlockElements];
 
 struct Histogram {
-  std::uint32_t counts[kWarps][kThreads];  // a warp's own: fewer threads at the same address
+  std::uint32_t counts[kWarps][kThreads];  // one per warp, to reduce contention
   static_assert(kThreads == 256, "exponents have up to eight bits");
 };
 
@@ -37,7 +38,7 @@ struct EncodeShared {
   std::uint32_t ebase;
 };
 
-/// The ebase that the encoder takes.  Called by the whole block behind a barrier; has barriers.
+/// The encoder's choice of ebase.  Called by the whole block after a barrier; has barriers.
 __device__ std::uint32_t choose_ebase(const Histogram& histogram, std::uint32_t elements,
                                       std::uint32_t& ebase, WarpSums& warp_sums) {
   const std::uint32_t exponent = threadIdx.x;
@@ -53,8 +54,8 @@ __device__ std::uint32_t choose_ebase(const Histogram& histogram, std::uint32_t 
   return ebase;
 }
 
-/// Marks the changes of a block and chooses ebase.  Called by the whole block.  Returns how many
-/// there are.
+/// Marks the changes of a block and chooses ebase.  Called by the whole block.  Returns the number
+/// of changes.
 template <typename Element>
 __device__ std::uint32_t compare(Kind kind, const BlockPair<Element>& pair, EncodeShared& shared) {
   const ExponentField exponent = exponent_field(kind);
@@ -71,7 +72,8 @@ __device__ std::uint32_t compare(Kind kind, const BlockPair<Element>& pair, Enco
                       });
 }
 
-/// Codes a block against the old one.  Called by the whole block.  Returns its size and changes.
+/// Encodes a block against the old one.  Called by the whole block.  Returns its size and number of
+/// changes.
 template <typename Element>
 __device__ CodedResult encode_pair(const EncodeTask& task, const BlockPair<Element>& pair,
                                    EncodeShared& shared, std::int32_t* differences_dev) {
@@ -124,7 +126,7 @@ __global__ void __launch_bounds__(kThreads, 3)
       return encode_pair(task, pair, shared, scratch_dev[blockIdx.x]);
     });
     if (threadIdx.x == 0) results_dev[i] = result;
-    __syncthreads();  // `shared` is free again
+    __syncthreads();  // `shared` can be reused
   }
 }
 

@@ -1,10 +1,10 @@
-// A thread block hashes one chunk, in tiles of 32 blocks of the hash.  All warps add up what the
-// stripes of each block add to the accumulators, four blocks a warp at a time; then warp 0 goes
-// through the sums of the tile in order, while the others are ahead by one tile.
+// A thread block hashes one chunk, in tiles of 32 blocks of the hash.  All warps sum the
+// contributions of the stripes of each block to the accumulators, four blocks per warp at a time;
+// then warp 0 processes the sums of the tile in order, while the others are one tile ahead.
 //
-// A lane loads 16 bytes, which feed one pair of accumulators.  Eight lanes hold addends of the same
-// pair; they add these up by halves: at each step a lane gives away the sums that it will not end
-// with.
+// A lane loads 16 bytes, which contribute to one pair of accumulators.  Eight lanes have addends of
+// the same pair and sum them by halves: at each step a lane gives away the sums that it will not
+// end with.
 #include "kernels/block/xxh3.hpp"
 #include "kernels/cuda/kernels.hpp"
 #include "kernels/device/dynamic_shared.cuh"
@@ -14,13 +14,13 @@
 namespace weightfs::kernels::cuda {
 namespace {
 
-constexpr std::uint32_t kWarpBlocks = 4;  // that a warp adds up at a time
+constexpr std::uint32_t kWarpBlocks = 4;  // that a warp sums at a time
 constexpr std::uint32_t kTileBlocks = kWarps * kWarpBlocks;
-constexpr std::uint32_t kSums = 2 * kWarpBlocks;  // of a lane: two accumulators in each block
+constexpr std::uint32_t kSums = 2 * kWarpBlocks;  // per lane: two accumulators in each block
 static_assert(kSums == 8, "as many as lanes that have addends of the same pair");
 
 struct HashShared {
-  std::uint64_t added[2][kTileBlocks][xxh3::kAccumulators];  // to accumulator i in block b
+  std::uint64_t added[2][kTileBlocks][xxh3::kAccumulators];  // sums for accumulator i in block b
   std::uint64_t accumulators[xxh3::kAccumulators];
 };
 
@@ -58,8 +58,7 @@ __device__ std::uint32_t reduce_by_halves(std::uint64_t (&sums)[kSums]) {
   return index;
 }
 
-/// Adds up kWarpBlocks blocks from `from_dev` on, of which `count` are there.  Called by the whole
-/// warp.
+/// Sums kWarpBlocks blocks from `from_dev` on, of which `count` exist.  Called by the whole warp.
 __device__ void add_blocks(const std::uint8_t* from_dev, std::uint32_t count, const LaneKeys& keys,
                            std::uint64_t (*added)[xxh3::kAccumulators]) {
   uint4 loaded[kWarpBlocks][2];
@@ -100,7 +99,8 @@ __device__ std::uint64_t accumulate_blocks(const HashTask& task, HashShared& sha
     }
     __syncthreads();
     if (warp() != 0) continue;
-    std::uint64_t next = shared.added[buffer][0][i];  // read one block ahead of the chain
+    std::uint64_t next = shared.added[buffer][0][i];  // read one block ahead of the dependency
+                                                      // chain
     for (std::uint32_t b = 0; b < there; ++b) {
       const std::uint64_t added = next;
       if (b + 1 < there) next = shared.added[buffer][b + 1][i];

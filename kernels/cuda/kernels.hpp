@@ -1,18 +1,19 @@
 // Kernels: every operation on the device, over batches of blocks and chunks.
 //
-// Pointers that end in _dev are device memory.  Everything is queued on `stream`, nothing waits for
-// it.  Inputs that come from a bucket are untrusted: no input makes a kernel read or write outside
-// the ranges of its task.  One thread block works on one coded block (or chunk, for hashes); tasks
-// of one call must not overlap in what they write.
+// Pointers that end in _dev are to device memory.  Everything is queued on `stream`; nothing waits
+// for it.  Inputs that come from a bucket are untrusted: no input makes a kernel read or write
+// outside the ranges of its task.  One thread block works on one coded block (or chunk, for
+// hashes); tasks of one call must not overlap in what they write.
 //
-// Results are the bytes that the scalar reference gives (kernels/scalar/scalar.hpp), bit for bit.
+// Results are identical to those of the scalar reference (kernels/scalar/scalar.hpp), bit for bit.
 //
-// The sources are plain enough to be compiled as C++ too, and run on the CPU by the emulator in
-// tests/support/cuda_on_cpu: launches by cudaLaunchKernelEx, shared memory by dynamic_shared.cuh.
+// The sources can also be compiled as C++ and run on the CPU by the emulator in
+// tests/support/cuda_on_cpu: kernels are launched by cudaLaunchKernelEx, shared memory comes from
+// dynamic_shared.cuh.
 //
-// Errors: what the launch gave; cudaErrorInvalidValue for a count of 0 is not an error but nothing.
-// Threads: may be called concurrently on different streams.
-// Format: docs/FORMAT.md, "Blocks" and "Patches".
+// Errors: the launch's.  A count of 0 is not an error: nothing is launched.
+// Threads: may be called concurrently on different streams.  Format: docs/FORMAT.md, "Blocks" and
+// "Patches".
 #pragma once
 
 #include <cuda_runtime.h>
@@ -23,10 +24,10 @@
 
 namespace weightfs::kernels::cuda {
 
-/// Blocks start at multiples of this in device memory; coded bytes may start anywhere.
+/// The alignment of blocks in device memory; coded bytes may begin anywhere.
 inline constexpr std::uint32_t kBlockAlignment = 16;
 
-/// A coded block, or a patch, and the block that it changes.
+/// A coded block, or a patch, and the block that it is applied to.
 struct DecodeTask {
   const std::uint8_t* coded_dev;
   std::uint8_t* block_dev;   // old elements before, new ones after
@@ -35,12 +36,12 @@ struct DecodeTask {
   Kind kind;
 };
 
-/// Decodes blocks of packs in place (modes same, raw, EF, XR, XS).  is_good_dev[i] becomes 1, or 0
-/// if block i is malformed; its elements are as they were then.
+/// Decodes blocks of packs in place (modes same, raw, EF, XR, XS). is_good_dev[i] becomes 1, or 0
+/// if block i is malformed; then its elements are unchanged.
 cudaError_t decode_blocks(const DecodeTask* tasks_dev, std::uint32_t count,
                           std::uint8_t* is_good_dev, cudaStream_t stream);
 
-/// Applies patches in place (same, EF, DIFF), likewise.
+/// Applies patches in place (same, EF, DIFF), with the same results.
 cudaError_t apply_patches(const DecodeTask* tasks_dev, std::uint32_t count,
                           std::uint8_t* is_good_dev, cudaStream_t stream);
 
@@ -49,14 +50,14 @@ struct Patch {
   std::uint32_t size;  // bytes
 };
 
-/// What a kernel that makes a coded block, or a patch, says of it.
+/// The result of a kernel that makes a coded block or a patch.
 struct CodedResult {
   std::uint32_t size;     // bytes written to the task's output; 0 = nothing changed
   std::uint32_t changed;  // elements
-  std::uint32_t is_good;  // 0: the input is malformed, the output means nothing
+  std::uint32_t is_good;  // 0: the input is malformed, the output is undefined
 };
 
-/// Patches of one block, to be added up.  One patch with `invert` is undone.
+/// Patches of one block, to be summed.  A single patch with `invert` is inverted.
 struct FoldTask {
   const Patch* patches_dev;
   std::uint32_t patch_count;
@@ -66,14 +67,14 @@ struct FoldTask {
   std::uint8_t* folded_dev;  // room for coded_block_bytes_max(kind) bytes
 };
 
-/// Folds (and inverts) patches; the result is the one patch that patch.hpp describes.
+/// Folds (and inverts) patches; the result is the canonical patch that patch.hpp describes.
 ///
 /// Requires: scratch_dev has fold_scratch_bytes(count) bytes, aligned to 256.
 cudaError_t fold_patches(const FoldTask* tasks_dev, std::uint32_t count, CodedResult* results_dev,
                          void* scratch_dev, cudaStream_t stream);
 std::size_t fold_scratch_bytes(std::uint32_t count) noexcept;
 
-/// A block to be coded against its old elements.
+/// A block to be encoded against its old elements.
 struct EncodeTask {
   const std::uint8_t* old_dev;
   const std::uint8_t* new_dev;
@@ -82,17 +83,17 @@ struct EncodeTask {
   Kind kind;
 };
 
-/// Codes blocks for packs.
+/// Encodes blocks for packs.
 ///
 /// Requires: scratch_dev has encode_scratch_bytes(count) bytes, aligned to 256.
 cudaError_t encode_blocks(const EncodeTask* tasks_dev, std::uint32_t count,
                           CodedResult* results_dev, void* scratch_dev, cudaStream_t stream);
-/// Makes patches, likewise.
+/// Makes patches, in the same way.
 cudaError_t make_patches(const EncodeTask* tasks_dev, std::uint32_t count, CodedResult* results_dev,
                          void* scratch_dev, cudaStream_t stream);
 std::size_t encode_scratch_bytes(std::uint32_t count) noexcept;
 
-/// A block to be compared; the outputs have room for `elements` entries.
+/// Two blocks to be compared; the outputs have room for `elements` entries.
 struct DiffTask {
   const std::uint8_t* old_dev;
   const std::uint8_t* new_dev;
@@ -102,7 +103,7 @@ struct DiffTask {
   Kind kind;
 };
 
-/// Writes the changes of each block, and to counts_dev how many there are.
+/// Writes the changes of each block, and their number to counts_dev.
 cudaError_t find_changes(const DiffTask* tasks_dev, std::uint32_t count, std::uint32_t* counts_dev,
                          cudaStream_t stream);
 

@@ -1,17 +1,17 @@
-// How jobs are laid out in a lane.
+// The layout of jobs in a lane.
 //
 // Both buffers have the same layout: an offset means the same place in pinned and in device memory.
-// What goes up lies together, and so does what comes down:
+// What is copied up is contiguous, and so is what is copied down:
 //
 //     encode   up   [old chunks][new chunks][tasks: encode, decode, hash]
-//              down [results][good][hashes], then as much of [packed] as there is
+//              down [results][good][hashes], then the used part of [packed]
 //              stay [slots: one for each coded block][scratch]
 //     decode   up   [tasks: decode, hash][coded][chunks]
 //              down                             [chunks][good][hashes]
 //
-// The device codes each block into a slot of its own, packs the slots back to back, and decodes the
-// packed blocks over the old chunks: a chunk whose hash is then that of the new chunk is verified,
-// in the very bytes that come down.
+// The device encodes each block into a slot of its own, packs the slots back to back, and decodes
+// the packed blocks over the old chunks.  A chunk whose hash is then that of the new chunk is
+// verified, and so are the very bytes that are copied down.
 #include <algorithm>
 #include <cassert>
 #include <cstring>
@@ -24,8 +24,8 @@ namespace weightfs::kernels::cuda {
 
 namespace {
 
-constexpr std::size_t kAlignment = 256;  // of every array; what cudaMalloc gives
-constexpr std::size_t kArraysMax = 16;   // in a trip
+constexpr std::size_t kAlignment = 256;  // of every array; guaranteed by cudaMalloc
+constexpr std::size_t kArraysMax = 16;   // per trip
 constexpr unsigned kPackThreads = 256;
 
 constexpr std::size_t aligned(std::size_t bytes) {
@@ -36,13 +36,13 @@ std::size_t blocks_of(Kind kind, std::size_t chunk_size) {
   return static_cast<std::size_t>(block_count(kind, chunk_size));
 }
 
-/// Elements of block `index` of a chunk.
+/// The number of elements in block `index` of a chunk.
 std::uint32_t elements_of(Kind kind, std::size_t chunk_size, std::size_t index) {
   const std::size_t left = chunk_size / width_bytes(kind) - index * kBlockElements;
   return static_cast<std::uint32_t>(std::min(left, kBlockElements));
 }
 
-/// Copies block b from its slot to where the blocks before it end, and tells its decode task.
+/// Copies block b from its slot to the end of the preceding blocks, and completes its decode task.
 ///
 /// Launched with one thread block for each coded block.
 __global__ void pack_blocks(const EncodeTask* tasks_dev, const CodedResult* results_dev,
@@ -75,7 +75,7 @@ struct Array {
   [[nodiscard]] std::size_t end() const { return offset + count * sizeof(Value); }
 };
 
-/// One way up and down.  Arrays are taken in the order of the layout.
+/// One trip to the device and back.  Arrays are taken in the order of the layout.
 class Trip {
  public:
   explicit Trip(Lane& lane) : lane_(lane) {}
@@ -120,7 +120,7 @@ namespace {
 
 // ---- encode -------------------------------------------------------------------------------------
 
-/// Bytes of a lane that jobs take; what alignment adds to whole arrays is in bytes().
+/// The part of a lane that jobs need; padding between arrays is added in bytes().
 struct EncodeNeed {
   std::size_t jobs = 0, blocks = 0, chunk_bytes = 0, slot_bytes = 0, packed_bytes = 0;
 
@@ -217,7 +217,7 @@ class EncodeTrip {
           "hashing chunks");
   }
 
-  /// All coded bytes.  Sizes that no encoder gives would be read beyond the buffer.
+  /// The size of all coded bytes.  An impossible size would make us read past the buffer.
   [[nodiscard]] std::size_t packed_size() const {
     std::size_t size = 0;
     for (std::size_t i = 0; i < need_.blocks; ++i) {
@@ -270,7 +270,7 @@ class EncodeTrip {
 
 // ---- decode -------------------------------------------------------------------------------------
 
-/// What is left of a job: steps that did not fit into a trip go on from what it gave.
+/// The rest of a job: steps that did not fit into one trip continue from its result.
 struct DecodePiece {
   DecodeJob* job;
   ByteSpan old_chunk;
@@ -294,7 +294,7 @@ struct DecodeNeed {
   }
 };
 
-/// True if each block has a length that a coded block can have, and they make up `coded`.
+/// True if each length is possible for its block, and they add up to `coded`.
 bool is_plausible(const DecodeJob& job, const CodedChunk& step) {
   if (step.lengths.size() != blocks_of(job.kind, job.old_chunk.size())) return false;
   std::size_t size = 0;
@@ -348,7 +348,7 @@ class DecodeTrip {
     }
   }
 
-  /// First steps of all pieces, then second ones, ...: each is one launch.
+  /// The first steps of all pieces, then the second ones, ...: each is one launch.
   void write_tasks() {
     std::size_t steps = 0, coded = 0;
     for (const DecodePiece& piece : pieces_) steps = std::max(steps, piece.steps.size());
@@ -363,7 +363,7 @@ class DecodeTrip {
     step_begin_.push_back(owners_.size());
   }
 
-  /// Returns: the bytes that were added to the coded ones.
+  /// Returns: the number of coded bytes added.
   std::size_t write_step(const DecodePiece& piece, const CodedChunk& step, std::size_t chunk,
                          std::size_t coded) {
     if (step.coded.empty()) return 0;
@@ -383,16 +383,20 @@ class DecodeTrip {
 
   void read_results() const {
     std::size_t at = 0, number = 0;
-    for (const DecodePiece& piece : pieces_) {
-      const std::size_t size = piece.old_chunk.size();
-      if (size != 0) std::memcpy(piece.job->new_chunk.data(), trip_.host(chunks_) + at, size);
-      piece.job->hash = trip_.host(hashes_)[number++];
-      at += aligned(size);
-    }
     for (std::size_t i = 0; i < owners_.size(); ++i)
       if (trip_.host(good_)[i] == 0) owners_[i]->is_decoded = false;
-    for (const DecodePiece& piece : pieces_)
-      if (!piece.job->is_decoded) piece.job->hash = 0;
+    for (const DecodePiece& piece : pieces_) {
+      const std::size_t size = piece.old_chunk.size();
+      DecodeJob& job = *piece.job;
+      if (job.is_decoded) {
+        if (size != 0) std::memcpy(job.new_chunk.data(), trip_.host(chunks_) + at, size);
+        job.old_chunk = job.new_chunk;
+        job.steps = job.steps.subspan(piece.steps.size());
+      }
+      job.hash = job.is_decoded ? trip_.host(hashes_)[number] : 0;
+      ++number;
+      at += aligned(size);
+    }
   }
 
   Trip trip_;
@@ -405,7 +409,7 @@ class DecodeTrip {
   Array<std::uint64_t> hashes_;
 };
 
-/// Takes from the front of `rest` what fits into one trip; `rest` keeps the others.
+/// Takes from the front of `rest` what fits into one trip; the others stay in `rest`.
 std::vector<DecodePiece> next_pieces(std::span<DecodePiece>& rest, std::size_t lane_bytes,
                                      DecodeNeed& need) {
   std::vector<DecodePiece> pieces;
@@ -431,7 +435,7 @@ std::vector<DecodePiece> next_pieces(std::span<DecodePiece>& rest, std::size_t l
   return pieces;
 }
 
-/// What the largest job takes: a chunk of f32 to be coded, or one step of raw blocks.
+/// What the largest job needs: encoding a chunk of f32, or decoding one step of raw blocks.
 std::size_t lane_bytes_min() {
   EncodeNeed encode;
   encode.add(Kind::f32, kChunkBytesMax);

@@ -2,12 +2,12 @@
 //
 //     jobs --copy--> pinned --stream--> device: kernels --stream--> pinned --copy--> jobs
 //
-// A call makes as many trips as its jobs need; each trip copies once up, and once or twice down.
-// The device sees only the lane's own buffers, so whatever happens there, the caller's memory holds
-// what the lane copied into it and nothing else.
+// A call makes as many trips as its jobs need; each trip copies up once, and down once or twice.
+// The device sees only the lane's own buffers, so whatever happens there, only the lane writes to
+// the caller's memory.
 //
 // Threads: one call at a time; the lane's device is the calling thread's current one.
-// Errors: CudaFailure; the jobs' results mean nothing then.
+// Errors: CudaFailure; the jobs' results are then undefined, except what decode() took off them.
 #pragma once
 
 #include <span>
@@ -19,15 +19,19 @@ namespace weightfs::kernels::cuda {
 
 class Lane {
  public:
-  /// Takes `bytes` of device memory and of pinned memory, or what the largest job needs if that is
-  /// more.
+  /// Allocates `bytes` of device memory and of pinned memory, or what the largest job needs if that
+  /// is more.
   explicit Lane(std::size_t bytes);
 
-  /// As ChunkCoder.  A job that does not decode to its new chunk is a failure of the device.
+  /// As ChunkCoder.  A job that does not decode to its new chunk is a device failure.
   void encode(std::span<EncodeJob> jobs);
+
+  /// As ChunkCoder, but also takes what is done off the jobs: old_chunk becomes new_chunk, steps
+  /// what is left.  So another coder can go on after a failure, even where jobs are in place.
   void decode(std::span<DecodeJob> jobs);
 
-  /// Waits for all that is queued.  Returns: false if the device no longer works.
+  /// Waits for everything that is queued.
+  /// Returns: false if the device no longer works.
   bool wait() noexcept { return cudaStreamSynchronize(stream_.get()) == cudaSuccess; }
 
  private:
@@ -36,7 +40,7 @@ class Lane {
   std::size_t size_;
   PinnedBuffer pinned_;
   DeviceBuffer device_;
-  Stream stream_;  // destroyed first, which waits for its work
+  Stream stream_;  // destroyed first; that waits for its work
 };
 
 }  // namespace weightfs::kernels::cuda

@@ -1,9 +1,9 @@
 // A thread block applies one patch, or folds the patches of one task.
 //
-// Folding adds the differences up in scratch memory, an integer of the element's width for each
-// element.  Adding a patch to the sums is applying it to a block whose elements are plain numbers,
-// and the sums become a patch as the change from a block of zeros; the other way round it is the
-// inverse.
+// Folding sums the differences in scratch memory, in an integer of the element's width for each
+// element.  Adding a patch to the sums means applying it to a block whose elements are plain
+// integers.  The sums become a patch as the change from a block of zeros; the change to zeros is
+// the inverse.
 #include "kernels/cuda/kernels.hpp"
 #include "kernels/cuda/patch_writer.cuh"
 #include "kernels/device/diff_patch.cuh"
@@ -26,7 +26,7 @@ union FoldShared {
 };
 
 /// Applies one patch in place; a refused one changes nothing.  Called by the whole block; `shared`
-/// is free again behind the next barrier.
+/// can be reused after the next barrier.
 __device__ bool apply_patch(const Patch& patch, const BlockElements& elements, EfShared& shared) {
   const std::uint32_t dense_size = 1 + elements.count * (elements.width() / 8);
   if (patch.size > dense_size) return false;
@@ -62,8 +62,8 @@ __global__ void __launch_bounds__(kThreads, 4)
   if (threadIdx.x == 0) is_good_dev[blockIdx.x] = is_good ? 1 : 0;
 }
 
-/// Adds the patches up.  Called by the whole block; complete on return.  Returns false if one of
-/// them is malformed.
+/// Sums the patches.  Called by the whole block; complete on return.  Returns false if one is
+/// malformed.
 __device__ bool add_patches(const FoldTask& task, const BlockElements& sums, EfShared& shared) {
   const std::uint32_t vectors = divide_up(sums.count * (sums.width() / 8), 16);
   for (std::uint32_t i = threadIdx.x; i < vectors; i += kThreads) {
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kThreads, 3)
       result = write_sums(task, sums, *zeros_dev, shared.patch);
     }
     if (threadIdx.x == 0) results_dev[i] = result;
-    __syncthreads();  // `shared` and the sums are free again
+    __syncthreads();  // `shared` and the sums can be reused
   }
 }
 

@@ -1,6 +1,6 @@
-// Patch writer: a patch from an old block and a new one.
+// Patch writer: makes a patch from an old and a new block.
 //
-// Format: docs/FORMAT.md, "Patches".  The twin for the host: make_patch() in
+// Format: docs/FORMAT.md, "Patches".  Its twin on the host: make_patch() in
 // kernels/dispatch/patch.hpp.
 #pragma once
 
@@ -23,12 +23,12 @@ struct PatchShared {
   Stage stage;
 };
 
-/// Whether a coded block is as short as one that takes the place of the plain elements must be.
+/// Whether a coded block is short enough to be preferred to the plain elements.
 __device__ inline bool is_short_enough(std::uint32_t bytes, std::uint32_t plain_bytes) {
   return bytes != kCannotExpress && 8 * bytes <= 7 * plain_bytes;
 }
 
-/// Writes the mode byte and, behind it, the bits that element_at(i) gives for each element.  Called
+/// Writes the mode byte, followed by the bits that element_at(i) returns for each element.  Called
 /// by the whole block.
 template <typename Bits, typename ElementAt>
 __device__ void write_plain(Mode mode, std::uint32_t count, std::uint8_t* to_dev,
@@ -45,8 +45,8 @@ __device__ void write_plain(Mode mode, std::uint32_t count, std::uint8_t* to_dev
   }
 }
 
-/// Writes the patch of this change to `to_dev`, which has room for the longest block of a full
-/// block's size.  Called by the whole block; `shared` is free again behind the next barrier.
+/// Writes the patch of this change to `to_dev`, which has room for the longest coded block.  Called
+/// by the whole block; `shared` can be reused after the next barrier.
 template <typename Element>
 __device__ CodedResult write_patch(const BlockPair<Element>& pair, std::uint8_t* to_dev,
                                    PatchShared& shared) {

@@ -1,7 +1,8 @@
-// Resources: a stream and memory, each owned by one object; and the failure that CUDA calls become.
+// Resources: a stream and memory, each owned by one object; and the exception for CUDA errors.
 //
-// Threads: an object belongs to one thread at a time.  Errors: constructors throw CudaFailure;
-// destructors ignore what cudaFree says, because after a fatal error it says only that again.
+// Threads: an object belongs to one thread at a time.
+// Errors: constructors throw CudaFailure; destructors ignore errors of cudaFree, which after a
+// fatal error only repeat it.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,7 +13,7 @@
 
 namespace weightfs::kernels::cuda {
 
-/// What a CUDA call gave, and what it was to do: "decoding blocks".
+/// A failed CUDA call: its purpose ("decoding blocks") and the reason.
 struct CudaFailure {
   std::string doing;
   std::string why;
@@ -20,8 +21,8 @@ struct CudaFailure {
 
 inline void check(cudaError_t error, const char* doing) {
   if (error == cudaSuccess) return;
-  cudaGetLastError();  // the runtime keeps it for whoever asks next: they must not find ours
-  // What the runtime says of a machine without any driver would send people looking for a version.
+  cudaGetLastError();  // clears the runtime's last error, which a later call would report
+  // The runtime's own message for a missing driver suggests a version problem.
   throw CudaFailure{doing, error == cudaErrorInsufficientDriver
                                ? "there is no NVIDIA driver, or it is older than this CUDA needs"
                                : cudaGetErrorString(error)};
@@ -55,7 +56,7 @@ class DeviceBuffer {
   std::uint8_t* data_dev_ = nullptr;
 };
 
-/// Host memory that the device copies from and to by itself.
+/// Host memory that the device can copy from and to directly.
 class PinnedBuffer {
  public:
   explicit PinnedBuffer(std::size_t size) {

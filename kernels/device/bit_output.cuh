@@ -1,12 +1,12 @@
-// BitOutput: a coded block as one string of bits, which all threads write at once.
+// BitOutput: a coded block as one bit string that all threads write in parallel.
 //
 // The bits start as zeros and are set with atomic operations, so fields may share words.  Short
-// blocks are made in shared memory, longer ones where they shall go, but from the next aligned
-// address on; at the end the bytes move to their place.
+// blocks are made in shared memory; longer ones at their destination, but starting at the next
+// aligned address.  At the end the bytes are moved to their place.
 //
 //     begin_output | put ... | (barrier) end_output
 //
-// Format: docs/FORMAT.md, "Blocks".  The twin for the host: BitWriter in kernels/block/bits.hpp.
+// Format: docs/FORMAT.md, "Blocks".  Its twin on the host: BitWriter in kernels/block/bits.hpp.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -17,7 +17,7 @@
 
 namespace weightfs::kernels::cuda {
 
-/// Shared memory for blocks of up to so many bytes.
+/// The largest block that is made in shared memory.
 inline constexpr std::uint32_t kStagedBytes = 4096;
 using Stage = std::uint32_t[kStagedBytes / 4];
 
@@ -36,16 +36,16 @@ struct BitOutput {
     }
   }
 
-  /// Sets the one that ends a unary code of so many zeros which begins at bit `at`.
+  /// Sets the one bit that ends a unary code of `zeros` zeros, which begins at bit `at`.
   __device__ void put_unary(std::uint32_t at, std::uint32_t zeros) const {
     atomicOr(&words[(at + zeros) / 32], 1U << (at + zeros) % 32);
   }
 };
 
-/// Where a block of `bytes` bytes that goes to `to_dev` is made, filled with zeros.  Called by the
-/// whole block; has a barrier.
+/// Where a block of `bytes` bytes for `to_dev` is made; filled with zeros.  Called by the whole
+/// block; has a barrier.
 ///
-/// Requires: from to_dev on there is room for bytes + 6 bytes, or bytes <= kStagedBytes.
+/// Requires: there is room for bytes + 6 bytes at to_dev, or bytes <= kStagedBytes.
 __device__ inline BitOutput begin_output(std::uint8_t* to_dev, std::uint32_t bytes, Stage& stage) {
   const std::uintptr_t aligned = (reinterpret_cast<std::uintptr_t>(to_dev) + 3) / 4 * 4;
   std::uint32_t* const words =
@@ -55,7 +55,7 @@ __device__ inline BitOutput begin_output(std::uint8_t* to_dev, std::uint32_t byt
   return {words};
 }
 
-/// Stores the lowest `count` <= 4 bytes of a word, at any address.
+/// Stores the low `count` <= 4 bytes of a word, at any address.
 __device__ inline void store_bytes(std::uint8_t* to_dev, std::uint32_t word, std::uint32_t count) {
   if (count == 4 && reinterpret_cast<std::uintptr_t>(to_dev) % 4 == 0) {
     *reinterpret_cast<std::uint32_t*>(to_dev) = word;
@@ -66,12 +66,12 @@ __device__ inline void store_bytes(std::uint8_t* to_dev, std::uint32_t word, std
   }
 }
 
-/// Moves the finished bytes to their place.  Called by the whole block behind a barrier.
+/// Moves the finished bytes to their place.  Called by the whole block after a barrier.
 __device__ inline void end_output(const BitOutput& output, std::uint8_t* to_dev,
                                   std::uint32_t bytes) {
   if (reinterpret_cast<std::uint8_t*>(output.words) == to_dev) return;
-  // A tile is read before it is written, since the two may overlap by a few bytes; the next tile
-  // lies behind all that is written.
+  // A tile is read before it is written, since the two may overlap by a few bytes; the next tile is
+  // beyond everything written so far.
   for (std::uint32_t tile = 0; tile < bytes; tile += 4 * kThreads) {
     const std::uint32_t at = tile + 4 * threadIdx.x;
     const std::uint32_t word = at < bytes ? output.words[at / 4] : 0;

@@ -1,14 +1,14 @@
 // Classes: the elements of an old block by exponent class and rank.
 //
-// Counting is what reads the whole block, so it takes few instructions, about fifteen for 32
-// elements of 16 bits: a lane loads sixteen elements, clamps two exponents to classes at a time,
-// keeps the classes in shared memory as fields of four bits, and adds a one for each into twelve
-// counts of five bits.  Eight lanes, 128 elements, then add up theirs as bytes, halving what each
-// of them keeps at every step.  The counts become the members of each class before each group of
-// 128; a member is found by two binary searches and a look at its group.  Nothing is read from the
-// block afterwards, so it may change while members are looked up.
+// Counting reads the whole block, so it must take few instructions, about fifteen for 32 elements
+// of 16 bits: a lane loads sixteen elements, clamps two exponents to classes at a time, stores the
+// classes in shared memory as fields of four bits, and adds a one for each to twelve counts of five
+// bits.  Eight lanes, 128 elements, then sum their counts as bytes, halving what each of them keeps
+// at every step.  The counts become the number of members of each class before each group of 128.
+// A member is found by two binary searches and a scan of its group.  The block is not read again,
+// so it may change while members are looked up.
 //
-// Format: docs/FORMAT.md, "XR".  The twin for the host: classify() in kernels/scalar/xr.hpp.
+// Format: docs/FORMAT.md, "XR".  Its twin on the host: classify() in kernels/scalar/xr.hpp.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -29,7 +29,7 @@ struct Sixteen {
 
 __device__ inline std::uint32_t in_both_halves(std::uint32_t x) { return x << 16 | x; }
 
-/// The class of what is no element.
+/// The class of positions past the end.
 inline constexpr std::uint32_t kNoClass = kClasses;
 
 /// The exponents of the elements in 16 bytes, in pairs.
@@ -58,7 +58,7 @@ __device__ inline void set_exponents(const uint4& words, ExponentField exponent,
   pairs[1] = __byte_perm(words.z >> exponent.shift, words.w >> exponent.shift, 0x5410) & mask;
 }
 
-/// The elements of an old block as classes.
+/// The classes of the elements of an old block.
 template <typename Bits>
 class Classes {
  public:
@@ -72,7 +72,7 @@ class Classes {
 
   [[nodiscard]] __device__ std::uint32_t count() const { return count_; }
 
-  /// The classes of elements first .. first + 15; what lies behind the end has kNoClass.
+  /// The classes of elements first .. first + 15; positions past the end have kNoClass.
   ///
   /// Requires: first is a multiple of 16.
   [[nodiscard]] __device__ Sixteen sixteen(std::uint32_t first) const {
@@ -113,7 +113,7 @@ class Classes {
   std::uint32_t minus_ebase_;  // in both halves
 };
 
-/// Where the members of each class are.  In shared memory.
+/// Finds the members of each class.  In shared memory.
 class ClassIndex {
  public:
   /// Classifies and counts.  Called by the whole block; complete on return.
@@ -133,7 +133,7 @@ class ClassIndex {
     __syncthreads();
   }
 
-  /// How many members the class has.
+  /// The number of members of the class.
   [[nodiscard]] __device__ std::uint32_t total(std::uint32_t cls) const {
     return before_section_[cls][kSections];
   }
@@ -143,7 +143,7 @@ class ClassIndex {
     return eights_[position / 8] >> (4 * (position % 8)) & 0xF;
   }
 
-  /// The position of the member of this rank.
+  /// The position of the member with this rank.
   ///
   /// Requires: rank < total(cls).
   [[nodiscard]] __device__ std::uint32_t select(std::uint32_t cls, std::uint32_t rank) const {
@@ -162,7 +162,7 @@ class ClassIndex {
     return 8 * eight + select_bit(members(eight, cls), rank) / 4;
   }
 
-  /// How many elements of the class lie before `position`.
+  /// The number of elements of the class before `position`.
   [[nodiscard]] __device__ std::uint32_t rank(std::uint32_t cls, std::uint32_t position) const {
     const std::uint32_t group = position / kGroupElements;
     std::uint32_t rank =
@@ -179,10 +179,10 @@ class ClassIndex {
   static constexpr std::uint32_t kSectionGroups = 32;
   static constexpr std::uint32_t kSectionElements = kSectionGroups * kGroupElements;
   static constexpr std::uint32_t kSections = kBlockElements / kSectionElements;
-  static constexpr std::uint32_t kTileElements = 32 * 16;  // what a warp takes at a time
+  static constexpr std::uint32_t kTileElements = 32 * 16;  // that a warp processes at a time
   static_assert(kSections * kClasses <= kThreads && kClasses == 12);
 
-  /// Bit 4i for each element i of these eight that is in the class.
+  /// Bit 4i is set for each element i of these eight that is in the class.
   [[nodiscard]] __device__ std::uint32_t members(std::uint32_t eight, std::uint32_t cls) const {
     const std::uint32_t difference = eights_[eight] ^ cls * 0x11111111;
     const std::uint32_t halves = difference | difference >> 1;
@@ -193,7 +193,7 @@ class ClassIndex {
   template <typename Bits>
   __device__ void count_tile(const Classes<Bits>& classes, std::uint32_t tile) {
     const Sixteen each = classes.sixteen(tile * kTileElements + 16 * lane());
-    std::uint64_t counts = 0;  // of the lane's elements: five bits for each class
+    std::uint64_t counts = 0;  // of the lane's elements: five bits per class
     std::uint32_t fields[2] = {0, 0};
     for (std::uint32_t i = 0; i < 8; ++i) {
       const std::uint32_t pair = each.pairs[i];
@@ -206,7 +206,7 @@ class ClassIndex {
     eights_[eight] = fields[0];
     eights_[eight + 1] = fields[1];
     const std::uint32_t own = sum_of_group(counts);
-    // The lane has the counts of classes 4w .. 4w + 3, as has every fourth; each writes two.
+    // The lane has the counts of classes 4w .. 4w + 3, as every fourth lane does; each writes two.
     const std::uint32_t cls = lane() % 4 * 4 + lane() / 4 % 2 * 2;
     if (cls >= kClasses) return;
     const std::uint32_t group = eight / kGroupEights;
@@ -216,7 +216,7 @@ class ClassIndex {
     counted[1] = static_cast<std::uint16_t>(own >> (cls % 4 * 8 + 8) & 0xFF);
   }
 
-  /// The sum over the lanes of a group: a byte each for classes 4w .. 4w + 3, w = lane() % 4.
+  /// The sum over the lanes of a group: one byte each for classes 4w .. 4w + 3, w = lane() % 4.
   /// Called by the whole warp.
   [[nodiscard]] __device__ static std::uint32_t sum_of_group(std::uint64_t counts) {
     const auto spread = [](std::uint32_t fields) {  // four fields of five bits
@@ -226,7 +226,8 @@ class ClassIndex {
     const std::uint32_t words[3] = {spread(static_cast<std::uint32_t>(counts)),
                                     spread(static_cast<std::uint32_t>(counts >> 20)),
                                     spread(static_cast<std::uint32_t>(counts >> 40))};
-    const bool upper = (lane() & 2) != 0;  // keeps words 2 and 3, of which 3 is always zero
+    const bool upper = (lane() & 2) != 0;  // keeps words 2 and 3, the latter of which is always
+                                           // zero
     const std::uint32_t other_even = __shfl_xor_sync(kAllLanes, upper ? words[0] : words[2], 2);
     const std::uint32_t other_odd = __shfl_xor_sync(kAllLanes, upper ? words[1] : 0, 2);
     const std::uint32_t even = (upper ? words[2] : words[0]) + other_even;
@@ -237,7 +238,7 @@ class ClassIndex {
     return kept + __shfl_xor_sync(kAllLanes, kept, 4);
   }
 
-  /// Turns the counts of one class in one section into sums.
+  /// Turns the counts of one class in one section into prefix sums.
   __device__ void sum_section(std::uint32_t section, std::uint32_t cls, std::uint32_t sections) {
     std::uint32_t sum = 0;
     for (std::uint32_t group = 0; section < sections && group < kSectionGroups; ++group) {
@@ -260,8 +261,8 @@ class ClassIndex {
   }
 
   std::uint32_t eights_[kBlockElements / 8];  // the classes, four bits each
-  // By group and class, within the section.  The twelve more at the end put what sum_section()
-  // reads of neighbouring sections into different banks.
+  // By group and class, within the section.  The twelve extra entries put sum_section()'s reads of
+  // neighbouring sections into different banks.
   std::uint16_t before_group_[kSections][(kSectionGroups + 1) * kClasses];
   std::uint32_t before_section_[kClasses][kSections + 1];
 };

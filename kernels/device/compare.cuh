@@ -1,7 +1,7 @@
 // Compare: which elements of a block differ from the old ones.
 //
-// Both blocks are read once, eight elements a thread at a time, several such loads ahead of what is
-// done with them; the result is one bit for each element.
+// Both blocks are read once, eight elements per thread at a time, with several loads in flight
+// ahead of their use; the result is one bit for each element.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -27,7 +27,7 @@ struct BlockPair {
   }
 };
 
-/// Calls visit(BlockPair) for the elements of this kind and returns what it returns.
+/// Calls visit(BlockPair) with the element type of this kind and returns its result.
 template <typename Task, typename Visit>
 __device__ auto with_block_pair(const Task& task, Visit visit) {
   return with_device_element(task.kind, [&](auto element) {
@@ -45,10 +45,10 @@ struct EightElements {
   static constexpr std::uint32_t kPerWord = 4 / sizeof(Bits);
   std::uint32_t words[kWords];
 
-  /// Those from `from` on, of which `count` <= 8 are there; the others are zero.
+  /// Loads `count` <= 8 elements from `from`; the others are zero.
   __device__ static EightElements load_some(const Bits* from, std::uint32_t count) {
     EightElements eight{};
-    for (std::uint32_t i = 0; i < 8; ++i) {  // without indices that are known only at run time
+    for (std::uint32_t i = 0; i < 8; ++i) {  // avoids indices known only at run time
       if (i >= count) continue;
       eight.words[i / kPerWord] |= static_cast<std::uint32_t>(from[i])
                                    << (8 * sizeof(Bits) * (i % kPerWord));
@@ -56,7 +56,7 @@ struct EightElements {
     return eight;
   }
 
-  /// Those from `from` on.
+  /// Loads eight elements from `from`.
   ///
   /// Requires: aligned to 8 elements, or to 16 bytes if that is less.
   __device__ static EightElements load(const Bits* from) {
@@ -98,16 +98,16 @@ struct EightElements {
       return ((x & 0xFFFF) != 0 ? 1 : 0) | ((x >> 16) != 0 ? 2 : 0);
     } else {
       const std::uint32_t highest = (((x & 0x7F7F7F7F) + 0x7F7F7F7F) | x) >> 7 & 0x01010101;
-      return highest * 0x10204080 >> 28;  // bits 0, 8, 16, 24 to 28 .. 31
+      return highest * 0x10204080 >> 28;  // moves bits 0, 8, 16, 24 to 28 .. 31
     }
   }
 };
 
-/// Elements that a thread block compares at a time: a thread takes kAhead times eight.
+/// The elements that a thread block compares at a time: each thread takes kAhead times eight.
 inline constexpr std::uint32_t kAhead = 2;
 inline constexpr std::uint32_t kCompareTile = kAhead * 8 * kThreads;
 
-/// Compares a tile: its bits go to `bytes`.  Called by the whole block.
+/// Compares a tile and writes its bits to `bytes`.  Called by the whole block.
 template <bool kIsWhole, typename Element, typename Visit>
 __device__ void compare_tile(const BlockPair<Element>& pair, std::uint32_t tile,
                              std::uint8_t* bytes, Visit visit) {
@@ -133,8 +133,8 @@ __device__ void compare_tile(const BlockPair<Element>& pair, std::uint32_t tile,
   }
 }
 
-/// Makes `changed` the elements that differ and calls visit(eight old elements, how many of them
-/// are there) on the way.  Returns how many differ.  Called by the whole block; complete on return.
+/// Sets `changed` to the elements that differ and calls visit(eight old elements, how many of them
+/// exist) along the way.  Returns how many differ.  Called by the whole block; complete on return.
 template <typename Element, typename Visit>
 __device__ std::uint32_t find_changed(const BlockPair<Element>& pair, RankedBits& changed,
                                       WarpSums& warp_sums, Visit visit) {

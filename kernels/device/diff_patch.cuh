@@ -1,4 +1,4 @@
-// DIFF: how a thread block applies a patch that holds a difference for every element.
+// DIFF: applies a patch with a difference for every element, by a thread block.
 //
 // Format: docs/FORMAT.md, "Patches".
 #pragma once
@@ -13,7 +13,7 @@
 
 namespace weightfs::kernels::cuda {
 
-/// The elements in a word, each moved by the difference in the same place.
+/// The elements in a word, each moved by the difference at the same place.
 template <typename Element>
 __device__ std::uint32_t moved_word(std::uint32_t elements, std::uint32_t differences) {
   using Bits = typename Element::Bits;
@@ -25,9 +25,9 @@ __device__ std::uint32_t moved_word(std::uint32_t elements, std::uint32_t differ
   return word;
 }
 
-/// Moves the elements by the differences behind the mode byte.  Called by the whole block.
+/// Moves the elements by the differences after the mode byte.  Called by the whole block.
 ///
-/// Requires: coded_size is that of a patch of mode DIFF for so many elements.
+/// Requires: coded_size is that of a patch of mode DIFF for this number of elements.
 template <typename Element>
 __device__ void move_all(const std::uint8_t* coded, std::uint32_t coded_size,
                          std::uint8_t* elements) {

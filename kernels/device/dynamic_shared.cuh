@@ -1,7 +1,7 @@
 // The thread block's dynamic shared memory as one struct: kernels name its parts, and the launch
-// asks for sizeof(Shared) bytes.  It begins with anything.
+// requests sizeof(Shared) bytes.  Its initial content is undefined.
 //
-// All that a kernel needs to know of the emulator (tests/support/cuda_on_cpu).
+// This is the kernels' only dependency on the emulator (tests/support/cuda_on_cpu).
 #pragma once
 
 #include <cuda_runtime.h>

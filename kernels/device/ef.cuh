@@ -1,10 +1,10 @@
-// EF: how a thread block decodes a block of mode EF.
+// EF: decodes a block of mode EF, by a thread block.
 //
-// A thread takes a change: the index of U gives the high part of its position, L the low part, and
-// a bitmap says whether it is an exception.  All changes are checked before one is applied; those
-// that fit into shared memory are kept there in between, the others are decoded again.
+// Each thread handles a change: the index of U gives the high part of its position, L the low part,
+// and a bitmap says whether it is an exception.  All changes are checked before one is applied.  As
+// many as fit are kept in shared memory in between; the others are decoded again.
 //
-// Format: docs/FORMAT.md, "EF".  The twin for the host: kernels/scalar/ef.cpp.
+// Format: docs/FORMAT.md, "EF".  Its twin on the host: kernels/scalar/ef.cpp.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -35,13 +35,13 @@ struct EfChanges {
   Values values;
   const RankedBits& exceptions;
 
-  /// Sets what change i is; returns false if it breaks a rule.
+  /// Sets the position and difference of change i; returns false if it is invalid.
   __device__ bool get(std::uint32_t i, std::uint32_t elements, std::uint32_t width,
                       std::uint32_t& position, std::uint32_t& difference) const {
     const std::uint32_t high = unary.sum(i + 1);
     const std::uint32_t low = rest.bits(lows_at + i * low_bits, low_bits);
     const std::uint64_t at = (std::uint64_t{high} << low_bits) + low;
-    // Equal high parts show as two one bits side by side; then the low parts must increase.
+    // Equal high parts show as adjacent one bits; then the low parts must increase.
     const bool has_same_high = i > 0 && unary.plane.bits(high + i - 1, 1) != 0;
     const bool ascends = !has_same_high || low > rest.bits(lows_at + (i - 1) * low_bits, low_bits);
     const bool is_negative = rest.bits(i, 1) != 0;
@@ -53,7 +53,7 @@ struct EfChanges {
   }
 };
 
-/// Calls apply(position, difference) for every change if all are in order, and for none otherwise.
+/// Calls apply(position, difference) for every change if all are valid, and for none otherwise.
 /// Called by the whole block.
 template <typename Apply>
 __device__ bool apply_ef_changes(const EfChanges& changes, std::uint32_t count,
@@ -81,10 +81,10 @@ __device__ bool apply_ef_changes(const EfChanges& changes, std::uint32_t count,
   return true;
 }
 
-/// Decodes a block of mode EF for elements of `width` bits; apply() as above.  Called by the whole
-/// block; `shared` is free again behind the next barrier.
+/// Decodes a block of mode EF for elements of `width` bits; for apply() see above.  Called by the
+/// whole block; `shared` can be reused after the next barrier.
 ///
-/// Requires: coded_size is at least 1 and not above that of a raw block.
+/// Requires: coded_size is at least 1 and at most that of a raw block.
 template <typename Apply>
 __device__ bool decode_ef(const std::uint8_t* coded, std::uint32_t coded_size,
                           std::uint32_t elements, std::uint32_t width, EfShared& shared,

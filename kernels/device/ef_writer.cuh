@@ -1,9 +1,9 @@
-// EF writer: a block of mode EF from the changes of a block, however these are known.
+// EF writer: makes a block of mode EF from the changes of a block.
 //
-// Sizes first, so that a mode can be chosen before anything is written: the sum of the codes of
-// the positions follows from the last one, only those of the exceptions have to be added up.
+// Sizes are computed first, so that a mode can be chosen before anything is written: the total size
+// of the position codes follows from the last one; only those of the exceptions have to be summed.
 //
-// Format: docs/FORMAT.md, "EF".  The twin for the host: kernels/scalar/ef.cpp.
+// Format: docs/FORMAT.md, "EF".  Its twin on the host: kernels/scalar/ef.cpp.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -20,12 +20,12 @@ namespace weightfs::kernels::cuda {
 
 inline constexpr std::uint32_t kCannotExpress = 0xFFFFFFFF;
 
-/// Number of bits of x: 0 for 0.
+/// The number of bits of x; 0 for 0.
 __device__ inline std::uint32_t bit_length(std::uint32_t x) {
   return 32 - static_cast<std::uint32_t>(__clz(static_cast<int>(x)));
 }
 
-/// floor(log2 v) of what an exception of this difference codes, v = |d| - 1.
+/// floor(log2 v) of the value coded for an exception with this difference, v = |d| - 1.
 __device__ inline std::uint32_t exception_bits(std::int32_t difference) {
   return bit_length(magnitude(difference) - 1) - 1;
 }
@@ -34,16 +34,16 @@ __device__ inline std::uint32_t exception_bits(std::int32_t difference) {
 struct EfPlan {
   std::uint32_t changed, exceptions;
   std::uint32_t low_bits, gap_bits;  // l, ke
-  std::uint32_t gaps_at, values_at;  // in U: where the codes of the exceptions begin
+  std::uint32_t gaps_at, values_at;  // in U: where the exceptions' codes begin
   std::uint32_t unary_bytes;         // ulen
-  std::uint32_t block_bytes;         // kCannotExpress if a field is too small
+  std::uint32_t block_bytes;         // kCannotExpress if a field is too narrow
 };
 
-/// Changes of a block: one bit for each changed element, and their differences.
+/// The changes of a block: one bit for each changed element, and their differences.
 template <typename DifferenceAt>
 class EfWriter {
  public:
-  /// `changed` has been counted; `exceptions` is working memory.
+  /// Requires: `changed` has been counted.  `exceptions` is working memory.
   __device__ EfWriter(const RankedBits& changed, RankedBits& exceptions, WarpSums& warp_sums,
                       DifferenceAt difference_at)
       : changed_(changed),
@@ -51,7 +51,7 @@ class EfWriter {
         warp_sums_(warp_sums),
         difference_at_(difference_at) {}
 
-  /// Fills `exceptions` and says how long the block would be.  Called by the whole block.
+  /// Fills `exceptions` and computes the size of the block.  Called by the whole block.
   ///
   /// Requires: `count` > 0 changes among `elements` elements.
   __device__ EfPlan plan(std::uint32_t count, std::uint32_t elements) {
@@ -78,14 +78,14 @@ class EfWriter {
     return plan;
   }
 
-  /// Makes `exceptions` the changes of more than one unit.  Called by the whole block; complete on
-  /// return.  Returns how many they are.
+  /// Sets `exceptions` to the changes of more than one unit.  Called by the whole block; complete
+  /// on return.  Returns their number.
   __device__ std::uint32_t mark_exceptions() {
     return choose_ones(changed_, exceptions_, warp_sums_,
                        [this](std::uint32_t at) { return magnitude(difference_at_(at)) > 1; });
   }
 
-  /// Writes the block.  Called by the whole block behind begin_output(); complete behind a barrier.
+  /// Writes the block.  Called by the whole block after begin_output(); complete after a barrier.
   ///
   /// Requires: `exceptions` is as plan() left it.
   __device__ void write(const EfPlan& plan, const BitOutput& output) {
@@ -127,7 +127,7 @@ class EfWriter {
  private:
   static constexpr std::uint32_t kHeaderBytes = 7;
 
-  /// How many changes lie between this exception and the one before it.
+  /// The number of changes between this exception and the previous one.
   __device__ std::uint32_t gap(const Listed& one) const {
     return changed_.rank(one.at) - changed_.rank(one.previous_end);
   }

@@ -1,5 +1,5 @@
-// Elements: what device code needs to know of each kind: the ordered map
-// (kernels/block/ordered.hpp) and where the exponent lies.
+// Elements: device access to the elements of each kind: the ordered map (kernels/block/ordered.hpp)
+// and the position of the exponent.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -29,7 +29,7 @@ __device__ auto with_device_element(Kind kind, Visit visit) {
   return visit(Element<std::uint8_t, false>{});
 }
 
-/// The elements of a block, which lie in device memory.
+/// The elements of a block in device memory.
 struct BlockElements {
   std::uint8_t* bytes;  // aligned to kBlockAlignment
   std::uint32_t count;

@@ -10,11 +10,11 @@
 
 namespace weightfs::kernels::cuda {
 
-/// Shared memory that a thread block may take without asking for more.
+/// The shared memory that a thread block may use without an opt-in.
 inline constexpr std::size_t kSharedBytesDefault = 48 * 1024;
 
-/// Thread blocks of a launch: three on each multiprocessor of the largest devices.  Each goes
-/// through several tasks and has scratch memory of its own.
+/// Thread blocks of a launch: three on each multiprocessor of the largest devices.  Each processes
+/// several tasks and has its own scratch memory.
 inline constexpr std::uint32_t kConcurrent = 400;
 
 inline std::uint32_t thread_blocks(std::uint32_t count) noexcept {

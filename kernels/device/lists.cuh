@@ -1,10 +1,10 @@
-// Lists: increasing numbers as gaps (Rice codes), and the sizes of changes (Exp-Golomb codes), as a
-// thread block reads them in any order.
+// Lists: increasing numbers coded as gaps (Rice codes), and sizes of changes (Exp-Golomb codes),
+// read by a thread block in any order.
 //
-// A number is the sum of the gaps before it: its high bits are the zeros of U up to its code, which
-// the index of U gives at once; its low bits need a sum over L.  The codes of all lists are taken
-// as one sequence, of which each warp has a stretch: it adds up the low bits of its stretch, and
-// once it knows what the stretches before it add up to, it goes through it again.
+// A number is the sum of the gaps up to it: its high bits are the zeros of U up to its code, which
+// the index of U gives at once; its low bits need a sum over L. The codes of all lists form one
+// sequence, of which each warp takes a stretch: it sums the low bits of its stretch, and once it
+// knows the sum of the stretches before it, it visits its stretch again.
 //
 // Format: docs/FORMAT.md, "Blocks".
 #pragma once
@@ -26,16 +26,16 @@ struct List {
   std::uint32_t first_low;   // bit offset in the rest of the block
 
   // Set by visit_listed():
-  std::uint32_t high_before;  // the sum of the codes before the first one
-  std::uint32_t low_before;   // the sum of the low bits before the first one's
+  std::uint32_t high_before;  // sum of the codes before the first one
+  std::uint32_t low_before;   // sum of the low bits before the first one's
 };
 
-/// Lists whose codes follow one another.
+/// Lists whose codes are consecutive.
 template <std::uint32_t kCount>
 struct Lists {
   List of[kCount];
 
-  /// Which list a code belongs to.
+  /// The list that a code belongs to.
   [[nodiscard]] __device__ std::uint32_t index_of(std::uint32_t code) const {
     std::uint32_t index = 0;
     for (std::uint32_t i = 1; i < kCount; ++i) index += of[i].first_code <= code;
@@ -43,12 +43,12 @@ struct Lists {
   }
 };
 
-/// A tile of 32 codes, as a lane sees it.
+/// A lane's view of a tile of 32 codes.
 struct ListedCode {
-  std::uint32_t list;         // which one
+  std::uint32_t list;         // index of the list
   std::uint32_t index;        // of the code, in its list
-  std::uint32_t low;          // its low bits
-  std::uint32_t lows_before;  // sum of the low bits before them, in the stretch
+  std::uint32_t low;          // the code's low bits
+  std::uint32_t lows_before;  // sum of the preceding low bits in the stretch
 };
 
 /// Calls visit(code, ListedCode) for codes begin .. end - 1, tile by tile.  Called by the whole
@@ -76,8 +76,8 @@ __device__ std::uint32_t visit_lows(const Lists<kCount>& lists, const Plane& res
 
 /// Calls visit(list, number) for every listed number, in any order.
 ///
-/// Called by the whole block, behind a barrier; what it visits is complete behind the next one.
-/// Returns false to the threads that met a number out of range, which is not visited.
+/// Called by the whole block, after a barrier; its effects are complete after the next one.
+/// Returns false to threads that met a number out of range, which is not visited.
 template <std::uint32_t kCount, typename Visit>
 __device__ bool visit_listed(Lists<kCount>& lists, const Unary& unary, const Plane& rest,
                              WarpSums& warp_sums, Visit visit) {
@@ -129,7 +129,7 @@ struct Values {
 
   static constexpr std::uint64_t kTooLarge = std::uint64_t{1} << 40;
 
-  /// The number coded as Exp-Golomb of this order < width, when the orders before it sum up to
+  /// The number with the Exp-Golomb code of this order < width, if the preceding orders sum to
   /// `orders_before`; kTooLarge if it has `width` bits or more.
   __device__ std::uint64_t read(std::uint32_t number, std::uint32_t width, std::uint32_t order,
                                 std::uint32_t orders_before) const {
@@ -142,7 +142,7 @@ struct Values {
   }
 };
 
-/// Whether a change may have this size in elements of `width` bits.
+/// Whether a change can have this size in elements of `width` bits.
 __device__ inline bool is_possible(std::uint64_t size, bool is_negative, std::uint32_t width) {
   return size + (is_negative ? 0 : 1) <= std::uint64_t{1} << (width - 1);
 }

@@ -1,5 +1,5 @@
-// Ones: the set bits of a RankedBits in order, as a thread block goes through them: a thread for
-// each word, so what is sparse costs little and what is dense keeps all threads busy.
+// Ones: iterates over the set bits of a RankedBits by a thread block, one thread per word, so that
+// a sparse set costs little and a dense one keeps all threads busy.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -11,14 +11,14 @@
 
 namespace weightfs::kernels::cuda {
 
-/// One of the ones.
+/// A one bit.
 struct Listed {
-  std::uint32_t at;            // which bit
-  std::uint32_t index;         // how many ones lie before it
-  std::uint32_t previous_end;  // behind the one before it; 0 if there is none
+  std::uint32_t at;            // its position
+  std::uint32_t index;         // how many ones precede it
+  std::uint32_t previous_end;  // position after the previous one; 0 if there is none
 };
 
-/// Calls visit(Listed) for the ones of word i, in order.  Wants `before`.
+/// Calls visit(Listed) for the ones of word i, in order.  Requires `before`.
 template <typename Visit>
 __device__ void visit_word(const RankedBits& bits, std::uint32_t i, Visit visit) {
   std::uint32_t word = bits.words[i];
@@ -33,7 +33,7 @@ __device__ void visit_word(const RankedBits& bits, std::uint32_t i, Visit visit)
   }
 }
 
-/// Calls visit(Listed) for every one, in no order.  Called by the whole block; wants `before`.
+/// Calls visit(Listed) for every one, in any order.  Called by the whole block; requires `before`.
 template <typename Visit>
 __device__ void visit_all(const RankedBits& bits, Visit visit) {
   for (std::uint32_t i = threadIdx.x; i < RankedBits::kWords; i += kThreads) {
@@ -41,8 +41,8 @@ __device__ void visit_all(const RankedBits& bits, Visit visit) {
   }
 }
 
-/// Calls visit(Listed, amount, sum) for every one: amount = amount_of(Listed), and sum is that of
-/// the amounts of the ones before it.  Called by the whole block; wants `before`.
+/// Calls visit(Listed, amount, sum) for every one: amount = amount_of(Listed), and sum is the sum
+/// of the amounts of the preceding ones.  Called by the whole block; requires `before`.
 template <typename AmountOf, typename Visit>
 __device__ void visit_with_sums(const RankedBits& bits, WarpSums& warp_sums, AmountOf amount_of,
                                 Visit visit) {
@@ -62,8 +62,8 @@ __device__ void visit_with_sums(const RankedBits& bits, WarpSums& warp_sums, Amo
   }
 }
 
-/// Makes `chosen` those ones of `bits` for which is_chosen(at).  Returns how many they are.  Called
-/// by the whole block; complete on return.
+/// Sets `chosen` to the ones of `bits` for which is_chosen(at) is true.  Returns their number.
+/// Called by the whole block; complete on return.
 template <typename IsChosen>
 __device__ std::uint32_t choose_ones(const RankedBits& bits, RankedBits& chosen,
                                      WarpSums& warp_sums, IsChosen is_chosen) {

@@ -1,9 +1,9 @@
-// Planes: the bit strings of a coded block, as a thread block reads them.
+// Planes: the bit strings of a coded block, read by a thread block.
 //
-// Coded bytes lie anywhere and may end at the end of an allocation: a read takes two aligned words
-// where these lie inside the plane, and single bytes elsewhere.
+// Coded bytes may be at any address and may end at the end of an allocation: a read takes two
+// aligned words if these are inside the plane, and single bytes otherwise.
 //
-// Format: docs/FORMAT.md, "Blocks".  The twin for the host: kernels/block/bits.hpp.
+// Format: docs/FORMAT.md, "Blocks".  Its twin on the host: kernels/block/bits.hpp.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -15,7 +15,7 @@
 
 namespace weightfs::kernels::cuda {
 
-/// Low bits to store of each of `listed` increasing numbers below `total` <= 2^30.
+/// The number of low bits to store for each of `listed` increasing numbers below `total` <= 2^30.
 __device__ inline std::uint32_t rice(std::uint32_t total, std::uint32_t listed) {
   if (listed == 0) return 0;
   const std::uint32_t quotient = (2 * total - listed) / (2 * listed);
@@ -24,10 +24,9 @@ __device__ inline std::uint32_t rice(std::uint32_t total, std::uint32_t listed) 
 
 __device__ inline std::uint32_t bytes_of(std::uint32_t bits) { return divide_up(bits, 8); }
 
-/// A bit string in the coded block.  Beyond its end it reads as zeros.
+/// A bit string in the coded block.  Past its end it reads as zeros.
 ///
-/// Requires: at least three bytes of the coded block lie in front of it, or it has fewer than eight
-///           bytes.
+/// Requires: at least three bytes of the coded block precede it, or it has fewer than eight bytes.
 struct Plane {
   const std::uint8_t* bytes;
   std::uint32_t size;
@@ -44,7 +43,7 @@ struct Plane {
     }
     return word_of_bytes_at(at);
   }
-  /// The same by single bytes, wherever the plane lies.
+  /// The same with single bytes, for any address.
   __device__ std::uint32_t word_of_bytes_at(std::uint32_t at) const {
     const std::uint32_t first = at / 8;
     std::uint64_t word = 0;
@@ -60,7 +59,7 @@ struct Plane {
     return word_at(at) & low_mask(count);
   }
 
-  /// Whether it has no more bytes than `used` bits take, and those behind are zero.
+  /// Whether it has exactly the bytes that `used` bits need, and the bits after them are zero.
   __device__ bool ends_at(std::uint32_t used) const {
     return size == bytes_of(used) && is_padded(used);
   }
@@ -98,7 +97,7 @@ struct Unary {
   const std::uint32_t* ones_before;  // of each group of kGroupWords words
   std::uint32_t groups;
 
-  /// The sum of the first `codes` codes: the zeros in front of the one bit that ends them.
+  /// The sum of the first `codes` codes: the number of zeros before the one bit that ends them.
   __device__ std::uint32_t sum(std::uint32_t codes) const {
     if (codes == 0) return 0;
     std::uint32_t rank = codes - 1;
@@ -114,14 +113,14 @@ struct Unary {
     return 32 * index + select_bit(word, rank) - (codes - 1);
   }
 
-  /// The code of this number, when the codes before it sum up to `begin`; 32 or more is 32.
+  /// The code with this number, if the preceding codes sum to `begin`; 32 or more is 32.
   __device__ std::uint32_t code(std::uint32_t number, std::uint32_t begin) const {
     const std::uint32_t word = plane.word_at(begin + number);
     return word == 0 ? 32 : static_cast<std::uint32_t>(__ffs(static_cast<int>(word))) - 1;
   }
 };
 
-/// Indexes U, which is at most 65,535 bytes long.  Sets `good` to false unless it holds exactly
+/// Indexes U, which is at most 65,535 bytes long.  Sets `good` to false unless it has exactly
 /// `codes` codes and ends in the byte of the last one.  Called by the whole block.
 __device__ inline Unary index_unary(const Plane& plane, std::uint32_t codes,
                                     std::uint32_t (&ones_before)[kUnaryGroups], WarpSums& warp_sums,
@@ -146,20 +145,20 @@ struct RankedBits {
   std::uint32_t words[kWords];
   std::uint16_t before[kWords];
 
-  /// Called by the whole block; complete behind the next barrier.
+  /// Called by the whole block; complete after the next barrier.
   __device__ void clear() {
     for (std::uint32_t i = threadIdx.x; i < kWords; i += kThreads) words[i] = 0;
   }
   __device__ void flip(std::uint32_t at) { atomicXor(&words[at / 32], 1U << (at % 32)); }
 
-  /// Fills `before`; the words must be complete.  Called by the whole block.  Returns how many ones
-  /// there are.
+  /// Fills `before`; the words must be complete.  Called by the whole block.  Returns the number of
+  /// ones.
   __device__ std::uint32_t count(WarpSums& warp_sums) {
     return prefix_counts(before, kWords, warp_sums,
                          [this](std::uint32_t i) { return count_ones(words[i]); });
   }
 
-  // These want `before`.
+  // These require `before`.
   __device__ bool test(std::uint32_t at) const { return (words[at / 32] >> (at % 32) & 1) != 0; }
   __device__ std::uint32_t rank(std::uint32_t at) const {
     return before[at / 32] + count_ones(words[at / 32] & low_mask(at % 32));

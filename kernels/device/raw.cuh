@@ -1,4 +1,4 @@
-// Raw: elements that lie in coded bytes as they are, behind a mode byte and so at any alignment.
+// Raw: plain elements in coded bytes, after a mode byte and hence at any alignment.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,12 +10,12 @@
 
 namespace weightfs::kernels::cuda {
 
-/// Bytes 16 i .. 16 i + 15 behind the mode byte; those behind the end are zero.
+/// Bytes 16 i .. 16 i + 15 after the mode byte; bytes past the end are zero.
 __device__ inline uint4 raw_vector(const std::uint8_t* coded, std::uint32_t coded_size,
                                    std::uint32_t i) {
   const Plane plane{coded, coded_size};
   const std::uint32_t at = 8 * (1 + 16 * i);
-  if (i == 0) {  // what lies in front of the coded bytes is not ours
+  if (i == 0) {  // must not read before the coded bytes
     return make_uint4(plane.word_of_bytes_at(at), plane.word_of_bytes_at(at + 32),
                       plane.word_of_bytes_at(at + 64), plane.word_of_bytes_at(at + 96));
   }
@@ -23,8 +23,8 @@ __device__ inline uint4 raw_vector(const std::uint8_t* coded, std::uint32_t code
                     plane.word_at(at + 96));
 }
 
-/// Copies what follows the mode byte to `block`, which is aligned to 16 bytes.  Called by the whole
-/// block.
+/// Copies the bytes after the mode byte to `block`, which is aligned to 16 bytes.  Called by the
+/// whole block.
 __device__ inline void copy_raw(const std::uint8_t* coded, std::uint32_t coded_size,
                                 std::uint8_t* block) {
   const std::uint32_t size = coded_size - 1;

@@ -1,6 +1,7 @@
-// Threads: who a CUDA thread is within its thread block, and sums over a warp and over the block.
+// Threads: the index of a CUDA thread within its thread block, and sums over a warp and over the
+// block.
 //
-// All kernels run kThreads threads a block.  "Called by the whole warp / block" means: by all its
+// All kernels run kThreads threads per block.  "Called by the whole warp / block" means by all its
 // threads, under uniform control flow.
 #pragma once
 
@@ -36,7 +37,7 @@ __device__ inline std::uint32_t warp_inclusive_sum(std::uint32_t value) {
   return value;
 }
 
-/// Working memory of the sums over a block.
+/// Working memory for sums over a block.
 using WarpSums = std::uint32_t[kWarps];
 
 /// The sum of the values of all threads.  Called by the whole block; has two barriers.
@@ -46,12 +47,12 @@ __device__ inline std::uint32_t block_sum(std::uint32_t value, WarpSums& warp_su
   __syncthreads();
   std::uint32_t sum = 0;
   for (std::uint32_t w = 0; w < kWarps; ++w) sum += warp_sums[w];
-  __syncthreads();  // warp_sums is free again
+  __syncthreads();  // warp_sums can be reused
   return sum;
 }
 
-/// The sum of the values of threads 0 .. threadIdx.x - 1; `total` becomes that of all.  Called by
-/// the whole block; has two barriers.
+/// The sum of the values of threads 0 .. threadIdx.x - 1; `total` is set to the sum of all.  Called
+/// by the whole block; has two barriers.
 __device__ inline std::uint32_t block_exclusive_sum(std::uint32_t value, WarpSums& warp_sums,
                                                     std::uint32_t& total) {
   const std::uint32_t inclusive = warp_inclusive_sum(value);
@@ -63,11 +64,11 @@ __device__ inline std::uint32_t block_exclusive_sum(std::uint32_t value, WarpSum
     if (w < warp()) before += warp_sums[w];
     total += warp_sums[w];
   }
-  __syncthreads();  // warp_sums is free again
+  __syncthreads();  // warp_sums can be reused
   return before;
 }
 
-/// before[i] = count_of(0) + ... + count_of(i - 1), for i < size.  Returns the sum of all.
+/// before[i] = count_of(0) + ... + count_of(i - 1), for i < size.  Returns the total.
 ///
 /// Called by the whole block; what count_of reads must be complete, and `before` is complete on
 /// return.
@@ -82,7 +83,7 @@ __device__ std::uint32_t prefix_counts(T* before, std::uint32_t size, WarpSums& 
     if (i < size) before[i] = static_cast<T>(sum + own);
     sum += tile_sum;
   }
-  __syncthreads();  // the last tile is written
+  __syncthreads();  // wait for the last tile
   return sum;
 }
 
@@ -101,7 +102,7 @@ __device__ std::uint32_t find_group(const T* before, std::uint32_t stride, std::
 
 /// The position of the one bit that has `rank` ones below it.
 ///
-/// Requires: there is one (else the result is some number up to 31).
+/// Requires: it exists (otherwise the result is some number up to 31).
 __device__ inline std::uint32_t select_bit(std::uint32_t word, std::uint32_t rank) {
   std::uint32_t position = 0;
   for (std::uint32_t half = 16; half > 0; half /= 2) {

@@ -1,13 +1,13 @@
-// XR and XS: how a thread block decodes a block of mode XR or XS in place.
+// XR and XS: decodes a block of mode XR or XS in place, by a thread block.
 //
-//   1. The old elements become an index by class and rank (classes.cuh); with it and the counts in
-//      the header everything about the lists is known, and the rest of the block can be cut.
-//   2. All members of all classes have a slot: those of class 0 first, by rank, then those of class
-//      1.  The lists become one bitmap over the slots: which of them changed.
+//   1. The old elements are indexed by class and rank (classes.cuh).  The index and the counts in
+//      the header determine the lists, so the rest of the block can be cut.
+//   2. Each member of each class has a slot: those of class 0 first, by rank, then those of class
+//      1, and so on.  The lists become one bitmap over the slots: which of them changed.
 //   3. The sizes of the changes are checked.
-//   4. A thread takes a change: the bitmap gives its slot, the index the element.
+//   4. Each thread handles a change: the bitmap gives its slot, the index the element.
 //
-// Format: docs/FORMAT.md, "XR" and "XS".  The twin for the host: kernels/scalar/xr.hpp.
+// Format: docs/FORMAT.md, "XR" and "XS".  Its twin on the host: kernels/scalar/xr.hpp.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -22,12 +22,12 @@
 
 namespace weightfs::kernels::cuda {
 
-/// What follows for a class from the counts in the header.
+/// What the counts in the header determine for a class.
 struct ClassInfo {
   bool is_inverted;
   std::uint32_t first_slot;
   std::uint32_t first_change;  // changes are numbered by slot
-  std::uint32_t order;         // of the values of its changes, if they are direct
+  std::uint32_t order;         // of the values of its changes, if direct
   std::uint32_t orders_before;
 };
 
@@ -37,13 +37,13 @@ struct XrReadShared {
   RankedBits changed;     // by slot
   RankedBits exceptions;  // among the unit changes
   ClassInfo classes[kClasses];
-  Lists<kClasses + 1> lists;  // the last one is that of the exceptions
+  Lists<kClasses + 1> lists;  // the last one lists the exceptions
   std::uint32_t count, lows_bits, orders_sum;
   std::uint32_t counts_bytes;  // of C
   WarpSums warp_sums;
 };
 
-/// The fields of a header but for its counts.
+/// The fields of a header except its counts.
 struct XrHeader {
   bool is_short;  // XS
   std::uint32_t ebase, unary_bytes, z;
@@ -62,8 +62,8 @@ struct XrHeader {
   }
 };
 
-/// Count number lane() of C, the last one of which is that of the exceptions.  `bits` becomes what
-/// they take.  Returns false if one is malformed.  Called by the whole warp.
+/// Sets `count` to count number lane() of C, the last of which is that of the exceptions, and
+/// `bits` to their size.  Returns false if one is malformed.  Called by the whole warp.
 __device__ inline bool read_counts(const Plane& body, const XrHeader& header, std::uint32_t& count,
                                    std::uint32_t& bits) {
   constexpr std::uint32_t kCounts = kClasses + 1;
@@ -75,7 +75,7 @@ __device__ inline bool read_counts(const Plane& body, const XrHeader& header, st
     bits = kCounts * width;
     return true;
   }
-  // One after another, by each lane: where a code begins, only the one before it says.
+  // Sequential, by each lane: where a code begins is known only after the previous one.
   const std::uint32_t order = header.count_parameter;
   bits = 0;
   for (std::uint32_t i = 0; i < kCounts; ++i) {
@@ -92,9 +92,9 @@ __device__ inline bool read_counts(const Plane& body, const XrHeader& header, st
   return true;
 }
 
-/// Fills in all of `shared` that follows from the header and the index.  Called by one warp; lane c
-/// describes class c, lane kClasses the exceptions.  Returns false if the header is malformed or
-/// contradicts the old elements.
+/// Fills in everything in `shared` that follows from the header and the index.  Called by one warp;
+/// lane c describes class c, lane kClasses the exceptions.  Returns false if the header is
+/// malformed or contradicts the old elements.
 __device__ inline bool describe_classes(const Plane& body, const XrHeader& header,
                                         std::uint32_t width, XrReadShared& shared) {
   std::uint32_t in_header = 0, counts_bits = 0;
@@ -126,7 +126,7 @@ __device__ inline bool describe_classes(const Plane& body, const XrHeader& heade
   const std::uint32_t codes = warp_inclusive_sum(list.listed);
   const std::uint32_t lows = warp_inclusive_sum(list.listed * list.low_bits);
   list.first_code = codes - list.listed;
-  list.first_low = lows - list.listed * list.low_bits;  // behind S
+  list.first_low = lows - list.listed * list.low_bits;  // relative to the end of S
   if (lane() <= kClasses) shared.lists.of[lane()] = list;
   if (lane() == 31) {
     shared.count = changes;
@@ -173,13 +173,13 @@ struct XrChanges {
     const std::uint32_t before = info.orders_before + (i - info.first_change) * info.order;
     return 1 + values.read(i, width, info.order, before);
   }
-  /// Of the exception of this number.
+  /// The size of the exception with this number.
   [[nodiscard]] __device__ std::uint64_t exception_size(std::uint32_t e,
                                                         std::uint32_t width) const {
     return 2 + values.read(direct_count + e, width, 0, shared.orders_sum);
   }
 
-  /// Whether value number i, of a direct change or of an exception, is one of a change.
+  /// Whether value number i, of a direct change or of an exception, is possible.
   [[nodiscard]] __device__ bool has_possible_size(std::uint32_t i, std::uint32_t width) const {
     if (i < direct_count) {
       std::uint32_t cls = 0;
@@ -193,7 +193,7 @@ struct XrChanges {
     return is_negative(direct_count + shared.exceptions.select(e));
   }
 
-  /// Position and difference of change i, which is in order.
+  /// Position and difference of change i, which has been checked.
   __device__ void get(std::uint32_t i, std::uint32_t width, std::uint32_t& position,
                       std::uint32_t& difference) const {
     std::uint32_t cls = 0;
@@ -209,7 +209,7 @@ struct XrChanges {
   }
 };
 
-/// S, L and Q: planes in XR, one run of bits in XS.
+/// The offsets of S, L and Q: planes in XR, one run of bits in XS.
 struct XrOffsets {
   std::uint32_t signs_end, lows_at, lows_end, values_at;
 
@@ -225,10 +225,10 @@ struct XrOffsets {
   }
 };
 
-/// Decodes a block of mode XR, or XS if `is_short`, in place.  A refused block stays as it was.
+/// Decodes a block of mode XR, or XS if `is_short`, in place.  A refused block is unchanged.
 /// Called by the whole block.
 ///
-/// Requires: coded_size is at least 1 and not above that of a raw block.
+/// Requires: coded_size is at least 1 and at most that of a raw block.
 __device__ inline bool decode_xr(const std::uint8_t* coded, std::uint32_t coded_size, bool is_short,
                                  const BlockElements& elements, XrReadShared& shared) {
   const std::uint32_t width = elements.width();
@@ -247,7 +247,7 @@ __device__ inline bool decode_xr(const std::uint8_t* coded, std::uint32_t coded_
   const Plane rest = cutter.rest();
   const XrOffsets offsets(is_short, shared.count, shared.lows_bits);
   if (cutter.too_short || !offsets.fit(is_short, rest)) return false;
-  const List& gaps = shared.lists.of[kClasses];  // of the exceptions
+  const List& gaps = shared.lists.of[kClasses];  // the exceptions'
   const std::uint32_t exceptions = gaps.listed;
   const std::uint32_t direct_count = shared.count - gaps.total;
   const std::uint32_t lists_codes = gaps.first_code + exceptions;

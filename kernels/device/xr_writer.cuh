@@ -1,16 +1,16 @@
-// XR writer: a block of mode XR or XS.
+// XR writer: makes a block of mode XR or XS.
 //
-// The members of class 0, of class 1, ... by position make one sequence; a change is known by where
-// its element lies in it.  Two bit sets over this sequence, the changed members and those to be
-// listed, are all that the order of the lists needs: the number of a change is how many bits lie
-// before it.
+// The members of class 0, of class 1, ..., each class by position, form one sequence; a change is
+// identified by the place of its element in it.  Two bit sets over this sequence, the changed
+// members and those to be listed, determine the order of the lists: the number of a change is the
+// number of bits before it.
 //
-// z is chosen without trying: a change d that is coded directly with order s takes b bits in Q,
-// where b = s if a = |d| - 1 has at most s bits, else the bits of a less one, and one more if all
-// bits of a from s on are ones (then a + 2^s has one bit more).  So two counts for each class, of
+// z is chosen without trial encoding: a direct change d of order s takes b bits in Q. If a = |d| -
+// 1 has at most s bits, b = s; otherwise b is the number of bits of a minus one, plus one if all
+// bits of a from s on are ones (a + 2^s then has one bit more).  So two histograms per class, of
 // the lengths of a and of where its leading ones end, give the sizes for all orders.
 //
-// Format: docs/FORMAT.md, "XR" and "XS".  The twin for the host: kernels/scalar/xr.hpp.
+// Format: docs/FORMAT.md, "XR" and "XS".  Its twin on the host: kernels/scalar/xr.hpp.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -28,7 +28,7 @@
 
 namespace weightfs::kernels::cuda {
 
-/// Numbers of each class, and what lies before it; entry kClasses is the end.
+/// Counts for each class, and their prefix sums; entry kClasses is the end.
 struct XrClasses {
   std::uint32_t first_member[kClasses + 1];
   std::uint32_t changed[kClasses], first_change[kClasses + 1];
@@ -47,25 +47,25 @@ struct XrClasses {
   [[nodiscard]] __device__ std::uint32_t changes() const { return first_change[kClasses]; }
 };
 
-/// What the encoder chose, and the sizes that follow, in bits where nothing else is said.
+/// The encoder's choices, and the resulting sizes, in bits unless stated otherwise.
 struct XrPlan {
   Mode mode;
   std::uint32_t ebase, z;
   std::uint32_t exceptions, gap_bits;             // ne, ke
   std::uint32_t gaps_at, direct_at, values_at;    // in U: where each part begins
-  std::uint32_t exception_values_at, value_bits;  // in Q; all of it
+  std::uint32_t exception_values_at, value_bits;  // in Q: where they begin; the size of Q
   std::uint32_t unary_bytes;
   std::uint32_t count_width;  // XR: cw; XS: s
   std::uint32_t counts_bits;  // of C
-  std::uint32_t block_bytes;  // kCannotExpress if neither mode can
+  std::uint32_t block_bytes;  // kCannotExpress if neither mode works
 };
 
 inline constexpr std::uint32_t kLengths = 32;
 
-/// Shared memory of the writers.  The index of the classes is the largest part, and needed only
-/// while the changes are sorted.
+/// Shared memory of the writers.  The class index is the largest part, and is needed only while the
+/// changes are sorted.
 struct XrShared {
-  /// What comes behind that, or before.
+  /// Used after the class index.
   struct Lists {
     RankedBits listed;
     RankedBits exceptions;
@@ -73,7 +73,7 @@ struct XrShared {
     Stage stage;
   };
 
-  RankedBits changed;  // of the sequence of members
+  RankedBits changed;  // over the sequence of members
   union {
     ClassIndex index;
     Lists lists;
@@ -89,11 +89,11 @@ struct XrShared {
 
 class XrWriter {
  public:
-  /// Difference of each changed member, by its place in the sequence.
+  /// `differences_dev`: the difference of each changed member, by its place in the sequence.
   __device__ XrWriter(XrShared& shared, std::int32_t* differences_dev, std::uint32_t width)
       : shared_(shared), differences_dev_(differences_dev), width_(width) {}
 
-  /// Takes the changes of a block.  Called by the whole block.
+  /// Sorts the changes of a block into the sequence.  Called by the whole block.
   ///
   /// Requires: shared.index is that of the old block.
   template <typename DifferenceAt>
@@ -118,7 +118,7 @@ class XrWriter {
     shared_.changed.count(shared_.warp_sums);
   }
 
-  /// Chooses z and the mode; shared.plan says what comes of it.  Called by the whole block.
+  /// Chooses z and the mode; the result is in shared.plan.  Called by the whole block.
   __device__ void plan(std::uint32_t ebase) {
     for (std::uint32_t cls = warp(); cls < kClasses; cls += kWarps) sum_lengths(cls);
     __syncthreads();
@@ -140,7 +140,7 @@ class XrWriter {
     __syncthreads();
   }
 
-  /// Writes the block.  Called by the whole block behind begin_output(); complete behind a barrier.
+  /// Writes the block.  Called by the whole block after begin_output(); complete after a barrier.
   __device__ void write(const BitOutput& output) {
     const XrPlan& plan = shared_.plan;
     if (threadIdx.x == 0) write_header(output);
@@ -152,7 +152,7 @@ class XrWriter {
   }
 
  private:
-  static constexpr std::uint32_t kZTile = 6;  // sums in registers; all twelve would be too many
+  static constexpr std::uint32_t kZTile = 6;  // sums in registers; twelve would be too many
   static_assert(kClasses % kZTile == 0);
 
   struct Gap {
@@ -180,7 +180,7 @@ class XrWriter {
     atomicAdd(&shared_.ones_end[cls][length - leading], 1U);
   }
 
-  /// Called by one warp; lane s takes order s.
+  /// Called by one warp; lane s handles order s.
   __device__ void sum_lengths(std::uint32_t cls) {
     const std::uint32_t order = lane();
     const std::uint32_t own = shared_.lengths[cls][order];
@@ -198,7 +198,7 @@ class XrWriter {
     }
   }
 
-  /// Called by one warp; lane c takes class c, the next one the end.
+  /// Called by one warp; lane c handles class c, the next one the end.
   __device__ void describe_classes() {
     XrClasses& classes = shared_.classes;
     const bool is_class = lane() < kClasses;
@@ -223,8 +223,8 @@ class XrWriter {
     classes.low_bits[lane()] = low_bits;
   }
 
-  /// Listed are the changed members, or the others where the class is inverted.  Called by the
-  /// whole block.
+  /// Marks what is listed: the changed members, or the others if the class is inverted.  Called by
+  /// the whole block.
   __device__ void mark_listed() {
     for (std::uint32_t i = threadIdx.x; i < RankedBits::kWords; i += kThreads) {
       std::uint32_t word = shared_.changed.words[i];
@@ -242,7 +242,7 @@ class XrWriter {
 
   // Gaps ---------------------------------------------------------------------------------------
 
-  /// Between a listed rank and the one before it in its class.
+  /// The gap between a listed rank and the previous one in its class.
   __device__ Gap rank_gap(const Listed& one) const {
     const std::uint32_t cls = shared_.classes.class_of_member(one.at);
     const std::uint32_t gap = one.at - max(one.previous_end, shared_.classes.first_member[cls]);
@@ -264,7 +264,7 @@ class XrWriter {
     __syncthreads();
   }
 
-  /// Adds those for z from first_z on.  Called by the whole block.
+  /// Adds the sums for z from first_z on.  Called by the whole block.
   __device__ void add_gaps(std::uint32_t first_z) {
     const XrClasses& classes = shared_.classes;
     std::uint32_t sums[kZTile] = {};
@@ -290,7 +290,7 @@ class XrWriter {
     return direct_order(width_, z, cls);
   }
 
-  /// Bits of U and Q that the direct changes of a class take.
+  /// Bits of U that the direct changes of a class take.
   [[nodiscard]] __device__ std::uint32_t direct_unary(std::uint32_t z, std::uint32_t cls) const {
     const std::uint32_t order = order_of(z, cls);
     return shared_.lists.direct_bits[cls][order] + shared_.classes.changed[cls] -
@@ -313,14 +313,14 @@ class XrWriter {
   /// Called by one warp.
   __device__ std::uint32_t choose_z() const {
     static_assert(kZMax < 64);
-    std::uint32_t best = kAllLanes;  // bits, then z: the smallest of equals
+    std::uint32_t best = kAllLanes;  // bits, then z: if equal, the smallest
     for (std::uint32_t z = lane(); z < kClasses + width_; z += 32) {
       best = min(best, bits_for(z) << 6 | z);
     }
     return __reduce_min_sync(kAllLanes, best) & 63;
   }
 
-  /// Fills the parts of the plan that both modes have.
+  /// Fills the parts of the plan that both modes share.
   __device__ void describe(std::uint32_t ebase, std::uint32_t z, std::uint32_t rank_bits) {
     const XrClasses& classes = shared_.classes;
     XrPlan& plan = shared_.plan;
@@ -352,7 +352,7 @@ class XrWriter {
                                 : lane() == kClasses ? plan.exceptions
                                                      : 0;
     const std::uint32_t width = bit_length(__reduce_max_sync(kAllLanes, count));
-    std::uint32_t best = kAllLanes;  // bits, then order: the smallest of equals
+    std::uint32_t best = kAllLanes;  // bits, then order: if equal, the smallest
     for (std::uint32_t order = 0; order < 16; ++order) {
       const std::uint32_t bits = bit_length(count + (1U << order)) - 1;
       const std::uint32_t own = lane() <= kClasses ? 2 * bits - order + 1 : 0;
@@ -436,7 +436,7 @@ class XrWriter {
         });
   }
 
-  /// Gaps and values of the exceptions among the unit changes.
+  /// Writes gaps and values of the exceptions among the unit changes.
   __device__ void write_exceptions(const BitOutput& output, std::uint32_t unary_at,
                                    const Places& places) {
     const XrPlan& plan = shared_.plan;
@@ -470,7 +470,7 @@ class XrWriter {
         });
   }
 
-  /// Direct changes, and the signs of all.
+  /// Writes direct changes, and the signs of all changes.
   __device__ void write_direct(const BitOutput& output, std::uint32_t unary_at,
                                const Places& places) {
     const XrPlan& plan = shared_.plan;

@@ -1,19 +1,19 @@
-// Block by block, so that what a step works on stays in the cache:
+// Works block by block, so that each step's data stays in the cache:
 //
 //     encode   old, new --> coded --> decoded, compared with new at once
-//     decode   old --step 0--> buffer --step 1--> other buffer ... --last step--> new
+//     decode   old --first step--> new, the other steps in place
 //
-// A step that leaves a block as it is costs nothing.  Only the hashes go over the whole chunk, from
-// the next cache.
+// A step that does not change a block costs nothing.  Only the hashes pass over the whole chunk,
+// from the next cache level.
 
 #include "kernels/dispatch/cpu_coder.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cassert>
 #include <cstring>
 #include <memory>
 
+#include "kernels/block/copy_block.hpp"
 #include "kernels/block/free_list.hpp"
 #include "kernels/block/scratch.hpp"
 #include "kernels/dispatch/variant_table.hpp"
@@ -23,19 +23,17 @@ namespace {
 
 constexpr std::size_t kBlockBytesMax = block_bytes(Kind::f32);
 
-/// What one thread needs.
+/// A batch for decode() that stays in the second level of the cache.
+constexpr std::size_t kDecodeBatchBytes = std::size_t{1} << 20;
+
+/// The working memory of one thread.
 struct Workspace {
   Scratch scratch;
-  std::array<std::unique_ptr<std::byte[]>, 2> buffers = {
-      std::make_unique_for_overwrite<std::byte[]>(kBlockBytesMax),
-      std::make_unique_for_overwrite<std::byte[]>(kBlockBytesMax)};
-
-  std::span<std::byte> buffer(std::size_t number, std::size_t size) const noexcept {
-    return {buffers[number % 2].get(), size};
-  }
+  std::unique_ptr<std::byte[]> decoded =
+      std::make_unique_for_overwrite<std::byte[]>(kBlockBytesMax);  // while coding
 };
 
-/// Where a block lies in its chunk.
+/// A block's range within its chunk.
 struct Range {
   std::size_t at = 0, size = 0;
 
@@ -59,11 +57,11 @@ bool are_equal(ByteSpan a, ByteSpan b) noexcept {
 
 // ---- encode ----
 
-/// True if a coded block gives `new_block`.
+/// True if the coded block decodes to `new_block`.
 bool comes_back(const Variant& variant, Kind kind, ByteSpan old_block, ByteSpan coded,
                 ByteSpan new_block, Workspace& workspace) {
   if (coded.empty()) return are_equal(old_block, new_block);
-  const std::span<std::byte> decoded = workspace.buffer(0, new_block.size());
+  const std::span<std::byte> decoded(workspace.decoded.get(), new_block.size());
   return variant.decode_block(kind, old_block, coded, decoded, workspace.scratch) &&
          are_equal(decoded, new_block);
 }
@@ -92,12 +90,12 @@ void encode_one(const Variant& variant, EncodeJob& job, Workspace& workspace) {
 
 // ---- decode ----
 
-/// Goes through the coded blocks of all steps in parallel.
+/// Iterates over the coded blocks of all steps in parallel.
 class Steps {
  public:
   explicit Steps(std::span<const CodedChunk> steps) : steps_(steps), at_(steps.size(), 0) {}
 
-  /// Whether each step has one length for each block, and the lengths are those of its bytes.
+  /// Whether each step has one length per block, and the lengths add up to its size.
   [[nodiscard]] bool fit(std::uint64_t blocks) const noexcept {
     return std::all_of(steps_.begin(), steps_.end(), [&](const CodedChunk& step) {
       std::uint64_t total = 0;
@@ -113,33 +111,21 @@ class Steps {
     return steps_[i].coded.subspan(at, steps_[i].lengths[block]);
   }
 
-  /// The number of the last step that changes a block, plus one; 0 if none does.
-  [[nodiscard]] std::size_t end_of_changes(std::size_t block) const noexcept {
-    std::size_t end = steps_.size();
-    while (end > 0 && steps_[end - 1].lengths[block] == 0) end--;
-    return end;
-  }
-
  private:
   std::span<const CodedChunk> steps_;
   std::vector<std::size_t> at_;
 };
 
-bool decode_steps(const Variant& variant, Kind kind, std::size_t block, ByteSpan old_block,
-                  Steps& steps, std::span<std::byte> new_block, Workspace& workspace) {
-  const std::size_t end = steps.end_of_changes(block);
-  if (end == 0 && !new_block.empty()) {
-    std::memcpy(new_block.data(), old_block.data(), new_block.size());
-  }
-  std::size_t decoded = 0;  // steps: two that follow each other use different buffers
-  for (std::size_t i = 0; i < end; i++) {
+bool decode_steps(const Variant& variant, Kind kind, std::size_t block, std::size_t step_count,
+                  ByteSpan old_block, Steps& steps, std::span<std::byte> new_block,
+                  Scratch& scratch) {
+  for (std::size_t i = 0; i < step_count; i++) {
     const ByteSpan coded = steps.next(i, block);
     if (coded.empty()) continue;
-    const bool is_last = i + 1 == end;
-    const auto into = is_last ? new_block : workspace.buffer(decoded++, new_block.size());
-    if (!variant.decode_block(kind, old_block, coded, into, workspace.scratch)) return false;
-    old_block = into;
+    if (!variant.decode_block(kind, old_block, coded, new_block, scratch)) return false;
+    old_block = new_block;
   }
+  copy_block(old_block, new_block);
   return true;
 }
 
@@ -152,9 +138,9 @@ void decode_one(const Variant& variant, DecodeJob& job, Workspace& workspace) {
   job.is_decoded = steps.fit(block_count(job.kind, job.new_chunk.size()));
   if (!job.is_decoded) return;
   visit_blocks(job.kind, job.new_chunk.size(), [&](std::size_t block, Range range) {
-    job.is_decoded =
-        job.is_decoded && decode_steps(variant, job.kind, block, range.of(job.old_chunk), steps,
-                                       range.of(job.new_chunk), workspace);
+    job.is_decoded = job.is_decoded && decode_steps(variant, job.kind, block, job.steps.size(),
+                                                    range.of(job.old_chunk), steps,
+                                                    range.of(job.new_chunk), workspace.scratch);
   });
   if (job.is_decoded) job.hash = variant.hash_chunk(job.new_chunk);
 }
@@ -175,6 +161,10 @@ class CpuCoder final : public ChunkCoder {
     for (DecodeJob& job : jobs) decode_one(variant(), job, *workspace);
   }
 
+  [[nodiscard]] std::size_t decode_batch_bytes() const noexcept override {
+    return kDecodeBatchBytes;
+  }
+
   [[nodiscard]] std::string name() const override { return std::string(variant().name); }
 
  private:
@@ -182,7 +172,7 @@ class CpuCoder final : public ChunkCoder {
     return variant_ != nullptr ? *variant_ : chosen_variant();
   }
 
-  const Variant* const variant_;  // nullptr: the chosen one
+  const Variant* const variant_;  // nullptr: the chosen variant
   FreeList<Workspace> idle_;
 };
 

@@ -1,4 +1,4 @@
-// CPU coder: the ChunkCoder that works with a variant, on the caller's threads.
+// CPU coder: the ChunkCoder that uses a variant, on the caller's threads.
 //
 // Threads: as ChunkCoder.
 #pragma once

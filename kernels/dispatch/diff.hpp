@@ -1,6 +1,7 @@
 // Diff: which elements changed, and by how much.
 //
-// Threads: pure functions.  Errors: none; a broken precondition is a programmer's error (assert).
+// Threads: pure functions.
+// Errors: none; a violated precondition is a bug (assert).
 #pragma once
 
 #include <cstddef>
@@ -11,7 +12,7 @@
 
 namespace weightfs::kernels {
 
-/// Compares two equally long runs of elements.
+/// Compares two runs of elements.
 ///
 /// Requires: the same size, a multiple of the element's width; any length.
 DiffSummary summarize_diff(Kind kind, ByteSpan old_bytes, ByteSpan new_bytes) noexcept;

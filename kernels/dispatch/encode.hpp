@@ -1,13 +1,14 @@
 // Encode: codes the change from an old block or chunk to a new one.
 //
-// A block that did not change has coded length 0 and takes no bytes.  For any other the encoder
-// takes the smallest mode by the rule in docs/FORMAT.md, so a delta never exceeds the plain bytes
-// by more than one byte a block.
+// An unchanged block has coded length 0 and takes no bytes.  For any other block the encoder takes
+// the smallest mode by the rule in docs/FORMAT.md, so a delta never exceeds the plain bytes by more
+// than one byte per block.
 //
 // Variants: these functions call the chosen one (kernels/block/variant.hpp); all give the same
 // bytes.
 //
-// Threads: pure functions.  Errors: none; a broken precondition is a programmer's error (assert).
+// Threads: pure functions.
+// Errors: none; a violated precondition is a bug (assert).
 #pragma once
 
 #include <cstddef>
@@ -27,8 +28,8 @@ namespace weightfs::kernels {
 std::size_t encode_block(Kind kind, ByteSpan old_block, ByteSpan new_block, Scratch& scratch,
                          std::vector<std::byte>& coded);
 
-/// Codes one chunk: appends one length to `lengths` for each of its blocks (0 = unchanged), and the
-/// coded blocks, back to back, to `coded`.
+/// Codes one chunk: appends one length to `lengths` for each block (0 = unchanged), and the coded
+/// blocks, back to back, to `coded`.
 ///
 /// Requires: as for encode_block, with at most one chunk.
 /// Returns: the number of changed elements.

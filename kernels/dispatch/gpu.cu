@@ -1,10 +1,12 @@
-// The chunk coder on a CUDA device: who gets which lane, and what happens when the device fails.
+// The chunk coder on a CUDA device: the assignment of lanes, and the handling of device failures.
 //
-// A failure loses nothing: jobs refer to old bytes that stay, so the CPU does the whole call again.
-// If the device still answers then, the next call tries it; if not, it is given up.
+// A failure loses nothing: the CPU repeats the whole call, or for jobs that are decoded in place
+// does what the device has not done.  If the device still answers, the next call tries it again;
+// otherwise it is given up.
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <limits>
 #include <mutex>
 #include <utility>
 
@@ -20,7 +22,7 @@ using cuda::check;
 using cuda::CudaFailure;
 using cuda::Lane;
 
-/// Lanes that nobody uses just now.
+/// Lanes that are not in use.
 ///
 /// Threads: all.
 class LanePool {
@@ -41,7 +43,7 @@ class LanePool {
   void give_back(Lane* lane) {
     {
       const std::scoped_lock lock(mutex_);
-      free_.push_back(lane);  // has room: there were as many before
+      free_.push_back(lane);  // never reallocates: it held as many before
     }
     is_free_.notify_one();
   }
@@ -53,7 +55,7 @@ class LanePool {
   std::vector<Lane*> free_;
 };
 
-/// A lane for the time of a call.  Whatever ends the call, the lane goes back with nothing queued.
+/// Borrows a lane for one call.  However the call ends, the lane is returned with nothing queued.
 class Loan {
  public:
   explicit Loan(LanePool& pool) : pool_(pool), lane_(pool.borrow()) {}
@@ -84,7 +86,7 @@ class GpuCoder final : public ChunkCoder {
         lanes_.add(std::make_unique<Lane>(options.lane_bytes));
       } catch (const CudaFailure&) {
         if (lanes_.is_empty()) throw;
-        break;  // fewer lanes are slower, and no failure
+        break;  // fewer lanes are slower, but not a failure
       }
     }
   }
@@ -93,7 +95,17 @@ class GpuCoder final : public ChunkCoder {
     work(&Lane::encode, &ChunkCoder::encode, jobs);
   }
   void decode(std::span<DecodeJob> jobs) override {
-    work(&Lane::decode, &ChunkCoder::decode, jobs);
+    std::vector<DecodeJob> left(jobs.begin(), jobs.end());  // a lane takes off what is done
+    work(&Lane::decode, &ChunkCoder::decode, std::span(left));
+    for (std::size_t i = 0; i < jobs.size(); ++i) {
+      jobs[i].is_decoded = left[i].is_decoded;
+      jobs[i].hash = left[i].hash;
+    }
+  }
+
+  /// One trip is worthwhile for all that the caller has.
+  [[nodiscard]] std::size_t decode_batch_bytes() const noexcept override {
+    return is_given_up_ ? cpu_->decode_batch_bytes() : std::numeric_limits<std::size_t>::max();
   }
 
   [[nodiscard]] std::string name() const override { return is_given_up_ ? cpu_->name() : name_; }
@@ -110,7 +122,7 @@ class GpuCoder final : public ChunkCoder {
   bool try_gpu(void (Lane::*on_gpu)(std::span<Job>), std::span<Job> jobs) {
     if (is_given_up_) return false;
     try {
-      check(cudaSetDevice(options_.device), "choosing the device");  // a setting of each thread
+      check(cudaSetDevice(options_.device), "choosing the device");  // a per-thread setting
       const Loan lane(lanes_);
       try {
         ((*lane).*on_gpu)(jobs);

@@ -1,4 +1,4 @@
-// What stands for gpu.cu in a build without a CUDA toolkit: no device, and the CPU does the work.
+// Replaces gpu.cu in a build without a CUDA toolkit: there is no device, and the CPU does the work.
 #include "kernels/dispatch/cpu_coder.hpp"
 #include "kernels/dispatch/gpu.hpp"
 

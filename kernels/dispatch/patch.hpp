@@ -1,18 +1,19 @@
 // Patch: the change of one block, independent of its base.
 //
 // A patch is a coded block of mode EF (a list of changes) or DIFF (a difference for every element).
-// Differences of the order-preserving integers modulo 2^width add, so patches of consecutive
-// versions can be folded into one, a change that came back vanishes, and a patch can be inverted:
+// Differences of the order-preserving integers can be added modulo 2^width, so the patches of
+// consecutive versions can be folded into one, a change that is undone vanishes, and a patch can be
+// inverted:
 //
 //     apply(old, make_patch(old, new)) == new
 //     fold({make_patch(a, b), make_patch(b, c)}) == make_patch(a, c)
 //     apply(new, invert(make_patch(old, new))) == old
 //
-// An empty patch changes nothing.  Each function gives the one patch that make_patch would give for
-// the same differences: empty, else EF if it can be expressed and 8 * bytes(EF) <= 7 * bytes(DIFF),
-// else DIFF.
+// An empty patch changes nothing.  Every function returns the same patch that make_patch would
+// return for these differences: empty, else EF if it can be expressed and 8 * bytes(EF) <= 7 *
+// bytes(DIFF), else DIFF.
 //
-// Patches are untrusted: every function is total, and does no more work than the sizes allow.
+// Patches are untrusted: every function is total, and its work is bounded by the sizes.
 //
 // Variants: the functions here call the chosen one (kernels/block/variant.hpp).
 // Threads: pure functions.  Format: docs/FORMAT.md, "Patches".
@@ -28,7 +29,7 @@
 
 namespace weightfs::kernels {
 
-/// Longest patch that the functions here give.
+/// The longest patch that the functions here return.
 constexpr std::size_t patch_bytes_max(Kind kind) noexcept { return coded_block_bytes_max(kind); }
 
 /// Appends the patch from the old block to the new one.
@@ -40,19 +41,19 @@ std::size_t make_patch(Kind kind, ByteSpan old_block, ByteSpan new_block, Scratc
 
 /// Applies a patch in place.
 ///
-/// Returns: false if it is malformed; the block may hold anything then.
+/// Returns: false if it is malformed; the block is then undefined.
 [[nodiscard]] bool apply_patch(Kind kind, ByteSpan patch, std::span<std::byte> block,
                                Scratch& scratch) noexcept;
 
 /// Appends the sum of patches of the same block of `elements` elements to `folded`.
 ///
-/// Returns: false if one is malformed; `folded` is as it was.
+/// Returns: false if one is malformed; `folded` is unchanged.
 [[nodiscard]] bool fold_patches(Kind kind, std::size_t elements, std::span<const ByteSpan> patches,
                                 Scratch& scratch, std::vector<std::byte>& folded);
 
 /// Appends the patch that undoes `patch` to `inverse`.
 ///
-/// Returns: false if it is malformed; `inverse` is as it was.
+/// Returns: false if it is malformed; `inverse` is unchanged.
 [[nodiscard]] bool invert_patch(Kind kind, std::size_t elements, ByteSpan patch, Scratch& scratch,
                                 std::vector<std::byte>& inverse);
 

@@ -30,7 +30,7 @@ constexpr Variant kScalar = {
 
 #ifdef WEIGHTFS_SIMD
 
-/// "AVX3_DL" as Highway says it, "avx3_dl" here.
+/// Highway's "AVX3_DL" is "avx3_dl" here.
 std::string name_of_target(std::int64_t target) {
   std::string name = hwy::TargetName(target);
   std::transform(name.begin(), name.end(), name.begin(),
@@ -38,12 +38,12 @@ std::string name_of_target(std::int64_t target) {
   return name;
 }
 
-/// Targets that vectorise nothing are left out: `scalar` is there already.
+/// Targets without vectors are left out: `scalar` takes their place.
 constexpr std::int64_t kVectorTargets = HWY_TARGETS & ~(HWY_EMU128 | HWY_SCALAR);
 
-/// Appends a variant for each target.  A lower bit is a better target.
+/// Appends a variant for each target, worst first: a lower bit is a better target.
 void append_simd(std::vector<Variant>& variants) {
-  static std::vector<std::string> names(64);  // the table refers to them
+  static std::vector<std::string> names(64);  // the table refers to these strings
   const std::int64_t here = hwy::SupportedTargets() & kVectorTargets;
   for (int bit = 62; bit >= 0; --bit) {
     const std::int64_t target = std::int64_t{1} << bit;

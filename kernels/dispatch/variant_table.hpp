@@ -1,9 +1,9 @@
-// Variant table: every implementation of the block operations that this machine runs.
+// Variant table: all implementations of the block operations that this machine can run.
 //
-// Its first entry, `scalar`, is the specification; the others are the targets of Highway that were
-// compiled and that this machine runs (`avx2`, `avx3_dl`, ...), worst first.
+// The first entry, `scalar`, is the specification.  The others are the targets of Highway that were
+// compiled and that this machine supports (`avx2`, `avx3_dl`, ...), worst first.
 //
-// Threads: the table is constant; choose_variant() is for the start of a program, before threads.
+// Threads: the table is constant; choose_variant() must be called before threads are started.
 #pragma once
 
 #include <span>
@@ -13,8 +13,8 @@
 
 namespace weightfs::kernels {
 
-/// Every variant that runs on this machine; never empty, the first one is `scalar`, the last one
-/// the fastest.
+/// Every variant that this machine can run; never empty.  The first is `scalar`, the last the
+/// fastest.
 std::span<const Variant> variants() noexcept;
 
 /// The variant in use: the last one, unless another was chosen.
@@ -22,7 +22,7 @@ const Variant& chosen_variant() noexcept;
 
 /// Chooses by name; `simd` is the last one.
 ///
-/// Returns: false if there is no such variant on this machine; the choice is as it was.
+/// Returns: false if this machine has no such variant; the choice is unchanged.
 [[nodiscard]] bool choose_variant(std::string_view name) noexcept;
 
 }  // namespace weightfs::kernels

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cassert>
 
+#include "kernels/block/copy_block.hpp"
 #include "kernels/scalar/ef.hpp"
 #include "kernels/scalar/scalar.hpp"
 #include "kernels/scalar/xr.hpp"
@@ -17,14 +18,14 @@ bool scalar::decode_block(Kind kind, ByteSpan old_block, ByteSpan coded,
   switch (mode) {
     case Mode::same:
       if (coded.size() > 1) return false;
-      std::copy(old_block.begin(), old_block.end(), new_block.begin());
+      copy_block(old_block, new_block);
       return true;
     case Mode::raw:
       if (coded.size() != raw_bytes) return false;
       std::copy(coded.begin() + 1, coded.end(), new_block.begin());
       return true;
     case Mode::ef:
-      std::copy(old_block.begin(), old_block.end(), new_block.begin());
+      copy_block(old_block, new_block);
       return apply_ef(kind, coded, new_block);
     case Mode::xr:
     case Mode::xs:

@@ -1,8 +1,8 @@
-// An EF block has four planes, U, S, L and Q, and three of the lists in it (the positions, which
-// changes are exceptions, and how large these are) share U.  The encoder goes through the changes
-// once for each plane and writes the planes in order.  The decoder counts the one bits of U, starts
-// a reader at the beginning of each list and then visits the changes in one pass: what a list says
-// is checked when it is used, what the planes say as a whole at both ends.
+// An EF block has four planes, U, S, L and Q. Three lists (the positions, which changes are
+// exceptions, and how large these are) share U. The encoder iterates over the changes once for each
+// plane and writes the planes in order.  The decoder counts the one bits of U, starts a reader at
+// the beginning of each list, and visits the changes in one pass: each entry of a list is checked
+// when it is used, the planes as a whole at the beginning and at the end.
 #include "kernels/scalar/ef.hpp"
 
 #include <bit>
@@ -18,7 +18,7 @@ namespace {
 constexpr std::size_t kHeaderBytes = 7;
 constexpr std::uint64_t kCountMax = 65535;  // ulen and ne are u16
 
-/// Widths and sizes that follow from the changes.
+/// Widths and sizes derived from the changes.
 struct Plan {
   unsigned low_bits;  // l
   unsigned gap_bits;  // ke
@@ -105,8 +105,9 @@ struct Planes {
   ByteSpan unary, signs, lows, values;
 };
 
-/// Cuts a block whose counts, sizes, number of unary codes and padding (but for Q's, which depends
-/// on the exceptions) are right.
+/// Cuts a block, and checks its counts, sizes, number of unary codes and padding. (Not the padding
+/// of Q, which depends on the exceptions.)
+/// Returns: nullopt if they are wrong.
 std::optional<Planes> cut(ByteSpan coded, std::uint64_t elements) noexcept {
   if (coded.size() < kHeaderBytes) return std::nullopt;
   const std::uint64_t unary_bytes = load<std::uint16_t>(coded.data() + 1);
@@ -134,7 +135,7 @@ std::optional<Planes> cut(ByteSpan coded, std::uint64_t elements) noexcept {
   return planes;
 }
 
-/// Reads the lists of the exceptions.
+/// Reads the lists of exceptions.
 class ExceptionReader {
  public:
   explicit ExceptionReader(const Planes& planes) noexcept
@@ -144,7 +145,7 @@ class ExceptionReader {
         widths_(planes.unary, planes.changes + planes.exceptions),
         gap_offset_(planes.changes * planes.low_bits) {}
 
-  /// Number, among the changes, of the next exception; the number of changes if there is none,
+  /// The number, among the changes, of the next exception; the number of changes if there is none;
   /// nullopt if it is out of range.
   std::optional<std::uint64_t> next_number() noexcept {
     if (left_ == 0) return planes_.changes;
@@ -158,7 +159,7 @@ class ExceptionReader {
     return number;
   }
 
-  /// Magnitude of that exception in elements of `width` bits; nullopt if there is no such one.
+  /// The magnitude of that exception in elements of `width` bits; nullopt if it is out of range.
   std::optional<std::uint32_t> next_magnitude(unsigned width, bool is_negative) noexcept {
     const std::uint64_t bits = widths_.next();
     if (bits >= width) return std::nullopt;

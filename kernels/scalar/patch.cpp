@@ -1,6 +1,6 @@
 // Every function reads patches into differences and writes differences as the one canonical patch.
-// Changes, the list of those that are not zero, is the form between the two; only fold goes through
-// a sum for every element of the block.
+// The intermediate form is Changes, the list of nonzero differences; only fold keeps a sum for
+// every element of the block.
 #include <algorithm>
 #include <cassert>
 #include <optional>
@@ -14,13 +14,13 @@
 namespace weightfs::kernels {
 namespace {
 
-/// The lowest bits of a difference, as the signed number they are in an element of this type.
+/// The low bits of a difference, as a signed number of the element's width.
 template <typename Bits>
 std::int32_t signed_difference(std::uint32_t difference) noexcept {
   return static_cast<std::make_signed_t<Bits>>(static_cast<Bits>(difference));
 }
 
-/// Calls visit(position, difference) for every difference of a DIFF block that is not zero.
+/// Calls visit(position, difference) for every nonzero difference of a DIFF block.
 template <typename Bits, typename Visit>
 void visit_diff(ByteSpan patch, Visit&& visit) noexcept {
   const ByteSpan differences = patch.subspan(kDiffHeaderBytes);
@@ -54,7 +54,7 @@ void append_diff(Kind kind, std::size_t elements, const Changes& changes,
   });
 }
 
-/// Replaces `changes` by the sums, modulo 2^width, that are not zero.
+/// Replaces `changes` with the sums, modulo 2^width, that are not zero.
 void collect_sums(Kind kind, std::span<const std::uint32_t> sums, Changes& changes) noexcept {
   changes.count = 0;
   changes.exception_count = 0;

@@ -1,7 +1,7 @@
 // Scalar: the specification of every operation on a block, in plain C++.
 //
-// Contracts: where the operations are declared for callers (diff.hpp, encode.hpp, decode.hpp,
-// patch.hpp, hash.hpp).  Internal to kernels/, for the table of variants.
+// The contracts are in the headers for callers (diff.hpp, encode.hpp, decode.hpp, patch.hpp,
+// hash.hpp).  Internal to kernels/, for the variant table.
 #pragma once
 
 #include <cstddef>

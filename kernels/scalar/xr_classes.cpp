@@ -1,5 +1,5 @@
 // Classes: one pass over the old elements counts their exponents, another gives each change its
-// rank; a counting sort then brings the changes into the order of their classes.
+// rank; then a counting sort orders the changes by class.
 #include <cassert>
 #include <numeric>
 
@@ -26,7 +26,7 @@ std::span<Value> take(Scratch& scratch, std::size_t count) noexcept {
   return {scratch.take<Value>(count), count};
 }
 
-/// Class and rank of each change, in the order of positions, and both counts of each class.
+/// The class and rank of each change, in order of position, and both counts of each class.
 struct RankedChanges {
   std::span<std::uint8_t> cls;
   std::span<std::uint16_t> rank;

@@ -1,19 +1,21 @@
-// A block of mode XR or XS is cut first: everything that follows from the header and from how many
-// elements of the old block each class has, down to the number of one bits in U.  Then the old
-// elements are sorted by class, and the changes are made class by class, each list read once:
+// A block of mode XR or XS is cut first: this covers everything that follows from the header and
+// from the number of old elements in each class, including the number of one bits in U. Then the
+// old elements are sorted by class, and the changes are applied class by class, reading each list
+// once:
 //
 //     U  | ranks of class 0, 1, ..., 11 | exceptions | direct values | values of exceptions |
 //     S  | one bit for each change                                                          |
 //     L  | ranks of class 0, 1, ..., 11 | exceptions |
 //     Q                                               | direct values | values of exceptions |
 //
-// What a list says is checked when it is used; sums are of 64 bits, so none can wrap.
+// Each entry of a list is checked when it is used.  Sums have 64 bits, so none can wrap.
 #include <algorithm>
 #include <bit>
 #include <cassert>
 #include <numeric>
 
 #include "kernels/block/bits.hpp"
+#include "kernels/block/copy_block.hpp"
 #include "kernels/block/ordered.hpp"
 #include "kernels/scalar/xr.hpp"
 
@@ -24,7 +26,7 @@ constexpr unsigned kCounts = kClasses + 1;  // of each class, and of the excepti
 constexpr unsigned kCountBitsMax = 17;
 constexpr unsigned kShortCountBitsMax = 16;  // b of a count in XS
 
-/// A header, and what follows it.
+/// A header, and the bytes after it.
 struct Header {
   unsigned ebase = 0, z = 0;
   std::size_t unary_bytes = 0;
@@ -103,14 +105,14 @@ bool set_counts(const Header& header, const ClassCounts& total, XrParts& parts) 
   return true;
 }
 
-/// True if U holds `codes` codes and ends with the last one.
+/// True if U has `codes` codes and ends with the last one.
 bool holds_codes(ByteSpan unary, std::uint64_t codes) noexcept {
   if (count_ones(unary) != codes) return false;
   return unary.empty() || unary.back() != std::byte{0};
 }
 
-/// Finds S, L and Q: planes in XR, one run of bits in XS.
-/// Returns: false if S or L does not lie in `rest`, or a padding before Q is not zero.
+/// Locates S, L and Q: planes in XR, one run of bits in XS.
+/// Returns: false if S or L is not within `rest`, or a padding before Q is not zero.
 bool set_offsets(Mode mode, XrParts& parts) noexcept {
   const bool is_padded = mode == Mode::xr;
   const auto end_of_plane = [&](std::uint64_t at) { return is_padded ? 8 * plane_bytes(at) : at; };
@@ -166,7 +168,7 @@ class DifferenceReader {
     find_exception();
   }
 
-  /// The next difference, modulo 2^32, of a change of class `cls`; nullopt if there is no such one.
+  /// The next difference, modulo 2^32, of a change of class `cls`; nullopt if it is out of range.
   std::optional<std::uint32_t> next(unsigned cls) noexcept {
     std::uint64_t size = 1;
     if (cls < parts_.z) {
@@ -189,7 +191,7 @@ class DifferenceReader {
  private:
   static constexpr std::uint64_t kNone = ~std::uint64_t{0};
 
-  /// An Exp-Golomb code; too large for any element if it has too many bits.
+  /// An Exp-Golomb code; if it has too many bits, a value too large for any element.
   std::uint64_t next_value(unsigned order) noexcept {
     const std::uint64_t bits = lengths_.next() + order;
     if (bits >= width_) return kNone >> 1;
@@ -219,14 +221,14 @@ class DifferenceReader {
   FieldReader values_;
 };
 
-/// Calls visit(rank) for each changed member of a class, ascending.
-/// Returns: false if a rank leaves too few members for those behind it, so that no more members are
-///          visited than changed, or as soon as `visit` says so.
+/// Calls visit(rank) for each changed member of a class, in ascending order.
+/// Returns: false if a rank leaves too few members for the ranks after it (so no more members are
+/// visited than changed), or as soon as `visit` returns false.
 template <typename Visit>
 bool for_each_changed(const XrParts& parts, unsigned cls, std::uint32_t total, RankReader& ranks,
                       Visit&& visit) {
   const bool is_inverted = (parts.inverted >> cls & 1) != 0;
-  std::uint64_t next = 0;  // the first member that no list has passed
+  std::uint64_t next = 0;  // the first member not passed yet
   ranks.begin_list();
   for (std::uint32_t i = 0; i < parts.listed[cls]; ++i) {
     const std::uint64_t rank = ranks.next(parts.low_bits[cls]);
@@ -316,7 +318,7 @@ bool decode_xr(Kind kind, ByteSpan old_block, ByteSpan coded, std::span<std::byt
   return with_element(kind, [&]<typename Element>(Element) {
     const auto positions =
         sort_by_class<typename Element::Bits>(kind, old_block, *ebase, total, scratch);
-    std::copy(old_block.begin(), old_block.end(), new_block.begin());
+    copy_block(old_block, new_block);
     return make_changes<Element>(*parts, total, positions, new_block);
   });
 }

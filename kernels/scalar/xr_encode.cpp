@@ -1,8 +1,9 @@
-// A block is planned before it is written: the plan holds the parameters of each list and the exact
-// size of each plane, so the shorter form is known, and is written once, into memory of its size.
+// A block is planned before it is written: the plan has the parameters of each list and the exact
+// size of each plane.  So the shorter form is known in advance, and is written once, into memory of
+// its size.
 //
-// A class lists the ranks of its changed members or, if these are more than half, of the others,
-// which are found once.  There are fewer of these than half the elements of a block.
+// A class lists the ranks of its changed members or, if these are more than half, those of the
+// others, which are collected once.  The latter are fewer than half the elements of a block.
 #include <algorithm>
 #include <bit>
 #include <cassert>
@@ -15,19 +16,13 @@
 namespace weightfs::kernels {
 namespace {
 
-constexpr std::uint64_t kUnaryBytesMax = 65535;     // ulen is u16 in XR,
-constexpr std::uint64_t kShortUnaryBytesMax = 255;  // and u8 in XS,
-constexpr unsigned kShortZMax = 15;                 // where z has 4 bits
-
-using Counts = std::array<std::uint32_t, kClasses + 1>;  // of each class, and of the exceptions
-
 /// The ranks that a class lists.
 struct RankList {
   std::span<const std::uint16_t> ranks;
   unsigned low_bits = 0;
 };
 
-/// What a block consists of.  Large (64 KiB): for the stack, once.
+/// The parts of a block.  Large (64 KiB): for the stack, once.
 struct Plan {
   Plan(Kind kind_of_block, unsigned the_ebase, unsigned the_z,
        const ClassedChanges& classed) noexcept;
@@ -36,10 +31,10 @@ struct Plan {
 
   Kind kind;
   unsigned ebase, z;
-  Counts counts{};
+  XrCounts counts{};
   std::array<RankList, kClasses> lists;
   std::uint32_t direct_count = 0;
-  std::span<const std::uint16_t> exceptions;  // of the unit changes
+  std::span<const std::uint16_t> exceptions;  // among the unit changes
   unsigned exception_low_bits = 0;
   std::uint64_t unary_bits = 0, lows_bits = 0, values_bits = 0;
 
@@ -47,10 +42,10 @@ struct Plan {
   void make_lists(const ClassedChanges& classed) noexcept;
   void add_up(const ClassedChanges& classed) noexcept;
 
-  std::array<std::uint16_t, kBlockElements / 2> unchanged_;  // ranks in lists of such
+  std::array<std::uint16_t, kBlockElements / 2> unchanged_;  // ranks of unchanged members
 };
 
-/// The ranks below `total` that are not in `changed`, stored from `to` on.
+/// The ranks below `total` that are not in `changed`, stored at `to`.
 /// Requires: room for one more.
 std::span<const std::uint16_t> list_unchanged(std::span<const std::uint16_t> changed,
                                               std::uint32_t total, std::uint16_t* to) noexcept {
@@ -150,19 +145,19 @@ void Plan::add_up(const ClassedChanges& classed) noexcept {
   });
 }
 
-/// How the counts are written: the width of the fields in XR, the order of the codes in XS.
+/// How the counts are written: the width of the fields in XR, or the order of the codes in XS.
 struct CountsForm {
   unsigned parameter = 0;
   std::uint64_t bits = 0;
 };
 
-CountsForm long_counts(const Counts& counts) noexcept {
+CountsForm long_counts(const XrCounts& counts) noexcept {
   const auto width =
       static_cast<unsigned>(std::bit_width(*std::max_element(counts.begin(), counts.end())));
   return {width, counts.size() * width};
 }
 
-CountsForm short_counts(const Counts& counts) noexcept {
+CountsForm short_counts(const XrCounts& counts) noexcept {
   CountsForm best{0, ~std::uint64_t{0}};
   for (unsigned order = 0; order < 16 && counts.size() * (order + 1) < best.bits; ++order) {
     std::uint64_t bits = 0;
@@ -183,9 +178,8 @@ struct Form {
 
 std::optional<Form> long_form(const Plan& plan, std::size_t changes) noexcept {
   if (plane_bytes(plan.unary_bits) > kUnaryBytesMax) return std::nullopt;
-  const CountsForm counts = long_counts(plan.counts);
-  return Form{Mode::xr, counts,
-              6 + plane_bytes(counts.bits) + plane_bytes(plan.unary_bits) + plane_bytes(changes) +
+  return Form{Mode::xr, long_counts(plan.counts),
+              long_header_bytes(plan.counts) + plane_bytes(plan.unary_bits) + plane_bytes(changes) +
                   plane_bytes(plan.lows_bits) + plane_bytes(plan.values_bits)};
 }
 
@@ -203,16 +197,6 @@ std::optional<Form> shorter_form(const Plan& plan, std::size_t changes) noexcept
   const std::optional<Form> xs = short_form(plan, changes);
   const std::optional<Form> xr = long_form(plan, changes);
   return xs && (!xr || xs->bytes < xr->bytes) ? xs : xr;
-}
-
-void write_long_header(const Plan& plan, unsigned width, BitWriter& writer) noexcept {
-  writer.put(static_cast<std::uint64_t>(Mode::xr), 8);
-  writer.put(plan.ebase, 8);
-  writer.put(plane_bytes(plan.unary_bits), 16);
-  writer.put(plan.z, 8);
-  writer.put(width, 8);
-  for (const std::uint32_t count : plan.counts) writer.put(count, width);
-  writer.end_plane();
 }
 
 void write_short_header(const Plan& plan, unsigned order, BitWriter& writer) noexcept {
@@ -267,7 +251,7 @@ void append(const Plan& plan, const Form& form, const ClassedChanges& classed,
   BitWriter writer(coded.data() + begin);
   const bool is_padded = form.mode == Mode::xr;
   if (is_padded) {
-    write_long_header(plan, form.counts.parameter, writer);
+    write_long_header({plan.ebase, plan.z, plane_bytes(plan.unary_bits), plan.counts}, writer);
   } else {
     write_short_header(plan, form.counts.parameter, writer);
   }
@@ -283,12 +267,27 @@ void append(const Plan& plan, const Form& form, const ClassedChanges& classed,
   coded.resize(begin + form.bytes);
 }
 
+}  // namespace
+
+std::uint64_t long_header_bytes(const XrCounts& counts) noexcept {
+  return 6 + plane_bytes(long_counts(counts).bits);
+}
+
+void write_long_header(const XrHeader& header, BitWriter& writer) noexcept {
+  const unsigned width = long_counts(header.counts).parameter;
+  writer.put(static_cast<std::uint64_t>(Mode::xr), 8);
+  writer.put(header.ebase, 8);
+  writer.put(header.unary_bytes, 16);
+  writer.put(header.z, 8);
+  writer.put(width, 8);
+  for (const std::uint32_t count : header.counts) writer.put(count, width);
+  writer.end_plane();
+}
+
 void append_raw(ByteSpan block, std::vector<std::byte>& coded) {
   coded.push_back(static_cast<std::byte>(Mode::raw));
   coded.insert(coded.end(), block.begin(), block.end());
 }
-
-}  // namespace
 
 bool encode_xr(Kind kind, Mode mode, unsigned ebase, unsigned z, const ClassedChanges& classed,
                std::size_t bytes_max, std::vector<std::byte>& coded) {
@@ -307,8 +306,9 @@ void encode_best(Kind kind, ByteSpan new_block, unsigned ebase, const Changes& c
                  const ClassedChanges& classed, std::vector<std::byte>& coded) {
   const Plan plan(kind, ebase, choose_z(kind, classed), classed);
   const std::optional<Form> form = shorter_form(plan, changes.count);
-  const std::size_t plain_bytes = 1 + new_block.size();
-  const auto saves_an_eighth = [&](std::uint64_t bytes) { return 8 * bytes <= 7 * plain_bytes; };
+  const auto saves_an_eighth = [&](std::uint64_t bytes) {
+    return kernels::saves_an_eighth(bytes, new_block);
+  };
 
   const std::size_t begin = coded.size();
   const std::uint64_t ef_bytes_max = form ? 16 * form->bytes / 15 : ~std::uint64_t{0};

@@ -1,9 +1,9 @@
-// Changes, vectorised: which elements of a block differ, 64 at a time, for one target of Highway.
+// Changes, vectorised: which elements of a block differ, 64 at a time, for one Highway target.
 //
-// A group is 64 elements: one bit for each fits a word.  The end of a block that is no whole group
-// is copied into one, padded with equal elements.
+// A group is 64 elements: one bit for each fits into a word.  The end of a block that does not fill
+// a group is copied into one, padded with equal elements.
 //
-// Included by simd_*.cpp once for each target.  Internal to kernels/.
+// Included by the files of kernels/simd, once for each target.  Internal to kernels/.
 #if defined(WEIGHTFS_KERNELS_SIMD_CHANGES_INL_HPP) == defined(HWY_TARGET_TOGGLE)
 #ifdef WEIGHTFS_KERNELS_SIMD_CHANGES_INL_HPP
 #undef WEIGHTFS_KERNELS_SIMD_CHANGES_INL_HPP
@@ -52,7 +52,7 @@ HWY_INLINE std::uint64_t bits_of(D d, hn::Mask<D> mask) {
   return word;
 }
 
-/// ordered(x) of elements that have a sign.
+/// ordered(x) for all element types.
 template <typename Element, typename V>
 HWY_INLINE V ordered(V x) {
   if constexpr (std::is_same_v<Element, weightfs::kernels::Element<std::uint8_t, false>>) {
@@ -65,8 +65,21 @@ HWY_INLINE V ordered(V x) {
   }
 }
 
-/// Writes `first` + the index of each one bit, ascending, to `to`.  Stores several at once: what it
-/// writes behind the last one lies within 64 entries.
+/// Inverse of ordered().
+template <typename Element, typename V>
+HWY_INLINE V unordered(V x) {
+  if constexpr (std::is_same_v<Element, weightfs::kernels::Element<std::uint8_t, false>>) {
+    return x;
+  } else {
+    const hn::DFromV<V> d;
+    const hn::RebindToSigned<decltype(d)> i;
+    const V all_if_positive = hn::BitCast(d, hn::BroadcastSignBit(hn::Not(hn::BitCast(i, x))));
+    return hn::Xor(x, hn::Or(all_if_positive, hn::Set(d, Element::kSign)));
+  }
+}
+
+/// Writes `first` + the index of each one bit, in ascending order, to `to`.  Stores several at
+/// once: up to 64 entries of `to` may be overwritten.
 ///
 /// Returns: how many.
 HWY_INLINE std::size_t append_indices(std::uint64_t bits, std::size_t first, std::uint16_t* to) {
@@ -81,7 +94,7 @@ HWY_INLINE std::size_t append_indices(std::uint64_t bits, std::size_t first, std
   hn::StoreU(hn::Vec<decltype(d)>{_mm512_maskz_compress_epi16(high, next_indices.raw)}, d,
              to + std::popcount(low));
 #else
-  // Most groups of a sparse block hold no more than this many: the branch is predicted.
+  // Most groups of a sparse block have at most this many, so the branch is predicted.
   constexpr std::size_t kAtOnce = 4;
   std::size_t i = 0;
   do {
@@ -95,7 +108,7 @@ HWY_INLINE std::size_t append_indices(std::uint64_t bits, std::size_t first, std
   return count;
 }
 
-/// A group that the end of a block does not fill.
+/// A group for the end of a block, padded with zeros.
 class PaddedGroup {
  public:
   PaddedGroup(const std::byte* from, std::size_t bytes) { std::memcpy(bytes_, from, bytes); }
@@ -105,8 +118,8 @@ class PaddedGroup {
   alignas(64) std::byte bytes_[kGroupElements * sizeof(std::uint32_t)] = {};
 };
 
-/// Asks for what is needed some groups later.  What the processor asks for by itself ends with each
-/// page; behind the block usually lies the next one.
+/// Prefetches what is needed some groups later.  The hardware prefetcher stops at the end of each
+/// page; the next block usually follows this one in memory.
 template <typename Bits>
 HWY_INLINE void prefetch_group(const std::byte* before, const std::byte* after) {
   constexpr std::size_t kAhead = 4096;
@@ -118,19 +131,10 @@ HWY_INLINE void prefetch_group(const std::byte* before, const std::byte* after) 
   }
 }
 
-#if HWY_TARGET == HWY_AVX3_DL
+#if HWY_ARCH_X86
 
-// The differences are compressed as they are, to the end of the list that takes them, and widened
-// from its front on: the writer never overtakes the reader, for both get to the end together.
-
-template <typename Element>
-std::byte* narrow_differences(Changes& changes) {
-  auto* const begin = reinterpret_cast<std::byte*>(changes.difference.data());
-  return begin + kBlockElements * (sizeof(std::int32_t) - sizeof(typename Element::Bits));
-}
-
-/// A vector that is read once.  gcc 12 repeats a load for each use; where vectors straddle cache
-/// lines, that halves the speed at which a block comes from memory.
+/// A vector that is loaded once. gcc 12 repeats the load for each use; if vectors straddle cache
+/// lines, that halves the speed of reading a block from memory.
 template <typename D>
 HWY_INLINE hn::Vec<D> load_once(D d, const std::byte* from) {
   hn::Vec<D> v = load_bytes(d, from);
@@ -138,9 +142,22 @@ HWY_INLINE hn::Vec<D> load_once(D d, const std::byte* from) {
   return v;
 }
 
-/// Adds the changes of one vector to the first `count` ones.
+#endif
+
+#if HWY_TARGET == HWY_AVX3_DL
+
+// The differences are compressed in their own width to the end of their list, and then widened from
+// its front: the writer never overtakes the reader, since both reach the end together.
+
+template <typename Element>
+std::byte* narrow_differences(Changes& changes) {
+  auto* const begin = reinterpret_cast<std::byte*>(changes.difference.data());
+  return begin + kBlockElements * (sizeof(std::int32_t) - sizeof(typename Element::Bits));
+}
+
+/// Appends the changes of one vector to the first `count` changes.
 ///
-/// Returns: how many there are then.
+/// Returns: the new count.
 template <typename Element, typename V>
 HWY_INLINE std::size_t add_vector(V before, V after, std::size_t first, std::size_t count,
                                   std::uint16_t* positions, std::byte* differences) {
@@ -167,9 +184,9 @@ HWY_INLINE std::size_t add_vector(V before, V after, std::size_t first, std::siz
   return count + static_cast<std::size_t>(std::popcount(bits));
 }
 
-/// Adds the changes of one group to the first `count` ones.
+/// Appends the changes of one group to the first `count` changes.
 ///
-/// Returns: how many there are then.
+/// Returns: the new count.
 template <typename Element>
 HWY_INLINE std::size_t add_group(const std::byte* before, const std::byte* after, std::size_t first,
                                  std::size_t count, Changes& changes) {
@@ -184,7 +201,7 @@ HWY_INLINE std::size_t add_group(const std::byte* before, const std::byte* after
   return count;
 }
 
-/// Makes the differences what `Changes` holds.
+/// Widens the differences to the type in `Changes`.
 template <typename Element>
 HWY_INLINE void complete_differences(ByteSpan, ByteSpan, Changes& changes) {
   using Bits = typename Element::Bits;
@@ -201,9 +218,9 @@ HWY_INLINE void complete_differences(ByteSpan, ByteSpan, Changes& changes) {
 
 #else
 
-/// Adds the positions of the changes of one group to the first `count` ones.
+/// Appends the positions of the changes of one group to the first `count` positions.
 ///
-/// Returns: how many there are then.
+/// Returns: the new count.
 template <typename Element>
 HWY_INLINE std::size_t add_group(const std::byte* before, const std::byte* after, std::size_t first,
                                  std::size_t count, Changes& changes) {
@@ -232,9 +249,9 @@ HWY_INLINE void complete_differences(ByteSpan old_block, ByteSpan new_block, Cha
 
 #endif
 
-/// Lists which differences are larger than one unit.
+/// Lists the indices of differences larger than one unit.
 ///
-/// Requires: 64 readable entries behind both lists.
+/// Requires: 64 readable entries after the end of both lists.
 /// Returns: how many.
 HWY_INLINE std::size_t list_exceptions(const std::int32_t* differences, std::size_t size,
                                        std::uint16_t* exceptions) {
@@ -255,7 +272,7 @@ HWY_INLINE std::size_t list_exceptions(const std::int32_t* differences, std::siz
   return count;
 }
 
-/// How many bytes at the front of both are equal: whole groups, or all.
+/// The number of equal bytes at the front: whole groups, or all.
 template <typename Bits>
 HWY_INLINE std::size_t equal_bytes(const std::byte* before, const std::byte* after,
                                    std::size_t size) {
@@ -275,9 +292,9 @@ HWY_INLINE std::size_t equal_bytes(const std::byte* before, const std::byte* aft
   return size;
 }
 
-/// Adds the changes of one span to the first `count` ones.
+/// Appends the changes of one span to the first `count` changes.
 ///
-/// Returns: how many there are then.
+/// Returns: the new count.
 template <typename Element>
 HWY_INLINE std::size_t add_span(ByteSpan old_block, ByteSpan new_block, std::size_t span,
                                 std::size_t count, Changes& changes) {
@@ -301,7 +318,8 @@ HWY_INLINE std::size_t add_span(ByteSpan old_block, ByteSpan new_block, std::siz
 }
 
 /// The contract of kernels::find_changes.  If there are changes, calls on_span(span) for every span
-/// of the block, in order: its elements are in the cache then, and what comes next is on its way.
+/// of the block, in order, when its elements are in the cache and the next ones are being
+/// prefetched.
 template <typename Element, typename OnSpan>
 HWY_INLINE void collect_changes(ByteSpan old_block, ByteSpan new_block, Changes& changes,
                                 OnSpan&& on_span) {

@@ -1,5 +1,5 @@
-// ClassIndex: which class each element of an old block has, and how many members of each class come
-// before it.  What XR and XS need to turn ranks into positions and back.
+// ClassIndex: the class of each element of an old block, and the number of members of each class
+// before it.  XR and XS need it to convert between ranks and positions.
 //
 // A group is 64 elements, one word of a bit plane:
 //
@@ -7,12 +7,12 @@
 //     plane[0..3]  64 bits    64 bits    64 bits   bit p of the class of each element
 //     before[c]    0          7          12        members of class c in the groups before it
 //
-// and a span is 32 groups: a rank is looked up in two steps, the span and then the group in it.
+// and a span is 32 groups: a rank is looked up in two steps, first the span, then the group in it.
 //
-// Elements behind the end of the block belong to no class: their bits are 1 in all four planes.
+// Elements past the end of the block belong to no class: their bits are 1 in all four planes.
 //
-// Internal to kernels/, compiled once for each target of Highway: include it in a simd_*.cpp after
-// <hwy/highway.h>.
+// Internal to kernels/. Compiled once for each Highway target: include it in a file of kernels/simd
+// after <hwy/highway.h>.
 //
 // Threads: pure functions.
 #if defined(WEIGHTFS_SIMD_CLASS_INDEX_INL) == defined(HWY_TARGET_TOGGLE)
@@ -39,7 +39,7 @@ namespace weightfs::kernels::simd {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Vectors of one size known when compiling: the widest on x86, 16 bytes elsewhere.
+// Vectors of a size known at compile time: the widest on x86, 16 bytes elsewhere.
 #if HWY_ARCH_X86
 template <typename Lane>
 using Vectors = hn::ScalableTag<Lane>;
@@ -88,6 +88,61 @@ class Members {
   std::uint64_t flip0_, flip1_, flip2_, flip3_;
 };
 
+#if HWY_ARCH_X86_64 && HWY_TARGET <= HWY_AVX2 && HWY_TARGET != HWY_AVX3_DL
+
+/// The members of a class in four groups.
+class MembersOfFour {
+ public:
+  MembersOfFour(const ClassIndex& index, unsigned cls) noexcept
+      : plane_(&index.plane[0][0]), flip_{flip(cls, 0), flip(cls, 1), flip(cls, 2), flip(cls, 3)} {}
+
+  HWY_INLINE __m256i operator()(std::size_t group) const {
+    const auto agree = [&](unsigned p) HWY_ATTR {
+      const auto* const at = reinterpret_cast<const __m256i*>(plane_ + p * kGroups + group);
+      return _mm256_xor_si256(_mm256_load_si256(at), flip_[p]);
+    };
+    return _mm256_and_si256(_mm256_and_si256(agree(0), agree(1)),
+                            _mm256_and_si256(agree(2), agree(3)));
+  }
+
+ private:
+  static __m256i flip(unsigned cls, unsigned bit) noexcept {
+    return _mm256_set1_epi64x(static_cast<long long>(cls >> bit & 1) - 1);
+  }
+
+  const std::uint64_t* plane_;
+  __m256i flip_[kPlanes];
+};
+
+#endif
+
+#if HWY_TARGET == HWY_AVX3_DL
+
+/// The members of a class in eight groups.
+class MembersOfEight {
+ public:
+  MembersOfEight(const ClassIndex& index, unsigned cls) noexcept
+      : plane_(&index.plane[0][0]), flip_{flip(cls, 0), flip(cls, 1), flip(cls, 2), flip(cls, 3)} {}
+
+  HWY_INLINE __m512i operator()(std::size_t group) const {
+    const auto agree = [&](unsigned p) HWY_ATTR {
+      return _mm512_xor_si512(_mm512_load_si512(plane_ + p * kGroups + group), flip_[p]);
+    };
+    return _mm512_and_si512(_mm512_and_si512(agree(0), agree(1)),
+                            _mm512_and_si512(agree(2), agree(3)));
+  }
+
+ private:
+  static __m512i flip(unsigned cls, unsigned bit) noexcept {
+    return _mm512_set1_epi64(static_cast<long long>(cls >> bit & 1) - 1);
+  }
+
+  const std::uint64_t* plane_;
+  __m512i flip_[kPlanes];
+};
+
+#endif
+
 /// Calls visit.operator()<kKind>().
 template <typename Visit>
 HWY_INLINE decltype(auto) with_kind(Kind kind, Visit&& visit) {
@@ -108,7 +163,7 @@ HWY_INLINE decltype(auto) with_kind(Kind kind, Visit&& visit) {
   return visit.template operator()<Kind::u8>();
 }
 
-/// The exponent fields of kLanes<uint8_t> elements, one a byte.
+/// The exponent fields of kLanes<uint8_t> elements, one per byte.
 template <Kind kKind>
 HWY_INLINE hn::Vec<Vectors<std::uint8_t>> load_exponents(const std::uint8_t* HWY_RESTRICT from) {
   const Vectors<std::uint8_t> d8;
@@ -116,7 +171,8 @@ HWY_INLINE hn::Vec<Vectors<std::uint8_t>> load_exponents(const std::uint8_t* HWY
   const Vectors<std::uint32_t> d32;
   const auto get = [&](std::size_t i)
                        HWY_ATTR { return hn::LoadU(d8, from + i * kLanes<std::uint8_t>); };
-  // Without the sign the exponent begins at the element's highest bit: its last byte has all of it.
+  // Without the sign the exponent begins at the element's highest bit, so its last byte contains
+  // all of it.
   const auto last_bytes = [&]() HWY_ATTR {
     if constexpr (width_bytes(kKind) == 1) {
       const auto x = get(0);
@@ -142,7 +198,29 @@ HWY_INLINE hn::Vec<Vectors<std::uint8_t>> load_exponents(const std::uint8_t* HWY
   return exponents;
 }
 
-/// Stores the bits of the classes of one group, and calls see(exponents) for each vector of it.
+/// Stores the class of each element of a block.
+template <Kind kKind>
+HWY_INLINE void list_classes(ByteSpan old_block, unsigned ebase_field,
+                             std::uint8_t* HWY_RESTRICT classes) {
+  const Vectors<std::uint8_t> d8;
+  constexpr std::size_t kStep = kLanes<std::uint8_t> * width_bytes(kKind);
+  const auto ebase = hn::Set(d8, static_cast<std::uint8_t>(ebase_field));
+  const auto top = hn::Set(d8, std::uint8_t{kClasses - 1});
+  const auto* const from = reinterpret_cast<const std::uint8_t*>(old_block.data());
+  const auto store_at = [&](const std::uint8_t* elements, std::size_t at) HWY_ATTR {
+    const auto exponents = load_exponents<kKind>(elements);
+    const auto each = hn::Min(hn::SaturatedSub(exponents, ebase), top);
+    hn::StoreU(each, d8, classes + at / width_bytes(kKind));
+  };
+  std::size_t at = 0;
+  for (; at + kStep <= old_block.size(); at += kStep) store_at(from + at, at);
+  if (at == old_block.size()) return;
+  std::uint8_t last[kStep] = {};
+  std::memcpy(last, from + at, old_block.size() - at);
+  store_at(last, at);
+}
+
+/// Stores the class bits of one group, and calls see(exponents) for each vector of it.
 template <Kind kKind, typename See>
 HWY_INLINE void index_group(const std::uint8_t* HWY_RESTRICT from, std::size_t group,
                             hn::Vec<Vectors<std::uint8_t>> ebase, ClassIndex& index, See&& see) {
@@ -164,8 +242,8 @@ HWY_INLINE void index_group(const std::uint8_t* HWY_RESTRICT from, std::size_t g
   }
 }
 
-/// index_group() for the elements behind the last whole group; those behind the end belong to no
-/// class, and are shown as zeros.
+/// index_group() for the elements after the last whole group.  Elements past the end belong to no
+/// class, and see() gets zeros for them.
 template <Kind kKind, typename See>
 HWY_INLINE void index_tail(ByteSpan tail, std::size_t group, hn::Vec<Vectors<std::uint8_t>> ebase,
                            ClassIndex& index, See&& see) {
@@ -176,7 +254,7 @@ HWY_INLINE void index_tail(ByteSpan tail, std::size_t group, hn::Vec<Vectors<std
   for (auto& plane : index.plane) plane[group] |= ~std::uint64_t{0} << elements;
 }
 
-/// Sums of the lanes up to and including each.
+/// Inclusive prefix sums of the lanes.
 HWY_INLINE hn::Vec<Vectors<std::uint16_t>> prefix_sums(hn::Vec<Vectors<std::uint16_t>> v) {
   const Vectors<std::uint16_t> d;
   v = hn::Add(v, hn::ShiftLeftLanes<1>(d, v));
@@ -194,7 +272,7 @@ HWY_INLINE hn::Vec<Vectors<std::uint16_t>> prefix_sums(hn::Vec<Vectors<std::uint
   return v;
 }
 
-/// Number of one bits in each word.
+/// The number of one bits in each word.
 HWY_INLINE hn::Vec<Vectors<std::uint64_t>> count_bits(hn::Vec<Vectors<std::uint64_t>> words) {
 #if HWY_TARGET == HWY_AVX3_DL
   return hn::PopulationCount(words);
@@ -203,7 +281,7 @@ HWY_INLINE hn::Vec<Vectors<std::uint64_t>> count_bits(hn::Vec<Vectors<std::uint6
 #endif
 }
 
-/// Stores the number of members that each class has in each group of a span to count[class].
+/// Stores the number of members of each class in each group of a span to count[class].
 HWY_INLINE void count_span(const ClassIndex& index, std::size_t span,
                            std::uint16_t (*HWY_RESTRICT count)[kSpan]) {
   const Vectors<std::uint64_t> d;
@@ -242,7 +320,7 @@ HWY_INLINE void sum_span(const std::uint16_t* HWY_RESTRICT count, unsigned cls, 
   index.total[cls] = sum;
 }
 
-/// Fills all but the planes.  Calls on_count(span, class) before each step.
+/// Fills everything except the planes.  Calls on_count(span, class) before each step.
 template <typename OnCount>
 HWY_NOINLINE void count_classes(std::size_t spans, ClassIndex& index, OnCount&& on_count) {
   alignas(64) std::uint16_t count[kClasses][kSpan];
@@ -261,10 +339,10 @@ HWY_NOINLINE void count_classes(std::size_t spans, ClassIndex& index, OnCount&& 
   }
 }
 
-/// Indexes the classes of `old_block`.  The two passes call on_group(group) and
-/// on_count(span, class) on their way: what is next can be brought into the cache there.
+/// Indexes the classes of `old_block`.  The two passes call on_group(group) and on_count(span,
+/// class), which may prefetch what is needed next.
 ///
-/// Words of `plane` behind the span of the last element are undefined.
+/// Words of `plane` after the span of the last element are undefined.
 template <Kind kKind, typename OnGroup, typename OnCount>
 HWY_INLINE void build_class_index(ByteSpan old_block, unsigned ebase_field, ClassIndex& index,
                                   OnGroup&& on_group, OnCount&& on_count) {

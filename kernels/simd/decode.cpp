@@ -1,24 +1,25 @@
-// Decoding of XR and XS in passes, each over all of its lists:
+// Decodes XR and XS in passes, each over all lists:
 //
-//     old block  --> class index, the counts of the header cut the lists
-//     U          --> where its one bits are: a running sum of unary codes costs nothing then
+//     old block  --> class index; with the counts of the header it determines the lists
+//     U          --> positions of its one bits: they are the running sums of the unary codes
 //     U, L       --> ranks, class by class
-//     ranks      --> positions.  A class with few changes looks each rank up in the class index.
-//                    One with many makes a bitmap of ranks, and each group deposits its share of
-//                    that into the members it has.  Lists of unchanged members are turned round.
+//     ranks      --> positions.  In a class with few changes each rank is looked up in the class
+//                    index.  A class with many makes a bitmap of ranks, and each group deposits its
+//                    share of it into its members.  Lists of unchanged members are inverted.
 //     old block  --> new block
-//     positions  --> each element moves by one unit, as its sign says; the few that move by more
-//                    (direct changes and exceptions, lists of their own) move again by the rest
+//     positions  --> each element moves by one unit, according to its sign; the few that move by
+//                    more (direct changes and exceptions, in lists of their own) then move by the
+//                    rest
 //
-// The passes over the lists are bound by instructions and the copy by memory, so what the copy and
-// the next block will need is brought into the cache meanwhile.
+// The passes over the lists are bound by instructions and the copy by memory, so the passes
+// prefetch what the copy and the next block will need.
 //
-// Coded planes are copied behind each other into memory with slack, so loads of whole words stay
-// inside.
+// Coded planes are copied one after another into memory with slack, so that loads of whole words
+// stay within it.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/simd/decode.cpp"
 #include <hwy/foreach_target.h>
-// Highway compiles what follows once for each target.
+// Highway compiles the code below once for each target.
 #include <hwy/highway.h>
 
 #include <algorithm>
@@ -31,10 +32,12 @@
 #include <span>
 
 #include "kernels/block/bits.hpp"
+#include "kernels/block/copy_block.hpp"
 #include "kernels/block/ordered.hpp"
 #include "kernels/scalar/scalar.hpp"
 #include "kernels/scalar/xr.hpp"
 #include "kernels/simd/class_index-inl.hpp"
+#include "kernels/simd/dense_decode-inl.hpp"
 #include "kernels/simd/simd.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -47,25 +50,26 @@ decltype(Variant::decode_block) decoder() { return scalar::decode_block; }
 
 #else
 
-constexpr std::size_t kSlack = 64;  // elements behind an array that may be read or written
+constexpr std::size_t kSlack =
+    128;  // elements past the end of an array that may be read or written
 
-/// A class with at least this many changes is faster as a bitmap.
+/// A class with at least this many changes is decoded faster with a bitmap.
 constexpr std::uint32_t kLongList = 1024;
 
-constexpr std::size_t kLine = 64;          // bytes that a cache fetches together
+constexpr std::size_t kLine = 64;          // bytes of a cache line
 constexpr std::size_t kFetchAhead = 8192;  // bytes
 
-/// Brings memory into the cache that will be written; a processor that cannot does nothing.
+/// Prefetches memory for writing; does nothing on processors that cannot.
 HWY_INLINE void fetch_to_write(const std::byte* at) {
 #if HWY_ARCH_X86
-  asm volatile("prefetchw %0" : : "m"(*at));  // the builtin gives it only where asked by a flag
+  asm volatile("prefetchw %0" : : "m"(*at));  // the builtin emits it only with a compiler flag
 #else
   __builtin_prefetch(at, 1, 2);
 #endif
 }
 
-/// Brings memory into the cache that will be read.  Addresses are numbers here: no pointer may
-/// leave its array, but a hint for memory that does not exist does no harm.
+/// Prefetches memory for reading.  Takes an address as a number, since no pointer may leave its
+/// array; a hint for memory that does not exist is harmless.
 HWY_INLINE void fetch_to_read(std::uintptr_t at) {
   __builtin_prefetch(reinterpret_cast<const void*>(at), 0, 2);
 }
@@ -74,7 +78,7 @@ HWY_INLINE std::uintptr_t address_of(ByteSpan bytes) {
   return reinterpret_cast<std::uintptr_t>(bytes.data());
 }
 
-/// Brings what follows a full block into the cache, line by line, as long as the block itself:
+/// Prefetches what follows a full block in memory, line by line, up to the size of the block:
 /// blocks are decoded in order, so that is the next one.
 class NextBlock {
  public:
@@ -109,8 +113,9 @@ HWY_INLINE std::uint64_t field_at(const std::byte* plane, std::uint64_t offset, 
   return word & ((std::uint64_t{1} << width) - 1);
 }
 
-/// Stores the offsets of the one bits of `word`, each plus `base`, to `to`, and behind them
-/// anything in up to kSlack elements. Returns: the end of the offsets.
+/// Stores the offset of each one bit of `word`, plus `base`, to `to`.  Up to kSlack elements after
+/// them may be overwritten.
+/// Returns: the end of the offsets.
 template <typename Offset>
 HWY_INLINE Offset* store_ones(std::uint64_t word, std::uint32_t base, Offset* to) {
   const auto ones = static_cast<unsigned>(std::popcount(word));
@@ -126,6 +131,10 @@ HWY_INLINE Offset* store_ones(std::uint64_t word, std::uint32_t base, Offset* to
     hn::StoreU(hn::Add(wide, hn::Set(d, static_cast<Offset>(base))), d, to + i);
   }
 #else
+#if WEIGHTFS_DENSE_TARGET
+  constexpr unsigned kMany = 12;
+  if (ones >= kMany) return store_ones_by_byte(word, base, to);
+#endif
   for (unsigned i = 0; i < ones; i += 4) {
     const auto store_one = [&](unsigned j) HWY_ATTR {
       to[i + j] = static_cast<Offset>(base + static_cast<unsigned>(std::countr_zero(word)));
@@ -140,7 +149,7 @@ HWY_INLINE Offset* store_ones(std::uint64_t word, std::uint32_t base, Offset* to
   return to + ones;
 }
 
-/// Offsets of the one bits of U; ones[-1] is -1, as if there were one before the first.
+/// Offsets of the one bits of U; ones[-1] is -1, as if there were one before the first bit.
 HWY_NOINLINE const std::uint32_t* find_ones(const std::byte* unary, std::size_t size,
                                             std::size_t count, Scratch& scratch) {
   auto* const ones = scratch.take<std::uint32_t>(1 + count + kSlack);
@@ -152,23 +161,66 @@ HWY_NOINLINE const std::uint32_t* find_ones(const std::byte* unary, std::size_t 
   return ones + 1;
 }
 
-/// Decodes a list of ascending numbers: unary parts that end at ones[0], ones[1], .., and low bits
-/// at bit `lows_at` of `rest`.
+#if HWY_TARGET == HWY_AVX3_DL
+
+/// The numbers of a list, 16 at a time; none is checked.
 ///
-/// Returns: false if they are not all below `end`; `numbers` may hold anything then.
-HWY_NOINLINE bool read_numbers(const std::uint32_t* HWY_RESTRICT ones, std::uint32_t count,
-                               const std::byte* HWY_RESTRICT rest, std::uint64_t lows_at,
-                               unsigned low_bits, std::uint32_t end,
-                               std::uint32_t* HWY_RESTRICT numbers) {
-  if (count == 0) return true;
-  const std::uint32_t begin = ones[-1] + 1;
-  // The highest low bits of a list add up to less than 2^16: see rice().
+/// Returns: the sum of all low bits.
+HWY_INLINE std::uint32_t add_up_numbers(const std::uint32_t* HWY_RESTRICT ones, std::uint32_t count,
+                                        const std::byte* HWY_RESTRICT rest, std::uint64_t lows_at,
+                                        unsigned low_bits, std::uint32_t begin,
+                                        std::uint32_t* HWY_RESTRICT numbers) {
+  const __m512i lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+  const __m512i widths = _mm512_set1_epi32(static_cast<int>(low_bits));
+  const __m512i offsets = _mm512_mullo_epi32(lanes, widths);
+  __m512i highs_begin = _mm512_add_epi32(_mm512_set1_epi32(static_cast<int>(begin)), lanes);
+  __m512i order = lanes;
+  __m512i sum = _mm512_setzero_si512();
+  for (std::uint32_t i = 0; i < count; i += 16) {
+    const __m512i fields = gather_fields<16>(rest, lows_at, offsets, widths);
+    const __m512i lows = _mm512_maskz_mov_epi32(first_lanes(count - i), fields);
+    const __m512i sums = _mm512_add_epi32(sum, running_sums(lows));
+    const __m512i highs = _mm512_sub_epi32(_mm512_loadu_si512(ones + i), highs_begin);
+    const __m512i shifted = _mm512_sllv_epi32(highs, widths);
+    _mm512_storeu_si512(numbers + i, _mm512_add_epi32(_mm512_add_epi32(shifted, sums), order));
+    sum = last_lane(sums);
+    order = _mm512_add_epi32(order, _mm512_set1_epi32(16));
+    highs_begin = _mm512_add_epi32(highs_begin, _mm512_set1_epi32(16));
+    lows_at += std::uint64_t{16} * low_bits;
+  }
+  return static_cast<std::uint32_t>(_mm_cvtsi128_si32(_mm512_castsi512_si128(sum)));
+}
+
+#else
+
+HWY_INLINE std::uint32_t add_up_numbers(const std::uint32_t* HWY_RESTRICT ones, std::uint32_t count,
+                                        const std::byte* HWY_RESTRICT rest, std::uint64_t lows_at,
+                                        unsigned low_bits, std::uint32_t begin,
+                                        std::uint32_t* HWY_RESTRICT numbers) {
   std::uint32_t lows = 0;
   for (std::uint32_t i = 0; i < count; ++i) {
     lows += static_cast<std::uint32_t>(field_at(rest, lows_at, low_bits));
     lows_at += low_bits;
     numbers[i] = ((ones[i] - begin - i) << low_bits) + lows + i;
   }
+  return lows;
+}
+
+#endif
+
+/// Decodes a list of ascending numbers: their unary parts end at ones[0], ones[1], ..., their low
+/// bits begin at bit `lows_at` of `rest`.
+///
+/// Requires: kSlack elements past the end of `numbers`.
+/// Returns: false if they are not all below `end`; `numbers` is then undefined.
+HWY_NOINLINE bool read_numbers(const std::uint32_t* HWY_RESTRICT ones, std::uint32_t count,
+                               const std::byte* HWY_RESTRICT rest, std::uint64_t lows_at,
+                               unsigned low_bits, std::uint32_t end,
+                               std::uint32_t* HWY_RESTRICT numbers) {
+  if (count == 0) return true;
+  const std::uint32_t begin = ones[-1] + 1;
+  // Even the largest low bits of a list add up to less than 2^32: see rice().
+  const std::uint32_t lows = add_up_numbers(ones, count, rest, lows_at, low_bits, begin, numbers);
   const std::uint64_t highs = ones[count - 1] - begin - (count - 1);
   return (highs << low_bits) + lows + count - 1 < end;
 }
@@ -185,7 +237,7 @@ HWY_INLINE std::size_t count_at_most(const std::uint16_t* counts, std::uint32_t 
   return kSpan - above;
 }
 
-/// Spreads the lowest bits of `bits` over the one bits of `mask`.
+/// Distributes the low bits of `bits` over the one bits of `mask`.
 HWY_INLINE std::uint64_t deposit(std::uint64_t bits, std::uint64_t mask) {
 #if HWY_TARGET <= HWY_AVX2 && HWY_ARCH_X86_64
   return _pdep_u64(bits, mask);
@@ -196,7 +248,7 @@ HWY_INLINE std::uint64_t deposit(std::uint64_t bits, std::uint64_t mask) {
 #endif
 }
 
-/// Offset of the one bit of `mask` that `rank` others precede.
+/// The offset of the one bit of `mask` that has `rank` one bits before it.
 HWY_INLINE unsigned select_one(std::uint64_t mask, std::uint32_t rank) {
 #if HWY_TARGET <= HWY_AVX2 && HWY_ARCH_X86_64
   mask = _pdep_u64(std::uint64_t{1} << rank, mask);
@@ -211,7 +263,7 @@ HWY_NOINLINE std::uint16_t* look_up(const ClassIndex& index, unsigned cls,
                                     const std::uint32_t* HWY_RESTRICT ranks, std::uint32_t count,
                                     NextBlock& next, std::uint16_t* HWY_RESTRICT to) {
   const Members members(index, cls);
-  NextBlock fetched = next;  // in registers
+  NextBlock fetched = next;  // a copy in registers
   for (std::uint32_t i = 0; i < count; ++i) {
     fetched.fetch_line();
     const std::uint32_t rank = ranks[i];
@@ -224,8 +276,8 @@ HWY_NOINLINE std::uint16_t* look_up(const ClassIndex& index, unsigned cls,
   return to + count;
 }
 
-/// The ranks below `total` that a list has, or if `is_inverted` those that it has not, as bits; the
-/// rest of the last word, and the word behind it, are zero.
+/// The ranks below `total` that are in the list, or, if `is_inverted`, those that are not, as bits.
+/// The rest of the last word, and the word after it, are zero.
 HWY_NOINLINE void mark_ranks(const std::uint32_t* HWY_RESTRICT ranks, std::uint32_t count,
                              bool is_inverted, std::uint32_t total,
                              std::uint64_t* HWY_RESTRICT bitmap) {
@@ -237,7 +289,7 @@ HWY_NOINLINE void mark_ranks(const std::uint32_t* HWY_RESTRICT ranks, std::uint3
   }
 }
 
-/// Positions of the members of `cls` with the ranks that are marked.
+/// Positions of the members of `cls` whose ranks are marked.
 HWY_NOINLINE std::uint16_t* spread(const ClassIndex& index, unsigned cls, std::size_t groups,
                                    const std::uint64_t* HWY_RESTRICT bitmap,
                                    std::uint16_t* HWY_RESTRICT to) {
@@ -252,7 +304,7 @@ HWY_NOINLINE std::uint16_t* spread(const ClassIndex& index, unsigned cls, std::s
   return to;
 }
 
-/// Positions of the changes of one class whose list is `ranks`, which is overwritten.
+/// Positions of the changes of one class.  `ranks` is its list, and is overwritten.
 HWY_INLINE std::uint16_t* place(const ClassIndex& index, const XrParts& parts, unsigned cls,
                                 std::size_t groups, std::uint32_t* HWY_RESTRICT ranks,
                                 std::uint64_t* HWY_RESTRICT bitmap, NextBlock& next,
@@ -309,8 +361,8 @@ class Mover {
 
   /// Moves the unit changes by one unit.
   HWY_NOINLINE void move_units() {
-    constexpr std::uint32_t kSigns = 56;  // that one field holds at any offset
-    // Copies: stores of elements could change what `this` refers to, as far as a compiler knows.
+    constexpr std::uint32_t kSigns = 56;  // as many as one field holds at any offset
+    // A copy: as far as the compiler knows, storing an element could change what `this` refers to.
     const Mover mover = *this;
     for (std::uint32_t i = parts_.direct_count; i < parts_.change_count; i += kSigns) {
       std::uint64_t signs = field_at(mover.rest_, parts_.signs_at + i, kSigns);
@@ -319,8 +371,8 @@ class Mover {
     }
   }
 
-  /// Moves the exceptions by what they have over one unit; unary codes of their values end at
-  /// ones[0], ...
+  /// Moves the exceptions by what exceeds one unit; the unary codes of their values end at ones[0],
+  /// ...
   HWY_NOINLINE bool move_exceptions(const std::uint32_t* numbers, const std::uint32_t* ones) {
     for (std::uint32_t i = 0; i < parts_.exception_count; ++i) {
       if (!move_by_code(parts_.direct_count + numbers[i], ones + i, 0, 1)) return false;
@@ -328,7 +380,7 @@ class Mover {
     return true;
   }
 
-  /// Moves the direct changes; unary codes of their values end at ones[0], ...
+  /// Moves the direct changes; the unary codes of their values end at ones[0], ...
   HWY_NOINLINE bool move_direct(const std::uint32_t* ones) {
     Mover mover = *this;
     std::uint32_t i = 0;
@@ -358,9 +410,9 @@ class Mover {
     store(at, Element::moved(load<Bits>(at), negate_if(is_negative, size)));
   }
 
-  /// Moves change `number` by 1 + its Exp-Golomb code, whose unary part ends at *one, and counts
-  /// the `done` units by which it has moved before.
-  /// Returns: false if there is no such difference.
+  /// Moves change `number` by 1 + its Exp-Golomb code, whose unary part ends at *one; it has
+  /// already moved by `done` units.
+  /// Returns: false if the difference is out of range.
   HWY_INLINE bool move_by_code(std::uint32_t number, const std::uint32_t* one, unsigned order,
                                std::uint32_t done) {
     const std::uint32_t bits = one[0] - one[-1] - 1 + order;
@@ -380,6 +432,135 @@ class Mover {
   std::byte* block_;
   std::uint64_t value_at_;
 };
+
+#if WEIGHTFS_DENSE_TARGET
+
+/// From here on it is faster to go through all elements than through the changes.
+constexpr std::uint32_t kDenseChanges = 6144;
+
+/// The list of a class as a bitmap of the ranks that changed.
+/// Returns: false if a rank is too large.
+HWY_NOINLINE bool read_bitmap(const XrParts& parts, unsigned cls, const Planes& planes,
+                              std::uint64_t lows_at, const std::uint32_t* ones, std::uint32_t total,
+                              std::uint32_t* ranks, std::uint64_t* bitmap) {
+  const std::uint32_t listed = parts.listed[cls];
+  const bool is_inverted = (parts.inverted >> cls & 1) != 0;
+  if (listed == 0 || parts.low_bits[cls] > 0) {
+    if (!read_numbers(ones, listed, planes.rest, lows_at, parts.low_bits[cls], total, ranks)) {
+      return false;
+    }
+    mark_ranks(ranks, listed, is_inverted, total, bitmap);
+    return true;
+  }
+  const std::uint32_t begin = ones[-1] + 1;
+  const std::uint32_t end = ones[listed - 1] + 1;
+  if (end - begin > total) return false;
+  std::memset(bitmap, 0, (total / 64 + 2) * 8);
+  copy_bits(planes.unary, begin, end, bitmap);
+  if (!is_inverted) return true;
+  for (std::uint32_t i = 0; i <= total / 64; ++i) bitmap[i] = ~bitmap[i];
+  bitmap[total / 64] &= (std::uint64_t{1} << total % 64) - 1;
+  return true;
+}
+
+#if HWY_TARGET == HWY_AVX3_DL
+
+/// Puts all differences into their places.
+/// Returns: false if a rank is too large.
+template <Kind kKind, typename Bits>
+HWY_INLINE bool place_differences(ByteSpan, const ClassIndex& index, const XrParts& parts,
+                                  const Planes& planes, std::size_t groups,
+                                  const std::uint32_t* ones, const Bits* from, NextBlock& next,
+                                  Scratch& scratch, Bits* to) {
+  constexpr std::uint32_t kFew = 512;  // are looked up one by one
+  auto* const positions = scratch.take<std::uint16_t>(kFew + kSlack);
+  auto* const ranks = scratch.take<std::uint32_t>(kBlockElements + kSlack);
+  auto* const bitmap = scratch.take<std::uint64_t>(kGroups + 2);
+  std::uint64_t lows_at = parts.lows_at;
+  for (unsigned c = 0; c < kClasses; ++c) {
+    const std::uint32_t listed = parts.listed[c], changed = parts.changed[c];
+    const unsigned low_bits = parts.low_bits[c];
+    const bool is_few = changed < kFew && (parts.inverted >> c & 1) == 0;
+    const bool is_good =
+        is_few ? read_numbers(ones, listed, planes.rest, lows_at, low_bits, index.total[c], ranks)
+               : read_bitmap(parts, c, planes, lows_at, ones, index.total[c], ranks, bitmap);
+    if (!is_good) return false;
+    if (is_few) {
+      look_up(index, c, ranks, changed, next, positions);
+      for (std::uint32_t i = 0; i < changed; ++i) to[positions[i]] = from[i];
+    } else {
+      spread_differences(index, c, groups, bitmap, from, to);
+    }
+    from += changed;
+    ones += listed;
+    lows_at += std::uint64_t{listed} * low_bits;
+  }
+  return true;
+}
+
+#else
+
+template <Kind kKind, typename Bits>
+HWY_INLINE bool place_differences(ByteSpan old_block, const ClassIndex& index, const XrParts& parts,
+                                  const Planes& planes, std::size_t groups,
+                                  const std::uint32_t* ones, const Bits* HWY_RESTRICT from,
+                                  NextBlock&, Scratch& scratch, Bits* HWY_RESTRICT to) {
+  auto* const ranks = scratch.take<std::uint32_t>(kBlockElements + kSlack);
+  auto* const bitmap = scratch.take<std::uint64_t>(kGroups + 2);
+  auto* const changed = scratch.take<std::uint64_t>(kGroups);
+  std::memset(changed, 0, groups * sizeof(std::uint64_t));
+  ClassOrder order{parts.changed, {}};
+  std::uint64_t lows_at = parts.lows_at;
+  for (unsigned c = 0; c < kClasses; ++c) {
+    if (!read_bitmap(parts, c, planes, lows_at, ones, index.total[c], ranks, bitmap)) return false;
+    order.in_half[c] = count_first(bitmap, index.before[c][groups / 2]);
+    deposit_ranks(index, c, groups, bitmap, changed);
+    ones += parts.listed[c];
+    lows_at += std::uint64_t{parts.listed[c]} * parts.low_bits[c];
+  }
+  number_changes<kKind>(old_block, parts.ebase, changed, groups, order, scratch,
+                        [&](std::size_t position, std::uint32_t number)
+                            HWY_ATTR { to[position] = from[number]; });
+  return true;
+}
+
+#endif
+
+/// Decodes a block with many changes.
+template <Kind kKind>
+HWY_INLINE bool decode_dense(const ClassIndex& index, const XrParts& parts, const Planes& planes,
+                             ByteSpan old_block, const std::uint32_t* ones, NextBlock& next,
+                             std::span<std::byte> new_block, Scratch& scratch) {
+  using Element = ElementOf<kKind>;
+  using Bits = typename Element::Bits;
+  const std::uint32_t* const exception_ones = ones + parts.listed_count;
+  const std::uint32_t* const direct_ones = exception_ones + parts.exception_count;
+  auto* const exceptions = scratch.take<std::uint32_t>(parts.exception_count + kSlack);
+  if (!read_numbers(exception_ones, parts.exception_count, planes.rest, parts.exception_lows_at,
+                    parts.exception_low_bits, parts.change_count - parts.direct_count,
+                    exceptions)) {
+    return false;
+  }
+  DenseDifferences<Element> differences(parts, planes.rest, scratch);
+  if (!differences.read_direct(direct_ones)) return false;
+  differences.fill_units();
+  if (!differences.read_exceptions(exceptions, direct_ones + parts.direct_count) ||
+      !differences.at_end()) {
+    return false;
+  }
+  const std::size_t groups = (old_block.size() / sizeof(Bits) + 8 * kGroup - 1) / (8 * kGroup) * 8;
+  auto* const placed = scratch.take<Bits>(groups * kGroup);
+  std::memset(placed, 0, groups * kGroup * sizeof(Bits));
+  if (!place_differences<kKind>(old_block, index, parts, planes, groups, ones, differences.data(),
+                                next, scratch, placed)) {
+    return false;
+  }
+  move_all<Element>(old_block, placed, new_block);
+  ++scratch.dense_blocks();
+  return true;
+}
+
+#endif
 
 template <Kind kKind, typename Element>
 HWY_INLINE bool decode_ranks(ByteSpan old_block, unsigned ebase, ByteSpan coded,
@@ -407,19 +588,24 @@ HWY_INLINE bool decode_ranks(ByteSpan old_block, unsigned ebase, ByteSpan coded,
   const std::uint32_t codes =
       parts->listed_count + parts->direct_count + 2 * parts->exception_count;
   const std::uint32_t* const ones = find_ones(planes.unary, parts->unary.size(), codes, scratch);
+#if WEIGHTFS_DENSE_TARGET
+  if (parts->change_count >= kDenseChanges) {
+    return decode_dense<kKind>(index, *parts, planes, old_block, ones, next, new_block, scratch);
+  }
+#endif
   const std::size_t groups = (old_block.size() + kGroupBytes - 1) / kGroupBytes;
   const std::uint16_t* const positions =
       find_positions(index, *parts, planes, groups, ones, next, scratch);
   if (positions == nullptr) return false;
   const std::uint32_t* const exception_ones = ones + parts->listed_count;
-  auto* const exceptions = scratch.take<std::uint32_t>(parts->exception_count);
+  auto* const exceptions = scratch.take<std::uint32_t>(parts->exception_count + kSlack);
   if (!read_numbers(exception_ones, parts->exception_count, planes.rest, parts->exception_lows_at,
                     parts->exception_low_bits, parts->change_count - parts->direct_count,
                     exceptions)) {
     return false;
   }
 
-  std::memcpy(new_block.data(), old_block.data(), old_block.size());
+  copy_block(old_block, new_block);
   Mover<Element> mover(*parts, planes, positions, new_block);
   mover.move_units();
   const std::uint32_t* const direct_ones = exception_ones + parts->exception_count;

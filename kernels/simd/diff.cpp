@@ -1,4 +1,4 @@
-// Both operations go through the elements in groups of 64 (kernels/simd/changes-inl.hpp).
+// Both operations process the elements in groups of 64 (kernels/simd/changes-inl.hpp).
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/simd/diff.cpp"
 #include <hwy/foreach_target.h>
@@ -14,7 +14,7 @@ HWY_BEFORE_NAMESPACE();
 namespace weightfs::kernels::simd::HWY_NAMESPACE {
 namespace {
 
-/// Adds the group to the summary of the elements before it.
+/// Adds the group to the summary of the preceding elements.
 template <typename Element, typename V>
 HWY_INLINE void add_group(const std::byte* before, const std::byte* after, std::uint64_t& changed,
                           V& largest) {
@@ -74,7 +74,7 @@ void find_changes(Kind kind, ByteSpan old_block, ByteSpan new_block, Changes& ch
   });
 }
 
-// The table of HWY_EXPORT takes no functions that are noexcept, so it holds these.
+// HWY_EXPORT's table does not accept noexcept functions, so it contains these.
 decltype(Variant::summarize_diff) get_summarize_diff() { return summarize_diff; }
 decltype(Variant::find_changes) get_find_changes() { return find_changes; }
 

@@ -1,15 +1,15 @@
-// Encoding in passes over a block that is in the cache after the first one:
+// Encodes in passes over a block that is in the cache after the first one:
 //
-//     old, new     --> changes; on the way, while they come from memory, the class index of old
-//     positions    --> class and rank of each change, by the class index
-//     ranks        --> class by class, by a counting sort
+//     old, new     --> changes; and, as they arrive from memory, the class index of old
+//     positions    --> class and rank of each change, from the class index
+//     ranks        --> sorted by class, with a counting sort
 //
-// What follows (z, the mode, the planes) depends on the number of changes only and is shared with
-// the scalar encoder.
+// The remaining work (z, the mode, the planes) depends only on the number of changes and is shared
+// with the scalar encoder.
 //
-// ebase is guessed: the class index of a block with the right one has at least 98 % of the elements
-// in or below the top class, and not below the top class.  If the guess is wrong the right one is
-// searched for.
+// ebase is guessed.  The class index shows whether the guess is right: at least 98 % of the
+// elements are in or below the top class, but fewer than that are below it.  If it is wrong, the
+// right ebase is searched for.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/simd/encode.cpp"
 #include <hwy/foreach_target.h>
@@ -29,6 +29,7 @@
 #include "kernels/scalar/xr.hpp"
 #include "kernels/simd/changes-inl.hpp"
 #include "kernels/simd/class_index-inl.hpp"
+#include "kernels/simd/dense_encode-inl.hpp"
 #include "kernels/simd/simd.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -113,7 +114,7 @@ class SpanIndexer {
   alignas(64) std::uint16_t count_[kClasses][kSpan];
 };
 
-/// True if `above` elements may lie above what at least 98 % of all must not exceed.
+/// True if so few elements are above a limit that at least 98 % do not exceed it.
 bool is_few(std::size_t above, std::size_t elements) {
   return 50 * (elements - above) >= 49 * elements;
 }
@@ -143,8 +144,7 @@ std::size_t count_large(ByteSpan old_block, unsigned limit) {
   return large.count();
 }
 
-/// The ebase of the encoder's rule: the smallest one for which few elements lie above the top
-/// class.
+/// The ebase of the encoder's rule: the smallest one with few elements above the top class.
 template <Kind kKind>
 unsigned search_ebase(ByteSpan old_block) {
   const std::size_t elements = old_block.size() / width_bytes(kKind);
@@ -167,8 +167,8 @@ struct Ranked {
   std::uint16_t cls;
 };
 
-/// The class of each exponent field.  The classes of changes are random: instructions that choose
-/// would be mispredicted.
+/// The class of each exponent field.  The classes of changes are random: branches would be
+/// mispredicted.
 using ClassTable = std::array<std::uint8_t, 256>;
 
 HWY_INLINE ClassTable make_class_table(unsigned ebase) {
@@ -183,7 +183,7 @@ HWY_INLINE ClassTable make_class_table(unsigned ebase) {
   return table;
 }
 
-/// What the planes of a class's members are to be combined with: see Members.
+/// What the planes are combined with to find the members of a class: see Members.
 struct Flips {
   std::uint64_t of[kClasses][kPlanes];
 };
@@ -195,9 +195,9 @@ constexpr Flips kFlips = [] {
   return flips;
 }();
 
-/// Looks up class and rank of each change.
+/// Looks up the class and rank of each change.
 ///
-/// Returns: how many changes each class has.
+/// Returns: the number of changes in each class.
 template <Kind kKind>
 HWY_INLINE ClassCounts rank_changes(ByteSpan old_block, const Changes& changes, unsigned ebase,
                                     const ClassIndex& index, Ranked* HWY_RESTRICT ranked) {
@@ -245,26 +245,83 @@ HWY_INLINE ClassedChanges classify_changes(ByteSpan old_block, const Changes& ch
           {exception, exceptions}};
 }
 
+/// The ebase of the encoder's rule.  Makes the index that of this ebase if that of `guessed` is
+/// not.
+template <Kind kKind>
+HWY_INLINE unsigned settle_ebase(ByteSpan old_block, unsigned ebase, std::size_t above,
+                                 ClassIndex& index) {
+  const std::size_t elements = old_block.size() / width_bytes(kKind);
+  const bool is_right =
+      is_few(above, elements) && (ebase == 0 || !is_few(index.total[kTop], elements));
+  if (is_right) return ebase;
+  ebase = search_ebase<kKind>(old_block);
+  SpanIndexer<kKind>(old_block, ebase, index).index_all();
+  return ebase;
+}
+
+/// Encodes a block in the way for sparse ones, which any block may take.
+template <Kind kKind>
+HWY_NOINLINE void encode_sparse(ByteSpan old_block, ByteSpan new_block, unsigned ebase,
+                                const Changes& changes, const ClassIndex& index, Scratch& scratch,
+                                std::vector<std::byte>& coded) {
+  const ClassedChanges classed = classify_changes<kKind>(old_block, changes, ebase, index, scratch);
+  encode_best(kKind, new_block, ebase, changes, classed, coded);
+}
+
+#if WEIGHTFS_DENSE_TARGET
+
+/// Encodes a block of which it is guessed that many elements change, as in the block before.
+template <Kind kKind>
+HWY_NOINLINE std::size_t encode_guessed_dense(ByteSpan old_block, ByteSpan new_block,
+                                              Scratch& scratch, std::vector<std::byte>& coded) {
+  using Element = ElementOf<kKind>;
+  ClassIndex& index = *scratch.take<ClassIndex>(1);
+  unsigned ebase = std::min(scratch.ebase_guess(), ebase_max<kKind>());
+  SpanIndexer<kKind> guessed(old_block, ebase, index);
+  MarkedChanges<Element> marked(scratch);
+  mark_changes(old_block, new_block, marked, guessed);
+  scratch.dense_guess() = marked.count >= kDenseChanges;
+  if (marked.count == 0) return 0;
+  ebase = settle_ebase<kKind>(old_block, ebase, guessed.above(), index);
+  scratch.ebase_guess() = ebase;
+  if (scratch.dense_guess() &&
+      encode_dense<kKind>(index, ebase, old_block, new_block, marked, scratch, coded)) {
+    ++scratch.dense_blocks();
+    return marked.count;
+  }
+  scratch.reset();  // the index stays where it is: it was taken first
+  ClassIndex& same_index = *scratch.take<ClassIndex>(1);
+  Changes& changes = scratch.take_changes();
+  collect_changes<Element>(old_block, new_block, changes, [](std::size_t) {});
+  encode_sparse<kKind>(old_block, new_block, ebase, changes, same_index, scratch, coded);
+  return changes.count;
+}
+
+#endif
+
 template <Kind kKind>
 HWY_INLINE std::size_t encode_block(ByteSpan old_block, ByteSpan new_block, Scratch& scratch,
                                     std::vector<std::byte>& coded) {
-  const std::size_t elements = new_block.size() / width_bytes(kKind);
-  Changes& changes = scratch.take_changes();
+#if WEIGHTFS_DENSE_TARGET
+  if (scratch.dense_guess()) {
+    return encode_guessed_dense<kKind>(old_block, new_block, scratch, coded);
+  }
+#endif
   ClassIndex& index = *scratch.take<ClassIndex>(1);
+  Changes& changes = scratch.take_changes();
   unsigned ebase = std::min(scratch.ebase_guess(), ebase_max<kKind>());
   SpanIndexer<kKind> guessed(old_block, ebase, index);
   collect_changes<ElementOf<kKind>>(old_block, new_block, changes, guessed);
   if (changes.count == 0) return 0;
-
-  const bool is_right =
-      is_few(guessed.above(), elements) && (ebase == 0 || !is_few(index.total[kTop], elements));
-  if (!is_right) {
-    ebase = search_ebase<kKind>(old_block);
-    SpanIndexer<kKind>(old_block, ebase, index).index_all();
+#if WEIGHTFS_DENSE_TARGET
+  if (changes.count >= kDenseChanges) {
+    scratch.reset();
+    return encode_guessed_dense<kKind>(old_block, new_block, scratch, coded);
   }
+#endif
+  ebase = settle_ebase<kKind>(old_block, ebase, guessed.above(), index);
   scratch.ebase_guess() = ebase;
-  const ClassedChanges classed = classify_changes<kKind>(old_block, changes, ebase, index, scratch);
-  encode_best(kKind, new_block, ebase, changes, classed, coded);
+  encode_sparse<kKind>(old_block, new_block, ebase, changes, index, scratch, coded);
   return changes.count;
 }
 

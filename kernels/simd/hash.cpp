@@ -1,6 +1,6 @@
 #include <xxhash.h>
-// The library's own dispatcher is twice as fast where there is AVX2, and gives the same hashes;
-// this header, which exists only where the library was built with it, makes XXH3_64bits call it.
+// The library's own dispatcher is twice as fast with AVX2, and gives the same hashes.  This header,
+// which exists only if the library was built with it, makes XXH3_64bits call it.
 #if defined(__x86_64__) && __has_include(<xxh_x86dispatch.h>)
 #include <xxh_x86dispatch.h>
 #endif

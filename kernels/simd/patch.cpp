@@ -1,7 +1,6 @@
-// Patches, vectorised.  Where there is a difference for every element, in DIFF blocks and in the
-// sums of a fold, whole vectors are added, negated and searched for what is not zero, in groups of
-// 64 elements.  The sums lie in an array of the element's width, so that those of a block stay in
-// L2:
+// Patches, vectorised.  Where every element has a difference (DIFF blocks and the sums of a fold),
+// whole vectors are added, negated and searched for nonzero values, in groups of 64 elements.  The
+// sums are in an array of the element's width, so that those of a block stay in L2:
 //
 //     EF    --read--> changes --add one by one--+
 //     DIFF  --add vectors-----------------------+--> sums --not zero--> changes --> EF
@@ -26,13 +25,13 @@ HWY_BEFORE_NAMESPACE();
 namespace weightfs::kernels::simd::HWY_NAMESPACE {
 namespace {
 
-/// Number of elements in whole vectors.
+/// The number of elements in whole vectors.
 template <typename D>
 constexpr std::size_t whole(D d, std::size_t elements) {
   return elements / hn::MaxLanes(d) * hn::MaxLanes(d);
 }
 
-/// A difference for each element of a block, modulo 2^width; zeros up to a whole group.
+/// A difference for each element of a block, modulo 2^width; padded with zeros to a whole group.
 template <typename Bits>
 class Sums {
  public:
@@ -50,7 +49,7 @@ class Sums {
     }
   }
 
-  /// Sets each sum to combine(sum, difference), the differences being those of a DIFF block.
+  /// Sets each sum to combine(sum, difference), with the differences of a DIFF block.
   template <typename Combine>
   HWY_INLINE void combine(ByteSpan diff, Combine&& combine) {
     const hn::ScalableTag<Bits> d;
@@ -66,7 +65,7 @@ class Sums {
     hn::Store(combine(hn::Load(d, sums_ + i), hn::Load(d, last)), d, sums_ + i);
   }
 
-  /// Replaces `changes` by the sums that are not zero.
+  /// Replaces `changes` with the sums that are not zero.
   HWY_INLINE void collect(Changes& changes) const {
     std::size_t count = 0;
     for (std::size_t group = 0; group < groups_; ++group) {
@@ -83,7 +82,7 @@ class Sums {
         list_exceptions(changes.difference.data(), count, changes.exception.data());
   }
 
-  /// Appends the one patch that stands for the sums.
+  /// Appends the canonical patch for the sums.
   void append_patch(Kind kind, Changes& changes, std::vector<std::byte>& patch) const {
     collect(changes);
     if (changes.count == 0) return;
@@ -110,19 +109,6 @@ class Sums {
   std::size_t groups_;
   Bits* sums_;
 };
-
-/// unordered(x) of elements that have a sign.
-template <typename Element, typename V>
-HWY_INLINE V unordered(V x) {
-  if constexpr (std::is_same_v<Element, weightfs::kernels::Element<std::uint8_t, false>>) {
-    return x;
-  } else {
-    const hn::DFromV<V> d;
-    const hn::RebindToSigned<decltype(d)> i;
-    const V all_if_positive = hn::BitCast(d, hn::BroadcastSignBit(hn::Not(hn::BitCast(i, x))));
-    return hn::Xor(x, hn::Or(all_if_positive, hn::Set(d, Element::kSign)));
-  }
-}
 
 /// Moves each element of a block by its difference in a DIFF block.
 template <typename Element>
@@ -234,7 +220,7 @@ bool invert_patch(Kind kind, std::size_t elements, ByteSpan patch, Scratch& scra
   });
 }
 
-// The table of HWY_EXPORT takes no functions that are noexcept, so it holds these.
+// HWY_EXPORT's table does not accept noexcept functions, so it contains these.
 decltype(Variant::make_patch) get_make_patch() { return make_patch; }
 decltype(Variant::apply_patch) get_apply_patch() { return apply_patch; }
 decltype(Variant::fold_patches) get_fold_patches() { return fold_patches; }

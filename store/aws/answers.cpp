@@ -9,7 +9,7 @@
 namespace weightfs {
 namespace {
 
-// Digits taken off the front of a text; a problem stays one.
+// Reads digits from the front of a text; a failure is remembered.
 class TimeReader {
  public:
   explicit TimeReader(std::string_view text) : rest_(text) {}
@@ -43,7 +43,7 @@ class TimeReader {
   bool good_ = true;
 };
 
-// The offset of a zone from UTC, in seconds.
+// The offset of a time zone from UTC, in seconds.
 int read_zone(TimeReader& reader) {
   if (reader.take('Z')) return 0;
   const bool behind = reader.take('-');
@@ -79,7 +79,7 @@ std::optional<std::chrono::system_clock::time_point> parse_iso_time(std::string_
   if (reader.take('.')) reader.skip_digits();
   const int zone_seconds = read_zone(reader);
   if (!reader.is_done()) return std::nullopt;
-  // Year 9999 and more: time_point counts nanoseconds and ends in 2262.
+  // Dates such as the year 9999: time_point counts nanoseconds and ends in 2262.
   if (parts.tm_year > 300) return std::chrono::system_clock::time_point::max();
   return std::chrono::system_clock::from_time_t(timegm(&parts) - zone_seconds);
 }

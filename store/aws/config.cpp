@@ -29,7 +29,7 @@ std::string lower_setting(std::string_view text) {
   return lower;
 }
 
-// One line after the other; a setting ends where the next one, a section or the file does.
+// Reads line by line; a setting ends at the next one, at a section, or at the end of the file.
 class IniReader {
  public:
   explicit IniReader(const std::string& path) : path_(path) {}
@@ -110,7 +110,7 @@ class IniReader {
     lines_.clear();
   }
 
-  // "s3 =" and indented settings below.
+  // "s3 =" and the indented settings below it.
   void take_nested() {
     (*section_)[name_] = "";
     for (const Line& line : lines_) {
@@ -126,13 +126,13 @@ class IniReader {
   const std::string& path_;
   AwsSections sections_;
   AwsSettings* section_ = nullptr;
-  std::string name_;         // of the setting that the next lines may belong to
-  std::vector<Line> lines_;  // of its value
+  std::string name_;         // the setting to which the next lines may belong
+  std::vector<Line> lines_;  // its value
   std::size_t indent_ = 0;
   unsigned number_ = 0;
 };
 
-// "~/x" with the home of the environment; empty if there is none.
+// Expands "~/x" with HOME of the environment; empty if that is unset.
 std::string aws_file_path(const Environment& environment, std::string_view variable,
                           std::string_view own) {
   const std::string path = environment(variable).value_or(std::string(own));
@@ -151,17 +151,17 @@ AwsSections read_sections(const std::string& path) {
                     " (AWS settings; their location is set by HOME, or by AWS_CONFIG_FILE and "
                     "AWS_SHARED_CREDENTIALS_FILE)");
   }
-  if (!S_ISREG(found.st_mode)) return {};  // as the AWS tools do: /dev/null means none
+  if (!S_ISREG(found.st_mode)) return {};  // like the AWS tools: /dev/null means none
   return parse_aws_file(read_file(path, kAwsFileBytesMax), path);
 }
 
-// X of a section "KIND X"; nullopt if it is of another kind.
+// X of a section "KIND X"; nullopt for other sections.
 std::optional<std::string> name_of_section(const std::string& section, std::string_view kind) {
   if (!section.starts_with(kind)) return std::nullopt;
   std::vector<std::string> words;
   try {
     words = split_command(section);
-  } catch (const Error&) {  // the AWS tools pass over these as well
+  } catch (const Error&) {  // the AWS tools skip these too
     return std::nullopt;
   }
   if (words.size() != 2 || words[0] != kind) return std::nullopt;
@@ -190,7 +190,7 @@ AwsSettings AwsFiles::profile(const std::string& name) const {
     settings = found->second;
   }
   if (const auto found = config.find(name); found != config.end()) {
-    settings.insert(found->second.begin(), found->second.end());  // keeps what is there
+    settings.insert(found->second.begin(), found->second.end());  // keeps existing settings
   }
   return settings;
 }

@@ -33,7 +33,7 @@ inline constexpr std::uint64_t kAwsFileBytesMax = 4u << 20;  // of one file
 /// The sections of a text.  Throws Error: invalid, naming `path` and the line, never its content.
 AwsSections parse_aws_file(std::string_view text, const std::string& path);
 
-/// Both files.  The keys of a profile must be told apart by the file they are in.
+/// Both files, kept apart because the source of a profile's keys matters.
 struct AwsFiles {
   std::string config_path, credentials_path;  // empty without HOME
   AwsSections config, services, credentials;  // by name, without "profile" and "services"

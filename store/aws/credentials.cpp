@@ -18,14 +18,15 @@ namespace {
 using WallClock = std::chrono::system_clock;
 
 constexpr auto kRefreshEarly = std::chrono::minutes(5);
-constexpr auto kRefreshPause = std::chrono::seconds(30);  // after a failure, while keys are valid
+constexpr auto kRefreshPause = std::chrono::seconds(30);  // after a failure, while the keys are
+                                                          // valid
 
 bool same_keys(const AwsCredentials& a, const AwsCredentials& b) {
   return a.access_key_id == b.access_key_id && a.secret_access_key == b.secret_access_key &&
          a.session_token == b.session_token;
 }
 
-// Five minutes before they expire; half way for keys that do not live for ten.
+// Five minutes before the keys expire; half-way if they live less than ten.
 WallClock::time_point refresh_time(const AwsCredentials& keys, WallClock::time_point now) {
   if (keys.expires == WallClock::time_point::max()) return keys.expires;
   return keys.expires - std::min<WallClock::duration>(kRefreshEarly, (keys.expires - now) / 2);
@@ -59,7 +60,7 @@ class AwsCredentialChain::Impl {
     return held_ && now < held_->expires;
   }
 
-  // Asks the sources with the mutex open.
+  // Asks the sources with the mutex unlocked.
   AwsCredentials fetch(std::unique_lock<RankedMutex>& lock, const Context& context) {
     fetching_ = true;
     lock.unlock();
@@ -93,7 +94,7 @@ class AwsCredentialChain::Impl {
                     " have expired: renew them, and check this host's clock");
   }
 
-  // After a failure: what is valid still is good, and the sources are left alone for a while.
+  // After a failure: uses keys that are still valid, and leaves the sources alone for a while.
   AwsCredentials keep_held(const std::exception_ptr& failure) {
     const auto now = WallClock::now();
     if (!is_valid(now)) std::rethrow_exception(failure);
@@ -113,8 +114,8 @@ class AwsCredentialChain::Impl {
     }
   }
 
-  // Until the fetch that runs has ended.  Its failure is ours too, unless it was its caller's stop
-  // or deadline.
+  // Waits until the running fetch has ended.  Its failure counts for this caller too, unless it was
+  // the other caller's stop or deadline.
   void wait_for_fetch(std::unique_lock<RankedMutex>& lock, const Context& context) {
     const std::uint64_t before = fetches_;
     const auto is_over = [&] { return fetches_ != before; };
@@ -131,7 +132,7 @@ class AwsCredentialChain::Impl {
     }
   }
 
-  AwsSources sources_;  // used by the one that fetches
+  AwsSources sources_;  // used by the caller that fetches
   RankedMutex mutex_{LockRank::leaf, "AwsCredentialChain::Impl::mutex_"};  // guards what follows
   std::condition_variable_any ended_;
   std::optional<AwsCredentials> held_;

@@ -31,7 +31,7 @@ HttpOptions agent_options(std::chrono::milliseconds timeout) {
   return options;
 }
 
-// Names beside numbers would be a way around: only "localhost" is one.
+// Other host names could resolve to any address, so only "localhost" is allowed besides numbers.
 bool is_agent_host(const std::string& host) {
   in_addr v4{};
   if (inet_pton(AF_INET, host.c_str(), &v4) == 1 && (ntohl(v4.s_addr) >> 24) == 127) return true;
@@ -71,7 +71,7 @@ bool is_worth_asking_again(const HttpReply& reply) {
   return reply.status >= 500 || reply.status == 429;
 }
 
-// Sends a request up to `attempts` times, until a reply says something for good.
+// Sends a request up to `attempts` times, until a reply is final.
 HttpReply ask_agent(HttpClient& client, const HttpRequest& request, unsigned attempts,
                     const Context& context) {
   for (unsigned attempt = 1;; attempt++) {
@@ -95,7 +95,7 @@ unsigned parse_count(const std::string& text, std::string_view what) {
               std::string(what) + " is '" + text + "': expected a number from 1 to 60");
 }
 
-// AWS could not renew them but takes them still: "static stability" of the SDKs.
+// AWS could not renew the keys but still accepts them: "static stability" in the SDKs.
 void extend_expired(AwsCredentials& keys) {
   const auto now = std::chrono::system_clock::now();
   if (keys.expires > now) return;
@@ -176,7 +176,7 @@ std::optional<AwsCredentials> AwsInstance::find(const Context& context, std::str
   throw Error(ErrorCode::unavailable, std::string(kInstanceSource) + ": " + why);
 }
 
-// A session first (IMDSv2): a token that only a PUT gives, so that no tricked proxy gets keys.
+// First a session (IMDSv2): its token needs a PUT, which a tricked proxy does not send.
 std::optional<AwsCredentials> AwsInstance::ask_for_keys(const std::string& base,
                                                         const Context& context, std::string& why) {
   HttpRequest session;

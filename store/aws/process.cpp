@@ -12,8 +12,8 @@ namespace {
 
 constexpr std::size_t kProcessOutputMax = 1u << 20, kProcessSaidMax = 400;
 
-// The first words of what it said, without control characters and without anything that could be a
-// key or a token: runs of 32 and more letters, digits and "+/=_-".
+// The start of what the process printed, without control characters, and without anything that
+// could be a key or a token: runs of 32 or more letters, digits and "+/=_-".
 std::string fit_to_show(const std::string& said) {
   std::string shown, word;
   const auto end_word = [&] {
@@ -50,7 +50,8 @@ void check_end(const ChildEnd& end, const std::string& source) {
                                       (said.empty() ? " without output" : ": " + said));
 }
 
-// In our environment and directory, as the AWS tools run it; an agent that it starts may live on.
+// Runs in this process's environment and directory, as with the AWS tools; agents that it starts
+// may live on.
 ChildEnd run_process(const std::vector<std::string>& words, const std::string& source,
                      const Context& context) {
   try {

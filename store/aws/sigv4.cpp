@@ -20,7 +20,7 @@ std::string lowered_name(std::string_view text) {
   return lower;
 }
 
-// Without spaces at its ends, and one where there are several.
+// Trims spaces, and folds several into one.
 std::string folded(std::string_view value) {
   std::string text;
   bool space = false;
@@ -36,7 +36,7 @@ std::string folded(std::string_view value) {
   return text;
 }
 
-// What Host says: the port only if it is not the scheme's own.
+// The Host header: the port only if it is not the scheme's default.
 std::string host_of(std::string_view scheme_and_host) {
   const std::size_t begin = scheme_and_host.find("://") + 3;
   std::string host = lowered_name(scheme_and_host.substr(begin));
@@ -53,7 +53,7 @@ std::string amz_time(std::chrono::system_clock::time_point time) {
   return {text, std::strftime(text, sizeof text, "%Y%m%dT%H%M%SZ", &parts)};
 }
 
-// Encoded, sorted by name and then by value; "name=" where there is no value.
+// Encoded, sorted by name and then by value; "name=" if there is no value.
 std::string canonical_query(const HttpTarget& target) {
   std::vector<std::pair<std::string, std::string>> items;
   for (const auto& [name, value] : target.query) {

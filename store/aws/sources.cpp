@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::uint64_t kTokenFileBytesMax = 1u << 20;
 
-// A setting that is there; an empty one counts as unset.
+// A setting of the profile; an empty one counts as unset.
 std::optional<std::string> find_in(const AwsSettings& profile, const std::string& name) {
   const auto found = profile.find(name);
   if (found == profile.end() || found->second.empty()) return std::nullopt;
@@ -29,7 +29,7 @@ bool is_role(const AwsSettings& profile) {
   return profile.contains("role_arn") && !profile.contains("web_identity_token_file");
 }
 
-// The pair of one file.
+// The pair of keys in one file.
 std::optional<AwsCredentials> static_keys(const AwsSections& sections, const std::string& name,
                                           const std::string& path) {
   const auto profile = sections.find(name);
@@ -131,8 +131,8 @@ AwsSources::Found AwsSources::from_environment() const {
   return keys;
 }
 
-// In the order of botocore: a role, a token file, SSO, keys of the credentials file, a process,
-// keys of the config file.  A profile that a role names as its source has its own keys before its
+// The order of botocore: a role, a token file, SSO, keys of the credentials file, a process, keys
+// of the config file.  For a profile that a role names as its source, its own keys come before its
 // role.
 AwsSources::Found AwsSources::from_profile(const std::string& name, const Context& context) {
   const AwsSettings profile = files_.profile(name);
@@ -236,7 +236,7 @@ AwsSources::Found AwsSources::from_token_file(const std::string& name, const Aws
   const auto path = find("AWS_WEB_IDENTITY_TOKEN_FILE", "web_identity_token_file");
   if (!path) return std::nullopt;
   RoleRequest role = role_of(name, profile);
-  role.duration_seconds.clear();  // as in botocore
+  role.duration_seconds.clear();  // like botocore
   role.external_id.clear();
   role.source =
       find_in(profile, "web_identity_token_file") == path ? profile_text(name) : "web identity";

@@ -20,8 +20,8 @@ class AwsSources {
  public:
   AwsSources(AwsIdentity identity, Environment environment);
 
-  /// Keys of the first source that is configured; files are read anew.  Throws Error: permission
-  /// (there is none, or it refuses), and what the sources throw.
+  /// Keys of the first configured source; rereads the files.
+  /// Throws Error: permission (there are none, or it refuses), and what the sources throw.
   AwsCredentials fetch(const Context& context);
 
  private:

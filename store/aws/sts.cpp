@@ -42,7 +42,7 @@ std::string form_of(std::string_view action, const RoleRequest& role) {
   return form;
 }
 
-// The element `name` anywhere below `node`, whatever its namespace.
+// The first element `name` anywhere below `node`, whatever its namespace.
 pugi::xml_node find_element(const pugi::xml_node& node, std::string_view name) {
   return node.find_node([&](const pugi::xml_node& one) { return one.name() == name; });
 }

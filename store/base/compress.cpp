@@ -7,7 +7,7 @@
 namespace weightfs {
 namespace {
 
-// Small objects that are stored once and fetched by every host: spend time on them.
+// Small objects are stored once and fetched by every host, so slow compression pays off.
 constexpr std::size_t kSmallBytes = 1u << 20;
 constexpr int kSmallLevel = 19;
 constexpr int kLargeLevel = 3;

@@ -9,16 +9,16 @@
 
 namespace weightfs {
 
-/// No frame of so many bytes is larger than this, whoever made it: the most that zstd needs for
-/// incompressible bytes, and some slack.
+/// Upper bound for the frame of this many bytes, whatever the compressor: zstd's bound for
+/// incompressible bytes, plus some slack.
 std::uint64_t compressed_bytes_max(std::uint64_t size_bytes) noexcept;
 
 /// One frame that carries its content size.
 std::string compress(std::string_view bytes);
 
 /// Requires nothing of `frame`.  The frame must say that it holds exactly `size_bytes` bytes
-/// (checked before anything is allocated), and hold them, and end there. Throws Error: corrupt,
-/// naming `what`.
+/// (checked before anything is allocated), and hold them, and end there.
+/// Throws Error: corrupt, naming `what`.
 std::string decompress(std::string_view frame, std::uint64_t size_bytes, std::string_view what);
 
 }  // namespace weightfs

@@ -27,12 +27,13 @@ struct Context {
   /// `what` completes "… while WHAT".
   void check(std::string_view what) const;
 
-  /// Waits so long, or less: then it throws as check().
+  /// Waits for this long, unless stopped or past the deadline: then it throws as check().
   void pause(Clock::duration time, std::string_view what) const;
 };
 
-/// Tells how far a long operation is: called from any thread, must be quick, may be empty.
-/// `phase` is a word for the user ("reading", "uploading", "writing"); bytes of that phase.
+/// Reports the progress of a long operation: called from any thread, must be quick, may be empty.
+/// `phase` is a word for the user ("reading", "uploading", "writing"); bytes are those of the
+/// phase.
 using Progress = std::function<void(std::string_view phase, std::uint64_t done_bytes,
                                     std::uint64_t total_bytes)>;
 

@@ -73,7 +73,7 @@ Error Error::within(std::string_view context) const {
 
 std::string describe_errno(int error, const std::string& what) {
   char buffer[128];
-  const char* text = strerror_r(error, buffer, sizeof buffer);  // the GNU variant
+  const char* text = strerror_r(error, buffer, sizeof buffer);  // the GNU version of strerror_r
   return "cannot " + what + ": " + text;
 }
 

@@ -13,9 +13,9 @@ constexpr std::size_t kJsonDepthMax = 32;
 
 std::string text_of(std::string_view what) { return std::string(what); }
 
-/// Reads a text by events, and refuses what the library's tree would hide (it keeps the last of two
-/// equal keys: one text, two readings) or could not bear.  The library can tell the same while it
-/// makes the tree, but then takes quadratic time.
+/// Parses a text as events, to reject what the library's tree would hide (it keeps the last of two
+/// equal keys, so that one text has two readings), and excessive depth. The library can check this
+/// while it builds the tree, but then takes quadratic time.
 class StrictReader {
  public:
   explicit StrictReader(std::string_view what) : what_(what) {}
@@ -39,7 +39,7 @@ class StrictReader {
   }
   bool parse_error(std::size_t position, const std::string& /*token*/,
                    const Json::exception& /*error*/) {
-    // Not the library's message: it repeats the text, which may be no UTF-8.
+    // Not the library's message, because it quotes the text, which may be invalid UTF-8.
     fail("is not valid JSON: byte " + std::to_string(position));
   }
 
@@ -60,13 +60,13 @@ class StrictReader {
   }
 
   std::string_view what_;
-  std::vector<std::set<std::string>> keys_;  // of each open object; of an array none
+  std::vector<std::set<std::string>> keys_;  // of each open object; empty for arrays
 };
 
 }  // namespace
 
 Json parse_json(std::string_view text, std::string_view what) {
-  // The library takes a NUL for the end of the text, and skips a byte order mark.
+  // The library would take a NUL for the end of the text, and skip a byte order mark.
   if (text.find('\0') != text.npos || text.starts_with("\xEF\xBB\xBF")) {
     throw Error(ErrorCode::corrupt,
                 text_of(what) + " is not valid JSON: it holds a NUL or a byte order mark");

@@ -1,7 +1,7 @@
 // Json: strict reading of untrusted JSON.  Home of nlohmann/json; included by .cpp files only.
 //
-// Stricter than the library: duplicate keys are refused, the depth is bounded (32), trailing bytes
-// are refused, numbers that are asked for as integers must be exact.
+// Stricter than the library: duplicate keys are rejected, the depth is bounded (32), trailing bytes
+// are rejected, and numbers read as integers must be exact.
 #pragma once
 
 #include <cstdint>

@@ -36,7 +36,7 @@ void use(spdlog::sink_ptr sink, LogLevel least) {
   spdlog::set_default_logger(std::move(logger));
 }
 
-// The default of the library is stdout, which belongs to data.
+// The library's default is stdout, which is reserved for data.
 spdlog::logger& logger() {
   static const bool once = [] {
     if (spdlog::default_logger()->name().empty()) log_to_stderr(LogLevel::warning);

@@ -49,7 +49,7 @@ class LruCache {
            entry->second.value.use_count() > (entry->second.is_kept ? 1 : 0);
   }
 
-  /// Of the cached values, without those that are only held elsewhere.
+  /// Bytes of the cached values, without those that are only held elsewhere.
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
   [[nodiscard]] std::size_t count() const noexcept { return recent_.size(); }
   [[nodiscard]] const Cost& cost() const noexcept { return cost_; }
@@ -84,7 +84,7 @@ class LruCache {
     recent_.pop_back();
   }
 
-  /// Forgets the keys of destroyed values once there may be as many of them as of others.
+  /// Drops the keys of destroyed values once there may be as many of them as of live ones.
   void sweep() {
     if (entries_.size() < sweep_at_) return;
     std::erase_if(entries_, [](const auto& entry) { return entry.second.value.expired(); });

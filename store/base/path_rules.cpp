@@ -16,8 +16,8 @@ constexpr std::size_t kTagBytesMax = 200;
 
 bool is_continuation(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) == 0x80; }
 
-/// Bytes of the UTF-8 sequence that `text` begins with, by its first two bytes: what is too long, a
-/// surrogate or above U+10FFFF is no sequence.  0 if it is none.
+/// The length of the UTF-8 sequence at the start of `text`, by its first two bytes. 0 if it is
+/// invalid: overlong, a surrogate, or above U+10FFFF.
 std::size_t sequence_size(std::string_view text) {
   const auto first = static_cast<unsigned char>(text[0]);
   const auto second = static_cast<unsigned char>(text.size() > 1 ? text[1] : 0);
@@ -31,7 +31,7 @@ std::size_t sequence_size(std::string_view text) {
   return first < 0xF0 ? 3 : 4;
 }
 
-/// Bytes of the first character of `text`, 0 if it is not UTF-8.
+/// The length of the first character of `text`; 0 if it is not valid UTF-8.
 std::size_t character_size(std::string_view text) {
   const std::size_t size = sequence_size(text);
   if (size == 0 || size > text.size()) return 0;

@@ -21,15 +21,15 @@ struct HeldMutex {
   const char* name = nullptr;
 };
 
-// Of this thread, in the order in which they were locked.  Many more than the order has ranks: what
-// is locked by std::scoped_lock may be of one rank.
+// The mutexes of this thread, in locking order.  Many more than there are ranks, because
+// std::scoped_lock may lock several of one rank.
 constinit thread_local std::array<HeldMutex, 128> held_mutexes{};
 constinit thread_local std::size_t held_count = 0;
 constinit thread_local std::size_t first_that_counts = 0;  // see ActsAsAnotherThread
 
 int number(LockRank rank) { return static_cast<int>(rank); }
 
-// By way of the log: the stderr of a daemon leads nowhere.
+// Uses the log, because a daemon's stderr is lost.
 [[noreturn]] void fail(const std::string& what) {
   log_error("lock order: " + what);
   std::abort();

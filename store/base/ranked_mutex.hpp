@@ -1,4 +1,4 @@
-// RankedMutex: a mutex that knows its place in the lock order, and aborts where a thread breaks it.
+// RankedMutex: a mutex that knows its place in the lock order, and aborts if a thread violates it.
 //
 //     mutable RankedMutex mutex_{LockRank::sync, "Sync::mutex_"};
 //     std::condition_variable_any changed_;
@@ -6,21 +6,22 @@
 //     std::unique_lock lock(mutex_);
 //     changed_.wait(lock, stop, [&] { return is_there_; });
 //
-// A thread may lock a mutex only while all others that it holds have a lower rank.  As every thread
-// keeps that one order, none can wait for another in a circle.  A breach is found the first time it
+// A thread may lock a mutex only while all others that it holds have a lower rank.  As all threads
+// keep this one order, they cannot deadlock in a cycle.  A violation is found the first time it
 // happens, by any test, without a second thread and without bad luck.
 //
-// A request to the bucket waits too, but is no mutex: check_lock_order() aborts where it is made
-// while a mutex is held that must not be held over it.
+// A request to the bucket also waits but is not a mutex: check_lock_order() aborts if one is made
+// while a mutex is held that must not be held across it.
 //
-// Checked are builds with assertions (dev, asan, tsan, fuzz) and those with
+// Checked in builds with assertions (dev, asan, tsan, fuzz) and those with
 // WEIGHTFS_CHECK_LOCK_ORDER.  In all others a RankedMutex is the mutex of the standard library:
 // same size, same calls.  All files of a program must agree.
 //
 // Not checked: try_lock(), which does not wait; so std::scoped_lock may take several of one rank.
-// std::condition_variable takes std::mutex alone: use std::condition_variable_any.
+// std::condition_variable only accepts std::mutex: use std::condition_variable_any.
 //
-// Threads: as std::mutex.  Errors: a breach is a programmer's error; it names both and aborts.
+// Threads: as std::mutex.  Errors: a violation is a bug; the message names both mutexes, and the
+// program aborts.
 #pragma once
 
 #include <cstddef>
@@ -35,28 +36,28 @@
 namespace weightfs {
 
 // The order, from the first rank to the last; never back, never two of one rank.  Four parts, by
-// what a mutex may be held over:
+// what may be done while a mutex is held:
 //
-//     the bucket      slow for as long as a network is: one round of a sync, one hook of an engine
+//     the bucket      requests, as slow as the network: one round of a sync, one hook of an engine
 //     the database    files and records of this host, never the bucket
-//     nothing slow    tables in memory: held for moments, over others of this part further down
-//     nothing         `leaf`: no other mutex is locked while one is held
+//     nothing slow    tables in memory: held briefly; later mutexes of this part may be locked
+//     nothing         `leaf`: no other mutex may be locked
 //
 // To add one: find the last mutex that may be held when it is locked, and the first that is locked
 // while it is held; its rank lies between.  If there is none, it is a leaf.
 enum class LockRank : std::uint8_t {
-  // ---- held over the bucket ----
-  hook_engine,     // a hook's whole round; only threads of hooks take it
-  sync_thread,     // starting and joining the thread of a Sync
-  queue_thread,    // likewise of a PublishQueue
-  sync_round,      // one round at a time
-  images,          // Store::lock_images(): one version at a time is brought into the store
-  remote_sources,  // a plan is made, for reads of files that a host does not keep
-  repository,      // opening a bucket
-  bucket,          // no mutex: a request, for check_lock_order()
+  // ---- held across bucket calls ----
+  hook_engine,   // a hook's whole round; only threads of hooks take it
+  sync_thread,   // starting and joining the thread of a Sync
+  queue_thread,  // likewise of a PublishQueue
+  sync_round,    // one round at a time
+  images,        // ImageTable::lock_images(): one version at a time is brought into the store
+  repository,    // opening a bucket
+  bucket,        // no mutex: a request, for check_lock_order()
 
-  // ---- held over the database and over files ----
+  // ---- held across database and file calls ----
   staging_removing,  // unused bytes of staging
+  evictor,           // room is made for one at a time
   evict,             // one version at a time leaves the store; asks pins, hooks and catalogs
   sync_directory,    // the directory of `weightfs sync`; asks for the catalog
   bound_work,        // mount(2) and its kin, which wait for the session's threads
@@ -70,11 +71,13 @@ enum class LockRank : std::uint8_t {
   history_layouts,
   manual_pins_change,
   store_newest,
-  database,  // Db's handle
+  store_images,  // records of images
+  timings,       // records of how long versions took
+  database,      // Db's handle
 
-  // ---- held over nothing slow ----
+  // ---- nothing slow under it ----
   sync,
-  partial_errors,  // told in their order
+  partial_errors,  // errors are reported in order
   partial_images,
   partial_version,
   pack_spool,
@@ -102,7 +105,7 @@ enum class LockRank : std::uint8_t {
   requests,
   open_table,
 
-  // ---- held over nothing ----
+  // ---- no other mutex under it ----
   leaf,
 };
 
@@ -111,7 +114,7 @@ inline constexpr bool kChecksLockOrder = true;
 
 namespace lock_order {
 
-/// Aborts if this thread holds anything of `rank` or of a higher one; names both.
+/// Aborts if this thread holds a mutex of `rank` or higher; names both.
 void check(LockRank rank, const char* name) noexcept;
 /// Remembers that this thread holds `mutex`.
 void note(const void* mutex, LockRank rank, const char* name) noexcept;
@@ -119,8 +122,8 @@ void forget(const void* mutex) noexcept;
 
 }  // namespace lock_order
 
-/// For models that play several threads on one: what this thread held before does not count while
-/// this lives.
+/// For models that simulate several threads on one: mutexes held earlier do not count while this
+/// lives.
 class ActsAsAnotherThread {
  public:
   ActsAsAnotherThread() noexcept;
@@ -132,8 +135,8 @@ class ActsAsAnotherThread {
   std::size_t before_;
 };
 
-/// For what waits but is no mutex: aborts if this thread holds a mutex of `rank` or of a higher
-/// one.
+/// For operations that wait but are not a mutex: aborts if this thread holds a mutex of `rank` or
+/// higher.
 inline void check_lock_order(LockRank rank, const char* name) noexcept {
   lock_order::check(rank, name);
 }
@@ -165,7 +168,8 @@ class Ranked {
     mutex_.unlock();
   }
 
-  // A thread that reads twice waits for itself where a writer waits in between: checked alike.
+  // A thread that locks shared twice deadlocks with itself if a writer waits in between, so this is
+  // checked like lock().
   void lock_shared() {
     lock_order::check(rank_, name_);
     mutex_.lock_shared();

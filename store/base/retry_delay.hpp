@@ -1,10 +1,10 @@
-// Retry delay: the pauses of operations that are retried for ever: polls, versions that cannot be
-// fetched, hand-overs.  (Single requests to a bucket use store/s3/backoff.hpp.)
+// Retry delay: the pauses between retries of operations that are retried for ever: polls, versions
+// that cannot be fetched, hand-overs.  (Single requests to a bucket use store/s3/backoff.hpp.)
 //
-// Doubled for each failure in a row up to kRetryDelayMax, then times a random factor from 0.75 to
-// 1.25, so that a thousand hosts that failed together do not retry together.
+// Doubles with each failure in a row up to kRetryDelayMax, then is multiplied by a random factor
+// from 0.75 to 1.25, so that a thousand hosts that failed together do not retry together.
 //
-// Threads: pure but for `random`.
+// Threads: pure except for `random`.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// The distance is that of optimal string alignment: exchanging two neighbours costs as much as
-// replacing one letter, since that is how people mistype.
+// The distance is optimal string alignment: swapping two neighbours costs as much as replacing one
+// letter, because it is a common typing error.
 
 #include "store/base/suggest.hpp"
 
@@ -13,7 +13,7 @@
 namespace weightfs {
 namespace {
 
-constexpr std::size_t kWordBytesMax = 64;  // longer ones were not mistyped
+constexpr std::size_t kWordBytesMax = 64;  // longer words are not typing errors
 constexpr std::size_t kFirstLettersMin = 3;
 
 std::size_t distance(std::string_view a, std::string_view b) {

@@ -49,7 +49,7 @@ void check_key(std::string_view key) {
 
 std::string get_all(Bucket& bucket, std::string_view key, std::uint64_t limit_bytes,
                     const Context& context) {
-  // The buffer grows with what really comes, so a limit far above the object costs nothing.
+  // The buffer grows with the received bytes, so a limit far above the object's size costs nothing.
   std::string all;
   std::size_t size = 0;
   for (std::size_t room = kFirstReadBytes;; room = all.size()) {

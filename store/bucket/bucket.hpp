@@ -35,7 +35,7 @@ class Bucket {
   virtual ~Bucket() = default;
 
   /// Reads from `offset_bytes` until `into` is full or the object ends.
-  /// Returns: the bytes read; 0 if the offset is at or behind the end.
+  /// Returns: the bytes read; 0 if the offset is at or beyond the end.
   virtual std::size_t get(std::string_view key, std::uint64_t offset_bytes,
                           std::span<std::byte> into, const Context& context) = 0;
 
@@ -52,14 +52,14 @@ class Bucket {
   /// Removes an object; absent is fine.
   virtual void remove(std::string_view key, const Context& context) = 0;
 
-  /// How many requests are worth having in flight at a time; 0: one for each core.
+  /// The useful number of requests in flight; 0: one for each core.
   [[nodiscard]] virtual unsigned parallel_requests() const noexcept { return 0; }
 
   /// For messages: the URL without secrets.
   [[nodiscard]] virtual const std::string& url() const noexcept = 0;
 };
 
-/// How many threads to use for work that waits for the bucket more than for a core: the larger of
+/// The number of threads for work limited by the bucket's latency rather than CPU: the larger of
 /// `threads` (0: one for each core) and the bucket's number of requests in flight.
 unsigned request_threads(const Bucket& bucket, unsigned threads);
 

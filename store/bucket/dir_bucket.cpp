@@ -8,11 +8,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <mutex>
 #include <utility>
 #include <vector>
 
 #include "store/base/bytes.hpp"
-#include "store/base/ranked_mutex.hpp"
 #include "store/base/sha256.hpp"
 #include "store/os/file.hpp"
 
@@ -27,8 +27,8 @@ constexpr std::size_t kListMax = 1000;
 constexpr std::string_view kTemporary = ".tmp";
 constexpr auto kTemporaryAgeMax = std::chrono::hours(24);
 
-// A file under .tmp.  Its own name goes in every case: the object's name is another link to it, or
-// the file was renamed away and this name is free.
+// A file under .tmp.  Its own name is always removed: the object's name is another link to it, or
+// it was renamed, and then this name is free.
 class Temporary {
  public:
   explicit Temporary(const fs::path& directory) : path_(directory / random_hex(16)) {}
@@ -52,7 +52,7 @@ bool is_regular_file(const fs::directory_entry& entry) {
   return entry.is_regular_file(ignored);
 }
 
-// Directories of links are not entered: they could lead round in a circle.
+// Linked directories are not entered: they could form a cycle.
 bool is_real_directory(const fs::directory_entry& entry) {
   std::error_code ignored;
   return fs::is_directory(entry.symlink_status(ignored));
@@ -75,7 +75,7 @@ struct DirBucket::Listing {
 
   [[nodiscard]] bool full() const noexcept { return keys.size() == kListMax; }
 
-  // `directory` ends in '/', so all keys below it lie together in the order of keys.
+  // `directory` ends in '/', so all keys below it are contiguous in key order.
   [[nodiscard]] bool may_hold(std::string_view directory) const noexcept {
     const bool has_prefix = directory.starts_with(prefix) || prefix.starts_with(directory);
     return has_prefix && (directory > after || after.starts_with(directory));
@@ -105,7 +105,7 @@ DirBucket::DirBucket(fs::path root, bool create)
   }
 }
 
-// Puts the bucket and the key in front of the message of an Error of `body`.
+// Prefixes the message of an Error from `body` with the bucket and the key.
 template <typename Body>
 void DirBucket::named(std::string_view key, Body&& body) const {
   try {
@@ -120,7 +120,7 @@ std::size_t DirBucket::get(std::string_view key, std::uint64_t offset_bytes,
   check_lock_order(LockRank::bucket, "a request to the bucket");
   check_key(key);
   const fs::path path = root_ / key;
-  // O_NONBLOCK: a FIFO that lies in the bucket must not hang the reader.
+  // O_NONBLOCK: a FIFO in the bucket must not block the reader.
   const File file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   if (!file) throw failure(errno, "read", key);
   struct stat attributes {};
@@ -181,7 +181,7 @@ std::vector<std::string> DirBucket::list(std::string_view prefix, std::string_vi
   check_lock_order(LockRank::bucket, "a request to the bucket");
   if (is_gone()) throw failure(ENOENT, "list", prefix);
   Listing listing{prefix, after, {}};
-  // Everything that can match lies below the directory part of the prefix.
+  // All matches lie below the directory part of the prefix.
   const std::size_t slash = prefix.rfind('/');
   const std::string start(slash == std::string_view::npos ? "" : prefix.substr(0, slash + 1));
   if (start.empty() || is_key(start.substr(0, slash))) collect(start, listing, context);
@@ -189,7 +189,7 @@ std::vector<std::string> DirBucket::list(std::string_view prefix, std::string_vi
 }
 
 // Adds the keys below `directory` ("" or ending in '/'), in the order of whole keys: a directory
-// sorts as its name with the '/', so "a-b" comes before "a/b".
+// sorts as its name plus '/', so "a-b" comes before "a/b".
 void DirBucket::collect(const std::string& directory, Listing& listing,
                         const Context& context) const {
   context.check(fmt::format("listing bucket {}", url_));
@@ -249,9 +249,12 @@ void DirBucket::write_temporary(const fs::path& path, std::string_view key, cons
 }
 
 // Makes .tmp and the directories of a key, never the root.
-void DirBucket::make_parents(std::string_view key) const {
+void DirBucket::make_parents(std::string_view key) {
   const auto make = [&](std::string_view name) {
-    if (::mkdir((root_ / name).c_str(), 0777) != 0 && errno != EEXIST) {
+    if (::mkdir((root_ / name).c_str(), 0777) == 0) {
+      const std::lock_guard lock(mutex_);
+      durable_.erase(std::string(name));
+    } else if (errno != EEXIST) {
       throw failure(errno, "write", key);
     }
   };
@@ -262,14 +265,24 @@ void DirBucket::make_parents(std::string_view key) const {
   }
 }
 
-// Whatever the reason, what cannot be synced is Error io: unlike a lost reply it is nothing that
-// the caller could settle by reading the object back.
-void DirBucket::sync_up(std::string_view key) const {
+// Makes the names of an object and of its directories durable: those of directories once, since
+// another process may have made them.  A failed sync is always Error io: unlike a lost reply, the
+// caller cannot settle it by reading the object back.
+void DirBucket::sync_up(std::string_view key) {
+  const auto is_durable = [&](std::string_view name) {
+    const std::lock_guard lock(mutex_);
+    return durable_.contains(name);
+  };
   try {
     for (std::string_view rest = key; !rest.empty();) {
+      const std::string_view name = rest;
       const std::size_t slash = rest.rfind('/');
       rest = slash == std::string_view::npos ? "" : rest.substr(0, slash);
+      if (is_durable(name)) continue;
       fsync_directory(root_ / rest);
+      if (name == key) continue;
+      const std::lock_guard lock(mutex_);
+      durable_.emplace(name);
     }
   } catch (const Error& error) {
     throw Error(ErrorCode::io, fmt::format("bucket {}: object {} was written, but may be lost in a "

@@ -19,9 +19,12 @@
 
 #include <atomic>
 #include <filesystem>
+#include <functional>
+#include <set>
 #include <string>
 
 #include "store/base/error.hpp"
+#include "store/base/ranked_mutex.hpp"
 #include "store/bucket/bucket.hpp"
 
 namespace weightfs {
@@ -46,8 +49,8 @@ class DirBucket final : public Bucket {
 
   void write_temporary(const std::filesystem::path& path, std::string_view key,
                        const Source& source, const Context& context);
-  void make_parents(std::string_view key) const;
-  void sync_up(std::string_view key) const;
+  void make_parents(std::string_view key);
+  void sync_up(std::string_view key);
   void remove_old_temporaries() const noexcept;
   void collect(const std::string& directory, Listing& listing, const Context& context) const;
   template <typename Body>
@@ -57,7 +60,9 @@ class DirBucket final : public Bucket {
 
   std::filesystem::path root_;
   std::string url_;
-  std::atomic<bool> tidied_ = false;  // old files under .tmp were removed
+  std::atomic<bool> tidied_ = false;                        // old files under .tmp were removed
+  RankedMutex mutex_{LockRank::leaf, "DirBucket::mutex_"};  // guards the next one
+  std::set<std::string, std::less<>> durable_;  // directories whose names survive a power cut
 };
 
 }  // namespace weightfs

@@ -1,8 +1,8 @@
 // CheckedSource: a Source that compares its bytes with hashes that were taken before.
 //
-// What is uploaded is read some time after it was hashed, and perhaps more than once.  Each piece
-// is compared with its SHA-256 whenever it is read, before any byte of it is handed out: so the
-// bytes that are sent match the manifest, even if somebody writes to the file meanwhile.
+// Bytes are uploaded some time after they were hashed, and perhaps read more than once.  Each piece
+// is compared with its SHA-256 whenever it is read, before any byte of it is returned: so the bytes
+// sent match the manifest, even if a process writes to the file meanwhile.
 //
 // Threads: all calls may run in parallel.
 #pragma once

@@ -23,11 +23,11 @@ namespace {
 
 namespace stdfs = std::filesystem;
 
-/// Never code and never pickles, which run code when they are loaded.
+/// Excludes code, and pickles, which run code when they are loaded.
 constexpr std::array kPublishedPatterns{
     "*.safetensors", "*.json",  "*.jsonl", "*.txt",      "*.model",  "*.jinja", "*.md",
     "*.tiktoken",    "*.vocab", "*.spm",   "tokenizer*", "LICENSE*", "NOTICE*"};
-/// What "tokenizer*" would catch as well.
+/// Files that "tokenizer*" would also match.
 constexpr std::array kUnpublishedPatterns{"*.py",  "*.pyc",    "*.bin",  "*.pt", "*.pth",
                                           "*.pkl", "*.pickle", "*.ckpt", "*.so"};
 
@@ -43,7 +43,7 @@ std::string shown(const stdfs::path& path) { return escape_name(path.native()); 
 
 std::string_view base_name_of(std::string_view path) { return path.substr(path.rfind('/') + 1); }
 
-/// With the slash, or empty.
+/// Includes the slash; may be empty.
 std::string_view prefix_of(std::string_view path) {
   return path.substr(0, path.size() - base_name_of(path).size());
 }
@@ -130,7 +130,7 @@ void Scanner::scan_symlink(const stdfs::path& link, const std::string& path) {
                    shown(link), found));
 }
 
-/// O_NONBLOCK: what was a regular file a moment ago may be a FIFO now.
+/// O_NONBLOCK: what was a regular file a moment ago may now be a FIFO.
 File open_regular(const stdfs::path& file) {
   File opened = File::open(file, O_RDONLY | O_NONBLOCK);
   struct stat info {};
@@ -313,7 +313,7 @@ FileStamp stamp_of(int fd) {
 std::uint64_t Checkpoint::size_bytes() const noexcept {
   std::uint64_t sum = 0;
   for (const CheckpointFile& file : files) {
-    // Sparse files may claim any size; a sum that would wrap is too much in any case.
+    // Sparse files may claim any size; a sum that overflows is too large in any case.
     if (__builtin_add_overflow(sum, file.stamp.size_bytes, &sum)) return UINT64_MAX;
   }
   return sum;

@@ -32,7 +32,7 @@ std::uint32_t take_preamble(ByteReader& reader) {
   return count;
 }
 
-/// What LayoutFile and the bytes of a layout say of one file, before its tensors are known.
+/// Reads one file of a stored layout, before its tensors are known.
 LayoutFile take_file(ByteReader& reader) {
   LayoutFile file;
   const auto kind = reader.take_le<std::uint8_t>();
@@ -98,7 +98,7 @@ class CounterpartFinder {
   };
 
   const Layout& older_;
-  std::vector<Entry> entries_;  // by key; of one key the numbers ascend, and so do the files
+  std::vector<Entry> entries_;  // sorted by key; for equal keys by tensor number, and so by file
 };
 
 CounterpartFinder::CounterpartFinder(const Layout& older) : older_(older) {
@@ -187,8 +187,7 @@ std::shared_ptr<const Layout> Layout::parse(std::string_view bytes, std::string_
   return layout;
 }
 
-/// Requires: the file's size fits kVersionBytesMax together with the others, and its header fits
-/// it.
+/// Requires: all files together do not exceed kVersionBytesMax, and the header fits into the file.
 void Layout::add_file(LayoutFile file, const SafetensorsHeader& header, TensorTable& tensors) {
   const auto number = static_cast<std::uint32_t>(files_.size());
   file.first_tensor = static_cast<std::uint32_t>(tensors.size());
@@ -206,8 +205,9 @@ void Layout::add_file(LayoutFile file, const SafetensorsHeader& header, TensorTa
   files_.push_back(std::move(file));
 }
 
-/// A tensor's record takes more than 32 bytes of a layout of less than 2^31, so numbers fit 32
-/// bits; so do chunks, as a version has fewer than 2^46 bytes in chunks of at least 2^20.
+/// The numbers of tensors and chunks fit into 32 bits: a tensor's record takes more than 32 bytes
+/// of a layout of less than 2^31, and a version has fewer than 2^46 bytes in chunks of at least
+/// 2^20.
 void Layout::add_tensor(LayoutTensor tensor, TensorTable& tensors) {
   static_assert(kLayoutBytesMax / 32 < std::numeric_limits<std::uint32_t>::max());
   static_assert(kVersionBytesMax >> 20 < std::numeric_limits<std::uint32_t>::max());
@@ -259,7 +259,7 @@ const LayoutFile* Layout::find_file(std::string_view path) const noexcept {
 
 namespace {
 
-/// Whether two layouts have the same files with the same tensors; heads may differ.
+/// Whether two layouts have the same files with the same tensors; headers may differ.
 bool have_same_tensors(const Layout& newer, const Layout& older) {
   return newer.tensor_table() == older.tensor_table() &&
          std::equal(newer.files().begin(), newer.files().end(), older.files().begin(),
@@ -270,7 +270,8 @@ bool have_same_tensors(const Layout& newer, const Layout& older) {
 }  // namespace
 
 std::vector<std::optional<std::uint32_t>> counterparts(const Layout& newer, const Layout& older) {
-  if (have_same_tensors(newer, older)) {  // then each is its own: a name is in a file once
+  if (have_same_tensors(newer, older)) {  // each tensor is its own counterpart: names are unique
+                                          // within a file
     std::vector<std::optional<std::uint32_t>> own(newer.tensors().size());
     std::iota(own.begin(), own.end(), 0u);
     return own;

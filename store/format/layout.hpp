@@ -9,8 +9,8 @@
 // dtype U8 with the empty name over all its bytes.
 //
 // Invariants
-//   * Every byte of a file belongs to its head or to exactly one tensor.
-//   * A file's bytes follow from head and tensors alone.
+//   * Every byte of a file belongs to its header or to exactly one tensor.
+//   * A file's bytes follow from header and tensors alone.
 //
 // Threads: immutable after construction, shared freely.  Format: docs/FORMAT.md, "Layouts".
 #pragma once

@@ -19,11 +19,11 @@ namespace weightfs {
 namespace {
 
 constexpr std::uint64_t kManifestFormat = 1;
-// All that this weightfs knows.
+// All features that this release knows.
 constexpr std::array kFeatures = {kFeatureManifestSha256, kFeatureXr};
 constexpr std::size_t kPackNumberDigitsMax = 9;
 
-/// End of the year 9999: what every file system and calendar can show.
+/// End of the year 9999, which every file system and calendar can show.
 constexpr std::uint64_t kTimeMax = 253'402'300'799;
 
 constexpr const char* kOwnHash = "sha256";
@@ -31,7 +31,7 @@ constexpr const char* kSignature = "signature";
 
 std::string hex_of(const Sha256& hash) { return to_hex(hash); }
 
-/// Of the canonical bytes of a manifest without hash and signature.
+/// The hash of a manifest's canonical bytes without hash and signature.
 Sha256 own_hash(Json json) {
   json.erase(kOwnHash);
   json.erase(kSignature);
@@ -62,7 +62,7 @@ Json json_of(const DeltaRef& delta) {
   return {{"changed", delta.changed_elements}, {"packs", std::move(packs)}};
 }
 
-/// Reads fields of a parsed manifest; every message names the manifest and the field.
+/// Reads fields of a parsed manifest; messages name the manifest and the field.
 class Reader {
  public:
   explicit Reader(std::string_view what) : what_(what) {}
@@ -94,7 +94,7 @@ class Reader {
   std::string_view what_;
 };
 
-/// Comes first: what a newer format means by the other fields is unknown.
+/// First: the other fields may have another meaning in a newer format.
 void Reader::check_format(const Json& json) const {
   const std::uint64_t format = json_uint(json, "format", what_);
   if (format == 0) fail("format 0 does not exist");
@@ -116,7 +116,7 @@ void Reader::check_features(const Json& json) const {
   }
 }
 
-/// Comes second, so that damage to a feature's name is told as damage.
+/// Second, so that a damaged feature name is reported as damage.
 void Reader::check_own_hash(const Json& json) const {
   if (!json.contains(kOwnHash)) return;
   const Sha256 said = hash(json, kOwnHash);
@@ -211,7 +211,7 @@ std::vector<BlobRef> Reader::blobs(const Json& json) const {
   return blobs;
 }
 
-/// "<nonce>-<k>": the name becomes a part of a key.
+/// "<nonce>-<k>": the name becomes part of a key.
 bool is_pack_name(std::string_view name) {
   if (name.size() < kNonceDigits + 2 || name[kNonceDigits] != '-') return false;
   const std::string_view number = name.substr(kNonceDigits + 1);

@@ -19,14 +19,14 @@ namespace weightfs {
 namespace {
 
 constexpr std::string_view kFormatName = "weightfs pack";
-constexpr std::uint64_t kPackHeaderBytesMax = 64u << 10;  // the JSON of a pack's safetensors header
+constexpr std::uint64_t kPackHeaderBytesMax = 64u << 10;  // the JSON header of the safetensors file
 
-/// Least bytes of a range (three varints), and of a chunk (hash, changed count).
+/// Minimum size of a range (three varints), and of a chunk (hash, changed count).
 constexpr std::uint64_t kRangeBytesMin = 3;
 constexpr std::uint64_t kChunkBytesMin = 9;
 
-/// Most bytes of a range (three numbers below 2^32), of a chunk (hash, changed count of at most
-/// 2^20) and of the length of a block.
+/// Maximum size of a range (three numbers below 2^32), of a chunk (hash, changed count of at most
+/// 2^20), and of a block length.
 constexpr std::uint64_t kListedRangeBytesMax = 3 * 5;
 constexpr std::uint64_t kListedChunkBytesMax = 8 + 3;
 constexpr std::uint64_t kBlockLengthBytes = 3;
@@ -36,8 +36,8 @@ std::uint64_t piece_count_of(std::uint64_t data_size) {
   return data_size / kPieceBytes + (data_size % kPieceBytes != 0);
 }
 
-/// No index of so many chunks of this layout is larger: so a small frame cannot ask for much
-/// memory.
+/// Upper bound for the index of this many chunks of this layout, so that a small zstd frame cannot
+/// request much memory.
 std::uint64_t index_bytes_max(const Layout& layout, std::uint64_t chunks, std::uint64_t data_size) {
   const std::uint64_t blocks_of_layout =
       layout.element_count() / kernels::kBlockElements + layout.tensors().size();
@@ -46,7 +46,7 @@ std::uint64_t index_bytes_max(const Layout& layout, std::uint64_t chunks, std::u
          blocks * kBlockLengthBytes + piece_count_of(data_size) * sizeof(Sha256);
 }
 
-/// What reading an index of so many bytes may take for a while: its text, and what is made of it.
+/// Peak memory for reading an index of this size: its text, and what is built from it.
 std::uint64_t reading_bytes_max(std::uint64_t index_size, std::uint64_t chunks) {
   const std::uint64_t chunks_max =
       std::min(chunks, index_size / (kChunkBytesMin + kBlockLengthBytes));
@@ -59,14 +59,14 @@ std::uint32_t block_count_of(const LayoutTensor& tensor, std::uint32_t chunk) {
       kernels::block_count(tensor.kind, tensor.chunk_size_bytes(chunk)));
 }
 
-/// Plain bytes of block `index` of a chunk.
+/// Uncoded size of block `index` of a chunk.
 std::uint64_t block_size_bytes(const LayoutTensor& tensor, std::uint32_t chunk,
                                std::uint32_t index) {
   const std::uint64_t full = kernels::block_bytes(tensor.kind);
   return std::min(full, tensor.chunk_size_bytes(chunk) - index * full);
 }
 
-/// Where index and data of a pack lie, as its safetensors header says.
+/// Sizes of index and data, from the pack's safetensors header.
 struct Parts {
   std::string_view index;        // compressed
   std::uint64_t index_size = 0;  // uncompressed
@@ -161,7 +161,7 @@ std::vector<Range> take_ranges(ByteReader& reader, const Layout& layout, std::ui
   return ranges;
 }
 
-/// Makes the list of chunks; hashes, counts and lengths are still to come.
+/// Makes the list of chunks; hashes, counts and lengths are filled in later.
 std::vector<PackChunk> chunks_of(const ByteReader& reader, const std::vector<Range>& ranges,
                                  const Layout& layout, std::uint64_t chunks_max) {
   std::uint64_t count = 0;
@@ -201,7 +201,7 @@ std::vector<std::uint32_t> take_lengths(ByteReader& reader, std::uint64_t count)
   return lengths;
 }
 
-/// Fills in where the chunks lie; their lengths must add up to the data.
+/// Sets the chunks' offsets; their lengths must add up to the data.
 void place_chunks(const ByteReader& reader, std::vector<PackChunk>& chunks,
                   const std::vector<std::uint32_t>& lengths, const Layout& layout,
                   std::uint64_t data_size) {
@@ -315,7 +315,7 @@ std::span<const std::uint32_t> PackIndex::block_lengths(const PackChunk& chunk) 
 struct PackWriter::State {
   explicit State(const Layout& of) : layout(of) {}
 
-  /// Data are hashed piece by piece as they come.
+  /// Hashes the data piece by piece.
   void hash_data(std::span<const std::byte> data);
   void end_piece();
   [[nodiscard]] std::string index(std::uint32_t first_tensor) const;

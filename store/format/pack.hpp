@@ -1,13 +1,13 @@
-// Pack: one bucket object that holds coded chunks of a delta.
+// Pack: one bucket object that contains coded chunks of a delta.
 //
 // A pack is a legal safetensors file with two U8 tensors, `index` and `data`, in this order.  The
 // index (zstd) lists ranges of chunks by tensor number, the length of each block, the hash and the
-// changed count of each chunk, and the SHA-256 of each piece of the data.  The manifest holds the
-// size of the pack and the SHA-256 of its head (header and index), and thereby vouches for all of
-// it.
+// changed count of each chunk, and the SHA-256 of each piece of the data.  The manifest contains
+// the size of the pack and the SHA-256 of its header (safetensors header and index), and so vouches
+// for all of it.
 //
-// Threads: PackIndex is immutable after parse(); PackWriter belongs to one thread.
-// Format: docs/FORMAT.md, "Packs".
+// Threads: PackIndex is immutable after parse(); PackWriter belongs to one thread. Format:
+// docs/FORMAT.md, "Packs".
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ inline constexpr std::uint64_t kPieceBytes = 1u << 20;             // unit of SH
 inline constexpr std::uint64_t kPackDataBytesTarget = 256u << 20;  // a writer starts the next pack
 inline constexpr std::uint64_t kPackBytesMax = 1u << 30;           // every pack is smaller
 
-/// How many pieces so many bytes are cut into; the last may be shorter.
+/// The number of pieces in this many bytes; the last may be shorter.
 constexpr std::uint64_t piece_count(std::uint64_t size_bytes) noexcept {
   return size_bytes / kPieceBytes + (size_bytes % kPieceBytes != 0 ? 1 : 0);
 }
@@ -76,7 +76,7 @@ class PackIndex {
   static std::shared_ptr<const PackIndex> parse(std::string_view head, std::uint64_t pack_size,
                                                 const Layout& layout, std::string_view what);
 
-  /// The largest possible head of a pack of `pack_size` bytes.
+  /// The largest possible header of a pack of `pack_size` bytes.
   static std::uint64_t head_bytes_max(const Layout& layout, std::uint64_t pack_size);
 
   [[nodiscard]] std::span<const PackChunk> chunks() const noexcept { return chunks_; }  // ascending
@@ -96,7 +96,7 @@ class PackIndex {
   std::uint64_t data_offset_ = 0, data_size_ = 0;
 };
 
-/// Collects chunks in ascending order of (tensor, chunk) and makes the head of their pack.  The
+/// Collects chunks in ascending order of (tensor, chunk) and makes the header of their pack.  The
 /// caller keeps the data: what it passes to add(), back to back.
 class PackWriter {
  public:

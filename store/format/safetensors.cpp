@@ -1,6 +1,6 @@
-// The header is read by events, not into a tree: a tree of a header of 100 MB would take gigabytes,
-// and would hide duplicate keys.  Every value has a slot, which follows from where it stands:
-//
+// The header is parsed as a stream of events, not into a tree: the tree of a 100 MB header would
+// take gigabytes, and would hide duplicate keys.  Every value has a slot, which follows from its
+// position:
 //     { "__metadata__": metadata, NAME: tensor }
 //       metadata  { KEY: metadata_value } or null
 //       tensor    { "dtype": dtype, "shape": [extent, ...], "data_offsets": [offset, offset],
@@ -83,7 +83,7 @@ class HeaderReader {
     unknown
   };
 
-  /// An open object or array.  The last key is that of the value being read.
+  /// An open object or array.  Its last key is that of the value being read.
   struct Level {
     Slot slot;
     std::vector<std::string> keys;
@@ -129,7 +129,7 @@ HeaderReader::Slot HeaderReader::slot() const {
   }
 }
 
-/// Where the reader stands, in words: "tensor 'a': shape".
+/// The current position in words: "tensor 'a': shape".
 std::string HeaderReader::place() const {
   if (levels_.empty()) return "the header";
   const std::string first = escape_name(levels_[0].keys.back());
@@ -138,7 +138,7 @@ std::string HeaderReader::place() const {
   return fmt::format("{}: {}", owner, escape_name(levels_[1].keys.back()));
 }
 
-/// Fields that the format does not know are ignored, as by the reference; all others have a type.
+/// Unknown fields are ignored, as in the reference implementation; all others must have their type.
 bool HeaderReader::accept_unknown(std::string_view found) const {
   static constexpr std::array<std::string_view, 9> kExpected{"an object",
                                                              "an object of strings",
@@ -279,7 +279,7 @@ std::uint64_t check_coverage(const std::vector<SafetensorsTensor>& tensors, std:
   return end;
 }
 
-/// The length that a file begins with.
+/// The length at the start of a file.
 std::uint64_t checked_length(std::string_view bytes, std::uint64_t file_size,
                              std::string_view name) {
   const auto fail = [&](const std::string& message) {
@@ -325,7 +325,7 @@ SafetensorsHeader parse_safetensors_header(std::string_view head, std::string_vi
     fail(fmt::format("a header of {} bytes expected, {} found", length, json.size()));
   }
   if (json.empty() || json.front() != '{') fail("the header does not begin with '{'");
-  // The JSON library takes a NUL for the end of the text.
+  // The JSON library would take a NUL for the end of the text.
   if (const std::size_t nul = json.find('\0'); nul != json.npos) {
     fail(fmt::format("the header is not valid JSON: a NUL at byte {} of it", nul));
   }

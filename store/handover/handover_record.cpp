@@ -52,7 +52,7 @@ std::string nonce_of(const Json& object, std::string_view what) {
   return nonce;
 }
 
-/// Names of staging are bytes, not text.
+/// Names in staging are bytes, not text, so they are written as hex digits.
 StagingOrigin origin_of(const Json& object, std::string_view what) {
   const Json& origin = json_field(object, "origin", what);
   const std::string hex = json_string(origin, "name", what);
@@ -112,14 +112,14 @@ std::string HandOverRecord::serialize() const {
       {"format", kRecordFormat},
       {"directory", directory},
       {"name", name},
-      {"tag", tag},
+      {"tag", wishes.tag},
       {"nonce", nonce},
       {"origin", {{"parent", origin.parent}, {"name", to_hex(as_bytes(origin.name))}}},
       {"fence", fence},
-      {"meta", meta},
-      {"include", include},
-      {"snapshot", snapshot},
-      {"rebase", rebase},
+      {"meta", wishes.meta},
+      {"include", wishes.include},
+      {"snapshot", wishes.snapshot},
+      {"rebase", wishes.rebase},
       {"time", static_cast<std::uint64_t>(time)},
       {"unsynced_boot", unsynced_boot},
       {"phase", to_string(phase)},
@@ -149,14 +149,14 @@ HandOverRecord HandOverRecord::parse(std::string_view key, std::string_view valu
   }
   record.directory = json_uint(object, "directory", what);
   record.name = json_string(object, "name", what);
-  record.tag = json_string(object, "tag", what);
+  record.wishes.tag = json_string(object, "tag", what);
   record.nonce = nonce_of(object, what);
   record.origin = origin_of(object, what);
   record.fence = json_uint(object, "fence", what);
-  record.meta = meta_of(object, what);
-  record.include = include_of(object, what);
-  record.snapshot = flag_of(object, "snapshot", what);
-  record.rebase = flag_of(object, "rebase", what);
+  record.wishes.meta = meta_of(object, what);
+  record.wishes.include = include_of(object, what);
+  record.wishes.snapshot = flag_of(object, "snapshot", what);
+  record.wishes.rebase = flag_of(object, "rebase", what);
   record.time = time_of(object, what);
   record.unsynced_boot = json_string(object, "unsynced_boot", what);
   record.phase = phase_of(json_string(object, "phase", what), what);

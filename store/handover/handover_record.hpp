@@ -1,5 +1,5 @@
 // Hand-over record: what the store keeps of a checkpoint that was handed over, so that any later
-// process goes on with it (family `handovers`; the key is its order).
+// process can continue (family `handovers`; the key is its order).
 //
 //     queued       nothing of it can be a version
 //     committing   the manifest of `version` may be in the bucket, with this nonce
@@ -7,17 +7,16 @@
 //     conflict     terminal, with the reason: another writer published since its fence
 //     failed       terminal, with the reason
 //
-// The value is JSON with a number of its format; fields are never given another meaning.
+// The value is JSON with a format number; the meaning of a field never changes.
 //
 // Threads: a value; parsing and writing are pure functions.
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <string>
 #include <string_view>
-#include <vector>
 
+#include "store/publish/version_wishes.hpp"
 #include "store/staging/types.hpp"
 
 namespace weightfs {
@@ -28,17 +27,14 @@ struct HandOverRecord {
   std::uint64_t order = 0;  // the key; not in the value
   StagingId directory = 0;
   std::string name;      // in publish/
-  std::string tag;       // "" for none
-  std::string nonce;     // 32 hex digits: of the manifest, and of the tree of links
+  std::string nonce;     // 32 hex digits: of the manifest, and the name of the tree of links
   StagingOrigin origin;  // where it was in staging
   std::uint64_t fence = 0;
-  std::map<std::string, std::string> meta;
-  std::vector<std::string> include;
-  bool snapshot = false;
-  bool rebase = false;
+  VersionWishes wishes;
   std::int64_t time = 0;  // handed over, seconds since 1970
-  /// The run of the machine in which it was handed over; "" once its files are synced.  In another
-  /// run of the machine the bytes of files that were not synced may be anything.
+  /// The boot id of the machine at the hand-over; "" once its files are synced.  After a reboot the
+  /// contents of unsynced files are undefined.  Most are never synced under this record: the bucket
+  /// has their version before that.  "lost": the disk did not take them.
   std::string unsynced_boot;
 
   Phase phase = Phase::queued;
@@ -50,9 +46,14 @@ struct HandOverRecord {
     return phase == Phase::conflict || phase == Phase::failed;
   }
 
+  /// Whether bytes of its files may be lost.  `boot`: this run of the machine.
+  [[nodiscard]] bool may_be_lost(std::string_view boot) const noexcept {
+    return !unsynced_boot.empty() && unsynced_boot != boot;
+  }
+
   [[nodiscard]] std::string key() const;
 
-  /// Throws Error: invalid if a text is not UTF-8; names of staging may be any bytes.
+  /// Throws Error: invalid if a text is not UTF-8; names in staging may be any bytes.
   [[nodiscard]] std::string serialize() const;
 
   /// Throws Error: corrupt (malformed), unsupported (a newer format).

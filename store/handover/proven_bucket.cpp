@@ -11,7 +11,7 @@ namespace weightfs {
 namespace {
 
 constexpr std::string_view kProbedKey =
-    "probed";  // of the family `store`: see store/local/column_families.hpp
+    "probed";  // in the family `store`: see store/local/column_families.hpp
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-// Proven bucket: the probe of a bucket (store/repository/probe.hpp), once for a store.
+// Proven bucket: runs the probe of a bucket (store/repository/probe.hpp) once per store.
 //
 // Threads: all calls may run in parallel.
 #pragma once
@@ -11,7 +11,7 @@
 
 namespace weightfs {
 
-/// require_put_if_absent(), once for a store: a success is remembered in it, for this URL and
+/// Calls require_put_if_absent() once per store: a success is recorded there, for this URL and
 /// endpoint.
 void require_put_if_absent_once(Repository& repository, Store& store, std::string_view endpoint_url,
                                 const Context& context);

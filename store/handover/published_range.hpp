@@ -1,7 +1,7 @@
-// Own versions: the unbroken run of versions that the queue of this store has published, and what
-// follows from it for a fence.
+// Published range: the unbroken run of versions that the queue of this store has published, and
+// what a fence allows because of it.
 //
-//     fence 5, own 6..8: the versions since the fence are the queue's own, so 8 may be followed
+//     fence 5, own 6..8: all versions since the fence are the queue's own, so 8 may be followed
 //     fence 5, own 7..8: 6 is another writer's, so only 5 may be followed: a conflict
 //
 // Threads: a value; pure functions.  Kept in the store's record `own`
@@ -24,7 +24,7 @@ struct PublishedRange {
     return last > fence && first <= fence + 1 ? last : fence;
   }
 
-  /// After the queue has published `version` too.
+  /// The range after the queue has also published `version`.
   [[nodiscard]] PublishedRange with(std::uint64_t version) const noexcept {
     return last > 0 && version == last + 1 ? PublishedRange{first, version}
                                            : PublishedRange{version, version};
@@ -37,7 +37,7 @@ struct PublishedRange {
     return text;
   }
 
-  /// Anything that is no such record counts as none: then only fences count.
+  /// An invalid record counts as empty: then only fences matter.
   static PublishedRange parse(std::string_view text) noexcept {
     if (text.size() != 16) return {};
     const PublishedRange own{load_be(text.substr(0, 8)), load_be(text.substr(8))};

@@ -1,15 +1,21 @@
-// The thread: takes the first hand-over that is not at its end, and brings it as far as it goes.
+// The thread: takes the first unfinished hand-over, and advances it as far as possible.
 //
-//     queued       link, sync, publish                    -> committing, in publish()'s hook
-//     committing   look for the version by its nonce      -> committed; queued if another has its
-//                                                            number; else publish with the same
-//                                                            nonce, still committing
-//     committed    adopt the images, show, finish         -> gone
+//     queued       link, publish                       -> committing, in publish()'s hook
+//     committing   search the version by its nonce     -> committed; queued if another version has
+//                                                         its number; otherwise publish again with
+//                                                         the same nonce, still committing
+//     committed    adopt the images, show, finish      -> gone
 //
-// Each step may be done again, by this process or a later one.  What fails and may work later is
-// tried again, and those behind wait for it: they are published in order.  An error that leaves it
-// open whether the version exists keeps the phase committing.  So does its absence: a request whose
-// reply never came may be carried out later, as long as its number is free.
+// Each step may be repeated, by this process or a later one.  Temporary failures are retried, while
+// later hand-overs wait: they are published in order.  If an error leaves it open whether the
+// version exists, the phase stays committing.  So it does if the version is absent: a request whose
+// reply was lost may still be carried out while its number is free.
+//
+// Nothing is synced before the manifest is sent: from then on the bucket has the bytes.  So a
+// process that finds the record of an earlier one syncs the files before it codes them.  After a
+// reboot, files that were not synced may hold anything: nothing is coded or adopted from them.  A
+// committing hand-over of such files is only searched for; later ones do not wait for it, because
+// only another version with its number proves that it did not become one.
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -27,6 +33,7 @@
 #include "store/handover/queue_state.hpp"
 #include "store/handover/seal.hpp"
 #include "store/materialize/adopt.hpp"
+#include "store/materialize/materialize.hpp"
 #include "store/publish/pre_encoded.hpp"
 
 namespace weightfs {
@@ -38,14 +45,14 @@ using Phase = HandOverRecord::Phase;
 constexpr int kQueueNice = 10;
 constexpr milliseconds kFirstRetry{500};
 
-/// What is coded here waits for the trainer.  Threads that this one starts inherit it.
+/// This work must not slow down the trainer.  Threads started by this one inherit the priority.
 void lower_priority() {
   const auto thread = static_cast<id_t>(::syscall(SYS_gettid));
   const int nice = std::max(kQueueNice, ::getpriority(PRIO_PROCESS, thread));
   if (::setpriority(PRIO_PROCESS, thread, nice) != 0) log_debug("the queue has normal priority");
 }
 
-/// Nothing is wrong with the checkpoint or the repository: it may work later.
+/// Temporary: nothing is wrong with the checkpoint or the repository.
 bool may_pass(ErrorCode code) {
   return code == ErrorCode::unavailable || code == ErrorCode::timed_out ||
          code == ErrorCode::no_space || code == ErrorCode::no_memory || code == ErrorCode::io ||
@@ -54,7 +61,7 @@ bool may_pass(ErrorCode code) {
 
 }  // namespace
 
-// ---- what to do next ----
+// ---- choosing ----
 
 void PublishQueue::State::run(const std::stop_token& stop) {
   lower_priority();
@@ -62,10 +69,13 @@ void PublishQueue::State::run(const std::stop_token& stop) {
 }
 
 std::shared_ptr<QueueItem> PublishQueue::State::first() const {
+  std::shared_ptr<QueueItem> lost;  // that is to be looked for later
   for (const auto& [order, item] : items) {
-    if (!item->is_withdrawn && !item->record.is_terminal()) return item;
+    if (item->is_withdrawn || item->record.is_terminal()) continue;
+    if (!item->is_lost || item->retry_at <= Clock::now()) return item;
+    if (!lost) lost = item;
   }
-  return nullptr;
+  return lost;
 }
 
 std::shared_ptr<QueueItem> PublishQueue::State::next(const std::stop_token& stop) {
@@ -109,19 +119,20 @@ void PublishQueue::State::step(const std::shared_ptr<QueueItem>& item,
 
 void PublishQueue::State::advance(QueueItem& item, const Context& context) {
   if (item.record.phase == Phase::committing) look_for_version(item, context);
+  if (item.is_lost && item.record.phase != Phase::committed) throw lost_bytes_of(item.record);
   if (item.record.phase != Phase::committed) publish_item(item, context);
   settle(item, context);
 }
 
 // ---- queued, committing ----
 
-/// A version that this hand-over became has the number of its last try, or with a rebase a higher
-/// one.
+/// If this hand-over became a version, its number is that of the last try, or a higher one after a
+/// rebase.
 void PublishQueue::State::look_for_version(QueueItem& item, const Context& context) {
   const HandOverRecord& record = item.record;
   const std::uint64_t before = std::max<std::uint64_t>(record.version, 1) - 1;
   const auto found = find_nonce(history, before, record.nonce, context);
-  if (!found && !history.find(record.version, context)) return;  // it may come yet
+  if (!found && !history.find(record.version, context)) return;  // it may still appear
   change([&] {
     item.record.phase = found ? Phase::committed : Phase::queued;
     item.record.version = found.value_or(0);
@@ -131,10 +142,13 @@ void PublishQueue::State::look_for_version(QueueItem& item, const Context& conte
 void PublishQueue::State::publish_item(QueueItem& item, const Context& context) {
   if (!is_proven && options.prove) options.prove(context);
   is_proven = true;
+  item.watch->lap(&HandOverTiming::wait);
   const std::uint64_t may_come_before =
       item.record.phase == Phase::committing ? item.record.version : 0;
   prepare_links(item, context);
+  item.watch->lap(&HandOverTiming::seal);
   take_early(item, context);
+  item.watch->lap(&HandOverTiming::code);
   const Progress progress = [&](std::string_view step, std::uint64_t done, std::uint64_t total) {
     const std::lock_guard lock(mutex);
     item.step = step;
@@ -150,11 +164,14 @@ void PublishQueue::State::publish_item(QueueItem& item, const Context& context) 
       item.record.version = result.version;
       item.failures = 0;
       bucket_refusal.clear();
+      for (const auto& [order, other] : items) {
+        if (other->is_lost) other->retry_at = {};  // its number may be this one's
+      }
     });
   } catch (const CommitUnknown&) {
     throw;
   } catch (const Error& error) {
-    // A conflict is one about the number of the earlier try, or a lower one: that is taken.
+    // A conflict concerns the number of the earlier try or a lower one, so that number is taken.
     const bool may_come = may_come_before != 0 && error.code() != ErrorCode::conflict;
     if (!may_come || item.record.version != may_come_before) set_queued(item);
     throw;
@@ -164,7 +181,7 @@ void PublishQueue::State::publish_item(QueueItem& item, const Context& context) 
   }
 }
 
-/// Nothing of it can be a version.
+/// Nothing of it can be a version any more.
 void PublishQueue::State::set_queued(QueueItem& item) {
   change([&] {
     item.record.phase = Phase::queued;
@@ -176,26 +193,20 @@ void PublishQueue::State::prepare_links(QueueItem& item, const Context& context)
   const auto tree = links_of(item.record);
   if (!item.has_links) make_links(staging, item.record.directory, tree);
   item.has_links = true;
-  if (item.record.unsynced_boot.empty()) return;
-  sync_links(tree, store.path() / "staging", context);
+  if (!item.is_loaded || item.record.unsynced_boot.empty()) return;
+  // What the disk did not take may have been told to the process that is gone, or to nobody: then
+  // the files are too short.  They were a checkpoint when they were handed over.
+  note_lost(item, [&] {
+    sync_links(tree, store.path() / "staging", context);
+    check_links(tree, item.record.wishes.include, escape_name(item.record.name));
+  });
   change([&] { item.record.unsynced_boot.clear(); });
   write_record(item);
 }
 
 void PublishQueue::State::take_early(QueueItem& item, const Context& context) {
   if (item.early) return;
-  std::map<std::string, StagedFile> files;
-  for (StagedFile& file : staging.list(item.record.directory)) {
-    files.emplace(file.path, std::move(file));
-  }
-  item.early = early.take(
-      item.record.directory,
-      [&](const EarlyFile& coded) {
-        const auto file = files.find(coded.path);
-        return file != files.end() && file->second.generation == coded.generation &&
-               staging.backing_path(file->second.id) == coded.source;
-      },
-      context);
+  item.early = early.take(item.record.directory, context);
   change([&] { item.early_bytes = item.early->bytes(); });
 }
 
@@ -203,15 +214,13 @@ PublishOptions PublishQueue::State::options_of(QueueItem& item) {
   const HandOverRecord& record = item.record;
   PublishOptions result;
   result.directory = links_of(record);
-  result.tag = record.tag;
-  result.meta = record.meta;
-  result.include = record.include;
-  result.snapshot = record.snapshot;
+  result.wishes = record.wishes;
+  result.wishes.rebase = false;  // the queue does that itself, and finds lost ones in between
   result.threads = options.threads;
   result.coder = options.coder;
   result.nonce = record.nonce;
   result.keeps_uploads = true;
-  if (!record.rebase && !options.rebase) {
+  if (!record.wishes.rebase && !options.rebase) {
     const std::lock_guard lock(mutex);
     result.fence_parent = own.parent_for(record.fence);
   }
@@ -219,12 +228,51 @@ PublishOptions PublishQueue::State::options_of(QueueItem& item) {
   result.committing = [this, &item](std::uint64_t version) { begin_commit(item, version); };
   result.lock_images = true;
   result.early = item.early;
+  result.watch = &*item.watch;
   result.at = options.at;
   return result;
 }
 
-/// From here on the manifest may be in the bucket, so it cannot be taken back.
+/// Remembers what `check` finds out, because the kernel tells it once.  What is queued fails at
+/// once; what may be a version already must not be coded again.
+void PublishQueue::State::note_lost(QueueItem& item, const std::function<void()>& check) {
+  try {
+    check();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::corrupt || item.record.phase != Phase::committing) throw;
+    change([&] {
+      item.is_lost = true;
+      item.record.unsynced_boot = "lost";  // no boot id
+    });
+    write_record(item);
+    throw;
+  }
+}
+
+/// Why an unpublished hand-over with lost files is not coded.
+Error PublishQueue::State::lost_bytes_of(const HandOverRecord& record) const {
+  const std::string shown = escape_name(record.name);
+  const std::string what = fmt::format(
+      "the machine restarted, or its disk failed, before the files of publish/{} were on it, and "
+      "their bytes may be lost",
+      shown);
+  if (record.phase == Phase::committing) {
+    return {ErrorCode::corrupt,
+            fmt::format("{}; its manifest was on its way to the bucket and may still become "
+                        "version {}: save it again and hand that over under another name, which "
+                        "shows what became of this one",
+                        what, record.version)};
+  }
+  return {ErrorCode::corrupt,
+          fmt::format("{}; it is not published: save it again, remove what is left (rm -r "
+                      "publish/{}), and hand over again",
+                      what, shown)};
+}
+
+/// From here on the manifest may be in the bucket, so the hand-over cannot be taken back.  All
+/// bytes have been read.
 void PublishQueue::State::begin_commit(QueueItem& item, std::uint64_t version) {
+  note_lost(item, [&] { require_no_lost_writes(links_of(item.record)); });
   change([&] {
     if (item.is_withdrawn) {
       throw Error(ErrorCode::cancelled, fmt::format("publish/{} was taken back", item.record.name));
@@ -244,18 +292,19 @@ void PublishQueue::State::settle(QueueItem& item, const Context& context) {
   if (!item.is_recorded) write_record(item);
   item.is_recorded = true;
   reached("committed-recorded");
-  // Until `latest` names it.
+  // Reserved until `latest` names it.
   const auto adopting =
       store.eviction().reserve(item.record.version, Eviction::Claim::stays, context);
   bring_images(item, context);
   reached("adopted");
   if (options.show) options.show(item.record.version);
   reached("shown");
+  item.watch->lap(&HandOverTiming::adopt);
   trim_images();
   finish(item, context);
 }
 
-/// An adopted version took no room of its own, but counts from now on.
+/// An adopted version needed no new room, but counts from now on.
 void PublishQueue::State::trim_images() {
   try {
     store.evictor().evict_for_images(0);
@@ -264,14 +313,15 @@ void PublishQueue::State::trim_images() {
   }
 }
 
-/// The staged files become the images.  Where they cannot, the sync fetches the version as it does
-/// any other, and the next try finds that.
+/// Adopts the staged files as images, unless their bytes may be lost.  If that fails, the sync
+/// fetches the version like any other, and the next try finds it.
 void PublishQueue::State::bring_images(QueueItem& item, const Context& context) {
   ImagesLock lock = std::move(item.images_lock);
   const std::uint64_t version = item.record.version;
-  const std::vector<std::uint64_t> complete = store.complete_versions();
+  const std::vector<std::uint64_t> complete = store.images().complete_versions();
   if (!complete.empty() && complete.back() >= version) return;
-  if (!lock) lock = store.lock_images(context);
+  if (item.is_lost) return materialize(store, history, version, context, {}, options.coder);
+  if (!lock) lock = store.images().lock_images(context);
   if (!item.images) item.images = images_of(history, store, version, context);
   if (!item.has_links) make_links(staging, item.record.directory, links_of(item.record));
   item.has_links = true;
@@ -293,12 +343,18 @@ void PublishQueue::State::finish(QueueItem& item, const Context& context) {
   for (const StagedFile& file : staging.list(record.directory)) {
     if (S_ISREG(file.type) && paths.contains(file.path)) published.push_back(file.id);
   }
-  const PublishedRange with_this = own.with(record.version);  // only this thread changes it
+  // Only this thread changes it.  One whose bytes were lost may be found behind later ones.
+  const PublishedRange with_this = own.last > record.version ? own : own.with(record.version);
   const std::string left =
       staging.finish(record.directory, published, record.origin, record.version,
                      {{ColumnFamily::handovers, record.key(), std::nullopt},
                       {ColumnFamily::store, std::string(kOwnKey), with_this.serialize()}});
   reached("finished");
+  HandOverTiming& timing = item.watch->timing;
+  timing.version = record.version;  // and its bytes: it may have been found in the bucket
+  timing.bytes = bytes;
+  timing.early_bytes = early_bytes;
+  store.timings().put(timing);
   remove_links(links_of(record));
   log_info(fmt::format("publish/{} is version {}; {} of {} bytes were coded before",
                        escape_name(record.name), record.version, early_bytes, bytes));
@@ -306,13 +362,13 @@ void PublishQueue::State::finish(QueueItem& item, const Context& context) {
     own = with_this;
     item.is_gone = true;
     items.erase(record.order);
-    note_end({record.order, record.name, record.tag, HandOverEnd::How::published, record.version,
-              "", left, bytes, early_bytes});
+    note_end({record.order, record.name, record.wishes.tag, HandOverEnd::How::published,
+              record.version, "", left, bytes, early_bytes});
     totals.versions++;
     totals.bytes += bytes;
     totals.early_bytes += early_bytes;
   });
-  drop_early(record.directory);
+  early.drop(record.directory);
   early.parent_changed();
 }
 
@@ -320,6 +376,8 @@ void PublishQueue::State::finish(QueueItem& item, const Context& context) {
 
 void PublishQueue::State::failed(QueueItem& item, const Error& error) {
   item.images_lock.unlock();
+  item.watch->lap(&HandOverTiming::wait);
+  item.watch->timing.attempts++;
   if (item.stop.stop_requested()) return;  // taken back, or the queue stops
   switch (item.record.phase) {
     case Phase::committed:
@@ -334,14 +392,30 @@ void PublishQueue::State::failed(QueueItem& item, const Error& error) {
   }
   if (may_pass(error.code())) return wait(item, error.what(), error.code());
   if (error.code() != ErrorCode::conflict) return end(item, Phase::failed, error);
-  const bool rebases = item.record.rebase || options.rebase;
-  if (!rebases && has_moved(item)) return;  // it is tried again at once
+  if (look_for_lost_first(item)) return wait(item, error.what(), error.code());
+  const bool rebases = item.record.wishes.rebase || options.rebase;
+  if (!rebases && has_moved(item)) return;  // retried at once
   if (!rebases) return end(item, Phase::conflict, conflict_of(item));
   if (++item.lost_races == kRebaseTries) return end(item, Phase::conflict, lost_races_of(item));
   wait(item, "another writer published first; coding again on top of that version", error.code());
 }
 
-/// Whether a rebase came while it was tried.
+/// The version that won the race may be an earlier hand-over whose files were lost: then that one
+/// is searched for before the next try.
+/// Returns: false if there is none.
+bool PublishQueue::State::look_for_lost_first(const QueueItem& item) {
+  bool is_any = false;
+  change([&] {
+    for (const auto& [order, other] : items) {
+      if (order >= item.record.order || !other->is_lost || other->record.is_terminal()) continue;
+      other->retry_at = {};
+      is_any = true;
+    }
+  });
+  return is_any;
+}
+
+/// Whether a rebase happened during the try.
 bool PublishQueue::State::has_moved(const QueueItem& item) const {
   const std::lock_guard lock(mutex);
   return own.parent_for(item.record.fence) != item.tried_parent;
@@ -381,7 +455,7 @@ void PublishQueue::State::wait(QueueItem& item, const std::string& why, ErrorCod
 void PublishQueue::State::end(QueueItem& item, Phase phase, const Error& error) {
   const HandOverRecord& record = item.record;
   log_error(fmt::format("publish/{}: {}", escape_name(record.name), error.what()));
-  // They hold the bytes of files that the user may want to remove.
+  // The links hold the bytes of files that the user may want to remove.
   remove_links(links_of(record));
   item.has_links = false;
   change([&] {
@@ -389,14 +463,14 @@ void PublishQueue::State::end(QueueItem& item, Phase phase, const Error& error) 
     item.record.phase = phase;
     item.record.error = error.what();
     item.record.error_code = to_string(error.code());
-    note_end({record.order, record.name, record.tag,
+    note_end({record.order, record.name, record.wishes.tag,
               phase == Phase::conflict ? HandOverEnd::How::conflict : HandOverEnd::How::failed, 0,
               error.what(), ""});
   });
   try {
     write_record(item);
   } catch (const Error& unwritten) {
-    // A later process tries once more, and finds the same.
+    // A later process tries again, with the same result.
     log_warning(fmt::format("cannot record why publish/{} failed: {}", escape_name(record.name),
                             unwritten.what()));
   }

@@ -21,7 +21,7 @@ namespace {
 
 namespace stdfs = std::filesystem;
 
-/// A lease cannot be waited for, so it is asked for again.
+/// There is no call that waits for a lease, so this polls.
 constexpr auto kProbeInterval = std::chrono::milliseconds(10);
 constexpr std::size_t kShownMax = 5;
 
@@ -43,7 +43,7 @@ std::vector<StagedFile> held_files(const Staging& staging, StagingId directory) 
   return files;
 }
 
-/// The first of these files, below the directory that its user knows as `shown`.
+/// Names the first of these files, below the directory that the user knows as `shown`.
 std::string names_of(const std::string& shown, const std::vector<StagedFile>& files) {
   std::string names;
   for (std::size_t i = 0; i < std::min(files.size(), kShownMax); i++) {
@@ -82,6 +82,21 @@ void make_link_directory(const stdfs::path& path, const std::string& shown) {
   throw_errno(errno, "make the directory " + path.string());
 }
 
+/// The kernel tells it once, and drops what it could not write.
+[[noreturn]] void throw_lost(std::string_view why) {
+  throw Error(
+      ErrorCode::corrupt,
+      fmt::format("staged files could not be synced to disk; check them or write them again: {}",
+                  why));
+}
+
+void for_each_file(const stdfs::path& tree,
+                   const std::function<void(const stdfs::path& path)>& each) {
+  for (const auto& entry : stdfs::recursive_directory_iterator(tree)) {
+    if (entry.is_regular_file()) each(entry.path());
+  }
+}
+
 std::string replaced(std::string text, std::string_view from, std::string_view to) {
   for (std::size_t at = text.find(from); at != text.npos; at = text.find(from, at + to.size())) {
     text.replace(at, from.size(), to);
@@ -90,6 +105,14 @@ std::string replaced(std::string text, std::string_view from, std::string_view t
 }
 
 }  // namespace
+
+bool may_hand_over(const Staging& staging, Caller caller) {
+  const struct stat root = staging.attributes(kPublishRoot);
+  if (caller.uid == 0) return true;
+  if (caller.uid == root.st_uid) return (root.st_mode & S_IWUSR) != 0;
+  if (caller.gid == root.st_gid) return (root.st_mode & S_IWGRP) != 0;
+  return (root.st_mode & S_IWOTH) != 0;
+}
 
 void require_own_files(const Staging& staging, StagingId directory, Caller caller) {
   if (caller.uid == 0) return;
@@ -122,7 +145,7 @@ void make_links(const Staging& staging, StagingId directory, const stdfs::path& 
   make_directories(tree.parent_path(), 0700);
   const std::string shown = escape_name(staging.path_of(directory));
   make_link_directory(tree, shown);
-  // By path: a directory comes before what is in it.
+  // Sorted by path: a directory comes before its contents.
   for (const StagedFile& file : staging.list(directory)) {
     if (is_hidden(file.path)) continue;
     const std::string name = fmt::format("{}/{}", shown, escape_name(file.path));
@@ -155,22 +178,29 @@ void check_links(const stdfs::path& tree, const std::vector<std::string>& includ
 }
 
 void sync_links(const stdfs::path& tree, const stdfs::path& backing, const Context& context) {
-  for (const auto& entry : stdfs::recursive_directory_iterator(tree)) {
-    if (!entry.is_regular_file()) continue;
+  for_each_file(tree, [&](const stdfs::path& path) {
     context.check("syncing the files that were handed over");
-    const File file = File::open(entry.path(), O_RDONLY);
+    const File file = File::open(path, O_RDONLY);
     try {
-      fsync_file(file.fd(), entry.path());
+      fsync_file(file.fd(), path);
     } catch (const Error& error) {
-      // The kernel tells it once, and drops what it could not write.
-      throw Error(
-          ErrorCode::corrupt,
-          fmt::format(
-              "staged files could not be synced to disk; check them or write them again: {}",
-              error.what()));
+      throw_lost(error.what());
     }
-  }
+  });
   fsync_directory(backing);
+}
+
+void require_no_lost_writes(const stdfs::path& tree) {
+  // Behind the end of every file, so that there is nothing to wait for: only the error is told.
+  constexpr off_t kFar = off_t{1} << 50;
+  for_each_file(tree, [](const stdfs::path& path) {
+    const File file = File::open(path, O_RDONLY);
+    if (::sync_file_range(file.fd(), kFar, 1, SYNC_FILE_RANGE_WAIT_BEFORE) == 0) return;
+    const int error = errno;
+    // Other errors say that this file system cannot be asked.
+    if (error != EIO && error != ENOSPC && error != EDQUOT) return;
+    throw_lost(fmt::format("{}: {}", path.string(), std::generic_category().message(error)));
+  });
 }
 
 }  // namespace weightfs

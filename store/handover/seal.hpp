@@ -1,15 +1,15 @@
-// Seal: what is checked of a staged directory before it may be published, and the tree of links
-// through which it is published.
+// Seal: the checks of a staged directory before it is published, and the tree of links from which
+// it is published.
 //
-//     staging/<id>              the bytes of a file, under its StagingId
+//     staging/<id>              the bytes of a file, named by its StagingId
 //     handover/<nonce>/<path>   hard links to them, under the names of the checkpoint
 //
-// Hidden files and directories are no part of it: they are not published.
+// Hidden files and directories are left out: they are not published.
 //
 // Errors name a file as its user knows it: "staging/run/model.safetensors".
 //
 // Threads: plain functions.  The caller holds a Staging::Seal of the directory, or it lies below
-// publish/: nothing in it changes.
+// publish/, so nothing in it changes.
 #pragma once
 
 #include <filesystem>
@@ -23,26 +23,29 @@
 
 namespace weightfs {
 
-/// How long a hand-over waits for the last writer, at most.
+/// The longest that a hand-over waits for the last writer.
 inline constexpr auto kWriterWait = std::chrono::seconds(2);
 
-/// Throws Error: permission if a file below the directory belongs to somebody else than `caller`,
-/// who is not root; names files and owners.
+/// Whether the permissions of the publish root let this user write there.  Supplementary groups are
+/// not known here.
+bool may_hand_over(const Staging& staging, Caller caller);
+
+/// Throws Error: permission if a file below the directory does not belong to `caller`, unless that
+/// is root; names files and owners.
 void require_own_files(const Staging& staging, StagingId directory, Caller caller);
 
-/// Waits until no file below the directory is open for writing or mapped by a writer, or `until`;
-/// then looks once more.  `holders`: see QueueOptions; may be empty.
-/// Throws Error: busy (names the files and who holds them), cancelled.
+/// Waits until no file below the directory is open for writing or mapped by a writer, or until
+/// `until`, and then checks once more.  `holders`: see QueueOptions; may be empty.
+/// Throws Error: busy (names the files and their holders), cancelled.
 void wait_unwritten(Staging& staging, StagingId directory,
                     const std::function<std::string(const std::vector<StagedFile>& files)>& holders,
                     Clock::time_point until, const Context& context);
 
-/// Makes the tree of links; what lay at `tree` goes first.
+/// Makes the tree of links; removes what was at `tree` first.
 /// Throws Error: invalid (a symlink, or a path that is too long), no_space, io.
 void make_links(const Staging& staging, StagingId directory, const std::filesystem::path& tree);
 
-/// Removes a tree of links; one that is not there is fine.  What cannot be removed is logged: it is
-/// removed with the next start.
+/// Removes a tree of links, if it exists.  Logs what cannot be removed; the next start removes it.
 void remove_links(const std::filesystem::path& tree) noexcept;
 
 /// Scans the tree as publish() will.  `shown`: the directory as its user knows it.
@@ -50,9 +53,14 @@ void remove_links(const std::filesystem::path& tree) noexcept;
 void check_links(const std::filesystem::path& tree, const std::vector<std::string>& include,
                  std::string_view shown);
 
-/// Brings the bytes of all files of the tree, and their names in `backing`, to the disk.
-/// Throws Error: corrupt if the disk did not take them (they may be lost then); cancelled, io.
+/// Syncs the bytes of all files of the tree, and their names in `backing`, to disk.
+/// Throws Error: corrupt if the disk failed to store them (they may be lost); cancelled, io.
 void sync_links(const std::filesystem::path& tree, const std::filesystem::path& backing,
                 const Context& context);
+
+/// Asks the kernel whether it could not write bytes of these files to the disk; waits for no disk.
+/// Until that happens, what is read of them is what was written.
+/// Throws Error: corrupt if so (they may be lost then), io.
+void require_no_lost_writes(const std::filesystem::path& tree);
 
 }  // namespace weightfs

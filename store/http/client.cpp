@@ -40,14 +40,15 @@ Multi make_multi(unsigned connections_max) {
   });
   Multi multi(curl_multi_init());
   if (!multi) throw std::bad_alloc();
-  // Idle ones count too: a new host pushes the connection out that was unused for longest.
+  // Includes idle connections: a new host evicts the least recently used one.
   curl_multi_setopt(multi.get(), CURLMOPT_MAXCONNECTS, static_cast<long>(connections_max));
   curl_multi_setopt(multi.get(), CURLMOPT_MAX_TOTAL_CONNECTIONS,
                     static_cast<long>(connections_max));
   return multi;
 }
 
-/// A thread that no signal is delivered to: they are for main, and SIGPIPE is for nobody.
+/// Starts a thread that receives no signals: those are for the main thread, and SIGPIPE is for
+/// none.
 std::jthread start_without_signals(std::function<void()> body) {
   sigset_t all, before;
   sigfillset(&all);
@@ -66,8 +67,8 @@ std::optional<std::string_view> HttpReply::find(std::string_view name) const noe
   return std::nullopt;
 }
 
-/// The thread that drives the transfers.  At most connections_max of them are libcurl's at a time;
-/// the rest wait here, so that no time limit of theirs runs before they have a connection.
+/// The thread that drives the transfers.  libcurl gets at most connections_max at a time. The rest
+/// wait here, so that their time limits do not start before they have a connection.
 class HttpClient::Loop {
  public:
   explicit Loop(HttpOptions options)
@@ -139,7 +140,7 @@ class HttpClient::Loop {
     }
   }
 
-  /// Tells the thread that sends.  The job is gone after this.
+  /// Tells the sending thread.  The job does not exist after this.
   void end(Job& job, End how, CURLcode code = CURLE_OK) {
     curl_multi_remove_handle(multi_.get(), job.transfer.easy());
     const std::lock_guard lock(mutex_);
@@ -149,14 +150,14 @@ class HttpClient::Loop {
   static void tell(Job& job, End how, CURLcode code) {
     job.end = how;
     job.code = code;
-    job.ended.notify_one();  // under the lock, for the job lies on the other thread's stack
+    job.ended.notify_one();  // under the lock, because the job is on the other thread's stack
   }
 
   void take_ended() {
     int left = 0;
     while (const CURLMsg* message = curl_multi_info_read(multi_.get(), &left)) {
       if (message->msg != CURLMSG_DONE) continue;
-      const CURLcode code = message->data.result;  // gone with the handle
+      const CURLcode code = message->data.result;  // before the handle is removed
       Job* job = nullptr;
       curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, &job);
       std::erase(running_, job);
@@ -168,7 +169,8 @@ class HttpClient::Loop {
     for (Job* job : std::exchange(running_, {})) end(*job, End::done, code);
   }
 
-  /// Ends what was stopped, is too late, or stalls; `until` becomes the time of the next look.
+  /// Ends transfers that are stopped, too late or stalled; lowers `until` to the time of the next
+  /// check.
   void give_up_running(Clock::time_point now, Clock::time_point& until) {
     std::erase_if(running_, [&](Job* job) {
       const bool given_up = job->stopped || now >= job->deadline;
@@ -208,8 +210,8 @@ class HttpClient::Loop {
   const unsigned running_max_;
   HttpSockets sockets_;  // outlives multi_, which closes them
   Multi multi_;
-  std::vector<Job*> running_;  // of the thread alone
-  // Guards waiting_ and the ends of jobs.
+  std::vector<Job*> running_;  // used by the thread only
+  // Guards waiting_ and the results of jobs.
   RankedMutex mutex_{LockRank::leaf, "HttpClient::Loop::mutex_"};
   std::deque<Job*> waiting_;  // oldest first
   std::atomic<bool> ending_{false};

@@ -10,7 +10,7 @@ namespace {
 
 [[noreturn]] void refuse_url(const std::string& url, std::string_view what,
                              const std::string& problem) {
-  // What stands before an '@' may be a password, what stands behind a '?' a token.
+  // The part before an '@' may be a password, and the part after a '?' a token.
   const std::string whole = url.substr(0, url.find('?'));
   const std::size_t at = whole.rfind('@');
   const std::string shown = at == std::string::npos ? whole : "..." + whole.substr(at);

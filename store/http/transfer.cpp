@@ -17,8 +17,8 @@ namespace weightfs {
 
 namespace {
 
-constexpr long kBufferBytes = 512 << 10;         // the most that libcurl 7.88 takes
-constexpr std::uint64_t kExpectBytes = 1 << 20;  // from here on the server is asked before
+constexpr long kBufferBytes = 512 << 10;         // libcurl 7.88's maximum
+constexpr std::uint64_t kExpectBytes = 1 << 20;  // larger bodies use Expect: 100-continue
 constexpr long kExpectTimeoutMs = 1'000;
 
 /// "https://host:port" of a URL, without a user name and password.
@@ -32,7 +32,7 @@ std::string origin_of(std::string_view url) {
   return std::string(url.substr(0, scheme_end + 3)).append(authority);
 }
 
-/// Its path, as it is on the wire.
+/// The path of a URL, as sent.
 std::string_view path_of(std::string_view url) {
   url = url.substr(0, url.find_first_of("?#"));
   const std::size_t scheme_end = url.find("://");
@@ -62,7 +62,7 @@ std::string ip_and_port(const sockaddr_storage& address) {
   return fmt::format("{}:{}", ip, port);
 }
 
-/// Empty: not connected.
+/// Empty if it is not connected.
 HttpSockets::Ends ends_of_socket(int socket) {
   sockaddr_storage local{}, peer{};
   socklen_t local_bytes = sizeof local, peer_bytes = sizeof peer;
@@ -94,7 +94,8 @@ int HttpSockets::find(const Ends& ends) {
   return -1;
 }
 
-/// With O_CLOEXEC, which libcurl 7.88 leaves out: a program that a hook starts must not hold them.
+/// With O_CLOEXEC, which libcurl 7.88 omits: programs that a hook starts must not inherit the
+/// socket.
 curl_socket_t HttpSockets::open(void* self, curlsocktype, curl_sockaddr* address) {
   const int socket = ::socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
   if (socket < 0) return CURL_SOCKET_BAD;
@@ -172,7 +173,7 @@ void HttpTransfer::set_request() {
   if (request_.method == "HEAD") {
     set(CURLOPT_NOBODY, 1L);
   } else if (request_.body != nullptr || request_.method == "PUT" || request_.method == "POST") {
-    // Also without a body: a PUT or POST then says Content-Length: 0, which servers insist on.
+    // Even without a body: a PUT or POST then sends Content-Length: 0, which servers require.
     set(CURLOPT_UPLOAD, 1L);
     set(CURLOPT_INFILESIZE_LARGE,
         static_cast<curl_off_t>(request_.body != nullptr ? request_.body_bytes : 0));
@@ -189,10 +190,10 @@ void HttpTransfer::set_headers() {
         header.value.find_first_of(ends_line) != std::string::npos) {
       throw Error(ErrorCode::invalid, name_ + ": a header has a line break in it");
     }
-    // libcurl's way to say that a header has no value, and not that it shall be left out.
+    // libcurl's notation for a header without a value, as opposed to a header to remove.
     add_header(header.value.empty() ? header.name + ";" : header.name + ": " + header.value);
   }
-  // A large upload waits for the server's word, so that one that is refused is not sent in whole.
+  // A large upload waits for the server's consent, so that a refused one is not sent in full.
   if (request_.body == nullptr || request_.body_bytes < kExpectBytes) add_header("Expect:");
   set(CURLOPT_HTTPHEADER, headers_.get());
   set(CURLOPT_EXPECT_100_TIMEOUT_MS, kExpectTimeoutMs);
@@ -201,25 +202,25 @@ void HttpTransfer::set_headers() {
 void HttpTransfer::add_header(const std::string& line) {
   curl_slist* longer = curl_slist_append(headers_.get(), line.c_str());
   if (longer == nullptr) throw std::bad_alloc();
-  if (!headers_) headers_.reset(longer);  // else the same list
+  if (!headers_) headers_.reset(longer);  // otherwise it is the same list
 }
 
 void HttpTransfer::set_connection() {
   set(CURLOPT_PROTOCOLS_STR, options_.http_allowed ? "http,https" : "https");
   set(CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(options_.connect_timeout.count()));
   set(CURLOPT_NOSIGNAL, 1L);
-  set(CURLOPT_QUICK_EXIT, 1L);  // a look-up that is given up must not hold the loop
+  set(CURLOPT_QUICK_EXIT, 1L);  // an abandoned look-up must not block the loop
   set(CURLOPT_TCP_NODELAY, 1L);
   set(CURLOPT_TCP_KEEPALIVE, 1L);
   set(CURLOPT_BUFFERSIZE, kBufferBytes);
   set(CURLOPT_UPLOAD_BUFFERSIZE, kBufferBytes);
-  set(CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);  // a proxy's are not the reply's
+  set(CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);  // a proxy's headers are not the reply's
   set(CURLOPT_SSL_VERIFYPEER, 1L);
   set(CURLOPT_SSL_VERIFYHOST, 2L);
   set(CURLOPT_SSLVERSION, static_cast<long>(CURL_SSLVERSION_TLSv1_2));
   if (!options_.ca_bundle.empty()) set(CURLOPT_CAINFO, options_.ca_bundle.c_str());
-  // Else the system's certificates stayed trusted beside a bundle, and libcurl read the bundle for
-  // each connection anew (its cache takes a file alone).
+  // Otherwise the system's certificates would be trusted besides the bundle, and libcurl would read
+  // the bundle for each connection (its cache requires a file only).
   set(CURLOPT_CAPATH, static_cast<const char*>(nullptr));
   sockets_.serve(easy_.get());
 }
@@ -240,7 +241,7 @@ void HttpTransfer::set_callbacks() {
 
 // ---- callbacks ------------------------------------------------------------------------------
 
-/// There is a connection; the request is sent next, perhaps again.
+/// There is a connection; the request is sent next, possibly again.
 int HttpTransfer::on_begin(void* self, char* peer_ip, char* local_ip, int peer_port,
                            int local_port) {
   auto& transfer = *static_cast<HttpTransfer*>(self);
@@ -249,7 +250,8 @@ int HttpTransfer::on_begin(void* self, char* peer_ip, char* local_ip, int peer_p
     transfer.reply_ = {};
     transfer.head_ended_ = false;
     transfer.reply_.sent_twice = transfer.begun_ > 1;
-    // libcurl seeks only where it sent some of the body, but what it read may wait unsent.
+    // libcurl seeks only if it sent part of the body, but it may have read bytes without sending
+    // them.
     transfer.read_bytes_ = 0;
     transfer.socket_ =
         transfer.sockets_.find(HttpSockets::ends(local_ip, local_port, peer_ip, peer_port));
@@ -279,7 +281,9 @@ std::size_t HttpTransfer::on_body(char* bytes, std::size_t, std::size_t count, v
   auto& transfer = *static_cast<HttpTransfer*>(self);
   try {
     transfer.counted_bytes_ += count;
-    transfer.acknowledge_at_once();
+    // libcurl cuts what it has received into such parts: behind a whole one more is here already,
+    // and the kernel acknowledges what is read from it.
+    if (count < CURL_MAX_WRITE_SIZE) transfer.acknowledge_at_once();
     const bool all = transfer.take_body(std::as_bytes(std::span(bytes, count)));
     return all ? count : CURL_WRITEFUNC_ERROR;
   } catch (...) {
@@ -316,7 +320,7 @@ int HttpTransfer::on_seek(void* self, curl_off_t offset_bytes, int origin) {
 }
 
 void HttpTransfer::take_header(std::string_view line) {
-  if (line.starts_with("HTTP/")) {  // also after the head of a 100 Continue
+  if (line.starts_with("HTTP/")) {  // also after a 100 Continue
     reply_.headers.clear();
     head_ended_ = false;
     acknowledge_at_once();
@@ -329,7 +333,7 @@ void HttpTransfer::take_header(std::string_view line) {
                             std::string(trimmed_header_text(line.substr(colon + 1)))});
 }
 
-/// false: it is too much.
+/// Returns: false if there is too much text.
 bool HttpTransfer::take_body(std::span<const std::byte> bytes) {
   long status = 0;
   curl_easy_getinfo(easy_.get(), CURLINFO_RESPONSE_CODE, &status);
@@ -348,8 +352,9 @@ bool HttpTransfer::take_body(std::span<const std::byte> bytes) {
   return !too_much_text_;
 }
 
-/// Ceph's gateway sends the head and the body of a reply in two packets, the second only after the
-/// first one was acknowledged (Nagle's algorithm); the kernel delays that by 40 ms.  Not sticky.
+/// Ceph's gateway sends the header and the body of a reply in two packets, and the second only
+/// after an acknowledgement of the first (Nagle's algorithm), which the kernel delays by 40 ms.
+/// The option is not sticky.
 void HttpTransfer::acknowledge_at_once() const {
   const int on = 1;
   if (socket_ >= 0) setsockopt(socket_, IPPROTO_TCP, TCP_QUICKACK, &on, sizeof on);
@@ -357,8 +362,8 @@ void HttpTransfer::acknowledge_at_once() const {
 
 // ---- stalls ---------------------------------------------------------------------------------
 
-/// Of the connection, in both directions.  The kernel knows more than libcurl: megabytes may wait
-/// in its buffers, and on a slow line they are long on their way.
+/// Bytes moved on the connection in both directions.  The kernel knows more than libcurl: megabytes
+/// may be in its buffers, and on a slow line they take long.
 std::uint64_t HttpTransfer::moved_bytes() const {
   tcp_info info{};
   socklen_t bytes = sizeof info;
@@ -367,7 +372,9 @@ std::uint64_t HttpTransfer::moved_bytes() const {
 }
 
 bool HttpTransfer::stalled(Clock::time_point now) {
-  if (now < look_again_at_) return false;  // also where nothing was begun: connect_timeout rules
+  if (now < look_again_at_)
+    return false;  // also if nothing has begun: then connect_timeout
+                   // applies
   look_again_at_ = now + options_.stall_timeout / 8;
   if (const std::uint64_t moved = moved_bytes(); moved != moved_last_) {
     moved_last_ = moved;
@@ -390,7 +397,7 @@ HttpReply HttpTransfer::take_reply(CURLcode code) {
     throw Error(ErrorCode::corrupt, fmt::format("{}: the reply has more than {} bytes of text",
                                                 name_, request_.text_bytes_max));
   }
-  // libcurl 7.88 is content with a connection that ends within the head.
+  // libcurl 7.88 accepts a connection that ends within the headers.
   if (code == CURLE_OK && !head_ended_) code = CURLE_PARTIAL_FILE;
   if (code != CURLE_OK && !reply_.more) throw error_of(code);
   long status = 0;
@@ -401,8 +408,8 @@ HttpReply HttpTransfer::take_reply(CURLcode code) {
 
 TransportError HttpTransfer::error_of(CURLcode code) const {
   if (begun_ == 0) return error_before_begin(code);
-  // Also where a fresh connection failed after one of the pool had died: the request may have
-  // arrived by that one.
+  // Also if a fresh connection failed after a pooled one had died: the request may have arrived
+  // through the pooled one.
   const char* why = curl_easy_strerror(code);
   switch (code) {
     case CURLE_PARTIAL_FILE:
@@ -434,7 +441,7 @@ TransportError HttpTransfer::error_before_begin(CURLcode code) const {
   switch (code) {
     case CURLE_URL_MALFORMAT:
     case CURLE_UNSUPPORTED_PROTOCOL:
-    case CURLE_LOGIN_DENIED:  // how 7.88 says that the URL has a user name
+    case CURLE_LOGIN_DENIED:  // libcurl 7.88's code for a user name in the URL
       return {ErrorCode::invalid, Kind::connect,
               name_ + ": not a valid request URL (no user name, no spaces)"};
     case CURLE_COULDNT_RESOLVE_HOST:

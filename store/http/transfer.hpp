@@ -34,7 +34,7 @@ class HttpSockets {
   static curl_socket_t open(void* self, curlsocktype, curl_sockaddr* address);
   static int close(void* self, curl_socket_t socket);
 
-  std::map<int, Ends> ends_;  // by descriptor; empty until asked for
+  std::map<int, Ends> ends_;  // by descriptor; values are filled on demand
 };
 
 class HttpTransfer {

@@ -14,11 +14,11 @@
 namespace weightfs {
 namespace {
 
-constexpr std::size_t kRemembered = 4096;  // deltas; what is known of others is found out again
+constexpr std::size_t kRemembered = 4096;  // deltas; facts about others are computed again
 
 VersionPair pair_of(std::uint64_t version) { return {version - 1, version}; }
 
-/// Keeps what is known of `version`, and forgets older ones.
+/// Stores the facts about `version`, and drops those of older versions.
 template <typename Facts>
 void remember(std::map<std::uint64_t, Facts>& known, std::uint64_t version, Facts facts) {
   known.insert_or_assign(version, std::move(facts));
@@ -28,8 +28,9 @@ void remember(std::map<std::uint64_t, Facts>& known, std::uint64_t version, Fact
   }
 }
 
-/// That a version cannot be read here (it takes too much memory, or has a newer format) does not
-/// mean that there is no such file: only that is said with `unsupported`, and remembered.
+/// Only a definite "there is no such file" may be reported as `unsupported`, because that is
+/// remembered. If this host cannot read a version (too much memory, or a newer format), that is
+/// `io`.
 template <typename Body>
 auto read_versions(Body&& body) {
   try {
@@ -76,7 +77,7 @@ DeltaFacts DeltaFiles::facts(std::uint64_t version, const Context& context) {
   }
 }
 
-// ---- what is known before the bytes are made ----
+// ---- facts, before the file is made ----
 
 DeltaFiles::Promise DeltaFiles::promise(std::uint64_t version, const Context& context) {
   const auto get = [&](std::uint64_t number) {
@@ -101,7 +102,7 @@ DeltaFiles::Promise DeltaFiles::promise(std::uint64_t version, const Context& co
   return {std::move(*counts), std::move(sparse), newer->manifest.time};
 }
 
-/// nullopt: the images tell it as well.
+/// nullopt: count the changes from the images instead.
 std::optional<ChangedCounts> DeltaFiles::counts_of_packs(const Version& version,
                                                          const Layout& layout,
                                                          const Context& context) {
@@ -118,7 +119,7 @@ std::optional<ChangedCounts> DeltaFiles::counts_of_packs(const Version& version,
 }
 
 bool DeltaFiles::has_images_of(VersionPair versions) const {
-  return store_.has_all_files(versions.from) && store_.has_all_files(versions.to);
+  return store_.images().has_all_files(versions.from) && store_.images().has_all_files(versions.to);
 }
 
 ChangedCounts DeltaFiles::counts_of_images(std::uint64_t version, const Context& context) {
@@ -138,7 +139,7 @@ ChangedCounts DeltaFiles::counts_of_images(std::uint64_t version, const Context&
       .count();
 }
 
-/// Complete versions here that may lead to this one and the one before it.
+/// Complete local versions from which this version and the one before it can be built.
 std::vector<Base> DeltaFiles::bases(std::uint64_t version, const std::set<std::uint64_t>& bad,
                                     const Context& context) {
   return usable_bases(store_, history_, version + 1, bad, context);
@@ -149,7 +150,7 @@ std::vector<Base> DeltaFiles::bases(std::uint64_t version, const std::set<std::u
 std::filesystem::path DeltaFiles::build(std::uint64_t version, const Context& context) {
   for (;;) {
     if (const auto file = store_.deltas().find(version)) return *file;
-    if (!begin(version, context)) continue;  // somebody else has ended
+    if (!begin(version, context)) continue;  // another caller has finished
     try {
       if (!store_.deltas().find(version)) make(version, context);
     } catch (...) {
@@ -160,9 +161,9 @@ std::filesystem::path DeltaFiles::build(std::uint64_t version, const Context& co
   }
 }
 
-/// True: this caller makes it.  False: somebody else made it, or gave up.
+/// True: this caller makes it.  False: another caller made it, or gave up.
 bool DeltaFiles::begin(std::uint64_t version, const Context& context) {
-  constexpr auto kLookAgain = std::chrono::hours(1);  // a deadline may be as far off as can be
+  constexpr auto kLookAgain = std::chrono::hours(1);  // the deadline may be infinite
   std::unique_lock lock(mutex_);
   if (building_.insert(version).second) return true;
   while (!ended_.wait_until(lock, context.stop,
@@ -181,14 +182,14 @@ void DeltaFiles::end(std::uint64_t version) {
 
 void DeltaFiles::make(std::uint64_t version, const Context& context) {
   const Promise promised = promise(version, context);
-  // What it is made from may be here already.
+  // Reserves the images it may be made from.
   Eviction& eviction = store_.eviction();
   const auto from = eviction.reserve(version - 1, Eviction::Claim::stays, context);
   const auto to = eviction.reserve(version, Eviction::Claim::stays, context);
   std::filesystem::path file;
   {
-    // Whoever brings in a version counts on its base, and on the room that it made.
-    const ImagesLock lock = store_.lock_images(context);
+    // A caller that brings in a version relies on its base, and on the room that it made.
+    const ImagesLock lock = store_.images().lock_images(context);
     store_.evictor().evict_for_delta(promised.layout.size_bytes());
     file = store_.deltas().begin(version, promised.layout.size_bytes());
   }
@@ -202,8 +203,7 @@ void DeltaFiles::make(std::uint64_t version, const Context& context) {
   }
 }
 
-/// From images where they are here; from other images, or the bucket, where they have gone or
-/// rotted.
+/// Uses the images if they are here; else, or if they are damaged, other images or the bucket.
 void DeltaFiles::write(std::uint64_t version, const Promise& promised,
                        const std::filesystem::path& file, const Context& context) {
   std::set<std::uint64_t> bad;

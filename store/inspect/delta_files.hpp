@@ -1,14 +1,14 @@
 // DeltaFiles: the change from version N - 1 to N as a file (store/inspect/sparse_delta.hpp), made
-// when it is first wanted and kept in the store:
+// on first use and kept in the store:
 //
 //     facts(N)    the file's size, from the indexes of N's packs; nothing is made
-//     build(N)    <store>/deltas/<N>.safetensors, made once however many ask
+//     build(N)    <store>/deltas/<N>.safetensors, made once for any number of callers
 //
-// A version that has no delta in the bucket, or whose packs are out of reach, is compared with the
-// version before it, if the images of both are here.
+// If a version has no delta in the bucket, or its packs are unreachable, it is compared with the
+// version before it, provided that the images of both are here.
 //
-// Threads: all calls may run in parallel.  Of several that want one file, one makes it and the
-// others wait; if it gives up, the next of them begins again.
+// Threads: all calls may run in parallel.  Of several callers that want one file, one makes it and
+// the others wait; if it gives up, the next one starts over.
 #pragma once
 
 #include <condition_variable>
@@ -30,14 +30,14 @@ namespace weightfs {
 
 struct DeltaFilesOptions {
   kernels::SharedCoder coder = kernels::make_cpu_coder();
-  /// For tests: called by whoever makes a file, before its bytes are written.
+  /// For tests: called before a file's bytes are written.
   std::function<void(std::uint64_t version)> building = {};
 };
 
-/// What stat(2) says of a delta.
+/// The attributes of a delta for stat(2).
 struct DeltaFacts {
   std::uint64_t size_bytes = 0;
-  std::int64_t time = 0;  // of the version
+  std::int64_t time = 0;  // the version's time
 };
 
 class DeltaFiles {
@@ -45,22 +45,22 @@ class DeltaFiles {
   /// Keeps the references.
   DeltaFiles(Store& store, History& history, DeltaFilesOptions options);
 
-  /// What facts() or build() found out before.  Never waits.
+  /// The facts that an earlier facts() or build() found.  Never waits.
   [[nodiscard]] std::optional<DeltaFacts> find_facts(std::uint64_t version) const;
 
-  /// May ask the bucket for manifests, layouts and the heads of packs.
+  /// May fetch manifests, layouts and pack headers from the bucket.
   /// Requires: version >= 2.
   /// Throws Error: not_found (no such version); unsupported, saying why there is no such file;
   /// unavailable, corrupt.
   DeltaFacts facts(std::uint64_t version, const Context& context);
 
   /// The complete file.  It may be removed at any time to make room: then call again.
-  /// Throws Error: as facts(); corrupt (a pack or an image is not what was promised), no_space,
-  /// cancelled, timed_out.
+  /// Throws Error: as facts(); corrupt (a pack or an image does not match), no_space, cancelled,
+  /// timed_out.
   std::filesystem::path build(std::uint64_t version, const Context& context);
 
  private:
-  struct Promise;  // what is known before the bytes are made
+  struct Promise;  // the facts computed before the bytes are made
   Promise promise(std::uint64_t version, const Context& context);
   std::optional<ChangedCounts> counts_of_packs(const Version& version, const Layout& layout,
                                                const Context& context);
@@ -77,12 +77,12 @@ class DeltaFiles {
   Store& store_;
   History& history_;
   const DeltaFilesOptions options_;
-  // Guards what follows; never held over store or bucket.
+  // Guards what follows; never held across store or bucket calls.
   mutable RankedMutex mutex_{LockRank::delta_files, "DeltaFiles::mutex_"};
   std::condition_variable_any ended_;
   std::set<std::uint64_t> building_;
   std::map<std::uint64_t, DeltaFacts> facts_;
-  std::map<std::uint64_t, std::string> refusals_;  // why there is none
+  std::map<std::uint64_t, std::string> refusals_;  // why there is no file
 };
 
 }  // namespace weightfs

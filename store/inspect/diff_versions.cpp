@@ -1,5 +1,5 @@
-// The expected hashes of both versions come with their plans, so only chunks whose hashes differ
-// are read and compared.
+// The plans contain the expected hashes of both versions, so only chunks whose hashes differ are
+// read and compared.
 
 #include "store/inspect/diff_versions.hpp"
 
@@ -14,20 +14,20 @@
 #include <utility>
 
 #include "kernels/dispatch/diff.hpp"
-#include "store/base/parallel.hpp"
 #include "store/base/path_rules.hpp"
 #include "store/base/ranked_mutex.hpp"
 #include "store/materialize/plan.hpp"
 #include "store/materialize/write_version.hpp"
 #include "store/os/file.hpp"
 #include "store/os/scratch_directory.hpp"
+#include "store/threads/parallel.hpp"
 
 namespace weightfs {
 namespace {
 
 using Change = TensorDiff::Change;
 
-/// A version whose files lie in scratch.
+/// A version whose files were written to scratch.
 struct Written {
   ScratchDirectory directory;
   Base base;
@@ -49,7 +49,8 @@ Written write(History& history, std::uint64_t number, std::span<const Base> base
   return written;
 }
 
-/// Finds tensors by name whatever their dtype: in the file of the same path, else in its directory.
+/// Finds tensors by name, whatever their dtype: first in the file of the same path, then in its
+/// directory.
 class NameIndex {
  public:
   explicit NameIndex(const Layout& layout) {
@@ -89,11 +90,11 @@ TensorDiff describe(const Layout& layout, const LayoutTensor& tensor, Change cha
   return diff;
 }
 
-/// Two tensors of one size whose elements are compared.
+/// Two tensors of the same size, compared element by element.
 struct Pair {
   const LayoutTensor* older = nullptr;
   const LayoutTensor* newer = nullptr;
-  std::size_t diff = 0;  // index of the result
+  std::size_t diff = 0;  // index into the results
 };
 
 class Comparison {
@@ -135,7 +136,7 @@ class Comparison {
     pairs_.push_back({older, &newer, diffs_.size() - 1});
   }
 
-  /// A tensor that has nothing to be compared with element by element.
+  /// A tensor that cannot be compared element by element.
   void add_whole(const Layout& layout, const LayoutTensor& tensor, Change change) {
     diffs_.push_back(describe(layout, tensor, change));
     diffs_.back().changed = diffs_.back().elements;
@@ -198,7 +199,7 @@ class Comparison {
 std::vector<TensorDiff> diff_versions(History& history, std::uint64_t from, std::uint64_t to,
                                       const std::filesystem::path& scratch, const Context& context,
                                       const Progress& progress, const kernels::SharedCoder& coder) {
-  // The later one is made from the earlier one, whichever of them is `from`.
+  // The later version is built from the earlier one, whichever of them is `from`.
   const Written earlier = write(history, std::min(from, to), {}, scratch, context, progress, coder);
   const Written later =
       write(history, std::max(from, to), {&earlier.base, 1}, scratch, context, progress, coder);

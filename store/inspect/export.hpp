@@ -1,4 +1,4 @@
-// Export: writes a version as plain files.  Works from the bucket, beside any daemon.
+// Export: writes a version as plain files.  Works from the bucket, independently of any daemon.
 //
 // Threads: each call runs its own threads.
 #pragma once
@@ -12,9 +12,9 @@
 
 namespace weightfs {
 
-/// Writes a version into `directory`, which must be absent or empty.  The files appear there all at
-/// once, by a rename; after a failure nothing is left.
-/// Throws Error: exists (the directory is not empty), and as make_plan and write_version do.
+/// Writes a version into `directory`, which must be absent or empty.  All files appear there at
+/// once, by a rename; a failure leaves nothing.
+/// Throws Error: exists (the directory is not empty), and as make_plan and write_version.
 void export_version(History& history, std::uint64_t version, const std::filesystem::path& directory,
                     const Context& context, const Progress& progress,
                     const kernels::SharedCoder& coder = kernels::make_cpu_coder());

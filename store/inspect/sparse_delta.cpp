@@ -1,6 +1,5 @@
-// A chunk's entries lie behind those of the chunks before it, and how many those are is known from
-// the counts: so chunks are written in parallel, each once, into its place.  A count that turns out
-// to be wrong is noticed before its chunk is written.
+// The counts tell how many entries precede those of a chunk, so chunks are written in parallel,
+// each once, in place.  A wrong count is noticed before its chunk is written.
 
 #include "store/inspect/sparse_delta.hpp"
 
@@ -19,16 +18,16 @@
 
 #include "store/base/bytes.hpp"
 #include "store/base/json.hpp"
-#include "store/base/parallel.hpp"
-#include "store/base/progress_counter.hpp"
 #include "store/format/safetensors.hpp"
 #include "store/materialize/base_reader.hpp"
 #include "store/os/file.hpp"
+#include "store/threads/parallel.hpp"
+#include "store/threads/progress_counter.hpp"
 
 namespace weightfs {
 namespace {
 
-constexpr unsigned kHeadsAtOnce = 8;  // of packs: they wait for the bucket
+constexpr unsigned kHeadsAtOnce = 8;  // packs read in parallel, since latency is the limit
 
 static_assert(std::endian::native == std::endian::little, "indices are written as they lie");
 
@@ -40,8 +39,8 @@ std::uint64_t sparse_elements(const LayoutTensor& tensor) {
   return tensor.size_bytes / sparse_element_of(tensor.dtype).width_bytes;
 }
 
-/// Entries of a chunk of `size_bytes`, of which `changed` elements (as the codec sees them)
-/// changed.
+/// The number of entries of a chunk of `size_bytes` with `changed` changed elements (as the codec
+/// counts them).
 std::uint64_t entries_of(const SparseElement& element, std::uint64_t changed,
                          std::uint64_t size_bytes) {
   return element.by_byte ? std::min(changed, size_bytes / element.width_bytes) : changed;
@@ -64,7 +63,7 @@ std::string tensor_place(const Layout& layout, const LayoutTensor& tensor) {
 template <std::size_t kWidth, typename Each>
 void each_difference(std::span<const std::byte> older, std::span<const std::byte> newer,
                      const Each& each) {
-  constexpr std::size_t kStretchBytes = 256;  // mostly equal, and then one look is enough
+  constexpr std::size_t kStretchBytes = 256;  // mostly equal, so one memcmp is enough
   for (std::size_t at = 0; at < newer.size(); at += kStretchBytes) {
     const std::size_t end = std::min(at + kStretchBytes, newer.size());
     if (std::memcmp(older.data() + at, newer.data() + at, end - at) == 0) continue;
@@ -89,8 +88,8 @@ void each_difference(std::size_t width_bytes, std::span<const std::byte> older,
   }
 }
 
-/// The entries of a chunk: elements, counted from its start.  Fills `positions`.
-/// Returns: the changed elements, as the codec counts them.
+/// Fills `positions` with the entries of a chunk: elements, counted from its start.
+/// Returns: the number of changed elements, as the codec counts them.
 std::uint32_t find_entries(const SparseElement& element, std::span<const std::byte> older,
                            std::span<const std::byte> newer,
                            std::vector<std::uint32_t>& positions) {
@@ -118,7 +117,7 @@ void append_header_entry(std::string& header, const std::string& name, Dtype dty
                         Json(name).dump(), to_string(dtype), count, begin, begin + size);
 }
 
-/// Makes a new file of this size.
+/// Creates a file of this size.
 File make_sparse_file(const std::filesystem::path& path, std::uint64_t size_bytes) {
   File file = File::open(path, O_RDWR | O_CREAT | O_EXCL, 0600);
   const auto size = static_cast<off_t>(size_bytes);
@@ -155,7 +154,7 @@ class PartialFile {
 
 SparseElement sparse_element_of(Dtype dtype) noexcept {
   const unsigned bits = bits_of(dtype);
-  if (bits < 8) return {Dtype::u8, 1, false};  // elements of F4 and F6 lie across bytes
+  if (bits < 8) return {Dtype::u8, 1, false};  // elements of F4 and F6 straddle bytes
   const std::size_t width = bits / 8;
   return {dtype, width, kind_of(dtype) == kernels::Kind::u8 && width > 1};
 }
@@ -233,10 +232,10 @@ void SparseLayout::add_tensors(const Layout& to, std::span<const std::uint32_t> 
   }
 }
 
-/// Widest elements first, as the safetensors package writes them, so that each is aligned.
+/// Widest elements first, as the safetensors package writes them, so that all are aligned.
 void SparseLayout::place(const Layout& to, VersionPair versions) {
   std::string arrays;
-  std::uint64_t at = 0;  // in the data
+  std::uint64_t at = 0;  // offset in the data
   for (const std::size_t width : {8U, 4U, 2U, 1U}) {
     for (Tensor& tensor : tensors_) {
       const std::string& name = to.tensors()[tensor.number].name;
@@ -346,8 +345,8 @@ SparseDeltaReader::~SparseDeltaReader() = default;
 
 std::unique_ptr<SparseDeltaReader::Worker> SparseDeltaReader::make_worker() const {
   return std::unique_ptr<Worker>(new Worker{
-      {plan_.from, from_spool_, open_old_bytes(plan_.from, repository_, context_), *coder_},
-      {plan_.to, to_spool_, open_old_bytes(plan_.to, repository_, context_), *coder_},
+      {plan_.from, from_spool_, open_base_reader(plan_.from, repository_, context_), *coder_},
+      {plan_.to, to_spool_, open_base_reader(plan_.to, repository_, context_), *coder_},
       {},
       {},
       {},
@@ -355,7 +354,7 @@ std::unique_ptr<SparseDeltaReader::Worker> SparseDeltaReader::make_worker() cons
       {}});
 }
 
-/// The chunks that differ by their hashes, or by `changed` if that is not empty.
+/// The chunks whose hashes differ, or whose count in `changed`, which may be empty, is not 0.
 std::vector<SparseDeltaReader::Job> SparseDeltaReader::jobs(
     std::span<const std::uint32_t> changed) const {
   std::vector<Job> jobs;
@@ -374,7 +373,7 @@ std::vector<SparseDeltaReader::Job> SparseDeltaReader::jobs(
   return jobs;
 }
 
-/// Fills the worker's old_bytes and new_bytes, both with verified bytes.
+/// Fills the worker's old_bytes and new_bytes with verified bytes.
 void SparseDeltaReader::read(const Job& job, Worker& worker) const {
   const std::size_t size = plan_.to.layout->tensors()[job.tensor].chunk_size_bytes(job.chunk);
   worker.old_bytes.resize(size);
@@ -403,7 +402,7 @@ ChangedCounts SparseDeltaReader::count() {
 
 namespace {
 
-/// Where the entries of each changed chunk begin among those of their tensor.
+/// The index of each changed chunk's first entry within its tensor.
 std::vector<std::uint64_t> first_entries(const Layout& layout, const SparseLayout& sparse,
                                          std::span<const std::uint32_t> changed) {
   std::vector<std::uint64_t> firsts(layout.chunk_count());

@@ -1,22 +1,21 @@
 // SparseDelta: the change between two versions as one safetensors file, in the convention of TRL:
 //
-//     NAME.indices   I32, or I64 where NAME has more than 2^31 - 1 elements; ascending
+//     NAME.indices   I32, or I64 if NAME has more than 2^31 - 1 elements; ascending
 //     NAME.values    the new values, in NAME's own dtype
 //
 // for every tensor that changed, so that  older.flatten()[indices] = values  gives the newer one.
 //
-//     SparseLayout        where everything lies, from the changed counts alone: so the size of the
-//                         file is known before it is made
-//     SparseDeltaReader   makes the chunks of both versions, checks their hashes, compares them
+//     SparseLayout        the offsets of everything, computed from the changed counts alone: so the
+//                         size of the file is known before it is made
+//     SparseDeltaReader   builds the chunks of both versions, checks their hashes, compares them
 //
-// An entry is a changed element.  Where the codec counts bytes and an element has several (F64,
-// I32,
-// ...) it is a changed byte: its element stands there once for each, with the same value; and once
-// for each element of a chunk that has no more elements than changed bytes.  So sizes follow from
-// the counts there too, and no tensor takes more than the whole of it would.
+// An entry is a changed element.  If the codec counts bytes and an element has several (F64, I32,
+// ...), there is an entry for each changed byte: its element is repeated, with the same value. If a
+// chunk has fewer elements than changed bytes, there is one entry for each of its elements.  So
+// sizes follow from the counts in this case too, and no tensor takes more than all of its elements.
 //
-// Only tensors are in it, not opaque files or blobs, and only versions with the same tensors (name,
-// dtype, shape) have one.
+// It contains only tensors, not opaque files or blobs, and exists only for versions with the same
+// tensors (name, dtype, shape).
 //
 // Threads: a SparseLayout and a SparsePlan are immutable; a SparseDeltaReader runs its own threads
 // and takes one call at a time.  Format: docs/FORMAT.md, "Sparse deltas".
@@ -40,26 +39,26 @@
 
 namespace weightfs {
 
-/// Elements that changed, as the codec counts them, by chunk number of the newer layout.
+/// Changed elements, as the codec counts them, by chunk number of the newer layout.
 using ChangedCounts = std::vector<std::uint32_t>;
 
-/// The two ends of a delta; `from` may be the later one.
+/// The two ends of a delta; `from` may be the later version.
 struct VersionPair {
   std::uint64_t from = 0;
   std::uint64_t to = 0;
 };
 
-/// What indices count and values hold.
+/// The element that indices count and values hold.
 struct SparseElement {
   Dtype dtype{};  // of the values
   std::size_t width_bytes = 0;
-  bool by_byte = false;  // an entry for each changed byte, not for each changed element
+  bool by_byte = false;  // an entry for each changed byte, not each changed element
 };
 SparseElement sparse_element_of(Dtype dtype) noexcept;
 
-/// For each tensor of `to`, the tensor of `from` with the same name, dtype and shape.  Those of
-/// opaque files have none.
-/// Throws Error: unsupported, saying what differs, if a tensor is in one of them only.
+/// For each tensor of `to`, the tensor of `from` with the same name, dtype and shape; none for
+/// tensors of opaque files.
+/// Throws Error: unsupported, saying what differs, if a tensor is in only one of them.
 std::vector<std::optional<std::uint32_t>> match_tensors(const Layout& from, const Layout& to,
                                                         VersionPair versions);
 
@@ -68,9 +67,10 @@ inline constexpr std::uint64_t kNarrowElementsMax = 0x7FFFFFFF;
 
 class SparseLayout {
  public:
-  /// Requires: one count for each chunk of `to`.  `narrow_max`: other than the default in tests.
-  /// Throws Error: unsupported (two tensors of one name, of which one changed; a header that
-  /// safetensors would refuse); corrupt (a count above the elements of its chunk).
+  /// Requires: one count for each chunk of `to`.  `narrow_max`: differs from the default only in
+  /// tests.
+  /// Throws Error: unsupported (two tensors of the same name, one of which changed; a header that
+  /// safetensors would reject); corrupt (a count above the elements of its chunk).
   SparseLayout(const Layout& to, std::span<const std::uint32_t> changed, VersionPair versions,
                std::uint64_t narrow_max = kNarrowElementsMax);
 
@@ -96,7 +96,7 @@ class SparseLayout {
   std::uint64_t size_bytes_ = 0, entries_ = 0, elements_ = 0;
 };
 
-/// How the chunks of both versions are made.
+/// How the chunks of both versions are built.
 struct SparsePlan {
   Plan from, to;
   std::vector<std::optional<std::uint32_t>> older;  // see match_tensors
@@ -110,8 +110,8 @@ struct SparsePlan {
 SparsePlan make_sparse_plan(History& history, VersionPair versions, std::span<const Base> bases,
                             const Context& context);
 
-/// What the indexes of a version's packs say; nullopt if the version has no delta.  Fetches their
-/// heads only.  Throws Error: as Repository::get_pack_index.
+/// The changed counts from the indexes of a version's packs; nullopt if the version has no delta.
+/// Fetches only pack headers.  Throws Error: as Repository::get_pack_index.
 std::optional<ChangedCounts> find_changed_counts(History& history, const Version& version,
                                                  const Layout& layout, const Context& context);
 
@@ -129,8 +129,8 @@ class SparseDeltaReader {
 
   /// Writes a new file at `path`, mode 0444, with the newer manifest's time, synced.  After a
   /// failure the caller removes it.
-  /// Throws BaseDamaged; Error: corrupt (a hash or a count that is not what was promised, naming
-  /// version, tensor and chunk), no_space, io, cancelled.
+  /// Throws BaseDamaged; Error: corrupt (a hash or a count that does not match, naming version,
+  /// tensor and chunk), no_space, io, cancelled.
   void write(const SparseLayout& layout, std::span<const std::uint32_t> changed,
              const std::filesystem::path& path);
 
@@ -153,10 +153,10 @@ class SparseDeltaReader {
   kernels::FreeList<Worker> idle_;
 };
 
-/// Writes the change from one version to another to `file`, which must be absent; it appears there
-/// at once when it is whole.  Compares twice: to count and to write.
+/// Writes the change from one version to another to `file`, which must not exist; it appears only
+/// when it is complete.  Compares twice: to count and to write.
 /// Returns: the number of entries.
-/// Throws Error: exists, unsupported (see match_tensors), and as make_plan and write() do.
+/// Throws Error: exists, unsupported (see match_tensors), and as make_plan and write().
 std::uint64_t export_sparse_delta(History& history, VersionPair versions,
                                   const std::filesystem::path& file, const Context& context,
                                   const Progress& progress,

@@ -1,7 +1,7 @@
-// Objects are checked first, each by itself, so that every damaged one is named.  Then the version
-// is decoded from the one before, which proves that packs, hashes and roots fit together; that is
-// left out where an object it needs is damaged already, and taken up again at the next snapshot.  A
-// version that has a snapshot is decoded from that too.
+// Objects are checked first, each on its own, so that every damaged one is named.  Then the version
+// is decoded from the one before it, which proves that packs, hashes and roots agree. If an object
+// needed for that is damaged, decoding is skipped until the next snapshot.  A version with a
+// snapshot is also decoded from that.
 
 #include "store/inspect/verify.hpp"
 
@@ -20,15 +20,15 @@
 
 #include "store/base/bytes.hpp"
 #include "store/base/log.hpp"
-#include "store/base/parallel.hpp"
 #include "store/base/path_rules.hpp"
-#include "store/base/progress_counter.hpp"
 #include "store/base/ranked_mutex.hpp"
 #include "store/materialize/plan.hpp"
 #include "store/materialize/write_version.hpp"
 #include "store/os/file.hpp"
 #include "store/os/scratch_directory.hpp"
 #include "store/repository/pieces.hpp"
+#include "store/threads/parallel.hpp"
+#include "store/threads/progress_counter.hpp"
 
 namespace weightfs {
 namespace {
@@ -36,7 +36,7 @@ namespace {
 using VersionPtr = std::shared_ptr<const Version>;
 using LayoutPtr = std::shared_ptr<const Layout>;
 
-/// A verdict on an object; anything else ends the verification.
+/// Whether the error is a verdict on an object; any other error ends the verification.
 bool is_verdict(const Error& error) {
   switch (error.code()) {
     case ErrorCode::corrupt:
@@ -48,14 +48,14 @@ bool is_verdict(const Error& error) {
   }
 }
 
-/// Objects of a version whose pieces are to be fetched, and what their hashes belong to.
+/// The objects of a version whose pieces are to be fetched, and the owners of their hashes.
 struct Runs {
   std::vector<PieceRun> runs;
   std::vector<std::shared_ptr<const PackIndex>> indexes;
   SnapshotHashes snapshot;
 };
 
-constexpr unsigned kManifestReads = 32;  // at a time: they wait for the bucket
+constexpr unsigned kManifestReads = 32;  // in parallel, since latency is the limit
 constexpr std::uint64_t kManifestsAhead = 64;
 
 struct ReadManifest {
@@ -63,14 +63,15 @@ struct ReadManifest {
   std::exception_ptr error;
 };
 
-/// A version's manifest, nullptr if it is damaged, and whether its layout is whole.  Layouts are
-/// not held: those of a long history, of which each may be another, would not fit into memory.
+/// A version's manifest (nullptr if it is damaged), and whether its layout is whole.  Layouts are
+/// not kept: in a long history, where each version may have another, they would not fit into
+/// memory.
 struct Known {
   VersionPtr version;
   bool has_layout = false;
 };
 
-/// A version that was decoded into scratch.
+/// A version decoded into scratch.
 struct Decoded {
   ScratchDirectory directory;
   Base base;
@@ -89,7 +90,7 @@ class RepositoryVerifier {
         deep_(deep) {}
 
   VerifyReport run() {
-    report_.objects++;  // the repository's record: it was checked when the bucket was opened
+    report_.objects++;  // the repository's record, which was checked when the bucket was opened
     const std::uint64_t newest = newest_version();
     std::vector<Known> versions;
     for (std::uint64_t number = 1; number <= newest; number++) {
@@ -107,7 +108,7 @@ class RepositoryVerifier {
     return std::move(report_);
   }
 
-  /// Of one version alone: its own objects, and that it can be made, from whatever that needs.
+  /// Checks one version only: its own objects, and that it can be built with whatever that needs.
   VerifyReport run(std::uint64_t only) {
     static_cast<void>(history_.get(only, context_));
     report_.objects++;
@@ -121,9 +122,9 @@ class RepositoryVerifier {
   }
 
  private:
-  // ---- what is there ----
+  // ---- which versions exist ----
 
-  /// The newest version, also behind a manifest that is missing.
+  /// The newest version, even beyond a missing manifest.
   std::uint64_t newest_version() {
     std::uint64_t newest = repository_.newest_version(0, context_);
     Bucket& bucket = repository_.bucket(context_);
@@ -136,7 +137,7 @@ class RepositoryVerifier {
     }
   }
 
-  /// 0 for a key that is no manifest's.
+  /// 0 if the key is not that of a manifest.
   static std::uint64_t number_of(const std::string& key) {
     std::uint64_t number = 0;
     const char* begin = key.data() + std::min(key.size(), keys::kVersions.size());
@@ -144,7 +145,7 @@ class RepositoryVerifier {
     return number <= kVersionMax && keys::manifest(number) == key ? number : 0;
   }
 
-  /// Reads them for check_manifest(), many at a time.
+  /// Reads manifests for check_manifest(), many at a time.
   void fetch_manifests(std::uint64_t first, std::uint64_t last) {
     std::vector<ReadManifest> read(static_cast<std::size_t>(last - first + 1));
     parallel_for(read.size(), kManifestReads, context_, [&](std::size_t i) {
@@ -167,7 +168,7 @@ class RepositoryVerifier {
     return known;
   }
 
-  /// Data of packs, the snapshot, and the version's own bytes that are decoded from them.
+  /// Data of packs and snapshot, plus the version's own bytes decoded from them.
   static std::uint64_t bytes_to_check(const Manifest& manifest, const Layout& layout) {
     std::uint64_t total = layout.size_bytes();
     if (manifest.snapshot) total += layout.size_bytes();
@@ -194,9 +195,9 @@ class RepositoryVerifier {
     counter.add(layout->size_bytes());
   }
 
-  // ---- what no version names ----
+  // ---- orphans ----
 
-  /// Takes note of what a version names; nullptr: nobody knows.
+  /// Records what a version names; nullptr: unknown.
   void note_names(std::uint64_t number, const Version* version) {
     if (version == nullptr) {
       unknown_.insert(number);
@@ -213,12 +214,12 @@ class RepositoryVerifier {
   }
 
   [[nodiscard]] bool is_named(const std::string& key) const {
-    // A snapshot is named by its directory.
+    // The manifest names a snapshot by its directory.
     const bool is_snapshot = key.starts_with(keys::kSnapshots);
     return named_.contains(is_snapshot ? below(key, 3) : key);
   }
 
-  /// The first components of a key: "packs/7/" are two.
+  /// The first components of a key: "packs/7/" has two.
   static std::string below(std::string_view key, int components) {
     std::size_t end = 0;
     for (int i = 0; i < components && end != key.npos; i++) end = key.find('/', end) + 1;
@@ -230,7 +231,7 @@ class RepositoryVerifier {
       for (const std::string_view prefix : {keys::kPacks, keys::kSnapshots}) {
         find_orphans_below(prefix, 2);
       }
-      // They belong to no version alone: to whichever cannot be read, perhaps.
+      // Blobs and layouts may belong to a version that cannot be read.
       if (!unknown_.empty()) return;
       for (const std::string_view prefix : {keys::kBlobs, keys::kLayouts}) {
         find_orphans_below(prefix, 1);
@@ -242,7 +243,7 @@ class RepositoryVerifier {
     std::ranges::sort(report_.orphans, {}, &Orphans::prefix);
   }
 
-  /// `components`: of the prefixes that are told apart.
+  /// `components`: how many components the reported prefixes have.
   void find_orphans_below(std::string_view prefix, int components) {
     Bucket& bucket = repository_.bucket(context_);
     std::map<std::string, Orphans> found;
@@ -276,8 +277,8 @@ class RepositoryVerifier {
     return unknown_.contains(number);
   }
 
-  /// Bytes of an object, 0 if it is gone.  A bucket has no call that tells: the end is searched
-  /// for.
+  /// The size of an object, 0 if it is gone.  Buckets have no call for that, so this searches for
+  /// the end.
   [[nodiscard]] std::uint64_t size_of(Bucket& bucket, std::string_view key) const {
     const auto reaches = [&](std::uint64_t offset) {
       std::byte byte{};
@@ -303,7 +304,7 @@ class RepositoryVerifier {
 
   // ---- objects ----
 
-  /// Runs `body`.  Returns: false if it found `key` damaged; that is reported then.
+  /// Runs `body`.  Returns: false if it found `key` damaged, which is then reported.
   template <typename Body>
   bool judge(const std::string& key, Body&& body) {
     try {
@@ -312,7 +313,7 @@ class RepositoryVerifier {
     } catch (const ObjectError& error) {
       add_problem(error.key(), error.what());
     } catch (const BaseDamaged&) {
-      throw;  // this host, not the bucket
+      throw;  // damage on this host, not in the bucket
     } catch (const Error& error) {
       if (!is_verdict(error)) throw;
       add_problem(key, error.what());
@@ -419,7 +420,7 @@ class RepositoryVerifier {
     return check_runs(runs, counter);
   }
 
-  /// Fetches and hashes every piece; reports each object that is damaged, once.
+  /// Fetches and hashes every piece; reports each damaged object once.
   bool check_runs(const Runs& runs, ProgressCounter& counter) {
     struct Part {
       std::size_t run;
@@ -428,13 +429,13 @@ class RepositoryVerifier {
     std::vector<Part> parts;
     for (std::size_t i = 0; i < runs.runs.size(); i++) {
       const std::size_t pieces = runs.runs[i].hashes.size();
-      // An object without data has one part too: the look behind its end.
+      // An object without data has one part too, to check where it ends.
       for (std::uint64_t first = 0; first == 0 || first < pieces; first += kPiecesPerFetch) {
         parts.push_back({i, first});
       }
     }
     std::vector<std::string> failures(runs.runs.size());
-    // Guards `failures` and the count of bytes.
+    // Guards `failures` and the byte count.
     RankedMutex mutex{LockRank::leaf, "check_runs::mutex"};
     const unsigned threads = request_threads(repository_.bucket(context_), 0);
     parallel_for(parts.size(), threads, context_, [&](std::size_t i) {
@@ -458,7 +459,7 @@ class RepositoryVerifier {
     return whole;
   }
 
-  /// Returns: the bytes that were fetched.
+  /// Returns: the number of bytes fetched.
   std::uint64_t check_part(const PieceRun& run, std::uint64_t first) {
     Bucket& bucket = repository_.bucket(context_);
     if (first == 0) check_end(bucket, run);
@@ -488,8 +489,8 @@ class RepositoryVerifier {
 
   void check_decoding(const VersionPtr& version, bool packs, bool snapshot,
                       ProgressCounter& counter) {
-    const auto by = [&](const ReconstructionPath& way) {
-      return make_plan_by(way, history_, version, context_);
+    const auto by = [&](const ReconstructionPath& path) {
+      return make_plan_by(path, history_, version, context_);
     };
     if (deep_ && is_alone_ && packs && snapshot) decoded_ = decode_parent(*version);
     std::optional<Decoded> by_delta, by_snapshot;
@@ -516,7 +517,7 @@ class RepositoryVerifier {
     decoded_ = by_delta ? std::move(by_delta) : std::move(by_snapshot);
   }
 
-  /// So that a version by itself can be made from it.
+  /// Decodes the parent, as the base for checking a single version.
   std::optional<Decoded> decode_parent(const Version& version) {
     const VersionPtr parent = history_.get(version.manifest.parent, context_);
     const Progress nobody;
@@ -525,7 +526,7 @@ class RepositoryVerifier {
         parent, [&] { return make_plan(history_, parent, {}, context_); }, not_counted);
   }
 
-  /// Both have the right hashes.
+  /// Compares the bytes; both have the right hashes.
   void compare(const Decoded& by_delta, const Decoded& by_snapshot) {
     const Layout& layout = *by_delta.base.layout;
     for (const LayoutFile& file : layout.files()) {
@@ -575,7 +576,7 @@ class RepositoryVerifier {
     return "its header";
   }
 
-  /// nullopt if it does not decode; that is reported then.
+  /// nullopt if it does not decode, which is then reported.
   template <typename MakePlan>
   std::optional<Decoded> decode(const VersionPtr& version, MakePlan&& make_plan_now,
                                 ProgressCounter& counter) {
@@ -589,7 +590,7 @@ class RepositoryVerifier {
       options.spool = scratch_;
       options.sync = false;
       options.coder = coder_;
-      // It counts when it is whole; until then this shows that there is work going on.
+      // The version counts when it is complete; until then this only shows activity.
       write_version(plan, repository_, options, context_,
                     [&](std::string_view, std::uint64_t, std::uint64_t) { counter.add(0); });
       decoded.base = {version, plan.layout, decoded.directory.path(), std::move(plan.hashes)};
@@ -598,7 +599,7 @@ class RepositoryVerifier {
     return result;
   }
 
-  /// Blobs are checked by themselves; a damaged one must not keep the tensors from being checked.
+  /// Blobs are checked separately; a damaged one must not prevent the check of the tensors.
   static VersionPtr without_blobs(const Version& version) {
     Version copy = version;
     copy.manifest.blobs.clear();
@@ -617,14 +618,14 @@ class RepositoryVerifier {
   std::set<std::string> reported_;
   std::set<std::string> named_;                  // keys, and directories of snapshots
   std::set<std::uint64_t> unknown_;              // versions whose manifest cannot be read
-  std::map<std::uint64_t, ReadManifest> ahead_;  // that were not checked yet
-  std::map<Sha256, bool> layouts_;               // that were looked at -> whether they are whole
+  std::map<std::uint64_t, ReadManifest> ahead_;  // not checked yet
+  std::map<Sha256, bool> layouts_;               // layouts checked -> whether they are whole
   LayoutCache layout_cache_{History::kLayoutBytesKept};
   std::uint64_t bytes_to_check_ = 0;
   std::set<Sha256> blobs_;
   VersionPtr previous_;
-  std::optional<Decoded> decoded_;  // the version before
-  bool is_alone_ = false;           // no version before is looked at
+  std::optional<Decoded> decoded_;  // the previous version
+  bool is_alone_ = false;           // no earlier version is checked
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Verify: re-hashes everything in a repository and names every object that is wrong.  Versions are
-// made with the coder.  Works from the bucket, beside any daemon.
+// Verify: re-hashes everything in a repository and names every damaged object.  Versions are built
+// with the coder.  Works from the bucket, independently of any daemon.
 //
 // Threads: each call runs its own threads.
 #pragma once
@@ -22,8 +22,8 @@ struct Problem {
   std::string message;
 };
 
-/// Objects below one prefix that no version names.  What a publish that was cut short has left, or
-/// one that is under way has uploaded so far: nobody can tell the two apart.
+/// Objects below one prefix that no version names. They may be left over from an interrupted
+/// publish, or belong to one in progress: the two cannot be told apart.
 struct Orphans {
   std::string prefix;  // "packs/7/", "snapshots/1/", "blobs/", "layouts/"
   std::uint64_t objects = 0;
@@ -35,24 +35,25 @@ struct VerifyReport {
   std::uint64_t objects = 0;
   std::uint64_t bytes = 0;  // read and hashed
   std::vector<Problem> problems;
-  std::vector<Orphans> orphans;  // no problem; ascending
+  std::vector<Orphans> orphans;  // not problems; ascending
 };
 
 struct VerifyOptions {
-  /// The objects of this version, and that it can be made from all that it needs.
+  /// Check only the objects of this version, and that it can be built from what it needs.
   std::optional<std::uint64_t> only{};
-  /// A version that has a delta and a snapshot is made both ways all the same; now their bytes are
-  /// compared, as whoever can write the bucket can make the hashes of chunks collide.
+  /// A version with both a delta and a snapshot is always built both ways. With `deep` the bytes
+  /// are compared too, because an attacker who can write to the bucket could make chunk hashes
+  /// collide.
   bool deep = false;
 };
 
 /// Checks every object of every version: records, manifests and their chain, layouts, blobs, pieces
-/// of packs and snapshots, and that each version decodes to its root.  Goes on after a problem, and
-/// names every damaged object once; its key is the problem's object.  Counts orphans; those of a
-/// version whose manifest is damaged are not known, and not counted.
-/// `scratch`: a directory with room for two versions (three where a version has a delta and a
+/// of packs and snapshots, and that each version decodes to its root.  Continues after a problem,
+/// and names every damaged object once; its key is the problem's object.  Counts orphans; those of
+/// a version whose manifest is damaged are unknown, and not counted.
+/// `scratch`: a directory with room for two versions (three if a version has a delta and a
 /// snapshot).
-/// Throws Error: not_found (there is no version `only`); Error: what is no verdict on an object
+/// Throws Error: not_found (there is no version `only`); errors that are not a verdict on an object
 /// (unavailable, cancelled, no_space, io).
 VerifyReport verify_repository(History& history, const std::filesystem::path& scratch,
                                const Context& context, const Progress& progress,

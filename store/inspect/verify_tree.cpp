@@ -17,11 +17,11 @@
 
 #include "kernels/dispatch/hash.hpp"
 #include "store/base/bytes.hpp"
-#include "store/base/parallel.hpp"
-#include "store/base/progress_counter.hpp"
 #include "store/base/ranked_mutex.hpp"
 #include "store/materialize/plan.hpp"
 #include "store/os/file.hpp"
+#include "store/threads/parallel.hpp"
+#include "store/threads/progress_counter.hpp"
 
 namespace weightfs {
 namespace {
@@ -32,7 +32,7 @@ namespace filesystem = std::filesystem;
   throw_errno(error.value(), what);
 }
 
-/// The versions that `directory` lists, ascending; names that are no numbers are none.
+/// The versions listed in `directory`, ascending; ignores names that are not numbers.
 std::vector<std::uint64_t> listed_versions(const filesystem::path& directory) {
   std::vector<std::uint64_t> versions;
   std::error_code error;
@@ -63,7 +63,7 @@ std::set<std::string> files_below(const filesystem::path& directory) {
   return files;
 }
 
-/// Collects what is wrong with the chunks of one file; the first one is named.
+/// Collects the bad chunks of one file; only the first one is named.
 class BadChunks {
  public:
   void add(std::uint64_t offset_bytes, std::string message) {
@@ -106,7 +106,7 @@ class TreeVerifier {
   }
 
  private:
-  /// Runs `body`; what it throws is a problem of `object`.
+  /// Runs `body`; an error that it throws is a problem of `object`.
   template <typename Body>
   void judge(const std::string& object, Body&& body) {
     try {
@@ -127,7 +127,7 @@ class TreeVerifier {
                             number));
   }
 
-  /// For the progress only: what is wrong here is told when the version is checked.
+  /// Used only for the progress: errors here are reported when the version is checked.
   std::uint64_t bytes_of(std::span<const std::uint64_t> versions) {
     std::uint64_t total = 0;
     for (const std::uint64_t number : versions) {
@@ -160,7 +160,7 @@ class TreeVerifier {
     }
   }
 
-  /// What the bucket says about a version.  The version before need not be asked for again.
+  /// The plan of a version, from the bucket alone.  Reuses the hashes of the previous version.
   Plan expected(std::uint64_t number) {
     const auto version = history_.get(number, context_);
     Plan plan = make_plan(history_, version, known_, context_);
@@ -250,8 +250,8 @@ class TreeVerifier {
   const Context& context_;
   const Progress& progress_;
   VerifyReport report_;
-  std::string name_;         // "versions/<n>", of the one being checked
-  std::vector<Base> known_;  // hashes of the last version that was planned
+  std::string name_;         // "versions/<n>" of the version being checked
+  std::vector<Base> known_;  // hashes of the last planned version
 };
 
 }  // namespace

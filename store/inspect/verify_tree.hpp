@@ -1,4 +1,4 @@
-// Verify tree: compares the files of versions that somebody shows with a repository's hashes.
+// Verify tree: compares the files of versions shown in a directory with a repository's hashes.
 //
 // Threads: each call runs its own threads.
 #pragma once
@@ -15,7 +15,7 @@ namespace weightfs {
 /// Checks the files below `directory` (versions/<n>/...) against the repository's hashes: every
 /// version that is listed there, or `only` this one.  A problem's object is the path below
 /// `directory`.
-/// Throws Error: not_found if there is no `versions`, or no such version.
+/// Throws Error: not_found if `versions` or the version `only` does not exist.
 VerifyReport verify_tree(History& history, const std::filesystem::path& directory,
                          const Context& context, const Progress& progress,
                          std::optional<std::uint64_t> only = {});

@@ -1,7 +1,7 @@
-// Column families: all those of the store's RocksDB, their keys and values.  This table drives
-// opening and the tests; nothing else names a family.
+// Column families: all families of the store's RocksDB, with their keys and values.  Opening and
+// the tests use this table; no other code names a family.
 //
-// Integers in keys are big-endian, so that the order of keys is the order of numbers.
+// Integers in keys are big-endian, so that keys sort by number.
 #pragma once
 
 #include <array>
@@ -33,7 +33,7 @@ inline constexpr std::array kColumnFamilies{
     ColumnFamilyInfo{
         ColumnFamily::store, "default",
         "text: format, repository, url, newest, staging_ids, own, orders, uploader,\n"
-        "probed, pins, hook/<16 hex digits of the SHA-256 of a --hook>",
+        "probed, pins, hook/<16 hex digits of the SHA-256 of a --hook>, timing/<be64 version>",
         "text; newest: be64 version, then SHA-256 of its manifest; staging_ids: be64, every\n"
         "StagingId given out is below; own: be64 first, be64 last version of an unbroken run\n"
         "that this store's queue has published; orders: be64, every order of a hand-over given "
@@ -41,7 +41,8 @@ inline constexpr std::array kColumnFamilies{
         "is below; uploader: 32 hex digits of this store alone, in the names of what it uploads;\n"
         "probed: the URL and the --endpoint-url whose put-if-absent was proven; hook/...: be64\n"
         "version told with success, be64 version told and not yet confirmed (0: none); pins: for\n"
-        "each version that is pinned by hand be64 version, be64 seconds since 1970"},
+        "each version that is pinned by hand be64 version, be64 seconds since 1970; timing/...:\n"
+        "JSON (store/timing/version_timing.hpp), of the highest 1024 versions"},
     ColumnFamilyInfo{ColumnFamily::manifests, "manifests", "be64 version", "manifest, verbatim"},
     ColumnFamilyInfo{ColumnFamily::layouts, "layouts", "SHA-256 (32 bytes) of the layout",
                      "layout, uncompressed"},
@@ -49,7 +50,8 @@ inline constexpr std::array kColumnFamilies{
         ColumnFamily::hashes, "hashes", "be64 version",
         "XXH3-64 of every chunk, 8 bytes little-endian each; exists iff the version is complete"},
     ColumnFamilyInfo{ColumnFamily::images, "images", "be64 version, be32 file",
-                     "state byte (0 absent: not kept by this host, 2 complete), be64 size"},
+                     "state byte (0 absent: not kept by this host, 2 complete and synced, 3\n"
+                     "complete, not synced: a power cut may have taken its bytes), be64 size"},
     ColumnFamilyInfo{
         ColumnFamily::inodes, "inodes", "be64 StagingId",
         "be32 mode, be32 uid, be32 gid; of directories and symlinks then be64 ns of atime,\n"
@@ -62,7 +64,7 @@ inline constexpr std::array kColumnFamilies{
                      "be64 size of deltas/<v>.safetensors"},
 };
 
-/// Version of this table and of the store's directory; a store of another one is rebuilt.
+/// Version of this table and of the store's directory; a store of another version is rebuilt.
 inline constexpr std::string_view kStoreFormat = "1";
 
 }  // namespace weightfs

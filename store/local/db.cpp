@@ -1,5 +1,6 @@
 #include "store/local/db.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <rocksdb/cache.h>
 #include <rocksdb/db.h>
@@ -25,20 +26,20 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// RocksDB's own log would be written on a full disk too, and says nothing to a user.
+// RocksDB's own log would be written even on a full disk, and is of no use to users.
 class NoLog final : public rocksdb::Logger {
  public:
   using rocksdb::Logger::Logv;
   void Logv(const char*, std::va_list) override {}
 };
 
-// The one place where a status becomes an Error.
+// The only place where a status becomes an Error.
 void check(const rocksdb::Status& status, const fs::path& directory, std::string_view action) {
   if (status.ok()) return;
   const std::string what =
       fmt::format("cannot {} the database {}: {}", action, directory.string(), status.ToString());
   if (status.IsNoSpace()) throw Error(ErrorCode::no_space, what);
-  // A file that is missing, and one that a newer release wrote, are damage to this one.
+  // A missing file, or one written by a newer release, counts as damage.
   if (status.IsCorruption() || status.IsPathNotFound() || status.IsInvalidArgument() ||
       status.IsNotSupported()) {
     throw Error(ErrorCode::corrupt, what);
@@ -46,7 +47,7 @@ void check(const rocksdb::Status& status, const fs::path& directory, std::string
   throw Error(ErrorCode::io, what);
 }
 
-// Records are few and small: little memory, few files, no threads that write by themselves.
+// Records are few and small: use little memory, few files, and no background writes.
 rocksdb::Options make_options() {
   rocksdb::Options options;
   options.create_if_missing = true;
@@ -77,7 +78,7 @@ rocksdb::Slice slice_of(std::string_view text) { return {text.data(), text.size(
 
 std::string_view view_of(const rocksdb::Slice& slice) { return {slice.data(), slice.size()}; }
 
-// An open RocksDB with its families; closed as one.
+// An open RocksDB with its families; closed together.
 class Handle {
  public:
   static std::unique_ptr<Handle> open(const fs::path& directory, bool writable) {
@@ -113,7 +114,7 @@ class Handle {
   std::vector<rocksdb::ColumnFamilyHandle*> families_;
 };
 
-// True if every family is there, so that the database can be opened without writing.
+// True if every family exists, so that the database can be opened without writing.
 bool is_database(const fs::path& directory) {
   std::error_code ignored;
   if (!fs::exists(directory / "CURRENT", ignored)) return false;
@@ -126,6 +127,10 @@ bool is_database(const fs::path& directory) {
 
 class RocksDb final : public Db {
  public:
+  /// For reading.
+  explicit RocksDb(fs::path directory)
+      : directory_(std::move(directory)), handle_(Handle::open(directory_, false)) {}
+
   RocksDb(fs::path directory, std::function<std::uint64_t()> free_bytes)
       : directory_(std::move(directory)), free_bytes_(std::move(free_bytes)) {
     writable_ = free_bytes_() >= kRecordsFloorBytes;
@@ -170,7 +175,9 @@ class RocksDb final : public Db {
   void sync() override {
     if (!writable_) throw below_floor();
     const std::shared_lock lock(mutex_);
-    check(handle().db().SyncWAL(), directory_, "sync");
+    const rocksdb::Status status = handle().db().SyncWAL();
+    if (!status.ok()) writable_ = false;  // as after a failed write
+    check(status, directory_, "sync");
   }
 
  private:
@@ -194,12 +201,12 @@ class RocksDb final : public Db {
     rocksdb::WriteOptions options;
     options.sync = durability == Durability::power;
     const rocksdb::Status status = handle().db().Write(options, &batch);
-    // After a failed write RocksDB refuses all others until it is opened again.
+    // After a failed write RocksDB rejects all others until it is reopened.
     if (!status.ok()) writable_ = false;
     check(status, directory_, "write to");
   }
 
-  // If it fails, the records can still be read.
+  // Reopens for writing.  If that fails, the records can still be read.
   void reopen() {
     const std::scoped_lock lock(mutex_);
     if (writable_) return;
@@ -223,7 +230,7 @@ class RocksDb final : public Db {
 
   const fs::path directory_;
   const std::function<std::uint64_t()> free_bytes_;
-  // Guards handle_: shared to use it, alone to replace it.
+  // Guards handle_: shared to use it, exclusive to replace it.
   mutable RankedSharedMutex mutex_{LockRank::database, "RocksDb::mutex_"};
   std::unique_ptr<Handle> handle_;
   std::atomic<bool> writable_ = false;
@@ -235,6 +242,12 @@ std::unique_ptr<Db> Db::open(const fs::path& directory, std::function<std::uint6
   make_directories(directory, 0700);
   if (!free_bytes) free_bytes = [directory] { return space_of(directory).free_bytes; };
   return std::make_unique<RocksDb>(directory, std::move(free_bytes));
+}
+
+std::unique_ptr<const Db> Db::open_for_reading(const fs::path& directory) {
+  // Says more of what is missing, or not permitted, than RocksDB does.
+  const File marker = File::open(directory / "CURRENT", O_RDONLY);
+  return std::make_unique<const RocksDb>(directory);
 }
 
 }  // namespace weightfs

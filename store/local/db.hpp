@@ -1,9 +1,9 @@
 // Db: the store's RocksDB.  Home of RocksDB: no other file includes it.
 //
-// Every write goes through the write-ahead log; who calls says how durable it must be.  Debian's
-// RocksDB aborts the process on a full disk, so nothing is written below a floor of free space:
-// write() throws no_space, and a database that is opened below the floor is opened read-only, and
-// again for writing as soon as there is room.
+// Every write goes through the write-ahead log; the caller chooses how durable it must be.
+// Debian's RocksDB aborts the process on a full disk, so nothing is written below a floor of free
+// space: write() throws no_space, and a database opened below the floor is read-only, and reopened
+// for writing as soon as there is room.
 //
 // Threads: all calls may run in parallel.
 #pragma once
@@ -24,9 +24,9 @@ namespace weightfs {
 /// Free bytes below which nothing is written to RocksDB.
 inline constexpr std::uint64_t kRecordsFloorBytes = 64u << 20;
 
-/// What a write that has returned survives.
+/// What a completed write survives.
 enum class Durability {
-  process,  // the end of this process, kill -9 too
+  process,  // the end of this process, including kill -9
   power     // also a power cut: the log was synced
 };
 
@@ -39,18 +39,23 @@ class Db {
   };
 
   /// Opens or creates the database in `directory`.
-  /// `free_bytes` tells the free space there; empty: asks the file system.
-  /// Throws Error: corrupt (not a database, or damaged), no_space (none there and no room to make
-  /// one), io.
+  /// `free_bytes` returns the free space there; empty: asks the file system.
+  /// Throws Error: corrupt (not a database, or damaged), no_space (there is none, and no room to
+  /// create one), io.
   static std::unique_ptr<Db> open(const std::filesystem::path& directory,
                                   std::function<std::uint64_t()> free_bytes = {});
+  /// The records as they are now, while another process may have the database open, and write it;
+  /// what that process writes later is not seen.  Nothing is written.
+  /// Throws Error: not_found (there is none), permission, corrupt, io.
+  static std::unique_ptr<const Db> open_for_reading(const std::filesystem::path& directory);
   virtual ~Db() = default;
 
   /// nullopt if the key is absent.  Throws Error: corrupt, io.
   [[nodiscard]] virtual std::optional<std::string> find(ColumnFamily family,
                                                         std::string_view key) const = 0;
 
-  /// All pairs whose key starts with `prefix`, ascending.  Requires: `each` does not call the Db.
+  /// Visits all pairs whose key starts with `prefix`, in ascending order.  Requires: `each` does
+  /// not call the Db.
   /// Throws Error: corrupt, io.
   virtual void scan(
       ColumnFamily family, std::string_view prefix,
@@ -60,7 +65,7 @@ class Db {
   virtual void write(const std::vector<Change>& changes,
                      Durability durability = Durability::power) = 0;
 
-  /// Makes everything that was written survive a power cut.  Throws Error: no_space, io.
+  /// Makes all previous writes survive a power cut.  Throws Error: no_space, io.
   virtual void sync() = 0;
 };
 

@@ -123,7 +123,7 @@ bool DeltaTable::remove(std::uint64_t version) {
     db_.write({{ColumnFamily::deltas, version_key(version), std::nullopt}});
   } catch (const Error& error) {
     if (error.code() != ErrorCode::no_space) throw;
-    log_warning(error.what());  // a record without its file counts for nothing
+    log_warning(error.what());  // a record without its file is ignored
   }
   discard(path_of(version), temporary_);
   return true;

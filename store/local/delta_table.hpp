@@ -1,10 +1,10 @@
 // DeltaTable: the deltas that a store has as files, <store>/deltas/<v>.safetensors
-// (store/inspect/delta_files.hpp), and those that are being written.
+// (store/inspect/delta_files.hpp), and those being written.
 //
 //     begin() ----> complete() ----> remove(), to make room
 //        \-------> abandon()
 //
-// A delta is recorded after its file has its name.  A record without its file counts for nothing; a
+// A delta is recorded after its file has its final name.  A record without its file is ignored; a
 // file without a record is removed when the store is opened.
 //
 // Threads: all calls may run in parallel.
@@ -24,36 +24,36 @@ class DeltaTable {
  public:
   struct Delta {
     std::uint64_t bytes = 0;
-    bool is_complete = false;  // else begun
+    bool is_complete = false;  // else being written
   };
 
-  /// Reads the records, and removes files that have none.  Keeps the reference.
+  /// Reads the records, and removes files without one.  Keeps the reference.
   /// `directory`: of the deltas.  `temporary`: on the same file system.  Requires: both exist.
   /// Throws Error: corrupt, io; std::filesystem::filesystem_error.
   DeltaTable(Db& db, std::filesystem::path directory, std::filesystem::path temporary);
 
-  /// The file, if it is complete.  It may go at any time: who has it open keeps it.
+  /// The file, if it is complete.  It may be removed at any time, but stays readable once opened.
   [[nodiscard]] std::optional<std::filesystem::path> find(std::uint64_t version) const;
 
   /// Counts a file of `bytes` from now on.
-  /// Returns: where it is to be written, a new name below the temporary directory.
-  /// Requires: it is neither complete nor begun; there is room (Evictor::evict_for_delta()).
+  /// Returns: the path to write it to, a new name below the temporary directory.
+  /// Requires: neither complete nor begun; there is room (Evictor::evict_for_delta()).
   std::filesystem::path begin(std::uint64_t version, std::uint64_t bytes);
 
-  /// Names the file that begin() told of, then records it.
-  /// Requires: begun; the file is synced.  Throws Error: io if its size is another; no_space.
+  /// Moves the file from begin() to its final name, then records it.
+  /// Requires: begun; the file is synced.  Throws Error: io if its size differs; no_space.
   void complete(std::uint64_t version, const std::filesystem::path& file);
 
-  /// Counts it no more, and removes what was written.  Nothing if it was completed.
+  /// Stops counting it and removes what was written.  Does nothing if it was completed.
   void abandon(std::uint64_t version, const std::filesystem::path& file) noexcept;
 
-  /// Removes a complete one, unless somebody reads it.  Whoever opens it meanwhile keeps what was
-  /// opened.  Returns: whether it is gone.  Throws Error: io.
+  /// Removes a complete delta unless it is being read.  A reader that opens it meanwhile can still
+  /// read it.  Returns: whether it is gone.  Throws Error: io.
   bool remove(std::uint64_t version);
 
-  /// All that are complete or begun.
+  /// All deltas that are complete or begun.
   [[nodiscard]] std::map<std::uint64_t, Delta> list() const;
-  /// Bytes of all of them.
+  /// Total size of all of them.
   [[nodiscard]] std::uint64_t total_bytes() const;
 
  private:

@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Only root can remove what lies in a read-only directory.
+// Only root can remove the contents of a read-only directory.
 void make_removable(const fs::path& directory) {
   std::error_code ignored;
   if (!fs::is_directory(fs::symlink_status(directory, ignored))) return;

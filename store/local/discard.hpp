@@ -1,4 +1,4 @@
-// Discard: removes files so that nobody ever sees them half removed.
+// Discard: removes files so that they are never seen half removed.
 //
 // Threads: pure function.
 #pragma once
@@ -7,8 +7,8 @@
 
 namespace weightfs {
 
-/// Renames a file or directory into `temporary`, then removes it there.  Nothing if it is absent.
-/// What cannot be removed stays, with a warning in the log.
+/// Renames a file or directory into `temporary`, then removes it there.  Does nothing if it is
+/// absent. Logs a warning about what cannot be removed.
 void discard(const std::filesystem::path& path, const std::filesystem::path& temporary);
 
 }  // namespace weightfs

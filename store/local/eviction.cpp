@@ -10,7 +10,7 @@
 namespace weightfs {
 namespace {
 
-constexpr auto kWaitAgain = std::chrono::hours(1);  // a deadline may be as far off as can be
+constexpr auto kWaitAgain = std::chrono::hours(1);  // the deadline may be infinite
 
 }  // namespace
 

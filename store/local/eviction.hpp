@@ -1,26 +1,28 @@
-// Eviction: the one rule for which versions leave a store to make room, and its only home.
+// Eviction: the one rule for which versions may be removed from a store to make room.
 //
 // A version is not evicted while
 //
-//   * it is reserved: by `latest`, which names it or is about to (reserved before it is made, given
-//     up after `latest` has moved on); by what is made from it; by an OPEN that is on its way;
-//   * a guard keeps it (store/local/version_guard.hpp): a pin, a hook, a pin by hand;
-//   * somebody has a file of it open, or mapped and with no other name that would stay.
+//   * it is reserved: by `latest`, which names it or is about to (reserved before it is made,
+//     given up after `latest` has moved on); by a version being built from it; by an OPEN in
+//     progress;
+//   * a guard keeps it (store/local/version_guard.hpp): a pin, a hook, a manual pin;
+//   * a file of it is open, or mapped with no other name that would stay.
 //
-// What is filled while it is read (store/streaming/partial_images.hpp) is no exception.  Nobody
-// reserves the versions that somebody merely travels back to, so these yield to what is followed.
+// Versions filled while they are read (store/streaming/partial_images.hpp) are no exception.
+// Versions opened only by name are not reserved, so they yield to the followed version.
 //
-//              leave()              settle(): nobody uses it, nobody has reserved it since
+//              leave()              settle(): unused, and not reserved since
 //     shown ------------> leaving ---------------------------------------> going --> gone
 //       ^                    |
-//       +--------------------+ settle(): somebody does
+//       +--------------------+ settle(): in use
 //
-//     shown    readers find it, if it is here; also what was never heard of
-//     leaving  hidden from new readers, who wait; to reserve it calls it back
-//     going    decided: its files are being removed; to reserve it waits for the end of that
+//     shown    readers find it, if it is here; also the state of unknown versions
+//     leaving  hidden from new readers, which wait; a reservation calls it back
+//     going    decided: its files are being removed; a reservation waits until they are gone
 //
-// Under the lock only states change.  Guards are asked, and files removed, without it: *hide, then
-// ask who uses it* here, *hold it, then look for it* there, so one of the two sees the other.
+// Only states change under the lock.  Guards are called, and files removed, without it. The evictor
+// hides a version, then asks who uses it; a user reserves it, then looks for it. So at least one of
+// the two sees the other.
 //
 // Threads: all calls may run in parallel; one version is evicted at a time.
 // Ownership: must outlive its reservations.
@@ -44,15 +46,15 @@ class Eviction {
  public:
   /// Why a version must be here.
   enum class Claim {
-    stays,   // it counts against the store's size: followed, or being built on now
-    in_use,  // it does not, like what somebody has open: an OPEN on its way, the base of a version
-             // that is filled while it is read
+    stays,   // counts against the store's size: followed, or being built on
+    in_use,  // does not count: an OPEN in progress, or the base of a version that is being filled
+             // while it is read
   };
 
-  /// The version is not evicted as long as this lives.  Belongs to no thread.
+  /// Prevents the eviction of a version as long as it lives.  Not bound to a thread.
   class Reservation {
    public:
-    Reservation() = default;  // of nothing
+    Reservation() = default;  // reserves nothing
     Reservation(Reservation&& other) noexcept
         : eviction_(std::exchange(other.eviction_, nullptr)),
           version_(other.version_),
@@ -79,16 +81,16 @@ class Eviction {
     Claim claim_ = Claim::stays;
   };
 
-  /// A version that is leaving.  If it is not settled it is shown again in the end.
+  /// A version in state leaving.  Without settle() it is shown again in the end.
   class Departure {
    public:
     Departure(Departure&& other) noexcept
         : eviction_(std::exchange(other.eviction_, nullptr)), version_(other.version_) {}
     Departure& operator=(Departure&&) = delete;
-    ~Departure();  // shown again, or gone
+    ~Departure();  // shows it again, or it is gone
 
-    /// Decides, once.  `is_unused`: nobody uses it, as was found after it was hidden.
-    /// Returns: whether it goes; if not it is shown again.
+    /// Decides, once.  `is_unused`: no use was found after it was hidden.
+    /// Returns: whether it goes; if not, it is shown again.
     [[nodiscard]] bool settle(bool is_unused);
 
    private:
@@ -100,10 +102,10 @@ class Eviction {
     std::uint64_t version_;
   };
 
-  /// A guard is asked before any version leaves, as long as this lives.
+  /// Registers a guard, which is asked before any version leaves, as long as this lives.
   class Guarding {
    public:
-    Guarding() = default;  // by nobody
+    Guarding() = default;  // registers nothing
     Guarding(Guarding&& other) noexcept
         : eviction_(std::exchange(other.eviction_, nullptr)), guard_(other.guard_) {}
     Guarding& operator=(Guarding&& other) noexcept {
@@ -115,7 +117,7 @@ class Eviction {
     }
     ~Guarding() { end(); }
 
-    /// Waits for an eviction that is going on.
+    /// Waits for an eviction in progress.
     void end() noexcept;
 
    private:
@@ -128,7 +130,7 @@ class Eviction {
 
   /// A version's files.
   struct Files {
-    std::function<bool()> nobody_reads;  // those that would go
+    std::function<bool()> nobody_reads;  // concerns the files that would be removed
     std::function<void()> remove;
   };
 
@@ -136,41 +138,41 @@ class Eviction {
   Eviction(const Eviction&) = delete;
   Eviction& operator=(const Eviction&) = delete;
 
-  /// Adds a guard, which is asked after those that were added before.  Waits for an eviction that
-  /// is going on.
+  /// Adds a guard; guards are asked in the order in which they were added.  Waits for an eviction
+  /// in progress.
   [[nodiscard]] Guarding add_guard(VersionGuard& guard);
 
-  /// `changed`: a version is hidden now, or is not any more: is_hidden() tells.  Called without the
-  /// lock.  Waits for an eviction that is going on.  Empty: nobody is told.
+  /// `changed` is called, without the lock, when a version becomes hidden or is shown again (see
+  /// is_hidden()).  Waits for an eviction in progress.  May be empty.
   void set_changed(std::function<void()> changed);
 
-  /// Waits while the version is going.  It need not be here: what is to be made is reserved first.
+  /// Waits while the version is going.  It need not be here: versions are reserved before they are
+  /// made.
   /// Throws Error: cancelled, timed_out.
   [[nodiscard]] Reservation reserve(std::uint64_t version, Claim claim, const Context& context);
-  /// nullopt while it is going.
+  /// As reserve(), without waiting; nullopt while the version is going.
   [[nodiscard]] std::optional<Reservation> try_reserve(std::uint64_t version, Claim claim);
 
   /// Waits until the version is neither leaving nor going.  Throws Error: cancelled, timed_out.
   void wait_settled(std::uint64_t version, const Context& context);
 
-  /// It is leaving or going.
+  /// Whether it is leaving or going.
   [[nodiscard]] bool is_hidden(std::uint64_t version) const;
-  /// It is reserved, and counts.
+  /// Whether it is reserved with Claim::stays.
   [[nodiscard]] bool stays(std::uint64_t version) const;
 
   /// Evicts a version if the rule allows it.
   /// Returns: whether it is gone.
   bool evict(std::uint64_t version, const Files& files);
 
-  /// The first step of evict(), which is made of these.  nullopt: it is reserved, or leaves
-  /// already.
+  /// The first step of evict().  nullopt: the version is reserved, or already leaving.
   [[nodiscard]] std::optional<Departure> leave(std::uint64_t version);
 
  private:
   enum class State { shown, leaving, going };
   struct Entry {
     State state = State::shown;
-    bool was_reserved = false;  // since it is leaving
+    bool was_reserved = false;  // since it began to leave
     unsigned stays = 0, in_use = 0;
 
     [[nodiscard]] bool is_reserved() const noexcept { return stays > 0 || in_use > 0; }
@@ -180,8 +182,8 @@ class Eviction {
   void give_up(std::uint64_t version, Claim claim) noexcept;
   void show(std::uint64_t version) noexcept;
   void forget_if_idle(std::uint64_t version) noexcept;        // requires: mutex_ is held
-  [[nodiscard]] State state_of(std::uint64_t version) const;  // the same
-  // Of evict(): evict_mutex_ is held.
+  [[nodiscard]] State state_of(std::uint64_t version) const;  // requires: mutex_ is held
+  // Parts of evict(); evict_mutex_ is held.
   [[nodiscard]] bool is_kept(std::uint64_t version) const;
   [[nodiscard]] bool withdraw(std::uint64_t version) const;
   [[nodiscard]] bool is_unused(std::uint64_t version, const Files& files) const;
@@ -191,10 +193,10 @@ class Eviction {
   RankedMutex evict_mutex_{LockRank::evict, "Eviction::evict_mutex_"};
   std::vector<VersionGuard*> guards_;
   std::function<void()> changed_;
-  // Guards what follows; held over nothing.
+  // Guards what follows; no calls are made under it.
   mutable RankedMutex mutex_{LockRank::eviction, "Eviction::mutex_"};
   std::condition_variable_any settled_;
-  std::map<std::uint64_t, Entry> entries_;  // others are shown, and not reserved
+  std::map<std::uint64_t, Entry> entries_;  // all others are shown and unreserved
 };
 
 }  // namespace weightfs

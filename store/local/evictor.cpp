@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <mutex>
 #include <utility>
 
 #include "store/base/bytes.hpp"
@@ -21,9 +22,10 @@ constexpr std::uint64_t kFreeBytesMinMax = 10ull << 30;
 
 }  // namespace
 
-// `bytes` more, within both limits.
+// A demand for `bytes` more, within both limits.
 struct Evictor::Demand {
   std::uint64_t bytes, store_limit, free_min;
+  std::uint64_t spared = 0;  // a version that is not to go for this; 0: none
 
   [[nodiscard]] bool is_met(std::uint64_t used, std::uint64_t free) const {
     return used + bytes <= store_limit && free >= free_min + bytes;
@@ -59,21 +61,40 @@ Evictor::Evictor(fs::path store, StoreLimits limits, std::function<Space()> spac
       images_(images),
       deltas_(deltas) {}
 
-// ---- what is wanted ----
+// ---- demands ----
 
 void Evictor::evict_for_images(std::uint64_t bytes, std::uint64_t version_bytes) {
+  evict_until_met(demand_for(bytes, version_bytes));
+}
+
+Evictor::Demand Evictor::demand_for(std::uint64_t bytes, std::uint64_t version_bytes) const {
   bytes = std::min(bytes, kSizeBytesMax);
   const std::uint64_t largest =
       std::max({bytes, std::min(version_bytes, kSizeBytesMax), images_.newest_bytes()});
   const std::uint64_t limit = limits_.store_bytes.value_or(3 * largest);
-  evict_until_met({bytes, std::min(kSizeBytesMax, limit), free_min(space_())});
+  return {bytes, std::min(kSizeBytesMax, limit), free_min(space_())};
+}
+
+Evictor::Ahead Evictor::evict_ahead(std::uint64_t latest) {
+  const std::lock_guard one(demand_mutex_);
+  const std::vector<std::uint64_t> complete = images_.versions_on_disk();
+  const auto found = std::lower_bound(complete.begin(), complete.end(), latest);
+  if (found == complete.end() || *found != latest || found == complete.begin()) return {};
+  const std::uint64_t before = *std::prev(found);
+  const std::uint64_t both_bytes = images_.bytes_of({before, latest});
+  Demand demand = demand_for(both_bytes - std::min(both_bytes, images_.bytes_of({before})), 0);
+  demand.spared = before;
+  std::vector<std::uint64_t> counted = counted_versions();
+  const auto [used, free] = best_room(demand, counted);
+  if (!demand.is_met(used, free)) return {};
+  return evict_versions(demand, without_deltas(), counted);
 }
 
 void Evictor::evict_for_delta(std::uint64_t bytes) {
   bytes = std::min(bytes, kSizeBytesMax);
   const std::uint64_t known = images_.newest_bytes();
   const std::uint64_t newest = known > 0 ? known : bytes;
-  // Three versions may fill the default: without more, none of their deltas would ever have room.
+  // Three versions may fill the default limit: without an allowance their deltas would never fit.
   const std::uint64_t limit =
       limits_.store_bytes.value_or(3 * newest + std::max(newest / 4, bytes));
   evict_until_met({bytes, std::min(kSizeBytesMax, limit), free_min(space_())});
@@ -81,9 +102,13 @@ void Evictor::evict_for_delta(std::uint64_t bytes) {
 
 void Evictor::evict_for_free_bytes(std::uint64_t bytes) {
   bytes = std::min(bytes, kSizeBytesMax);
+  if (has_free_bytes(bytes)) return;
+  evict_until_met({bytes, 2 * kSizeBytesMax, free_min(space_())});
+}
+
+bool Evictor::has_free_bytes(std::uint64_t bytes) const {
   const Space space = space_();
-  if (space.free_bytes >= free_min(space) + bytes) return;
-  evict_until_met({bytes, 2 * kSizeBytesMax, free_min(space)});
+  return space.free_bytes >= free_min(space) + std::min(bytes, kSizeBytesMax);
 }
 
 std::uint64_t Evictor::free_min(const Space& space) const {
@@ -92,44 +117,92 @@ std::uint64_t Evictor::free_min(const Space& space) const {
   return std::clamp(wanted, kRecordsFloorBytes, kSizeBytesMax);
 }
 
-// ---- what goes ----
+// ---- victims ----
+
+// In the order in which they go: partial ones as they were begun, then complete ones, ascending.
+std::vector<std::uint64_t> Evictor::counted_versions() const {
+  std::vector<std::uint64_t> counted = images_.partial_versions();
+  const std::vector<std::uint64_t> complete = images_.versions_on_disk();
+  counted.insert(counted.end(), complete.begin(), complete.end());
+  return counted;
+}
 
 void Evictor::evict_until_met(const Demand& demand) {
-  std::vector<std::uint64_t> counted = images_.partial_versions();
-  const std::size_t partial_count = counted.size();
-  const std::vector<std::uint64_t> complete = images_.complete_versions();
-  counted.insert(counted.end(), complete.begin(), complete.end());
-  if (demand.is_met(images_.bytes_of(counted) + deltas_.total_bytes(), space_().free_bytes)) return;
+  const auto is_met = [&](std::uint64_t used) {
+    return demand.is_met(used + deltas_.total_bytes(), space_().free_bytes);
+  };
+  // What is there is read first: a version that leaves in between counts twice, and never not.
+  const std::uint64_t used = images_.bytes_of(counted_versions());
+  if (is_met(used + going_bytes_)) return;
 
-  check_worth(demand, counted);
+  const std::lock_guard one(demand_mutex_);
+  std::vector<std::uint64_t> counted = counted_versions();
+  if (is_met(images_.bytes_of(counted))) return;
+  const auto [least_used, most_free] = best_room(demand, counted);
+  demand.check(store_, least_used, most_free);
   const std::uint64_t deltas = remove_deltas(demand, images_.bytes_of(counted));
-  const std::vector<std::uint64_t> candidates = counted;
-  for (std::size_t i = 0; i < candidates.size(); i++) {
-    if (demand.is_met(images_.bytes_of(counted) + deltas, space_().free_bytes)) return;
-    const std::uint64_t version = candidates[i];
-    const bool is_gone = i < partial_count ? evict_partial(version) : evict(version);
-    // Gone, or in use: then it does not count.
-    if (is_gone || !rule_.stays(version)) std::erase(counted, version);
-  }
+  if (evict_versions(demand, {deltas, 0}, counted).is_met) return;
   demand.check(store_, images_.bytes_of(counted) + deltas, space_().free_bytes);
 }
 
-// Nothing goes if all that may go would not be enough.
-void Evictor::check_worth(const Demand& demand, const std::vector<std::uint64_t>& versions) const {
+// Stops when the demand is met.  What goes, or stays only because it is in use, leaves `counted`.
+Evictor::Ahead Evictor::evict_versions(const Demand& demand, const Beside& beside,
+                                       std::vector<std::uint64_t>& counted) {
+  Ahead evicted;
+  for (const std::uint64_t version : std::vector<std::uint64_t>(counted)) {
+    const std::uint64_t used = images_.bytes_of(counted) + beside.used;
+    evicted.is_met = demand.is_met(used, space_().free_bytes + beside.free);
+    if (evicted.is_met) break;
+    if (version == images_.base_version() || version == demand.spared) continue;
+    if (evict_one(version)) {
+      evicted.versions++;
+      evicted.last = version;
+    } else if (rule_.stays(version)) {
+      continue;
+    } else {
+      evicted.is_in_use = true;
+    }
+    std::erase(counted, version);
+  }
+  return evicted;
+}
+
+// Returns: whether it is gone, from the disk alone if it is in memory too.
+bool Evictor::evict_one(std::uint64_t version) {
+  if (images_.is_partial(version)) return evict_partial(version);
+  if (images_.home_of(version) != ImagesHome::memory) return evict(version);
+  images_.remove_copy(version);
+  return true;
+}
+
+// As if all complete deltas were gone.
+Evictor::Beside Evictor::without_deltas() const {
+  Beside beside;
+  for (const auto& [version, delta] : deltas_.list()) {
+    (delta.is_complete ? beside.free : beside.used) += delta.bytes;
+  }
+  return beside;
+}
+
+// The bytes that would count, and be free, if everything went that may.  If that is not enough,
+// nothing is evicted.
+std::pair<std::uint64_t, std::uint64_t> Evictor::best_room(
+    const Demand& demand, const std::vector<std::uint64_t>& versions) const {
   std::vector<std::uint64_t> kept;
   std::copy_if(versions.begin(), versions.end(), std::back_inserter(kept),
-               [&](std::uint64_t version) { return rule_.stays(version); });
+               [&](std::uint64_t version) { return must_stay(version, demand); });
   const std::uint64_t kept_bytes = images_.bytes_of(kept);
-  std::uint64_t begun = 0, complete = 0;  // bytes of deltas
-  for (const auto& [version, delta] : deltas_.list()) {
-    (delta.is_complete ? complete : begun) += delta.bytes;
-  }
-  demand.check(store_, kept_bytes + begun,
-               space_().free_bytes + images_.bytes_of(versions) - kept_bytes + complete);
+  const Beside beside = without_deltas();
+  return {kept_bytes + beside.used,
+          space_().free_bytes + images_.bytes_of(versions) - kept_bytes + beside.free};
+}
+
+bool Evictor::must_stay(std::uint64_t version, const Demand& demand) const {
+  return rule_.stays(version) || version == images_.base_version() || version == demand.spared;
 }
 
 // Removes deltas, oldest first, until the demand is met or none may go.
-// Returns: the bytes of those that are left and count: one that is read does not.
+// Returns: the bytes of the remaining deltas that count; one that is being read does not.
 std::uint64_t Evictor::remove_deltas(const Demand& demand, std::uint64_t image_bytes) {
   const std::map<std::uint64_t, DeltaTable::Delta> all = deltas_.list();
   std::uint64_t counted = 0;
@@ -157,9 +230,51 @@ bool Evictor::evict(std::uint64_t version) {
       .remove =
           [&] {
             log_info(fmt::format("removing the images of version {} to make room", version));
+            if (images_.home_of(version) == ImagesHome::disk)
+              going_bytes_ = images_.bytes_of({version});
             images_.remove_images(version);
+            going_bytes_ = 0;
           }};
   return rule_.evict(version, files);
+}
+
+// ---- images in memory ----
+
+void Evictor::evict_for_memory(std::uint64_t bytes, std::uint64_t version_bytes) {
+  bytes = std::min(bytes, kSizeBytesMax);
+  const std::uint64_t largest =
+      std::max({bytes, std::min(version_bytes, kSizeBytesMax), images_.newest_bytes()});
+  std::vector<std::uint64_t> counted = images_.versions_in_memory();
+  for (const std::uint64_t version : std::vector<std::uint64_t>(counted)) {
+    if (images_.bytes_of(counted, ImagesHome::memory) + bytes <= 2 * largest) break;
+    const bool is_gone = evict(version);
+    if (is_gone || !rule_.stays(version)) std::erase(counted, version);
+  }
+  const auto room = find_room_ ? find_room_() : std::nullopt;
+  if (room && bytes > room->bytes) {
+    throw Error(ErrorCode::no_space,
+                fmt::format("no room for {} of images in memory, beside the {} of images there: "
+                            "{}, leaves {}; free memory, raise that limit, or mount without "
+                            "--images memory",
+                            human_bytes(bytes), human_bytes(images_.memory_bytes()),
+                            room->limit_text(), human_bytes(room->bytes)));
+  }
+  images_.memory()->set_limit(images_.memory_bytes() + bytes);
+}
+
+void Evictor::require_memory() const {
+  const std::uint64_t version = images_.newest_bytes();
+  const std::uint64_t needed = 2 * std::min(version, kSizeBytesMax);
+  const std::uint64_t there = images_.memory_bytes();
+  const auto room = find_room_ ? find_room_() : std::nullopt;
+  if (!room || needed <= there + room->bytes) return;
+  throw Error(
+      ErrorCode::no_memory,
+      fmt::format("--images memory needs {} for two versions of {}, but {}, leaves {}; free "
+                  "memory, raise that limit, or leave out --images, which keeps images in "
+                  "{}",
+                  human_bytes(needed), human_bytes(version), room->limit_text(),
+                  human_bytes(there + room->bytes), (store_ / "images").string()));
 }
 
 }  // namespace weightfs

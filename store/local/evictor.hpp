@@ -1,59 +1,116 @@
-// Evictor: makes room in a store.  It knows the limits, what is counted, and in which order things
-// go; whether a version may go is the rule of Eviction.
+// Evictor: makes room in a store.  It knows the limits, what is counted, and the order of removal;
+// Eviction decides whether a version may go.
 //
-// What goes, until there is room: deltas that nobody reads, oldest first; then versions that are
-// being filled, the first begun first; then complete versions, oldest first.  Versions that do not
-// go because somebody uses them do not count against StoreLimits::store_bytes.  Nothing goes if all
-// that may go would not be enough.
+// Order, until there is room: deltas that nobody reads, oldest first; then partial versions, in the
+// order in which they were begun; then complete versions, oldest first.  Versions that stay only
+// because they are in use do not count against StoreLimits::store_bytes.  Nothing is removed if
+// everything that may go would not be enough.
+//
+// evict_ahead() does this before the next version comes, so that it need not wait until the pages
+// and blocks of an old one are freed.  Two versions stay then whatever the limits are: `latest`,
+// and the one before it, which may still be loaded, or be gone back to.
+//
+// With images in memory (ImageTable::use_memory) these are a kind of their own: two versions, and
+// what is in use; the memory that the host and the cgroup have is asked before each.  On the disk
+// the base (ImageTable::base_version) is not removed to make room.
 //
 // Threads: all calls may run in parallel.
 // Errors: the calls named evict_for... throw Error: no_space, saying how much is missing and which
 // limit it was; corrupt, io.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
+#include <utility>
 #include <vector>
 
+#include "store/base/ranked_mutex.hpp"
 #include "store/local/delta_table.hpp"
 #include "store/local/eviction.hpp"
 #include "store/local/image_table.hpp"
 #include "store/local/store_limits.hpp"
 #include "store/os/file.hpp"
+#include "store/os/memory_room.hpp"
 
 namespace weightfs {
 
 class Evictor {
  public:
-  /// Keeps the references.  `store`: its path, for messages.
-  /// `space`: tells the space of the file system.
+  /// Keeps the references.  `store`: its path, for messages. `space`: returns the space of the file
+  /// system.
   Evictor(std::filesystem::path store, StoreLimits limits, std::function<Space()> space,
           Eviction& rule, ImageTable& images, DeltaTable& deltas);
 
   /// Makes room for a new version of `bytes`, within both limits.
-  /// `version_bytes`: what the version has in the end, if that is more than `bytes`.
+  /// `version_bytes`: the final size of the version, if that is more than `bytes`.
   void evict_for_images(std::uint64_t bytes, std::uint64_t version_bytes = 0);
 
-  /// Makes room for a delta of `bytes`, within both limits.  Without StoreLimits::store_bytes there
-  /// is more room than for images alone: three versions may fill that.
+  struct Ahead {
+    unsigned versions = 0;   // that went
+    std::uint64_t last = 0;  // of them; 0: none went
+    bool is_in_use = false;  // another may go once nobody uses it
+    bool is_met = false;     // known to be enough
+  };
+  /// Makes the room that a version like `latest` will need, which is what `latest` does not share
+  /// with the complete version before it.  These two stay.  Deltas stay too: they go quickly when
+  /// the version comes.  Nothing goes if that would not be enough.
+  Ahead evict_ahead(std::uint64_t latest);
+
+  /// Makes room for a delta of `bytes`, within both limits.  The default limit is higher than for
+  /// images, because three versions alone may fill that.
   void evict_for_delta(std::uint64_t bytes);
 
-  /// Makes room for bytes that are no images, as those that trainers stage: only the limit of free
-  /// space counts.  Cheap where there is room.
+  /// Makes room for bytes that are not images, such as staged files: only the limit of free space
+  /// counts.  Cheap if there is room.
   void evict_for_free_bytes(std::uint64_t bytes);
+  /// That would have nothing to do.
+  [[nodiscard]] bool has_free_bytes(std::uint64_t bytes) const;
 
-  /// Evicts one complete version if the rule allows it.  Returns: whether it is gone.
+  /// Evicts one complete version if the rule allows it.  Returns: whether it is gone; from memory
+  /// alone if it is there.
   bool evict(std::uint64_t version);
+
+  // ---- images in memory ----
+
+  using FindRoom = std::function<std::optional<MemoryRoom>()>;
+  /// `find_room`: store/os/memory_room.hpp.  Requires: before the next calls, and nobody uses this
+  /// yet.
+  void use_memory(FindRoom find_room) { find_room_ = std::move(find_room); }
+
+  /// Makes room in memory for a new version of `bytes`: the oldest versions that nobody uses go
+  /// until two are left with the new one, so that their pages are used again.
+  /// `version_bytes`: as above.
+  /// Throws Error: no_space: the host or the cgroup does not have the memory.
+  void evict_for_memory(std::uint64_t bytes, std::uint64_t version_bytes = 0);
+
+  /// Throws Error: no_memory: two versions of the newest one's size do not fit into the memory that
+  /// the host or the cgroup has, with those that are there; says what to do.
+  void require_memory() const;
 
  private:
   struct Demand;
 
+  /// Bytes that count, and that are free, beside those of versions.
+  struct Beside {
+    std::uint64_t used = 0, free = 0;
+  };
+
+  [[nodiscard]] Demand demand_for(std::uint64_t bytes, std::uint64_t version_bytes) const;
+  [[nodiscard]] std::vector<std::uint64_t> counted_versions() const;
   void evict_until_met(const Demand& demand);
-  void check_worth(const Demand& demand, const std::vector<std::uint64_t>& versions) const;
+  Ahead evict_versions(const Demand& demand, const Beside& beside,
+                       std::vector<std::uint64_t>& counted);
+  [[nodiscard]] bool evict_one(std::uint64_t version);
+  [[nodiscard]] Beside without_deltas() const;
+  [[nodiscard]] std::pair<std::uint64_t, std::uint64_t> best_room(
+      const Demand& demand, const std::vector<std::uint64_t>& versions) const;
   std::uint64_t remove_deltas(const Demand& demand, std::uint64_t image_bytes);
   bool evict_partial(std::uint64_t version);
   [[nodiscard]] std::uint64_t free_min(const Space& space) const;
+  [[nodiscard]] bool must_stay(std::uint64_t version, const Demand& demand) const;
 
   const std::filesystem::path store_;
   const StoreLimits limits_;
@@ -61,6 +118,10 @@ class Evictor {
   Eviction& rule_;
   ImageTable& images_;
   DeltaTable& deltas_;
+  FindRoom find_room_;
+  // One makes room at a time: what another is freeing is neither free nor counted.
+  RankedMutex demand_mutex_{LockRank::evictor, "Evictor::demand_mutex_"};
+  std::atomic<std::uint64_t> going_bytes_ = 0;  // of the version that is being removed
 };
 
 }  // namespace weightfs

@@ -7,7 +7,6 @@
 
 #include "store/base/bytes.hpp"
 #include "store/base/error.hpp"
-#include "store/base/log.hpp"
 #include "store/local/record_keys.hpp"
 
 namespace weightfs {
@@ -15,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char kAbsent = 0, kComplete = 2;  // state bytes of an image record
+constexpr char kAbsent = 0, kSynced = 2, kUnsynced = 3;  // state bytes of an image record
 
 std::string image_key(std::uint64_t version, std::uint32_t file) {
   std::string key = version_key(version);
@@ -24,12 +23,12 @@ std::string image_key(std::uint64_t version, std::uint32_t file) {
 }
 
 std::string image_value(const ImageRecord& image) {
-  std::string value(1, image.is_absent ? kAbsent : kComplete);
+  std::string value(1, image.is_absent ? kAbsent : kUnsynced);
   append_be64(value, image.size_bytes);
   return value;
 }
 
-// Sizes of the regular files below a directory, by path, bytewise.
+// Sizes of the regular files below a directory, sorted bytewise by path.
 std::vector<std::uint64_t> file_sizes_below(const fs::path& directory) {
   std::map<std::string, std::uint64_t> sizes;
   for (const auto& entry : fs::recursive_directory_iterator(directory)) {
@@ -43,8 +42,8 @@ std::vector<std::uint64_t> file_sizes_below(const fs::path& directory) {
 
 }  // namespace
 
-std::map<std::uint64_t, ImageRecords> read_image_records(const Db& db) {
-  std::map<std::uint64_t, ImageRecords> records;
+std::map<std::uint64_t, VersionRecords> read_image_records(const Db& db) {
+  std::map<std::uint64_t, VersionRecords> records;
   db.scan(ColumnFamily::hashes, "", [&](std::string_view key, std::string_view value) {
     if (value.size() % 8 != 0) throw_bad_record("hashes");
     records[version_of_key(key, 8, "hashes")] = {};
@@ -52,13 +51,13 @@ std::map<std::uint64_t, ImageRecords> read_image_records(const Db& db) {
   db.scan(ColumnFamily::images, "", [&](std::string_view key, std::string_view value) {
     if (value.size() != 9) throw_bad_record("images");
     const auto version = records.find(version_of_key(key, 12, "images"));
-    // Without hashes the version is not complete; its directory goes with the strays.
+    // Without hashes the version is not complete; its directory is removed as a stray.
     if (version == records.end()) return;
-    const bool is_absent = value[0] == kAbsent;
-    if ((!is_absent && value[0] != kComplete) || load_be(key.substr(8)) != version->second.size()) {
-      throw_bad_record("images");
-    }
-    version->second.push_back({load_be(value.substr(1)), is_absent});
+    const bool is_known = value[0] == kAbsent || value[0] == kSynced || value[0] == kUnsynced;
+    VersionRecords& found = version->second;
+    if (!is_known || load_be(key.substr(8)) != found.images.size()) throw_bad_record("images");
+    found.images.push_back({load_be(value.substr(1)), value[0] == kAbsent});
+    found.is_synced = found.is_synced && value[0] != kUnsynced;
   });
   return records;
 }
@@ -73,12 +72,23 @@ void write_image_records(Db& db, std::uint64_t version, const ImageRecords& imag
   hashes.reserve(8 * chunk_hashes.size());
   for (const std::uint64_t hash : chunk_hashes) append_le(hashes, hash);
   changes.push_back({ColumnFamily::hashes, version_key(version), std::move(hashes)});
-  db.write(changes);
+  db.write(changes, Durability::process);
 }
 
-// Where they stay: files that are gone are noticed when the store is opened, and a new attempt
-// writes the same keys.
-void remove_image_records(Db& db, std::uint64_t version) {
+void mark_image_records_synced(Db& db, std::uint64_t version) {
+  std::vector<Db::Change> changes;
+  db.scan(ColumnFamily::images, version_key(version),
+          [&](std::string_view key, std::string_view value) {
+            if (value.size() != 9) throw_bad_record("images");
+            if (value[0] != kUnsynced) return;
+            std::string synced(value);
+            synced[0] = kSynced;
+            changes.push_back({ColumnFamily::images, std::string(key), std::move(synced)});
+          });
+  if (!changes.empty()) db.write(changes, Durability::process);
+}
+
+bool remove_image_records(Db& db, std::uint64_t version) {
   std::vector<Db::Change> changes;
   if (db.find(ColumnFamily::hashes, version_key(version))) {
     changes.push_back({ColumnFamily::hashes, version_key(version), std::nullopt});
@@ -86,13 +96,8 @@ void remove_image_records(Db& db, std::uint64_t version) {
   db.scan(ColumnFamily::images, version_key(version), [&](std::string_view key, std::string_view) {
     changes.push_back({ColumnFamily::images, std::string(key), std::nullopt});
   });
-  if (changes.empty()) return;
-  try {
-    db.write(changes);
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::no_space) throw;
-    log_warning(error.what());
-  }
+  if (!changes.empty()) db.write(changes, Durability::process);
+  return !changes.empty();
 }
 
 std::optional<std::vector<std::uint64_t>> find_chunk_hashes(const Db& db, std::uint64_t version) {

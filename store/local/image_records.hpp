@@ -1,9 +1,9 @@
-// Image records: what the database says of the images of complete versions, and whether the files
-// agree with it.
+// Image records: the database records of complete versions' images, and whether the files match
+// them.
 //
 // Threads: pure functions.
-// Errors: those with a Db throw Error: corrupt, io; those that write also no_space (nothing was
-// written).
+// Errors: functions that take a Db throw Error: corrupt, io; those that write also no_space
+// (nothing was written).
 #pragma once
 
 #include <cstdint>
@@ -22,24 +22,33 @@ struct ImageRecord {
   bool is_absent = false;  // not kept by this host
 };
 
-/// Of all files of a version, by path, bytewise.
+/// Of all files of a version, sorted bytewise by path.
 using ImageRecords = std::vector<ImageRecord>;
 
-/// By version.
-std::map<std::uint64_t, ImageRecords> read_image_records(const Db& db);
+struct VersionRecords {
+  ImageRecords images;
+  bool is_synced = true;  // files and directories were synced before this was recorded
+};
 
-/// Writes files and chunk hashes at once; durable.
+/// By version.
+std::map<std::uint64_t, VersionRecords> read_image_records(const Db& db);
+
+/// Writes files, as not synced, and chunk hashes at once.  Survives the end of the process; after a
+/// power cut it may be missing, which means the same: nothing is known of the files.
 void write_image_records(Db& db, std::uint64_t version, const ImageRecords& images,
                          std::span<const std::uint64_t> chunk_hashes);
 
-/// Durable.  On a full disk the records stay, with a warning in the log.
-void remove_image_records(Db& db, std::uint64_t version);
+/// Records the files as synced.  Survives the end of the process: Db::sync() makes it durable.
+void mark_image_records_synced(Db& db, std::uint64_t version);
 
-/// Of a version that is complete; nullopt if it is not.
+/// Likewise.  Returns: whether there were any.
+bool remove_image_records(Db& db, std::uint64_t version);
+
+/// The chunk hashes of a complete version; nullopt if it is not complete.
 std::optional<std::vector<std::uint64_t>> find_chunk_hashes(const Db& db, std::uint64_t version);
 
-/// Whether a directory has exactly the files that are not absent.  One that is not there or cannot
-/// be read is a mismatch, not an error.
+/// Whether a directory contains exactly the files that are not absent.  A missing or unreadable
+/// directory is a mismatch, not an error.
 bool has_files(const std::filesystem::path& directory, const ImageRecords& images);
 
 /// Which files are absent; empty if none is.

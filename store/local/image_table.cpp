@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <mutex>
@@ -21,9 +22,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr auto kWaitSlice = std::chrono::hours(1);  // a deadline may be as far off as can be
+constexpr auto kWaitSlice = std::chrono::hours(1);  // the deadline may be infinite
 
-// The number that a directory of images is named by; nullopt if it is none.
+// The version whose images a directory of this name holds; nullopt if there is none.
 std::optional<std::uint64_t> version_of_name(const std::string& name) {
   std::uint64_t version = 0;
   const char* end = name.data() + name.size();
@@ -41,28 +42,32 @@ ImageTable::ImageTable(Db& db, fs::path directory, fs::path temporary)
 }
 
 void ImageTable::load() {
-  for (const auto& [version, images] : read_image_records(db_)) {
-    if (has_files(image_directory(version), images)) {
-      complete_[version] = absent_files_of(images);
-      continue;
+  for (const auto& [version, records] : read_image_records(db_)) {
+    if (!has_files(image_directory(version), records.images)) {
+      log_warning(
+          fmt::format("the images of version {} in {} do not match their records; they are rebuilt",
+                      version, directory_.parent_path().string()));
+      forget_if_there_is_room(version);
+    } else if (records.is_synced) {
+      complete_[version] = {absent_files_of(records.images), true, ++generations_};
+    } else {
+      unchecked_[version] = absent_files_of(records.images);
     }
-    log_warning(
-        fmt::format("the images of version {} in {} do not match their records; they are rebuilt",
-                    version, directory_.parent_path().string()));
-    remove_image_records(db_, version);
   }
 }
 
-// What no record speaks for: files of an interrupted attempt.
+// Removes what has no record: files of an interrupted attempt.
 void ImageTable::remove_strays() const {
   for (const auto& entry : fs::directory_iterator(directory_)) {
     const auto version = version_of_name(entry.path().filename().string());
-    if (!version || !is_complete(*version)) discard(entry.path(), temporary_);
+    const bool is_recorded =
+        version && (complete_.contains(*version) || unchecked_.contains(*version));
+    if (!is_recorded) discard(entry.path(), temporary_);
   }
 }
 
 fs::path ImageTable::image_directory(std::uint64_t version) const {
-  return directory_ / std::to_string(version);
+  return directory_of(home_of(version)) / std::to_string(version);
 }
 
 // ---- complete versions ----
@@ -70,7 +75,7 @@ fs::path ImageTable::image_directory(std::uint64_t version) const {
 std::vector<std::uint64_t> ImageTable::complete_versions() const {
   const std::scoped_lock lock(mutex_);
   std::vector<std::uint64_t> versions;
-  for (const auto& [version, absent] : complete_) versions.push_back(version);
+  for (const auto& [version, images] : complete_) versions.push_back(version);
   return versions;
 }
 
@@ -82,7 +87,9 @@ bool ImageTable::is_complete(std::uint64_t version) const {
 std::vector<bool> ImageTable::absent_files(std::uint64_t version) const {
   const std::scoped_lock lock(mutex_);
   const auto found = complete_.find(version);
-  return found == complete_.end() ? std::vector<bool>() : found->second;
+  if (found != complete_.end()) return found->second.absent;
+  const auto unchecked = unchecked_.find(version);
+  return unchecked == unchecked_.end() ? std::vector<bool>() : unchecked->second;
 }
 
 bool ImageTable::has_all_files(std::uint64_t version) const {
@@ -90,7 +97,14 @@ bool ImageTable::has_all_files(std::uint64_t version) const {
 }
 
 std::vector<std::uint64_t> ImageTable::chunk_hashes(std::uint64_t version) const {
-  if (is_complete(version)) {
+  bool is_recorded = false;
+  {
+    const std::scoped_lock lock(mutex_);
+    const auto found = complete_.find(version);
+    is_recorded = found != complete_.end() || unchecked_.contains(version);
+    if (found != complete_.end() && found->second.in_memory) return found->second.in_memory->hashes;
+  }
+  if (is_recorded) {
     if (auto hashes = find_chunk_hashes(db_, version)) return std::move(*hashes);
   }
   throw Error(ErrorCode::not_found, fmt::format("version {} is not complete in the store {}",
@@ -115,11 +129,22 @@ ImagesLock ImageTable::lock_images(const Context& context) {
   });
 }
 
-fs::path ImageTable::begin_images(std::uint64_t version) {
+fs::path ImageTable::begin_images(std::uint64_t version, ImagesHome home) {
   assert(!is_partial(version));
-  remove_images(version);
+  assert(home == ImagesHome::disk || memory_);
+  remove_from_memory(version);
+  forget(version);
+  make_forgetting_durable(version);
+  discard(image_directory(version), temporary_);
+  if (home == ImagesHome::memory) {
+    const std::scoped_lock lock(mutex_);
+    homed_in_memory_.insert(version);
+  }
   fs::path directory = image_directory(version);
-  make_directories(directory, 0755);
+  // Whoever syncs the version syncs the directory that it lies in.
+  if (::mkdir(directory.c_str(), 0755) != 0) {
+    throw_errno(errno, "make the directory " + directory.string());
+  }
   return directory;
 }
 
@@ -134,18 +159,255 @@ void ImageTable::complete_images(std::uint64_t version, std::span<const std::uin
     throw Error(ErrorCode::io, fmt::format("the files in {} do not belong to version {}",
                                            image_directory(version).string(), version));
   }
+  const std::scoped_lock records(records_mutex_);
+  if (home_of(version) == ImagesHome::memory) {
+    InMemory in_memory{images, {chunk_hashes.begin(), chunk_hashes.end()}};
+    const std::scoped_lock lock(mutex_);
+    Complete& complete = complete_[version];
+    complete = {absent_files_of(images), true, ++generations_,
+                std::make_shared<InMemory>(std::move(in_memory)), false};
+    return;
+  }
   write_image_records(db_, version, images, chunk_hashes);
   const std::scoped_lock lock(mutex_);
-  complete_[version] = absent_files_of(images);
+  complete_[version] = {absent_files_of(images), false, ++generations_};
+  unchecked_.erase(version);
 }
 
 void ImageTable::remove_images(std::uint64_t version) {
-  remove_image_records(db_, version);
+  if (home_of(version) == ImagesHome::memory) return remove_from_memory(version);
+  forget_if_there_is_room(version);
+  discard(image_directory(version), temporary_);
+}
+
+// ---- images in memory ----
+
+void ImageTable::use_memory(std::unique_ptr<ImageMemory> memory) {
+  assert(!memory_);
+  memory_ = std::move(memory);
+}
+
+ImagesHome ImageTable::home_of_next() const {
+  const std::scoped_lock lock(mutex_);
+  return memory_ && !complete_.empty() ? ImagesHome::memory : ImagesHome::disk;
+}
+
+fs::path ImageTable::directory_of(ImagesHome home) const {
+  return home == ImagesHome::memory ? memory_->images() : directory_;
+}
+
+fs::path ImageTable::temporary_of(ImagesHome home) const {
+  return home == ImagesHome::memory ? memory_->temporary() : temporary_;
+}
+
+ImagesHome ImageTable::home_of(std::uint64_t version) const {
+  const std::scoped_lock lock(mutex_);
+  return homed_in_memory_.contains(version) ? ImagesHome::memory : ImagesHome::disk;
+}
+
+std::vector<std::uint64_t> ImageTable::versions_in_memory() const {
+  const std::scoped_lock lock(mutex_);
+  std::vector<std::uint64_t> versions;
+  for (const auto& [version, images] : complete_) {
+    if (images.in_memory) versions.push_back(version);
+  }
+  return versions;
+}
+
+std::vector<std::uint64_t> ImageTable::versions_on_disk() const {
+  const std::scoped_lock lock(mutex_);
+  std::vector<std::uint64_t> versions;
+  for (const auto& [version, images] : complete_) {
+    if (images.is_on_disk) versions.push_back(version);
+  }
+  return versions;
+}
+
+std::uint64_t ImageTable::base_version() const {
+  if (!memory_) return 0;
+  const std::scoped_lock lock(mutex_);
+  std::uint64_t newest = 0, synced = 0;
+  for (const auto& [version, images] : complete_) {
+    if (!images.is_on_disk) continue;
+    newest = version;
+    if (images.is_synced) synced = version;
+  }
+  return synced > 0 ? synced : newest;
+}
+
+/// What is slow is done without locks, so that the next version need not wait for the disk.
+bool ImageTable::keep_on_disk(std::uint64_t version, std::uint64_t generation,
+                              const fs::path& copy) {
+  if (!is_in_memory_only(version, generation)) return false;
+  make_forgetting_durable(version);
+  const fs::path directory = directory_ / std::to_string(version);
+  discard(directory, temporary_);
+  if (::rename(copy.c_str(), directory.c_str()) != 0) {
+    throw_errno(errno, fmt::format("rename {} to {}", copy.string(), directory.string()));
+  }
+  fsync_directory(directory_);
+  if (!record_copy(version, generation)) {
+    discard(directory, temporary_);
+    return false;
+  }
+  db_.sync();
+  return true;
+}
+
+bool ImageTable::record_copy(std::uint64_t version, std::uint64_t generation) {
+  const std::scoped_lock records(records_mutex_);
+  if (!is_in_memory_only(version, generation)) return false;
+  std::shared_ptr<const InMemory> in_memory;
   {
     const std::scoped_lock lock(mutex_);
-    complete_.erase(version);
+    in_memory = complete_.at(version).in_memory;
   }
-  discard(image_directory(version), temporary_);
+  write_image_records(db_, version, in_memory->images, in_memory->hashes);
+  mark_image_records_synced(db_, version);
+  const std::scoped_lock lock(mutex_);
+  complete_.at(version).is_on_disk = true;
+  return true;
+}
+
+bool ImageTable::is_in_memory_only(std::uint64_t version, std::uint64_t generation) const {
+  const std::scoped_lock lock(mutex_);
+  const auto found = complete_.find(version);
+  return found != complete_.end() && found->second.generation == generation &&
+         found->second.in_memory && !found->second.is_on_disk;
+}
+
+void ImageTable::remove_copy(std::uint64_t version) {
+  const std::scoped_lock records(records_mutex_);
+  {
+    const std::scoped_lock lock(mutex_);
+    const auto found = complete_.find(version);
+    if (found == complete_.end() || !found->second.in_memory) return;
+    found->second.is_on_disk = false;
+  }
+  const bool had_records = remove_image_records(db_, version);
+  {
+    const std::scoped_lock lock(mutex_);
+    if (had_records) forgotten_.insert(version);
+  }
+  discard(directory_ / std::to_string(version), temporary_);
+}
+
+/// Does nothing if it is not there.
+void ImageTable::remove_from_memory(std::uint64_t version) {
+  if (home_of(version) != ImagesHome::memory) return;
+  const fs::path directory = image_directory(version);
+  {
+    const std::scoped_lock records(records_mutex_);
+    const std::scoped_lock lock(mutex_);
+    homed_in_memory_.erase(version);
+    const auto found = complete_.find(version);
+    if (found != complete_.end() && !found->second.is_on_disk)
+      complete_.erase(found);
+    else if (found != complete_.end())
+      found->second.in_memory.reset();
+  }
+  discard(directory, temporary_of(ImagesHome::memory));
+}
+
+/// A power cut may bring the records back, with the files or without them.
+void ImageTable::forget(std::uint64_t version) {
+  const std::scoped_lock records(records_mutex_);
+  const bool had_records = remove_image_records(db_, version);
+  const std::scoped_lock lock(mutex_);
+  complete_.erase(version);
+  unchecked_.erase(version);
+  if (had_records) forgotten_.insert(version);
+}
+
+void ImageTable::forget_if_there_is_room(std::uint64_t version) {
+  try {
+    forget(version);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::no_space) throw;
+    log_warning(error.what());
+    const std::scoped_lock lock(mutex_);
+    complete_.erase(version);
+    unchecked_.erase(version);
+  }
+}
+
+void ImageTable::make_forgetting_durable(std::uint64_t version) {
+  {
+    const std::scoped_lock lock(mutex_);
+    if (!forgotten_.contains(version)) return;
+  }
+  sync_records();
+}
+
+void ImageTable::sync_records() {
+  std::set<std::uint64_t> forgotten;
+  {
+    const std::scoped_lock lock(mutex_);
+    forgotten = forgotten_;
+  }
+  db_.sync();
+  const std::scoped_lock lock(mutex_);
+  for (const std::uint64_t version : forgotten) forgotten_.erase(version);
+}
+
+// ---- what a power cut may take ----
+
+std::vector<std::uint64_t> ImageTable::unsynced_versions() const {
+  const std::scoped_lock lock(mutex_);
+  std::vector<std::uint64_t> versions;
+  for (const auto& [version, images] : complete_) {
+    if (!images.is_synced) versions.push_back(version);
+  }
+  return versions;
+}
+
+std::uint64_t ImageTable::generation(std::uint64_t version) const {
+  const std::scoped_lock lock(mutex_);
+  const auto found = complete_.find(version);
+  return found == complete_.end() ? 0 : found->second.generation;
+}
+
+void ImageTable::mark_synced(std::uint64_t version, std::uint64_t generation) {
+  {
+    const std::scoped_lock records(records_mutex_);
+    if (generation == 0 || this->generation(version) != generation) return;
+    mark_image_records_synced(db_, version);
+    const std::scoped_lock lock(mutex_);
+    complete_[version].is_synced = true;
+  }
+  // Nobody waits for it: that the files are synced is true whether or not it is known.
+  sync_records();
+}
+
+bool ImageTable::forget_images(std::uint64_t version, std::uint64_t generation) {
+  const std::scoped_lock records(records_mutex_);
+  if (generation == 0 || this->generation(version) != generation) return false;
+  bool had_records = true;
+  try {
+    had_records = remove_image_records(db_, version);
+  } catch (const Error& error) {
+    // It is unsynced in the records, so it is checked before it is shown again.
+    log_warning(error.what());
+  }
+  const std::scoped_lock lock(mutex_);
+  complete_.erase(version);
+  if (had_records) forgotten_.insert(version);
+  return true;
+}
+
+std::vector<std::uint64_t> ImageTable::unchecked_versions() const {
+  const std::scoped_lock lock(mutex_);
+  std::vector<std::uint64_t> versions;
+  for (const auto& [version, absent] : unchecked_) versions.push_back(version);
+  return versions;
+}
+
+void ImageTable::accept_unchecked(std::uint64_t version) {
+  const std::scoped_lock lock(mutex_);
+  const auto found = unchecked_.find(version);
+  if (found == unchecked_.end()) return;
+  complete_[version] = {std::move(found->second), false, ++generations_};
+  unchecked_.erase(found);
 }
 
 // ---- images that are filled while they are read ----
@@ -211,12 +473,13 @@ std::optional<Eviction::Files> ImageTable::partial_files(std::uint64_t version) 
 
 // ---- sizes ----
 
-std::uint64_t ImageTable::bytes_of(const std::vector<std::uint64_t>& versions) const {
+std::uint64_t ImageTable::bytes_of(const std::vector<std::uint64_t>& versions,
+                                   ImagesHome home) const {
   std::set<std::uint64_t> inodes;
   std::uint64_t bytes = 0;
   for (const std::uint64_t version : versions) {
     std::error_code error;
-    fs::recursive_directory_iterator entry(image_directory(version), error);
+    fs::recursive_directory_iterator entry(directory_of(home) / std::to_string(version), error);
     for (; !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
       struct stat attributes {};
       if (::lstat(entry->path().c_str(), &attributes) != 0 || !S_ISREG(attributes.st_mode))
@@ -230,7 +493,8 @@ std::uint64_t ImageTable::bytes_of(const std::vector<std::uint64_t>& versions) c
 
 std::uint64_t ImageTable::newest_bytes() const {
   const std::vector<std::uint64_t> complete = complete_versions();
-  std::uint64_t bytes = complete.empty() ? 0 : bytes_of({complete.back()});
+  std::uint64_t bytes =
+      complete.empty() ? 0 : bytes_of({complete.back()}, home_of(complete.back()));
   const std::scoped_lock lock(mutex_);
   for (const auto& [version, partial] : partial_) bytes = std::max(bytes, partial.bytes);
   return bytes;

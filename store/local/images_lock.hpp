@@ -1,6 +1,6 @@
-// ImagesLock: held while versions are brought into a store or adopted, by one caller at a time.
+// ImagesLock: held while versions are brought into a store or adopted; one holder at a time.
 //
-// Threads: belongs to no thread, and may be given up by another than took it.
+// Threads: not bound to a thread; any thread may release it.
 // Ownership: must not outlive the ImageTable that gave it out.
 #pragma once
 

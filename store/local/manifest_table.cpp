@@ -84,12 +84,24 @@ Newest ManifestTable::newest() const {
   return newest_;
 }
 
-void ManifestTable::put_newest(const Newest& newest) {
+void ManifestTable::put_newest(const Newest& newest, Durability durability) {
   const std::scoped_lock one_writer(newest_mutex_);
   if (newest.version < this->newest().version) return;
-  db_.write({{ColumnFamily::store, "newest", newest_value(newest)}});
+  db_.write({{ColumnFamily::store, "newest", newest_value(newest)}}, durability);
   const std::scoped_lock lock(mutex_);
   newest_ = newest;
+  is_newest_synced_ = durability == Durability::power;
+}
+
+void ManifestTable::sync_newest() {
+  const std::scoped_lock one_writer(newest_mutex_);
+  {
+    const std::scoped_lock lock(mutex_);
+    if (is_newest_synced_) return;
+  }
+  db_.sync();
+  const std::scoped_lock lock(mutex_);
+  is_newest_synced_ = true;
 }
 
 }  // namespace weightfs

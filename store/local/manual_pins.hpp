@@ -1,5 +1,5 @@
-// ManualPins: versions whose images are kept because somebody said so (`weightfs pin`).  They are a
-// record of the store, so they survive restarts.
+// ManualPins: versions whose images are kept because a user asked for it (`weightfs pin`).  They
+// are recorded in the store, so they survive restarts.
 //
 // Threads: all calls may run in parallel.
 #pragma once
@@ -12,19 +12,19 @@
 
 namespace weightfs {
 
-/// Versions that can be pinned by hand at a time.
+/// The most versions that can be pinned manually.
 inline constexpr std::size_t kManualPinsMax = 4096;
 
 class ManualPins {
  public:
-  /// Reads the record; keeps the reference.  What is no such record counts as none.
+  /// Reads the record; keeps the reference.  An invalid record counts as empty.
   explicit ManualPins(Db& db);
 
-  /// Pinned version -> when, in seconds since 1970.
+  /// Pinned version -> time of pinning, in seconds since 1970.
   [[nodiscard]] std::map<std::uint64_t, std::int64_t> list() const;
   [[nodiscard]] bool contains(std::uint64_t version) const;
 
-  /// Durable.  A version that is pinned already stays as it is.
+  /// Durable.  Does nothing if the version is already pinned.
   /// Throws Error: busy (kManualPinsMax are pinned), no_space, io; nothing was changed.
   void add(std::uint64_t version, std::int64_t time);
 
@@ -35,7 +35,7 @@ class ManualPins {
   void write(const std::map<std::uint64_t, std::int64_t>& pins);  // requires: change_mutex_ is held
 
   Db& db_;
-  // Held over the database write; before mutex_.
+  // Held across the database write; before mutex_.
   RankedMutex change_mutex_{LockRank::manual_pins_change, "ManualPins::change_mutex_"};
   mutable RankedMutex mutex_{LockRank::manual_pins, "ManualPins::mutex_"};  // guards pins_
   std::map<std::uint64_t, std::int64_t> pins_;

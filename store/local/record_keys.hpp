@@ -13,7 +13,7 @@ namespace weightfs {
 /// be64 version.
 std::string version_key(std::uint64_t version);
 
-/// The version that a key begins with.  `size_bytes`: of a whole key of the family.
+/// The version at the start of a key.  `size_bytes`: the size of a whole key of the family.
 /// Throws Error: corrupt if it has another size.
 std::uint64_t version_of_key(std::string_view key, std::size_t size_bytes, std::string_view family);
 

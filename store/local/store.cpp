@@ -24,7 +24,7 @@ fs::path default_parent() {
   throw Error(ErrorCode::invalid, "neither XDG_CACHE_HOME nor HOME is set; give a --store");
 }
 
-/// "<id>", or "<id>.2" and so on: those of several mounts of one repository.
+/// "<id>", or "<id>.2" and so on, for several mounts of one repository.
 bool is_default_name(std::string_view name, std::string_view repository) {
   if (!name.starts_with(repository)) return false;
   name.remove_prefix(repository.size());
@@ -32,7 +32,7 @@ bool is_default_name(std::string_view name, std::string_view repository) {
                           name.find_first_not_of("0123456789", 1) == std::string_view::npos);
 }
 
-// Makes the directories and opens the database, which may be new.
+// Makes the directories and opens the database, or creates it.
 std::unique_ptr<Db> open_db(const StoreDirectory& directory, const StoreMarker& marker,
                             const std::function<Space()>& space) {
   const fs::path& path = directory.path();
@@ -67,14 +67,14 @@ std::optional<Store::Identity> Store::find_identity(const fs::path& path) {
 }
 
 std::optional<fs::path> Store::find_default_by_url(std::string_view url) {
-  // Several repositories may have lain at one URL, one after the other: the last one used counts.
+  // Several repositories may have used the same URL in turn: the last one used counts.
   std::optional<fs::path> found;
   fs::file_time_type found_time;
   std::error_code error;
   fs::directory_iterator entry(default_parent(), error);
   for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
     const std::optional<Identity> identity = find_identity(entry->path());
-    // Publishers' private stores lie beside it and say the same.
+    // Publishers' private stores lie next to it and have the same identity.
     if (!identity || identity->url != url) continue;
     if (!is_default_name(entry->path().filename().string(), identity->repository)) continue;
     std::error_code ignored;
@@ -107,10 +107,16 @@ Store::Store(StoreDirectory directory, const StoreMarker& marker, StoreLimits li
     : directory_(std::move(directory)),
       tables_(open_tables(directory_, marker, space)),
       evictor_(path(), limits, space, eviction_, tables_->images, tables_->deltas) {
-  // Spools of the last process.
+  // Spools left by the previous process.
   for (const auto& entry : fs::directory_iterator(temporary_directory())) {
     discard(entry.path(), temporary_directory());
   }
+}
+
+void Store::use_memory(Evictor::FindRoom find_room) {
+  evictor_.use_memory(std::move(find_room));
+  evictor_.require_memory();
+  images().use_memory(std::make_unique<ImageMemory>());
 }
 
 Store::Tables::Tables(const StoreDirectory& directory, const StoreMarker& marker,
@@ -118,7 +124,8 @@ Store::Tables::Tables(const StoreDirectory& directory, const StoreMarker& marker
     : db(open_db(directory, marker, space)),
       manifests(*db),
       images(*db, directory.path() / "images", directory.path() / "tmp"),
-      deltas(*db, directory.path() / "deltas", directory.path() / "tmp") {}
+      deltas(*db, directory.path() / "deltas", directory.path() / "tmp"),
+      timings(*db) {}
 
 std::unique_ptr<Store::Tables> Store::open_tables(StoreDirectory& directory,
                                                   const StoreMarker& marker,

@@ -10,17 +10,18 @@
 //     <store>/tmp/               spools; emptied when the store is opened
 //     <store>/weightfs.log       when daemonised
 //
-// The store is a cache, but for what trainers have staged.  One of another format, or whose
-// database is damaged, is emptied and rebuilt from the bucket; only the names above are ever
-// removed, and staged files are then kept under <store>/staging.lost-<k>, with a warning in the
-// log.
+// With use_memory() new images lie in memory instead, and in <store>/images only their base.
 //
-// What is kept in it is recorded by four parts, each with its own header: ManifestTable,
-// ImageTable, DeltaTable, and what staging and the publish queue keep in the same database. Evictor
-// makes room.
+// The store is a cache, except for what trainers have staged.  A store of another format, or with a
+// damaged database, is emptied and rebuilt from the bucket. Only the names above are ever removed;
+// staged files are then kept under <store>/staging.lost-<k>, with a warning in the log.
+//
+// Its contents are recorded by five parts, each with its own header: ManifestTable, ImageTable,
+// DeltaTable, TimingTable, and what staging and the publish queue keep in the same database.
+// Evictor makes room.
 //
 // Threads: all calls may run in parallel.
-// Ownership: owns its parts and the lock of the directory; must outlive all that keeps a reference.
+// Ownership: owns its parts and the lock of the directory; must outlive whatever refers to it.
 #pragma once
 
 #include <cstdint>
@@ -46,35 +47,41 @@
 #include "store/local/manifest_table.hpp"
 #include "store/local/store_directory.hpp"
 #include "store/local/store_limits.hpp"
+#include "store/local/timing_table.hpp"
 #include "store/os/file.hpp"
 
 namespace weightfs {
 
 class Store {
  public:
-  /// Default place: /var/lib/weightfs/<id> for root, else $XDG_CACHE_HOME/weightfs/<id>
+  /// Default location: /var/lib/weightfs/<id> for root, else $XDG_CACHE_HOME/weightfs/<id>
   /// (~/.cache/weightfs/<id>).
   static std::filesystem::path default_path(std::string_view repository_id);
 
-  /// What a store remembers, without opening it; nullopt if `path` is no store.
+  /// The identity recorded in a store, without opening it; nullopt if `path` is not a store.
   struct Identity {
     std::string repository, url;
   };
   static std::optional<Identity> find_identity(const std::filesystem::path& path);
 
-  /// The default store of this user that remembers `url`, for when the bucket is out of reach.
+  /// This user's default store for `url`, for when the bucket is unreachable.
   static std::optional<std::filesystem::path> find_default_by_url(std::string_view url);
 
-  /// Opens or makes the store, made 0700, and takes its lock.
-  /// On a full disk it still serves what it has, and makes up for the records later.
-  /// `space` tells the space of the file system; empty: asks it.
-  /// Throws Error: busy (names the holder's pid), invalid (not empty and no store; another
+  /// Opens the store, or creates it with mode 0700, and takes its lock.
+  /// On a full disk it still serves what it has, and writes the records later.
+  /// `space` returns the space of the file system; empty: asks it.
+  /// Throws Error: busy (names the holder's pid), invalid (not empty and not a store; another
   /// repository's), permission (another owner's), no_space (a new one), io.
   static std::unique_ptr<Store> open(const std::filesystem::path& path, std::string_view repository,
                                      std::string_view url, StoreLimits limits,
                                      std::function<Space()> space = {});
   Store(const Store&) = delete;
   Store& operator=(const Store&) = delete;
+
+  /// New versions lie in memory from now on (ImageTable::use_memory).  `find_room`: as
+  /// find_memory_room().  Requires: nobody uses the store yet.
+  /// Throws Error: what ImageMemory() and Evictor::require_memory() throw.
+  void use_memory(Evictor::FindRoom find_room);
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return directory_.path(); }
   [[nodiscard]] std::filesystem::path temporary_directory() const { return path() / "tmp"; }
@@ -89,79 +96,16 @@ class Store {
   [[nodiscard]] const ImageTable& images() const noexcept { return tables_->images; }
   [[nodiscard]] DeltaTable& deltas() noexcept { return tables_->deltas; }
   [[nodiscard]] const DeltaTable& deltas() const noexcept { return tables_->deltas; }
+  [[nodiscard]] TimingTable& timings() noexcept { return tables_->timings; }
+  [[nodiscard]] const TimingTable& timings() const noexcept { return tables_->timings; }
 
-  /// Which versions may go, and who is asked.
+  /// Decides which versions may be evicted.
   [[nodiscard]] Eviction& eviction() noexcept { return eviction_; }
   /// Makes room.
   [[nodiscard]] Evictor& evictor() noexcept { return evictor_; }
 
-  // ---- shorthands: the calls of the same name of manifests() and images() ----
-
-  [[nodiscard]] std::optional<std::string> find_manifest(std::uint64_t version) const {
-    return manifests().find_manifest(version);
-  }
-  void put_manifest(std::uint64_t version, std::string_view bytes) {
-    manifests().put_manifest(version, bytes);
-  }
-  [[nodiscard]] std::vector<std::uint64_t> manifest_numbers() const {
-    return manifests().manifest_numbers();
-  }
-  [[nodiscard]] std::optional<std::string> find_layout(const Sha256& id) const {
-    return manifests().find_layout(id);
-  }
-  void put_layout(const Sha256& id, std::string_view bytes) { manifests().put_layout(id, bytes); }
-  [[nodiscard]] std::set<Sha256> layout_ids() const { return manifests().layout_ids(); }
-  void remove_layouts(std::span<const Sha256> ids) { manifests().remove_layouts(ids); }
-  [[nodiscard]] Newest newest() const { return manifests().newest(); }
-  void put_newest(const Newest& newest) { manifests().put_newest(newest); }
-
-  [[nodiscard]] std::vector<std::uint64_t> complete_versions() const {
-    return images().complete_versions();
-  }
-  [[nodiscard]] bool is_complete(std::uint64_t version) const {
-    return images().is_complete(version);
-  }
-  [[nodiscard]] std::vector<bool> absent_files(std::uint64_t version) const {
-    return images().absent_files(version);
-  }
-  [[nodiscard]] bool has_all_files(std::uint64_t version) const {
-    return images().has_all_files(version);
-  }
-  [[nodiscard]] std::vector<std::uint64_t> chunk_hashes(std::uint64_t version) const {
-    return images().chunk_hashes(version);
-  }
-  [[nodiscard]] std::filesystem::path image_directory(std::uint64_t version) const {
-    return images().image_directory(version);
-  }
-  [[nodiscard]] ImagesLock lock_images(const Context& context) {
-    return images().lock_images(context);
-  }
-  std::filesystem::path begin_images(std::uint64_t version) {
-    return images().begin_images(version);
-  }
-  void complete_images(std::uint64_t version, std::span<const std::uint64_t> file_sizes,
-                       std::span<const std::uint64_t> chunk_hashes,
-                       const std::vector<bool>& absent = {}) {
-    images().complete_images(version, file_sizes, chunk_hashes, absent);
-  }
-  void remove_images(std::uint64_t version) { images().remove_images(version); }
-  void begin_partial(std::uint64_t version, std::uint64_t bytes, Eviction::Files files) {
-    images().begin_partial(version, bytes, std::move(files));
-  }
-  void end_partial(std::uint64_t version) noexcept { images().end_partial(version); }
-  void set_partial_error(std::uint64_t version, std::optional<Error> error) {
-    images().set_partial_error(version, std::move(error));
-  }
-  [[nodiscard]] bool is_partial(std::uint64_t version) const {
-    return images().is_partial(version);
-  }
-  void wait_partial(std::uint64_t version, const Context& context) {
-    images().wait_partial(version, context);
-  }
-  [[nodiscard]] std::uint64_t image_bytes() const { return images().image_bytes(); }
-
  private:
-  // Made together, and again when the database turns out to be damaged.
+  // Opened together, and again if the database turns out to be damaged.
   struct Tables {
     Tables(const StoreDirectory& directory, const StoreMarker& marker,
            const std::function<Space()>& space);
@@ -170,6 +114,7 @@ class Store {
     ManifestTable manifests;
     ImageTable images;
     DeltaTable deltas;
+    TimingTable timings;
   };
 
   Store(StoreDirectory directory, const StoreMarker& marker, StoreLimits limits,

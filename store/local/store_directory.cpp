@@ -30,7 +30,7 @@ std::string text_of(const StoreMarker& marker) {
   return fmt::format("{}{}\n{}\n{}\n", kMarkerTitle, marker.format, marker.repository, marker.url);
 }
 
-// A directory that may become a store: nothing in it but what an interrupted attempt left.
+// Whether a directory may become a store: it is empty except for remains of an interrupted attempt.
 bool is_vacant(const fs::path& path) {
   for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
     const std::string name = entry.path().filename().string();
@@ -41,7 +41,7 @@ bool is_vacant(const fs::path& path) {
   return true;
 }
 
-// Who holds the lock, as the holder wrote it.
+// Who holds the lock, according to what the holder wrote into the file.
 std::string holder_of(const fs::path& lock_path) {
   std::array<char, 16> text{};
   const File file(::open(lock_path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -93,7 +93,7 @@ std::optional<StoreUser> find_last_user(const fs::path& store) {
   const char* const end = text.data() + text.size();
   const auto [behind, failed] = std::from_chars(text.data(), end, user.pid);
   if (failed != std::errc{} || end - behind < 3 || *behind != '\n') return std::nullopt;
-  user.place = std::string(behind + 1, end - 1);  // its last character ends the line
+  user.place = std::string(behind + 1, end - 1);  // without the final newline
   return user;
 }
 
@@ -128,7 +128,7 @@ void StoreDirectory::take_directory() {
                 fmt::format("the store {} belongs to uid {}, not to uid {}; use another --store",
                             path_.string(), attributes.st_uid, ::geteuid()));
   }
-  // In this order: another process that makes the same store writes its marker before all else.
+  // In this order: another process creating the same store writes its marker before anything else.
   if (!is_vacant(path_) && !fs::exists(path_ / kMarkerName, ignored)) {
     throw Error(
         ErrorCode::invalid,
@@ -145,7 +145,8 @@ void StoreDirectory::take_directory() {
 void StoreDirectory::lock() {
   const fs::path lock_path = path_ / "lock";
   do {
-    // A publisher removes its private store when it ends: what was opened may be gone by now.
+    // A publisher removes its private store when it ends, so the opened file may be unlinked by
+    // now.
     lock_ = File::open(lock_path, O_RDWR | O_CREAT, 0600);
     if (::flock(lock_.fd(), LOCK_EX | LOCK_NB) != 0) {
       if (errno != EWOULDBLOCK) throw_errno(errno, "lock " + lock_path.string());
@@ -159,7 +160,7 @@ void StoreDirectory::lock() {
     if (::ftruncate(lock_.fd(), 0) != 0) throw_errno(errno, "truncate " + lock_path.string());
     write_at(lock_.fd(), 0, as_bytes(text), lock_path);
   } catch (const Error& error) {
-    // The lock counts, not what it says; a full disk is no reason not to serve.
+    // The lock matters, not its text; a full disk must not prevent serving.
     log_warning(error.what());
   }
 }
@@ -193,7 +194,7 @@ void StoreDirectory::check_marker(std::string_view repository, std::string_view 
 }
 
 /// What a trainer has staged is in no bucket.  Without the database the files have no names, but
-/// their bytes are there.
+/// their bytes are still there.
 void StoreDirectory::keep_staging() const {
   const fs::path staging = path_ / "staging";
   std::error_code ignored;

@@ -1,4 +1,4 @@
-// StoreDirectory: the directory of a store: whose it is, its marker, and its lock.
+// StoreDirectory: the directory of a store: its owner, its marker, and its lock.
 //
 // The marker `STORE` is what makes a directory a store:
 //
@@ -6,7 +6,7 @@
 //     <repository id>
 //     <url>
 //
-// Only an absent or empty directory becomes one, so that a mistyped --store never harms anything.
+// Only an absent or empty directory becomes a store, so that a mistyped --store never does harm.
 //
 // Threads: one thread at a time.  Ownership: holds the lock as long as it lives.
 #pragma once
@@ -20,42 +20,42 @@
 
 namespace weightfs {
 
-/// What a marker says; `format` may be another release's.
+/// The contents of a marker; `format` may be another release's.
 struct StoreMarker {
   std::string format, repository, url;
 };
 
-/// nullopt if `path` has no marker, or none that can be read.
+/// nullopt if `path` has no readable marker.
 std::optional<StoreMarker> find_marker(const std::filesystem::path& path);
 
-/// What a mount, or a sync, has written into the store that it uses, or used last (the file
+/// What a mount or a sync writes into its store to show who uses it or used it last (the file
 /// `used-by`).
 struct StoreUser {
   int pid = 0;
   std::filesystem::path place;  // the mount point, or the directory
 };
 
-/// nullopt if nobody has, or it cannot be read.
+/// nullopt if there is none, or it cannot be read.
 std::optional<StoreUser> find_last_user(const std::filesystem::path& store);
 
-/// Writes that this process uses the store for `place`.  Requires: it holds the lock.
+/// Records that this process uses the store for `place`.  Requires: it holds the lock.
 /// Throws Error: no_space, io.
 void write_user(const std::filesystem::path& store, const std::filesystem::path& place);
 
 class StoreDirectory {
  public:
-  /// Makes or takes the directory, 0700, and locks it.  Writes the marker of a new one.
+  /// Makes or takes the directory, mode 0700, and locks it.  A new one gets its marker.
   /// Throws Error: see Store::open.
   StoreDirectory(const std::filesystem::path& path, std::string_view repository,
                  std::string_view url);
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
 
-  /// True if what lies here was written by a release with another format.
+  /// True if another release wrote the contents, in another format.
   [[nodiscard]] bool has_other_format() const noexcept { return has_other_format_; }
 
-  /// Removes everything in it but marker, lock and log, and writes the marker anew.  Staged files
-  /// are kept under staging.lost-<k>.
+  /// Removes everything but marker, lock and log, and rewrites the marker.  Staged files are kept
+  /// under staging.lost-<k>.
   void clear(const StoreMarker& marker);
 
  private:

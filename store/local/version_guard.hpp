@@ -1,5 +1,6 @@
-// VersionGuard: anybody who shows versions to readers, or needs one here: the eviction asks it
-// before a version leaves (store/local/eviction.hpp).  In the order of an eviction:
+// VersionGuard: interface of components that show versions to readers or need them here. The
+// eviction asks it before a version leaves (store/local/eviction.hpp).  In the order of an
+// eviction:
 //
 //     keeps      -> withdraw -> (hidden) -> keeps -> release -> (leases) -> removed
 //                                  +----------+---------+----------+-> restore: it stays
@@ -19,17 +20,17 @@ class VersionGuard {
   VersionGuard& operator=(const VersionGuard&) = delete;
   virtual ~VersionGuard() = default;
 
-  /// It must stay for the time being: it is not even hidden.  Asked again after it was hidden.
+  /// The version must stay for now, and is not even hidden.  Asked again after it was hidden.
   [[nodiscard]] virtual bool keeps(std::uint64_t /*version*/) { return false; }
 
-  /// Closes the ways to it that no hiding closes.  False: somebody is there, it stays.
+  /// Closes ways to the version that hiding does not close.  False: it is in use and stays.
   [[nodiscard]] virtual bool withdraw(std::uint64_t /*version*/) { return true; }
 
-  /// Gives up a version that is hidden from new readers.  False: somebody has a file of it open, as
-  /// far as can be told without leases.
+  /// Gives up a version that is hidden from new readers.  False: a file of it is open, as far as
+  /// can be told without leases.
   [[nodiscard]] virtual bool release(std::uint64_t /*version*/) { return true; }
 
-  /// It was withdrawn, and stays after all.
+  /// Undoes withdraw(): the version stays.
   virtual void restore(std::uint64_t /*version*/) {}
 };
 

@@ -24,15 +24,15 @@ namespace {
 
 namespace stdfs = std::filesystem;
 
-/// Complete versions that the hashes may be worked out from.
+/// Complete versions from which the hashes can be derived.
 std::vector<Base> bases_before(Store& store, History& history, std::uint64_t version,
                                const Context& context) {
   std::vector<Base> bases = usable_bases(store, history, version + 1, {}, context);
-  for (Base& base : bases) base.absent.clear();  // only the hashes are looked at
+  for (Base& base : bases) base.absent.clear();  // only the hashes are used
   return bases;
 }
 
-/// Gives one file its second name.
+/// Hard-links one file into the images.
 class Adoption {
  public:
   Adoption(const VersionImages& images, stdfs::path source, stdfs::path into)
@@ -50,15 +50,14 @@ class Adoption {
     seal(to);
   }
 
-  void sync_directories() const {
-    for (const stdfs::path& directory : directories_) fsync_directory(directory);
-  }
-
  private:
   void make_directory_of(const std::string& path) {
     for (auto slash = path.find('/'); slash != path.npos; slash = path.find('/', slash + 1)) {
       const stdfs::path directory = into_ / path.substr(0, slash);
-      if (directories_.insert(directory).second) make_directories(directory, 0755);
+      if (!directories_.insert(directory).second) continue;
+      if (::mkdir(directory.c_str(), 0755) != 0) {
+        throw_errno(errno, "make the directory " + directory.string());
+      }
     }
   }
 
@@ -81,7 +80,6 @@ class Adoption {
     if (::fchmod(file.fd(), 0444) != 0) throw_errno(errno, "set the mode of " + path.string());
     const timespec times[2] = {{images_.time, 0}, {images_.time, 0}};
     if (::futimens(file.fd(), times) != 0) throw_errno(errno, "set the time of " + path.string());
-    fsync_file(file.fd(), path);
   }
 
   const VersionImages& images_;
@@ -106,8 +104,8 @@ VersionImages images_of(History& history, Store& store, std::uint64_t version,
 void adopt_images(Store& store, const VersionImages& images, const stdfs::path& source,
                   [[maybe_unused]] const ImagesLock& lock) {
   assert(lock);
-  if (store.is_complete(images.version)) return;
-  if (store.is_partial(images.version)) {
+  if (store.images().is_complete(images.version)) return;
+  if (store.images().is_partial(images.version)) {
     throw Error(
         ErrorCode::busy,
         fmt::format("version {} is being filled from the bucket for a reader; it will be adopted "
@@ -115,17 +113,16 @@ void adopt_images(Store& store, const VersionImages& images, const stdfs::path& 
                     images.version));
   }
   try {
-    Adoption adoption(images, source, store.begin_images(images.version));
+    Adoption adoption(images, source, store.images().begin_images(images.version));
     std::vector<std::uint64_t> sizes;
     for (const VersionImages::File& file : images.files) {
       adoption.adopt(file);
       sizes.push_back(file.size_bytes);
     }
-    adoption.sync_directories();
-    store.complete_images(images.version, sizes, images.chunk_hashes);
+    store.images().complete_images(images.version, sizes, images.chunk_hashes);
   } catch (...) {
     try {
-      store.remove_images(images.version);
+      store.images().remove_images(images.version);
     } catch (const Error& error) {
       log_error(fmt::format("cannot remove adopted files of version {}: {}", images.version,
                             error.what()));

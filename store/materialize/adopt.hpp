@@ -1,7 +1,7 @@
-// Adopt: makes the images of a version out of files that this host already has because it published
-// them, without fetching or writing their bytes.
+// Adopt: turns files of a version that this host published into the version's images, without
+// fetching or writing their bytes.
 //
-// Threads: all calls may run in parallel; Store::lock_images() lets one of them at a store.
+// Threads: all calls may run in parallel; ImageTable::lock_images() admits one at a time per store.
 #pragma once
 
 #include <cstdint>
@@ -17,21 +17,21 @@
 
 namespace weightfs {
 
-/// The same as PublishResult::images of publish(), for a version whose publisher is gone: from the
-/// manifest, the layout and the headers of its packs.
+/// Like PublishResult::images of publish(), but rebuilt from the manifest, the layout and the pack
+/// headers, for a version whose publisher is gone.
 /// Throws Error: as make_plan().
 VersionImages images_of(History& history, Store& store, std::uint64_t version,
                         const Context& context);
 
 /// Gives the files of the version below `source` a second name in the store's images, makes them
-/// read-only (0444) with the version's time, syncs them and records the images as complete.  Does
+/// read-only (0444) with the version's time, and records the images as complete and unsynced.  Does
 /// nothing if they are complete already.  The names below `source` stay, and other files there are
 /// not looked at; the caller removes them.  Killed at any point, it can be called again.
 ///
-/// After a failure nothing of the version is in the store; the sync fetches it then.
+/// After a failure the store has nothing of the version; the sync then fetches it.
 ///
-/// Requires: `lock` is of this store; the files hold what was published, their bytes are synced,
-/// nobody writes them, and `source` is on the store's file system.
+/// Requires: `lock` is of this store; the files hold what was published, nobody writes them, and
+/// `source` is on the store's file system.
 /// Throws Error: not_found, invalid (no regular file, or of another size), corrupt (a small file
 /// has another hash), no_space, io; each names the file.  busy: the version is partial; nothing was
 /// changed.

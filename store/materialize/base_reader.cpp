@@ -17,13 +17,12 @@ namespace {
 
 constexpr std::uint32_t kNoFile = std::numeric_limits<std::uint32_t>::max();
 
-// A snapshot is read in chunks that straddle pieces, one after another: fetching a few pieces at a
-// time saves requests, and fetching no more saves hashing what the next segment's worker hashes
-// too.
+// Chunks of a snapshot straddle pieces and are read in order. Fetching a few pieces at a time saves
+// requests; fetching more would hash pieces that the next segment's worker hashes too.
 constexpr std::uint64_t kReadAheadPieces = 4;
 
-// The chunks of a window, of which the first and the last reach out of it: 8 MiB at most, and they
-// do not begin where pieces do.
+// Pieces that the chunks of a window touch. The first and last chunk reach beyond the window, so
+// this spans at most 8 MiB, not aligned to pieces.
 constexpr std::uint64_t kWindowPieces = 2 * kernels::kChunkBytesMax / kPieceBytes + 1;
 static_assert(kWindowBytes <= kernels::kChunkBytesMax);
 
@@ -69,8 +68,12 @@ class ImageBytes final : public BaseReader {
 
 class SnapshotBytes final : public BaseReader {
  public:
-  SnapshotBytes(const Plan::Snapshot& snapshot, Repository& repository, const Context& context)
-      : snapshot_(snapshot), bucket_(repository.bucket(context)), context_(context) {}
+  SnapshotBytes(const Plan::Snapshot& snapshot, Repository& repository, const Context& context,
+                BuildMeter* meter)
+      : snapshot_(snapshot),
+        bucket_(repository.bucket(context)),
+        context_(context),
+        meter_(meter) {}
 
   void read(std::uint32_t file, std::uint64_t offset_bytes, std::span<std::byte> into) override {
     while (!into.empty()) {
@@ -91,7 +94,7 @@ class SnapshotBytes final : public BaseReader {
   }
 
  private:
-  /// Pieces to fetch from `piece` on.
+  /// How many pieces to fetch, beginning with `piece`.
   [[nodiscard]] std::uint64_t count_ahead(std::uint32_t file, std::uint64_t piece) const {
     if (file != expected_file_ || expected_end_ <= piece * kPieceBytes) return kReadAheadPieces;
     const std::uint64_t expected = (expected_end_ - 1) / kPieceBytes + 1 - piece;
@@ -108,7 +111,12 @@ class SnapshotBytes final : public BaseReader {
       buffer_ = std::make_unique_for_overwrite<std::byte[]>(kWindowPieces * kPieceBytes);
     }
     const auto size = static_cast<std::size_t>(run.bytes_of(piece, count_ahead(file, piece)));
+    const Clock::time_point begin = Clock::now();
     fetch_pieces(bucket_, run, piece, {buffer_.get(), size}, context_);
+    if (meter_ != nullptr) {
+      meter_->add_fetch(begin, size);
+      meter_->add_stalled(Clock::now() - begin);
+    }
     begin_ = piece * kPieceBytes;
     size_ = size;
     number_ = file;
@@ -117,9 +125,10 @@ class SnapshotBytes final : public BaseReader {
   const Plan::Snapshot& snapshot_;
   Bucket& bucket_;
   const Context& context_;
+  BuildMeter* const meter_;
   std::unique_ptr<std::byte[]> buffer_;
-  std::uint32_t number_ = kNoFile;  // file that buffer_ holds a part of
-  std::uint64_t begin_ = 0;         // of that part
+  std::uint32_t number_ = kNoFile;  // the file that buffer_ holds a part of
+  std::uint64_t begin_ = 0;         // offset of that part
   std::size_t size_ = 0;
   std::uint32_t expected_file_ = kNoFile;
   std::uint64_t expected_end_ = 0;
@@ -127,10 +136,10 @@ class SnapshotBytes final : public BaseReader {
 
 }  // namespace
 
-std::unique_ptr<BaseReader> open_old_bytes(const Plan& plan, Repository& repository,
-                                           const Context& context) {
+std::unique_ptr<BaseReader> open_base_reader(const Plan& plan, Repository& repository,
+                                             const Context& context, BuildMeter* meter) {
   if (plan.base) return std::make_unique<ImageBytes>(*plan.base);
-  return std::make_unique<SnapshotBytes>(*plan.snapshot, repository, context);
+  return std::make_unique<SnapshotBytes>(*plan.snapshot, repository, context, meter);
 }
 
 }  // namespace weightfs

@@ -1,5 +1,5 @@
-// BaseReader: reads the bytes that the first step of a plan is applied to: from the images of the
-// base, or from the snapshot in the bucket.
+// BaseReader: reads the bytes to which the first step of a plan applies, either from the images of
+// the base or from the snapshot in the bucket.
 //
 // Threads: a BaseReader belongs to one thread at a time; make one for each worker.
 #pragma once
@@ -11,6 +11,7 @@
 
 #include "store/materialize/plan.hpp"
 #include "store/os/lease.hpp"
+#include "store/timing/build_meter.hpp"
 
 namespace weightfs {
 
@@ -24,14 +25,15 @@ class BaseReader {
   /// file is missing or does not match its SHA-256); Error: unavailable, cancelled, io.
   virtual void read(std::uint32_t file, std::uint64_t offset_bytes, std::span<std::byte> into) = 0;
 
-  /// A hint: the bytes of `file` up to `end_bytes`, and none after that, will be read front to
-  /// back, so it may be worth fetching them with one request.
+  /// A hint: the bytes of `file` up to `end_bytes`, and none beyond, will be read front to back, so
+  /// one request may fetch them.
   virtual void expect(std::uint32_t /*file*/, std::uint64_t /*end_bytes*/) {}
 };
 
-/// Keeps the references.  An image is open from the first read of it until another one is read, or
-/// to the end of the object: nobody_reads() counts on that.
-std::unique_ptr<BaseReader> open_old_bytes(const Plan& plan, Repository& repository,
-                                           const Context& context);
+/// Keeps the references.  An image stays open from its first read until another image is read or
+/// the object is destroyed; nobody_reads() relies on that.  `meter`: of fetches, which the caller
+/// waits for; may be null.
+std::unique_ptr<BaseReader> open_base_reader(const Plan& plan, Repository& repository,
+                                             const Context& context, BuildMeter* meter = nullptr);
 
 }  // namespace weightfs

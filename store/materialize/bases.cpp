@@ -19,17 +19,17 @@ Base base_of(Store& store, History& history, std::uint64_t version, const Contex
   Base base;
   base.version = history.get(version, context);
   base.layout = history.layout(*base.version, context);
-  base.directory = store.image_directory(version);
-  base.hashes = store.chunk_hashes(version);
+  base.directory = store.images().image_directory(version);
+  base.hashes = store.images().chunk_hashes(version);
   base.absent = absent_files(store, *base.version, *base.layout);
   return base;
 }
 
 std::vector<Base> usable_bases(Store& store, History& history, std::uint64_t before,
                                const std::set<std::uint64_t>& distrusted, const Context& context) {
-  constexpr std::size_t kBasesMax = 4;  // the newest leads there with the fewest steps
+  constexpr std::size_t kBasesMax = 4;  // the newest bases need the fewest steps
   std::vector<Base> bases;
-  const std::vector<std::uint64_t> here = store.complete_versions();
+  const std::vector<std::uint64_t> here = store.images().complete_versions();
   for (auto at = here.rbegin(); at != here.rend() && bases.size() < kBasesMax; ++at) {
     const std::uint64_t number = *at;
     if (number >= before || distrusted.contains(number)) continue;
@@ -49,7 +49,9 @@ std::optional<Eviction::Reservation> reserve_base(Store& store, const Plan& plan
   if (!plan.base) return Eviction::Reservation();
   const std::uint64_t number = plan.base->version->number();
   auto reservation = store.eviction().reserve(number, claim, context);
-  if (!store.is_complete(number)) return std::nullopt;
+  if (!store.images().is_complete(number)) return std::nullopt;
+  // It may just have left the memory, and be on the disk only.
+  if (store.images().image_directory(number) != plan.base->directory) return std::nullopt;
   return reservation;
 }
 

@@ -1,4 +1,4 @@
-// Bases: the versions on this host that a plan may start from, and how one is kept for it.
+// Bases: the local versions that a plan may start from, and how one is protected from eviction.
 //
 // Threads: all calls may run in parallel.
 #pragma once
@@ -16,17 +16,17 @@
 
 namespace weightfs {
 
-/// The Base of a complete version in the store, with the files that it has.
+/// The Base of a complete version in the store, with the files that are present.
 Base base_of(Store& store, History& history, std::uint64_t version, const Context& context);
 
-/// Complete versions older than `before`, to start from: the newest few.  Leaves out versions whose
-/// records cannot be read, and those that are distrusted.
+/// The newest few complete versions older than `before`.  Leaves out distrusted versions and those
+/// whose records cannot be read.
 std::vector<Base> usable_bases(Store& store, History& history, std::uint64_t before,
                                const std::set<std::uint64_t>& distrusted, const Context& context);
 
-/// Keeps the base of a plan from being evicted (store/local/eviction.hpp).
-/// Returns: a reservation of nothing if the plan has no base; nullopt: it was evicted just now, so
-/// another plan must be made.
+/// Reserves the base of a plan, so that it is not evicted (store/local/eviction.hpp).
+/// Returns: an empty reservation if the plan has no base; nullopt if the base has just been
+/// evicted, so that another plan must be made.
 std::optional<Eviction::Reservation> reserve_base(Store& store, const Plan& plan,
                                                   Eviction::Claim claim, const Context& context);
 

@@ -25,22 +25,13 @@ ChunkMaker::ChunkMaker(const Plan& plan, const PackSpool& spool, std::unique_ptr
     : plan_(plan), spool_(spool), source_(std::move(old)), coder_(coder) {}
 
 void ChunkMaker::make(std::span<const WantedChunk> wanted) {
-  std::size_t total = 0;
-  for (const WantedChunk& chunk : wanted) total += chunk.into.size();
-  if (total > old_capacity_) {
-    old_ = std::make_unique_for_overwrite<std::byte[]>(total);
-    old_capacity_ = total;
-  }
-  old_used_ = 0;
-  jobs_.clear();
-  steps_.clear();
-  coded_.clear();
+  clear_jobs();
   fetch_ahead(wanted);
   for (const WantedChunk& chunk : wanted) add(chunk);
   run_jobs();
 }
 
-/// What the batch needs of all steps, many pieces at a time and not one after another.
+/// Fetches what the batch needs for all steps in parallel, instead of one chunk and step at a time.
 void ChunkMaker::fetch_ahead(std::span<const WantedChunk> wanted) {
   if (spool_.is_whole()) return;
   std::vector<PackSpool::Wanted> needed;
@@ -66,7 +57,7 @@ void ChunkMaker::add(const WantedChunk& wanted) {
   add_job(wanted);
 }
 
-/// Follows the counterparts back to the start, or to the step before which the chunk did not exist.
+/// Follows the chunk's counterparts back to the start, or to the step that created the chunk.
 void ChunkMaker::trace(std::uint32_t tensor, std::uint32_t chunk) {
   trail_.tensors.clear();
   trail_.from_start = false;
@@ -87,7 +78,7 @@ void ChunkMaker::trace(std::uint32_t tensor, std::uint32_t chunk) {
   std::reverse(trail_.tensors.begin(), trail_.tensors.end());
 }
 
-/// Whether the chunk has had its size since the start, or since it exists.
+/// Whether the chunk has kept its size since the start, or since it was created.
 bool ChunkMaker::is_of_one_size(const WantedChunk& wanted) const {
   const auto has_size = [&](const Layout& layout, std::uint32_t tensor) {
     return layout.tensors()[tensor].chunk_size_bytes(wanted.chunk) == wanted.into.size();
@@ -99,7 +90,7 @@ bool ChunkMaker::is_of_one_size(const WantedChunk& wanted) const {
   return true;
 }
 
-/// Where step `trail_index` of the trail has the chunk.
+/// The pack entry of the chunk in step `trail_index` of the trail.
 PackEntry ChunkMaker::listed(std::size_t trail_index, std::uint32_t chunk) const {
   const Step& step = plan_.steps[trail_.first_step + trail_index];
   return step.listed[step.layout->tensors()[trail_.tensors[trail_index]].first_chunk + chunk];
@@ -124,14 +115,14 @@ void ChunkMaker::add_job(const WantedChunk& wanted) {
     check(wanted, kernels::hash_chunk(wanted.into));
     return;
   }
-  const std::span<std::byte> old_chunk(old_.get() + old_used_, wanted.into.size());
-  old_used_ += old_chunk.size();
   if (trail_.from_start) {
-    read_start(wanted.chunk, old_chunk);
+    read_start(wanted.chunk, wanted.into);
   } else {
-    std::fill(old_chunk.begin(), old_chunk.end(), std::byte{0});
+    std::fill(wanted.into.begin(), wanted.into.end(), std::byte{0});
   }
-  jobs_.push_back({&wanted, old_chunk, first_step, steps_.size() - first_step});
+  jobs_.push_back({&wanted, first_step, steps_.size() - first_step});
+  job_bytes_ += wanted.into.size();
+  if (job_bytes_ >= coder_.decode_batch_bytes()) run_jobs();
 }
 
 void ChunkMaker::add_step(std::size_t trail_index, std::uint32_t chunk) {
@@ -155,7 +146,7 @@ void ChunkMaker::run_jobs() {
   for (const Job& job : jobs_) {
     const WantedChunk& wanted = *job.wanted;
     coder_jobs_.push_back({.kind = plan_.layout->tensors()[wanted.tensor].kind,
-                           .old_chunk = job.old_chunk,
+                           .old_chunk = wanted.into,
                            .steps = std::span(coder_steps_).subspan(job.first_step, job.step_count),
                            .new_chunk = wanted.into});
   }
@@ -164,9 +155,14 @@ void ChunkMaker::run_jobs() {
     if (!coder_jobs_[i].is_decoded) explain(*jobs_[i].wanted);
     check(*jobs_[i].wanted, coder_jobs_[i].hash);
   }
+  clear_jobs();
+}
+
+void ChunkMaker::clear_jobs() {
   jobs_.clear();
   steps_.clear();
   coded_.clear();
+  job_bytes_ = 0;
 }
 
 void ChunkMaker::check(const WantedChunk& wanted, std::uint64_t found) {
@@ -174,7 +170,7 @@ void ChunkMaker::check(const WantedChunk& wanted, std::uint64_t found) {
   if (found != plan_.hashes[tensor.first_chunk + wanted.chunk]) explain(wanted);
 }
 
-/// Makes a chunk that came out wrong once more and throws what is found.
+/// Rebuilds a chunk whose hash was wrong, checks every hash, and throws the cause.
 void ChunkMaker::explain(const WantedChunk& wanted) {
   trace(wanted.tensor, wanted.chunk);
   run(wanted.chunk, Check::every_hash);
@@ -236,7 +232,7 @@ void ChunkMaker::check_start(std::uint32_t chunk) const {
                     fmt::format("{}: it does not match the snapshot's files: {}", key, reason));
 }
 
-/// Cuts the chunk, or extends it with zeros.
+/// Cuts the chunk or extends it with zeros.
 void ChunkMaker::resize(std::size_t size_bytes) {
   const std::size_t size = std::exchange(alone_->size, size_bytes);
   if (size_bytes > size) std::memset(alone_->old_bytes.get() + size, 0, size_bytes - size);

@@ -1,14 +1,17 @@
-// ChunkMaker: makes chunks of a plan's version in batches: their old bytes, all steps applied one
-// after another, and the hashes compared.
+// ChunkMaker: builds chunks of a plan's version in batches: reads the old bytes, applies all steps
+// in order, and compares the hashes.
 //
-//     unchanged              read where it is wanted --> hash
-//     one size all the way   old bytes, coded steps --> ChunkCoder, many chunks at a time --> hash
-//     else                   cut or extended before each step, one chunk after another --> hash
+//     unchanged         read into place --> hash
+//     constant size     read into place, coded steps --> ChunkCoder, in place --> hash
+//     size changed      cut or extended before each step, one chunk after another --> hash
 //
-// Normally only the last hash is compared; if it is wrong, the chunk is made once more on the CPU,
-// with every hash compared, to find out which input is damaged.
+// Chunks go to the coder as soon as they make a batch, so that the CPU reads, decodes and hashes a
+// chunk while it is in the cache.
 //
-// Memory: the old bytes of a batch, and at most kCodedBytesMax of coded ones.
+// Normally only the last hash is compared. If it is wrong, the chunk is rebuilt on the CPU with
+// every hash compared, to find the damaged input.
+//
+// Memory: at most kCodedBytesMax of coded bytes.
 //
 // Threads: a ChunkMaker belongs to one thread at a time.
 #pragma once
@@ -27,14 +30,14 @@
 
 namespace weightfs {
 
-/// Coded bytes that wait for the coder; a chunk that has more is made step by step.
+/// Coded bytes queued for the coder; a chunk that needs more is built step by step.
 inline constexpr std::size_t kCodedBytesMax = 32u << 20;
 
-/// A chunk of the plan's layout, and where its bytes are to go.
+/// A chunk of the plan's layout, and the destination of its bytes.
 struct WantedChunk {
   std::uint32_t tensor = 0;
   std::uint32_t chunk = 0;
-  std::span<std::byte> into;  // of the chunk's size
+  std::span<std::byte> into;  // has the chunk's size
 };
 
 class ChunkMaker {
@@ -53,18 +56,17 @@ class ChunkMaker {
  private:
   enum class Check { nothing, every_hash };
 
-  /// Where the chunk in hand comes from: tensors[i] is its tensor after step first_step + i.
+  /// Where the current chunk comes from: tensors[i] is its tensor after step first_step + i.
   struct Trail {
     std::vector<std::uint32_t> tensors;
     std::size_t first_step = 0;
-    bool from_start = false;  // else from zeros
+    bool from_start = false;  // else it starts as zeros
     std::uint32_t start_tensor = 0;
   };
 
-  /// A chunk that waits for the coder; its coded steps are a part of steps_.
+  /// A chunk queued for the coder; its coded steps are a part of steps_.
   struct Job {
     const WantedChunk* wanted = nullptr;
-    std::span<const std::byte> old_chunk;
     std::size_t first_step = 0, step_count = 0;
   };
   struct CodedStep {
@@ -81,6 +83,7 @@ class ChunkMaker {
   void add_job(const WantedChunk& wanted);
   void add_step(std::size_t trail_index, std::uint32_t chunk);
   void run_jobs();
+  void clear_jobs();
   void make_alone(const WantedChunk& wanted);
   void check(const WantedChunk& wanted, std::uint64_t found);
   [[noreturn]] void explain(const WantedChunk& wanted);
@@ -98,23 +101,22 @@ class ChunkMaker {
 
   Trail trail_;
 
-  // The batch in hand.
+  // The current batch.
   std::vector<Job> jobs_;
   std::vector<CodedStep> steps_;
-  std::unique_ptr<std::byte[]> old_;
-  std::size_t old_capacity_ = 0, old_used_ = 0;
+  std::size_t job_bytes_ = 0;
   std::vector<std::byte> coded_;
-  std::vector<kernels::CodedChunk> coder_steps_;  // steps_ and jobs_, as the coder takes them
+  std::vector<kernels::CodedChunk> coder_steps_;  // steps_ and jobs_ in the coder's types
   std::vector<kernels::DecodeJob> coder_jobs_;
 
-  // A chunk that is made step by step.
+  // State for a chunk that is built step by step.
   struct Alone {
     std::unique_ptr<std::byte[]> old_bytes, new_bytes;
-    std::size_t size = 0;  // of what is in old_bytes
+    std::size_t size = 0;  // bytes used in old_bytes
     std::vector<std::byte> coded;
     kernels::Scratch scratch;
   };
-  std::unique_ptr<Alone> alone_;  // made when it is needed first
+  std::unique_ptr<Alone> alone_;  // created on first use
 };
 
 }  // namespace weightfs

@@ -48,7 +48,7 @@ std::vector<bool> by_path(const Manifest& manifest, const Layout& layout, const 
 }
 
 FileSet absent_files(const Store& store, const Version& version, const Layout& layout) {
-  const std::vector<bool> absent = store.absent_files(version.number());
+  const std::vector<bool> absent = store.images().absent_files(version.number());
   if (absent.empty()) return {};
   FileSet files(layout.files().size());
   std::size_t i = 0;
@@ -62,8 +62,8 @@ FileSet absent_files(const Store& store, const Version& version, const Layout& l
 
 bool has_kept_files(const Store& store, History& history, std::uint64_t version,
                     std::span<const std::string> only, const Context& context) {
-  if (!store.is_complete(version)) return false;
-  if (store.has_all_files(version)) return true;
+  if (!store.images().is_complete(version)) return false;
+  if (store.images().has_all_files(version)) return true;
   const auto described = history.get(version, context);
   const auto layout = history.layout(*described, context);
   return is_enough(absent_files(store, *described, *layout), left_out(*layout, only));

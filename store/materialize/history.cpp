@@ -10,20 +10,19 @@
 #include "store/base/bytes.hpp"
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
-#include "store/base/parallel.hpp"
+#include "store/threads/parallel.hpp"
 
 namespace weightfs {
 
 namespace {
 
-/// Manifests that are fetched at a time: small objects, which wait for the bucket and not for a
-/// core.
+/// Manifests fetched in parallel: these are small objects, so the limit is latency, not CPU.
 constexpr unsigned kManifestRequests = 32;
 
 std::string hex(const Sha256& hash) { return to_hex(hash); }
 
-// The version that a manifest of the store holds; nullopt if it is not what its key says: the store
-// is a cache, so the bucket is asked then.
+// Parses a manifest from the store. nullopt if it does not match its key: the store is only a
+// cache, so the caller then asks the bucket.
 std::optional<Version> parse_kept(std::string bytes, std::uint64_t number,
                                   const std::string& repository) {
   Version version;
@@ -121,32 +120,32 @@ std::shared_ptr<const Version> History::add(Version version, std::shared_ptr<con
   keep_manifest(*added);
   keep_layout(*layout, false);
   keep(fmt::format("version {}", added->number()), [&] {
-    store_->put_newest({added->number(), added->manifest_sha256});
+    store_->manifests().put_newest({added->number(), added->manifest_sha256});
   });
   return added;
 }
 
-// ---- news ----
+// ---- new versions ----
 
 std::uint64_t History::refresh(std::uint64_t known, const Context& context) {
   check_not_rolled_back(known, context);
   std::uint64_t newest = known;
   try {
-    // One request where there is nothing new, two where there is one version.
+    // One request if there is no new version, two if there is one.
     constexpr std::array<std::size_t, 5> kAhead{1, 1, 4, 16, 64};
     for (std::size_t i = 0; advance(newest, kAhead[i], context);) {
       i = std::min(i + 1, kAhead.size() - 1);
     }
     check_no_gap(newest, context);
   } catch (const Error&) {
-    // What came before the trouble is news; the next call meets the trouble first.
+    // Return what was accepted before the error; the next call runs into the error first.
     if (newest == known) throw;
   }
   keep_newest(newest, context);
   return newest;
 }
 
-/// Accepts the `count` versions after `newest` one after the other and counts it up, until one is
+/// Accepts up to `count` versions after `newest` in order and advances `newest`, until one is
 /// absent.  Returns: whether all of them exist.
 bool History::advance(std::uint64_t& newest, std::size_t count, const Context& context) {
   std::vector<Looked> found = look(newest + 1, count, context);
@@ -165,7 +164,7 @@ bool History::advance(std::uint64_t& newest, std::size_t count, const Context& c
   return true;
 }
 
-/// Nothing is begun behind the first that is known to be absent, or not to be read.
+/// Skips versions beyond the first one known to be absent or unreadable.
 std::vector<History::Looked> History::look(std::uint64_t first, std::size_t count,
                                            const Context& context) {
   std::vector<Looked> found(count);
@@ -186,14 +185,14 @@ std::vector<History::Looked> History::look(std::uint64_t first, std::size_t coun
   return found;
 }
 
-// The first time in this process the bucket must still have the newest version that this host
-// accepted, and the one that is shown.
+// The first call in this process checks that the bucket still has the newest version that this host
+// accepted, and the version that is shown.
 void History::check_not_rolled_back(std::uint64_t known, const Context& context) {
   {
     const std::scoped_lock lock(mutex_);
     if (checked_bucket_) return;
   }
-  const Newest newest = store_ != nullptr ? store_->newest() : Newest{};
+  const Newest newest = store_ != nullptr ? store_->manifests().newest() : Newest{};
   const std::uint64_t number = std::max(known, newest.version);
   if (number != 0) {
     const std::optional<Version> there = repository_.find_version(number, context);
@@ -233,8 +232,8 @@ void History::check_no_gap(std::uint64_t newest, const Context& context) {
   looked_behind_ = true;
 }
 
-// What could not be kept when it came is kept now, if it can: else it would be known, and asked for
-// again after a restart.
+// Retries to store a manifest for which the store had no room. Otherwise it would be known only in
+// memory, and be fetched again after a restart.
 std::shared_ptr<const Version> History::find_in_memory(std::uint64_t number) {
   std::shared_ptr<const Version> known;
   bool is_kept = true;
@@ -251,20 +250,20 @@ std::shared_ptr<const Version> History::find_in_memory(std::uint64_t number) {
 std::shared_ptr<const Version> History::find_known(std::uint64_t number) {
   if (auto known = find_in_memory(number)) return known;
   if (store_ == nullptr) return nullptr;
-  std::optional<std::string> bytes = store_->find_manifest(number);
+  std::optional<std::string> bytes = store_->manifests().find_manifest(number);
   if (!bytes) return nullptr;
   std::optional<Version> version = parse_kept(std::move(*bytes), number, repository_.id());
   if (!version) return nullptr;
-  const Newest newest = store_->newest();
+  const Newest newest = store_->manifests().newest();
   if (newest.version == number && newest.manifest_sha256 != version->manifest_sha256)
     return nullptr;
   return remember(std::move(*version));
 }
 
-// Compares a manifest of the bucket with what is known of it and of its neighbours.
+// Compares a manifest from the bucket with what is known about it and its neighbours.
 void History::check_order(const Version& version) {
   const std::uint64_t number = version.number();
-  const Newest newest = store_ != nullptr ? store_->newest() : Newest{};
+  const Newest newest = store_ != nullptr ? store_->manifests().newest() : Newest{};
   if (newest.version == number && newest.manifest_sha256 != version.manifest_sha256) {
     throw fork(number, version.manifest_sha256, newest.manifest_sha256);
   }
@@ -272,8 +271,8 @@ void History::check_order(const Version& version) {
   if (const auto child = find_known(number + 1)) check_parent(version, *child);
 }
 
-// A manifest without a hash of its own is right if the version after it, where there is one, names
-// what it is.
+// A manifest without a hash of its own is undamaged if the next version, where one exists, names
+// its hash as the parent's.
 void History::check_old_form(const Version& version, const Version* child) {
   if (child != nullptr && !version.manifest.carries_hash()) check_parent(version, *child);
 }
@@ -284,7 +283,7 @@ void History::check_old_form(const Version& version, const Context& context) {
   try {
     child = repository_.find_version(version.number() + 1, context);
   } catch (const Error& error) {
-    // The child's own damage; it is met when the child is wanted.
+    // The child itself is damaged; that is reported when the child is needed.
     if (error.code() != ErrorCode::corrupt && error.code() != ErrorCode::unsupported) throw;
   }
   if (child) check_parent(version, *child);
@@ -292,12 +291,13 @@ void History::check_old_form(const Version& version, const Context& context) {
 
 std::shared_ptr<const Layout> History::find_kept_layout(const Sha256& id) {
   if (store_ == nullptr) return nullptr;
-  const std::optional<std::string> bytes = store_->find_layout(id);
+  const std::optional<std::string> bytes = store_->manifests().find_layout(id);
   if (!bytes || sha256(as_bytes(*bytes)) != id) return nullptr;
   return Layout::parse(*bytes, "the store's layout " + hex(id));
 }
 
-/// Takes a version of the bucket.  Two neighbours that come at once are compared all the same.
+/// Accepts a version from the bucket.  One at a time, so that two neighbours that arrive together
+/// are compared too.
 std::shared_ptr<const Version> History::accept(Version version) {
   const std::scoped_lock one_at_a_time(accept_mutex_);
   check_order(version);
@@ -319,38 +319,40 @@ std::shared_ptr<const Layout> History::know(std::shared_ptr<const Layout> layout
 }
 
 std::uint64_t History::newest_known() {
-  const std::uint64_t kept = store_ != nullptr ? store_->newest().version : 0;
+  const std::uint64_t kept = store_ != nullptr ? store_->manifests().newest().version : 0;
   const std::scoped_lock lock(mutex_);
   return std::max(kept, highest_);
 }
 
 void History::keep_newest(std::uint64_t number, const Context& context) {
-  if (store_ == nullptr || store_->newest().version >= number) return;
+  if (store_ == nullptr || store_->manifests().newest().version >= number) return;
   if (const auto version = find(number, context)) {
-    keep("the newest version", [&] { store_->put_newest({number, version->manifest_sha256}); });
+    keep("the newest version", [&] {
+      store_->manifests().put_newest({number, version->manifest_sha256}, Durability::process);
+    });
   }
 }
 
 // ---- records of layouts ----
 
-/// `replace`: what the store has under this name, if anything, is not what it should be.
+/// `replace`: overwrite the record, because what the store has under this name is wrong.
 void History::keep_layout(const Layout& layout, bool replace) {
   if (store_ == nullptr) return;
   keep("a layout", [&] {
     const std::scoped_lock records(layouts_mutex_);
     const bool is_first = !kept_layouts_;
-    if (is_first) kept_layouts_ = store_->layout_ids();
+    if (is_first) kept_layouts_ = store_->manifests().layout_ids();
     const bool is_missing = !kept_layouts_->contains(layout.id());
     if (is_missing || replace) {
-      store_->put_layout(layout.id(), layout.serialize());
+      store_->manifests().put_layout(layout.id(), layout.serialize());
       kept_layouts_->insert(layout.id());
     }
     if (is_first || is_missing) prune_layouts();
   });
 }
 
-/// Removes the records of layouts that no version here has, and nobody holds: who comes to hold one
-/// asks for the record after, in keep_layout().  Requires: layouts_mutex_ is held.
+/// Removes the records of layouts that no local version uses and nobody holds.  A later holder
+/// stores the record again through keep_layout().  Requires: layouts_mutex_ is held.
 void History::prune_layouts() {
   const std::set<Sha256> wanted = layouts_of_versions_here();
   std::vector<Sha256> unwanted;
@@ -358,13 +360,13 @@ void History::prune_layouts() {
     const std::scoped_lock lock(mutex_);
     if (!wanted.contains(id) && !layouts_.is_held(id)) unwanted.push_back(id);
   }
-  store_->remove_layouts(unwanted);
+  store_->manifests().remove_layouts(unwanted);
   for (const Sha256& id : unwanted) kept_layouts_->erase(id);
 }
 
 std::set<Sha256> History::layouts_of_versions_here() {
-  std::vector<std::uint64_t> numbers = store_->complete_versions();
-  numbers.push_back(store_->newest().version);
+  std::vector<std::uint64_t> numbers = store_->images().complete_versions();
+  numbers.push_back(store_->manifests().newest().version);
   std::set<Sha256> layouts;
   for (const std::uint64_t number : numbers) {
     if (const auto version = find_known(number)) layouts.insert(version->manifest.layout.sha256);
@@ -377,7 +379,7 @@ void History::keep_manifest(const Version& version) {
   const std::uint64_t number = version.number();
   bool is_kept = false;
   keep(fmt::format("the manifest of version {}", number), [&] {
-    store_->put_manifest(number, version.manifest_bytes);
+    store_->manifests().put_manifest(number, version.manifest_bytes);
     is_kept = true;
   });
   const std::scoped_lock lock(mutex_);
@@ -388,7 +390,7 @@ void History::keep_manifest(const Version& version) {
   }
 }
 
-// A full disk costs this host its memory, not the versions: it is logged once.
+// A full disk only means that the record is not kept; versions still work. Logged once.
 void History::keep(const std::string& what, const std::function<void()>& write) {
   if (store_ == nullptr) return;
   try {

@@ -1,10 +1,10 @@
-// History: the versions of a repository as this host knows them: from the store's records first,
-// else from the bucket.  What is fetched from the bucket is kept in the store.
+// History: the versions of a repository as this host knows them, from the store's records or else
+// from the bucket.  What is fetched from the bucket is kept in the store.
 //
 // It also guards the order of versions: a manifest must name the SHA-256 of its parent's manifest,
-// and a version that is known already must not come back with another hash (a fork or a rollback of
-// the bucket): Error corrupt.  Only the first of the two shows that a manifest without a hash of
-// its own (Manifest::carries_hash) is undamaged, so it is checked together with its child.
+// and a known version must not come back with another hash (a fork or a rollback of the bucket):
+// Error corrupt.  A manifest without a hash of its own (Manifest::carries_hash) can be verified
+// only through its child, so it is checked together with its child.
 //
 // Memory is bounded: the most recently used manifests and layouts stay, others are read again from
 // the store or the bucket.  The store keeps every manifest, but only the layouts of versions that
@@ -33,52 +33,54 @@ namespace weightfs {
 
 class History {
  public:
-  /// The most bytes for layouts that nobody uses, and for manifests.
+  /// Limits for unused layouts, and for manifests.
   static constexpr std::size_t kLayoutBytesKept = 32u << 20;
   static constexpr std::size_t kManifestBytesKept = 32u << 20;
 
-  /// `store` may be null: nothing is kept then.  Keeps both references.
+  /// `store` may be null: then nothing is kept.  Keeps both references.
   History(Repository& repository, Store* store);
 
   /// nullptr if the version does not exist.
   std::shared_ptr<const Version> find(std::uint64_t number, const Context& context);
 
-  /// Throws Error: not_found, saying which versions there are; corrupt if it is one of them and its
-  /// manifest is missing.
+  /// Throws Error: not_found, listing the versions that exist; corrupt if the version is among them
+  /// but its manifest is missing.
   std::shared_ptr<const Version> get(std::uint64_t number, const Context& context);
 
-  /// The layout of a version; versions that have the same share it.  Kept in the store too.
+  /// The layout of a version; versions with the same layout share the object.  Kept in the store
+  /// too.
   std::shared_ptr<const Layout> layout(const Version& version, const Context& context);
 
-  /// The same from memory or the store; nullptr if it is in neither.
+  /// Like layout(), but from memory or the store only; nullptr if it is in neither.
   std::shared_ptr<const Layout> find_layout(const Version& version);
 
-  /// Records a version that this process committed as find() and layout() would, and as
-  /// Store::newest(), so that nobody has to fetch it.
+  /// Records a version that this process committed, as find() and layout() would, and as
+  /// ManifestTable::newest(), so that it need not be fetched.
   std::shared_ptr<const Version> add(Version version, std::shared_ptr<const Layout> layout);
 
   /// Looks for versions after `known`, up to the first absent one.  Accepted versions are recorded
-  /// as Store::newest() before this returns.  Without a new version this is one request; if there
-  /// are many, their manifests are fetched in parallel and accepted in order.
+  /// as ManifestTable::newest() before this returns; ManifestTable::sync_newest() makes that
+  /// durable. Without a new version this is one request; if there are many, their manifests are
+  /// fetched in parallel and accepted in order.
   ///
   /// The first call that reaches the bucket also checks that the newest version known here is still
-  /// there and the same; later calls notice when the next version names another parent.  It also
-  /// looks beyond the first absent number: if there are versions above it, its manifest was
-  /// removed, which is Error corrupt.  Later calls do not, so that a call without a new version is
-  /// one GET.
+  /// there and unchanged; later calls notice a change when the next version names another parent.
+  /// The first call also looks beyond the first absent number: if there are versions above it, its
+  /// manifest was removed, which is Error corrupt.  Later calls do not, so that a call without a
+  /// new version is one GET.
   /// Returns: the newest version that exists now, at least `known`.  If a version cannot be read or
-  ///          does not fit, those before it are returned, and the next call throws.
+  /// is rejected, the last one before it is returned, and the next call throws.
   /// Throws Error: corrupt (malformed, a fork, a rollback), unavailable.
   std::uint64_t refresh(std::uint64_t known, const Context& context);
 
-  /// Makes the next refresh() look beyond the first absent number, as the first one did: to be
-  /// called before a version is published with that number.
+  /// Makes the next refresh() look beyond the first absent number again.  Call it before publishing
+  /// a version with that number.
   void look_behind_the_newest();
 
   [[nodiscard]] Repository& repository() noexcept { return repository_; }
 
  private:
-  /// What was found of one version: known before, or fetched, or neither; or an error.
+  /// The result of one lookup: known before, fetched, neither, or an error.
   struct Looked {
     std::shared_ptr<const Version> known;
     std::optional<Version> fetched;
@@ -113,18 +115,18 @@ class History {
 
   Repository& repository_;
   Store* const store_;
-  // A version is compared with its neighbours and remembered; held over the store, not the bucket;
-  // before mutex_.
+  // Held while a version is compared with its neighbours and remembered. Held across store calls,
+  // not bucket calls; before mutex_.
   RankedMutex accept_mutex_{LockRank::history_accept, "History::accept_mutex_"};
-  // The store's records of layouts; held over these; before mutex_.
+  // Guards the store's layout records; held across store calls; before mutex_.
   RankedMutex layouts_mutex_{LockRank::history_layouts, "History::layouts_mutex_"};
-  std::optional<std::set<Sha256>> kept_layouts_;  // that the store has; guarded by layouts_mutex_
-  // Guards what follows; never held over store or bucket.
+  std::optional<std::set<Sha256>> kept_layouts_;  // ids in the store; guarded by layouts_mutex_
+  // Guards what follows; never held across store or bucket calls.
   RankedMutex mutex_{LockRank::history, "History::mutex_"};
   LruCache<std::uint64_t, Version, VersionCost> versions_{kManifestBytesKept};
   LayoutCache layouts_{kLayoutBytesKept};
   std::set<std::uint64_t> unkept_;  // versions whose manifest the store had no room for
-  std::uint64_t highest_ = 0;       // of all versions that were accepted
+  std::uint64_t highest_ = 0;       // highest accepted version
   bool checked_bucket_ = false, looked_behind_ = false, logged_no_space_ = false;
 };
 

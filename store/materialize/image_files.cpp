@@ -22,8 +22,9 @@ bool link_file(const std::filesystem::path& from, const std::filesystem::path& t
   return ::link(from.c_str(), to.c_str()) == 0;
 }
 
-/// Whether a weights file of the base is still there as it was sealed, as far as its attributes
-/// tell: images have times of whole seconds, and whoever writes to one gives it another.
+/// Whether a weights file of the base looks unmodified since it was sealed, going by its
+/// attributes: sealed images have modification times of whole seconds, and a write sets another
+/// time.
 bool is_as_sealed(const std::filesystem::path& path, std::uint64_t size_bytes) {
   struct stat attributes {};
   if (::lstat(path.c_str(), &attributes) != 0 || !S_ISREG(attributes.st_mode)) return false;
@@ -31,7 +32,7 @@ bool is_as_sealed(const std::filesystem::path& path, std::uint64_t size_bytes) {
          attributes.st_mtim.tv_nsec == 0;
 }
 
-/// The tensor of the start that every chunk of a tensor is equal to; nullopt if a step changed one.
+/// The tensor of the start that has the same bytes; nullopt if a step changed any chunk.
 std::optional<std::uint32_t> untouched_from(const Plan& plan, std::uint32_t number) {
   for (std::size_t i = plan.steps.size(); i > 0; i--) {
     const Step& step = plan.steps[i - 1];
@@ -45,7 +46,7 @@ std::optional<std::uint32_t> untouched_from(const Plan& plan, std::uint32_t numb
   return number;
 }
 
-/// The file of the base that has the same bytes; nullptr if there is none, or if that is not plain.
+/// The base's file with the same bytes; nullptr if there is none, or if finding it is not simple.
 const LayoutFile* equal_file_of_base(const Plan& plan, const LayoutFile& file) {
   if (!plan.base || file.tensor_count == 0) return nullptr;
   const Layout& base = *plan.base->layout;
@@ -73,6 +74,13 @@ const BlobRef* equal_blob_of_base(const Plan& plan, const BlobRef& blob) {
   return nullptr;
 }
 
+bool is_one_file_system(const std::filesystem::path& one, const std::filesystem::path& other) {
+  struct stat first {};
+  struct stat second {};
+  return ::stat(one.c_str(), &first) == 0 && ::stat(other.c_str(), &second) == 0 &&
+         first.st_dev == second.st_dev;
+}
+
 }  // namespace
 
 std::vector<std::filesystem::path> make_image_directories(const Plan& plan,
@@ -95,8 +103,9 @@ std::vector<std::filesystem::path> make_image_directories(const Plan& plan,
   return {made.begin(), made.end()};
 }
 
-std::uint64_t linked_bytes(const Plan& plan) {
+std::uint64_t linked_bytes(const Plan& plan, const std::filesystem::path& into) {
   std::uint64_t bytes = 0;
+  if (plan.base && !is_one_file_system(plan.base->directory, into)) return 0;
   for (std::uint32_t i = 0; i < plan.layout->files().size(); i++) {
     const LayoutFile& file = plan.layout->files()[i];
     if (!contains(plan.without, i) && equal_file_of_base(plan, file)) bytes += file.size_bytes;
@@ -118,6 +127,7 @@ bool link_equal_blob(const Plan& plan, const BlobRef& blob, const std::filesyste
   const BlobRef* old = equal_blob_of_base(plan, blob);
   if (old == nullptr) return false;
   const std::filesystem::path from = plan.base->directory / old->path;
+  if (!is_as_sealed(from, blob.size_bytes)) return false;  // or one that the disk did not take
   const std::optional<Sha256> found = hash_of_small_file(from, blob.size_bytes);
   if (found == blob.sha256) return link_file(from, path);
   if (found) {
@@ -141,7 +151,7 @@ std::optional<Sha256> hash_of_small_file(const std::filesystem::path& path,
   try {
     if (!read_at(file.fd(), 0, bytes, path)) return std::nullopt;
   } catch (const Error&) {
-    return std::nullopt;  // the disk does not give it back
+    return std::nullopt;  // the disk cannot read it
   }
   return sha256(bytes);
 }
@@ -156,6 +166,16 @@ void reserve_image(int fd, std::uint64_t size_bytes, const std::filesystem::path
   if (failed == 0) return;
   if (errno != EOPNOTSUPP) throw_errno(errno, "reserve room for " + path.string());
   if (::ftruncate(fd, size) != 0) throw_errno(errno, "set the size of " + path.string());
+}
+
+void write_blob(Repository& repository, const BlobRef& blob, int fd,
+                const std::filesystem::path& path, const Context& context, BuildMeter* meter) {
+  const Clock::time_point begin = Clock::now();
+  const std::string bytes = repository.get_blob(blob, context);
+  if (meter != nullptr) meter->add_fetch(begin, bytes.size());
+  const Clock::time_point fetched = Clock::now();
+  write_at(fd, 0, as_bytes(bytes), path);
+  if (meter != nullptr) meter->add_written(Clock::now() - fetched, bytes.size());
 }
 
 void seal_image(int fd, const std::filesystem::path& path, const ImageSeal& seal) {

@@ -20,8 +20,7 @@
 namespace weightfs {
 namespace {
 
-/// What is to be made for a host that lacks `absent` and wants all but `unwanted`, told by what is
-/// not.
+/// The files not to build, for a host that lacks `absent` and wants all files but `unwanted`.
 FileSet all_but_missing(const Layout& layout, const FileSet& absent, const FileSet& unwanted) {
   FileSet without(layout.files().size());
   for (std::uint32_t i = 0; i < without.size(); i++) {
@@ -38,25 +37,27 @@ std::vector<std::uint64_t> file_sizes(const Plan& plan) {
   return sizes;
 }
 
-/// The lock, with the version not partial: who fills it needs the lock in the end.
+/// Takes the lock once the version is not partial: whoever fills it needs the lock to finish.
 ImagesLock lock_when_not_partial(Store& store, std::uint64_t version, const Context& context) {
   for (;;) {
-    store.wait_partial(version, context);
-    ImagesLock lock = store.lock_images(context);
-    if (!store.is_partial(version)) return lock;
+    store.images().wait_partial(version, context);
+    ImagesLock lock = store.images().lock_images(context);
+    if (!store.images().is_partial(version)) return lock;
   }
 }
 
 class Materializer {
  public:
   Materializer(Store& store, History& history, const Context& context, const Progress& progress,
-               const kernels::SharedCoder& coder, const std::vector<std::string>& only)
+               const kernels::SharedCoder& coder, const std::vector<std::string>& only,
+               VersionWatch* watch)
       : store_(store),
         history_(history),
         context_(context),
         progress_(progress),
         coder_(coder),
-        only_(only) {}
+        only_(only),
+        watch_(watch) {}
 
   void run(std::uint64_t version) {
     while (!is_here(version)) {
@@ -76,14 +77,14 @@ class Materializer {
     return has_kept_files(store_, history_, version, only_, context_);
   }
 
-  /// The version to make now: `wanted`, or one on the way if that is too long for one pass.
+  /// The version to build now: `wanted`, or one on the way if that is too far for one pass.
   std::shared_ptr<const Version> next_stop(std::shared_ptr<const Version> wanted,
                                            std::span<const Base> bases) {
-    const ReconstructionPath way = find_ways(history_, wanted, bases, context_).front();
-    if (way.steps <= kStepsPerPass) return wanted;
+    const ReconstructionPath path = find_paths(history_, wanted, bases, context_).front();
+    if (path.steps <= kStepsPerPass) return wanted;
     for (std::uint64_t ahead = kStepsPerPass; ahead > 0; ahead--) {
-      const std::uint64_t number = way.start->number() + ahead;
-      const bool is_begun = is_here(number) || store_.is_partial(number);
+      const std::uint64_t number = path.start->number() + ahead;
+      const bool is_begun = is_here(number) || store_.images().is_partial(number);
       if (!is_begun) return history_.get(number, context_);
     }
     return wanted;
@@ -92,32 +93,38 @@ class Materializer {
   void make(const std::shared_ptr<const Version>& version, std::span<const Base> bases) {
     const auto layout = history_.layout(*version, context_);
     const FileSet unwanted = left_out(*layout, only_);
-    if (store_.is_complete(version->number())) return fill(version, *layout, unwanted, bases);
+    if (store_.images().is_complete(version->number()))
+      return fill(version, *layout, unwanted, bases);
     const Plan plan = make_plan(history_, version, bases, context_, unwanted);
     const auto base = reserve_base(store_, plan, Eviction::Claim::stays, context_);
+    lap(watch_, &VersionTiming::plan);
     if (!base) return;
-    evict_for(plan, 0);
+    const ImagesHome home = store_.images().home_of_next();
+    evict_for(plan, 0, home);
     try {
-      write(plan, store_.begin_images(version->number()));
-      store_.complete_images(version->number(), file_sizes(plan), plan.hashes,
-                             by_path(version->manifest, *layout, unwanted));
+      write(plan, store_.images().begin_images(version->number(), home));
+      store_.images().complete_images(version->number(), file_sizes(plan), plan.hashes,
+                                      by_path(version->manifest, *layout, unwanted));
+      lap(watch_, &VersionTiming::record);
     } catch (...) {
       remove_quietly(version->number());
       throw;
     }
   }
 
-  /// Adds to a complete version what it lacks.
+  /// Adds missing files to a complete version.
   void fill(const std::shared_ptr<const Version>& version, const Layout& layout,
             const FileSet& unwanted, std::span<const Base> bases) {
     FileSet absent = absent_files(store_, *version, layout);
     const FileSet without = all_but_missing(layout, absent, unwanted);
     const Plan plan = make_plan(history_, version, bases, context_, without);
     const auto base = reserve_base(store_, plan, Eviction::Claim::stays, context_);
+    lap(watch_, &VersionTiming::plan);
     if (!base) return;
     const std::uint64_t had = layout.size_bytes() - bytes_of(layout, absent);
-    evict_for(plan, had);
-    const ScratchDirectory scratch(store_.temporary_directory(), "files-");
+    const ImagesHome home = store_.images().home_of(version->number());
+    evict_for(plan, had, home);
+    const ScratchDirectory scratch(store_.images().temporary_of(home), "files-");
     write(plan, scratch.path());
     std::vector<std::string> added;
     for (std::uint32_t i = 0; i < absent.size(); i++) {
@@ -125,11 +132,12 @@ class Materializer {
       added.push_back(layout.files()[i].path);
       absent[i] = false;
     }
-    const std::filesystem::path directory = store_.image_directory(version->number());
+    const std::filesystem::path directory = store_.images().image_directory(version->number());
     try {
       for (const std::string& path : added) move_in(scratch.path() / path, directory, path);
-      store_.complete_images(version->number(), file_sizes(plan), plan.hashes,
-                             by_path(version->manifest, layout, absent));
+      store_.images().complete_images(version->number(), file_sizes(plan), plan.hashes,
+                                      by_path(version->manifest, layout, absent));
+      lap(watch_, &VersionTiming::record);
     } catch (...) {
       std::error_code ignored;
       for (const std::string& path : added) std::filesystem::remove(directory / path, ignored);
@@ -137,21 +145,24 @@ class Materializer {
     }
   }
 
-  /// Names a file that is complete and synced anew, durably.
+  /// Moves a whole file to its name.
   static void move_in(const std::filesystem::path& from, const std::filesystem::path& directory,
                       const std::string& path) {
-    make_directories((directory / path).parent_path());
+    std::filesystem::create_directories((directory / path).parent_path());
     std::filesystem::rename(from, directory / path);
-    for (auto parent = std::filesystem::path(path).parent_path();; parent = parent.parent_path()) {
-      fsync_directory(directory / parent);
-      if (parent.empty()) return;
-    }
   }
 
-  /// `had_bytes`: what the version has already.
-  void evict_for(const Plan& plan, std::uint64_t had_bytes) {
-    store_.evictor().evict_for_images(plan.version_bytes() - linked_bytes(plan),
-                                      plan.version_bytes() + had_bytes);
+  /// `had_bytes`: size of what the version already has.
+  void evict_for(const Plan& plan, std::uint64_t had_bytes, ImagesHome home) {
+    const std::uint64_t linked = linked_bytes(plan, store_.images().directory_of(home));
+    const std::uint64_t bytes = plan.version_bytes() - linked;
+    const std::uint64_t version_bytes = plan.version_bytes() + had_bytes;
+    if (home == ImagesHome::memory) {
+      store_.evictor().evict_for_memory(bytes, version_bytes);
+    } else {
+      store_.evictor().evict_for_images(bytes, version_bytes);
+    }
+    lap(watch_, &VersionTiming::room);
   }
 
   void write(const Plan& plan, const std::filesystem::path& directory) {
@@ -159,7 +170,13 @@ class Materializer {
     options.directory = directory;
     options.spool = store_.temporary_directory();
     options.coder = coder_;
+    options.sync = false;  // after the flip: store/sync/image_syncer.hpp
+    if (watch_ != nullptr) {
+      options.meter = watch_->meter.get();
+      note_origin(plan, watch_->timing);
+    }
     write_version(plan, history_.repository(), options, context_, progress_);
+    lap(watch_, &VersionTiming::build);
   }
 
   void drop(const BaseDamaged& damaged) {
@@ -170,7 +187,7 @@ class Materializer {
 
   void remove_quietly(std::uint64_t version) {
     try {
-      store_.remove_images(version);
+      store_.images().remove_images(version);
     } catch (const Error& error) {
       log_error(
           fmt::format("cannot remove incomplete files of version {}: {}", version, error.what()));
@@ -183,6 +200,7 @@ class Materializer {
   const Progress& progress_;
   const kernels::SharedCoder& coder_;
   const std::vector<std::string>& only_;
+  VersionWatch* const watch_;
   std::set<std::uint64_t> distrusted_;
 };
 
@@ -190,11 +208,12 @@ class Materializer {
 
 void materialize(Store& store, History& history, std::uint64_t version, const Context& context,
                  const Progress& progress, const kernels::SharedCoder& coder,
-                 const std::vector<std::string>& only) {
+                 const std::vector<std::string>& only, VersionWatch* watch) {
   if (has_kept_files(store, history, version, only, context)) return;
   const auto making = store.eviction().reserve(version, Eviction::Claim::stays, context);
   const ImagesLock lock = lock_when_not_partial(store, version, context);
-  Materializer(store, history, context, progress, coder, only).run(version);
+  lap(watch, &VersionTiming::wait);
+  Materializer(store, history, context, progress, coder, only, watch).run(version);
 }
 
 }  // namespace weightfs

@@ -13,29 +13,32 @@
 #include <utility>
 #include <vector>
 
-#include "store/base/byte_budget.hpp"
-#include "store/base/parallel.hpp"
-#include "store/base/progress_counter.hpp"
 #include "store/base/ranked_mutex.hpp"
 #include "store/os/file.hpp"
 #include "store/repository/pieces.hpp"
+#include "store/threads/byte_budget.hpp"
+#include "store/threads/parallel.hpp"
+#include "store/threads/progress_counter.hpp"
 
 namespace weightfs {
 namespace {
 
-// Of one caller of fetch(), and in bytes of all of them.
+// Limits: requests of one fetch() call, and bytes in flight for all callers together.
 constexpr unsigned kFetchesAtOnce = 8;
 constexpr std::uint64_t kFetchedBytesInHand = 64u << 20;
+
+// A spool that is not larger does not touch the disk.
+constexpr std::uint64_t kBytesInMemoryMax = 32u << 20;
 
 PieceRun run_of(const Step& step, std::size_t pack) {
   const PackIndex& index = *step.packs[pack];
   return {step.pack_key(pack), index.data_offset_bytes(), index.data_size_bytes(), index.pieces()};
 }
 
-/// One request that is on its way, and what came of it.  Who waits for its pieces looks here.
+/// A request in flight and its result.  Threads that wait for its pieces look here.
 struct Fetch {
   bool is_done = false;
-  /// The error as text: an exception must not be shared by threads.
+  /// The error as text, because an exception object must not be shared between threads.
   struct Failure {
     ErrorCode code;
     std::string message, key;  // key: of an ObjectError
@@ -48,11 +51,11 @@ struct Fetch {
   throw ObjectError(failure.code, failure.key, failure.message);
 }
 
-/// A pack, and where its pieces go.
+/// A pack, and where its pieces lie in the spool.
 struct SpooledPack {
   struct Piece {
     bool is_here = false;
-    std::shared_ptr<Fetch> fetch;  // that brings it
+    std::shared_ptr<Fetch> fetch;  // the request in flight for it
   };
 
   [[nodiscard]] bool is_absent(std::uint64_t piece) const {
@@ -73,15 +76,16 @@ struct PieceRange {
 
 struct PackSpool::State {
   State(const Plan& its_plan, Repository& its_repository, std::filesystem::path its_directory,
-        const Context& its_context)
+        const Context& its_context, BuildMeter* its_meter)
       : plan(its_plan),
         repository(its_repository),
         directory(std::move(its_directory)),
-        context(its_context) {}
+        context(its_context),
+        meter(its_meter) {}
 
   PieceRange pieces_of(std::size_t step, PackEntry place);
   std::vector<PieceRange> absent_of(std::span<const Wanted> wanted);
-  void need(SpooledPack& pack, std::uint64_t first, std::uint64_t last);
+  Clock::duration need(SpooledPack& pack, std::uint64_t first, std::uint64_t last);
   void wait_for(std::shared_ptr<Fetch> fetch, std::unique_lock<RankedMutex>& lock);
   void fetch(SpooledPack& pack, std::uint64_t first, std::unique_lock<RankedMutex>& lock);
   void bring(const SpooledPack& pack, std::uint64_t first, std::uint64_t count);
@@ -91,9 +95,10 @@ struct PackSpool::State {
   Repository& repository;
   const std::filesystem::path directory;
   const Context& context;
+  BuildMeter* const meter;
   File file;
   std::vector<std::vector<SpooledPack>> packs;  // by step
-  // Guards the pieces, their fetches and the next.
+  // Guards the pieces, their fetches, and the counters below.
   RankedMutex mutex{LockRank::pack_spool, "PackSpool::State::mutex"};
   std::uint64_t fetched_bytes = 0, absent_pieces = 0;
   std::condition_variable_any fetched;
@@ -101,8 +106,8 @@ struct PackSpool::State {
 };
 
 PackSpool::PackSpool(const Plan& plan, Repository& repository, std::filesystem::path directory,
-                     const Context& context)
-    : state_(std::make_unique<State>(plan, repository, std::move(directory), context)) {
+                     const Context& context, BuildMeter* meter)
+    : state_(std::make_unique<State>(plan, repository, std::move(directory), context, meter)) {
   std::uint64_t end = 0;
   for (const Step& step : plan.steps) {
     auto& packs = state_->packs.emplace_back();
@@ -113,7 +118,8 @@ PackSpool::PackSpool(const Plan& plan, Repository& repository, std::filesystem::
       state_->absent_pieces += run.hashes.size();
     }
   }
-  if (end > 0) state_->file = File::temporary(state_->directory);
+  if (end > 0 && end <= kBytesInMemoryMax) state_->file = File::in_memory();
+  if (end > 0 && !state_->file) state_->file = File::temporary(state_->directory);
 }
 
 PackSpool::~PackSpool() = default;
@@ -146,12 +152,15 @@ void PackSpool::fetch_all(unsigned threads, const Progress& progress) {
 
 void PackSpool::fetch(std::span<const Wanted> wanted) const {
   const std::vector<PieceRange> absent = state_->absent_of(wanted);
+  if (absent.empty()) return;
+  const Clock::time_point begin = Clock::now();
   parallel_for(absent.size(), kFetchesAtOnce, state_->context, [&](std::size_t i) {
     const auto& [pack, first, last] = absent[i];
     const std::uint64_t bytes = pack->run.bytes_of(first, last - first + kPiecesPerFetch);
     const auto share = state_->in_hand.take(bytes, state_->context, "fetching packs");
     state_->need(*pack, first, last);
   });
+  if (state_->meter != nullptr) state_->meter->add_stalled(Clock::now() - begin);
 }
 
 bool PackSpool::is_whole() const {
@@ -163,7 +172,10 @@ void PackSpool::read(std::size_t step, PackEntry place, std::span<std::byte> int
   if (into.empty()) return;
   const auto [pack, first, last] = state_->pieces_of(step, place);
   const std::uint64_t begin = state_->plan.steps[step].chunk(place).data_offset_bytes;
-  state_->need(*pack, first, last);
+  const Clock::duration waited = state_->need(*pack, first, last);
+  if (state_->meter != nullptr && waited > Clock::duration::zero()) {
+    state_->meter->add_stalled(waited);
+  }
   if (read_at(state_->file.fd(), pack->to + begin, into, state_->path())) return;
   throw Error(ErrorCode::io, fmt::format("the spool in {} was truncated while it was read",
                                          state_->directory.string()));
@@ -174,14 +186,14 @@ std::uint64_t PackSpool::fetched_bytes() const {
   return state_->fetched_bytes;
 }
 
-/// Those that hold a chunk, which has bytes.
+/// The pieces that hold a chunk.  Requires: the chunk is not empty.
 PieceRange PackSpool::State::pieces_of(std::size_t step, PackEntry place) {
   const PackChunk& chunk = plan.steps[step].chunk(place);
   return {&packs[step][place.pack], chunk.data_offset_bytes / kPieceBytes,
           (chunk.data_offset_bytes + chunk.data_size_bytes - 1) / kPieceBytes};
 }
 
-/// The pieces of these chunks that are not in the file, as far as one request goes together.
+/// The missing pieces of these chunks, merged into ranges of at most one request.
 std::vector<PieceRange> PackSpool::State::absent_of(std::span<const Wanted> wanted) {
   std::vector<PieceRange> absent;
   const std::lock_guard lock(mutex);
@@ -197,7 +209,7 @@ std::vector<PieceRange> PackSpool::State::absent_of(std::span<const Wanted> want
   std::sort(absent.begin(), absent.end(), [](const PieceRange& a, const PieceRange& b) {
     return std::tie(a.pack->to, a.first) < std::tie(b.pack->to, b.first);
   });
-  std::vector<PieceRange> joined;  // none of them has a piece of another
+  std::vector<PieceRange> joined;  // without overlaps
   for (PieceRange range : absent) {
     PieceRange* const before = joined.empty() ? nullptr : &joined.back();
     if (before != nullptr && before->pack == range.pack) {
@@ -213,22 +225,27 @@ std::vector<PieceRange> PackSpool::State::absent_of(std::span<const Wanted> want
   return joined;
 }
 
-/// Returns when the pieces `first` to `last` are in the file.
-void PackSpool::State::need(SpooledPack& pack, std::uint64_t first, std::uint64_t last) {
+/// Returns when pieces `first` to `last` are in the file: how long that took, 0 if they were.
+Clock::duration PackSpool::State::need(SpooledPack& pack, std::uint64_t first, std::uint64_t last) {
+  std::optional<Clock::time_point> begin;
   std::unique_lock lock(mutex);
   for (std::uint64_t piece = first; piece <= last;) {
     if (pack.pieces[piece].is_here) {
       piece++;
-    } else if (pack.pieces[piece].fetch) {
+      continue;
+    }
+    if (!begin) begin = Clock::now();
+    if (pack.pieces[piece].fetch) {
       wait_for(pack.pieces[piece].fetch, lock);
     } else {
       fetch(pack, piece, lock);
     }
   }
+  return begin ? Clock::now() - *begin : Clock::duration::zero();
 }
 
 void PackSpool::State::wait_for(std::shared_ptr<Fetch> fetch, std::unique_lock<RankedMutex>& lock) {
-  constexpr auto kLookAgain = std::chrono::hours(1);  // a deadline may be as far off as can be
+  constexpr auto kLookAgain = std::chrono::hours(1);  // the deadline may be infinite
   while (!fetched.wait_until(lock, context.stop,
                              std::min(context.deadline, Clock::now() + kLookAgain),
                              [&] { return fetch->is_done; })) {
@@ -237,7 +254,7 @@ void PackSpool::State::wait_for(std::shared_ptr<Fetch> fetch, std::unique_lock<R
   if (fetch->failure) rethrow(*fetch->failure);
 }
 
-/// Fetches `first`, and what is absent behind it, in one request.
+/// Fetches `first` and the absent pieces after it in one request.
 void PackSpool::State::fetch(SpooledPack& pack, std::uint64_t first,
                              std::unique_lock<RankedMutex>& lock) {
   const auto request = std::make_shared<Fetch>();
@@ -267,7 +284,7 @@ void PackSpool::State::fetch(SpooledPack& pack, std::uint64_t first,
     end(false);
     throw;
   } catch (...) {
-    end(false);  // who waits tries it himself
+    end(false);  // each waiter then tries for itself
     throw;
   }
   end(true);
@@ -277,7 +294,9 @@ void PackSpool::State::bring(const SpooledPack& pack, std::uint64_t first, std::
   const auto size = static_cast<std::size_t>(pack.run.bytes_of(first, count));
   const auto buffer = std::make_unique_for_overwrite<std::byte[]>(size);
   const std::span<std::byte> bytes(buffer.get(), size);
+  const Clock::time_point begin = Clock::now();
   fetch_pieces(repository.bucket(context), pack.run, first, bytes, context);
+  if (meter != nullptr) meter->add_fetch(begin, size);
   write_at(file.fd(), pack.to + first * kPieceBytes, bytes, path());
 }
 

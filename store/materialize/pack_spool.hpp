@@ -1,9 +1,9 @@
-// PackSpool: the data of all packs of a plan, verified, in one unlinked local file.
+// PackSpool: the verified data of all packs of a plan, in one unlinked local file, or in memory if
+// they are small.
 //
-// Every piece is checked against its SHA-256 before anything of it is decoded.  A piece is fetched
-// when it is first needed, or in advance by fetch_all(), so that a damaged pack stops a
-// materialisation before it has written an image.  No piece is fetched twice, however many threads
-// need it.
+// Every piece is checked against its SHA-256 before any of it is decoded.  Pieces are fetched on
+// first use, or in advance by fetch_all(), which may run while others read.  No piece is fetched
+// twice, however many threads need it.
 //
 // Threads: all calls may run in parallel.
 #pragma once
@@ -15,17 +15,19 @@
 #include <span>
 
 #include "store/materialize/plan.hpp"
+#include "store/timing/build_meter.hpp"
 
 namespace weightfs {
 
 class PackSpool {
  public:
-  /// Fetches nothing.  Keeps the references.  Throws Error: no_space, io.
+  /// Fetches nothing.  Keeps the references.  `meter`: of the fetches, and of the time that read()
+  /// and fetch() wait for them; may be null.  Throws Error: no_space, io.
   PackSpool(const Plan& plan, Repository& repository, std::filesystem::path directory,
-            const Context& context);
+            const Context& context, BuildMeter* meter = nullptr);
   ~PackSpool();
 
-  /// Fetches what is not here yet.
+  /// Fetches all pieces that are missing.
   /// Throws ObjectError (not_found, corrupt: names the pack); Error: no_space, unavailable,
   /// cancelled.
   void fetch_all(unsigned threads, const Progress& progress);
@@ -40,15 +42,15 @@ class PackSpool {
   /// steps changed would wait for the bucket once per step.  Throws as fetch_all().
   void fetch(std::span<const Wanted> wanted) const;
 
-  /// Whether nothing is left to be fetched.
+  /// Whether all pieces have been fetched.
   [[nodiscard]] bool is_whole() const;
 
-  /// Reads the coded bytes of a chunk that step `step` lists at `place`; fetches what is not here.
+  /// Reads the coded bytes of a chunk that step `step` lists at `place`; fetches missing pieces.
   /// Requires: into.size() is that chunk's data_size_bytes.
-  /// Throws as fetch_all(); what could not be fetched is tried again by the next call.
+  /// Throws as fetch_all(); the next call retries what could not be fetched.
   void read(std::size_t step, PackEntry place, std::span<std::byte> into) const;
 
-  /// So far, from the bucket.
+  /// Bytes fetched from the bucket so far.
   [[nodiscard]] std::uint64_t fetched_bytes() const;
 
  private:

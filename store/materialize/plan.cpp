@@ -1,5 +1,5 @@
-// The way is found backwards, from the wanted version, because a version knows its parent; the
-// expected hashes are then derived forwards, from the start, because a delta lists only what
+// The path is found backwards from the wanted version, because a version knows its parent. The
+// expected hashes are then derived forwards from the start, because a delta lists only what
 // changed.
 
 #include "store/materialize/plan.hpp"
@@ -15,37 +15,37 @@
 #include <string>
 #include <string_view>
 
-#include "store/base/byte_budget.hpp"
 #include "store/base/bytes.hpp"
 #include "store/base/log.hpp"
-#include "store/base/parallel.hpp"
 #include "store/base/path_rules.hpp"
 #include "store/base/ranked_mutex.hpp"
 #include "store/materialize/file_filter.hpp"
 #include "store/os/memory_budget.hpp"
 #include "store/repository/pieces.hpp"
+#include "store/threads/byte_budget.hpp"
+#include "store/threads/parallel.hpp"
 
 namespace weightfs {
 namespace {
 
-// Layouts and heads are fetched by more threads than there are cores: they wait for the bucket, not
-// for work.  So many bytes of them, coded, are in hand at a time.
+// Layouts and pack headers are fetched by more threads than there are cores, because latency is the
+// limit, not CPU. The second limit is for their coded bytes in flight.
 constexpr unsigned kRecordThreads = 32;
 constexpr std::uint64_t kRecordBytesInHand = 16u << 20;
-// Of layouts, inflated: reading one may take many times as much.
+// For inflated layouts: reading one may take many times its size.
 constexpr std::uint64_t kLayoutBytesInHand = 4u << 20;
 
 std::string name_of(const Version& version) { return fmt::format("version {}", version.number()); }
 
-/// Runs `body`; an Error that it throws names the version.
+/// Runs `body` and adds the version's name to any Error it throws.
 template <typename Body>
 auto naming(const Version& version, Body&& body) {
   try {
     return body();
   } catch (const ObjectError&) {
-    throw;  // its key has the version's number
+    throw;  // its key contains the version's number
   } catch (const BaseDamaged&) {
-    throw;  // names it too
+    throw;  // already names the version
   } catch (const Error& error) {
     throw error.within(name_of(version));
   }
@@ -57,8 +57,8 @@ auto naming(const Version& version, Body&& body) {
                     fmt::format("{} ({}): {}", name_of(version), key, message));
 }
 
-/// Something of this way to a version is damaged, or more than this host can read; another way may
-/// do.
+/// Whether an error concerns only this path to the version (something is damaged, or needs more
+/// than this host can read), so that another path may work.
 bool is_of_this_way(const Error& error) {
   return error.code() == ErrorCode::corrupt || error.code() == ErrorCode::not_found ||
          error.code() == ErrorCode::unsupported;
@@ -85,8 +85,8 @@ bool any_older(std::span<const Base> bases, const Version& version) {
                      [&](const Base& base) { return base.version->number() < version.number(); });
 }
 
-/// A path must not be named twice, nor be a directory of another; manifest and layout are each
-/// checked when they are parsed, but only here do they meet.
+/// No path may occur twice or be a directory of another. Manifest and layout are checked separately
+/// when parsed; conflicts between them can only be found here.
 void check_paths(const Version& version, const Layout& layout) {
   std::vector<std::string_view> paths;
   for (const LayoutFile& file : layout.files()) paths.push_back(file.path);
@@ -104,7 +104,8 @@ void check_root(const Version& version, std::span<const std::uint64_t> hashes) {
                                      to_hex(found), to_hex(version.manifest.root)));
 }
 
-/// Before anything is allocated for the chunks of a layout that nobody has listed.
+/// Checks that the packs list all chunks they must, before memory is allocated for the layout's
+/// chunk count.
 void check_enough_listed(const Step& step, const Layout& before) {
   std::uint64_t listed = 0, needed = 0;
   for (const auto& pack : step.packs) listed += pack->chunks().size();
@@ -141,7 +142,7 @@ std::vector<PackEntry> list_chunks(const Step& step) {
 using Versions = std::vector<std::shared_ptr<const Version>>;
 using Layouts = std::vector<std::shared_ptr<const Layout>>;
 
-/// Charges layouts, as they come, to the memory that a version's records may take.
+/// Charges layouts to the memory budget for a version's records as they arrive.
 class LayoutCharge {
  public:
   explicit LayoutCharge(MemoryBudget& budget) : budget_(budget) {}
@@ -168,16 +169,16 @@ class LayoutCharge {
 
   MemoryBudget& budget_;
   RankedMutex mutex_{LockRank::leaf, "LayoutCharge::mutex_"};  // guards tables_
-  std::set<const LayoutTensor*> tables_;                       // layouts may share one
+  std::set<const LayoutTensor*> tables_;                       // layouts may share a table
 };
 
-/// What a step takes for each chunk and tensor of its layout, its packs aside.
+/// Memory that a step takes for the chunks and tensors of its layout, without its packs.
 std::uint64_t memory_of_step(const Layout& layout) {
   return layout.chunk_count() * (sizeof(PackEntry) + sizeof(std::uint64_t)) +
          layout.tensors().size() * sizeof(std::optional<std::uint32_t>);
 }
 
-/// The layouts of these versions; one that several have is fetched once.
+/// The layouts of these versions; each distinct layout is fetched once.
 Layouts fetch_layouts(History& history, const Versions& versions, MemoryBudget& memory,
                       const Context& context) {
   LayoutCharge charge(memory);
@@ -203,13 +204,13 @@ Layouts fetch_layouts(History& history, const Versions& versions, MemoryBudget& 
   return layouts;
 }
 
-/// The indexes of all packs of all steps.
+/// Fetches the indexes of all packs of all steps.
 void fetch_indexes(std::vector<Step>& steps, Repository& repository, MemoryBudget& memory,
                    const Context& context) {
   struct Head {
     Step& step;
     std::size_t pack;
-    PackRoom& room;  // of the step
+    PackRoom& room;  // shared by the packs of a step
   };
   std::vector<Head> heads;
   std::deque<PackRoom> rooms;
@@ -232,7 +233,7 @@ void fetch_indexes(std::vector<Step>& steps, Repository& repository, MemoryBudge
   });
 }
 
-/// The deltas that lead to these versions, as far as each can be read by itself.
+/// The deltas that lead to these versions, each parsed and checked on its own.
 std::vector<Step> fetch_steps(History& history, const Versions& versions, MemoryBudget& memory,
                               const Context& context) {
   const Layouts layouts = fetch_layouts(history, versions, memory, context);
@@ -246,7 +247,7 @@ std::vector<Step> fetch_steps(History& history, const Versions& versions, Memory
   return steps;
 }
 
-/// Joins a step to the version before it.
+/// Links a step to the layout before it.
 void join(Step& step, const Layout& before) {
   step.counterparts = counterparts(*step.layout, before);
   check_enough_listed(step, before);
@@ -301,7 +302,7 @@ Versions versions_between(History& history, const Version& start,
   return versions;
 }
 
-/// A record that does not fit its own version is rot as much as an image is.
+/// A record that does not match its own version is damage, just like a damaged image.
 void check_base(const Base& base) {
   const bool whole = base.hashes.size() == base.layout->chunk_count();
   if (whole && root_of(base.hashes) == base.version->manifest.root) return;
@@ -312,24 +313,24 @@ void check_base(const Base& base) {
           name_of(*base.version)));
 }
 
-Plan start_of(const ReconstructionPath& way, History& history, MemoryBudget& memory,
+Plan start_of(const ReconstructionPath& path, History& history, MemoryBudget& memory,
               const Context& context) {
   Plan plan;
-  plan.layout = history.layout(*way.start, context);
+  plan.layout = history.layout(*path.start, context);
   LayoutCharge(memory).add(*plan.layout);
   memory.take(memory_of_step(*plan.layout), keys::layout(plan.layout->id()));
-  if (way.base != nullptr) {
-    check_base(*way.base);
-    plan.base = *way.base;
+  if (path.base != nullptr) {
+    check_base(*path.base);
+    plan.base = *path.base;
     plan.hashes = plan.base->hashes;
     return plan;
   }
   plan.snapshot.emplace(Plan::Snapshot{
-      way.start, plan.layout,
-      history.repository().get_snapshot_hashes(way.start->number(), *way.start->manifest.snapshot,
+      path.start, plan.layout,
+      history.repository().get_snapshot_hashes(path.start->number(), *path.start->manifest.snapshot,
                                                *plan.layout, context)});
   plan.hashes = plan.snapshot->hashes.chunks;
-  check_root(*way.start, plan.hashes);
+  check_root(*path.start, plan.hashes);
   return plan;
 }
 
@@ -350,48 +351,48 @@ const Layout& Plan::before(std::size_t index) const noexcept {
   return base ? *base->layout : *snapshot->layout;
 }
 
-std::vector<ReconstructionPath> find_ways(History& history,
-                                          const std::shared_ptr<const Version>& wanted,
-                                          std::span<const Base> bases, const Context& context) {
-  std::vector<ReconstructionPath> ways;
-  std::uint64_t behind = 0;  // bytes of the packs between `version` and `wanted`
+std::vector<ReconstructionPath> find_paths(History& history,
+                                           const std::shared_ptr<const Version>& wanted,
+                                           std::span<const Base> bases, const Context& context) {
+  std::vector<ReconstructionPath> paths;
+  std::uint64_t behind = 0;  // pack bytes between `version` and `wanted`
   std::size_t steps = 0;
   for (auto version = wanted;; steps++) {
     if (const Base* base = find_base(bases, *version)) {
-      ways.push_back({version, base, behind, steps});
+      paths.push_back({version, base, behind, steps});
       break;
     }
     const Manifest& manifest = version->manifest;
     if (manifest.snapshot) {
       const auto layout = naming(*version, [&] { return history.layout(*version, context); });
-      ways.push_back({version, nullptr, behind + layout->size_bytes(), steps});
+      paths.push_back({version, nullptr, behind + layout->size_bytes(), steps});
     }
     if (!manifest.delta) break;
     behind += pack_bytes(*manifest.delta);
     const bool further_is_dearer =
-        std::any_of(ways.begin(), ways.end(),
-                    [&](const ReconstructionPath& way) { return way.fetch_bytes <= behind; });
-    if (!ways.empty() && (further_is_dearer || !any_older(bases, *version))) break;
+        std::any_of(paths.begin(), paths.end(),
+                    [&](const ReconstructionPath& path) { return path.fetch_bytes <= behind; });
+    if (!paths.empty() && (further_is_dearer || !any_older(bases, *version))) break;
     try {
       version = naming(*version, [&] { return history.get(manifest.parent, context); });
     } catch (const Error& error) {
-      if (ways.empty() || !is_of_this_way(error)) throw;
-      break;  // what was found so far will do
+      if (paths.empty() || !is_of_this_way(error)) throw;
+      break;  // use the paths found so far
     }
   }
-  if (ways.empty()) throw_corrupt(*wanted, "neither a snapshot nor a delta leads to it");
-  std::stable_sort(ways.begin(), ways.end(),
+  if (paths.empty()) throw_corrupt(*wanted, "neither a snapshot nor a delta leads to it");
+  std::stable_sort(paths.begin(), paths.end(),
                    [](const ReconstructionPath& a, const ReconstructionPath& b) {
                      return a.fetch_bytes < b.fetch_bytes;
                    });
-  return ways;
+  return paths;
 }
 
-Plan make_plan_by(const ReconstructionPath& way, History& history,
+Plan make_plan_by(const ReconstructionPath& path, History& history,
                   const std::shared_ptr<const Version>& wanted, const Context& context) {
-  const Versions versions = versions_between(history, *way.start, wanted, context);
+  const Versions versions = versions_between(history, *path.start, wanted, context);
   MemoryBudget memory;
-  Plan plan = naming(*way.start, [&] { return start_of(way, history, memory, context); });
+  Plan plan = naming(*path.start, [&] { return start_of(path, history, memory, context); });
   plan.steps = fetch_steps(history, versions, memory, context);
   for (Step& step : plan.steps) {
     naming(*step.version, [&] {
@@ -402,7 +403,7 @@ Plan make_plan_by(const ReconstructionPath& way, History& history,
     });
   }
   plan.version = wanted;
-  plan.fetch_bytes = way.fetch_bytes;
+  plan.fetch_bytes = path.fetch_bytes;
   check_paths(*wanted, *plan.layout);
   return plan;
 }
@@ -411,17 +412,17 @@ namespace {
 
 Plan make_plan_from(History& history, const std::shared_ptr<const Version>& wanted,
                     std::span<const Base> bases, const Context& context) {
-  const std::vector<ReconstructionPath> ways = find_ways(history, wanted, bases, context);
+  const std::vector<ReconstructionPath> paths = find_paths(history, wanted, bases, context);
   std::exception_ptr first_error;
-  for (const ReconstructionPath& way : ways) {
+  for (const ReconstructionPath& path : paths) {
     try {
-      return make_plan_by(way, history, wanted, context);
+      return make_plan_by(path, history, wanted, context);
     } catch (const BaseDamaged&) {
-      throw;  // the host must hear of it and mend it
+      throw;  // the caller must learn of it and rebuild the base
     } catch (const Error& error) {
       if (!is_of_this_way(error)) throw;
       if (!first_error) first_error = std::current_exception();
-      if (&way != &ways.back()) {
+      if (&path != &paths.back()) {
         log_warning(fmt::format("{}; trying another path to {}", error.what(), name_of(*wanted)));
       }
     }
@@ -429,7 +430,7 @@ Plan make_plan_from(History& history, const std::shared_ptr<const Version>& want
   std::rethrow_exception(first_error);
 }
 
-/// The tensor of the start that a tensor comes from; nullopt if it began with a step.
+/// The tensor of the start that a tensor comes from; nullopt if a step introduced it.
 std::optional<std::uint32_t> origin_of(const Plan& plan, std::uint32_t tensor) {
   for (std::size_t i = plan.steps.size(); i > 0; i--) {
     const auto counterpart = plan.steps[i - 1].counterparts[tensor];
@@ -439,7 +440,7 @@ std::optional<std::uint32_t> origin_of(const Plan& plan, std::uint32_t tensor) {
   return tensor;
 }
 
-/// Whether no tensor that is to be made comes from a file that the base lacks.
+/// Whether no tensor to be built comes from a file that the base lacks.
 bool has_what_it_needs(const Plan& plan) {
   if (!plan.base || plan.base->absent.empty()) return true;
   const auto tensors = plan.layout->tensors();
@@ -465,6 +466,16 @@ Plan make_plan(History& history, std::shared_ptr<const Version> wanted, std::spa
       return base.version->number() == unfit;
     });
   }
+}
+
+void note_origin(const Plan& plan, VersionTiming& timing) {
+  if (timing.base == 0 && timing.snapshot == 0) {
+    timing.base = plan.base ? plan.base->version->number() : 0;
+    timing.snapshot = plan.snapshot ? plan.snapshot->version->number() : 0;
+  }
+  timing.deltas += plan.steps.size();
+  timing.bytes = plan.version_bytes();
+  timing.published = plan.version->manifest.time;
 }
 
 }  // namespace weightfs

@@ -3,8 +3,8 @@
 //     base     images of an older version here, or a snapshot in the bucket
 //     steps    the deltas from the base to the wanted version, oldest first
 //
-// The expected hash of every chunk follows from the base's hashes and the packs' indexes; before
-// anything is written, all of them together must give the manifest's root.
+// The expected hash of every chunk follows from the base's hashes and the packs' indexes. Together
+// they must give the manifest's root, which is checked before anything is written.
 //
 // Threads: a Plan is immutable; all calls may run in parallel.
 #pragma once
@@ -20,6 +20,7 @@
 #include "store/base/error.hpp"
 #include "store/format/chunk_batches.hpp"
 #include "store/materialize/history.hpp"
+#include "store/timing/version_timing.hpp"
 
 namespace weightfs {
 
@@ -28,7 +29,7 @@ struct Base {
   std::shared_ptr<const Version> version;
   std::shared_ptr<const Layout> layout;
   std::filesystem::path directory;
-  std::vector<std::uint64_t> hashes;  // of every chunk, also of absent files
+  std::vector<std::uint64_t> hashes;  // of every chunk, including those of absent files
   FileSet absent = {};                // files of `layout` that are not in `directory`
 };
 
@@ -43,9 +44,9 @@ struct PackEntry {
 
 /// One delta of the path.
 struct Step {
-  std::shared_ptr<const Version> version;  // what it leads to
+  std::shared_ptr<const Version> version;  // the version it leads to
   std::shared_ptr<const Layout> layout;
-  std::vector<std::optional<std::uint32_t>> counterparts;  // in the step before
+  std::vector<std::optional<std::uint32_t>> counterparts;  // in the layout before this step
   std::vector<std::shared_ptr<const PackIndex>> packs;     // as in the manifest
   std::vector<PackEntry> listed;                           // by chunk number of `layout`
 
@@ -61,9 +62,9 @@ struct Plan {
   std::shared_ptr<const Version> version;
   std::shared_ptr<const Layout> layout;
   std::vector<std::uint64_t> hashes;  // expected, of every chunk of `layout`
-  FileSet without;                    // files of `layout` that are not to be made
+  FileSet without;                    // files of `layout` not to build
 
-  // Exactly one of the two is the start:
+  // Exactly one of the two is set:
   std::optional<Base> base;
   struct Snapshot {
     std::shared_ptr<const Version> version;
@@ -73,25 +74,28 @@ struct Plan {
   std::optional<Snapshot> snapshot;
 
   std::vector<Step> steps;        // empty: the base or snapshot is the version itself
-  std::uint64_t fetch_bytes = 0;  // of packs and snapshot, still to be read from the bucket
+  std::uint64_t fetch_bytes = 0;  // of packs and snapshot, still to be fetched from the bucket
 
-  [[nodiscard]] std::uint64_t version_bytes() const noexcept;  // files and blobs to be made
+  [[nodiscard]] std::uint64_t version_bytes() const noexcept;  // of the files and blobs to be built
 
-  /// Layout that step `index` starts from; before(0) is the start's own.
+  /// The layout that step `index` starts from; before(0) is that of the start.
   [[nodiscard]] const Layout& before(std::size_t index) const noexcept;
 };
 
 /// Finds the path to `wanted` that fetches the fewest bytes.  `bases`: what the host has.  If an
-/// object of that path is missing or corrupt, it takes another path if there is one.  A base is not
-/// used if it lacks a file that a wanted file is built from.  `without`: files that are not built.
+/// object on that path is missing or corrupt, another path is taken if there is one.  A base is not
+/// used if it lacks a file that a wanted file is built from.  `without`: files not to build.
 ///
-/// Throws Error: corrupt (a head or a root that does not fit; BaseDamaged if it is a base's),
+/// Throws Error: corrupt (a pack header or root does not match; BaseDamaged if it is a base's),
 /// not_found (a pack or snapshot is gone, naming the key), unavailable; the message names the
 /// version of the step.
 Plan make_plan(History& history, std::shared_ptr<const Version> wanted, std::span<const Base> bases,
                const Context& context, const FileSet& without = {});
 
-/// Bytes on this host have changed: the base must be dropped and rebuilt.
+/// Notes where a version comes from.  Of several passes: where the first began, and all deltas.
+void note_origin(const Plan& plan, VersionTiming& timing);
+
+/// Data on this host is damaged: the base must be dropped and rebuilt.
 class BaseDamaged : public Error {
  public:
   BaseDamaged(std::uint64_t version, const std::string& message)
@@ -110,14 +114,14 @@ struct ReconstructionPath {
   std::size_t steps = 0;
 };
 
-/// The paths to `wanted`, fewest bytes first; looks at manifests and layouts only.  Never empty.
+/// The paths to `wanted`, fewest bytes first; reads manifests and layouts only.  Never empty.
 /// Throws Error: corrupt, naming the version, if there is none.
-std::vector<ReconstructionPath> find_ways(History& history,
-                                          const std::shared_ptr<const Version>& wanted,
-                                          std::span<const Base> bases, const Context& context);
+std::vector<ReconstructionPath> find_paths(History& history,
+                                           const std::shared_ptr<const Version>& wanted,
+                                           std::span<const Base> bases, const Context& context);
 
 /// The plan for one path.  Throws as make_plan does.
-Plan make_plan_by(const ReconstructionPath& way, History& history,
+Plan make_plan_by(const ReconstructionPath& path, History& history,
                   const std::shared_ptr<const Version>& wanted, const Context& context);
 
 }  // namespace weightfs

@@ -1,5 +1,6 @@
-// A chunk is made by the first who asks for it; others who want it meanwhile wait for him, and make
-// it themselves if he fails.  What a reader holds stays, also when it has left the cache.
+// The first reader that asks for a chunk builds it. Others that want it wait, and build it
+// themselves if that fails. A reader's chunk stays valid after it has left the cache. Plans of
+// versions are made and kept in the same way: a reader that finds one waits for nobody.
 
 #include "store/materialize/remote_files.hpp"
 
@@ -34,7 +35,7 @@ namespace {
 constexpr std::size_t kSourcesMax = 2;
 constexpr std::chrono::milliseconds kFirstPause{100};
 
-/// How the chunks of a version are made.
+/// What is needed to build chunks of one version.
 struct RestSource {
   RestSource(Plan its_plan, Repository& its_repository, const std::filesystem::path& directory,
              kernels::SharedCoder its_coder, const Context& its_context)
@@ -46,13 +47,13 @@ struct RestSource {
 
   void make(std::span<const WantedChunk> wanted) {
     const auto maker = makers.borrow([&] {
-      return std::make_unique<ChunkMaker>(plan, spool, open_old_bytes(plan, repository, context),
+      return std::make_unique<ChunkMaker>(plan, spool, open_base_reader(plan, repository, context),
                                           *coder);
     });
     maker->make(wanted);
   }
 
-  const Context context;  // of the RemoteFiles: what is made outlives who asked for it first
+  const Context context;  // of the RemoteFiles: a chunk outlives the request that started it
   const Plan plan;
   Repository& repository;
   const kernels::SharedCoder coder;
@@ -60,22 +61,30 @@ struct RestSource {
   kernels::FreeList<ChunkMaker> makers;
 };
 
+/// What is made once, by one who asks for it, while others wait.
+enum class Making { begun, made, failed };
+
+/// A version's source.
+struct RestPlan {
+  std::shared_ptr<RestSource> source;  // once it is made
+  Making state = Making::begun;        // guarded by RemoteFiles::State::mutex, as the source
+};
+
 /// (version, tensor, chunk)
 using ChunkKey = std::tuple<std::uint64_t, std::uint32_t, std::uint32_t>;
 
 struct RestChunk {
-  enum class State { being_made, made, failed };
-  std::vector<std::byte> bytes;          // constant once it is made
-  State state = State::being_made;       // guarded by RemoteFiles::State::mutex, as the next
+  std::vector<std::byte> bytes;          // constant once made
+  Making state = Making::begun;          // guarded by RemoteFiles::State::mutex, as is `recent`
   std::list<ChunkKey>::iterator recent;  // valid if made and cached
 };
 
-/// A part of a file that is wanted.
+/// The requested range of a file.
 struct RestRange {
   std::uint64_t begin = 0, end = 0;
 };
 
-/// A chunk that lies in the range or reaches into it.
+/// A chunk that overlaps the range.
 struct RestPart {
   std::uint32_t tensor = 0, chunk = 0;
   std::uint64_t offset_bytes = 0;  // in the file
@@ -102,7 +111,7 @@ std::vector<RestPart> parts_of(const Layout& layout, const LayoutFile& file, Res
   return parts;
 }
 
-/// Copies what of `bytes`, which begin at `offset_bytes` of the file, lies in the range.
+/// Copies the part of `bytes`, which begin at `offset_bytes` of the file, that lies in the range.
 void copy_part(std::span<const std::byte> bytes, std::uint64_t offset_bytes, RestRange range,
                std::span<std::byte> into) {
   const std::uint64_t begin = std::max(offset_bytes, range.begin);
@@ -117,65 +126,99 @@ void copy_part(std::span<const std::byte> bytes, std::uint64_t offset_bytes, Res
 struct RemoteFiles::State {
   using Source = std::shared_ptr<RestSource>;
 
-  Source find_source(std::uint64_t version);
   Source get_source(std::uint64_t version, const Context& asking);
-  Source make_source(std::uint64_t version);
+  std::pair<std::shared_ptr<RestPlan>, bool> claim_plan(std::uint64_t version);
+  Source make_source(std::uint64_t version, RestPlan& plan, const Context& asking);
+  void settle(std::uint64_t version, RestPlan& plan, Source source);
   std::size_t read(std::uint64_t version, std::string_view path, std::uint64_t offset_bytes,
                    std::span<std::byte> into, const Context& asking);
   void get_chunks(RestSource& source, std::span<RestPart> parts, const Context& asking);
   std::vector<RestPart*> claim(std::uint64_t version, std::span<RestPart> parts);
   void make(RestSource& source, std::span<RestPart* const> claimed);
-  void settle(std::uint64_t version, std::span<RestPart* const> claimed, RestChunk::State state);
-  void wait(const RestPart& part, const Context& asking);
+  void settle(std::uint64_t version, std::span<RestPart* const> claimed, Making state);
+  void wait(const Making& state, const Context& asking, std::string_view what);
 
   Store& store;
   History& history;
-  const RestFilesOptions options;
+  const RemoteFilesOptions options;
   std::stop_source stop{};
   const Context context{stop.get_token(), Clock::time_point::max()};
   std::atomic<std::uint64_t> made_bytes{0};
 
-  // Held while one is made: the next who asks for it needs it too.
-  RankedMutex sources_mutex{LockRank::remote_sources, "RemoteFiles::State::sources_mutex"};
-  std::list<std::pair<std::uint64_t, Source>> sources{};  // newest use first
-
-  // Guards what follows; never held over store or bucket.
+  // Guards what follows; never held across store or bucket calls.
   RankedMutex mutex{LockRank::leaf, "RemoteFiles::State::mutex"};
   std::condition_variable_any settled{};
-  std::map<ChunkKey, std::shared_ptr<RestChunk>> chunks{};  // made or being made
-  std::list<ChunkKey> recent{};                             // of those made; newest use first
+  std::map<std::uint64_t, std::shared_ptr<RestPlan>> plans{};  // made or being made
+  std::list<std::uint64_t> recent_plans{};                     // of those made; newest use first
+  std::map<ChunkKey, std::shared_ptr<RestChunk>> chunks{};     // made or being made
+  std::list<ChunkKey> recent{};  // of those made; most recently used first
   std::size_t cached_bytes = 0;
 };
 
 // ---- sources ----
 
-RemoteFiles::State::Source RemoteFiles::State::find_source(std::uint64_t version) {
-  const auto found = std::find_if(sources.begin(), sources.end(),
-                                  [&](const auto& source) { return source.first == version; });
-  if (found == sources.end()) return nullptr;
-  sources.splice(sources.begin(), sources, found);
-  return sources.front().second;
-}
-
 RemoteFiles::State::Source RemoteFiles::State::get_source(std::uint64_t version,
                                                           const Context& asking) {
-  const std::lock_guard lock(sources_mutex);
-  if (Source source = find_source(version)) return source;
-  asking.check("reading a file that is not kept here");
-  sources.emplace_front(version, make_source(version));
-  if (sources.size() > kSourcesMax) sources.pop_back();
-  return sources.front().second;
+  for (;;) {
+    const auto [plan, is_mine] = claim_plan(version);
+    if (is_mine) return make_source(version, *plan, asking);
+    wait(plan->state, asking, "waiting for the way to a version that is being planned");
+    const std::lock_guard lock(mutex);
+    if (plan->state == Making::made) return plan->source;
+  }
 }
 
-RemoteFiles::State::Source RemoteFiles::State::make_source(std::uint64_t version) {
-  Plan plan = make_plan(history, history.get(version, context), {}, context);
-  return std::make_shared<RestSource>(std::move(plan), history.repository(),
-                                      store.temporary_directory(), options.coder, context);
+/// Takes what is made or being made.  True: it is neither, and the caller's to make.
+std::pair<std::shared_ptr<RestPlan>, bool> RemoteFiles::State::claim_plan(std::uint64_t version) {
+  const std::lock_guard lock(mutex);
+  std::shared_ptr<RestPlan>& plan = plans[version];
+  if (plan) {
+    const auto used = std::find(recent_plans.begin(), recent_plans.end(), version);
+    if (used != recent_plans.end()) recent_plans.splice(recent_plans.begin(), recent_plans, used);
+    return {plan, false};
+  }
+  plan = std::make_shared<RestPlan>();
+  return {plan, true};
+}
+
+/// As of chunks, below.  `source`: nullptr if it failed.
+void RemoteFiles::State::settle(std::uint64_t version, RestPlan& plan, Source source) {
+  std::shared_ptr<RestPlan> oldest;  // ends without the lock
+  const std::lock_guard lock(mutex);
+  plan.state = source ? Making::made : Making::failed;
+  plan.source = std::move(source);
+  settled.notify_all();
+  if (plan.state == Making::failed) {
+    plans.erase(version);
+    return;
+  }
+  recent_plans.push_front(version);
+  if (recent_plans.size() <= kSourcesMax) return;
+  const auto left = plans.find(recent_plans.back());
+  oldest = std::move(left->second);
+  plans.erase(left);
+  recent_plans.pop_back();
+}
+
+RemoteFiles::State::Source RemoteFiles::State::make_source(std::uint64_t version, RestPlan& plan,
+                                                           const Context& asking) {
+  Source source;
+  try {
+    asking.check("reading a file that is not kept here");
+    source = std::make_shared<RestSource>(
+        make_plan(history, history.get(version, context), {}, context), history.repository(),
+        store.temporary_directory(), options.coder, context);
+  } catch (...) {
+    settle(version, plan, nullptr);
+    throw;
+  }
+  settle(version, plan, source);
+  return source;
 }
 
 // ---- chunks ----
 
-/// Takes what is here or being made.  Returns: what is neither, which is the caller's to make.
+/// Takes the chunks that exist or are being made.  Returns: the others, which the caller must make.
 std::vector<RestPart*> RemoteFiles::State::claim(std::uint64_t version, std::span<RestPart> parts) {
   std::vector<RestPart*> claimed;
   const std::lock_guard lock(mutex);
@@ -184,7 +227,7 @@ std::vector<RestPart*> RemoteFiles::State::claim(std::uint64_t version, std::spa
     if (!chunk) {
       chunk = std::make_shared<RestChunk>();
       claimed.push_back(&part);
-    } else if (chunk->state == RestChunk::State::made) {
+    } else if (chunk->state == Making::made) {
       recent.splice(recent.begin(), recent, chunk->recent);
     }
     part.made = chunk;
@@ -203,20 +246,20 @@ void RemoteFiles::State::make(RestSource& source, std::span<RestPart* const> cla
     }
     source.make(wanted);
   } catch (...) {
-    settle(version, claimed, RestChunk::State::failed);
+    settle(version, claimed, Making::failed);
     throw;
   }
-  settle(version, claimed, RestChunk::State::made);
+  settle(version, claimed, Making::made);
 }
 
-/// Tells who waits; what failed is forgotten, and so is what was not used for longest.
+/// Sets the state and wakes the waiters; forgets failed chunks, and evicts the least recently used.
 void RemoteFiles::State::settle(std::uint64_t version, std::span<RestPart* const> claimed,
-                                RestChunk::State state) {
+                                Making state) {
   const std::lock_guard lock(mutex);
   for (const RestPart* const part : claimed) {
     const ChunkKey key{version, part->tensor, part->chunk};
     part->made->state = state;
-    if (state == RestChunk::State::failed) {
+    if (state == Making::failed) {
       chunks.erase(key);
       continue;
     }
@@ -233,13 +276,14 @@ void RemoteFiles::State::settle(std::uint64_t version, std::span<RestPart* const
   settled.notify_all();
 }
 
-void RemoteFiles::State::wait(const RestPart& part, const Context& asking) {
-  constexpr auto kLookAgain = std::chrono::hours(1);  // a deadline may be as far off as can be
+/// Until it is made, or has failed.
+void RemoteFiles::State::wait(const Making& state, const Context& asking, std::string_view what) {
+  constexpr auto kLookAgain = std::chrono::hours(1);  // the deadline may be infinite
   std::unique_lock lock(mutex);
   while (!settled.wait_until(lock, asking.stop,
                              std::min(asking.deadline, Clock::now() + kLookAgain),
-                             [&] { return part.made->state != RestChunk::State::being_made; })) {
-    asking.check("waiting for a chunk that is being built");
+                             [&] { return state != Making::begun; })) {
+    asking.check(what);
   }
 }
 
@@ -247,12 +291,14 @@ void RemoteFiles::State::get_chunks(RestSource& source, std::span<RestPart> part
                                     const Context& asking) {
   const auto has_failed = [&](const RestPart& part) {
     const std::lock_guard lock(mutex);
-    return part.made->state == RestChunk::State::failed;
+    return part.made->state == Making::failed;
   };
   for (bool again = true; again;) {
     const auto claimed = claim(source.plan.version->number(), parts);
     if (!claimed.empty()) make(source, claimed);
-    for (const RestPart& part : parts) wait(part, asking);
+    for (const RestPart& part : parts) {
+      wait(part.made->state, asking, "waiting for a chunk that is being built");
+    }
     again = std::any_of(parts.begin(), parts.end(), has_failed);
   }
 }
@@ -279,7 +325,7 @@ std::size_t RemoteFiles::State::read(std::uint64_t version, std::string_view pat
   return size;
 }
 
-RemoteFiles::RemoteFiles(Store& store, History& history, RestFilesOptions options)
+RemoteFiles::RemoteFiles(Store& store, History& history, RemoteFilesOptions options)
     : state_(new State{store, history, std::move(options)}) {}
 
 RemoteFiles::~RemoteFiles() = default;
@@ -295,7 +341,7 @@ std::size_t RemoteFiles::read(std::uint64_t version, std::string_view path,
     try {
       return state_->read(version, path, offset_bytes, into, context);
     } catch (const Error& error) {
-      // To a reader an object that is gone is no file that is gone.
+      // A missing object in the bucket does not mean that the file does not exist.
       if (error.code() == ErrorCode::not_found) throw Error(ErrorCode::io, error.what());
       if (error.code() != ErrorCode::unavailable || Clock::now() >= give_up) throw;
     }

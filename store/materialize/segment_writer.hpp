@@ -1,13 +1,13 @@
-// SegmentWriter: builds a range of a file of a plan's version, and writes it.  write_version() uses
-// it for whole versions, PartialVersion for requested ranges.
+// SegmentWriter: builds and writes a range of a file of a plan's version.  write_version() uses it
+// for whole versions, PartialVersion for requested ranges.
 //
-//     head of the file        from the layout
+//     header of the file      from the layout
 //     chunks of its tensors   ChunkMaker: old bytes, steps, hashes compared
 //
-// A chunk that straddles two ranges is made by both of their writers.
+// A chunk that straddles two ranges is made by the writers of both.
 //
 // Memory: a window of kWindowBytes, a batch of chunks, and read-ahead of the old bytes: 4 MiB of a
-// snapshot, or 9 MiB for a segment that is one window, which is fetched with one request.
+// snapshot, or 9 MiB, fetched with one request, for a segment of a single window.
 //
 // Threads: belongs to one thread at a time; make one for each worker.
 #pragma once
@@ -21,14 +21,15 @@
 #include "store/materialize/pack_spool.hpp"
 #include "store/materialize/plan.hpp"
 #include "store/materialize/window_writer.hpp"
+#include "store/timing/build_meter.hpp"
 
 namespace weightfs {
 
 class SegmentWriter {
  public:
-  /// Keeps the references.
+  /// Keeps the references.  `meter` may be null.
   SegmentWriter(const Plan& plan, const PackSpool& spool, Repository& repository,
-                kernels::ChunkCoder& coder, const Context& context);
+                kernels::ChunkCoder& coder, const Context& context, BuildMeter* meter = nullptr);
 
   /// Writes the bytes [begin, end) of `file`, verified, to `fd`, the file at `path`.
   /// Requires: `begin` is a multiple of kWindowBytes; `file` is one of the plan's layout; the file
@@ -38,6 +39,7 @@ class SegmentWriter {
              std::uint64_t end);
 
  private:
+  [[nodiscard]] std::uint64_t part_bytes(std::uint64_t segment_bytes) const;
   void expect(const LayoutFile& file, std::uint64_t end);
   void place_head(const LayoutFile& file, std::uint64_t begin, std::uint64_t end);
   void place_tensors(const LayoutFile& file, std::uint64_t begin, std::uint64_t end);
@@ -49,6 +51,8 @@ class SegmentWriter {
 
   const Plan& plan_;
   const Context& context_;
+  const kernels::ChunkCoder& coder_;
+  BuildMeter* const meter_;
   ChunkMaker maker_;
   WindowWriter writer_;
   std::vector<WantedChunk> wanted_;

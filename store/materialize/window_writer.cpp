@@ -10,9 +10,10 @@
 namespace weightfs {
 namespace {
 
-constexpr std::size_t kLeadBytes = kernels::kChunkBytesMax;  // of a chunk that begins before
+constexpr std::size_t kLeadBytes = kernels::kChunkBytesMax;  // for a chunk that begins before the
+                                                             // segment
 
-/// A window that is nearly full, and one more chunk.
+/// The lead, a window that is nearly full, and one more chunk.
 constexpr std::size_t kMemoryBytes = kLeadBytes + kWindowBytes + kernels::kChunkBytesMax;
 
 }  // namespace
@@ -20,7 +21,9 @@ constexpr std::size_t kMemoryBytes = kLeadBytes + kWindowBytes + kernels::kChunk
 WindowWriter::WindowWriter() : memory_(std::make_unique_for_overwrite<std::byte[]>(kMemoryBytes)) {}
 
 void WindowWriter::start(int fd, const std::filesystem::path& path, std::uint64_t begin,
-                         std::uint64_t end) {
+                         std::uint64_t end, std::uint64_t part_bytes) {
+  assert(part_bytes == kWindowBytes || part_bytes == kHalfWindowBytes);
+  part_bytes_ = part_bytes;
   fd_ = fd;
   path_ = &path;
   window_ = used_ = begin;
@@ -37,7 +40,7 @@ std::span<std::byte> WindowWriter::place(std::uint64_t offset_bytes, std::size_t
 
 void WindowWriter::flush() {
   const std::uint64_t ready = std::min(used_, end_) - window_;
-  write(ready - ready % kWindowBytes);
+  write(ready - ready % part_bytes_);
 }
 
 void WindowWriter::finish() { write(std::min(used_, end_) - window_); }

@@ -1,5 +1,8 @@
-// Files are cut into segments, and the segments of all files make one list of work, so that one
+// Files are cut into segments, and the segments of all files form one list of work, so that one
 // large file and many small ones both keep all threads busy.
+//
+// A thread of its own fetches the packs.  What a chunk needs before it has arrived, its worker
+// fetches itself.
 
 #include "store/materialize/write_version.hpp"
 
@@ -9,21 +12,25 @@
 #include <atomic>
 #include <deque>
 #include <mutex>
+#include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "kernels/block/free_list.hpp"
 #include "store/base/bytes.hpp"
-#include "store/base/parallel.hpp"
-#include "store/base/progress_counter.hpp"
 #include "store/base/ranked_mutex.hpp"
 #include "store/materialize/file_filter.hpp"
 #include "store/materialize/image_files.hpp"
 #include "store/materialize/pack_spool.hpp"
 #include "store/materialize/plan.hpp"
+#include "store/materialize/segment_order.hpp"
 #include "store/materialize/segment_writer.hpp"
 #include "store/materialize/window_writer.hpp"
 #include "store/os/file.hpp"
+#include "store/threads/background.hpp"
+#include "store/threads/parallel.hpp"
+#include "store/threads/progress_counter.hpp"
 
 namespace weightfs {
 namespace {
@@ -32,22 +39,16 @@ namespace filesystem = std::filesystem;
 
 constexpr std::uint64_t kSegmentBytes = 8 * kWindowBytes;
 
-/// A file that is being written by the workers of its segments: made by the first, sealed by the
-/// last.
+/// A file written by several workers: the first one creates it, the last one seals it.
 struct Output {
   Output(const LayoutFile& its_file, filesystem::path its_path, std::size_t segments)
       : file(its_file), path(std::move(its_path)), segments_left(segments) {}
 
   const LayoutFile& file;
   const filesystem::path path;
-  RankedMutex mutex{LockRank::leaf, "Output::mutex"};  // guards that it is made once
+  RankedMutex mutex{LockRank::leaf, "Output::mutex"};  // ensures that it is created once
   File descriptor;
   std::atomic<std::size_t> segments_left;
-};
-
-struct Segment {
-  Output* output = nullptr;
-  std::uint64_t begin = 0, end = 0;
 };
 
 class VersionWriter {
@@ -57,31 +58,49 @@ class VersionWriter {
       : plan_(plan),
         repository_(repository),
         options_(options),
-        context_(context),
+        own_(context),
         progress_(progress),
         seal_{options.mode, plan.version->manifest.time, options.sync},
-        spool_(plan, repository, options.spool, context),
-        // What comes out of a snapshot is fetched as it is written.
-        counter_(progress, plan.snapshot ? "fetching snapshot" : "writing", plan.version_bytes()) {}
+        spool_(plan, repository, options.spool, context_, options.meter),
+        // Bytes of a snapshot are fetched as they are written.
+        counter_(writing_progress_, plan.snapshot ? "fetching snapshot" : "writing",
+                 plan.version_bytes()) {}
 
   void run() {
-    // Of a version without some files only what the others need is fetched, when it is needed.
-    if (plan_.without.empty()) spool_.fetch_all(options_.threads, progress_);
     const auto directories =
         make_image_directories(plan_, options_.directory, all_but(*plan_.layout, plan_.without));
     for (const LayoutFile& file : plan_.layout->files()) {
       if (!contains(plan_.without, plan_.layout->number_of(file))) link_or_queue(file);
     }
-    const auto& blobs = plan_.version->manifest.blobs;
-    const unsigned threads = writing_threads();
-    parallel_for(blobs.size(), threads, context_, [&](std::size_t i) { put_blob(blobs[i]); });
-    parallel_for(segments_.size(), threads, context_,
-                 [&](std::size_t i) { put_segment(segments_[i]); });
+    // If some files are left out, only what the others need is fetched, on demand.
+    if (plan_.without.empty() && !spool_.is_whole()) {
+      write_while_fetching();
+    } else {
+      write_files();
+    }
     if (!options_.sync) return;
     for (const filesystem::path& directory : directories) fsync_directory(directory);
   }
 
  private:
+  void write_files() {
+    const auto& blobs = plan_.version->manifest.blobs;
+    const unsigned threads = writing_threads();
+    parallel_for(blobs.size(), threads, context_, [&](std::size_t i) { put_blob(blobs[i]); });
+    const std::vector<SegmentPlace> order = order_segments(segments_of_outputs_, threads);
+    parallel_for(order.size(), threads, context_, [&](std::size_t i) { put_segment(order[i]); });
+  }
+
+  void write_while_fetching() {
+    is_fetching_ = true;
+    const auto fetch = [&] {
+      spool_.fetch_all(options_.threads, progress_);
+      is_fetching_ = false;
+    };
+    run_both(own_, fetch, [&] { write_files(); });
+    counter_.add(0);
+  }
+
   void link_or_queue(const LayoutFile& file) {
     const filesystem::path path = options_.directory / file.path;
     if (link_equal_file(plan_, file, path)) {
@@ -90,39 +109,41 @@ class VersionWriter {
     }
     const std::uint64_t count =
         std::max<std::uint64_t>(1, (file.size_bytes + kSegmentBytes - 1) / kSegmentBytes);
-    Output& output = outputs_.emplace_back(file, path, static_cast<std::size_t>(count));
-    for (std::uint64_t i = 0; i < count; i++) {
-      const std::uint64_t begin = i * kSegmentBytes;
-      segments_.push_back({&output, begin, std::min(begin + kSegmentBytes, file.size_bytes)});
-    }
+    outputs_.emplace_back(file, path, static_cast<std::size_t>(count));
+    segments_of_outputs_.push_back(static_cast<std::size_t>(count));
   }
 
   void put_blob(const BlobRef& blob) {
     const filesystem::path path = options_.directory / blob.path;
     if (!link_equal_blob(plan_, blob, path)) {
-      const std::string bytes = repository_.get_blob(blob, context_);
       const File file = File::open(path, O_WRONLY | O_CREAT | O_EXCL, 0600);
-      write_at(file.fd(), 0, as_bytes(bytes), path);
+      write_blob(repository_, blob, file.fd(), path, context_, options_.meter);
       seal_image(file.fd(), path, seal_);
     }
     counter_.add(blob.size_bytes);
   }
 
-  void put_segment(const Segment& segment) {
-    Output& output = *segment.output;
+  void put_segment(const SegmentPlace& place) {
+    Output& output = outputs_[place.file];
+    const std::uint64_t begin = place.segment * kSegmentBytes;
+    const std::uint64_t end = std::min(begin + kSegmentBytes, output.file.size_bytes);
     begin_output(output);
     const auto writer = idle_.borrow([&] {
-      return std::make_unique<SegmentWriter>(plan_, spool_, repository_, *options_.coder, context_);
+      return std::make_unique<SegmentWriter>(plan_, spool_, repository_, *options_.coder, context_,
+                                             options_.meter);
     });
-    writer->write(output.file, output.descriptor.fd(), output.path, segment.begin, segment.end);
-    counter_.add(segment.end - segment.begin);
+    writer->write(output.file, output.descriptor.fd(), output.path, begin, end);
+    counter_.add(end - begin);
     if (--output.segments_left == 0) end_output(output);
   }
 
-  /// What comes out of a snapshot waits for the bucket; what is decoded, for a core.  A thread
-  /// holds a window of 4 MiB, the 4 MiB that SnapshotBytes reads ahead, and a few chunks.
+  /// With a snapshot the limit is the bucket's latency; with deltas it is the CPU. A thread holds a
+  /// window of 4 MiB, the 4 MiB that SnapshotBytes reads ahead, and a few chunks.
   [[nodiscard]] unsigned writing_threads() const {
-    if (!plan_.snapshot) return options_.threads;
+    if (!plan_.snapshot) {
+      return options_.threads != 0 ? options_.threads
+                                   : std::max(1U, std::thread::hardware_concurrency());
+    }
     return request_threads(repository_.bucket(context_), options_.threads);
   }
 
@@ -142,13 +163,19 @@ class VersionWriter {
   const Plan& plan_;
   Repository& repository_;
   const WriteOptions& options_;
-  const Context& context_;
+  OwnContext own_;
+  const Context& context_ = own_.get();
   const Progress& progress_;
+  /// One phase is reported at a time: writing from when all is fetched.
+  std::atomic<bool> is_fetching_ = false;
+  const Progress writing_progress_ = [this](auto... report) {
+    if (!is_fetching_ && progress_) progress_(report...);
+  };
   const ImageSeal seal_;
   PackSpool spool_;
   ProgressCounter counter_;
   std::deque<Output> outputs_;
-  std::vector<Segment> segments_;
+  std::vector<std::size_t> segments_of_outputs_;
   kernels::FreeList<SegmentWriter> idle_;
 };
 

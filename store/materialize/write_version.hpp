@@ -1,9 +1,9 @@
-// Write version: carries out a plan, that is, builds the files of its version.
+// Write version: carries out a plan: builds the files of its version.
 //
 // For each chunk of the wanted version: read it from the base, apply the coded chunks of all steps
-// one after another in memory (kernels/block/chunk_coder.hpp), compare the hash, write once.  Files
-// are written in file-aligned windows of kWindowBytes after fallocate, in parallel over segments. A
-// file that no step touches is hard-linked to the base's image.
+// in memory (kernels/block/chunk_coder.hpp), compare the hash, write once.  Files are written in
+// file-aligned windows of kWindowBytes after fallocate, in parallel by segment. A file that no step
+// touches is hard-linked to the base's image.
 //
 // Threads: write_version runs its own threads and returns when they are done.
 #pragma once
@@ -15,21 +15,23 @@
 #include "kernels/dispatch/cpu_coder.hpp"
 #include "store/materialize/plan.hpp"
 #include "store/repository/repository.hpp"
+#include "store/timing/build_meter.hpp"
 
 namespace weightfs {
 
 struct WriteOptions {
-  std::filesystem::path directory;  // exists, empty
-  std::filesystem::path spool;      // for packs while they are applied; same machine
+  std::filesystem::path directory;  // must exist and be empty
+  std::filesystem::path spool;      // for packs while they are applied
   unsigned threads = 0;             // 0: one for each core
   bool sync = true;                 // fsync files and directories
-  unsigned mode = 0444;             // of files; a hard-linked one keeps the base's
+  unsigned mode = 0444;             // of files; a hard-linked file keeps the base's mode
   kernels::SharedCoder coder = kernels::make_cpu_coder();
+  BuildMeter* meter = nullptr;  // nullptr: nobody asks
 };
 
-/// Writes every file of the plan's version that is to be made, with the manifest's time as
+/// Writes every file of the plan's version that is to be built, with the manifest's time as
 /// modification time.  Nothing outside options.directory is changed; after a failure the caller
-/// removes what is in it.
+/// removes its contents.
 ///
 /// Throws Error: corrupt: a pack, snapshot or blob that does not match (names the key), or a
 /// damaged base image (names the file; BaseDamaged); not_found, naming the key; no_space;

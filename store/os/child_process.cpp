@@ -19,9 +19,9 @@
 namespace weightfs {
 namespace {
 
-constexpr int kChildLookMs = 50;  // how often a stop and the deadline are looked at
+constexpr int kChildLookMs = 50;  // interval for checking stop and deadline
 
-/// What happens between fork and exec.
+/// The actions between fork and exec.
 class ChildActions {
  public:
   ChildActions(const ChildPlan& plan, int output, int errors) {
@@ -49,7 +49,7 @@ class ChildActions {
   ChildActions(const ChildActions&) = delete;
   ChildActions& operator=(const ChildActions&) = delete;
 
-  /// Throws Error.  Returns: its pid, which is its group as well.
+  /// Throws Error.  Returns: its pid, which is also its process group.
   [[nodiscard]] pid_t start(ChildPlan plan) const {
     std::vector<char*> argv, own;
     for (std::string& word : plan.argv) argv.push_back(word.data());
@@ -71,7 +71,7 @@ class ChildActions {
   posix_spawnattr_t attributes_{};
 };
 
-/// A child that does not outlive this; nor does its group, if it was not waited for.
+/// A child that does not outlive this object; nor does its group, unless it was waited for.
 class ChildGroup {
  public:
   explicit ChildGroup(pid_t pid)
@@ -84,7 +84,7 @@ class ChildGroup {
 
   [[nodiscard]] int ended_fd() const noexcept { return pidfd_.fd(); }
 
-  /// Waits for the child.  A group is killed before, so that its number is still its own.
+  /// Waits for the child.  Kills the group first, while its number cannot have been reused.
   /// Returns: waitpid's status.
   int end(bool kills_group) noexcept {
     if (kills_group) kill(-pid_, SIGKILL);
@@ -100,7 +100,7 @@ class ChildGroup {
   File pidfd_;
 };
 
-/// What a child writes.
+/// The pipe for a child's output.
 struct ChildPipe {
   ChildPipe() {
     std::array<int, 2> ends{};
@@ -112,7 +112,7 @@ struct ChildPipe {
   File output, input;
 };
 
-/// Takes what is in a pipe without waiting, and keeps the last bytes.
+/// Reads what is in a pipe without waiting, and keeps the last bytes.
 /// Returns: false at its end.
 bool take_output(int fd, std::size_t bytes_max, std::string& into, bool& is_cut) {
   std::array<char, 16384> buffer;
@@ -127,7 +127,8 @@ bool take_output(int fd, std::size_t bytes_max, std::string& into, bool& is_cut)
   }
 }
 
-/// Until the child itself ends: what it left behind may hold the pipes open for ever.
+/// Waits only for the child itself: processes that it leaves behind may keep the pipes open for
+/// ever.
 void watch_child(const ChildGroup& child, const ChildPlan& plan, int output, int errors,
                  const Context& context, ChildEnd& end) {
   std::array<pollfd, 3> waiting{{{.fd = child.ended_fd(), .events = POLLIN, .revents = 0},
@@ -173,7 +174,7 @@ std::vector<std::string> split_command(std::string_view text) {
     const char c = text[i];
     if (c == '\\' && quote != '\'') {
       if (++i == text.size()) throw Error(ErrorCode::invalid, "the command ends with a backslash");
-      // Between double quotes it escapes only itself and the quote.
+      // Within double quotes it escapes only itself and the quote.
       if (quote == '"' && text[i] != '"' && text[i] != '\\') word += '\\';
       word += text[i];
       in_word = true;

@@ -1,7 +1,7 @@
 // Child process: runs a program without a shell and waits for its end.
 //
 // The child gets /dev/null as its input, default signals, no descriptor of ours but the pipes of
-// its output, and a process group, which is killed with it where it has to be ended.
+// its output, and its own process group, which is killed if the child has to be killed.
 //
 // Threads: calls may run in parallel.
 #pragma once
@@ -20,9 +20,9 @@ struct ChildPlan {
   std::vector<std::string> argv;  // argv[0]: looked up in PATH if it has no '/'
   /// All of it: "NAME=VALUE"; nullopt: ours.
   std::optional<std::vector<std::string>> environment = {};
-  std::string directory = {};  // its working directory; empty: ours
-  bool ends_group = false;     // when it ends, the rest of its process group is killed
-  bool keeps_apart = false;    // stderr goes to ChildEnd::errors
+  std::string directory = {};                // its working directory; empty: ours
+  bool ends_group = false;                   // kill the rest of its process group when it ends
+  bool keeps_apart = false;                  // stderr goes to ChildEnd::errors
   std::size_t output_bytes_max = 64u << 10;  // of each
 };
 
@@ -31,12 +31,12 @@ struct ChildEnd {
   int signal = 0;       // that killed it; 0: it exited
   std::string output;   // of stdout, and of stderr unless they are kept apart
   std::string errors;   // of stderr, if kept apart
-  bool is_cut = false;  // of one of them only the last output_bytes_max bytes are kept
+  bool is_cut = false;  // only the last output_bytes_max bytes of an output were kept
   [[nodiscard]] bool ok() const noexcept { return signal == 0 && exit_code == 0; }
 };
 
 /// Throws Error: not_found, permission, io (it cannot be started, naming it); timed_out and
-/// cancelled (of `context`; it was killed then).
+/// cancelled (of `context`, after killing it).
 ChildEnd run_child_process(const ChildPlan& plan, const Context& context);
 
 /// Splits a command into words as a shell does: quotes and backslashes, nothing else.

@@ -1,6 +1,7 @@
 #include "store/os/file.hpp"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -31,12 +32,14 @@ File File::open(const std::filesystem::path& path, int flags, unsigned mode) {
 }
 
 File File::temporary(const std::filesystem::path& directory) {
-  // Not O_TMPFILE: not every file system that may hold a store has it.
+  // Not O_TMPFILE, which some file systems that may hold a store do not support.
   const std::filesystem::path path = directory / ("spool-" + random_hex(8));
   File file = open(path, O_RDWR | O_CREAT | O_EXCL, 0600);
   if (::unlink(path.c_str()) != 0) throw_errno(errno, "unlink " + path.string());
   return file;
 }
+
+File File::in_memory() { return File(::memfd_create("weightfs spool", MFD_CLOEXEC)); }
 
 bool read_at(int fd, std::uint64_t offset_bytes, std::span<std::byte> into,
              const std::filesystem::path& path) {
@@ -79,7 +82,7 @@ void make_directories(const std::filesystem::path& path, unsigned mode) {
   int error = ::mkdir(path.c_str(), mode) == 0 ? 0 : errno;
   if (error == ENOENT && path.has_parent_path() && path.parent_path() != path) {
     make_directories(path.parent_path(), mode);
-    // Again only once: /proc answers ENOENT whatever is there.
+    // Retry only once: /proc always returns ENOENT.
     error = ::mkdir(path.c_str(), mode) == 0 ? 0 : errno;
   }
   if (error == 0) return fsync_directory(path.has_parent_path() ? path.parent_path() : ".");

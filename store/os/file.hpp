@@ -31,6 +31,9 @@ class File {
   /// An unlinked file in `directory`, for spooling.
   static File temporary(const std::filesystem::path& directory);
 
+  /// An unnamed file in memory; empty where there is no such thing.
+  static File in_memory();
+
   [[nodiscard]] int fd() const noexcept { return fd_; }
   explicit operator bool() const noexcept { return fd_ >= 0; }
 

@@ -15,7 +15,7 @@
 namespace weightfs {
 
 bool nobody_reads_file(const std::filesystem::path& path) {
-  // A user's own images may be read-only to him; a lease needs no more than a descriptor.
+  // A user's own images may be read-only; any descriptor suffices for a lease.
   constexpr int kFlags = O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
   File file(::open(path.c_str(), O_RDWR | kFlags));
   if (!file && errno == EACCES) file = File(::open(path.c_str(), O_RDONLY | kFlags));
@@ -27,14 +27,14 @@ bool nobody_reads_file(const std::filesystem::path& path) {
 
 namespace {
 
-/// A file, by the names that it has in some directories.
+/// A file, with the number of its names in some directories and in all.
 struct Names {
   std::filesystem::path first;
   nlink_t here = 0, all = 0;
 };
 using Files = std::map<std::pair<dev_t, ino_t>, Names>;
 
-/// Returns: false if the directory cannot be read; one that is not there has no files.
+/// Returns: false if the directory cannot be read; a missing one has no files.
 bool add_names(const std::filesystem::path& directory, Files& files) {
   namespace fs = std::filesystem;
   std::error_code error;
@@ -75,7 +75,7 @@ Writers find_writers(int fd) {
 }
 
 bool nobody_writes(const std::filesystem::path& path) {
-  // A read lease wants a read-only descriptor.
+  // A read lease needs a read-only descriptor.
   const File file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   return file && find_writers(file.fd()) == Writers::none;
 }

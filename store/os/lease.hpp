@@ -1,6 +1,6 @@
-// Lease: asks the kernel who has a file open.  It grants a write lease only if nobody else has the
-// file open or mapped, through the mount's passthrough too, and a read lease only if nobody can
-// write.  The lease is given back at once.
+// Lease: asks the kernel who has a file open.  It grants a write lease only if no other process has
+// the file open or mapped, including through the mount's passthrough, and a read lease only if none
+// can write.  The lease is given back at once.
 //
 // Requires: the process ignores SIGIO, which an open(2) during the probe sends it.
 //
@@ -18,7 +18,7 @@ enum class Writers {
   unknown  // another user's file, or a file system without leases
 };
 
-/// Whether somebody can write to a file now.  `fd`: open for reading only.
+/// Whether a process can write to a file now.  `fd`: open for reading only.
 Writers find_writers(int fd);
 
 /// True if no process has a file open or mapped that would go with these directories, apart from

@@ -12,7 +12,7 @@
 namespace weightfs {
 namespace {
 
-constexpr std::uint64_t kMemoryShare = 4;  // one byte in so many
+constexpr std::uint64_t kMemoryShare = 4;  // a quarter
 
 const MemoryLimit& limit_of_this_process() {
   static const MemoryLimit limit = find_memory_limit().value_or(

@@ -1,6 +1,6 @@
-// A cgroup's directory is found as every tool does: /proc/self/cgroup has its path, mountinfo has
-// where the hierarchy is mounted and which of its cgroups lies there.  In a container the path may
-// be one of the host, which is not there: then the mount point itself is the nearest that is.
+// A cgroup's directory is found in the usual way: /proc/self/cgroup has its path, and mountinfo has
+// the mount point of the hierarchy and the cgroup mounted there.  In a container the path may be
+// the host's, which does not exist; then the mount point itself is used.
 
 #include "store/os/memory_room.hpp"
 
@@ -19,18 +19,18 @@
 namespace weightfs {
 namespace {
 
-constexpr std::uint64_t kSpareShare = 10;  // one in so many bytes is left alone
+constexpr std::uint64_t kSpareShare = 10;  // a tenth is left alone
 constexpr std::uint64_t kKib = 1024;
-constexpr int kCgroupsMax = 64;  // on the way up
+constexpr int kCgroupsMax = 64;  // levels to go up
 
 std::optional<std::uint64_t> parse_bytes(std::string_view text) {
   std::uint64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end == text.data()) return std::nullopt;  // "max" is no limit
+  if (error != std::errc{} || end == text.data()) return std::nullopt;  // "max" means no limit
   return value;
 }
 
-/// Of a file with nothing else.
+/// The number that is a file's only content.
 std::optional<std::uint64_t> read_number(const std::filesystem::path& path) {
   std::ifstream file(path);
   std::string text;
@@ -38,7 +38,7 @@ std::optional<std::uint64_t> read_number(const std::filesystem::path& path) {
   return parse_bytes(text);
 }
 
-/// "NAME VALUE" or "NAME: VALUE", a line each.
+/// The value of a line "NAME VALUE" or "NAME: VALUE".
 std::optional<std::uint64_t> find_number(const std::filesystem::path& path, std::string_view name) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -55,10 +55,10 @@ std::uint64_t less_spare(std::uint64_t bytes, std::uint64_t limit) {
   return bytes - std::min(bytes, limit / kSpareShare);
 }
 
-/// How one version of cgroups calls things.
+/// The file and field names of one cgroup version.
 struct CgroupNames {
   const char* limit;
-  const char* softer_limit;  // beyond which the kernel begins to reclaim; "" if there is none
+  const char* softer_limit;  // limit above which the kernel begins to reclaim; "" if there is none
   const char* usage;
   const char* inactive_file;
   const char* active_file;
@@ -78,7 +78,7 @@ std::optional<std::uint64_t> limit_of(const std::filesystem::path& directory,
   return limit;
 }
 
-/// What one cgroup leaves; nullopt if it has no limit.
+/// The room that one cgroup leaves; nullopt if it has no limit.
 std::optional<MemoryRoom> room_of(const std::filesystem::path& directory,
                                   const CgroupNames& names) {
   const auto limit = limit_of(directory, names);
@@ -91,11 +91,11 @@ std::optional<MemoryRoom> room_of(const std::filesystem::path& directory,
   return MemoryRoom{less_spare(*limit - std::min(*limit, used), *limit), *limit, {}};
 }
 
-/// A hierarchy that limits memory, as mountinfo has it.
+/// A hierarchy that limits memory, according to mountinfo.
 struct Hierarchy {
   const CgroupNames* names = nullptr;
   std::filesystem::path mount_point;
-  std::string top;  // path of the cgroup that lies at the mount point
+  std::string top;  // path of the cgroup at the mount point
 };
 
 bool has_word(std::string_view list, std::string_view word) {
@@ -120,7 +120,7 @@ std::vector<Hierarchy> find_hierarchies(const std::filesystem::path& root) {
   return found;
 }
 
-/// Path of this process's cgroup in a hierarchy; "" if it is in none.
+/// The path of this process's cgroup in a hierarchy; "" if it is in none.
 std::string own_cgroup(const std::filesystem::path& root, const CgroupNames& names) {
   std::ifstream file(root / "proc/self/cgroup");
   for (std::string line; std::getline(file, line);) {
@@ -135,7 +135,7 @@ std::string own_cgroup(const std::filesystem::path& root, const CgroupNames& nam
   return {};
 }
 
-/// Calls `look` with the directory and the name of this process's cgroup, and of those above it.
+/// Calls `look` with the directory and the name of this process's cgroup and its ancestors.
 template <typename Look>
 void for_each_cgroup(const Hierarchy& hierarchy, const std::string& own, const Look& look) {
   if (own.empty()) return;

@@ -11,19 +11,19 @@
 #include "kernels/dispatch/hash.hpp"
 #include "store/base/bytes.hpp"
 #include "store/base/error.hpp"
-#include "store/base/parallel.hpp"
-#include "store/base/progress_counter.hpp"
 #include "store/base/ranked_mutex.hpp"
 #include "store/format/chunk_batches.hpp"
 #include "store/format/pack.hpp"
 #include "store/os/lease.hpp"
+#include "store/threads/parallel.hpp"
+#include "store/threads/progress_counter.hpp"
 
 namespace weightfs {
 namespace {
 
 constexpr std::uint64_t kHashBatchBytes = 32u << 20;
 
-/// Chunks of one file that follow each other.
+/// Consecutive chunks of one file.
 struct HashBatch {
   std::uint32_t file = 0;
   std::uint64_t begin = 0,
@@ -33,7 +33,7 @@ struct HashBatch {
   std::vector<ChunkPlace> places = {};
 };
 
-/// The batches of one file.
+/// Appends the batches of one file.
 void add_batches(const Layout& layout, std::uint32_t number, std::vector<HashBatch>& batches) {
   const LayoutFile& file = layout.files()[number];
   HashBatch batch{.file = number};
@@ -69,8 +69,10 @@ std::uint64_t size_bytes(const Layout& layout, const FileSet& without) {
   return size;
 }
 
-/// The hashes of all pieces.  One at the edge of two batches is hashed by both, and must be the
-/// same. Threads: all calls may run in parallel.
+/// The hashes of all pieces.  A piece at the edge of two batches is hashed by both, and the hashes
+/// must agree.
+///
+/// Threads: all calls may run in parallel.
 class PieceHashes {
  public:
   explicit PieceHashes(const Layout& layout) {
@@ -80,7 +82,7 @@ class PieceHashes {
     }
   }
 
-  /// Returns: false if the piece was known, and another one.
+  /// Returns: false if the piece already has another hash.
   [[nodiscard]] bool put(std::uint32_t file, std::uint64_t piece, const Sha256& hash) {
     const std::lock_guard lock(mutex_);
     Sha256& place = pieces_[file][piece];
@@ -98,8 +100,7 @@ class PieceHashes {
   std::vector<std::vector<bool>> is_known_;
 };
 
-/// Reads the pieces of a file one after another, each once, and keeps those that the chunk in hand
-/// lies in.
+/// Reads the pieces of a file in order, each once, and keeps those that overlap the current chunk.
 class PieceWindow {
  public:
   PieceWindow(const CheckpointReader& reader, std::uint32_t file, std::uint64_t begin,
@@ -111,7 +112,7 @@ class PieceWindow {
         pieces_(pieces),
         begin_(begin / kPieceBytes * kPieceBytes) {}
 
-  /// Bytes [begin, end) of the file, until the next call.  Requires: neither goes back.
+  /// Bytes [begin, end) of the file, valid until the next call.  Requires: neither bound decreases.
   std::span<const std::byte> get(std::uint64_t begin, std::uint64_t end) {
     drop_before(begin);
     while (begin_ + window_.size() < end) {
@@ -143,7 +144,7 @@ class PieceWindow {
     }
   }
 
-  /// Whether the header, as far as it lies in the piece, is the one that is in the layout.
+  /// Whether the part of the header that lies in the piece equals the layout's header.
   [[nodiscard]] bool is_as_scanned(std::uint64_t offset, std::span<const std::byte> piece) const {
     const auto head = as_bytes(file_.head);
     if (offset >= head.size()) return true;
@@ -158,7 +159,7 @@ class PieceWindow {
   const CheckpointFile& file_;
   const File opened_;
   PieceHashes& pieces_;
-  std::uint64_t begin_;  // of window_, a multiple of kPieceBytes
+  std::uint64_t begin_;  // offset of window_, a multiple of kPieceBytes
   Bytes window_;
 };
 
@@ -202,7 +203,7 @@ void CheckpointReader::refuse(const CheckpointFile& file) const {
 
 File CheckpointReader::open(const CheckpointFile& file) const {
   try {
-    // O_NONBLOCK: a FIFO that took the file's place must not stop us.
+    // O_NONBLOCK: a FIFO that replaced the file must not block.
     File opened = File::open(path_of(file), O_RDONLY | O_NONBLOCK);
     const FileStamp stamp = stamp_of(opened.fd());
     if (stamp == file.stamp) return opened;
@@ -230,7 +231,8 @@ void CheckpointReader::check_untouched() const {
 }
 
 void CheckpointReader::wait_unwritten(const Context& context) const {
-  constexpr std::chrono::milliseconds kProbeInterval{10};  // a lease cannot be waited for
+  constexpr std::chrono::milliseconds kProbeInterval{10};  // there is no call that waits for a
+                                                           // lease
   const Clock::time_point until = Clock::now() + kSourceWriterWait;
   for (const CheckpointFile& file : checkpoint_.files) {
     while (find_writers(open(file).fd()) == Writers::some) {
@@ -253,7 +255,7 @@ SnapshotSource::SnapshotSource(const CheckpointReader& reader, const CheckpointF
 
 const File& LastOpened::get(std::uint32_t index) {
   if (index_ != index) {
-    index_.reset();  // stays so if the next one cannot be opened
+    index_.reset();  // stays empty if the open fails
     file_ = open_(index);
     index_ = index;
   }

@@ -1,12 +1,12 @@
 // Checkpoint reader: the bytes of a scanned checkpoint, guarded against changes since the scan.
 //
-// Files are opened when they are needed, so the number of descriptors does not grow with the number
-// of shards; each open compares the file's stamp (inode, size, times) with the scan's.
+// Files are opened on demand, so the number of descriptors does not grow with the number of shards;
+// each open compares the file's stamp (inode, size, times) with the scan's.
 //
 // A stamp does not show every change: a store through a shared mapping does not update the times if
-// its page is already dirty.  So the kernel is asked who can write (store/os/lease.hpp), and hashes
-// are compared: each byte is read once for all its hashes, and again for the upload, where every
-// piece must still have its hash.
+// its page is already dirty.  So the kernel is asked whether there are writers
+// (store/os/lease.hpp), and hashes are compared: each byte is read once for all its hashes, and
+// again for the upload, where every piece must still have its hash.
 //
 // Threads: all calls may run in parallel.
 #pragma once
@@ -36,32 +36,31 @@ class CheckpointReader {
 
   [[nodiscard]] const Layout& layout() const noexcept { return layout_; }
 
-  /// Files that lie in the layout, in its order; the others are blobs.
+  /// Files in the layout, in its order; all others are blobs.
   [[nodiscard]] std::span<const CheckpointFile* const> weights() const noexcept { return weights_; }
   [[nodiscard]] std::span<const CheckpointFile* const> blobs() const noexcept { return blobs_; }
 
   [[nodiscard]] const std::filesystem::path& path_of(const CheckpointFile& file) const;
 
-  /// Throws Error: busy if the file is gone, or is not what was scanned.
+  /// Throws Error: busy if the file is gone or has changed since the scan.
   [[nodiscard]] File open(const CheckpointFile& file) const;
 
-  /// Reads from a file that open() gave.  Throws Error: busy if it is shorter now; io.
+  /// Reads from a file returned by open().  Throws Error: busy if it is shorter now; io.
   void read(const File& opened, const CheckpointFile& file, std::uint64_t offset_bytes,
             std::span<std::byte> into) const;
 
-  /// A whole file, for blobs.
+  /// Reads a whole file, for blobs.
   [[nodiscard]] std::string read_all(const CheckpointFile& file) const;
 
-  /// Throws Error: busy if a file is not what was scanned.
+  /// Throws Error: busy if a file has changed since the scan.
   void check_untouched() const;
 
-  /// Waits until nobody has a file open for writing, or mapped from such a descriptor, for
-  /// kSourceWriterWait at most.  Files for which the kernel cannot tell (store/os/lease.hpp) are
-  /// skipped.
+  /// Waits at most kSourceWriterWait until no process has a file open for writing, or mapped from
+  /// such a descriptor.  Skips files for which the kernel cannot tell (store/os/lease.hpp).
   /// Throws Error: busy, naming the first such file; cancelled; as check_untouched().
   void wait_unwritten(const Context& context) const;
 
-  /// Throws Error: busy: the file is not what was scanned, or hashed.
+  /// Throws Error: busy: the file has changed since it was scanned or hashed.
   [[noreturn]] void refuse(const CheckpointFile& file) const;
 
  private:
@@ -73,8 +72,8 @@ class CheckpointReader {
 /// How long a publish waits for the last writer of its files.
 inline constexpr auto kSourceWriterWait = std::chrono::seconds(2);
 
-/// A weights file to be uploaded into a snapshot: the bytes that are read are those that were
-/// hashed, else Error busy.
+/// A weights file to be uploaded into a snapshot: the bytes read must be those that were hashed,
+/// else Error busy.
 class SnapshotSource final : public Source {
  public:
   /// Keeps the references.  `pieces`: of this file, from hash_checkpoint().  Throws Error: busy.
@@ -91,7 +90,7 @@ class SnapshotSource final : public Source {
   const CheckedSource checked_;  // last: it uses file_
 };
 
-/// Keeps open the file that was requested last, since chunks come in the order of the files.
+/// Keeps the last requested file open, since chunks come in file order.
 /// Threads: one thread at a time.
 class LastOpened {
  public:
@@ -105,12 +104,12 @@ class LastOpened {
   File file_;
 };
 
-/// Hashes every chunk and every piece of the checkpoint's weights, as a snapshot needs them: both
-/// of the same bytes, and headers are those of the layout, else Error busy.  Progress: "hashing".
+/// Hashes every chunk and every piece of the checkpoint's weights for a snapshot. Both hashes come
+/// from the same bytes, and headers must equal the layout's, else Error busy.  Progress: "hashing".
 SnapshotHashes hash_checkpoint(const CheckpointReader& reader, unsigned threads,
                                const Context& context, const Progress& progress);
 
-/// The same without the files in `without`, whose hashes are zeros.
+/// Skips the files in `without`, whose hashes are zeros.
 SnapshotHashes hash_checkpoint(const CheckpointReader& reader, unsigned threads,
                                const FileSet& without, const Context& context,
                                const Progress& progress);

@@ -1,5 +1,5 @@
-// The threads code batches, and whichever has coded the next one appends it, and those behind it,
-// to the spool.
+// The threads code batches in parallel. The thread that has coded the next batch in order appends
+// it to the spool, with any finished batches after it.
 #include "store/publish/delta_coder.hpp"
 
 #include <fcntl.h>
@@ -16,8 +16,8 @@
 #include "kernels/dispatch/hash.hpp"
 #include "store/base/bytes.hpp"
 #include "store/base/error.hpp"
-#include "store/base/parallel.hpp"
-#include "store/base/reorder_buffer.hpp"
+#include "store/threads/parallel.hpp"
+#include "store/threads/reorder_buffer.hpp"
 
 namespace weightfs {
 namespace {
@@ -37,7 +37,7 @@ using CodedBatch = std::vector<CodedChunk>;
 
 using Counterparts = std::vector<std::optional<std::uint32_t>>;
 
-/// What all threads share; nothing of it changes.
+/// Shared by all threads; immutable.
 struct Work {
   const CheckpointReader& reader;
   const Base& base;
@@ -56,10 +56,10 @@ class BatchCoder {
   CodedBatch code(const ChunkBatch& batch, std::span<std::uint64_t> hashes);
 
  private:
-  /// What old bytes a chunk is coded against.
+  /// The old bytes against which a chunk is coded.
   struct Old {
-    const LayoutTensor* tensor = nullptr;  // of the parent; nullptr: zeros
-    bool is_whole = false;                 // the parent's chunk as it is, neither cut nor extended
+    const LayoutTensor* tensor = nullptr;  // in the parent; nullptr: zeros
+    bool is_whole = false;                 // the parent's chunk is neither cut nor extended
   };
 
   [[nodiscard]] std::span<const CheckpointFile* const> weights() const {
@@ -123,7 +123,7 @@ void BatchCoder::make_room(const ChunkBatch& batch) {
   capacity_ = size;
 }
 
-/// Reads the old and the new bytes of all chunks, and makes a job of each.
+/// Reads the old and the new bytes of all chunks, and makes an EncodeJob for each.
 void BatchCoder::read(const ChunkBatch& batch) {
   make_room(batch);
   jobs_.resize(batch.places.size());
@@ -212,7 +212,7 @@ void BatchCoder::refuse_image(std::uint32_t file, std::string_view why) const {
                                          image_path(file).string(), version, why));
 }
 
-/// Appends coded chunks to spool files, and begins a new one when a pack is large enough.
+/// Appends coded chunks to spool files, and begins a new pack when one is large enough.
 class CodedPacks {
  public:
   CodedPacks(const Layout& layout, const CodeOptions& options)
@@ -222,18 +222,20 @@ class CodedPacks {
     for (const CodedChunk& chunk : batch) add(chunk);
   }
 
-  std::vector<SpooledPack> finish() {
-    for (SpooledPack& pack : packs_) pack.writer.finish();
+  std::vector<std::shared_ptr<const SpooledPack>> finish() {
+    close_pack();
     return std::move(packs_);
   }
 
  private:
   void add(const CodedChunk& chunk);
   SpooledPack& open_pack();
+  void close_pack();
 
   const Layout& layout_;
   const CodeOptions& options_;
-  std::vector<SpooledPack> packs_;
+  std::vector<std::shared_ptr<const SpooledPack>> packs_;  // that are closed
+  std::shared_ptr<SpooledPack> open_;                      // null: there is none
 };
 
 void CodedPacks::add(const CodedChunk& chunk) {
@@ -244,12 +246,23 @@ void CodedPacks::add(const CodedChunk& chunk) {
   pack.data_size_bytes += chunk.data.size();
 }
 
-/// The pack that takes the next chunk.
+/// The pack for the next chunk.
 SpooledPack& CodedPacks::open_pack() {
-  if (packs_.empty() || packs_.back().data_size_bytes >= options_.pack_bytes) {
-    packs_.push_back({PackWriter(layout_), File::temporary(options_.spool), 0});
+  if (open_ && open_->data_size_bytes >= options_.pack_bytes) {
+    close_pack();
+    if (options_.full) options_.full(packs_.back());
   }
-  return packs_.back();
+  if (!open_) {
+    open_ = std::make_shared<SpooledPack>(
+        SpooledPack{PackWriter(layout_), File::temporary(options_.spool), 0});
+  }
+  return *open_;
+}
+
+void CodedPacks::close_pack() {
+  if (!open_) return;
+  open_->writer.finish();
+  packs_.push_back(std::move(open_));
 }
 
 std::uint64_t changed_elements_of(const CodedBatch& batch) {
@@ -325,7 +338,8 @@ CodedDelta code_delta(const CheckpointReader& reader, const Base& base, const Co
     const std::uint64_t now_done = done += batches[i].size_bytes;
     if (progress) progress("coding", now_done, total);
   };
-  // Cancelled here and not by parallel_for: whoever takes a number must put it or fail.
+  // Cancellation is checked here, not by parallel_for: a thread that takes a number must put its
+  // batch or fail.
   parallel_for(batches.size(), options.threads, {}, [&](std::size_t i) {
     try {
       if (!in_order.wait_turn(i)) return;

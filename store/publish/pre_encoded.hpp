@@ -1,7 +1,7 @@
-// PreEncoded: the results for files that were coded before their checkpoint was handed over; made
-// by PreEncoder (store/publish/pre_encoder.hpp), taken by publish().
+// PreEncoded: results for files that were coded before their checkpoint was handed over; made by
+// PreEncoder (store/publish/pre_encoder.hpp), consumed by publish().
 //
-// Threads: immutable, except for the mark that an upload is done.
+// Threads: immutable, except for the flag that an upload is done.
 #pragma once
 
 #include <atomic>
@@ -20,13 +20,12 @@
 
 namespace weightfs {
 
-/// In the metadata of a version that was published through a mount: bytes of its files that were
-/// coded before the hand-over.  Keys with this prefix are reserved.  Format: docs/FORMAT.md,
-/// "Manifests".
+/// Metadata of a version published through a mount: how many bytes of its files were coded before
+/// the hand-over.  Keys with this prefix are reserved.  Format: docs/FORMAT.md, "Manifests".
 inline constexpr std::string_view kOwnMetaPrefix = "weightfs.";
 inline constexpr std::string_view kEarlyBytesKey = "weightfs.early_bytes";
 
-/// nullopt if the metadata does not have it.
+/// nullopt if the metadata lacks the key.
 std::optional<std::uint64_t> find_early_bytes(const std::map<std::string, std::string>& meta);
 
 /// The metadata without the reserved keys.
@@ -35,20 +34,20 @@ std::map<std::string, std::string> users_meta(std::map<std::string, std::string>
 /// Throws Error: invalid, naming a reserved key.
 void check_users_meta(const std::map<std::string, std::string>& meta);
 
-/// One file, coded by itself: `layout` holds nothing else.
+/// One file, coded separately: `layout` contains only this file.
 struct EarlyResult {
-  /// Not the number of a tensor: the parent has no file of this path, and nothing is uploaded.
+  /// Not a tensor number: the parent has no file of this path, so nothing is uploaded.
   static constexpr std::uint32_t kNoTensor = 0xFFFFFFFF;
 
   CheckpointFile file;  // as it was when coding began
   std::shared_ptr<const Layout> layout;
-  std::uint64_t parent = 0;    // 0: none, it is for a first version
+  std::uint64_t parent = 0;    // 0: none, this is for a first version
   Sha256 parent_sha256{};      // of its manifest
-  CodedDelta delta;            // without a parent only the hashes
-  std::vector<Sha256> pieces;  // without a parent
+  CodedDelta delta;            // without a parent only hashes
+  std::vector<Sha256> pieces;  // only without a parent
 
-  /// Where it is uploaded: packs as <nonce>-<k> with these numbers of tensors, for the version
-  /// after the parent; without a parent the file, into the snapshot of this nonce.
+  /// Upload names. With a parent: packs <nonce>-<k> of the version after it, with tensors numbered
+  /// from first_tensor. Without: the file in the snapshot of this nonce.
   std::string nonce;
   std::uint32_t first_tensor = 0;
   std::atomic<bool> is_uploaded{false};
@@ -63,7 +62,7 @@ struct EarlyResult {
 /// See store/publish/pre_encoder.hpp.
 class PreEncoded {
  public:
-  /// `snapshot_nonce`: of what was uploaded for a first version; empty if that must not be used.
+  /// `snapshot_nonce`: names the uploads for a first version; empty if they must not be used.
   PreEncoded(std::vector<std::shared_ptr<const EarlyResult>> results, std::string snapshot_nonce)
       : results_(std::move(results)), snapshot_nonce_(std::move(snapshot_nonce)) {}
 
@@ -81,7 +80,7 @@ class PreEncoded {
   [[nodiscard]] const std::string& snapshot_nonce() const noexcept { return snapshot_nonce_; }
   [[nodiscard]] bool empty() const noexcept { return results_.empty(); }
 
-  /// Of the files.
+  /// Total size of the files.
   [[nodiscard]] std::uint64_t bytes() const {
     std::uint64_t bytes = 0;
     for (const auto& result : results_) bytes += result->file.stamp.size_bytes;

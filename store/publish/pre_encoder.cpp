@@ -1,10 +1,10 @@
-// The thread takes one file after another, oldest first: those that have no result for the version
-// that is the parent now.  Each piece of work has a stop of its own, so that a file that is dropped
-// or replaced, and an upload that nobody waits for any more, end at once.
+// The thread takes files one after another, oldest first, that have no result for the current
+// parent.  Each job has its own stop source, so that it ends at once when its file is dropped or
+// replaced, or when nobody waits for its upload any more.
 //
 // A nonce belongs to the files of one directory (for a snapshot, whose files share it) or to one
-// piece of work (for packs).  No key is written twice with different bytes: a directory gets
-// another nonce when one of its files that went up is added again or dropped.
+// job (for packs).  No key is written twice with different bytes: a directory gets a new nonce when
+// one of its uploaded files is added again or dropped.
 #include "store/publish/pre_encoder.hpp"
 
 #include <fmt/format.h>
@@ -37,7 +37,7 @@ namespace {
 
 constexpr int kEarlyNice = 10;
 
-/// How long an upload may take at the least, and so much more for each MiB.
+/// Time limit of an upload: a base value, plus an amount for each MiB.
 constexpr std::chrono::seconds kUploadTime{60}, kUploadTimeOfMib{1};
 
 Context upload_context(const Context& context, std::uint64_t size_bytes) {
@@ -52,19 +52,19 @@ struct PreEncoder::State {
 
   struct Entry {
     EarlyFile file;
-    std::uint64_t ticket = 0;                   // of this add(); ascending
-    std::optional<std::uint64_t> tried;         // the last parent it was, or is, coded against
-    std::shared_ptr<const EarlyResult> result;  // of `tried`; null: in work, or it failed
-    bool is_over = false;                       // handed over: it is not begun any more
+    std::uint64_t ticket = 0;            // ascending number of the add() call
+    std::optional<std::uint64_t> tried;  // the last parent it was, or is being, coded against
+    std::shared_ptr<const EarlyResult> result;  // for `tried`; null: in progress or failed
+    bool is_over = false;                       // handed over: not started any more
   };
 
-  /// What goes into one snapshot.
+  /// The files of one snapshot.
   struct Directory {
     std::string nonce = random_hex(16);
-    std::set<std::string> begun;  // paths that were uploaded below `nonce`, perhaps in part
+    std::set<std::string> begun;  // paths uploaded, perhaps in part, below `nonce`
   };
 
-  /// One file, while the thread is at it.
+  /// The file that the thread is working on.
   struct Work {
     EarlyFile file;
     std::uint64_t ticket = 0, parent = 0;
@@ -101,10 +101,10 @@ struct PreEncoder::State {
   Store& store;
   const EarlyOptions options;
 
-  // Guards what follows; held for moments only.
+  // Guards what follows; held only briefly.
   mutable RankedMutex mutex{LockRank::pre_encoder, "PreEncoder::State::mutex"};
   std::condition_variable_any changed;
-  bool is_poked = false;  // there may be something to do
+  bool is_poked = false;  // there may be work
   std::uint64_t tickets = 0;
   std::map<Key, Entry> entries;
   std::map<std::uint64_t, Directory> directories;
@@ -114,7 +114,7 @@ struct PreEncoder::State {
 };
 
 void PreEncoder::State::run(const std::stop_token& stop) {
-  // Of this thread, and of those it starts.
+  // Applies to this thread, and is inherited by the threads it starts.
   ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kEarlyNice);
   while (!stop.stop_requested()) {
     {
@@ -140,11 +140,11 @@ void PreEncoder::State::work_off(const std::stop_token& stop) {
   }
 }
 
-/// The oldest file that has not been tried with the present parent; nullptr if there is none, or
-/// the parent is not known, or not here.
+/// The oldest file not yet tried with the current parent; nullptr if there is none, or if the
+/// parent is unknown or not in the store.
 std::shared_ptr<PreEncoder::State::Work> PreEncoder::State::next() {
   const std::optional<std::uint64_t> parent = options.parent();
-  if (!parent || (*parent > 0 && !store.has_all_files(*parent))) return nullptr;
+  if (!parent || (*parent > 0 && !store.images().has_all_files(*parent))) return nullptr;
   const std::lock_guard lock(mutex);
   Entry* oldest = nullptr;
   for (auto& [key, entry] : entries) {
@@ -204,7 +204,7 @@ std::shared_ptr<EarlyResult> PreEncoder::State::code(const Work& work,
   return result;
 }
 
-/// Returns: false if it is not known yet how its tensors are numbered.
+/// Returns: false if the numbers of its tensors are not known yet.
 bool PreEncoder::State::upload(const Work& work, const CheckpointReader& reader,
                                const EarlyResult& result, const Context& context) {
   if (work.parent == 0) {
@@ -217,7 +217,7 @@ bool PreEncoder::State::upload(const Work& work, const CheckpointReader& reader,
   }
   if (result.first_tensor == EarlyResult::kNoTensor) return false;
   for (std::size_t k = 0; k < result.delta.packs.size(); k++) {
-    const SpooledPack& pack = result.delta.packs[k];
+    const SpooledPack& pack = *result.delta.packs[k];
     const std::string head = pack.writer.head(result.first_tensor);
     const PackSource source(head, pack);
     const Context uploading = upload_context(context, source.size_bytes());
@@ -264,20 +264,21 @@ void PreEncoder::State::forget(std::map<Key, Entry>::iterator entry) {
   entries.erase(entry);
 }
 
-/// Whether the file was neither dropped nor replaced nor taken.  Requires: the mutex is held.
+/// Whether the file is still registered: not dropped, replaced or taken.  Requires: the mutex is
+/// held.
 bool PreEncoder::State::is_wanted(const Work& work) const {
   const auto entry = entries.find({work.file.directory, work.file.path});
   return entry != entries.end() && entry->second.ticket == work.ticket;
 }
 
-/// Whether the thread is at a file of this directory.  Requires: the mutex is held.
+/// Whether the thread is working on a file of this directory.  Requires: the mutex is held.
 bool PreEncoder::State::is_in_work(std::uint64_t directory, bool being_coded) const {
   if (!current || current->file.directory != directory) return false;
   if (!is_wanted(*current)) return false;
   return !being_coded || !entries.find({directory, current->file.path})->second.result;
 }
 
-/// Waits for the file of a directory that is in work, and lets nothing more of it begin.
+/// Waits for the current file if it belongs to this directory, and prevents others from starting.
 void PreEncoder::State::wait_for_work(std::unique_lock<RankedMutex>& lock, std::uint64_t directory,
                                       const Context& context) {
   for (auto& [key, entry] : entries) {
@@ -297,7 +298,7 @@ void PreEncoder::State::wait_for_work(std::unique_lock<RankedMutex>& lock, std::
 template <typename Condition>
 void PreEncoder::State::wait_while(std::unique_lock<RankedMutex>& lock, const Context& context,
                                    Condition&& condition) {
-  constexpr std::chrono::hours kLookAgain{1};  // a deadline may be as far off as can be
+  constexpr std::chrono::hours kLookAgain{1};  // the deadline may be infinite
   while (!changed.wait_until(lock, context.stop,
                              std::min(context.deadline, Clock::now() + kLookAgain),
                              [&] { return !condition(); })) {
@@ -402,7 +403,7 @@ std::shared_ptr<const PreEncoded> PreEncoder::take(
     snapshot.begun.erase(entry.file.path);
     results.push_back(entry.result);
   }
-  // What lies below the nonce beside the results may hold other bytes than are published.
+  // Other objects below the nonce may not be what is published, so it must not be used.
   if (!snapshot.begun.empty()) snapshot.nonce.clear();
   return std::make_shared<const PreEncoded>(std::move(results), std::move(snapshot.nonce));
 }

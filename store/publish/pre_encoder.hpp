@@ -1,20 +1,19 @@
 // PreEncoder: codes files of a checkpoint and uploads the results before the checkpoint is handed
 // over, so that little is left to do then.
 //
-// Each file is coded by itself against the images of the parent, as publish() would; the result is
-// spooled, and uploaded under a nonce of its own.  For a first version chunks and pieces are
-// hashed, and the file goes into the snapshot.  publish() takes each result that is still valid,
-// and does the rest again; so nothing here has to succeed, and failures are only logged at debug
-// level.
+// Each file is coded separately against the images of the parent, as publish() would; the result is
+// spooled, and uploaded under its own nonce.  For a first version chunks and pieces are hashed, and
+// the file goes into the snapshot.  publish() takes each result that is still valid and redoes the
+// rest; so nothing here has to succeed, and failures are only logged at debug level.
 //
-// A pack names tensors by their number in the version.  That is not known yet, so a pack is
-// uploaded with the numbers that the file of this path has in the parent; if these turn out to be
-// wrong, publish() makes another head and uploads the pack again.
+// A pack identifies tensors by their number in the version, which is not known yet. So a pack is
+// uploaded with the numbers that the file of this path has in the parent; if they turn out to be
+// wrong, publish() makes another header and uploads the pack again.
 //
-// Uploads that are not published after all are garbage, as after a killed publish.
+// Uploads that are never published are garbage, as after a killed publish.
 //
 // Threads: all calls may run in parallel; all but take() return at once.  The work is done by one
-// thread at low priority, and those it starts.
+// thread at low priority, and the threads it starts.
 #pragma once
 
 #include <chrono>
@@ -33,30 +32,30 @@
 
 namespace weightfs {
 
-/// Smaller files are not worth it.
+/// Smaller files are left to publish().
 inline constexpr std::uint64_t kEarlyBytesMin = 1u << 20;
 
-/// At most so many files are kept at a time; others are left to publish().
+/// The most files held at a time; others are left to publish().
 inline constexpr std::size_t kEarlyFilesMax = 1024;
 
-/// A file that was closed by its last writer.
+/// A file closed by its last writer.
 struct EarlyFile {
-  std::uint64_t directory = 0;   // stands for the checkpoint, for its life
+  std::uint64_t directory = 0;   // identifies the checkpoint
   std::string path;              // below the checkpoint's directory
   std::filesystem::path source;  // where its bytes are
   std::uint64_t generation = 0;  // changes with each writer
 };
 
-/// The results for one checkpoint; publish() takes them.  Keep them while that hand-over is
-/// retried, and do not use them for another one.
+/// The results for one checkpoint, for publish().  Keep them while that hand-over is retried, and
+/// do not use them for another one.
 class PreEncoded;
 
 struct EarlyOptions {
-  /// The version that the next one will be coded against, 0: there will be none (a first version);
-  /// nullopt: not known yet.  Called by the thread, must not wait.
+  /// The version against which the next one will be coded; 0: none (a first version); nullopt: not
+  /// known yet.  Called by the thread; must not block.
   std::function<std::optional<std::uint64_t>()> parent;
   unsigned threads = 0;                            // 0: one for each core
-  std::chrono::milliseconds upload_grace{10'000};  // that take() waits for an upload
+  std::chrono::milliseconds upload_grace{10'000};  // how long take() waits for an upload
   kernels::SharedCoder coder = kernels::make_cpu_coder();
   /// Called at named points ("begin", "coded", "uploaded") with the file's path; for tests.
   std::function<void(std::string_view point, const std::string& path)> at = {};
@@ -65,8 +64,8 @@ struct EarlyOptions {
 /// For `status`.
 struct EarlyStatus {
   std::uint64_t waiting_files = 0;                 // to be coded
-  std::uint64_t coded_files = 0, coded_bytes = 0;  // of the files, that are held for publish()
-  std::uint64_t uploaded_bytes = 0;                // of these: of files whose upload is done
+  std::uint64_t coded_files = 0, coded_bytes = 0;  // of files held for publish()
+  std::uint64_t uploaded_bytes = 0;                // of these, those whose upload is done
 };
 
 class PreEncoder {
@@ -77,25 +76,25 @@ class PreEncoder {
   /// Stops the work and waits for it; a bucket call that ignores its Context delays this.
   ~PreEncoder();
 
-  /// Adds a file; replaces an earlier one with the same directory and path.  Only *.safetensors of
-  /// at least kEarlyBytesMin count.
+  /// Adds a file; replaces an earlier one with the same directory and path.  Ignores all but
+  /// *.safetensors of at least kEarlyBytesMin.
   void add(EarlyFile file);
 
-  /// Forgets a file, or all files of a directory: it was removed, or is written again.
+  /// Forgets a file, or all files of a directory, because it was removed or is being rewritten.
   void drop(std::uint64_t directory, std::string_view path);
   void drop(std::uint64_t directory);
 
   /// Checks the parent again; files that were coded against another one are coded again.  Call it
-  /// when `parent` would return something else, and when the images of the parent, which it waits
-  /// for, have arrived in the store.
+  /// when `parent` would return something else, and when the images of the parent have arrived in
+  /// the store, since coding waits for them.
   void parent_changed();
 
-  /// Ends the early work for a checkpoint and returns the results.  Waits for the file in work
-  /// (while that is uploaded, for `upload_grace` at most), and leaves out files that were not
-  /// started and those that `is_valid` refuses, because they have changed since they were added.
-  /// The stamp of the file (device, inode, size, modification time) is compared by publish().  The
-  /// time of the last change (ctime) is not: a hand-over makes hard links. Never null.  Throws
-  /// Error: cancelled, timed_out.
+  /// Ends the early work for a checkpoint and returns the results.  Waits for the current file (for
+  /// `upload_grace` at most while it is uploaded). Leaves out files that were not started, and
+  /// those that `is_valid` rejects because they have changed since they were added.  publish()
+  /// compares the file's stamp (device, inode, size, modification time), but not ctime, which the
+  /// hard links of a hand-over change.  Never null.
+  /// Throws Error: cancelled, timed_out.
   std::shared_ptr<const PreEncoded> take(std::uint64_t directory,
                                          const std::function<bool(const EarlyFile&)>& is_valid,
                                          const Context& context);

@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kOwnStoresMax = 64;
 
-/// nullptr if somebody holds it.
+/// nullptr if another process holds it.
 std::unique_ptr<Store> open_unless_held(const std::filesystem::path& path,
                                         std::string_view repository, std::string_view url,
                                         StoreLimits limits) {
@@ -51,10 +51,11 @@ pid_t owner_of(const std::string& name, const std::string& prefix) {
 bool is_dead(pid_t pid) { return ::kill(pid, 0) != 0 && errno == ESRCH; }
 
 /// Removes a store whose owner is gone.  The lock decides: a process of another PID namespace looks
-/// dead from here, but holds it.
+/// dead from here, but holds its lock.
 void remove_abandoned(const std::filesystem::path& path) {
   if (!std::filesystem::exists(path / "lock")) {
-    std::filesystem::remove(path);  // killed before it had a lock; works only while it is empty
+    std::filesystem::remove(path);  // killed before it had a lock; only succeeds on an empty
+                                    // directory
     return;
   }
   const File lock = File::open(path / "lock", O_RDWR);
@@ -63,7 +64,7 @@ void remove_abandoned(const std::filesystem::path& path) {
   log_info(fmt::format("removed {}, the store of a publish that was killed", path.string()));
 }
 
-/// What cannot be removed stays: it is in nobody's way.
+/// Best effort: what cannot be removed does no harm.
 void remove_all_abandoned(const std::filesystem::path& path) {
   const std::string prefix = beside(path, "-").filename().string();
   std::error_code unreadable;
@@ -78,7 +79,7 @@ void remove_all_abandoned(const std::filesystem::path& path) {
   }
 }
 
-/// Absolute, and without a '/' at the end, so that names beside it can be made by appending.
+/// Absolute and without a trailing '/', so that sibling names can be made by appending.
 std::filesystem::path without_slash(const std::filesystem::path& given) {
   const auto path = std::filesystem::absolute(given).lexically_normal();
   return path.has_filename() ? path : path.parent_path();

@@ -1,4 +1,4 @@
-// PublishStore: the store that `publish` works with, for as long as it runs.
+// PublishStore: the store that `publish` uses while it runs.
 //
 // Threads: belongs to its caller.
 #pragma once
@@ -14,10 +14,10 @@
 
 namespace weightfs {
 
-/// Opens the store of a publisher: `path`, or if it is held by a daemon or another publisher the
-/// private one beside it (<path>.publish, kept for the next time), or if that is held too one of
-/// its own (<path>.publish-<pid>, or -<pid>-<k> if another container has that pid; removed at the
-/// end, as is what killed ones left).
+/// Opens the store of a publisher. The first of these that is not held by a daemon or another
+/// publisher: `path`; the private store beside it (<path>.publish, which is kept); or a temporary
+/// one (<path>.publish-<pid>, or -<pid>-<k> if another container has that pid), which is removed at
+/// the end.  Also removes temporary stores left by killed publishers.
 ///
 /// Throws Error: as Store::open, but busy only if all of these are held.
 class PublishStore {
@@ -28,6 +28,8 @@ class PublishStore {
   PublishStore(PublishStore&&) noexcept = default;
   PublishStore& operator=(PublishStore&&) = delete;
   [[nodiscard]] Store& store() noexcept { return *store_; }
+  /// Whether the next publish finds what this one leaves in it.
+  [[nodiscard]] bool is_kept() const noexcept { return remove_.empty(); }
 
  private:
   PublishStore() = default;

@@ -3,9 +3,9 @@
 namespace weightfs {
 namespace {
 
-/// About what a text takes beside its object.
+/// Approximate heap memory of a string.
 std::size_t outside(const std::string& text) {
-  constexpr std::size_t kInside = 15;  // a shorter one lies in the object
+  constexpr std::size_t kInside = 15;  // a shorter string lies inside the object
   return text.capacity() > kInside ? text.capacity() + 1 : 0;
 }
 

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::string_view kFileScheme = "file://";
 
-// The path part of a URL or plain path, absolute, without '.', '..', repeated and trailing '/'.
+// The path part of a URL or plain path: absolute, without '.', '..', and repeated or trailing '/'.
 std::string canonical_path(std::string_view path) {
   std::string normal = std::filesystem::absolute(path).lexically_normal().string();
   while (normal.size() > 1 && normal.back() == '/') normal.pop_back();
@@ -52,7 +52,7 @@ std::unique_ptr<Bucket> open_bucket(std::string_view url, bool create,
 }
 
 std::string canonical_url(std::string_view url) {
-  // What has an '@' may have a secret in it.
+  // A text with an '@' may contain a secret.
   const std::string_view shown = url.find('@') == url.npos ? url : "(with an '@')";
   const auto refuse = [&](std::string_view why) -> Error {
     return {ErrorCode::invalid, fmt::format("'{}' is not a bucket URL: {}", shown, why)};

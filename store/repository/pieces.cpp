@@ -41,7 +41,7 @@ void fetch_pieces(Bucket& bucket, const PieceRun& run, std::uint64_t first,
   for (std::uint64_t piece = first; !into.empty(); piece++) {
     const auto bytes = into.first(static_cast<std::size_t>(run.bytes_of(piece, 1)));
     if (!is_right(run, piece, bytes)) {
-      fetch(bucket, run, piece, bytes, context);  // it may have been damaged on its way
+      fetch(bucket, run, piece, bytes, context);  // it may have been damaged in transit
       if (!is_right(run, piece, bytes)) throw_damaged(run, piece, bytes);
     }
     into = into.subspan(bytes.size());

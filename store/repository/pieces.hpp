@@ -41,12 +41,11 @@ struct PieceRun {
   }
 };
 
-/// Pieces that one request fetches where many are wanted: 4 MiB, so the 16 requests that are in
-/// flight to a service at a time hold 64 MiB.
+/// Pieces per request when many are needed: 4 MiB, so that 16 requests in flight hold 64 MiB.
 inline constexpr std::uint64_t kPiecesPerFetch = 4;
 
-/// Fetches whole pieces, from `first` on, and checks each; a wrong one is fetched once more, since
-/// it may have been damaged on its way.
+/// Fetches whole pieces, beginning with `first`, and checks each; a wrong one is fetched once more,
+/// since it may have been damaged in transit.
 ///
 /// Requires: into.size() is bytes_of(first, some count).
 /// Throws ObjectError: not_found; corrupt (too short, or a piece with another hash).

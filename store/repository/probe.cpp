@@ -24,7 +24,7 @@ class ProbeObject {
   ProbeObject& operator=(const ProbeObject&) = delete;
 
   Bucket::Put put(std::string_view byte, const Context& context) {
-    may_exist_ = true;  // after a failure too: its reply may have been lost
+    may_exist_ = true;  // also after a failure: the reply may have been lost
     return bucket_.put_if_absent(key_, byte, context);
   }
   [[nodiscard]] std::string read(const Context& context) {
@@ -32,7 +32,7 @@ class ProbeObject {
   }
   void was_refused() noexcept { may_exist_ = false; }
 
-  /// Also when the caller was stopped: what is left behind stays for ever.
+  /// Runs even if the caller was stopped, because an object left behind would stay for ever.
   /// Returns: its key if it may still be there, else "".
   std::string remove() noexcept {
     if (!std::exchange(may_exist_, false)) return "";

@@ -24,16 +24,16 @@ namespace {
 constexpr std::uint64_t kRecordBytesMax = 1u << 20;
 constexpr std::size_t kReadAheadBytes = 8u << 20;
 constexpr std::string_view kHashesMagic = "WFHASHES";
-constexpr unsigned kListedAskedMax = 8;  // of numbers that LIST names and GET may not find
+constexpr unsigned kListedAskedMax = 8;  // numbers from LIST to check with a GET
 
-// What a layout takes while it is read, for each of its bytes: much where it has nothing but short
-// names, which become strings.
+// Memory needed to read a layout, per byte: large for a layout of many short names, which become
+// strings.
 constexpr std::uint64_t kLayoutMemoryShare = 24;
 
-// Of the hashes of a snapshot: as they come, inflated, and as they are used.
+// The same for the hashes of a snapshot: as received, inflated, and as used.
 constexpr std::uint64_t kHashesMemoryShare = 3;
 
-// Heads of packs that may be in memory together.
+// Pack headers that may be in memory together.
 constexpr std::uint64_t kHeadsInMemory = 8;
 
 constexpr auto kSettleTime = std::chrono::seconds(10);
@@ -58,7 +58,8 @@ bool is_id(std::string_view text) {
   return from_hex(text, bytes);
 }
 
-// The id of a record.  Format and features come first: a newer record may mean all else otherwise.
+// The id in a record.  Checks format and features first: a newer record may give the rest another
+// meaning.
 std::string parse_record(std::string_view bytes, std::string_view url) {
   const std::string what = fmt::format("{} of {}", keys::kRecord, url);
   const Json record = parse_json(bytes, what);
@@ -83,7 +84,7 @@ std::string parse_record(std::string_view bytes, std::string_view url) {
   return id;
 }
 
-// nullopt: no record there.
+// nullopt: there is no record.
 std::optional<std::string> find_id(Bucket& bucket, const Context& context) {
   try {
     return parse_record(get_all(bucket, keys::kRecord, kRecordBytesMax, context), bucket.url());
@@ -98,7 +99,7 @@ Error no_repository(std::string_view url) {
           fmt::format("no weightfs repository at {}; create one with: weightfs init {}", url, url)};
 }
 
-// Opens a bucket and checks that it still holds the repository that is known.
+// Opens a bucket and checks that it still contains the expected repository.
 std::unique_ptr<Bucket> open_known(const std::string& url, const std::string& id,
                                    const BucketOptions& options, const Context& context) {
   std::unique_ptr<Bucket> bucket;
@@ -132,7 +133,7 @@ bool has_object(Bucket& bucket, std::string_view key, const Context& context) {
   }
 }
 
-// A zstd object that must hold what `ref` says.
+// Reads a zstd object that must match `ref`.
 std::string get_object(Bucket& bucket, const std::string& key, const ObjectRef& ref,
                        std::uint64_t limit_bytes, const Context& context) {
   if (ref.size_bytes > limit_bytes) {
@@ -146,7 +147,7 @@ std::string get_object(Bucket& bucket, const std::string& key, const ObjectRef& 
   return bytes;
 }
 
-// Uploads a content-addressed object unless a whole one is there: one that rotted is replaced.
+// Uploads a content-addressed object unless it exists undamaged; a damaged one is replaced.
 void put_object(Bucket& bucket, const std::string& key, const ObjectRef& ref,
                 std::string_view bytes, const Context& context) {
   try {
@@ -161,7 +162,7 @@ void put_object(Bucket& bucket, const std::string& key, const ObjectRef& ref,
 
 ObjectRef ref_of(std::string_view bytes) { return {bytes.size(), sha256(as_bytes(bytes))}; }
 
-// The beginning of an object, read in steps so that a lie about its size allocates little.
+// Reads the start of an object in steps, so that a false size does not allocate much.
 std::string get_head(Bucket& bucket, const std::string& key, std::uint64_t size_bytes,
                      const Context& context) {
   std::string head;
@@ -174,7 +175,7 @@ std::string get_head(Bucket& bucket, const std::string& key, std::uint64_t size_
   return head;
 }
 
-// Bytes of the hashes that a layout implies; above kHashesBytesMax they are not exact.
+// The size of the hashes object that a layout implies; inexact above kHashesBytesMax.
 std::uint64_t hashes_size(const Layout& layout) {
   std::uint64_t hashes = std::min(layout.chunk_count(), kHashesBytesMax);
   std::uint64_t size = kHashesMagic.size() + 8 * hashes;
@@ -205,7 +206,7 @@ SnapshotHashes parse_hashes(std::string_view bytes, const Layout& layout) {
 
 // ---- versions ----
 
-// After these a call may have been carried out all the same.
+// After these errors the call may still have been carried out.
 bool is_lost_reply(ErrorCode code) {
   return code == ErrorCode::unavailable || code == ErrorCode::timed_out ||
          code == ErrorCode::cancelled;
@@ -221,7 +222,7 @@ std::uint64_t number_of_key(std::string_view key) {
   return keys::manifest(number) == key ? number : 0;
 }
 
-// The highest number that LIST names after `known`; a hint.
+// The highest number in LIST after `known`; a hint.
 std::uint64_t listed_newest(Bucket& bucket, std::uint64_t known, const Context& context) {
   std::uint64_t newest = known;
   for (std::string after = keys::manifest(known);;) {
@@ -232,7 +233,7 @@ std::uint64_t listed_newest(Bucket& bucket, std::uint64_t known, const Context& 
   }
 }
 
-// The lowest numbers that LIST names after `known`, ascending; a hint.
+// The lowest numbers in LIST after `known`, ascending; a hint.
 std::vector<std::uint64_t> list_versions_after(Bucket& bucket, std::uint64_t known,
                                                const Context& context) {
   std::vector<std::uint64_t> numbers;
@@ -300,7 +301,7 @@ std::unique_ptr<Repository> Repository::init(std::string_view url, bool& created
   std::unique_ptr<Bucket> bucket = open_bucket(url, true, options);
   if (!find_id(*bucket, context)) {
     require_put_if_absent(*bucket, context);
-    // Whoever comes second takes the other's record, below.
+    // If another process is first, its record is used, below.
     const Bucket::Put put =
         bucket->put_if_absent(keys::kRecord, make_record(random_hex(16)), context);
     created = put == Bucket::Put::created;
@@ -376,7 +377,7 @@ std::uint64_t Repository::newest_version(std::uint64_t known, const Context& con
     return number <= kVersionMax && has_object(from, keys::manifest(number), context);
   };
   if (!exists(known + 1)) {
-    // Empty, or without its beginning?
+    // Is the repository empty, or is its first manifest missing?
     if (const auto later = known == 0 ? find_behind_gap(0, context) : std::nullopt) {
       throw corrupt(
           keys::manifest(1),
@@ -401,7 +402,7 @@ std::optional<std::uint64_t> Repository::find_behind_gap(std::uint64_t newest,
     if (number == newest + 1) return std::nullopt;  // just published
     if (asked++ == kListedAskedMax) break;
     if (!has_object(from, keys::manifest(number), context)) continue;
-    // It was written after all below it, so what is missing now was removed.
+    // It was written after all lower versions, so one that is missing now was removed.
     if (has_object(from, keys::manifest(newest + 1), context)) return std::nullopt;
     return number;
   }
@@ -486,14 +487,14 @@ ObjectRef Repository::put_snapshot_hashes(std::uint64_t version, std::string_vie
 Version Repository::commit(const Manifest& manifest, const Context& context) {
   Version version{manifest, {}, manifest.serialize()};
   version.manifest_sha256 = sha256(as_bytes(version.manifest_bytes));
-  // What nobody could read must not be written.
+  // Never write what no reader could parse.
   Manifest::parse(version.manifest_bytes, keys::manifest(version.number()));
   try {
     const Bucket::Put put = bucket(context).put_if_absent(keys::manifest(version.number()),
                                                           version.manifest_bytes, context);
     if (put == Bucket::Put::created) return version;
   } catch (const Error& error) {
-    // It may be there, but not for long.
+    // It may exist now, but may not be durable.
     if (error.code() == ErrorCode::io || error.code() == ErrorCode::no_memory) {
       throw CommitUnknown(manifest.version, error.code(), error.what());
     }
@@ -506,7 +507,7 @@ Version Repository::commit(const Manifest& manifest, const Context& context) {
             "checked, but the request may still be carried out",
             manifest.version, error.what()));
   }
-  // It was there before: another's, or this publish's own from an earlier try.
+  // It already existed: another publish's, or this publish's own from an earlier try.
   const Error exists(ErrorCode::unavailable, "the manifest already exists");
   if (auto own = settle(manifest, exists)) return std::move(*own);
   throw Error(ErrorCode::unavailable,
@@ -514,7 +515,8 @@ Version Repository::commit(const Manifest& manifest, const Context& context) {
                           version.number(), url_));
 }
 
-/// Whose the number is, where the bucket did not say that it is ours now.  nullopt: nobody's.
+/// Finds out who has the number, if the bucket did not confirm that it is ours.  nullopt: it is
+/// free.
 std::optional<Version> Repository::settle(const Manifest& manifest, const Error& why) {
   std::optional<Version> there;
   try {

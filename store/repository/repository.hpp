@@ -1,5 +1,5 @@
-// Repository: the history of one run, as it lies in a bucket.  Reads and checks records, manifests,
-// layouts, blobs and the heads of packs; writes new ones.  Knows nothing of the local store.
+// Repository: the history of one run in a bucket.  Reads and checks records, manifests, layouts,
+// blobs and pack headers; writes new ones.  Knows nothing of the local store.
 //
 //     weightfs.json                               record: format, id, required features
 //     versions/<20 digits>.json                   manifests; writing one is the commit
@@ -69,10 +69,10 @@ class CommitUnknown : public Error {
   std::uint64_t version_;
 };
 
-/// The object of hashes beside a snapshot.
+/// The object next to a snapshot that contains its hashes.
 struct SnapshotHashes {
   std::vector<std::uint64_t> chunks;        // Layout::chunk_count() of them
-  std::vector<std::vector<Sha256>> pieces;  // of each file of the layout, kPieceBytes each
+  std::vector<std::vector<Sha256>> pieces;  // for each file of the layout, one per kPieceBytes
 };
 
 class Repository {
@@ -92,11 +92,11 @@ class Repository {
   static std::unique_ptr<Repository> open(std::string_view url, const Context& context,
                                           const BucketOptions& options = {});
 
-  /// For tests: the same over a bucket of the caller's.
+  /// For tests: opens the caller's bucket.
   static std::unique_ptr<Repository> open(std::unique_ptr<Bucket> bucket, const Context& context);
 
-  /// A repository that is known from the store; its bucket may be unreachable.  Nothing is read
-  /// now; the first call that reads checks the record.
+  /// A repository known from the store, whose bucket may be unreachable.  Reads nothing now; the
+  /// first call that reads checks the record.
   static std::unique_ptr<Repository> assume(std::string_view url, std::string_view id,
                                             const BucketOptions& options = {});
 
@@ -117,15 +117,15 @@ class Repository {
   std::uint64_t newest_version(std::uint64_t known, const Context& context);
 
   /// A version above `newest` + 1 that exists while `newest` + 1 does not: numbers have no gaps, so
-  /// somebody removed that manifest.  LIST says where to look, GETs decide. nullopt: there is none,
-  /// or this key may not LIST.
+  /// that manifest was removed.  LIST gives hints, GETs decide. nullopt: there is none, or this key
+  /// lacks permission to LIST.
   std::optional<std::uint64_t> find_behind_gap(std::uint64_t newest, const Context& context);
 
   /// All of these compute the memory that an object needs before it is inflated, and throw Error
   /// unsupported if that exceeds the budget of this host (MemoryBudget).
   std::shared_ptr<const Layout> get_layout(const ObjectRef& ref, const Context& context);
   std::string get_blob(const BlobRef& ref, const Context& context);
-  /// `room`: that of its delta, if other packs of it are read too.
+  /// `room`: shared by all packs of a delta, if several are read.
   std::shared_ptr<const PackIndex> get_pack_index(std::uint64_t version, const PackRef& ref,
                                                   const Layout& layout, const Context& context,
                                                   PackRoom* room = nullptr);

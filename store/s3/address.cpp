@@ -16,9 +16,9 @@ namespace {
 constexpr std::string_view kS3Scheme = "s3://", kHfScheme = "hf://";
 constexpr std::string_view kHfHost = "s3.hf.co";
 constexpr std::string_view kGcsHost = "storage.googleapis.com";
-constexpr std::size_t kPrefixBytesMax = 512;  // of a key, which S3 gives 1,024
+constexpr std::size_t kPrefixBytesMax = 512;  // of the 1,024 bytes that S3 allows for a key
 
-/// The text may hold a secret, so only `why` is said.
+/// The text may contain a secret, so the message is only `why`.
 Error no_address(std::string_view why) {
   return {ErrorCode::invalid, fmt::format("the bucket URL {}", why)};
 }
@@ -41,7 +41,7 @@ std::vector<std::string_view> components_of(std::string_view path) {
 
 bool is_alphanumeric(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0; }
 
-/// Names as AWS has them, and the upper case and '_' that others and old buckets have.
+/// AWS's rules for names, plus upper case and '_', which other services and old buckets have.
 void check_bucket_name(std::string_view name, std::size_t size_min, std::string_view what) {
   const bool legal = std::all_of(name.begin(), name.end(), [](char c) {
     return is_alphanumeric(c) || c == '.' || c == '-' || c == '_';
@@ -71,7 +71,7 @@ void check_prefix(std::span<const std::string_view> components) {
   }
 }
 
-/// What comes after the scheme, in components.
+/// The components after the scheme.
 std::vector<std::string_view> checked_components(std::string_view rest) {
   if (rest.find('@') != rest.npos) {
     throw no_address(
@@ -85,7 +85,7 @@ std::vector<std::string_view> checked_components(std::string_view rest) {
   return components_of(rest);
 }
 
-/// Without what huggingface_hub writes before the organisation: hf://buckets/ORG/BUCKET.
+/// Drops the prefix that huggingface_hub writes before the organisation: hf://buckets/ORG/BUCKET.
 std::span<const std::string_view> hf_components(std::span<const std::string_view> components) {
   for (const std::string_view other : {"datasets", "models", "spaces"}) {
     if (!components.empty() && components.front() == other) {
@@ -116,7 +116,7 @@ ServiceUrl endpoint_of(const S3Settings& settings) {
                            "the region");
 }
 
-/// The certificates of AWS hold for one label before their host, and hosts have no upper case.
+/// AWS certificates cover only one label before the host, and hosts have no upper case.
 bool fits_into_host(std::string_view bucket) {
   return std::all_of(bucket.begin(), bucket.end(), [](char c) {
     return std::islower(static_cast<unsigned char>(c)) != 0 ||

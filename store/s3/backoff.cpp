@@ -31,12 +31,13 @@ void RetryBudget::succeeded() {
 }
 
 std::optional<Clock::duration> Backoff::next(std::optional<std::chrono::seconds> at_least) {
-  const unsigned doublings = std::min(made_, 20u);  // 2^20 x 100 ms is beyond every limit
+  const unsigned doublings = std::min(made_, 20u);  // 2^20 x 100 ms exceeds every limit
   made_++;
   if (left_ > 0) left_--;
   if (left_ == 0 || !budget_.take()) return std::nullopt;
   const Clock::duration limit = std::min(kPauseMax, kPauseBase * (1u << doublings));
-  // Added to Retry-After: a maximum of both would let all hosts that were told so come together.
+  // Added to Retry-After: with the maximum of both, all hosts with the same Retry-After would
+  // return together.
   const auto asked = std::clamp(at_least.value_or(std::chrono::seconds(0)), std::chrono::seconds(0),
                                 kRetryAfterMax);
   return asked + random_below(limit);

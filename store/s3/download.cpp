@@ -10,7 +10,7 @@
 namespace weightfs {
 namespace {
 
-/// No service has larger objects; and some read larger numbers as they like.
+/// No service has larger objects, and some misread larger numbers.
 constexpr std::uint64_t kObjectBytesMax = std::uint64_t{1} << 52;
 
 /// "bytes 0-9/100", "bytes 0-9/*", "bytes */100".
@@ -44,7 +44,7 @@ ContentRange parse_content_range(std::string_view text) {
 std::string partial_problem(const HttpReply& reply, std::uint64_t offset, std::uint64_t size) {
   const std::string text(reply.find("Content-Range").value_or("none"));
   const ContentRange range = parse_content_range(text);
-  const std::uint64_t end = offset + size;  // of what was asked for
+  const std::uint64_t end = offset + size;  // end of the requested range
   const bool fits = range.first == offset && range.last && *range.last >= offset &&
                     *range.last < end && (*range.last + 1 == end || range.total == *range.last + 1);
   if (!fits) {
@@ -58,7 +58,7 @@ std::string partial_problem(const HttpReply& reply, std::uint64_t offset, std::u
   return "";
 }
 
-/// A whole object instead of a range: right only if it is that range.
+/// Checks a reply with a whole object: valid only if it is the requested range.
 std::string whole_problem(const HttpReply& reply, std::uint64_t offset) {
   if (offset != 0 || reply.more) return "the service ignores Range and sent the whole object";
   const auto length = reply.find("Content-Length");
@@ -96,7 +96,7 @@ std::string range_problem(const HttpReply& reply, std::uint64_t offset_bytes,
 
 std::size_t s3_get(S3Client& client, std::string_view key, std::uint64_t offset_bytes,
                    std::span<std::byte> into, const Context& context) {
-  // Whether the object is there is asked in any case, by its first byte.
+  // An empty read still checks that the object exists, by reading its first byte.
   std::array<std::byte, 1> probe{};
   const bool only_probe = into.empty() || offset_bytes > kObjectBytesMax;
   if (only_probe) {
@@ -112,7 +112,7 @@ std::size_t s3_get(S3Client& client, std::string_view key, std::uint64_t offset_
                     .follow = true,
                     .expected = {416},
                     .problem = [&](const HttpReply& reply) {
-                      // An ignored range of a probe is no harm.
+                      // For a probe an ignored range does no harm.
                       if (only_probe && reply.status == 200) return std::string();
                       return range_problem(reply, offset_bytes, into.size());
                     }};

@@ -16,14 +16,14 @@ namespace {
 
 using std::chrono::system_clock;
 
-constexpr std::size_t kMessageBytesMax = 300;  // of what a service says
+constexpr std::size_t kMessageBytesMax = 300;  // of a service's message
 
 template <std::size_t N>
 bool is_one_of(std::string_view text, const std::array<std::string_view, N>& all) {
   return std::find(all.begin(), all.end(), text) != all.end();
 }
 
-/// "Sun, 06 Nov 1994 08:49:37 GMT"; by hand, as strptime() depends on the locale.
+/// "Sun, 06 Nov 1994 08:49:37 GMT"; parsed here, as strptime() depends on the locale.
 std::optional<system_clock::time_point> parse_http_date(std::string_view text) {
   constexpr std::string_view kMonths = "JanFebMarAprMayJunJulAugSepOctNovDec";
   std::tm parts{};
@@ -52,7 +52,7 @@ std::optional<std::chrono::seconds> parse_retry_after(
   return std::chrono::duration_cast<std::chrono::seconds>(*until - *server_now);
 }
 
-/// What a service says becomes a part of one line.
+/// A service's text, cut and without control characters, as a message is one line.
 std::string printable(std::string_view text) {
   std::string line(text.substr(0, kMessageBytesMax));
   for (char& c : line) {
@@ -61,13 +61,13 @@ std::string printable(std::string_view text) {
   return line;
 }
 
-/// What a refusal comes to.
+/// The error that a refusal becomes.
 struct Verdict {
   ErrorCode code{};
   std::string advice;  // may be empty
 };
 
-/// What a verdict may depend on.
+/// The input for a verdict.
 struct Circumstances {
   const S3Refusal& refusal;
   const S3Address& address;
@@ -75,7 +75,7 @@ struct Circumstances {
 
   [[nodiscard]] bool is(std::string_view code) const { return refusal.code == code; }
 
-  /// Whose keys were used, as messages may show it.
+  /// Whose keys were used, in a form that messages may show.
   [[nodiscard]] std::string keys() const {
     if (access_key_id.empty()) return "no keys (unsigned)";
     const std::size_t shown = std::min<std::size_t>(access_key_id.size(), 4);
@@ -94,7 +94,7 @@ std::string right_for(std::string_view action) {
   return "s3:PutObject";
 }
 
-/// Who asks.
+/// Refusals because of the caller's identity.
 std::optional<Verdict> judge_identity(const Circumstances& at) {
   const std::string hf_keys =
       "create S3 keys in the settings of your account at huggingface.co; HF_TOKEN itself "
@@ -140,7 +140,7 @@ bool is_elsewhere(const S3Refusal& refusal) {
   return is_one_of(refusal.code, kCodes) || (refusal.status >= 301 && refusal.status <= 308);
 }
 
-/// What is asked for, and where.
+/// Refusals because of the bucket, region or object.
 std::optional<Verdict> judge_place(const Circumstances& at) {
   if (at.is("NoSuchBucket")) {
     return Verdict{
@@ -166,7 +166,7 @@ std::optional<Verdict> judge_place(const Circumstances& at) {
   return std::nullopt;
 }
 
-/// What the service can or will do.
+/// Refusals because of the service's limits or state.
 Verdict judge_request(const Circumstances& at) {
   if (at.is("EntityTooLarge")) {
     return {ErrorCode::unsupported, "the service does not accept an object, or part, of this size"};
@@ -188,7 +188,7 @@ Verdict judge_request(const Circumstances& at) {
 }
 
 Verdict judge(const Circumstances& at) {
-  // Codes first: some services answer 403 for what is not about who asks.
+  // Codes first: some services answer 403 for refusals that have nothing to do with the identity.
   if (at.is("QuotaExceeded") || at.refusal.status == 507) {
     return {ErrorCode::no_space, "the bucket is full; free space, or raise its quota"};
   }

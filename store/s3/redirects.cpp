@@ -5,7 +5,7 @@
 namespace weightfs {
 namespace {
 
-constexpr std::size_t kKeptMax = 4096;  // URLs; they are asked for again
+constexpr std::size_t kKeptMax = 4096;  // URLs; dropped ones are requested again
 
 bool is_redirect(int status) {
   return status == 301 || status == 302 || status == 303 || status == 307 || status == 308;
@@ -39,7 +39,7 @@ std::optional<std::string> S3Redirects::next(const HttpReply& reply, std::string
   if (url.starts_with('/') && !url.starts_with("//")) {
     url = std::string(from.substr(0, from.find('/', from.find("://") + 3))) + url;
   }
-  // Signed URLs are secrets, so none is shown.
+  // Signed URLs are secrets, so the message shows none.
   if (url.starts_with("https://") || (http_allowed_ && url.starts_with("http://"))) return url;
   throw Error(ErrorCode::unavailable, "a redirect does not lead to https://");
 }

@@ -15,7 +15,7 @@ using std::chrono::seconds;
 using std::chrono::system_clock;
 
 constexpr std::string_view kUserAgent = "weightfs/" WEIGHTFS_VERSION;
-constexpr seconds kLongest{3600};  // a wait; deadlines may be as far off as can be
+constexpr seconds kLongest{3600};  // one wait; the deadline may be infinite
 
 HttpOptions http_options(const S3Settings& settings, const S3Address& address) {
   HttpOptions options;
@@ -25,7 +25,8 @@ HttpOptions http_options(const S3Settings& settings, const S3Address& address) {
   return options;
 }
 
-/// Whether a status that the call takes for an answer is one: not if it stands for trouble.
+/// Whether a status in `expected` is really an answer, rather than a temporary or credential
+/// problem.
 bool is_expected(const S3Call& call, const S3Refusal& refusal) {
   const bool listed =
       std::find(call.expected.begin(), call.expected.end(), refusal.status) != call.expected.end();
@@ -33,7 +34,7 @@ bool is_expected(const S3Call& call, const S3Refusal& refusal) {
          !refusal.is_skewed_clock();
 }
 
-/// Given out by a redirect and no longer good, or good for another range.
+/// Whether a redirect's target has expired; 416 concerns only the range.
 bool is_stale(const HttpReply& reply) { return !reply.ok() && reply.status != 416; }
 
 }  // namespace
@@ -82,18 +83,18 @@ unsigned RequestLimiter::limit() const {
 
 // ---- the client ----
 
-/// What is known of one call, over its attempts.
+/// The state of one call across its attempts.
 struct S3Client::Try {
   Try(RetryBudget& budget, unsigned attempts_max) : backoff(budget, attempts_max) {}
 
   Backoff backoff;
   AwsCredentials keys;
   std::optional<S3Answer> answer;
-  std::optional<Error> cause;  // of the last attempt
+  std::optional<Error> cause;  // error of the last attempt
   std::optional<seconds> retry_after;
   bool pause = true;      // before the next attempt
-  bool reached = true;    // the last attempt
-  bool repeated = false;  // an attempt may have been carried out whose answer is not known
+  bool reached = true;    // whether the last attempt reached the service
+  bool repeated = false;  // an attempt without a known answer may have been carried out
   bool learned_clock = false, renewed_keys = false;
 };
 
@@ -118,7 +119,7 @@ S3Answer S3Client::send(const S3Call& call, const Context& context) {
   }
 }
 
-/// Returns: true if there is an answer; false if it is worth another attempt.
+/// Returns: true if there is an answer; false if another attempt is worthwhile.
 bool S3Client::attempt(const S3Call& call, Try& state, const Context& context) {
   state.pause = true;
   state.reached = true;
@@ -143,7 +144,7 @@ bool S3Client::attempt(const S3Call& call, Try& state, const Context& context) {
   return take(call, state, std::move(reply), *place);
 }
 
-/// As attempt(), for an answer of whatever kind.
+/// As attempt(), for any reply.
 bool S3Client::take(const S3Call& call, Try& state, HttpReply reply, RequestLimiter::Place& place) {
   reached_ = true;
   state.repeated = state.repeated || reply.sent_twice;
@@ -168,7 +169,8 @@ bool S3Client::take(const S3Call& call, Try& state, HttpReply reply, RequestLimi
 void S3Client::judge(const S3Call& call, Try& state, const S3Refusal& refusal) {
   state.cause = to_error(refusal, address_, call.action, call.key, state.keys.access_key_id,
                          state.keys.source);
-  const bool is_unknown_key = refusal.code == "InvalidAccessKeyId";  // of files that were rotated
+  const bool is_unknown_key = refusal.code == "InvalidAccessKeyId";  // of key files that were
+                                                                     // rotated
   if (came_late(refusal)) {
     state.cause = Error(ErrorCode::unavailable, state.cause->what());
   } else if (refusal.is_skewed_clock() && refusal.date && !state.learned_clock) {
@@ -205,7 +207,7 @@ void S3Client::wait(const S3Call& call, Try& state, const Context& context) {
   context.pause(*pause, doing(call));
 }
 
-/// One request, and where it leads.
+/// Sends one request and follows its redirects.
 HttpReply S3Client::exchange(const S3Call& call, const AwsCredentials& keys,
                              const Context& context) {
   if (call.follow) {
@@ -236,7 +238,7 @@ HttpReply S3Client::exchange(const S3Call& call, const AwsCredentials& keys,
   return call.follow ? follow(call, std::move(reply), context) : reply;
 }
 
-/// Goes where the service sends readers.  AWS means another region by it, and says so in the
+/// Follows redirects of reads.  AWS redirects to another region instead, and names it in the
 /// answer.
 HttpReply S3Client::follow(const S3Call& call, HttpReply reply, const Context& context) {
   std::string from = address_.scheme_and_host;
@@ -254,13 +256,13 @@ HttpReply S3Client::follow(const S3Call& call, HttpReply reply, const Context& c
     if (!is_stale(reply)) redirects_.keep(call.key, from);
   }
   if (from == address_.scheme_and_host || !is_stale(reply)) return reply;
-  // What another host says of the object is no answer of the service.
+  // Another host's error about the object is not an answer of the service.
   throw TransportError(
       ErrorCode::unavailable, TransportError::Kind::other,
       fmt::format("the host that the service redirects to answers {}", reply.status));
 }
 
-/// A request to another host: nothing of ours goes there but the range.
+/// A request to another host: carries no header but the range.
 HttpReply S3Client::fetch(const S3Call& call, const std::string& url, const Context& context) {
   HttpRequest request;
   request.url = url;
@@ -280,7 +282,7 @@ system_clock::time_point S3Client::now() const {
   return system_clock::now() + seconds(clock_offset_s_);
 }
 
-/// Refused for its time although the two clocks agree: the request was long on its way.
+/// Whether it was refused for its time although the clocks agree: then it was too long in transit.
 bool S3Client::came_late(const S3Refusal& refusal) const {
   constexpr seconds kAgreement{60};
   return refusal.is_skewed_clock() && refusal.date &&

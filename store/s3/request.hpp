@@ -72,7 +72,7 @@ struct S3Call {
   std::span<std::byte> into = {};
   bool follow = false;  // redirects, without credentials (store/s3/redirects.hpp)
 
-  std::vector<int> expected = {};  // statuses beside 2xx that are answers
+  std::vector<int> expected = {};  // statuses other than 2xx that are answers
   /// Why an answer is invalid, so that the request is retried; empty: it is valid.
   std::function<std::string(const HttpReply&)> problem = {};
 };

@@ -36,7 +36,7 @@ bool is_legal_key(std::string_view key) {
   }
 }
 
-/// Whether a service refuses the condition itself.
+/// Whether a service does not support the condition itself.
 bool refuses_condition(const S3Refusal& refusal) {
   return refusal.status == 501 ||
          (refusal.status == 400 &&
@@ -62,7 +62,7 @@ class S3Bucket::Impl {
   S3Uploader uploader;
 };
 
-/// A PUT of a whole object.
+/// The PUT of a whole object.
 S3Call S3Bucket::Impl::write_call(std::string_view key, const UploadPart& body) const {
   return {.action = "write",
           .key = key,
@@ -73,7 +73,7 @@ S3Call S3Bucket::Impl::write_call(std::string_view key, const UploadPart& body) 
           .body_sha256 = to_hex(sha256(body.bytes()))};
 }
 
-/// Whether an object is there with these bytes.
+/// Whether the object exists with exactly these bytes.
 bool S3Bucket::Impl::holds(std::string_view key, std::string_view bytes, const Context& context) {
   std::string found(bytes.size() + 1, '\0');
   const std::size_t size =
@@ -118,7 +118,7 @@ void S3Bucket::put(std::string_view key, const Source& source, const Context& co
     const UploadPart body(impl_->memory, source, 0, source.size_bytes(), context);
     impl_->client.send(impl_->write_call(key, body), context);
   }
-  impl_->client.redirects().forget(key);  // it may lead to what was there before
+  impl_->client.redirects().forget(key);  // it may lead to the previous bytes
 }
 
 Bucket::Put S3Bucket::put_if_absent(std::string_view key, std::string_view bytes,
@@ -132,7 +132,7 @@ Bucket::Put S3Bucket::put_if_absent(std::string_view key, std::string_view bytes
   const S3Answer answer = impl_->client.send(call, context);
   if (answer.reply.ok()) return Put::created;
   if (answer.reply.status == 412) {
-    // Perhaps it is an earlier attempt of this call that was first.
+    // The object may come from an earlier attempt of this call.
     const bool is_own = answer.repeated && impl_->holds(key, bytes, context);
     return is_own ? Put::created : Put::exists;
   }
@@ -155,7 +155,7 @@ std::vector<std::string> S3Bucket::list(std::string_view prefix, std::string_vie
   const std::string full_after = after.empty() ? "" : root + std::string(after);
   std::vector<std::string> keys;
   S3Listing page;
-  do {  // once, but where nothing of a page counts
+  do {  // usually once; again if no key of a page counts
     page = impl_->list_page(full_prefix, full_after, page.continuation, context);
     for (const std::string& key : page.keys) {
       if (!key.starts_with(full_prefix) || key <= full_after) continue;

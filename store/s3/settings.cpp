@@ -21,7 +21,7 @@ std::optional<std::string> first_of(const Environment& environment,
   return std::nullopt;
 }
 
-// A variable of the environment, else the profile's setting; an empty one counts as unset.
+// A variable of the environment, or else the profile's setting; an empty one counts as unset.
 std::optional<std::string> find_setting(const Environment& environment, std::string_view variable,
                                         const AwsProfile& profile, std::string_view setting) {
   auto value = environment(variable);
@@ -42,7 +42,7 @@ unsigned parse_attempts(const std::string& text) {
   return attempts;
 }
 
-// What would send requests to another host of AWS than ours.
+// Rejects settings that would send requests to another AWS endpoint than the one used here.
 void refuse_other_endpoints(const AwsProfile& profile, const Environment& environment) {
   struct Switch {
     std::string_view variable, setting, what;

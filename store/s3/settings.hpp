@@ -38,7 +38,7 @@ struct S3Settings {
   [[nodiscard]] AwsIdentity identity() const { return {profile, profile_named, region, ca_bundle}; }
 };
 
-/// Throws Error: invalid (an endpoint that is no URL, AWS_MAX_ATTEMPTS, addressing_style),
+/// Throws Error: invalid (an endpoint that is not a URL, AWS_MAX_ATTEMPTS, addressing_style),
 /// unsupported (FIPS and the like), and what read_aws_profile throws.
 S3Settings find_s3_settings(const BucketOptions& options, const Environment& environment);
 

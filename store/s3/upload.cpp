@@ -11,21 +11,21 @@
 #include "store/base/bytes.hpp"
 #include "store/base/log.hpp"
 #include "store/base/md5.hpp"
-#include "store/base/parallel.hpp"
 #include "store/base/sha256.hpp"
 #include "store/s3/xml.hpp"
+#include "store/threads/parallel.hpp"
 
 namespace weightfs {
 namespace {
 
 constexpr std::uint64_t kPartsMax = 10'000;
 constexpr unsigned kPartsInFlightMax = 8;
-constexpr std::chrono::hours kLookAgain{1};  // a deadline may be as far off as can be
+constexpr std::chrono::hours kLookAgain{1};  // the deadline may be infinite
 constexpr auto kAbortTime = std::chrono::seconds(5);
 constexpr auto kTidyTime = std::chrono::seconds(30);
 constexpr auto kUploadAgeMax = std::chrono::hours(24);
 
-/// The upload is not there any more: completed or aborted, perhaps by somebody else.
+/// The upload no longer exists: completed or aborted, perhaps by another client.
 class UploadGone : public Error {
  public:
   using Error::Error;
@@ -71,7 +71,7 @@ void abort_upload(S3Client& client, std::string_view key, const std::string& id,
   }
 }
 
-/// One object on its way up.
+/// The upload of one object in parts.
 class Multipart {
  public:
   Multipart(S3Client& client, UploadMemory& memory, std::string_view key, const Source& source,
@@ -85,7 +85,7 @@ class Multipart {
         part_bytes_(part_bytes_of(size_)),
         etags_(static_cast<std::size_t>((size_ + part_bytes_ - 1) / part_bytes_)) {}
 
-  /// Returns: false if the upload went away below it, so that it must be begun anew.
+  /// Returns: false if the upload disappeared meanwhile, so that it must be started again.
   bool run(bool may_resume) {
     if (may_resume) resume();
     if (id_.empty()) create();
@@ -129,11 +129,11 @@ class Multipart {
   const Context& context_;
   const std::uint64_t size_, part_bytes_;
   std::string id_;
-  std::map<unsigned, S3PartEntry> there_;  // by part number: of an upload that is resumed
+  std::map<unsigned, S3PartEntry> there_;  // parts already there, by number, in a resumed upload
   std::vector<std::string> etags_;         // by part number - 1
 };
 
-/// Best effort: some services have no such list.
+/// Best effort: some services cannot list uploads.
 void Multipart::resume() {
   try {
     const std::string full_key = client_.address().prefix + std::string(key_);
@@ -159,7 +159,7 @@ void Multipart::keep_parts(const std::string& id) {
     const S3Call call{.action = "list", .key = key_, .target = std::move(target)};
     S3Parts page = read_s3_parts(client_.send(call, context_).reply.text);
     for (S3PartEntry& part : page.parts) there[part.number] = std::move(part);
-    // A marker that does not move would lead round in a circle.
+    // A marker that does not advance would cause an endless loop.
     marker = page.next_marker == marker ? "" : page.next_marker;
   }
   there_ = std::move(there);
@@ -307,8 +307,8 @@ void S3Uploader::put(std::string_view key, const Source& source, const Context& 
                           client_.address().url, key));
 }
 
-/// Best effort, once for each first component of keys: what lies elsewhere is not this
-/// repository's.
+/// Best effort, once for each first component of keys: other prefixes do not belong to this
+/// repository.
 void S3Uploader::abort_old(std::string_view key, const Context& context) {
   const std::string first(key.substr(0, key.find('/') + 1));
   if (first.empty()) return;

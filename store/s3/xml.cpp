@@ -31,7 +31,7 @@ int hex_digit(char c) {
   return -1;
 }
 
-/// Of encoding-type=url, which is that of forms: '+' is a space.
+/// Decodes encoding-type=url, which is form encoding: '+' is a space.
 std::string decode_form(std::string_view text) {
   std::string plain;
   for (std::size_t i = 0; i < text.size(); i++) {

@@ -1,5 +1,5 @@
-// The thread waits in poll(2) for inotify, for an eventfd that a note rings, and for the next file
-// that is due.
+// The thread waits in poll(2) for inotify, for an eventfd that note() signals, and for the next
+// file that is due.
 #include "store/staging/close_watch.hpp"
 
 #include <fmt/format.h>
@@ -35,14 +35,14 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kRest{20}, kFirstAsk{1}, kLastPause{500};
 
-/// The id that a backing file is named by; 0 if the name is none.
+/// The id that a backing file's name stands for; 0 if the name is not an id.
 StagingId id_of(std::string_view name) {
   StagingId id = 0;
   const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), id);
   return error == std::errc() && end == name.data() + name.size() ? id : 0;
 }
 
-/// Watches a directory; no descriptor if that cannot be.
+/// Watches a directory; returns no descriptor if that is impossible.
 File watch(const std::filesystem::path& directory) {
   File inotify(inotify_init1(IN_NONBLOCK | IN_CLOEXEC));
   if (inotify &&
@@ -66,7 +66,7 @@ struct CloseWatch::State {
     thread = std::jthread([this](const std::stop_token& stop) { run(stop); });
   }
 
-  /// When a file is asked about next, and how long it is left alone after that.
+  /// When a file is checked next, and the pause after that.
   struct Next {
     Clock::time_point due;
     milliseconds pause = kFirstAsk;
@@ -100,7 +100,7 @@ struct CloseWatch::State {
     ::poll(events.data(), events.size(), timeout());
   }
 
-  /// Until the next file is due, in the form that poll(2) takes.
+  /// Time until the next file is due, as poll(2) takes it.
   [[nodiscard]] int timeout() const {
     if (asked.empty()) return -1;
     const auto next =
@@ -169,14 +169,14 @@ struct CloseWatch::State {
   const CloseWatchOptions options;
   const File inotify, bell;
 
-  // Guards the next two; held for moments.
+  // Guards the next two; held only briefly.
   RankedMutex mutex{LockRank::close_watch, "CloseWatch::State::mutex"};
   std::set<StagingId> noted;
   bool is_all_noted = false;
 
-  std::map<StagingId, Next> asked;          // the thread's own
-  std::atomic<std::size_t> asked_count{0};  // of `asked`, and of notes on their way there
-  std::jthread thread;                      // last: it uses all of the above
+  std::map<StagingId, Next> asked;          // used by the thread only
+  std::atomic<std::size_t> asked_count{0};  // size of `asked`, plus notes not yet taken
+  std::jthread thread;                      // last: it uses the members above
 };
 
 CloseWatch::CloseWatch(CloseWatchOptions options)
@@ -189,7 +189,7 @@ void CloseWatch::note(StagingId file) noexcept {
     const std::lock_guard lock(state_->mutex);
     state_->noted.insert(file);
   } catch (const std::bad_alloc&) {
-    return;  // the hand-over does the work
+    return;  // the hand-over then does the work
   }
   state_->ring();
 }

@@ -1,23 +1,23 @@
-// Close watch: finds out when nobody can write to a staged file any more.
+// Close watch: finds out when no process can write to a staged file any more.
 //
-// No event says so.  The RELEASE of the last writer reaches the daemon before the kernel has let go
-// of the backing file; a mapping outlives it; a rename after the close tells of a name only.  So
-// events say which file to ask about, and the kernel answers: nobody_writes().
+// No event reports that.  The RELEASE of the last writer reaches the daemon before the kernel has
+// closed the backing file; a mapping outlives it; a rename after the close only concerns the name.
+// So events say which file to check, and the kernel gives the answer: nobody_writes().
 //
-//     note, inotify -> 20 ms later asked, and after 1, 2, 4 ... 500 ms -> told, or forgotten until
-//                                                                         the next event
+//     note, inotify -> checked after 20 ms, and again after 1, 2, 4 ... 500 ms
+//                   -> reported, or dropped until the next event
 //
-// The 20 ms are for who copies: the times are set after the close, and the name is given last.
+// The 20 ms are for copying tools, which set the times after the close, and the name last.
 //
-// inotify's IN_CLOSE_WRITE on the directory of the backing files tells of every descriptor and
-// mapping that could write, also of those that the kernel serves past the daemon.  After an
-// overflow all files are asked about.  Where inotify is not to be had the notes are all there is.
+// inotify's IN_CLOSE_WRITE on the directory of the backing files reports every descriptor and
+// mapping that could write, including those that the kernel serves without the daemon.  After an
+// overflow all files are checked.  Without inotify, calls of note() are the only events.
 //
-// What is told is about that moment, and may be told twice: whoever relies on it compares the
-// file's generation, and a hand-over asks again.
+// A report describes that moment, and may come twice: whoever relies on it compares the file's
+// generation, and a hand-over checks again.
 //
-// Threads: all calls may run in parallel and return at once.  One thread of its own, which asks
-// and tells.
+// Threads: all calls may run in parallel and return at once.  Its own thread checks the files and
+// calls `closed`.
 #pragma once
 
 #include <cstddef>
@@ -32,9 +32,9 @@
 namespace weightfs {
 
 struct CloseWatchOptions {
-  std::filesystem::path directory;  // of the backing files, which are named by their ids
-  std::function<std::vector<StagingId>()> all;  // every file there is
-  /// Nobody can write to the file now.  Called by the thread; must not throw.
+  std::filesystem::path directory;              // of the backing files, which are named by id
+  std::function<std::vector<StagingId>()> all;  // all files
+  /// No process can write to the file now.  Called by the thread; must not throw.
   std::function<void(StagingId)> closed;
 };
 
@@ -43,13 +43,13 @@ class CloseWatch {
   explicit CloseWatch(CloseWatchOptions options);
   ~CloseWatch();  // ends the thread
 
-  /// Asks about a file, from the start if it is being asked about.
+  /// Begins to check a file, or starts over if it is already being checked.
   void note(StagingId file) noexcept;
 
-  /// Asks about all files.
+  /// Begins to check all files.
   void note_all() noexcept;
 
-  /// Files that are being asked about.  One that was noted counts until it is told or forgotten.
+  /// Files being checked.  A noted file counts until it is reported or dropped.
   [[nodiscard]] std::size_t pending() const;
 
  private:

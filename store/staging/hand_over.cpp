@@ -1,5 +1,5 @@
-// Handing over: the seal is a mark on a directory that every change looks for on its way up.  The
-// move itself is that of one entry.
+// Handing over: a seal is a mark on a directory; every change checks the directories above it for
+// one. The move itself moves a single entry.
 
 #include <algorithm>
 #include <cerrno>
@@ -12,7 +12,7 @@ namespace weightfs {
 
 // ---- the seal ----
 
-// Whoever changes something holds `changes`, so none is under way when the mark is there.
+// Every change holds `changes`, so none is in progress when the mark is set.
 Staging::Seal::Seal(Staging& staging, StagingId directory)
     : staging_(staging), directory_(directory) {
   State& state = *staging.state_;
@@ -139,7 +139,7 @@ void Staging::allow_removal(StagingId directory) {
 
 namespace {
 
-// Where what is left may go.
+// Where the unpublished rest goes.
 StagingOrigin find_place(const StagingTree& tree, const StagingOrigin& origin,
                          std::uint64_t number) {
   StagingOrigin place{kStagingRoot, origin.name};
@@ -151,7 +151,7 @@ StagingOrigin find_place(const StagingTree& tree, const StagingOrigin& origin,
   for (unsigned attempt = 1; tree.child(place.parent, place.name); attempt++) {
     std::string suffix = ".unpublished-" + std::to_string(number);
     if (attempt > 1) suffix += "." + std::to_string(attempt);
-    // Cut in front of a whole UTF-8 character.
+    // Do not cut within a UTF-8 character.
     std::size_t size = std::min(origin.name.size(), kNameBytesMax - suffix.size());
     while (size > 0 && size < origin.name.size() && (origin.name[size] & 0xC0) == 0x80) size--;
     place.name = origin.name.substr(0, size) + suffix;
@@ -169,7 +169,7 @@ std::string Staging::finish(StagingId directory, std::span<const StagingId> publ
   require_handed_over(tree, directory);
   if (!is_entry_name(origin.name)) throw PosixError(EINVAL, "put back under that name");
 
-  // Children first: a directory stays if something in it does.
+  // Children first: a directory stays if anything in it does.
   std::vector<StagingId> below;
   tree.walk(directory,
             [&](const std::string&, StagingId id, const StagingInode&) { below.push_back(id); });

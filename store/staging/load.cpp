@@ -1,13 +1,13 @@
-// Loading: records first, as they are; then what does not fit is mended, so that one bad entry does
-// not cost the tree:
+// Loading: first the records as they are; then inconsistencies are repaired, so that one bad entry
+// does not cost the whole tree:
 //
-//     a name of nothing, a second name      dropped
-//     a file without bytes                  dropped, and named in the log
-//     an inode that no root leads to        becomes /staging/lost+found-<id>, with all below it; of
-//                                           a cycle the lowest
-//     bytes without a record                removed
+//     a name without an inode, a second name   dropped
+//     a file without bytes                     dropped, and named in the log
+//     an inode not reachable from a root       becomes /staging/lost+found-<id>, with all below it;
+//                                              in a cycle, the inode with the lowest id
+//     bytes without a record                   removed
 //
-// What was mended is written in one batch, or again by the next process if there is no room for it.
+// Repairs are written in one batch; if there is no room for it, the next process repeats them.
 
 #include <dirent.h>
 #include <fmt/format.h>
@@ -28,7 +28,7 @@ namespace weightfs {
 
 namespace {
 
-// The id that a file on disk is named by; nullopt if it is none of staging's.
+// The id that a file's name stands for; nullopt if it is not one of staging's files.
 std::optional<StagingId> id_of_name(std::string_view name) {
   StagingId id = 0;
   const auto [at, error] = std::from_chars(name.data(), name.data() + name.size(), id);
@@ -84,7 +84,7 @@ class StagingLoader {
   Staging::State& state_;
   StagingTree& tree_;
   const std::set<StagingId> backing_;
-  std::vector<Db::Change> mended_;
+  std::vector<Db::Change> repairs_;
 };
 
 void StagingLoader::read_ids() {
@@ -103,7 +103,7 @@ void StagingLoader::read_inodes() {
       throw_undecodable("inodes", key);
     }
     tree_.add(id, std::move(*record));
-    // Reserved ids are recorded with the first inode of them; a lost reservation is made again.
+    // Ids are reserved in the same write as their first inode; a lost reservation is repeated.
     tree_.given_out = std::max(tree_.given_out, id + 1);
   });
   state_.reserved_ids = std::min(state_.reserved_ids, tree_.given_out);
@@ -117,7 +117,7 @@ void StagingLoader::make_roots() {
       StagingRecord record;
       record.mode = S_IFDIR | state_.options.mode;
       record.atime = record.mtime = record.ctime = now;
-      mended_.push_back({ColumnFamily::inodes, inode_key(root), encode(record)});
+      repairs_.push_back({ColumnFamily::inodes, inode_key(root), encode(record)});
       tree_.add(root, std::move(record));
     }
     StagingRecord& record = tree_.get(root).record;
@@ -145,7 +145,7 @@ void StagingLoader::add_name(const StagingNameRecord& record) {
   log_warning(
       fmt::format("staging: dropped the name '{}' in directory {}: its inode {} does not exist",
                   record.name, record.directory, record.id));
-  mended_.push_back({ColumnFamily::names, name_key(record.directory, record.name), std::nullopt});
+  repairs_.push_back({ColumnFamily::names, name_key(record.directory, record.name), std::nullopt});
 }
 
 std::unordered_set<StagingId> StagingLoader::reachable() const {
@@ -157,7 +157,7 @@ std::unordered_set<StagingId> StagingLoader::reachable() const {
   return ids;
 }
 
-// First inodes without a name, then, of what is left, one of each cycle.
+// First inodes without a name, then one of each remaining cycle.
 void StagingLoader::keep_lost() {
   std::vector<StagingId> nameless;
   for (const auto& [id, inode] : tree_.inodes()) {
@@ -180,19 +180,19 @@ void StagingLoader::keep_lost() {
 void StagingLoader::move_to_staging(StagingId id) {
   const StagingInode& inode = tree_.get(id);
   if (inode.is_file() && !backing_.contains(id)) {
-    mended_.push_back({ColumnFamily::inodes, inode_key(id), std::nullopt});
+    repairs_.push_back({ColumnFamily::inodes, inode_key(id), std::nullopt});
     tree_.erase(id);
     return;
   }
   if (inode.parent != 0) {
-    mended_.push_back({ColumnFamily::names, name_key(inode.parent, inode.name), std::nullopt});
+    repairs_.push_back({ColumnFamily::names, name_key(inode.parent, inode.name), std::nullopt});
     tree_.unlink(inode.parent, std::string(inode.name));
   }
   const std::string wanted = "lost+found-" + std::to_string(id);
   std::string name = wanted;
   for (int i = 2; tree_.child(kStagingRoot, name); i++) name = wanted + "." + std::to_string(i);
   tree_.link(kStagingRoot, name, id);
-  mended_.push_back({ColumnFamily::names, name_key(kStagingRoot, name), inode_key(id)});
+  repairs_.push_back({ColumnFamily::names, name_key(kStagingRoot, name), inode_key(id)});
   log_warning(fmt::format("staging: inode {} had no name; it is now staging/{}", id, name));
 }
 
@@ -206,17 +206,17 @@ void StagingLoader::drop_files_without_bytes() {
     const StagingInode& inode = tree_.get(id);
     log_warning(fmt::format("dropped {}: its data file, {}, is missing", tree_.path_of(id),
                             state_.backing_path(id).string()));
-    mended_.push_back({ColumnFamily::names, name_key(inode.parent, inode.name), std::nullopt});
-    mended_.push_back({ColumnFamily::inodes, inode_key(id), std::nullopt});
+    repairs_.push_back({ColumnFamily::names, name_key(inode.parent, inode.name), std::nullopt});
+    repairs_.push_back({ColumnFamily::inodes, inode_key(id), std::nullopt});
     tree_.unlink(inode.parent, std::string(inode.name));
     tree_.erase(id);
   }
 }
 
 void StagingLoader::write() {
-  if (mended_.empty()) return;
+  if (repairs_.empty()) return;
   try {
-    state_.db.write(mended_, Durability::process);
+    state_.db.write(repairs_, Durability::process);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::no_space) throw;
     log_warning(fmt::format("staging: repairs are not recorded yet: {}", error.what()));
@@ -231,8 +231,8 @@ void StagingLoader::remove_strays() {
   state_.remove_backing(strays);
 }
 
-// Without `mutex`, which is not held over the database: nobody else has the tree yet, and the
-// thread that removes unused bytes looks at none of it.
+// Does not hold `mutex`, which is never held across database calls: no other thread has the tree
+// yet, and the thread that removes unused bytes does not use it.
 void Staging::State::load() {
   const std::scoped_lock lock(changes);
   StagingLoader(*this, read_backing(directory)).run();

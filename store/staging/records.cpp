@@ -13,7 +13,7 @@ namespace {
 constexpr std::int64_t kNanoseconds = 1'000'000'000;
 constexpr std::size_t kFixedBytes = 12, kTimesBytes = 24;
 
-// Times beyond what 64 bits of nanoseconds hold (1677 to 2262) become the nearest one.
+// Times outside the range of 64-bit nanoseconds (1677 to 2262) are clamped.
 std::int64_t nanoseconds_of(const timespec& time) {
   constexpr std::int64_t kSecondsMax = INT64_MAX / kNanoseconds - 1;
   if (time.tv_sec > kSecondsMax) return kSecondsMax * kNanoseconds;

@@ -1,4 +1,4 @@
-// Records of staging: how inodes and names are written into the families `inodes` and `names`.
+// Records of staging: how inodes and names are encoded in the families `inodes` and `names`.
 //
 // Format: store/local/column_families.hpp.  Threads: pure functions.
 #pragma once
@@ -14,9 +14,9 @@
 
 namespace weightfs {
 
-/// What is recorded of an inode.
+/// The recorded attributes of an inode.
 struct StagingRecord {
-  mode_t mode = 0;  // with the type
+  mode_t mode = 0;  // including the type
   uid_t uid = 0;
   gid_t gid = 0;
   timespec atime{}, mtime{}, ctime{};  // of directories and symlinks
@@ -25,7 +25,7 @@ struct StagingRecord {
 
 std::string inode_key(StagingId id);
 std::string encode(const StagingRecord& record);
-/// nullopt if it is not what encode() makes.
+/// nullopt if it is not a result of encode().
 std::optional<StagingRecord> decode_inode(std::string_view value);
 
 std::string name_key(StagingId directory, std::string_view name);
@@ -36,8 +36,8 @@ struct StagingNameRecord {
 };
 std::optional<StagingNameRecord> decode_name(std::string_view key, std::string_view value);
 
-/// True for what may be the name of an entry: 1 to kNameBytesMax bytes, no '/' and no NUL, not "."
-/// or "..".
+/// Whether this may be the name of an entry: 1 to kNameBytesMax bytes, without '/' and NUL, and not
+/// "." or "..".
 bool is_entry_name(std::string_view name) noexcept;
 
 }  // namespace weightfs

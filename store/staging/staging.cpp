@@ -1,8 +1,7 @@
-// Every call looks first, under the lock, and throws if the answer of a POSIX tree is an error.  A
-// change is then written to the database as one batch, and made in memory after that: if the write
-// fails, nothing was changed.  What takes long on the bytes (truncate, fsync, unlink) is done
-// without locks; a file that is being truncated has a writer meanwhile, so that a seal waits for
-// it.
+// Every call first checks, under the lock, and throws the error that a POSIX file system would
+// return.  A change is then written to the database as one batch, and made in memory only if the
+// write succeeds. Slow operations on bytes (truncate, fsync, unlink) run without locks; a file
+// counts as having a writer while it is truncated, so that a seal waits for that.
 
 #include "store/staging/staging.hpp"
 
@@ -21,11 +20,11 @@ namespace weightfs {
 
 namespace {
 
-constexpr std::uint64_t kDirectoryBytes = 4096;  // what a directory's size says
+constexpr std::uint64_t kDirectoryBytes = 4096;  // the size reported for a directory
 constexpr std::size_t kNamesAtOnce = 128;
 constexpr std::size_t kTargetBytesMax = 4095;
 
-// Of a name that is looked for; others than entry names cannot be there.
+// For lookups: any other invalid name simply does not exist.
 void require_length(std::string_view name) {
   if (name.size() > kNameBytesMax) {
     throw PosixError(ENAMETOOLONG, "use the name " + std::string(name));
@@ -46,7 +45,7 @@ StagingId get_child(const StagingTree& tree, StagingId directory, std::string_vi
   return *id;
 }
 
-// A place for an entry: a directory that may be changed, and no such name in it.
+// Checks the place for a new entry: the directory may be changed and lacks the name.
 void require_free(const StagingTree& tree, StagingId directory, std::string_view name) {
   tree.directory(directory);
   require_entry_name(name);
@@ -56,7 +55,7 @@ void require_free(const StagingTree& tree, StagingId directory, std::string_view
   tree.require_changeable(directory, StagingTree::Change::attributes);
 }
 
-// An inode that `caller` makes in a directory; a setgid directory hands its group on.
+// The record of a new inode made by `caller`; a setgid directory passes on its group.
 StagingRecord record_of(const StagingChange& change, StagingId directory, mode_t mode,
                         Caller caller) {
   const StagingRecord& parent = change.tree().get(directory).record;
@@ -133,7 +132,7 @@ std::string Staging::read_link(StagingId id) const {
 
 void Staging::read_directory(StagingId id, std::uint64_t offset,
                              const std::function<bool(const StagingName&)>& each) const {
-  // In parts, so that `each` runs without the lock.
+  // In batches, so that `each` runs without the lock.
   for (std::vector<StagingName> part;; part.clear()) {
     {
       const std::scoped_lock lock(state_->mutex);
@@ -206,7 +205,7 @@ std::vector<StagingId> Staging::staged_files() const {
 
 StagingSummary Staging::summary() const {
   StagingSummary summary;
-  std::vector<std::vector<StagingId>> files;  // of each top
+  std::vector<std::vector<StagingId>> files;  // by index of `tops`
   {
     const std::scoped_lock lock(state_->mutex);
     for (const StagingId root : {kStagingRoot, kPublishRoot}) {
@@ -244,7 +243,6 @@ StagingSummary Staging::summary() const {
 // ---- changing names ----
 
 StagingId Staging::make_file(StagingId parent, std::string_view name, mode_t mode, Caller caller) {
-  state_->make_room(0);
   StagingChange change(*state_);
   require_free(change.tree(), parent, name);
   const StagingId id = change.take_id();
@@ -326,7 +324,7 @@ void Staging::remove_directory(StagingId parent, std::string_view name) {
 
 namespace {
 
-// What a rename finds; throws what renameat2(2) would answer.
+// The inodes of a rename; check_rename() throws the errors of renameat2(2).
 struct Renaming {
   StagingId source = 0;
   std::optional<StagingId> target;
@@ -392,7 +390,7 @@ namespace {
 
 bool changes_times(const AttributeChange& change) { return change.atime || change.mtime; }
 
-// Of a file only mode and owner are recorded.
+// For a file only mode and owner are recorded.
 bool changes_record(const AttributeChange& change, bool is_file) {
   return change.mode || change.uid || change.gid || (!is_file && changes_times(change));
 }
@@ -467,6 +465,12 @@ void Staging::prepare_write(StagingId id, std::uint64_t offset_bytes, std::uint6
   if (end > size) state_->make_room(std::min(size_bytes, end - size));
 }
 
+void Staging::prepare_file() { state_->make_room(0); }
+
+bool Staging::has_room_for_file() const {
+  return !state_->options.has_room || state_->options.has_room(0);
+}
+
 void Staging::sync_file(StagingId id, bool data_only) {
   {
     const std::scoped_lock lock(state_->mutex);
@@ -478,7 +482,7 @@ void Staging::sync_file(StagingId id, bool data_only) {
   sync_directory(id);
 }
 
-// Files' names on disk are their numbers: one directory for all.
+// On disk files are named by id, so there is only one directory to sync.
 void Staging::sync_directory(StagingId id) {
   {
     const std::scoped_lock lock(state_->mutex);

@@ -17,8 +17,8 @@ namespace weightfs {
 
 namespace {
 
-// Ids are reserved in blocks, so that making a file is one write; the rest of a block is lost at a
-// restart.
+// Ids are reserved in blocks, so that creating a file takes one write; a restart loses the rest of
+// a block.
 constexpr StagingId kIdsReserved = 4096;
 
 timespec present_time() {
@@ -36,7 +36,7 @@ Staging::State::State(Db& db_, std::filesystem::path directory_, StagingOptions 
   remover_ = std::jthread([this](const std::stop_token& stop) { remove_unused_until(stop); });
 }
 
-// A file whose last open was released while somebody came back to it is gone for him.
+// The backing file may have been removed by a concurrent last release: ESTALE.
 File Staging::State::open_backing(StagingId id, int flags) const {
   const int fd =
       ::openat(directory_file.fd(), backing_name(id).c_str(), flags | O_CLOEXEC | O_NOFOLLOW);
@@ -63,7 +63,7 @@ void Staging::State::remove_backing(std::span<const StagingId> ids) const noexce
 }
 
 void Staging::State::touch_backing(StagingId id) const noexcept {
-  // It may be gone.
+  // The file may already be gone.
   (void)!::fchmodat(directory_file.fd(), backing_name(id).c_str(), 0600, 0);
 }
 
@@ -153,7 +153,7 @@ bool Staging::State::empty_unused(StagingId directory_id, std::string_view name)
   return status == 0;
 }
 
-// ---- bytes that no name leads to ----
+// ---- bytes without a name ----
 
 void Staging::State::remove_later(std::vector<StagingId> ids) {
   if (ids.empty()) return;
@@ -162,7 +162,7 @@ void Staging::State::remove_later(std::vector<StagingId> ids) {
   unused_changed.notify_all();
 }
 
-// One sync for all that comes within a moment.
+// Gathers for a moment, so that one sync serves many removals.
 void Staging::State::remove_unused_until(const std::stop_token& stop) {
   constexpr std::chrono::milliseconds kGather{50}, kRetry{2000};
   std::chrono::milliseconds wait = kGather;
@@ -237,7 +237,7 @@ void StagingChange::add(StagingId id, StagingRecord record) {
 }
 
 void StagingChange::set(StagingId id, StagingRecord record) {
-  // What has no name has no record.
+  // An inode without a name has no record.
   if (state_.tree.get(id).parent != 0 || StagingTree::is_root(id)) {
     records_.push_back({ColumnFamily::inodes, inode_key(id), encode(record)});
   }
@@ -263,7 +263,7 @@ void StagingChange::drop(StagingId id) {
   steps_.emplace_back([this, id] { forget(id); });
 }
 
-// An inode without a name lives on for those who have it open.
+// An inode without a name lives on while it is open.
 void StagingChange::forget(StagingId id) {
   StagingInode& inode = state_.tree.get(id);
   inode.record.ctime = now_;

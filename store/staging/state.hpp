@@ -1,9 +1,9 @@
-// Staging's state, and the one way to change it.  Only staging's own .cpp files include it.
+// Staging's state, and the only way to change it.  Only staging's own .cpp files include it.
 //
-// Two mutexes: `changes` puts the changes of names and records in order, and is held over their
-// write to the database; `mutex` guards what is in memory, and is held over nothing slow.  Order:
-// changes before mutex.  Who holds `changes` may rely on names and on inodes with a name to stay;
-// counts of opens, and inodes without a name, go by `mutex` alone.
+// Two mutexes: `changes` serialises changes of names and records, including their database writes;
+// `mutex` guards what is in memory, and nothing slow runs under it.  Order: changes before mutex.
+// A holder of `changes` may rely on names, and on inodes with a name, to stay; open counts, and
+// inodes without a name, are guarded by `mutex` alone.
 #pragma once
 
 #include <condition_variable>
@@ -24,7 +24,7 @@ namespace weightfs {
 struct Staging::State {
   State(Db& db, std::filesystem::path directory, StagingOptions options);
 
-  /// Reads records and files; mends what does not fit.  In store/staging/load.cpp.
+  /// Reads records and files, and repairs inconsistencies.  In store/staging/load.cpp.
   void load();
 
   [[nodiscard]] std::string backing_name(StagingId id) const { return std::to_string(id); }
@@ -37,26 +37,26 @@ struct Staging::State {
   /// Sets the ctime of a file.
   void touch_backing(StagingId id) const noexcept;
 
-  /// As those of Staging.
+  /// As in Staging.
   void open(StagingId id, bool writes);
   bool release(StagingId id, bool writes) noexcept;
 
   void resize(StagingId id, std::uint64_t size_bytes);
-  /// Frees the bytes of a file that is about to be unlinked and that nobody has open: false if
-  /// somebody has.
+  /// Frees the bytes of a file that is about to be unlinked and is not open; false if it is open.
   bool empty_unused(StagingId directory, std::string_view name);
 
-  /// Removes bytes that no name leads to any more, soon: first the records are synced, so that
-  /// after a power cut no name of an older state has lost its bytes.
+  /// Soon removes bytes that have no name any more. Syncs the records first, so that after a power
+  /// cut no name of an older state has lost its bytes.
   void remove_later(std::vector<StagingId> ids);
 
-  /// Nobody tells who has a directory open, or works in it: the last ones that were removed stay in
-  /// memory, without a name, and answer.  Call with the mutex.
+  /// The daemon is not told who has a directory open or uses it as working directory. So the most
+  /// recently removed directories stay in memory without a name, to answer calls.  Requires: mutex
+  /// is held.
   void keep_removed_directory(StagingId id);
 
-  /// What is to be removed later makes room before anybody is refused.
+  /// Frees the bytes due for removal before it gives up.
   void make_room(std::uint64_t bytes);
-  /// Makes all records durable that were written before.
+  /// Makes all earlier record writes durable.
   void sync_records();
 
   Db& db;
@@ -64,14 +64,14 @@ struct Staging::State {
   const StagingOptions options;
   File directory_file;
 
-  // Held while unused bytes are removed, before all others.
+  // Held while unused bytes are removed; before all others.
   RankedMutex removing{LockRank::staging_removing, "Staging::State::removing"};
 
   RankedMutex changes{LockRank::staging_changes, "Staging::State::changes"};
-  StagingId reserved_ids = kFirstStagingId;  // guarded by `changes`; what the database says
+  StagingId reserved_ids = kFirstStagingId;  // guarded by `changes`; as in the database
 
   mutable RankedMutex mutex{LockRank::staging, "Staging::State::mutex"};  // guards what follows
-  mutable std::condition_variable_any unwritten;  // a file has lost its last writer
+  mutable std::condition_variable_any unwritten;  // signalled when a file loses its last writer
   StagingTree tree;
   std::deque<StagingId> removed_directories;              // oldest first
   std::uint64_t records_written = 0, records_synced = 0;  // counts of writes
@@ -98,8 +98,8 @@ class WriterPin {
   StagingId id_;
 };
 
-/// A change of names and records while it is put together: nobody else changes any meanwhile.
-/// First looks (`tree`, locked), then says what is to be, then write(): all of it or nothing.
+/// Collects a change of names and records, while no other change can run. First read `tree`
+/// (locked), then call the functions that describe the change, then write(): all or nothing.
 class StagingChange {
  public:
   explicit StagingChange(Staging::State& state);
@@ -111,25 +111,25 @@ class StagingChange {
   StagingId take_id();
   /// A new inode.
   void add(StagingId id, StagingRecord record);
-  /// Other attributes.
+  /// Replaces the attributes.
   void set(StagingId id, StagingRecord record);
-  /// An entry, in the place of what had that name.
+  /// Adds an entry, or replaces the one with that name.
   void link(StagingId directory, std::string_view name, StagingId id);
   void unlink(StagingId directory, std::string_view name);
-  /// An inode that has lost its name.
+  /// Removes an inode that has lost its name.
   void drop(StagingId id);
-  /// A directory's entries have changed: mtime, ctime.
+  /// Sets mtime and ctime of a directory whose entries change.
   void touch(StagingId directory);
-  /// The ctime of an inode that stays.
+  /// Sets the ctime of an inode that stays.
   void touch_ctime(StagingId id);
-  /// Removes an entry whose bytes, if it is a file, belong to an image.
+  /// Removes an entry; the bytes of a file now belong to an image.
   void publish(StagingId id);
   void allow_removal(StagingId directory, bool is_allowed);
   void also(std::vector<Db::Change> changes);
 
-  /// Lets others look while something slow is made ready.
+  /// Lets other threads read while something slow is prepared.
   void unlock();
-  /// Returns: the files that are gone, for State::remove_later().
+  /// Returns: the files without a name, for State::remove_later().
   std::vector<StagingId> write(Durability durability = Durability::process);
 
  private:
@@ -139,7 +139,7 @@ class StagingChange {
   std::unique_lock<RankedMutex> order_, lock_;
   timespec now_;
   std::vector<Db::Change> records_;
-  std::vector<std::function<void()>> steps_;  // in memory, once the records are written
+  std::vector<std::function<void()>> steps_;  // applied in memory once the records are written
   std::vector<StagingId> gone_, touched_;     // files
 };
 

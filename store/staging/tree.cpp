@@ -137,7 +137,7 @@ void StagingTree::link(StagingId directory, const std::string& name, StagingId i
     at->second.position = next_position_++;
     parent.positions.emplace(at->second.position, &at->first);
   } else if (StagingInode* old = find(at->second.id)) {
-    // Unless it has another name by now, as in an exchange.
+    // Unless an exchange has already given it another name.
     if (old->parent == directory && old->name == name) {
       old->parent = 0;
       old->name.clear();

@@ -1,11 +1,11 @@
-// Staging tree: names and inodes of staging in memory, without database, files and locks.
+// Staging tree: the names and inodes of staging in memory, without database, files and locks.
 //
 // Invariants
-//   * An inode's `parent` and `name` are an entry of that directory, and the only one of it.
-//     A root, and an inode that was unlinked while it was open, have parent 0.
+//   * An inode's `parent` and `name` are its only directory entry. A root, and an inode that was
+//     unlinked while it was open, have parent 0.
 //   * `subdirectories` counts the entries that are directories.
 //
-// Errors: PosixError; a change that throws has changed nothing.
+// Errors: PosixError; a change that throws has no effect.
 // Threads: none; store/staging/staging.cpp locks.
 #pragma once
 
@@ -37,7 +37,7 @@ struct StagingInode {
 
   unsigned opens = 0, writers = 0;
   std::uint64_t generation = 0;
-  bool is_being_sealed = false;     // of a directory: with all below it
+  bool is_being_sealed = false;     // of a directory: applies to all below it
   bool is_removal_allowed = false;  // likewise
   bool is_published = false;        // the bytes belong to an image
 
@@ -48,32 +48,32 @@ struct StagingInode {
 
 class StagingTree {
  public:
-  /// The first listing position; those below are for "." and "..".
+  /// The first listing position; lower ones are for "." and "..".
   static constexpr std::uint64_t kFirstPosition = 16;
 
-  // ---- looking ----
+  // ---- reading ----
 
   [[nodiscard]] const StagingInode* find(StagingId id) const;
   [[nodiscard]] StagingInode* find(StagingId id);
-  // The next three are also called for the check alone.
+  // The next three are also called only to check.
   /// ESTALE if there is none.
   const StagingInode& get(StagingId id) const;
   StagingInode& get(StagingId id);
-  /// ENOTDIR; ENOENT if it was removed (an id below `given_out`, or unlinked), else ESTALE.
+  /// ENOTDIR; ENOENT if it was removed (an id below `given_out`, or unlinked), otherwise ESTALE.
   const StagingInode& directory(StagingId id) const;
   /// ESTALE, EISDIR, or EINVAL for a symlink.
   const StagingInode& file(StagingId id) const;
-  /// Of a directory that is there.
+  /// Requires: the directory exists.
   [[nodiscard]] std::optional<StagingId> child(StagingId directory, std::string_view name) const;
 
   static bool is_root(StagingId id) { return id == kStagingRoot || id == kPublishRoot; }
-  /// The last inode on the way up: a root, or one without a name.
+  /// The topmost inode above it: a root, or one without a name.
   [[nodiscard]] StagingId root_of(StagingId id) const;
   /// True also for `ancestor` itself.
   [[nodiscard]] bool is_below(StagingId id, StagingId ancestor) const;
-  /// "staging/a/b"; "" for what has no name.
+  /// "staging/a/b"; "" if it has no name.
   [[nodiscard]] std::string path_of(StagingId id) const;
-  /// The same of an entry that need not be there; for messages.
+  /// The path of an entry that need not exist; for messages.
   [[nodiscard]] std::string path_of(StagingId directory, std::string_view name) const;
   /// Calls each(path below `directory`, id, inode) for everything below it, parents first.
   void walk(
@@ -83,25 +83,25 @@ class StagingTree {
     return inodes_;
   }
 
-  // ---- what may be changed ----
+  // ---- checks ----
 
   enum class Change {
     attributes,  // or the entries of a directory, or the inode's own name
-    bytes,       // of a file that was opened for writing already, while its seal is tried
+    bytes,       // of a file already open for writing, while its seal is being tried
     removal      // of its name
   };
-  /// EROFS below the publish root and of what is published, EBUSY while a seal is tried.
+  /// EROFS below the publish root and for published files, EBUSY while a seal is being tried.
   void require_changeable(StagingId id, Change change) const;
   [[nodiscard]] bool is_changeable(StagingId id) const;  // its attributes
 
-  // ---- changing: requires that it fits ----
+  // ---- changes; requires: the change is valid ----
 
   StagingInode& add(StagingId id, StagingRecord record);
   void erase(StagingId id);
   void link(StagingId directory, const std::string& name, StagingId id);  // or replaces
   void unlink(StagingId directory, const std::string& name);
 
-  /// Every id given out is below.
+  /// All ids given out are below this.
   StagingId given_out = kFirstStagingId;
 
  private:

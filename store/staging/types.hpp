@@ -1,4 +1,4 @@
-// Staging types: what the tree that trainers write is made of, for all who work with it.
+// Staging types: the types of the tree that trainers write, for all code that works with it.
 #pragma once
 
 #include <sys/stat.h>
@@ -15,7 +15,7 @@
 
 namespace weightfs {
 
-/// Stands for a file or directory; below 2^60.
+/// Identifies a file or directory; below 2^60.
 using StagingId = std::uint64_t;
 inline constexpr StagingId kStagingRoot = 1;
 inline constexpr StagingId kPublishRoot = 2;
@@ -34,14 +34,14 @@ class PosixError : public Error {
   int number_;
 };
 
-/// Who asks: becomes the owner of what is made.  The kernel has applied the umask and checked
-/// permissions.
+/// The calling user, who becomes the owner of new inodes.  The kernel has already applied the umask
+/// and checked permissions.
 struct Caller {
   uid_t uid = 0;
   gid_t gid = 0;
 };
 
-/// What setattr(2) changes; times: UTIME_NOW is given as the present time.
+/// What setattr(2) changes; UTIME_NOW has been replaced by the current time.
 struct AttributeChange {
   std::optional<mode_t> mode = {};  // permission bits
   std::optional<uid_t> uid = {};
@@ -54,21 +54,22 @@ struct StagingName {
   std::string name;
   StagingId id = 0;
   mode_t type = 0;  // S_IFDIR, S_IFREG, S_IFLNK
-  /// read_directory() from here goes on behind it; stable while names change; 16 or more.
+  /// Position for read_directory() to continue after this entry; stable while names change; 16 or
+  /// more.
   std::uint64_t next = 0;
 };
 
-/// A file below a directory, for the seal.
+/// A file below a directory; used for the seal.
 struct StagedFile {
   std::string path;  // relative to that directory
   StagingId id = 0;
   mode_t type = 0;  // as above; directories are listed too
   std::uint64_t generation = 0;
   unsigned writers = 0;
-  uid_t uid = 0;  // its owner
+  uid_t uid = 0;  // owner
 };
 
-/// Where a directory was that has been handed over.
+/// Where a handed-over directory was before.
 struct StagingOrigin {
   StagingId parent = 0;
   std::string name;

@@ -27,7 +27,8 @@
 namespace weightfs {
 namespace {
 
-/// A version whose files are all here, but that cannot be recorded: the disk is full, mostly.
+/// Retry delay for a version whose files are all here but cannot be recorded, usually because the
+/// disk is full.
 constexpr std::chrono::milliseconds kFirstRecordDelay{1000};
 
 }  // namespace
@@ -38,9 +39,9 @@ struct PartialImages::State {
 
   std::shared_ptr<PartialVersion> fill(std::uint64_t version,
                                        const std::set<std::uint64_t>& distrusted,
-                                       const Context& making);
+                                       const Context& making, VersionWatch* watch);
   std::shared_ptr<PartialVersion> make(Plan plan, Eviction::Reservation base,
-                                       const Context& making);
+                                       std::shared_ptr<BuildMeter> meter, const Context& making);
   void drop(std::uint64_t version);
   [[nodiscard]] bool nobody_reads_files(std::uint64_t version) const;
   void evict(std::uint64_t version);
@@ -69,18 +70,18 @@ struct PartialImages::State {
   std::stop_source stop_source;
   const Context context{stop_source.get_token(), Clock::time_point::max()};
 
-  // Errors are told in their order; before `mutex`.
+  // Held so that errors are reported in order; before `mutex`.
   RankedMutex error_mutex{LockRank::partial_errors, "PartialImages::State::error_mutex"};
   std::map<std::uint64_t, std::string> logged;  // by version
   // Guards what follows.
   mutable RankedMutex mutex{LockRank::partial_images, "PartialImages::State::mutex"};
   std::condition_variable_any whole_changed;
   std::map<std::uint64_t, std::shared_ptr<PartialVersion>> filling;
-  std::map<std::uint64_t, Eviction::Reservation> bases;  // that these are made from
-  std::set<std::uint64_t> whole;  // of `filling`: all is here, to be recorded
-  std::uint64_t ended_bytes = 0;  // fetched for those that are not partial any more
-  std::string record_error;       // that was logged; of the thread alone
-  std::jthread completer;         // last: it uses all of the above
+  std::map<std::uint64_t, Eviction::Reservation> bases;  // reserved for the versions in `filling`
+  std::set<std::uint64_t> whole;  // part of `filling`: all files are here, to be recorded
+  std::uint64_t ended_bytes = 0;  // fetched for versions that are no longer partial
+  std::string record_error;       // last one logged; used only by the thread
+  std::jthread completer;         // last: it uses the members above
 };
 
 PartialImages::PartialImages(Store& store, History& history, PartialImagesOptions options)
@@ -93,7 +94,7 @@ PartialImages::~PartialImages() {
   state_->completer.join();
   for (const auto& [version, filled] : list()) {
     filled->stop();
-    // Nobody takes it for an old version to remove: it is not recorded yet, and counted still.
+    // It cannot be evicted as an old version here: it is not recorded yet, and still counted.
     const bool is_recorded = filled->is_complete() && state_->try_to_complete(version);
     if (!is_recorded) state_->drop(version);
   }
@@ -119,63 +120,73 @@ std::uint64_t PartialImages::fetched_bytes() const {
 
 // ---- begin ----
 
-std::shared_ptr<PartialVersion> PartialImages::begin(std::uint64_t version,
-                                                     const Context& context) {
+std::shared_ptr<PartialVersion> PartialImages::begin(std::uint64_t version, const Context& context,
+                                                     VersionWatch* watch) {
   const auto making = state_->store.eviction().reserve(version, Eviction::Claim::in_use, context);
   if (auto found = find(version)) return found;
-  if (state_->store.is_complete(version)) return nullptr;
+  if (state_->store.images().is_complete(version)) return nullptr;
   std::shared_ptr<PartialVersion> filled;
   {
-    const ImagesLock lock = state_->store.lock_images(context);
+    const ImagesLock lock = state_->store.images().lock_images(context);
     if (auto found = find(version)) return found;
-    if (state_->store.is_complete(version)) return nullptr;
+    if (state_->store.images().is_complete(version)) return nullptr;
+    lap(watch, &VersionTiming::wait);
     for (std::set<std::uint64_t> distrusted; !filled;) {
       try {
-        filled = state_->fill(version, distrusted, context);
+        filled = state_->fill(version, distrusted, context, watch);
       } catch (const BaseDamaged& damaged) {
         if (!distrusted.insert(damaged.version()).second) throw;
         log_error(fmt::format("{}; not using it as a base", damaged.what()));
       }
     }
   }
-  // What happened before it was found in the list.
+  // Reports what happened before the version was in the list.
   state_->note(version);
   state_->tell();
   return filled;
 }
 
-/// nullptr: the base was evicted just now.
+/// nullptr: the base has just been evicted.
 std::shared_ptr<PartialVersion> PartialImages::State::fill(
-    std::uint64_t version, const std::set<std::uint64_t>& distrusted, const Context& making) {
+    std::uint64_t version, const std::set<std::uint64_t>& distrusted, const Context& making,
+    VersionWatch* watch) {
   const auto wanted = history.get(version, making);
   const FileSet without = left_out(*history.layout(*wanted, making), options.only);
   Plan plan = make_plan(history, wanted, usable_bases(store, history, version, distrusted, making),
                         making, without);
   auto base = reserve_base(store, plan, Eviction::Claim::in_use, making);
+  lap(watch, &VersionTiming::plan);
   if (!base) return nullptr;
-  // It counts until there is room for what is made from it.
+  // Counts against the store's size until there is room for the version built from it.
   const auto making_from = reserve_base(store, plan, Eviction::Claim::stays, making);
-  store.evictor().evict_for_images(plan.version_bytes() - linked_bytes(plan), plan.version_bytes());
-  return make(std::move(plan), std::move(*base), making);
+  const std::uint64_t linked = linked_bytes(plan, store.images().directory_of(ImagesHome::disk));
+  store.evictor().evict_for_images(plan.version_bytes() - linked, plan.version_bytes());
+  if (watch == nullptr) return make(std::move(plan), std::move(*base), nullptr, making);
+  watch->lap(&VersionTiming::room);
+  note_origin(plan, watch->timing);
+  return make(std::move(plan), std::move(*base), watch->meter, making);
 }
 
 std::shared_ptr<PartialVersion> PartialImages::State::make(Plan plan, Eviction::Reservation base,
+                                                           std::shared_ptr<BuildMeter> meter,
                                                            const Context& making) {
   const std::uint64_t version = plan.version->number();
   const std::uint64_t bytes = plan.version_bytes();
   PartialVersionOptions how;
-  how.directory = store.begin_images(version);
+  how.directory = store.images().begin_images(version);
   how.spool = store.temporary_directory();
   how.threads = options.threads;
   how.files = all_but(*plan.layout, plan.without);
   how.coder = options.coder;
+  how.meter = std::move(meter);
   how.tell_failures_for = options.tell_failures_for;
   how.changed = [this, version] {
     if (note(version)) tell();
   };
-  store.begin_partial(version, bytes,
-                      {.nobody_reads = [this, version] { return nobody_reads_files(version); },
-                       .remove = [this, version] { evict(version); }});
+  store.images().begin_partial(
+      version, bytes,
+      {.nobody_reads = [this, version] { return nobody_reads_files(version); },
+       .remove = [this, version] { evict(version); }});
   try {
     auto filled = std::make_shared<PartialVersion>(std::move(plan), history.repository(),
                                                    std::move(how), making);
@@ -189,10 +200,10 @@ std::shared_ptr<PartialVersion> PartialImages::State::make(Plan plan, Eviction::
   }
 }
 
-/// Gives a version up.
+/// Abandons a version and removes its files.
 void PartialImages::State::drop(std::uint64_t version) {
   try {
-    store.remove_images(version);
+    store.images().remove_images(version);
   } catch (const Error& error) {
     log_error(
         fmt::format("cannot remove incomplete files of version {}: {}", version, error.what()));
@@ -200,13 +211,13 @@ void PartialImages::State::drop(std::uint64_t version) {
   end(version);
 }
 
-/// Somebody may have a file mapped that is complete already; the daemon knows who reads the others.
+/// Complete files may be open or mapped directly; the daemon knows who reads the others.
 bool PartialImages::State::nobody_reads_files(std::uint64_t version) const {
   const auto filled = find(version);
   return filled && filled->nobody_reads();
 }
 
-/// To make room.  It ends its threads before it is given up: none of them must be its last owner.
+/// Evicts a partial version.  Stops its threads first, because none of them may be its last owner.
 void PartialImages::State::evict(std::uint64_t version) {
   const auto filled = find(version);
   if (!filled) return;
@@ -217,7 +228,7 @@ void PartialImages::State::evict(std::uint64_t version) {
 }
 
 void PartialImages::State::end(std::uint64_t version) {
-  store.end_partial(version);
+  store.images().end_partial(version);
   const auto filled = find(version);
   const std::uint64_t fetched = filled ? filled->progress().fetched_bytes : 0;
   const std::scoped_lock lock(error_mutex, mutex);
@@ -228,12 +239,12 @@ void PartialImages::State::end(std::uint64_t version) {
   whole.erase(version);
 }
 
-// ---- what happens to them ----
+// ---- progress ----
 
-/// Called by threads of the PartialVersion too, which must not be the last to hold it: it ends with
-/// them.
-/// Returns: whether others are to be told.  A file that became complete is no news to them: who
-/// opens it asks.
+/// Also called by threads of the PartialVersion. They must not become its last owner, because its
+/// destructor joins them.
+/// Returns: whether listeners must be told.  A completed file alone needs no call: openers check it
+/// themselves.
 bool PartialImages::State::note(std::uint64_t version) {
   const std::lock_guard telling(error_mutex);
   const PartialVersion* filled = nullptr;
@@ -251,18 +262,18 @@ bool PartialImages::State::note(std::uint64_t version) {
   return true;
 }
 
-/// Returns: whether it is another error than before.
+/// Returns: whether the error has changed.
 bool PartialImages::State::note_error(std::uint64_t version, const PartialVersion& filled) {
   const PartialProgress progress = filled.progress();
   const std::string message = progress.error ? progress.error->what() : "";
   if (logged[version] == message) return false;
   logged[version] = message;
-  store.set_partial_error(version, progress.is_damaged ? progress.error : std::nullopt);
+  store.images().set_partial_error(version, progress.is_damaged ? progress.error : std::nullopt);
   if (!message.empty()) log_warning(fmt::format("filling version {}: {}", version, message));
   return true;
 }
 
-/// The thread that records what is whole.
+/// Body of the thread that records versions whose files are all here.
 void PartialImages::State::complete_all() {
   std::minstd_rand random{std::random_device()()};
   for (unsigned failures = 0; !context.stop.stop_requested();) {
@@ -282,14 +293,14 @@ void PartialImages::State::complete_all() {
   }
 }
 
-/// Returns: false if it must be tried again.
+/// Returns: false if it must be retried.
 bool PartialImages::State::complete(std::uint64_t version) {
   try {
     const auto recording = store.eviction().reserve(version, Eviction::Claim::in_use, context);
-    const ImagesLock lock = store.lock_images(context);
+    const ImagesLock lock = store.images().lock_images(context);
     if (!try_to_complete(version)) return false;
   } catch (const Error&) {
-    return true;  // it is being stopped
+    return true;  // being stopped
   }
   tell();
   return true;
@@ -297,7 +308,7 @@ bool PartialImages::State::complete(std::uint64_t version) {
 
 bool PartialImages::State::try_to_complete(std::uint64_t version) {
   const auto filled = find(version);
-  // What was whole may have been evicted before it was recorded, and be filled anew by now.
+  // The version may have been evicted before it was recorded, and may now be partial again.
   if (!filled || !filled->is_complete()) return true;
   try {
     record(version, *filled);
@@ -308,8 +319,8 @@ bool PartialImages::State::try_to_complete(std::uint64_t version) {
     return false;
   }
   end(version);
-  // What its threads tell may have them hold it, and none of them must be the last to: it would
-  // wait for itself.
+  // A callback in one of its threads may hold it. Join them here, so that none of them becomes the
+  // last owner and waits for itself.
   filled->stop();
   return true;
 }
@@ -320,8 +331,8 @@ void PartialImages::State::record(std::uint64_t version, const PartialVersion& f
   for (const auto& file : files_of(plan.version->manifest, *plan.layout)) {
     sizes.push_back(file.size_bytes);
   }
-  store.complete_images(version, sizes, plan.hashes,
-                        by_path(plan.version->manifest, *plan.layout, plan.without));
+  store.images().complete_images(version, sizes, plan.hashes,
+                                 by_path(plan.version->manifest, *plan.layout, plan.without));
 }
 
 }  // namespace weightfs

@@ -1,10 +1,10 @@
 // PartialImages: the versions of a store that are filled while they are read: the first one of a
-// cold host, and older ones that somebody opens by name (time travel).
+// cold host, and older ones that are opened by name (time travel).
 //
-// A version is partial from begin() until its images are complete in the store, which a thread of
-// this object sees to, or until it is evicted (store/local/eviction.hpp): then what is here of it
-// goes, and it may be begun again.  Evictor counts it meanwhile, and materialize() of it waits.
-// What is partial ends with the process: Store::open() removes what has no record.
+// A version is partial from begin() until a thread of this object has recorded its images as
+// complete, or until it is evicted (store/local/eviction.hpp): then its files are removed, and it
+// may be begun again.  While it is partial, Evictor counts it, and materialize() of it waits.
+// Partial versions end with the process: Store::open() removes files without a record.
 //
 // Threads: all calls may run in parallel.
 #pragma once
@@ -21,20 +21,21 @@
 #include "store/local/store.hpp"
 #include "store/materialize/history.hpp"
 #include "store/streaming/partial_version.hpp"
+#include "store/timing/phase_watch.hpp"
 
 namespace weightfs {
 
 struct PartialImagesOptions {
-  /// Globs of the files that are kept (store/materialize/file_filter.hpp); empty: all.  Others are
-  /// not filled.
+  /// Globs of the files that are kept (store/materialize/file_filter.hpp); empty: all.  Other files
+  /// are not filled.
   std::vector<std::string> only = {};
-  unsigned threads = 0;  // as of PartialVersionOptions
+  unsigned threads = 0;  // as in PartialVersionOptions
   std::chrono::milliseconds tell_failures_for{30'000};
   kernels::SharedCoder coder = kernels::make_cpu_coder();
-  /// A version began or became complete, or an error changed.  From any thread, without locks of
-  /// this object; must be quick.
+  /// A version was begun or completed, or an error changed.  Called from any thread, without locks
+  /// of this object; must be quick.
   std::function<void()> changed = {};
-  /// One was given up to make room.  The same, but with locks of the store held.
+  /// A version was evicted to make room.  Called like `changed`, but with locks of the store held.
   std::function<void()> gave_up = {};
 };
 
@@ -42,25 +43,27 @@ class PartialImages {
  public:
   /// Keeps the references.
   PartialImages(Store& store, History& history, PartialImagesOptions options);
-  ~PartialImages();  // stops all; what is not complete is removed
+  ~PartialImages();  // stops all; removes incomplete versions
   PartialImages(const PartialImages&) = delete;
   PartialImages& operator=(const PartialImages&) = delete;
 
-  /// Begins to fill a version: plan, room, files.  Waits for Store::lock_images(), but holds it for
-  /// this call only.
-  /// Returns: the version; the one that was begun before; nullptr if its images are complete.
-  /// It may be evicted as soon as this returns, unless the caller has it reserved.
-  /// Throws Error: what make_plan() and Evictor::evict_for_images() throw; no_space; cancelled,
+  /// Begins to fill a version: plan, room, files.  Waits for ImageTable::lock_images(), but holds
+  /// it for this call only. Returns: the version, which may have been begun before; nullptr if its
+  /// images are complete. It may be evicted as soon as this returns, unless the caller has reserved
+  /// it. Throws Error: what make_plan() and Evictor::evict_for_images() throw; no_space; cancelled,
   /// timed_out.
-  std::shared_ptr<PartialVersion> begin(std::uint64_t version, const Context& context);
+  ///
+  /// `watch`: gets the phases wait to room, and where the version comes from; its meter is used
+  /// until it is complete.  nullptr: nobody asks.
+  std::shared_ptr<PartialVersion> begin(std::uint64_t version, const Context& context,
+                                        VersionWatch* watch = nullptr);
 
   /// nullptr if the version is not partial (any more).
   [[nodiscard]] std::shared_ptr<PartialVersion> find(std::uint64_t version) const;
 
   [[nodiscard]] std::map<std::uint64_t, std::shared_ptr<PartialVersion>> list() const;
 
-  /// PartialProgress::fetched_bytes of all versions so far, also of those that are not partial any
-  /// more.
+  /// Sum of PartialProgress::fetched_bytes over all versions, including those no longer partial.
   [[nodiscard]] std::uint64_t fetched_bytes() const;
 
  private:

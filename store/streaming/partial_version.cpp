@@ -1,4 +1,4 @@
-// One mutex guards what is here and who waits; windows are made, and everybody is told, without it.
+// One mutex guards what is here and who waits. Windows are made, and callbacks called, without it.
 
 #include "store/streaming/partial_version.hpp"
 
@@ -10,10 +10,8 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
-#include <set>
 #include <string>
 #include <thread>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -26,63 +24,39 @@
 #include "store/materialize/segment_writer.hpp"
 #include "store/os/file.hpp"
 #include "store/os/lease.hpp"
+#include "store/streaming/filled_files.hpp"
+#include "store/streaming/snapshot_window.hpp"
+#include "store/streaming/window_edges.hpp"
 #include "store/streaming/window_queue.hpp"
+#include "store/streaming/window_troubles.hpp"
+#include "store/streaming/window_waiters.hpp"
 
 namespace weightfs {
 namespace {
 
-/// Windows behind those that are asked for that come next: readers go through a file.
+/// Windows to read ahead after the requested ones: readers mostly read files front to back.
 constexpr std::size_t kWindowsAhead = 8;
 
-/// A file that is filled: one of the layout, or a blob.
-struct FilledFile {
-  [[nodiscard]] std::size_t window_at(std::uint64_t offset_bytes) const {
-    return blob != nullptr ? first_window
-                           : first_window + static_cast<std::size_t>(offset_bytes / kWindowBytes);
-  }
-  [[nodiscard]] std::uint64_t window_bytes(std::size_t window) const {
-    if (blob != nullptr) return size_bytes;
-    return std::min(kWindowBytes, size_bytes - (window - first_window) * kWindowBytes);
-  }
-
-  const LayoutFile* weights = nullptr;
-  const BlobRef* blob = nullptr;
-  std::filesystem::path path;
-  std::uint64_t size_bytes = 0;
-  std::size_t first_window = 0, window_count = 0;  // none: it is linked
-  std::size_t windows_left = 0;
-  bool is_here = false;  // and sealed
+/// What a worker makes windows with; each is created on first use.
+struct WindowMakers {
+  std::unique_ptr<SegmentWriter> alone;
+  std::unique_ptr<SnapshotWindow> of_snapshot;
 };
 
-/// Why a window is not here yet.  As text: an exception must not be shared by threads.
-struct Trouble {
-  ErrorCode code{};
-  std::string message;
-
-  [[nodiscard]] bool is_damage() const {
-    return code == ErrorCode::corrupt || code == ErrorCode::not_found;
-  }
-};
-
-/// Who asked for windows that were not here.
-struct WindowWaiter {
-  std::size_t windows_left = 0;
-  std::function<void()> wake;  // empty: was told
-};
-
-/// What is to be called once the mutex is free.
+/// Callbacks to call once the mutex is free.
 struct Calls {
   std::vector<std::function<void()>> wakes;
   bool changed = false;
 };
 
-/// Else the bucket is out of reach, or says no for now: that passes.
+/// Whether readers get the error. Others are temporary: the bucket is unreachable, or refuses for
+/// now.
 bool is_told(ErrorCode code) {
   return code == ErrorCode::corrupt || code == ErrorCode::not_found ||
          code == ErrorCode::no_space || code == ErrorCode::no_memory || code == ErrorCode::io;
 }
 
-/// The bucket's requests; without a bucket, the cores.
+/// The number of requests that suit the bucket; if that is unknown, the number of cores.
 unsigned count_workers(Repository& repository, unsigned threads, const Context& context) {
   try {
     return std::max(1u, request_threads(repository.bucket(context), threads));
@@ -96,19 +70,21 @@ unsigned count_workers(Repository& repository, unsigned threads, const Context& 
 
 struct PartialVersion::State {
   State(Plan its_plan, Repository& its_repository, PartialVersionOptions its_options);
-  ~State() { stop_source.request_stop(); }  // if not all workers could be begun
+  ~State() { stop_source.request_stop(); }  // in case not all workers could be started
 
-  // Before the workers begin:
-  void check_base();
-  void add_files(const Context& making);
-  void add(FilledFile file, bool is_linked);
+  // Before the workers start:
+  void add_files(std::vector<FilledFile> made);
   void begin(const Context& making);
+  void open_edges(std::size_t window_count);
 
   // The workers:
   void work(std::size_t worker);
   std::optional<std::size_t> wait_for_work(std::size_t worker, std::unique_lock<RankedMutex>& lock);
-  std::optional<Trouble> try_to_make(std::size_t window, std::unique_ptr<SegmentWriter>& writer);
-  void make(std::size_t window, std::unique_ptr<SegmentWriter>& writer);
+  std::optional<Trouble> try_to_make(std::size_t window, bool alone, WindowMakers& makers);
+  void make_alone(std::size_t window, WindowMakers& makers);
+  void make_of_snapshot(std::size_t window, WindowMakers& makers);
+  enum class Settled { here, waits, wrong };
+  Settled settle(std::size_t window, SnapshotWindow& maker, int fd);
   void finish_window(std::size_t window);
   void finish_file(FilledFile& file);
   void make_again(FilledFile& file, const Trouble& trouble);
@@ -116,12 +92,11 @@ struct PartialVersion::State {
   void end_work();
 
   // Requires: the mutex is held.
-  void wake_some(std::size_t window, Calls& calls);
-  void wake_all(std::size_t window, Calls& calls);
-  void set_file_here(FilledFile& file);
-  void set_trouble(std::size_t window, const Trouble& trouble);
-  void forget_trouble(std::size_t window);
-  [[nodiscard]] const Trouble* worst_trouble() const;
+  [[nodiscard]] bool is_made_alone(std::size_t window);
+  [[nodiscard]] std::optional<std::size_t> find_beside(std::size_t window,
+                                                       WindowQueue::State state) const;
+  void make_beside_alone(std::size_t window);
+  void set_here(std::size_t window, Calls& calls);
   void note_change(Calls& calls);
   std::size_t ask(std::size_t first, std::size_t last, std::function<void()> wake);
 
@@ -135,32 +110,30 @@ struct PartialVersion::State {
   const ImageSeal image_seal;
   std::stop_source stop_source;
   const Context context{stop_source.get_token(), Clock::time_point::max()};
-  std::unique_ptr<PackSpool> spool;  // until all is here
-  std::vector<std::filesystem::path> directories;
+  std::unique_ptr<PackSpool> spool;                         // until all is here
   std::map<std::string, std::size_t, std::less<>> by_path;  // index into `files`
   std::uint64_t bytes = 0;
 
   // Guards what follows.
   mutable RankedMutex mutex{LockRank::partial_version, "PartialVersion::State::mutex"};
   std::condition_variable_any changed;
-  std::uint64_t changes = 0;      // counts what may be news to who waits for `changed`
-  std::vector<FilledFile> files;  // by first window, but the linked ones
+  std::uint64_t changes = 0;      // number of changes that waiters for `changed` may want to see
+  std::vector<FilledFile> files;  // by first window, except linked ones
   std::unique_ptr<WindowQueue> queue;
-  std::unordered_map<std::size_t, std::vector<std::shared_ptr<WindowWaiter>>> waiters;
-  std::map<std::size_t, Trouble> troubles;  // by window
-  std::set<std::size_t> damaged;            // of those
-  std::size_t last_trouble = 0;             // window
-  std::string told_trouble;                 // message that `changed` was called for last
+  std::optional<WindowEdges> edges;  // if windows are made by SnapshotWindow
+  WindowWaiters waiters;
+  WindowTroubles troubles;
+  std::string told_trouble;  // message of the last call of `changed`
   std::size_t files_left = 0;
   std::uint64_t bytes_here = 0;
   std::uint64_t snapshot_bytes = 0,
-                spooled_bytes = 0;  // fetched; the latter when there is no spool
-  std::size_t working = 0;          // workers
+                spooled_bytes = 0;  // fetched; spooled_bytes: set when the spool is gone
+  std::size_t working = 0;          // running workers
   bool is_complete = false;
 
-  // Guards that they are joined once.
+  // Ensures that the workers are joined once.
   RankedMutex stop_mutex{LockRank::partial_stop, "PartialVersion::State::stop_mutex"};
-  std::vector<std::jthread> workers;  // last: they use all of the above
+  std::vector<std::jthread> workers;  // last: they use the members above
 };
 
 // ---- before the workers begin ----
@@ -170,72 +143,26 @@ PartialVersion::State::State(Plan its_plan, Repository& its_repository,
     : plan(std::move(its_plan)),
       repository(its_repository),
       options(std::move(its_options)),
-      image_seal{options.mode, plan.version->manifest.time, true} {}
+      image_seal{options.mode, plan.version->manifest.time, false} {}
 
-/// Looks for the first file of the base that is here: a host need not have all of them.
-void PartialVersion::State::check_base() {
-  if (!plan.base) return;
-  const Base& base = *plan.base;
-  const auto its_files = files_of(base.version->manifest, *base.layout);
-  for (const auto& file : its_files) {
-    if (std::filesystem::exists(base.directory / file.path)) return;
+void PartialVersion::State::add_files(std::vector<FilledFile> made) {
+  files = std::move(made);
+  for (std::size_t i = 0; i < files.size(); i++) {
+    const FilledFile& file = files[i];
+    by_path.emplace(file.blob != nullptr ? file.blob->path : file.weights->path, i);
+    bytes += file.size_bytes;
+    if (file.is_here) bytes_here += file.size_bytes;
+    if (!file.is_here) files_left++;
   }
-  if (its_files.empty()) return;
-  const std::uint64_t number = base.version->number();
-  throw BaseDamaged(number, fmt::format("the images of version {} are damaged: no file of it is in "
-                                        "{}",
-                                        number, base.directory.string()));
-}
-
-void PartialVersion::State::add_files(const Context& making) {
-  for (const BlobRef& blob : plan.version->manifest.blobs) {
-    making.check("making files");
-    FilledFile file{.blob = &blob,
-                    .path = options.directory / blob.path,
-                    .size_bytes = blob.size_bytes,
-                    .window_count = 1};
-    by_path.emplace(blob.path, files.size());
-    const bool is_linked = link_equal_blob(plan, blob, file.path);
-    add(std::move(file), is_linked);
-  }
-  for (std::uint32_t i = 0; i < plan.layout->files().size(); i++) {
-    const LayoutFile& weights = plan.layout->files()[i];
-    if (!options.files.empty() && !contains(options.files, i)) continue;
-    making.check("making files");
-    FilledFile file{.weights = &weights,
-                    .path = options.directory / weights.path,
-                    .size_bytes = weights.size_bytes};
-    const std::uint64_t windows = (file.size_bytes + kWindowBytes - 1) / kWindowBytes;
-    file.window_count = static_cast<std::size_t>(std::max<std::uint64_t>(1, windows));
-    by_path.emplace(weights.path, files.size());
-    const bool is_linked = link_equal_file(plan, weights, file.path);
-    add(std::move(file), is_linked);
-  }
-}
-
-void PartialVersion::State::add(FilledFile file, bool is_linked) {
-  bytes += file.size_bytes;
-  file.first_window = files.empty() ? 0 : files.back().first_window + files.back().window_count;
-  if (is_linked) {
-    file.window_count = 0;
-    file.is_here = true;
-    bytes_here += file.size_bytes;
-  } else {
-    const File made = File::open(file.path, O_WRONLY | O_CREAT | O_EXCL, 0600);
-    reserve_image(made.fd(), file.size_bytes, file.path);
-    file.windows_left = file.window_count;
-    files_left++;
-  }
-  files.push_back(std::move(file));
 }
 
 void PartialVersion::State::begin(const Context& making) {
-  spool = std::make_unique<PackSpool>(plan, repository, options.spool, context);
-  check_base();
-  directories = make_image_directories(plan, options.directory, options.files);
-  add_files(making);
+  spool =
+      std::make_unique<PackSpool>(plan, repository, options.spool, context, options.meter.get());
+  check_base_files(plan);
+  make_image_directories(plan, options.directory, options.files);
+  add_files(make_filled_files(plan, options.directory, options.files, making));
   if (files_left == 0) {
-    for (const std::filesystem::path& directory : directories) fsync_directory(directory);
     is_complete = true;
     return;
   }
@@ -243,12 +170,25 @@ void PartialVersion::State::begin(const Context& making) {
   const std::size_t windows = files.back().first_window + files.back().window_count;
   queue = std::make_unique<WindowQueue>(windows, working, options.in_background);
   for (const FilledFile& file : files) {
-    // Nobody can ask for a part of it.
+    // No reader will ever request a part of an empty file.
     if (file.size_bytes == 0 && file.window_count > 0) queue->ask(file.first_window);
   }
-  // Not up to `working`: the first may have ended before the last is begun.
+  if (options.in_background && SnapshotWindow::suits(plan)) open_edges(windows);
+  // Not up to `working`: the first worker may end before the last one is started.
   for (std::size_t i = 0, count = working; i < count; i++) {
     workers.emplace_back([this, i] { work(i); });
+  }
+}
+
+void PartialVersion::State::open_edges(std::size_t window_count) {
+  edges.emplace(window_count);
+  for (const FilledFile& file : files) {
+    if (file.weights == nullptr) continue;
+    for (std::size_t i = 1; i < file.window_count; i++) {
+      const bool is_across =
+          SnapshotWindow::is_across(*plan.layout, *file.weights, i * kWindowBytes);
+      if (is_across) edges->open(file.first_window + i);
+    }
   }
 }
 
@@ -256,19 +196,17 @@ void PartialVersion::State::begin(const Context& making) {
 
 void PartialVersion::State::work(std::size_t worker) {
   {
-    std::unique_ptr<SegmentWriter> writer;
+    WindowMakers makers;
     for (;;) {
       std::unique_lock lock(mutex);
       const auto window = wait_for_work(worker, lock);
       if (!window) break;
+      const bool alone = is_made_alone(*window);
       lock.unlock();
-      const auto trouble = try_to_make(*window, writer);
-      if (trouble && context.stop.stop_requested()) break;
-      if (trouble) {
-        note_trouble(*window, *trouble);
-      } else {
-        finish_window(*window);
-      }
+      const auto trouble = try_to_make(*window, alone, makers);
+      if (!trouble) continue;
+      if (context.stop.stop_requested()) break;
+      note_trouble(*window, *trouble);
     }
   }
   end_work();
@@ -277,7 +215,7 @@ void PartialVersion::State::work(std::size_t worker) {
 /// Returns: nullopt at the end.
 std::optional<std::size_t> PartialVersion::State::wait_for_work(
     std::size_t worker, std::unique_lock<RankedMutex>& lock) {
-  constexpr auto kLookAgain = std::chrono::hours(1);  // there may be nothing to wait for
+  constexpr auto kLookAgain = std::chrono::hours(1);  // there may be no next_time()
   while (!is_complete && !context.stop.stop_requested()) {
     const auto now = Clock::now();
     if (const auto window = queue->take(worker, now)) return window;
@@ -287,10 +225,14 @@ std::optional<std::size_t> PartialVersion::State::wait_for_work(
   return std::nullopt;
 }
 
-std::optional<Trouble> PartialVersion::State::try_to_make(std::size_t window,
-                                                          std::unique_ptr<SegmentWriter>& writer) {
+std::optional<Trouble> PartialVersion::State::try_to_make(std::size_t window, bool alone,
+                                                          WindowMakers& makers) {
   try {
-    make(window, writer);
+    if (alone) {
+      make_alone(window, makers);
+    } else {
+      make_of_snapshot(window, makers);
+    }
     return std::nullopt;
   } catch (const Error& error) {
     return Trouble{error.code(), error.what()};
@@ -299,62 +241,115 @@ std::optional<Trouble> PartialVersion::State::try_to_make(std::size_t window,
   }
 }
 
-void PartialVersion::State::make(std::size_t window, std::unique_ptr<SegmentWriter>& writer) {
+void PartialVersion::State::make_alone(std::size_t window, WindowMakers& makers) {
   const FilledFile& file = file_of(window);
-  if (file.blob != nullptr) {
-    const std::string text = repository.get_blob(*file.blob, context);
-    const File opened = File::open(file.path, O_WRONLY);
-    return write_at(opened.fd(), 0, as_bytes(text), file.path);
-  }
-  if (!writer) {
-    writer = std::make_unique<SegmentWriter>(plan, *spool, repository, *options.coder, context);
-  }
-  const std::uint64_t begin = (window - file.first_window) * kWindowBytes;
-  const std::uint64_t end = std::min(begin + kWindowBytes, file.size_bytes);
   const File opened = File::open(file.path, O_WRONLY);
-  writer->write(*file.weights, opened.fd(), file.path, begin, end);
+  if (file.blob != nullptr) {
+    write_blob(repository, *file.blob, opened.fd(), file.path, context, options.meter.get());
+  } else {
+    if (!makers.alone) {
+      makers.alone = std::make_unique<SegmentWriter>(plan, *spool, repository, *options.coder,
+                                                     context, options.meter.get());
+    }
+    const std::uint64_t begin = (window - file.first_window) * kWindowBytes;
+    const std::uint64_t end = std::min(begin + kWindowBytes, file.size_bytes);
+    makers.alone->write(*file.weights, opened.fd(), file.path, begin, end);
+  }
+  finish_window(window);
 }
 
+/// If anything is wrong, SegmentWriter says what, or does better.
+void PartialVersion::State::make_of_snapshot(std::size_t window, WindowMakers& makers) {
+  const FilledFile& file = file_of(window);
+  if (!makers.of_snapshot) {
+    makers.of_snapshot =
+        std::make_unique<SnapshotWindow>(plan, repository, context, options.meter.get());
+  }
+  const File opened = File::open(file.path, O_RDWR);
+  const std::uint64_t begin = (window - file.first_window) * kWindowBytes;
+  SnapshotWindow& maker = *makers.of_snapshot;
+  Settled settled = Settled::wrong;
+  if (maker.write(*file.weights, opened.fd(), file.path, begin)) {
+    settled = settle(window, maker, opened.fd());
+  }
+  if (settled == Settled::here) finish_window(window);
+  if (settled == Settled::wrong) make_alone(window, makers);
+}
+
+/// Compares the chunks that the window shares with neighbours that are written.  Whoever comes
+/// second does it, so that each is done once.
+PartialVersion::State::Settled PartialVersion::State::settle(std::size_t window,
+                                                             SnapshotWindow& maker, int fd) {
+  const FilledFile& file = file_of(window);
+  std::unique_lock lock(mutex);
+  while (const auto other = find_beside(window, WindowQueue::State::written)) {
+    lock.unlock();
+    const std::size_t end = std::max(window, *other);
+    const bool is_right =
+        maker.check_across(*file.weights, fd, file.path, (end - file.first_window) * kWindowBytes);
+    lock.lock();
+    if (!is_right) {
+      make_beside_alone(window);
+      return Settled::wrong;
+    }
+    edges->close(end);
+    // It may have been set aside, to be made alone.
+    const bool still_waits = queue->state(*other) == WindowQueue::State::written;
+    if (!still_waits || edges->is_open(*other)) continue;
+    lock.unlock();
+    finish_window(*other);
+    lock.lock();
+  }
+  if (!edges->is_open(window)) return Settled::here;
+  if (find_beside(window, WindowQueue::State::failed)) return Settled::wrong;
+  queue->set_written(window);
+  troubles.forget(window);
+  if (waiters.contains(window)) {
+    for (const std::size_t other : edges->neighbours(window)) queue->ask(other);
+  }
+  changes++;
+  changed.notify_all();
+  return Settled::waits;
+}
+
+/// The window is here, and so are those that waited for it.
 void PartialVersion::State::finish_window(std::size_t window) {
   Calls calls;
   FilledFile& file = file_of(window);
   bool is_last = false;
   {
     const std::lock_guard lock(mutex);
-    queue->set_here(window);
-    forget_trouble(window);
-    bytes_here += file.window_bytes(window);
-    if (plan.snapshot && file.blob == nullptr) snapshot_bytes += file.window_bytes(window);
-    wake_some(window, calls);
+    std::vector<std::size_t> beside;
+    if (edges) {
+      beside = edges->neighbours(window);
+      edges->close(window);
+      edges->close(window + 1);
+    }
+    set_here(window, calls);
+    for (const std::size_t other : beside) {
+      const bool waited = queue->state(other) == WindowQueue::State::written;
+      if (waited && !edges->is_open(other)) set_here(other, calls);
+    }
     note_change(calls);
-    is_last = --file.windows_left == 0;
+    is_last = file.windows_left == 0;
   }
   call(calls);
   if (is_last) finish_file(file);
 }
 
-/// All windows of it are here.  What cannot be synced may be lost: it is made again.
+/// All windows of it are here.  Who syncs the version does it when it is complete.
 void PartialVersion::State::finish_file(FilledFile& file) {
-  bool is_last = false;
   try {
     const File opened = File::open(file.path, O_WRONLY);
     seal_image(opened.fd(), file.path, image_seal);
-    {
-      const std::lock_guard lock(mutex);
-      is_last = files_left == 1;
-      if (!is_last) set_file_here(file);
-    }
-    if (is_last) {
-      for (const std::filesystem::path& directory : directories) fsync_directory(directory);
-    }
   } catch (const Error& error) {
     return make_again(file, {error.code(), error.what()});
   }
   Calls calls;
   {
     const std::lock_guard lock(mutex);
-    if (is_last) set_file_here(file);
-    is_complete = files_left == 0;
+    file.is_here = true;
+    is_complete = --files_left == 0;
     calls.changed = true;
     note_change(calls);
   }
@@ -372,7 +367,7 @@ void PartialVersion::State::make_again(FilledFile& file, const Trouble& trouble)
     for (std::size_t i = 0; i < file.window_count; i++) {
       const std::size_t window = file.first_window + i;
       bytes_here -= file.window_bytes(window);
-      set_trouble(window, trouble);
+      troubles.set(window, trouble);
       queue->fail(window, Clock::now() + options.tell_failures_for);
     }
     note_change(calls);
@@ -384,10 +379,11 @@ void PartialVersion::State::note_trouble(std::size_t window, const Trouble& trou
   Calls calls;
   {
     const std::lock_guard lock(mutex);
-    set_trouble(window, trouble);
+    troubles.set(window, trouble);
     if (is_told(trouble.code)) {
       queue->fail(window, Clock::now() + options.tell_failures_for);
-      wake_all(window, calls);
+      make_beside_alone(window);
+      waiters.take_all(window, calls.wakes);
     } else {
       queue->pause(window, Clock::now());
     }
@@ -396,7 +392,7 @@ void PartialVersion::State::note_trouble(std::size_t window, const Trouble& trou
   call(calls);
 }
 
-/// The last one lets go of what is not needed any more.
+/// The last worker frees what is no longer needed.
 void PartialVersion::State::end_work() {
   const std::lock_guard lock(mutex);
   if (--working > 0 || !is_complete) return;
@@ -404,62 +400,49 @@ void PartialVersion::State::end_work() {
   spool.reset();
 }
 
-// ---- what is here, under the mutex ----
+// ---- state, under the mutex ----
 
-/// The window is here: wakes those who have waited for no other.
-void PartialVersion::State::wake_some(std::size_t window, Calls& calls) {
-  const auto found = waiters.find(window);
-  if (found == waiters.end()) return;
-  for (const auto& waiter : found->second) {
-    if (--waiter->windows_left > 0 || !waiter->wake) continue;
-    calls.wakes.push_back(std::exchange(waiter->wake, nullptr));
+/// Whether a window is made without its neighbours.  If somebody waits for it, it does not wait for
+/// a neighbour that nobody makes.
+bool PartialVersion::State::is_made_alone(std::size_t window) {
+  if (!edges || edges->is_alone(window) || file_of(window).blob != nullptr) return true;
+  if (!waiters.contains(window)) return false;
+  using enum WindowQueue::State;
+  return find_beside(window, absent) || find_beside(window, paused) || find_beside(window, failed);
+}
+
+/// A neighbour in that state with which the window shares a chunk that was not compared yet.
+std::optional<std::size_t> PartialVersion::State::find_beside(std::size_t window,
+                                                              WindowQueue::State state) const {
+  for (const std::size_t other : edges->neighbours(window)) {
+    if (queue->state(other) == state) return other;
   }
-  waiters.erase(found);
+  return std::nullopt;
 }
 
-/// There is something to tell of the window.
-void PartialVersion::State::wake_all(std::size_t window, Calls& calls) {
-  const auto found = waiters.find(window);
-  if (found == waiters.end()) return;
-  for (const auto& waiter : found->second) {
-    if (waiter->wake) calls.wakes.push_back(std::exchange(waiter->wake, nullptr));
-  }
-  waiters.erase(found);
-}
-
-void PartialVersion::State::set_file_here(FilledFile& file) {
-  file.is_here = true;
-  files_left--;
-}
-
-void PartialVersion::State::set_trouble(std::size_t window, const Trouble& trouble) {
-  troubles.insert_or_assign(window, trouble);
-  last_trouble = window;
-  if (trouble.is_damage()) {
-    damaged.insert(window);
-  } else {
-    damaged.erase(window);
+/// What is written and waits for this window would wait for nothing.
+void PartialVersion::State::make_beside_alone(std::size_t window) {
+  if (!edges) return;
+  for (const std::size_t other : edges->neighbours(window)) {
+    if (queue->state(other) != WindowQueue::State::written) continue;
+    edges->set_alone(other);
+    queue->make_again(other);
   }
 }
 
-void PartialVersion::State::forget_trouble(std::size_t window) {
-  troubles.erase(window);
-  damaged.erase(window);
+void PartialVersion::State::set_here(std::size_t window, Calls& calls) {
+  FilledFile& file = file_of(window);
+  queue->set_here(window);
+  troubles.forget(window);
+  bytes_here += file.window_bytes(window);
+  if (plan.snapshot && file.blob == nullptr) snapshot_bytes += file.window_bytes(window);
+  waiters.take_ready(window, calls.wakes);
+  file.windows_left--;
 }
 
-/// The last one; but one that does not pass by itself comes before one that does.
-const Trouble* PartialVersion::State::worst_trouble() const {
-  if (troubles.empty()) return nullptr;
-  const auto last = troubles.find(last_trouble);
-  const bool has_last = last != troubles.end();
-  if (damaged.empty()) return has_last ? &last->second : &troubles.begin()->second;
-  if (has_last && last->second.is_damage()) return &last->second;
-  return &troubles.at(*damaged.begin());
-}
-
-/// After each change: who waits looks again.
+/// Called after each change, so that waiters look again.
 void PartialVersion::State::note_change(Calls& calls) {
-  const Trouble* trouble = worst_trouble();
+  const Trouble* trouble = troubles.worst();
   const std::string message = trouble != nullptr ? trouble->message : "";
   if (message != told_trouble) {
     told_trouble = message;
@@ -488,10 +471,10 @@ const FilledFile& PartialVersion::State::get_file(std::string_view path) const {
                                                 plan.version->number(), path));
 }
 
-// ---- asking ----
+// ---- requests ----
 
-/// Registers for the windows [first, last] that are not here, and moves them to the front.
-/// Returns: how many they are.
+/// Registers a request for those of the windows [first, last] that are not here, and moves them to
+/// the front.  Returns: how many there are.
 std::size_t PartialVersion::State::ask(std::size_t first, std::size_t last,
                                        std::function<void()> wake) {
   std::vector<std::size_t> missing;
@@ -508,11 +491,12 @@ std::size_t PartialVersion::State::ask(std::size_t first, std::size_t last,
     throw Error(ErrorCode::cancelled,
                 fmt::format("version {} is no longer being filled", plan.version->number()));
   }
-  const auto waiter = std::make_shared<WindowWaiter>(
-      WindowWaiter{.windows_left = missing.size(), .wake = std::move(wake)});
+  if (wake) waiters.add(missing, std::move(wake));
   for (const std::size_t window : missing) {
     queue->ask(window);
-    if (waiter->wake) waiters[window].push_back(waiter);
+    if (queue->state(window) == WindowQueue::State::written) {
+      for (const std::size_t other : edges->neighbours(window)) queue->ask(other);
+    }
   }
   return missing.size();
 }
@@ -578,7 +562,7 @@ void PartialVersion::stop() {
   Calls calls;
   {
     const std::lock_guard lock(state_->mutex);
-    while (!state_->waiters.empty()) state_->wake_all(state_->waiters.begin()->first, calls);
+    state_->waiters.take_all(calls.wakes);
     state_->changes++;
     state_->changed.notify_all();
   }
@@ -586,11 +570,11 @@ void PartialVersion::stop() {
 }
 
 void PartialVersion::wait_complete(const Context& context) {
-  constexpr auto kLookAgain = std::chrono::hours(1);  // a deadline may be as far off as can be
+  constexpr auto kLookAgain = std::chrono::hours(1);  // the deadline may be infinite
   std::unique_lock lock(state_->mutex);
   while (!state_->is_complete) {
-    if (!state_->damaged.empty()) {
-      const Trouble& trouble = *state_->worst_trouble();
+    if (state_->troubles.has_damage()) {
+      const Trouble& trouble = *state_->troubles.worst();
       throw Error(trouble.code, trouble.message);
     }
     state_->context.check("filling a version");
@@ -608,7 +592,7 @@ PartialProgress PartialVersion::progress() const {
   progress.bytes_here = state_->bytes_here;
   progress.fetched_bytes = state_->snapshot_bytes +
                            (state_->spool ? state_->spool->fetched_bytes() : state_->spooled_bytes);
-  if (const Trouble* trouble = state_->worst_trouble()) {
+  if (const Trouble* trouble = state_->troubles.worst()) {
     progress.error.emplace(trouble->code, trouble->message);
     progress.is_damaged = trouble->is_damage();
   }

@@ -7,7 +7,7 @@
 namespace weightfs {
 namespace {
 
-// Somebody waits for the window, with a deadline: the pauses stay below 5 s with jitter.
+// A reader with a deadline may be waiting, so the pauses stay below 5 s with jitter.
 constexpr std::chrono::milliseconds kFirstWindowPause{250};
 constexpr unsigned kDoublingsMax = 4;
 
@@ -58,12 +58,16 @@ void WindowQueue::bring_back(Clock::time_point now) {
   while (!aside_.empty() && aside_.begin()->first <= now) {
     const std::size_t window = aside_.begin()->second;
     aside_.erase(aside_.begin());
-    windows_[window].state = State::absent;
-    if (windows_[window].is_asked) {
-      asked_.push_back(window);
-    } else if (background_max_ > 0) {
-      again_.push_back(window);
-    }
+    queue_again(window);
+  }
+}
+
+void WindowQueue::queue_again(std::size_t window) {
+  windows_[window].state = State::absent;
+  if (windows_[window].is_asked) {
+    asked_.push_back(window);
+  } else if (background_max_ > 0) {
+    again_.push_back(window);
   }
 }
 
@@ -94,7 +98,7 @@ std::optional<std::size_t> WindowQueue::take_of(Run& run) {
   return std::nullopt;
 }
 
-/// The last window of another worker's run.
+/// Takes the last window of another worker's run.
 std::optional<std::size_t> WindowQueue::help() {
   for (Run& run : runs_) {
     while (run.next < run.end) {
@@ -106,9 +110,20 @@ std::optional<std::size_t> WindowQueue::help() {
 }
 
 void WindowQueue::set_here(std::size_t window) {
-  Window& here = windows_[window];
-  if (here.in_background) background_--;
-  here = {.state = State::here, .is_asked = false, .is_ahead = false, .in_background = false};
+  note_success(window);
+  windows_[window] = {.state = State::here};
+}
+
+void WindowQueue::set_written(std::size_t window) {
+  note_success(window);
+  windows_[window].state = State::written;
+}
+
+void WindowQueue::make_again(std::size_t window) { queue_again(window); }
+
+void WindowQueue::note_success(std::size_t window) {
+  if (windows_[window].in_background) background_--;
+  windows_[window].in_background = false;
   failures_.erase(window);
   failed_in_a_row_ = 0;
   resume_ = Clock::time_point::min();

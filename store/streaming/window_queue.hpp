@@ -1,19 +1,21 @@
-// WindowQueue: which window of a version is made next, for PartialVersion.
+// WindowQueue: chooses the next window of a version to make, for PartialVersion.
 //
-//     asked       by a reader, in the order of asking
-//     ahead       the windows behind those
+//     asked       requested by a reader, in that order
+//     ahead       the windows after those
 //     again       tried before, and set aside for a while
-//     the rest    by number, in runs of kWindowsPerRun for each worker, so that what one has read
-//                 ahead for a window serves it for the next; whoever is done helps the others
+//     the rest    by number, in runs of kWindowsPerRun for each worker, so that bytes read ahead
+//                 for one window serve the next; an idle worker helps the others
 //
-// The last two are background work: a quarter of the workers leaves it to the others, so that who
-// asks need not wait until a window that nobody asked for is fetched.
+// The last two are background work: a quarter of the workers does none of it, so that a request
+// need not wait until windows that nobody requested are fetched.
 //
-// A window is taken by one worker only, who then says what came of it:
+// A window is taken by one worker only, which then reports the result:
 //
 //     absent --take()--> being_made --set_here()--> here
-//        ^                   |---pause()---> paused    the bucket was out of reach
-//        |-------- later ----|---fail()----> failed    and that is to be told
+//        |                   |---set_written()--> written   its neighbours are needed as well;
+//        |                   |                              then set_here() or make_again()
+//        ^                   |---pause()---> paused    the bucket was unreachable
+//        |-------- later ----|---fail()----> failed    an error to report to readers
 //
 // Threads: none of its own; one caller at a time.
 #pragma once
@@ -38,48 +40,54 @@ inline constexpr std::size_t kWindowsPerRun = 8;
 
 class WindowQueue {
  public:
-  enum class State : std::uint8_t { absent, being_made, paused, failed, here };
+  enum class State : std::uint8_t { absent, being_made, written, paused, failed, here };
 
-  /// `in_background`: also windows that nobody asked for.  Requires: worker_count > 0.
+  /// `in_background`: also make windows that nobody requested.  Requires: worker_count > 0.
   WindowQueue(std::size_t window_count, std::size_t worker_count, bool in_background);
 
   [[nodiscard]] State state(std::size_t window) const { return windows_[window].state; }
 
-  /// It comes first from now on, until it is here or failed.
+  /// Gives the window priority until it is here or failed.
   void ask(std::size_t window);
 
-  /// It comes behind what is asked for.
+  /// Queues the window after the requested ones.
   void read_ahead(std::size_t window);
 
-  /// The next window for worker `worker` < worker_count; it is being made then.
-  /// Returns: nullopt if there is none now; it may be worth asking again from next_time() on.
+  /// The next window for worker `worker` < worker_count; its state becomes being_made.
+  /// Returns: nullopt if there is none now; try again at next_time().
   std::optional<std::size_t> take(std::size_t worker, Clock::time_point now);
   [[nodiscard]] Clock::time_point next_time(Clock::time_point now) const;
 
-  // What came of a window that was taken:
+  // Results for a window that was taken:
 
-  void set_here(std::size_t window);
+  void set_here(std::size_t window);  // also for one that is written
+  void set_written(std::size_t window);
 
-  /// It is tried again after a pause, longer with each failure in a row.  When the workers fail one
-  /// after the other and nothing succeeds in between, all work pauses.
+  /// For a window that is written: it is absent again.
+  void make_again(std::size_t window);
+
+  /// Retries the window after a pause, longer with each failure in a row.  When the workers fail
+  /// one after another without a success in between, all work pauses.
   void pause(std::size_t window, Clock::time_point now);
 
-  /// It is tried again after `until`; who asks before is told.  Also for a window that is here and
-  /// turns out not to be.
+  /// Retries the window after `until`; until then readers get the error.  Also for a window that
+  /// was here and is lost.
   void fail(std::size_t window, Clock::time_point until);
 
  private:
   struct Window {
     State state = State::absent;
     bool is_asked = false;
-    bool is_ahead = false;       // is in `ahead_`, or was: once is enough
-    bool in_background = false;  // being made, and nobody had asked
+    bool is_ahead = false;       // is, or was, in `ahead_`: once is enough
+    bool in_background = false;  // being made without a request
   };
   struct Run {
     std::size_t next = 0, end = 0;
   };
 
   void bring_back(Clock::time_point now);
+  void queue_again(std::size_t window);
+  void note_success(std::size_t window);
   void set_aside(std::size_t window, State state, Clock::time_point until);
   std::optional<std::size_t> pop(std::deque<std::size_t>& windows);
   std::optional<std::size_t> take_in_background(std::size_t worker);
@@ -87,13 +95,14 @@ class WindowQueue {
   std::optional<std::size_t> help();
 
   std::vector<Window> windows_;
-  std::deque<std::size_t> asked_, ahead_, again_;  // may hold some that are not absent any more
-  std::set<std::pair<Clock::time_point, std::size_t>> aside_;  // until then
+  std::deque<std::size_t> asked_, ahead_, again_;  // may contain windows no longer absent
+  std::set<std::pair<Clock::time_point, std::size_t>> aside_;  // by time until which it is set
+                                                               // aside
   std::map<std::size_t, unsigned> failures_;                   // in a row, of paused windows
   std::vector<Run> runs_;                                      // by worker
-  std::size_t rest_ = 0;                                       // first that is in no run
+  std::size_t rest_ = 0;                                       // first window that is in no run
   const std::size_t background_max_;
-  std::size_t background_ = 0;  // being made
+  std::size_t background_ = 0;  // in progress
   std::size_t failed_in_a_row_ = 0;
   Clock::time_point resume_ = Clock::time_point::min();
   std::minstd_rand random_{std::random_device()()};

@@ -12,7 +12,7 @@ namespace weightfs {
 
 namespace {
 
-// An inode number has 24 bits for the entry.
+// Inode numbers have 24 bits for the entry.
 constexpr std::size_t kEntriesMax = std::size_t{1} << 24;
 
 struct Node {
@@ -26,7 +26,7 @@ std::string_view parent_of(std::string_view path) {
   return slash == std::string_view::npos ? std::string_view() : path.substr(0, slash);
 }
 
-// Adds a file and its directories.  Manifest and layout were each checked alone; together they may
+// Adds a file and its directories.  Manifest and layout were checked separately; together they may
 // still name a path twice.
 void add_file(Nodes& nodes, const std::string& path, std::uint64_t size_bytes) {
   bool fits = nodes.emplace(path, Node{false, size_bytes}).second;
@@ -58,7 +58,7 @@ const CatalogEntry* CatalogVersion::find(std::uint32_t parent,
     return nullptr;
   }
   const std::string& folder = entries[parent].path;
-  // Compares with "folder/name" without making it.
+  // Compares with "folder/name" without building the string.
   const auto before = [&](const CatalogEntry& entry) {
     const std::string_view path = entry.path;
     if (folder.empty()) return path < name;
@@ -86,14 +86,14 @@ std::uint64_t CatalogVersion::size_bytes() const noexcept {
 std::uint64_t CatalogVersion::kept_bytes() const noexcept {
   std::uint64_t size = 0;
   for (const CatalogEntry& entry : entries) {
-    if (!entry.is_rest) size += entry.size_bytes;
+    if (!entry.is_remote) size += entry.size_bytes;
   }
   return size;
 }
 
 bool CatalogVersion::has_all_files() const noexcept {
   return std::none_of(entries.begin(), entries.end(),
-                      [](const CatalogEntry& entry) { return entry.is_rest; });
+                      [](const CatalogEntry& entry) { return entry.is_remote; });
 }
 
 std::shared_ptr<const CatalogVersion> Catalog::find(std::uint64_t version) const {
@@ -111,25 +111,26 @@ bool Catalog::has_images(std::uint64_t version) const {
 std::shared_ptr<const CatalogVersion> make_catalog_version(const Version& version,
                                                            const Layout& layout,
                                                            const std::filesystem::path& directory,
-                                                           const FileSet& rest, bool is_lacking) {
+                                                           const FileSet& not_kept,
+                                                           bool lacks_files) {
   auto made = std::make_shared<CatalogVersion>();
   made->number = version.number();
   made->time = version.manifest.time;
   made->tag = version.manifest.tag;
   made->directory = directory;
-  made->is_lacking = is_lacking;
+  made->lacks_files = lacks_files;
   made->entries.push_back({"", 0, true, 0, ImageState::complete});
   try {
-    // A directory sorts before what is in it, so a parent's number is known in time.
+    // A directory sorts before its contents, so the parent's number is always known.
     std::map<std::string, std::uint32_t, std::less<>> directories{{"", 0}};
     for (const auto& [path, node] : collect_nodes(version, layout)) {
       const auto number = static_cast<std::uint32_t>(made->entries.size());
       const std::uint32_t parent = directories.find(parent_of(path))->second;
       if (node.is_directory) directories.emplace(path, number);
       const LayoutFile* const file = layout.find_file(path);
-      const bool is_rest = file != nullptr && contains(rest, layout.number_of(*file));
+      const bool is_remote = file != nullptr && contains(not_kept, layout.number_of(*file));
       made->entries.push_back({path, parent, node.is_directory, node.size_bytes,
-                               is_rest ? ImageState::absent : ImageState::complete, is_rest});
+                               is_remote ? ImageState::absent : ImageState::complete, is_remote});
     }
   } catch (const Error& error) {
     throw error.within(fmt::format("version {}", version.number()));

@@ -13,19 +13,19 @@
 #include "store/base/bytes.hpp"
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
-#include "store/base/parallel.hpp"
 #include "store/materialize/file_filter.hpp"
+#include "store/threads/parallel.hpp"
 
 namespace weightfs {
 namespace {
 
 constexpr std::chrono::seconds kUnreadablePause{30};
-constexpr unsigned kTagRequests = 32;                 // at a time: they wait for the bucket
-constexpr std::uint64_t kTagVersionsMax = 1'000'000;  // the newest so many; bounds memory
+constexpr unsigned kTagRequests = 32;                 // in parallel, since latency is the limit
+constexpr std::uint64_t kTagVersionsMax = 1'000'000;  // only the newest ones, to bound memory
 
-/// From the store's records alone.  Throws Error: corrupt.
+/// Reads the store's record only.  Throws Error: corrupt.
 std::optional<Version> stored_version(const Store& store, std::uint64_t number) {
-  auto bytes = store.find_manifest(number);
+  auto bytes = store.manifests().find_manifest(number);
   if (!bytes) return std::nullopt;
   Version version;
   version.manifest =
@@ -35,12 +35,12 @@ std::optional<Version> stored_version(const Store& store, std::uint64_t number) 
   return version;
 }
 
-/// A version of which no file is complete.
+/// A copy of a version with all its kept files in state `state`.
 std::shared_ptr<const CatalogVersion> incomplete_version(const CatalogVersion& version,
                                                          ImageState state) {
   auto made = std::make_shared<CatalogVersion>(version);
   for (CatalogEntry& entry : made->entries) {
-    if (!entry.is_directory && !entry.is_rest) entry.image = state;
+    if (!entry.is_directory && !entry.is_remote) entry.image = state;
   }
   return made;
 }
@@ -71,7 +71,7 @@ std::shared_ptr<const Catalog> CatalogBuilder::make() {
   return catalog;
 }
 
-/// What becomes complete meanwhile must not be missed: so these are looked at first.
+/// Called before add_complete(), so that a version that becomes complete in between is not missed.
 void CatalogBuilder::add_incomplete(Catalog& catalog) {
   if (partials_ != nullptr) {
     for (const auto& [number, partial] : partials_->list()) {
@@ -94,8 +94,8 @@ void CatalogBuilder::add_incomplete(Catalog& catalog, std::uint64_t version, Ima
 }
 
 void CatalogBuilder::add_complete(Catalog& catalog) {
-  const std::uint64_t newest = store_.newest().version;
-  for (const std::uint64_t number : store_.complete_versions()) {
+  const std::uint64_t newest = store_.manifests().newest().version;
+  for (const std::uint64_t number : store_.images().complete_versions()) {
     if (number > newest) break;
     const Described* const described = known(number);
     if (described == nullptr) continue;
@@ -109,7 +109,7 @@ void CatalogBuilder::add_complete(Catalog& catalog) {
   }
 }
 
-/// Who opens it waits, where that can be waited for.
+/// Readers that open the version then wait, where waiting is possible.
 void CatalogBuilder::hide(Catalog& catalog, std::uint64_t version) {
   catalog.versions.erase(version);
   if (partials_ != nullptr) add_incomplete(catalog, version, ImageState::absent);
@@ -117,7 +117,7 @@ void CatalogBuilder::hide(Catalog& catalog, std::uint64_t version) {
 
 void CatalogBuilder::choose(Catalog& catalog) {
   std::uint64_t chosen = choose_latest(follow_, catalog.versions);
-  while (chosen > shown_ && !reserve_latest(chosen)) {  // it is being removed just now
+  while (chosen > shown_ && !reserve_latest(chosen)) {  // it is being removed
     hide(catalog, chosen);
     chosen = choose_latest(follow_, catalog.versions);
   }
@@ -133,15 +133,15 @@ void CatalogBuilder::choose(Catalog& catalog) {
   if (catalog.latest > 0) reserve_latest(catalog.latest);
 }
 
-/// What `latest` names has lost its images, which nobody but a person or a damaged disk can take
-/// from it.  Where it can be filled while it is read it stays `latest`.
+/// The images of the version that `latest` names are lost, which only a person or a damaged disk
+/// can cause. If it can be filled while it is read, it stays `latest`.
 void CatalogBuilder::keep_latest(Catalog& catalog) {
   if (partials_ == nullptr) return;
   add_incomplete(catalog, shown_, ImageState::absent);
   if (catalog.incomplete.contains(shown_)) catalog.latest = shown_;
 }
 
-/// False: it is being removed.
+/// Returns: false if the version is being removed.
 bool CatalogBuilder::reserve_latest(std::uint64_t version) {
   auto reserved = store_.eviction().try_reserve(version, Eviction::Claim::stays);
   if (!reserved) return false;
@@ -149,7 +149,7 @@ bool CatalogBuilder::reserve_latest(std::uint64_t version) {
   return true;
 }
 
-/// nullptr if it cannot be described now.
+/// nullptr if the version cannot be described now.
 CatalogBuilder::Described* CatalogBuilder::known(std::uint64_t version) {
   const auto found = described_.find(version);
   if (found != described_.end() && is_as_described(*found->second.version)) return &found->second;
@@ -170,7 +170,7 @@ void CatalogBuilder::name(std::uint64_t version, const Context& context, std::si
     described = describe_now(version, &context);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::not_found) throw;
-    throw Error(ErrorCode::corrupt, error.what());  // there is the version, and not its layout
+    throw Error(ErrorCode::corrupt, error.what());  // the version exists, so its layout must too
   }
   const std::lock_guard lock(mutex_);
   described_.emplace(version, Described{std::move(described)});
@@ -185,7 +185,7 @@ void CatalogBuilder::show_first(std::uint64_t version) {
 }
 
 void CatalogBuilder::fetch(const Context& context) {
-  std::vector<std::uint64_t> numbers = store_.complete_versions();
+  std::vector<std::uint64_t> numbers = store_.images().complete_versions();
   {
     const std::lock_guard lock(mutex_);
     if (partials_ != nullptr) {
@@ -205,13 +205,14 @@ void CatalogBuilder::fetch(const Context& context) {
   }
 }
 
-/// Files may have been added to a version since it was described.
+/// False if files were added to the version since it was described, or it lies elsewhere now.
 bool CatalogBuilder::is_as_described(const CatalogVersion& version) const {
+  if (version.directory != store_.images().image_directory(version.number)) return false;
   if (version.has_all_files()) return true;
-  const std::vector<bool> absent = store_.absent_files(version.number);
+  const std::vector<bool> absent = store_.images().absent_files(version.number);
   return std::count(absent.begin(), absent.end(), true) ==
          std::count_if(version.entries.begin(), version.entries.end(),
-                       [](const CatalogEntry& entry) { return entry.is_rest; });
+                       [](const CatalogEntry& entry) { return entry.is_remote; });
 }
 
 std::int64_t CatalogBuilder::newest_time() const {
@@ -239,14 +240,14 @@ std::shared_ptr<const CatalogVersion> CatalogBuilder::describe_now(std::uint64_t
       bucket != nullptr ? history_.layout(*version, *bucket) : history_.find_layout(*version);
   if (!layout) return nullptr;
   const FileSet unwanted = left_out(*layout, only_);
-  const bool is_complete = store_.is_complete(number);
-  const FileSet rest = is_complete ? absent_files(store_, *version, *layout) : unwanted;
-  return make_catalog_version(*version, *layout, store_.image_directory(number), rest,
-                              !is_enough(rest, unwanted));
+  const bool is_complete = store_.images().is_complete(number);
+  const FileSet not_kept = is_complete ? absent_files(store_, *version, *layout) : unwanted;
+  return make_catalog_version(*version, *layout, store_.images().image_directory(number), not_kept,
+                              !is_enough(not_kept, unwanted));
 }
 
 void CatalogBuilder::read_stored_tags() {
-  const std::vector<std::uint64_t> numbers = store_.manifest_numbers();
+  const std::vector<std::uint64_t> numbers = store_.manifests().manifest_numbers();
   if (numbers.empty()) return;
   const std::lock_guard lock(mutex_);
   expect_up_to(numbers.back());
@@ -254,12 +255,12 @@ void CatalogBuilder::read_stored_tags() {
     try {
       if (const auto version = stored_version(store_, number)) take_tag(version->manifest);
     } catch (const Error& error) {
-      log_warning(error.what());  // read_tags() tries again, by way of the bucket
+      log_warning(error.what());  // read_tags() tries again from the bucket
     }
   }
 }
 
-/// Versions 1..newest exist: their tags are to be read.
+/// Versions 1..newest exist: queues their tags for reading.
 void CatalogBuilder::expect_up_to(std::uint64_t newest) {
   const std::uint64_t least = newest > kTagVersionsMax ? newest - kTagVersionsMax : 0;
   for (std::uint64_t n = std::max(expected_, least) + 1; n <= newest; n++) unread_.insert(n);
@@ -293,7 +294,7 @@ bool CatalogBuilder::read_tags(std::uint64_t newest, const Context& context,
       if (Clock::now() < until && read_tag(unread[i], context)) learned = true;
     });
   } catch (const Error&) {
-    // Out of reach, or stopped: the next poll says so.
+    // Unreachable or stopped: the next poll reports it.
   }
   return learned;
 }
@@ -307,7 +308,7 @@ std::uint64_t CatalogBuilder::known_carrier(const std::string& tag) const {
 std::uint64_t CatalogBuilder::find_carrier(const std::string& tag, std::uint64_t newest,
                                            const Context& context) {
   const std::vector<std::uint64_t> unread = unread_tags(newest);
-  // Of one that carries it those that are older need not be read.
+  // Versions older than a known carrier need not be read.
   std::atomic<std::uint64_t> found = known_carrier(tag);
   parallel_for(unread.size(), kTagRequests, context, [&](std::size_t i) {
     if (unread[i] <= found) return;
@@ -317,7 +318,7 @@ std::uint64_t CatalogBuilder::find_carrier(const std::string& tag, std::uint64_t
   return known_carrier(tag);
 }
 
-/// Newest first, without those that are not to be tried now.
+/// Newest first, without those whose retry is not due.
 std::vector<std::uint64_t> CatalogBuilder::unread_tags(std::uint64_t newest) {
   const std::lock_guard lock(mutex_);
   expect_up_to(newest);
@@ -329,7 +330,7 @@ std::vector<std::uint64_t> CatalogBuilder::unread_tags(std::uint64_t newest) {
   return unread;
 }
 
-/// Throws Error: the bucket is out of reach.
+/// Throws Error: the bucket is unreachable.
 bool CatalogBuilder::read_tag(std::uint64_t number, const Context& context) {
   std::string problem = "is missing";
   try {

@@ -8,7 +8,7 @@ struct CatalogListeners::Entry {
   explicit Entry(CatalogListener its_listener) : listener(std::move(its_listener)) {}
 
   const CatalogListener listener;
-  unsigned calls = 0;  // that are going on
+  unsigned calls = 0;  // calls in progress
   bool has_ended = false;
 };
 

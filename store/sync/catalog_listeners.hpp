@@ -1,8 +1,8 @@
-// Catalog listeners: whoever wants to know of a new catalog, or to do something before `latest`
+// Catalog listeners: components that want to know of a new catalog, or to act before `latest`
 // moves: the warmer, hooks, bind mounts, clients at the control socket.
 //
-// Threads: all calls may run in parallel, but a listener does not end its own Listening from one of
-// its calls.  No lock is held while a listener is called.
+// Threads: all calls may run in parallel, but a listener must not end its own Listening from within
+// a call.  No lock is held while a listener is called.
 // Ownership: must outlive its Listenings.
 #pragma once
 
@@ -17,13 +17,13 @@
 
 namespace weightfs {
 
-/// Both are called from any thread; each may be empty.
+/// Both functions are called from any thread; each may be empty.
 struct CatalogListener {
-  /// Called before `latest` moves to a version, which can be found by its number already; may take
-  /// a moment.  Without locks.
+  /// Called before `latest` moves to a version, which can already be found by its number; may take
+  /// a moment.  Called without locks.
   std::function<void(const CatalogVersion& version)> prepare = {};
-  /// There is another catalog.  Also called while locks are held: must be quick and call nothing of
-  /// the Sync's.
+  /// Called when the catalog has changed, also while locks are held: must be quick and call nothing
+  /// of the Sync's.
   std::function<void()> changed = {};
 };
 
@@ -31,16 +31,16 @@ class CatalogListeners {
   struct Entry;
 
  public:
-  /// The listener is called as long as this lives.
+  /// A registration: the listener is called as long as this lives.
   class Listening {
    public:
-    Listening() = default;  // nobody listens
+    Listening() = default;  // not registered
     Listening(Listening&& other) noexcept
         : listeners_(std::exchange(other.listeners_, nullptr)), entry_(std::move(other.entry_)) {}
     Listening& operator=(Listening&& other) noexcept;
     ~Listening() { end(); }
 
-    /// Waits for calls that are going on.
+    /// Waits for calls in progress.
     void end() noexcept;
 
    private:
@@ -56,10 +56,10 @@ class CatalogListeners {
   CatalogListeners(const CatalogListeners&) = delete;
   CatalogListeners& operator=(const CatalogListeners&) = delete;
 
-  /// Is called after those that were added before.
+  /// Listeners are called in the order in which they were added.
   [[nodiscard]] Listening add(CatalogListener listener);
 
-  /// Whether anybody prepares a version.
+  /// Whether any listener prepares versions.
   [[nodiscard]] bool prepares() const;
 
   void prepare(const CatalogVersion& version);

@@ -1,12 +1,12 @@
 // Follow: what `latest` means on a host: the newest version, the newest that carries a tag, or one
-// version and no other.
+// fixed version.
 //
 //     latest     the newest complete version
 //     a number   that version: the host stays there, whatever is published
 //     a tag      the newest complete version that carries it; moves when another one gets the tag
 //
-// Only what is followed is brought into the store.  What is followed may not exist yet: there is no
-// `latest` then, as in an empty repository.
+// Only versions that are followed are brought into the store.  The followed version may not exist
+// yet: then there is no `latest`, as in an empty repository.
 //
 // Threads: pure functions.
 #pragma once
@@ -31,30 +31,36 @@ struct Follow {
   friend bool operator==(const Follow&, const Follow&) = default;
 };
 
+/// When the bucket is polled.
+struct Poll {
+  std::chrono::milliseconds interval{1000};
+  bool learns = true;  // the run's rhythm, for denser polls around the next version: PollRhythm
+};
+
 /// How a host follows a repository.
 struct FollowOptions {
-  std::chrono::milliseconds poll{1000};  // between two looks at the bucket
+  Poll poll = {};
   Follow what = {};
 };
 
-/// "latest", digits (a version, also if a tag has that name), else a tag.
-/// Throws Error: invalid, saying why the text is none of them.
+/// Parses "latest", digits (a version, even if a tag has that name), or else a tag.
+/// Throws Error: invalid, naming the problem.
 Follow parse_follow(std::string_view text);
 
-/// What parse_follow() takes.
+/// The text that parse_follow() accepts.
 std::string to_string(const Follow& follow);
 
 /// "the newest version", "version 5", "the tag canary".
 std::string describe(const Follow& follow);
 
-/// The version that the host is to have, by what the bucket has; 0: there is none yet.
+/// The version that the host should have, given what is in the bucket; 0: none yet.
 ///
-/// `newest`: the newest version there is.  `carrier`: the newest that carries the tag, 0 if none
-/// does; only asked for by Kind::tag.
+/// `newest`: the newest existing version.  `carrier`: the newest that carries the tag, 0 if none
+/// does; only used by Kind::tag.
 std::uint64_t version_to_bring(const Follow& follow, std::uint64_t newest, std::uint64_t carrier);
 
-/// What `latest` is, among complete versions; 0 if none of them is followed.  By the tags of these
-/// versions alone: a tag that moved to a version that is not here yet leaves `latest` where it is.
+/// Which of the complete versions is `latest`; 0 if none of them is followed.  Uses the tags of
+/// these versions only: if a tag moved to a version that is not here yet, `latest` stays.
 std::uint64_t choose_latest(
     const Follow& follow,
     const std::map<std::uint64_t, std::shared_ptr<const CatalogVersion>>& versions);

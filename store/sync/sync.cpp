@@ -1,10 +1,9 @@
-// A round: ask the bucket for news, bring the newest version into the store, persist what is known
-// to be the newest, make the catalog.  The catalog always follows from the store's records (see
-// catalog_builder.hpp), so an error at any point leaves one that is right.
+// A round: poll the bucket, bring the newest version into the store, persist the record of the
+// newest version, make the catalog.  The catalog always follows from the store's records (see
+// catalog_builder.hpp), so it is right after an error at any point.
 //
-// Two things back off apart from each other: polling, while the bucket is out of reach, and
-// bringing in a version that cannot be made.  So a newer version is seen soon although an older one
-// is broken.
+// Two activities back off independently: polling, while the bucket is unreachable, and bringing in
+// a version that cannot be built.  So a newer version is seen soon even if an older one is broken.
 #include "store/sync/sync.hpp"
 
 #include <fmt/format.h>
@@ -21,10 +20,15 @@
 #include "store/base/log.hpp"
 #include "store/base/ranked_mutex.hpp"
 #include "store/base/retry_delay.hpp"
+#include "store/materialize/check_images.hpp"
 #include "store/materialize/file_filter.hpp"
 #include "store/materialize/materialize.hpp"
 #include "store/materialize/whole_version.hpp"
 #include "store/sync/catalog_builder.hpp"
+#include "store/sync/image_syncer.hpp"
+#include "store/sync/poll_rhythm.hpp"
+#include "store/sync/version_watches.hpp"
+#include "store/threads/background.hpp"
 
 namespace weightfs {
 namespace {
@@ -34,28 +38,31 @@ using std::chrono::milliseconds;
 constexpr milliseconds kRefusedDelay{10'000};  // between polls that need a person's help
 constexpr milliseconds kProgressInterval{200};
 constexpr std::uint64_t kFallbacksMax = 64;
-constexpr std::size_t kUnfilledMax = 16;        // of status
-constexpr std::chrono::seconds kRecordTime{5};  // to read a record that the store should have
+constexpr std::chrono::seconds kRemakePatience{10};  // for a bucket that does not answer
+constexpr std::size_t kUnfilledMax = 16;             // entries in the status
+constexpr std::chrono::seconds kRecordTime{5};  // time limit to read a record that the store should
+                                                // have
 
 bool is_bad_manifest(ErrorCode code) {
   return code == ErrorCode::corrupt || code == ErrorCode::unsupported;
 }
 
-/// Said of a poll: the bucket as a whole gave no answer.  A key or a setting that is refused counts
-/// too: what runs already goes on with what the store has.
+/// For errors of a poll: the bucket as a whole gave no answer.  A refused key or setting counts
+/// too: a running mount continues with what the store has.
 bool is_offline(ErrorCode code) {
   return code == ErrorCode::unavailable || code == ErrorCode::timed_out ||
          code == ErrorCode::permission || code == ErrorCode::io || code == ErrorCode::not_found ||
          code == ErrorCode::invalid;
 }
 
-/// Said of a poll: somebody has to change a key, a policy or a setting, so there is no hurry.
+/// For errors of a poll: a person must change a key, a policy or a setting, so polling may slow
+/// down.
 bool is_refused(ErrorCode code) {
   return code == ErrorCode::permission || code == ErrorCode::invalid ||
          code == ErrorCode::unsupported;
 }
 
-/// Runs `body`; whatever it throws comes out as an Error.
+/// Runs `body`; turns whatever it throws into an Error.
 template <typename Body>
 void with_errors(Body&& body) {
   try {
@@ -92,10 +99,12 @@ struct Sync::State {
 
   void run(const std::stop_token& stop);
   void wait(const std::stop_token& stop, milliseconds delay);
+  void stop_workers();
   std::chrono::microseconds poll_delay();
 
   void round(bool retry_now, const Context& context, const Progress& progress);
   void poll(const Context& context);
+  [[nodiscard]] std::optional<milliseconds> learned_interval() const;
   void note_offline();
   void find_newest(const Context& context);
   void find_wanted(const Context& context);
@@ -105,7 +114,7 @@ struct Sync::State {
   [[nodiscard]] std::uint64_t latest() const;
   void bring_wanted(const Context& context, const Progress& progress);
   void bring(std::uint64_t version, const Context& context, const Progress& progress);
-  bool fill_first(std::uint64_t version, const Context& context);
+  bool fill_first(std::uint64_t version, const Context& context, VersionWatch& watch);
   std::shared_ptr<PartialVersion> fill(std::uint64_t version, const Context& context);
   void note_unfilled(std::uint64_t version, const Error& error);
   void fill_asked(const Context& context);
@@ -114,6 +123,8 @@ struct Sync::State {
   void bring_older(const Context& context, const Progress& progress);
   void persist_newest(const Context& context);
   void persist(std::uint64_t version, const Context& context);
+  void note_lost(std::uint64_t version, const Error& error);
+  [[nodiscard]] bool may_rebuild() const;
   [[nodiscard]] Eviction::Reservation reserve(std::uint64_t version, const Context& context) const;
   void show_catalog(const Context* bucket);
   void show_room_made();
@@ -125,7 +136,7 @@ struct Sync::State {
   void failed(const Error& error);
   void succeeded(SyncStatus::State now);
 
-  /// Changes what the mutex guards, and wakes who waits for it.
+  /// Changes what the mutex guards, and wakes all waiters.
   template <typename Change>
   void change(Change&& changes) {
     {
@@ -140,20 +151,24 @@ struct Sync::State {
   const SyncOptions options;
   CatalogListeners listeners;
 
-  // Guards the next block; held for moments only.
+  // Guards the next block; held only briefly.
   mutable RankedMutex mutex{LockRank::sync, "Sync::State::mutex"};
   std::condition_variable_any changed;
   std::shared_ptr<const Catalog> catalog;
-  Eviction::Reservation shown_latest;  // of `catalog`
+  Eviction::Reservation shown_latest;  // for `catalog`
   SyncStatus status;
-  bool known_empty = false;          // the bucket said that there is no version to follow
-  std::optional<Error> first_error;  // of a store that has nothing to show
+  bool known_empty = false;          // the bucket has no version to follow
+  std::optional<Error> first_error;  // of a store with nothing to show
   std::string phase;
   std::uint64_t phase_done = 0, phase_total = 0;
-  std::set<std::uint64_t> asked;            // to be filled
-  std::map<std::uint64_t, Error> unfilled;  // by version: why it could not be begun
+  std::set<std::uint64_t> asked;            // versions to be filled
+  std::map<std::uint64_t, Error> unfilled;  // by version: why filling could not begin
   bool filling_first = false;               // `latest` is partial
+  bool remaking = false;                    // the first round may bring what a restart took
   bool woken = false;                       // the thread is not to wait for the next poll
+  unsigned lost_failures = 0;               // versions that the disk did not take, in a row
+  Clock::time_point rebuild_at{};           // of the last of them
+  std::minstd_rand lost_random{std::random_device{}()};
 
   CatalogBuilder builder;
   // Held while a catalog is made and shown; before `mutex`.
@@ -161,22 +176,29 @@ struct Sync::State {
 
   // Held for a whole round; guards the next block; before both.
   RankedMutex round_mutex{LockRank::sync_round, "Sync::State::round_mutex"};
-  std::uint64_t newest = 0;      // that the bucket is known to have
-  std::uint64_t wanted = 0;      // of these the one that is followed; 0: none yet
-  std::optional<Error> beyond;   // why it is not known whether there are more
-  bool reachable = false;        // as the last poll found
-  bool refused = false;          // likewise: it needs a person's help
+  std::uint64_t newest = 0;      // newest version known to be in the bucket
+  std::uint64_t wanted = 0;      // the followed version; 0: none yet
+  std::optional<Error> beyond;   // why it is unknown whether there are more
+  bool reachable = false;        // result of the last poll
+  bool refused = false;          // likewise: a person's help is needed
   std::uint64_t attempted = 0;   // version that could not be brought in
   unsigned bring_failures = 0;   // in a row
   unsigned poll_failures = 0;    // in a row
+  PollRhythm rhythm;             // of new versions
+  Clock::duration poll_took{};   // the last successful one
   Clock::time_point retry_at{};  // of `attempted`
-  std::string logged;            // the last error that went to the log
+  std::string logged;            // the last error logged
   bool warned_of_only = false;
   std::minstd_rand random{std::random_device{}()};
 
   RankedMutex thread_mutex{LockRank::sync_thread, "Sync::State::thread_mutex"};  // guards `thread`
   std::jthread thread;
 
+  VersionWatches watches;  // has a mutex of its own
+
+  std::unique_ptr<ImageSyncer> syncer;      // constant
+  std::unique_ptr<BaseWriter> base_writer;  // with images in memory; constant
+  std::unique_ptr<RoomAhead> room_ahead;    // if more versions may come to the disk; constant
   std::unique_ptr<PartialImages> partials;  // of SyncOptions::partial; constant; ends first
 };
 
@@ -184,7 +206,8 @@ Sync::State::State(Store& the_store, History& the_history, SyncOptions the_optio
     : store(the_store),
       history(the_history),
       options(std::move(the_options)),
-      builder(the_store, the_history, options.follow.what, options.with_absent, options.only) {
+      builder(the_store, the_history, options.follow.what, options.with_absent, options.only),
+      watches(the_store) {
   if (options.partial) {
     partials = std::make_unique<PartialImages>(
         store, history,
@@ -194,9 +217,27 @@ Sync::State::State(Store& the_store, History& the_history, SyncOptions the_optio
                              .gave_up = [this] { show_room_made(); }});
     builder.set_partials(partials.get());
   }
+  check_images(store, history, options.checking);
+  syncer = std::make_unique<ImageSyncer>(
+      store,
+      ImageSyncer::Listener{
+          .lost = [this](std::uint64_t version, const Error& error) { note_lost(version, error); },
+          .removed = [this] { change([&] { woken = true; }); },
+          .synced =
+              [this](std::uint64_t version) {
+                change([&] { lost_failures = 0; });
+                watches.note_synced(version);
+                if (room_ahead) room_ahead->wake();
+              }});
+  if (store.images().memory() != nullptr) {
+    base_writer = std::make_unique<BaseWriter>(store, history);
+    remaking = !store.images().complete_versions().empty();
+  } else if (options.follow.what.kind != Follow::Kind::version) {
+    room_ahead = std::make_unique<RoomAhead>(store);
+  }
   show_catalog(nullptr);
   store.eviction().set_changed([this] { show_room_made(); });
-  newest = store.newest().version;
+  newest = store.manifests().newest().version;
   wanted = latest();
   status.newest = newest;
   status.follow = options.follow.what;
@@ -215,10 +256,11 @@ void Sync::State::run(const std::stop_token& stop) {
       try {
         round(false, context, {});
       } catch (const Error&) {
-        // failed() has it in the status and the log.
+        // failed() has already put it into the status and the log.
       } catch (const std::exception& error) {
         log_warning(fmt::format("sync: {}", error.what()));
       }
+      change([&] { remaking = false; });
       fill_asked(context);
       next = Clock::now() + poll_delay();
       try {
@@ -236,10 +278,19 @@ void Sync::State::wait(const std::stop_token& stop, milliseconds delay) {
   changed.wait_for(lock, stop, delay, [this] { return std::exchange(woken, false); });
 }
 
-/// Until the next poll.
+/// Of what happens after the flip.
+void Sync::State::stop_workers() {
+  syncer->stop();
+  if (base_writer) base_writer->stop();
+  if (room_ahead) room_ahead->stop();
+}
+
+/// Time until the next poll.
 std::chrono::microseconds Sync::State::poll_delay() {
-  if (!refused) return retry_delay(options.follow.poll, poll_failures, random);
-  return retry_delay(std::max(options.follow.poll, kRefusedDelay), 0, random);
+  const Poll& poll = options.follow.poll;
+  if (refused) return retry_delay(std::max(poll.interval, kRefusedDelay), 0, random);
+  if (poll_failures > 0 || !poll.learns) return retry_delay(poll.interval, poll_failures, random);
+  return retry_delay(rhythm.pause(Clock::now(), poll.interval, poll_took), 0, random);
 }
 
 // ---- a round ----
@@ -249,7 +300,8 @@ void Sync::State::round(bool retry_now, const Context& context, const Progress& 
     with_errors([&] {
       poll(context);
       if (is_filling_first()) return succeeded(SyncStatus::State::fetching);
-      const bool due = retry_now || wanted > attempted || Clock::now() >= retry_at;
+      const bool due =
+          retry_now || ((wanted > attempted || Clock::now() >= retry_at) && may_rebuild());
       if (!is_current(context) && due) bring_wanted(context, progress);
       if (!is_current(context)) return;
       if (beyond) throw Error(*beyond);
@@ -261,8 +313,8 @@ void Sync::State::round(bool retry_now, const Context& context, const Progress& 
   }
 }
 
-/// A version that was shown may be newer than what the last poll saw.  It may lack files that are
-/// kept: the store was another mount's before, that kept others.
+/// The version shown may be newer than the last poll's result.  It may lack files that are kept, if
+/// the store belonged to a mount that kept other files.
 bool Sync::State::is_current(const Context& context) {
   std::uint64_t shown = 0;
   {
@@ -273,8 +325,9 @@ bool Sync::State::is_current(const Context& context) {
   return shown == 0 || has_kept_files(store, history, shown, options.only, context);
 }
 
-/// While the first version comes it has the bucket for itself, and its errors are this host's, as
-/// there is nothing else to show.  If it is damaged a later one is brought as if it was not there.
+/// While the first version is filled it has the bucket to itself. Its errors are reported as the
+/// host's, since there is nothing else to show.  If it is damaged, a later version is brought in as
+/// if the first did not exist.
 bool Sync::State::is_filling_first() const {
   const std::uint64_t number = latest();
   const auto first = partials ? partials->find(number) : nullptr;
@@ -292,8 +345,13 @@ std::uint64_t Sync::State::latest() const {
 
 void Sync::State::poll(const Context& context) {
   reachable = false;
+  const Clock::time_point begin = Clock::now();
+  const std::uint64_t known = newest;
   try {
     find_newest(context);
+    poll_took = Clock::now() - begin;
+    watches.note_poll(begin, newest);
+    if (newest > known) rhythm.saw_version(Clock::now());
     if (newest > 0) builder.note(*history.get(newest, context));
     find_wanted(context);
   } catch (const Error& error) {
@@ -301,13 +359,13 @@ void Sync::State::poll(const Context& context) {
     refused = is_refused(error.code());
     if (is_offline(error.code())) note_offline();
     throw;
-  } catch (const std::exception&) {  // of this host: memory, threads; nothing is said of the bucket
+  } catch (const std::exception&) {  // a problem of this host (memory, threads), not of the bucket
     poll_failures++;
     refused = false;
     throw;
   }
   refused = false;
-  // Back from offline: what failed then may work now.
+  // Back online: what failed before may work now.
   if (poll_failures > 0 && !beyond) retry_at = {};
   poll_failures = beyond ? poll_failures + 1 : 0;
   reachable = true;
@@ -315,11 +373,18 @@ void Sync::State::poll(const Context& context) {
   change([&] {
     status.offline_since = 0;
     status.checked_time = seconds_now();
+    status.rhythm = learned_interval();
     status.newest = std::max(status.newest, newest);
     status.followed = std::max(status.followed, wanted);
     status.newest_time = newest_time;
     known_empty = wanted == 0 && !beyond;
   });
+}
+
+std::optional<milliseconds> Sync::State::learned_interval() const {
+  const std::optional<Clock::duration> interval = rhythm.interval();
+  if (!options.follow.poll.learns || !interval) return std::nullopt;
+  return std::chrono::round<milliseconds>(*interval);
 }
 
 void Sync::State::note_offline() {
@@ -329,7 +394,7 @@ void Sync::State::note_offline() {
 }
 
 void Sync::State::find_newest(const Context& context) {
-  const std::uint64_t known = std::max(newest, store.newest().version);
+  const std::uint64_t known = std::max(newest, store.manifests().newest().version);
   beyond.reset();
   try {
     newest = history.refresh(known, context);
@@ -341,7 +406,7 @@ void Sync::State::find_newest(const Context& context) {
   }
 }
 
-/// Goes on number by number: some manifest further on is broken, the ones before it are not.
+/// Advances one version at a time: a later manifest is broken, but those before it are not.
 void Sync::State::walk_to_newest(const Context& context) {
   try {
     while (history.find(newest + 1, context)) newest++;
@@ -351,7 +416,7 @@ void Sync::State::walk_to_newest(const Context& context) {
   }
 }
 
-/// What is followed never goes back, as long as it is the same that is followed.
+/// The followed version never goes back.
 void Sync::State::find_wanted(const Context& context) {
   const bool by_tag = options.follow.what.kind == Follow::Kind::tag;
   const std::uint64_t carrier =
@@ -372,25 +437,40 @@ void Sync::State::bring_wanted(const Context& context, const Progress& progress)
     const bool may_be_older = options.follow.what.kind == Follow::Kind::latest;
     if (may_be_older && is_about_objects(error.code())) bring_older(context, progress);
     show_catalog(&context);
-    retry_at = Clock::now() + retry_delay(options.follow.poll, bring_failures, random);
+    retry_at = Clock::now() + retry_delay(options.follow.poll.interval, bring_failures, random);
     throw;
   }
 }
 
 void Sync::State::bring(std::uint64_t version, const Context& context, const Progress& progress) {
-  // Until `latest` names it.
+  // Reserved until `latest` names it.
   const auto bringing = store.eviction().reserve(version, Eviction::Claim::stays, context);
-  if (partials && fill_first(version, context)) return;
+  if (room_ahead) room_ahead->note_coming();
+  VersionWatch watch = watches.watch(version);
+  watch.timing.attempts = attempted == version ? bring_failures + 1 : 1;
+  watch.lap(attempted == 0 ? &VersionTiming::plan : &VersionTiming::wait);
+  if (partials && fill_first(version, context, watch)) return;
   note_progress("", 0, 0);
   const Progress noting = [&](std::string_view what, std::uint64_t done, std::uint64_t total) {
     note_progress(what, done, total);
     if (progress) progress(what, done, total);
   };
-  materialize(store, history, version, context, noting, options.coder, options.only);
+  {
+    // The record waits for the disk, and nobody is to wait for that.  A failure of the rest does
+    // not stop it.
+    Background persisting(context, [&](const Context&) { persist_newest(context); });
+    materialize(store, history, version, context, noting, options.coder, options.only, &watch);
+    persisting.finish();
+  }
   warn_if_nothing_is_kept(version, context);
-  persist_newest(context);
+  watch.lap(&VersionTiming::record);
   show_catalog(&context);
-  if (latest() >= version) return;
+  watch.lap(&VersionTiming::flip);
+  if (latest() >= version) {
+    watches.note_shown(watch);
+    if (room_ahead) room_ahead->note_shown(version);
+    return;
+  }
   throw Error(ErrorCode::io,
               fmt::format("version {} is here but cannot be shown; the log says why", version));
 }
@@ -408,25 +488,32 @@ void Sync::State::warn_if_nothing_is_kept(std::uint64_t version, const Context& 
                   version, layout->files().front().path));
 }
 
-/// Returns: false if the host has something to show, and `version` is to be brought as a whole.
-bool Sync::State::fill_first(std::uint64_t version, const Context& context) {
+/// Returns: false if the host already has something to show, so that `version` is to be brought in
+/// whole.
+bool Sync::State::fill_first(std::uint64_t version, const Context& context, VersionWatch& watch) {
   if (latest() == 0) show_catalog(&context);
   if (latest() != 0) return false;
-  const auto first = partials->begin(version, context);
+  const auto first = partials->begin(version, context, &watch);
   warn_if_nothing_is_kept(version, context);
   persist_newest(context);
+  watch.lap(&VersionTiming::record);
   builder.show_first(version);
   change([&] { filling_first = first != nullptr; });
   show_catalog(&context);
+  watch.lap(&VersionTiming::flip);
+  if (first != nullptr) watches.note_streamed(watch);
   return first != nullptr && latest() == version;
 }
 
-/// For who opens it by name: it must be in the catalog, also if it was leaving just now.
+/// Fills a version that is opened by name: it must be in the catalog, even if it was just being
+/// evicted.
 std::shared_ptr<PartialVersion> Sync::State::fill(std::uint64_t version, const Context& context) {
   std::shared_ptr<PartialVersion> filled;
+  VersionWatch watch(version);
   try {
     persist(version, context);
-    filled = partials->begin(version, context);
+    watch.lap(&VersionTiming::record);
+    filled = partials->begin(version, context, &watch);
   } catch (const Error& error) {
     const bool passes =
         error.code() == ErrorCode::cancelled || error.code() == ErrorCode::timed_out;
@@ -436,6 +523,8 @@ std::shared_ptr<PartialVersion> Sync::State::fill(std::uint64_t version, const C
   change([&] { unfilled.erase(version); });
   store.eviction().wait_settled(version, context);
   show_catalog(&context);
+  watch.lap(&VersionTiming::flip);
+  if (filled) watches.note_streamed(watch);
   return filled;
 }
 
@@ -457,13 +546,14 @@ void Sync::State::fill_asked(const Context& context) {
       });
     } catch (const Error& error) {
       note_unfilled(version, error);
-      listeners.changed();  // who waits for it ends
+      listeners.changed();  // ends the wait of its waiters
     }
   }
 }
 
-/// Called by PartialImages.  When the first version is complete the thread goes on at once.
+/// Called by PartialImages.  When the first version is complete the thread continues at once.
 void Sync::State::note_filled() {
+  watches.note_filled();
   show_catalog(nullptr);
   change([&] {
     if (!catalog->versions.contains(catalog->latest)) return;
@@ -472,7 +562,7 @@ void Sync::State::note_filled() {
   });
 }
 
-/// The newest version cannot be made; one of those before it may.
+/// The newest version cannot be built; an older one may work.
 void Sync::State::bring_older(const Context& context, const Progress& progress) {
   const std::uint64_t least = std::max(latest(), newest - std::min(newest, kFallbacksMax + 1));
   for (std::uint64_t version = newest - 1; version > least; version--) {
@@ -484,23 +574,43 @@ void Sync::State::bring_older(const Context& context, const Progress& progress) 
   }
 }
 
-/// Before `latest` moves: whoever reads it later must not be taken back behind it.
+/// Called before `latest` moves, so that a restart cannot take readers back to an older version.
 void Sync::State::persist_newest(const Context& context) { persist(newest, context); }
 
-/// Nothing above what the store knows as the newest is shown once it is complete; it may not know
-/// all that was heard of, if there was no room for the record.
+/// No version above the store's newest is shown, even if complete. That record may lag behind if
+/// the disk had no room for it.
 void Sync::State::persist(std::uint64_t version, const Context& context) {
-  if (store.newest().version >= version) return;
-  store.put_newest({version, history.get(version, context)->manifest_sha256});
+  if (store.manifests().newest().version >= version) return store.manifests().sync_newest();
+  store.manifests().put_newest({version, history.get(version, context)->manifest_sha256});
+}
+
+/// Called by the syncer.  The next round brings it again, unless that was in vain before.
+void Sync::State::note_lost(std::uint64_t version, const Error& error) {
+  change([&] {
+    status.lost++;
+    status.state = SyncStatus::State::waiting;
+    status.error =
+        fmt::format("version {} is lost and hidden: {}; it is rebuilt", version, error.what());
+    status.error_code = to_string(error.code());
+    status.error_time = seconds_now();
+    const auto pause = retry_delay(options.follow.poll.interval, lost_failures++, lost_random);
+    rebuild_at = lost_failures == 1 ? Clock::time_point() : Clock::now() + pause;
+  });
+  show_catalog(nullptr);
+}
+
+bool Sync::State::may_rebuild() const {
+  const std::lock_guard lock(mutex);
+  return Clock::now() >= rebuild_at;
 }
 
 Eviction::Reservation Sync::State::reserve(std::uint64_t version, const Context& context) const {
   return store.eviction().reserve(version, Eviction::Claim::in_use, context);
 }
 
-/// The bucket is asked before the lock is taken: whoever shows what the store has never waits for
-/// it.  `latest` moves last, when what it moves to is prepared; of the first catalog nobody could
-/// be told yet.
+/// The bucket is asked before the lock is taken, so that showing what the store has never waits for
+/// it.  `latest` moves last, once its new version is prepared; there were no listeners for the
+/// first catalog.
 void Sync::State::show_catalog(const Context* bucket) {
   if (bucket != nullptr) builder.fetch(*bucket);
   if (const auto next = show_made(listeners.prepares())) {
@@ -508,19 +618,21 @@ void Sync::State::show_catalog(const Context* bucket) {
     show_made(false);
   }
   listeners.changed();
+  if (syncer) syncer->wake();
+  if (base_writer) base_writer->wake();
 }
 
-/// For who makes room, with the store's locks held: nothing is prepared then.  So `latest` stays;
-/// who made what it is to move to is about to show that.
+/// Called while room is made, with the store's locks held, so nothing can be prepared.  `latest`
+/// therefore stays; the thread that completed its next version is about to show it.
 void Sync::State::show_room_made() {
   show_made(listeners.prepares());
   listeners.changed();
 }
 
-/// Shows what there is, made and swapped under one lock, so that no catalog is replaced by an older
-/// one.  `holds_latest`: but `latest` stays, if it would move to a complete version
-/// (one that is being filled can be prepared for nothing yet).
-/// Returns: the version that it was kept from; nullptr if all is shown.
+/// Makes and swaps the catalog under one lock, so that no catalog is replaced by an older one.
+/// `holds_latest`: `latest` does not move to another complete version (a partial one cannot be
+/// prepared for yet, so it may move there).
+/// Returns: the version to which `latest` did not move; nullptr if everything is shown.
 std::shared_ptr<const CatalogVersion> Sync::State::show_made(bool holds_latest) {
   const std::lock_guard lock(catalog_mutex);
   std::shared_ptr<const Catalog> made = builder.make();
@@ -534,8 +646,10 @@ std::shared_ptr<const CatalogVersion> Sync::State::show_made(bool holds_latest) 
     before->latest = latest();
     made = std::move(before);
   }
-  const std::uint64_t image_bytes = store.image_bytes();
-  // The builder has it reserved; until the next catalog it is reserved here, too.
+  const std::uint64_t image_bytes = store.images().image_bytes();
+  std::optional<MemoryStatus> memory;
+  if (store.images().memory() != nullptr) memory.emplace().bytes = store.images().memory_bytes();
+  // The builder has reserved it; this reservation lasts until the next catalog is shown.
   std::optional<Eviction::Reservation> reserved;
   if (made->latest > 0) {
     reserved = store.eviction().try_reserve(made->latest, Eviction::Claim::stays);
@@ -545,13 +659,15 @@ std::shared_ptr<const CatalogVersion> Sync::State::show_made(bool holds_latest) 
     if (reserved) shown_latest = std::move(*reserved);
     status.latest = made->latest;
     status.image_bytes = image_bytes;
+    status.memory = memory;
   });
   return next;
 }
 
 void Sync::State::show(std::uint64_t number) {
   const auto version = history.get(number, Context{}.within(kRecordTime));
-  if (store.newest().version < number) store.put_newest({number, version->manifest_sha256});
+  if (store.manifests().newest().version < number)
+    store.manifests().put_newest({number, version->manifest_sha256});
   builder.note(*version);
   const std::int64_t newest_time = builder.newest_time();
   change([&] {
@@ -571,7 +687,7 @@ void Sync::State::read_tags(const Context& context, Clock::time_point until) {
 void Sync::State::note_progress(std::string_view what, std::uint64_t done, std::uint64_t total) {
   const std::lock_guard lock(mutex);
   if (phase != what) phase_done = 0;
-  const std::uint64_t more = done - std::min(done, phase_done);  // threads may overtake each other
+  const std::uint64_t more = done - std::min(done, phase_done);  // threads may report out of order
   if (what.starts_with("fetching")) status.fetched_bytes += more;
   phase = what;
   phase_done += more;
@@ -608,13 +724,14 @@ void Sync::State::succeeded(SyncStatus::State now) {
   });
 }
 
-// ---- for everybody ----
+// ---- public calls ----
 
 Sync::Sync(Store& store, History& history, SyncOptions options)
     : state_(std::make_unique<State>(store, history, std::move(options))) {}
 
 Sync::~Sync() {
   stop();
+  state_->stop_workers();
   state_->store.eviction().set_changed({});
   state_->builder.set_partials(nullptr);
   state_->partials.reset();
@@ -624,6 +741,9 @@ void Sync::start() {
   const std::lock_guard lock(state_->thread_mutex);
   if (state_->thread.joinable()) return;
   state_->thread = std::jthread([this](const std::stop_token& stop) { state_->run(stop); });
+  state_->syncer->start();
+  if (state_->base_writer) state_->base_writer->start();
+  if (state_->room_ahead) state_->room_ahead->start();
 }
 
 void Sync::stop() {
@@ -631,6 +751,7 @@ void Sync::stop() {
   if (!state_->thread.joinable()) return;
   state_->thread.request_stop();
   state_->thread.join();
+  state_->stop_workers();
 }
 
 CatalogListeners::Listening Sync::listen(CatalogListener listener) {
@@ -651,6 +772,13 @@ SyncStatus Sync::status() const {
       status.partial[number] = {.error = error, .is_damaged = true};
     }
   }
+  const ImageTable& images = state_->store.images();
+  status.unsynced = images.unsynced_versions();
+  if (images.memory() != nullptr) {
+    status.memory = {status.memory ? status.memory->bytes : 0, images.versions_in_memory(),
+                     images.base_version(), state_->base_writer->renewals()};
+  }
+  if (state_->room_ahead) status.room_ahead = state_->room_ahead->status();
   if (!state_->partials) return status;
   status.fetched_bytes += state_->partials->fetched_bytes();
   for (const auto& [number, partial] : state_->partials->list()) {
@@ -661,8 +789,11 @@ SyncStatus Sync::status() const {
 
 void Sync::wait_ready(const Context& context, const Progress& progress) {
   std::unique_lock lock(state_->mutex);
+  const Clock::time_point patience_ends = Clock::now() + kRemakePatience;
   const auto ready = [&] {
-    return state_->catalog->latest > 0 || state_->known_empty || state_->first_error;
+    const bool answers = state_->status.checked_time != 0 || Clock::now() < patience_ends;
+    const bool waits = state_->remaking && answers;
+    return (state_->catalog->latest > 0 && !waits) || state_->known_empty || state_->first_error;
   };
   while (!state_->changed.wait_until(
       lock, context.stop, std::min(context.deadline, Clock::now() + kProgressInterval), ready)) {
@@ -691,6 +822,8 @@ Eviction::Reservation Sync::reserve(std::uint64_t version, const Context& contex
   return state_->reserve(version, context);
 }
 
+void Sync::sync_images() { state_->syncer->sync_all(); }
+
 std::optional<Eviction::Reservation> Sync::try_reserve(std::uint64_t version) {
   return state_->store.eviction().try_reserve(version, Eviction::Claim::in_use);
 }
@@ -718,7 +851,9 @@ void Sync::run_once(const Context& context, const Progress& progress) {
   const std::lock_guard lock(state_->round_mutex);
   try {
     state_->round(true, context, progress);
+    state_->change([&] { state_->remaking = false; });
   } catch (const Error&) {
+    state_->change([&] { state_->remaking = false; });
     state_->read_tags(context, Clock::time_point::max());
     throw;
   }

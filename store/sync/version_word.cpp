@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "store/base/error.hpp"
-#include "store/base/parallel.hpp"
 #include "store/base/path_rules.hpp"
 #include "store/base/ranked_mutex.hpp"
 #include "store/base/suggest.hpp"
+#include "store/threads/parallel.hpp"
 
 namespace weightfs {
 namespace {
@@ -20,12 +20,12 @@ namespace {
 constexpr unsigned kReadAtOnce = 16;  // manifests
 constexpr std::size_t kTagsShown = 10;
 
-/// Tags of the versions that were read, newest version first.
+/// The tags of the versions read so far, newest version first.
 class Tags {
  public:
   Tags(History& history, const Context& context) : history_(history), context_(context) {}
 
-  /// Reads the manifests of `oldest` to `newest`.
+  /// Reads the manifests of versions `oldest` to `newest`.
   void read(std::uint64_t oldest, std::uint64_t newest) {
     std::vector<std::string> read(newest - oldest + 1);
     parallel_for(read.size(), kReadAtOnce, context_,
@@ -39,13 +39,13 @@ class Tags {
     }
   }
 
-  /// The newest version read that carries it; 0 if none does.
+  /// The newest version read so far that carries the tag; 0 if none does.
   [[nodiscard]] std::uint64_t find(const std::string& tag) const {
     const auto found = std::find(names_.begin(), names_.end(), tag);
     return found == names_.end() ? 0 : versions_[static_cast<std::size_t>(found - names_.begin())];
   }
 
-  /// What to say if none carries it.
+  /// The error text if no version carries the tag.
   [[nodiscard]] std::string describe_absence(const std::string& tag) const {
     std::string text =
         fmt::format("no version of {} carries the tag {}{}", history_.repository().url(),
@@ -55,7 +55,7 @@ class Tags {
   }
 
  private:
-  /// "" for none, also of a version that is damaged.
+  /// "" if the version has no tag, or is damaged.
   std::string tag_of(std::uint64_t number) {
     try {
       return history_.get(number, context_)->manifest.tag;
@@ -84,8 +84,8 @@ class Tags {
   History& history_;
   const Context& context_;
   std::vector<std::string> names_;
-  std::vector<std::uint64_t> versions_;                // of the same index
-  RankedMutex mutex_{LockRank::leaf, "Tags::mutex_"};  // guards the next one
+  std::vector<std::uint64_t> versions_;                // by the same index
+  RankedMutex mutex_{LockRank::leaf, "Tags::mutex_"};  // guards damage_
   std::string damage_;                                 // of a manifest that could not be read
 };
 

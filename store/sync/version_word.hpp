@@ -1,5 +1,5 @@
-// Version word: what a command line calls a version: its number, a tag, or `latest`. parse_follow()
-// (store/sync/follow.hpp) reads the word; here it is looked up.
+// Version word: how a command line names a version: a number, a tag, or `latest`. parse_follow()
+// (store/sync/follow.hpp) parses the word; this looks it up.
 //
 // Threads: calls may run in parallel.
 #pragma once
@@ -12,12 +12,12 @@
 
 namespace weightfs {
 
-/// The version of the repository that a word names now: a number as it is, whether or not that
-/// version exists; the newest version; the newest version that carries the tag.  Reads manifests
-/// from the newest one down to that version, several at a time; one that is damaged carries no tag.
+/// The version that a word names now: a number unchanged, whether or not that version exists; the
+/// newest version; or the newest version that carries the tag.  Reads manifests from the newest one
+/// down to that version, several at a time; a damaged one counts as untagged.
 ///
-/// Throws Error: not_found, if the repository is empty, or no version carries the tag: says which
-/// tags there are; what History throws of a bucket that is out of reach.
+/// Throws Error: not_found, if the repository is empty or no version carries the tag (lists the
+/// tags that exist); what History throws if the bucket is unreachable.
 std::uint64_t find_version(const Follow& word, History& history, const Context& context);
 
 }  // namespace weightfs

@@ -1,28 +1,40 @@
-// Codec: hash, diff, encode and decode as ratios to memcpy, on bf16 weights that change as in
+// Codec: diff + encode, decode + apply and hash as ratios to memcpy, on weights that change as in
 // training.
 //
-// Prints Markdown.  A ratio compares the best rounds of one run, so tables of two machines, or of a
-// busy one, can be compared; GB/s count one buffer and are there for orientation only.  The weights
-// lie in huge pages: with small ones the ratios measure page walks.
+//     weightfs_codec_bench [--mib N] [--variants] [--only ROW]
+//
+// Prints Markdown.  What makes a ratio independent of the machine and of what else runs on it:
+//   * All memory was used before: a guest's first use of a page is ten times slower.
+//   * All operations alternate, slice by slice, in one process, each at another place of the
+//     weights, so that none finds in the cache what another has left there.
+//   * Only the processor time of the thread counts.
+//   * Both the ratio of the best rounds and the median of the ratios of all rounds are given.
+// The weights lie in huge pages: with small ones the ratios measure page walks.
 #include <sys/mman.h>
+#include <time.h>
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <limits>
+#include <functional>
 #include <memory>
 #include <new>
+#include <numeric>
 #include <random>
 #include <span>
 #include <string>
+#include <string_view>
 #include <thread>
+#include <unordered_map>
 #include <vector>
 
+#include "kernels/block/ordered.hpp"
 #include "kernels/dispatch/decode.hpp"
 #include "kernels/dispatch/encode.hpp"
 #include "kernels/dispatch/hash.hpp"
@@ -30,6 +42,9 @@
 
 namespace weightfs::kernels {
 namespace {
+
+constexpr int kRounds = 9;
+constexpr std::size_t kSlices = 16;
 
 /// Memory in huge pages, where the machine has them.
 template <typename Value>
@@ -46,11 +61,7 @@ struct HugePages {
   bool operator==(const HugePages&) const = default;
 };
 
-using Weights = std::vector<std::uint16_t, HugePages<std::uint16_t>>;
-
-constexpr std::size_t kElements = std::size_t{128} << 20;  // 256 MiB: far beyond every cache
-constexpr std::size_t kChunkElements = kBlockElements * kChunkBlocks;
-constexpr int kRounds = 5;
+using Memory = std::vector<std::byte, HugePages<std::byte>>;
 
 /// Splitmix64: the data need not be good, but there is much of it.
 class Random {
@@ -61,272 +72,476 @@ class Random {
     z = (z ^ (z >> 27)) * 0x94D049BB133111EB;
     return z ^ (z >> 31);
   }
+  /// Below 1.
+  double next_share() noexcept { return std::ldexp(static_cast<double>(next() >> 32), -32); }
 
  private:
   std::uint64_t state_ = 1;
 };
 
-std::size_t exponent_of(std::uint16_t bits) { return bits >> 7 & 0xFF; }
+// ---- weights that change ----
 
-/// Normally distributed, sigma 0.02, drawn from a table.
-Weights make_weights(Random& random) {
-  Weights table(1 << 16);
-  std::mt19937_64 rng(1);
-  std::normal_distribution<float> normal(0.0F, 0.02F);
-  for (std::uint16_t& bits : table) {
-    const float value = normal(rng);
-    std::uint32_t word = 0;
-    std::memcpy(&word, &value, sizeof word);
-    bits = static_cast<std::uint16_t>(word >> 16);
-  }
-  Weights weights(kElements);
-  for (std::uint16_t& bits : weights) {
-    // The mantissa is drawn apart, so that the table may be small.
-    const std::uint64_t draw = random.next();
-    bits = static_cast<std::uint16_t>((table[draw & 0xFFFF] & 0xFF80) | (draw >> 20 & 0x7F));
-  }
-  return weights;
+/// Rounds towards zero; f8_e4m3 has a bias of 7, and 448 as its largest number.
+std::uint32_t to_e4m3(float value) {
+  const float size = std::min(std::abs(value), 448.0F);
+  const std::uint32_t sign = value < 0 ? 0x80 : 0;
+  if (size < 0x1p-6F) return sign | static_cast<std::uint32_t>(size * 0x1p9F);
+  const auto bits = std::bit_cast<std::uint32_t>(size);
+  return sign | ((bits >> 20) - ((127 - 7) << 3));
 }
 
-/// An update of equal size for all weights, in units of the last place of each exponent: it halves
-/// from one exponent to the next.  Below one unit it is the chance that the weight changes at all.
+/// The bits of a number as an element of this kind.
+std::uint32_t bits_as(Kind kind, float value) {
+  if (kind == Kind::f8_e4m3) return to_e4m3(value);
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  return kind == Kind::bf16 ? bits >> 16 : bits;
+}
+
+constexpr std::size_t kTable = 1 << 16;
+
+/// Normally distributed numbers.
+const std::vector<float>& normal_table() {
+  static const std::vector<float> kNormal = [] {
+    std::mt19937_64 rng(1);
+    std::normal_distribution<float> normal;
+    std::vector<float> table(kTable);
+    for (float& value : table) value = normal(rng);
+    return table;
+  }();
+  return kNormal;
+}
+
+/// Weights of one kind, before and after a step of training.
+struct Weights {
+  Kind kind = Kind::bf16;
+  Memory before, after, decoded;
+
+  [[nodiscard]] std::size_t elements() const noexcept { return before.size() / width_bytes(kind); }
+};
+
+/// sigma 0.02; of an fp8 tensor, with the scale that make_run.py takes, 20.
+template <typename Element>
+void fill(Weights& weights, Random& random) {
+  using Bits = typename Element::Bits;
+  const unsigned mantissa = (1U << exponent_field(weights.kind).shift) - 1;
+  const float sigma = weights.kind == Kind::f8_e4m3 ? 20.0F : 0.02F;
+  for (std::size_t i = 0; i < weights.elements(); ++i) {
+    // The mantissa is drawn apart, so that the table may be small.
+    const std::uint64_t draw = random.next();
+    const std::uint32_t bits = bits_as(weights.kind, sigma * normal_table()[draw % kTable]);
+    const auto other = static_cast<std::uint32_t>(draw >> 32);
+    store(weights.before.data() + i * sizeof(Bits),
+          static_cast<Bits>((bits & ~mantissa) | (other & mantissa)));
+  }
+}
+
+/// Standard deviation of the update in units of the last place, by exponent: the same number for
+/// all weights, so it halves from one exponent to the next.
 using Updates = std::array<double, 256>;
 
-Updates make_updates(double scale) {
+Updates make_updates(Kind kind, double scale) {
   Updates updates;
-  for (int e = 0; e < 256; ++e)
-    updates.at(static_cast<std::size_t>(e)) = std::ldexp(scale, 127 - e);
+  const int bias = kind == Kind::f8_e4m3 ? 7 : 127;
+  for (int e = 0; e < 256; ++e) {
+    updates.at(static_cast<std::size_t>(e)) = std::ldexp(scale, bias - std::max(e, 1));
+  }
   return updates;
 }
 
-double expected_density(const Weights& weights, const Updates& updates) {
-  constexpr std::size_t kSample = 1 << 18;
-  double changed = 0;
-  for (std::size_t i = 0; i < kSample; ++i) {
-    changed += std::min(1.0, updates.at(exponent_of(weights[i])));
-  }
-  return changed / kSample;
+/// How far a weight moves: by the update, rounded up or down at random.
+std::uint32_t draw_units(double update, Random& random) {
+  const double size = std::abs(normal_table()[random.next() % kTable]) * update;
+  return static_cast<std::uint32_t>(std::min(size + random.next_share(), 0x1p20));
 }
 
+template <typename Element>
+double density_of(const Weights& weights, const Updates& updates) {
+  using Bits = typename Element::Bits;
+  constexpr std::size_t kSample = 1 << 17;
+  const ExponentField field = exponent_field(weights.kind);
+  Random random;
+  std::size_t changed = 0;
+  for (std::size_t i = 0; i < kSample; ++i) {
+    const auto bits = load<Bits>(weights.before.data() + i * sizeof(Bits));
+    changed += draw_units(updates.at(field.of(bits)), random) > 0;
+  }
+  return static_cast<double>(changed) / kSample;
+}
+
+/// All change: by hundreds of units, as those of f32 do at a learning rate of 1e-6.
+template <typename Element>
 Updates updates_of_density(const Weights& weights, double density) {
+  if (density >= 1) return make_updates(weights.kind, 8);
   double low = 0;
   double high = 1;
-  for (int i = 0; i < 60; ++i) {
-    const double middle = (low + high) / 2;
-    (expected_density(weights, make_updates(middle)) < density ? low : high) = middle;
+  for (int i = 0; i < 40; ++i) {
+    const double middle = std::sqrt(std::max(low, 1e-12) * high);
+    const bool is_low = density_of<Element>(weights, make_updates(weights.kind, middle)) < density;
+    (is_low ? low : high) = middle;
   }
-  return make_updates(density > 0 ? high : 0);
+  return make_updates(weights.kind, high);
 }
 
-void update(const Weights& from, const Updates& updates, Random& random, Weights& to) {
-  std::array<std::uint64_t, 256> thresholds{};
-  std::array<std::uint64_t, 256> spreads{};
-  for (std::size_t e = 0; e < 256; ++e) {
-    thresholds.at(e) = static_cast<std::uint64_t>(std::ldexp(std::min(1.0, updates.at(e)), 32));
-    spreads.at(e) = static_cast<std::uint64_t>(std::clamp(2 * updates.at(e) - 1, 1.0, 100.0));
-  }
-  for (std::size_t i = 0; i < from.size(); ++i) {
-    const std::uint64_t draw = random.next();
-    const std::size_t e = exponent_of(from[i]);
-    to[i] = from[i];
-    if ((draw & 0xFFFF'FFFF) >= thresholds[e]) continue;
-    const std::uint64_t units = 1 + (draw >> 40) % spreads[e];
-    const bool shrinks = (draw >> 32 & 1) != 0 && (from[i] & 0x7FFF) > units;
-    to[i] = static_cast<std::uint16_t>(shrinks ? from[i] - units : from[i] + units);
+template <typename Element>
+void update(Weights& weights, const Updates& updates, Random& random) {
+  using Bits = typename Element::Bits;
+  const ExponentField field = exponent_field(weights.kind);
+  for (std::size_t i = 0; i < weights.elements(); ++i) {
+    const std::size_t at = i * sizeof(Bits);
+    const auto bits = load<Bits>(weights.before.data() + at);
+    const std::uint32_t units = draw_units(updates.at(field.of(bits)), random);
+    const bool shrinks = (random.next() & 1) != 0;
+    store(weights.after.data() + at, Element::moved(bits, negate_if(shrinks, units)));
   }
 }
 
-/// What one thread works on, and what it needs.
-struct Worker {
-  std::size_t begin = 0, end = kElements;  // elements, whole chunks
-  Scratch scratch{};
-  std::unique_ptr<Changes> changes = std::make_unique<Changes>();
+/// Counts pairs of exponent and difference.
+class Bound {
+ public:
+  void add(unsigned exponent, std::int32_t difference) {
+    constexpr std::int32_t kNear = 1 << 12;
+    if (difference >= -kNear && difference < kNear) {
+      auto& counts = near_.at(exponent);
+      if (counts.empty()) counts.resize(2 * kNear);
+      ++counts[static_cast<std::size_t>(difference + kNear)];
+    } else {
+      const auto low = static_cast<std::uint32_t>(difference);
+      ++far_[std::uint64_t{exponent} << 32 | low];
+    }
+    ++elements_.at(exponent);
+  }
 
-  // The coded form of its weights, and what that cost.
-  std::size_t changed = 0;
-  std::vector<std::uint32_t> lengths{};
-  std::vector<std::byte> coded{};
+  /// The order-0 entropy, given the exponent of the old element, of which elements change and by
+  /// how much, in bits.
+  [[nodiscard]] double bits() const {
+    const auto term = [](std::uint64_t count) {
+      return count == 0 ? 0.0 : static_cast<double>(count) * std::log2(static_cast<double>(count));
+    };
+    double sum = 0;
+    for (const std::uint64_t count : elements_) sum += term(count);
+    for (const auto& counts : near_) {
+      for (const std::uint64_t count : counts) sum -= term(count);
+    }
+    for (const auto& [pair, count] : far_) sum -= term(count);
+    return sum;
+  }
+
+ private:
+  std::array<std::uint64_t, 256> elements_{};
+  std::array<std::vector<std::uint64_t>, 256> near_;
+  std::unordered_map<std::uint64_t, std::uint64_t> far_;
 };
 
-template <typename Visit>
-void for_each_chunk(const Worker& worker, Visit&& visit) {
-  for (std::size_t at = worker.begin; at < worker.end; at += kChunkElements) visit(at);
-}
-
-std::span<const std::byte> chunk_of(const Weights& weights, std::size_t at) {
-  return std::as_bytes(std::span(weights).subspan(at, kChunkElements));
-}
-
-void copy(Worker& worker, const Weights& from, Weights& to) {
-  for (std::size_t at = worker.begin; at < worker.end; at += kBlockElements) {
-    std::memcpy(to.data() + at, from.data() + at, block_bytes(Kind::bf16));
+template <typename Element>
+double bound_bits(const Weights& weights) {
+  using Bits = typename Element::Bits;
+  const ExponentField field = exponent_field(weights.kind);
+  Bound bound;
+  for (std::size_t at = 0; at < weights.before.size(); at += sizeof(Bits)) {
+    const auto old_bits = load<Bits>(weights.before.data() + at);
+    const auto new_bits = load<Bits>(weights.after.data() + at);
+    bound.add(field.of(old_bits), Element::difference(old_bits, new_bits));
   }
+  return bound.bits();
 }
 
-std::uint64_t hash(Worker& worker, const Weights& weights) {
-  std::uint64_t all = 0;
-  for_each_chunk(worker, [&](std::size_t at) { all ^= hash_chunk(chunk_of(weights, at)); });
+// ---- the operations ----
+
+/// A part of the weights, whole chunks, and its coded form.
+struct Slice {
+  std::size_t begin = 0, size = 0;  // bytes
+  std::size_t changed = 0;
+  std::uint64_t hash = 0;
+  std::vector<std::uint32_t> lengths{};
+  std::vector<std::byte> coded{};
+
+  template <typename Visit>
+  void for_each(std::size_t bytes, Visit&& visit) const {
+    for (std::size_t at = begin; at < begin + size; at += bytes) visit(at);
+  }
+};
+
+std::vector<Slice> cut(const Memory& memory, std::size_t slices) {
+  std::vector<Slice> all(slices);
+  for (std::size_t i = 0; i < slices; ++i) {
+    all[i].size = memory.size() / slices;
+    all[i].begin = i * all[i].size;
+  }
   return all;
 }
 
-void diff(Worker& worker, const Weights& from, const Weights& to) {
-  worker.changed = 0;
-  for (std::size_t at = worker.begin; at < worker.end; at += kBlockElements) {
-    const auto block = [at](const Weights& weights) {
-      return std::as_bytes(std::span(weights).subspan(at, kBlockElements));
-    };
-    chosen_variant().find_changes(Kind::bf16, block(from), block(to), *worker.changes);
-    worker.changed += worker.changes->count;
-  }
-}
-
-void encode(Worker& worker, const Weights& from, const Weights& to) {
-  worker.changed = 0;
-  worker.lengths.clear();
-  worker.coded.clear();
-  for_each_chunk(worker, [&](std::size_t at) {
-    worker.changed += encode_chunk(Kind::bf16, chunk_of(from, at), chunk_of(to, at), worker.scratch,
-                                   worker.lengths, worker.coded);
+/// Copies to where the slice is decoded, in blocks.
+void copy(Weights& weights, Slice& slice, Scratch&) {
+  slice.for_each(block_bytes(weights.kind), [&](std::size_t at) {
+    std::memcpy(weights.decoded.data() + at, weights.before.data() + at, block_bytes(weights.kind));
   });
 }
 
-/// Decodes what encode() left in `worker`.
-void decode(Worker& worker, const Weights& from, Weights& to) {
-  std::span<const std::uint32_t> lengths(worker.lengths);
-  std::span<const std::byte> bytes(worker.coded);
-  for_each_chunk(worker, [&](std::size_t at) {
-    const std::span<const std::uint32_t> own = lengths.first(kChunkBlocks);
-    std::size_t size = 0;
-    for (const std::uint32_t length : own) size += length;
-    const auto chunk = std::as_writable_bytes(std::span(to).subspan(at, kChunkElements));
-    if (!decode_chunk(Kind::bf16, chunk_of(from, at), own, bytes.first(size), chunk,
-                      worker.scratch)) {
+void hash(Weights& weights, Slice& slice, Scratch&) {
+  slice.hash = 0;
+  slice.for_each(chunk_bytes(weights.kind), [&](std::size_t at) {
+    slice.hash ^= hash_chunk(ByteSpan(weights.after).subspan(at, chunk_bytes(weights.kind)));
+  });
+}
+
+void diff(Weights& weights, Slice& slice, Scratch& scratch) {
+  scratch.reset();
+  Changes& changes = scratch.take_changes();
+  const std::size_t bytes = block_bytes(weights.kind);
+  slice.for_each(bytes, [&](std::size_t at) {
+    chosen_variant().find_changes(weights.kind, ByteSpan(weights.before).subspan(at, bytes),
+                                  ByteSpan(weights.after).subspan(at, bytes), changes);
+  });
+}
+
+void encode(Weights& weights, Slice& slice, Scratch& scratch) {
+  slice.changed = 0;
+  slice.lengths.clear();
+  slice.coded.clear();
+  const std::size_t bytes = chunk_bytes(weights.kind);
+  slice.for_each(bytes, [&](std::size_t at) {
+    slice.changed += encode_chunk(weights.kind, ByteSpan(weights.before).subspan(at, bytes),
+                                  ByteSpan(weights.after).subspan(at, bytes), scratch,
+                                  slice.lengths, slice.coded);
+  });
+}
+
+/// Decodes what encode() left.
+void decode(Weights& weights, Slice& slice, Scratch& scratch) {
+  std::span<const std::uint32_t> lengths(slice.lengths);
+  ByteSpan coded(slice.coded);
+  const std::size_t bytes = chunk_bytes(weights.kind);
+  slice.for_each(bytes, [&](std::size_t at) {
+    const auto own = lengths.first(kChunkBlocks);
+    const std::size_t size = std::accumulate(own.begin(), own.end(), std::size_t{0});
+    const auto chunk = std::span(weights.decoded).subspan(at, bytes);
+    if (!decode_chunk(weights.kind, ByteSpan(weights.before).subspan(at, bytes), own,
+                      coded.first(size), chunk, scratch)) {
       std::fprintf(stderr, "codec_bench: a chunk was refused\n");
       std::exit(EXIT_FAILURE);
     }
     lengths = lengths.subspan(kChunkBlocks);
-    bytes = bytes.subspan(size);
+    coded = coded.subspan(size);
   });
 }
 
-/// Shortest time of all rounds so far.
-class Best {
- public:
-  template <typename Body>
-  void run(Body&& body) {
+// ---- measuring ----
+
+double processor_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+using Operation = void (*)(Weights&, Slice&, Scratch&);
+
+/// An operation of one variant, and how long each round of it took.
+struct Timed {
+  Operation operation;
+  std::string_view variant{};
+  std::vector<double> seconds{};
+};
+
+double best(const Timed& timed) {
+  return *std::min_element(timed.seconds.begin(), timed.seconds.end());
+}
+
+double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
+  return values[values.size() / 2];
+}
+
+/// "best, median" of how often `copied` fits into `timed`.
+std::string ratio(const Timed& copied, const Timed& timed) {
+  std::vector<double> ratios(timed.seconds.size());
+  std::transform(copied.seconds.begin(), copied.seconds.end(), timed.seconds.begin(),
+                 ratios.begin(), std::divides<>());
+  std::array<char, 64> text{};
+  std::snprintf(text.data(), text.size(), "%.2f, %.2f", best(copied) / best(timed),
+                median(std::move(ratios)));
+  return text.data();
+}
+
+/// Runs all operations on all slices, alternating.  Those of one step work on slices that are far
+/// from each other.
+void measure(Weights& weights, std::vector<Slice>& slices, std::vector<Timed>& all) {
+  Scratch scratch;
+  for (int round = 0; round < kRounds; ++round) {
+    for (Timed& timed : all) timed.seconds.push_back(0);
+    for (std::size_t step = 0; step < slices.size(); ++step) {
+      for (std::size_t i = 0; i < all.size(); ++i) {
+        Slice& slice = slices[(step + i * slices.size() / all.size()) % slices.size()];
+        if (!choose_variant(all[i].variant)) std::abort();
+        const double begin = processor_seconds();
+        all[i].operation(weights, slice, scratch);
+        all[i].seconds.back() += processor_seconds() - begin;
+      }
+    }
+  }
+}
+
+struct Case {
+  Kind kind;
+  const char* name;
+  double density;
+};
+
+Weights make_case(const Case& of, std::size_t bytes) {
+  Weights weights{of.kind, Memory(bytes), Memory(bytes), Memory(bytes)};
+  Random random;
+  with_element(of.kind, [&]<typename Element>(Element) {
+    fill<Element>(weights, random);
+    update<Element>(weights, updates_of_density<Element>(weights, of.density), random);
+  });
+  return weights;
+}
+
+/// Fills the coded forms, grows what has to grow, and checks that the weights come back.
+void warm_up(Weights& weights, std::vector<Slice>& slices) {
+  Scratch scratch;
+  for (Slice& slice : slices) {
+    encode(weights, slice, scratch);
+    decode(weights, slice, scratch);
+  }
+  if (weights.decoded == weights.after) return;
+  std::fprintf(stderr, "codec_bench: the weights did not come back as they were\n");
+  std::exit(EXIT_FAILURE);
+}
+
+void print_size(const Weights& weights, const std::vector<Slice>& slices) {
+  std::size_t changed = 0, coded = 0;
+  for (const Slice& slice : slices) {
+    changed += slice.changed;
+    coded += slice.coded.size();
+  }
+  const double bound = with_element(
+      weights.kind, [&]<typename Element>(Element) { return bound_bits<Element>(weights); });
+  std::printf(" %.2f | %.3f |", 8.0 * static_cast<double>(coded) / static_cast<double>(changed),
+              8.0 * static_cast<double>(coded) / bound);
+}
+
+void bench_case(const Case& of, std::size_t bytes) {
+  Weights weights = make_case(of, bytes);
+  std::vector<Slice> slices = cut(weights.before, kSlices);
+  warm_up(weights, slices);
+  const std::string_view name = variants().back().name;
+  std::vector<Timed> all = {
+      {copy, name}, {hash, name}, {diff, name}, {encode, name}, {decode, name}};
+  measure(weights, slices, all);
+  std::printf("| %s | %.5g %% | %.1f |", of.name, 100 * of.density,
+              static_cast<double>(bytes) / best(all[0]) / 1e9);
+  for (std::size_t i = 1; i < all.size(); ++i) std::printf(" %s |", ratio(all[0], all[i]).c_str());
+  print_size(weights, slices);
+  std::printf("\n");
+  std::fflush(stdout);
+}
+
+/// Every variant, bf16.
+void bench_variants(double density, std::size_t bytes) {
+  Weights weights = make_case({Kind::bf16, "bf16", density}, bytes);
+  std::vector<Slice> slices = cut(weights.before, kSlices);
+  std::vector<Timed> all = {{copy, variants().back().name}};
+  for (const Variant& variant : variants()) {
+    if (!choose_variant(variant.name)) std::abort();
+    warm_up(weights, slices);
+    for (const Operation operation : {diff, encode, decode})
+      all.push_back({operation, variant.name});
+  }
+  measure(weights, slices, all);
+  for (std::size_t i = 1; i < all.size(); i += 3) {
+    std::printf("| %s | %.5g %% |", std::string(all[i].variant).c_str(), 100 * density);
+    for (std::size_t k = i; k < i + 3; ++k) std::printf(" %s |", ratio(all[0], all[k]).c_str());
+    std::printf("\n");
+  }
+  std::fflush(stdout);
+}
+
+/// How much faster two threads are than one, each on half of the weights.
+void bench_threads(std::size_t bytes) {
+  Weights weights = make_case({Kind::bf16, "bf16", 0.012}, bytes);
+  std::vector<Slice> slices = cut(weights.before, 2);
+  warm_up(weights, slices);
+  std::array<Scratch, 2> scratches;
+  const auto seconds = [](auto&& body) {
     const auto begin = std::chrono::steady_clock::now();
     body();
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-    seconds_ = std::min(seconds_, took.count());
-  }
-  [[nodiscard]] double seconds() const noexcept { return seconds_; }
-
- private:
-  double seconds_ = std::numeric_limits<double>::infinity();
-};
-
-void print_row(const char* kernel, const char* changed, const Best& best, const Best& memcpy_best,
-               const char* bits) {
-  std::printf("| %s | %s | %.1f | %.2f | %s |\n", kernel, changed,
-              static_cast<double>(kElements * 2) / best.seconds() / 1e9,
-              memcpy_best.seconds() / best.seconds(), bits);
-}
-
-/// Best rounds of one variant.
-struct VariantBest {
-  Best diff, encode, decode;
-};
-
-std::string percent(double share) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.2f %%", 100 * share);
-  return text;
-}
-
-/// Returns: false if the weights did not come back.
-bool bench_density(const Weights& before, const Weights& after, Weights& decoded) {
-  Worker worker;
-  encode(worker, before, after);  // the vectors grow outside the measurement
-  Best copied, hashed;
-  std::vector<VariantBest> bests(variants().size());
-  bool is_good = true;
-  std::uint64_t sum = 0;
-  for (int round = 0; round < kRounds; ++round) {
-    copied.run([&] { copy(worker, before, decoded); });
-    hashed.run([&] { sum = hash(worker, after); });
-    for (std::size_t i = 0; i < variants().size(); ++i) {
-      is_good = choose_variant(variants()[i].name) && is_good;
-      bests[i].diff.run([&] { diff(worker, before, after); });
-      bests[i].encode.run([&] { encode(worker, before, after); });
-      bests[i].decode.run([&] { decode(worker, before, decoded); });
-      is_good = decoded == after && is_good;
-    }
-  }
-  is_good = is_good && sum == hash(worker, decoded);
-
-  const auto changes = static_cast<double>(worker.changed);
-  const std::string changed = percent(changes / static_cast<double>(kElements));
-  char bits[32] = "";
-  if (worker.changed > 0) {
-    std::snprintf(bits, sizeof bits, "%.2f",
-                  8 * static_cast<double>(worker.coded.size()) / changes);
-  }
-  print_row("hash_chunk", changed.c_str(), hashed, copied, "");
-  const auto print_rows = [&](const char* kernel, Best VariantBest::*best, const char* cost) {
-    for (std::size_t i = 0; i < bests.size(); ++i) {
-      const std::string name = kernel + (", " + std::string(variants()[i].name));
-      print_row(name.c_str(), changed.c_str(), bests[i].*best, copied, cost);
-    }
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   };
-  print_rows("diff", &VariantBest::diff, "");
-  print_rows("encode_chunk", &VariantBest::encode, bits);
-  print_rows("decode_chunk", &VariantBest::decode, bits);
-  std::fflush(stdout);
-  return is_good;
-}
-
-/// Prints how much faster two threads are than one, each on half of the weights.
-void bench_threads(const Weights& before, const Weights& after, Weights& decoded) {
-  Worker whole;
-  Worker first{.begin = 0, .end = kElements / 2};
-  Worker second{.begin = kElements / 2, .end = kElements};
-  std::printf("\n| kernel, the fastest variant | two threads / one thread |\n|---|---|\n");
-  const auto compare = [&](const char* kernel, auto&& body) {
-    Best alone, both;
+  const auto compare = [&](const char* name, Operation operation) {
+    Timed alone{operation}, both{operation};
+    const auto work = [&](std::size_t i) { operation(weights, slices[i], scratches[i]); };
     for (int round = 0; round < kRounds; ++round) {
-      alone.run([&] { body(whole); });
-      both.run([&] {
-        const std::jthread other([&] { body(second); });
-        body(first);
-      });
+      alone.seconds.push_back(seconds([&] { work(0), work(1); }));
+      both.seconds.push_back(seconds([&] {
+        const std::jthread other([&] { work(1); });
+        work(0);
+      }));
     }
-    std::printf("| %s | %.2f |\n", kernel, alone.seconds() / both.seconds());
+    std::printf("| %s | %s |\n", name, ratio(alone, both).c_str());
   };
-  compare("memcpy", [&](Worker& worker) { copy(worker, before, decoded); });
-  compare("diff", [&](Worker& worker) { diff(worker, before, after); });
-  compare("encode_chunk", [&](Worker& worker) { encode(worker, before, after); });
-  compare("decode_chunk", [&](Worker& worker) { decode(worker, before, decoded); });
+  std::printf("\n| bf16, 1.2 %% changed | two threads / one thread: best, median |\n|---|---|\n");
+  compare("memcpy", copy);
+  compare("diff + encode", encode);
+  compare("decode + apply", decode);
 }
 
-int run() {
-  Random random;
-  const Weights before = make_weights(random);
-  Weights after(kElements);
-  Weights decoded(kElements);
-  std::printf("bf16, %zu MiB, one thread, best of %d rounds\n\n", kElements * 2 >> 20, kRounds);
-  std::printf("| kernel | changed | GB/s | x memcpy | bits per change |\n|---|---|---|---|---|\n");
-  for (const double density : {0.0, 0.0036, 0.034, 0.5, 0.012}) {
-    update(before, updates_of_density(before, density), random, after);
-    if (!bench_density(before, after, decoded)) {
-      std::fprintf(stderr, "codec_bench: the weights did not come back as they were\n");
+constexpr std::array kCases = {
+    Case{Kind::bf16, "bf16", 0.001},       Case{Kind::bf16, "bf16", 0.012},
+    Case{Kind::bf16, "bf16", 0.05},        Case{Kind::bf16, "bf16", 0.5},
+    Case{Kind::f32, "f32", 0.012},         Case{Kind::f32, "f32", 1},
+    Case{Kind::f8_e4m3, "f8_e4m3", 0.001}, Case{Kind::f8_e4m3, "f8_e4m3", 0.012}};
+
+/// What the command line asks for.
+struct Arguments {
+  std::size_t mib = 256;
+  bool has_variants = false;
+  std::size_t first = 0, end = kCases.size();  // rows
+};
+
+int run(std::size_t bytes, const Arguments& arguments) {
+  std::printf("%zu MiB, one thread, variant %s; x memcpy: best, median of %d rounds\n\n",
+              bytes >> 20, std::string(variants().back().name).c_str(), kRounds);
+  std::printf(
+      "| kind | changed | memcpy, GB/s | hash | diff | diff + encode | decode + apply | "
+      "bits per change | to the bound |\n|---|---|---|---|---|---|---|---|---|\n");
+  for (std::size_t i = arguments.first; i < arguments.end; ++i) bench_case(kCases.at(i), bytes);
+  if (arguments.end - arguments.first == 1) return EXIT_SUCCESS;
+  if (arguments.has_variants) {
+    std::printf(
+        "\n| variant | changed | diff | diff + encode | decode + apply |\n"
+        "|---|---|---|---|---|\n");
+    for (const double density : {0.012, 0.5}) bench_variants(density, bytes);
+  }
+  bench_threads(bytes);
+  return EXIT_SUCCESS;
+}
+
+std::size_t number(const char* text) { return std::strtoull(text, nullptr, 10); }
+
+int main_of(std::span<char*> words) {
+  Arguments arguments;
+  for (std::size_t i = 1; i < words.size(); ++i) {
+    const std::string_view word = words[i];
+    if (word == "--variants") {
+      arguments.has_variants = true;
+    } else if (word == "--mib" && i + 1 < words.size()) {
+      arguments.mib = number(words[++i]);
+    } else if (word == "--only" && i + 1 < words.size()) {
+      arguments.first = std::min(number(words[++i]), kCases.size() - 1);
+      arguments.end = arguments.first + 1;
+    } else {
+      std::fprintf(stderr, "usage: weightfs_codec_bench [--mib N] [--variants] [--only ROW]\n");
       return EXIT_FAILURE;
     }
   }
-  bench_threads(before, after, decoded);  // at the last density
-  return EXIT_SUCCESS;
+  // Whole chunks of the widest kind in every slice.
+  const std::size_t step = kSlices * kChunkBytesMax;
+  return run(std::max(arguments.mib << 20, step) / step * step, arguments);
 }
 
 }  // namespace
 }  // namespace weightfs::kernels
 
-int main() { return weightfs::kernels::run(); }
+int main(int argc, char** argv) {
+  return weightfs::kernels::main_of({argv, static_cast<std::size_t>(argc)});
+}

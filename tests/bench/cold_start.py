@@ -1,12 +1,13 @@
 #!/usr/bin/python3
 """The first load of a version: an mmap scan through a mount, as a ratio to a plain file's.
 
-    cold_start.py [--mib N] [--rounds R]
+    cold_start.py [--mib N] [--rounds R] [--json FILE]
 
 Plain is a copy by cp, which is in the page cache after its first scan. A version is scanned once, for
 the first time: when `latest` has just moved to it; cold, with --warm off, after its pages were dropped
 and the daemon was started again; and likewise with --warm auto, when status says that all is there.
-The best round of each counts. Faults are the minor and major ones of the scan.
+The first rounds are not counted: their memory
+was never used before. Faults are the minor and major ones of the scan.
 """
 
 import argparse
@@ -20,6 +21,8 @@ import tempfile
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import measure  # noqa: E402
+from measure import wait_for  # noqa: E402
 from read_speed import drop, largest_file, map_scan, status  # noqa: E402
 
 BINARY = os.environ.get("WEIGHTFS_BIN", "weightfs")
@@ -35,23 +38,27 @@ def faults():
 
 
 class Table:
-    """The best scan of each kind: (seconds, faults for each GiB)."""
+    """The scans of each kind: [(seconds, faults for each GiB)]."""
 
     def __init__(self):
-        self.best = {}
+        self.scans = {}
 
     def scan(self, kind, path):
         before, start = faults(), time.perf_counter()
         map_scan(path)
         seconds = time.perf_counter() - start
         found = (seconds, (faults() - before) * 2**30 / os.path.getsize(path))
-        self.best[kind] = min(self.best.get(kind, found), found)
+        self.scans.setdefault(kind, []).append(found)
 
-    def print(self, size):
-        plain = self.best["plain file, warm"][0]
-        print("| first mmap scan of | speed / plain warm | GB/s | faults per GiB |\n|---|---|---|---|")
-        for kind, (seconds, count) in self.best.items():
-            print(f"| {kind} | {plain / seconds:.2f} | {size / seconds / 1e9:.1f} | {count:.0f} |")
+    def forget(self):
+        """What was measured so far was the warm-up."""
+        self.scans.clear()
+
+    def rows(self, size):
+        plain = [seconds for seconds, _ in self.scans["plain file, warm"]]
+        for kind, found in self.scans.items():
+            seconds, (best, count) = [seconds for seconds, _ in found], min(found)
+            yield [kind, *measure.ratios(plain, seconds), f"{size / best / 1e9:.1f}", f"{count:.0f}"]
 
 
 def drop_to_disk(path):
@@ -59,13 +66,6 @@ def drop_to_disk(path):
         os.fsync(file.fileno())
     drop(path)
 
-
-def wait_for(condition, what):
-    end = time.monotonic() + 300
-    while not condition():
-        if time.monotonic() > end:
-            sys.exit(f"waited 300 s for: {what}")
-        time.sleep(0.005)
 
 
 def is_warm(cache):
@@ -84,7 +84,7 @@ def checkpoint(folder, mib):
     return folder
 
 
-def measure(work, table, mib, rounds):
+def scan_all(work, table, mib, rounds):
     bucket, mount, store = (os.path.join(work, name) for name in ("bucket", "mnt", "store"))
     os.mkdir(mount)
     weightfs("init", bucket)
@@ -94,7 +94,9 @@ def measure(work, table, mib, rounds):
 
     start()
     try:
-        for number in range(1, rounds + 1):
+        for number in range(1, measure.WARM_UP + rounds + 1):
+            if number == measure.WARM_UP + 1:
+                table.forget()
             folder = checkpoint(os.path.join(work, f"step-{number}"), mib)
             weightfs("publish", bucket, folder, "--store", os.path.join(work, "publisher"))
             wait_for(lambda: status(mount)["version"] == number, f"version {number}")
@@ -108,8 +110,7 @@ def measure(work, table, mib, rounds):
             drop_to_disk(plain)
             table.scan("plain file, cold", plain)
 
-            # auto twice: memory that a virtual machine has never touched is slow the first time.
-            for warm in ("off", "auto", "auto"):
+            for warm in measure.in_turn(("off", "auto"), number):
                 weightfs("umount", mount)
                 drop_to_disk(image)
                 start("--warm", warm)
@@ -124,15 +125,17 @@ def measure(work, table, mib, rounds):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--mib", type=int, default=512)
-    parser.add_argument("--rounds", type=int, default=3)
+    measure.add_options(parser)
     options = parser.parse_args()
     work = tempfile.mkdtemp(prefix="weightfs-bench-")
     table = Table()
     try:
-        measure(work, table, options.mib, options.rounds)
+        scan_all(work, table, options.mib, options.rounds)
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    table.print(options.mib << 20)
+    measure.Report("cold_start", options.json).table(
+        "scans", ["first mmap scan of", "speed / plain warm: best", "median", "GB/s", "faults per GiB"],
+        table.rows(options.mib << 20))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """How time and memory grow with the files of a version, with versions, and with headers that differ.
 
-    growth.py [--part files|versions|headers] [--latency-ms L] [--rounds R]
+    growth.py [--part files|versions|headers] [--latency-ms L] [--rounds R] [--json FILE]
 
 Each table ends with an exponent: the slope of a straight line through the logarithms. 1 is linear,
 2 quadratic, 0 is what does not grow at all.
@@ -16,7 +16,7 @@ headers   a mount that follows versions of 20,000 small tensors, the header of e
           step in it: anonymous memory of the daemon, size of its database, and seconds for the
           versions so far from the publish until it is there
 
-The best of R rounds counts (files, versions).
+The best of R rounds counts (files, versions), after one that only warms up.
 """
 
 import argparse
@@ -31,10 +31,10 @@ import time
 import numpy as np
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import measure  # noqa: E402
 import runs  # noqa: E402
 import slow_bucket  # noqa: E402
-from publish_speed import timed  # noqa: E402
-from writer import Workspace  # noqa: E402
+from measure import Workspace, timed  # noqa: E402
 
 FILES = (1000, 2000, 4000, 8000)
 VERSIONS = (10, 30, 100, 300)
@@ -89,19 +89,18 @@ def exponent(sizes, values):
     return np.polyfit(np.log(sizes), np.log(np.maximum(values, 0.01)), 1)[0]
 
 
-def print_table(title, columns, rows):
+def print_table(report, name, title, columns, rows):
     """rows: {size: [value of each column]}"""
-    print(f"| {title} | " + " | ".join(columns) + " |")
-    print("|---" * (len(columns) + 1) + "|")
-    for size, values in rows.items():
-        print(f"| {size:,} | " + " | ".join(f"{value:.2f}" for value in values) + " |")
     found = [exponent(list(rows), [values[i] for values in rows.values()])
              for i in range(len(columns))]
-    print("| **exponent** | " + " | ".join(f"**{value:.2f}**" for value in found) + " |\n", flush=True)
+    report.table(name, [title, *columns],
+                 [*([f"{size:,}", *(f"{value:.2f}" for value in values)] for size, values in rows.items()),
+                  ["**exponent**", *(f"**{value:.2f}**" for value in found)]])
 
 
-def best_of(rounds, measure):
-    return [min(values) for values in zip(*(measure() for _ in range(rounds)))]
+def best_of(rounds, one_round):
+    """The best of each of its values. The first round, in memory that was never used, is not counted."""
+    return [min(values) for values in zip(*[one_round(number) for number in range(rounds + 1)][1:])]
 
 
 # ---- files ---------------------------------------------------------------------------------------
@@ -129,8 +128,8 @@ def written_by_hand(folder, count, size):
     return seconds
 
 
-def stream_in(bench, count, size):
-    """Seconds until all is here, the daemon's processor time, and what the disk alone takes."""
+def stream_in(bench, count, size, number):
+    """Seconds until all is here, the daemon's processor time, and what the disk alone takes: in turn."""
     cpu = []
 
     def ready():
@@ -138,11 +137,21 @@ def stream_in(bench, count, size):
         with open(os.path.join(bench.mount, ".weightfs", "status")) as status:
             cpu.extend(cpu_seconds(json.load(status)["pid"]))
 
-    seconds = bench.cold(bench.url, [ready])[1]
-    return [seconds, *cpu, written_by_hand(bench.path("by-hand"), count, size)]
+    seconds = {}
+
+    def by_weightfs():
+        seconds["weightfs"] = bench.cold(bench.url, [ready])[1]
+
+    def by_hand():
+        seconds["hand"] = written_by_hand(bench.path("by-hand"), count, size)
+
+    for side in measure.in_turn((by_weightfs, by_hand), number):
+        os.sync()
+        side()
+    return [seconds["weightfs"], *cpu, seconds["hand"]]
 
 
-def bench_files(work, args):
+def bench_files(report, work, args):
     rows = {}
     for count in FILES:
         bench = Bench(os.path.join(work, f"files-{count}"))
@@ -155,9 +164,9 @@ def bench_files(work, args):
         bench.run("init", bench.url)
         bench.publish(folder)
         size = os.path.getsize(os.path.join(folder, "expert-00000.safetensors"))
-        rows[count] = best_of(args.rounds, lambda: stream_in(bench, count, size))
+        rows[count] = best_of(args.rounds, lambda number: stream_in(bench, count, size, number))
         shutil.rmtree(bench.work)
-    print_table("files", ["all here, s", "user CPU, s", "kernel CPU, s", "disk alone, s"], rows)
+    print_table(report, "files", "files", ["all here, s", "user CPU, s", "kernel CPU, s", "disk alone, s"], rows)
 
 
 # ---- versions ------------------------------------------------------------------------------------
@@ -187,7 +196,7 @@ def wait_for_tags(bench, count):
         time.sleep(0.01)
 
 
-def bench_versions(work, args):
+def bench_versions(report, work, args):
     bench = Bench(os.path.join(work, "versions"))
     publish_versions(bench, max(VERSIONS))
     rows = {}
@@ -199,13 +208,13 @@ def bench_versions(work, args):
         bench.variables = bucket.variables()
         steps = [bench.wait_ready, lambda: wait_for_tags(bench, count)]
         try:
-            rows[count] = best_of(args.rounds, lambda: [
+            rows[count] = best_of(args.rounds, lambda _: [
                 *bench.cold(slow_bucket.URL, steps),
                 timed(lambda: bench.run("log", slow_bucket.URL, "--limit", count))])
         finally:
             bucket.close()
-    print(f"{args.latency_ms} ms for every answer\n")
-    print_table("versions", ["`latest`, s", "all here, s", "all tags, s", "log, s"], rows)
+    report.note("versions_circumstances", f"{args.latency_ms:g} ms for every answer.")
+    print_table(report, "versions", "versions", ["`latest`, s", "all here, s", "all tags, s", "log, s"], rows)
 
 
 # ---- headers -------------------------------------------------------------------------------------
@@ -229,7 +238,7 @@ def bytes_below(folder):
     return sum(entry.stat().st_size for entry in os.scandir(folder))
 
 
-def bench_headers(work, args):
+def bench_headers(report, work, args):
     bench = Bench(os.path.join(work, "headers"))
     bench.run("init", bench.url)
     folder, store = bench.path("checkpoint"), bench.path("reader")
@@ -248,12 +257,12 @@ def bench_headers(work, args):
                                  bytes_below(os.path.join(store, "db")) / 1e6, seconds]
     finally:
         bench.run("umount", bench.mount, "--lazy")
-    print_table(f"versions of {TENSORS:,} tensors", ["anonymous memory, MB", "database, MB", "seconds"],
-                rows)
+    print_table(report, "headers", f"versions of {TENSORS:,} tensors",
+                ["anonymous memory, MB", "database, MB", "seconds"], rows)
     first, last = sorted(HEADERS)[-2:]
     more = [(rows[last][i] - rows[first][i]) / (last - first) for i in range(2)]
-    print(f"More with each version from {first} to {last}: {more[0]:.2f} MB of memory, "
-          f"{more[1]:.2f} MB of database.\n")
+    report.note("headers_growth", f"More with each version from {first} to {last}: {more[0]:.2f} MB of memory, "
+                                  f"{more[1]:.2f} MB of database.")
 
 
 def main():
@@ -261,11 +270,12 @@ def main():
     parts = {"files": bench_files, "versions": bench_versions, "headers": bench_headers}
     parser.add_argument("--part", choices=parts, action="append")
     parser.add_argument("--latency-ms", type=float, default=20)
-    parser.add_argument("--rounds", type=int, default=2)
+    measure.add_options(parser, rounds=2)
     args = parser.parse_args()
+    report = measure.Report("growth", args.json)
     with Workspace() as work:
         for part in args.part or parts:
-            parts[part](work, args)
+            parts[part](report, work, args)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """How long after a publish a hook tells its engine.
 
-    hook_latency.py [--mib N] [--versions V] [--poll SECONDS]
+    hook_latency.py [--mib N] [--versions V] [--poll SECONDS] [--json FILE]
 
 From the return of `weightfs publish`, when the manifest is in the bucket, to the engine's first call
 of the telling: as a ratio to --poll, and to the time from the same moment until `latest` shows the
@@ -17,9 +17,11 @@ import threading
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import measure  # noqa: E402
 import runs  # noqa: E402
 from fake_engine import FakeEngine  # noqa: E402
-from writer import Workspace, Writer, median  # noqa: E402
+from measure import Workspace, median, wait_for  # noqa: E402
+from writer import Writer  # noqa: E402
 
 
 class Reader(Writer):
@@ -55,14 +57,6 @@ class LatestWatch:
         self.thread.join()
 
 
-def wait_for(condition, what):
-    end = time.monotonic() + 120
-    while not condition():
-        if time.monotonic() > end:
-            raise TimeoutError(what)
-        time.sleep(0.001)
-
-
 def told_at(engine, version):
     """When this version's /pause came: the last one before its label."""
     with engine.lock:
@@ -79,7 +73,7 @@ def told_at(engine, version):
 def bench(work, args):
     """[(seconds to `latest`, seconds to the call)]"""
     run = os.path.join(work, "run")
-    runs.make_run(run, versions=args.versions + 1, params=args.mib << 19)
+    runs.make_run(run, versions=args.versions + measure.WARM_UP + 1, params=args.mib << 19)
     steps = sorted(os.path.join(run, x) for x in os.listdir(run) if x.startswith("step_"))
     url = "file://" + os.path.join(work, "bucket")
     engine = FakeEngine("vllm")
@@ -101,7 +95,7 @@ def bench(work, args):
                 rows.append((watch.seen[version] - published, told_at(engine, version) - published))
         finally:
             watch.stop()
-    return rows
+    return rows[measure.WARM_UP:]
 
 
 def main():
@@ -109,19 +103,21 @@ def main():
     parser.add_argument("--mib", type=int, default=256)
     parser.add_argument("--versions", type=int, default=15)
     parser.add_argument("--poll", type=float, default=1.0)
+    measure.add_options(parser, rounds=None)
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped by a signal"))  # unmounts
     with Workspace() as work:
         rows = bench(work, args)
     shown, told = [row[0] for row in rows], [row[1] for row in rows]
     own = [row[1] - row[0] for row in rows]
-    print(f"{args.mib} MiB, {len(rows)} versions, --poll {args.poll:g}\n")
-    print("| from the publish's return to | median, ms | worst, ms | median / --poll | median / latest |")
-    print("|---|---|---|---|---|")
-    for name, times in (("`latest` shows it", shown), ("the engine's first call", told),
-                        ("between the two", own)):
-        print(f"| {name} | {1e3 * median(times):.1f} | {1e3 * max(times):.1f} | "
-              f"{median(times) / args.poll:.2f} | {median(times) / median(shown):.3f} |")
+    report = measure.Report("hook_latency", args.json)
+    report.note("circumstances", f"{args.mib} MiB, {len(rows)} versions, --poll {args.poll:g}")
+    report.table("latency", ["from the publish's return to", "median, ms", "worst, ms", "median / --poll",
+                             "median / latest"],
+                 [[name, f"{1e3 * median(times):.1f}", f"{1e3 * max(times):.1f}",
+                   f"{median(times) / args.poll:.2f}", f"{median(times) / median(shown):.3f}"]
+                  for name, times in (("`latest` shows it", shown), ("the engine's first call", told),
+                                      ("between the two", own))])
     return 0
 
 

@@ -1,12 +1,12 @@
 #!/usr/bin/python3
 """Loads a checkpoint through a mount, as ratios to the same loads from an ordinary directory.
 
-    load_speed.py [--mib N] [--rounds R]       WEIGHTFS_BIN, WEIGHTFS_VENV_PYTHON (safetensors, numpy)
+    load_speed.py [--mib N] [--rounds R] [--json FILE]       WEIGHTFS_BIN, WEIGHTFS_VENV_PYTHON (safetensors, numpy)
 
 Loaders: the safetensors package, mapped and as bytes; and with the environment of `scripts/engines.sh vllm`
 transformers, and a reload of vLLM on the CPU between two versions: the pause of an engine that serves
 (the other calls of the hook cost the same either way). The ordinary directory is a copy on the same
-disk. Both take turns within one run, in an order that changes; the best round of each counts. Warm:
+disk. Both take turns within one run, in an order that changes. Warm:
 files are in the page cache. Cold: their pages were dropped before each load, and --warm is off, which
 would bring them back.
 """
@@ -15,15 +15,17 @@ import argparse
 import os
 import subprocess
 import sys
-import time
 
 import numpy as np
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 import engines_python  # noqa: E402
 import harness  # noqa: E402
+import measure  # noqa: E402
 import runs  # noqa: E402
 import vllm_engines  # noqa: E402
+from measure import timed  # noqa: E402
+from publish_speed import folder_bytes  # noqa: E402
 from read_speed import drop  # noqa: E402
 
 SHARDS = 4
@@ -64,6 +66,7 @@ class Places:
             if version == 1:
                 self.mount.start()  # a mount has the versions that come after it, too
         self.mount.wait_version(len(folders), 600)
+        self.size = folder_bytes(folders[0])
         self.served = self.mount.status()["serve"]["mode"]
 
     def mounted(self, version):
@@ -85,23 +88,22 @@ def sync_files(folder):
 
 
 def ratio(load, places, version, cold, rounds):
-    """(time through the mount / time from the copy, seconds from the copy)."""
+    """Time through the mount / time from the copy (best, median), and seconds from the copy."""
     folders = {"mount": places.mounted(version), "copy": places.folders[version - 1]}
-    best = dict.fromkeys(folders, float("inf"))
-    for number in range(rounds + (not cold)):
-        for where in sorted(folders, reverse=number % 2 == 1):
-            if cold:
-                places.drop(version)
-            taken = load(folders[where])
-            if cold or number > 0:  # the first warm round only warms
-                best[where] = min(best[where], taken)
-    return best["mount"] / best["copy"], best["copy"]
+
+    def prepare(_):
+        if cold:
+            places.drop(version)
+
+    seconds = measure.alternate({where: lambda path=path: load(path) for where, path in folders.items()},
+                                rounds, warm_up=1, prepare=prepare, memory=2 * places.size)
+    return measure.ratios(seconds["mount"], seconds["copy"]), min(seconds["copy"])
 
 
-def print_row(places, name, load, rounds, version=1, colds=(False, True)):
-    found = [ratio(load, places, version, cold, rounds) for cold in colds]
-    cells = [f"{value:.2f} | {seconds * 1000:.0f}" for value, seconds in found]
-    print("| " + " | ".join([name, places.served, *cells, *["- | -"] * (2 - len(colds))]) + " |", flush=True)
+def row(places, name, load, rounds, version=1):
+    found = [ratio(load, places, version, cold, rounds) for cold in (False, True)]
+    return [name, places.served, *(cell for values, seconds in found
+                                   for cell in (" / ".join(values), f"{1e3 * seconds:.0f}"))]
 
 
 def packages(workspace, args):
@@ -120,13 +122,7 @@ def packages(workspace, args):
             said = subprocess.run([os.environ["WEIGHTFS_VENV_PYTHON"], "-c", LOADER, path, how], check=True,
                                   stdout=subprocess.PIPE, text=True).stdout
             return float(said.split()[0])
-        print_row(places, f"safetensors, {how}", load, args.rounds)
-
-
-def timed(function, *arguments):
-    start = time.perf_counter()
-    function(*arguments)
-    return time.perf_counter() - start
+        yield row(places, f"safetensors, {how}", load, args.rounds)
 
 
 def engines(workspace, args):
@@ -136,30 +132,34 @@ def engines(workspace, args):
     worker.make_large(folders, args.mib)
     places = Places(workspace, "engines", folders)
     for name, more in (("mapped", {}), ("as bytes", {"disable_mmap": True})):
-        print_row(places, f"transformers, {name}",
+        yield row(places, f"transformers, {name}",
                   lambda path: timed(worker.load_and_read, path, more), args.rounds)
     worker.close()
     offline = vllm_engines.Offline(workspace)
     for strategy in ("lazy", "prefetch"):
         offline.load(folders[0], strategy)
-        print_row(places, f"reload of vLLM, {strategy}", lambda path: timed(offline.reload, path),
+        yield row(places, f"reload of vLLM, {strategy}", lambda path: timed(offline.reload, path),
                   args.rounds, version=2)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--mib", type=int, default=512)
-    parser.add_argument("--rounds", type=int, default=5)
+    measure.add_options(parser)
     args = parser.parse_args()
     os.environ.setdefault("TMPDIR", "/var/tmp")
     workspace = harness.Workspace()
-    print("| loader | served by | warm: mount / copy | copy, ms | cold: mount / copy | copy, ms |")
-    print("|---|---|---|---|---|---|")
-    packages(workspace, args)
-    if os.path.exists(vllm_engines.PYTHON):
-        engines(workspace, args)
-    else:
-        print(f"{vllm_engines.PYTHON} does not exist: without transformers and vLLM", file=sys.stderr)
+    report = measure.Report("load_speed", args.json)
+
+    def rows():
+        yield from packages(workspace, args)
+        if os.path.exists(vllm_engines.PYTHON):
+            yield from engines(workspace, args)
+        else:
+            print(f"{vllm_engines.PYTHON} does not exist: without transformers and vLLM", file=sys.stderr)
+
+    report.table("loads", ["loader", "served by", "warm: mount / copy, best / median", "copy, ms",
+                           "cold: mount / copy, best / median", "copy, ms"], rows())
     return 0
 
 

@@ -1,10 +1,11 @@
 #!/usr/bin/python3
 """Publishing and bringing in a version, as ratios to cp and memcpy; bytes per changed element.
 
-    publish_speed.py [--mib N]
+    publish_speed.py [--mib N] [--rounds R] [--json FILE]
 
 Made-up runs of N MiB, and the recorded one if it is there. `cp` copies the same checkpoint files
-within the same file system, with fsync as weightfs has it; the sources are in the page cache.
+within the same file system, with fsync; the sources are in the page cache. All take turns, and what a
+round made (a repository, a store, a copy) is removed before the next one.
 """
 
 import argparse
@@ -13,19 +14,15 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
-import time
 
 import numpy as np
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import measure  # noqa: E402
 import runs  # noqa: E402
+from measure import timed  # noqa: E402
 
-
-def timed(action):
-    start = time.perf_counter()
-    action()
-    return time.perf_counter() - start
+VERSIONS = 4
 
 
 def folder_bytes(folder):
@@ -51,90 +48,127 @@ def copy_with_fsync(source, target):
 class Bench:
     def __init__(self, weightfs, work):
         self.weightfs, self.work = weightfs, work
-        self.bucket, self.mount = os.path.join(work, "bucket"), os.path.join(work, "mnt")
+        self.bucket, self.mount = self.path("bucket"), self.path("mnt")
         os.mkdir(self.mount)
         self.run("init", self.bucket)
+
+    def path(self, name):
+        return os.path.join(self.work, name)
 
     def run(self, *arguments):
         return subprocess.run([self.weightfs, *arguments], check=True, stdout=subprocess.PIPE).stdout
 
-    def publish(self, folder):
-        return json.loads(self.run("publish", self.bucket, folder, "--store",
-                                   os.path.join(self.work, "trainer"), "--json"))
+    def publish(self, folder, bucket=None, store="trainer"):
+        return json.loads(self.run("publish", bucket or self.bucket, folder, "--store", self.path(store),
+                                   "--json"))
 
-    def status(self):
-        with open(os.path.join(self.mount, ".weightfs", "status")) as file:
-            return json.load(file)
+    def mount_store(self, store):
+        said = self.run("mount", self.bucket, self.mount, "--store", self.path(store), "--poll", "0.02",
+                        "--json")
+        self.run("wait", self.mount, "--ready")
+        return json.loads(said)["pid"]
+
+    def umount(self):
+        self.run("umount", self.mount, "--lazy")
 
     def wait_for(self, version):
-        end = time.monotonic() + 300
-        while not os.path.exists(os.path.join(self.mount, "versions", str(version))):
-            if time.monotonic() > end:
-                raise TimeoutError(f"version {version}: {self.status()}")
-            time.sleep(0.001)
+        measure.wait_for(lambda: os.path.exists(os.path.join(self.mount, "versions", str(version))),
+                         f"version {version}")
+
+    def copy(self, folder):
+        copy_with_fsync(folder, self.path("copy"))
 
 
-def bench_run(weightfs, label, run, size_label):
-    """Publishes all versions of a run, the mount following; prints its rows."""
-    work = tempfile.mkdtemp(prefix="weightfs-bench-", dir=os.environ.get("TMPDIR", "/var/tmp"))
+def first_versions(bench, folder, rounds):
+    """{what: seconds}: of a first version, each time into a new place."""
+    new_bucket, new_stores = bench.path("new-bucket"), ("new-trainer", "new-reader")
+
+    def prepare(name):
+        os.sync()
+        measure.touch_memory(3 * folder_bytes(folder))
+        if name == "publish, snapshot":
+            bench.run("init", new_bucket)
+
+    def clean(name):
+        if name == "mount of an empty store":
+            bench.umount()
+        for path in (new_bucket, *map(bench.path, new_stores)):
+            shutil.rmtree(path, ignore_errors=True)
+
+    def mount():
+        bench.mount_store(new_stores[1])
+
+    return measure.alternate({
+        "cp": lambda: bench.copy(folder),
+        "publish, snapshot": lambda: bench.publish(folder, new_bucket, new_stores[0]) and None,
+        "mount of an empty store": mount}, rounds, prepare=prepare, clean=clean)
+
+
+def next_versions(bench, folders, rounds):
+    """({what: seconds}, results of publish) of versions in a row; a mount follows them."""
+    seconds = {"cp": [], "publish, delta": [], "version N to N+1 on the host": []}
+    results = []
+    pid = bench.mount_store("reader")
     try:
-        bench = Bench(weightfs, work)
-        steps = sorted(x for x in os.listdir(run) if x.startswith("step_"))
-        size = folder_bytes(os.path.join(run, steps[0]))
-        memcpy = memcpy_seconds(size)
-        rows, changed, uploaded = {}, 0, 0
+        steps = measure.to_and_fro(folders, rounds + measure.WARM_UP)
+        for number, (_, new) in enumerate(steps):
+            def publish():
+                seconds["publish, delta"].append(timed(lambda: results.append(bench.publish(new))))
+                seconds["version N to N+1 on the host"].append(timed(lambda: bench.wait_for(number + 2)))
 
-        def note(name, seconds):
-            rows[name] = min(rows.get(name, float("inf")), seconds)
+            def copy():
+                seconds["cp"].append(timed(bench.copy, new))
 
-        note("cp", timed(lambda: copy_with_fsync(os.path.join(run, steps[0]),
-                                                 os.path.join(work, "copy"))))
-        note("publish, snapshot", timed(lambda: bench.publish(os.path.join(run, steps[0]))))
-        note("mount of an empty store", timed(lambda: (
-            bench.run("mount", bench.bucket, bench.mount, "--store", os.path.join(work, "store"),
-                      "--poll", "0.02"),
-            bench.run("wait", bench.mount, "--ready"))))
-        try:
-            for number, step in enumerate(steps[1:], 2):
-                results = []
-                note("publish, delta", timed(
-                    lambda: results.append(bench.publish(os.path.join(run, step)))))
-                note("version N to N+1 on the host", timed(lambda: bench.wait_for(number)))
-                note("cp", timed(lambda: copy_with_fsync(os.path.join(run, step),
-                                                         os.path.join(work, "copy"))))
-                changed += results[0]["changed_elements"]
-                uploaded += results[0]["uploaded_bytes"]
-                elements = results[0]["elements"]
-        finally:
-            bench.run("umount", bench.mount, "--lazy")
-        for name, seconds in rows.items():
-            print(f"| {label}, {size_label} | {name} | {seconds / rows['cp']:.2f} "
-                  f"| {seconds / memcpy:.1f} |")
-        count = len(steps) - 1
-        print(f"| {label}, {size_label} | delta: {100 * changed / count / elements:.2f} % changed, "
-              f"{uploaded / count:,.0f} B a version, **{uploaded / changed:.3f} B per change** "
-              f"(TRL: 6) | | |", flush=True)
+            for side in measure.in_turn((publish, copy), number):
+                measure.wait_quiet(pid)
+                os.sync()
+                measure.touch_memory(3 * folder_bytes(new))
+                side()
     finally:
-        shutil.rmtree(work, ignore_errors=True)
+        bench.umount()
+    return {name: values[measure.WARM_UP:] for name, values in seconds.items()}, results[measure.WARM_UP:]
+
+
+def bench_run(weightfs, label, run, size_label, rounds):
+    """The rows of a run."""
+    with measure.Workspace() as work:
+        bench = Bench(weightfs, work)
+        folders = [os.path.join(run, x) for x in sorted(os.listdir(run)) if x.startswith("step_")]
+        memcpy = memcpy_seconds(folder_bytes(folders[0]))
+        bench.publish(folders[0])
+        both = first_versions(bench, folders[0], rounds), next_versions(bench, folders, rounds)
+        (first, (later, results)) = both
+        for seconds in (first, later):
+            for name, values in seconds.items():
+                if name == "cp" and seconds is later:
+                    continue
+                yield [f"{label}, {size_label}", name, *measure.ratios(values, seconds["cp"]),
+                       f"{min(values) / memcpy:.1f}"]
+        changed, uploaded, elements = (sum(result[key] for result in results) for key in
+                                       ("changed_elements", "uploaded_bytes", "elements"))
+        yield [f"{label}, {size_label}", f"delta: {100 * changed / elements:.2f} % changed, "
+               f"{uploaded / len(results):,.0f} B a version, **{uploaded / changed:.3f} B per change** "
+               "(TRL: 6)", "", "", ""]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--mib", type=int, default=1024)
+    measure.add_options(parser)
     args = parser.parse_args()
     weightfs = os.environ["WEIGHTFS_BIN"]
-    print("| run | what | time / cp | time / memcpy |")
-    print("|---|---|---|---|")
-    scratch = tempfile.mkdtemp(prefix="weightfs-bench-", dir=os.environ.get("TMPDIR", "/var/tmp"))
-    try:
-        source = runs.find_source()
-        if source:
-            runs.make_run(os.path.join(scratch, "recorded"), source=source)
-            bench_run(weightfs, "rl-run-a", os.path.join(scratch, "recorded"), "21 MB")
-        runs.make_run(os.path.join(scratch, "made"), versions=4, params=args.mib << 19)
-        bench_run(weightfs, "made up", os.path.join(scratch, "made"), f"{args.mib} MiB")
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    report = measure.Report("publish_speed", args.json)
+    with measure.Workspace() as scratch:
+        def rows():
+            source = runs.find_source()
+            if source:
+                runs.make_run(os.path.join(scratch, "recorded"), source=source)
+                yield from bench_run(weightfs, "rl-run-a", os.path.join(scratch, "recorded"), "21 MB",
+                                     args.rounds)
+            runs.make_run(os.path.join(scratch, "made"), versions=VERSIONS, params=args.mib << 19)
+            yield from bench_run(weightfs, "made up", os.path.join(scratch, "made"), f"{args.mib} MiB",
+                                 args.rounds)
+        report.table("ways", ["run", "what", "time / cp: best", "median", "time / memcpy"], rows())
     return 0
 
 

@@ -1,10 +1,11 @@
 #!/usr/bin/python3
 """Reads through a weightfs mount, as ratios to the same reads of the image underneath.
 
-    read_speed.py [--mib N] [--rounds R]        makes a run of N MiB, mounts it in each --serve mode
+    read_speed.py [--mib N] [--rounds R] [--json FILE]
+                                            makes a run of N MiB, mounts it in each --serve mode
     read_speed.py --brief MOUNTPOINT STORE      one line about a mount that is there
 
-Native and mounted reads alternate within one run; the best round of each counts. Warm: the image
+Native and mounted reads take turns, each as often first. Warm: the image
 is in the page cache. Cold: the pages of the image, and of the file in the mount, were dropped before
 each read (fadvise DONTNEED).
 """
@@ -17,11 +18,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 
 import numpy as np
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import measure  # noqa: E402
 import runs  # noqa: E402
 
 PIECE = 4 << 20
@@ -79,24 +80,18 @@ def drop(*paths):
         os.close(fd)
 
 
-def best(operation, path, before, rounds_so_far):
-    before()
-    start = time.perf_counter()
-    operation(path)
-    return min(rounds_so_far, time.perf_counter() - start)
-
-
 def ratio(operation, mounted, image, cold, rounds):
-    before = (lambda: drop(mounted, image)) if cold else (lambda: None)
-    if not cold:
-        operation(image), operation(mounted)
-    native = through = float("inf")
-    for _ in range(rounds):
-        native = best(operation, image, before, native)
-        through = best(operation, mounted, before, through)
+    """(native / mounted: best, median; native GB/s)"""
+    def prepare(path):
+        if cold:
+            drop(mounted, image)
+
+    seconds = measure.alternate({path: lambda path=path: operation(path) and None for path in (image, mounted)},
+                                rounds, warm_up=1, prepare=prepare,
+                                memory=2 * os.path.getsize(image) if cold else 0)
     size = os.path.getsize(image)
     passes = passes_over(size) if operation is read_4mib else 1
-    return native / through, size * passes / native / 1e9
+    return (*measure.ratios(seconds[image], seconds[mounted]), size * passes / min(seconds[image]) / 1e9)
 
 
 def largest_file(mount, store):
@@ -114,24 +109,24 @@ def status(mount):
 
 def brief(mount, store):
     mounted, image = largest_file(mount, store)
-    value, native = ratio(read_4mib, mounted, image, False, 9)
+    value, _, native = ratio(read_4mib, mounted, image, False, measure.ROUNDS)
     serve = status(mount)["serve"]
-    print(f"{os.path.getsize(image) / 2**20:.0f} MiB by read(): {value:.2f} of the local file's speed "
+    print(f"{os.path.getsize(image) / 2**20:.0f} MiB by read(): {value} of the local file's speed "
           f"({native:.1f} GB/s), served by {serve['mode']}"
           + (f" ({serve['why']})" if serve["why"] else ""))
 
 
-def table_of(mount, store, rounds):
+def rows_of(mount, store, rounds):
     mounted, image = largest_file(mount, store)
     warm = [ratio(operation, mounted, image, False, rounds) for _, operation in OPERATIONS]
     reads = status(mount)["serve"]["daemon_reads"]
-    cold = [ratio(operation, mounted, image, True, max(2, rounds // 3)) for _, operation in OPERATIONS]
-    for (name, _), (value, native), (cold_value, _) in zip(OPERATIONS, warm, cold):
-        print(f"| {status(mount)['serve']['mode']} | {name} | {value:.2f} | {cold_value:.2f} "
-              f"| {native:.1f} | {reads} |", flush=True)
+    cold = [ratio(operation, mounted, image, True, rounds) for _, operation in OPERATIONS]
+    for (name, _), (*values, native), (*cold_values, _) in zip(OPERATIONS, warm, cold):
+        yield [status(mount)["serve"]["mode"], name, " / ".join(values), " / ".join(cold_values),
+               f"{native:.1f}", reads]
 
 
-def table(weightfs, mib, rounds):
+def rows(weightfs, mib, rounds):
     work = tempfile.mkdtemp(prefix="weightfs-bench-", dir=os.environ.get("TMPDIR", "/var/tmp"))
     mount, bucket = (os.path.join(work, x) for x in ("mnt", "bucket"))
     os.mkdir(mount)
@@ -142,9 +137,6 @@ def table(weightfs, mib, rounds):
                         "--store", os.path.join(work, "trainer")], check=True,
                        stdout=subprocess.DEVNULL)
         shutil.rmtree(os.path.join(work, "run"))
-        print("| served by | operation | warm / native | cold / native | native GB/s, warm "
-              "| READs at the daemon, all warm rounds |")
-        print("|---|---|---|---|---|---|")
         for serve in ("auto", "bind", "daemon"):
             # A store of its own: how an image came into the page cache decides how fast it is read.
             store = os.path.join(work, f"store-{serve}")
@@ -153,7 +145,7 @@ def table(weightfs, mib, rounds):
             try:
                 subprocess.run([weightfs, "wait", mount, "--ready"], check=True,
                                stdout=subprocess.DEVNULL)
-                table_of(mount, store, rounds)
+                yield from rows_of(mount, store, rounds)
             finally:
                 subprocess.run([weightfs, "umount", mount, "--lazy"], check=True,
                                stdout=subprocess.DEVNULL)
@@ -165,14 +157,17 @@ def table(weightfs, mib, rounds):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--mib", type=int, default=1024)
-    parser.add_argument("--rounds", type=int, default=9)
+    measure.add_options(parser)
     parser.add_argument("--brief", nargs=2, metavar=("MOUNTPOINT", "STORE"))
     args = parser.parse_args()
     if args.brief:
         brief(*args.brief)
     else:
+        report = measure.Report("read_speed", args.json)
         # Two shards: twice the size gives one file of --mib.
-        table(os.environ["WEIGHTFS_BIN"], 2 * args.mib, args.rounds)
+        report.table("reads", ["served by", "operation", "speed / native, warm: best / median", "cold",
+                               "native GB/s, warm", "READs at the daemon, all warm rounds"],
+                     rows(os.environ["WEIGHTFS_BIN"], 2 * args.mib, args.rounds))
     return 0
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """From a checkpoint on the trainer's disk to one that can be read on another host, through a bucket.
 
-    s3_publish.py [--mib N] [--steps N]
+    s3_publish.py [--mib N] [--rounds R] [--json FILE]
 
 weightfs: `publish`, until a mount of another store, which polls every 50 ms, opens the version. Beside
 it the same step in other ways, with the bucket's objects put and got by the same client:
@@ -36,7 +36,9 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 import gateway as gateways  # noqa: E402
 import harness  # noqa: E402
+import measure  # noqa: E402
 import runs  # noqa: E402
+from publish_speed import folder_bytes  # noqa: E402
 import size_bench  # noqa: E402
 
 MIB = 1 << 20
@@ -247,16 +249,18 @@ def check(label, folder, source):
             raise RuntimeError(f"{label}: {name} has other bytes")
 
 
-def bench_run(gateway, label, folders, work):
-    """Every step of the run in every way, one way after the other; prints its rows."""
+def bench_run(gateway, label, folders, work, rounds):
+    """Steps of the run in every way, in turn; its rows."""
     makers = [Weightfs, Whole, lambda *where: Delta(*where, Trl()), lambda *where: Delta(*where, Slime())]
-    ways, seconds, sent = [], {}, {}
+    ways, seconds, sent, size = [], {}, {}, folder_bytes(folders[0])
     try:
         for i, make in enumerate(makers):
             bucket = Bucket(gateway, f"{label}-{i}".replace(" ", "-"))
             ways.append(make(bucket, folders[0], work))
-        for old, new in zip(folders, folders[1:]):
-            for way in ways:
+        for number, (old, new) in enumerate(measure.to_and_fro(folders, measure.WARM_UP + rounds)):
+            for way in measure.in_turn(ways, number):
+                os.sync()
+                measure.touch_memory(3 * size)
                 before = way.bucket.sizes()
                 began = time.perf_counter()
                 folder = way.step(old, new)
@@ -270,36 +274,43 @@ def bench_run(gateway, label, folders, work):
         for way in ways:
             way.close()
             way.bucket.clear()
-    whole = statistics.median(seconds["whole files"])
+    seconds = {name: values[measure.WARM_UP:] for name, values in seconds.items()}
     size = statistics.mean(sent["whole files"])
     for way in ways:
-        took, moved = statistics.median(seconds[way.name]), statistics.mean(sent[way.name])
-        print(f"| {label} | {way.name} | {moved:,.0f} | {100 * moved / size:.2f} % | "
-              f"{1000 * took:.0f} | {took / whole:.2f} |", flush=True)
+        took, moved = seconds[way.name], statistics.mean(sent[way.name])
+        yield [label, way.name, f"{moved:,.0f}", f"{100 * moved / size:.2f} %",
+               f"{1000 * min(took):.0f} / {1000 * statistics.median(took):.0f}",
+               " / ".join(measure.ratios(took, seconds["whole files"]))]
+
+
+def rows(gateway, work, args):
+    source = runs.find_source()
+    if source:
+        out = os.path.join(work, "recorded")
+        made = runs.make_run(out, source=source)
+        yield from bench_run(gateway, "rl-run-a", [os.path.join(out, step) for step in sorted(made)],
+                             os.path.join(work, "rl"), args.rounds)
+    folders = [os.path.join(work, "made", name) for name in ("old", "new")]
+    size_bench.write_pair(folders, size_bench.plain_shapes(args.mib * MIB // 2), "BF16",
+                          size_bench.rate_for(0.01, "BF16"))
+    yield from bench_run(gateway, f"made up, {args.mib} MiB", folders, os.path.join(work, "made-up"),
+                         args.rounds)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--mib", type=int, default=1024)
-    parser.add_argument("--steps", type=int, default=8, help="of rl-run-a")
+    measure.add_options(parser)
     args = parser.parse_args()
+    report = measure.Report("s3_publish", args.json)
     work = tempfile.mkdtemp(prefix="weightfs-bench-", dir=os.environ.get("TMPDIR", "/var/tmp"))
     try:
         gateway = gateways.Gateway()
         os.environ.update(gateway.variables())
         gateway.client().create_bucket(Bucket=gateways.BUCKET)
-        print("| run | way | bytes a step | of whole files | ms to readable | time / whole files |")
-        print("|---|---|---|---|---|---|")
-        source = runs.find_source()
-        if source:
-            out = os.path.join(work, "recorded")
-            made = runs.make_run(out, versions=1 + args.steps, source=source)
-            bench_run(gateway, "rl-run-a", [os.path.join(out, step) for step in sorted(made)],
-                      os.path.join(work, "rl"))
-        folders = [os.path.join(work, "made", name) for name in ("old", "new")]
-        size_bench.write_pair(folders, size_bench.plain_shapes(args.mib * MIB // 2), "BF16",
-                              size_bench.rate_for(0.01, "BF16"))
-        bench_run(gateway, f"made up, {args.mib} MiB", folders, os.path.join(work, "made-up"))
+        report.table("ways", ["run", "way", "bytes a step", "of whole files",
+                              "ms to readable: best / median", "time / whole files"],
+                     rows(gateway, work, args))
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return 0

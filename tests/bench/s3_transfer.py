@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Upload and download of one large file: weightfs beside rclone, aws and curl, on the same gateway.
 
-    s3_transfer.py [--mib N] [--rounds N]
+    s3_transfer.py [--mib N] [--rounds N] [--json FILE]
 
 The gateway is a private one on this machine (tests/support/radosgw.sh), with everything in memory:
 what is measured is what the clients cost, on the cores that the server needs too. Rounds are
@@ -25,6 +25,7 @@ import numpy as np
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 import gateway as gateways  # noqa: E402
 import harness  # noqa: E402
+import measure  # noqa: E402
 import runs  # noqa: E402
 
 BUCKET = gateways.BUCKET
@@ -86,7 +87,7 @@ def clients(gateway, source, target, work):
                      [*command, "--output", target, address])
 
 
-def measure(client, number, target, wanted):
+def transfer(client, number, target, wanted):
     for place in (target, target + ".dir"):
         shutil.rmtree(place, ignore_errors=True) if os.path.isdir(place) else None
         if os.path.exists(place):
@@ -109,8 +110,9 @@ def remove_all(client):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--mib", type=int, default=1024)
-    parser.add_argument("--rounds", type=int, default=5)
+    measure.add_options(parser)
     args = parser.parse_args()
+    report = measure.Report("s3_transfer", args.json)
     work = tempfile.mkdtemp(prefix="weightfs-bench-", dir=os.environ.get("TMPDIR", "/var/tmp"))
     try:
         gateway = gateways.Gateway()
@@ -124,22 +126,28 @@ def main():
         runs.write_safetensors(source, [("weight", "BF16", (len(weights),), weights)])
         wanted = runs.sha256_of(source)
         all_clients = list(clients(gateway, source, target, work))
-        for number in range(args.rounds):
-            for each in all_clients:
-                measure(each, number, target, wanted)
+        for number in range(-1, args.rounds):  # the first is not counted
+            if number == 0:
+                for each in all_clients:
+                    each.times = {"up": [], "down": []}
+            for each in measure.in_turn(all_clients, number + 1):
+                measure.touch_memory(3 * args.mib * MIB)
+                transfer(each, number + 1, target, wanted)
                 remove_all(client)
         ours = {way: statistics.median(t for t, _ in all_clients[0].times[way])
                 for way in ("up", "down")}
-        print(f"{args.mib} MiB, medians of {args.rounds} interleaved rounds; time / weightfs put or get\n")
-        print("| client | upload, MB/s | time / put | CPU s | download, MB/s | time / get | CPU s |")
-        print("|---|---|---|---|---|---|---|")
+        report.note("circumstances", f"{args.mib} MiB, medians of {args.rounds} interleaved rounds; "
+                                     "time / weightfs put or get.")
+        rows = []
         for each in all_clients:
-            cells = []
+            cells = [each.name]
             for way in ("up", "down"):
                 seconds, used = (statistics.median(column) for column in zip(*each.times[way]))
                 cells += [f"{args.mib * MIB / 1e6 / seconds:.0f}", f"{seconds / ours[way]:.2f}",
                           f"{used:.2f}"]
-            print(f"| {each.name} | {' | '.join(cells)} |")
+            rows.append(cells)
+        report.table("clients", ["client", "upload, MB/s", "time / put", "CPU s", "download, MB/s",
+                                 "time / get", "CPU s"], rows)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return 0

@@ -1,10 +1,10 @@
 #!/usr/bin/python3
 """Saving through a writer's mount, and from the hand-over to the manifest; ratios within one run.
 
-    save_speed.py [--mib N] [--rounds R]
+    save_speed.py [--mib N] [--rounds R] [--json FILE]
 
-Saves: one file of N MiB into staging and into a directory of the same file system, alternating. The
-time is that of the saver; before the next save the file is synced and removed, and the daemon idle.
+Saves: one file of N MiB into staging and into a directory of the same file system, in turn. The time
+is that of the saver; before the next save the file is synced and removed, and the daemon idle.
 Hand-overs: from os.rename to the return of `weightfs wait`, beside `weightfs publish` of the same
 directory into a second repository with the same history; about 1 % changed. `cp` as in publish_speed.
 An interpreter without safetensors leaves out its rows.
@@ -19,9 +19,11 @@ import sys
 import numpy as np
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import measure  # noqa: E402
 import runs  # noqa: E402
-from publish_speed import copy_with_fsync  # noqa: E402
-from writer import Workspace, Writer, median, timed  # noqa: E402
+from measure import Workspace, median, timed  # noqa: E402
+from publish_speed import copy_with_fsync, folder_bytes  # noqa: E402
+from writer import Writer  # noqa: E402
 
 try:
     from safetensors.numpy import save_file
@@ -29,6 +31,7 @@ except ImportError:
     save_file = None
 
 PIECE = 16 << 20
+VERSIONS = 4
 
 
 class Savers:
@@ -63,79 +66,94 @@ class Savers:
         return rows + ([("safetensors.numpy.save_file", self.safetensors)] if save_file else [])
 
 
-def clean(folder):
-    path = os.path.join(folder, "model.safetensors")
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
-    os.unlink(path)
-
-
-def bench_saves(writer, savers, rounds):
+def save_rows(writer, savers, rounds):
     staged, plain = writer.staging("saves"), os.path.join(writer.work, "saves")
     os.mkdir(staged), os.mkdir(plain)
-    print("| saver | speed of the disk beneath: best | median | disk, GB/s |")
-    print("|---|---|---|---|")
+
+    def clean(folder):
+        path = os.path.join(folder, "model.safetensors")
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
+        os.unlink(path)
+        writer.wait_quiet()
+
     for label, save in savers.all():
-        seconds = {staged: [], plain: []}
-        for turn in range(rounds + 1):  # the first is not counted
-            for folder in (plain, staged) if turn % 2 else (staged, plain):
-                taken = timed(lambda: save(folder))
-                clean(folder)
-                writer.wait_quiet()
-                if turn > 0:
-                    seconds[folder].append(taken)
-        print(f"| {label} | {min(seconds[plain]) / min(seconds[staged]):.2f} "
-              f"| {median(seconds[plain]) / median(seconds[staged]):.2f} "
-              f"| {len(savers.bytes) / min(seconds[plain]) / 1e9:.1f} |", flush=True)
+        seconds = measure.alternate({folder: lambda folder=folder: save(folder) for folder in (plain, staged)},
+                                    rounds, clean=clean, memory=2 * len(savers.bytes))
+        yield [label, *measure.ratios(seconds[plain], seconds[staged]),
+               f"{len(savers.bytes) / min(seconds[plain]) / 1e9:.1f}"]
     os.rmdir(staged)
 
 
-def bench_hand_overs(writer, run):
-    other = os.path.join(writer.work, "other-bucket")
-    writer.run("init", other)
-    seconds, renames = {}, []
+class HandOvers:
+    """A version by each way in turn, from the same folders into two repositories."""
 
-    def note(name, action):
-        seconds[name] = min(seconds.get(name, float("inf")), timed(action))
+    def __init__(self, writer, run):
+        self.writer, self.renames = writer, []
+        self.folders = [os.path.join(run, x) for x in sorted(os.listdir(run)) if x.startswith("step_")]
+        self.other = os.path.join(writer.work, "other-bucket")
+        writer.run("init", self.other)
+        self.number, self.memory = 0, 3 * folder_bytes(self.folders[0])
+        self.hand_over_of(self.folders[0], early=True), self.publish(self.folders[0])
 
-    def hand_over_and_wait(tag):
-        renames.append(timed(lambda: writer.hand_over(tag)))
-        writer.wait(tag)
-
-    for number, step in enumerate(sorted(x for x in os.listdir(run) if x.startswith("step_"))):
-        source = os.path.join(run, step)
-        note("cp", lambda: copy_with_fsync(source, os.path.join(writer.work, "copy")))
-        subprocess.run(["cp", "-r", source, writer.staging(step)], check=True)
-        early = number % 2 == 0
+    def hand_over_of(self, source, early):
+        self.number += 1
+        tag = f"version-{self.number}"
+        subprocess.run(["cp", "-r", source, self.writer.staging(tag)], check=True)
         if early:
-            writer.wait_quiet()
-        snapshot = ", snapshot" if number == 0 else ""
-        label = "when the early work is done" if early else "right after the save"
-        note(f"hand-over {label}{snapshot}", lambda: hand_over_and_wait(step))
-        writer.wait_quiet()
-        note(f"publish{snapshot}", lambda: writer.run(
-            "publish", other, source, "--tag", step, "--store", os.path.join(writer.work, "other-store")))
-        os.sync()
-    print("\n| from the hand-over to the manifest | time / publish | time / cp |")
-    print("|---|---|---|")
-    for name, taken in seconds.items():
-        beside = "publish, snapshot" if name.endswith(", snapshot") else "publish"
-        print(f"| {name} | {taken / seconds[beside]:.2f} | {taken / seconds['cp']:.2f} |")
-    print(f"\nThe rename itself: {1e3 * median(renames):.1f} ms (median), {1e3 * max(renames):.1f} ms (longest).",
-          flush=True)
+            self.writer.wait_quiet()
+        self.renames.append(timed(lambda: self.writer.hand_over(tag)))
+        return self.renames[-1] + timed(lambda: self.writer.wait(tag))
+
+    def publish(self, source):
+        self.writer.run("publish", self.other, source, "--store",
+                        os.path.join(self.writer.work, "other-store"))
+
+    def rows(self, rounds):
+        names = ("cp", "publish", "hand-over right after the save", "hand-over when the early work is done")
+        seconds = {name: [] for name in names}
+        steps = measure.to_and_fro(self.folders, 2 * (rounds + measure.WARM_UP))
+        for number in range(-measure.WARM_UP, rounds):
+            first, second = (new for _, new in (steps.pop(0), steps.pop(0)))
+            # Both hand-overs make a version of one history; each source is published beside it.
+            sides = {
+                "cp": lambda: copy_with_fsync(first, os.path.join(self.writer.work, "copy")),
+                "publish": lambda: (timed(lambda: self.publish(first)) + timed(lambda: self.publish(second))) / 2,
+                names[2 + number % 2]: lambda: self.hand_over_of(first, early=number % 2 == 1),
+                names[3 - number % 2]: lambda: self.hand_over_of(second, early=number % 2 == 0),
+            }
+            # The history goes from `first` to `second`: only the others change their places.
+            order = list(sides) if number % 2 else [*list(sides)[2:], *list(sides)[:2]]
+            for name in order:
+                self.writer.wait_quiet()
+                os.sync()
+                measure.touch_memory(self.memory)
+                measured = []
+                taken = timed(lambda: measured.append(sides[name]()))
+                if number >= 0:
+                    seconds[name].append(taken if measured[0] is None else measured[0])
+        for name in names:
+            yield [name, *measure.ratios(seconds[name], seconds["publish"]),
+                   *measure.ratios(seconds[name], seconds["cp"])]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--mib", type=int, default=1024)
-    parser.add_argument("--rounds", type=int, default=7)
+    measure.add_options(parser)
     args = parser.parse_args()
+    report = measure.Report("save_speed", args.json)
     with Workspace() as work:
         with Writer(work) as writer:
-            bench_saves(writer, Savers(args.mib << 20), args.rounds)
+            report.table("saves", ["saver", "speed / the disk beneath: best", "median", "disk, GB/s"],
+                         save_rows(writer, Savers(args.mib << 20), args.rounds))
             run = os.path.join(work, "run")
-            runs.make_run(run, versions=7, params=args.mib << 19)
-            bench_hand_overs(writer, run)
+            runs.make_run(run, versions=VERSIONS, params=args.mib << 19)
+            both = HandOvers(writer, run)
+            report.table("hand_overs", ["from the hand-over to the manifest", "time / publish: best", "median",
+                                        "time / cp: best", "median"], both.rows(args.rounds))
+            report.note("rename", f"The rename itself: {1e3 * median(both.renames):.1f} ms (median), "
+                                  f"{1e3 * max(both.renames):.1f} ms (longest).")
             shutil.rmtree(run)
     return 0
 

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """How quick staging is while a publish runs, and while it hangs on a dead bucket.
 
-    staging_latency.py [--mib N] [--cycles C]
+    staging_latency.py [--mib N] [--cycles C] [--json FILE]
 
 The bucket is a directory of an ext4 of its own. Dead means frozen (fsfreeze): whoever writes into
 it hangs in the kernel, the daemon's publishing thread first. Each cycle does every operation once;
@@ -16,8 +16,10 @@ import sys
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+import measure  # noqa: E402
 import runs  # noqa: E402
-from writer import Workspace, Writer, median, timed  # noqa: E402
+from measure import Workspace, median  # noqa: E402
+from writer import Writer  # noqa: E402
 
 BLOCK = os.urandom(4096)
 SMALL_FILE = os.urandom(1 << 20)
@@ -119,7 +121,7 @@ def wait_hanging(pid):
         time.sleep(0.01)
 
 
-def measure(operations, cycles, go_on=lambda: True):
+def run_cycles(operations, cycles, go_on=lambda: True):
     """At most this many cycles, while go_on() says so."""
     for number in range(cycles):
         if number % 20 == 0 and not go_on():
@@ -128,8 +130,9 @@ def measure(operations, cycles, go_on=lambda: True):
     return operations.take()
 
 
-def bench(writer, disk, run, cycles):
-    """{state: {operation: seconds}}"""
+def bench(report, writer, disk, run, cycles):
+    """{state: {operation: seconds}}. Operations are small and on the same names again and again: the
+    first cycles warm up, and idle ones come before, between and after."""
     steps = sorted(x for x in os.listdir(run) if x.startswith("step_"))
     for step in steps:
         subprocess.run(["cp", "-r", os.path.join(run, step), writer.staging(step)], check=True)
@@ -138,26 +141,26 @@ def bench(writer, disk, run, cycles):
     writer.wait(first)
     operations = Operations(writer.staging("operations"))
     writer.wait_quiet()
-    measure(operations, cycles // 10)  # warms up
-    idle = [measure(operations, cycles)]
+    run_cycles(operations, cycles // 10)  # warms up
+    idle = [run_cycles(operations, cycles)]
 
     for step in running:
         writer.hand_over(step)
-    publishing = measure(operations, cycles, lambda: os.listdir(writer.published()))
+    publishing = run_cycles(operations, cycles, lambda: os.listdir(writer.published()))
     writer.wait(running[-1])
     writer.wait_quiet()
-    idle.append(measure(operations, cycles))
+    idle.append(run_cycles(operations, cycles))
 
     disk.freeze()
     writer.hand_over(last)
     wait_hanging(writer.pid)
-    dead = measure(operations, cycles)
-    print(f"threads of the daemon that hang in the bucket: {hanging_threads(writer.pid)}; "
-          f"cycles while a publish runs: {len(publishing['create'])}\n")
+    dead = run_cycles(operations, cycles)
+    report.note("circumstances", f"Threads of the daemon that hang in the bucket: {hanging_threads(writer.pid)}. "
+                f"Cycles while a publish runs: {len(publishing['create'])}.")
     disk.thaw()
     writer.wait(last)
     writer.wait_quiet()
-    idle.append(measure(operations, cycles))
+    idle.append(run_cycles(operations, cycles))
     together = {name: sum((part[name] for part in idle), []) for name in idle[0]}
     return {"idle": together, "publishing": publishing, "dead": dead}
 
@@ -166,28 +169,30 @@ def percentile_99(values):
     return sorted(values)[len(values) * 99 // 100]
 
 
-def print_table(states):
-    print("| operation | idle: median, us | p99, us | publish runs / idle: median | p99 "
-          "| bucket dead / idle: median | p99 |")
-    print("|---|---|---|---|---|---|---|")
+def rows(states):
     for name, idle in states["idle"].items():
-        row = [f"{1e6 * median(idle):.0f}", f"{1e6 * percentile_99(idle):.0f}"]
+        row = [name, f"{1e6 * median(idle):.0f}", f"{1e6 * percentile_99(idle):.0f}"]
         for state in ("publishing", "dead"):
             row += [f"{of(states[state][name]) / of(idle):.2f}" for of in (median, percentile_99)]
-        print(f"| {name} | {' | '.join(row)} |")
+        yield row
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--mib", type=int, default=256)
     parser.add_argument("--cycles", type=int, default=3000)
+    measure.add_options(parser, rounds=None)
     args = parser.parse_args()
+    report = measure.Report("staging_latency", args.json)
     with Workspace() as work:
         run = os.path.join(work, "run")
         runs.make_run(run, versions=8, params=args.mib << 19)
         with FreezableDisk(work, (args.mib << 20) * 4 + (1 << 30)) as disk:
             with Writer(work, os.path.join(disk.path, "bucket")) as writer:
-                print_table(bench(writer, disk, run, args.cycles))
+                states = bench(report, writer, disk, run, args.cycles)
+                report.table("operations", ["operation", "idle: median, us", "p99, us",
+                                            "publish runs / idle: median", "p99",
+                                            "bucket dead / idle: median", "p99"], rows(states))
             shutil.rmtree(run)
     return 0
 

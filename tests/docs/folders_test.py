@@ -5,7 +5,6 @@ import pathlib
 import subprocess
 import sys
 import tempfile
-import time
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -258,10 +257,8 @@ class TheScript(unittest.TestCase):
 
 class TheRepository(unittest.TestCase):
     def test_no_rule_is_broken(self):
-        begin = time.monotonic()
         done = subprocess.run([SCRIPT, "--check"], capture_output=True, text=True, timeout=60)
         self.assertEqual(done.returncode, 0, f"\n{done.stdout}{done.stderr}")
-        self.assertLess(time.monotonic() - begin, 10)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""The lock order of docs/architecture/threads.md is that of the sources, which a build can check.
+"""The tables of docs/architecture/threads.md are those of the sources: the lock order, which a build can
+check, and the kinds of requests.  ThreadSanitizer's suppressions name files that exist.
 
 The order is enum LockRank in store/base/ranked_mutex.hpp; each RankedMutex has a rank of it and its own
 name.  The page has them in that order, with all locks of each rank.
@@ -83,6 +84,38 @@ class LockOrder(unittest.TestCase):
     def test_no_mutex_is_without_a_rank(self):
         plain = {path: len(PLAIN_MUTEX.findall(text)) for path, text in sources() if PLAIN_MUTEX.search(text)}
         self.assertEqual(plain, PLAIN, "use RankedMutex, store/base/ranked_mutex.hpp")
+
+
+SUPPRESSIONS = ROOT / "tests" / "support" / "tsan.supp"
+
+
+class Suppressions(unittest.TestCase):
+    def test_the_files_that_thread_sanitizer_passes_over_exist(self):
+        files = re.findall(r"^race:(\S+\.[ch]pp)$", SUPPRESSIONS.read_text(), re.M)
+        self.assertGreater(len(files), 0)
+        for file in files:
+            self.assertTrue((ROOT / file).is_file(), f"{file} has moved: its races are reported again")
+
+
+KINDS = ROOT / "fs" / "fuse" / "request_kinds.cpp"
+# {RequestKind::read, WaitClass::local, 4, seconds(30), ETIMEDOUT, ...}
+POLICY = re.compile(r"\{RequestKind::(\w+),\s*WaitClass::(\w+),\s*(\d+),\s*(?:(\w+)\((\d+)\)|kReadTimeout),"
+                    r"\s*(E\w+)")
+UNITS = {"seconds": "s", "minutes": "min", "hours": "h"}
+
+
+class RequestPools(unittest.TestCase):
+    maxDiff = None
+
+    def test_the_page_has_the_kinds_of_requests_as_they_are(self):
+        found = [(pool, kind, workers, f"{count} {UNITS[unit]}" if unit else "`--read-timeout`", late)
+                 for kind, pool, workers, unit, count, late in POLICY.findall(KINDS.read_text())]
+        self.assertGreater(len(found), 10)
+        section = PAGE.read_text().split("\n## Request pools\n")[1].split("\n## ")[0]
+        cells = [[cell.strip() for cell in line.strip("|").split("|")]
+                 for line in section.splitlines() if line.startswith("| `")]
+        self.assertEqual([(pool.strip("`"), kind.strip("`"), workers, deadline, late)
+                          for pool, kind, _, workers, deadline, late in cells], found)
 
 
 if __name__ == "__main__":

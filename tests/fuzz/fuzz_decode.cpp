@@ -26,6 +26,10 @@ void run(Input input) {
   const bool is_decoded = kernels::decode_block(block.kind, block.bytes, coded, decoded, scratch());
   require(is_decoded == is_expected, "decode_block: another verdict than scalar's");
   require(!is_decoded || decoded == expected, "decode_block: other bytes than scalar's");
+  Bytes in_place = block.bytes;
+  require(kernels::decode_block(block.kind, in_place, coded, in_place, scratch()) == is_expected,
+          "decode_block: another verdict in place");
+  require(!is_decoded || in_place == expected, "decode_block: other bytes in place");
 }
 
 }  // namespace

@@ -48,7 +48,7 @@ inline void set_element(kernels::Kind kind, Bytes& bytes, std::size_t index, std
 }
 
 /// Bits in every combination, so infinities, NaNs, zeros and both signs are among them.
-inline Bytes random_elements(kernels::Kind kind, std::size_t elements, std::mt19937_64& rng) {
+inline Bytes random_elements(kernels::Kind kind, std::size_t elements, Random& rng) {
   Bytes bytes(elements * kernels::width_bytes(kind));
   for (std::size_t at = 0; at < bytes.size(); at += sizeof(std::uint64_t)) {
     const std::uint64_t word = rng();
@@ -60,7 +60,7 @@ inline Bytes random_elements(kernels::Kind kind, std::size_t elements, std::mt19
 /// How an element is changed.
 enum class Step { unit, few, any };
 
-inline std::uint32_t step(std::uint32_t bits, Step how, std::mt19937_64& rng) {
+inline std::uint32_t step(std::uint32_t bits, Step how, Random& rng) {
   const std::uint64_t random = rng();
   switch (how) {
     case Step::unit:
@@ -75,7 +75,7 @@ inline std::uint32_t step(std::uint32_t bits, Step how, std::mt19937_64& rng) {
 
 /// A copy with about `share` of the elements changed, or exactly one for a share of 0.
 inline Bytes changed_elements(kernels::Kind kind, const Bytes& old, double share, Step how,
-                              std::mt19937_64& rng) {
+                              Random& rng) {
   Bytes bytes = old;
   const std::size_t elements = old.size() / kernels::width_bytes(kind);
   if (elements == 0) return bytes;
@@ -131,7 +131,7 @@ class KindTest : public testing::TestWithParam<kernels::Kind> {
     return values;
   }
 
-  std::mt19937_64 rng_ = make_rng();
+  Random rng_ = make_rng();
 };
 
 }  // namespace weightfs::test

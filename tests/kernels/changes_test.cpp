@@ -39,7 +39,7 @@ class FindChanges : public testing::TestWithParam<Kind> {
     }
   }
 
-  std::mt19937_64 rng_ = test::make_rng();
+  test::Random rng_ = test::make_rng();
 
  private:
   std::unique_ptr<Changes> expected_ = std::make_unique<Changes>();

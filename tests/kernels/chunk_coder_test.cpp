@@ -6,8 +6,10 @@
 #include <functional>
 #include <memory>
 #include <numeric>
+#include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "kernels/dispatch/cpu_coder.hpp"
@@ -79,7 +81,7 @@ const std::vector<std::size_t> kSizes = {0,
 
 /// The same chunk at several versions.
 std::vector<Bytes> random_versions(Kind kind, std::size_t elements, std::size_t count,
-                                   std::mt19937_64& rng) {
+                                   test::Random& rng) {
   std::vector<Bytes> versions = {random_elements(kind, elements, rng)};
   while (versions.size() < count) {
     versions.push_back(changed_elements(kind, versions.back(), 0.02, Step::few, rng));
@@ -90,7 +92,7 @@ std::vector<Bytes> random_versions(Kind kind, std::size_t elements, std::size_t 
 class ChunkCoderTest : public testing::TestWithParam<ReconstructionPath> {
  protected:
   const std::unique_ptr<ChunkCoder> coder_ = GetParam().make();
-  std::mt19937_64 rng_ = test::make_rng();
+  test::Random rng_ = test::make_rng();
 };
 
 TEST_P(ChunkCoderTest, TakesEmptyBatches) {
@@ -172,6 +174,59 @@ TEST_P(ChunkCoderTest, DecodesNoStepOneStepAndManySteps) {
       }
     }
   }
+}
+
+/// Changes by which the encoder chooses each mode that packs have.
+const std::vector<std::pair<double, Step>> kChangesOfAllModes = {
+    {0.0, Step::few}, {0.0002, Step::any}, {0.013, Step::few}, {0.5, Step::few}, {1.0, Step::any}};
+
+TEST_P(ChunkCoderTest, DecodesInPlaceWhatItDecodesElsewhere) {
+  std::set<Mode> modes;
+  for (const Kind kind : kKinds) {
+    for (const auto& [share, step] : kChangesOfAllModes) {
+      // The chosen mode of u8 is EF or raw; blocks of nothing in common are raw in all kinds.
+      std::vector<Bytes> versions = {random_elements(kind, 2 * kBlockElements + 77, rng_)};
+      for (int i = 0; i < 3; i++) {
+        versions.push_back(changed_elements(kind, versions.back(), share, step, rng_));
+      }
+      std::vector<Coded> coded;
+      std::vector<CodedChunk> steps;
+      for (std::size_t i = 1; i < versions.size(); i++) {
+        coded.push_back(code(kind, versions[i - 1], versions[i]));
+      }
+      for (const Coded& one : coded) {
+        steps.push_back(one.view());
+        std::size_t at = 0;
+        for (const std::uint32_t length : one.lengths) {
+          modes.insert(length == 0 ? Mode::same : static_cast<Mode>(one.bytes[at]));
+          at += length;
+        }
+      }
+      std::vector<Bytes> chunks(versions.size(), versions[0]);
+      std::vector<DecodeJob> jobs(versions.size());
+      for (std::size_t i = 0; i < jobs.size(); i++) {
+        jobs[i] = {.kind = kind,
+                   .old_chunk = chunks[i],
+                   .steps = std::span(steps).first(i),
+                   .new_chunk = chunks[i]};
+      }
+      coder_->decode(jobs);
+      for (std::size_t i = 0; i < jobs.size(); i++) {
+        EXPECT_TRUE(jobs[i].is_decoded);
+        EXPECT_TRUE(chunks[i] == versions[i]) << share << " changed, " << i << " steps";
+        EXPECT_EQ(jobs[i].hash, hash_chunk(versions[i]));
+        EXPECT_EQ(jobs[i].old_chunk.data(), chunks[i].data());
+        EXPECT_EQ(jobs[i].steps.size(), i);
+      }
+    }
+  }
+  for (const Mode mode : {Mode::same, Mode::raw, Mode::ef, Mode::xs}) {  // XR: vectors_test.cpp
+    EXPECT_TRUE(modes.contains(mode)) << static_cast<int>(mode);
+  }
+}
+
+TEST_P(ChunkCoderTest, SaysFromWhereOnABatchIsWorthwhile) {
+  EXPECT_GT(coder_->decode_batch_bytes(), 0u);
 }
 
 TEST_P(ChunkCoderTest, SkipsBlocksThatAStepLeavesAsTheyAre) {
@@ -318,32 +373,40 @@ bool is_verified_by(const Variant& variant) {
   return job.is_verified;
 }
 
-bool has_decoded_in_place = false;
+std::vector<bool> was_in_place;
 
-bool decode_elsewhere(Kind kind, ByteSpan old_block, ByteSpan coded, std::span<std::byte> new_block,
-                      Scratch& scratch) noexcept {
-  if (old_block.data() == new_block.data()) has_decoded_in_place = true;
+bool decode_and_note(Kind kind, ByteSpan old_block, ByteSpan coded, std::span<std::byte> new_block,
+                     Scratch& scratch) noexcept {
+  was_in_place.push_back(old_block.data() == new_block.data());
   return variants().front().decode_block(kind, old_block, coded, new_block, scratch);
 }
 
-/// A step that leaves the block as it is once made the next one write where it read.
-TEST(CpuCoder, NeverDecodesABlockInPlace) {
+TEST(CpuCoder, CopiesABlockAtMostOnce) {
   auto rng = test::make_rng();
-  const auto versions = random_versions(Kind::bf16, 100, 4, rng);
+  const auto versions = random_versions(Kind::bf16, 10'000, 4, rng);
   const Coded a = code(Kind::bf16, versions[0], versions[1]),
               none = code(Kind::bf16, versions[1], versions[1]),
               b = code(Kind::bf16, versions[1], versions[2]),
               c = code(Kind::bf16, versions[2], versions[3]);
   const std::vector<CodedChunk> steps = {a.view(), none.view(), b.view(), c.view()};
-  Bytes made(versions[0].size());
-  DecodeJob job{.kind = Kind::bf16, .old_chunk = versions[0], .steps = steps, .new_chunk = made};
   Variant watched = variants().front();
-  watched.decode_block = decode_elsewhere;
-  has_decoded_in_place = false;
-  make_cpu_coder(watched)->decode({&job, 1});
+  watched.decode_block = decode_and_note;
+  const auto coder = make_cpu_coder(watched);
+
+  Bytes made(versions[0].size()), in_place = versions[0];
+  was_in_place.clear();
+  DecodeJob job{.kind = Kind::bf16, .old_chunk = versions[0], .steps = steps, .new_chunk = made};
+  coder->decode({&job, 1});
   EXPECT_TRUE(job.is_decoded);
   EXPECT_TRUE(made == versions[3]);
-  EXPECT_FALSE(has_decoded_in_place);
+  EXPECT_EQ(was_in_place, (std::vector{false, true, true}));
+
+  was_in_place.clear();
+  job = {.kind = Kind::bf16, .old_chunk = in_place, .steps = steps, .new_chunk = in_place};
+  coder->decode({&job, 1});
+  EXPECT_TRUE(job.is_decoded);
+  EXPECT_TRUE(in_place == versions[3]);
+  EXPECT_EQ(was_in_place, (std::vector{true, true, true}));
 }
 
 TEST(CpuCoder, SaysThatAWrongEncoderOrDecoderIsWrong) {

@@ -12,6 +12,7 @@
 #include "kernels/scalar/ef.hpp"
 #include "kernels/scalar/xr.hpp"
 #include "tests/kernels/blocks.hpp"
+#include "tests/support/random.hpp"
 
 namespace weightfs::test {
 
@@ -93,7 +94,7 @@ inline std::optional<Bytes> decode_one(kernels::Kind kind, const Bytes& old_bloc
 }
 
 /// Up to three bits turned over, and sometimes another length.
-inline Bytes damaged(Bytes coded, std::mt19937_64& rng) {
+inline Bytes damaged(Bytes coded, Random& rng) {
   const std::size_t flips = 1 + rng() % 3;
   for (std::size_t i = 0; i < flips && !coded.empty(); ++i) {
     // Every other damage hits the header, where most of the checks are.

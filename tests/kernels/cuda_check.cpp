@@ -9,6 +9,9 @@
 #include <cstring>
 #include <exception>
 #include <optional>
+#include <random>
+
+#include "tests/support/random.hpp"
 
 namespace weightfs::cuda_check {
 namespace {
@@ -126,7 +129,7 @@ void set(Kind kind, Bytes& block, std::size_t index, std::uint32_t bits) {
 }
 
 /// Bits of a weight: the exponent falls off by about one a bit, the rest is random.
-std::uint32_t real_bits(Kind kind, std::mt19937_64& rng) {
+std::uint32_t real_bits(Kind kind, test::Random& rng) {
   const auto random = static_cast<std::uint32_t>(rng());
   const auto below = static_cast<std::uint32_t>(std::countl_zero(rng() | 1));
   switch (kind) {
@@ -146,7 +149,7 @@ std::uint32_t real_bits(Kind kind, std::mt19937_64& rng) {
   return 0;
 }
 
-std::uint32_t stepped(std::uint32_t bits, Step step, std::mt19937_64& rng) {
+std::uint32_t stepped(std::uint32_t bits, Step step, test::Random& rng) {
   const auto random = static_cast<std::uint32_t>(rng());
   switch (step) {
     case Step::unit:
@@ -161,7 +164,7 @@ std::uint32_t stepped(std::uint32_t bits, Step step, std::mt19937_64& rng) {
 
 }  // namespace
 
-Bytes make_block(Kind kind, std::size_t elements, Style style, std::mt19937_64& rng) {
+Bytes make_block(Kind kind, std::size_t elements, Style style, test::Random& rng) {
   Bytes block(elements * width_of(kind));
   const std::uint32_t one_value = real_bits(kind, rng);
   for (std::size_t i = 0; i < elements; ++i) {
@@ -173,7 +176,7 @@ Bytes make_block(Kind kind, std::size_t elements, Style style, std::mt19937_64& 
   return block;
 }
 
-Bytes change_block(Kind kind, const Bytes& block, double share, Step step, std::mt19937_64& rng) {
+Bytes change_block(Kind kind, const Bytes& block, double share, Step step, test::Random& rng) {
   Bytes changed = block;
   std::bernoulli_distribution changes(share);
   for (std::size_t i = 0; i < block.size() / width_of(kind); ++i) {
@@ -182,7 +185,7 @@ Bytes change_block(Kind kind, const Bytes& block, double share, Step step, std::
   return changed;
 }
 
-Bytes damage(const Bytes& coded, std::mt19937_64& rng) {
+Bytes damage(const Bytes& coded, test::Random& rng) {
   Bytes damaged = coded;
   const std::size_t times = 1 + rng() % 3;
   for (std::size_t i = 0; i < times && !damaged.empty(); ++i) {

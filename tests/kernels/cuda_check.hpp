@@ -13,7 +13,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <random>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -23,6 +22,7 @@
 
 #include "kernels/block/block.hpp"
 #include "kernels/block/scratch.hpp"
+#include "tests/support/random.hpp"
 
 namespace weightfs::cuda_check {
 
@@ -52,7 +52,7 @@ class Run {
   Run(std::uint64_t seed, bool is_quick, std::string_view data)
       : rng_(seed), is_quick_(is_quick), data_(data) {}
 
-  std::mt19937_64& rng() { return rng_; }
+  test::Random& rng() { return rng_; }
   /// A number below `bound`.
   std::size_t random(std::size_t bound) { return rng_() % bound; }
   /// Fewer and smaller cases: for sanitizers.
@@ -71,7 +71,7 @@ class Run {
 
  private:
   static constexpr std::size_t kPrintedMax = 10;
-  std::mt19937_64 rng_;
+  test::Random rng_;
   bool is_quick_;
   std::string data_;
   std::size_t cases_ = 0, wrong_ = 0;
@@ -97,7 +97,7 @@ enum class Style {
 };
 inline constexpr std::array kStyles = {Style::random, Style::real, Style::equal};
 
-Bytes make_block(Kind kind, std::size_t elements, Style style, std::mt19937_64& rng);
+Bytes make_block(Kind kind, std::size_t elements, Style style, test::Random& rng);
 
 /// What happens to an element that changes.
 enum class Step {
@@ -108,10 +108,10 @@ enum class Step {
 inline constexpr std::array kSteps = {Step::unit, Step::few, Step::any};
 
 /// A copy in which each element changes with probability `share`.
-Bytes change_block(Kind kind, const Bytes& block, double share, Step step, std::mt19937_64& rng);
+Bytes change_block(Kind kind, const Bytes& block, double share, Step step, test::Random& rng);
 
 /// Random changes of a coded block: bits flipped, bytes set, cut off, appended or repeated.
-Bytes damage(const Bytes& coded, std::mt19937_64& rng);
+Bytes damage(const Bytes& coded, test::Random& rng);
 
 /// Sizes around those of words, tiles and groups, or any up to some thousands; a share of changed
 /// elements.

@@ -227,7 +227,7 @@ Bytes hostile_block(Run& run, std::size_t bytes_max) {
     if (at < coded.size()) coded[at] = static_cast<std::uint8_t>(run.random(bound));
   };
   if (mode == Mode::ef) {
-    for (const std::size_t high : {2, 4, 6}) set_small(high, 2);
+    for (const std::size_t high : {2u, 4u, 6u}) set_small(high, 2);
   } else if (mode == Mode::xr) {
     set_small(3, 1);
     set_small(4, 46);

@@ -54,7 +54,7 @@ class Diff : public testing::TestWithParam<Kind> {};
 INSTANTIATE_TEST_SUITE_P(Kinds, Diff, testing::ValuesIn(test::kKinds), test::kind_name);
 
 TEST_P(Diff, CountsWhatAnElementByElementComparisonCounts) {
-  std::mt19937_64 rng = test::make_rng();
+  test::Random rng = test::make_rng();
   for (const std::size_t elements :
        std::initializer_list<std::size_t>{0, 1, 2, 7, 8, 15, 31, 33, 64, 1000, 70'000}) {
     for (const double share : {0.0, 0.01, 0.5, 1.0}) {
@@ -70,7 +70,7 @@ TEST_P(Diff, CountsWhatAnElementByElementComparisonCounts) {
 }
 
 TEST_P(Diff, FindsASingleChangeWhereverItIs) {
-  std::mt19937_64 rng = test::make_rng();
+  test::Random rng = test::make_rng();
   const Bytes before = test::random_elements(GetParam(), 101, rng);
   for (std::size_t i = 0; i < 101; ++i) {
     Bytes after = before;
@@ -81,7 +81,7 @@ TEST_P(Diff, FindsASingleChangeWhereverItIs) {
 }
 
 TEST_P(Diff, NeedsNoAlignment) {
-  std::mt19937_64 rng = test::make_rng();
+  test::Random rng = test::make_rng();
   const std::size_t width = width_bytes(GetParam());
   const Bytes before = test::random_elements(GetParam(), 500, rng);
   const Bytes after = test::changed_elements(GetParam(), before, 0.1, test::Step::few, rng);

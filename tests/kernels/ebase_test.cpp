@@ -13,7 +13,7 @@ namespace weightfs::kernels {
 namespace {
 
 /// Random signs and mantissas; exponents from `largest` down, each half as often as the one above.
-Bytes elements_below(Kind kind, std::size_t elements, unsigned largest, std::mt19937_64& rng) {
+Bytes elements_below(Kind kind, std::size_t elements, unsigned largest, test::Random& rng) {
   const ExponentField field = exponent_field(kind);
   Bytes bytes = test::random_elements(kind, elements, rng);
   for (std::size_t i = 0; i < elements; ++i) {
@@ -43,7 +43,7 @@ class EbaseGuess : public testing::TestWithParam<Kind> {
     }
   }
 
-  std::mt19937_64 rng_ = test::make_rng();
+  test::Random rng_ = test::make_rng();
 };
 INSTANTIATE_TEST_SUITE_P(Kinds, EbaseGuess, testing::ValuesIn(test::kKinds), test::kind_name);
 

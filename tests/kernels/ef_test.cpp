@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/kernels/coded_blocks.hpp"
+#include "tests/support/random.hpp"
 
 namespace weightfs::kernels {
 namespace {
@@ -67,7 +68,7 @@ TEST_P(Ef, CannotExpressTooManyExceptions) {
 }
 
 TEST(EfOfFullBlocks, HoldsAllElements) {
-  std::mt19937_64 rng = test::make_rng();
+  test::Random rng = test::make_rng();
   const Bytes before = random_elements(Kind::bf16, kBlockElements, rng);
   Bytes after = before;
   for (std::size_t i = 0; i < kBlockElements; ++i) {
@@ -80,7 +81,7 @@ TEST(EfOfFullBlocks, HoldsAllElements) {
 }
 
 /// Blocks to damage, sparse and dense.
-std::vector<Bytes> blocks_to_damage(Kind kind, const Bytes& old_block, std::mt19937_64& rng) {
+std::vector<Bytes> blocks_to_damage(Kind kind, const Bytes& old_block, test::Random& rng) {
   std::vector<Bytes> blocks;
   for (const double share : {0.0, 0.02, 0.2, 1.0}) {
     for (const Step how : {Step::unit, Step::few, Step::any}) {

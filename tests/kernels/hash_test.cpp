@@ -17,7 +17,7 @@ std::uint64_t hash_text(std::string_view text) {
   return hash_chunk(std::as_bytes(std::span(text.data(), text.size())));
 }
 
-std::vector<std::byte> random_bytes(std::size_t size, std::mt19937_64& rng) {
+std::vector<std::byte> random_bytes(std::size_t size, test::Random& rng) {
   std::vector<std::byte> bytes(size);
   for (std::byte& byte : bytes) byte = static_cast<std::byte>(rng());
   return bytes;

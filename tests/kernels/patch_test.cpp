@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <random>
 #include <string>
 #include <tuple>
 
@@ -150,7 +151,7 @@ class Patch : public testing::TestWithParam<Param> {
     }
   }
 
-  std::mt19937_64 rng_ = test::make_rng();
+  test::Random rng_ = test::make_rng();
 
  private:
   static std::optional<Bytes> without_front(bool is_good, const Bytes& appended) {
@@ -444,7 +445,7 @@ TEST_P(Patch, NeedsNoAlignment) {
 }
 
 TEST(PatchFunctions, AreThoseOfTheChosenVariant) {
-  std::mt19937_64 rng = test::make_rng();
+  test::Random rng = test::make_rng();
   const Bytes before = test::random_elements(Kind::bf16, 1000, rng);
   const Bytes after = changed_elements(Kind::bf16, before, 0.1, Step::few, rng);
   Bytes patch;

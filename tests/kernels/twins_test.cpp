@@ -9,6 +9,7 @@
 
 #include "kernels/dispatch/variant_table.hpp"
 #include "tests/kernels/coded_blocks.hpp"
+#include "tests/support/random.hpp"
 
 namespace weightfs::kernels {
 namespace {
@@ -139,13 +140,22 @@ TEST_P(Twins, EncodeToTheSameBytes) {
   });
 }
 
-/// Decodes with every variant: the same block, or the same refusal.
+/// Decodes with every variant, apart and in place: the same block, or the same refusal.
 void expect_same_decoding(Kind kind, ByteSpan old_block, ByteSpan coded) {
   const Placed old_placed(old_block, 1);
   const Placed coded_placed(coded, 3);
   const Placed expected(old_block, 0);
   const bool is_accepted = scalar_variant().decode_block(
       kind, old_placed.span(), coded_placed.span(), expected.span(), test::scratch());
+  for (const Variant& variant : variants()) {
+    const Placed in_place(old_block, 2);
+    ASSERT_EQ(variant.decode_block(kind, in_place.span(), coded_placed.span(), in_place.span(),
+                                   test::scratch()),
+              is_accepted)
+        << variant.name;
+    if (!is_accepted) continue;
+    ASSERT_TRUE(copy_of(in_place.span()) == copy_of(expected.span())) << variant.name;
+  }
   for (const Variant& variant : variants().subspan(1)) {
     const Placed decoded(Bytes(old_block.size(), std::byte{0xA5}), 2);
     ASSERT_EQ(variant.decode_block(kind, old_placed.span(), coded_placed.span(), decoded.span(),
@@ -158,7 +168,7 @@ void expect_same_decoding(Kind kind, ByteSpan old_block, ByteSpan coded) {
 }
 
 /// The block in every mode that can express it, XR and XS with several parameters.
-std::vector<Bytes> forms(Kind kind, const Bytes& before, const Bytes& after, std::mt19937_64& rng) {
+std::vector<Bytes> forms(Kind kind, const Bytes& before, const Bytes& after, test::Random& rng) {
   std::vector<Bytes> blocks = {
       {}, {static_cast<std::byte>(Mode::same)}, test::encode_as_raw(after)};
   if (before == after) return blocks;
@@ -185,7 +195,7 @@ TEST_P(Twins, DecodeEveryFormToTheSameBlock) {
 }
 
 TEST_P(Twins, RefuseTheSameDamagedBlocks) {
-  for (const std::size_t elements : {40, 257, 1537}) {
+  for (const std::size_t elements : {40u, 257u, 1537u}) {
     for (const double share : {0.0, 0.02, 0.3, 0.8, 1.0}) {
       for (const Step how : kSteps) {
         const Bytes before = rng_() % 2 == 0 ? random(elements) : narrow(elements);
@@ -213,7 +223,7 @@ TEST_P(Twins, RefuseTheSameBlocksOnAWrongBase) {
 }
 
 TEST_P(Twins, GiveTheSameHash) {
-  for (const std::size_t size : {0, 1, 16, 240, 241, 1024, 65537}) {
+  for (const std::size_t size : {0u, 1u, 16u, 240u, 241u, 1024u, 65537u}) {
     const Bytes bytes = random_elements(Kind::u8, size, rng_);
     const Placed placed(bytes, rng_() % 8);
     for_each_twin([&](const Variant& variant) {
@@ -238,7 +248,7 @@ TEST_P(Twins, DoTheSameWithPatches) {
     scalar_variant().make_patch(pair.kind, pair.before.span(), pair.after.span(), test::scratch(),
                                 patches[0]);
     scalar_variant().make_patch(pair.kind, pair.after.span(), third, test::scratch(), patches[1]);
-    for (int i = 0; i < 4; ++i) patches.push_back(damaged(patches[i % 2], rng_));
+    for (unsigned i = 0; i < 4; ++i) patches.push_back(damaged(patches[i % 2], rng_));
     const auto apply = [&](const Variant& variant, const Bytes& patch) {
       const Placed placed(patch, 1);
       const Placed block(pair.before.span(), 3);

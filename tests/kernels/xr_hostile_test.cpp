@@ -4,6 +4,7 @@
 #include <string>
 
 #include "tests/kernels/coded_blocks.hpp"
+#include "tests/support/random.hpp"
 
 namespace weightfs::kernels {
 namespace {
@@ -20,7 +21,7 @@ class XrHostile : public test::KindTest {};
 INSTANTIATE_TEST_SUITE_P(Kinds, XrHostile, testing::ValuesIn(test::kKinds), test::kind_name);
 
 /// Blocks of both modes, sparse and dense, with different z.
-std::vector<Bytes> xr_blocks_to_damage(Kind kind, const Bytes& old_block, std::mt19937_64& rng) {
+std::vector<Bytes> xr_blocks_to_damage(Kind kind, const Bytes& old_block, test::Random& rng) {
   std::vector<Bytes> blocks;
   for (const double share : {0.0, 0.02, 0.2, 0.7, 1.0}) {
     for (const Step how : {Step::unit, Step::few, Step::any}) {
@@ -255,7 +256,7 @@ TEST(XrByHand, AListThatNamesTooManyAsChangedIsRefused) {
   HandMade made{.z = 1, .changed = 65534};
   made.signs = Bits(65534, '0');
   made.lows = field(16383, 14) + field(0, 14);
-  for (const std::size_t high : {0, 1, 2, 3}) {
+  for (const std::size_t high : {0u, 1u, 2u, 3u}) {
     made.unary = unary(high) + unary(0) + Bits(65534, '1');
     EXPECT_EQ(decodes(made), high < 3) << high;
   }
@@ -282,7 +283,7 @@ TEST(XrByHand, MagnitudesOutOfRangeAreRefused) {
   HandMade made{.lows = field(7, 15)};
   // As an exception: v = 2^b, |d| = v + 1.
   made.exceptions = 1;
-  for (const std::size_t b : {0, 1, 29, 30, 31, 32, 63, 64, 500}) {
+  for (const std::size_t b : {0u, 1u, 29u, 30u, 31u, 32u, 63u, 64u, 500u}) {
     made.unary = unary(0) + unary(0) + unary(b);
     made.values = Bits(b, '0');
     for (const char sign : {'0', '1'}) {

@@ -117,7 +117,7 @@ TEST_P(Xr, RoundTripsEveryPairOfSpecialValues) {
 
 TEST_P(Xr, RoundTripsBlocksInWhichAllChangedButAFew) {
   const Bytes before = weights(kBlockElements);
-  for (const std::size_t kept : {0, 1, 2, 100, 5000}) {
+  for (const std::size_t kept : {0u, 1u, 2u, 100u, 5000u}) {
     Bytes after = flipped(before, 1);
     for (std::size_t i = 0; i < kept; ++i) {
       const std::size_t index = rng_() % kBlockElements;

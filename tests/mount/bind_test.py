@@ -429,8 +429,8 @@ class Ending(BindTest):
 
     def test_left_over_bind_mounts_are_cleaned_by_umount(self):
         mount = self.begin()
-        mount.process.kill()
         reader = self.in_use("sleep", "600", cwd=mount.join("versions/1"))
+        mount.process.kill()
         self.refused(("umount", mount.path), "busy", str(reader.pid))
         reader.kill()
         reader.wait()

@@ -11,6 +11,7 @@ import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 
+import cgroups  # noqa: E402
 import harness  # noqa: E402
 import hostile  # noqa: E402
 
@@ -26,47 +27,6 @@ def zeros(size):
     return ZEROS[size]
 
 
-class Cgroup:
-    """A cgroup with a limit of memory, of version 1 or 2; its directory is below our own."""
-
-    def __init__(self):
-        self.path = None
-        for parent, limit in self.places():
-            path = os.path.join(parent, f"weightfs-bombs-{os.getpid()}")
-            try:
-                os.mkdir(path)
-                self.path = path
-                with open(os.path.join(path, limit), "w") as file:
-                    file.write(str(MEMORY))
-                return
-            except OSError:
-                self.close()
-
-    @staticmethod
-    def places():
-        own = {}
-        with open("/proc/self/cgroup") as file:
-            for line in file:
-                _, controllers, path = line.rstrip("\n").split(":", 2)
-                own[controllers] = path
-        for controllers, path in own.items():
-            if "memory" in controllers.split(","):
-                for place in (path, "/"):
-                    yield f"/sys/fs/cgroup/memory{place}", "memory.limit_in_bytes"
-            elif controllers == "":
-                yield f"/sys/fs/cgroup{path}", "memory.max"
-                yield "/sys/fs/cgroup", "memory.max"
-
-    def enter(self):
-        with open(os.path.join(self.path, "cgroup.procs"), "w") as file:
-            file.write(str(os.getpid()))
-
-    def close(self):
-        if self.path and os.path.isdir(self.path):
-            os.rmdir(self.path)
-        self.path = None
-
-
 def limit_this_process():
     resource.setrlimit(resource.RLIMIT_STACK, (1 << 20, 1 << 20))
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
@@ -75,7 +35,7 @@ def limit_this_process():
 class Bombs(harness.MountTest):
     def setUp(self):
         self.steps = self.make_repository(1, params=10_000_000)
-        self.cgroup = Cgroup()
+        self.cgroup = cgroups.Cgroup(MEMORY)
         self.addCleanup(self.end)
         self.mounted = harness.Mount(self, self.url)
         enter = self.cgroup.enter if self.cgroup.path else limit_this_process
@@ -86,14 +46,7 @@ class Bombs(harness.MountTest):
         """The daemon leaves the cgroup first."""
         if self.mounted.process:
             self.mounted.process.kill()
-        harness.wait_until(lambda: not self.cgroup.path or self.try_close(), "an empty cgroup")
-
-    def try_close(self):
-        try:
-            self.cgroup.close()
-            return True
-        except OSError:
-            return False
+        harness.wait_until(lambda: not self.cgroup.path or self.cgroup.try_close(), "an empty cgroup")
 
     # ---- what happens with each ----
 

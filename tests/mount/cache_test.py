@@ -127,6 +127,8 @@ class CacheTest(MountTest):
         self.init()
         self.publish(self.checkpoint("one", size))
         mount = self.mount()
+        # What is not synced is read when the store is opened again.
+        mount.wait_status(lambda status: status["unsynced"] == [], "version 1 on the disk")
         mount.umount()
         evict(files_of(mount, 1))
         if share(mount, 1) > 0:

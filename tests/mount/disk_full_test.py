@@ -2,6 +2,8 @@
 
 import os
 import sys
+import threading
+import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 
@@ -95,6 +97,36 @@ class DiskFull(harness.MountTest):
         said = harness.call("publish", self.url, steps[1], "--store", store)
         self.assertEqual(said["version"], 2)
         self.assert_clean()
+
+    def test_saves_that_need_room_do_not_wait_for_themselves_in_bind_mode(self):
+        """What makes room unmounts a version, and the kernel asks the session for its path."""
+        disk = self.tmpfs("disk", "192M")
+        steps = self.make_repository(2, PARAMS)
+        mount = self.writer("--serve", "bind", "--min-free", "64M", store="disk/store")
+        mount.wait_status(lambda status: status["serve"]["bound"] == [2], "the bind mount")
+        self.assert_same_tree(mount.join("versions/1/"), steps[0])  # by name: it is brought
+        mount.wait_status(lambda status: status["serve"]["bound"] == [1, 2], "both bind mounts")
+        # In a directory of its own each: the kernel lets one at a time create in one.
+        folders = [mount.staging(f"save-{i}") for i in range(40)]
+        for folder in folders:
+            os.mkdir(folder)
+        self.fill(disk, 63 * MIB)
+        looked = time.monotonic()  # the kernel knows attributes on that path for a second
+        harness.wait_until(lambda: time.monotonic() > looked + 1.5, "the kernel to have to ask")
+        begin = threading.Barrier(len(folders))
+        made = []
+
+        def save(folder):
+            begin.wait()
+            with open(os.path.join(folder, "f"), "xb"):
+                made.append(folder)
+
+        savers = [threading.Thread(target=save, args=(folder,), daemon=True) for folder in folders]
+        for saver in savers:
+            saver.start()
+        harness.wait_until(lambda: len(made) == len(folders), "the saves")
+        self.assertEqual(mount.status()["serve"]["bound"], [2])
+        self.assert_same_tree(mount.join("latest/"), steps[1])
 
     def test_mounting_with_a_full_store_fails(self):
         disk = self.tmpfs("disk", "96M")

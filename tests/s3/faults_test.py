@@ -58,7 +58,7 @@ class Faults(gateway.S3Test):
         jobs = "".join(f"{proxies[seed].url} {self.gateway.url} {urls[seed]}\n" for seed in seeds)
         folder = self.tmpfs(f"seeds-{seeds[0]:x}", "2g")  # where syncing costs nothing
         done = subprocess.run([gateway.program("weightfs_s3_driver"), "seeds", folder, str(AT_A_TIME)],
-                              input=jobs, text=True, capture_output=True, timeout=500,
+                              input=jobs, text=True, capture_output=True, timeout=1000,
                               env=harness.environment({"TMPDIR": folder}))
         for proxy in proxies.values():
             proxy.close()

@@ -1,8 +1,8 @@
-// aws_probe: what our signer and our search for credentials say, for tests that compare with
-// botocore (tests/s3).
+// aws_probe: prints what our signer and our credential chain produce, for tests that compare them
+// with botocore (tests/s3).
 //
 //     aws_probe sign                     signs a request for each JSON line of its input
-//     aws_probe credentials [PROFILE]    keys, region and endpoint that the environment leads to
+//     aws_probe credentials [PROFILE]    keys, region and endpoint resulting from the environment
 #include <iostream>
 
 #include "store/aws/credentials.hpp"

@@ -10,7 +10,7 @@
 
 namespace weightfs::test {
 
-/// Runs `body`; it fails the test if nothing is thrown.  `message` gets what the Error says.
+/// Runs `body`; the test fails if nothing is thrown.  `message` is set to the Error's text.
 inline ErrorCode code_of(const std::function<void()>& body, std::string* message = nullptr) {
   try {
     body();

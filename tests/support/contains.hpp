@@ -1,11 +1,11 @@
-// contains: whether a text has a part, for what commands, messages and requests say.
+// contains: whether a text contains a part, for checks of commands, messages and requests.
 #pragma once
 
 #include <string>
 
 namespace weightfs::test {
 
-/// Strings, so that JSON and paths convert.
+/// Takes strings, so that JSON and paths convert.
 inline bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }

@@ -1,4 +1,4 @@
-// Eventually: tests wait for conditions, never for a time.
+// Eventually: tests wait for conditions, never for a fixed time.
 #pragma once
 
 #include <chrono>
@@ -7,7 +7,7 @@
 
 namespace weightfs::test {
 
-/// Waits for what another thread does; false after a time that is far too long.
+/// Waits for something that another thread does; returns false after a generous limit.
 inline bool eventually(const std::function<bool()>& holds) {
   using Clock = std::chrono::steady_clock;
   for (const auto limit = Clock::now() + std::chrono::seconds(60); Clock::now() < limit;) {

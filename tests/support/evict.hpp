@@ -1,4 +1,4 @@
-// Evict: takes files out of the page cache.
+// Evict: evicts files from the page cache.
 #pragma once
 
 #include <fcntl.h>
@@ -13,13 +13,13 @@
 
 namespace weightfs::test {
 
-/// Of tmpfs, which has nothing but the page cache.
+/// True for tmpfs, whose only storage is the page cache.
 inline bool is_in_memory(const std::filesystem::path& path) {
   struct statfs found {};
   return ::statfs(path.c_str(), &found) == 0 && found.f_type == TMPFS_MAGIC;
 }
 
-/// Returns: false if some of it stays, for a very long time.
+/// Returns: false if some of the file stays cached for a very long time.
 inline bool evict(const std::filesystem::path& path) {
   const File file = File::open(path, O_RDONLY);
   fsync_file(file.fd(), path);

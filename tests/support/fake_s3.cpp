@@ -58,7 +58,7 @@ system_clock::time_point parse_amz_date(const std::string& text) {
   return system_clock::from_time_t(::timegm(&parts));
 }
 
-/// The Authorization that the request should have: what came over the wire, signed anew.
+/// The Authorization that the request should have: signs what was received.
 std::string expected_authorization(const ServedRequest& request, const std::string& token) {
   HttpRequest again;
   again.method = request.method;
@@ -109,7 +109,7 @@ ServedReply s3_error_reply(int status, std::string_view code, std::string_view m
 FakeS3::FakeS3()
     : server_(std::make_unique<HttpServer>(
           [this](const ServedRequest& request) { return answer(request); })) {}
-FakeS3::~FakeS3() { server_.reset(); }  // before what its threads use
+FakeS3::~FakeS3() { server_.reset(); }  // before the members that its threads use
 
 std::string FakeS3::url() const { return server_->url(); }
 
@@ -365,7 +365,7 @@ ServedReply FakeS3::complete(const std::string& id, const ServedRequest& request
     if (!is_last && part.size() != first_size) return s3_error_reply(400, "InvalidPart");  // as R2
     bytes += part;
   }
-  // Every part that is listed must be there.
+  // All listed parts must exist.
   std::size_t listed = 0;
   for (auto at = request.body.find("<Part>"); at != std::string::npos;
        at = request.body.find("<Part>", at + 1)) {

@@ -1,13 +1,13 @@
-// FakeS3: a service that speaks the S3 protocol, over HttpServer.
+// FakeS3: a service that speaks the S3 protocol, based on HttpServer.
 //
-// It checks every signature, by signing what came over the wire itself, and every hash of a body;
-// it keeps objects, does uploads in parts and lists.  What a good service does not do, a test
-// writes:
+// It checks every signature, by signing the received request itself, and every hash of a body.  It
+// stores objects, supports multipart uploads and lists keys.  Faults are up to the test:
 //
-//     before(f)   f may answer in the service's place (a fault before the request is carried out)
-//     after(f)    f may change the answer of what was carried out (a lost reply, a wrong range)
+//     before(f)   f may answer instead of the service (a fault before the request is carried out)
+//     after(f)    f may change the answer to a request that was carried out (a lost reply, a wrong
+//                 range)
 //
-// Both are given every request; `nth` below makes one that acts once.
+// Both are called for every request.
 //
 // Threads: all calls may run in parallel.
 #pragma once
@@ -39,7 +39,7 @@ class FakeS3 {
   FakeS3();
   ~FakeS3();
 
-  /// Opens s3://bucket/PREFIX there, with keys that it knows.
+  /// Opens s3://bucket/PREFIX at this service, with keys that it accepts.
   [[nodiscard]] std::unique_ptr<Bucket> open(std::string_view prefix) const;
   [[nodiscard]] Environment environment() const;
   [[nodiscard]] std::string url() const;
@@ -47,19 +47,19 @@ class FakeS3 {
   void before(Before before);
   void after(After after);
 
-  // What it is like, and what it knows.  To be set before it is asked.
+  // Its behaviour and settings.  Set them before the first request.
   std::atomic<bool> ignores_if_none_match{false};
   std::atomic<bool> ignores_range{false};
-  std::atomic<int> clock_ahead_s{0};  // of this machine's
-  std::string session_token;          // that keys must come with; empty: none
+  std::atomic<int> clock_ahead_s{0};  // relative to this machine's clock
+  std::string session_token;          // required with the keys; empty: none
 
   [[nodiscard]] std::map<std::string, std::string> objects() const;
   void plant(const std::string& key, std::string bytes);
   void erase(const std::string& key);
-  [[nodiscard]] std::size_t uploads() const;  // that are neither completed nor aborted
+  [[nodiscard]] std::size_t uploads() const;  // neither completed nor aborted
   void age_uploads(std::chrono::hours by);
 
-  /// "GET /bucket/key", "POST /bucket/key?uploads": of each request, in their order.
+  /// "GET /bucket/key", "POST /bucket/key?uploads": all requests, in order.
   [[nodiscard]] std::vector<std::string> requests() const;
   [[nodiscard]] std::size_t count(std::string_view part_of_request) const;
   void forget_requests();
@@ -84,7 +84,7 @@ class FakeS3 {
   [[nodiscard]] ServedReply list_uploads(const ServedRequest& request) const;
   [[nodiscard]] ServedReply list_parts(const std::string& id) const;
 
-  mutable std::mutex mutex_;  // guards what follows, but the server
+  mutable std::mutex mutex_;  // guards the fields below, except the server
   std::map<std::string, std::string> objects_;
   std::map<std::string, Upload> uploads_;
   unsigned upload_count_ = 0;
@@ -94,7 +94,7 @@ class FakeS3 {
   std::unique_ptr<HttpServer> server_;
 };
 
-/// <Error> with a status, as S3 answers it.
+/// An <Error> with a status, in S3's format.
 ServedReply s3_error_reply(int status, std::string_view code, std::string_view message = "no");
 
 }  // namespace weightfs::test

@@ -184,9 +184,11 @@ class Workspace:
 
     def print_logs(self):
         for path in self.logs:
-            if os.path.exists(path):
+            try:
                 with open(path) as file:
                     print(f"---- {path}\n{''.join(file.readlines()[-40:])}", file=sys.stderr)
+            except OSError as error:  # it is gone, or its disk is
+                print(f"---- {error}", file=sys.stderr)
 
 
 def close_all():
@@ -221,9 +223,10 @@ class Mount:
         return f"/run/weightfs/{digits}.sock"
 
     def arguments(self):
-        grace = () if "--pin-grace" in self.options else ("--pin-grace", PIN_GRACE)
-        return ("mount", self.url, self.path, "--store", self.store, "--poll", POLL, *grace,
-                *self.options)
+        usual = {"--poll": POLL, "--pin-grace": PIN_GRACE}
+        return ("mount", self.url, self.path, "--store", self.store, *self.options,
+                *(word for option, value in usual.items() if option not in self.options
+                  for word in (option, value)))
 
     def start(self):
         """Mounts. Returns what `mount --json` says."""
@@ -238,9 +241,16 @@ class Mount:
         return said
 
     def umount(self, *options):
-        call("umount", self.path, *options)
+        wait_until(lambda: self.is_unmounted(*options), "the end of the mount")
         if not self.process.has_ended(10):
             raise AssertionError("umount returned before the daemon had ended")
+
+    def is_unmounted(self, *options):
+        """Another test that copies the mounts, or looks through /proc, may use it for a moment."""
+        done = run("umount", self.path, *options)
+        if done.returncode != 0 and "not visible here" not in done.stderr:
+            raise AssertionError(f"umount {self.path}: exit code {done.returncode}\n{done.stderr}")
+        return done.returncode == 0
 
     def status(self):
         with open(os.path.join(self.path, ".weightfs", "status")) as file:

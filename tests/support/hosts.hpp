@@ -1,6 +1,6 @@
-// Hosts: what a publisher's or reader's process has, several of them in one test.
+// Hosts: the parts of a publisher's or reader's process, so that one test can have several.
 //
-// Threads: one thread at a time, unless said otherwise.
+// Threads: one thread at a time, unless stated otherwise.
 #pragma once
 
 #include <filesystem>
@@ -50,7 +50,7 @@ class BucketView : public Bucket {
   std::shared_ptr<MemoryBucket> bucket_;
 };
 
-/// An empty repository in memory.
+/// An empty in-memory repository.
 inline std::shared_ptr<MemoryBucket> make_memory_repository() {
   auto bucket = std::make_shared<MemoryBucket>();
   bucket->replace(keys::kRecord,
@@ -59,7 +59,7 @@ inline std::shared_ptr<MemoryBucket> make_memory_repository() {
   return bucket;
 }
 
-/// No floor of free space: the machine of a test may be nearly full.
+/// No minimum of free space: the test machine may be nearly full.
 inline constexpr StoreLimits kNoFloor{std::nullopt, 0};
 
 struct Host {
@@ -81,14 +81,14 @@ struct Host {
   PublishResult publish(const std::filesystem::path& directory, const std::string& tag = "") {
     PublishOptions options;
     options.directory = directory;
-    options.tag = tag;
+    options.wishes.tag = tag;
     return publish(std::move(options));
   }
 
-  /// The files of a version, as they come out of this host's store.
+  /// The files of a version, as materialized in this host's store.
   std::map<std::string, std::string> read_version(std::uint64_t version) {
     materialize(*store, history, version, {}, {});
-    return read_tree(store->image_directory(version));
+    return read_tree(store->images().image_directory(version));
   }
 
   std::unique_ptr<Repository> repository;

@@ -69,12 +69,12 @@ std::string head_of(const ServedReply& reply) {
   return head + "\r\n";
 }
 
-/// A connection without blocking calls: every wait also ends when the server does.
+/// A connection without blocking calls: every wait also ends when the server ends.
 class Connection {
  public:
   Connection(File socket, int stop) : socket_(std::move(socket)), stop_(stop) {}
 
-  /// nullopt: the peer is gone, the server ends, or this is not HTTP.
+  /// Returns: nullopt if the peer is gone, the server ends, or the data is not HTTP.
   std::optional<ServedRequest> read_request() {
     std::size_t head_bytes = 0;
     while ((head_bytes = received_.find("\r\n\r\n")) == std::string::npos) {
@@ -86,7 +86,7 @@ class Connection {
     return request;
   }
 
-  /// Sends everything; false: the peer is gone, or the server ends.
+  /// Sends everything.  Returns: false if the peer is gone, or the server ends.
   bool send_all(std::string_view bytes) {
     while (!bytes.empty()) {
       const ssize_t n = ::send(socket_.fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
@@ -104,7 +104,7 @@ class Connection {
     }
   }
 
-  /// Makes closing send RST, and so lets the peer fail instead of seeing an end.
+  /// Makes close() send RST, so that the peer fails instead of seeing the end.
   void reset_at_close() {
     const linger no_linger{.l_onoff = 1, .l_linger = 0};
     setsockopt(socket_.fd(), SOL_SOCKET, SO_LINGER, &no_linger, sizeof no_linger);
@@ -113,7 +113,7 @@ class Connection {
  private:
   static constexpr std::size_t kHeadBytesMax = 1u << 20;
 
-  /// false: the server ends.
+  /// Returns: false if the server ends.
   bool wait_for(short events) {
     pollfd fds[2] = {{.fd = socket_.fd(), .events = events, .revents = 0},
                      {.fd = stop_, .events = POLLIN, .revents = 0}};
@@ -122,7 +122,7 @@ class Connection {
     return fds[1].revents == 0;
   }
 
-  /// Appends what has come; false: nothing will come.
+  /// Appends the received bytes.  Returns: false if nothing more will arrive.
   bool receive() {
     char buffer[64u << 10];
     for (;;) {
@@ -176,7 +176,7 @@ class Connection {
 
   File socket_;
   int stop_;
-  std::string received_;  // and not yet read as a request
+  std::string received_;  // bytes not yet parsed as a request
 };
 
 }  // namespace
@@ -234,7 +234,7 @@ class HttpServer::Impl {
       if (poll(fds, 2, -1) < 0) continue;  // EINTR
       if (fds[1].revents != 0) return;
       File socket(accept4(listener_.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-      if (!socket) continue;  // it left already
+      if (!socket) continue;  // the peer has left already
       const int on = 1;
       setsockopt(socket.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
       const unsigned number = ++accepted_;
@@ -251,7 +251,7 @@ class HttpServer::Impl {
     }
   }
 
-  /// false: the connection ends here.
+  /// Returns: false if the connection ends here.
   bool answer(Connection& connection, const ServedRequest& request) {
     const ServedReply reply = reply_to(request);
     if (reply.silent) {
@@ -281,11 +281,11 @@ class HttpServer::Impl {
   }
 
   Handler handler_;
-  File stop_{eventfd(0, EFD_CLOEXEC)};  // readable from the end on
+  File stop_{eventfd(0, EFD_CLOEXEC)};  // readable once the server ends
   File listener_{socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
   std::uint16_t port_ = 0;
   std::atomic<unsigned> accepted_{0};
-  std::vector<std::jthread> threads_;  // of the acceptor alone until that has ended
+  std::vector<std::jthread> threads_;  // used only by the acceptor until it has ended
   std::jthread acceptor_;
 };
 

@@ -1,5 +1,5 @@
-// HttpServer: a small HTTP/1.1 server on 127.0.0.1 whose answers a test writes itself; also those
-// that no proper server gives: bodies cut short, wrong ranges, silence, resets.
+// HttpServer: a small HTTP/1.1 server on 127.0.0.1 whose replies are written by the test, including
+// those that no proper server sends: truncated bodies, wrong ranges, silence, resets.
 //
 // Threads: one for each connection; the handler may run in parallel and guards its own state.
 #pragma once
@@ -20,7 +20,7 @@ struct ServedRequest {
   std::string method, target;                  // as on the wire: "/a%20b?x=1"
   std::map<std::string, std::string> headers;  // names in lower case
   std::string body;
-  unsigned connection = 0;                                         // which one, from 1 on
+  unsigned connection = 0;                                         // its number, from 1 on
   [[nodiscard]] std::string path() const;                          // decoded, without the query
   [[nodiscard]] std::map<std::string, std::string> query() const;  // decoded
 };
@@ -30,10 +30,10 @@ struct ServedReply {
   std::vector<HttpHeader> headers = {};
   std::string body = {};
 
-  bool no_length = false;  // no Content-Length: the end of the connection is the end of the body
-  std::size_t cut_after = SIZE_MAX;  // closes the connection after so many bytes of the body
-  bool reset = false;   // resets the connection (RST) instead of closing it, where it is cut
-  bool silent = false;  // never answers: waits until the server ends or the peer leaves
+  bool no_length = false;            // no Content-Length: the body ends with the connection
+  std::size_t cut_after = SIZE_MAX;  // closes the connection after this many bytes of the body
+  bool reset = false;                // resets the connection (RST) there instead of closing it
+  bool silent = false;  // never replies: waits until the server ends or the peer leaves
 };
 
 class HttpServer {

@@ -1,5 +1,5 @@
-// Publishes a directory and kills itself with SIGKILL at a named point.  A program of its own: a
-// test that has threads cannot fork.
+// Publishes a directory and kills itself with SIGKILL at a named point.  A separate program, since
+// a test that has threads cannot fork.
 //
 //     weightfs_kill_publisher URL STORE DIRECTORY POINT      POINT "never": does not die
 #include <signal.h>

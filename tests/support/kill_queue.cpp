@@ -1,12 +1,12 @@
 // A writer's process that kills itself with SIGKILL at a named point of the publish queue, or is
-// killed by the test at any time.  A program of its own: a test that has threads cannot fork.
+// killed by the test at any time.  A separate program, since a test that has threads cannot fork.
 //
 //     weightfs_kill_queue URL STORE DIRECTORY NAME POINT
 //
-// Opens the store.  Unless the queue holds something, or a version with the tag NAME exists, it
-// stages a copy of DIRECTORY, with one more file that is not published, as staging/NAME, and hands
-// it over with the tag NAME.  Says "handed over" on stdout, and ends when the queue is empty. POINT
-// "never": does not die by itself.
+// Opens the store.  Unless the queue has an entry, or a version with the tag NAME exists, it stages
+// a copy of DIRECTORY, with an additional file that is not published, as staging/NAME, and hands it
+// over with the tag NAME. Prints "handed over", and ends when the queue is empty.  POINT "never":
+// does not kill itself.
 #include <signal.h>
 
 #include <cstdio>
@@ -27,7 +27,7 @@ bool has_version(Repository& repository, const std::string& tag) {
   }
 }
 
-/// As a careful trainer saves: what has the name is whole.
+/// Saves like a careful trainer: a directory with the final name is complete.
 void stage(Writer& writer, const std::filesystem::path& from, const std::string& name) {
   const std::string partial = "partial-" + name;
   const auto left = writer.find(kStagingRoot, partial);

@@ -1,5 +1,5 @@
-// Does a random history in a staging, and says on stdout after each operation that it is done,
-// until it is killed.  A program of its own: a test that has threads cannot fork.
+// Applies a random history to a staging, and prints a line after each completed operation, until it
+// is killed.  A separate program, since a test that has threads cannot fork.
 //
 //     weightfs_kill_stager DIRECTORY SEED
 #include <unistd.h>
@@ -8,6 +8,7 @@
 #include <exception>
 #include <string>
 
+#include "tests/support/random.hpp"
 #include "tests/support/staging_history.hpp"
 
 int main(int count, char** arguments) {
@@ -16,7 +17,7 @@ int main(int count, char** arguments) {
     const std::filesystem::path directory = arguments[1];
     const auto db = weightfs::Db::open(directory / "db");
     weightfs::Staging staging(*db, directory / "staging", {});
-    std::mt19937_64 rng(std::stoull(arguments[2]));
+    weightfs::test::Random rng(std::stoull(arguments[2]));
     for (;;) {
       weightfs::test::do_next(staging, rng);
       if (::write(STDOUT_FILENO, ".", 1) != 1) return 1;

@@ -1,10 +1,11 @@
-// MeddlingCoder: the CPU's chunk coder, whose results a test counts and falsifies.
+// MeddlingCoder: the CPU's chunk coder, with results that a test can count and falsify.
 //
 // Threads: encode() and decode() may run in parallel if the test's functions may.
 #pragma once
 
 #include <atomic>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 
@@ -17,8 +18,9 @@ class MeddlingCoder final : public kernels::ChunkCoder {
  public:
   std::function<void(kernels::EncodeJob&)> after_encode;  // may be empty
   std::function<void(kernels::DecodeJob&)> after_decode;
-  std::atomic<std::size_t> encoded = 0, decoded = 0;            // jobs
-  std::atomic<std::size_t> encode_calls = 0, decode_calls = 0;  // batches that were not empty
+  std::size_t batch_bytes = std::numeric_limits<std::size_t>::max();  // of decode()
+  std::atomic<std::size_t> encoded = 0, decoded = 0;                  // jobs
+  std::atomic<std::size_t> encode_calls = 0, decode_calls = 0;        // non-empty batches
 
   void encode(std::span<kernels::EncodeJob> jobs) override {
     real_->encode(jobs);
@@ -35,6 +37,8 @@ class MeddlingCoder final : public kernels::ChunkCoder {
     if (!after_decode) return;
     for (kernels::DecodeJob& job : jobs) after_decode(job);
   }
+
+  [[nodiscard]] std::size_t decode_batch_bytes() const noexcept override { return batch_bytes; }
 
   [[nodiscard]] std::string name() const override { return "meddling"; }
 

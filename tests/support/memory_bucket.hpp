@@ -1,21 +1,19 @@
-// MemoryBucket: a Bucket in memory that fails on demand.
+// MemoryBucket: an in-memory Bucket that fails on demand.
 //
-// It keeps the contract of store/bucket/bucket.hpp, and can be told to break it:
+// It keeps the contract of store/bucket/bucket.hpp, but can be told to break it:
 //
-//     fail_key("packs/2/", ErrorCode::unavailable)   every call whose key starts with this fails
-//     fail_call(3, ErrorCode::timed_out)             the third call from now fails, once
-//     lose_reply("versions/")                        the next put_if_absent of such a key is done,
-//     and
-//                                                    then reported as unavailable: a lost reply
-//     hang_key("versions/")                          every call whose key starts with this waits
-//     until
-//                                                    heal(), or until its Context ends it
-//     hide_from_list("versions/")                    list() leaves such keys out; get finds them
-//     list_also("versions/...9.json")                list() names a key that get does not find
-//     fail_list(ErrorCode::permission)               every list() fails
-//     heal()                                         ends all of these
+//     fail_key("packs/2/", ErrorCode::unavailable)  every call whose key starts with this fails
+//     fail_call(3, ErrorCode::timed_out)            the third call from now fails, once
+//     lose_reply("versions/")                       the next put_if_absent of such a key is carried
+//                                                   out, but reported as unavailable: a lost reply
+//     hang_key("versions/")                         every call whose key starts with this waits
+//                                                   until heal(), or until its Context ends it
+//     hide_from_list("versions/")                   list() leaves out such keys; get finds them
+//     list_also("versions/...9.json")               list() names a key that get does not find
+//     fail_list(ErrorCode::permission)              every list() fails
+//     heal()                                        ends all of these
 //
-// Objects can be looked at, replaced and erased behind the back of the code under test.
+// Objects can be inspected, replaced and erased behind the back of the code under test.
 //
 // Threads: all calls may run in parallel.
 #pragma once
@@ -109,7 +107,7 @@ class MemoryBucket final : public Bucket {
     const std::scoped_lock lock(mutex_);
     failing_keys_.insert_or_assign(std::move(prefix), code);
   }
-  /// `n` = 1 is the next call.
+  /// `n` = 1: the next call.
   void fail_call(std::uint64_t n, ErrorCode code) {
     const std::scoped_lock lock(mutex_);
     failing_call_ = {calls_ + n, code};
@@ -176,12 +174,12 @@ class MemoryBucket final : public Bucket {
     const auto count = calls_of_.find(kind);
     return count == calls_of_.end() ? 0 : count->second;
   }
-  /// Calls that hang now.
+  /// Calls that are hanging now.
   [[nodiscard]] int waiting() const {
     const std::scoped_lock lock(mutex_);
     return waiting_;
   }
-  /// Failures that landed: a fault test that provoked none proves nothing.
+  /// Failures that occurred: a fault test without any proves nothing.
   [[nodiscard]] std::uint64_t failures() const {
     const std::scoped_lock lock(mutex_);
     return failures_;
@@ -192,7 +190,7 @@ class MemoryBucket final : public Bucket {
     return "bucket " + url_ + ": object " + std::string(key) + ": ";
   }
 
-  // What every call does first.  Requires: mutex_ is held.
+  // The beginning of every call.  Requires: mutex_ is held.
   void begin(std::unique_lock<std::mutex>& lock, const std::string& kind, std::string_view key,
              const Context& context, bool is_key = true) {
     if (is_key) check_key(key);

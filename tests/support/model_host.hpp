@@ -1,6 +1,6 @@
-// ModelHost: a host as the daemon puts it together, but for the mount: store, sync, what is filled
-// while it is read, pins by hand, staging and the publish queue; on a bucket in memory whose
-// answers to those who fill come one by one.
+// ModelHost: a host composed as in the daemon, except for the mount: store, sync, partial versions,
+// manual pins, staging and the publish queue.  It uses an in-memory bucket whose answers to the
+// threads that fill versions are released one at a time.
 //
 // Threads: one thread at a time; TricklingBucket's calls may run in parallel.
 #pragma once
@@ -29,33 +29,33 @@
 
 namespace weightfs::test {
 
-/// A view of a bucket in memory.  Who reads without a deadline, as the threads that fill a version
-/// do, waits for each answer until one is given out; the others never wait.
+/// A view of an in-memory bucket.  A reader without a deadline, such as the threads that fill a
+/// version, waits for each answer until one is released; other readers never wait.
 class TricklingBucket final : public BucketView {
  public:
-  /// Shared by the views of a host, one after the other.
+  /// Shared by the successive views of a host.
   class Tap {
    public:
-    /// Called by those who read with a deadline.  Set it while nobody reads.
+    /// Called by readers with a deadline.  Set it while nothing reads.
     std::function<void()> on_get;
 
-    /// So many more answers.
+    /// Releases this many more answers.
     void give(unsigned answers) {
       change([&] { answers_ += answers; });
     }
-    /// All, from now on, or only those that give() gives out.
+    /// true: all answers are released from now on; false: only those that give() releases.
     void set_open(bool is_open) {
       change([&] {
         is_open_ = is_open;
         answers_ = 0;
       });
     }
-    /// Whoever comes with a deadline is told that the bucket is out of reach.
+    /// Readers with a deadline get the error that the bucket is out of reach.
     void set_away(bool is_away) {
       change([&] { is_away_ = is_away; });
     }
 
-    /// Answers that nobody has taken yet.
+    /// Answers that have not been taken yet.
     [[nodiscard]] unsigned left() const {
       const std::lock_guard lock(mutex_);
       return answers_;
@@ -81,7 +81,7 @@ class TricklingBucket final : public BucketView {
       changed_.notify_all();
     }
 
-    mutable std::mutex mutex_;  // guards what follows
+    mutable std::mutex mutex_;  // guards the fields below
     std::condition_variable_any changed_;
     bool is_open_ = true, is_away_ = false;
     unsigned answers_ = 0;
@@ -117,7 +117,7 @@ struct ModelHost {
         queue(staging, *store, history, std::move(queue_options)) {}
   ~ModelHost() { queue.stop(); }
 
-  /// Stages files, none of them in a directory, and hands them over.
+  /// Stages files, none of them in a subdirectory, and hands them over.
   void hand_over(const std::string& name, const std::map<std::string, std::string>& files) {
     const StagingId directory = staging.make_directory(kStagingRoot, name, 0755, {});
     for (const auto& [path, bytes] : files) {
@@ -130,7 +130,7 @@ struct ModelHost {
       }
       static_cast<void>(staging.release(id, true));
     }
-    queue.hand_over(directory, name, name, {}, {});
+    queue.hand_over(directory, name, {.wishes = {.tag = name}}, {});
   }
 
   std::unique_ptr<Repository> repository;
@@ -144,15 +144,15 @@ struct ModelHost {
   PublishQueue queue;
 };
 
-/// Checkpoints of one run, small: a file that changes always, one that does at times, one that
+/// Small checkpoints of one run: a file that always changes, one that sometimes does, one that
 /// never does, and a text.
 class ModelCheckpoints {
  public:
   static constexpr std::size_t kElements = 12'000;
-  /// At least what a version has, and little more.
+  /// An upper bound of a version's size, and close to it.
   static constexpr std::uint64_t kVersionBytes = 2 * (kElements + 2 * kElements / 2) + 4096;
 
-  explicit ModelCheckpoints(std::mt19937_64& rng) : rng_(rng) {}
+  explicit ModelCheckpoints(Random& rng) : rng_(rng) {}
 
   std::map<std::string, std::string> next() {
     count_++;
@@ -169,13 +169,13 @@ class ModelCheckpoints {
     return make_safetensors({{name, Dtype::bf16, {data.size() / 2}, data}});
   }
 
-  std::mt19937_64& rng_;
+  Random& rng_;
   unsigned count_ = 0;
   Bytes often_ = random_bf16(kElements, rng_), seldom_ = random_bf16(kElements / 2, rng_),
         never_ = random_bf16(kElements / 2, rng_);
 };
 
-/// Bytes of the files below these directories; what they share by hard links counts once.
+/// The size of the files below these directories; hard links to the same file count once.
 inline std::uint64_t bytes_below(const std::vector<std::filesystem::path>& directories) {
   std::set<ino_t> inodes;
   std::uint64_t bytes = 0;

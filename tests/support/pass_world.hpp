@@ -1,5 +1,5 @@
-// Pass world: processes that open files through symlinks, as the kernel leads them, with a clock
-// and a repository that the tests move.
+// Pass world: processes that open files through symlinks, in the way the kernel resolves them, with
+// a clock and a repository that the tests control.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -40,28 +40,28 @@ class PassWorld : public Processes {
     return pid;
   }
 
-  /// It ends, and with it all that it has open.
+  /// Ends a process; everything that it has open is closed.
   void end(pid_t pid) {
     close(pid);
     Process& process = processes.at(pid);
     if (!std::exchange(process.is_gone, true)) alive_.at(process.session)--;
   }
 
-  /// READLINK.
+  /// A READLINK.
   std::uint64_t link(pid_t pid, const std::string& name = "latest") {
     return passes.told(name, reader(pid), newest, false, now);
   }
-  /// readlink(2).
+  /// A readlink(2).
   std::uint64_t read_link(pid_t pid, const std::string& name = "latest") {
     return passes.told(name, reader(pid), newest, true, now);
   }
 
-  /// open(2) through a symlink, as the kernel does it: once more if it is told so.
+  /// open(2) through a symlink, like the kernel: repeated once if ESTALE is returned.
   /// Returns: the version it got.
   std::uint64_t open(pid_t pid, std::uint32_t file, const std::string& name = "latest") {
     return open_told(pid, file, link(pid, name), name);
   }
-  /// The same for a walk that was told the version when it was `was_newest`.
+  /// The same, for a walk that was told this version earlier.
   std::uint64_t open_told(pid_t pid, std::uint32_t file, std::uint64_t told,
                           const std::string& name = "latest") {
     PassOpen request = request_of(pid, told, file);

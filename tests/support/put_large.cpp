@@ -1,5 +1,5 @@
-// Uploads one object of SIZE_MIB MiB as `key` and prints how much memory that took at most, in KiB.
-// A program of its own, so that nothing else counts.
+// Uploads one object of SIZE_MIB MiB as `key` and prints the peak memory use in KiB. A separate
+// program, so that nothing else is measured.
 //
 //     weightfs_put_large URL SIZE_MIB
 #include <algorithm>

@@ -9,6 +9,7 @@
 #include "kernels/dispatch/hash.hpp"
 #include "store/format/checkpoint.hpp"
 #include "store/format/pack.hpp"
+#include "tests/support/random.hpp"
 
 namespace weightfs::test {
 namespace {
@@ -42,7 +43,7 @@ std::vector<std::uint64_t> hashes_of(const Layout& layout, const Tree& tree) {
   return hashes;
 }
 
-/// The pack that is being filled.
+/// The pack that is currently being filled.
 struct OpenPack {
   explicit OpenPack(const Layout& layout) : writer(std::make_unique<PackWriter>(layout)) {}
   std::unique_ptr<PackWriter> writer;
@@ -197,7 +198,7 @@ void RepositoryBuilder::cut(const std::string& key, std::size_t count) const {
 }
 
 TestTensor random_tensor(std::string name, Dtype dtype, std::vector<std::uint64_t> shape,
-                         std::mt19937_64& rng) {
+                         Random& rng) {
   const std::size_t size = size_bytes_of(dtype, shape).value();
   Bytes data(size);
   if (dtype == Dtype::bf16) {
@@ -208,7 +209,7 @@ TestTensor random_tensor(std::string name, Dtype dtype, std::vector<std::uint64_
   return {std::move(name), dtype, std::move(shape), std::move(data)};
 }
 
-void nudge(TestTensor& tensor, double share, std::mt19937_64& rng) {
+void nudge(TestTensor& tensor, double share, Random& rng) {
   if (tensor.data.empty()) return;
   const auto count = 1 + static_cast<std::size_t>(share * static_cast<double>(tensor.data.size()));
   const std::byte before = tensor.data.front();

@@ -1,6 +1,6 @@
-// RepositoryBuilder: makes repositories in memory by hand, chunk by chunk, also such as no
-// publisher would: packs of several uploaders, wrong hashes, edited manifests.  It remembers the
-// files of every version, the model that tests compare with.
+// RepositoryBuilder: makes in-memory repositories by hand, chunk by chunk, including some that no
+// publisher would make: packs of several uploaders, wrong hashes, edited manifests.  It remembers
+// the files of every version, the model that tests compare with.
 //
 // Threads: one thread at a time.
 #pragma once
@@ -28,22 +28,24 @@ struct BuildOptions {
   bool delta = true;       // version 1 never has one
   unsigned uploaders = 1;  // packs take turns
   std::size_t chunks_per_pack = 1000;
-  bool all_chunks = false;  // in the packs, also those that did not change
-  /// (tensor, chunk) whose hash is wrong in the pack; the root, and later versions, fit the wrong
-  /// hash.
+  bool all_chunks = false;  // pack all chunks, also unchanged ones
+  /// (tensor, chunk) whose hash is wrong in the pack; the root and later versions use the wrong
+  /// hash consistently.
   std::optional<std::pair<std::uint32_t, std::uint32_t>> wrong_hash{};
-  /// (tensor, chunk) that is left out of the packs, or put into one more.
+  /// (tensor, chunk) that is omitted from the packs, or put into one more.
   std::optional<std::pair<std::uint32_t, std::uint32_t>> left_out{}, doubled{};
-  /// Files of the snapshot in the place of the version's; their chunks must have the same hashes.
+  /// Files of the snapshot, if they differ from the version's; their chunks must have the same
+  /// hashes.
   std::optional<Tree> snapshot_tree{};
-  std::function<void(Manifest&)> edit{};  // last, before the commit
+  std::function<void(Manifest&)> edit{};  // called last, before the commit
 };
 
 class RepositoryBuilder {
  public:
   RepositoryBuilder();
 
-  /// Adds a version with these files.  Returns: its number.
+  /// Adds a version with these files.
+  /// Returns: its number.
   std::uint64_t add(Tree tree, const BuildOptions& options = {});
 
   [[nodiscard]] std::uint64_t newest() const noexcept { return trees_.size(); }
@@ -54,14 +56,14 @@ class RepositoryBuilder {
   /// Another view of the repository.
   [[nodiscard]] std::unique_ptr<Repository> open() const;
 
-  /// The only key that starts with `prefix` and ends with `suffix`; fails the test if there is none
-  /// or more than one.
+  /// The only key that starts with `prefix` and ends with `suffix`; the test fails unless there is
+  /// exactly one.
   [[nodiscard]] std::string key(std::string_view prefix, std::string_view suffix = "") const;
 
-  /// Inverts a byte of an object; from the end if `offset` is negative.
+  /// Inverts a byte of an object; a negative `offset` counts from the end.
   void flip(const std::string& key, std::int64_t offset) const;
 
-  /// Cuts `bytes` off the end of an object.
+  /// Removes the last `bytes` bytes of an object.
   void cut(const std::string& key, std::size_t bytes) const;
 
  private:
@@ -74,15 +76,15 @@ class RepositoryBuilder {
   std::unique_ptr<Repository> repository_;
   std::vector<Tree> trees_;
   std::vector<std::shared_ptr<const Layout>> layouts_;
-  std::vector<std::uint64_t> hashes_;  // of the newest version, as its packs and snapshot have them
+  std::vector<std::uint64_t> hashes_;  // the newest version's, as in its packs and snapshot
   Sha256 newest_sha256_{};
 };
 
-/// A tensor with random bytes that are likely numbers of its dtype.
+/// A tensor of random bytes that are plausible numbers of its dtype.
 TestTensor random_tensor(std::string name, Dtype dtype, std::vector<std::uint64_t> shape,
-                         std::mt19937_64& rng);
+                         Random& rng);
 
-/// Moves about `share` of a tensor's elements a little; at least one byte changes.
-void nudge(TestTensor& tensor, double share, std::mt19937_64& rng);
+/// Changes about `share` of a tensor's elements slightly; at least one byte changes.
+void nudge(TestTensor& tensor, double share, Random& rng);
 
 }  // namespace weightfs::test

@@ -1,16 +1,17 @@
-// What the tests of s3:// URLs do so often that a process for each would cost more than the work.
-// Credentials come from the environment; it prints one line for each thing that was done.
+// Operations that the tests of s3:// URLs repeat so often that a process for each would cost more
+// than the work itself.  Credentials come from the environment; it prints one line for each
+// operation.
 //
 //     weightfs_s3_driver seeds DIR THREADS     standard input: lines of ENDPOINT DIRECT URL.  For
 //         each: makes a repository, publishes two versions of a small checkpoint, and reads both
 //         with an empty store, all through ENDPOINT; then once more through DIRECT, where nothing
 //         may fail.  Prints "ok URL", or "wrong URL" and why.
-//     weightfs_s3_driver race ENDPOINT URL DIR NAME COUNT     publishes small checkpoints, each
-//         until it is there, as long as the repository has fewer than COUNT versions.  Prints
+//     weightfs_s3_driver race ENDPOINT URL DIR NAME COUNT     publishes small checkpoints, retrying
+//         each until it succeeds, as long as the repository has fewer than COUNT versions.  Prints
 //         "won VERSION TAG" and "conflict TAG".
 //     weightfs_s3_driver put ENDPOINT URL KEY FILE     writes an object.
-//     weightfs_s3_driver get ENDPOINT URL KEY FILE     reads one, in parallel, as large files of
-//         snapshots are read.
+//     weightfs_s3_driver get ENDPOINT URL KEY FILE     reads one in parallel, like the large files
+//         of snapshots.
 //     weightfs_s3_driver history ENDPOINT URL DIR COUNT     fills a repository with COUNT versions
 //         of one checkpoint.
 #include <fcntl.h>
@@ -40,8 +41,8 @@ namespace {
 
 namespace stdfs = std::filesystem;
 
-constexpr std::size_t kElements = 6'000;  // of a checkpoint of `seeds`
-constexpr unsigned kTries = 5;            // of what a fault may have ended
+constexpr std::size_t kElements = 6'000;  // in a checkpoint of `seeds`
+constexpr unsigned kTries = 5;            // for an operation that a fault may end
 
 std::mutex output;
 
@@ -64,8 +65,8 @@ Host open_host(const std::string& endpoint, const std::string& url, const stdfs:
 
 // ---- seeds ----
 
-/// A user who is told that the bucket did not answer, or that bytes came that are none, and types
-/// the command again.  Whatever else is thrown is wrong.
+/// Acts like a user who repeats a command when the bucket did not answer or the data was corrupt.
+/// Any other error is a test failure.
 template <typename Body>
 void insist(Body&& body) {
   for (unsigned tries = 1;; tries++) {
@@ -90,7 +91,7 @@ void publish_all(const std::string& endpoint, const std::string& url, const stdf
   for (const stdfs::path& checkpoint : checkpoints) {
     PublishOptions options;
     options.directory = checkpoint;
-    options.nonce = random_hex(16);  // a try that was reported as lost may have done it
+    options.nonce = random_hex(16);  // a try that was reported as lost may have succeeded
     insist([&] { open_host(endpoint, url, store).publish(options); });
   }
 }
@@ -103,7 +104,7 @@ void read_all(const std::string& endpoint, const std::string& url, const stdfs::
     if (newest != checkpoints.size()) {
       throw std::runtime_error(fmt::format("{} versions, not {}", newest, checkpoints.size()));
     }
-    for (std::uint64_t version = newest; version > 0; version--) {  // the newest: by a delta
+    for (std::uint64_t version = newest; version > 0; version--) {  // the newest is read by a delta
       if (reader.read_version(version) != read_tree(checkpoints[version - 1])) {
         throw std::runtime_error(fmt::format("version {} has other bytes", version));
       }
@@ -148,7 +149,7 @@ int seeds(const stdfs::path& directory, unsigned thread_count) {
 
 // ---- race, history ----
 
-/// A checkpoint of one tensor, whose bytes are a text again and again.
+/// A checkpoint with one tensor, filled with repetitions of a text.
 void write_small(const stdfs::path& directory, const std::string& text) {
   Bytes data(4096);
   for (std::size_t i = 0; i < data.size(); i++) {
@@ -207,7 +208,7 @@ void put_file(Bucket& bucket, const std::string& key, const stdfs::path& path) {
   bucket.put(key, FileSource(file.fd(), stdfs::file_size(path), path), {});
 }
 
-/// Piece after piece, as many threads as the bucket wants, until one is short.
+/// Reads pieces in order, with as many threads as the bucket supports, until one is short.
 void get_to_file(Bucket& bucket, const std::string& key, const stdfs::path& path) {
   const File file = File::open(path, O_WRONLY | O_CREAT | O_TRUNC, 0644);
   std::atomic<std::uint64_t> next = 0;

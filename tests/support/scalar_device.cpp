@@ -1,6 +1,6 @@
-// The kernels' entry points (kernels/cuda/kernels.hpp) by the scalar reference: for tests of what
-// lies around them.  Work is queued on the emulator's streams and touches the emulator's device
-// memory only when it runs, as kernels do.
+// The kernels' entry points (kernels/cuda/kernels.hpp), implemented by the scalar reference: for
+// tests of the code around them.  Work is queued on the emulator's streams and accesses the
+// emulator's device memory only when it runs, as kernels do.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace weightfs::kernels::cuda {
 
 namespace {
 
-/// Queues a kernel that works on one task after another.
+/// Queues a kernel that processes its tasks sequentially.
 template <typename Work>
 cudaError_t queue(const char* name, std::uint32_t count, cudaStream_t stream, Work work) {
   if (count == 0) return cudaSuccess;

@@ -1,6 +1,6 @@
-// Preloaded into a program, it shows it a clock that is WEIGHTFS_TEST_SKEW_S seconds off, and a
-// time since boot that is as many seconds ahead as the file WEIGHTFS_TEST_AHEAD has bytes: whoever
-// lengthens it makes time pass.
+// Preload library that gives a program a clock that is WEIGHTFS_TEST_SKEW_S seconds off, and a time
+// since boot that is ahead by one second per byte of the file WEIGHTFS_TEST_AHEAD: appending to the
+// file makes time pass.
 #include <dlfcn.h>
 #include <sys/stat.h>
 #include <time.h>

@@ -1,5 +1,5 @@
-// Small versions: layouts and manifests without any tensor bytes behind them, for tests of what
-// only handles records.
+// Small versions: layouts and manifests without any tensor data, for tests of code that handles
+// only records.
 //
 // Threads: plain functions.
 #pragma once
@@ -52,7 +52,7 @@ inline Manifest make_manifest(const std::string& repository, const Version* pare
   return manifest;
 }
 
-/// Commits versions until the repository has `count`; returns them all, version n at [n - 1].
+/// Commits versions until the repository has `count`; returns all of them, version n at [n - 1].
 inline std::vector<Version> commit_versions(Repository& repository, std::uint64_t count) {
   std::vector<Version> versions;
   for (std::uint64_t number = 1; number <= count; number++) {

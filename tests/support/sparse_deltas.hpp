@@ -1,5 +1,5 @@
-// Sparse deltas, as their readers apply them: the model that tests compare with.  It knows nothing
-// of how they are made.
+// Sparse deltas, applied as their readers do: the model that tests compare with.  It is independent
+// of the code that makes them.
 //
 // Threads: plain functions.
 #pragma once
@@ -14,6 +14,7 @@
 #include "store/base/bytes.hpp"
 #include "store/format/safetensors.hpp"
 #include "store/format/tensor.hpp"
+#include "tests/support/random.hpp"
 #include "tests/support/repository_builder.hpp"
 
 namespace weightfs::test {
@@ -69,7 +70,7 @@ inline Tree apply_sparse_delta(const std::string& delta, Tree tree) {
 }
 
 /// A tensor of every dtype.
-inline std::vector<TestTensor> tensors_of_all_dtypes(std::mt19937_64& rng) {
+inline std::vector<TestTensor> tensors_of_all_dtypes(Random& rng) {
   std::vector<TestTensor> tensors;
   for (int i = 0; i <= static_cast<int>(Dtype::u64); i++) {
     const auto dtype = static_cast<Dtype>(i);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "store/base/bytes.hpp"
+#include "tests/support/random.hpp"
 
 namespace weightfs::test {
 
@@ -19,7 +20,7 @@ constexpr Caller kUser{1000, 100};
 
 class Step {
  public:
-  Step(Staging& staging, std::mt19937_64& rng) : staging_(staging), rng_(rng) {}
+  Step(Staging& staging, Random& rng) : staging_(staging), rng_(rng) {}
 
   void run() {
     switch (rng_() % 16) {
@@ -57,7 +58,7 @@ class Step {
  private:
   std::string name() { return std::string(1, static_cast<char>('a' + rng_() % 8)); }
 
-  // Any inode of the type below a root; the root itself if there is none.
+  // A random inode of the type below a root; the root itself if there is none.
   StagingId any(mode_t type, StagingId root = kStagingRoot) {
     std::vector<StagingId> found;
     for (const StagedFile& file : staging_.list(root)) {
@@ -119,7 +120,7 @@ class Step {
     const std::string new_name = name();
     staging_.hand_over(id, new_name, record(id, true));
   }
-  // Of a hand-over: published in part, or taken back.
+  // Ends a hand-over: published in part, or taken back.
   void end() {
     std::vector<StagingId> tops, published;
     staging_.read_directory(kPublishRoot, 0, [&](const StagingName& top) {
@@ -143,13 +144,13 @@ class Step {
   }
 
   Staging& staging_;
-  std::mt19937_64& rng_;
+  Random& rng_;
 };
 
 }  // namespace
 
-void do_next(Staging& staging, std::mt19937_64& rng) {
-  std::mt19937_64 own(rng());
+void do_next(Staging& staging, Random& rng) {
+  Random own(rng());
   try {
     Step(staging, own).run();
   } catch (const PosixError&) {

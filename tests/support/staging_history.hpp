@@ -1,14 +1,15 @@
-// Staging history: operations that a seed decides, each with one effect that is there or is not.
+// Staging history: random operations determined by a seed, each with one effect that happens or
+// does not.
 #pragma once
 
 #include <cstdint>
-#include <random>
 
 #include "store/staging/staging.hpp"
+#include "tests/support/random.hpp"
 
 namespace weightfs::test {
 
-/// Does the next operation; what staging refuses is a part of the history.
-void do_next(Staging& staging, std::mt19937_64& rng);
+/// Does the next operation; operations that staging refuses are part of the history.
+void do_next(Staging& staging, Random& rng);
 
 }  // namespace weightfs::test

@@ -1,4 +1,4 @@
-// Staging support: a staging's tree as text, and the errno of what it refuses.
+// Staging support: a staging's tree as text, and the errno of a refused operation.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -11,14 +11,14 @@
 
 namespace weightfs::test {
 
-/// Runs `body`; 0 if nothing is thrown.  no_space counts as ENOSPC.
+/// Runs `body`; returns 0 if nothing is thrown. no_space counts as ENOSPC.
 int errno_of(const std::function<void()>& body);
 
-/// Paths of everything, sorted: "staging/a", "staging/a/b".
+/// The paths of all inodes, sorted: "staging/a", "staging/a/b".
 std::vector<std::string> paths_of(const Staging& staging);
 
-/// A line for each inode: path, id, type, mode, owner, links, size, times of all but files, target,
-/// a hash of the bytes.
+/// A line for each inode: path, id, type, mode, owner, links, size, times (except of files),
+/// target, and a hash of the bytes.
 std::string tree_text(const Staging& staging);
 
 }  // namespace weightfs::test

@@ -1,7 +1,9 @@
 #include "tests/support/support.hpp"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <bit>
@@ -10,12 +12,12 @@
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <random>
 #include <stdexcept>
 #include <system_error>
 
 #if defined(__SANITIZE_THREAD__)
-// ThreadSanitizer calls it after each of its reports: the test that runs has failed, the others go
-// on.
+// ThreadSanitizer calls this after each report: the running test fails, the others go on.
 extern "C" void __tsan_on_report(void* /*report*/) {
   ADD_FAILURE() << "ThreadSanitizer: see above";
 }
@@ -35,7 +37,7 @@ std::uint64_t choose_seed() {
   return chosen;
 }
 
-/// Directories of a version are read-only; only root could remove what is in them.
+/// A version's directories are read-only: only root could remove their contents.
 void make_removable(const stdfs::path& directory) {
   std::error_code ignored;
   stdfs::permissions(directory, stdfs::perms::owner_all, stdfs::perm_options::add, ignored);
@@ -51,23 +53,29 @@ Bytes bytes_of(std::string_view text) {
   return {view.begin(), view.end()};
 }
 
-void append_u16(Bytes& to, std::uint16_t value) {
-  to.push_back(static_cast<std::byte>(value & 0xFF));
-  to.push_back(static_cast<std::byte>(value >> 8));
+// About normal, with sigma 1: the sum of four uniform numbers, of 16 bits each.
+float normal(Random& rng) {
+  constexpr float kSigma = 37837.2F;  // sqrt(4 / 12) of 65536
+  const std::uint64_t parts = rng();
+  std::int64_t sum = -4 * 32768;
+  for (unsigned i = 0; i < 4; i++) sum += static_cast<std::int64_t>((parts >> (16 * i)) & 0xFFFF);
+  return static_cast<float>(sum) / kSigma;
 }
+
+void put_u16(std::byte* to, std::uint16_t value) { std::memcpy(to, &value, sizeof value); }
 
 std::uint16_t bf16_of(float value) {
   return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(value) >> 16);
 }
 
-std::uint16_t nudge(std::uint16_t value, std::mt19937_64& rng) {
+std::uint16_t nudge(std::uint16_t value, Random& rng) {
   const auto step = static_cast<std::uint16_t>(rng() % 8 == 0 ? 2 + rng() % 3 : 1);
   const auto magnitude = static_cast<std::uint16_t>(value & 0x7FFF);
   const bool down = magnitude > step && rng() % 2 == 0;
   return static_cast<std::uint16_t>(down ? value - step : value + step);
 }
 
-/// A few floats whose values are the numbers of `version`: what is no bf16 changes too.
+/// A few floats that depend on `version`: so a tensor that is not bf16 changes too.
 Bytes norm_of(unsigned version) {
   std::string bytes;
   for (unsigned i = 0; i < 64; i++) {
@@ -80,9 +88,9 @@ struct Weights {
   Bytes embed, down;
 };
 
-/// Fixed seeds: every process makes the same version.
+/// Fixed seeds: every process generates the same version.
 Weights weights_of(unsigned version, std::size_t elements) {
-  std::mt19937_64 rng(7);
+  Random rng(7);
   Weights weights{random_bf16(elements / 2, rng), random_bf16(elements - elements / 2, rng)};
   for (unsigned step = 1; step < version; step++) {
     weights.embed = nudged_bf16(weights.embed, 0.01, rng);
@@ -126,7 +134,7 @@ std::uint64_t seed() {
   return chosen;
 }
 
-std::mt19937_64 make_rng() { return std::mt19937_64(seed()); }
+Random make_rng() { return Random(seed()); }
 
 std::string make_safetensors(const std::vector<TestTensor>& tensors,
                              const std::map<std::string, std::string>& metadata) {
@@ -147,21 +155,18 @@ std::string make_safetensors(const std::vector<TestTensor>& tensors,
   return file + json + data;
 }
 
-Bytes random_bf16(std::size_t elements, std::mt19937_64& rng) {
-  std::normal_distribution<float> normal(0.0F, 0.02F);
-  Bytes weights;
-  weights.reserve(2 * elements);
-  for (std::size_t i = 0; i < elements; i++) append_u16(weights, bf16_of(normal(rng)));
+Bytes random_bf16(std::size_t elements, Random& rng) {
+  Bytes weights(2 * elements);
+  for (std::size_t i = 0; i < elements; i++) put_u16(&weights[2 * i], bf16_of(0.02F * normal(rng)));
   return weights;
 }
 
-Bytes nudged_bf16(const Bytes& weights, double share, std::mt19937_64& rng) {
-  std::bernoulli_distribution chosen(share);
-  Bytes nudged;
-  nudged.reserve(weights.size());
-  for (std::size_t i = 0; i + 1 < weights.size(); i += 2) {
-    const auto value = load_le<std::uint16_t>(&weights[i]);
-    append_u16(nudged, chosen(rng) ? nudge(value, rng) : value);
+Bytes nudged_bf16(const Bytes& weights, double share, Random& rng) {
+  const auto chosen = static_cast<std::uint64_t>(share * 0x1p53);
+  Bytes nudged = weights;
+  for (std::size_t i = 0; i + 1 < nudged.size(); i += 2) {
+    if ((rng() >> 11) >= chosen) continue;
+    put_u16(&nudged[i], nudge(load_le<std::uint16_t>(&nudged[i]), rng));
   }
   return nudged;
 }
@@ -180,6 +185,13 @@ std::string read_text(const stdfs::path& path) {
   std::string text{std::istreambuf_iterator<char>(in), {}};
   if (in.bad()) throw std::runtime_error("cannot read all of " + path.string());
   return text;
+}
+
+void mark_as_lost(const stdfs::path& path) {
+  struct stat found {};
+  ASSERT_EQ(::stat(path.c_str(), &found), 0) << path;
+  const timespec times[2] = {found.st_atim, {found.st_mtim.tv_sec, 1}};
+  ASSERT_EQ(::utimensat(AT_FDCWD, path.c_str(), times, 0), 0) << path;
 }
 
 std::map<std::string, std::string> read_tree(const stdfs::path& directory) {

@@ -1,20 +1,20 @@
-// Support: what several test files need.
+// Support: helpers shared by several test files.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <map>
-#include <random>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "store/base/bytes.hpp"
 #include "store/format/tensor.hpp"
+#include "tests/support/random.hpp"
 
 namespace weightfs::test {
 
-/// A directory of its own below $TMPDIR, or another one, removed with everything in it at the end.
+/// A new directory below $TMPDIR or the given parent, removed with its contents at the end.
 class TempDir {
  public:
   TempDir();
@@ -31,14 +31,15 @@ class TempDir {
 
 /// $TMPDIR, or /tmp.
 std::filesystem::path temporary_directory();
-/// Where nothing is synced to a disk, if the machine has such a place; else the same.
+/// A directory in memory, if the machine has one, so that nothing is synced to a disk; otherwise
+/// the same as above.
 std::filesystem::path memory_directory();
 
-/// Seed of this run: $WEIGHTFS_SEED, or random; printed once.
+/// The seed of this run: $WEIGHTFS_SEED, or random; printed once.
 std::uint64_t seed();
-std::mt19937_64 make_rng();
+Random make_rng();
 
-/// One tensor of a file to be written.
+/// A tensor of a file to be written.
 struct TestTensor {
   std::string name;
   Dtype dtype{};
@@ -46,14 +47,14 @@ struct TestTensor {
   Bytes data;
 };
 
-/// The bytes of a safetensors file with these tensors in this order, and this `__metadata__`.
+/// The bytes of a safetensors file with these tensors, in this order, and this `__metadata__`.
 std::string make_safetensors(const std::vector<TestTensor>& tensors,
                              const std::map<std::string, std::string>& metadata = {});
 
-/// Random bf16 weights like a model's (normal, sigma 0.02), and the same with `share` of the
-/// elements moved by a step of a few units in the last place.
-Bytes random_bf16(std::size_t elements, std::mt19937_64& rng);
-Bytes nudged_bf16(const Bytes& weights, double share, std::mt19937_64& rng);
+/// Random bf16 weights like a model's (normal, sigma 0.02); and the same with `share` of the
+/// elements changed by a few units in the last place.
+Bytes random_bf16(std::size_t elements, Random& rng);
+Bytes nudged_bf16(const Bytes& weights, double share, Random& rng);
 
 void write_text(const std::filesystem::path& path, std::string_view text);  // makes directories
 std::string read_text(const std::filesystem::path& path);
@@ -61,8 +62,11 @@ std::string read_text(const std::filesystem::path& path);
 /// path -> bytes of every regular file below `directory`.
 std::map<std::string, std::string> read_tree(const std::filesystem::path& directory);
 
-/// A checkpoint directory with config.json, two shards and an index; `version` decides the values.
-/// Version n+1 differs from n in about 1 % of the elements.
+/// As sync_images() marks a file that the disk did not take.
+void mark_as_lost(const std::filesystem::path& path);
+
+/// A checkpoint directory with config.json, two shards and an index; `version` determines the
+/// values.  Version n+1 differs from n in about 1 % of the elements.
 void write_checkpoint(const std::filesystem::path& directory, unsigned version,
                       std::size_t elements = 200'000);
 

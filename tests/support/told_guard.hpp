@@ -1,4 +1,4 @@
-// A version guard that answers what a test tells it, as long as it lives.
+// A version guard whose answers come from the test, for as long as it lives.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// WatchedBucket: a view of a bucket in memory that remembers what was read, and when.
+// WatchedBucket: a view of an in-memory bucket that records all reads.
 //
 // Threads: all calls may run in parallel.
 #pragma once
@@ -34,7 +34,7 @@ class WatchedBucket final : public BucketView {
     return BucketView::get(key, offset_bytes, into, context);
   }
 
-  /// Of keys that start with `prefix`, in their order.
+  /// Reads of keys that start with `prefix`, in order.
   [[nodiscard]] std::vector<Get> gets(std::string_view prefix) const {
     const std::lock_guard lock(mutex_);
     std::vector<Get> found;

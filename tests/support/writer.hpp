@@ -1,5 +1,5 @@
-// Writer: what the process of a writer's mount has, without the mount: store, history, staging and
-// publish queue.  Files are written as through the passthrough: into the backing file.
+// Writer: a writer's process without the mount: store, history, staging and publish queue.  Files
+// are written as through passthrough: into the backing file.
 //
 // Threads: as its parts; the helpers one thread at a time.
 #pragma once
@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "store/handover/publish_queue.hpp"
+#include "store/materialize/check_images.hpp"
 #include "tests/support/eventually.hpp"
 #include "tests/support/hosts.hpp"
 
@@ -30,12 +31,14 @@ struct Writer {
                           std::move(space))),
         history(*repository, store.get()),
         staging(store->db(), store->path() / "staging", {}),
-        queue(staging, *store, history, std::move(options)) {}
+        queue(staging, *store, history, std::move(options)) {
+    check_images(*store, history, {});  // like a mount, before the queue starts
+  }
 
-  /// Begins to publish, as a mount does: with the newest version that is known now.
-  void start() { queue.start(history.refresh(store->newest().version, {})); }
+  /// Starts publishing, like a mount: with the newest version known now.
+  void start() { queue.start(history.refresh(store->manifests().newest().version, {})); }
 
-  /// A directory in `parent` with these files; '/' in a path makes directories.
+  /// Stages a directory in `parent` with these files; '/' in a path makes directories.
   StagingId stage(const std::string& name, const std::map<std::string, std::string>& files,
                   StagingId parent = kStagingRoot) {
     const StagingId directory = staging.make_directory(parent, name, 0755, {});
@@ -79,11 +82,12 @@ struct Writer {
   }
 
   std::uint64_t hand_over(StagingId directory, const std::string& tag,
-                          const HandOverOptions& options = {}) {
-    return queue.hand_over(directory, tag, tag, options, {});
+                          HandOverOptions options = {}) {
+    options.wishes.tag = tag;
+    return queue.hand_over(directory, tag, options, {});
   }
 
-  /// Waits until no hand-over is on its way any more.
+  /// Waits until no hand-over is in progress.
   bool settles() {
     return eventually([&] {
       for (const HandOver& item : queue.list()) {
@@ -101,7 +105,7 @@ struct Writer {
     return {};
   }
 
-  /// Waits for a state; false if the hand-over ends before, or after far too long.
+  /// Waits for a state.  Returns: false if the hand-over ends first, or after a generous limit.
   bool reaches(std::uint64_t order, HandOver::State state) const {
     return eventually([&] { return get(order).order == 0 || get(order).state == state; }) &&
            get(order).order == order;
@@ -120,7 +124,7 @@ struct Writer {
   }
 };
 
-/// What a call on a bucket is about to do, or has done.
+/// A call on a bucket that is about to be made, or has been made.
 struct BucketCall {
   std::string_view kind;  // "get", "put", "put_if_absent", "list", "remove"
   std::string_view key;
@@ -131,13 +135,13 @@ struct BucketCall {
   }
 };
 
-/// Called around every call on a HookedBucket; may wait, and throw what the call shall throw.
-/// Set them while no call runs, or keep what they decide in atomics.
+/// Called before and after every call on a HookedBucket; may wait, and throw an error for the call.
+/// Set them while no call runs, or keep their state in atomics.
 struct BucketHooks {
   std::function<void(const BucketCall&call)> before, after;
 };
 
-/// A view of a bucket in memory, with hooks.
+/// A view of an in-memory bucket with hooks.
 class HookedBucket final : public Bucket {
  public:
   HookedBucket(std::shared_ptr<MemoryBucket> bucket, std::shared_ptr<const BucketHooks> hooks)
@@ -192,13 +196,14 @@ class HookedBucket final : public Bucket {
   std::shared_ptr<const BucketHooks> hooks_;
 };
 
-/// Lets nobody through while it is closed.
+/// Blocks callers while it is closed.
 class Gate {
  public:
   void close() { is_closed_ = true; }
   void open() { is_closed_ = false; }
 
-  /// Waits until it is open.  Throws Error: as Context::check.
+  /// Waits until it is open.
+  /// Throws Error: as Context::check.
   void pass(const Context& context) {
     if (!is_closed_) return;
     waiting_++;
@@ -211,7 +216,7 @@ class Gate {
     waiting_--;
   }
 
-  /// Waits until somebody waits.
+  /// Waits until a caller is waiting.
   bool is_reached() {
     return eventually([&] { return waiting_ > 0; });
   }

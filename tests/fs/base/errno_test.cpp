@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cerrno>
+#include <new>
 #include <stdexcept>
 
 namespace weightfs::fs {
@@ -57,8 +58,14 @@ TEST(Errno, ExitCodesAreThoseOfTheManual) {
 TEST(Errno, TheGuardLetsNothingThrough) {
   EXPECT_EQ(guarded("test", [] {}), 0);
   EXPECT_EQ(guarded("test", [] { throw Error(ErrorCode::busy, "held"); }), EBUSY);
-  EXPECT_EQ(guarded("test", [] { throw std::bad_alloc(); }), ENOMEM);
   EXPECT_EQ(guarded("test", [] { throw std::runtime_error("other"); }), EIO);
+}
+
+// A reader gets right bytes or EIO.
+TEST(Errno, AHostWithoutMemoryIsAnIoErrorHoweverItIsNoticed) {
+  EXPECT_EQ(guarded("test", [] { throw std::bad_alloc(); }), EIO);
+  EXPECT_EQ(guarded("test", [] { throw Error(ErrorCode::no_memory, "a layout"); }), EIO);
+  EXPECT_EQ(to_errno(ErrorCode::no_memory), EIO);
 }
 
 }  // namespace

@@ -79,6 +79,27 @@ TEST(CacheAdvice, WhereTheDaemonAnswersPageFaultsAreSlowAlsoWhenItIsWarm) {
   EXPECT_TRUE(finding_says(vllm, "--safetensors-load-strategy prefetch: the daemon"));
 }
 
+TEST(CacheAdvice, SaysWhichHomeOfImagesSuitsTheHost) {
+  CacheState cache = warm_cache();
+  EXPECT_TRUE(finding_says(finding_about(advise(cache, "passthrough"), "images"),
+                           "a reader's mount with --images memory would fit: it takes 8.0 GiB"));
+  cache.room = MemoryRoom{8 * kAdviceGib - 1, 16 * kAdviceGib, ""};
+  EXPECT_TRUE(finding_says(finding_about(advise(cache, "passthrough"), "images"),
+                           "two versions do not fit into memory"));
+}
+
+TEST(CacheAdvice, AVersionInMemoryFitsWhateverIsFree) {
+  CacheState cache = warm_cache();
+  cache.is_in_memory = true;
+  cache.room = MemoryRoom{1, 16 * kAdviceGib, ""};
+  const auto findings = advise(cache, "passthrough");
+  EXPECT_EQ(finding_about(findings, "memory").state, CacheFinding::good);
+  EXPECT_EQ(finding_about(findings, "vLLM").state, CacheFinding::good);
+  EXPECT_TRUE(finding_says(finding_about(findings, "images"), "in memory: 8.0 GiB"));
+  const Json status{{"cache", cache_json(cache, "passthrough")}};
+  EXPECT_TRUE(advise_here(status, MemoryRoom{1, 2, "/engine"}).empty());
+}
+
 TEST(CacheAdvice, WarnsOfAVersionThatDoesNotFit) {
   CacheState cache = warm_cache();
   cache.room = MemoryRoom{4 * kAdviceGib - 1, 5 * kAdviceGib, "/engine"};

@@ -30,10 +30,10 @@ std::optional<MemoryRoom> room_of_bytes(std::uint64_t bytes) {
 class WarmerTest : public testing::Test {
  protected:
   void SetUp() override {
-    for (const std::uint64_t version : {1, 2})
+    for (const std::uint64_t version : {1u, 2u})
       write_text(file_of(version), std::string(kWarmBytes, 'x'));
     if (is_in_memory(dir_.path())) GTEST_SKIP() << "$TMPDIR keeps what it has in memory";
-    for (const std::uint64_t version : {1, 2}) ASSERT_TRUE(drop(version));
+    for (const std::uint64_t version : {1u, 2u}) ASSERT_TRUE(drop(version));
   }
 
   [[nodiscard]] WarmTarget target(std::uint64_t version) const {

@@ -131,7 +131,8 @@ TEST_F(OptionsTest, TakesEveryOptionOfMount) {
   EXPECT_EQ(options.directory, "/mnt");
   EXPECT_EQ(options.host.store, "/s");
   EXPECT_TRUE(options.mount.foreground);
-  EXPECT_EQ(options.host.follow.poll, std::chrono::milliseconds(250));
+  EXPECT_EQ(options.host.follow.poll.interval, std::chrono::milliseconds(250));
+  EXPECT_FALSE(options.host.follow.poll.learns);
   EXPECT_EQ(options.mount.serve.how, Serve::daemon);
   EXPECT_EQ(options.host.limits.store_bytes, 10ULL << 30);
   EXPECT_EQ(options.host.limits.free_bytes_min, 500ULL << 20);
@@ -139,6 +140,17 @@ TEST_F(OptionsTest, TakesEveryOptionOfMount) {
   EXPECT_EQ(options.mount.ownership.gid, 100U);
   EXPECT_EQ(options.mount.ownership.umask, 022U);
   EXPECT_EQ(options.host.gpu, 7);
+}
+
+TEST_F(OptionsTest, ImagesInMemoryAreForReadersThatAreNotBound) {
+  EXPECT_EQ(parsed({"mount", "/b", "/m"}).mount.images, ImagesHome::disk);
+  EXPECT_EQ(parsed({"mount", "/b", "/m", "--images", "memory"}).mount.images, ImagesHome::memory);
+  EXPECT_EQ(wrong({"mount", "/b", "/m", "--images=ram"}), "--images: 'ram' is not disk or memory");
+  EXPECT_NE(wrong({"mount", "/b", "/m", "--images=memory", "--writer"}).find("is for readers"),
+            std::string::npos);
+  EXPECT_NE(wrong({"mount", "/b", "/m", "--images=memory", "--serve=bind"})
+                .find("use --serve passthrough or daemon"),
+            std::string::npos);
 }
 
 TEST_F(OptionsTest, HooksAreAListOnTheCommandLineInTheEnvironmentAndInAFile) {
@@ -185,7 +197,8 @@ TEST_F(OptionsTest, HasTheDefaultsThatTheHelpTells) {
   const Options options = parsed({"mount", "/b", "/m"});
   EXPECT_EQ(options.host.store, "");
   EXPECT_FALSE(options.mount.foreground);
-  EXPECT_EQ(options.host.follow.poll, std::chrono::milliseconds(1000));
+  EXPECT_EQ(options.host.follow.poll.interval, std::chrono::milliseconds(1000));
+  EXPECT_TRUE(options.host.follow.poll.learns);
   EXPECT_EQ(options.mount.serve.how, Serve::automatic);
   EXPECT_EQ(options.host.limits.store_bytes, std::nullopt);
   EXPECT_EQ(options.host.limits.free_bytes_min, std::nullopt);
@@ -496,7 +509,7 @@ TEST_F(OptionsTest, SyncTakesWhatAFollowerTakes) {
   EXPECT_EQ(options.directory, "/models");
   EXPECT_TRUE(options.sync.once);
   EXPECT_EQ(options.host.follow.what, parse_follow("canary"));
-  EXPECT_EQ(options.host.follow.poll, std::chrono::milliseconds(250));
+  EXPECT_EQ(options.host.follow.poll.interval, std::chrono::milliseconds(250));
   EXPECT_EQ(options.host.store, "/s");
   EXPECT_TRUE(options.host.limits.store_bytes.has_value());
   EXPECT_EQ(options.host.bucket.region, "eu");
@@ -549,7 +562,7 @@ TEST_F(OptionsTest, RepeatedOptionsAreNamed) {
 
 TEST_F(OptionsTest, WrongValuesNameTheOption) {
   EXPECT_EQ(wrong({"mount", "/b", "/m", "--poll", "often"}),
-            "--poll: 'often' is not a number of seconds from 0.01 to 86400");
+            "--poll: 'often' is not a number of seconds from 0.01 to 86400, or auto");
   EXPECT_EQ(wrong({"mount", "/b", "/m", "--serve=fast"}),
             "--serve: 'fast' is not auto, passthrough, bind or daemon");
   EXPECT_EQ(wrong({"publish", "/b", "d", "--meta", "x"}), "--meta: 'x' is not KEY=VALUE");
@@ -594,7 +607,7 @@ TEST_F(OptionsTest, TheEnvironmentSetsWhatNoFlagSets) {
   set("WEIGHTFS_JSON", "1");
   const Options options = parsed({"mount", "/b", "/m", "--poll", "3"});
   EXPECT_EQ(options.host.store, "/from/environment");
-  EXPECT_EQ(options.host.follow.poll, std::chrono::seconds(3));
+  EXPECT_EQ(options.host.follow.poll.interval, std::chrono::seconds(3));
   EXPECT_EQ(options.host.limits.store_bytes, 1ULL << 30);
   EXPECT_EQ(options.host.limits.free_bytes_min, 2ULL << 30);
   EXPECT_EQ(options.mount.serve.how, Serve::daemon);
@@ -609,13 +622,13 @@ TEST_F(OptionsTest, ListsInTheEnvironmentHaveOneEntryALine) {
 
 TEST_F(OptionsTest, AnEmptyVariableIsNone) {
   set("WEIGHTFS_POLL", "");
-  EXPECT_EQ(parsed({"mount", "/b", "/m"}).host.follow.poll, std::chrono::seconds(1));
+  EXPECT_EQ(parsed({"mount", "/b", "/m"}).host.follow.poll.interval, std::chrono::seconds(1));
 }
 
 TEST_F(OptionsTest, AWrongValueInTheEnvironmentNamesTheVariable) {
   set("WEIGHTFS_POLL", "x");
   EXPECT_EQ(wrong({"mount", "/b", "/m"}),
-            "WEIGHTFS_POLL: 'x' is not a number of seconds from 0.01 to 86400");
+            "WEIGHTFS_POLL: 'x' is not a number of seconds from 0.01 to 86400, or auto");
 }
 
 TEST_F(OptionsTest, AConfigurationFileSetsWhatNobodyElseSets) {
@@ -633,7 +646,7 @@ TEST_F(OptionsTest, AConfigurationFileSetsWhatNobodyElseSets) {
   set("WEIGHTFS_SERVE", "passthrough");
   const Options mount = parsed({"mount", "/b", "/m", "--uid=6"});
   EXPECT_EQ(mount.host.store, "/top");
-  EXPECT_EQ(mount.host.follow.poll, std::chrono::milliseconds(500));
+  EXPECT_EQ(mount.host.follow.poll.interval, std::chrono::milliseconds(500));
   EXPECT_EQ(mount.mount.serve.how, Serve::passthrough);
   EXPECT_EQ(mount.mount.ownership.uid, 6U);
   const Options publish = parsed({"publish", "/b", "d"});
@@ -646,13 +659,13 @@ TEST_F(OptionsTest, TheConfigurationFileCanBeChosen) {
   write_config("[mount]\npoll = 7\n");
   write_text(home_ / "a.toml", "[mount]\npoll = 8\n");
   write_text(home_ / "b.toml", "[mount]\npoll = 9\n");
-  EXPECT_EQ(parsed({"mount", "/b", "/m"}).host.follow.poll, std::chrono::seconds(7));
+  EXPECT_EQ(parsed({"mount", "/b", "/m"}).host.follow.poll.interval, std::chrono::seconds(7));
   set("WEIGHTFS_CONFIG", (home_ / "a.toml").string());
-  EXPECT_EQ(parsed({"mount", "/b", "/m"}).host.follow.poll, std::chrono::seconds(8));
+  EXPECT_EQ(parsed({"mount", "/b", "/m"}).host.follow.poll.interval, std::chrono::seconds(8));
   const std::string chosen = (home_ / "b.toml").string();
-  EXPECT_EQ(parsed({"mount", "/b", "/m", "--config", chosen}).host.follow.poll,
+  EXPECT_EQ(parsed({"mount", "/b", "/m", "--config", chosen}).host.follow.poll.interval,
             std::chrono::seconds(9));
-  EXPECT_EQ(parsed({"--config=" + chosen, "mount", "/b", "/m"}).host.follow.poll,
+  EXPECT_EQ(parsed({"--config=" + chosen, "mount", "/b", "/m"}).host.follow.poll.interval,
             std::chrono::seconds(9));
 }
 
@@ -676,7 +689,7 @@ TEST_F(OptionsTest, UnknownKeysNameTheKeyAndTheFile) {
   EXPECT_EQ(wrong({"log", "/b"}), file + ": unknown key 'config'");
   write_config("[mount]\npoll = 'x'\n");
   EXPECT_EQ(wrong({"mount", "/b", "/m"}),
-            "'poll' in " + file + ": 'x' is not a number of seconds from 0.01 to 86400");
+            "'poll' in " + file + ": 'x' is not a number of seconds from 0.01 to 86400, or auto");
 }
 
 TEST_F(OptionsTest, HelpIsPrintedForAllAndForEachCommand) {

@@ -63,7 +63,7 @@ TEST(TextTable, AWordThatIsTooLongBeginsFurtherLeft) {
             "NUMBER  SIZE    TAG\n"
             "1       10 MiB\n"
             "      a-long-tag a=1\n");
-  for (const std::size_t width : {0, 100}) {
+  for (const std::size_t width : {0u, 100u}) {
     EXPECT_EQ(table.text(width),
               "NUMBER  SIZE    TAG\n"
               "1       10 MiB  a-long-tag a=1\n");

@@ -318,17 +318,17 @@ TEST_F(ControlTest, AHandOverComesOverWhole) {
   start();
   const HandOverRequest request{.path = "run \"a\"/step-\xC3\xA4\n",
                                 .name = "step-42",
-                                .options = {.meta = {{"loss", "0.7"}, {"", ""}},
-                                            .include = {"*.py", "a/*"},
-                                            .snapshot = true,
-                                            .rebase = true}};
+                                .options = {.wishes = {.meta = {{"loss", "0.7"}, {"", ""}},
+                                                       .include = {"*.py", "a/*"},
+                                                       .snapshot = true,
+                                                       .rebase = true}}};
   EXPECT_EQ(hand_over(request), 1U);
   EXPECT_EQ(daemon_.request.path, request.path);
   EXPECT_EQ(daemon_.request.name, request.name);
-  EXPECT_EQ(daemon_.request.options.meta, request.options.meta);
-  EXPECT_EQ(daemon_.request.options.include, request.options.include);
-  EXPECT_TRUE(daemon_.request.options.snapshot);
-  EXPECT_TRUE(daemon_.request.options.rebase);
+  EXPECT_EQ(daemon_.request.options.wishes.meta, request.options.wishes.meta);
+  EXPECT_EQ(daemon_.request.options.wishes.include, request.options.wishes.include);
+  EXPECT_TRUE(daemon_.request.options.wishes.snapshot);
+  EXPECT_TRUE(daemon_.request.options.wishes.rebase);
   EXPECT_EQ(daemon_.peer.uid, geteuid());
   EXPECT_EQ(daemon_.peer.gid, getegid());
 }
@@ -626,7 +626,7 @@ TEST_F(ControlTest, TooManySilentClientsAreToldSoAndHurtNobodyWhoWaits) {
 }
 
 /// A line that is nearly right, or not at all.
-std::string random_bytes(std::mt19937_64& rng) {
+std::string random_bytes(test::Random& rng) {
   static const std::string kSeeds[] = {
       to_line(WaitFor{.tag = "step-42"}), to_line(WaitFor{.order = 7}),
       to_line(HandOverRequest{.path = "a", .name = "b", .options = {}}),

@@ -139,9 +139,9 @@ TEST_F(BoundVersionsTest, FollowTheCatalog) {
 
 TEST_F(BoundVersionsTest, OneThatLacksFilesIsServedByTheDaemon) {
   auto catalog = std::make_shared<Catalog>();
-  for (const std::uint64_t number : {1, 2}) {
+  for (const std::uint64_t number : {1u, 2u}) {
     const auto version = make_version(number);
-    version->entries[1].is_rest = number == 2;
+    version->entries[1].is_remote = number == 2;
     catalog->versions[number] = version;
   }
   catalog_ = catalog;

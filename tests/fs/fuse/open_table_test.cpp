@@ -221,7 +221,7 @@ TEST_F(OpenTableTest, AnOpenNeverGetsAnIdThatIsGone) {
   std::vector<OpenRecord> records(64);
   OpenTable table(records);
   const auto work = [&](std::uint64_t start) {
-    std::mt19937_64 rng(start);
+    test::Random rng(start);
     for (int step = 0; step < 20'000; step++) {
       const Inode inode = file_of(1, static_cast<std::uint32_t>(rng() % 4));
       const auto opened = open(table, inode);

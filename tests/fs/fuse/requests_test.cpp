@@ -1,6 +1,7 @@
 #include "fs/fuse/requests.hpp"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
 
 #include <atomic>
 #include <cerrno>
@@ -11,11 +12,11 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <random>
 #include <stop_token>
 #include <thread>
 #include <vector>
 
+#include "fs/fuse/request_kinds.hpp"
 #include "store/base/error.hpp"
 #include "store/staging/staging.hpp"
 #include "tests/support/support.hpp"
@@ -75,14 +76,18 @@ class FakeReply final : public Reply {
 
 RequestPool::Ticket park(RequestPool& pool, Caller& caller, Clock::time_point deadline,
                          RequestPool::Work work, OnGiveUp on_give_up = OnGiveUp::abandon) {
-  const RequestPool::Ticket ticket = pool.announce();
+  const RequestPool::Ticket ticket = pool.announce(0);
   pool.park(ticket, std::make_unique<FakeReply>(caller), deadline, std::move(work), on_give_up);
   return ticket;
 }
 
+void park_in(RequestPool& pool, std::size_t share, Caller& caller, RequestPool::Work work) {
+  pool.park(pool.announce(share), std::make_unique<FakeReply>(caller), far_away(), std::move(work));
+}
+
 RequestPool::Ticket hold(RequestPool& pool, Caller& caller, Clock::time_point deadline,
                          RequestPool::Work work) {
-  const RequestPool::Ticket ticket = pool.announce();
+  const RequestPool::Ticket ticket = pool.announce(0);
   pool.hold(ticket, std::make_unique<FakeReply>(caller), deadline, std::move(work));
   return ticket;
 }
@@ -121,14 +126,14 @@ void wait_until_empty(const RequestPool& pool) {
 
 TEST(RequestPool, AWorkerAnswers) {
   Caller caller;
-  RequestPool pool(1);
+  RequestPool pool({1});
   park(pool, caller, far_away(), succeed(caller));
   EXPECT_EQ(caller.wait(), kAnswered);
   wait_until_empty(pool);
 }
 
 TEST(RequestPool, WhatTheWorkThrowsBecomesAnErrno) {
-  RequestPool pool(1);
+  RequestPool pool({1});
   const auto code_of = [&](const std::function<void()>& body) {
     Caller caller;
     park(pool, caller, far_away(), [&](const Context&) -> std::function<void()> {
@@ -139,14 +144,14 @@ TEST(RequestPool, WhatTheWorkThrowsBecomesAnErrno) {
   };
   EXPECT_EQ(code_of([] { throw Error(ErrorCode::not_found, "no image"); }), ENOENT);
   EXPECT_EQ(code_of([] { throw Error(ErrorCode::corrupt, "short image"); }), EIO);
-  EXPECT_EQ(code_of([] { throw std::bad_alloc(); }), ENOMEM);
+  EXPECT_EQ(code_of([] { throw std::bad_alloc(); }), EIO);
   EXPECT_EQ(code_of([] { throw std::runtime_error("anything"); }), EIO);
 }
 
 TEST(RequestPool, TheDeadlineFreesTheCallerOfAStuckWorker) {
   Caller caller;
   Stuck stuck;
-  RequestPool pool(1);
+  RequestPool pool({1});
   park(pool, caller, Clock::now() + std::chrono::milliseconds(20), stuck.work(caller));
   EXPECT_EQ(caller.wait(), ETIMEDOUT);
   EXPECT_EQ(pool.parked_count(), 0u);
@@ -171,7 +176,7 @@ RequestPool::Work answer_when_stopped(Caller& caller, std::atomic<bool>& started
 TEST(RequestPool, WorkThatIsToFinishIsToldOfAnInterruptAndAnswersItself) {
   Caller caller;
   std::atomic<bool> started = false;
-  RequestPool pool(1);
+  RequestPool pool({1});
   const auto ticket =
       park(pool, caller, far_away(), answer_when_stopped(caller, started), OnGiveUp::finish);
   started.wait(false);
@@ -182,7 +187,7 @@ TEST(RequestPool, WorkThatIsToFinishIsToldOfAnInterruptAndAnswersItself) {
 TEST(RequestPool, WorkThatIsToFinishIsToldOfItsDeadlineAndAnswersItself) {
   Caller caller;
   std::atomic<bool> started = false;
-  RequestPool pool(1);
+  RequestPool pool({1});
   park(pool, caller, Clock::now() + std::chrono::milliseconds(50),
        answer_when_stopped(caller, started), OnGiveUp::finish);
   const auto code = caller.wait();
@@ -193,7 +198,7 @@ TEST(RequestPool, WorkThatIsToFinishIsToldTheEndOfThePool) {
   Caller caller;
   std::atomic<bool> started = false;
   {
-    RequestPool pool(1);
+    RequestPool pool({1});
     park(pool, caller, far_away(), answer_when_stopped(caller, started), OnGiveUp::finish);
     started.wait(false);
   }
@@ -203,7 +208,7 @@ TEST(RequestPool, WorkThatIsToFinishIsToldTheEndOfThePool) {
 
 TEST(RequestPool, WorkThatIsToFinishAndFailsAnswersOnce) {
   Caller caller;
-  RequestPool pool(1);
+  RequestPool pool({1});
   park(
       pool, caller, far_away(),
       [](const Context&) -> std::function<void()> { throw PosixError(EDQUOT, "write"); },
@@ -217,7 +222,7 @@ TEST(RequestPool, WorkThatIsToFinishButHasNotBegunIsGivenUp) {
   Stuck stuck;
   std::atomic<bool> ran = false;
   {
-    RequestPool pool(1);
+    RequestPool pool({1});
     park(pool, first, far_away(), stuck.work(first));
     stuck.wait_until_started();
     const auto ticket = park(
@@ -239,7 +244,7 @@ TEST(RequestPool, AnInterruptedCallerMayWaitOnAndGiveUpLater) {
   Caller caller, other;
   caller.is_patient = other.is_patient = true;
   Stuck stuck(2);
-  RequestPool pool(2);
+  RequestPool pool({2});
   const auto ticket = park(pool, caller, far_away(), stuck.work(caller));
   const auto others = park(pool, other, far_away(), stuck.work(other));
   stuck.wait_until_started();
@@ -258,7 +263,7 @@ TEST(RequestPool, AnInterruptedCallerMayWaitOnAndGiveUpLater) {
 TEST(RequestPool, AnInterruptFreesTheCallerOfAStuckWorker) {
   Caller caller;
   Stuck stuck;
-  RequestPool pool(1);
+  RequestPool pool({1});
   const auto ticket = park(pool, caller, far_away(), stuck.work(caller));
   stuck.wait_until_started();
   pool.interrupt(ticket);
@@ -269,10 +274,10 @@ TEST(RequestPool, AnInterruptFreesTheCallerOfAStuckWorker) {
 TEST(RequestPool, AnInterruptBeforeParkingTakesEffectInPark) {
   Caller blocker, caller;
   Stuck stuck;
-  RequestPool pool(1);
+  RequestPool pool({1});
   park(pool, blocker, far_away(), stuck.work(blocker));
   stuck.wait_until_started();
-  const RequestPool::Ticket ticket = pool.announce();
+  const RequestPool::Ticket ticket = pool.announce(0);
   pool.interrupt(ticket);
   EXPECT_EQ(caller.answers(), 0);
   pool.park(ticket, std::make_unique<FakeReply>(caller), far_away(), succeed(caller));
@@ -282,7 +287,7 @@ TEST(RequestPool, AnInterruptBeforeParkingTakesEffectInPark) {
 
 TEST(RequestPool, UnknownTicketsAreIgnored) {
   Caller caller;
-  RequestPool pool(1);
+  RequestPool pool({1});
   pool.interrupt(12345);
   const auto ticket = park(pool, caller, far_away(), succeed(caller));
   EXPECT_EQ(caller.wait(), kAnswered);
@@ -298,7 +303,7 @@ TEST(RequestPool, ALateAnswerIsThrownAway) {
   Caller late, next;
   Stuck stuck;
   {
-    RequestPool pool(1);
+    RequestPool pool({1});
     park(pool, late, Clock::now(), stuck.work(late));
     EXPECT_EQ(late.wait(), ETIMEDOUT);
     stuck.let_go();
@@ -312,7 +317,7 @@ TEST(RequestPool, WorkThatTimedOutInTheQueueIsNotDone) {
   Caller blocker, queued, next;
   Stuck stuck;
   std::atomic<bool> was_done = false;
-  RequestPool pool(1);
+  RequestPool pool({1});
   park(pool, blocker, far_away(), stuck.work(blocker));
   stuck.wait_until_started();
   park(pool, queued, passed(), [&](const Context&) {
@@ -330,7 +335,7 @@ TEST(RequestPool, StuckWorkersDoNotHoldUpTheDeadlinesOfOthers) {
   constexpr std::ptrdiff_t kThreads = 3;
   Caller blockers[kThreads], callers[8];
   Stuck stuck(kThreads);
-  RequestPool pool(kThreads);
+  RequestPool pool({kThreads});
   for (Caller& blocker : blockers) park(pool, blocker, far_away(), stuck.work(blocker));
   stuck.wait_until_started();
   for (int i = 0; i < 8; i++) {
@@ -350,7 +355,7 @@ TEST(RequestPool, TheWorkLearnsItsDeadlineAndThatNobodyWaitsAnyLonger) {
   std::latch started(1);
   const auto deadline = far_away();
   {
-    RequestPool pool(1);
+    RequestPool pool({1});
     const auto ticket = park(pool, caller, deadline, [&](const Context& context) {
       EXPECT_EQ(context.deadline, deadline);
       EXPECT_FALSE(context.stop.stop_requested());
@@ -372,7 +377,7 @@ TEST(RequestPool, TheEndAnswersWhatIsParked) {
   Stuck stuck;
   std::jthread helper;
   {
-    RequestPool pool(1);
+    RequestPool pool({1});
     park(pool, working, far_away(), stuck.work(working));
     stuck.wait_until_started();
     park(pool, queued, far_away(), succeed(queued));
@@ -391,7 +396,7 @@ TEST(RequestPool, AnswersRunOnTheThreadOfTheirWork) {
   Caller caller;
   std::thread::id worked, answered;
   {
-    RequestPool pool(4);
+    RequestPool pool({4});
     park(pool, caller, far_away(), [&](const Context&) {
       worked = std::this_thread::get_id();
       return [&] {
@@ -416,7 +421,7 @@ void expect_idle_worker_leaves(RequestPool& pool, Caller& held) {
 
 TEST(RequestPool, WhatIsHeldIsDoneWhenItIsWoken) {
   Caller caller;
-  RequestPool pool(1);
+  RequestPool pool({1});
   const auto ticket = hold(pool, caller, far_away(), succeed(caller));
   expect_idle_worker_leaves(pool, caller);
   EXPECT_EQ(pool.parked_count(), 1U);
@@ -428,8 +433,8 @@ TEST(RequestPool, WhatIsHeldIsDoneWhenItIsWoken) {
 
 TEST(RequestPool, WhatWasWokenBeforeItIsHeldIsDoneAtOnce) {
   Caller caller;
-  RequestPool pool(1);
-  const RequestPool::Ticket ticket = pool.announce();
+  RequestPool pool({1});
+  const RequestPool::Ticket ticket = pool.announce(0);
   pool.wake(ticket);
   pool.hold(ticket, std::make_unique<FakeReply>(caller), far_away(), succeed(caller));
   EXPECT_EQ(caller.wait(), kAnswered);
@@ -440,7 +445,7 @@ TEST(RequestPool, WhatIsWokenTwiceIsDoneOnce) {
   Stuck stuck;
   std::atomic<int> runs = 0;
   {
-    RequestPool pool(1);
+    RequestPool pool({1});
     park(pool, blocker, far_away(), stuck.work(blocker));
     stuck.wait_until_started();
     const auto ticket = hold(pool, caller, far_away(), [&](const Context&) {
@@ -462,7 +467,7 @@ TEST(RequestPool, WhatIsWokenTwiceIsDoneOnce) {
 
 TEST(RequestPool, WakingWhatIsParkedOrUnknownChangesNothing) {
   Caller caller;
-  RequestPool pool(1);
+  RequestPool pool({1});
   pool.wake(12345);
   const auto ticket = park(pool, caller, far_away(), succeed(caller));
   pool.wake(ticket);
@@ -473,7 +478,7 @@ TEST(RequestPool, WakingWhatIsParkedOrUnknownChangesNothing) {
 
 TEST(RequestPool, TheDeadlineOfWhatIsHeldCountsFromTheBeginning) {
   Caller caller;
-  RequestPool pool(1);
+  RequestPool pool({1});
   const auto ticket =
       hold(pool, caller, Clock::now() + std::chrono::milliseconds(20), succeed(caller));
   EXPECT_EQ(caller.wait(), ETIMEDOUT);
@@ -487,10 +492,10 @@ TEST(RequestPool, TheDeadlineOfWhatIsHeldCountsFromTheBeginning) {
 TEST(RequestPool, AnInterruptFreesTheCallerOfWhatIsHeld) {
   Caller caller, early;
   early.is_patient = true;
-  RequestPool pool(1);
+  RequestPool pool({1});
   pool.interrupt(hold(pool, caller, far_away(), succeed(caller)));
   EXPECT_EQ(caller.wait(), EINTR);
-  const RequestPool::Ticket ticket = pool.announce();
+  const RequestPool::Ticket ticket = pool.announce(0);
   pool.interrupt(ticket);
   pool.hold(ticket, std::make_unique<FakeReply>(early), far_away(), succeed(early));
   const auto until = Clock::now() + kRequestLimit;
@@ -503,7 +508,7 @@ TEST(RequestPool, AnInterruptFreesTheCallerOfWhatIsHeld) {
 TEST(RequestPool, TheEndAnswersWhatIsHeld) {
   Caller caller;
   {
-    RequestPool pool(1);
+    RequestPool pool({1});
     hold(pool, caller, far_away(), succeed(caller));
   }
   EXPECT_EQ(caller.wait(), ENOTCONN);
@@ -512,7 +517,7 @@ TEST(RequestPool, TheEndAnswersWhatIsHeld) {
 
 TEST(RequestPool, WorkMayHoldItsRequestAgain) {
   Caller caller;
-  RequestPool pool(1);
+  RequestPool pool({1});
   std::atomic<RequestPool::Ticket> second = 0;
   const auto first = hold(pool, caller, far_away(), [&](const Context&) {
     return [&] {
@@ -533,7 +538,7 @@ TEST(RequestPool, WhatIsHeldWhileThePoolEndsIsAnswered) {
   Stuck stuck;
   std::jthread helper;
   {
-    RequestPool pool(1);
+    RequestPool pool({1});
     park(
         pool, queued, far_away(),
         [&](const Context& context) {
@@ -555,24 +560,175 @@ TEST(RequestPool, WhatIsHeldWhileThePoolEndsIsAnswered) {
 TEST(RequestPool, HeldRequestsDoNotHoldUpOthers) {
   std::vector<Caller> held(1000);
   std::vector<RequestPool::Ticket> tickets;
-  RequestPool pool(1);
+  RequestPool pool({1});
   for (Caller& caller : held) tickets.push_back(hold(pool, caller, far_away(), succeed(caller)));
   expect_idle_worker_leaves(pool, held.front());
   for (const auto ticket : tickets) pool.wake(ticket);
   for (Caller& caller : held) ASSERT_EQ(caller.wait(), kAnswered);
 }
 
+// ---- shares and workers ----
+
+TEST(RequestPool, AKindThatIsFullDoesNotHoldUpAnother) {
+  Caller full[2], queued[5], other;
+  Stuck stuck(2);
+  RequestPool pool({2, 1});
+  for (Caller& caller : full) park_in(pool, 0, caller, stuck.work(caller));
+  stuck.wait_until_started();
+  for (Caller& caller : queued) park_in(pool, 0, caller, succeed(caller));
+  park_in(pool, 1, other, succeed(other));
+  EXPECT_EQ(other.wait(), kAnswered);
+  for (Caller& caller : queued) EXPECT_EQ(caller.answers(), 0);
+  stuck.let_go();
+  for (Caller& caller : full) EXPECT_EQ(caller.wait(), kAnswered);
+  for (Caller& caller : queued) EXPECT_EQ(caller.wait(), kAnswered);
+}
+
+TEST(RequestPool, AKindOccupiesNoMoreWorkersThanItsShareHoweverManyAreIdle) {
+  Caller others[3], callers[6], last;
+  Stuck first(3), second(2);
+  std::atomic<int> running = 0, most = 0;
+  RequestPool pool({2, 3});
+  for (Caller& caller : others) park_in(pool, 1, caller, first.work(caller));
+  first.wait_until_started();
+  first.let_go();
+  for (Caller& caller : others) EXPECT_EQ(caller.wait(), kAnswered);
+  for (int i = 0; i < 6; i++) {
+    const RequestPool::Work work = i < 2 ? second.work(callers[i]) : succeed(callers[i]);
+    park_in(pool, 0, callers[i], [&, work](const Context& context) {
+      const int now = ++running;
+      for (int seen = most; now > seen && !most.compare_exchange_weak(seen, now);) continue;
+      auto send = work(context);
+      running--;
+      return send;
+    });
+  }
+  second.wait_until_started();
+  park_in(pool, 1, last, succeed(last));
+  EXPECT_EQ(last.wait(), kAnswered);
+  second.let_go();
+  for (Caller& caller : callers) EXPECT_EQ(caller.wait(), kAnswered);
+  EXPECT_EQ(most, 2);
+}
+
+TEST(RequestPool, AllKindsMayBeFullAtOnce) {
+  const std::vector<unsigned> shares{2, 1, 3};
+  std::vector<Caller> callers(6);
+  Stuck stuck(6);
+  RequestPool pool(shares);
+  std::size_t next = 0;
+  for (std::size_t share = 0; share < shares.size(); share++) {
+    for (unsigned i = 0; i < shares[share]; i++, next++) {
+      park_in(pool, share, callers[next], stuck.work(callers[next]));
+    }
+  }
+  stuck.wait_until_started();
+  EXPECT_EQ(pool.worker_count(), 6U);
+  stuck.let_go();
+  for (Caller& caller : callers) EXPECT_EQ(caller.wait(), kAnswered);
+}
+
+TEST(RequestPool, ThreadsStartOnDemand) {
+  Caller held, stuck_caller, queued;
+  Stuck stuck;
+  RequestPool pool({1, 8});
+  EXPECT_EQ(pool.worker_count(), 0U);
+  const auto ticket = hold(pool, held, far_away(), succeed(held));
+  EXPECT_EQ(pool.worker_count(), 0U) << "what is held needs none";
+  pool.wake(ticket);
+  EXPECT_EQ(held.wait(), kAnswered);
+  for (int i = 0; i < 50; i++) {
+    Caller caller;
+    park(pool, caller, far_away(), succeed(caller));
+    EXPECT_EQ(caller.wait(), kAnswered);
+  }
+  park(pool, stuck_caller, far_away(), stuck.work(stuck_caller));
+  stuck.wait_until_started();
+  park(pool, queued, far_away(), succeed(queued));
+  EXPECT_EQ(pool.worker_count(), 1U) << "what may not begin needs none either";
+  Caller other;
+  park_in(pool, 1, other, succeed(other));
+  EXPECT_EQ(other.wait(), kAnswered);
+  EXPECT_EQ(pool.worker_count(), 2U);
+  stuck.let_go();
+  EXPECT_EQ(queued.wait(), kAnswered);
+}
+
+// Threads get a stack that does not fit into any address space, so none can be started.
+class NoThreads {
+ public:
+  NoThreads() {
+    pthread_getattr_default_np(&before_);
+    pthread_attr_t without = before_;
+    EXPECT_EQ(pthread_attr_setstacksize(&without, std::size_t{1} << 56), 0);
+    EXPECT_EQ(pthread_setattr_default_np(&without), 0);
+  }
+  ~NoThreads() {
+    pthread_setattr_default_np(&before_);
+    pthread_attr_destroy(&before_);
+  }
+
+ private:
+  pthread_attr_t before_{};
+};
+
+TEST(RequestPool, AThreadThatTheSystemRefusesIsStartedLater) {
+  Caller first, second;
+  RequestPool pool({1, 1});
+  {
+    const NoThreads none;
+    park_in(pool, 0, first, succeed(first));
+    park_in(pool, 1, second, succeed(second));
+    EXPECT_EQ(pool.worker_count(), 0U);
+  }
+  EXPECT_EQ(first.wait(), kAnswered);
+  EXPECT_EQ(second.wait(), kAnswered);
+}
+
+// Fills the share of `full` with what is stuck, and more behind it; `other` is answered.
+void expect_not_held_up(RequestKind other, RequestKind full) {
+  const WaitClass waits_for = policy_of(full).waits_for;
+  ASSERT_EQ(policy_of(other).waits_for, waits_for);
+  const std::size_t workers = policy_of(full).workers;
+  std::vector<Caller> callers(2 * workers);
+  Caller caller;
+  Stuck stuck(static_cast<std::ptrdiff_t>(workers));
+  RequestPool pool(shares_of(waits_for));
+  for (std::size_t i = 0; i < callers.size(); i++) {
+    park_in(pool, share_of(full), callers[i],
+            i < workers ? stuck.work(callers[i]) : succeed(callers[i]));
+  }
+  stuck.wait_until_started();
+  park_in(pool, share_of(other), caller, succeed(caller));
+  EXPECT_EQ(caller.wait(), kAnswered);
+  stuck.let_go();
+  for (Caller& each : callers) EXPECT_EQ(each.wait(), kAnswered);
+}
+
+TEST(RequestKinds, ReadsOfABucketThatHangsDoNotHoldUpNamesOfOldVersions) {
+  expect_not_held_up(RequestKind::name, RequestKind::remote);
+  expect_not_held_up(RequestKind::fill, RequestKind::remote);
+  expect_not_held_up(RequestKind::remote, RequestKind::fill);
+}
+
+TEST(RequestKinds, SyncsOfMinutesDoNotHoldUpWrites) {
+  expect_not_held_up(RequestKind::change, RequestKind::sync);
+  expect_not_held_up(RequestKind::sync, RequestKind::change);
+}
+
+// ---- races ----
+
 // Work, deadlines, wakes, interrupts and the end race for the same requests.
 TEST(RequestPool, EveryRequestIsAnsweredExactlyOnce) {
   constexpr std::size_t kRequests = 4000;
   std::vector<Caller> callers(kRequests);
   {
-    RequestPool pool(4);
+    RequestPool pool({1, 2, 1});
     const auto park_share = [&](std::size_t first) {
-      std::mt19937_64 rng(test::seed() + first);
+      test::Random rng(test::seed() + first);
       for (std::size_t i = first; i < kRequests; i += 4) {
         const std::chrono::microseconds patience(rng() % 300);
-        const RequestPool::Ticket ticket = pool.announce();
+        const RequestPool::Ticket ticket = pool.announce(rng() % 3);
         if (rng() % 8 == 0) pool.interrupt(ticket);
         const bool is_held = rng() % 2 == 0;
         if (is_held && rng() % 4 == 0) pool.wake(ticket);

@@ -14,9 +14,9 @@
 #include <chrono>
 #include <filesystem>
 #include <functional>
+#include <future>
 #include <memory>
 #include <mutex>
-#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -25,7 +25,9 @@
 #include "fs/mount/mount_info.hpp"
 #include "fs/mount/mount_point.hpp"
 #include "store/base/error.hpp"
+#include "store/local/db.hpp"
 #include "store/os/file.hpp"
+#include "store/staging/staging.hpp"
 #include "tests/support/support.hpp"
 
 namespace weightfs::fs {
@@ -61,7 +63,7 @@ class FuseSessionTest : public testing::TestWithParam<Serve> {
     }
     stdfs::create_directories(mount_);
     auto rng = test::make_rng();
-    for (const std::uint64_t number : {1, 2})
+    for (const std::uint64_t number : {1u, 2u})
       catalog_->versions[number] = make_version(number, rng);
     catalog_->latest = 2;
     catalog_->tags = {{"step-2", 2}};
@@ -73,7 +75,7 @@ class FuseSessionTest : public testing::TestWithParam<Serve> {
     EXPECT_FALSE(find_mount(mount_)) << "the session left its mount behind";
   }
 
-  std::shared_ptr<const CatalogVersion> make_version(std::uint64_t number, std::mt19937_64& rng) {
+  std::shared_ptr<const CatalogVersion> make_version(std::uint64_t number, test::Random& rng) {
     auto version = std::make_shared<CatalogVersion>();
     version->number = number;
     version->time = 1'700'000'000;
@@ -221,7 +223,7 @@ TEST_P(FuseSessionTest, OpensAreCountedUntilTheLastRelease) {
 TEST_P(FuseSessionTest, ManyReadersAtOnceGetRightBytesAndLeaveNothingOpen) {
   const std::string expected[] = {stored(1, "big"), stored(2, "big")};
   const auto read_often = [&](std::uint64_t reader) {
-    std::mt19937_64 rng(test::seed() + reader);
+    test::Random rng(test::seed() + reader);
     std::string part(10'000, '\0');
     for (int step = 0; step < 300; step++) {
       const int version = 1 + static_cast<int>(rng() % 2);
@@ -345,6 +347,61 @@ INSTANTIATE_TEST_SUITE_P(Serving, FuseSessionTest, testing::Values(Serve::automa
                          [](const auto& param) {
                            return param.param == Serve::daemon ? "daemon" : "automatic";
                          });
+
+// Making room may end a bind mount below the mount: the kernel then asks the session.
+TEST(FuseWriterTest, CreatesThatWaitForRoomLeaveTheSessionServed) {
+  if (geteuid() != 0 || access("/dev/fuse", R_OK | W_OK) != 0) {
+    GTEST_SKIP() << "needs root and /dev/fuse";
+  }
+  constexpr int kSavers = 24;  // more than the session has threads
+  const test::TempDir temp;
+  const stdfs::path mount = temp / "mnt";
+  stdfs::create_directories(mount);
+  std::atomic<bool> is_full = false;
+  std::atomic<int> waiting = 0;
+  const auto db = Db::open(temp / "db");
+  Staging staging(*db, temp / "staging",
+                  StagingOptions{.make_room =
+                                     [&](std::uint64_t) {
+                                       if (!is_full) return;
+                                       waiting++;
+                                       is_full.wait(true);
+                                     },
+                                 .has_room = [&](std::uint64_t) { return !is_full; }});
+  const auto catalog = std::make_shared<const Catalog>();
+  const Tree tree([&] { return catalog; }, Ownership{}, true);
+  FuseSession session(tree, FuseSessionOptions{.mount_point = stdfs::canonical(mount),
+                                               .source = "file:///x",
+                                               .store = temp.path(),
+                                               .status = {},
+                                               .writing = {&staging}});
+  const std::jthread runner([&] { session.run(); });
+  const auto folder = [&](int i) { return mount / "staging" / std::to_string(i); };
+  for (int i = 0; i < kSavers; i++) stdfs::create_directory(folder(i));
+
+  is_full = true;
+  std::vector<std::jthread> savers;
+  std::atomic<int> made = 0;
+  for (int i = 0; i < kSavers; i++) {
+    savers.emplace_back(
+        [&, i] { made += open_error(folder(i) / "f", O_WRONLY | O_CREAT | O_EXCL) == 0 ? 1 : 0; });
+  }
+  EXPECT_TRUE(wait_for([&] { return waiting >= 4; }));
+  auto looks = std::async(std::launch::async, [&] {
+    for (int i = 1; i < 200; i++) {
+      if (stdfs::exists(mount / "versions" / std::to_string(i))) return false;
+    }
+    return true;
+  });
+  EXPECT_EQ(looks.wait_for(kSessionLimit), std::future_status::ready);
+  EXPECT_EQ(made, 0);
+  is_full = false;
+  is_full.notify_all();
+  EXPECT_TRUE(looks.get());
+  savers.clear();
+  EXPECT_EQ(made, kSavers);
+  session.stop();
+}
 
 }  // namespace
 }  // namespace weightfs::fs

@@ -45,7 +45,7 @@ class TreeTest : public testing::Test {
  protected:
   TreeTest() {
     catalog_->latest = 12;
-    for (const std::uint64_t number : {1, 9, 12})
+    for (const std::uint64_t number : {1u, 9u, 12u})
       catalog_->versions[number] = make_version(number, "");
     catalog_->tags = {{"zero", 1}, {"alpha", 12}, {"elsewhere", 5}};
     catalog_->repository_time = 777;
@@ -167,12 +167,17 @@ TEST_F(TreeTest, AWritersMountShowsMore) {
 
 TEST_F(TreeTest, AReadersMountHasNothingOfAWriters) {
   const Inode control = make_inode(Fixed::control);
-  for (const auto& [parent, name, fixed] : {std::tuple{kRoot, "staging", Fixed::staging},
-                                            {kRoot, "publish", Fixed::publish},
-                                            {control, "last_error", Fixed::last_error}}) {
-    expect_error(ErrorCode::not_found, [&] { (void)tree().lookup(parent, name); });
-    expect_error(ErrorCode::not_found, [&] { (void)tree().attributes(make_inode(fixed)); });
-    expect_error(ErrorCode::not_found, [&] { (void)tree().open(make_inode(fixed)); });
+  struct Writers {
+    Inode parent;
+    const char* name;
+    Fixed fixed;
+  };
+  for (const Writers& node : {Writers{kRoot, "staging", Fixed::staging},
+                              {kRoot, "publish", Fixed::publish},
+                              {control, "last_error", Fixed::last_error}}) {
+    expect_error(ErrorCode::not_found, [&] { (void)tree().lookup(node.parent, node.name); });
+    expect_error(ErrorCode::not_found, [&] { (void)tree().attributes(make_inode(node.fixed)); });
+    expect_error(ErrorCode::not_found, [&] { (void)tree().open(make_inode(node.fixed)); });
   }
 }
 
@@ -495,7 +500,7 @@ TEST_F(TreeTest, ListsWhatIsBeingFilledAndOpensItsFilesAsFarAsTheyAreHere) {
 TEST_F(TreeTest, AFileThatIsNotKeptIsRemoteWhetherItsVersionIsCompleteOrNot) {
   auto version = std::make_shared<CatalogVersion>(*make_version(10, ""));
   version->entries[2].image = ImageState::absent;
-  version->entries[2].is_rest = true;
+  version->entries[2].is_remote = true;
   catalog_->versions[10] = version;
   const auto is_remote = [&] {
     const auto file = std::get<RemoteFile>(tree().open(inode_of(10, 2)));

@@ -12,8 +12,8 @@ using std::chrono::milliseconds;
 using std::chrono::minutes;
 using std::chrono::seconds;
 
-constexpr auto kGrace = seconds(60);
-constexpr auto kTick = milliseconds(1);
+constexpr auto kLinkGrace = seconds(60);
+constexpr auto kLinkTick = milliseconds(1);
 
 class LinkPassesTest : public testing::Test {
  protected:
@@ -62,10 +62,10 @@ TEST_F(LinkPassesTest, AnOpenRightAfterTheReadlinkProlongsItToTheGraceAfterThat)
   told(me_);
   wait(milliseconds(900));
   opened();
-  wait(kGrace - kTick);
+  wait(kLinkGrace - kLinkTick);
   EXPECT_EQ(told(me_), 42u);
   EXPECT_EQ(told(stranger_), 43u) << "it asked too long before the OPEN";
-  wait(kTick);
+  wait(kLinkTick);
   EXPECT_EQ(told(me_), 43u);
 }
 

@@ -165,7 +165,7 @@ TEST_F(OpenWritersTest, ADescriptorInFlightIsHeldByNoVisibleProcess) {
 
 TEST_F(OpenWritersTest, OtherInodesAndDevicesAreNotMeant) {
   const Child child(opening(O_RDWR));
-  EXPECT_TRUE(find_writers(attributes().st_dev, {attributes().st_ino + 1}).empty());
+  EXPECT_TRUE(find_writers(attributes().st_dev, {~attributes().st_ino}).empty());
   EXPECT_TRUE(find_writers(attributes().st_dev, {}).empty());
   EXPECT_TRUE(find_writers(attributes().st_dev + 1, {attributes().st_ino}).empty());
 }

@@ -47,7 +47,7 @@ struct Program {
 /// Makes programs.
 class Programs {
  public:
-  explicit Programs(std::mt19937_64& rng) : rng_(rng) {}
+  explicit Programs(test::Random& rng) : rng_(rng) {}
 
   Program make(unsigned kind) {
     switch (kind) {
@@ -231,7 +231,7 @@ class Programs {
     return program;
   }
 
-  std::mt19937_64& rng_;
+  test::Random& rng_;
 };
 
 /// Runs programs in sessions, in virtual time.
@@ -439,7 +439,7 @@ class PassesModel : public testing::Test {
 
   static constexpr unsigned kSessions = Programs::kKinds + 3;
 
-  std::mt19937_64 rng_ = test::make_rng();
+  test::Random rng_ = test::make_rng();
   Programs programs_{rng_};
   PassWorld world_{kModelShards};
   std::vector<Running> runs_;

@@ -44,6 +44,7 @@ DaemonState some_daemon_state() {
   state.sync.newest = 8;
   state.sync.newest_time = 900;
   state.sync.checked_time = 990;
+  state.sync.rhythm = std::chrono::seconds(16);
   state.sync.fetched_bytes = 100;
   state.sync.image_bytes = 200;
   return state;
@@ -119,6 +120,7 @@ TEST(StatusText, TellsEverything) {
   EXPECT_EQ(json["lag_seconds"], 0);
   EXPECT_EQ(json["state"], "current");
   EXPECT_EQ(json["checked"], 990);
+  EXPECT_EQ(json["rhythm_ms"], 16000);
   EXPECT_EQ(json["offline_since"], nullptr);
   EXPECT_EQ(json["error"], nullptr);
   EXPECT_EQ(json["versions"], Json::array({7, 8}));
@@ -131,6 +133,24 @@ TEST(StatusText, TellsEverything) {
                                  {"waiting_reads", 6}}));
   EXPECT_EQ(json["bytes"], Json({{"images", 200}, {"fetched", 100}}));
   EXPECT_TRUE(json["weightfs"].is_string());
+}
+
+TEST(StatusText, TellsWhereImagesAreAndWhatWasDoneAfterTheFlip) {
+  DaemonState state = some_daemon_state();
+  const auto images = [&] { return Json::parse(status_text(state, 1000))["images"]; };
+  EXPECT_EQ(images(), Json({{"home", "disk"}, {"room_ahead", nullptr}}));
+  state.sync.room_ahead = RoomAheadStatus{};
+  EXPECT_EQ(images()["room_ahead"], Json({{"versions", 0}, {"last", nullptr}, {"last_ms", 0.0}}));
+  state.sync.room_ahead = RoomAheadStatus{4, 6, std::chrono::milliseconds(150)};
+  EXPECT_EQ(images()["room_ahead"], Json({{"versions", 4}, {"last", 6}, {"last_ms", 150.0}}));
+
+  state.sync.room_ahead.reset();
+  state.sync.memory = MemoryStatus{200, {7, 8}, 1, {}};
+  EXPECT_EQ(images()["base_renewals"], 0);
+  EXPECT_EQ(images()["base_renewed"], nullptr);
+  state.sync.memory->renewals = {2, 65};
+  EXPECT_EQ(images()["base_renewals"], 2);
+  EXPECT_EQ(images()["base_renewed"], 65);
 }
 
 TEST(StatusText, TellsWhatIsFollowedAndWhatIsWaitedFor) {

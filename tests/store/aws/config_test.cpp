@@ -55,7 +55,7 @@ TEST(AwsConfig, ReadsNestedAndContinuedSettings) {
       "  endpoint_url=http://a=b\n"
       "credential_process = /bin/x\n"
       "    --flag\n"
-      "  region = r\n"  // deeper than credential_process, so a part of it
+      "  region = r\n"  // deeper than credential_process, so it continues that
       "next = 1\n\n");
   EXPECT_EQ(settings, (AwsSettings{{"s3", ""},
                                    {"s3.addressing_style", "path"},
@@ -74,9 +74,11 @@ TEST(AwsConfig, RefusesWhatIsNoIniWithItsLine) {
       {"[a]\n[b]\n[a]\n", "FILE, line 3: the section [a] occurs twice"},
       {"[a]\nk = SECRET\nK = SECRET\n", "FILE, line 3: the setting k occurs twice in its section"},
       {"[a]\ns3 =\n  x = 1\n  SECRET\n", "FILE, line 4: expected 'NAME = VALUE' below s3"}};
-  for (const auto& [text, message] : bad) {
+  for (const auto& each : bad) {
+    const auto& [text, message] = each;
     std::string said;
-    EXPECT_EQ(code_of([&] { parse_aws_file(text, "FILE"); }, &said), ErrorCode::invalid) << text;
+    EXPECT_EQ(code_of([&] { parse_aws_file(each.first, "FILE"); }, &said), ErrorCode::invalid)
+        << text;
     EXPECT_EQ(said.find(message), 0u) << said;
     EXPECT_EQ(said.find("SECRET"), std::string::npos) << said;
   }

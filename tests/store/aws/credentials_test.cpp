@@ -62,7 +62,7 @@ std::string sts_xml(const std::string& id, std::chrono::seconds expires_in) {
          "</Expiration></Credentials></AssumeRoleResult></AssumeRoleResponse>";
 }
 
-// A home of its own, the variables of the environment, and what runs beside a host of AWS.
+// A home directory, environment variables, and fakes of the services on an AWS host.
 class AwsCredentialsTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -77,12 +77,12 @@ class AwsCredentialsTest : public ::testing::Test {
   }
   void config(std::string_view text) { write_text(home_ / ".aws/config", text); }
   void credentials(std::string_view text) { write_text(home_ / ".aws/credentials", text); }
-  // A credential_process: a shell script below home.
+  // A credential_process: a shell script below `home_`.
   std::string script(std::string_view text) {
     write_text(home_ / "script", text);
     return "/bin/sh '" + (home_ / "script").string() + "'";
   }
-  // Answers to all requests, recorded in seen().
+  // Answers all requests; seen() records them.
   void serve(HttpServer::Handler handler) {
     server_ = std::make_unique<HttpServer>([this, handler](const ServedRequest& request) {
       {
@@ -129,7 +129,7 @@ class AwsCredentialsTest : public ::testing::Test {
   ErrorCode code(std::string* said, const std::string& profile = "") const {
     return code_of([&] { (void)get(profile); }, said);
   }
-  // The failure says `words`, and no secret.
+  // Expects a failure whose message contains `words`, and no secret.
   void expect_failure(ErrorCode expected, const std::vector<std::string>& words,
                       const std::string& profile = "") const {
     std::string said;
@@ -154,7 +154,7 @@ ServedReply reply_with(std::string body, int status = 200) {
   return reply;
 }
 
-// "a=b&c=d" of a form.
+// The fields of a form "a=b&c=d".
 std::map<std::string, std::string> form_fields(const std::string& body) {
   ServedRequest request;
   request.target = "/?" + body;
@@ -194,7 +194,7 @@ TEST_F(AwsCredentialsTest, TheEnvironmentMaySayWhenItsKeysExpire) {
   expect_failure(ErrorCode::invalid, {"AWS_CREDENTIAL_EXPIRATION"});
 }
 
-// Credentials file, credential_process, config file: in this order.
+// In this order: credentials file, credential_process, config file.
 TEST_F(AwsCredentialsTest, OrdersTheSourcesOfAProfile) {
   const std::string keys = "aws_access_key_id = CONFIG\naws_secret_access_key = x\n";
   const std::string process = "credential_process = " +
@@ -253,7 +253,7 @@ TEST_F(AwsCredentialsTest, RefusesWhatAsksAPerson) {
 // credential_process -----------------------------------------------------------------------------
 
 TEST_F(AwsCredentialsTest, RunsAProcessWithoutAShell) {
-  // With a descriptor that it could inherit, and words that a shell would read otherwise.
+  // With a descriptor that it could inherit, and words that a shell would change.
   const File open_here(::open("/dev/null", O_RDONLY));
   ASSERT_TRUE(open_here);
   config("[default]\ncredential_process = " +
@@ -316,7 +316,7 @@ TEST_F(AwsCredentialsTest, KillsAProcessThatDoesNotEnd) {
   EXPECT_NE(said.find("was killed"), std::string::npos) << said;
   const pid_t child = std::stoi(read_text(home_ / "pid"));
   EXPECT_TRUE(eventually([&] {
-    // Gone, or a zombie that nobody waits for.
+    // Gone, or a zombie that is not reaped.
     std::string status;
     try {
       status = read_text("/proc/" + std::to_string(child) + "/stat");
@@ -373,7 +373,7 @@ TEST_F(AwsCredentialsTest, AssumesAChainOfRoles) {
   EXPECT_NE(a.headers.at("authorization").find("/eu-central-1/sts/"), std::string::npos);
   EXPECT_EQ(a.headers.at("x-amz-security-token"), "token-of-arn:B");
 
-  // A profile that is its own source has its keys there.
+  // A profile that is its own source has its own keys.
   EXPECT_EQ(get("c").access_key_id, "arn:C");
   EXPECT_NE(seen()[2].headers.at("authorization").find("Credential=STATIC/"), std::string::npos);
 }
@@ -433,14 +433,14 @@ TEST_F(AwsCredentialsTest, SaysWhyStsRefuses) {
   EXPECT_EQ(seen().size(), 1u);
   serve_sts([](const ServedRequest&) { return reply_with("busy HUSHED", 503); });
   expect_failure(ErrorCode::unavailable, {"503"});
-  EXPECT_EQ(seen().size(), 4u);  // asked three times
+  EXPECT_EQ(seen().size(), 4u);  // tried three times
   serve_sts([](const ServedRequest&) { return reply_with("<a>HUSHED</a>"); });
   expect_failure(ErrorCode::invalid, {"has no <Credentials>"});
   server_.reset();
   expect_failure(ErrorCode::unavailable, {"arn:R"});
 }
 
-// As the AWS tools: what holds for all services holds for STS.
+// Like the AWS tools: settings for all services apply to STS.
 TEST_F(AwsCredentialsTest, FindsTheEndpointOfSts) {
   serve([](const ServedRequest&) { return reply_with(sts_xml("ROLE", std::chrono::hours(1))); });
   const std::string keys =
@@ -479,7 +479,7 @@ TEST_F(AwsCredentialsTest, AssumesARoleByATokenFile) {
   keys->refused(first);
   EXPECT_EQ(keys->get({}).access_key_id, "second");
 
-  // A profile that is named by flag has settings of its own.
+  // A profile named by a flag uses its own settings.
   config("[profile p]\nrole_arn = arn:P\nweb_identity_token_file = " +
          (home_ / "missing").string() + "\n");
   expect_failure(ErrorCode::not_found, {"profile 'p'", (home_ / "missing").string()}, "p");
@@ -602,7 +602,7 @@ TEST_F(AwsCredentialsTest, RefusesSettingsOfAnInstanceThatAreNone) {
   }
 }
 
-// An instance gives keys that have expired when AWS cannot renew them, and takes them still.
+// An instance returns expired keys when AWS cannot renew them, and they are still accepted.
 TEST_F(AwsCredentialsTest, UsesExpiredKeysOfAnInstance) {
   serve_instance(instance_with("r", keys_json("INSTANCE", std::chrono::seconds(-60))));
   EXPECT_EQ(get().access_key_id, "INSTANCE");
@@ -610,7 +610,7 @@ TEST_F(AwsCredentialsTest, UsesExpiredKeysOfAnInstance) {
 
 // Keeping and renewing ---------------------------------------------------------------------------
 
-// Gives "KEYS1", "KEYS2", ... that live for `life`; refuses while `down`.
+// Returns "KEYS1", "KEYS2", ... valid for `life`; fails while `down`.
 struct Renewing {
   std::chrono::seconds life{3600};
   std::atomic<int> given = 0;
@@ -666,7 +666,7 @@ TEST_F(AwsCredentialsTest, UsesValidKeysWhileTheyCannotBeRenewed) {
   }));
   EXPECT_TRUE(eventually([&] { return WallClock::now() >= first.expires; }));
   EXPECT_EQ(code_of([&] { keys->get({}); }), ErrorCode::permission);
-  EXPECT_LT(seen().size(), 20u);  // not at each get()
+  EXPECT_LT(seen().size(), 20u);  // fewer than one per get()
   source.down = false;
   EXPECT_EQ(keys->get({}).access_key_id, "KEYS2");
 }
@@ -676,11 +676,11 @@ TEST_F(AwsCredentialsTest, FetchesAnewWhatWasRefused) {
   const auto keys = chain();
   const AwsCredentials first = keys->get({});
   credentials("[default]\naws_access_key_id = A2\naws_secret_access_key = x\n");
-  EXPECT_EQ(keys->get({}).access_key_id, "A1");  // files are not read each time
+  EXPECT_EQ(keys->get({}).access_key_id, "A1");  // files are not reread each time
   keys->refused(first);
   EXPECT_EQ(keys->get({}).access_key_id, "A2");
   credentials("[default]\naws_access_key_id = A3\naws_secret_access_key = x\n");
-  keys->refused(first);  // others have come since
+  keys->refused(first);  // newer keys have arrived since
   EXPECT_EQ(keys->get({}).access_key_id, "A2");
 }
 
@@ -700,7 +700,7 @@ TEST_F(AwsCredentialsTest, OneThreadFetchesForAll) {
   EXPECT_EQ(source.given, 1);
 }
 
-// The others go on with what is valid while one thread waits for new keys.
+// The other threads use the valid keys while one thread waits for new ones.
 TEST_F(AwsCredentialsTest, NobodyWaitsForARefreshButOne) {
   std::atomic<int> asked = 0;
   std::atomic<bool> renewed = false;
@@ -724,7 +724,7 @@ TEST_F(AwsCredentialsTest, NobodyWaitsForARefreshButOne) {
   EXPECT_FALSE(renewed);
   released.count_down();
   refresher.join();
-  server_.reset();  // its threads use what is above
+  server_.reset();  // its threads use the variables above
 }
 
 TEST_F(AwsCredentialsTest, AWaiterHasADeadlineOfItsOwn) {
@@ -777,8 +777,8 @@ std::string core_of(const TempDir& directory) {
   return {};
 }
 
-// A child runs `body` in `directory`, then crashes with everything in its core file that a core
-// file has by default.  Returns: whether it crashed with a core file.
+// Runs `body` in a child in `directory`, then crashes with the default contents of a core file.
+// Returns: whether there is a core file.
 bool crash(const TempDir& directory, const std::function<void()>& body) {
   const pid_t pid = fork();
   if (pid == 0) {
@@ -800,13 +800,14 @@ bool crash(const TempDir& directory, const std::function<void()>& body) {
 }
 
 TEST_F(AwsCredentialsTest, SecretsAreNotInCoreFiles) {
-  const std::string secret = random_hex(20);  // in this process's memory alone, and the child's
+  const std::string secret = random_hex(20);  // only in the memory of this process and the child
   const TempDir open_dump, closed_dump;
   const std::string pattern = read_text("/proc/sys/kernel/core_pattern");
   if (!pattern.starts_with("core") || !crash(open_dump, [&] { set_keys("ID", secret); })) {
     GTEST_SKIP() << "core files do not go where a process works: core_pattern is " << pattern;
   }
-  EXPECT_NE(core_of(open_dump).find(secret), std::string::npos);  // what this test can see
+  EXPECT_NE(core_of(open_dump).find(secret), std::string::npos);  // proves that this test can see
+                                                                  // the secret
   std::filesystem::remove_all(open_dump.path());
 
   EXPECT_TRUE(crash(closed_dump, [&] {

@@ -131,7 +131,7 @@ TEST(SigV4, EncodesAPathOnceAndNeverNormalisesIt) {
   EXPECT_EQ(target.url(), "https://h/a//../b/./%C3%A9%2A?a=1%2F%2B&a=2&b=");
 }
 
-// By the encoded bytes: '%' stands before letters.
+// Sorted by encoded bytes: '%' comes before letters.
 TEST(SigV4, SortsTheQueryAsEncoded) {
   const HttpTarget target{"https://h", "/", {{"a", ""}, {"\xC3\xA9", ""}, {"A", ""}, {"a-", ""}}};
   EXPECT_EQ(target.url(), "https://h/?%C3%A9=&A=&a=&a-=");

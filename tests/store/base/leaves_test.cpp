@@ -1,9 +1,7 @@
-// The small things everything else stands on: bytes, hashes, compression, JSON, files,
-// parallel_for.
+// The basics: bytes, hashes, compression, JSON, files, deadlines.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <numeric>
 
 #include "store/base/bytes.hpp"
@@ -11,8 +9,6 @@
 #include "store/base/context.hpp"
 #include "store/base/error.hpp"
 #include "store/base/json.hpp"
-#include "store/base/parallel.hpp"
-#include "store/base/reorder_buffer.hpp"
 #include "store/base/sha256.hpp"
 #include "store/os/file.hpp"
 #include "tests/support/code_of.hpp"
@@ -170,87 +166,6 @@ TEST(Error, CodesFollowErrno) {
     EXPECT_STREQ(error.within("version 3").what(),
                  "version 3: cannot open /x/y: No such file or directory");
   }
-}
-
-TEST(ParallelFor, CallsEachIndexOnce) {
-  std::vector<std::atomic<int>> calls(1000);
-  parallel_for(calls.size(), 4, {}, [&](std::size_t i) { calls[i]++; });
-  for (const auto& count : calls) EXPECT_EQ(count, 1);
-}
-
-TEST(ParallelFor, RethrowsTheFirstErrorAndBeginsNothingNew) {
-  std::atomic<int> calls{0};
-  EXPECT_EQ(code_of([&] {
-              parallel_for(1'000'000, 2, {}, [&](std::size_t) {
-                calls++;
-                throw Error(ErrorCode::corrupt, "piece");
-              });
-            }),
-            ErrorCode::corrupt);
-  EXPECT_LE(calls, 2);
-}
-
-// Else it would depend on the threads which of several errors a user is told.
-TEST(ParallelFor, RethrowsTheErrorOfTheLowestPieceThatFails) {
-  for (int round = 0; round < 100; round++) {
-    std::atomic<bool> higher_failed = false;
-    std::string message;
-    EXPECT_EQ(code_of(
-                  [&] {
-                    parallel_for(8, 4, {}, [&](std::size_t i) {
-                      if (i == 1) higher_failed.wait(false);
-                      if (i != 1 && i != 2) return;
-                      higher_failed = true;
-                      higher_failed.notify_all();
-                      throw Error(ErrorCode::corrupt, "piece " + std::to_string(i));
-                    });
-                  },
-                  &message),
-              ErrorCode::corrupt);
-    EXPECT_EQ(message, "piece 1");
-  }
-}
-
-TEST(ParallelFor, StopsWhenTheContextDoes) {
-  std::stop_source source;
-  const Context context{source.get_token()};
-  EXPECT_EQ(code_of([&] {
-              parallel_for(100, 1, context, [&](std::size_t i) {
-                if (i == 3) source.request_stop();
-                EXPECT_LE(i, 3u);
-              });
-            }),
-            ErrorCode::cancelled);
-}
-
-TEST(ReorderBuffer, TakesResultsInOrderAndKeepsFewWaiting) {
-  constexpr std::size_t kAhead = 5;
-  std::vector<std::size_t> taken;
-  std::atomic<std::size_t> begun{0};
-  ReorderBuffer<std::size_t> in_order(kAhead, [&](const std::size_t& result) {
-    EXPECT_LE(begun, taken.size() + kAhead);
-    taken.push_back(result);
-  });
-  parallel_for(1000, 4, {}, [&](std::size_t i) {
-    EXPECT_TRUE(in_order.wait_turn(i));
-    begun++;
-    in_order.put(i, i);
-  });
-  ASSERT_EQ(taken.size(), 1000u);
-  for (std::size_t i = 0; i < taken.size(); i++) EXPECT_EQ(taken[i], i);
-}
-
-TEST(ReorderBuffer, AFailureLetsNobodyWait) {
-  ReorderBuffer<int> in_order(2, [](const int&) {});
-  std::atomic<int> refused{0};
-  parallel_for(4, 4, {}, [&](std::size_t i) {
-    if (i == 0) {
-      in_order.fail();
-    } else if (!in_order.wait_turn(i + 1)) {
-      refused++;
-    }
-  });
-  EXPECT_EQ(refused, 3);
 }
 
 TEST(Context, DeadlineIsTheEarlierOfBoth) {

@@ -63,7 +63,7 @@ TEST(PathRules, RefusesAFileThatIsAlsoADirectory) {
   EXPECT_EQ(paths_problem(Paths{}), "");
   EXPECT_EQ(paths_problem(Paths{"a", "ab", "b/a", "b/c"}), "");
   EXPECT_NE(paths_problem(Paths{"a", "a"}).find("twice"), std::string::npos);
-  // "a-b" stands between the two.
+  // "a-b" sorts between the two.
   EXPECT_NE(paths_problem(Paths{"a", "a-b", "a/b"}).find("directory"), std::string::npos);
   EXPECT_NE(paths_problem(Paths{"x/y", "x/y/z/w"}).find("'x/y'"), std::string::npos);
 }

@@ -13,7 +13,7 @@
 namespace weightfs {
 namespace {
 
-// In builds that do not check, a mutex of the standard library and nothing more.
+// In builds without checks it is just a mutex of the standard library.
 static_assert(kChecksLockOrder || sizeof(RankedMutex) == sizeof(std::mutex));
 static_assert(kChecksLockOrder || sizeof(RankedSharedMutex) == sizeof(std::shared_mutex));
 static_assert(!std::is_copy_constructible_v<RankedMutex>);
@@ -26,7 +26,8 @@ class RankedMutexTest : public testing::Test {
   RankedMutex leaf_{LockRank::leaf, "leaf"};
 };
 
-// Names of death tests end so: threads of other tests are gone when they fork.
+// The suffix makes gtest run death tests first, so that no threads of other tests exist at the
+// fork.
 class RankedMutexDeathTest : public RankedMutexTest {
  protected:
   void SetUp() override {
@@ -47,7 +48,7 @@ TEST_F(RankedMutexTest, IsLockedAgainAndUnlockedInAnyOrder) {
   outer.unlock();
   const std::unique_lock leaf(leaf_);
   inner.unlock();
-  // Nothing is left of either.
+  // Neither is considered held any more.
   std::thread([&] { const std::scoped_lock both(outer_, inner_); }).join();
 }
 
@@ -97,11 +98,11 @@ TEST_F(RankedMutexTest, ConditionVariablesWaitWithIt) {
   std::condition_variable_any changed;
   bool is_there = false;
   std::jthread other([&](const std::stop_token& stop) {
-    // What is waited for comes while this is held: an outer one stays held over the wait.
+    // The wait happens with this mutex held: an outer one stays locked during the wait.
     const std::lock_guard outer(outer_);
     std::unique_lock lock(inner_);
     EXPECT_TRUE(changed.wait(lock, stop, [&] { return is_there; }));
-    // Locked again, and known to be.
+    // Locked again, and recorded as held.
     EXPECT_TRUE(lock.owns_lock());
     const std::lock_guard leaf(leaf_);
   });
@@ -126,7 +127,7 @@ TEST_F(RankedMutexTest, ATimedOneGivesUp) {
   std::thread([&] {
     const std::unique_lock lock(timed, std::chrono::milliseconds(1));
     EXPECT_FALSE(lock.owns_lock());
-    // What was not had is not held.
+    // A mutex that was not acquired is not recorded as held.
     const std::lock_guard outer(outer_);
   }).join();
 }
@@ -149,7 +150,7 @@ TEST_F(RankedMutexDeathTest, LockingAnOuterOneUnderAnInnerOneAborts) {
 }
 
 TEST_F(RankedMutexDeathTest, AllThatIsHeldCounts) {
-  // Tried, as any order may be; then the outer one is locked last, and the leaf counts.
+  // try_lock may be in any order; then the outer mutex is the last one, but the leaf still counts.
   const std::lock_guard leaf(leaf_);
   ASSERT_TRUE(outer_.try_lock());
   EXPECT_DEATH(inner_.lock(), "inner .* holds leaf");
@@ -179,7 +180,7 @@ TEST_F(RankedMutexDeathTest, ATimedOneIsCheckedToo) {
 }
 
 TEST_F(RankedMutexDeathTest, LockingAgainAfterAWaitIsChecked) {
-  // A wait that keeps an inner mutex: whoever would notify may need it.
+  // A wait with an inner mutex held: the notifying thread may need it.
   std::condition_variable_any changed;
   std::unique_lock outer(outer_);
   const std::lock_guard inner(inner_);

@@ -16,7 +16,7 @@ TEST(RetryDelay, DrawsFromTheWholeQuarterAroundTheDelay) {
   std::minstd_rand random(1);
   constexpr int kDraws = 20'000;
   double sum = 0;
-  std::map<std::int64_t, int> tenths;  // of the range from 0.75 to 1.25 s
+  std::map<std::int64_t, int> tenths;  // histogram of the range from 0.75 to 1.25 s
   for (int i = 0; i < kDraws; i++) {
     const microseconds delay = retry_delay(seconds(1), 0, random);
     ASSERT_GE(delay, milliseconds(750));
@@ -40,8 +40,8 @@ TEST(RetryDelay, DoublesUpToACap) {
   EXPECT_GT(retry_delay(milliseconds(0), 0, random), microseconds(0));
 }
 
-/// A thousand hosts begin at the same moment.  A minute later they come evenly: no tenth of a
-/// second has much more than its share of a hundred polls.
+/// A thousand hosts start at the same moment.  A minute later their polls are spread evenly: no
+/// tenth of a second has much more than its share of a hundred.
 TEST(RetryDelay, AThousandPollersDoNotMarchInStep) {
   struct Host {
     microseconds next;

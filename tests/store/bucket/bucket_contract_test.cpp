@@ -1,5 +1,4 @@
-// The contract of store/bucket/bucket.hpp, over every bucket there is; then what only a directory
-// can show.
+// The contract of store/bucket/bucket.hpp for all buckets; then tests of directories only.
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -53,7 +52,7 @@ class BucketContract : public testing::TestWithParam<std::string> {
       fake_.emplace();
       bucket_ = fake_->open("run/of-a-test");
     } else if (GetParam() == "live") {
-      // A service of its own for the tests, named as the AWS tools are told of it.
+      // A live service for the tests, configured as for the AWS tools.
       const char* const url = std::getenv("WEIGHTFS_TEST_S3_URL");
       if (url == nullptr) GTEST_SKIP() << "WEIGHTFS_TEST_S3_URL names no service";
       bucket_ = open_bucket(std::string(url) + "/" + random_hex(8), false);
@@ -63,7 +62,7 @@ class BucketContract : public testing::TestWithParam<std::string> {
   }
   Bucket& bucket() { return *bucket_; }
 
-  // Many objects at once: without a thousand times fsync.
+  // Creates many objects without as many fsyncs.
   void plant(const std::string& key) {
     if (auto* memory = dynamic_cast<MemoryBucket*>(bucket_.get())) {
       memory->replace(key, "");
@@ -189,7 +188,7 @@ TEST_P(BucketContract, NeverShowsHalfOfWhatIsCreated) {
 }
 
 TEST_P(BucketContract, ListsKeysInTheirOrder) {
-  // '-' sorts before '/', '0' after it: a directory is not the place of its name.
+  // '-' sorts before '/', '0' after it: a directory does not sort by its name alone.
   for (const char* key : {"a/x", "a-b", "a0", "a/y/z", "b", "\xC3\xA9/k"}) put(bucket(), key, "1");
   EXPECT_EQ(bucket().list("", "", {}),
             (std::vector<std::string>{"a-b", "a/x", "a/y/z", "a0", "b", "\xC3\xA9/k"}));
@@ -272,8 +271,10 @@ TEST_P(BucketContract, StopsWhenToldTo) {
   const Context stopped{stop.get_token()};
   Context late;
   late.deadline = Clock::now() - std::chrono::seconds(1);
-  for (const auto& [context, code] :
+  for (const auto& each :
        {std::pair{stopped, ErrorCode::cancelled}, std::pair{late, ErrorCode::timed_out}}) {
+    const Context& context = each.first;
+    const ErrorCode code = each.second;
     std::byte byte{};
     EXPECT_EQ(code_of([&] { bucket().get("key", 0, {&byte, 1}, context); }), code);
     EXPECT_EQ(code_of([&] { bucket().put("key", TextSource("new"), context); }), code);
@@ -322,7 +323,7 @@ TEST_P(BucketContract, GetExactRefusesAShortObject) {
 INSTANTIATE_TEST_SUITE_P(All, BucketContract, testing::Values("directory", "memory", "s3", "live"),
                          [](const auto& name) { return name.param; });
 
-// ---- only a directory ----
+// ---- directories only ----
 
 struct Directory {
   TempDir parent;
@@ -390,7 +391,7 @@ TEST(DirBucket, DoesNotHangOnAFifo) {
   EXPECT_EQ(code_of([&] { get_part(at.bucket, "fifo", 0, 1); }), ErrorCode::not_found);
 }
 
-// A bucket on a mount that went away must not look like one without news.
+// A bucket on a mount that went away must not look like one without a new version.
 TEST(DirBucket, AVanishedRootIsUnavailableUntilItIsBack) {
   Directory at;
   put(at.bucket, "a/b", "x");
@@ -411,7 +412,7 @@ TEST(DirBucket, AVanishedRootIsUnavailableUntilItIsBack) {
   EXPECT_EQ(get(at.bucket, "a/b"), "x");
 }
 
-// While it lives the process is a user who may not write what root made.
+// While it lives, the process runs as a user without write permission for root's files.
 class AsNobody {
  public:
   AsNobody() {
@@ -443,7 +444,7 @@ TEST(DirBucket, SaysThatItMayNotBeWritten) {
   for (const std::string& name : directories) fs::permissions(at.root / name, fs::perms::owner_all);
 }
 
-// /dev/full cannot be a bucket, so a file size limit stands in for the full disk of a quota.
+// /dev/full cannot be a bucket, so a file size limit simulates a full disk.
 TEST(DirBucket, AFailedWriteLeavesNoTemporary) {
   Directory at;
   put(at.bucket, "a/b", "x");
@@ -503,7 +504,7 @@ TEST(BucketUrl, OptionsOfS3AreRefusedForADirectory) {
   EXPECT_NE(message.find("is a directory"), std::string::npos) << message;
 }
 
-// ---- the fake's own faults ----
+// ---- faults of the fake ----
 
 TEST(MemoryBucket, FailsWhereItIsTold) {
   MemoryBucket bucket;

@@ -15,10 +15,10 @@ namespace {
 
 using test::code_of;
 
-/// Bytes of which some may change after they were hashed.
+/// Bytes, some of which may change after they were hashed.
 struct Hashed {
   explicit Hashed(std::size_t size) : bytes(size, '\0') {
-    std::mt19937_64 rng = test::make_rng();
+    test::Random rng = test::make_rng();
     for (char& byte : bytes) byte = static_cast<char>(rng());
     for (std::size_t at = 0; at < size; at += kPieceBytes) {
       pieces.push_back(sha256(as_bytes(std::string_view(bytes).substr(at, kPieceBytes))));
@@ -44,7 +44,7 @@ TEST(CheckedSource, HandsOutWhatWasHashedInWhateverParts) {
     EXPECT_EQ(hashed.read(0, size), hashed.bytes);
   }
   const Hashed hashed(3 * kPieceBytes + 12'345);
-  std::mt19937_64 rng = test::make_rng();
+  test::Random rng = test::make_rng();
   for (int i = 0; i < 20; i++) {
     const std::size_t offset = rng() % hashed.bytes.size();
     const std::size_t size = rng() % (hashed.bytes.size() - offset + 1);

@@ -233,7 +233,7 @@ TEST_F(CheckpointTest, RefusesDirectoriesThatAreTooDeep) {
 }
 
 TEST_F(CheckpointTest, RefusesMoreBytesThanAVersionHolds) {
-  // Sparse files, as large as the file system of the tests allows.
+  // Sparse files, as large as the tests' file system allows.
   const std::uint64_t size = std::uint64_t{1} << 43;
   for (int i = 0; i < 9; i++) {
     const std::string name = "sparse" + std::to_string(i) + ".txt";

@@ -1,11 +1,11 @@
-// Repositories of each format and feature, written once by the release named, still open:
+// Repositories of each format and feature, written once by the release named, can still be read:
 //
 //     format-1-ef       0.1.0: blocks of mode EF and raw
 //     format-1-xr       0.2.0: XR, XS, EF and raw; version 2 and 3 need the feature xr
 //     format-1-sha256   0.6.0: manifests that carry their own SHA-256
 //
-// Beside each repository lies `<name>.json`: by version the SHA-256 of each file, and the modes of
-// the blocks in the packs.  WriteGolden makes both from the directory of a repository.
+// Beside each repository is `<name>.json`: for each version the SHA-256 of each file, and the modes
+// of the blocks in the packs.  WriteGolden makes that file from the directory of a repository.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -29,7 +29,7 @@ filesystem::path data_path(const std::string& name) {
   return filesystem::path(WEIGHTFS_TEST_DATA) / name;
 }
 
-/// The modes of all blocks that a version's packs hold.
+/// The modes of all blocks in a version's packs.
 std::set<int> modes_of(const filesystem::path& bucket, Repository& repository,
                        const Version& version) {
   std::set<int> modes;
@@ -49,7 +49,7 @@ std::set<int> modes_of(const filesystem::path& bucket, Repository& repository,
   return modes;
 }
 
-/// What `<name>.json` says of a repository.
+/// The contents of `<name>.json` for a repository.
 Json describe(const filesystem::path& bucket) {
   const test::TempDir scratch;
   const auto repository = Repository::open(bucket.string(), {});

@@ -12,7 +12,7 @@ namespace {
 
 using Kind = LayoutFile::Kind;
 
-/// The verbatim head of a file with these tensors; their data are not needed.
+/// The verbatim header of a file with these tensors; their data are not needed.
 std::string header_of(const std::vector<test::TestTensor>& tensors) {
   std::uint64_t data = 0;
   std::vector<test::TestTensor> sized = tensors;
@@ -49,7 +49,7 @@ std::shared_ptr<const Layout> layout_of_files(std::vector<CheckpointFile> files)
   return Layout::from_checkpoint(checkpoint);
 }
 
-/// One file as the stored form has it.
+/// One file in the stored form.
 std::string record(std::uint8_t kind, const std::string& path, const std::string& head,
                    std::uint64_t size_bytes) {
   std::string bytes;
@@ -162,7 +162,7 @@ TEST(Layout, ComesBackFromItsStoredForm) {
   EXPECT_EQ(Layout::parse(stored(0, ""), "empty")->files().size(), 0U);
 }
 
-std::shared_ptr<const Layout> random_layout(std::mt19937_64& rng) {
+std::shared_ptr<const Layout> random_layout(test::Random& rng) {
   std::vector<CheckpointFile> files;
   for (std::uint64_t i = 0, count = 1 + rng() % 5; i < count; i++) {
     const std::string path = std::string(rng() % 2 ? "dir/" : "") + "f" + std::to_string(i);
@@ -324,7 +324,7 @@ TEST(Counterparts, AreFoundByNameAndDtypeWhereverTheyMoved) {
             (Numbers{0, std::nullopt, 3, std::nullopt, std::nullopt, 2, 5, 7, 6}));
 }
 
-/// The rule, word by word.
+/// A direct implementation of the rule.
 std::optional<std::uint32_t> counterpart_of(const LayoutTensor& tensor, const Layout& newer,
                                             const Layout& older) {
   const std::filesystem::path path = newer.files()[tensor.file].path;

@@ -115,7 +115,7 @@ void expect_pack_refused(const std::string& head, std::uint64_t pack_size,
   }
 }
 
-/// A head around any index, as a hostile writer could make it.
+/// A header with any index, as an attacker could make it.
 std::string head_around(const std::string& index, std::uint64_t data_size,
                         const std::string& index_size,
                         const std::string& format = "weightfs pack") {
@@ -145,7 +145,7 @@ std::string ranges(const std::vector<std::uint64_t>& numbers) {
   return bytes;
 }
 
-/// What follows the ranges when `chunks` chunks with `blocks` unchanged blocks are in them.
+/// The bytes after the ranges for `chunks` chunks with `blocks` unchanged blocks.
 std::string unchanged(std::size_t chunks, std::size_t blocks) {
   return std::string(3 * blocks + 8 * chunks + chunks, '\0');
 }
@@ -178,7 +178,7 @@ TEST(Pack, MayHoldNoData) {
 }
 
 TEST(Pack, HashesEachPieceOfItsData) {
-  // Chunks that do not end where pieces end, and data of exactly one piece and one byte more.
+  // Chunks that do not end at piece boundaries, and data of exactly one piece and of one byte more.
   const std::vector<std::uint32_t> raw(16, 65536);
   std::vector<AddedChunk> chunks = {{3, 0, raw, 1, 1}};
   ASSERT_EQ(size_of(chunks[0]), kPieceBytes);
@@ -264,8 +264,7 @@ TEST(Pack, RefusesAnIndexThatIsNotAsLargeAsItSays) {
   expect_pack_refused(bomb, bomb.size(), "is too large");
 }
 
-// No chunk is in two packs: what is left for the next pack shrinks with each, and its index with
-// it.
+// No chunk is in two packs: each pack leaves less for the next one, and for its index.
 TEST(Pack, RefusesMoreChunksThanOtherPacksLeaveBeforeItInflatesThem) {
   const Pack pack = pack_of(some_chunks());  // 4 of the 6 of the layout
   const std::uint64_t size = pack.head.size() + pack.data.size();
@@ -379,7 +378,7 @@ TEST(Pack, ReadsFormat1AsItWasWritten) {
   const auto index =
       PackIndex::parse(head, head.size() + pack.data.size(), layout(), "golden_pack");
   expect_holds(*index, some_chunks(), pack.data);
-  // Another version of zstd may make another frame; what is in it must be the same.
+  // Another zstd version may make another frame; the content must be the same.
   EXPECT_EQ(index_of(pack.head), index_of(head));
 }
 

@@ -7,6 +7,7 @@
 
 #include "store/base/error.hpp"
 #include "store/os/file.hpp"
+#include "tests/support/sanitized.hpp"
 #include "tests/support/support.hpp"
 
 namespace weightfs {
@@ -29,7 +30,7 @@ std::string read(const stdfs::path& path, SafetensorsHeader& header) {
   return read_safetensors_header(file.fd(), path.filename().string(), header);
 }
 
-/// The message with which the file is refused; empty if it is accepted.
+/// The message of the rejection; empty if the file is accepted.
 std::string refusal_of(const stdfs::path& path) {
   try {
     SafetensorsHeader header;
@@ -43,10 +44,10 @@ std::string refusal_of(const stdfs::path& path) {
 
 struct Bad {
   const char* file;
-  const char* reason;  // a part of the message
+  const char* reason;  // part of the message
 };
 
-// Each file breaks one rule only.
+// Each file breaks only one rule.
 constexpr Bad kBad[] = {
     {"empty", "0 bytes are too few"},
     {"short_length", "5 bytes are too few"},
@@ -221,9 +222,7 @@ TEST(Safetensors, ReadsAHundredThousandTensors) {
 }
 
 TEST(Safetensors, RefusesMoreThanAMillionTensors) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "takes minutes under a sanitizer";
-#endif
+  if (test::kSanitized) GTEST_SKIP() << "takes minutes under a sanitizer";
   try {
     parse(header_of_many(kSafetensorsTensorsMax + 1));
     FAIL() << "accepted";

@@ -17,14 +17,14 @@ HandOverRecord sample() {
   HandOverRecord record;
   record.order = 7;
   record.directory = 42;
-  record.name = record.tag = "step-1200";
+  record.name = record.wishes.tag = "step-1200";
   record.nonce = "0123456789abcdef0123456789abcdef";
   record.origin = {17, std::string("run\xff\n\0 1", 8)};
   record.fence = 5;
-  record.meta = {{"loss", "1.5"}, {"note", "größer"}};
-  record.include = {"*.gguf", "sub/*.bin"};
-  record.snapshot = true;
-  record.rebase = true;
+  record.wishes.meta = {{"loss", "1.5"}, {"note", "größer"}};
+  record.wishes.include = {"*.gguf", "sub/*.bin"};
+  record.wishes.snapshot = true;
+  record.wishes.rebase = true;
   record.time = 1'790'000'000;
   record.unsynced_boot = "a-boot";
   record.phase = Phase::conflict;
@@ -38,8 +38,8 @@ void expect_equal(const HandOverRecord& a, const HandOverRecord& b) {
   EXPECT_EQ(a.order, b.order);
   EXPECT_EQ(a.serialize(), b.serialize());
   EXPECT_EQ(a.origin.name, b.origin.name);
-  EXPECT_EQ(a.meta, b.meta);
-  EXPECT_EQ(a.include, b.include);
+  EXPECT_EQ(a.wishes.meta, b.wishes.meta);
+  EXPECT_EQ(a.wishes.include, b.wishes.include);
 }
 
 TEST(HandOverRecord, ComesBackAsItWas) {
@@ -63,7 +63,7 @@ TEST(HandOverRecord, OrdersItsKeysAsTheHandOvers) {
 
 TEST(HandOverRecord, RefusesTextThatIsNoUtf8) {
   HandOverRecord record = sample();
-  record.include = {"\xff*"};
+  record.wishes.include = {"\xff*"};
   EXPECT_EQ(code_of([&] { static_cast<void>(record.serialize()); }), ErrorCode::invalid);
 }
 
@@ -113,9 +113,9 @@ TEST(HandOverRecord, RefusesValuesThatCannotBe) {
   EXPECT_EQ(code_of([&] { HandOverRecord::parse("short", whole.dump()); }), ErrorCode::corrupt);
 }
 
-/// Whatever lies there: an Error, or a record that can be written again.
+/// Any input gives an Error, or a record that can be written again.
 TEST(HandOverRecord, EndsWithAnErrorOrARecordForAnyBytes) {
-  std::mt19937_64 rng = make_rng();
+  Random rng = make_rng();
   const std::string whole = sample().serialize();
   int refused = 0;
   for (int i = 0; i < 20'000; i++) {

@@ -1,5 +1,5 @@
-// A writer's process is killed at every named point and at random times; the next one goes on.
-// Whatever happened: each checkpoint that was handed over becomes exactly one version.
+// A writer's process is killed at every named point and at random times; the next process
+// continues. In all cases each checkpoint that was handed over becomes exactly one version.
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -9,9 +9,11 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <random>
 #include <set>
 
 #include "store/inspect/verify.hpp"
+#include "tests/support/random.hpp"
 #include "tests/support/writer.hpp"
 
 extern char** environ;
@@ -26,7 +28,7 @@ const std::vector<std::string> kQueuePoints{
     "blobs",   "layout",   "before-commit", "committing", "committed", "committed-recorded",
     "adopted", "shown",    "finished"};
 
-/// A child with its standard output.
+/// A child process with its standard output.
 class Child {
  public:
   explicit Child(const std::vector<std::string>& arguments) {
@@ -54,13 +56,13 @@ class Child {
 
   void kill() const { ::kill(pid_, SIGKILL); }
 
-  /// Waits for its end, or so long.
+  /// Waits until it ends, or for `time`.
   void wait_for(std::chrono::milliseconds time) const {
-    pollfd output{output_.fd(), 0, 0};  // POLLHUP: it has ended
+    pollfd output{output_.fd(), 0, 0};  // POLLHUP: the child has ended
     ::poll(&output, 1, static_cast<int>(time.count()));
   }
 
-  /// Returns: what waitpid() said.
+  /// Returns: the status from waitpid().
   int wait() {
     std::array<char, 256> text{};
     for (ssize_t count = 1; count > 0;) {
@@ -111,7 +113,7 @@ class KilledQueue : public testing::Test {
     }
   }
 
-  /// Looks at what a killed process left, before anything goes on.
+  /// Checks what a killed process left, before anything continues.
   void expect_in_one_place(unsigned version, bool is_handed_over) {
     Writer writer(Repository::open(url_, {}), dir_ / "store");
     const std::string name = name_of(version);
@@ -146,7 +148,7 @@ class KilledQueue : public testing::Test {
     EXPECT_TRUE(!stdfs::exists(links) || stdfs::is_empty(links));
   }
 
-  /// A last process has let the queue run empty: one version, with the right bytes.
+  /// After a last process has emptied the queue: there is one version, with the right bytes.
   void expect_published(unsigned version) {
     Writer writer(Repository::open(url_, {}), dir_ / "store");
     const std::string name = name_of(version);
@@ -158,8 +160,9 @@ class KilledQueue : public testing::Test {
     ASSERT_TRUE(rest) << name;
     EXPECT_EQ(writer.read(*rest),
               (std::map<std::string, std::string>{{"optimizer.pt", "of " + name}}));
-    EXPECT_TRUE(writer.store->is_complete(numbers[0]));
-    EXPECT_EQ(read_tree(writer.store->image_directory(numbers[0])), read_tree(checkpoint(version)));
+    EXPECT_TRUE(writer.store->images().is_complete(numbers[0]));
+    EXPECT_EQ(read_tree(writer.store->images().image_directory(numbers[0])),
+              read_tree(checkpoint(version)));
     expect_no_strays(writer);
   }
 
@@ -187,7 +190,7 @@ TEST_P(KilledAt, PublishesExactlyOnce) {
     Child child = start(version, GetParam());
     const int status = child.wait();
     if (GetParam() == "parent" && version == 1) {
-      ASSERT_EQ(status, 0);  // a first version has none
+      ASSERT_EQ(status, 0);  // a first version has no parent
     } else {
       ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << status;
       expect_in_one_place(version, child.has_handed_over() || GetParam() != "sealed");
@@ -198,7 +201,7 @@ TEST_P(KilledAt, PublishesExactlyOnce) {
   expect_sound(3);
 }
 
-/// The processes that go on are killed at the same point again.
+/// The processes that continue are killed at the same point again.
 TEST_P(KilledAt, PublishesExactlyOnceIfItIsKilledThreeTimes) {
   for (int k = 0; k < 3; k++) {
     start(1, GetParam()).wait();
@@ -217,7 +220,7 @@ INSTANTIATE_TEST_SUITE_P(PublishQueue, KilledAt, testing::ValuesIn(kQueuePoints)
                          });
 
 TEST_F(KilledQueue, PublishesExactlyOnceIfItIsKilledAtRandomTimes) {
-  std::mt19937_64 rng = make_rng();
+  Random rng = make_rng();
   elements_ = 200'000;
   const auto began = Clock::now();
   ASSERT_EQ(start(1, "never").wait(), 0);
@@ -226,14 +229,14 @@ TEST_F(KilledQueue, PublishesExactlyOnceIfItIsKilledAtRandomTimes) {
   unsigned killed = 0, version = 2;
   for (int k = 0; k < 40; k++) {
     Child child = start(version, "never");
-    // Most of them soon: a process that goes on has less to do than the first one.
+    // Most are killed early: a process that continues has less to do than the first one.
     const double part = share(rng) * share(rng);
     child.wait_for(std::chrono::milliseconds(static_cast<int>(takes * part)));
     child.kill();
     const int status = child.wait();
     killed += WIFSIGNALED(status) ? 1 : 0;
     expect_in_one_place(version, child.has_handed_over());
-    if (k % 4 != 3 && WIFSIGNALED(status)) continue;  // several on the same hand-over
+    if (k % 4 != 3 && WIFSIGNALED(status)) continue;  // several kills for the same hand-over
     ASSERT_EQ(start(version, "never").wait(), 0);
     expect_published(version++);
   }

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "tests/support/eventually.hpp"
+#include "tests/support/random.hpp"
 #include "tests/support/sparse_deltas.hpp"
 
 namespace weightfs {
@@ -63,7 +64,7 @@ class DeltaFilesTest : public ::testing::Test {
                 builder_.tree(version));
   }
 
-  std::mt19937_64 rng_ = test::make_rng();
+  test::Random rng_ = test::make_rng();
   std::vector<TestTensor> tensors_{random_tensor("x", Dtype::bf16, {1100, 1000}, rng_),
                                    random_tensor("wide", Dtype::f64, {5000}, rng_)};
   RepositoryBuilder builder_;
@@ -75,7 +76,7 @@ class DeltaFilesTest : public ::testing::Test {
 TEST_F(DeltaFilesTest, TheFactsAreThoseOfTheFile) {
   for (const bool has_images : {false, true}) {
     if (has_images) materialize_all();
-    for (const std::uint64_t version : {2, 3}) {
+    for (const std::uint64_t version : {2u, 3u}) {
       DeltaFiles deltas = files();
       EXPECT_FALSE(deltas.find_facts(version));
       const std::uint64_t kept = host().store->deltas().total_bytes();
@@ -97,7 +98,7 @@ TEST_F(DeltaFilesTest, ManyAskAndOneMakesIt) {
   std::latch all(8);
   DeltaFiles deltas = files([&](std::uint64_t) {
     made++;
-    all.wait();  // everybody has asked
+    all.wait();  // all readers have asked
   });
   {
     std::vector<std::jthread> readers;
@@ -162,9 +163,9 @@ TEST_F(DeltaFilesTest, ComparesImagesWhereThePacksAreGone) {
 
 TEST_F(DeltaFilesTest, ARottenImageIsNotBelieved) {
   materialize_all();
-  const filesystem::path image = host().store->image_directory(2) / "m.safetensors";
+  const filesystem::path image = host().store->images().image_directory(2) / "m.safetensors";
   const std::string bytes = read_text(image);
-  const File file = File::open(image, O_WRONLY);  // in place, as a disk rots
+  const File file = File::open(image, O_WRONLY);  // in place, like disk damage
   for (std::size_t at = test::data_begin(bytes); at < bytes.size(); at += 1000) {
     const auto flipped = static_cast<std::byte>(~bytes[at]);
     write_at(file.fd(), at, {&flipped, 1}, image);
@@ -198,7 +199,7 @@ TEST_F(DeltaFilesTest, SaysWhyThereIsNone) {
   EXPECT_EQ(error_of([&] { deltas.facts(9, {}); }).code(), ErrorCode::not_found);
 }
 
-/// A version that this host cannot read was remembered as one that has no such file.
+/// Regression: a version that this host cannot read was remembered as one without a file.
 TEST_F(DeltaFilesTest, AVersionThatCannotBeReadHereIsNoneWithoutADelta) {
   const std::string key = keys::manifest(3), good = builder_.bucket()->find(key).value();
   std::string newer = good;
@@ -259,14 +260,14 @@ TEST_F(DeltaFilesTest, NothingIsLeftOfOneThatWasKilledWhileItWasMade) {
 }
 
 TEST_F(DeltaFilesTest, GoBeforeImagesWhenRoomIsNeeded) {
-  constexpr std::uint64_t kImages = 16 << 20;  // above three of 2.2 MB with everything else
+  constexpr std::uint64_t kImages = 16 << 20;  // more than three of 2.2 MB with everything else
   host({kImages, 0});
   materialize_all();
   DeltaFiles deltas = files();
   deltas.build(2, {});
   deltas.build(3, {});
   Store& store = *host().store;
-  const std::uint64_t used = store.image_bytes() + store.deltas().total_bytes();
+  const std::uint64_t used = store.images().image_bytes() + store.deltas().total_bytes();
   store.evictor().evict_for_images(kImages - used);
   EXPECT_TRUE(store.deltas().find(2) && store.deltas().find(3)) << "there was room";
 
@@ -274,7 +275,7 @@ TEST_F(DeltaFilesTest, GoBeforeImagesWhenRoomIsNeeded) {
   EXPECT_FALSE(store.deltas().find(2));
   EXPECT_TRUE(store.deltas().find(3)) << "one was enough";
   EXPECT_FALSE(filesystem::exists(path_ / "deltas/2.safetensors"));
-  EXPECT_EQ(store.complete_versions().size(), 3U);
+  EXPECT_EQ(store.images().complete_versions().size(), 3U);
   expect_right(deltas.build(2, {}), 2);
 }
 
@@ -287,13 +288,13 @@ TEST_F(DeltaFilesTest, StayWhileTheyAreRead) {
   Store& store = *host().store;
   {
     const File reader = File::open(path, O_RDONLY);
-    store.evictor().evict_for_images(kImages - store.image_bytes());
+    store.evictor().evict_for_images(kImages - store.images().image_bytes());
     EXPECT_TRUE(filesystem::exists(path));
-    EXPECT_EQ(store.complete_versions().size(), 3U) << "one that is read does not count";
+    EXPECT_EQ(store.images().complete_versions().size(), 3U) << "one that is read does not count";
   }
-  store.evictor().evict_for_images(kImages - store.image_bytes());
+  store.evictor().evict_for_images(kImages - store.images().image_bytes());
   EXPECT_FALSE(filesystem::exists(path));
-  EXPECT_EQ(store.complete_versions().size(), 3U);
+  EXPECT_EQ(store.images().complete_versions().size(), 3U);
 }
 
 TEST_F(DeltaFilesTest, AreNotMadeWhereThereIsNoRoom) {

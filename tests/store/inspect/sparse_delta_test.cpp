@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "kernels/dispatch/cpu_coder.hpp"
+#include "tests/support/random.hpp"
 #include "tests/support/sparse_deltas.hpp"
 
 namespace weightfs {
@@ -36,7 +37,7 @@ class SparseDelta : public ::testing::Test {
     return read_text(file);
   }
 
-  /// The layout that the packs of a version promise.
+  /// The layout predicted from a version's packs.
   SparseLayout promised(std::uint64_t version) {
     const auto found = history_.get(version, {});
     const auto layout = history_.layout(*found, {});
@@ -64,7 +65,7 @@ class SparseDelta : public ::testing::Test {
     EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();
   }
 
-  std::mt19937_64 rng_ = test::make_rng();
+  test::Random rng_ = test::make_rng();
   TempDir directory_;
   RepositoryBuilder builder_;
   std::unique_ptr<Repository> repository_ = builder_.open();
@@ -156,7 +157,7 @@ TEST_F(SparseDelta, TellsTensorsWithConfusingNamesApart) {
   expect_all_pairs();
 }
 
-/// A layout of one tensor of bytes; there is no such file.
+/// A layout of one tensor of bytes; the file does not exist.
 std::shared_ptr<const Layout> layout_of_bytes(std::uint64_t size) {
   std::string json = R"({"t":{"dtype":"U8","shape":[)" + std::to_string(size) +
                      R"(],"data_offsets":[0,)" + std::to_string(size) + "]}}";

@@ -16,6 +16,7 @@
 #include "store/inspect/diff_versions.hpp"
 #include "store/inspect/export.hpp"
 #include "store/inspect/verify_tree.hpp"
+#include "tests/support/random.hpp"
 #include "tests/support/repository_builder.hpp"
 #include "tests/support/writer.hpp"
 
@@ -52,7 +53,7 @@ std::string messages_of(const VerifyReport& report) {
   return all;
 }
 
-/// Six versions of two shards; version 4 has a snapshot too.  Every version changes both shards.
+/// Six versions of two shards; version 4 also has a snapshot.  Every version changes both shards.
 class Verify : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -81,7 +82,7 @@ class Verify : public ::testing::Test {
     return report;
   }
 
-  /// Verifies; these objects must be named, each once, and no other.
+  /// Verifies; exactly these objects must be named, each once.
   void expect_problems(const std::set<std::string>& objects) {
     const VerifyReport report = verify();
     EXPECT_EQ(objects_of(report), objects) << messages_of(report);
@@ -107,7 +108,7 @@ class Verify : public ::testing::Test {
   }
 
   TempDir directory_;
-  std::mt19937_64 rng_ = test::make_rng();
+  test::Random rng_ = test::make_rng();
   std::map<std::string, std::vector<TestTensor>> files_{
       {"a.safetensors",
        {random_tensor("x", Dtype::bf16, {300, 1000}, rng_),
@@ -122,7 +123,7 @@ TEST_F(Verify, FindsNothingInAWholeRepository) {
   const VerifyReport report = verify();
   EXPECT_EQ(messages_of(report), "");
   EXPECT_EQ(report.versions, 6u);
-  // Every object of the bucket is one that some version names.
+  // Every object in the bucket is named by some version.
   EXPECT_EQ(report.objects, builder_.bucket()->objects().size());
   std::uint64_t packs = 0;
   for (const auto& [key, bytes] : builder_.bucket()->objects()) {
@@ -132,7 +133,7 @@ TEST_F(Verify, FindsNothingInAWholeRepository) {
   EXPECT_TRUE(report.orphans.empty());
 }
 
-// A publish that was stopped left 1.4 GB, of which verify said nothing.
+// Regression: an interrupted publish left 1.4 GB that verify did not report.
 TEST_F(Verify, CountsWhatNoVersionNames) {
   MemoryBucket& bucket = *builder_.bucket();
   const std::string mine = std::string(32, 'a') + "-0.safetensors";
@@ -159,7 +160,7 @@ TEST_F(Verify, CountsWhatNoVersionNames) {
       {"layouts/", {1, 1}}};
   EXPECT_EQ(told(), expected);
 
-  // What a damaged manifest names is not known.
+  // It is unknown what a damaged manifest names.
   builder_.flip(keys::manifest(2), 5);
   for (const char* prefix : {"packs/2/", "blobs/", "layouts/"}) expected.erase(prefix);
   EXPECT_EQ(told(), expected);
@@ -175,7 +176,7 @@ TEST_F(Verify, OfOneVersionChecksItsObjectsAndWhatItIsMadeOf) {
   const std::string damaged = pack(5);
   builder_.flip(damaged, -1);
   EXPECT_EQ(objects_of(verify(5)), std::set{damaged});
-  EXPECT_EQ(objects_of(verify(6)), std::set{damaged});  // it is made by way of version 5
+  EXPECT_EQ(objects_of(verify(6)), std::set{damaged});  // it is built from version 5
   EXPECT_EQ(objects_of(verify(4)), std::set<std::string>());
 }
 
@@ -332,9 +333,9 @@ TEST_F(Verify, NamesTheVersionOfAWrongRoot) {
   EXPECT_EQ(objects_of(report), std::set<std::string>{keys::manifest(7)}) << messages_of(report);
 }
 
-/// Two chunks of equal XXH3-64, as anybody can make them: a word whose low half is that of the
-/// hash's secret at its place is multiplied by zero, so two such words of one lane may swap their
-/// high halves.
+/// Two chunks with equal XXH3-64, as an attacker can make them: a word whose low half equals that
+/// of the hash's secret at its place is multiplied by zero, so two such words of one lane may swap
+/// their high halves.
 std::pair<std::string, std::string> colliding_chunks() {
   std::string chunk(1024, 'x');
   chunk.replace(0, 4, "\xb8\xfe\x6c\x39");   // the secret's bytes 0 to 3: lane 0 of stripe 0
@@ -461,7 +462,7 @@ TEST_F(VerifyTree, TellsProgressWithEveryChunk) {
   };
   verify_tree(history, directory_.path(), {}, progress);
   std::uint64_t chunks = 0, bytes = 0;
-  for (const std::uint64_t version : {2, 5, 6}) {
+  for (const std::uint64_t version : {2u, 5u, 6u}) {
     chunks += builder_.layout(version).chunk_count();
     for (const LayoutTensor& tensor : builder_.layout(version).tensors()) {
       bytes += tensor.size_bytes;
@@ -479,7 +480,7 @@ TEST_F(VerifyTree, OfOneVersionLooksAtNoOther) {
   EXPECT_TRUE(verify_tree(history, directory_.path(), {}, {}, 6).problems.empty());
   EXPECT_EQ(verify_tree(history, directory_.path(), {}, {}, 5).problems.size(), 1u);
   EXPECT_EQ(error_of([&] { verify_tree(history, directory_.path(), {}, {}, 4); }).code(),
-            ErrorCode::not_found);  // it is not here
+            ErrorCode::not_found);  // it is not in the directory
 }
 
 TEST_F(VerifyTree, NamesTensorAndChunkOfAFlippedByte) {
@@ -622,7 +623,7 @@ class DiffVersions : public ::testing::Test {
   }
 
   TempDir directory_;
-  std::mt19937_64 rng_ = test::make_rng();
+  test::Random rng_ = test::make_rng();
   RepositoryBuilder builder_;
 };
 

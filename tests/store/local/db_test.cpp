@@ -24,7 +24,7 @@ using test::TempDir;
 constexpr std::uint64_t kDbPlenty = 1u << 30;
 constexpr std::uint64_t kDbTooLittle = kRecordsFloorBytes - 1;
 
-// A database whose free space the test decides.
+// A database whose free space is set by the test.
 struct DbFixture {
   TempDir parent;
   std::filesystem::path directory = parent / "db";
@@ -47,7 +47,7 @@ std::map<std::string, std::string> all_of(const Db& db, ColumnFamily family,
   return all;
 }
 
-// path, size and content of every file: to see that nothing was written.
+// Path, size and content of every file, to check that nothing was written.
 std::map<std::string, std::string> picture(const std::filesystem::path& directory) {
   return test::read_tree(directory);
 }
@@ -217,7 +217,7 @@ TEST(Db, CannotBeOpenedTwiceForWriting) {
   EXPECT_EQ(code_of([&] { at.open(); }), ErrorCode::io);
 }
 
-// Makes sure that the records lie in a table file, not only in the log.
+// Makes sure that the records are in a table file, not only in the log.
 void fill(DbFixture& at) {
   for (int round = 0; round < 3; round++) {
     at.open()->write(
@@ -280,7 +280,7 @@ TEST(Db, MayBeUsedByManyThreads) {
   DbFixture at;
   at.open()->write({{ColumnFamily::store, "warm", "up"}});
   at.free_bytes = kDbTooLittle;
-  const auto db = at.open();  // the first write opens it again, under the readers
+  const auto db = at.open();  // the first write reopens it while others read
   at.free_bytes = kDbPlenty;
   std::vector<std::jthread> threads;
   for (int thread = 0; thread < 4; thread++) {

@@ -1,5 +1,5 @@
-// The rule of eviction: the state machine, and a host in memory whose sync, readers, pins and disk
-// take their steps in random order, also between the steps of evict().
+// The rule of eviction: the state machine, and a model host in memory whose sync, readers, pins and
+// disk act in random order, also between the steps of evict().
 
 #include "store/local/eviction.hpp"
 
@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <random>
 #include <set>
 #include <string>
 #include <thread>
@@ -148,7 +147,7 @@ TEST(EvictionTest, AReservationCallsALeavingVersionBackAlsoIfItHasEnded) {
   ASSERT_TRUE(departure);
   EXPECT_TRUE(eviction.is_hidden(1));
   EXPECT_FALSE(eviction.leave(1)) << "it leaves once";
-  // An OPEN came and was counted, after somebody had looked at the counts.
+  // An OPEN was counted after the counts had been checked.
   eviction.try_reserve(1, Claim::in_use)->give_up();
   EXPECT_FALSE(departure->settle(true));
   EXPECT_FALSE(eviction.is_hidden(1));
@@ -189,13 +188,13 @@ TEST(EvictionTest, AFailureShowsTheVersionAgain) {
 
 // ---- the model ----
 
-/// A host in memory.  Everybody does one step at a time, in random order, and again within each
-/// question that evict() asks; so every interleaving can happen, and a seed repeats it.
+/// A host in memory.  The actors take one step at a time, in random order, and also within each
+/// call that evict() makes; so every interleaving can happen, and a seed reproduces it.
 class EvictionModel : public testing::TestWithParam<std::size_t> {
  protected:
   static constexpr std::size_t kReaders = 6;
 
-  /// Others go on before and after what is asked.
+  /// Other actors run before and after the call.
   template <typename Body>
   auto between(Body&& body) {
     others();
@@ -216,7 +215,7 @@ class EvictionModel : public testing::TestWithParam<std::size_t> {
 
   void run(unsigned steps) {
     for (unsigned i = 0; i < steps && !HasFailure(); i++) step();
-    // Nobody is stuck: all come to an end when they have time.
+    // No actor is stuck: all finish if they get time.
     EXPECT_GT(latest_, steps / 1000);
     EXPECT_GT(evicted_, latest_ / 2);
     EXPECT_GT(stayed_, 0u);
@@ -261,7 +260,7 @@ class EvictionModel : public testing::TestWithParam<std::size_t> {
     EXPECT_TRUE(!is_held_ || is_here(held_)) << held_ << " is held";
   }
 
-  /// As CatalogBuilder and Sync do it.
+  /// Like CatalogBuilder and Sync.
   void make_catalog() {
     std::set<std::uint64_t> shown;
     for (const std::uint64_t v : complete_) {
@@ -286,7 +285,7 @@ class EvictionModel : public testing::TestWithParam<std::size_t> {
 
   /// Partial ones first, then the oldest.
   bool make_room() {
-    if (is_evicting_) return false;  // another one waits
+    if (is_evicting_) return false;  // another caller waits
     is_evicting_ = true;
     std::vector<std::uint64_t> candidates(filling_order_);
     candidates.insert(candidates.end(), complete_.begin(), complete_.end());
@@ -314,7 +313,7 @@ class EvictionModel : public testing::TestWithParam<std::size_t> {
     return counted.size() < room_;
   }
 
-  /// The sync: reserved, room, made, prepared, shown, given up.
+  /// The sync: reserve, make room, build, prepare, show, release.
   void bring() {
     switch (bring_step_) {
       case 0:
@@ -328,7 +327,7 @@ class EvictionModel : public testing::TestWithParam<std::size_t> {
         return;
       case 1:
         if (is_evicting_) return;
-        bring_step_ = 5;  // it is at work
+        bring_step_ = 5;  // in progress
         if (make_room()) {
           bring_step_ = 2;
         } else {
@@ -340,7 +339,7 @@ class EvictionModel : public testing::TestWithParam<std::size_t> {
         is_made_ = true;
         bring_step_ = 3;
         return;
-      case 3:  // others hear of it before `latest` moves
+      case 3:  // listeners prepare before `latest` moves
         if (random(3) != 0) return;
         make_catalog();
         bring_step_ = 4;
@@ -355,7 +354,7 @@ class EvictionModel : public testing::TestWithParam<std::size_t> {
     }
   }
 
-  /// Some of what is filled becomes complete; every third version never does.
+  /// Some partial versions become complete; every third version never does.
   void complete() {
     if (filling_order_.empty()) return;
     const std::uint64_t version = filling_order_[random(filling_order_.size())];
@@ -367,7 +366,7 @@ class EvictionModel : public testing::TestWithParam<std::size_t> {
     complete_.insert(version);
   }
 
-  /// A hook holds what is shown: hold, then look.
+  /// A hook holds the shown version: hold first, then look.
   void hook() {
     if (held_ != 0) {
       if (random(20) == 0) held_ = is_held_ = 0;
@@ -389,7 +388,7 @@ class EvictionModel : public testing::TestWithParam<std::size_t> {
     std::optional<Eviction::Reservation> reserved = {};
   };
 
-  /// Opens any version by name, as an OPEN of the mount does, reads it, and closes it.
+  /// Opens any version by name, like an OPEN of the mount, reads it, and closes it.
   void read(Reader& one) {
     switch (one.step) {
       case 0:
@@ -408,7 +407,7 @@ class EvictionModel : public testing::TestWithParam<std::size_t> {
           one.step = 6;
           const bool has_room = make_room();
           one.step = 2;
-          if (!has_room) {  // EIO, and status says why
+          if (!has_room) {  // EIO; status names the reason
             one.reserved.reset();
             one.step = 0;
             return;
@@ -418,7 +417,7 @@ class EvictionModel : public testing::TestWithParam<std::size_t> {
             filling_order_.push_back(one.version);
           }
         }
-        if (eviction_.is_hidden(one.version)) return;  // called back, not shown yet
+        if (eviction_.is_hidden(one.version)) return;  // called back, but not shown yet
         make_catalog();
         EXPECT_TRUE(shown_.contains(one.version));
         one.step = 3;
@@ -444,8 +443,8 @@ class EvictionModel : public testing::TestWithParam<std::size_t> {
     }
   }
 
-  const std::size_t room_ = GetParam();  // versions that fit
-  std::mt19937_64 rng_ = test::make_rng();
+  const std::size_t room_ = GetParam();  // number of versions that fit
+  test::Random rng_ = test::make_rng();
   Eviction eviction_;
   test::ToldGuard guard_;
   std::set<std::uint64_t> complete_, filling_;
@@ -465,7 +464,7 @@ class EvictionModel : public testing::TestWithParam<std::size_t> {
 
 TEST_P(EvictionModel, HoldsInRandomInterleavings) { run(35'000); }
 
-// With room for two what is followed takes all of it: others must find none.
+// With room for two, the followed version takes all of it, and others must find none.
 INSTANTIATE_TEST_SUITE_P(Rooms, EvictionModel, testing::Values(2, 3, 4));
 
 }  // namespace

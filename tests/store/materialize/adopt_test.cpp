@@ -9,6 +9,7 @@
 
 #include "store/base/error.hpp"
 #include "store/format/version_images.hpp"
+#include "store/local/sync_images.hpp"
 #include "tests/support/hosts.hpp"
 
 namespace weightfs::test {
@@ -32,7 +33,7 @@ class AdoptTest : public testing::Test {
     return directory;
   }
 
-  /// Publishes; the lock is in the result.
+  /// Publishes; the result contains the lock.
   PublishResult publish(const stdfs::path& directory) {
     PublishOptions options;
     options.directory = directory;
@@ -44,14 +45,14 @@ class AdoptTest : public testing::Test {
     adopt_images(*host_.store, result.images, source, result.images_lock);
   }
 
-  /// What a host without anything reads, by way of the bucket.
+  /// The version as read by a new host from the bucket.
   std::map<std::string, std::string> fetched(std::uint64_t version) {
     Host reader(bucket_, dir_ / ("reader-" + std::to_string(readers_++)));
     return reader.read_version(version);
   }
 
   std::map<std::string, std::string> adopted(std::uint64_t version) {
-    return read_tree(host_.store->image_directory(version));
+    return read_tree(host_.store->images().image_directory(version));
   }
 
   TempDir dir_;
@@ -68,12 +69,12 @@ TEST_F(AdoptTest, MakesThePublishedFilesTheImagesWithoutFetchingOrCopyingThem) {
     const PublishResult result = publish(directory);
     const std::uint64_t calls = bucket_->calls();
     adopt(result, directory);
-    EXPECT_TRUE(host_.store->is_complete(version));
+    EXPECT_TRUE(host_.store->images().is_complete(version));
     EXPECT_EQ(bucket_->calls(), calls);
     EXPECT_EQ(adopted(version), fetched(version));
     EXPECT_FALSE(adopted(version).contains("optimizer.pt"));
     for (const auto& file : result.images.files) {
-      const auto image = attributes_of(host_.store->image_directory(version) / file.path);
+      const auto image = attributes_of(host_.store->images().image_directory(version) / file.path);
       EXPECT_EQ(image.st_ino, attributes_of(directory / file.path).st_ino) << file.path;
       EXPECT_EQ(image.st_mode, S_IFREG | 0444u) << file.path;
       EXPECT_EQ(image.st_mtim.tv_sec, result.images.time) << file.path;
@@ -88,9 +89,9 @@ TEST_F(AdoptTest, RecordsWhatAReaderWouldHaveRecorded) {
   adopt(publish(directory), directory);
   Host reader(bucket_, dir_ / "reader");
   reader.read_version(2);
-  EXPECT_EQ(host_.store->chunk_hashes(2), reader.store->chunk_hashes(2));
+  EXPECT_EQ(host_.store->images().chunk_hashes(2), reader.store->images().chunk_hashes(2));
 
-  // The next version is coded against it, and comes out of it.
+  // The next version is coded against the adopted one, and decodes correctly.
   publish(checkpoint(3)).images_lock.unlock();
   EXPECT_EQ(host_.read_version(3), fetched(3));
 }
@@ -99,10 +100,11 @@ TEST_F(AdoptTest, IsStillCompleteWhenTheStoreIsOpenedAgain) {
   const auto directory = checkpoint(1);
   adopt(publish(directory), directory);
   stdfs::remove_all(directory);
+  EXPECT_EQ(sync_images(host_.store->images(), 1), SyncedImages::synced);
   host_.store.reset();
   host_.store =
       Store::open(dir_ / "store", host_.repository->id(), host_.repository->url(), kNoFloor);
-  EXPECT_TRUE(host_.store->is_complete(1));
+  EXPECT_TRUE(host_.store->images().is_complete(1));
   EXPECT_EQ(adopted(1), fetched(1));
 }
 
@@ -110,21 +112,22 @@ TEST_F(AdoptTest, DoesNothingIfTheVersionIsComplete) {
   const auto directory = checkpoint(1);
   const PublishResult result = publish(directory);
   adopt(result, directory);
-  const auto before = attributes_of(host_.store->image_directory(1) / "config.json");
+  const auto before = attributes_of(host_.store->images().image_directory(1) / "config.json");
   stdfs::remove_all(directory);
   adopt(result, directory);
-  EXPECT_EQ(attributes_of(host_.store->image_directory(1) / "config.json").st_ino, before.st_ino);
+  EXPECT_EQ(attributes_of(host_.store->images().image_directory(1) / "config.json").st_ino,
+            before.st_ino);
 }
 
 TEST_F(AdoptTest, CanBeDoneAgainAfterACrashHalfway) {
   const auto directory = checkpoint(1);
   const PublishResult result = publish(directory);
-  // As a killed adoption leaves it: some files, no record.
-  const auto images = host_.store->begin_images(1);
+  // The state after a killed adoption: some files, no record.
+  const auto images = host_.store->images().begin_images(1);
   stdfs::create_hard_link(directory / "config.json", images / "config.json");
   write_text(images / "stray", "of another attempt");
   adopt(result, directory);
-  EXPECT_TRUE(host_.store->is_complete(1));
+  EXPECT_TRUE(host_.store->images().is_complete(1));
   EXPECT_EQ(adopted(1), fetched(1));
 }
 
@@ -148,8 +151,8 @@ TEST_F(AdoptTest, LeavesNothingWhereAFileIsMissingOrNotWhatWasPublished) {
     const Error error = error_of([&] { adopt(result, directory); });
     EXPECT_EQ(error.code(), code) << error.what();
     EXPECT_NE(std::string(error.what()).find(shard), std::string::npos) << error.what();
-    EXPECT_FALSE(host_.store->is_complete(1));
-    EXPECT_FALSE(stdfs::exists(host_.store->image_directory(1)));
+    EXPECT_FALSE(host_.store->images().is_complete(1));
+    EXPECT_FALSE(stdfs::exists(host_.store->images().image_directory(1)));
   }
 }
 
@@ -162,7 +165,7 @@ TEST_F(AdoptTest, TakesNoSmallFileWithOtherBytes) {
   const Error error = error_of([&] { adopt(result, directory); });
   EXPECT_EQ(error.code(), ErrorCode::corrupt) << error.what();
   EXPECT_NE(std::string(error.what()).find("notes.md"), std::string::npos) << error.what();
-  EXPECT_FALSE(host_.store->is_complete(1));
+  EXPECT_FALSE(host_.store->images().is_complete(1));
 }
 
 TEST_F(AdoptTest, KnowsWhatToRecordOfAVersionWhosePublisherIsGone) {
@@ -178,7 +181,9 @@ TEST_F(AdoptTest, KnowsWhatToRecordOfAVersionWhosePublisherIsGone) {
       EXPECT_EQ(images.files[i].path, result.images.files[i].path);
       EXPECT_EQ(images.files[i].size_bytes, result.images.files[i].size_bytes);
     }
-    if (version == 2) continue;  // then its images are not here, nor are the next one's parent's
+    if (version == 2)
+      continue;  // then neither its images nor those of the next one's parent are
+                 // here
     adopt_images(*host_.store, images, directory, result.images_lock);
     EXPECT_EQ(adopted(version), fetched(version));
   }
@@ -198,7 +203,7 @@ TEST_F(AdoptTest, KeepsOthersFromFetchingTheVersionMeanwhile) {
   is_there = true;
   result.images_lock.unlock();
   sync.join();
-  EXPECT_EQ(attributes_of(host_.store->image_directory(2) / "config.json").st_ino, inode);
+  EXPECT_EQ(attributes_of(host_.store->images().image_directory(2) / "config.json").st_ino, inode);
 }
 
 }  // namespace

@@ -10,12 +10,14 @@
 
 #include "store/base/path_rules.hpp"
 #include "store/materialize/bases.hpp"
+#include "store/materialize/check_images.hpp"
 #include "store/materialize/materialize.hpp"
 #include "store/materialize/plan.hpp"
 #include "store/materialize/remote_files.hpp"
 #include "store/streaming/partial_images.hpp"
 #include "store/sync/sync.hpp"
 #include "tests/support/meddling_coder.hpp"
+#include "tests/support/random.hpp"
 #include "tests/support/repository_builder.hpp"
 
 namespace weightfs {
@@ -29,7 +31,7 @@ using test::read_tree;
 using test::TestTensor;
 using test::Tree;
 
-/// A view of a bucket that remembers what is read from it.
+/// A view of a bucket that records what is read.
 class WatchedBucket final : public test::BucketView {
  public:
   struct Seen {
@@ -51,7 +53,7 @@ class WatchedBucket final : public test::BucketView {
   std::shared_ptr<Seen> seen_;
 };
 
-/// A repository whose versions have three shards, the third in a directory of its own.
+/// A repository whose versions have three shards, the third in a sub-directory.
 class KeptFiles : public ::testing::Test {
  protected:
   using Shards = std::map<std::string, std::vector<TestTensor>>;
@@ -74,7 +76,7 @@ class KeptFiles : public ::testing::Test {
     builder_.add(tree, options);
   }
 
-  /// A version all of whose shards changed.
+  /// Adds a version in which all shards changed.
   void add_changed(double share = 0.01, const test::BuildOptions& options = {}) {
     for (auto& [path, tensors] : shards_) {
       for (TestTensor& tensor : tensors) nudge(tensor, share, rng_);
@@ -86,6 +88,7 @@ class KeptFiles : public ::testing::Test {
     if (!host_) {
       host_.emplace(Repository::open(std::make_unique<WatchedBucket>(builder_.bucket(), seen_), {}),
                     directory_ / "store", StoreLimits{1u << 30, 0});
+      check_images(*host_->store, host_->history, {});
     }
     return *host_;
   }
@@ -94,16 +97,16 @@ class KeptFiles : public ::testing::Test {
     materialize(*host().store, host().history, version, {}, {}, coder_, only);
   }
 
-  /// The version's directory has these shards, and all small files.
+  /// The version's directory contains these shards and all small files.
   void expect_kept(std::uint64_t version, const std::set<std::string>& kept) {
     Tree expected;
     for (const auto& [path, bytes] : builder_.tree(version)) {
       if (!shards_.contains(path) || kept.contains(path)) expected[path] = bytes;
     }
-    EXPECT_TRUE(host().store->is_complete(version));
-    EXPECT_TRUE(read_tree(host().store->image_directory(version)) == expected)
+    EXPECT_TRUE(host().store->images().is_complete(version));
+    EXPECT_TRUE(read_tree(host().store->images().image_directory(version)) == expected)
         << "version " << version;
-    EXPECT_EQ(host().store->has_all_files(version), kept.size() == shards_.size());
+    EXPECT_EQ(host().store->images().has_all_files(version), kept.size() == shards_.size());
   }
 
   [[nodiscard]] std::uint64_t read_of(std::string_view part) const {
@@ -116,12 +119,12 @@ class KeptFiles : public ::testing::Test {
 
   [[nodiscard]] ino_t inode_of(std::uint64_t version, const std::string& path) {
     struct stat attributes {};
-    const auto file = host().store->image_directory(version) / path;
+    const auto file = host().store->images().image_directory(version) / path;
     EXPECT_EQ(::stat(file.c_str(), &attributes), 0) << file;
     return attributes.st_ino;
   }
 
-  std::mt19937_64 rng_ = test::make_rng();
+  test::Random rng_ = test::make_rng();
   test::TempDir directory_;
   test::RepositoryBuilder builder_;
   Shards shards_;
@@ -192,22 +195,22 @@ TEST_F(KeptFiles, ThatDidNotChangeAreLinks) {
 
 TEST_F(KeptFiles, AreKnownToAStoreThatIsOpenedAgain) {
   bring(1, kOnlyB);
-  const auto absent = host().store->absent_files(1);
-  const auto bytes = host().store->image_bytes();
+  const auto absent = host().store->images().absent_files(1);
+  const auto bytes = host().store->images().image_bytes();
   host_.reset();
   expect_kept(1, {"b.safetensors"});
-  EXPECT_EQ(host().store->absent_files(1), absent);
-  EXPECT_EQ(host().store->image_bytes(), bytes);
+  EXPECT_EQ(host().store->images().absent_files(1), absent);
+  EXPECT_EQ(host().store->images().image_bytes(), bytes);
   builder_.bucket()->fail_key("", ErrorCode::unavailable);
   bring(1, kOnlyB);
 }
 
 TEST_F(KeptFiles, AFileThatNobodyRecordedIsNotTrusted) {
   bring(1, kOnlyB);
-  const auto stray = host().store->image_directory(1) / "a.safetensors";
+  const auto stray = host().store->images().image_directory(1) / "a.safetensors";
   host_.reset();
   test::write_text(stray, std::string(builder_.tree(1).at("a.safetensors").size(), '\0'));
-  EXPECT_FALSE(host().store->is_complete(1));
+  EXPECT_FALSE(host().store->images().is_complete(1));
   EXPECT_FALSE(std::filesystem::exists(stray));
 }
 
@@ -281,11 +284,11 @@ TEST_F(KeptFiles, MayBeNoneOfTheShards) {
 TEST_F(KeptFiles, CountAsWhatTheyTakeOnTheDisk) {
   bring(1, kOnlyB);
   const std::uint64_t kept = builder_.tree(1).at("b.safetensors").size();
-  EXPECT_GE(host().store->image_bytes(), kept);
-  EXPECT_LT(host().store->image_bytes(), kept + 1000);
+  EXPECT_GE(host().store->images().image_bytes(), kept);
+  EXPECT_LT(host().store->images().image_bytes(), kept + 1000);
 }
 
-// ---- filled while they are read ----
+// ---- partial versions ----
 
 TEST_F(KeptFiles, OfAPartialVersionTheyAreAllThatIsFilled) {
   PartialImagesOptions options;
@@ -295,7 +298,7 @@ TEST_F(KeptFiles, OfAPartialVersionTheyAreAllThatIsFilled) {
     const auto filled = images.begin(version, {});
     ASSERT_NE(filled, nullptr);
     filled->wait_complete({});
-    host().store->wait_partial(version, {});
+    host().store->images().wait_partial(version, {});
     expect_kept(version, {"b.safetensors"});
     if (version == 1) add_changed();
   }
@@ -318,8 +321,8 @@ TEST_F(KeptFiles, ASyncShowsTheWholeVersionWhereTheRestIsServed) {
   EXPECT_EQ(version.size_bytes(), total);
   EXPECT_FALSE(version.has_all_files());
   for (const CatalogEntry& entry : version.entries) {
-    const bool is_rest = shards_.contains(entry.path) && entry.path != "b.safetensors";
-    EXPECT_EQ(entry.image, is_rest ? ImageState::absent : ImageState::complete) << entry.path;
+    const bool is_remote = shards_.contains(entry.path) && entry.path != "b.safetensors";
+    EXPECT_EQ(entry.image, is_remote ? ImageState::absent : ImageState::complete) << entry.path;
     if (entry.is_directory) continue;
     EXPECT_EQ(entry.size_bytes, builder_.tree(1).at(entry.path).size()) << entry.path;
   }
@@ -327,7 +330,7 @@ TEST_F(KeptFiles, ASyncShowsTheWholeVersionWhereTheRestIsServed) {
 
 TEST_F(KeptFiles, ASyncOfOrdinaryFilesShowsAVersionWhenAllOfItIsHere) {
   bring(1, kOnlyB);
-  host().store->put_newest({1, host().history.get(1, {})->manifest_sha256});
+  host().store->manifests().put_newest({1, host().history.get(1, {})->manifest_sha256});
   Sync sync(*host().store, host().history, {});
   EXPECT_EQ(sync.catalog()->latest, 0u);
   sync.run_once({});
@@ -347,16 +350,16 @@ TEST_F(KeptFiles, ASyncThatKeepsMoreThanTheOneBeforeShowsWhatIsHereAndAddsTheRes
   Sync sync(*host().store, host().history, std::move(options));
   EXPECT_EQ(sync.catalog()->latest, 1u);
   EXPECT_FALSE(sync.catalog()->versions.at(1)->has_all_files());
-  EXPECT_TRUE(sync.catalog()->versions.at(1)->is_lacking);
+  EXPECT_TRUE(sync.catalog()->versions.at(1)->lacks_files);
   sync.run_once({});
-  EXPECT_FALSE(sync.catalog()->versions.at(1)->is_lacking);
+  EXPECT_FALSE(sync.catalog()->versions.at(1)->lacks_files);
   EXPECT_TRUE(sync.catalog()->versions.at(1)->has_all_files());
   EXPECT_EQ(sync.status().state, SyncStatus::State::current);
 }
 
-// ---- the rest ----
+// ---- files that are not kept ----
 
-class Rest : public KeptFiles {
+class RemoteFilesTest : public KeptFiles {
  protected:
   std::string read(std::uint64_t version, const std::string& path, std::uint64_t offset,
                    std::size_t size) {
@@ -371,7 +374,7 @@ class Rest : public KeptFiles {
     if (!rest_) {
       rest_ = std::make_unique<RemoteFiles>(
           *host().store, host().history,
-          RestFilesOptions{.coder = coder_, .retry = std::chrono::milliseconds(200)});
+          RemoteFilesOptions{.coder = coder_, .retry = std::chrono::milliseconds(200)});
     }
     return *rest_;
   }
@@ -379,7 +382,7 @@ class Rest : public KeptFiles {
   std::unique_ptr<RemoteFiles> rest_;
 };
 
-TEST_F(Rest, IsReadByteForByte) {
+TEST_F(RemoteFilesTest, IsReadByteForByte) {
   add_changed();
   add_changed();
   for (const std::uint64_t version : {3u, 1u}) {
@@ -398,7 +401,7 @@ TEST_F(Rest, IsReadByteForByte) {
   }
 }
 
-TEST_F(Rest, OnlyWhatIsReadIsFetchedAndOnlyOnce) {
+TEST_F(RemoteFilesTest, OnlyWhatIsReadIsFetchedAndOnlyOnce) {
   add_changed();
   const std::string& expected = builder_.tree(2).at("a.safetensors");
   EXPECT_TRUE(read(2, "a.safetensors", 0, 100'000) == expected.substr(0, 100'000));
@@ -410,7 +413,7 @@ TEST_F(Rest, OnlyWhatIsReadIsFetchedAndOnlyOnce) {
   EXPECT_EQ(coder_->decoded, decoded);
 }
 
-TEST_F(Rest, OfABucketThatIsDamagedIsAnErrorThatNamesTheObject) {
+TEST_F(RemoteFilesTest, OfABucketThatIsDamagedIsAnErrorThatNamesTheObject) {
   const std::string key = builder_.key("snapshots/1/", "/a.safetensors");
   builder_.flip(key, -1);
   const std::string& expected = builder_.tree(1).at("a.safetensors");
@@ -427,7 +430,7 @@ TEST_F(Rest, OfABucketThatIsDamagedIsAnErrorThatNamesTheObject) {
   EXPECT_NE(std::string(gone.what()).find(key), std::string::npos) << gone.what();
 }
 
-TEST_F(Rest, IsReadAllTheSameWhenTheNetworkFailsOnce) {
+TEST_F(RemoteFilesTest, IsReadAllTheSameWhenTheNetworkFailsOnce) {
   const std::string& expected = builder_.tree(1).at("a.safetensors");
   host();
   for (std::uint64_t call = 1; call <= 4; call++) {
@@ -438,14 +441,14 @@ TEST_F(Rest, IsReadAllTheSameWhenTheNetworkFailsOnce) {
   EXPECT_GE(builder_.bucket()->failures(), 2u);
 }
 
-TEST_F(Rest, IsAnErrorAndNeverFewerBytesWhileTheBucketIsGone) {
+TEST_F(RemoteFilesTest, IsAnErrorAndNeverFewerBytesWhileTheBucketIsGone) {
   builder_.bucket()->fail_key("snapshots/", ErrorCode::unavailable);
   EXPECT_EQ(error_of([&] { read(1, "a.safetensors", 0, 100); }).code(), ErrorCode::unavailable);
   builder_.bucket()->heal();
   EXPECT_EQ(read(1, "a.safetensors", 0, 100), builder_.tree(1).at("a.safetensors").substr(0, 100));
 }
 
-TEST_F(Rest, StopsWhoWaitsForTheBucket) {
+TEST_F(RemoteFilesTest, StopsWhoWaitsForTheBucket) {
   EXPECT_EQ(read(1, "a.safetensors", 0, 100).size(), 100u);
   builder_.bucket()->hang_key("snapshots/");
   Error error(ErrorCode::io, "");
@@ -456,14 +459,116 @@ TEST_F(Rest, StopsWhoWaitsForTheBucket) {
   EXPECT_EQ(error.code(), ErrorCode::cancelled) << error.what();
 }
 
-TEST_F(Rest, IsReadByManyAtATime) {
+TEST_F(RemoteFilesTest, APlanThatHangsDoesNotHoldUpVersionsWhosePlanIsKnown) {
+  add_changed();
+  const std::string& expected = builder_.tree(1).at("b.safetensors");
+  EXPECT_EQ(read(1, "a.safetensors", 0, 100).size(), 100u);
+  builder_.bucket()->hang_key("versions/");
+  builder_.bucket()->hang_key("layouts/");
+  builder_.bucket()->hang_key("packs/");
+  std::string bytes;
+  std::thread planner([&] { bytes = read(2, "a.safetensors", 0, 100); });
+  while (builder_.bucket()->waiting() == 0) std::this_thread::yield();
+  EXPECT_EQ(read(1, "b.safetensors", 0, 100), expected.substr(0, 100));
+  builder_.bucket()->heal();
+  planner.join();
+  EXPECT_EQ(bytes, builder_.tree(2).at("a.safetensors").substr(0, 100));
+}
+
+TEST_F(RemoteFilesTest, APlanThatHangsDoesNotHoldUpThePlanOfAnotherVersion) {
+  add_changed();
+  add_changed();
+  host().history.get(3, {});
+  builder_.bucket()->hang_key("packs/3/");
+  std::string bytes;
+  std::thread planner([&] { bytes = read(3, "a.safetensors", 0, 100); });
+  while (builder_.bucket()->waiting() == 0) std::this_thread::yield();
+  EXPECT_EQ(read(1, "a.safetensors", 0, 100), builder_.tree(1).at("a.safetensors").substr(0, 100));
+  builder_.bucket()->heal();
+  planner.join();
+  EXPECT_EQ(bytes, builder_.tree(3).at("a.safetensors").substr(0, 100));
+}
+
+TEST_F(RemoteFilesTest, WhoWaitsForAPlanObeysItsContext) {
+  add_changed();
+  host();
+  rest();
+  builder_.bucket()->hang_key("versions/");
+  std::string bytes;
+  std::thread planner([&] { bytes = read(2, "a.safetensors", 0, 100); });
+  while (builder_.bucket()->waiting() == 0) std::this_thread::yield();
+  const auto read_with = [&](const Context& context) {
+    std::string unused(100, '?');
+    return error_of([&] {
+             rest().read(2, "a.safetensors", 0, std::as_writable_bytes(std::span(unused)), context);
+           })
+        .code();
+  };
+  EXPECT_EQ(read_with({{}, Clock::now()}), ErrorCode::timed_out);
+  std::stop_source stop;
+  stop.request_stop();
+  EXPECT_EQ(read_with({stop.get_token(), Clock::time_point::max()}), ErrorCode::cancelled);
+  builder_.bucket()->heal();
+  planner.join();
+  EXPECT_EQ(bytes, builder_.tree(2).at("a.safetensors").substr(0, 100));
+}
+
+TEST_F(RemoteFilesTest, APlanThatFailedIsMadeByWhoWaitedForIt) {
+  add_changed();
+  host();
+  rest();
+  builder_.bucket()->hang_key("versions/");
+  std::vector<std::string> read_bytes(3);
+  std::vector<std::thread> readers;
+  std::atomic<int> failed = 0;
+  for (std::string& bytes : read_bytes) {
+    readers.emplace_back([&] {
+      try {
+        bytes = read(2, "a.safetensors", 0, 100);
+      } catch (const Error& error) {  // it may have waited for longer than it retries
+        EXPECT_EQ(error.code(), ErrorCode::unavailable);
+        failed++;
+      }
+    });
+  }
+  while (builder_.bucket()->waiting() == 0) std::this_thread::yield();
+  builder_.bucket()->heal();
+  builder_.bucket()->fail_call(1, ErrorCode::unavailable);
+  for (std::thread& reader : readers) reader.join();
+  EXPECT_LE(failed, 1);
+  const std::string expected = builder_.tree(2).at("a.safetensors").substr(0, 100);
+  EXPECT_EQ(std::count(read_bytes.begin(), read_bytes.end(), expected), 3 - failed);
+}
+
+// More versions than plans are kept.
+TEST_F(RemoteFilesTest, PlansOfManyVersionsAreMadeByManyReaders) {
+  for (int i = 0; i < 3; i++) add_changed();
+  std::vector<std::thread> readers;
+  std::atomic<int> wrong = 0;
+  rest();
+  for (unsigned i = 0; i < 6; i++) {
+    readers.emplace_back([&, i] {
+      test::Random rng(test::seed() + i);
+      for (int n = 0; n < 10; n++) {
+        const std::uint64_t version = 1 + rng() % 4;
+        const std::string& expected = builder_.tree(version).at("b.safetensors");
+        const std::size_t offset = rng() % expected.size(), size = rng() % 50'000;
+        if (read(version, "b.safetensors", offset, size) != expected.substr(offset, size)) wrong++;
+      }
+    });
+  }
+  for (std::thread& reader : readers) reader.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST_F(RemoteFilesTest, IsReadByManyAtATime) {
   add_changed();
   std::vector<std::thread> readers;
   std::atomic<int> wrong = 0;
   rest();
   for (unsigned i = 0; i < 6; i++) {
     readers.emplace_back([&, i] {
-      std::mt19937_64 rng(test::seed() + i);
+      test::Random rng(test::seed() + i);
       for (int n = 0; n < 20; n++) {
         const std::string path = n % 3 == 0 ? "sub/c.safetensors" : "a.safetensors";
         const std::string& expected = builder_.tree(2).at(path);

@@ -28,7 +28,7 @@ using test::TempDir;
 
 constexpr std::string_view kHistoryId = "0123456789abcdef0123456789abcdef";
 
-// A repository in memory and a store on disk, both of which outlive many histories.
+// A repository in memory and a store on disk, used by several History objects in turn.
 struct HistoryFixture {
   MemoryBucket* bucket = new MemoryBucket;
   std::unique_ptr<Repository> repository = open_repository();
@@ -46,7 +46,8 @@ struct HistoryFixture {
   }
   std::unique_ptr<History> history() { return std::make_unique<History>(*repository, store.get()); }
 
-  // Another history of the same numbers from `first` on: what a rewritten bucket looks like.
+  // Replaces the versions from `first` on by others with the same numbers, as if the bucket was
+  // rewritten.
   void rewrite(std::uint64_t first, std::uint64_t count) {
     for (std::uint64_t number = first; number < first + count; number++) {
       bucket->erase(keys::manifest(number));
@@ -75,7 +76,7 @@ TEST(History, KeepsWhatItFetched) {
   HistoryFixture at;
   const auto versions = commit_versions(*at.repository, 2);
   at.history()->find(2, {});
-  EXPECT_EQ(at.store->find_manifest(2), versions[1].manifest_bytes);
+  EXPECT_EQ(at.store->manifests().find_manifest(2), versions[1].manifest_bytes);
   at.bucket->fail_key("", ErrorCode::unavailable);
   const auto found = at.history()->find(2, {});
   ASSERT_NE(found, nullptr);
@@ -87,12 +88,12 @@ TEST(History, KeepsWhatItFetched) {
 TEST(History, DoesNotTrustARottenRecord) {
   HistoryFixture at;
   const auto versions = commit_versions(*at.repository, 2);
-  at.store->put_manifest(1, "rotten");
-  at.store->put_manifest(2, versions[0].manifest_bytes);
+  at.store->manifests().put_manifest(1, "rotten");
+  at.store->manifests().put_manifest(2, versions[0].manifest_bytes);
   const auto history = at.history();
   EXPECT_EQ(history->find(1, {})->manifest_sha256, versions[0].manifest_sha256);
   EXPECT_EQ(history->find(2, {})->manifest_sha256, versions[1].manifest_sha256);
-  EXPECT_EQ(at.store->find_manifest(2), versions[1].manifest_bytes) << "it was mended";
+  EXPECT_EQ(at.store->manifests().find_manifest(2), versions[1].manifest_bytes) << "it was mended";
 }
 
 TEST(History, SaysWhichVersionsThereAre) {
@@ -123,12 +124,12 @@ TEST(History, SharesLayoutsAndKeepsThem) {
   at.bucket->fail_key("", ErrorCode::unavailable);
   EXPECT_EQ(at.history()->layout(version, {})->id(), layout->id());
   at.bucket->heal();
-  at.store->put_layout(layout->id(), "rotten");
+  at.store->manifests().put_layout(layout->id(), "rotten");
   EXPECT_EQ(at.history()->layout(version, {})->id(), layout->id());
   EXPECT_EQ(History(*at.repository, nullptr).layout(version, {})->id(), layout->id());
 }
 
-// A layout whose head holds `bytes` of text, and one small tensor.
+// A layout whose header contains `bytes` of text, and one small tensor.
 std::string wordy_layout(std::uint64_t number, std::size_t bytes) {
   const std::string word = std::to_string(number) + std::string(bytes, 'x');
   std::string head = test::make_safetensors({{"w", Dtype::u8, {0}, {}}}, {{"step", word}});
@@ -144,8 +145,8 @@ std::string wordy_layout(std::uint64_t number, std::size_t bytes) {
   return layout;
 }
 
-// A trainer that writes its step into every header makes a layout of every version: D3 was that all
-// of them stayed, in memory and in the store.
+// A trainer that writes its step into every header makes a new layout for every version. Regression
+// (D3): all of them stayed, in memory and in the store.
 TEST(History, LayoutsOfPastVersionsTakeNeitherMemoryNorRecords) {
   HistoryFixture at;
   const auto history = at.history();
@@ -172,7 +173,8 @@ TEST(History, LayoutsOfPastVersionsTakeNeitherMemoryNorRecords) {
                                    [](const auto& layout) { return !layout.expired(); });
   EXPECT_LE(static_cast<std::size_t>(alive), fit);
   EXPECT_GT(alive, 1) << "those used last stay";
-  EXPECT_LE(at.store->layout_ids().size(), 2u) << "of the newest, and of the one in use";
+  EXPECT_LE(at.store->manifests().layout_ids().size(), 2u)
+      << "of the newest, and of the one in use";
   EXPECT_EQ(history->layout(versions.front(), {})->id(), versions.front().manifest.layout.sha256);
 }
 
@@ -188,21 +190,21 @@ TEST(History, LayoutsOfVersionsThatAreHereStayInTheStore) {
     at.history()->layout(versions.back(), {});
     if (number != 2) continue;
     at.history()->find(2, {});
-    at.store->begin_images(2);
-    at.store->complete_images(2, {}, {});
+    at.store->images().begin_images(2);
+    at.store->images().complete_images(2, {}, {});
   }
   const auto history = at.history();
   EXPECT_EQ(history->refresh(0, {}), 4u);
   const auto used = history->layout(versions[2], {});
   history->layout(versions[3], {});
   const auto id = [&](std::size_t i) { return versions[i].manifest.layout.sha256; };
-  EXPECT_EQ(at.store->layout_ids(), (std::set<Sha256>{id(1), id(2), id(3)}));
+  EXPECT_EQ(at.store->manifests().layout_ids(), (std::set<Sha256>{id(1), id(2), id(3)}));
   at.bucket->fail_key("layouts/", ErrorCode::unavailable);
   EXPECT_NE(at.history()->find_layout(versions[1]), nullptr);
   EXPECT_EQ(at.history()->find_layout(versions[0]), nullptr);
 }
 
-// One that was pruned while it lay unused in memory is recorded again when it is used.
+// A layout that was pruned while it was unused in memory is recorded again when it is used.
 TEST(History, ALayoutThatComesIntoUseAgainIsRecordedAgain) {
   HistoryFixture at;
   const auto history = at.history();
@@ -217,15 +219,16 @@ TEST(History, ALayoutThatComesIntoUseAgainIsRecordedAgain) {
     history->layout(with_layouts.back(), {});
   }
   const Sha256 first = with_layouts[0].manifest.layout.sha256;
-  EXPECT_FALSE(at.store->layout_ids().contains(first));
+  EXPECT_FALSE(at.store->manifests().layout_ids().contains(first));
   at.bucket->fail_key("", ErrorCode::unavailable);
   const auto used = history->layout(with_layouts[0], {});
-  EXPECT_TRUE(at.store->layout_ids().contains(first));
+  EXPECT_TRUE(at.store->manifests().layout_ids().contains(first));
 }
 
-// ---- news ----
+// ---- new versions ----
 
-// D5: they were fetched one after another, 20 ms each where the bucket is 20 ms away.
+// Regression (D5): manifests were fetched one after another, each taking 20 ms if the bucket is 20
+// ms away.
 TEST(History, RefreshFetchesManyManifestsAtATime) {
   HistoryFixture at;
   commit_versions(*at.repository, 100);
@@ -240,7 +243,7 @@ TEST(History, RefreshFetchesManyManifestsAtATime) {
   thread.join();
   EXPECT_EQ(newest, 100u);
   EXPECT_LE(at.bucket->calls("get") - before, 100u + 32u) << "few that do not exist";
-  EXPECT_EQ(at.store->manifest_numbers().size(), 100u);
+  EXPECT_EQ(at.store->manifests().manifest_numbers().size(), 100u);
 }
 
 TEST(History, RefreshStopsAtTheFirstThatDoesNotFitHoweverManyCome) {
@@ -255,8 +258,9 @@ TEST(History, RefreshStopsAtTheFirstThatDoesNotFitHoweverManyCome) {
     commit_versions(*fresh.repository, 40);
     const auto history = fresh.history();
     EXPECT_EQ(history->refresh(0, {}), bad - 1);
-    EXPECT_EQ(fresh.store->find_manifest(bad), std::nullopt);
-    EXPECT_EQ(fresh.store->find_manifest(bad + 1), std::nullopt) << "nor what follows it";
+    EXPECT_EQ(fresh.store->manifests().find_manifest(bad), std::nullopt);
+    EXPECT_EQ(fresh.store->manifests().find_manifest(bad + 1), std::nullopt)
+        << "nor what follows it";
     std::string message;
     EXPECT_EQ(code_of([&] { history->refresh(bad - 1, {}); }, &message), ErrorCode::corrupt);
     EXPECT_NE(message.find("version " + std::to_string(bad) + " does not follow"),
@@ -290,7 +294,7 @@ TEST(History, NeighboursThatComeAtOnceAreCompared) {
   stranger.parent_sha256[0] ^= std::byte{1};
   at.repository->commit(stranger, {});
 
-  // Whoever records his version waits a while for the other one, who must not have come so far.
+  // Each recording thread waits a while for the other, which must not get that far.
   std::atomic<bool> is_armed = false;
   std::atomic<int> recording = 0;
   const auto store = Store::open(at.parent / "slow", kHistoryId, "memory:///bucket", {}, [&] {
@@ -327,8 +331,8 @@ TEST(History, RefreshFindsWhatIsNew) {
   EXPECT_EQ(history->refresh(1, {}), 1u);
   const auto versions = commit_versions(*at.repository, 4);
   EXPECT_EQ(history->refresh(1, {}), 4u);
-  EXPECT_EQ(at.store->newest().version, 4u);
-  EXPECT_EQ(at.store->newest().manifest_sha256, versions[3].manifest_sha256);
+  EXPECT_EQ(at.store->manifests().newest().version, 4u);
+  EXPECT_EQ(at.store->manifests().newest().manifest_sha256, versions[3].manifest_sha256);
   EXPECT_EQ(History(*at.repository, nullptr).refresh(0, {}), 4u);
 }
 
@@ -349,7 +353,7 @@ TEST(History, RefreshHandsOutWhatCameBeforeTheTrouble) {
   at.bucket->replace(keys::manifest(3), "rotten");
   const auto history = at.history();
   EXPECT_EQ(history->refresh(0, {}), 2u);
-  EXPECT_EQ(at.store->newest().version, 2u);
+  EXPECT_EQ(at.store->manifests().newest().version, 2u);
   std::string message;
   EXPECT_EQ(code_of([&] { history->refresh(2, {}); }, &message), ErrorCode::corrupt);
   EXPECT_NE(message.find(keys::manifest(3)), std::string::npos) << message;
@@ -381,8 +385,8 @@ TEST(History, RefusesAVersionWithAnotherParent) {
   EXPECT_EQ(code_of([&] { history->refresh(2, {}); }, &message), ErrorCode::corrupt);
   EXPECT_NE(message.find("version 3 does not follow version 2"), std::string::npos) << message;
   EXPECT_EQ(code_of([&] { history->find(3, {}); }), ErrorCode::corrupt);
-  EXPECT_EQ(at.store->newest().version, 2u);
-  EXPECT_EQ(at.store->find_manifest(3), std::nullopt) << "what was refused is not kept";
+  EXPECT_EQ(at.store->manifests().newest().version, 2u);
+  EXPECT_EQ(at.store->manifests().find_manifest(3), std::nullopt) << "what was refused is not kept";
 }
 
 TEST(History, RefusesAParentThatItsKnownChildDoesNotName) {
@@ -407,7 +411,7 @@ TEST(History, SeesARewrittenVersionAtItsFirstRefresh) {
               std::string::npos)
         << message;
   }
-  EXPECT_EQ(at.store->newest().version, 3u);
+  EXPECT_EQ(at.store->manifests().newest().version, 3u);
 }
 
 TEST(History, SeesARewrittenVersionWhenTheNextOneComes) {
@@ -435,7 +439,7 @@ TEST(History, SeesARollbackAtItsFirstRefresh) {
 
 // ---- manifests of releases before 0.6.0 ----
 
-/// Versions whose manifests carry no hash of their own.
+/// Versions whose manifests have no hash of their own.
 std::vector<Version> commit_old_versions(Repository& repository, std::uint64_t count) {
   std::vector<Version> versions;
   while (versions.size() < count) {
@@ -462,7 +466,7 @@ TEST(History, ComparesAnOldManifestWithTheVersionAfterIt) {
     EXPECT_NE(history.find(3, {}), nullptr);
     EXPECT_EQ(code_of([&] { history.find(2, {}); }), ErrorCode::corrupt);
   }
-  EXPECT_EQ(at.store->find_manifest(2), std::nullopt) << "what was refused is not kept";
+  EXPECT_EQ(at.store->manifests().find_manifest(2), std::nullopt) << "what was refused is not kept";
 }
 
 TEST(History, AnOldManifestIsReadThoughTheVersionAfterItIsDamaged) {
@@ -482,11 +486,11 @@ TEST(History, ANewManifestCostsNoLookAtTheVersionAfterIt) {
   EXPECT_EQ(at.bucket->calls() - before, 1u);
 }
 
-// The record of the newest version outlives the manifests that the store kept.
+// The record of the newest version outlives the stored manifests.
 TEST(History, SeesAForkEvenIfOnlyTheNewestIsRemembered) {
   HistoryFixture at;
   commit_versions(*at.repository, 2);
-  at.store->put_newest({2, Sha256{}});
+  at.store->manifests().put_newest({2, Sha256{}});
   EXPECT_EQ(code_of([&] { at.history()->find(2, {}); }), ErrorCode::corrupt);
   EXPECT_EQ(code_of([&] { at.history()->refresh(0, {}); }), ErrorCode::corrupt);
 }
@@ -514,7 +518,7 @@ TEST(History, SeesThatTheFirstManifestIsGone) {
   commit_versions(*at.repository, 2);
   at.bucket->erase(keys::manifest(1));
   EXPECT_EQ(code_of([&] { at.history()->refresh(0, {}); }), ErrorCode::corrupt);
-  // Nor does who only looks take the repository for an empty one.
+  // A caller that only looks must not take the repository for empty, either.
   std::string message;
   EXPECT_EQ(code_of([&] { at.repository->newest_version(0, {}); }, &message), ErrorCode::corrupt);
   EXPECT_NE(message.find(keys::manifest(1)), std::string::npos) << message;
@@ -530,7 +534,7 @@ TEST(History, NamesAManifestThatIsMissing) {
   EXPECT_NE(message.find(keys::manifest(2)), std::string::npos) << message;
 }
 
-// A LIST may lag behind, or name what was removed.
+// A LIST may be outdated, or name what was removed.
 TEST(History, TakesNoWordOfAListForAGap) {
   HistoryFixture at;
   commit_versions(*at.repository, 3);
@@ -568,11 +572,11 @@ TEST(History, AFullDiskCostsOnlyTheMemory) {
   const std::string log = testing::internal::GetCapturedStderr();
   EXPECT_NE(log.find("cannot keep"), std::string::npos) << log;
   EXPECT_EQ(log.find("cannot keep"), log.rfind("cannot keep")) << "said more than once: " << log;
-  EXPECT_EQ(at.store->newest().version, 0u);
+  EXPECT_EQ(at.store->manifests().newest().version, 0u);
 
   at.free_bytes = 1ull << 40;
   EXPECT_EQ(history->refresh(3, {}), 3u);
-  EXPECT_EQ(at.store->newest().version, 3u) << "made up for";
+  EXPECT_EQ(at.store->manifests().newest().version, 3u) << "made up for";
 }
 
 TEST(History, MayBeUsedByManyThreads) {
@@ -594,7 +598,7 @@ TEST(History, MayBeUsedByManyThreads) {
     });
   }
   threads.clear();
-  EXPECT_EQ(at.store->manifest_numbers().size(), 10u);
+  EXPECT_EQ(at.store->manifests().manifest_numbers().size(), 10u);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include "store/repository/pieces.hpp"
 #include "tests/support/eventually.hpp"
+#include "tests/support/random.hpp"
 #include "tests/support/repository_builder.hpp"
 #include "tests/support/watched_bucket.hpp"
 
@@ -16,7 +17,7 @@ namespace {
 
 using test::error_of;
 
-/// Version 2 has a pack of several fetches: a tensor that is new altogether.
+/// Version 2 has a pack of several fetches: a completely new tensor.
 class PackSpoolTest : public ::testing::Test {
  protected:
   static constexpr std::size_t kBytes = 5 * kPieceBytes + 1000;
@@ -43,7 +44,7 @@ class PackSpoolTest : public ::testing::Test {
     return bytes;
   }
 
-  /// What the pack has of it.
+  /// The coded bytes of the chunk in the pack.
   Bytes expected(std::uint32_t index) {
     const Step& step = plan_.steps[0];
     const PackChunk& chunk = step.chunk(step.listed[index]);
@@ -57,7 +58,7 @@ class PackSpoolTest : public ::testing::Test {
     return static_cast<std::uint32_t>(plan_.layout->chunk_count());
   }
 
-  /// How often each byte of the pack's data was asked for, by piece.
+  /// How often each piece of the pack's data was requested.
   std::vector<int> fetched_pieces() {
     std::vector<int> count(plan_.steps[0].packs[0]->pieces().size());
     const auto gets = bucket_->gets("packs/");
@@ -71,7 +72,7 @@ class PackSpoolTest : public ::testing::Test {
   }
 
   test::TempDir directory_;
-  std::mt19937_64 rng_ = test::make_rng();
+  test::Random rng_ = test::make_rng();
   test::RepositoryBuilder builder_;
   test::WatchedBucket* bucket_ = nullptr;
   std::unique_ptr<Repository> repository_;
@@ -94,6 +95,12 @@ TEST_F(PackSpoolTest, FetchesWhatIsReadAndNoMoreThanOneRequestOfIt) {
   EXPECT_EQ(bucket_->gets("packs/").size(), heads_ + 2);
   EXPECT_EQ(std::vector<int>(pieces.begin(), pieces.begin() + 5), (std::vector{1, 1, 1, 1, 0}));
   EXPECT_EQ(pieces.back(), 1);
+}
+
+/// Its file would be made in that directory.
+TEST_F(PackSpoolTest, ASmallOneLiesInMemory) {
+  const PackSpool spool(plan_, *repository_, directory_ / "absent", context_);
+  EXPECT_EQ(read(spool, 0), expected(0));
 }
 
 TEST_F(PackSpoolTest, EachPieceIsFetchedOnceHoweverManyThreadsReadIt) {

@@ -12,7 +12,7 @@ using test::write_text;
 
 constexpr std::uint64_t kRoomMib = 1u << 20;
 
-/// A host as /proc and /sys/fs/cgroup show it.
+/// A host, represented by /proc and /sys/fs/cgroup.
 class FakeHost {
  public:
   FakeHost() {
@@ -21,7 +21,7 @@ class FakeHost {
   }
   void put(const std::string& path, const std::string& text) { write_text(root_ / path, text); }
 
-  /// Of version 2; the files' part of the usage can be taken back.
+  /// A cgroup of version 2; the files' part of its usage can be reclaimed.
   void put_cgroup(const std::string& path, const std::string& limit_mib, unsigned usage_mib,
                   unsigned files_mib) {
     const std::string directory = "sys/fs/cgroup" + path;
@@ -31,7 +31,7 @@ class FakeHost {
         "anon 1\nfile 77\nactive_file " + std::to_string(files_mib / 4 * kRoomMib) +
             "\ninactive_file " + std::to_string((files_mib - files_mib / 4) * kRoomMib) + "\n");
   }
-  /// `top`: the cgroup that lies at the mount point.
+  /// `top`: the cgroup at the mount point.
   void enter(const std::string& own, const std::string& top = "/") {
     put("proc/self/cgroup", "1:cpu:/elsewhere\n0::" + own + "\n");
     put("proc/self/mountinfo", "22 1 8:1 / / rw - ext4 /dev/sda rw\n30 22 0:26 " + top +
@@ -120,7 +120,7 @@ TEST(MemoryRoom, InAContainerIsThatOfTheCgroupAtTheMountPoint) {
   EXPECT_EQ(host.room()->bytes, 900 * kRoomMib);
   host.enter("/docker/abc/inner", "/docker/abc");
   EXPECT_EQ(host.room()->bytes, 450 * kRoomMib);
-  host.enter("/elsewhere", "/docker/abc");  // a path of the host's that is not shown here
+  host.enter("/elsewhere", "/docker/abc");  // a host path that is not visible here
   EXPECT_EQ(host.room()->bytes, 900 * kRoomMib);
 }
 
@@ -138,7 +138,8 @@ TEST(MemoryRoom, KnowsTheFirstVersionOfCgroupsToo) {
   ASSERT_TRUE(host.room());
   EXPECT_EQ(host.room()->bytes, 500 * kRoomMib);
   EXPECT_EQ(host.room()->cgroup, "/engine");
-  host.put("cg/memory/engine/memory.limit_in_bytes", "9223372036854771712");  // its "none"
+  host.put("cg/memory/engine/memory.limit_in_bytes", "9223372036854771712");  // version 1's value
+                                                                              // for "none"
   EXPECT_EQ(host.room()->cgroup, "");
 }
 

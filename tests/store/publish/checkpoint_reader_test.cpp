@@ -19,7 +19,7 @@ using test::TempDir;
 using test::TestTensor;
 using test::write_text;
 
-TestTensor random_bytes(std::string name, Dtype dtype, std::size_t elements, std::mt19937_64& rng) {
+TestTensor random_bytes(std::string name, Dtype dtype, std::size_t elements, test::Random& rng) {
   Bytes data(elements * bits_of(dtype) / 8);
   for (std::size_t i = 0; i < data.size(); i += 61) data[i] = static_cast<std::byte>(rng());
   return {std::move(name), dtype, {elements}, std::move(data)};
@@ -36,8 +36,8 @@ struct Opened {
   CheckpointReader reader;
 };
 
-/// Chunks and pieces straddle each other, and batches end inside pieces.
-void write_files(const std::filesystem::path& directory, std::mt19937_64& rng) {
+/// Chunks and pieces straddle each other, and batches end within pieces.
+void write_files(const std::filesystem::path& directory, test::Random& rng) {
   std::vector<TestTensor> many;
   for (int i = 0; i < 300; i++) {
     many.push_back(random_bytes("t" + std::to_string(i), Dtype::bf16, rng() % 9'000, rng));
@@ -52,7 +52,7 @@ void write_files(const std::filesystem::path& directory, std::mt19937_64& rng) {
 
 TEST(CheckpointReader, HashesChunksAndPiecesOfAllBytes) {
   TempDir dir;
-  std::mt19937_64 rng = test::make_rng();
+  test::Random rng = test::make_rng();
   write_files(dir.path(), rng);
   const Opened opened(dir.path());
   std::mutex mutex;
@@ -88,7 +88,7 @@ TEST(CheckpointReader, HashesChunksAndPiecesOfAllBytes) {
 
 TEST(CheckpointReader, LeavesFilesOut) {
   TempDir dir;
-  std::mt19937_64 rng = test::make_rng();
+  test::Random rng = test::make_rng();
   write_files(dir.path(), rng);
   const Opened opened(dir.path());
   const SnapshotHashes all = hash_checkpoint(opened.reader, 2, {}, {});

@@ -10,6 +10,7 @@
 #include "store/format/chunk_batches.hpp"
 #include "tests/support/hosts.hpp"
 #include "tests/support/meddling_coder.hpp"
+#include "tests/support/random.hpp"
 
 namespace weightfs::test {
 namespace {
@@ -19,13 +20,13 @@ namespace stdfs = std::filesystem;
 constexpr std::size_t kChunkBytes = kernels::chunk_bytes(kernels::Kind::u8);
 
 TestTensor opaque_tensor(const std::string& name, std::size_t size, unsigned seed) {
-  std::mt19937_64 rng(seed);
+  Random rng(seed);
   TestTensor tensor{name, Dtype::u8, {size}, Bytes(size)};
   for (std::byte& byte : tensor.data) byte = static_cast<std::byte>(rng());
   return tensor;
 }
 
-/// A scanned directory with all that hangs on it.
+/// A scanned directory with everything derived from it.
 struct Scanned {
   explicit Scanned(const stdfs::path& directory)
       : checkpoint(scan_checkpoint(directory, {})),
@@ -59,7 +60,7 @@ class DeltaCoderTest : public testing::Test {
     return code_delta(scanned.reader, base, options, {}, {});
   }
 
-  /// The index of a coded pack, as a reader gets it.
+  /// The index of a coded pack, as a reader parses it.
   static std::shared_ptr<const PackIndex> index_of(const SpooledPack& pack, const Layout& layout) {
     const std::string head = pack.writer.head(0);
     return PackIndex::parse(head, head.size() + pack.data_size_bytes, layout, "pack");
@@ -78,7 +79,8 @@ TEST_F(DeltaCoderTest, BeginsANewPackWhenOneIsLargeEnough) {
   const CodedDelta delta = code(scanned, base, 2 * kChunkBytes);
   ASSERT_EQ(delta.packs.size(), 4u);  // 2 + 2 + 2 whole chunks and the 7 bytes, 2 of b
   std::uint64_t next = 0;
-  for (const SpooledPack& pack : delta.packs) {
+  for (const auto& coded : delta.packs) {
+    const SpooledPack& pack = *coded;
     const auto index = index_of(pack, *scanned.layout);
     for (const PackChunk& chunk : index->chunks()) {
       const LayoutTensor& tensor = scanned.layout->tensors()[chunk.tensor];
@@ -98,7 +100,7 @@ TEST_F(DeltaCoderTest, LeavesOutChunksThatDidNotChange) {
   const CodedDelta delta = code(scanned, base, kPackDataBytesTarget);
   ASSERT_EQ(delta.packs.size(), 1u);
   EXPECT_EQ(delta.changed_elements, 1u);
-  const auto index = index_of(delta.packs[0], *scanned.layout);
+  const auto index = index_of(*delta.packs[0], *scanned.layout);
   ASSERT_EQ(index->chunks().size(), 1u);
   EXPECT_EQ(index->chunks()[0].chunk, 1u);
   EXPECT_EQ(index->chunks()[0].changed, 1u);
@@ -111,15 +113,15 @@ TEST_F(DeltaCoderTest, LeavesOutChunksThatDidNotChange) {
 TEST_F(DeltaCoderTest, ListsUnchangedChunksThatTheParentDoesNotHaveInThisSize) {
   TestTensor tensor{"a", Dtype::u8, {kChunkBytes + 10}, Bytes(kChunkBytes + 10)};
   const Base base = base_of_directory(write("before", {tensor}));
-  tensor.data.resize(2 * kChunkBytes + 10);  // zeros behind zeros
+  tensor.data.resize(2 * kChunkBytes + 10);  // zeros after zeros
   tensor.shape = {tensor.data.size()};
   const TestTensor fresh{"b", Dtype::u8, {10}, Bytes(10)};
   const Scanned scanned(write("after", {tensor, fresh}));
   const CodedDelta delta = code(scanned, base, kPackDataBytesTarget);
   EXPECT_EQ(delta.changed_elements, 0u);
   ASSERT_EQ(delta.packs.size(), 1u);
-  EXPECT_EQ(delta.packs[0].data_size_bytes, 0u);
-  const auto index = index_of(delta.packs[0], *scanned.layout);
+  EXPECT_EQ(delta.packs[0]->data_size_bytes, 0u);
+  const auto index = index_of(*delta.packs[0], *scanned.layout);
   std::vector<std::pair<std::uint32_t, std::uint32_t>> chunks;
   for (const PackChunk& chunk : index->chunks()) chunks.emplace_back(chunk.tensor, chunk.chunk);
   EXPECT_EQ(chunks, (std::vector<std::pair<std::uint32_t, std::uint32_t>>{{0, 1}, {0, 2}, {1, 0}}));
@@ -140,7 +142,7 @@ TEST_F(DeltaCoderTest, GivesTheSamePacksWithAnyNumberOfThreads) {
     options.threads = threads;
     const CodedDelta delta = code_delta(scanned.reader, base, options, {}, {});
     ASSERT_EQ(delta.packs.size(), 1u);
-    heads.push_back(delta.packs[0].writer.head(0));
+    heads.push_back(delta.packs[0]->writer.head(0));
   }
   EXPECT_EQ(heads[0], heads[1]);
   EXPECT_EQ(heads[0], heads[2]);
@@ -210,7 +212,7 @@ TEST_F(DeltaCoderTest, NeedsTheFeatureXrOnlyForBlocksOfItsModes) {
       << "raw";
 }
 
-/// Few changes, all in one of two exponents, are coded as XS.
+/// Few changes, all with one of two exponents, are coded as XS.
 TEST_F(DeltaCoderTest, NeedsTheFeatureXrForShortBlocksToo) {
   TestTensor weights{"w", Dtype::bf16, {20'000}, Bytes(40'000)};
   for (std::size_t i = 0; i < 20'000; ++i) {  // 0x3800 and 0x3C00: exponents 112 and 120
@@ -223,7 +225,7 @@ TEST_F(DeltaCoderTest, NeedsTheFeatureXrForShortBlocksToo) {
   const CodedDelta delta = code(Scanned(write("after", {nudged})), base, kPackDataBytesTarget);
   ASSERT_EQ(delta.packs.size(), 1U);
   Bytes mode(1);
-  ASSERT_TRUE(read_at(delta.packs[0].data.fd(), 0, mode, "spool"));
+  ASSERT_TRUE(read_at(delta.packs[0]->data.fd(), 0, mode, "spool"));
   EXPECT_EQ(mode[0], static_cast<std::byte>(kernels::Mode::xs));
   EXPECT_TRUE(delta.needs_xr);
 }

@@ -17,6 +17,7 @@
 #include "store/publish/pre_encoded.hpp"
 #include "tests/support/eventually.hpp"
 #include "tests/support/hosts.hpp"
+#include "tests/support/random.hpp"
 
 namespace weightfs::test {
 namespace {
@@ -29,18 +30,17 @@ using TensorFiles = std::map<std::string, Tensors>;
 constexpr std::size_t kEarlyElements = 600'000;  // of a tensor: more than kEarlyBytesMin
 constexpr std::uint64_t kDirectory = 17;
 
-TestTensor make_weights(std::string name, std::mt19937_64& rng,
-                        std::size_t elements = kEarlyElements) {
+TestTensor make_weights(std::string name, Random& rng, std::size_t elements = kEarlyElements) {
   return {std::move(name), Dtype::bf16, {elements}, random_bf16(elements, rng)};
 }
 
-void nudge_all(TensorFiles& files, std::mt19937_64& rng) {
+void nudge_all(TensorFiles& files, Random& rng) {
   for (auto& [path, tensors] : files) {
     for (TestTensor& tensor : tensors) tensor.data = nudged_bf16(tensor.data, 0.01, rng);
   }
 }
 
-/// A repository, a publisher, its early work, and a second repository that gets the same
+/// A repository, a publisher with a PreEncoder, and a second repository that gets the same
 /// checkpoints without early work.
 class PreEncoderTest : public testing::Test {
  protected:
@@ -50,7 +50,7 @@ class PreEncoderTest : public testing::Test {
     files_["sub/m.safetensors"] = {make_weights("d", rng_)};
   }
 
-  /// Writes files_ and a blob; each call into a directory of its own.
+  /// Writes files_ and a blob into a new directory.
   stdfs::path save() {
     const stdfs::path directory = dir_ / ("checkpoint-" + std::to_string(saves_++));
     for (const auto& [path, tensors] : files_) {
@@ -88,7 +88,7 @@ class PreEncoderTest : public testing::Test {
         std::count_if(reached_.begin(), reached_.end(),
                       [&](const auto& reached) { return reached.first == point; }));
   }
-  /// Adds files, and waits until they are done.
+  /// Adds files, and waits until they have reached `point`.
   void code(const stdfs::path& directory, const std::set<std::string>& paths,
             const std::string& point = "uploaded") {
     {
@@ -106,7 +106,7 @@ class PreEncoderTest : public testing::Test {
                         [=](const EarlyFile& file) { return file.generation == generation; }, {});
   }
 
-  /// Publishes and adopts, as a writer's mount does: the version is the next one's parent.
+  /// Publishes and adopts, like a writer's mount, so that the version is the next one's parent.
   PublishResult publish(const stdfs::path& directory, std::shared_ptr<const PreEncoded> early,
                         const std::function<void(PublishOptions&)>& change = {}) {
     PublishOptions options;
@@ -126,7 +126,7 @@ class PreEncoderTest : public testing::Test {
     return plain_host_.publish(directory);
   }
 
-  /// A version is the same as the plain one, and comes back byte for byte.
+  /// A version equals that of the plain repository, and is restored byte for byte.
   void expect_same(std::uint64_t version, const stdfs::path& directory) {
     const Manifest mine = manifest_of(*bucket_, version), plain = manifest_of(*plain_, version);
     EXPECT_EQ(to_hex(mine.root), to_hex(plain.root)) << version;
@@ -182,13 +182,13 @@ class PreEncoderTest : public testing::Test {
   }
 
   TempDir dir_;
-  std::mt19937_64 rng_ = make_rng();
+  Random rng_ = make_rng();
   TensorFiles files_;
   std::shared_ptr<MemoryBucket> bucket_ = make_memory_repository();
   std::shared_ptr<MemoryBucket> plain_ = make_memory_repository();
   Host host_{bucket_, dir_ / "store"}, plain_host_{plain_, dir_ / "plain-store"};
-  std::atomic<std::int64_t> parent_{0};  // -1: not known
-  std::mutex mutex_;                     // guards the next one
+  std::atomic<std::int64_t> parent_{0};  // -1: unknown
+  std::mutex mutex_;                     // guards reached_
   std::set<std::pair<std::string, std::string>> reached_;
   std::unique_ptr<PreEncoder> early_;
 
@@ -258,7 +258,8 @@ TEST_F(PreEncoderTest, UploadsAFirstVersionUnderAnotherNonceIfSomethingElseLiesB
   start();
   const auto directory = save();
   code(directory, paths());
-  // Two files are written again.  One is told, and one turns out when the directory is taken.
+  // Two files are rewritten. For one the encoder is told; the other is noticed when the directory
+  // is taken.
   nudge_all(files_, rng_);
   const auto again = save();
   stdfs::rename(again / "m-1.safetensors", directory / "m-1.safetensors");
@@ -297,9 +298,9 @@ TEST_F(PreEncoderTest, MakesAnotherHeadWhereTheTensorsAreNumberedOtherwise) {
   code(directory, {"m-1.safetensors", "m-2.safetensors", "sub/m.safetensors"});
   code(directory, {"a-new-one.safetensors"}, "coded");
   const auto before = keys_below("packs/2/");
-  EXPECT_EQ(before.size(), 3u);  // of the new one the numbers are not known
+  EXPECT_EQ(before.size(), 3u);  // the numbers of the new file's tensors are unknown
   const PublishResult result = publish(directory, take());
-  EXPECT_EQ(result.early_bytes, result.version_bytes - 2);  // but for the blob
+  EXPECT_EQ(result.early_bytes, result.version_bytes - 2);  // except for the blob
   publish_plainly(directory);
   expect_same(2, directory);
   EXPECT_EQ(keys_below("packs/2/").size(), 3u + 4u);
@@ -327,13 +328,13 @@ TEST_F(PreEncoderTest, CodesLargeFilesIntoTheSamePacksAsOthers) {
   EXPECT_EQ(bucket_->find(keys::pack(2, mine[0].name)), plain_->find(keys::pack(2, plain[0].name)));
 }
 
-// ---- results that do not fit ----
+// ---- stale results ----
 
 TEST_F(PreEncoderTest, LeavesOutAFileThatHadAnotherWriterSince) {
   publish_first();
   const auto directory = save();
   code(directory, paths());
-  // Written behind the back of size and times.
+  // Written without a change of size or times.
   const auto path = directory / "m-1.safetensors";
   const auto time = stdfs::last_write_time(path);
   std::string bytes = read_text(path);
@@ -367,7 +368,7 @@ TEST_F(PreEncoderTest, UsesAFileThatGetsAHardLinkMeanwhile) {
   stdfs::create_directories(linked / "sub");
   start([&](EarlyOptions& options) {
     options.at = [&, plain = options.at](std::string_view point, const std::string& path) {
-      // Coding has seen the file; the upload has not.
+      // The change is after coding and before the upload.
       if (point == "coded") stdfs::create_hard_link(directory / path, linked / path);
       plain(point, path);
     };
@@ -408,7 +409,7 @@ TEST_F(PreEncoderTest, IsOfNoUseAgainstAnotherParentThanItWasCodedAgainst) {
   const auto rival = save();
   Host other(bucket_, dir_ / "other-store");
   const PublishResult result = publish(directory, results, [&](PublishOptions& options) {
-    options.rebase = true;
+    options.wishes.rebase = true;
     options.at = [&, is_first = true](std::string_view point) mutable {
       if (point == "before-commit" && std::exchange(is_first, false)) other.publish(rival);
     };
@@ -488,7 +489,7 @@ TEST_F(PreEncoderTest, KeepsTheFilesOfSeveralCheckpointsApart) {
   expect_same(2, directory);
 }
 
-// ---- trouble ----
+// ---- failures ----
 
 TEST_F(PreEncoderTest, IsForgottenWhereAFileIsDamagedAndThePublishSaysWhatIsWrong) {
   publish_first();
@@ -505,7 +506,7 @@ TEST_F(PreEncoderTest, IsForgottenWhereAFileIsDamagedAndThePublishSaysWhatIsWron
 
 TEST_F(PreEncoderTest, LeavesARottenImageOfTheParentToThePublish) {
   publish_first();
-  const auto image = host_.store->image_directory(1) / "m-1.safetensors";
+  const auto image = host_.store->images().image_directory(1) / "m-1.safetensors";
   stdfs::remove(image);
   const auto directory = save();
   add(directory, "m-1.safetensors");
@@ -599,7 +600,7 @@ TEST_F(PreEncoderTest, WorksAtLowPriority) {
   EXPECT_EQ(::getpriority(PRIO_PROCESS, static_cast<id_t>(::gettid())), mine);
 }
 
-/// TensorFiles that come, change, move and go; some coded early, some of these stale.
+/// Files that are added, changed, moved and removed; some coded early, some of these stale.
 TEST_F(PreEncoderTest, GivesTheSameVersionsForRandomHistories) {
   start();
   const auto chance = [&](unsigned percent) { return rng_() % 100 < percent; };
@@ -621,7 +622,8 @@ TEST_F(PreEncoderTest, GivesTheSameVersionsForRandomHistories) {
     }
     const auto results = early_->take(
         kDirectory, [&](const EarlyFile& file) { return !stale.contains(file.path); }, {});
-    publish(directory, results, [&](PublishOptions& options) { options.snapshot = chance(10); });
+    publish(directory, results,
+            [&](PublishOptions& options) { options.wishes.snapshot = chance(10); });
     publish_plainly(directory);
     const Manifest mine = manifest_of(*bucket_, version), plain = manifest_of(*plain_, version);
     ASSERT_EQ(to_hex(mine.root), to_hex(plain.root)) << version;

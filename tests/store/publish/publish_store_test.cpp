@@ -22,7 +22,7 @@ namespace stdfs = std::filesystem;
 constexpr std::string_view kRepository = "0123456789abcdef0123456789abcdef";
 constexpr std::string_view kUrl = "file:///a/bucket";
 
-/// The pid of a process that is gone.
+/// The pid of a process that has ended.
 pid_t dead_pid() {
   const char* arguments[] = {"true", nullptr};
   pid_t pid = 0;
@@ -58,11 +58,11 @@ TEST_F(PublishStoreTest, IsAPrivateOneIfADaemonHoldsTheStoreAndStaysForTheNextTi
   {
     PublishStore opened = open();
     EXPECT_EQ(opened.store().path(), beside(""));
-    opened.store().put_manifest(1, "kept");
+    opened.store().manifests().put_manifest(1, "kept");
   }
   PublishStore again = open();
   EXPECT_EQ(again.store().path(), beside(""));
-  EXPECT_EQ(again.store().find_manifest(1), "kept");
+  EXPECT_EQ(again.store().manifests().find_manifest(1), "kept");
 }
 
 TEST_F(PublishStoreTest, IsOneOfItsOwnIfBothAreHeldAndIsRemovedAtTheEnd) {

@@ -17,7 +17,7 @@ namespace {
 
 using test::code_of;
 
-/// A bucket whose first replies are damaged on their way.
+/// A bucket whose first replies are damaged in transit.
 class NoisyBucket final : public test::BucketView {
  public:
   NoisyBucket(std::shared_ptr<test::MemoryBucket> below, unsigned damaged)
@@ -40,7 +40,7 @@ class NoisyBucket final : public test::BucketView {
   unsigned damaged_;
 };
 
-/// Three pieces, the last one short, behind ten other bytes.
+/// Three pieces, the last one short, after ten other bytes.
 struct PiecesFixture {
   PiecesFixture() {
     for (std::size_t i = 0; i < text.size(); i++) text[i] = static_cast<char>(i % 251);

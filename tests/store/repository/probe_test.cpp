@@ -11,7 +11,7 @@ namespace {
 
 using Outcome = ProbeResult::Outcome;
 
-/// A service that takes If-None-Match for no more than a decoration.
+/// A service that ignores If-None-Match.
 class OverwritingBucket final : public Bucket {
  public:
   explicit OverwritingBucket(std::shared_ptr<MemoryBucket> bucket) : bucket_(std::move(bucket)) {}
@@ -77,7 +77,7 @@ TEST(Probe, TellsAKeyThatMayNotWriteFromABucketThatDoesNotHold) {
   EXPECT_EQ(bucket.calls("remove"), 0u) << "nothing was written";
 }
 
-/// Each call of the probe fails once; nothing stays behind but what may not be removed.
+/// Each call of the probe fails once; nothing is left behind except what may not be removed.
 TEST(Probe, CleansUpAfterEveryFailure) {
   for (int call = 1; call <= 3; call++) {
     MemoryBucket bucket;

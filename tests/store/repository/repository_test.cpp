@@ -30,7 +30,7 @@ std::string record_of(std::string_view id) {
          R"(","public_keys":[],"required_features":[]})";
 }
 
-// A repository in a bucket of memory; `bucket` is owned by the repository.
+// A repository in memory; it owns `bucket`.
 struct RepositoryFixture {
   MemoryBucket* bucket = new MemoryBucket;
   std::unique_ptr<Repository> repository = open();
@@ -315,7 +315,7 @@ TEST(Repository, DoesNotNeedTheListToBeRight) {
   EXPECT_EQ(at.repository->newest_version(0, {}), 9u) << "other names in versions/";
 }
 
-// ---- layouts, blobs, hashes, heads ----
+// ---- layouts, blobs, hashes, pack headers ----
 
 TEST(Repository, KeepsLayouts) {
   RepositoryFixture at;
@@ -342,7 +342,7 @@ TEST(Repository, UploadsWhatIsThereOnlyOnce) {
   at.repository->put_blob("b", "text", {});
   EXPECT_EQ(at.bucket->calls("put"), 1u);
 
-  // A blob that rotted would make every version that names it unreadable.
+  // A damaged blob would make every version that names it unreadable.
   at.bucket->replace(keys::blob(ref.sha256), "rotten");
   at.repository->put_blob("a", "text", {});
   EXPECT_EQ(at.bucket->calls("put"), 2u);
@@ -432,7 +432,7 @@ TEST(Repository, RefusesHashesThatDoNotFitTheLayout) {
             ErrorCode::corrupt);
 }
 
-// A pack with one raw chunk; only its head matters here.
+// A pack with one raw chunk; only its header matters here.
 TEST(Repository, ChecksTheHeadOfAPack) {
   RepositoryFixture at;
   const auto layout = make_opaque_layout({{"a.bin", 100}});
@@ -471,7 +471,7 @@ TEST(Repository, ChecksTheHeadOfAPack) {
             ErrorCode::not_found);
 }
 
-// ---- a bucket that comes and goes ----
+// ---- a bucket that becomes unreachable ----
 
 TEST(Repository, AssumedItReadsNothingUntilItMust) {
   const TempDir directory;

@@ -1,4 +1,4 @@
-// Which bucket a URL means, and where its requests go.
+// Which bucket a URL names, and where its requests go.
 
 #include "store/s3/address.hpp"
 

@@ -11,7 +11,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-/// The pauses of many requests, each after so many failures before.
+/// The pauses of many requests after this many failures.
 std::vector<Clock::duration> pauses(unsigned failures_before, std::size_t count,
                                     std::optional<std::chrono::seconds> at_least = {}) {
   std::vector<Clock::duration> result;
@@ -26,8 +26,8 @@ std::vector<Clock::duration> pauses(unsigned failures_before, std::size_t count,
   return result;
 }
 
-/// All of them below `limit`, and spread: each half has some.  That 1,000 draws miss a half has a
-/// chance of 2^-1000.
+/// All are below `limit` and spread: each half has some.  The chance that 1,000 draws miss a half
+/// is 2^-1000.
 void expect_spread(const std::vector<Clock::duration>& drawn, Clock::duration from,
                    Clock::duration limit) {
   std::size_t low = 0, high = 0;

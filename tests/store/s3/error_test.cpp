@@ -64,7 +64,7 @@ TEST(S3Error, NamesTheRightThatIsNeeded) {
   expect_told(told(refusal_reply(403, "")), ErrorCode::permission, {"s3:GetObject"});
 }
 
-// A missing bucket that looks like a missing object would be a repository without news.
+// A missing bucket must not look like a missing object, as that would mean: no new version.
 TEST(S3Error, AMissingBucketIsNoMissingObject) {
   expect_told(told(refusal_reply(404, "NoSuchBucket")), ErrorCode::invalid,
               {"the bucket bucket does not exist", "https://host"});
@@ -148,7 +148,7 @@ TEST(S3Error, BadXmlIsNoCode) {
     reply.text = text;
     EXPECT_EQ(read_refusal(reply).code, "") << text;
   }
-  // What a service says never becomes a second line.
+  // A service's message never makes a second line.
   reply.text = "<Error><Code>A\nB</Code></Error>";
   EXPECT_EQ(told(reply).message.find('\n'), std::string::npos);
 }

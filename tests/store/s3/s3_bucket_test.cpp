@@ -1,5 +1,5 @@
-// S3Bucket beyond the contract that all buckets keep: what it sends, and what it does when a
-// service fails, lies, or is slow to answer.
+// S3Bucket beyond the common contract of buckets: what it sends, and what it does when a service
+// fails, lies, or is slow.
 
 #include "store/s3/s3_bucket.hpp"
 
@@ -12,8 +12,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <functional>
 #include <memory>
 #include <span>
+#include <string>
+#include <string_view>
 #include <thread>
 
 #include "store/base/bytes.hpp"
@@ -44,7 +47,7 @@ struct OverFake {
   std::string get(std::string_view key) { return get_all(*bucket, key, 1u << 30, {}); }
   std::string object(const std::string& key) { return fake.objects().at("run/" + key); }
 
-  /// The first `times` requests of `method` are answered so, and not carried out.
+  /// Answers the first `times` requests of `method` with `reply`, without carrying them out.
   void fail_first(std::string method, unsigned times, ServedReply reply) {
     auto left = std::make_shared<std::atomic<unsigned>>(times);
     fake.before([=](const ServedRequest& request) -> std::optional<ServedReply> {
@@ -54,7 +57,7 @@ struct OverFake {
     });
   }
 
-  /// The first answer to a request that fits is changed, after it was carried out.
+  /// Changes the answer to the first matching request, after it was carried out.
   void change_first(std::string method, std::string part_of_target,
                     std::function<void(ServedReply&)> change) {
     auto done = std::make_shared<std::atomic<bool>>(false);
@@ -91,7 +94,7 @@ TEST(S3Bucket, ReadsWithOneRequest) {
   EXPECT_EQ(at.fake.requests(), std::vector<std::string>{"GET /bucket/run/a/key"});
 }
 
-// A daemon polls every few seconds, and each request is paid for.
+// A daemon polls every few seconds, and each request costs money.
 TEST(S3Bucket, LookingForNewsCostsOneRequest) {
   OverFake at;
   at.bucket->put_if_absent("weightfs.json",
@@ -102,7 +105,7 @@ TEST(S3Bucket, LookingForNewsCostsOneRequest) {
   at.fake.forget_requests();
   EXPECT_EQ(repository->newest_version(1, {}), 1u);
   EXPECT_EQ(at.fake.requests().size(), 1u) << at.fake.requests().back();
-  // Who knows of no version also asks whether the first one is missing.
+  // A host that knows no version also checks whether the first one is missing.
   EXPECT_EQ(repository->newest_version(0, {}), 0u);
   EXPECT_EQ(at.fake.requests().size(), 3u) << at.fake.requests().back();
 }
@@ -184,18 +187,32 @@ TEST(S3Bucket, DoesNotTryAgainWhatIsRefused) {
   EXPECT_EQ(at.fake.count("PUT"), 1u);
 }
 
+/// What is tried until a deadline says in the end, which is to contain `words`.  On a busy machine
+/// a short one passes before there was any answer, so longer ones follow.
+std::string told_before_a_deadline(std::string_view words,
+                                   const std::function<std::string(const Context&)>& attempt) {
+  std::string message;
+  for (const int milliseconds : {300, 3000, 30'000}) {
+    message = attempt(Context{}.within(std::chrono::milliseconds(milliseconds)));
+    if (message.find(words) != std::string::npos) break;
+  }
+  return message;
+}
+
 TEST(S3Bucket, TheDeadlineEndsTheAttempts) {
   OverFake at;
   at.fail_first("GET", 1000, s3_error_reply(503, "SlowDown"));
   std::byte byte{};
-  std::string message;
-  const Context context = Context{}.within(std::chrono::milliseconds(300));
-  EXPECT_EQ(code_of(
-                [&] {
-                  at.bucket->get("key", 0, {&byte, 1}, context);
-                },
-                &message),
-            ErrorCode::timed_out);
+  const std::string message = told_before_a_deadline("SlowDown", [&](const Context& context) {
+    std::string said;
+    EXPECT_EQ(code_of(
+                  [&] {
+                    at.bucket->get("key", 0, {&byte, 1}, context);
+                  },
+                  &said),
+              ErrorCode::timed_out);
+    return said;
+  });
   EXPECT_NE(message.find("SlowDown"), std::string::npos) << message;
 }
 
@@ -206,7 +223,7 @@ TEST(S3Bucket, AnEndpointThatWasNeverReachedIsToldSoon) {
   std::string message;
   const auto begin = Clock::now();
   EXPECT_EQ(code_of([&] { bucket->list("", "", {}); }, &message), ErrorCode::unavailable);
-  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(3));
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(30));  // others are tried for minutes
   EXPECT_NE(message.find("3 attempts"), std::string::npos) << message;
 }
 
@@ -293,19 +310,22 @@ TEST(S3Bucket, AStoreThatIgnoresRangesIsNoGoodButForWholeObjects) {
   at.put("key", "0123456789");
   at.fake.ignores_range = true;
   EXPECT_EQ(at.get("key"), "0123456789");
-  std::string part(4, '?'), message;
-  const Context soon = Context{}.within(std::chrono::milliseconds(500));
+  std::string part(4, '?');
   for (const std::uint64_t offset : {0u, 4u}) {
-    EXPECT_NE(
-        code_of(
-            [&] { at.bucket->get("key", offset, std::as_writable_bytes(std::span(part)), soon); },
-            &message),
-        ErrorCode::not_found);
+    const std::string message = told_before_a_deadline("ignores Range", [&](const Context& soon) {
+      std::string said;
+      EXPECT_NE(
+          code_of(
+              [&] { at.bucket->get("key", offset, std::as_writable_bytes(std::span(part)), soon); },
+              &said),
+          ErrorCode::not_found);
+      return said;
+    });
     EXPECT_NE(message.find("ignores Range"), std::string::npos) << message;
   }
 }
 
-// As HF's gateway: readers are sent to a CDN by a signed URL, which holds for a while.
+// Like HF's gateway: readers are redirected to a CDN by a signed URL, which is valid for a while.
 TEST(S3Bucket, FollowsRedirectsWithoutCredentials) {
   OverFake at;
   at.put("key", "0123456789");
@@ -347,20 +367,24 @@ TEST(S3Bucket, FollowsRedirectsWithoutCredentials) {
 
 TEST(S3Bucket, RedirectsEndAfterThree) {
   OverFake at;
-  std::atomic<unsigned> hops = 0;
+  std::atomic<unsigned> hops = 0, attempts = 0;
   test::HttpServer round([&](const ServedRequest&) -> ServedReply {
     hops++;
     return {.status = 302, .headers = {{"Location", "/again"}}};
   });
   at.fake.before([&](const ServedRequest&) -> std::optional<ServedReply> {
+    attempts++;
     return ServedReply{.status = 302, .headers = {{"Location", round.url() + "/x"}}};
   });
   std::byte byte{};
-  std::string message;
-  const Context soon = Context{}.within(std::chrono::milliseconds(300));
-  code_of([&] { at.bucket->get("key", 0, {&byte, 1}, soon); }, &message);
+  const std::string message =
+      told_before_a_deadline("redirects too often", [&](const Context& soon) {
+        std::string said;
+        code_of([&] { at.bucket->get("key", 0, {&byte, 1}, soon); }, &said);
+        return said;
+      });
   EXPECT_NE(message.find("redirects too often"), std::string::npos) << message;
-  EXPECT_EQ(hops % kRedirectsMax, 0u);
+  EXPECT_LE(hops, attempts * kRedirectsMax);
 }
 
 TEST(S3Bucket, SaysInWhichRegionTheBucketLies) {
@@ -388,7 +412,7 @@ TEST(S3Bucket, A412AfterALostReplyMayBeAnothers) {
   OverFake at;
   at.fake.before([&](const ServedRequest& request) -> std::optional<ServedReply> {
     if (request.method != "PUT" || at.fake.objects().contains("run/v/1")) return std::nullopt;
-    at.fake.plant("run/v/1", "other");  // just before ours, which did not arrive
+    at.fake.plant("run/v/1", "other");  // just before our request, which did not arrive
     return s3_error_reply(500, "InternalError");
   });
   EXPECT_EQ(at.bucket->put_if_absent("v/1", "own", {}), Bucket::Put::exists);
@@ -432,7 +456,7 @@ TEST(S3Bucket, ACrashedUploadIsResumed) {
   OverFake at;
   const std::string text = large_text(80 * kMib);
   {
-    // As after a crash: neither the parts nor the abort get through any more.
+    // As after a crash: neither the parts nor the abort get through.
     std::atomic<unsigned> parts = 0;
     at.fake.before([&](const ServedRequest& request) -> std::optional<ServedReply> {
       const bool is_part = request.target.find("partNumber=") != std::string::npos;
@@ -549,7 +573,7 @@ TEST(S3Bucket, OldUploadsAreAbortedByTheNextLargeOne) {
               ErrorCode::permission);
   };
   leave("packs/1/old");
-  leave("other/1/old");  // not of the same first component: perhaps not ours
+  leave("other/1/old");  // another first component, so it may not be ours
   at.fake.age_uploads(std::chrono::hours(25));
   leave("packs/1/new");
   ASSERT_EQ(at.fake.uploads(), 3u);
@@ -588,11 +612,12 @@ TEST(S3Bucket, AnUploadTakesLittleMemory) {
   ASSERT_EQ(::pclose(child), 0);
   ASSERT_EQ(fields, 1);
   EXPECT_EQ(fake.objects().at("run/key").size(), kSizeMib * kMib);
-  EXPECT_LT(most_kib, (kUploadBytesMax + 64 * kMib) / 1024);
+  constexpr std::uint64_t kOwnMib = test::kSanitized ? 192 : 64;  // a sanitizer keeps what is freed
+  EXPECT_LT(most_kib, (kUploadBytesMax + kOwnMib * kMib) / 1024);
   std::printf("%u KiB at most\n", most_kib);
 }
 
-/// Other bytes at each read, as of a file that somebody writes to.
+/// Returns other bytes at each read, like a file that is being written to.
 class RestlessSource final : public Source {
  public:
   explicit RestlessSource(std::uint64_t size_bytes) : size_(size_bytes) {}
@@ -609,7 +634,8 @@ class RestlessSource final : public Source {
   mutable std::atomic<unsigned> reads_{0};
 };
 
-// It was hashed and signed in one pass and sent in another one, and read again for each attempt.
+// Regression: it was hashed and signed in one pass and sent in another, and read again for each
+// attempt.
 TEST(S3Bucket, WhatItUploadsIsReadOnce) {
   for (const std::uint64_t size : {std::uint64_t{100'000}, kMultipartBytes + 5}) {
     OverFake at;

@@ -15,7 +15,7 @@ using test::code_of;
 using test::TempDir;
 using test::write_text;
 
-// Settings from a home of its own and variables that a test sets.
+// Settings from a test's own home directory and variables.
 class S3SettingsTest : public ::testing::Test {
  protected:
   void SetUp() override { variables_["HOME"] = home_.path().string(); }
@@ -57,7 +57,7 @@ TEST_F(S3SettingsTest, AreAwssOwnWithoutAnything) {
   EXPECT_TRUE(settings.sign);
 }
 
-// Each place wins over those after it.
+// Each source takes precedence over those after it.
 TEST_F(S3SettingsTest, FindTheEndpointInOrder) {
   config("[default]\nendpoint_url = https://profile\n");
   EXPECT_EQ(find().endpoint, "https://profile");

@@ -41,7 +41,7 @@ class CloseWatchTest : public testing::Test {
                                          }});
   }
 
-  /// Whether it was told since the last call.
+  /// Whether the file was reported since the last call.
   bool take(StagingId id) {
     const std::lock_guard lock(mutex_);
     return told_.erase(id) > 0;
@@ -49,7 +49,7 @@ class CloseWatchTest : public testing::Test {
   bool is_told(StagingId id) {
     return eventually([&] { return take(id); });
   }
-  /// Whether it was not, by the time that another file was.
+  /// Whether it was not reported by the time that another file was.
   bool is_not_told(StagingId id) {
     static_cast<void>(open_writable(99));
     return is_told(99) && !take(id);
@@ -58,9 +58,9 @@ class CloseWatchTest : public testing::Test {
   TempDir dir_;
   Gate gate_;
   std::vector<StagingId> all_;
-  std::mutex mutex_;  // guards the next
+  std::mutex mutex_;  // guards told_
   std::set<StagingId> told_;
-  std::optional<CloseWatch> watch_;  // last: its thread uses the rest
+  std::optional<CloseWatch> watch_;  // last: its thread uses the members above
 };
 
 TEST_F(CloseWatchTest, TellsWhenTheLastDescriptorIsClosedThoughNobodyNotesIt) {
@@ -111,7 +111,8 @@ TEST_F(CloseWatchTest, AsksAboutAllFilesWhenEventsWereLost) {
   gate_.close();
   static_cast<void>(open_writable(16));
   ASSERT_TRUE(gate_.is_reached());
-  for (std::uint64_t i = 0; i <= most; i++) {  // one after another of the same file would be one
+  for (std::uint64_t i = 0; i <= most; i++) {  // alternating, because two events of the same file
+                                               // in a row would be merged
     static_cast<void>(open_writable(16 + i % 2));
   }
   static_cast<void>(open_writable(18));

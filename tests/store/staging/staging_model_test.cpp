@@ -1,5 +1,5 @@
-// Random histories, against an ordinary directory: each operation is done by Staging and by system
-// calls, and answers, trees, and what changed of the times must be equal.
+// Random histories compared with an ordinary directory: each operation is done by Staging and by
+// system calls; results, trees, and which times changed must be equal.
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -14,7 +14,6 @@
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -29,7 +28,7 @@ namespace fs = std::filesystem;
 
 int answer_of(int status) { return status == 0 ? 0 : errno; }
 
-// What must be equal of an inode.
+// The attributes of an inode that must be equal.
 struct Picture {
   std::string text;
   std::uint64_t inode = 0;
@@ -51,8 +50,8 @@ Picture picture_of(const struct stat& a, const std::string& bytes, bool with_lin
 
 // ---- the two sides ----
 
-// The parent's id and the last name of "a/b/c", as the kernel walks it; nothing follows symlinks,
-// which lead nowhere here.
+// The parent's id and the last name of "a/b/c", found as the kernel would; symlinks are not
+// followed, since they lead nowhere here.
 struct Place {
   StagingId parent = kStagingRoot;
   std::string name;
@@ -104,7 +103,7 @@ Pictures pictures_of_staging(const Staging& staging, bool with_links) {
   return all;
 }
 
-// True if the kernel tells two changes apart that follow each other at once (Linux 6.13, ext4).
+// Whether the kernel distinguishes two changes in quick succession (Linux 6.13, ext4).
 bool has_fine_times(const fs::path& directory) {
   const fs::path file = directory / "probe";
   test::write_text(file, "");
@@ -121,7 +120,7 @@ bool has_fine_times(const fs::path& directory) {
 
 class Twins {
  public:
-  explicit Twins(std::mt19937_64 rng) : rng_(rng) {
+  explicit Twins(test::Random rng) : rng_(rng) {
     ::umask(0);
     fs::create_directory(real_);
     EXPECT_EQ(::chmod(real_.c_str(), 0755), 0);
@@ -158,7 +157,7 @@ class Twins {
     bool writes = false;
   };
 
-  // ---- chance ----
+  // ---- random choices ----
 
   std::size_t below(std::size_t count) { return rng_() % count; }
   bool one_in(std::size_t count) { return below(count) == 0; }
@@ -168,7 +167,7 @@ class Twins {
     if (one_in(60)) return std::string(256, 'x');
     return kNames[below(kNames.size())];
   }
-  // Mostly in a directory that is there.
+  // Mostly in an existing directory.
   std::string path() {
     std::string path = name();
     if (one_in(6)) return path;
@@ -213,7 +212,7 @@ class Twins {
     }
   }
 
-  // Both sides; their answers must be the same.  Returns: true if they succeeded.
+  // Runs both sides; their results must be equal.  Returns: true if they succeeded.
   bool both(const std::string& what, const std::function<int()>& real,
             const std::function<void(Staging&)>& staged) {
     last_ = what;
@@ -260,7 +259,7 @@ class Twins {
     both(
         "symlink " + at, [&] { return answer_of(::symlink(target.c_str(), (real_ / at).c_str())); },
         [&](Staging& staging) {
-          // The kernel's limit, before any file system is asked.
+          // The kernel checks this limit before it asks a file system.
           if (target.size() > 4095) throw PosixError(ENAMETOOLONG, "make it");
           const Place place = walk(staging, at);
           staging.make_symlink(place.parent, place.name, target, caller_);
@@ -306,7 +305,7 @@ class Twins {
     const std::string at = path_there();
     const fs::path real = real_ / at;
     struct stat found {};
-    (void)!::lstat(real.c_str(), &found);  // it need not be there
+    (void)!::lstat(real.c_str(), &found);  // it need not exist
     const bool is_symlink = S_ISLNK(found.st_mode), is_directory = S_ISDIR(found.st_mode);
     const std::size_t kind = below(3);
     if (kind == 0 && !is_symlink) {
@@ -352,7 +351,7 @@ class Twins {
     if (works) opens_.push_back(file);
   }
 
-  // Also of what was unlinked or replaced meanwhile.
+  // Also uses files that were unlinked or replaced meanwhile.
   void use_open() {
     if (opens_.empty()) return create();
     const Open& file = opens_[below(opens_.size())];
@@ -464,7 +463,7 @@ class Twins {
     EXPECT_EQ(staged.size(), real.size()) << "after " << at;
   }
 
-  // Which inodes got another mtime or ctime by the last operation.
+  // Which inodes got another mtime or ctime in the last operation.
   struct Sides {
     const Pictures &before, &after;
   };
@@ -484,7 +483,7 @@ class Twins {
     }
   }
 
-  std::mt19937_64 rng_;
+  test::Random rng_;
   test::TempDir parent_;
   const fs::path real_ = parent_ / "real";
   const Caller caller_{::geteuid(), ::getegid()};
@@ -496,9 +495,9 @@ class Twins {
 };
 
 TEST(StagingModel, IsLikeAnOrdinaryDirectory) {
-  std::mt19937_64 rng = test::make_rng();
+  test::Random rng = test::make_rng();
   for (int history = 0; history < 6 && !HasFailure(); history++) {
-    Twins twins{std::mt19937_64(rng())};
+    Twins twins{test::Random(rng())};
     twins.run(400);
   }
 }

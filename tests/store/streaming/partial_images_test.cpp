@@ -11,8 +11,10 @@
 
 #include "store/format/version_images.hpp"
 #include "store/materialize/adopt.hpp"
+#include "store/materialize/check_images.hpp"
 #include "store/materialize/materialize.hpp"
 #include "tests/support/eventually.hpp"
+#include "tests/support/random.hpp"
 #include "tests/support/repository_builder.hpp"
 
 namespace weightfs {
@@ -24,7 +26,7 @@ using Numbers = std::vector<std::uint64_t>;
 
 constexpr std::uint64_t kGiB = 1ull << 30;
 
-/// Stops one thread, the first that comes once it is armed, each time it comes.
+/// Stops the first thread that arrives after arm(), each time it arrives.
 class Stopper {
  public:
   void arm() {
@@ -41,7 +43,7 @@ class Stopper {
     moved_.wait(lock, [&] { return !is_armed_ || let_go_ >= time; });
   }
 
-  /// Waits until it has come that often; false after far too long.
+  /// Waits until it has arrived that often; false after a very long time.
   bool has_come(unsigned times) {
     std::unique_lock lock(mutex_);
     return moved_.wait_for(lock, std::chrono::minutes(1), [&] { return came_ >= times; });
@@ -80,6 +82,7 @@ class PartialImagesTest : public ::testing::Test {
           return Space{free_bytes_, 1000 * kGiB};
         });
     history_ = std::make_unique<History>(*repository_, store_.get());
+    check_images(*store_, *history_, {});
     begin_images();
   }
   void begin_images() {
@@ -107,55 +110,57 @@ class PartialImagesTest : public ::testing::Test {
     return images_->begin(version, {});
   }
 
-  /// Begins while no byte of weights or blobs comes.
+  /// Begins while no bytes of weights or blobs arrive.
   std::shared_ptr<PartialVersion> begin_hanging(std::uint64_t version) {
     history_->get(version, {});
     builder_.bucket()->hang_key("blobs/");
     for (const std::string& key : data_keys()) builder_.bucket()->hang_key(key);
     return begin(version);
   }
-  [[nodiscard]] Numbers complete() const { return store_->complete_versions(); }
+  [[nodiscard]] Numbers complete() const { return store_->images().complete_versions(); }
 
   void bring(std::uint64_t version) {
     materialize(*store_, *history_, version, Context{}.within(std::chrono::minutes(1)), {});
   }
 
   void expect_version(std::uint64_t version) {
-    EXPECT_TRUE(store_->is_complete(version));
-    EXPECT_EQ(test::read_tree(store_->image_directory(version)), builder_.tree(version));
+    EXPECT_TRUE(store_->images().is_complete(version));
+    EXPECT_EQ(test::read_tree(store_->images().image_directory(version)), builder_.tree(version));
   }
   void expect_nothing_of(std::uint64_t version) {
-    EXPECT_FALSE(store_->is_complete(version));
-    EXPECT_FALSE(store_->is_partial(version));
-    EXPECT_FALSE(std::filesystem::exists(store_->image_directory(version)));
+    EXPECT_FALSE(store_->images().is_complete(version));
+    EXPECT_FALSE(store_->images().is_partial(version));
+    EXPECT_FALSE(std::filesystem::exists(store_->images().image_directory(version)));
     EXPECT_EQ(images_->find(version), nullptr);
     EXPECT_TRUE(std::filesystem::is_empty(store_->temporary_directory()));
   }
-  /// Waits until all of it is here, and its threads have said so.
+  /// Waits until everything is here, and its threads have reported it.
   static void expect_all_here(PartialVersion& filled) {
     filled.wait_complete({});
     filled.stop();
   }
   bool becomes_complete(std::uint64_t version) {
-    return eventually([&] { return store_->is_complete(version) && !store_->is_partial(version); });
+    return eventually([&] {
+      return store_->images().is_complete(version) && !store_->images().is_partial(version);
+    });
   }
 
   test::TempDir directory_;
-  std::mt19937_64 rng_ = test::make_rng();
+  test::Random rng_ = test::make_rng();
   test::TestTensor weights_{"x", Dtype::u8, {9u << 20}, Bytes(9u << 20)};
   test::TestTensor small_{"y", Dtype::u8, {1000}, Bytes(1000)};
   test::RepositoryBuilder builder_;
   StoreLimits limits_{kGiB, 0};
   std::atomic<std::uint64_t> free_bytes_ = 100 * kGiB;
   std::atomic<int> changes_ = 0;
-  Stopper stopper_;  // in `changed`
+  Stopper stopper_;  // used in `changed`
   std::unique_ptr<Repository> repository_;
   std::unique_ptr<Store> store_;
   std::unique_ptr<History> history_;
   std::unique_ptr<PartialImages> images_;
 
  private:
-  /// Keys of files in snapshots: what is needed for a plan lies beside them.
+  /// Keys of files in snapshots, without the hashes, which a plan needs.
   [[nodiscard]] std::vector<std::string> data_keys() const {
     std::vector<std::string> keys;
     for (const auto& [key, bytes] : builder_.bucket()->objects()) {
@@ -172,13 +177,13 @@ TEST_F(PartialImagesTest, AVersionIsFilledAndThenCompleteInTheStore) {
   EXPECT_EQ(images_->find(2), filled);
   EXPECT_EQ(images_->list().size(), 1u);
   EXPECT_EQ(begin(2), filled) << "it is begun once";
-  EXPECT_TRUE(store_->is_partial(2));
-  EXPECT_FALSE(store_->is_complete(2));
+  EXPECT_TRUE(store_->images().is_partial(2));
+  EXPECT_FALSE(store_->images().is_complete(2));
   const int changes = changes_;
   builder_.bucket()->heal();
   ASSERT_TRUE(becomes_complete(2));
   expect_version(2);
-  EXPECT_EQ(store_->chunk_hashes(2), filled->plan().hashes);
+  EXPECT_EQ(store_->images().chunk_hashes(2), filled->plan().hashes);
   EXPECT_TRUE(eventually([&] { return images_->find(2) == nullptr; }));
   EXPECT_EQ(begin(2), nullptr);
   EXPECT_TRUE(eventually([&] { return changes_ > changes + 1; })) << "all is here, and recorded";
@@ -198,7 +203,8 @@ TEST_F(PartialImagesTest, AnOlderVersionIsFilledFromItsNewestBase) {
   EXPECT_EQ(filled->plan().base->version->number(), 2u);
   ASSERT_TRUE(becomes_complete(3));
   expect_version(3);
-  EXPECT_EQ(std::filesystem::hard_link_count(store_->image_directory(3) / "b.safetensors"), 3u);
+  EXPECT_EQ(std::filesystem::hard_link_count(store_->images().image_directory(3) / "b.safetensors"),
+            3u);
 }
 
 TEST_F(PartialImagesTest, SeveralVersionsAreFilledAtATime) {
@@ -219,7 +225,7 @@ TEST_F(PartialImagesTest, MaterializeWaitsForAVersionThatIsPartial) {
   std::atomic<bool> done = false;
   const auto inode = [&] {
     struct stat found {};
-    EXPECT_EQ(::stat((store_->image_directory(1) / "a.safetensors").c_str(), &found), 0);
+    EXPECT_EQ(::stat((store_->images().image_directory(1) / "a.safetensors").c_str(), &found), 0);
     return found.st_ino;
   };
   const auto filled_inode = inode();
@@ -257,12 +263,12 @@ TEST_F(PartialImagesTest, MaterializeIsToldOfWhatIsDamagedAndFinishesOnceItIsMen
 TEST_F(PartialImagesTest, CompletingWaitsForWhoBringsInAnotherVersion) {
   add_versions(1);
   const auto filled = begin_hanging(1);
-  ImagesLock lock = store_->lock_images({});
+  ImagesLock lock = store_->images().lock_images({});
   builder_.bucket()->heal();
   filled->wait_complete({});
   const Context soon = Context{}.within(std::chrono::milliseconds(100));
-  EXPECT_EQ(error_of([&] { store_->wait_partial(1, soon); }).code(), ErrorCode::timed_out);
-  EXPECT_FALSE(store_->is_complete(1));
+  EXPECT_EQ(error_of([&] { store_->images().wait_partial(1, soon); }).code(), ErrorCode::timed_out);
+  EXPECT_FALSE(store_->images().is_complete(1));
   lock.unlock();
   EXPECT_TRUE(becomes_complete(1));
 }
@@ -274,8 +280,8 @@ TEST_F(PartialImagesTest, ARecordThatHasNoRoomIsWrittenLater) {
   builder_.bucket()->heal();
   filled->wait_complete({});
   EXPECT_TRUE(eventually([&] { return changes_ > 1; })) << "it began, and all is here";
-  EXPECT_TRUE(store_->is_partial(1));
-  EXPECT_FALSE(store_->is_complete(1));
+  EXPECT_TRUE(store_->images().is_partial(1));
+  EXPECT_FALSE(store_->images().is_complete(1));
   free_bytes_ = 100 * kGiB;
   EXPECT_TRUE(becomes_complete(1));
   expect_version(1);
@@ -298,13 +304,13 @@ TEST_F(PartialImagesTest, WhatIsPartialCountsAndIsEvictedUnlessItIsReserved) {
   open();
   const auto filled = begin_hanging(1);
   store_->evictor().evict_for_images(size);
-  EXPECT_TRUE(store_->is_partial(1)) << "it fits as it is";
+  EXPECT_TRUE(store_->images().is_partial(1)) << "it fits as it is";
   {
     const auto latest = store_->eviction().reserve(1, Eviction::Claim::stays, {});
     EXPECT_EQ(error_of([&] { store_->evictor().evict_for_images(2 * size); }).code(),
               ErrorCode::no_space);
   }
-  EXPECT_TRUE(store_->is_partial(1));
+  EXPECT_TRUE(store_->images().is_partial(1));
   store_->evictor().evict_for_images(2 * size);
   expect_nothing_of(1);
   EXPECT_EQ(images_->find(1), nullptr);
@@ -325,8 +331,9 @@ TEST_F(PartialImagesTest, WhatIsPartialKeepsItsBaseUntilItIsEvictedItself) {
   ASSERT_TRUE(filled->plan().base);
   EXPECT_FALSE(store_->evictor().evict(1));
   store_->evictor().evict_for_images(size);
-  EXPECT_FALSE(store_->is_partial(2));
-  EXPECT_TRUE(store_->evictor().evict(1));
+  EXPECT_FALSE(store_->images().is_partial(2));
+  // Its last thread may still be about to let go of the base.
+  EXPECT_TRUE(eventually([&] { return store_->evictor().evict(1); }));
   builder_.bucket()->heal();
 }
 
@@ -346,21 +353,21 @@ TEST_F(PartialImagesTest, WhatIsBegunAnewIsNotRecordedForTheFillingThatWasEvicte
   const std::uint64_t size = 9 << 20;
   limits_.store_bytes = 3 * size + size / 2;
   open();
-  // The thread that records is stopped after version 1, ...
+  // The recording thread is stopped after version 1, ...
   const auto first = begin_hanging(1);
   {
-    const ImagesLock lock = store_->lock_images({});
+    const ImagesLock lock = store_->images().lock_images({});
     builder_.bucket()->heal();
     expect_all_here(*first);
     stopper_.arm();
   }
   ASSERT_TRUE(stopper_.has_come(1));
-  // ... and between 2 and 3, when it has seen that both are whole.
+  // ... and between 2 and 3, after it has seen that both are complete.
   for (const std::uint64_t version : {2u, 3u}) expect_all_here(*begin(version));
   stopper_.let_go();
   ASSERT_TRUE(stopper_.has_come(2));
   ASSERT_EQ(complete(), (Numbers{1, 2}));
-  ASSERT_TRUE(store_->is_partial(3));
+  ASSERT_TRUE(store_->images().is_partial(3));
 
   store_->evictor().evict_for_images(3 * size);
   expect_nothing_of(3);
@@ -369,7 +376,7 @@ TEST_F(PartialImagesTest, WhatIsBegunAnewIsNotRecordedForTheFillingThatWasEvicte
   ASSERT_FALSE(anew->is_complete());
   stopper_.let_go();
   ASSERT_TRUE(stopper_.has_come(3)) << "it was looked at";
-  EXPECT_FALSE(store_->is_complete(3)) << "what is not here yet is read as zeros";
+  EXPECT_FALSE(store_->images().is_complete(3)) << "what is not here yet is read as zeros";
   EXPECT_EQ(images_->find(3), anew);
   stopper_.disarm();
   builder_.bucket()->heal();
@@ -382,7 +389,7 @@ TEST_F(PartialImagesTest, WhatIsBegunAnewIsNotRecordedForTheFillingThatWasEvicte
 TEST_F(PartialImagesTest, ADamagedBaseIsNotBuiltOn) {
   add_versions(2);
   bring(1);
-  std::filesystem::remove_all(store_->image_directory(1));
+  std::filesystem::remove_all(store_->images().image_directory(1));
   const auto filled = begin(2);
   EXPECT_FALSE(filled->plan().base);
   ASSERT_TRUE(becomes_complete(2));
@@ -400,8 +407,8 @@ TEST_F(PartialImagesTest, WhatIsNotCompleteEndsWithIt) {
   const auto filled = begin_hanging(1);
   EXPECT_FALSE(filled->ask("a.safetensors", 0, 1, {}));
   images_.reset();
-  EXPECT_FALSE(store_->is_partial(1));
-  EXPECT_FALSE(std::filesystem::exists(store_->image_directory(1)));
+  EXPECT_FALSE(store_->images().is_partial(1));
+  EXPECT_FALSE(std::filesystem::exists(store_->images().image_directory(1)));
   EXPECT_EQ(error_of([&] { filled->ask("a.safetensors", 0, 1, {}); }).code(), ErrorCode::cancelled);
   builder_.bucket()->heal();
   begin_images();
@@ -413,7 +420,7 @@ TEST_F(PartialImagesTest, WhatIsNotCompleteEndsWithIt) {
 TEST_F(PartialImagesTest, WhatIsWholeIsRecordedBeforeTheEnd) {
   add_versions(1);
   const auto filled = begin_hanging(1);
-  const ImagesLock lock = store_->lock_images({});
+  const ImagesLock lock = store_->images().lock_images({});
   builder_.bucket()->heal();
   filled->wait_complete({});
   images_.reset();
@@ -422,8 +429,8 @@ TEST_F(PartialImagesTest, WhatIsWholeIsRecordedBeforeTheEnd) {
 
 TEST_F(PartialImagesTest, WhatAKilledProcessLeftIsRemoved) {
   add_versions(1);
-  test::write_text(store_->begin_images(1) / "a.safetensors", "some of it");
-  const auto left = store_->image_directory(1);
+  test::write_text(store_->images().begin_images(1) / "a.safetensors", "some of it");
+  const auto left = store_->images().image_directory(1);
   ASSERT_TRUE(std::filesystem::exists(left));
   open();
   EXPECT_FALSE(std::filesystem::exists(left));
@@ -433,10 +440,10 @@ TEST_F(PartialImagesTest, WhatIsPartialIsNotAdopted) {
   add_versions(1);
   const auto filled = begin_hanging(1);
   const VersionImages images{1, 0, {{"a.safetensors", 10}}, {}};
-  const ImagesLock lock = store_->lock_images({});
+  const ImagesLock lock = store_->images().lock_images({});
   EXPECT_EQ(error_of([&] { adopt_images(*store_, images, directory_.path(), lock); }).code(),
             ErrorCode::busy);
-  EXPECT_TRUE(std::filesystem::exists(store_->image_directory(1) / "a.safetensors"));
+  EXPECT_TRUE(std::filesystem::exists(store_->images().image_directory(1) / "a.safetensors"));
 }
 
 }  // namespace

@@ -18,6 +18,7 @@
 #include "store/os/lease.hpp"
 #include "tests/support/eventually.hpp"
 #include "tests/support/meddling_coder.hpp"
+#include "tests/support/random.hpp"
 #include "tests/support/repository_builder.hpp"
 #include "tests/support/watched_bucket.hpp"
 
@@ -30,7 +31,7 @@ using test::eventually;
 constexpr std::uint64_t kMiB = 1u << 20;
 constexpr const char* kLarge = "a.safetensors";
 
-Bytes random_bytes(std::size_t size, std::mt19937_64& rng) {
+Bytes random_bytes(std::size_t size, test::Random& rng) {
   Bytes bytes(size);
   for (std::size_t i = 0; i < size; i += 8) {
     const std::uint64_t value = rng();
@@ -39,9 +40,9 @@ Bytes random_bytes(std::size_t size, std::mt19937_64& rng) {
   return bytes;
 }
 
-/// What a version of the test is made of; a changes, b does not.
+/// The files of the test's versions; a changes, b does not.
 struct FilledModel {
-  explicit FilledModel(std::mt19937_64& rng) : rng_(rng) {
+  explicit FilledModel(test::Random& rng) : rng_(rng) {
     a = {test::random_tensor("x", Dtype::bf16, {300, 100}, rng),
          {"bytes", Dtype::u8, {13 * kMiB + 77}, random_bytes(13 * kMiB + 77, rng)},
          test::random_tensor("empty", Dtype::f32, {0, 4}, rng)};
@@ -67,10 +68,10 @@ struct FilledModel {
   std::string tokenizer = std::string(100'000, 't');
 
  private:
-  std::mt19937_64& rng_;
+  test::Random& rng_;
 };
 
-/// Who waits for a part of a file.
+/// A reader that waits for a part of a file.
 class Waiting {
  public:
   std::function<void()> wake() {
@@ -84,7 +85,7 @@ class Waiting {
     const std::lock_guard lock(mutex_);
     return wakes_;
   }
-  /// Waits for the n-th call; false after far too long.
+  /// Waits for the n-th call; false after a very long time.
   bool wait(int n) {
     std::unique_lock lock(mutex_);
     return woken_.wait_for(lock, std::chrono::seconds(60), [&] { return wakes_ >= n; });
@@ -146,7 +147,7 @@ class PartialVersionTest : public ::testing::Test {
                                             Context{});
   }
 
-  /// No byte comes before the bucket is healed.
+  /// No bytes arrive before the bucket is healed.
   std::unique_ptr<PartialVersion> fill_from_hanging(Plan way, PartialVersionOptions how) {
     for (const auto* prefix : {"snapshots/", "packs/", "blobs/"}) {
       builder_.bucket()->hang_key(prefix);
@@ -154,7 +155,7 @@ class PartialVersionTest : public ::testing::Test {
     return fill(std::move(way), std::move(how));
   }
 
-  /// Asks until the bytes are here.  Returns: them, as the file has them.
+  /// Asks until the bytes are here.  Returns: the bytes from the file.
   std::string read(PartialVersion& filled, const std::string& path, std::uint64_t offset,
                    std::uint64_t size) {
     Waiting waiting;
@@ -194,7 +195,7 @@ class PartialVersionTest : public ::testing::Test {
     }
   }
 
-  /// Many threads that ask for random parts of random files, while it is filled.
+  /// Many threads read random parts of random files while the version is filled.
   void read_at_random(PartialVersion& filled, int thread_count, int asks) {
     const std::uint64_t version = filled.plan().version->number();
     std::vector<std::string> paths;
@@ -204,7 +205,7 @@ class PartialVersionTest : public ::testing::Test {
     std::vector<std::jthread> threads;
     for (int t = 0; t < thread_count; t++) {
       threads.emplace_back([&, seed = rng_()] {
-        std::mt19937_64 rng(seed);
+        test::Random rng(seed);
         for (int i = 0; i < asks; i++) {
           const std::string& path = paths[rng() % paths.size()];
           const std::uint64_t size = builder_.tree(version).at(path).size();
@@ -219,7 +220,7 @@ class PartialVersionTest : public ::testing::Test {
   }
 
   test::TempDir directory_;
-  std::mt19937_64 rng_ = test::make_rng();
+  test::Random rng_ = test::make_rng();
   FilledModel model_{rng_};
   test::RepositoryBuilder builder_;
   test::WatchedBucket* watched_ = nullptr;
@@ -282,7 +283,7 @@ TEST_F(PartialVersionTest, WhatTheBaseHasIsHereAtOnce) {
 TEST_F(PartialVersionTest, AVersionEqualToItsBaseIsCompleteAtOnce) {
   FilledModel plain(rng_);
   test::Tree tree = plain.tree();
-  tree.erase("none.safetensors");  // has no tensor that says where it comes from
+  tree.erase("none.safetensors");  // without tensors it has no known origin
   builder_.add(tree);
   builder_.add(tree);
   const Base first = write(plan(1));
@@ -323,7 +324,7 @@ TEST_F(PartialVersionTest, WhatIsAskedForIsFetchedFirstThenWhatIsBehindItThenThe
   for (std::size_t i = std::max<std::size_t>(before, 1) - 1; i < gets.size(); i++) {
     std::string what = gets[i].key.substr(0, gets[i].key.find('/'));
     if (gets[i].key.ends_with(kLarge)) {
-      // A window begins with a chunk that reaches into it, and ends with one that reaches out.
+      // A window's first and last chunk may reach beyond it.
       what = std::to_string((gets[i].offset_bytes + gets[i].size_bytes / 2) / (4 * kMiB));
     }
     if (gets[i].key.ends_with("b.safetensors")) what = "b";
@@ -341,7 +342,7 @@ TEST_F(PartialVersionTest, WhatIsAskedForIsFetchedFirstThenWhatIsBehindItThenThe
 TEST_F(PartialVersionTest, WhatNobodyAsksForIsNotFetchedIfSoWanted) {
   add_versions(1);
   const auto filled = fill(plan(1), options(2, false));
-  const auto offset = 13 * kMiB;  // the last window: nothing is behind it
+  const auto offset = 13 * kMiB;  // the last window, so there is no read-ahead
   EXPECT_EQ(read(*filled, kLarge, offset, 10), expected(1, kLarge, offset, 10));
   EXPECT_FALSE(filled->is_here(kLarge));
   EXPECT_LT(filled->progress().bytes_here, 2 * kMiB);
@@ -360,6 +361,53 @@ TEST_F(PartialVersionTest, ASnapshotIsReadOnceWithARequestForEachWindow) {
   for (const auto& get : gets) bytes += get.size_bytes;
   EXPECT_EQ(bytes, builder_.tree(1).at(kLarge).size());
   EXPECT_EQ(gets.size(), 4u);
+}
+
+/// Windows share chunks with their neighbours, but not pieces.
+TEST_F(PartialVersionTest, NoPieceOfASnapshotIsFetchedTwiceHoweverManyWorkersMakeItsWindows) {
+  add_versions(1);
+  const std::string key = builder_.key("snapshots/1/", kLarge);
+  for (int round = 0; round < 5; round++) {
+    const std::size_t before = watched_->gets(key).size();
+    const auto filled = fill(plan(1), options(8));
+    filled->wait_complete({});
+    expect_whole(*filled);
+    auto gets = watched_->gets(key);
+    gets.erase(gets.begin(), gets.begin() + static_cast<std::ptrdiff_t>(before));
+    std::set<std::uint64_t> pieces;
+    for (const auto& get : gets) {
+      for (std::uint64_t at = 0; at < get.size_bytes; at += kMiB) {
+        EXPECT_TRUE(pieces.insert(get.offset_bytes + at).second) << get.offset_bytes + at;
+      }
+    }
+    EXPECT_EQ(pieces.size(), 14u);
+  }
+}
+
+/// The pieces are what the snapshot says, but together they are not the version's chunk.
+TEST_F(PartialVersionTest, NeitherWindowIsHereIfTheChunkAcrossThemIsWrong) {
+  add_versions(1);
+  Plan way = plan(1);
+  const auto tensors = way.layout->tensors_of(*way.layout->find_file(kLarge));
+  const auto bytes = std::find_if(tensors.begin(), tensors.end(),
+                                  [](const LayoutTensor& one) { return one.name == "bytes"; });
+  ASSERT_NE(bytes, tensors.end());
+  const std::uint64_t across = (4 * kMiB - bytes->offset_bytes) / kMiB;
+  ASSERT_NE((4 * kMiB - bytes->offset_bytes) % kMiB, 0u);
+  way.hashes[bytes->first_chunk + across] ^= 1;
+  PartialVersionOptions how = options(4);
+  how.tell_failures_for = std::chrono::minutes(10);
+  const auto filled = fill(std::move(way), std::move(how));
+  const std::uint64_t bad = 8 * kMiB;  // two windows
+  EXPECT_TRUE(eventually([&] {
+    const PartialProgress progress = filled->progress();
+    return progress.bytes_here == progress.bytes - bad;
+  }));
+  for (const std::uint64_t offset : {std::uint64_t{0}, 4 * kMiB - 1, 4 * kMiB, 7 * kMiB}) {
+    EXPECT_EQ(error_of([&] { read(*filled, kLarge, offset, 1); }).code(), ErrorCode::io) << offset;
+  }
+  EXPECT_EQ(read(*filled, kLarge, 8 * kMiB, kMiB), expected(1, kLarge, 8 * kMiB, kMiB));
+  EXPECT_FALSE(filled->is_complete());
 }
 
 TEST_F(PartialVersionTest, EachWindowIsMadeOnceAndEachPieceOfAPackFetchedOnce) {
@@ -383,12 +431,12 @@ TEST_F(PartialVersionTest, EachWindowIsMadeOnceAndEachPieceOfAPackFetchedOnce) {
   }
   EXPECT_GE(pieces.size(), 13u);
   for (const auto& [piece, count] : pieces) EXPECT_EQ(count, 1) << piece.first << piece.second;
-  // A chunk that straddles two windows is made for both.
+  // A chunk that straddles two windows is made twice.
   const std::uint64_t chunks = filled->plan().layout->chunk_count();
   EXPECT_LE(coder->decoded, chunks + 3);
 }
 
-// ---- who waits ----
+// ---- waiting ----
 
 TEST_F(PartialVersionTest, WakesOnceForEachAskThatHadToWait) {
   add_versions(1);
@@ -456,12 +504,15 @@ TEST_F(PartialVersionTest, ADamagedObjectIsToldAndOthersGoOnAndItComesOnceItIsMe
   EXPECT_EQ(read(*filled, "tokenizer.json", 0, kMiB), expected(1, "tokenizer.json", 0, kMiB));
   EXPECT_TRUE(eventually([&] { return filled->is_here("b.safetensors"); }));
   EXPECT_EQ(error_of([&] { filled->wait_complete({}); }).code(), ErrorCode::corrupt);
+  const std::uint64_t damaged = 4 * kMiB;  // one window: its neighbours do not wait for it
+  EXPECT_TRUE(eventually(
+      [&] { return filled->progress().bytes_here == filled->progress().bytes - damaged; }));
   const PartialProgress progress = filled->progress();
   ASSERT_TRUE(progress.error);
   EXPECT_TRUE(progress.is_damaged);
   EXPECT_NE(std::string(progress.error->what()).find(key), std::string::npos);
 
-  filled = fill(plan(1), options(2));  // that soon tries again
+  filled = fill(plan(1), options(2));  // retries that soon
   EXPECT_EQ(error_of(told).code(), ErrorCode::corrupt);
   builder_.bucket()->replace(key, whole);
   EXPECT_TRUE(eventually([&] { return filled->is_complete(); }));
@@ -554,7 +605,7 @@ TEST_F(PartialVersionTest, AFileThatCannotBeWrittenIsTold) {
   EXPECT_EQ(read(*filled, kLarge, 0, 100), expected(1, kLarge, 0, 100));
 }
 
-/// Who is told that the last window is here runs before the file is sealed.
+/// The waiter of the last window is called before the file is sealed.
 TEST_F(PartialVersionTest, AFileThatCannotBeSealedIsToldAndMadeAgain) {
   add_versions(1);
   const auto filled = fill_from_hanging(plan(1), options());

@@ -14,7 +14,7 @@ using QueueState = WindowQueue::State;
 
 const Clock::time_point kStart = Clock::now();
 
-/// Takes windows one after the other, each here before the next one, until there is none.
+/// Takes windows in order, completing each before the next, until there is none.
 std::vector<std::size_t> take_all(WindowQueue& queue, std::size_t worker = 0) {
   std::vector<std::size_t> taken;
   while (const Taken window = queue.take(worker, kStart)) {
@@ -78,7 +78,7 @@ TEST(WindowQueueTest, AQuarterOfTheWorkersIsKeptForWhoAsks) {
   EXPECT_EQ(queue.take(3, kStart), std::nullopt);
   queue.ask(19);
   EXPECT_EQ(queue.take(3, kStart), Taken(19));
-  queue.set_here(0);  // that of worker 0
+  queue.set_here(0);  // worker 0's window
   EXPECT_EQ(queue.take(0, kStart), Taken(1));
 }
 
@@ -100,6 +100,23 @@ TEST(WindowQueueTest, APausedWindowComesBackAfterAWhileThatGrows) {
     now = next;
   }
   EXPECT_EQ(queue.take(0, now), Taken(0)) << "still asked for";
+}
+
+TEST(WindowQueueTest, AWindowThatIsWrittenIsNotTakenUntilItIsToBeMadeAgain) {
+  const auto now = Clock::now();
+  WindowQueue queue(2, 1, true);
+  EXPECT_EQ(queue.take(0, now), 0u);
+  queue.set_written(0);
+  queue.ask(0);
+  EXPECT_EQ(queue.take(0, now), 1u);
+  queue.set_here(1);
+  EXPECT_EQ(queue.take(0, now), std::nullopt);
+  queue.make_again(0);
+  EXPECT_EQ(queue.take(0, now), 0u);
+  queue.set_written(0);
+  queue.set_here(0);
+  EXPECT_EQ(queue.state(0), WindowQueue::State::here);
+  EXPECT_EQ(queue.take(0, now), std::nullopt);
 }
 
 TEST(WindowQueueTest, WhenAllWorkersFailInARowAllPause) {

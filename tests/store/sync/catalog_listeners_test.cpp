@@ -45,7 +45,9 @@ TEST(CatalogListeners, OneThatEndsWaitsForItsCalls) {
   std::optional listening = listeners.add({.changed = [&] {
     is_called = true;
     while (!is_ending) std::this_thread::yield();
-    for (int i = 0; i < 10'000; i++) std::this_thread::yield();  // time to end too early
+    for (int i = 0; i < 10'000; i++)
+      std::this_thread::yield();  // gives end() time to return too
+                                  // early
     EXPECT_FALSE(has_ended);
   }});
   std::jthread teller([&] { listeners.changed(); });

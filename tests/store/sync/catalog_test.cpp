@@ -85,7 +85,7 @@ TEST(Catalog, RefusesPathsThatCollide) {
   }
 }
 
-// Names around '/', and above 0x7F, where signed and unsigned order differ.
+// Names that sort around '/', and bytes above 0x7F, where signed and unsigned order differ.
 TEST(Catalog, FindsEveryEntryOfRandomTrees) {
   auto rng = test::make_rng();
   const std::vector<std::string> names{"a", "a-", "a0", "b", "a.b", "\xC3\xA9", "a\xC3\xA9", "z z"};

@@ -65,7 +65,8 @@ class FollowTest : public testing::Test {
     [[nodiscard]] std::uint64_t latest() const { return sync.catalog()->latest; }
     [[nodiscard]] std::vector<std::uint64_t> versions() const {
       std::vector<std::uint64_t> numbers;
-      for (const auto& [number, version] : sync.catalog()->versions) numbers.push_back(number);
+      const auto catalog = sync.catalog();
+      for (const auto& [number, version] : catalog->versions) numbers.push_back(number);
       return numbers;
     }
 
@@ -133,7 +134,7 @@ TEST_F(FollowTest, AVersionThatDoesNotExistYetIsWaitedFor) {
   on->sync.run_once({});
   EXPECT_EQ(on->latest(), 0u);
   EXPECT_TRUE(on->versions().empty());
-  on->sync.wait_ready(Context{}.within(std::chrono::seconds(60)), {});  // as an empty repository
+  on->sync.wait_ready(Context{}.within(std::chrono::seconds(60)), {});  // like an empty repository
   EXPECT_EQ(on->sync.status().followed, 0u);
   publish();
   on->sync.run_once({});
@@ -170,19 +171,19 @@ TEST_F(FollowTest, ATagThatNobodyCarriesYetIsWaitedFor) {
   expect_whole(*on, 2);
 }
 
-// The manifests behind the newest carrier are not needed to know it.
+// Manifests older than the newest carrier are not needed.
 TEST_F(FollowTest, ATagIsLookedForFromTheNewestVersionDownwards) {
   for (int i = 0; i < 12; i++) publish(i == 9 ? "canary" : "");
   const Host host(bucket_, dir_ / "reader");
   History history(*host.repository, host.store.get());
   CatalogBuilder builder(*host.store, history);
   EXPECT_EQ(builder.find_carrier("canary", 12, {}), 10u);
-  // Many are read at a time, so some that are older may be among them.
-  const std::vector<std::uint64_t> read = host.store->manifest_numbers();
+  // Many are read in parallel, so some older ones may be among them.
+  const std::vector<std::uint64_t> read = host.store->manifests().manifest_numbers();
   ASSERT_GE(read.size(), 3u);
   EXPECT_EQ(std::vector(read.end() - 3, read.end()), (std::vector<std::uint64_t>{10, 11, 12}));
   EXPECT_EQ(builder.find_carrier("nobody", 12, {}), 0u);
-  EXPECT_EQ(host.store->manifest_numbers().size(), 12u);
+  EXPECT_EQ(host.store->manifests().manifest_numbers().size(), 12u);
 }
 
 TEST_F(FollowTest, WithoutTheBucketTheStoresNewestCarrierIsShown) {
@@ -229,7 +230,7 @@ TEST_F(FollowTest, ABrokenCarrierLeavesTheOldOneServed) {
   const std::string good = bucket_->find(key).value();
   bucket_->replace(key, good.substr(0, good.size() / 2));
   EXPECT_NE(error_of([&] { on->sync.run_once({}); }).code(), ErrorCode::io);
-  expect_whole(*on, 1);  // not 2, which nobody follows
+  expect_whole(*on, 1);  // not 2, which is not followed
   bucket_->replace(key, good);
   on->sync.run_once({});
   expect_whole(*on, 3);
@@ -237,7 +238,7 @@ TEST_F(FollowTest, ABrokenCarrierLeavesTheOldOneServed) {
 
 // ---- against a model ----
 
-/// What `latest` must be after a round.
+/// The expected `latest` after a round.
 std::uint64_t expected_latest(const std::vector<std::string>& tags, const Follow& follow) {
   switch (follow.kind) {
     case Follow::Kind::latest:
@@ -265,7 +266,7 @@ TEST_F(FollowTest, HoldsAgainstAModelOverRandomHistories) {
     }
     const std::size_t i = rng() % follows.size();
     if (!readers[i] || rng() % 5 == 0) {
-      readers[i].reset();  // gives up the store
+      readers[i].reset();  // releases the store
       readers[i] = reader(follows[i], "reader-" + std::to_string(i));
       EXPECT_EQ(readers[i]->latest(), seen[i]) << follows[i];
     }

@@ -1,11 +1,11 @@
-// A whole host against the rule of eviction, and what a mount promises: the real store, sync,
-// filling while reading and publish queue on a bucket in memory.  Somebody publishes elsewhere,
-// this host syncs, publishes, is short of disk and of bucket, and starts again; readers open any
-// version by name, as an OPEN of the mount does; pins, hooks and loaders hold versions.  All in
-// random order, also within each question that an eviction asks, and before `latest` moves.
+// A whole host checked against the rule of eviction and the promises of a mount: the real store,
+// sync, streaming and publish queue on a bucket in memory.  Another host publishes; this host
+// syncs, publishes, runs out of disk, loses the bucket, and restarts; readers open any version by
+// name, like an OPEN of the mount; pins, hooks and loaders hold versions.  All in random order,
+// also within each call that an eviction makes, and before `latest` moves.
 //
-// The seed decides all but how far the threads that fill a version come between two steps.
-// $WEIGHTFS_MODEL_STEPS: more of them, by hand.
+// The seed decides everything except how far the threads that fill a version get between two steps.
+// $WEIGHTFS_MODEL_STEPS: more steps, for manual runs.
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -18,10 +18,10 @@
 #include <csignal>
 #include <cstdint>
 #include <cstdlib>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
-#include <random>
 #include <set>
 #include <string>
 #include <thread>
@@ -31,13 +31,14 @@
 #include "store/base/ranked_mutex.hpp"
 #include "tests/support/eventually.hpp"
 #include "tests/support/model_host.hpp"
+#include "tests/support/random.hpp"
 
 namespace weightfs::test {
 namespace {
 
 namespace stdfs = std::filesystem;
 using Numbers = std::set<std::uint64_t>;
-using Tree = std::map<std::string, std::string>;
+using HostTree = std::map<std::string, std::string>;
 
 constexpr std::uint64_t kGiB = 1ull << 30;
 
@@ -48,7 +49,7 @@ unsigned model_steps() {
 
 Context soon() { return Context{}.within(std::chrono::seconds(20)); }
 
-/// How many versions fit, in tenths; 0: the default.
+/// How many tenths of a version fit; 0: the default.
 class HostModel : public testing::TestWithParam<unsigned> {
  protected:
   static constexpr std::size_t kReaders = 5, kHolders = 2;
@@ -75,7 +76,7 @@ class HostModel : public testing::TestWithParam<unsigned> {
         trees_.size(), published_here_, synced_, filled_, evicted_, opened_, reads_, without_room_,
         restarts_);
     if (HasFailure()) return;
-    // Nobody is stuck: all come to an end when they have time.
+    // No actor is stuck: all finish if they get time.
     EXPECT_GT(synced_, steps / 100);
     EXPECT_GT(filled_, steps / 200);
     EXPECT_GT(evicted_, steps / 200);
@@ -89,7 +90,7 @@ class HostModel : public testing::TestWithParam<unsigned> {
   void start() {
     main_ = std::this_thread::get_id();
     tap_->on_get = nullptr;
-    if (!was_complete_.contains(latest_)) latest_ = 0;  // what was partial has ended
+    if (!was_complete_.contains(latest_)) latest_ = 0;  // partial versions end with the process
     StoreLimits limits{{}, 0};
     if (GetParam() > 0) limits.store_bytes = limit();
     host_ = std::make_unique<ModelHost>(
@@ -102,7 +103,7 @@ class HostModel : public testing::TestWithParam<unsigned> {
         CatalogListener{
             .prepare = [this](const CatalogVersion& version) { prepare(version.number); }},
         queue_options());
-    host_->queue.start(host_->history.refresh(host_->store->newest().version, soon()));
+    host_->queue.start(host_->history.refresh(host_->store->manifests().newest().version, soon()));
     tap_->set_open(false);
     const Numbers here = complete();
     EXPECT_TRUE(std::includes(here.begin(), here.end(), was_complete_.begin(), was_complete_.end()))
@@ -136,7 +137,7 @@ class HostModel : public testing::TestWithParam<unsigned> {
     options.show = [this](std::uint64_t version) {
       trees_[version] = handed_over_;
       about_to_be_ = version;
-      EXPECT_TRUE(host_->store->is_complete(version)) << "published, and not adopted";
+      EXPECT_TRUE(host_->store->images().is_complete(version)) << "published, and not adopted";
       others(Freedom::light);
       host_->sync.show(version);
       EXPECT_GE(host_->sync.catalog()->latest, version);
@@ -152,7 +153,7 @@ class HostModel : public testing::TestWithParam<unsigned> {
     return ModelCheckpoints::kVersionBytes * (GetParam() > 0 ? GetParam() : 30) / 10;
   }
   [[nodiscard]] Numbers complete() const {
-    const auto list = host_->store->complete_versions();
+    const auto list = host_->store->images().complete_versions();
     return {list.begin(), list.end()};
   }
   [[nodiscard]] Numbers partial() const {
@@ -163,15 +164,15 @@ class HostModel : public testing::TestWithParam<unsigned> {
     return numbers;
   }
   [[nodiscard]] stdfs::path images(std::uint64_t version) const {
-    return host_->store->image_directory(version);
+    return host_->store->images().image_directory(version);
   }
-  /// What is whole cannot be recorded while the disk is full: nobody waits for it.
+  /// A complete version cannot be recorded while the disk is full, so do not wait long.
   [[nodiscard]] Context patience() const {
     return free_bytes_ > 0 ? soon() : Context{}.within(std::chrono::milliseconds(100));
   }
   [[nodiscard]] bool is_short() const { return free_bytes_ == 0 || is_away_; }
 
-  // ---- who uses what ----
+  // ---- uses of versions ----
 
   [[nodiscard]] bool is_open(std::uint64_t version) const {
     return std::any_of(readers_.begin(), readers_.end(), [&](const Reader& one) {
@@ -182,7 +183,7 @@ class HostModel : public testing::TestWithParam<unsigned> {
     const bool is_held = std::find(held_.begin(), held_.end(), version) != held_.end();
     return is_held || is_open(version) || host_->pins.contains(version);
   }
-  /// It was used at some time during this step.
+  /// Records that it was used at some time during this step.
   bool use(std::uint64_t version) {
     used_.insert(version);
     return true;
@@ -193,7 +194,7 @@ class HostModel : public testing::TestWithParam<unsigned> {
       const auto filled = host_->sync.find_partial(version);
       if (!filled) continue;
       if (filled->plan().base) use(filled->plan().base->version->number());
-      if (is_tap_open_) use(version);  // it may be recorded just now
+      if (is_tap_open_) use(version);  // it may be being recorded
     }
     for (const Reader& one : readers_) {
       if (one.state != Reader::idle) use(one.version);
@@ -203,17 +204,17 @@ class HostModel : public testing::TestWithParam<unsigned> {
     }
   }
 
-  // ---- steps, and those of others in the middle of them ----
+  // ---- steps, and nested steps of other actors ----
 
-  /// What can be done within others' calls.
+  /// What may be done within other actors' calls.
   enum class Freedom {
-    light,  // what waits for no lock of the store's, as images may be made
+    light,  // nothing that waits for a lock of the store, as images may be being made
     full,
   };
 
   std::uint64_t random(std::uint64_t below) { return rng_() % below; }
 
-  /// The thread that takes the steps, in whose calls others may go on.
+  /// Whether this is the thread that takes the steps, within whose calls others may act.
   [[nodiscard]] bool is_actor() const { return std::this_thread::get_id() == actor_; }
 
   void others(Freedom freedom) {
@@ -230,7 +231,7 @@ class HostModel : public testing::TestWithParam<unsigned> {
     depth_--;
   }
 
-  /// Others go on before and after what is asked.
+  /// Other actors run before and after the call.
   template <typename Body>
   bool between(std::uint64_t version, Body&& body) {
     const std::uint64_t before = std::exchange(asked_, version);
@@ -241,7 +242,7 @@ class HostModel : public testing::TestWithParam<unsigned> {
     return answer;
   }
 
-  /// The thread that takes the steps asks the bucket.
+  /// Called when the thread that takes the steps sends a request to the bucket.
   void at_bucket() {
     if (!is_actor() || depth_ == 2 || random(3) != 0) return;
     others(Freedom::light);
@@ -254,7 +255,7 @@ class HostModel : public testing::TestWithParam<unsigned> {
   }
 
   void prepare(std::uint64_t version) {
-    EXPECT_TRUE(host_->store->is_complete(version)) << "about to be latest";
+    EXPECT_TRUE(host_->store->images().is_complete(version)) << "about to be latest";
     if (!is_actor()) return;
     EXPECT_TRUE(is_locked_ || can_lock_images()) << "it is prepared while others wait";
     const std::uint64_t before = std::exchange(about_to_be_, version);
@@ -265,7 +266,7 @@ class HostModel : public testing::TestWithParam<unsigned> {
 
   bool can_lock_images() {
     try {
-      return static_cast<bool>(host_->store->lock_images(Context{}.within({})));
+      return static_cast<bool>(host_->store->images().lock_images(Context{}.within({})));
     } catch (const Error&) {
       return false;
     }
@@ -319,21 +320,21 @@ class HostModel : public testing::TestWithParam<unsigned> {
     for (const std::uint64_t v : partial_before) filled_ += now.contains(v);
   }
 
-  // ---- what happens to the host ----
+  // ---- events ----
 
   void publish_elsewhere() {
     const stdfs::path directory = dir_ / "checkpoint";
     stdfs::remove_all(directory);
-    const Tree tree = checkpoints_.next();
+    const HostTree tree = checkpoints_.next();
     for (const auto& [path, bytes] : tree) write_text(directory / path, bytes);
     PublishOptions options;
     options.directory = directory;
-    options.snapshot = random(8) == 0;
+    options.wishes.snapshot = random(8) == 0;
     options.threads = 1;
     trees_[elsewhere_.publish(std::move(options)).version] = tree;
   }
 
-  /// A version that is filled must be complete before it is brought: what fills it may go on.
+  /// A partial version must be complete before it can be brought in: lets its threads continue.
   void open_tap(bool is_open_now) {
     is_tap_open_ = is_open_now;
     tap_->set_open(is_open_now);
@@ -363,8 +364,8 @@ class HostModel : public testing::TestWithParam<unsigned> {
     handed_over_ = checkpoints_.next();
     open_tap(true);
     note_used();
-    is_locked_ = true;           // for some of the time
-    actor_ = std::thread::id();  // the queue's thread, when it is known
+    is_locked_ = true;           // for part of the time
+    actor_ = std::thread::id();  // the queue's thread, once it is known
     host_->hand_over(name, handed_over_);
     ASSERT_TRUE(eventually([&] { return host_->queue.list().empty(); })) << why_not_published();
     actor_ = main_;
@@ -379,7 +380,7 @@ class HostModel : public testing::TestWithParam<unsigned> {
     return host_->queue.list().empty() ? "" : host_->queue.list().front().error;
   }
 
-  /// The bucket answers until all that is filled is complete.
+  /// The bucket answers until all partial versions are complete.
   void fill_all() {
     open_tap(true);
     if (free_bytes_ > 0) {
@@ -388,8 +389,24 @@ class HostModel : public testing::TestWithParam<unsigned> {
     open_tap(false);
   }
 
-  /// As somebody does who wants room for something else.
+  /// Like RoomAhead.
+  void evict_ahead() {
+    const std::uint64_t latest = host_->sync.catalog()->latest;
+    const Numbers before = complete();
+    host_->store->evictor().evict_ahead(latest);
+    const Numbers now = complete();
+    for (const std::uint64_t version : before) {
+      EXPECT_TRUE(now.contains(version) || !keeps(version)) << version << " is used";
+    }
+    const auto found = before.find(latest);
+    if (found == before.end() || found == before.begin()) return;
+    EXPECT_TRUE(now.contains(latest));
+    EXPECT_TRUE(now.contains(*std::prev(found))) << "the one before latest";
+  }
+
+  /// Like a caller that needs room for something else.
   void evict_one() {
+    if (random(2) == 0) return evict_ahead();
     const std::uint64_t version = 1 + random(trees_.rbegin()->first);
     if (!host_->store->evictor().evict(version)) return;
     EXPECT_FALSE(keeps(version)) << version << " is used";
@@ -413,14 +430,14 @@ class HostModel : public testing::TestWithParam<unsigned> {
   }
 
   void restart() {
-    end_bad_luck();  // a start without disk or bucket is tested elsewhere
+    end_bad_luck();  // starting without disk or bucket is tested elsewhere
     for (Reader& one : readers_) one = {};
     held_ = {};
     settle();
     was_complete_ = complete();
     host_.reset();
     if (random(6) == 0) {
-      stores_++;  // a new one
+      stores_++;  // a new store
       was_complete_.clear();
     }
     restarts_++;
@@ -428,7 +445,7 @@ class HostModel : public testing::TestWithParam<unsigned> {
     start();
   }
 
-  // ---- readers and others who hold versions ----
+  // ---- readers and other holders of versions ----
 
   struct Reader {
     enum { idle, parked, open } state = idle;
@@ -437,13 +454,13 @@ class HostModel : public testing::TestWithParam<unsigned> {
     std::string path = {};
     unsigned tries = 0;
     std::optional<Eviction::Reservation> reserved = {};
-    bool was_here = false;                        // when it was reserved
-    std::shared_ptr<PartialVersion> filled = {};  // it is read by way of this
+    bool was_here = false;                        // at the time of the reservation
+    std::shared_ptr<PartialVersion> filled = {};  // read through this
     File file = {};
   };
 
   void read(Reader& one, Freedom freedom) {
-    if (std::exchange(one.is_busy, true)) return;  // a step of its own called others
+    if (std::exchange(one.is_busy, true)) return;  // one of its own steps called others
     step_of(one, freedom);
     one.is_busy = false;
   }
@@ -464,7 +481,7 @@ class HostModel : public testing::TestWithParam<unsigned> {
     }
   }
 
-  /// op_open() of fs/fuse/operations.cpp, after a lookup of the version.
+  /// Like op_open() of fs/fuse/operations.cpp, after a lookup of the version.
   void begin_open(Reader& one) {
     const auto catalog = host_->sync.catalog();
     if (catalog->latest == 0 || random(3) == 0) return;
@@ -474,7 +491,7 @@ class HostModel : public testing::TestWithParam<unsigned> {
     if (reserved) use(version);
     const auto now = host_->sync.catalog();
     ASSERT_NE(now->find(version), nullptr) << "no such version: " << version;
-    const Tree& tree = trees_.at(version);
+    const HostTree& tree = trees_.at(version);
     one.version = version;
     one.path = std::next(tree.begin(), static_cast<std::ptrdiff_t>(random(tree.size())))->first;
     if (reserved && now->versions.contains(version)) return open(one, nullptr);
@@ -485,7 +502,7 @@ class HostModel : public testing::TestWithParam<unsigned> {
     one.state = Reader::parked;
   }
 
-  /// That is evicted just now, if any is; `latest`; any.
+  /// The version that is being evicted, if any; `latest`; or any version.
   std::uint64_t choose_version(const Catalog& catalog) {
     if (asked_ != 0 && random(3) == 0) return asked_;
     return random(3) == 0 ? catalog.latest : 1 + random(host_->sync.status().newest);
@@ -501,7 +518,7 @@ class HostModel : public testing::TestWithParam<unsigned> {
     }
   }
 
-  /// The first that a parked open does.
+  /// The first step of a parked open.
   void reserve(Reader& one) {
     if (one.reserved) return;
     one.reserved = host_->sync.try_reserve(one.version);
@@ -553,7 +570,7 @@ class HostModel : public testing::TestWithParam<unsigned> {
     const std::uint64_t size = 1 + random(std::min<std::uint64_t>(all.size() - offset, 9000));
     if (one.filled) {
       try {
-        if (!one.filled->ask(one.path, offset, size, {})) return;  // it is asked again
+        if (!one.filled->ask(one.path, offset, size, {})) return;  // asked again later
       } catch (const Error& error) {
         ADD_FAILURE() << "read of " << one.version << "/" << one.path << ": " << error.what();
         return;
@@ -566,7 +583,7 @@ class HostModel : public testing::TestWithParam<unsigned> {
     reads_++;
   }
 
-  /// As `weightfs pin` and `unpin`: pinned first, then looked for.
+  /// Like `weightfs pin` and `unpin`: pins first, then looks.
   void pin() {
     if (free_bytes_ == 0) return;  // it could not be recorded
     const auto pinned = host_->pins.list();
@@ -579,7 +596,7 @@ class HostModel : public testing::TestWithParam<unsigned> {
     }
   }
 
-  /// A hook, or a loader that was told what is `latest`: held first, then looked for again.
+  /// A hook, or a loader that was told `latest`: holds first, then looks again.
   void hold(std::uint64_t& held) {
     if (held != 0) {
       if (random(6) == 0) held = 0;
@@ -589,9 +606,9 @@ class HostModel : public testing::TestWithParam<unsigned> {
     if (!host_->sync.catalog()->has_images(held)) held = 0;
   }
 
-  // ---- what always holds ----
+  // ---- invariants ----
 
-  /// Also in the middle of a step.
+  /// These hold even in the middle of a step.
   void check() {
     const auto catalog = host_->sync.catalog();
     EXPECT_GE(catalog->latest, latest_) << "latest went back, or away";
@@ -620,7 +637,7 @@ class HostModel : public testing::TestWithParam<unsigned> {
   }
 
   [[nodiscard]] bool has_files(std::uint64_t version) const {
-    const Tree& tree = trees_.at(version);
+    const HostTree& tree = trees_.at(version);
     return std::all_of(tree.begin(), tree.end(), [&](const auto& file) {
       struct stat found {};
       return ::stat((images(version) / file.first).c_str(), &found) == 0 &&
@@ -628,7 +645,7 @@ class HostModel : public testing::TestWithParam<unsigned> {
     });
   }
 
-  /// Between two steps nobody is in the middle of something, but threads that wait for the bucket.
+  /// Between two steps no actor is busy, except threads that wait for the bucket.
   void settle() {
     EXPECT_TRUE(eventually([&] {
       const Numbers filling = partial();
@@ -642,7 +659,7 @@ class HostModel : public testing::TestWithParam<unsigned> {
       if (all_whole) return filling.empty();
       return tap_->left() == 0;
     }));
-    // Who recorded a version shows it a moment later.
+    // A recorded version is shown a moment later.
     EXPECT_TRUE(eventually([&] { return listed() == complete(); }))
         << testing::PrintToString(listed()) << " is listed, complete is "
         << testing::PrintToString(complete());
@@ -652,10 +669,12 @@ class HostModel : public testing::TestWithParam<unsigned> {
 
   [[nodiscard]] Numbers listed() const {
     Numbers numbers;
-    for (const auto& [version, shown] : host_->sync.catalog()->versions) numbers.insert(version);
+    const auto catalog = host_->sync.catalog();
+    for (const auto& [version, shown] : catalog->versions) numbers.insert(version);
     return numbers;
   }
-  /// The newest that is complete, unless an older one was opened by name before the first is.
+  /// The newest complete version, unless an older one was opened by name before the first is
+  /// complete.
   [[nodiscard]] std::uint64_t latest_to_be() const {
     const Numbers here = complete();
     return std::max(latest_, here.empty() ? 0 : *here.rbegin());
@@ -676,7 +695,7 @@ class HostModel : public testing::TestWithParam<unsigned> {
     check_reservations();
   }
 
-  /// What lies on the disk is what the tables say.
+  /// The files on disk match the tables.
   void check_disk() {
     Numbers here = partial(), found;
     here.merge(complete());
@@ -693,18 +712,19 @@ class HostModel : public testing::TestWithParam<unsigned> {
     }
   }
 
-  /// Nothing stays reserved that nobody uses.
+  /// Nothing stays reserved that is not in use.
   void check_reservations() {
     Numbers reserved{host_->sync.catalog()->latest};
     for (const std::uint64_t version : partial()) {
-      reserved.insert(version);  // if it is being recorded
+      reserved.insert(version);  // in case it is being recorded
       const auto filled = host_->sync.find_partial(version);
       if (filled && filled->plan().base) reserved.insert(filled->plan().base->version->number());
     }
     for (const Reader& one : readers_) {
       if (one.reserved) reserved.insert(one.version);
     }
-    for (const auto& [version, tree] : trees_) {
+    for (const auto& each : trees_) {
+      const std::uint64_t version = each.first;
       const bool must_stay = version == host_->sync.catalog()->latest;
       EXPECT_TRUE(eventually([&] { return host_->store->eviction().stays(version) == must_stay; }))
           << version;
@@ -714,7 +734,8 @@ class HostModel : public testing::TestWithParam<unsigned> {
     }
   }
 
-  /// After something was brought or begun: what counts is what nobody uses, and what must stay.
+  /// After a version was brought in or begun: what counts is what is not in use, and what must
+  /// stay.
   void check_bound() {
     std::vector<stdfs::path> counted;
     Numbers here = partial();
@@ -727,22 +748,22 @@ class HostModel : public testing::TestWithParam<unsigned> {
     EXPECT_LE(bytes_below(counted), limit()) << counted.size() << " versions";
   }
 
-  TempDir dir_{memory_directory()};  // a disk would take its time to sync
-  std::mt19937_64 rng_ = make_rng();
+  TempDir dir_{memory_directory()};  // a disk would take long to sync
+  Random rng_ = make_rng();
   ModelCheckpoints checkpoints_{rng_};
   std::shared_ptr<MemoryBucket> bucket_ = make_memory_repository();
   std::shared_ptr<TricklingBucket::Tap> tap_ = std::make_shared<TricklingBucket::Tap>();
   std::atomic<std::uint64_t> free_bytes_ = 100 * kGiB;
   Host elsewhere_{bucket_, dir_ / "elsewhere"};
-  std::map<std::uint64_t, Tree> trees_;  // that were published
-  Tree handed_over_;
+  std::map<std::uint64_t, HostTree> trees_;  // published versions
+  HostTree handed_over_;
   std::unique_ptr<ModelHost> host_;
 
   std::thread::id main_;
   std::atomic<std::thread::id> actor_;
   int depth_ = 0;
   bool is_locked_ = false, is_tap_open_ = false, is_away_ = false;
-  std::uint64_t asked_ = 0;  // whether it is used
+  std::uint64_t asked_ = 0;  // the version whose use is being asked about
   std::uint64_t latest_ = 0, about_to_be_ = 0, checked_latest_ = 0;
   std::array<Reader, kReaders> readers_;
   std::array<std::uint64_t, kHolders> held_{};

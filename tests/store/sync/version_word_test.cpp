@@ -15,7 +15,8 @@ using test::make_safetensors;
 using test::random_tensor;
 using test::RepositoryBuilder;
 
-/// 40 versions; every fourth carries `canary`, version N else `step-N`; the newest one nothing.
+/// 40 versions; every fourth carries `canary`, version N otherwise `step-N`; the newest one has no
+/// tag.
 class VersionWord : public ::testing::Test {
  protected:
   VersionWord() {
@@ -37,7 +38,7 @@ class VersionWord : public ::testing::Test {
 
 TEST_F(VersionWord, IsANumberATagOrLatest) {
   EXPECT_EQ(find("7"), 7u);
-  EXPECT_EQ(find("700"), 700u);  // who reads it says that it does not exist
+  EXPECT_EQ(find("700"), 700u);  // its reader reports that it does not exist
   EXPECT_EQ(find("latest"), 40u);
   EXPECT_EQ(find("canary"), 36u);
   EXPECT_EQ(find("step-39"), 39u);

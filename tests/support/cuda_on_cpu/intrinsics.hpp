@@ -1,4 +1,4 @@
-// What device code may use: qualifiers, vector types, barriers, warp collectives, bits, atomics.
+// What device code can use: qualifiers, vector types, barriers, warp collectives, bits, atomics.
 #pragma once
 
 #include <algorithm>
@@ -76,8 +76,7 @@ T from_bits(std::uint64_t bits) {
   return value;
 }
 
-/// `from` is the lane to read; one outside the segment of `width` lanes stands for the caller
-/// itself.
+/// `from` is the lane to read; if it is outside the segment of `width` lanes, the caller's own.
 template <typename T>
 T shuffle(const char* call, Site site, unsigned mask, T value, int from, int width) {
   const int self = static_cast<int>(scheduler().lane());
@@ -90,7 +89,7 @@ T shuffle(const char* call, Site site, unsigned mask, T value, int from, int wid
   return from_bits<T>(lanes[static_cast<std::size_t>(from)]);
 }
 
-/// One bit for each lane of the mask whose value fulfils the test.
+/// One bit for each lane of the mask whose value passes the test.
 template <typename Test>
 unsigned vote(const char* call, Site site, unsigned mask, std::uint64_t value, Test test) {
   const Lanes& lanes = scheduler().exchange(call, site, mask, value);
@@ -150,7 +149,7 @@ unsigned __match_any_sync(unsigned mask, T value, CUDA_ON_CPU_SITE) {
   return cuda_on_cpu::vote("__match_any_sync", site, mask, own,
                            [own](std::uint64_t other) { return other == own; });
 }
-/// The caller alone: all that the hardware promises.
+/// Only the caller: the hardware guarantees no more.
 inline unsigned __activemask() { return 1u << cuda_on_cpu::scheduler().lane(); }
 
 #define CUDA_ON_CPU_REDUCE(name, type, expression)                                 \
@@ -221,7 +220,7 @@ T __ldg(const T* address) {
 
 namespace cuda_on_cpu {
 
-/// Replaces *address by change(*address), lets other threads go on, and returns what was there.
+/// Replaces *address with change(*address), lets other threads run, and returns the old value.
 template <typename T, typename Change>
 T atomic_change(T* address, Change change) {
   scheduler().yield();

@@ -63,7 +63,7 @@ struct Stream {
 
 struct Event {
   Stream* stream = nullptr;
-  std::uint64_t position = 0;  // the event has happened when the stream has done so much
+  std::uint64_t position = 0;  // the event occurs when the stream has done this much
 };
 
 struct Allocation {
@@ -77,10 +77,10 @@ struct Runtime {
   std::map<std::uintptr_t, Allocation> allocations;
   std::map<Stream*, std::unique_ptr<Stream>> streams;
   Stream default_stream;
-  std::map<const void*, int> shared_limits;  // by kernel, where the host raised it
+  std::map<const void*, int> shared_limits;  // by kernel, if the host raised it
   cudaError_t last_error = cudaSuccess;
   std::function<cudaError_t(const char* call)>
-      fault;                     // what a call, or a kernel by name, fails with
+      fault;                     // the error of a call, or of a kernel by its name
   std::size_t calls_failed = 0;  // by `fault`
 
   Runtime() {
@@ -130,14 +130,14 @@ inline void reseed(std::uint64_t seed) {
   scheduler().reseed(seed);
 }
 
-/// Asks the test whether this call is to fail.  Launches ask by the kernel's name.
+/// Asks the test whether this call should fail.  Launches are identified by the kernel's name.
 inline cudaError_t injected(const char* call) {
   const cudaError_t error = runtime().fault ? runtime().fault(call) : cudaSuccess;
   runtime().calls_failed += error != cudaSuccess;
   return runtime().note(error);
 }
 
-/// While one lives, device memory may be touched.
+/// While one of these lives, device memory may be accessed.
 class DeviceAccess {
  public:
   DeviceAccess() { apply(sanitizer::unpoison); }
@@ -204,7 +204,7 @@ cudaError_t cudaMallocHost(T** pointer, std::size_t size) {
 inline cudaError_t cudaFree(void* pointer) { return cuda_on_cpu::release(pointer); }
 inline cudaError_t cudaFreeHost(void* pointer) { return cuda_on_cpu::release(pointer); }
 
-/// Deferred if both ends are the runtime's own (device or pinned) memory, else done before it
+/// Deferred if both ends are the runtime's own (device or pinned) memory; otherwise done before it
 /// returns.
 inline cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t size,
                                    cudaMemcpyKind kind, cudaStream_t stream = nullptr) {

@@ -1,9 +1,9 @@
-#include "store/base/wait_budget.hpp"
+#include "store/threads/wait_budget.hpp"
 
 namespace weightfs {
 namespace {
 
-constexpr int kShare = 4;  // a second comes back in so many
+constexpr int kShare = 4;  // refilled at a quarter of real time
 
 }  // namespace
 
@@ -13,7 +13,7 @@ Clock::duration WaitBudget::balance(const Account& account, Clock::time_point no
 
 Clock::duration WaitBudget::take(uid_t user, Clock::time_point now) {
   const std::lock_guard lock(mutex_);
-  // Whoever has all of it again need not be remembered.
+  // Users with a full budget need no record.
   std::erase_if(accounts_, [&](const auto& entry) {
     return entry.second.turns == 0 && balance(entry.second, now) == most_;
   });

@@ -1,4 +1,4 @@
-#include "store/base/parallel.hpp"
+#include "store/threads/parallel.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -22,7 +22,7 @@ void parallel_for(std::size_t count, unsigned threads, const Context& context,
   std::exception_ptr first_error;
   std::size_t first_failed = count;
   const auto run = [&] {
-    while (!failed) {  // what was begun is done, so everything before a failure is
+    while (!failed) {  // pieces that were started are finished, so all before a failure are
       const std::size_t index = next++;
       if (index >= count) return;
       try {

@@ -1,4 +1,4 @@
-// ByteBudget: bounds the bytes that several threads have in hand at a time.
+// ByteBudget: bounds the bytes that several threads hold at a time.
 //
 // Threads: all calls may run in parallel.
 #pragma once
@@ -19,7 +19,7 @@ class ByteBudget {
  public:
   explicit ByteBudget(std::uint64_t bytes_max) : bytes_max_(bytes_max) {}
 
-  /// Bytes in hand; given back when it ends.
+  /// Bytes taken from the budget, and returned by the destructor.
   class Share {
    public:
     Share(ByteBudget& budget, std::uint64_t bytes) : budget_(budget), bytes_(bytes) {}
@@ -32,10 +32,10 @@ class ByteBudget {
     const std::uint64_t bytes_;
   };
 
-  /// Waits until `bytes` fit beside those in hand; more than the budget waits until none are in
-  /// hand. Throws Error: cancelled, timed_out; `what` as of Context::check().
+  /// Waits until `bytes` fit into the budget; a larger amount waits until nothing else is taken.
+  /// Throws Error: cancelled, timed_out; `what` as for Context::check().
   [[nodiscard]] Share take(std::uint64_t bytes, const Context& context, std::string_view what) {
-    constexpr auto kLookAgain = std::chrono::hours(1);  // a deadline may be as far off as can be
+    constexpr auto kLookAgain = std::chrono::hours(1);  // the deadline may be infinite
     std::unique_lock lock(mutex_);
     while (!given_back_.wait_until(
         lock, context.stop, std::min(context.deadline, Clock::now() + kLookAgain),

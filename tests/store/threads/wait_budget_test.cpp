@@ -1,4 +1,4 @@
-#include "store/base/wait_budget.hpp"
+#include "store/threads/wait_budget.hpp"
 
 #include <gtest/gtest.h>
 
@@ -40,7 +40,7 @@ TEST(WaitBudget, KeepsUsersApartAndForgetsWhoHasAllOfItAgain) {
   budget.take(7, now + seconds(8));
   EXPECT_EQ(budget.user_count(), 1u);
   budget.take(8, now + seconds(1000));
-  EXPECT_EQ(budget.user_count(), 2u);  // the turn of 7 has not ended
+  EXPECT_EQ(budget.user_count(), 2u);  // user 7's turn has not ended
 }
 
 }  // namespace

@@ -1,9 +1,10 @@
-// Wait budget: how long the calls of one user may wait, so that nobody can keep others waiting.
+// Wait budget: limits how long the calls of one user may wait, so that one user cannot block
+// others.
 //
-// The kernel holds locks of the whole mount until a rename into publish/ is answered: a user who
-// renames many directories that are still being written would block everybody's renames for the sum
-// of the waits.  So each user has a budget of waiting time, refilled at a quarter of real time.  Of
-// simultaneous calls the first gets all that is left.
+// The kernel holds locks of the whole mount until a rename into publish/ is answered. A user who
+// renames many directories that are still being written would therefore block everybody's renames
+// for the sum of the waits.  So each user has a budget of waiting time, refilled at a quarter of
+// real time.  Of simultaneous calls the first gets all that is left.
 //
 // Threads: all calls may run in parallel.
 #pragma once
@@ -65,7 +66,7 @@ class WaitBudget {
   [[nodiscard]] Clock::duration balance(const Account& account, Clock::time_point now) const;
 
   const Clock::duration most_;
-  // Guards the next; held for moments.
+  // Guards the next member; held only briefly.
   mutable RankedMutex mutex_{LockRank::leaf, "WaitBudget::mutex_"};
   std::map<uid_t, Account> accounts_;
 };

@@ -1,0 +1,175 @@
+#include "store/handover/early_work.hpp"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <exception>
+#include <mutex>
+#include <vector>
+
+#include "store/base/error.hpp"
+#include "store/base/log.hpp"
+#include "store/handover/seal.hpp"
+
+namespace weightfs {
+namespace {
+
+/// Time limit for a layout that is usually in the store.
+constexpr auto kLayoutTime = std::chrono::seconds(1);
+
+/// The path of a file relative to the directory before step `first`.
+std::string path_from(const std::vector<Staging::Step>& way, std::size_t first) {
+  std::string path;
+  for (std::size_t i = first; i < way.size(); i++) {
+    path += (path.empty() ? "" : "/") + way[i].name;
+  }
+  return path;
+}
+
+bool is_hidden(const Staging::Step& step) { return step.name.starts_with('.'); }
+
+}  // namespace
+
+EarlyWork::EarlyWork(Staging& staging, Store& store, History& history, EarlyOptions options)
+    : staging_(staging),
+      store_(store),
+      history_(history),
+      coder_(history, store, std::move(options)),
+      closes_(watch_options()) {}
+
+CloseWatchOptions EarlyWork::watch_options() {
+  return {.directory = store_.path() / "staging",
+          .all = [this] { return staging_.staged_files(); },
+          .closed =
+              [this](StagingId file) {
+                try {
+                  closed(file);
+                } catch (const std::exception& error) {  // usually because it is gone
+                  log_debug(fmt::format("no early work: {}", error.what()));
+                }
+              }};
+}
+
+void EarlyWork::look_at(StagingId id) noexcept {
+  try {
+    note(id);
+  } catch (const std::exception& error) {  // usually because it is gone
+    log_debug(fmt::format("no early work: {}", error.what()));
+  }
+}
+
+void EarlyWork::look_at_all() noexcept { closes_.note_all(); }
+
+/// For a directory, notes the files in it.
+void EarlyWork::note(StagingId id) {
+  if (S_ISREG(staging_.attributes(id).st_mode)) return closes_.note(id);
+  for (const StagedFile& file : staging_.list(id)) {
+    if (S_ISREG(file.type)) closes_.note(file.id);
+  }
+}
+
+/// Called when no process can write to the file, perhaps repeatedly for the same bytes.
+void EarlyWork::closed(StagingId file) {
+  std::optional<EarlyFile> found = find_file(file);
+  const struct stat now = staging_.attributes(file);
+  if (found && !may_hand_over(staging_, {now.st_uid, now.st_gid})) found.reset();
+  const std::lock_guard lock(mutex_);
+  drop_stale();
+  if (!found) return;
+  const Source source{file, found->generation, now.st_mtim};
+  const auto [known, is_new] = sources_.try_emplace({found->directory, found->path}, Source{});
+  if (!is_new && known->second == source) return;
+  known->second = source;
+  coder_.add(std::move(*found));
+}
+
+/// The checkpoint of a file is not known before the hand-over.  If the newest version has a file of
+/// a matching path, that tells; otherwise it is the directory directly below staging/.
+std::optional<EarlyFile> EarlyWork::find_file(StagingId file) {
+  const std::vector<Staging::Step> way = staging_.way_to(file);
+  if (way.size() < 3 || way.front().id != kStagingRoot || is_hidden(way.back()) ||
+      !way.back().name.ends_with(".safetensors")) {
+    return std::nullopt;
+  }
+  // Hidden files are not published, so the checkpoint lies below the last hidden directory.
+  std::size_t top = way.size() - 2;
+  while (top > 1 && !is_hidden(way[top])) top--;
+  std::size_t at = top;
+  if (top + 2 < way.size()) {
+    const auto layout = newest_layout();
+    const auto is_known = [&](std::size_t i) {
+      return layout && layout->find_file(path_from(way, i + 1)) != nullptr;
+    };
+    while (at + 2 < way.size() && !is_known(at)) at++;
+    if (!is_known(at)) at = top;
+  }
+  return EarlyFile{way[at].id, path_from(way, at + 1), staging_.backing_path(file),
+                   staging_.generation(file)};
+}
+
+/// nullptr if there is none, or if it cannot be read quickly.
+std::shared_ptr<const Layout> EarlyWork::newest_layout() {
+  const std::uint64_t newest = store_.manifests().newest().version;
+  if (newest == 0) return nullptr;
+  try {
+    const Context soon = Context{}.within(kLayoutTime);
+    const auto version = history_.find(newest, soon);
+    return version ? history_.layout(*version, soon) : nullptr;
+  } catch (const Error& error) {
+    log_debug(fmt::format("the layout of version {} is not here: {}", newest, error.what()));
+    return nullptr;
+  }
+}
+
+/// Early results are held until they are taken: drops those that no hand-over will take.
+void EarlyWork::drop_stale() {
+  std::erase_if(sources_, [this](const auto& entry) {
+    const auto& [directory, path] = entry.first;
+    const Source& source = entry.second;
+    try {
+      const std::vector<Staging::Step> way = staging_.way_to(source.file);
+      const auto at = std::ranges::find(way, directory, &Staging::Step::id);
+      const bool is_there =
+          at != way.end() && path_from(way, static_cast<std::size_t>(at - way.begin()) + 1) == path;
+      // Handed over: the thread takes it, or a withdrawal drops it.
+      if (is_there && way.front().id == kPublishRoot && at == way.begin() + 1) return true;
+      const bool is_staged = is_there && way.front().id == kStagingRoot;
+      if (is_staged && staging_.generation(source.file) == source.generation) return false;
+    } catch (const PosixError&) {
+      // The file is gone.
+    }
+    coder_.drop(directory, path);
+    return true;
+  });
+}
+
+std::shared_ptr<const PreEncoded> EarlyWork::take(StagingId directory, const Context& context) {
+  std::map<std::string, StagedFile> files;
+  for (StagedFile& file : staging_.list(directory)) files.emplace(file.path, std::move(file));
+  return coder_.take(
+      directory,
+      [&](const EarlyFile& coded) {
+        const auto file = files.find(coded.path);
+        return file != files.end() && file->second.generation == coded.generation &&
+               staging_.backing_path(file->second.id) == coded.source;
+      },
+      context);
+}
+
+void EarlyWork::drop(StagingId directory) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(sources_, [&](const auto& entry) { return entry.first.first == directory; });
+  coder_.drop(directory);
+}
+
+EarlyStatus EarlyWork::status() const {
+  const std::size_t pending = closes_.pending();  // first, so that none is missed between the two
+  EarlyStatus status = coder_.status();
+  status.waiting_files += pending;
+  return status;
+}
+
+}  // namespace weightfs

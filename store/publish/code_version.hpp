@@ -1,0 +1,38 @@
+// Code version: makes what is uploaded of the weights files of a checkpoint.
+//
+//     early      files that were coded before the publish, and have not changed since
+//     delta      all others against the parent's images; full packs are uploaded meanwhile
+//     snapshot   where it is wanted, or there is no parent
+//
+// Threads: one call runs its own threads.
+#pragma once
+
+#include <memory>
+
+#include "store/base/context.hpp"
+#include "store/local/store.hpp"
+#include "store/materialize/history.hpp"
+#include "store/publish/checkpoint_reader.hpp"
+#include "store/publish/publish_options.hpp"
+#include "store/publish/version_upload.hpp"
+
+namespace weightfs {
+
+struct VersionToCode {
+  History& history;
+  Store& store;
+  const PublishOptions& options;
+  const CheckpointReader& reader;
+  std::shared_ptr<const Version> parent;  // nullptr for version 1
+  Eviction::Reservation& parent_images;   // is set, and keeps what is coded against
+  VersionUpload& upload;
+};
+
+/// If the parent's bytes are damaged, a snapshot is made without a delta, provided that the options
+/// want one.  Progress: "reading parent", "coding", "hashing".
+/// Throws Error: busy (the checkpoint was written to), corrupt or not_found (the parent's bytes,
+/// naming them), no_space, io, unavailable, timed_out, cancelled.
+CodedVersion code_version(const VersionToCode& what, const Context& context,
+                          const Progress& progress);
+
+}  // namespace weightfs

@@ -1,0 +1,76 @@
+// Publish options: what a publish is given, beside the repository and the store.
+//
+// Threads: a value; its functions are called by the publish, one at a time unless they say
+// otherwise.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "kernels/block/chunk_coder.hpp"
+#include "kernels/dispatch/cpu_coder.hpp"
+#include "store/format/pack.hpp"
+#include "store/publish/version_wishes.hpp"
+#include "store/timing/phase_watch.hpp"
+
+namespace weightfs {
+
+class PreEncoded;
+
+struct PublishOptions {
+  std::filesystem::path directory;
+  /// With `rebase`, a publish that loses a race, or whose fence does not hold, takes the newest
+  /// version as its parent and codes again, kRebaseTries times in all, after growing random pauses.
+  VersionWishes wishes = {};
+  unsigned threads = 0;                             // 0: one for each core
+  std::uint64_t pack_bytes = kPackDataBytesTarget;  // a pack with so much data is full
+  kernels::SharedCoder coder = kernels::make_cpu_coder();
+
+  /// 32 hex digits for the manifest; empty: random ones.  A caller that records them before the
+  /// call can find out after a crash, with find_nonce(), whether the version exists.  They may be
+  /// used again for the same checkpoint: uploads are named by their bytes, and an existing manifest
+  /// with this nonce counts as this publish's own.
+  std::string nonce = {};
+
+  /// Keep uploads after an Error, unless the number is taken: the checkpoint will be published
+  /// again, under the same names.
+  bool keeps_uploads = false;
+
+  /// The version that must be the newest when the publish begins, 0: none may exist.  If it is not,
+  /// that is a conflict: at once if this host knows a newer one, else when the bucket has answered,
+  /// while the files are coded; a rebase then takes the newest version as parent.  nullopt: any.
+  std::optional<std::uint64_t> fence_parent = {};
+
+  /// Called right before a manifest is written, once per try; must make a durable write to the
+  /// store.  If it throws, the publish ends with nothing committed.  (`at` is for tests.)
+  std::function<void(std::uint64_t version)> committing = {};
+
+  /// Takes ImageTable::lock_images() before `committing` and returns it in the result, so that
+  /// nothing fetches the version before the caller has adopted it (store/materialize/adopt.hpp).
+  bool lock_images = false;
+
+  /// After the commit the files are kept as images in the store, and those of other versions are
+  /// removed (store/publish/keep_images.hpp).  A failure of that is only logged.  Not with
+  /// `lock_images`.
+  bool keeps_images = false;
+
+  /// Results coded earlier (store/publish/pre_encoder.hpp); may be null.  A file's result is used
+  /// if path, inode, size, modification time, header and parent are the same as when it was coded.
+  std::shared_ptr<const PreEncoded> early = {};
+
+  /// Gets the phases seal to commit, and adopt with `keeps_images`; nullptr: nobody asks.
+  HandOverWatch* watch = nullptr;
+
+  /// Called at named points ("scanned", "parent", "pack-ahead", "diffed", "pack", "blobs",
+  /// "layout", "before-commit", "committed", "kept"), where tests kill the process.  "parent" is
+  /// reached only if a file is coded; "pack-ahead" by another thread, when a pack was uploaded
+  /// while others were being coded.
+  std::function<void(std::string_view point)> at;
+};
+
+}  // namespace weightfs

@@ -1,0 +1,47 @@
+// Upload names: what a publish calls the objects that only its version uses.
+//
+// A name has a nonce that follows from all that decides the object's bytes, and from random digits
+// of the store.  So a publish that was killed goes on with its uploads, names never stand for other
+// bytes, and hosts that publish the same never share an object.  When a manifest has been sent, the
+// store gets other digits: no later publish uses the names of objects that the manifest may name.
+//
+// Threads: pure, but for the record `uploader` (store/local/column_families.hpp), which is one
+// publish's at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "store/base/sha256.hpp"
+#include "store/local/store.hpp"
+#include "store/repository/repository.hpp"
+
+namespace weightfs {
+
+/// The random digits of this store.  No two processes hold a store at a time, so no two concurrent
+/// publishes have the same digits.  If they cannot be kept, uploads are not resumed.
+std::string uploader_of(Store& store);
+
+/// Best effort: a failure is only logged.
+void set_uploader(Store& store, const std::string& digits, Durability durability);
+
+/// Makes the nonce of objects from everything that decides their bytes: the same after a crash, and
+/// never the same for other bytes.
+class UploadNonce {
+ public:
+  UploadNonce(const Repository& repository, std::string_view uploader, std::uint64_t version);
+
+  void add(std::string_view text);
+  void add(std::span<const std::byte> bytes);
+
+  /// 32 hex digits.  To be called once.
+  [[nodiscard]] std::string finish();
+
+ private:
+  Sha256Stream hash_;
+};
+
+}  // namespace weightfs

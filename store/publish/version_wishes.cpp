@@ -1,0 +1,24 @@
+#include "store/publish/version_wishes.hpp"
+
+#include <fmt/format.h>
+
+#include "store/base/error.hpp"
+#include "store/base/path_rules.hpp"
+#include "store/format/manifest.hpp"
+#include "store/publish/pre_encoded.hpp"
+
+namespace weightfs {
+
+void check_wishes(const VersionWishes& wishes) {
+  const std::string problem = wishes.tag.empty() ? "" : tag_problem(wishes.tag);
+  if (!problem.empty()) {
+    throw Error(ErrorCode::invalid,
+                fmt::format("the tag '{}' {}", escape_name(wishes.tag), problem));
+  }
+  check_users_meta(wishes.meta);
+  Manifest manifest;
+  manifest.meta = wishes.meta;
+  static_cast<void>(manifest.serialize());  // rejects what is not text, or too long
+}
+
+}  // namespace weightfs

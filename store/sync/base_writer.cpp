@@ -1,0 +1,195 @@
+#include "store/sync/base_writer.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "store/base/bytes.hpp"
+#include "store/base/error.hpp"
+#include "store/base/log.hpp"
+#include "store/os/file.hpp"
+#include "store/os/priority.hpp"
+#include "store/os/scratch_directory.hpp"
+#include "store/sync/base_renewal.hpp"
+
+namespace weightfs {
+namespace {
+
+constexpr std::size_t kCopiedBytes = 8u << 20;  // at a time: how soon it can stop
+
+/// Copies files to the disk, synced; they leave the page cache again, since nobody reads them
+/// there.
+class SyncedCopy {
+ public:
+  explicit SyncedCopy(const Context& context) : context_(context) {}
+
+  void copy_directory(const std::filesystem::path& from, const std::filesystem::path& to) {
+    for (const auto& entry : std::filesystem::directory_iterator(from)) {
+      const std::filesystem::path target = to / entry.path().filename();
+      if (entry.is_directory()) {
+        if (::mkdir(target.c_str(), 0755) != 0) {
+          throw_errno(errno, "make the directory " + target.string());
+        }
+        copy_directory(entry.path(), target);
+      } else {
+        copy_file(entry.path(), target);
+      }
+    }
+    fsync_directory(to);
+  }
+
+ private:
+  void copy_file(const std::filesystem::path& from, const std::filesystem::path& to) {
+    const File source = File::open(from, O_RDONLY | O_NOFOLLOW);
+    struct stat attributes {};
+    if (::fstat(source.fd(), &attributes) != 0) throw_errno(errno, "stat " + from.string());
+    const File target = File::open(to, O_WRONLY | O_CREAT | O_EXCL, 0600);
+    const auto size = static_cast<std::uint64_t>(attributes.st_size);
+    for (std::uint64_t at = 0; at < size; at += kCopiedBytes) {
+      context_.check("writing the base to the disk");
+      const auto part = std::span(buffer_.get(), std::min<std::uint64_t>(kCopiedBytes, size - at));
+      if (!read_at(source.fd(), at, part, from)) {
+        throw Error(ErrorCode::io, from.string() + " is shorter than it was");
+      }
+      write_at(target.fd(), at, part, to);
+      leave_page_cache(target.fd(), at, part.size());
+    }
+    if (::fchmod(target.fd(), attributes.st_mode & 07777) != 0) {
+      throw_errno(errno, "set the mode of " + to.string());
+    }
+    const timespec times[2] = {attributes.st_mtim, attributes.st_mtim};
+    if (::futimens(target.fd(), times) != 0) throw_errno(errno, "set the time of " + to.string());
+    fsync_file(target.fd(), to);
+  }
+
+  /// Also bounds what waits for the disk.  Only fsync says whether the disk took it.
+  static void leave_page_cache(int fd, std::uint64_t offset_bytes, std::size_t size_bytes) {
+    constexpr unsigned kWriteAndWait =
+        SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
+    const auto offset = static_cast<off64_t>(offset_bytes);
+    const auto size = static_cast<off64_t>(size_bytes);
+    static_cast<void>(::sync_file_range(fd, offset, size, kWriteAndWait));
+    static_cast<void>(::posix_fadvise(fd, offset, size, POSIX_FADV_DONTNEED));
+  }
+
+  const Context& context_;
+  const std::unique_ptr<std::byte[]> buffer_ =
+      std::make_unique_for_overwrite<std::byte[]>(kCopiedBytes);
+};
+
+}  // namespace
+
+BaseWriter::BaseWriter(Store& store, History& history) : store_(store), history_(history) {}
+
+BaseWriter::~BaseWriter() { stop(); }
+
+void BaseWriter::start() {
+  if (thread_.joinable()) return;
+  thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
+}
+
+void BaseWriter::stop() {
+  if (!thread_.joinable()) return;
+  thread_.request_stop();
+  thread_.join();
+}
+
+void BaseWriter::wake() {
+  const std::lock_guard lock(mutex_);
+  is_woken_ = true;
+  changed_.notify_all();
+}
+
+void BaseWriter::run(const std::stop_token& stop) {
+  take_lowest_priority();
+  const Context context{stop, Clock::time_point::max()};
+  while (!stop.stop_requested()) {
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, stop, [this] { return is_woken_; });
+      is_woken_ = false;
+    }
+    try {
+      if (!stop.stop_requested() && write_if_due(context)) logged_.clear();
+    } catch (const std::exception& error) {
+      // Tried again when the next version has come.
+      if (stop.stop_requested() || logged_ == error.what()) continue;
+      logged_ = error.what();
+      log_warning(fmt::format("the base of the images in memory is not renewed: {}", logged_));
+    }
+  }
+}
+
+bool BaseWriter::write_if_due(const Context& context) {
+  const std::vector<std::uint64_t> versions = store_.images().versions_in_memory();
+  if (versions.empty() || !is_due(versions.back(), context)) return false;
+  return write(versions.back(), context);
+}
+
+bool BaseWriter::is_due(std::uint64_t newest, const Context& context) const {
+  const std::uint64_t base = store_.images().base_version();
+  if (base >= newest) return false;
+  if (base == 0) return true;  // it was damaged
+  SinceBase since{newest - base, 0};
+  if (is_base_due(since, kSizeBytesMax)) return true;
+  const std::uint64_t model_bytes = store_.images().newest_bytes();
+  for (std::uint64_t number = base + 1; number <= newest; number++) {
+    const auto version = history_.get(number, context);
+    if (!version->manifest.delta) return true;  // a snapshot: all of it
+    for (const PackRef& pack : version->manifest.delta->packs) {
+      since.delta_bytes += std::min(pack.size_bytes, model_bytes);
+    }
+  }
+  return is_base_due(since, model_bytes);
+}
+
+bool BaseWriter::write(std::uint64_t version, const Context& context) {
+  ImageTable& images = store_.images();
+  const auto reserved = store_.eviction().reserve(version, Eviction::Claim::in_use, context);
+  const std::uint64_t generation = images.generation(version);
+  if (generation == 0 || images.home_of(version) != ImagesHome::memory) return false;
+  const std::uint64_t bytes = images.bytes_of({version}, ImagesHome::memory);
+  store_.evictor().evict_for_images(bytes, bytes);
+  ScratchDirectory scratch(store_.temporary_directory(), "base-");
+  SyncedCopy(context).copy_directory(images.image_directory(version), scratch.path());
+  if (::chmod(scratch.path().c_str(), 0755) != 0) {
+    throw_errno(errno, "set the mode of " + scratch.path().string());
+  }
+  if (!images.keep_on_disk(version, generation, scratch.path())) return false;
+  note_renewed(version);
+  log_info(fmt::format("version {} is on the disk, {}: the base of the images in memory", version,
+                       human_bytes(bytes)));
+  remove_before(version);
+  return true;
+}
+
+void BaseWriter::note_renewed(std::uint64_t version) {
+  const std::lock_guard lock(mutex_);
+  renewals_ = {renewals_.count + 1, version};
+}
+
+BaseRenewals BaseWriter::renewals() const {
+  const std::lock_guard lock(mutex_);
+  return renewals_;
+}
+
+void BaseWriter::remove_before(std::uint64_t base) {
+  ImageTable& images = store_.images();
+  for (const std::uint64_t version : images.versions_on_disk()) {
+    if (version >= base) break;
+    if (images.home_of(version) == ImagesHome::memory) {
+      images.remove_copy(version);
+    } else {
+      static_cast<void>(store_.evictor().evict(version));
+    }
+  }
+}
+
+}  // namespace weightfs

@@ -1,0 +1,74 @@
+// RoomAhead: makes room for the next version before it comes, in a thread of its own.
+//
+//     note_shown(N)      wake(): N is on the disk      note_coming(): N+1 makes its own room
+//     ----------------------|----------------------------|---------------------------------->
+//                           evict_ahead(N) .. again while what is to go is in use
+//
+// To free the pages and blocks of a large file takes as long as to write a good part of one.  After
+// the flip nobody waits for that; and what was freed is used again by the next version.
+//
+// Before the version is on the disk nothing goes: after a power cut an older one may be all there
+// is.  What Evictor::evict_ahead() leaves here because it is in use is asked for again, with
+// growing pauses.  The thread has the priority of the others: whoever needs room meanwhile waits
+// for it.
+//
+// Threads: all calls may run in parallel, make_if_due() one at a time.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <stop_token>
+#include <string>
+#include <thread>
+
+#include "store/base/ranked_mutex.hpp"
+#include "store/local/store.hpp"
+
+namespace weightfs {
+
+/// What was done by this process.
+struct RoomAheadStatus {
+  std::uint64_t versions = 0;            // that went ahead
+  std::uint64_t last = 0;                // of them; 0: none did
+  std::chrono::nanoseconds last_took{};  // when that went
+};
+
+class RoomAhead {
+ public:
+  /// Keeps the reference.  Requires: images are on the disk only.
+  explicit RoomAhead(Store& store) : store_(store) {}
+  ~RoomAhead();  // stops
+
+  void start();
+  /// Waits while a version is being removed.
+  void stop();
+
+  /// `latest` has moved to a version that was made here.
+  void note_shown(std::uint64_t version);
+  /// A version may be on the disk.  Quick.
+  void wake();
+  /// The next version is being brought.
+  void note_coming();
+
+  enum class Outcome { not_due, done, in_use };
+  /// What the thread does when it is woken.  Requires: the thread does not run.
+  /// Throws Error: io, corrupt.
+  Outcome make_if_due();
+
+  [[nodiscard]] RoomAheadStatus status() const;
+
+ private:
+  void run(const std::stop_token& stop);
+
+  Store& store_;
+  mutable RankedMutex mutex_{LockRank::leaf, "RoomAhead::mutex_"};  // guards the next three
+  std::condition_variable_any changed_;
+  bool is_woken_ = false;
+  std::uint64_t shown_ = 0;  // for whose successor there is no room yet; 0: none
+  RoomAheadStatus status_;
+  std::string logged_;  // the last error; used by the thread only
+  std::jthread thread_;
+};
+
+}  // namespace weightfs

@@ -1,0 +1,579 @@
+// PublishQueue: a bucket that fails, unknown outcomes, and power cuts.
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <atomic>
+
+#include "store/handover/handover_record.hpp"
+#include "store/handover/publish_queue.hpp"
+#include "tests/store/handover/publish_queue_fixture.hpp"
+#include "tests/support/code_of.hpp"
+#include "tests/support/writer.hpp"
+
+namespace weightfs::test {
+namespace {
+
+// ---- a failing bucket ----
+
+TEST_F(PublishQueueTest, WaitsForABucketThatIsOutOfReach) {
+  started();
+  bucket_->fail_key("", ErrorCode::unavailable);
+  const std::uint64_t order = hand_over(1);
+  ASSERT_TRUE(writer().reaches(order, State::waiting));
+  EXPECT_NE(writer().get(order).error.find("failed on demand"), std::string::npos);
+  EXPECT_EQ(writer().get(order).error_code, "unavailable");
+  bucket_->heal();
+  ASSERT_TRUE(writer().settles());
+  EXPECT_EQ(end_of(order).how, How::published);
+  expect_version(1, checkpoint(1));
+}
+
+TEST_F(PublishQueueTest, AnswersWhileTheBucketHangs) {
+  hooks_->before = [&](const BucketCall& call) {
+    if (call.kind != "get" && call.kind != "list") gate_.pass(call.context);
+  };
+  gate_.close();
+  started();
+  hand_over(1);
+  ASSERT_TRUE(gate_.is_reached());
+  const std::uint64_t second = hand_over(2);
+  EXPECT_EQ(writer().queue.list().size(), 2u);
+  writer().queue.take_back(writer().get(second).directory, kStagingRoot, "back");
+  writer().stage("more", checkpoint(3));
+  writer().queue.stop();  // does not wait for the bucket
+  EXPECT_EQ(versions_in_bucket(), 0u);
+  EXPECT_TRUE(is_queued("step-1"));
+}
+
+TEST_F(PublishQueueTest, IsNotTroubledByALostReply) {
+  started();
+  bucket_->lose_reply("versions/");
+  const std::uint64_t order = hand_over(1);
+  ASSERT_TRUE(writer().settles());
+  EXPECT_EQ(end_of(order).version, 1u);
+  EXPECT_EQ(versions_in_bucket(), 1u);
+}
+
+/// Until the bucket answers again, it is unknown whether the manifest was written.
+class UnknownCommit : public PublishQueueTest, public testing::WithParamInterface<bool> {
+ protected:
+  UnknownCommit() {
+    hooks_->before = [this](const BucketCall& call) {
+      if (!is_out_) return;
+      if (call.key.starts_with("versions/") && (has_put_ || !call.is_manifest_put() || !GetParam()))
+        fail(call);
+    };
+    hooks_->after = [this](const BucketCall& call) {
+      if (is_out_ && call.is_manifest_put()) fail(call);
+    };
+  }
+
+  void fail(const BucketCall& call) {
+    if (call.is_manifest_put()) has_put_ = true;
+    if (!has_put_) return;  // no failures before the commit
+    throw Error(ErrorCode::unavailable, "no answer");
+  }
+
+  std::atomic<bool> is_out_{true}, has_put_{false};
+};
+
+TEST_P(UnknownCommit, EndsWithOneVersion) {
+  const bool is_written = GetParam();
+  started();
+  const std::uint64_t order = hand_over(1);
+  ASSERT_TRUE(eventually([&] { return !writer().get(order).error.empty(); }));
+  EXPECT_EQ(writer().get(order).state, State::committing);
+  EXPECT_EQ(versions_in_bucket(), is_written ? 1u : 0u);
+  const StagingId directory = writer().get(order).directory;
+  EXPECT_EQ(code_of([&] { writer().queue.cancel(directory); }), ErrorCode::busy);
+  EXPECT_EQ(code_of([&] { writer().queue.take_back(directory, kStagingRoot, "b"); }),
+            ErrorCode::busy);
+  is_out_ = false;
+  ASSERT_TRUE(writer().settles());
+  EXPECT_EQ(end_of(order).version, 1u);
+  EXPECT_EQ(versions_in_bucket(), 1u);
+  EXPECT_TRUE(writer().store->images().is_complete(1));
+  expect_version(1, checkpoint(1));
+  hand_over(2);
+  ASSERT_TRUE(writer().settles());
+  expect_version(2, checkpoint(2));
+}
+
+TEST_P(UnknownCommit, EndsWithOneVersionInANewProcess) {
+  started();
+  const std::uint64_t order = hand_over(1);
+  ASSERT_TRUE(eventually([&] { return !writer().get(order).error.empty(); }));
+  restarted();
+  ASSERT_EQ(writer().get(order).state, State::committing);
+  EXPECT_EQ(code_of([&] { writer().queue.cancel(writer().get(order).directory); }),
+            ErrorCode::busy);
+  is_out_ = false;
+  started();
+  ASSERT_TRUE(writer().settles());
+  EXPECT_EQ(end_of(order).version, 1u);
+  EXPECT_EQ(versions_in_bucket(), 1u);
+  EXPECT_EQ(read_tree(writer().store->images().image_directory(1)), checkpoint(1));
+}
+
+/// Another writer takes the number meanwhile: the same nonce never becomes two versions.
+TEST_P(UnknownCommit, LosesTheRaceOnlyIfItWasNotWritten) {
+  const bool is_written = GetParam();
+  started();
+  const std::uint64_t order = hand_over(1);
+  ASSERT_TRUE(eventually([&] { return !writer().get(order).error.empty(); }));
+  EXPECT_EQ(publish_elsewhere(9), is_written ? 2u : 1u);
+  is_out_ = false;
+  ASSERT_TRUE(writer().settles());
+  EXPECT_EQ(end_of(order).how, is_written ? How::published : How::conflict);
+  EXPECT_EQ(versions_in_bucket(), is_written ? 2u : 1u);
+  EXPECT_EQ(is_queued("step-1"), !is_written);
+}
+
+INSTANTIATE_TEST_SUITE_P(PublishQueue, UnknownCommit, testing::Bool(),
+                         [](const auto& param) { return param.param ? "written" : "unwritten"; });
+
+/// A bucket whose network delays manifests: the client gives up, and the request is carried out
+/// later, or never.  All other requests are answered.
+class LateBucket final : public Bucket {
+ public:
+  struct Network {
+    std::mutex mutex;  // guards the others
+    bool is_slow = true;
+    std::vector<std::pair<std::string, std::string>> held;
+
+    [[nodiscard]] std::size_t count() {
+      const std::lock_guard lock(mutex);
+      return held.size();
+    }
+    void heal() {
+      const std::lock_guard lock(mutex);
+      is_slow = false;
+    }
+  };
+
+  LateBucket(std::shared_ptr<MemoryBucket> bucket, std::shared_ptr<Network> network)
+      : bucket_(std::move(bucket)), network_(std::move(network)) {}
+
+  std::size_t get(std::string_view key, std::uint64_t offset_bytes, std::span<std::byte> into,
+                  const Context& context) override {
+    return bucket_->get(key, offset_bytes, into, context);
+  }
+  void put(std::string_view key, const Source& source, const Context& context) override {
+    bucket_->put(key, source, context);
+  }
+  Put put_if_absent(std::string_view key, std::string_view bytes, const Context& context) override {
+    const std::lock_guard lock(network_->mutex);
+    if (network_->is_slow && key.starts_with(keys::kVersions)) {
+      network_->held.emplace_back(key, bytes);
+      throw Error(ErrorCode::timed_out, "no reply");
+    }
+    return bucket_->put_if_absent(key, bytes, context);
+  }
+  std::vector<std::string> list(std::string_view prefix, std::string_view after,
+                                const Context& context) override {
+    return bucket_->list(prefix, after, context);
+  }
+  void remove(std::string_view key, const Context& context) override {
+    bucket_->remove(key, context);
+  }
+  [[nodiscard]] const std::string& url() const noexcept override { return bucket_->url(); }
+
+ private:
+  std::shared_ptr<MemoryBucket> bucket_;
+  std::shared_ptr<Network> network_;
+};
+
+class LateCommit : public PublishQueueTest {
+ protected:
+  Writer& late() {
+    if (!late_) {
+      late_ = std::make_unique<Writer>(
+          Repository::open(std::make_unique<LateBucket>(bucket_, network_), {}), dir_ / "late",
+          options_);
+      late_->start();
+    }
+    return *late_;
+  }
+  void restart() { late_.reset(); }
+
+  /// Hands step-1 over, and waits until its manifest is in transit and the client has given up.
+  std::uint64_t begin() {
+    const std::uint64_t order = late().hand_over(late().stage("step-1", checkpoint(1)), "step-1");
+    EXPECT_TRUE(eventually([&] { return !late().get(order).error.empty(); }));
+    return order;
+  }
+  /// Carries out the request that was delayed first.
+  void carry_out() {
+    const std::lock_guard lock(network_->mutex);
+    const auto& [key, bytes] = network_->held.front();
+    bucket_->put_if_absent(key, bytes, {});
+  }
+  void expect_kept(std::uint64_t order) {
+    const StagingId directory = late().get(order).directory;
+    EXPECT_EQ(late().get(order).state, State::committing);
+    EXPECT_EQ(code_of([&] { late().queue.take_back(directory, kStagingRoot, "back"); }),
+              ErrorCode::busy);
+    EXPECT_EQ(code_of([&] { late().queue.cancel(directory); }), ErrorCode::busy);
+  }
+  HandOverEnd late_end(std::uint64_t order) {
+    HandOverEnd result;
+    for (HandOverEnd& end : late().queue.ended()) {
+      if (end.order == order) result = std::move(end);
+    }
+    return result;
+  }
+
+  std::shared_ptr<LateBucket::Network> network_ = std::make_shared<LateBucket::Network>();
+
+ private:
+  std::unique_ptr<Writer> late_;
+};
+
+/// The commit did not find it in the bucket, so it was taken back; a moment later it was a version
+/// after all.
+TEST_F(LateCommit, IsNotTakenBackWhileItMayStillCome) {
+  const std::uint64_t order = begin();
+  EXPECT_EQ(versions_in_bucket(), 0u);
+  expect_kept(order);
+  const std::size_t tries = network_->count();
+  ASSERT_TRUE(eventually([&] { return network_->count() > tries; })) << "it must be tried again";
+  ASSERT_TRUE(eventually([&] { return !late().get(order).error.empty(); }));
+  expect_kept(order);
+  carry_out();
+  ASSERT_TRUE(late().settles());
+  EXPECT_EQ(late_end(order).how, How::published);
+  EXPECT_EQ(versions_in_bucket(), 1u);
+  expect_version(1, checkpoint(1));
+}
+
+TEST_F(LateCommit, IsKeptByANewProcessToo) {
+  begin();
+  restart();
+  const std::uint64_t order = late().queue.list().at(0).order;
+  ASSERT_TRUE(eventually([&] { return !late().get(order).error.empty(); }));
+  expect_kept(order);
+  network_->heal();
+  ASSERT_TRUE(late().settles());
+  carry_out();
+  EXPECT_EQ(versions_in_bucket(), 1u);
+  expect_version(1, checkpoint(1));
+}
+
+/// Once another version has the number, the request is harmless, and the trainer gets its files
+/// back.
+TEST_F(LateCommit, IsTakenBackWhenItsNumberIsTaken) {
+  const std::uint64_t order = begin();
+  EXPECT_EQ(publish_elsewhere(9), 1u);
+  ASSERT_TRUE(late().reaches(order, State::conflict));
+  carry_out();
+  EXPECT_NE(manifest_of(1).tag, "step-1");
+  late().queue.take_back(late().get(order).directory, kStagingRoot, "back");
+  EXPECT_EQ(late().read(late().find(kStagingRoot, "back").value()), checkpoint(1));
+  EXPECT_EQ(versions_in_bucket(), 1u);
+}
+
+/// A failure on the way to the next try says nothing about the previous one.
+TEST_F(LateCommit, IsKeptThoughTheNextTryDoesNotGetThatFar) {
+  const std::uint64_t order = begin();
+  bucket_->fail_key("layouts/", ErrorCode::permission);
+  bucket_->fail_key("snapshots/", ErrorCode::permission);
+  ASSERT_TRUE(eventually([&] { return late().get(order).error_code == "permission"; }));
+  expect_kept(order);
+  bucket_->heal();
+  network_->heal();
+  ASSERT_TRUE(late().settles());
+  EXPECT_EQ(late_end(order).how, How::published);
+}
+
+TEST_F(PublishQueueTest, PublishesNothingIntoABucketThatIsNotProven) {
+  std::atomic<int> asked{0};
+  std::atomic<bool> is_good{false};
+  options_.prove = [&](const Context&) {
+    asked++;
+    if (!is_good) throw Error(ErrorCode::unavailable, "not now");
+  };
+  started();
+  const std::uint64_t order = hand_over(1);
+  ASSERT_TRUE(writer().reaches(order, State::waiting));
+  EXPECT_EQ(writer().get(order).error, "not now");
+  EXPECT_EQ(bucket_->calls("put"), 0u);
+  is_good = true;
+  ASSERT_TRUE(writer().settles());
+  EXPECT_EQ(end_of(order).how, How::published);
+  const int before = asked;
+  hand_over(2);
+  ASSERT_TRUE(writer().settles());
+  EXPECT_EQ(asked, before) << "once is enough";
+}
+
+TEST_F(PublishQueueTest, FailsWhereTheBucketMayNotBeWrittenAndRefusesTheNextAtOnce) {
+  started();
+  for (const char* prefix : {"snapshots/", "blobs/", "layouts/", ".probe-"}) {
+    bucket_->fail_key(prefix, ErrorCode::permission);
+  }
+  const std::uint64_t order = hand_over(1);
+  ASSERT_TRUE(writer().settles());
+  EXPECT_EQ(writer().get(order).state, State::failed);
+  EXPECT_EQ(writer().get(order).error_code, "permission");
+  EXPECT_EQ(end_of(order).how, How::failed);
+  const StagingId second = writer().stage("second", checkpoint(2));
+  EXPECT_EQ(code_of([&] { writer().hand_over(second, "step-2"); }), ErrorCode::permission);
+  EXPECT_TRUE(is_staged("second"));
+
+  bucket_->heal();
+  writer().hand_over(second, "step-2");
+  ASSERT_TRUE(writer().settles());
+  EXPECT_FALSE(bucket_->find(".probe-write"));
+  EXPECT_EQ(manifest_of(1).tag, "step-2");
+  // The failed hand-over stays until the user takes it back.
+  restarted();
+  EXPECT_EQ(writer().get(order).state, State::failed);
+  writer().queue.take_back(writer().get(order).directory, kStagingRoot, "again");
+  EXPECT_EQ(writer().read(writer().find(kStagingRoot, "again").value()), checkpoint(1));
+}
+
+TEST_F(PublishQueueTest, SaysThatAVersionIsPublishedIfItCannotSettleIt) {
+  space_ = [&] { return Space{free_, std::uint64_t{1} << 40}; };
+  hooks_->after = [&](const BucketCall& call) {
+    if (call.is_manifest_put()) free_ = kRecordsFloorBytes - 1;
+  };
+  started();
+  const std::uint64_t order = hand_over(1);
+  ASSERT_TRUE(writer().reaches(order, State::waiting));
+  EXPECT_TRUE(
+      writer().get(order).error.starts_with("version 1 is published, but could not be finished"))
+      << writer().get(order).error;
+  EXPECT_EQ(code_of([&] { writer().queue.cancel(writer().get(order).directory); }),
+            ErrorCode::busy);
+  free_ = std::uint64_t{1} << 40;
+  ASSERT_TRUE(writer().settles());
+  EXPECT_EQ(end_of(order).version, 1u);
+  EXPECT_EQ(versions_in_bucket(), 1u);
+  EXPECT_TRUE(writer().store->images().is_complete(1));
+}
+
+/// Something in the store makes the links useless, so the version comes from the bucket.
+TEST_F(PublishQueueTest, SettlesWithWhatTheSyncFetchedIfTheFilesCannotBeAdopted) {
+  options_.at = [&](std::string_view point) {
+    if (point != "committed-recorded" || is_broken_.exchange(true)) return;
+    for (const auto& tree : stdfs::directory_iterator(writer().store->path() / "handover")) {
+      stdfs::remove(tree.path() / "config.json");
+    }
+  };
+  started();
+  const std::uint64_t order = hand_over(1);
+  ASSERT_TRUE(writer().reaches(order, State::waiting));
+  EXPECT_TRUE(writer().get(order).error.starts_with("version 1 is published"));
+  materialize(*writer().store, writer().history, 1, {}, {});  // like the sync
+  ASSERT_TRUE(writer().settles());
+  EXPECT_EQ(end_of(order).version, 1u);
+  EXPECT_FALSE(is_staged("step-1"));
+}
+
+// ---- after a power cut ----
+
+HandOverRecord find_record(Writer& writer, std::uint64_t order) {
+  HandOverRecord record;
+  record.order = order;
+  const std::string key = record.key();
+  return HandOverRecord::parse(key, writer.store->db().find(ColumnFamily::handovers, key).value());
+}
+
+/// Stops the queue.  The records are those of another run of the machine then, and the staged bytes
+/// are zeros.
+void spoil_by_power_cut(Writer& writer) {
+  writer.queue.stop();
+  for (const HandOver& item : writer.queue.list()) {
+    HandOverRecord record = find_record(writer, item.order);
+    EXPECT_FALSE(record.unsynced_boot.empty());
+    record.unsynced_boot = "another run of the machine";
+    writer.store->db().write({{ColumnFamily::handovers, record.key(), record.serialize()}});
+    for (const StagedFile& file : writer.staging.list(item.directory)) {
+      if (!S_ISREG(file.type)) continue;
+      const stdfs::path path = writer.staging.backing_path(file.id);
+      const std::string zeros(stdfs::file_size(path), '\0');
+      write_at(File::open(path, O_WRONLY).fd(), 0, as_bytes(zeros), path);
+    }
+  }
+}
+
+class AfterPowerCut : public PublishQueueTest {
+ protected:
+  HandOverRecord record_of(std::uint64_t order) { return find_record(writer(), order); }
+
+  void cut_power() {
+    spoil_by_power_cut(writer());
+    restarted();
+    started();
+  }
+
+  /// Hands step-1 over; its manifest is sent, and arrives or not, and nobody learns of it.
+  std::uint64_t hand_over_without_answer(bool arrives) {
+    is_broken_ = true;
+    const auto fail = [this](const BucketCall& call) {
+      if (call.is_manifest_put()) is_sent_ = true;
+      if (is_broken_ && is_sent_) throw Error(ErrorCode::unavailable, "no answer");
+    };
+    (arrives ? hooks_->after : hooks_->before) = fail;
+    started();
+    const std::uint64_t order = hand_over(1);
+    EXPECT_TRUE(eventually([&] { return !writer().get(order).error.empty(); }));
+    writer().queue.stop();
+    is_broken_ = false;
+    return order;
+  }
+
+  std::atomic<bool> is_sent_{false};
+};
+
+TEST_F(AfterPowerCut, WhatWasQueuedFailsAndSaysWhatToDo) {
+  const std::uint64_t order = hand_over(1);
+  cut_power();
+  ASSERT_TRUE(writer().settles());
+  EXPECT_EQ(writer().get(order).state, State::failed);
+  const std::string error = writer().get(order).error;
+  EXPECT_NE(error.find("restarted"), std::string::npos) << error;
+  EXPECT_NE(error.find("publish/step-1"), std::string::npos) << error;
+  EXPECT_NE(error.find("save it again"), std::string::npos) << error;
+  EXPECT_EQ(versions_in_bucket(), 0u);
+  EXPECT_TRUE(is_queued("step-1")) << "what is left may be looked at";
+  hand_over(2);
+  ASSERT_TRUE(writer().settles());
+  expect_version(1, checkpoint(2));
+}
+
+/// A rebase queues again what is in conflict.
+TEST_F(AfterPowerCut, WhatWasInConflictIsNotCodedAfterARebase) {
+  started();
+  publish_elsewhere(9);
+  const std::uint64_t order = hand_over(1);
+  ASSERT_TRUE(writer().reaches(order, State::conflict));
+  cut_power();
+  EXPECT_EQ(writer().get(order).state, State::failed);
+  EXPECT_TRUE(writer().queue.rebase({}).retried.empty());
+  EXPECT_EQ(versions_in_bucket(), 1u);
+}
+
+/// Images of what is a version come from the bucket, not from the staged files.
+TEST_F(AfterPowerCut, WhatIsInTheBucketIsAVersionWithTheRightBytes) {
+  const std::uint64_t order = hand_over_without_answer(true);
+  EXPECT_EQ(record_of(order).phase, HandOverRecord::Phase::committing);
+  cut_power();
+  ASSERT_TRUE(writer().settles());
+  EXPECT_EQ(end_of(order).how, How::published);
+  EXPECT_EQ(end_of(order).version, 1u);
+  EXPECT_EQ(shown_, 1u);
+  EXPECT_EQ(read_tree(writer().store->images().image_directory(1)), checkpoint(1));
+  EXPECT_FALSE(is_queued("step-1"));
+  EXPECT_FALSE(is_staged("step-1"));
+  hand_over(2);
+  ASSERT_TRUE(writer().settles());
+  expect_version(2, checkpoint(2));
+}
+
+TEST_F(AfterPowerCut, ACommittedOneIsSettledFromTheBucket) {
+  options_.at = [this](std::string_view point) {
+    if (is_broken_ && point == "committed-recorded") throw Error(ErrorCode::io, "stopped here");
+  };
+  is_broken_ = true;
+  started();
+  const std::uint64_t order = hand_over(1);
+  ASSERT_TRUE(eventually([&] { return !writer().get(order).error.empty(); }));
+  writer().queue.stop();
+  EXPECT_EQ(record_of(order).phase, HandOverRecord::Phase::committed);
+  is_broken_ = false;
+  cut_power();
+  ASSERT_TRUE(writer().settles());
+  EXPECT_EQ(end_of(order).version, 1u);
+  EXPECT_EQ(read_tree(writer().store->images().image_directory(1)), checkpoint(1));
+}
+
+/// Its manifest may still arrive, so it stays; and it would stay for ever if those behind it
+/// waited.
+TEST_F(AfterPowerCut, WhatIsNotInTheBucketFailsWhenTheNextOneHasItsNumber) {
+  const std::uint64_t order = hand_over_without_answer(false);
+  cut_power();
+  ASSERT_TRUE(eventually([&] { return !writer().get(order).error.empty(); }));
+  EXPECT_EQ(writer().get(order).state, State::committing);
+  EXPECT_NE(writer().get(order).error.find("under another name"), std::string::npos);
+  EXPECT_EQ(code_of([&] { writer().queue.cancel(writer().get(order).directory); }),
+            ErrorCode::busy);
+  EXPECT_EQ(versions_in_bucket(), 0u) << "it must not be coded again";
+  const std::uint64_t next = hand_over(2);
+  ASSERT_TRUE(writer().settles());
+  EXPECT_EQ(end_of(next).version, 1u);
+  EXPECT_EQ(writer().get(order).state, State::failed);
+  EXPECT_EQ(versions_in_bucket(), 1u);
+  expect_version(1, checkpoint(2));
+}
+
+/// It was tried again and again, and all behind it waited.
+TEST_F(AfterPowerCut, ADiskThatForgotFilesWithoutARestartHoldsUpNobody) {
+  const std::uint64_t order = hand_over_without_answer(false);
+  for (const StagedFile& file : writer().staging.list(writer().get(order).directory)) {
+    if (S_ISREG(file.type)) stdfs::resize_file(writer().staging.backing_path(file.id), 0);
+  }
+  restarted();
+  started();
+  ASSERT_TRUE(eventually([&] { return !writer().get(order).error.empty(); }));
+  EXPECT_EQ(writer().get(order).state, State::committing);
+  const std::uint64_t next = hand_over(2);
+  ASSERT_TRUE(writer().settles());
+  EXPECT_EQ(end_of(next).version, 1u);
+  EXPECT_EQ(writer().get(order).state, State::failed);
+  expect_version(1, checkpoint(2));
+}
+
+TEST_F(LateCommit, IsAVersionBeforeTheNextOneThoughThePowerCutSpoiledItsFiles) {
+  begin();
+  spoil_by_power_cut(late());
+  restart();
+  network_->heal();
+  const std::uint64_t order = late().queue.list().at(0).order;
+  ASSERT_TRUE(eventually([&] { return !late().get(order).error.empty(); }));
+  expect_kept(order);
+  carry_out();
+  const std::uint64_t next = late().hand_over(late().stage("b", checkpoint(2)), "step-2");
+  ASSERT_TRUE(late().settles());
+  EXPECT_EQ(late_end(order).version, 1u);
+  EXPECT_EQ(late_end(next).version, 2u);
+  expect_version(1, checkpoint(1));
+  expect_version(2, checkpoint(2));
+}
+
+TEST_F(PublishQueueTest, SendsTheManifestBeforeTheStagedFilesAreSynced) {
+  std::atomic<bool> is_unsynced{false};
+  options_.at = [&](std::string_view point) {
+    if (point != "committing") return;
+    writer().store->db().scan(
+        ColumnFamily::handovers, "", [&](std::string_view key, std::string_view value) {
+          is_unsynced = !HandOverRecord::parse(key, value).unsynced_boot.empty();
+        });
+  };
+  started();
+  hand_over(1);
+  ASSERT_TRUE(writer().settles());
+  EXPECT_TRUE(is_unsynced);
+  expect_version(1, checkpoint(1));
+}
+
+/// Another process may have been told, once, that the disk did not take them.
+TEST_F(PublishQueueTest, SyncsTheFilesOfAnEarlierProcessBeforeItCodesThem) {
+  const std::uint64_t order = hand_over(1);
+  std::atomic<bool> is_synced{false};
+  options_.at = [&](std::string_view point) {
+    if (point != "scanned") return;
+    writer().store->db().scan(ColumnFamily::handovers, "",
+                              [&](std::string_view key, std::string_view value) {
+                                is_synced = HandOverRecord::parse(key, value).unsynced_boot.empty();
+                              });
+  };
+  restarted();
+  started();
+  ASSERT_TRUE(writer().settles());
+  EXPECT_TRUE(is_synced);
+  EXPECT_EQ(end_of(order).version, 1u);
+}
+
+}  // namespace
+}  // namespace weightfs::test
