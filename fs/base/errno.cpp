@@ -30,7 +30,6 @@ int to_errno(ErrorCode code) noexcept {
     case ErrorCode::no_space:
       return ENOSPC;
     case ErrorCode::no_memory:
-      return EIO;
     case ErrorCode::unavailable:
       return EIO;  // not EAGAIN: readers take it for "no data yet" and carry on without
     case ErrorCode::timed_out:

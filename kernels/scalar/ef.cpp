@@ -91,6 +91,7 @@ void write_lows(const Changes& changes, const Plan& sizes, BitWriter& writer) no
 
 void write_values(const Changes& changes, BitWriter& writer) noexcept {
   for_each_exception(changes, [&](std::uint64_t, std::uint32_t v) {
+    assert(v > 0);
     writer.put(v ^ (std::uint32_t{1} << value_bits(v)), value_bits(v));
   });
   writer.end_plane();

@@ -20,6 +20,7 @@
 
 #include <array>
 #include <bit>
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -38,6 +39,7 @@ class ClassValues {
 
   /// Adds a change of size a + 1, a > 0; those of size 1 need not be added.
   void add(std::uint32_t a) noexcept {
+    assert(a > 0);
     const auto t = static_cast<unsigned>(std::bit_width(a)) - 1;
     const auto ones = static_cast<unsigned>(std::countl_one(a << (31 - t)));
     add(t, t + 1 - ones, 1);

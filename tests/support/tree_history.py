@@ -625,7 +625,13 @@ class History:
         fd, node, flags = self.random.choice(self.opened)
         at, data = self.spot(), self.bytes()
         writable = flags & (os.O_WRONLY | os.O_RDWR)
-        return (f"pwrite {fd} {at} {len(data)}", lambda: os.pwrite(fd, data, at),
+
+        def real():
+            done = os.pwrite(fd, data, at)
+            if done < len(data):  # it ended within the write: then there is nobody for the rest
+                os.pwrite(fd, data[done:], at + done)
+            return done
+        return (f"pwrite {fd} {at} {len(data)}", real,
                 lambda: self.tree.write(node, at, data) if writable else fail(errno.EBADF), node)
 
     def fd_read(self):

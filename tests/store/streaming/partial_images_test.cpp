@@ -97,12 +97,12 @@ class PartialImagesTest : public ::testing::Test {
   }
 
   /// Three windows, one small file that never changes, and a blob.
-  void add_versions(int count) {
+  void add_versions(int count, const std::string& config = "{}") {
     for (int i = 0; i < count; i++) {
       weights_.data[rng_() % weights_.data.size()] ^= std::byte{1};
       builder_.add({{"a.safetensors", test::make_safetensors({weights_})},
                     {"b.safetensors", test::make_safetensors({small_})},
-                    {"config.json", "{}"}});
+                    {"config.json", config}});
     }
   }
 
@@ -110,7 +110,7 @@ class PartialImagesTest : public ::testing::Test {
     return images_->begin(version, {});
   }
 
-  /// Begins while no bytes of weights or blobs arrive.
+  /// Begins while no bytes of snapshots or blobs arrive.  Deltas do: they are fetched in begin().
   std::shared_ptr<PartialVersion> begin_hanging(std::uint64_t version) {
     history_->get(version, {});
     builder_.bucket()->hang_key("blobs/");
@@ -322,7 +322,8 @@ TEST_F(PartialImagesTest, WhatIsPartialCountsAndIsEvictedUnlessItIsReserved) {
 }
 
 TEST_F(PartialImagesTest, WhatIsPartialKeepsItsBaseUntilItIsEvictedItself) {
-  add_versions(3);
+  add_versions(1);
+  add_versions(2, "{ }");  // not the base's, so that it hangs
   bring(1);
   const std::uint64_t size = 9 << 20;
   limits_.store_bytes = 2 * size + size / 2;
