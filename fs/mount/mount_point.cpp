@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <chrono>
 #include <memory>
+#include <thread>
 #include <utility>
 
 #include "fs/base/child_call.hpp"
@@ -27,6 +28,9 @@ namespace {
 namespace stdfs = std::filesystem;
 
 constexpr std::chrono::seconds kLivenessTimeout{5};
+/// How long unmount() waits for a user that it cannot name, and how often it looks.
+constexpr std::chrono::seconds kPasserByTimeout{1};
+constexpr std::chrono::milliseconds kPasserByPause{20};
 constexpr std::size_t kNamesShown = 3;
 
 [[noreturn]] void refuse_mounted(const stdfs::path& path, const MountInfo& mount) {
@@ -98,6 +102,19 @@ int unmount_all(const MountInfo& mount, Answering answering) {
     if (error != EBUSY) return error;
   }
   return error;
+}
+
+/// Whoever walks a path into the mount, or copies this mount namespace, makes it busy for a moment
+/// and is not to be found: that is waited for.  Whoever has something open there is not.
+/// Returns: 0, or the errno.
+int unmount_when_left(const MountInfo& mount, Answering answering) {
+  const auto limit = std::chrono::steady_clock::now() + kPasserByTimeout;
+  while (true) {
+    const int error = unmount_all(mount, answering);
+    if (error != EBUSY || std::chrono::steady_clock::now() >= limit) return error;
+    if (!users_of(mount.path).empty()) return error;
+    std::this_thread::sleep_for(kPasserByPause);
+  }
 }
 
 [[noreturn]] void refuse_silent(const stdfs::path& path, const MountInfo& mount) {
@@ -227,7 +244,7 @@ void unmount(const stdfs::path& path, bool lazy, Answering answering) {
                 fmt::format("no weightfs is mounted at {}", canonical.string()));
   }
   refuse_foreign_inside(*mount);
-  const int error = lazy ? try_unmount(canonical, true) : unmount_all(*mount, answering);
+  const int error = lazy ? try_unmount(canonical, true) : unmount_when_left(*mount, answering);
   if (error == EBUSY) refuse_used(canonical);
   if (error == EPERM) refuse_not_allowed(canonical);
   if (error != 0) throw_errno(error, "unmount " + canonical.string());

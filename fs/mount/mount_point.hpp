@@ -57,7 +57,8 @@ void unmount_dead(const std::filesystem::path& canonical);
 enum class Answering { yes, no };
 
 /// Unmounts a weightfs mount with its bind mounts.  If it is busy, some of these may be gone; the
-/// daemon makes them again.
+/// daemon makes them again.  A user that is not visible here may only be passing, so it is given a
+/// second.
 /// Throws Error: busy, naming the processes that use it, or what else is mounted in it; permission;
 /// not_found (not a weightfs mount).
 void unmount(const std::filesystem::path& path, bool lazy, Answering answering = Answering::yes);

@@ -9,6 +9,7 @@ import resource
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 
@@ -93,6 +94,45 @@ class Command(harness.MountTest):
         self.assertEqual((said["pid"], said["ended"]), (mount.process.pid, False))
         os.kill(mount.process.pid, signal.SIGCONT)
         self.assertTrue(mount.process.has_ended(15))
+
+
+CLOCK_NANOSLEEP = "230"  # of x86-64
+
+
+class PasserBy(harness.MountTest):
+    """Who uses a mount and cannot be found: what is sent and not yet received has no descriptor."""
+
+    def setUp(self):
+        self.make_repository(1)
+        self.used = self.mount()
+        self.near, self.far = socket.socketpair()
+        self.addCleanup(self.near.close)
+        self.addCleanup(self.far.close)
+        fd = os.open(self.used.path, os.O_PATH)
+        socket.send_fds(self.near, [b"x"], [fd])
+        os.close(fd)
+
+    def let_go(self):
+        for fd in socket.recv_fds(self.far, 1, 1)[1]:
+            os.close(fd)
+
+    def test_umount_waits_until_it_has_passed(self):
+        umount = harness.start("umount", self.used.path)
+        self.addCleanup(umount.communicate)
+        with open(f"/proc/{umount.pid}/syscall") as file:
+            harness.wait_until(lambda: file.seek(0) == 0 and file.read().split()[0] ==
+                               CLOCK_NANOSLEEP, "umount tries again")
+        self.let_go()
+        self.assertEqual(umount.wait(30), 0)
+        self.assertFalse(os.path.ismount(self.used.path))
+
+    def test_umount_of_what_stays_in_use_is_refused(self):
+        done = harness.run("umount", self.used.path)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("is used by a process that is not visible here", done.stderr)
+        self.assertTrue(os.path.ismount(self.used.path))
+        self.let_go()
+        self.used.umount()
 
 
 class Stores(harness.MountTest):
