@@ -45,6 +45,7 @@ build() {
   if command -v ccache >/dev/null; then
     cache=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_CUDA_COMPILER_LAUNCHER=ccache)
     export CCACHE_BASEDIR=$ROOT CCACHE_NOHASHDIR=1
+    export CCACHE_SLOPPINESS=pch_defines,time_macros  # what precompiled headers need
   fi
   if ! { cmake -S "$ROOT" -B "$folder" -G Ninja "${cache[@]}" "$@" &&
     cmake --build "$folder" --target "$target" --parallel "$JOBS"; } >"$log" 2>&1; then

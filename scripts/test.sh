@@ -4,11 +4,11 @@
 #   scripts/test.sh [--no-sanitizers] [--no-engines] [ctest options]
 #
 # A part that fails does not keep the others from running; what has failed stands at the end.
-# Four builds: the one that is used (build/), one with AddressSanitizer and UBSan for the unit
-# tests (build-asan/), one with ThreadSanitizer for the store and the tree (build-tsan/), and one
-# with libFuzzer by clang (build-fuzz/), which searches 10 s for each decoder and variant, and 30 s for
-# each parser of what lies in a bucket.  All but the first that is needed are built, and the fuzzers
-# run, beneath tests: those mostly wait.
+# Three builds: the one that is used (build/), and by clang one with AddressSanitizer and UBSan for
+# the unit tests and the fuzzers (build-asan/), which search 10 s for each decoder and variant and for
+# each parser of what lies in a bucket, and one with ThreadSanitizer for what has threads
+# (build-tsan/).  All but the first that is needed are built, and the fuzzers run, beneath tests:
+# those mostly wait.
 # Engines: vLLM, torch and transformers in an environment of their own (scripts/engines.sh, 0.95 GB to download).
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 as_root "$@"
@@ -96,15 +96,19 @@ build_main() {
     "-DWEIGHTFS_CUDA_ARCHITECTURES=80-real"
 }
 
-# By clang, which is faster at it than g++.
-build_asan() {
-  build "$ROOT/build-asan" tests/all -DCMAKE_CXX_COMPILER=clang++-14 -DCMAKE_BUILD_TYPE=Debug "-DCMAKE_CXX_FLAGS_DEBUG=-O1 -g1" \
-    -DWEIGHTFS_SANITIZE=address,undefined -DWEIGHTFS_BENCH=OFF
+# By clang, which is faster at it than g++, and so are tests under its ThreadSanitizer.
+build_sanitized() {
+  build "$1" "$2" -DCMAKE_CXX_COMPILER=clang++-14 -DCMAKE_BUILD_TYPE=Debug "-DCMAKE_CXX_FLAGS_DEBUG=-O1 -g1" \
+    -DWEIGHTFS_PRECOMPILE=ON -DWEIGHTFS_BENCH=OFF "${@:3}"
 }
+build_asan() {
+  build_sanitized "$ROOT/build-asan" tests/all -DWEIGHTFS_SANITIZE=address,undefined -DWEIGHTFS_FUZZ=ON
+}
+build_tsan() { build_sanitized "$ROOT/build-tsan" tsan -DWEIGHTFS_SANITIZE=thread; }
 # More than cores: many of them wait, for processes that are killed and for the disk.
 test_asan() {
   local result=0
-  export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 ASAN_OPTIONS=detect_leaks=1
+  export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 ASAN_OPTIONS=detect_leaks=1:malloc_context_size=12
   run_ctest "$ROOT/build-asan" -L unit -LE unit-store --parallel $((3 * JOBS)) || result=1
   use_memory
   run_ctest "$ROOT/build-asan" -L unit-store --parallel $((3 * JOBS)) || result=1
@@ -122,10 +126,6 @@ TSAN_STORE+=':EvictionTest*:EvictAhead*:RoomAheadTest*:BaseWriterTest*:FullHostT
 TSAN_STORE+=':Http*:S3Bucket*:*S3Bucket*:Retry*:Credentials*:-*Killed*'
 # The same threads again, many times over; and what forks a process with threads.
 TSAN_STORE+=':Http.replies_are_acknowledged_at_once:PreEncoderTest.GivesTheSameVersions*:PublishTest.GivesUpARebaseThatAlwaysLoses'
-build_tsan() {
-  build "$ROOT/build-tsan" tsan -DCMAKE_BUILD_TYPE=Debug "-DCMAKE_CXX_FLAGS_DEBUG=-O1 -g1" \
-    -DWEIGHTFS_SANITIZE=thread -DWEIGHTFS_BENCH=OFF
-}
 test_tsan() {
   local result=0
   export TSAN_OPTIONS=suppressions=$ROOT/tests/support/tsan.supp
@@ -136,13 +136,7 @@ test_tsan() {
   return $result
 }
 
-build_fuzz() {
-  build "$ROOT/build-fuzz" fuzz -DCMAKE_CXX_COMPILER=clang++-14 \
-    -DCMAKE_BUILD_TYPE=RelWithDebInfo "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O2 -g1" \
-    -DWEIGHTFS_FUZZ=ON -DWEIGHTFS_SANITIZE=address,undefined -DWEIGHTFS_BENCH=OFF \
-    -DWEIGHTFS_CUDA=OFF
-}
-test_fuzz() { ctest --test-dir "$ROOT/build-fuzz" -L fuzz --output-on-failure --parallel "$JOBS"; }
+test_fuzz() { ctest --test-dir "$ROOT/build-asan" -L fuzz --output-on-failure --parallel "$JOBS"; }
 
 # More than cores: tests of mounts and of S3 wait most of their time, each on a place of its own.
 test_all() {
@@ -154,7 +148,7 @@ test_tidy() { "$ROOT/scripts/tidy.sh"; }
 without=()
 export GTEST_BRIEF=1  # of a test program that fails only the failures are printed
 need_packages "${BUILD_PACKAGES[@]}" "${TEST_PACKAGES[@]}" "${FUZZ_PACKAGES[@]}"
-build_others() { build_fuzz && build_tsan && build_main; }
+build_others() { build_tsan && build_main; }
 if [ $sanitizers = 1 ]; then
   part "build with AddressSanitizer and UBSan" build_asan
   begin_part "other builds" build_others

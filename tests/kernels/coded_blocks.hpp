@@ -18,10 +18,27 @@ namespace weightfs::test {
 
 inline constexpr std::size_t kNoLimit = std::numeric_limits<std::size_t>::max();
 
+/// Changes for a test to use, of those that others are done with: new ones cost more than the
+/// tests.
+struct KeepChanges {
+  void operator()(kernels::Changes* changes) const { free_ones().emplace_back(changes); }
+  static std::vector<std::unique_ptr<kernels::Changes>>& free_ones() {
+    static thread_local std::vector<std::unique_ptr<kernels::Changes>> free;
+    return free;
+  }
+};
+inline std::unique_ptr<kernels::Changes, KeepChanges> take_changes() {
+  auto& free = KeepChanges::free_ones();
+  if (free.empty()) KeepChanges()(std::make_unique<kernels::Changes>().release());
+  std::unique_ptr<kernels::Changes, KeepChanges> changes(free.back().release());
+  free.pop_back();
+  return changes;
+}
+
 /// What the encoders of single modes are given.  `classed` lies in scratch() until the next call
 /// that takes it.
 struct FoundChanges {
-  std::unique_ptr<kernels::Changes> changes = std::make_unique<kernels::Changes>();
+  std::unique_ptr<kernels::Changes, KeepChanges> changes = take_changes();
   unsigned ebase = 0;
   kernels::ClassedChanges classed;
 };

@@ -126,7 +126,7 @@ class Patch : public testing::TestWithParam<Param> {
     return patch;
   }
   [[nodiscard]] Bytes ef_of(std::size_t elements, const Model& model) const {
-    const auto changes = std::make_unique<Changes>();
+    static const auto changes = std::make_unique<Changes>();
     const Bytes block(elements * width());
     find_changes(kind(), block, moved(block, model), *changes);
     Bytes patch;
