@@ -2,7 +2,7 @@
 //
 //     <store>/STORE              marker: this directory is a weightfs store
 //     <store>/lock               flock(2), held while the store is open; says who holds it
-//     <store>/db/                RocksDB: store/local/column_families.hpp
+//     <store>/db/                RocksDB: store/database/column_families.hpp
 //     <store>/images/<v>/<path>  what readers read through the passthrough
 //     <store>/deltas/<v>.safetensors  changes from v - 1: store/inspect/delta_files.hpp
 //     <store>/staging/<id>       bytes of staged files: store/staging/staging.hpp
@@ -39,7 +39,7 @@
 #include "store/base/context.hpp"
 #include "store/base/error.hpp"
 #include "store/base/sha256.hpp"
-#include "store/local/db.hpp"
+#include "store/database/db.hpp"
 #include "store/local/delta_table.hpp"
 #include "store/local/eviction.hpp"
 #include "store/local/evictor.hpp"
