@@ -252,12 +252,13 @@ class RocksDb final : public Db {
       const std::shared_lock lock(mutex_);
       take_in(family, files);
     }
-    write(changes, Durability::power);
+    if (!changes.empty()) write(changes, Durability::power);
   }
 
   void remove_range(ColumnFamily family, std::string_view begin, std::string_view end,
                     const std::vector<Change>& changes) override {
-    write(changes, Durability::power);
+    prepare_to_write(0);
+    if (!changes.empty()) write(changes, Durability::power);
     const std::shared_lock lock(mutex_);
     auto* const from = handle().family(family);
     if (from == nullptr) return;

@@ -7,9 +7,10 @@
 //
 // Memory: PatchReader's for each source, and one patch.  Work: on the calling thread, which brings
 // its own priority.
-// Threads: may run beside all calls of the table, but not twice for one span.
+// Threads: may run beside all calls of the table, but not twice at a time.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "store/base/context.hpp"
@@ -19,16 +20,20 @@
 
 namespace weightfs {
 
-struct FoldWork {
-  SpanInfo span;                 // what was made
-  std::uint64_t read_bytes = 0;  // of patches in memory, by this call
-  bool was_resumed = false;      // parts were there already
+/// Requires: fold.from leads forwards from fold.into.first to fold.into.last.
+/// Returns: the span that was made.
+/// Throws Error: cancelled, timed_out (files that were full are kept), not_found (a source is gone:
+/// plan again), corrupt (names the patch), no_space, io.
+SpanInfo fold_spans(PatchTable& table, const Fold& fold, const Context& context,
+                    std::uint64_t file_bytes_max = kSortedFileBytesMax);
+
+struct FoldedAll {
+  std::size_t folds = 0, drops = 0;
+  bool is_base_outgrown = false;  // FoldPlan::is_base_outgrown
 };
 
-/// Requires: fold.from leads forwards from fold.into.first to fold.into.last.
-/// Throws Error: cancelled, timed_out (what was installed so far stays), not_found (a source is
-/// gone: plan again), corrupt (names the patch), no_space, io.
-FoldWork fold_spans(PatchTable& table, const Fold& fold, const Context& context,
-                    std::uint64_t file_bytes_max = kSortedFileBytesMax);
+/// Plans, folds and removes until nothing is left to do.  What was begun of folds that are not
+/// planned any more is removed.  Throws as fold_spans().
+FoldedAll fold_all(PatchTable& table, const FoldLimits& limits, const Context& context);
 
 }  // namespace weightfs

@@ -3,6 +3,10 @@
 // It reads each span of the path once, in pages, so one pass over all chunks costs what the spans
 // have in bytes.  Several readers may divide the chunks between them.
 //
+// A chunk without a patch is taken to be unchanged.  So whoever makes a version that others read
+// compares all its chunks with the hashes that its manifest vouches for, not only those that have
+// patches.
+//
 // Memory: kPatchPageBytes for each span of the path, or one patch where that is larger.
 // Threads: one thread at a time.  Ownership: keeps the reference to the table, copies the path.
 // Errors: Error not_found if a span is gone (look for another path), corrupt (names the patch), io.
@@ -30,14 +34,13 @@ class PatchCursor {
   [[nodiscard]] std::optional<ChunkPlace> place();
   /// That patch; the cursor goes on.  Requires: it is not at the end.
   ChunkPatch take();
-  /// Goes on to the first patch at or above `place`.  Requires: not below the cursor.
+  /// Goes on to the first patch at or above `place`; stays if it is there or beyond.
   void skip_to(ChunkPlace place);
 
  private:
-  void fill(ChunkPlace from);
-
-  const PatchTable& table_;
-  const SpanInfo span_;
+  const PatchTable* table_;
+  SpanInfo span_;
+  ChunkPlace from_;  // where the next page begins
   PatchTable::Page page_;
   std::size_t at_ = 0;  // in page_
 };

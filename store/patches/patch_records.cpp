@@ -66,8 +66,8 @@ std::string patch_key(const PatchSpan& span, ChunkPlace place) {
 
 std::string key_after(std::string_view prefix) {
   std::string key(prefix);
-  while (key.back() == '\xFF') key.pop_back();
-  ++key.back();
+  while (key.ends_with('\xFF')) key.pop_back();
+  if (!key.empty()) ++key.back();
   return key;
 }
 

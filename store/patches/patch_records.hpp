@@ -21,8 +21,7 @@ inline constexpr std::size_t kSpanKeyBytes = 9;
 std::string span_key(PatchLevel level, std::uint64_t last_version);
 std::string patch_key(const PatchSpan& span, ChunkPlace place);
 
-/// The key that follows all those that start with `prefix`.  Requires: its last byte is not 0xFF,
-/// or another one before it is not.
+/// The first key above all those that start with `prefix`; empty if there is none.
 std::string key_after(std::string_view prefix);
 
 /// The place in a key of the span; nullopt if it is not one.

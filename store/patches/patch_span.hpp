@@ -24,6 +24,7 @@
 #include <string_view>
 
 #include "store/base/sha256.hpp"
+#include "store/format/chunk_place.hpp"
 #include "store/patches/tensor_table_id.hpp"
 
 namespace weightfs {
@@ -71,14 +72,6 @@ struct SpanInfo {
 
   [[nodiscard]] PatchSpan span() const noexcept { return ends.span(); }
   bool operator==(const SpanInfo&) const = default;
-};
-
-/// A chunk of a tensor table.
-struct ChunkPlace {
-  std::uint32_t tensor = 0;  // index into Layout::tensors()
-  std::uint32_t chunk = 0;   // of the tensor
-
-  auto operator<=>(const ChunkPlace&) const = default;
 };
 
 /// "tensor 3, chunk 5": for messages.

@@ -38,6 +38,7 @@
 #include "store/database/db.hpp"
 #include "store/patches/chunk_patch.hpp"
 #include "store/patches/patch_file_writer.hpp"
+#include "store/patches/patch_records.hpp"
 #include "store/patches/patch_span.hpp"
 
 namespace weightfs {
@@ -69,17 +70,19 @@ class PatchTable {
 
   // ---- spans ----
 
-  /// Begins files for install().  Throws nothing; see PatchFileWriter.
-  [[nodiscard]] PatchFileWriter make_writer(PatchSpan span) const;
+  /// Writes files for install().  `file_bytes_max`: as PatchFileWriter().
+  [[nodiscard]] PatchFileWriter make_writer(
+      PatchSpan span, std::uint64_t file_bytes_max = kSortedFileBytesMax) const;
 
   /// Installs the patches of a span: all, or those after install_part(), which must have been
-  /// called with the same ends.  Replaces a span of the same name.  No files: nothing changed
-  /// between the two versions, which is a span too.  Durable when it returns.
+  /// called with the same ends.  Replaces a span of the same name; one with the same ends stays, as
+  /// it has the same patches, and the files are dropped.  No files: nothing changed between the two
+  /// versions, which is a span too.  Durable when it returns.
   /// Requires: the files are of a PatchFileWriter of this span, ends.first.version <
   /// ends.last.version.
   void install(const SpanEnds& ends, PatchFiles files);
 
-  /// Installs patches of places below `next`.
+  /// Installs patches of places below `next`.  Replaces as install().
   void install_part(const SpanEnds& ends, PatchFiles files, ChunkPlace next);
 
   /// How far install_part() came for this span; nullopt if it did not begin, or for other ends.
@@ -89,7 +92,7 @@ class PatchTable {
   bool remove(const PatchSpan& span);
 
   /// Removes spans, and parts, for which `is_unwanted` returns true.  Returns: how many.
-  std::size_t remove_if(const std::function<bool(const SpanEnds&)>& is_unwanted);
+  std::size_t remove_if(const std::function<bool(const SpanEnds& ends, bool is_part)>& is_unwanted);
 
   [[nodiscard]] std::vector<SpanInfo> list() const;  // by level, then by last version
   [[nodiscard]] std::optional<SpanInfo> find(const PatchSpan& span) const;
@@ -115,17 +118,19 @@ class PatchTable {
 
  private:
   struct Entry {
-    SpanInfo info;
-    std::optional<ChunkPlace> next;  // a part
+    SpanRecord record;
+    std::uint64_t serial = 0;  // of all that were put since this process began
   };
   using Name = std::pair<PatchLevel, std::uint64_t>;  // level, last version
 
-  void load();
-  void sweep();
+  std::vector<std::string> load();
+  void sweep(const std::vector<std::string>& bad_records);
+  void sweep_patches();
   void put(const SpanEnds& ends, PatchFiles files, std::optional<ChunkPlace> next);
-  bool remove_entry(Name name);
+  void remove_entry(Name name, const Entry& entry);
   [[nodiscard]] std::optional<Entry> find_entry(Name name) const;
-  void check_is_there(const SpanInfo& span) const;
+  [[nodiscard]] std::uint64_t get_serial(const SpanInfo& span) const;
+  void check_is_still_there(const SpanInfo& span, std::uint64_t serial) const;
 
   Db& db_;
   const std::filesystem::path directory_;
@@ -134,6 +139,7 @@ class PatchTable {
   mutable RankedMutex mutex_{LockRank::store, "PatchTable::mutex_"};  // guards what follows
   std::map<Name, Entry> entries_;
   PatchCounters counters_;
+  std::uint64_t last_serial_ = 0;
 };
 
 }  // namespace weightfs

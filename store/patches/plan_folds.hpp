@@ -34,7 +34,7 @@ struct FoldLimits {
   /// Of all spans together.
   std::uint64_t patches_bytes = std::numeric_limits<std::uint64_t>::max();
   /// The version from which history goes forwards; nullopt: it goes back from the newest image.
-  std::optional<PatchVersion> base;
+  std::optional<PatchVersion> base = std::nullopt;
 };
 
 struct Fold {
