@@ -97,6 +97,29 @@ TEST_F(PatchTableTest, PagesHaveAtLeastOnePatchAndEnd) {
   EXPECT_TRUE(at.table->read_page(span, {3, 0}, 1 << 20).patches.empty());
 }
 
+TEST_F(PatchTableTest, ReadersTurnPagesAndSkip) {
+  install_both();
+  for (const std::size_t page_bytes : {1u, 600u, 2000u, 1u << 20}) {
+    for (const ChunkPlace from : {ChunkPlace{0, 0}, ChunkPlace{1, 2}}) {
+      for (const unsigned every : {1u, 3u}) {
+        PatchReader reader(*at.table, path(1, 3), from, page_bytes);
+        PlainVersion version = one;
+        unsigned count = 0;
+        for (auto& [place, bytes] : version) {
+          if (place < from || count++ % every != 0) continue;
+          if (every == 1) {
+            EXPECT_EQ(reader.next_place(), place);
+          }
+          apply_chunk_patches(reader.take(place, at.scratch), test::kPatchKind, bytes, at.scratch,
+                              "");
+          EXPECT_EQ(bytes, three.at(place));
+        }
+        EXPECT_EQ(reader.next_place().has_value(), every == 3);
+      }
+    }
+  }
+}
+
 TEST_F(PatchTableTest, RemovesASpanWithItsPatches) {
   install_both();
   EXPECT_FALSE(at.table->remove({PatchLevel::one, 1, 3}));
