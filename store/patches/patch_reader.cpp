@@ -30,9 +30,9 @@ ChunkPlace following(ChunkPlace place) {
 
 // ---- one span ----
 
-PatchCursor::PatchCursor(const PatchTable& table, SpanInfo span, ChunkPlace from,
+PatchCursor::PatchCursor(const PatchTable& table, const SpanInfo& span, ChunkPlace from,
                          std::size_t page_bytes)
-    : table_(&table), span_(std::move(span)), from_(from), page_bytes_(page_bytes) {}
+    : table_(&table), span_(span), from_(from), page_bytes_(page_bytes) {}
 
 std::optional<ChunkPlace> PatchCursor::place() {
   if (at_ == page_.patches.size() && !page_.is_last) {

@@ -28,7 +28,7 @@ inline constexpr std::size_t kPatchPageBytes = 1u << 20;
 /// Patches of one span, ascending.
 class PatchCursor {
  public:
-  PatchCursor(const PatchTable& table, SpanInfo span, ChunkPlace from,
+  PatchCursor(const PatchTable& table, const SpanInfo& span, ChunkPlace from,
               std::size_t page_bytes = kPatchPageBytes);
 
   /// The place of the patch that the cursor is at; nullopt at the end.
