@@ -16,8 +16,8 @@
 #include "fs/hooks/hook_options.hpp"
 #include "fs/hooks/reconciler.hpp"
 #include "store/base/ranked_mutex.hpp"
+#include "store/database/db.hpp"
 #include "store/http/client.hpp"
-#include "store/local/db.hpp"
 
 namespace weightfs::fs {
 

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "fs/hooks/reconciler.hpp"
-#include "store/local/db.hpp"
+#include "store/database/db.hpp"
 
 namespace weightfs::fs {
 

@@ -73,6 +73,7 @@ enum class LockRank : std::uint8_t {
   store_newest,
   store_images,  // records of images
   timings,       // records of how long versions took
+  patches,       // patches and their records
   database,      // Db's handle
 
   // ---- nothing slow under it ----

@@ -8,15 +8,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "store/format/chunk_place.hpp"
 #include "store/format/layout.hpp"
 
 namespace weightfs {
-
-/// One chunk of a version.
-struct ChunkPlace {
-  std::uint32_t tensor = 0;  // number in the layout
-  std::uint32_t chunk = 0;   // of the tensor
-};
 
 /// A run of chunks, consecutive in the version.
 struct ChunkBatch {

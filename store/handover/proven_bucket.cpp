@@ -4,14 +4,14 @@
 
 #include <string>
 
-#include "store/local/db.hpp"
+#include "store/database/db.hpp"
 #include "store/repository/probe.hpp"
 
 namespace weightfs {
 namespace {
 
 constexpr std::string_view kProbedKey =
-    "probed";  // in the family `store`: see store/local/column_families.hpp
+    "probed";  // in the family `store`: see store/database/column_families.hpp
 
 }  // namespace
 

@@ -5,7 +5,7 @@
 //     fence 5, own 7..8: 6 is another writer's, so only 5 may be followed: a conflict
 //
 // Threads: a value; pure functions.  Kept in the store's record `own`
-// (store/local/column_families.hpp).
+// (store/database/column_families.hpp).
 #pragma once
 
 #include <cstdint>

@@ -38,7 +38,7 @@
 
 namespace weightfs {
 
-/// Records of the family `store`: see store/local/column_families.hpp.
+/// Records of the family `store`: see store/database/column_families.hpp.
 inline constexpr std::string_view kOrdersKey = "orders", kOwnKey = "own";
 
 /// The name at the end of a path in staging/ or publish/.

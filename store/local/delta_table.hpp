@@ -16,7 +16,7 @@
 #include <optional>
 
 #include "store/base/ranked_mutex.hpp"
-#include "store/local/db.hpp"
+#include "store/database/db.hpp"
 
 namespace weightfs {
 

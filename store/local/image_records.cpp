@@ -7,7 +7,7 @@
 
 #include "store/base/bytes.hpp"
 #include "store/base/error.hpp"
-#include "store/local/record_keys.hpp"
+#include "store/database/record_keys.hpp"
 
 namespace weightfs {
 namespace {

@@ -13,7 +13,7 @@
 #include <span>
 #include <vector>
 
-#include "store/local/db.hpp"
+#include "store/database/db.hpp"
 
 namespace weightfs {
 

@@ -45,7 +45,7 @@
 #include "store/base/context.hpp"
 #include "store/base/error.hpp"
 #include "store/base/ranked_mutex.hpp"
-#include "store/local/db.hpp"
+#include "store/database/db.hpp"
 #include "store/local/eviction.hpp"
 #include "store/local/image_memory.hpp"
 #include "store/local/image_records.hpp"

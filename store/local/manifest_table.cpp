@@ -4,7 +4,7 @@
 #include <mutex>
 
 #include "store/base/bytes.hpp"
-#include "store/local/record_keys.hpp"
+#include "store/database/record_keys.hpp"
 
 namespace weightfs {
 namespace {

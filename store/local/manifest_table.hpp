@@ -16,7 +16,7 @@
 
 #include "store/base/ranked_mutex.hpp"
 #include "store/base/sha256.hpp"
-#include "store/local/db.hpp"
+#include "store/database/db.hpp"
 
 namespace weightfs {
 

@@ -8,7 +8,7 @@
 #include <map>
 
 #include "store/base/ranked_mutex.hpp"
-#include "store/local/db.hpp"
+#include "store/database/db.hpp"
 
 namespace weightfs {
 

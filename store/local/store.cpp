@@ -125,7 +125,8 @@ Store::Tables::Tables(const StoreDirectory& directory, const StoreMarker& marker
       manifests(*db),
       images(*db, directory.path() / "images", directory.path() / "tmp"),
       deltas(*db, directory.path() / "deltas", directory.path() / "tmp"),
-      timings(*db) {}
+      timings(*db),
+      patches(*db, directory.path() / "tmp") {}
 
 std::unique_ptr<Store::Tables> Store::open_tables(StoreDirectory& directory,
                                                   const StoreMarker& marker,

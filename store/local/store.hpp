@@ -2,7 +2,7 @@
 //
 //     <store>/STORE              marker: this directory is a weightfs store
 //     <store>/lock               flock(2), held while the store is open; says who holds it
-//     <store>/db/                RocksDB: store/local/column_families.hpp
+//     <store>/db/                RocksDB: store/database/column_families.hpp
 //     <store>/images/<v>/<path>  what readers read through the passthrough
 //     <store>/deltas/<v>.safetensors  changes from v - 1: store/inspect/delta_files.hpp
 //     <store>/staging/<id>       bytes of staged files: store/staging/staging.hpp
@@ -16,9 +16,9 @@
 // damaged database, is emptied and rebuilt from the bucket. Only the names above are ever removed;
 // staged files are then kept under <store>/staging.lost-<k>, with a warning in the log.
 //
-// Its contents are recorded by five parts, each with its own header: ManifestTable, ImageTable,
-// DeltaTable, TimingTable, and what staging and the publish queue keep in the same database.
-// Evictor makes room.
+// Its contents are recorded by six parts, each with its own header: ManifestTable, ImageTable,
+// DeltaTable, TimingTable, PatchTable, and what staging and the publish queue keep in the same
+// database. Evictor makes room.
 //
 // Threads: all calls may run in parallel.
 // Ownership: owns its parts and the lock of the directory; must outlive whatever refers to it.
@@ -39,7 +39,7 @@
 #include "store/base/context.hpp"
 #include "store/base/error.hpp"
 #include "store/base/sha256.hpp"
-#include "store/local/db.hpp"
+#include "store/database/db.hpp"
 #include "store/local/delta_table.hpp"
 #include "store/local/eviction.hpp"
 #include "store/local/evictor.hpp"
@@ -49,6 +49,7 @@
 #include "store/local/store_limits.hpp"
 #include "store/local/timing_table.hpp"
 #include "store/os/file.hpp"
+#include "store/patches/patch_table.hpp"
 
 namespace weightfs {
 
@@ -99,6 +100,9 @@ class Store {
   [[nodiscard]] TimingTable& timings() noexcept { return tables_->timings; }
   [[nodiscard]] const TimingTable& timings() const noexcept { return tables_->timings; }
 
+  [[nodiscard]] PatchTable& patches() noexcept { return tables_->patches; }
+  [[nodiscard]] const PatchTable& patches() const noexcept { return tables_->patches; }
+
   /// Decides which versions may be evicted.
   [[nodiscard]] Eviction& eviction() noexcept { return eviction_; }
   /// Makes room.
@@ -115,6 +119,7 @@ class Store {
     ImageTable images;
     DeltaTable deltas;
     TimingTable timings;
+    PatchTable patches;
   };
 
   Store(StoreDirectory directory, const StoreMarker& marker, StoreLimits limits,

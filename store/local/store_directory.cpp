@@ -13,7 +13,7 @@
 #include "store/base/bytes.hpp"
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
-#include "store/local/column_families.hpp"
+#include "store/database/column_families.hpp"
 
 namespace weightfs {
 

@@ -9,7 +9,7 @@
 
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
-#include "store/local/record_keys.hpp"
+#include "store/database/record_keys.hpp"
 
 namespace weightfs {
 namespace {

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "store/base/ranked_mutex.hpp"
-#include "store/local/db.hpp"
+#include "store/database/db.hpp"
 #include "store/timing/version_timing.hpp"
 
 namespace weightfs {

@@ -5,7 +5,7 @@
 #include "store/base/bytes.hpp"
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
-#include "store/local/db.hpp"
+#include "store/database/db.hpp"
 
 namespace weightfs {
 

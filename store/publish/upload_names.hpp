@@ -5,7 +5,7 @@
 // bytes, and hosts that publish the same never share an object.  When a manifest has been sent, the
 // store gets other digits: no later publish uses the names of objects that the manifest may name.
 //
-// Threads: pure, but for the record `uploader` (store/local/column_families.hpp), which is one
+// Threads: pure, but for the record `uploader` (store/database/column_families.hpp), which is one
 // publish's at a time.
 #pragma once
 

@@ -1,6 +1,6 @@
 // Records of staging: how inodes and names are encoded in the families `inodes` and `names`.
 //
-// Format: store/local/column_families.hpp.  Threads: pure functions.
+// Format: store/database/column_families.hpp.  Threads: pure functions.
 #pragma once
 
 #include <sys/types.h>

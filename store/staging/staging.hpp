@@ -45,7 +45,7 @@
 
 #include "store/base/context.hpp"
 #include "store/base/error.hpp"
-#include "store/local/db.hpp"
+#include "store/database/db.hpp"
 #include "store/os/file.hpp"
 #include "store/staging/types.hpp"
 

@@ -25,7 +25,7 @@
 #include "fs/mount/mount_info.hpp"
 #include "fs/mount/mount_point.hpp"
 #include "store/base/error.hpp"
-#include "store/local/db.hpp"
+#include "store/database/db.hpp"
 #include "store/os/file.hpp"
 #include "store/staging/staging.hpp"
 #include "tests/support/support.hpp"

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "store/base/error.hpp"
-#include "store/local/record_keys.hpp"
+#include "store/database/record_keys.hpp"
 #include "store/local/store.hpp"
 #include "tests/support/code_of.hpp"
 #include "tests/support/support.hpp"

@@ -44,6 +44,22 @@ class TestDb final : public Db {
             const std::function<void(std::string_view, std::string_view)>& each) const override {
     db_->scan(family, prefix, each);
   }
+  void read_range(
+      ColumnFamily family, std::string_view begin, std::string_view end,
+      const std::function<bool(std::string_view, std::string_view)>& each) const override {
+    db_->read_range(family, begin, end, each);
+  }
+  [[nodiscard]] SortedFile make_sorted_file(const std::filesystem::path& directory) override {
+    return db_->make_sorted_file(directory);
+  }
+  void ingest(ColumnFamily family, std::vector<SortedFile> files,
+              const std::vector<Change>& changes) override {
+    db_->ingest(family, std::move(files), changes);
+  }
+  void remove_range(ColumnFamily family, std::string_view begin, std::string_view end,
+                    const std::vector<Change>& changes) override {
+    db_->remove_range(family, begin, end, changes);
+  }
   void write(const std::vector<Change>& changes, Durability durability) override {
     if (fails) throw Error(ErrorCode::io, "on demand");
     db_->write(changes, durability);

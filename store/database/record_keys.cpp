@@ -1,4 +1,4 @@
-#include "store/local/record_keys.hpp"
+#include "store/database/record_keys.hpp"
 
 #include <fmt/format.h>
 

@@ -1,6 +1,8 @@
-#include "store/local/db.hpp"
+#include "store/database/db.hpp"
 
 #include <gtest/gtest.h>
+#include <rocksdb/db.h>
+#include <rocksdb/options.h>
 
 #include <atomic>
 #include <filesystem>
@@ -296,6 +298,153 @@ TEST(Db, MayBeUsedByManyThreads) {
   }
   threads.clear();
   EXPECT_EQ(all_of(*db, ColumnFamily::images).size(), 80u);
+}
+
+// ---- families that are made later, sorted files ----
+
+constexpr ColumnFamily kBulk = ColumnFamily::patches;
+
+// Pairs "<prefix>0000".."<prefix>NNNN".
+SortedFile make_sorted(Db& db, const DbFixture& at, std::string_view prefix, int count) {
+  SortedFile file = db.make_sorted_file(at.parent.path());
+  for (int i = 0; i < count; i++) {
+    file.add(std::string(prefix) + std::to_string(1000 + i), std::string(500, 'v'));
+  }
+  const std::uint64_t expected_bytes = file.size_bytes();
+  file.finish();
+  EXPECT_LE(file.size_bytes(), expected_bytes);
+  return file;
+}
+
+std::vector<SortedFile> as_list(SortedFile file) {
+  std::vector<SortedFile> files;
+  files.push_back(std::move(file));
+  return files;
+}
+
+std::vector<std::string> family_names(const std::filesystem::path& directory) {
+  std::vector<std::string> names;
+  EXPECT_TRUE(rocksdb::DB::ListColumnFamilies(rocksdb::Options(), directory.string(), &names).ok());
+  return names;
+}
+
+TEST(Db, ALazyFamilyIsMadeByTheFirstWrite) {
+  DbFixture at;
+  {
+    const auto db = at.open();
+    EXPECT_EQ(db->find(kBulk, "key"), std::nullopt);
+    EXPECT_TRUE(all_of(*db, kBulk).empty());
+    db->write({{kBulk, "key", std::nullopt}, {ColumnFamily::store, "other", "x"}});
+    db->remove_range(kBulk, "a", "b", {});
+    EXPECT_EQ(family_names(at.directory).size(), kColumnFamilies.size() - 1);
+  }
+  at.open();  // as an older release would
+  EXPECT_EQ(family_names(at.directory).size(), kColumnFamilies.size() - 1);
+  {
+    const auto db = at.open();
+    db->write({{kBulk, "key", "value"}});
+    EXPECT_EQ(db->find(kBulk, "key"), "value");
+    EXPECT_EQ(family_names(at.directory).size(), kColumnFamilies.size());
+  }
+  EXPECT_EQ(at.open()->find(kBulk, "key"), "value");
+  at.free_bytes = kDbTooLittle;
+  EXPECT_EQ(at.open()->find(kBulk, "key"), "value");
+  EXPECT_EQ(Db::open_for_reading(at.directory)->find(kBulk, "key"), "value");
+}
+
+TEST(Db, TakesInSortedFilesAndThenTheChanges) {
+  DbFixture at;
+  {
+    const auto db = at.open();
+    std::vector<SortedFile> files;
+    files.push_back(make_sorted(*db, at, "a", 100));
+    files.push_back(make_sorted(*db, at, "b", 100));
+    const std::filesystem::path path = files.front().path();
+    EXPECT_GT(files.front().size_bytes(), 50'000u);
+    EXPECT_EQ(files.front().size_bytes(), std::filesystem::file_size(path));
+    db->ingest(kBulk, std::move(files), {{ColumnFamily::store, "record", "2"}});
+    EXPECT_FALSE(std::filesystem::exists(path));
+    EXPECT_EQ(all_of(*db, kBulk).size(), 200u);
+    EXPECT_EQ(db->find(ColumnFamily::store, "record"), "2");
+  }
+  EXPECT_EQ(all_of(*at.open(), kBulk).size(), 200u);
+}
+
+TEST(Db, AnUnusedSortedFileIsRemoved) {
+  DbFixture at;
+  const auto db = at.open();
+  std::filesystem::path path;
+  {
+    const SortedFile file = make_sorted(*db, at, "a", 10);
+    path = file.path();
+    EXPECT_TRUE(std::filesystem::exists(path));
+  }
+  EXPECT_FALSE(std::filesystem::exists(path));
+}
+
+TEST(Db, ReadsARangeUntilToldToStop) {
+  DbFixture at;
+  const auto db = at.open();
+  db->ingest(kBulk, as_list(make_sorted(*db, at, "k", 20)), {});
+  const auto keys = [&](std::string_view begin, std::string_view end, std::size_t most) {
+    std::vector<std::string> found;
+    db->read_range(kBulk, begin, end, [&](std::string_view key, std::string_view value) {
+      EXPECT_EQ(value.size(), 500u);
+      found.emplace_back(key);
+      return found.size() < most;
+    });
+    return found;
+  };
+  EXPECT_EQ(keys("k1003", "k1006", 100), (std::vector<std::string>{"k1003", "k1004", "k1005"}));
+  EXPECT_EQ(keys("k1003", "", 2), (std::vector<std::string>{"k1003", "k1004"}));
+  EXPECT_EQ(keys("", "", 100).size(), 20u);
+  EXPECT_TRUE(keys("l", "", 100).empty());
+}
+
+TEST(Db, RemovesARangeWithItsFiles) {
+  DbFixture at;
+  const auto db = at.open();
+  const auto disk_bytes = [&] {
+    std::uint64_t sum = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(at.directory)) {
+      if (entry.path().extension() == ".sst") sum += entry.file_size();
+    }
+    return sum;
+  };
+  for (const char* prefix : {"a", "b", "c"}) {
+    db->ingest(kBulk, as_list(make_sorted(*db, at, prefix, 1000)), {});
+  }
+  const std::uint64_t before = disk_bytes();
+  EXPECT_GT(before, 1'500'000u);
+  db->remove_range(kBulk, "b", "c", {{ColumnFamily::store, "gone", "b"}});
+  EXPECT_EQ(db->find(ColumnFamily::store, "gone"), "b");
+  EXPECT_EQ(all_of(*db, kBulk).size(), 2000u);
+  EXPECT_LT(disk_bytes(), before * 3 / 4);
+  db->remove_range(kBulk, "a", "a1500", {});  // half a file
+  EXPECT_EQ(all_of(*db, kBulk).size(), 1500u);
+  db->ingest(kBulk, as_list(make_sorted(*db, at, "b", 7)), {});
+  EXPECT_EQ(all_of(*db, kBulk, "b").size(), 7u);
+  db->remove_range(kBulk, "", "", {});
+  EXPECT_TRUE(all_of(*db, kBulk).empty());
+}
+
+TEST(Db, TakesInNothingBelowTheFloor) {
+  DbFixture at;
+  const auto db = at.open();
+  std::vector<SortedFile> files = as_list(make_sorted(*db, at, "a", 10));
+  at.free_bytes = kRecordsFloorBytes + kSortedFileBytesMax - 1;
+  EXPECT_EQ(code_of([&] { (void)db->make_sorted_file(at.parent.path()); }), ErrorCode::no_space);
+  at.free_bytes = kDbTooLittle;
+  EXPECT_EQ(code_of([&] { db->ingest(kBulk, std::move(files), {}); }), ErrorCode::no_space);
+  EXPECT_EQ(code_of([&] { db->remove_range(kBulk, "", "", {}); }), ErrorCode::no_space);
+  EXPECT_TRUE(all_of(*db, kBulk).empty());
+  EXPECT_EQ(family_names(at.directory).size(), kColumnFamilies.size() - 1);
+}
+
+TEST(Db, ASortedFileThatCannotBeWrittenIsAnError) {
+  DbFixture at;
+  const auto db = at.open();
+  EXPECT_EQ(code_of([&] { (void)db->make_sorted_file(at.parent / "absent"); }), ErrorCode::io);
 }
 
 }  // namespace

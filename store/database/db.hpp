@@ -1,9 +1,12 @@
-// Db: the store's RocksDB.  Home of RocksDB: no other file includes it.
+// Db: the store's RocksDB.  Home of RocksDB, with sorted_file: no other file includes it.
 //
 // Every write goes through the write-ahead log; the caller chooses how durable it must be.
 // Debian's RocksDB aborts the process on a full disk, so nothing is written below a floor of free
 // space: write() throws no_space, and a database opened below the floor is read-only, and reopened
 // for writing as soon as there is room.
+//
+// A family that is lazy (store/database/column_families.hpp) is made by the first write to it;
+// until then it reads as empty, and older releases can open the database.
 //
 // Threads: all calls may run in parallel.
 #pragma once
@@ -17,7 +20,8 @@
 #include <string_view>
 #include <vector>
 
-#include "store/local/column_families.hpp"
+#include "store/database/column_families.hpp"
+#include "store/database/sorted_file.hpp"
 
 namespace weightfs {
 
@@ -61,12 +65,37 @@ class Db {
       ColumnFamily family, std::string_view prefix,
       const std::function<void(std::string_view key, std::string_view value)>& each) const = 0;
 
+  /// Visits the pairs with begin <= key, and key < end unless `end` is empty, in ascending order,
+  /// until `each` returns false.  Requires: `each` does not call the Db.
+  /// Throws Error: corrupt, io.
+  virtual void read_range(
+      ColumnFamily family, std::string_view begin, std::string_view end,
+      const std::function<bool(std::string_view key, std::string_view value)>& each) const = 0;
+
   /// Applies all changes or none.  Throws Error: no_space (nothing was written), io.
   virtual void write(const std::vector<Change>& changes,
                      Durability durability = Durability::power) = 0;
 
   /// Makes all previous writes survive a power cut.  Throws Error: no_space, io.
   virtual void sync() = 0;
+
+  /// An empty file for ingest().  `directory`: of the file system of the database.
+  /// Throws Error: no_space (no room for a whole file above the floor), io.
+  [[nodiscard]] virtual SortedFile make_sorted_file(const std::filesystem::path& directory) = 0;
+
+  /// Makes the pairs of all files part of the family, and then applies the changes; both survive a
+  /// power cut.  A crash in between leaves the pairs without the changes.
+  /// Requires: the files are finished; their keys are not in the family, and in one file only.
+  /// Throws Error: no_space (nothing was done), io (the pairs may be there, the changes are not).
+  virtual void ingest(ColumnFamily family, std::vector<SortedFile> files,
+                      const std::vector<Change>& changes) = 0;
+
+  /// Applies the changes so that they survive a power cut, and then removes the pairs with begin <=
+  /// key, and key < end unless `end` is empty.  Files that have no other pairs are unlinked.  A
+  /// crash in between leaves the pairs, or some of them.
+  /// Throws Error: no_space (nothing was done), io.
+  virtual void remove_range(ColumnFamily family, std::string_view begin, std::string_view end,
+                            const std::vector<Change>& changes) = 0;
 };
 
 }  // namespace weightfs

@@ -1,4 +1,5 @@
-// Record keys: the parts of keys that several column families share (store/local/column_families).
+// Record keys: the parts of keys that several column families share
+// (store/database/column_families).
 //
 // Threads: pure functions.
 #pragma once

@@ -19,7 +19,8 @@ enum class ColumnFamily : std::size_t {
   inodes,
   names,
   handovers,
-  deltas
+  deltas,
+  patches
 };
 
 struct ColumnFamilyInfo {
@@ -27,13 +28,20 @@ struct ColumnFamilyInfo {
   std::string_view name;  // stable: part of the store's format
   std::string_view key;
   std::string_view value;
+  /// Made by the first write.  Releases that do not know the family cannot open a database that has
+  /// it, and rebuild the store.
+  bool is_lazy = false;
+  /// Its pairs are large, come by Db::ingest() and go by Db::remove_range(): RocksDB does not
+  /// compact them, and has no cache for them.
+  bool is_bulk = false;
 };
 
 inline constexpr std::array kColumnFamilies{
     ColumnFamilyInfo{
         ColumnFamily::store, "default",
         "text: format, repository, url, newest, staging_ids, own, orders, uploader,\n"
-        "probed, pins, hook/<16 hex digits of the SHA-256 of a --hook>, timing/<be64 version>",
+        "probed, pins, hook/<16 hex digits of the SHA-256 of a --hook>, timing/<be64 version>,\n"
+        "spans/<level byte, be64 last version>, patch_bytes",
         "text; newest: be64 version, then SHA-256 of its manifest; staging_ids: be64, every\n"
         "StagingId given out is below; own: be64 first, be64 last version of an unbroken run\n"
         "that this store's queue has published; orders: be64, every order of a hand-over given "
@@ -42,7 +50,9 @@ inline constexpr std::array kColumnFamilies{
         "probed: the URL and the --endpoint-url whose put-if-absent was proven; hook/...: be64\n"
         "version told with success, be64 version told and not yet confirmed (0: none); pins: for\n"
         "each version that is pinned by hand be64 version, be64 seconds since 1970; timing/...:\n"
-        "JSON (store/timing/version_timing.hpp), of the highest 1024 versions"},
+        "JSON (store/timing/version_timing.hpp), of the highest 1024 versions; spans/...: which\n"
+        "patches there are (store/patches/patch_records.hpp); patch_bytes: be64 bytes of patches\n"
+        "taken, be64 bytes folded, since the store was made"},
     ColumnFamilyInfo{ColumnFamily::manifests, "manifests", "be64 version", "manifest, verbatim"},
     ColumnFamilyInfo{ColumnFamily::layouts, "layouts", "SHA-256 (32 bytes) of the layout",
                      "layout, uncompressed"},
@@ -62,6 +72,11 @@ inline constexpr std::array kColumnFamilies{
                      "JSON: store/handover/handover_record.hpp"},
     ColumnFamilyInfo{ColumnFamily::deltas, "deltas", "be64 version",
                      "be64 size of deltas/<v>.safetensors"},
+    ColumnFamilyInfo{
+        ColumnFamily::patches, "patches", "level byte, be64 last version, be32 tensor, be32 chunk",
+        "the patch of a chunk (docs/FORMAT.md, Patches of a store); exists iff a record spans/...\n"
+        "names level and last version",
+        true, true},
 };
 
 /// Version of this table and of the store's directory; a store of another version is rebuilt.
