@@ -112,8 +112,10 @@ struct Sync::State {
   [[nodiscard]] bool is_current(const Context& context);
   [[nodiscard]] bool is_filling_first() const;
   [[nodiscard]] std::uint64_t latest() const;
+  void remake(const Context& context);
   void bring_wanted(const Context& context, const Progress& progress);
   void bring(std::uint64_t version, const Context& context, const Progress& progress);
+  void show_brought(VersionWatch& watch, const Context* bucket);
   bool fill_first(std::uint64_t version, const Context& context, VersionWatch& watch);
   std::shared_ptr<PartialVersion> fill(std::uint64_t version, const Context& context);
   void note_unfilled(std::uint64_t version, const Error& error);
@@ -249,6 +251,10 @@ Sync::State::State(Store& the_store, History& the_history, SyncOptions the_optio
 
 void Sync::State::run(const std::stop_token& stop) {
   const Context context{stop, Clock::time_point::max()};
+  {
+    const std::lock_guard lock(round_mutex);
+    remake(context);
+  }
   while (!stop.stop_requested()) {
     Clock::time_point next;
     {
@@ -424,6 +430,30 @@ void Sync::State::find_wanted(const Context& context) {
   wanted = std::max(wanted, version_to_bring(options.follow.what, newest, carrier));
 }
 
+/// A restart with images in memory: the newest version that was known here is made of the base and
+/// the store's patches, without the bucket, which may be away.  If that cannot be done, the round
+/// that follows asks the bucket.
+void Sync::State::remake(const Context& context) {
+  if (!remaking || options.follow.what.kind != Follow::Kind::latest) return;
+  const std::uint64_t known = store.manifests().newest().version;
+  if (known <= latest()) return;
+  try {
+    const auto remade = store.eviction().reserve(known, Eviction::Claim::stays, context);
+    VersionWatch watch(known);
+    const Progress noting = [this](auto... report) { note_progress(report...); };
+    const bool is_made = materialize_from_patches(store, history, known, context, noting,
+                                                  options.coder, options.only, &watch);
+    if (!is_made) return;
+    log_info(fmt::format("version {} is made again from version {} and {} spans of patches", known,
+                         watch.timing.base, watch.timing.patches));
+    wanted = std::max(wanted, known);
+    show_brought(watch, nullptr);
+    change([&] { remaking = false; });
+  } catch (const std::exception& error) {
+    log_warning(fmt::format("version {} is not made of patches: {}", known, error.what()));
+  }
+}
+
 void Sync::State::bring_wanted(const Context& context, const Progress& progress) {
   change([&] { status.state = SyncStatus::State::fetching; });
   const std::uint64_t version = std::max(wanted, latest());
@@ -464,7 +494,13 @@ void Sync::State::bring(std::uint64_t version, const Context& context, const Pro
   }
   warn_if_nothing_is_kept(version, context);
   watch.lap(&VersionTiming::record);
-  show_catalog(&context);
+  show_brought(watch, &context);
+}
+
+/// `bucket`: as of show_catalog().
+void Sync::State::show_brought(VersionWatch& watch, const Context* bucket) {
+  const std::uint64_t version = watch.timing.version;
+  show_catalog(bucket);
   watch.lap(&VersionTiming::flip);
   if (latest() >= version) {
     watches.note_shown(watch);
