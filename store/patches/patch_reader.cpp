@@ -30,12 +30,13 @@ ChunkPlace following(ChunkPlace place) {
 
 // ---- one span ----
 
-PatchCursor::PatchCursor(const PatchTable& table, SpanInfo span, ChunkPlace from)
-    : table_(&table), span_(std::move(span)), from_(from) {}
+PatchCursor::PatchCursor(const PatchTable& table, const SpanInfo& span, ChunkPlace from,
+                         std::size_t page_bytes)
+    : table_(&table), span_(span), from_(from), page_bytes_(page_bytes) {}
 
 std::optional<ChunkPlace> PatchCursor::place() {
   if (at_ == page_.patches.size() && !page_.is_last) {
-    page_ = table_->read_page(span_, from_, kPatchPageBytes);
+    page_ = table_->read_page(span_, from_, page_bytes_);
     at_ = 0;
     if (!page_.patches.empty()) from_ = following(page_.patches.back().first);
   }
@@ -55,8 +56,11 @@ void PatchCursor::skip_to(ChunkPlace place) {
 
 // ---- a path ----
 
-PatchReader::PatchReader(const PatchTable& table, const PatchPath& path, ChunkPlace from) {
-  for (const PathStep& step : path) steps_.push_back({PatchCursor(table, step.span, from), step});
+PatchReader::PatchReader(const PatchTable& table, const PatchPath& path, ChunkPlace from,
+                         std::size_t page_bytes) {
+  for (const PathStep& step : path) {
+    steps_.push_back({PatchCursor(table, step.span, from, page_bytes), step});
+  }
 }
 
 std::vector<ChunkPatch> PatchReader::take(ChunkPlace place, kernels::Scratch& scratch) {

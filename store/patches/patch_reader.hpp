@@ -7,7 +7,7 @@
 // compares all its chunks with the hashes that its manifest vouches for, not only those that have
 // patches.
 //
-// Memory: kPatchPageBytes for each span of the path, or one patch where that is larger.
+// Memory: `page_bytes` for each span of the path, or one patch where that is larger.
 // Threads: one thread at a time.  Ownership: keeps the reference to the table, copies the path.
 // Errors: Error not_found if a span is gone (look for another path), corrupt (names the patch), io.
 #pragma once
@@ -28,7 +28,8 @@ inline constexpr std::size_t kPatchPageBytes = 1u << 20;
 /// Patches of one span, ascending.
 class PatchCursor {
  public:
-  PatchCursor(const PatchTable& table, SpanInfo span, ChunkPlace from);
+  PatchCursor(const PatchTable& table, const SpanInfo& span, ChunkPlace from,
+              std::size_t page_bytes = kPatchPageBytes);
 
   /// The place of the patch that the cursor is at; nullopt at the end.
   [[nodiscard]] std::optional<ChunkPlace> place();
@@ -41,6 +42,7 @@ class PatchCursor {
   const PatchTable* table_;
   SpanInfo span_;
   ChunkPlace from_;  // where the next page begins
+  std::size_t page_bytes_;
   PatchTable::Page page_;
   std::size_t at_ = 0;  // in page_
 };
@@ -48,7 +50,8 @@ class PatchCursor {
 class PatchReader {
  public:
   /// Begins at `from`.
-  PatchReader(const PatchTable& table, const PatchPath& path, ChunkPlace from = {});
+  PatchReader(const PatchTable& table, const PatchPath& path, ChunkPlace from = {},
+              std::size_t page_bytes = kPatchPageBytes);
 
   /// The patches of a chunk in the order in which they are applied, inverted where the path goes
   /// back; none if no span of the path has one.

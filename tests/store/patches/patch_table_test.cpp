@@ -4,8 +4,6 @@
 #include <rocksdb/db.h>
 #include <rocksdb/options.h>
 
-#include <set>
-
 #include "tests/store/patches/patch_fixture.hpp"
 #include "tests/support/code_of.hpp"
 
@@ -95,6 +93,29 @@ TEST_F(PatchTableTest, PagesHaveAtLeastOnePatchAndEnd) {
   EXPECT_EQ(at.table->read_page(span, {}, 1 << 20).patches.size(), 12u);
   EXPECT_EQ(at.table->read_page(span, {1, 2}, 1 << 20).patches.size(), 6u);
   EXPECT_TRUE(at.table->read_page(span, {3, 0}, 1 << 20).patches.empty());
+}
+
+TEST_F(PatchTableTest, ReadersTurnPagesAndSkip) {
+  install_both();
+  for (const std::size_t page_bytes : {1u, 600u, 2000u, 1u << 20}) {
+    for (const ChunkPlace from : {ChunkPlace{0, 0}, ChunkPlace{1, 2}}) {
+      for (const unsigned every : {1u, 3u}) {
+        PatchReader reader(*at.table, path(1, 3), from, page_bytes);
+        PlainVersion version = one;
+        unsigned count = 0;
+        for (auto& [place, bytes] : version) {
+          if (place < from || count++ % every != 0) continue;
+          if (every == 1) {
+            EXPECT_EQ(reader.next_place(), place);
+          }
+          apply_chunk_patches(reader.take(place, at.scratch), test::kPatchKind, bytes, at.scratch,
+                              "");
+          EXPECT_EQ(bytes, three.at(place));
+        }
+        EXPECT_EQ(reader.next_place().has_value(), every == 3);
+      }
+    }
+  }
 }
 
 TEST_F(PatchTableTest, RemovesASpanWithItsPatches) {
@@ -458,42 +479,6 @@ TEST_F(PatchTableTest, AStoreWithoutPatchesOpensInOlderReleases) {
   EXPECT_FALSE(opens_in_an_older_release(at.parent / "db"));  // it rebuilds the store
   at.open();
   EXPECT_EQ(at.rebuilt(one, path(1, 2)), two);
-}
-
-// ---- records ----
-
-TEST(PatchRecords, KeysSortBySpanAndPlace) {
-  std::set<std::string> keys;
-  std::string last;
-  for (const PatchLevel level : {PatchLevel::one, PatchLevel::cumulative}) {
-    for (const std::uint64_t version : {1ull, 255ull, 256ull, 1ull << 35}) {
-      for (const ChunkPlace place :
-           {ChunkPlace{0, 0}, ChunkPlace{0, 256}, ChunkPlace{1u << 31, 1}}) {
-        const PatchSpan span{level, 0, version};
-        const std::string key = patch_key(span, place);
-        EXPECT_LT(last, key);
-        EXPECT_EQ(place_of_key(key, span), place);
-        EXPECT_EQ(place_of_key(key, {level, 0, version + 1}), std::nullopt);
-        EXPECT_LT(key, key_after(span_key(level, version)));
-        last = key;
-      }
-    }
-  }
-  EXPECT_EQ(key_after("a\xFF\xFF"), "b");
-  EXPECT_EQ(key_after("\xFF"), "");
-}
-
-TEST(PatchRecords, ARecordIsReadAsItWasWritten) {
-  SpanRecord record{{ends_of(PatchLevel::sixty_four, 64, 128), 12, 345}, std::nullopt};
-  const std::string key = span_record_key(record.info.span());
-  EXPECT_EQ(decode_span_record(key, encode_span_record(record)), record);
-  record.next = ChunkPlace{4, 5};
-  EXPECT_EQ(decode_span_record(key, encode_span_record(record)), record);
-  EXPECT_EQ(decode_span_record(key + "x", encode_span_record(record)), std::nullopt);
-  EXPECT_EQ(decode_span_record("spans/\x09" + key.substr(7), encode_span_record(record)),
-            std::nullopt);
-  record.info.ends.first.version = 128;
-  EXPECT_EQ(decode_span_record(key, encode_span_record(record)), std::nullopt);
 }
 
 }  // namespace
