@@ -200,6 +200,7 @@ struct Sync::State {
 
   std::unique_ptr<ImageSyncer> syncer;      // constant
   std::unique_ptr<BaseWriter> base_writer;  // with images in memory; constant
+  std::unique_ptr<PatchRecorder> recorder;  // likewise; uses the one above
   std::unique_ptr<RoomAhead> room_ahead;    // if more versions may come to the disk; constant
   std::unique_ptr<PartialImages> partials;  // of SyncOptions::partial; constant; ends first
 };
@@ -233,6 +234,7 @@ Sync::State::State(Store& the_store, History& the_history, SyncOptions the_optio
               }});
   if (store.images().memory() != nullptr) {
     base_writer = std::make_unique<BaseWriter>(store, history);
+    recorder = std::make_unique<PatchRecorder>(store, history, [this] { base_writer->wake(); });
     remaking = !store.images().complete_versions().empty();
   } else if (options.follow.what.kind != Follow::Kind::version) {
     room_ahead = std::make_unique<RoomAhead>(store);
@@ -287,6 +289,7 @@ void Sync::State::wait(const std::stop_token& stop, milliseconds delay) {
 /// Of what happens after the flip.
 void Sync::State::stop_workers() {
   syncer->stop();
+  if (recorder) recorder->stop();
   if (base_writer) base_writer->stop();
   if (room_ahead) room_ahead->stop();
 }
@@ -655,6 +658,7 @@ void Sync::State::show_catalog(const Context* bucket) {
   }
   listeners.changed();
   if (syncer) syncer->wake();
+  if (recorder) recorder->wake();
   if (base_writer) base_writer->wake();
 }
 
@@ -779,6 +783,7 @@ void Sync::start() {
   state_->thread = std::jthread([this](const std::stop_token& stop) { state_->run(stop); });
   state_->syncer->start();
   if (state_->base_writer) state_->base_writer->start();
+  if (state_->recorder) state_->recorder->start();
   if (state_->room_ahead) state_->room_ahead->start();
 }
 
@@ -813,6 +818,7 @@ SyncStatus Sync::status() const {
   if (images.memory() != nullptr) {
     status.memory = {status.memory ? status.memory->bytes : 0, images.versions_in_memory(),
                      images.base_version(), state_->base_writer->renewals()};
+    status.history = state_->recorder->status();
   }
   if (state_->room_ahead) status.room_ahead = state_->room_ahead->status();
   if (!state_->partials) return status;
