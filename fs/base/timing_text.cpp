@@ -103,10 +103,12 @@ std::string build_text(const VersionTiming& timing) {
   const BuildTiming& work = timing.work;
   const std::string start = timing.base != 0 ? fmt::format("version {}", timing.base)
                                              : fmt::format("snapshot {}", timing.snapshot);
+  const std::string patches =
+      timing.patches == 0 ? "" : fmt::format(" + {}", count_text(timing.patches, "span"));
   const std::string deltas =
       timing.deltas == 0 ? "" : fmt::format(" + {}", count_text(timing.deltas, "delta"));
-  return fmt::format("{}{}: fetch {} in {}; stall {}, decode {}, write {}", start, deltas,
-                     human_bytes(work.fetched_bytes), duration_text(work.fetch),
+  return fmt::format("{}{}{}: fetch {} in {}; stall {}, decode {}, write {}", start, patches,
+                     deltas, human_bytes(work.fetched_bytes), duration_text(work.fetch),
                      duration_text(work.stalled), duration_text(work.decode),
                      duration_text(work.write));
 }

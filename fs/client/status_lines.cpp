@@ -137,6 +137,30 @@ void add_images(const Json& status, TextTable& table) {
                              human_bytes(number_of(*found, "memory_bytes")), base_text(*found))});
 }
 
+/// No row if no patches are kept.
+void add_history(const Json& status, TextTable& table) {
+  const auto found = status.find("history");
+  if (found == status.end() || found->is_null()) return;
+  std::uint64_t bytes = 0, spans = 0;
+  for (const Json& level : found->at("levels")) {
+    bytes += number_of(level, "bytes");
+    spans += number_of(level, "spans");
+  }
+  std::string text = fmt::format("{} of patches in {} span{}", human_bytes(bytes), spans,
+                                 spans == 1 ? "" : "s");
+  const Json& amplification = found->at("write_amplification");
+  if (!amplification.is_null()) {
+    text += fmt::format(", written {:.1f} times", amplification.get<double>());
+  }
+  if (const auto backlog = number_of(*found, "backlog"); backlog > 0) {
+    text += fmt::format("; {} version{} to be taken", backlog, backlog == 1 ? "" : "s");
+  }
+  if (const Json& error = found->at("error"); !error.is_null()) {
+    text += fmt::format("; not kept: {}", error.get<std::string>());
+  }
+  table.add({"history", text});
+}
+
 /// No row if the host keeps all files.
 void add_kept(const Json& status, TextTable& table) {
   const auto found = status.find("kept");
@@ -391,6 +415,7 @@ std::string status_lines(const Json& status, std::size_t width) {
                            human_bytes(status.at("bytes").at("images").get<std::uint64_t>()),
                            human_bytes(status.at("bytes").at("fetched").get<std::uint64_t>())));
   add_images(status, table);
+  add_history(status, table);
   add_timing(status, table);
   add_cache(status, table);
   add_kept(status, table);

@@ -4,10 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cassert>
 #include <cstring>
 #include <limits>
 
 #include "kernels/block/block.hpp"
+#include "store/materialize/patch_applier.hpp"
 #include "store/materialize/window_writer.hpp"
 #include "store/os/file.hpp"
 #include "store/repository/pieces.hpp"
@@ -56,14 +58,43 @@ class ImageBytes final : public BaseReader {
   }
 
   [[noreturn]] void throw_damaged(const std::string& reason) const {
-    throw BaseDamaged(
-        base_.version->number(),
-        fmt::format("the images of version {} are damaged: {}", base_.version->number(), reason));
+    const std::uint64_t number = base_.images().number();
+    throw BaseDamaged(number,
+                      fmt::format("the images of version {} are damaged: {}", number, reason));
   }
 
   const Base& base_;
   std::uint32_t number_ = kNoFile;  // of open_
   File open_;
+};
+
+/// Chunks of images, and what the store's patches make of them.
+class PatchedBytes final : public BaseReader {
+ public:
+  PatchedBytes(const Base& base, BuildMeter* meter)
+      : base_(base), images_(base), applier_(base, meter) {}
+
+  void read(std::uint32_t file, std::uint64_t offset_bytes, std::span<std::byte> into) override {
+    const Layout& layout = *base_.layout;
+    const auto tensors = layout.tensors_of(layout.files()[file]);
+    const auto tensor = std::partition_point(
+        tensors.begin(), tensors.end(),
+        [&](const LayoutTensor& one) { return one.offset_bytes + one.size_bytes <= offset_bytes; });
+    const std::uint64_t inside = offset_bytes - tensor->offset_bytes;
+    const ChunkPlace place{
+        layout.files()[file].first_tensor + static_cast<std::uint32_t>(tensor - tensors.begin()),
+        static_cast<std::uint32_t>(inside / kernels::chunk_bytes(tensor->kind))};
+    assert(into.size() == tensor->chunk_size_bytes(place.chunk));
+    // Headers may differ, and so the places of tensors in their file.
+    const LayoutTensor& then = base_.images_layout().tensors()[place.tensor];
+    images_.read(file, then.offset_bytes + inside, into);
+    applier_.apply(place, into);
+  }
+
+ private:
+  const Base& base_;
+  ImageBytes images_;
+  PatchApplier applier_;
 };
 
 class SnapshotBytes final : public BaseReader {
@@ -136,9 +167,14 @@ class SnapshotBytes final : public BaseReader {
 
 }  // namespace
 
+std::unique_ptr<BaseReader> open_image_reader(const Base& base) {
+  return std::make_unique<ImageBytes>(base);
+}
+
 std::unique_ptr<BaseReader> open_base_reader(const Plan& plan, Repository& repository,
                                              const Context& context, BuildMeter* meter) {
-  if (plan.base) return std::make_unique<ImageBytes>(*plan.base);
+  if (plan.base && plan.base->patched) return std::make_unique<PatchedBytes>(*plan.base, meter);
+  if (plan.base) return open_image_reader(*plan.base);
   return std::make_unique<SnapshotBytes>(*plan.snapshot, repository, context, meter);
 }
 

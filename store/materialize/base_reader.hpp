@@ -1,5 +1,5 @@
 // BaseReader: reads the bytes to which the first step of a plan applies, either from the images of
-// the base or from the snapshot in the bucket.
+// the base, with the store's patches applied if it has some, or from the snapshot in the bucket.
 //
 // Threads: a BaseReader belongs to one thread at a time; make one for each worker.
 #pragma once
@@ -19,10 +19,10 @@ class BaseReader {
  public:
   virtual ~BaseReader() = default;
 
-  /// Fills `into` from `offset_bytes` of file `file` of the start's layout.  Requires: inside the
-  /// file.
-  /// Throws BaseDamaged (an image is missing, too short or unreadable); ObjectError (a snapshot's
-  /// file is missing or does not match its SHA-256); Error: unavailable, cancelled, io.
+  /// Fills `into` with the chunk at `offset_bytes` of file `file` of the start's layout.
+  /// Throws BaseDamaged (an image is missing, too short or unreadable); PatchDamaged; ObjectError
+  /// (a snapshot's file is missing or does not match its SHA-256); Error: unavailable, cancelled,
+  /// io.
   virtual void read(std::uint32_t file, std::uint64_t offset_bytes, std::span<std::byte> into) = 0;
 
   /// A hint: the bytes of `file` up to `end_bytes`, and none beyond, will be read front to back, so
@@ -35,5 +35,8 @@ class BaseReader {
 /// waits for; may be null.
 std::unique_ptr<BaseReader> open_base_reader(const Plan& plan, Repository& repository,
                                              const Context& context, BuildMeter* meter = nullptr);
+
+/// Of a base's images as they are, without patches.  Keeps the reference.
+std::unique_ptr<BaseReader> open_image_reader(const Base& base);
 
 }  // namespace weightfs

@@ -221,7 +221,7 @@ void ChunkMaker::check_start(std::uint32_t chunk) const {
   const std::string reason = fmt::format("{} has the hash {:016x}, expected {:016x}",
                                          place_of(plan_.before(0), tensor, chunk), found, expected);
   if (plan_.base) {
-    const std::uint64_t number = plan_.base->version->number();
+    const std::uint64_t number = plan_.base->images().number();
     throw BaseDamaged(number, fmt::format("the images of version {} are damaged: {}/{}: {}", number,
                                           plan_.base->directory.string(),
                                           plan_.before(0).files()[tensor.file].path, reason));

@@ -46,10 +46,18 @@ std::optional<std::uint32_t> untouched_from(const Plan& plan, std::uint32_t numb
   return number;
 }
 
+/// Whether the patches that lead to the base's version change the tensor.
+bool is_patched(const Base& base, const LayoutTensor& tensor) {
+  if (!base.patched) return false;
+  const auto first =
+      base.patched->changed.begin() + static_cast<std::ptrdiff_t>(tensor.first_chunk);
+  return std::find(first, first + tensor.chunk_count, true) != first + tensor.chunk_count;
+}
+
 /// The base's file with the same bytes; nullptr if there is none, or if finding it is not simple.
 const LayoutFile* equal_file_of_base(const Plan& plan, const LayoutFile& file) {
   if (!plan.base || file.tensor_count == 0) return nullptr;
-  const Layout& base = *plan.base->layout;
+  const Layout& base = plan.base->images_layout();
   const LayoutFile* old = nullptr;
   for (std::uint32_t i = 0; i < file.tensor_count; i++) {
     const std::uint32_t number = file.first_tensor + i;
@@ -57,6 +65,7 @@ const LayoutFile* equal_file_of_base(const Plan& plan, const LayoutFile& file) {
     if (!origin) return nullptr;
     const LayoutTensor& now = plan.layout->tensors()[number];
     const LayoutTensor& then = base.tensors()[*origin];
+    if (is_patched(*plan.base, then)) return nullptr;
     const LayoutFile& its_file = base.files()[then.file];
     if (old != nullptr && old != &its_file) return nullptr;
     old = &its_file;
@@ -68,10 +77,27 @@ const LayoutFile* equal_file_of_base(const Plan& plan, const LayoutFile& file) {
 
 const BlobRef* equal_blob_of_base(const Plan& plan, const BlobRef& blob) {
   if (!plan.base) return nullptr;
-  for (const BlobRef& old : plan.base->version->manifest.blobs) {
+  for (const BlobRef& old : plan.base->images().manifest.blobs) {
     if (old.path == blob.path && old.sha256 == blob.sha256) return &old;
   }
   return nullptr;
+}
+
+/// nullopt if it does not exist, is not a regular file of this size, or cannot be read.
+std::optional<Bytes> read_small_file(const std::filesystem::path& path, std::uint64_t size_bytes) {
+  const File file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  struct stat attributes {};
+  if (!file || ::fstat(file.fd(), &attributes) != 0 || !S_ISREG(attributes.st_mode)) {
+    return std::nullopt;
+  }
+  if (static_cast<std::uint64_t>(attributes.st_size) != size_bytes) return std::nullopt;
+  Bytes bytes(static_cast<std::size_t>(size_bytes));
+  try {
+    if (!read_at(file.fd(), 0, bytes, path)) return std::nullopt;
+  } catch (const Error&) {
+    return std::nullopt;  // the disk cannot read it
+  }
+  return bytes;
 }
 
 bool is_one_file_system(const std::filesystem::path& one, const std::filesystem::path& other) {
@@ -134,26 +160,35 @@ bool link_equal_blob(const Plan& plan, const BlobRef& blob, const std::filesyste
     log_warning(fmt::format(
         "{}, a file of version {}, no longer has its original SHA-256; version {} fetches it "
         "from the bucket",
-        from.string(), plan.base->version->number(), plan.version->number()));
+        from.string(), plan.base->images().number(), plan.version->number()));
   }
   return false;
 }
 
+bool copy_equal_blob(const Plan& plan, const BlobRef& blob, int fd,
+                     const std::filesystem::path& path) {
+  const BlobRef* old = equal_blob_of_base(plan, blob);
+  if (old == nullptr) return false;
+  const auto bytes = read_small_file(plan.base->directory / old->path, blob.size_bytes);
+  if (!bytes || sha256(*bytes) != blob.sha256) return false;
+  write_at(fd, 0, *bytes, path);
+  return true;
+}
+
+bool has_equal_blobs(const Plan& plan) {
+  const auto& blobs = plan.version->manifest.blobs;
+  return std::all_of(blobs.begin(), blobs.end(), [&](const BlobRef& blob) {
+    const BlobRef* old = equal_blob_of_base(plan, blob);
+    if (old == nullptr) return false;
+    return hash_of_small_file(plan.base->directory / old->path, blob.size_bytes) == blob.sha256;
+  });
+}
+
 std::optional<Sha256> hash_of_small_file(const std::filesystem::path& path,
                                          std::uint64_t size_bytes) {
-  const File file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-  struct stat attributes {};
-  if (!file || ::fstat(file.fd(), &attributes) != 0 || !S_ISREG(attributes.st_mode)) {
-    return std::nullopt;
-  }
-  if (static_cast<std::uint64_t>(attributes.st_size) != size_bytes) return std::nullopt;
-  Bytes bytes(static_cast<std::size_t>(size_bytes));
-  try {
-    if (!read_at(file.fd(), 0, bytes, path)) return std::nullopt;
-  } catch (const Error&) {
-    return std::nullopt;  // the disk cannot read it
-  }
-  return sha256(bytes);
+  const auto bytes = read_small_file(path, size_bytes);
+  if (!bytes) return std::nullopt;
+  return sha256(*bytes);
 }
 
 void reserve_image(int fd, std::uint64_t size_bytes, const std::filesystem::path& path) {

@@ -4,14 +4,17 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <optional>
 #include <set>
 #include <string_view>
+#include <utility>
 
 #include "store/base/log.hpp"
 #include "store/format/version_images.hpp"
 #include "store/materialize/bases.hpp"
 #include "store/materialize/file_filter.hpp"
 #include "store/materialize/image_files.hpp"
+#include "store/materialize/patched_base.hpp"
 #include "store/materialize/plan.hpp"
 #include "store/materialize/write_version.hpp"
 #include "store/os/file.hpp"
@@ -61,18 +64,51 @@ class Materializer {
 
   void run(std::uint64_t version) {
     while (!is_here(version)) {
-      const std::vector<Base> bases =
-          usable_bases(store_, history_, version, distrusted_, context_);
-      try {
-        make(next_stop(history_.get(version, context_), bases), bases);
-      } catch (const BaseDamaged& damaged) {
-        if (!distrusted_.insert(damaged.version()).second) throw;
-        drop(damaged);
-      }
+      std::vector<Base> bases = usable_bases(store_, history_, version, distrusted_, context_);
+      if (std::optional<Base> patched = find_patched(version)) bases.push_back(std::move(*patched));
+      with_damage_dropped([&] { make(next_stop(history_.get(version, context_), bases), bases); });
     }
   }
 
+  /// Returns: false if patches do not lead to the version.
+  bool run_without_bucket(std::uint64_t version) {
+    while (!is_here(version)) {
+      // What lacks files is completed otherwise.
+      if (store_.images().is_complete(version)) return false;
+      const std::optional<Base> base = find_patched(version);
+      if (!base || base->version->number() != version) return false;
+      const auto wanted = history_.get(version, context_);
+      bool has_all = true;
+      with_damage_dropped([&] {
+        const Plan plan =
+            make_plan(history_, wanted, {&*base, 1}, context_, left_out(*base->layout, only_));
+        has_all = has_equal_blobs(plan);
+        if (has_all) make(plan);
+      });
+      if (!has_all) return false;
+    }
+    return true;
+  }
+
  private:
+  template <typename Body>
+  void with_damage_dropped(Body&& body) {
+    try {
+      body();
+    } catch (const BaseDamaged& damaged) {
+      if (!distrusted_.insert(damaged.version()).second) throw;
+      drop(damaged);
+    } catch (const PatchDamaged& damaged) {
+      if (!uses_patches_) throw;
+      uses_patches_ = drop_damaged_patches(store_, damaged);
+    }
+  }
+
+  std::optional<Base> find_patched(std::uint64_t version) {
+    if (!uses_patches_) return std::nullopt;
+    return find_sound_patched_base(store_, history_, version, distrusted_, context_);
+  }
+
   [[nodiscard]] bool is_here(std::uint64_t version) const {
     return has_kept_files(store_, history_, version, only_, context_);
   }
@@ -95,19 +131,23 @@ class Materializer {
     const FileSet unwanted = left_out(*layout, only_);
     if (store_.images().is_complete(version->number()))
       return fill(version, *layout, unwanted, bases);
-    const Plan plan = make_plan(history_, version, bases, context_, unwanted);
+    make(make_plan(history_, version, bases, context_, unwanted));
+  }
+
+  void make(const Plan& plan) {
+    const std::uint64_t version = plan.version->number();
     const auto base = reserve_base(store_, plan, Eviction::Claim::stays, context_);
     lap(watch_, &VersionTiming::plan);
     if (!base) return;
     const ImagesHome home = store_.images().home_of_next();
     evict_for(plan, 0, home);
     try {
-      write(plan, store_.images().begin_images(version->number(), home));
-      store_.images().complete_images(version->number(), file_sizes(plan), plan.hashes,
-                                      by_path(version->manifest, *layout, unwanted));
+      write(plan, store_.images().begin_images(version, home));
+      store_.images().complete_images(version, file_sizes(plan), plan.hashes,
+                                      by_path(plan.version->manifest, *plan.layout, plan.without));
       lap(watch_, &VersionTiming::record);
     } catch (...) {
-      remove_quietly(version->number());
+      remove_quietly(version);
       throw;
     }
   }
@@ -202,6 +242,7 @@ class Materializer {
   const std::vector<std::string>& only_;
   VersionWatch* const watch_;
   std::set<std::uint64_t> distrusted_;
+  bool uses_patches_ = true;
 };
 
 }  // namespace
@@ -214,6 +255,18 @@ void materialize(Store& store, History& history, std::uint64_t version, const Co
   const ImagesLock lock = lock_when_not_partial(store, version, context);
   lap(watch, &VersionTiming::wait);
   Materializer(store, history, context, progress, coder, only, watch).run(version);
+}
+
+bool materialize_from_patches(Store& store, History& history, std::uint64_t version,
+                              const Context& context, const Progress& progress,
+                              const kernels::SharedCoder& coder,
+                              const std::vector<std::string>& only, VersionWatch* watch) {
+  if (store.patches().list().empty()) return false;
+  const auto making = store.eviction().reserve(version, Eviction::Claim::stays, context);
+  const ImagesLock lock = lock_when_not_partial(store, version, context);
+  lap(watch, &VersionTiming::wait);
+  return Materializer(store, history, context, progress, coder, only, watch)
+      .run_without_bucket(version);
 }
 
 }  // namespace weightfs

@@ -25,12 +25,13 @@ namespace weightfs {
 /// the number of versions whose packs and indexes are held at a time.
 inline constexpr std::size_t kStepsPerPass = 64;
 
-/// Adds a version to the store: plan, room, write, records.  If a base is damaged, it is evicted if
-/// possible, and another base or the bucket is used.  Does nothing if the store already has what is
-/// wanted; waits for a partial version.  A path of more than kStepsPerPass deltas also adds
-/// intermediate versions. `only`: globs of the files to keep (store/materialize/file_filter.hpp);
-/// empty: all.  If a complete version lacks some of them, they are added; existing files are not
-/// touched.
+/// Adds a version to the store: plan, room, write, records.  What the store's patches make of
+/// images here is not fetched (store/materialize/patched_base.hpp).  If a base is damaged, it is
+/// evicted if possible, and another base or the bucket is used; a damaged patch is removed, and
+/// packs of the bucket are used.  Does nothing if the store already has what is wanted; waits for a
+/// partial version.  A path of more than kStepsPerPass deltas also adds intermediate versions.
+/// `only`: globs of the files to keep (store/materialize/file_filter.hpp); empty: all.  If a
+/// complete version lacks some of them, they are added; existing files are not touched.
 ///
 /// Nothing is synced: the version is complete and unsynced (store/local/image_table.hpp).
 ///
@@ -43,5 +44,15 @@ void materialize(Store& store, History& history, std::uint64_t version, const Co
                  const Progress& progress,
                  const kernels::SharedCoder& coder = kernels::make_cpu_coder(),
                  const std::vector<std::string>& only = {}, VersionWatch* watch = nullptr);
+
+/// As materialize(), from images here and the store's patches alone: no pack, snapshot or small
+/// file is fetched from the bucket. Returns: false if that cannot be done: no patches lead to the
+/// version, they are damaged (the log says so), or a small file of it differs from those of the
+/// images. Requires: the store has the manifest and the layout; else they are fetched.
+bool materialize_from_patches(Store& store, History& history, std::uint64_t version,
+                              const Context& context, const Progress& progress,
+                              const kernels::SharedCoder& coder = kernels::make_cpu_coder(),
+                              const std::vector<std::string>& only = {},
+                              VersionWatch* watch = nullptr);
 
 }  // namespace weightfs

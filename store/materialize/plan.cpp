@@ -46,6 +46,8 @@ auto naming(const Version& version, Body&& body) {
     throw;  // its key contains the version's number
   } catch (const BaseDamaged&) {
     throw;  // already names the version
+  } catch (const PatchDamaged&) {
+    throw;  // likewise
   } catch (const Error& error) {
     throw error.within(name_of(version));
   }
@@ -306,6 +308,12 @@ Versions versions_between(History& history, const Version& start,
 void check_base(const Base& base) {
   const bool whole = base.hashes.size() == base.layout->chunk_count();
   if (whole && root_of(base.hashes) == base.version->manifest.root) return;
+  if (base.patched) {
+    throw PatchDamaged(std::nullopt,
+                       fmt::format("{}: what the store's patches make of version {} does not match "
+                                   "the root in its manifest",
+                                   name_of(*base.version), base.images().number()));
+  }
   throw BaseDamaged(
       base.version->number(),
       fmt::format(
@@ -419,6 +427,8 @@ Plan make_plan_from(History& history, const std::shared_ptr<const Version>& want
       return make_plan_by(path, history, wanted, context);
     } catch (const BaseDamaged&) {
       throw;  // the caller must learn of it and rebuild the base
+    } catch (const PatchDamaged&) {
+      throw;  // and remove the patch
     } catch (const Error& error) {
       if (!is_of_this_way(error)) throw;
       if (!first_error) first_error = std::current_exception();
@@ -470,9 +480,10 @@ Plan make_plan(History& history, std::shared_ptr<const Version> wanted, std::spa
 
 void note_origin(const Plan& plan, VersionTiming& timing) {
   if (timing.base == 0 && timing.snapshot == 0) {
-    timing.base = plan.base ? plan.base->version->number() : 0;
+    timing.base = plan.base ? plan.base->images().number() : 0;
     timing.snapshot = plan.snapshot ? plan.snapshot->version->number() : 0;
   }
+  if (plan.base && plan.base->patched) timing.patches += plan.base->patched->path.size();
   timing.deltas += plan.steps.size();
   timing.bytes = plan.version_bytes();
   timing.published = plan.version->manifest.time;

@@ -1,6 +1,7 @@
 // Plan: the path from what this host and the bucket have to a version.
 //
-//     base     images of an older version here, or a snapshot in the bucket
+//     base     images of an older version here, images and patches that lead to an older version
+//              or to the wanted one, or a snapshot in the bucket
 //     steps    the deltas from the base to the wanted version, oldest first
 //
 // The expected hash of every chunk follows from the base's hashes and the packs' indexes. Together
@@ -20,17 +21,39 @@
 #include "store/base/error.hpp"
 #include "store/format/chunk_batches.hpp"
 #include "store/materialize/history.hpp"
+#include "store/patches/patch_path.hpp"
+#include "store/patches/patch_table.hpp"
 #include "store/timing/version_timing.hpp"
 
 namespace weightfs {
 
-/// Images of a version on this host.
+/// Images of one version that the store's patches make into another one, which has the same tensor
+/// table (store/materialize/patched_base.hpp).
+struct PatchedImages {
+  std::shared_ptr<const Version> version;  // whose files these are
+  std::shared_ptr<const Layout> layout;
+  std::vector<std::uint64_t> hashes;  // of the chunks of these files
+  std::vector<bool> changed;          // by chunk number: the path has patches of it
+  const PatchTable* patches = nullptr;
+  PatchPath path;  // from `version`
+};
+
+/// Images of a version on this host, or others and the patches from them to it.
 struct Base {
   std::shared_ptr<const Version> version;
   std::shared_ptr<const Layout> layout;
   std::filesystem::path directory;
   std::vector<std::uint64_t> hashes;  // of every chunk, including those of absent files
   FileSet absent = {};                // files of `layout` that are not in `directory`
+  std::shared_ptr<const PatchedImages> patched = nullptr;  // nullptr: `directory` has `version`
+
+  /// The version whose files are in `directory`, and its layout.
+  [[nodiscard]] const Version& images() const noexcept {
+    return patched ? *patched->version : *version;
+  }
+  [[nodiscard]] const Layout& images_layout() const noexcept {
+    return patched ? *patched->layout : *layout;
+  }
 };
 
 /// Where the packs of a step hold a chunk.
@@ -104,6 +127,18 @@ class BaseDamaged : public Error {
 
  private:
   std::uint64_t version_;
+};
+
+/// A patch of the store is damaged, or gone: another way must be found.  The message names it.
+class PatchDamaged : public Error {
+ public:
+  /// `span`: whose patch it is; nullopt: which one of a path is not known.
+  PatchDamaged(std::optional<PatchSpan> span, const std::string& message)
+      : Error(ErrorCode::corrupt, message), span_(span) {}
+  [[nodiscard]] const std::optional<PatchSpan>& span() const noexcept { return span_; }
+
+ private:
+  std::optional<PatchSpan> span_;
 };
 
 /// A version to start from, and its cost.

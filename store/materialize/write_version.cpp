@@ -117,7 +117,9 @@ class VersionWriter {
     const filesystem::path path = options_.directory / blob.path;
     if (!link_equal_blob(plan_, blob, path)) {
       const File file = File::open(path, O_WRONLY | O_CREAT | O_EXCL, 0600);
-      write_blob(repository_, blob, file.fd(), path, context_, options_.meter);
+      if (!copy_equal_blob(plan_, blob, file.fd(), path)) {
+        write_blob(repository_, blob, file.fd(), path, context_, options_.meter);
+      }
       seal_image(file.fd(), path, seal_);
     }
     counter_.add(blob.size_bytes);

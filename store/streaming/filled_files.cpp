@@ -30,12 +30,12 @@ void add_filled(std::vector<FilledFile>& files, FilledFile file, bool is_linked)
 void check_base_files(const Plan& plan) {
   if (!plan.base) return;
   const Base& base = *plan.base;
-  const auto its_files = files_of(base.version->manifest, *base.layout);
+  const auto its_files = files_of(base.images().manifest, base.images_layout());
   for (const auto& file : its_files) {
     if (std::filesystem::exists(base.directory / file.path)) return;
   }
   if (its_files.empty()) return;
-  const std::uint64_t number = base.version->number();
+  const std::uint64_t number = base.images().number();
   throw BaseDamaged(number, fmt::format("the images of version {} are damaged: no file of it is in "
                                         "{}",
                                         number, base.directory.string()));

@@ -21,6 +21,7 @@
 #include "store/materialize/bases.hpp"
 #include "store/materialize/file_filter.hpp"
 #include "store/materialize/image_files.hpp"
+#include "store/materialize/patched_base.hpp"
 #include "store/materialize/plan.hpp"
 #include "store/os/lease.hpp"
 
@@ -152,8 +153,10 @@ std::shared_ptr<PartialVersion> PartialImages::State::fill(
     VersionWatch* watch) {
   const auto wanted = history.get(version, making);
   const FileSet without = left_out(*history.layout(*wanted, making), options.only);
-  Plan plan = make_plan(history, wanted, usable_bases(store, history, version, distrusted, making),
-                        making, without);
+  std::vector<Base> bases_here = usable_bases(store, history, version, distrusted, making);
+  auto patched = find_sound_patched_base(store, history, version, distrusted, making);
+  if (patched) bases_here.push_back(std::move(*patched));
+  Plan plan = make_plan(history, wanted, bases_here, making, without);
   auto base = reserve_base(store, plan, Eviction::Claim::in_use, making);
   lap(watch, &VersionTiming::plan);
   if (!base) return nullptr;

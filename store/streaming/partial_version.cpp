@@ -245,7 +245,9 @@ void PartialVersion::State::make_alone(std::size_t window, WindowMakers& makers)
   const FilledFile& file = file_of(window);
   const File opened = File::open(file.path, O_WRONLY);
   if (file.blob != nullptr) {
-    write_blob(repository, *file.blob, opened.fd(), file.path, context, options.meter.get());
+    if (!copy_equal_blob(plan, *file.blob, opened.fd(), file.path)) {
+      write_blob(repository, *file.blob, opened.fd(), file.path, context, options.meter.get());
+    }
   } else {
     if (!makers.alone) {
       makers.alone = std::make_unique<SegmentWriter>(plan, *spool, repository, *options.coder,

@@ -17,7 +17,9 @@
 #include "store/os/file.hpp"
 #include "store/os/priority.hpp"
 #include "store/os/scratch_directory.hpp"
+#include "store/patches/tensor_table_id.hpp"
 #include "store/sync/base_renewal.hpp"
+#include "store/sync/patch_reach.hpp"
 
 namespace weightfs {
 namespace {
@@ -134,20 +136,32 @@ bool BaseWriter::write_if_due(const Context& context) {
 }
 
 bool BaseWriter::is_due(std::uint64_t newest, const Context& context) const {
-  const std::uint64_t base = store_.images().base_version();
-  if (base >= newest) return false;
-  if (base == 0) return true;  // it was damaged
-  SinceBase since{newest - base, 0};
-  if (is_base_due(since, kSizeBytesMax)) return true;
+  const PatchReach reach = find_patch_reach(store_, history_, context);
+  if (reach.base >= newest) return false;
+  if (reach.base == 0) return true;  // it was damaged
   const std::uint64_t model_bytes = store_.images().newest_bytes();
-  for (std::uint64_t number = base + 1; number <= newest; number++) {
+  SinceBase since{reach.path_bytes, newest - std::min(newest, reach.reached), 0};
+  if (is_base_due(since, model_bytes)) return true;
+  if (since.versions == 0) return false;
+  if (!has_table_of(reach.base, newest, context)) return true;
+  for (std::uint64_t number = reach.reached + 1; number <= newest; number++) {
     const auto version = history_.get(number, context);
-    if (!version->manifest.delta) return true;  // a snapshot: all of it
+    // A snapshot: all of it.
+    if (!version->manifest.delta) since.delta_bytes += model_bytes;
+    if (!version->manifest.delta) continue;
     for (const PackRef& pack : version->manifest.delta->packs) {
       since.delta_bytes += std::min(pack.size_bytes, model_bytes);
     }
   }
   return is_base_due(since, model_bytes);
+}
+
+/// Whether patches may lead from the one to the other.
+bool BaseWriter::has_table_of(std::uint64_t base, std::uint64_t newest,
+                              const Context& context) const {
+  const auto before = history_.layout(*history_.get(base, context), context);
+  const auto after = history_.layout(*history_.get(newest, context), context);
+  return before->id() == after->id() || tensor_table_id(*before) == tensor_table_id(*after);
 }
 
 bool BaseWriter::write(std::uint64_t version, const Context& context) {

@@ -51,6 +51,8 @@ class BaseWriter {
  private:
   void run(const std::stop_token& stop);
   [[nodiscard]] bool is_due(std::uint64_t newest, const Context& context) const;
+  [[nodiscard]] bool has_table_of(std::uint64_t base, std::uint64_t newest,
+                                  const Context& context) const;
   bool write(std::uint64_t version, const Context& context);
   void note_renewed(std::uint64_t version);
   void remove_before(std::uint64_t base);

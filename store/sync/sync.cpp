@@ -112,8 +112,10 @@ struct Sync::State {
   [[nodiscard]] bool is_current(const Context& context);
   [[nodiscard]] bool is_filling_first() const;
   [[nodiscard]] std::uint64_t latest() const;
+  void remake(const Context& context);
   void bring_wanted(const Context& context, const Progress& progress);
   void bring(std::uint64_t version, const Context& context, const Progress& progress);
+  void show_brought(VersionWatch& watch, const Context* bucket);
   bool fill_first(std::uint64_t version, const Context& context, VersionWatch& watch);
   std::shared_ptr<PartialVersion> fill(std::uint64_t version, const Context& context);
   void note_unfilled(std::uint64_t version, const Error& error);
@@ -198,6 +200,7 @@ struct Sync::State {
 
   std::unique_ptr<ImageSyncer> syncer;      // constant
   std::unique_ptr<BaseWriter> base_writer;  // with images in memory; constant
+  std::unique_ptr<PatchRecorder> recorder;  // likewise; uses the one above
   std::unique_ptr<RoomAhead> room_ahead;    // if more versions may come to the disk; constant
   std::unique_ptr<PartialImages> partials;  // of SyncOptions::partial; constant; ends first
 };
@@ -231,6 +234,7 @@ Sync::State::State(Store& the_store, History& the_history, SyncOptions the_optio
               }});
   if (store.images().memory() != nullptr) {
     base_writer = std::make_unique<BaseWriter>(store, history);
+    recorder = std::make_unique<PatchRecorder>(store, history, [this] { base_writer->wake(); });
     remaking = !store.images().complete_versions().empty();
   } else if (options.follow.what.kind != Follow::Kind::version) {
     room_ahead = std::make_unique<RoomAhead>(store);
@@ -249,6 +253,10 @@ Sync::State::State(Store& the_store, History& the_history, SyncOptions the_optio
 
 void Sync::State::run(const std::stop_token& stop) {
   const Context context{stop, Clock::time_point::max()};
+  {
+    const std::lock_guard lock(round_mutex);
+    remake(context);
+  }
   while (!stop.stop_requested()) {
     Clock::time_point next;
     {
@@ -281,6 +289,7 @@ void Sync::State::wait(const std::stop_token& stop, milliseconds delay) {
 /// Of what happens after the flip.
 void Sync::State::stop_workers() {
   syncer->stop();
+  if (recorder) recorder->stop();
   if (base_writer) base_writer->stop();
   if (room_ahead) room_ahead->stop();
 }
@@ -424,6 +433,30 @@ void Sync::State::find_wanted(const Context& context) {
   wanted = std::max(wanted, version_to_bring(options.follow.what, newest, carrier));
 }
 
+/// A restart with images in memory: the newest version that was known here is made of the base and
+/// the store's patches, without the bucket, which may be away.  If that cannot be done, the round
+/// that follows asks the bucket.
+void Sync::State::remake(const Context& context) {
+  if (!remaking || options.follow.what.kind != Follow::Kind::latest) return;
+  const std::uint64_t known = store.manifests().newest().version;
+  if (known <= latest()) return;
+  try {
+    const auto remade = store.eviction().reserve(known, Eviction::Claim::stays, context);
+    VersionWatch watch(known);
+    const Progress noting = [this](auto... report) { note_progress(report...); };
+    const bool is_made = materialize_from_patches(store, history, known, context, noting,
+                                                  options.coder, options.only, &watch);
+    if (!is_made) return;
+    log_info(fmt::format("version {} is made again from version {} and {} spans of patches", known,
+                         watch.timing.base, watch.timing.patches));
+    wanted = std::max(wanted, known);
+    show_brought(watch, nullptr);
+    change([&] { remaking = false; });
+  } catch (const std::exception& error) {
+    log_warning(fmt::format("version {} is not made of patches: {}", known, error.what()));
+  }
+}
+
 void Sync::State::bring_wanted(const Context& context, const Progress& progress) {
   change([&] { status.state = SyncStatus::State::fetching; });
   const std::uint64_t version = std::max(wanted, latest());
@@ -464,7 +497,13 @@ void Sync::State::bring(std::uint64_t version, const Context& context, const Pro
   }
   warn_if_nothing_is_kept(version, context);
   watch.lap(&VersionTiming::record);
-  show_catalog(&context);
+  show_brought(watch, &context);
+}
+
+/// `bucket`: as of show_catalog().
+void Sync::State::show_brought(VersionWatch& watch, const Context* bucket) {
+  const std::uint64_t version = watch.timing.version;
+  show_catalog(bucket);
   watch.lap(&VersionTiming::flip);
   if (latest() >= version) {
     watches.note_shown(watch);
@@ -619,6 +658,7 @@ void Sync::State::show_catalog(const Context* bucket) {
   }
   listeners.changed();
   if (syncer) syncer->wake();
+  if (recorder) recorder->wake();
   if (base_writer) base_writer->wake();
 }
 
@@ -743,6 +783,7 @@ void Sync::start() {
   state_->thread = std::jthread([this](const std::stop_token& stop) { state_->run(stop); });
   state_->syncer->start();
   if (state_->base_writer) state_->base_writer->start();
+  if (state_->recorder) state_->recorder->start();
   if (state_->room_ahead) state_->room_ahead->start();
 }
 
@@ -777,6 +818,7 @@ SyncStatus Sync::status() const {
   if (images.memory() != nullptr) {
     status.memory = {status.memory ? status.memory->bytes : 0, images.versions_in_memory(),
                      images.base_version(), state_->base_writer->renewals()};
+    status.history = state_->recorder->status();
   }
   if (state_->room_ahead) status.room_ahead = state_->room_ahead->status();
   if (!state_->partials) return status;

@@ -23,6 +23,11 @@ void BuildMeter::add_stalled(Clock::duration time) noexcept { stalled_ += time.c
 
 void BuildMeter::add_made(Clock::duration time) noexcept { made_ += time.count(); }
 
+void BuildMeter::add_patched(Clock::duration time, std::uint64_t bytes) noexcept {
+  patching_ += time.count();
+  patched_bytes_ += bytes;
+}
+
 void BuildMeter::add_written(Clock::duration time, std::uint64_t bytes) noexcept {
   writing_ += time.count();
   written_bytes_ += bytes;
@@ -38,6 +43,8 @@ BuildTiming BuildMeter::read() const noexcept {
   timing.requests = requests_;
   timing.stalled = time(stalled_);
   timing.decode = time(made_ - stalled_);
+  timing.patch = time(patching_);
+  timing.patched_bytes = patched_bytes_;
   timing.write = time(writing_);
   timing.written_bytes = written_bytes_;
   return timing;

@@ -19,6 +19,8 @@ class BuildMeter {
   void add_stalled(Clock::duration time) noexcept;
   /// `time`: with what is stalled in it.
   void add_made(Clock::duration time) noexcept;
+  /// `time`: a part of what is made.
+  void add_patched(Clock::duration time, std::uint64_t bytes) noexcept;
   void add_written(Clock::duration time, std::uint64_t bytes) noexcept;
 
   [[nodiscard]] BuildTiming read() const noexcept;
@@ -27,8 +29,8 @@ class BuildMeter {
   using Ticks = std::atomic<Clock::rep>;
   Ticks first_{Clock::time_point::max().time_since_epoch().count()};
   Ticks last_{Clock::time_point::min().time_since_epoch().count()};
-  Ticks stalled_{0}, made_{0}, writing_{0};
-  std::atomic<std::uint64_t> fetched_bytes_{0}, requests_{0}, written_bytes_{0};
+  Ticks stalled_{0}, made_{0}, patching_{0}, writing_{0};
+  std::atomic<std::uint64_t> fetched_bytes_{0}, requests_{0}, patched_bytes_{0}, written_bytes_{0};
 };
 
 }  // namespace weightfs

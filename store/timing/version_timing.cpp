@@ -24,6 +24,7 @@ void visit_brought(Timing& timing, Visitor&& visit) {
   visit("base", timing.base);
   visit("snapshot", timing.snapshot);
   visit("deltas", timing.deltas);
+  visit("patches", timing.patches);
   visit("bytes", timing.bytes);
   visit("unseen_ms", timing.unseen);
   visit("wait_ms", timing.wait);
@@ -38,6 +39,8 @@ void visit_brought(Timing& timing, Visitor&& visit) {
   visit("requests", timing.work.requests);
   visit("stalled_thread_ms", timing.work.stalled);
   visit("decode_thread_ms", timing.work.decode);
+  visit("patch_thread_ms", timing.work.patch);
+  visit("patched_bytes", timing.work.patched_bytes);
   visit("write_thread_ms", timing.work.write);
   visit("written_bytes", timing.work.written_bytes);
 }

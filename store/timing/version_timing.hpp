@@ -55,6 +55,8 @@ struct BuildTiming {
   std::uint64_t requests = 0;          // for these
   std::chrono::nanoseconds stalled{};  // thread time: nothing to decode yet, because of the fetch
   std::chrono::nanoseconds decode{};   // thread time: reading the base, decoding, verifying
+  std::chrono::nanoseconds patch{};    // thread time, a part of `decode`: the store's patches
+  std::uint64_t patched_bytes = 0;     // of these patches
   std::chrono::nanoseconds write{};    // thread time
   std::uint64_t written_bytes = 0;     // the others are hard links to the base's
 
@@ -71,6 +73,7 @@ struct VersionTiming {
   std::uint64_t base = 0;      // images of this version were here; 0: of none
   std::uint64_t snapshot = 0;  // else this version's snapshot was fetched
   std::uint64_t deltas = 0;    // that were applied
+  std::uint64_t patches = 0;   // spans of the store's patches that were applied, before the deltas
   std::uint64_t bytes = 0;     // of its files that are kept here
 
   std::optional<std::chrono::nanoseconds> unseen = {};  // nullopt: there was no poll before

@@ -26,16 +26,22 @@ using BaseNumbers = std::vector<std::uint64_t>;
 constexpr std::uint64_t kModel = 1000;
 constexpr std::size_t kBaseElements = 50'000;
 
-TEST(BaseRenewal, IsDueAfter64VersionsOrWhenTheDeltasAreAsLargeAsTheModel) {
-  EXPECT_FALSE(is_base_due({63, 999}, kModel));
-  EXPECT_TRUE(is_base_due({64, 0}, kModel));
-  EXPECT_TRUE(is_base_due({1, 1000}, kModel));
-  EXPECT_FALSE(is_base_due({0, 1000}, kModel)) << "it is the newest";
+TEST(BaseRenewal, IsDueWhenPatchesAreMoreThanHalfOfTheModel) {
+  EXPECT_FALSE(is_base_due({500, 0, 0}, kModel));
+  EXPECT_TRUE(is_base_due({501, 0, 0}, kModel));
 }
 
-TEST(BaseRenewal, AtOnePercentTheDiskIsWrittenForATwentiethOfThatAVersion) {
+TEST(BaseRenewal, WithoutPatchesIsDueAfter64VersionsOrWhenDeltasAreAsLargeAsTheModel) {
+  EXPECT_FALSE(is_base_due({0, 63, 999}, kModel));
+  EXPECT_TRUE(is_base_due({0, 64, 0}, kModel));
+  EXPECT_TRUE(is_base_due({0, 2, 1000}, kModel));
+  EXPECT_FALSE(is_base_due({0, 1, 1000}, kModel)) << "patches of it will be taken";
+  EXPECT_FALSE(is_base_due({0, 0, 1000}, kModel)) << "it is the newest";
+}
+
+TEST(BaseRenewal, WithoutPatchesTheDiskIsWrittenForATwentiethOfAOnePercentVersion) {
   SinceBase since;
-  while (!is_base_due(since, kModel)) since = {since.versions + 1, since.delta_bytes + 10};
+  while (!is_base_due(since, kModel)) since = {0, since.versions + 1, since.delta_bytes + 10};
   EXPECT_LE(1.0 / static_cast<double>(since.versions), 0.02);
 }
 

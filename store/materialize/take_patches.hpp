@@ -1,0 +1,29 @@
+// Take patches: compares two versions whose images are on this host, and writes the patches from
+// the one to the other.
+//
+// Only chunks whose hashes differ are read; what is read is compared with its hash before a patch
+// is made of it, so a damaged image never gets into the history.
+//
+// Memory: two chunks and a patch.  Work: on the calling thread, which brings its own priority.
+#pragma once
+
+#include <optional>
+
+#include "store/base/context.hpp"
+#include "store/materialize/plan.hpp"
+#include "store/patches/patch_table.hpp"
+
+namespace weightfs {
+
+/// The span of level one from `from` to `to`; nullopt if patches cannot lead over it: `to` is not
+/// the later version, the tensor tables differ, or files are absent.
+std::optional<SpanEnds> span_between(const Base& from, const Base& to);
+
+/// Files for PatchTable::install().  Requires: ends == span_between(from, to); both are kept from
+/// being evicted.
+/// Throws BaseDamaged (an image does not match its hashes, or is missing), Error: cancelled,
+/// timed_out, no_space, io.
+PatchFiles take_patches(const PatchTable& table, const SpanEnds& ends, const Base& from,
+                        const Base& to, const Context& context);
+
+}  // namespace weightfs

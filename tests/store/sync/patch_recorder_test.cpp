@@ -1,0 +1,322 @@
+#include "store/sync/patch_recorder.hpp"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "store/base/error.hpp"
+#include "store/patches/patch_records.hpp"
+#include "store/sync/base_writer.hpp"
+#include "store/sync/sync.hpp"
+#include "tests/support/code_of.hpp"
+#include "tests/support/eventually.hpp"
+#include "tests/support/hosts.hpp"
+#include "tests/support/random.hpp"
+
+namespace weightfs::test {
+namespace {
+
+namespace stdfs = std::filesystem;
+using Versions = std::vector<std::uint64_t>;
+
+constexpr std::size_t kElements = 50'000;
+
+/// A host whose images are in memory, and a publisher whose weights change a little each time.
+class PatchRecorderTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    try {
+      const ImageMemory memory;
+    } catch (const Error& error) {
+      GTEST_SKIP() << error.what();
+    }
+  }
+
+  stdfs::path checkpoint(unsigned version) const {
+    return dir_ / ("checkpoint-" + std::to_string(version));
+  }
+  /// `more`: elements of another tensor; 0: there is none.
+  void publish(unsigned version, double share = 0.01, std::size_t more = 0) {
+    weights_ = nudged_bf16(weights_, share, random_);
+    std::vector<TestTensor> tensors{{"weight", Dtype::bf16, {kElements}, weights_}};
+    if (more > 0) tensors.push_back({"more", Dtype::bf16, {more}, random_bf16(more, random_)});
+    write_text(checkpoint(version) / "model.safetensors",
+               make_safetensors(tensors, {{"step", std::to_string(version)}}));
+    write_text(checkpoint(version) / "config.json", R"({"model_type":"test"})");
+    ASSERT_EQ(publisher_.publish(checkpoint(version)).version, version);
+  }
+  void open(std::unique_ptr<Repository> repository) {
+    recorder_.reset();
+    sync_.reset();
+    reader_.reset();
+    reader_.emplace(std::move(repository), dir_ / "reader");
+    reader_->store->use_memory([] { return std::optional<MemoryRoom>(); });
+    SyncOptions options;
+    options.follow.poll.interval = std::chrono::milliseconds(2);
+    sync_.emplace(*reader_->store, reader_->history, std::move(options));
+    recorder_.emplace(*reader_->store, reader_->history);
+  }
+  void open() { open(Repository::open(std::make_unique<BucketView>(bucket_), {})); }
+  void open_without_bucket() {
+    open(Repository::assume("file://" + (dir_ / "no-bucket").string(),
+                            publisher_.repository->id()));
+  }
+  /// A host with version 1, the base, on the disk.
+  void begin() {
+    publish(1);
+    open();
+    sync_->run_once({});
+    sync_->sync_images();
+  }
+  void bring(unsigned version, double share = 0.01, std::size_t more = 0) {
+    publish(version, share, more);
+    sync_->run_once({});
+  }
+  void bring_and_record(unsigned first, unsigned last) {
+    for (unsigned version = first; version <= last; version++) {
+      bring(version);
+      EXPECT_TRUE(recorder_->record_if_due({})) << version;
+    }
+  }
+  void wait_ready() {
+    sync_->start();
+    sync_->wait_ready(Context{}.within(std::chrono::seconds(60)), {});
+  }
+
+  [[nodiscard]] PatchTable& patches() { return reader_->store->patches(); }
+  [[nodiscard]] std::vector<PatchSpan> spans() {
+    std::vector<PatchSpan> spans;
+    for (const SpanInfo& span : patches().list()) spans.push_back(span.span());
+    return spans;
+  }
+  static PatchSpan one(std::uint64_t first, std::uint64_t last) {
+    return {PatchLevel::one, first, last};
+  }
+  void expect_latest(unsigned version) {
+    const auto catalog = sync_->catalog();
+    ASSERT_EQ(catalog->latest, version);
+    EXPECT_EQ(read_tree(catalog->versions.at(version)->directory), read_tree(checkpoint(version)));
+  }
+
+  TempDir dir_;
+  Random random_ = make_rng();
+  Bytes weights_ = random_bf16(kElements, random_);
+  std::shared_ptr<MemoryBucket> bucket_ = make_memory_repository();
+  Host publisher_{bucket_, dir_ / "publisher"};
+  std::optional<Host> reader_;
+  std::optional<Sync> sync_;
+  std::optional<PatchRecorder> recorder_;
+};
+
+TEST_F(PatchRecorderTest, EachVersionIsRecordedOnce) {
+  begin();
+  EXPECT_FALSE(recorder_->record_if_due({})) << "the base is the newest";
+  bring_and_record(2, 4);
+  EXPECT_FALSE(recorder_->record_if_due({}));
+  EXPECT_EQ(spans(), (std::vector<PatchSpan>{one(1, 2), one(2, 3), one(3, 4)}));
+  const PatchHistory history = recorder_->status();
+  EXPECT_EQ(history.recorded, 4u);
+  EXPECT_EQ(history.backlog, 0u);
+  EXPECT_EQ(history.levels.at(0).spans, 3u);
+  EXPECT_EQ(history.levels.at(0).first, 1u);
+  EXPECT_EQ(history.levels.at(0).last, 4u);
+  EXPECT_EQ(history.path_bytes, history.levels.at(0).bytes);
+  EXPECT_EQ(history.written.taken_bytes, history.path_bytes);
+}
+
+TEST_F(PatchRecorderTest, ARestartMakesTheNewestVersionWithoutTheBucket) {
+  begin();
+  bring_and_record(2, 4);
+  open_without_bucket();
+  expect_latest(1);
+  wait_ready();
+  expect_latest(4);
+  EXPECT_EQ(sync_->status().memory->versions, Versions{4});
+  sync_->stop();
+  EXPECT_FALSE(recorder_->record_if_due({}));
+}
+
+TEST_F(PatchRecorderTest, AfterARestartItGoesOn) {
+  begin();
+  bring_and_record(2, 4);
+  open();
+  wait_ready();
+  sync_->stop();
+  bring_and_record(5, 6);
+  open_without_bucket();
+  wait_ready();
+  expect_latest(6);
+}
+
+TEST_F(PatchRecorderTest, WhatIsNotRecordedComesFromTheBucketAndTheRestDoesNot) {
+  begin();
+  bring_and_record(2, 4);
+  bring(5);
+  for (const auto& [key, bytes] : bucket_->objects()) {
+    if (key.starts_with("packs/") && !key.starts_with("packs/5/")) bucket_->remove(key, {});
+  }
+  open();
+  wait_ready();
+  EXPECT_TRUE(eventually([&] { return sync_->status().latest == 5; }));
+  expect_latest(5);
+}
+
+TEST_F(PatchRecorderTest, TheVersionThatTheNextPatchesAreTakenFromIsKept) {
+  begin();
+  bring_and_record(2, 2);
+  bring(3);
+  bring(4);
+  EXPECT_EQ(sync_->status().memory->versions, (Versions{2, 3, 4}));
+  EXPECT_TRUE(recorder_->record_if_due({}));
+  EXPECT_EQ(spans(), (std::vector<PatchSpan>{one(1, 2), one(2, 4)}));
+  bring(5);
+  EXPECT_EQ(sync_->status().memory->versions, (Versions{4, 5}));
+}
+
+TEST_F(PatchRecorderTest, ItIsKeptForABacklogOfTwoVersions) {
+  begin();
+  bring_and_record(2, 3);
+  bring(4);
+  bring(5);
+  EXPECT_EQ(sync_->status().memory->versions, (Versions{3, 4, 5}));
+  bring(6);
+  EXPECT_EQ(sync_->status().memory->versions, (Versions{3, 5, 6}));
+  bring(7);
+  EXPECT_EQ(sync_->status().memory->versions, (Versions{6, 7}));
+}
+
+TEST_F(PatchRecorderTest, OneSpanCoversSeveralVersionsThatWereMissed) {
+  begin();
+  bring_and_record(2, 3);
+  for (unsigned version = 4; version <= 6; version++) bring(version);
+  EXPECT_EQ(recorder_->status().backlog, 3u);
+  EXPECT_TRUE(recorder_->record_if_due({}));
+  EXPECT_EQ(spans().back(), one(3, 6));
+  open_without_bucket();
+  wait_ready();
+  expect_latest(6);
+}
+
+TEST_F(PatchRecorderTest, ManyVersionsAreFolded) {
+  begin();
+  bring_and_record(2, 17);
+  const PatchHistory history = recorder_->status();
+  EXPECT_EQ(history.levels.at(1).spans, 2u);
+  EXPECT_GT(history.written.folded_bytes, 0u);
+  EXPECT_LT(history.path_bytes, history.levels.at(0).bytes);
+  open_without_bucket();
+  wait_ready();
+  expect_latest(17);
+}
+
+TEST_F(PatchRecorderTest, NothingLeadsOverAChangeOfTheTensorTableAndTheBaseIsRenewed) {
+  begin();
+  bring_and_record(2, 2);
+  bring(3, 0.01, 100);
+  EXPECT_FALSE(recorder_->record_if_due({}));
+  EXPECT_FALSE(recorder_->keeps(2));
+  BaseWriter writer(*reader_->store, reader_->history);
+  EXPECT_TRUE(writer.write_if_due({}));
+  EXPECT_EQ(sync_->status().memory->base, 3u);
+  bring(4, 0.01, 100);
+  EXPECT_TRUE(recorder_->record_if_due({}));
+  EXPECT_EQ(spans().back(), one(3, 4));
+  open_without_bucket();
+  wait_ready();
+  expect_latest(4);
+}
+
+TEST_F(PatchRecorderTest, TheBaseStaysWhileThePatchesAreSmall) {
+  begin();
+  BaseWriter writer(*reader_->store, reader_->history);
+  for (unsigned version = 2; version <= 70; version++) {
+    bring(version, 0.002);
+    EXPECT_TRUE(recorder_->record_if_due({}));
+    ASSERT_FALSE(writer.write_if_due({})) << version;
+  }
+  EXPECT_EQ(sync_->status().memory->base, 1u);
+  open_without_bucket();
+  wait_ready();
+  expect_latest(70);
+}
+
+TEST_F(PatchRecorderTest, TheBaseIsRenewedWhenPatchesAreMoreThanHalfOfTheModel) {
+  begin();
+  BaseWriter writer(*reader_->store, reader_->history);
+  unsigned version = 2;
+  for (;; version++) {
+    bring(version, 0.9);
+    EXPECT_TRUE(recorder_->record_if_due({}));
+    if (writer.write_if_due({})) break;
+    ASSERT_LT(version, 10u);
+  }
+  EXPECT_EQ(sync_->status().memory->base, version);
+  EXPECT_FALSE(writer.write_if_due({}));
+  EXPECT_EQ(recorder_->status().backlog, 0u);
+}
+
+TEST_F(PatchRecorderTest, ADamagedPatchIsLeftOutAndTheBucketIsAsked) {
+  begin();
+  bring_and_record(2, 4);
+  std::string key, value;
+  reader_->store->db().read_range(
+      ColumnFamily::patches, patch_key(one(2, 3), {}), key_after(span_key(PatchLevel::one, 3)),
+      [&](std::string_view found, std::string_view bytes) {
+        key = found;
+        value = bytes;
+        return false;
+      });
+  value.back() = static_cast<char>(value.back() ^ 1);
+  reader_->store->db().write({{ColumnFamily::patches, key, value}});
+  open();
+  wait_ready();
+  EXPECT_TRUE(eventually([&] { return sync_->status().latest == 4; }));
+  expect_latest(4);
+  sync_->stop();
+  recorder_->record_if_due({});
+  EXPECT_EQ(recorder_->status().recorded, 4u) << "taken anew from the base";
+}
+
+TEST_F(PatchRecorderTest, WithoutRoomNothingIsRecordedAndNothingIsKept) {
+  begin();
+  bring_and_record(2, 2);
+  sync_.reset();
+  recorder_.reset();
+  reader_.reset();
+  reader_.emplace(Repository::open(std::make_unique<BucketView>(bucket_), {}), dir_ / "reader",
+                  StoreLimits{std::nullopt, 1ull << 60});
+  reader_->store->use_memory([] { return std::optional<MemoryRoom>(); });
+  sync_.emplace(*reader_->store, reader_->history, SyncOptions{});
+  recorder_.emplace(*reader_->store, reader_->history);
+  bring(3);
+  EXPECT_EQ(code_of([&] { recorder_->record_if_due({}); }), ErrorCode::no_space);
+  EXPECT_FALSE(recorder_->keeps(recorder_->status().recorded));
+  EXPECT_TRUE(stdfs::is_empty(reader_->store->temporary_directory()));
+}
+
+TEST_F(PatchRecorderTest, TheThreadRecordsAfterTheFlip) {
+  publish(1);
+  open();
+  recorder_.reset();
+  sync_->start();
+  EXPECT_TRUE(eventually([&] { return sync_->status().latest == 1; }));
+  for (unsigned version = 2; version <= 20; version++) {
+    publish(version);
+    EXPECT_TRUE(eventually([&] { return sync_->status().latest == version; }));
+    expect_latest(version);
+  }
+  EXPECT_TRUE(eventually([&] { return sync_->status().history->recorded == 20; }));
+  EXPECT_EQ(sync_->status().history->error, "");
+  open_without_bucket();
+  wait_ready();
+  expect_latest(20);
+}
+
+}  // namespace
+}  // namespace weightfs::test
