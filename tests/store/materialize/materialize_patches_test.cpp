@@ -112,7 +112,7 @@ TEST_F(MaterializePatches, ThePathMayLeadBack) {
   for (int i = 0; i < 3; i++) add_version();
   keep_only(4);
   lose_bucket();
-  for (const std::uint64_t version : {1, 2, 3}) {
+  for (const std::uint64_t version : {1U, 2U, 3U}) {
     EXPECT_TRUE(rebuild(version));
     expect_version(version);
   }
@@ -123,7 +123,7 @@ TEST_F(MaterializePatches, MaterializeUsesThemAndTheBucketOnlyForWhatIsNewer) {
   model_.nudge_all(0.01, rng_);
   builder_.add(model_.tree());  // no patches of it
   keep_only(1);
-  for (const std::uint64_t version : {2, 3, 4}) {
+  for (const std::uint64_t version : {2U, 3U, 4U}) {
     builder_.bucket()->remove(builder_.key("packs/" + std::to_string(version) + "/"), {});
   }
   EXPECT_FALSE(rebuild(5)) << "nothing leads to it but the bucket";
@@ -150,7 +150,7 @@ TEST_F(MaterializePatches, HeadersMayDiffer) {
   add_version();
   keep_only(1);
   lose_bucket();
-  for (const std::uint64_t version : {2, 3}) {
+  for (const std::uint64_t version : {2U, 3U}) {
     EXPECT_TRUE(rebuild(version));
     expect_version(version);
   }
