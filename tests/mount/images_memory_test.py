@@ -12,7 +12,7 @@ import runs  # noqa: E402
 PARAMS = 32_000_000  # 64 MiB a version
 MIB = 1 << 20
 DISK_SHARE = 0.02  # of the model, that a version may write to the disk
-BASE_VERSIONS = 64  # store/sync/base_renewal.hpp
+MANY_VERSIONS = 132  # beyond the first cumulative span: store/patches/plan_folds.hpp
 
 
 def tree_bytes(folder):
@@ -49,6 +49,12 @@ class ImagesMemory(harness.MountTest):
         return mount.wait_status(lambda status: status["images"]["base"] == version,
                                  f"base {version}")
 
+    def wait_recorded(self, mount, version):
+        """Patches lead from the base to the version, and nothing is left to be folded."""
+        return mount.wait_status(
+            lambda status: status["history"]["recorded"] == version and
+            not status["history"]["error"], f"patches to version {version}")["history"]
+
     def test_versions_are_right_and_the_disk_is_hardly_written(self):
         steps = self.make_run(10, PARAMS)
         self.init()
@@ -57,8 +63,11 @@ class ImagesMemory(harness.MountTest):
         mount.wait_status(lambda status: status["unsynced"] == [], "the base is synced")
         before = written_bytes(mount.process.pid)
         newest = self.publish_all(mount, steps[1:], 2)
+        history = self.wait_recorded(mount, newest)
         written = written_bytes(mount.process.pid) - before
 
+        self.assertGreater(history["path_bytes"], 0)
+        self.assertLessEqual(history["path_bytes"], written)
         status = mount.status()
         self.assertLessEqual(written / (len(steps) - 1), DISK_SHARE * tree_bytes(steps[0]))
         self.assertEqual(status["images"]["home"], "memory")
@@ -89,48 +98,68 @@ class ImagesMemory(harness.MountTest):
         self.assertEqual(mount.status()["images"]["memory_versions"], [5, 6])
 
     def test_a_restart_brings_the_newest_version_before_it_is_ready(self):
-        steps = self.make_run(4, PARAMS // 8)
+        steps = self.make_run(5, PARAMS // 8)
         self.init()
         self.publish(steps[0])
         mount = self.mount("--images", "memory")
-        self.publish_all(mount, steps[1:], 2)
+        self.publish_all(mount, steps[1:4], 2)
+        self.wait_recorded(mount, 4)
         mount.umount()
         said = mount.start()
         self.assertEqual(said["version"], 4)
         self.assert_same_tree(mount.join("latest/"), steps[3])
         self.assertEqual(mount.status()["images"]["memory_versions"], [4])
 
-        # Without the bucket there is the base.
+        # The same without the bucket, of the base and the patches.
         mount.umount()
         os.rename(self.bucket, self.bucket + ".away")
-        self.assertEqual(mount.start()["version"], 1)
-        self.assert_same_tree(mount.join("latest/"), steps[0])
-        os.rename(self.bucket + ".away", self.bucket)
-        mount.wait_version(4)
+        self.assertEqual(mount.start()["version"], 4)
         self.assert_same_tree(mount.join("latest/"), steps[3])
+        timing = mount.wait_status(
+            lambda status: status["timing"]["latest"] and status["timing"]["latest"]["brought"],
+            "a timing")["timing"]["latest"]["brought"]
+        self.assertEqual((timing["base"], timing["deltas"], timing["fetched_bytes"]), (1, 0, 0))
+        self.assertGreater(timing["patches"], 0)
+        self.assertGreater(timing["patched_bytes"], 0)
+        # Older ones too, by name.
+        self.assert_same_tree(mount.join("versions/3"), steps[2])
+        os.rename(self.bucket + ".away", self.bucket)
+        self.publish_all(mount, steps[4:], 5)
+        self.assert_same_tree(mount.join("latest/"), steps[4])
 
-    def test_if_the_way_from_the_base_is_damaged_a_restart_serves_what_still_can_be_made(self):
-        steps = self.make_run(4, PARAMS // 8)
+    def test_a_restart_after_kill_makes_the_newest_version_without_any_pack(self):
+        steps = self.make_run(20, PARAMS // 8)
         self.init()
         self.publish(steps[0])
         mount = self.mount("--images", "memory")
         self.publish_all(mount, steps[1:], 2)
-        self.assert_same_tree(mount.join("latest/"), steps[3])
+        history = self.wait_recorded(mount, 20)
+        self.assertGreaterEqual(history["levels"][0]["spans"], 1)
+        os.rename(os.path.join(self.bucket, "packs"), os.path.join(self.bucket, "packs.away"))
+        os.rename(os.path.join(self.bucket, "snapshots"), os.path.join(self.bucket, "snapshots.away"))
+        mount.process.kill()
+        harness.libc.umount2(mount.path.encode(), harness.MNT_DETACH)
+        self.assertEqual(mount.start()["version"], 20)
+        self.assert_same_tree(mount.join("latest/"), steps[19])
+        self.assertEqual(mount.status()["images"]["base"], 1)
+        self.assertIn("of patches in", harness.run("status", mount.path).stdout)
+
+    def test_damaged_packs_of_what_was_here_do_not_matter(self):
+        steps = self.make_run(5, PARAMS // 8)
+        self.init()
+        self.publish(steps[0])
+        mount = self.mount("--images", "memory")
+        self.publish_all(mount, steps[1:4], 2)
+        self.wait_recorded(mount, 4)
         pack = self.pack(3)
         good = harness.read_file(pack)
         mount.umount()
         harness.write_file(pack, good[:-1] + bytes([good[-1] ^ 1]))
-        # Nothing of versions 3 and 4 was on the disk: version 2 is the newest that is left.
-        self.assertEqual(mount.start()["version"], 2)
-        self.assert_same_tree(mount.join("latest/"), steps[1])
-        status = mount.wait_status(lambda status: status["error"], "an error")
-        self.assertEqual(status["error"]["code"], "corrupt")
-        self.assertIn(os.path.basename(pack), status["error"]["message"])
-        self.assertEqual(status["newest"], 4)
-
-        harness.write_file(pack, good)
-        mount.wait_version(4)
+        self.assertEqual(mount.start()["version"], 4)
         self.assert_same_tree(mount.join("latest/"), steps[3])
+        self.publish_all(mount, steps[4:], 5)
+        self.assert_same_tree(mount.join("latest/"), steps[4])
+        self.assertIsNone(mount.status()["error"])
 
     def test_a_store_may_change_from_memory_to_disk_and_back(self):
         steps = self.make_run(4, 1_000_000)
@@ -165,30 +194,30 @@ class ImagesMemory(harness.MountTest):
         self.assertLess(status["images"]["memory_bytes"], 2 * tree_bytes(steps[0]))
         self.assertEqual(status["kept"]["only"], [names[0]])
 
-    def test_the_base_is_renewed_when_the_deltas_are_as_large(self):
-        sparse = self.make_run(2, PARAMS // 8)
+    def test_the_base_is_renewed_when_the_patches_are_large(self):
+        sparse = self.make_run(1, PARAMS // 8)
         other = os.path.join(self.dir, "other")
-        runs.make_run(other, 1, PARAMS // 8, seed=7)
-        dense = os.path.join(other, "step_000000")
+        runs.make_run(other, 5, PARAMS // 8, seed=7)
+        dense = [os.path.join(other, name) for name in sorted(os.listdir(other))
+                 if name.startswith("step_")]
         self.init()
         self.publish(sparse[0])
         mount = self.mount("--images", "memory")
         self.assertEqual(mount.status()["images"]["base_renewals"], 0)
-        self.publish_all(mount, [dense, sparse[0]], 2)
+        self.publish_all(mount, dense[:1], 2)
         images = mount.wait_status(lambda status: status["images"]["base_renewals"] > 0,
                                    "another base")["images"]
-        version = images["base_renewed"]
-        self.assertEqual((images["base"], images["base_renewals"]), (version, 1))
-        self.assertIn(f"version {version}, the base, renewed once",
-                      harness.run("status", mount.path).stdout)
+        self.assertEqual((images["base"], images["base_renewed"], images["base_renewals"]), (2, 2, 1))
+        self.assertIn("version 2, the base, renewed once", harness.run("status", mount.path).stdout)
         harness.wait_until(
-            lambda: os.listdir(os.path.join(mount.store, "images")) == [str(version)], "one base")
-        for number, step in ((2, dense), (3, sparse[0])):
-            self.assert_same_tree(mount.join("versions", number), step)
+            lambda: os.listdir(os.path.join(mount.store, "images")) == ["2"], "one base")
+        self.assert_same_tree(mount.join("versions/2"), dense[0])
         # The base leaves the memory, and is read from the disk from then on.
-        self.publish_all(mount, [sparse[1], sparse[0], sparse[1]], 4)
-        self.assertNotIn(version, mount.status()["images"]["memory_versions"])
-        self.assert_same_tree(mount.join("versions", version), dense if version == 2 else sparse[0])
+        newest = self.publish_all(mount, dense[1:], 3)
+        self.wait_recorded(mount, newest)
+        self.assertEqual(mount.status()["images"]["base_renewals"], 1)
+        self.assertNotIn(2, mount.status()["images"]["memory_versions"])
+        self.assert_same_tree(mount.join("versions/2"), dense[0])
 
     def test_kill_while_a_base_is_written_leaves_one_that_is_right(self):
         steps = self.make_run(1, PARAMS)
@@ -213,22 +242,29 @@ class ImagesMemory(harness.MountTest):
             base = mount.status()["images"]["base"]
             self.assert_same_tree(mount.join("versions", base), steps[(base - 1) % 2])
 
-    def test_renewals_included_the_disk_is_hardly_written(self):
-        steps = self.make_run(2, PARAMS // 4)
+    def test_over_many_versions_folding_included_the_disk_is_hardly_written(self):
+        made = self.make_run(20, PARAMS // 8)
+        # There and back, so that each version differs from the one before by a step.
+        cycle = made + made[-2:0:-1]
+        steps = [cycle[i % len(cycle)] for i in range(MANY_VERSIONS)]
         self.init()
         self.publish(steps[0])
         mount = self.mount("--images", "memory")
         mount.wait_status(lambda status: status["unsynced"] == [], "the base is synced")
         before = written_bytes(mount.process.pid)
-        newest = self.publish_all(mount, [steps[i % 2] for i in range(1, BASE_VERSIONS + 1)], 2)
-        self.wait_base(mount, newest)
+        newest = self.publish_all(mount, steps[1:], 2)
+        history = self.wait_recorded(mount, newest)
+        harness.wait_until(lambda: mount.status()["history"]["levels"][3]["spans"] == 1,
+                           "a cumulative span")
         written = written_bytes(mount.process.pid) - before
-        model = tree_bytes(steps[0])
-        self.assertGreaterEqual(written, model)
-        self.assertLessEqual(written / BASE_VERSIONS, DISK_SHARE * model)
+        share = written / (len(steps) - 1) / tree_bytes(steps[0])
+        print(f"written to the disk, of the model a version: {share:.4f}; patches written "
+              f"{history['write_amplification']:.2f} times")
+        self.assertLessEqual(share, DISK_SHARE)
+        self.assertEqual(mount.status()["images"]["base"], 1)
         mount.umount()
         self.assertEqual(mount.start()["version"], newest)
-        self.assert_same_tree(mount.join("latest/"), steps[(newest - 1) % 2])
+        self.assert_same_tree(mount.join("latest/"), steps[-1])
 
     def test_kill_leaves_no_mount_and_no_memory(self):
         steps = self.make_run(3, PARAMS)

@@ -226,6 +226,22 @@ TEST(StatusLines, TellWhatIsKeptIfItIsNotAll) {
       << lines_of(state);
 }
 
+TEST(StatusLines, TellOfTheHistoryIfThereIsOne) {
+  DaemonState state = some_state();
+  EXPECT_EQ(lines_of(state).find("patches"), std::string::npos);
+  PatchHistory& history = state.sync.history.emplace();
+  history.levels = {{PatchLevel::one, 2, 1u << 20, 1, 3}};
+  history.written = {100, 50};
+  EXPECT_NE(lines_of(state).find("history      1.0 MiB of patches in 2 spans, written 1.5 times\n"),
+            std::string::npos)
+      << lines_of(state);
+  history.backlog = 1;
+  history.error = "the disk is full";
+  EXPECT_NE(lines_of(state).find("; 1 version to be taken; not kept: the disk is full\n"),
+            std::string::npos)
+      << lines_of(state);
+}
+
 TEST(StatusLines, OfASyncTellOfFilesAndNotOfAMount) {
   DaemonState state = some_state();
   state.serving.mode = "directory";

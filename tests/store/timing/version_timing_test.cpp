@@ -30,6 +30,7 @@ TimingRecord full_timing() {
                                  .base = 41,
                                  .snapshot = 40,
                                  .deltas = 3,
+                                 .patches = 4,
                                  .bytes = 512,
                                  .unseen = milliseconds(900),
                                  .wait = microseconds(1),
@@ -44,6 +45,8 @@ TimingRecord full_timing() {
                                           .requests = 10,
                                           .stalled = microseconds(11),
                                           .decode = microseconds(12),
+                                          .patch = microseconds(15),
+                                          .patched_bytes = 16,
                                           .write = microseconds(13),
                                           .written_bytes = 14}};
   record.handed_over = HandOverTiming{.version = 42,
