@@ -20,6 +20,7 @@ import re
 import subprocess
 import sys
 import tarfile
+import textwrap
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 LAYERS = ("kernels", "store", "fs")  # a layer includes itself and those before it
@@ -351,7 +352,8 @@ def table(tree):
     if KNOWN_CYCLES:
         lines += ["", "Modules that include each other, and why:", ""]
         for names, why in sorted(KNOWN_CYCLES.items()):
-            lines.append(f"- {', '.join(f'`{name}`' for name in names)}: {why}.")
+            item = f"- {', '.join(f'`{name}`' for name in names)}: {why}."
+            lines += textwrap.wrap(item, 100, subsequent_indent="  ", break_on_hyphens=False)
     return "\n".join(lines)
 
 
