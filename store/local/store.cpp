@@ -105,6 +105,7 @@ std::unique_ptr<Store> Store::open(const fs::path& path, std::string_view reposi
 Store::Store(StoreDirectory directory, const StoreMarker& marker, StoreLimits limits,
              const std::function<Space()>& space)
     : directory_(std::move(directory)),
+      small_files_(directory_.path() / "small"),
       tables_(open_tables(directory_, marker, space)),
       evictor_(path(), limits, space, eviction_, tables_->images, tables_->deltas) {
   // Spools left by the previous process.

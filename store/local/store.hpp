@@ -5,6 +5,7 @@
 //     <store>/db/                RocksDB: store/database/column_families.hpp
 //     <store>/images/<v>/<path>  what readers read through the passthrough
 //     <store>/deltas/<v>.safetensors  changes from v - 1: store/inspect/delta_files.hpp
+//     <store>/small/<sha256>     small files of the newest version: store/local/small_files.hpp
 //     <store>/staging/<id>       bytes of staged files: store/staging/staging.hpp
 //     <store>/handover/<nonce>/  links to staged files: store/handover/publish_queue.hpp
 //     <store>/tmp/               spools; emptied when the store is opened
@@ -45,6 +46,7 @@
 #include "store/local/evictor.hpp"
 #include "store/local/image_table.hpp"
 #include "store/local/manifest_table.hpp"
+#include "store/local/small_files.hpp"
 #include "store/local/store_directory.hpp"
 #include "store/local/store_limits.hpp"
 #include "store/local/timing_table.hpp"
@@ -102,6 +104,7 @@ class Store {
 
   [[nodiscard]] PatchTable& patches() noexcept { return tables_->patches; }
   [[nodiscard]] const PatchTable& patches() const noexcept { return tables_->patches; }
+  [[nodiscard]] SmallFiles& small_files() noexcept { return small_files_; }
 
   /// Decides which versions may be evicted.
   [[nodiscard]] Eviction& eviction() noexcept { return eviction_; }
@@ -128,6 +131,7 @@ class Store {
                                              const std::function<Space()>& space);
 
   StoreDirectory directory_;
+  SmallFiles small_files_;
   Eviction eviction_;
   std::unique_ptr<Tables> tables_;
   Evictor evictor_;

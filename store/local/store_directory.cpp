@@ -210,7 +210,7 @@ void StoreDirectory::keep_staging() const {
 
 void StoreDirectory::clear(const StoreMarker& marker) {
   keep_staging();
-  for (const char* name : {"db", "images", "deltas", "handover", "tmp"}) {
+  for (const char* name : {"db", "images", "deltas", "small", "handover", "tmp"}) {
     std::error_code error;
     fs::remove_all(path_ / name, error);
     if (error) throw_errno(error.value(), "remove " + (path_ / name).string());

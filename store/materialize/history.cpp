@@ -367,6 +367,12 @@ void History::prune_layouts() {
 std::set<Sha256> History::layouts_of_versions_here() {
   std::vector<std::uint64_t> numbers = store_->images().complete_versions();
   numbers.push_back(store_->manifests().newest().version);
+  // A restart may make this one, without the bucket.
+  std::uint64_t recorded = 0;
+  for (const SpanInfo& span : store_->patches().list()) {
+    recorded = std::max(recorded, span.ends.last.version);
+  }
+  if (recorded != 0) numbers.push_back(recorded);
   std::set<Sha256> layouts;
   for (const std::uint64_t number : numbers) {
     if (const auto version = find_known(number)) layouts.insert(version->manifest.layout.sha256);

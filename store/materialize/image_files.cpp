@@ -100,6 +100,20 @@ std::optional<Bytes> read_small_file(const std::filesystem::path& path, std::uin
   return bytes;
 }
 
+/// Of the base's images, or kept by the store; nullopt if neither has the bytes.
+std::optional<Bytes> read_equal_blob(const Plan& plan, const BlobRef& blob) {
+  const auto read = [&](const std::filesystem::path& path) {
+    auto bytes = read_small_file(path, blob.size_bytes);
+    if (bytes && sha256(*bytes) != blob.sha256) bytes.reset();
+    return bytes;
+  };
+  if (const BlobRef* old = equal_blob_of_base(plan, blob)) {
+    if (auto bytes = read(plan.base->directory / old->path)) return bytes;
+  }
+  if (!plan.base || !plan.base->patched || !plan.base->patched->small_files) return std::nullopt;
+  return read(plan.base->patched->small_files->path_of(blob.sha256));
+}
+
 bool is_one_file_system(const std::filesystem::path& one, const std::filesystem::path& other) {
   struct stat first {};
   struct stat second {};
@@ -167,21 +181,16 @@ bool link_equal_blob(const Plan& plan, const BlobRef& blob, const std::filesyste
 
 bool copy_equal_blob(const Plan& plan, const BlobRef& blob, int fd,
                      const std::filesystem::path& path) {
-  const BlobRef* old = equal_blob_of_base(plan, blob);
-  if (old == nullptr) return false;
-  const auto bytes = read_small_file(plan.base->directory / old->path, blob.size_bytes);
-  if (!bytes || sha256(*bytes) != blob.sha256) return false;
+  const auto bytes = read_equal_blob(plan, blob);
+  if (!bytes) return false;
   write_at(fd, 0, *bytes, path);
   return true;
 }
 
 bool has_equal_blobs(const Plan& plan) {
   const auto& blobs = plan.version->manifest.blobs;
-  return std::all_of(blobs.begin(), blobs.end(), [&](const BlobRef& blob) {
-    const BlobRef* old = equal_blob_of_base(plan, blob);
-    if (old == nullptr) return false;
-    return hash_of_small_file(plan.base->directory / old->path, blob.size_bytes) == blob.sha256;
-  });
+  return std::all_of(blobs.begin(), blobs.end(),
+                     [&](const BlobRef& blob) { return read_equal_blob(plan, blob).has_value(); });
 }
 
 std::optional<Sha256> hash_of_small_file(const std::filesystem::path& path,

@@ -36,11 +36,12 @@ bool link_equal_file(const Plan& plan, const LayoutFile& file, const std::filesy
 bool link_equal_blob(const Plan& plan, const BlobRef& blob, const std::filesystem::path& path);
 
 /// Writes the bytes of the base's equal small file to `fd`, the empty file at `path`: where it
-/// cannot be linked, as between disk and memory.  Returns: false if there is none that is right.
+/// cannot be linked, as between disk and memory.  With patches also those of a file that the store
+/// has kept.  Returns: false if there is none that is right.
 bool copy_equal_blob(const Plan& plan, const BlobRef& blob, int fd,
                      const std::filesystem::path& path);
 
-/// Whether the base has all small files of the plan's version, as they were.
+/// Whether copy_equal_blob() has all small files of the plan's version.
 bool has_equal_blobs(const Plan& plan);
 
 /// The hash of a small file; nullopt if it does not exist, is not a regular file of this size, or

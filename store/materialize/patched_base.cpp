@@ -106,6 +106,7 @@ class PatchedBaseFinder {
     patched->hashes = std::move(images.hashes);
     patched->changed.resize(patched->hashes.size());
     patched->patches = &store_.patches();
+    patched->small_files = &store_.small_files();
     patched->path = std::move(path);
     base.hashes = patched->hashes;
     for (const PathStep& step : patched->path) follow(step, *patched, base);

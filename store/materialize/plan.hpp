@@ -20,6 +20,7 @@
 
 #include "store/base/error.hpp"
 #include "store/format/chunk_batches.hpp"
+#include "store/local/small_files.hpp"
 #include "store/materialize/history.hpp"
 #include "store/patches/patch_path.hpp"
 #include "store/patches/patch_table.hpp"
@@ -35,7 +36,8 @@ struct PatchedImages {
   std::vector<std::uint64_t> hashes;  // of the chunks of these files
   std::vector<bool> changed;          // by chunk number: the path has patches of it
   const PatchTable* patches = nullptr;
-  PatchPath path;  // from `version`
+  const SmallFiles* small_files = nullptr;  // of versions that are not here; may be null
+  PatchPath path;                           // from `version`
 };
 
 /// Images of a version on this host, or others and the patches from them to it.

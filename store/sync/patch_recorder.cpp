@@ -4,14 +4,17 @@
 
 #include <algorithm>
 #include <mutex>
+#include <set>
 #include <utility>
 
 #include "store/base/bytes.hpp"
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
 #include "store/database/sorted_file.hpp"
+#include "store/format/checkpoint.hpp"
 #include "store/materialize/bases.hpp"
 #include "store/materialize/take_patches.hpp"
+#include "store/os/file.hpp"
 #include "store/os/priority.hpp"
 #include "store/patches/fold_spans.hpp"
 #include "store/patches/patch_reader.hpp"
@@ -129,11 +132,32 @@ bool PatchRecorder::record(const PatchReach& reach, const Context& context) {
   const bool are_same = images.generation(reach.start) == generation_before &&
                         images.generation(reach.newest) == generation_after;
   if (!are_same) return false;
+  const std::set<Sha256> small_files = keep_small_files(to, reach.base, context);
   const std::uint64_t bytes = files.size_bytes, chunks = files.chunk_count;
   store_.patches().install(*ends, std::move(files));
+  store_.small_files().keep_only(small_files);  // until now a restart may need the others
   log_debug(fmt::format("patches from versions {}: {} chunks, {}", to_string(ends->span()), chunks,
                         human_bytes(bytes)));
   return true;
+}
+
+/// Those of the newest version that the base does not have.
+std::set<Sha256> PatchRecorder::keep_small_files(const Base& newest, std::uint64_t base,
+                                                 const Context& context) {
+  const auto& there = history_.get(base, context)->manifest.blobs;
+  SmallFiles& kept = store_.small_files();
+  std::set<Sha256> wanted;
+  for (const BlobRef& blob : newest.version->manifest.blobs) {
+    const bool is_there = std::any_of(there.begin(), there.end(), [&](const BlobRef& old) {
+      return old.path == blob.path && old.sha256 == blob.sha256;
+    });
+    if (is_there) continue;
+    wanted.insert(blob.sha256);
+    if (kept.has(blob.sha256)) continue;
+    const std::string bytes = read_file(newest.directory / blob.path, kBlobBytesMax);
+    if (sha256(as_bytes(bytes)) == blob.sha256) kept.keep(blob.sha256, bytes);
+  }
+  return wanted;
 }
 
 void PatchRecorder::fold(const Context& context) {
@@ -191,14 +215,14 @@ bool PatchRecorder::keeps(std::uint64_t version) {
 
 PatchHistory PatchRecorder::status() const {
   PatchHistory history;
-  for (const PatchLevel level : {PatchLevel::one, PatchLevel::eight, PatchLevel::sixty_four,
-                                 PatchLevel::cumulative}) {
+  for (const PatchLevel level :
+       {PatchLevel::one, PatchLevel::eight, PatchLevel::sixty_four, PatchLevel::cumulative}) {
     history.levels.push_back({level});
   }
   for (const SpanInfo& span : store_.patches().list()) {
     PatchHistory::Level& level = history.levels[static_cast<std::size_t>(span.ends.level)];
-    level.first = level.spans == 0 ? span.ends.first.version
-                                   : std::min(level.first, span.ends.first.version);
+    level.first =
+        level.spans == 0 ? span.ends.first.version : std::min(level.first, span.ends.first.version);
     level.last = std::max(level.last, span.ends.last.version);
     level.spans++;
     level.bytes += span.size_bytes;

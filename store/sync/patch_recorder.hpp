@@ -5,6 +5,9 @@
 //     base ======== 7 -> 8 -> 9 ---> 12          9 was the last one here whose patches were taken;
 //     (disk)        spans of level one           10 and 11 went before their turn
 //
+// The small files of the newest version that the base does not have are kept on the disk too
+// (store/local/small_files.hpp).
+//
 // So patches lead from the base, which is on the disk, to the newest version, and a restart makes
 // it of both (store/materialize/patched_base.hpp).
 //
@@ -21,6 +24,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <set>
 #include <stop_token>
 #include <string>
 #include <thread>
@@ -32,6 +36,7 @@
 #include "store/local/store.hpp"
 #include "store/local/version_guard.hpp"
 #include "store/materialize/history.hpp"
+#include "store/materialize/plan.hpp"
 #include "store/patches/patch_table.hpp"
 #include "store/sync/patch_reach.hpp"
 
@@ -82,6 +87,7 @@ class PatchRecorder final : public VersionGuard {
   void run_once(const Context& context);
   bool try_to_record(const PatchReach& reach, const Context& context);
   bool record(const PatchReach& reach, const Context& context);
+  std::set<Sha256> keep_small_files(const Base& newest, std::uint64_t base, const Context& context);
   void fold(const Context& context);
   void remove_damaged(const Context& context);
   void note(const PatchReach& reach);

@@ -23,6 +23,7 @@
 #include "store/materialize/check_images.hpp"
 #include "store/materialize/file_filter.hpp"
 #include "store/materialize/materialize.hpp"
+#include "store/materialize/patched_base.hpp"
 #include "store/materialize/whole_version.hpp"
 #include "store/sync/catalog_builder.hpp"
 #include "store/sync/image_syncer.hpp"
@@ -113,6 +114,7 @@ struct Sync::State {
   [[nodiscard]] bool is_filling_first() const;
   [[nodiscard]] std::uint64_t latest() const;
   void remake(const Context& context);
+  bool remake(std::uint64_t version, const Context& context);
   void bring_wanted(const Context& context, const Progress& progress);
   void bring(std::uint64_t version, const Context& context, const Progress& progress);
   void show_brought(VersionWatch& watch, const Context* bucket);
@@ -434,27 +436,34 @@ void Sync::State::find_wanted(const Context& context) {
 }
 
 /// A restart with images in memory: the newest version that was known here is made of the base and
-/// the store's patches, without the bucket, which may be away.  If that cannot be done, the round
-/// that follows asks the bucket.
+/// the store's patches, without the bucket, which may be away; or, if its patches were not taken,
+/// the newest one before it.  The round that follows asks the bucket.
 void Sync::State::remake(const Context& context) {
   if (!remaking || options.follow.what.kind != Follow::Kind::latest) return;
   const std::uint64_t known = store.manifests().newest().version;
   if (known <= latest()) return;
   try {
-    const auto remade = store.eviction().reserve(known, Eviction::Claim::stays, context);
-    VersionWatch watch(known);
-    const Progress noting = [this](auto... report) { note_progress(report...); };
-    const bool is_made = materialize_from_patches(store, history, known, context, noting,
-                                                  options.coder, options.only, &watch);
-    if (!is_made) return;
-    log_info(fmt::format("version {} is made again from version {} and {} spans of patches", known,
-                         watch.timing.base, watch.timing.patches));
-    wanted = std::max(wanted, known);
-    show_brought(watch, nullptr);
-    change([&] { remaking = false; });
+    if (remake(known, context)) return change([&] { remaking = false; });
+    const auto older = find_sound_patched_base(store, history, known, {}, context);
+    if (older && older->version->number() < known) remake(older->version->number(), context);
   } catch (const std::exception& error) {
     log_warning(fmt::format("version {} is not made of patches: {}", known, error.what()));
   }
+}
+
+/// Returns: whether it was made and is shown.
+bool Sync::State::remake(std::uint64_t version, const Context& context) {
+  const auto remade = store.eviction().reserve(version, Eviction::Claim::stays, context);
+  VersionWatch watch(version);
+  const Progress noting = [this](auto... report) { note_progress(report...); };
+  const bool is_made = materialize_from_patches(store, history, version, context, noting,
+                                                options.coder, options.only, &watch);
+  if (!is_made) return false;
+  log_info(fmt::format("version {} is made again of version {} and {} spans of patches", version,
+                       watch.timing.base, watch.timing.patches));
+  wanted = std::max(wanted, version);
+  show_brought(watch, nullptr);
+  return true;
 }
 
 void Sync::State::bring_wanted(const Context& context, const Progress& progress) {

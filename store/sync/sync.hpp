@@ -103,8 +103,8 @@ struct SyncStatus {
   std::uint64_t image_bytes = 0;
   std::map<std::uint64_t, PartialProgress> partial;  // that are being filled, or cannot be
   std::vector<std::uint64_t> unsynced;               // complete ones that may not be on disk yet
-  std::uint64_t lost = 0;                   // versions that the disk did not take, in this process
-  std::optional<MemoryStatus> memory = {};  // nullopt: images are on the disk
+  std::uint64_t lost = 0;                    // versions that the disk did not take, in this process
+  std::optional<MemoryStatus> memory = {};   // nullopt: images are on the disk
   std::optional<PatchHistory> history = {};  // likewise: none is kept
   std::optional<RoomAheadStatus> room_ahead = {};  // nullopt: none is made ahead
 };

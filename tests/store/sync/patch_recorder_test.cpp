@@ -48,7 +48,7 @@ class PatchRecorderTest : public testing::Test {
     if (more > 0) tensors.push_back({"more", Dtype::bf16, {more}, random_bf16(more, random_)});
     write_text(checkpoint(version) / "model.safetensors",
                make_safetensors(tensors, {{"step", std::to_string(version)}}));
-    write_text(checkpoint(version) / "config.json", R"({"model_type":"test"})");
+    write_text(checkpoint(version) / "config.json", config_);
     ASSERT_EQ(publisher_.publish(checkpoint(version)).version, version);
   }
   void open(std::unique_ptr<Repository> repository) {
@@ -64,8 +64,8 @@ class PatchRecorderTest : public testing::Test {
   }
   void open() { open(Repository::open(std::make_unique<BucketView>(bucket_), {})); }
   void open_without_bucket() {
-    open(Repository::assume("file://" + (dir_ / "no-bucket").string(),
-                            publisher_.repository->id()));
+    open(
+        Repository::assume("file://" + (dir_ / "no-bucket").string(), publisher_.repository->id()));
   }
   /// A host with version 1, the base, on the disk.
   void begin() {
@@ -107,6 +107,7 @@ class PatchRecorderTest : public testing::Test {
   TempDir dir_;
   Random random_ = make_rng();
   Bytes weights_ = random_bf16(kElements, random_);
+  std::string config_ = R"({"model_type":"test"})";
   std::shared_ptr<MemoryBucket> bucket_ = make_memory_repository();
   Host publisher_{bucket_, dir_ / "publisher"};
   std::optional<Host> reader_;
@@ -142,6 +143,28 @@ TEST_F(PatchRecorderTest, ARestartMakesTheNewestVersionWithoutTheBucket) {
   EXPECT_FALSE(recorder_->record_if_due({}));
 }
 
+TEST_F(PatchRecorderTest, SmallFilesThatDifferFromTheBasesAreKeptOfTheNewestVersion) {
+  begin();
+  config_ = R"({"model_type":"test","step":2})";
+  bring_and_record(2, 2);
+  config_ = R"({"model_type":"test","step":3})";
+  bring_and_record(3, 4);
+  const auto kept = read_tree(dir_ / "reader" / "small");
+  ASSERT_EQ(kept.size(), 1u);
+  EXPECT_EQ(kept.begin()->second, config_);
+  open_without_bucket();
+  wait_ready();
+  expect_latest(4);
+  sync_->stop();
+
+  // A damaged one is not believed.
+  write_text(dir_ / "reader" / "small" / kept.begin()->first, "{}");
+  open();
+  wait_ready();
+  EXPECT_TRUE(eventually([&] { return sync_->status().latest == 4; }));
+  expect_latest(4);
+}
+
 TEST_F(PatchRecorderTest, AfterARestartItGoesOn) {
   begin();
   bring_and_record(2, 4);
@@ -165,6 +188,17 @@ TEST_F(PatchRecorderTest, WhatIsNotRecordedComesFromTheBucketAndTheRestDoesNot) 
   wait_ready();
   EXPECT_TRUE(eventually([&] { return sync_->status().latest == 5; }));
   expect_latest(5);
+}
+
+TEST_F(PatchRecorderTest, WithoutTheBucketARestartServesTheNewestVersionThatWasRecorded) {
+  begin();
+  config_ = R"({"model_type":"test","step":2})";
+  bring_and_record(2, 4);
+  bring(5);
+  open_without_bucket();
+  sync_->start();
+  EXPECT_TRUE(eventually([&] { return sync_->status().latest == 4; }));
+  expect_latest(4);
 }
 
 TEST_F(PatchRecorderTest, TheVersionThatTheNextPatchesAreTakenFromIsKept) {
@@ -265,13 +299,13 @@ TEST_F(PatchRecorderTest, ADamagedPatchIsLeftOutAndTheBucketIsAsked) {
   begin();
   bring_and_record(2, 4);
   std::string key, value;
-  reader_->store->db().read_range(
-      ColumnFamily::patches, patch_key(one(2, 3), {}), key_after(span_key(PatchLevel::one, 3)),
-      [&](std::string_view found, std::string_view bytes) {
-        key = found;
-        value = bytes;
-        return false;
-      });
+  reader_->store->db().read_range(ColumnFamily::patches, patch_key(one(2, 3), {}),
+                                  key_after(span_key(PatchLevel::one, 3)),
+                                  [&](std::string_view found, std::string_view bytes) {
+                                    key = found;
+                                    value = bytes;
+                                    return false;
+                                  });
   value.back() = static_cast<char>(value.back() ^ 1);
   reader_->store->db().write({{ColumnFamily::patches, key, value}});
   open();
