@@ -146,8 +146,8 @@ void add_history(const Json& status, TextTable& table) {
     bytes += number_of(level, "bytes");
     spans += number_of(level, "spans");
   }
-  std::string text = fmt::format("{} of patches in {} span{}", human_bytes(bytes), spans,
-                                 spans == 1 ? "" : "s");
+  std::string text =
+      fmt::format("{} of patches in {} span{}", human_bytes(bytes), spans, spans == 1 ? "" : "s");
   const Json& amplification = found->at("write_amplification");
   if (!amplification.is_null()) {
     text += fmt::format(", written {:.1f} times", amplification.get<double>());
