@@ -31,6 +31,7 @@
 #include <string_view>
 
 #include "fs/hooks/hook.hpp"
+#include "fs/hooks/hook_options.hpp"
 #include "store/base/ranked_mutex.hpp"
 
 namespace weightfs::fs {
@@ -62,11 +63,11 @@ struct HookWish {
 };
 
 struct ReconcilerOptions {
-  std::string type, target, url;                       // for status and log
-  Clock::duration every = std::chrono::seconds(5);     // between rounds
-  Clock::duration timeout = std::chrono::minutes(15);  // of one update
-  HookRecord record = {};                              // as saved
-  std::function<void(const HookRecord&)> save = {};    // may throw; that is logged
+  std::string type, target, url;                     // for status and log
+  Clock::duration every = HookOptions{}.every;       // between rounds
+  Clock::duration timeout = HookOptions{}.timeout;   // of one update
+  HookRecord record = {};                            // as saved
+  std::function<void(const HookRecord&)> save = {};  // may throw; that is logged
   /// Held while the engine is asked or told; hooks of the same engine share it.
   std::shared_ptr<RankedMutex> engine =
       std::make_shared<RankedMutex>(LockRank::hook_engine, "hook engine");

@@ -30,7 +30,7 @@ struct PartialImagesOptions {
   /// are not filled.
   std::vector<std::string> only = {};
   unsigned threads = 0;  // as in PartialVersionOptions
-  std::chrono::milliseconds tell_failures_for{30'000};
+  std::chrono::milliseconds tell_failures_for = PartialVersionOptions{}.tell_failures_for;
   kernels::SharedCoder coder = kernels::make_cpu_coder();
   /// A version was begun or completed, or an error changed.  Called from any thread, without locks
   /// of this object; must be quick.

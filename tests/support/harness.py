@@ -106,9 +106,12 @@ def wait_status(find_status, condition, what, timeout=60):
 
 
 def hash_tree(folder):
-    """{relative path: sha256} of every file below `folder`."""
+    """{relative path: sha256} of every file below `folder`.  A folder that cannot be listed fails."""
+    def fail(error):
+        raise error
+
     hashes = {}
-    for parent, _, names in os.walk(folder):
+    for parent, _, names in os.walk(folder, onerror=fail):
         for name in names:
             path = os.path.join(parent, name)
             hashes[os.path.relpath(path, folder)] = runs.sha256_of(path)
