@@ -15,11 +15,6 @@ std::filesystem::path SmallFiles::path_of(const Sha256& sha256) const {
   return directory_ / to_hex(sha256);
 }
 
-bool SmallFiles::has(const Sha256& sha256) const {
-  std::error_code ignored;
-  return std::filesystem::exists(path_of(sha256), ignored);
-}
-
 void SmallFiles::keep(const Sha256& sha256, std::string_view bytes) {
   make_directories(directory_, 0700);
   write_file(path_of(sha256), bytes, 0600);

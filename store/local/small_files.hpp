@@ -21,7 +21,6 @@ class SmallFiles {
   explicit SmallFiles(std::filesystem::path directory);
 
   [[nodiscard]] std::filesystem::path path_of(const Sha256& sha256) const;
-  [[nodiscard]] bool has(const Sha256& sha256) const;
 
   /// Durable when it returns.  Throws Error: no_space, io.
   void keep(const Sha256& sha256, std::string_view bytes);

@@ -13,6 +13,7 @@
 #include "store/database/sorted_file.hpp"
 #include "store/format/checkpoint.hpp"
 #include "store/materialize/bases.hpp"
+#include "store/materialize/image_files.hpp"
 #include "store/materialize/take_patches.hpp"
 #include "store/os/file.hpp"
 #include "store/os/priority.hpp"
@@ -95,6 +96,7 @@ bool PatchRecorder::record_if_due(const Context& context) {
     note(reach);
   }
   if (is_recorded) fold(context);
+  if (!is_recorded) repair_small_files(reach, context);
   return is_recorded;
 }
 
@@ -153,11 +155,20 @@ std::set<Sha256> PatchRecorder::keep_small_files(const Base& newest, std::uint64
     });
     if (is_there) continue;
     wanted.insert(blob.sha256);
-    if (kept.has(blob.sha256)) continue;
+    if (hash_of_small_file(kept.path_of(blob.sha256), blob.size_bytes) == blob.sha256) continue;
     const std::string bytes = read_file(newest.directory / blob.path, kBlobBytesMax);
     if (sha256(as_bytes(bytes)) == blob.sha256) kept.keep(blob.sha256, bytes);
   }
   return wanted;
+}
+
+/// What was damaged or lost is kept again while its version is here.
+void PatchRecorder::repair_small_files(const PatchReach& reach, const Context& context) {
+  if (reach.base == 0 || reach.newest == reach.base || reach.reached != reach.newest) return;
+  const auto newest = store_.eviction().reserve(reach.newest, Eviction::Claim::in_use, context);
+  if (store_.images().generation(reach.newest) == 0) return;
+  static_cast<void>(
+      keep_small_files(base_of(store_, history_, reach.newest, context), reach.base, context));
 }
 
 void PatchRecorder::fold(const Context& context) {

@@ -88,6 +88,7 @@ class PatchRecorder final : public VersionGuard {
   bool try_to_record(const PatchReach& reach, const Context& context);
   bool record(const PatchReach& reach, const Context& context);
   std::set<Sha256> keep_small_files(const Base& newest, std::uint64_t base, const Context& context);
+  void repair_small_files(const PatchReach& reach, const Context& context);
   void fold(const Context& context);
   void remove_damaged(const Context& context);
   void note(const PatchReach& reach);

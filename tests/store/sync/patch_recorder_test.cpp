@@ -157,11 +157,15 @@ TEST_F(PatchRecorderTest, SmallFilesThatDifferFromTheBasesAreKeptOfTheNewestVers
   expect_latest(4);
   sync_->stop();
 
-  // A damaged one is not believed.
+  // A damaged one is not believed, and is kept again when the bucket has given it.
   write_text(dir_ / "reader" / "small" / kept.begin()->first, "{}");
   open();
   wait_ready();
   EXPECT_TRUE(eventually([&] { return sync_->status().latest == 4; }));
+  expect_latest(4);
+  EXPECT_TRUE(eventually([&] { return read_tree(dir_ / "reader" / "small") == kept; }));
+  open_without_bucket();
+  wait_ready();
   expect_latest(4);
 }
 
