@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "store/base/bytes.hpp"
 #include "store/base/error.hpp"
 #include "store/os/file.hpp"
 
