@@ -137,27 +137,42 @@ void add_images(const Json& status, TextTable& table) {
                              human_bytes(number_of(*found, "memory_bytes")), base_text(*found))});
 }
 
-/// No row if no patches are kept.
-void add_history(const Json& status, TextTable& table) {
-  const auto found = status.find("history");
-  if (found == status.end() || found->is_null()) return;
+std::string patches_text(const Json& history) {
   std::uint64_t bytes = 0, spans = 0;
-  for (const Json& level : found->at("levels")) {
+  for (const Json& level : history.at("levels")) {
     bytes += number_of(level, "bytes");
     spans += number_of(level, "spans");
   }
-  std::string text =
+  std::string text;
+  if (const Json first = history.value("first", Json()); !first.is_null()) {
+    text = fmt::format("back to version {}: ", first.get<std::uint64_t>());
+  }
+  text +=
       fmt::format("{} of patches in {} span{}", human_bytes(bytes), spans, spans == 1 ? "" : "s");
-  const Json& amplification = found->at("write_amplification");
+  const Json& amplification = history.at("write_amplification");
   if (!amplification.is_null()) {
     text += fmt::format(", written {:.1f} times", amplification.get<double>());
   }
-  if (const auto backlog = number_of(*found, "backlog"); backlog > 0) {
+  return text;
+}
+
+/// No row if there are no patches, and nothing is wrong with that.
+void add_history(const Json& status, TextTable& table) {
+  const auto found = status.find("history");
+  if (found == status.end() || found->is_null()) return;
+  const Json& levels = found->at("levels");
+  const bool has_patches = std::any_of(levels.begin(), levels.end(), [](const Json& level) {
+    return number_of(level, "spans") > 0;
+  });
+  const Json off = found->value("off", Json());
+  const Json& error = found->at("error");
+  if (!has_patches && off.is_null() && error.is_null()) return;
+  std::string text = has_patches ? patches_text(*found) : "none";
+  if (!off.is_null()) text += fmt::format("; not kept: {}", off.get<std::string>());
+  if (const auto backlog = number_of(*found, "backlog"); backlog > 0 && off.is_null()) {
     text += fmt::format("; {} version{} to be taken", backlog, backlog == 1 ? "" : "s");
   }
-  if (const Json& error = found->at("error"); !error.is_null()) {
-    text += fmt::format("; not kept: {}", error.get<std::string>());
-  }
+  if (!error.is_null()) text += fmt::format("; not kept: {}", error.get<std::string>());
   table.add({"history", text});
 }
 

@@ -245,30 +245,32 @@ Json images_json(const SyncStatus& sync) {
           {"base_renewed", version_or_null(sync.memory->renewals.last)}};
 }
 
-/// null: no patches are kept.
-Json history_json(const std::optional<PatchHistory>& history) {
-  if (!history) return nullptr;
+/// "first": the oldest version that is made without the bucket.  "off": why no patches are taken.
+Json history_json(const PatchHistory& history) {
   Json levels = Json::array();
-  for (const PatchHistory::Level& level : history->levels) {
+  for (const PatchHistory::Level& level : history.levels) {
     levels.push_back({{"level", to_string(level.level)},
                       {"spans", level.spans},
                       {"bytes", level.bytes},
                       {"first", version_or_null(level.first)},
                       {"last", version_or_null(level.last)}});
   }
-  const PatchCounters& written = history->written;
+  const PatchCounters& written = history.written;
   const auto amplification = [&] {
     const auto taken = static_cast<double>(written.taken_bytes);
     return (taken + static_cast<double>(written.folded_bytes)) / taken;
   };
   return {{"levels", levels},
-          {"recorded", version_or_null(history->recorded)},
-          {"backlog", history->backlog},
-          {"path_bytes", history->path_bytes},
+          {"first", version_or_null(history.first)},
+          {"versions", history.versions},
+          {"recorded", version_or_null(history.recorded)},
+          {"backlog", history.backlog},
+          {"path_bytes", history.path_bytes},
           {"taken_bytes", written.taken_bytes},
           {"folded_bytes", written.folded_bytes},
           {"write_amplification", written.taken_bytes == 0 ? Json(nullptr) : Json(amplification())},
-          {"error", history->error.empty() ? Json(nullptr) : Json(history->error)}};
+          {"off", history.off.empty() ? Json(nullptr) : Json(history.off)},
+          {"error", history.error.empty() ? Json(nullptr) : Json(history.error)}};
 }
 
 Json problems_json(const std::vector<Trouble>& troubles) {

@@ -90,6 +90,16 @@ Evictor::Ahead Evictor::evict_ahead(std::uint64_t latest) {
   return evict_versions(demand, without_deltas(), counted);
 }
 
+bool Evictor::has_room_beside(std::uint64_t version, std::uint64_t bytes) {
+  if (images_.home_of(version) == ImagesHome::memory) return true;
+  const std::lock_guard one(demand_mutex_);
+  Demand demand = demand_for(bytes, bytes);
+  if (must_stay(version, demand)) return true;
+  demand.spared = version;
+  const auto [used, free] = best_room(demand, counted_versions());
+  return demand.is_met(used, free);
+}
+
 void Evictor::evict_for_delta(std::uint64_t bytes) {
   bytes = std::min(bytes, kSizeBytesMax);
   const std::uint64_t known = images_.newest_bytes();

@@ -59,6 +59,10 @@ class Evictor {
   /// the version comes.  Nothing goes if that would not be enough.
   Ahead evict_ahead(std::uint64_t latest);
 
+  /// Whether evict_for_images(bytes) may succeed while a version stays; true if it would stay
+  /// anyway, or is in memory.
+  [[nodiscard]] bool has_room_beside(std::uint64_t version, std::uint64_t bytes);
+
   /// Makes room for a delta of `bytes`, within both limits.  The default limit is higher than for
   /// images, because three versions alone may fill that.
   void evict_for_delta(std::uint64_t bytes);

@@ -1,4 +1,4 @@
-// SmallFiles: small files of versions whose images are not on the disk, by their SHA-256:
+// SmallFiles: small files of versions whose images may not be here, by their SHA-256:
 // <store>/small/<64 hex digits>.  With them, images and patches make a version without the bucket.
 //
 // What is read is compared with its SHA-256 by whoever reads it.  Files appear whole; what a crash

@@ -5,7 +5,7 @@
 //     <store>/db/                RocksDB: store/database/column_families.hpp
 //     <store>/images/<v>/<path>  what readers read through the passthrough
 //     <store>/deltas/<v>.safetensors  changes from v - 1: store/inspect/delta_files.hpp
-//     <store>/small/<sha256>     small files of the newest version: store/local/small_files.hpp
+//     <store>/small/<sha256>     small files that patches need: store/local/small_files.hpp
 //     <store>/staging/<id>       bytes of staged files: store/staging/staging.hpp
 //     <store>/handover/<nonce>/  links to staged files: store/handover/publish_queue.hpp
 //     <store>/tmp/               spools; emptied when the store is opened

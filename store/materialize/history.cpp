@@ -367,12 +367,13 @@ void History::prune_layouts() {
 std::set<Sha256> History::layouts_of_versions_here() {
   std::vector<std::uint64_t> numbers = store_->images().complete_versions();
   numbers.push_back(store_->manifests().newest().version);
-  // A restart may make this one, without the bucket.
-  std::uint64_t recorded = 0;
+  // These are made of patches, without the bucket.
   for (const SpanInfo& span : store_->patches().list()) {
-    recorded = std::max(recorded, span.ends.last.version);
+    numbers.push_back(span.ends.first.version);
+    numbers.push_back(span.ends.last.version);
   }
-  if (recorded != 0) numbers.push_back(recorded);
+  std::sort(numbers.begin(), numbers.end());
+  numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());
   std::set<Sha256> layouts;
   for (const std::uint64_t number : numbers) {
     if (const auto version = find_known(number)) layouts.insert(version->manifest.layout.sha256);

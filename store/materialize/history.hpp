@@ -8,7 +8,7 @@
 //
 // Memory is bounded: the most recently used manifests and layouts stay, others are read again from
 // the store or the bucket.  The store keeps every manifest, but only the layouts of versions that
-// are on this host or in use.
+// are on this host, are made of its patches, or are in use.
 //
 // Threads: all calls may run in parallel.
 #pragma once

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -35,9 +36,10 @@ class PatchedBaseFinder {
         spans_(store.patches().list()) {}
 
   std::optional<Base> find(std::uint64_t version) {
+    const auto targets = targets_up_to(version);
+    if (targets.empty()) return std::nullopt;
     const std::vector<PatchVersion> images = usable_images();
-    if (images.empty()) return std::nullopt;
-    for (const PatchVersion& target : targets(version)) {
+    for (const PatchVersion& target : targets) {
       const PatchVersion* from = nullptr;
       PatchPath path;
       for (const PatchVersion& image : images) {
@@ -70,11 +72,23 @@ class PatchedBaseFinder {
       if (distrusted_.contains(number) || !store_.images().has_all_files(number)) continue;
       if (const auto known = find_known(number)) images.push_back({number, known->manifest_sha256});
     }
-    return images;
+    return with_room(std::move(images));
+  }
+
+  /// Those that may stay while another version is made; if there are none, all: that version then
+  /// says how much room there is.
+  std::vector<PatchVersion> with_room(std::vector<PatchVersion> images) {
+    const std::uint64_t bytes = store_.images().newest_bytes();
+    std::vector<PatchVersion> fitting;
+    std::copy_if(images.begin(), images.end(), std::back_inserter(fitting),
+                 [&](const PatchVersion& image) {
+                   return store_.evictor().has_room_beside(image.version, bytes);
+                 });
+    return fitting.empty() ? images : fitting;
   }
 
   /// Ends of spans up to `version`, the newest first, that are nearer than complete images.
-  std::vector<PatchVersion> targets(std::uint64_t version) {
+  std::vector<PatchVersion> targets_up_to(std::uint64_t version) {
     std::uint64_t nearest = 0;
     for (const std::uint64_t number : store_.images().complete_versions()) {
       if (number <= version && !distrusted_.contains(number)) nearest = number;

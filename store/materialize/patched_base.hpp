@@ -24,7 +24,8 @@ namespace weightfs {
 
 /// The newest version up to `version` that patches make of complete images here; nullopt if there
 /// is none, or if complete images of a version are as near.  It takes the path that reads the
-/// fewest bytes.  Images that lack files are not used, nor those of `distrusted` versions.
+/// fewest bytes, from images beside which there is room for another version.  Images that lack
+/// files are not used, nor those of `distrusted` versions.
 ///
 /// Reads all patches of the path.  Asks the bucket for what the store has not kept of manifests and
 /// layouts.

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <vector>
@@ -43,6 +44,32 @@ inline constexpr std::uint64_t kStepCostBytes = 4096;
 /// Returns: nullopt if the spans do not connect the two.  from == to gives the empty path.
 std::optional<PatchPath> find_path(std::span<const SpanInfo> spans, const PatchVersion& from,
                                    const PatchVersion& to, Direction direction = Direction::any);
+
+/// All versions to which spans lead from one of them, each by the path that reads the fewest bytes:
+/// one search for who asks about many.
+///
+/// Ownership: refers to the spans.
+class PathsFrom {
+ public:
+  PathsFrom(std::span<const SpanInfo> spans, const PatchVersion& from,
+            Direction direction = Direction::any);
+
+  /// Ascending, with the one that it begins at; so there is always one.
+  [[nodiscard]] std::vector<PatchVersion> versions() const;
+  [[nodiscard]] bool reaches(const PatchVersion& version) const;
+  /// Requires: reaches(version).
+  [[nodiscard]] PatchPath path_to(const PatchVersion& version) const;
+
+ private:
+  struct Reached {
+    std::uint64_t cost;
+    const SpanInfo* by;  // nullptr: it begins here
+    bool is_back;
+  };
+
+  PatchVersion from_;
+  std::map<PatchVersion, Reached> reached_;
+};
 
 /// Bytes of all spans of a path.
 std::uint64_t size_bytes_of(const PatchPath& path) noexcept;

@@ -88,46 +88,14 @@ class SyncedCopy {
 
 }  // namespace
 
-BaseWriter::BaseWriter(Store& store, History& history) : store_(store), history_(history) {}
-
-BaseWriter::~BaseWriter() { stop(); }
-
-void BaseWriter::start() {
-  if (thread_.joinable()) return;
-  thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
-}
-
-void BaseWriter::stop() {
-  if (!thread_.joinable()) return;
-  thread_.request_stop();
-  thread_.join();
-}
-
-void BaseWriter::wake() {
-  const std::lock_guard lock(mutex_);
-  is_woken_ = true;
-  changed_.notify_all();
-}
-
-void BaseWriter::run(const std::stop_token& stop) {
-  take_lowest_priority();
-  const Context context{stop, Clock::time_point::max()};
-  while (!stop.stop_requested()) {
-    {
-      std::unique_lock lock(mutex_);
-      changed_.wait(lock, stop, [this] { return is_woken_; });
-      is_woken_ = false;
-    }
-    try {
-      if (!stop.stop_requested() && write_if_due(context)) logged_.clear();
-    } catch (const std::exception& error) {
-      // Tried again when the next version has come.
-      if (stop.stop_requested() || logged_ == error.what()) continue;
-      logged_ = error.what();
-      log_warning(fmt::format("the base of the images in memory is not renewed: {}", logged_));
-    }
-  }
-}
+BaseWriter::BaseWriter(Store& store, History& history)
+    : store_(store),
+      history_(history),
+      thread_({"the base of the images in memory is not renewed: {}", take_lowest_priority},
+              [this](const Context& context, bool) {
+                static_cast<void>(write_if_due(context));
+                return WokenThread::kUntilWoken;
+              }) {}
 
 bool BaseWriter::write_if_due(const Context& context) {
   const std::vector<std::uint64_t> versions = store_.images().versions_in_memory();

@@ -8,17 +8,14 @@
 // Threads: all calls may run in parallel, write_if_due() one at a time.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <filesystem>
-#include <stop_token>
-#include <string>
-#include <thread>
 
 #include "store/base/context.hpp"
 #include "store/base/ranked_mutex.hpp"
 #include "store/local/store.hpp"
 #include "store/materialize/history.hpp"
+#include "store/threads/woken_thread.hpp"
 
 namespace weightfs {
 
@@ -32,14 +29,13 @@ class BaseWriter {
  public:
   /// Keeps the references.  Requires: the store keeps images in memory.
   BaseWriter(Store& store, History& history);
-  ~BaseWriter();  // stops
 
-  void start();
+  void start() { thread_.start(); }
   /// Waits for a slice of a file at most; a copy that is not whole is removed.
-  void stop();
+  void stop() { thread_.stop(); }
 
   /// There may be a newer version.  Quick.
-  void wake();
+  void wake() { thread_.wake(); }
 
   /// What the thread does when it is woken.  Requires: the thread does not run.
   /// Returns: whether a base was written.
@@ -49,7 +45,6 @@ class BaseWriter {
   [[nodiscard]] BaseRenewals renewals() const;
 
  private:
-  void run(const std::stop_token& stop);
   [[nodiscard]] bool is_due(std::uint64_t newest, const Context& context) const;
   [[nodiscard]] bool has_table_of(std::uint64_t base, std::uint64_t newest,
                                   const Context& context) const;
@@ -59,12 +54,9 @@ class BaseWriter {
 
   Store& store_;
   History& history_;
-  mutable RankedMutex mutex_{LockRank::leaf, "BaseWriter::mutex_"};  // guards the next three
-  std::condition_variable_any changed_;
-  bool is_woken_ = false;
+  mutable RankedMutex mutex_{LockRank::leaf, "BaseWriter::mutex_"};  // guards the next one
   BaseRenewals renewals_;
-  std::string logged_;  // the last error; used by the thread only
-  std::jthread thread_;
+  WokenThread thread_;
 };
 
 }  // namespace weightfs

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -11,14 +12,12 @@
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
 #include "store/database/sorted_file.hpp"
-#include "store/format/checkpoint.hpp"
 #include "store/materialize/bases.hpp"
-#include "store/materialize/image_files.hpp"
 #include "store/materialize/take_patches.hpp"
-#include "store/os/file.hpp"
 #include "store/os/priority.hpp"
 #include "store/patches/fold_spans.hpp"
-#include "store/patches/patch_reader.hpp"
+#include "store/sync/history_files.hpp"
+#include "store/sync/patch_sweep.hpp"
 
 namespace weightfs {
 namespace {
@@ -27,10 +26,15 @@ constexpr std::uint64_t kHistoryVersions = 64;  // that can be reached one by on
 
 }  // namespace
 
-PatchRecorder::PatchRecorder(Store& store, History& history, std::function<void()> recorded)
+PatchRecorder::PatchRecorder(Store& store, History& history, PatchRecorderOptions options)
     : store_(store),
       history_(history),
-      recorded_(std::move(recorded)),
+      options_(std::move(options)),
+      thread_({"the history is not kept: {}", take_lowest_priority},
+              [this](const Context& context, bool) {
+                if (record_if_due(context) && options_.recorded) options_.recorded();
+                return WokenThread::kUntilWoken;
+              }),
       guarding_(store.eviction().add_guard(*this)) {}
 
 PatchRecorder::~PatchRecorder() {
@@ -38,66 +42,25 @@ PatchRecorder::~PatchRecorder() {
   stop();
 }
 
-void PatchRecorder::start() {
-  if (thread_.joinable()) return;
-  thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
-}
-
-void PatchRecorder::stop() {
-  if (!thread_.joinable()) return;
-  thread_.request_stop();
-  thread_.join();
-}
-
-void PatchRecorder::wake() {
-  const std::lock_guard lock(mutex_);
-  is_woken_ = true;
-  changed_.notify_all();
-}
-
-// ---- the thread ----
-
-void PatchRecorder::run(const std::stop_token& stop) {
-  take_lowest_priority();
-  const Context context{stop, Clock::time_point::max()};
-  while (!stop.stop_requested()) {
-    {
-      std::unique_lock lock(mutex_);
-      changed_.wait(lock, stop, [this] { return is_woken_; });
-      is_woken_ = false;
-    }
-    if (!stop.stop_requested()) run_once(context);
-  }
-}
-
-/// What fails is tried again when the next version has come.
-void PatchRecorder::run_once(const Context& context) {
-  std::string failed;
-  try {
-    if (record_if_due(context) && recorded_) recorded_();
-  } catch (const std::exception& error) {
-    if (context.stop.stop_requested()) return;
-    failed = error.what();
-    if (logged_ != failed) log_warning(fmt::format("the history is not kept: {}", failed));
-  }
-  logged_ = failed;
-  const std::lock_guard lock(mutex_);
-  error_ = std::move(failed);
-}
-
 bool PatchRecorder::record_if_due(const Context& context) {
-  PatchReach reach = find_patch_reach(store_, history_, context);
-  note(reach);
+  PatchReach reach = find_reach(context);
   bool is_recorded = false;
-  while (reach.start != 0 && reach.start < reach.newest && reach.reached < reach.newest) {
+  while (reach.is_due() && options_.off.empty()) {
     if (!try_to_record(reach, context)) break;
     is_recorded = true;
-    reach = find_patch_reach(store_, history_, context);  // others may have come
-    note(reach);
+    reach = find_reach(context);  // others may have come
   }
-  if (is_recorded) fold(context);
   if (!is_recorded) repair_small_files(reach, context);
+  const bool has_swept = remove_stray_patches(store_, history_, context) > 0;
+  if (is_recorded || has_swept) fold(context);
+  if (is_recorded || has_swept) find_reach(context);
   return is_recorded;
+}
+
+PatchReach PatchRecorder::find_reach(const Context& context) {
+  const PatchReach reach = find_patch_reach(store_, history_, context, damaged_);
+  note(reach);
+  return reach;
 }
 
 /// What could not be taken is not kept any longer: the next span begins further back.
@@ -111,6 +74,10 @@ bool PatchRecorder::try_to_record(const PatchReach& reach, const Context& contex
     const bool is_recorded = record(reach, context);
     if (!is_recorded) let_go();
     return is_recorded;
+  } catch (const BaseDamaged& damaged) {
+    let_go();
+    drop(damaged);
+    throw;
   } catch (...) {
     let_go();
     throw;
@@ -129,12 +96,13 @@ bool PatchRecorder::record(const PatchReach& reach, const Context& context) {
   const Base to = base_of(store_, history_, reach.newest, context);
   const std::optional<SpanEnds> ends = span_between(from, to);
   if (!ends) return false;
-  store_.evictor().evict_for_free_bytes(kSortedFileBytesMax);
+  require_room();
   PatchFiles files = take_patches(store_.patches(), *ends, from, to, context);
   const bool are_same = images.generation(reach.start) == generation_before &&
                         images.generation(reach.newest) == generation_after;
   if (!are_same) return false;
-  const std::set<Sha256> small_files = keep_small_files(to, reach.base, context);
+  const std::set<Sha256> small_files =
+      keep_history_files(store_, history_, surest_images(reach), {to, from}, context);
   const std::uint64_t bytes = files.size_bytes, chunks = files.chunk_count;
   store_.patches().install(*ends, std::move(files));
   store_.small_files().keep_only(small_files);  // until now a restart may need the others
@@ -143,32 +111,40 @@ bool PatchRecorder::record(const PatchReach& reach, const Context& context) {
   return true;
 }
 
-/// Those of the newest version that the base does not have.
-std::set<Sha256> PatchRecorder::keep_small_files(const Base& newest, std::uint64_t base,
-                                                 const Context& context) {
-  const auto& there = history_.get(base, context)->manifest.blobs;
-  SmallFiles& kept = store_.small_files();
-  std::set<Sha256> wanted;
-  for (const BlobRef& blob : newest.version->manifest.blobs) {
-    const bool is_there = std::any_of(there.begin(), there.end(), [&](const BlobRef& old) {
-      return old.path == blob.path && old.sha256 == blob.sha256;
-    });
-    if (is_there) continue;
-    wanted.insert(blob.sha256);
-    if (hash_of_small_file(kept.path_of(blob.sha256), blob.size_bytes) == blob.sha256) continue;
-    const std::string bytes = read_file(newest.directory / blob.path, kBlobBytesMax);
-    if (sha256(as_bytes(bytes)) == blob.sha256) kept.keep(blob.sha256, bytes);
+void PatchRecorder::require_room() {
+  if (store_.images().memory() != nullptr) {
+    return store_.evictor().evict_for_free_bytes(kSortedFileBytesMax);
   }
-  return wanted;
+  if (store_.evictor().has_free_bytes(kSortedFileBytesMax)) return;
+  throw Error(ErrorCode::no_space,
+              fmt::format("its file system has no room for {} of patches beside what must stay "
+                          "free (--min-free)",
+                          human_bytes(kSortedFileBytesMax)));
+}
+
+/// As whoever finds damage while a version is made.
+void PatchRecorder::drop(const BaseDamaged& damaged) {
+  const std::uint64_t number = damaged.version();
+  damaged_[number] = store_.images().generation(number);
+  log_error(fmt::format("{}; no patches are taken from it", damaged.what()));
+  static_cast<void>(store_.evictor().evict(number));
+}
+
+/// Those with which a version is made of patches, if the disk keeps what it has.
+std::vector<std::uint64_t> PatchRecorder::surest_images(const PatchReach& reach) const {
+  if (reach.base != 0) return {reach.base};
+  return store_.images().complete_versions();
 }
 
 /// What was damaged or lost is kept again while its version is here.
 void PatchRecorder::repair_small_files(const PatchReach& reach, const Context& context) {
-  if (reach.base == 0 || reach.newest == reach.base || reach.reached != reach.newest) return;
+  const bool is_recorded = reach.versions > 1 && reach.reached >= reach.newest;
+  if (!is_recorded || reach.newest == reach.base) return;
   const auto newest = store_.eviction().reserve(reach.newest, Eviction::Claim::in_use, context);
   if (store_.images().generation(reach.newest) == 0) return;
-  static_cast<void>(
-      keep_small_files(base_of(store_, history_, reach.newest, context), reach.base, context));
+  static_cast<void>(keep_history_files(store_, history_, surest_images(reach),
+                                       {base_of(store_, history_, reach.newest, context)},
+                                       context));
 }
 
 void PatchRecorder::fold(const Context& context) {
@@ -181,27 +157,8 @@ void PatchRecorder::fold(const Context& context) {
     static_cast<void>(fold_all(store_.patches(), limits, context));
   } catch (const Error& error) {
     if (error.code() != ErrorCode::corrupt) throw;
-    remove_damaged(context);
+    remove_damaged_patches(store_.patches(), context);
     throw;
-  }
-}
-
-/// So that the rest can be folded, and nobody plans with what cannot be read.
-void PatchRecorder::remove_damaged(const Context& context) {
-  for (const SpanInfo& span : store_.patches().list()) {
-    try {
-      PatchCursor cursor(store_.patches(), span, {});
-      while (cursor.place()) {
-        context.check("looking for damaged patches");
-        static_cast<void>(cursor.take());
-      }
-    } catch (const Error& error) {
-      if (error.code() == ErrorCode::not_found) continue;  // removed meanwhile
-      if (error.code() != ErrorCode::corrupt) throw;
-      log_error(fmt::format("{}; the patches from versions {} are removed", error.what(),
-                            to_string(span.span())));
-      static_cast<void>(store_.patches().remove(span.span()));
-    }
   }
 }
 
@@ -219,8 +176,10 @@ bool PatchRecorder::keeps(std::uint64_t version) {
     const std::lock_guard lock(mutex_);
     start = reach_.start;
   }
-  if (version != start) return false;
-  const std::vector<std::uint64_t> here = store_.images().versions_in_memory();
+  if (version != start || !options_.off.empty()) return false;
+  const ImageTable& images = store_.images();
+  const std::vector<std::uint64_t> here =
+      images.memory() != nullptr ? images.versions_in_memory() : images.complete_versions();
   return !here.empty() && here.back() > start && here.back() - start <= kBacklogMax;
 }
 
@@ -241,11 +200,15 @@ PatchHistory PatchRecorder::status() const {
   history.written = store_.patches().counters();
   const std::vector<std::uint64_t> here = store_.images().complete_versions();
   const std::uint64_t newest = here.empty() ? 0 : here.back();
+  history.off = options_.off;
+  history.error = thread_.error();
   const std::lock_guard lock(mutex_);
+  history.first = reach_.first;
+  history.versions = reach_.versions;
   history.recorded = reach_.reached;
-  history.backlog = newest - std::min(newest, reach_.reached);
   history.path_bytes = reach_.path_bytes;
-  history.error = error_;
+  if (reach_.reached != 0 && history.off.empty())
+    history.backlog = newest - std::min(newest, reach_.reached);
   return history;
 }
 

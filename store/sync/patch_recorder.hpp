@@ -1,33 +1,35 @@
-// PatchRecorder: keeps the history of a store whose images are in memory (ImageTable::use_memory),
-// in a thread of the lowest priority: takes the patches from the last version that it recorded to
-// the newest one, when that is shown, and folds patches (store/patches/fold_spans.hpp).
+// PatchRecorder: keeps the history of a store, in a thread of the lowest priority: takes the
+// patches from the last version that it recorded to the newest one, when that is shown, and folds
+// patches (store/patches/fold_spans.hpp).
 //
-//     base ======== 7 -> 8 -> 9 ---> 12          9 was the last one here whose patches were taken;
-//     (disk)        spans of level one           10 and 11 went before their turn
+//     images on the disk     4 <- 5 <- 6 <---- 9 <- 10 ==      back from the newest version
+//     images in memory       == 4 -> 5 -> 6 ----> 9 -> 10      forwards from the base (disk)
 //
-// The small files of the newest version that the base does not have are kept on the disk too
-// (store/local/small_files.hpp).
+//     ==  images on the disk    ->  spans of level one    7, 8  went before their turn
 //
-// So patches lead from the base, which is on the disk, to the newest version, and a restart makes
-// it of both (store/materialize/patched_base.hpp).
+// So versions whose images are gone are made of those that are here, without the bucket
+// (store/materialize/patched_base.hpp): old ones of images on the disk, which are no other copy of
+// them, and after a restart the newest one of the base of images in memory.  The small files that
+// they need are kept too (store/sync/history_files.hpp).
 //
-// A span begins at the newest version here to which patches lead from the base, at worst the base
-// itself.  That version is kept in memory until the patches from it are taken: this is a
-// VersionGuard.  It is let go when kBacklogMax newer versions are here and still another one comes.
+// A span begins at the newest version here to which patches lead (store/sync/patch_reach.hpp), at
+// first at any that is here, and with images in memory at worst at the base.  That version is kept
+// until the patches from it are taken: this is a VersionGuard.  It is let go when kBacklogMax newer
+// versions are here and still another one comes.
+//
+// With images on the disk nothing else has to go for patches: where the file system has no room
+// for them, none are taken.
+//
+// Patches that lead nowhere are removed (store/sync/patch_sweep.hpp).
 //
 // Threads: all calls may run in parallel, record_if_due() one at a time.  `recorded` runs in the
 // thread, without locks.
 #pragma once
 
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <optional>
-#include <set>
-#include <stop_token>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "store/base/context.hpp"
@@ -39,6 +41,7 @@
 #include "store/materialize/plan.hpp"
 #include "store/patches/patch_table.hpp"
 #include "store/sync/patch_reach.hpp"
+#include "store/threads/woken_thread.hpp"
 
 namespace weightfs {
 
@@ -51,27 +54,34 @@ struct PatchHistory {
   };
   std::vector<Level> levels;     // all, ascending
   PatchCounters written;         // since the store was made
-  std::uint64_t recorded = 0;    // newest version to which patches lead from the base; 0: none
+  std::uint64_t first = 0;       // oldest version that is made without the bucket; 0: none
+  std::uint64_t versions = 0;    // that are
+  std::uint64_t recorded = 0;    // newest version to which patches lead; 0: none
   std::uint64_t backlog = 0;     // versions since
-  std::uint64_t path_bytes = 0;  // of the patches from the base to `recorded`
+  std::uint64_t path_bytes = 0;  // of the patches from the base of images in memory to `recorded`
+  std::string off;               // why this host takes none; "": it does
   std::string error;             // of the last try; "": it succeeded
+};
+
+struct PatchRecorderOptions {
+  std::function<void()> recorded = {};  // called when patches were taken; may be empty
+  std::string off = {};                 // PatchHistory::off
 };
 
 class PatchRecorder final : public VersionGuard {
  public:
   static constexpr std::uint64_t kBacklogMax = 2;  // versions
 
-  /// Keeps the references.  `recorded`: called when patches were taken; may be empty.
-  /// Requires: the store keeps images in memory.
-  PatchRecorder(Store& store, History& history, std::function<void()> recorded = {});
+  /// Keeps the references.
+  PatchRecorder(Store& store, History& history, PatchRecorderOptions options = {});
   ~PatchRecorder() override;  // stops
 
-  void start();
+  void start() { thread_.start(); }
   /// Waits for a chunk, or a page of patches, at most; what is not whole is removed.
-  void stop();
+  void stop() { thread_.stop(); }
 
   /// There may be a newer version.  Quick.
-  void wake();
+  void wake() { thread_.wake(); }
 
   /// What the thread does when it is woken.  Requires: the thread does not run.
   /// Returns: whether a span was recorded.
@@ -83,26 +93,23 @@ class PatchRecorder final : public VersionGuard {
   [[nodiscard]] bool keeps(std::uint64_t version) override;
 
  private:
-  void run(const std::stop_token& stop);
-  void run_once(const Context& context);
+  PatchReach find_reach(const Context& context);
   bool try_to_record(const PatchReach& reach, const Context& context);
   bool record(const PatchReach& reach, const Context& context);
-  std::set<Sha256> keep_small_files(const Base& newest, std::uint64_t base, const Context& context);
+  void require_room();
+  void drop(const BaseDamaged& damaged);
+  [[nodiscard]] std::vector<std::uint64_t> surest_images(const PatchReach& reach) const;
   void repair_small_files(const PatchReach& reach, const Context& context);
   void fold(const Context& context);
-  void remove_damaged(const Context& context);
   void note(const PatchReach& reach);
 
   Store& store_;
   History& history_;
-  const std::function<void()> recorded_;
-  mutable RankedMutex mutex_{LockRank::leaf, "PatchRecorder::mutex_"};  // guards the next four
-  std::condition_variable_any changed_;
-  bool is_woken_ = false;
+  const PatchRecorderOptions options_;
+  DamagedImages damaged_;  // used by record_if_due() only
+  mutable RankedMutex mutex_{LockRank::leaf, "PatchRecorder::mutex_"};  // guards the next one
   PatchReach reach_;
-  std::string error_;
-  std::string logged_;  // the last error; used by the thread only
-  std::jthread thread_;
+  WokenThread thread_;
   Eviction::Guarding guarding_;  // last: no eviction asks what is gone
 };
 

@@ -1,14 +1,10 @@
 #include "store/sync/room_ahead.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <exception>
 #include <mutex>
 #include <vector>
 
 #include "store/base/context.hpp"
-#include "store/base/log.hpp"
 
 namespace weightfs {
 namespace {
@@ -20,18 +16,10 @@ constexpr seconds kLongestPause{60};
 
 }  // namespace
 
-RoomAhead::~RoomAhead() { stop(); }
-
-void RoomAhead::start() {
-  if (thread_.joinable()) return;
-  thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
-}
-
-void RoomAhead::stop() {
-  if (!thread_.joinable()) return;
-  thread_.request_stop();
-  thread_.join();
-}
+RoomAhead::RoomAhead(Store& store)
+    : store_(store),
+      thread_({"no room is made ahead for the next version: {}"},
+              [this](const Context&, bool is_woken) { return make_or_wait(is_woken); }) {}
 
 void RoomAhead::note_shown(std::uint64_t version) {
   {
@@ -39,12 +27,6 @@ void RoomAhead::note_shown(std::uint64_t version) {
     shown_ = version;
   }
   wake();
-}
-
-void RoomAhead::wake() {
-  const std::lock_guard lock(mutex_);
-  is_woken_ = true;
-  changed_.notify_all();
 }
 
 void RoomAhead::note_coming() {
@@ -57,30 +39,10 @@ RoomAheadStatus RoomAhead::status() const {
   return status_;
 }
 
-void RoomAhead::run(const std::stop_token& stop) {
-  bool waits_for_use = false;
-  seconds pause = kFirstPause;
-  for (;;) {
-    {
-      std::unique_lock lock(mutex_);
-      const auto woken = [this] { return is_woken_; };
-      if (!waits_for_use) changed_.wait(lock, stop, woken);
-      if (waits_for_use) changed_.wait_for(lock, stop, pause, woken);
-      if (stop.stop_requested()) return;
-      pause = is_woken_ ? kFirstPause : std::min(2 * pause, kLongestPause);
-      is_woken_ = false;
-    }
-    try {
-      waits_for_use = make_if_due() == Outcome::in_use;
-      logged_.clear();
-    } catch (const std::exception& error) {
-      // The next version makes its own room, and says what is wrong.
-      waits_for_use = false;
-      if (logged_ == error.what()) continue;
-      logged_ = error.what();
-      log_warning(fmt::format("no room is made ahead for the next version: {}", logged_));
-    }
-  }
+/// What fails is not tried again: the next version makes its own room, and says what is wrong.
+Clock::duration RoomAhead::make_or_wait(bool is_woken) {
+  pause_ = is_woken ? kFirstPause : std::min(2 * pause_, kLongestPause);
+  return make_if_due() == Outcome::in_use ? pause_ : WokenThread::kUntilWoken;
 }
 
 RoomAhead::Outcome RoomAhead::make_if_due() {

@@ -16,14 +16,12 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
-#include <stop_token>
-#include <string>
-#include <thread>
 
+#include "store/base/context.hpp"
 #include "store/base/ranked_mutex.hpp"
 #include "store/local/store.hpp"
+#include "store/threads/woken_thread.hpp"
 
 namespace weightfs {
 
@@ -37,17 +35,16 @@ struct RoomAheadStatus {
 class RoomAhead {
  public:
   /// Keeps the reference.  Requires: images are on the disk only.
-  explicit RoomAhead(Store& store) : store_(store) {}
-  ~RoomAhead();  // stops
+  explicit RoomAhead(Store& store);
 
-  void start();
+  void start() { thread_.start(); }
   /// Waits while a version is being removed.
-  void stop();
+  void stop() { thread_.stop(); }
 
   /// `latest` has moved to a version that was made here.
   void note_shown(std::uint64_t version);
   /// A version may be on the disk.  Quick.
-  void wake();
+  void wake() { thread_.wake(); }
   /// The next version is being brought.
   void note_coming();
 
@@ -59,16 +56,14 @@ class RoomAhead {
   [[nodiscard]] RoomAheadStatus status() const;
 
  private:
-  void run(const std::stop_token& stop);
+  Clock::duration make_or_wait(bool is_woken);
 
   Store& store_;
-  mutable RankedMutex mutex_{LockRank::leaf, "RoomAhead::mutex_"};  // guards the next three
-  std::condition_variable_any changed_;
-  bool is_woken_ = false;
+  mutable RankedMutex mutex_{LockRank::leaf, "RoomAhead::mutex_"};  // guards the next two
   std::uint64_t shown_ = 0;  // for whose successor there is no room yet; 0: none
   RoomAheadStatus status_;
-  std::string logged_;  // the last error; used by the thread only
-  std::jthread thread_;
+  std::chrono::seconds pause_{};  // while what is to go is in use; used by the thread only
+  WokenThread thread_;
 };
 
 }  // namespace weightfs

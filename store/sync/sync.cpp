@@ -98,6 +98,7 @@ std::string_view to_string(SyncStatus::State state) noexcept {
 struct Sync::State {
   State(Store& the_store, History& the_history, SyncOptions the_options);
 
+  void make_recorder();
   void run(const std::stop_token& stop);
   void wait(const std::stop_token& stop, milliseconds delay);
   void stop_workers();
@@ -202,7 +203,7 @@ struct Sync::State {
 
   std::unique_ptr<ImageSyncer> syncer;      // constant
   std::unique_ptr<BaseWriter> base_writer;  // with images in memory; constant
-  std::unique_ptr<PatchRecorder> recorder;  // likewise; uses the one above
+  std::unique_ptr<PatchRecorder> recorder;  // constant; uses the one above
   std::unique_ptr<RoomAhead> room_ahead;    // if more versions may come to the disk; constant
   std::unique_ptr<PartialImages> partials;  // of SyncOptions::partial; constant; ends first
 };
@@ -236,11 +237,11 @@ Sync::State::State(Store& the_store, History& the_history, SyncOptions the_optio
               }});
   if (store.images().memory() != nullptr) {
     base_writer = std::make_unique<BaseWriter>(store, history);
-    recorder = std::make_unique<PatchRecorder>(store, history, [this] { base_writer->wake(); });
     remaking = !store.images().complete_versions().empty();
   } else if (options.follow.what.kind != Follow::Kind::version) {
     room_ahead = std::make_unique<RoomAhead>(store);
   }
+  make_recorder();
   show_catalog(nullptr);
   store.eviction().set_changed([this] { show_room_made(); });
   newest = store.manifests().newest().version;
@@ -249,6 +250,15 @@ Sync::State::State(Store& the_store, History& the_history, SyncOptions the_optio
   status.follow = options.follow.what;
   status.followed = wanted;
   status.newest_time = catalog->repository_time;
+}
+
+void Sync::State::make_recorder() {
+  PatchRecorderOptions how;
+  if (!options.only.empty()) how.off = "this host keeps a part of the files (--only)";
+  how.recorded = [this] {
+    if (base_writer) base_writer->wake();
+  };
+  recorder = std::make_unique<PatchRecorder>(store, history, std::move(how));
 }
 
 // ---- the thread ----
@@ -291,7 +301,7 @@ void Sync::State::wait(const std::stop_token& stop, milliseconds delay) {
 /// Of what happens after the flip.
 void Sync::State::stop_workers() {
   syncer->stop();
-  if (recorder) recorder->stop();
+  recorder->stop();
   if (base_writer) base_writer->stop();
   if (room_ahead) room_ahead->stop();
 }
@@ -435,13 +445,14 @@ void Sync::State::find_wanted(const Context& context) {
   wanted = std::max(wanted, version_to_bring(options.follow.what, newest, carrier));
 }
 
-/// A restart with images in memory: the newest version that was known here is made of the base and
-/// the store's patches, without the bucket, which may be away; or, if its patches were not taken,
-/// the newest one before it.  The round that follows asks the bucket.
+/// A restart with images in memory, or after a power cut has taken an image that was not synced:
+/// the newest version that was known here is made of images and the store's patches, without the
+/// bucket, which may be away; or, if its patches were not taken, the newest one before it.  The
+/// round that follows asks the bucket.
 void Sync::State::remake(const Context& context) {
-  if (!remaking || options.follow.what.kind != Follow::Kind::latest) return;
+  if (options.follow.what.kind != Follow::Kind::latest) return;
   const std::uint64_t known = store.manifests().newest().version;
-  if (known <= latest()) return;
+  if (known <= latest() || latest() == 0) return;
   try {
     if (remake(known, context)) return change([&] { remaking = false; });
     const auto older = find_sound_patched_base(store, history, known, {}, context);
@@ -667,7 +678,7 @@ void Sync::State::show_catalog(const Context* bucket) {
   }
   listeners.changed();
   if (syncer) syncer->wake();
-  if (recorder) recorder->wake();
+  recorder->wake();
   if (base_writer) base_writer->wake();
 }
 
@@ -792,7 +803,7 @@ void Sync::start() {
   state_->thread = std::jthread([this](const std::stop_token& stop) { state_->run(stop); });
   state_->syncer->start();
   if (state_->base_writer) state_->base_writer->start();
-  if (state_->recorder) state_->recorder->start();
+  state_->recorder->start();
   if (state_->room_ahead) state_->room_ahead->start();
 }
 
@@ -827,8 +838,8 @@ SyncStatus Sync::status() const {
   if (images.memory() != nullptr) {
     status.memory = {status.memory ? status.memory->bytes : 0, images.versions_in_memory(),
                      images.base_version(), state_->base_writer->renewals()};
-    status.history = state_->recorder->status();
   }
+  status.history = state_->recorder->status();
   if (state_->room_ahead) status.room_ahead = state_->room_ahead->status();
   if (!state_->partials) return status;
   status.fetched_bytes += state_->partials->fetched_bytes();

@@ -16,10 +16,12 @@
 //
 // Then the room that the next version needs is made (store/sync/room_ahead.hpp).
 //
+// And patches are taken (store/sync/patch_recorder.hpp), so that old versions can be made of those
+// that are here.
+//
 // If the store keeps images in memory, a restart finds only their base, and makes the newest
 // version again before wait_ready() returns: of the base and the store's patches, without the
-// bucket, or else of the bucket's packs.  After `latest` has moved patches are taken
-// (store/sync/patch_recorder.hpp), and the base is renewed if it is due
+// bucket, or else of the bucket's packs.  The base is renewed if it is due
 // (store/sync/base_writer.hpp).
 //
 // A poll without news is one GET of the next manifest, however many versions there are.  What needs
@@ -103,9 +105,9 @@ struct SyncStatus {
   std::uint64_t image_bytes = 0;
   std::map<std::uint64_t, PartialProgress> partial;  // that are being filled, or cannot be
   std::vector<std::uint64_t> unsynced;               // complete ones that may not be on disk yet
-  std::uint64_t lost = 0;                    // versions that the disk did not take, in this process
-  std::optional<MemoryStatus> memory = {};   // nullopt: images are on the disk
-  std::optional<PatchHistory> history = {};  // likewise: none is kept
+  std::uint64_t lost = 0;                   // versions that the disk did not take, in this process
+  std::optional<MemoryStatus> memory = {};  // nullopt: images are on the disk
+  PatchHistory history = {};
   std::optional<RoomAheadStatus> room_ahead = {};  // nullopt: none is made ahead
 };
 std::string_view to_string(SyncStatus::State state) noexcept;

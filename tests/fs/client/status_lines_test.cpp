@@ -228,11 +228,18 @@ TEST(StatusLines, TellWhatIsKeptIfItIsNotAll) {
 
 TEST(StatusLines, TellOfTheHistoryIfThereIsOne) {
   DaemonState state = some_state();
-  EXPECT_EQ(lines_of(state).find("patches"), std::string::npos);
-  PatchHistory& history = state.sync.history.emplace();
+  EXPECT_EQ(lines_of(state).find("history"), std::string::npos);
+  PatchHistory& history = state.sync.history;
+  history.off = "why";
+  EXPECT_NE(lines_of(state).find("history      none; not kept: why\n"), std::string::npos)
+      << lines_of(state);
+  history.off.clear();
+  history.first = 1;
   history.levels = {{PatchLevel::one, 2, 1u << 20, 1, 3}};
   history.written = {100, 50};
-  EXPECT_NE(lines_of(state).find("history      1.0 MiB of patches in 2 spans, written 1.5 times\n"),
+  EXPECT_NE(lines_of(state).find(
+                "history      back to version 1: 1.0 MiB of patches in 2 spans, written 1.5 "
+                "times\n"),
             std::string::npos)
       << lines_of(state);
   history.backlog = 1;

@@ -156,26 +156,34 @@ TEST(StatusText, TellsWhereImagesAreAndWhatWasDoneAfterTheFlip) {
 TEST(StatusText, TellsWhatIsKeptOfTheHistory) {
   DaemonState state = some_daemon_state();
   const auto history = [&] { return Json::parse(status_text(state, 1000))["history"]; };
-  EXPECT_EQ(history(), nullptr);
-  PatchHistory& known = state.sync.history.emplace();
+  EXPECT_EQ(history()["levels"], Json::array());
+  EXPECT_EQ(history()["first"], nullptr);
+  EXPECT_EQ(history()["off"], nullptr);
+  PatchHistory& known = state.sync.history;
   known.levels = {{PatchLevel::one, 3, 300, 5, 8}, {PatchLevel::eight}};
   EXPECT_EQ(history()["write_amplification"], nullptr);
   EXPECT_EQ(history()["recorded"], nullptr);
   known.written = {200, 100};
+  known.first = 5;
+  known.versions = 4;
   known.recorded = 8;
   known.backlog = 1;
   known.path_bytes = 250;
+  known.off = "no";
   known.error = "why";
   const Json json = history();
   EXPECT_EQ(json["levels"][0],
             Json({{"level", "1"}, {"spans", 3}, {"bytes", 300}, {"first", 5}, {"last", 8}}));
   EXPECT_EQ(json["levels"][1]["last"], nullptr);
+  EXPECT_EQ(json["first"], 5);
+  EXPECT_EQ(json["versions"], 4);
   EXPECT_EQ(json["recorded"], 8);
   EXPECT_EQ(json["backlog"], 1);
   EXPECT_EQ(json["path_bytes"], 250);
   EXPECT_EQ(json["taken_bytes"], 200);
   EXPECT_EQ(json["folded_bytes"], 100);
   EXPECT_EQ(json["write_amplification"], 1.5);
+  EXPECT_EQ(json["off"], "no");
   EXPECT_EQ(json["error"], "why");
 }
 

@@ -92,6 +92,7 @@ TEST(PatchPath, IsTheCheapestOfRandomSpans) {
         relax(b, a);
       }
     }
+    EXPECT_EQ(PathsFrom(spans, patch_version(0)).versions().size(), cost.size());
     for (std::uint64_t to = 0; to < 16; to++) {
       const auto path = find_path(spans, patch_version(0), patch_version(to));
       ASSERT_EQ(path.has_value(), cost.contains(to));

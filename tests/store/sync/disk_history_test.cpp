@@ -1,0 +1,304 @@
+// PatchRecorder where images are on the disk: history goes back from the newest version.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "store/base/error.hpp"
+#include "store/materialize/materialize.hpp"
+#include "store/patches/patch_records.hpp"
+#include "store/sync/patch_recorder.hpp"
+#include "store/sync/sync.hpp"
+#include "tests/support/code_of.hpp"
+#include "tests/support/eventually.hpp"
+#include "tests/support/hosts.hpp"
+#include "tests/support/random.hpp"
+
+namespace weightfs::test {
+namespace {
+
+namespace stdfs = std::filesystem;
+using Versions = std::vector<std::uint64_t>;
+
+constexpr std::size_t kHistoryElements = 50'000;
+constexpr std::uint64_t kTwoVersions = 250'000;  // bytes
+
+/// A host with room for two versions, and a publisher whose weights change a little each time.
+class DiskHistoryTest : public testing::Test {
+ protected:
+  stdfs::path checkpoint(unsigned version) const {
+    return dir_ / ("checkpoint-" + std::to_string(version));
+  }
+  /// `more`: elements of another tensor; 0: there is none.
+  void publish(unsigned version, std::size_t more = 0) {
+    weights_ = nudged_bf16(weights_, 0.01, random_);
+    std::vector<TestTensor> tensors{{"weight", Dtype::bf16, {kHistoryElements}, weights_}};
+    if (more > 0) tensors.push_back({"more", Dtype::bf16, {more}, random_bf16(more, random_)});
+    write_text(checkpoint(version) / "model.safetensors",
+               make_safetensors(tensors, {{"step", std::to_string(version)}}));
+    write_text(checkpoint(version) / "config.json",
+               R"({"step":)" + std::to_string(config_changes_ ? version : 0) + "}");
+    write_text(checkpoint(version) / "tokenizer.json", "{}");
+    ASSERT_EQ(publisher_.publish(checkpoint(version)).version, version);
+  }
+  void open(std::unique_ptr<Repository> repository) {
+    recorder_.reset();
+    sync_.reset();
+    reader_.reset();
+    reader_.emplace(std::move(repository), dir_ / "reader", limits_);
+    SyncOptions options;
+    options.follow.poll.interval = std::chrono::milliseconds(2);
+    sync_.emplace(*reader_->store, reader_->history, std::move(options));
+    recorder_.emplace(*reader_->store, reader_->history);
+  }
+  void open() { open(Repository::open(std::make_unique<BucketView>(bucket_), {})); }
+  void open_without_bucket() {
+    open(
+        Repository::assume("file://" + (dir_ / "no-bucket").string(), publisher_.repository->id()));
+  }
+  void bring(unsigned version, std::size_t more = 0) {
+    publish(version, more);
+    if (!reader_) open();
+    sync_->run_once({});
+    sync_->sync_images();
+  }
+  void bring_and_record(unsigned first, unsigned last, std::size_t more = 0) {
+    for (unsigned version = first; version <= last; version++) {
+      bring(version, more);
+      EXPECT_EQ(recorder_->record_if_due({}), version > 1) << version;
+    }
+  }
+
+  [[nodiscard]] std::vector<PatchSpan> spans() {
+    std::vector<PatchSpan> spans;
+    for (const SpanInfo& span : reader_->store->patches().list()) spans.push_back(span.span());
+    return spans;
+  }
+  static PatchSpan one(std::uint64_t first, std::uint64_t last) {
+    return {PatchLevel::one, first, last};
+  }
+  [[nodiscard]] Versions here() { return reader_->store->images().complete_versions(); }
+  void evict(std::uint64_t version) { ASSERT_TRUE(reader_->store->evictor().evict(version)); }
+  [[nodiscard]] stdfs::path image(unsigned version) {
+    return reader_->store->images().image_directory(version) / "model.safetensors";
+  }
+
+  bool make(unsigned version) {
+    return materialize_from_patches(*reader_->store, reader_->history, version, {}, {});
+  }
+  void expect_made(unsigned version) {
+    ASSERT_TRUE(make(version)) << version;
+    EXPECT_EQ(read_tree(reader_->store->images().image_directory(version)),
+              read_tree(checkpoint(version)));
+  }
+
+  TempDir dir_;
+  Random random_ = make_rng();
+  Bytes weights_ = random_bf16(kHistoryElements, random_);
+  bool config_changes_ = false;
+  StoreLimits limits_{kTwoVersions, 0};
+  std::shared_ptr<MemoryBucket> bucket_ = make_memory_repository();
+  Host publisher_{bucket_, dir_ / "publisher"};
+  std::optional<Host> reader_;
+  std::optional<Sync> sync_;
+  std::optional<PatchRecorder> recorder_;
+};
+
+TEST_F(DiskHistoryTest, OldVersionsAreMadeOfTheNewestWithoutTheBucket) {
+  bring_and_record(1, 12);
+  EXPECT_LE(here().size(), 2u);
+  const PatchHistory history = recorder_->status();
+  EXPECT_EQ(history.first, 1u);
+  EXPECT_EQ(history.versions, 12u);
+  EXPECT_EQ(history.recorded, 12u);
+  EXPECT_EQ(history.backlog, 0u);
+  EXPECT_EQ(history.path_bytes, 0u) << "a restart reads none";
+  open_without_bucket();
+  for (const unsigned version : {3u, 1u, 10u, 7u}) expect_made(version);
+}
+
+TEST_F(DiskHistoryTest, SoAreTheirSmallFiles) {
+  config_changes_ = true;
+  bring_and_record(1, 6);
+  open_without_bucket();
+  for (unsigned version = 1; version <= 5; version++) expect_made(version);
+  const auto kept = read_tree(dir_ / "reader" / "small");
+  EXPECT_GE(kept.size(), 4u);
+  for (const auto& [name, text] : kept) EXPECT_NE(text, "{}") << "all images have this one";
+}
+
+TEST_F(DiskHistoryTest, NothingIsRecordedOfOneVersionNorTwice) {
+  bring(1);
+  EXPECT_FALSE(recorder_->record_if_due({}));
+  bring_and_record(2, 3);
+  EXPECT_FALSE(recorder_->record_if_due({}));
+  EXPECT_EQ(spans(), (std::vector{one(1, 2), one(2, 3)}));
+}
+
+TEST_F(DiskHistoryTest, AStoreOfAReleaseWithoutHistoryBeginsWithWhatIsHere) {
+  for (unsigned version = 1; version <= 3; version++) bring(version);
+  open();
+  EXPECT_EQ(recorder_->status().recorded, 0u);
+  EXPECT_TRUE(recorder_->record_if_due({}));
+  EXPECT_EQ(spans(), std::vector{one(2, 3)});
+}
+
+TEST_F(DiskHistoryTest, TheVersionThatTheNextPatchesAreTakenFromIsKept) {
+  bring_and_record(1, 2);
+  bring(3);
+  bring(4);
+  EXPECT_EQ(here(), (Versions{2, 3, 4}));
+  EXPECT_TRUE(recorder_->record_if_due({}));
+  EXPECT_EQ(spans(), (std::vector{one(1, 2), one(2, 4)}));
+  bring(5);
+  EXPECT_EQ(here(), (Versions{4, 5}));
+}
+
+TEST_F(DiskHistoryTest, BeyondTheBacklogItGoesAndHistoryBeginsAnew) {
+  bring_and_record(1, 3);
+  for (unsigned version = 4; version <= 7; version++) bring(version);
+  EXPECT_EQ(here(), (Versions{6, 7}));
+  EXPECT_TRUE(recorder_->record_if_due({}));
+  EXPECT_EQ(spans(), std::vector{one(6, 7)}) << "the others lead nowhere any more";
+  EXPECT_EQ(recorder_->status().first, 6u);
+}
+
+TEST_F(DiskHistoryTest, PatchesBehindAChangeOfTheTensorTableStayWhileTheyLeadToImages) {
+  bring_and_record(1, 3);
+  bring(4, 100);
+  EXPECT_FALSE(recorder_->record_if_due({}));
+  EXPECT_FALSE(recorder_->keeps(3)) << "no patches will ever lead from it to 4";
+  EXPECT_EQ(spans(), (std::vector{one(1, 2), one(2, 3)})) << "3 is here";
+  EXPECT_EQ(recorder_->status().backlog, 0u);
+}
+
+TEST_F(DiskHistoryTest, PatchesThatLeadNowhereAreRemoved) {
+  bring_and_record(1, 3);
+  bring(4, 100);
+  EXPECT_FALSE(recorder_->record_if_due({}));
+  bring(5, 100);
+  EXPECT_EQ(here(), (Versions{4, 5}));
+  EXPECT_TRUE(recorder_->record_if_due({}));
+  EXPECT_EQ(spans(), std::vector{one(4, 5)});
+  EXPECT_EQ(recorder_->status().first, 4u);
+}
+
+TEST_F(DiskHistoryTest, AnUnsyncedVersionThatAPowerCutTookIsMadeOfTheOlderOne) {
+  bring_and_record(1, 3);
+  stdfs::remove_all(reader_->store->images().image_directory(3));
+  open_without_bucket();
+  EXPECT_EQ(sync_->catalog()->latest, 2u);
+  EXPECT_FALSE(recorder_->record_if_due({}));
+  EXPECT_EQ(recorder_->status().recorded, 3u);
+  sync_->start();
+  EXPECT_TRUE(eventually([&] { return sync_->catalog()->latest == 3; }));
+  sync_->stop();
+  EXPECT_EQ(read_tree(reader_->store->images().image_directory(3)), read_tree(checkpoint(3)));
+  expect_made(1);
+}
+
+TEST_F(DiskHistoryTest, ADamagedImageIsDroppedAndHistoryGoesOnWithoutIt) {
+  bring_and_record(1, 2);
+  limits_.store_bytes = 3 * kTwoVersions;
+  open();
+  bring(3);
+  std::string bytes = read_text(image(2));
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  write_text(image(2), bytes);
+  EXPECT_EQ(code_of([&] { recorder_->record_if_due({}); }), ErrorCode::corrupt);
+  EXPECT_EQ(here(), (Versions{1, 3}));
+  EXPECT_TRUE(recorder_->record_if_due({}));
+  EXPECT_EQ(spans(), (std::vector{one(1, 2), one(1, 3)}));
+}
+
+TEST_F(DiskHistoryTest, IfTheNewestIsDamagedTheNextVersionIsWaitedFor) {
+  limits_.store_bytes = 3 * kTwoVersions;
+  bring_and_record(1, 2);
+  bring(3);
+  std::string bytes = read_text(image(3));
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  write_text(image(3), bytes);
+  EXPECT_EQ(code_of([&] { recorder_->record_if_due({}); }), ErrorCode::corrupt);
+  EXPECT_FALSE(recorder_->record_if_due({})) << "it is latest, so it is still here";
+  bring(4);
+  EXPECT_TRUE(recorder_->record_if_due({}));
+  EXPECT_EQ(spans(), (std::vector{one(1, 2), one(2, 4)}));
+}
+
+TEST_F(DiskHistoryTest, BeyondADamagedPatchHistoryIsLost) {
+  bring_and_record(1, 6);
+  std::string key, value;
+  Db& db = reader_->store->db();
+  db.read_range(ColumnFamily::patches, patch_key(one(2, 3), {}),
+                key_after(span_key(PatchLevel::one, 3)),
+                [&](std::string_view found, std::string_view bytes) {
+                  key = found;
+                  value = bytes;
+                  return false;
+                });
+  value.back() = static_cast<char>(value.back() ^ 1);
+  db.write({{ColumnFamily::patches, key, value}});
+  open_without_bucket();
+  EXPECT_FALSE(make(1));
+  expect_made(4);
+  recorder_->record_if_due({});
+  EXPECT_EQ(recorder_->status().first, 3u);
+  EXPECT_EQ(spans().front(), one(3, 4));
+}
+
+TEST_F(DiskHistoryTest, ForPatchesNothingElseGoes) {
+  bring_and_record(1, 2);
+  bring(3);
+  const Versions before = here();
+  limits_ = {kTwoVersions * 2, 1ull << 60};
+  open();
+  std::string message;
+  EXPECT_EQ(code_of([&] { recorder_->record_if_due({}); }, &message), ErrorCode::no_space);
+  EXPECT_NE(message.find("--min-free"), std::string::npos) << message;
+  EXPECT_EQ(here(), before);
+  EXPECT_FALSE(recorder_->keeps(2)) << "what cannot be taken keeps nothing";
+  EXPECT_TRUE(stdfs::is_empty(reader_->store->temporary_directory()));
+}
+
+TEST_F(DiskHistoryTest, WhoIsToTakeNoneRemovesThoseThatLeadNowhere) {
+  bring_and_record(1, 3);
+  recorder_.emplace(*reader_->store, reader_->history,
+                    PatchRecorderOptions{.recorded = {}, .off = "why"});
+  bring(4);
+  EXPECT_FALSE(recorder_->record_if_due({}));
+  EXPECT_EQ(recorder_->status().off, "why");
+  EXPECT_EQ(spans().size(), 2u);
+  bring(5);
+  EXPECT_FALSE(recorder_->record_if_due({}));
+  EXPECT_TRUE(spans().empty());
+  EXPECT_EQ(recorder_->status().backlog, 0u);
+}
+
+TEST_F(DiskHistoryTest, ManyVersionsAreFolded) {
+  bring_and_record(1, 20);
+  const PatchHistory history = recorder_->status();
+  EXPECT_EQ(history.levels.at(1).spans, 2u);
+  EXPECT_EQ(history.levels.at(3).spans, 0u) << "nothing goes forwards from a base";
+  open_without_bucket();
+  expect_made(2);
+}
+
+TEST_F(DiskHistoryTest, TheThreadRecordsAfterTheFlip) {
+  publish(1);
+  open();
+  recorder_.reset();
+  sync_->start();
+  for (unsigned version = 1; version <= 10; version++) {
+    if (version > 1) publish(version);
+    EXPECT_TRUE(eventually([&] { return sync_->status().latest == version; }));
+  }
+  EXPECT_TRUE(eventually([&] { return sync_->status().history.recorded == 10; }));
+  EXPECT_EQ(sync_->status().history.error, "");
+}
+
+}  // namespace
+}  // namespace weightfs::test
