@@ -121,6 +121,7 @@ class PatchedBaseFinder {
     patched->changed.resize(patched->hashes.size());
     patched->patches = &store_.patches();
     patched->small_files = &store_.small_files();
+    patched->hold = store_.patches().hold(path);
     patched->path = std::move(path);
     base.hashes = patched->hashes;
     for (const PathStep& step : patched->path) follow(step, *patched, base);
@@ -179,12 +180,16 @@ std::optional<Base> find_sound_patched_base(Store& store, History& history, std:
                                             const std::set<std::uint64_t>& distrusted,
                                             const Context& context) {
   for (;;) {
+    const std::vector<std::uint64_t> images = store.images().complete_versions();
     try {
       return find_patched_base(store, history, version, distrusted, context);
     } catch (const PatchDamaged& damaged) {
+      const bool is_gone = damaged.span() && !store.patches().find(*damaged.span());
+      if (is_gone) continue;  // folded meanwhile
       if (!drop_damaged_patches(store, damaged)) return std::nullopt;
     } catch (const Error& error) {
       if (is_interrupted(error)) throw;
+      if (store.images().complete_versions() != images) continue;  // one was evicted meanwhile
       log_warning(fmt::format("patches are not used for version {}: {}", version, error.what()));
       return std::nullopt;
     }

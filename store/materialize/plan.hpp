@@ -38,6 +38,7 @@ struct PatchedImages {
   const PatchTable* patches = nullptr;
   const SmallFiles* small_files = nullptr;  // of versions that are not here; may be null
   PatchPath path;                           // from `version`
+  PatchTable::Hold hold;                    // of the path
 };
 
 /// Images of a version on this host, or others and the patches from them to it.

@@ -52,7 +52,10 @@ FoldedAll fold_all(PatchTable& table, const FoldLimits& limits, const Context& c
     table.remove_if(
         [&](const SpanEnds& ends, bool is_part) { return is_part && !is_planned(plan, ends); });
     if (plan.is_empty()) return done;
-    for (const PatchSpan& span : plan.drops) done.drops += table.remove(span);
+    std::size_t drops = 0;
+    for (const PatchSpan& span : plan.drops) drops += table.remove_if_unheld(span);
+    done.drops += drops;
+    if (plan.folds.empty() && drops == 0) return done;  // what is left is being read
     for (const Fold& fold : plan.folds) {
       fold_spans(table, fold, context);
       ++done.folds;

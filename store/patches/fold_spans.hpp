@@ -32,8 +32,8 @@ struct FoldedAll {
   bool is_base_outgrown = false;  // FoldPlan::is_base_outgrown
 };
 
-/// Plans, folds and removes until nothing is left to do.  What was begun of folds that are not
-/// planned any more is removed.  Throws as fold_spans().
+/// Plans, folds and removes until nothing is left to do but to remove what is held.  What was begun
+/// of folds that are not planned any more is removed.  Throws as fold_spans().
 FoldedAll fold_all(PatchTable& table, const FoldLimits& limits, const Context& context);
 
 }  // namespace weightfs

@@ -158,13 +158,43 @@ void PatchTable::put(const SpanEnds& ends, PatchFiles files, std::optional<Chunk
   counters_ = counters;
 }
 
-bool PatchTable::remove(const PatchSpan& span) {
+bool PatchTable::remove(const PatchSpan& span) { return remove(span, true); }
+
+bool PatchTable::remove_if_unheld(const PatchSpan& span) { return remove(span, false); }
+
+bool PatchTable::remove(const PatchSpan& span, bool even_if_held) {
   const std::scoped_lock one_change(change_mutex_);
   const Name name{span.level, span.last};
   const std::optional<Entry> found = find_entry(name);
   if (!found || found->record.info.span() != span) return false;
+  if (!even_if_held && is_held(name)) return false;
   remove_entry(name, *found);
   return true;
+}
+
+// ---- holds ----
+
+PatchTable::Hold PatchTable::hold(const PatchPath& path) const {
+  Hold held;
+  for (const PathStep& step : path) {
+    held.names_.emplace_back(step.span.ends.level, step.span.ends.last.version);
+  }
+  held.table_ = this;
+  const std::scoped_lock one_change(change_mutex_);  // nobody is about to remove them
+  const std::scoped_lock lock(mutex_);
+  held_.insert(held.names_.begin(), held.names_.end());
+  return held;
+}
+
+PatchTable::Hold::~Hold() {
+  if (table_ == nullptr) return;
+  const std::scoped_lock lock(table_->mutex_);
+  for (const Name& name : names_) table_->held_.erase(table_->held_.find(name));
+}
+
+bool PatchTable::is_held(Name name) const {
+  const std::scoped_lock lock(mutex_);
+  return held_.contains(name);
 }
 
 std::size_t PatchTable::remove_if(const std::function<bool(const SpanEnds&, bool)>& is_unwanted) {
@@ -176,6 +206,7 @@ std::size_t PatchTable::remove_if(const std::function<bool(const SpanEnds&, bool
   }
   std::size_t count = 0;
   for (const auto& [name, entry] : entries) {
+    if (is_held(name)) continue;
     if (!is_unwanted(entry.record.info.ends, entry.record.next.has_value())) continue;
     remove_entry(name, entry);
     ++count;

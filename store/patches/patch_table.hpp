@@ -29,6 +29,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -38,6 +39,7 @@
 #include "store/database/db.hpp"
 #include "store/patches/chunk_patch.hpp"
 #include "store/patches/patch_file_writer.hpp"
+#include "store/patches/patch_path.hpp"
 #include "store/patches/patch_records.hpp"
 #include "store/patches/patch_span.hpp"
 
@@ -88,11 +90,39 @@ class PatchTable {
   /// How far install_part() came for this span; nullopt if it did not begin, or for other ends.
   [[nodiscard]] std::optional<SpanPart> find_part(const SpanEnds& ends) const;
 
-  /// Removes a span, or its part.  Returns: whether there was one.
+  /// Removes a span, or its part, whoever reads it: for damaged ones.  Returns: whether there was
+  /// one.
   bool remove(const PatchSpan& span);
+  /// As remove(), unless it is held.
+  bool remove_if_unheld(const PatchSpan& span);
 
-  /// Removes spans, and parts, for which `is_unwanted` returns true.  Returns: how many.
+  /// Removes spans, and parts, for which `is_unwanted` returns true, but none that is held.
+  /// Returns: how many.
   std::size_t remove_if(const std::function<bool(const SpanEnds& ends, bool is_part)>& is_unwanted);
+
+  /// Keeps spans from being removed because they are old, or folded, for as long as somebody makes
+  /// a version of them.
+  class Hold {
+   public:
+    Hold() = default;  // holds nothing
+    Hold(Hold&& other) noexcept { *this = std::move(other); }
+    Hold& operator=(Hold&& other) noexcept {
+      std::swap(table_, other.table_);
+      std::swap(names_, other.names_);
+      return *this;
+    }
+    Hold(const Hold&) = delete;
+    Hold& operator=(const Hold&) = delete;
+    ~Hold();
+
+   private:
+    friend class PatchTable;
+    const PatchTable* table_ = nullptr;
+    std::vector<std::pair<PatchLevel, std::uint64_t>> names_;
+  };
+  /// They need not be there any more: who reads them afterwards finds out.  Waits for a change that
+  /// is being made.
+  [[nodiscard]] Hold hold(const PatchPath& path) const;
 
   [[nodiscard]] std::vector<SpanInfo> list() const;  // by level, then by last version
   [[nodiscard]] std::optional<SpanInfo> find(const PatchSpan& span) const;
@@ -127,7 +157,9 @@ class PatchTable {
   void sweep(const std::vector<std::string>& bad_records);
   void sweep_patches();
   void put(const SpanEnds& ends, PatchFiles files, std::optional<ChunkPlace> next);
+  bool remove(const PatchSpan& span, bool even_if_held);
   void remove_entry(Name name, const Entry& entry);
+  [[nodiscard]] bool is_held(Name name) const;
   [[nodiscard]] std::optional<Entry> find_entry(Name name) const;
   [[nodiscard]] std::uint64_t get_serial(const SpanInfo& span) const;
   void check_is_still_there(const SpanInfo& span, std::uint64_t serial) const;
@@ -135,9 +167,10 @@ class PatchTable {
   Db& db_;
   const std::filesystem::path directory_;
   // One change at a time, held over the database: records are those of memory.  Before mutex_.
-  RankedMutex change_mutex_{LockRank::patches, "PatchTable::change_mutex_"};
+  mutable RankedMutex change_mutex_{LockRank::patches, "PatchTable::change_mutex_"};
   mutable RankedMutex mutex_{LockRank::store, "PatchTable::mutex_"};  // guards what follows
   std::map<Name, Entry> entries_;
+  mutable std::multiset<Name> held_;
   PatchCounters counters_;
   std::uint64_t last_serial_ = 0;
 };

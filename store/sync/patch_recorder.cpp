@@ -132,7 +132,7 @@ void PatchRecorder::drop(const BaseDamaged& damaged) {
 
 /// Those with which a version is made of patches, if the disk keeps what it has.
 std::vector<std::uint64_t> PatchRecorder::surest_images(const PatchReach& reach) const {
-  if (reach.base != 0) return {reach.base};
+  if (reach.base != 0) return {};  // it will be another one
   return store_.images().complete_versions();
 }
 

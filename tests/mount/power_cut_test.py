@@ -1,4 +1,4 @@
-"""The power is cut at random points of syncing, adopting and publishing: 200 times.
+"""The power is cut at random points of syncing, recording, adopting and publishing: 230 times.
 
 The store lies on a disk that forgets what was not flushed, the bucket on another one. After a cut, whatever
 opens is right, byte by byte; what is not there is rebuilt; what was acknowledged is in the bucket.
@@ -18,7 +18,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import disks  # noqa: E402
 import harness  # noqa: E402
 
-CUTS = {"sync": 90, "adopt": 50, "publish": 60}
+CUTS = {"sync": 90, "history": 30, "adopt": 50, "publish": 60}
 VERSIONS = 12
 PARAMS = 1_500_000  # 3 MiB a version
 UNSYNCED = re.compile(r"version (\d+) was not synced to disk (yet|before)")
@@ -167,6 +167,50 @@ class PowerCuts(harness.MountTest):
             byte = file.read(1)[0]
             file.seek(-1, os.SEEK_CUR)
             file.write(bytes([byte ^ 1]))
+
+    # ---- history ----
+
+    def follow_some(self, mount):
+        """Versions arrive, each when the one before is recorded; the cut comes while the patches of the
+        last one are taken, or after. Returns what is recorded."""
+        for _ in range(harness.RANDOM.randint(1, 4)):
+            if self.newest == VERSIONS:
+                break
+            mount.wait_status(lambda status: status["history"]["recorded"] == self.newest, "recorded")
+            self.arrive()
+            self.spin_until_latest(mount)
+        pause(0.05)
+        return mount.status()["history"]["recorded"]
+
+    def check_history(self, mount, recorded):
+        """All versions up to the newest that was recorded are there, without the bucket."""
+        away = self.bucket + ".away"
+        os.rename(self.bucket, away)
+        self.start(mount)
+        newest = mount.latest()
+        self.assertGreaterEqual(newest, recorded)
+        for version in [*range(1, recorded + 1), newest]:
+            self.assertEqual(harness.hash_tree(mount.join("versions", version)),
+                             self.trees[version], f"version {version} of {newest}, offline")
+        mount.umount()
+        os.rename(away, self.bucket)
+
+    def test_what_is_recorded_is_there(self):
+        self.make_history()
+        mount = harness.Mount(self, self.url, "--images", "memory", store="disk/store")
+        checked = 0
+        for _ in range(CUTS["history"]):
+            self.start(mount)
+            mount.wait_version(self.newest)
+            mount.wait_status(lambda status: status["unsynced"] == [], "the base is on the disk")
+            recorded = self.follow_some(mount)
+            self.cut(mount)
+            self.check_history(mount, recorded)
+            checked += recorded > 1
+            if self.newest == VERSIONS:
+                self.restart_history(mount)
+        self.tell()
+        self.assertGreater(checked, CUTS["history"] // 2)
 
     # ---- a writer's mount ----
 

@@ -133,6 +133,27 @@ TEST_F(PatchTableTest, RemovesASpanWithItsPatches) {
   EXPECT_EQ(at.table->size_bytes(), 0u);
 }
 
+TEST_F(PatchTableTest, WhatIsHeldIsNotRemovedUnlessItIsDamaged) {
+  install_both();
+  const PatchSpan first{PatchLevel::one, 1, 2}, second{PatchLevel::one, 2, 3};
+  const auto any = [](const SpanEnds&, bool) { return true; };
+  {
+    const PatchTable::Hold held = at.table->hold(path(1, 2));
+    PatchTable::Hold again = at.table->hold(path(1, 3));
+    EXPECT_FALSE(at.table->remove_if_unheld(first));
+    EXPECT_FALSE(at.table->remove_if_unheld(second));
+    EXPECT_EQ(at.table->remove_if(any), 0U);
+    again = {};
+    EXPECT_TRUE(at.table->remove_if_unheld(second));
+    EXPECT_EQ(at.table->remove_if(any), 0U);
+    EXPECT_EQ(at.rebuilt(one, path(1, 2)), two);
+  }
+  EXPECT_EQ(at.table->remove_if(any), 1U);
+  install_both();
+  const PatchTable::Hold held = at.table->hold(path(1, 2));
+  EXPECT_TRUE(at.table->remove(first));
+}
+
 TEST_F(PatchTableTest, FilesAreSplitAndNoneIsLargerThanAsked) {
   constexpr std::uint64_t kFileBytes = 6000;
   const SpanEnds ends = ends_of(PatchLevel::one, 1, 2);

@@ -80,9 +80,9 @@ class PatchRecorderTest : public testing::Test {
     publish(version, share, more);
     sync_->run_once({});
   }
-  void bring_and_record(unsigned first, unsigned last) {
+  void bring_and_record(unsigned first, unsigned last, double share = 0.01) {
     for (unsigned version = first; version <= last; version++) {
-      bring(version);
+      bring(version, share);
       EXPECT_TRUE(recorder_->record_if_due({})) << version;
     }
   }
@@ -145,8 +145,9 @@ TEST_F(PatchRecorderTest, ARestartMakesTheNewestVersionWithoutTheBucket) {
   EXPECT_FALSE(recorder_->record_if_due({}));
 }
 
-TEST_F(PatchRecorderTest, SmallFilesThatDifferFromTheBasesAreKept) {
+TEST_F(PatchRecorderTest, SmallFilesAreKept) {
   begin();
+  const std::string first = config_;
   const std::string second = config_ = R"({"model_type":"test","step":2})";
   bring_and_record(2, 2);
   config_ = R"({"model_type":"test","step":3})";
@@ -154,7 +155,7 @@ TEST_F(PatchRecorderTest, SmallFilesThatDifferFromTheBasesAreKept) {
   const auto kept = read_tree(dir_ / "reader" / "small");
   std::set<std::string> texts;
   for (const auto& [name, text] : kept) texts.insert(text);
-  EXPECT_EQ(texts, (std::set{second, config_}));
+  EXPECT_EQ(texts, (std::set{first, second, config_}));
   open_without_bucket();
   wait_ready();
   expect_latest(4);
@@ -172,6 +173,28 @@ TEST_F(PatchRecorderTest, SmallFilesThatDifferFromTheBasesAreKept) {
   open_without_bucket();
   wait_ready();
   expect_latest(4);
+}
+
+/// Those that a base had went with it.
+TEST_F(PatchRecorderTest, VersionsBeforeARenewedBaseAreMadeWithoutTheBucket) {
+  begin();
+  bring_and_record(2, 3);
+  config_ = R"({"model_type":"test","step":4})";
+  bring_and_record(4, 5);
+  BaseWriter writer(*reader_->store, reader_->history);
+  unsigned version = 6;
+  for (;; version++) {
+    bring_and_record(version, version, 0.9);
+    if (writer.write_if_due({})) break;
+    ASSERT_LT(version, 12u);
+  }
+  ASSERT_EQ(sync_->status().memory->base, version);
+  sync_->sync_images();
+  bring_and_record(version + 1, version + 1);
+  open_without_bucket();
+  wait_ready();
+  EXPECT_TRUE(materialize_from_patches(*reader_->store, reader_->history, 2, {}, {}));
+  EXPECT_EQ(read_tree(reader_->store->images().image_directory(2)), read_tree(checkpoint(2)));
 }
 
 TEST_F(PatchRecorderTest, AfterARestartItGoesOn) {
