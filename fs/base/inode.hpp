@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "store/base/version_pair.hpp"
 #include "store/staging/staging.hpp"
 
 namespace weightfs::fs {
@@ -22,7 +23,7 @@ enum class InodeKind : std::uint8_t {
   version = 1,  // a directory or file of a version; `file`: its CatalogEntry number
   tag = 2,      // the symlink of the tag of `version`
   staging = 3,  // what trainers write; the other 60 bits are a StagingId
-  delta = 4,    // the delta that led to `version`, as a file
+  delta = 4,    // a change that leads to `version`, as a file; `file`: see make_delta_inode()
 };
 
 /// The fixed part of the tree.  FUSE requires 1 for the root.
@@ -66,6 +67,29 @@ constexpr InodeParts parts_of(Inode inode) noexcept {
   return {static_cast<InodeKind>(inode >> (kFileBits + kVersionBits)),
           inode >> kFileBits & ((std::uint64_t{1} << kVersionBits) - 1),
           static_cast<std::uint32_t>(inode & kEntriesMax)};
+}
+
+/// Deltas of versions that are farther apart have no inode number.
+inline constexpr std::uint64_t kDeltaDistanceMax = (std::uint64_t{1} << (kFileBits - 1)) - 1;
+
+/// `file` is 0 for the change from the version before, else the distance from the one to the other,
+/// modulo 2^24.
+///
+/// Requires: two versions, at most kDeltaDistanceMax apart.
+constexpr Inode make_delta_inode(VersionPair versions) noexcept {
+  const auto distance = static_cast<std::uint32_t>(versions.to - versions.from) & kEntriesMax;
+  return make_inode({InodeKind::delta, versions.to, versions.is_step() ? 0 : distance});
+}
+
+/// Returns: nullopt if it is no delta's.
+constexpr std::optional<VersionPair> find_delta_versions(Inode inode) noexcept {
+  const InodeParts parts = parts_of(inode);
+  if (parts.kind != InodeKind::delta) return std::nullopt;
+  const std::uint64_t distance = parts.file;
+  if (distance == 0) return step_to(parts.version);
+  if (distance == 1) return std::nullopt;  // a step has one number
+  if (distance <= kDeltaDistanceMax) return VersionPair{parts.version - distance, parts.version};
+  return VersionPair{parts.version + (kEntriesMax + std::uint64_t{1} - distance), parts.version};
 }
 
 constexpr Inode make_staging_inode(StagingId id) noexcept {

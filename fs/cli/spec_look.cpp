@@ -96,8 +96,14 @@ CommandSpec diff_command() {
       .description =
           "Prints for each tensor the share of elements that differ between the versions A and B\n"
           "(numbers, tags, or latest)\n"
-          "and the largest difference in units of the last place. Both versions are built in a\n"
-          "temporary directory below $TMPDIR or /var/tmp, which needs room for them.",
+          "and the largest difference in units of the last place.\n"
+          "\n"
+          "With a MOUNTPOINT, or the DIR of a sync, the daemon answers from the patches of its "
+          "store,\n"
+          "at once and without the bucket. Where they do not lead from A to B, the command says so "
+          "and\n"
+          "does what it does with a URL: both versions are built in a temporary directory below\n"
+          "$TMPDIR or /var/tmp, which needs room for them.",
       .example = "weightfs diff file:///srv/runs/a 41 42",
       .options = with_bucket({gpu_option()}),
       .take = take_diff,

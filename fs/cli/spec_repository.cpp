@@ -112,10 +112,15 @@ CommandSpec export_command() {
           "two\n"
           "versions, in either direction, as safetensors: NAME.indices and NAME.values for each\n"
           "tensor that changed, the new values. Both versions must have the same tensors. A mount\n"
-          "shows the changes from each version to the next in its directory deltas.",
+          "shows these changes in its directory deltas.\n"
+          "\n"
+          "With a MOUNTPOINT both are copied from there, without the bucket; what the mount "
+          "cannot\n"
+          "give is exported from the bucket, and the command says so.",
       .example = "weightfs export file:///srv/runs/a /models/step-42 --version 42",
       .options = with_bucket({
-          version_option("this version: a number, a tag, or latest (default: the newest)"),
+          version_option("this version: a number, a tag, or latest (default: the newest, of a\n"
+                         "mount the one that its latest shows)"),
           {.name = "from",
            .value = "VERSION",
            .help = "with --to: the change from this version (default: none)",

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
+
 #include "fs/client/mount_status.hpp"
 #include "fs/client/status_lines.hpp"
 #include "fs/control/client.hpp"
@@ -157,6 +160,26 @@ std::uint64_t MountControl::pin(const PinRequest& request, const Context& contex
 
 std::uint64_t MountControl::unpin(const UnpinRequest& request, const Context& context) const {
   return control_unpin(socket_, request, context);
+}
+
+std::vector<TensorDiff> MountControl::diff(VersionPair versions, const Context& context,
+                                           const Progress& progress) const {
+  std::vector<TensorDiff> all;
+  DiffRequest request{.versions = versions};
+  try {
+    for (;;) {
+      PatchDiffPage page = control_diff(socket_, request, context);
+      std::ranges::move(page.tensors, std::back_inserter(all));
+      if (progress) progress("comparing", all.size(), 0);
+      if (!page.next || *page.next <= request.first) return all;
+      request.first = *page.next;
+    }
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::invalid) throw;
+    throw Error(ErrorCode::unsupported,
+                fmt::format("the daemon of {} is of a release that does not compare versions",
+                            mount_.path.string()));
+  }
 }
 
 std::string MountControl::progress_text(const WaitFor& waited) const {

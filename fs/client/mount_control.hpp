@@ -3,11 +3,14 @@
 // Threads: one thread at a time.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "fs/control/requests.hpp"
 #include "fs/mount/mount_info.hpp"
 #include "store/base/json.hpp"
+#include "store/inspect/diff_versions.hpp"
 
 namespace weightfs::fs {
 
@@ -52,6 +55,13 @@ class MountControl {
   /// Throws Error: not_found, permission, unavailable.
   [[nodiscard]] std::uint64_t pin(const PinRequest& request, const Context& context) const;
   [[nodiscard]] std::uint64_t unpin(const UnpinRequest& request, const Context& context) const;
+
+  /// Compares two versions by the patches of the daemon's store: as diff_versions(), but without
+  /// images and bucket.
+  /// Throws Error: unsupported (no patches lead from the one to the other, or the daemon is of an
+  /// older release), not_found (no such version), unavailable (the daemon ended).
+  [[nodiscard]] std::vector<TensorDiff> diff(VersionPair versions, const Context& context,
+                                             const Progress& progress) const;
 
  private:
   /// Reports the progress of a version that is being filled; nullopt: the one that `latest` shows.

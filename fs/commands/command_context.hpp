@@ -73,6 +73,11 @@ struct Reading {
 /// Throws Error: not_found, as find_version() does.
 std::uint64_t number_at(Call& call, std::uint64_t latest, const Follow& word);
 
+/// The same for who must do without the bucket: tags too are those that the mount shows, and only
+/// one that it does not show is looked up there.
+/// Throws Error: not_found, also if the mount shows no version yet.
+std::uint64_t number_shown(Call& call, const Target& target, const Follow& word);
+
 /// Makes a private directory for large temporary files, below $TMPDIR or /var/tmp.
 ScratchDirectory make_scratch();
 

@@ -114,6 +114,23 @@ std::unique_ptr<Repository> open_visibly(Call& call, const Target& target, const
   return Repository::open(target.url, context, bucket_options_for(call.options, target));
 }
 
+[[noreturn]] void throw_no_latest(const std::filesystem::path& mount_point) {
+  throw Error(
+      ErrorCode::not_found,
+      fmt::format("{0} has no `latest` yet; to wait for it: weightfs wait {0} --newer-than 0",
+                  mount_point.string()));
+}
+
+/// What tags/TAG of a mount leads to.
+std::optional<std::uint64_t> find_shown_tag(const std::filesystem::path& mount_point,
+                                            const std::string& tag) {
+  std::error_code error;
+  const auto target = std::filesystem::read_symlink(mount_point / "tags" / tag, error);
+  if (error) return std::nullopt;
+  const Follow version = parse_follow(target.filename().string());
+  return version.kind == Follow::Kind::version ? std::optional(version.version) : std::nullopt;
+}
+
 }  // namespace
 
 int run_command(const Options& options, const Output& output) noexcept {
@@ -189,16 +206,23 @@ std::uint64_t Reading::number_of(const std::optional<Follow>& word) {
   if (!word || mount_point.empty() || word->kind != Follow::Kind::latest) {
     return find_version(word.value_or(Follow{}), history, context);
   }
-  if (latest != 0) return latest;
-  throw Error(
-      ErrorCode::not_found,
-      fmt::format("{0} has no `latest` yet; to wait for it: weightfs wait {0} --newer-than 0",
-                  mount_point.string()));
+  if (latest == 0) throw_no_latest(mount_point);
+  return latest;
 }
 
 std::uint64_t number_at(Call& call, std::uint64_t latest, const Follow& word) {
   if (word.kind == Follow::Kind::version) return word.version;
   return word.kind == Follow::Kind::latest ? latest : Reading(call).number_of(word);
+}
+
+std::uint64_t number_shown(Call& call, const Target& target, const Follow& word) {
+  if (word.kind == Follow::Kind::version) return word.version;
+  if (word.kind == Follow::Kind::latest) {
+    if (target.latest == 0) throw_no_latest(target.mount_point);
+    return target.latest;
+  }
+  const auto shown = find_shown_tag(target.mount_point, word.tag);
+  return shown ? *shown : Reading(call).number_of(word);
 }
 
 ScratchDirectory make_scratch() {

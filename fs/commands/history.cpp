@@ -8,8 +8,11 @@
 #include "fs/base/coder_choice.hpp"
 #include "fs/base/format_values.hpp"
 #include "fs/base/text_table.hpp"
+#include "fs/client/mount_control.hpp"
 #include "fs/commands/command_context.hpp"
 #include "store/base/bytes.hpp"
+#include "store/base/error.hpp"
+#include "store/base/log.hpp"
 #include "store/format/tensor.hpp"
 #include "store/inspect/diff_versions.hpp"
 #include "store/publish/pre_encoded.hpp"
@@ -216,6 +219,38 @@ std::string diff_text(const std::vector<TensorDiff>& tensors, const DiffTotal& t
                             total.count, total.largest_ulp);
 }
 
+struct Compared {
+  VersionPair versions;
+  std::vector<TensorDiff> tensors;
+};
+
+/// What the daemon of a mount, or of a sync, finds in its patches; nullopt, after a line that says
+/// why, if the bucket must be read.
+std::optional<Compared> compare_at(Call& call, const Target& target) {
+  const StopSignals signals;
+  const Context context{.stop = signals.token()};
+  const VersionPair versions{number_shown(call, target, call.options.look.from.value()),
+                             number_shown(call, target, call.options.look.to.value())};
+  try {
+    const MountControl mount(target.mount_point);
+    return Compared{versions, mount.diff(versions, context, call.progress())};
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::unsupported && error.code() != ErrorCode::unavailable) throw;
+    log_warning(fmt::format("{}: comparing both versions as the bucket has them", error.what()));
+    return std::nullopt;
+  }
+}
+
+Compared compare_bytes(Call& call, const Target& target) {
+  Reading reading(call, target);
+  const VersionPair versions{reading.number_of(call.options.look.from.value()),
+                             reading.number_of(call.options.look.to.value())};
+  const ScratchDirectory scratch = make_scratch();
+  const CoderChoice choice(call.options.host.gpu);
+  return {versions, diff_versions(reading.history, versions.from, versions.to, scratch.path(),
+                                  reading.context, call.progress(), choice.coder())};
+}
+
 }  // namespace
 
 int run_log(Call& call) {
@@ -265,13 +300,11 @@ int run_show(Call& call) {
 }
 
 int run_diff(Call& call) {
-  Reading reading(call);
-  const std::uint64_t from = reading.number_of(call.options.look.from.value());
-  const std::uint64_t to = reading.number_of(call.options.look.to.value());
-  const ScratchDirectory scratch = make_scratch();
-  const CoderChoice choice(call.options.host.gpu);
-  std::vector<TensorDiff> tensors = diff_versions(reading.history, from, to, scratch.path(),
-                                                  reading.context, call.progress(), choice.coder());
+  const Target target = resolve_target(call.options.target);
+  std::optional<Compared> by_patches;
+  if (!target.mount_point.empty()) by_patches = compare_at(call, target);
+  auto [versions, tensors] = by_patches ? std::move(*by_patches) : compare_bytes(call, target);
+  const auto [from, to] = versions;
   std::stable_sort(tensors.begin(), tensors.end(),
                    [](const auto& a, const auto& b) { return share_of(a) > share_of(b); });
   const DiffTotal total(tensors);
@@ -282,6 +315,7 @@ int run_diff(Call& call) {
               {"elements", total.elements},
               {"changed", total.changed},
               {"largest_ulp", total.largest_ulp},
+              {"compared", by_patches ? "patches" : "bytes"},
               {"tensors", std::move(list)}},
              diff_text(tensors, total));
   return 0;

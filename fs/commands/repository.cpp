@@ -1,4 +1,4 @@
-// init, publish, export, verify: making a repository, and getting data out of it.
+// init, publish, verify: making a repository, and checking it.
 
 #include <fmt/format.h>
 
@@ -11,17 +11,13 @@
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
 #include "store/bucket/bucket.hpp"
-#include "store/inspect/export.hpp"
-#include "store/inspect/sparse_delta.hpp"
 #include "store/inspect/verify.hpp"
 #include "store/inspect/verify_tree.hpp"
 #include "store/local/sync_images.hpp"
 #include "store/materialize/check_images.hpp"
-#include "store/materialize/whole_version.hpp"
 #include "store/publish/publish.hpp"
 #include "store/publish/publish_store.hpp"
 #include "store/repository/open_bucket.hpp"
-#include "store/repository/pieces.hpp"
 #include "store/s3/bucket_options.hpp"
 #include "store/timing/phase_watch.hpp"
 
@@ -176,81 +172,6 @@ int run_publish(Call& call) {
   publish_store.store().timings().put(watch.timing);
   sync_all_images(publish_store.store().images());
   return 0;
-}
-
-/// `weightfs export --from A --to B`.
-int run_export_delta(Call& call) {
-  Reading reading(call);
-  const VersionPair versions{reading.number_of(call.options.look.from.value()),
-                             reading.number_of(call.options.look.to.value())};
-  const std::filesystem::path& file = call.options.directory;
-  const CoderChoice choice(call.options.host.gpu);
-  const std::uint64_t changed = export_sparse_delta(
-      reading.history, versions, file, reading.context, call.progress(), choice.coder());
-  const std::uint64_t bytes = std::filesystem::file_size(file);
-  call.print(
-      {{"from", versions.from},
-       {"to", versions.to},
-       {"file", file.string()},
-       {"changed", changed},
-       {"bytes", bytes}},
-      fmt::format("exported the change from version {} to {} to {}: {}, {}\n", versions.from,
-                  versions.to, file.string(), count_text(changed, "element"), human_bytes(bytes)));
-  return 0;
-}
-
-namespace {
-
-int export_now(Call& call, Reading& reading, std::uint64_t number) {
-  const auto version = reading.history.get(number, reading.context);
-  const auto layout = reading.history.layout(*version, reading.context);
-  const std::filesystem::path& directory = call.options.directory;
-  const CoderChoice choice(call.options.host.gpu);
-  export_version(reading.history, number, directory, reading.context, call.progress(),
-                 choice.coder());
-  const std::uint64_t bytes = version_bytes(version->manifest, *layout);
-  call.print({{"version", number}, {"directory", directory.string()}, {"bytes", bytes}},
-             fmt::format("exported version {} to {}: {}\n", number, directory.string(),
-                         human_bytes(bytes)));
-  return 0;
-}
-
-/// Whether this is damage in the bucket, not a version that never existed.
-bool is_damage(Reading& reading, std::uint64_t number, ErrorCode code) {
-  return code == ErrorCode::corrupt ||
-         (code == ErrorCode::not_found &&
-          number <= reading.repository->newest_version(0, reading.context));
-}
-
-/// Names a version that can be exported instead, for the end of a message.
-std::string whole_text(Reading& reading, const Options& options, const Error& error) {
-  const auto* object = dynamic_cast<const ObjectError*>(&error);
-  const std::uint64_t whole =
-      find_whole_version(reading.history, object != nullptr ? object->key() : "", reading.context);
-  if (whole == 0) {
-    return fmt::format(
-        "no other version can be built without it; to list all damage: weightfs verify {}",
-        options.target);
-  }
-  return fmt::format(
-      "the newest version that does not need it is {0}: weightfs export {1} {2} "
-      "--version {0}",
-      whole, options.target, options.directory.string());
-}
-
-}  // namespace
-
-int run_export(Call& call) {
-  if (call.options.look.from) return run_export_delta(call);
-  Reading reading(call);
-  const std::uint64_t number = reading.number_of(call.options.version);
-  try {
-    return export_now(call, reading, number);
-  } catch (const Error& error) {
-    if (!is_damage(reading, number, error.code())) throw;
-    throw Error(error.code(),
-                fmt::format("{}; {}", error.what(), whole_text(reading, call.options, error)));
-  }
 }
 
 int run_verify(Call& call) {

@@ -168,6 +168,15 @@ std::uint64_t control_unpin(const std::filesystem::path& socket, const UnpinRequ
   throw_wrong_reply();
 }
 
+PatchDiffPage control_diff(const std::filesystem::path& socket, const DiffRequest& request,
+                           const Context& context) {
+  Connection connection(socket, context, "comparing versions");
+  connection.send(to_line(request));
+  ControlReply reply = parse_reply(connection.receive());
+  if (auto* page = std::get_if<PatchDiffPage>(&reply)) return std::move(*page);
+  throw_wrong_reply();
+}
+
 std::uint64_t control_hand_over(const std::filesystem::path& socket, const HandOverRequest& request,
                                 const Context& context) {
   Connection connection(socket, context, "handing over");

@@ -9,6 +9,7 @@
 
 #include "fs/control/requests.hpp"
 #include "store/base/context.hpp"
+#include "store/inspect/patch_diff.hpp"
 
 namespace weightfs::fs {
 
@@ -25,6 +26,8 @@ PublishQueue::Rebased control_rebase(const std::filesystem::path& socket,
 /// Returns: the version.
 std::uint64_t control_pin(const std::filesystem::path& socket, const PinRequest& request,
                           const Context& context);
+PatchDiffPage control_diff(const std::filesystem::path& socket, const DiffRequest& request,
+                           const Context& context);
 /// Returns: how many pins ended.
 std::uint64_t control_unpin(const std::filesystem::path& socket, const UnpinRequest& request,
                             const Context& context);

@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <cstring>
 #include <initializer_list>
+#include <limits>
 
 #include "store/base/json.hpp"
 #include "store/base/path_rules.hpp"
@@ -164,6 +165,17 @@ UnpinRequest parse_unpin(const Json& json) {
   return request;
 }
 
+DiffRequest parse_diff(const Json& json) {
+  constexpr std::string_view kWhat = "the request's 'diff'";
+  check_fields(json, {"from", "to", "first"}, kWhat);
+  const std::uint64_t first = json_uint(json, "first", kWhat);
+  if (first > std::numeric_limits<std::uint32_t>::max()) {
+    throw Error(ErrorCode::corrupt, fmt::format("{}: field 'first' is too large", kWhat));
+  }
+  return {.versions = {json_uint(json, "from", kWhat), json_uint(json, "to", kWhat)},
+          .first = static_cast<std::uint32_t>(first)};
+}
+
 std::string request_line(const Json& json) {
   try {
     std::string line = json.dump();
@@ -202,6 +214,26 @@ WaitEnd parse_end(const Json& json) {
           .version = json_uint(json, "version", kReply),
           .message = json_string(json, "message", kReply),
           .left = json_string(json, "left", kReply)};
+}
+
+PatchDiffPage parse_diff_page(const Json& json) {
+  constexpr std::string_view kWhat = "the reply's 'diff'";
+  PatchDiffPage page;
+  if (json.contains("next")) {
+    page.next = static_cast<std::uint32_t>(json_uint(json, "next", kWhat));
+  }
+  for (const Json& row : json_field(json, "tensors", kWhat)) {
+    TensorDiff tensor;
+    tensor.name = json_string(row, "name", kWhat);
+    tensor.file = json_string(row, "file", kWhat);
+    tensor.dtype = json_string(row, "dtype", kWhat);
+    tensor.elements = json_uint(row, "elements", kWhat);
+    tensor.changed = json_uint(row, "changed", kWhat);
+    tensor.largest_ulp = json_uint(row, "ulp", kWhat);
+    tensor.change = tensor.changed > 0 ? TensorDiff::Change::changed : TensorDiff::Change::same;
+    page.tensors.push_back(std::move(tensor));
+  }
+  return page;
 }
 
 // ---- sockets ----
@@ -266,6 +298,12 @@ std::string to_line(const UnpinRequest& request) {
   return request_line({{"unpin", std::move(fields)}});
 }
 
+std::string to_line(const DiffRequest& request) {
+  return request_line(
+      {{"diff",
+        {{"from", request.versions.from}, {"to", request.versions.to}, {"first", request.first}}}});
+}
+
 std::string to_line(const WaitEnd& end) {
   return reply_line({{"end",
                       {{"how", word_of(end.how)},
@@ -281,6 +319,21 @@ std::string to_line(const PublishQueue::Rebased& rebased) {
 std::string to_line(const PinnedReply& reply) { return reply_line({{"pinned", reply.version}}); }
 std::string to_line(const UnpinnedReply& reply) { return reply_line({{"unpinned", reply.count}}); }
 
+std::string to_line(const PatchDiffPage& page) {
+  Json rows = Json::array();
+  for (const TensorDiff& tensor : page.tensors) {
+    rows.push_back({{"name", tensor.name},
+                    {"file", tensor.file},
+                    {"dtype", tensor.dtype},
+                    {"elements", tensor.elements},
+                    {"changed", tensor.changed},
+                    {"ulp", tensor.largest_ulp}});
+  }
+  Json fields{{"tensors", std::move(rows)}};
+  if (page.next) fields["next"] = *page.next;
+  return reply_line({{"diff", std::move(fields)}});
+}
+
 std::string to_line(ErrorCode code, std::string_view message) {
   return reply_line({{"error", {{"code", to_string(code)}, {"message", cut(message)}}}});
 }
@@ -288,11 +341,11 @@ std::string to_line(ErrorCode code, std::string_view message) {
 ControlRequest parse_request(std::string_view line) {
   try {
     const Json json = parse_json(line, kRequest);
-    check_fields(json, {"wait", "hand_over", "rebase", "pin", "unpin"}, kRequest);
+    check_fields(json, {"wait", "hand_over", "rebase", "pin", "unpin", "diff"}, kRequest);
     if (json.size() != 1) {
       throw Error(ErrorCode::corrupt,
                   fmt::format("{} must have exactly one field: 'wait', 'hand_over', 'rebase', "
-                              "'pin' or 'unpin'",
+                              "'pin', 'unpin' or 'diff'",
                               kRequest));
     }
     if (json.contains("wait")) return parse_wait(json["wait"]);
@@ -302,6 +355,7 @@ ControlRequest parse_request(std::string_view line) {
     }
     if (json.contains("pin")) return parse_pin(json["pin"]);
     if (json.contains("unpin")) return parse_unpin(json["unpin"]);
+    if (json.contains("diff")) return parse_diff(json["diff"]);
     return parse_hand_over(json["hand_over"]);
   } catch (const Error& error) {
     throw Error(ErrorCode::invalid, error.what());  // the caller's fault: not `corrupt`
@@ -310,12 +364,13 @@ ControlRequest parse_request(std::string_view line) {
 
 ControlReply parse_reply(std::string_view line) {
   const Json json = parse_json(line, kReply);
-  check_fields(json, {"end", "order", "rebased", "pinned", "unpinned", "error"}, kReply);
+  check_fields(json, {"end", "order", "rebased", "pinned", "unpinned", "diff", "error"}, kReply);
   if (json.contains("end")) return parse_end(json["end"]);
   if (json.contains("order")) return json_uint(json, "order", kReply);
   if (json.contains("rebased")) return parse_rebased(json["rebased"]);
   if (json.contains("pinned")) return PinnedReply{json_uint(json, "pinned", kReply)};
   if (json.contains("unpinned")) return UnpinnedReply{json_uint(json, "unpinned", kReply)};
+  if (json.contains("diff")) return parse_diff_page(json["diff"]);
   const Json& error = json_field(json, "error", kReply);
   throw Error(code_of(json_string(error, "code", kReply)), json_string(error, "message", kReply));
 }

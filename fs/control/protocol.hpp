@@ -8,12 +8,15 @@
 //     {"rebase": {}}
 //     {"pin": {"version": 42}}              0: the one that `latest` shows
 //     {"unpin": {"version": 42}}            or "session": "session 4711", or {}: all
+//     {"diff": {"from": 41, "to": 42, "first": 0}}
 //
 //     {"end": {"how": "here", "version": 42, "message": "", "left": ""}}
 //     {"order": 7}
 //     {"rebased": {"newest": 43, "retried": ["step-42"]}}
 //     {"pinned": 42}
 //     {"unpinned": 3}                       how many pins
+//     {"diff": {"next": 300, "tensors": [{"name": "w", "file": "model.safetensors",
+//               "dtype": "BF16", "elements": 64, "changed": 1, "ulp": 2}]}}    no "next": the end
 //     {"error": {"code": "invalid", "message": "..."}}
 //
 // Both sides are strict: an unknown field, or one of the wrong type, is an error that names it.
@@ -27,6 +30,7 @@
 
 #include "fs/control/requests.hpp"
 #include "store/base/error.hpp"
+#include "store/inspect/patch_diff.hpp"
 #include "store/os/file.hpp"
 
 namespace weightfs::fs {
@@ -41,9 +45,12 @@ struct UnpinnedReply {
 };
 
 using ControlRequest =
-    std::variant<WaitFor, HandOverRequest, RebaseRequest, PinRequest, UnpinRequest>;
-using ControlReply =
-    std::variant<WaitEnd, std::uint64_t, PublishQueue::Rebased, PinnedReply, UnpinnedReply>;
+    std::variant<WaitFor, HandOverRequest, RebaseRequest, PinRequest, UnpinRequest, DiffRequest>;
+using ControlReply = std::variant<WaitEnd, std::uint64_t, PublishQueue::Rebased, PinnedReply,
+                                  UnpinnedReply, PatchDiffPage>;
+
+/// PatchDiffPage of a reply: a line of it fits into an empty socket buffer.
+inline constexpr std::size_t kDiffPageBytesMax = 32u << 10;
 
 /// With the newline.
 /// Throws Error: invalid if it is not valid UTF-8, or too long.
@@ -52,6 +59,7 @@ std::string to_line(const HandOverRequest& request);
 std::string to_line(const RebaseRequest& request);
 std::string to_line(const PinRequest& request);
 std::string to_line(const UnpinRequest& request);
+std::string to_line(const DiffRequest& request);
 
 /// With the newline.  Long messages are truncated, invalid UTF-8 is replaced.
 std::string to_line(const WaitEnd& end);
@@ -59,6 +67,7 @@ std::string to_line(std::uint64_t order);
 std::string to_line(const PublishQueue::Rebased& rebased);
 std::string to_line(const PinnedReply& reply);
 std::string to_line(const UnpinnedReply& reply);
+std::string to_line(const PatchDiffPage& page);
 std::string to_line(ErrorCode code, std::string_view message);
 
 /// `line`: without the newline.  Throws Error: invalid, naming the field.

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "fs/passes/unpin_request.hpp"
+#include "store/base/version_pair.hpp"
 #include "store/handover/publish_queue.hpp"
 
 namespace weightfs::fs {
@@ -48,6 +49,12 @@ struct RebaseRequest {};
 /// Keeps a version's images.
 struct PinRequest {
   std::uint64_t version = 0;  // 0: the one that `latest` shows
+};
+
+/// Compares two versions by the patches of the daemon's store (store/inspect/patch_diff.hpp).
+struct DiffRequest {
+  VersionPair versions;
+  std::uint32_t first = 0;  // the tensor that the page begins with
 };
 
 }  // namespace weightfs::fs

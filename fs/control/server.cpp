@@ -5,6 +5,7 @@
 //     asking        a line is being received, within kAskTimeout
 //     waiting       the condition is checked after each notify(), and twice a second
 //     handing over  a job of the second thread, which runs one at a time
+//     comparing     likewise, of the third
 //
 // Each client gets one reply and is then closed.  A reply fits into an empty socket buffer, so
 // nothing ever waits for a client that does not read.
@@ -147,7 +148,7 @@ class Wake {
 
 // ---- slow requests ----
 
-/// One hand-over or rebase; the reply is set before `is_done`.
+/// One hand-over, rebase or comparison; the reply is set before `is_done`.
 struct Job {
   std::function<std::string(const Context&)> work;  // returns the reply
   std::stop_source stop;
@@ -194,7 +195,7 @@ class Jobs {
   [[nodiscard]] static std::string reply_to(const Job& job) {
     try {
       const Context context{.stop = job.stop.get_token()};
-      context.check("waiting for other hand-overs");
+      context.check("waiting for other requests");
       return job.work(context);
     } catch (const Error& error) {
       return to_line(error.code(), error.what());
@@ -236,7 +237,7 @@ void finish(Client& client, const std::string& reply) noexcept {
 
 struct ControlServer::State {
   State(const std::filesystem::path& path, ControlHandlers the_handlers)
-      : handlers(std::move(the_handlers)), listener(path), jobs(wake) {}
+      : handlers(std::move(the_handlers)), listener(path), jobs(wake), comparisons(wake) {}
 
   void run(const std::stop_token& stop) {
     while (!stop.stop_requested()) {
@@ -399,11 +400,30 @@ struct ControlServer::State {
                 "this is a reader's mount and takes no hand-overs; mount with --writer");
   }
 
+  void begin(Client& client, const DiffRequest& request) {
+    if (!handlers.diff)
+      throw Error(ErrorCode::unsupported, "this daemon does not compare versions");
+    begin_job(
+        client,
+        [this, request](const Context& context) {
+          if (const auto page = handlers.diff(request, context)) return to_line(*page);
+          throw Error(ErrorCode::unsupported,
+                      fmt::format("no patches lead from version {} to {} on this host",
+                                  request.versions.from, request.versions.to));
+        },
+        comparisons);
+  }
+
   void begin_job(Client& client, std::function<std::string(const Context&)> work) {
+    begin_job(client, std::move(work), jobs);
+  }
+
+  static void begin_job(Client& client, std::function<std::string(const Context&)> work,
+                        Jobs& thread) {
     client.job = std::make_shared<Job>();
     client.job->work = std::move(work);
     client.state = Client::State::working;
-    jobs.add(client.job);
+    thread.add(client.job);
   }
 
   void look_at_clients() {
@@ -434,7 +454,7 @@ struct ControlServer::State {
   const ControlHandlers handlers;
   const Wake wake;
   ControlSocket listener;
-  Jobs jobs;
+  Jobs jobs, comparisons;
   // Used by the thread below only.
   std::vector<std::unique_ptr<Client>> clients;
   std::vector<pollfd> events;  // wake, listener, clients

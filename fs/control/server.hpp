@@ -2,13 +2,14 @@
 // handing over with options.  A Unix socket; one JSON object per line in each direction;
 // docs/architecture/hooks.md, "Control".
 //
-// Any user who can reach the socket may wait.  Handing over and rebasing require permission to
-// write to publish/; a hand-over must also come from the directory's owner or root.  Pinning is for
-// root and the daemon's user (SO_PEERCRED).  A client that sends anything else gets an error and is
-// closed.  One that sends nothing costs a descriptor, for at most kAskTimeout.
+// Any user who can reach the socket may wait and compare versions.  Handing over and rebasing
+// require permission to write to publish/; a hand-over must also come from the directory's owner or
+// root.  Pinning is for root and the daemon's user (SO_PEERCRED).  A client that sends anything
+// else gets an error and is closed.  One that sends nothing costs a descriptor, for at most
+// kAskTimeout.
 //
-// Threads: a ControlServer has one thread that replies, and one that hands over and rebases.  A
-// waiting client costs a descriptor, but no thread.
+// Threads: a ControlServer has one thread that replies, one that hands over and rebases, and one
+// that compares versions.  A waiting client costs a descriptor, but no thread.
 #pragma once
 
 #include <chrono>
@@ -21,6 +22,7 @@
 
 #include "fs/control/requests.hpp"
 #include "store/base/context.hpp"
+#include "store/inspect/patch_diff.hpp"
 #include "store/local/eviction.hpp"
 
 namespace weightfs::fs {
@@ -48,6 +50,9 @@ struct ControlHandlers {
   /// See LoaderPins.  Called only for root and the daemon's user.  Must be quick.
   std::function<std::uint64_t(const PinRequest&)> pin = {};
   std::function<std::size_t(const UnpinRequest&)> unpin = {};
+  /// A page of the comparison; nullopt: patches do not lead from the one version to the other.
+  /// Throws Error; the context as of hand_over.  Called by one thread.
+  std::function<std::optional<PatchDiffPage>(const DiffRequest&, const Context&)> diff = {};
 };
 
 class ControlServer {

@@ -324,8 +324,9 @@ class Daemon {
 
   void begin_control() {
     Sync& sync = runtime_->sync();
-    control_.emplace(runtime_->store().path(), sync,
-                     make_control_handlers(sync, writing(), *pins_));
+    ControlHandlers handlers = make_control_handlers(sync, writing(), *pins_);
+    handlers.diff = diff_handler(runtime_->store(), runtime_->history());
+    control_.emplace(runtime_->store().path(), sync, handlers);
     if (!queue_) return;
     follower_ = std::jthread([this](const std::stop_token& stop) { follow_queue(stop); });
   }
@@ -343,7 +344,7 @@ class Daemon {
   void serve() {
     const Sync& sync = runtime_->sync();
     const Tree tree([&sync] { return sync.catalog(); }, options_.ownership, options_.writer,
-                    [this](std::uint64_t version) { return deltas_->find_facts(version); });
+                    [this](VersionPair versions) { return deltas_->find_facts(versions); });
     prepare();  // again: minutes may have passed
     if (!hidden_note_.empty()) log_warning(hidden_note_);
     FuseSession session(tree, session_options());

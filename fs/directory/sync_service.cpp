@@ -202,6 +202,7 @@ class SyncService {
     handlers.wait = [this](const WaitFor& what, ControlHandlers::WaitState& state) {
       return find_wait_end(what, {{}, {}, shown(), host_.follow.what}, state);
     };
+    handlers.diff = diff_handler(runtime_->store(), runtime_->history());
     return handlers;
   }
 

@@ -18,9 +18,9 @@ struct TextFile {
   Inode inode = 0;
 };
 
-/// The delta that led to a version: built on open, then a LocalFile.
+/// The change from one version to another: built on open, then a LocalFile.
 struct DeltaFile {
-  std::uint64_t version = 0;
+  VersionPair versions;
 };
 
 /// Complete in the store.

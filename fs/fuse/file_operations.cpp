@@ -356,11 +356,11 @@ struct Opener {
   // begin again.
   void operator()(const DeltaFile& file) const {
     park(opening.req, {RequestKind::build},
-         [version = file.version, opening = opening,
+         [versions = file.versions, opening = opening,
           &server = server_of(opening.req)](const Context& context) -> std::function<void()> {
            DeltaFiles& deltas = *server.options.deltas;
-           LocalFile built{.image = deltas.build(version, context), .path = "", .size_bytes = 0};
-           built.size_bytes = deltas.facts(version, context).size_bytes;
+           LocalFile built{.image = deltas.build(versions, context), .path = "", .size_bytes = 0};
+           built.size_bytes = deltas.facts(versions, context).size_bytes;
            return [=, opening = opening]() mutable {
              answer(opening.req, "open", Missing::inode, [&] { open_local(opening, built); });
            };

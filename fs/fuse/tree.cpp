@@ -77,8 +77,6 @@ Inode version_inode(std::uint64_t version, std::uint32_t entry) {
   return make_inode({InodeKind::version, version, entry});
 }
 
-Inode delta_inode(std::uint64_t version) { return make_inode({InodeKind::delta, version, 0}); }
-
 // What a mount has besides the versions.
 struct Parts {
   bool is_writer = false;
@@ -89,12 +87,23 @@ struct Parts {
   }
 };
 
-// Returns: nullopt if the name is not a delta's, or the version does not exist.
-std::optional<std::uint64_t> parse_delta(const Catalog& catalog, std::string_view name) {
+bool has_delta(const Catalog& catalog, VersionPair versions) {
+  const auto [before, behind] = std::minmax(versions.from, versions.to);
+  return before > 0 && before < behind && behind <= catalog.latest &&
+         behind - before <= kDeltaDistanceMax;
+}
+
+// "42.safetensors" is the change to 42, "40-42.safetensors" that from 40 to 42.
+// Returns: nullopt if the name is not a delta's, or a version does not exist.
+std::optional<VersionPair> parse_delta(const Catalog& catalog, std::string_view name) {
   if (!name.ends_with(kDeltaSuffix)) return {};
-  const auto version = parse_version(name.substr(0, name.size() - kDeltaSuffix.size()));
-  if (!version || *version < kFirstDelta || *version > catalog.latest) return {};
-  return version;
+  name.remove_suffix(kDeltaSuffix.size());
+  const std::size_t dash = name.find('-');
+  const auto to = parse_version(name.substr(dash + 1));  // npos + 1 is 0
+  const auto from = dash == name.npos ? std::nullopt : parse_version(name.substr(0, dash));
+  if (!to || (dash != name.npos && !from)) return {};
+  const VersionPair versions = from ? VersionPair{*from, *to} : step_to(*to);
+  return has_delta(catalog, versions) ? std::optional(versions) : std::nullopt;
 }
 
 std::string latest_target(const Catalog& catalog) {
@@ -152,7 +161,7 @@ class Nodes {
       case InodeKind::tag:
         return tag(inode, parts);
       case InodeKind::delta:
-        return delta(inode, parts);
+        return delta(inode);
       case InodeKind::staging:
         break;
     }
@@ -210,9 +219,10 @@ class Nodes {
     return file(inode, place.entry->size_bytes, time);
   }
 
-  Node delta(Inode inode, const InodeParts& parts) const {
-    if (!deltas_ || parts.file != 0) throw_unknown(inode);
-    const auto facts = deltas_(parts.version);
+  Node delta(Inode inode) const {
+    const auto versions = find_delta_versions(inode);
+    if (!deltas_ || !versions || !has_delta(catalog_, *versions)) throw_unknown(inode);
+    const auto facts = deltas_(*versions);
     if (!facts) throw_unknown(inode);
     return file(inode, facts->size_bytes, facts->time);
   }
@@ -280,9 +290,9 @@ Inode find_tag(const Catalog& catalog, std::string_view name) {
 }
 
 Inode find_delta_name(const Catalog& catalog, std::string_view name) {
-  const auto version = parse_delta(catalog, name);
-  if (!version) throw_no_name(name);
-  return delta_inode(*version);
+  const auto versions = parse_delta(catalog, name);
+  if (!versions) throw_no_name(name);
+  return make_delta_inode(*versions);
 }
 
 Inode find_fixed(const Catalog& catalog, Inode parent, std::string_view name, Parts parts) {
@@ -370,8 +380,8 @@ void list_deltas(const Catalog& catalog, std::uint64_t behind, const Each& each)
   const std::set<std::uint64_t> numbers = listed_versions(catalog);
   for (auto at = numbers.upper_bound(std::max(behind, kFirstDelta - 1)); at != numbers.end();
        ++at) {
-    if (!each(
-            {std::to_string(*at).append(kDeltaSuffix), delta_inode(*at), S_IFREG, *at + kFirst})) {
+    if (!each({std::to_string(*at).append(kDeltaSuffix), make_delta_inode(step_to(*at)), S_IFREG,
+               *at + kFirst})) {
       return;
     }
   }
@@ -425,21 +435,20 @@ Node Tree::attributes(Inode inode) const {
   return Nodes(*catalog, ownership_, is_writer_, deltas_).of(inode);
 }
 
-std::optional<std::uint64_t> Tree::find_delta(Inode parent, std::string_view name) const {
+std::optional<VersionPair> Tree::find_delta(Inode parent, std::string_view name) const {
   if (!deltas_ || parent != make_inode(Fixed::deltas)) return {};
   return parse_delta(*catalog_(), name);
 }
 
-std::optional<std::uint64_t> Tree::find_delta(Inode inode) const {
-  if (parts_of(inode).kind != InodeKind::delta) return {};
+std::optional<VersionPair> Tree::find_delta(Inode inode) const {
+  if (!find_delta_versions(inode)) return {};
   return delta_of(*catalog_(), inode);
 }
 
-std::optional<std::uint64_t> Tree::delta_of(const Catalog& catalog, Inode inode) const {
-  const InodeParts parts = parts_of(inode);
-  if (!deltas_ || parts.kind != InodeKind::delta || parts.file != 0) return {};
-  if (parts.version < kFirstDelta || parts.version > catalog.latest) return {};
-  return parts.version;
+std::optional<VersionPair> Tree::delta_of(const Catalog& catalog, Inode inode) const {
+  const auto versions = find_delta_versions(inode);
+  if (!deltas_ || !versions || !has_delta(catalog, *versions)) return {};
+  return versions;
 }
 
 std::optional<std::uint64_t> Tree::find_unnamed(Inode parent, std::string_view name) const {
@@ -481,7 +490,7 @@ void Tree::read_directory(Inode inode, std::uint64_t offset, const Each& each) c
 
 FileKind Tree::open(Inode inode) const {
   const auto catalog = catalog_();
-  if (const auto version = delta_of(*catalog, inode)) return DeltaFile{*version};
+  if (const auto versions = delta_of(*catalog, inode)) return DeltaFile{*versions};
   if (parts_of(inode).kind == InodeKind::version) return kind_of(find_place(*catalog, inode));
   static_cast<void>(
       Nodes(*catalog, ownership_, is_writer_, deltas_).of(inode));  // not_found takes precedence

@@ -6,6 +6,7 @@
 //                                     (Sync::name_version)
 //     /tags/step-42 -> ../versions/42
 //     /deltas/42.safetensors          the change from 41 to 42: store/inspect/delta_files.hpp
+//     /deltas/40-42.safetensors       from 40 to 42; can be opened by name, in either direction
 //     /.weightfs/status               JSON
 //     /.weightfs/advice               text
 //
@@ -63,9 +64,9 @@ struct DirectoryEntry {
   std::uint64_t next = 0;
 };
 
-/// What is known about a version's delta; nullopt: DeltaFiles::facts() must be called first, which
-/// may take time.
-using FindDeltaFacts = std::function<std::optional<DeltaFacts>(std::uint64_t version)>;
+/// What is known about a delta; nullopt: DeltaFiles::facts() must be called first, which may take
+/// time.
+using FindDeltaFacts = std::function<std::optional<DeltaFacts>(VersionPair versions)>;
 
 class Tree {
  public:
@@ -77,11 +78,11 @@ class Tree {
   [[nodiscard]] Node lookup(Inode parent, std::string_view name) const;
   [[nodiscard]] Node attributes(Inode inode) const;
 
-  /// The version of the delta that `parent` has under this name, or that `inode` is; nullopt if it
-  /// is not a delta.  For a delta whose facts are unknown, lookup() and attributes() throw
+  /// The ends of the delta that `parent` has under this name, or that `inode` is; nullopt if it is
+  /// not a delta.  For a delta whose facts are unknown, lookup() and attributes() throw
   /// not_found.
-  [[nodiscard]] std::optional<std::uint64_t> find_delta(Inode parent, std::string_view name) const;
-  [[nodiscard]] std::optional<std::uint64_t> find_delta(Inode inode) const;
+  [[nodiscard]] std::optional<VersionPair> find_delta(Inode parent, std::string_view name) const;
+  [[nodiscard]] std::optional<VersionPair> find_delta(Inode inode) const;
 
   /// The version that must be named before `parent` can have this name: a version's own name, or a
   /// name in a version that was evicted since `parent` was looked up. nullopt if the catalog has
@@ -103,7 +104,7 @@ class Tree {
   [[nodiscard]] FileKind open(Inode inode) const;
 
  private:
-  std::optional<std::uint64_t> delta_of(const Catalog& catalog, Inode inode) const;
+  std::optional<VersionPair> delta_of(const Catalog& catalog, Inode inode) const;
 
   std::function<std::shared_ptr<const Catalog>()> catalog_;
   Ownership ownership_;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "fs/control/path.hpp"
+#include "fs/control/protocol.hpp"
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
 
@@ -25,6 +26,14 @@ ControlSocket::ControlSocket(const std::filesystem::path& store, Sync& sync,
 
 void ControlSocket::notify() noexcept {
   if (server_) server_->notify();
+}
+
+std::function<std::optional<PatchDiffPage>(const DiffRequest&, const Context&)> diff_handler(
+    Store& store, History& history) {
+  return [&store, &history](const DiffRequest& request, const Context& context) {
+    return diff_by_patches(store, history, request.versions, request.first, kDiffPageBytesMax,
+                           context);
+  };
 }
 
 }  // namespace weightfs::fs

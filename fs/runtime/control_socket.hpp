@@ -5,9 +5,14 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
+#include <optional>
 
 #include "fs/control/server.hpp"
+#include "store/inspect/patch_diff.hpp"
+#include "store/local/store.hpp"
+#include "store/materialize/history.hpp"
 #include "store/sync/sync.hpp"
 
 namespace weightfs::fs {
@@ -32,5 +37,9 @@ class ControlSocket {
   std::unique_ptr<ControlServer> server_;  // nullptr: none
   CatalogListeners::Listening listening_;  // must be destroyed first
 };
+
+/// ControlHandlers::diff of a daemon with this store.  Keeps the references.
+std::function<std::optional<PatchDiffPage>(const DiffRequest&, const Context&)> diff_handler(
+    Store& store, History& history);
 
 }  // namespace weightfs::fs

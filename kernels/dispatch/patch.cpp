@@ -1,6 +1,10 @@
 #include "kernels/dispatch/patch.hpp"
 
+#include <algorithm>
+#include <cstdint>
+
 #include "kernels/dispatch/variant_table.hpp"
+#include "kernels/scalar/patch_parts.hpp"
 
 namespace weightfs::kernels {
 
@@ -21,6 +25,19 @@ bool fold_patches(Kind kind, std::size_t elements, std::span<const ByteSpan> pat
 bool invert_patch(Kind kind, std::size_t elements, ByteSpan patch, Scratch& scratch,
                   std::vector<std::byte>& inverse) {
   return chosen_variant().invert_patch(kind, elements, patch, scratch, inverse);
+}
+
+bool summarize_patch(Kind kind, std::size_t elements, ByteSpan patch, Scratch& scratch,
+                     DiffSummary& summary) {
+  scratch.reset();
+  Changes& changes = scratch.take_changes();
+  if (!read_patch(kind, elements, patch, changes)) return false;
+  summary = {.changed = changes.count, .largest_ulp = 0};
+  for (std::size_t i = 0; i < changes.count; ++i) {
+    summary.largest_ulp =
+        std::max<std::uint64_t>(summary.largest_ulp, magnitude(changes.difference[i]));
+  }
+  return true;
 }
 
 }  // namespace weightfs::kernels

@@ -25,6 +25,7 @@
 
 #include "kernels/block/block.hpp"
 #include "kernels/block/changes.hpp"
+#include "kernels/block/diff_summary.hpp"
 #include "kernels/block/scratch.hpp"
 
 namespace weightfs::kernels {
@@ -56,5 +57,13 @@ std::size_t make_patch(Kind kind, ByteSpan old_block, ByteSpan new_block, Scratc
 /// Returns: false if it is malformed; `inverse` is unchanged.
 [[nodiscard]] bool invert_patch(Kind kind, std::size_t elements, ByteSpan patch, Scratch& scratch,
                                 std::vector<std::byte>& inverse);
+
+/// What a patch changes: `changed` as summarize_diff() of the two blocks would count it.  A patch
+/// knows differences modulo 2^width, so `largest_ulp` counts the shorter way round: it is
+/// summarize_diff()'s unless an element moves over more than half of the range of its type.
+///
+/// Returns: false if it is malformed; `summary` is then undefined.
+[[nodiscard]] bool summarize_patch(Kind kind, std::size_t elements, ByteSpan patch,
+                                   Scratch& scratch, DiffSummary& summary);
 
 }  // namespace weightfs::kernels

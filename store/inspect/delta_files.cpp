@@ -9,21 +9,21 @@
 
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
+#include "store/inspect/patch_diff.hpp"
 #include "store/materialize/bases.hpp"
+#include "store/materialize/patched_base.hpp"
 
 namespace weightfs {
 namespace {
 
 constexpr std::size_t kRemembered = 4096;  // deltas; facts about others are computed again
 
-VersionPair pair_of(std::uint64_t version) { return {version - 1, version}; }
-
-/// Stores the facts about `version`, and drops those of older versions.
+/// Stores the facts about a delta, and drops those of older versions.
 template <typename Facts>
-void remember(std::map<std::uint64_t, Facts>& known, std::uint64_t version, Facts facts) {
-  known.insert_or_assign(version, std::move(facts));
+void remember(std::map<VersionPair, Facts>& known, VersionPair versions, Facts facts) {
+  known.insert_or_assign(versions, std::move(facts));
   while (known.size() > kRemembered) {
-    const bool is_oldest = known.begin()->first == version;
+    const bool is_oldest = known.begin()->first == versions;
     known.erase(is_oldest ? std::next(known.begin()) : known.begin());
   }
 }
@@ -52,57 +52,65 @@ struct DeltaFiles::Promise {
 DeltaFiles::DeltaFiles(Store& store, History& history, DeltaFilesOptions options)
     : store_(store), history_(history), options_(std::move(options)) {}
 
-std::optional<DeltaFacts> DeltaFiles::find_facts(std::uint64_t version) const {
+std::optional<DeltaFacts> DeltaFiles::find_facts(VersionPair versions) const {
   const std::lock_guard lock(mutex_);
-  const auto found = facts_.find(version);
+  const auto found = facts_.find(versions);
   return found == facts_.end() ? std::nullopt : std::optional(found->second);
 }
 
-DeltaFacts DeltaFiles::facts(std::uint64_t version, const Context& context) {
-  if (const auto known = find_facts(version)) return *known;
+DeltaFacts DeltaFiles::facts(VersionPair versions, const Context& context) {
+  if (const auto known = find_facts(versions)) return *known;
   {
     const std::lock_guard lock(mutex_);
-    if (const auto refused = refusals_.find(version); refused != refusals_.end()) {
+    if (const auto refused = refusals_.find(versions); refused != refusals_.end()) {
       throw Error(ErrorCode::unsupported, refused->second);
     }
   }
   try {
-    const Promise promised = promise(version, context);
+    const Promise promised = promise(versions, context);
     return {promised.layout.size_bytes(), promised.time};
   } catch (const Error& error) {
     if (error.code() != ErrorCode::unsupported) throw;
     const std::lock_guard lock(mutex_);
-    remember(refusals_, version, std::string(error.what()));
+    remember(refusals_, versions, std::string(error.what()));
     throw;
   }
 }
 
 // ---- facts, before the file is made ----
 
-DeltaFiles::Promise DeltaFiles::promise(std::uint64_t version, const Context& context) {
+DeltaFiles::Promise DeltaFiles::promise(VersionPair versions, const Context& context) {
   const auto get = [&](std::uint64_t number) {
     return read_versions([&] { return history_.get(number, context); });
   };
   const auto layout_of = [&](const Version& one) {
     return read_versions([&] { return history_.layout(one, context); });
   };
-  const auto newer = get(version);
-  const auto older = get(version - 1);
-  const auto layout = layout_of(*newer);
-  match_tensors(*layout_of(*older), *layout, pair_of(version));
-  auto counts = read_versions([&] {
-    auto found = counts_of_packs(*newer, *layout, context);
-    return found ? std::move(found) : counts_of_images(version, context);
-  });
-  SparseLayout sparse(*layout, *counts, pair_of(version));
+  const auto to = get(versions.to);
+  const auto from = get(versions.from);
+  const auto layout = layout_of(*to);
+  match_tensors(*layout_of(*from), *layout, versions);
+  auto counts = read_versions([&] { return count(versions, *to, *layout, context); });
+  SparseLayout sparse(*layout, counts, versions);
   {
     const std::lock_guard lock(mutex_);
-    remember(facts_, version, DeltaFacts{sparse.size_bytes(), newer->manifest.time});
+    remember(facts_, versions, DeltaFacts{sparse.size_bytes(), to->manifest.time});
   }
-  return {std::move(*counts), std::move(sparse), newer->manifest.time};
+  return {std::move(counts), std::move(sparse), to->manifest.time};
 }
 
-/// nullopt: count the changes from the images instead.
+ChangedCounts DeltaFiles::count(VersionPair versions, const Version& to, const Layout& layout,
+                                const Context& context) {
+  if (auto counts = count_by_patches(store_, history_, versions, context)) {
+    return std::move(*counts);
+  }
+  if (versions.is_step()) {
+    if (auto counts = counts_of_packs(to, layout, context)) return std::move(*counts);
+  }
+  return counts_by_comparing(versions, context);
+}
+
+/// nullopt: compare the versions instead.
 std::optional<ChangedCounts> DeltaFiles::counts_of_packs(const Version& version,
                                                          const Layout& layout,
                                                          const Context& context) {
@@ -111,117 +119,153 @@ std::optional<ChangedCounts> DeltaFiles::counts_of_packs(const Version& version,
   } catch (const Error& error) {
     const bool is_stop =
         error.code() == ErrorCode::cancelled || error.code() == ErrorCode::timed_out;
-    if (is_stop || !has_images_of(pair_of(version.number()))) throw;
+    if (is_stop || !can_compare(step_to(version.number()), context)) throw;
     log_warning(fmt::format("comparing the images of version {} with those before it: {}",
                             version.number(), error.what()));
     return std::nullopt;
   }
 }
 
-bool DeltaFiles::has_images_of(VersionPair versions) const {
-  return store_.images().has_all_files(versions.from) && store_.images().has_all_files(versions.to);
+/// Whether images here, perhaps with patches, are that version.
+bool DeltaFiles::can_make(std::uint64_t version, const Context& context) {
+  if (store_.images().has_all_files(version)) return true;
+  const auto patched = find_sound_patched_base(store_, history_, version, {}, context);
+  return patched && patched->version->number() == version;
 }
 
-ChangedCounts DeltaFiles::counts_of_images(std::uint64_t version, const Context& context) {
-  if (!has_images_of(pair_of(version))) {
-    throw Error(
-        ErrorCode::unavailable,
-        fmt::format(
-            "version {0} has no delta in the bucket, and this host has no images "
-            "of versions {1} and {0} to compare; weightfs export --from {1} --to {0} writes the "
-            "file",
-            version, version - 1));
+bool DeltaFiles::can_compare(VersionPair versions, const Context& context) {
+  return can_make(versions.from, context) && can_make(versions.to, context);
+}
+
+ChangedCounts DeltaFiles::counts_by_comparing(VersionPair versions, const Context& context) {
+  if (!can_compare(versions, context)) {
+    const std::string what =
+        versions.is_step()
+            ? fmt::format("version {} has no delta in the bucket", versions.to)
+            : fmt::format("no patches lead from version {} to {}", versions.from, versions.to);
+    throw Error(ErrorCode::unavailable,
+                fmt::format("{0}, and this host has no images of versions {1} and {2} to compare; "
+                            "weightfs export --from {1} --to {2} writes the file",
+                            what, versions.from, versions.to));
   }
-  const auto plan =
-      make_sparse_plan(history_, pair_of(version), bases(version, {}, context), context);
-  return SparseDeltaReader(plan, history_.repository(), store_.temporary_directory(),
-                           options_.coder, context, {})
-      .count();
+  ChangedCounts counts;
+  with_plan(versions, context, [&](const SparsePlan& plan) {
+    counts = SparseDeltaReader(plan, history_.repository(), store_.temporary_directory(),
+                               options_.coder, context, {})
+                 .count();
+  });
+  return counts;
 }
 
-/// Complete local versions from which this version and the one before it can be built.
-std::vector<Base> DeltaFiles::bases(std::uint64_t version, const std::set<std::uint64_t>& bad,
+// ---- plans ----
+
+/// Complete versions, of images or of images and patches, from which both versions can be built.
+std::vector<Base> DeltaFiles::bases(VersionPair versions, const std::set<std::uint64_t>& bad,
                                     const Context& context) {
-  return usable_bases(store_, history_, version + 1, bad, context);
+  std::vector<Base> all = usable_bases(store_, history_, versions.from + 1, bad, context);
+  for (Base& base : usable_bases(store_, history_, versions.to + 1, bad, context)) {
+    const auto is_it = [&](const Base& one) {
+      return one.version->number() == base.version->number();
+    };
+    if (std::ranges::none_of(all, is_it)) all.push_back(std::move(base));
+  }
+  for (const std::uint64_t version : {versions.from, versions.to}) {
+    auto patched = find_sound_patched_base(store_, history_, version, bad, context);
+    if (patched) all.push_back(std::move(*patched));
+  }
+  return all;
+}
+
+/// Calls body(plan), again if what the plan was made of turns out to be damaged: then of something
+/// else.
+template <typename Body>
+void DeltaFiles::with_plan(VersionPair versions, const Context& context, const Body& body) {
+  std::set<std::uint64_t> bad;
+  for (;;) {
+    try {
+      const SparsePlan plan =
+          make_sparse_plan(history_, versions, bases(versions, bad, context), context);
+      const auto from = reserve_base(store_, plan.from, Eviction::Claim::stays, context);
+      const auto to = reserve_base(store_, plan.to, Eviction::Claim::stays, context);
+      if (from && to) return body(plan);
+    } catch (const BaseDamaged& damaged) {
+      if (!bad.insert(damaged.version()).second) throw;
+      log_warning(fmt::format("comparing versions {} and {} without these images: {}",
+                              versions.from, versions.to, damaged.what()));
+    } catch (const PatchDamaged& damaged) {
+      if (!drop_damaged_patches(store_, damaged)) throw;
+    }
+    context.check("comparing versions");
+  }
 }
 
 // ---- making it ----
 
-std::filesystem::path DeltaFiles::build(std::uint64_t version, const Context& context) {
+std::filesystem::path DeltaFiles::build(VersionPair versions, const Context& context) {
   for (;;) {
-    if (const auto file = store_.deltas().find(version)) return *file;
-    if (!begin(version, context)) continue;  // another caller has finished
+    if (const auto file = store_.deltas().find(versions)) return *file;
+    if (!begin(versions, context)) continue;  // another caller has finished
     try {
-      if (!store_.deltas().find(version)) make(version, context);
+      if (!store_.deltas().find(versions)) make(versions, context);
     } catch (...) {
-      end(version);
+      end(versions);
       throw;
     }
-    end(version);
+    end(versions);
   }
 }
 
 /// True: this caller makes it.  False: another caller made it, or gave up.
-bool DeltaFiles::begin(std::uint64_t version, const Context& context) {
+bool DeltaFiles::begin(VersionPair versions, const Context& context) {
   constexpr auto kLookAgain = std::chrono::hours(1);  // the deadline may be infinite
   std::unique_lock lock(mutex_);
-  if (building_.insert(version).second) return true;
+  if (building_.insert(versions).second) return true;
   while (!ended_.wait_until(lock, context.stop,
                             std::min(context.deadline, Clock::now() + kLookAgain),
-                            [&] { return !building_.contains(version); })) {
+                            [&] { return !building_.contains(versions); })) {
     context.check("waiting for a delta that is being built");
   }
   return false;
 }
 
-void DeltaFiles::end(std::uint64_t version) {
+void DeltaFiles::end(VersionPair versions) {
   const std::lock_guard lock(mutex_);
-  building_.erase(version);
+  building_.erase(versions);
   ended_.notify_all();
 }
 
-void DeltaFiles::make(std::uint64_t version, const Context& context) {
-  const Promise promised = promise(version, context);
+void DeltaFiles::make(VersionPair versions, const Context& context) {
+  const Promise promised = promise(versions, context);
   // Reserves the images it may be made from.
   Eviction& eviction = store_.eviction();
-  const auto from = eviction.reserve(version - 1, Eviction::Claim::stays, context);
-  const auto to = eviction.reserve(version, Eviction::Claim::stays, context);
+  const auto from = eviction.reserve(versions.from, Eviction::Claim::stays, context);
+  const auto to = eviction.reserve(versions.to, Eviction::Claim::stays, context);
   std::filesystem::path file;
   {
     // A caller that brings in a version relies on its base, and on the room that it made.
     const ImagesLock lock = store_.images().lock_images(context);
     store_.evictor().evict_for_delta(promised.layout.size_bytes());
-    file = store_.deltas().begin(version, promised.layout.size_bytes());
+    file = store_.deltas().begin(versions, promised.layout.size_bytes());
   }
   try {
-    if (options_.building) options_.building(version);
-    read_versions([&] { write(version, promised, file, context); });
-    store_.deltas().complete(version, file);
+    if (options_.building) options_.building(versions);
+    read_versions([&] { write(versions, promised, file, context); });
+    store_.deltas().complete(versions, file);
   } catch (...) {
-    store_.deltas().abandon(version, file);
+    store_.deltas().abandon(versions, file);
     throw;
   }
 }
 
-/// Uses the images if they are here; else, or if they are damaged, other images or the bucket.
-void DeltaFiles::write(std::uint64_t version, const Promise& promised,
+void DeltaFiles::write(VersionPair versions, const Promise& promised,
                        const std::filesystem::path& file, const Context& context) {
-  std::set<std::uint64_t> bad;
-  for (;;) {
-    try {
-      const SparsePlan plan =
-          make_sparse_plan(history_, pair_of(version), bases(version, bad, context), context);
-      SparseDeltaReader reader(plan, history_.repository(), store_.temporary_directory(),
-                               options_.coder, context, {});
-      return reader.write(promised.layout, promised.changed, file);
-    } catch (const BaseDamaged& damaged) {
-      if (!bad.insert(damaged.version()).second) throw;
-      log_warning(fmt::format("building the delta of version {} without the images: {}", version,
-                              damaged.what()));
-      std::error_code ignored;
-      std::filesystem::remove(file, ignored);
-    }
-  }
+  with_plan(versions, context, [&](const SparsePlan& plan) {
+    std::error_code ignored;
+    std::filesystem::remove(file, ignored);  // of an earlier try
+    SparseDeltaReader reader(plan, history_.repository(), store_.temporary_directory(),
+                             options_.coder, context, {});
+    reader.write(promised.layout, promised.changed, file);
+  });
 }
 
 }  // namespace weightfs

@@ -1,11 +1,16 @@
-// DeltaFiles: the change from version N - 1 to N as a file (store/inspect/sparse_delta.hpp), made
-// on first use and kept in the store:
+// DeltaFiles: the change from one version to another as a file (store/inspect/sparse_delta.hpp),
+// made on first use and kept in the store (store/local/delta_table.hpp):
 //
-//     facts(N)    the file's size, from the indexes of N's packs; nothing is made
-//     build(N)    <store>/deltas/<N>.safetensors, made once for any number of callers
+//     facts({A, B})    the file's size; nothing is made
+//     build({A, B})    the file, made once for any number of callers
 //
-// If a version has no delta in the bucket, or its packs are unreachable, it is compared with the
-// version before it, provided that the images of both are here.
+// The size follows from how many elements of each chunk changed:
+//
+//     patches of the store that lead from A to B    no image, no pack
+//     else the indexes of B's packs, if A is B - 1
+//     else both versions, compared, if images and patches here make both
+//
+// The bytes come from images and patches where these lead to a version, else from the bucket.
 //
 // Threads: all calls may run in parallel.  Of several callers that want one file, one makes it and
 // the others wait; if it gives up, the next one starts over.
@@ -22,6 +27,7 @@
 
 #include "kernels/dispatch/cpu_coder.hpp"
 #include "store/base/ranked_mutex.hpp"
+#include "store/base/version_pair.hpp"
 #include "store/inspect/sparse_delta.hpp"
 #include "store/local/store.hpp"
 #include "store/materialize/history.hpp"
@@ -31,13 +37,13 @@ namespace weightfs {
 struct DeltaFilesOptions {
   kernels::SharedCoder coder = kernels::make_cpu_coder();
   /// For tests: called before a file's bytes are written.
-  std::function<void(std::uint64_t version)> building = {};
+  std::function<void(VersionPair versions)> building = {};
 };
 
 /// The attributes of a delta for stat(2).
 struct DeltaFacts {
   std::uint64_t size_bytes = 0;
-  std::int64_t time = 0;  // the version's time
+  std::int64_t time = 0;  // of the version that it leads to
 };
 
 class DeltaFiles {
@@ -46,33 +52,38 @@ class DeltaFiles {
   DeltaFiles(Store& store, History& history, DeltaFilesOptions options);
 
   /// The facts that an earlier facts() or build() found.  Never waits.
-  [[nodiscard]] std::optional<DeltaFacts> find_facts(std::uint64_t version) const;
+  [[nodiscard]] std::optional<DeltaFacts> find_facts(VersionPair versions) const;
 
   /// May fetch manifests, layouts and pack headers from the bucket.
-  /// Requires: version >= 2.
+  /// Requires: two versions, both above 0.
   /// Throws Error: not_found (no such version); unsupported, saying why there is no such file;
   /// unavailable, corrupt.
-  DeltaFacts facts(std::uint64_t version, const Context& context);
+  DeltaFacts facts(VersionPair versions, const Context& context);
 
   /// The complete file.  It may be removed at any time to make room: then call again.
   /// Throws Error: as facts(); corrupt (a pack or an image does not match), no_space, cancelled,
   /// timed_out.
-  std::filesystem::path build(std::uint64_t version, const Context& context);
+  std::filesystem::path build(VersionPair versions, const Context& context);
 
  private:
   struct Promise;  // the facts computed before the bytes are made
-  Promise promise(std::uint64_t version, const Context& context);
+  Promise promise(VersionPair versions, const Context& context);
+  ChangedCounts count(VersionPair versions, const Version& to, const Layout& layout,
+                      const Context& context);
   std::optional<ChangedCounts> counts_of_packs(const Version& version, const Layout& layout,
                                                const Context& context);
-  ChangedCounts counts_of_images(std::uint64_t version, const Context& context);
-  [[nodiscard]] bool has_images_of(VersionPair versions) const;
-  [[nodiscard]] std::vector<Base> bases(std::uint64_t version, const std::set<std::uint64_t>& bad,
+  ChangedCounts counts_by_comparing(VersionPair versions, const Context& context);
+  bool can_make(std::uint64_t version, const Context& context);
+  bool can_compare(VersionPair versions, const Context& context);
+  [[nodiscard]] std::vector<Base> bases(VersionPair versions, const std::set<std::uint64_t>& bad,
                                         const Context& context);
-  void make(std::uint64_t version, const Context& context);
-  void write(std::uint64_t version, const Promise& promise, const std::filesystem::path& file,
+  template <typename Body>
+  void with_plan(VersionPair versions, const Context& context, const Body& body);
+  void make(VersionPair versions, const Context& context);
+  void write(VersionPair versions, const Promise& promise, const std::filesystem::path& file,
              const Context& context);
-  bool begin(std::uint64_t version, const Context& context);
-  void end(std::uint64_t version);
+  bool begin(VersionPair versions, const Context& context);
+  void end(VersionPair versions);
 
   Store& store_;
   History& history_;
@@ -80,9 +91,9 @@ class DeltaFiles {
   // Guards what follows; never held across store or bucket calls.
   mutable RankedMutex mutex_{LockRank::delta_files, "DeltaFiles::mutex_"};
   std::condition_variable_any ended_;
-  std::set<std::uint64_t> building_;
-  std::map<std::uint64_t, DeltaFacts> facts_;
-  std::map<std::uint64_t, std::string> refusals_;  // why there is no file
+  std::set<VersionPair> building_;
+  std::map<VersionPair, DeltaFacts> facts_;
+  std::map<VersionPair, std::string> refusals_;  // why there is no file
 };
 
 }  // namespace weightfs

@@ -1,4 +1,5 @@
-// Export: writes a version as plain files.  Works from the bucket, independently of any daemon.
+// Export: writes a version, or a change, as plain files: from the bucket, independently of any
+// daemon, or as copies of what a mount shows, without the bucket.
 //
 // Threads: each call runs its own threads.
 #pragma once
@@ -18,5 +19,20 @@ namespace weightfs {
 void export_version(History& history, std::uint64_t version, const std::filesystem::path& directory,
                     const Context& context, const Progress& progress,
                     const kernels::SharedCoder& coder = kernels::make_cpu_coder());
+
+/// The same with the files of a directory, which is a version as a mount or a sync shows it.
+/// Progress: "copying".
+/// Returns: the bytes of all files.
+/// Throws Error: exists, not_found (a file is gone, or `version` is no directory), io, no_space,
+/// cancelled.
+std::uint64_t copy_version(const std::filesystem::path& version,
+                           const std::filesystem::path& directory, const Context& context,
+                           const Progress& progress);
+
+/// Copies a file to `file`, which must not exist; it appears only when it is complete.
+/// Throws Error: exists, not_found, io, unsupported (as the mount says), no_space, cancelled.
+/// Returns: its size.
+std::uint64_t copy_delta(const std::filesystem::path& delta, const std::filesystem::path& file,
+                         const Context& context, const Progress& progress);
 
 }  // namespace weightfs

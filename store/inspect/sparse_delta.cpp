@@ -21,6 +21,7 @@
 #include "store/format/safetensors.hpp"
 #include "store/materialize/base_reader.hpp"
 #include "store/os/file.hpp"
+#include "store/os/new_file.hpp"
 #include "store/threads/parallel.hpp"
 #include "store/threads/progress_counter.hpp"
 
@@ -137,19 +138,6 @@ void finish_sparse_file(int fd, const std::filesystem::path& path, std::int64_t 
   fsync_file(fd, path);
 }
 
-/// A file that is removed unless it is kept.
-class PartialFile {
- public:
-  explicit PartialFile(std::filesystem::path path) : path_(std::move(path)) {}
-  PartialFile(const PartialFile&) = delete;
-  PartialFile& operator=(const PartialFile&) = delete;
-  ~PartialFile() { ::unlink(path_.c_str()); }
-  [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
-
 }  // namespace
 
 SparseElement sparse_element_of(Dtype dtype) noexcept {
@@ -213,11 +201,12 @@ void SparseLayout::add_tensors(const Layout& to, std::span<const std::uint32_t> 
       const std::uint64_t size = tensor.chunk_size_bytes(c);
       const std::uint64_t count = changed[tensor.first_chunk + c];
       if (count > size / kernels::width_bytes(tensor.kind)) {
-        throw Error(ErrorCode::corrupt,
-                    fmt::format("the packs of version {} say that {} elements of chunk {} of {} "
-                                "changed, which has {}",
-                                versions.to, count, c, tensor_place(to, tensor),
-                                size / kernels::width_bytes(tensor.kind)));
+        throw Error(
+            ErrorCode::corrupt,
+            fmt::format("the packs or patches of version {} say that {} elements of chunk {} "
+                        "of {} changed, which has {}",
+                        versions.to, count, c, tensor_place(to, tensor),
+                        size / kernels::width_bytes(tensor.kind)));
       }
       entry.entries += entries_of(entry.element, count, size);
     }
@@ -468,7 +457,7 @@ void SparseDeltaReader::write(const SparseLayout& sparse, std::span<const std::u
           ErrorCode::corrupt,
           fmt::format(
               "{} elements of chunk {} of {} changed from version {} to {}, but the index of its "
-              "pack says {}; the index is wrong",
+              "pack, or its patches, say {}; they are wrong",
               found, all[i].chunk, tensor_place(layout, tensor), plan_.versions().from,
               plan_.versions().to, changed[chunk]));
     }
@@ -494,30 +483,14 @@ void SparseDeltaReader::write(const SparseLayout& sparse, std::span<const std::u
 std::uint64_t export_sparse_delta(History& history, VersionPair versions,
                                   const std::filesystem::path& file, const Context& context,
                                   const Progress& progress, const kernels::SharedCoder& coder) {
-  const std::filesystem::path target = std::filesystem::absolute(file).lexically_normal();
-  std::error_code ignored;
-  if (std::filesystem::exists(std::filesystem::symlink_status(target, ignored))) {
-    throw Error(
-        ErrorCode::exists,
-        fmt::format("{} exists; choose another file for the delta, or remove it", target.string()));
-  }
-  make_directories(target.parent_path());
+  const NewFile target(file);
+  const std::filesystem::path directory = target.partial().parent_path();
   const SparsePlan plan = make_sparse_plan(history, versions, {}, context);
-  SparseDeltaReader reader(plan, history.repository(), target.parent_path(), coder, context,
-                           progress);
+  SparseDeltaReader reader(plan, history.repository(), directory, coder, context, progress);
   const ChangedCounts changed = reader.count();
   const SparseLayout sparse(*plan.to.layout, changed, versions);
-  const PartialFile partial(target.parent_path() / fmt::format(".{}.partial-{}",
-                                                               target.filename().string(),
-                                                               random_hex(8)));
-  reader.write(sparse, changed, partial.path());
-  if (::chmod(partial.path().c_str(), 0644) != 0) {
-    throw_errno(errno, "set the mode of " + partial.path().string());
-  }
-  if (::link(partial.path().c_str(), target.c_str()) != 0) {
-    throw_errno(errno, "make " + target.string());
-  }
-  fsync_directory(target.parent_path());
+  reader.write(sparse, changed, target.partial());
+  target.keep();
   return sparse.entries();
 }
 

@@ -32,6 +32,7 @@
 #include "kernels/block/chunk_coder.hpp"
 #include "kernels/block/free_list.hpp"
 #include "kernels/dispatch/cpu_coder.hpp"
+#include "store/base/version_pair.hpp"
 #include "store/materialize/chunk_maker.hpp"
 #include "store/materialize/history.hpp"
 #include "store/materialize/pack_spool.hpp"
@@ -41,12 +42,6 @@ namespace weightfs {
 
 /// Changed elements, as the codec counts them, by chunk number of the newer layout.
 using ChangedCounts = std::vector<std::uint32_t>;
-
-/// The two ends of a delta; `from` may be the later version.
-struct VersionPair {
-  std::uint64_t from = 0;
-  std::uint64_t to = 0;
-};
 
 /// The element that indices count and values hold.
 struct SparseElement {

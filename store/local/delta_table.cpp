@@ -23,6 +23,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
+std::string name_of(VersionPair versions) {
+  return versions.is_step() ? std::to_string(versions.to)
+                            : fmt::format("{}-{}", versions.from, versions.to);
+}
+
 }  // namespace
 
 DeltaTable::DeltaTable(Db& db, fs::path directory, fs::path temporary)
@@ -37,9 +42,9 @@ void DeltaTable::load() {
     const std::uint64_t version = version_of_key(key, 8, "deltas");
     if (value.size() != 8) throw_bad_record("deltas");
     std::error_code error;
-    const std::uint64_t size = fs::file_size(path_of(version), error);
+    const std::uint64_t size = fs::file_size(path_of(step_to(version)), error);
     if (!error && size == load_be(value)) {
-      deltas_[version] = {size, true};
+      deltas_[step_to(version)] = {size, true};
     } else {
       gone.push_back({ColumnFamily::deltas, std::string(key), std::nullopt});
     }
@@ -54,57 +59,59 @@ void DeltaTable::load() {
 
 void DeltaTable::remove_strays() const {
   std::set<fs::path> known;
-  for (const auto& [version, delta] : deltas_) known.insert(path_of(version));
+  for (const auto& [versions, delta] : deltas_) known.insert(path_of(versions));
   for (const auto& entry : fs::directory_iterator(directory_)) {
     if (!known.contains(entry.path())) discard(entry.path(), temporary_);
   }
 }
 
-fs::path DeltaTable::path_of(std::uint64_t version) const {
-  return directory_ / (std::to_string(version) + ".safetensors");
+fs::path DeltaTable::path_of(VersionPair versions) const {
+  return directory_ / (name_of(versions) + ".safetensors");
 }
 
-std::optional<fs::path> DeltaTable::find(std::uint64_t version) const {
+std::optional<fs::path> DeltaTable::find(VersionPair versions) const {
   const std::scoped_lock lock(mutex_);
-  const auto found = deltas_.find(version);
+  const auto found = deltas_.find(versions);
   if (found == deltas_.end() || !found->second.is_complete) return std::nullopt;
-  return path_of(version);
+  return path_of(versions);
 }
 
-fs::path DeltaTable::begin(std::uint64_t version, std::uint64_t bytes) {
+fs::path DeltaTable::begin(VersionPair versions, std::uint64_t bytes) {
   const std::scoped_lock lock(mutex_);
-  deltas_[version] = {std::min(bytes, kSizeBytesMax), false};
+  deltas_[versions] = {std::min(bytes, kSizeBytesMax), false};
   return temporary_ / ("delta-" + random_hex(8));
 }
 
-void DeltaTable::complete(std::uint64_t version, const fs::path& file) {
+void DeltaTable::complete(VersionPair versions, const fs::path& file) {
   std::uint64_t expected = 0;
   {
     const std::scoped_lock lock(mutex_);
-    expected = deltas_.at(version).bytes;
+    expected = deltas_.at(versions).bytes;
   }
   if (const std::uint64_t size = fs::file_size(file); size != expected) {
-    throw Error(ErrorCode::io, fmt::format("{} has {} bytes, not the {} of the delta of version {}",
-                                           file.string(), size, expected, version));
+    throw Error(ErrorCode::io, fmt::format("{} has {} bytes, not the {} of the delta {}",
+                                           file.string(), size, expected, name_of(versions)));
   }
-  fs::rename(file, path_of(version));
+  fs::rename(file, path_of(versions));
   try {
     fsync_directory(directory_);
-    std::string value;
-    append_be64(value, expected);
-    db_.write({{ColumnFamily::deltas, version_key(version), std::move(value)}});
+    if (versions.is_step()) {
+      std::string value;
+      append_be64(value, expected);
+      db_.write({{ColumnFamily::deltas, version_key(versions.to), std::move(value)}});
+    }
   } catch (const Error&) {
-    discard(path_of(version), temporary_);
+    discard(path_of(versions), temporary_);
     throw;
   }
   const std::scoped_lock lock(mutex_);
-  deltas_[version].is_complete = true;
+  deltas_[versions].is_complete = true;
 }
 
-void DeltaTable::abandon(std::uint64_t version, const fs::path& file) noexcept {
+void DeltaTable::abandon(VersionPair versions, const fs::path& file) noexcept {
   {
     const std::scoped_lock lock(mutex_);
-    const auto found = deltas_.find(version);
+    const auto found = deltas_.find(versions);
     if (found == deltas_.end() || found->second.is_complete) return;
     deltas_.erase(found);
   }
@@ -112,31 +119,33 @@ void DeltaTable::abandon(std::uint64_t version, const fs::path& file) noexcept {
   fs::remove(file, ignored);
 }
 
-bool DeltaTable::remove(std::uint64_t version) {
-  if (!nobody_reads_file(path_of(version))) return false;
-  log_info(fmt::format("removing the delta of version {} to make room", version));
+bool DeltaTable::remove(VersionPair versions) {
+  if (!nobody_reads_file(path_of(versions))) return false;
+  log_info(fmt::format("removing the delta {} to make room", name_of(versions)));
   {
     const std::scoped_lock lock(mutex_);
-    deltas_.erase(version);
+    deltas_.erase(versions);
   }
   try {
-    db_.write({{ColumnFamily::deltas, version_key(version), std::nullopt}});
+    if (versions.is_step()) {
+      db_.write({{ColumnFamily::deltas, version_key(versions.to), std::nullopt}});
+    }
   } catch (const Error& error) {
     if (error.code() != ErrorCode::no_space) throw;
     log_warning(error.what());  // a record without its file is ignored
   }
-  discard(path_of(version), temporary_);
+  discard(path_of(versions), temporary_);
   return true;
 }
 
-std::map<std::uint64_t, DeltaTable::Delta> DeltaTable::list() const {
+std::map<VersionPair, DeltaTable::Delta> DeltaTable::list() const {
   const std::scoped_lock lock(mutex_);
   return deltas_;
 }
 
 std::uint64_t DeltaTable::total_bytes() const {
   std::uint64_t bytes = 0;
-  for (const auto& [version, delta] : list()) bytes += delta.bytes;
+  for (const auto& [versions, delta] : list()) bytes += delta.bytes;
   return bytes;
 }
 

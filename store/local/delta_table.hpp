@@ -1,11 +1,15 @@
-// DeltaTable: the deltas that a store has as files, <store>/deltas/<v>.safetensors
-// (store/inspect/delta_files.hpp), and those being written.
+// DeltaTable: the deltas that a store has as files (store/inspect/delta_files.hpp), and those being
+// written.
+//
+//     <store>/deltas/<v>.safetensors        the change from v - 1 to v; recorded
+//     <store>/deltas/<a>-<b>.safetensors    the change from a to b; of this process only
 //
 //     begin() ----> complete() ----> remove(), to make room
 //        \-------> abandon()
 //
-// A delta is recorded after its file has its final name.  A record without its file is ignored; a
-// file without a record is removed when the store is opened.
+// The delta of a version is recorded after its file has its final name.  A record without its file
+// is ignored; a file without a record is removed when the store is opened.  Those of other pairs
+// have none, as older releases would not know it: they are made again after a restart.
 //
 // Threads: all calls may run in parallel.
 #pragma once
@@ -16,6 +20,7 @@
 #include <optional>
 
 #include "store/base/ranked_mutex.hpp"
+#include "store/base/version_pair.hpp"
 #include "store/database/db.hpp"
 
 namespace weightfs {
@@ -33,38 +38,38 @@ class DeltaTable {
   DeltaTable(Db& db, std::filesystem::path directory, std::filesystem::path temporary);
 
   /// The file, if it is complete.  It may be removed at any time, but stays readable once opened.
-  [[nodiscard]] std::optional<std::filesystem::path> find(std::uint64_t version) const;
+  [[nodiscard]] std::optional<std::filesystem::path> find(VersionPair versions) const;
 
   /// Counts a file of `bytes` from now on.
   /// Returns: the path to write it to, a new name below the temporary directory.
   /// Requires: neither complete nor begun; there is room (Evictor::evict_for_delta()).
-  std::filesystem::path begin(std::uint64_t version, std::uint64_t bytes);
+  std::filesystem::path begin(VersionPair versions, std::uint64_t bytes);
 
-  /// Moves the file from begin() to its final name, then records it.
+  /// Moves the file from begin() to its final name, then records it, if it is of one step.
   /// Requires: begun; the file is synced.  Throws Error: io if its size differs; no_space.
-  void complete(std::uint64_t version, const std::filesystem::path& file);
+  void complete(VersionPair versions, const std::filesystem::path& file);
 
   /// Stops counting it and removes what was written.  Does nothing if it was completed.
-  void abandon(std::uint64_t version, const std::filesystem::path& file) noexcept;
+  void abandon(VersionPair versions, const std::filesystem::path& file) noexcept;
 
   /// Removes a complete delta unless it is being read.  A reader that opens it meanwhile can still
   /// read it.  Returns: whether it is gone.  Throws Error: io.
-  bool remove(std::uint64_t version);
+  bool remove(VersionPair versions);
 
   /// All deltas that are complete or begun.
-  [[nodiscard]] std::map<std::uint64_t, Delta> list() const;
+  [[nodiscard]] std::map<VersionPair, Delta> list() const;
   /// Total size of all of them.
   [[nodiscard]] std::uint64_t total_bytes() const;
 
  private:
   void load();
   void remove_strays() const;
-  [[nodiscard]] std::filesystem::path path_of(std::uint64_t version) const;
+  [[nodiscard]] std::filesystem::path path_of(VersionPair versions) const;
 
   Db& db_;
   const std::filesystem::path directory_, temporary_;
   mutable RankedMutex mutex_{LockRank::store, "DeltaTable::mutex_"};  // guards deltas_
-  std::map<std::uint64_t, Delta> deltas_;                             // complete or begun
+  std::map<VersionPair, Delta> deltas_;                               // complete or begun
 };
 
 }  // namespace weightfs

@@ -4,7 +4,7 @@
 //     <store>/lock               flock(2), held while the store is open; says who holds it
 //     <store>/db/                RocksDB: store/database/column_families.hpp
 //     <store>/images/<v>/<path>  what readers read through the passthrough
-//     <store>/deltas/<v>.safetensors  changes from v - 1: store/inspect/delta_files.hpp
+//     <store>/deltas/            changes as files: store/local/delta_table.hpp
 //     <store>/small/<sha256>     small files that patches need: store/local/small_files.hpp
 //     <store>/staging/<id>       bytes of staged files: store/staging/staging.hpp
 //     <store>/handover/<nonce>/  links to staged files: store/handover/publish_queue.hpp

@@ -181,6 +181,25 @@ void apply_chunk_patches(std::span<const ChunkPatch> patches, Kind kind, std::sp
                                found, expected));
 }
 
+kernels::DiffSummary summarize_chunk_patch(const ChunkPatch& patch, kernels::Scratch& scratch,
+                                           std::string_view what) {
+  kernels::DiffSummary sum;
+  BlockPatches walk(patch);
+  for (std::size_t i = 0; i < block_count_of(patch.kind, patch.size_bytes); ++i) {
+    const ByteSpan found = walk.next(what);
+    if (found.empty()) continue;
+    const std::size_t elements =
+        block_size(patch.kind, patch.size_bytes, i) / kernels::width_bytes(patch.kind);
+    kernels::DiffSummary block;
+    if (!kernels::summarize_patch(patch.kind, elements, found, scratch, block)) {
+      fail_patch(what, fmt::format("the patch of block {} is malformed", i));
+    }
+    sum.changed += block.changed;
+    sum.largest_ulp = std::max(sum.largest_ulp, block.largest_ulp);
+  }
+  return sum;
+}
+
 // ---- the stored form ----
 
 std::string encode_chunk_patch(const ChunkPatch& patch, std::uint64_t first_version,

@@ -26,6 +26,7 @@
 #include <string_view>
 
 #include "kernels/block/block.hpp"
+#include "kernels/block/diff_summary.hpp"
 #include "kernels/block/scratch.hpp"
 #include "store/base/bytes.hpp"
 
@@ -75,6 +76,10 @@ ChunkPatch invert_chunk_patch(const ChunkPatch& patch, kernels::Scratch& scratch
 void apply_chunk_patches(std::span<const ChunkPatch> patches, kernels::Kind kind,
                          std::span<std::byte> chunk, kernels::Scratch& scratch,
                          std::string_view what);
+
+/// What the patch changes: as kernels::summarize_patch().  Throws Error: corrupt, as above.
+kernels::DiffSummary summarize_chunk_patch(const ChunkPatch& patch, kernels::Scratch& scratch,
+                                           std::string_view what);
 
 // ---- the stored form ----
 

@@ -71,7 +71,9 @@ def applied(delta, tensors):
     return result
 
 
-class Deltas(harness.MountTest):
+class DeltaReader:
+    """For a MountTest."""
+
     def assert_leads(self, delta, older, newer):
         wanted, got = tensors_of(newer), applied(delta, tensors_of(older))
         self.assertEqual(got.keys(), wanted.keys())
@@ -81,6 +83,8 @@ class Deltas(harness.MountTest):
     def built(self, mount):
         return sorted(os.listdir(os.path.join(mount.store, "deltas")))
 
+
+class Deltas(DeltaReader, harness.MountTest):
     def test_each_leads_to_the_next_version_and_has_its_size_from_the_start(self):
         steps = self.make_repository(1, PARAMS)
         mounts = [self.mount(),

@@ -55,7 +55,8 @@ class FakeDaemon {
                 [this](const UnpinRequest& asked) {
                   unpinned = asked;
                   return std::size_t{3};
-                }};
+                },
+            .diff = [](const DiffRequest& asked, const Context&) { return compare(asked); }};
   }
 
   void show(std::uint64_t version) {
@@ -71,6 +72,16 @@ class FakeDaemon {
   std::optional<UnpinRequest> unpinned;
 
  private:
+  /// Versions have three tensors; nothing leads to version 9.
+  static std::optional<PatchDiffPage> compare(const DiffRequest& asked) {
+    if (asked.versions.to == 9) return std::nullopt;
+    PatchDiffPage page;
+    page.tensors = {{"tensor \"" + std::to_string(asked.first) + "\"", "a/b.safetensors",
+                     TensorDiff::Change::changed, "BF16", 64, asked.first, 7}};
+    if (asked.first < 2) page.next = asked.first + 1;
+    return page;
+  }
+
   std::optional<WaitEnd> look(const WaitFor& what, ControlHandlers::WaitState& state) {
     looks++;
     const std::lock_guard lock(mutex_);
@@ -428,6 +439,52 @@ TEST_F(ControlTest, ADaemonEndsWhileAHandOverHangs) {
   EXPECT_TRUE(code == ErrorCode::unavailable || code == ErrorCode::cancelled) << to_string(code);
 }
 
+// ---- comparing ----
+
+TEST_F(ControlTest, AComparisonComesInPages) {
+  start();
+  const auto page = [&](std::uint32_t first) {
+    return control_diff(path_, {{1, 2}, first}, Context{}.within(kControlLimit));
+  };
+  EXPECT_EQ(page(0).next, 1U);
+  const PatchDiffPage last = page(2);
+  EXPECT_EQ(last.next, std::nullopt);
+  ASSERT_EQ(last.tensors.size(), 1U);
+  const TensorDiff& row = last.tensors[0];
+  EXPECT_EQ(row.name, "tensor \"2\"");
+  EXPECT_EQ(row.file, "a/b.safetensors");
+  EXPECT_EQ(row.dtype, "BF16");
+  EXPECT_EQ(row.elements, 64U);
+  EXPECT_EQ(row.changed, 2U);
+  EXPECT_EQ(row.largest_ulp, 7U);
+  EXPECT_EQ(row.change, TensorDiff::Change::changed);
+  EXPECT_EQ(page(0).tensors[0].change, TensorDiff::Change::same);
+}
+
+TEST_F(ControlTest, WhatCannotBeComparedIsUnsupported) {
+  start();
+  const auto ask = [&] {
+    static_cast<void>(control_diff(path_, {{1, 9}, 0}, Context{}.within(kControlLimit)));
+  };
+  EXPECT_EQ(code_of(ask), ErrorCode::unsupported);
+  server_.reset();
+  ControlHandlers handlers = daemon_.handlers();
+  handlers.diff = {};
+  server_.emplace(path_, handlers);
+  EXPECT_EQ(code_of(ask), ErrorCode::unsupported);
+}
+
+TEST_F(ControlTest, AComparisonDoesNotWaitForAHandOver) {
+  daemon_.hangs = true;
+  start();
+  auto handing = std::async(std::launch::async,
+                            [&] { return hand_over({.path = "a", .name = "", .options = {}}); });
+  wait_begun();
+  EXPECT_EQ(control_diff(path_, {{1, 2}, 2}, Context{}.within(kControlLimit)).tensors.size(), 1U);
+  daemon_.hangs = false;
+  EXPECT_EQ(handing.get(), 1U);
+}
+
 // ---- the socket ----
 
 TEST_F(ControlTest, APathMayBeLongerThanAnAddress) {
@@ -501,11 +558,14 @@ TEST_F(ControlTest, ARequestThatIsWrongNamesTheField) {
       {"", "not valid JSON"},
       {"hello", "not valid JSON"},
       {"[]", "not a JSON object"},
-      {"{}", "'wait', 'hand_over', 'rebase', 'pin' or 'unpin'"},
+      {"{}", "'wait', 'hand_over', 'rebase', 'pin', 'unpin' or 'diff'"},
       {R"({"pin":{}})", "version"},
       {R"({"pin":{"version":1,"session":"x"}})", "session"},
       {R"({"unpin":{"version":1,"session":"x"}})", "both 'version' and 'session'"},
       {R"({"unpin":{"session":7}})", "session"},
+      {R"({"diff":{"from":1,"to":2}})", "'first'"},
+      {R"({"diff":{"from":1,"to":2,"first":4294967296}})", "'first'"},
+      {R"({"diff":{"from":1,"to":"2","first":0}})", "'to'"},
       {R"({"steal":{}})", "'steal'"},
       {R"({"wait":{},"hand_over":{}})", "exactly one"},
       {R"({"wait":7})", "'wait' is not a JSON object"},

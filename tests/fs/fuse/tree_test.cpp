@@ -187,10 +187,11 @@ class DeltasTest : public TreeTest {
  protected:
   // The size of version 9's delta is known.
   Tree deltas() const {
-    return Tree([this] { return catalog_; }, {}, false,
-                [](std::uint64_t version) -> std::optional<DeltaFacts> {
-                  return version == 9 ? std::optional(DeltaFacts{1234, 1009}) : std::nullopt;
-                });
+    return Tree(
+        [this] { return catalog_; }, {}, false,
+        [](VersionPair versions) -> std::optional<DeltaFacts> {
+          return versions == step_to(9) ? std::optional(DeltaFacts{1234, 1009}) : std::nullopt;
+        });
   }
   static Inode inode_of_delta(std::uint64_t version) {
     return make_inode({InodeKind::delta, version, 0});
@@ -242,12 +243,12 @@ TEST_F(DeltasTest, AreFilesWhoseSizeMustBeAskedForFirst) {
   EXPECT_EQ(node.entry_timeout_s, kDay);
   EXPECT_EQ(deltas().attributes(inode_of_delta(9)).attributes.st_size, 1234);
   expect_error(ErrorCode::not_found, [&] { (void)deltas().lookup(directory_, "12.safetensors"); });
-  EXPECT_EQ(deltas().find_delta(directory_, "12.safetensors"), 12u);
-  EXPECT_EQ(deltas().find_delta(inode_of_delta(12)), 12u);
+  EXPECT_EQ(deltas().find_delta(directory_, "12.safetensors"), step_to(12));
+  EXPECT_EQ(deltas().find_delta(inode_of_delta(12)), step_to(12));
 }
 
 TEST_F(DeltasTest, AreThereForEveryVersionUpToTheLatest) {
-  EXPECT_EQ(deltas().find_delta(directory_, "5.safetensors"), 5u);  // no image here
+  EXPECT_EQ(deltas().find_delta(directory_, "5.safetensors"), step_to(5));  // no image here
   for (const char* name : {"1.safetensors", "13.safetensors", "05.safetensors", "5", ".safetensors",
                            "5.safetensors ", "+5.safetensors"}) {
     EXPECT_EQ(deltas().find_delta(directory_, name), std::nullopt) << name;
@@ -260,9 +261,45 @@ TEST_F(DeltasTest, AreThereForEveryVersionUpToTheLatest) {
   EXPECT_EQ(deltas().find_delta(kVersions, "5.safetensors"), std::nullopt);
 }
 
+TEST_F(DeltasTest, LeadFromAnyVersionToAnyOther) {
+  const std::pair<const char*, VersionPair> pairs[] = {
+      {"5-9.safetensors", {5, 9}}, {"9-5.safetensors", {9, 5}}, {"12-1.safetensors", {12, 1}}};
+  for (const auto& [name, versions] : pairs) {
+    EXPECT_EQ(deltas().find_delta(directory_, name), versions) << name;
+    const Inode inode = make_delta_inode(versions);
+    EXPECT_EQ(deltas().find_delta(inode), versions) << name;
+    EXPECT_EQ(std::get<DeltaFile>(deltas().open(inode)).versions, versions);
+  }
+  // One file has one number, whatever it is called.
+  EXPECT_EQ(deltas().lookup(directory_, "8-9.safetensors").attributes.st_ino, inode_of_delta(9));
+  for (const char* name :
+       {"5-5.safetensors", "0-5.safetensors", "5-13.safetensors", "5-.safetensors",
+        "-5.safetensors", "4-05.safetensors", "4--5.safetensors", "-.safetensors",
+        "1-2-3.safetensors", "4-5 .safetensors", "4-5"}) {
+    EXPECT_EQ(deltas().find_delta(directory_, name), std::nullopt) << name;
+    expect_error(ErrorCode::not_found, [&] { (void)deltas().lookup(directory_, name); });
+  }
+}
+
+TEST_F(DeltasTest, OfVersionsTooFarApartAreNotThere) {
+  catalog_->latest = 2 * kDeltaDistanceMax;
+  for (const std::uint64_t distance : {kDeltaDistanceMax, kDeltaDistanceMax + 1}) {
+    for (const VersionPair versions :
+         {VersionPair{7, 7 + distance}, VersionPair{7 + distance, 7}}) {
+      const std::string name = std::to_string(versions.from) + "-" + std::to_string(versions.to);
+      const bool is_there = distance <= kDeltaDistanceMax;
+      const auto found = deltas().find_delta(directory_, name + ".safetensors");
+      EXPECT_EQ(found, is_there ? std::optional(versions) : std::nullopt) << name;
+      if (!is_there) continue;
+      EXPECT_EQ(deltas().find_delta(make_delta_inode(versions)), versions) << name;
+    }
+  }
+}
+
 TEST_F(DeltasTest, OpenSaysThatTheyMustBeBuilt) {
-  EXPECT_EQ(std::get<DeltaFile>(deltas().open(inode_of_delta(9))).version, 9u);
-  EXPECT_EQ(std::get<DeltaFile>(deltas().open(inode_of_delta(12))).version, 12u);  // no size yet
+  EXPECT_EQ(std::get<DeltaFile>(deltas().open(inode_of_delta(9))).versions, step_to(9));
+  EXPECT_EQ(std::get<DeltaFile>(deltas().open(inode_of_delta(12))).versions,
+            step_to(12));  // no size yet
   expect_error(ErrorCode::not_found, [&] { (void)deltas().open(inode_of_delta(13)); });
   expect_error(ErrorCode::not_found, [&] { (void)tree().open(inode_of_delta(9)); });
 }

@@ -55,7 +55,7 @@ class DeltaFilesTest : public ::testing::Test {
     }
   }
 
-  DeltaFiles files(std::function<void(std::uint64_t)> building = {}) {
+  DeltaFiles files(std::function<void(VersionPair)> building = {}) {
     return {*host().store, host().history, {.building = std::move(building)}};
   }
 
@@ -78,12 +78,12 @@ TEST_F(DeltaFilesTest, TheFactsAreThoseOfTheFile) {
     if (has_images) materialize_all();
     for (const std::uint64_t version : {2u, 3u}) {
       DeltaFiles deltas = files();
-      EXPECT_FALSE(deltas.find_facts(version));
+      EXPECT_FALSE(deltas.find_facts(step_to(version)));
       const std::uint64_t kept = host().store->deltas().total_bytes();
-      const DeltaFacts facts = deltas.facts(version, {});
-      EXPECT_EQ(deltas.find_facts(version)->size_bytes, facts.size_bytes);
+      const DeltaFacts facts = deltas.facts(step_to(version), {});
+      EXPECT_EQ(deltas.find_facts(step_to(version))->size_bytes, facts.size_bytes);
       EXPECT_EQ(host().store->deltas().total_bytes(), kept) << "facts made the file";
-      const filesystem::path file = deltas.build(version, {});
+      const filesystem::path file = deltas.build(step_to(version), {});
       EXPECT_EQ(file, path_ / "deltas" / (std::to_string(version) + ".safetensors"));
       EXPECT_EQ(filesystem::file_size(file), facts.size_bytes);
       EXPECT_EQ(facts.time, host().history.get(version, {})->manifest.time);
@@ -96,7 +96,7 @@ TEST_F(DeltaFilesTest, TheFactsAreThoseOfTheFile) {
 TEST_F(DeltaFilesTest, ManyAskAndOneMakesIt) {
   std::atomic<int> made = 0;
   std::latch all(8);
-  DeltaFiles deltas = files([&](std::uint64_t) {
+  DeltaFiles deltas = files([&](VersionPair) {
     made++;
     all.wait();  // all readers have asked
   });
@@ -105,31 +105,33 @@ TEST_F(DeltaFilesTest, ManyAskAndOneMakesIt) {
     for (int i = 0; i < 8; i++) {
       readers.emplace_back([&] {
         all.count_down();
-        expect_right(deltas.build(2, {}), 2);
+        expect_right(deltas.build(step_to(2), {}), 2);
       });
     }
   }
   EXPECT_EQ(made, 1);
-  deltas.build(2, {});
+  deltas.build(step_to(2), {});
   EXPECT_EQ(made, 1);
 }
 
 TEST_F(DeltaFilesTest, WhoWaitedGoesOnWhenTheFirstGivesUp) {
   std::stop_source first_stops;
   std::atomic<int> begun = 0;
-  DeltaFiles deltas = files([&](std::uint64_t) {
+  DeltaFiles deltas = files([&](VersionPair) {
     if (begun++ > 0) return;
     test::eventually([&] { return first_stops.stop_requested(); });
   });
   Context first;
   first.stop = first_stops.get_token();
-  std::jthread gives_up(
-      [&] { EXPECT_EQ(error_of([&] { deltas.build(2, first); }).code(), ErrorCode::cancelled); });
+  std::jthread gives_up([&] {
+    EXPECT_EQ(error_of([&] { deltas.build(step_to(2), first); }).code(), ErrorCode::cancelled);
+  });
   ASSERT_TRUE(test::eventually([&] { return begun == 1; }));
-  EXPECT_EQ(
-      error_of([&] { deltas.build(2, Context{}.within(std::chrono::milliseconds(1))); }).code(),
-      ErrorCode::timed_out);
-  std::jthread waits([&] { expect_right(deltas.build(2, {}), 2); });
+  EXPECT_EQ(error_of([&] {
+              deltas.build(step_to(2), Context{}.within(std::chrono::milliseconds(1)));
+            }).code(),
+            ErrorCode::timed_out);
+  std::jthread waits([&] { expect_right(deltas.build(step_to(2), {}), 2); });
   first_stops.request_stop();
   waits.join();
   gives_up.join();
@@ -140,25 +142,25 @@ TEST_F(DeltaFilesTest, WhoWaitedGoesOnWhenTheFirstGivesUp) {
 TEST_F(DeltaFilesTest, ComparesImagesWhereThereIsNoDelta) {
   add({.snapshot = true, .delta = false});
   DeltaFiles without = files();
-  const Error error = error_of([&] { without.facts(4, {}); });
+  const Error error = error_of([&] { without.facts(step_to(4), {}); });
   EXPECT_EQ(error.code(), ErrorCode::unavailable);
   EXPECT_NE(std::string(error.what()).find("export --from 3 --to 4"), std::string::npos)
       << error.what();
   materialize_all();
   DeltaFiles deltas = files();
-  const DeltaFacts facts = deltas.facts(4, {});
-  const filesystem::path file = deltas.build(4, {});
+  const DeltaFacts facts = deltas.facts(step_to(4), {});
+  const filesystem::path file = deltas.build(step_to(4), {});
   EXPECT_EQ(filesystem::file_size(file), facts.size_bytes);
   expect_right(file, 4);
 }
 
 TEST_F(DeltaFilesTest, ComparesImagesWhereThePacksAreGone) {
-  const std::uint64_t promised = files().facts(3, {}).size_bytes;
+  const std::uint64_t promised = files().facts(step_to(3), {}).size_bytes;
   materialize_all();
   builder_.bucket()->remove(builder_.key("packs/3/"), {});
   DeltaFiles deltas = files();
-  EXPECT_EQ(deltas.facts(3, {}).size_bytes, promised);
-  expect_right(deltas.build(3, {}), 3);
+  EXPECT_EQ(deltas.facts(step_to(3), {}).size_bytes, promised);
+  expect_right(deltas.build(step_to(3), {}), 3);
 }
 
 TEST_F(DeltaFilesTest, ARottenImageIsNotBelieved) {
@@ -171,16 +173,16 @@ TEST_F(DeltaFilesTest, ARottenImageIsNotBelieved) {
     write_at(file.fd(), at, {&flipped, 1}, image);
   }
   DeltaFiles deltas = files();
-  expect_right(deltas.build(2, {}), 2);
-  expect_right(deltas.build(3, {}), 3);
+  expect_right(deltas.build(step_to(2), {}), 2);
+  expect_right(deltas.build(step_to(3), {}), 3);
 }
 
 TEST_F(DeltaFilesTest, ADamagedPackMakesNoFile) {
   DeltaFiles deltas = files();
-  deltas.facts(3, {});
+  deltas.facts(step_to(3), {});
   builder_.flip(builder_.key("packs/3/"), -1);
-  EXPECT_EQ(error_of([&] { deltas.build(3, {}); }).code(), ErrorCode::corrupt);
-  EXPECT_FALSE(host().store->deltas().find(3));
+  EXPECT_EQ(error_of([&] { deltas.build(step_to(3), {}); }).code(), ErrorCode::corrupt);
+  EXPECT_FALSE(host().store->deltas().find(step_to(3)));
   EXPECT_EQ(host().store->deltas().total_bytes(), 0U);
   EXPECT_TRUE(filesystem::is_empty(path_ / "deltas"));
   EXPECT_TRUE(filesystem::is_empty(host().store->temporary_directory()));
@@ -191,12 +193,12 @@ TEST_F(DeltaFilesTest, SaysWhyThereIsNone) {
   add();
   DeltaFiles deltas = files();
   for (int i = 0; i < 2; i++) {
-    const Error error = error_of([&] { deltas.facts(4, {}); });
+    const Error error = error_of([&] { deltas.facts(step_to(4), {}); });
     EXPECT_EQ(error.code(), ErrorCode::unsupported);
     EXPECT_NE(std::string(error.what()).find("'new'"), std::string::npos) << error.what();
   }
-  EXPECT_EQ(error_of([&] { deltas.build(4, {}); }).code(), ErrorCode::unsupported);
-  EXPECT_EQ(error_of([&] { deltas.facts(9, {}); }).code(), ErrorCode::not_found);
+  EXPECT_EQ(error_of([&] { deltas.build(step_to(4), {}); }).code(), ErrorCode::unsupported);
+  EXPECT_EQ(error_of([&] { deltas.facts(step_to(9), {}); }).code(), ErrorCode::not_found);
 }
 
 /// Regression: a version that this host cannot read was remembered as one without a file.
@@ -206,57 +208,57 @@ TEST_F(DeltaFilesTest, AVersionThatCannotBeReadHereIsNoneWithoutADelta) {
   newer.replace(newer.find("\"format\":1"), 10, "\"format\":9");
   builder_.bucket()->replace(key, newer);
   DeltaFiles deltas = files();
-  const Error error = error_of([&] { deltas.facts(3, {}); });
+  const Error error = error_of([&] { deltas.facts(step_to(3), {}); });
   EXPECT_EQ(error.code(), ErrorCode::io);
   EXPECT_NE(std::string(error.what()).find("update it"), std::string::npos) << error.what();
   builder_.bucket()->replace(key, good);
-  EXPECT_GT(deltas.facts(3, {}).size_bytes, 0U);
+  EXPECT_GT(deltas.facts(step_to(3), {}).size_bytes, 0U);
 }
 
 // ---- the store ----
 
 TEST_F(DeltaFilesTest, AreKeptByTheStore) {
-  files().build(2, {});
+  files().build(step_to(2), {});
   const std::uint64_t bytes = host().store->deltas().total_bytes();
   restart();
   EXPECT_EQ(host().store->deltas().total_bytes(), bytes);
-  DeltaFiles deltas = files([](std::uint64_t) { ADD_FAILURE() << "made again"; });
-  expect_right(deltas.build(2, {}), 2);
+  DeltaFiles deltas = files([](VersionPair) { ADD_FAILURE() << "made again"; });
+  expect_right(deltas.build(step_to(2), {}), 2);
 }
 
 TEST_F(DeltaFilesTest, WithoutARecordOrOfAnotherSizeAreRemoved) {
-  files().build(2, {});
-  files().build(3, {});
+  files().build(step_to(2), {});
+  files().build(step_to(3), {});
   restart();
   filesystem::copy_file(path_ / "deltas/2.safetensors", path_ / "deltas/7.safetensors");
   filesystem::permissions(path_ / "deltas/3.safetensors", filesystem::perms::owner_all);
   filesystem::resize_file(path_ / "deltas/3.safetensors", 100);
-  EXPECT_TRUE(host().store->deltas().find(2));
-  EXPECT_FALSE(host().store->deltas().find(3));
+  EXPECT_TRUE(host().store->deltas().find(step_to(2)));
+  EXPECT_FALSE(host().store->deltas().find(step_to(3)));
   EXPECT_FALSE(filesystem::exists(path_ / "deltas/7.safetensors"));
   EXPECT_FALSE(filesystem::exists(path_ / "deltas/3.safetensors"));
-  expect_right(files().build(3, {}), 3);
+  expect_right(files().build(step_to(3), {}), 3);
 }
 
 TEST_F(DeltaFilesTest, NothingIsLeftOfOneThatWasKilledWhileItWasMade) {
   const pid_t child = ::fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
-    DeltaFiles deltas = files([&](std::uint64_t) {
+    DeltaFiles deltas = files([&](VersionPair) {
       test::write_text(host().store->temporary_directory() / "delta-half", "half");
       ::raise(SIGKILL);
     });
-    deltas.build(2, {});
+    deltas.build(step_to(2), {});
     ::_exit(1);
   }
   int status = 0;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   ASSERT_TRUE(WIFSIGNALED(status));
   ASSERT_TRUE(filesystem::exists(path_ / "tmp/delta-half"));
-  EXPECT_FALSE(host().store->deltas().find(2));
+  EXPECT_FALSE(host().store->deltas().find(step_to(2)));
   EXPECT_TRUE(filesystem::is_empty(host().store->temporary_directory()));
   EXPECT_TRUE(filesystem::is_empty(path_ / "deltas"));
-  expect_right(files().build(2, {}), 2);
+  expect_right(files().build(step_to(2), {}), 2);
 }
 
 TEST_F(DeltaFilesTest, GoBeforeImagesWhenRoomIsNeeded) {
@@ -264,19 +266,20 @@ TEST_F(DeltaFilesTest, GoBeforeImagesWhenRoomIsNeeded) {
   host({kImages, 0});
   materialize_all();
   DeltaFiles deltas = files();
-  deltas.build(2, {});
-  deltas.build(3, {});
+  deltas.build(step_to(2), {});
+  deltas.build(step_to(3), {});
   Store& store = *host().store;
   const std::uint64_t used = store.images().image_bytes() + store.deltas().total_bytes();
   store.evictor().evict_for_images(kImages - used);
-  EXPECT_TRUE(store.deltas().find(2) && store.deltas().find(3)) << "there was room";
+  EXPECT_TRUE(store.deltas().find(step_to(2)) && store.deltas().find(step_to(3)))
+      << "there was room";
 
   store.evictor().evict_for_images(kImages - used + 1);
-  EXPECT_FALSE(store.deltas().find(2));
-  EXPECT_TRUE(store.deltas().find(3)) << "one was enough";
+  EXPECT_FALSE(store.deltas().find(step_to(2)));
+  EXPECT_TRUE(store.deltas().find(step_to(3))) << "one was enough";
   EXPECT_FALSE(filesystem::exists(path_ / "deltas/2.safetensors"));
   EXPECT_EQ(store.images().complete_versions().size(), 3U);
-  expect_right(deltas.build(2, {}), 2);
+  expect_right(deltas.build(step_to(2), {}), 2);
 }
 
 TEST_F(DeltaFilesTest, StayWhileTheyAreRead) {
@@ -284,7 +287,7 @@ TEST_F(DeltaFilesTest, StayWhileTheyAreRead) {
   host({kImages, 0});
   materialize_all();
   DeltaFiles deltas = files();
-  const filesystem::path path = deltas.build(2, {});
+  const filesystem::path path = deltas.build(step_to(2), {});
   Store& store = *host().store;
   {
     const File reader = File::open(path, O_RDONLY);
@@ -299,7 +302,7 @@ TEST_F(DeltaFilesTest, StayWhileTheyAreRead) {
 
 TEST_F(DeltaFilesTest, AreNotMadeWhereThereIsNoRoom) {
   host({std::uint64_t{1000}, 0});
-  const Error error = error_of([&] { files().build(2, {}); });
+  const Error error = error_of([&] { files().build(step_to(2), {}); });
   EXPECT_EQ(error.code(), ErrorCode::no_space);
   EXPECT_EQ(host().store->deltas().total_bytes(), 0U);
 }

@@ -120,14 +120,14 @@ TEST_F(EvictAhead, WhatIsInUseStaysAndIsSaid) {
 // A delta goes in no time, and may be what an engine is about to read.
 TEST_F(EvictAhead, DeltasStay) {
   open(std::nullopt, 3);
-  const std::filesystem::path file = store_->deltas().begin(3, 300);
+  const std::filesystem::path file = store_->deltas().begin(step_to(3), 300);
   test::write_text(file, std::string(300, 'd'));
-  store_->deltas().complete(3, file);
+  store_->deltas().complete(step_to(3), file);
   EXPECT_EQ(store_->evictor().evict_ahead(3).versions, 1u);
-  EXPECT_TRUE(store_->deltas().find(3));
+  EXPECT_TRUE(store_->deltas().find(step_to(3)));
   EXPECT_EQ(complete(), (Versions{2, 3}));
   store_->evictor().evict_for_images(1000);
-  EXPECT_FALSE(store_->deltas().find(3));
+  EXPECT_FALSE(store_->deltas().find(step_to(3)));
   EXPECT_EQ(complete(), (Versions{2, 3}));
 }
 
