@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <thread>
+#include <utility>
 
 #include "store/base/bytes.hpp"
 #include "store/base/error.hpp"
@@ -35,6 +36,15 @@ std::string key_problem(std::string_view key) {
 }
 
 }  // namespace
+
+std::vector<std::string> Bucket::list(std::string_view prefix, std::string_view after,
+                                      const Context& context) {
+  std::vector<std::string> keys;
+  for (ObjectInfo& object : list_objects(prefix, after, context)) {
+    keys.push_back(std::move(object.key));
+  }
+  return keys;
+}
 
 unsigned request_threads(const Bucket& bucket, unsigned threads) {
   if (threads == 0) threads = std::max(1u, std::thread::hardware_concurrency());

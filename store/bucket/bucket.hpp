@@ -1,4 +1,4 @@
-// Bucket: where a repository is shared.  Five calls; every backend keeps the same contract
+// Bucket: where a repository is shared.  Six calls; every backend keeps the same contract
 // (tests/store/bucket/bucket_contract_test.cpp runs over all of them).
 //
 //   * An object is whole or absent: a reader never sees half of one.
@@ -15,6 +15,7 @@
 // Threads: all calls may run in parallel.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -28,8 +29,18 @@
 
 namespace weightfs {
 
+/// An object as a bucket lists it.
+struct ObjectInfo {
+  std::string key;
+  std::uint64_t size_bytes = 0;
+  /// When it was written, by the bucket's own clock; exact to a second.
+  std::chrono::system_clock::time_point written;
+};
+
 class Bucket {
  public:
+  using Time = std::chrono::system_clock::time_point;
+
   enum class Put { created, exists };
 
   virtual ~Bucket() = default;
@@ -45,9 +56,17 @@ class Bucket {
   virtual Put put_if_absent(std::string_view key, std::string_view bytes,
                             const Context& context) = 0;
 
-  /// Keys that start with `prefix` and sort after `after`, ascending, at most 1,000.
-  virtual std::vector<std::string> list(std::string_view prefix, std::string_view after,
-                                        const Context& context) = 0;
+  /// Objects whose keys start with `prefix` and sort after `after`, by key, at most 1,000.
+  virtual std::vector<ObjectInfo> list_objects(std::string_view prefix, std::string_view after,
+                                               const Context& context) = 0;
+
+  /// Their keys alone.
+  std::vector<std::string> list(std::string_view prefix, std::string_view after,
+                                const Context& context);
+
+  /// The time now by the clock that ObjectInfo::written is taken from.  A directory's is that of
+  /// its file system, which is asked by writing a file: so it needs write permission there.
+  virtual Time now(const Context& context) = 0;
 
   /// Removes an object; absent is fine.
   virtual void remove(std::string_view key, const Context& context) = 0;

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <chrono>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -47,9 +48,19 @@ bool is_network_trouble(int error) {
          error == EHOSTUNREACH;
 }
 
-bool is_regular_file(const fs::directory_entry& entry) {
-  std::error_code ignored;
-  return entry.is_regular_file(ignored);
+Bucket::Time written_at(const struct stat& attributes) {
+  using std::chrono::duration_cast;
+  const auto since_1970 = std::chrono::seconds(attributes.st_mtim.tv_sec) +
+                          std::chrono::nanoseconds(attributes.st_mtim.tv_nsec);
+  return Bucket::Time(duration_cast<Bucket::Time::duration>(since_1970));
+}
+
+/// nullopt: it is no regular file, or it is gone.
+std::optional<ObjectInfo> find_object(const fs::path& path, std::string_view key) {
+  struct stat attributes {};
+  if (::stat(path.c_str(), &attributes) != 0 || !S_ISREG(attributes.st_mode)) return std::nullopt;
+  return ObjectInfo{std::string(key), static_cast<std::uint64_t>(attributes.st_size),
+                    written_at(attributes)};
 }
 
 // Linked directories are not entered: they could form a cycle.
@@ -71,9 +82,9 @@ bool is_key(std::string_view key) {
 
 struct DirBucket::Listing {
   std::string_view prefix, after;
-  std::vector<std::string> keys;
+  std::vector<ObjectInfo> objects;
 
-  [[nodiscard]] bool full() const noexcept { return keys.size() == kListMax; }
+  [[nodiscard]] bool full() const noexcept { return objects.size() == kListMax; }
 
   // `directory` ends in '/', so all keys below it are contiguous in key order.
   [[nodiscard]] bool may_hold(std::string_view directory) const noexcept {
@@ -176,8 +187,8 @@ Bucket::Put DirBucket::put_if_absent(std::string_view key, std::string_view byte
   return Put::created;
 }
 
-std::vector<std::string> DirBucket::list(std::string_view prefix, std::string_view after,
-                                         const Context& context) {
+std::vector<ObjectInfo> DirBucket::list_objects(std::string_view prefix, std::string_view after,
+                                                const Context& context) {
   check_lock_order(LockRank::bucket, "a request to the bucket");
   if (is_gone()) throw failure(ENOENT, "list", prefix);
   Listing listing{prefix, after, {}};
@@ -185,7 +196,7 @@ std::vector<std::string> DirBucket::list(std::string_view prefix, std::string_vi
   const std::size_t slash = prefix.rfind('/');
   const std::string start(slash == std::string_view::npos ? "" : prefix.substr(0, slash + 1));
   if (start.empty() || is_key(start.substr(0, slash))) collect(start, listing, context);
-  return std::move(listing.keys);
+  return std::move(listing.objects);
 }
 
 // Adds the keys below `directory` ("" or ending in '/'), in the order of whole keys: a directory
@@ -200,8 +211,7 @@ void DirBucket::collect(const std::string& directory, Listing& listing,
     const std::string name = directory + entry->path().filename().string();
     if (is_real_directory(*entry)) {
       if (is_key(name + "/x") && listing.may_hold(name + "/")) names.push_back(name + "/");
-    } else if (name.starts_with(listing.prefix) && name > listing.after && is_key(name) &&
-               is_regular_file(*entry)) {
+    } else if (name.starts_with(listing.prefix) && name > listing.after && is_key(name)) {
       names.push_back(name);
     }
   }
@@ -213,10 +223,21 @@ void DirBucket::collect(const std::string& directory, Listing& listing,
     if (listing.full()) return;
     if (name.back() == '/') {
       collect(name, listing, context);
-    } else {
-      listing.keys.push_back(name);
+    } else if (auto object = find_object(root_ / name, name)) {
+      listing.objects.push_back(std::move(*object));
     }
   }
+}
+
+Bucket::Time DirBucket::now(const Context& context) {
+  constexpr std::string_view kName = ".probe-clock";  // for messages: the file has no object's name
+  check_lock_order(LockRank::bucket, "a request to the bucket");
+  make_parents(kName);
+  const Temporary temporary(root_ / kTemporary);
+  write_temporary(temporary.path(), kName, TextSource(""), context);
+  struct stat attributes {};
+  if (::stat(temporary.path().c_str(), &attributes) != 0) throw failure(errno, "read", kName);
+  return written_at(attributes);
 }
 
 void DirBucket::remove(std::string_view key, const Context& context) {

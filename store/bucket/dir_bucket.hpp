@@ -39,8 +39,9 @@ class DirBucket final : public Bucket {
                   const Context& context) override;
   void put(std::string_view key, const Source& source, const Context& context) override;
   Put put_if_absent(std::string_view key, std::string_view bytes, const Context& context) override;
-  std::vector<std::string> list(std::string_view prefix, std::string_view after,
-                                const Context& context) override;
+  std::vector<ObjectInfo> list_objects(std::string_view prefix, std::string_view after,
+                                       const Context& context) override;
+  Time now(const Context& context) override;
   void remove(std::string_view key, const Context& context) override;
   [[nodiscard]] const std::string& url() const noexcept override { return url_; }
 

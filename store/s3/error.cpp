@@ -23,23 +23,6 @@ bool is_one_of(std::string_view text, const std::array<std::string_view, N>& all
   return std::find(all.begin(), all.end(), text) != all.end();
 }
 
-/// "Sun, 06 Nov 1994 08:49:37 GMT"; parsed here, as strptime() depends on the locale.
-std::optional<system_clock::time_point> parse_http_date(std::string_view text) {
-  constexpr std::string_view kMonths = "JanFebMarAprMayJunJulAugSepOctNovDec";
-  std::tm parts{};
-  std::array<char, 4> month{};
-  const std::string line(text);
-  if (std::sscanf(line.c_str(), "%*3s, %2d %3s %4d %2d:%2d:%2d GMT", &parts.tm_mday, month.data(),
-                  &parts.tm_year, &parts.tm_hour, &parts.tm_min, &parts.tm_sec) != 6) {
-    return std::nullopt;
-  }
-  const std::size_t at = kMonths.find(month.data());
-  if (at == kMonths.npos || at % 3 != 0) return std::nullopt;
-  parts.tm_mon = static_cast<int>(at / 3);
-  parts.tm_year -= 1900;
-  return system_clock::from_time_t(::timegm(&parts));
-}
-
 std::optional<std::chrono::seconds> parse_retry_after(
     std::string_view text, std::optional<system_clock::time_point> server_now) {
   unsigned seconds = 0;
@@ -198,6 +181,22 @@ Verdict judge(const Circumstances& at) {
 }
 
 }  // namespace
+
+std::optional<system_clock::time_point> parse_http_date(std::string_view text) {
+  constexpr std::string_view kMonths = "JanFebMarAprMayJunJulAugSepOctNovDec";
+  std::tm parts{};
+  std::array<char, 4> month{};
+  const std::string line(text);
+  if (std::sscanf(line.c_str(), "%*3s, %2d %3s %4d %2d:%2d:%2d GMT", &parts.tm_mday, month.data(),
+                  &parts.tm_year, &parts.tm_hour, &parts.tm_min, &parts.tm_sec) != 6) {
+    return std::nullopt;
+  }
+  const std::size_t at = kMonths.find(month.data());
+  if (at == kMonths.npos || at % 3 != 0) return std::nullopt;
+  parts.tm_mon = static_cast<int>(at / 3);
+  parts.tm_year -= 1900;
+  return system_clock::from_time_t(::timegm(&parts));
+}
 
 bool S3Refusal::is_transient() const noexcept {
   constexpr std::array<std::string_view, 9> kCodes{

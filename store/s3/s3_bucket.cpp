@@ -148,22 +148,37 @@ Bucket::Put S3Bucket::put_if_absent(std::string_view key, std::string_view bytes
   throw impl_->client.refusal_of(call, answer.reply);
 }
 
-std::vector<std::string> S3Bucket::list(std::string_view prefix, std::string_view after,
-                                        const Context& context) {
+std::vector<ObjectInfo> S3Bucket::list_objects(std::string_view prefix, std::string_view after,
+                                               const Context& context) {
   const std::string& root = impl_->client.address().prefix;
   const std::string full_prefix = root + std::string(prefix);
   const std::string full_after = after.empty() ? "" : root + std::string(after);
-  std::vector<std::string> keys;
+  std::vector<ObjectInfo> objects;
   S3Listing page;
   do {  // usually once; again if no key of a page counts
     page = impl_->list_page(full_prefix, full_after, page.continuation, context);
-    for (const std::string& key : page.keys) {
-      if (!key.starts_with(full_prefix) || key <= full_after) continue;
-      if (is_legal_key(key.substr(root.size()))) keys.push_back(key.substr(root.size()));
+    for (ObjectInfo& object : page.objects) {
+      if (!object.key.starts_with(full_prefix) || object.key <= full_after) continue;
+      object.key.erase(0, root.size());
+      if (is_legal_key(object.key)) objects.push_back(std::move(object));
     }
-  } while (keys.empty() && !page.continuation.empty());
-  std::sort(keys.begin(), keys.end());
-  return keys;
+  } while (objects.empty() && !page.continuation.empty());
+  std::ranges::sort(objects, {}, &ObjectInfo::key);
+  return objects;
+}
+
+Bucket::Time S3Bucket::now(const Context& context) {
+  HttpTarget target = impl_->client.address().root();
+  target.query = {{"list-type", "2"}, {"max-keys", "1"}};
+  const std::string& root = impl_->client.address().prefix;  // keys may be confined to it
+  if (!root.empty()) target.query.emplace_back("prefix", root);
+  const S3Call call{.action = "list", .key = "", .target = std::move(target)};
+  const HttpReply reply = impl_->client.send(call, context).reply;
+  const auto date = reply.find("Date");
+  const auto time = date ? parse_http_date(*date) : std::nullopt;
+  if (time) return *time;
+  throw Error(ErrorCode::unavailable,
+              fmt::format("the service of bucket {} does not say what time it is", url()));
 }
 
 void S3Bucket::remove(std::string_view key, const Context& context) {

@@ -5,6 +5,7 @@
 #include <pugixml.hpp>
 #include <utility>
 
+#include "store/aws/answers.hpp"
 #include "store/base/error.hpp"
 
 namespace weightfs {
@@ -47,6 +48,9 @@ std::string decode_form(std::string_view text) {
   return plain;
 }
 
+/// For an object without a readable time: never old enough for anything.
+constexpr auto kNewest = Bucket::Time::max();
+
 std::string unquoted(std::string text) {
   if (text.size() >= 2 && text.front() == '"' && text.back() == '"') {
     return text.substr(1, text.size() - 2);
@@ -72,7 +76,9 @@ S3Listing read_s3_listing(std::string_view text) {
   S3Listing listing;
   for (const pugi::xml_node& entry : result.children("Contents")) {
     std::string key = text_of(entry, "Key");
-    listing.keys.push_back(encoded ? decode_form(key) : std::move(key));
+    listing.objects.push_back({encoded ? decode_form(key) : std::move(key),
+                               entry.child("Size").text().as_ullong(),
+                               parse_iso_time(text_of(entry, "LastModified")).value_or(kNewest)});
   }
   if (text_of(result, "IsTruncated") == "true") {
     listing.continuation = text_of(result, "NextContinuationToken");

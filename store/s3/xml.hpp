@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "store/bucket/bucket.hpp"
+
 namespace weightfs {
 
 /// <Error>.
@@ -22,8 +24,8 @@ std::optional<S3ErrorText> read_s3_error(std::string_view text);
 
 /// <ListBucketResult> of ListObjectsV2.
 struct S3Listing {
-  std::vector<std::string> keys;  // decoded
-  std::string continuation;       // empty: this is the last page
+  std::vector<ObjectInfo> objects;  // keys are decoded
+  std::string continuation;         // empty: this is the last page
 };
 
 /// <ListMultipartUploadsResult>: one upload.

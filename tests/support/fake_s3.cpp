@@ -153,6 +153,7 @@ std::map<std::string, std::string> FakeS3::objects() const {
 void FakeS3::plant(const std::string& key, std::string bytes) {
   const std::lock_guard lock(mutex_);
   objects_[key] = std::move(bytes);
+  written_[key] = system_clock::now();
 }
 
 void FakeS3::erase(const std::string& key) {
@@ -257,6 +258,7 @@ ServedReply FakeS3::put(const ServedRequest& request, const std::string& key) {
   const bool if_absent = header_of(request, "if-none-match") == "*" && !ignores_if_none_match;
   if (if_absent && objects_.contains(key)) return s3_error_reply(412, "PreconditionFailed");
   objects_[key] = request.body;
+  written_[key] = system_clock::now();
   return {.headers = {{"ETag", fake_etag(request.body)}}};
 }
 
@@ -290,7 +292,11 @@ ServedReply FakeS3::list(const ServedRequest& request) const {
     truncated = count == 1000;
     if (truncated) break;
     last = object->first;
-    entries += fmt::format("<Contents><Key>{}</Key></Contents>", uri_encode(last, false));
+    entries += fmt::format(
+        "<Contents><Key>{}</Key><LastModified>{:%Y-%m-%dT%H:%M:%S}.000Z</LastModified>"
+        "<Size>{}</Size></Contents>",
+        uri_encode(last, false), fmt::gmtime(system_clock::to_time_t(written_.at(last))),
+        object->second.size());
     count++;
   }
   return {.body = fmt::format(
@@ -373,6 +379,7 @@ ServedReply FakeS3::complete(const std::string& id, const ServedRequest& request
   }
   if (listed == 0 || listed != upload.parts.size()) return s3_error_reply(400, "InvalidPart");
   objects_[upload.key] = std::move(bytes);
+  written_[upload.key] = system_clock::now();
   uploads_.erase(id);
   return {.body = "<CompleteMultipartUploadResult></CompleteMultipartUploadResult>"};
 }

@@ -86,6 +86,7 @@ class FakeS3 {
 
   mutable std::mutex mutex_;  // guards the fields below, except the server
   std::map<std::string, std::string> objects_;
+  std::map<std::string, std::chrono::system_clock::time_point> written_;
   std::map<std::string, Upload> uploads_;
   unsigned upload_count_ = 0;
   std::vector<std::string> requests_;

@@ -11,7 +11,11 @@
 //     hide_from_list("versions/")                   list() leaves out such keys; get finds them
 //     list_also("versions/...9.json")               list() names a key that get does not find
 //     fail_list(ErrorCode::permission)              every list() fails
+//     lag_list(3)                                   list() misses the 3 objects written last
 //     heal()                                        ends all of these
+//
+// Its clock moves only when it is told to: advance(24h), and back.  An object is as old as its last
+// write.
 //
 // Objects can be inspected, replaced and erased behind the back of the code under test.
 //
@@ -63,12 +67,14 @@ class MemoryBucket final : public Bucket {
     std::unique_lock lock(mutex_);
     begin(lock, "put", key, context);
     objects_.insert_or_assign(std::string(key), std::move(bytes));
+    note_written(key);
   }
 
   Put put_if_absent(std::string_view key, std::string_view bytes, const Context& context) override {
     std::unique_lock lock(mutex_);
     begin(lock, "put_if_absent", key, context);
     const bool created = objects_.emplace(key, bytes).second;
+    if (created) note_written(key);
     if (lost_reply_ && key.starts_with(*lost_reply_)) {
       lost_reply_.reset();
       throw Error(ErrorCode::unavailable, about(key) + "the reply was lost");
@@ -76,21 +82,31 @@ class MemoryBucket final : public Bucket {
     return created ? Put::created : Put::exists;
   }
 
-  std::vector<std::string> list(std::string_view prefix, std::string_view after,
-                                const Context& context) override {
+  std::vector<ObjectInfo> list_objects(std::string_view prefix, std::string_view after,
+                                       const Context& context) override {
     std::unique_lock lock(mutex_);
     begin(lock, "list", prefix, context, false);
     if (failing_list_) fail(prefix, *failing_list_);
     std::set<std::string> keys = also_listed_;
     for (const auto& [key, bytes] : objects_) keys.insert(key);
-    std::vector<std::string> found;
+    std::vector<ObjectInfo> found;
     for (const std::string& key : keys) {
       if (found.size() == 1000) break;
       if (!key.starts_with(prefix) || key <= after) continue;
       if (hidden_ && key.starts_with(*hidden_)) continue;
-      found.push_back(key);
+      const auto written = written_.find(key);
+      const Written when = written == written_.end() ? Written{} : written->second;
+      if (when.turn + lag_ > writes_) continue;
+      const auto object = objects_.find(key);
+      found.push_back({key, object == objects_.end() ? 0 : object->second.size(), when.time});
     }
     return found;
+  }
+
+  Time now(const Context& context) override {
+    std::unique_lock lock(mutex_);
+    begin(lock, "now", "", context, false);
+    return clock_;
   }
 
   void remove(std::string_view key, const Context& context) override {
@@ -132,8 +148,17 @@ class MemoryBucket final : public Bucket {
     const std::scoped_lock lock(mutex_);
     failing_list_ = code;
   }
+  void lag_list(std::uint64_t writes) {
+    const std::scoped_lock lock(mutex_);
+    lag_ = writes;
+  }
+  void advance(Time::duration by) {
+    const std::scoped_lock lock(mutex_);
+    clock_ += by;
+  }
   void heal() {
     const std::scoped_lock lock(mutex_);
+    lag_ = 0;
     failing_list_.reset();
     failing_keys_.clear();
     failing_call_.reset();
@@ -158,13 +183,15 @@ class MemoryBucket final : public Bucket {
   void replace(std::string_view key, std::string bytes) {
     const std::scoped_lock lock(mutex_);
     objects_.insert_or_assign(std::string(key), std::move(bytes));
+    note_written(key);
   }
   void erase(std::string_view key) {
     const std::scoped_lock lock(mutex_);
     objects_.erase(std::string(key));
   }
 
-  /// Calls so far, all or of one kind ("get", "put", "put_if_absent", "list", "remove").
+  /// Calls so far, all or of one kind ("get", "put", "put_if_absent", "list", "remove",
+  /// "now").
   [[nodiscard]] std::uint64_t calls() const {
     const std::scoped_lock lock(mutex_);
     return calls_;
@@ -186,6 +213,16 @@ class MemoryBucket final : public Bucket {
   }
 
  private:
+  struct Written {
+    Time time;
+    std::uint64_t turn = 0;  // of all writes
+  };
+
+  // Requires: mutex_ is held.
+  void note_written(std::string_view key) {
+    written_.insert_or_assign(std::string(key), Written{clock_, ++writes_});
+  }
+
   [[nodiscard]] std::string about(std::string_view key) const {
     return "bucket " + url_ + ": object " + std::string(key) + ": ";
   }
@@ -225,6 +262,9 @@ class MemoryBucket final : public Bucket {
   const std::string url_;
   mutable std::mutex mutex_;  // guards everything below
   std::map<std::string, std::string, std::less<>> objects_;
+  std::map<std::string, Written, std::less<>> written_;
+  Time clock_{std::chrono::seconds(1'790'000'000)};
+  std::uint64_t writes_ = 0, lag_ = 0;
   std::map<std::string, ErrorCode> failing_keys_;
   std::optional<std::pair<std::uint64_t, ErrorCode>> failing_call_;
   std::optional<ErrorCode> failing_list_;

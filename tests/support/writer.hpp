@@ -126,7 +126,7 @@ struct Writer {
 
 /// A call on a bucket that is about to be made, or has been made.
 struct BucketCall {
-  std::string_view kind;  // "get", "put", "put_if_absent", "list", "remove"
+  std::string_view kind;  // "get", "put", "put_if_absent", "list", "remove", "now"
   std::string_view key;
   const Context& context;
 
@@ -165,12 +165,18 @@ class HookedBucket final : public Bucket {
     around.done();
     return result;
   }
-  std::vector<std::string> list(std::string_view prefix, std::string_view after,
-                                const Context& context) override {
+  std::vector<ObjectInfo> list_objects(std::string_view prefix, std::string_view after,
+                                       const Context& context) override {
     const Around around(*this, {"list", prefix, context});
-    std::vector<std::string> keys = bucket_->list(prefix, after, context);
+    std::vector<ObjectInfo> objects = bucket_->list_objects(prefix, after, context);
     around.done();
-    return keys;
+    return objects;
+  }
+  Time now(const Context& context) override {
+    const Around around(*this, {"now", "", context});
+    const Time time = bucket_->now(context);
+    around.done();
+    return time;
   }
   void remove(std::string_view key, const Context& context) override {
     const Around around(*this, {"remove", key, context});

@@ -219,6 +219,28 @@ TEST_P(BucketContract, ListsAThousandAtATime) {
   EXPECT_TRUE(bucket().list("v/", second.back(), {}).empty());
 }
 
+TEST_P(BucketContract, ListsSizesAndTimesByTheBucketsOwnClock) {
+  const auto before = bucket().now({});
+  put(bucket(), "a/empty", "");
+  put(bucket(), "a/five", "12345");
+  EXPECT_EQ(bucket().put_if_absent("a/one", "1", {}), Bucket::Put::created);
+  const auto after = bucket().now({});
+  const std::vector<ObjectInfo> objects = bucket().list_objects("a/", "", {});
+  ASSERT_EQ(objects.size(), 3u);
+  EXPECT_EQ(objects[0].key, "a/empty");
+  EXPECT_EQ(objects[0].size_bytes, 0u);
+  EXPECT_EQ(objects[1].key, "a/five");
+  EXPECT_EQ(objects[1].size_bytes, 5u);
+  EXPECT_EQ(objects[2].key, "a/one");
+  EXPECT_EQ(objects[2].size_bytes, 1u);
+  // Services give seconds, and several of them may answer.
+  constexpr auto kInexact = std::chrono::seconds(5);
+  for (const ObjectInfo& object : objects) {
+    EXPECT_GE(object.written, before - kInexact) << object.key;
+    EXPECT_LE(object.written, after + kInexact) << object.key;
+  }
+}
+
 TEST_P(BucketContract, RemoveIsFineTwice) {
   put(bucket(), "a/b", "x");
   bucket().remove("a/b", {});

@@ -26,10 +26,11 @@ class OverwritingBucket final : public Bucket {
     bucket_->put(key, TextSource(bytes), context);
     return Put::created;
   }
-  std::vector<std::string> list(std::string_view prefix, std::string_view after,
-                                const Context& context) override {
-    return bucket_->list(prefix, after, context);
+  std::vector<ObjectInfo> list_objects(std::string_view prefix, std::string_view after,
+                                       const Context& context) override {
+    return bucket_->list_objects(prefix, after, context);
   }
+  Time now(const Context& context) override { return bucket_->now(context); }
   void remove(std::string_view key, const Context& context) override {
     bucket_->remove(key, context);
   }

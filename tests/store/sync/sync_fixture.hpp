@@ -81,10 +81,11 @@ class GatedBucket final : public Bucket {
   Put put_if_absent(std::string_view key, std::string_view bytes, const Context& context) override {
     return bucket_.put_if_absent(key, bytes, context);
   }
-  std::vector<std::string> list(std::string_view prefix, std::string_view after,
-                                const Context& context) override {
-    return bucket_.list(prefix, after, context);
+  std::vector<ObjectInfo> list_objects(std::string_view prefix, std::string_view after,
+                                       const Context& context) override {
+    return bucket_.list_objects(prefix, after, context);
   }
+  Time now(const Context& context) override { return bucket_.now(context); }
   void remove(std::string_view key, const Context& context) override {
     bucket_.remove(key, context);
   }
