@@ -65,6 +65,8 @@ const std::vector<OptionSpec>& bucket_options() {
   return rows;
 }
 
+std::uint64_t parse_history(std::string_view text) { return parse_number(text, {0, 10'000}); }
+
 Poll parse_poll(std::string_view text) {
   if (text == "auto") return {};
   try {
@@ -120,9 +122,21 @@ OptionSpec store_size_option() {
   return {.name = "store-size",
           .value = "SIZE",
           .help =
-              "bytes of old and new versions to keep here, such as 500M or 10GiB\n"
-              "(default: 3 times the newest version)",
+              "bytes of old and new versions, and of what changed between them, to keep here,\n"
+              "such as 500M or 10GiB (default: 3 times the newest version, and --history)",
           .set = into<parse_size, &Options::host, &HostOptions::limits, &StoreLimits::store_bytes>};
+}
+
+OptionSpec history_option() {
+  return {.name = "history",
+          .value = "N",
+          .help = fmt::format(
+              "versions that this host makes without the bucket, each of the newest N, and\n"
+              "older ones by 64 while there is room: of the images here and of what changed.\n"
+              "0: none, and with --images memory no more than a restart needs\n"
+              "(default: {})",
+              kHistoryVersions),
+          .set = into<parse_history, &Options::host, &HostOptions::history>};
 }
 
 OptionSpec min_free_option() {

@@ -24,6 +24,7 @@ OptionSpec version_option(std::string help);  // --version N|TAG|latest
 OptionSpec poll_option();
 OptionSpec follow_option();
 OptionSpec store_size_option();
+OptionSpec history_option();
 OptionSpec min_free_option();
 OptionSpec hook_option();
 OptionSpec warm_option();

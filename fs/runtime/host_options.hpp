@@ -4,6 +4,7 @@
 // Each default is in the struct of its subject; the command line's help takes it from there.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -14,6 +15,7 @@
 #include "store/local/store.hpp"
 #include "store/s3/bucket_options.hpp"
 #include "store/sync/follow.hpp"
+#include "store/sync/patch_recorder.hpp"
 
 namespace weightfs::fs {
 
@@ -22,6 +24,7 @@ struct HostOptions {
   BucketOptions bucket;         // how to reach it
   std::filesystem::path store;  // empty: the default place
   StoreLimits limits;
+  std::uint64_t history = kHistoryVersions;  // PatchRecorderOptions::history
   FollowOptions follow;
   std::optional<int> gpu;          // nullopt: only the CPU
   std::vector<HookOptions> hooks;  // none with SyncServiceOptions::once

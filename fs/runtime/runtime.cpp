@@ -42,6 +42,7 @@ SyncOptions Runtime::sync_options() const {
   SyncOptions options = options_.sync;
   options.follow = host_.follow;
   options.coder = coder_.coder();
+  options.history = host_.history;
   return options;
 }
 

@@ -263,6 +263,8 @@ Json history_json(const PatchHistory& history) {
   return {{"levels", levels},
           {"first", version_or_null(history.first)},
           {"versions", history.versions},
+          {"bytes", history.bytes},
+          {"bytes_max", history.bytes_max ? Json(*history.bytes_max) : Json(nullptr)},
           {"recorded", version_or_null(history.recorded)},
           {"backlog", history.backlog},
           {"path_bytes", history.path_bytes},

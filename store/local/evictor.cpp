@@ -12,6 +12,7 @@
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
 #include "store/os/lease.hpp"
+#include "store/patches/plan_folds.hpp"
 
 namespace weightfs {
 namespace {
@@ -53,13 +54,14 @@ struct Evictor::Demand {
 };
 
 Evictor::Evictor(fs::path store, StoreLimits limits, std::function<Space()> space, Eviction& rule,
-                 ImageTable& images, DeltaTable& deltas)
+                 ImageTable& images, DeltaTable& deltas, PatchTable& patches)
     : store_(std::move(store)),
       limits_(limits),
       space_(std::move(space)),
       rule_(rule),
       images_(images),
-      deltas_(deltas) {}
+      deltas_(deltas),
+      patches_(patches) {}
 
 // ---- demands ----
 
@@ -71,8 +73,13 @@ Evictor::Demand Evictor::demand_for(std::uint64_t bytes, std::uint64_t version_b
   bytes = std::min(bytes, kSizeBytesMax);
   const std::uint64_t largest =
       std::max({bytes, std::min(version_bytes, kSizeBytesMax), images_.newest_bytes()});
-  const std::uint64_t limit = limits_.store_bytes.value_or(3 * largest);
-  return {bytes, std::min(kSizeBytesMax, limit), free_min(space_())};
+  return {bytes, limit_for(3 * largest, largest), free_min(space_())};
+}
+
+// `default_bytes`: for images and deltas.
+std::uint64_t Evictor::limit_for(std::uint64_t default_bytes, std::uint64_t version_bytes) const {
+  const std::uint64_t patches = std::min(patches_bytes(), version_bytes);
+  return std::min(kSizeBytesMax, limits_.store_bytes.value_or(default_bytes + patches));
 }
 
 Evictor::Ahead Evictor::evict_ahead(std::uint64_t latest) {
@@ -87,7 +94,9 @@ Evictor::Ahead Evictor::evict_ahead(std::uint64_t latest) {
   std::vector<std::uint64_t> counted = counted_versions();
   const auto [used, free] = best_room(demand, counted);
   if (!demand.is_met(used, free)) return {};
-  return evict_versions(demand, without_deltas(), counted);
+  Beside beside = without_deltas();
+  beside.used += patches_bytes();
+  return evict_versions(demand, beside, counted);
 }
 
 bool Evictor::has_room_beside(std::uint64_t version, std::uint64_t bytes) {
@@ -105,9 +114,8 @@ void Evictor::evict_for_delta(std::uint64_t bytes) {
   const std::uint64_t known = images_.newest_bytes();
   const std::uint64_t newest = known > 0 ? known : bytes;
   // Three versions may fill the default limit: without an allowance their deltas would never fit.
-  const std::uint64_t limit =
-      limits_.store_bytes.value_or(3 * newest + std::max(newest / 4, bytes));
-  evict_until_met({bytes, std::min(kSizeBytesMax, limit), free_min(space_())});
+  const std::uint64_t limit = limit_for(3 * newest + std::max(newest / 4, bytes), newest);
+  evict_until_met({bytes, limit, free_min(space_())});
 }
 
 void Evictor::evict_for_free_bytes(std::uint64_t bytes) {
@@ -119,6 +127,17 @@ void Evictor::evict_for_free_bytes(std::uint64_t bytes) {
 bool Evictor::has_free_bytes(std::uint64_t bytes) const {
   const Space space = space_();
   return space.free_bytes >= free_min(space) + std::min(bytes, kSizeBytesMax);
+}
+
+std::uint64_t Evictor::spare_bytes() const {
+  const Space space = space_();
+  return space.free_bytes - std::min(space.free_bytes, free_min(space));
+}
+
+std::uint64_t Evictor::patches_max() const {
+  const std::uint64_t newest = images_.newest_bytes();
+  const std::uint64_t limit = limits_.store_bytes.value_or(3 * newest);
+  return limit - std::min(limit, 2 * newest);
 }
 
 std::uint64_t Evictor::free_min(const Space& space) const {
@@ -139,7 +158,7 @@ std::vector<std::uint64_t> Evictor::counted_versions() const {
 
 void Evictor::evict_until_met(const Demand& demand) {
   const auto is_met = [&](std::uint64_t used) {
-    return demand.is_met(used + deltas_.total_bytes(), space_().free_bytes);
+    return demand.is_met(used + deltas_.total_bytes() + patches_bytes(), space_().free_bytes);
   };
   // What is there is read first: a version that leaves in between counts twice, and never not.
   const std::uint64_t used = images_.bytes_of(counted_versions());
@@ -150,9 +169,32 @@ void Evictor::evict_until_met(const Demand& demand) {
   if (is_met(images_.bytes_of(counted))) return;
   const auto [least_used, most_free] = best_room(demand, counted);
   demand.check(store_, least_used, most_free);
-  const std::uint64_t deltas = remove_deltas(demand, images_.bytes_of(counted));
-  if (evict_versions(demand, {deltas, 0}, counted).is_met) return;
-  demand.check(store_, images_.bytes_of(counted) + deltas, space_().free_bytes);
+  const std::uint64_t patches = patches_bytes();
+  const std::uint64_t deltas = remove_deltas(demand, images_.bytes_of(counted) + patches);
+  if (evict_versions(demand, {deltas + patches, 0}, counted).is_met) return;
+  const std::uint64_t others = images_.bytes_of(counted) + deltas;
+  remove_patches(demand, others);
+  demand.check(store_, others + patches_bytes(), space_().free_bytes);
+}
+
+// Until the demand is met.  `other_bytes`: that count besides.
+void Evictor::remove_patches(const Demand& demand, std::uint64_t other_bytes) {
+  if (patches_bytes() == 0) return;
+  try {
+    for (const SpanInfo& span : oldest_first(patches_.list())) {
+      if (demand.is_met(other_bytes + patches_.size_bytes(), space_().free_bytes)) return;
+      log_info(fmt::format("removing the patches from versions {} to make room",
+                           to_string(span.span())));
+      static_cast<void>(patches_.remove_if_unheld(span.span()));
+    }
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::no_space) throw;  // the demand says what is missing
+  }
+}
+
+// That count, and may be removed.
+std::uint64_t Evictor::patches_bytes() const {
+  return images_.memory() != nullptr ? 0 : patches_.size_bytes();
 }
 
 // Stops when the demand is met.  What goes, or stays only because it is in use, leaves `counted`.
@@ -203,8 +245,8 @@ std::pair<std::uint64_t, std::uint64_t> Evictor::best_room(
                [&](std::uint64_t version) { return must_stay(version, demand); });
   const std::uint64_t kept_bytes = images_.bytes_of(kept);
   const Beside beside = without_deltas();
-  return {kept_bytes + beside.used,
-          space_().free_bytes + images_.bytes_of(versions) - kept_bytes + beside.free};
+  return {kept_bytes + beside.used, space_().free_bytes + images_.bytes_of(versions) - kept_bytes +
+                                        beside.free + patches_bytes()};
 }
 
 bool Evictor::must_stay(std::uint64_t version, const Demand& demand) const {

@@ -2,9 +2,12 @@
 // Eviction decides whether a version may go.
 //
 // Order, until there is room: deltas that nobody reads, oldest first; then partial versions, in the
-// order in which they were begun; then complete versions, oldest first.  Versions that stay only
-// because they are in use do not count against StoreLimits::store_bytes.  Nothing is removed if
-// everything that may go would not be enough.
+// order in which they were begun; then complete versions, oldest first; then patches, those of the
+// oldest versions first.  Versions that stay only because they are in use do not count against
+// StoreLimits::store_bytes.  Nothing is removed if everything that may go would not be enough.
+//
+// Patches count, and have what StoreLimits::store_bytes leaves beside two versions (patches_max).
+// By default they have as much beside it: three versions may be here while one arrives.
 //
 // evict_ahead() does this before the next version comes, so that it need not wait until the pages
 // and blocks of an old one are freed.  Two versions stay then whatever the limits are: `latest`,
@@ -12,7 +15,8 @@
 //
 // With images in memory (ImageTable::use_memory) these are a kind of their own: two versions, and
 // what is in use; the memory that the host and the cgroup have is asked before each.  On the disk
-// the base (ImageTable::base_version) is not removed to make room.
+// the base (ImageTable::base_version) is not removed to make room, nor are patches, which do not
+// count there.
 //
 // Threads: all calls may run in parallel.
 // Errors: the calls named evict_for... throw Error: no_space, saying how much is missing and which
@@ -34,6 +38,7 @@
 #include "store/local/store_limits.hpp"
 #include "store/os/file.hpp"
 #include "store/os/memory_room.hpp"
+#include "store/patches/patch_table.hpp"
 
 namespace weightfs {
 
@@ -42,7 +47,7 @@ class Evictor {
   /// Keeps the references.  `store`: its path, for messages. `space`: returns the space of the file
   /// system.
   Evictor(std::filesystem::path store, StoreLimits limits, std::function<Space()> space,
-          Eviction& rule, ImageTable& images, DeltaTable& deltas);
+          Eviction& rule, ImageTable& images, DeltaTable& deltas, PatchTable& patches);
 
   /// Makes room for a new version of `bytes`, within both limits.
   /// `version_bytes`: the final size of the version, if that is more than `bytes`.
@@ -72,6 +77,11 @@ class Evictor {
   void evict_for_free_bytes(std::uint64_t bytes);
   /// That would have nothing to do.
   [[nodiscard]] bool has_free_bytes(std::uint64_t bytes) const;
+
+  /// Of patches, with images on the disk: what store_bytes leaves beside two versions.
+  [[nodiscard]] std::uint64_t patches_max() const;
+  /// What the file system has beside what is to stay free.
+  [[nodiscard]] std::uint64_t spare_bytes() const;
 
   /// Evicts one complete version if the rule allows it.  Returns: whether it is gone; from memory
   /// alone if it is there.
@@ -109,6 +119,10 @@ class Evictor {
                        std::vector<std::uint64_t>& counted);
   [[nodiscard]] bool evict_one(std::uint64_t version);
   [[nodiscard]] Beside without_deltas() const;
+  [[nodiscard]] std::uint64_t patches_bytes() const;
+  [[nodiscard]] std::uint64_t limit_for(std::uint64_t default_bytes,
+                                        std::uint64_t version_bytes) const;
+  void remove_patches(const Demand& demand, std::uint64_t other_bytes);
   [[nodiscard]] std::pair<std::uint64_t, std::uint64_t> best_room(
       const Demand& demand, const std::vector<std::uint64_t>& versions) const;
   std::uint64_t remove_deltas(const Demand& demand, std::uint64_t image_bytes);
@@ -122,6 +136,7 @@ class Evictor {
   Eviction& rule_;
   ImageTable& images_;
   DeltaTable& deltas_;
+  PatchTable& patches_;
   FindRoom find_room_;
   // One makes room at a time: what another is freeing is neither free nor counted.
   RankedMutex demand_mutex_{LockRank::evictor, "Evictor::demand_mutex_"};

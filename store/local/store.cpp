@@ -107,7 +107,8 @@ Store::Store(StoreDirectory directory, const StoreMarker& marker, StoreLimits li
     : directory_(std::move(directory)),
       small_files_(directory_.path() / "small"),
       tables_(open_tables(directory_, marker, space)),
-      evictor_(path(), limits, space, eviction_, tables_->images, tables_->deltas) {
+      evictor_(path(), limits, space, eviction_, tables_->images, tables_->deltas,
+               tables_->patches) {
   // Spools left by the previous process.
   for (const auto& entry : fs::directory_iterator(temporary_directory())) {
     discard(entry.path(), temporary_directory());

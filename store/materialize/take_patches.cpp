@@ -9,6 +9,7 @@
 #include "kernels/block/block.hpp"
 #include "kernels/block/scratch.hpp"
 #include "kernels/dispatch/hash.hpp"
+#include "store/base/bytes.hpp"
 #include "store/materialize/base_reader.hpp"
 #include "store/patches/chunk_patch.hpp"
 #include "store/patches/tensor_table_id.hpp"
@@ -61,7 +62,7 @@ std::optional<SpanEnds> span_between(const Base& from, const Base& to) {
 }
 
 PatchFiles take_patches(const PatchTable& table, const SpanEnds& ends, const Base& from,
-                        const Base& to, const Context& context) {
+                        const Base& to, const Context& context, std::uint64_t bytes_max) {
   PatchFileWriter writer = table.make_writer(ends.span());
   CheckedImages before(from), after(to);
   kernels::Scratch scratch;
@@ -76,7 +77,14 @@ PatchFiles take_patches(const PatchTable& table, const SpanEnds& ends, const Bas
       const ChunkPlace place{number, chunk};
       const auto patch = make_chunk_patch(tensor.kind, before.read(place), after.read(place),
                                           old_hash, new_hash, scratch);
-      if (patch) writer.add(place, *patch);
+      if (!patch) continue;
+      writer.add(place, *patch);
+      if (writer.size_bytes() <= bytes_max) continue;
+      throw TooManyPatches(ErrorCode::no_space,
+                           fmt::format("the changes of a version have more than {}, which is what "
+                                       "--store-size leaves for patches beside two versions, and "
+                                       "--min-free of the file system",
+                                       human_bytes(bytes_max)));
     }
   }
   return writer.take();

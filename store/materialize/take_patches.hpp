@@ -7,9 +7,12 @@
 // Memory: two chunks and a patch.  Work: on the calling thread, which brings its own priority.
 #pragma once
 
+#include <cstdint>
+#include <limits>
 #include <optional>
 
 #include "store/base/context.hpp"
+#include "store/base/error.hpp"
 #include "store/materialize/plan.hpp"
 #include "store/patches/patch_table.hpp"
 
@@ -21,9 +24,16 @@ std::optional<SpanEnds> span_between(const Base& from, const Base& to);
 
 /// Files for PatchTable::install().  Requires: ends == span_between(from, to); both are kept from
 /// being evicted.
-/// Throws BaseDamaged (an image does not match its hashes, or is missing), Error: cancelled,
-/// timed_out, no_space, io.
+/// Throws TooManyPatches (they would have more than `bytes_max`), BaseDamaged (an image does not
+/// match its hashes, or is missing), Error: cancelled, timed_out, no_space, io.
 PatchFiles take_patches(const PatchTable& table, const SpanEnds& ends, const Base& from,
-                        const Base& to, const Context& context);
+                        const Base& to, const Context& context,
+                        std::uint64_t bytes_max = std::numeric_limits<std::uint64_t>::max());
+
+/// There is less room for them than was given.
+class TooManyPatches : public Error {
+ public:
+  using Error::Error;
+};
 
 }  // namespace weightfs

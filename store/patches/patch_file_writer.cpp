@@ -31,6 +31,10 @@ void PatchFileWriter::finish_file() {
   file_.reset();
 }
 
+std::uint64_t PatchFileWriter::size_bytes() const noexcept {
+  return done_.size_bytes + (file_ ? file_->size_bytes() : 0);
+}
+
 PatchFiles PatchFileWriter::take() {
   if (file_) finish_file();
   return std::exchange(done_, {});

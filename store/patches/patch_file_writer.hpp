@@ -40,6 +40,9 @@ class PatchFileWriter {
   /// Whether add() would begin another file, since the present one has no room for this patch.
   [[nodiscard]] bool would_begin_file(const ChunkPatch& patch) const noexcept;
 
+  /// Of all files so far, the one that is being written too.
+  [[nodiscard]] std::uint64_t size_bytes() const noexcept;
+
   /// All files so far, finished; the next patch begins another one.  No files if there was no
   /// patch.  Throws Error: no_space, io.
   PatchFiles take();

@@ -36,9 +36,7 @@ PathStep forwards(const SpanInfo& span) { return {span, false}; }
 class FoldPlanner {
  public:
   FoldPlanner(std::span<const SpanInfo> spans, const FoldLimits& limits)
-      : spans_(spans.begin(), spans.end()), limits_(limits) {
-    std::sort(spans_.begin(), spans_.end(), is_oldest_first);
-  }
+      : spans_(oldest_first(spans)), limits_(limits) {}
 
   FoldPlan run() {
     if (spans_.empty()) return {};
@@ -180,12 +178,28 @@ class FoldPlanner {
     std::uint64_t bytes = 0;
     for (const SpanInfo& span : spans_) bytes += is_dropped(span.span()) ? 0 : span.size_bytes;
     for (const SpanInfo& span : spans_) {
-      if (bytes <= limits_.patches_bytes) return;
       if (span.ends.level == PatchLevel::cumulative || !is_old(span)) continue;
-      if (is_dropped(span.span()) || is_needed(span.span())) continue;
-      drop(span);
-      bytes -= span.size_bytes;
+      if (bytes <= limits_.patches_bytes) return;
+      drop_of(span, bytes);
     }
+    if (!limits_.base) shorten_history(bytes);
+  }
+
+  // All that ends at a version goes with it: what a span was folded from never outlives it, or it
+  // would be folded again.
+  void shorten_history(std::uint64_t bytes) {
+    std::uint64_t last = 0;
+    for (const SpanInfo& span : spans_) {
+      if (bytes <= limits_.patches_bytes && span.ends.last.version != last) return;
+      last = span.ends.last.version;
+      drop_of(span, bytes);
+    }
+  }
+
+  void drop_of(const SpanInfo& span, std::uint64_t& bytes) {
+    if (is_dropped(span.span()) || is_needed(span.span())) return;
+    drop(span);
+    bytes -= span.size_bytes;
   }
 
   std::vector<SpanInfo> spans_;  // oldest first, by last version
@@ -196,6 +210,12 @@ class FoldPlanner {
 };
 
 }  // namespace
+
+std::vector<SpanInfo> oldest_first(std::span<const SpanInfo> spans) {
+  std::vector<SpanInfo> sorted(spans.begin(), spans.end());
+  std::sort(sorted.begin(), sorted.end(), is_oldest_first);
+  return sorted;
+}
 
 FoldPlan plan_folds(std::span<const SpanInfo> spans, const FoldLimits& limits) {
   return FoldPlanner(spans, limits).run();

@@ -7,8 +7,9 @@
 // version's patches were not taken) is folded as it is.
 //
 // Removed is what is older than the history and was folded, cumulative spans that a longer one
-// replaces, and, beyond the bytes allowed, what is oldest.  What leads from the base to the newest
-// version is never removed.
+// replaces, and, beyond the bytes allowed, what is oldest: with a base only what is older than the
+// history, and what leads from the base to the newest version is never removed; without one the
+// history becomes shorter.
 //
 // A plan says what can be done now: after folds were made, and spans removed, another one may say
 // more.  An empty plan: there is nothing to do until a span is installed.
@@ -52,6 +53,9 @@ struct FoldPlan {
 
   [[nodiscard]] bool is_empty() const noexcept { return folds.empty() && drops.empty(); }
 };
+
+/// In the order in which they go where there is too little room: by the last version.
+std::vector<SpanInfo> oldest_first(std::span<const SpanInfo> spans);
 
 FoldPlan plan_folds(std::span<const SpanInfo> spans, const FoldLimits& limits);
 

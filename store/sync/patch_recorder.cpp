@@ -22,14 +22,36 @@
 namespace weightfs {
 namespace {
 
-constexpr std::uint64_t kHistoryVersions = 64;  // that can be reached one by one
+std::string why_off(const Store& store, const PatchRecorderOptions& options) {
+  if (options.keeps_a_part) return "this host keeps a part of the files (--only)";
+  const bool is_unwanted = options.history == 0 && store.images().memory() == nullptr;
+  return is_unwanted ? "--history 0" : "";
+}
 
 }  // namespace
+
+/// While it lives, patches are being taken.
+class PatchRecorder::Taking {
+ public:
+  Taking(PatchRecorder& recorder, OwnContext& own) : recorder_(recorder) { note(&own); }
+  ~Taking() { note(nullptr); }
+  Taking(const Taking&) = delete;
+  Taking& operator=(const Taking&) = delete;
+
+ private:
+  void note(OwnContext* own) {
+    const std::lock_guard lock(recorder_.mutex_);
+    recorder_.taking_ = own;
+  }
+
+  PatchRecorder& recorder_;
+};
 
 PatchRecorder::PatchRecorder(Store& store, History& history, PatchRecorderOptions options)
     : store_(store),
       history_(history),
       options_(std::move(options)),
+      off_(why_off(store, options_)),
       thread_({"the history is not kept: {}", take_lowest_priority},
               [this](const Context& context, bool) {
                 if (record_if_due(context) && options_.recorded) options_.recorded();
@@ -45,16 +67,29 @@ PatchRecorder::~PatchRecorder() {
 bool PatchRecorder::record_if_due(const Context& context) {
   PatchReach reach = find_reach(context);
   bool is_recorded = false;
-  while (reach.is_due() && options_.off.empty()) {
+  while (reach.is_due() && off_.empty() && reach.newest != too_many_) {
     if (!try_to_record(reach, context)) break;
     is_recorded = true;
     reach = find_reach(context);  // others may have come
   }
   if (!is_recorded) repair_small_files(reach, context);
-  const bool has_swept = remove_stray_patches(store_, history_, context) > 0;
+  const bool has_swept = remove_unwanted(context);
   if (is_recorded || has_swept) fold(context);
-  if (is_recorded || has_swept) find_reach(context);
+  if (has_swept) find_reach(context);
+  // There was no room for as much as the last ones.
+  if (is_recorded && find_reach(context).is_due()) too_many_ = reach.newest;
+  tell();
   return is_recorded;
+}
+
+/// Returns: whether there were any.
+bool PatchRecorder::remove_unwanted(const Context& context) {
+  if (options_.history > 0 || !is_on_disk())
+    return remove_stray_patches(store_, history_, context) > 0;
+  if (store_.patches().size_bytes() == 0 && store_.patches().list().empty()) return false;
+  static_cast<void>(store_.patches().remove_if([](const SpanEnds&, bool) { return true; }));
+  store_.small_files().keep_only({});
+  return true;
 }
 
 PatchReach PatchRecorder::find_reach(const Context& context) {
@@ -78,6 +113,10 @@ bool PatchRecorder::try_to_record(const PatchReach& reach, const Context& contex
     let_go();
     drop(damaged);
     throw;
+  } catch (const TooManyPatches&) {
+    let_go();
+    too_many_ = reach.newest;
+    throw;
   } catch (...) {
     let_go();
     throw;
@@ -96,8 +135,7 @@ bool PatchRecorder::record(const PatchReach& reach, const Context& context) {
   const Base to = base_of(store_, history_, reach.newest, context);
   const std::optional<SpanEnds> ends = span_between(from, to);
   if (!ends) return false;
-  require_room();
-  PatchFiles files = take_patches(store_.patches(), *ends, from, to, context);
+  PatchFiles files = take(*ends, from, to, context);
   const bool are_same = images.generation(reach.start) == generation_before &&
                         images.generation(reach.newest) == generation_after;
   if (!are_same) return false;
@@ -111,11 +149,30 @@ bool PatchRecorder::record(const PatchReach& reach, const Context& context) {
   return true;
 }
 
-void PatchRecorder::require_room() {
-  if (store_.images().memory() != nullptr) {
-    return store_.evictor().evict_for_free_bytes(kSortedFileBytesMax);
+PatchFiles PatchRecorder::take(const SpanEnds& ends, const Base& from, const Base& to,
+                               const Context& context) {
+  const std::uint64_t bytes_max = make_room();
+  OwnContext own(context);
+  const Taking taking(*this, own);
+  try {
+    return take_patches(store_.patches(), ends, from, to, own.get(), bytes_max);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::cancelled || context.stop.stop_requested()) throw;
+    throw Error(ErrorCode::no_space,
+                "its file system has no room for another version beside those that patches are "
+                "taken from");
   }
-  if (store_.evictor().has_free_bytes(kSortedFileBytesMax)) return;
+}
+
+/// Returns: what patches may take.
+std::uint64_t PatchRecorder::make_room() {
+  Evictor& evictor = store_.evictor();
+  if (!is_on_disk()) {
+    evictor.evict_for_free_bytes(kSortedFileBytesMax);
+    return kSizeBytesMax;
+  }
+  if (evictor.has_free_bytes(kSortedFileBytesMax))
+    return std::min(evictor.patches_max(), evictor.spare_bytes());
   throw Error(ErrorCode::no_space,
               fmt::format("its file system has no room for {} of patches beside what must stay "
                           "free (--min-free)",
@@ -150,8 +207,14 @@ void PatchRecorder::repair_small_files(const PatchReach& reach, const Context& c
 void PatchRecorder::fold(const Context& context) {
   const std::uint64_t base = store_.images().base_version();
   FoldLimits limits;
-  limits.history = kHistoryVersions;
+  limits.history = options_.history;
   limits.newest_bytes = limits.patches_bytes = store_.images().newest_bytes();
+  if (is_on_disk()) {
+    // What is being filled of patches still needs them.
+    const bool are_used = !store_.images().partial_versions().empty();
+    limits.patches_bytes = are_used ? kSizeBytesMax : store_.evictor().patches_max();
+  }
+  if (options_.history == 0) limits.patches_bytes = 0;
   if (base != 0) limits.base = {base, history_.get(base, context)->manifest_sha256};
   try {
     static_cast<void>(fold_all(store_.patches(), limits, context));
@@ -167,7 +230,22 @@ void PatchRecorder::note(const PatchReach& reach) {
   reach_ = reach;
 }
 
+void PatchRecorder::tell() {
+  const std::lock_guard lock(mutex_);
+  told_ = reach_;
+}
+
 // ---- for others ----
+
+void PatchRecorder::note_coming() {
+  if (!is_on_disk() || has_room_for_version()) return;
+  const std::lock_guard lock(mutex_);
+  if (taking_ != nullptr) taking_->stop();
+}
+
+bool PatchRecorder::has_room_for_version() const {
+  return store_.evictor().has_free_bytes(store_.images().newest_bytes());
+}
 
 /// The version from which the next patches are taken, as far as the thread knows.
 bool PatchRecorder::keeps(std::uint64_t version) {
@@ -176,10 +254,11 @@ bool PatchRecorder::keeps(std::uint64_t version) {
     const std::lock_guard lock(mutex_);
     start = reach_.start;
   }
-  if (version != start || !options_.off.empty()) return false;
+  if (version != start || !off_.empty()) return false;
+  if (is_on_disk() && !has_room_for_version()) return false;
   const ImageTable& images = store_.images();
   const std::vector<std::uint64_t> here =
-      images.memory() != nullptr ? images.versions_in_memory() : images.complete_versions();
+      is_on_disk() ? images.complete_versions() : images.versions_in_memory();
   return !here.empty() && here.back() > start && here.back() - start <= kBacklogMax;
 }
 
@@ -200,15 +279,17 @@ PatchHistory PatchRecorder::status() const {
   history.written = store_.patches().counters();
   const std::vector<std::uint64_t> here = store_.images().complete_versions();
   const std::uint64_t newest = here.empty() ? 0 : here.back();
-  history.off = options_.off;
+  history.bytes = store_.patches().size_bytes();
+  if (is_on_disk()) history.bytes_max = store_.evictor().patches_max();
+  history.off = off_;
   history.error = thread_.error();
   const std::lock_guard lock(mutex_);
-  history.first = reach_.first;
-  history.versions = reach_.versions;
-  history.recorded = reach_.reached;
-  history.path_bytes = reach_.path_bytes;
-  if (reach_.reached != 0 && history.off.empty())
-    history.backlog = newest - std::min(newest, reach_.reached);
+  history.first = told_.first;
+  history.versions = told_.versions;
+  history.recorded = told_.reached;
+  history.path_bytes = told_.path_bytes;
+  if (told_.reached != 0 && off_.empty())
+    history.backlog = newest - std::min(newest, told_.reached);
   return history;
 }
 

@@ -17,8 +17,10 @@
 // until the patches from it are taken: this is a VersionGuard.  It is let go when kBacklogMax newer
 // versions are here and still another one comes.
 //
-// With images on the disk nothing else has to go for patches: where the file system has no room
-// for them, none are taken.
+// With images on the disk nothing else has to go for patches: where the store's limit, or the file
+// system, has no room for them, the oldest go, and if that is not enough none are taken
+// (Evictor::patches_max).  Nor does a version wait for room that is taken only by what patches are
+// being taken from: then none are (note_coming).
 //
 // Patches that lead nowhere are removed (store/sync/patch_sweep.hpp).
 //
@@ -29,6 +31,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,6 +44,7 @@
 #include "store/materialize/plan.hpp"
 #include "store/patches/patch_table.hpp"
 #include "store/sync/patch_reach.hpp"
+#include "store/threads/background.hpp"
 #include "store/threads/woken_thread.hpp"
 
 namespace weightfs {
@@ -52,8 +56,10 @@ struct PatchHistory {
     std::uint64_t spans = 0, bytes = 0;
     std::uint64_t first = 0, last = 0;  // versions; both 0: no spans
   };
-  std::vector<Level> levels;     // all, ascending
-  PatchCounters written;         // since the store was made
+  std::vector<Level> levels;               // all, ascending
+  std::uint64_t bytes = 0;                 // of all, those that are being folded too
+  std::optional<std::uint64_t> bytes_max;  // what they may have; nullopt: images are in memory
+  PatchCounters written;                   // since the store was made
   std::uint64_t first = 0;       // oldest version that is made without the bucket; 0: none
   std::uint64_t versions = 0;    // that are
   std::uint64_t recorded = 0;    // newest version to which patches lead; 0: none
@@ -63,9 +69,15 @@ struct PatchHistory {
   std::string error;             // of the last try; "": it succeeded
 };
 
+inline constexpr std::uint64_t kHistoryVersions = 64;
+
 struct PatchRecorderOptions {
+  /// Newest versions that can be reached one by one, older ones by 64.  0: with images on the disk
+  /// there is no history, and what there was is removed; with images in memory the base leads to
+  /// the newest version, and no more.
+  std::uint64_t history = kHistoryVersions;
+  bool keeps_a_part = false;            // of the files: no patches are taken
   std::function<void()> recorded = {};  // called when patches were taken; may be empty
-  std::string off = {};                 // PatchHistory::off
 };
 
 class PatchRecorder final : public VersionGuard {
@@ -83,6 +95,9 @@ class PatchRecorder final : public VersionGuard {
   /// There may be a newer version.  Quick.
   void wake() { thread_.wake(); }
 
+  /// Another version is being brought.  Quick.
+  void note_coming();
+
   /// What the thread does when it is woken.  Requires: the thread does not run.
   /// Returns: whether a span was recorded.
   /// Throws Error: no_space, io, corrupt; cancelled, timed_out.
@@ -93,22 +108,33 @@ class PatchRecorder final : public VersionGuard {
   [[nodiscard]] bool keeps(std::uint64_t version) override;
 
  private:
+  class Taking;
+
   PatchReach find_reach(const Context& context);
   bool try_to_record(const PatchReach& reach, const Context& context);
   bool record(const PatchReach& reach, const Context& context);
-  void require_room();
+  PatchFiles take(const SpanEnds& ends, const Base& from, const Base& to, const Context& context);
+  [[nodiscard]] std::uint64_t make_room();
+  [[nodiscard]] bool is_on_disk() const noexcept { return store_.images().memory() == nullptr; }
+  [[nodiscard]] bool has_room_for_version() const;
+  bool remove_unwanted(const Context& context);
   void drop(const BaseDamaged& damaged);
   [[nodiscard]] std::vector<std::uint64_t> surest_images(const PatchReach& reach) const;
   void repair_small_files(const PatchReach& reach, const Context& context);
   void fold(const Context& context);
   void note(const PatchReach& reach);
+  void tell();
 
   Store& store_;
   History& history_;
   const PatchRecorderOptions options_;
-  DamagedImages damaged_;  // used by record_if_due() only
-  mutable RankedMutex mutex_{LockRank::leaf, "PatchRecorder::mutex_"};  // guards the next one
+  const std::string off_;       // PatchHistory::off
+  DamagedImages damaged_;       // used by record_if_due() only, as the next one
+  std::uint64_t too_many_ = 0;  // patches lead to this version; 0: to none
+  mutable RankedMutex mutex_{LockRank::leaf, "PatchRecorder::mutex_"};  // guards the next three
   PatchReach reach_;
+  PatchReach told_;               // in the status: once all is folded
+  OwnContext* taking_ = nullptr;  // while patches are taken
   WokenThread thread_;
   Eviction::Guarding guarding_;  // last: no eviction asks what is gone
 };

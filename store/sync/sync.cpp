@@ -23,11 +23,11 @@
 #include "store/materialize/check_images.hpp"
 #include "store/materialize/file_filter.hpp"
 #include "store/materialize/materialize.hpp"
-#include "store/materialize/patched_base.hpp"
 #include "store/materialize/whole_version.hpp"
 #include "store/sync/catalog_builder.hpp"
 #include "store/sync/image_syncer.hpp"
 #include "store/sync/poll_rhythm.hpp"
+#include "store/sync/remake_version.hpp"
 #include "store/sync/version_watches.hpp"
 #include "store/threads/background.hpp"
 
@@ -115,7 +115,6 @@ struct Sync::State {
   [[nodiscard]] bool is_filling_first() const;
   [[nodiscard]] std::uint64_t latest() const;
   void remake(const Context& context);
-  bool remake(std::uint64_t version, const Context& context);
   void bring_wanted(const Context& context, const Progress& progress);
   void bring(std::uint64_t version, const Context& context, const Progress& progress);
   void show_brought(VersionWatch& watch, const Context* bucket);
@@ -254,7 +253,8 @@ Sync::State::State(Store& the_store, History& the_history, SyncOptions the_optio
 
 void Sync::State::make_recorder() {
   PatchRecorderOptions how;
-  if (!options.only.empty()) how.off = "this host keeps a part of the files (--only)";
+  how.history = options.history;
+  how.keeps_a_part = !options.only.empty();
   how.recorded = [this] {
     if (base_writer) base_writer->wake();
   };
@@ -445,36 +445,18 @@ void Sync::State::find_wanted(const Context& context) {
   wanted = std::max(wanted, version_to_bring(options.follow.what, newest, carrier));
 }
 
-/// A restart with images in memory, or after a power cut has taken an image that was not synced:
-/// the newest version that was known here is made of images and the store's patches, without the
-/// bucket, which may be away; or, if its patches were not taken, the newest one before it.  The
-/// round that follows asks the bucket.
+/// What this host had is shown before the bucket is asked, which may be away.
 void Sync::State::remake(const Context& context) {
-  if (options.follow.what.kind != Follow::Kind::latest) return;
-  const std::uint64_t known = store.manifests().newest().version;
-  if (known <= latest() || latest() == 0) return;
-  try {
-    if (remake(known, context)) return change([&] { remaking = false; });
-    const auto older = find_sound_patched_base(store, history, known, {}, context);
-    if (older && older->version->number() < known) remake(older->version->number(), context);
-  } catch (const std::exception& error) {
-    log_warning(fmt::format("version {} is not made of patches: {}", known, error.what()));
-  }
-}
-
-/// Returns: whether it was made and is shown.
-bool Sync::State::remake(std::uint64_t version, const Context& context) {
-  const auto remade = store.eviction().reserve(version, Eviction::Claim::stays, context);
-  VersionWatch watch(version);
-  const Progress noting = [this](auto... report) { note_progress(report...); };
-  const bool is_made = materialize_from_patches(store, history, version, context, noting,
-                                                options.coder, options.only, &watch);
-  if (!is_made) return false;
-  log_info(fmt::format("version {} is made again of version {} and {} spans of patches", version,
-                       watch.timing.base, watch.timing.patches));
-  wanted = std::max(wanted, version);
-  show_brought(watch, nullptr);
-  return true;
+  const bool has_less = latest() > 0 && options.follow.what.kind == Follow::Kind::latest &&
+                        latest() < store.manifests().newest().version;
+  if (!has_less) return;
+  RemakeOptions how{options.coder, options.only, {}, {}};
+  how.progress = [this](auto... report) { note_progress(report...); };
+  how.made = [this](VersionWatch& watch) {
+    wanted = std::max(wanted, watch.timing.version);
+    show_brought(watch, nullptr);
+  };
+  if (remake_newest(store, history, how, context)) change([&] { remaking = false; });
 }
 
 void Sync::State::bring_wanted(const Context& context, const Progress& progress) {
@@ -499,6 +481,7 @@ void Sync::State::bring(std::uint64_t version, const Context& context, const Pro
   // Reserved until `latest` names it.
   const auto bringing = store.eviction().reserve(version, Eviction::Claim::stays, context);
   if (room_ahead) room_ahead->note_coming();
+  recorder->note_coming();
   VersionWatch watch = watches.watch(version);
   watch.timing.attempts = attempted == version ? bring_failures + 1 : 1;
   watch.lap(attempted == 0 ? &VersionTiming::plan : &VersionTiming::wait);

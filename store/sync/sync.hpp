@@ -73,6 +73,8 @@ struct SyncOptions {
   /// A host without a complete version shows the first one at once and fills it while it is read;
   /// other versions open by name.  False: a version is shown once it is complete.
   bool partial = false;
+  /// PatchRecorderOptions::history.
+  std::uint64_t history = kHistoryVersions;
   /// Ends the constructor, which checks what was not synced (store/materialize/check_images.hpp).
   Context checking = {};
 };

@@ -7,8 +7,25 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 
 import harness  # noqa: E402
+from synced import Service, SyncTest  # noqa: E402
 
 PARAMS = 4_000_000  # 8 MiB a version
+
+
+class SyncHistory(SyncTest):
+    def test_a_directory_of_files_has_a_history_too(self):
+        steps = self.make_run(3, PARAMS)
+        self.init()
+        self.publish(steps[0])
+        service = Service(self)
+        service.ready()
+        for version, step in enumerate(steps[1:], 2):
+            self.publish(step)
+            self.wait_latest(version)
+            harness.wait_until(
+                lambda: harness.call("status", self.path)["history"]["recorded"] == version,
+                f"patches to version {version}")
+        self.assertEqual(service.stop(), 0)
 
 
 class History(harness.MountTest):
@@ -89,6 +106,41 @@ class History(harness.MountTest):
         mount.wait_version(3)
         self.assert_same_tree(mount.join("latest/"), steps[2])
         self.assertEqual(mount.status()["bytes"]["fetched"], 0)
+
+    def test_without_a_history_there_are_no_patches_and_none_stay(self):
+        steps = self.make_run(4, PARAMS)
+        self.init()
+        self.publish(steps[0])
+        mount = self.mount()
+        self.publish_all(mount, steps[1:3], 2)
+        mount.umount()
+        mount.variables = {"WEIGHTFS_HISTORY": "0"}
+        mount.start()
+        history = mount.wait_status(lambda status: status["history"]["bytes"] == 0,
+                                    "the patches to be gone")["history"]
+        self.assertEqual(history["off"], "--history 0")
+        self.publish(steps[3])
+        mount.wait_version(4)
+        self.assertEqual(mount.status()["history"]["bytes"], 0)
+        self.assert_same_tree(mount.join("versions/1"), steps[0])
+
+    def test_it_has_what_the_store_size_leaves_beside_two_versions(self):
+        steps = self.make_run(12, PARAMS)
+        self.init()
+        self.publish(steps[0])
+        size = sum(os.path.getsize(os.path.join(steps[0], name)) for name in os.listdir(steps[0]))
+        limit = 2 * size + size // 40
+        mount = self.mount("--store-size", str(limit))
+        mount.wait_version(1)
+        self.publish_all(mount, steps[1:], 2)
+        history = mount.status()["history"]
+        self.assertLessEqual(history["bytes"], history["bytes_max"])
+        self.assertLessEqual(history["bytes_max"], limit - 2 * size)
+        self.assertGreater(history["first"], 1)
+        self.assertLess(history["first"], 11)
+        self.take_away_the_bucket(mount)
+        self.assert_same_tree(mount.join("versions", history["first"]),
+                              steps[history["first"] - 1])
 
     def test_a_host_that_keeps_a_part_takes_no_patches_and_says_so(self):
         steps = self.make_run(2, PARAMS)

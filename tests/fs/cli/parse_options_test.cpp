@@ -124,8 +124,8 @@ TEST_F(OptionsTest, TakesEveryOptionOfPublish) {
 TEST_F(OptionsTest, TakesEveryOptionOfMount) {
   const Options options =
       parsed({"mount", "file:///b", "/mnt", "--store=/s", "--foreground", "--poll", "0.25",
-              "--serve=daemon", "--store-size", "10GiB", "--min-free=500M", "--uid", "1000",
-              "--gid=100", "--umask", "022", "--gpu=7"});
+              "--serve=daemon", "--store-size", "10GiB", "--history", "7", "--min-free=500M",
+              "--uid", "1000", "--gid=100", "--umask", "022", "--gpu=7"});
   EXPECT_EQ(options.command, Command::mount);
   EXPECT_EQ(options.target, "file:///b");
   EXPECT_EQ(options.directory, "/mnt");
@@ -135,6 +135,7 @@ TEST_F(OptionsTest, TakesEveryOptionOfMount) {
   EXPECT_FALSE(options.host.follow.poll.learns);
   EXPECT_EQ(options.mount.serve.how, Serve::daemon);
   EXPECT_EQ(options.host.limits.store_bytes, 10ULL << 30);
+  EXPECT_EQ(options.host.history, 7u);
   EXPECT_EQ(options.host.limits.free_bytes_min, 500ULL << 20);
   EXPECT_EQ(options.mount.ownership.uid, 1000U);
   EXPECT_EQ(options.mount.ownership.gid, 100U);
@@ -201,6 +202,7 @@ TEST_F(OptionsTest, HasTheDefaultsThatTheHelpTells) {
   EXPECT_TRUE(options.host.follow.poll.learns);
   EXPECT_EQ(options.mount.serve.how, Serve::automatic);
   EXPECT_EQ(options.host.limits.store_bytes, std::nullopt);
+  EXPECT_EQ(options.host.history, 64u);
   EXPECT_EQ(options.host.limits.free_bytes_min, std::nullopt);
   EXPECT_EQ(options.mount.ownership.uid, 0U);
   EXPECT_EQ(options.mount.ownership.umask, 0222U);

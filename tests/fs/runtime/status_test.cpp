@@ -166,6 +166,9 @@ TEST(StatusText, TellsWhatIsKeptOfTheHistory) {
   known.written = {200, 100};
   known.first = 5;
   known.versions = 4;
+  known.bytes = 300;
+  EXPECT_EQ(history()["bytes_max"], nullptr);
+  known.bytes_max = 1000;
   known.recorded = 8;
   known.backlog = 1;
   known.path_bytes = 250;
@@ -177,6 +180,8 @@ TEST(StatusText, TellsWhatIsKeptOfTheHistory) {
   EXPECT_EQ(json["levels"][1]["last"], nullptr);
   EXPECT_EQ(json["first"], 5);
   EXPECT_EQ(json["versions"], 4);
+  EXPECT_EQ(json["bytes"], 300);
+  EXPECT_EQ(json["bytes_max"], 1000);
   EXPECT_EQ(json["recorded"], 8);
   EXPECT_EQ(json["backlog"], 1);
   EXPECT_EQ(json["path_bytes"], 250);

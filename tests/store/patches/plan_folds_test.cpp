@@ -190,7 +190,7 @@ TEST(PlanFolds, SpansOverSeveralVersionsAreFoldedToo) {
   EXPECT_TRUE(model.path(version, 0));
 }
 
-TEST(PlanFolds, WhatIsTooMuchGoesOldestFirstButNeverTheHistory) {
+TEST(PlanFolds, WhatIsTooMuchGoesOldestFirst) {
   SpanModel model;
   const FoldLimits limits{.history = 16, .patches_bytes = 60 * kOneBytes};
   for (std::uint64_t version = 1; version <= 1000; version++) {
@@ -202,8 +202,35 @@ TEST(PlanFolds, WhatIsTooMuchGoesOldestFirstButNeverTheHistory) {
     }
   }
   EXPECT_FALSE(model.path(1000, 0));
-  ASSERT_NO_FATAL_FAILURE(model.run({.history = 16, .patches_bytes = 1}));
-  for (std::uint64_t back = 1; back <= 16; back++) EXPECT_TRUE(model.path(1000, 1000 - back));
+}
+
+TEST(PlanFolds, WithoutABaseTheHistoryBecomesShorterIfItIsTooLarge) {
+  SpanModel model;
+  for (std::uint64_t version = 1; version <= 201; version++) {
+    model.add(ends_of(PatchLevel::one, version - 1, version));
+    ASSERT_NO_FATAL_FAILURE(model.run({.patches_bytes = 20 * kOneBytes})) << version;
+    EXPECT_LE(model.bytes(), 20 * kOneBytes);
+    for (std::uint64_t back = 1; back <= std::min<std::uint64_t>(6, version); back++) {
+      ASSERT_TRUE(model.path(version, version - back)) << version << " to " << version - back;
+    }
+  }
+  ASSERT_NO_FATAL_FAILURE(model.run({.patches_bytes = kOneBytes}));
+  EXPECT_TRUE(model.path(201, 200));
+  EXPECT_FALSE(model.path(201, 199));
+  ASSERT_NO_FATAL_FAILURE(model.run({.patches_bytes = 0}));
+  EXPECT_TRUE(model.spans.empty());
+}
+
+TEST(PlanFolds, WithABaseNothingOfTheHistoryGoes) {
+  SpanModel model;
+  const FoldLimits limits{.history = 16, .patches_bytes = 1, .base = patch_version(0)};
+  for (std::uint64_t version = 1; version <= 200; version++) {
+    model.add(ends_of(PatchLevel::one, version - 1, version));
+    ASSERT_NO_FATAL_FAILURE(model.run(limits));
+    for (std::uint64_t back = 1; back <= std::min<std::uint64_t>(16, version); back++) {
+      ASSERT_TRUE(model.path(version, version - back)) << version << " to " << version - back;
+    }
+  }
 }
 
 TEST(PlanFolds, WhatLeadsFromTheBaseIsNeverRemoved) {

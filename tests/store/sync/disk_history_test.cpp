@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -49,7 +50,7 @@ class DiskHistoryTest : public testing::Test {
     recorder_.reset();
     sync_.reset();
     reader_.reset();
-    reader_.emplace(std::move(repository), dir_ / "reader", limits_);
+    reader_.emplace(std::move(repository), dir_ / "reader", limits_, space_);
     SyncOptions options;
     options.follow.poll.interval = std::chrono::milliseconds(2);
     sync_.emplace(*reader_->store, reader_->history, std::move(options));
@@ -101,6 +102,7 @@ class DiskHistoryTest : public testing::Test {
   Bytes weights_ = random_bf16(kHistoryElements, random_);
   bool config_changes_ = false;
   StoreLimits limits_{kTwoVersions, 0};
+  std::function<Space()> space_;  // empty: that of the file system
   std::shared_ptr<MemoryBucket> bucket_ = make_memory_repository();
   Host publisher_{bucket_, dir_ / "publisher"};
   std::optional<Host> reader_;
@@ -266,16 +268,102 @@ TEST_F(DiskHistoryTest, ForPatchesNothingElseGoes) {
 
 TEST_F(DiskHistoryTest, WhoIsToTakeNoneRemovesThoseThatLeadNowhere) {
   bring_and_record(1, 3);
-  recorder_.emplace(*reader_->store, reader_->history,
-                    PatchRecorderOptions{.recorded = {}, .off = "why"});
+  recorder_.emplace(*reader_->store, reader_->history, PatchRecorderOptions{.keeps_a_part = true});
   bring(4);
   EXPECT_FALSE(recorder_->record_if_due({}));
-  EXPECT_EQ(recorder_->status().off, "why");
+  EXPECT_NE(recorder_->status().off, "");
   EXPECT_EQ(spans().size(), 2u);
   bring(5);
   EXPECT_FALSE(recorder_->record_if_due({}));
   EXPECT_TRUE(spans().empty());
   EXPECT_EQ(recorder_->status().backlog, 0u);
+}
+
+TEST_F(DiskHistoryTest, ItHasWhatTheStoresLimitLeavesBesideTwoVersions) {
+  limits_.store_bytes = 212'000;
+  bring_and_record(1, 16);
+  const PatchHistory history = recorder_->status();
+  ASSERT_TRUE(history.bytes_max);
+  EXPECT_LE(history.bytes, *history.bytes_max);
+  EXPECT_GT(history.first, 1u) << "the oldest went";
+  EXPECT_LT(history.first, 15u);
+  EXPECT_GT(history.versions, 2u);
+  EXPECT_LE(history.versions, 16 - history.first + 1);
+  open_without_bucket();
+  expect_made(static_cast<unsigned>(history.first));
+}
+
+TEST_F(DiskHistoryTest, ByDefaultItTakesNoRoomFromImages) {
+  limits_.store_bytes.reset();
+  bring_and_record(1, 4);
+  EXPECT_EQ(here(), (Versions{2, 3, 4})) << "three while one arrives, and patches beside";
+  const std::uint64_t version = reader_->store->images().newest_bytes();
+  EXPECT_EQ(recorder_->status().bytes_max, version);
+}
+
+TEST_F(DiskHistoryTest, ChangesThatAreTooLargeAreNotTakenAndNotTriedAgain) {
+  bring(1);
+  limits_.store_bytes = 2 * reader_->store->images().newest_bytes() + 600;
+  open();
+  bring(2);
+  std::string message;
+  EXPECT_EQ(code_of([&] { recorder_->record_if_due({}); }, &message), ErrorCode::no_space);
+  EXPECT_NE(message.find("--store-size"), std::string::npos) << message;
+  EXPECT_FALSE(recorder_->record_if_due({}));
+  EXPECT_TRUE(stdfs::is_empty(reader_->store->temporary_directory()));
+  bring(3);
+  EXPECT_EQ(code_of([&] { recorder_->record_if_due({}); }), ErrorCode::no_space);
+}
+
+TEST_F(DiskHistoryTest, PatchesGoBeforeAVersionHasNoRoom) {
+  bring_and_record(1, 6);
+  Store& store = *reader_->store;
+  const std::uint64_t before = store.patches().size_bytes();
+  const std::uint64_t left = kTwoVersions - store.images().newest_bytes();
+  store.evictor().evict_for_images(left - before / 2);
+  EXPECT_EQ(here(), Versions{6}) << "images of older versions go first";
+  EXPECT_LE(store.patches().size_bytes(), before / 2);
+  EXPECT_GT(store.patches().size_bytes(), 0u);
+  EXPECT_EQ(spans().back(), one(5, 6)) << "the oldest go first";
+  store.evictor().evict_for_images(left);
+  EXPECT_TRUE(spans().empty());
+  EXPECT_EQ(code_of([&] { store.evictor().evict_for_images(left + 1); }), ErrorCode::no_space);
+}
+
+TEST_F(DiskHistoryTest, WithoutAHistoryWhatThereIsGoes) {
+  config_changes_ = true;
+  bring_and_record(1, 4);
+  EXPECT_FALSE(spans().empty());
+  recorder_.emplace(*reader_->store, reader_->history, PatchRecorderOptions{.history = 0});
+  bring(5);
+  EXPECT_FALSE(recorder_->record_if_due({}));
+  EXPECT_TRUE(spans().empty());
+  EXPECT_TRUE(read_tree(dir_ / "reader" / "small").empty());
+  EXPECT_EQ(recorder_->status().off, "--history 0");
+}
+
+TEST_F(DiskHistoryTest, AShorterHistoryHasFewerVersionsOneByOne) {
+  recorder_.reset();
+  publish(1);
+  open();
+  sync_->run_once({});
+  sync_->sync_images();
+  recorder_.emplace(*reader_->store, reader_->history, PatchRecorderOptions{.history = 4});
+  bring_and_record(2, 20);
+  const PatchHistory history = recorder_->status();
+  EXPECT_EQ(history.first, 1u);
+  EXPECT_EQ(history.levels.at(0).spans, 4u);
+  EXPECT_EQ(history.levels.at(1).spans, 2u);
+}
+
+TEST_F(DiskHistoryTest, AVersionThatHasNoRoomBesideIsNotKept) {
+  std::uint64_t free_bytes = 1ull << 40;
+  space_ = [&] { return Space{free_bytes, 1ull << 41}; };
+  bring_and_record(1, 2);
+  bring(3);
+  EXPECT_TRUE(recorder_->keeps(2));
+  free_bytes = (64u << 20) + 50'000;
+  EXPECT_FALSE(recorder_->keeps(2));
 }
 
 TEST_F(DiskHistoryTest, ManyVersionsAreFolded) {

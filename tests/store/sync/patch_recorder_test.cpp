@@ -281,6 +281,18 @@ TEST_F(PatchRecorderTest, ManyVersionsAreFolded) {
   expect_latest(17);
 }
 
+TEST_F(PatchRecorderTest, WithoutAHistoryTheBaseStillLeadsToTheNewestVersion) {
+  begin();
+  recorder_.emplace(*reader_->store, reader_->history, PatchRecorderOptions{.history = 0});
+  bring_and_record(2, 18);
+  const PatchHistory history = recorder_->status();
+  EXPECT_EQ(history.levels.at(0).spans, 2u);
+  EXPECT_EQ(history.levels.at(1).spans, 2u);
+  open_without_bucket();
+  wait_ready();
+  expect_latest(18);
+}
+
 TEST_F(PatchRecorderTest, NothingLeadsOverAChangeOfTheTensorTableAndTheBaseIsRenewed) {
   begin();
   bring_and_record(2, 2);
