@@ -23,4 +23,9 @@ bool invert_patch(Kind kind, std::size_t elements, ByteSpan patch, Scratch& scra
   return chosen_variant().invert_patch(kind, elements, patch, scratch, inverse);
 }
 
+bool patch_of_log(Kind kind, std::size_t elements, ByteSpan log, Scratch& scratch,
+                  std::vector<std::byte>& patch) {
+  return chosen_variant().patch_of_log(kind, elements, log, scratch, patch);
+}
+
 }  // namespace weightfs::kernels

@@ -4,7 +4,11 @@
 // Only chunks whose hashes differ are read; what is read is compared with its hash before a patch
 // is made of it, so a damaged image never gets into the history.
 //
-// Memory: two chunks and a patch.  Work: on the calling thread, which brings its own priority.
+// This is for versions whose changes were not noted while they were made
+// (store/patches/fresh_patches.hpp).
+//
+// Threads: runs one for every second core, of the priority of the caller.
+// Memory: of each thread two chunks and two patches.
 #pragma once
 
 #include <optional>

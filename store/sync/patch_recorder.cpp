@@ -31,11 +31,14 @@ PatchRecorder::PatchRecorder(Store& store, History& history, std::function<void(
     : store_(store),
       history_(history),
       recorded_(std::move(recorded)),
-      guarding_(store.eviction().add_guard(*this)) {}
+      guarding_(store.eviction().add_guard(*this)) {
+  store_.fresh_patches().add_taker();
+}
 
 PatchRecorder::~PatchRecorder() {
   guarding_.end();
   stop();
+  store_.fresh_patches().remove_taker();
 }
 
 void PatchRecorder::start() {
@@ -119,6 +122,7 @@ bool PatchRecorder::try_to_record(const PatchReach& reach, const Context& contex
 
 /// Returns: false if patches cannot lead over it, or the images changed meanwhile.
 bool PatchRecorder::record(const PatchReach& reach, const Context& context) {
+  if (record_fresh(reach, context)) return true;
   const ImageTable& images = store_.images();
   const auto before = store_.eviction().reserve(reach.start, Eviction::Claim::in_use, context);
   const auto after = store_.eviction().reserve(reach.newest, Eviction::Claim::in_use, context);
@@ -137,9 +141,36 @@ bool PatchRecorder::record(const PatchReach& reach, const Context& context) {
   const std::set<Sha256> small_files = keep_small_files(to, reach.base, context);
   const std::uint64_t bytes = files.size_bytes, chunks = files.chunk_count;
   store_.patches().install(*ends, std::move(files));
+  store_.fresh_patches().note_installed(*ends, false);
   store_.small_files().keep_only(small_files);  // until now a restart may need the others
   log_debug(fmt::format("patches from versions {}: {} chunks, {}", to_string(ends->span()), chunks,
                         human_bytes(bytes)));
+  return true;
+}
+
+/// Of what was noted while a version was made: that needs no images, so it does not matter whether
+/// they are still here, or were made anew.
+bool PatchRecorder::record_fresh(const PatchReach& reach, const Context& context) {
+  const PatchVersion first{reach.reached, history_.get(reach.reached, context)->manifest_sha256};
+  const std::unique_ptr<FreshSpan> fresh = store_.fresh_patches().take(first);
+  const std::optional<SpanEnds> ends = fresh ? fresh->find_ends() : std::nullopt;
+  if (!ends) return false;
+  store_.evictor().evict_for_free_bytes(kSortedFileBytesMax);
+  std::optional<PatchFiles> files = write_patches(store_.patches(), *ends, *fresh, context);
+  if (!files) return false;
+  const std::uint64_t bytes = files->size_bytes, chunks = files->chunk_count;
+  // The small files of a version that went meanwhile are kept with the next one.
+  const std::uint64_t last = ends->last.version;
+  const auto after = store_.eviction().reserve(last, Eviction::Claim::in_use, context);
+  std::optional<std::set<Sha256>> small_files;
+  if (store_.images().generation(last) != 0) {
+    small_files = keep_small_files(base_of(store_, history_, last, context), reach.base, context);
+  }
+  store_.patches().install(*ends, std::move(*files));
+  store_.fresh_patches().note_installed(*ends, true);
+  if (small_files) store_.small_files().keep_only(*small_files);
+  log_debug(fmt::format("patches from versions {}, noted while it was made: {} chunks, {}",
+                        to_string(ends->span()), chunks, human_bytes(bytes)));
   return true;
 }
 
@@ -239,6 +270,7 @@ PatchHistory PatchRecorder::status() const {
     level.bytes += span.size_bytes;
   }
   history.written = store_.patches().counters();
+  history.counted = store_.fresh_patches().counters();
   const std::vector<std::uint64_t> here = store_.images().complete_versions();
   const std::uint64_t newest = here.empty() ? 0 : here.back();
   const std::lock_guard lock(mutex_);

@@ -37,6 +37,7 @@
 #include "store/local/version_guard.hpp"
 #include "store/materialize/history.hpp"
 #include "store/materialize/plan.hpp"
+#include "store/patches/fresh_patches.hpp"
 #include "store/patches/patch_table.hpp"
 #include "store/sync/patch_reach.hpp"
 
@@ -51,6 +52,7 @@ struct PatchHistory {
   };
   std::vector<Level> levels;     // all, ascending
   PatchCounters written;         // since the store was made
+  FreshCounters counted;         // how spans of level one came about
   std::uint64_t recorded = 0;    // newest version to which patches lead from the base; 0: none
   std::uint64_t backlog = 0;     // versions since
   std::uint64_t path_bytes = 0;  // of the patches from the base to `recorded`
@@ -87,6 +89,7 @@ class PatchRecorder final : public VersionGuard {
   void run_once(const Context& context);
   bool try_to_record(const PatchReach& reach, const Context& context);
   bool record(const PatchReach& reach, const Context& context);
+  bool record_fresh(const PatchReach& reach, const Context& context);
   std::set<Sha256> keep_small_files(const Base& newest, std::uint64_t base, const Context& context);
   void repair_small_files(const PatchReach& reach, const Context& context);
   void fold(const Context& context);
