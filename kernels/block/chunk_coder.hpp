@@ -13,11 +13,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "kernels/block/block.hpp"
+#include "kernels/block/change_log.hpp"
 
 namespace weightfs::kernels {
 
@@ -46,10 +48,15 @@ struct DecodeJob {
   ByteSpan old_chunk;
   std::span<const CodedChunk> steps;  // none: new_chunk becomes old_chunk
   std::span<std::byte> new_chunk;     // the same size; old_chunk itself, or apart from it
+  ChangeLog* log = nullptr;           // gets what the steps change; nullptr: nobody asks
 
   // Results.
   bool is_decoded = false;  // false: a step is malformed; new_chunk is undefined
   std::uint64_t hash = 0;   // of new_chunk; 0 if not decoded
+  /// With a log: of old_chunk, if a step replaces a block whatever that held (RAW).  Then the right
+  /// new chunk does not prove that the old one was right, and the log with it; elsewhere it does,
+  /// since the steps add to what was there.
+  std::optional<std::uint64_t> old_hash = {};
 };
 
 class ChunkCoder {
@@ -61,6 +68,9 @@ class ChunkCoder {
   /// In place (new_chunk is old_chunk), unchanged elements are not copied; after a job that is not
   /// decoded the old chunk is lost.
   virtual void decode(std::span<DecodeJob> jobs) = 0;
+
+  /// Whether decode() writes logs; where it does not, nobody may ask for them.
+  [[nodiscard]] virtual bool writes_logs() const noexcept { return false; }
 
   /// Where the work is done, for display: "avx3_dl", "cuda: NVIDIA H200".
   [[nodiscard]] virtual std::string name() const = 0;

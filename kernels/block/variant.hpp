@@ -30,6 +30,8 @@ struct Variant {
                               std::vector<std::byte>& coded);
   bool (*decode_block)(Kind, ByteSpan old_block, ByteSpan coded, std::span<std::byte> new_block,
                        Scratch&) noexcept;
+  bool (*decode_logged)(Kind, ByteSpan old_block, ByteSpan coded, std::span<std::byte> new_block,
+                        Scratch&, std::vector<std::byte>& log);
 
   std::size_t (*make_patch)(Kind, ByteSpan old_block, ByteSpan new_block, Scratch&,
                             std::vector<std::byte>& patch);
@@ -38,6 +40,8 @@ struct Variant {
                        std::vector<std::byte>& folded);
   bool (*invert_patch)(Kind, std::size_t elements, ByteSpan patch, Scratch&,
                        std::vector<std::byte>& inverse);
+  bool (*patch_of_log)(Kind, std::size_t elements, ByteSpan log, Scratch&,
+                       std::vector<std::byte>& patch);
 
   std::uint64_t (*hash_chunk)(ByteSpan chunk) noexcept;
 };

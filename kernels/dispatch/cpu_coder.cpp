@@ -116,17 +116,45 @@ class Steps {
   std::vector<std::size_t> at_;
 };
 
+/// `log`: may be null.
 bool decode_steps(const Variant& variant, Kind kind, std::size_t block, std::size_t step_count,
                   ByteSpan old_block, Steps& steps, std::span<std::byte> new_block,
-                  Scratch& scratch) {
+                  Scratch& scratch, ChangeLog* log) {
+  const std::size_t logged_before = log != nullptr ? log->bytes.size() : 0;
   for (std::size_t i = 0; i < step_count; i++) {
     const ByteSpan coded = steps.next(i, block);
     if (coded.empty()) continue;
-    if (!variant.decode_block(kind, old_block, coded, new_block, scratch)) return false;
+    const bool is_decoded =
+        log != nullptr
+            ? variant.decode_logged(kind, old_block, coded, new_block, scratch, log->bytes)
+            : variant.decode_block(kind, old_block, coded, new_block, scratch);
+    if (!is_decoded) return false;
     old_block = new_block;
   }
   copy_block(old_block, new_block);
+  if (log != nullptr) {
+    log->lengths.push_back(static_cast<std::uint32_t>(log->bytes.size() - logged_before));
+  }
   return true;
+}
+
+/// Whether a step replaces a block.  Requires: the steps fit.
+bool replaces_blocks(const DecodeJob& job) {
+  Steps steps(job.steps);
+  for (std::size_t block = 0; block < block_count(job.kind, job.new_chunk.size()); block++) {
+    for (std::size_t i = 0; i < job.steps.size(); i++) {
+      const ByteSpan coded = steps.next(i, block);
+      if (!coded.empty() && static_cast<Mode>(coded.front()) == Mode::raw) return true;
+    }
+  }
+  return false;
+}
+
+void begin_log(const Variant& variant, DecodeJob& job) {
+  job.old_hash.reset();
+  if (job.log == nullptr) return;
+  job.log->clear();
+  if (replaces_blocks(job)) job.old_hash = variant.hash_chunk(job.old_chunk);
 }
 
 void decode_one(const Variant& variant, DecodeJob& job, Workspace& workspace) {
@@ -137,10 +165,12 @@ void decode_one(const Variant& variant, DecodeJob& job, Workspace& workspace) {
   job.hash = 0;
   job.is_decoded = steps.fit(block_count(job.kind, job.new_chunk.size()));
   if (!job.is_decoded) return;
+  begin_log(variant, job);
   visit_blocks(job.kind, job.new_chunk.size(), [&](std::size_t block, Range range) {
-    job.is_decoded = job.is_decoded && decode_steps(variant, job.kind, block, job.steps.size(),
-                                                    range.of(job.old_chunk), steps,
-                                                    range.of(job.new_chunk), workspace.scratch);
+    job.is_decoded =
+        job.is_decoded &&
+        decode_steps(variant, job.kind, block, job.steps.size(), range.of(job.old_chunk), steps,
+                     range.of(job.new_chunk), workspace.scratch, job.log);
   });
   if (job.is_decoded) job.hash = variant.hash_chunk(job.new_chunk);
 }
@@ -160,6 +190,8 @@ class CpuCoder final : public ChunkCoder {
     const auto workspace = idle_.borrow([] { return std::make_unique<Workspace>(); });
     for (DecodeJob& job : jobs) decode_one(variant(), job, *workspace);
   }
+
+  [[nodiscard]] bool writes_logs() const noexcept override { return true; }
 
   [[nodiscard]] std::size_t decode_batch_bytes() const noexcept override {
     return kDecodeBatchBytes;

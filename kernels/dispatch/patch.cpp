@@ -40,4 +40,9 @@ bool summarize_patch(Kind kind, std::size_t elements, ByteSpan patch, Scratch& s
   return true;
 }
 
+bool patch_of_log(Kind kind, std::size_t elements, ByteSpan log, Scratch& scratch,
+                  std::vector<std::byte>& patch) {
+  return chosen_variant().patch_of_log(kind, elements, log, scratch, patch);
+}
+
 }  // namespace weightfs::kernels

@@ -66,4 +66,11 @@ std::size_t make_patch(Kind kind, ByteSpan old_block, ByteSpan new_block, Scratc
 [[nodiscard]] bool summarize_patch(Kind kind, std::size_t elements, ByteSpan patch,
                                    Scratch& scratch, DiffSummary& summary);
 
+/// Appends the patch that a decoder's log comes to (kernels/block/change_log.hpp): what make_patch
+/// would return for the block before and after.
+///
+/// Returns: false if the log is malformed; `patch` is unchanged.
+[[nodiscard]] bool patch_of_log(Kind kind, std::size_t elements, ByteSpan log, Scratch& scratch,
+                                std::vector<std::byte>& patch);
+
 }  // namespace weightfs::kernels

@@ -21,10 +21,12 @@ constexpr Variant kScalar = {
     .find_changes = kernels::find_changes,
     .encode_block = scalar::encode_block,
     .decode_block = scalar::decode_block,
+    .decode_logged = scalar::decode_logged,
     .make_patch = scalar::make_patch,
     .apply_patch = scalar::apply_patch,
     .fold_patches = scalar::fold_patches,
     .invert_patch = scalar::invert_patch,
+    .patch_of_log = scalar::patch_of_log,
     .hash_chunk = scalar::hash_chunk,
 };
 
@@ -56,10 +58,12 @@ void append_simd(std::vector<Variant>& variants) {
     variant.find_changes = simd::find_changes();
     variant.encode_block = simd::encode_block();
     variant.decode_block = simd::decode_block();
+    variant.decode_logged = simd::decode_logged();
     variant.make_patch = simd::make_patch();
     variant.apply_patch = simd::apply_patch();
     variant.fold_patches = simd::fold_patches();
     variant.invert_patch = simd::invert_patch();
+    variant.patch_of_log = simd::patch_of_log();
     variant.hash_chunk = simd::hash_chunk;
     variants.push_back(variant);
   }

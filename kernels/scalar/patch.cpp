@@ -6,6 +6,7 @@
 #include <optional>
 #include <type_traits>
 
+#include "kernels/block/change_log.hpp"
 #include "kernels/block/ordered.hpp"
 #include "kernels/scalar/ef.hpp"
 #include "kernels/scalar/patch_parts.hpp"
@@ -160,6 +161,39 @@ bool invert_patch(Kind kind, std::size_t elements, ByteSpan patch, Scratch& scra
     }
   });
   append_patch(kind, elements, changes, inverse);
+  return true;
+}
+
+bool patch_of_log(Kind kind, std::size_t elements, ByteSpan log, Scratch& scratch,
+                  std::vector<std::byte>& patch) {
+  assert(elements <= kBlockElements);
+  scratch.reset();
+  Changes& changes = scratch.take_changes();
+  const std::span<std::uint32_t> sums(scratch.take<std::uint32_t>(elements), elements);
+  std::fill(sums.begin(), sums.end(), 0U);
+  const auto add_patch = [&](ByteSpan entry) {
+    if (!read_patch(kind, elements, entry, changes)) return false;
+    for (std::size_t i = 0; i < changes.count; ++i) {
+      sums[changes.position[i]] += static_cast<std::uint32_t>(changes.difference[i]);
+    }
+    return true;
+  };
+  bool is_inside = true;
+  const bool is_good = with_element(kind, [&]<typename Element>(Element) {
+    using Bits = typename Element::Bits;
+    return visit_log<Bits>(
+        log, add_patch,
+        [&](const std::byte* positions, const std::byte* differences, std::size_t count) {
+          for (std::size_t i = 0; i < count; ++i) {
+            const std::size_t at = load<std::uint16_t>(positions + i * sizeof(std::uint16_t));
+            is_inside = is_inside && at < elements;
+            if (is_inside) sums[at] += load<Bits>(differences + i * sizeof(Bits));
+          }
+        });
+  });
+  if (!is_good || !is_inside) return false;
+  collect_sums(kind, sums, changes);
+  append_patch(kind, elements, changes, patch);
   return true;
 }
 

@@ -21,6 +21,8 @@ std::size_t encode_block(Kind kind, ByteSpan old_block, ByteSpan new_block, Scra
                          std::vector<std::byte>& coded);
 bool decode_block(Kind kind, ByteSpan old_block, ByteSpan coded, std::span<std::byte> new_block,
                   Scratch& scratch) noexcept;
+bool decode_logged(Kind kind, ByteSpan old_block, ByteSpan coded, std::span<std::byte> new_block,
+                   Scratch& scratch, std::vector<std::byte>& log);
 std::size_t make_patch(Kind kind, ByteSpan old_block, ByteSpan new_block, Scratch& scratch,
                        std::vector<std::byte>& patch);
 bool apply_patch(Kind kind, ByteSpan patch, std::span<std::byte> block, Scratch& scratch) noexcept;
@@ -28,6 +30,8 @@ bool fold_patches(Kind kind, std::size_t elements, std::span<const ByteSpan> pat
                   Scratch& scratch, std::vector<std::byte>& folded);
 bool invert_patch(Kind kind, std::size_t elements, ByteSpan patch, Scratch& scratch,
                   std::vector<std::byte>& inverse);
+bool patch_of_log(Kind kind, std::size_t elements, ByteSpan log, Scratch& scratch,
+                  std::vector<std::byte>& patch);
 std::uint64_t hash_chunk(ByteSpan chunk) noexcept;
 
 }  // namespace weightfs::kernels::scalar

@@ -30,8 +30,10 @@
 #include <cstring>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "kernels/block/bits.hpp"
+#include "kernels/block/change_log.hpp"
 #include "kernels/block/copy_block.hpp"
 #include "kernels/block/ordered.hpp"
 #include "kernels/scalar/scalar.hpp"
@@ -47,6 +49,7 @@ namespace HWY_NAMESPACE {
 #if HWY_TARGET == HWY_SCALAR
 
 decltype(Variant::decode_block) decoder() { return scalar::decode_block; }
+decltype(Variant::decode_logged) logging_decoder() { return scalar::decode_logged; }
 
 #else
 
@@ -394,6 +397,21 @@ class Mover {
     return true;
   }
 
+  /// Where the difference of each change is put from now on: what has moved by then is not.
+  /// Returns: it holds those of unit changes.
+  HWY_NOINLINE void note_units(typename Element::Bits* differences) {
+    differences_ = differences;
+    std::fill_n(differences, parts_.direct_count, typename Element::Bits{0});
+    constexpr std::uint32_t kSigns = 56;
+    for (std::uint32_t i = parts_.direct_count; i < parts_.change_count; i += kSigns) {
+      std::uint64_t signs = field_at(rest_, parts_.signs_at + i, kSigns);
+      const std::uint32_t end = std::min(i + kSigns, parts_.change_count);
+      for (std::uint32_t j = i; j < end; ++j, signs >>= 1) {
+        differences[j] = static_cast<typename Element::Bits>(negate_if((signs & 1) != 0, 1));
+      }
+    }
+  }
+
   /// True if the values read so far fill Q.
   [[nodiscard]] bool at_end() const noexcept { return ends_at(parts_.rest, value_at_); }
 
@@ -423,6 +441,11 @@ class Mover {
     const bool down = is_negative(number);
     if (size + done > (std::uint64_t{1} << (Element::kWidth - 1)) - (down ? 0 : 1)) return false;
     move(number, down, static_cast<std::uint32_t>(size));
+    if (differences_ != nullptr) {
+      Bits& difference = differences_[number];
+      difference =
+          static_cast<Bits>(difference + negate_if(down, static_cast<std::uint32_t>(size)));
+    }
     return true;
   }
 
@@ -431,6 +454,7 @@ class Mover {
   const std::uint16_t* positions_;
   std::byte* block_;
   std::uint64_t value_at_;
+  Bits* differences_ = nullptr;  // of each change, if somebody wants them
 };
 
 #if WEIGHTFS_DENSE_TARGET
@@ -530,7 +554,8 @@ HWY_INLINE bool place_differences(ByteSpan old_block, const ClassIndex& index, c
 template <Kind kKind>
 HWY_INLINE bool decode_dense(const ClassIndex& index, const XrParts& parts, const Planes& planes,
                              ByteSpan old_block, const std::uint32_t* ones, NextBlock& next,
-                             std::span<std::byte> new_block, Scratch& scratch) {
+                             std::span<std::byte> new_block, Scratch& scratch,
+                             std::vector<std::byte>* log) {
   using Element = ElementOf<kKind>;
   using Bits = typename Element::Bits;
   const std::uint32_t* const exception_ones = ones + parts.listed_count;
@@ -556,6 +581,7 @@ HWY_INLINE bool decode_dense(const ClassIndex& index, const XrParts& parts, cons
     return false;
   }
   move_all<Element>(old_block, placed, new_block);
+  if (log != nullptr) append_log_diff(*log, placed, old_block.size() / sizeof(Bits));
   ++scratch.dense_blocks();
   return true;
 }
@@ -564,7 +590,8 @@ HWY_INLINE bool decode_dense(const ClassIndex& index, const XrParts& parts, cons
 
 template <Kind kKind, typename Element>
 HWY_INLINE bool decode_ranks(ByteSpan old_block, unsigned ebase, ByteSpan coded,
-                             std::span<std::byte> new_block, Scratch& scratch) {
+                             std::span<std::byte> new_block, Scratch& scratch,
+                             std::vector<std::byte>* log) {
   constexpr std::size_t kGroupBytes = kGroup * width_bytes(kKind);
   ClassIndex& index = *scratch.take<ClassIndex>(1);
   NextBlock next(old_block, old_block.size() == block_bytes(kKind));
@@ -590,7 +617,8 @@ HWY_INLINE bool decode_ranks(ByteSpan old_block, unsigned ebase, ByteSpan coded,
   const std::uint32_t* const ones = find_ones(planes.unary, parts->unary.size(), codes, scratch);
 #if WEIGHTFS_DENSE_TARGET
   if (parts->change_count >= kDenseChanges) {
-    return decode_dense<kKind>(index, *parts, planes, old_block, ones, next, new_block, scratch);
+    return decode_dense<kKind>(index, *parts, planes, old_block, ones, next, new_block, scratch,
+                               log);
   }
 #endif
   const std::size_t groups = (old_block.size() + kGroupBytes - 1) / kGroupBytes;
@@ -608,33 +636,55 @@ HWY_INLINE bool decode_ranks(ByteSpan old_block, unsigned ebase, ByteSpan coded,
   copy_block(old_block, new_block);
   Mover<Element> mover(*parts, planes, positions, new_block);
   mover.move_units();
+  using Bits = typename Element::Bits;
+  Bits* const differences = log != nullptr ? scratch.take<Bits>(parts->change_count) : nullptr;
+  if (log != nullptr) mover.note_units(differences);
   const std::uint32_t* const direct_ones = exception_ones + parts->exception_count;
-  return mover.move_direct(direct_ones) &&
-         mover.move_exceptions(exceptions, direct_ones + parts->direct_count) && mover.at_end();
+  const bool is_good = mover.move_direct(direct_ones) &&
+                       mover.move_exceptions(exceptions, direct_ones + parts->direct_count) &&
+                       mover.at_end();
+  if (is_good && log != nullptr) append_log_list(*log, positions, differences, parts->change_count);
+  return is_good;
 }
 
 HWY_INLINE bool decode_ranks(Kind kind, ByteSpan old_block, ByteSpan coded,
-                             std::span<std::byte> new_block, Scratch& scratch) {
+                             std::span<std::byte> new_block, Scratch& scratch,
+                             std::vector<std::byte>* log) {
   const std::optional<unsigned> ebase = ebase_of(coded);
   if (!ebase) return false;
   return with_kind(kind, [&]<Kind kKind>() HWY_ATTR {
-    return decode_ranks<kKind, ElementOf<kKind>>(old_block, *ebase, coded, new_block, scratch);
+    return decode_ranks<kKind, ElementOf<kKind>>(old_block, *ebase, coded, new_block, scratch, log);
   });
+}
+
+/// Whether the block is one that is decoded here.
+bool has_ranks(ByteSpan coded, std::size_t block_size) {
+  const Mode mode = coded.empty() ? Mode::same : static_cast<Mode>(coded.front());
+  return (mode == Mode::xr || mode == Mode::xs) && coded.size() <= 1 + block_size;
 }
 
 bool decode_block(Kind kind, ByteSpan old_block, ByteSpan coded, std::span<std::byte> new_block,
                   Scratch& scratch) noexcept {
   assert(old_block.size() == new_block.size() && new_block.size() <= block_bytes(kind));
   assert(new_block.size() % width_bytes(kind) == 0);
-  const Mode mode = coded.empty() ? Mode::same : static_cast<Mode>(coded.front());
-  if ((mode != Mode::xr && mode != Mode::xs) || coded.size() > 1 + new_block.size()) {
+  if (!has_ranks(coded, new_block.size())) {
     return scalar::decode_block(kind, old_block, coded, new_block, scratch);
   }
   scratch.reset();
-  return decode_ranks(kind, old_block, coded, new_block, scratch);
+  return decode_ranks(kind, old_block, coded, new_block, scratch, nullptr);
+}
+
+bool decode_logged(Kind kind, ByteSpan old_block, ByteSpan coded, std::span<std::byte> new_block,
+                   Scratch& scratch, std::vector<std::byte>& log) {
+  if (!has_ranks(coded, new_block.size())) {
+    return scalar::decode_logged(kind, old_block, coded, new_block, scratch, log);
+  }
+  scratch.reset();
+  return decode_ranks(kind, old_block, coded, new_block, scratch, &log);
 }
 
 decltype(Variant::decode_block) decoder() { return decode_block; }
+decltype(Variant::decode_logged) logging_decoder() { return decode_logged; }
 
 #endif  // HWY_SCALAR
 
@@ -646,8 +696,12 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace weightfs::kernels::simd {
 HWY_EXPORT(decoder);
+HWY_EXPORT(logging_decoder);
 
 decltype(Variant::decode_block) decode_block() noexcept { return HWY_DYNAMIC_DISPATCH(decoder)(); }
+decltype(Variant::decode_logged) decode_logged() noexcept {
+  return HWY_DYNAMIC_DISPATCH(logging_decoder)();
+}
 
 }  // namespace weightfs::kernels::simd
 #endif

@@ -16,6 +16,7 @@
 #include <optional>
 #include <type_traits>
 
+#include "kernels/block/change_log.hpp"
 #include "kernels/scalar/ef.hpp"
 #include "kernels/scalar/patch_parts.hpp"
 #include "kernels/simd/changes-inl.hpp"
@@ -47,6 +48,17 @@ class Sums {
       Bits& sum = sums_[changes.position[i]];
       sum = static_cast<Bits>(sum + static_cast<Bits>(changes.difference[i]));
     }
+  }
+
+  /// Returns: false if a position is not one of the block.
+  HWY_INLINE bool add_list(const std::byte* positions, const std::byte* differences,
+                           std::size_t count) {
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::size_t at = load<std::uint16_t>(positions + i * sizeof(std::uint16_t));
+      if (at >= elements_) return false;
+      sums_[at] = static_cast<Bits>(sums_[at] + load<Bits>(differences + i * sizeof(Bits)));
+    }
+    return true;
   }
 
   /// Sets each sum to combine(sum, difference), with the differences of a DIFF block.
@@ -153,6 +165,22 @@ bool apply_patch(Kind kind, ByteSpan patch, std::span<std::byte> block, Scratch&
   return true;
 }
 
+/// Returns: false if the patch is malformed.
+template <typename Bits>
+HWY_INLINE bool add_patch(Kind kind, std::size_t elements, ByteSpan patch, Changes& changes,
+                          Sums<Bits>& sums) {
+  const std::optional<Mode> mode = mode_of_patch(kind, elements, patch);
+  if (!mode) return false;
+  if (*mode == Mode::diff) {
+    sums.combine(patch,
+                 [](auto sum, auto difference) HWY_ATTR { return hn::Add(sum, difference); });
+  } else if (*mode == Mode::ef) {
+    if (!read_patch(kind, elements, patch, changes)) return false;
+    sums.add(changes);
+  }
+  return true;
+}
+
 template <typename Bits>
 bool fold(Kind kind, std::size_t elements, std::span<const ByteSpan> patches, Scratch& scratch,
           std::vector<std::byte>& folded) {
@@ -160,17 +188,25 @@ bool fold(Kind kind, std::size_t elements, std::span<const ByteSpan> patches, Sc
   Changes& changes = scratch.take_changes();
   Sums<Bits> sums(elements, scratch);
   for (const ByteSpan patch : patches) {
-    const std::optional<Mode> mode = mode_of_patch(kind, elements, patch);
-    if (!mode) return false;
-    if (*mode == Mode::diff) {
-      sums.combine(patch,
-                   [](auto sum, auto difference) HWY_ATTR { return hn::Add(sum, difference); });
-    } else if (*mode == Mode::ef) {
-      if (!read_patch(kind, elements, patch, changes)) return false;
-      sums.add(changes);
-    }
+    if (!add_patch(kind, elements, patch, changes, sums)) return false;
   }
   sums.append_patch(kind, changes, folded);
+  return true;
+}
+
+template <typename Bits>
+bool sum_log(Kind kind, std::size_t elements, ByteSpan log, Scratch& scratch,
+             std::vector<std::byte>& patch) {
+  scratch.reset();
+  Changes& changes = scratch.take_changes();
+  Sums<Bits> sums(elements, scratch);
+  bool is_inside = true;
+  const bool is_good = visit_log<Bits>(
+      log, [&](ByteSpan entry) HWY_ATTR { return add_patch(kind, elements, entry, changes, sums); },
+      [&](const std::byte* positions, const std::byte* differences, std::size_t count)
+          HWY_ATTR { is_inside &= sums.add_list(positions, differences, count); });
+  if (!is_good || !is_inside) return false;
+  sums.append_patch(kind, changes, patch);
   return true;
 }
 
@@ -220,11 +256,20 @@ bool invert_patch(Kind kind, std::size_t elements, ByteSpan patch, Scratch& scra
   });
 }
 
+bool patch_of_log(Kind kind, std::size_t elements, ByteSpan log, Scratch& scratch,
+                  std::vector<std::byte>& patch) {
+  assert(elements <= kBlockElements);
+  return with_element(kind, [&]<typename Element>(Element) HWY_ATTR {
+    return sum_log<typename Element::Bits>(kind, elements, log, scratch, patch);
+  });
+}
+
 // HWY_EXPORT's table does not accept noexcept functions, so it contains these.
 decltype(Variant::make_patch) get_make_patch() { return make_patch; }
 decltype(Variant::apply_patch) get_apply_patch() { return apply_patch; }
 decltype(Variant::fold_patches) get_fold_patches() { return fold_patches; }
 decltype(Variant::invert_patch) get_invert_patch() { return invert_patch; }
+decltype(Variant::patch_of_log) get_patch_of_log() { return patch_of_log; }
 
 }  // namespace
 }  // namespace weightfs::kernels::simd::HWY_NAMESPACE
@@ -237,6 +282,7 @@ HWY_EXPORT(get_make_patch);
 HWY_EXPORT(get_apply_patch);
 HWY_EXPORT(get_fold_patches);
 HWY_EXPORT(get_invert_patch);
+HWY_EXPORT(get_patch_of_log);
 
 decltype(Variant::make_patch) make_patch() noexcept {
   return HWY_DYNAMIC_DISPATCH(get_make_patch)();
@@ -249,6 +295,9 @@ decltype(Variant::fold_patches) fold_patches() noexcept {
 }
 decltype(Variant::invert_patch) invert_patch() noexcept {
   return HWY_DYNAMIC_DISPATCH(get_invert_patch)();
+}
+decltype(Variant::patch_of_log) patch_of_log() noexcept {
+  return HWY_DYNAMIC_DISPATCH(get_patch_of_log)();
 }
 
 }  // namespace weightfs::kernels::simd

@@ -51,6 +51,7 @@
 #include "store/local/store_limits.hpp"
 #include "store/local/timing_table.hpp"
 #include "store/os/file.hpp"
+#include "store/patches/fresh_patches.hpp"
 #include "store/patches/patch_table.hpp"
 
 namespace weightfs {
@@ -104,6 +105,8 @@ class Store {
 
   [[nodiscard]] PatchTable& patches() noexcept { return tables_->patches; }
   [[nodiscard]] const PatchTable& patches() const noexcept { return tables_->patches; }
+  /// Changes of versions that were made a moment ago.
+  [[nodiscard]] FreshPatches& fresh_patches() noexcept { return fresh_patches_; }
   [[nodiscard]] SmallFiles& small_files() noexcept { return small_files_; }
 
   /// Decides which versions may be evicted.
@@ -132,6 +135,7 @@ class Store {
 
   StoreDirectory directory_;
   SmallFiles small_files_;
+  FreshPatches fresh_patches_;
   Eviction eviction_;
   std::unique_ptr<Tables> tables_;
   Evictor evictor_;

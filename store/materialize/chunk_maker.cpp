@@ -13,6 +13,8 @@
 namespace weightfs {
 namespace {
 
+constexpr std::size_t kLogBytesKept = 256u << 10;  // of a log, for the next chunk
+
 std::string place_of(const Layout& layout, const LayoutTensor& tensor, std::uint32_t chunk) {
   return fmt::format("chunk {} of tensor '{}' in '{}'", chunk, tensor.name,
                      layout.files()[tensor.file].path);
@@ -21,8 +23,8 @@ std::string place_of(const Layout& layout, const LayoutTensor& tensor, std::uint
 }  // namespace
 
 ChunkMaker::ChunkMaker(const Plan& plan, const PackSpool& spool, std::unique_ptr<BaseReader> old,
-                       kernels::ChunkCoder& coder)
-    : plan_(plan), spool_(spool), source_(std::move(old)), coder_(coder) {}
+                       kernels::ChunkCoder& coder, FreshSpan* fresh)
+    : plan_(plan), spool_(spool), source_(std::move(old)), coder_(coder), fresh_(fresh) {}
 
 void ChunkMaker::make(std::span<const WantedChunk> wanted) {
   clear_jobs();
@@ -120,6 +122,9 @@ void ChunkMaker::add_job(const WantedChunk& wanted) {
   } else {
     std::fill(wanted.into.begin(), wanted.into.end(), std::byte{0});
   }
+  // Else its tensor is not the base's, and no patches can lead over the tables.
+  const bool is_of_base = trail_.from_start && trail_.start_tensor == wanted.tensor;
+  if (fresh_ != nullptr && !is_of_base) fresh_->give_up("tensors come and go");
   jobs_.push_back({&wanted, first_step, steps_.size() - first_step});
   job_bytes_ += wanted.into.size();
   if (job_bytes_ >= coder_.decode_batch_bytes()) run_jobs();
@@ -143,19 +148,45 @@ void ChunkMaker::run_jobs() {
     coder_steps_.push_back({step.lengths, std::span(coded_).subspan(step.at, step.size)});
   }
   coder_jobs_.clear();
+  const bool is_noted = fresh_ != nullptr && fresh_->is_wanted();
+  if (is_noted && logs_.size() < jobs_.size()) logs_.resize(jobs_.size());
   for (const Job& job : jobs_) {
     const WantedChunk& wanted = *job.wanted;
+    kernels::ChangeLog* const log = is_noted ? &logs_[coder_jobs_.size()] : nullptr;
     coder_jobs_.push_back({.kind = plan_.layout->tensors()[wanted.tensor].kind,
                            .old_chunk = wanted.into,
                            .steps = std::span(coder_steps_).subspan(job.first_step, job.step_count),
-                           .new_chunk = wanted.into});
+                           .new_chunk = wanted.into,
+                           .log = log});
   }
   coder_.decode(coder_jobs_);
   for (std::size_t i = 0; i < jobs_.size(); i++) {
     if (!coder_jobs_[i].is_decoded) explain(*jobs_[i].wanted);
     check(*jobs_[i].wanted, coder_jobs_[i].hash);
+    if (is_noted) note(*jobs_[i].wanted, coder_jobs_[i]);
+  }
+  for (kernels::ChangeLog& log : logs_) {
+    if (log.bytes.capacity() > kLogBytesKept) log = {};
   }
   clear_jobs();
+}
+
+/// Notes what changed in a chunk that has its hash.
+void ChunkMaker::note(const WantedChunk& wanted, const kernels::DecodeJob& job) {
+  const LayoutTensor& tensor = plan_.layout->tensors()[wanted.tensor];
+  const LayoutTensor& before = plan_.before(0).tensors()[wanted.tensor];
+  const std::uint64_t old_hash = plan_.base->hashes[before.first_chunk + wanted.chunk];
+  if (old_hash == job.hash) return;  // it came back
+  if (job.old_hash && *job.old_hash != old_hash) {
+    fresh_->give_up("the base is damaged where the version is not");
+    return;
+  }
+  fresh_->add({{wanted.tensor, wanted.chunk},
+               tensor.kind,
+               static_cast<std::uint32_t>(wanted.into.size()),
+               old_hash,
+               job.hash,
+               *job.log});
 }
 
 void ChunkMaker::clear_jobs() {
@@ -185,6 +216,7 @@ void ChunkMaker::explain(const WantedChunk& wanted) {
 // ---- step by step ----
 
 void ChunkMaker::make_alone(const WantedChunk& wanted) {
+  if (fresh_ != nullptr) fresh_->give_up("a chunk was made step by step");
   const auto bytes = run(wanted.chunk, Check::nothing);
   check(wanted, kernels::hash_chunk(bytes));
   std::copy(bytes.begin(), bytes.end(), wanted.into.begin());

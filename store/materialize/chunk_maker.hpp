@@ -27,6 +27,7 @@
 #include "store/materialize/base_reader.hpp"
 #include "store/materialize/pack_spool.hpp"
 #include "store/materialize/plan.hpp"
+#include "store/patches/fresh_patches.hpp"
 
 namespace weightfs {
 
@@ -42,9 +43,10 @@ struct WantedChunk {
 
 class ChunkMaker {
  public:
-  /// Keeps the references.
+  /// Keeps the references.  `fresh`: gets what changes from the plan's base to its version; may be
+  /// null.  Requires: if it is not null, the plan has a base, and the coder writes logs.
   ChunkMaker(const Plan& plan, const PackSpool& spool, std::unique_ptr<BaseReader> old,
-             kernels::ChunkCoder& coder);
+             kernels::ChunkCoder& coder, FreshSpan* fresh = nullptr);
 
   /// Fills each chunk with its verified bytes.
   /// Throws BaseDamaged, ObjectError (names pack or snapshot, tensor and chunk), Error: io.
@@ -85,6 +87,7 @@ class ChunkMaker {
   void run_jobs();
   void clear_jobs();
   void make_alone(const WantedChunk& wanted);
+  void note(const WantedChunk& wanted, const kernels::DecodeJob& job);
   void check(const WantedChunk& wanted, std::uint64_t found);
   [[noreturn]] void explain(const WantedChunk& wanted);
 
@@ -98,6 +101,7 @@ class ChunkMaker {
   const PackSpool& spool_;
   std::unique_ptr<BaseReader> source_;
   kernels::ChunkCoder& coder_;
+  FreshSpan* const fresh_;
 
   Trail trail_;
 
@@ -108,6 +112,7 @@ class ChunkMaker {
   std::vector<std::byte> coded_;
   std::vector<kernels::CodedChunk> coder_steps_;  // steps_ and jobs_ in the coder's types
   std::vector<kernels::DecodeJob> coder_jobs_;
+  std::vector<kernels::ChangeLog> logs_;  // of the jobs; kept for their memory
 
   // State for a chunk that is built step by step.
   struct Alone {

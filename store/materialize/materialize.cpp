@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string_view>
@@ -142,9 +143,11 @@ class Materializer {
     const ImagesHome home = store_.images().home_of_next();
     evict_for(plan, 0, home);
     try {
-      write(plan, store_.images().begin_images(version, home));
+      std::unique_ptr<FreshSpan> fresh = begin_fresh(plan);
+      write(plan, store_.images().begin_images(version, home), fresh.get());
       store_.images().complete_images(version, file_sizes(plan), plan.hashes,
                                       by_path(plan.version->manifest, *plan.layout, plan.without));
+      store_.fresh_patches().put(std::move(fresh));
       lap(watch_, &VersionTiming::record);
     } catch (...) {
       remove_quietly(version);
@@ -205,12 +208,24 @@ class Materializer {
     lap(watch_, &VersionTiming::room);
   }
 
-  void write(const Plan& plan, const std::filesystem::path& directory) {
+  /// nullptr: nobody wants it, or the changes of a build by this plan cannot be noted.
+  std::unique_ptr<FreshSpan> begin_fresh(const Plan& plan) {
+    if (!plan.base || plan.steps.empty() || !plan.without.empty()) return nullptr;
+    if (!plan.base->absent.empty() || !coder_->writes_logs()) return nullptr;
+    const auto end_of = [](const Version& version, std::shared_ptr<const Layout> layout) {
+      return FreshEnd{{version.number(), version.manifest_sha256}, std::move(layout)};
+    };
+    return store_.fresh_patches().begin(end_of(*plan.base->version, plan.base->layout),
+                                        end_of(*plan.version, plan.layout), plan.version_bytes());
+  }
+
+  void write(const Plan& plan, const std::filesystem::path& directory, FreshSpan* fresh = nullptr) {
     WriteOptions options;
     options.directory = directory;
     options.spool = store_.temporary_directory();
     options.coder = coder_;
     options.sync = false;  // after the flip: store/sync/image_syncer.hpp
+    options.fresh = fresh;
     if (watch_ != nullptr) {
       options.meter = watch_->meter.get();
       note_origin(plan, watch_->timing);

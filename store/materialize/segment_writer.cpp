@@ -15,12 +15,13 @@ constexpr std::size_t kChunksAtOnce = 4096;
 }  // namespace
 
 SegmentWriter::SegmentWriter(const Plan& plan, const PackSpool& spool, Repository& repository,
-                             kernels::ChunkCoder& coder, const Context& context, BuildMeter* meter)
+                             kernels::ChunkCoder& coder, const Context& context, BuildMeter* meter,
+                             FreshSpan* fresh)
     : plan_(plan),
       context_(context),
       coder_(coder),
       meter_(meter),
-      maker_(plan, spool, open_base_reader(plan, repository, context, meter), coder) {}
+      maker_(plan, spool, open_base_reader(plan, repository, context, meter), coder, fresh) {}
 
 void SegmentWriter::write(const LayoutFile& file, int fd, const std::filesystem::path& path,
                           std::uint64_t begin, std::uint64_t end) {

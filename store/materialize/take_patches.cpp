@@ -5,14 +5,19 @@
 #include <algorithm>
 #include <memory>
 #include <span>
+#include <thread>
+#include <vector>
 
 #include "kernels/block/block.hpp"
+#include "kernels/block/free_list.hpp"
 #include "kernels/block/scratch.hpp"
 #include "kernels/dispatch/hash.hpp"
 #include "store/base/bytes.hpp"
 #include "store/materialize/base_reader.hpp"
 #include "store/patches/chunk_patch.hpp"
 #include "store/patches/tensor_table_id.hpp"
+#include "store/threads/parallel.hpp"
+#include "store/threads/reorder_buffer.hpp"
 
 namespace weightfs {
 namespace {
@@ -48,7 +53,51 @@ class CheckedImages {
       std::make_unique_for_overwrite<std::byte[]>(kernels::kChunkBytesMax);
 };
 
+/// The patches of chunks, by one thread at a time.
+class Taker {
+ public:
+  Taker(const Base& from, const Base& to) : from_(from), to_(to), before_(from), after_(to) {}
+
+  std::optional<ChunkPatch> take(ChunkPlace place) {
+    const LayoutTensor& tensor = to_.layout->tensors()[place.tensor];
+    const std::uint64_t number = tensor.first_chunk + place.chunk;
+    return make_chunk_patch(tensor.kind, before_.read(place), after_.read(place),
+                            from_.hashes[number], to_.hashes[number], scratch_);
+  }
+
+ private:
+  const Base &from_, &to_;
+  CheckedImages before_, after_;
+  kernels::Scratch scratch_;
+};
+
+struct Taken {
+  ChunkPlace place;
+  std::optional<ChunkPatch> patch;
+};
+
+std::vector<ChunkPlace> changed_places(const Base& from, const Base& to) {
+  std::vector<ChunkPlace> places;
+  const auto tensors = to.layout->tensors();
+  for (std::uint32_t number = 0; number < tensors.size(); number++) {
+    const std::size_t first = tensors[number].first_chunk;
+    for (std::uint32_t chunk = 0; chunk < tensors[number].chunk_count; chunk++) {
+      if (from.hashes[first + chunk] != to.hashes[first + chunk]) places.push_back({number, chunk});
+    }
+  }
+  return places;
+}
+
+/// Half of the cores: others have work that is waited for.
+unsigned taking_threads() { return std::max(1U, std::thread::hardware_concurrency() / 2); }
+
 }  // namespace
+
+TooManyPatches::TooManyPatches(std::uint64_t bytes_max)
+    : Error(ErrorCode::no_space,
+            fmt::format("the changes of a version have more than {}, which is what --store-size "
+                        "leaves for patches beside two versions, and --min-free of the file system",
+                        human_bytes(bytes_max))) {}
 
 std::optional<SpanEnds> span_between(const Base& from, const Base& to) {
   if (from.version->number() >= to.version->number()) return std::nullopt;
@@ -64,29 +113,25 @@ std::optional<SpanEnds> span_between(const Base& from, const Base& to) {
 PatchFiles take_patches(const PatchTable& table, const SpanEnds& ends, const Base& from,
                         const Base& to, const Context& context, std::uint64_t bytes_max) {
   PatchFileWriter writer = table.make_writer(ends.span());
-  CheckedImages before(from), after(to);
-  kernels::Scratch scratch;
-  const auto tensors = to.layout->tensors();
-  for (std::uint32_t number = 0; number < tensors.size(); number++) {
-    const LayoutTensor& tensor = tensors[number];
-    for (std::uint32_t chunk = 0; chunk < tensor.chunk_count; chunk++) {
-      const std::uint64_t old_hash = from.hashes[tensor.first_chunk + chunk];
-      const std::uint64_t new_hash = to.hashes[tensor.first_chunk + chunk];
-      if (old_hash == new_hash) continue;
-      context.check("taking patches");
-      const ChunkPlace place{number, chunk};
-      const auto patch = make_chunk_patch(tensor.kind, before.read(place), after.read(place),
-                                          old_hash, new_hash, scratch);
-      if (!patch) continue;
-      writer.add(place, *patch);
-      if (writer.size_bytes() <= bytes_max) continue;
-      throw TooManyPatches(ErrorCode::no_space,
-                           fmt::format("the changes of a version have more than {}, which is what "
-                                       "--store-size leaves for patches beside two versions, and "
-                                       "--min-free of the file system",
-                                       human_bytes(bytes_max)));
+  const std::vector<ChunkPlace> places = changed_places(from, to);
+  const unsigned threads = taking_threads();
+  const auto write = [&](const Taken& taken) {
+    if (!taken.patch) return;
+    writer.add(taken.place, *taken.patch);
+    if (writer.size_bytes() > bytes_max) throw TooManyPatches(bytes_max);
+  };
+  ReorderBuffer<Taken> taken(std::size_t{2} * threads, write);
+  kernels::FreeList<Taker> idle;
+  parallel_for(places.size(), threads, context, [&](std::size_t i) {
+    if (!taken.wait_turn(i)) return;
+    try {
+      const auto taker = idle.borrow([&] { return std::make_unique<Taker>(from, to); });
+      taken.put(i, {places[i], taker->take(places[i])});
+    } catch (...) {
+      taken.fail();
+      throw;
     }
-  }
+  });
   return writer.take();
 }
 

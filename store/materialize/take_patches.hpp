@@ -4,7 +4,11 @@
 // Only chunks whose hashes differ are read; what is read is compared with its hash before a patch
 // is made of it, so a damaged image never gets into the history.
 //
-// Memory: two chunks and a patch.  Work: on the calling thread, which brings its own priority.
+// This is for versions whose changes were not noted while they were made
+// (store/patches/fresh_patches.hpp).
+//
+// Threads: runs one for every second core, of the priority of the caller.
+// Memory: of each thread two chunks and two patches.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +22,12 @@
 
 namespace weightfs {
 
+/// The changes of a version take more than patches may.
+class TooManyPatches : public Error {
+ public:
+  explicit TooManyPatches(std::uint64_t bytes_max);
+};
+
 /// The span of level one from `from` to `to`; nullopt if patches cannot lead over it: `to` is not
 /// the later version, the tensor tables differ, or files are absent.
 std::optional<SpanEnds> span_between(const Base& from, const Base& to);
@@ -29,11 +39,5 @@ std::optional<SpanEnds> span_between(const Base& from, const Base& to);
 PatchFiles take_patches(const PatchTable& table, const SpanEnds& ends, const Base& from,
                         const Base& to, const Context& context,
                         std::uint64_t bytes_max = std::numeric_limits<std::uint64_t>::max());
-
-/// There is less room for them than was given.
-class TooManyPatches : public Error {
- public:
-  using Error::Error;
-};
 
 }  // namespace weightfs

@@ -107,6 +107,28 @@ std::optional<ChunkPatch> make_chunk_patch(Kind kind, ByteSpan old_chunk, ByteSp
   return patch;
 }
 
+std::optional<ChunkPatch> chunk_patch_of_log(Kind kind, std::uint32_t size_bytes,
+                                             std::uint64_t hash_before, std::uint64_t hash_after,
+                                             const kernels::ChangeLog& log,
+                                             kernels::Scratch& scratch) {
+  if (log.lengths.size() != block_count_of(kind, size_bytes)) return std::nullopt;
+  ChunkPatch patch{kind, size_bytes, hash_before, hash_after, {}, {}};
+  ByteSpan left(log.bytes);
+  bool is_good = true;
+  for (std::size_t i = 0; i < log.lengths.size(); ++i) {
+    const std::size_t length = log.lengths[i];
+    if (length > left.size()) return std::nullopt;
+    const std::size_t elements = block_size(kind, size_bytes, i) / kernels::width_bytes(kind);
+    add_block(patch, i, [&](Bytes& to) {
+      if (length == 0) return;
+      is_good &= kernels::patch_of_log(kind, elements, left.first(length), scratch, to);
+    });
+    left = left.subspan(length);
+  }
+  if (!is_good || !left.empty() || patch.patches.empty()) return std::nullopt;
+  return patch;
+}
+
 std::optional<ChunkPatch> merge_chunk_patches(std::span<const ChunkPatch> patches,
                                               kernels::Scratch& scratch, std::string_view what) {
   assert(!patches.empty());

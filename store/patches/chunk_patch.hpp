@@ -26,6 +26,7 @@
 #include <string_view>
 
 #include "kernels/block/block.hpp"
+#include "kernels/block/change_log.hpp"
 #include "kernels/block/diff_summary.hpp"
 #include "kernels/block/scratch.hpp"
 #include "store/base/bytes.hpp"
@@ -53,6 +54,13 @@ std::optional<ChunkPatch> make_chunk_patch(kernels::Kind kind, kernels::ByteSpan
 std::optional<ChunkPatch> make_chunk_patch(kernels::Kind kind, kernels::ByteSpan old_chunk,
                                            kernels::ByteSpan new_chunk, std::uint64_t hash_before,
                                            std::uint64_t hash_after, kernels::Scratch& scratch);
+
+/// The same of what a decoder noted.  nullopt: nothing changed, or the log is not one of such a
+/// chunk.
+std::optional<ChunkPatch> chunk_patch_of_log(kernels::Kind kind, std::uint32_t size_bytes,
+                                             std::uint64_t hash_before, std::uint64_t hash_after,
+                                             const kernels::ChangeLog& log,
+                                             kernels::Scratch& scratch);
 
 /// The sum of patches of one chunk, oldest first; nullopt if nothing remains of them.
 ///

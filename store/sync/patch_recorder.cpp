@@ -57,11 +57,14 @@ PatchRecorder::PatchRecorder(Store& store, History& history, PatchRecorderOption
                 if (record_if_due(context) && options_.recorded) options_.recorded();
                 return WokenThread::kUntilWoken;
               }),
-      guarding_(store.eviction().add_guard(*this)) {}
+      guarding_(store.eviction().add_guard(*this)) {
+  if (off_.empty()) store_.fresh_patches().add_taker();
+}
 
 PatchRecorder::~PatchRecorder() {
   guarding_.end();
   stop();
+  if (off_.empty()) store_.fresh_patches().remove_taker();
 }
 
 bool PatchRecorder::record_if_due(const Context& context) {
@@ -125,6 +128,7 @@ bool PatchRecorder::try_to_record(const PatchReach& reach, const Context& contex
 
 /// Returns: false if patches cannot lead over it, or the images changed meanwhile.
 bool PatchRecorder::record(const PatchReach& reach, const Context& context) {
+  if (record_fresh(reach, context)) return true;
   const ImageTable& images = store_.images();
   const auto before = store_.eviction().reserve(reach.start, Eviction::Claim::in_use, context);
   const auto after = store_.eviction().reserve(reach.newest, Eviction::Claim::in_use, context);
@@ -143,10 +147,45 @@ bool PatchRecorder::record(const PatchReach& reach, const Context& context) {
       keep_history_files(store_, history_, surest_images(reach), {to, from}, context);
   const std::uint64_t bytes = files.size_bytes, chunks = files.chunk_count;
   store_.patches().install(*ends, std::move(files));
+  store_.fresh_patches().note_installed(*ends, false);
   store_.small_files().keep_only(small_files);  // until now a restart may need the others
   log_debug(fmt::format("patches from versions {}: {} chunks, {}", to_string(ends->span()), chunks,
                         human_bytes(bytes)));
   return true;
+}
+
+/// Of what was noted while a version was made: that needs no images, so it does not matter whether
+/// they are still here, or were made anew.
+bool PatchRecorder::record_fresh(const PatchReach& reach, const Context& context) {
+  const PatchVersion first{reach.reached, history_.get(reach.reached, context)->manifest_sha256};
+  const std::unique_ptr<FreshSpan> fresh = store_.fresh_patches().take(first);
+  const std::optional<SpanEnds> ends = fresh ? fresh->find_ends() : std::nullopt;
+  if (!ends) return false;
+  const std::uint64_t bytes_max = make_room();
+  std::optional<PatchFiles> files = write_patches(store_.patches(), *ends, *fresh, context);
+  if (!files) return false;
+  if (files->size_bytes > bytes_max) throw TooManyPatches(bytes_max);
+  const std::uint64_t bytes = files->size_bytes, chunks = files->chunk_count;
+  const std::set<Sha256> small_files = keep_files_of(*ends, reach, context);
+  store_.patches().install(*ends, std::move(*files));
+  store_.fresh_patches().note_installed(*ends, true);
+  store_.small_files().keep_only(small_files);
+  log_debug(fmt::format("patches from versions {}, noted while it was made: {} chunks, {}",
+                        to_string(ends->span()), chunks, human_bytes(bytes)));
+  return true;
+}
+
+/// As far as the two versions are still here.
+std::set<Sha256> PatchRecorder::keep_files_of(const SpanEnds& ends, const PatchReach& reach,
+                                              const Context& context) {
+  std::vector<Eviction::Reservation> reserved;
+  std::vector<Base> sources;
+  for (const std::uint64_t number : {ends.last.version, ends.first.version}) {
+    reserved.push_back(store_.eviction().reserve(number, Eviction::Claim::in_use, context));
+    if (store_.images().generation(number) == 0) continue;
+    sources.push_back(base_of(store_, history_, number, context));
+  }
+  return keep_history_files(store_, history_, surest_images(reach), sources, context);
 }
 
 PatchFiles PatchRecorder::take(const SpanEnds& ends, const Base& from, const Base& to,
@@ -277,6 +316,7 @@ PatchHistory PatchRecorder::status() const {
     level.bytes += span.size_bytes;
   }
   history.written = store_.patches().counters();
+  history.counted = store_.fresh_patches().counters();
   const std::vector<std::uint64_t> here = store_.images().complete_versions();
   const std::uint64_t newest = here.empty() ? 0 : here.back();
   history.bytes = store_.patches().size_bytes();

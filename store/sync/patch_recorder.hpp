@@ -32,6 +32,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,7 @@
 #include "store/local/version_guard.hpp"
 #include "store/materialize/history.hpp"
 #include "store/materialize/plan.hpp"
+#include "store/patches/fresh_patches.hpp"
 #include "store/patches/patch_table.hpp"
 #include "store/sync/patch_reach.hpp"
 #include "store/threads/background.hpp"
@@ -60,6 +62,7 @@ struct PatchHistory {
   std::uint64_t bytes = 0;                 // of all, those that are being folded too
   std::optional<std::uint64_t> bytes_max;  // what they may have; nullopt: images are in memory
   PatchCounters written;                   // since the store was made
+  FreshCounters counted;                   // how spans of level one came about
   std::uint64_t first = 0;       // oldest version that is made without the bucket; 0: none
   std::uint64_t versions = 0;    // that are
   std::uint64_t recorded = 0;    // newest version to which patches lead; 0: none
@@ -113,6 +116,9 @@ class PatchRecorder final : public VersionGuard {
   PatchReach find_reach(const Context& context);
   bool try_to_record(const PatchReach& reach, const Context& context);
   bool record(const PatchReach& reach, const Context& context);
+  bool record_fresh(const PatchReach& reach, const Context& context);
+  std::set<Sha256> keep_files_of(const SpanEnds& ends, const PatchReach& reach,
+                                 const Context& context);
   PatchFiles take(const SpanEnds& ends, const Base& from, const Base& to, const Context& context);
   [[nodiscard]] std::uint64_t make_room();
   [[nodiscard]] bool is_on_disk() const noexcept { return store_.images().memory() == nullptr; }

@@ -17,6 +17,7 @@
 #include "kernels/dispatch/encode.hpp"
 #include "kernels/dispatch/gpu.hpp"
 #include "kernels/dispatch/hash.hpp"
+#include "kernels/dispatch/patch.hpp"
 #include "kernels/dispatch/variant_table.hpp"
 #include "tests/kernels/blocks.hpp"
 #include "tests/support/support.hpp"
@@ -339,6 +340,68 @@ TEST_P(ChunkCoderTest, WorksForSeveralThreadsAtATime) {
     }
   }
   for (const unsigned count : right) EXPECT_EQ(count, kRounds);
+}
+
+TEST_P(ChunkCoderTest, NotesWhatItDecodes) {
+  if (!coder_->writes_logs()) GTEST_SKIP() << "the coder writes no logs";
+  for (const Kind kind : kKinds) {
+    const std::size_t elements = 3 * kBlockElements + 77;
+    const Bytes before = random_elements(kind, elements, rng_);
+    const Bytes after = changed_elements(kind, before, 0.01, Step::unit, rng_);
+    const Bytes last = changed_elements(kind, after, 0.01, Step::few, rng_);
+    const std::vector<Coded> coded = {code(kind, before, after), code(kind, after, last)};
+    const std::vector<CodedChunk> steps = {coded[0].view(), coded[1].view()};
+    Bytes chunk = before;
+    ChangeLog log;
+    log.lengths = {1, 2, 3};
+    log.bytes.resize(7);
+    DecodeJob job{
+        .kind = kind, .old_chunk = chunk, .steps = steps, .new_chunk = chunk, .log = &log};
+    coder_->decode({&job, 1});
+    ASSERT_TRUE(job.is_decoded);
+    ASSERT_TRUE(chunk == last);
+    EXPECT_FALSE(job.old_hash) << "no block is replaced";
+    ASSERT_EQ(log.lengths.size(), 4u);
+    std::size_t at = 0;
+    for (std::size_t i = 0; i < log.lengths.size(); i++) {
+      const std::size_t begin = i * block_bytes(kind);
+      const std::size_t size = std::min(block_bytes(kind), before.size() - begin);
+      Bytes patch, expected;
+      ASSERT_TRUE(patch_of_log(kind, size / width_bytes(kind),
+                               ByteSpan(log.bytes).subspan(at, log.lengths[i]), scratch(), patch));
+      make_patch(kind, ByteSpan(before).subspan(begin, size), ByteSpan(last).subspan(begin, size),
+                 scratch(), expected);
+      EXPECT_TRUE(patch == expected) << "block " << i;
+      at += log.lengths[i];
+    }
+    EXPECT_EQ(at, log.bytes.size());
+  }
+}
+
+/// A block that is replaced comes out right whatever was there before, and its log would be wrong.
+TEST_P(ChunkCoderTest, TellsWhatItDecodedFromWhereThatIsNotProven) {
+  if (!coder_->writes_logs()) GTEST_SKIP() << "the coder writes no logs";
+  const Bytes before = random_elements(Kind::bf16, 100, rng_);
+  const Bytes after = random_elements(Kind::bf16, 100, rng_);
+  Bytes raw = {static_cast<std::byte>(Mode::raw)};
+  raw.insert(raw.end(), after.begin(), after.end());
+  const std::vector<std::uint32_t> lengths = {static_cast<std::uint32_t>(raw.size())};
+  const CodedChunk step{lengths, raw};
+  Bytes damaged = before;
+  damaged[7] ^= std::byte{1};
+  for (const Bytes& old : {before, damaged}) {
+    Bytes chunk = old;
+    ChangeLog log;
+    DecodeJob job{.kind = Kind::bf16,
+                  .old_chunk = chunk,
+                  .steps = {&step, 1},
+                  .new_chunk = chunk,
+                  .log = &log};
+    coder_->decode({&job, 1});
+    ASSERT_TRUE(job.is_decoded);
+    EXPECT_TRUE(chunk == after);
+    EXPECT_EQ(job.old_hash, hash_chunk(old));
+  }
 }
 
 TEST_P(ChunkCoderTest, HasAName) { EXPECT_FALSE(coder_->name().empty()); }

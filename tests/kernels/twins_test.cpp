@@ -285,5 +285,51 @@ TEST_P(Twins, DoTheSameWithPatches) {
   });
 }
 
+/// Decodes two steps in place and notes what they change: the bytes are those of decode_block(),
+/// and the patch of the log is that of the two blocks.  Scalar too.
+TEST_P(Twins, NoteWhatDecodingChanges) {
+  for_each_pair([&](const Pair& pair) {
+    const Bytes third = changed(copy_of(pair.after.span()), 0.02, Step::few);
+    const std::size_t elements = third.size() / width_bytes(pair.kind);
+    std::vector<Bytes> steps(2), expected(2);
+    scalar_variant().encode_block(pair.kind, pair.before.span(), pair.after.span(), test::scratch(),
+                                  steps[0]);
+    scalar_variant().encode_block(pair.kind, pair.after.span(), third, test::scratch(), steps[1]);
+    scalar_variant().make_patch(pair.kind, pair.before.span(), pair.after.span(), test::scratch(),
+                                expected[0]);
+    scalar_variant().make_patch(pair.kind, pair.before.span(), third, test::scratch(), expected[1]);
+    for (const Variant& variant : variants()) {
+      SCOPED_TRACE(variant.name);
+      const Placed block(pair.before.span(), 3);
+      Bytes log;
+      for (std::size_t i = 0; i < steps.size(); ++i) {
+        const Placed coded(steps[i], 1);
+        ASSERT_TRUE(variant.decode_logged(pair.kind, block.span(), coded.span(), block.span(),
+                                          test::scratch(), log));
+        ASSERT_TRUE(copy_of(block.span()) == (i == 0 ? copy_of(pair.after.span()) : third));
+        const Placed placed(log, 1);
+        Bytes patch;
+        ASSERT_TRUE(
+            variant.patch_of_log(pair.kind, elements, placed.span(), test::scratch(), patch));
+        ASSERT_TRUE(patch == expected[i]);
+      }
+      for (unsigned i = 0; i < 4; ++i) {
+        const Bytes coded = damaged(steps[i % 2], rng_), damaged_log = damaged(log, rng_);
+        const Placed apart(pair.before.span(), 1), again(pair.before.span(), 2);
+        Bytes unused, patch, scalar_patch;
+        const bool is_good = variant.decode_logged(pair.kind, apart.span(), coded, apart.span(),
+                                                   test::scratch(), unused);
+        ASSERT_EQ(is_good, scalar_variant().decode_block(pair.kind, again.span(), coded,
+                                                         again.span(), test::scratch()));
+        ASSERT_TRUE(!is_good || copy_of(apart.span()) == copy_of(again.span()));
+        ASSERT_EQ(variant.patch_of_log(pair.kind, elements, damaged_log, test::scratch(), patch),
+                  scalar_variant().patch_of_log(pair.kind, elements, damaged_log, test::scratch(),
+                                                scalar_patch));
+        ASSERT_TRUE(patch == scalar_patch);
+      }
+    }
+  });
+}
+
 }  // namespace
 }  // namespace weightfs::kernels

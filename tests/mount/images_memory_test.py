@@ -82,6 +82,27 @@ class ImagesMemory(harness.MountTest):
             self.assertEqual(reads["daemon_reads"], status["serve"]["daemon_reads"])
         self.assertIn(b"in memory", harness.read_file(mount.join(".weightfs/advice")))
 
+    def test_patches_are_noted_while_versions_are_made(self):
+        steps = self.make_run(6, PARAMS // 8)
+        self.init()
+        self.publish(steps[0])
+        mount = self.mount("--images", "memory")
+        for version, step in enumerate(steps[1:], 2):
+            self.publish(step)
+            mount.wait_version(version)
+            history = self.wait_recorded(mount, version)
+            self.assertEqual(history["spans_fresh"], version - 1, "no image was read for them")
+        self.assertEqual(history["spans_from_images"], 0)
+        self.assertEqual(history["given_up"], 0)
+        self.assertEqual(history["levels"][0]["spans"], 5, "one a version")
+
+        # They lead to the right bytes.
+        mount.process.kill()
+        harness.libc.umount2(mount.path.encode(), harness.MNT_DETACH)
+        os.rename(self.bucket, self.bucket + ".away")
+        self.assertEqual(mount.start()["version"], 6)
+        self.assert_same_tree(mount.join("latest/"), steps[5])
+
     def test_a_pinned_version_stays_besides_the_two_newest_ones(self):
         steps = self.make_run(5, 1_000_000)
         self.init()

@@ -86,6 +86,11 @@ class PatchRecorderTest : public testing::Test {
       EXPECT_TRUE(recorder_->record_if_due({})) << version;
     }
   }
+  /// As if the changes since the version had not been noted.
+  void forget_noted(std::uint64_t version) {
+    const auto manifest = reader_->history.get(version, {})->manifest_sha256;
+    EXPECT_TRUE(reader_->store->fresh_patches().take({version, manifest}));
+  }
   void wait_ready() {
     sync_->start();
     sync_->wait_ready(Context{}.within(std::chrono::seconds(60)), {});
@@ -240,7 +245,7 @@ TEST_F(PatchRecorderTest, TheVersionThatTheNextPatchesAreTakenFromIsKept) {
   bring(4);
   EXPECT_EQ(sync_->status().memory->versions, (Versions{2, 3, 4}));
   EXPECT_TRUE(recorder_->record_if_due({}));
-  EXPECT_EQ(spans(), (std::vector<PatchSpan>{one(1, 2), one(2, 4)}));
+  EXPECT_EQ(spans(), (std::vector<PatchSpan>{one(1, 2), one(2, 3), one(3, 4)}));
   bring(5);
   EXPECT_EQ(sync_->status().memory->versions, (Versions{4, 5}));
 }
@@ -260,10 +265,41 @@ TEST_F(PatchRecorderTest, ItIsKeptForABacklogOfTwoVersions) {
 TEST_F(PatchRecorderTest, OneSpanCoversSeveralVersionsThatWereMissed) {
   begin();
   bring_and_record(2, 3);
-  for (unsigned version = 4; version <= 6; version++) bring(version);
+  for (unsigned version = 4; version <= 6; version++) {
+    bring(version);
+    forget_noted(version - 1);
+  }
   EXPECT_EQ(recorder_->status().backlog, 3u);
   EXPECT_TRUE(recorder_->record_if_due({}));
   EXPECT_EQ(spans().back(), one(3, 6));
+  open_without_bucket();
+  wait_ready();
+  expect_latest(6);
+}
+
+TEST_F(PatchRecorderTest, WhatWasNotedWhileAVersionWasMadeNeedsNoImages) {
+  begin();
+  bring_and_record(2, 3);
+  bring(4);
+  bring(5);
+  ASSERT_TRUE(reader_->store->evictor().evict(4));
+  EXPECT_TRUE(recorder_->record_if_due({}));
+  EXPECT_EQ(spans(), (std::vector<PatchSpan>{one(1, 2), one(2, 3), one(3, 4), one(4, 5)}));
+  EXPECT_EQ(recorder_->status().counted, (FreshCounters{4, 0, 0}));
+  open_without_bucket();
+  wait_ready();
+  expect_latest(5);
+}
+
+TEST_F(PatchRecorderTest, BeyondTwoVersionsThatWaitImagesAreCompared) {
+  begin();
+  bring_and_record(2, 2);
+  for (unsigned version = 3; version <= 5; version++) bring(version);
+  EXPECT_TRUE(recorder_->record_if_due({}));
+  EXPECT_EQ(spans(), (std::vector<PatchSpan>{one(1, 2), one(2, 3), one(3, 4), one(4, 5)}));
+  EXPECT_EQ(recorder_->status().counted, (FreshCounters{3, 1, 1}));
+  bring_and_record(6, 6);
+  EXPECT_EQ(recorder_->status().counted, (FreshCounters{4, 1, 1}));
   open_without_bucket();
   wait_ready();
   expect_latest(6);
