@@ -1,12 +1,14 @@
-// ChunkCoder: encodes and decodes chunks in batches, on the CPU or on a GPU. The store's interface.
+// ChunkCoder: encodes and decodes chunks, and adds up patches, in batches, on the CPU or on a GPU.
+// The store's interface.
 //
 // A batch is what one thread of the store has in hand, a few megabytes.  The CPU processes it chunk
 // by chunk, in cache; the GPU gets it in one transfer.
 //
 //     EncodeJob   old, new          --> lengths, coded, changed, both hashes, checked by decoding
 //     DecodeJob   old, coded steps  --> new, hash
+//     FoldJob     patches           --> their sum
 //
-// Threads: encode() and decode() may be called from any number of threads concurrently.  Ownership:
+// Threads: all calls may be made from any number of threads concurrently.  Ownership:
 // jobs refer to the caller's memory, which must outlive the call.
 #pragma once
 
@@ -59,6 +61,18 @@ struct DecodeJob {
   std::optional<std::uint64_t> old_hash = {};
 };
 
+/// Patches of one chunk (kernels/dispatch/patch.hpp), to be added up.
+struct FoldJob {
+  Kind kind = Kind::u8;
+  std::size_t chunk_bytes = 0;          // whole elements, at most one chunk
+  std::span<const CodedChunk> patches;  // a patch for each block; their order does not matter
+
+  // Results; previous contents are replaced.
+  std::vector<std::uint32_t> lengths;  // of the sum's patches, one for each block, 0 = unchanged
+  std::vector<std::byte> folded;       // these back to back
+  bool is_folded = false;              // false: a patch is malformed; the sum is undefined
+};
+
 class ChunkCoder {
  public:
   virtual ~ChunkCoder() = default;
@@ -72,11 +86,13 @@ class ChunkCoder {
   /// Whether decode() writes logs; where it does not, nobody may ask for them.
   [[nodiscard]] virtual bool writes_logs() const noexcept { return false; }
 
+  virtual void fold(std::span<FoldJob> jobs) = 0;
+
   /// Where the work is done, for display: "avx3_dl", "cuda: NVIDIA H200".
   [[nodiscard]] virtual std::string name() const = 0;
 
-  /// Bytes of chunks from which on a call of decode() is worthwhile.  Larger batches are right too,
-  /// but the CPU works on each while it is in the cache.
+  /// Bytes of chunks, or of patches, from which on a call of decode() or fold() is worthwhile.
+  /// Larger batches are right too, but the CPU works on each while it is in the cache.
   [[nodiscard]] virtual std::size_t decode_batch_bytes() const noexcept = 0;
 };
 

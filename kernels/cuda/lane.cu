@@ -1,7 +1,4 @@
-// The layout of jobs in a lane.
-//
-// Both buffers have the same layout: an offset means the same place in pinned and in device memory.
-// What is copied up is contiguous, and so is what is copied down:
+// The layout of a lane's trips (kernels/cuda/trip.hpp) that encode and decode:
 //
 //     encode   up   [old chunks][new chunks][tasks: encode, decode, hash]
 //              down [results][good][hashes], then the used part of [packed]
@@ -19,104 +16,24 @@
 
 #include "kernels/cuda/kernels.hpp"
 #include "kernels/cuda/lane.hpp"
+#include "kernels/cuda/pack.cuh"
+#include "kernels/cuda/trip.hpp"
 
 namespace weightfs::kernels::cuda {
 
 namespace {
-
-constexpr std::size_t kAlignment = 256;  // of every array; guaranteed by cudaMalloc
-constexpr std::size_t kArraysMax = 16;   // per trip
-constexpr unsigned kPackThreads = 256;
-
-constexpr std::size_t aligned(std::size_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
-
-std::size_t blocks_of(Kind kind, std::size_t chunk_size) {
-  return static_cast<std::size_t>(block_count(kind, chunk_size));
-}
-
-/// The number of elements in block `index` of a chunk.
-std::uint32_t elements_of(Kind kind, std::size_t chunk_size, std::size_t index) {
-  const std::size_t left = chunk_size / width_bytes(kind) - index * kBlockElements;
-  return static_cast<std::uint32_t>(std::min(left, kBlockElements));
-}
 
 /// Copies block b from its slot to the end of the preceding blocks, and completes its decode task.
 ///
 /// Launched with one thread block for each coded block.
 __global__ void pack_blocks(const EncodeTask* tasks_dev, const CodedResult* results_dev,
                             std::uint8_t* packed_dev, DecodeTask* decode_tasks_dev) {
-  __shared__ unsigned long long begin;
-  if (threadIdx.x == 0) begin = 0;
-  __syncthreads();
-  unsigned long long before = 0;
-  for (unsigned b = threadIdx.x; b < blockIdx.x; b += blockDim.x) before += results_dev[b].size;
-  atomicAdd(&begin, before);
-  __syncthreads();
-
-  const std::uint32_t size = results_dev[blockIdx.x].size;
-  const std::uint8_t* const slot = tasks_dev[blockIdx.x].coded_dev;
-  std::uint8_t* const packed = packed_dev + begin;
-  for (std::uint32_t i = threadIdx.x; i < size; i += blockDim.x) packed[i] = slot[i];
+  std::uint8_t* const packed = pack_block(results_dev, tasks_dev[blockIdx.x].coded_dev, packed_dev);
   if (threadIdx.x == 0) {
     decode_tasks_dev[blockIdx.x].coded_dev = packed;
-    decode_tasks_dev[blockIdx.x].coded_size = size;
+    decode_tasks_dev[blockIdx.x].coded_size = results_dev[blockIdx.x].size;
   }
 }
-
-}  // namespace
-
-/// `count` values at the same offset in both buffers.
-template <typename Value>
-struct Array {
-  std::size_t offset = 0, count = 0;
-
-  [[nodiscard]] std::size_t end() const { return offset + count * sizeof(Value); }
-};
-
-/// One trip to the device and back.  Arrays are taken in the order of the layout.
-class Trip {
- public:
-  explicit Trip(Lane& lane) : lane_(lane) {}
-
-  template <typename Value>
-  Array<Value> take(std::size_t count) {
-    const Array<Value> array{used_, count};
-    used_ = aligned(array.end());
-    assert(used_ <= lane_.size_);
-    return array;
-  }
-
-  template <typename Value>
-  Value* host(Array<Value> array) const {
-    return reinterpret_cast<Value*>(lane_.pinned_.data() + array.offset);
-  }
-  template <typename Value>
-  Value* dev(Array<Value> array) const {
-    return reinterpret_cast<Value*>(lane_.device_.data_dev() + array.offset);
-  }
-
-  void copy_up(std::size_t begin, std::size_t end) {
-    check(cudaMemcpyAsync(lane_.device_.data_dev() + begin, lane_.pinned_.data() + begin,
-                          end - begin, cudaMemcpyHostToDevice, stream()),
-          "copying to the device");
-  }
-  void copy_down(std::size_t begin, std::size_t end) {
-    check(cudaMemcpyAsync(lane_.pinned_.data() + begin, lane_.device_.data_dev() + begin,
-                          end - begin, cudaMemcpyDeviceToHost, stream()),
-          "copying from the device");
-    check(cudaStreamSynchronize(stream()), "waiting for the device");
-  }
-
-  [[nodiscard]] cudaStream_t stream() const { return lane_.stream_.get(); }
-
- private:
-  Lane& lane_;
-  std::size_t used_ = 0;
-};
-
-namespace {
 
 // ---- encode -------------------------------------------------------------------------------------
 
@@ -435,7 +352,8 @@ std::vector<DecodePiece> next_pieces(std::span<DecodePiece>& rest, std::size_t l
   return pieces;
 }
 
-/// What the largest job needs: encoding a chunk of f32, or decoding one step of raw blocks.
+/// What the largest job needs: encoding a chunk of f32, decoding one step of raw blocks, or adding
+/// two dense patches.
 std::size_t lane_bytes_min() {
   EncodeNeed encode;
   encode.add(Kind::f32, kChunkBytesMax);
@@ -443,7 +361,7 @@ std::size_t lane_bytes_min() {
   decode.add_piece(kChunkBytesMax);
   decode.tasks = kChunkBlocks;
   decode.coded_bytes = kChunkBlocks * coded_block_bytes_max(Kind::f32);
-  return std::max(encode.bytes(), decode.bytes());
+  return std::max({encode.bytes(), decode.bytes(), fold_lane_bytes_min()});
 }
 
 }  // namespace

@@ -17,6 +17,9 @@
 
 namespace weightfs::kernels::cuda {
 
+/// The bytes of a lane that adding up two patches of the largest chunk needs.
+std::size_t fold_lane_bytes_min();
+
 class Lane {
  public:
   /// Allocates `bytes` of device memory and of pinned memory, or what the largest job needs if that
@@ -30,12 +33,17 @@ class Lane {
   /// what is left.  So another coder can go on after a failure, even where jobs are in place.
   void decode(std::span<DecodeJob> jobs);
 
+  /// As ChunkCoder.
+  void fold(std::span<FoldJob> jobs);
+
   /// Waits for everything that is queued.
   /// Returns: false if the device no longer works.
   bool wait() noexcept { return cudaStreamSynchronize(stream_.get()) == cudaSuccess; }
 
  private:
   friend class Trip;
+
+  void fold_in_parts(FoldJob& job);
 
   std::size_t size_;
   PinnedBuffer pinned_;

@@ -175,6 +175,31 @@ void decode_one(const Variant& variant, DecodeJob& job, Workspace& workspace) {
   if (job.is_decoded) job.hash = variant.hash_chunk(job.new_chunk);
 }
 
+// ---- fold ----
+
+void fold_one(const Variant& variant, FoldJob& job, Workspace& workspace) {
+  assert(job.chunk_bytes % width_bytes(job.kind) == 0);
+  assert(job.chunk_bytes <= chunk_bytes(job.kind));
+  Steps patches(job.patches);
+  job.lengths.clear();
+  job.folded.clear();
+  job.is_folded = patches.fit(block_count(job.kind, job.chunk_bytes));
+  if (!job.is_folded) return;
+  std::vector<ByteSpan> of_block;
+  visit_blocks(job.kind, job.chunk_bytes, [&](std::size_t block, Range range) {
+    of_block.clear();
+    for (std::size_t i = 0; i < job.patches.size(); i++) {
+      const ByteSpan patch = patches.next(i, block);
+      if (!patch.empty()) of_block.push_back(patch);
+    }
+    const std::size_t before = job.folded.size(), elements = range.size / width_bytes(job.kind);
+    job.is_folded =
+        job.is_folded && (of_block.empty() || variant.fold_patches(job.kind, elements, of_block,
+                                                                   workspace.scratch, job.folded));
+    job.lengths.push_back(static_cast<std::uint32_t>(job.folded.size() - before));
+  });
+}
+
 // ---- the coder ----
 
 class CpuCoder final : public ChunkCoder {
@@ -192,6 +217,11 @@ class CpuCoder final : public ChunkCoder {
   }
 
   [[nodiscard]] bool writes_logs() const noexcept override { return true; }
+
+  void fold(std::span<FoldJob> jobs) override {
+    const auto workspace = idle_.borrow([] { return std::make_unique<Workspace>(); });
+    for (FoldJob& job : jobs) fold_one(variant(), job, *workspace);
+  }
 
   [[nodiscard]] std::size_t decode_batch_bytes() const noexcept override {
     return kDecodeBatchBytes;

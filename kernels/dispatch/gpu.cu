@@ -103,6 +103,8 @@ class GpuCoder final : public ChunkCoder {
     }
   }
 
+  void fold(std::span<FoldJob> jobs) override { work(&Lane::fold, &ChunkCoder::fold, jobs); }
+
   /// One trip is worthwhile for all that the caller has.
   [[nodiscard]] std::size_t decode_batch_bytes() const noexcept override {
     return is_given_up_ ? cpu_->decode_batch_bytes() : std::numeric_limits<std::size_t>::max();

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <numeric>
@@ -99,6 +100,7 @@ class ChunkCoderTest : public testing::TestWithParam<ReconstructionPath> {
 TEST_P(ChunkCoderTest, TakesEmptyBatches) {
   coder_->encode({});
   coder_->decode({});
+  coder_->fold({});
 }
 
 TEST_P(ChunkCoderTest, EncodesWhatTheFunctionsEncode) {
@@ -223,6 +225,84 @@ TEST_P(ChunkCoderTest, DecodesInPlaceWhatItDecodesElsewhere) {
   }
   for (const Mode mode : {Mode::same, Mode::raw, Mode::ef, Mode::xs}) {  // XR: vectors_test.cpp
     EXPECT_TRUE(modes.contains(mode)) << static_cast<int>(mode);
+  }
+}
+
+/// The patch of a chunk, made by the functions of the chosen variant.
+Coded patch(Kind kind, const Bytes& old_chunk, const Bytes& new_chunk) {
+  Coded made;
+  const ByteSpan before(old_chunk), after(new_chunk);
+  for (std::size_t at = 0; at < after.size(); at += block_bytes(kind)) {
+    const std::size_t size = std::min(block_bytes(kind), after.size() - at);
+    const std::size_t begin = made.bytes.size();
+    made.changed +=
+        make_patch(kind, before.subspan(at, size), after.subspan(at, size), scratch(), made.bytes);
+    made.lengths.push_back(static_cast<std::uint32_t>(made.bytes.size() - begin));
+  }
+  return made;
+}
+
+std::vector<CodedChunk> views_of(const std::vector<Coded>& chunks) {
+  std::vector<CodedChunk> views;
+  for (const Coded& one : chunks) views.push_back(one.view());
+  return views;
+}
+
+TEST_P(ChunkCoderTest, AddsPatchesUpToThatOfTheWholeWay) {
+  for (const Kind kind : kKinds) {
+    for (const std::size_t elements : kSizes) {
+      auto versions = random_versions(kind, elements, 5, rng_);
+      versions.push_back(random_elements(kind, elements, rng_));  // nothing in common
+      versions.push_back(versions[1]);                            // a change that came back
+      std::vector<Coded> patches;
+      for (std::size_t i = 1; i < versions.size(); i++) {
+        patches.push_back(patch(kind, versions[i - 1], versions[i]));
+      }
+      const std::vector<CodedChunk> views = views_of(patches);
+      std::vector<FoldJob> jobs(views.size() + 1);
+      for (std::size_t i = 0; i < jobs.size(); i++) {
+        jobs[i].kind = kind;
+        jobs[i].chunk_bytes = versions[0].size();
+        jobs[i].patches = std::span(views).first(i);
+        jobs[i].lengths.resize(patches[0].lengths.size() + 1, 7);  // of the job before
+        jobs[i].folded.resize(3);
+      }
+      coder_->fold(jobs);
+      for (std::size_t i = 0; i < jobs.size(); i++) {
+        const Coded expected = patch(kind, versions[0], versions[i]);
+        EXPECT_TRUE(jobs[i].is_folded);
+        EXPECT_EQ(jobs[i].lengths, expected.lengths) << elements << " elements, " << i;
+        EXPECT_TRUE(jobs[i].folded == expected.bytes) << elements << " elements, " << i;
+      }
+    }
+  }
+}
+
+TEST_P(ChunkCoderTest, RefusesAMalformedPatchAndAddsUpTheOtherJobs) {
+  const auto versions = random_versions(Kind::bf16, 2 * kBlockElements + 5, 3, rng_);
+  const Coded first = patch(Kind::bf16, versions[0], versions[1]);
+  const Coded second = patch(Kind::bf16, versions[1], versions[2]);
+  Coded no_mode = second, cut = second, missing = second;
+  no_mode.bytes[0] = std::byte{0x7F};
+  cut.bytes.pop_back();
+  missing.lengths.pop_back();
+  std::vector<std::vector<CodedChunk>> patches = {{first.view(), second.view()}};
+  for (const Coded* bad : {&no_mode, &cut, &missing}) {
+    patches.push_back({first.view(), bad->view()});
+  }
+  patches.push_back({second.view(), first.view()});
+  std::vector<FoldJob> jobs(patches.size());
+  for (std::size_t i = 0; i < jobs.size(); i++) {
+    jobs[i].kind = Kind::bf16;
+    jobs[i].chunk_bytes = versions[0].size();
+    jobs[i].patches = patches[i];
+  }
+  coder_->fold(jobs);
+  const Coded expected = patch(Kind::bf16, versions[0], versions[2]);
+  for (std::size_t i = 0; i < jobs.size(); i++) {
+    const bool is_good = i == 0 || i + 1 == jobs.size();
+    EXPECT_EQ(jobs[i].is_folded, is_good) << i;
+    EXPECT_TRUE(!is_good || jobs[i].folded == expected.bytes) << i;
   }
 }
 

@@ -6,13 +6,17 @@
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "kernels/block/scratch.hpp"
 #include "kernels/dispatch/cpu_coder.hpp"
+#include "kernels/dispatch/patch.hpp"
 #include "tests/kernels/blocks.hpp"
 #include "tests/support/support.hpp"
 
@@ -28,13 +32,13 @@ using test::Step;
 #ifdef WEIGHTFS_REAL_KERNELS
 constexpr std::size_t kElementsMax = 3000;
 constexpr std::size_t kJobs = 12;
-constexpr std::array kFailingCalls = {"pack_blocks"};
+constexpr std::array kFailingCalls = {"pack_blocks", "pack_sums"};
 #else
 constexpr std::size_t kElementsMax = kChunkBlocks * kBlockElements;
 constexpr std::size_t kJobs = 40;
 constexpr std::array kFailingCalls = {"cudaSetDevice", "cudaMemcpyAsync", "cudaStreamSynchronize",
                                       "hash_chunks",   "encode_blocks",   "decode_blocks",
-                                      "pack_blocks"};
+                                      "pack_blocks",   "fold_patches",    "pack_sums"};
 #endif
 
 /// Chunks of all kinds, some of them equal, with several versions of each.
@@ -117,6 +121,49 @@ void expect_decodes(ChunkCoder& coder, const Batch& batch, Where where = Where::
   }
 }
 
+/// The patches of a chunk between its versions, made by the reference.
+struct Patches {
+  Patches(Kind kind, const std::vector<Bytes>& versions) {
+    for (std::size_t v = 1; v < versions.size(); ++v) {
+      lengths.emplace_back();
+      bytes.emplace_back();
+      for (std::size_t at = 0; at < versions[v].size(); at += block_bytes(kind)) {
+        const std::size_t size = std::min(block_bytes(kind), versions[v].size() - at);
+        const std::size_t begin = bytes.back().size();
+        make_patch(kind, ByteSpan(versions[v - 1]).subspan(at, size),
+                   ByteSpan(versions[v]).subspan(at, size), scratch, bytes.back());
+        lengths.back().push_back(static_cast<std::uint32_t>(bytes.back().size() - begin));
+      }
+    }
+    for (std::size_t i = 0; i < bytes.size(); ++i) views.push_back({lengths[i], bytes[i]});
+  }
+
+  Scratch scratch;
+  std::vector<std::vector<std::uint32_t>> lengths;
+  std::vector<Bytes> bytes;
+  std::vector<CodedChunk> views;
+};
+
+/// Adds the patches of every chunk up, as the CPU does.
+void expect_folds_as_cpu(ChunkCoder& coder, const Batch& batch) {
+  std::vector<std::unique_ptr<Patches>> patches;
+  std::vector<FoldJob> jobs(batch.kinds.size());
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    patches.push_back(std::make_unique<Patches>(batch.kinds[i], batch.versions[i]));
+    jobs[i].kind = batch.kinds[i];
+    jobs[i].chunk_bytes = batch.versions[i][0].size();
+    jobs[i].patches = patches[i]->views;
+  }
+  std::vector<FoldJob> expected = jobs;
+  make_cpu_coder()->fold(expected);
+  coder.fold(jobs);
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    EXPECT_TRUE(jobs[i].is_folded) << i;
+    EXPECT_EQ(jobs[i].lengths, expected[i].lengths) << i;
+    EXPECT_TRUE(jobs[i].folded == expected[i].folded) << i;
+  }
+}
+
 class GpuTest : public testing::Test {
  protected:
   ~GpuTest() override {
@@ -178,7 +225,30 @@ TEST_F(GpuTest, DecodesMixedBatchesOverSeveralSteps) {
   EXPECT_EQ(failures_, 0) << why_;
 }
 
+TEST_F(GpuTest, AddsPatchesUpAsTheCpuDoes) {
+  const auto coder = make_gpu_coder(options());
+  expect_folds_as_cpu(*coder, Batch(kJobs, 4, rng_));
+  EXPECT_EQ(failures_, 0) << why_;
+}
+
 #ifndef WEIGHTFS_REAL_KERNELS
+TEST_F(GpuTest, PatchesThatDoNotFitIntoALaneAreAddedUpInSeveralTrips) {
+  const auto coder = make_gpu_coder(options());
+  Batch batch(1, 1, rng_);
+  batch.kinds[0] = Kind::f32;
+  batch.versions[0].clear();
+  for (int v = 0; v < 12; ++v)  // nothing in common: every patch is dense
+    batch.versions[0].push_back(random_elements(Kind::f32, kElementsMax, rng_));
+  std::size_t folds = 0;
+  runtime().fault = [&](const char* call) {
+    folds += std::string_view(call) == "fold_patches";
+    return cudaSuccess;
+  };
+  expect_folds_as_cpu(*coder, batch);
+  EXPECT_GE(folds, 3U);
+  EXPECT_EQ(failures_, 0) << why_;
+}
+
 TEST_F(GpuTest, MakesAsManyTripsAsALaneNeeds) {
   const auto coder = make_gpu_coder(options());
   const Batch batch(kJobs, 3, rng_);
@@ -259,6 +329,7 @@ TEST_F(GpuTest, WhateverFailsTheResultsAreThoseOfTheCpu) {
       fail(call, nth, 1);
       expect_codes_as_cpu(*coder, batch);
       expect_decodes(*coder, batch);
+      expect_folds_as_cpu(*coder, batch);
       has_failed = runtime().calls_failed != before;
       runtime().fault = nullptr;
       // The last waits, as a lane is given back, come when the results are there.

@@ -1,6 +1,6 @@
 // MeddlingCoder: the CPU's chunk coder, with results that a test can count and falsify.
 //
-// Threads: encode() and decode() may run in parallel if the test's functions may.
+// Threads: all calls may run in parallel if the test's functions may.
 #pragma once
 
 #include <atomic>
@@ -18,9 +18,9 @@ class MeddlingCoder final : public kernels::ChunkCoder {
  public:
   std::function<void(kernels::EncodeJob&)> after_encode;  // may be empty
   std::function<void(kernels::DecodeJob&)> after_decode;
-  std::size_t batch_bytes = std::numeric_limits<std::size_t>::max();  // of decode()
-  std::atomic<std::size_t> encoded = 0, decoded = 0;                  // jobs
-  std::atomic<std::size_t> encode_calls = 0, decode_calls = 0;        // non-empty batches
+  std::size_t batch_bytes = std::numeric_limits<std::size_t>::max();  // decode_batch_bytes()
+  std::atomic<std::size_t> encoded = 0, decoded = 0, folded = 0;      // jobs
+  std::atomic<std::size_t> encode_calls = 0, decode_calls = 0, fold_calls = 0;  // non-empty batches
 
   void encode(std::span<kernels::EncodeJob> jobs) override {
     real_->encode(jobs);
@@ -36,6 +36,12 @@ class MeddlingCoder final : public kernels::ChunkCoder {
     if (!jobs.empty()) decode_calls++;
     if (!after_decode) return;
     for (kernels::DecodeJob& job : jobs) after_decode(job);
+  }
+
+  void fold(std::span<kernels::FoldJob> jobs) override {
+    real_->fold(jobs);
+    folded += jobs.size();
+    if (!jobs.empty()) fold_calls++;
   }
 
   [[nodiscard]] std::size_t decode_batch_bytes() const noexcept override { return batch_bytes; }

@@ -66,6 +66,24 @@ cudaError_t encode_blocks(const EncodeTask* tasks_dev, std::uint32_t count,
   });
 }
 
+cudaError_t fold_patches(const FoldTask* tasks_dev, std::uint32_t count, CodedResult* results_dev,
+                         void* /*scratch_dev*/, cudaStream_t stream) {
+  return queue("fold_patches", count, stream, [=](std::uint32_t i) {
+    const FoldTask& task = tasks_dev[i];
+    std::vector<ByteSpan> patches;
+    for (std::uint32_t k = 0; k < task.patch_count; ++k) {
+      const Patch& patch = task.patches_dev[k];
+      patches.push_back(bytes_at(patch.patch_dev, patch.size));
+    }
+    std::vector<std::byte> folded;
+    const bool is_good = scalar::fold_patches(task.kind, task.elements, patches, scratch(), folded);
+    std::copy(folded.begin(), folded.end(), reinterpret_cast<std::byte*>(task.folded_dev));
+    results_dev[i] = {static_cast<std::uint32_t>(folded.size()), 0, is_good ? 1U : 0U};
+  });
+}
+
+std::size_t fold_scratch_bytes(std::uint32_t count) noexcept { return 1000 * count; }
+
 std::size_t encode_scratch_bytes(std::uint32_t count) noexcept { return 1000 * count; }
 
 cudaError_t hash_chunks(const HashTask* tasks_dev, std::uint32_t count, std::uint64_t* hashes_dev,
