@@ -21,7 +21,7 @@ decltype(Variant::find_changes) find_changes() noexcept;      // diff.cpp
 decltype(Variant::encode_block) encode_block() noexcept;      // encode.cpp
 decltype(Variant::decode_block) decode_block() noexcept;      // decode.cpp
 decltype(Variant::decode_logged) decode_logged() noexcept;
-decltype(Variant::apply_patch) apply_patch() noexcept;        // patch.cpp
+decltype(Variant::apply_patch) apply_patch() noexcept;  // patch.cpp
 decltype(Variant::make_patch) make_patch() noexcept;
 decltype(Variant::fold_patches) fold_patches() noexcept;
 decltype(Variant::invert_patch) invert_patch() noexcept;

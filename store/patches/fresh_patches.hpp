@@ -6,11 +6,11 @@
 //     PatchRecorder       take(), write_patches(): the files of a span of level one
 //
 // Why logs and not patches: making a patch beside decoding (copy the old block, compare, code)
-// added 26 % to the work on a chunk (read, decode, hash, write; bf16 of which 1.1 % changed), 15 %
-// or more of the time from manifest to `latest`; copying what the decoder knows
-// (kernels/block/change_log.hpp) adds 1 to 4 %.  Keeping the coded packs instead and decoding them
-// a second time would save only a sixth of what comparing two images costs, since it reads the old
-// one and hashes the new one.
+// added 26 % to the work on a chunk (read, decode, hash, write; bf16 of which 1.1 % changed);
+// copying what the decoder knows (kernels/block/change_log.hpp) adds 1 to 5 % (materialize_bench).
+// Keeping the coded packs instead and decoding them a second time would, by the sum of its parts,
+// save only a sixth of what comparing two images costs: it reads the old one and hashes the new
+// one.
 //
 // Why they are right: a chunk is added after it had the hash of the new version's manifest, and the
 // old one had that of the old version's, or its change would have led elsewhere

@@ -38,8 +38,11 @@
 #include "store/materialize/history.hpp"
 #include "store/materialize/pack_spool.hpp"
 #include "store/materialize/plan.hpp"
+#include "store/materialize/take_patches.hpp"
 #include "store/materialize/write_version.hpp"
 #include "store/os/file.hpp"
+#include "store/patches/fresh_patches.hpp"
+#include "store/patches/patch_table.hpp"
 #include "store/publish/publish.hpp"
 #include "store/repository/repository.hpp"
 #include "store/threads/parallel.hpp"
@@ -232,12 +235,13 @@ void run(const filesystem::path& directory, std::size_t size_bytes, int rounds,
     filesystem::remove_all(directory / name);
   }
 
-  const auto write = [&](const Plan& plan, const filesystem::path& to) {
+  const auto write = [&](const Plan& plan, const filesystem::path& to, FreshSpan* fresh = nullptr) {
     filesystem::create_directories(to);
     WriteOptions options;
     options.directory = to;
     options.spool = directory;
     options.sync = false;
+    options.fresh = fresh;
     write_version(plan, *repository, options, context, {});
   };
   const Plan first = make_plan(history, history.get(1, context), {}, context);
@@ -254,6 +258,15 @@ void run(const filesystem::path& directory, std::size_t size_bytes, int rounds,
   const auto new_spool = [&] {
     spool = std::make_unique<PackSpool>(plan, *repository, directory, context);
   };
+  const PatchTable& patches = store->patches();
+  const Base after{plan.version, plan.layout, directory / "new", plan.hashes};
+  const SpanEnds ends = *span_between(bases[0], after);
+  std::unique_ptr<FreshSpan> fresh;
+  const auto write_noted = [&] {
+    fresh = std::make_unique<FreshSpan>(FreshEnd{ends.first, bases[0].layout},
+                                        FreshEnd{ends.last, plan.layout}, size_bytes);
+    write(plan, directory / "new", fresh.get());
+  };
   std::vector<Measured> all = {
       {"memcpy", {}, [&] { std::memcpy(to.data(), from.data(), to.size()); }, {}},
       {"cp, 4 MiB", [&] { filesystem::create_directories(directory / "new"); },
@@ -264,6 +277,11 @@ void run(const filesystem::path& directory, std::size_t size_bytes, int rounds,
        },
        reset},
       {"N from N-1", {}, [&] { write(plan, directory / "new"); }, reset},
+      {"the same, changes noted", {}, write_noted, reset},
+      {"patches of what was noted", write_noted,
+       [&] { static_cast<void>(write_patches(patches, ends, *fresh, context)); }, reset},
+      {"patches by comparing", [&] { write(plan, directory / "new"); },
+       [&] { static_cast<void>(take_patches(patches, ends, bases[0], after, context)); }, reset},
       {"of that: fetch", new_spool, [&] { spool->fetch_all(0, {}); }, {}},
       {"of that: read, decode, hash", {}, [&] { decode_all(plan, *repository, *spool); }, {}},
       {"unlink", [&] { write(plan, directory / "new"); }, reset, {}},

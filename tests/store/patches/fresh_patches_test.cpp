@@ -3,26 +3,14 @@
 
 #include <gtest/gtest.h>
 
-#include <cstring>
-#include <filesystem>
+#include <algorithm>
 #include <memory>
-#include <optional>
-#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
-
-#include "kernels/block/scratch.hpp"
-#include "kernels/dispatch/cpu_coder.hpp"
-#include "kernels/dispatch/encode.hpp"
-#include "kernels/dispatch/hash.hpp"
-#include "tests/store/patches/patch_fixture.hpp"
-#include "tests/support/random.hpp"
-#include "tests/support/support.hpp"
 
 namespace weightfs::test {
 namespace {
-
-constexpr auto kKind = kernels::Kind::bf16;
 
 PatchVersion version(std::uint64_t number) {
   PatchVersion version{number, {}};
