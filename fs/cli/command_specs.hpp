@@ -11,6 +11,7 @@ namespace weightfs::fs {
 // spec_repository.cpp: making a repository, and getting data out of it.
 CommandSpec init_command();
 CommandSpec publish_command();
+CommandSpec rollback_command();
 CommandSpec export_command();
 CommandSpec verify_command();
 

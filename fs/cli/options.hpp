@@ -28,6 +28,7 @@ enum class Command {
   umount,
   wait,
   rebase,
+  rollback,
   pin,
   unpin,
   status,

@@ -16,6 +16,11 @@ void add_meta(Options& options, std::string_view text) {
   }
 }
 
+void take_rollback(Options& options, Operands operands) {
+  options.target = operands[0];
+  options.version = parse_follow(operands[1]);
+}
+
 void take_export(Options& options, Operands operands) {
   options.target = operands[0];
   options.directory = operands[1];
@@ -95,6 +100,51 @@ CommandSpec publish_command() {
           gpu_option(),
       }),
       .take = take_target_and_directory,
+  };
+}
+
+CommandSpec rollback_command() {
+  return {
+      .command = Command::rollback,
+      .name = "rollback",
+      .operands = "URL|MOUNTPOINT VERSION",
+      .summary = "publish an older version's content again, as the newest version",
+      .description =
+          "Publishes a version with exactly the files of VERSION (a number, a tag, or latest), as "
+          "a\n"
+          "delta after the newest one; what lies between stays in the history. Only what differs "
+          "is\n"
+          "read, and made from patches of the store where it has them. The metadata of the "
+          "version\n"
+          "note rollback=N. VERSION may be the newest one: that costs a delta without changes.\n"
+          "\n"
+          "With the MOUNTPOINT of a writer's mount the daemon publishes it, in its turn with the\n"
+          "hand-overs; the command waits until versions/N opens there. --store and --gpu are then\n"
+          "those of the mount.\n"
+          "\n"
+          "If another writer publishes meanwhile, the command fails with exit code 3; look at "
+          "what\n"
+          "came, then run it again, or use --rebase.",
+      .example = "weightfs rollback file:///srv/runs/a 41 --tag stable",
+      .options = with_bucket({
+          {.name = "tag",
+           .value = "TAG",
+           .help = "a name for the new version; the tag of VERSION is not taken over\n"
+                   "(default: none)",
+           .set = into<as_given, &Options::publish, &VersionWishes::tag>},
+          {.name = "meta",
+           .value = "KEY=VALUE",
+           .is_list = true,
+           .help = "metadata to store with the version; repeatable (default: rollback=N alone)",
+           .set = add_meta},
+          {.name = "rebase",
+           .help = "if somebody else publishes meanwhile, do it again on top of that version, a\n"
+                   "few times (default: fail with exit code 3)",
+           .set = into<parse_switch, &Options::publish, &VersionWishes::rebase>},
+          store_option(),
+          gpu_option(),
+      }),
+      .take = take_rollback,
   };
 }
 

@@ -88,7 +88,10 @@ std::uint64_t version_bytes(const Manifest& manifest, const Layout& layout);
 
 int run_init(Call& call);
 int run_publish(Call& call);
-int run_hand_over(Call& call, const std::filesystem::path& mount_point);  // for publish
+/// For publish and rollback, at a writer's mount.
+int run_hand_over(Call& call, const std::filesystem::path& mount_point,
+                  const VersionWishes& wishes);
+int run_rollback(Call& call);
 int run_export(Call& call);
 int run_verify(Call& call);
 

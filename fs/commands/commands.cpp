@@ -43,6 +43,8 @@ int dispatch(Call& call) {
       return run_wait(call);
     case Command::rebase:
       return run_rebase(call);
+    case Command::rollback:
+      return run_rollback(call);
     case Command::pin:
       return run_pin(call);
     case Command::unpin:

@@ -1,5 +1,6 @@
-// publish MOUNTPOINT DIR: copies DIR to staging/, hands the copy over and waits.  A DIR that is in
-// staging/ already is handed over as it is. rebase: resumes after a conflict.
+// publish MOUNTPOINT DIR, rollback MOUNTPOINT N: copies DIR to staging/, hands the copy over and
+// waits.  A DIR that is in staging/ already is handed over as it is. rebase: resumes after a
+// conflict.
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -114,6 +115,13 @@ Staged stage(Call& call, const MountControl& mount, const Context& context) {
   return {name, std::move(copy), checkpoint.unpublished};
 }
 
+/// The empty directory of a rollback.
+Staged stage_nothing(const MountControl& mount) {
+  ScratchDirectory empty(mount.mount_point() / "staging", kCopyPrefix);
+  const std::string name = empty.path().filename();
+  return {name, std::move(empty), {}};
+}
+
 // ---- the wait ----
 
 /// Waits, and reports progress if that is shown.
@@ -184,7 +192,7 @@ int run_rebase(Call& call) {
   return 0;
 }
 
-int run_hand_over(Call& call, const stdfs::path& mount_point) {
+int run_hand_over(Call& call, const stdfs::path& mount_point, const VersionWishes& wishes) {
   const Options& options = call.options;
   const MountControl mount(mount_point);
   check_writer(mount);
@@ -199,10 +207,9 @@ int run_hand_over(Call& call, const stdfs::path& mount_point) {
   }
   const StopSignals signals;
   const Context context{.stop = signals.token()};
-  const Staged staged = stage(call, mount, context);
+  const Staged staged = wishes.rollback == 0 ? stage(call, mount, context) : stage_nothing(mount);
   const std::uint64_t order = mount.hand_over(
-      {.path = staged.path, .name = options.publish.tag, .options = {.wishes = options.publish}},
-      context);
+      {.path = staged.path, .name = wishes.tag, .options = {.wishes = wishes}}, context);
   const WaitEnd end = wait(call, mount, order, context);
   const std::string path = mount.path_of(end.version);
   call.print({{"url", mount.status().at("url")},

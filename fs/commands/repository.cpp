@@ -1,4 +1,4 @@
-// init, publish, verify: making a repository, and checking it.
+// init, publish, rollback, verify: making a repository, and checking it.
 
 #include <fmt/format.h>
 
@@ -25,16 +25,21 @@ namespace weightfs::fs {
 namespace {
 
 Json to_json(const PublishResult& result, const std::string& url, const std::string& tag) {
-  return {{"url", url},
-          {"version", result.version},
-          {"tag", tag},
-          {"parent", result.parent},
-          {"changed_elements", result.changed_elements},
-          {"elements", result.elements},
-          {"version_bytes", result.version_bytes},
-          {"uploaded_bytes", result.uploaded_bytes},
-          {"snapshot", result.snapshot},
-          {"unpublished", result.unpublished}};
+  Json json{{"url", url},
+            {"version", result.version},
+            {"tag", tag},
+            {"parent", result.parent},
+            {"changed_elements", result.changed_elements},
+            {"elements", result.elements},
+            {"version_bytes", result.version_bytes},
+            {"uploaded_bytes", result.uploaded_bytes},
+            {"snapshot", result.snapshot},
+            {"unpublished", result.unpublished}};
+  if (const auto& chunks = result.rollback) {
+    json["chunks"] = {
+        {"equal", chunks->equal}, {"patched", chunks->patched}, {"other", chunks->other}};
+  }
+  return json;
 }
 
 std::string to_text(const PublishResult& result, const std::string& url, const std::string& tag) {
@@ -145,11 +150,10 @@ int run_init(Call& call) {
   return 0;
 }
 
-int run_publish(Call& call) {
+namespace {
+
+int publish_to(Call& call, Reading& reading, const VersionWishes& wishes) {
   const Options& options = call.options;
-  const Target target = resolve_target(options.target);
-  if (!target.mount_point.empty()) return run_hand_over(call, target.mount_point);
-  Reading reading(call, target);
   const std::string& id = reading.repository->id();
   const std::filesystem::path path = options.host.store.empty()
                                          ? Store::default_path(id)
@@ -160,18 +164,41 @@ int run_publish(Call& call) {
   const CoderChoice choice(options.host.gpu);
   HandOverWatch watch("");
   const PublishOptions publish_options{.directory = options.directory,
-                                       .wishes = options.publish,
+                                       .wishes = wishes,
                                        .coder = choice.coder(),
                                        .keeps_images = publish_store.is_kept(),
                                        .watch = &watch,
                                        .at = {}};
   const PublishResult result =
       publish(history, publish_store.store(), publish_options, reading.context, call.progress());
-  call.print(to_json(result, reading.url, options.publish.tag),
-             to_text(result, reading.url, options.publish.tag));
+  call.print(to_json(result, reading.url, wishes.tag), to_text(result, reading.url, wishes.tag));
   publish_store.store().timings().put(watch.timing);
   sync_all_images(publish_store.store().images());
   return 0;
+}
+
+}  // namespace
+
+int run_publish(Call& call) {
+  const Target target = resolve_target(call.options.target);
+  if (!target.mount_point.empty()) {
+    return run_hand_over(call, target.mount_point, call.options.publish);
+  }
+  Reading reading(call, target);
+  return publish_to(call, reading, call.options.publish);
+}
+
+int run_rollback(Call& call) {
+  const Target target = resolve_target(call.options.target);
+  const Follow& word = call.options.version.value();
+  VersionWishes wishes = call.options.publish;
+  if (!target.mount_point.empty()) {
+    wishes.rollback = number_shown(call, target, word);
+    return run_hand_over(call, target.mount_point, wishes);
+  }
+  Reading reading(call, target);
+  wishes.rollback = reading.number_of(word);
+  return publish_to(call, reading, wishes);
 }
 
 int run_verify(Call& call) {

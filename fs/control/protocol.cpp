@@ -123,7 +123,7 @@ WaitFor parse_wait(const Json& json) {
 
 HandOverRequest parse_hand_over(const Json& json) {
   constexpr std::string_view kWhat = "the request's 'hand_over'";
-  check_fields(json, {"path", "name", "meta", "include", "snapshot", "rebase"}, kWhat);
+  check_fields(json, {"path", "name", "meta", "include", "snapshot", "rebase", "rollback"}, kWhat);
   HandOverRequest request{.path = json_string(json, "path", kWhat),
                           .name = json_string(json, "name", kWhat),
                           .options = {}};
@@ -143,6 +143,9 @@ HandOverRequest parse_hand_over(const Json& json) {
   }
   request.options.wishes.snapshot = json_bool(json, "snapshot", kWhat);
   request.options.wishes.rebase = json_bool(json, "rebase", kWhat);
+  if (json.contains("rollback")) {
+    request.options.wishes.rollback = json_uint(json, "rollback", kWhat);
+  }
   return request;
 }
 
@@ -276,13 +279,11 @@ std::string to_line(const WaitFor& what) {
 
 std::string to_line(const HandOverRequest& request) {
   const VersionWishes& wishes = request.options.wishes;
-  return request_line({{"hand_over",
-                        {{"path", request.path},
-                         {"name", request.name},
-                         {"meta", wishes.meta},
-                         {"include", wishes.include},
-                         {"snapshot", wishes.snapshot},
-                         {"rebase", wishes.rebase}}}});
+  Json fields{{"path", request.path},        {"name", request.name},
+              {"meta", wishes.meta},         {"include", wishes.include},
+              {"snapshot", wishes.snapshot}, {"rebase", wishes.rebase}};
+  if (wishes.rollback != 0) fields["rollback"] = wishes.rollback;
+  return request_line({{"hand_over", std::move(fields)}});
 }
 
 std::string to_line(const RebaseRequest&) { return request_line({{"rebase", Json::object()}}); }

@@ -4,7 +4,7 @@
 //     {"wait": {"tag": "step-42"}}          or "version": N, "newer_than": N, "order": N
 //     {"hand_over": {"path": "run/step-42", "name": "step-42", "meta": {"loss": "0.7"},
 //                    "include": ["*.py"], "snapshot": false, "rebase": false}}
-//
+//                                           and "rollback": N, of an empty directory
 //     {"rebase": {}}
 //     {"pin": {"version": 42}}              0: the one that `latest` shows
 //     {"unpin": {"version": 42}}            or "session": "session 4711", or {}: all

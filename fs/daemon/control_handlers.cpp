@@ -76,13 +76,19 @@ void check_owner(const Staging& staging, StagingId directory, uid_t peer, std::s
                           escape_name(path), owner, peer));
 }
 
+/// In publish/, of what has no tag.
+std::string made_up_name(const HandOverRequest& request) {
+  const std::uint64_t rollback = request.options.wishes.rollback;
+  const std::string what = rollback == 0 ? "untagged" : fmt::format("rollback-{}", rollback);
+  return fmt::format("{}-{}", what, random_hex(kMadeUpBytes));
+}
+
 std::uint64_t hand_over(const Writing& writing, const HandOverRequest& request, Caller peer,
                         const Context& context) {
   check_may_hand_over(*writing.queue, peer);
   const StagingId directory = find_directory(*writing.staging, request.path);
   check_owner(*writing.staging, directory, peer.uid, request.path);
-  const std::string name =
-      request.name.empty() ? "untagged-" + random_hex(kMadeUpBytes) : request.name;
+  const std::string name = request.name.empty() ? made_up_name(request) : request.name;
   HandOverOptions options = request.options;
   options.caller = peer;
   options.wishes.tag = request.name;

@@ -108,24 +108,24 @@ std::string HandOverRecord::key() const {
 }
 
 std::string HandOverRecord::serialize() const {
-  const Json record{
-      {"format", kRecordFormat},
-      {"directory", directory},
-      {"name", name},
-      {"tag", wishes.tag},
-      {"nonce", nonce},
-      {"origin", {{"parent", origin.parent}, {"name", to_hex(as_bytes(origin.name))}}},
-      {"fence", fence},
-      {"meta", wishes.meta},
-      {"include", wishes.include},
-      {"snapshot", wishes.snapshot},
-      {"rebase", wishes.rebase},
-      {"time", static_cast<std::uint64_t>(time)},
-      {"unsynced_boot", unsynced_boot},
-      {"phase", to_string(phase)},
-      {"version", version},
-      {"error", error},
-      {"error_code", error_code}};
+  Json record{{"format", kRecordFormat},
+              {"directory", directory},
+              {"name", name},
+              {"tag", wishes.tag},
+              {"nonce", nonce},
+              {"origin", {{"parent", origin.parent}, {"name", to_hex(as_bytes(origin.name))}}},
+              {"fence", fence},
+              {"meta", wishes.meta},
+              {"include", wishes.include},
+              {"snapshot", wishes.snapshot},
+              {"rebase", wishes.rebase},
+              {"time", static_cast<std::uint64_t>(time)},
+              {"unsynced_boot", unsynced_boot},
+              {"phase", to_string(phase)},
+              {"version", version},
+              {"error", error},
+              {"error_code", error_code}};
+  if (wishes.rollback != 0) record["rollback"] = wishes.rollback;
   try {
     return record.dump();
   } catch (const Json::exception&) {
@@ -157,6 +157,7 @@ HandOverRecord HandOverRecord::parse(std::string_view key, std::string_view valu
   record.wishes.include = include_of(object, what);
   record.wishes.snapshot = flag_of(object, "snapshot", what);
   record.wishes.rebase = flag_of(object, "rebase", what);
+  if (object.contains("rollback")) record.wishes.rollback = json_uint(object, "rollback", what);
   record.time = time_of(object, what);
   record.unsynced_boot = json_string(object, "unsynced_boot", what);
   record.phase = phase_of(json_string(object, "phase", what), what);

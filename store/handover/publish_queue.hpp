@@ -19,6 +19,10 @@
 // unbroken run of versions that this queue has published since; with `rebase` it follows any.
 // rebase() moves the fence manually: the mount then counts as having seen the newest version.
 //
+// A rollback (VersionWishes::rollback) is a hand-over of an empty directory, which only has its
+// place in publish/, and with it order, fence, record and nonce: it is published with the content
+// of an older version.  Nothing is adopted: its images are made like those of any version.
+//
 // Permissions: every file must belong to the caller, unless that is root.  Early work is done only
 // on files of users who may hand over, that is, who may write to the publish root, and of root.
 //
@@ -93,9 +97,9 @@ class PublishQueue {
   /// names the reason.
   /// Returns: its order.
   /// Throws Error: invalid (name, tag, not a directory, links or special files in it), corrupt
-  /// (header, index), not_found (missing shard), busy (still being written: names files and
-  /// holders; or the name is already queued), permission (a file of another user; the bucket is not
-  /// writable), no_space, cancelled, io.
+  /// (header, index), not_found (missing shard; no version to roll back to), busy (still being
+  /// written: names files and holders; or the name is already queued), permission (a file of
+  /// another user; the bucket is not writable), no_space, cancelled, io.
   std::uint64_t hand_over(StagingId directory, std::string_view name,
                           const HandOverOptions& options, const Context& context);
 

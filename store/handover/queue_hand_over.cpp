@@ -49,6 +49,14 @@ class NewLinks {
   std::filesystem::path tree_;
 };
 
+/// A rollback's directory only has its place in publish/: what is in it would not be published.
+void require_empty(const Staging& staging, StagingId directory) {
+  if (staging.list(directory).empty()) return;
+  throw Error(ErrorCode::invalid,
+              fmt::format("{} is not empty: the directory of a rollback must be",
+                          escape_name(staging.path_of(directory))));
+}
+
 /// A publisher without permission to remove may still publish.
 void remove_write_probe(Bucket& bucket, const Context& context) {
   try {
@@ -68,6 +76,10 @@ std::uint64_t PublishQueue::State::hand_over(StagingId directory, std::string_vi
   check_wishes(given.wishes);
   check_free(name);
   check_bucket(given.caller.uid, context);
+  if (given.wishes.rollback != 0) {
+    // Said at once, not by a hand-over that fails.
+    static_cast<void>(history.get(given.wishes.rollback, context));
+  }
   HandOverRecord record = make_record(directory, name, given);
   const std::string shown = escape_name(staging.path_of(directory));
 
@@ -76,7 +88,11 @@ std::uint64_t PublishQueue::State::hand_over(StagingId directory, std::string_vi
   wait_for_writers(directory, given.caller.uid, context);
   NewLinks links(links_of(record));
   make_links(staging, directory, links_of(record));
-  check_links(links_of(record), record.wishes.include, shown);
+  if (record.wishes.rollback == 0) {
+    check_links(links_of(record), record.wishes.include, shown);
+  } else {
+    require_empty(staging, directory);
+  }
   context.check("handing over " + shown);
   reached("sealed");
   const std::uint64_t order = enqueue(std::move(record), std::move(watch));
@@ -104,8 +120,8 @@ HandOverRecord PublishQueue::State::make_record(StagingId directory, std::string
   include.insert(include.begin(), options.include.begin(), options.include.end());
   record.wishes.rebase = given.wishes.rebase || options.rebase;
   record.time = static_cast<std::int64_t>(std::time(nullptr));
-  record.unsynced_boot = boot;
-  static_cast<void>(record.serialize());  // rejects what is not text
+  if (given.wishes.rollback == 0) record.unsynced_boot = boot;  // else there are no files
+  static_cast<void>(record.serialize());                        // rejects what is not text
   return record;
 }
 

@@ -226,7 +226,7 @@ PublishOptions PublishQueue::State::options_of(QueueItem& item) {
   }
   item.tried_parent = result.fence_parent;
   result.committing = [this, &item](std::uint64_t version) { begin_commit(item, version); };
-  result.lock_images = true;
+  result.lock_images = record.wishes.rollback == 0;  // else there is nothing to adopt
   result.early = item.early;
   result.watch = &*item.watch;
   result.at = options.at;
@@ -320,7 +320,10 @@ void PublishQueue::State::bring_images(QueueItem& item, const Context& context) 
   const std::uint64_t version = item.record.version;
   const std::vector<std::uint64_t> complete = store.images().complete_versions();
   if (!complete.empty() && complete.back() >= version) return;
-  if (item.is_lost) return materialize(store, history, version, context, {}, options.coder);
+  if (item.is_lost || item.record.wishes.rollback != 0) {
+    lock.unlock();
+    return materialize(store, history, version, context, {}, options.coder);
+  }
   if (!lock) lock = store.images().lock_images(context);
   if (!item.images) item.images = images_of(history, store, version, context);
   if (!item.has_links) make_links(staging, item.record.directory, links_of(item.record));

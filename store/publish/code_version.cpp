@@ -14,7 +14,9 @@
 #include "store/base/log.hpp"
 #include "store/materialize/bases.hpp"
 #include "store/materialize/materialize.hpp"
+#include "store/materialize/patched_base.hpp"
 #include "store/materialize/plan.hpp"
+#include "store/publish/old_version.hpp"
 
 namespace weightfs {
 namespace {
@@ -33,11 +35,16 @@ class VersionCoder {
   VersionCoder(const VersionToCode& what, const Context& context, const Progress& progress)
       : what_(what),
         options_(what.options),
-        layout_(what.reader.layout()),
+        layout_(what.layout),
         context_(context),
         progress_(progress) {}
 
   CodedVersion run() {
+    if (what_.content) {
+      forget_early();
+      code_rest();
+      return std::move(coded_);
+    }
     take_early();
     if (what_.parent) try_delta();
     if (!what_.parent || options_.wishes.snapshot) make_snapshot();
@@ -50,8 +57,10 @@ class VersionCoder {
   void try_delta();
   void make_delta();
   void code_rest();
+  [[nodiscard]] unsigned repairs_max() const;
   void bring_parent();
   CodedDelta code_against_parent();
+  CodedDelta code_content(const Base& base, const CodeOptions& options);
   void make_snapshot();
   void check_same_bytes() const;
 
@@ -71,7 +80,7 @@ void VersionCoder::take_early() {
   const std::uint64_t parent = what_.parent ? what_.parent->number() : 0;
   const Sha256 parent_sha256 = what_.parent ? what_.parent->manifest_sha256 : Sha256{};
   for (std::size_t i = 0; i < coded_.early.size(); i++) {
-    const CheckpointFile& file = *what_.reader.weights()[i];
+    const CheckpointFile& file = *what_.reader->weights()[i];
     coded_.early[i] = options_.early->find(file, parent, parent_sha256);
     is_early_[i] = coded_.early[i] != nullptr;
   }
@@ -120,17 +129,23 @@ void VersionCoder::code_rest() {
     coded_.delta->hashes.resize(layout_.chunk_count());
     return;
   }
-  try {
-    bring_parent();
-    coded_.delta = code_against_parent();
-  } catch (const BaseDamaged& damaged) {
-    what_.parent_images.give_up();
-    if (!what_.store.evictor().evict(damaged.version())) throw;
-    log_warning(fmt::format("{}; it is rebuilt from the bucket", damaged.what()));
-    bring_parent();
-    coded_.delta = code_against_parent();
+  for (unsigned repairs = 0;; repairs++) {
+    try {
+      bring_parent();
+      coded_.delta = code_against_parent();
+      return;
+    } catch (const BaseDamaged& damaged) {
+      what_.parent_images.give_up();
+      if (repairs == repairs_max() || !what_.store.evictor().evict(damaged.version())) throw;
+      log_warning(fmt::format("{}; it is rebuilt from the bucket", damaged.what()));
+    } catch (const PatchDamaged& damaged) {
+      if (repairs == repairs_max() || !drop_damaged_patches(what_.store, damaged)) throw;
+    }
   }
 }
+
+/// Images and patches that may be found to be damaged, one after the other.
+unsigned VersionCoder::repairs_max() const { return what_.content ? 8 : 1; }
 
 void VersionCoder::bring_parent() {
   Store& store = what_.store;
@@ -156,14 +171,30 @@ CodedDelta VersionCoder::code_against_parent() {
   options.full = [this](std::shared_ptr<const SpooledPack> pack) {
     what_.upload.put_ahead(std::move(pack));
   };
+  if (what_.content) return code_content(base, options);
   what_.upload.begin_ahead();
-  return code_delta(what_.reader, base, options, context_, progress_);
+  return code_delta(*what_.reader, base, options, context_, progress_);
+}
+
+CodedDelta VersionCoder::code_content(const Base& base, const CodeOptions& options) {
+  const OldVersion content(what_.store, what_.history, what_.content, base, options_.coder,
+                           context_, progress_);
+  what_.upload.begin_ahead();
+  CodedDelta delta = code_delta(content, base, options, context_, progress_);
+  delta.rollback.patched = content.patched_chunks();
+  delta.rollback.other = content.other_chunks();
+  log_info(
+      fmt::format("version {} again, after {}: {} chunks are equal, {} were made by patches of "
+                  "these, {} otherwise",
+                  what_.content->number(), what_.parent->number(), delta.rollback.equal,
+                  delta.rollback.patched, delta.rollback.other));
+  return delta;
 }
 
 // ---- snapshot ----
 
 void VersionCoder::make_snapshot() {
-  const CheckpointReader& reader = what_.reader;
+  const CheckpointReader& reader = *what_.reader;
   if (coded_.delta) {
     coded_.snapshot = hash_checkpoint(reader, options_.threads, context_, progress_);
     check_same_bytes();
@@ -185,7 +216,7 @@ void VersionCoder::check_same_bytes() const {
     };
     const bool is_same =
         std::ranges::equal(hashes_of(coded_.delta->hashes), hashes_of(coded_.snapshot->chunks));
-    if (!is_same) what_.reader.refuse(*what_.reader.weights()[tensor.file]);
+    if (!is_same) what_.reader->refuse(*what_.reader->weights()[tensor.file]);
   }
 }
 

@@ -4,6 +4,9 @@
 //     delta      all others against the parent's images; full packs are uploaded meanwhile
 //     snapshot   where it is wanted, or there is no parent
 //
+// Of a version that is published again only the delta: its chunks are made, or known to be the
+// parent's (store/publish/old_version.hpp).
+//
 // Threads: one call runs its own threads.
 #pragma once
 
@@ -22,9 +25,11 @@ struct VersionToCode {
   History& history;
   Store& store;
   const PublishOptions& options;
-  const CheckpointReader& reader;
-  std::shared_ptr<const Version> parent;  // nullptr for version 1
-  Eviction::Reservation& parent_images;   // is set, and keeps what is coded against
+  const Layout& layout;
+  const CheckpointReader* reader;          // nullptr: there are no files
+  std::shared_ptr<const Version> content;  // else this version's, which is published again
+  std::shared_ptr<const Version> parent;   // nullptr for version 1
+  Eviction::Reservation& parent_images;    // is set, and keeps what is coded against
   VersionUpload& upload;
 };
 

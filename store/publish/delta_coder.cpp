@@ -33,13 +33,16 @@ struct CodedChunk {
   std::vector<std::uint32_t> lengths;
   Bytes data;
 };
-using CodedBatch = std::vector<CodedChunk>;
+struct CodedBatch {
+  std::vector<CodedChunk> chunks;
+  std::uint64_t unread_chunks = 0;
+};
 
 using Counterparts = std::vector<std::optional<std::uint32_t>>;
 
 /// Shared by all threads; immutable.
 struct Work {
-  const CheckpointReader& reader;
+  const NewChunks& chunks;
   const Base& base;
   Counterparts counterparts;
   kernels::ChunkCoder& coder;
@@ -50,7 +53,7 @@ class BatchCoder {
  public:
   explicit BatchCoder(const Work& work)
       : work_(work),
-        new_files_([&](std::uint32_t file) { return work_.reader.open(*weights()[file]); }),
+        new_chunks_(work.chunks.open()),
         old_files_([&](std::uint32_t file) { return open_image(file); }) {}
 
   CodedBatch code(const ChunkBatch& batch, std::span<std::uint64_t> hashes);
@@ -62,49 +65,72 @@ class BatchCoder {
     bool is_whole = false;                 // the parent's chunk is neither cut nor extended
   };
 
-  [[nodiscard]] std::span<const CheckpointFile* const> weights() const {
-    return work_.reader.weights();
-  }
   [[nodiscard]] const LayoutTensor& tensor_of(ChunkPlace place) const {
-    return work_.reader.layout().tensors()[place.tensor];
+    return work_.chunks.layout().tensors()[place.tensor];
   }
   [[nodiscard]] std::filesystem::path image_path(std::uint32_t file) const {
     return work_.base.directory / work_.base.layout->files()[file].path;
   }
 
   [[nodiscard]] Old old_of(ChunkPlace place) const;
+  void choose(const ChunkBatch& batch);
+  [[nodiscard]] bool is_known_to_be_equal(const ChunkBatch& batch, std::size_t index) const;
   void make_room(const ChunkBatch& batch);
   void read(const ChunkBatch& batch);
-  void read_new(ChunkPlace place, std::span<std::byte> into);
   void read_old(ChunkPlace place, const Old& old, std::span<std::byte> into);
   void read_image(const LayoutTensor& tensor, std::uint32_t chunk, std::span<std::byte> into);
-  void check(ChunkPlace place, const Old& old, const kernels::EncodeJob& job) const;
+  void check(const ChunkBatch& batch, std::size_t index, const kernels::EncodeJob& job) const;
   void check_image(const LayoutTensor& tensor, std::uint32_t chunk, std::uint64_t found) const;
   File open_image(std::uint32_t file) const;
   [[noreturn]] void refuse_image(std::uint32_t file, std::string_view why) const;
 
   const Work& work_;
-  LastOpened new_files_, old_files_;
+  std::unique_ptr<NewChunks::Reader> new_chunks_;
+  LastOpened old_files_;
   std::unique_ptr<std::byte[]> memory_;  // old and new bytes of a batch
   std::size_t capacity_ = 0;
-  std::vector<kernels::EncodeJob> jobs_;
+  std::vector<std::size_t> coded_;        // the chunks of the batch that are read and coded
+  std::vector<kernels::EncodeJob> jobs_;  // of these
 };
 
 CodedBatch BatchCoder::code(const ChunkBatch& batch, std::span<std::uint64_t> hashes) {
+  choose(batch);
   read(batch);
   work_.coder.encode(jobs_);
   CodedBatch result;
+  result.unread_chunks = batch.places.size() - coded_.size();
+  if (result.unread_chunks > 0) {
+    const auto known = work_.chunks.hashes().subspan(batch.first_chunk, batch.places.size());
+    std::ranges::copy(known, hashes.begin() + static_cast<std::ptrdiff_t>(batch.first_chunk));
+  }
   for (std::size_t i = 0; i < jobs_.size(); i++) {
     kernels::EncodeJob& job = jobs_[i];
-    const ChunkPlace place = batch.places[i];
-    const Old old = old_of(place);
-    check(place, old, job);
-    hashes[batch.first_chunk + i] = job.new_hash;
-    if (old.is_whole && job.coded.empty()) continue;
-    result.push_back({place, job.new_hash, static_cast<std::uint32_t>(job.changed),
-                      std::move(job.lengths), std::move(job.coded)});
+    const std::size_t index = coded_[i];
+    const ChunkPlace place = batch.places[index];
+    check(batch, index, job);
+    hashes[batch.first_chunk + index] = job.new_hash;
+    if (old_of(place).is_whole && job.coded.empty()) continue;
+    result.chunks.push_back({place, job.new_hash, static_cast<std::uint32_t>(job.changed),
+                             std::move(job.lengths), std::move(job.coded)});
   }
   return result;
+}
+
+/// Chunks whose bytes are needed.
+void BatchCoder::choose(const ChunkBatch& batch) {
+  coded_.clear();
+  for (std::size_t i = 0; i < batch.places.size(); i++) {
+    if (!is_known_to_be_equal(batch, i)) coded_.push_back(i);
+  }
+}
+
+bool BatchCoder::is_known_to_be_equal(const ChunkBatch& batch, std::size_t index) const {
+  const auto known = work_.chunks.hashes();
+  if (known.empty()) return false;
+  const ChunkPlace place = batch.places[index];
+  const Old old = old_of(place);
+  return old.is_whole && work_.base.hashes[old.tensor->first_chunk + place.chunk] ==
+                             known[batch.first_chunk + index];
 }
 
 BatchCoder::Old BatchCoder::old_of(ChunkPlace place) const {
@@ -123,29 +149,25 @@ void BatchCoder::make_room(const ChunkBatch& batch) {
   capacity_ = size;
 }
 
-/// Reads the old and the new bytes of all chunks, and makes an EncodeJob for each.
+/// Reads the old and the new bytes of the chosen chunks, and makes an EncodeJob for each.
 void BatchCoder::read(const ChunkBatch& batch) {
   make_room(batch);
-  jobs_.resize(batch.places.size());
+  jobs_.resize(coded_.size());
   std::byte* next = memory_.get();
   for (std::size_t i = 0; i < jobs_.size(); i++) {
-    const ChunkPlace place = batch.places[i];
+    const ChunkPlace place = batch.places[coded_[i]];
     const LayoutTensor& tensor = tensor_of(place);
     const std::size_t size = tensor.chunk_size_bytes(place.chunk);
     const std::span<std::byte> old_bytes(next, size), new_bytes(next + size, size);
     next += 2 * size;
-    read_new(place, new_bytes);
-    read_old(place, old_of(place), old_bytes);
+    const Old old = old_of(place);
+    read_old(place, old, old_bytes);
+    const std::span<const std::byte> whole = old_bytes;
+    new_chunks_->read(place, old.is_whole ? whole : whole.first(0), new_bytes);
     jobs_[i].kind = tensor.kind;
     jobs_[i].old_chunk = old_bytes;
     jobs_[i].new_chunk = new_bytes;
   }
-}
-
-void BatchCoder::read_new(ChunkPlace place, std::span<std::byte> into) {
-  const LayoutTensor& tensor = tensor_of(place);
-  work_.reader.read(new_files_.get(tensor.file), *weights()[tensor.file],
-                    tensor.offset_bytes + tensor.chunk_offset_bytes(place.chunk), into);
 }
 
 void BatchCoder::read_old(ChunkPlace place, const Old& old, std::span<std::byte> into) {
@@ -175,9 +197,14 @@ void BatchCoder::read_image(const LayoutTensor& tensor, std::uint32_t chunk,
   if (!complete) refuse_image(tensor.file, "it is too short");
 }
 
-void BatchCoder::check(ChunkPlace place, const Old& old, const kernels::EncodeJob& job) const {
+void BatchCoder::check(const ChunkBatch& batch, std::size_t index,
+                       const kernels::EncodeJob& job) const {
+  const ChunkPlace place = batch.places[index];
+  const Old old = old_of(place);
   if (old.is_whole) check_image(*old.tensor, place.chunk, job.old_hash);
-  if (job.is_verified) return;
+  const auto known = work_.chunks.hashes();
+  const bool is_right = known.empty() || known[batch.first_chunk + index] == job.new_hash;
+  if (job.is_verified && is_right) return;
   const LayoutTensor& tensor = tensor_of(place);
   throw Error(
       ErrorCode::io,
@@ -185,7 +212,8 @@ void BatchCoder::check(ChunkPlace place, const Old& old, const kernels::EncodeJo
           "chunk {} of tensor '{}' in {} did not decode to the same bytes ({}); nothing was "
           "published.  Check this machine's memory, and "
           "report it if it happens again",
-          place.chunk, tensor.name, weights()[tensor.file]->path, work_.coder.name()));
+          place.chunk, tensor.name, work_.chunks.layout().files()[tensor.file].path,
+          work_.coder.name()));
 }
 
 void BatchCoder::check_image(const LayoutTensor& tensor, std::uint32_t chunk,
@@ -219,7 +247,7 @@ class CodedPacks {
       : layout_(layout), options_(options) {}
 
   void add(const CodedBatch& batch) {
-    for (const CodedChunk& chunk : batch) add(chunk);
+    for (const CodedChunk& chunk : batch.chunks) add(chunk);
   }
 
   std::vector<std::shared_ptr<const SpooledPack>> finish() {
@@ -267,7 +295,7 @@ void CodedPacks::close_pack() {
 
 std::uint64_t changed_elements_of(const CodedBatch& batch) {
   std::uint64_t changed = 0;
-  for (const CodedChunk& chunk : batch) changed += chunk.changed;
+  for (const CodedChunk& chunk : batch.chunks) changed += chunk.changed;
   return changed;
 }
 
@@ -316,8 +344,13 @@ void PackSource::read(std::uint64_t offset_bytes, std::span<std::byte> into) con
 
 CodedDelta code_delta(const CheckpointReader& reader, const Base& base, const CodeOptions& options,
                       const Context& context, const Progress& progress) {
-  const Layout& layout = reader.layout();
-  const Work work{reader, base, counterparts(layout, *base.layout), *options.coder};
+  return code_delta(CheckpointChunks(reader), base, options, context, progress);
+}
+
+CodedDelta code_delta(const NewChunks& chunks, const Base& base, const CodeOptions& options,
+                      const Context& context, const Progress& progress) {
+  const Layout& layout = chunks.layout();
+  const Work work{chunks, base, counterparts(layout, *base.layout), *options.coder};
   const auto batches = chunk_batches(layout, kBatchBytes, options.without);
 
   CodedDelta delta;
@@ -326,7 +359,8 @@ CodedDelta code_delta(const CheckpointReader& reader, const Base& base, const Co
   ReorderBuffer<CodedBatch> in_order(batches_ahead(options.threads), [&](const CodedBatch& batch) {
     spool.add(batch);
     delta.changed_elements += changed_elements_of(batch);
-    delta.needs_xr = delta.needs_xr || std::any_of(batch.begin(), batch.end(), needs_xr);
+    delta.rollback.equal += batch.unread_chunks;
+    delta.needs_xr = delta.needs_xr || std::ranges::any_of(batch.chunks, needs_xr);
   });
   kernels::FreeList<BatchCoder> coders;
   std::atomic<std::uint64_t> done{0};

@@ -1,10 +1,10 @@
-// Delta coder: codes a checkpoint against the images of its parent.
+// Delta coder: codes the chunks of a version against the images of its parent.
 //
-// Per batch of chunks: read the new bytes from the checkpoint and the old ones from the parent's
-// images; code them, decode the result and compare it with the new bytes; hash both
-// (kernels/block/chunk_coder.hpp); compare the old bytes' hashes with the recorded ones. Results
-// that were coded against other bytes are discarded.  So neither a bad disk nor a broken coder can
-// damage the history.
+// Per batch of chunks: leave out those that are known to have the parent's hash; read the old bytes
+// from the parent's images and the new ones from the checkpoint, or make them; code them, decode
+// the result and compare it with the new bytes; hash both (kernels/block/chunk_coder.hpp); compare
+// the old bytes' hashes with the recorded ones. Results that were coded against other bytes are
+// discarded.  So neither a bad disk nor a broken coder can damage the history.
 //
 // Batches are coded in parallel and appended in order. Coded data goes to unnamed spool files; at
 // most a few batches per thread are in memory.
@@ -28,6 +28,7 @@
 #include "store/materialize/plan.hpp"
 #include "store/os/file.hpp"
 #include "store/publish/checkpoint_reader.hpp"
+#include "store/publish/new_chunks.hpp"
 
 namespace weightfs {
 
@@ -53,11 +54,19 @@ class PackSource final : public Source {
   const CheckedSource checked_;  // last: it uses the members above
 };
 
+/// Where the chunks of a rollback come from.
+struct RollbackChunks {
+  std::uint64_t equal = 0;    // known to have the parent's hash: not read
+  std::uint64_t patched = 0;  // the parent's, which is read anyway, and patches
+  std::uint64_t other = 0;    // other images, packs
+};
+
 struct CodedDelta {
   std::vector<std::shared_ptr<const SpooledPack>> packs;  // none if nothing changed
   std::vector<std::uint64_t> hashes;  // of every chunk of the new version; 0 where left out
   std::uint64_t changed_elements = 0;
-  bool needs_xr = false;  // has a block of mode XR or XS: kFeatureXr
+  RollbackChunks rollback;  // of a rollback
+  bool needs_xr = false;    // has a block of mode XR or XS: kFeatureXr
 };
 
 struct CodeOptions {
@@ -76,6 +85,10 @@ struct CodeOptions {
 /// Throws Error: BaseDamaged (an image of the parent does not match its hashes, naming it), busy
 /// (the checkpoint was written to), no_space (naming the spool), io.
 CodedDelta code_delta(const CheckpointReader& reader, const Base& base, const CodeOptions& options,
+                      const Context& context, const Progress& progress);
+
+/// The same of any chunks.  Throws also what their readers throw.
+CodedDelta code_delta(const NewChunks& chunks, const Base& base, const CodeOptions& options,
                       const Context& context, const Progress& progress);
 
 }  // namespace weightfs

@@ -67,14 +67,17 @@ class Publisher {
   void find_parent();
   void take_parent(std::uint64_t parent);
   std::uint64_t find_newest(const Context& context);
+  void find_content();
   void scan();
   void code_and_upload();
   void ask_bucket(const Context& context);
   void confirm_newest(const Context& context);
   void check_fence(std::uint64_t newest) const;
   void check_parent_in_bucket(const Context& context);
+  void check_in_bucket(const Version& version, const Context& context);
   void commit();
   void change_uploader();
+  [[nodiscard]] std::uint64_t size_bytes_of(const Manifest& manifest) const;
   void finish_result(const Version& version);
   void remember(const Version& version);
   void keep() noexcept;
@@ -94,7 +97,8 @@ class Publisher {
   std::string uploader_;  // for the nonces of uploads
   Checkpoint checkpoint_;
   std::shared_ptr<const Layout> layout_;
-  std::optional<CheckpointReader> reader_;
+  std::optional<CheckpointReader> reader_;  // nullopt for a rollback
+  std::shared_ptr<const Version> content_;  // of a rollback
 
   // State of one try:
   std::shared_ptr<const Version> parent_;  // nullptr for version 1
@@ -133,19 +137,21 @@ void Publisher::attempt(bool is_first) {
   if (!take_fence_as_parent()) find_parent();
   lap(options_.watch, &HandOverTiming::wait);
   if (is_first) {
-    scan();
+    options_.wishes.rollback != 0 ? find_content() : scan();
     reached("scanned");
   }
   lap(options_.watch, &HandOverTiming::seal);
   code_and_upload();
-  reader_->wait_unwritten(context_);
-  reader_->check_untouched();
+  if (reader_) {
+    reader_->wait_unwritten(context_);
+    reader_->check_untouched();
+  }
   reached("before-commit");
   lap(options_.watch, &HandOverTiming::upload);
   commit();
   lap(options_.watch, &HandOverTiming::commit);
   reached("committed");
-  if (!options_.keeps_images) return;
+  if (!options_.keeps_images || !reader_) return;
   keep();
   lap(options_.watch, &HandOverTiming::adopt);
 }
@@ -204,6 +210,19 @@ std::uint64_t Publisher::find_newest(const Context& context) {
 
 // ---- coding, and what goes on beside it ----
 
+/// What a rollback goes back to.
+void Publisher::find_content() {
+  const std::uint64_t number = options_.wishes.rollback;
+  if (number > result_.parent) {
+    throw Error(
+        ErrorCode::not_found,
+        fmt::format("there is no version {} to roll back to: the newest version of {} is {}",
+                    number, repository_.url(), result_.parent));
+  }
+  content_ = history_.get(number, context_);
+  layout_ = history_.layout(*content_, context_);
+}
+
 void Publisher::scan() {
   checkpoint_ = scan_checkpoint(options_.directory, options_.wishes.include);
   layout_ = Layout::from_checkpoint(checkpoint_);
@@ -215,11 +234,13 @@ void Publisher::scan() {
 void Publisher::code_and_upload() {
   OwnContext own(context_);
   const Context& context = own.get();
-  upload_.emplace(VersionUpload::Of{repository_, options_, *reader_, parent_, uploader_}, manifest_,
-                  context, progress_);
+  const CheckpointReader* const reader = reader_ ? &*reader_ : nullptr;
+  upload_.emplace(
+      VersionUpload::Of{repository_, options_, *layout_, reader, content_, parent_, uploader_},
+      manifest_, context, progress_);
   const auto code = [&] {
-    const VersionToCode what{history_, store_,         options_, *reader_,
-                             parent_,  parent_images_, *upload_};
+    const VersionToCode what{history_, store_,  options_,       *layout_, reader,
+                             content_, parent_, parent_images_, *upload_};
     coded_ = code_version(what, context, progress_);
     lap(options_.watch, &HandOverTiming::code);
     reached("diffed");
@@ -237,7 +258,11 @@ void Publisher::ask_bucket(const Context& context) {
   constexpr unsigned kQuestions = 4;
   const std::array<std::function<void()>, kQuestions> questions{
       [&] { confirm_newest(context); }, [&] { check_parent_in_bucket(context); },
-      [&] { upload_->put_blobs(); }, [&] { upload_->put_layout(); }};
+      [&] {
+        if (content_) check_in_bucket(*content_, context);
+        upload_->put_blobs();
+      },
+      [&] { upload_->put_layout(); }};
   parallel_for(kQuestions, kQuestions, context, [&](std::size_t i) { questions[i](); });
 }
 
@@ -257,16 +282,19 @@ void Publisher::check_fence(std::uint64_t newest) const {
 /// The store may know a version that the bucket has lost; publishing on top of it would leave a gap
 /// that no reader can pass.
 void Publisher::check_parent_in_bucket(const Context& context) {
-  if (!parent_) return;
-  const auto there = repository_.find_version(parent_->number(), context);
-  if (there && there->manifest_sha256 == parent_->manifest_sha256) return;
+  if (parent_) check_in_bucket(*parent_, context);
+}
+
+void Publisher::check_in_bucket(const Version& version, const Context& context) {
+  const auto there = repository_.find_version(version.number(), context);
+  if (there && there->manifest_sha256 == version.manifest_sha256) return;
   throw Error(
       ErrorCode::corrupt,
       fmt::format(
           "{} in {} is {}: this host has seen version {}.  Restore the bucket, or publish with "
           "an empty --store to continue from its present state",
-          keys::manifest(parent_->number()), repository_.url(),
-          there ? "no longer the same" : "gone", parent_->number()));
+          keys::manifest(version.number()), repository_.url(),
+          there ? "no longer the same" : "gone", version.number()));
 }
 
 // ---- the commit, and after it ----
@@ -276,6 +304,7 @@ void Publisher::commit() {
   manifest_.time = seconds_now();
   manifest_.tag = options_.wishes.tag;
   manifest_.meta = options_.wishes.meta;
+  if (content_) manifest_.meta[std::string(kRollbackKey)] = std::to_string(content_->number());
   if (options_.early) {
     manifest_.meta[std::string(kEarlyBytesKey)] = std::to_string(coded_.early_bytes());
   }
@@ -290,10 +319,16 @@ void Publisher::commit() {
   remember(version);
 }
 
+std::uint64_t Publisher::size_bytes_of(const Manifest& manifest) const {
+  std::uint64_t bytes = layout_->size_bytes();
+  for (const BlobRef& blob : manifest.blobs) bytes += blob.size_bytes;
+  return bytes;
+}
+
 void Publisher::finish_result(const Version& version) {
   result_.changed_elements = coded_.delta ? coded_.delta->changed_elements : 0;
   result_.elements = layout_->element_count();
-  result_.version_bytes = checkpoint_.size_bytes();
+  result_.version_bytes = size_bytes_of(version.manifest);
   result_.uploaded_bytes = upload_->bytes() + version.manifest_bytes.size();
   result_.early_bytes = coded_.early_bytes();
   if (options_.watch != nullptr) {
@@ -305,6 +340,7 @@ void Publisher::finish_result(const Version& version) {
   }
   result_.snapshot = coded_.snapshot.has_value();
   result_.delta = coded_.delta.has_value();
+  if (content_) result_.rollback = coded_.delta->rollback;
   result_.unpublished = checkpoint_.unpublished;
   result_.images.version = version.number();
   result_.images.time = version.manifest.time;

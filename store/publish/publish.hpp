@@ -12,6 +12,10 @@
 //     commit    manifest, by put-if-absent
 //     keep      where that is wanted: the files become images in the store, for the next publish
 //
+// A rollback (VersionWishes::rollback) has no files: instead of the scan the version is found whose
+// content it has.  Of that its layout and small files are named again, and its chunks are made
+// where they differ from the parent's (store/publish/old_version.hpp).
+//
 // If it is killed at any point, it leaves objects that no manifest names, and nothing else.  After
 // an Error it removes its uploads, except for layouts and blobs, which other versions may use, and
 // objects of a manifest that was sent and may still arrive.  Therefore no publish uses the names of
@@ -30,6 +34,7 @@
 
 #include "store/format/version_images.hpp"
 #include "store/materialize/history.hpp"
+#include "store/publish/delta_coder.hpp"
 #include "store/publish/publish_options.hpp"
 
 namespace weightfs {
@@ -46,17 +51,18 @@ struct PublishResult {
   std::uint64_t uploaded_bytes = 0;  // everything added to the bucket for this version
   std::uint64_t early_bytes = 0;     // part of version_bytes: files coded early
   bool snapshot = false, delta = false;
+  std::optional<RollbackChunks> rollback;  // of a rollback
   std::vector<std::string> unpublished;
   VersionImages images;    // of the version
   ImagesLock images_lock;  // with PublishOptions::lock_images
 };
 
-/// Throws Error: invalid, corrupt, not_found (the directory; see scan_checkpoint), busy (a file was
-/// written to while it was read), conflict (another writer published first, or the fence does not
-/// hold), permission (the bucket cannot be written), no_space, corrupt (the parent's bytes, or a
-/// gap in the history, naming the object), unavailable, timed_out, cancelled.
-/// Throws CommitUnknown: the version may exist (store/repository/repository.hpp).  After every
-/// other error it does not.
+/// Throws Error: invalid, corrupt, not_found (the directory; see scan_checkpoint; the version to
+/// roll back to), busy (a file was written to while it was read), conflict (another writer
+/// published first, or the fence does not hold), permission (the bucket cannot be written),
+/// no_space, corrupt (the parent's bytes, or a gap in the history, naming the object), unavailable,
+/// timed_out, cancelled. Throws CommitUnknown: the version may exist
+/// (store/repository/repository.hpp).  After every other error it does not.
 PublishResult publish(History& history, Store& store, const PublishOptions& options,
                       const Context& context, const Progress& progress);
 

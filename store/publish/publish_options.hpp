@@ -23,7 +23,7 @@ namespace weightfs {
 class PreEncoded;
 
 struct PublishOptions {
-  std::filesystem::path directory;
+  std::filesystem::path directory;  // not read for a rollback
   /// With `rebase`, a publish that loses a race, or whose fence does not hold, takes the newest
   /// version as its parent and codes again, kRebaseTries times in all, after growing random pauses.
   VersionWishes wishes = {};

@@ -79,11 +79,15 @@ VersionUpload::VersionUpload(Of of, Manifest& manifest, const Context& context,
 // ---- blobs, layout ----
 
 void VersionUpload::put_blobs() {
-  const auto blobs = of_.reader.blobs();
+  if (of_.content) {
+    manifest_.blobs = of_.content->manifest.blobs;  // they are there
+    return;
+  }
+  const auto blobs = of_.reader->blobs();
   std::vector<std::size_t> sizes(blobs.size());  // in the bucket; 0: the parent has the blob too
   manifest_.blobs.resize(blobs.size());
   parallel_for(blobs.size(), kBlobsAtOnce, context_, [&](std::size_t i) {
-    const std::string bytes = of_.reader.read_all(*blobs[i]);
+    const std::string bytes = of_.reader->read_all(*blobs[i]);
     manifest_.blobs[i] = of_.repository.put_blob(blobs[i]->path, bytes, context_);
     const Sha256& id = manifest_.blobs[i].sha256;
     const bool known =
@@ -95,6 +99,10 @@ void VersionUpload::put_blobs() {
 }
 
 void VersionUpload::put_layout() {
+  if (of_.content) {
+    manifest_.layout = of_.content->manifest.layout;
+    return;
+  }
   manifest_.layout = of_.repository.put_layout(layout(), context_);
   const bool known = of_.parent && of_.parent->manifest.layout.sha256 == manifest_.layout.sha256;
   layout_bytes_ = known ? 0 : compress(layout().serialize()).size();
@@ -237,14 +245,14 @@ bool VersionUpload::is_in_snapshot(const CodedVersion& coded, std::size_t file) 
 }
 
 void VersionUpload::upload_snapshot(const CodedVersion& coded, CountedPuts& puts) {
-  const auto files = of_.reader.weights();
+  const auto files = of_.reader->weights();
   const auto& early = of_.options.early;
   // The nonce of early work is used again when the same hand-over is published again.
   const bool is_shared = early && !coded.delta && snapshot_nonce_ == early->snapshot_nonce();
   upload_parallel(files.size(), [&](std::size_t i) {
     if (is_in_snapshot(coded, i)) return;
     const CheckpointFile& file = *files[i];
-    const SnapshotSource source(of_.reader, file, coded.snapshot->pieces[i]);
+    const SnapshotSource source(*of_.reader, file, coded.snapshot->pieces[i]);
     const std::string key = keys::snapshot_file(manifest_.version, snapshot_nonce_, file.path);
     if (!is_shared) note_upload(key);
     puts.put(key, source);

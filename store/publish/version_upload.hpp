@@ -49,9 +49,11 @@ class VersionUpload {
   struct Of {
     Repository& repository;
     const PublishOptions& options;
-    const CheckpointReader& reader;
-    std::shared_ptr<const Version> parent;  // nullptr for version 1
-    std::string uploader;                   // store/publish/upload_names.hpp
+    const Layout& layout;
+    const CheckpointReader* reader;          // nullptr: there are no files
+    std::shared_ptr<const Version> content;  // else this version's, which is published again
+    std::shared_ptr<const Version> parent;   // nullptr for version 1
+    std::string uploader;                    // store/publish/upload_names.hpp
   };
 
   /// Keeps the references.  What is uploaded is entered into `manifest`, which has its version.
@@ -107,7 +109,7 @@ class VersionUpload {
   [[nodiscard]] bool is_in_snapshot(const CodedVersion& coded, std::size_t file) const;
   void upload_snapshot(const CodedVersion& coded, CountedPuts& puts);
   void note_upload(std::string key);
-  [[nodiscard]] const Layout& layout() const noexcept { return of_.reader.layout(); }
+  [[nodiscard]] const Layout& layout() const noexcept { return of_.layout; }
 
   const Of of_;
   Manifest& manifest_;

@@ -4,11 +4,16 @@
 // Threads: a value; pure functions.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace weightfs {
+
+/// Metadata of a rollback: the version whose content it has.
+inline constexpr std::string_view kRollbackKey = "rollback";
 
 struct VersionWishes {
   std::string tag = {};  // may be empty
@@ -17,6 +22,9 @@ struct VersionWishes {
   bool snapshot = false;  // its full bytes too; without a delta if the parent's bytes are
                           // damaged
   bool rebase = false;    // follows whatever version is the newest when it is committed
+  /// Not 0: the content of this version, a rollback, and no files.  The manifest's metadata say so:
+  /// kRollbackKey.  It has no snapshot.
+  std::uint64_t rollback = 0;
 };
 
 /// Throws Error: invalid (a tag that cannot be a name, reserved metadata, what is not text, or too

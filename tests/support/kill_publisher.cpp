@@ -2,10 +2,13 @@
 // a test that has threads cannot fork.
 //
 //     weightfs_kill_publisher URL STORE DIRECTORY POINT      POINT "never": does not die
+//
+// DIRECTORY "rollback:N": publishes the content of version N again.
 #include <signal.h>
 
 #include <cstdio>
 #include <exception>
+#include <string>
 #include <string_view>
 
 #include "store/publish/publish.hpp"
@@ -19,7 +22,12 @@ int main(int count, char** arguments) {
                                                {std::nullopt, 0});
     weightfs::History history(*repository, &opened.store());
     weightfs::PublishOptions options;
-    options.directory = arguments[3];
+    const std::string what = arguments[3], prefix = "rollback:";
+    if (what.starts_with(prefix)) {
+      options.wishes.rollback = std::stoull(what.substr(prefix.size()));
+    } else {
+      options.directory = what;
+    }
     const std::string_view wanted = arguments[4];
     options.at = [wanted](std::string_view point) {
       if (point == wanted) ::raise(SIGKILL);

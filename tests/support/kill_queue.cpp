@@ -5,7 +5,8 @@
 //
 // Opens the store.  Unless the queue has an entry, or a version with the tag NAME exists, it stages
 // a copy of DIRECTORY, with an additional file that is not published, as staging/NAME, and hands it
-// over with the tag NAME. Prints "handed over", and ends when the queue is empty.  POINT "never":
+// over with the tag NAME.  DIRECTORY "rollback:N": an empty directory, to be published with the
+// content of version N.  Prints "handed over", and ends when the queue is empty.  POINT "never":
 // does not kill itself.
 #include <signal.h>
 
@@ -25,6 +26,12 @@ bool has_version(Repository& repository, const std::string& tag) {
     if (!version) return false;
     if (version->manifest.tag == tag) return true;
   }
+}
+
+/// 0: `what` is a directory.
+std::uint64_t rollback_of(const std::string& what) {
+  const std::string prefix = "rollback:";
+  return what.starts_with(prefix) ? std::stoull(what.substr(prefix.size())) : 0;
 }
 
 /// Saves like a careful trainer: a directory with the final name is complete.
@@ -49,8 +56,16 @@ int run(char** arguments) {
   const bool is_needed = writer.queue.list().empty() && !has_version(*writer.repository, name);
   writer.start();
   if (is_needed) {
-    if (!writer.find(kStagingRoot, name)) stage(writer, arguments[3], name);
-    writer.hand_over(*writer.find(kStagingRoot, name), name);
+    HandOverOptions wanted_options;
+    wanted_options.wishes.rollback = rollback_of(arguments[3]);
+    if (!writer.find(kStagingRoot, name)) {
+      if (wanted_options.wishes.rollback == 0) {
+        stage(writer, arguments[3], name);
+      } else {
+        writer.stage(name, {});
+      }
+    }
+    writer.hand_over(*writer.find(kStagingRoot, name), name, wanted_options);
   }
   std::puts("handed over");
   std::fflush(stdout);

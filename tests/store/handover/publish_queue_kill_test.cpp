@@ -212,6 +212,26 @@ TEST_P(KilledAt, PublishesExactlyOnceIfItIsKilledThreeTimes) {
   expect_sound(1);
 }
 
+/// A rollback too becomes exactly one version.
+TEST_P(KilledAt, RollsBackExactlyOnce) {
+  for (unsigned version = 1; version <= 2; version++) {
+    ASSERT_EQ(start(version, "never").wait(), 0);
+  }
+  const auto roll_back = [&](const std::string& point) {
+    return Child({WEIGHTFS_KILL_QUEUE, url_, dir_ / "store", "rollback:1", "back", point});
+  };
+  const int status = roll_back(GetParam()).wait();
+  ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << status;
+  ASSERT_EQ(roll_back("never").wait(), 0);
+  Host reader(Repository::open(url_, {}), dir_ / "reader-of-rollback");
+  EXPECT_EQ(versions_of(*reader.repository, "back"), (std::vector<std::uint64_t>{3}));
+  EXPECT_EQ(reader.read_version(3), read_tree(checkpoint(1)));
+  const auto report =
+      verify_repository(reader.history, reader.store->temporary_directory(), {}, {});
+  EXPECT_EQ(report.versions, 3u);
+  EXPECT_TRUE(report.problems.empty());
+}
+
 INSTANTIATE_TEST_SUITE_P(PublishQueue, KilledAt, testing::ValuesIn(kQueuePoints),
                          [](const auto& param) {
                            std::string name = param.param;

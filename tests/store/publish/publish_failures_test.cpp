@@ -198,6 +198,23 @@ TEST_P(Killed, LeavesAWholeRepositoryAndTheNextPublishWorks) {
   }
 }
 
+/// The same of a rollback.
+TEST_P(Killed, LeavesAWholeRepositoryAndTheNextRollbackWorks) {
+  for (const char* directory : {"1", "2"}) ASSERT_EQ(run(dir_ / directory, "never"), 0);
+  const int status = run("rollback:1", GetParam());
+  ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << status;
+  std::uint64_t version = GetParam() == "committed" ? 3 : 2;
+  Host host(Repository::open(url_, {}), dir_ / "store");
+  EXPECT_EQ(host.history.refresh(0, {}), version);
+  PublishOptions options;
+  options.wishes.rollback = 1;
+  EXPECT_EQ(host.publish(options).version, ++version);
+  EXPECT_EQ(host.read_version(version), read_tree(dir_ / "1"));
+  const auto report = verify_repository(host.history, host.store->temporary_directory(), {}, {});
+  EXPECT_EQ(report.versions, version);
+  EXPECT_TRUE(report.problems.empty());
+}
+
 INSTANTIATE_TEST_SUITE_P(Publish, Killed, testing::ValuesIn(kPoints), [](const auto& param) {
   std::string name = param.param;
   std::erase(name, '-');
