@@ -69,7 +69,7 @@ bool is_plausible(const FoldJob& job, const CodedChunk& patch) {
 class FoldTrip {
  public:
   /// Requires: all patches are plausible.
-  FoldTrip(Lane& lane, std::span<FoldJob* const> jobs, const FoldNeed& need)
+  FoldTrip(LaneMemory& lane, std::span<FoldJob* const> jobs, const FoldNeed& need)
       : trip_(lane), jobs_(jobs) {
     tasks_ = trip_.take<FoldTask>(need.blocks);
     patches_ = trip_.take<Patch>(need.patches);
@@ -224,14 +224,14 @@ void Lane::fold(std::span<FoldJob> jobs) {
     for (; count < rest.size(); ++count) {
       FoldNeed with = need;
       with.add(*rest[count]);
-      if (with.bytes() > size_) break;
+      if (with.bytes() > memory_.size) break;
       need = with;
     }
     if (count == 0) {
       fold_in_parts(*rest.front());
       count = 1;
     } else {
-      FoldTrip(*this, rest.first(count), need).run();
+      FoldTrip(memory_, rest.first(count), need).run();
     }
     rest = rest.subspan(count);
   }
@@ -242,7 +242,7 @@ void Lane::fold_in_parts(FoldJob& job) {
   FoldJob sum;  // of the patches so far; the first of `left` refers to it
   while (true) {
     FoldNeed need;
-    const std::size_t count = fitting_patches(job, left, size_, need);
+    const std::size_t count = fitting_patches(job, left, memory_.size, need);
     assert(count == left.size() || count >= 2);
     FoldJob next;
     next.kind = job.kind;
@@ -250,7 +250,7 @@ void Lane::fold_in_parts(FoldJob& job) {
     next.patches = std::span(left).first(count);
     next.is_folded = true;
     FoldJob* const only = &next;
-    FoldTrip(*this, {&only, 1}, need).run();
+    FoldTrip(memory_, {&only, 1}, need).run();
     sum = std::move(next);
     if (!sum.is_folded || count == left.size()) break;
     left.erase(left.begin(), left.begin() + static_cast<std::ptrdiff_t>(count - 1));

@@ -59,7 +59,7 @@ struct EncodeNeed {
 
 class EncodeTrip {
  public:
-  EncodeTrip(Lane& lane, std::span<EncodeJob> jobs, const EncodeNeed& need)
+  EncodeTrip(LaneMemory& lane, std::span<EncodeJob> jobs, const EncodeNeed& need)
       : trip_(lane), jobs_(jobs), need_(need) {
     old_ = trip_.take<std::uint8_t>(need.chunk_bytes);
     new_ = trip_.take<std::uint8_t>(need.chunk_bytes);
@@ -226,7 +226,7 @@ bool is_plausible(const DecodeJob& job, const CodedChunk& step) {
 
 class DecodeTrip {
  public:
-  DecodeTrip(Lane& lane, std::span<const DecodePiece> pieces, const DecodeNeed& need)
+  DecodeTrip(LaneMemory& lane, std::span<const DecodePiece> pieces, const DecodeNeed& need)
       : trip_(lane), pieces_(pieces) {
     tasks_ = trip_.take<DecodeTask>(need.tasks);
     hash_ = trip_.take<HashTask>(need.pieces);
@@ -366,8 +366,7 @@ std::size_t lane_bytes_min() {
 
 }  // namespace
 
-Lane::Lane(std::size_t bytes)
-    : size_(aligned(std::max(bytes, lane_bytes_min()))), pinned_(size_), device_(size_) {}
+Lane::Lane(std::size_t bytes) : memory_(aligned(std::max(bytes, lane_bytes_min()))) {}
 
 void Lane::encode(std::span<EncodeJob> jobs) {
   while (!jobs.empty()) {
@@ -378,10 +377,10 @@ void Lane::encode(std::span<EncodeJob> jobs) {
       assert(job.old_chunk.size() == job.new_chunk.size());
       EncodeNeed with = need;
       with.add(job.kind, job.new_chunk.size());
-      if (with.bytes() > size_) break;
+      if (with.bytes() > memory_.size) break;
       need = with;
     }
-    EncodeTrip(*this, jobs.first(count), need).run();
+    EncodeTrip(memory_, jobs.first(count), need).run();
     jobs = jobs.subspan(count);
   }
 }
@@ -397,8 +396,8 @@ void Lane::decode(std::span<DecodeJob> jobs) {
   }
   for (std::span<DecodePiece> rest(pieces); !rest.empty();) {
     DecodeNeed need;
-    const std::vector<DecodePiece> trip = next_pieces(rest, size_, need);
-    DecodeTrip(*this, trip, need).run();
+    const std::vector<DecodePiece> trip = next_pieces(rest, memory_.size, need);
+    DecodeTrip(memory_, trip, need).run();
   }
 }
 

@@ -13,7 +13,7 @@
 #include <span>
 
 #include "kernels/block/chunk_coder.hpp"
-#include "kernels/cuda/resources.hpp"
+#include "kernels/cuda/trip.hpp"
 
 namespace weightfs::kernels::cuda {
 
@@ -38,17 +38,12 @@ class Lane {
 
   /// Waits for everything that is queued.
   /// Returns: false if the device no longer works.
-  bool wait() noexcept { return cudaStreamSynchronize(stream_.get()) == cudaSuccess; }
+  bool wait() noexcept { return cudaStreamSynchronize(memory_.stream.get()) == cudaSuccess; }
 
  private:
-  friend class Trip;
-
   void fold_in_parts(FoldJob& job);
 
-  std::size_t size_;
-  PinnedBuffer pinned_;
-  DeviceBuffer device_;
-  Stream stream_;  // destroyed first; that waits for its work
+  LaneMemory memory_;
 };
 
 }  // namespace weightfs::kernels::cuda

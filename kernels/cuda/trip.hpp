@@ -12,7 +12,7 @@
 #include <cstdint>
 
 #include "kernels/block/block.hpp"
-#include "kernels/cuda/lane.hpp"
+#include "kernels/cuda/resources.hpp"
 
 namespace weightfs::kernels::cuda {
 
@@ -42,44 +42,54 @@ struct Array {
   [[nodiscard]] std::size_t end() const { return offset + count * sizeof(Value); }
 };
 
+/// What a lane has: buffers of one size, and a stream.
+struct LaneMemory {
+  explicit LaneMemory(std::size_t bytes) : size(bytes), pinned(bytes), device(bytes) {}
+
+  const std::size_t size;
+  PinnedBuffer pinned;
+  DeviceBuffer device;
+  Stream stream;  // destroyed first; that waits for its work
+};
+
 /// One trip to the device and back.  Arrays are taken in the order of the layout.
 class Trip {
  public:
-  explicit Trip(Lane& lane) : lane_(lane) {}
+  explicit Trip(LaneMemory& lane) : lane_(lane) {}
 
   template <typename Value>
   Array<Value> take(std::size_t count) {
     const Array<Value> array{used_, count};
     used_ = aligned(array.end());
-    assert(used_ <= lane_.size_);
+    assert(used_ <= lane_.size);
     return array;
   }
 
   template <typename Value>
   Value* host(Array<Value> array) const {
-    return reinterpret_cast<Value*>(lane_.pinned_.data() + array.offset);
+    return reinterpret_cast<Value*>(lane_.pinned.data() + array.offset);
   }
   template <typename Value>
   Value* dev(Array<Value> array) const {
-    return reinterpret_cast<Value*>(lane_.device_.data_dev() + array.offset);
+    return reinterpret_cast<Value*>(lane_.device.data_dev() + array.offset);
   }
 
   void copy_up(std::size_t begin, std::size_t end) {
-    check(cudaMemcpyAsync(lane_.device_.data_dev() + begin, lane_.pinned_.data() + begin,
-                          end - begin, cudaMemcpyHostToDevice, stream()),
+    check(cudaMemcpyAsync(lane_.device.data_dev() + begin, lane_.pinned.data() + begin, end - begin,
+                          cudaMemcpyHostToDevice, stream()),
           "copying to the device");
   }
   void copy_down(std::size_t begin, std::size_t end) {
-    check(cudaMemcpyAsync(lane_.pinned_.data() + begin, lane_.device_.data_dev() + begin,
-                          end - begin, cudaMemcpyDeviceToHost, stream()),
+    check(cudaMemcpyAsync(lane_.pinned.data() + begin, lane_.device.data_dev() + begin, end - begin,
+                          cudaMemcpyDeviceToHost, stream()),
           "copying from the device");
     check(cudaStreamSynchronize(stream()), "waiting for the device");
   }
 
-  [[nodiscard]] cudaStream_t stream() const { return lane_.stream_.get(); }
+  [[nodiscard]] cudaStream_t stream() const { return lane_.stream.get(); }
 
  private:
-  Lane& lane_;
+  LaneMemory& lane_;
   std::size_t used_ = 0;
 };
 
