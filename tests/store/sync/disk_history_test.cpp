@@ -366,6 +366,28 @@ TEST_F(DiskHistoryTest, AVersionThatHasNoRoomBesideIsNotKept) {
   EXPECT_FALSE(recorder_->keeps(2));
 }
 
+TEST_F(DiskHistoryTest, TakingEndsWhenAVersionComesThatHasNoRoomBeside) {
+  bool is_coming = false, is_full = false;
+  space_ = [&] {
+    if (is_coming && !is_full) {  // asked too when the first patch is written
+      is_full = true;
+      recorder_->note_coming();
+      is_full = false;
+    }
+    return Space{is_full ? 1ull << 20 : 1ull << 40, 1ull << 41};
+  };
+  bring(1, 100);
+  bring(2, 100);
+  is_coming = true;
+  std::string message;
+  EXPECT_EQ(code_of([&] { recorder_->record_if_due({}); }, &message), ErrorCode::no_space);
+  EXPECT_NE(message.find("another version"), std::string::npos) << message;
+  EXPECT_FALSE(recorder_->keeps(1));
+  EXPECT_TRUE(stdfs::is_empty(reader_->store->temporary_directory()));
+  is_coming = false;
+  EXPECT_TRUE(recorder_->record_if_due({}));
+}
+
 TEST_F(DiskHistoryTest, ManyVersionsAreFolded) {
   bring_and_record(1, 20);
   const PatchHistory history = recorder_->status();
