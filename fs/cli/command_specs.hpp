@@ -24,6 +24,10 @@ CommandSpec rebase_command();
 CommandSpec pin_command();
 CommandSpec unpin_command();
 
+// spec_retention.cpp: what a bucket holds and keeps.
+CommandSpec du_command();
+CommandSpec gc_command();
+
 // spec_look.cpp: read-only commands.
 CommandSpec status_command();
 CommandSpec log_command();

@@ -16,6 +16,7 @@
 #include "fs/directory/sync_service.hpp"
 #include "fs/runtime/host_options.hpp"
 #include "store/publish/version_wishes.hpp"
+#include "store/retention/collect.hpp"
 #include "store/sync/follow.hpp"
 
 namespace weightfs::fs {
@@ -38,6 +39,8 @@ enum class Command {
   export_,
   verify,
   doctor,
+  du,
+  gc,
   help,
   version,
 };
@@ -56,6 +59,14 @@ struct WaitFlags {
   std::optional<Follow> newer_than;                  // version 0: any version is newer
   std::optional<std::chrono::milliseconds> timeout;  // nullopt: no limit
   bool ready = false;
+};
+
+/// What du and gc are told.
+struct GcFlags {
+  KeepPolicy keep;
+  bool tags_given = false;  // `keep.tags` are the user's
+  std::chrono::seconds grace = CollectOptions{}.grace;
+  bool deletes = false;
 };
 
 /// One parsed command line.  Fields of other commands keep their defaults.
@@ -84,6 +95,7 @@ struct Options {
   VersionWishes publish;
   LookFlags look;
   WaitFlags wait;
+  GcFlags gc;
   bool lazy = false;    // umount
   std::string session;  // unpin
 };

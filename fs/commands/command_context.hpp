@@ -111,4 +111,7 @@ int run_status(Call& call);
 
 int run_doctor(Call& call);
 
+int run_du(Call& call);
+int run_gc(Call& call);
+
 }  // namespace weightfs::fs

@@ -63,6 +63,10 @@ int dispatch(Call& call) {
       return run_verify(call);
     case Command::doctor:
       return run_doctor(call);
+    case Command::du:
+      return run_du(call);
+    case Command::gc:
+      return run_gc(call);
     case Command::help:
     case Command::version:
       return print_text(call);

@@ -16,6 +16,7 @@
 #include "store/format/tensor.hpp"
 #include "store/inspect/diff_versions.hpp"
 #include "store/publish/pre_encoded.hpp"
+#include "store/retention/gc_log.hpp"
 #include "store/threads/parallel.hpp"
 
 namespace weightfs::fs {
@@ -44,14 +45,15 @@ std::string meta_text(const std::map<std::string, std::string>& meta) {
 
 // ---- log ----
 
-Json log_json(const Manifest& manifest, const Layout& layout) {
+Json log_json(const Manifest& manifest, const Layout& layout, const GcLog& log) {
   Json json{{"version", manifest.version},
             {"time", manifest.time},
             {"tag", manifest.tag},
             {"meta", users_meta(manifest.meta)},
             {"elements", layout.element_count()},
             {"version_bytes", version_bytes(manifest, layout)},
-            {"snapshot", manifest.snapshot.has_value()}};
+            {"snapshot", manifest.snapshot.has_value()},
+            {"retired", log.versions.contains(manifest.version)}};
   if (const auto early = find_early_bytes(manifest.meta)) json["early_bytes"] = *early;
   if (manifest.delta) {
     json["changed_elements"] = manifest.delta->changed_elements;
@@ -62,9 +64,11 @@ Json log_json(const Manifest& manifest, const Layout& layout) {
 }
 
 /// Long cells come last, so that they can continue on the next line.
-std::vector<std::string> log_cells(const Manifest& manifest, const Layout& layout) {
+std::vector<std::string> log_cells(const Manifest& manifest, const Layout& layout,
+                                   const GcLog& log) {
   const std::string meta = meta_text(manifest.meta);
   const bool has_both = !manifest.tag.empty() && !meta.empty();
+  const std::string_view retired = log.versions.contains(manifest.version) ? "(retired)  " : "";
   return {
       std::to_string(manifest.version),
       time_text(manifest.time),
@@ -72,7 +76,7 @@ std::vector<std::string> log_cells(const Manifest& manifest, const Layout& layou
       manifest.delta ? human_bytes(pack_bytes(manifest)) : "-",
       manifest.snapshot ? human_bytes(layout.size_bytes()) : "-",
       human_bytes(version_bytes(manifest, layout)),
-      manifest.tag + (has_both ? "  " : "") + meta};
+      fmt::format("{}{}{}{}", retired, manifest.tag, has_both ? "  " : "", meta)};
 }
 
 // ---- show ----
@@ -260,6 +264,7 @@ int run_log(Call& call) {
   const std::uint64_t limit = call.options.look.limit == 0 ? newest : call.options.look.limit;
   const std::uint64_t oldest = newest > limit ? newest - limit + 1 : 1;
 
+  const GcLog log = read_gc_log(*reading.repository, reading.context);
   Json json = Json::array();
   TextTable table({{"VERSION", Align::right},
                    {"TIME"},
@@ -276,8 +281,8 @@ int run_log(Call& call) {
     }
     const auto version = reading.history.get(number, reading.context);
     const auto layout = reading.history.layout(*version, reading.context);
-    json.push_back(log_json(version->manifest, *layout));
-    table.add(log_cells(version->manifest, *layout));
+    json.push_back(log_json(version->manifest, *layout, log));
+    table.add(log_cells(version->manifest, *layout, log));
   }
   const std::string empty =
       fmt::format("no versions yet; publish with: weightfs publish {} DIR\n", reading.url);
@@ -291,7 +296,8 @@ int run_show(Call& call) {
       reading.history.get(reading.number_of(call.options.version), reading.context);
   const auto layout = reading.history.layout(*version, reading.context);
   const Json files = files_json(version->manifest, *layout);
-  Json json = log_json(version->manifest, *layout);
+  const GcLog log = read_gc_log(*reading.repository, reading.context);
+  Json json = log_json(version->manifest, *layout, log);
   json["files"] = files;
   json["manifest_sha256"] = to_hex(version->manifest_sha256);
   json["manifest"] = parse_json(version->manifest_bytes, "manifest");

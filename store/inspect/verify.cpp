@@ -27,6 +27,7 @@
 #include "store/os/file.hpp"
 #include "store/os/scratch_directory.hpp"
 #include "store/repository/pieces.hpp"
+#include "store/retention/gc_log.hpp"
 #include "store/threads/parallel.hpp"
 #include "store/threads/progress_counter.hpp"
 
@@ -91,6 +92,8 @@ class RepositoryVerifier {
 
   VerifyReport run() {
     report_.objects++;  // the repository's record, which was checked when the bucket was opened
+    judge(std::string(keys::kGc), [&] { log_ = read_gc_log(repository_, context_); });
+    report_.objects += log_.records.size();
     const std::uint64_t newest = newest_version();
     std::vector<Known> versions;
     for (std::uint64_t number = 1; number <= newest; number++) {
@@ -111,6 +114,8 @@ class RepositoryVerifier {
   /// Checks one version only: its own objects, and that it can be built with whatever that needs.
   VerifyReport run(std::uint64_t only) {
     static_cast<void>(history_.get(only, context_));
+    throw_if_retired(repository_, only, context_);
+    judge(std::string(keys::kGc), [&] { log_ = read_gc_log(repository_, context_); });
     report_.objects++;
     fetch_manifests(only, only);
     const Known known = check_records(only);
@@ -189,8 +194,10 @@ class RepositoryVerifier {
       return;
     }
     const Manifest& manifest = known.version->manifest;
-    const bool packs = manifest.delta && check_packs(*known.version, *layout, counter);
-    const bool snapshot = manifest.snapshot && check_snapshot(*known.version, *layout, counter);
+    const bool has_packs = manifest.delta && !log_.deltas.contains(manifest.version);
+    const bool has_snapshot = manifest.snapshot && !log_.snapshots.contains(manifest.version);
+    const bool packs = has_packs && check_packs(*known.version, *layout, counter);
+    const bool snapshot = has_snapshot && check_snapshot(*known.version, *layout, counter);
     check_decoding(known.version, packs, snapshot, counter);
     counter.add(layout->size_bytes());
   }
@@ -253,7 +260,8 @@ class RepositoryVerifier {
       after = page.back();
       std::vector<std::string> keys;
       for (const std::string& key : page) {
-        if (!is_named(key) && !is_of_unknown_version(key)) keys.push_back(key);
+        if (is_named(key) || is_of_unknown_version(key)) continue;
+        if (!log_.objects.contains(key)) keys.push_back(key);
       }
       std::vector<std::uint64_t> sizes(keys.size());
       parallel_for(keys.size(), request_threads(bucket, 0), context_,
@@ -492,7 +500,8 @@ class RepositoryVerifier {
     const auto by = [&](const ReconstructionPath& path) {
       return make_plan_by(path, history_, version, context_);
     };
-    if (deep_ && is_alone_ && packs && snapshot) decoded_ = decode_parent(*version);
+    const bool has_parent = !log_.versions.contains(version->manifest.parent);
+    if (deep_ && is_alone_ && packs && snapshot && has_parent) decoded_ = decode_parent(*version);
     std::optional<Decoded> by_delta, by_snapshot;
     if (packs && decoded_) {
       by_delta = decode(
@@ -613,6 +622,7 @@ class RepositoryVerifier {
   const Progress& progress_;
   const kernels::SharedCoder& coder_;
   const bool deep_;
+  GcLog log_;  // what it retired is not looked for
 
   VerifyReport report_;
   std::set<std::string> reported_;

@@ -20,9 +20,12 @@
 #include "store/materialize/write_version.hpp"
 #include "store/os/file.hpp"
 #include "store/os/scratch_directory.hpp"
+#include "store/repository/pieces.hpp"
 
 namespace weightfs {
 namespace {
+
+constexpr int kReplansMax = 3;  // after objects went missing that were there
 
 /// The files not to build, for a host that lacks `absent` and wants all files but `unwanted`.
 FileSet all_but_missing(const Layout& layout, const FileSet& absent, const FileSet& unwanted) {
@@ -102,6 +105,13 @@ class Materializer {
     } catch (const PatchDamaged& damaged) {
       if (!uses_patches_) throw;
       uses_patches_ = drop_damaged_patches(store_, damaged);
+    } catch (const ObjectError& missing) {
+      // gc may have removed it after it was planned with: the next plan finds another way, or the
+      // error for the user.
+      const bool is_new =
+          std::exchange(is_writing_, false) && missing.code() == ErrorCode::not_found;
+      if (!is_new || replans_++ == kReplansMax) throw;
+      log_info(fmt::format("{}; planning again", missing.what()));
     }
   }
 
@@ -220,6 +230,7 @@ class Materializer {
   }
 
   void write(const Plan& plan, const std::filesystem::path& directory, FreshSpan* fresh = nullptr) {
+    is_writing_ = true;
     WriteOptions options;
     options.directory = directory;
     options.spool = store_.temporary_directory();
@@ -231,6 +242,7 @@ class Materializer {
       note_origin(plan, watch_->timing);
     }
     write_version(plan, history_.repository(), options, context_, progress_);
+    is_writing_ = false;
     lap(watch_, &VersionTiming::build);
   }
 
@@ -258,6 +270,8 @@ class Materializer {
   VersionWatch* const watch_;
   std::set<std::uint64_t> distrusted_;
   bool uses_patches_ = true;
+  bool is_writing_ = false;  // objects that a plan named are being read
+  int replans_ = 0;
 };
 
 }  // namespace

@@ -22,6 +22,7 @@
 #include "store/materialize/file_filter.hpp"
 #include "store/os/memory_budget.hpp"
 #include "store/repository/pieces.hpp"
+#include "store/retention/gc_log.hpp"
 #include "store/threads/byte_budget.hpp"
 #include "store/threads/parallel.hpp"
 
@@ -437,7 +438,14 @@ Plan make_plan_from(History& history, const std::shared_ptr<const Version>& want
       }
     }
   }
-  std::rethrow_exception(first_error);
+  try {
+    std::rethrow_exception(first_error);
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::not_found) {
+      throw_if_retired(history.repository(), wanted->number(), context);
+    }
+    throw;
+  }
 }
 
 /// The tensor of the start that a tensor comes from; nullopt if a step introduced it.

@@ -113,8 +113,8 @@ struct Plan {
 /// used if it lacks a file that a wanted file is built from.  `without`: files not to build.
 ///
 /// Throws Error: corrupt (a pack header or root does not match; BaseDamaged if it is a base's),
-/// not_found (a pack or snapshot is gone, naming the key), unavailable; the message names the
-/// version of the step.
+/// not_found (a pack or snapshot is gone, naming the key; or gc removed the version), unavailable;
+/// the message names the version of the step.
 Plan make_plan(History& history, std::shared_ptr<const Version> wanted, std::span<const Base> bases,
                const Context& context, const FileSet& without = {});
 

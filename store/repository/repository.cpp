@@ -72,11 +72,12 @@ std::string parse_record(std::string_view bytes, std::string_view url) {
   }
   const Json& features = json_field(record, "required_features", what);
   if (!features.is_array()) throw corrupt(what, "field 'required_features' must be an array");
-  if (!features.empty()) {
+  for (const Json& feature : features) {
+    if (feature == kFeatureRetired) continue;
     throw Error(ErrorCode::unsupported,
                 fmt::format("the repository {} needs the feature {}, which this weightfs does not "
                             "know; use a newer weightfs",
-                            url, features.front().dump()));
+                            url, feature.dump()));
   }
   if (format == 0) throw corrupt(what, "format 0 does not exist");
   std::string id = json_string(record, "id", what);
@@ -274,6 +275,7 @@ namespace keys {
 std::string manifest(std::uint64_t version) {
   return fmt::format("{}{:020}.json", kVersions, version);
 }
+std::string gc_record(std::uint64_t number) { return fmt::format("{}{:020}.json", kGc, number); }
 std::string layout(const Sha256& id) { return "layouts/" + to_hex(id); }
 std::string blob(const Sha256& id) { return "blobs/" + to_hex(id); }
 std::string pack(std::uint64_t version, std::string_view name) {
@@ -529,6 +531,26 @@ std::optional<Version> Repository::settle(const Manifest& manifest, const Error&
   }
   if (there && there->manifest.nonce != manifest.nonce) throw conflict_with(*there);
   return there;
+}
+
+bool Repository::require_feature(std::string_view feature, const Context& context) {
+  Bucket& there = bucket(context);
+  const std::string what = fmt::format("{} of {}", keys::kRecord, url_);
+  const auto names_it = [&](const Json& record) {
+    const Json& features = json_field(record, "required_features", what);
+    return std::find(features.begin(), features.end(), feature) != features.end();
+  };
+  const auto read = [&] {
+    std::string bytes = get_all(there, keys::kRecord, kRecordBytesMax, context);
+    if (parse_record(bytes, url_) != id_) throw corrupt(what, "it is of another repository now");
+    return parse_json(bytes, what);
+  };
+  Json record = read();
+  if (names_it(record)) return false;
+  record["required_features"].push_back(feature);
+  there.put(keys::kRecord, TextSource(record.dump()), context);
+  if (!names_it(read())) throw corrupt(what, "the feature that was written to it is not there");
+  return true;
 }
 
 }  // namespace weightfs

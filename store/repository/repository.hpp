@@ -8,6 +8,7 @@
 //     snapshots/<version>/<nonce>/<path>          files, verbatim
 //     snapshots/<version>/<nonce>/.hashes         chunk and piece hashes, zstd
 //     packs/<version>/<nonce>-<k>.safetensors
+//     gc/<20 digits>.json                         what was retired (store/retention)
 //
 // Everything that is returned has been checked against the hash that names it; a mismatch is
 // Error corrupt with the key.
@@ -34,10 +35,15 @@ namespace weightfs {
 
 inline constexpr std::uint64_t kFormat = 1;
 
+/// Feature of a repository of which objects may have been removed.  Format: docs/FORMAT.md,
+/// "Retired objects".
+inline constexpr std::string_view kFeatureRetired = "retired-objects";
+
 namespace keys {
 inline constexpr std::string_view kRecord = "weightfs.json";
 inline constexpr std::string_view kVersions = "versions/", kLayouts = "layouts/", kBlobs = "blobs/",
-                                  kSnapshots = "snapshots/", kPacks = "packs/";
+                                  kSnapshots = "snapshots/", kPacks = "packs/", kGc = "gc/";
+std::string gc_record(std::uint64_t number);
 std::string manifest(std::uint64_t version);
 std::string layout(const Sha256& id);
 std::string blob(const Sha256& id);
@@ -145,6 +151,11 @@ class Repository {
   /// Throws Error: conflict if the number is taken by another nonce.
   /// Throws CommitUnknown.  After every other error the version was not written.
   Version commit(const Manifest& manifest, const Context& context);
+
+  /// Makes the record name a feature that readers must know, unless it does already; other fields
+  /// stay as they are.  Returns: whether it was added.
+  /// Throws Error: corrupt if it is not there after it was written; what the bucket throws.
+  bool require_feature(std::string_view feature, const Context& context);
 
  private:
   Repository(std::string id, std::string url, BucketOptions options,

@@ -214,6 +214,30 @@ TEST_F(OptionsTest, HasTheDefaultsThatTheHelpTells) {
   EXPECT_FALSE(options.json);
 }
 
+TEST_F(OptionsTest, GcKeepsEveryTagAndDeletesNothingUnlessItIsTold) {
+  const Options plain = parsed({"gc", "/b"});
+  EXPECT_FALSE(plain.gc.deletes);
+  EXPECT_EQ(plain.gc.keep.newest, 100u);
+  EXPECT_EQ(plain.gc.keep.every, 0u);
+  EXPECT_EQ(plain.gc.keep.tags, (std::vector<std::string>{"*"}));
+  EXPECT_EQ(plain.gc.grace, std::chrono::hours(24));
+  const Options all =
+      parsed({"gc", "/b", "--keep", "7", "--keep-tagged", "best-*", "--keep-tagged=x",
+              "--keep-every", "64", "--grace", "90m", "--delete"});
+  EXPECT_TRUE(all.gc.deletes);
+  EXPECT_EQ(all.gc.keep.newest, 7u);
+  EXPECT_EQ(all.gc.keep.every, 64u);
+  EXPECT_EQ(all.gc.keep.tags, (std::vector<std::string>{"best-*", "x"}));
+  EXPECT_EQ(all.gc.grace, std::chrono::minutes(90));
+  EXPECT_TRUE(parsed({"gc", "/b", "--keep-tagged="}).gc.keep.tags.empty());
+  EXPECT_EQ(parsed({"du", "/b", "--keep", "3"}).gc.keep.newest, 3u);
+  for (const char* grace : {"", "24", "h", "-1h", "1.5h", "1w", "4000d"}) {
+    EXPECT_NE(wrong({"gc", "/b", "--grace", grace}), "") << grace;
+  }
+  EXPECT_NE(wrong({"gc", "/b", "--keep", "0"}), "");
+  EXPECT_NE(wrong({"du", "/b", "--delete"}), "");
+}
+
 TEST_F(OptionsTest, TakesTheOperandsOfTheOthers) {
   EXPECT_EQ(parsed({"init", "/b"}).command, Command::init);
   EXPECT_EQ(parsed({"verify", "/b"}).command, Command::verify);
@@ -452,7 +476,7 @@ TEST_F(OptionsTest, OptionsOfLaterIssuesDoNotExist) {
     EXPECT_NE(wrong({"mount", "/b", "/m", option}), "") << option;
     EXPECT_NE(wrong({"publish", "/b", "d", option}), "") << option;
   }
-  for (const char* command : {"gc", "skip", "import", "rollback"}) {
+  for (const char* command : {"skip", "import", "rollback"}) {
     EXPECT_EQ(wrong({command, "/b"}).rfind("there is no command '" + std::string(command), 0), 0U);
   }
 }

@@ -1,0 +1,96 @@
+#include <fmt/format.h>
+
+#include <array>
+#include <chrono>
+
+#include "fs/cli/command_options.hpp"
+#include "fs/cli/command_specs.hpp"
+#include "store/base/error.hpp"
+
+namespace weightfs::fs {
+namespace {
+
+/// --keep-tagged replaces the default with what is given; an empty one keeps no tag.
+void add_kept_tag(Options& options, std::string_view glob) {
+  if (!options.gc.tags_given) options.gc.keep.tags.clear();
+  options.gc.tags_given = true;
+  if (!glob.empty()) options.gc.keep.tags.emplace_back(glob);
+}
+
+/// "24h", "90m", "2d", "0s": a whole number and its unit.
+void set_grace(Options& options, std::string_view text) {
+  constexpr std::string_view kUnits = "smhd";
+  constexpr std::array<std::int64_t, 4> kSeconds{1, 60, 3600, 24 * 3600};
+  const std::size_t unit = text.empty() ? kUnits.npos : kUnits.find(text.back());
+  if (unit == kUnits.npos) {
+    throw Error(ErrorCode::invalid, fmt::format("'{}' must be a time like 24h, 90m or 2d", text));
+  }
+  const std::uint64_t count = parse_number(text.substr(0, text.size() - 1), {0, 3650});
+  options.gc.grace = std::chrono::seconds(static_cast<std::int64_t>(count) * kSeconds.at(unit));
+}
+
+std::vector<OptionSpec> keep_options() {
+  return {{.name = "keep",
+           .value = "N",
+           .help = "keep the newest N versions (default: 100)",
+           .set = into<number_in<kVersions>, &Options::gc, &GcFlags::keep, &KeepPolicy::newest>},
+          {.name = "keep-tagged",
+           .value = "GLOB",
+           .is_list = true,
+           .help = "keep versions with a tag like 'best-*'; repeatable; '' keeps none for its tag\n"
+                   "(default: '*', every tagged version)",
+           .set = add_kept_tag},
+          {.name = "keep-every",
+           .value = "N",
+           .help = "keep versions whose number N divides (default: none)",
+           .set = into<number_in<kVersions>, &Options::gc, &GcFlags::keep, &KeepPolicy::every>}};
+}
+
+}  // namespace
+
+CommandSpec du_command() {
+  return {
+      .command = Command::du,
+      .name = "du",
+      .operands = "URL|MOUNTPOINT",
+      .summary = "what a bucket holds, by kind and version",
+      .description =
+          "Prints objects and bytes in the bucket by kind and by version, what gc with these\n"
+          "options would retire, and what no version names: orphans, left by publishers that were\n"
+          "killed or lost a race. Those above the newest version may belong to a publish that\n"
+          "goes on. It reads every manifest and lists the bucket, and changes nothing.",
+      .example = "weightfs du s3://models/run-7 --keep 50",
+      .options = with_bucket(keep_options()),
+      .take = take_target,
+  };
+}
+
+CommandSpec gc_command() {
+  std::vector<OptionSpec> options = keep_options();
+  options.push_back({.name = "grace",
+                     .value = "TIME",
+                     .help = "how long what is retired now stays: 24h, 90m, 2d (default: 24h)",
+                     .set = set_grace});
+  options.push_back({.name = "delete",
+                     .help = "do it (default: only say what would be done)",
+                     .set = into<parse_switch, &Options::gc, &GcFlags::deletes>});
+  return {
+      .command = Command::gc,
+      .name = "gc",
+      .operands = "URL",
+      .summary = "retire old versions, and remove what they alone need",
+      .description =
+          "Says what a bucket need not keep; with --delete it retires that: it is named in the\n"
+          "bucket's log, gc/, at once, and removed by the first run of gc --delete after --grace.\n"
+          "So run it daily. A version is kept as the options say; what a kept version is built\n"
+          "from stays too: a snapshot and all deltas after it. Orphans of published versions go\n"
+          "as well; nothing above the newest version does. Retired versions never come back.\n"
+          "\n"
+          "From the first --delete on, releases before 0.6.0 refuse the repository.",
+      .example = "weightfs gc s3://models/run-7 --keep 100 --keep-every 64 --delete",
+      .options = with_bucket(std::move(options)),
+      .take = take_target,
+  };
+}
+
+}  // namespace weightfs::fs

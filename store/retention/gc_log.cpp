@@ -1,0 +1,117 @@
+#include "store/retention/gc_log.hpp"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <ctime>
+#include <utility>
+
+#include "store/base/bytes.hpp"
+#include "store/base/error.hpp"
+#include "store/threads/parallel.hpp"
+
+namespace weightfs {
+namespace {
+
+constexpr unsigned kRecordRequests = 16;
+constexpr std::array<std::size_t, 4> kAhead{1, 2, 8, 32};  // records asked for together
+
+[[noreturn]] void throw_corrupt(std::string_view key, const std::string& why) {
+  throw Error(ErrorCode::corrupt, fmt::format("object {}: {}", key, why));
+}
+
+/// Whether a range of `set` meets one of `other`.
+bool overlap(const VersionRanges& set, const VersionRanges& other) {
+  return std::ranges::any_of(set.ranges(), [&](const VersionRanges::Range& range) {
+    return std::ranges::any_of(other.ranges(), [&](const VersionRanges::Range& one) {
+      return range.first <= one.second && one.first <= range.second;
+    });
+  });
+}
+
+/// The bytes of records from `first` on; those behind the first absent one do not count.
+std::vector<std::optional<std::string>> fetch_records(Repository& repository, std::uint64_t first,
+                                                      std::size_t count, const Context& context) {
+  Bucket& bucket = repository.bucket(context);
+  std::vector<std::optional<std::string>> records(count);
+  parallel_for(count, kRecordRequests, context, [&](std::size_t i) {
+    try {
+      records[i] = get_all(bucket, keys::gc_record(first + i), kGcRecordBytesMax, context);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::not_found) throw;
+    }
+  });
+  return records;
+}
+
+void take_record(GcLog& log, std::string_view bytes, const std::string& repository) {
+  const std::string key = keys::gc_record(log.records.size() + 1);
+  GcRecord record = GcRecord::parse(bytes, "object " + key);
+  if (record.number != log.records.size() + 1) throw_corrupt(key, "it has another number");
+  if (record.repository != repository) throw_corrupt(key, "it is of another repository");
+  if (record.previous_sha256 != log.last_sha256) {
+    throw_corrupt(key, "it does not follow the record before it");
+  }
+  if (overlap(record.deltas, log.deltas) || overlap(record.snapshots, log.snapshots) ||
+      overlap(record.versions, log.versions)) {
+    throw_corrupt(key, "it retires what was retired before");
+  }
+  log.deltas.add(record.deltas);
+  log.snapshots.add(record.snapshots);
+  log.versions.add(record.versions);
+  log.objects.insert(record.objects.begin(), record.objects.end());
+  log.last_sha256 = sha256(as_bytes(bytes));
+  log.records.push_back(std::move(record));
+}
+
+std::string utc(std::int64_t time) {
+  const std::time_t seconds = time;
+  std::tm parts{};
+  if (::gmtime_r(&seconds, &parts) == nullptr) return "an unknown time";
+  return fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", parts);
+}
+
+}  // namespace
+
+const GcRecord* GcLog::find_record_of(std::uint64_t version) const noexcept {
+  const auto found = std::ranges::find_if(
+      records, [&](const GcRecord& record) { return record.versions.contains(version); });
+  return found == records.end() ? nullptr : &*found;
+}
+
+GcLog read_gc_log(Repository& repository, const Context& context) {
+  GcLog log;
+  for (std::size_t i = 0;; i = std::min(i + 1, kAhead.size() - 1)) {
+    for (const auto& bytes :
+         fetch_records(repository, log.records.size() + 1, kAhead[i], context)) {
+      if (!bytes) return log;
+      take_record(log, *bytes, repository.id());
+    }
+  }
+}
+
+void throw_if_retired(Repository& repository, std::uint64_t version, const Context& context) {
+  GcLog log;
+  try {
+    log = read_gc_log(repository, context);
+  } catch (const Error&) {
+    return;
+  }
+  const GcRecord* const record = log.find_record_of(version);
+  if (record == nullptr) return;
+  std::uint64_t oldest = 1;  // that is left: the log never names the newest version
+  while (log.versions.contains(oldest)) oldest++;
+  throw Error(
+      ErrorCode::not_found,
+      fmt::format("version {} was removed by gc at {}; the oldest version that is left is {}",
+                  version, utc(record->time), oldest));
+}
+
+bool append_gc_record(const GcRecord& record, Repository& repository, const Context& context) {
+  return repository.bucket(context).put_if_absent(
+             keys::gc_record(record.number), record.serialize(), context) == Bucket::Put::created;
+}
+
+}  // namespace weightfs

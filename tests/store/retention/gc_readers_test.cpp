@@ -1,0 +1,93 @@
+// Readers of a repository from which gc removes.
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+
+#include "tests/store/retention/gc_world.hpp"
+
+namespace weightfs::test {
+namespace {
+
+using std::chrono::seconds;
+
+class GcReaders : public testing::Test {
+ protected:
+  /// Retires all but the newest version and what it needs, and removes it.
+  void remove_old() {
+    world_.gc(1, seconds(0));
+    EXPECT_FALSE(world_.log().versions.empty());
+    EXPECT_EQ(world_.count("packs/2/"), 0u);
+  }
+
+  void expect_tree(Host& host, std::uint64_t version) {
+    const auto files = host.read_version(version);
+    for (const auto& [path, bytes] : world_.builder.tree(version)) {
+      ASSERT_TRUE(files.contains(path));
+      EXPECT_TRUE(files.at(path) == bytes) << path;
+    }
+  }
+
+  Random rng_{seed()};
+  GcWorld world_{rng_, 50'000};
+  TempDir directory_;
+};
+
+TEST_F(GcReaders, ARetiredVersionIsAnErrorThatSaysSo) {
+  world_.publish_many(6, 3);
+  remove_old();
+  Host host(world_.open({}), directory_.path() / "store");
+  const Error error = error_of([&] { host.read_version(2); });
+  EXPECT_EQ(error.code(), ErrorCode::not_found);
+  const std::string message = error.what();
+  EXPECT_NE(message.find("version 2 was removed by gc at 2026-"), std::string::npos) << message;
+  EXPECT_NE(message.find("the oldest version that is left is 6"), std::string::npos) << message;
+  expect_tree(host, 6);
+}
+
+TEST_F(GcReaders, WhatIsGoneWithoutARecordIsNotCalledRetired) {
+  world_.publish_many(6, 3);
+  remove_old();
+  world_.bucket()->erase(world_.builder.key("snapshots/6/", "/.hashes"));
+  Host host(world_.open({}), directory_.path() / "store");
+  const std::string message = error_of([&] { host.read_version(6); }).what();
+  EXPECT_EQ(message.find("gc"), std::string::npos) << message;
+}
+
+TEST_F(GcReaders, WhoMeetsARemovedObjectPlansAgain) {
+  world_.publish_many(6, 4);
+  std::atomic<int> reads = 0, log_reads = 0;
+  BucketHooks hooks;
+  hooks.before = [&](const BucketCall& call) {
+    if (call.key.starts_with("gc/")) log_reads++;
+    // The first read is of the header, for the plan; what follows is the data.
+    if (call.kind != "get" || !call.key.starts_with("packs/2/")) return;
+    if (++reads == 2) remove_old();
+  };
+  Host host(world_.open(hooks), directory_.path() / "store");
+  expect_tree(host, 1);
+  expect_tree(host, 6);  // planned by the deltas from 1, made from the snapshot of 4
+  EXPECT_GE(reads, 2);
+  EXPECT_EQ(log_reads, 0);  // there was another way
+}
+
+TEST_F(GcReaders, NobodyElseReadsTheLog) {
+  world_.publish_many(6, 3);
+  std::atomic<int> log_reads = 0;
+  BucketHooks hooks;
+  hooks.before = [&](const BucketCall& call) {
+    if (call.key.starts_with("gc/")) log_reads++;
+  };
+  Host host(world_.open(hooks), directory_.path() / "store");
+  expect_tree(host, 5);
+  remove_old();
+  world_.publish_many(2);
+  EXPECT_EQ(host.history.refresh(5, {}), 8u);
+  expect_tree(host, 7);
+  expect_tree(host, 8);
+  EXPECT_EQ(log_reads, 0);
+}
+
+}  // namespace
+}  // namespace weightfs::test
