@@ -120,10 +120,14 @@ class LeashedBucket final : public Bucket {
     check(key);
     return bucket_.put_if_absent(key, bytes, context);
   }
-  std::vector<std::string> list(std::string_view prefix, std::string_view after,
-                                const Context& context) override {
+  std::vector<ObjectInfo> list_objects(std::string_view prefix, std::string_view after,
+                                       const Context& context) override {
     check(prefix);
-    return bucket_.list(prefix, after, context);
+    return bucket_.list_objects(prefix, after, context);
+  }
+  Time now(const Context& context) override {
+    check("now");
+    return bucket_.now(context);
   }
   void remove(std::string_view key, const Context& context) override {
     check(key);
