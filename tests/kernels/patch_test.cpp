@@ -12,6 +12,7 @@
 #include <string>
 #include <tuple>
 
+#include "kernels/dispatch/diff.hpp"
 #include "kernels/dispatch/variant_table.hpp"
 #include "kernels/scalar/ef.hpp"
 #include "kernels/scalar/patch_parts.hpp"
@@ -199,6 +200,23 @@ TEST_P(Patch, CountsTheChangesAndAppends) {
   EXPECT_EQ(patch.at(0), std::byte{9});
   patch.erase(patch.begin());
   EXPECT_TRUE(patch == make(before, after));
+}
+
+TEST_P(Patch, IsSummarizedAsTheBytesAre) {
+  for (const double share : {0.0, 0.01, 0.9}) {
+    const Bytes before = random(5000);
+    const Bytes after = changed(before, share, Step::few);
+    const DiffSummary wanted = summarize_diff(kind(), before, after);
+    DiffSummary found{.changed = 7, .largest_ulp = 7};
+    ASSERT_TRUE(summarize_patch(kind(), 5000, make(before, after), scratch(), found));
+    EXPECT_EQ(found.changed, wanted.changed);
+    const std::uint64_t half = std::uint64_t{1} << (8 * width_bytes(kind()) - 1);
+    if (wanted.largest_ulp < half) {
+      EXPECT_EQ(found.largest_ulp, wanted.largest_ulp);
+    }
+  }
+  DiffSummary ignored;
+  EXPECT_FALSE(summarize_patch(kind(), 5000, Bytes{std::byte{99}}, scratch(), ignored));
 }
 
 TEST_P(Patch, OfVersionsInARowFoldIntoThePatchFromTheFirstToTheLast) {

@@ -121,6 +121,21 @@ TEST_F(OptionsTest, TakesEveryOptionOfPublish) {
   EXPECT_TRUE(options.quiet);
 }
 
+TEST_F(OptionsTest, TakesEveryOptionOfRollback) {
+  const Options options = parsed({"rollback", "file:///b", "41", "--tag", "good", "--meta", "a=1",
+                                  "--rebase", "--store", "/s", "--gpu", "1"});
+  EXPECT_EQ(options.command, Command::rollback);
+  EXPECT_EQ(options.target, "file:///b");
+  EXPECT_EQ(options.version.value().version, 41U);
+  EXPECT_EQ(options.publish.tag, "good");
+  EXPECT_EQ(options.publish.meta, (std::map<std::string, std::string>{{"a", "1"}}));
+  EXPECT_TRUE(options.publish.rebase);
+  EXPECT_EQ(options.host.store, "/s");
+  EXPECT_NE(wrong({"rollback", "file:///b"}), "");
+  EXPECT_NE(wrong({"rollback", "file:///b", "0"}), "");
+  EXPECT_NE(wrong({"rollback", "file:///b", "1", "--snapshot"}), "");
+}
+
 TEST_F(OptionsTest, TakesEveryOptionOfMount) {
   const Options options =
       parsed({"mount", "file:///b", "/mnt", "--store=/s", "--foreground", "--poll", "0.25",
@@ -476,7 +491,7 @@ TEST_F(OptionsTest, OptionsOfLaterIssuesDoNotExist) {
     EXPECT_NE(wrong({"mount", "/b", "/m", option}), "") << option;
     EXPECT_NE(wrong({"publish", "/b", "d", option}), "") << option;
   }
-  for (const char* command : {"skip", "import", "rollback"}) {
+  for (const char* command : {"skip", "import"}) {
     EXPECT_EQ(wrong({command, "/b"}).rfind("there is no command '" + std::string(command), 0), 0U);
   }
 }

@@ -340,8 +340,15 @@ TEST_F(ControlTest, AHandOverComesOverWhole) {
   EXPECT_EQ(daemon_.request.options.wishes.include, request.options.wishes.include);
   EXPECT_TRUE(daemon_.request.options.wishes.snapshot);
   EXPECT_TRUE(daemon_.request.options.wishes.rebase);
+  EXPECT_EQ(daemon_.request.options.wishes.rollback, 0U);
   EXPECT_EQ(daemon_.peer.uid, geteuid());
   EXPECT_EQ(daemon_.peer.gid, getegid());
+}
+
+TEST_F(ControlTest, ARollbackSaysWhereTo) {
+  start();
+  EXPECT_EQ(hand_over({.path = "empty", .name = "", .options = {.wishes = {.rollback = 41}}}), 1U);
+  EXPECT_EQ(daemon_.request.options.wishes.rollback, 41U);
 }
 
 TEST_F(ControlTest, ARefusedHandOverSaysWhy) {
@@ -564,6 +571,9 @@ TEST_F(ControlTest, ARequestThatIsWrongNamesTheField) {
       {R"({"unpin":{"version":1,"session":"x"}})", "both 'version' and 'session'"},
       {R"({"unpin":{"session":7}})", "session"},
       {R"({"diff":{"from":1,"to":2}})", "'first'"},
+      {R"({"hand_over":{"path":"a","name":"b","meta":{},"include":[],"snapshot":true,"rebase":true,)"
+       R"("rollback":"1"}})",
+       "'rollback'"},
       {R"({"diff":{"from":1,"to":2,"first":4294967296}})", "'first'"},
       {R"({"diff":{"from":1,"to":"2","first":0}})", "'to'"},
       {R"({"steal":{}})", "'steal'"},

@@ -54,6 +54,14 @@ TEST(HandOverRecord, ComesBackAsItWas) {
   }
 }
 
+TEST(HandOverRecord, ARollbackIsAFieldThatOthersDoNotHave) {
+  HandOverRecord record = sample();
+  EXPECT_EQ(record.serialize().find("rollback"), std::string::npos);
+  EXPECT_EQ(HandOverRecord::parse(record.key(), record.serialize()).wishes.rollback, 0U);
+  record.wishes.rollback = 41;
+  EXPECT_EQ(HandOverRecord::parse(record.key(), record.serialize()).wishes.rollback, 41U);
+}
+
 TEST(HandOverRecord, OrdersItsKeysAsTheHandOvers) {
   HandOverRecord earlier = sample(), later = sample();
   earlier.order = 255;
