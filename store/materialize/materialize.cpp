@@ -70,7 +70,7 @@ class Materializer {
     while (!is_here(version)) {
       std::vector<Base> bases = usable_bases(store_, history_, version, distrusted_, context_);
       if (std::optional<Base> patched = find_patched(version)) bases.push_back(std::move(*patched));
-      with_damage_dropped([&] { make(next_stop(history_.get(version, context_), bases), bases); });
+      with_damage_dropped([&] { approach(history_.get(version, context_), bases); });
     }
   }
 
@@ -124,10 +124,26 @@ class Materializer {
     return has_kept_files(store_, history_, version, only_, context_);
   }
 
+  /// Builds `wanted`, or a version on the way there.  If gc removed that way, its base is not used
+  /// again: a version that is left can be built from a snapshot.
+  void approach(const std::shared_ptr<const Version>& wanted, std::span<const Base> bases) {
+    const ReconstructionPath path = find_paths(history_, wanted, bases, context_).front();
+    const auto stop = next_stop(wanted, path);
+    try {
+      make(stop, bases);
+    } catch (const Error& error) {
+      const bool is_detour = stop->number() != wanted->number() && path.base != nullptr;
+      if (!is_detour || error.code() != ErrorCode::not_found) throw;
+      log_info(
+          fmt::format("{}; going to version {} by another way", error.what(), wanted->number()));
+      if (path.base->patched) uses_patches_ = false;
+      distrusted_.insert(path.base->version->number());
+    }
+  }
+
   /// The version to build now: `wanted`, or one on the way if that is too far for one pass.
   std::shared_ptr<const Version> next_stop(std::shared_ptr<const Version> wanted,
-                                           std::span<const Base> bases) {
-    const ReconstructionPath path = find_paths(history_, wanted, bases, context_).front();
+                                           const ReconstructionPath& path) {
     if (path.steps <= kStepsPerPass) return wanted;
     for (std::uint64_t ahead = kStepsPerPass; ahead > 0; ahead--) {
       const std::uint64_t number = path.start->number() + ahead;

@@ -30,7 +30,7 @@ class GcReaders : public testing::Test {
   }
 
   Random rng_{seed()};
-  GcWorld world_{rng_, 50'000};
+  GcWorld world_{rng_, 200'000};
   TempDir directory_;
 };
 
@@ -70,6 +70,23 @@ TEST_F(GcReaders, WhoMeetsARemovedObjectPlansAgain) {
   expect_tree(host, 6);  // planned by the deltas from 1, made from the snapshot of 4
   EXPECT_GE(reads, 2);
   EXPECT_EQ(log_reads, 0);  // there was another way
+}
+
+TEST_F(GcReaders, AHostThatIsFarBehindGoesOnFromASnapshot) {
+  world_.publish();
+  std::atomic<int> log_reads = 0;
+  BucketHooks hooks;
+  hooks.before = [&](const BucketCall& call) {
+    if (call.key.starts_with("gc/")) log_reads++;
+  };
+  Host host(world_.open(hooks), directory_.path() / "store");
+  expect_tree(host, 1);
+  // Further than one pass of deltas goes: the stop on the way is retired.
+  const std::uint64_t newest = kStepsPerPass + 6;
+  while (world_.builder.newest() < newest) world_.publish(world_.builder.newest() + 3 == newest);
+  remove_old();
+  expect_tree(host, newest);
+  EXPECT_GT(log_reads, 0);  // the deltas would have been cheaper, and were tried
 }
 
 TEST_F(GcReaders, NobodyElseReadsTheLog) {

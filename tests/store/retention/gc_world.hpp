@@ -28,7 +28,7 @@ class GcWorld {
     if (tensors_.empty()) {
       tensors_.push_back(random_tensor("w", Dtype::bf16, {elements_}, rng));
     } else {
-      nudge(tensors_[0], 0.01, rng);
+      tensors_[0].data[rng() % elements_ * 2] ^= std::byte{1};  // a small pack
     }
     BuildOptions options;
     options.snapshot = snapshot;
