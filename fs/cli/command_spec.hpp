@@ -17,6 +17,7 @@ struct OptionSpec {
   std::string_view value = {};  // "SIZE"; empty: a switch
   bool is_list = false;         // may be given several times
   std::string_view needs = {};  // on the command line: valid only with this switch
+  bool is_typed = false;        // on the command line only: neither in the environment nor in files
   std::string help;             // with its default
   Setter set = nullptr;         // nullptr: handled by the parser
 };

@@ -245,6 +245,9 @@ void check_entry(const ConfigEntry& entry, const std::string& file) {
                        table == nullptr ? "" : fmt::format(" in [{}]", entry.table),
                        did_you_mean(entry.key, option_names(table))));
   }
+  if (option->is_typed) {
+    refuse(fmt::format("{}: '{}' is taken from the command line only", file, entry.key));
+  }
   if (entry.is_array && !option->is_list) {
     refuse(fmt::format("{}: '{}' takes one value, not an array", file, entry.key));
   }
@@ -269,7 +272,7 @@ void add_config(const std::filesystem::path& path, const CommandSpec& command, S
 
 void add_environment(const CommandSpec& command, Settings& settings) {
   const auto add = [&](const OptionSpec& option) {
-    if (option.set == nullptr || settings.contains(option.name)) return;
+    if (option.set == nullptr || option.is_typed || settings.contains(option.name)) return;
     if (auto setting = find_in_environment(option)) {
       settings.emplace(option.name, std::move(*setting));
     }

@@ -71,9 +71,11 @@ CommandSpec gc_command() {
                      .value = "TIME",
                      .help = "how long what is retired now stays: 24h, 90m, 2d (default: 24h)",
                      .set = set_grace});
-  options.push_back({.name = "delete",
-                     .help = "do it (default: only say what would be done)",
-                     .set = into<parse_switch, &Options::gc, &GcFlags::deletes>});
+  options.push_back(
+      {.name = "delete",
+       .is_typed = true,
+       .help = "do it (default: only say what would be done); on the command line only",
+       .set = into<parse_switch, &Options::gc, &GcFlags::deletes>});
   return {
       .command = Command::gc,
       .name = "gc",

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cassert>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "kernels/dispatch/hash.hpp"
@@ -157,6 +158,43 @@ std::optional<ChunkPatch> merge_chunk_patches(std::span<const ChunkPatch> patche
   }
   if (sum.patches.empty()) return std::nullopt;
   return sum;
+}
+
+std::vector<std::optional<ChunkPatch>> merge_chunk_patches(
+    std::span<const std::vector<ChunkPatch>> chunks, kernels::ChunkCoder& coder,
+    kernels::Scratch& scratch, const std::function<std::string(std::size_t)>& what) {
+  std::vector<std::vector<kernels::CodedChunk>> views(chunks.size());
+  std::vector<kernels::FoldJob> jobs(chunks.size());
+  for (std::size_t i = 0; i < chunks.size(); ++i) {
+    check_chain(chunks[i], what(i));
+    const ChunkPatch& first = chunks[i].front();
+    const std::size_t blocks = block_count_of(first.kind, first.size_bytes);
+    for (const ChunkPatch& patch : chunks[i]) {
+      views[i].push_back({std::span(patch.lengths).first(blocks), patch.patches});
+    }
+    jobs[i].kind = first.kind;
+    jobs[i].chunk_bytes = first.size_bytes;
+    jobs[i].patches = views[i];
+  }
+  coder.fold(jobs);
+  std::vector<std::optional<ChunkPatch>> sums;
+  for (std::size_t i = 0; i < chunks.size(); ++i) {
+    kernels::FoldJob& job = jobs[i];
+    const ChunkPatch &first = chunks[i].front(), &last = chunks[i].back();
+    if (!job.is_folded || job.folded.empty() != (first.hash_before == last.hash_after)) {
+      sums.push_back(merge_chunk_patches(chunks[i], scratch, what(i)));  // says what is wrong
+      continue;
+    }
+    if (job.folded.empty()) {
+      sums.emplace_back();
+      continue;
+    }
+    ChunkPatch sum{first.kind, first.size_bytes, first.hash_before, last.hash_after, {}, {}};
+    std::copy(job.lengths.begin(), job.lengths.end(), sum.lengths.begin());
+    sum.patches = std::move(job.folded);
+    sums.emplace_back(std::move(sum));
+  }
+  return sums;
 }
 
 ChunkPatch invert_chunk_patch(const ChunkPatch& patch, kernels::Scratch& scratch,

@@ -20,13 +20,16 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "kernels/block/block.hpp"
 #include "kernels/block/change_log.hpp"
+#include "kernels/block/chunk_coder.hpp"
 #include "kernels/block/diff_summary.hpp"
 #include "kernels/block/scratch.hpp"
 #include "store/base/bytes.hpp"
@@ -70,6 +73,13 @@ std::optional<ChunkPatch> chunk_patch_of_log(kernels::Kind kind, std::uint32_t s
 /// change; `what` begins the message.
 std::optional<ChunkPatch> merge_chunk_patches(std::span<const ChunkPatch> patches,
                                               kernels::Scratch& scratch, std::string_view what);
+
+/// The same of several chunks in one call of the coder: result i is the sum of chunks[i].
+///
+/// `what(i)` begins a message about it.
+std::vector<std::optional<ChunkPatch>> merge_chunk_patches(
+    std::span<const std::vector<ChunkPatch>> chunks, kernels::ChunkCoder& coder,
+    kernels::Scratch& scratch, const std::function<std::string(std::size_t)>& what);
 
 /// The patch that goes back.  Throws Error: corrupt, as above.
 ChunkPatch invert_chunk_patch(const ChunkPatch& patch, kernels::Scratch& scratch,

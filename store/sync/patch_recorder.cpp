@@ -256,7 +256,7 @@ void PatchRecorder::fold(const Context& context) {
   if (options_.history == 0) limits.patches_bytes = 0;
   if (base != 0) limits.base = {base, history_.get(base, context)->manifest_sha256};
   try {
-    static_cast<void>(fold_all(store_.patches(), limits, context));
+    static_cast<void>(fold_all(store_.patches(), limits, context, options_.coder));
   } catch (const Error& error) {
     if (error.code() != ErrorCode::corrupt) throw;
     remove_damaged_patches(store_.patches(), context);

@@ -36,6 +36,8 @@
 #include <string>
 #include <vector>
 
+#include "kernels/block/chunk_coder.hpp"
+#include "kernels/dispatch/cpu_coder.hpp"
 #include "store/base/context.hpp"
 #include "store/base/ranked_mutex.hpp"
 #include "store/local/eviction.hpp"
@@ -81,6 +83,7 @@ struct PatchRecorderOptions {
   std::uint64_t history = kHistoryVersions;
   bool keeps_a_part = false;            // of the files: no patches are taken
   std::function<void()> recorded = {};  // called when patches were taken; may be empty
+  kernels::SharedCoder coder = kernels::make_cpu_coder();  // adds patches up
 };
 
 class PatchRecorder final : public VersionGuard {

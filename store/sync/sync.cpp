@@ -258,6 +258,7 @@ void Sync::State::make_recorder() {
   how.recorded = [this] {
     if (base_writer) base_writer->wake();
   };
+  how.coder = options.coder;
   recorder = std::make_unique<PatchRecorder>(store, history, std::move(how));
 }
 

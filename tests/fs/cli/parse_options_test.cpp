@@ -253,6 +253,14 @@ TEST_F(OptionsTest, GcKeepsEveryTagAndDeletesNothingUnlessItIsTold) {
   EXPECT_NE(wrong({"du", "/b", "--delete"}), "");
 }
 
+TEST_F(OptionsTest, GcDeletesOnlyIfTheCommandLineSaysSo) {
+  set("WEIGHTFS_DELETE", "true");
+  EXPECT_FALSE(parsed({"gc", "/b"}).gc.deletes);
+  unset("WEIGHTFS_DELETE");
+  write_config("[gc]\ndelete = true\n");
+  EXPECT_NE(wrong({"gc", "/b"}).find("command line only"), std::string::npos);
+}
+
 TEST_F(OptionsTest, TakesTheOperandsOfTheOthers) {
   EXPECT_EQ(parsed({"init", "/b"}).command, Command::init);
   EXPECT_EQ(parsed({"verify", "/b"}).command, Command::verify);

@@ -3,10 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <memory>
 #include <stop_token>
 
 #include "tests/store/patches/patch_fixture.hpp"
 #include "tests/support/code_of.hpp"
+#include "tests/support/meddling_coder.hpp"
 
 namespace weightfs {
 namespace {
@@ -160,6 +162,18 @@ TEST_F(FoldTest, ADamagedSourceIsNamedAndNothingIsMade) {
             ErrorCode::corrupt);
   EXPECT_NE(message.find("from versions 4..5 (level 1)"), std::string::npos) << message;
   EXPECT_EQ(at.table->find({PatchLevel::eight, 0, 8}), std::nullopt);
+}
+
+TEST_F(FoldTest, ACoderThatWantsManyGetsManyChunksAtOnce) {
+  for (int i = 0; i < 8; i++) add_version();
+  const SpanInfo by_one = fold_spans(*at.table, fold_of(0, 8), {});
+  const auto expected = patches_of(by_one);
+  at.table->remove(by_one.span());
+  const auto coder = std::make_shared<test::MeddlingCoder>();
+  const SpanInfo by_many = fold_spans(*at.table, fold_of(0, 8), {}, kSortedFileBytesMax, coder);
+  EXPECT_EQ(patches_of(by_many), expected);
+  EXPECT_GT(coder->folded, 1U);
+  EXPECT_EQ(coder->fold_calls, 1U);
 }
 
 TEST_F(FoldTest, ASourceThatGoesMeanwhileIsNotFound) {
