@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs the benchmarks, and prints docs/BENCHMARKS.md and its plot from what they measured.
+"""Runs the benchmarks, and prints docs/BENCHMARKS.md and its plots from what they measured.
 
   scripts/benchmarks.py                    the page and the plot, from tests/bench/results/*.json
   scripts/benchmarks.py --run NAME...      first runs these (all: every one), into that folder
@@ -14,6 +14,7 @@ some WEIGHTFS_TESTS and WEIGHTFS_VENV_PYTHON; scripts/bench.sh builds and sets t
 
 import argparse
 import json
+import math
 import os
 import pathlib
 import re
@@ -25,6 +26,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "tests" / "bench" / "results"
 PAGE = ROOT / "docs" / "BENCHMARKS.md"
 PLOT = ROOT / "docs" / "version_timeline.svg"
+REACH = ROOT / "docs" / "history_reach.svg"
 PART = re.compile(r"(<!-- results: (\S+)/(\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 # {name: command}.  A .py is run by this machine's Python, and writes its own JSON.
@@ -47,6 +49,8 @@ RUNS = {
     "s3_publish": "s3_publish.py --mib 256",
     "codec_bench": "weightfs_codec_bench",
     "patch_bench": "weightfs_patch_bench",
+    "history": "history.py",
+    "scale": "scale.py",
 }
 NEEDS_SAFETENSORS = ("save_speed", "load_speed")
 
@@ -222,6 +226,36 @@ def plot(found):
     return drawing.svg()
 
 
+def plot_reach(content):
+    """Bytes, as shares of the model, to reach version N-k: both axes are logarithms."""
+    left, top, width, height, low, high = 70, 30, 640, 300, 1e-3, 100.0
+
+    def x(k):
+        return left + width * math.log10(k) / 3
+
+    def y(share):
+        return top + height * (1 - math.log(max(share, low) / low) / math.log(high / low))
+
+    parts = []
+    for k in (1, 10, 100, 1000):
+        parts.append(f'<line x1="{x(k):.0f}" y1="{top}" x2="{x(k):.0f}" y2="{top + height}" stroke="#dddddd"/>')
+        parts.append(f'<text x="{x(k):.0f}" y="{top + height + 16}" text-anchor="middle">{k}</text>')
+    for share in (0.001, 0.01, 0.1, 1, 10, 100):
+        parts.append(f'<line x1="{left}" y1="{y(share):.0f}" x2="{left + width}" y2="{y(share):.0f}" stroke="#dddddd"/>')
+        parts.append(f'<text x="{left - 6}" y="{y(share) + 4:.0f}" text-anchor="end">{share:g}</text>')
+    lines = (("patched", "patches of the store", "#1f78b4"), ("fetched", "from the bucket, without history", "#e31a1c"))
+    for row, (name, label, colour) in enumerate(lines):
+        found = sorted((int(k), value[0]) for k, value in content["data"]["reach"][name].items() if value)
+        points = " ".join(f"{x(k):.1f},{y(share):.1f}" for k, share in found)
+        parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        parts.append(f'<text x="{left + 10}" y="{top + 14 + 16 * row}" fill="{colour}">{label}</text>')
+    parts.append(f'<text x="{left + width / 2}" y="{top + height + 34}" text-anchor="middle">k: versions back</text>')
+    parts.append(f'<text x="{left}" y="{top - 10}">bytes, of the model</text>')
+    return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + width + 30}" height="{top + height + 46}" '
+            'font-family="sans-serif" font-size="11">\n<rect width="100%" height="100%" fill="white"/>\n'
+            + "\n".join(parts) + "\n</svg>\n")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--run", nargs="+", metavar="NAME", default=[])
@@ -239,6 +273,8 @@ def main():
     drawing = plot(found)
     if drawing:
         wanted[PLOT] = drawing
+    if "history" in found:
+        wanted[REACH] = plot_reach(found["history"])
     differ = [path for path, text in wanted.items() if not path.exists() or path.read_text() != text]
     for path in differ:
         if args.check:
