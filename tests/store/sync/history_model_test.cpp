@@ -355,16 +355,29 @@ class Session {
     ASSERT_EQ(read_tree(here->second->directory), plain(version)) << "version " << version;
   }
 
-  /// Patches lead to it from a complete image here.
+  /// Patches lead to it from a complete image here, and its small files are here too: those of a
+  /// version whose images went before its patches were written are not.
   [[nodiscard]] bool is_promised(std::uint64_t version) {
-    Store& store = *host_->store;
-    const auto spans = store.patches().list();
-    const auto named = [&](std::uint64_t number) {
-      return PatchVersion{number, publisher_.history.get(number, patience())->manifest_sha256};
-    };
-    const auto here = store.images().complete_versions();
-    return std::any_of(here.begin(), here.end(), [&](std::uint64_t image) {
-      return find_path(spans, named(image), named(version)).has_value();
+    const auto spans = host_->store->patches().list();
+    const auto here = host_->store->images().complete_versions();
+    const PatchVersion wanted = named(version);
+    const bool is_led_to = std::any_of(here.begin(), here.end(), [&](std::uint64_t image) {
+      return find_path(spans, named(image), wanted).has_value();
+    });
+    const auto& blobs = publisher_.history.get(version, patience())->manifest.blobs;
+    return is_led_to && std::all_of(blobs.begin(), blobs.end(), [&](const BlobRef& blob) {
+             return stdfs::exists(host_->store->small_files().path_of(blob.sha256)) ||
+                    std::all_of(here.begin(), here.end(),
+                                [&](std::uint64_t image) { return has_blob(image, blob); });
+           });
+  }
+  [[nodiscard]] PatchVersion named(std::uint64_t version) {
+    return {version, publisher_.history.get(version, patience())->manifest_sha256};
+  }
+  [[nodiscard]] bool has_blob(std::uint64_t version, const BlobRef& wanted) {
+    const auto& blobs = publisher_.history.get(version, patience())->manifest.blobs;
+    return std::any_of(blobs.begin(), blobs.end(), [&](const BlobRef& blob) {
+      return blob.path == wanted.path && blob.sha256 == wanted.sha256;
     });
   }
 
