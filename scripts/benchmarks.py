@@ -49,8 +49,8 @@ RUNS = {
     "s3_publish": "s3_publish.py --mib 256",
     "codec_bench": "weightfs_codec_bench",
     "patch_bench": "weightfs_patch_bench",
-    "history": "history.py",
-    "scale": "scale.py",
+    "history": "history.py --versions 320 --params 2000000",
+    "scale": "scale.py --sizes 256MiB,512MiB",
 }
 NEEDS_SAFETENSORS = ("save_speed", "load_speed")
 

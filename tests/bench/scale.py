@@ -97,7 +97,9 @@ def rows(found, sizes):
         for what, label in (("processor", "processor time a version, s"), ("restart", "restart after kill -9, s")):
             values = [found[home, size][what] for size in sizes]
             slope, big = fitted(sizes, values)
-            yield [home, label, *(f"{value:.2f}" for value in values), f"{slope:.3f}", f"{big:.0f}"]
+            grows = slope > 0  # else it does not depend on the size, or is too short to measure here
+            yield [home, label, *(f"{value:.2f}" for value in values), f"{slope:.3f}" if grows else "-",
+                   f"{big:.0f}" if grows else "-"]
         for what, label in (("written", "disk bytes a version, of the model"),
                             ("history", "patches written a version, of the model")):
             values = [found[home, size][what] for size in sizes]
