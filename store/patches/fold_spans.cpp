@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -73,6 +74,7 @@ SpanInfo fold_spans(PatchTable& table, const Fold& fold, const Context& context,
 FoldedAll fold_all(PatchTable& table, const FoldLimits& limits, const Context& context,
                    const kernels::SharedCoder& coder) {
   FoldedAll done;
+  std::set<PatchSpan> made;
   while (true) {
     const FoldPlan plan = plan_folds(table.list(), limits);
     done.is_base_outgrown = plan.is_base_outgrown;
@@ -84,6 +86,8 @@ FoldedAll fold_all(PatchTable& table, const FoldLimits& limits, const Context& c
     done.drops += drops;
     if (plan.folds.empty() && drops == 0) return done;  // what is left is being read
     for (const Fold& fold : plan.folds) {
+      // It went at once for want of room, and what it was made of is held.
+      if (!made.insert(fold.into.span()).second) return done;
       fold_spans(table, fold, context, kSortedFileBytesMax, coder);
       ++done.folds;
     }

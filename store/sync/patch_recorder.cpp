@@ -248,11 +248,7 @@ void PatchRecorder::fold(const Context& context) {
   FoldLimits limits;
   limits.history = options_.history;
   limits.newest_bytes = limits.patches_bytes = store_.images().newest_bytes();
-  if (is_on_disk()) {
-    // What is being filled of patches still needs them.
-    const bool are_used = !store_.images().partial_versions().empty();
-    limits.patches_bytes = are_used ? kSizeBytesMax : store_.evictor().patches_max();
-  }
+  if (is_on_disk()) limits.patches_bytes = store_.evictor().patches_max();
   if (options_.history == 0) limits.patches_bytes = 0;
   if (base != 0) limits.base = {base, history_.get(base, context)->manifest_sha256};
   try {

@@ -203,6 +203,17 @@ TEST_F(FoldTest, FoldsAndRemovesAllThereIsToDo) {
   EXPECT_LT(counters.folded_bytes, 3 * counters.taken_bytes);
 }
 
+/// What is held stays, though there is no room; what is folded of it goes at once, and would be
+/// folded for ever.
+TEST_F(FoldTest, WhatIsHeldIsNotFoldedAgainAndAgain) {
+  for (int i = 0; i < 20; i++) add_version();
+  const auto path = find_path(at.table->list(), patch_version(0), patch_version(8));
+  const PatchTable::Hold held = at.table->hold(path.value());
+  const FoldedAll done = fold_all(*at.table, {.history = 0, .patches_bytes = 1}, {});
+  EXPECT_LE(done.folds, 20U);
+  EXPECT_TRUE(find_path(at.table->list(), patch_version(0), patch_version(8)));
+}
+
 TEST_F(FoldTest, WhatWasBegunOfAFoldThatIsNotPlannedAnyMoreIsRemoved) {
   add_version();
   const SpanEnds ends = ends_of(PatchLevel::cumulative, 0, 1);
