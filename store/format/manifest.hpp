@@ -51,8 +51,11 @@ struct ObjectRef {
 inline constexpr std::size_t kNonceDigits = 32;
 bool is_nonce(std::string_view text) noexcept;
 
+/// "<nonce>-<k>", k in plain decimal of at most 9 digits: several uploaders have several nonces.
+bool is_pack_name(std::string_view name) noexcept;
+
 struct PackRef {
-  std::string name;              // "<nonce>-<k>": several uploaders have several nonces
+  std::string name;              // is_pack_name()
   std::uint64_t size_bytes = 0;  // whole object
   std::uint64_t head_bytes = 0;  // header and index
   Sha256 head_sha256{};

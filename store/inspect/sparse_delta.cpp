@@ -295,8 +295,8 @@ std::optional<ChangedCounts> find_changed_counts(History& history, const Version
   const std::vector<PackRef>& packs = version.manifest.delta->packs;
   std::vector<std::shared_ptr<const PackIndex>> indexes(packs.size());
   parallel_for(packs.size(), kHeadsAtOnce, context, [&](std::size_t i) {
-    indexes[i] =
-        history.repository().get_pack_index(version.number(), packs[i], layout, context, &room);
+    indexes[i] = history.repository().get_pack_index(keys::pack(version.number(), packs[i].name),
+                                                     packs[i], layout, context, &room);
   });
   ChangedCounts changed(layout.chunk_count());
   for (const auto& index : indexes) {

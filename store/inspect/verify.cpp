@@ -400,7 +400,8 @@ class RepositoryVerifier {
       std::string key = keys::pack(version.number(), ref.name);
       report_.objects++;
       whole &= judge(key, [&] {
-        auto index = repository_.get_pack_index(version.number(), ref, layout, context_, &room);
+        auto index = repository_.get_pack_index(keys::pack(version.number(), ref.name), ref, layout,
+                                                context_, &room);
         runs.runs.push_back(
             {key, index->data_offset_bytes(), index->data_size_bytes(), index->pieces()});
         runs.indexes.push_back(std::move(index));

@@ -22,6 +22,7 @@
 #include "store/materialize/file_filter.hpp"
 #include "store/os/memory_budget.hpp"
 #include "store/repository/pieces.hpp"
+#include "store/repository/skips.hpp"
 #include "store/retention/gc_log.hpp"
 #include "store/threads/byte_budget.hpp"
 #include "store/threads/parallel.hpp"
@@ -218,7 +219,7 @@ void fetch_indexes(std::vector<Step>& steps, Repository& repository, MemoryBudge
   std::vector<Head> heads;
   std::deque<PackRoom> rooms;
   for (Step& step : steps) {
-    step.packs.resize(step.version->manifest.delta->packs.size());
+    step.packs.resize(step.delta().packs.size());
     PackRoom& room = rooms.emplace_back(*step.layout, memory);
     for (std::size_t pack = 0; pack < step.packs.size(); pack++) {
       heads.push_back({step, pack, room});
@@ -227,10 +228,10 @@ void fetch_indexes(std::vector<Step>& steps, Repository& repository, MemoryBudge
   ByteBudget budget(kRecordBytesInHand);
   parallel_for(heads.size(), kRecordThreads, context, [&](std::size_t i) {
     Step& step = heads[i].step;
-    const PackRef& ref = step.version->manifest.delta->packs[heads[i].pack];
+    const PackRef& ref = step.delta().packs[heads[i].pack];
     const auto share = budget.take(ref.head_bytes, context, "fetching a pack header");
     step.packs[heads[i].pack] = naming(*step.version, [&] {
-      return repository.get_pack_index(step.version->number(), ref, *step.layout, context,
+      return repository.get_pack_index(step.pack_key(heads[i].pack), ref, *step.layout, context,
                                        &heads[i].room);
     });
   });
@@ -346,7 +347,8 @@ Plan start_of(const ReconstructionPath& path, History& history, MemoryBudget& me
 }  // namespace
 
 std::string Step::pack_key(std::size_t pack) const {
-  return keys::pack(version->number(), version->manifest.delta->packs[pack].name);
+  const std::string& name = delta().packs[pack].name;
+  return skip ? keys::skip_pack(skip->versions, name) : keys::pack(version->number(), name);
 }
 
 std::uint64_t Plan::version_bytes() const noexcept {

@@ -20,6 +20,7 @@
 
 #include "store/base/error.hpp"
 #include "store/format/chunk_batches.hpp"
+#include "store/format/skip_record.hpp"
 #include "store/local/small_files.hpp"
 #include "store/materialize/history.hpp"
 #include "store/patches/patch_path.hpp"
@@ -68,17 +69,22 @@ struct PackEntry {
   explicit operator bool() const noexcept { return pack != kNowhere; }
 };
 
-/// One delta of the path.
+/// One delta of the path, or a skip delta.
 struct Step {
-  std::shared_ptr<const Version> version;  // the version it leads to
+  std::shared_ptr<const Version> version;            // the version it leads to
+  std::shared_ptr<const SkipRecord> skip = nullptr;  // nullptr: the version's own delta
   std::shared_ptr<const Layout> layout;
   std::vector<std::optional<std::uint32_t>> counterparts;  // in the layout before this step
-  std::vector<std::shared_ptr<const PackIndex>> packs;     // as in the manifest
+  std::vector<std::shared_ptr<const PackIndex>> packs;     // of delta()
   std::vector<PackEntry> listed;                           // by chunk number of `layout`
 
   /// Requires: `place` is not kNowhere.
   [[nodiscard]] const PackChunk& chunk(PackEntry place) const noexcept {
     return packs[place.pack]->chunks()[place.index];
+  }
+  /// Of the version's manifest, or of the skip's record.
+  [[nodiscard]] const DeltaRef& delta() const noexcept {
+    return skip ? skip->delta : *version->manifest.delta;
   }
   [[nodiscard]] std::string pack_key(std::size_t pack) const;
 };

@@ -424,12 +424,11 @@ std::string Repository::get_blob(const BlobRef& ref, const Context& context) {
                     kBlobBytesMax, context);
 }
 
-std::shared_ptr<const PackIndex> Repository::get_pack_index(std::uint64_t version,
+std::shared_ptr<const PackIndex> Repository::get_pack_index(const std::string& key,
                                                             const PackRef& ref,
                                                             const Layout& layout,
                                                             const Context& context,
                                                             PackRoom* room) {
-  const std::string key = keys::pack(version, ref.name);
   const bool is_possible = ref.size_bytes <= kPackBytesMax && ref.head_bytes <= ref.size_bytes &&
                            ref.head_bytes <= PackIndex::head_bytes_max(layout, ref.size_bytes);
   if (!is_possible) {

@@ -8,6 +8,7 @@
 //     snapshots/<version>/<nonce>/<path>          files, verbatim
 //     snapshots/<version>/<nonce>/.hashes         chunk and piece hashes, zstd
 //     packs/<version>/<nonce>-<k>.safetensors
+//     skips/...                                   skip deltas (store/repository/skips.hpp)
 //     gc/<20 digits>.json                         what was retired (store/retention)
 //
 // Everything that is returned has been checked against the hash that names it; a mismatch is
@@ -131,8 +132,8 @@ class Repository {
   /// unsupported if that exceeds the budget of this host (MemoryBudget).
   std::shared_ptr<const Layout> get_layout(const ObjectRef& ref, const Context& context);
   std::string get_blob(const BlobRef& ref, const Context& context);
-  /// `room`: shared by all packs of a delta, if several are read.
-  std::shared_ptr<const PackIndex> get_pack_index(std::uint64_t version, const PackRef& ref,
+  /// `key`: of the pack.  `room`: shared by all packs of a delta, if several are read.
+  std::shared_ptr<const PackIndex> get_pack_index(const std::string& key, const PackRef& ref,
                                                   const Layout& layout, const Context& context,
                                                   PackRoom* room = nullptr);
   SnapshotHashes get_snapshot_hashes(std::uint64_t version, const SnapshotRef& ref,

@@ -36,7 +36,8 @@ std::set<int> modes_of(const filesystem::path& bucket, Repository& repository,
   if (!version.manifest.delta) return modes;
   const auto layout = repository.get_layout(version.manifest.layout, {});
   for (const PackRef& ref : version.manifest.delta->packs) {
-    const auto index = repository.get_pack_index(version.number(), ref, *layout, {});
+    const auto index =
+        repository.get_pack_index(keys::pack(version.number(), ref.name), ref, *layout, {});
     const std::string pack = test::read_text(bucket / keys::pack(version.number(), ref.name));
     for (const PackChunk& chunk : index->chunks()) {
       std::size_t at = index->data_offset_bytes() + chunk.data_offset_bytes;

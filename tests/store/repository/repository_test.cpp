@@ -446,12 +446,16 @@ TEST(Repository, ChecksTheHeadOfAPack) {
   const std::string good = head + std::string(as_text(data));
   at.bucket->replace(key, good);
   const PackRef ref{name, good.size(), head.size(), sha256(as_bytes(head))};
-  EXPECT_EQ(at.repository->get_pack_index(2, ref, *layout, {})->chunks().size(), 1u);
+  EXPECT_EQ(
+      at.repository->get_pack_index(keys::pack(2, ref.name), ref, *layout, {})->chunks().size(),
+      1u);
 
   const auto expect_corrupt = [&](const PackRef& bad) {
     std::string message;
-    EXPECT_EQ(code_of([&] { at.repository->get_pack_index(2, bad, *layout, {}); }, &message),
-              ErrorCode::corrupt);
+    EXPECT_EQ(
+        code_of([&] { at.repository->get_pack_index(keys::pack(2, bad.name), bad, *layout, {}); },
+                &message),
+        ErrorCode::corrupt);
     EXPECT_NE(message.find(key), std::string::npos) << message;
   };
   PackRef bad = ref;
@@ -467,8 +471,9 @@ TEST(Repository, ChecksTheHeadOfAPack) {
   at.bucket->replace(key, good.substr(0, head.size() - 1));
   expect_corrupt(ref);
   at.bucket->erase(key);
-  EXPECT_EQ(code_of([&] { at.repository->get_pack_index(2, ref, *layout, {}); }),
-            ErrorCode::not_found);
+  EXPECT_EQ(
+      code_of([&] { at.repository->get_pack_index(keys::pack(2, ref.name), ref, *layout, {}); }),
+      ErrorCode::not_found);
 }
 
 // ---- a bucket that becomes unreachable ----

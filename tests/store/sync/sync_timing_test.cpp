@@ -45,7 +45,9 @@ TEST_F(SyncTest, RecordsHowAVersionCame) {
     const auto published = on->host.history.get(version, {});
     const auto layout = on->host.history.layout(*published, {});
     for (const PackRef& pack : published->manifest.delta->packs) {
-      packs += on->host.repository->get_pack_index(version, pack, *layout, {})->data_size_bytes();
+      packs +=
+          on->host.repository->get_pack_index(keys::pack(version, pack.name), pack, *layout, {})
+              ->data_size_bytes();
     }
   }
   std::uint64_t blobs = 0;  // small files that are not those of version 1
