@@ -56,22 +56,41 @@ end_part() {
 log_of() { printf '%s/weightfs-%s-%s.log' "${TMPDIR:-/tmp}" $$ "${1// /-}"; }
 end_all_parts() {
   for name in "${!begun[@]}"; do kill -- "-${begun[$name]}" 2>/dev/null || true; done
-  rm -f "$(log_of '')"*
+  rm -f "$(log_of '')"* "$FAILURES"
 }
 trap end_all_parts EXIT
 trap 'exit 1' INT TERM
 
 # run_shards PROGRAM FILTER: a test program in some processes.  A process for each test, as ctest has
-# it, costs more than the tests do where a program starts slowly.
+# it, costs more than the tests do where a program starts slowly.  As with run_ctest, what fails is
+# named and run once more, alone; not so what a sanitizer reports, or a program that ends without a
+# verdict: those are no matter of time.
 run_shards() {
-  local pids=() result=0
+  local pids=() result=0 again='' logs names i
+  logs=$(mktemp -d)
   for ((i = 0; i < 2 * JOBS; i++)); do
-    GTEST_TOTAL_SHARDS=$((2 * JOBS)) GTEST_SHARD_INDEX=$i timeout 2400 "$1" --gtest_filter="$2" &
+    GTEST_TOTAL_SHARDS=$((2 * JOBS)) GTEST_SHARD_INDEX=$i timeout 2400 "$1" --gtest_filter="$2" >"$logs/$i" 2>&1 &
     pids+=($!)
   done
-  for pid in "${pids[@]}"; do wait "$pid" || result=1; done
+  for i in "${!pids[@]}"; do
+    wait "${pids[$i]}" || {
+      names=$(sed -n 's/^\[  FAILED  \] \([^ ,]*\.[^ ,]*\).*/\1/p' "$logs/$i" | sort -u | paste -sd:)
+      name_failure "${1##*/}, shard $i: ${names:-no test is named}"
+      if [ -z "$names" ] || grep -q 'Sanitizer' "$logs/$i"; then result=1; else again+=${again:+:}$names; fi
+    }
+    cat "$logs/$i"
+  done
+  rm -rf "$logs"
+  if [ -n "$again" ]; then
+    say "FAILED BESIDE OTHERS, run again alone: $again"
+    "$1" --gtest_filter="$again" || result=1
+  fi
   return $result
 }
+
+# What has failed, named again where the log ends.  Parts are shells of their own: by a file.
+FAILURES=$(mktemp)
+name_failure() { echo "$1" >>"$FAILURES"; }
 
 # What sanitizers look at in a store needs no disk, and a slow one takes most of their time: a store
 # syncs its records.  Tests of the page cache (fs) do need one.  To be called in a shell of its own.
@@ -176,4 +195,4 @@ fi
 printf '\n== up to here: %d s\n' "$SECONDS"
 say "all tests"
 test_all "$@" || failed+=("all tests")
-[ ${#failed[@]} -eq 0 ] || { printf 'failed: %s\n' "${failed[@]}" >&2; exit 1; }
+[ ${#failed[@]} -eq 0 ] || { cat "$FAILURES"; printf 'failed: %s\n' "${failed[@]}"; exit 1; } >&2
