@@ -87,6 +87,16 @@ OptionSpec store_option() {
           .set = into<as_given, &Options::host, &HostOptions::store>};
 }
 
+OptionSpec seed_option() {
+  return {.name = "seed",
+          .value = "DIR",
+          .help =
+              "a checkpoint on this host, such as the base model from the Hub: bytes of a\n"
+              "snapshot that its tensors have are copied from there and compared, and not\n"
+              "fetched. DIR is never written to (default: all are fetched)",
+          .set = into<as_given, &Options::host, &HostOptions::seed>};
+}
+
 OptionSpec gpu_option() {
   return {.name = "gpu",
           .value = "N",

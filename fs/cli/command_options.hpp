@@ -23,6 +23,7 @@ OptionSpec version_option(std::string help);  // --version N|TAG|latest
 // Commands that follow a repository:
 OptionSpec poll_option();
 OptionSpec follow_option();
+OptionSpec seed_option();
 OptionSpec store_size_option();
 OptionSpec history_option();
 OptionSpec min_free_option();

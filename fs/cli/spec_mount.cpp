@@ -137,6 +137,7 @@ std::vector<OptionSpec> mount_options() {
        .set =
            into<parse_mode, &Options::mount, &MountOptions::writing, &WriterOptions::staging_mode>},
       store_option(),
+      seed_option(),
       {.name = "foreground",
        .help = "stay in the foreground and log to stderr (default: a daemon that logs to\n"
                "weightfs.log in its store)",
@@ -220,6 +221,7 @@ std::vector<OptionSpec> sync_options() {
       poll_option(),
       hook_option(),
       store,
+      seed_option(),
       store_size_option(),
       history_option(),
       min_free_option(),

@@ -191,6 +191,17 @@ void add_kept(const Json& status, TextTable& table) {
                                   human_bytes(number_of(*found, "made_bytes")))});
 }
 
+/// No row if there is no seed.
+void add_seed(const Json& status, TextTable& table) {
+  const auto found = status.find("seed");
+  if (found == status.end() || found->is_null()) return;
+  table.add({"seed", fmt::format("{} taken from {} ({}, {}), not fetched",
+                                 human_bytes(number_of(*found, "taken_bytes")),
+                                 text_of(*found, "directory"),
+                                 count_text(number_of(*found, "files"), "file"),
+                                 count_text(number_of(*found, "tensors"), "tensor"))});
+}
+
 /// A row for each version that is being filled.
 void add_partial(const Json& status, TextTable& table) {
   if (!status.contains("partial")) return;
@@ -429,6 +440,7 @@ std::string status_lines(const Json& status, std::size_t width) {
   add("bytes", fmt::format("{} of images, {} fetched",
                            human_bytes(status.at("bytes").at("images").get<std::uint64_t>()),
                            human_bytes(status.at("bytes").at("fetched").get<std::uint64_t>())));
+  add_seed(status, table);
   add_images(status, table);
   add_history(status, table);
   add_timing(status, table);

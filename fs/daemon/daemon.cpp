@@ -64,7 +64,7 @@ constexpr auto kFollowInterval = std::chrono::milliseconds(500);
 
 /// A daemon that reads through its own mount would wait for itself.
 void check_places(const std::filesystem::path& mount_point, const std::filesystem::path& store,
-                  const std::string& url) {
+                  const std::filesystem::path& seed, const std::string& url) {
   const auto refuse = [](const char* what, const std::filesystem::path& inner,
                          const std::filesystem::path& outer) {
     throw Error(ErrorCode::invalid, fmt::format("{} {} lies inside {}; choose another directory",
@@ -72,6 +72,7 @@ void check_places(const std::filesystem::path& mount_point, const std::filesyste
   };
   const std::filesystem::path bucket = directory_of_url(url);
   if (is_inside(store, mount_point)) refuse("the store", store, mount_point);
+  if (!seed.empty() && is_inside(seed, mount_point)) refuse("the seed", seed, mount_point);
   if (is_inside(mount_point, store)) refuse("the mount point", mount_point, store);
   if (!bucket.empty() && is_inside(bucket, mount_point)) refuse("the bucket", bucket, mount_point);
 }
@@ -184,7 +185,7 @@ class Daemon {
 
   std::unique_ptr<Store> choose_store(const std::string& id) {
     check_places(mount_point_, host_.store.empty() ? Store::default_path(id) : host_.store,
-                 host_.url);
+                 host_.seed, host_.url);
     OpenedStore opened = open_store({host_.store, id, host_.url, host_.limits, mount_point_});
     store_note_ = std::move(opened.note);
     return std::move(opened.store);

@@ -14,6 +14,7 @@
 #include "fs/passes/loader_pins.hpp"
 #include "store/handover/publish_queue.hpp"
 #include "store/s3/bucket_options.hpp"
+#include "store/seed/seed_directory.hpp"
 #include "store/staging/staging.hpp"
 #include "store/sync/sync.hpp"
 #include "store/timing/version_timing.hpp"
@@ -57,6 +58,7 @@ struct DaemonState {
   std::vector<HookStatus> hooks = {};
   CacheState cache = {};
   KeptState kept = {};
+  std::optional<SeedState> seed = {};                 // nullopt: none was given
   std::optional<TimingRecord> latest_timing = {};     // of the version that `latest` shows
   std::optional<TimingRecord> hand_over_timing = {};  // of the last one that was handed over
 };

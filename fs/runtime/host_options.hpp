@@ -23,6 +23,7 @@ struct HostOptions {
   std::string url;              // canonical
   BucketOptions bucket;         // how to reach it
   std::filesystem::path store;  // empty: the default place
+  std::filesystem::path seed;   // a checkpoint that spares a fetch (store/seed); empty: none
   StoreLimits limits;
   std::uint64_t history = kHistoryVersions;  // PatchRecorderOptions::history
   FollowOptions follow;

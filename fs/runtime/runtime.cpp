@@ -14,6 +14,11 @@ std::vector<Eviction::Guarding> add_guards(Eviction& eviction,
   return guardings;
 }
 
+/// nullptr if none was given.
+std::shared_ptr<const SeedDirectory> open_seed(const std::filesystem::path& directory) {
+  return directory.empty() ? nullptr : SeedDirectory::open(directory);
+}
+
 }  // namespace
 
 Runtime::Runtime(const HostOptions& host, std::unique_ptr<Repository> repository,
@@ -24,7 +29,7 @@ Runtime::Runtime(const HostOptions& host, std::unique_ptr<Repository> repository
       store_(std::move(store)),
       coder_(host_.gpu),
       warmer_({.warm = host_.warm}),
-      history_(*repository_, store_.get()),
+      history_(*repository_, store_.get(), open_seed(host_.seed)),
       hooks_({host_.hooks, host_.url, options_.place}, store_->db()),
       hooks_guard_(store_->eviction(),
                    [this](std::uint64_t version) { return hooks_.holds(version); }),
@@ -61,6 +66,7 @@ CacheState Runtime::cache() const {
 
 DaemonState Runtime::state() const {
   SyncStatus sync = sync_.status();
+  const auto& seed = history_.seed();
   const auto timing = store_->timings().find(sync.latest);
   return {.url = host_.url,
           .bucket = host_.bucket,
@@ -76,6 +82,7 @@ DaemonState Runtime::state() const {
           .coder = coder_.state(),
           .hooks = hooks_.status(),
           .cache = cache(),
+          .seed = seed ? std::optional(seed->state()) : std::nullopt,
           .latest_timing = timing,
           .hand_over_timing = store_->timings().find_last_hand_over()};
 }

@@ -44,6 +44,7 @@ class Runtime {
  public:
   /// Shows what the store has complete; sync().start() begins to follow the bucket.  `host`:
   /// options of that repository and store; outlives this.
+  /// Throws Error: what opening the seed throws.
   Runtime(const HostOptions& host, std::unique_ptr<Repository> repository,
           std::unique_ptr<Store> store, RuntimeOptions options);
   Runtime(const Runtime&) = delete;

@@ -220,6 +220,15 @@ Json kept_json(const KeptState& kept) {
           {"made_bytes", kept.made_bytes}};
 }
 
+/// null: none was given.
+Json seed_json(const std::optional<SeedState>& seed) {
+  if (!seed) return nullptr;
+  return {{"directory", seed->directory.string()},
+          {"files", seed->files},
+          {"tensors", seed->tensors},
+          {"taken_bytes", seed->taken_bytes}};
+}
+
 /// null: it is not known.
 Json timing_json(const std::optional<TimingRecord>& timing) {
   return timing ? parse_json(to_json_text(*timing), "a timing") : Json(nullptr);
@@ -317,6 +326,7 @@ std::string status_text(const DaemonState& state, std::int64_t now) {
       {"error", error_json(sync)},
       {"versions", state.versions},
       {"kept", kept_json(state.kept)},
+      {"seed", seed_json(state.seed)},
       {"partial", partial_json(sync)},
       {"images", images_json(sync)},
       {"history", history_json(sync.history)},

@@ -99,12 +99,9 @@ class PatchedBytes final : public BaseReader {
 
 class SnapshotBytes final : public BaseReader {
  public:
-  SnapshotBytes(const Plan::Snapshot& snapshot, Repository& repository, const Context& context,
+  SnapshotBytes(const StoredSnapshot& snapshot, Repository& repository, const Context& context,
                 BuildMeter* meter)
-      : snapshot_(snapshot),
-        bucket_(repository.bucket(context)),
-        context_(context),
-        meter_(meter) {}
+      : snapshot_(snapshot), pieces_(snapshot, repository.bucket(context), context, meter) {}
 
   void read(std::uint32_t file, std::uint64_t offset_bytes, std::span<std::byte> into) override {
     while (!into.empty()) {
@@ -133,30 +130,22 @@ class SnapshotBytes final : public BaseReader {
   }
 
   void fill(std::uint32_t file, std::uint64_t piece) {
-    const LayoutFile& entry = snapshot_.layout->files()[file];
-    const PieceRun run{keys::snapshot_file(snapshot_.version->number(),
-                                           snapshot_.version->manifest.snapshot->nonce, entry.path),
-                       0, entry.size_bytes, snapshot_.hashes.pieces[file]};
     number_ = kNoFile;
     if (!buffer_) {
       buffer_ = std::make_unique_for_overwrite<std::byte[]>(kWindowPieces * kPieceBytes);
     }
-    const auto size = static_cast<std::size_t>(run.bytes_of(piece, count_ahead(file, piece)));
-    const Clock::time_point begin = Clock::now();
-    fetch_pieces(bucket_, run, piece, {buffer_.get(), size}, context_);
-    if (meter_ != nullptr) {
-      meter_->add_fetch(begin, size);
-      meter_->add_stalled(Clock::now() - begin);
-    }
-    begin_ = piece * kPieceBytes;
+    const std::uint64_t begin = piece * kPieceBytes;
+    const std::uint64_t end = std::min((piece + count_ahead(file, piece)) * kPieceBytes,
+                                       snapshot_.layout->files()[file].size_bytes);
+    const auto size = static_cast<std::size_t>(end - begin);
+    pieces_.read(file, piece, {buffer_.get(), size});
+    begin_ = begin;
     size_ = size;
     number_ = file;
   }
 
-  const Plan::Snapshot& snapshot_;
-  Bucket& bucket_;
-  const Context& context_;
-  BuildMeter* const meter_;
+  const StoredSnapshot& snapshot_;
+  SnapshotPieces pieces_;
   std::unique_ptr<std::byte[]> buffer_;
   std::uint32_t number_ = kNoFile;  // the file that buffer_ holds a part of
   std::uint64_t begin_ = 0;         // offset of that part

@@ -71,7 +71,8 @@ std::size_t History::VersionCost::leave(const Version& version) {
   return sizeof(Version) + 3 * version.manifest_bytes.size();  // as text, and parsed
 }
 
-History::History(Repository& repository, Store* store) : repository_(repository), store_(store) {}
+History::History(Repository& repository, Store* store, std::shared_ptr<const SeedDirectory> seed)
+    : repository_(repository), store_(store), seed_(std::move(seed)) {}
 
 std::shared_ptr<const Version> History::find(std::uint64_t number, const Context& context) {
   if (auto version = find_known(number)) return version;

@@ -28,6 +28,7 @@
 #include "store/local/store.hpp"
 #include "store/repository/layout_cache.hpp"
 #include "store/repository/repository.hpp"
+#include "store/seed/seed_directory.hpp"
 
 namespace weightfs {
 
@@ -37,8 +38,10 @@ class History {
   static constexpr std::size_t kLayoutBytesKept = 32u << 20;
   static constexpr std::size_t kManifestBytesKept = 32u << 20;
 
-  /// `store` may be null: then nothing is kept.  Keeps both references.
-  History(Repository& repository, Store* store);
+  /// `store` may be null: then nothing is kept.  Keeps both references.  `seed`: what plans take
+  /// from there is not fetched; may be null.
+  History(Repository& repository, Store* store,
+          std::shared_ptr<const SeedDirectory> seed = nullptr);
 
   /// nullptr if the version does not exist.
   std::shared_ptr<const Version> find(std::uint64_t number, const Context& context);
@@ -78,6 +81,7 @@ class History {
   void look_behind_the_newest();
 
   [[nodiscard]] Repository& repository() noexcept { return repository_; }
+  [[nodiscard]] const std::shared_ptr<const SeedDirectory>& seed() const noexcept { return seed_; }
 
  private:
   /// The result of one lookup: known before, fetched, neither, or an error.
@@ -115,6 +119,7 @@ class History {
 
   Repository& repository_;
   Store* const store_;
+  const std::shared_ptr<const SeedDirectory> seed_;
   // Held while a version is compared with its neighbours and remembered. Held across store calls,
   // not bucket calls; before mutex_.
   RankedMutex accept_mutex_{LockRank::history_accept, "History::accept_mutex_"};

@@ -335,10 +335,13 @@ Plan start_of(const ReconstructionPath& path, History& history, MemoryBudget& me
     plan.hashes = plan.base->hashes;
     return plan;
   }
-  plan.snapshot.emplace(Plan::Snapshot{
+  plan.snapshot.emplace(StoredSnapshot{
       path.start, plan.layout,
       history.repository().get_snapshot_hashes(path.start->number(), *path.start->manifest.snapshot,
                                                *plan.layout, context)});
+  if (const auto& seed = history.seed()) {
+    plan.snapshot->seed = std::make_shared<SnapshotSeed>(seed, *plan.layout);
+  }
   plan.hashes = plan.snapshot->hashes.chunks;
   check_root(*path.start, plan.hashes);
   return plan;

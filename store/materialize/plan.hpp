@@ -25,6 +25,7 @@
 #include "store/materialize/history.hpp"
 #include "store/patches/patch_path.hpp"
 #include "store/patches/patch_table.hpp"
+#include "store/seed/snapshot_pieces.hpp"
 #include "store/timing/version_timing.hpp"
 
 namespace weightfs {
@@ -98,12 +99,7 @@ struct Plan {
 
   // Exactly one of the two is set:
   std::optional<Base> base;
-  struct Snapshot {
-    std::shared_ptr<const Version> version;
-    std::shared_ptr<const Layout> layout;
-    SnapshotHashes hashes;
-  };
-  std::optional<Snapshot> snapshot;
+  std::optional<StoredSnapshot> snapshot;
 
   std::vector<Step> steps;        // empty: the base or snapshot is the version itself
   std::uint64_t fetch_bytes = 0;  // of packs and snapshot, still to be fetched from the bucket

@@ -63,8 +63,7 @@ class VersionWriter {
         seal_{options.mode, plan.version->manifest.time, options.sync},
         spool_(plan, repository, options.spool, context_, options.meter),
         // Bytes of a snapshot are fetched as they are written.
-        counter_(writing_progress_, plan.snapshot ? "fetching snapshot" : "writing",
-                 plan.version_bytes()) {}
+        counter_(writing_progress_, writing_phase(plan), plan.version_bytes()) {}
 
   void run() {
     const auto directories =
@@ -78,11 +77,24 @@ class VersionWriter {
     } else {
       write_files();
     }
+    report_fetched();
     if (!options_.sync) return;
     for (const filesystem::path& directory : directories) fsync_directory(directory);
   }
 
  private:
+  static const char* writing_phase(const Plan& plan) {
+    if (!plan.snapshot) return "writing";
+    return plan.snapshot->seed ? "reading snapshot" : "fetching snapshot";
+  }
+
+  /// With a seed: what it did not have.
+  void report_fetched() {
+    if (!plan_.snapshot || !plan_.snapshot->seed || !progress_) return;
+    const std::uint64_t bytes = plan_.snapshot->seed->fetched_bytes();
+    if (bytes > 0) progress_("fetching what the seed lacks", bytes, bytes);
+  }
+
   void write_files() {
     const auto& blobs = plan_.version->manifest.blobs;
     const unsigned threads = writing_threads();

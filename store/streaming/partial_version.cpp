@@ -592,7 +592,9 @@ PartialProgress PartialVersion::progress() const {
   PartialProgress progress;
   progress.bytes = state_->bytes;
   progress.bytes_here = state_->bytes_here;
-  progress.fetched_bytes = state_->snapshot_bytes +
+  const auto& snapshot = state_->plan.snapshot;
+  const bool has_seed = snapshot && snapshot->seed;
+  progress.fetched_bytes = (has_seed ? snapshot->seed->fetched_bytes() : state_->snapshot_bytes) +
                            (state_->spool ? state_->spool->fetched_bytes() : state_->spooled_bytes);
   if (const Trouble* trouble = state_->troubles.worst()) {
     progress.error.emplace(trouble->code, trouble->message);

@@ -29,8 +29,7 @@ bool SnapshotWindow::suits(const Plan& plan) {
 SnapshotWindow::SnapshotWindow(const Plan& plan, Repository& repository, const Context& context,
                                BuildMeter* meter)
     : plan_(plan),
-      bucket_(repository.bucket(context)),
-      context_(context),
+      pieces_(*plan.snapshot, repository.bucket(context), context, meter),
       meter_(meter),
       memory_(std::make_unique_for_overwrite<std::byte[]>(kWindowBytes + 2 * kBesideBytes)) {}
 
@@ -41,7 +40,7 @@ bool SnapshotWindow::write(const LayoutFile& file, int fd, const std::filesystem
   begin_ = begin;
   end_ = std::min(begin + kWindowBytes, file.size_bytes);
   const Clock::time_point asked = Clock::now();
-  fetch(file);
+  pieces_.read(plan_.layout->number_of(file), begin_ / kPieceBytes, bytes(begin_, end_));
   place_head(file);
   if (!check_inside(file)) return false;
   const Clock::time_point made = Clock::now();
@@ -99,18 +98,6 @@ void SnapshotWindow::keep_tail(const LayoutFile& file, std::uint64_t begin) {
   kept_ = begin - chunk->begin;
   const auto tail = bytes(chunk->begin, begin);
   std::memmove(memory_.get() + kBesideBytes - kept_, tail.data(), tail.size());
-}
-
-void SnapshotWindow::fetch(const LayoutFile& file) {
-  const auto& snapshot = *plan_.snapshot;
-  const PieceRun run{keys::snapshot_file(snapshot.version->number(),
-                                         snapshot.version->manifest.snapshot->nonce, file.path),
-                     0, file.size_bytes, snapshot.hashes.pieces[plan_.layout->number_of(file)]};
-  const Clock::time_point begin = Clock::now();
-  fetch_pieces(bucket_, run, begin_ / kPieceBytes, bytes(begin_, end_), context_);
-  if (meter_ == nullptr) return;
-  meter_->add_fetch(begin, end_ - begin_);
-  meter_->add_stalled(Clock::now() - begin);
 }
 
 /// The layout's, as in every image.

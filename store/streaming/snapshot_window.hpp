@@ -25,6 +25,7 @@
 
 #include "store/base/context.hpp"
 #include "store/materialize/plan.hpp"
+#include "store/seed/snapshot_pieces.hpp"
 #include "store/timing/build_meter.hpp"
 
 namespace weightfs {
@@ -64,15 +65,13 @@ class SnapshotWindow {
   static std::optional<Place> find_across(const Layout& layout, const LayoutFile& file,
                                           std::uint64_t offset_bytes);
   void keep_tail(const LayoutFile& file, std::uint64_t begin);
-  void fetch(const LayoutFile& file);
   void place_head(const LayoutFile& file);
   [[nodiscard]] bool check_inside(const LayoutFile& file) const;
   [[nodiscard]] bool is_right(const Place& chunk) const;
   [[nodiscard]] std::span<std::byte> bytes(std::uint64_t begin, std::uint64_t end) const;
 
   const Plan& plan_;
-  Bucket& bucket_;
-  const Context& context_;
+  SnapshotPieces pieces_;
   BuildMeter* const meter_;
   std::unique_ptr<std::byte[]> memory_;
   const LayoutFile* file_ = nullptr;   // of the window in memory

@@ -41,6 +41,7 @@ BuildTiming BuildMeter::read() const noexcept {
   if (requests_ > 0) timing.fetch = time(last_ - first_);
   timing.fetched_bytes = fetched_bytes_;
   timing.requests = requests_;
+  timing.seeded_bytes = seeded_bytes_;
   timing.stalled = time(stalled_);
   timing.decode = time(made_ - stalled_);
   timing.patch = time(patching_);

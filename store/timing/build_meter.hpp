@@ -16,6 +16,8 @@ class BuildMeter {
  public:
   /// A request that began at `begin` has ended now.
   void add_fetch(Clock::time_point begin, std::uint64_t bytes) noexcept;
+  /// Bytes of a snapshot that the seed had.
+  void add_seeded(std::uint64_t bytes) noexcept { seeded_bytes_ += bytes; }
   void add_stalled(Clock::duration time) noexcept;
   /// `time`: with what is stalled in it.
   void add_made(Clock::duration time) noexcept;
@@ -30,7 +32,8 @@ class BuildMeter {
   Ticks first_{Clock::time_point::max().time_since_epoch().count()};
   Ticks last_{Clock::time_point::min().time_since_epoch().count()};
   Ticks stalled_{0}, made_{0}, patching_{0}, writing_{0};
-  std::atomic<std::uint64_t> fetched_bytes_{0}, requests_{0}, patched_bytes_{0}, written_bytes_{0};
+  std::atomic<std::uint64_t> fetched_bytes_{0}, requests_{0}, patched_bytes_{0}, written_bytes_{0},
+      seeded_bytes_{0};
 };
 
 }  // namespace weightfs

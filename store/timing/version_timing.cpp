@@ -37,6 +37,7 @@ void visit_brought(Timing& timing, Visitor&& visit) {
   visit("fetch_ms", timing.work.fetch);
   visit("fetched_bytes", timing.work.fetched_bytes);
   visit("requests", timing.work.requests);
+  visit("seeded_bytes", timing.work.seeded_bytes);
   visit("stalled_thread_ms", timing.work.stalled);
   visit("decode_thread_ms", timing.work.decode);
   visit("patch_thread_ms", timing.work.patch);

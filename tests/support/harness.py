@@ -53,11 +53,12 @@ def environment(variables=None):
     return {**own, **(variables or {})}
 
 
-def start(*arguments, **more):
-    """Starts the binary and does not wait for it."""
+def start(*arguments, variables=None, **more):
+    """Starts the binary and does not wait for it. `variables` are added to the environment."""
     more.setdefault("stdout", subprocess.PIPE)
     more.setdefault("stderr", subprocess.PIPE)
-    return subprocess.Popen([BINARY, *map(str, arguments)], text=True, env=environment(), **more)
+    return subprocess.Popen([BINARY, *map(str, arguments)], text=True, env=environment(variables),
+                            **more)
 
 
 def run(*arguments, timeout=120, variables=None, **more):

@@ -589,6 +589,12 @@ TEST_F(OptionsTest, AReaderMayKeepAPart) {
             "sync has no option --only; --only is an option of mount");
 }
 
+TEST_F(OptionsTest, AHostMayHaveASeed) {
+  EXPECT_EQ(parsed({"mount", "/b", "/m", "--seed", "/hub"}).host.seed, "/hub");
+  EXPECT_EQ(parsed({"sync", "/b", "/m", "--seed", "/hub", "--once"}).host.seed, "/hub");
+  EXPECT_EQ(parsed({"mount", "/b", "/m"}).host.seed, "");
+}
+
 TEST_F(OptionsTest, OptionsOfAWriterNeedIt) {
   EXPECT_EQ(wrong({"mount", "/b", "/m", "--rebase"}), "--rebase needs --writer");
   EXPECT_EQ(wrong({"mount", "/b", "/m", "--include", "*.py"}), "--include needs --writer");

@@ -226,6 +226,16 @@ TEST(StatusLines, TellWhatIsKeptIfItIsNotAll) {
       << lines_of(state);
 }
 
+TEST(StatusLines, TellWhatTheSeedSpared) {
+  DaemonState state = some_state();
+  EXPECT_EQ(lines_of(state).find("seed"), std::string::npos);
+  state.seed = {.directory = "/hub", .files = 1, .tensors = 300, .taken_bytes = 2048};
+  EXPECT_NE(lines_of(state).find(
+                "seed         2.0 KiB taken from /hub (1 file, 300 tensors), not fetched\n"),
+            std::string::npos)
+      << lines_of(state);
+}
+
 TEST(StatusLines, TellOfTheHistoryIfThereIsOne) {
   DaemonState state = some_state();
   EXPECT_EQ(lines_of(state).find("history"), std::string::npos);

@@ -132,7 +132,16 @@ TEST(StatusText, TellsEverything) {
                                  {"daemon_reads", 5},
                                  {"waiting_reads", 6}}));
   EXPECT_EQ(json["bytes"], Json({{"images", 200}, {"fetched", 100}}));
+  EXPECT_EQ(json["seed"], nullptr);
   EXPECT_TRUE(json["weightfs"].is_string());
+}
+
+TEST(StatusText, TellsWhatTheSeedSpared) {
+  DaemonState state = some_daemon_state();
+  state.seed = {.directory = "/hub/main", .files = 2, .tensors = 300, .taken_bytes = 5000};
+  EXPECT_EQ(
+      Json::parse(status_text(state, 1000))["seed"],
+      Json({{"directory", "/hub/main"}, {"files", 2}, {"tensors", 300}, {"taken_bytes", 5000}}));
 }
 
 TEST(StatusText, TellsWhereImagesAreAndWhatWasDoneAfterTheFlip) {

@@ -43,6 +43,7 @@ TimingRecord full_timing() {
                                  .work = {.fetch = microseconds(8),
                                           .fetched_bytes = 9,
                                           .requests = 10,
+                                          .seeded_bytes = 17,
                                           .stalled = microseconds(11),
                                           .decode = microseconds(12),
                                           .patch = microseconds(15),
@@ -127,12 +128,14 @@ TEST(BuildMeter, AddsUpWhatThreadsDo) {
         meter.add_made(milliseconds(30));
         meter.add_stalled(milliseconds(10));
         meter.add_written(milliseconds(5), 1000);
+        meter.add_seeded(10);
       });
     }
   }
   const BuildTiming timing = meter.read();
   EXPECT_EQ(timing.fetched_bytes, 400U);
   EXPECT_EQ(timing.requests, 4U);
+  EXPECT_EQ(timing.seeded_bytes, 40U);
   EXPECT_GE(timing.fetch, milliseconds(50));
   EXPECT_EQ(timing.stalled, milliseconds(40));
   EXPECT_EQ(timing.decode, milliseconds(80));
