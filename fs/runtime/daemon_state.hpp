@@ -14,6 +14,7 @@
 #include "fs/passes/loader_pins.hpp"
 #include "store/handover/publish_queue.hpp"
 #include "store/s3/bucket_options.hpp"
+#include "store/skips/skip_maker.hpp"
 #include "store/staging/staging.hpp"
 #include "store/sync/sync.hpp"
 #include "store/timing/version_timing.hpp"
@@ -29,6 +30,7 @@ struct WriterState {
   EarlyStatus early = {};
   PublishedTotals published = {};
   std::vector<HandOverEnd> ended = {};
+  SkipMakerStatus skips = {};
 };
 
 /// Which files are kept here, and how much of `latest` that is.

@@ -77,6 +77,10 @@ MadeSkip SkipMaking::run() {
   images_.give_up();
   const std::vector<PackUpload> packs = name_packs(delta);
   if (options_.before_batch) options_.before_batch(context_);
+  // Coding takes a while.
+  if (auto there = find_skip(repository_, record_.versions, context_)) {
+    return {std::move(*there), false, 0};
+  }
   upload(packs);
   MadeSkip made{put_skip(repository_, record_, context_), false, pack_bytes(record_.delta)};
   made.is_new = made.record.nonce == record_.nonce;

@@ -38,11 +38,26 @@ std::vector<VersionPair> wanted_skips(std::uint64_t to, std::uint64_t snapshot) 
 }
 
 bool is_wanted(History& history, const VersionPair& versions, const Context& context) {
-  const auto layout_of = [&](std::uint64_t number) {
-    return history.layout(*history.get(number, context), context);
+  const auto from = history.get(versions.from, context), to = history.get(versions.to, context);
+  if (from->manifest.layout.sha256 == to->manifest.layout.sha256) return true;
+  const auto table_of = [&](const Version& version) {
+    return tensor_table_id(*history.layout(version, context));
   };
-  const auto from = layout_of(versions.from), to = layout_of(versions.to);
-  return from->id() == to->id() || tensor_table_id(*from) == tensor_table_id(*to);
+  return table_of(*from) == table_of(*to);
+}
+
+std::vector<VersionPair> skips_by_rule(History& history, std::uint64_t newest, std::uint64_t count,
+                                       const Context& context) {
+  const std::uint64_t after = newest - std::min(newest, count);
+  std::vector<VersionPair> skips;
+  std::uint64_t snapshot = newest_snapshot(history, after, context);
+  for (std::uint64_t to = after + 1; to <= newest; to++) {
+    if (history.get(to, context)->manifest.snapshot) snapshot = to;
+    const std::vector<VersionPair> wanted = wanted_skips(to, snapshot);
+    skips.insert(skips.end(), wanted.rbegin(), wanted.rend());
+  }
+  std::ranges::reverse(skips);
+  return skips;
 }
 
 std::vector<VersionPair> missing_skips(History& history, std::uint64_t newest, std::uint64_t count,
@@ -52,17 +67,10 @@ std::vector<VersionPair> missing_skips(History& history, std::uint64_t newest, s
   for (const ListedSkip& skip : list_skips(history.repository(), after, context)) {
     there.insert(skip.versions);
   }
-  std::vector<VersionPair> missing;
-  std::uint64_t snapshot = newest_snapshot(history, after, context);
-  for (std::uint64_t to = after + 1; to <= newest; to++) {
-    if (history.get(to, context)->manifest.snapshot) snapshot = to;
-    const std::vector<VersionPair> wanted = wanted_skips(to, snapshot);
-    // Reversed as a whole in the end.
-    for (auto skip = wanted.rbegin(); skip != wanted.rend(); ++skip) {
-      if (!there.contains(*skip) && is_wanted(history, *skip, context)) missing.push_back(*skip);
-    }
-  }
-  std::ranges::reverse(missing);
+  std::vector<VersionPair> missing = skips_by_rule(history, newest, count, context);
+  std::erase_if(missing, [&](const VersionPair& skip) {
+    return there.contains(skip) || !is_wanted(history, skip, context);
+  });
   return missing;
 }
 

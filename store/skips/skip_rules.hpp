@@ -30,8 +30,14 @@ std::vector<VersionPair> wanted_skips(std::uint64_t to, std::uint64_t snapshot);
 /// Throws Error: not_found (there is no such version); what the bucket throws.
 bool is_wanted(History& history, const VersionPair& versions, const Context& context);
 
-/// Skips that the rules want to the newest `count` versions up to `newest`, and that LIST does not
-/// show: to the newest version first.  It may show too few, so some of them may be there.
+/// Skips that the rules want to the newest `count` versions up to `newest`: to the newest version
+/// first.  Some of them may not be made: is_wanted().
+/// Throws Error: as is_wanted().
+std::vector<VersionPair> skips_by_rule(History& history, std::uint64_t newest, std::uint64_t count,
+                                       const Context& context);
+
+/// Those of them that may be made, and that LIST does not show.  It may show too few, so some of
+/// them may be there.
 /// Throws Error: as is_wanted().
 std::vector<VersionPair> missing_skips(History& history, std::uint64_t newest, std::uint64_t count,
                                        const Context& context);

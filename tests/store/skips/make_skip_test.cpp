@@ -213,19 +213,38 @@ TEST_F(MakeSkipTest, WhoIsSlowerRemovesItsPacks) {
   TempDir elsewhere;
   Host other(host_.builder().bucket(), elsewhere / "store");
   std::optional<MadeSkip> theirs;
-  MakeSkipOptions options;
-  options.threads = 1;
-  options.before_batch = [&](const Context& context) {
-    if (theirs) return;
-    theirs = make_skip(*other.store, other.history, {1, 4}, materializing(), context, {});
+  const Progress race = [&](std::string_view phase, std::uint64_t, std::uint64_t) {
+    if (phase != "uploading" || theirs) return;
+    theirs = make_skip(*other.store, other.history, {1, 4}, materializing(), {}, {});
   };
-  const auto ours = make({1, 4}, options);
+  const auto ours = make_skip(host_.store(), host_.history(), {1, 4}, {}, {}, race);
   ASSERT_TRUE(ours && theirs);
   EXPECT_FALSE(ours->is_new);
   EXPECT_TRUE(theirs->is_new);
   EXPECT_EQ(ours->record.serialize(), theirs->record.serialize());
   expect_only(theirs->record);
   expect_skip_leads(host_.builder(), theirs->record);
+}
+
+/// The same while it is being coded: nothing is uploaded twice.
+TEST_F(MakeSkipTest, WhatCameMeanwhileIsNotUploaded) {
+  add(4);
+  TempDir elsewhere;
+  Host other(host_.builder().bucket(), elsewhere / "store");
+  std::optional<MadeSkip> theirs;
+  MakeSkipOptions options;
+  options.threads = 1;
+  options.before_batch = [&](const Context& context) {
+    if (theirs) return;
+    theirs = make_skip(*other.store, other.history, {1, 4}, materializing(), context, {});
+  };
+  const std::uint64_t puts = bucket().calls("put");
+  const auto ours = make({1, 4}, options);
+  ASSERT_TRUE(ours && theirs);
+  EXPECT_FALSE(ours->is_new);
+  EXPECT_EQ(ours->uploaded_bytes, 0u);
+  EXPECT_EQ(bucket().calls("put") - puts, theirs->record.delta.packs.size());
+  expect_only(theirs->record);
 }
 
 /// Every request fails once, as if the process were killed there; then it is done again.
