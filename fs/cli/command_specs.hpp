@@ -27,6 +27,7 @@ CommandSpec unpin_command();
 // spec_retention.cpp: what a bucket holds and keeps.
 CommandSpec du_command();
 CommandSpec gc_command();
+CommandSpec skip_command();
 
 // spec_look.cpp: read-only commands.
 CommandSpec status_command();

@@ -41,6 +41,7 @@ enum class Command {
   doctor,
   du,
   gc,
+  skip,
   help,
   version,
 };
@@ -67,6 +68,12 @@ struct GcFlags {
   bool tags_given = false;  // `keep.tags` are the user's
   std::chrono::seconds grace = CollectOptions{}.grace;
   bool deletes = false;
+};
+
+/// What skip is told.
+struct SkipFlags {
+  std::uint64_t newest = 0;  // versions to which skips are made; 0: all
+  bool dry_run = false;
 };
 
 /// One parsed command line.  Fields of other commands keep their defaults.
@@ -96,6 +103,7 @@ struct Options {
   LookFlags look;
   WaitFlags wait;
   GcFlags gc;
+  SkipFlags skip;
   bool lazy = false;    // umount
   std::string session;  // unpin
 };

@@ -107,6 +107,12 @@ Follow parse_newer_than(std::string_view text) {
   return parse_follow(text);
 }
 
+bool parse_yes(std::string_view text) {
+  if (text == "yes") return true;
+  if (text == "no") return false;
+  throw Error(ErrorCode::invalid, fmt::format("'{}' must be yes or no", text));
+}
+
 OptionSpec writers_include() {
   OptionSpec option = include_option(
       append<as_given, &Options::mount, &MountOptions::writing, &WriterOptions::include>);
@@ -136,6 +142,13 @@ std::vector<OptionSpec> mount_options() {
            WriterOptions{}.staging_mode),
        .set =
            into<parse_mode, &Options::mount, &MountOptions::writing, &WriterOptions::staging_mode>},
+      {.name = "skips",
+       .value = "yes|no",
+       .needs = "writer",
+       .help = "with --writer: make the skip deltas by which hosts that are far behind catch up\n"
+               "with less, after each 8th version, beside everything else. They need --history\n"
+               "(default: yes)",
+       .set = into<parse_yes, &Options::mount, &MountOptions::writing, &WriterOptions::skips>},
       store_option(),
       seed_option(),
       {.name = "foreground",

@@ -95,4 +95,34 @@ CommandSpec gc_command() {
   };
 }
 
+CommandSpec skip_command() {
+  return {
+      .command = Command::skip,
+      .name = "skip",
+      .operands = "URL",
+      .summary = "make the skip deltas that a bucket lacks",
+      .description =
+          "Makes skip deltas, from one version to a later one over several, by which hosts that\n"
+          "are far behind fetch less: to versions divisible by 8, from 8 before, and from the\n"
+          "newest snapshot to every 16th; to those divisible by 64 also from 64 before. What is\n"
+          "there is not made again. A writer's mount makes them by itself (--skips).\n"
+          "\n"
+          "The older version of each is made in the store, where neither images nor patches lead\n"
+          "to it. It may run anywhere, be stopped at any time, and beside others.",
+      .example = "weightfs skip s3://models/run-7 --newest 128",
+      .options = with_bucket({
+          {.name = "newest",
+           .value = "N",
+           .help = "only skips to the newest N versions (default: to all)",
+           .set = into<number_in<kVersions>, &Options::skip, &SkipFlags::newest>},
+          {.name = "dry-run",
+           .help = "only say which ones are missing (default: make them)",
+           .set = into<parse_switch, &Options::skip, &SkipFlags::dry_run>},
+          store_option(),
+          gpu_option(),
+      }),
+      .take = take_target,
+  };
+}
+
 }  // namespace weightfs::fs

@@ -238,6 +238,35 @@ std::string early_text(const Json& writer) {
   return text;
 }
 
+std::string skip_text(const Json& skip) {
+  return fmt::format("{}..{}", number_of(skip, "from"), number_of(skip, "to"));
+}
+
+/// Empty if none was made, and nothing is wrong with that.
+std::string skips_text(const Json& writer) {
+  const auto found = writer.find("skips");
+  if (found == writer.end()) return "";
+  if (const Json& off = found->at("off"); !off.is_null()) {
+    return fmt::format("none are made: {}", off.get<std::string>());
+  }
+  std::vector<std::string> parts;
+  if (const std::uint64_t made = number_of(*found, "made"); made > 0) {
+    parts.push_back(fmt::format("{} made, {}, the last {}", made,
+                                human_bytes(number_of(*found, "bytes")),
+                                skip_text(found->at("last"))));
+  }
+  if (const Json& making = found->at("making"); !making.is_null()) {
+    parts.push_back(fmt::format("making {}", skip_text(making)));
+  }
+  if (const std::size_t far = found->at("out_of_reach").size(); far > 0) {
+    parts.push_back(fmt::format("{} out of reach of the history here", far));
+  }
+  if (const Json& error = found->at("error"); !error.is_null()) {
+    parts.push_back(fmt::format("to be tried again: {}", error.get<std::string>()));
+  }
+  return fmt::format("{}", fmt::join(parts, "; "));
+}
+
 void add_writer(const Json& status, TextTable& table) {
   if (!status.contains("writer")) return;
   const Json& writer = status["writer"];
@@ -256,6 +285,7 @@ void add_writer(const Json& status, TextTable& table) {
     table.add({title, published_text(one)});
     title = "";
   }
+  if (const std::string text = skips_text(writer); !text.empty()) table.add({"skips", text});
   const Json& staging = writer.at("staging");
   table.add({"staging", files_text(staging)});
   if (const std::string text = early_text(writer); !text.empty()) table.add({"", text});

@@ -113,5 +113,6 @@ int run_doctor(Call& call);
 
 int run_du(Call& call);
 int run_gc(Call& call);
+int run_skip(Call& call);
 
 }  // namespace weightfs::fs

@@ -67,6 +67,8 @@ int dispatch(Call& call) {
       return run_du(call);
     case Command::gc:
       return run_gc(call);
+    case Command::skip:
+      return run_skip(call);
     case Command::help:
     case Command::version:
       return print_text(call);

@@ -53,6 +53,7 @@
 #include "store/repository/open_bucket.hpp"
 #include "store/repository/probe.hpp"
 #include "store/repository/repository.hpp"
+#include "store/skips/skip_maker.hpp"
 #include "store/staging/staging.hpp"
 #include "store/sync/sync.hpp"
 
@@ -300,6 +301,37 @@ class Daemon {
                      .prove = [this](const Context& context) { prove_bucket(context); },
                      .at = {}});
     fence_ = newest_seen();
+    begin_skips();
+  }
+
+  /// Skip deltas are made beside the publishes, and never before one.
+  void begin_skips() {
+    const std::uint64_t history = host_.history;
+    std::string off;
+    if (history == 0) off = "--history 0: no older version can be made here";
+    if (!options_.writing.skips) off = "--skips no";
+    skips_.emplace(runtime_->store(), runtime_->history(),
+                   SkipMakerOptions{
+                       .off = off, .versions = history, .give_way = [this](const Context& context) {
+                         wait_published(context);
+                       }});
+    if (!off.empty()) log_info(fmt::format("skip deltas are not made: {}", off));
+    skips_listening_ = runtime_->sync().listen(
+        {.changed = [this] { skips_->wake(); }, .recorded = [this] { skips_->wake(); }});
+    skips_->start();
+    skips_->wake();
+  }
+
+  /// Returns when nothing waits to be published, or is being published.
+  void wait_published(const Context& context) const {
+    const auto is_publishing = [this] {
+      return std::ranges::any_of(queue_->list(), [](const HandOver& one) {
+        return one.state != HandOver::State::conflict && one.state != HandOver::State::failed;
+      });
+    };
+    while (is_publishing() && !context.stop.stop_requested()) {
+      queue_->wait_change(Clock::now() + kFollowInterval, context.stop);
+    }
   }
 
   /// The mounting user, or --uid and --gid.
@@ -468,7 +500,8 @@ class Daemon {
             .staging = staging_->summary(),
             .early = queue_->early(),
             .published = queue_->published(),
-            .ended = queue_->ended()};
+            .ended = queue_->ended(),
+            .skips = skips_->status()};
   }
 
   [[nodiscard]] ServingState serving() const {
@@ -529,6 +562,8 @@ class Daemon {
   std::optional<RemoteFiles> remote_files_;
   std::optional<Staging> staging_;  // a writer's, like the queue
   std::optional<PublishQueue> queue_;
+  std::optional<SkipMaker> skips_;  // a writer's
+  CatalogListeners::Listening skips_listening_;
   std::optional<ControlSocket> control_;
   std::jthread follower_;  // follows the queue
 };

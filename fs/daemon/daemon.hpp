@@ -26,6 +26,7 @@ struct WriterOptions {
   bool rebase = false;                // code again on top of versions by others
   std::vector<std::string> include;   // globs of additional files to publish
   std::uint32_t staging_mode = 0755;  // of staging/ and publish/
+  bool skips = true;                  // skip deltas are made (store/skips/skip_maker.hpp)
 };
 
 /// Options of a mount, in addition to HostOptions.

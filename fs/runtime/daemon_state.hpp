@@ -15,6 +15,7 @@
 #include "store/handover/publish_queue.hpp"
 #include "store/s3/bucket_options.hpp"
 #include "store/seed/seed_directory.hpp"
+#include "store/skips/skip_maker.hpp"
 #include "store/staging/staging.hpp"
 #include "store/sync/sync.hpp"
 #include "store/timing/version_timing.hpp"
@@ -30,6 +31,7 @@ struct WriterState {
   EarlyStatus early = {};
   PublishedTotals published = {};
   std::vector<HandOverEnd> ended = {};
+  SkipMakerStatus skips = {};
 };
 
 /// Which files are kept here, and how much of `latest` that is.

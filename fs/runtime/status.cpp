@@ -102,6 +102,29 @@ Json published_json(const WriterState& writer) {
           {"last", last}};
 }
 
+Json pair_json(const std::optional<VersionPair>& pair) {
+  if (!pair) return nullptr;
+  return {{"from", pair->from}, {"to", pair->to}};
+}
+
+Json pairs_json(const std::vector<VersionPair>& pairs) {
+  Json json = Json::array();
+  for (const VersionPair& pair : pairs) json.push_back(pair_json(pair));
+  return json;
+}
+
+/// "made", "bytes": by this mount.
+Json skips_json(const SkipMakerStatus& skips) {
+  return {{"made", skips.made},
+          {"bytes", skips.bytes},
+          {"last", pair_json(skips.last)},
+          {"making", pair_json(skips.making)},
+          {"out_of_reach", pairs_json(skips.out_of_reach)},
+          {"failed", pairs_json(skips.failed)},
+          {"off", skips.off.empty() ? Json(nullptr) : Json(skips.off)},
+          {"error", skips.error.empty() ? Json(nullptr) : Json(skips.error)}};
+}
+
 Json writer_json(const DaemonState& state, std::int64_t now) {
   if (!state.writer) return nullptr;
   Json queue = Json::array();
@@ -111,6 +134,7 @@ Json writer_json(const DaemonState& state, std::int64_t now) {
           {"queue", std::move(queue)},
           {"early", early_json(state.writer->early)},
           {"published", published_json(*state.writer)},
+          {"skips", skips_json(state.writer->skips)},
           {"staging", staging_json(state.writer->staging, now)}};
 }
 

@@ -160,10 +160,14 @@ std::unique_ptr<BaseReader> open_image_reader(const Base& base) {
   return std::make_unique<ImageBytes>(base);
 }
 
+std::unique_ptr<BaseReader> open_base_reader(const Base& base, BuildMeter* meter) {
+  if (base.patched) return std::make_unique<PatchedBytes>(base, meter);
+  return open_image_reader(base);
+}
+
 std::unique_ptr<BaseReader> open_base_reader(const Plan& plan, Repository& repository,
                                              const Context& context, BuildMeter* meter) {
-  if (plan.base && plan.base->patched) return std::make_unique<PatchedBytes>(*plan.base, meter);
-  if (plan.base) return open_image_reader(*plan.base);
+  if (plan.base) return open_base_reader(*plan.base, meter);
   return std::make_unique<SnapshotBytes>(*plan.snapshot, repository, context, meter);
 }
 

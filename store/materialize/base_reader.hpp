@@ -36,6 +36,10 @@ class BaseReader {
 std::unique_ptr<BaseReader> open_base_reader(const Plan& plan, Repository& repository,
                                              const Context& context, BuildMeter* meter = nullptr);
 
+/// Of a base: its images, with the store's patches applied if it has some.  Keeps the reference.
+/// With patches, what is read is one whole chunk.
+std::unique_ptr<BaseReader> open_base_reader(const Base& base, BuildMeter* meter = nullptr);
+
 /// Of a base's images as they are, without patches.  Keeps the reference.
 std::unique_ptr<BaseReader> open_image_reader(const Base& base);
 

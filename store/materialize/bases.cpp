@@ -47,11 +47,16 @@ std::vector<Base> usable_bases(Store& store, History& history, std::uint64_t bef
 std::optional<Eviction::Reservation> reserve_base(Store& store, const Plan& plan,
                                                   Eviction::Claim claim, const Context& context) {
   if (!plan.base) return Eviction::Reservation();
-  const std::uint64_t number = plan.base->images().number();
+  return reserve_base(store, *plan.base, claim, context);
+}
+
+std::optional<Eviction::Reservation> reserve_base(Store& store, const Base& base,
+                                                  Eviction::Claim claim, const Context& context) {
+  const std::uint64_t number = base.images().number();
   auto reservation = store.eviction().reserve(number, claim, context);
   if (!store.images().is_complete(number)) return std::nullopt;
   // It may just have left the memory, and be on the disk only.
-  if (store.images().image_directory(number) != plan.base->directory) return std::nullopt;
+  if (store.images().image_directory(number) != base.directory) return std::nullopt;
   return reservation;
 }
 

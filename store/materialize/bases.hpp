@@ -30,4 +30,8 @@ std::vector<Base> usable_bases(Store& store, History& history, std::uint64_t bef
 std::optional<Eviction::Reservation> reserve_base(Store& store, const Plan& plan,
                                                   Eviction::Claim claim, const Context& context);
 
+/// The same of a base; nullopt if it has just been evicted, so that another one must be found.
+std::optional<Eviction::Reservation> reserve_base(Store& store, const Base& base,
+                                                  Eviction::Claim claim, const Context& context);
+
 }  // namespace weightfs

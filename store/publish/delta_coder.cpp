@@ -2,7 +2,6 @@
 // it to the spool, with any finished batches after it.
 #include "store/publish/delta_coder.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,6 +15,7 @@
 #include "kernels/dispatch/hash.hpp"
 #include "store/base/bytes.hpp"
 #include "store/base/error.hpp"
+#include "store/materialize/base_reader.hpp"
 #include "store/threads/parallel.hpp"
 #include "store/threads/reorder_buffer.hpp"
 
@@ -52,9 +52,7 @@ struct Work {
 class BatchCoder {
  public:
   explicit BatchCoder(const Work& work)
-      : work_(work),
-        new_chunks_(work.chunks.open()),
-        old_files_([&](std::uint32_t file) { return open_image(file); }) {}
+      : work_(work), new_chunks_(work.chunks.open()), old_(open_base_reader(work.base)) {}
 
   CodedBatch code(const ChunkBatch& batch, std::span<std::uint64_t> hashes);
 
@@ -68,25 +66,19 @@ class BatchCoder {
   [[nodiscard]] const LayoutTensor& tensor_of(ChunkPlace place) const {
     return work_.chunks.layout().tensors()[place.tensor];
   }
-  [[nodiscard]] std::filesystem::path image_path(std::uint32_t file) const {
-    return work_.base.directory / work_.base.layout->files()[file].path;
-  }
-
   [[nodiscard]] Old old_of(ChunkPlace place) const;
   void choose(const ChunkBatch& batch);
   [[nodiscard]] bool is_known_to_be_equal(const ChunkBatch& batch, std::size_t index) const;
   void make_room(const ChunkBatch& batch);
   void read(const ChunkBatch& batch);
   void read_old(ChunkPlace place, const Old& old, std::span<std::byte> into);
-  void read_image(const LayoutTensor& tensor, std::uint32_t chunk, std::span<std::byte> into);
+  void read_base(const LayoutTensor& tensor, std::uint32_t chunk, std::span<std::byte> into);
   void check(const ChunkBatch& batch, std::size_t index, const kernels::EncodeJob& job) const;
-  void check_image(const LayoutTensor& tensor, std::uint32_t chunk, std::uint64_t found) const;
-  File open_image(std::uint32_t file) const;
-  [[noreturn]] void refuse_image(std::uint32_t file, std::string_view why) const;
+  void check_base(const LayoutTensor& tensor, std::uint32_t chunk, std::uint64_t found) const;
 
   const Work& work_;
   std::unique_ptr<NewChunks::Reader> new_chunks_;
-  LastOpened old_files_;
+  std::unique_ptr<BaseReader> old_;
   std::unique_ptr<std::byte[]> memory_;  // old and new bytes of a batch
   std::size_t capacity_ = 0;
   std::vector<std::size_t> coded_;        // the chunks of the batch that are read and coded
@@ -172,36 +164,27 @@ void BatchCoder::read(const ChunkBatch& batch) {
 
 void BatchCoder::read_old(ChunkPlace place, const Old& old, std::span<std::byte> into) {
   if (old.is_whole) {
-    read_image(*old.tensor, place.chunk, into);
+    read_base(*old.tensor, place.chunk, into);
     return;
   }
   std::fill(into.begin(), into.end(), std::byte{0});
   if (old.tensor == nullptr) return;
   Bytes image(old.tensor->chunk_size_bytes(place.chunk));
-  read_image(*old.tensor, place.chunk, image);
-  check_image(*old.tensor, place.chunk, kernels::hash_chunk(image));
+  read_base(*old.tensor, place.chunk, image);
+  check_base(*old.tensor, place.chunk, kernels::hash_chunk(image));
   std::copy_n(image.begin(), std::min(image.size(), into.size()), into.begin());
 }
 
-void BatchCoder::read_image(const LayoutTensor& tensor, std::uint32_t chunk,
-                            std::span<std::byte> into) {
-  bool complete = false;
-  try {
-    complete = read_at(old_files_.get(tensor.file).fd(),
-                       tensor.offset_bytes + tensor.chunk_offset_bytes(chunk), into,
-                       image_path(tensor.file));
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::io) throw;
-    refuse_image(tensor.file, error.what());
-  }
-  if (!complete) refuse_image(tensor.file, "it is too short");
+void BatchCoder::read_base(const LayoutTensor& tensor, std::uint32_t chunk,
+                           std::span<std::byte> into) {
+  old_->read(tensor.file, tensor.offset_bytes + tensor.chunk_offset_bytes(chunk), into);
 }
 
 void BatchCoder::check(const ChunkBatch& batch, std::size_t index,
                        const kernels::EncodeJob& job) const {
   const ChunkPlace place = batch.places[index];
   const Old old = old_of(place);
-  if (old.is_whole) check_image(*old.tensor, place.chunk, job.old_hash);
+  if (old.is_whole) check_base(*old.tensor, place.chunk, job.old_hash);
   const auto known = work_.chunks.hashes();
   const bool is_right = known.empty() || known[batch.first_chunk + index] == job.new_hash;
   if (job.is_verified && is_right) return;
@@ -216,28 +199,22 @@ void BatchCoder::check(const ChunkBatch& batch, std::size_t index,
           work_.coder.name()));
 }
 
-void BatchCoder::check_image(const LayoutTensor& tensor, std::uint32_t chunk,
-                             std::uint64_t found) const {
-  if (found == work_.base.hashes[tensor.first_chunk + chunk]) return;
-  refuse_image(tensor.file, fmt::format("chunk {} of tensor '{}' does not have the hash it was "
-                                        "written with",
-                                        chunk, tensor.name));
-}
-
-File BatchCoder::open_image(std::uint32_t file) const {
-  try {
-    return File::open(image_path(file), O_RDONLY);
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::not_found) throw;
-    refuse_image(file, "it is missing");
+void BatchCoder::check_base(const LayoutTensor& tensor, std::uint32_t chunk,
+                            std::uint64_t found) const {
+  const Base& base = work_.base;
+  const std::uint64_t number = tensor.first_chunk + chunk;
+  if (found == base.hashes[number]) return;
+  const std::string where = fmt::format("chunk {} of tensor '{}'", chunk, tensor.name);
+  if (base.patched && base.patched->changed[number]) {
+    throw PatchDamaged(std::nullopt, fmt::format("the patches of {} do not lead to version {}",
+                                                 where, base.version->number()));
   }
-}
-
-void BatchCoder::refuse_image(std::uint32_t file, std::string_view why) const {
-  const std::uint64_t version = work_.base.version->number();
+  const std::uint64_t version = base.images().number();
+  const std::filesystem::path path = base.directory / base.layout->files()[tensor.file].path;
   throw BaseDamaged(version, fmt::format("{}, the image of version {} that the new version is "
-                                         "coded against, is damaged: {}",
-                                         image_path(file).string(), version, why));
+                                         "coded against, is damaged: {} does not have the hash it "
+                                         "was written with",
+                                         path.string(), version, where));
 }
 
 /// Appends coded chunks to spool files, and begins a new pack when one is large enough.
@@ -342,6 +319,14 @@ void PackSource::read(std::uint64_t offset_bytes, std::span<std::byte> into) con
   if (!into.empty()) checked_.read(offset_bytes - head_size, into);
 }
 
+PackRef pack_ref(const SpooledPack& pack, std::string_view head) {
+  PackRef ref;
+  ref.size_bytes = head.size() + pack.data_size_bytes;
+  ref.head_bytes = head.size();
+  ref.head_sha256 = sha256(as_bytes(head));
+  return ref;
+}
+
 CodedDelta code_delta(const CheckpointReader& reader, const Base& base, const CodeOptions& options,
                       const Context& context, const Progress& progress) {
   return code_delta(CheckpointChunks(reader), base, options, context, progress);
@@ -378,6 +363,7 @@ CodedDelta code_delta(const NewChunks& chunks, const Base& base, const CodeOptio
     try {
       if (!in_order.wait_turn(i)) return;
       context.check("coding");
+      if (options.before_batch) options.before_batch(context);
       code(i);
     } catch (...) {
       in_order.fail();

@@ -1,10 +1,11 @@
-// Delta coder: codes the chunks of a version against the images of its parent.
+// Delta coder: codes the chunks of a version against a base: the images of its parent, or what the
+// store's patches make of images.
 //
-// Per batch of chunks: leave out those that are known to have the parent's hash; read the old bytes
-// from the parent's images and the new ones from the checkpoint, or make them; code them, decode
-// the result and compare it with the new bytes; hash both (kernels/block/chunk_coder.hpp); compare
-// the old bytes' hashes with the recorded ones. Results that were coded against other bytes are
-// discarded.  So neither a bad disk nor a broken coder can damage the history.
+// Per batch of chunks: leave out those that are known to have the base's hash; read the old bytes
+// from the base and the new ones from the checkpoint, or make them; code them, decode the result
+// and compare it with the new bytes; hash both (kernels/block/chunk_coder.hpp); compare the old
+// bytes' hashes with the recorded ones.  Results that were coded against other bytes are discarded.
+// So neither a bad disk nor a broken coder can damage the history.
 //
 // Batches are coded in parallel and appended in order. Coded data goes to unnamed spool files; at
 // most a few batches per thread are in memory.
@@ -24,6 +25,7 @@
 #include "kernels/dispatch/cpu_coder.hpp"
 #include "store/base/context.hpp"
 #include "store/format/chunk_batches.hpp"
+#include "store/format/manifest.hpp"
 #include "store/format/pack.hpp"
 #include "store/materialize/plan.hpp"
 #include "store/os/file.hpp"
@@ -54,6 +56,9 @@ class PackSource final : public Source {
   const CheckedSource checked_;  // last: it uses the members above
 };
 
+/// What a manifest says of a pack whose header is `head`; all but its name.
+PackRef pack_ref(const SpooledPack& pack, std::string_view head);
+
 /// Where the chunks of a rollback come from.
 struct RollbackChunks {
   std::uint64_t equal = 0;    // known to have the parent's hash: not read
@@ -78,12 +83,14 @@ struct CodeOptions {
   /// Called with each full pack, in order, except for the last one; by one thread at a time.  Must
   /// be quick.  May be empty.
   std::function<void(std::shared_ptr<const SpooledPack> pack)> full = {};
+  /// Called before each batch, by any thread; may wait, or throw.  May be empty.
+  std::function<void(const Context& context)> before_batch = {};
 };
 
 /// Progress: "coding", bytes of the new version.
 ///
-/// Throws Error: BaseDamaged (an image of the parent does not match its hashes, naming it), busy
-/// (the checkpoint was written to), no_space (naming the spool), io.
+/// Throws BaseDamaged (an image of the base does not match its hashes, naming it), PatchDamaged;
+/// Error: busy (the checkpoint was written to), no_space (naming the spool), io.
 CodedDelta code_delta(const CheckpointReader& reader, const Base& base, const CodeOptions& options,
                       const Context& context, const Progress& progress);
 

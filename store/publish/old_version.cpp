@@ -53,7 +53,8 @@ class OldVersion::PlanReader final : public Reader {
 
 OldVersion::OldVersion(Store& store, History& history,
                        const std::shared_ptr<const Version>& version, const Base& parent,
-                       kernels::SharedCoder coder, const Context& context, const Progress& progress)
+                       kernels::SharedCoder coder, const Context& context, const Progress& progress,
+                       Eviction::Claim claim)
     : repository_(history.repository()), coder_(std::move(coder)), context_(context) {
   while (!base_) {
     context.check("planning the way to the version");
@@ -61,7 +62,7 @@ OldVersion::OldVersion(Store& store, History& history,
     auto patched = find_sound_patched_base(store, history, version->number(), {}, context);
     if (patched) bases.push_back(std::move(*patched));
     plan_ = make_plan(history, version, bases, context);
-    base_ = reserve_base(store, plan_, Eviction::Claim::stays, context);
+    base_ = reserve_base(store, plan_, claim, context);
   }
   is_of_parent_ = plan_.base && plan_.base->patched && plan_.steps.empty() &&
                   plan_.base->images().number() == parent.version->number() && !parent.patched;

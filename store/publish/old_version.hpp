@@ -1,5 +1,5 @@
-// OldVersion: the chunks of a version that exists, for a rollback: made by the cheapest plan, and
-// not written as files.
+// OldVersion: the chunks of a version that exists, for a rollback or a skip delta: made by the
+// cheapest plan, and not written as files.
 //
 //     parent's images + patches back to it    from the parent's chunk that the coder has read
 //     anyway other images, other patches, packs      ChunkMaker
@@ -30,10 +30,11 @@ class OldVersion final : public NewChunks {
  public:
   /// Plans the way to `version`, and fetches the packs that are needed.  Keeps the references.
   /// `parent`: against which the chunks will be coded; its images are reserved by the caller.
+  /// `claim`: of the images that are read.
   /// Throws PatchDamaged, BaseDamaged; Error: as make_plan().
   OldVersion(Store& store, History& history, const std::shared_ptr<const Version>& version,
              const Base& parent, kernels::SharedCoder coder, const Context& context,
-             const Progress& progress);
+             const Progress& progress, Eviction::Claim claim = Eviction::Claim::stays);
 
   [[nodiscard]] const Layout& layout() const override { return *plan_.layout; }
   [[nodiscard]] std::span<const std::uint64_t> hashes() const override { return plan_.hashes; }

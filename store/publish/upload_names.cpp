@@ -8,21 +8,31 @@
 #include "store/database/db.hpp"
 
 namespace weightfs {
+namespace {
 
-std::string uploader_of(Store& store) {
+constexpr std::string_view kUploader = "uploader", kSkipUploader = "skip_uploader";
+
+std::string digits_of(Store& store, std::string_view record) {
   std::string digits = random_hex(16);
+  const std::string key(record);
   try {
-    if (const auto known = store.db().find(ColumnFamily::store, "uploader")) return *known;
-    store.db().write({{ColumnFamily::store, "uploader", digits}}, Durability::process);
+    if (const auto known = store.db().find(ColumnFamily::store, key)) return *known;
+    store.db().write({{ColumnFamily::store, key, digits}}, Durability::process);
   } catch (const Error& error) {
     log_debug(fmt::format("interrupted uploads cannot be resumed: {}", error.what()));
   }
   return digits;
 }
 
+}  // namespace
+
+std::string uploader_of(Store& store) { return digits_of(store, kUploader); }
+
+std::string skip_uploader_of(Store& store) { return digits_of(store, kSkipUploader); }
+
 void set_uploader(Store& store, const std::string& digits, Durability durability) {
   try {
-    store.db().write({{ColumnFamily::store, "uploader", digits}}, durability);
+    store.db().write({{ColumnFamily::store, std::string(kUploader), digits}}, durability);
   } catch (const Error& error) {
     log_debug(fmt::format("cannot change the names of uploads: {}", error.what()));
   }

@@ -5,8 +5,8 @@
 // bytes, and hosts that publish the same never share an object.  When a manifest has been sent, the
 // store gets other digits: no later publish uses the names of objects that the manifest may name.
 //
-// Threads: pure, but for the record `uploader` (store/database/column_families.hpp), which is one
-// publish's at a time.
+// Threads: pure, but for the records `uploader` and `skip_uploader`
+// (store/database/column_families.hpp), which are one publish's, or skip maker's, at a time.
 #pragma once
 
 #include <cstddef>
@@ -24,6 +24,10 @@ namespace weightfs {
 /// The random digits of this store.  No two processes hold a store at a time, so no two concurrent
 /// publishes have the same digits.  If they cannot be kept, uploads are not resumed.
 std::string uploader_of(Store& store);
+
+/// Those for the names of skip deltas, which stay the same: a record that may exist names objects
+/// with these bytes only, so they may be written again.
+std::string skip_uploader_of(Store& store);
 
 /// Best effort: a failure is only logged.
 void set_uploader(Store& store, const std::string& digits, Durability durability);

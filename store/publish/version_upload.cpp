@@ -189,9 +189,7 @@ VersionUpload::PackUpload VersionUpload::upload_of(const SpooledPack& pack,
                                                    std::uint32_t first_tensor,
                                                    std::size_t k) const {
   PackUpload made{&pack, pack.writer.head(first_tensor), {}};
-  made.ref.size_bytes = made.head.size() + pack.data_size_bytes;
-  made.ref.head_bytes = made.head.size();
-  made.ref.head_sha256 = sha256(as_bytes(made.head));
+  made.ref = pack_ref(pack, made.head);
   // The header contains the hash of every piece of the data.
   UploadNonce nonce(of_.repository, of_.uploader, manifest_.version);
   nonce.add(made.ref.head_sha256);

@@ -72,4 +72,10 @@ void CatalogListeners::changed() {
   });
 }
 
+void CatalogListeners::recorded() {
+  for_each([](const CatalogListener& listener) {
+    if (listener.recorded) listener.recorded();
+  });
+}
+
 }  // namespace weightfs

@@ -17,7 +17,7 @@
 
 namespace weightfs {
 
-/// Both functions are called from any thread; each may be empty.
+/// All functions are called from any thread; each may be empty.
 struct CatalogListener {
   /// Called before `latest` moves to a version, which can already be found by its number; may take
   /// a moment.  Called without locks.
@@ -25,6 +25,8 @@ struct CatalogListener {
   /// Called when the catalog has changed, also while locks are held: must be quick and call nothing
   /// of the Sync's.
   std::function<void()> changed = {};
+  /// Called when patches were taken (store/sync/patch_recorder.hpp); must be quick.
+  std::function<void()> recorded = {};
 };
 
 class CatalogListeners {
@@ -64,6 +66,7 @@ class CatalogListeners {
 
   void prepare(const CatalogVersion& version);
   void changed();
+  void recorded();
 
  private:
   template <typename Call>

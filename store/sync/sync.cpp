@@ -257,6 +257,7 @@ void Sync::State::make_recorder() {
   how.keeps_a_part = !options.only.empty();
   how.recorded = [this] {
     if (base_writer) base_writer->wake();
+    listeners.recorded();
   };
   how.coder = options.coder;
   recorder = std::make_unique<PatchRecorder>(store, history, std::move(how));

@@ -1,0 +1,176 @@
+#include "store/skips/skip_maker.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "store/base/bytes.hpp"
+#include "store/base/error.hpp"
+#include "store/base/log.hpp"
+#include "store/os/priority.hpp"
+#include "store/patches/patch_path.hpp"
+#include "store/repository/skips.hpp"
+#include "store/skips/make_skip.hpp"
+#include "store/skips/skip_rules.hpp"
+
+namespace weightfs {
+namespace {
+
+std::string text_of(const VersionPair& skip) { return fmt::format("{}..{}", skip.from, skip.to); }
+
+/// The trainer on this host has the other cores.
+unsigned coding_threads() { return std::max(1u, std::thread::hardware_concurrency() / 2); }
+
+/// Drops a skip that keeps images for which there is no room any more.
+class NoRoomForSkip : public Error {
+ public:
+  NoRoomForSkip()
+      : Error(ErrorCode::no_space,
+              "the store has no room for another version beside the one that it is made of") {}
+};
+
+}  // namespace
+
+SkipMaker::SkipMaker(Store& store, History& history, SkipMakerOptions options)
+    : store_(store),
+      history_(history),
+      options_(std::move(options)),
+      thread_({"skip deltas are not made: {}", take_lowest_priority},
+              [this](const Context& context, bool) {
+                return make_one(context) == Outcome::none ? pause() : Clock::duration::zero();
+              }) {
+  status_.off = options_.off;
+}
+
+SkipMaker::~SkipMaker() { stop(); }
+
+SkipMaker::Outcome SkipMaker::make_one(const Context& context) {
+  if (!options_.off.empty()) return Outcome::none;
+  std::vector<VersionPair> due = find_due(context);
+  if (due.empty()) return Outcome::none;
+  settle_what_is_there(due, context);
+  for (const VersionPair& skip : due) {
+    if (settled_.contains(skip)) continue;
+    if (is_wanted(history_, skip, context)) return make(skip, context);
+    settled_.insert(skip);
+  }
+  return Outcome::none;
+}
+
+/// Those that can be made now, as far as this host knows.
+std::vector<VersionPair> SkipMaker::find_due(const Context& context) {
+  const std::uint64_t newest = store_.manifests().newest().version;
+  std::vector<VersionPair> due, out_of_reach, failed;
+  for (const VersionPair& skip : skips_by_rule(history_, newest, options_.versions, context)) {
+    if (settled_.contains(skip)) continue;
+    const auto retry = failed_.find(skip);
+    if (retry != failed_.end()) failed.push_back(skip);
+    if (retry != failed_.end() && retry->second.again > Clock::now()) continue;
+    (is_in_reach(skip.from, context) ? due : out_of_reach).push_back(skip);
+  }
+  const std::uint64_t oldest = newest - std::min(newest, options_.versions);
+  std::erase_if(settled_, [&](const VersionPair& skip) { return skip.to <= oldest; });
+  std::erase_if(failed_, [&](const auto& one) { return one.first.to <= oldest; });
+  const std::lock_guard lock(mutex_);
+  status_.out_of_reach = std::move(out_of_reach);
+  status_.failed = std::move(failed);
+  if (failed_.empty()) status_.error.clear();
+  return due;
+}
+
+/// One request, however many are due.
+void SkipMaker::settle_what_is_there(const std::vector<VersionPair>& due, const Context& context) {
+  const auto oldest = std::ranges::min_element(due);
+  for (const ListedSkip& skip : list_skips(history_.repository(), oldest->to - 1, context)) {
+    settled_.insert(skip.versions);
+  }
+}
+
+/// Whether images are here, or patches lead to it from those that are.  Reads no patch.
+bool SkipMaker::is_in_reach(std::uint64_t version, const Context& context) const {
+  const auto name_of = [&](std::uint64_t number) {
+    return PatchVersion{number, history_.get(number, context)->manifest_sha256};
+  };
+  const std::vector<SpanInfo> spans = store_.patches().list();
+  const PatchVersion wanted = name_of(version);
+  return std::ranges::any_of(store_.images().complete_versions(), [&](std::uint64_t number) {
+    return store_.images().has_all_files(number) &&
+           (number == version || find_path(spans, name_of(number), wanted).has_value());
+  });
+}
+
+SkipMaker::Outcome SkipMaker::make(const VersionPair& skip, const Context& context) {
+  const std::uint64_t newest = store_.manifests().newest().version;
+  MakeSkipOptions options;
+  options.claim = Eviction::Claim::in_use;
+  options.threads = coding_threads();
+  options.coder = options_.coder;
+  options.before_batch = [&](const Context& its) { wait_turn(newest, its); };
+  const auto note = [&](std::optional<VersionPair> making) {
+    const std::lock_guard lock(mutex_);
+    status_.making = making;
+  };
+  try {
+    wait_turn(newest, context);
+    note(skip);
+    const auto made = make_skip(store_, history_, skip, options, context, {});
+    note(std::nullopt);
+    settled_.insert(skip);
+    failed_.erase(skip);
+    if (!made || !made->is_new) return Outcome::made;  // by somebody else
+    log_info(fmt::format("made the skip delta {}: {}", text_of(skip),
+                         human_bytes(made->uploaded_bytes)));
+    const std::lock_guard lock(mutex_);
+    status_.made++;
+    status_.bytes += made->uploaded_bytes;
+    status_.last = skip;
+    return Outcome::made;
+  } catch (const Error& error) {
+    note(std::nullopt);
+    if (context.stop.stop_requested() || error.code() == ErrorCode::timed_out) throw;
+    Failure& failure = failed_[skip];
+    if (failure.error != error.what()) {
+      log_warning(fmt::format("the skip delta {} was not made, and will be tried again: {}",
+                              text_of(skip), error.what()));
+    }
+    failure = {Clock::now() + kRetryPause, error.what()};
+    const std::lock_guard lock(mutex_);
+    status_.error = error.what();
+    return Outcome::failed;
+  }
+}
+
+/// `newest`: the newest version when the work began.
+void SkipMaker::wait_turn(std::uint64_t newest, const Context& context) const {
+  const auto check_room = [&] {
+    const bool has_newer = store_.manifests().newest().version > newest;
+    if (has_newer && !store_.evictor().has_free_bytes(store_.images().newest_bytes())) {
+      throw NoRoomForSkip();
+    }
+  };
+  check_room();
+  if (!options_.give_way) return;
+  options_.give_way(context);
+  context.check("making a skip delta");
+  check_room();
+}
+
+Clock::duration SkipMaker::pause() const {
+  Clock::time_point next = Clock::time_point::max();
+  for (const auto& [skip, failure] : failed_) next = std::min(next, failure.again);
+  if (next == Clock::time_point::max()) return WokenThread::kUntilWoken;
+  return std::max(next - Clock::now(), Clock::duration::zero());
+}
+
+SkipMakerStatus SkipMaker::status() const {
+  const std::string error = thread_.error();
+  const std::lock_guard lock(mutex_);
+  SkipMakerStatus status = status_;
+  if (!error.empty()) status.error = error;
+  return status;
+}
+
+}  // namespace weightfs
