@@ -22,8 +22,6 @@ constexpr std::uint64_t kManifestFormat = 1;
 // All features that this release knows.
 constexpr std::array kFeatures = {kFeatureManifestSha256, kFeatureXr};
 
-constexpr std::size_t kPackNumberDigitsMax = 9;
-
 /// End of the year 9999, which every file system and calendar can show.
 constexpr std::uint64_t kTimeMax = 253'402'300'799;
 
@@ -109,20 +107,6 @@ void ManifestReader::check_history(const Manifest& manifest) const {
 }
 
 }  // namespace
-
-bool is_nonce(std::string_view text) noexcept {
-  std::array<std::byte, kNonceDigits / 2> bytes{};
-  return from_hex(text, bytes);
-}
-
-bool is_pack_name(std::string_view name) noexcept {
-  if (name.size() < kNonceDigits + 2 || name[kNonceDigits] != '-') return false;
-  const std::string_view number = name.substr(kNonceDigits + 1);
-  const bool is_decimal = std::all_of(number.begin(), number.end(),
-                                      [](char digit) { return digit >= '0' && digit <= '9'; });
-  return is_nonce(name.substr(0, kNonceDigits)) && is_decimal &&
-         number.size() <= kPackNumberDigitsMax && (number.front() != '0' || number.size() == 1);
-}
 
 std::string Manifest::serialize() const {
   Json json = {{"blobs", json_of(blobs)},

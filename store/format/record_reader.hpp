@@ -15,7 +15,7 @@
 #include "store/base/error.hpp"
 #include "store/base/json.hpp"
 #include "store/base/sha256.hpp"
-#include "store/format/manifest.hpp"
+#include "store/format/object_refs.hpp"
 
 namespace weightfs {
 
