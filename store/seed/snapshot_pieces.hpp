@@ -7,7 +7,8 @@
 //
 // A piece from the seed counts only if it has the SHA-256 that the snapshot's hashes have for it,
 // as one from the bucket: nothing that lies in the seed is trusted.  A piece of which the seed
-// lacks a tensor, or a byte, is fetched whole.
+// lacks a tensor, or a byte, is fetched whole.  Headers come from the layout, which a host has
+// anyway.
 //
 // Threads: belongs to one thread at a time; make one for each worker.
 #pragma once

@@ -39,9 +39,10 @@ TEST(TimingText, TellsThePhasesThatMatter) {
   EXPECT_EQ(
       build_text(timing),
       "version 41 + 3 deltas: fetch 12.0 MiB in 212ms; stall 0.0ms, decode 0.0ms, write 0.0ms");
-  timing.work.seeded_bytes = 3u << 30;
+  timing.work.seeded_bytes = 3ull << 30;
   EXPECT_TRUE(
       build_text(timing).starts_with("version 41 + 3 deltas: seed 3.0 GiB, fetch 12.0 MiB"));
+  timing.work.seeded_bytes = 0;
   timing.patches = 5;
   EXPECT_TRUE(build_text(timing).starts_with("version 41 + 5 spans + 3 deltas: fetch"));
   timing.is_streamed = true;

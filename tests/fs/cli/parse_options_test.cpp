@@ -495,7 +495,7 @@ TEST_F(OptionsTest, WhateverTakesAVersionTakesATagAndLatest) {
 }
 
 TEST_F(OptionsTest, OptionsOfLaterIssuesDoNotExist) {
-  for (const char* option : {"--hook=x", "--seed=x"}) {
+  for (const char* option : {"--hook=x", "--base=x"}) {
     EXPECT_NE(wrong({"mount", "/b", "/m", option}), "") << option;
     EXPECT_NE(wrong({"publish", "/b", "d", option}), "") << option;
   }

@@ -36,7 +36,8 @@ class Seeded : public ::testing::Test {
 
   [[nodiscard]] Tree tree() const {
     return {{"a.safetensors", make_safetensors({big_, x_, empty_}, {{"format", "pt"}})},
-            {"b.safetensors", make_safetensors({y_, other_x_})},
+            {"b.safetensors", make_safetensors({y_, other_x_}, {{"notes", notes_}})},
+            {"none.safetensors", make_safetensors({})},
             {"config.json", "{}"}};
   }
 
@@ -107,6 +108,10 @@ class Seeded : public ::testing::Test {
   }
   [[nodiscard]] std::uint64_t taken() const { return seed_->state().taken_bytes; }
   [[nodiscard]] std::uint64_t weights_bytes() const { return builder_.layout(1).size_bytes(); }
+  /// Of a file without tensors: the layout has all of it.
+  [[nodiscard]] std::uint64_t none_bytes() const {
+    return builder_.tree(1).at("none.safetensors").size();
+  }
 
   TempDir directory_;
   Random rng_ = make_rng();
@@ -117,6 +122,7 @@ class Seeded : public ::testing::Test {
   std::optional<History> history_;
   BuildMeter meter_;
   TestTensor big_, x_, y_, other_x_, empty_;
+  std::string notes_;  // in a header
 
  private:
   std::uint64_t fetched_before_ = 0;
