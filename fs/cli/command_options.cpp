@@ -191,6 +191,16 @@ OptionSpec include_option(Setter set) {
           .set = set};
 }
 
+OptionSpec snapshot_every_option(Setter set) {
+  return {.name = "snapshot-every",
+          .value = "N",
+          .help =
+              "write the full bytes of every version whose number N divides; 0: of none for\n"
+              "its number. Versions divisible by 64 get them anyway once the way from the last\n"
+              "ones is long (default: 0)",
+          .set = set};
+}
+
 std::vector<OptionSpec> with_bucket(std::vector<OptionSpec> options) {
   options.insert(options.end(), bucket_options().begin(), bucket_options().end());
   return options;

@@ -14,11 +14,13 @@
 namespace weightfs::fs {
 
 inline constexpr NumberRange kVersions{1, kVersionMax};
+inline constexpr NumberRange kEvery{0, kVersionMax};  // 0: none
 
-OptionSpec store_option();                    // commands with a store
-OptionSpec gpu_option();                      // commands that build versions
-OptionSpec include_option(Setter set);        // commands that publish
-OptionSpec version_option(std::string help);  // --version N|TAG|latest
+OptionSpec store_option();                     // commands with a store
+OptionSpec gpu_option();                       // commands that build versions
+OptionSpec include_option(Setter set);         // commands that publish
+OptionSpec snapshot_every_option(Setter set);  // likewise
+OptionSpec version_option(std::string help);   // --version N|TAG|latest
 
 // Commands that follow a repository:
 OptionSpec poll_option();

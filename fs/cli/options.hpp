@@ -15,6 +15,7 @@
 #include "fs/daemon/daemon.hpp"
 #include "fs/directory/sync_service.hpp"
 #include "fs/runtime/host_options.hpp"
+#include "store/publish/snapshot_choice.hpp"
 #include "store/publish/version_wishes.hpp"
 #include "store/retention/collect.hpp"
 #include "store/sync/follow.hpp"
@@ -100,6 +101,7 @@ struct Options {
   MountOptions mount;           // without the mount point
   SyncServiceOptions sync;      // without the directory
   VersionWishes publish;
+  SnapshotPolicy snapshots;  // publish
   LookFlags look;
   WaitFlags wait;
   GcFlags gc;

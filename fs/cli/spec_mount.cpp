@@ -120,6 +120,14 @@ OptionSpec writers_include() {
   return option;
 }
 
+OptionSpec writers_snapshots() {
+  OptionSpec option =
+      snapshot_every_option(into<number_in<kEvery>, &Options::mount, &MountOptions::writing,
+                                 &WriterOptions::snapshots, &SnapshotPolicy::every>);
+  option.needs = "writer";
+  return option;
+}
+
 std::vector<OptionSpec> mount_options() {
   return {
       {.name = "writer",
@@ -142,6 +150,7 @@ std::vector<OptionSpec> mount_options() {
            WriterOptions{}.staging_mode),
        .set =
            into<parse_mode, &Options::mount, &MountOptions::writing, &WriterOptions::staging_mode>},
+      writers_snapshots(),
       {.name = "skips",
        .value = "yes|no",
        .needs = "writer",

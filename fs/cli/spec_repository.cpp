@@ -90,8 +90,10 @@ CommandSpec publish_command() {
           include_option(append<as_given, &Options::publish, &VersionWishes::include>),
           {.name = "snapshot",
            .help = "write the full bytes too, so that readers can start here (default: only\n"
-                   "version 1 has them)",
+                   "version 1, and as --snapshot-every says)",
            .set = into<parse_switch, &Options::publish, &VersionWishes::snapshot>},
+          snapshot_every_option(
+              into<number_in<kEvery>, &Options::snapshots, &SnapshotPolicy::every>),
           {.name = "rebase",
            .help = "if somebody else publishes meanwhile, code again on top of that version, a\n"
                    "few times (default: fail with exit code 3)",

@@ -165,6 +165,7 @@ int publish_to(Call& call, Reading& reading, const VersionWishes& wishes) {
   HandOverWatch watch("");
   const PublishOptions publish_options{.directory = options.directory,
                                        .wishes = wishes,
+                                       .snapshots = options.snapshots,
                                        .coder = choice.coder(),
                                        .keeps_images = publish_store.is_kept(),
                                        .watch = &watch,

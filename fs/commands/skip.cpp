@@ -99,6 +99,7 @@ int run_skip(Call& call) {
   check_images(store, history, context, call.progress());
   const std::uint64_t seen = history.refresh(store.manifests().newest().version, context);
   const std::uint64_t newest = history.refresh(seen, context);  // throws what ended the first
+  const GcLog retired = read_gc_log(*reading.repository, context);
   const std::uint64_t count = options.skip.newest == 0 ? newest : options.skip.newest;
   const CoderChoice choice(options.host.gpu);
   MakeSkipOptions how;
@@ -107,7 +108,7 @@ int run_skip(Call& call) {
   std::vector<SkipRow> rows;
   std::uint64_t uploaded = 0;
   int exit_code = 0;
-  for (const VersionPair& skip : missing_skips(history, newest, count, context)) {
+  for (const VersionPair& skip : missing_skips(history, newest, count, retired, context)) {
     SkipRow row{skip, delta_bytes(history, skip, context), 0, false, std::nullopt};
     if (!options.skip.dry_run) {
       try {

@@ -294,6 +294,7 @@ class Daemon {
         *staging_, store, runtime_->history(),
         QueueOptions{.rebase = options_.writing.rebase,
                      .include = options_.writing.include,
+                     .snapshots = options_.writing.snapshots,
                      .coder = runtime_->coder().coder(),
                      .show = [&sync](std::uint64_t version) { sync.show(version); },
                      .holders = [this](const auto& files) { return describe_holders(files); },

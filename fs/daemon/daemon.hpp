@@ -18,6 +18,7 @@
 #include "fs/runtime/host_options.hpp"
 #include "store/base/context.hpp"
 #include "store/local/image_table.hpp"
+#include "store/publish/snapshot_choice.hpp"
 
 namespace weightfs::fs {
 
@@ -26,6 +27,7 @@ struct WriterOptions {
   bool rebase = false;                // code again on top of versions by others
   std::vector<std::string> include;   // globs of additional files to publish
   std::uint32_t staging_mode = 0755;  // of staging/ and publish/
+  SnapshotPolicy snapshots;           // of versions that are handed over
   bool skips = true;                  // skip deltas are made (store/skips/skip_maker.hpp)
 };
 

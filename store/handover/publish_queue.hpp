@@ -42,6 +42,7 @@
 #include "store/handover/handover_status.hpp"
 #include "store/materialize/history.hpp"
 #include "store/publish/pre_encoder.hpp"
+#include "store/publish/snapshot_choice.hpp"
 #include "store/publish/version_wishes.hpp"
 #include "store/staging/staging.hpp"
 
@@ -55,6 +56,7 @@ struct HandOverOptions {
 struct QueueOptions {
   bool rebase = false;
   std::vector<std::string> include;
+  SnapshotPolicy snapshots = {};
   unsigned threads = 0;
   kernels::SharedCoder coder = kernels::make_cpu_coder();
   /// Called when the images of the version are complete, so that the mount can show it.

@@ -216,6 +216,7 @@ PublishOptions PublishQueue::State::options_of(QueueItem& item) {
   result.directory = links_of(record);
   result.wishes = record.wishes;
   result.wishes.rebase = false;  // the queue does that itself, and finds lost ones in between
+  result.snapshots = options.snapshots;
   result.threads = options.threads;
   result.coder = options.coder;
   result.nonce = record.nonce;

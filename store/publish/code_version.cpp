@@ -47,7 +47,7 @@ class VersionCoder {
     }
     take_early();
     if (what_.parent) try_delta();
-    if (!what_.parent || options_.wishes.snapshot) make_snapshot();
+    if (!what_.parent || what_.with_snapshot) make_snapshot();
     return std::move(coded_);
   }
 

@@ -29,6 +29,7 @@ struct VersionToCode {
   const CheckpointReader* reader;          // nullptr: there are no files
   std::shared_ptr<const Version> content;  // else this version's, which is published again
   std::shared_ptr<const Version> parent;   // nullptr for version 1
+  bool with_snapshot;                      // wished for or not
   Eviction::Reservation& parent_images;    // is set, and keeps what is coded against
   VersionUpload& upload;
 };

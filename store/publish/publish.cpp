@@ -20,6 +20,7 @@
 #include "store/publish/code_version.hpp"
 #include "store/publish/keep_images.hpp"
 #include "store/publish/pre_encoded.hpp"
+#include "store/publish/snapshot_choice.hpp"
 #include "store/publish/upload_names.hpp"
 #include "store/publish/version_upload.hpp"
 #include "store/threads/background.hpp"
@@ -69,6 +70,7 @@ class Publisher {
   std::uint64_t find_newest(const Context& context);
   void find_content();
   void scan();
+  [[nodiscard]] bool wants_snapshot();
   void code_and_upload();
   void ask_bucket(const Context& context);
   void confirm_newest(const Context& context);
@@ -230,6 +232,12 @@ void Publisher::scan() {
   reader_->wait_unwritten(context_);
 }
 
+bool Publisher::wants_snapshot() {
+  if (content_ || options_.wishes.snapshot) return options_.wishes.snapshot;
+  return is_snapshot_due(history_, manifest_.version, layout_->size_bytes(), options_.snapshots,
+                         context_);
+}
+
 /// What is asked of the bucket takes its time: it goes on beside what reads and codes.
 void Publisher::code_and_upload() {
   OwnContext own(context_);
@@ -239,8 +247,8 @@ void Publisher::code_and_upload() {
       VersionUpload::Of{repository_, options_, *layout_, reader, content_, parent_, uploader_},
       manifest_, context, progress_);
   const auto code = [&] {
-    const VersionToCode what{history_, store_,  options_,       *layout_, reader,
-                             content_, parent_, parent_images_, *upload_};
+    const VersionToCode what{history_, store_,  options_,         *layout_,       reader,
+                             content_, parent_, wants_snapshot(), parent_images_, *upload_};
     coded_ = code_version(what, context, progress_);
     lap(options_.watch, &HandOverTiming::code);
     reached("diffed");

@@ -15,6 +15,7 @@
 #include "kernels/block/chunk_coder.hpp"
 #include "kernels/dispatch/cpu_coder.hpp"
 #include "store/format/pack.hpp"
+#include "store/publish/snapshot_choice.hpp"
 #include "store/publish/version_wishes.hpp"
 #include "store/timing/phase_watch.hpp"
 
@@ -27,6 +28,8 @@ struct PublishOptions {
   /// With `rebase`, a publish that loses a race, or whose fence does not hold, takes the newest
   /// version as its parent and codes again, kRebaseTries times in all, after growing random pauses.
   VersionWishes wishes = {};
+  /// Which versions get a snapshot that is not wished for; a rollback gets none.
+  SnapshotPolicy snapshots = {};
   unsigned threads = 0;                             // 0: one for each core
   std::uint64_t pack_bytes = kPackDataBytesTarget;  // a pack with so much data is full
   kernels::SharedCoder coder = kernels::make_cpu_coder();

@@ -240,7 +240,8 @@ std::optional<MadeSkip> make_skip(Store& store, History& history, const VersionP
     throw Error(ErrorCode::invalid, fmt::format("a skip delta cannot lead from version {} to {}",
                                                 versions.from, versions.to));
   }
-  if (!is_wanted(history, versions, context)) return std::nullopt;
+  const GcLog retired = read_gc_log(history.repository(), context);
+  if (!is_wanted(history, versions, retired, context)) return std::nullopt;
   if (auto there = find_skip(history.repository(), versions, context)) {
     return MadeSkip{std::move(*there), false, 0};
   }

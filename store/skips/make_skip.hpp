@@ -48,8 +48,8 @@ struct MadeSkip {
 
 /// A skip that exists is not made again, whatever became of its packs: a record is never replaced.
 /// Damaged images and patches are dropped, and others are used.
-/// Returns: nullopt if there can be none: the two versions have different tensor tables, or may not
-/// have one (is_wanted()).
+/// Returns: nullopt if there can be none (is_wanted()): the two versions have different tensor
+/// tables, or something of it was retired.
 /// Throws Error: not_found (nothing here leads to `from`, and it may not be materialised; a version
 /// does not exist, or a pack is gone), corrupt (also a damaged record), permission, no_space, io,
 /// unavailable, timed_out, cancelled.  Progress: "reading", "coding", "uploading".

@@ -51,10 +51,13 @@ SkipMaker::Outcome SkipMaker::make_one(const Context& context) {
   if (!options_.off.empty()) return Outcome::none;
   std::vector<VersionPair> due = find_due(context);
   if (due.empty()) return Outcome::none;
+  retired_ = read_gc_log(history_.repository(), context);
+  due = find_due(context);  // what was retired may change the rules
+  if (due.empty()) return Outcome::none;
   settle_what_is_there(due, context);
   for (const VersionPair& skip : due) {
     if (settled_.contains(skip)) continue;
-    if (is_wanted(history_, skip, context)) return make(skip, context);
+    if (is_wanted(history_, skip, retired_, context)) return make(skip, context);
     settled_.insert(skip);
   }
   return Outcome::none;
@@ -64,12 +67,14 @@ SkipMaker::Outcome SkipMaker::make_one(const Context& context) {
 std::vector<VersionPair> SkipMaker::find_due(const Context& context) {
   const std::uint64_t newest = store_.manifests().newest().version;
   std::vector<VersionPair> due, out_of_reach, failed;
-  for (const VersionPair& skip : skips_by_rule(history_, newest, options_.versions, context)) {
+  for (const VersionPair& skip :
+       skips_by_rule(history_, newest, options_.versions, retired_, context)) {
     if (settled_.contains(skip)) continue;
     const auto retry = failed_.find(skip);
     if (retry != failed_.end()) failed.push_back(skip);
     if (retry != failed_.end() && retry->second.again > Clock::now()) continue;
-    (is_in_reach(skip.from, context) ? due : out_of_reach).push_back(skip);
+    const bool can_be_read = is_in_reach(skip.from, context) && is_in_reach(skip.to, context);
+    (can_be_read ? due : out_of_reach).push_back(skip);
   }
   const std::uint64_t oldest = newest - std::min(newest, options_.versions);
   std::erase_if(settled_, [&](const VersionPair& skip) { return skip.to <= oldest; });
@@ -77,6 +82,7 @@ std::vector<VersionPair> SkipMaker::find_due(const Context& context) {
   const std::lock_guard lock(mutex_);
   status_.out_of_reach = std::move(out_of_reach);
   status_.failed = std::move(failed);
+  status_.making.reset();
   if (failed_.empty()) status_.error.clear();
   return due;
 }

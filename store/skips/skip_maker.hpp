@@ -3,8 +3,8 @@
 //
 //     a version is shown, its patches are taken  -->  wake()  -->  one skip after another
 //
-// It makes those whose older version can be read here, of images or of the store's patches, and
-// writes no version as files; the others are left to `weightfs skip`.  Each is a pass over the
+// It makes those whose versions can be read here, of images or of the store's patches, and writes
+// no version as files; the others are left to `weightfs skip`.  Each is a pass over the
 // model.  A publish goes before: work waits while `give_way` does, and is dropped if the store has
 // no room for another version, since the images that it reads must stay.
 //
@@ -28,7 +28,7 @@
 #include "store/base/version_pair.hpp"
 #include "store/local/store.hpp"
 #include "store/materialize/history.hpp"
-#include "store/patches/patch_span.hpp"
+#include "store/retention/gc_log.hpp"
 #include "store/threads/woken_thread.hpp"
 
 namespace weightfs {
@@ -46,7 +46,7 @@ struct SkipMakerStatus {
   std::uint64_t made = 0, bytes = 0;           // by this process; uploaded
   std::optional<VersionPair> last = {};        // of these
   std::optional<VersionPair> making = {};      // now
-  std::vector<VersionPair> out_of_reach = {};  // neither images nor patches lead to `from`
+  std::vector<VersionPair> out_of_reach = {};  // nothing here leads to both versions
   std::vector<VersionPair> failed = {};        // that will be tried again
   std::string off;                             // SkipMakerOptions::off
   std::string error;                           // of the last one that failed; "": none is to be
@@ -88,6 +88,7 @@ class SkipMaker {
   History& history_;
   const SkipMakerOptions options_;
   // Used by make_one() only:
+  GcLog retired_;                  // as far as it was read
   std::set<VersionPair> settled_;  // there, or never to be made
   struct Failure {
     Clock::time_point again;

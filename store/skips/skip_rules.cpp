@@ -13,12 +13,9 @@ namespace {
 constexpr std::array<std::uint64_t, 2> kSkipSteps{8, 64};
 constexpr std::uint64_t kSnapshotSkipStep = 16;
 
-/// The newest version up to `version` that has a snapshot; 0: none has.
-std::uint64_t newest_snapshot(History& history, std::uint64_t version, const Context& context) {
-  for (; version > 0; version--) {
-    if (history.get(version, context)->manifest.snapshot) break;
-  }
-  return version;
+bool has_snapshot(History& history, std::uint64_t version, const GcLog& retired,
+                  const Context& context) {
+  return history.get(version, context)->manifest.snapshot && !retired.snapshots.contains(version);
 }
 
 }  // namespace
@@ -37,7 +34,11 @@ std::vector<VersionPair> wanted_skips(std::uint64_t to, std::uint64_t snapshot) 
   return skips;
 }
 
-bool is_wanted(History& history, const VersionPair& versions, const Context& context) {
+bool is_wanted(History& history, const VersionPair& versions, const GcLog& retired,
+               const Context& context) {
+  if (retired.versions.contains(versions.from) || retired.versions.contains(versions.to)) {
+    return false;
+  }
   const auto from = history.get(versions.from, context), to = history.get(versions.to, context);
   if (from->manifest.layout.sha256 == to->manifest.layout.sha256) return true;
   const auto table_of = [&](const Version& version) {
@@ -47,12 +48,13 @@ bool is_wanted(History& history, const VersionPair& versions, const Context& con
 }
 
 std::vector<VersionPair> skips_by_rule(History& history, std::uint64_t newest, std::uint64_t count,
-                                       const Context& context) {
+                                       const GcLog& retired, const Context& context) {
   const std::uint64_t after = newest - std::min(newest, count);
   std::vector<VersionPair> skips;
-  std::uint64_t snapshot = newest_snapshot(history, after, context);
+  std::uint64_t snapshot = after;
+  while (snapshot > 0 && !has_snapshot(history, snapshot, retired, context)) snapshot--;
   for (std::uint64_t to = after + 1; to <= newest; to++) {
-    if (history.get(to, context)->manifest.snapshot) snapshot = to;
+    if (has_snapshot(history, to, retired, context)) snapshot = to;
     const std::vector<VersionPair> wanted = wanted_skips(to, snapshot);
     skips.insert(skips.end(), wanted.rbegin(), wanted.rend());
   }
@@ -61,15 +63,15 @@ std::vector<VersionPair> skips_by_rule(History& history, std::uint64_t newest, s
 }
 
 std::vector<VersionPair> missing_skips(History& history, std::uint64_t newest, std::uint64_t count,
-                                       const Context& context) {
+                                       const GcLog& retired, const Context& context) {
   const std::uint64_t after = newest - std::min(newest, count);
   std::set<VersionPair> there;
   for (const ListedSkip& skip : list_skips(history.repository(), after, context)) {
     there.insert(skip.versions);
   }
-  std::vector<VersionPair> missing = skips_by_rule(history, newest, count, context);
+  std::vector<VersionPair> missing = skips_by_rule(history, newest, count, retired, context);
   std::erase_if(missing, [&](const VersionPair& skip) {
-    return there.contains(skip) || !is_wanted(history, skip, context);
+    return there.contains(skip) || !is_wanted(history, skip, retired, context);
   });
   return missing;
 }

@@ -18,6 +18,7 @@
 #include "store/base/context.hpp"
 #include "store/base/version_pair.hpp"
 #include "store/materialize/history.hpp"
+#include "store/retention/gc_log.hpp"
 
 namespace weightfs {
 
@@ -25,22 +26,23 @@ namespace weightfs {
 /// one; 0: none has.
 std::vector<VersionPair> wanted_skips(std::uint64_t to, std::uint64_t snapshot);
 
-/// Whether the skip may be made, whatever the rules say: both versions have one tensor table.
-/// Whoever makes skips asks this first.
+/// Whether the skip may be made, whatever the rules say: nothing of it was retired, and both
+/// versions have one tensor table.  Whoever makes skips asks this first.
 /// Throws Error: not_found (there is no such version); what the bucket throws.
-bool is_wanted(History& history, const VersionPair& versions, const Context& context);
+bool is_wanted(History& history, const VersionPair& versions, const GcLog& retired,
+               const Context& context);
 
 /// Skips that the rules want to the newest `count` versions up to `newest`: to the newest version
 /// first.  Some of them may not be made: is_wanted().
 /// Throws Error: as is_wanted().
 std::vector<VersionPair> skips_by_rule(History& history, std::uint64_t newest, std::uint64_t count,
-                                       const Context& context);
+                                       const GcLog& retired, const Context& context);
 
 /// Those of them that may be made, and that LIST does not show.  It may show too few, so some of
 /// them may be there.
 /// Throws Error: as is_wanted().
 std::vector<VersionPair> missing_skips(History& history, std::uint64_t newest, std::uint64_t count,
-                                       const Context& context);
+                                       const GcLog& retired, const Context& context);
 
 /// Bytes of the packs of all deltas that a skip leads over.
 /// Throws Error: as is_wanted().

@@ -253,6 +253,29 @@ TEST_F(OptionsTest, GcKeepsEveryTagAndDeletesNothingUnlessItIsTold) {
   EXPECT_NE(wrong({"du", "/b", "--delete"}), "");
 }
 
+TEST_F(OptionsTest, SkipsAndSnapshots) {
+  EXPECT_EQ(parsed({"skip", "/b"}).skip.newest, 0u);
+  EXPECT_FALSE(parsed({"skip", "/b"}).skip.dry_run);
+  const Options skip = parsed({"skip", "/b", "--newest", "128", "--dry-run", "--store", "/s"});
+  EXPECT_EQ(skip.skip.newest, 128u);
+  EXPECT_TRUE(skip.skip.dry_run);
+  EXPECT_EQ(skip.host.store, "/s");
+  EXPECT_NE(wrong({"skip", "/b", "--newest", "0"}), "");
+
+  EXPECT_TRUE(parsed({"mount", "/b", "/m", "--writer"}).mount.writing.skips);
+  EXPECT_FALSE(parsed({"mount", "/b", "/m", "--writer", "--skips", "no"}).mount.writing.skips);
+  EXPECT_TRUE(parsed({"mount", "/b", "/m", "--writer", "--skips", "yes"}).mount.writing.skips);
+  EXPECT_NE(wrong({"mount", "/b", "/m", "--writer", "--skips", "maybe"}), "");
+  EXPECT_NE(wrong({"mount", "/b", "/m", "--skips", "no"}), "") << "a reader makes none";
+
+  EXPECT_EQ(parsed({"publish", "/b", "d"}).snapshots.every, 0u);
+  EXPECT_EQ(parsed({"publish", "/b", "d", "--snapshot-every", "32"}).snapshots.every, 32u);
+  EXPECT_EQ(parsed({"mount", "/b", "/m", "--writer", "--snapshot-every", "0"})
+                .mount.writing.snapshots.every,
+            0u);
+  EXPECT_NE(wrong({"mount", "/b", "/m", "--snapshot-every", "8"}), "");
+}
+
 TEST_F(OptionsTest, GcDeletesOnlyIfTheCommandLineSaysSo) {
   set("WEIGHTFS_DELETE", "true");
   EXPECT_FALSE(parsed({"gc", "/b"}).gc.deletes);

@@ -326,7 +326,15 @@ TEST(StatusText, TellsTheQueueAndTheStagingOfAWriter) {
       .staging = staging,
       .early = {.waiting_files = 1, .coded_files = 2, .coded_bytes = 30, .uploaded_bytes = 20},
       .published = {.versions = 1, .bytes = 100, .early_bytes = 90},
-      .ended = {failed, published}};
+      .ended = {failed, published},
+      .skips = {.made = 2,
+                .bytes = 70,
+                .last = VersionPair{8, 16},
+                .making = {},
+                .out_of_reach = {{1, 16}},
+                .failed = {},
+                .off = "",
+                .error = "the bucket"}};
 
   const Json json = Json::parse(status_text(state, 1000));
   EXPECT_EQ(json["queued"], Json::array({"untagged-1", "step-2"}));
@@ -358,6 +366,14 @@ TEST(StatusText, TellsTheQueueAndTheStagingOfAWriter) {
                                                               {"version", 7},
                                                               {"bytes", 100},
                                                               {"early_bytes", 90}}})}}));
+  EXPECT_EQ(writer["skips"], Json({{"made", 2},
+                                   {"bytes", 70},
+                                   {"last", {{"from", 8}, {"to", 16}}},
+                                   {"making", nullptr},
+                                   {"out_of_reach", Json::array({{{"from", 1}, {"to", 16}}})},
+                                   {"failed", Json::array()},
+                                   {"off", nullptr},
+                                   {"error", "the bucket"}}));
   EXPECT_EQ(writer["staging"]["files"], 3);
   EXPECT_EQ(writer["staging"]["bytes"], 70);
   EXPECT_EQ(

@@ -63,7 +63,7 @@ class MissingSkipsTest : public testing::Test {
   Pairs missing(std::uint64_t count) {
     const auto repository = builder_.open();
     History history(*repository, nullptr);
-    return missing_skips(history, builder_.newest(), count, {});
+    return missing_skips(history, builder_.newest(), count, retired_, {});
   }
   void put(const VersionPair& versions) {
     const auto repository = builder_.open();
@@ -77,6 +77,7 @@ class MissingSkipsTest : public testing::Test {
   Random rng_ = make_rng();
   TestTensor tensor_ = random_tensor("x", Dtype::bf16, {100}, rng_);
   RepositoryBuilder builder_;
+  GcLog retired_;
 };
 
 TEST_F(MissingSkipsTest, TheNewestVersionFirstAndNoneThatIsThere) {
@@ -105,6 +106,13 @@ TEST_F(MissingSkipsTest, SnapshotsAreThoseOfManifests) {
   add(22);
   EXPECT_EQ(missing(100), (Pairs{{24, 32}, {10, 32}, {16, 24}, {10, 16}, {8, 16}}));
   EXPECT_EQ(missing(2), (Pairs{{24, 32}, {10, 32}})) << "the snapshot is older than what is asked";
+}
+
+TEST_F(MissingSkipsTest, NoneThatNeedsWhatWasRetired) {
+  add(33);
+  for (std::uint64_t version = 1; version <= 9; version++) retired_.versions.add(version);
+  retired_.snapshots.add(1);
+  EXPECT_EQ(missing(100), (Pairs{{24, 32}, {16, 24}}));
 }
 
 }  // namespace
