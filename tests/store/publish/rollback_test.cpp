@@ -100,6 +100,21 @@ TEST_F(RollbackTest, WherePatchesLeadNoPackIsRead) {
   EXPECT_TRUE(read_tree(store().images().image_directory(6)) == trees_.at(2));
 }
 
+/// However near other images are: those would be read besides.
+TEST_F(RollbackTest, WherePatchesLeadFromTheParentNoOtherImageIsRead) {
+  for (int i = 0; i < 5; i++) i == 0 ? add() : add_changed();
+  for (const std::uint64_t version : store().images().complete_versions()) {
+    if (version < 4) {
+      EXPECT_TRUE(store().evictor().evict(version));
+    }
+  }
+  const PublishResult result = publisher().publish(back_to(2));
+  ASSERT_TRUE(result.rollback);
+  EXPECT_GT(result.rollback->patched, 0u);
+  EXPECT_EQ(result.rollback->other, 0u);
+  EXPECT_TRUE(read_on_a_fresh_host(6) == trees_.at(2));
+}
+
 /// No chunk is read twice: what differs is made of the chunk that is coded against.
 TEST_F(RollbackTest, ChunksAreMadeOfTheParentsAndPatches) {
   add();
