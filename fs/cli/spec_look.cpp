@@ -100,10 +100,11 @@ CommandSpec diff_command() {
           "\n"
           "With a MOUNTPOINT, or the DIR of a sync, the daemon answers from the patches of its "
           "store,\n"
-          "at once and without the bucket. Where they do not lead from A to B, the command says so "
-          "and\n"
-          "does what it does with a URL: both versions are built in a temporary directory below\n"
-          "$TMPDIR or /var/tmp, which needs room for them.",
+          "at once and without the bucket. Of the largest difference they know only what it is at\n"
+          "least. Where they do not lead from A to B, the command says so and does what it does\n"
+          "with a URL: both versions are built in a temporary directory below $TMPDIR or "
+          "/var/tmp,\n"
+          "which needs room for them.",
       .example = "weightfs diff file:///srv/runs/a 41 42",
       .options = with_bucket({gpu_option()}),
       .take = take_diff,

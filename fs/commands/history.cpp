@@ -182,11 +182,30 @@ double share_of(const TensorDiff& tensor) {
              : static_cast<double>(tensor.changed) / static_cast<double>(tensor.elements);
 }
 
+/// What a largest difference was found by.  Patches know differences modulo the width of an
+/// element, which is the shorter way round: the largest one is as large, or larger.
+enum class ComparedBy { bytes, patches };
+
 Json to_json(const TensorDiff& tensor) {
   return {{"name", tensor.name},         {"file", tensor.file},
           {"dtype", tensor.dtype},       {"change", to_text(tensor.change)},
           {"elements", tensor.elements}, {"changed", tensor.changed},
-          {"share", share_of(tensor)},   {"largest_ulp", tensor.largest_ulp}};
+          {"share", share_of(tensor)}};
+}
+
+bool is_exact(std::uint64_t largest_ulp, ComparedBy by) {
+  return by == ComparedBy::bytes || largest_ulp == 0;
+}
+
+/// Nothing is claimed that is not known.
+Json with_largest(Json json, std::uint64_t largest_ulp, ComparedBy by) {
+  json["largest_ulp"] = is_exact(largest_ulp, by) ? Json(largest_ulp) : Json(nullptr);
+  json["largest_ulp_min"] = largest_ulp;
+  return json;
+}
+
+std::string largest_text(std::uint64_t largest_ulp, ComparedBy by) {
+  return (is_exact(largest_ulp, by) ? "" : ">=") + std::to_string(largest_ulp);
 }
 
 struct DiffTotal {
@@ -202,7 +221,8 @@ struct DiffTotal {
   std::uint64_t elements = 0, changed = 0, largest_ulp = 0;
 };
 
-std::string diff_text(const std::vector<TensorDiff>& tensors, const DiffTotal& total) {
+std::string diff_text(const std::vector<TensorDiff>& tensors, const DiffTotal& total,
+                      ComparedBy by) {
   TextTable table({{"SHARE", Align::right},
                    {"CHANGED", Align::right},
                    {"ELEMENTS", Align::right},
@@ -213,14 +233,15 @@ std::string diff_text(const std::vector<TensorDiff>& tensors, const DiffTotal& t
   for (const TensorDiff& tensor : tensors) {
     if (tensor.change == TensorDiff::Change::same) continue;
     table.add({share_text(tensor.changed, tensor.elements), std::to_string(tensor.changed),
-               std::to_string(tensor.elements), std::to_string(tensor.largest_ulp), tensor.dtype,
+               std::to_string(tensor.elements), largest_text(tensor.largest_ulp, by), tensor.dtype,
                to_text(tensor.change), tensor.name.empty() ? tensor.file : tensor.name});
   }
   const std::string rows = total.same == total.count ? "" : table.text() + "\n";
-  return rows + fmt::format("{} of {} elements changed ({}) in {} of {} tensors, at most {} ulp\n",
-                            total.changed, total.elements,
-                            share_text(total.changed, total.elements), total.count - total.same,
-                            total.count, total.largest_ulp);
+  return rows + fmt::format(
+                    "{} of {} elements changed ({}) in {} of {} tensors, the largest by {} ulp{}\n",
+                    total.changed, total.elements, share_text(total.changed, total.elements),
+                    total.count - total.same, total.count, total.largest_ulp,
+                    is_exact(total.largest_ulp, by) ? "" : " or more");
 }
 
 struct Compared {
@@ -313,17 +334,19 @@ int run_diff(Call& call) {
   const auto [from, to] = versions;
   std::stable_sort(tensors.begin(), tensors.end(),
                    [](const auto& a, const auto& b) { return share_of(a) > share_of(b); });
+  const ComparedBy by = by_patches ? ComparedBy::patches : ComparedBy::bytes;
   const DiffTotal total(tensors);
   Json list = Json::array();
-  for (const TensorDiff& tensor : tensors) list.push_back(to_json(tensor));
-  call.print({{"from", from},
-              {"to", to},
-              {"elements", total.elements},
-              {"changed", total.changed},
-              {"largest_ulp", total.largest_ulp},
-              {"compared", by_patches ? "patches" : "bytes"},
-              {"tensors", std::move(list)}},
-             diff_text(tensors, total));
+  for (const TensorDiff& tensor : tensors)
+    list.push_back(with_largest(to_json(tensor), tensor.largest_ulp, by));
+  call.print(with_largest({{"from", from},
+                           {"to", to},
+                           {"elements", total.elements},
+                           {"changed", total.changed},
+                           {"compared", by == ComparedBy::patches ? "patches" : "bytes"},
+                           {"tensors", std::move(list)}},
+                          total.largest_ulp, by),
+             diff_text(tensors, total, by));
   return 0;
 }
 

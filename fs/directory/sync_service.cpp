@@ -139,9 +139,20 @@ class SyncService {
     }
     show();
     runtime_->sync().sync_images();
+    record_noted();
     write_status();
     if (error) throw Error(*error);
     tell_ready();
+  }
+
+  /// The history is worth no failure.
+  void record_noted() {
+    try {
+      runtime_->sync().record_noted(context_);
+    } catch (const Error& failure) {
+      if (failure.code() == ErrorCode::cancelled) return;
+      log_warning(fmt::format("the history is not kept: {}", failure.what()));
+    }
   }
 
   /// Throws if what is followed does not exist, unless the repository is empty.

@@ -5,8 +5,9 @@
 // A decoder has positions and differences at hand, but in an order of its own, and while it decodes
 // somebody waits for the version.  So it only copies them: of the work on a chunk (read, decode,
 // hash, write; bf16 of which 1.1 % changed) that is 1 to 5 %; to compare the blocks beside decoding
-// took 26 %.  The log of a block is a list of entries, which add up, one for each step that changed
-// it:
+// took 26 %.  An encoder decodes what it coded, to verify it, so it has such a log too
+// (EncodeJob::log).  The log of a block is a list of entries, which add up, one for each step that
+// changed it:
 //
 //     patch   an EF block, as it was coded, or a DIFF block
 //     list    positions in any order, each of them once, and then as many differences

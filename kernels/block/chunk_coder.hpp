@@ -29,6 +29,7 @@ namespace weightfs::kernels {
 struct EncodeJob {
   Kind kind = Kind::u8;
   ByteSpan old_chunk, new_chunk;  // the same size, a multiple of the width, at most one chunk
+  ChangeLog* log = nullptr;       // gets what changes, if it is verified; nullptr: nobody asks
 
   // Results; previous contents are replaced.
   std::vector<std::uint32_t> lengths;  // one for each block, 0 = unchanged
@@ -83,7 +84,7 @@ class ChunkCoder {
   /// decoded the old chunk is lost.
   virtual void decode(std::span<DecodeJob> jobs) = 0;
 
-  /// Whether decode() writes logs; where it does not, nobody may ask for them.
+  /// Whether encode() and decode() write logs; where they do not, nobody may ask for them.
   [[nodiscard]] virtual bool writes_logs() const noexcept { return false; }
 
   virtual void fold(std::span<FoldJob> jobs) = 0;

@@ -57,13 +57,30 @@ bool are_equal(ByteSpan a, ByteSpan b) noexcept {
 
 // ---- encode ----
 
-/// True if the coded block decodes to `new_block`.
+/// Decodes a block, and notes what changes; `log` may be null.
+bool decode_noted(const Variant& variant, Kind kind, ByteSpan old_block, ByteSpan coded,
+                  std::span<std::byte> new_block, Scratch& scratch, ChangeLog* log) {
+  return log != nullptr
+             ? variant.decode_logged(kind, old_block, coded, new_block, scratch, log->bytes)
+             : variant.decode_block(kind, old_block, coded, new_block, scratch);
+}
+
+/// True if the coded block decodes to `new_block`.  `log`: may be null.
 bool comes_back(const Variant& variant, Kind kind, ByteSpan old_block, ByteSpan coded,
-                ByteSpan new_block, Workspace& workspace) {
-  if (coded.empty()) return are_equal(old_block, new_block);
-  const std::span<std::byte> decoded(workspace.decoded.get(), new_block.size());
-  return variant.decode_block(kind, old_block, coded, decoded, workspace.scratch) &&
-         are_equal(decoded, new_block);
+                ByteSpan new_block, Workspace& workspace, ChangeLog* log) {
+  const std::size_t logged_before = log != nullptr ? log->bytes.size() : 0;
+  bool is_same = false;
+  if (coded.empty()) {
+    is_same = are_equal(old_block, new_block);
+  } else {
+    const std::span<std::byte> decoded(workspace.decoded.get(), new_block.size());
+    is_same = decode_noted(variant, kind, old_block, coded, decoded, workspace.scratch, log) &&
+              are_equal(decoded, new_block);
+  }
+  if (log != nullptr) {
+    log->lengths.push_back(static_cast<std::uint32_t>(log->bytes.size() - logged_before));
+  }
+  return is_same;
 }
 
 void encode_one(const Variant& variant, EncodeJob& job, Workspace& workspace) {
@@ -74,6 +91,7 @@ void encode_one(const Variant& variant, EncodeJob& job, Workspace& workspace) {
   job.coded.clear();
   job.changed = 0;
   job.is_verified = true;
+  if (job.log != nullptr) job.log->clear();
   visit_blocks(job.kind, job.new_chunk.size(), [&](std::size_t, Range range) {
     const ByteSpan old_block = range.of(job.old_chunk), new_block = range.of(job.new_chunk);
     const std::size_t before = job.coded.size();
@@ -81,7 +99,8 @@ void encode_one(const Variant& variant, EncodeJob& job, Workspace& workspace) {
         variant.encode_block(job.kind, old_block, new_block, workspace.scratch, job.coded);
     const ByteSpan coded = ByteSpan(job.coded).subspan(before);
     job.lengths.push_back(static_cast<std::uint32_t>(coded.size()));
-    job.is_verified &= comes_back(variant, job.kind, old_block, coded, new_block, workspace);
+    job.is_verified &=
+        comes_back(variant, job.kind, old_block, coded, new_block, workspace, job.log);
   });
   job.old_hash = variant.hash_chunk(job.old_chunk);
   const bool is_same = job.is_verified && job.coded.empty();
@@ -124,11 +143,7 @@ bool decode_steps(const Variant& variant, Kind kind, std::size_t block, std::siz
   for (std::size_t i = 0; i < step_count; i++) {
     const ByteSpan coded = steps.next(i, block);
     if (coded.empty()) continue;
-    const bool is_decoded =
-        log != nullptr
-            ? variant.decode_logged(kind, old_block, coded, new_block, scratch, log->bytes)
-            : variant.decode_block(kind, old_block, coded, new_block, scratch);
-    if (!is_decoded) return false;
+    if (!decode_noted(variant, kind, old_block, coded, new_block, scratch, log)) return false;
     old_block = new_block;
   }
   copy_block(old_block, new_block);

@@ -14,6 +14,7 @@
 #include "store/handover/handover_record.hpp"
 #include "store/handover/handover_status.hpp"
 #include "store/local/store.hpp"
+#include "store/patches/fresh_patches.hpp"
 #include "store/publish/pre_encoded.hpp"
 #include "store/timing/phase_watch.hpp"
 
@@ -44,6 +45,7 @@ struct QueueItem {
   std::optional<std::uint64_t> tried_parent;  // the fence of the last try
   std::optional<VersionImages> images;
   ImagesLock images_lock;
+  std::unique_ptr<FreshSpan> fresh;  // may be null
   std::shared_ptr<const PreEncoded> early;
   std::optional<HandOverWatch> watch;  // always set once it is in the queue
 };

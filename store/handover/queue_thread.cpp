@@ -159,6 +159,7 @@ void PublishQueue::State::publish_item(QueueItem& item, const Context& context) 
     PublishResult result = publish(history, store, options_of(item), context, progress);
     item.images = std::move(result.images);
     item.images_lock = std::move(result.images_lock);
+    item.fresh = std::move(result.fresh);
     change([&] {
       item.record.phase = Phase::committed;
       item.record.version = result.version;
@@ -329,6 +330,7 @@ void PublishQueue::State::bring_images(QueueItem& item, const Context& context) 
   if (!item.images) item.images = images_of(history, store, version, context);
   if (!item.has_links) make_links(staging, item.record.directory, links_of(item.record));
   item.has_links = true;
+  store.fresh_patches().put(std::move(item.fresh));  // first, since others may show it at once
   adopt_images(store, *item.images, links_of(item.record), lock);
 }
 

@@ -6,8 +6,8 @@
 // Where patches do not lead from A to B (they are too old, a tensor table differs, a patch is
 // damaged), the answer is nullopt, and the caller compares by other means.
 //
-// Of changes patches know differences modulo the width of an element: see kernels::summarize_patch
-// for what that means for the largest one.
+// Of changes patches know differences modulo the width of an element: see kernels::summarize_patch.
+// So `largest_ulp` is what the largest one is at least; whoever shows it says so.
 //
 // Threads: pure functions of the store's state; spans may be removed meanwhile.
 #pragma once

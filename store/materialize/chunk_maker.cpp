@@ -23,7 +23,7 @@ std::string place_of(const Layout& layout, const LayoutTensor& tensor, std::uint
 }  // namespace
 
 ChunkMaker::ChunkMaker(const Plan& plan, const PackSpool& spool, std::unique_ptr<BaseReader> old,
-                       kernels::ChunkCoder& coder, FreshSpan* fresh)
+                       kernels::ChunkCoder& coder, FreshChunks* fresh)
     : plan_(plan), spool_(spool), source_(std::move(old)), coder_(coder), fresh_(fresh) {}
 
 void ChunkMaker::make(std::span<const WantedChunk> wanted) {

@@ -46,7 +46,7 @@ class ChunkMaker {
   /// Keeps the references.  `fresh`: gets what changes from the plan's base to its version; may be
   /// null.  Requires: if it is not null, the plan has a base, and the coder writes logs.
   ChunkMaker(const Plan& plan, const PackSpool& spool, std::unique_ptr<BaseReader> old,
-             kernels::ChunkCoder& coder, FreshSpan* fresh = nullptr);
+             kernels::ChunkCoder& coder, FreshChunks* fresh = nullptr);
 
   /// Fills each chunk with its verified bytes.
   /// Throws BaseDamaged, ObjectError (names pack or snapshot, tensor and chunk), Error: io.
@@ -101,7 +101,7 @@ class ChunkMaker {
   const PackSpool& spool_;
   std::unique_ptr<BaseReader> source_;
   kernels::ChunkCoder& coder_;
-  FreshSpan* const fresh_;
+  FreshChunks* const fresh_;
 
   Trail trail_;
 

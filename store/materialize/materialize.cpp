@@ -169,11 +169,11 @@ class Materializer {
     const ImagesHome home = store_.images().home_of_next();
     evict_for(plan, 0, home);
     try {
-      std::unique_ptr<FreshSpan> fresh = begin_fresh(plan);
+      const std::shared_ptr<FreshChunks> fresh = begin_fresh(plan);
       write(plan, store_.images().begin_images(version, home), fresh.get());
       store_.images().complete_images(version, file_sizes(plan), plan.hashes,
                                       by_path(plan.version->manifest, *plan.layout, plan.without));
-      store_.fresh_patches().put(std::move(fresh));
+      put_fresh(plan, fresh);
       lap(watch_, &VersionTiming::record);
     } catch (...) {
       remove_quietly(version);
@@ -235,17 +235,24 @@ class Materializer {
   }
 
   /// nullptr: nobody wants it, or the changes of a build by this plan cannot be noted.
-  std::unique_ptr<FreshSpan> begin_fresh(const Plan& plan) {
+  std::shared_ptr<FreshChunks> begin_fresh(const Plan& plan) {
     if (!plan.base || plan.steps.empty() || !plan.without.empty()) return nullptr;
     if (!plan.base->absent.empty() || !coder_->writes_logs()) return nullptr;
+    return store_.fresh_patches().begin(plan.version_bytes());
+  }
+
+  void put_fresh(const Plan& plan, const std::shared_ptr<FreshChunks>& fresh) {
+    if (!fresh) return;
     const auto end_of = [](const Version& version, std::shared_ptr<const Layout> layout) {
       return FreshEnd{{version.number(), version.manifest_sha256}, std::move(layout)};
     };
-    return store_.fresh_patches().begin(end_of(*plan.base->version, plan.base->layout),
-                                        end_of(*plan.version, plan.layout), plan.version_bytes());
+    store_.fresh_patches().put(std::make_unique<FreshSpan>(
+        end_of(*plan.base->version, plan.base->layout), end_of(*plan.version, plan.layout),
+        std::vector<FreshPart>{{fresh, 0}}));
   }
 
-  void write(const Plan& plan, const std::filesystem::path& directory, FreshSpan* fresh = nullptr) {
+  void write(const Plan& plan, const std::filesystem::path& directory,
+             FreshChunks* fresh = nullptr) {
     is_writing_ = true;
     WriteOptions options;
     options.directory = directory;

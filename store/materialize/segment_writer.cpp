@@ -16,7 +16,7 @@ constexpr std::size_t kChunksAtOnce = 4096;
 
 SegmentWriter::SegmentWriter(const Plan& plan, const PackSpool& spool, Repository& repository,
                              kernels::ChunkCoder& coder, const Context& context, BuildMeter* meter,
-                             FreshSpan* fresh)
+                             FreshChunks* fresh)
     : plan_(plan),
       context_(context),
       coder_(coder),

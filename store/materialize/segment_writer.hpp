@@ -30,7 +30,7 @@ class SegmentWriter {
   /// Keeps the references.  `meter` may be null; `fresh`: as ChunkMaker().
   SegmentWriter(const Plan& plan, const PackSpool& spool, Repository& repository,
                 kernels::ChunkCoder& coder, const Context& context, BuildMeter* meter = nullptr,
-                FreshSpan* fresh = nullptr);
+                FreshChunks* fresh = nullptr);
 
   /// Writes the bytes [begin, end) of `file`, verified, to `fd`, the file at `path`.
   /// Requires: `begin` is a multiple of kWindowBytes; `file` is one of the plan's layout; the file

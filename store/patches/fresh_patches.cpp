@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <mutex>
 #include <utility>
 
@@ -17,18 +18,9 @@ std::uint64_t fresh_bytes_max(std::uint64_t version_bytes) noexcept {
   return std::max<std::uint64_t>(64u << 20, version_bytes / 32);
 }
 
-// ---- one span ----
+// ---- what changed ----
 
-FreshSpan::FreshSpan(FreshEnd first, FreshEnd last, std::uint64_t bytes_max)
-    : first_(std::move(first)), last_(std::move(last)), bytes_max_(bytes_max) {}
-
-std::optional<SpanEnds> FreshSpan::find_ends() const {
-  const TensorTableId table = tensor_table_id(*last_.layout);
-  if (tensor_table_id(*first_.layout) != table) return std::nullopt;
-  return SpanEnds{PatchLevel::one, first_.version, last_.version, table};
-}
-
-void FreshSpan::add(FreshChunk chunk) {
+void FreshChunks::add(FreshChunk chunk) {
   const std::size_t bytes = sizeof(FreshChunk) + chunk.log.bytes.size() +
                             chunk.log.lengths.size() * sizeof(std::uint32_t);
   {
@@ -43,24 +35,50 @@ void FreshSpan::add(FreshChunk chunk) {
   give_up(fmt::format("they need more than {} bytes of memory", bytes_max_));
 }
 
-void FreshSpan::give_up(std::string_view why) {
+void FreshChunks::give_up(std::string_view why) {
   std::vector<FreshChunk> dropped;  // goes after the lock
   {
     const std::lock_guard lock(mutex_);
     if (!is_wanted_.exchange(false)) return;
     dropped.swap(chunks_);
+    bytes_ = 0;
   }
-  log_debug(fmt::format("changes from version {} to {} are not noted while it is made: {}",
-                        first().version, last().version, why));
+  log_debug(fmt::format("changes are not noted while a version is made: {}", why));
+}
+
+std::uint64_t FreshChunks::size_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return bytes_;
+}
+
+void FreshChunks::take(std::uint32_t first_tensor, std::vector<FreshChunk>& to) {
+  const std::size_t before = to.size();
+  {
+    const std::lock_guard lock(mutex_);
+    std::move(chunks_.begin(), chunks_.end(), std::back_inserter(to));
+    chunks_.clear();
+    bytes_ = 0;
+  }
+  for (std::size_t i = before; i < to.size(); i++) to[i].place.tensor += first_tensor;
+}
+
+FreshSpan::FreshSpan(FreshEnd first, FreshEnd last, std::vector<FreshPart> parts)
+    : first_(std::move(first)), last_(std::move(last)), parts_(std::move(parts)) {}
+
+bool FreshSpan::is_wanted() const {
+  return std::ranges::all_of(parts_, [](const FreshPart& it) { return it.chunks->is_wanted(); });
+}
+
+std::optional<SpanEnds> FreshSpan::find_ends() const {
+  const TensorTableId table = tensor_table_id(*last_.layout);
+  if (tensor_table_id(*first_.layout) != table) return std::nullopt;
+  return SpanEnds{PatchLevel::one, first_.version, last_.version, table};
 }
 
 /// A chunk that straddles two segments was made by both writers.
 std::vector<FreshChunk> FreshSpan::take_chunks() {
   std::vector<FreshChunk> chunks;
-  {
-    const std::lock_guard lock(mutex_);
-    chunks.swap(chunks_);
-  }
+  for (const FreshPart& part : parts_) part.chunks->take(part.first_tensor, chunks);
   std::sort(chunks.begin(), chunks.end(),
             [](const FreshChunk& a, const FreshChunk& b) { return a.place < b.place; });
   const auto is_same = [](const FreshChunk& a, const FreshChunk& b) { return a.place == b.place; };
@@ -81,14 +99,12 @@ void FreshPatches::remove_taker() {
   if (--takers_ == 0) dropped.swap(spans_);
 }
 
-std::unique_ptr<FreshSpan> FreshPatches::begin(FreshEnd first, FreshEnd last,
-                                               std::uint64_t version_bytes) {
+std::shared_ptr<FreshChunks> FreshPatches::begin(std::uint64_t bytes) const {
   {
     const std::lock_guard lock(mutex_);
     if (takers_ == 0) return nullptr;
   }
-  return std::make_unique<FreshSpan>(std::move(first), std::move(last),
-                                     fresh_bytes_max(version_bytes));
+  return std::make_shared<FreshChunks>(fresh_bytes_max(bytes));
 }
 
 void FreshPatches::put(std::unique_ptr<FreshSpan> span) {

@@ -1,7 +1,7 @@
 // FreshPatches: what changed in versions that were made a moment ago, noted while their chunks were
-// decoded, so that their patches cost no second reading of images.
+// decoded, or on a writer coded, so that their patches cost no second reading of images.
 //
-//     make the version    FreshSpan::add() for each chunk that was decoded and has its hash
+//     make the version    FreshChunks::add() for each chunk that was decoded and has its hash
 //     it is complete      FreshPatches::put(): nobody waits for a disk before `latest` moves
 //     PatchRecorder       take(), write_patches(): the files of a span of level one
 //
@@ -14,13 +14,16 @@
 //
 // Why they are right: a chunk is added after it had the hash of the new version's manifest, and the
 // old one had that of the old version's, or its change would have led elsewhere
-// (DecodeJob::old_hash is for blocks that do not depend on it).  A patch is the one canonical form
-// of the difference, so it depends on the two manifests only, which name the span.  So it does not
-// matter whether images were removed, hidden as damaged or made anew since: the bytes would be the
-// same.
+// (DecodeJob::old_hash is for blocks that do not depend on it).  Who codes compares both hashes,
+// and what it coded with the new bytes (store/publish/delta_coder.hpp).  A patch is the one
+// canonical form of the difference, so it depends on the two manifests only, which name the span.
+// So it does not matter whether images were removed, hidden as damaged or made anew since: the
+// bytes would be the same.
 //
 // Memory: a span at most fresh_bytes_max(), else it is given up, and somebody compares images
-// instead.  kSpansMax spans, and the one that is being made.  Nothing lies on the disk.
+// instead; as much again for files of a version published here that were coded early
+// (store/publish/pre_encoder.hpp).  kSpansMax spans, and the one that is being made.  Nothing lies
+// on the disk.
 // Threads: all calls may run in parallel, write_patches() beside none of the same span.
 #pragma once
 
@@ -59,18 +62,12 @@ struct FreshEnd {
   std::shared_ptr<const Layout> layout;
 };
 
-/// What changed from one version to a later one that is being made.
-class FreshSpan {
+/// What changed in files that are being made, or coded.
+class FreshChunks {
  public:
-  FreshSpan(FreshEnd first, FreshEnd last, std::uint64_t bytes_max);
+  explicit FreshChunks(std::uint64_t bytes_max) : bytes_max_(bytes_max) {}
 
-  [[nodiscard]] const PatchVersion& first() const noexcept { return first_.version; }
-  [[nodiscard]] const PatchVersion& last() const noexcept { return last_.version; }
-
-  /// nullopt: the tensor tables differ, so no patches can lead over it.
-  [[nodiscard]] std::optional<SpanEnds> find_ends() const;
-
-  /// False: it was given up; whatever is added is dropped.
+  /// False: they were given up; whatever is added is dropped.
   [[nodiscard]] bool is_wanted() const noexcept { return is_wanted_; }
 
   /// Of a chunk that several threads make, one is enough, and more do no harm.
@@ -79,16 +76,47 @@ class FreshSpan {
   /// Not all changes can be noted.  `why`: for the log.
   void give_up(std::string_view why);
 
+  /// Of memory.
+  [[nodiscard]] std::uint64_t size_bytes() const;
+
+  /// Appends all chunks to `to`, with `first_tensor` added to their tensors; they leave this.
+  void take(std::uint32_t first_tensor, std::vector<FreshChunk>& to);
+
+ private:
+  const std::uint64_t bytes_max_;
+  std::atomic<bool> is_wanted_ = true;
+  mutable RankedMutex mutex_{LockRank::leaf, "FreshChunks::mutex_"};  // guards what follows
+  std::vector<FreshChunk> chunks_;
+  std::uint64_t bytes_ = 0;
+};
+
+/// What changed in some files of a version.
+struct FreshPart {
+  std::shared_ptr<FreshChunks> chunks;
+  std::uint32_t first_tensor = 0;  // of the version, where the tensors of `chunks` begin
+};
+
+/// What changed from one version to a later one.
+class FreshSpan {
+ public:
+  /// `parts`: together all files.
+  FreshSpan(FreshEnd first, FreshEnd last, std::vector<FreshPart> parts);
+
+  [[nodiscard]] const PatchVersion& first() const noexcept { return first_.version; }
+  [[nodiscard]] const PatchVersion& last() const noexcept { return last_.version; }
+
+  /// nullopt: the tensor tables differ, so no patches can lead over it.
+  [[nodiscard]] std::optional<SpanEnds> find_ends() const;
+
+  /// False: a part was given up.
+  [[nodiscard]] bool is_wanted() const;
+
   /// All chunks, ascending; they leave the span.
   [[nodiscard]] std::vector<FreshChunk> take_chunks();
 
  private:
   const FreshEnd first_, last_;
-  const std::uint64_t bytes_max_;
-  std::atomic<bool> is_wanted_ = true;
-  RankedMutex mutex_{LockRank::leaf, "FreshSpan::mutex_"};  // guards what follows
-  std::vector<FreshChunk> chunks_;
-  std::uint64_t bytes_ = 0;
+  std::vector<FreshPart> parts_;
 };
 
 /// How spans of level one came about, since the store was opened.
@@ -108,13 +136,12 @@ class FreshPatches {
   void add_taker();
   void remove_taker();
 
-  /// A span to be filled while its last version is made; nullptr: nobody wants it.
-  /// `version_bytes`: of the version's files.
-  [[nodiscard]] std::unique_ptr<FreshSpan> begin(FreshEnd first, FreshEnd last,
-                                                 std::uint64_t version_bytes);
+  /// Changes to be noted while a version, or a file of it, is made; nullptr: nobody wants them.
+  /// `bytes`: of what is made.
+  [[nodiscard]] std::shared_ptr<FreshChunks> begin(std::uint64_t bytes) const;
 
-  /// `span`: its version is complete.  May be null.  It is dropped if it was given up, or if
-  /// kSpansMax wait: those are the first that are of use.
+  /// `span`: its version is complete, or certain to exist.  May be null.  It is dropped if it was
+  /// given up, or if kSpansMax wait: those are the first that are of use.
   void put(std::unique_ptr<FreshSpan> span);
 
   /// The span that begins at `first`; nullptr: there is none.  All that begin earlier are dropped.
@@ -134,7 +161,7 @@ class FreshPatches {
   FreshCounters counters_;
 };
 
-/// A span may have 64 MiB, or a 32nd of the version where that is more: changes of bf16 take 4
+/// Changes may have 64 MiB, or a 32nd of what is made where that is more: changes of bf16 take 4
 /// bytes each, so 1.1 % of them take a 45th.
 std::uint64_t fresh_bytes_max(std::uint64_t version_bytes) noexcept;
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -57,6 +58,7 @@ class VersionCoder {
   void try_delta();
   void make_delta();
   void code_rest();
+  [[nodiscard]] std::shared_ptr<FreshChunks> begin_fresh() const;
   [[nodiscard]] unsigned repairs_max() const;
   void bring_parent();
   CodedDelta code_against_parent();
@@ -106,6 +108,7 @@ void VersionCoder::try_delta() {
                             what_.parent->number() + 1));
     what_.upload.drop_ahead();
     coded_.delta.reset();
+    coded_.fresh.reset();
     forget_early();
   }
 }
@@ -127,11 +130,13 @@ void VersionCoder::code_rest() {
   if (std::ranges::all_of(coded_.early, [](const auto& early) { return early != nullptr; })) {
     coded_.delta.emplace();
     coded_.delta->hashes.resize(layout_.chunk_count());
+    coded_.fresh = begin_fresh();  // of nothing
     return;
   }
   for (unsigned repairs = 0;; repairs++) {
     try {
       bring_parent();
+      coded_.fresh = begin_fresh();
       coded_.delta = code_against_parent();
       return;
     } catch (const BaseDamaged& damaged) {
@@ -142,6 +147,12 @@ void VersionCoder::code_rest() {
       if (repairs == repairs_max() || !drop_damaged_patches(what_.store, damaged)) throw;
     }
   }
+}
+
+/// nullptr also for a rollback: its images are made like those of any version, and noted then.
+std::shared_ptr<FreshChunks> VersionCoder::begin_fresh() const {
+  if (what_.content) return nullptr;
+  return what_.store.fresh_patches().begin(layout_.size_bytes());
 }
 
 /// Images and patches that may be found to be damaged, one after the other.
@@ -168,6 +179,7 @@ CodedDelta VersionCoder::code_against_parent() {
   options.coder = options_.coder;
   options.pack_bytes = options_.pack_bytes;
   options.without = is_early_;
+  options.fresh = coded_.fresh.get();
   options.full = [this](std::shared_ptr<const SpooledPack> pack) {
     what_.upload.put_ahead(std::move(pack));
   };

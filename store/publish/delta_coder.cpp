@@ -23,7 +23,8 @@ namespace weightfs {
 namespace {
 
 constexpr std::uint64_t kBatchBytes = 8u << 20;
-constexpr std::size_t kBatchesOfThread = 4;  // being coded, or waiting for an earlier one
+constexpr std::size_t kBatchesOfThread = 4;          // being coded, or waiting for an earlier one
+constexpr std::size_t kNotesBytesKept = 256u << 10;  // of a log, for the next chunk
 
 /// A chunk that must be in a pack.
 struct CodedChunk {
@@ -46,6 +47,7 @@ struct Work {
   const Base& base;
   Counterparts counterparts;
   kernels::ChunkCoder& coder;
+  FreshChunks* fresh;  // may be null
 };
 
 /// Codes batches, one after another.
@@ -73,6 +75,8 @@ class BatchCoder {
   void read(const ChunkBatch& batch);
   void read_old(ChunkPlace place, const Old& old, std::span<std::byte> into);
   void read_base(const LayoutTensor& tensor, std::uint32_t chunk, std::span<std::byte> into);
+  void note_changes();
+  void note(ChunkPlace place, const kernels::EncodeJob& job) const;
   void check(const ChunkBatch& batch, std::size_t index, const kernels::EncodeJob& job) const;
   void check_base(const LayoutTensor& tensor, std::uint32_t chunk, std::uint64_t found) const;
 
@@ -83,11 +87,13 @@ class BatchCoder {
   std::size_t capacity_ = 0;
   std::vector<std::size_t> coded_;        // the chunks of the batch that are read and coded
   std::vector<kernels::EncodeJob> jobs_;  // of these
+  std::vector<kernels::ChangeLog> logs_;  // of the jobs; kept for their memory
 };
 
 CodedBatch BatchCoder::code(const ChunkBatch& batch, std::span<std::uint64_t> hashes) {
   choose(batch);
   read(batch);
+  note_changes();
   work_.coder.encode(jobs_);
   CodedBatch result;
   result.unread_chunks = batch.places.size() - coded_.size();
@@ -102,10 +108,29 @@ CodedBatch BatchCoder::code(const ChunkBatch& batch, std::span<std::uint64_t> ha
     check(batch, index, job);
     hashes[batch.first_chunk + index] = job.new_hash;
     if (old_of(place).is_whole && job.coded.empty()) continue;
+    note(place, job);
     result.chunks.push_back({place, job.new_hash, static_cast<std::uint32_t>(job.changed),
                              std::move(job.lengths), std::move(job.coded)});
   }
   return result;
+}
+
+void BatchCoder::note_changes() {
+  const bool is_noted = work_.fresh != nullptr && work_.fresh->is_wanted();
+  if (is_noted && logs_.size() < jobs_.size()) logs_.resize(jobs_.size());
+  for (std::size_t i = 0; i < jobs_.size(); i++) jobs_[i].log = is_noted ? &logs_[i] : nullptr;
+}
+
+/// Requires: the job was checked.
+void BatchCoder::note(ChunkPlace place, const kernels::EncodeJob& job) const {
+  if (job.log == nullptr) return;
+  if (old_of(place).is_whole) {
+    work_.fresh->add({place, job.kind, static_cast<std::uint32_t>(job.new_chunk.size()),
+                      job.old_hash, job.new_hash, *job.log});
+  } else {
+    work_.fresh->give_up("tensors come and go");
+  }
+  if (job.log->bytes.capacity() > kNotesBytesKept) *job.log = {};
 }
 
 /// Chunks whose bytes are needed.
@@ -335,7 +360,9 @@ CodedDelta code_delta(const CheckpointReader& reader, const Base& base, const Co
 CodedDelta code_delta(const NewChunks& chunks, const Base& base, const CodeOptions& options,
                       const Context& context, const Progress& progress) {
   const Layout& layout = chunks.layout();
-  const Work work{chunks, base, counterparts(layout, *base.layout), *options.coder};
+  FreshChunks* const fresh = options.coder->writes_logs() ? options.fresh : nullptr;
+  if (options.fresh != nullptr && fresh == nullptr) options.fresh->give_up("the coder has no logs");
+  const Work work{chunks, base, counterparts(layout, *base.layout), *options.coder, fresh};
   const auto batches = chunk_batches(layout, kBatchBytes, options.without);
 
   CodedDelta delta;

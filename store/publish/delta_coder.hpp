@@ -5,7 +5,8 @@
 // from the base and the new ones from the checkpoint, or make them; code them, decode the result
 // and compare it with the new bytes; hash both (kernels/block/chunk_coder.hpp); compare the old
 // bytes' hashes with the recorded ones.  Results that were coded against other bytes are discarded.
-// So neither a bad disk nor a broken coder can damage the history.
+// So neither a bad disk nor a broken coder can damage the history.  Who keeps patches gets what
+// changed in chunks that have passed all that (store/patches/fresh_patches.hpp).
 //
 // Batches are coded in parallel and appended in order. Coded data goes to unnamed spool files; at
 // most a few batches per thread are in memory.
@@ -29,6 +30,7 @@
 #include "store/format/pack.hpp"
 #include "store/materialize/plan.hpp"
 #include "store/os/file.hpp"
+#include "store/patches/fresh_patches.hpp"
 #include "store/publish/checkpoint_reader.hpp"
 #include "store/publish/new_chunks.hpp"
 
@@ -80,6 +82,8 @@ struct CodeOptions {
   std::uint64_t pack_bytes = kPackDataBytesTarget;  // a pack is closed at this size
   kernels::SharedCoder coder = kernels::make_cpu_coder();
   FileSet without = {};  // files to leave out
+  /// Gets what changes, if `coder` writes logs; nullptr: nobody asks.
+  FreshChunks* fresh = nullptr;
   /// Called with each full pack, in order, except for the last one; by one thread at a time.  Must
   /// be quick.  May be empty.
   std::function<void(std::shared_ptr<const SpooledPack> pack)> full = {};

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -58,9 +59,7 @@ OldVersion::OldVersion(Store& store, History& history,
     : repository_(history.repository()), coder_(std::move(coder)), context_(context) {
   while (!base_) {
     context.check("planning the way to the version");
-    std::vector<Base> bases = usable_bases(store, history, version->number() + 1, {}, context);
-    auto patched = find_sound_patched_base(store, history, version->number(), {}, context);
-    if (patched) bases.push_back(std::move(*patched));
+    const std::vector<Base> bases = find_bases(store, history, *version, parent);
     plan_ = make_plan(history, version, bases, context);
     base_ = reserve_base(store, plan_, claim, context);
   }
@@ -68,6 +67,24 @@ OldVersion::OldVersion(Store& store, History& history,
                   plan_.base->images().number() == parent.version->number() && !parent.patched;
   spool_.emplace(plan_, repository_, store.temporary_directory(), context_);
   spool_->fetch_all(0, progress);
+}
+
+/// What can be made of the parent's images comes first: these are read anyway.
+std::vector<Base> OldVersion::find_bases(Store& store, History& history, const Version& version,
+                                         const Base& parent) const {
+  const std::uint64_t number = version.number();
+  std::set<std::uint64_t> others;
+  for (const std::uint64_t here : store.images().complete_versions()) {
+    if (here != parent.version->number()) others.insert(here);
+  }
+  if (!others.contains(number)) {
+    auto patched = find_sound_patched_base(store, history, number, others, context_);
+    if (patched && patched->version->number() == number) return {std::move(*patched)};
+  }
+  std::vector<Base> bases = usable_bases(store, history, number + 1, {}, context_);
+  auto patched = find_sound_patched_base(store, history, number, {}, context_);
+  if (patched) bases.push_back(std::move(*patched));
+  return bases;
 }
 
 std::unique_ptr<NewChunks::Reader> OldVersion::open() const {

@@ -1,8 +1,10 @@
 // OldVersion: the chunks of a version that exists, for a rollback or a skip delta: made by the
 // cheapest plan, and not written as files.
 //
-//     parent's images + patches back to it    from the parent's chunk that the coder has read
-//     anyway other images, other patches, packs      ChunkMaker
+//     parent's images + patches back to it       from the parent's chunk, which the coder has read
+//                                                anyway: wherever these lead to it, unless its own
+//                                                images are here
+//     other images, other patches, packs         ChunkMaker
 //
 // Every chunk is compared with the hash that its manifest vouches for.
 //
@@ -15,6 +17,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "kernels/dispatch/cpu_coder.hpp"
 #include "store/base/context.hpp"
@@ -47,6 +50,9 @@ class OldVersion final : public NewChunks {
 
  private:
   class PlanReader;
+
+  [[nodiscard]] std::vector<Base> find_bases(Store& store, History& history, const Version& version,
+                                             const Base& parent) const;
 
   Repository& repository_;
   const kernels::SharedCoder coder_;

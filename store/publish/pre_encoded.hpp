@@ -1,7 +1,8 @@
 // PreEncoded: results for files that were coded before their checkpoint was handed over; made by
 // PreEncoder (store/publish/pre_encoder.hpp), consumed by publish().
 //
-// Threads: immutable, except for the flag that an upload is done.
+// Threads: immutable, except for the flag that an upload is done, and for what changed, which may
+// be taken out.
 #pragma once
 
 #include <atomic>
@@ -16,6 +17,7 @@
 
 #include "store/format/checkpoint.hpp"
 #include "store/format/layout.hpp"
+#include "store/patches/fresh_patches.hpp"
 #include "store/publish/delta_coder.hpp"
 
 namespace weightfs {
@@ -45,6 +47,8 @@ struct EarlyResult {
   Sha256 parent_sha256{};      // of its manifest
   CodedDelta delta;            // without a parent only hashes
   std::vector<Sha256> pieces;  // only without a parent
+  /// What `delta` changes; nullptr: it is not noted.  For the version that is published with this.
+  std::shared_ptr<FreshChunks> fresh;
 
   /// Upload names. With a parent: packs <nonce>-<k> of the version after it, with tensors numbered
   /// from first_tensor. Without: the file in the snapshot of this nonce.

@@ -83,7 +83,8 @@ struct PreEncoder::State {
   bool upload(const Work& work, const CheckpointReader& reader, const EarlyResult& result,
               const Context& context);
   std::string begin_snapshot_file(const Work& work);
-  bool put_result(const Work& work, std::shared_ptr<const EarlyResult> result);
+  bool put_result(const Work& work, const std::shared_ptr<EarlyResult>& result);
+  void bound_notes(const std::shared_ptr<EarlyResult>& result);
   void end_work();
   void forget(std::map<Key, Entry>::iterator entry);
   [[nodiscard]] bool is_wanted(const Work& work) const;
@@ -109,6 +110,7 @@ struct PreEncoder::State {
   std::map<Key, Entry> entries;
   std::map<std::uint64_t, Directory> directories;
   std::shared_ptr<Work> current;
+  std::vector<std::weak_ptr<const EarlyResult>> noted;  // that have noted what changed
 
   std::jthread thread;
 };
@@ -197,6 +199,8 @@ std::shared_ptr<EarlyResult> PreEncoder::State::code(const Work& work,
   coding.threads = options.threads;
   coding.coder = options.coder;
   result->parent_sha256 = base.version->manifest_sha256;
+  result->fresh = store.fresh_patches().begin(result->file.stamp.size_bytes);
+  coding.fresh = result->fresh.get();
   result->delta = code_delta(reader, base, coding, context, {});
   result->nonce = random_hex(16);
   const LayoutFile* const before = base.layout->find_file(work.file.path);
@@ -236,14 +240,31 @@ std::string PreEncoder::State::begin_snapshot_file(const Work& work) {
 }
 
 /// Returns: false if the file was dropped or replaced meanwhile.
-bool PreEncoder::State::put_result(const Work& work, std::shared_ptr<const EarlyResult> result) {
+bool PreEncoder::State::put_result(const Work& work, const std::shared_ptr<EarlyResult>& result) {
   {
     const std::lock_guard lock(mutex);
     if (!is_wanted(work)) return false;
-    entries.find({work.file.directory, work.file.path})->second.result = std::move(result);
+    bound_notes(result);
+    entries.find({work.file.directory, work.file.path})->second.result = result;
   }
   changed.notify_all();
   return true;
+}
+
+/// Results wait until their checkpoint is handed over, which may be never, and then until that is
+/// published.  Requires: the mutex is held.
+void PreEncoder::State::bound_notes(const std::shared_ptr<EarlyResult>& result) {
+  if (!result->fresh) return;
+  noted.emplace_back(result);
+  std::uint64_t bytes = 0, file_bytes = 0;
+  std::erase_if(noted, [&](const std::weak_ptr<const EarlyResult>& one) {
+    const auto held = one.lock();
+    if (!held) return true;
+    bytes += held->fresh->size_bytes();
+    file_bytes += held->file.stamp.size_bytes;
+    return false;
+  });
+  if (bytes > fresh_bytes_max(file_bytes)) result->fresh->give_up("early results have too many");
 }
 
 void PreEncoder::State::end_work() {

@@ -12,6 +12,9 @@
 //
 // Uploads that are never published are garbage, as after a killed publish.
 //
+// Memory: of what changed (store/patches/fresh_patches.hpp) all results that anybody holds have 64
+// MiB, or a 32nd of their files where that is more; further ones go without.
+//
 // Threads: all calls may run in parallel; all but take() return at once.  The work is done by one
 // thread at low priority, and the threads it starts.
 #pragma once

@@ -82,6 +82,7 @@ class Publisher {
   [[nodiscard]] std::uint64_t size_bytes_of(const Manifest& manifest) const;
   void finish_result(const Version& version);
   void remember(const Version& version);
+  void note_changes(const Version& version) noexcept;
   void keep() noexcept;
   void remove_uploads(const Error& why) noexcept;
   void reached(std::string_view point) const {
@@ -325,6 +326,7 @@ void Publisher::commit() {
   const Version version = repository_.commit(manifest_, context_);
   finish_result(version);
   remember(version);
+  note_changes(version);
 }
 
 std::uint64_t Publisher::size_bytes_of(const Manifest& manifest) const {
@@ -376,6 +378,27 @@ void Publisher::remember(const Version& version) {
     log_warning(
         fmt::format("version {} is published, but could not be recorded in the store {}: {}",
                     version.number(), store_.path().string(), error.what()));
+  }
+}
+
+/// Best effort: what is not noted is found by comparing images.
+void Publisher::note_changes(const Version& version) noexcept {
+  try {
+    if (!coded_.fresh) return;
+    std::vector<FreshPart> parts{{coded_.fresh, 0}};
+    for (std::size_t i = 0; i < coded_.early.size(); i++) {
+      if (!coded_.early[i]) continue;
+      if (!coded_.early[i]->fresh) return;
+      parts.push_back({coded_.early[i]->fresh, layout_->files()[i].first_tensor});
+    }
+    const FreshEnd parent{{parent_->number(), parent_->manifest_sha256},
+                          history_.layout(*parent_, context_)};
+    auto fresh = std::make_unique<FreshSpan>(
+        parent, FreshEnd{{version.number(), version.manifest_sha256}, layout_}, std::move(parts));
+    if (fresh->find_ends()) result_.fresh = std::move(fresh);
+  } catch (const std::exception& error) {
+    log_debug(
+        fmt::format("what changed in version {} is not noted: {}", version.number(), error.what()));
   }
 }
 

@@ -27,6 +27,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -34,6 +35,7 @@
 
 #include "store/format/version_images.hpp"
 #include "store/materialize/history.hpp"
+#include "store/patches/fresh_patches.hpp"
 #include "store/publish/delta_coder.hpp"
 #include "store/publish/publish_options.hpp"
 
@@ -55,6 +57,9 @@ struct PublishResult {
   std::vector<std::string> unpublished;
   VersionImages images;    // of the version
   ImagesLock images_lock;  // with PublishOptions::lock_images
+  /// What changed since the parent, for Store::fresh_patches() when the version is adopted;
+  /// nullptr: it was not noted.
+  std::unique_ptr<FreshSpan> fresh;
 };
 
 /// Throws Error: invalid, corrupt, not_found (the directory; see scan_checkpoint; the version to

@@ -22,6 +22,7 @@
 #include "store/base/context.hpp"
 #include "store/base/ranked_mutex.hpp"
 #include "store/format/manifest.hpp"
+#include "store/patches/fresh_patches.hpp"
 #include "store/publish/checkpoint_reader.hpp"
 #include "store/publish/delta_coder.hpp"
 #include "store/publish/packs_ahead.hpp"
@@ -37,6 +38,8 @@ struct CodedVersion {
                                                           // coded early
   std::optional<CodedDelta> delta;  // the hashes of all files; packs of those not coded early
   std::optional<SnapshotHashes> snapshot;  // at least one of the two
+  /// Of the files that `delta` coded; nullptr: they are not noted.
+  std::shared_ptr<FreshChunks> fresh;
 
   [[nodiscard]] const std::vector<std::uint64_t>& chunk_hashes() const {
     return delta ? delta->hashes : snapshot->chunks;

@@ -68,10 +68,18 @@ PatchRecorder::~PatchRecorder() {
 }
 
 bool PatchRecorder::record_if_due(const Context& context) {
+  return record_from(Source::notes_or_images, context);
+}
+
+bool PatchRecorder::record_noted(const Context& context) {
+  return record_from(Source::notes, context);
+}
+
+bool PatchRecorder::record_from(Source source, const Context& context) {
   PatchReach reach = find_reach(context);
   bool is_recorded = false;
   while (reach.is_due() && off_.empty() && reach.newest != too_many_) {
-    if (!try_to_record(reach, context)) break;
+    if (!try_to_record(source, reach, context)) break;
     is_recorded = true;
     reach = find_reach(context);  // others may have come
   }
@@ -102,14 +110,14 @@ PatchReach PatchRecorder::find_reach(const Context& context) {
 }
 
 /// What could not be taken is not kept any longer: the next span begins further back.
-bool PatchRecorder::try_to_record(const PatchReach& reach, const Context& context) {
+bool PatchRecorder::try_to_record(Source source, const PatchReach& reach, const Context& context) {
   const auto let_go = [&] {
     PatchReach known = reach;
     known.start = 0;
     note(known);
   };
   try {
-    const bool is_recorded = record(reach, context);
+    const bool is_recorded = record(source, reach, context);
     if (!is_recorded) let_go();
     return is_recorded;
   } catch (const BaseDamaged& damaged) {
@@ -127,8 +135,9 @@ bool PatchRecorder::try_to_record(const PatchReach& reach, const Context& contex
 }
 
 /// Returns: false if patches cannot lead over it, or the images changed meanwhile.
-bool PatchRecorder::record(const PatchReach& reach, const Context& context) {
+bool PatchRecorder::record(Source source, const PatchReach& reach, const Context& context) {
   if (record_fresh(reach, context)) return true;
+  if (source == Source::notes) return false;
   const ImageTable& images = store_.images();
   const auto before = store_.eviction().reserve(reach.start, Eviction::Claim::in_use, context);
   const auto after = store_.eviction().reserve(reach.newest, Eviction::Claim::in_use, context);

@@ -109,6 +109,10 @@ class PatchRecorder final : public VersionGuard {
   /// Throws Error: no_space, io, corrupt; cancelled, timed_out.
   bool record_if_due(const Context& context);
 
+  /// The same for who does not stay: no images are compared, so it takes what was noted while
+  /// versions were made, or nothing.
+  bool record_noted(const Context& context);
+
   [[nodiscard]] PatchHistory status() const;
 
   [[nodiscard]] bool keeps(std::uint64_t version) override;
@@ -116,9 +120,12 @@ class PatchRecorder final : public VersionGuard {
  private:
   class Taking;
 
+  enum class Source { notes, notes_or_images };
+
+  bool record_from(Source source, const Context& context);
   PatchReach find_reach(const Context& context);
-  bool try_to_record(const PatchReach& reach, const Context& context);
-  bool record(const PatchReach& reach, const Context& context);
+  bool try_to_record(Source source, const PatchReach& reach, const Context& context);
+  bool record(Source source, const PatchReach& reach, const Context& context);
   bool record_fresh(const PatchReach& reach, const Context& context);
   std::set<Sha256> keep_files_of(const SpanEnds& ends, const PatchReach& reach,
                                  const Context& context);

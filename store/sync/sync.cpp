@@ -871,6 +871,8 @@ Eviction::Reservation Sync::reserve(std::uint64_t version, const Context& contex
 
 void Sync::sync_images() { state_->syncer->sync_all(); }
 
+bool Sync::record_noted(const Context& context) { return state_->recorder->record_noted(context); }
+
 std::optional<Eviction::Reservation> Sync::try_reserve(std::uint64_t version) {
   return state_->store.eviction().try_reserve(version, Eviction::Claim::in_use);
 }

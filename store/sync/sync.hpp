@@ -182,6 +182,9 @@ class Sync {
   /// hidden, as by the thread.
   void sync_images();
 
+  /// PatchRecorder::record_noted(), for who has no thread.
+  bool record_noted(const Context& context);
+
  private:
   struct State;
   std::unique_ptr<State> state_;

@@ -5,7 +5,8 @@
 // ONLY: for a profiler, the part of a row's name whose work alone is repeated.
 //
 // Makes a repository in a bucket directory: a model of four shards of bf16 weights, and a version
-// after it in which 1.1 % of them have moved by one unit in the last place.  Prints Markdown.
+// after it in which 1.1 % of them have moved by one unit in the last place.  Prints Markdown.  Also
+// what a publisher's coding of N costs, without and with its changes noted.
 //
 // Memory that a guest never touched is ten times slower at its first use, so everything is done
 // once before it is measured, files are removed after each pass so that their pages are used again,
@@ -32,6 +33,8 @@
 
 #include "kernels/block/free_list.hpp"
 #include "store/base/bytes.hpp"
+#include "store/format/checkpoint.hpp"
+#include "store/format/layout.hpp"
 #include "store/local/store.hpp"
 #include "store/materialize/base_reader.hpp"
 #include "store/materialize/chunk_maker.hpp"
@@ -43,6 +46,8 @@
 #include "store/os/file.hpp"
 #include "store/patches/fresh_patches.hpp"
 #include "store/patches/patch_table.hpp"
+#include "store/publish/checkpoint_reader.hpp"
+#include "store/publish/delta_coder.hpp"
 #include "store/publish/publish.hpp"
 #include "store/repository/repository.hpp"
 #include "store/threads/parallel.hpp"
@@ -235,7 +240,8 @@ void run(const filesystem::path& directory, std::size_t size_bytes, int rounds,
     filesystem::remove_all(directory / name);
   }
 
-  const auto write = [&](const Plan& plan, const filesystem::path& to, FreshSpan* fresh = nullptr) {
+  const auto write = [&](const Plan& plan, const filesystem::path& to,
+                         FreshChunks* fresh = nullptr) {
     filesystem::create_directories(to);
     WriteOptions options;
     options.directory = to;
@@ -263,9 +269,27 @@ void run(const filesystem::path& directory, std::size_t size_bytes, int rounds,
   const SpanEnds ends = *span_between(bases[0], after);
   std::unique_ptr<FreshSpan> fresh;
   const auto write_noted = [&] {
+    const auto chunks = std::make_shared<FreshChunks>(size_bytes);
     fresh = std::make_unique<FreshSpan>(FreshEnd{ends.first, bases[0].layout},
-                                        FreshEnd{ends.last, plan.layout}, size_bytes);
-    write(plan, directory / "new", fresh.get());
+                                        FreshEnd{ends.last, plan.layout},
+                                        std::vector<FreshPart>{{chunks, 0}});
+    write(plan, directory / "new", chunks.get());
+  };
+  // The same two versions for who publishes the second one.
+  write(plan, directory / "published");
+  const Checkpoint checkpoint = scan_checkpoint(directory / "published", {});
+  const auto layout = Layout::from_checkpoint(checkpoint);
+  const CheckpointReader reader(checkpoint, *layout);
+  const auto code = [&](FreshChunks* noted) {
+    CodeOptions options;
+    options.spool = directory;
+    options.fresh = noted;
+    static_cast<void>(code_delta(reader, bases[0], options, context, {}));
+  };
+  const auto code_noted = [&] {
+    FreshChunks noted(size_bytes);
+    code(&noted);
+    if (!noted.is_wanted()) std::abort();
   };
   std::vector<Measured> all = {
       {"memcpy", {}, [&] { std::memcpy(to.data(), from.data(), to.size()); }, {}},
@@ -284,6 +308,8 @@ void run(const filesystem::path& directory, std::size_t size_bytes, int rounds,
        [&] { static_cast<void>(take_patches(patches, ends, bases[0], after, context)); }, reset},
       {"of that: fetch", new_spool, [&] { spool->fetch_all(0, {}); }, {}},
       {"of that: read, decode, hash", {}, [&] { decode_all(plan, *repository, *spool); }, {}},
+      {"publishing: N coded against N-1", {}, [&] { code(nullptr); }, {}},
+      {"publishing: the same, changes noted", {}, code_noted, {}},
       {"unlink", [&] { write(plan, directory / "new"); }, reset, {}},
   };
   for (Measured& one : all) one.once();  // first uses

@@ -458,6 +458,41 @@ TEST_P(ChunkCoderTest, NotesWhatItDecodes) {
   }
 }
 
+/// What coding notes is what decoding would: the coder decodes what it coded.
+TEST_P(ChunkCoderTest, NotesWhatItCodes) {
+  if (!coder_->writes_logs()) return;  // a GPU: nobody asks it to
+  for (const Kind kind : kKinds) {
+    for (const Step step : {Step::unit, Step::few}) {
+      for (const double share : {0.0, 0.01, 0.9}) {
+        const Bytes before = random_elements(kind, 3 * kBlockElements + 77, rng_);
+        Bytes after = changed_elements(kind, before, share, step, rng_);
+        const std::size_t block = block_bytes(kind);
+        std::copy_n(before.begin() + static_cast<std::ptrdiff_t>(block), block,
+                    after.begin() + static_cast<std::ptrdiff_t>(block));  // one did not change
+        ChangeLog coded, decoded;
+        coded.lengths = {1, 2, 3};
+        coded.bytes.resize(7);
+        EncodeJob coding = encoding_of(kind, before, after);
+        coding.log = &coded;
+        coder_->encode({&coding, 1});
+        ASSERT_TRUE(coding.is_verified);
+        Bytes chunk = before;
+        const CodedChunk one{coding.lengths, coding.coded};
+        DecodeJob decoding{.kind = kind,
+                           .old_chunk = chunk,
+                           .steps = {&one, 1},
+                           .new_chunk = chunk,
+                           .log = &decoded};
+        coder_->decode({&decoding, 1});
+        ASSERT_TRUE(decoding.is_decoded && chunk == after);
+        EXPECT_EQ(coded.lengths, decoded.lengths);
+        EXPECT_TRUE(coded.bytes == decoded.bytes);
+        EXPECT_EQ(coded.lengths[1], 0u);
+      }
+    }
+  }
+}
+
 /// A block that is replaced comes out right whatever was there before, and its log would be wrong.
 TEST_P(ChunkCoderTest, TellsWhatItDecodedFromWhereThatIsNotProven) {
   if (!coder_->writes_logs()) GTEST_SKIP() << "the coder writes no logs";

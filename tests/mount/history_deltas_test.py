@@ -105,10 +105,37 @@ class History(deltas_test.DeltaReader, harness.MountTest):
             found = harness.call("diff", mount.path, *pair)
             self.assertEqual(found.pop("compared"), "patches")
             wanted.pop("compared")
+            for one in (wanted, *wanted["tensors"]):
+                if one["largest_ulp"] > 0:
+                    one["largest_ulp"] = None  # patches cannot tell
             self.assertEqual(found, wanted)
         self.assertEqual(harness.call("diff", mount.path, "step-3", "latest")["from"], 3)
         text = harness.run("diff", mount.path, 1, 2).stdout
         self.assertRegex(text, r"elements changed \(.*\) in \d+ of \d+ tensors")
+
+    def test_diff_by_patches_claims_no_largest_difference(self):
+        self.steps = []
+        for number, value in enumerate((1, -4, 4), 1):  # -4 to 4: more than half of the range
+            folder = os.path.join(self.dir, f"checkpoint-{number}")
+            os.makedirs(folder)
+            tensor = np.ones(1000, "<f2")
+            tensor[7] = value
+            runs.write_safetensors(os.path.join(folder, "model.safetensors"),
+                                   [("x", "F16", tensor.shape, tensor)])
+            self.steps.append(folder)
+        self.publish(self.steps[0])
+        mount = self.mount_history(first=2)
+        exact, found = (harness.call("diff", where, 3, 4) for where in (self.url, mount.path))
+        self.assertEqual((exact["compared"], found["compared"]), ("bytes", "patches"))
+        largest = 2 * 0x4400 + 1  # both zeros lie between them
+        for one in (exact, exact["tensors"][0]):
+            self.assertEqual((one["largest_ulp"], one["largest_ulp_min"]), (largest, largest))
+        for one in (found, found["tensors"][0]):
+            self.assertEqual((one["largest_ulp"], one["largest_ulp_min"]), (None, 65536 - largest))
+        self.assertIn(f"the largest by {largest} ulp\n", harness.run("diff", self.url, 3, 4).stdout)
+        text = harness.run("diff", mount.path, 3, 4).stdout
+        self.assertIn(f">={65536 - largest}", text)
+        self.assertIn(f"the largest by {65536 - largest} ulp or more\n", text)
 
     def test_diff_without_patches_says_so_and_reads_the_bucket(self):
         for step in self.steps[1:3]:

@@ -27,6 +27,21 @@ class SyncHistory(SyncTest):
                 f"patches to version {version}")
         self.assertEqual(service.stop(), 0)
 
+    def test_once_records_what_it_noted(self):
+        steps = self.make_run(6, PARAMS)
+        self.init()
+        for version, step in enumerate(steps, 1):
+            self.publish(step)
+            if version in (2, 3):
+                continue  # those come with the next one, in one pass
+            self.assertEqual(self.once()["version"], version)
+            history = harness.call("status", self.path)["history"]
+            if version > 1:
+                self.assertEqual((history["recorded"], history["backlog"]), (version, 0))
+                self.assertEqual((history["spans_fresh"], history["spans_from_images"]), (1, 0))
+        self.assertEqual(history["levels"][0]["spans"], 3, "1 to 4, 4 to 5, 5 to 6")
+        self.assertEqual((history["first"], history["versions"]), (1, 4))
+
 
 class History(harness.MountTest):
     def wait_recorded(self, mount, version):
@@ -90,6 +105,30 @@ class History(harness.MountTest):
         self.assertNotIn(1, self.images(mount))
         os.rename(self.bucket, self.bucket + ".away")
         self.assert_same_tree(mount.join("versions/1"), steps[0])
+
+    def test_what_a_writer_publishes_is_noted_while_it_is_coded(self):
+        steps = self.make_run(6, PARAMS)
+        self.init()
+        mount = self.writer()
+        for version, step in enumerate(steps, 1):
+            shutil.copytree(step, mount.staging(f"step-{version}"))
+            if version > 3:  # its files are coded before they are handed over
+                mount.wait_status(
+                    lambda status: status["writer"].get("early", {}).get("coded_bytes", 0) > 0,
+                    "a file is coded early")
+            os.rename(mount.staging(f"step-{version}"), mount.join("publish", f"step-{version}"))
+            mount.wait_version(version)
+            if version > 1:
+                history = self.wait_recorded(mount, version)
+                self.assertEqual(history["spans_fresh"], version - 1, "no image was read for them")
+        self.assertEqual((history["spans_from_images"], history["given_up"]), (0, 0))
+        self.assertEqual(history["levels"][0]["spans"], 5, "one a version")
+        self.assertGreater(mount.status()["writer"]["published"]["last"][-1]["early_bytes"], 0)
+
+        # They lead to the right bytes.
+        os.rename(self.bucket, self.bucket + ".away")
+        for version in (1, 2, 5):
+            self.assert_same_tree(mount.join("versions", version), steps[version - 1])
 
     def test_a_version_that_a_power_cut_took_is_made_again(self):
         steps = self.make_run(3, PARAMS)

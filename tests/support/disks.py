@@ -44,6 +44,17 @@ class Disk:
     def mount(self):
         subprocess.run(["mount", "-o", "loop", self.image, self.path], check=True)
 
+    def written_bytes(self):
+        """What the device was given to write since it is there, all that waits for it included."""
+        root = os.open(self.path, os.O_RDONLY)
+        if harness.libc.syncfs(root) != 0:
+            raise OSError(f"syncfs {self.path}")
+        os.close(root)
+        device = subprocess.run(["findmnt", "--noheadings", "--output", "SOURCE", self.path],
+                                check=True, capture_output=True, text=True).stdout.strip()
+        with open(f"/sys/block/{os.path.basename(device)}/stat") as file:
+            return int(file.read().split()[6]) * 512  # sectors written
+
     def umount(self):
         subprocess.run(["umount", self.path], check=True)
 

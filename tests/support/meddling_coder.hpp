@@ -18,6 +18,7 @@ class MeddlingCoder final : public kernels::ChunkCoder {
  public:
   std::function<void(kernels::EncodeJob&)> after_encode;  // may be empty
   std::function<void(kernels::DecodeJob&)> after_decode;
+  bool has_logs = false;                                              // writes_logs()
   std::size_t batch_bytes = std::numeric_limits<std::size_t>::max();  // decode_batch_bytes()
   std::atomic<std::size_t> encoded = 0, decoded = 0, folded = 0;      // jobs
   std::atomic<std::size_t> encode_calls = 0, decode_calls = 0, fold_calls = 0;  // non-empty batches
@@ -43,6 +44,8 @@ class MeddlingCoder final : public kernels::ChunkCoder {
     folded += jobs.size();
     if (!jobs.empty()) fold_calls++;
   }
+
+  [[nodiscard]] bool writes_logs() const noexcept override { return has_logs; }
 
   [[nodiscard]] std::size_t decode_batch_bytes() const noexcept override { return batch_bytes; }
 

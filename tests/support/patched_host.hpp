@@ -10,13 +10,11 @@
 #include <memory>
 #include <string>
 
-#include "store/materialize/bases.hpp"
 #include "store/materialize/materialize.hpp"
-#include "store/materialize/take_patches.hpp"
-#include "store/patches/patch_records.hpp"
 #include "tests/support/hosts.hpp"
 #include "tests/support/random.hpp"
 #include "tests/support/repository_builder.hpp"
+#include "tests/support/store_patches.hpp"
 
 namespace weightfs::test {
 
@@ -32,20 +30,8 @@ class PatchedHost {
     return version;
   }
   void bring(std::uint64_t version) { materialize(store(), history(), version, {}, {}); }
-  void take(std::uint64_t from, std::uint64_t to) {
-    const Base before = base_of(store(), history(), from, {});
-    const Base after = base_of(store(), history(), to, {});
-    const auto ends = span_between(before, after);
-    if (!ends) return;
-    PatchTable& table = store().patches();
-    table.install(*ends, take_patches(table, *ends, before, after, {}));
-  }
-  void keep_only(std::uint64_t version) {
-    for (const std::uint64_t other : store().images().complete_versions()) {
-      if (other == version) continue;
-      ASSERT_TRUE(store().evictor().evict(other)) << other;
-    }
-  }
+  void take(std::uint64_t from, std::uint64_t to) { take_between(store(), history(), from, to); }
+  void keep_only(std::uint64_t version) { keep_only_images(store(), version); }
   /// From now on whatever asks the bucket fails.
   void lose_bucket() { builder_.bucket()->fail_key("", ErrorCode::unavailable); }
   /// All deltas of the bucket are gone.
@@ -54,20 +40,7 @@ class PatchedHost {
       builder_.bucket()->remove(builder_.key("packs/" + std::to_string(version) + "/"), {});
     }
   }
-  /// Flips a bit of the first patch of a span.
-  void damage(const PatchSpan& span) {
-    std::string key, value;
-    store().db().read_range(ColumnFamily::patches, patch_key(span, {}),
-                            key_after(span_key(span.level, span.last)),
-                            [&](std::string_view found, std::string_view bytes) {
-                              key = found;
-                              value = bytes;
-                              return false;
-                            });
-    ASSERT_FALSE(key.empty());
-    value.back() = static_cast<char>(value.back() ^ 1);
-    store().db().write({{ColumnFamily::patches, key, value}});
-  }
+  void damage(const PatchSpan& span) { damage_span(store(), span); }
 
   RepositoryBuilder& builder() { return builder_; }
   Host& host() { return host_; }

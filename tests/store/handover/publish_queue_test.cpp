@@ -8,9 +8,11 @@
 #include <set>
 #include <thread>
 
+#include "store/materialize/bases.hpp"
 #include "store/publish/pre_encoded.hpp"
 #include "tests/store/handover/publish_queue_fixture.hpp"
 #include "tests/support/code_of.hpp"
+#include "tests/support/fresh_spans.hpp"
 #include "tests/support/random.hpp"
 #include "tests/support/writer.hpp"
 
@@ -97,6 +99,48 @@ TEST_F(PublishQueueTest, MakesTheStagedFilesTheImagesWithoutReadingTheBucket) {
   EXPECT_EQ(image.st_nlink, 1u);
   EXPECT_EQ(image.st_mode & 07777, 0444u);
   EXPECT_FALSE(is_staged("run"));
+}
+
+/// Files large enough to be coded early, and smaller ones.
+TEST_F(PublishQueueTest, NotesWhatChangesInWhatItPublishes) {
+  started();
+  Store& store = *writer().store;
+  store.fresh_patches().add_taker();
+  const auto base = [&](std::uint64_t version) {
+    return base_of(store, writer().history, version, {});
+  };
+  const std::size_t sizes[] = {kQueueElements, kQueueElements, 1'200'000, 1'200'000};
+  for (unsigned v = 1; v <= 4; v++) {
+    const std::string name = "step-" + std::to_string(v);
+    writer().hand_over(writer().stage(name, checkpoint(v, sizes[v - 1])), name);
+    ASSERT_TRUE(writer().settles());
+    if (v == 1) continue;
+    const Base from = base(v - 1), to = base(v);
+    const auto span = store.fresh_patches().take({v - 1, from.version->manifest_sha256});
+    ASSERT_EQ(span != nullptr, v != 3) << "another table";
+    if (span) expect_as_compared(store.patches(), from, to, *span);
+  }
+  EXPECT_EQ(store.fresh_patches().counters(), FreshCounters{});
+}
+
+TEST_F(PublishQueueTest, NotesOfARollbackAreThoseOfMakingItsImages) {
+  started();
+  Store& store = *writer().store;
+  for (unsigned v = 1; v <= 2; v++) {
+    hand_over(v);
+    ASSERT_TRUE(writer().settles());
+  }
+  store.fresh_patches().add_taker();
+  HandOverOptions back;
+  back.wishes.rollback = 1;
+  writer().hand_over(writer().stage("back", {}), "back", back);
+  ASSERT_TRUE(writer().settles());
+  const Base from = base_of(store, writer().history, 2, {});
+  const Base to = base_of(store, writer().history, 3, {});
+  const auto span = store.fresh_patches().take({2, from.version->manifest_sha256});
+  ASSERT_TRUE(span);
+  expect_as_compared(store.patches(), from, to, *span);
+  EXPECT_FALSE(store.fresh_patches().take({2, from.version->manifest_sha256})) << "once";
 }
 
 TEST_F(PublishQueueTest, RemovesImagesOfOldVersionsAsAReaderDoes) {

@@ -201,7 +201,7 @@ TEST_F(HistoryFiles, ThereIsNoPathOverAnotherTensorTable) {
 }
 
 /// The difference of a patch is known modulo 2^width.
-TEST_F(HistoryFiles, AChangeOverHalfOfTheRangeCountsTheShorterWayRound) {
+TEST_F(HistoryFiles, OfAChangeOverHalfOfTheRangeTheyKnowWhatItIsAtLeast) {
   auto& tensor = model_.files["b.safetensors"][1];
   std::ranges::fill(tensor.data, std::byte{0});
   const auto put = [&](std::uint16_t bits) {

@@ -11,9 +11,9 @@
 
 #include "store/materialize/bases.hpp"
 #include "store/materialize/materialize.hpp"
-#include "store/materialize/take_patches.hpp"
 #include "store/patches/fresh_patches.hpp"
 #include "tests/store/materialize/materialize_fixture.hpp"
+#include "tests/support/fresh_spans.hpp"
 #include "tests/support/meddling_coder.hpp"
 #include "tests/support/random.hpp"
 #include "tests/support/repository_builder.hpp"
@@ -35,46 +35,24 @@ class FreshPatchesMade : public Materialize {
   /// As write(), and notes what changes.
   std::pair<Base, std::unique_ptr<FreshSpan>> write_noted(const Plan& plan, const Base& from,
                                                           unsigned threads) {
+    const auto chunks = std::make_shared<FreshChunks>(1u << 30);
     auto span = std::make_unique<FreshSpan>(
         end_of(from),
-        FreshEnd{{plan.version->number(), plan.version->manifest_sha256}, plan.layout}, 1u << 30);
+        FreshEnd{{plan.version->number(), plan.version->manifest_sha256}, plan.layout},
+        std::vector<FreshPart>{{chunks, 0}});
     WriteOptions options;
     options.directory = directory_ / ("noted-" + std::to_string(++written_));
     options.spool = directory_.path();
     options.sync = false;
     options.threads = threads;
-    options.fresh = span.get();
+    options.fresh = chunks.get();
     stdfs::create_directories(options.directory);
     write_version(plan, *repository_, options, {}, {});
     return {Base{plan.version, plan.layout, options.directory, plan.hashes}, std::move(span)};
   }
 
-  /// All patches of a span that is installed.
-  static std::vector<std::pair<ChunkPlace, ChunkPatch>> installed(PatchTable& table,
-                                                                  const SpanEnds& ends,
-                                                                  PatchFiles files) {
-    table.install(ends, std::move(files));
-    auto page = table.read_page(*table.find(ends.span()), {}, 1u << 30);
-    EXPECT_TRUE(page.is_last);
-    EXPECT_TRUE(table.remove(ends.span()));
-    return std::move(page.patches);
-  }
-
   void expect_what_is_taken(const Base& from, const Base& to, FreshSpan& span) {
-    ASSERT_TRUE(span.is_wanted());
-    const auto ends = span_between(from, to);
-    ASSERT_EQ(span.find_ends(), ends);
-    ASSERT_TRUE(ends);
-    PatchTable& table = host_.store->patches();
-    auto files = write_patches(table, *ends, span, {});
-    ASSERT_TRUE(files);
-    const auto noted = installed(table, *ends, std::move(*files));
-    const auto taken = installed(table, *ends, take_patches(table, *ends, from, to, {}));
-    ASSERT_EQ(noted.size(), taken.size());
-    for (std::size_t i = 0; i < noted.size(); i++) {
-      EXPECT_EQ(noted[i].first, taken[i].first);
-      EXPECT_TRUE(noted[i].second == taken[i].second) << to_string(taken[i].first);
-    }
+    expect_as_compared(host_.store->patches(), from, to, span);
   }
 
   Host host_{builder_.bucket(), directory_ / "store", StoreLimits{1u << 30, 0}};

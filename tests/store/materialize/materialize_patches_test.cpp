@@ -14,10 +14,10 @@
 #include "store/materialize/patched_base.hpp"
 #include "store/materialize/take_patches.hpp"
 #include "store/patches/fold_spans.hpp"
-#include "store/patches/patch_records.hpp"
 #include "tests/store/materialize/materialize_fixture.hpp"
 #include "tests/support/random.hpp"
 #include "tests/support/repository_builder.hpp"
+#include "tests/support/store_patches.hpp"
 
 namespace weightfs::test {
 namespace {
@@ -42,12 +42,7 @@ class MaterializePatches : public ::testing::Test {
     take(version - 1, version);
   }
   void take(std::uint64_t from, std::uint64_t to) {
-    const Base before = base_of(*host_->store, host_->history, from, {});
-    const Base after = base_of(*host_->store, host_->history, to, {});
-    const auto ends = span_between(before, after);
-    if (!ends) return;
-    PatchTable& table = host_->store->patches();
-    table.install(*ends, take_patches(table, *ends, before, after, {}));
+    take_between(*host_->store, host_->history, from, to);
   }
 
   void bring(std::uint64_t version) { materialize(*host_->store, host_->history, version, {}, {}); }
@@ -56,11 +51,7 @@ class MaterializePatches : public ::testing::Test {
                                     kernels::make_cpu_coder(), {}, watch);
   }
   void forget(std::uint64_t version) { ASSERT_TRUE(host_->store->evictor().evict(version)); }
-  void keep_only(std::uint64_t version) {
-    for (const std::uint64_t other : host_->store->images().complete_versions()) {
-      if (other != version) forget(other);
-    }
-  }
+  void keep_only(std::uint64_t version) { keep_only_images(*host_->store, version); }
   /// From now on whatever asks the bucket fails.
   void lose_bucket() { builder_.bucket()->fail_key("", ErrorCode::unavailable); }
 
@@ -68,20 +59,7 @@ class MaterializePatches : public ::testing::Test {
     ASSERT_TRUE(host_->store->images().is_complete(version));
     EXPECT_EQ(read_tree(host_->store->images().image_directory(version)), builder_.tree(version));
   }
-  /// Flips a bit of the first patch of a span.
-  void damage(const PatchSpan& span) {
-    std::string key, value;
-    host_->store->db().read_range(ColumnFamily::patches, patch_key(span, {}),
-                                  key_after(span_key(span.level, span.last)),
-                                  [&](std::string_view found, std::string_view bytes) {
-                                    key = found;
-                                    value = bytes;
-                                    return false;
-                                  });
-    ASSERT_FALSE(key.empty());
-    value.back() = static_cast<char>(value.back() ^ 1);
-    host_->store->db().write({{ColumnFamily::patches, key, value}});
-  }
+  void damage(const PatchSpan& span) { damage_span(*host_->store, span); }
   std::size_t span_count() { return host_->store->patches().list().size(); }
 
   TempDir directory_;

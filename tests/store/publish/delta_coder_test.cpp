@@ -127,6 +127,43 @@ TEST_F(DeltaCoderTest, ListsUnchangedChunksThatTheParentDoesNotHaveInThisSize) {
   EXPECT_EQ(chunks, (std::vector<std::pair<std::uint32_t, std::uint32_t>>{{0, 1}, {0, 2}, {1, 0}}));
 }
 
+TEST_F(DeltaCoderTest, NotesNothingWithACoderThatWritesNoLogs) {
+  std::vector<TestTensor> tensors{opaque_tensor("a", 2 * kChunkBytes, 1)};
+  const Base base = base_of_directory(write("before", tensors));
+  tensors[0].data[5] ^= std::byte{1};
+  const Scanned scanned(write("after", tensors));
+  for (const bool has_logs : {false, true}) {
+    const auto coder = std::make_shared<MeddlingCoder>();
+    coder->has_logs = has_logs;
+    FreshChunks fresh(1u << 20);
+    CodeOptions options;
+    options.spool = dir_.path();
+    options.coder = coder;
+    options.fresh = &fresh;
+    code_delta(scanned.reader, base, options, {}, {});
+    EXPECT_EQ(fresh.is_wanted(), has_logs);
+    std::vector<FreshChunk> chunks;
+    fresh.take(0, chunks);
+    EXPECT_EQ(chunks.size(), has_logs ? 1u : 0u);
+  }
+}
+
+/// Beyond its memory nothing more is noted, and the packs are the same.
+TEST_F(DeltaCoderTest, GivesUpNotesThatAreTooLarge) {
+  const Base base = base_of_directory(write("before", {opaque_tensor("a", 9 * kChunkBytes, 1)}));
+  const Scanned scanned(write("after", {opaque_tensor("a", 9 * kChunkBytes, 2)}));
+  const CodedDelta plain = code(scanned, base, kPackDataBytesTarget);
+  FreshChunks fresh(3 * kChunkBytes);
+  CodeOptions options;
+  options.spool = dir_.path();
+  options.fresh = &fresh;
+  const CodedDelta delta = code_delta(scanned.reader, base, options, {}, {});
+  EXPECT_FALSE(fresh.is_wanted());
+  EXPECT_EQ(fresh.size_bytes(), 0u);
+  EXPECT_EQ(delta.hashes, plain.hashes);
+  EXPECT_EQ(delta.packs[0]->data_size_bytes, plain.packs[0]->data_size_bytes);
+}
+
 TEST_F(DeltaCoderTest, GivesTheSamePacksWithAnyNumberOfThreads) {
   std::vector<TestTensor> before, after;
   for (unsigned i = 0; i < 40; i++) {

@@ -14,8 +14,10 @@
 #include "store/base/error.hpp"
 #include "store/inspect/verify.hpp"
 #include "store/materialize/adopt.hpp"
+#include "store/materialize/bases.hpp"
 #include "store/publish/pre_encoded.hpp"
 #include "tests/support/eventually.hpp"
+#include "tests/support/fresh_spans.hpp"
 #include "tests/support/hosts.hpp"
 #include "tests/support/random.hpp"
 
@@ -117,9 +119,28 @@ class PreEncoderTest : public testing::Test {
     PublishResult result = host_.publish(options);
     adopt_images(*host_.store, result.images, directory, result.images_lock);
     result.images_lock.unlock();
+    check_noted(result, options);
     parent_ = static_cast<std::int64_t>(result.version);
     early_->parent_changed();
     return result;
+  }
+
+  /// What was noted while files were coded, early and by the publish, is what changed.
+  void check_noted(const PublishResult& result, const PublishOptions& options) {
+    if (!is_noted_) {
+      EXPECT_FALSE(result.fresh) << "nobody asked";
+      return;
+    }
+    if (result.version == 1) return;
+    const auto base = [&](std::uint64_t version) {
+      return base_of(*host_.store, host_.history, version, {});
+    };
+    const Base from = base(result.parent), to = base(result.version);
+    const bool can_be = result.delta && span_between(from, to);
+    ASSERT_EQ(result.fresh != nullptr, can_be) << options.directory;
+    if (!result.fresh) return;
+    noted_++;
+    expect_as_compared(host_.store->patches(), from, to, *result.fresh);
   }
 
   PublishResult publish_plainly(const stdfs::path& directory) {
@@ -172,9 +193,15 @@ class PreEncoderTest : public testing::Test {
     return all;
   }
 
+  void note() {
+    host_.store->fresh_patches().add_taker();
+    is_noted_ = true;
+  }
+
   /// Version 1 in both repositories, without early work.
   void publish_first() {
     start();
+    note();
     const auto directory = save();
     publish(directory, nullptr);
     publish_plainly(directory);
@@ -191,12 +218,70 @@ class PreEncoderTest : public testing::Test {
   std::mutex mutex_;                     // guards reached_
   std::set<std::pair<std::string, std::string>> reached_;
   std::unique_ptr<PreEncoder> early_;
+  bool is_noted_ = false;  // somebody takes what changed
+  int noted_ = 0;          // versions of which it was noted
 
  private:
   int saves_ = 0, readers_ = 0;
 };
 
 // ---- what is published ----
+
+/// The file that is coded by the publish, those coded early, and one of these that did not change.
+TEST_F(PreEncoderTest, NotesWhatChangesInFilesCodedEarly) {
+  publish_first();
+  files_.at("sub/m.safetensors") = {make_weights("d", rng_)};
+  for (int version = 2; version <= 4; version++) {
+    const auto directory = save();
+    std::set<std::string> early = paths();
+    if (version == 3) early.erase("m-2.safetensors");
+    if (version == 4) early.clear();
+    code(directory, early);
+    const PublishResult result = publish(directory, take());
+    EXPECT_EQ(result.early_bytes > 0, !early.empty());
+    files_.at("m-1.safetensors")[1] = make_weights("b", rng_);
+    if (version == 2) nudge_all(files_, rng_);
+  }
+  EXPECT_EQ(noted_, 3);
+}
+
+/// A version is noted whole or not at all.
+TEST_F(PreEncoderTest, NotesNothingWhereNobodyAskedYetWhenAFileWasCoded) {
+  start();
+  publish(save(), nullptr);
+  nudge_all(files_, rng_);
+  const auto directory = save();
+  code(directory, {"m-1.safetensors"});
+  host_.store->fresh_patches().add_taker();
+  const PublishResult result = publish(directory, take());
+  EXPECT_GT(result.early_bytes, 0u);
+  EXPECT_FALSE(result.fresh);
+}
+
+/// Results are held until they are taken, which may be never: what they have noted has a bound.
+TEST_F(PreEncoderTest, NotesOnlyWhatHasRoomInMemory) {
+  constexpr std::size_t kElements = 17'000'000;  // two of them are more than 64 MiB
+  const auto make_all = [&] {
+    files_ = {{"a.safetensors", {make_weights("a", rng_, kElements)}},
+              {"b.safetensors", {make_weights("b", rng_, kElements)}}};
+  };
+  make_all();
+  start();
+  note();
+  publish(save(), nullptr);
+  make_all();
+  const auto directory = save();
+  code(directory, {"a.safetensors"});
+  code(directory, {"b.safetensors"});
+  const auto early = take();
+  PublishOptions options;
+  options.directory = directory;
+  options.early = early;
+  const PublishResult result = host_.publish(options);
+  EXPECT_EQ(result.early_bytes, early->bytes());
+  ASSERT_TRUE(result.fresh);
+  EXPECT_FALSE(result.fresh->is_wanted()) << "it counts as given up";
+}
 
 TEST_F(PreEncoderTest, GivesTheSameVersionsWhicheverFilesWereCodedEarly) {
   start();
@@ -603,6 +688,7 @@ TEST_F(PreEncoderTest, WorksAtLowPriority) {
 /// Files that are added, changed, moved and removed; some coded early, some of these stale.
 TEST_F(PreEncoderTest, GivesTheSameVersionsForRandomHistories) {
   start();
+  note();
   const auto chance = [&](unsigned percent) { return rng_() % 100 < percent; };
   for (std::uint64_t version = 1; version <= 12; version++) {
     const auto directory = save();

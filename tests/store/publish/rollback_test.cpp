@@ -7,12 +7,11 @@
 #include <vector>
 
 #include "store/materialize/bases.hpp"
-#include "store/materialize/take_patches.hpp"
-#include "store/patches/patch_records.hpp"
 #include "store/publish/delta_coder.hpp"
 #include "store/publish/old_version.hpp"
 #include "tests/store/materialize/materialize_fixture.hpp"
 #include "tests/store/publish/publish_fixture.hpp"
+#include "tests/support/store_patches.hpp"
 
 namespace weightfs::test {
 namespace {
@@ -51,19 +50,9 @@ class RollbackTest : public PublishTest {
   }
   void take(std::uint64_t from, std::uint64_t to) {
     if (!store().images().is_complete(from)) return;
-    const Base before = base_of(store(), publisher().history, from, {});
-    const Base after = base_of(store(), publisher().history, to, {});
-    const auto ends = span_between(before, after);
-    if (!ends) return;
-    store().patches().install(*ends, take_patches(store().patches(), *ends, before, after, {}));
+    take_between(store(), publisher().history, from, to);
   }
-  void keep_only(std::uint64_t version) {
-    for (const std::uint64_t other : store().images().complete_versions()) {
-      if (other != version) {
-        EXPECT_TRUE(store().evictor().evict(other));
-      }
-    }
-  }
+  void keep_only(std::uint64_t version) { keep_only_images(store(), version); }
   void lose_packs() {
     for (const auto& key : keys_below(*bucket_, "packs/")) bucket_->remove(key, {});
     for (const auto& key : keys_below(*bucket_, "snapshots/")) bucket_->remove(key, {});
@@ -109,6 +98,21 @@ TEST_F(RollbackTest, WherePatchesLeadNoPackIsRead) {
   EXPECT_EQ(publisher().publish(back_to(2)).version, 6u);
   materialize(store(), publisher().history, 6, {}, {});
   EXPECT_TRUE(read_tree(store().images().image_directory(6)) == trees_.at(2));
+}
+
+/// However near other images are: those would be read besides.
+TEST_F(RollbackTest, WherePatchesLeadFromTheParentNoOtherImageIsRead) {
+  for (int i = 0; i < 5; i++) i == 0 ? add() : add_changed();
+  for (const std::uint64_t version : store().images().complete_versions()) {
+    if (version < 4) {
+      EXPECT_TRUE(store().evictor().evict(version));
+    }
+  }
+  const PublishResult result = publisher().publish(back_to(2));
+  ASSERT_TRUE(result.rollback);
+  EXPECT_GT(result.rollback->patched, 0u);
+  EXPECT_EQ(result.rollback->other, 0u);
+  EXPECT_TRUE(read_on_a_fresh_host(6) == trees_.at(2));
 }
 
 /// No chunk is read twice: what differs is made of the chunk that is coded against.
@@ -192,17 +196,7 @@ TEST_F(RollbackTest, WhatCannotBeIsRefused) {
 TEST_F(RollbackTest, DamagedPatchesAndImagesAreNotBelieved) {
   for (int i = 0; i < 4; i++) i == 0 ? add() : add_changed();
   keep_only(4);
-  std::string key, value;
-  const PatchSpan span{PatchLevel::one, 2, 3};
-  store().db().read_range(ColumnFamily::patches, patch_key(span, {}),
-                          key_after(span_key(span.level, span.last)),
-                          [&](std::string_view found, std::string_view bytes) {
-                            key = found;
-                            value = bytes;
-                            return false;
-                          });
-  value.back() = static_cast<char>(value.back() ^ 1);
-  store().db().write({{ColumnFamily::patches, key, value}});
+  damage_span(store(), {PatchLevel::one, 2, 3});
   EXPECT_EQ(publisher().publish(back_to(1)).version, 5u);
   EXPECT_TRUE(read_on_a_fresh_host(5) == trees_.at(1));
 

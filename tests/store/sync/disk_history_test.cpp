@@ -3,7 +3,6 @@
 
 #include <chrono>
 #include <filesystem>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,55 +10,31 @@
 
 #include "store/base/error.hpp"
 #include "store/materialize/materialize.hpp"
-#include "store/patches/patch_records.hpp"
 #include "store/sync/patch_recorder.hpp"
 #include "store/sync/sync.hpp"
+#include "tests/store/sync/recorder_fixture.hpp"
 #include "tests/support/code_of.hpp"
 #include "tests/support/eventually.hpp"
 #include "tests/support/hosts.hpp"
 #include "tests/support/random.hpp"
+#include "tests/support/store_patches.hpp"
 
 namespace weightfs::test {
 namespace {
 
-namespace stdfs = std::filesystem;
 using Versions = std::vector<std::uint64_t>;
 
-constexpr std::size_t kHistoryElements = 50'000;
 constexpr std::uint64_t kTwoVersions = 250'000;  // bytes
 
-/// A host with room for two versions, and a publisher whose weights change a little each time.
-class DiskHistoryTest : public testing::Test {
+/// A host with room for two versions.
+class DiskHistoryTest : public RecorderTest {
  protected:
-  stdfs::path checkpoint(unsigned version) const {
-    return dir_ / ("checkpoint-" + std::to_string(version));
-  }
-  /// `more`: elements of another tensor; 0: there is none.
+  DiskHistoryTest() { limits_ = {kTwoVersions, 0}; }
+
   void publish(unsigned version, std::size_t more = 0) {
-    weights_ = nudged_bf16(weights_, 0.01, random_);
-    std::vector<TestTensor> tensors{{"weight", Dtype::bf16, {kHistoryElements}, weights_}};
-    if (more > 0) tensors.push_back({"more", Dtype::bf16, {more}, random_bf16(more, random_)});
-    write_text(checkpoint(version) / "model.safetensors",
-               make_safetensors(tensors, {{"step", std::to_string(version)}}));
-    write_text(checkpoint(version) / "config.json",
-               R"({"step":)" + std::to_string(config_changes_ ? version : 0) + "}");
+    config_ = R"({"step":)" + std::to_string(config_changes_ ? version : 0) + "}";
     write_text(checkpoint(version) / "tokenizer.json", "{}");
-    ASSERT_EQ(publisher_.publish(checkpoint(version)).version, version);
-  }
-  void open(std::unique_ptr<Repository> repository) {
-    recorder_.reset();
-    sync_.reset();
-    reader_.reset();
-    reader_.emplace(std::move(repository), dir_ / "reader", limits_, space_);
-    SyncOptions options;
-    options.follow.poll.interval = std::chrono::milliseconds(2);
-    sync_.emplace(*reader_->store, reader_->history, std::move(options));
-    recorder_.emplace(*reader_->store, reader_->history);
-  }
-  void open() { open(Repository::open(std::make_unique<BucketView>(bucket_), {})); }
-  void open_without_bucket() {
-    open(
-        Repository::assume("file://" + (dir_ / "no-bucket").string(), publisher_.repository->id()));
+    RecorderTest::publish(version, 0.01, more);
   }
   void bring(unsigned version, std::size_t more = 0) {
     publish(version, more);
@@ -74,24 +49,10 @@ class DiskHistoryTest : public testing::Test {
     }
   }
 
-  [[nodiscard]] std::vector<PatchSpan> spans() {
-    std::vector<PatchSpan> spans;
-    for (const SpanInfo& span : reader_->store->patches().list()) spans.push_back(span.span());
-    return spans;
-  }
-  static PatchSpan one(std::uint64_t first, std::uint64_t last) {
-    return {PatchLevel::one, first, last};
-  }
   [[nodiscard]] Versions here() { return reader_->store->images().complete_versions(); }
   void evict(std::uint64_t version) { ASSERT_TRUE(reader_->store->evictor().evict(version)); }
   [[nodiscard]] stdfs::path image(unsigned version) {
     return reader_->store->images().image_directory(version) / "model.safetensors";
-  }
-
-  /// As if the changes since the version had not been noted, so that images are compared.
-  void forget_noted(std::uint64_t version) {
-    const Sha256 manifest = reader_->history.get(version, {})->manifest_sha256;
-    EXPECT_TRUE(reader_->store->fresh_patches().take({version, manifest}));
   }
 
   bool make(unsigned version) {
@@ -103,17 +64,7 @@ class DiskHistoryTest : public testing::Test {
               read_tree(checkpoint(version)));
   }
 
-  TempDir dir_;
-  Random random_ = make_rng();
-  Bytes weights_ = random_bf16(kHistoryElements, random_);
   bool config_changes_ = false;
-  StoreLimits limits_{kTwoVersions, 0};
-  std::function<Space()> space_;  // empty: that of the file system
-  std::shared_ptr<MemoryBucket> bucket_ = make_memory_repository();
-  Host publisher_{bucket_, dir_ / "publisher"};
-  std::optional<Host> reader_;
-  std::optional<Sync> sync_;
-  std::optional<PatchRecorder> recorder_;
 };
 
 TEST_F(DiskHistoryTest, OldVersionsAreMadeOfTheNewestWithoutTheBucket) {
@@ -241,19 +192,24 @@ TEST_F(DiskHistoryTest, IfTheNewestIsDamagedTheNextVersionIsWaitedFor) {
   EXPECT_EQ(spans(), (std::vector{one(1, 2), one(2, 4)}));
 }
 
+TEST_F(DiskHistoryTest, WhoDoesNotStayComparesNoImages) {
+  limits_.store_bytes = 3 * kTwoVersions;
+  bring(1);
+  EXPECT_FALSE(recorder_->record_noted({}));
+  bring(2);
+  EXPECT_TRUE(recorder_->record_noted({}));
+  bring(3);
+  forget_noted(2);
+  EXPECT_FALSE(recorder_->record_noted({}));
+  EXPECT_EQ(spans(), (std::vector{one(1, 2)}));
+  EXPECT_TRUE(recorder_->record_if_due({})) << "who stays does";
+  EXPECT_EQ(spans(), (std::vector{one(1, 2), one(2, 3)}));
+  EXPECT_EQ(recorder_->status().counted, (FreshCounters{1, 1, 0}));
+}
+
 TEST_F(DiskHistoryTest, BeyondADamagedPatchHistoryIsLost) {
   bring_and_record(1, 6);
-  std::string key, value;
-  Db& db = reader_->store->db();
-  db.read_range(ColumnFamily::patches, patch_key(one(2, 3), {}),
-                key_after(span_key(PatchLevel::one, 3)),
-                [&](std::string_view found, std::string_view bytes) {
-                  key = found;
-                  value = bytes;
-                  return false;
-                });
-  value.back() = static_cast<char>(value.back() ^ 1);
-  db.write({{ColumnFamily::patches, key, value}});
+  damage_span(*reader_->store, one(2, 3));
   open_without_bucket();
   EXPECT_FALSE(make(1));
   expect_made(4);

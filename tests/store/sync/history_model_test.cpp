@@ -1,6 +1,6 @@
 // A host's history checked against plain copies: another host publishes versions that change a
 // little, wholly, come back, or have other tensors; this host follows them, opens any version by
-// name, loses the bucket, runs out of disk, restarts, and is killed.
+// name, rolls back to it, loses the bucket, runs out of disk, restarts, and is killed.
 //
 // A run is a chain of sessions, each a process of its own (this program again), because a session
 // may end by SIGKILL at any moment:
@@ -58,6 +58,7 @@ using HostTree = std::map<std::string, std::string>;
 
 constexpr const char* kSessionVariable = "WEIGHTFS_HISTORY_SESSION";  // "SEED DIRECTORY HOME"
 constexpr std::uint64_t kStepsOfSession = 60;
+constexpr std::chrono::milliseconds kRecordTime{500};
 
 std::uint64_t number_from(const char* variable, std::uint64_t otherwise) {
   const char* given = std::getenv(variable);
@@ -71,7 +72,8 @@ Context patience() { return Context{}.within(std::chrono::seconds(30)); }
 /// What all sessions did, and what they must not forget; in memory that the processes share.
 struct Counts {
   std::atomic<std::uint64_t> steps, sessions, kills, published, back, new_tables, followed, opened,
-      from_patches, offline, offline_starts, unreachable, full, spans_seen, folded_seen;
+      from_patches, offline, offline_starts, unreachable, full, spans_seen, folded_seen,
+      rolled_back, rolled_back_here, rolled_back_by_patches;
   std::atomic<std::uint64_t> latest;  // highest that was shown
 };
 
@@ -241,11 +243,13 @@ class Session {
 
   // ---- the host ----
 
+  /// `is_offline`: it has no bucket until it starts again.
   void start(bool is_offline) {
-    leash_->is_away = is_offline;
+    leash_->is_away = has_no_bucket_ = is_offline;
     counts_->offline_starts += is_offline;
     auto bucket = std::make_unique<LeashedBucket>(dir_ / "bucket", leash_);
-    auto repository = is_offline ? Repository::assume(url(), publisher_.repository->id())
+    const std::string nowhere = "file://" + (dir_ / "no-bucket").string();
+    auto repository = is_offline ? Repository::assume(nowhere, publisher_.repository->id())
                                  : Repository::open(std::move(bucket), patience());
     // Room for some of the largest versions that new_checkpoint() makes.
     const StoreLimits limits{(3 + rng_() % 4) * 120'000, 0};
@@ -267,6 +271,19 @@ class Session {
     if (shown > 0 && sync_->catalog()->versions.contains(shown)) check_bytes(shown);
   }
 
+  void restart(bool is_offline) {
+    sync_.reset();
+    host_.reset();
+    is_full_ = false;
+    start(is_offline);
+  }
+
+  /// The host has its bucket, and room.
+  void be_online() {
+    leash_->is_away = is_full_ = false;
+    if (has_no_bucket_) restart(false);
+  }
+
   void stop() {
     sync_.reset();
     host_.reset();
@@ -275,26 +292,28 @@ class Session {
 
   void step() {
     const std::uint64_t what = rng_() % 100;
-    if (what < 30) {
+    if (what < 27) {
       publish();
+    } else if (what < 30) {
+      const std::uint64_t near = std::min<std::uint64_t>(newest(), 10);
+      roll_back(chance(2) ? 1 + rng_() % newest() : newest() - rng_() % near);
     } else if (what < 50) {
       follow();
     } else if (what < 85) {
       open(1 + rng_() % newest());
     } else if (what < 93) {
-      leash_->is_away = !leash_->is_away;
+      leash_->is_away ? be_online() : lose_bucket();
     } else if (what < 96) {
       is_full_ = !is_full_;
       counts_->full += is_full_;
     } else if (what < 98) {
-      sync_.reset();
-      host_.reset();
-      is_full_ = false;
-      start(chance(4));
+      restart(chance(4));
     } else {
       open_all_of_history();
     }
   }
+
+  void lose_bucket() { leash_->is_away = true; }
 
   // ---- operations ----
 
@@ -309,6 +328,43 @@ class Session {
     options.threads = 1;
     tags_[publisher_.publish(std::move(options), patience()).version] = tag;
     counts_->published++;
+  }
+
+  /// As the command does it: from another host (`rollback URL`), or from this one, whose patches
+  /// may lead there, while it goes on following (`rollback MOUNTPOINT`).
+  void roll_back(std::uint64_t version) {
+    const std::string tag = fmt::format("t-{}", random_hex(8));
+    for (const auto& [path, bytes] : plain(version)) write_text(copy_of(tag) / path, bytes);
+    PublishOptions options;
+    options.wishes.tag = tag;
+    options.wishes.rollback = version;
+    options.threads = 1;
+    const bool is_here = chance(2);
+    if (is_here) follow();
+    if (is_here && chance(2)) give_time_to_record();
+    Host& host = is_here ? *host_ : publisher_;
+    const bool was_here = host.store->images().is_complete(version);
+    const std::uint64_t reads = leash_->data_reads;
+    std::uint64_t reads_coded = 0;  // when it comes, this host reads what was made of it
+    options.at = [&](std::string_view point) {
+      if (point == "diffed") reads_coded = leash_->data_reads;
+    };
+    const PublishResult result = host.publish(std::move(options), patience());
+    ASSERT_TRUE(result.rollback);
+    EXPECT_EQ(result.version, newest() + 1);
+    tags_[result.version] = tag;
+    counts_->rolled_back++;
+    counts_->rolled_back_here += is_here;
+    const bool has_changes = result.rollback->patched + result.rollback->other > 0;
+    counts_->rolled_back_by_patches += is_here && !was_here && has_changes && reads == reads_coded;
+  }
+
+  /// Until patches lead to the newest version; there may be none of dense changes, so not for long.
+  void give_time_to_record() {
+    const auto until = Clock::now() + kRecordTime;
+    while (Clock::now() < until && sync_->status().history.recorded != newest()) {
+      std::this_thread::sleep_for(std::chrono::microseconds(500));
+    }
   }
 
   HostTree next_checkpoint() {
@@ -337,7 +393,7 @@ class Session {
 
   /// Until `latest` is the newest version.
   void follow() {
-    leash_->is_away = is_full_ = false;
+    be_online();
     ASSERT_TRUE(eventually([this] { return sync_->catalog()->latest == newest(); }))
         << "latest is " << sync_->catalog()->latest << " of " << newest() << ": "
         << sync_->status().error;
@@ -407,11 +463,11 @@ class Session {
   /// Whatever patches lead to, without the bucket.
   void open_all_of_history() {
     is_full_ = false;
-    leash_->is_away = true;
+    lose_bucket();
     for (std::uint64_t n = newest(); n > 0 && newest() - n < 64; n--) {
       if (is_promised(n)) open(n);
     }
-    leash_->is_away = false;
+    leash_->is_away = has_no_bucket_;
   }
 
   void note_patches() {
@@ -429,6 +485,7 @@ class Session {
   std::map<std::uint64_t, std::string> tags_;  // of versions, which name their plain copies
   std::shared_ptr<LeashedBucket::Leash> leash_ = std::make_shared<LeashedBucket::Leash>();
   std::atomic<bool> is_full_ = false, is_over_ = false;
+  bool has_no_bucket_ = false;
   std::optional<Host> host_;
   std::optional<Sync> sync_;
 };
@@ -489,11 +546,14 @@ class HistoryModel : public testing::TestWithParam<const char*> {
     std::printf(
         "%llu steps in %llu sessions, %llu killed: %llu versions (%llu came back, %llu with other "
         "tensors), %llu times followed; opened by name %llu, of patches alone %llu, offline %llu, "
-        "refused %llu; %llu starts offline, %llu times full\n",
+        "refused %llu; %llu starts offline, %llu times full; %llu rollbacks, %llu of them here, "
+        "%llu "
+        "by patches alone\n",
         of(counts_->steps), of(counts_->sessions), of(counts_->kills), of(counts_->published),
         of(counts_->back), of(counts_->new_tables), of(counts_->followed), of(counts_->opened),
         of(counts_->from_patches), of(counts_->offline), of(counts_->unreachable),
-        of(counts_->offline_starts), of(counts_->full));
+        of(counts_->offline_starts), of(counts_->full), of(counts_->rolled_back),
+        of(counts_->rolled_back_here), of(counts_->rolled_back_by_patches));
   }
   static unsigned long long of(const std::atomic<std::uint64_t>& count) { return count.load(); }
 
@@ -512,6 +572,8 @@ TEST_P(HistoryModel, EveryVersionThatOpensHasItsBytes) {
   EXPECT_GT(counts_->from_patches, steps / 100) << "the history was not used";
   EXPECT_GT(counts_->offline, steps / 200);
   EXPECT_GT(counts_->folded_seen, 0U) << "nothing was folded";
+  EXPECT_GT(counts_->rolled_back, steps / 100);
+  EXPECT_GE(counts_->rolled_back_by_patches, steps / 2000);
 }
 
 INSTANTIATE_TEST_SUITE_P(Homes, HistoryModel, testing::Values("disk", "memory"),

@@ -13,25 +13,24 @@
 #include <vector>
 
 #include "store/base/error.hpp"
-#include "store/patches/patch_records.hpp"
 #include "store/sync/base_writer.hpp"
 #include "store/sync/sync.hpp"
+#include "tests/store/sync/recorder_fixture.hpp"
 #include "tests/support/code_of.hpp"
 #include "tests/support/eventually.hpp"
 #include "tests/support/hosts.hpp"
 #include "tests/support/random.hpp"
+#include "tests/support/store_patches.hpp"
 
 namespace weightfs::test {
 namespace {
 
-namespace stdfs = std::filesystem;
 using Versions = std::vector<std::uint64_t>;
 
-constexpr std::size_t kElements = 50'000;
-
-/// A host whose images are in memory, and a publisher whose weights change a little each time.
-class PatchRecorderTest : public testing::Test {
+/// A host whose images are in memory.
+class PatchRecorderTest : public RecorderTest {
  protected:
+  PatchRecorderTest() { is_in_memory_ = true; }
   void SetUp() override {
     try {
       const ImageMemory memory;
@@ -40,34 +39,8 @@ class PatchRecorderTest : public testing::Test {
     }
   }
 
-  stdfs::path checkpoint(unsigned version) const {
-    return dir_ / ("checkpoint-" + std::to_string(version));
-  }
-  /// `more`: elements of another tensor; 0: there is none.
   void publish(unsigned version, double share = 0.01, std::size_t more = 0) {
-    weights_ = nudged_bf16(weights_, share, random_);
-    std::vector<TestTensor> tensors{{"weight", Dtype::bf16, {kElements}, weights_}};
-    if (more > 0) tensors.push_back({"more", Dtype::bf16, {more}, random_bf16(more, random_)});
-    write_text(checkpoint(version) / "model.safetensors",
-               make_safetensors(tensors, {{"step", std::to_string(version)}}));
-    write_text(checkpoint(version) / "config.json", config_);
-    ASSERT_EQ(publisher_.publish(checkpoint(version)).version, version);
-  }
-  void open(std::unique_ptr<Repository> repository) {
-    recorder_.reset();
-    sync_.reset();
-    reader_.reset();
-    reader_.emplace(std::move(repository), dir_ / "reader");
-    reader_->store->use_memory([] { return std::optional<MemoryRoom>(); });
-    SyncOptions options;
-    options.follow.poll.interval = std::chrono::milliseconds(2);
-    sync_.emplace(*reader_->store, reader_->history, std::move(options));
-    recorder_.emplace(*reader_->store, reader_->history);
-  }
-  void open() { open(Repository::open(std::make_unique<BucketView>(bucket_), {})); }
-  void open_without_bucket() {
-    open(
-        Repository::assume("file://" + (dir_ / "no-bucket").string(), publisher_.repository->id()));
+    RecorderTest::publish(version, share, more);
   }
   /// A host with version 1, the base, on the disk.
   void begin() {
@@ -86,40 +59,16 @@ class PatchRecorderTest : public testing::Test {
       EXPECT_TRUE(recorder_->record_if_due({})) << version;
     }
   }
-  /// As if the changes since the version had not been noted.
-  void forget_noted(std::uint64_t version) {
-    const auto manifest = reader_->history.get(version, {})->manifest_sha256;
-    EXPECT_TRUE(reader_->store->fresh_patches().take({version, manifest}));
-  }
   void wait_ready() {
     sync_->start();
     sync_->wait_ready(Context{}.within(std::chrono::seconds(60)), {});
   }
 
-  [[nodiscard]] PatchTable& patches() { return reader_->store->patches(); }
-  [[nodiscard]] std::vector<PatchSpan> spans() {
-    std::vector<PatchSpan> spans;
-    for (const SpanInfo& span : patches().list()) spans.push_back(span.span());
-    return spans;
-  }
-  static PatchSpan one(std::uint64_t first, std::uint64_t last) {
-    return {PatchLevel::one, first, last};
-  }
   void expect_latest(unsigned version) {
     const auto catalog = sync_->catalog();
     ASSERT_EQ(catalog->latest, version);
     EXPECT_EQ(read_tree(catalog->versions.at(version)->directory), read_tree(checkpoint(version)));
   }
-
-  TempDir dir_;
-  Random random_ = make_rng();
-  Bytes weights_ = random_bf16(kElements, random_);
-  std::string config_ = R"({"model_type":"test"})";
-  std::shared_ptr<MemoryBucket> bucket_ = make_memory_repository();
-  Host publisher_{bucket_, dir_ / "publisher"};
-  std::optional<Host> reader_;
-  std::optional<Sync> sync_;
-  std::optional<PatchRecorder> recorder_;
 };
 
 TEST_F(PatchRecorderTest, EachVersionIsRecordedOnce) {
@@ -378,16 +327,7 @@ TEST_F(PatchRecorderTest, TheBaseIsRenewedWhenPatchesAreMoreThanHalfOfTheModel) 
 TEST_F(PatchRecorderTest, ADamagedPatchIsLeftOutAndTheBucketIsAsked) {
   begin();
   bring_and_record(2, 4);
-  std::string key, value;
-  reader_->store->db().read_range(ColumnFamily::patches, patch_key(one(2, 3), {}),
-                                  key_after(span_key(PatchLevel::one, 3)),
-                                  [&](std::string_view found, std::string_view bytes) {
-                                    key = found;
-                                    value = bytes;
-                                    return false;
-                                  });
-  value.back() = static_cast<char>(value.back() ^ 1);
-  reader_->store->db().write({{ColumnFamily::patches, key, value}});
+  damage_span(*reader_->store, one(2, 3));
   open();
   wait_ready();
   EXPECT_TRUE(eventually([&] { return sync_->status().latest == 4; }));
