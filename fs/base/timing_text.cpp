@@ -107,8 +107,10 @@ std::string build_text(const VersionTiming& timing) {
       timing.patches == 0 ? "" : fmt::format(" + {}", count_text(timing.patches, "span"));
   const std::string deltas =
       timing.deltas == 0 ? "" : fmt::format(" + {}", count_text(timing.deltas, "delta"));
-  return fmt::format("{}{}{}: fetch {} in {}; stall {}, decode {}, write {}", start, patches,
-                     deltas, human_bytes(work.fetched_bytes), duration_text(work.fetch),
+  const std::string skips =
+      timing.skips == 0 ? "" : fmt::format(" + {}", count_text(timing.skips, "skip delta"));
+  return fmt::format("{}{}{}{}: fetch {} in {}; stall {}, decode {}, write {}", start, patches,
+                     skips, deltas, human_bytes(work.fetched_bytes), duration_text(work.fetch),
                      duration_text(work.stalled), duration_text(work.decode),
                      duration_text(work.write));
 }

@@ -55,16 +55,23 @@ OldVersion::OldVersion(Store& store, History& history,
                        const std::shared_ptr<const Version>& version, const Base& parent,
                        kernels::SharedCoder coder, const Context& context, const Progress& progress)
     : repository_(history.repository()), coder_(std::move(coder)), context_(context) {
-  while (!base_) {
-    context.check("planning the way to the version");
-    std::vector<Base> bases = usable_bases(store, history, version->number() + 1, {}, context);
-    auto patched = find_sound_patched_base(store, history, version->number(), {}, context);
-    if (patched) bases.push_back(std::move(*patched));
-    plan_ = make_plan(history, version, bases, context);
-    base_ = reserve_base(store, plan_, Eviction::Claim::stays, context);
-  }
+  without_bad_skips(history.skips(), [&] { fetch(store, history, version, progress); });
   is_of_parent_ = plan_.base && plan_.base->patched && plan_.steps.empty() &&
                   plan_.base->images().number() == parent.version->number() && !parent.patched;
+}
+
+void OldVersion::fetch(Store& store, History& history,
+                       const std::shared_ptr<const Version>& version, const Progress& progress) {
+  spool_.reset();
+  base_.reset();
+  while (!base_) {
+    context_.check("planning the way to the version");
+    std::vector<Base> bases = usable_bases(store, history, version->number() + 1, {}, context_);
+    auto patched = find_sound_patched_base(store, history, version->number(), {}, context_);
+    if (patched) bases.push_back(std::move(*patched));
+    plan_ = make_plan(history, version, bases, context_);
+    base_ = reserve_base(store, plan_, Eviction::Claim::stays, context_);
+  }
   spool_.emplace(plan_, repository_, store.temporary_directory(), context_);
   spool_->fetch_all(0, progress);
 }

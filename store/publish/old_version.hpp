@@ -47,6 +47,9 @@ class OldVersion final : public NewChunks {
  private:
   class PlanReader;
 
+  void fetch(Store& store, History& history, const std::shared_ptr<const Version>& version,
+             const Progress& progress);
+
   Repository& repository_;
   const kernels::SharedCoder coder_;
   const Context context_;
