@@ -107,12 +107,14 @@ std::string build_text(const VersionTiming& timing) {
       timing.patches == 0 ? "" : fmt::format(" + {}", count_text(timing.patches, "span"));
   const std::string deltas =
       timing.deltas == 0 ? "" : fmt::format(" + {}", count_text(timing.deltas, "delta"));
+  const std::string skips =
+      timing.skips == 0 ? "" : fmt::format(" + {}", count_text(timing.skips, "skip delta"));
   const std::string seed =
       work.seeded_bytes == 0 ? "" : fmt::format("seed {}, ", human_bytes(work.seeded_bytes));
-  return fmt::format("{}{}{}: {}fetch {} in {}; stall {}, decode {}, write {}", start, patches,
-                     deltas, seed, human_bytes(work.fetched_bytes), duration_text(work.fetch),
-                     duration_text(work.stalled), duration_text(work.decode),
-                     duration_text(work.write));
+  return fmt::format("{}{}{}{}: {}fetch {} in {}; stall {}, decode {}, write {}", start, patches,
+                     skips, deltas, seed, human_bytes(work.fetched_bytes),
+                     duration_text(work.fetch), duration_text(work.stalled),
+                     duration_text(work.decode), duration_text(work.write));
 }
 
 std::string shown_text(const HandOverTiming& timing) {

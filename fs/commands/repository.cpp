@@ -68,6 +68,7 @@ Json to_json(const VerifyReport& report) {
     orphans.push_back({{"prefix", left.prefix}, {"objects", left.objects}, {"bytes", left.bytes}});
   }
   return {{"versions", report.versions},
+          {"skips", report.skips},
           {"objects", report.objects},
           {"bytes", report.bytes},
           {"problems", std::move(problems)},
@@ -88,7 +89,10 @@ std::string to_text(const VerifyReport& report) {
   }
   const std::string verdict =
       report.problems.empty() ? "no problems" : count_text(report.problems.size(), "problem");
-  return text + fmt::format("verified {}, {}, {}: {}\n", count_text(report.versions, "version"),
+  const std::string skips =
+      report.skips == 0 ? "" : fmt::format(", {}", count_text(report.skips, "skip delta"));
+  return text + fmt::format("verified {}{}, {}, {}: {}\n",
+                            count_text(report.versions, "version"), skips,
                             count_text(report.objects, "object"), human_bytes(report.bytes),
                             verdict);
 }

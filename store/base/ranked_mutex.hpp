@@ -52,6 +52,7 @@ enum class LockRank : std::uint8_t {
   queue_thread,  // likewise of a PublishQueue
   sync_round,    // one round at a time
   images,        // ImageTable::lock_images(): one version at a time is brought into the store
+  partial_plan,  // another way to a version that is being filled is planned
   repository,    // opening a bucket
   bucket,        // no mutex: a request, for check_lock_order()
 

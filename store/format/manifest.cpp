@@ -104,6 +104,10 @@ void ManifestReader::check_history(const Manifest& manifest) const {
   if (manifest.version == 1 && manifest.delta) fail("version 1 has no parent, so no delta");
   if (manifest.version == 1 && !manifest.snapshot) fail("version 1 must have a snapshot");
   if (!manifest.delta && !manifest.snapshot) fail("it has neither a delta nor a snapshot");
+  if (manifest.snapshot_before.value_or(0) >= manifest.version) {
+    fail(fmt::format("version {} is not before version {}", *manifest.snapshot_before,
+                     manifest.version));
+  }
 }
 
 }  // namespace
@@ -128,6 +132,7 @@ std::string Manifest::serialize() const {
   if (snapshot) {
     json["snapshot"] = {{"hashes", json_of(snapshot->hashes)}, {"nonce", snapshot->nonce}};
   }
+  if (snapshot_before) json["snapshot_before"] = *snapshot_before;
   try {
     if (carries_hash()) json[kRecordHash] = to_hex(hash_of_record(json));
     json[kRecordSignature] = signature;
@@ -169,6 +174,9 @@ Manifest Manifest::parse(std::string_view bytes, std::string_view what) {
   manifest.root = reader.hash(json, "root");
   if (json.contains("delta")) manifest.delta = reader.delta(json["delta"]);
   if (json.contains("snapshot")) manifest.snapshot = reader.snapshot(json["snapshot"]);
+  if (json.contains("snapshot_before")) {
+    manifest.snapshot_before = reader.number(json, "snapshot_before", kVersionMax);
+  }
   manifest.nonce = reader.nonce(json, "nonce");
   manifest.features = reader.features(json);
   if (manifest.carries_hash() != json.contains(kRecordHash)) {

@@ -60,7 +60,10 @@ struct Manifest {
   Sha256 root{};                        // SHA-256 over all chunk hashes, 8 bytes little-endian each
   std::optional<DeltaRef> delta;        // from the parent
   std::optional<SnapshotRef> snapshot;  // at least one of the two
-  std::string nonce;                    // of this publish: settles a lost reply
+  /// The newest version before it that has a snapshot; 0: none does; nullopt: not known, as in
+  /// versions of releases that did not write it.
+  std::optional<std::uint64_t> snapshot_before = {};
+  std::string nonce;  // of this publish: settles a lost reply
   /// The features that a reader must know, ascending.
   std::vector<std::string> features{std::string(kFeatureManifestSha256)};
   std::string key_id;     // reserved, empty: docs/FORMAT.md, "Signatures"

@@ -12,6 +12,7 @@
 #include "store/inspect/patch_diff.hpp"
 #include "store/materialize/bases.hpp"
 #include "store/materialize/patched_base.hpp"
+#include "store/repository/pieces.hpp"
 
 namespace weightfs {
 namespace {
@@ -194,6 +195,8 @@ void DeltaFiles::with_plan(VersionPair versions, const Context& context, const B
                               versions.from, versions.to, damaged.what()));
     } catch (const PatchDamaged& damaged) {
       if (!drop_damaged_patches(store_, damaged)) throw;
+    } catch (const ObjectError& error) {
+      if (!history_.skips().leave_out_cause(error)) throw;
     }
     context.check("comparing versions");
   }

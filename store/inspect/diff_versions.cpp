@@ -36,17 +36,19 @@ struct Written {
 Written write(History& history, std::uint64_t number, std::span<const Base> bases,
               const std::filesystem::path& scratch, const Context& context,
               const Progress& progress, const kernels::SharedCoder& coder) {
-  const auto version = history.get(number, context);
-  Plan plan = make_plan(history, version, bases, context);
-  Written written{ScratchDirectory(scratch, "diff-"), {}};
-  WriteOptions options;
-  options.directory = written.directory.path();
-  options.spool = scratch;
-  options.sync = false;
-  options.coder = coder;
-  write_version(plan, history.repository(), options, context, progress);
-  written.base = {version, plan.layout, written.directory.path(), std::move(plan.hashes)};
-  return written;
+  return without_bad_skips(history.skips(), [&] {
+    const auto version = history.get(number, context);
+    Plan plan = make_plan(history, version, bases, context);
+    Written written{ScratchDirectory(scratch, "diff-"), {}};
+    WriteOptions options;
+    options.directory = written.directory.path();
+    options.spool = scratch;
+    options.sync = false;
+    options.coder = coder;
+    write_version(plan, history.repository(), options, context, progress);
+    written.base = {version, plan.layout, written.directory.path(), std::move(plan.hashes)};
+    return written;
+  });
 }
 
 /// Finds tensors by name, whatever their dtype: first in the file of the same path, then in its

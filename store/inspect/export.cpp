@@ -104,17 +104,18 @@ void export_version(History& history, std::uint64_t version, const filesystem::p
                     const kernels::SharedCoder& coder) {
   const filesystem::path target = normal(directory);
   check_target(target);
-  const Plan plan = make_plan(history, history.get(version, context), {}, context);
-
-  ScratchDirectory partial(target.parent_path(),
-                           fmt::format(".{}.partial-", target.filename().string()));
-  WriteOptions options;
-  options.directory = partial.path();
-  options.spool = target.parent_path();
-  options.mode = 0644;
-  options.coder = coder;
-  write_version(plan, history.repository(), options, context, progress);
-  partial.keep_as(target);
+  without_bad_skips(history.skips(), [&] {
+    const Plan plan = make_plan(history, history.get(version, context), {}, context);
+    ScratchDirectory partial(target.parent_path(),
+                             fmt::format(".{}.partial-", target.filename().string()));
+    WriteOptions options;
+    options.directory = partial.path();
+    options.spool = target.parent_path();
+    options.mode = 0644;
+    options.coder = coder;
+    write_version(plan, history.repository(), options, context, progress);
+    partial.keep_as(target);
+  });
   fsync_directory(target.parent_path());
 }
 

@@ -483,15 +483,17 @@ void SparseDeltaReader::write(const SparseLayout& sparse, std::span<const std::u
 std::uint64_t export_sparse_delta(History& history, VersionPair versions,
                                   const std::filesystem::path& file, const Context& context,
                                   const Progress& progress, const kernels::SharedCoder& coder) {
-  const NewFile target(file);
-  const std::filesystem::path directory = target.partial().parent_path();
-  const SparsePlan plan = make_sparse_plan(history, versions, {}, context);
-  SparseDeltaReader reader(plan, history.repository(), directory, coder, context, progress);
-  const ChangedCounts changed = reader.count();
-  const SparseLayout sparse(*plan.to.layout, changed, versions);
-  reader.write(sparse, changed, target.partial());
-  target.keep();
-  return sparse.entries();
+  return without_bad_skips(history.skips(), [&] {
+    const NewFile target(file);
+    const std::filesystem::path directory = target.partial().parent_path();
+    const SparsePlan plan = make_sparse_plan(history, versions, {}, context);
+    SparseDeltaReader reader(plan, history.repository(), directory, coder, context, progress);
+    const ChangedCounts changed = reader.count();
+    const SparseLayout sparse(*plan.to.layout, changed, versions);
+    reader.write(sparse, changed, target.partial());
+    target.keep();
+    return sparse.entries();
+  });
 }
 
 }  // namespace weightfs

@@ -17,6 +17,8 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <span>
+#include <string_view>
 
 #include "store/base/bytes.hpp"
 #include "store/base/log.hpp"
@@ -27,6 +29,7 @@
 #include "store/os/file.hpp"
 #include "store/os/scratch_directory.hpp"
 #include "store/repository/pieces.hpp"
+#include "store/repository/skips.hpp"
 #include "store/retention/gc_log.hpp"
 #include "store/threads/parallel.hpp"
 #include "store/threads/progress_counter.hpp"
@@ -101,9 +104,11 @@ class RepositoryVerifier {
       if (ahead_.empty()) fetch_manifests(number, std::min(newest, number + kManifestsAhead - 1));
       versions.push_back(check_records(number));
     }
+    find_skips();
     ProgressCounter counter(progress_, "verifying", bytes_to_check_);
     for (Known& known : versions) {
       check_version(known, counter);
+      check_skips_from(known, versions, counter);
       known = {};
       report_.versions++;
     }
@@ -196,10 +201,72 @@ class RepositoryVerifier {
     const Manifest& manifest = known.version->manifest;
     const bool has_packs = manifest.delta && !log_.deltas.contains(manifest.version);
     const bool has_snapshot = manifest.snapshot && !log_.snapshots.contains(manifest.version);
-    const bool packs = has_packs && check_packs(*known.version, *layout, counter);
+    const auto key_of = [&](const PackRef& pack) {
+      return keys::pack(manifest.version, pack.name);
+    };
+    const bool packs = has_packs && check_packs(*manifest.delta, key_of, *layout, counter);
     const bool snapshot = has_snapshot && check_snapshot(*known.version, *layout, counter);
     check_decoding(known.version, packs, snapshot, counter);
     counter.add(layout->size_bytes());
+  }
+
+  // ---- skip deltas ----
+
+  void find_skips() {
+    for (const ListedSkip& skip : list_skips(repository_, 0, context_)) {
+      skips_[skip.versions.from].push_back(skip.versions);
+      bytes_to_check_ += skip.bytes;
+    }
+  }
+
+  /// Requires: later versions are in `versions`.
+  void check_skips_from(const Known& from, std::span<const Known> versions,
+                        ProgressCounter& counter) {
+    if (!from.version) return;
+    const auto skips = skips_.find(from.version->number());
+    if (skips == skips_.end()) return;
+    for (const VersionPair& skip : skips->second) {
+      context_.check("verifying");
+      if (skip.to > versions.size()) continue;  // published meanwhile
+      check_skip(skip, *from.version, versions[skip.to - 1], counter);
+    }
+    skips_.erase(skips);
+  }
+
+  void check_skip(const VersionPair& versions, const Version& from, const Known& to,
+                  ProgressCounter& counter) {
+    const std::string key = keys::skip_record(versions);
+    std::shared_ptr<const SkipRecord> record;
+    const bool is_whole = judge(key, [&] {
+      auto found = find_skip(repository_, versions, context_);
+      if (found) record = std::make_shared<const SkipRecord>(std::move(*found));
+    });
+    if (is_whole && !record) return;  // removed meanwhile
+    report_.skips++;
+    report_.objects++;
+    const LayoutPtr layout = record && to.has_layout ? check_layout(*to.version) : nullptr;
+    if (!layout) return;
+    const auto fits = [&] {
+      if (record->from_sha256 == from.manifest_sha256 &&
+          record->to_sha256 == to.version->manifest_sha256) {
+        return;
+      }
+      throw Error(
+          ErrorCode::corrupt,
+          fmt::format("object {}: it is of other manifests than those of its versions", key));
+    };
+    const auto key_of = [&](const PackRef& pack) { return keys::skip_pack(versions, pack.name); };
+    const bool is_sound = judge(key, fits) && check_packs(record->delta, key_of, *layout, counter);
+    const bool is_at_from = decoded_ && decoded_->base.version->number() == versions.from;
+    if (!is_sound || !is_at_from) return;
+    const ReconstructionPath path{{decoded_->base.version, true, {{versions, record}}},
+                                  &decoded_->base};
+    const auto plan = [&] { return make_plan_by(path, history_, to.version, context_); };
+    if (deep_) {
+      decode(to.version, plan, counter);
+    } else {
+      judge(key, [&] { static_cast<void>(plan()); });
+    }
   }
 
   // ---- orphans ----
@@ -330,7 +397,11 @@ class RepositoryVerifier {
   }
 
   void add_problem(const std::string& object, const std::string& message) {
-    if (reported_.insert(object).second) report_.problems.push_back({object, message});
+    const std::string_view reach =
+        find_skip_key(object) ? "; it is of a skip delta, and no version depends on it" : "";
+    if (reported_.insert(object).second) {
+      report_.problems.push_back({object, fmt::format("{}{}", message, reach)});
+    }
   }
 
   /// nullptr if it is damaged.
@@ -391,17 +462,18 @@ class RepositoryVerifier {
     }
   }
 
-  bool check_packs(const Version& version, const Layout& layout, ProgressCounter& counter) {
+  template <typename KeyOf>
+  bool check_packs(const DeltaRef& delta, const KeyOf& key_of, const Layout& layout,
+                   ProgressCounter& counter) {
     Runs runs;
     MemoryBudget budget;
     PackRoom room(layout, budget);
     bool whole = true;
-    for (const PackRef& ref : version.manifest.delta->packs) {
-      std::string key = keys::pack(version.number(), ref.name);
+    for (const PackRef& ref : delta.packs) {
+      const std::string key = key_of(ref);
       report_.objects++;
       whole &= judge(key, [&] {
-        auto index = repository_.get_pack_index(keys::pack(version.number(), ref.name), ref, layout,
-                                                context_, &room);
+        auto index = repository_.get_pack_index(key, ref, layout, context_, &room);
         runs.runs.push_back(
             {key, index->data_offset_bytes(), index->data_size_bytes(), index->pieces()});
         runs.indexes.push_back(std::move(index));
@@ -506,20 +578,17 @@ class RepositoryVerifier {
     std::optional<Decoded> by_delta, by_snapshot;
     if (packs && decoded_) {
       by_delta = decode(
-          version,
-          [&] {
-            return by({decoded_->base.version, &decoded_->base, 0, 1});
-          },
-          counter);
+          version, [&] { return by(path_of_deltas(decoded_->base, *version)); }, counter);
     } else if (packs && is_alone_) {
       by_delta = decode(
-          version, [&] { return make_plan(history_, version, {}, context_); }, counter);
+          version, [&] { return make_plan(history_, version, {}, context_, {}, SkipUse::none); },
+          counter);
     }
     if (snapshot) {
       by_snapshot = decode(
           version,
           [&] {
-            return by({version, nullptr, 0, 0});
+            return by({{version}, nullptr});
           },
           counter);
     }
@@ -533,7 +602,8 @@ class RepositoryVerifier {
     const Progress nobody;
     ProgressCounter not_counted(nobody, "verifying", 0);
     return decode(
-        parent, [&] { return make_plan(history_, parent, {}, context_); }, not_counted);
+        parent, [&] { return make_plan(history_, parent, {}, context_, {}, SkipUse::none); },
+        not_counted);
   }
 
   /// Compares the bytes; both have the right hashes.
@@ -626,6 +696,7 @@ class RepositoryVerifier {
   GcLog log_;  // what it retired is not looked for
 
   VerifyReport report_;
+  std::map<std::uint64_t, std::vector<VersionPair>> skips_;  // not checked yet, by `from`
   std::set<std::string> reported_;
   std::set<std::string> named_;                  // keys, and directories of snapshots
   std::set<std::uint64_t> unknown_;              // versions whose manifest cannot be read

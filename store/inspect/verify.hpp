@@ -32,6 +32,7 @@ struct Orphans {
 
 struct VerifyReport {
   std::uint64_t versions = 0;
+  std::uint64_t skips = 0;  // skip deltas
   std::uint64_t objects = 0;
   std::uint64_t bytes = 0;  // read and hashed
   std::vector<Problem> problems;
@@ -49,7 +50,10 @@ struct VerifyOptions {
 
 /// Checks every object of every version: records, manifests and their chain, layouts, blobs, pieces
 /// of packs and snapshots, and that each version decodes to its root.  Continues after a problem,
-/// and names every damaged object once; its key is the problem's object.  Counts orphans; those of
+/// and names every damaged object once; its key is the problem's object.  Of skip deltas it checks
+/// record and pieces, and that they lead to the root of their version; with `deep` they are decoded.
+/// A problem of one says that no version depends on it.  With `only` they are neither checked nor
+/// used.  Counts orphans; those of
 /// a version whose manifest is damaged are unknown, and not counted.
 /// `scratch`: a directory with room for two versions (three if a version has a delta and a
 /// snapshot).

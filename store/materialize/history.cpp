@@ -133,9 +133,9 @@ std::uint64_t History::refresh(std::uint64_t known, const Context& context) {
   std::uint64_t newest = known;
   try {
     // One request if there is no new version, two if there is one.
-    constexpr std::array<std::size_t, 5> kAhead{1, 1, 4, 16, 64};
-    for (std::size_t i = 0; advance(newest, kAhead[i], context);) {
-      i = std::min(i + 1, kAhead.size() - 1);
+    if (advance(newest, 1, context) && advance(newest, 1, context)) {
+      jump(newest, context);
+      walk(newest, context);
     }
     check_no_gap(newest, context);
   } catch (const Error&) {
@@ -143,7 +143,38 @@ std::uint64_t History::refresh(std::uint64_t known, const Context& context) {
     if (newest == known) throw;
   }
   keep_newest(newest, context);
+  const std::scoped_lock lock(mutex_);
+  reads_all_ = false;
   return newest;
+}
+
+/// Accepts all versions after `newest` in order.
+void History::walk(std::uint64_t& newest, const Context& context) {
+  constexpr std::array<std::size_t, 3> kAhead{4, 16, 64};
+  for (std::size_t i = 0; advance(newest, kAhead[i], context);) {
+    i = std::min(i + 1, kAhead.size() - 1);
+  }
+}
+
+/// Accepts the newest version that LIST leads to and none before it, if that is far away and its
+/// manifest can be read; else does nothing.  A gap that LIST shows is found by check_no_gap().
+void History::jump(std::uint64_t& newest, const Context& context) {
+  {
+    const std::scoped_lock lock(mutex_);
+    if (reads_all_) return;
+  }
+  const Repository::Numbers numbers = repository_.list_numbers(newest, context);
+  if (numbers.newest <= newest + kWalkedMax) return;
+  Looked looked = std::move(look(numbers.newest, 1, context).front());
+  if (looked.fetched) {
+    check_old_form(*looked.fetched, context);
+    looked.known = accept(std::move(*looked.fetched));
+  }
+  if (!looked.known) return;
+  newest = numbers.newest;
+  const std::scoped_lock lock(mutex_);
+  if (numbers.behind_gap) looked_behind_ = false;
+  if (numbers.is_all) looked_behind_ = true;
 }
 
 /// Accepts up to `count` versions after `newest` in order and advances `newest`, until one is
@@ -219,6 +250,7 @@ void History::check_not_rolled_back(std::uint64_t known, const Context& context)
 void History::look_behind_the_newest() {
   const std::scoped_lock lock(mutex_);
   looked_behind_ = false;
+  reads_all_ = true;
 }
 
 void History::check_no_gap(std::uint64_t newest, const Context& context) {

@@ -29,14 +29,19 @@
 #include "store/repository/layout_cache.hpp"
 #include "store/repository/repository.hpp"
 #include "store/seed/seed_directory.hpp"
+#include "store/ways/skip_book.hpp"
+#include "store/ways/version_source.hpp"
 
 namespace weightfs {
 
-class History {
+class History final : public VersionSource {
  public:
   /// Limits for unused layouts, and for manifests.
   static constexpr std::size_t kLayoutBytesKept = 32u << 20;
   static constexpr std::size_t kManifestBytesKept = 32u << 20;
+  /// A host that is no more versions behind reads all of their manifests: it is likely to need
+  /// them, and they come at the same time.
+  static constexpr std::uint64_t kWalkedMax = 8;
 
   /// `store` may be null: then nothing is kept.  Keeps both references.  `seed`: what plans take
   /// from there is not fetched; may be null.
@@ -48,11 +53,11 @@ class History {
 
   /// Throws Error: not_found, listing the versions that exist; corrupt if the version is among them
   /// but its manifest is missing.
-  std::shared_ptr<const Version> get(std::uint64_t number, const Context& context);
+  std::shared_ptr<const Version> get(std::uint64_t number, const Context& context) override;
 
   /// The layout of a version; versions with the same layout share the object.  Kept in the store
   /// too.
-  std::shared_ptr<const Layout> layout(const Version& version, const Context& context);
+  std::shared_ptr<const Layout> layout(const Version& version, const Context& context) override;
 
   /// Like layout(), but from memory or the store only; nullptr if it is in neither.
   std::shared_ptr<const Layout> find_layout(const Version& version);
@@ -61,10 +66,14 @@ class History {
   /// ManifestTable::newest(), so that it need not be fetched.
   std::shared_ptr<const Version> add(Version version, std::shared_ptr<const Layout> layout);
 
-  /// Looks for versions after `known`, up to the first absent one.  Accepted versions are recorded
-  /// as ManifestTable::newest() before this returns; ManifestTable::sync_newest() makes that
-  /// durable. Without a new version this is one request; if there are many, their manifests are
-  /// fetched in parallel and accepted in order.
+  /// Looks for versions after `known`, up to the first absent one.  The newest one is recorded as
+  /// ManifestTable::newest() before this returns; ManifestTable::sync_newest() makes that durable.
+  /// Without a new version this is one request, with one it is two.  The first versions after
+  /// `known` are fetched and accepted in order.  If LIST then names more than kWalkedMax others,
+  /// only the newest of them is: the manifests in between are read when somebody needs them, and
+  /// compared with what is known of their neighbours then.  LIST is a hint: a number that it does
+  /// not name is asked for, and where it names nothing, manifests are fetched in parallel and
+  /// accepted in order.
   ///
   /// The first call that reaches the bucket also checks that the newest version known here is still
   /// there and unchanged; later calls notice a change when the next version names another parent.
@@ -76,12 +85,15 @@ class History {
   /// Throws Error: corrupt (malformed, a fork, a rollback), unavailable.
   std::uint64_t refresh(std::uint64_t known, const Context& context);
 
-  /// Makes the next refresh() look beyond the first absent number again.  Call it before publishing
-  /// a version with that number.
+  /// Makes the next refresh() look beyond the first absent number again, and read every manifest on
+  /// its way.  Call it before publishing a version with that number.
   void look_behind_the_newest();
 
   [[nodiscard]] Repository& repository() noexcept { return repository_; }
   [[nodiscard]] const std::shared_ptr<const SeedDirectory>& seed() const noexcept { return seed_; }
+
+  /// The skip deltas of the repository.
+  [[nodiscard]] SkipBook& skips() noexcept { return skips_; }
 
  private:
   /// The result of one lookup: known before, fetched, neither, or an error.
@@ -101,6 +113,8 @@ class History {
   std::shared_ptr<const Layout> find_kept_layout(const Sha256& id);
   std::vector<Looked> look(std::uint64_t first, std::size_t count, const Context& context);
   bool advance(std::uint64_t& newest, std::size_t count, const Context& context);
+  void walk(std::uint64_t& newest, const Context& context);
+  void jump(std::uint64_t& newest, const Context& context);
   std::shared_ptr<const Version> accept(Version version);
   std::shared_ptr<const Version> remember(Version version);
   std::uint64_t newest_known();
@@ -120,6 +134,7 @@ class History {
   Repository& repository_;
   Store* const store_;
   const std::shared_ptr<const SeedDirectory> seed_;
+  SkipBook skips_{repository_};
   // Held while a version is compared with its neighbours and remembered. Held across store calls,
   // not bucket calls; before mutex_.
   RankedMutex accept_mutex_{LockRank::history_accept, "History::accept_mutex_"};
@@ -133,6 +148,7 @@ class History {
   std::set<std::uint64_t> unkept_;  // versions whose manifest the store had no room for
   std::uint64_t highest_ = 0;       // highest accepted version
   bool checked_bucket_ = false, looked_behind_ = false, logged_no_space_ = false;
+  bool reads_all_ = false;  // the next refresh() does
 };
 
 }  // namespace weightfs

@@ -106,10 +106,11 @@ class Materializer {
       if (!uses_patches_) throw;
       uses_patches_ = drop_damaged_patches(store_, damaged);
     } catch (const ObjectError& missing) {
+      const bool was_writing = std::exchange(is_writing_, false);
+      if (history_.skips().leave_out_cause(missing)) return;  // the next plan does without it
       // gc may have removed it after it was planned with: the next plan finds another way, or the
       // error for the user.
-      const bool is_new =
-          std::exchange(is_writing_, false) && missing.code() == ErrorCode::not_found;
+      const bool is_new = was_writing && missing.code() == ErrorCode::not_found;
       if (!is_new || replans_++ == kReplansMax) throw;
       log_info(fmt::format("{}; planning again", missing.what()));
     }
@@ -127,30 +128,34 @@ class Materializer {
   /// Builds `wanted`, or a version on the way there.  If gc removed that way, its base is not used
   /// again: a version that is left can be built from a snapshot.
   void approach(const std::shared_ptr<const Version>& wanted, std::span<const Base> bases) {
-    const ReconstructionPath path = find_paths(history_, wanted, bases, context_).front();
-    const auto stop = next_stop(wanted, path);
+    const auto [stop, base] = next_stop(wanted, bases);
     try {
       make(stop, bases);
     } catch (const Error& error) {
-      const bool is_detour = stop->number() != wanted->number() && path.base != nullptr;
+      const bool is_detour = stop->number() != wanted->number() && base != nullptr;
       if (!is_detour || error.code() != ErrorCode::not_found) throw;
       log_info(
           fmt::format("{}; going to version {} by another way", error.what(), wanted->number()));
-      if (path.base->patched) uses_patches_ = false;
-      distrusted_.insert(path.base->version->number());
+      if (base->patched) uses_patches_ = false;
+      distrusted_.insert(base->version->number());
     }
   }
 
+  struct Stop {
+    std::shared_ptr<const Version> version;
+    const Base* base = nullptr;  // that the way there begins at
+  };
+
   /// The version to build now: `wanted`, or one on the way if that is too far for one pass.
-  std::shared_ptr<const Version> next_stop(std::shared_ptr<const Version> wanted,
-                                           const ReconstructionPath& path) {
-    if (path.steps <= kStepsPerPass) return wanted;
-    for (std::uint64_t ahead = kStepsPerPass; ahead > 0; ahead--) {
-      const std::uint64_t number = path.start->number() + ahead;
+  Stop next_stop(const std::shared_ptr<const Version>& wanted, std::span<const Base> bases) {
+    const ReconstructionPath path = find_path(history_, wanted, bases, context_);
+    if (path.way.hops.size() <= kStepsPerPass) return {wanted, path.base};
+    for (std::size_t step = kStepsPerPass; step > 0; step--) {
+      const std::uint64_t number = path.way.hops[step - 1].versions.to;
       const bool is_begun = is_here(number) || store_.images().is_partial(number);
-      if (!is_begun) return history_.get(number, context_);
+      if (!is_begun) return {history_.get(number, context_), path.base};
     }
-    return wanted;
+    return {wanted, path.base};
   }
 
   void make(const std::shared_ptr<const Version>& version, std::span<const Base> bases) {

@@ -1,12 +1,13 @@
-// The path is found backwards from the wanted version, because a version knows its parent. The
-// expected hashes are then derived forwards from the start, because a delta lists only what
-// changed.
+// The path is found backwards from the wanted version (PathFinder). The expected hashes are then
+// derived forwards from the start, because a delta lists only what changed.
 
 #include "store/materialize/plan.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cstdint>
 #include <deque>
 #include <exception>
 #include <map>
@@ -14,6 +15,8 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 
 #include "store/base/bytes.hpp"
 #include "store/base/log.hpp"
@@ -21,11 +24,13 @@
 #include "store/base/ranked_mutex.hpp"
 #include "store/materialize/file_filter.hpp"
 #include "store/os/memory_budget.hpp"
+#include "store/patches/tensor_table_id.hpp"
 #include "store/repository/pieces.hpp"
 #include "store/repository/skips.hpp"
 #include "store/retention/gc_log.hpp"
 #include "store/threads/byte_budget.hpp"
 #include "store/threads/parallel.hpp"
+#include "store/ways/path_finder.hpp"
 
 namespace weightfs {
 namespace {
@@ -66,27 +71,6 @@ auto naming(const Version& version, Body&& body) {
 bool is_of_this_way(const Error& error) {
   return error.code() == ErrorCode::corrupt || error.code() == ErrorCode::not_found ||
          error.code() == ErrorCode::unsupported;
-}
-
-std::uint64_t pack_bytes(const DeltaRef& delta) {
-  std::uint64_t total = 0;
-  for (const PackRef& pack : delta.packs) total += pack.size_bytes;
-  return total;
-}
-
-const Base* find_base(std::span<const Base> bases, const Version& version) {
-  for (const Base& base : bases) {
-    if (base.version->number() == version.number() &&
-        base.version->manifest_sha256 == version.manifest_sha256) {
-      return &base;
-    }
-  }
-  return nullptr;
-}
-
-bool any_older(std::span<const Base> bases, const Version& version) {
-  return std::any_of(bases.begin(), bases.end(),
-                     [&](const Base& base) { return base.version->number() < version.number(); });
 }
 
 /// No path may occur twice or be a directory of another. Manifest and layout are checked separately
@@ -143,9 +127,6 @@ std::vector<PackEntry> list_chunks(const Step& step) {
   return listed;
 }
 
-using Versions = std::vector<std::shared_ptr<const Version>>;
-using Layouts = std::vector<std::shared_ptr<const Layout>>;
-
 /// Charges layouts to the memory budget for a version's records as they arrive.
 class LayoutCharge {
  public:
@@ -180,75 +161,6 @@ class LayoutCharge {
 std::uint64_t memory_of_step(const Layout& layout) {
   return layout.chunk_count() * (sizeof(PackEntry) + sizeof(std::uint64_t)) +
          layout.tensors().size() * sizeof(std::optional<std::uint32_t>);
-}
-
-/// The layouts of these versions; each distinct layout is fetched once.
-Layouts fetch_layouts(History& history, const Versions& versions, MemoryBudget& memory,
-                      const Context& context) {
-  LayoutCharge charge(memory);
-  std::map<Sha256, std::size_t> first_with;  // index into `versions`
-  std::vector<std::size_t> firsts;
-  for (std::size_t i = 0; i < versions.size(); i++) {
-    if (first_with.emplace(versions[i]->manifest.layout.sha256, i).second) firsts.push_back(i);
-  }
-  Layouts layouts(versions.size());
-  ByteBudget budget(kLayoutBytesInHand);
-  parallel_for(firsts.size(), kRecordThreads, context, [&](std::size_t i) {
-    const Version& version = *versions[firsts[i]];
-    const auto share =
-        budget.take(version.manifest.layout.size_bytes, context, "fetching a layout");
-    naming(version, [&] {
-      layouts[firsts[i]] = history.layout(version, context);
-      charge.add(*layouts[firsts[i]]);
-    });
-  });
-  for (std::size_t i = 0; i < versions.size(); i++) {
-    layouts[i] = layouts[first_with.at(versions[i]->manifest.layout.sha256)];
-  }
-  return layouts;
-}
-
-/// Fetches the indexes of all packs of all steps.
-void fetch_indexes(std::vector<Step>& steps, Repository& repository, MemoryBudget& memory,
-                   const Context& context) {
-  struct Head {
-    Step& step;
-    std::size_t pack;
-    PackRoom& room;  // shared by the packs of a step
-  };
-  std::vector<Head> heads;
-  std::deque<PackRoom> rooms;
-  for (Step& step : steps) {
-    step.packs.resize(step.delta().packs.size());
-    PackRoom& room = rooms.emplace_back(*step.layout, memory);
-    for (std::size_t pack = 0; pack < step.packs.size(); pack++) {
-      heads.push_back({step, pack, room});
-    }
-  }
-  ByteBudget budget(kRecordBytesInHand);
-  parallel_for(heads.size(), kRecordThreads, context, [&](std::size_t i) {
-    Step& step = heads[i].step;
-    const PackRef& ref = step.delta().packs[heads[i].pack];
-    const auto share = budget.take(ref.head_bytes, context, "fetching a pack header");
-    step.packs[heads[i].pack] = naming(*step.version, [&] {
-      return repository.get_pack_index(step.pack_key(heads[i].pack), ref, *step.layout, context,
-                                       &heads[i].room);
-    });
-  });
-}
-
-/// The deltas that lead to these versions, each parsed and checked on its own.
-std::vector<Step> fetch_steps(History& history, const Versions& versions, MemoryBudget& memory,
-                              const Context& context) {
-  const Layouts layouts = fetch_layouts(history, versions, memory, context);
-  std::vector<Step> steps(versions.size());
-  for (std::size_t i = 0; i < steps.size(); i++) {
-    steps[i].version = versions[i];
-    steps[i].layout = layouts[i];
-    memory.take(memory_of_step(*layouts[i]), keys::layout(layouts[i]->id()));
-  }
-  fetch_indexes(steps, history.repository(), memory, context);
-  return steps;
 }
 
 /// Links a step to the layout before it.
@@ -289,23 +201,6 @@ std::vector<std::uint64_t> hashes_after(const Step& step, const Layout& before,
   return result;
 }
 
-/// The versions after `start` up to `wanted`, oldest first.
-Versions versions_between(History& history, const Version& start,
-                          std::shared_ptr<const Version> wanted, const Context& context) {
-  Versions versions;
-  while (wanted->number() > start.number()) {
-    if (!wanted->manifest.delta) {
-      throw_corrupt(*wanted,
-                    fmt::format("it has no delta, so it cannot be built from {}", name_of(start)));
-    }
-    versions.push_back(wanted);
-    if (wanted->manifest.parent == start.number()) break;
-    wanted = history.get(wanted->manifest.parent, context);
-  }
-  std::reverse(versions.begin(), versions.end());
-  return versions;
-}
-
 /// A record that does not match its own version is damage, just like a damaged image.
 void check_base(const Base& base) {
   const bool whole = base.hashes.size() == base.layout->chunk_count();
@@ -326,7 +221,7 @@ void check_base(const Base& base) {
 Plan start_of(const ReconstructionPath& path, History& history, MemoryBudget& memory,
               const Context& context) {
   Plan plan;
-  plan.layout = history.layout(*path.start, context);
+  plan.layout = history.layout(*path.way.start, context);
   LayoutCharge(memory).add(*plan.layout);
   memory.take(memory_of_step(*plan.layout), keys::layout(plan.layout->id()));
   if (path.base != nullptr) {
@@ -336,14 +231,14 @@ Plan start_of(const ReconstructionPath& path, History& history, MemoryBudget& me
     return plan;
   }
   plan.snapshot.emplace(StoredSnapshot{
-      path.start, plan.layout,
-      history.repository().get_snapshot_hashes(path.start->number(), *path.start->manifest.snapshot,
-                                               *plan.layout, context)});
+      path.way.start, plan.layout,
+      history.repository().get_snapshot_hashes(
+          path.way.start->number(), *path.way.start->manifest.snapshot, *plan.layout, context)});
   if (const auto& seed = history.seed()) {
     plan.snapshot->seed = std::make_shared<SnapshotSeed>(seed, *plan.layout);
   }
   plan.hashes = plan.snapshot->hashes.chunks;
-  check_root(*path.start, plan.hashes);
+  check_root(*path.way.start, plan.hashes);
   return plan;
 }
 
@@ -365,82 +260,237 @@ const Layout& Plan::before(std::size_t index) const noexcept {
   return base ? *base->layout : *snapshot->layout;
 }
 
-std::vector<ReconstructionPath> find_paths(History& history,
-                                           const std::shared_ptr<const Version>& wanted,
-                                           std::span<const Base> bases, const Context& context) {
-  std::vector<ReconstructionPath> paths;
-  std::uint64_t behind = 0;  // pack bytes between `version` and `wanted`
-  std::size_t steps = 0;
-  for (auto version = wanted;; steps++) {
-    if (const Base* base = find_base(bases, *version)) {
-      paths.push_back({version, base, behind, steps});
-      break;
-    }
-    const Manifest& manifest = version->manifest;
-    if (manifest.snapshot) {
-      const auto layout = naming(*version, [&] { return history.layout(*version, context); });
-      paths.push_back({version, nullptr, behind + layout->size_bytes(), steps});
-    }
-    if (!manifest.delta) break;
-    behind += pack_bytes(*manifest.delta);
-    const bool further_is_dearer =
-        std::any_of(paths.begin(), paths.end(),
-                    [&](const ReconstructionPath& path) { return path.fetch_bytes <= behind; });
-    if (!paths.empty() && (further_is_dearer || !any_older(bases, *version))) break;
-    try {
-      version = naming(*version, [&] { return history.get(manifest.parent, context); });
-    } catch (const Error& error) {
-      if (paths.empty() || !is_of_this_way(error)) throw;
-      break;  // use the paths found so far
-    }
+ReconstructionPath path_of_deltas(const Base& base, const Version& wanted) {
+  ReconstructionPath path{{base.version, true}, &base};
+  for (std::uint64_t to = base.version->number() + 1; to <= wanted.number(); to++) {
+    path.way.hops.push_back({step_to(to)});
   }
-  if (paths.empty()) throw_corrupt(*wanted, "neither a snapshot nor a delta leads to it");
-  std::stable_sort(paths.begin(), paths.end(),
-                   [](const ReconstructionPath& a, const ReconstructionPath& b) {
-                     return a.fetch_bytes < b.fetch_bytes;
-                   });
-  return paths;
-}
-
-Plan make_plan_by(const ReconstructionPath& path, History& history,
-                  const std::shared_ptr<const Version>& wanted, const Context& context) {
-  const Versions versions = versions_between(history, *path.start, wanted, context);
-  MemoryBudget memory;
-  Plan plan = naming(*path.start, [&] { return start_of(path, history, memory, context); });
-  plan.steps = fetch_steps(history, versions, memory, context);
-  for (Step& step : plan.steps) {
-    naming(*step.version, [&] {
-      join(step, *plan.layout);
-      plan.hashes = hashes_after(step, *plan.layout, plan.hashes);
-      check_root(*step.version, plan.hashes);
-      plan.layout = step.layout;
-    });
-  }
-  plan.version = wanted;
-  plan.fetch_bytes = path.fetch_bytes;
-  check_paths(*wanted, *plan.layout);
-  return plan;
+  return path;
 }
 
 namespace {
 
-Plan make_plan_from(History& history, const std::shared_ptr<const Version>& wanted,
-                    std::span<const Base> bases, const Context& context) {
-  const std::vector<ReconstructionPath> paths = find_paths(history, wanted, bases, context);
-  std::exception_ptr first_error;
-  for (const ReconstructionPath& path : paths) {
+std::vector<std::shared_ptr<const Version>> versions_of(std::span<const Base> bases) {
+  std::vector<std::shared_ptr<const Version>> versions;
+  for (const Base& base : bases) versions.push_back(base.version);
+  return versions;
+}
+
+ReconstructionPath path_of(FoundWay way, std::span<const Base> bases) {
+  ReconstructionPath path{std::move(way), nullptr};
+  if (!path.way.is_here) return path;
+  path.base = &*std::ranges::find(bases, path.way.start, &Base::version);
+  return path;
+}
+
+/// Makes the plan for one path, and knows what of the path was wrong if that fails.
+class PathPlanner {
+ public:
+  PathPlanner(const ReconstructionPath& path, History& history, const Context& context)
+      : path_(path), history_(history), context_(context) {}
+
+  Plan make(const std::shared_ptr<const Version>& wanted) {
+    Plan plan =
+        naming(*path_.way.start, [&] { return start_of(path_, history_, memory_, context_); });
+    plan.steps = fetch_steps();
+    for (std::size_t i = 0; i < plan.steps.size(); i++) {
+      of_step(i, *plan.steps[i].version, [&] { follow(plan.steps[i], plan); });
+    }
+    plan.version = wanted;
+    plan.fetch_bytes = path_.way.fetch_bytes;
+    check_paths(*wanted, *plan.layout);
+    return plan;
+  }
+
+  /// After make() threw: the step that is to blame; nullptr: the start.
+  [[nodiscard]] const FoundHop* broken_step() const noexcept {
+    return broken_ < path_.way.hops.size() ? &path_.way.hops[broken_] : nullptr;
+  }
+
+ private:
+  /// Runs `body` and notes the step if it throws: of several the first one, whose error
+  /// parallel_for() rethrows.
+  template <typename Body>
+  std::invoke_result_t<Body> of_step(std::size_t step, const Version& version, Body&& body) {
     try {
-      return make_plan_by(path, history, wanted, context);
+      return naming(version, body);
+    } catch (const Error&) {
+      std::size_t first = broken_;
+      while (step < first && !broken_.compare_exchange_weak(first, step)) {
+      }
+      throw;
+    }
+  }
+
+  std::vector<Step> fetch_steps() {
+    std::vector<Step> steps(path_.way.hops.size());
+    parallel_for(steps.size(), kRecordThreads, context_, [&](std::size_t i) {
+      steps[i].version = history_.get(path_.way.hops[i].versions.to, context_);
+      steps[i].skip = path_.way.hops[i].skip;
+    });
+    for (std::size_t i = 0; i < steps.size(); i++) {
+      const Version& before = i == 0 ? *path_.way.start : *steps[i - 1].version;
+      check_follows(i, steps[i], before);
+    }
+    fetch_layouts(steps);
+    fetch_indexes(steps);
+    return steps;
+  }
+
+  /// Manifests of a way need not have been compared with each other before.
+  void check_follows(std::size_t i, const Step& step, const Version& before) {
+    const Manifest& manifest = step.version->manifest;
+    if (step.skip) return;  // its record names both
+    const auto check = [&] {
+      if (!manifest.delta) throw_corrupt(*step.version, "it has no delta");
+      if (manifest.parent_sha256 == before.manifest_sha256) return;
+      throw_corrupt(
+          *step.version,
+          fmt::format("it does not follow version {}: it names the parent {}, expected {}",
+                      before.number(), to_hex(manifest.parent_sha256),
+                      to_hex(before.manifest_sha256)));
+    };
+    // What is here may be of another history.
+    i == 0 && path_.base != nullptr ? check() : of_step(i, *step.version, check);
+  }
+
+  /// Each distinct layout is fetched once.
+  void fetch_layouts(std::vector<Step>& steps) {
+    LayoutCharge charge(memory_);
+    std::map<Sha256, std::size_t> first_with;  // index into `steps`
+    std::vector<std::size_t> firsts;
+    for (std::size_t i = 0; i < steps.size(); i++) {
+      const Sha256& id = steps[i].version->manifest.layout.sha256;
+      if (first_with.emplace(id, i).second) firsts.push_back(i);
+    }
+    ByteBudget budget(kLayoutBytesInHand);
+    parallel_for(firsts.size(), kRecordThreads, context_, [&](std::size_t i) {
+      Step& step = steps[firsts[i]];
+      const Version& version = *step.version;
+      const auto share =
+          budget.take(version.manifest.layout.size_bytes, context_, "fetching a layout");
+      of_step(firsts[i], version, [&] {
+        step.layout = history_.layout(version, context_);
+        charge.add(*step.layout);
+      });
+    });
+    for (std::size_t i = 0; i < steps.size(); i++) {
+      steps[i].layout = steps[first_with.at(steps[i].version->manifest.layout.sha256)].layout;
+      const Layout& layout = *steps[i].layout;
+      memory_.take(memory_of_step(layout), keys::layout(layout.id()));
+    }
+  }
+
+  /// Fetches the indexes of all packs of all steps.
+  void fetch_indexes(std::vector<Step>& steps) {
+    struct Head {
+      std::size_t step;
+      std::size_t pack;
+      PackRoom& room;  // shared by the packs of a step
+    };
+    std::vector<Head> heads;
+    std::deque<PackRoom> rooms;
+    for (std::size_t i = 0; i < steps.size(); i++) {
+      steps[i].packs.resize(steps[i].delta().packs.size());
+      PackRoom& room = rooms.emplace_back(*steps[i].layout, memory_);
+      for (std::size_t pack = 0; pack < steps[i].packs.size(); pack++) {
+        heads.push_back({i, pack, room});
+      }
+    }
+    ByteBudget budget(kRecordBytesInHand);
+    parallel_for(heads.size(), kRecordThreads, context_, [&](std::size_t i) {
+      Step& step = steps[heads[i].step];
+      const std::size_t pack = heads[i].pack;
+      const PackRef& ref = step.delta().packs[pack];
+      const auto share = budget.take(ref.head_bytes, context_, "fetching a pack header");
+      step.packs[pack] = of_step(heads[i].step, *step.version, [&] {
+        return history_.repository().get_pack_index(step.pack_key(pack), ref, *step.layout,
+                                                    context_, &heads[i].room);
+      });
+    });
+  }
+
+  /// Derives the hashes after a step from those before it.
+  static void follow(Step& step, Plan& plan) {
+    const auto derive = [&] {
+      join(step, *plan.layout);
+      plan.hashes = hashes_after(step, *plan.layout, plan.hashes);
+      check_root(*step.version, plan.hashes);
+      plan.layout = step.layout;
+    };
+    step.skip ? follow_skip(step, *plan.layout, derive) : derive();
+  }
+
+  /// What is wrong is wrong with the skip, not with its version.
+  template <typename Derive>
+  static void follow_skip(const Step& step, const Layout& before, Derive&& derive) {
+    const std::string key = keys::skip_record(step.skip->versions);
+    try {
+      if (tensor_table_id(*step.layout) != tensor_table_id(before)) {
+        throw Error(ErrorCode::corrupt, "its versions have different tensors");
+      }
+      derive();
+    } catch (const Error& error) {
+      throw ObjectError(error.code(), key, fmt::format("object {}: {}", key, error.what()));
+    }
+  }
+
+  const ReconstructionPath& path_;
+  History& history_;
+  const Context& context_;
+  MemoryBudget memory_;
+  std::atomic<std::size_t> broken_ = SIZE_MAX;
+};
+
+}  // namespace
+
+ReconstructionPath find_path(History& history, const std::shared_ptr<const Version>& wanted,
+                             std::span<const Base> bases, const Context& context) {
+  PathFinder finder(history, history.skips(), wanted, versions_of(bases), context);
+  return path_of(finder.find(), bases);
+}
+
+namespace {
+
+/// Ways with skips that are tried before one without any.
+constexpr unsigned kTriesWithSkips = 8;
+
+Plan make_plan_from(History& history, const std::shared_ptr<const Version>& wanted,
+                    std::span<const Base> bases, const Context& context, SkipUse skips) {
+  PathFinder finder(history, history.skips(), wanted, versions_of(bases), context);
+  if (skips == SkipUse::none) finder.leave_out_skips();
+  std::exception_ptr first_error;
+  std::string to_log;
+  for (unsigned tries = 0;; tries++) {
+    if (tries == kTriesWithSkips) finder.leave_out_skips();
+    ReconstructionPath path;
+    try {
+      path = path_of(finder.find(), bases);
+    } catch (const Error& error) {
+      if (!is_of_this_way(error) || !first_error) throw;
+      break;
+    }
+    if (!to_log.empty()) {
+      log_warning(fmt::format("{}; trying another path to {}", std::exchange(to_log, {}),
+                              name_of(*wanted)));
+    }
+    PathPlanner planner(path, history, context);
+    try {
+      return planner.make(wanted);
     } catch (const BaseDamaged&) {
       throw;  // the caller must learn of it and rebuild the base
     } catch (const PatchDamaged&) {
       throw;  // and remove the patch
     } catch (const Error& error) {
       if (!is_of_this_way(error)) throw;
-      if (!first_error) first_error = std::current_exception();
-      if (&path != &paths.back()) {
-        log_warning(fmt::format("{}; trying another path to {}", error.what(), name_of(*wanted)));
+      const FoundHop* const broken = planner.broken_step();
+      broken != nullptr ? finder.leave_out(*broken) : finder.leave_out_start(path.way);
+      if (broken != nullptr && broken->skip) {
+        history.skips().leave_out(broken->versions, error.what());
+        continue;
       }
+      if (!first_error) first_error = std::current_exception();
+      to_log = error.what();
     }
   }
   try {
@@ -478,11 +528,16 @@ bool has_what_it_needs(const Plan& plan) {
 
 }  // namespace
 
+Plan make_plan_by(const ReconstructionPath& path, History& history,
+                  const std::shared_ptr<const Version>& wanted, const Context& context) {
+  return PathPlanner(path, history, context).make(wanted);
+}
+
 Plan make_plan(History& history, std::shared_ptr<const Version> wanted, std::span<const Base> bases,
-               const Context& context, const FileSet& without) {
+               const Context& context, const FileSet& without, SkipUse skips) {
   std::vector<Base> left(bases.begin(), bases.end());
   for (;;) {
-    Plan plan = make_plan_from(history, wanted, left, context);
+    Plan plan = make_plan_from(history, wanted, left, context, skips);
     plan.without = without;
     if (has_what_it_needs(plan)) return plan;
     std::erase_if(left, [unfit = plan.base->version->number()](const Base& base) {
@@ -497,7 +552,7 @@ void note_origin(const Plan& plan, VersionTiming& timing) {
     timing.snapshot = plan.snapshot ? plan.snapshot->version->number() : 0;
   }
   if (plan.base && plan.base->patched) timing.patches += plan.base->patched->path.size();
-  timing.deltas += plan.steps.size();
+  for (const Step& step : plan.steps) step.skip ? timing.skips++ : timing.deltas++;
   timing.bytes = plan.version_bytes();
   timing.published = plan.version->manifest.time;
 }

@@ -2,7 +2,7 @@
 //
 //     base     images of an older version here, images and patches that lead to an older version
 //              or to the wanted one, or a snapshot in the bucket
-//     steps    the deltas from the base to the wanted version, oldest first
+//     steps    the deltas, and skip deltas, from the base to the wanted version, oldest first
 //
 // The expected hash of every chunk follows from the base's hashes and the packs' indexes. Together
 // they must give the manifest's root, which is checked before anything is written.
@@ -27,6 +27,7 @@
 #include "store/patches/patch_table.hpp"
 #include "store/seed/snapshot_pieces.hpp"
 #include "store/timing/version_timing.hpp"
+#include "store/ways/path_finder.hpp"
 
 namespace weightfs {
 
@@ -110,15 +111,21 @@ struct Plan {
   [[nodiscard]] const Layout& before(std::size_t index) const noexcept;
 };
 
-/// Finds the path to `wanted` that fetches the fewest bytes.  `bases`: what the host has.  If an
-/// object on that path is missing or corrupt, another path is taken if there is one.  A base is not
+/// Whether a plan may have skip deltas: without them it proves that a version needs none.
+enum class SkipUse { allowed, none };
+
+/// Finds the cheapest path to `wanted` (store/ways/path_finder.hpp).  `bases`: what the host
+/// has.  If an object on that path is missing or corrupt, another path is taken if there is one.
+/// Nothing that is wrong with a skip delta is an error: the log says so once, and another path is
+/// taken.  A base is not
 /// used if it lacks a file that a wanted file is built from.  `without`: files not to build.
 ///
 /// Throws Error: corrupt (a pack header or root does not match; BaseDamaged if it is a base's),
 /// not_found (a pack or snapshot is gone, naming the key; or gc removed the version), unavailable;
 /// the message names the version of the step.
 Plan make_plan(History& history, std::shared_ptr<const Version> wanted, std::span<const Base> bases,
-               const Context& context, const FileSet& without = {});
+               const Context& context, const FileSet& without = {},
+               SkipUse skips = SkipUse::allowed);
 
 /// Notes where a version comes from.  Of several passes: where the first began, and all deltas.
 void note_origin(const Plan& plan, VersionTiming& timing);
@@ -146,21 +153,23 @@ class PatchDamaged : public Error {
   std::optional<PatchSpan> span_;
 };
 
-/// A version to start from, and its cost.
+/// A way to a version (store/ways/path_finder.hpp), and the base if it begins at one.
 struct ReconstructionPath {
-  std::shared_ptr<const Version> start;
-  const Base* base = nullptr;  // nullptr: the version's snapshot
-  std::uint64_t fetch_bytes = 0;
-  std::size_t steps = 0;
+  FoundWay way;
+  const Base* base = nullptr;  // nullptr: it begins at a snapshot
 };
 
-/// The paths to `wanted`, fewest bytes first; reads manifests and layouts only.  Never empty.
-/// Throws Error: corrupt, naming the version, if there is none.
-std::vector<ReconstructionPath> find_paths(History& history,
-                                           const std::shared_ptr<const Version>& wanted,
-                                           std::span<const Base> bases, const Context& context);
+/// The path of deltas from a base to a version.  Reads nothing.
+ReconstructionPath path_of_deltas(const Base& base, const Version& wanted);
 
-/// The plan for one path.  Throws as make_plan does.
+/// The cheapest path to `wanted`, by bytes and requests (store/ways/path_finder.hpp); reads
+/// manifests, layouts and records of skips only.
+/// Throws Error: corrupt, not_found, unsupported, if there is none.
+ReconstructionPath find_path(History& history, const std::shared_ptr<const Version>& wanted,
+                             std::span<const Base> bases, const Context& context);
+
+/// The plan for one path.  Throws as make_plan does; ObjectError with a key of a skip delta if it
+/// is one of these.
 Plan make_plan_by(const ReconstructionPath& path, History& history,
                   const std::shared_ptr<const Version>& wanted, const Context& context);
 

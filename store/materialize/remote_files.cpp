@@ -130,6 +130,7 @@ struct RemoteFiles::State {
   std::pair<std::shared_ptr<RestPlan>, bool> claim_plan(std::uint64_t version);
   Source make_source(std::uint64_t version, RestPlan& plan, const Context& asking);
   void settle(std::uint64_t version, RestPlan& plan, Source source);
+  void forget_source(std::uint64_t version);
   std::size_t read(std::uint64_t version, std::string_view path, std::uint64_t offset_bytes,
                    std::span<std::byte> into, const Context& asking);
   void get_chunks(RestSource& source, std::span<RestPart> parts, const Context& asking);
@@ -198,6 +199,18 @@ void RemoteFiles::State::settle(std::uint64_t version, RestPlan& plan, Source so
   oldest = std::move(left->second);
   plans.erase(left);
   recent_plans.pop_back();
+}
+
+/// The next reader plans again.
+void RemoteFiles::State::forget_source(std::uint64_t version) {
+  std::shared_ptr<RestPlan> forgotten;  // ends without the lock
+  const std::lock_guard lock(mutex);
+  const auto used = std::find(recent_plans.begin(), recent_plans.end(), version);
+  if (used == recent_plans.end()) return;  // not there, or being made anew
+  recent_plans.erase(used);
+  const auto found = plans.find(version);
+  forgotten = std::move(found->second);
+  plans.erase(found);
 }
 
 RemoteFiles::State::Source RemoteFiles::State::make_source(std::uint64_t version, RestPlan& plan,
@@ -341,6 +354,10 @@ std::size_t RemoteFiles::read(std::uint64_t version, std::string_view path,
     try {
       return state_->read(version, path, offset_bytes, into, context);
     } catch (const Error& error) {
+      if (state_->history.skips().leave_out_cause(error)) {
+        state_->forget_source(version);
+        continue;
+      }
       // A missing object in the bucket does not mean that the file does not exist.
       if (error.code() == ErrorCode::not_found) throw Error(ErrorCode::io, error.what());
       if (error.code() != ErrorCode::unavailable || Clock::now() >= give_up) throw;

@@ -192,7 +192,13 @@ CodedDelta VersionCoder::code_content(const Base& base, const CodeOptions& optio
   const OldVersion content(what_.store, what_.history, what_.content, base, options_.coder,
                            context_, progress_);
   what_.upload.begin_ahead();
-  CodedDelta delta = code_delta(content, base, options, context_, progress_);
+  CodedDelta delta;
+  try {
+    delta = code_delta(content, base, options, context_, progress_);
+  } catch (const Error& error) {
+    what_.history.skips().leave_out_cause(error);  // whoever publishes again does without it
+    throw;
+  }
   delta.rollback.patched = content.patched_chunks();
   delta.rollback.other = content.other_chunks();
   log_info(

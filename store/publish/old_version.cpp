@@ -57,14 +57,23 @@ OldVersion::OldVersion(Store& store, History& history,
                        kernels::SharedCoder coder, const Context& context, const Progress& progress,
                        Eviction::Claim claim)
     : repository_(history.repository()), coder_(std::move(coder)), context_(context) {
-  while (!base_) {
-    context.check("planning the way to the version");
-    const std::vector<Base> bases = find_bases(store, history, *version, parent);
-    plan_ = make_plan(history, version, bases, context);
-    base_ = reserve_base(store, plan_, claim, context);
-  }
+  without_bad_skips(history.skips(),
+                    [&] { fetch(store, history, version, parent, claim, progress); });
   is_of_parent_ = plan_.base && plan_.base->patched && plan_.steps.empty() &&
                   plan_.base->images().number() == parent.version->number() && !parent.patched;
+}
+
+void OldVersion::fetch(Store& store, History& history,
+                       const std::shared_ptr<const Version>& version, const Base& parent,
+                       Eviction::Claim claim, const Progress& progress) {
+  spool_.reset();
+  base_.reset();
+  while (!base_) {
+    context_.check("planning the way to the version");
+    const std::vector<Base> bases = find_bases(store, history, *version, parent);
+    plan_ = make_plan(history, version, bases, context_);
+    base_ = reserve_base(store, plan_, claim, context_);
+  }
   spool_.emplace(plan_, repository_, store.temporary_directory(), context_);
   spool_->fetch_all(0, progress);
 }

@@ -51,6 +51,8 @@ class OldVersion final : public NewChunks {
  private:
   class PlanReader;
 
+  void fetch(Store& store, History& history, const std::shared_ptr<const Version>& version,
+             const Base& parent, Eviction::Claim claim, const Progress& progress);
   [[nodiscard]] std::vector<Base> find_bases(Store& store, History& history, const Version& version,
                                              const Base& parent) const;
 

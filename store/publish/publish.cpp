@@ -8,6 +8,7 @@
 #include <cmath>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <random>
 #include <utility>
 
@@ -78,6 +79,7 @@ class Publisher {
   void check_parent_in_bucket(const Context& context);
   void check_in_bucket(const Version& version, const Context& context);
   void commit();
+  std::optional<std::uint64_t> find_snapshot_before();
   void change_uploader();
   [[nodiscard]] std::uint64_t size_bytes_of(const Manifest& manifest) const;
   void finish_result(const Version& version);
@@ -319,6 +321,7 @@ void Publisher::commit() {
   }
   result_.images.chunk_hashes = coded_.chunk_hashes();
   manifest_.root = root_of(result_.images.chunk_hashes);
+  manifest_.snapshot_before = find_snapshot_before();
   if (options_.lock_images) result_.images_lock = store_.images().lock_images(context_);
   context_.check("publishing");  // the last moment at which the version certainly does not exist
   change_uploader();
@@ -327,6 +330,24 @@ void Publisher::commit() {
   finish_result(version);
   remember(version);
   note_changes(version);
+}
+
+/// As the parent's manifest says; walks back where a release that did not write it published.
+/// nullopt: what is in the way cannot be read.
+std::optional<std::uint64_t> Publisher::find_snapshot_before() {
+  if (!parent_) return 0;
+  try {
+    for (auto version = parent_;;) {
+      if (version->manifest.snapshot) return version->number();
+      if (version->manifest.snapshot_before) return version->manifest.snapshot_before;
+      version = history_.get(version->manifest.parent, context_);
+    }
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::cancelled || error.code() == ErrorCode::timed_out) throw;
+    log_debug(fmt::format("version {} does not name the snapshot before it: {}", manifest_.version,
+                          error.what()));
+    return std::nullopt;
+  }
 }
 
 std::uint64_t Publisher::size_bytes_of(const Manifest& manifest) const {

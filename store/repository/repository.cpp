@@ -396,6 +396,44 @@ std::uint64_t Repository::newest_version(std::uint64_t known, const Context& con
   return newest;
 }
 
+Repository::Numbers Repository::list_numbers(std::uint64_t known, const Context& context) {
+  Numbers numbers{known};
+  Bucket& from = bucket(context);
+  const auto exists = [&](std::uint64_t number) {
+    return has_object(from, keys::manifest(number), context);
+  };
+  unsigned asked = 0;
+  std::string after = keys::manifest(known);
+  for (;;) {
+    std::vector<std::string> page;
+    try {
+      page = from.list(keys::kVersions, after, context);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::permission) throw;
+      return numbers;
+    }
+    for (const std::string& key : page) {
+      const std::uint64_t number = number_of_key(key);
+      while (number > numbers.newest + 1) {
+        if (asked++ == kListedAskedMax) return numbers;
+        if (exists(numbers.newest + 1)) {
+          numbers.newest++;
+        } else if (exists(number) && !exists(numbers.newest + 1)) {
+          numbers.behind_gap = number;
+          return numbers;
+        } else {
+          return numbers;  // it was removed
+        }
+      }
+      numbers.newest = std::max(numbers.newest, number);
+    }
+    if (page.empty() || page.back() <= after) break;
+    after = page.back();
+  }
+  numbers.is_all = true;
+  return numbers;
+}
+
 std::optional<std::uint64_t> Repository::find_behind_gap(std::uint64_t newest,
                                                          const Context& context) {
   Bucket& from = bucket(context);

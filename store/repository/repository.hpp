@@ -123,6 +123,15 @@ class Repository {
   /// and GETs decide.  Reads no manifest.  Lower numbers may be missing: see find_behind_gap().
   std::uint64_t newest_version(std::uint64_t known, const Context& context);
 
+  /// The numbers of versions after `known`, without gaps: LIST gives hints, and each number that it
+  /// leaves out between others is asked for.  Reads no manifest.
+  struct Numbers {
+    std::uint64_t newest = 0;  // `known` + 1 to here exist, as far as LIST and GETs say
+    std::optional<std::uint64_t> behind_gap = {};  // the next one is missing, but this exists
+    bool is_all = false;                           // LIST names nothing behind `newest`
+  };
+  Numbers list_numbers(std::uint64_t known, const Context& context);
+
   /// A version above `newest` + 1 that exists while `newest` + 1 does not: numbers have no gaps, so
   /// that manifest was removed.  LIST gives hints, GETs decide. nullopt: there is none, or this key
   /// lacks permission to LIST.

@@ -8,6 +8,7 @@
 #include <optional>
 #include <random>
 #include <set>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -183,6 +184,14 @@ std::shared_ptr<PartialVersion> PartialImages::State::make(Plan plan, Eviction::
   how.coder = options.coder;
   how.meter = std::move(meter);
   how.tell_failures_for = options.tell_failures_for;
+  how.plan_again = [this, version, without = plan.without, base_here = plan.base](
+                       const ObjectError& cause, const Context& asking) -> std::optional<Plan> {
+    // Only a skip delta leaves another way, from the base that stays reserved.
+    if (!history.skips().leave_out_cause(cause)) return std::nullopt;
+    std::span<const Base> from;
+    if (base_here) from = {&*base_here, 1};
+    return make_plan(history, history.get(version, asking), from, asking, without);
+  };
   how.changed = [this, version] {
     if (note(version)) tell();
   };

@@ -37,8 +37,20 @@ namespace {
 /// Windows to read ahead after the requested ones: readers mostly read files front to back.
 constexpr std::size_t kWindowsAhead = 8;
 
+/// A way to the version, and the packs of its steps.
+struct FillWay {
+  FillWay(std::shared_ptr<const Plan> its_plan, Repository& repository,
+          const PartialVersionOptions& options, const Context& context)
+      : plan(std::move(its_plan)),
+        spool(*plan, repository, options.spool, context, options.meter.get()) {}
+
+  const std::shared_ptr<const Plan> plan;
+  const PackSpool spool;
+};
+
 /// What a worker makes windows with; each is created on first use.
 struct WindowMakers {
+  std::shared_ptr<const FillWay> way;  // of `alone`
   std::unique_ptr<SegmentWriter> alone;
   std::unique_ptr<SnapshotWindow> of_snapshot;
 };
@@ -82,6 +94,9 @@ struct PartialVersion::State {
   std::optional<std::size_t> wait_for_work(std::size_t worker, std::unique_lock<RankedMutex>& lock);
   std::optional<Trouble> try_to_make(std::size_t window, bool alone, WindowMakers& makers);
   void make_alone(std::size_t window, WindowMakers& makers);
+  void write_alone(const FilledFile& file, std::size_t window, int fd, WindowMakers& makers);
+  bool take_another_way(const FillWay& bad, const ObjectError& cause);
+  [[nodiscard]] std::shared_ptr<const FillWay> current_way() const;
   void make_of_snapshot(std::size_t window, WindowMakers& makers);
   enum class Settled { here, waits, wrong };
   Settled settle(std::size_t window, SnapshotWindow& maker, int fd);
@@ -104,13 +119,13 @@ struct PartialVersion::State {
   [[nodiscard]] FilledFile& file_of(std::size_t window);
   [[nodiscard]] const FilledFile& get_file(std::string_view path) const;
 
-  const Plan plan;
+  const std::shared_ptr<const Plan> first_plan;
+  const Plan& plan;  // that one
   Repository& repository;
   const PartialVersionOptions options;
   const ImageSeal image_seal;
   std::stop_source stop_source;
   const Context context{stop_source.get_token(), Clock::time_point::max()};
-  std::unique_ptr<PackSpool> spool;                         // until all is here
   std::map<std::string, std::size_t, std::less<>> by_path;  // index into `files`
   std::uint64_t bytes = 0;
 
@@ -120,16 +135,20 @@ struct PartialVersion::State {
   std::uint64_t changes = 0;      // number of changes that waiters for `changed` may want to see
   std::vector<FilledFile> files;  // by first window, except linked ones
   std::unique_ptr<WindowQueue> queue;
-  std::optional<WindowEdges> edges;  // if windows are made by SnapshotWindow
+  std::optional<WindowEdges> edges;    // if windows are made by SnapshotWindow
+  std::shared_ptr<const FillWay> way;  // until all is here
   WindowWaiters waiters;
   WindowTroubles troubles;
   std::string told_trouble;  // message of the last call of `changed`
   std::size_t files_left = 0;
   std::uint64_t bytes_here = 0;
   std::uint64_t snapshot_bytes = 0,
-                spooled_bytes = 0;  // fetched; spooled_bytes: set when the spool is gone
+                spooled_bytes = 0;  // fetched; spooled_bytes: by ways that are left
   std::size_t working = 0;          // running workers
   bool is_complete = false;
+
+  // Held while another way is planned; before the mutex.
+  RankedMutex plan_mutex{LockRank::partial_plan, "PartialVersion::State::plan_mutex"};
 
   // Ensures that the workers are joined once.
   RankedMutex stop_mutex{LockRank::partial_stop, "PartialVersion::State::stop_mutex"};
@@ -140,7 +159,8 @@ struct PartialVersion::State {
 
 PartialVersion::State::State(Plan its_plan, Repository& its_repository,
                              PartialVersionOptions its_options)
-    : plan(std::move(its_plan)),
+    : first_plan(std::make_shared<const Plan>(std::move(its_plan))),
+      plan(*first_plan),
       repository(its_repository),
       options(std::move(its_options)),
       image_seal{options.mode, plan.version->manifest.time, false} {}
@@ -157,8 +177,7 @@ void PartialVersion::State::add_files(std::vector<FilledFile> made) {
 }
 
 void PartialVersion::State::begin(const Context& making) {
-  spool =
-      std::make_unique<PackSpool>(plan, repository, options.spool, context, options.meter.get());
+  way = std::make_shared<const FillWay>(first_plan, repository, options, context);
   check_base_files(plan);
   make_image_directories(plan, options.directory, options.files);
   add_files(make_filled_files(plan, options.directory, options.files, making));
@@ -249,15 +268,51 @@ void PartialVersion::State::make_alone(std::size_t window, WindowMakers& makers)
       write_blob(repository, *file.blob, opened.fd(), file.path, context, options.meter.get());
     }
   } else {
-    if (!makers.alone) {
-      makers.alone = std::make_unique<SegmentWriter>(plan, *spool, repository, *options.coder,
-                                                     context, options.meter.get());
-    }
-    const std::uint64_t begin = (window - file.first_window) * kWindowBytes;
-    const std::uint64_t end = std::min(begin + kWindowBytes, file.size_bytes);
-    makers.alone->write(*file.weights, opened.fd(), file.path, begin, end);
+    write_alone(file, window, opened.fd(), makers);
   }
   finish_window(window);
+}
+
+/// A skip delta that is missing or damaged is no trouble of the window: it is made in another way.
+void PartialVersion::State::write_alone(const FilledFile& file, std::size_t window, int fd,
+                                        WindowMakers& makers) {
+  const std::uint64_t begin = (window - file.first_window) * kWindowBytes;
+  const std::uint64_t end = std::min(begin + kWindowBytes, file.size_bytes);
+  for (;;) {
+    const auto now = current_way();
+    if (makers.way != now) {
+      makers.alone = std::make_unique<SegmentWriter>(*now->plan, now->spool, repository,
+                                                     *options.coder, context, options.meter.get());
+      makers.way = now;
+    }
+    try {
+      return makers.alone->write(*now->plan->layout->find_file(file.weights->path), fd, file.path,
+                                 begin, end);
+    } catch (const ObjectError& error) {
+      if (!take_another_way(*now, error)) throw;
+    }
+  }
+}
+
+std::shared_ptr<const FillWay> PartialVersion::State::current_way() const {
+  const std::lock_guard lock(mutex);
+  return way;
+}
+
+/// Returns: false if there is no other.
+bool PartialVersion::State::take_another_way(const FillWay& bad, const ObjectError& cause) {
+  if (!options.plan_again) return false;
+  // The first worker that meets the trouble plans; the others find the way that it took.
+  const std::lock_guard planning(plan_mutex);
+  if (current_way().get() != &bad) return true;
+  std::optional<Plan> other = options.plan_again(cause, context);
+  if (!other) return false;
+  auto made = std::make_shared<const FillWay>(std::make_shared<const Plan>(std::move(*other)),
+                                              repository, options, context);
+  const std::lock_guard lock(mutex);
+  spooled_bytes += way->spool.fetched_bytes();
+  way = std::move(made);
+  return true;
 }
 
 /// If anything is wrong, SegmentWriter says what, or does better.
@@ -398,8 +453,8 @@ void PartialVersion::State::note_trouble(std::size_t window, const Trouble& trou
 void PartialVersion::State::end_work() {
   const std::lock_guard lock(mutex);
   if (--working > 0 || !is_complete) return;
-  spooled_bytes = spool->fetched_bytes();
-  spool.reset();
+  spooled_bytes += way->spool.fetched_bytes();
+  way.reset();
 }
 
 // ---- state, under the mutex ----
@@ -595,7 +650,8 @@ PartialProgress PartialVersion::progress() const {
   const auto& snapshot = state_->plan.snapshot;
   const bool has_seed = snapshot && snapshot->seed;
   progress.fetched_bytes = (has_seed ? snapshot->seed->fetched_bytes() : state_->snapshot_bytes) +
-                           (state_->spool ? state_->spool->fetched_bytes() : state_->spooled_bytes);
+                           state_->spooled_bytes +
+                           (state_->way ? state_->way->spool.fetched_bytes() : 0);
   if (const Trouble* trouble = state_->troubles.worst()) {
     progress.error.emplace(trouble->code, trouble->message);
     progress.is_damaged = trouble->is_damage();

@@ -10,6 +10,9 @@
 //                          \--> failed --> being made   its object is missing or damaged: ask()
 //                                                       throws that, and it is retried later
 //
+// If the object is of a skip delta, there is another way: it is planned, and all windows are made
+// in that way from then on.
+//
 // While the bucket is unreachable a window stays absent and is retried with backoff; readers wait
 // until their deadline.  No read ever returns fewer bytes instead.
 //
@@ -37,6 +40,7 @@
 #include "store/format/chunk_batches.hpp"
 #include "store/materialize/plan.hpp"
 #include "store/os/lease.hpp"
+#include "store/repository/pieces.hpp"
 #include "store/timing/build_meter.hpp"
 
 namespace weightfs {
@@ -54,6 +58,11 @@ struct PartialVersionOptions {
   bool in_background = true;
   /// How long callers get the error of a failed window before it is retried.
   std::chrono::milliseconds tell_failures_for{30'000};
+  /// Gives another plan for the same version and files after an object with this key was found
+  /// missing or damaged, from the same base or from none; nullopt: there is no other.  May throw
+  /// Error.  Called from any thread, without locks.  Empty: there never is.
+  std::function<std::optional<Plan>(const ObjectError& cause, const Context& context)> plan_again =
+      {};
   /// A file or the version has become complete, or the error changed.  Called from any thread,
   /// without locks; must be quick and call only const functions of the PartialVersion.
   std::function<void()> changed = {};
@@ -80,6 +89,7 @@ class PartialVersion {
   PartialVersion(const PartialVersion&) = delete;
   PartialVersion& operator=(const PartialVersion&) = delete;
 
+  /// The first one; others lead to the same version and have the same layout and hashes.
   [[nodiscard]] const Plan& plan() const noexcept;
 
   /// Files are identified by their path in the version.

@@ -24,6 +24,7 @@ void visit_brought(Timing& timing, Visitor&& visit) {
   visit("base", timing.base);
   visit("snapshot", timing.snapshot);
   visit("deltas", timing.deltas);
+  visit("skips", timing.skips);
   visit("patches", timing.patches);
   visit("bytes", timing.bytes);
   visit("unseen_ms", timing.unseen);

@@ -74,6 +74,7 @@ struct VersionTiming {
   std::uint64_t base = 0;      // images of this version were here; 0: of none
   std::uint64_t snapshot = 0;  // else this version's snapshot was fetched
   std::uint64_t deltas = 0;    // that were applied
+  std::uint64_t skips = 0;     // skip deltas, among or before them
   std::uint64_t patches = 0;   // spans of the store's patches that were applied, before the deltas
   std::uint64_t bytes = 0;     // of its files that are kept here
 

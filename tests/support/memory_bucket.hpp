@@ -58,6 +58,7 @@ class MemoryBucket final : public Bucket {
     if (offset_bytes >= bytes.size()) return 0;
     const std::size_t size = std::min<std::size_t>(into.size(), bytes.size() - offset_bytes);
     if (size != 0) std::memcpy(into.data(), bytes.data() + offset_bytes, size);
+    bytes_read_ += size;
     return size;
   }
 
@@ -201,6 +202,11 @@ class MemoryBucket final : public Bucket {
     const auto count = calls_of_.find(kind);
     return count == calls_of_.end() ? 0 : count->second;
   }
+  /// Bytes that get() gave.
+  [[nodiscard]] std::uint64_t bytes_read() const {
+    const std::scoped_lock lock(mutex_);
+    return bytes_read_;
+  }
   /// Calls that are hanging now.
   [[nodiscard]] int waiting() const {
     const std::scoped_lock lock(mutex_);
@@ -272,7 +278,7 @@ class MemoryBucket final : public Bucket {
   std::set<std::string> also_listed_, hanging_;
   std::condition_variable_any healed_;
   int waiting_ = 0;
-  std::uint64_t calls_ = 0, failures_ = 0;
+  std::uint64_t calls_ = 0, failures_ = 0, bytes_read_ = 0;
   std::map<std::string, std::uint64_t> calls_of_;
 };
 

@@ -71,24 +71,44 @@ std::uint64_t RepositoryBuilder::add(Tree tree, const BuildOptions& options) {
   manifest.repository = repository_->id();
   manifest.version = newest() + 1;
   manifest.parent = newest();
-  manifest.parent_sha256 = newest_sha256_;
+  if (newest() > 0) manifest.parent_sha256 = manifests_.back();
   manifest.time = kTime + static_cast<std::int64_t>(manifest.version);
   manifest.nonce = random_hex(16);
   for (const std::string& path : blobs) {
     manifest.blobs.push_back(repository_->put_blob(path, tree.at(path), {}));
   }
   manifest.layout = repository_->put_layout(*layout, {});
-  if (manifest.version > 1 && options.delta) add_packs(manifest, *layout, tree, options, hashes);
+  if (manifest.version > 1 && options.delta) {
+    manifest.delta = add_packs(step_to(manifest.version), *layout, tree, options, hashes);
+  }
   if (manifest.version == 1 || options.snapshot) {
     add_snapshot(manifest, *layout, options.snapshot_tree.value_or(tree), hashes);
   }
   manifest.root = root_of(hashes);
+  if (options.names_snapshot) manifest.snapshot_before = newest_snapshot_;
   if (options.edit) options.edit(manifest);
-  newest_sha256_ = repository_->commit(manifest, {}).manifest_sha256;
+  manifests_.push_back(repository_->commit(manifest, {}).manifest_sha256);
+  if (manifest.snapshot) newest_snapshot_ = manifest.version;
   trees_.push_back(std::move(tree));
   layouts_.push_back(layout);
-  hashes_ = std::move(hashes);
+  hashes_.push_back(std::move(hashes));
   return newest();
+}
+
+void RepositoryBuilder::add_skip(const VersionPair& versions, const SkipBuildOptions& options) {
+  BuildOptions coding;
+  coding.wrong_hash = options.wrong_hash;
+  coding.left_out = options.left_out;
+  SkipRecord record;
+  record.repository = repository_->id();
+  record.versions = versions;
+  record.from_sha256 = manifests_[versions.from - 1];
+  record.to_sha256 = manifests_[versions.to - 1];
+  auto hashes = hashes_[versions.to - 1];
+  record.delta = add_packs(versions, layout(versions.to), tree(versions.to), coding, hashes);
+  record.nonce = random_hex(16);
+  if (options.edit) options.edit(record);
+  put_skip(*repository_, record, {});
 }
 
 void RepositoryBuilder::add_snapshot(Manifest& manifest, const Layout& layout, const Tree& tree,
@@ -109,10 +129,12 @@ void RepositoryBuilder::add_snapshot(Manifest& manifest, const Layout& layout, c
   manifest.snapshot = ref;
 }
 
-void RepositoryBuilder::add_packs(Manifest& manifest, const Layout& layout, const Tree& tree,
-                                  const BuildOptions& options, std::vector<std::uint64_t>& hashes) {
-  const Layout& before = *layouts_.back();
-  const Tree& old_tree = trees_.back();
+DeltaRef RepositoryBuilder::add_packs(const VersionPair& versions, const Layout& layout,
+                                      const Tree& tree, const BuildOptions& options,
+                                      std::vector<std::uint64_t>& hashes) {
+  const Layout& before = *layouts_[versions.from - 1];
+  const Tree& old_tree = trees_[versions.from - 1];
+  const std::vector<std::uint64_t>& old_hashes = hashes_[versions.from - 1];
   const auto old_tensors = counterparts(layout, before);
   std::vector<std::string> nonces;
   for (unsigned i = 0; i < options.uploaders; i++) nonces.push_back(random_hex(16));
@@ -127,7 +149,9 @@ void RepositoryBuilder::add_packs(Manifest& manifest, const Layout& layout, cons
     ref.size_bytes = head.size() + pack.data.size();
     ref.head_bytes = head.size();
     ref.head_sha256 = sha256(as_bytes(head));
-    put_object(*bucket_, keys::pack(manifest.version, ref.name), head + pack.data);
+    const std::string key = versions.is_step() ? keys::pack(versions.to, ref.name)
+                                               : keys::skip_pack(versions, ref.name);
+    put_object(*bucket_, key, head + pack.data);
     delta.packs.push_back(std::move(ref));
     pack = OpenPack(layout);
   };
@@ -154,7 +178,7 @@ void RepositoryBuilder::add_packs(Manifest& manifest, const Layout& layout, cons
       const auto changed = kernels::encode_chunk(tensor.kind, old, bytes, scratch, lengths, coded);
       std::uint64_t& hash = hashes[tensor.first_chunk + c];
       if (changed == 0 && inheritable && !options.all_chunks) {
-        hash = hashes_[before.tensors()[*old_tensors[t]].first_chunk + c];
+        hash = old_hashes[before.tensors()[*old_tensors[t]].first_chunk + c];
         continue;
       }
       if (options.left_out == place) continue;
@@ -169,7 +193,7 @@ void RepositoryBuilder::add_packs(Manifest& manifest, const Layout& layout, cons
     }
   }
   finish();
-  manifest.delta = std::move(delta);
+  return delta;
 }
 
 std::string RepositoryBuilder::key(std::string_view prefix, std::string_view suffix) const {

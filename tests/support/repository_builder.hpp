@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "store/repository/skips.hpp"
 #include "tests/support/hosts.hpp"
 #include "tests/support/support.hpp"
 
@@ -37,7 +38,14 @@ struct BuildOptions {
   /// Files of the snapshot, if they differ from the version's; their chunks must have the same
   /// hashes.
   std::optional<Tree> snapshot_tree{};
+  bool names_snapshot = true;             // false: no `snapshot_before`, as of older releases
   std::function<void(Manifest&)> edit{};  // called last, before the commit
+};
+
+struct SkipBuildOptions {
+  /// As of BuildOptions; the record still says what it says.
+  std::optional<std::pair<std::uint32_t, std::uint32_t>> wrong_hash{}, left_out{};
+  std::function<void(SkipRecord&)> edit{};  // called last, before the record is put
 };
 
 class RepositoryBuilder {
@@ -48,8 +56,16 @@ class RepositoryBuilder {
   /// Returns: its number.
   std::uint64_t add(Tree tree, const BuildOptions& options = {});
 
+  /// Adds a skip delta between two versions that exist.
+  void add_skip(const VersionPair& versions, const SkipBuildOptions& options = {});
+
   [[nodiscard]] std::uint64_t newest() const noexcept { return trees_.size(); }
   [[nodiscard]] const Tree& tree(std::uint64_t version) const { return trees_[version - 1]; }
+  [[nodiscard]] const std::vector<std::uint64_t>& hashes(std::uint64_t version) const {
+    return hashes_[version - 1];
+  }
+  /// The files of a version that is neither the newest nor an end of a later skip: for long runs.
+  void forget_tree(std::uint64_t version) { trees_[version - 1].clear(); }
   [[nodiscard]] const Layout& layout(std::uint64_t version) const { return *layouts_[version - 1]; }
   [[nodiscard]] const std::shared_ptr<MemoryBucket>& bucket() const noexcept { return bucket_; }
 
@@ -67,8 +83,8 @@ class RepositoryBuilder {
   void cut(const std::string& key, std::size_t bytes) const;
 
  private:
-  void add_packs(Manifest& manifest, const Layout& layout, const Tree& tree,
-                 const BuildOptions& options, std::vector<std::uint64_t>& hashes);
+  DeltaRef add_packs(const VersionPair& versions, const Layout& layout, const Tree& tree,
+                     const BuildOptions& options, std::vector<std::uint64_t>& hashes);
   void add_snapshot(Manifest& manifest, const Layout& layout, const Tree& tree,
                     const std::vector<std::uint64_t>& hashes);
 
@@ -76,8 +92,9 @@ class RepositoryBuilder {
   std::unique_ptr<Repository> repository_;
   std::vector<Tree> trees_;
   std::vector<std::shared_ptr<const Layout>> layouts_;
-  std::vector<std::uint64_t> hashes_;  // the newest version's, as in its packs and snapshot
-  Sha256 newest_sha256_{};
+  std::vector<std::vector<std::uint64_t>> hashes_;  // as in packs and snapshots
+  std::vector<Sha256> manifests_;
+  std::uint64_t newest_snapshot_ = 0;
 };
 
 /// A tensor of random bytes that are plausible numbers of its dtype.

@@ -128,6 +128,25 @@ TEST(Manifest, KnowsTheFeatureXr) {
   EXPECT_EQ(Manifest::parse(bytes, kKey).features, manifest.features);
 }
 
+TEST(Manifest, MayNameTheSnapshotBeforeIt) {
+  Manifest manifest = first_version();
+  EXPECT_EQ(manifest.serialize().find("snapshot_before"), std::string::npos);
+  manifest.snapshot_before = 0;
+  EXPECT_NE(manifest.serialize().find(R"("snapshot":)"), std::string::npos);
+  EXPECT_NE(manifest.serialize().find(R"(,"snapshot_before":0,"tag":)"), std::string::npos)
+      << manifest.serialize();
+  EXPECT_EQ(Manifest::parse(manifest.serialize(), kKey).snapshot_before, 0u);
+  manifest.snapshot_before = 1;
+  expect_manifest_refused(manifest.serialize(), ErrorCode::corrupt,
+                          "version 1 is not before version 1");
+  expect_refused_with("/snapshot_before", "41", "snapshot_before");
+  expect_refused_with("/snapshot_before", 42, "not before version 42");
+  Json named = Json::parse(golden_manifest());
+  named["snapshot_before"] = 41;
+  EXPECT_EQ(Manifest::parse(named.dump(), kKey).snapshot_before, 41u);
+  EXPECT_FALSE(Manifest::parse(golden_manifest(), kKey).snapshot_before);
+}
+
 TEST(Manifest, RefusesNewerFormatsAndUnknownFeatures) {
   expect_refused_with("/format", 2, "format 2 is newer", ErrorCode::unsupported);
   for (const Json& features : {Json{"xs"}, Json{"XR"}, Json{""}, Json{"xr", "zz"}}) {

@@ -383,6 +383,71 @@ TEST_F(Verify, DeeplyFindsNothingInAWholeRepository) {
   EXPECT_TRUE(report.problems.empty()) << messages_of(report);
 }
 
+// ---- skip deltas ----
+
+class VerifySkips : public Verify {
+ protected:
+  void SetUp() override {
+    Verify::SetUp();
+    builder_.add_skip({1, 3});
+    builder_.add_skip({2, 6});
+  }
+  /// A problem of the skip delta from 1 to 3, which no version depends on.
+  void expect_problem_of(const std::string& object) {
+    expect_problems({object});
+    EXPECT_NE(messages_of(verify()).find("no version depends on it"), std::string::npos);
+    const auto repository = builder_.open();
+    History history(*repository, nullptr);
+    const auto report = verify_repository(history, directory_ / "scratch", {}, {},
+                                          kernels::make_cpu_coder(), {.deep = true});
+    EXPECT_EQ(objects_of(report), std::set<std::string>{object}) << messages_of(report);
+  }
+  std::string skip_pack() { return builder_.key("skips/00000000000000000003-", ".safetensors"); }
+};
+
+TEST_F(VerifySkips, WholeOnesAreCounted) {
+  const VerifyReport report = verify();
+  EXPECT_EQ(messages_of(report), "");
+  EXPECT_EQ(report.skips, 2u);
+  EXPECT_EQ(report.objects, builder_.bucket()->objects().size());
+}
+
+TEST_F(VerifySkips, NamesADamagedRecord) {
+  builder_.flip(keys::skip_record({1, 3}), 30);
+  expect_problem_of(keys::skip_record({1, 3}));
+}
+
+TEST_F(VerifySkips, NamesADamagedPack) {
+  builder_.flip(skip_pack(), -1);
+  expect_problem_of(skip_pack());
+}
+
+TEST_F(VerifySkips, NamesAMissingPack) {
+  const std::string pack = skip_pack();
+  builder_.bucket()->erase(pack);
+  expect_problem_of(pack);
+}
+
+TEST_F(VerifySkips, NamesTheRecordOfOneThatLeadsToAnotherRoot) {
+  builder_.bucket()->erase(keys::skip_record({1, 3}));
+  builder_.add_skip({1, 3}, {.wrong_hash = std::pair(0u, 0u)});
+  expect_problem_of(keys::skip_record({1, 3}));
+}
+
+TEST_F(VerifySkips, NamesTheRecordOfOneThatIsOfOtherManifests) {
+  builder_.bucket()->erase(keys::skip_record({1, 3}));
+  builder_.add_skip({1, 3},
+                    {.edit = [](SkipRecord& record) { record.to_sha256[0] ^= std::byte{1}; }});
+  expect_problem_of(keys::skip_record({1, 3}));
+}
+
+TEST_F(VerifySkips, OfOneVersionUsesNone) {
+  builder_.flip(skip_pack(), -1);
+  EXPECT_EQ(messages_of(verify(3)), "");
+  builder_.flip(pack(3), -1);
+  EXPECT_EQ(objects_of(verify(3)), std::set<std::string>{pack(3)});
+}
+
 TEST_F(Verify, IsNoVerdictWhenTheBucketIsOutOfReach) {
   builder_.bucket()->fail_key("packs/5/", ErrorCode::unavailable);
   EXPECT_EQ(error_of([&] { verify(); }).code(), ErrorCode::unavailable);

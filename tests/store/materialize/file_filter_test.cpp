@@ -272,6 +272,37 @@ TEST_F(KeptFiles, ATensorThatCameFromAnotherFileIsNotMadeFromThem) {
   expect_kept(2, {"b.safetensors"});
 }
 
+// A host that keeps an eighth of the files fetches an eighth of a delta: its pieces are of 1 MiB.
+TEST_F(KeptFiles, AnEighthOfThemCostsAnEighthOfTheDeltas) {
+  constexpr int kShards = 8;
+  for (int i = 0; i < kShards; i++) {
+    shards_["shard-" + std::to_string(i) + ".safetensors"] = {
+        random_tensor("s" + std::to_string(i), Dtype::u8, {4u << 20}, rng_)};
+  }
+  add();
+  const std::uint64_t first = builder_.newest();
+  bring(first, {"shard-3*"});
+  for (int step = 0; step < 2; step++) {
+    for (auto& [path, tensors] : shards_) {
+      if (path.starts_with("shard-")) {
+        tensors.front() = random_tensor(tensors.front().name, Dtype::u8, {4u << 20}, rng_);
+      }
+    }
+    add();
+  }
+  const std::uint64_t before = read_of("packs/");
+  bring(first + 2, {"shard-3*"});
+  const std::uint64_t one = read_of("packs/") - before;
+  std::uint64_t all = 0;
+  for (const auto& [key, bytes] : builder_.bucket()->objects()) {
+    if (key.starts_with("packs/" + std::to_string(first + 1) + "/")) all += bytes.size();
+    if (key.starts_with("packs/" + std::to_string(first + 2) + "/")) all += bytes.size();
+  }
+  EXPECT_GT(all, 2u * kShards * (4u << 20));
+  EXPECT_GE(one, all / kShards);
+  EXPECT_LE(one, all / kShards + 2 * (2u << 20)) << "an edge at either side of each";
+}
+
 TEST_F(KeptFiles, MayBeNoneOfTheShards) {
   bring(1, {"nothing*"});
   expect_kept(1, {});

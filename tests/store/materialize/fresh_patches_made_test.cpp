@@ -93,6 +93,25 @@ TEST_F(FreshPatchesMade, AreThoseOfAComparison) {
   }
 }
 
+/// What is noted is the difference of the two ends, whatever the steps between them are.
+TEST_F(FreshPatchesMade, ThroughASkipDeltaTheyAreThoseOfAComparison) {
+  Model model;
+  model.files["a.safetensors"] = {random_tensor("x", Dtype::bf16, {900, 1024}, rng_),
+                                  random_tensor("y", Dtype::f32, {70'001}, rng_)};
+  for (int i = 0; i < 12; i++) {
+    builder_.add(model.tree());
+    model.nudge_all(0.01, rng_);
+  }
+  builder_.add_skip({2, 10});
+  const Base from = write(plan(1));
+  const Plan way = plan(11, {from});
+  ASSERT_EQ(way.steps.size(), 3u);
+  ASSERT_TRUE(way.steps[1].skip);
+  auto [to, span] = write_noted(way, from, 2);
+  expect_version(to);
+  expect_what_is_taken(from, to, *span);
+}
+
 TEST_F(FreshPatchesMade, NothingLeadsOverAnotherTensorTable) {
   Model model = small_model(rng_);
   builder_.add(model.tree());

@@ -232,6 +232,7 @@ TEST(History, ALayoutThatComesIntoUseAgainIsRecordedAgain) {
 TEST(History, RefreshFetchesManyManifestsAtATime) {
   HistoryFixture at;
   commit_versions(*at.repository, 100);
+  at.bucket->fail_list(ErrorCode::permission);
   at.bucket->hang_key("versions/0000000000000000003");
   const std::uint64_t before = at.bucket->calls("get");
   const auto history = at.history();
@@ -256,6 +257,7 @@ TEST(History, RefreshStopsAtTheFirstThatDoesNotFitHoweverManyCome) {
     stranger.parent_sha256[0] ^= std::byte{1};
     fresh.repository->commit(stranger, {});
     commit_versions(*fresh.repository, 40);
+    fresh.bucket->fail_list(ErrorCode::permission);
     const auto history = fresh.history();
     EXPECT_EQ(history->refresh(0, {}), bad - 1);
     EXPECT_EQ(fresh.store->manifests().find_manifest(bad), std::nullopt);
@@ -267,6 +269,7 @@ TEST(History, RefreshStopsAtTheFirstThatDoesNotFitHoweverManyCome) {
               std::string::npos)
         << message;
   }
+  at.bucket->fail_list(ErrorCode::permission);
   at.bucket->fail_key(keys::manifest(25), ErrorCode::unavailable);
   EXPECT_EQ(at.history()->refresh(0, {}), 24u);
 }
@@ -274,6 +277,7 @@ TEST(History, RefreshStopsAtTheFirstThatDoesNotFitHoweverManyCome) {
 TEST(History, ARefreshThatWaitsForManyCanBeStopped) {
   HistoryFixture at;
   commit_versions(*at.repository, 100);
+  at.bucket->fail_list(ErrorCode::permission);
   at.bucket->hang_key("versions/0000000000000000003");
   const auto history = at.history();
   std::stop_source stop;
@@ -345,6 +349,123 @@ TEST(History, ALaterPollWithoutNewsIsOneGet) {
   EXPECT_EQ(history->refresh(3, {}), 3u);
   EXPECT_EQ(at.bucket->calls() - before, 1u);
 }
+
+// ---- far behind ----
+
+using Numbers = std::vector<std::uint64_t>;
+
+// A host that joins at version 1,000 does not read 1,000 manifests.
+TEST(History, RefreshJumpsToTheNewestOfManyVersions) {
+  HistoryFixture at;
+  const auto versions = commit_versions(*at.repository, 300);
+  const std::uint64_t before = at.bucket->calls();
+  const auto history = at.history();
+  EXPECT_EQ(history->refresh(0, {}), 300u);
+  EXPECT_LE(at.bucket->calls() - before, 8u);
+  EXPECT_EQ(at.store->manifests().manifest_numbers(), (Numbers{1, 2, 300}));
+  EXPECT_EQ(at.store->manifests().newest().version, 300u);
+  EXPECT_EQ(at.store->manifests().newest().manifest_sha256, versions[299].manifest_sha256);
+  EXPECT_EQ(history->find(150, {})->manifest_sha256, versions[149].manifest_sha256);
+  const std::uint64_t quiet = at.bucket->calls();
+  EXPECT_EQ(history->refresh(300, {}), 300u);
+  EXPECT_EQ(at.bucket->calls() - quiet, 1u);
+}
+
+TEST(History, AHostThatIsAFewVersionsBehindReadsAllOfThem) {
+  HistoryFixture at;
+  commit_versions(*at.repository, 3);
+  const auto history = at.history();
+  history->refresh(0, {});
+  commit_versions(*at.repository, 3 + 2 + History::kWalkedMax);
+  EXPECT_EQ(history->refresh(3, {}), 5 + History::kWalkedMax);
+  EXPECT_EQ(at.store->manifests().manifest_numbers().size(), 5 + History::kWalkedMax);
+}
+
+// The first versions after the one that a host knows are read in any case.
+TEST(History, AJumpLeadsIntoNoOtherHistory) {
+  HistoryFixture at;
+  commit_versions(*at.repository, 3);
+  const auto history = at.history();
+  EXPECT_EQ(history->refresh(0, {}), 3u);
+  at.rewrite(3, 98);
+  EXPECT_EQ(code_of([&] { history->refresh(3, {}); }), ErrorCode::corrupt);
+  EXPECT_EQ(at.store->manifests().newest().version, 3u);
+}
+
+TEST(History, WhatWasJumpedOverIsComparedWhenItIsRead) {
+  HistoryFixture at;
+  const auto versions = commit_versions(*at.repository, 49);
+  Manifest stranger = make_manifest(std::string(kHistoryId), &versions.back());
+  stranger.parent_sha256[0] ^= std::byte{1};
+  at.repository->commit(stranger, {});
+  commit_versions(*at.repository, 100);
+  const auto history = at.history();
+  EXPECT_EQ(history->refresh(0, {}), 100u);
+  EXPECT_NE(history->find(50, {}), nullptr);
+  EXPECT_EQ(code_of([&] { history->find(49, {}); }), ErrorCode::corrupt);
+}
+
+// Whoever is about to publish reads everything.
+TEST(History, APublisherDoesNotJump) {
+  HistoryFixture at;
+  const auto versions = commit_versions(*at.repository, 49);
+  Manifest stranger = make_manifest(std::string(kHistoryId), &versions.back());
+  stranger.parent_sha256[0] ^= std::byte{1};
+  at.repository->commit(stranger, {});
+  commit_versions(*at.repository, 100);
+  const auto history = at.history();
+  history->look_behind_the_newest();
+  EXPECT_EQ(history->refresh(0, {}), 49u);
+  EXPECT_EQ(code_of([&] { history->refresh(49, {}); }), ErrorCode::corrupt);
+}
+
+TEST(History, AJumpSeesAGapThatListShows) {
+  HistoryFixture at;
+  commit_versions(*at.repository, 100);
+  const std::string lost = at.bucket->find(keys::manifest(50)).value();
+  at.bucket->erase(keys::manifest(50));
+  const auto history = at.history();
+  EXPECT_EQ(history->refresh(0, {}), 49u) << "what came before the gap";
+  std::string message;
+  for (int round = 0; round < 2; round++) {
+    EXPECT_EQ(code_of([&] { history->refresh(49, {}); }, &message), ErrorCode::corrupt);
+    EXPECT_NE(message.find(keys::manifest(50)), std::string::npos) << message;
+  }
+  at.bucket->replace(keys::manifest(50), lost);
+  EXPECT_EQ(history->refresh(49, {}), 100u) << "mended";
+}
+
+TEST(History, AJumpTakesNoWordOfAList) {
+  HistoryFixture at;
+  commit_versions(*at.repository, 100);
+  at.bucket->list_also(keys::manifest(500));
+  EXPECT_EQ(at.history()->refresh(0, {}), 100u) << "it names what is not there";
+  HistoryFixture lagging;
+  commit_versions(*lagging.repository, 100);
+  lagging.bucket->lag_list(30);
+  EXPECT_EQ(lagging.history()->refresh(0, {}), 100u) << "it lags";
+  HistoryFixture holes;
+  commit_versions(*holes.repository, 100);
+  holes.bucket->hide_from_list(keys::manifest(50).substr(0, keys::manifest(50).size() - 6));
+  EXPECT_EQ(holes.history()->refresh(0, {}), 100u) << "it leaves out 50 to 59";
+  HistoryFixture hidden;
+  commit_versions(*hidden.repository, 100);
+  hidden.bucket->hide_from_list("versions/");
+  EXPECT_EQ(hidden.history()->refresh(0, {}), 100u) << "it shows nothing";
+}
+
+TEST(History, ADamagedManifestWhereAJumpLeadsIsTroubleOnlyForThatVersion) {
+  HistoryFixture at;
+  commit_versions(*at.repository, 100);
+  at.bucket->replace(keys::manifest(100), "rotten");
+  const auto history = at.history();
+  EXPECT_EQ(history->refresh(0, {}), 99u);
+  std::string message;
+  EXPECT_EQ(code_of([&] { history->refresh(99, {}); }, &message), ErrorCode::corrupt);
+  EXPECT_NE(message.find(keys::manifest(100)), std::string::npos) << message;
+}
+
+// ---- trouble ----
 
 TEST(History, RefreshHandsOutWhatCameBeforeTheTrouble) {
   HistoryFixture at;

@@ -611,8 +611,8 @@ TEST_F(Materialize, GivesEveryVersionOfARandomHistoryFromEveryBase) {
     expect_version(write(plan(version)));
     if (!bases.empty()) {
       const Base& base = bases[rng_() % bases.size()];
-      const ReconstructionPath way{base.version, &base, 0, 0};
-      expect_version(write(make_plan_by(way, history_, history_.get(version, {}), {})));
+      const auto wanted = history_.get(version, {});
+      expect_version(write(make_plan_by(path_of_deltas(base, *wanted), history_, wanted, {})));
     }
     bases.push_back(write(plan(version, bases)));
     expect_version(bases.back());

@@ -127,6 +127,56 @@ TEST_F(PublishTest, WritesTheFullBytesTooWhenAskedForASnapshot) {
   EXPECT_EQ(read_on_a_fresh_host(2), read_tree(checkpoint(2)));
 }
 
+// 70,000 tensors are in the layout, which versions share.
+TEST_F(PublishTest, ManifestsAreAsLargeForManyTensorsAsForOne) {
+  std::vector<std::size_t> sizes;
+  for (const std::size_t count : {1u, 3000u}) {
+    const auto bucket = test::make_memory_repository();
+    Host host(bucket, dir_ / ("tensors-" + std::to_string(count)));
+    for (int version = 1; version <= 2; version++) {
+      std::vector<test::TestTensor> tensors;
+      for (std::size_t i = 0; i < count; i++) {
+        tensors.push_back(
+            {"t" + std::to_string(i), Dtype::u8, {8}, Bytes(8, static_cast<std::byte>(version))});
+      }
+      host.publish(directory_of({{"m.safetensors", test::make_safetensors(tensors)}}));
+    }
+    sizes.push_back(bucket->find(keys::manifest(2))->size());
+  }
+  EXPECT_LE(sizes[1], sizes[0] + 16) << "but for the digits of sizes";
+}
+
+TEST_F(PublishTest, ManifestsNameTheSnapshotBeforeThem) {
+  for (unsigned version = 1; version <= 5; version++) {
+    PublishOptions options = options_of(checkpoint(version));
+    options.wishes.snapshot = version == 3;
+    publisher().publish(options);
+  }
+  const std::vector<std::uint64_t> expected{0, 1, 1, 3, 3};
+  for (std::uint64_t version = 1; version <= 5; version++) {
+    EXPECT_EQ(manifest_of(version).snapshot_before, expected[version - 1]) << version;
+  }
+}
+
+// A run that an older release began: the publisher looks for it once.
+TEST_F(PublishTest, TheSnapshotBeforeIsFoundBehindManifestsThatDoNotNameIt) {
+  for (unsigned version = 1; version <= 3; version++) publisher().publish(checkpoint(version));
+  Sha256 parent{};
+  for (std::uint64_t version = 1; version <= 3; version++) {
+    Manifest manifest = manifest_of(version);
+    manifest.snapshot_before.reset();
+    manifest.parent_sha256 = parent;
+    const std::string bytes = manifest.serialize();
+    parent = sha256(as_bytes(bytes));
+    bucket_->replace(keys::manifest(version), bytes);
+  }
+  Host host = fresh_host();
+  host.publish(checkpoint(4));
+  host.publish(checkpoint(5));
+  EXPECT_EQ(manifest_of(4).snapshot_before, 1u);
+  EXPECT_EQ(manifest_of(5).snapshot_before, 1u);
+}
+
 TEST_F(PublishTest, LeavesOutWhatIsNotPublishedAndSaysSo) {
   const auto directory = checkpoint(1);
   write_text(directory / "optimizer.pt", "pickle");

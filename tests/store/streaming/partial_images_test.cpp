@@ -207,6 +207,44 @@ TEST_F(PartialImagesTest, AnOlderVersionIsFilledFromItsNewestBase) {
             3u);
 }
 
+TEST_F(PartialImagesTest, AVersionIsFilledByWayOfASkipDelta) {
+  add_versions(12);
+  builder_.add_skip({1, 9});
+  const auto filled = begin(10);
+  ASSERT_EQ(filled->plan().steps.size(), 2u);
+  EXPECT_TRUE(filled->plan().steps.front().skip);
+  expect_all_here(*filled);
+  ASSERT_TRUE(becomes_complete(10));
+  expect_version(10);
+}
+
+// What is wrong with a skip delta may be found only when a window is made.
+TEST_F(PartialImagesTest, ADamagedSkipDeltaOnlyMeansAnotherWay) {
+  add_versions(12);
+  builder_.add_skip({1, 9});
+  builder_.flip(builder_.key("skips/", ".safetensors"), -3);
+  const auto filled = begin(10);
+  EXPECT_TRUE(filled->plan().steps.front().skip);
+  expect_all_here(*filled);
+  EXPECT_FALSE(filled->progress().error);
+  ASSERT_TRUE(becomes_complete(10));
+  expect_version(10);
+}
+
+TEST_F(PartialImagesTest, ADamagedSkipDeltaFromABaseOnlyMeansAnotherWay) {
+  add_versions(12);
+  builder_.add_skip({2, 9});
+  builder_.flip(builder_.key("skips/", ".safetensors"), -3);
+  bring(2);
+  const auto filled = begin(10);
+  ASSERT_TRUE(filled->plan().base);
+  EXPECT_TRUE(filled->plan().steps.front().skip);
+  expect_all_here(*filled);
+  EXPECT_FALSE(filled->progress().error);
+  ASSERT_TRUE(becomes_complete(10));
+  expect_version(10);
+}
+
 TEST_F(PartialImagesTest, SeveralVersionsAreFilledAtATime) {
   add_versions(3);
   const auto third = begin_hanging(3);

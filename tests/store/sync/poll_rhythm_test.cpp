@@ -2,8 +2,16 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdio>
+#include <functional>
+#include <map>
+#include <queue>
 #include <random>
+#include <utility>
+#include <vector>
 
+#include "store/base/retry_delay.hpp"
 #include "tests/support/support.hpp"
 
 namespace weightfs::test {
@@ -90,6 +98,85 @@ TEST_F(RhythmTest, ASlowBucketIsNotAskedWithoutPause) {
   learn(seconds(16));
   const Clock::time_point due = now_ + seconds(16);
   EXPECT_GE(rhythm_.pause(due, kSteady, milliseconds(70)), milliseconds(70));
+}
+
+// ---- a thousand readers of one bucket ----
+
+struct ReadersCost {
+  double requests = 0;  // polls for each version and host
+  double peak = 0;      // polls of all hosts in the busiest second, for each host
+  milliseconds late{};  // how late the slowest host saw a version
+};
+
+/// Hosts as Sync polls, with its jitter, in virtual time: they start within a minute, learn the
+/// rhythm, and follow `versions` more versions that come `interval` apart, give or take `off`.
+ReadersCost follow_together(std::size_t hosts, seconds interval, milliseconds off) {
+  constexpr int kLearned = 8, kVersions = 12;
+  struct Reader {
+    PollRhythm rhythm;
+    std::minstd_rand random;
+    int seen = 0;  // versions
+  };
+  std::minstd_rand random(seed());
+  std::uniform_int_distribution<std::int64_t> error(-off.count(), off.count());
+  const Clock::time_point begin = Clock::time_point{} + seconds(1000);
+  std::vector<Clock::time_point> published;
+  for (int i = 1; i <= kLearned + kVersions; i++) {
+    published.push_back(begin + seconds(60) + i * interval + milliseconds(error(random)));
+  }
+  std::vector<Reader> readers(hosts);
+  using Poll = std::pair<Clock::time_point, std::size_t>;
+  std::priority_queue<Poll, std::vector<Poll>, std::greater<>> polls;
+  std::uniform_int_distribution<int> start_ms(0, 60'000);
+  for (std::size_t i = 0; i < hosts; i++) {
+    readers[i].random.seed(static_cast<unsigned>(random()));
+    polls.emplace(begin + milliseconds(start_ms(random)), i);
+  }
+  ReadersCost cost;
+  std::map<std::int64_t, std::uint64_t> in_second;
+  const Clock::time_point counted = published[kLearned - 1];
+  while (!polls.empty()) {
+    const auto [now, number] = polls.top();
+    polls.pop();
+    Reader& reader = readers[number];
+    if (now > counted) {
+      cost.requests++;
+      in_second[std::chrono::floor<seconds>(now.time_since_epoch()).count()]++;
+    }
+    const auto count = std::upper_bound(published.begin(), published.end(), now);
+    const int there = static_cast<int>(count - published.begin());
+    if (there > reader.seen) {
+      const auto late = std::chrono::ceil<milliseconds>(now - published[std::size_t(there) - 1]);
+      if (now > counted) cost.late = std::max(cost.late, late);
+      reader.seen = there;
+      reader.rhythm.saw_version(now);
+    }
+    if (there == kLearned + kVersions) continue;
+    polls.emplace(now + retry_delay(reader.rhythm.pause(now, kSteady, {}), 0, reader.random),
+                  number);
+  }
+  for (const auto& [second, polled] : in_second) {
+    cost.peak = std::max(cost.peak, static_cast<double>(polled) / static_cast<double>(hosts));
+  }
+  cost.requests /= static_cast<double>(hosts) * kVersions;
+  return cost;
+}
+
+// What `--poll auto` costs a bucket: about one request a second and host, and 100 more around each
+// version; a steady poll that is as quick would be 50 a second.
+TEST(ReadersOfOneBucket, PollALittleMoreThanOnceASecondEach) {
+  std::printf("interval  off the beat  polls a version and host  busiest second  latest\n");
+  for (const seconds interval : {seconds(4), seconds(16), seconds(120)}) {
+    for (const milliseconds off : {milliseconds(0), milliseconds(500)}) {
+      const ReadersCost cost = follow_together(1000, interval, off);
+      std::printf("%7lds %10ldms %25.1f %15.1f %5ldms\n", static_cast<long>(interval.count()),
+                  static_cast<long>(off.count()), cost.requests, cost.peak,
+                  static_cast<long>(cost.late.count()));
+      EXPECT_LE(cost.requests, 1.35 * static_cast<double>(interval.count()) + 100);
+      EXPECT_LE(cost.peak, 70) << "20 ms, with jitter";
+      EXPECT_LE(cost.late, off / 3 + milliseconds(200)) << "not even the unluckiest of them";
+    }
+  }
 }
 
 }  // namespace

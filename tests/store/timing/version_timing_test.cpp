@@ -30,6 +30,7 @@ TimingRecord full_timing() {
                                  .base = 41,
                                  .snapshot = 40,
                                  .deltas = 3,
+                                 .skips = 17,
                                  .patches = 4,
                                  .bytes = 512,
                                  .unseen = milliseconds(900),

@@ -1,0 +1,87 @@
+#include "store/ways/skip_book.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <mutex>
+
+#include "store/base/log.hpp"
+#include "store/repository/pieces.hpp"
+
+namespace weightfs {
+namespace {
+
+bool is_about_an_object(ErrorCode code) {
+  return code == ErrorCode::corrupt || code == ErrorCode::not_found ||
+         code == ErrorCode::unsupported;
+}
+
+}  // namespace
+
+std::vector<ListedSkip> SkipBook::list(std::uint64_t wanted, std::uint64_t after,
+                                       const Context& context) {
+  std::vector<ListedSkip> skips;
+  bool is_known = false;
+  {
+    const std::scoped_lock lock(mutex_);
+    is_known = wanted_ == wanted && listed_ && listed_->first <= after;
+    if (is_known) skips = listed_->second;
+  }
+  if (!is_known) skips = list_skips(repository_, after, context);
+  const std::scoped_lock lock(mutex_);
+  if (wanted_ != wanted) records_.clear();
+  wanted_ = wanted;
+  if (!is_known) listed_.emplace(after, skips);
+  std::erase_if(skips, [&](const ListedSkip& skip) {
+    const bool is_asked_for = skip.versions.to > after && skip.versions.to <= wanted;
+    return !is_asked_for || left_out_.contains(skip.versions);
+  });
+  return skips;
+}
+
+std::shared_ptr<const SkipRecord> SkipBook::find(const VersionPair& versions,
+                                                 const Context& context) {
+  {
+    const std::scoped_lock lock(mutex_);
+    if (left_out_.contains(versions)) return nullptr;
+    if (const auto known = records_.find(versions); known != records_.end()) return known->second;
+  }
+  std::optional<SkipRecord> record;
+  try {
+    record = find_skip(repository_, versions, context);
+  } catch (const Error& error) {
+    // Who may not read skips does without them.
+    if (!is_about_an_object(error.code()) && error.code() != ErrorCode::permission) throw;
+    leave_out(versions, error.what());
+    return nullptr;
+  }
+  if (!record) {
+    leave_out(versions, fmt::format("object {} is gone", keys::skip_record(versions)));
+    return nullptr;
+  }
+  auto shared = std::make_shared<const SkipRecord>(std::move(*record));
+  const std::scoped_lock lock(mutex_);
+  return records_.insert_or_assign(versions, std::move(shared)).first->second;
+}
+
+void SkipBook::leave_out(const VersionPair& versions, std::string_view why) {
+  {
+    const std::scoped_lock lock(mutex_);
+    if (!left_out_.insert(versions).second) return;
+    records_.erase(versions);
+  }
+  log_warning(
+      fmt::format("the skip delta from version {} to {} is not used: {}; no version depends on it",
+                  versions.from, versions.to, why));
+}
+
+bool SkipBook::leave_out_cause(const Error& error) {
+  const auto* const object = dynamic_cast<const ObjectError*>(&error);
+  if (object == nullptr || !is_about_an_object(error.code())) return false;
+  const auto key = find_skip_key(object->key());
+  if (!key) return false;
+  leave_out(key->versions, error.what());
+  return true;
+}
+
+}  // namespace weightfs

@@ -1,0 +1,67 @@
+// SkipBook: the skip deltas of a repository as this process knows them.  It remembers which are of
+// no use, so that each is tried and complained of once, and what was read for the version planned
+// last, so that planning it again costs no request.
+//
+// Threads: all calls may run in parallel.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "store/base/context.hpp"
+#include "store/base/error.hpp"
+#include "store/base/ranked_mutex.hpp"
+#include "store/repository/skips.hpp"
+
+namespace weightfs {
+
+class SkipBook {
+ public:
+  /// Keeps the reference.
+  explicit SkipBook(Repository& repository) : repository_(repository) {}
+
+  /// Skips to versions above `after`, up to `wanted`, without those of no use.  A hint.
+  /// Throws Error: what list_skips() throws.
+  std::vector<ListedSkip> list(std::uint64_t wanted, std::uint64_t after, const Context& context);
+
+  /// nullptr: there is none, or it is of no use; the log says why.
+  /// Throws Error: unavailable, cancelled, timed_out.
+  std::shared_ptr<const SkipRecord> find(const VersionPair& versions, const Context& context);
+
+  /// From now on this skip is not used.  Logs that once.
+  void leave_out(const VersionPair& versions, std::string_view why);
+
+  /// If the error is about an object of a skip delta, that one is left out.
+  /// Returns: whether it is; then there is another way to whatever was read.
+  bool leave_out_cause(const Error& error);
+
+ private:
+  Repository& repository_;
+  RankedMutex mutex_{LockRank::leaf, "SkipBook::mutex_"};  // guards what follows
+  std::set<VersionPair> left_out_;
+  // For the version planned last:
+  std::uint64_t wanted_ = 0;
+  std::optional<std::pair<std::uint64_t, std::vector<ListedSkip>>> listed_;  // after `first`
+  std::map<VersionPair, std::shared_ptr<const SkipRecord>> records_;
+};
+
+/// Calls `body`, and again as long as it fails because of a skip delta: what it plans then does
+/// without that one.
+template <typename Body>
+auto without_bad_skips(SkipBook& skips, Body&& body) {
+  for (;;) {
+    try {
+      return body();
+    } catch (const Error& error) {
+      if (!skips.leave_out_cause(error)) throw;
+    }
+  }
+}
+
+}  // namespace weightfs
