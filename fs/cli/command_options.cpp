@@ -196,8 +196,8 @@ OptionSpec snapshot_every_option(Setter set) {
           .value = "N",
           .help =
               "write the full bytes of every version whose number N divides; 0: of none for\n"
-              "its number. Versions divisible by 64 get them anyway once the way from the last\n"
-              "ones is long (default: 0)",
+              "its number. Versions divisible by 64 get them anyway once the way from the\n"
+              "last ones is long (default: 0)",
           .set = set};
 }
 

@@ -154,9 +154,9 @@ std::vector<OptionSpec> mount_options() {
       {.name = "skips",
        .value = "yes|no",
        .needs = "writer",
-       .help = "with --writer: make the skip deltas by which hosts that are far behind catch up\n"
-               "with less, after each 8th version, beside everything else. They need --history\n"
-               "(default: yes)",
+       .help = "with --writer: make the skip deltas by which hosts that are far behind catch\n"
+               "up with less, after each 8th version, beside everything else. They need\n"
+               "--history (default: yes)",
        .set = into<parse_yes, &Options::mount, &MountOptions::writing, &WriterOptions::skips>},
       store_option(),
       seed_option(),

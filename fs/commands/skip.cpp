@@ -25,7 +25,8 @@ struct SkipRow {
   VersionPair versions;
   std::uint64_t delta_bytes = 0;  // of the deltas that it leads over
   std::uint64_t bytes = 0;        // of its packs; 0: it was not made
-  bool is_new = false;
+  bool is_there = false;          // in the bucket
+  bool is_new = false;            // by this call
   std::optional<Error> error;
 };
 
@@ -50,18 +51,17 @@ Json to_json(const SkipRow& row) {
 
 std::string text_of(const std::vector<SkipRow>& rows, bool is_dry, std::uint64_t uploaded,
                     std::size_t columns) {
-  using Align = TextTable::Align;
   TextTable table({{"SKIP"},
-                   {"BYTES", Align::right},
-                   {"DELTAS", Align::right},
-                   {"RATIO", Align::right},
+                   {"BYTES", TextTable::Align::right},
+                   {"DELTAS", TextTable::Align::right},
+                   {"RATIO", TextTable::Align::right},
                    {"STATE"}});
   std::size_t made = 0, failed = 0;
   for (const SkipRow& row : rows) {
     made += row.is_new ? 1 : 0;
     failed += row.error ? 1 : 0;
     std::string state = row.is_new ? "made" : "made by another host meanwhile";
-    if (is_dry) state = "missing";
+    if (!row.is_there) state = is_dry ? "missing" : "retired meanwhile";
     if (row.error) state = row.error->what();
     table.add({fmt::format("{}..{}", row.versions.from, row.versions.to),
                row.bytes == 0 ? "-" : human_bytes(row.bytes), human_bytes(row.delta_bytes),
@@ -81,6 +81,26 @@ std::string text_of(const std::vector<SkipRow>& rows, bool is_dry, std::uint64_t
 bool is_of_one(ErrorCode code) {
   return code == ErrorCode::not_found || code == ErrorCode::corrupt ||
          code == ErrorCode::unsupported;
+}
+
+/// Makes one, if it can be made.
+/// Throws Error: what concerns the others as well.
+SkipRow make_row(Store& store, History& history, const VersionPair& skip,
+                 const MakeSkipOptions& how, const Context& context, const Progress& progress,
+                 std::uint64_t& uploaded) {
+  SkipRow row{.versions = skip, .delta_bytes = delta_bytes(history, skip, context), .error = {}};
+  try {
+    if (const auto made = make_skip(store, history, skip, how, context, progress)) {
+      row.bytes = pack_bytes(made->record.delta);
+      row.is_there = true;
+      row.is_new = made->is_new;
+      uploaded += made->uploaded_bytes;
+    }
+  } catch (const Error& error) {
+    if (!is_of_one(error.code())) throw;
+    row.error = error;
+  }
+  return row;
 }
 
 }  // namespace
@@ -109,20 +129,12 @@ int run_skip(Call& call) {
   std::uint64_t uploaded = 0;
   int exit_code = 0;
   for (const VersionPair& skip : missing_skips(history, newest, count, retired, context)) {
-    SkipRow row{skip, delta_bytes(history, skip, context), 0, false, std::nullopt};
-    if (!options.skip.dry_run) {
-      try {
-        if (const auto made = make_skip(store, history, skip, how, context, call.progress())) {
-          row.bytes = pack_bytes(made->record.delta);
-          row.is_new = made->is_new;
-          uploaded += made->uploaded_bytes;
-        }
-      } catch (const Error& error) {
-        if (!is_of_one(error.code())) throw;
-        row.error = error;
-        if (exit_code == 0) exit_code = to_exit_code(error.code());
-      }
-    }
+    SkipRow row = options.skip.dry_run
+                      ? SkipRow{.versions = skip,
+                                .delta_bytes = delta_bytes(history, skip, context),
+                                .error = {}}
+                      : make_row(store, history, skip, how, context, call.progress(), uploaded);
+    if (row.error && exit_code == 0) exit_code = to_exit_code(row.error->code());
     rows.push_back(std::move(row));
   }
   Json skips = Json::array();

@@ -14,6 +14,10 @@ VERSIONS = 16
 
 
 class Skips(WriterTest):
+    def make_run(self, versions, params=200_000):
+        self.init()
+        return super().make_run(versions, params)
+
     def skips(self):
         """{(from, to): bytes of its packs} of the records in the bucket."""
         folder = os.path.join(self.bucket, "skips")

@@ -7,8 +7,10 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "store/materialize/materialize.hpp"
 #include "tests/support/hosts.hpp"
@@ -20,7 +22,9 @@ namespace weightfs::test {
 
 class PatchedHost {
  public:
-  PatchedHost() : builder_(), host_(builder_.bucket(), directory_ / "store", {1u << 30, 0}) {}
+  /// `space`: of the store's file system; empty: what it has.
+  explicit PatchedHost(std::function<Space()> space = {})
+      : builder_(), host_(builder_.open(), directory_ / "store", {1u << 30, 0}, std::move(space)) {}
 
   /// Publishes a version, brings it here, and takes the patches that lead to it.
   std::uint64_t add(const Tree& tree) {

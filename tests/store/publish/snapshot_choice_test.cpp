@@ -127,5 +127,17 @@ TEST_F(PublishSnapshotsTest, EveryThirdVersion) {
   expect_sound();
 }
 
+/// Every element changes in every version: the deltas soon have as many bytes as a snapshot.
+TEST_F(PublishSnapshotsTest, Version64GetsOneWhenTheDeltasAreAsLarge) {
+  Random rng = make_rng();
+  Model model;
+  for (std::uint64_t version = 1; version <= 65; version++) {
+    model.files["m.safetensors"] = {random_tensor("x", Dtype::bf16, {1000}, rng)};
+    EXPECT_EQ(publisher().publish(directory_of(model.tree())).version, version);
+    EXPECT_EQ(manifest_of(version).snapshot.has_value(), version == 1 || version == 64);
+  }
+  EXPECT_TRUE(manifest_of(64).delta) << "its delta too";
+}
+
 }  // namespace
 }  // namespace weightfs::test

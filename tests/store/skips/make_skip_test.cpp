@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "store/base/error.hpp"
+#include "store/base/sha256.hpp"
+#include "store/publish/upload_names.hpp"
 #include "store/repository/skips.hpp"
 #include "tests/support/meddling_coder.hpp"
 #include "tests/support/patched_host.hpp"
@@ -262,6 +264,7 @@ TEST_F(MakeSkipTest, AfterAFailureAtAnyRequestNothingIsDoubled) {
     bucket().heal();
     if (bucket().failures() == failures) break;
     EXPECT_EQ(error.code(), ErrorCode::cancelled) << error.what();
+    set_uploader(host_.store(), random_hex(16), Durability::process);  // as a publish meanwhile
     const MadeSkip made = make_right({1, 4}, options);
     EXPECT_GT(made.record.delta.packs.size(), 1u);
     expect_only(made.record);

@@ -23,12 +23,15 @@ class SkipMakerTest : public testing::Test {
   /// As a mount that follows: patches are taken, old images go.
   void add(std::uint64_t versions) {
     for (std::uint64_t i = 0; i < versions; i++) {
-      nudge(tensor_, 0.01, rng_);
-      const std::uint64_t version = host_.add({{"m.safetensors", make_safetensors({tensor_})}});
-      host_.keep_only(version);
-      const auto known = host_.history().get(version, {});
-      host_.store().manifests().put_newest({version, known->manifest_sha256});
+      host_.keep_only(bring());
     }
+  }
+  std::uint64_t bring() {
+    nudge(tensor_, 0.01, rng_);
+    const std::uint64_t version = host_.add({{"m.safetensors", make_safetensors({tensor_})}});
+    const auto known = host_.history().get(version, {});
+    host_.store().manifests().put_newest({version, known->manifest_sha256});
+    return version;
   }
   SkipMaker maker(SkipMakerOptions options = {}) {
     return {host_.store(), host_.history(), std::move(options)};
@@ -46,7 +49,10 @@ class SkipMakerTest : public testing::Test {
 
   Random rng_ = make_rng();
   TestTensor tensor_ = random_tensor("x", Dtype::bf16, {70, 1000}, rng_);
-  PatchedHost host_;
+  std::atomic<bool> is_full_ = false;  // the store's file system
+  PatchedHost host_{[this] {
+    return Space{is_full_ ? 0 : std::uint64_t{1} << 40, std::uint64_t{1} << 40};
+  }};
 };
 
 TEST_F(SkipMakerTest, MakesOneAfterAnother) {
@@ -152,6 +158,26 @@ TEST_F(SkipMakerTest, APublishGoesFirst) {
   EXPECT_TRUE(eventually([&] { return asked > before; }));
   maker.stop();  // while it waits
   EXPECT_EQ(there(), (Pairs{{1, 16}, {8, 16}}));
+}
+
+/// What the images that it reads take is needed for the next version.
+TEST_F(SkipMakerTest, ItGivesUpWhenAnotherVersionNeedsTheRoom) {
+  add(16);
+  bool is_coding = false;
+  SkipMaker maker = this->maker({.give_way = [&](const Context&) {
+    if (is_coding) {
+      bring();
+      EXPECT_FALSE(host_.store().evictor().evict(16)) << "it is being read";
+      is_full_ = true;
+    }
+    is_coding = true;  // the first call is before the images are reserved
+  }});
+  EXPECT_EQ(maker.make_one({}), Outcome::failed);
+  EXPECT_NE(maker.status().error.find("no room for another version"), std::string::npos)
+      << maker.status().error;
+  is_full_ = false;
+  EXPECT_TRUE(host_.store().evictor().evict(16)) << "it is not kept any more";
+  EXPECT_EQ(there(), Pairs{});
 }
 
 /// A thread that is stopped in the middle leaves nothing reserved, and the next one goes on.
