@@ -132,7 +132,8 @@ std::uint64_t History::refresh(std::uint64_t known, const Context& context) {
   std::uint64_t newest = known;
   try {
     // One request if there is no new version, two if there is one.
-    if (advance(newest, 1, context) && advance(newest, 1, context)) {
+    const bool is_behind = advance(newest, 1, context) && advance(newest, 1, context);
+    if (is_behind && advance(newest, 2, context)) {
       jump(newest, context);
       walk(newest, context);
     }
@@ -173,7 +174,6 @@ void History::jump(std::uint64_t& newest, const Context& context) {
   newest = numbers.newest;
   const std::scoped_lock lock(mutex_);
   if (numbers.behind_gap) looked_behind_ = false;
-  if (numbers.is_all) looked_behind_ = true;
 }
 
 /// Accepts up to `count` versions after `newest` in order and advances `newest`, until one is

@@ -27,7 +27,7 @@ std::vector<ListedSkip> SkipBook::list(std::uint64_t wanted, std::uint64_t after
     is_known = wanted_ == wanted && listed_ && listed_->first <= after;
     if (is_known) skips = listed_->second;
   }
-  if (!is_known) skips = list_skips(repository_, after, context);
+  if (!is_known) skips = list_skips(repository_, after, context, ListDepth::hint);
   const std::scoped_lock lock(mutex_);
   if (wanted_ != wanted) records_.clear();
   wanted_ = wanted;
