@@ -289,7 +289,7 @@ class PathPlanner {
   Plan make(const std::shared_ptr<const Version>& wanted) {
     Plan plan =
         naming(*path_.way.start, [&] { return start_of(path_, history_, memory_, context_); });
-    plan.steps = fetch_steps();
+    plan.steps = fetch_steps(wanted);
     for (std::size_t i = 0; i < plan.steps.size(); i++) {
       of_step(i, *plan.steps[i].version, [&] { follow(plan.steps[i], plan); });
     }
@@ -319,10 +319,11 @@ class PathPlanner {
     }
   }
 
-  std::vector<Step> fetch_steps() {
+  std::vector<Step> fetch_steps(const std::shared_ptr<const Version>& wanted) {
     std::vector<Step> steps(path_.way.hops.size());
     parallel_for(steps.size(), kRecordThreads, context_, [&](std::size_t i) {
-      steps[i].version = history_.get(path_.way.hops[i].versions.to, context_);
+      const std::uint64_t to = path_.way.hops[i].versions.to;
+      steps[i].version = to == wanted->number() ? wanted : history_.get(to, context_);
       steps[i].skip = path_.way.hops[i].skip;
     });
     for (std::size_t i = 0; i < steps.size(); i++) {

@@ -41,6 +41,7 @@ class LongRun final : public VersionSource {
     Manifest& manifest = version->manifest;
     manifest.version = number;
     manifest.parent = number - 1;
+    manifest.parent_sha256 = hash_of(number - 1);
     if (number > 1) manifest.delta = delta_of(kDeltaBytes);
     const bool is_snapshot = number == 1 || (snapshots_ != 0 && number % snapshots_ == 0);
     if (is_snapshot) manifest.snapshot = SnapshotRef{};
