@@ -108,24 +108,36 @@ class Axes:
         self.parts.append(f'<text x="{self.left + 8}" y="{self.top + 14 + 15 * row}" fill="{colour}">{label}</text>')
 
 
-def plot(ways):
-    joins = {n: way for (n, behind), way in ways.items() if behind == 0}
+def points(ways):
+    """What the plot shows: [version or versions behind, bytes with skips, requests, bytes without, requests]."""
     last = max(n for n, _ in ways)
-    catches = {behind: way for (n, behind), way in ways.items() if n == last and behind}
-    high = 10000
+    found = {"last": last, "joining": [], "catching_up": [], "snapshot_bytes": ways[last, 0][True]["snapshot_bytes"]}
+    for (version, behind), way in sorted(ways.items()):
+        if behind and version != last:
+            continue
+        point = [behind or version]
+        for skips in (True, False):
+            row = way[skips]
+            point += [row["bytes"] + row["snapshot_bytes"], row["requests"] + (row["snapshot_requests"] if behind else 0)]
+        found["catching_up" if behind else "joining"].append(point)
+    return found
+
+
+def plot(found):
+    last, snapshot, most = found["last"], found["snapshot_bytes"], 10000
+    joining, catching_up = found["joining"], found["catching_up"]
+    requests = (1, 10, 100, 1000, most)
     diagrams = [
-        (Axes(60, 40, "joining at version N: bytes, of the snapshot", 1, 10, (1, 1.1, 1.2, 1.5, 2, 5, 10)), joins,
-         lambda row: (row["bytes"] + row["snapshot_bytes"]) / (row["snapshot_bytes"] or math.inf)),
-        (Axes(540, 40, "joining at version N: requests beside the snapshot's", 1, high, (1, 10, 100, 1000, high)),
-         joins, lambda row: row["requests"]),
-        (Axes(60, 380, f"catching up k versions, at {last}: MiB", 0.1, 1000, (0.1, 1, 10, 100, 1000)), catches,
-         lambda row: (row["bytes"] + row["snapshot_bytes"]) / (1 << 20)),
-        (Axes(540, 380, f"catching up k versions, at {last}: requests", 1, high, (1, 10, 100, 1000, high)), catches,
-         lambda row: row["requests"] + row["snapshot_requests"])]
+        (Axes(60, 40, "joining at version N: bytes, of the snapshot", 1, 10, (1, 1.1, 1.2, 1.5, 2, 5, 10)), joining,
+         0, lambda value: value / snapshot),
+        (Axes(540, 40, "joining at version N: requests beside the snapshot's", 1, most, requests), joining, 1, float),
+        (Axes(60, 380, f"catching up k versions, at {last}: MiB", 0.1, 1000, (0.1, 1, 10, 100, 1000)), catching_up,
+         0, lambda value: value / (1 << 20)),
+        (Axes(540, 380, f"catching up k versions, at {last}: requests", 1, most, requests), catching_up, 1, float)]
     parts = []
-    for axes, found, value in diagrams:
-        for row, (skips, colour, label) in enumerate(((True, WITH, "with skip deltas"), (False, WITHOUT, "without"))):
-            axes.line([(n, value(way[skips])) for n, way in found.items()], colour, label, row)
+    for axes, rows, column, scale in diagrams:
+        axes.line([(row[0], scale(row[1 + column])) for row in rows], WITH, "with skip deltas", 0)
+        axes.line([(row[0], scale(row[3 + column])) for row in rows], WITHOUT, "without", 1)
         parts += axes.parts
     return ('<svg xmlns="http://www.w3.org/2000/svg" width="980" height="680" font-family="sans-serif" font-size="11">\n'
             '<rect width="100%" height="100%" fill="white"/>\n' + "\n".join(parts) + "\n</svg>\n")
@@ -141,8 +153,7 @@ def main():
     parser.add_argument("--json")
     parser.add_argument("--svg")
     args = parser.parse_args()
-    rows = measured(args)
-    ways = by_way(rows)
+    ways = by_way(measured(args))
     report = measure.Report("joining", args.json)
     report.note("run", f"{args.params:,} bf16 parameters, {args.versions} versions, of which each changes "
                 f"about 1.1 %; snapshots: version 1" + (f" and each {args.snapshot_every}th" if args.snapshot_every else ""))
@@ -150,10 +161,10 @@ def main():
                              "hops without skips", "requests", "bytes"], joining_rows(ways))
     report.table("catching_up", ["versions behind", "bytes, of the deltas': both divisible by 64", "otherwise",
                                  "requests, at most", "without skips"], catching_rows(catching_up(ways)))
-    report.data("ways", rows)
+    report.data("points", points(ways))
     if args.svg:
         with open(args.svg, "w") as file:
-            file.write(plot(ways))
+            file.write(plot(points(ways)))
 
 
 if __name__ == "__main__":
