@@ -150,7 +150,7 @@ std::uint64_t History::refresh(std::uint64_t known, const Context& context) {
 
 /// Accepts all versions after `newest` in order.
 void History::walk(std::uint64_t& newest, const Context& context) {
-  constexpr std::array<std::size_t, 3> kAhead{4, 16, 64};
+  constexpr std::array<std::size_t, 4> kAhead{1, 4, 16, 64};
   for (std::size_t i = 0; advance(newest, kAhead[i], context);) {
     i = std::min(i + 1, kAhead.size() - 1);
   }

@@ -439,8 +439,8 @@ bool is_no_use_of_skip(const Error& error) {
   return is_of_this_way(error) || error.code() == ErrorCode::permission;
 }
 
-/// Ways with skips that are tried before one without any.
-constexpr unsigned kTriesWithSkips = 8;
+/// Skips that turn out to be of no use before a way without any is taken.
+constexpr unsigned kBadSkipsMax = 32;
 
 Plan make_plan_from(History& history, const std::shared_ptr<const Version>& wanted,
                     std::span<const Base> bases, const Context& context, SkipUse skips) {
@@ -448,8 +448,8 @@ Plan make_plan_from(History& history, const std::shared_ptr<const Version>& want
   if (skips == SkipUse::none) finder.leave_out_skips();
   std::exception_ptr first_error;
   std::string to_log;
-  for (unsigned tries = 0;; tries++) {
-    if (tries == kTriesWithSkips) finder.leave_out_skips();
+  for (unsigned bad_skips = 0;;) {
+    if (bad_skips == kBadSkipsMax) finder.leave_out_skips();
     ReconstructionPath path;
     try {
       path = path_of(finder.find(), bases);
@@ -473,6 +473,7 @@ Plan make_plan_from(History& history, const std::shared_ptr<const Version>& want
       if (broken != nullptr && broken->skip && is_no_use_of_skip(error)) {
         finder.leave_out(*broken);
         history.skips().leave_out(broken->versions, error.what());
+        bad_skips++;
         continue;
       }
       if (!is_of_this_way(error)) throw;

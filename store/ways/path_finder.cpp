@@ -320,7 +320,8 @@ FoundWay PathFinder::found(const Way& way) {
   return found;
 }
 
-void PathFinder::throw_no_way() const {
+void PathFinder::throw_no_way() {
+  skips_.forgive();
   if (first_error_) std::rethrow_exception(first_error_);
   const std::string key = keys::manifest(wanted_->number());
   throw ObjectError(ErrorCode::corrupt, key,

@@ -84,7 +84,7 @@ class PathFinder {
   bool check_delta(const VersionPair& versions, const Way& way);
   bool check_record(const VersionPair& versions);
   FoundWay found(const Way& way);
-  [[noreturn]] void throw_no_way() const;
+  [[noreturn]] void throw_no_way();
   [[nodiscard]] bool is_here(std::uint64_t version) const { return here_.contains(version); }
   std::shared_ptr<const Version> get(std::uint64_t version);
 

@@ -42,9 +42,9 @@ def share(part, whole):
 
 
 def joining_rows(ways):
-    for (version, behind), way in sorted(ways.items()):
-        if behind != 0 or (version not in JOINING and version % 128 not in (0, 127)):
-            continue
+    measured_at = [version for version, behind in ways if behind == 0]
+    for version in sorted({min(measured_at, key=lambda one: abs(one - wanted)) for wanted in JOINING}):
+        way = ways[version, 0]
         skips, deltas = way[True], way[False]
         snapshot = skips["snapshot_bytes"] or 1
         beside = skips["requests"] / max(skips["hops"], 1)

@@ -444,6 +444,18 @@ TEST_F(RemoteFilesTest, OnlyWhatIsReadIsFetchedAndOnlyOnce) {
   EXPECT_EQ(coder_->decoded, decoded);
 }
 
+TEST_F(RemoteFilesTest, ADamagedSkipDeltaOnlyMeansAnotherWay) {
+  for (int i = 0; i < 9; i++) add_changed();
+  builder_.add_skip({1, 9});
+  const std::string& expected = builder_.tree(10).at("b.safetensors");
+  EXPECT_TRUE(read(10, "b.safetensors", 0, 1000) == expected.substr(0, 1000));
+  EXPECT_GT(read_of("skips/"), 0u);
+  rest_.reset();
+  host_.reset();
+  builder_.flip(builder_.key("skips/", ".safetensors"), -2);
+  EXPECT_TRUE(read(10, "b.safetensors", 0, expected.size()) == expected);
+}
+
 TEST_F(RemoteFilesTest, OfABucketThatIsDamagedIsAnErrorThatNamesTheObject) {
   const std::string key = builder_.key("snapshots/1/", "/a.safetensors");
   builder_.flip(key, -1);

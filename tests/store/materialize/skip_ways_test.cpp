@@ -262,6 +262,23 @@ TEST_F(BadSkips, AGoodOneLeadsAroundADamagedDelta) {
   expect_version(write(way));
 }
 
+// gc may leave nothing else: then it is tried again once it is mended, as any object is.
+TEST_F(BadSkips, OneThatIsTheOnlyWayIsTriedAgain) {
+  builder_.add_skip(kBad);
+  for (const auto& [key, bytes] : builder_.bucket()->objects()) {
+    if (key.starts_with("packs/5/")) builder_.bucket()->erase(key);
+  }
+  const std::string key = pack(), good = *builder_.bucket()->find(key);
+  builder_.bucket()->erase(key);
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(code_of([&] { plan(10); }), ErrorCode::not_found);
+  builder_.bucket()->replace(key, good);
+  const Plan way = plan(10);
+  EXPECT_EQ(text_of(way), "1 >9 10");
+  expect_version(write(way));
+  testing::internal::GetCapturedStderr();
+}
+
 // ---- damage that only decoding finds ----
 
 class SkipsInUse : public BadSkips {
