@@ -27,6 +27,7 @@ RESULTS = ROOT / "tests" / "bench" / "results"
 PAGE = ROOT / "docs" / "BENCHMARKS.md"
 PLOT = ROOT / "docs" / "version_timeline.svg"
 REACH = ROOT / "docs" / "history_reach.svg"
+JOINING = ROOT / "docs" / "joining.svg"
 PART = re.compile(r"(<!-- results: (\S+)/(\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 # {name: command}.  A .py is run by this machine's Python, and writes its own JSON.
@@ -51,6 +52,7 @@ RUNS = {
     "patch_bench": "weightfs_patch_bench",
     "history": "history.py --versions 320 --params 2000000",
     "scale": "scale.py --sizes 256MiB,512MiB",
+    "joining": "joining.py --every 7",
 }
 NEEDS_SAFETENSORS = ("save_speed", "load_speed")
 
@@ -275,6 +277,10 @@ def main():
         wanted[PLOT] = drawing
     if "history" in found:
         wanted[REACH] = plot_reach(found["history"])
+    if "joining" in found:
+        sys.path.insert(0, str(ROOT / "tests" / "bench"))
+        import joining
+        wanted[JOINING] = joining.plot(found["joining"]["data"]["points"])
     differ = [path for path, text in wanted.items() if not path.exists() or path.read_text() != text]
     for path in differ:
         if args.check:

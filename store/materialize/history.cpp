@@ -133,7 +133,8 @@ std::uint64_t History::refresh(std::uint64_t known, const Context& context) {
   std::uint64_t newest = known;
   try {
     // One request if there is no new version, two if there is one.
-    if (advance(newest, 1, context) && advance(newest, 1, context)) {
+    const bool is_behind = advance(newest, 1, context) && advance(newest, 1, context);
+    if (is_behind && advance(newest, 2, context)) {
       jump(newest, context);
       walk(newest, context);
     }
@@ -150,7 +151,7 @@ std::uint64_t History::refresh(std::uint64_t known, const Context& context) {
 
 /// Accepts all versions after `newest` in order.
 void History::walk(std::uint64_t& newest, const Context& context) {
-  constexpr std::array<std::size_t, 3> kAhead{4, 16, 64};
+  constexpr std::array<std::size_t, 4> kAhead{1, 4, 16, 64};
   for (std::size_t i = 0; advance(newest, kAhead[i], context);) {
     i = std::min(i + 1, kAhead.size() - 1);
   }
@@ -174,7 +175,6 @@ void History::jump(std::uint64_t& newest, const Context& context) {
   newest = numbers.newest;
   const std::scoped_lock lock(mutex_);
   if (numbers.behind_gap) looked_behind_ = false;
-  if (numbers.is_all) looked_behind_ = true;
 }
 
 /// Accepts up to `count` versions after `newest` in order and advances `newest`, until one is

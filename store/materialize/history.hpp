@@ -60,7 +60,7 @@ class History final : public VersionSource {
   std::shared_ptr<const Layout> layout(const Version& version, const Context& context) override;
 
   /// Like layout(), but from memory or the store only; nullptr if it is in neither.
-  std::shared_ptr<const Layout> find_layout(const Version& version);
+  std::shared_ptr<const Layout> find_layout(const Version& version) override;
 
   /// Records a version that this process committed, as find() and layout() would, and as
   /// ManifestTable::newest(), so that it need not be fetched.
@@ -68,7 +68,7 @@ class History final : public VersionSource {
 
   /// Looks for versions after `known`, up to the first absent one.  The newest one is recorded as
   /// ManifestTable::newest() before this returns; ManifestTable::sync_newest() makes that durable.
-  /// Without a new version this is one request, with one it is two.  The first versions after
+  /// Without a new version this is one request, with one it is two.  The first four versions after
   /// `known` are fetched and accepted in order.  If LIST then names more than kWalkedMax others,
   /// only the newest of them is: the manifests in between are read when somebody needs them, and
   /// compared with what is known of their neighbours then.  LIST is a hint: a number that it does

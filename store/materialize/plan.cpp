@@ -292,7 +292,7 @@ class PathPlanner {
   Plan make(const std::shared_ptr<const Version>& wanted) {
     Plan plan =
         naming(*path_.way.start, [&] { return start_of(path_, history_, memory_, context_); });
-    plan.steps = fetch_steps();
+    plan.steps = fetch_steps(wanted);
     for (std::size_t i = 0; i < plan.steps.size(); i++) {
       of_step(i, *plan.steps[i].version, [&] { follow(plan.steps[i], plan); });
     }
@@ -322,36 +322,21 @@ class PathPlanner {
     }
   }
 
-  std::vector<Step> fetch_steps() {
+  std::vector<Step> fetch_steps(const std::shared_ptr<const Version>& wanted) {
     std::vector<Step> steps(path_.way.hops.size());
     parallel_for(steps.size(), kRecordThreads, context_, [&](std::size_t i) {
-      steps[i].version = history_.get(path_.way.hops[i].versions.to, context_);
+      const std::uint64_t to = path_.way.hops[i].versions.to;
+      steps[i].version = to == wanted->number() ? wanted : history_.get(to, context_);
       steps[i].skip = path_.way.hops[i].skip;
     });
     for (std::size_t i = 0; i < steps.size(); i++) {
-      const Version& before = i == 0 ? *path_.way.start : *steps[i - 1].version;
-      check_follows(i, steps[i], before);
+      const Step& step = steps[i];
+      if (step.skip || step.version->manifest.delta) continue;
+      of_step(i, *step.version, [&] { throw_corrupt(*step.version, "it has no delta"); });
     }
     fetch_layouts(steps);
     fetch_indexes(steps);
     return steps;
-  }
-
-  /// Manifests of a way need not have been compared with each other before.
-  void check_follows(std::size_t i, const Step& step, const Version& before) {
-    const Manifest& manifest = step.version->manifest;
-    if (step.skip) return;  // its record names both
-    const auto check = [&] {
-      if (!manifest.delta) throw_corrupt(*step.version, "it has no delta");
-      if (manifest.parent_sha256 == before.manifest_sha256) return;
-      throw_corrupt(
-          *step.version,
-          fmt::format("it does not follow version {}: it names the parent {}, expected {}",
-                      before.number(), to_hex(manifest.parent_sha256),
-                      to_hex(before.manifest_sha256)));
-    };
-    // What is here may be of another history.
-    i == 0 && path_.base != nullptr ? check() : of_step(i, *step.version, check);
   }
 
   /// Each distinct layout is fetched once.
@@ -452,8 +437,13 @@ ReconstructionPath find_path(History& history, const std::shared_ptr<const Versi
 
 namespace {
 
-/// Ways with skips that are tried before one without any.
-constexpr unsigned kTriesWithSkips = 8;
+/// Who may not read skips does without them.
+bool is_no_use_of_skip(const Error& error) {
+  return is_of_this_way(error) || error.code() == ErrorCode::permission;
+}
+
+/// Skips that turn out to be of no use before a way without any is taken.
+constexpr unsigned kBadSkipsMax = 32;
 
 Plan make_plan_from(History& history, const std::shared_ptr<const Version>& wanted,
                     std::span<const Base> bases, const Context& context, SkipUse skips) {
@@ -461,8 +451,8 @@ Plan make_plan_from(History& history, const std::shared_ptr<const Version>& want
   if (skips == SkipUse::none) finder.leave_out_skips();
   std::exception_ptr first_error;
   std::string to_log;
-  for (unsigned tries = 0;; tries++) {
-    if (tries == kTriesWithSkips) finder.leave_out_skips();
+  for (unsigned bad_skips = 0;;) {
+    if (bad_skips == kBadSkipsMax) finder.leave_out_skips();
     ReconstructionPath path;
     try {
       path = path_of(finder.find(), bases);
@@ -482,13 +472,15 @@ Plan make_plan_from(History& history, const std::shared_ptr<const Version>& want
     } catch (const PatchDamaged&) {
       throw;  // and remove the patch
     } catch (const Error& error) {
-      if (!is_of_this_way(error)) throw;
       const FoundHop* const broken = planner.broken_step();
-      broken != nullptr ? finder.leave_out(*broken) : finder.leave_out_start(path.way);
-      if (broken != nullptr && broken->skip) {
+      if (broken != nullptr && broken->skip && is_no_use_of_skip(error)) {
+        finder.leave_out(*broken);
         history.skips().leave_out(broken->versions, error.what());
+        bad_skips++;
         continue;
       }
+      if (!is_of_this_way(error)) throw;
+      broken != nullptr ? finder.leave_out(*broken) : finder.leave_out_start(path.way);
       if (!first_error) first_error = std::current_exception();
       to_log = error.what();
     }

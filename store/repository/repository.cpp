@@ -397,41 +397,46 @@ std::uint64_t Repository::newest_version(std::uint64_t known, const Context& con
 }
 
 Repository::Numbers Repository::list_numbers(std::uint64_t known, const Context& context) {
+  constexpr std::size_t kPageKeys = 1000;
   Numbers numbers{known};
-  Bucket& from = bucket(context);
-  const auto exists = [&](std::uint64_t number) {
-    return has_object(from, keys::manifest(number), context);
-  };
-  unsigned asked = 0;
+  unsigned may_ask = kListedAskedMax;
   std::string after = keys::manifest(known);
   for (;;) {
     std::vector<std::string> page;
     try {
-      page = from.list(keys::kVersions, after, context);
+      page = bucket(context).list(keys::kVersions, after, context);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::permission) throw;
       return numbers;
     }
     for (const std::string& key : page) {
       const std::uint64_t number = number_of_key(key);
-      while (number > numbers.newest + 1) {
-        if (asked++ == kListedAskedMax) return numbers;
-        if (exists(numbers.newest + 1)) {
-          numbers.newest++;
-        } else if (exists(number) && !exists(numbers.newest + 1)) {
-          numbers.behind_gap = number;
-          return numbers;
-        } else {
-          return numbers;  // it was removed
-        }
-      }
+      if (!fill_hole(numbers, number, may_ask, context)) return numbers;
       numbers.newest = std::max(numbers.newest, number);
     }
-    if (page.empty() || page.back() <= after) break;
+    // A page that is not full is most likely the last one.
+    if (page.size() < kPageKeys || page.back() <= after) return numbers;
     after = page.back();
   }
-  numbers.is_all = true;
-  return numbers;
+}
+
+/// Asks for the versions between `numbers` and one that LIST names.  Returns: whether all exist.
+bool Repository::fill_hole(Numbers& numbers, std::uint64_t listed, unsigned& may_ask,
+                           const Context& context) {
+  Bucket& from = bucket(context);
+  while (listed > numbers.newest + 1) {
+    if (may_ask-- == 0) return false;
+    const std::string next = keys::manifest(numbers.newest + 1);
+    if (!has_object(from, next, context)) {
+      // Unless LIST is wrong, or it was published just now, it was removed.
+      const bool is_gap =
+          has_object(from, keys::manifest(listed), context) && !has_object(from, next, context);
+      if (is_gap) numbers.behind_gap = listed;
+      return false;
+    }
+    numbers.newest++;
+  }
+  return true;
 }
 
 std::optional<std::uint64_t> Repository::find_behind_gap(std::uint64_t newest,

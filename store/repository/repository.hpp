@@ -128,7 +128,6 @@ class Repository {
   struct Numbers {
     std::uint64_t newest = 0;  // `known` + 1 to here exist, as far as LIST and GETs say
     std::optional<std::uint64_t> behind_gap = {};  // the next one is missing, but this exists
-    bool is_all = false;                           // LIST names nothing behind `newest`
   };
   Numbers list_numbers(std::uint64_t known, const Context& context);
 
@@ -170,6 +169,7 @@ class Repository {
  private:
   Repository(std::string id, std::string url, BucketOptions options,
              std::unique_ptr<Bucket> bucket);
+  bool fill_hole(Numbers& numbers, std::uint64_t listed, unsigned& may_ask, const Context& context);
   std::optional<Version> settle(const Manifest& manifest, const Error& why);
 
   const std::string id_, url_;

@@ -68,7 +68,8 @@ std::optional<SkipKey> find_skip_key(std::string_view key) {
 }
 
 std::vector<ListedSkip> list_skips(Repository& repository, std::uint64_t after,
-                                   const Context& context) {
+                                   const Context& context, ListDepth depth) {
+  constexpr std::size_t kPageKeys = 1000;
   std::vector<ListedSkip> skips;
   Bucket& bucket = repository.bucket(context);
   // Sorts behind all keys of skips to `after`.
@@ -85,6 +86,7 @@ std::vector<ListedSkip> list_skips(Repository& repository, std::uint64_t after,
         if (is_of_record) skips.back().bytes += object.size_bytes;
       }
       if (page.empty() || page.back().key <= last) return skips;
+      if (depth == ListDepth::hint && page.size() < kPageKeys) return skips;
       last = page.back().key;
     }
   } catch (const Error& error) {

@@ -44,11 +44,15 @@ struct ListedSkip {
   std::uint64_t bytes = 0;  // of the record and of all packs below its prefix
 };
 
+/// What a LIST is for: a page that is not full may be followed by another one, if the service likes
+/// short pages.  Who asks for a hint takes it for the last.
+enum class ListDepth { hint, whole };
+
 /// Skips to versions above `after`, ascending by `to`, then by `from`.  A request for each 1,000
-/// objects.  Empty as well if this key may not LIST.
+/// objects, and one more for the whole.  Empty as well if this key may not LIST.
 /// Throws Error: unavailable, timed_out, cancelled.
 std::vector<ListedSkip> list_skips(Repository& repository, std::uint64_t after,
-                                   const Context& context);
+                                   const Context& context, ListDepth depth = ListDepth::whole);
 
 /// The record of a skip; nullopt: there is none.
 /// Throws Error: corrupt (damaged, or of other versions or another repository), unsupported; what

@@ -75,7 +75,7 @@ FoundWay PathFinder::find() {
       list_skips();
     } else if (way->hops.size() > kDeltasWithoutSkips && !has_listed_ && uses_skips_) {
       list_skips();
-    } else if (!fetch_missing(*way) && !price_start(*way) && check_records(*way)) {
+    } else if (!fetch_missing(*way) && !price_start(*way) && check_hops(*way)) {
       return found(*way);
     }
   }
@@ -131,16 +131,18 @@ void PathFinder::note(const Version& version) {
 /// Its price is a guess until its layout is read.
 void PathFinder::note_snapshot(std::uint64_t version) {
   if (unstarted_.contains(version) || map_.has_start(version)) return;
-  if (!snapshot_cost_) {
-    try {
-      snapshot_cost_ = cost_of_snapshot(*source_.layout(*wanted_, context_));
-    } catch (const ObjectError&) {
-      throw;  // its key says enough
-    } catch (const Error& error) {
-      throw error.within(fmt::format("version {}", wanted_->number()));
-    }
-  }
+  if (!snapshot_cost_) snapshot_cost_ = guess_snapshots();
   map_.set_start(version, *snapshot_cost_);
+}
+
+/// By a layout that is here: that of the wanted version, or of one to start from.  If there is
+/// none, there is nothing but snapshots to start from, and a guess of any size does.
+WayCost PathFinder::guess_snapshots() {
+  auto layout = source_.find_layout(*wanted_);
+  for (auto version = here_.rbegin(); !layout && version != here_.rend(); ++version) {
+    layout = source_.find_layout(*version->second);
+  }
+  return layout ? cost_of_snapshot(*layout) : WayCost{};
 }
 
 /// Looks for a snapshot before those that are known.  Returns: false if there is none, or no way
@@ -248,7 +250,8 @@ void PathFinder::take_record(const VersionPair& versions,
 
 /// Returns: whether it is dearer than it was guessed, or of no use.
 bool PathFinder::price_start(const Way& way) {
-  if (is_here(way.start) || !priced_.insert(way.start).second) return false;
+  const bool has_choice = map_.starts().size() > 1;
+  if (!has_choice || is_here(way.start) || !priced_.insert(way.start).second) return false;
   try {
     const auto version = get(way.start);
     const WayCost cost = cost_of_snapshot(*source_.layout(*version, context_));
@@ -263,22 +266,44 @@ bool PathFinder::price_start(const Way& way) {
   return true;
 }
 
-/// Whether all skips of the way are of the versions that this host knows; others are left out.
-bool PathFinder::check_records(const Way& way) {
-  for (const WayHop& hop : way.hops) {
-    if (!hop.is_skip) continue;
-    const SkipRecord& record = *records_.at(hop.versions);
-    for (const auto& [number, named] : {std::pair(hop.versions.from, record.from_sha256),
-                                        std::pair(hop.versions.to, record.to_sha256)}) {
-      const Sha256 known = get(number)->manifest_sha256;
-      if (known == named) continue;
-      skips_.leave_out(
-          hop.versions,
-          fmt::format("object {} names the manifest {} of version {}, which has {}",
-                      keys::skip_record(hop.versions), to_hex(named), number, to_hex(known)));
-      map_.remove_skip(hop.versions);
-      return false;
-    }
+/// Whether each hop begins at the version that the hop before it leads to; one that does not is
+/// left out.
+bool PathFinder::check_hops(const Way& way) {
+  return std::ranges::all_of(way.hops, [&](const WayHop& hop) {
+    return hop.is_skip ? check_record(hop.versions) : check_delta(hop.versions, way);
+  });
+}
+
+/// Manifests of a way need not have been compared with each other before.
+bool PathFinder::check_delta(const VersionPair& versions, const Way& way) {
+  const Sha256 named = get(versions.to)->manifest.parent_sha256;
+  const Sha256 known = get(versions.from)->manifest_sha256;
+  if (named == known) return true;
+  if (!first_error_) {
+    const std::string key = keys::manifest(versions.to);
+    first_error_ = std::make_exception_ptr(ObjectError(
+        ErrorCode::corrupt, key,
+        fmt::format("version {} ({}) does not follow version {}: it names the parent {}, expected "
+                    "{}",
+                    versions.to, key, versions.from, to_hex(named), to_hex(known))));
+  }
+  // What is here may be of another history.
+  const bool is_start = is_here(versions.from) && versions.from == way.start;
+  is_start ? leave_out_start({get(way.start)}) : leave_out({versions});
+  return false;
+}
+
+bool PathFinder::check_record(const VersionPair& versions) {
+  const SkipRecord& record = *records_.at(versions);
+  for (const auto& [number, named] :
+       {std::pair(versions.from, record.from_sha256), std::pair(versions.to, record.to_sha256)}) {
+    const Sha256 known = get(number)->manifest_sha256;
+    if (known == named) continue;
+    skips_.leave_out(
+        versions, fmt::format("object {} names the manifest {} of version {}, which has {}",
+                              keys::skip_record(versions), to_hex(named), number, to_hex(known)));
+    map_.remove_skip(versions);
+    return false;
   }
   return true;
 }
@@ -295,7 +320,8 @@ FoundWay PathFinder::found(const Way& way) {
   return found;
 }
 
-void PathFinder::throw_no_way() const {
+void PathFinder::throw_no_way() {
+  skips_.forgive();
   if (first_error_) std::rethrow_exception(first_error_);
   const std::string key = keys::manifest(wanted_->number());
   throw ObjectError(ErrorCode::corrupt, key,

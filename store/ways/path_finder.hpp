@@ -79,9 +79,12 @@ class PathFinder {
   void fetch(std::span<const std::uint64_t> versions, std::span<const VersionPair> skips);
   void take_record(const VersionPair& versions, std::shared_ptr<const SkipRecord> record);
   bool price_start(const Way& way);
-  bool check_records(const Way& way);
+  WayCost guess_snapshots();
+  bool check_hops(const Way& way);
+  bool check_delta(const VersionPair& versions, const Way& way);
+  bool check_record(const VersionPair& versions);
   FoundWay found(const Way& way);
-  [[noreturn]] void throw_no_way() const;
+  [[noreturn]] void throw_no_way();
   [[nodiscard]] bool is_here(std::uint64_t version) const { return here_.contains(version); }
   std::shared_ptr<const Version> get(std::uint64_t version);
 
@@ -102,7 +105,7 @@ class PathFinder {
   std::size_t looks_back_ = 0;
   WayCost known_deltas_;  // sum
   std::uint64_t known_delta_count_ = 0;
-  std::optional<WayCost> snapshot_cost_;  // of the wanted version's layout
+  std::optional<WayCost> snapshot_cost_;  // a guess
   std::exception_ptr first_error_;        // of a manifest or layout
 };
 

@@ -27,14 +27,14 @@ std::vector<ListedSkip> SkipBook::list(std::uint64_t wanted, std::uint64_t after
     is_known = wanted_ == wanted && listed_ && listed_->first <= after;
     if (is_known) skips = listed_->second;
   }
-  if (!is_known) skips = list_skips(repository_, after, context);
+  if (!is_known) skips = list_skips(repository_, after, context, ListDepth::hint);
   const std::scoped_lock lock(mutex_);
   if (wanted_ != wanted) records_.clear();
   wanted_ = wanted;
   if (!is_known) listed_.emplace(after, skips);
   std::erase_if(skips, [&](const ListedSkip& skip) {
     const bool is_asked_for = skip.versions.to > after && skip.versions.to <= wanted;
-    return !is_asked_for || left_out_.contains(skip.versions);
+    return !is_asked_for || is_left_out(skip.versions);
   });
   return skips;
 }
@@ -43,7 +43,7 @@ std::shared_ptr<const SkipRecord> SkipBook::find(const VersionPair& versions,
                                                  const Context& context) {
   {
     const std::scoped_lock lock(mutex_);
-    if (left_out_.contains(versions)) return nullptr;
+    if (is_left_out(versions)) return nullptr;
     if (const auto known = records_.find(versions); known != records_.end()) return known->second;
   }
   std::optional<SkipRecord> record;
@@ -67,12 +67,25 @@ std::shared_ptr<const SkipRecord> SkipBook::find(const VersionPair& versions,
 void SkipBook::leave_out(const VersionPair& versions, std::string_view why) {
   {
     const std::scoped_lock lock(mutex_);
-    if (!left_out_.insert(versions).second) return;
     records_.erase(versions);
+    const auto [place, is_new] = left_out_.try_emplace(versions, true);
+    place->second = true;
+    if (!is_new) return;
   }
   log_warning(
       fmt::format("the skip delta from version {} to {} is not used: {}; no version depends on it",
                   versions.from, versions.to, why));
+}
+
+void SkipBook::forgive() {
+  const std::scoped_lock lock(mutex_);
+  for (auto& [versions, is_left_out] : left_out_) is_left_out = false;
+}
+
+/// Requires: mutex_ is held.
+bool SkipBook::is_left_out(const VersionPair& versions) const {
+  const auto found = left_out_.find(versions);
+  return found != left_out_.end() && found->second;
 }
 
 bool SkipBook::leave_out_cause(const Error& error) {

@@ -9,7 +9,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -34,17 +33,23 @@ class SkipBook {
   /// Throws Error: unavailable, cancelled, timed_out.
   std::shared_ptr<const SkipRecord> find(const VersionPair& versions, const Context& context);
 
-  /// From now on this skip is not used.  Logs that once.
+  /// This skip is not used, until forgive().  Logs that once.
   void leave_out(const VersionPair& versions, std::string_view why);
+
+  /// No way was left without them: what was left out is tried again, by the next plan.  gc may have
+  /// left nothing else to build a version from, and it may be mended.
+  void forgive();
 
   /// If the error is about an object of a skip delta, that one is left out.
   /// Returns: whether it is; then there is another way to whatever was read.
   bool leave_out_cause(const Error& error);
 
  private:
+  [[nodiscard]] bool is_left_out(const VersionPair& versions) const;
+
   Repository& repository_;
   RankedMutex mutex_{LockRank::leaf, "SkipBook::mutex_"};  // guards what follows
-  std::set<VersionPair> left_out_;
+  std::map<VersionPair, bool> left_out_;                   // named in the log; true: not used now
   // For the version planned last:
   std::uint64_t wanted_ = 0;
   std::optional<std::pair<std::uint64_t, std::vector<ListedSkip>>> listed_;  // after `first`

@@ -22,6 +22,9 @@ class VersionSource {
 
   /// The layout of a version; versions with the same layout share the object.
   virtual std::shared_ptr<const Layout> layout(const Version& version, const Context& context) = 0;
+
+  /// The same without the bucket; nullptr if this host does not have it.
+  virtual std::shared_ptr<const Layout> find_layout(const Version& version) = 0;
 };
 
 }  // namespace weightfs

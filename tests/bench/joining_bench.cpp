@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -64,7 +65,7 @@ class WalkingRun {
 
  private:
   static constexpr std::size_t kSlack = 65536;
-  static constexpr float kStep = 0.9e-6F;  // 1.1 % of the values change
+  static constexpr float kStep = 0.28e-6F;  // about 1.1 % of the values change
 
   Random rng_{5};
   std::vector<float> masters_, moves_;

@@ -441,6 +441,16 @@ TEST_F(VerifySkips, NamesTheRecordOfOneThatIsOfOtherManifests) {
   expect_problem_of(keys::skip_record({1, 3}));
 }
 
+// A version is exported although a skip delta on its way is damaged.
+TEST_F(VerifySkips, ADamagedOneIsNoErrorOfAnExport) {
+  builder_.add_skip({1, 6});
+  builder_.flip(builder_.key("skips/00000000000000000006-00000000000000000001/"), -1);
+  const auto repository = builder_.open();
+  History history(*repository, nullptr);
+  export_version(history, 6, directory_ / "six", {}, {});
+  EXPECT_EQ(read_tree(directory_ / "six"), builder_.tree(6));
+}
+
 TEST_F(VerifySkips, OfOneVersionUsesNone) {
   builder_.flip(skip_pack(), -1);
   EXPECT_EQ(messages_of(verify(3)), "");

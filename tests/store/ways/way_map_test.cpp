@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tests/support/random.hpp"
+#include "tests/support/support.hpp"
 
 namespace weightfs {
 namespace {
