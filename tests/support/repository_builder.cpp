@@ -71,20 +71,25 @@ std::uint64_t RepositoryBuilder::add(Tree tree, const BuildOptions& options) {
   manifest.repository = repository_->id();
   manifest.version = newest() + 1;
   manifest.parent = newest();
-  manifest.parent_sha256 = newest_sha256_;
+  if (newest() != 0) manifest.parent_sha256 = manifest_sha256_.back();
   manifest.time = kTime + static_cast<std::int64_t>(manifest.version);
   manifest.nonce = random_hex(16);
   for (const std::string& path : blobs) {
     manifest.blobs.push_back(repository_->put_blob(path, tree.at(path), {}));
   }
   manifest.layout = repository_->put_layout(*layout, {});
-  if (manifest.version > 1 && options.delta) add_packs(manifest, *layout, tree, options, hashes);
+  if (manifest.version > 1 && options.delta) {
+    const Old old{*layouts_.back(), trees_.back(), hashes_};
+    manifest.delta = put_packs(old, *layout, tree, options, hashes, [&](const std::string& name) {
+      return keys::pack(manifest.version, name);
+    });
+  }
   if (manifest.version == 1 || options.snapshot) {
     add_snapshot(manifest, *layout, options.snapshot_tree.value_or(tree), hashes);
   }
   manifest.root = root_of(hashes);
   if (options.edit) options.edit(manifest);
-  newest_sha256_ = repository_->commit(manifest, {}).manifest_sha256;
+  manifest_sha256_.push_back(repository_->commit(manifest, {}).manifest_sha256);
   trees_.push_back(std::move(tree));
   layouts_.push_back(layout);
   hashes_ = std::move(hashes);
@@ -109,10 +114,33 @@ void RepositoryBuilder::add_snapshot(Manifest& manifest, const Layout& layout, c
   manifest.snapshot = ref;
 }
 
-void RepositoryBuilder::add_packs(Manifest& manifest, const Layout& layout, const Tree& tree,
-                                  const BuildOptions& options, std::vector<std::uint64_t>& hashes) {
-  const Layout& before = *layouts_.back();
-  const Tree& old_tree = trees_.back();
+SkipRecord RepositoryBuilder::put_skip_packs(const VersionPair& versions) const {
+  const Layout& before = layout(versions.from);
+  const Tree& old_tree = tree(versions.from);
+  const auto old_hashes = hashes_of(before, old_tree);
+  auto hashes = hashes_of(layout(versions.to), tree(versions.to));
+  SkipRecord record;
+  record.repository = repository_->id();
+  record.versions = versions;
+  record.from_sha256 = manifest_sha256_[versions.from - 1];
+  record.to_sha256 = manifest_sha256_[versions.to - 1];
+  record.delta =
+      put_packs({before, old_tree, old_hashes}, layout(versions.to), tree(versions.to), {}, hashes,
+                [&](const std::string& name) { return keys::skip_pack(versions, name); });
+  record.nonce = random_hex(16);
+  return record;
+}
+
+SkipRecord RepositoryBuilder::add_skip(const VersionPair& versions) const {
+  return put_skip(*open(), put_skip_packs(versions), {});
+}
+
+DeltaRef RepositoryBuilder::put_packs(
+    const Old& from, const Layout& layout, const Tree& tree, const BuildOptions& options,
+    std::vector<std::uint64_t>& hashes,
+    const std::function<std::string(const std::string& name)>& key_of) const {
+  const Layout& before = from.layout;
+  const Tree& old_tree = from.tree;
   const auto old_tensors = counterparts(layout, before);
   std::vector<std::string> nonces;
   for (unsigned i = 0; i < options.uploaders; i++) nonces.push_back(random_hex(16));
@@ -127,7 +155,7 @@ void RepositoryBuilder::add_packs(Manifest& manifest, const Layout& layout, cons
     ref.size_bytes = head.size() + pack.data.size();
     ref.head_bytes = head.size();
     ref.head_sha256 = sha256(as_bytes(head));
-    put_object(*bucket_, keys::pack(manifest.version, ref.name), head + pack.data);
+    put_object(*bucket_, key_of(ref.name), head + pack.data);
     delta.packs.push_back(std::move(ref));
     pack = OpenPack(layout);
   };
@@ -154,7 +182,7 @@ void RepositoryBuilder::add_packs(Manifest& manifest, const Layout& layout, cons
       const auto changed = kernels::encode_chunk(tensor.kind, old, bytes, scratch, lengths, coded);
       std::uint64_t& hash = hashes[tensor.first_chunk + c];
       if (changed == 0 && inheritable && !options.all_chunks) {
-        hash = hashes_[before.tensors()[*old_tensors[t]].first_chunk + c];
+        hash = from.hashes[before.tensors()[*old_tensors[t]].first_chunk + c];
         continue;
       }
       if (options.left_out == place) continue;
@@ -169,7 +197,7 @@ void RepositoryBuilder::add_packs(Manifest& manifest, const Layout& layout, cons
     }
   }
   finish();
-  manifest.delta = std::move(delta);
+  return delta;
 }
 
 std::string RepositoryBuilder::key(std::string_view prefix, std::string_view suffix) const {

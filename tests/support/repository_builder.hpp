@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "store/repository/skips.hpp"
 #include "tests/support/hosts.hpp"
 #include "tests/support/support.hpp"
 
@@ -48,6 +49,13 @@ class RepositoryBuilder {
   /// Returns: its number.
   std::uint64_t add(Tree tree, const BuildOptions& options = {});
 
+  /// Adds a skip delta between versions whose hashes are right.
+  /// Returns: the record that the bucket has then.
+  SkipRecord add_skip(const VersionPair& versions) const;  // NOLINT(modernize-use-nodiscard)
+
+  /// Only its packs, as a maker leaves them that is killed.
+  [[nodiscard]] SkipRecord put_skip_packs(const VersionPair& versions) const;
+
   [[nodiscard]] std::uint64_t newest() const noexcept { return trees_.size(); }
   [[nodiscard]] const Tree& tree(std::uint64_t version) const { return trees_[version - 1]; }
   [[nodiscard]] const Layout& layout(std::uint64_t version) const { return *layouts_[version - 1]; }
@@ -67,8 +75,15 @@ class RepositoryBuilder {
   void cut(const std::string& key, std::size_t bytes) const;
 
  private:
-  void add_packs(Manifest& manifest, const Layout& layout, const Tree& tree,
-                 const BuildOptions& options, std::vector<std::uint64_t>& hashes);
+  /// What packs are coded against.
+  struct Old {
+    const Layout& layout;
+    const Tree& tree;
+    const std::vector<std::uint64_t>& hashes;
+  };
+  DeltaRef put_packs(const Old& from, const Layout& layout, const Tree& tree,
+                     const BuildOptions& options, std::vector<std::uint64_t>& hashes,
+                     const std::function<std::string(const std::string& name)>& key_of) const;
   void add_snapshot(Manifest& manifest, const Layout& layout, const Tree& tree,
                     const std::vector<std::uint64_t>& hashes);
 
@@ -76,8 +91,8 @@ class RepositoryBuilder {
   std::unique_ptr<Repository> repository_;
   std::vector<Tree> trees_;
   std::vector<std::shared_ptr<const Layout>> layouts_;
-  std::vector<std::uint64_t> hashes_;  // the newest version's, as in its packs and snapshot
-  Sha256 newest_sha256_{};
+  std::vector<std::uint64_t> hashes_;    // the newest version's, as in its packs and snapshot
+  std::vector<Sha256> manifest_sha256_;  // of every version
 };
 
 /// A tensor of random bytes that are plausible numbers of its dtype.
