@@ -244,7 +244,7 @@ std::string gc_text(const CollectReport& report, const KeepPolicy& policy, bool 
 int run_du(Call& call) {
   Reading reading(call);
   const CollectReport report =
-      plan_collection(*reading.repository, {call.options.gc.keep, {}}, reading.context);
+      plan_collection(*reading.repository, {call.options.gc.keep, {}, {}}, reading.context);
   const Usage usage(report.inventory);
   const KeepPolicy& policy = call.options.gc.keep;
   call.print(du_json(report, usage, policy), du_text(report, usage, policy, call.output.columns));
@@ -254,7 +254,7 @@ int run_du(Call& call) {
 int run_gc(Call& call) {
   Reading reading(call);
   const GcFlags& flags = call.options.gc;
-  const CollectOptions options{flags.keep, flags.grace};
+  const CollectOptions options{flags.keep, flags.grace, {}};
   SkipWork skips;
   skips.check = [&](const SkipRecord& record, const Context& context) {
     (void)check_skip(reading.history, record, context);

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "fs/daemon/background_gc.hpp"
 #include "fs/fuse/session_options.hpp"
 #include "fs/fuse/tree.hpp"
 #include "fs/mount/mount_point.hpp"
@@ -26,6 +27,7 @@ struct WriterOptions {
   bool rebase = false;                // code again on top of versions by others
   std::vector<std::string> include;   // globs of additional files to publish
   std::uint32_t staging_mode = 0755;  // of staging/ and publish/
+  BackgroundGcOptions gc;
 };
 
 /// Options of a mount, in addition to HostOptions.

@@ -102,6 +102,20 @@ Json published_json(const WriterState& writer) {
           {"last", last}};
 }
 
+/// null: without --gc.
+Json gc_json(const std::optional<GcState>& gc) {
+  if (!gc) return nullptr;
+  return {{"running", gc->is_running},
+          {"runs", gc->runs},
+          {"last", seconds_or_null(gc->last_time)},
+          {"removed", {{"objects", gc->removed_objects}, {"bytes", gc->removed_bytes}}},
+          {"retired_versions", gc->retired_versions},
+          {"skips_made", gc->skips_made},
+          {"waiting", {{"objects", gc->waiting_objects}, {"bytes", gc->waiting_bytes}}},
+          {"next_due", seconds_or_null(gc->next_due)},
+          {"error", gc->error.empty() ? Json(nullptr) : Json(gc->error)}};
+}
+
 Json writer_json(const DaemonState& state, std::int64_t now) {
   if (!state.writer) return nullptr;
   Json queue = Json::array();
@@ -111,6 +125,7 @@ Json writer_json(const DaemonState& state, std::int64_t now) {
           {"queue", std::move(queue)},
           {"early", early_json(state.writer->early)},
           {"published", published_json(*state.writer)},
+          {"gc", gc_json(state.writer->gc)},
           {"staging", staging_json(state.writer->staging, now)}};
 }
 

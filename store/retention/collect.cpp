@@ -58,7 +58,7 @@ class Collector {
     std::uint64_t head = 0;
     for (const GcRecord& record : report_.log.records) head = std::max(head, record.head);
     if (!is_read_ || head > report_.inventory.head()) {
-      report_.inventory = read_inventory(repository_, context_);
+      report_.inventory = read_inventory(repository_, context_, options_.wait_turn);
     }
     is_read_ = true;
     if (head <= report_.inventory.head()) return read_needed_skips();
@@ -73,6 +73,10 @@ class Collector {
       if (report_.inventory.skips.contains(versions)) continue;  // a lagging LIST hid it
       (void)read_skip(report_.inventory, repository_, versions, context_);
     }
+  }
+
+  void wait_turn() const {
+    if (options_.wait_turn) options_.wait_turn(context_);
   }
 
   // ---- skips ----
@@ -104,6 +108,7 @@ class Collector {
   /// only: then deltas stay.
   template <typename Body>
   bool is_done_for(const VersionPair& versions, std::string_view what, Body&& body) {
+    wait_turn();
     try {
       return body();
     } catch (const Error& error) {
@@ -327,8 +332,10 @@ class Collector {
 
   void remove_all(const std::vector<const HeldObject*>& objects) {
     Bucket& bucket = repository_.bucket(context_);
-    parallel_for(objects.size(), request_threads(bucket, 0), context_,
-                 [&](std::size_t i) { bucket.remove(objects[i]->key, context_); });
+    parallel_for(objects.size(), request_threads(bucket, 0), context_, [&](std::size_t i) {
+      wait_turn();
+      bucket.remove(objects[i]->key, context_);
+    });
     for (const HeldObject* object : objects) {
       report_.removed.add(object->size_bytes);
       removed_.insert(object->key);

@@ -32,6 +32,7 @@ namespace weightfs {
 struct CollectOptions {
   KeepPolicy keep;
   std::chrono::seconds grace = std::chrono::hours(24);  // of new records
+  WaitTurn wait_turn = {};
 };
 
 /// What gc wants of skip deltas, and what higher folders do.  Threads: called by one at a time.

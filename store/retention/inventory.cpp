@@ -50,9 +50,11 @@ std::uint64_t newest_version(Repository& repository, const Context& context) {
   return newest;
 }
 
-std::vector<VersionFacts> read_versions(Repository& repository, const Context& context) {
+std::vector<VersionFacts> read_versions(Repository& repository, const Context& context,
+                                        const WaitTurn& wait_turn) {
   std::vector<ReadVersion> read(static_cast<std::size_t>(newest_version(repository, context)));
   parallel_for(read.size(), kManifestRequests, context, [&](std::size_t i) {
+    if (wait_turn) wait_turn(context);
     const auto version = repository.find_version(i + 1, context);
     if (!version) throw_missing(i + 1, repository.url());
     read[i] = {facts_of(*version), version->manifest.parent_sha256};
@@ -140,7 +142,8 @@ std::optional<SkipFacts> find_skip_facts(const std::vector<VersionFacts>& versio
 }
 
 /// Of all pairs of versions that exist, whose records or packs were listed.
-void read_skips(Inventory& inventory, Repository& repository, const Context& context) {
+void read_skips(Inventory& inventory, Repository& repository, const Context& context,
+                const WaitTurn& wait_turn) {
   for (const HeldObject& object : inventory.objects) {
     const auto key = find_skip_key(object.key);
     if (key && key->versions.to <= inventory.head()) inventory.unfinished.insert(key->versions);
@@ -148,6 +151,7 @@ void read_skips(Inventory& inventory, Repository& repository, const Context& con
   const std::vector<VersionPair> pairs(inventory.unfinished.begin(), inventory.unfinished.end());
   std::vector<std::optional<SkipFacts>> found(pairs.size());
   parallel_for(pairs.size(), kManifestRequests, context, [&](std::size_t i) {
+    if (wait_turn) wait_turn(context);
     found[i] = find_skip_facts(inventory.versions, repository, pairs[i], context);
   });
   for (std::size_t i = 0; i < pairs.size(); i++) {
@@ -224,17 +228,19 @@ ObjectKind kind_of(std::string_view key) noexcept {
   return Kind::other;
 }
 
-Inventory read_inventory(Repository& repository, const Context& context) {
+Inventory read_inventory(Repository& repository, const Context& context,
+                         const WaitTurn& wait_turn) {
   Inventory inventory;
-  inventory.versions = read_versions(repository, context);
+  inventory.versions = read_versions(repository, context, wait_turn);
   Bucket& bucket = repository.bucket(context);
   for (std::string after;;) {
+    if (wait_turn) wait_turn(context);
     std::vector<ObjectInfo> page = bucket.list_objects("", after, context);
     if (page.empty() || page.back().key <= after) break;
     after = page.back().key;
     for (ObjectInfo& listed : page) inventory.objects.push_back(held(std::move(listed)));
   }
-  read_skips(inventory, repository, context);
+  read_skips(inventory, repository, context, wait_turn);
   for (HeldObject& object : inventory.objects) take_place(object, inventory);
   return inventory;
 }

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -88,10 +89,15 @@ struct Inventory {
   [[nodiscard]] std::uint64_t head() const noexcept { return versions.size(); }
 };
 
+/// Called before each request or piece of work, by any thread; may wait while others are to go
+/// first.  May be empty.
+using WaitTurn = std::function<void(const Context& context)>;
+
 /// Reads all manifests, in parallel, then lists the whole bucket, and reads the records of skips.
 /// Throws Error: corrupt (a manifest is missing, damaged, or does not follow its parent),
 /// unsupported, permission (LIST is needed).
-Inventory read_inventory(Repository& repository, const Context& context);
+Inventory read_inventory(Repository& repository, const Context& context,
+                         const WaitTurn& wait_turn = {});
 
 /// Looks again for the record of a skip delta between versions that exist.
 /// Returns: whether there is one that can be used.

@@ -33,7 +33,8 @@ class GcWorld {
     if (tensors_.empty()) {
       tensors_.push_back(random_tensor("w", Dtype::bf16, {elements_}, rng));
     } else {
-      tensors_[0].data[rng() % elements_ * 2] ^= std::byte{1};  // a small pack
+      // A small pack; two changes do not cancel each other for a while.
+      tensors_[0].data[builder.newest() % elements_ * 2] ^= std::byte{1};
     }
     BuildOptions options;
     options.snapshot = snapshot;
