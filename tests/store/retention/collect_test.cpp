@@ -541,5 +541,20 @@ TEST_F(CollectSkips, ALogThatNeedsWhatWasRetiredIsDamaged) {
   }
 }
 
+TEST_F(CollectSkips, ALogThatNeedsASkipToARetiredVersionIsDamaged) {
+  publish(9);
+  world_.gc(every(8));
+  const GcLog log = world_.log();
+  ASSERT_TRUE(log.versions.contains(5));
+  GcRecord record = log.records.back();
+  record.number = 2;
+  record.previous_sha256 = log.last_sha256;
+  record.deltas = record.snapshots = record.versions = {};
+  record.objects.clear();
+  record.needs = {{VersionPair{1, 5}, Sha256{}}};
+  world_.bucket()->replace(keys::gc_record(2), record.serialize());
+  EXPECT_EQ(code_of([&] { (void)world_.log(); }), ErrorCode::corrupt);
+}
+
 }  // namespace
 }  // namespace weightfs::test
