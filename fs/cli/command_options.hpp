@@ -32,6 +32,9 @@ OptionSpec min_free_option();
 OptionSpec hook_option();
 OptionSpec warm_option();
 
+/// --gc of a writer's mount, and what it is told.
+std::vector<OptionSpec> background_gc_options();
+
 /// A default value for the help: "0.5".
 std::string seconds_text(std::chrono::milliseconds time);
 

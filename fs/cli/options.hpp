@@ -63,12 +63,14 @@ struct WaitFlags {
   bool ready = false;
 };
 
-/// What du and gc are told.
+/// What du, gc and mount --gc are told.
 struct GcFlags {
   KeepPolicy keep;
   bool tags_given = false;  // `keep.tags` are the user's
   std::chrono::seconds grace = CollectOptions{}.grace;
   bool deletes = false;
+  bool in_background = false;  // a mount's
+  std::chrono::seconds interval = BackgroundGcOptions{}.interval;
 };
 
 /// What skip is told.

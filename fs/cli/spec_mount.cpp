@@ -129,7 +129,7 @@ OptionSpec writers_snapshots() {
 }
 
 std::vector<OptionSpec> mount_options() {
-  return {
+  std::vector<OptionSpec> options = {
       {.name = "writer",
        .help = "a trainer's mount: staging/ takes files, and a directory that is moved from\n"
                "there to publish/ becomes the next version (default: read-only)",
@@ -228,6 +228,8 @@ std::vector<OptionSpec> mount_options() {
        .set = into<parse_umask, &Options::mount, &MountOptions::ownership, &Ownership::umask>},
       gpu_option(),
   };
+  for (OptionSpec& option : background_gc_options()) options.push_back(std::move(option));
+  return options;
 }
 
 std::vector<OptionSpec> sync_options() {

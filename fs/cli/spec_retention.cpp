@@ -18,7 +18,7 @@ void add_kept_tag(Options& options, std::string_view glob) {
 }
 
 /// "24h", "90m", "2d", "0s": a whole number and its unit.
-void set_grace(Options& options, std::string_view text) {
+std::chrono::seconds parse_time(std::string_view text) {
   constexpr std::string_view kUnits = "smhd";
   constexpr std::array<std::int64_t, 4> kSeconds{1, 60, 3600, 24 * 3600};
   const std::size_t unit = text.empty() ? kUnits.npos : kUnits.find(text.back());
@@ -26,27 +26,66 @@ void set_grace(Options& options, std::string_view text) {
     throw Error(ErrorCode::invalid, fmt::format("'{}' must be a time like 24h, 90m or 2d", text));
   }
   const std::uint64_t count = parse_number(text.substr(0, text.size() - 1), {0, 3650});
-  options.gc.grace = std::chrono::seconds(static_cast<std::int64_t>(count) * kSeconds.at(unit));
+  return std::chrono::seconds(static_cast<std::int64_t>(count) * kSeconds.at(unit));
 }
 
-std::vector<OptionSpec> keep_options() {
-  return {{.name = "keep",
+/// How the options are called on one command.
+struct KeepNames {
+  std::string_view keep = "keep", tagged = "keep-tagged", every = "keep-every", grace = "grace";
+  std::string_view needs = {};  // the switch without which they mean nothing
+};
+
+std::vector<OptionSpec> keep_options(const KeepNames& names = {}) {
+  return {{.name = names.keep,
            .value = "N",
+           .needs = names.needs,
            .help = "keep the newest N versions (default: 100)",
            .set = into<number_in<kVersions>, &Options::gc, &GcFlags::keep, &KeepPolicy::newest>},
-          {.name = "keep-tagged",
+          {.name = names.tagged,
            .value = "GLOB",
            .is_list = true,
+           .needs = names.needs,
            .help = "keep versions with a tag like 'best-*'; repeatable; '' keeps none for its tag\n"
                    "(default: '*', every tagged version)",
            .set = add_kept_tag},
-          {.name = "keep-every",
+          {.name = names.every,
            .value = "N",
+           .needs = names.needs,
            .help = "keep versions whose number N divides (default: none)",
            .set = into<number_in<kVersions>, &Options::gc, &GcFlags::keep, &KeepPolicy::every>}};
 }
 
+OptionSpec grace_option(const KeepNames& names = {}) {
+  return {.name = names.grace,
+          .value = "TIME",
+          .needs = names.needs,
+          .help = "how long what is retired now stays: 24h, 90m, 2d (default: 24h)",
+          .set = into<parse_time, &Options::gc, &GcFlags::grace>};
+}
+
 }  // namespace
+
+std::vector<OptionSpec> background_gc_options() {
+  constexpr KeepNames kNames{.keep = "gc-keep",
+                             .tagged = "gc-keep-tagged",
+                             .every = "gc-keep-every",
+                             .grace = "gc-grace",
+                             .needs = "gc"};
+  std::vector<OptionSpec> options{
+      {.name = "gc",
+       .needs = "writer",
+       .help = "with --writer: retire and remove old versions from the bucket now and then, as\n"
+               "`weightfs gc --delete` does (default: never)",
+       .set = into<parse_switch, &Options::gc, &GcFlags::in_background>}};
+  for (OptionSpec& option : keep_options(kNames)) options.push_back(std::move(option));
+  options.push_back(grace_option(kNames));
+  options.push_back({.name = "gc-interval",
+                     .value = "TIME",
+                     .needs = "gc",
+                     .help = "how long to wait at least between two runs (default: 6h)",
+                     .set = into<parse_time, &Options::gc, &GcFlags::interval>});
+  return options;
+}
 
 CommandSpec du_command() {
   return {
@@ -67,10 +106,7 @@ CommandSpec du_command() {
 
 CommandSpec gc_command() {
   std::vector<OptionSpec> options = keep_options();
-  options.push_back({.name = "grace",
-                     .value = "TIME",
-                     .help = "how long what is retired now stays: 24h, 90m, 2d (default: 24h)",
-                     .set = set_grace});
+  options.push_back(grace_option());
   options.push_back(
       {.name = "delete",
        .is_typed = true,
@@ -84,9 +120,10 @@ CommandSpec gc_command() {
       .description =
           "Says what a bucket need not keep; with --delete it retires that: it is named in the\n"
           "bucket's log, gc/, at once, and removed by the first run of gc --delete after --grace.\n"
-          "So run it daily. A version is kept as the options say; what a kept version is built\n"
-          "from stays too: a snapshot and all deltas after it. Orphans of published versions go\n"
-          "as well; nothing above the newest version does. Retired versions never come back.\n"
+          "So run it daily, or let a mount --writer --gc do it. A version is kept as the options\n"
+          "say; what a kept version is built from stays too: a snapshot, and the deltas or skip\n"
+          "deltas after it. Orphans of published versions go as well; nothing above the newest\n"
+          "version does. Retired versions never come back.\n"
           "\n"
           "From the first --delete on, releases before 0.6.0 refuse the repository.",
       .example = "weightfs gc s3://models/run-7 --keep 100 --keep-every 64 --delete",

@@ -267,6 +267,28 @@ std::string skips_text(const Json& writer) {
   return fmt::format("{}", fmt::join(parts, "; "));
 }
 
+/// Of a mount with --gc; empty: it has none.
+std::string gc_text(const Json& writer) {
+  const auto gc = writer.find("gc");
+  if (gc == writer.end() || gc->is_null()) return "";
+  const auto last = gc->find("last");
+  std::string text = gc->value("running", false) ? "running" : "waiting";
+  if (last != gc->end() && !last->is_null()) {
+    text += fmt::format("; last {}", time_text(last->get<std::int64_t>()));
+  }
+  text +=
+      fmt::format("; removed {} in {} objects", human_bytes(number_of(gc->at("removed"), "bytes")),
+                  number_of(gc->at("removed"), "objects"));
+  if (const std::uint64_t bytes = number_of(gc->at("waiting"), "bytes"); bytes != 0) {
+    text += fmt::format("; {} wait for their grace to end", human_bytes(bytes));
+  }
+  const auto error = gc->find("error");
+  if (error != gc->end() && error->is_string()) {
+    text += fmt::format("; failed: {}", error->get<std::string>());
+  }
+  return text;
+}
+
 void add_writer(const Json& status, TextTable& table) {
   if (!status.contains("writer")) return;
   const Json& writer = status["writer"];
@@ -286,6 +308,7 @@ void add_writer(const Json& status, TextTable& table) {
     title = "";
   }
   if (const std::string text = skips_text(writer); !text.empty()) table.add({"skips", text});
+  if (const std::string text = gc_text(writer); !text.empty()) table.add({"gc", text});
   const Json& staging = writer.at("staging");
   table.add({"staging", files_text(staging)});
   if (const std::string text = early_text(writer); !text.empty()) table.add({"", text});

@@ -38,6 +38,9 @@ constexpr std::chrono::seconds kLazyEndTimeout{2};
 MountOptions mount_options(const Options& options) {
   MountOptions mount = options.mount;
   mount.mount_point = std::filesystem::absolute(options.directory);
+  mount.writing.gc = {.is_on = options.gc.in_background,
+                      .collect = {options.gc.keep, options.gc.grace, {}},
+                      .interval = options.gc.interval};
   return mount;
 }
 

@@ -10,6 +10,7 @@
 #include "fs/base/text_table.hpp"
 #include "fs/commands/command_context.hpp"
 #include "store/base/bytes.hpp"
+#include "store/inspect/check_skip.hpp"
 #include "store/retention/collect.hpp"
 
 namespace weightfs::fs {
@@ -28,6 +29,13 @@ Json to_json(const VersionRanges& set) {
   return json;
 }
 
+template <typename Skips>
+Json skips_json(const Skips& skips) {
+  Json json = Json::array();
+  for (const VersionPair& skip : skips) json.push_back({skip.from, skip.to});
+  return json;
+}
+
 std::string text_of(const ObjectTotal& total) {
   return fmt::format("{} in {}", human_bytes(total.bytes), count_text(total.objects, "object"));
 }
@@ -41,18 +49,20 @@ struct Usage {
       all.add(object.size_bytes);
       if (object.place == Place::orphan) orphans.add(object.size_bytes);
       if (object.place == Place::above_head) above_head.add(object.size_bytes);
-      if (object.place == Place::named) {
-        const bool is_pack = object.kind == ObjectKind::pack;
-        Version& version = versions[object.version];
-        (is_pack ? version.packs : version.snapshot).add(object.size_bytes);
-      }
+      if (object.place == Place::unfinished) unfinished.add(object.size_bytes);
+      if (object.place == Place::named) total_of(object).add(object.size_bytes);
     }
   }
   struct Version {
-    ObjectTotal packs, snapshot;
+    ObjectTotal packs, snapshot, skips;  // these lead to it
   };
+  ObjectTotal& total_of(const HeldObject& object) {
+    Version& version = versions[object.version];
+    if (object.kind == ObjectKind::pack) return version.packs;
+    return object.kind == ObjectKind::snapshot ? version.snapshot : version.skips;
+  }
   std::array<ObjectTotal, kObjectKinds> kinds{};
-  ObjectTotal all, orphans, above_head;
+  ObjectTotal all, orphans, above_head, unfinished;
   std::map<std::uint64_t, Version> versions;
 };
 
@@ -87,6 +97,7 @@ Json du_json(const CollectReport& report, const Usage& usage, const KeepPolicy& 
                         {"tag", version.tag},
                         {"state", state_of(version, report, policy)},
                         {"packs", to_json(held.packs)},
+                        {"skips", to_json(held.skips)},
                         {"snapshot", to_json(held.snapshot)}});
   }
   return {{"head", report.inventory.head()},
@@ -95,6 +106,7 @@ Json du_json(const CollectReport& report, const Usage& usage, const KeepPolicy& 
           {"versions", std::move(versions)},
           {"orphans", to_json(usage.orphans)},
           {"above_head", to_json(usage.above_head)},
+          {"unfinished_skips", to_json(usage.unfinished)},
           {"retired",
            {{"versions", to_json(report.log.versions)}, {"waiting", to_json(report.waiting)}}},
           {"gc",
@@ -115,6 +127,7 @@ std::string du_text(const CollectReport& report, const Usage& usage, const KeepP
   TextTable versions({{"VERSION", Align::right},
                       {"PACKS", Align::right},
                       {"SNAPSHOT", Align::right},
+                      {"SKIPS", Align::right},
                       {"STATE"},
                       {"TAG"}});
   for (auto version = report.inventory.versions.rbegin();
@@ -125,13 +138,17 @@ std::string du_text(const CollectReport& report, const Usage& usage, const KeepP
       return total.objects == 0 ? std::string("-") : human_bytes(total.bytes);
     };
     versions.add({std::to_string(version->number), cell(held.packs), cell(held.snapshot),
-                  state_of(*version, report, policy), version->tag});
+                  cell(held.skips), state_of(*version, report, policy), version->tag});
   }
   std::string text = kinds.text(columns);
   if (report.inventory.head() != 0) text += "\n" + versions.text(columns);
   text += fmt::format("\norphans of published versions: {}\n", text_of(usage.orphans));
   text += fmt::format("above the newest version: {}; a publisher may still need them\n",
                       text_of(usage.above_head));
+  if (usage.unfinished.objects != 0) {
+    text += fmt::format("skip deltas without a record: {}; their maker may still be at work\n",
+                        text_of(usage.unfinished));
+  }
   if (report.waiting.objects != 0) {
     text += fmt::format("retired, not removed yet: {}\n", text_of(report.waiting));
   }
@@ -140,6 +157,17 @@ std::string du_text(const CollectReport& report, const Usage& usage, const KeepP
 }
 
 // ---- gc ----
+
+/// Skips that versions are built from, with those of a dry run.
+Json needs_json(const CollectReport& report) {
+  NeededSkips needs = report.log.needs;
+  needs.insert(report.retired.needs.begin(), report.retired.needs.end());
+  Json json = Json::array();
+  for (const auto& [skip, sha256] : needs) {
+    if (!report.retired.skips.contains(skip)) json.push_back({skip.from, skip.to});
+  }
+  return json;
+}
 
 Json gc_json(const CollectReport& report, bool deletes) {
   Json json{{"head", report.inventory.head()},
@@ -150,7 +178,11 @@ Json gc_json(const CollectReport& report, bool deletes) {
               {"bytes", report.retired.bytes},
               {"orphans", report.retired.orphans},
               {"versions", to_json(report.retired.versions)},
+              {"skips", skips_json(report.retired.skips)},
               {"keys", report.retired.objects}}},
+            {"skips_made", skips_json(report.made)},
+            {"skips_missing", skips_json(report.retired.missing)},
+            {"skips_needed", needs_json(report)},
             {"removed", to_json(report.removed)},
             {"waiting", to_json(report.waiting)}};
   if (report.next_due) json["next_due"] = *report.next_due;
@@ -186,6 +218,17 @@ std::string gc_text(const CollectReport& report, const KeepPolicy& policy, bool 
   }
   text += fmt::format("{}: {}, {} of them orphans\n", verb,
                       text_of({retired.objects.size(), retired.bytes}), retired.orphans);
+  if (!report.made.empty()) {
+    text += fmt::format("made: {}\n", count_text(report.made.size(), "skip delta"));
+  }
+  if (!deletes && !retired.missing.empty()) {
+    text += fmt::format("would first make {}, which may replace more deltas\n",
+                        count_text(retired.missing.size(), "skip delta"));
+  }
+  if (!retired.needs.empty()) {
+    text += fmt::format("{}: {}\n", deletes ? "now needed" : "would be needed",
+                        count_text(retired.needs.size(), "skip delta"));
+  }
   if (deletes) text += fmt::format("removed: {}\n", text_of(report.removed));
   if (report.waiting.objects != 0) {
     text += fmt::format("waiting for their grace to end: {}", text_of(report.waiting));
@@ -201,7 +244,7 @@ std::string gc_text(const CollectReport& report, const KeepPolicy& policy, bool 
 int run_du(Call& call) {
   Reading reading(call);
   const CollectReport report =
-      plan_collection(*reading.repository, {call.options.gc.keep, {}}, reading.context);
+      plan_collection(*reading.repository, {call.options.gc.keep, {}, {}}, reading.context);
   const Usage usage(report.inventory);
   const KeepPolicy& policy = call.options.gc.keep;
   call.print(du_json(report, usage, policy), du_text(report, usage, policy, call.output.columns));
@@ -211,9 +254,13 @@ int run_du(Call& call) {
 int run_gc(Call& call) {
   Reading reading(call);
   const GcFlags& flags = call.options.gc;
-  const CollectOptions options{flags.keep, flags.grace};
+  const CollectOptions options{flags.keep, flags.grace, {}};
+  SkipWork skips;
+  skips.check = [&](const SkipRecord& record, const Context& context) {
+    (void)check_skip(reading.history, record, context);
+  };
   const CollectReport report = flags.deletes
-                                   ? collect(*reading.repository, options, reading.context)
+                                   ? collect(*reading.repository, options, skips, reading.context)
                                    : plan_collection(*reading.repository, options, reading.context);
   call.print(gc_json(report, flags.deletes), gc_text(report, flags.keep, flags.deletes));
   return 0;

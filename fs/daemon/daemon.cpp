@@ -1,7 +1,7 @@
 // Lifetimes, outermost first:
 //
 //     signals > bound versions > runtime (fs/runtime/runtime.hpp) > pins > deltas > remote files >
-//         (staging > queue) > control > tree > session > threads of hooks
+//         (staging > queue) > control > gc > tree > session > threads of hooks
 //
 // The session is unmounted first, so that no caller waits for what ends after it, such as a queue
 // whose bucket hangs.  Staging and the queue exist only for a writer.  The hooks' threads run while
@@ -44,6 +44,7 @@
 #include "store/base/ranked_mutex.hpp"
 #include "store/handover/proven_bucket.hpp"
 #include "store/handover/publish_queue.hpp"
+#include "store/inspect/check_skip.hpp"
 #include "store/inspect/delta_files.hpp"
 #include "store/local/manual_pins.hpp"
 #include "store/materialize/history.hpp"
@@ -362,6 +363,7 @@ class Daemon {
     handlers.diff = diff_handler(runtime_->store(), runtime_->history());
     control_.emplace(runtime_->store().path(), sync, handlers);
     if (!queue_) return;
+    if (options_.writing.gc.is_on) begin_gc();
     follower_ = std::jthread([this](const std::stop_token& stop) { follow_queue(stop); });
   }
 
@@ -370,7 +372,29 @@ class Daemon {
     while (!stop.stop_requested()) {
       queue_->wait_change(Clock::now() + kFollowInterval, stop);
       control_->notify();
+      if (gc_) gc_->wake();
     }
+  }
+
+  void begin_gc() {
+    History& history = runtime_->history();
+    SkipWork skips;
+    skips.check = [&history](const SkipRecord& record, const Context& context) {
+      (void)check_skip(history, record, context);
+    };
+    gc_.emplace(runtime_->repository(), options_.writing.gc,
+                BackgroundGc::Sources{.newest = [this] { return runtime_->sync().status().newest; },
+                                      .is_busy = [this] { return is_publishing(); },
+                                      .skips = std::move(skips)});
+  }
+
+  /// Whether a hand-over is under way: one that waits for the user, or for the bucket, is not.
+  [[nodiscard]] bool is_publishing() const {
+    using State = HandOver::State;
+    return std::ranges::any_of(queue_->list(), [](const HandOver& one) {
+      return one.state == State::queued || one.state == State::uploading ||
+             one.state == State::committing;
+    });
   }
 
   // ---- serving ----
@@ -502,7 +526,8 @@ class Daemon {
             .early = queue_->early(),
             .published = queue_->published(),
             .ended = queue_->ended(),
-            .skips = skips_->status()};
+            .skips = skips_->status(),
+            .gc = gc_ ? std::optional(gc_->state()) : std::nullopt};
   }
 
   [[nodiscard]] ServingState serving() const {
@@ -566,7 +591,8 @@ class Daemon {
   std::optional<SkipMaker> skips_;  // a writer's
   CatalogListeners::Listening skips_listening_;
   std::optional<ControlSocket> control_;
-  std::jthread follower_;  // follows the queue
+  std::optional<BackgroundGc> gc_;  // a writer's with --gc
+  std::jthread follower_;           // follows the queue
 };
 
 }  // namespace

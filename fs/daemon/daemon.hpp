@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "fs/daemon/background_gc.hpp"
 #include "fs/fuse/session_options.hpp"
 #include "fs/fuse/tree.hpp"
 #include "fs/mount/mount_point.hpp"
@@ -29,6 +30,7 @@ struct WriterOptions {
   std::uint32_t staging_mode = 0755;  // of staging/ and publish/
   SnapshotPolicy snapshots;           // of versions that are handed over
   bool skips = true;                  // skip deltas are made (store/skips/skip_maker.hpp)
+  BackgroundGcOptions gc;
 };
 
 /// Options of a mount, in addition to HostOptions.

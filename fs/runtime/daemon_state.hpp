@@ -22,6 +22,19 @@
 
 namespace weightfs::fs {
 
+/// What a writer's mount removes from its bucket by itself (--gc).
+struct GcState {
+  bool is_running = false;
+  std::uint64_t runs = 0;      // that ended without an error
+  std::int64_t last_time = 0;  // when the last of these ended, seconds since 1970
+  std::uint64_t removed_objects = 0, removed_bytes = 0;  // by all of them
+  std::uint64_t retired_versions = 0;                    // likewise
+  std::uint64_t skips_made = 0;                          // likewise
+  std::uint64_t waiting_objects = 0, waiting_bytes = 0;  // for their grace to end
+  std::int64_t next_due = 0;                             // when the first of these may go
+  std::string error;                                     // of the last run; empty: none
+};
+
 /// What only a writer's mount has.
 struct WriterState {
   bool rebase = false;
@@ -32,6 +45,7 @@ struct WriterState {
   PublishedTotals published = {};
   std::vector<HandOverEnd> ended = {};
   SkipMakerStatus skips = {};
+  std::optional<GcState> gc = {};
 };
 
 /// Which files are kept here, and how much of `latest` that is.

@@ -125,6 +125,20 @@ Json skips_json(const SkipMakerStatus& skips) {
           {"error", skips.error.empty() ? Json(nullptr) : Json(skips.error)}};
 }
 
+/// null: without --gc.
+Json gc_json(const std::optional<GcState>& gc) {
+  if (!gc) return nullptr;
+  return {{"running", gc->is_running},
+          {"runs", gc->runs},
+          {"last", seconds_or_null(gc->last_time)},
+          {"removed", {{"objects", gc->removed_objects}, {"bytes", gc->removed_bytes}}},
+          {"retired_versions", gc->retired_versions},
+          {"skips_made", gc->skips_made},
+          {"waiting", {{"objects", gc->waiting_objects}, {"bytes", gc->waiting_bytes}}},
+          {"next_due", seconds_or_null(gc->next_due)},
+          {"error", gc->error.empty() ? Json(nullptr) : Json(gc->error)}};
+}
+
 Json writer_json(const DaemonState& state, std::int64_t now) {
   if (!state.writer) return nullptr;
   Json queue = Json::array();
@@ -135,6 +149,7 @@ Json writer_json(const DaemonState& state, std::int64_t now) {
           {"early", early_json(state.writer->early)},
           {"published", published_json(*state.writer)},
           {"skips", skips_json(state.writer->skips)},
+          {"gc", gc_json(state.writer->gc)},
           {"staging", staging_json(state.writer->staging, now)}};
 }
 

@@ -24,6 +24,7 @@
 #include "store/base/log.hpp"
 #include "store/base/path_rules.hpp"
 #include "store/base/ranked_mutex.hpp"
+#include "store/inspect/check_skip.hpp"
 #include "store/materialize/plan.hpp"
 #include "store/materialize/write_version.hpp"
 #include "store/os/file.hpp"
@@ -31,6 +32,8 @@
 #include "store/repository/pieces.hpp"
 #include "store/repository/skips.hpp"
 #include "store/retention/gc_log.hpp"
+#include "store/retention/inventory.hpp"
+#include "store/retention/keep.hpp"
 #include "store/threads/parallel.hpp"
 #include "store/threads/progress_counter.hpp"
 
@@ -112,6 +115,7 @@ class RepositoryVerifier {
       known = {};
       report_.versions++;
     }
+    for (const auto& [skip, sha256] : log_.needs) check_needed_skip(skip, sha256, counter);
     find_orphans();
     return std::move(report_);
   }
@@ -210,10 +214,11 @@ class RepositoryVerifier {
     counter.add(layout->size_bytes());
   }
 
-  // ---- skip deltas ----
+  // ---- skip deltas that nothing needs ----
 
   void find_skips() {
     for (const ListedSkip& skip : list_skips(repository_, 0, context_)) {
+      if (log_.needs.contains(skip.versions)) continue;  // check_needed_skip()
       skips_[skip.versions.from].push_back(skip.versions);
       bytes_to_check_ += skip.bytes;
     }
@@ -269,10 +274,60 @@ class RepositoryVerifier {
     }
   }
 
+  // ---- skip deltas that the log needs ----
+
+  /// What is wrong with one also says which versions are built from it.
+  void check_needed_skip(const VersionPair& versions, const Sha256& sha256,
+                         ProgressCounter& counter) {
+    context_.check("verifying");
+    const std::size_t before = report_.problems.size();
+    const std::string key = keys::skip_record(versions);
+    report_.objects++;
+    judge(key, [&] {
+      const std::optional<SkipRecord> record = find_skip(repository_, versions, context_);
+      if (!record) throw Error(ErrorCode::not_found, fmt::format("object {}: it is missing", key));
+      if (weightfs::sha256(as_bytes(record->serialize())) != sha256) {
+        throw Error(ErrorCode::corrupt,
+                    fmt::format("object {}: it is not the one that gc checked", key));
+      }
+      Runs runs;
+      runs.indexes = weightfs::check_skip(history_, *record, context_);
+      for (std::size_t i = 0; i < runs.indexes.size(); i++) {
+        const PackIndex& index = *runs.indexes[i];
+        report_.objects++;
+        report_.bytes += record->delta.packs[i].head_bytes;
+        runs.runs.push_back({keys::skip_pack(versions, record->delta.packs[i].name),
+                             index.data_offset_bytes(), index.data_size_bytes(), index.pieces()});
+      }
+      check_runs(runs, counter);
+    });
+    if (report_.problems.size() == before) return;
+    const std::string built = built_from(versions);
+    for (std::size_t i = before; i < report_.problems.size(); i++) {
+      report_.problems[i].message += fmt::format("; versions {} are built from it", built);
+    }
+  }
+
+  /// Versions that nothing else leads to.
+  [[nodiscard]] std::string built_from(const VersionPair& skip) const {
+    NeededSkips others = log_.needs;
+    others.erase(skip);
+    const BuildableVersions all(facts_, log_.deltas, log_.snapshots, log_.needs);
+    const BuildableVersions without(facts_, log_.deltas, log_.snapshots, others);
+    VersionRanges built;
+    for (const VersionFacts& version : facts_) {
+      const std::uint64_t number = version.number;
+      if (all.can_build(number) && !without.can_build(number)) built.add(number);
+    }
+    return built.text();
+  }
+
   // ---- orphans ----
 
   /// Records what a version names; nullptr: unknown.
   void note_names(std::uint64_t number, const Version* version) {
+    facts_.push_back(version != nullptr ? facts_of(*version) : VersionFacts{});
+    facts_.back().number = number;
     if (version == nullptr) {
       unknown_.insert(number);
       return;
@@ -699,6 +754,7 @@ class RepositoryVerifier {
   std::map<std::uint64_t, std::vector<VersionPair>> skips_;  // not checked yet, by `from`
   std::set<std::string> reported_;
   std::set<std::string> named_;                  // keys, and directories of snapshots
+  std::vector<VersionFacts> facts_;              // of all versions, unless only one is checked
   std::set<std::uint64_t> unknown_;              // versions whose manifest cannot be read
   std::map<std::uint64_t, ReadManifest> ahead_;  // not checked yet
   std::map<Sha256, bool> layouts_;               // layouts checked -> whether they are whole

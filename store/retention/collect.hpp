@@ -1,9 +1,12 @@
 // Collect: retires what a bucket need not keep, and removes what was retired long enough ago.
 //
 //     1  read all manifests, list the bucket, read the log
-//     2  the record names the feature `retired-objects`, so that older readers refuse
-//     3  the log gets a record of what is retired now: put-if-absent; whoever loses computes again
-//     4  what records older than their grace name is removed, of snapshots .hashes first
+//     2  skip deltas are made by which versions that are kept alone need fewer deltas
+//     3  skip deltas that are to replace deltas are checked
+//     4  the record names the feature `retired-objects`, so that older readers refuse
+//     5  the log gets a record of what is retired now: put-if-absent; whoever loses computes again
+//     6  what records older than their grace name is removed, of snapshots .hashes first, of skips
+//        their record
 //
 // It may be killed anywhere, and run again: nothing is removed that no record names, and a removal
 // that was not finished is finished by the next run.  Any number may run at once, beside publishers
@@ -14,7 +17,9 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <vector>
 
 #include "store/base/context.hpp"
 #include "store/repository/repository.hpp"
@@ -27,6 +32,18 @@ namespace weightfs {
 struct CollectOptions {
   KeepPolicy keep;
   std::chrono::seconds grace = std::chrono::hours(24);  // of new records
+  WaitTurn wait_turn = {};
+};
+
+/// What gc wants of skip deltas, and what higher folders do.  Threads: called by one at a time.
+struct SkipWork {
+  /// Makes a skip delta; false: there can be none (another tensor table), or it was not made now.
+  /// Empty: none are made.  Throws Error: as check.
+  std::function<bool(const VersionPair& versions, const Context& context)> make;
+  /// Checks that a host that has `from` could make `to` by this skip: its packs are there, and the
+  /// hashes in their headers lead to the root of `to`.  Empty: none becomes needed.
+  /// Throws Error: corrupt, not_found, unsupported: it does not; others end gc.
+  std::function<void(const SkipRecord& record, const Context& context)> check;
 };
 
 struct ObjectTotal {
@@ -39,20 +56,23 @@ struct ObjectTotal {
 
 /// What gc would do, or did.
 struct CollectReport {
-  Inventory inventory;  // before anything was removed
-  GcLog log;            // after it was added to
-  Retirement retired;   // by this run, or what it would retire
-  ObjectTotal removed;  // by this run
-  ObjectTotal waiting;  // named by a record, and still there: their grace is not over
+  Inventory inventory;            // before anything was removed
+  GcLog log;                      // after it was added to
+  Retirement retired;             // by this run, or what it would retire
+  std::vector<VersionPair> made;  // skip deltas, by this run
+  ObjectTotal removed;            // by this run
+  ObjectTotal waiting;            // named by a record, and still there: their grace is not over
   std::optional<std::int64_t> next_due;  // seconds since 1970: when the first of these may go
 };
 
-/// What gc would retire, without writing anything.  Throws Error: as read_inventory, read_gc_log.
+/// What gc would retire, without writing anything, and without checking or making skips: those that
+/// are there count as fit, and `retired.missing` says which would be made first.
+/// Throws Error: as read_inventory, read_gc_log.
 CollectReport plan_collection(Repository& repository, const CollectOptions& options,
                               const Context& context);
 
 /// Throws Error: the same; permission; conflict if others added to the log again and again.
-CollectReport collect(Repository& repository, const CollectOptions& options,
+CollectReport collect(Repository& repository, const CollectOptions& options, const SkipWork& skips,
                       const Context& context);
 
 }  // namespace weightfs

@@ -10,6 +10,7 @@
 
 #include "store/base/bytes.hpp"
 #include "store/base/error.hpp"
+#include "store/repository/skips.hpp"
 #include "store/threads/parallel.hpp"
 
 namespace weightfs {
@@ -46,6 +47,25 @@ std::vector<std::optional<std::string>> fetch_records(Repository& repository, st
   return records;
 }
 
+/// A skip delta is needed at most once, then retired, and between versions that can be built.
+void check_skips(const GcRecord& record, const GcLog& log, const std::string& key) {
+  for (const VersionPair& skip : record.skips) {
+    if (!log.skips.contains(skip)) continue;
+    throw_corrupt(key, fmt::format("it retires the skip delta from {} to {}, as a record before it",
+                                   skip.from, skip.to));
+  }
+  for (const auto& [skip, sha256] : record.needs) {
+    const bool is_new =
+        !log.skips.contains(skip) && !record.skips.contains(skip) && !log.needs.contains(skip);
+    const bool has_ends = !log.versions.contains(skip.from) && !log.versions.contains(skip.to);
+    const std::string object = keys::skip_record(skip);
+    if (is_new && has_ends && !log.objects.contains(object)) continue;
+    throw_corrupt(key, fmt::format("it needs the skip delta from {} to {}, which is needed or "
+                                   "retired, or between versions that are",
+                                   skip.from, skip.to));
+  }
+}
+
 void take_record(GcLog& log, std::string_view bytes, const std::string& repository) {
   const std::string key = keys::gc_record(log.records.size() + 1);
   GcRecord record = GcRecord::parse(bytes, "object " + key);
@@ -58,12 +78,9 @@ void take_record(GcLog& log, std::string_view bytes, const std::string& reposito
       overlap(record.versions, log.versions)) {
     throw_corrupt(key, "it retires what was retired before");
   }
-  log.deltas.add(record.deltas);
-  log.snapshots.add(record.snapshots);
-  log.versions.add(record.versions);
-  log.objects.insert(record.objects.begin(), record.objects.end());
+  check_skips(record, log, key);
+  log.add(std::move(record));
   log.last_sha256 = sha256(as_bytes(bytes));
-  log.records.push_back(std::move(record));
 }
 
 std::string utc(std::int64_t time) {
@@ -74,6 +91,17 @@ std::string utc(std::int64_t time) {
 }
 
 }  // namespace
+
+void GcLog::add(GcRecord record) {
+  deltas.add(record.deltas);
+  snapshots.add(record.snapshots);
+  versions.add(record.versions);
+  needs.insert(record.needs.begin(), record.needs.end());
+  skips.insert(record.skips.begin(), record.skips.end());
+  for (const VersionPair& skip : record.skips) needs.erase(skip);
+  objects.insert(record.objects.begin(), record.objects.end());
+  records.push_back(std::move(record));
+}
 
 const GcRecord* GcLog::find_record_of(std::uint64_t version) const noexcept {
   const auto found = std::ranges::find_if(

@@ -20,8 +20,13 @@ struct GcLog {
   std::vector<GcRecord> records;               // record n at [n - 1]
   Sha256 last_sha256{};                        // of the last record's bytes; zeros: there is none
   VersionRanges deltas, snapshots;             // retired by any of them
+  std::set<VersionPair> skips;                 // likewise
+  NeededSkips needs;                           // skip deltas that versions are built from, still
   VersionRanges versions;                      // cannot be built any more
   std::set<std::string, std::less<>> objects;  // named by any of them
+
+  /// Takes what a record says: needs and retires.
+  void add(GcRecord record);
 
   /// The record that retired a version; nullptr: none did.
   [[nodiscard]] const GcRecord* find_record_of(std::uint64_t version) const noexcept;

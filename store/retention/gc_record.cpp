@@ -11,7 +11,9 @@
 #include "store/base/json.hpp"
 #include "store/base/path_rules.hpp"
 #include "store/format/manifest.hpp"
+#include "store/format/record_reader.hpp"
 #include "store/repository/repository.hpp"
+#include "store/repository/skips.hpp"
 
 namespace weightfs {
 namespace {
@@ -19,7 +21,7 @@ namespace {
 constexpr std::uint64_t kRecordFormat = 1;
 constexpr std::uint64_t kRecordTimeMax = 253'402'300'799;  // the end of the year 9999
 constexpr std::size_t kPackDigitsMax = 9;
-constexpr std::string_view kRecordHash = "sha256", kPackSuffix = ".safetensors";
+constexpr std::string_view kPackSuffix = ".safetensors";
 
 Json json_of_ranges(const VersionRanges& set) {
   Json json = Json::array();
@@ -27,9 +29,16 @@ Json json_of_ranges(const VersionRanges& set) {
   return json;
 }
 
-Sha256 hash_without_itself(Json json) {
-  json.erase(std::string(kRecordHash));
-  return sha256(as_bytes(json.dump()));
+Json json_of_skips(const std::set<VersionPair>& skips) {
+  Json json = Json::array();
+  for (const VersionPair& skip : skips) json.push_back({skip.from, skip.to});
+  return json;
+}
+
+Json json_of_needs(const NeededSkips& needs) {
+  Json json = Json::array();
+  for (const auto& [skip, sha256] : needs) json.push_back({skip.from, skip.to, to_hex(sha256)});
+  return json;
 }
 
 bool is_decimal(std::string_view text) {
@@ -38,39 +47,22 @@ bool is_decimal(std::string_view text) {
          (text.front() != '0' || text.size() == 1);
 }
 
-/// Reads the fields of a record; messages name it.
-struct RecordReader {
-  const Json& json;
-  std::string_view what;
-
-  [[noreturn]] void fail(const std::string& message) const {
-    throw Error(ErrorCode::corrupt, fmt::format("{}: {}", what, message));
+std::string printable_key(std::string_view key) {
+  std::string text(key.substr(0, 200));
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = '?';
   }
+  return text;
+}
 
-  [[nodiscard]] std::uint64_t number(std::string_view name, std::uint64_t most) const {
-    const std::uint64_t value = json_uint(json, name, what);
-    if (value > most) fail(fmt::format("field '{}' is {}, more than {}", name, value, most));
-    return value;
-  }
-
-  [[nodiscard]] Sha256 hash(std::string_view name) const {
-    Sha256 value{};
-    if (!from_hex(json_string(json, name, what), value)) {
-      fail(fmt::format("field '{}' must be a SHA-256", name));
-    }
-    return value;
-  }
-
-  [[nodiscard]] const Json& array(std::string_view name) const {
-    const Json& value = json_field(json, name, what);
-    if (!value.is_array()) fail(fmt::format("field '{}' must be an array", name));
-    return value;
-  }
+class GcRecordReader : public RecordReader {
+ public:
+  GcRecordReader(const Json& json, std::string_view what) : RecordReader(what), json_(json) {}
 
   [[nodiscard]] VersionRanges ranges(std::string_view name, std::uint64_t head) const {
     VersionRanges set;
     std::uint64_t free_from = 1;  // the lowest version that the next range may begin with
-    for (const Json& range : array(name)) {
+    for (const Json& range : array(json_, name)) {
       const bool is_pair = range.is_array() && range.size() == 2 && range[0].is_number_unsigned() &&
                            range[1].is_number_unsigned();
       if (!is_pair) fail(fmt::format("field '{}' must hold pairs of versions", name));
@@ -85,13 +77,35 @@ struct RecordReader {
     return set;
   }
 
+  [[nodiscard]] std::set<VersionPair> skips(std::uint64_t head) const {
+    std::set<VersionPair> skips;
+    for (const Json& entry : array(json_, "skips")) {
+      const VersionPair* const last = skips.empty() ? nullptr : &*skips.rbegin();
+      skips.insert(skip(entry, 2, "skips", last, head));
+    }
+    return skips;
+  }
+
+  [[nodiscard]] NeededSkips needs(std::uint64_t head) const {
+    NeededSkips needs;
+    for (const Json& entry : array(json_, "needs")) {
+      const VersionPair* const last = needs.empty() ? nullptr : &needs.rbegin()->first;
+      const VersionPair versions = skip(entry, 3, "needs", last, head);
+      Sha256 sha256{};
+      if (!entry[2].is_string() || !from_hex(entry[2].get_ref<const std::string&>(), sha256)) {
+        fail("field 'needs' must hold a SHA-256 for each skip delta");
+      }
+      needs.emplace(versions, sha256);
+    }
+    return needs;
+  }
+
   [[nodiscard]] std::vector<std::string> keys(std::uint64_t head) const {
     std::vector<std::string> keys;
-    for (const Json& entry : array("objects")) {
+    for (const Json& entry : array(json_, "objects")) {
       if (!entry.is_string()) fail("field 'objects' must hold strings");
       std::string key = entry.get<std::string>();
-      const auto place = find_version_key(key);
-      if (!place || place->version > head) {
+      if (!may_name(key, head)) {
         fail(fmt::format("it names '{}', which no record may name", printable_key(key)));
       }
       if (!keys.empty() && keys.back() >= key) fail("its objects are not in order");
@@ -100,26 +114,38 @@ struct RecordReader {
     return keys;
   }
 
-  static std::string printable_key(std::string_view key) {
-    std::string text(key.substr(0, 200));
-    for (char& c : text) {
-      if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = '?';
-    }
-    return text;
+ private:
+  static bool may_name(std::string_view key, std::uint64_t head) {
+    if (const auto skip = find_skip_key(key)) return skip->versions.to <= head;
+    const auto place = find_version_key(key);
+    return place && place->version <= head;
   }
+
+  /// The versions of an entry, which has `size` parts and follows `last`.
+  [[nodiscard]] VersionPair skip(const Json& entry, std::size_t size, std::string_view name,
+                                 const VersionPair* last, std::uint64_t head) const {
+    const bool has_versions = entry.is_array() && entry.size() == size &&
+                              entry[0].is_number_unsigned() && entry[1].is_number_unsigned();
+    if (!has_versions) fail(fmt::format("field '{}' must hold skip deltas", name));
+    const VersionPair versions{entry[0].get<std::uint64_t>(), entry[1].get<std::uint64_t>()};
+    const bool is_skip = versions.from != 0 && versions.to <= head && versions.from < versions.to &&
+                         versions.to - versions.from >= 2;
+    if (is_skip && (last == nullptr || *last < versions)) return versions;
+    fail(
+        fmt::format("field '{}' has the skip delta from {} to {}, in the wrong place or above "
+                    "head {}",
+                    name, versions.from, versions.to, head));
+  }
+
+  const Json& json_;
 };
 
-void check_record_form(const Json& json, std::string_view bytes, std::string_view what) {
-  const std::uint64_t format = json_uint(json, "format", what);
-  const Json& features = json_field(json, "required_features", what);
-  const bool is_newer = format > kRecordFormat || (features.is_array() && !features.empty());
-  if (is_newer) {
-    throw Error(ErrorCode::unsupported,
-                fmt::format("{}: it was written by a newer weightfs; update this one", what));
-  }
-  if (format == 0 || !features.is_array() || json.dump() != bytes) {
-    throw Error(ErrorCode::corrupt, fmt::format("{}: the JSON is not in canonical form", what));
-  }
+void check_record_form(const Json& json, std::string_view bytes, const RecordReader& reader) {
+  reader.check_format(json, kRecordFormat);
+  reader.check_canonical(json, bytes);
+  if (!json.contains(kRecordHash)) reader.fail("it does not carry its own SHA-256");
+  reader.check_own_hash(json);
+  reader.check_features(json, {});
 }
 
 }  // namespace
@@ -165,16 +191,18 @@ std::string GcRecord::serialize() const {
                {"format", kRecordFormat},
                {"grace", grace_s},
                {"head", head},
+               {"needs", json_of_needs(needs)},
                {"nonce", nonce},
                {"number", number},
                {"objects", objects},
                {"previous_sha256", to_hex(previous_sha256)},
                {"repository", repository},
                {"required_features", Json::array()},
+               {"skips", json_of_skips(skips)},
                {"snapshots", json_of_ranges(snapshots)},
                {"time", time},
                {"versions", json_of_ranges(versions)}};
-  json[std::string(kRecordHash)] = to_hex(hash_without_itself(json));
+  json[kRecordHash] = to_hex(hash_of_record(json));
   std::string bytes = json.dump();
   if (bytes.size() <= kGcRecordBytesMax) return bytes;
   throw Error(ErrorCode::invalid, "a record of retired objects is too large");
@@ -182,24 +210,22 @@ std::string GcRecord::serialize() const {
 
 GcRecord GcRecord::parse(std::string_view bytes, std::string_view what) {
   const Json json = parse_json(bytes, what);
-  check_record_form(json, bytes, what);
-  const RecordReader reader{json, what};
-  if (reader.hash(kRecordHash) != hash_without_itself(json)) {
-    reader.fail("its fields do not match the SHA-256 that it declares: it is damaged");
-  }
+  const GcRecordReader reader(json, what);
+  check_record_form(json, bytes, reader);
   GcRecord record;
   record.repository = json_string(json, "repository", what);
-  record.number = reader.number("number", kVersionMax);
-  record.previous_sha256 = reader.hash("previous_sha256");
-  record.head = reader.number("head", kVersionMax);
-  record.time = static_cast<std::int64_t>(reader.number("time", kRecordTimeMax));
-  record.grace_s = reader.number("grace", kGraceSecondsMax);
+  record.number = reader.number(json, "number", kVersionMax);
+  record.previous_sha256 = reader.hash(json, "previous_sha256");
+  record.head = reader.number(json, "head", kVersionMax);
+  record.time = static_cast<std::int64_t>(reader.number(json, "time", kRecordTimeMax));
+  record.grace_s = reader.number(json, "grace", kGraceSecondsMax);
   record.deltas = reader.ranges("deltas", record.head);
   record.snapshots = reader.ranges("snapshots", record.head);
+  record.skips = reader.skips(record.head);
+  record.needs = reader.needs(record.head);
   record.versions = reader.ranges("versions", record.head);
   record.objects = reader.keys(record.head);
-  record.nonce = json_string(json, "nonce", what);
-  if (!is_nonce(record.nonce)) reader.fail("field 'nonce' must be 32 hex digits");
+  record.nonce = reader.nonce(json, "nonce");
   if (record.versions.contains(record.head)) reader.fail("it retires the newest version");
   return record;
 }

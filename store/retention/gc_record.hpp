@@ -4,12 +4,15 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "store/base/sha256.hpp"
+#include "store/base/version_pair.hpp"
 #include "store/retention/version_ranges.hpp"
 
 namespace weightfs {
@@ -21,6 +24,9 @@ inline constexpr std::uint64_t kGraceSecondsMax = 10ull * 366 * 24 * 3600;
 /// another one.
 inline constexpr std::uint64_t kGcRecordKeyBytes = 4u << 20;
 
+/// Skip deltas, and the SHA-256 of their records.
+using NeededSkips = std::map<VersionPair, Sha256>;
+
 struct GcRecord {
   std::string repository;
   std::uint64_t number = 0;
@@ -29,6 +35,8 @@ struct GcRecord {
   std::int64_t time = 0;   // seconds since 1970, by the bucket's clock; informational
   std::uint64_t grace_s = 0;
   VersionRanges deltas, snapshots;   // retired by this record
+  std::set<VersionPair> skips;       // likewise
+  NeededSkips needs;                 // from this record on
   VersionRanges versions;            // can be built before it, and not after it
   std::vector<std::string> objects;  // keys to be removed, ascending
   std::string nonce;

@@ -9,6 +9,8 @@
 
 #include "store/base/bytes.hpp"
 #include "store/base/error.hpp"
+#include "store/base/sha256.hpp"
+#include "store/repository/skips.hpp"
 #include "store/threads/parallel.hpp"
 
 namespace weightfs {
@@ -19,20 +21,20 @@ constexpr unsigned kManifestRequests = 32;
 /// What is kept of a manifest: the facts, and what shows that it follows its parent.
 struct ReadVersion {
   VersionFacts facts;
-  Sha256 sha256{}, parent_sha256{};
+  Sha256 parent_sha256{};
 };
 
-VersionFacts facts_of(const Manifest& manifest) {
-  VersionFacts facts;
-  facts.number = manifest.version;
-  facts.tag = manifest.tag;
-  facts.has_delta = manifest.delta.has_value();
-  if (manifest.delta) {
-    for (const PackRef& pack : manifest.delta->packs) facts.packs.push_back(pack.name);
-  }
-  std::ranges::sort(facts.packs);
-  if (manifest.snapshot) facts.snapshot = manifest.snapshot->nonce;
-  return facts;
+std::vector<std::string> sorted_names(const DeltaRef& delta) {
+  std::vector<std::string> names;
+  for (const PackRef& pack : delta.packs) names.push_back(pack.name);
+  std::ranges::sort(names);
+  return names;
+}
+
+std::uint64_t bytes_of(const DeltaRef& delta) {
+  std::uint64_t bytes = 0;
+  for (const PackRef& pack : delta.packs) bytes += pack.size_bytes;
+  return bytes;
 }
 
 [[noreturn]] void throw_missing(std::uint64_t number, std::string_view url) {
@@ -48,13 +50,14 @@ std::uint64_t newest_version(Repository& repository, const Context& context) {
   return newest;
 }
 
-std::vector<VersionFacts> read_versions(Repository& repository, const Context& context) {
+std::vector<VersionFacts> read_versions(Repository& repository, const Context& context,
+                                        const WaitTurn& wait_turn) {
   std::vector<ReadVersion> read(static_cast<std::size_t>(newest_version(repository, context)));
   parallel_for(read.size(), kManifestRequests, context, [&](std::size_t i) {
+    if (wait_turn) wait_turn(context);
     const auto version = repository.find_version(i + 1, context);
     if (!version) throw_missing(i + 1, repository.url());
-    read[i] = {facts_of(version->manifest), version->manifest_sha256,
-               version->manifest.parent_sha256};
+    read[i] = {facts_of(*version), version->manifest.parent_sha256};
   });
   std::vector<VersionFacts> versions;
   Sha256 parent{};
@@ -65,7 +68,7 @@ std::vector<VersionFacts> read_versions(Repository& repository, const Context& c
                               "damaged; weightfs verify {} tells more",
                               one.facts.number, one.facts.number - 1, repository.url()));
     }
-    parent = one.sha256;
+    parent = one.facts.manifest_sha256;
     versions.push_back(std::move(one.facts));
   }
   return versions;
@@ -79,25 +82,101 @@ std::uint64_t manifest_number(std::string_view key) {
   return number <= kVersionMax && keys::manifest(number) == key ? number : 0;
 }
 
-HeldObject held(ObjectInfo listed, const std::vector<VersionFacts>& versions) {
+HeldObject held(ObjectInfo listed) {
   HeldObject object;
   object.key = std::move(listed.key);
   object.size_bytes = listed.size_bytes;
   object.kind = kind_of(object.key);
-  if (object.kind == ObjectKind::manifest) object.version = manifest_number(object.key);
-  const auto place = find_version_key(object.key);
-  if (!place) return object;
-  object.version = place->version;
-  using Place = HeldObject::Place;
-  if (place->version > versions.size()) {
-    object.place = Place::above_head;
-  } else {
-    object.place = versions[place->version - 1].names(*place) ? Place::named : Place::orphan;
-  }
   return object;
 }
 
+using Place = HeldObject::Place;
+
+Place place_of(const VersionKey& key, const Inventory& inventory) {
+  if (key.version > inventory.head()) return Place::above_head;
+  return inventory.versions[key.version - 1].names(key) ? Place::named : Place::orphan;
+}
+
+Place place_of(const SkipKey& key, const Inventory& inventory) {
+  if (key.versions.to > inventory.head()) return Place::above_head;
+  const auto skip = inventory.skips.find(key.versions);
+  if (skip == inventory.skips.end()) return Place::unfinished;
+  const bool is_named =
+      key.pack.empty() || std::ranges::binary_search(skip->second.packs, key.pack);
+  return is_named ? Place::named : Place::orphan;
+}
+
+void take_place(HeldObject& object, const Inventory& inventory) {
+  if (object.kind == ObjectKind::manifest) object.version = manifest_number(object.key);
+  if (const auto key = find_version_key(object.key)) {
+    object.version = key->version;
+    object.place = place_of(*key, inventory);
+  } else if (const auto skip = find_skip_key(object.key)) {
+    object.version = skip->versions.to;
+    object.place = place_of(*skip, inventory);
+  }
+}
+
+/// nullopt: there is none, or it cannot be used: damaged, newer, or of another history.
+std::optional<SkipFacts> find_skip_facts(const std::vector<VersionFacts>& versions,
+                                         Repository& repository, const VersionPair& pair,
+                                         const Context& context) {
+  try {
+    std::optional<SkipRecord> record = find_skip(repository, pair, context);
+    if (!record) return std::nullopt;
+    const bool is_of_history = record->from_sha256 == versions[pair.from - 1].manifest_sha256 &&
+                               record->to_sha256 == versions[pair.to - 1].manifest_sha256;
+    if (!is_of_history) return std::nullopt;
+    SkipFacts facts;
+    facts.sha256 = sha256(as_bytes(record->serialize()));  // canonical, so these are its bytes
+    facts.packs = sorted_names(record->delta);
+    facts.bytes = bytes_of(record->delta);
+    facts.record = std::move(*record);
+    return facts;
+  } catch (const Error& error) {
+    const bool is_verdict =
+        error.code() == ErrorCode::corrupt || error.code() == ErrorCode::unsupported;
+    if (is_verdict) return std::nullopt;
+    throw;
+  }
+}
+
+/// Of all pairs of versions that exist, whose records or packs were listed.
+void read_skips(Inventory& inventory, Repository& repository, const Context& context,
+                const WaitTurn& wait_turn) {
+  for (const HeldObject& object : inventory.objects) {
+    const auto key = find_skip_key(object.key);
+    if (key && key->versions.to <= inventory.head()) inventory.unfinished.insert(key->versions);
+  }
+  const std::vector<VersionPair> pairs(inventory.unfinished.begin(), inventory.unfinished.end());
+  std::vector<std::optional<SkipFacts>> found(pairs.size());
+  parallel_for(pairs.size(), kManifestRequests, context, [&](std::size_t i) {
+    if (wait_turn) wait_turn(context);
+    found[i] = find_skip_facts(inventory.versions, repository, pairs[i], context);
+  });
+  for (std::size_t i = 0; i < pairs.size(); i++) {
+    if (!found[i]) continue;
+    inventory.skips.emplace(pairs[i], std::move(*found[i]));
+    inventory.unfinished.erase(pairs[i]);
+  }
+}
+
 }  // namespace
+
+VersionFacts facts_of(const Version& version) {
+  const Manifest& manifest = version.manifest;
+  VersionFacts facts;
+  facts.number = manifest.version;
+  facts.tag = manifest.tag;
+  facts.has_delta = manifest.delta.has_value();
+  if (manifest.delta) {
+    facts.packs = sorted_names(*manifest.delta);
+    facts.delta_bytes = bytes_of(*manifest.delta);
+  }
+  if (manifest.snapshot) facts.snapshot = manifest.snapshot->nonce;
+  facts.manifest_sha256 = version.manifest_sha256;
+  return facts;
+}
 
 bool VersionFacts::names(const VersionKey& key) const noexcept {
   if (key.kind == VersionKey::Kind::snapshot) return snapshot == key.name;
@@ -118,8 +197,10 @@ std::string_view plural_of(ObjectKind kind) noexcept {
       return "snapshots";
     case ObjectKind::pack:
       return "packs";
-    case ObjectKind::skip:
-      return "skips";
+    case ObjectKind::skip_record:
+      return "skip records";
+    case ObjectKind::skip_pack:
+      return "skip packs";
     case ObjectKind::gc_record:
       return "gc records";
     case ObjectKind::other:
@@ -130,13 +211,15 @@ std::string_view plural_of(ObjectKind kind) noexcept {
 
 ObjectKind kind_of(std::string_view key) noexcept {
   using Kind = ObjectKind;
-  constexpr std::array<std::pair<std::string_view, Kind>, 7> kPrefixes{
+  if (const auto skip = find_skip_key(key)) {
+    return skip->pack.empty() ? Kind::skip_record : Kind::skip_pack;
+  }
+  constexpr std::array<std::pair<std::string_view, Kind>, 6> kPrefixes{
       {{keys::kVersions, Kind::manifest},
        {keys::kLayouts, Kind::layout},
        {keys::kBlobs, Kind::blob},
        {keys::kSnapshots, Kind::snapshot},
        {keys::kPacks, Kind::pack},
-       {"skips/", Kind::skip},
        {keys::kGc, Kind::gc_record}}};
   if (key == keys::kRecord) return Kind::record;
   for (const auto& [prefix, kind] : kPrefixes) {
@@ -145,18 +228,30 @@ ObjectKind kind_of(std::string_view key) noexcept {
   return Kind::other;
 }
 
-Inventory read_inventory(Repository& repository, const Context& context) {
+Inventory read_inventory(Repository& repository, const Context& context,
+                         const WaitTurn& wait_turn) {
   Inventory inventory;
-  inventory.versions = read_versions(repository, context);
+  inventory.versions = read_versions(repository, context, wait_turn);
   Bucket& bucket = repository.bucket(context);
   for (std::string after;;) {
+    if (wait_turn) wait_turn(context);
     std::vector<ObjectInfo> page = bucket.list_objects("", after, context);
-    if (page.empty() || page.back().key <= after) return inventory;
+    if (page.empty() || page.back().key <= after) break;
     after = page.back().key;
-    for (ObjectInfo& listed : page) {
-      inventory.objects.push_back(held(std::move(listed), inventory.versions));
-    }
+    for (ObjectInfo& listed : page) inventory.objects.push_back(held(std::move(listed)));
   }
+  read_skips(inventory, repository, context, wait_turn);
+  for (HeldObject& object : inventory.objects) take_place(object, inventory);
+  return inventory;
+}
+
+bool read_skip(Inventory& inventory, Repository& repository, const VersionPair& versions,
+               const Context& context) {
+  auto facts = find_skip_facts(inventory.versions, repository, versions, context);
+  if (!facts) return false;
+  inventory.skips.insert_or_assign(versions, std::move(*facts));
+  inventory.unfinished.erase(versions);
+  return true;
 }
 
 }  // namespace weightfs

@@ -4,63 +4,190 @@
 #include <fnmatch.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "store/base/error.hpp"
+#include "store/repository/skips.hpp"
 
 namespace weightfs {
 namespace {
 
-/// Snapshots and deltas that nothing needs, oldest first, until their keys would fill a record.
+using Place = HeldObject::Place;
+
+/// Snapshots, deltas and skips that nothing needs, oldest first, until their keys would fill a
+/// record.
 class RetirementPlanner {
  public:
   RetirementPlanner(const Inventory& inventory, const GcLog& log, const KeepPolicy& policy,
-                    std::uint64_t key_bytes_max)
-      : inventory_(inventory), log_(log), policy_(policy), key_bytes_max_(key_bytes_max) {}
+                    const std::set<VersionPair>& unfit, std::uint64_t key_bytes_max)
+      : inventory_(inventory),
+        log_(log),
+        policy_(policy),
+        unfit_(unfit),
+        key_bytes_max_(key_bytes_max),
+        there_(inventory.versions, log.deltas, log.snapshots, log.needs) {}
 
   Retirement run() {
     if (inventory_.head() == 0) return {};
-    const BuildableVersions there(inventory_.versions, log_.deltas, log_.snapshots);
-    if (!there.can_build(inventory_.head())) {
+    if (!there_.can_build(inventory_.head())) {
       throw Error(ErrorCode::corrupt,
                   fmt::format("the log of retired objects leaves nothing to build version {} from, "
                               "the newest; nothing is removed",
                               inventory_.head()));
     }
-    const Needed needed = what_is_needed(there, kept_versions(there));
+    choose_kept();
     sort_objects();
-    for (const VersionFacts& version : inventory_.versions) {
-      plan_.is_all = key_bytes_ < key_bytes_max_;
-      if (!plan_.is_all || !take_version(version.number, there, needed)) break;
-    }
-    note_versions(there);
+    ways_ = cheapest_ways(inventory_.versions, there_, snapshot_bytes_, usable_skips());
+    needed_ = what_is_needed(ways_, there_, kept_);
+    note_missing();
+    take_versions();
+    take_skips();
+    note_needs();
+    note_versions();
     return std::move(plan_);
   }
 
  private:
-  [[nodiscard]] VersionRanges kept_versions(const BuildableVersions& there) const {
-    VersionRanges kept;
+  void choose_kept() {
     for (const VersionFacts& version : inventory_.versions) {
-      const bool is_wanted =
-          reason_to_keep(version, inventory_.head(), policy_) != KeepReason::none;
-      if (is_wanted && there.can_build(version.number)) kept.add(version.number);
+      const KeepReason reason = reason_to_keep(version, inventory_.head(), policy_);
+      if (reason == KeepReason::none || !there_.can_build(version.number)) continue;
+      kept_.add(version.number);
+      if (reason != KeepReason::newest) kept_alone_.push_back(version.number);
     }
-    return kept;
   }
 
-  /// Objects of versions that exist, by version.
+  /// Objects of versions that exist, by version or skip.
   void sort_objects() {
     by_version_.resize(inventory_.versions.size() + 1);
     for (const HeldObject& object : inventory_.objects) {
-      const bool is_candidate =
-          object.place == HeldObject::Place::named || object.place == HeldObject::Place::orphan;
-      if (is_candidate) by_version_[object.version].push_back(&object);
+      if (object.place == Place::elsewhere || object.place == Place::above_head) continue;
+      if (const auto skip = find_skip_key(object.key)) {
+        by_skip_[skip->versions].push_back(&object);
+        continue;
+      }
+      by_version_[object.version].push_back(&object);
+      const bool is_snapshot = object.kind == ObjectKind::snapshot && object.place == Place::named;
+      if (is_snapshot) snapshot_bytes_[object.version] += object.size_bytes;
+    }
+  }
+
+  // ---- skips ----
+
+  /// Those that ways may use: needed ones, and others that may become so.
+  [[nodiscard]] std::map<VersionPair, std::uint64_t> usable_skips() const {
+    std::map<VersionPair, std::uint64_t> usable;
+    for (const auto& [versions, facts] : inventory_.skips) {
+      const bool is_needed = log_.needs.contains(versions);
+      if (is_needed || may_be_needed(versions, facts)) usable.emplace(versions, facts.bytes);
+    }
+    for (const auto& [versions, sha256] : log_.needs) usable.emplace(versions, 0);
+    return usable;
+  }
+
+  [[nodiscard]] bool may_be_needed(const VersionPair& versions, const SkipFacts& facts) const {
+    const auto is_named = [&](const std::string& key) { return log_.objects.contains(key); };
+    const bool is_removed = is_named(keys::skip_record(versions)) ||
+                            std::ranges::any_of(facts.packs, [&](const std::string& pack) {
+                              return is_named(keys::skip_pack(versions, pack));
+                            });
+    return !is_removed && !log_.skips.contains(versions) && !unfit_.contains(versions) &&
+           there_.can_build(versions.from) && there_.can_build(versions.to);
+  }
+
+  /// For a version that is kept for itself, a skip over the run of deltas that leads to it from
+  /// another kept one, or from where the run begins.
+  void note_missing() {
+    for (const std::uint64_t version : kept_alone_) {
+      std::uint64_t from = version;
+      const auto ends = [&] { return from != version && kept_.contains(from); };
+      while (ways_[from - 1].by == Way::By::delta && !ends()) from = ways_[from - 1].from;
+      const VersionPair skip{from, version};
+      if (version < from + 2) continue;
+      const bool is_known = inventory_.skips.contains(skip) || log_.skips.contains(skip);
+      if (!is_known && !unfit_.contains(skip)) plan_.missing.insert(skip);
+    }
+  }
+
+  /// Whether a skip stays: it is on a way that is needed; or it leads from a kept version to
+  /// another, so that hosts which have that catch up; or it is the last one from its version.
+  [[nodiscard]] bool is_useful(const VersionPair& versions) const {
+    if (needed_.skips.contains(versions)) return true;
+    const bool has_from = needed_.versions.contains(versions.from);
+    if (!inventory_.skips.contains(versions) || unfit_.contains(versions)) {
+      return has_from && needed_.versions.contains(versions.to);  // somebody may finish it
+    }
+    if (!has_from || !kept_.contains(versions.to)) return false;
+    return kept_.contains(versions.from) || last_from_.at(versions.from) == versions.to;
+  }
+
+  void take_skips() {
+    std::set<VersionPair> all(inventory_.unfinished);
+    for (const auto& [versions, facts] : inventory_.skips) {
+      all.insert(versions);
+      std::uint64_t& last = last_from_[versions.from];
+      last = std::max(last, versions.to);
+    }
+    for (const auto& [versions, sha256] : log_.needs) all.insert(versions);
+    for (const VersionPair& versions : all) {
+      if (!plan_.is_all) return;
+      plan_.is_all = key_bytes_ < key_bytes_max_;
+      if (plan_.is_all) take_skip(versions);
+    }
+  }
+
+  void take_skip(const VersionPair& versions) {
+    const bool was_retired = log_.skips.contains(versions);
+    const bool is_retired = was_retired || !is_useful(versions);
+    if (is_retired && !was_retired) {
+      plan_.skips.insert(versions);
+      name(keys::skip_record(versions));
+      if (const auto skip = inventory_.skips.find(versions); skip != inventory_.skips.end()) {
+        for (const std::string& pack : skip->second.packs) name(keys::skip_pack(versions, pack));
+      }
+    }
+    const auto objects = by_skip_.find(versions);
+    if (objects == by_skip_.end()) return;
+    for (const HeldObject* object : objects->second) {
+      const bool is_free = is_retired || object->place == Place::orphan;
+      if (is_free && !log_.objects.contains(object->key)) take_object(*object);
+    }
+  }
+
+  /// The skips without which a version that is needed could not be built any more.
+  void note_needs() {
+    std::set<std::uint64_t> built;
+    const auto is_left = [&](const VersionPair& skip) {
+      return log_.needs.contains(skip) && !plan_.skips.contains(skip) && built.contains(skip.from);
+    };
+    for (const auto& [first, last] : needed_.versions.ranges()) {
+      for (std::uint64_t version = first; version <= last; version++) {
+        const Way& way = ways_[version - 1];
+        const VersionPair skip{way.from, version};
+        const bool has_snapshot = needed_.snapshots.contains(version);
+        const bool has_delta = needed_.deltas.contains(version) && built.contains(version - 1);
+        const bool is_new = way.by == Way::By::skip && !is_left(skip);
+        if (!has_snapshot && !has_delta && is_new) {
+          plan_.needs.emplace(skip, inventory_.skips.at(skip).sha256);
+        }
+        built.insert(version);
+      }
+    }
+  }
+
+  // ---- deltas and snapshots ----
+
+  void take_versions() {
+    for (const VersionFacts& version : inventory_.versions) {
+      plan_.is_all = key_bytes_ < key_bytes_max_;
+      if (!plan_.is_all || !take_version(version.number)) return;
     }
   }
 
   /// Returns: false if the record is full.
-  bool take_version(std::uint64_t number, const BuildableVersions& there, const Needed& needed) {
-    const bool delta = there.has_delta(number) && !needed.deltas.contains(number);
-    const bool snapshot = there.has_snapshot(number) && !needed.snapshots.contains(number);
+  bool take_version(std::uint64_t number) {
+    const bool delta = there_.has_delta(number) && !needed_.deltas.contains(number);
+    const bool snapshot = there_.has_snapshot(number) && !needed_.snapshots.contains(number);
     const bool no_delta = delta || log_.deltas.contains(number);
     const bool no_snapshot = snapshot || log_.snapshots.contains(number);
     if (delta) plan_.deltas.add(number);
@@ -68,8 +195,7 @@ class RetirementPlanner {
     if (delta || snapshot) name_objects(number, delta, snapshot);
     for (const HeldObject* object : by_version_[number]) {
       const bool is_pack = object->kind == ObjectKind::pack;
-      const bool is_free =
-          object->place == HeldObject::Place::orphan || (is_pack ? no_delta : no_snapshot);
+      const bool is_free = object->place == Place::orphan || (is_pack ? no_delta : no_snapshot);
       if (!is_free || log_.objects.contains(object->key)) continue;
       // The rest is found again for the next record.
       if (key_bytes_ >= key_bytes_max_) return plan_.is_all = false;
@@ -95,31 +221,45 @@ class RetirementPlanner {
   void take_object(const HeldObject& object) {
     name(object.key);
     plan_.bytes += object.size_bytes;
-    if (object.place != HeldObject::Place::orphan) return;
+    if (object.place != Place::orphan) return;
     plan_.orphans++;
     plan_.orphan_bytes += object.size_bytes;
   }
 
   /// Versions that can be built now, and not once the plan is carried out.
-  void note_versions(const BuildableVersions& there) {
+  void note_versions() {
     VersionRanges no_deltas = log_.deltas, no_snapshots = log_.snapshots;
     no_deltas.add(plan_.deltas);
     no_snapshots.add(plan_.snapshots);
-    const BuildableVersions after(inventory_.versions, no_deltas, no_snapshots);
+    NeededSkips needs = log_.needs;
+    needs.insert(plan_.needs.begin(), plan_.needs.end());
+    for (const VersionPair& skip : plan_.skips) needs.erase(skip);
+    const BuildableVersions after(inventory_.versions, no_deltas, no_snapshots, needs);
     for (const VersionFacts& version : inventory_.versions) {
-      if (there.can_build(version.number) && !after.can_build(version.number)) {
-        plan_.versions.add(version.number);
+      const std::uint64_t number = version.number;
+      if (!there_.can_build(number) || after.can_build(number)) continue;
+      if (kept_.contains(number)) {
+        throw Error(ErrorCode::corrupt,
+                    fmt::format("gc would retire what version {} needs: a bug", number));
       }
+      plan_.versions.add(number);
     }
-    if (after.can_build(inventory_.head())) return;
-    throw Error(ErrorCode::corrupt, "gc would retire what the newest version needs: a bug");
   }
 
   const Inventory& inventory_;
   const GcLog& log_;
   const KeepPolicy& policy_;
+  const std::set<VersionPair>& unfit_;
   const std::uint64_t key_bytes_max_;
+  const BuildableVersions there_;
+  VersionRanges kept_;
+  std::vector<std::uint64_t> kept_alone_;  // for their number or tag
   std::vector<std::vector<const HeldObject*>> by_version_;
+  std::map<VersionPair, std::vector<const HeldObject*>> by_skip_;
+  std::map<std::uint64_t, std::uint64_t> snapshot_bytes_;
+  std::map<std::uint64_t, std::uint64_t> last_from_;  // where the last skip of a version leads
+  std::vector<Way> ways_;
+  Needed needed_;
   std::uint64_t key_bytes_ = 0;
   Retirement plan_;
 };
@@ -139,12 +279,17 @@ KeepReason reason_to_keep(const VersionFacts& version, std::uint64_t head,
 
 BuildableVersions::BuildableVersions(const std::vector<VersionFacts>& versions,
                                      const VersionRanges& no_deltas,
-                                     const VersionRanges& no_snapshots)
+                                     const VersionRanges& no_snapshots, const NeededSkips& needs)
     : versions_(versions), no_deltas_(no_deltas), no_snapshots_(no_snapshots) {
   bool has_parent = false;
+  auto skip = needs.begin();  // by the version it leads to
   for (const VersionFacts& version : versions) {
-    has_parent = has_snapshot(version.number) || (has_delta(version.number) && has_parent);
-    if (has_parent) buildable_.add(version.number);
+    bool is_built = has_snapshot(version.number) || (has_delta(version.number) && has_parent);
+    for (; skip != needs.end() && skip->first.to == version.number; ++skip) {
+      is_built |= buildable_.contains(skip->first.from);
+    }
+    if (is_built) buildable_.add(version.number);
+    has_parent = is_built;
   }
 }
 
@@ -160,25 +305,62 @@ bool BuildableVersions::can_build(std::uint64_t version) const {
   return buildable_.contains(version);
 }
 
-Needed what_is_needed(const BuildableVersions& there, const VersionRanges& kept) {
+std::vector<Way> cheapest_ways(const std::vector<VersionFacts>& versions,
+                               const BuildableVersions& there,
+                               const std::map<std::uint64_t, std::uint64_t>& snapshot_bytes,
+                               const std::map<VersionPair, std::uint64_t>& skips) {
+  std::vector<Way> ways(versions.size());
+  auto skip = skips.begin();
+  for (const VersionFacts& version : versions) {
+    const std::uint64_t number = version.number;
+    Way& way = ways[number - 1];
+    const auto offer = [&](Way::By by, std::uint64_t from, std::uint64_t bytes) {
+      if (from != 0 && ways[from - 1].by == Way::By::nothing) return;
+      if (from != 0) bytes += ways[from - 1].bytes;
+      if (way.by == Way::By::nothing || bytes < way.bytes) way = {by, from, bytes};
+    };
+    if (there.has_snapshot(number)) {
+      const auto bytes = snapshot_bytes.find(number);
+      offer(Way::By::snapshot, 0, bytes == snapshot_bytes.end() ? 0 : bytes->second);
+    }
+    if (number > 1 && there.has_delta(number)) {
+      offer(Way::By::delta, number - 1, version.delta_bytes);
+    }
+    for (; skip != skips.end() && skip->first.to == number; ++skip) {
+      offer(Way::By::skip, skip->first.from, skip->second);
+    }
+  }
+  return ways;
+}
+
+Needed what_is_needed(const std::vector<Way>& ways, const BuildableVersions& there,
+                      const VersionRanges& kept) {
   Needed needed;
-  if (kept.empty()) return needed;
-  bool is_parent_needed = false;
-  for (std::uint64_t version = kept.ranges().back().second; version > 0; version--) {
-    const bool is_kept = kept.contains(version);
-    if (!is_kept && !is_parent_needed) continue;
-    const bool ends_here = there.has_snapshot(version);
-    if (ends_here) needed.snapshots.add(version);
-    const bool takes_delta = there.has_delta(version) && (is_kept || !ends_here);
-    if (takes_delta) needed.deltas.add(version);
-    is_parent_needed = !ends_here;
+  for (const auto& [first, last] : kept.ranges()) {
+    for (std::uint64_t one = first; one <= last; one++) {
+      for (std::uint64_t version = one; version != 0 && !needed.versions.contains(version);) {
+        needed.versions.add(version);
+        const Way& way = ways[version - 1];
+        if (way.by == Way::By::snapshot) needed.snapshots.add(version);
+        if (way.by == Way::By::delta) needed.deltas.add(version);
+        if (way.by == Way::By::skip) needed.skips.insert({way.from, version});
+        version = way.from;
+      }
+    }
+  }
+  for (const auto& [first, last] : kept.ranges()) {
+    for (std::uint64_t version = first; version <= last; version++) {
+      if (there.has_snapshot(version)) needed.snapshots.add(version);
+      const bool goes_on = needed.versions.contains(version - 1) || version == ways.size();
+      if (there.has_delta(version) && goes_on) needed.deltas.add(version);
+    }
   }
   return needed;
 }
 
 Retirement plan_retirement(const Inventory& inventory, const GcLog& log, const KeepPolicy& policy,
-                           std::uint64_t key_bytes_max) {
-  return RetirementPlanner(inventory, log, policy, key_bytes_max).run();
+                           const std::set<VersionPair>& unfit, std::uint64_t key_bytes_max) {
+  return RetirementPlanner(inventory, log, policy, unfit, key_bytes_max).run();
 }
 
 }  // namespace weightfs

@@ -1,14 +1,17 @@
 // Keep: which versions a bucket keeps, what they need, and what may therefore be retired.
 //
 //     kept      the user's wish: the newest, tagged ones, every 64th
-//     needed    what a kept version is built from: a snapshot and the deltas after it
-//     retired   every other delta and snapshot; and orphans, which no manifest names
+//     needed    what a host that has nothing builds a kept version from, by the fewest bytes: a
+//               snapshot, deltas and skip deltas
+//     retired   every other delta, snapshot and skip delta; and orphans, which nothing names
+//
+// A skip delta that replaces deltas becomes *needed* by the record that retires them.
 //
 // Threads: pure functions on values.
 #pragma once
 
 #include <cstdint>
-#include <functional>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -31,11 +34,12 @@ enum class KeepReason { none, newest, every, tag };
 KeepReason reason_to_keep(const VersionFacts& version, std::uint64_t head,
                           const KeepPolicy& policy);
 
-/// Which versions can be built, and what is there to build them from, by what the log retired.
+/// Which versions can be built, and what is there to build them from, by what the log retired and
+/// needs.
 class BuildableVersions {
  public:
   BuildableVersions(const std::vector<VersionFacts>& versions, const VersionRanges& no_deltas,
-                    const VersionRanges& no_snapshots);
+                    const VersionRanges& no_snapshots, const NeededSkips& needs);
 
   [[nodiscard]] bool has_delta(std::uint64_t version) const;
   [[nodiscard]] bool has_snapshot(std::uint64_t version) const;
@@ -48,34 +52,58 @@ class BuildableVersions {
   VersionRanges buildable_;
 };
 
-/// Versions whose deltas and snapshots are needed.
-struct Needed {
-  VersionRanges deltas, snapshots;
+/// The last part of the way to a version.
+struct Way {
+  enum class By { nothing, snapshot, delta, skip };  // nothing: it cannot be built
+  By by = By::nothing;
+  std::uint64_t from = 0;   // the version before this part; 0: a snapshot is the start
+  std::uint64_t bytes = 0;  // of the whole way
 };
 
-/// What the versions of `kept` need: all that they have themselves, and for each the way that a
-/// host without any base takes: the newest snapshot at or before it, and the deltas from there, as
-/// find_paths() (store/materialize/plan.hpp) finds it.  The one place that knows: once readers
-/// take shorter ways, this does.
+/// For each version, v at [v - 1], the way by the fewest bytes that a host takes that has nothing.
+/// `snapshot_bytes`: by version, as the bucket lists them.  `skips`: those that may be used, and
+/// their bytes; they lead to versions that can be built.
+std::vector<Way> cheapest_ways(const std::vector<VersionFacts>& versions,
+                               const BuildableVersions& there,
+                               const std::map<std::uint64_t, std::uint64_t>& snapshot_bytes,
+                               const std::map<VersionPair, std::uint64_t>& skips);
+
+/// What versions need.
+struct Needed {
+  VersionRanges deltas, snapshots;
+  std::set<VersionPair> skips;
+  VersionRanges versions;  // they themselves, and what lies on their ways
+};
+
+/// What the versions of `kept` need: their ways, their own snapshots, and the deltas between
+/// neighbours that stay: whoever has one of these goes on from it.  The newest keeps its delta too.
 /// Requires: all of `kept` can be built.
-Needed what_is_needed(const BuildableVersions& there, const VersionRanges& kept);
+Needed what_is_needed(const std::vector<Way>& ways, const BuildableVersions& there,
+                      const VersionRanges& kept);
 
 /// One record's worth of what may be retired now.
 struct Retirement {
   VersionRanges deltas, snapshots, versions;
+  std::set<VersionPair> skips;
+  NeededSkips needs;  // from now on; nobody has checked them yet
   std::set<std::string, std::less<>> objects;
   std::uint64_t bytes = 0;                      // of objects
   std::uint64_t orphans = 0, orphan_bytes = 0;  // how many of the objects are orphans
   bool is_all = true;                           // false: there is more than one record may name
+  /// Skips that nobody made yet, by which versions that are kept for their number or tag would
+  /// need fewer deltas.
+  std::set<VersionPair> missing;
 
   [[nodiscard]] bool empty() const noexcept {
-    return deltas.empty() && snapshots.empty() && objects.empty();
+    return deltas.empty() && snapshots.empty() && skips.empty() && objects.empty();
   }
 };
 
-/// What may be retired, given all that was.  `key_bytes_max`: of the objects' keys, about.
+/// What may be retired, given all that was.  `unfit`: skips that cannot be used, nor made.
+/// `key_bytes_max`: of the objects' keys, about.
 /// Throws Error: corrupt if the newest version cannot be built from what the log has left.
 Retirement plan_retirement(const Inventory& inventory, const GcLog& log, const KeepPolicy& policy,
+                           const std::set<VersionPair>& unfit = {},
                            std::uint64_t key_bytes_max = kGcRecordKeyBytes);
 
 }  // namespace weightfs

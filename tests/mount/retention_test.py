@@ -1,6 +1,7 @@
 """du and gc on a real repository, beside a mount that follows it."""
 
 import os
+import shutil
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
@@ -81,6 +82,72 @@ class Retention(harness.MountTest):
         self.publish(steps[0])
         harness.call("wait", mount.path, "--version", "7")
         self.assert_same_tree(os.path.join(mount.path, "latest"), steps[0])
+
+    def gc_state(self, mount):
+        return mount.status()["writer"]["gc"]
+
+    def hand_over(self, mount, step, name):
+        shutil.copytree(step, mount.staging(name))
+        os.rename(mount.staging(name), mount.join("publish", name))
+
+    def test_a_writers_mount_collects_by_itself(self):
+        steps = self.make_run(6, PARAMS)
+        self.init()
+        self.publish(steps[0])
+        self.publish(steps[1], "--snapshot")
+        mount = self.writer("--gc", "--gc-keep", "1", "--gc-keep-tagged=", "--gc-grace", "0s",
+                            "--gc-interval", "0s")
+        state = self.gc_state(mount)
+        self.assertEqual((state["runs"], state["removed"]["objects"]), (0, 0))
+        self.assertEqual(len(harness.call("log", self.url)), 2)
+        self.hand_over(mount, steps[2], "third")
+        status = mount.wait_status(
+            lambda status: status["writer"]["gc"]["removed"]["objects"] > 0 and
+            status["writer"]["gc"]["waiting"]["objects"] == 0, "what the mount removed")
+        gc = status["writer"]["gc"]
+        self.assertEqual(gc["retired_versions"], 1)
+        self.assertIsNone(gc["error"])
+        self.assertGreater(gc["removed"]["bytes"], 0)
+        self.assertGreaterEqual(gc["last"], 1_500_000_000)
+        self.assertEqual([one["retired"] for one in harness.call("log", self.url)],
+                         [False, False, True])
+        text = harness.run("status", mount.path).stdout
+        self.assertRegex(text, r"gc +.*; removed .* objects")
+        self.assertEqual(harness.call("verify", self.url)["problems"], [])
+        # Publishing goes on.
+        self.hand_over(mount, steps[3], "fourth")
+        harness.call("wait", mount.path, "--version", "4")
+        self.assert_same_tree(os.path.join(mount.path, "latest"), steps[3])
+
+    def test_without_gc_a_writers_mount_removes_nothing(self):
+        steps = self.make_run(2, PARAMS)
+        self.init()
+        mount = self.writer()
+        for name, step in zip("ab", steps):
+            self.hand_over(mount, step, name)
+        harness.call("wait", mount.path, "--version", "2")
+        self.assertIsNone(self.gc_state(mount))
+        self.assertFalse(os.path.exists(os.path.join(self.bucket, "gc")))
+        refused = harness.run("mount", self.url, os.path.join(self.dir, "reader"), "--gc")
+        self.assertEqual(refused.returncode, 2)
+        self.assertIn("--gc needs --writer", refused.stderr)
+
+    def test_a_gc_that_fails_is_in_the_status_and_stops_nothing(self):
+        steps = self.make_run(3, PARAMS)
+        self.init()
+        self.publish(steps[0])
+        self.publish(steps[1])
+        manifest = os.path.join(self.bucket, "versions", f"{1:020}.json")
+        mount = self.writer("--gc", "--gc-interval", "0s")
+        os.rename(manifest, manifest + ".away")
+        self.hand_over(mount, steps[2], "third")
+        mount.wait_status(lambda status: status["writer"]["gc"]["error"], "the error of gc")
+        self.assertIn("is missing", self.gc_state(mount)["error"])
+        self.assertFalse(os.path.exists(os.path.join(self.bucket, "gc")))
+        self.assertEqual(mount.latest(), 3)
+        os.rename(manifest + ".away", manifest)
+        mount.wait_status(lambda status: status["writer"]["gc"]["error"] is None,
+                          "a gc that succeeds")
 
 
 if __name__ == "__main__":

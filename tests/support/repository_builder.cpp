@@ -95,7 +95,8 @@ std::uint64_t RepositoryBuilder::add(Tree tree, const BuildOptions& options) {
   return newest();
 }
 
-void RepositoryBuilder::add_skip(const VersionPair& versions, const SkipBuildOptions& options) {
+SkipRecord RepositoryBuilder::put_skip_packs(const VersionPair& versions,
+                                             const SkipBuildOptions& options) const {
   BuildOptions coding;
   coding.wrong_hash = options.wrong_hash;
   coding.left_out = options.left_out;
@@ -108,7 +109,12 @@ void RepositoryBuilder::add_skip(const VersionPair& versions, const SkipBuildOpt
   record.delta = add_packs(versions, layout(versions.to), tree(versions.to), coding, hashes);
   record.nonce = random_hex(16);
   if (options.edit) options.edit(record);
-  put_skip(*repository_, record, {});
+  return record;
+}
+
+SkipRecord RepositoryBuilder::add_skip(const VersionPair& versions,
+                                       const SkipBuildOptions& options) const {
+  return put_skip(*open(), put_skip_packs(versions, options), {});
 }
 
 void RepositoryBuilder::add_snapshot(Manifest& manifest, const Layout& layout, const Tree& tree,
@@ -131,7 +137,7 @@ void RepositoryBuilder::add_snapshot(Manifest& manifest, const Layout& layout, c
 
 DeltaRef RepositoryBuilder::add_packs(const VersionPair& versions, const Layout& layout,
                                       const Tree& tree, const BuildOptions& options,
-                                      std::vector<std::uint64_t>& hashes) {
+                                      std::vector<std::uint64_t>& hashes) const {
   const Layout& before = *layouts_[versions.from - 1];
   const Tree& old_tree = trees_[versions.from - 1];
   const std::vector<std::uint64_t>& old_hashes = hashes_[versions.from - 1];

@@ -57,7 +57,13 @@ class RepositoryBuilder {
   std::uint64_t add(Tree tree, const BuildOptions& options = {});
 
   /// Adds a skip delta between two versions that exist.
-  void add_skip(const VersionPair& versions, const SkipBuildOptions& options = {});
+  /// Returns: the record that the bucket has then.
+  SkipRecord add_skip(const VersionPair& versions,  // NOLINT(modernize-use-nodiscard)
+                      const SkipBuildOptions& options = {}) const;
+
+  /// Only its packs, as a maker leaves them that is killed.
+  [[nodiscard]] SkipRecord put_skip_packs(const VersionPair& versions,
+                                          const SkipBuildOptions& options = {}) const;
 
   [[nodiscard]] std::uint64_t newest() const noexcept { return trees_.size(); }
   [[nodiscard]] const Tree& tree(std::uint64_t version) const { return trees_[version - 1]; }
@@ -84,7 +90,7 @@ class RepositoryBuilder {
 
  private:
   DeltaRef add_packs(const VersionPair& versions, const Layout& layout, const Tree& tree,
-                     const BuildOptions& options, std::vector<std::uint64_t>& hashes);
+                     const BuildOptions& options, std::vector<std::uint64_t>& hashes) const;
   void add_snapshot(Manifest& manifest, const Layout& layout, const Tree& tree,
                     const std::vector<std::uint64_t>& hashes);
 

@@ -284,6 +284,21 @@ TEST_F(OptionsTest, GcDeletesOnlyIfTheCommandLineSaysSo) {
   EXPECT_NE(wrong({"gc", "/b"}).find("command line only"), std::string::npos);
 }
 
+TEST_F(OptionsTest, AWritersMountCollectsOnlyIfItIsTold) {
+  EXPECT_FALSE(parsed({"mount", "/b", "/m", "--writer"}).gc.in_background);
+  const Options options =
+      parsed({"mount", "/b", "/m", "--writer", "--gc", "--gc-keep", "7", "--gc-keep-tagged", "x",
+              "--gc-keep-every", "64", "--gc-grace", "2d", "--gc-interval", "30m"});
+  EXPECT_TRUE(options.gc.in_background);
+  EXPECT_EQ(options.gc.keep.newest, 7U);
+  EXPECT_EQ(options.gc.keep.every, 64U);
+  EXPECT_EQ(options.gc.keep.tags, std::vector<std::string>{"x"});
+  EXPECT_EQ(options.gc.grace, std::chrono::hours(48));
+  EXPECT_EQ(options.gc.interval, std::chrono::minutes(30));
+  EXPECT_EQ(wrong({"mount", "/b", "/m", "--gc"}), "--gc needs --writer");
+  EXPECT_EQ(wrong({"mount", "/b", "/m", "--writer", "--gc-keep", "7"}), "--gc-keep needs --gc");
+}
+
 TEST_F(OptionsTest, TakesTheOperandsOfTheOthers) {
   EXPECT_EQ(parsed({"init", "/b"}).command, Command::init);
   EXPECT_EQ(parsed({"verify", "/b"}).command, Command::verify);

@@ -16,6 +16,8 @@
 #include "store/inspect/diff_versions.hpp"
 #include "store/inspect/export.hpp"
 #include "store/inspect/verify_tree.hpp"
+#include "store/repository/skips.hpp"
+#include "store/retention/gc_log.hpp"
 #include "tests/support/random.hpp"
 #include "tests/support/repository_builder.hpp"
 #include "tests/support/writer.hpp"
@@ -134,6 +136,31 @@ TEST_F(Verify, FindsNothingInAWholeRepository) {
 }
 
 // Regression: an interrupted publish left 1.4 GB that verify did not report.
+TEST_F(Verify, ADamagedSkipThatIsNeededNamesTheVersionsThatAreBuiltFromIt) {
+  const SkipRecord skip = builder_.add_skip({1, 3});
+  const std::string key = keys::skip_record(skip.versions), record = *builder_.bucket()->find(key);
+  GcRecord gc;
+  gc.repository = builder_.open()->id();
+  gc.number = 1;
+  gc.head = 6;
+  gc.nonce = random_hex(16);
+  gc.deltas.add({2, 3});
+  gc.versions.add(2);
+  gc.needs.emplace(skip.versions, sha256(as_bytes(record)));
+  builder_.bucket()->replace(keys::gc_record(1), gc.serialize());
+  EXPECT_EQ(messages_of(verify()), "");
+  const std::string pack = keys::skip_pack(skip.versions, skip.delta.packs.at(0).name);
+  for (const std::string& damaged : {pack, key}) {
+    const std::string good = *builder_.bucket()->find(damaged);
+    builder_.flip(damaged, -1);
+    const VerifyReport report = verify();
+    EXPECT_EQ(objects_of(report), std::set{damaged}) << messages_of(report);
+    EXPECT_NE(messages_of(report).find("; versions 3 are built from it"), std::string::npos)
+        << messages_of(report);
+    builder_.bucket()->replace(damaged, good);
+  }
+}
+
 TEST_F(Verify, CountsWhatNoVersionNames) {
   MemoryBucket& bucket = *builder_.bucket();
   const std::string mine = std::string(32, 'a') + "-0.safetensors";

@@ -1,11 +1,14 @@
-// Random publishers, collectors and kills on one bucket, whose LIST lags and whose clock jumps:
-// every version that no record retired can be built at any time, and nothing is removed that no
-// record names, or that may still be published.
+// Random publishers, collectors, makers of skips, joining readers and kills on one bucket, whose
+// LIST lags and whose clock jumps: every version that no record retired can be built at any time by
+// snapshots, deltas, and skips that a record needs; nothing is removed that no record names, that
+// may still be published, or that a skip's maker may still need.
 //
 // $WEIGHTFS_GC_SECONDS: how long; default: 3.
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -21,12 +24,14 @@ class GcModel {
   explicit GcModel(Random& rng) : rng_(rng), world_(rng) { world_.publish(); }
 
   void step() {
-    const std::uint64_t what = pick(10);
-    if (what < 4) publish();
-    if (what == 4) leave();
-    if (what > 4 && what < 8) collect(2);
-    if (what == 8) world_.bucket()->lag_list(pick(2) == 0 ? 0 : pick(30));
-    if (what == 9) move_clock();
+    const std::uint64_t what = pick(14);
+    if (what < 5) publish();
+    if (what == 5) leave();
+    if (what > 5 && what < 9) collect(2);
+    if (what == 9) world_.bucket()->lag_list(pick(2) == 0 ? 0 : pick(30));
+    if (what == 10) move_clock();
+    if (what == 11 || what == 12) make_skip();
+    if (what == 13) join();
     check();
   }
 
@@ -46,6 +51,8 @@ class GcModel {
   }
 
   std::uint64_t removed() const { return removed_; }
+  std::uint64_t needed() const { return needed_; }
+  std::uint64_t removed_of_skips() const { return removed_of_skips_; }
 
  private:
   std::uint64_t pick(std::uint64_t count) { return rng_() % count; }
@@ -58,6 +65,40 @@ class GcModel {
   void leave() {
     const std::uint64_t version = world_.builder.newest() + 1 + pick(2);
     above_.push_back(pick(2) == 0 ? world_.leave_pack(version) : world_.leave_snapshot(version));
+  }
+
+  /// Some makers look at the log first, some die before the record; some records are damaged.
+  void make_skip() {
+    const std::uint64_t newest = world_.builder.newest();
+    if (newest < 3) return;
+    const std::uint64_t from = 1 + pick(newest - 2), to = from + 2 + pick(newest - from - 1);
+    if (pick(2) == 0 && world_.log().skips.contains({from, to})) return;
+    const std::uint64_t how = pick(4);
+    if (how == 0) return (void)world_.builder.put_skip_packs({from, to});
+    try {
+      (void)world_.builder.add_skip({from, to});
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::corrupt) << error.what();  // a damaged one is there
+    }
+    const bool is_needed = world_.log().needs.contains({from, to});
+    if (how == 1 && !is_needed) world_.builder.flip(keys::skip_record({from, to}), 30);
+  }
+
+  /// A reader without anything, beside which collectors run: whenever it misses an object it reads
+  /// the log, and plans again.
+  void join() {
+    const std::uint64_t version = 1 + pick(world_.builder.newest());
+    for (int tries = 0; tries < 10; tries++) {
+      if (world_.log().versions.contains(version)) return;
+      const std::vector<std::string> way = world_.find_way(version);
+      ASSERT_FALSE(way.empty()) << "version " << version;
+      if (std::ranges::all_of(way, [&](const std::string& key) {
+            if (pick(10) == 0) collect(1);
+            return world_.has(key);
+          })) {
+        return;
+      }
+    }
   }
 
   void move_clock() {
@@ -76,6 +117,7 @@ class GcModel {
   void collect(int depth) {
     const CollectOptions chosen = options();
     const std::uint64_t kill_at = pick(2) == 0 ? 1 + pick(60) : 0;
+    if (pick(3) == 0) world_.refused.insert({1 + pick(10), 4 + pick(20)});
     const std::uint64_t beside_at = depth > 0 && pick(2) == 0 ? 1 + pick(40) : 0;
     std::atomic<std::uint64_t> calls = 0;
     BucketHooks hooks;
@@ -86,53 +128,104 @@ class GcModel {
       if (number == beside_at) beside(depth);
     };
     try {
-      world_.gc(chosen, hooks);
+      check_kept(world_.gc(chosen, hooks), chosen.keep);
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::io) << error.what();
     }
   }
 
+  /// A run retires nothing that it is to keep.
+  static void check_kept(const CollectReport& report, const KeepPolicy& policy) {
+    for (const VersionFacts& version : report.inventory.versions) {
+      if (reason_to_keep(version, report.inventory.head(), policy) == KeepReason::none) continue;
+      EXPECT_FALSE(report.retired.versions.contains(version.number)) << version.number;
+    }
+  }
+
   /// Of all threads only one gets here at a time: the others wait, or only remove.
-  void beside(int depth) { pick(2) == 0 ? publish() : collect(depth - 1); }
+  void beside(int depth) {
+    const std::uint64_t what = pick(3);
+    what == 0 ? publish() : what == 1 ? make_skip() : collect(depth - 1);
+  }
 
   void check_removal(const std::string& key) {
     removed_++;
     EXPECT_FALSE(is_above(key)) << key;
-    EXPECT_TRUE(world_.log().objects.contains(key)) << key;
+    const GcLog log = world_.log();
+    EXPECT_TRUE(is_due(key, log)) << key;
+    if (const auto skip = find_skip_key(key)) check_skip_removal(*skip, log);
+  }
+
+  /// Whether a record names it whose grace is over, by the bucket's clock.
+  bool is_due(const std::string& key, const GcLog& log) const {
+    const auto now = world_.bucket()->now({});
+    for (const ObjectInfo& object : world_.bucket()->list_objects(keys::kGc, "", {})) {
+      for (const GcRecord& record : log.records) {
+        const bool names_it = keys::gc_record(record.number) == object.key &&
+                              std::ranges::binary_search(record.objects, key);
+        const bool is_over =
+            object.written <= now && now - object.written >= std::chrono::seconds(record.grace_s);
+        if (names_it && is_over) return true;
+      }
+    }
+    return false;
+  }
+
+  /// All of a retired skip may go, else only what its record does not name.
+  void check_skip_removal(const SkipKey& key, const GcLog& log) {
+    removed_of_skips_++;
+    if (log.skips.contains(key.versions)) return;
+    EXPECT_FALSE(key.pack.empty());
+    const auto record = find_skip(*world_.builder.open(), key.versions, {});
+    ASSERT_TRUE(record) << "its maker may be at work";
+    for (const PackRef& pack : record->delta.packs) EXPECT_NE(pack.name, key.pack);
   }
 
   bool is_above(const std::string& key) const {
+    if (const auto skip = find_skip_key(key)) {
+      return !world_.has(keys::manifest(skip->versions.to));
+    }
     const auto place = find_version_key(key);
     return !place || !world_.has(keys::manifest(place->version));
   }
 
   void check() {
     world_.expect_sound();
+    needed_ = std::max<std::uint64_t>(needed_, world_.log().needs.size());
     for (const std::string& key : above_) EXPECT_TRUE(!is_above(key) || world_.has(key)) << key;
   }
 
   Random& rng_;
   GcWorld world_;
   std::vector<std::string> above_;
-  std::atomic<std::uint64_t> removed_ = 0;
+  std::atomic<std::uint64_t> removed_ = 0, removed_of_skips_ = 0;
+  std::uint64_t needed_ = 0;  // skips that the log needed, at most at a time
 };
 
 TEST(CollectModel, NothingKeptIsLost) {
   const char* const given = std::getenv("WEIGHTFS_GC_SECONDS");
   const auto end = std::chrono::steady_clock::now() +
                    std::chrono::seconds(given == nullptr ? 3 : std::atoi(given));
-  std::uint64_t removed = 0, rounds = 0;
-  for (std::uint64_t first = seed(); rounds < 3 || std::chrono::steady_clock::now() < end;
+  std::uint64_t removed = 0, removed_of_skips = 0, needed = 0, rounds = 0;
+  const auto shows_nothing = [&] { return removed == 0 || removed_of_skips == 0 || needed == 0; };
+  for (std::uint64_t first = seed();
+       rounds < 3 || std::chrono::steady_clock::now() < end || (shows_nothing() && rounds < 100);
        rounds++) {
     SCOPED_TRACE("WEIGHTFS_SEED=" + std::to_string(first + rounds));
     Random rng(first + rounds);
     GcModel model(rng);
-    for (int i = 0; i < 40; i++) model.step();
+    for (int i = 0; i < 60 && !testing::Test::HasFailure(); i++) model.step();
     model.finish();
     removed += model.removed();
+    removed_of_skips += model.removed_of_skips();
+    needed += model.needed();
     if (testing::Test::HasFailure()) break;
   }
+  fmt::print("{} rounds: {} objects removed, {} of skips; {} skips needed\n", rounds, removed,
+             removed_of_skips, needed);
   EXPECT_GT(removed, 0U) << "it proves nothing";
+  EXPECT_GT(removed_of_skips, 0U) << "it proves nothing of skips";
+  EXPECT_GT(needed, 0U) << "it proves nothing of skips";
 }
 
 }  // namespace

@@ -1,0 +1,94 @@
+#include "fs/daemon/background_gc.hpp"
+
+#include <fmt/format.h>
+
+#include <mutex>
+#include <utility>
+
+#include "store/base/error.hpp"
+#include "store/base/log.hpp"
+#include "store/os/priority.hpp"
+
+namespace weightfs::fs {
+namespace {
+
+constexpr auto kTurnPause = std::chrono::milliseconds(100);
+
+}  // namespace
+
+BackgroundGc::BackgroundGc(Repository& repository, const BackgroundGcOptions& options,
+                           Sources sources)
+    : repository_(repository),
+      options_(options),
+      sources_(std::move(sources)),
+      seen_(sources_.newest()),
+      thread_({.failed = "gc: {}; it is tried again later", .begin = take_lowest_priority},
+              [this](const Context& context, bool) { return work(context); }) {
+  thread_.start();
+}
+
+GcState BackgroundGc::state() const {
+  const std::lock_guard lock(mutex_);
+  return state_;
+}
+
+Clock::duration BackgroundGc::work(const Context& context) {
+  if (!is_due() || sources_.is_busy()) return WokenThread::kUntilWoken;
+  has_run_ = true;
+  last_run_ = Clock::now();
+  const std::uint64_t newest = sources_.newest();
+  seen_ = 0;  // unless it succeeds, there is still something to do
+  run(context);
+  seen_ = newest;
+  return WokenThread::kUntilWoken;
+}
+
+bool BackgroundGc::is_due() const {
+  const bool is_new = sources_.newest() != seen_;
+  const bool is_over = Clock::now() - last_run_ >= options_.interval;
+  if (!has_run_) return is_new || is_over;
+  const std::int64_t due = state().next_due;
+  return is_over && (is_new || (due != 0 && due <= seconds_now()));
+}
+
+void BackgroundGc::run(const Context& context) {
+  const auto set_running = [&](bool is_running) {
+    const std::lock_guard lock(mutex_);
+    state_.is_running = is_running;
+  };
+  set_running(true);
+  CollectOptions options = options_.collect;
+  options.wait_turn = [this](const Context& waiting) { wait_turn(waiting); };
+  try {
+    note(collect(repository_, options, sources_.skips, context));
+    set_running(false);
+  } catch (const Error& error) {
+    const std::lock_guard lock(mutex_);
+    state_.is_running = false;
+    if (error.code() != ErrorCode::cancelled) state_.error = error.what();
+    throw;
+  }
+}
+
+void BackgroundGc::wait_turn(const Context& context) const {
+  while (sources_.is_busy()) context.pause(kTurnPause, "waiting for hand-overs");
+}
+
+void BackgroundGc::note(const CollectReport& report) {
+  log_info(fmt::format("gc retired {} versions and {} objects, and removed {} of {} bytes",
+                       report.retired.versions.count(), report.retired.objects.size(),
+                       report.removed.objects, report.removed.bytes));
+  const std::lock_guard lock(mutex_);
+  state_.runs++;
+  state_.last_time = seconds_now();
+  state_.removed_objects += report.removed.objects;
+  state_.removed_bytes += report.removed.bytes;
+  state_.retired_versions += report.retired.versions.count();
+  state_.skips_made += report.made.size();
+  state_.waiting_objects = report.waiting.objects;
+  state_.waiting_bytes = report.waiting.bytes;
+  state_.next_due = report.next_due.value_or(0);
+  state_.error.clear();
+}
+
+}  // namespace weightfs::fs
