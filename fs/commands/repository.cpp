@@ -67,12 +67,9 @@ Json to_json(const VerifyReport& report) {
   for (const Orphans& left : report.orphans) {
     orphans.push_back({{"prefix", left.prefix}, {"objects", left.objects}, {"bytes", left.bytes}});
   }
-  return {{"versions", report.versions},
-          {"skips", report.skips},
-          {"objects", report.objects},
-          {"bytes", report.bytes},
-          {"problems", std::move(problems)},
-          {"orphans", std::move(orphans)}};
+  return {{"versions", report.versions},     {"skips", report.skips},
+          {"objects", report.objects},       {"bytes", report.bytes},
+          {"problems", std::move(problems)}, {"orphans", std::move(orphans)}};
 }
 
 std::string to_text(const VerifyReport& report) {
@@ -91,9 +88,8 @@ std::string to_text(const VerifyReport& report) {
       report.problems.empty() ? "no problems" : count_text(report.problems.size(), "problem");
   const std::string skips =
       report.skips == 0 ? "" : fmt::format(", {}", count_text(report.skips, "skip delta"));
-  return text + fmt::format("verified {}{}, {}, {}: {}\n",
-                            count_text(report.versions, "version"), skips,
-                            count_text(report.objects, "object"), human_bytes(report.bytes),
+  return text + fmt::format("verified {}{}, {}, {}: {}\n", count_text(report.versions, "version"),
+                            skips, count_text(report.objects, "object"), human_bytes(report.bytes),
                             verdict);
 }
 

@@ -5,13 +5,17 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <optional>
 
+#include "fs/base/coder_choice.hpp"
 #include "fs/base/format_values.hpp"
 #include "fs/base/text_table.hpp"
 #include "fs/commands/command_context.hpp"
+#include "fs/commands/skip_store.hpp"
 #include "store/base/bytes.hpp"
 #include "store/inspect/check_skip.hpp"
 #include "store/retention/collect.hpp"
+#include "store/skips/make_skip.hpp"
 
 namespace weightfs::fs {
 namespace {
@@ -255,7 +259,17 @@ int run_gc(Call& call) {
   Reading reading(call);
   const GcFlags& flags = call.options.gc;
   const CollectOptions options{flags.keep, flags.grace, {}};
+  const CoderChoice choice(call.options.host.gpu);
+  std::optional<SkipStore> opened;
   SkipWork skips;
+  skips.make = [&](const VersionPair& versions, const Context& context) {
+    if (!opened) opened.emplace(reading, call.options.host.store, call.progress());
+    MakeSkipOptions how;
+    how.may_materialize = true;
+    how.coder = choice.coder();
+    return make_skip(opened->store(), opened->history(), versions, how, context, call.progress())
+        .has_value();
+  };
   skips.check = [&](const SkipRecord& record, const Context& context) {
     (void)check_skip(reading.history, record, context);
   };

@@ -9,12 +9,11 @@
 #include "fs/base/errno.hpp"
 #include "fs/base/text_table.hpp"
 #include "fs/commands/command_context.hpp"
+#include "fs/commands/skip_store.hpp"
 #include "store/base/bytes.hpp"
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
 #include "store/local/sync_images.hpp"
-#include "store/materialize/check_images.hpp"
-#include "store/publish/publish_store.hpp"
 #include "store/skips/make_skip.hpp"
 #include "store/skips/skip_rules.hpp"
 
@@ -109,16 +108,10 @@ int run_skip(Call& call) {
   Reading reading(call);
   const Options& options = call.options;
   const Context& context = reading.context;
-  const std::string& id = reading.repository->id();
-  const std::filesystem::path path = options.host.store.empty()
-                                         ? Store::default_path(id)
-                                         : std::filesystem::absolute(options.host.store);
-  PublishStore opened = PublishStore::open(path, id, reading.url, StoreLimits{});
+  SkipStore opened(reading, options.host.store, call.progress());
   Store& store = opened.store();
-  History history(*reading.repository, &store);
-  check_images(store, history, context, call.progress());
-  const std::uint64_t seen = history.refresh(store.manifests().newest().version, context);
-  const std::uint64_t newest = history.refresh(seen, context);  // throws what ended the first
+  History& history = opened.history();
+  const std::uint64_t newest = opened.newest();
   const GcLog retired = read_gc_log(*reading.repository, context);
   const std::uint64_t count = options.skip.newest == 0 ? newest : options.skip.newest;
   const CoderChoice choice(options.host.gpu);

@@ -54,6 +54,7 @@
 #include "store/repository/open_bucket.hpp"
 #include "store/repository/probe.hpp"
 #include "store/repository/repository.hpp"
+#include "store/skips/make_skip.hpp"
 #include "store/skips/skip_maker.hpp"
 #include "store/staging/staging.hpp"
 #include "store/sync/sync.hpp"
@@ -379,6 +380,11 @@ class Daemon {
   void begin_gc() {
     History& history = runtime_->history();
     SkipWork skips;
+    if (skips_->status().off.empty()) {
+      skips.make = [this](const VersionPair& versions, const Context& context) {
+        return make_skip_here(versions, context);
+      };
+    }
     skips.check = [&history](const SkipRecord& record, const Context& context) {
       (void)check_skip(history, record, context);
     };
@@ -386,6 +392,23 @@ class Daemon {
                 BackgroundGc::Sources{.newest = [this] { return runtime_->sync().status().newest; },
                                       .is_busy = [this] { return is_publishing(); },
                                       .skips = std::move(skips)});
+  }
+
+  /// Of what the store's history leads to.  Returns: false if that is not enough.
+  bool make_skip_here(const VersionPair& versions, const Context& context) {
+    MakeSkipOptions how;
+    how.claim = Eviction::Claim::in_use;
+    how.threads = 1;
+    how.before_batch = [this](const Context& own) { wait_published(own); };
+    try {
+      return make_skip(runtime_->store(), runtime_->history(), versions, how, context, {})
+          .has_value();
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::not_found) throw;
+      log_info(fmt::format("gc does without the skip delta from version {} to {}: {}",
+                           versions.from, versions.to, error.what()));
+      return false;
+    }
   }
 
   /// Whether a hand-over is under way: one that waits for the user, or for the bucket, is not.

@@ -452,8 +452,10 @@ class RepositoryVerifier {
   }
 
   void add_problem(const std::string& object, const std::string& message) {
-    const std::string_view reach =
-        find_skip_key(object) ? "; it is of a skip delta, and no version depends on it" : "";
+    const auto skip = find_skip_key(object);
+    const std::string_view reach = skip && !log_.needs.contains(skip->versions)
+                                       ? "; it is of a skip delta, and no version depends on it"
+                                       : "";
     if (reported_.insert(object).second) {
       report_.problems.push_back({object, fmt::format("{}{}", message, reach)});
     }

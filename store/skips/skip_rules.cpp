@@ -36,6 +36,7 @@ std::vector<VersionPair> wanted_skips(std::uint64_t to, std::uint64_t snapshot) 
 
 bool is_wanted(History& history, const VersionPair& versions, const GcLog& retired,
                const Context& context) {
+  if (retired.skips.contains(versions)) return false;
   if (retired.versions.contains(versions.from) || retired.versions.contains(versions.to)) {
     return false;
   }

@@ -71,8 +71,13 @@ FoundWay PathFinder::find() {
     const std::optional<Way> way = map_.find(wanted_->number());
     if (!way) {
       if (look_back()) continue;
-      if (has_listed_ || !uses_skips_) throw_no_way();
-      list_skips();
+      if (!has_listed_ && uses_skips_) {
+        list_skips();
+      } else if (has_read_log_) {
+        throw_no_way();
+      } else {
+        read_log();
+      }
     } else if (way->hops.size() > kDeltasWithoutSkips && !has_listed_ && uses_skips_) {
       list_skips();
     } else if (!fetch_missing(*way) && !price_start(*way) && check_hops(*way)) {
@@ -180,6 +185,20 @@ void PathFinder::list_skips() {
   } catch (const Error& error) {
     if (error.code() == ErrorCode::cancelled || error.code() == ErrorCode::timed_out) throw;
     log_debug(fmt::format("skip deltas are not used: {}", error.what()));
+  }
+}
+
+/// gc may have replaced deltas by skips, which LIST need not show.  A log that cannot be read says
+/// nothing.
+void PathFinder::read_log() {
+  has_read_log_ = true;
+  try {
+    for (const auto& [versions, sha256] : skips_.needed(context_)) {
+      if (versions.to <= wanted_->number()) map_.set_skip(versions, {0, 4});
+    }
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::cancelled || error.code() == ErrorCode::timed_out) throw;
+    log_debug(fmt::format("the log of retired objects is not used: {}", error.what()));
   }
 }
 

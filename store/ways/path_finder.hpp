@@ -8,6 +8,7 @@
 //
 //     wanted, and the snapshot or base that is nearest     a way by deltas alone
 //     more than kDeltasWithoutSkips deltas?                one LIST: which skip deltas are there
+//     no way is left?                                      the log of gc: which skips it needs
 //     manifests and records on that way                    in parallel; again if that is dearer
 //
 // Threads: one at a time.
@@ -75,6 +76,7 @@ class PathFinder {
   void note_unreadable(std::uint64_t version, const std::exception_ptr& error);
   bool look_back();
   void list_skips();
+  void read_log();
   bool fetch_missing(const Way& way);
   void fetch(std::span<const std::uint64_t> versions, std::span<const VersionPair> skips);
   void take_record(const VersionPair& versions, std::shared_ptr<const SkipRecord> record);
@@ -100,7 +102,7 @@ class PathFinder {
   std::set<std::uint64_t> unstarted_;   // not to begin at
   std::set<std::uint64_t> priced_;      // snapshots whose layout was read
   std::map<VersionPair, std::shared_ptr<const SkipRecord>> records_;
-  bool uses_skips_ = true, has_listed_ = false;
+  bool uses_skips_ = true, has_listed_ = false, has_read_log_ = false;
   std::uint64_t back_;  // snapshots from here on are known
   std::size_t looks_back_ = 0;
   WayCost known_deltas_;  // sum

@@ -7,6 +7,7 @@
 
 #include "store/base/log.hpp"
 #include "store/repository/pieces.hpp"
+#include "store/retention/gc_log.hpp"
 
 namespace weightfs {
 namespace {
@@ -37,6 +38,10 @@ std::vector<ListedSkip> SkipBook::list(std::uint64_t wanted, std::uint64_t after
     return !is_asked_for || is_left_out(skip.versions);
   });
   return skips;
+}
+
+NeededSkips SkipBook::needed(const Context& context) {
+  return read_gc_log(repository_, context).needs;
 }
 
 std::shared_ptr<const SkipRecord> SkipBook::find(const VersionPair& versions,
@@ -73,7 +78,7 @@ void SkipBook::leave_out(const VersionPair& versions, std::string_view why) {
     if (!is_new) return;
   }
   log_warning(
-      fmt::format("the skip delta from version {} to {} is not used: {}; no version depends on it",
+      fmt::format("the skip delta from version {} to {} is not used: {}; trying another way",
                   versions.from, versions.to, why));
 }
 

@@ -17,6 +17,7 @@
 #include "store/base/error.hpp"
 #include "store/base/ranked_mutex.hpp"
 #include "store/repository/skips.hpp"
+#include "store/retention/gc_record.hpp"
 
 namespace weightfs {
 
@@ -28,6 +29,10 @@ class SkipBook {
   /// Skips to versions above `after`, up to `wanted`, without those of no use.  A hint.
   /// Throws Error: what list_skips() throws.
   std::vector<ListedSkip> list(std::uint64_t wanted, std::uint64_t after, const Context& context);
+
+  /// Skips that versions depend on, since gc removed deltas.  Reads its log.
+  /// Throws Error: as read_gc_log().
+  NeededSkips needed(const Context& context);
 
   /// nullptr: there is none, or it is of no use; the log says why.
   /// Throws Error: unavailable, cancelled, timed_out.
