@@ -76,9 +76,12 @@ std::optional<Way> WayMap::find(std::uint64_t wanted) const {
     if (std::exchange(here.is_final, true)) continue;
     if (const auto start = starts_.find(version); start != starts_.end()) {
       const std::tuple whole(price + start->second.price(), hops);
-      if (!best || whole < *best) best = whole, best_start = version;
+      if (!best || whole < *best) {
+        best = whole;
+        best_start = version;
+      }
     }
-    const auto hop = [&](const WayHop& by, const WayCost& cost) {
+    const auto hop = [&, price = price, hops = hops](const WayHop& by, const WayCost& cost) {
       reach(by.versions.from, {price + cost.price(), hops + 1, by, false});
     };
     if (const auto delta = delta_to(version)) hop({step_to(version), false}, *delta);
