@@ -278,7 +278,13 @@ bool PathFinder::price_start(const Way& way) {
     map_.set_start(way.start, cost);
   } catch (const Error& error) {
     if (!is_about_an_object(error)) throw;
-    if (!first_error_) first_error_ = std::current_exception();
+    if (!first_error_) {
+      const bool names_object = dynamic_cast<const ObjectError*>(&error) != nullptr;
+      first_error_ =
+          names_object
+              ? std::current_exception()
+              : std::make_exception_ptr(error.within(fmt::format("version {}", way.start)));
+    }
     map_.remove_start(way.start);
     unstarted_.insert(way.start);
   }

@@ -25,14 +25,16 @@ std::vector<ListedSkip> SkipBook::list(std::uint64_t wanted, std::uint64_t after
   bool is_known = false;
   {
     const std::scoped_lock lock(mutex_);
-    is_known = wanted_ == wanted && listed_ && listed_->first <= after;
+    is_known = listed_ && wanted <= wanted_ && listed_->first <= after;
     if (is_known) skips = listed_->second;
   }
   if (!is_known) skips = list_skips(repository_, after, context, ListDepth::hint);
   const std::scoped_lock lock(mutex_);
-  if (wanted_ != wanted) records_.clear();
-  wanted_ = wanted;
-  if (!is_known) listed_.emplace(after, skips);
+  if (!is_known) {
+    if (wanted_ != wanted) records_.clear();
+    wanted_ = wanted;
+    listed_.emplace(after, skips);
+  }
   std::erase_if(skips, [&](const ListedSkip& skip) {
     const bool is_asked_for = skip.versions.to > after && skip.versions.to <= wanted;
     return !is_asked_for || is_left_out(skip.versions);

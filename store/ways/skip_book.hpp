@@ -55,7 +55,7 @@ class SkipBook {
   Repository& repository_;
   RankedMutex mutex_{LockRank::leaf, "SkipBook::mutex_"};  // guards what follows
   std::map<VersionPair, bool> left_out_;                   // named in the log; true: not used now
-  // For the version planned last:
+  // For versions up to wanted_: a long way is planned in parts, for the last one first.
   std::uint64_t wanted_ = 0;
   std::optional<std::pair<std::uint64_t, std::vector<ListedSkip>>> listed_;  // after `first`
   std::map<VersionPair, std::shared_ptr<const SkipRecord>> records_;

@@ -111,7 +111,7 @@ TEST_F(SkipWays, OnlyManifestsOnTheWayAreRead) {
   std::set<std::string> read;
   for (const auto& get : bucket.gets(keys::kVersions)) read.insert(get.key);
   std::set<std::string> expected;
-  for (const std::uint64_t n : {1, 33, 65, 97, 98, 99, 100}) expected.insert(keys::manifest(n));
+  for (const std::uint64_t n : {1u, 33u, 65u, 97u, 98u, 99u, 100u}) expected.insert(keys::manifest(n));
   EXPECT_EQ(read, expected);
   EXPECT_EQ(builder_.bucket()->calls("list") - lists, 1u);
   // Record, and the header of a pack, for each skip.

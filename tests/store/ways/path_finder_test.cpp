@@ -118,7 +118,7 @@ class PathFinderTest : public ::testing::Test {
 
 TEST_F(PathFinderTest, JoiningAThousandVersionsReadsFewManifests) {
   add_skips(1000, 1);
-  for (const std::uint64_t version : {100, 127, 128, 500, 999, 1000}) {
+  for (const std::uint64_t version : {100u, 127u, 128u, 500u, 999u, 1000u}) {
     const FoundWay way = find(version);
     EXPECT_EQ(way.start->number(), 1u);
     EXPECT_LE(way.hops.size(), 12u) << version;
@@ -160,7 +160,7 @@ TEST_F(PathFinderTest, AnOlderSnapshotIsTakenIfTheNewestIsOfNoUse) {
   const auto wanted = run_.get(450, {});
   SkipBook skips(*repository_);
   PathFinder finder(run_, skips, wanted, {}, {});
-  for (const std::uint64_t start : {400, 300, 200, 100, 1}) {
+  for (const std::uint64_t start : {400u, 300u, 200u, 100u, 1u}) {
     const FoundWay way = finder.find();
     EXPECT_EQ(way.start->number(), start);
     finder.leave_out_start(way);
