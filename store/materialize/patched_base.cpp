@@ -197,6 +197,8 @@ std::optional<Base> find_sound_patched_base(Store& store, History& history, std:
 }
 
 bool drop_damaged_patches(Store& store, const PatchDamaged& damaged) {
+  // Folded meanwhile, or dropped by somebody else who met it.
+  if (damaged.span() && !store.patches().find(*damaged.span())) return true;
   log_error(fmt::format("{}; not using these patches", damaged.what()));
   if (!damaged.span()) return false;
   try {

@@ -42,7 +42,7 @@ std::optional<Base> find_sound_patched_base(Store& store, History& history, std:
                                             const Context& context);
 
 /// After damage: says so in the log, and removes the span, if it is known and there, so that nobody
-/// tries it again.  Returns: whether it was removed; if not, the same damage may be met again.
+/// tries it again.  Returns: whether it is gone; if not, the same damage may be met again.
 bool drop_damaged_patches(Store& store, const PatchDamaged& damaged);
 
 }  // namespace weightfs

@@ -338,7 +338,8 @@ FoundWay PathFinder::found(const Way& way) {
   if (!found.is_here) found.fetch_bytes = source_.layout(*found.start, context_)->size_bytes();
   for (const WayHop& hop : way.hops) {
     const auto skip = hop.is_skip ? records_.at(hop.versions) : nullptr;
-    const DeltaRef& delta = skip ? skip->delta : *get(hop.versions.to)->manifest.delta;
+    const auto version = skip ? nullptr : get(hop.versions.to);
+    const DeltaRef& delta = skip ? skip->delta : *version->manifest.delta;
     found.fetch_bytes += cost_of(delta, 0).bytes;
     found.hops.push_back({hop.versions, skip});
   }

@@ -40,7 +40,7 @@ class Polling(gateway.S3Test):
             pauses = [after.time_s - before.time_s for before, after in zip(seen, seen[1:])]
             self.assertGreater(min(pauses), 0.7 * POLL)  # one in each interval
             starting = [request for request in proxy.seen[:first] if request.is_list()]
-            self.assertLessEqual(len(starting), 2)
+            self.assertLessEqual(len(starting), 3)  # versions, what is behind them, skips
             print(f"{first} requests to start, {len(starting)} of them LISTs", file=sys.stderr)
 
 

@@ -264,7 +264,13 @@ class Session {
     sync_.emplace(*host_->store, host_->history, std::move(options));
     sync_->start();
     if (is_offline && counts_->latest == 0) return;
-    sync_->wait_ready(patience(), {});
+    try {
+      sync_->wait_ready(patience(), {});
+    } catch (const Error&) {
+      // Killed before anything that outlives a process was complete: then there is nothing to show.
+      if (!is_offline || !host_->store->images().complete_versions().empty()) throw;
+      return;
+    }
     if (!is_offline) return follow();
     // It may have been shown before its patches were taken, and is then only in the bucket.
     const std::uint64_t shown = sync_->catalog()->latest;

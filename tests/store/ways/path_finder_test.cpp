@@ -159,7 +159,8 @@ TEST_F(PathFinderTest, AnOlderSnapshotIsTakenIfTheNewestIsOfNoUse) {
   run_.snapshots_ = 100;
   const auto wanted = run_.get(450, {});
   SkipBook skips(*repository_);
-  PathFinder finder(run_, skips, wanted, {}, {});
+  const Context context;
+  PathFinder finder(run_, skips, wanted, {}, context);
   for (const std::uint64_t start : {400u, 300u, 200u, 100u, 1u}) {
     const FoundWay way = finder.find();
     EXPECT_EQ(way.start->number(), start);
