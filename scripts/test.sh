@@ -142,7 +142,7 @@ TSAN_STORE+=':MaterializeIntoStore*:WithACoder*:DeltaCoder*:StagingThreads*:Stag
 TSAN_STORE+=':PackSpoolTest.E*:PackSpoolTest.Who*:PartialVersionTest.E*:PartialVersionTest.W*:PartialVersionTest.T*:PartialVersionTest.S*:PartialVersionTest.N*'
 TSAN_STORE+=':PartialImagesTest.AV*:PartialImagesTest.M*:PartialImagesTest.WhatIs*:Store.WaitsForWhatIsPartial'
 TSAN_STORE+=':EvictionTest*:EvictAhead*:RoomAheadTest*:BaseWriterTest*:FullHostTest*:CloseWatch*:LayoutCache*:History.RefreshFetches*:PackSpoolTest.F*'
-TSAN_STORE+=':PatchRecorderTest*:MaterializePatches*'
+TSAN_STORE+=':PatchRecorderTest*:MaterializePatches*:MakeSkip*:SkipMaker*:SnapshotPieces*'
 TSAN_STORE+=':Http*:S3Bucket*:*S3Bucket*:Retry*:Credentials*:-*Killed*'
 # The same threads again, many times over; and what forks a process with threads.
 TSAN_STORE+=':Http.replies_are_acknowledged_at_once:PreEncoderTest.GivesTheSameVersions*:PublishTest.GivesUpARebaseThatAlwaysLoses'
