@@ -93,7 +93,8 @@ Evictor::Ahead Evictor::evict_ahead(std::uint64_t latest) {
   demand.spared = before;
   std::vector<std::uint64_t> counted = counted_versions();
   const auto [used, free] = best_room(demand, counted);
-  if (!demand.is_met(used, free)) return {};
+  // What stood above the limit because it was in use has no other moment to go.
+  if (!demand.is_met(used, free)) demand = {0, demand.store_limit, 0, before};
   Beside beside = without_deltas();
   beside.used += patches_bytes();
   return evict_versions(demand, beside, counted);

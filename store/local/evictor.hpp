@@ -61,7 +61,8 @@ class Evictor {
   };
   /// Makes the room that a version like `latest` will need, which is what `latest` does not share
   /// with the complete version before it.  These two stay.  Deltas stay too: they go quickly when
-  /// the version comes.  Nothing goes if that would not be enough.
+  /// the version comes.  If that would not be enough, only what is above the limit goes: versions
+  /// that stayed because they were in use.
   Ahead evict_ahead(std::uint64_t latest);
 
   /// Whether evict_for_images(bytes) may succeed while a version stays; true if it would stay

@@ -66,11 +66,29 @@ TEST_F(EvictAhead, OnlyAsManyGoAsTheNextVersionNeeds) {
 
 // Room for two: the one before `latest` goes only when the next one is there to be made.
 TEST_F(EvictAhead, LatestAndTheOneBeforeItStay) {
-  open(2500, 3);
-  EXPECT_EQ(store_->evictor().evict_ahead(3).versions, 0u) << "it would not be enough";
-  EXPECT_EQ(complete(), (Versions{1, 2, 3}));
+  open(3500, 4);
+  const auto kept = keep(*store_, 1);
+  EXPECT_EQ(store_->evictor().evict_ahead(4).versions, 1u) << "4000 are above the limit";
+  EXPECT_EQ(complete(), (Versions{1, 3, 4}));
+  EXPECT_EQ(store_->evictor().evict_ahead(4).versions, 0u) << "it would not be enough";
+  EXPECT_EQ(complete(), (Versions{1, 3, 4}));
   store_->evictor().evict_for_images(1000);
-  EXPECT_EQ(complete(), (Versions{3}));
+  EXPECT_EQ(complete(), (Versions{1, 4}));
+}
+
+// An engine has 1 and loads it; 3 was in use when 5 came and made its room, so it stayed.
+TEST_F(EvictAhead, WhatStoodAboveTheLimitBecauseItWasInUseGoesLater) {
+  open(2500, 5);
+  const auto loaded = keep(*store_, 1);
+  {
+    const File reader = File::open(store_->images().image_directory(3) / "a.bin", O_RDONLY);
+    const Evictor::Ahead made = store_->evictor().evict_ahead(5);
+    EXPECT_EQ(made.last, 2u);
+    EXPECT_TRUE(made.is_in_use) << "so it is asked again";
+    EXPECT_EQ(complete(), (Versions{1, 3, 4, 5}));
+  }
+  EXPECT_EQ(store_->evictor().evict_ahead(5).last, 3u);
+  EXPECT_EQ(complete(), (Versions{1, 4, 5}));
 }
 
 TEST_F(EvictAhead, AVersionAboveLatestIsNotTheOneBeforeIt) {

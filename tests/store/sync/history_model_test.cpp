@@ -264,13 +264,7 @@ class Session {
     sync_.emplace(*host_->store, host_->history, std::move(options));
     sync_->start();
     if (is_offline && counts_->latest == 0) return;
-    try {
-      sync_->wait_ready(patience(), {});
-    } catch (const Error&) {
-      // Killed before anything that outlives a process was complete: then there is nothing to show.
-      if (!is_offline || !host_->store->images().complete_versions().empty()) throw;
-      return;
-    }
+    sync_->wait_ready(patience(), {});
     if (!is_offline) return follow();
     // It may have been shown before its patches were taken, and is then only in the bucket.
     const std::uint64_t shown = sync_->catalog()->latest;
@@ -365,7 +359,8 @@ class Session {
     counts_->rolled_back_by_patches += is_here && !was_here && has_changes && reads == reads_coded;
   }
 
-  /// As if the store had room for one version.
+  /// As if the store had room for one version, besides the base of those in memory: without it a
+  /// restart has nothing.
   void keep_newest_and_patches() {
     // Until patches lead to it; there may be none of dense changes, so not for long.
     const auto until = Clock::now() + kRecordTime;
@@ -373,7 +368,8 @@ class Session {
       std::this_thread::sleep_for(std::chrono::microseconds(500));
     }
     for (const std::uint64_t version : host_->store->images().complete_versions()) {
-      if (version != newest()) static_cast<void>(host_->store->evictor().evict(version));
+      const bool stays = version == newest() || version == host_->store->images().base_version();
+      if (!stays) static_cast<void>(host_->store->evictor().evict(version));
     }
   }
 
