@@ -50,7 +50,7 @@ RUNS = {
     "s3_publish": "s3_publish.py --mib 256",
     "codec_bench": "weightfs_codec_bench",
     "patch_bench": "weightfs_patch_bench",
-    "history": "history.py --versions 320 --params 2000000",
+    "history": "history.py",
     "scale": "scale.py --sizes 256MiB,512MiB",
     "joining": "joining.py --every 7",
 }
