@@ -1,5 +1,6 @@
 // Readers of a repository from which gc removes.
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -88,6 +89,92 @@ TEST_F(GcReaders, AHostThatIsFarBehindGoesOnFromASnapshot) {
   remove_old();
   expect_tree(host, newest);
   EXPECT_EQ(log_reads, 0);  // so many requests would have been dearer
+}
+
+// Deltas that seem cheaper than the snapshot are gone in several passes, whose first one ends at a
+// version that was retired.
+TEST_F(GcReaders, AStopOnTheWayThatWasRetiredIsGoneAround) {
+  // A request for each file makes a snapshot dear, and costs no memory.
+  Tree tree;
+  for (int i = 0; i < 300; i++) {
+    tree[fmt::format("{:03}.safetensors", i)] =
+        make_safetensors({random_tensor(fmt::format("w{}", i), Dtype::bf16, {8}, rng_)});
+  }
+  RepositoryBuilder& builder = world_.builder;
+  const std::uint64_t newest = kStepsPerPass + 6;
+  const auto publish = [&] {
+    tree.begin()->second.back() = static_cast<char>(builder.newest());
+    builder.add(tree, {.snapshot = builder.newest() + 4 == newest});
+  };
+  publish();
+  std::atomic<int> log_reads = 0;
+  BucketHooks hooks;
+  hooks.before = [&](const BucketCall& call) {
+    if (call.key.starts_with("gc/")) log_reads++;
+  };
+  Host host(world_.open(hooks), directory_.path() / "store");
+  expect_tree(host, 1);
+  while (builder.newest() < newest) publish();
+  remove_old();
+  EXPECT_EQ(world_.count("snapshots/"), 301u);
+  EXPECT_EQ(log_reads, 0);
+  expect_tree(host, newest);
+  EXPECT_GT(log_reads, 0) << "the snapshot was taken at once: this test shows nothing";
+}
+
+// ---- skips that gc left instead of deltas ----
+
+class GcSkipReaders : public GcReaders {
+ protected:
+  static constexpr std::uint64_t kKept = 8, kNewest = 18;
+
+  void SetUp() override {
+    world_.publish_many(kNewest);
+    CollectOptions options = GcWorld::options_for(1, seconds(0));
+    options.keep.every = kKept;
+    EXPECT_EQ(world_.gc(options).made, (std::vector<VersionPair>{{1, 8}, {8, 16}}));
+    EXPECT_EQ(world_.log().needs.size(), 2u);
+    EXPECT_EQ(world_.count("packs/"), kNewest - 16);
+  }
+
+  /// By a host that has nothing.
+  void expect_kept() {
+    for (const std::uint64_t version : {kNewest, std::uint64_t{16}, kKept}) {
+      TempDir directory;
+      BucketHooks hooks;
+      hooks.before = [&](const BucketCall& call) {
+        if (call.key.starts_with("gc/")) log_reads_++;
+      };
+      Host host(world_.open(hooks), directory.path() / "store");
+      expect_tree(host, version);
+    }
+  }
+
+  std::atomic<int> log_reads_ = 0;
+};
+
+TEST_F(GcSkipReaders, AListLeadsToThem) { expect_kept(); }
+
+TEST_F(GcSkipReaders, WhoMayNotListFindsThemInTheLog) {
+  world_.bucket()->fail_list(ErrorCode::permission);
+  expect_kept();
+  EXPECT_GT(log_reads_, 0);
+  EXPECT_GT(world_.bucket()->failures(), 0u);
+}
+
+TEST_F(GcSkipReaders, WhoseListLagsFindsThemInTheLog) {
+  world_.bucket()->hide_from_list("skips/");
+  expect_kept();
+  EXPECT_GT(log_reads_, 0);
+}
+
+TEST_F(GcSkipReaders, ALogThatCannotBeReadIsTheErrorOfTheDeltas) {
+  world_.bucket()->fail_list(ErrorCode::permission);
+  world_.builder.flip(keys::gc_record(1), 40);
+  Host host(world_.open({}), directory_.path() / "store");
+  const Error error = error_of([&] { host.read_version(kNewest); });
+  EXPECT_EQ(error.code(), ErrorCode::not_found) << error.what();
+  EXPECT_NE(std::string(error.what()).find("packs/"), std::string::npos) << error.what();
 }
 
 TEST_F(GcReaders, NobodyElseReadsTheLog) {

@@ -1,4 +1,4 @@
-#include "store/retention/gc_log.hpp"
+#include "store/repository/gc_log.hpp"
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
