@@ -53,7 +53,7 @@ class BackgroundGcTest : public testing::Test {
 TEST_F(BackgroundGcTest, ARunThatIsDueWaitsForAHandOver) {
   is_busy_ = true;
   BucketHooks hooks;
-  hooks.before = [&](const BucketCall&) { calls_++; };
+  hooks.before = [&](const BucketCall& call) { calls_ += call.key == keys::kRecord ? 0 : 1; };
   start(hooks);
   EXPECT_TRUE(eventually([&] { return gc_->state().gives_way; }));
   EXPECT_FALSE(gc_->state().is_running);
