@@ -112,6 +112,8 @@ CommandSpec gc_command() {
        .is_typed = true,
        .help = "do it (default: only say what would be done); on the command line only",
        .set = into<parse_switch, &Options::gc, &GcFlags::deletes>});
+  options.push_back(store_option());
+  options.push_back(gpu_option());
   return {
       .command = Command::gc,
       .name = "gc",
@@ -123,7 +125,8 @@ CommandSpec gc_command() {
           "So run it daily, or let a mount --writer --gc do it. A version is kept as the options\n"
           "say; what a kept version is built from stays too: a snapshot, and the deltas or skip\n"
           "deltas after it. Orphans of published versions go as well; nothing above the newest\n"
-          "version does. Retired versions never come back.\n"
+          "version does. Retired versions never come back. Skip deltas that replace deltas are\n"
+          "made first, as `weightfs skip` makes them, in --store.\n"
           "\n"
           "From the first --delete on, releases before 0.6.0 refuse the repository.",
       .example = "weightfs gc s3://models/run-7 --keep 100 --keep-every 64 --delete",

@@ -13,10 +13,11 @@
 #include "store/base/bytes.hpp"
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
+#include "store/format/pack_bytes.hpp"
 #include "store/format/tensor.hpp"
 #include "store/inspect/diff_versions.hpp"
 #include "store/publish/pre_encoded.hpp"
-#include "store/retention/gc_log.hpp"
+#include "store/repository/gc_log.hpp"
 #include "store/threads/parallel.hpp"
 
 namespace weightfs::fs {
@@ -27,13 +28,6 @@ using Align = TextTable::Align;
 constexpr unsigned kLogRequests = 32;  // concurrent requests for manifests, which wait for the
                                        // bucket
 constexpr std::uint64_t kLogAhead = 256;
-
-std::uint64_t pack_bytes(const Manifest& manifest) {
-  std::uint64_t bytes = 0;
-  if (!manifest.delta) return bytes;
-  for (const PackRef& pack : manifest.delta->packs) bytes += pack.size_bytes;
-  return bytes;
-}
 
 std::string meta_text(const std::map<std::string, std::string>& meta) {
   std::string text;
@@ -57,7 +51,7 @@ Json log_json(const Manifest& manifest, const Layout& layout, const GcLog& log) 
   if (const auto early = find_early_bytes(manifest.meta)) json["early_bytes"] = *early;
   if (manifest.delta) {
     json["changed_elements"] = manifest.delta->changed_elements;
-    json["delta_bytes"] = pack_bytes(manifest);
+    json["delta_bytes"] = pack_bytes(*manifest.delta);
   }
   if (manifest.snapshot) json["snapshot_bytes"] = layout.size_bytes();
   return json;
@@ -73,7 +67,7 @@ std::vector<std::string> log_cells(const Manifest& manifest, const Layout& layou
       std::to_string(manifest.version),
       time_text(manifest.time),
       manifest.delta ? share_text(manifest.delta->changed_elements, layout.element_count()) : "-",
-      manifest.delta ? human_bytes(pack_bytes(manifest)) : "-",
+      manifest.delta ? human_bytes(pack_bytes(*manifest.delta)) : "-",
       manifest.snapshot ? human_bytes(layout.size_bytes()) : "-",
       human_bytes(version_bytes(manifest, layout)),
       fmt::format("{}{}{}{}", retired, manifest.tag, has_both ? "  " : "", meta)};

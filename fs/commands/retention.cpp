@@ -14,6 +14,7 @@
 #include "fs/commands/skip_store.hpp"
 #include "store/base/bytes.hpp"
 #include "store/inspect/check_skip.hpp"
+#include "store/local/sync_images.hpp"
 #include "store/retention/collect.hpp"
 #include "store/skips/make_skip.hpp"
 
@@ -276,6 +277,7 @@ int run_gc(Call& call) {
   const CollectReport report = flags.deletes
                                    ? collect(*reading.repository, options, skips, reading.context)
                                    : plan_collection(*reading.repository, options, reading.context);
+  if (opened) sync_all_images(opened->store().images());
   call.print(gc_json(report, flags.deletes), gc_text(report, flags.keep, flags.deletes));
   return 0;
 }

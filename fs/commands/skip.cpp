@@ -13,6 +13,7 @@
 #include "store/base/bytes.hpp"
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
+#include "store/format/pack_bytes.hpp"
 #include "store/local/sync_images.hpp"
 #include "store/skips/make_skip.hpp"
 #include "store/skips/skip_rules.hpp"

@@ -33,7 +33,7 @@ GcState BackgroundGc::state() const {
 }
 
 Clock::duration BackgroundGc::work(const Context& context) {
-  if (!is_due() || sources_.is_busy()) return WokenThread::kUntilWoken;
+  if (!is_due() || gives_way()) return WokenThread::kUntilWoken;
   has_run_ = true;
   last_run_ = Clock::now();
   const std::uint64_t newest = sources_.newest();
@@ -70,8 +70,16 @@ void BackgroundGc::run(const Context& context) {
   }
 }
 
+/// Whether a hand-over goes first; says so in the state.
+bool BackgroundGc::gives_way() const {
+  const bool is_busy = sources_.is_busy();
+  const std::lock_guard lock(mutex_);
+  state_.gives_way = is_busy;
+  return is_busy;
+}
+
 void BackgroundGc::wait_turn(const Context& context) const {
-  while (sources_.is_busy()) context.pause(kTurnPause, "waiting for hand-overs");
+  while (gives_way()) context.pause(kTurnPause, "waiting for hand-overs");
 }
 
 void BackgroundGc::note(const CollectReport& report) {

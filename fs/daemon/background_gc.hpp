@@ -46,6 +46,7 @@ class BackgroundGc {
   Clock::duration work(const Context& context);
   [[nodiscard]] bool is_due() const;
   void run(const Context& context);
+  bool gives_way() const;
   void wait_turn(const Context& context) const;
   void note(const CollectReport& report);
 
@@ -58,7 +59,7 @@ class BackgroundGc {
   std::uint64_t seen_ = 0;                     // the newest version then
 
   mutable RankedMutex mutex_{LockRank::leaf, "BackgroundGc::mutex_"};  // guards state_
-  GcState state_;
+  mutable GcState state_;
   WokenThread thread_;  // last: stopped first
 };
 

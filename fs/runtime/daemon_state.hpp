@@ -25,6 +25,7 @@ namespace weightfs::fs {
 /// What a writer's mount removes from its bucket by itself (--gc).
 struct GcState {
   bool is_running = false;
+  bool gives_way = false;      // a run is due or under way, and waits while a hand-over is
   std::uint64_t runs = 0;      // that ended without an error
   std::int64_t last_time = 0;  // when the last of these ended, seconds since 1970
   std::uint64_t removed_objects = 0, removed_bytes = 0;  // by all of them

@@ -129,6 +129,7 @@ Json skips_json(const SkipMakerStatus& skips) {
 Json gc_json(const std::optional<GcState>& gc) {
   if (!gc) return nullptr;
   return {{"running", gc->is_running},
+          {"gives_way", gc->gives_way},
           {"runs", gc->runs},
           {"last", seconds_or_null(gc->last_time)},
           {"removed", {{"objects", gc->removed_objects}, {"bytes", gc->removed_bytes}}},

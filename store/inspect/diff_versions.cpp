@@ -36,7 +36,7 @@ struct Written {
 Written write(History& history, std::uint64_t number, std::span<const Base> bases,
               const std::filesystem::path& scratch, const Context& context,
               const Progress& progress, const kernels::SharedCoder& coder) {
-  return without_bad_skips(history.skips(), [&] {
+  return planning_again(history.skips(), [&] {
     const auto version = history.get(number, context);
     Plan plan = make_plan(history, version, bases, context);
     Written written{ScratchDirectory(scratch, "diff-"), {}};

@@ -104,7 +104,7 @@ void export_version(History& history, std::uint64_t version, const filesystem::p
                     const kernels::SharedCoder& coder) {
   const filesystem::path target = normal(directory);
   check_target(target);
-  without_bad_skips(history.skips(), [&] {
+  planning_again(history.skips(), [&] {
     const Plan plan = make_plan(history, history.get(version, context), {}, context);
     ScratchDirectory partial(target.parent_path(),
                              fmt::format(".{}.partial-", target.filename().string()));

@@ -483,7 +483,7 @@ void SparseDeltaReader::write(const SparseLayout& sparse, std::span<const std::u
 std::uint64_t export_sparse_delta(History& history, VersionPair versions,
                                   const std::filesystem::path& file, const Context& context,
                                   const Progress& progress, const kernels::SharedCoder& coder) {
-  return without_bad_skips(history.skips(), [&] {
+  return planning_again(history.skips(), [&] {
     const NewFile target(file);
     const std::filesystem::path directory = target.partial().parent_path();
     const SparsePlan plan = make_sparse_plan(history, versions, {}, context);

@@ -25,8 +25,6 @@
 namespace weightfs {
 namespace {
 
-constexpr int kReplansMax = 3;  // after objects went missing that were there
-
 /// The files not to build, for a host that lacks `absent` and wants all files but `unwanted`.
 FileSet all_but_missing(const Layout& layout, const FileSet& absent, const FileSet& unwanted) {
   FileSet without(layout.files().size());

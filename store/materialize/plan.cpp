@@ -25,9 +25,9 @@
 #include "store/materialize/file_filter.hpp"
 #include "store/os/memory_budget.hpp"
 #include "store/patches/tensor_table_id.hpp"
+#include "store/repository/gc_log.hpp"
 #include "store/repository/pieces.hpp"
 #include "store/repository/skips.hpp"
-#include "store/retention/gc_log.hpp"
 #include "store/threads/byte_budget.hpp"
 #include "store/threads/parallel.hpp"
 #include "store/ways/path_finder.hpp"
@@ -442,7 +442,7 @@ bool is_no_use_of_skip(const Error& error) {
   return is_of_this_way(error) || error.code() == ErrorCode::permission;
 }
 
-/// Skips that turn out to be of no use before a way without any is taken.
+/// Skips that turn out to be of no use before a way without any is taken that gc does not need.
 constexpr unsigned kBadSkipsMax = 32;
 
 Plan make_plan_from(History& history, const std::shared_ptr<const Version>& wanted,
@@ -452,7 +452,7 @@ Plan make_plan_from(History& history, const std::shared_ptr<const Version>& want
   std::exception_ptr first_error;
   std::string to_log;
   for (unsigned bad_skips = 0;;) {
-    if (bad_skips == kBadSkipsMax) finder.leave_out_skips();
+    if (bad_skips == kBadSkipsMax) finder.leave_out_skips();  // needed ones stay
     ReconstructionPath path;
     try {
       path = path_of(finder.find(), bases);

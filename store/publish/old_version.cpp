@@ -57,8 +57,7 @@ OldVersion::OldVersion(Store& store, History& history,
                        kernels::SharedCoder coder, const Context& context, const Progress& progress,
                        Eviction::Claim claim)
     : repository_(history.repository()), coder_(std::move(coder)), context_(context) {
-  without_bad_skips(history.skips(),
-                    [&] { fetch(store, history, version, parent, claim, progress); });
+  planning_again(history.skips(), [&] { fetch(store, history, version, parent, claim, progress); });
   is_of_parent_ = plan_.base && plan_.base->patched && plan_.steps.empty() &&
                   plan_.base->images().number() == parent.version->number() && !parent.patched;
 }

@@ -10,6 +10,7 @@
 #include "store/base/bytes.hpp"
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
+#include "store/format/pack_bytes.hpp"
 #include "store/repository/skips.hpp"
 
 namespace weightfs {
@@ -32,7 +33,7 @@ SinceSnapshot since_snapshot(History& history, std::uint64_t parent, const Conte
       since.snapshot = number;
       break;
     }
-    for (const PackRef& pack : version->manifest.delta->packs) since.delta_bytes += pack.size_bytes;
+    since.delta_bytes += pack_bytes(*version->manifest.delta);
   }
   return since;
 }

@@ -1,12 +1,10 @@
 #include "store/repository/repository.hpp"
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <charconv>
 #include <chrono>
-#include <ctime>
 #include <utility>
 
 #include "store/base/bytes.hpp"
@@ -14,6 +12,7 @@
 #include "store/base/error.hpp"
 #include "store/base/json.hpp"
 #include "store/base/log.hpp"
+#include "store/base/utc_text.hpp"
 #include "store/repository/open_bucket.hpp"
 #include "store/repository/probe.hpp"
 
@@ -250,13 +249,6 @@ std::vector<std::uint64_t> list_versions_after(Bucket& bucket, std::uint64_t kno
   return numbers;
 }
 
-std::string utc(std::int64_t time) {
-  const std::time_t seconds = time;
-  std::tm parts{};
-  if (::gmtime_r(&seconds, &parts) == nullptr) return "an unknown time";
-  return fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", parts);
-}
-
 Error conflict_with(const Version& winner) {
   const Manifest& manifest = winner.manifest;
   const std::string tag =
@@ -265,7 +257,7 @@ Error conflict_with(const Version& winner) {
           fmt::format(
               "version {} was published by another writer ({}, at {}); run the command again: it "
               "will use that version as its parent",
-              winner.number(), tag, utc(manifest.time))};
+              winner.number(), tag, utc_text(manifest.time))};
 }
 
 }  // namespace

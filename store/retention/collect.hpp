@@ -22,8 +22,8 @@
 #include <vector>
 
 #include "store/base/context.hpp"
+#include "store/repository/gc_log.hpp"
 #include "store/repository/repository.hpp"
-#include "store/retention/gc_log.hpp"
 #include "store/retention/inventory.hpp"
 #include "store/retention/keep.hpp"
 

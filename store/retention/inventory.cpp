@@ -10,6 +10,7 @@
 #include "store/base/bytes.hpp"
 #include "store/base/error.hpp"
 #include "store/base/sha256.hpp"
+#include "store/format/pack_bytes.hpp"
 #include "store/repository/skips.hpp"
 #include "store/threads/parallel.hpp"
 
@@ -29,12 +30,6 @@ std::vector<std::string> sorted_names(const DeltaRef& delta) {
   for (const PackRef& pack : delta.packs) names.push_back(pack.name);
   std::ranges::sort(names);
   return names;
-}
-
-std::uint64_t bytes_of(const DeltaRef& delta) {
-  std::uint64_t bytes = 0;
-  for (const PackRef& pack : delta.packs) bytes += pack.size_bytes;
-  return bytes;
 }
 
 [[noreturn]] void throw_missing(std::uint64_t number, std::string_view url) {
@@ -130,7 +125,7 @@ std::optional<SkipFacts> find_skip_facts(const std::vector<VersionFacts>& versio
     SkipFacts facts;
     facts.sha256 = sha256(as_bytes(record->serialize()));  // canonical, so these are its bytes
     facts.packs = sorted_names(record->delta);
-    facts.bytes = bytes_of(record->delta);
+    facts.bytes = pack_bytes(record->delta);
     facts.record = std::move(*record);
     return facts;
   } catch (const Error& error) {
@@ -171,7 +166,7 @@ VersionFacts facts_of(const Version& version) {
   facts.has_delta = manifest.delta.has_value();
   if (manifest.delta) {
     facts.packs = sorted_names(*manifest.delta);
-    facts.delta_bytes = bytes_of(*manifest.delta);
+    facts.delta_bytes = pack_bytes(*manifest.delta);
   }
   if (manifest.snapshot) facts.snapshot = manifest.snapshot->nonce;
   facts.manifest_sha256 = version.manifest_sha256;

@@ -17,8 +17,8 @@
 #include "store/base/context.hpp"
 #include "store/base/version_pair.hpp"
 #include "store/format/skip_record.hpp"
+#include "store/repository/gc_record.hpp"
 #include "store/repository/repository.hpp"
-#include "store/retention/gc_record.hpp"
 
 namespace weightfs {
 

@@ -4,6 +4,7 @@
 #include <fnmatch.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "store/base/error.hpp"
@@ -37,7 +38,7 @@ class RetirementPlanner {
     }
     choose_kept();
     sort_objects();
-    ways_ = cheapest_ways(inventory_.versions, there_, snapshot_bytes_, usable_skips());
+    find_ways();
     needed_ = what_is_needed(ways_, there_, kept_);
     note_missing();
     take_versions();
@@ -72,6 +73,20 @@ class RetirementPlanner {
     }
   }
 
+  /// By the fewest bytes, for a host that has nothing.  Every delta is set: nothing is guessed.
+  void find_ways() {
+    WayMap map;
+    for (const VersionFacts& version : inventory_.versions) {
+      const std::uint64_t number = version.number;
+      if (there_.has_snapshot(number)) map.set_start(number, {snapshot_bytes_[number], 0});
+      std::optional<WayCost> delta;
+      if (there_.has_delta(number)) delta = {version.delta_bytes, 0};
+      map.set_delta(number, delta);
+    }
+    for (const auto& [versions, bytes] : usable_skips()) map.set_skip(versions, {bytes, 0});
+    ways_ = map.find_all(inventory_.head());
+  }
+
   // ---- skips ----
 
   /// Those that ways may use: needed ones, and others that may become so.
@@ -101,7 +116,7 @@ class RetirementPlanner {
     for (const std::uint64_t version : kept_alone_) {
       std::uint64_t from = version;
       const auto ends = [&] { return from != version && kept_.contains(from); };
-      while (ways_[from - 1].by == KeptWay::By::delta && !ends()) from = ways_[from - 1].from;
+      while (ways_[from - 1].by == WayEnd::By::delta && !ends()) from = ways_[from - 1].from;
       const VersionPair skip{from, version};
       if (version < from + 2) continue;
       const bool is_known = inventory_.skips.contains(skip) || log_.skips.contains(skip);
@@ -162,11 +177,11 @@ class RetirementPlanner {
     };
     for (const auto& [first, last] : needed_.versions.ranges()) {
       for (std::uint64_t version = first; version <= last; version++) {
-        const KeptWay& way = ways_[version - 1];
+        const WayEnd& way = ways_[version - 1];
         const VersionPair skip{way.from, version};
         const bool has_snapshot = needed_.snapshots.contains(version);
         const bool has_delta = needed_.deltas.contains(version) && built.contains(version - 1);
-        const bool is_new = way.by == KeptWay::By::skip && !is_left(skip);
+        const bool is_new = way.by == WayEnd::By::skip && !is_left(skip);
         if (!has_snapshot && !has_delta && is_new) {
           plan_.needs.emplace(skip, inventory_.skips.at(skip).sha256);
         }
@@ -258,7 +273,7 @@ class RetirementPlanner {
   std::map<VersionPair, std::vector<const HeldObject*>> by_skip_;
   std::map<std::uint64_t, std::uint64_t> snapshot_bytes_;
   std::map<std::uint64_t, std::uint64_t> last_from_;  // where the last skip of a version leads
-  std::vector<KeptWay> ways_;
+  std::vector<WayEnd> ways_;
   Needed needed_;
   std::uint64_t key_bytes_ = 0;
   Retirement plan_;
@@ -305,45 +320,17 @@ bool BuildableVersions::can_build(std::uint64_t version) const {
   return buildable_.contains(version);
 }
 
-std::vector<KeptWay> cheapest_ways(const std::vector<VersionFacts>& versions,
-                                   const BuildableVersions& there,
-                                   const std::map<std::uint64_t, std::uint64_t>& snapshot_bytes,
-                                   const std::map<VersionPair, std::uint64_t>& skips) {
-  std::vector<KeptWay> ways(versions.size());
-  auto skip = skips.begin();
-  for (const VersionFacts& version : versions) {
-    const std::uint64_t number = version.number;
-    KeptWay& way = ways[number - 1];
-    const auto offer = [&](KeptWay::By by, std::uint64_t from, std::uint64_t bytes) {
-      if (from != 0 && ways[from - 1].by == KeptWay::By::nothing) return;
-      if (from != 0) bytes += ways[from - 1].bytes;
-      if (way.by == KeptWay::By::nothing || bytes < way.bytes) way = {by, from, bytes};
-    };
-    if (there.has_snapshot(number)) {
-      const auto bytes = snapshot_bytes.find(number);
-      offer(KeptWay::By::snapshot, 0, bytes == snapshot_bytes.end() ? 0 : bytes->second);
-    }
-    if (number > 1 && there.has_delta(number)) {
-      offer(KeptWay::By::delta, number - 1, version.delta_bytes);
-    }
-    for (; skip != skips.end() && skip->first.to == number; ++skip) {
-      offer(KeptWay::By::skip, skip->first.from, skip->second);
-    }
-  }
-  return ways;
-}
-
-Needed what_is_needed(const std::vector<KeptWay>& ways, const BuildableVersions& there,
+Needed what_is_needed(const std::vector<WayEnd>& ways, const BuildableVersions& there,
                       const VersionRanges& kept) {
   Needed needed;
   for (const auto& [first, last] : kept.ranges()) {
     for (std::uint64_t one = first; one <= last; one++) {
       for (std::uint64_t version = one; version != 0 && !needed.versions.contains(version);) {
         needed.versions.add(version);
-        const KeptWay& way = ways[version - 1];
-        if (way.by == KeptWay::By::snapshot) needed.snapshots.add(version);
-        if (way.by == KeptWay::By::delta) needed.deltas.add(version);
-        if (way.by == KeptWay::By::skip) needed.skips.insert({way.from, version});
+        const WayEnd& way = ways[version - 1];
+        if (way.by == WayEnd::By::start) needed.snapshots.add(version);
+        if (way.by == WayEnd::By::delta) needed.deltas.add(version);
+        if (way.by == WayEnd::By::skip) needed.skips.insert({way.from, version});
         version = way.from;
       }
     }

@@ -16,8 +16,9 @@
 #include <string>
 #include <vector>
 
-#include "store/retention/gc_log.hpp"
+#include "store/repository/gc_log.hpp"
 #include "store/retention/inventory.hpp"
+#include "store/ways/way_map.hpp"
 
 namespace weightfs {
 
@@ -52,22 +53,6 @@ class BuildableVersions {
   VersionRanges buildable_;
 };
 
-/// The last part of the way to a version.
-struct KeptWay {
-  enum class By { nothing, snapshot, delta, skip };  // nothing: it cannot be built
-  By by = By::nothing;
-  std::uint64_t from = 0;   // the version before this part; 0: a snapshot is the start
-  std::uint64_t bytes = 0;  // of the whole way
-};
-
-/// For each version, v at [v - 1], the way by the fewest bytes that a host takes that has nothing.
-/// `snapshot_bytes`: by version, as the bucket lists them.  `skips`: those that may be used, and
-/// their bytes; they lead to versions that can be built.
-std::vector<KeptWay> cheapest_ways(const std::vector<VersionFacts>& versions,
-                                   const BuildableVersions& there,
-                                   const std::map<std::uint64_t, std::uint64_t>& snapshot_bytes,
-                                   const std::map<VersionPair, std::uint64_t>& skips);
-
 /// What versions need.
 struct Needed {
   VersionRanges deltas, snapshots;
@@ -75,10 +60,11 @@ struct Needed {
   VersionRanges versions;  // they themselves, and what lies on their ways
 };
 
-/// What the versions of `kept` need: their ways, their own snapshots, and the deltas between
-/// neighbours that stay: whoever has one of these goes on from it.  The newest keeps its delta too.
+/// What the versions of `kept` need: their ways, of which `ways` has the ends (WayMap::find_all());
+/// their own snapshots; and the deltas between neighbours that stay: whoever has one of these goes
+/// on from it.  The newest keeps its delta too.
 /// Requires: all of `kept` can be built.
-Needed what_is_needed(const std::vector<KeptWay>& ways, const BuildableVersions& there,
+Needed what_is_needed(const std::vector<WayEnd>& ways, const BuildableVersions& there,
                       const VersionRanges& kept);
 
 /// One record's worth of what may be retired now.

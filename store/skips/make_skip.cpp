@@ -11,6 +11,7 @@
 
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
+#include "store/format/pack_bytes.hpp"
 #include "store/materialize/bases.hpp"
 #include "store/materialize/materialize.hpp"
 #include "store/materialize/patched_base.hpp"

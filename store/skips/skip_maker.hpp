@@ -28,7 +28,7 @@
 #include "store/base/version_pair.hpp"
 #include "store/local/store.hpp"
 #include "store/materialize/history.hpp"
-#include "store/retention/gc_log.hpp"
+#include "store/repository/gc_log.hpp"
 #include "store/threads/woken_thread.hpp"
 
 namespace weightfs {

@@ -4,6 +4,7 @@
 #include <array>
 #include <set>
 
+#include "store/format/pack_bytes.hpp"
 #include "store/patches/tensor_table_id.hpp"
 #include "store/repository/skips.hpp"
 
@@ -71,6 +72,7 @@ std::vector<VersionPair> missing_skips(History& history, std::uint64_t newest, s
     there.insert(skip.versions);
   }
   std::vector<VersionPair> missing = skips_by_rule(history, newest, count, retired, context);
+  std::ranges::reverse(missing);
   std::erase_if(missing, [&](const VersionPair& skip) {
     return there.contains(skip) || !is_wanted(history, skip, retired, context);
   });
@@ -83,12 +85,6 @@ std::uint64_t delta_bytes(History& history, const VersionPair& versions, const C
     const auto version = history.get(number, context);
     if (version->manifest.delta) bytes += pack_bytes(*version->manifest.delta);
   }
-  return bytes;
-}
-
-std::uint64_t pack_bytes(const DeltaRef& delta) noexcept {
-  std::uint64_t bytes = 0;
-  for (const PackRef& pack : delta.packs) bytes += pack.size_bytes;
   return bytes;
 }
 

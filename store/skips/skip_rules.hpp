@@ -18,7 +18,7 @@
 #include "store/base/context.hpp"
 #include "store/base/version_pair.hpp"
 #include "store/materialize/history.hpp"
-#include "store/retention/gc_log.hpp"
+#include "store/repository/gc_log.hpp"
 
 namespace weightfs {
 
@@ -38,8 +38,9 @@ bool is_wanted(History& history, const VersionPair& versions, const GcLog& retir
 std::vector<VersionPair> skips_by_rule(History& history, std::uint64_t newest, std::uint64_t count,
                                        const GcLog& retired, const Context& context);
 
-/// Those of them that may be made, and that LIST does not show.  It may show too few, so some of
-/// them may be there.
+/// Those of them that may be made, and that LIST does not show: to the oldest version first, of
+/// these the longest, so that a store which has nothing goes forwards from what it had to fetch.
+/// LIST may show too few, so some of them may be there.
 /// Throws Error: as is_wanted().
 std::vector<VersionPair> missing_skips(History& history, std::uint64_t newest, std::uint64_t count,
                                        const GcLog& retired, const Context& context);
@@ -47,8 +48,5 @@ std::vector<VersionPair> missing_skips(History& history, std::uint64_t newest, s
 /// Bytes of the packs of all deltas that a skip leads over.
 /// Throws Error: as is_wanted().
 std::uint64_t delta_bytes(History& history, const VersionPair& versions, const Context& context);
-
-/// Bytes of the packs that a delta names.
-std::uint64_t pack_bytes(const DeltaRef& delta) noexcept;
 
 }  // namespace weightfs

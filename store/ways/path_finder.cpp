@@ -8,6 +8,7 @@
 
 #include "store/base/bytes.hpp"
 #include "store/base/log.hpp"
+#include "store/format/pack_bytes.hpp"
 #include "store/repository/pieces.hpp"
 #include "store/threads/parallel.hpp"
 
@@ -27,9 +28,8 @@ std::uint64_t fetches_of(std::uint64_t bytes) { return (bytes + kFetchBytes - 1)
 
 /// `records`: manifest, record of a skip.
 WayCost cost_of(const DeltaRef& delta, std::uint64_t records) {
-  WayCost cost{0, records};
+  WayCost cost{pack_bytes(delta), records};
   for (const PackRef& pack : delta.packs) {
-    cost.bytes += pack.size_bytes;
     cost.requests += 1 + fetches_of(pack.size_bytes - std::min(pack.size_bytes, pack.head_bytes));
   }
   return cost;
@@ -102,7 +102,7 @@ void PathFinder::leave_out(const FoundHop& hop) {
 
 void PathFinder::leave_out_skips() {
   uses_skips_ = false;
-  map_.remove_skips();
+  map_.remove_skips_but(needed_);
 }
 
 // ---- what is known ----
@@ -194,7 +194,9 @@ void PathFinder::read_log() {
   has_read_log_ = true;
   try {
     for (const auto& [versions, sha256] : skips_.needed(context_)) {
-      if (versions.to <= wanted_->number()) map_.set_skip(versions, {0, 4});
+      if (versions.to > wanted_->number()) continue;
+      map_.set_skip(versions, {0, 4});
+      needed_.insert(versions);
     }
   } catch (const Error& error) {
     if (error.code() == ErrorCode::cancelled || error.code() == ErrorCode::timed_out) throw;
@@ -340,7 +342,7 @@ FoundWay PathFinder::found(const Way& way) {
     const auto skip = hop.is_skip ? records_.at(hop.versions) : nullptr;
     const auto version = skip ? nullptr : get(hop.versions.to);
     const DeltaRef& delta = skip ? skip->delta : *version->manifest.delta;
-    found.fetch_bytes += cost_of(delta, 0).bytes;
+    found.fetch_bytes += pack_bytes(delta);
     found.hops.push_back({hop.versions, skip});
   }
   return found;

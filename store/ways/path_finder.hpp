@@ -67,7 +67,8 @@ class PathFinder {
   /// Does without the start of a way.
   void leave_out_start(const FoundWay& way);
   void leave_out(const FoundHop& hop);
-  /// Does without all skips from now on.
+  /// Does without all skips from now on but those that the log of gc needs: where it removed the
+  /// deltas, nothing else leads to a version.  It is read once no way is left.
   void leave_out_skips();
 
  private:
@@ -102,6 +103,7 @@ class PathFinder {
   std::set<std::uint64_t> unstarted_;   // not to begin at
   std::set<std::uint64_t> priced_;      // snapshots whose layout was read
   std::map<VersionPair, std::shared_ptr<const SkipRecord>> records_;
+  std::set<VersionPair> needed_;  // skips, by the log
   bool uses_skips_ = true, has_listed_ = false, has_read_log_ = false;
   std::uint64_t back_;  // snapshots from here on are known
   std::size_t looks_back_ = 0;

@@ -6,8 +6,8 @@
 #include <mutex>
 
 #include "store/base/log.hpp"
+#include "store/repository/gc_log.hpp"
 #include "store/repository/pieces.hpp"
-#include "store/retention/gc_log.hpp"
 
 namespace weightfs {
 namespace {

@@ -16,8 +16,9 @@
 #include "store/base/context.hpp"
 #include "store/base/error.hpp"
 #include "store/base/ranked_mutex.hpp"
+#include "store/repository/gc_record.hpp"
+#include "store/repository/pieces.hpp"
 #include "store/repository/skips.hpp"
-#include "store/retention/gc_record.hpp"
 
 namespace weightfs {
 
@@ -61,15 +62,20 @@ class SkipBook {
   std::map<VersionPair, std::shared_ptr<const SkipRecord>> records_;
 };
 
-/// Calls `body`, and again as long as it fails because of a skip delta: what it plans then does
-/// without that one.
+/// How often a plan is made again after an object was gone that it named.
+inline constexpr int kReplansMax = 3;
+
+/// Calls `body`, which plans and reads; and again as long as it fails because of a skip delta,
+/// which the next plan does without; and a few times if an object is gone: gc may have removed it
+/// after it was planned with, and the next plan finds another way, or the error for the user.
 template <typename Body>
-auto without_bad_skips(SkipBook& skips, Body&& body) {
-  for (;;) {
+auto planning_again(SkipBook& skips, Body&& body) {
+  for (int replans = 0;;) {
     try {
       return body();
-    } catch (const Error& error) {
-      if (!skips.leave_out_cause(error)) throw;
+    } catch (const ObjectError& error) {
+      if (skips.leave_out_cause(error)) continue;
+      if (error.code() != ErrorCode::not_found || replans++ == kReplansMax) throw;
     }
   }
 }

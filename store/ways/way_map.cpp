@@ -1,11 +1,11 @@
-// Dijkstra's algorithm, backwards from the wanted version, since few versions before it matter.
+// One version: Dijkstra's algorithm, backwards from it, since few versions before it matter.
+// All: forwards, since every way to a version comes from versions before it.
 
 #include "store/ways/way_map.hpp"
 
 #include <functional>
 #include <iterator>
 #include <queue>
-#include <set>
 #include <tuple>
 #include <unordered_map>
 #include <utility>
@@ -44,6 +44,13 @@ void WayMap::remove_skip(const VersionPair& versions) {
   if (to == skips_.end()) return;
   to->second.erase(versions.from);
   if (to->second.empty()) skips_.erase(to);
+}
+
+void WayMap::remove_skips_but(const std::set<VersionPair>& kept) {
+  for (auto& [to, costs] : skips_) {
+    std::erase_if(costs, [&, to = to](const auto& one) { return !kept.contains({one.first, to}); });
+  }
+  std::erase_if(skips_, [](const auto& one) { return one.second.empty(); });
 }
 
 std::optional<WayCost> WayMap::delta_to(std::uint64_t version) const {
@@ -91,6 +98,31 @@ std::optional<Way> WayMap::find(std::uint64_t wanted) const {
   }
   if (!best) return std::nullopt;
   return way_from(best_start, wanted, reached);
+}
+
+std::vector<WayEnd> WayMap::find_all(std::uint64_t newest) const {
+  std::vector<WayEnd> ends(newest);
+  const auto offer = [&](std::uint64_t version, const WayEnd& end) {
+    WayEnd& best = ends[version - 1];
+    const bool is_better = best.by == WayEnd::By::nothing ||
+                           std::tie(end.price, end.hops) < std::tie(best.price, best.hops);
+    if (is_better) best = end;
+  };
+  const auto hop = [&](const VersionPair& versions, WayEnd::By by, const WayCost& cost) {
+    const WayEnd& before = ends[versions.from - 1];
+    if (before.by == WayEnd::By::nothing) return;
+    offer(versions.to, {by, versions.from, before.price + cost.price(), before.hops + 1});
+  };
+  for (std::uint64_t version = 1; version <= newest; version++) {
+    if (const auto start = starts_.find(version); start != starts_.end()) {
+      offer(version, {WayEnd::By::start, 0, start->second.price(), 0});
+    }
+    if (const auto delta = delta_to(version)) hop(step_to(version), WayEnd::By::delta, *delta);
+    const auto skips = skips_.find(version);
+    if (skips == skips_.end()) continue;
+    for (const auto& [from, cost] : skips->second) hop({from, version}, WayEnd::By::skip, cost);
+  }
+  return ends;
 }
 
 bool WayMap::reaches_back(std::uint64_t wanted, std::uint64_t version) const {

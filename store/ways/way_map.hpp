@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "store/base/version_pair.hpp"
@@ -49,6 +50,14 @@ struct Way {
   std::vector<WayHop> hops;  // oldest first; empty: the start is the wanted version
 };
 
+/// The last part of the cheapest way to a version.
+struct WayEnd {
+  enum class By { nothing, start, delta, skip };  // nothing: no way leads to the version
+  By by = By::nothing;
+  std::uint64_t from = 0;  // the version before this part; 0: the way begins and ends here
+  std::uint64_t price = 0, hops = 0;  // of the whole way
+};
+
 class WayMap {
  public:
   /// A version to begin at.  Replaces what was set before.
@@ -67,11 +76,15 @@ class WayMap {
   }
   void remove_skip(const VersionPair& versions);
   void remove_skips_to(std::uint64_t version) { skips_.erase(version); }
-  void remove_skips() { skips_.clear(); }
+  void remove_skips_but(const std::set<VersionPair>& kept);
 
   /// The way with the lowest price; of equal ones that with fewer hops.  nullopt: no start leads to
   /// the version.
   [[nodiscard]] std::optional<Way> find(std::uint64_t wanted) const;
+
+  /// The ends of such ways to all versions up to `newest`, v at [v - 1]: with `from` they are whole
+  /// ways.  For who has set every delta: each version costs a step.
+  [[nodiscard]] std::vector<WayEnd> find_all(std::uint64_t newest) const;
 
   /// Whether a way to `wanted` may come from `version` or before it.
   [[nodiscard]] bool reaches_back(std::uint64_t wanted, std::uint64_t version) const;

@@ -1,9 +1,11 @@
 #!/usr/bin/python3
 """Bytes and requests to join a run, and to catch up with it, over 1 to 1,000 versions.
 
-    joining.py [--params P] [--versions N] [--snapshot-every N] [--program FILE] [--json FILE] [--svg FILE]
+    joining.py [--params P] [--versions N] [--snapshot-every N] [--bucket memory|ceph] [--program FILE]
+               [--json FILE] [--svg FILE]
 
-weightfs_joining_bench makes the run and plans the ways; see there. Printed are tables of some versions; all of
+`--bucket ceph`: the run lies in a private gateway on this machine, the ways are gone, and a proxy before it
+counts requests and the bytes of their replies, those of refused ones too. weightfs_joining_bench makes the run and plans the ways; see there. Printed are tables of some versions; all of
 them are in the plot: what a host fetches that joins at version N, as a share of the snapshot, and one that is
 k versions behind, as a share of the deltas between, each with skip deltas and without any.
 """
@@ -14,8 +16,11 @@ import json
 import math
 import os
 import subprocess
+import sys
 
 import measure
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 
 JOINING = (1, 2, 8, 16, 64, 100, 127, 128, 256, 512, 1000)
 WITH, WITHOUT = "#1f78b4", "#e31a1c"
@@ -25,8 +30,41 @@ def measured(args):
     program = args.program or os.path.join(os.environ["WEIGHTFS_TESTS"], "bench", "weightfs_joining_bench")
     command = [program, "--params", args.params, "--versions", args.versions, "--every", args.every,
                "--snapshot-every", args.snapshot_every]
-    lines = subprocess.run([str(part) for part in command], check=True, stdout=subprocess.PIPE, text=True).stdout
+    command = [str(part) for part in command]
+    if args.bucket == "ceph":
+        return list(rows_of_ceph(command))
+    lines = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     return [json.loads(line) for line in lines.splitlines()]
+
+
+def rows_of_ceph(command):
+    import gateway as gateways
+    import s3_faults
+    gateway = gateways.Gateway()
+    gateway.client().create_bucket(Bucket=gateways.BUCKET)
+    with s3_faults.Proxy(gateway) as proxy:
+        variables = {**os.environ, **gateway.variables(proxy.url)}
+        with subprocess.Popen([*command, "--bucket", f"s3://{gateways.BUCKET}/run"], stdin=subprocess.PIPE,
+                              stdout=subprocess.PIPE, text=True, env=variables) as bench:
+            for line in bench.stdout:
+                row = json.loads(line)
+                if "begin" in row:
+                    proxy.seen.clear()
+                    bench.stdin.write("\n")
+                    bench.stdin.flush()
+                else:
+                    yield {**row, **counted(list(proxy.seen))}
+        if bench.returncode != 0:
+            sys.exit(f"{command[0]}: exit code {bench.returncode}")
+
+
+def counted(requests):
+    """What came to the service for one way."""
+    of_snapshot = [one for one in requests if "/snapshots/" in one.path and one.path.endswith(".safetensors")]
+    snapshot_bytes = sum(one.reply_bytes for one in of_snapshot)
+    return {"requests": len(requests) - len(of_snapshot), "snapshot_requests": len(of_snapshot),
+            "bytes": sum(one.reply_bytes for one in requests) - snapshot_bytes,
+            "snapshot_bytes": snapshot_bytes}
 
 
 def by_way(rows):
@@ -149,6 +187,7 @@ def main():
     parser.add_argument("--versions", type=int, default=1000)
     parser.add_argument("--every", type=int, default=1, help="versions at which ways are planned")
     parser.add_argument("--snapshot-every", type=int, default=0)
+    parser.add_argument("--bucket", choices=("memory", "ceph"), default="memory")
     parser.add_argument("--program")
     parser.add_argument("--json")
     parser.add_argument("--svg")

@@ -1,6 +1,7 @@
 // What it costs to join, and to catch up, in bytes and requests, over the versions of a run.
 //
 //     weightfs_joining_bench [--params P] [--versions N] [--snapshot-every N] [--every N]
+//                            [--bucket URL]
 //
 // A run as of reinforcement learning is made in memory: each weight takes a small random step, so
 // that about 1.1 % of the bf16 values change in a version, mostly near those that changed before.
@@ -11,17 +12,26 @@
 //
 //     {"version": 64, "behind": 0, "skips": true, "hops": ..., "requests": ..., "bytes": ...,
 //      "snapshot_requests": ..., "snapshot_bytes": ...}     behind 0: the host joins
+//
+// With --bucket the run is copied there, to an empty place, and read from there by the real client:
+// a host that joins writes the version as files, one that is behind gets the packs.  Before each
+// way a line {"begin": true} is printed, and a line is awaited: who started this counts what comes
+// to the service from then on until the row, of which only "hops" is then measured here.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "store/base/bytes.hpp"
 #include "store/materialize/plan.hpp"
+#include "store/materialize/write_version.hpp"
+#include "store/repository/open_bucket.hpp"
 #include "store/repository/pieces.hpp"
 #include "tests/support/random.hpp"
 #include "tests/support/repository_builder.hpp"
@@ -34,6 +44,7 @@ constexpr std::uint64_t kFetchBytes = kPiecesPerFetch * kPieceBytes;
 
 struct JoiningOptions {
   std::uint64_t params = 20'000'000, versions = 1000, every = 8, snapshot_every = 0;
+  std::string bucket = {};  // a URL; empty: in memory
 };
 
 /// bf16 weights whose float32 masters walk at random.
@@ -89,6 +100,7 @@ class Joining {
       builder_.add(run_.tree(), {.snapshot = is_snapshot});
       add_skips(version);
       if (is_snapshot) snapshot_ = version;
+      if (!options_.bucket.empty()) copy_out();
       forget_trees(version);
       if (version % options_.every == 0 || version <= options_.every) report(version);
     }
@@ -131,15 +143,22 @@ class Joining {
 
   /// Of a host that has seen nothing, or the version that it is behind at, and nothing since.
   JoiningCost cost_of(std::uint64_t version, std::uint64_t behind, bool skips) {
-    const auto repository = builder_.open();
+    const bool is_memory = options_.bucket.empty();
+    const auto repository =
+        is_memory ? builder_.open() : Repository::open(open_bucket(options_.bucket, false), {});
     History history(*repository, nullptr);
     std::vector<Base> bases;
     if (behind > 0) bases.push_back(base(history, version - behind));
+    if (!is_memory) await_count();
     const MemoryBucket& bucket = *builder_.bucket();
     const std::uint64_t gets = bucket.calls(), read = bucket.bytes_read();
     history.refresh(version - std::max<std::uint64_t>(behind, 1), {});
     const Plan plan = make_plan(history, history.get(version, {}), bases, {}, {},
                                 skips ? SkipUse::allowed : SkipUse::none);
+    if (!is_memory) {
+      fetch(plan, *repository);
+      return {.hops = plan.steps.size()};
+    }
     JoiningCost cost{plan.steps.size(), bucket.calls() - gets, bucket.bytes_read() - read};
     for (const Step& step : plan.steps) {
       for (const PackRef& pack : step.delta().packs) {
@@ -155,6 +174,42 @@ class Joining {
     return cost;
   }
 
+  /// What is not there yet.
+  void copy_out() {
+    const auto bucket = open_bucket(options_.bucket, true);
+    for (const auto& [key, bytes] : builder_.bucket()->objects()) {
+      if (copied_.insert(key).second) bucket->put(key, TextSource(bytes), {});
+    }
+  }
+
+  static void await_count() {
+    fmt::print("{{\"begin\": true}}\n");
+    std::fflush(stdout);
+    for (int c = std::getchar(); c != '\n' && c != EOF;) c = std::getchar();
+  }
+
+  /// What a plan names: of a host that joins as files, else only the packs, since the base is none.
+  static void fetch(const Plan& plan, Repository& repository) {
+    if (plan.snapshot) {
+      const TempDir directory;
+      WriteOptions options;
+      options.directory = directory / "files";
+      options.spool = directory.path();
+      options.sync = false;
+      std::filesystem::create_directories(options.directory);
+      return write_version(plan, repository, options, {}, {});
+    }
+    for (const Step& step : plan.steps) {
+      const auto packs = step.delta().packs;
+      for (std::size_t i = 0; i < packs.size(); i++) {
+        for (std::uint64_t at = packs[i].head_bytes; at < packs[i].size_bytes; at += kFetchBytes) {
+          Bytes bytes(std::min(kFetchBytes, packs[i].size_bytes - at));
+          (void)repository.bucket({}).get(step.pack_key(i), at, bytes, {});
+        }
+      }
+    }
+  }
+
   Base base(History& history, std::uint64_t version) {
     Base base;
     base.version = history.get(version, {});
@@ -167,6 +222,7 @@ class Joining {
   WalkingRun run_;
   RepositoryBuilder builder_;
   std::uint64_t snapshot_ = 0;
+  std::set<std::string> copied_;
 };
 
 JoiningOptions parse(int argc, char** argv) {
@@ -178,6 +234,7 @@ JoiningOptions parse(int argc, char** argv) {
     if (name == "--versions") options.versions = value;
     if (name == "--every") options.every = value;
     if (name == "--snapshot-every") options.snapshot_every = value;
+    if (name == "--bucket") options.bucket = argv[i + 1];
   }
   return options;
 }

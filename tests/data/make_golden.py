@@ -1,8 +1,9 @@
 #!/usr/bin/python3
-"""Makes a golden repository: make_golden.py WEIGHTFS OUT.  See tests/store/format/golden_test.cpp.
+"""Makes a golden repository: make_golden.py WEIGHTFS OUT [retired].  See tests/store/format/golden_test.cpp.
 
-Three versions of a small checkpoint, whose tensors change so that every block mode occurs. Run once for
-each release that writes something new; what is committed never changes.
+Three versions of a small checkpoint, whose tensors change so that every block mode occurs. `retired`: 18
+versions, of which gc leaves 16 and what follows, by a skip delta. Run once for each release that writes
+something new; what is committed never changes.
 """
 
 import json
@@ -48,22 +49,28 @@ def write(folder, tensors, note):
         json.dump({"note": note}, file)
 
 
-def main(weightfs, out):
+def main(weightfs, out, what=""):
+    versions = 18 if what == "retired" else 3
     tensors = {"many": ("F8_E4M3", 1, weights(2000)), "few": ("BF16", 2, weights(1500)),
                "bytes": ("U8", 1, bytearray(RANDOM.randbytes(1500))),
                "other": ("U8", 1, bytearray(RANDOM.randbytes(200))),
                "same": ("BF16", 2, weights(20))}
     with tempfile.TemporaryDirectory() as work:
         subprocess.run([weightfs, "init", out], check=True)
-        for version in range(1, 4):
+        for version in range(1, versions + 1):
             folder = os.path.join(work, str(version))
-            write(folder, tensors, f"version {version}")
+            write(folder, tensors, f"version {min(version, 3)}")
             subprocess.run([weightfs, "publish", out, folder, "--tag", f"v{version}", "--store",
                             os.path.join(work, "store")], check=True)
             nudge(tensors["many"][2], 1, 0.35)
             nudge(tensors["few"][2], 2, 0.02, smallest=0.05)
             nudge(tensors["bytes"][2], 1, 0.02)
             tensors["other"][2][:] = RANDOM.randbytes(200)
+        if what == "retired":
+            store = ["--store", os.path.join(work, "store")]
+            subprocess.run([weightfs, "skip", out, *store], check=True)
+            subprocess.run([weightfs, "gc", out, *store, "--keep", "2", "--keep-every", "16", "--keep-tagged=",
+                            "--grace", "0s", "--delete"], check=True)
 
 
 if __name__ == "__main__":

@@ -83,6 +83,50 @@ class Retention(harness.MountTest):
         harness.call("wait", mount.path, "--version", "7")
         self.assert_same_tree(os.path.join(mount.path, "latest"), steps[0])
 
+    # ---- skip deltas that replace deltas ----
+
+    def versions_with_packs(self):
+        folder = os.path.join(self.bucket, "packs")
+        return {int(version) for version in os.listdir(folder)
+                if os.listdir(os.path.join(folder, version))}
+
+    def assert_readable(self, steps, versions):
+        """By hosts that have nothing: one exports each, one mounts the newest."""
+        for version in versions:
+            out = os.path.join(self.dir, f"kept-{version}-of-{max(versions)}")
+            harness.call("export", self.url, out, "--version", str(version))
+            self.assert_same_tree(out, steps[version - 1])
+        mount = self.mount(name="new", store=f"new-store-{max(versions)}")
+        self.assertEqual(mount.latest(), max(versions))
+        self.assert_same_tree(mount.join("latest/"), steps[max(versions) - 1])
+        mount.umount()
+        self.assert_clean()
+
+    def test_a_skip_is_made_and_needed_where_deltas_go(self):
+        steps = self.make_run(18, PARAMS)
+        self.init()
+        for step in steps:
+            self.publish(step)
+        store = os.path.join(self.dir, "gc-store")
+        gc = ("gc", self.url, "--keep", "1", "--keep-every", "16", "--keep-tagged=",
+              "--grace", "0s", "--store", store)
+        dry = harness.call(*gc)
+        self.assertEqual((dry["skips_missing"], dry["skips_made"]), ([[1, 16]], []))
+        self.assertFalse(os.path.exists(store))
+        did = harness.call(*gc, "--delete")
+        self.assertEqual((did["skips_made"], did["skips_needed"]), ([[1, 16]], [[1, 16]]))
+        self.assertEqual(did["retired"]["versions"], [[2, 15]])
+        self.assertEqual(did["waiting"]["objects"], 0)
+        self.assertGreaterEqual(did["removed"]["objects"], 15)
+        self.assertEqual(self.versions_with_packs(), {17, 18})
+        self.assertTrue(os.path.isdir(store), "--store was not used")
+        self.assert_readable(steps, (16, 18))
+        # The next run finds nothing to do, and the history goes on.
+        again = harness.call(*gc, "--delete")
+        self.assertEqual((again["skips_made"], again["removed"]["objects"]), ([], 0))
+        self.publish(steps[0])
+        self.assert_readable([*steps, steps[0]], (16, 19))
+
     def gc_state(self, mount):
         return mount.status()["writer"]["gc"]
 
@@ -96,7 +140,7 @@ class Retention(harness.MountTest):
         self.publish(steps[0])
         self.publish(steps[1], "--snapshot")
         mount = self.writer("--gc", "--gc-keep", "1", "--gc-keep-tagged=", "--gc-grace", "0s",
-                            "--gc-interval", "0s")
+                            "--gc-interval", "1h")  # the first run comes after a new version
         state = self.gc_state(mount)
         self.assertEqual((state["runs"], state["removed"]["objects"]), (0, 0))
         self.assertEqual(len(harness.call("log", self.url)), 2)
@@ -118,6 +162,23 @@ class Retention(harness.MountTest):
         self.hand_over(mount, steps[3], "fourth")
         harness.call("wait", mount.path, "--version", "4")
         self.assert_same_tree(os.path.join(mount.path, "latest"), steps[3])
+
+    def test_a_writers_mount_makes_the_skips_that_kept_versions_need(self):
+        steps = self.make_run(12, PARAMS)
+        # No other skip leads to 10: the mount's own lead to versions divisible by 8.
+        mount = self.writer("--gc", "--gc-keep", "1", "--gc-keep-every", "10", "--gc-keep-tagged=",
+                            "--gc-grace", "0s", "--gc-interval", "0s")
+        for version, step in enumerate(steps, 1):
+            self.hand_over(mount, step, f"step-{version}")
+            harness.call("wait", mount.path, "--version", str(version))
+        gc = mount.wait_status(
+            lambda status: status["writer"]["gc"]["skips_made"] > 0 and
+            self.versions_with_packs() == {11, 12}, "a skip to version 10")["writer"]["gc"]
+        self.assertEqual(gc["skips_made"], 1)
+        self.assertIsNone(gc["error"])
+        self.assertEqual(harness.call("gc", self.url, "--keep", "1", "--keep-every", "10",
+                                      "--keep-tagged=")["skips_needed"], [[1, 10]])
+        self.assert_readable(steps, (10, 12))
 
     def test_without_gc_a_writers_mount_removes_nothing(self):
         steps = self.make_run(2, PARAMS)

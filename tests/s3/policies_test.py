@@ -78,6 +78,32 @@ class Policies(gateway.S3Test):
         mount.wait_version(3)
         self.assert_same_tree(mount.join("latest/"), steps[0])
 
+    def test_who_may_not_list_skips_finds_those_that_gc_left_in_its_log(self):
+        steps = self.make_run(10, 20_000)
+        self.init()
+        for step in steps:
+            self.publish(step)
+        gc = ("gc", self.url, "--keep", "1", "--keep-every", "8", "--keep-tagged=", "--grace", "0s",
+              "--store", os.path.join(self.dir, "publisher"), "--delete")
+        self.assertEqual(harness.call(*gc)["skips_needed"], [[1, 8]])
+        harness.wait_until(lambda: len(self.keys("packs/")) == 2 or not harness.call(*gc),
+                           "the end of the deltas up to 8")
+        place = f"arn:aws:s3:::{gateway.BUCKET}"
+        self.iam.put_user_policy(UserName="reader", PolicyName="weightfs", PolicyDocument=json.dumps(
+            {"Version": "2012-10-17", "Statement": [
+                {"Effect": "Allow", "Action": "s3:GetObject", "Resource": f"{place}/{self.prefix}/*"},
+                {"Effect": "Allow", "Action": "s3:ListBucket", "Resource": place, "Condition": {
+                    "StringLikeIfExists": {"s3:prefix": [f"{self.prefix}/versions/*"]}}}]}))
+        self.become("reader")
+        for version in (8, 10):
+            out = os.path.join(self.dir, f"out-{version}")
+            with s3_faults.Proxy(self.gateway) as proxy:
+                harness.call("export", self.url, out, "--version", version,
+                             variables={"AWS_ENDPOINT_URL": proxy.url})
+            self.assert_same_tree(out, steps[version - 1])
+            self.assertEqual({one.outcome for one in proxy.seen if one.is_list()}, {"403"})
+            self.assertTrue(any("/gc/" in one.path for one in proxy.seen))
+
     def test_the_writers_policy_suffices_for_everything(self):
         self.allow("writer")
         self.become("writer")

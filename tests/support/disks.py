@@ -67,6 +67,16 @@ class Disk:
         self.leave_dead_one()
         self.mount()
 
+    def freeze(self):
+        """Whoever writes waits until thaw(); reads go on. A guard thaws it if this process is gone."""
+        self.guard = subprocess.Popen(["sh", "-c", 'read _; exec fsfreeze -u "$1"', "guard", self.path],
+                                      stdin=subprocess.PIPE, start_new_session=True)
+        subprocess.run(["fsfreeze", "-f", self.path], check=True)
+
+    def thaw(self):
+        self.guard.stdin.close()
+        self.guard.wait()
+
     def leave_dead_one(self):
         """A mount namespace that was made meanwhile, by another test, keeps the dead file system; this
         image would be mounted as that again. A copy is a disk of its own."""

@@ -245,6 +245,7 @@ TEST_F(OptionsTest, GcKeepsEveryTagAndDeletesNothingUnlessItIsTold) {
   EXPECT_EQ(all.gc.keep.tags, (std::vector<std::string>{"best-*", "x"}));
   EXPECT_EQ(all.gc.grace, std::chrono::minutes(90));
   EXPECT_TRUE(parsed({"gc", "/b", "--keep-tagged="}).gc.keep.tags.empty());
+  EXPECT_EQ(parsed({"gc", "/b", "--store", "/s"}).host.store, "/s");
   EXPECT_EQ(parsed({"du", "/b", "--keep", "3"}).gc.keep.newest, 3u);
   for (const char* grace : {"", "24", "h", "-1h", "1.5h", "1w", "4000d"}) {
     EXPECT_NE(wrong({"gc", "/b", "--grace", grace}), "") << grace;

@@ -3,6 +3,7 @@
 //     format-1-ef       0.1.0: blocks of mode EF and raw
 //     format-1-xr       0.2.0: XR, XS, EF and raw; version 2 and 3 need the feature xr
 //     format-1-sha256   0.6.0: manifests that carry their own SHA-256
+//     format-1-retired  0.6.0: skip deltas and a log of retired objects, which needs one of them
 //
 // Beside each repository is `<name>.json`: for each version the SHA-256 of each file, and the modes
 // of the blocks in the packs.  WriteGolden makes that file from the directory of a repository.
@@ -17,7 +18,9 @@
 #include "store/base/sha256.hpp"
 #include "store/inspect/export.hpp"
 #include "store/inspect/verify.hpp"
+#include "store/repository/gc_log.hpp"
 #include "store/repository/repository.hpp"
+#include "store/repository/skips.hpp"
 #include "tests/support/support.hpp"
 
 namespace weightfs {
@@ -55,8 +58,13 @@ Json describe(const filesystem::path& bucket) {
   const test::TempDir scratch;
   const auto repository = Repository::open(bucket.string(), {});
   History history(*repository, nullptr);
+  const GcLog log = read_gc_log(*repository, {});
   Json versions = Json::array();
   for (std::uint64_t number = 1; number <= repository->newest_version(0, {}); number++) {
+    if (log.versions.contains(number)) {
+      versions.push_back("retired");
+      continue;
+    }
     const auto version = history.get(number, {});
     const filesystem::path directory = scratch / std::to_string(number);
     export_version(history, number, directory, {}, {});
@@ -64,9 +72,11 @@ Json describe(const filesystem::path& bucket) {
     for (const auto& [path, bytes] : test::read_tree(directory)) {
       files[path] = to_hex(sha256(as_bytes(bytes)));
     }
-    versions.push_back({{"features", version->manifest.features},
-                        {"files", std::move(files)},
-                        {"modes", modes_of(bucket, *repository, *version)}});
+    versions.push_back(
+        {{"features", version->manifest.features},
+         {"files", std::move(files)},
+         {"modes", log.deltas.contains(number) ? std::set<int>{}
+                                               : modes_of(bucket, *repository, *version)}});
   }
   return versions;
 }
@@ -99,6 +109,21 @@ TEST(Golden, OpensARepositoryWhoseManifestsCarryTheirOwnHash) {
   const Json versions = Json::parse(test::read_text(data_path("format-1-sha256.json")));
   EXPECT_EQ(versions[0]["features"], Json{"manifest-sha256"});
   EXPECT_EQ(versions[1]["features"], (Json{"manifest-sha256", "xr"}));
+}
+
+TEST(Golden, OpensARepositoryWithSkipDeltasAndALogOfWhatWasRetired) {
+  expect_as_written("format-1-retired");
+  const auto repository = Repository::open(data_path("format-1-retired").string(), {});
+  const GcLog log = read_gc_log(*repository, {});
+  EXPECT_EQ(log.versions.text(), "2 to 15");
+  EXPECT_EQ(log.deltas.text(), "2 to 16");
+  EXPECT_EQ(log.skips, (std::set<VersionPair>{{8, 16}}));
+  ASSERT_EQ(log.needs.size(), 1u);
+  EXPECT_EQ(log.needs.begin()->first, (VersionPair{1, 16}));
+  const auto skip = find_skip(*repository, {1, 16}, {});
+  ASSERT_TRUE(skip);
+  EXPECT_EQ(sha256(as_bytes(skip->serialize())), log.needs.begin()->second);
+  EXPECT_FALSE(skip->delta.packs.empty());
 }
 
 /// WEIGHTFS_WRITE_GOLDEN=<repository>: writes <repository>.json.

@@ -6,7 +6,9 @@
 #include <set>
 #include <string>
 
+#include "store/base/bytes.hpp"
 #include "store/materialize/plan.hpp"
+#include "store/repository/gc_log.hpp"
 #include "store/repository/skips.hpp"
 #include "tests/store/materialize/materialize_fixture.hpp"
 #include "tests/support/code_of.hpp"
@@ -111,7 +113,8 @@ TEST_F(SkipWays, OnlyManifestsOnTheWayAreRead) {
   std::set<std::string> read;
   for (const auto& get : bucket.gets(keys::kVersions)) read.insert(get.key);
   std::set<std::string> expected;
-  for (const std::uint64_t n : {1u, 33u, 65u, 97u, 98u, 99u, 100u}) expected.insert(keys::manifest(n));
+  for (const std::uint64_t n : {1u, 33u, 65u, 97u, 98u, 99u, 100u})
+    expected.insert(keys::manifest(n));
   EXPECT_EQ(read, expected);
   EXPECT_EQ(builder_.bucket()->calls("list") - lists, 1u);
   // Record, and the header of a pack, for each skip.
@@ -231,6 +234,36 @@ TEST_F(BadSkips, ManyOfThem) {
   const Plan way = plan(10);
   testing::internal::GetCapturedStderr();
   EXPECT_EQ(text_of(way), "1 2 3 4 5 6 7 8 9 10");
+  expect_version(write(way));
+}
+
+// gc left nothing but two skips and what follows them; all others are bad.
+TEST_F(BadSkips, ManyOfThemBesideThoseThatAreNeeded) {
+  builder_.add_skip({1, 9});
+  builder_.add_skip({9, 12});
+  add_versions(1);
+  for (std::uint64_t from = 1; from <= 10; from++) {
+    for (std::uint64_t to = from + 2; to <= 13; to++) {
+      if (to == 9 || to == 12) continue;
+      builder_.add_skip({from, to}, {.wrong_hash = std::pair(0u, 0u)});
+    }
+  }
+  GcRecord record;
+  record.repository = repository_->id();
+  record.number = 1;
+  record.head = 13;
+  record.nonce = std::string(32, 'c');
+  for (const VersionPair& skip : {VersionPair{1, 9}, VersionPair{9, 12}}) {
+    record.needs.emplace(skip, sha256(as_bytes(*builder_.bucket()->find(keys::skip_record(skip)))));
+  }
+  builder_.bucket()->replace(keys::gc_record(1), record.serialize());
+  for (std::uint64_t version = 2; version <= 12; version++) {
+    builder_.bucket()->erase(builder_.key("packs/" + std::to_string(version) + "/"));
+  }
+  testing::internal::CaptureStderr();
+  const Plan way = plan(13);
+  testing::internal::GetCapturedStderr();
+  EXPECT_EQ(text_of(way), "1 >9 >12 13");
   expect_version(write(way));
 }
 

@@ -1,7 +1,8 @@
 // Random publishers, collectors, makers of skips, joining readers and kills on one bucket, whose
 // LIST lags and whose clock jumps: every version that no record retired can be built at any time by
-// snapshots, deltas, and skips that a record needs; nothing is removed that no record names, that
-// may still be published, or that a skip's maker may still need.
+// snapshots, deltas, and skips that a record needs, and readers, which decode it, get its bytes;
+// nothing is removed that no record names, that may still be published, or that a skip's maker may
+// still need.
 //
 // $WEIGHTFS_GC_SECONDS: how long; default: 3.
 
@@ -12,8 +13,10 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <mutex>
 
 #include "store/base/bytes.hpp"
+#include "store/inspect/export.hpp"
 #include "tests/store/retention/gc_world.hpp"
 
 namespace weightfs::test {
@@ -48,11 +51,14 @@ class GcModel {
       EXPECT_FALSE(log.objects.contains(key)) << key;
     }
     for (const std::string& key : above_) EXPECT_EQ(world_.has(key), is_above(key)) << key;
+    read(world_.builder.newest());
+    for (int sample = 0; sample < 2; sample++) read(1 + pick(world_.builder.newest()));
   }
 
   std::uint64_t removed() const { return removed_; }
   std::uint64_t needed() const { return needed_; }
   std::uint64_t removed_of_skips() const { return removed_of_skips_; }
+  std::uint64_t versions_read() const { return read_; }
 
  private:
   std::uint64_t pick(std::uint64_t count) { return rng_() % count; }
@@ -84,21 +90,37 @@ class GcModel {
     if (how == 1 && !is_needed) world_.builder.flip(keys::skip_record({from, to}), 30);
   }
 
-  /// A reader without anything, beside which collectors run: whenever it misses an object it reads
-  /// the log, and plans again.
+  /// A reader without anything, beside whose requests collectors run, writes the version as files.
   void join() {
-    const std::uint64_t version = 1 + pick(world_.builder.newest());
-    for (int tries = 0; tries < 10; tries++) {
-      if (world_.log().versions.contains(version)) return;
-      const std::vector<std::string> way = world_.find_way(version);
-      ASSERT_FALSE(way.empty()) << "version " << version;
-      if (std::ranges::all_of(way, [&](const std::string& key) {
-            if (pick(10) == 0) collect(1);
-            return world_.has(key);
-          })) {
-        return;
-      }
+    const std::uint64_t first = 1 + pick(30), second = first + 1 + pick(30);
+    std::atomic<std::uint64_t> calls = 0;
+    BucketHooks hooks;
+    hooks.before = [&](const BucketCall&) {
+      const std::uint64_t number = ++calls;
+      if (number == first || number == second) collect_beside();
+    };
+    read(1 + pick(world_.builder.newest()), hooks);
+  }
+
+  /// Threads: the one that gets there; another one waits for its turn.
+  void collect_beside() {
+    const std::scoped_lock lock(mutex_);
+    collect(1);
+  }
+
+  /// What no record retired can be read, and its bytes are right.
+  void read(std::uint64_t version, const BucketHooks& hooks = {}) {
+    TempDir directory;
+    try {
+      const auto repository = world_.open(hooks);
+      History history(*repository, nullptr);
+      export_version(history, version, directory / "out", {}, {});
+    } catch (const Error& error) {
+      EXPECT_TRUE(world_.log().versions.contains(version)) << error.what();
+      return;
     }
+    EXPECT_EQ(read_tree(directory / "out"), world_.builder.tree(version)) << version;
+    read_++;
   }
 
   void move_clock() {
@@ -200,13 +222,15 @@ class GcModel {
   std::vector<std::string> above_;
   std::atomic<std::uint64_t> removed_ = 0, removed_of_skips_ = 0;
   std::uint64_t needed_ = 0;  // skips that the log needed, at most at a time
+  std::uint64_t read_ = 0;    // versions, by decoding
+  std::mutex mutex_;          // one collector beside a reader at a time
 };
 
 TEST(CollectModel, NothingKeptIsLost) {
   const char* const given = std::getenv("WEIGHTFS_GC_SECONDS");
   const auto end = std::chrono::steady_clock::now() +
                    std::chrono::seconds(given == nullptr ? 3 : std::atoi(given));
-  std::uint64_t removed = 0, removed_of_skips = 0, needed = 0, rounds = 0;
+  std::uint64_t removed = 0, removed_of_skips = 0, needed = 0, read = 0, rounds = 0;
   const auto shows_nothing = [&] { return removed == 0 || removed_of_skips == 0 || needed == 0; };
   for (std::uint64_t first = seed();
        rounds < 3 || std::chrono::steady_clock::now() < end || (shows_nothing() && rounds < 100);
@@ -219,13 +243,15 @@ TEST(CollectModel, NothingKeptIsLost) {
     removed += model.removed();
     removed_of_skips += model.removed_of_skips();
     needed += model.needed();
+    read += model.versions_read();
     if (testing::Test::HasFailure()) break;
   }
-  fmt::print("{} rounds: {} objects removed, {} of skips; {} skips needed\n", rounds, removed,
-             removed_of_skips, needed);
+  fmt::print("{} rounds: {} objects removed, {} of skips; {} skips needed; {} versions read\n",
+             rounds, removed, removed_of_skips, needed, read);
   EXPECT_GT(removed, 0U) << "it proves nothing";
   EXPECT_GT(removed_of_skips, 0U) << "it proves nothing of skips";
   EXPECT_GT(needed, 0U) << "it proves nothing of skips";
+  EXPECT_GT(read, 0U) << "it proves nothing of readers";
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 
+#include "store/inspect/export.hpp"
 #include "tests/store/retention/gc_world.hpp"
 
 namespace weightfs::test {
@@ -88,6 +89,108 @@ TEST_F(GcReaders, AHostThatIsFarBehindGoesOnFromASnapshot) {
   remove_old();
   expect_tree(host, newest);
   EXPECT_EQ(log_reads, 0);  // so many requests would have been dearer
+}
+
+TEST_F(GcReaders, WhoExportsAndMeetsARemovedObjectPlansAgain) {
+  world_.publish_many(9);
+  std::atomic<int> reads = 0;
+  BucketHooks hooks;
+  hooks.before = [&](const BucketCall& call) {
+    if (call.kind != "get" || !call.key.starts_with("packs/2/") || ++reads != 2) return;
+    CollectOptions options = GcWorld::options_for(1, seconds(0));
+    options.keep.every = 8;
+    world_.gc(options);  // by a skip from 1 to 8
+    EXPECT_EQ(world_.count("packs/"), 1u);
+  };
+  const auto repository = world_.open(hooks);
+  History history(*repository, nullptr);
+  export_version(history, 8, directory_.path() / "out", {}, {});
+  EXPECT_EQ(read_tree(directory_.path() / "out"), world_.builder.tree(8));
+  EXPECT_GE(reads, 2);
+}
+
+// Deltas that seem cheaper than the snapshot are gone in several passes, whose first one ends at a
+// version that was retired.
+TEST_F(GcReaders, AStopOnTheWayThatWasRetiredIsGoneAround) {
+  // Most deltas have no pack, so that one costs a request, and 8 MB more than all of them.
+  std::vector<TestTensor> tensors{random_tensor("w", Dtype::bf16, {4'000'000}, rng_)};
+  RepositoryBuilder& builder = world_.builder;
+  const std::uint64_t newest = kStepsPerPass + 6;
+  const auto publish = [&] {
+    if (builder.newest() % 16 == 8) tensors[0].data[0] ^= std::byte{1};
+    builder.add({{"model.safetensors", make_safetensors(tensors)}},
+                {.snapshot = builder.newest() + 4 == newest});
+    if (builder.newest() > 2) builder.forget_tree(builder.newest() - 1);
+  };
+  publish();
+  std::atomic<int> log_reads = 0;
+  BucketHooks hooks;
+  hooks.before = [&](const BucketCall& call) {
+    if (call.key.starts_with("gc/")) log_reads++;
+  };
+  Host host(world_.open(hooks), directory_.path() / "store");
+  expect_tree(host, 1);
+  while (builder.newest() < newest) publish();
+  remove_old();
+  EXPECT_EQ(world_.count("snapshots/"), 2u);
+  EXPECT_EQ(log_reads, 0);
+  expect_tree(host, newest);
+  EXPECT_GT(log_reads, 0) << "the snapshot was taken at once: this test shows nothing";
+}
+
+// ---- skips that gc left instead of deltas ----
+
+class GcSkipReaders : public GcReaders {
+ protected:
+  static constexpr std::uint64_t kKept = 8, kNewest = 18;
+
+  void SetUp() override {
+    world_.publish_many(kNewest);
+    CollectOptions options = GcWorld::options_for(1, seconds(0));
+    options.keep.every = kKept;
+    EXPECT_EQ(world_.gc(options).made, (std::vector<VersionPair>{{1, 8}, {8, 16}}));
+    EXPECT_EQ(world_.log().needs.size(), 2u);
+    EXPECT_EQ(world_.count("packs/"), kNewest - 16);
+  }
+
+  /// By a host that has nothing.
+  void expect_kept() {
+    for (const std::uint64_t version : {kNewest, std::uint64_t{16}, kKept}) {
+      TempDir directory;
+      BucketHooks hooks;
+      hooks.before = [&](const BucketCall& call) {
+        if (call.key.starts_with("gc/")) log_reads_++;
+      };
+      Host host(world_.open(hooks), directory.path() / "store");
+      expect_tree(host, version);
+    }
+  }
+
+  std::atomic<int> log_reads_ = 0;
+};
+
+TEST_F(GcSkipReaders, AListLeadsToThem) { expect_kept(); }
+
+TEST_F(GcSkipReaders, WhoMayNotListFindsThemInTheLog) {
+  world_.bucket()->fail_list(ErrorCode::permission);
+  expect_kept();
+  EXPECT_GT(log_reads_, 0);
+  EXPECT_GT(world_.bucket()->failures(), 0u);
+}
+
+TEST_F(GcSkipReaders, WhoseListLagsFindsThemInTheLog) {
+  world_.bucket()->hide_from_list("skips/");
+  expect_kept();
+  EXPECT_GT(log_reads_, 0);
+}
+
+TEST_F(GcSkipReaders, ALogThatCannotBeReadIsTheErrorOfTheDeltas) {
+  world_.bucket()->fail_list(ErrorCode::permission);
+  world_.builder.flip(keys::gc_record(1), 40);
+  Host host(world_.open({}), directory_.path() / "store");
+  const Error error = error_of([&] { host.read_version(kNewest); });
+  EXPECT_EQ(error.code(), ErrorCode::not_found) << error.what();
+  EXPECT_NE(std::string(error.what()).find("packs/"), std::string::npos) << error.what();
 }
 
 TEST_F(GcReaders, NobodyElseReadsTheLog) {

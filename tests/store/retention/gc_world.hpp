@@ -134,9 +134,6 @@ class GcWorld {
     }
     return ways;
   }
-  [[nodiscard]] std::vector<std::string> find_way(std::uint64_t version) const {
-    return find_ways()[version];
-  }
   [[nodiscard]] std::set<std::uint64_t> found_versions() const {
     std::set<std::uint64_t> found;
     for (const auto& [version, way] : find_ways()) found.insert(version);

@@ -1,5 +1,6 @@
 #include "store/skips/make_skip.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include "store/base/sha256.hpp"
 #include "store/publish/upload_names.hpp"
 #include "store/repository/skips.hpp"
+#include "store/skips/skip_rules.hpp"
 #include "tests/support/meddling_coder.hpp"
 #include "tests/support/patched_host.hpp"
 #include "tests/support/skip_packs.hpp"
@@ -337,6 +339,49 @@ TEST_F(MakeSkipTest, ItEndsWhenItIsTold) {
   EXPECT_TRUE(skip_keys().empty());
   host_.keep_only(4);
   EXPECT_TRUE(host_.store().evictor().evict(4)) << "nothing is reserved any more";
+}
+
+// ---- where nothing is here ----
+
+/// What making these skips fetches into a store that has nothing.
+std::uint64_t fetched_bytes(const RepositoryBuilder& builder, const std::vector<VersionPair>& skips,
+                            std::uint64_t& gets) {
+  TempDir directory;
+  Host host(builder.bucket(), directory / "store");
+  const std::uint64_t bytes = builder.bucket()->bytes_read();
+  gets = builder.bucket()->calls("get");
+  MakeSkipOptions options;
+  options.may_materialize = true;
+  for (const VersionPair& skip : skips) {
+    EXPECT_TRUE(make_skip(*host.store, host.history, skip, options, {}, {}));
+  }
+  gets = builder.bucket()->calls("get") - gets;
+  for (const auto& [key, object] : builder.bucket()->objects()) {
+    if (key.starts_with(keys::kSkips)) builder.bucket()->erase(key);
+  }
+  return builder.bucket()->bytes_read() - bytes;
+}
+
+TEST(MissingSkips, InTheirOrderABareStoreFetchesTheLeast) {
+  Random rng = make_rng();
+  TestTensor tensor = random_tensor("w", Dtype::bf16, {1000, 300}, rng);
+  RepositoryBuilder builder;
+  for (int version = 1; version <= 33; version++) {
+    builder.add({{"m.safetensors", make_safetensors({tensor})}});
+    nudge(tensor, 0.01, rng);
+  }
+  const auto repository = builder.open();
+  History history(*repository, nullptr);
+  std::vector<VersionPair> skips = missing_skips(history, 33, 33, {}, {});
+  ASSERT_EQ(skips.size(), 5u);
+  std::uint64_t gets = 0, other_gets = 0;
+  const std::uint64_t bytes = fetched_bytes(builder, skips, gets);
+  std::ranges::reverse(skips);
+  const std::uint64_t other_bytes = fetched_bytes(builder, skips, other_gets);
+  fmt::print("oldest first: {} gets, {} bytes; newest first: {}, {}\n", gets, bytes, other_gets,
+             other_bytes);
+  EXPECT_LT(gets, other_gets);
+  EXPECT_LT(bytes, other_bytes);
 }
 
 }  // namespace

@@ -80,21 +80,21 @@ class MissingSkipsTest : public testing::Test {
   GcLog retired_;
 };
 
-TEST_F(MissingSkipsTest, TheNewestVersionFirstAndNoneThatIsThere) {
+TEST_F(MissingSkipsTest, TheOldestVersionFirstAndNoneThatIsThere) {
   add(33);
-  EXPECT_EQ(missing(100), (Pairs{{24, 32}, {1, 32}, {16, 24}, {8, 16}, {1, 16}}));
-  EXPECT_EQ(missing(9), (Pairs{{24, 32}, {1, 32}}));
+  EXPECT_EQ(missing(100), (Pairs{{1, 16}, {8, 16}, {16, 24}, {1, 32}, {24, 32}}));
+  EXPECT_EQ(missing(9), (Pairs{{1, 32}, {24, 32}}));
   EXPECT_EQ(missing(1), Pairs{});
   put({1, 32});
   put({8, 16});
-  EXPECT_EQ(missing(100), (Pairs{{24, 32}, {16, 24}, {1, 16}}));
+  EXPECT_EQ(missing(100), (Pairs{{1, 16}, {16, 24}, {24, 32}}));
 }
 
 TEST_F(MissingSkipsTest, NoneLeadsOverAChangeOfTheTensorTable) {
   add(20);
   tensor_ = random_tensor("x", Dtype::bf16, {120}, rng_);
   add(14);
-  EXPECT_EQ(missing(100), (Pairs{{24, 32}, {8, 16}, {1, 16}}));
+  EXPECT_EQ(missing(100), (Pairs{{1, 16}, {8, 16}, {24, 32}}));
 }
 
 TEST_F(MissingSkipsTest, SnapshotsAreThoseOfManifests) {
@@ -104,15 +104,15 @@ TEST_F(MissingSkipsTest, SnapshotsAreThoseOfManifests) {
   options.snapshot = true;
   builder_.add({{"m.safetensors", make_safetensors({tensor_})}}, options);
   add(22);
-  EXPECT_EQ(missing(100), (Pairs{{24, 32}, {10, 32}, {16, 24}, {10, 16}, {8, 16}}));
-  EXPECT_EQ(missing(2), (Pairs{{24, 32}, {10, 32}})) << "the snapshot is older than what is asked";
+  EXPECT_EQ(missing(100), (Pairs{{8, 16}, {10, 16}, {16, 24}, {10, 32}, {24, 32}}));
+  EXPECT_EQ(missing(2), (Pairs{{10, 32}, {24, 32}})) << "the snapshot is older than what is asked";
 }
 
 TEST_F(MissingSkipsTest, NoneThatNeedsWhatWasRetired) {
   add(33);
   for (std::uint64_t version = 1; version <= 9; version++) retired_.versions.add(version);
   retired_.snapshots.add(1);
-  EXPECT_EQ(missing(100), (Pairs{{24, 32}, {16, 24}}));
+  EXPECT_EQ(missing(100), (Pairs{{16, 24}, {24, 32}}));
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "store/base/bytes.hpp"
+#include "store/repository/gc_log.hpp"
 #include "tests/support/code_of.hpp"
 #include "tests/support/hosts.hpp"
 #include "tests/support/small_versions.hpp"
@@ -97,6 +98,19 @@ class PathFinderTest : public ::testing::Test {
     }
   }
 
+  /// As if gc had removed deltas that these lead over.
+  void need(const std::vector<VersionPair>& skips) {
+    GcRecord record;
+    record.repository = repository_->id();
+    record.number = 1;
+    for (const VersionPair& skip : skips) {
+      record.needs.emplace(skip, hash_of(skip.to));
+      record.head = std::max(record.head, skip.to);
+    }
+    record.nonce = std::string(32, 'c');
+    bucket_->replace(keys::gc_record(1), record.serialize());
+  }
+
   FoundWay find(std::uint64_t wanted, std::vector<std::uint64_t> here = {}) {
     std::vector<std::shared_ptr<const Version>> bases;
     for (const std::uint64_t number : here) bases.push_back(run_.get(number, {}));
@@ -177,6 +191,29 @@ TEST_F(PathFinderTest, ADamagedManifestIsNoTroubleBesideTheWay) {
   const FoundWay around = find(57, {49});
   EXPECT_FALSE(around.is_here) << "no delta leads from there";
   EXPECT_EQ(code_of([&] { find(101); }), ErrorCode::corrupt);
+}
+
+TEST_F(PathFinderTest, WithoutSkipsThoseThatTheLogNeedsAreLeft) {
+  add_skip(1, 60, 1u << 20);
+  add_skip(10, 40, 1u << 20);
+  need({{1, 60}});
+  const auto wanted = run_.get(62, {});
+  SkipBook skips(*repository_);
+  const Context context;
+  PathFinder finder(run_, skips, wanted, {}, context);
+  finder.leave_out_skips();
+  const FoundWay deltas = finder.find();
+  EXPECT_EQ(deltas.hops.size(), 61u);
+  finder.leave_out(deltas.hops[20]);
+  const auto expect_needed = [&] {
+    const FoundWay way = finder.find();
+    ASSERT_EQ(way.hops.size(), 3u);
+    EXPECT_EQ(way.hops[0].versions, (VersionPair{1, 60}));
+    EXPECT_TRUE(way.hops[0].skip);
+  };
+  expect_needed();
+  finder.leave_out_skips();  // another time, now that the log is known
+  expect_needed();
 }
 
 TEST_F(PathFinderTest, AHundredThousandVersionsTakeNoLongerThanTheWay) {

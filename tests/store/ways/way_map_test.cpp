@@ -94,6 +94,23 @@ TEST(WayMap, ADeltaThatIsNotThereEndsAWay) {
   EXPECT_FALSE(map.find(8));
 }
 
+TEST(WayMap, TheEndsOfAllWaysAreWholeWays) {
+  WayMap map;
+  map.set_start(2, {500, 0});
+  for (std::uint64_t to = 2; to <= 8; to++) map.set_delta(to, WayCost{100, 0});
+  map.set_delta(7, std::nullopt);
+  map.set_skip({3, 6}, {300, 0});
+  const std::vector<WayEnd> ends = map.find_all(8);
+  EXPECT_EQ(ends[0].by, WayEnd::By::nothing) << "the start lies behind it";
+  EXPECT_EQ(ends[1].by, WayEnd::By::start);
+  EXPECT_EQ(ends[2].by, WayEnd::By::delta);
+  EXPECT_EQ(ends[5].by, WayEnd::By::skip) << "as cheap as three deltas, and fewer hops";
+  EXPECT_EQ(ends[5].from, 3u);
+  EXPECT_EQ(ends[5].price, 900u);
+  EXPECT_EQ(ends[6].by, WayEnd::By::nothing);
+  EXPECT_EQ(ends[7].by, WayEnd::By::nothing);
+}
+
 TEST(WayMap, WhatABucketSaysOfSizesCannotOverflow) {
   WayMap map;
   map.guess_deltas({~std::uint64_t{0}, ~std::uint64_t{0}});
@@ -141,6 +158,14 @@ TEST(WayMap, FindsTheCheapestOfRandomMaps) {
       for (std::uint64_t from = 1; from + 2 <= version; from++) {
         if (rng() % 10 == 0) map.set_skip({from, version}, edges[{from, version}] = cost());
       }
+    }
+    const std::vector<WayEnd> ends = map.find_all(wanted);
+    for (std::uint64_t version = 1; version <= wanted; version++) {
+      const auto price = cheapest(version, starts, edges);
+      const WayEnd& end = ends[version - 1];
+      ASSERT_EQ(end.by != WayEnd::By::nothing, price.has_value()) << "round " << round;
+      if (!price) continue;
+      ASSERT_EQ(end.price, *price) << "round " << round << ", version " << version;
     }
     const auto expected = cheapest(wanted, starts, edges);
     const auto way = map.find(wanted);

@@ -1,4 +1,4 @@
-#include "store/retention/gc_record.hpp"
+#include "store/repository/gc_record.hpp"
 
 #include <fmt/format.h>
 

@@ -1,15 +1,14 @@
-#include "store/retention/gc_log.hpp"
+#include "store/repository/gc_log.hpp"
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
-#include <ctime>
 #include <utility>
 
 #include "store/base/bytes.hpp"
 #include "store/base/error.hpp"
+#include "store/base/utc_text.hpp"
 #include "store/repository/skips.hpp"
 #include "store/threads/parallel.hpp"
 
@@ -83,13 +82,6 @@ void take_record(GcLog& log, std::string_view bytes, const std::string& reposito
   log.last_sha256 = sha256(as_bytes(bytes));
 }
 
-std::string utc(std::int64_t time) {
-  const std::time_t seconds = time;
-  std::tm parts{};
-  if (::gmtime_r(&seconds, &parts) == nullptr) return "an unknown time";
-  return fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", parts);
-}
-
 }  // namespace
 
 void GcLog::add(GcRecord record) {
@@ -134,7 +126,7 @@ void throw_if_retired(Repository& repository, std::uint64_t version, const Conte
   throw Error(
       ErrorCode::not_found,
       fmt::format("version {} was removed by gc at {}; the oldest version that is left is {}",
-                  version, utc(record->time), oldest));
+                  version, utc_text(record->time), oldest));
 }
 
 bool append_gc_record(const GcRecord& record, Repository& repository, const Context& context) {

@@ -1,4 +1,4 @@
-#include "store/retention/version_ranges.hpp"
+#include "store/repository/version_ranges.hpp"
 
 #include <fmt/format.h>
 

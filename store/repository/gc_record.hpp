@@ -13,7 +13,7 @@
 
 #include "store/base/sha256.hpp"
 #include "store/base/version_pair.hpp"
-#include "store/retention/version_ranges.hpp"
+#include "store/repository/version_ranges.hpp"
 
 namespace weightfs {
 

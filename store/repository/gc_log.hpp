@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "store/base/context.hpp"
+#include "store/repository/gc_record.hpp"
 #include "store/repository/repository.hpp"
-#include "store/retention/gc_record.hpp"
 
 namespace weightfs {
 
