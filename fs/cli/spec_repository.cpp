@@ -101,11 +101,10 @@ CommandSpec publish_command() {
            .set = into<parse_switch, &Options::publish, &VersionWishes::snapshot>},
           {.name = "base",
            .value = "hub:ORG/MODEL@COMMIT",
-           .help =
-               "DIR is this commit of a model on the Hugging Face Hub: a snapshot whose weights\n"
-               "files are not uploaded, and which readers fetch from there. Each file is\n"
-               "compared with the Hub's first. HF_ENDPOINT and HF_TOKEN are used as\n"
-               "huggingface_hub does (default: the bucket has all bytes)",
+           .help = "DIR is this commit of a model on the Hugging Face Hub: a snapshot of which\n"
+                   "no weights file is uploaded; readers fetch them from there. Each is\n"
+                   "compared with the Hub's first. HF_ENDPOINT and HF_TOKEN are used as\n"
+                   "huggingface_hub does (default: the bucket has all bytes)",
            .set = into<parse_base, &Options::base>},
           snapshot_every_option(
               into<number_in<kEvery>, &Options::snapshots, &SnapshotPolicy::every>),
