@@ -23,12 +23,12 @@ using test::FakeHub;
 using test::ServedReply;
 using test::ServedRequest;
 
-const std::string kModel = "org/model/resolve/0123456789abcdef0123456789abcdef01234567/";
-const std::string kShard = kModel + "sub/m 1.safetensors";
+const std::string kHubModel = "org/model/resolve/0123456789abcdef0123456789abcdef01234567/";
+const std::string kHubShard = kHubModel + "sub/m 1.safetensors";
 
 class HubReaderTest : public testing::Test {
  protected:
-  HubReaderTest() { fake_.put(kShard, "0123456789"); }
+  HubReaderTest() { fake_.put(kHubShard, "0123456789"); }
 
   HubReader& hub() {
     if (!hub_) {
@@ -38,14 +38,15 @@ class HubReaderTest : public testing::Test {
     return *hub_;
   }
 
-  std::string get(std::uint64_t offset_bytes, std::size_t size, const std::string& key = kShard) {
+  std::string get(std::uint64_t offset_bytes, std::size_t size,
+                  const std::string& key = kHubShard) {
     std::string into(size, '.');
     into.resize(hub().get(key, offset_bytes, std::as_writable_bytes(std::span(into)), {}));
     return into;
   }
 
   /// The code of a read that must fail, and its message, which names the URL.
-  ErrorCode refusal(std::string& message, const std::string& key = kShard) {
+  ErrorCode refusal(std::string& message, const std::string& key = kHubShard) {
     const ErrorCode code = test::code_of([&] { get(0, 4, key); }, &message);
     EXPECT_NE(message.find(fake_.url() + "/" + key), std::string::npos) << message;
     return code;
@@ -75,13 +76,13 @@ TEST_F(HubReaderTest, ReadsRangesFromWhereTheHubRedirectsTo) {
   // Where it leads is kept.
   EXPECT_EQ(fake_.count("GET "), 1u);
   EXPECT_EQ(fake_.count("LINK "), 4u);
-  EXPECT_EQ(fake_.requests().front(), "GET /" + kShard);
+  EXPECT_EQ(fake_.requests().front(), "GET /" + kHubShard);
 }
 
 TEST_F(HubReaderTest, ReadsSmallFilesFromTheHubItself) {
-  fake_.put(kModel + "small", "abcdef", false);
-  EXPECT_EQ(get(1, 2, kModel + "small"), "bc");
-  EXPECT_EQ(get(3, 2, kModel + "small"), "de");
+  fake_.put(kHubModel + "small", "abcdef", false);
+  EXPECT_EQ(get(1, 2, kHubModel + "small"), "bc");
+  EXPECT_EQ(get(3, 2, kHubModel + "small"), "de");
   EXPECT_EQ(fake_.count("GET "), 2u);
 }
 
@@ -90,7 +91,7 @@ TEST_F(HubReaderTest, TheTokenGoesToTheHubAlone) {
   variables_["HF_TOKEN"] = "hf_secret";
   EXPECT_EQ(get(0, 4), "0123");
   EXPECT_EQ(get(4, 4), "4567");
-  EXPECT_EQ(hub().describe(kShard, {}).size_bytes, 10u);
+  EXPECT_EQ(hub().describe(kHubShard, {}).size_bytes, 10u);
   EXPECT_EQ(fake_.leaks(), 0u);
 }
 
@@ -101,7 +102,7 @@ TEST_F(HubReaderTest, ARedirectWithinTheHubKeepsTheToken) {
   fake_.before([&](const ServedRequest& request) -> std::optional<ServedReply> {
     if (request.path() != "/" + old) return std::nullopt;
     return ServedReply{.status = 307,
-                       .headers = {{"Location", "/" + kModel + "sub/m%201.safetensors"}}};
+                       .headers = {{"Location", "/" + kHubModel + "sub/m%201.safetensors"}}};
   });
   EXPECT_EQ(get(0, 4, old), "0123");
   EXPECT_EQ(hub().describe(old, {}).size_bytes, 10u);
@@ -153,7 +154,7 @@ TEST_F(HubReaderTest, ThatIgnoresRangesIsUnavailable) {
 
 TEST_F(HubReaderTest, SaysWhatIsGone) {
   std::string message;
-  EXPECT_EQ(refusal(message, kModel + "other"), ErrorCode::not_found);
+  EXPECT_EQ(refusal(message, kHubModel + "other"), ErrorCode::not_found);
   EXPECT_NE(message.find("404: that commit has no such file (so says the fake)"), message.npos)
       << message;
   fake_.before(first(1, {.status = 404, .headers = {{"X-Error-Code", "RevisionNotFound"}}}));
@@ -228,11 +229,11 @@ TEST_F(HubReaderTest, IsGivenUpSoonIfItWasNeverReached) {
 }
 
 TEST_F(HubReaderTest, DescribesFilesWithoutFollowingTheHub) {
-  const HubFile large = hub().describe(kShard, {});
+  const HubFile large = hub().describe(kHubShard, {});
   EXPECT_EQ(large.size_bytes, 10u);
   EXPECT_EQ(large.sha256, sha256(as_bytes("0123456789")));
-  fake_.put(kModel + "small", "abc", false);
-  const HubFile small = hub().describe(kModel + "small", {});
+  fake_.put(kHubModel + "small", "abc", false);
+  const HubFile small = hub().describe(kHubModel + "small", {});
   EXPECT_EQ(small.size_bytes, 3u);
   EXPECT_FALSE(small.sha256);
   EXPECT_EQ(fake_.count("LINK "), 0u);
@@ -245,7 +246,7 @@ TEST_F(HubReaderTest, EndsWhenItIsTold) {
   });
   std::array<std::byte, 1> byte{};
   const Context soon = Context{}.within(std::chrono::milliseconds(50));
-  EXPECT_EQ(test::code_of([&] { hub().get(kShard, 0, byte, soon); }), ErrorCode::timed_out);
+  EXPECT_EQ(test::code_of([&] { hub().get(kHubShard, 0, byte, soon); }), ErrorCode::timed_out);
 }
 
 }  // namespace
