@@ -15,6 +15,7 @@
 #include "fs/daemon/daemon.hpp"
 #include "fs/directory/sync_service.hpp"
 #include "fs/runtime/host_options.hpp"
+#include "store/format/hub_base.hpp"
 #include "store/publish/snapshot_choice.hpp"
 #include "store/publish/version_wishes.hpp"
 #include "store/retention/collect.hpp"
@@ -103,7 +104,8 @@ struct Options {
   MountOptions mount;           // without the mount point
   SyncServiceOptions sync;      // without the directory
   VersionWishes publish;
-  SnapshotPolicy snapshots;  // publish
+  SnapshotPolicy snapshots;     // publish
+  std::optional<HubBase> base;  // publish
   LookFlags look;
   WaitFlags wait;
   GcFlags gc;

@@ -3,6 +3,7 @@
 #include "fs/cli/command_options.hpp"
 #include "fs/cli/command_specs.hpp"
 #include "store/base/error.hpp"
+#include "store/format/hub_base.hpp"
 
 namespace weightfs::fs {
 namespace {
@@ -14,6 +15,12 @@ void add_meta(Options& options, std::string_view text) {
   if (!options.publish.meta.emplace(key, value).second) {
     throw Error(ErrorCode::invalid, fmt::format("the key '{}' is given twice", key));
   }
+}
+
+std::optional<HubBase> parse_base(std::string_view text) {
+  auto base = HubBase::parse(text);
+  if (base) return base;
+  throw Error(ErrorCode::invalid, fmt::format("'{}' is not {}", text, kHubBaseForm));
 }
 
 void take_rollback(Options& options, Operands operands) {
@@ -92,6 +99,13 @@ CommandSpec publish_command() {
            .help = "write the full bytes too, so that readers can start here (default: only\n"
                    "version 1, and as --snapshot-every says)",
            .set = into<parse_switch, &Options::publish, &VersionWishes::snapshot>},
+          {.name = "base",
+           .value = "hub:ORG/MODEL@COMMIT",
+           .help = "DIR is this commit of a model on the Hugging Face Hub: a snapshot of which\n"
+                   "no weights file is uploaded; readers fetch them from there. Each is\n"
+                   "compared with the Hub's first. HF_ENDPOINT and HF_TOKEN are used as\n"
+                   "huggingface_hub does (default: the bucket has all bytes)",
+           .set = into<parse_base, &Options::base>},
           snapshot_every_option(
               into<number_in<kEvery>, &Options::snapshots, &SnapshotPolicy::every>),
           {.name = "rebase",

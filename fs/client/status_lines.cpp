@@ -202,6 +202,15 @@ void add_seed(const Json& status, TextTable& table) {
                                  count_text(number_of(*found, "tensors"), "tensor"))});
 }
 
+/// No row if nothing came from the Hub.
+void add_hub(const Json& status, TextTable& table) {
+  const auto bytes = status.find("bytes");
+  const std::uint64_t hub = bytes == status.end() ? 0 : number_of(*bytes, "hub");
+  if (hub == 0) return;
+  table.add({"hub", fmt::format("{} of snapshots fetched from the Hub, not the bucket",
+                                human_bytes(hub))});
+}
+
 /// A row for each version that is being filled.
 void add_partial(const Json& status, TextTable& table) {
   if (!status.contains("partial")) return;
@@ -494,6 +503,7 @@ std::string status_lines(const Json& status, std::size_t width) {
                            human_bytes(status.at("bytes").at("images").get<std::uint64_t>()),
                            human_bytes(status.at("bytes").at("fetched").get<std::uint64_t>())));
   add_seed(status, table);
+  add_hub(status, table);
   add_images(status, table);
   add_history(status, table);
   add_timing(status, table);

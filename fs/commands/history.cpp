@@ -53,8 +53,16 @@ Json log_json(const Manifest& manifest, const Layout& layout, const GcLog& log) 
     json["changed_elements"] = manifest.delta->changed_elements;
     json["delta_bytes"] = pack_bytes(*manifest.delta);
   }
-  if (manifest.snapshot) json["snapshot_bytes"] = layout.size_bytes();
+  if (manifest.snapshot) {
+    json["snapshot_bytes"] = layout.size_bytes();
+    if (manifest.snapshot->base) json["snapshot_base"] = manifest.snapshot->base->text();
+  }
   return json;
+}
+
+std::string snapshot_text(const Manifest& manifest, const Layout& layout) {
+  if (!manifest.snapshot) return "-";
+  return manifest.snapshot->base ? "on the Hub" : human_bytes(layout.size_bytes());
 }
 
 /// Long cells come last, so that they can continue on the next line.
@@ -68,7 +76,7 @@ std::vector<std::string> log_cells(const Manifest& manifest, const Layout& layou
       time_text(manifest.time),
       manifest.delta ? share_text(manifest.delta->changed_elements, layout.element_count()) : "-",
       manifest.delta ? human_bytes(pack_bytes(*manifest.delta)) : "-",
-      manifest.snapshot ? human_bytes(layout.size_bytes()) : "-",
+      snapshot_text(manifest, layout),
       human_bytes(version_bytes(manifest, layout)),
       fmt::format("{}{}{}{}", retired, manifest.tag, has_both ? "  " : "", meta)};
 }
@@ -137,8 +145,9 @@ std::string show_text(const Version& version, const Layout& layout, const Json& 
     }
   }
   if (manifest.snapshot) {
-    add("snapshot",
-        fmt::format("{}, {}", manifest.snapshot->nonce, human_bytes(layout.size_bytes())));
+    const auto& base = manifest.snapshot->base;
+    add("snapshot", fmt::format("{}, {}", base ? base->text() : manifest.snapshot->nonce,
+                                human_bytes(layout.size_bytes())));
   }
 
   TextTable table({{"FILE"}, {"KIND"}, {"TENSORS", Align::right}, {"BYTES", Align::right}});

@@ -35,6 +35,7 @@ Json to_json(const PublishResult& result, const std::string& url, const std::str
             {"uploaded_bytes", result.uploaded_bytes},
             {"snapshot", result.snapshot},
             {"unpublished", result.unpublished}};
+  if (result.base) json["base"] = result.base->text();
   if (const auto& chunks = result.rollback) {
     json["chunks"] = {
         {"equal", chunks->equal}, {"patched", chunks->patched}, {"other", chunks->other}};
@@ -52,6 +53,7 @@ std::string to_text(const PublishResult& result, const std::string& url, const s
                         share_text(result.changed_elements, result.elements), result.elements,
                         human_bytes(result.uploaded_bytes), human_bytes(result.version_bytes));
   }
+  if (result.base) text += fmt::format("readers fetch its snapshot from {}\n", result.base->text());
   for (const std::string& path : result.unpublished) {
     text += fmt::format("not published: {} (--include publishes it too)\n", printable(path));
   }
@@ -166,6 +168,7 @@ int publish_to(Call& call, Reading& reading, const VersionWishes& wishes) {
   const PublishOptions publish_options{.directory = options.directory,
                                        .wishes = wishes,
                                        .snapshots = options.snapshots,
+                                       .base = options.base,
                                        .coder = choice.coder(),
                                        .keeps_images = publish_store.is_kept(),
                                        .watch = &watch,
@@ -182,6 +185,13 @@ int publish_to(Call& call, Reading& reading, const VersionWishes& wishes) {
 
 int run_publish(Call& call) {
   const Target target = resolve_target(call.options.target);
+  if (!target.mount_point.empty() && call.options.base) {
+    throw Error(
+        ErrorCode::invalid,
+        fmt::format("--base is for a bucket, not for a mount: weightfs publish {} DIR --base "
+                    "{}",
+                    target.url, call.options.base->text()));
+  }
   if (!target.mount_point.empty()) {
     return run_hand_over(call, target.mount_point, call.options.publish);
   }

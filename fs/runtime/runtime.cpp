@@ -83,6 +83,7 @@ DaemonState Runtime::state() const {
           .hooks = hooks_.status(),
           .cache = cache(),
           .seed = seed ? std::optional(seed->state()) : std::nullopt,
+          .hub_bytes = repository_->hub_bytes(),
           .latest_timing = timing,
           .hand_over_timing = store_->timings().find_last_hand_over()};
 }

@@ -383,7 +383,10 @@ std::string status_text(const DaemonState& state, std::int64_t now) {
       {"queued", queued_json(state)},
       {"hooks", hooks_json(state.hooks)},
       {"cache", cache_json(state.cache, state.serving.mode)},
-      {"bytes", {{"images", sync.image_bytes}, {"fetched", sync.fetched_bytes}}}};
+      {"bytes",
+       {{"images", sync.image_bytes},
+        {"fetched", sync.fetched_bytes},
+        {"hub", state.hub_bytes.value_or(0)}}}};
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

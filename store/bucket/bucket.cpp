@@ -46,7 +46,7 @@ std::vector<std::string> Bucket::list(std::string_view prefix, std::string_view 
   return keys;
 }
 
-unsigned request_threads(const Bucket& bucket, unsigned threads) {
+unsigned request_threads(const BucketReader& bucket, unsigned threads) {
   if (threads == 0) threads = std::max(1u, std::thread::hardware_concurrency());
   return std::max(threads, bucket.parallel_requests());
 }
@@ -57,7 +57,7 @@ void check_key(std::string_view key) {
   }
 }
 
-std::string get_all(Bucket& bucket, std::string_view key, std::uint64_t limit_bytes,
+std::string get_all(BucketReader& bucket, std::string_view key, std::uint64_t limit_bytes,
                     const Context& context) {
   // The buffer grows with the received bytes, so a limit far above the object's size costs nothing.
   std::string all;
@@ -78,7 +78,7 @@ std::string get_all(Bucket& bucket, std::string_view key, std::uint64_t limit_by
   return all;
 }
 
-void get_exact(Bucket& bucket, std::string_view key, std::uint64_t offset_bytes,
+void get_exact(BucketReader& bucket, std::string_view key, std::uint64_t offset_bytes,
                std::span<std::byte> into, const Context& context) {
   const std::size_t count = bucket.get(key, offset_bytes, into, context);
   if (count == into.size()) return;

@@ -1,5 +1,6 @@
 // Bucket: where a repository is shared.  Six calls; every backend keeps the same contract
-// (tests/store/bucket/bucket_contract_test.cpp runs over all of them).
+// (tests/store/bucket/bucket_contract_test.cpp runs over all of them).  BucketReader is the one of
+// them that reads an object: all that is needed of a place where bytes of a snapshot lie.
 //
 //   * An object is whole or absent: a reader never sees half of one.
 //   * put_if_absent is atomic: of any number of callers exactly one gets `created`.
@@ -37,18 +38,32 @@ struct ObjectInfo {
   std::chrono::system_clock::time_point written;
 };
 
-class Bucket {
+class BucketReader {
  public:
-  using Time = std::chrono::system_clock::time_point;
-
-  enum class Put { created, exists };
-
-  virtual ~Bucket() = default;
+  virtual ~BucketReader() = default;
 
   /// Reads from `offset_bytes` until `into` is full or the object ends.
   /// Returns: the bytes read; 0 if the offset is at or beyond the end.
   virtual std::size_t get(std::string_view key, std::uint64_t offset_bytes,
                           std::span<std::byte> into, const Context& context) = 0;
+
+  /// The useful number of requests in flight; 0: one for each core.
+  [[nodiscard]] virtual unsigned parallel_requests() const noexcept { return 0; }
+
+  /// For messages: the URL without secrets.
+  [[nodiscard]] virtual const std::string& url() const noexcept = 0;
+
+  /// For messages: what to do if an object has other bytes than it should.
+  [[nodiscard]] virtual std::string_view remedy() const noexcept {
+    return "the object is damaged in the bucket, restore it from a copy";
+  }
+};
+
+class Bucket : public BucketReader {
+ public:
+  using Time = std::chrono::system_clock::time_point;
+
+  enum class Put { created, exists };
 
   /// Writes an object, replacing one that is there (keys that are written twice have equal bytes).
   virtual void put(std::string_view key, const Source& source, const Context& context) = 0;
@@ -70,28 +85,22 @@ class Bucket {
 
   /// Removes an object; absent is fine.
   virtual void remove(std::string_view key, const Context& context) = 0;
-
-  /// The useful number of requests in flight; 0: one for each core.
-  [[nodiscard]] virtual unsigned parallel_requests() const noexcept { return 0; }
-
-  /// For messages: the URL without secrets.
-  [[nodiscard]] virtual const std::string& url() const noexcept = 0;
 };
 
 /// The number of threads for work limited by the bucket's latency rather than CPU: the larger of
 /// `threads` (0: one for each core) and the bucket's number of requests in flight.
-unsigned request_threads(const Bucket& bucket, unsigned threads);
+unsigned request_threads(const BucketReader& bucket, unsigned threads);
 
 /// Throws Error: invalid if a backend may refuse the key.
 void check_key(std::string_view key);
 
 /// A whole object of at most `limit_bytes`.
 /// Throws Error: not_found; corrupt if it is larger.
-std::string get_all(Bucket& bucket, std::string_view key, std::uint64_t limit_bytes,
+std::string get_all(BucketReader& bucket, std::string_view key, std::uint64_t limit_bytes,
                     const Context& context);
 
 /// Fills `into` completely.  Throws Error: not_found; corrupt if the object is too short.
-void get_exact(Bucket& bucket, std::string_view key, std::uint64_t offset_bytes,
+void get_exact(BucketReader& bucket, std::string_view key, std::uint64_t offset_bytes,
                std::span<std::byte> into, const Context& context);
 
 }  // namespace weightfs

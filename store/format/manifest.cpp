@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::uint64_t kManifestFormat = 1;
 // All features that this release knows.
-constexpr std::array kFeatures = {kFeatureManifestSha256, kFeatureXr};
+constexpr std::array kFeatures = {kFeatureHubBase, kFeatureManifestSha256, kFeatureXr};
 
 /// End of the year 9999, which every file system and calendar can show.
 constexpr std::uint64_t kTimeMax = 253'402'300'799;
@@ -89,7 +89,15 @@ std::vector<BlobRef> ManifestReader::blobs(const Json& json) const {
 }
 
 SnapshotRef ManifestReader::snapshot(const Json& json) const {
-  return {nonce(json, "nonce"), object(json, "hashes", kHashesBytesMax)};
+  SnapshotRef snapshot{nonce(json, "nonce"), object(json, "hashes", kHashesBytesMax)};
+  if (json.contains("base")) {
+    const std::string base = json_string(json, "base", what());
+    snapshot.base = HubBase::parse(base);
+    if (!snapshot.base) {
+      fail(fmt::format("the base '{}' of its snapshot is not {}", escape_name(base), kHubBaseForm));
+    }
+  }
+  return snapshot;
 }
 
 void ManifestReader::check_history(const Manifest& manifest) const {
@@ -131,6 +139,7 @@ std::string Manifest::serialize() const {
   if (delta) json["delta"] = json_of(*delta);
   if (snapshot) {
     json["snapshot"] = {{"hashes", json_of(snapshot->hashes)}, {"nonce", snapshot->nonce}};
+    if (snapshot->base) json["snapshot"]["base"] = snapshot->base->text();
   }
   if (snapshot_before) json["snapshot_before"] = *snapshot_before;
   try {
@@ -147,8 +156,15 @@ std::string Manifest::serialize() const {
                           kManifestBytesMax));
 }
 
-bool Manifest::carries_hash() const {
-  return std::find(features.begin(), features.end(), kFeatureManifestSha256) != features.end();
+bool Manifest::carries_hash() const { return has_feature(kFeatureManifestSha256); }
+
+bool Manifest::has_feature(std::string_view feature) const {
+  return std::find(features.begin(), features.end(), feature) != features.end();
+}
+
+void Manifest::add_feature(std::string_view feature) {
+  const auto place = std::lower_bound(features.begin(), features.end(), feature);
+  if (place == features.end() || *place != feature) features.emplace(place, feature);
 }
 
 Manifest Manifest::parse(std::string_view bytes, std::string_view what) {
@@ -182,6 +198,13 @@ Manifest Manifest::parse(std::string_view bytes, std::string_view what) {
   if (manifest.carries_hash() != json.contains(kRecordHash)) {
     reader.fail(fmt::format("it must have both the field '{}' and the feature '{}', or neither",
                             kRecordHash, kFeatureManifestSha256));
+  }
+  const bool has_base = manifest.snapshot && manifest.snapshot->base;
+  if (manifest.has_feature(kFeatureHubBase) != has_base) {
+    reader.fail(
+        fmt::format("it must have both a base of its snapshot and the feature '{}', or "
+                    "neither",
+                    kFeatureHubBase));
   }
   manifest.key_id = json_string(json, "key_id", what);
   manifest.signature = json_string(json, "signature", what);

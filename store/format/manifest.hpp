@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "store/base/sha256.hpp"
+#include "store/format/hub_base.hpp"
 #include "store/format/object_refs.hpp"
 
 namespace weightfs {
@@ -35,6 +36,10 @@ inline constexpr std::string_view kFeatureXr = "xr";
 /// manifest's own hash".
 inline constexpr std::string_view kFeatureManifestSha256 = "manifest-sha256";
 
+/// Feature of a version whose snapshot's files lie on the Hub.  Format: docs/FORMAT.md, "Snapshots
+/// on the Hub".
+inline constexpr std::string_view kFeatureHubBase = "hub-base";
+
 /// A small file, stored once under its hash.
 struct BlobRef {
   std::string path;
@@ -45,6 +50,8 @@ struct BlobRef {
 struct SnapshotRef {
   std::string nonce;
   ObjectRef hashes;  // the object of chunk and piece hashes
+  /// Where its files lie; nullopt: in the bucket.  Only with kFeatureHubBase.
+  std::optional<HubBase> base = {};
 };
 
 struct Manifest {
@@ -71,6 +78,10 @@ struct Manifest {
 
   /// Whether it carries its own SHA-256; if so, parse() has checked it.
   [[nodiscard]] bool carries_hash() const;
+
+  [[nodiscard]] bool has_feature(std::string_view feature) const;
+  /// Adds one to `features`, unless it is there.
+  void add_feature(std::string_view feature);
 
   /// Adds its own SHA-256 if `features` has kFeatureManifestSha256.
   /// Throws Error: invalid if a text is not UTF-8, or it all is larger than kManifestBytesMax.

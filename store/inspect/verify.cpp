@@ -299,7 +299,7 @@ class RepositoryVerifier {
         runs.runs.push_back({keys::skip_pack(versions, record->delta.packs[i].name),
                              index.data_offset_bytes(), index.data_size_bytes(), index.pieces()});
       }
-      check_runs(runs, counter);
+      check_runs(repository_.bucket(context_), runs, counter);
     });
     if (report_.problems.size() == before) return;
     const std::string built = built_from(versions);
@@ -537,7 +537,7 @@ class RepositoryVerifier {
         report_.bytes += ref.head_bytes;
       });
     }
-    return check_runs(runs, counter) && whole;
+    return check_runs(repository_.bucket(context_), runs, counter) && whole;
   }
 
   bool check_snapshot(const Version& version, const Layout& layout, ProgressCounter& counter) {
@@ -552,14 +552,14 @@ class RepositoryVerifier {
     for (std::size_t i = 0; i < layout.files().size(); i++) {
       const LayoutFile& file = layout.files()[i];
       report_.objects++;
-      runs.runs.push_back({keys::snapshot_file(version.number(), ref.nonce, file.path), 0,
-                           file.size_bytes, runs.snapshot.pieces[i]});
+      runs.runs.push_back(
+          {snapshot_key(version, file.path), 0, file.size_bytes, runs.snapshot.pieces[i]});
     }
-    return check_runs(runs, counter);
+    return check_runs(repository_.snapshot_reader(version, context_), runs, counter);
   }
 
   /// Fetches and hashes every piece; reports each damaged object once.
-  bool check_runs(const Runs& runs, ProgressCounter& counter) {
+  bool check_runs(BucketReader& from, const Runs& runs, ProgressCounter& counter) {
     struct Part {
       std::size_t run;
       std::uint64_t first;
@@ -575,11 +575,11 @@ class RepositoryVerifier {
     std::vector<std::string> failures(runs.runs.size());
     // Guards `failures` and the byte count.
     RankedMutex mutex{LockRank::leaf, "check_runs::mutex"};
-    const unsigned threads = request_threads(repository_.bucket(context_), 0);
+    const unsigned threads = request_threads(from, 0);
     parallel_for(parts.size(), threads, context_, [&](std::size_t i) {
       const PieceRun& run = runs.runs[parts[i].run];
       try {
-        const std::uint64_t bytes = check_part(run, parts[i].first);
+        const std::uint64_t bytes = check_part(from, run, parts[i].first);
         counter.add(bytes);
         const std::lock_guard lock(mutex);
         report_.bytes += bytes;
@@ -598,22 +598,21 @@ class RepositoryVerifier {
   }
 
   /// Returns: the number of bytes fetched.
-  std::uint64_t check_part(const PieceRun& run, std::uint64_t first) {
-    Bucket& bucket = repository_.bucket(context_);
-    if (first == 0) check_end(bucket, run);
+  std::uint64_t check_part(BucketReader& from, const PieceRun& run, std::uint64_t first) {
+    if (first == 0) check_end(from, run);
     if (run.size_bytes == 0) return 0;
     const auto size = static_cast<std::size_t>(run.bytes_of(first, kPiecesPerFetch));
     const auto buffer = std::make_unique_for_overwrite<std::byte[]>(size);
-    fetch_pieces(bucket, run, first, {buffer.get(), size}, context_);
+    fetch_pieces(from, run, first, {buffer.get(), size}, context_);
     return size;
   }
 
-  void check_end(Bucket& bucket, const PieceRun& run) {
+  void check_end(BucketReader& from, const PieceRun& run) {
     std::array<std::byte, 1> byte{};
     const std::uint64_t end = run.offset_bytes + run.size_bytes;
     std::size_t behind = 0;
     try {
-      behind = bucket.get(run.key, end, byte, context_);
+      behind = from.get(run.key, end, byte, context_);
     } catch (const Error& error) {
       if (!is_verdict(error)) throw;
       throw ObjectError(error.code(), run.key, error.what());

@@ -101,7 +101,8 @@ class SnapshotBytes final : public BaseReader {
  public:
   SnapshotBytes(const StoredSnapshot& snapshot, Repository& repository, const Context& context,
                 BuildMeter* meter)
-      : snapshot_(snapshot), pieces_(snapshot, repository.bucket(context), context, meter) {}
+      : snapshot_(snapshot),
+        pieces_(snapshot, repository.snapshot_reader(*snapshot.version, context), context, meter) {}
 
   void read(std::uint32_t file, std::uint64_t offset_bytes, std::span<std::byte> into) override {
     while (!into.empty()) {

@@ -18,9 +18,8 @@ bool needs(const Plan& plan, const std::string& key) {
   if (!plan.snapshot) return false;
   const Version& start = *plan.snapshot->version;
   const auto& files = plan.snapshot->layout->files();
-  return std::any_of(files.begin(), files.end(), [&](const LayoutFile& file) {
-    return keys::snapshot_file(start.number(), start.manifest.snapshot->nonce, file.path) == key;
-  });
+  return std::any_of(files.begin(), files.end(),
+                     [&](const LayoutFile& file) { return snapshot_key(start, file.path) == key; });
 }
 
 bool can_be_made(History& history, std::uint64_t number, const std::string& damaged,

@@ -103,7 +103,8 @@ void VersionCoder::try_delta() {
   } catch (const Error& error) {
     const bool is_damage =
         error.code() == ErrorCode::corrupt || error.code() == ErrorCode::not_found;
-    if (!options_.wishes.snapshot || !is_damage) throw;
+    const bool has_snapshot = options_.wishes.snapshot || options_.base;
+    if (!has_snapshot || !is_damage) throw;
     log_warning(fmt::format("{}; version {} gets a snapshot and no delta", error.what(),
                             what_.parent->number() + 1));
     what_.upload.drop_ahead();

@@ -19,6 +19,7 @@
 #include "store/format/checkpoint.hpp"
 #include "store/publish/checkpoint_reader.hpp"
 #include "store/publish/code_version.hpp"
+#include "store/publish/hub_proof.hpp"
 #include "store/publish/keep_images.hpp"
 #include "store/publish/pre_encoded.hpp"
 #include "store/publish/snapshot_choice.hpp"
@@ -35,6 +36,9 @@ void check_options(const PublishOptions& options) {
   check_wishes(options.wishes);
   if (!options.nonce.empty() && !is_nonce(options.nonce)) {
     throw Error(ErrorCode::invalid, "a nonce must be 32 hex digits");
+  }
+  if (options.base && options.wishes.rollback != 0) {
+    throw Error(ErrorCode::invalid, "a rollback is published as a delta, without a base");
   }
 }
 
@@ -104,6 +108,7 @@ class Publisher {
   std::shared_ptr<const Layout> layout_;
   std::optional<CheckpointReader> reader_;  // nullopt for a rollback
   std::shared_ptr<const Version> content_;  // of a rollback
+  std::optional<HubProof> proof_;           // with a base
 
   // State of one try:
   std::shared_ptr<const Version> parent_;  // nullptr for version 1
@@ -233,10 +238,14 @@ void Publisher::scan() {
   layout_ = Layout::from_checkpoint(checkpoint_);
   reader_.emplace(checkpoint_, *layout_);
   reader_->wait_unwritten(context_);
+  if (!options_.base) return;
+  proof_.emplace(repository_, *options_.base, *reader_, options_.threads);
+  proof_->ask(context_);
 }
 
 bool Publisher::wants_snapshot() {
   if (content_ || options_.wishes.snapshot) return options_.wishes.snapshot;
+  if (options_.base) return true;
   return is_snapshot_due(history_, manifest_.version, layout_->size_bytes(), options_.snapshots,
                          context_);
 }
@@ -246,9 +255,9 @@ void Publisher::code_and_upload() {
   OwnContext own(context_);
   const Context& context = own.get();
   const CheckpointReader* const reader = reader_ ? &*reader_ : nullptr;
-  upload_.emplace(
-      VersionUpload::Of{repository_, options_, *layout_, reader, content_, parent_, uploader_},
-      manifest_, context, progress_);
+  upload_.emplace(VersionUpload::Of{repository_, options_, *layout_, reader,
+                                    proof_ ? &*proof_ : nullptr, content_, parent_, uploader_},
+                  manifest_, context, progress_);
   const auto code = [&] {
     const VersionToCode what{history_, store_,  options_,         *layout_,       reader,
                              content_, parent_, wants_snapshot(), parent_images_, *upload_};
@@ -370,6 +379,7 @@ void Publisher::finish_result(const Version& version) {
     timing.uploaded_bytes = result_.uploaded_bytes;
   }
   result_.snapshot = coded_.snapshot.has_value();
+  if (result_.snapshot) result_.base = version.manifest.snapshot->base;
   result_.delta = coded_.delta.has_value();
   if (content_) result_.rollback = coded_.delta->rollback;
   result_.unpublished = checkpoint_.unpublished;

@@ -2,13 +2,15 @@
 //
 //     parent    the newest version when the command starts, or the one that a fence names; never
 //               one beyond a gap in the history
-//     scan      check every header and index; decide what is published; check for writers
+//     scan      check every header and index; decide what is published; check for writers; with
+//               PublishOptions::base: whether the Hub has files of these names and sizes
 //     ask       during the next two steps: is the parent there, and the newest?  Blobs, layout
 //     diff      for each file that was not coded early: bring the parent's images into the store;
 //               per chunk, in parallel: read old and new, compare the old with its hash, code,
 //               decode the result and compare it with the new, hash
 //     upload    packs, each as soon as it is full, or the snapshot; outgoing bytes are compared
-//               with their hashes
+//               with their hashes.  With PublishOptions::base the snapshot's files are not uploaded
+//               but compared with those of the Hub
 //     commit    manifest, by put-if-absent
 //     keep      where that is wanted: the files become images in the store, for the next publish
 //
@@ -53,6 +55,7 @@ struct PublishResult {
   std::uint64_t uploaded_bytes = 0;  // everything added to the bucket for this version
   std::uint64_t early_bytes = 0;     // part of version_bytes: files coded early
   bool snapshot = false, delta = false;
+  std::optional<HubBase> base;             // where the snapshot's files lie, if not in the bucket
   std::optional<RollbackChunks> rollback;  // of a rollback
   std::vector<std::string> unpublished;
   VersionImages images;    // of the version
@@ -62,12 +65,12 @@ struct PublishResult {
   std::unique_ptr<FreshSpan> fresh;
 };
 
-/// Throws Error: invalid, corrupt, not_found (the directory; see scan_checkpoint; the version to
-/// roll back to), busy (a file was written to while it was read), conflict (another writer
-/// published first, or the fence does not hold), permission (the bucket cannot be written),
-/// no_space, corrupt (the parent's bytes, or a gap in the history, naming the object), unavailable,
-/// timed_out, cancelled. Throws CommitUnknown: the version may exist
-/// (store/repository/repository.hpp).  After every other error it does not.
+/// Throws Error: invalid (also: a file is not that of PublishOptions::base), corrupt, not_found
+/// (the directory; see scan_checkpoint; the version to roll back to), busy (a file was written to
+/// while it was read), conflict (another writer published first, or the fence does not hold),
+/// permission (the bucket cannot be written), no_space, corrupt (the parent's bytes, or a gap in
+/// the history, naming the object), unavailable, timed_out, cancelled. Throws CommitUnknown: the
+/// version may exist (store/repository/repository.hpp).  After every other error it does not.
 PublishResult publish(History& history, Store& store, const PublishOptions& options,
                       const Context& context, const Progress& progress);
 

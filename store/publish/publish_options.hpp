@@ -14,6 +14,7 @@
 
 #include "kernels/block/chunk_coder.hpp"
 #include "kernels/dispatch/cpu_coder.hpp"
+#include "store/format/hub_base.hpp"
 #include "store/format/pack.hpp"
 #include "store/publish/snapshot_choice.hpp"
 #include "store/publish/version_wishes.hpp"
@@ -30,6 +31,9 @@ struct PublishOptions {
   VersionWishes wishes = {};
   /// Which versions get a snapshot that is not wished for; a rollback gets none.
   SnapshotPolicy snapshots = {};
+  /// The version gets a snapshot whose files lie there and are not uploaded, after a proof that
+  /// they are those of `directory` (store/publish/hub_proof.hpp).  Not for a rollback.
+  std::optional<HubBase> base = {};
   unsigned threads = 0;                             // 0: one for each core
   std::uint64_t pack_bytes = kPackDataBytesTarget;  // a pack with so much data is full
   kernels::SharedCoder coder = kernels::make_cpu_coder();

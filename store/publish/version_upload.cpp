@@ -133,8 +133,8 @@ void VersionUpload::put(const CodedVersion& coded) {
   if (ahead_) packs_ahead_ = ahead_->end();
   if (coded.delta) list_packs(coded);
   for (const PackUpload& pack : pack_uploads_) total += pack.ref.size_bytes;
-  if (coded.snapshot) {
-    choose_snapshot_nonce(coded);
+  if (coded.snapshot) choose_snapshot_nonce(coded);
+  if (coded.snapshot && of_.proof == nullptr) {
     for (std::size_t i = 0; i < coded.early.size(); i++) {
       if (!is_in_snapshot(coded, i)) total += layout().files()[i].size_bytes;
     }
@@ -160,7 +160,7 @@ void VersionUpload::finish_ahead() {
 void VersionUpload::list_packs(const CodedVersion& coded) {
   manifest_.delta.emplace();
   manifest_.delta->changed_elements = coded.delta->changed_elements;
-  if (coded.delta->needs_xr) manifest_.features.emplace_back(kFeatureXr);
+  if (coded.delta->needs_xr) manifest_.add_feature(kFeatureXr);
   for (std::size_t k = packs_ahead_; k < coded.delta->packs.size(); k++) {
     list_pack(*coded.delta->packs[k], 0, "");
   }
@@ -228,6 +228,8 @@ void VersionUpload::choose_snapshot_nonce(const CodedVersion& coded) {
     nonce.add(layout().files()[i].path);
     for (const Sha256& piece : coded.snapshot->pieces[i]) nonce.add(piece);
   }
+  // Else files that an upload without a base left behind would pass for those of the snapshot.
+  if (of_.proof != nullptr) nonce.add(of_.proof->base().text());
   snapshot_nonce_ = nonce.finish();
   if (coded.delta) return;
   const auto& given = of_.options.early;
@@ -243,10 +245,29 @@ bool VersionUpload::is_in_snapshot(const CodedVersion& coded, std::size_t file) 
 }
 
 void VersionUpload::upload_snapshot(const CodedVersion& coded, CountedPuts& puts) {
-  const auto files = of_.reader->weights();
   const auto& early = of_.options.early;
   // The nonce of early work is used again when the same hand-over is published again.
   const bool is_shared = early && !coded.delta && snapshot_nonce_ == early->snapshot_nonce();
+  manifest_.snapshot.emplace();
+  manifest_.snapshot->nonce = snapshot_nonce_;
+  if (of_.proof != nullptr) {
+    of_.proof->compare(*coded.snapshot, context_, progress_);
+    manifest_.snapshot->base = of_.proof->base();
+    manifest_.add_feature(kFeatureHubBase);
+  } else {
+    upload_snapshot_files(coded, is_shared, puts);
+    bytes_ += layout().size_bytes();
+  }
+  if (!is_shared) note_upload(keys::snapshot_hashes(manifest_.version, snapshot_nonce_));
+  manifest_.snapshot->hashes = of_.repository.put_snapshot_hashes(
+      manifest_.version, snapshot_nonce_, *coded.snapshot, context_);
+  // Hashes do not compress, so the object has their plain size.
+  bytes_ += manifest_.snapshot->hashes.size_bytes;
+}
+
+void VersionUpload::upload_snapshot_files(const CodedVersion& coded, bool is_shared,
+                                          CountedPuts& puts) {
+  const auto files = of_.reader->weights();
   upload_parallel(files.size(), [&](std::size_t i) {
     if (is_in_snapshot(coded, i)) return;
     const CheckpointFile& file = *files[i];
@@ -255,13 +276,6 @@ void VersionUpload::upload_snapshot(const CodedVersion& coded, CountedPuts& puts
     if (!is_shared) note_upload(key);
     puts.put(key, source);
   });
-  if (!is_shared) note_upload(keys::snapshot_hashes(manifest_.version, snapshot_nonce_));
-  manifest_.snapshot.emplace();
-  manifest_.snapshot->nonce = snapshot_nonce_;
-  manifest_.snapshot->hashes = of_.repository.put_snapshot_hashes(
-      manifest_.version, snapshot_nonce_, *coded.snapshot, context_);
-  // Hashes do not compress, so the object has their plain size.
-  bytes_ += layout().size_bytes() + manifest_.snapshot->hashes.size_bytes;
 }
 
 // ---- what is left after a failure ----

@@ -2,7 +2,7 @@
 //
 //     blobs, layout   whole; may be there already, and be used by other versions
 //     packs           each as soon as it is full, by a thread of its own; the rest with put()
-//     snapshot        by put()
+//     snapshot        by put(); of one on the Hub the hashes alone, once its files are proven
 //
 // Files that were coded early may be in the bucket: then they are only entered into the manifest.
 //
@@ -25,6 +25,7 @@
 #include "store/patches/fresh_patches.hpp"
 #include "store/publish/checkpoint_reader.hpp"
 #include "store/publish/delta_coder.hpp"
+#include "store/publish/hub_proof.hpp"
 #include "store/publish/packs_ahead.hpp"
 #include "store/publish/pre_encoded.hpp"
 #include "store/publish/publish_options.hpp"
@@ -54,6 +55,7 @@ class VersionUpload {
     const PublishOptions& options;
     const Layout& layout;
     const CheckpointReader* reader;          // nullptr: there are no files
+    HubProof* proof;                         // nullptr: the snapshot's files are uploaded
     std::shared_ptr<const Version> content;  // else this version's, which is published again
     std::shared_ptr<const Version> parent;   // nullptr for version 1
     std::string uploader;                    // store/publish/upload_names.hpp
@@ -63,8 +65,8 @@ class VersionUpload {
   /// Progress: "uploading", bytes of packs and snapshot, but not of packs uploaded ahead.
   VersionUpload(Of of, Manifest& manifest, const Context& context, const Progress& progress);
 
-  // All that upload throw Error: busy (a file was written to), permission, no_space, io (a spool),
-  // unavailable, timed_out, cancelled.
+  // All that upload throw Error: busy (a file was written to), invalid (the proof), permission,
+  // no_space, io (a spool), unavailable, timed_out, cancelled.
 
   void put_blobs();
   void put_layout();
@@ -111,6 +113,7 @@ class VersionUpload {
   void choose_snapshot_nonce(const CodedVersion& coded);
   [[nodiscard]] bool is_in_snapshot(const CodedVersion& coded, std::size_t file) const;
   void upload_snapshot(const CodedVersion& coded, CountedPuts& puts);
+  void upload_snapshot_files(const CodedVersion& coded, bool is_shared, CountedPuts& puts);
   void note_upload(std::string key);
   [[nodiscard]] const Layout& layout() const noexcept { return of_.layout; }
 

@@ -7,8 +7,8 @@
 namespace weightfs {
 namespace {
 
-void fetch(Bucket& bucket, const PieceRun& run, std::uint64_t first, std::span<std::byte> into,
-           const Context& context) {
+void fetch(BucketReader& bucket, const PieceRun& run, std::uint64_t first,
+           std::span<std::byte> into, const Context& context) {
   try {
     get_exact(bucket, run.key, run.offset_bytes + first * kPieceBytes, into, context);
   } catch (const Error& error) {
@@ -21,28 +21,27 @@ bool is_right(const PieceRun& run, std::uint64_t piece, std::span<const std::byt
   return sha256(bytes) == run.hashes[piece];
 }
 
-[[noreturn]] void throw_damaged(const PieceRun& run, std::uint64_t piece,
-                                std::span<const std::byte> bytes) {
+[[noreturn]] void throw_damaged(const BucketReader& bucket, const PieceRun& run,
+                                std::uint64_t piece, std::span<const std::byte> bytes) {
   const Sha256 found = sha256(bytes);
   const Sha256& expected = run.hashes[piece];
   const std::uint64_t begin = run.offset_bytes + piece * kPieceBytes;
   throw ObjectError(
       ErrorCode::corrupt, run.key,
-      fmt::format("{}: bytes {} to {} have the SHA-256 {}, expected {}; the object is damaged in "
-                  "the bucket, restore it from a copy",
-                  run.key, begin, begin + bytes.size(), to_hex(found), to_hex(expected)));
+      fmt::format("{}: bytes {} to {} have the SHA-256 {}, expected {}; {}", run.key, begin,
+                  begin + bytes.size(), to_hex(found), to_hex(expected), bucket.remedy()));
 }
 
 }  // namespace
 
-void fetch_pieces(Bucket& bucket, const PieceRun& run, std::uint64_t first,
+void fetch_pieces(BucketReader& bucket, const PieceRun& run, std::uint64_t first,
                   std::span<std::byte> into, const Context& context) {
   fetch(bucket, run, first, into, context);
   for (std::uint64_t piece = first; !into.empty(); piece++) {
     const auto bytes = into.first(static_cast<std::size_t>(run.bytes_of(piece, 1)));
     if (!is_right(run, piece, bytes)) {
       fetch(bucket, run, piece, bytes, context);  // it may have been damaged in transit
-      if (!is_right(run, piece, bytes)) throw_damaged(run, piece, bytes);
+      if (!is_right(run, piece, bytes)) throw_damaged(bucket, run, piece, bytes);
     }
     into = into.subspan(bytes.size());
   }

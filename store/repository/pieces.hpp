@@ -50,7 +50,7 @@ inline constexpr std::uint64_t kPiecesPerFetch = 4;
 /// Requires: into.size() is bytes_of(first, some count).
 /// Throws ObjectError: not_found; corrupt (too short, or a piece with another hash).
 /// Throws Error: what the bucket throws.
-void fetch_pieces(Bucket& bucket, const PieceRun& run, std::uint64_t first,
+void fetch_pieces(BucketReader& bucket, const PieceRun& run, std::uint64_t first,
                   std::span<std::byte> into, const Context& context);
 
 }  // namespace weightfs

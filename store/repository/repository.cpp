@@ -282,11 +282,18 @@ std::string snapshot_hashes(std::uint64_t version, std::string_view nonce) {
 
 }  // namespace keys
 
+std::string snapshot_key(const Version& version, std::string_view path) {
+  const SnapshotRef& snapshot = *version.manifest.snapshot;
+  return snapshot.base ? snapshot.base->key(path)
+                       : keys::snapshot_file(version.number(), snapshot.nonce, path);
+}
+
 Repository::Repository(std::string id, std::string url, BucketOptions options,
-                       std::unique_ptr<Bucket> bucket)
+                       std::unique_ptr<Bucket> bucket, Environment environment)
     : id_(std::move(id)),
       url_(std::move(url)),
       options_(std::move(options)),
+      environment_(std::move(environment)),
       bucket_(std::move(bucket)) {}
 
 std::unique_ptr<Repository> Repository::init(std::string_view url, bool& created,
@@ -316,19 +323,19 @@ std::unique_ptr<Repository> Repository::open(std::string_view url, const Context
   return open(std::move(bucket), context);
 }
 
-std::unique_ptr<Repository> Repository::open(std::unique_ptr<Bucket> bucket,
-                                             const Context& context) {
+std::unique_ptr<Repository> Repository::open(std::unique_ptr<Bucket> bucket, const Context& context,
+                                             Environment environment) {
   std::optional<std::string> id = find_id(*bucket, context);
   if (!id) throw no_repository(bucket->url());
   std::string url = bucket->url();
-  return std::unique_ptr<Repository>(
-      new Repository(std::move(*id), std::move(url), {}, std::move(bucket)));
+  return std::unique_ptr<Repository>(new Repository(std::move(*id), std::move(url), {},
+                                                    std::move(bucket), std::move(environment)));
 }
 
 std::unique_ptr<Repository> Repository::assume(std::string_view url, std::string_view id,
                                                const BucketOptions& options) {
   return std::unique_ptr<Repository>(
-      new Repository(std::string(id), canonical_url(url), options, nullptr));
+      new Repository(std::string(id), canonical_url(url), options, nullptr, process_environment()));
 }
 
 Bucket& Repository::bucket(const Context& context) {
@@ -340,6 +347,27 @@ Bucket& Repository::bucket(const Context& context) {
   const std::scoped_lock lock(mutex_);
   if (!bucket_) bucket_ = std::move(fresh);
   return *bucket_;
+}
+
+BucketReader& Repository::snapshot_reader(const Version& version, const Context& context) {
+  if (version.manifest.snapshot->base) return hub();
+  return bucket(context);
+}
+
+HubReader& Repository::hub() {
+  {
+    const std::scoped_lock lock(mutex_);
+    if (hub_) return *hub_;
+  }
+  auto fresh = std::make_unique<HubReader>(find_hub_settings(environment_), environment_);
+  const std::scoped_lock lock(mutex_);
+  if (!hub_) hub_ = std::move(fresh);
+  return *hub_;
+}
+
+std::optional<std::uint64_t> Repository::hub_bytes() const {
+  const std::scoped_lock lock(mutex_);
+  return hub_ ? std::optional(hub_->fetched_bytes()) : std::nullopt;
 }
 
 std::optional<Version> Repository::find_version(std::uint64_t number, const Context& context) {

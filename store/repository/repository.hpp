@@ -5,7 +5,7 @@
 //     versions/<20 digits>.json                   manifests; writing one is the commit
 //     layouts/<sha256>                            zstd
 //     blobs/<sha256>                              zstd
-//     snapshots/<version>/<nonce>/<path>          files, verbatim
+//     snapshots/<version>/<nonce>/<path>          files, verbatim, unless they lie on the Hub
 //     snapshots/<version>/<nonce>/.hashes         chunk and piece hashes, zstd
 //     packs/<version>/<nonce>-<k>.safetensors
 //     skips/...                                   skip deltas (store/repository/skips.hpp)
@@ -30,6 +30,7 @@
 #include "store/format/layout.hpp"
 #include "store/format/manifest.hpp"
 #include "store/format/pack.hpp"
+#include "store/hub/hub_reader.hpp"
 #include "store/s3/bucket_options.hpp"
 
 namespace weightfs {
@@ -60,6 +61,10 @@ struct Version {
   std::string manifest_bytes;
   [[nodiscard]] std::uint64_t number() const noexcept { return manifest.version; }
 };
+
+/// The key of a file of the version's snapshot, for Repository::snapshot_reader().
+/// Requires: the version has a snapshot.
+std::string snapshot_key(const Version& version, std::string_view path);
 
 /// The outcome of a commit is unknown: the version may exist, now or later.  Either the manifest
 /// was sent without an answer from the bucket, and reading the number back failed or found it free
@@ -99,8 +104,9 @@ class Repository {
   static std::unique_ptr<Repository> open(std::string_view url, const Context& context,
                                           const BucketOptions& options = {});
 
-  /// For tests: opens the caller's bucket.
-  static std::unique_ptr<Repository> open(std::unique_ptr<Bucket> bucket, const Context& context);
+  /// For tests: opens the caller's bucket.  `environment`: of the Hub.
+  static std::unique_ptr<Repository> open(std::unique_ptr<Bucket> bucket, const Context& context,
+                                          Environment environment = process_environment());
 
   /// A repository known from the store, whose bucket may be unreachable.  Reads nothing now; the
   /// first call that reads checks the record.
@@ -113,6 +119,17 @@ class Repository {
   /// The bucket.  Throws Error: unavailable if it is unreachable or has no repository now, corrupt
   /// if it has another one.  Each call retries.
   Bucket& bucket(const Context& context);
+
+  /// Where the files of the version's snapshot lie: the bucket, or the Hub.
+  /// Requires: the version has a snapshot.  Throws Error: as bucket(), hub().
+  BucketReader& snapshot_reader(const Version& version, const Context& context);
+
+  /// The Hub, as the environment says that it is reached; asks nothing of the network.
+  /// Throws Error: invalid (the environment).
+  HubReader& hub();
+
+  /// Fetched from the Hub by this process; nullopt: nothing was asked of it.
+  [[nodiscard]] std::optional<std::uint64_t> hub_bytes() const;
 
   /// nullopt if the version does not exist (404).
   /// Throws Error: corrupt (malformed, other number or repository than its key says), unsupported.
@@ -167,16 +184,18 @@ class Repository {
   bool require_feature(std::string_view feature, const Context& context);
 
  private:
-  Repository(std::string id, std::string url, BucketOptions options,
-             std::unique_ptr<Bucket> bucket);
+  Repository(std::string id, std::string url, BucketOptions options, std::unique_ptr<Bucket> bucket,
+             Environment environment);
   bool fill_hole(Numbers& numbers, std::uint64_t listed, unsigned& may_ask, const Context& context);
   std::optional<Version> settle(const Manifest& manifest, const Error& why);
 
   const std::string id_, url_;
   const BucketOptions options_;
-  // Guards bucket_, which is set once.
-  RankedMutex mutex_{LockRank::repository, "Repository::mutex_"};
+  const Environment environment_;
+  // Guards what follows, each of which is set once.
+  mutable RankedMutex mutex_{LockRank::repository, "Repository::mutex_"};
   std::unique_ptr<Bucket> bucket_;  // null until it was reached
+  std::unique_ptr<HubReader> hub_;  // null until it was needed
 };
 
 }  // namespace weightfs

@@ -168,7 +168,14 @@ VersionFacts facts_of(const Version& version) {
     facts.packs = sorted_names(*manifest.delta);
     facts.delta_bytes = pack_bytes(*manifest.delta);
   }
-  if (manifest.snapshot) facts.snapshot = manifest.snapshot->nonce;
+  if (manifest.snapshot) {
+    // 32 bytes for each MiB, and 8 for each chunk, of which most have a MiB or more.
+    constexpr std::uint64_t kHashesOfMib = 40;
+    facts.snapshot = manifest.snapshot->nonce;
+    if (manifest.snapshot->base) {
+      facts.hub_bytes = (manifest.snapshot->hashes.size_bytes / kHashesOfMib + 1) << 20;
+    }
+  }
   facts.manifest_sha256 = version.manifest_sha256;
   return facts;
 }

@@ -30,6 +30,8 @@ struct VersionFacts {
   std::uint64_t delta_bytes = 0;
   std::vector<std::string> packs;  // their names, sorted
   std::string snapshot;            // its nonce; empty: it has none
+  /// About what readers fetch of a snapshot that lies on the Hub; 0: it lies in the bucket.
+  std::uint64_t hub_bytes = 0;
   Sha256 manifest_sha256{};
 
   /// Whether it names this object, which must be one of its version.

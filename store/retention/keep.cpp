@@ -71,6 +71,11 @@ class RetirementPlanner {
       const bool is_snapshot = object.kind == ObjectKind::snapshot && object.place == Place::named;
       if (is_snapshot) snapshot_bytes_[object.version] += object.size_bytes;
     }
+    // One on the Hub costs readers as much.  If it counted as nothing, versions would go on to be
+    // built from it, by ever longer ways.
+    for (const VersionFacts& version : inventory_.versions) {
+      if (version.hub_bytes != 0) snapshot_bytes_[version.number] += version.hub_bytes;
+    }
   }
 
   /// By the fewest bytes, for a host that has nothing.  Every delta is set: nothing is guessed.

@@ -9,15 +9,14 @@
 
 namespace weightfs {
 
-SnapshotPieces::SnapshotPieces(const StoredSnapshot& snapshot, Bucket& bucket,
+SnapshotPieces::SnapshotPieces(const StoredSnapshot& snapshot, BucketReader& bucket,
                                const Context& context, BuildMeter* meter)
     : snapshot_(snapshot), bucket_(bucket), context_(context), meter_(meter) {}
 
 void SnapshotPieces::read(std::uint32_t file, std::uint64_t first, std::span<std::byte> into) {
   const LayoutFile& entry = snapshot_.layout->files()[file];
-  const PieceRun run{keys::snapshot_file(snapshot_.version->number(),
-                                         snapshot_.version->manifest.snapshot->nonce, entry.path),
-                     0, entry.size_bytes, snapshot_.hashes.pieces[file]};
+  const PieceRun run{snapshot_key(*snapshot_.version, entry.path), 0, entry.size_bytes,
+                     snapshot_.hashes.pieces[file]};
   if (!snapshot_.seed) return fetch(run, first, into);
   // What is missing between two pieces of the seed is one request.
   std::span<std::byte> missing = into.first(0);

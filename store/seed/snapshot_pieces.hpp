@@ -40,9 +40,9 @@ struct StoredSnapshot {
 
 class SnapshotPieces {
  public:
-  /// Keeps the references.  `meter`: of fetches, which the caller waits for, and of what is taken;
-  /// may be null.
-  SnapshotPieces(const StoredSnapshot& snapshot, Bucket& bucket, const Context& context,
+  /// Keeps the references.  `bucket`: Repository::snapshot_reader().  `meter`: of fetches, which
+  /// the caller waits for, and of what is taken; may be null.
+  SnapshotPieces(const StoredSnapshot& snapshot, BucketReader& bucket, const Context& context,
                  BuildMeter* meter);
 
   /// Reads whole pieces of a file of the layout, beginning with `first`.
@@ -67,7 +67,7 @@ class SnapshotPieces {
   [[nodiscard]] bool copy(const SeedDirectory::Place& place, const Part& part);
 
   const StoredSnapshot& snapshot_;
-  Bucket& bucket_;
+  BucketReader& bucket_;
   const Context& context_;
   BuildMeter* const meter_;
   std::vector<Part> parts_;  // of the current piece

@@ -29,7 +29,8 @@ bool SnapshotWindow::suits(const Plan& plan) {
 SnapshotWindow::SnapshotWindow(const Plan& plan, Repository& repository, const Context& context,
                                BuildMeter* meter)
     : plan_(plan),
-      pieces_(*plan.snapshot, repository.bucket(context), context, meter),
+      pieces_(*plan.snapshot, repository.snapshot_reader(*plan.snapshot->version, context), context,
+              meter),
       meter_(meter),
       memory_(std::make_unique_for_overwrite<std::byte[]>(kWindowBytes + 2 * kBesideBytes)) {}
 

@@ -277,6 +277,19 @@ TEST_F(OptionsTest, SkipsAndSnapshots) {
   EXPECT_NE(wrong({"mount", "/b", "/m", "--snapshot-every", "8"}), "");
 }
 
+TEST_F(OptionsTest, ABaseIsACommitOnTheHub) {
+  const std::string base = "hub:org/model@0123456789abcdef0123456789abcdef01234567";
+  EXPECT_EQ(parsed({"publish", "/b", "d", "--base", base}).base.value().text(), base);
+  EXPECT_FALSE(parsed({"publish", "/b", "d"}).base);
+  EXPECT_NE(
+      wrong({"publish", "/b", "d", "--base", "hub:org/model@main"})
+          .find("'hub:org/model@main' is not hub:ORG/MODEL@COMMIT, with the 40 lower-case hex "
+                "digits of a commit"),
+      std::string::npos);
+  EXPECT_NE(wrong({"rollback", "/b", "1", "--base", base}), "");
+  EXPECT_NE(wrong({"mount", "/b", "/m", "--base", base}), "");
+}
+
 TEST_F(OptionsTest, GcDeletesOnlyIfTheCommandLineSaysSo) {
   set("WEIGHTFS_DELETE", "true");
   EXPECT_FALSE(parsed({"gc", "/b"}).gc.deletes);

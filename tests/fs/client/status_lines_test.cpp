@@ -236,6 +236,16 @@ TEST(StatusLines, TellWhatTheSeedSpared) {
       << lines_of(state);
 }
 
+TEST(StatusLines, TellWhatCameFromTheHub) {
+  DaemonState state = some_state();
+  EXPECT_EQ(lines_of(state).find("Hub"), std::string::npos);
+  state.hub_bytes = 2048;
+  EXPECT_NE(lines_of(state).find(
+                "hub          2.0 KiB of snapshots fetched from the Hub, not the bucket\n"),
+            std::string::npos)
+      << lines_of(state);
+}
+
 TEST(StatusLines, TellOfTheHistoryIfThereIsOne) {
   DaemonState state = some_state();
   EXPECT_EQ(lines_of(state).find("history"), std::string::npos);

@@ -131,7 +131,7 @@ TEST(StatusText, TellsEverything) {
                                  {"open_daemon", 1},
                                  {"daemon_reads", 5},
                                  {"waiting_reads", 6}}));
-  EXPECT_EQ(json["bytes"], Json({{"images", 200}, {"fetched", 100}}));
+  EXPECT_EQ(json["bytes"], Json({{"images", 200}, {"fetched", 100}, {"hub", 0}}));
   EXPECT_EQ(json["seed"], nullptr);
   EXPECT_TRUE(json["weightfs"].is_string());
 }
@@ -142,6 +142,12 @@ TEST(StatusText, TellsWhatTheSeedSpared) {
   EXPECT_EQ(
       Json::parse(status_text(state, 1000))["seed"],
       Json({{"directory", "/hub/main"}, {"files", 2}, {"tensors", 300}, {"taken_bytes", 5000}}));
+}
+
+TEST(StatusText, TellsWhatCameFromTheHub) {
+  DaemonState state = some_daemon_state();
+  state.hub_bytes = 77;
+  EXPECT_EQ(Json::parse(status_text(state, 1000))["bytes"]["hub"], 77);
 }
 
 TEST(StatusText, TellsWhereImagesAreAndWhatWasDoneAfterTheFlip) {

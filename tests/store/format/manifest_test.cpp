@@ -128,6 +128,38 @@ TEST(Manifest, KnowsTheFeatureXr) {
   EXPECT_EQ(Manifest::parse(bytes, kKey).features, manifest.features);
 }
 
+TEST(Manifest, OfASnapshotOnTheHubIsReadAsItWasWritten) {
+  const std::string bytes = test::read_text(std::filesystem::path(WEIGHTFS_TEST_DATA) /
+                                            "format-1/manifest-hub-base.json");
+  const Manifest manifest = Manifest::parse(bytes, kKey);
+  ASSERT_TRUE(manifest.snapshot && manifest.snapshot->base);
+  EXPECT_EQ(manifest.snapshot->base->model, "org/Model-1.5_B");
+  EXPECT_EQ(manifest.snapshot->base->revision, "89abcdef0123456789abcdef0123456789abcdef");
+  EXPECT_EQ(manifest.snapshot->nonce, kManifestNonce);
+  EXPECT_EQ(manifest.features, (std::vector<std::string>{"hub-base", "manifest-sha256", "xr"}));
+  EXPECT_EQ(manifest.serialize(), bytes);
+}
+
+TEST(Manifest, HasABaseAndItsFeatureOrNeither) {
+  const HubBase base{"org/model", "0123456789abcdef0123456789abcdef01234567"};
+  Manifest manifest = first_version();
+  manifest.add_feature(kFeatureHubBase);
+  manifest.add_feature(kFeatureHubBase);
+  EXPECT_EQ(manifest.features, (std::vector<std::string>{"hub-base", "manifest-sha256"}));
+  expect_manifest_refused(manifest.serialize(), ErrorCode::corrupt, "both a base of its snapshot");
+  manifest.snapshot->base = base;
+  EXPECT_EQ(Manifest::parse(manifest.serialize(), kKey).snapshot->base, base);
+  manifest.features = first_version().features;
+  expect_manifest_refused(manifest.serialize(), ErrorCode::corrupt, "both a base of its snapshot");
+  manifest.add_feature(kFeatureHubBase);
+  for (const char* const revision : {"main", "../../../etc"}) {
+    manifest.snapshot->base = HubBase{base.model, revision};
+    expect_manifest_refused(manifest.serialize(), ErrorCode::corrupt,
+                            "of its snapshot is not hub:");
+  }
+  expect_refused_with("/snapshot/base", 7, "base");
+}
+
 TEST(Manifest, MayNameTheSnapshotBeforeIt) {
   Manifest manifest = first_version();
   EXPECT_EQ(manifest.serialize().find("snapshot_before"), std::string::npos);
