@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cstring>
+#include <new>
 
 #include "kernels/block/block.hpp"
 #include "store/os/file.hpp"
@@ -13,12 +14,19 @@ namespace {
 constexpr std::size_t kLeadBytes = kernels::kChunkBytesMax;  // for a chunk that begins before the
                                                              // segment
 
+constexpr std::align_val_t kCacheLine{64};
+static_assert(kLeadBytes % static_cast<std::size_t>(kCacheLine) == 0);
+
 /// The lead, a window that is nearly full, and one more chunk.
 constexpr std::size_t kMemoryBytes = kLeadBytes + kWindowBytes + kernels::kChunkBytesMax;
 
 }  // namespace
 
-WindowWriter::WindowWriter() : memory_(std::make_unique_for_overwrite<std::byte[]>(kMemoryBytes)) {}
+void WindowWriter::Free::operator()(std::byte* memory) const noexcept {
+  ::operator delete[](memory, kCacheLine);
+}
+
+WindowWriter::WindowWriter() : memory_(new (kCacheLine) std::byte[kMemoryBytes]) {}
 
 void WindowWriter::start(int fd, const std::filesystem::path& path, std::uint64_t begin,
                          std::uint64_t end, std::uint64_t part_bytes) {

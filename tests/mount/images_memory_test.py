@@ -182,6 +182,25 @@ class ImagesMemory(harness.MountTest):
         self.assert_same_tree(mount.join("latest/"), steps[4])
         self.assertIsNone(mount.status()["error"])
 
+    def test_what_a_reader_has_in_a_pipe_stays_when_its_version_goes(self):
+        """A lease does not see pages in a pipe or a socket, so files are never written again."""
+        steps = self.make_run(6, PARAMS // 8)
+        self.init()
+        self.publish(steps[0])
+        mount = self.mount("--images", "memory")
+        self.publish_all(mount, steps[1:2], 2)
+        name = max((name for name in os.listdir(steps[1]) if name.endswith(".safetensors")),
+                   key=lambda name: os.path.getsize(os.path.join(steps[1], name)))
+        size, at = 8192, os.path.getsize(os.path.join(steps[1], name)) // 2 // 4096 * 4096
+        out, into = os.pipe()
+        with open(mount.join("versions/2", name), "rb") as file:
+            spliced = os.splice(file.fileno(), into, size, offset_src=at)
+        self.publish_all(mount, steps[2:], 3)
+        self.assertNotIn(2, mount.status()["images"]["memory_versions"])
+        os.close(into)
+        with open(out, "rb") as pipe, open(os.path.join(steps[1], name), "rb") as file:
+            self.assertEqual(pipe.read(), os.pread(file.fileno(), spliced, at))
+
     def test_a_store_may_change_from_memory_to_disk_and_back(self):
         steps = self.make_run(4, 1_000_000)
         self.init()

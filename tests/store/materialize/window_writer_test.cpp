@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
 
 #include "store/os/file.hpp"
 #include "tests/support/support.hpp"
@@ -41,6 +42,17 @@ TEST(WindowWriterTest, PartsOfEitherSizeMakeTheSameFile) {
     const std::string bytes = test::read_text(path);
     EXPECT_TRUE(std::ranges::equal(as_bytes(bytes), expected));
   }
+}
+
+/// What is copied from another place takes longer.
+TEST(WindowWriterTest, WindowsBeginAtACacheLine) {
+  const test::TempDir directory;
+  const auto path = directory / "file";
+  const File file = File::open(path, O_RDWR | O_CREAT);
+  WindowWriter writer;
+  writer.start(file.fd(), path, kWindowBytes, 2 * kWindowBytes);
+  const auto at = reinterpret_cast<std::uintptr_t>(writer.place(kWindowBytes, 1).data());
+  EXPECT_EQ(at % 64, 0u);
 }
 
 }  // namespace
