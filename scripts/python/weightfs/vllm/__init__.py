@@ -3,8 +3,8 @@
     vllm serve /mnt/w/latest --weight-transfer-config '{"backend": "weightfs"}' \
         --worker-extension-cls weightfs.vllm.backend.WorkerExtension
 
-vLLM calls register() in each of its processes (entry point vllm.general_plugins). The hook of the
-mount, `--hook vllm=URL,inplace=yes`, does the rest. docs/engines/vllm-in-place.md
+vLLM calls register() in each of its processes (entry point vllm.general_plugins). What is called
+then, and in which order: docs/engines/vllm-in-place.md
 
     backend    vLLM's interfaces, and nothing else
     session    one rank: stages, applies, says what it holds

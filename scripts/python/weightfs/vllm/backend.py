@@ -1,5 +1,5 @@
 """vLLM's interfaces: the backend of --weight-transfer-config, and the methods of each worker that
-the hook of a mount calls through /collective_rpc."""
+are called through /collective_rpc."""
 
 from __future__ import annotations
 

@@ -37,7 +37,8 @@ def find_mount(path: str) -> str:
     parent, name = os.path.split(os.path.normpath(path))
     mount = parent if name == "latest" else os.path.dirname(parent)
     is_version = name == "latest" or os.path.basename(parent) in ("tags", "versions")
-    if not os.path.isabs(path) or not is_version or not os.path.isdir(os.path.join(mount, "deltas")):
+    has_deltas = os.path.isdir(os.path.join(mount, "deltas"))
+    if not os.path.isabs(path) or not is_version or not has_deltas:
         raise CannotMap(f"'{path}' is not MOUNT/latest or MOUNT/versions/N of a mount of weightfs")
     return mount
 

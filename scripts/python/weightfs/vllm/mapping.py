@@ -177,11 +177,11 @@ class Watched:
     written: list[Written] = field(default_factory=list)
 
 
-class Watcher(TorchDispatchMode):
+class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Stands between a loader and its model."""
 
     def __init__(self, model: torch.nn.Module) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.homes: dict[int, Watched] = {}
         self.sources: dict[str, Source] = {}
         self.copies: dict[str, list[Copy]] = {}
@@ -289,12 +289,12 @@ class Watcher(TorchDispatchMode):
             except CannotMap as error:
                 raise CannotMap(f"'{known.name}': {error}") from None
             self.copies.setdefault(known.name, []).append(Copy(
-                watched.home, source.storage_offset(), to.storage_offset(), dimensions))
+                watched.home, int(source.storage_offset()), int(to.storage_offset()), dimensions))
         return to
 
     def _note(self, to: torch.Tensor, what: str, is_fill: bool) -> torch.Tensor:
         if to.numel() > 0:
-            view = (tuple(to.shape), tuple(to.stride()), to.storage_offset())
+            view = (tuple(to.shape), tuple(to.stride()), int(to.storage_offset()))
             self.homes[storage_of(to)].written.append(Written(what, is_fill, view))
         return to
 
