@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "store/base/version_pair.hpp"
+#include "store/base/delta_id.hpp"
 #include "store/staging/staging.hpp"
 
 namespace weightfs::fs {
@@ -24,6 +24,7 @@ enum class InodeKind : std::uint8_t {
   tag = 2,      // the symlink of the tag of `version`
   staging = 3,  // what trainers write; the other 60 bits are a StagingId
   delta = 4,    // a change that leads to `version`, as a file; `file`: see make_delta_inode()
+  delta_with_old = 5,  // likewise, with the old values
 };
 
 /// The fixed part of the tree.  FUSE requires 1 for the root.
@@ -76,20 +77,26 @@ inline constexpr std::uint64_t kDeltaDistanceMax = (std::uint64_t{1} << (kFileBi
 /// modulo 2^24.
 ///
 /// Requires: two versions, at most kDeltaDistanceMax apart.
-constexpr Inode make_delta_inode(VersionPair versions) noexcept {
+constexpr Inode make_delta_inode(const DeltaId& id) noexcept {
+  const VersionPair versions = id.versions;
   const auto distance = static_cast<std::uint32_t>(versions.to - versions.from) & kEntriesMax;
-  return make_inode({InodeKind::delta, versions.to, versions.is_step() ? 0 : distance});
+  return make_inode({id.with_old ? InodeKind::delta_with_old : InodeKind::delta, versions.to,
+                     versions.is_step() ? 0 : distance});
 }
 
 /// Returns: nullopt if it is no delta's.
-constexpr std::optional<VersionPair> find_delta_versions(Inode inode) noexcept {
+constexpr std::optional<DeltaId> find_delta_id(Inode inode) noexcept {
   const InodeParts parts = parts_of(inode);
-  if (parts.kind != InodeKind::delta) return std::nullopt;
+  const bool with_old = parts.kind == InodeKind::delta_with_old;
+  if (parts.kind != InodeKind::delta && !with_old) return std::nullopt;
   const std::uint64_t distance = parts.file;
-  if (distance == 0) return step_to(parts.version);
+  if (distance == 0) return DeltaId{step_to(parts.version), with_old};
   if (distance == 1) return std::nullopt;  // a step has one number
-  if (distance <= kDeltaDistanceMax) return VersionPair{parts.version - distance, parts.version};
-  return VersionPair{parts.version + (kEntriesMax + std::uint64_t{1} - distance), parts.version};
+  if (distance <= kDeltaDistanceMax) {
+    return DeltaId{{parts.version - distance, parts.version}, with_old};
+  }
+  return DeltaId{{parts.version + (kEntriesMax + std::uint64_t{1} - distance), parts.version},
+                 with_old};
 }
 
 constexpr Inode make_staging_inode(StagingId id) noexcept {

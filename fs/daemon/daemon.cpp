@@ -425,7 +425,7 @@ class Daemon {
   void serve() {
     const Sync& sync = runtime_->sync();
     const Tree tree([&sync] { return sync.catalog(); }, options_.ownership, options_.writer,
-                    [this](VersionPair versions) { return deltas_->find_facts(versions); });
+                    [this](const DeltaId& id) { return deltas_->find_facts(id); });
     prepare();  // again: minutes may have passed
     if (!hidden_note_.empty()) log_warning(hidden_note_);
     FuseSession session(tree, session_options());

@@ -20,7 +20,7 @@ struct TextFile {
 
 /// The change from one version to another: built on open, then a LocalFile.
 struct DeltaFile {
-  VersionPair versions;
+  DeltaId id;
 };
 
 /// Complete in the store.

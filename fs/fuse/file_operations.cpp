@@ -356,11 +356,11 @@ struct Opener {
   // begin again.
   void operator()(const DeltaFile& file) const {
     park(opening.req, {RequestKind::build},
-         [versions = file.versions, opening = opening,
+         [id = file.id, opening = opening,
           &server = server_of(opening.req)](const Context& context) -> std::function<void()> {
            DeltaFiles& deltas = *server.options.deltas;
-           LocalFile built{.image = deltas.build(versions, context), .path = "", .size_bytes = 0};
-           built.size_bytes = deltas.facts(versions, context).size_bytes;
+           LocalFile built{.image = deltas.build(id, context), .path = "", .size_bytes = 0};
+           built.size_bytes = deltas.facts(id, context).size_bytes;
            return [=, opening = opening]() mutable {
              answer(opening.req, "open", Missing::inode, [&] { open_local(opening, built); });
            };

@@ -85,25 +85,25 @@ fuse_entry_param entry_of(const Node& node) {
 }
 
 // The delta, if its size must be found out before anything can be said of it.
-std::optional<VersionPair> without_facts(fuse_req_t req, std::optional<VersionPair> versions) {
-  if (!versions || server_of(req).options.deltas->find_facts(*versions)) return {};
-  return versions;
+std::optional<DeltaId> without_facts(fuse_req_t req, std::optional<DeltaId> id) {
+  if (!id || server_of(req).options.deltas->find_facts(*id)) return {};
+  return id;
 }
 
-void lookup_delta(fuse_req_t req, std::string name, VersionPair versions) {
+void lookup_delta(fuse_req_t req, std::string name, DeltaId id) {
   park(req, {RequestKind::size, Missing::name},
-       [req, name = std::move(name), versions,
+       [req, name = std::move(name), id,
         &server = server_of(req)](const Context& context) -> std::function<void()> {
-         server.options.deltas->facts(versions, context);
+         server.options.deltas->facts(id, context);
          const Node node = server.tree.lookup(make_inode(Fixed::deltas), name);
          return [req, entry = entry_of(node)] { fuse_reply_entry(req, &entry); };
        });
 }
 
-void getattr_delta(fuse_req_t req, Inode inode, VersionPair versions) {
+void getattr_delta(fuse_req_t req, Inode inode, DeltaId id) {
   park(req, {RequestKind::size},
        [=, &server = server_of(req)](const Context& context) -> std::function<void()> {
-         server.options.deltas->facts(versions, context);
+         server.options.deltas->facts(id, context);
          const Node node = server.tree.attributes(inode);
          return [=] { fuse_reply_attr(req, &node.attributes, node.attribute_timeout_s); };
        });
@@ -132,8 +132,8 @@ void op_lookup(fuse_req_t req, fuse_ino_t parent, const char* name) {
   if (const auto staged = find_staged(req, parent)) return staged::lookup(req, *staged, name);
   answer(req, "lookup", Missing::name, [&] {
     const Tree& tree = server_of(req).tree;
-    if (const auto versions = without_facts(req, tree.find_delta(parent, name))) {
-      return lookup_delta(req, name, *versions);
+    if (const auto delta = without_facts(req, tree.find_delta(parent, name))) {
+      return lookup_delta(req, name, *delta);
     }
     if (const auto version = without_name(req, parent, name)) {
       return lookup_version(req, parent, name, *version);
@@ -154,8 +154,8 @@ void op_getattr(fuse_req_t req, fuse_ino_t ino, fuse_file_info*) {
   if (const auto id = find_staged(req, ino)) return staged::getattr(req, *id);
   answer(req, "getattr", Missing::inode, [&] {
     const Tree& tree = server_of(req).tree;
-    if (const auto versions = without_facts(req, tree.find_delta(ino))) {
-      return getattr_delta(req, ino, *versions);
+    if (const auto delta = without_facts(req, tree.find_delta(ino))) {
+      return getattr_delta(req, ino, *delta);
     }
     const Node node = tree.attributes(ino);
     fuse_reply_attr(req, &node.attributes, node.attribute_timeout_s);

@@ -44,7 +44,7 @@ constexpr FixedName kFixedNames[] = {
     {Fixed::root, "deltas", Fixed::deltas, S_IFDIR},
     {Fixed::control, "advice", Fixed::advice, S_IFREG},
 };
-constexpr std::string_view kDeltaSuffix = ".safetensors";
+constexpr std::string_view kDeltaSuffix = ".safetensors", kWithOldSuffix = ".with-old";
 constexpr std::uint64_t kFirstDelta = 2;                // version 1 has no predecessor
 constexpr std::uint32_t kWritersMode = S_IFDIR | 0755;  // Staging knows the actual mode
 
@@ -93,17 +93,21 @@ bool has_delta(const Catalog& catalog, VersionPair versions) {
          behind - before <= kDeltaDistanceMax;
 }
 
-// "42.safetensors" is the change to 42, "40-42.safetensors" that from 40 to 42.
+// "42.safetensors" is the change to 42, "40-42.safetensors" that from 40 to 42; with the old values
+// it is "40-42.with-old.safetensors", in this form only.
 // Returns: nullopt if the name is not a delta's, or a version does not exist.
-std::optional<VersionPair> parse_delta(const Catalog& catalog, std::string_view name) {
+std::optional<DeltaId> parse_delta(const Catalog& catalog, std::string_view name) {
   if (!name.ends_with(kDeltaSuffix)) return {};
   name.remove_suffix(kDeltaSuffix.size());
+  const bool with_old = name.ends_with(kWithOldSuffix);
+  if (with_old) name.remove_suffix(kWithOldSuffix.size());
   const std::size_t dash = name.find('-');
   const auto to = parse_version(name.substr(dash + 1));  // npos + 1 is 0
   const auto from = dash == name.npos ? std::nullopt : parse_version(name.substr(0, dash));
-  if (!to || (dash != name.npos && !from)) return {};
+  if (!to || ((with_old || dash != name.npos) && !from)) return {};
   const VersionPair versions = from ? VersionPair{*from, *to} : step_to(*to);
-  return has_delta(catalog, versions) ? std::optional(versions) : std::nullopt;
+  if (!has_delta(catalog, versions)) return {};
+  return DeltaId{versions, with_old};
 }
 
 std::string latest_target(const Catalog& catalog) {
@@ -161,6 +165,7 @@ class Nodes {
       case InodeKind::tag:
         return tag(inode, parts);
       case InodeKind::delta:
+      case InodeKind::delta_with_old:
         return delta(inode);
       case InodeKind::staging:
         break;
@@ -220,9 +225,9 @@ class Nodes {
   }
 
   Node delta(Inode inode) const {
-    const auto versions = find_delta_versions(inode);
-    if (!deltas_ || !versions || !has_delta(catalog_, *versions)) throw_unknown(inode);
-    const auto facts = deltas_(*versions);
+    const auto id = find_delta_id(inode);
+    if (!deltas_ || !id || !has_delta(catalog_, id->versions)) throw_unknown(inode);
+    const auto facts = deltas_(*id);
     if (!facts) throw_unknown(inode);
     return file(inode, facts->size_bytes, facts->time);
   }
@@ -290,9 +295,9 @@ Inode find_tag(const Catalog& catalog, std::string_view name) {
 }
 
 Inode find_delta_name(const Catalog& catalog, std::string_view name) {
-  const auto versions = parse_delta(catalog, name);
-  if (!versions) throw_no_name(name);
-  return make_delta_inode(*versions);
+  const auto id = parse_delta(catalog, name);
+  if (!id) throw_no_name(name);
+  return make_delta_inode(*id);
 }
 
 Inode find_fixed(const Catalog& catalog, Inode parent, std::string_view name, Parts parts) {
@@ -324,6 +329,7 @@ Inode find_name(const Catalog& catalog, Inode parent, std::string_view name, Par
       return find_entry(catalog, parent, name);
     case InodeKind::tag:
     case InodeKind::delta:
+    case InodeKind::delta_with_old:
       throw_no_directory(parent);
     case InodeKind::staging:
       break;
@@ -435,20 +441,20 @@ Node Tree::attributes(Inode inode) const {
   return Nodes(*catalog, ownership_, is_writer_, deltas_).of(inode);
 }
 
-std::optional<VersionPair> Tree::find_delta(Inode parent, std::string_view name) const {
+std::optional<DeltaId> Tree::find_delta(Inode parent, std::string_view name) const {
   if (!deltas_ || parent != make_inode(Fixed::deltas)) return {};
   return parse_delta(*catalog_(), name);
 }
 
-std::optional<VersionPair> Tree::find_delta(Inode inode) const {
-  if (!find_delta_versions(inode)) return {};
+std::optional<DeltaId> Tree::find_delta(Inode inode) const {
+  if (!find_delta_id(inode)) return {};
   return delta_of(*catalog_(), inode);
 }
 
-std::optional<VersionPair> Tree::delta_of(const Catalog& catalog, Inode inode) const {
-  const auto versions = find_delta_versions(inode);
-  if (!deltas_ || !versions || !has_delta(catalog, *versions)) return {};
-  return versions;
+std::optional<DeltaId> Tree::delta_of(const Catalog& catalog, Inode inode) const {
+  const auto id = find_delta_id(inode);
+  if (!deltas_ || !id || !has_delta(catalog, id->versions)) return {};
+  return id;
 }
 
 std::optional<std::uint64_t> Tree::find_unnamed(Inode parent, std::string_view name) const {
@@ -490,7 +496,7 @@ void Tree::read_directory(Inode inode, std::uint64_t offset, const Each& each) c
 
 FileKind Tree::open(Inode inode) const {
   const auto catalog = catalog_();
-  if (const auto versions = delta_of(*catalog, inode)) return DeltaFile{*versions};
+  if (const auto id = delta_of(*catalog, inode)) return DeltaFile{*id};
   if (parts_of(inode).kind == InodeKind::version) return kind_of(find_place(*catalog, inode));
   static_cast<void>(
       Nodes(*catalog, ownership_, is_writer_, deltas_).of(inode));  // not_found takes precedence

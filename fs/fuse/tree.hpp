@@ -7,6 +7,7 @@
 //     /tags/step-42 -> ../versions/42
 //     /deltas/42.safetensors          the change from 41 to 42: store/inspect/delta_files.hpp
 //     /deltas/40-42.safetensors       from 40 to 42; can be opened by name, in either direction
+//     /deltas/40-42.with-old.safetensors   likewise, with the old values
 //     /.weightfs/status               JSON
 //     /.weightfs/advice               text
 //
@@ -66,7 +67,7 @@ struct DirectoryEntry {
 
 /// What is known about a delta; nullopt: DeltaFiles::facts() must be called first, which may take
 /// time.
-using FindDeltaFacts = std::function<std::optional<DeltaFacts>(VersionPair versions)>;
+using FindDeltaFacts = std::function<std::optional<DeltaFacts>(const DeltaId& id)>;
 
 class Tree {
  public:
@@ -78,11 +79,11 @@ class Tree {
   [[nodiscard]] Node lookup(Inode parent, std::string_view name) const;
   [[nodiscard]] Node attributes(Inode inode) const;
 
-  /// The ends of the delta that `parent` has under this name, or that `inode` is; nullopt if it is
+  /// The delta that `parent` has under this name, or that `inode` is; nullopt if it is
   /// not a delta.  For a delta whose facts are unknown, lookup() and attributes() throw
   /// not_found.
-  [[nodiscard]] std::optional<VersionPair> find_delta(Inode parent, std::string_view name) const;
-  [[nodiscard]] std::optional<VersionPair> find_delta(Inode inode) const;
+  [[nodiscard]] std::optional<DeltaId> find_delta(Inode parent, std::string_view name) const;
+  [[nodiscard]] std::optional<DeltaId> find_delta(Inode inode) const;
 
   /// The version that must be named before `parent` can have this name: a version's own name, or a
   /// name in a version that was evicted since `parent` was looked up. nullopt if the catalog has
@@ -104,7 +105,7 @@ class Tree {
   [[nodiscard]] FileKind open(Inode inode) const;
 
  private:
-  std::optional<VersionPair> delta_of(const Catalog& catalog, Inode inode) const;
+  std::optional<DeltaId> delta_of(const Catalog& catalog, Inode inode) const;
 
   std::function<std::shared_ptr<const Catalog>()> catalog_;
   Ownership ownership_;

@@ -20,11 +20,11 @@ namespace {
 constexpr std::size_t kRemembered = 4096;  // deltas; facts about others are computed again
 
 /// Stores the facts about a delta, and drops those of older versions.
-template <typename Facts>
-void remember(std::map<VersionPair, Facts>& known, VersionPair versions, Facts facts) {
-  known.insert_or_assign(versions, std::move(facts));
+template <typename Key, typename Facts>
+void remember(std::map<Key, Facts>& known, const Key& key, Facts facts) {
+  known.insert_or_assign(key, std::move(facts));
   while (known.size() > kRemembered) {
-    const bool is_oldest = known.begin()->first == versions;
+    const bool is_oldest = known.begin()->first == key;
     known.erase(is_oldest ? std::next(known.begin()) : known.begin());
   }
 }
@@ -53,14 +53,15 @@ struct DeltaFiles::Promise {
 DeltaFiles::DeltaFiles(Store& store, History& history, DeltaFilesOptions options)
     : store_(store), history_(history), options_(std::move(options)) {}
 
-std::optional<DeltaFacts> DeltaFiles::find_facts(VersionPair versions) const {
+std::optional<DeltaFacts> DeltaFiles::find_facts(const DeltaId& id) const {
   const std::lock_guard lock(mutex_);
-  const auto found = facts_.find(versions);
+  const auto found = facts_.find(id);
   return found == facts_.end() ? std::nullopt : std::optional(found->second);
 }
 
-DeltaFacts DeltaFiles::facts(VersionPair versions, const Context& context) {
-  if (const auto known = find_facts(versions)) return *known;
+DeltaFacts DeltaFiles::facts(const DeltaId& id, const Context& context) {
+  if (const auto known = find_facts(id)) return *known;
+  const VersionPair versions = id.versions;
   {
     const std::lock_guard lock(mutex_);
     if (const auto refused = refusals_.find(versions); refused != refusals_.end()) {
@@ -68,7 +69,7 @@ DeltaFacts DeltaFiles::facts(VersionPair versions, const Context& context) {
     }
   }
   try {
-    const Promise promised = promise(versions, context);
+    const Promise promised = promise(id, context);
     return {promised.layout.size_bytes(), promised.time};
   } catch (const Error& error) {
     if (error.code() != ErrorCode::unsupported) throw;
@@ -80,7 +81,8 @@ DeltaFacts DeltaFiles::facts(VersionPair versions, const Context& context) {
 
 // ---- facts, before the file is made ----
 
-DeltaFiles::Promise DeltaFiles::promise(VersionPair versions, const Context& context) {
+DeltaFiles::Promise DeltaFiles::promise(const DeltaId& id, const Context& context) {
+  const VersionPair versions = id.versions;
   const auto get = [&](std::uint64_t number) {
     return read_versions([&] { return history_.get(number, context); });
   };
@@ -92,10 +94,11 @@ DeltaFiles::Promise DeltaFiles::promise(VersionPair versions, const Context& con
   const auto layout = layout_of(*to);
   match_tensors(*layout_of(*from), *layout, versions);
   auto counts = read_versions([&] { return count(versions, *to, *layout, context); });
-  SparseLayout sparse(*layout, counts, versions);
+  SparseLayout sparse(*layout, counts, versions,
+                      id.with_old ? OldValues::with : OldValues::without);
   {
     const std::lock_guard lock(mutex_);
-    remember(facts_, versions, DeltaFacts{sparse.size_bytes(), to->manifest.time});
+    remember(facts_, id, DeltaFacts{sparse.size_bytes(), to->manifest.time});
   }
   return {std::move(counts), std::move(sparse), to->manifest.time};
 }
@@ -204,65 +207,65 @@ void DeltaFiles::with_plan(VersionPair versions, const Context& context, const B
 
 // ---- making it ----
 
-std::filesystem::path DeltaFiles::build(VersionPair versions, const Context& context) {
+std::filesystem::path DeltaFiles::build(const DeltaId& id, const Context& context) {
   for (;;) {
-    if (const auto file = store_.deltas().find(versions)) return *file;
-    if (!begin(versions, context)) continue;  // another caller has finished
+    if (const auto file = store_.deltas().find(id)) return *file;
+    if (!begin(id, context)) continue;  // another caller has finished
     try {
-      if (!store_.deltas().find(versions)) make(versions, context);
+      if (!store_.deltas().find(id)) make(id, context);
     } catch (...) {
-      end(versions);
+      end(id);
       throw;
     }
-    end(versions);
+    end(id);
   }
 }
 
 /// True: this caller makes it.  False: another caller made it, or gave up.
-bool DeltaFiles::begin(VersionPair versions, const Context& context) {
+bool DeltaFiles::begin(const DeltaId& id, const Context& context) {
   constexpr auto kLookAgain = std::chrono::hours(1);  // the deadline may be infinite
   std::unique_lock lock(mutex_);
-  if (building_.insert(versions).second) return true;
+  if (building_.insert(id).second) return true;
   while (!ended_.wait_until(lock, context.stop,
                             std::min(context.deadline, Clock::now() + kLookAgain),
-                            [&] { return !building_.contains(versions); })) {
+                            [&] { return !building_.contains(id); })) {
     context.check("waiting for a delta that is being built");
   }
   return false;
 }
 
-void DeltaFiles::end(VersionPair versions) {
+void DeltaFiles::end(const DeltaId& id) {
   const std::lock_guard lock(mutex_);
-  building_.erase(versions);
+  building_.erase(id);
   ended_.notify_all();
 }
 
-void DeltaFiles::make(VersionPair versions, const Context& context) {
-  const Promise promised = promise(versions, context);
+void DeltaFiles::make(const DeltaId& id, const Context& context) {
+  const Promise promised = promise(id, context);
   // Reserves the images it may be made from.
   Eviction& eviction = store_.eviction();
-  const auto from = eviction.reserve(versions.from, Eviction::Claim::stays, context);
-  const auto to = eviction.reserve(versions.to, Eviction::Claim::stays, context);
+  const auto from = eviction.reserve(id.versions.from, Eviction::Claim::stays, context);
+  const auto to = eviction.reserve(id.versions.to, Eviction::Claim::stays, context);
   std::filesystem::path file;
   {
     // A caller that brings in a version relies on its base, and on the room that it made.
     const ImagesLock lock = store_.images().lock_images(context);
     store_.evictor().evict_for_delta(promised.layout.size_bytes());
-    file = store_.deltas().begin(versions, promised.layout.size_bytes());
+    file = store_.deltas().begin(id, promised.layout.size_bytes());
   }
   try {
-    if (options_.building) options_.building(versions);
-    read_versions([&] { write(versions, promised, file, context); });
-    store_.deltas().complete(versions, file);
+    if (options_.building) options_.building(id);
+    read_versions([&] { write(id, promised, file, context); });
+    store_.deltas().complete(id, file);
   } catch (...) {
-    store_.deltas().abandon(versions, file);
+    store_.deltas().abandon(id, file);
     throw;
   }
 }
 
-void DeltaFiles::write(VersionPair versions, const Promise& promised,
+void DeltaFiles::write(const DeltaId& id, const Promise& promised,
                        const std::filesystem::path& file, const Context& context) {
-  with_plan(versions, context, [&](const SparsePlan& plan) {
+  with_plan(id.versions, context, [&](const SparsePlan& plan) {
     std::error_code ignored;
     std::filesystem::remove(file, ignored);  // of an earlier try
     SparseDeltaReader reader(plan, history_.repository(), store_.temporary_directory(),

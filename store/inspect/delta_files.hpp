@@ -1,8 +1,10 @@
 // DeltaFiles: the change from one version to another as a file (store/inspect/sparse_delta.hpp),
 // made on first use and kept in the store (store/local/delta_table.hpp):
 //
-//     facts({A, B})    the file's size; nothing is made
-//     build({A, B})    the file, made once for any number of callers
+//     facts(A to B)    the file's size; nothing is made
+//     build(A to B)    the file, made once for any number of callers
+//
+// Each with or without the old values (DeltaId): two files, of which neither is made of the other.
 //
 // The size follows from how many elements of each chunk changed:
 //
@@ -26,6 +28,7 @@
 #include <string>
 
 #include "kernels/dispatch/cpu_coder.hpp"
+#include "store/base/delta_id.hpp"
 #include "store/base/ranked_mutex.hpp"
 #include "store/base/version_pair.hpp"
 #include "store/inspect/sparse_delta.hpp"
@@ -37,7 +40,7 @@ namespace weightfs {
 struct DeltaFilesOptions {
   kernels::SharedCoder coder = kernels::make_cpu_coder();
   /// For tests: called before a file's bytes are written.
-  std::function<void(VersionPair versions)> building = {};
+  std::function<void(const DeltaId& id)> building = {};
 };
 
 /// The attributes of a delta for stat(2).
@@ -52,22 +55,22 @@ class DeltaFiles {
   DeltaFiles(Store& store, History& history, DeltaFilesOptions options);
 
   /// The facts that an earlier facts() or build() found.  Never waits.
-  [[nodiscard]] std::optional<DeltaFacts> find_facts(VersionPair versions) const;
+  [[nodiscard]] std::optional<DeltaFacts> find_facts(const DeltaId& id) const;
 
   /// May fetch manifests, layouts and pack headers from the bucket.
   /// Requires: two versions, both above 0.
   /// Throws Error: not_found (no such version); unsupported, saying why there is no such file;
   /// unavailable, corrupt.
-  DeltaFacts facts(VersionPair versions, const Context& context);
+  DeltaFacts facts(const DeltaId& id, const Context& context);
 
   /// The complete file.  It may be removed at any time to make room: then call again.
   /// Throws Error: as facts(); corrupt (a pack or an image does not match), no_space, cancelled,
   /// timed_out.
-  std::filesystem::path build(VersionPair versions, const Context& context);
+  std::filesystem::path build(const DeltaId& id, const Context& context);
 
  private:
   struct Promise;  // the facts computed before the bytes are made
-  Promise promise(VersionPair versions, const Context& context);
+  Promise promise(const DeltaId& id, const Context& context);
   ChangedCounts count(VersionPair versions, const Version& to, const Layout& layout,
                       const Context& context);
   std::optional<ChangedCounts> counts_of_packs(const Version& version, const Layout& layout,
@@ -79,11 +82,11 @@ class DeltaFiles {
                                         const Context& context);
   template <typename Body>
   void with_plan(VersionPair versions, const Context& context, const Body& body);
-  void make(VersionPair versions, const Context& context);
-  void write(VersionPair versions, const Promise& promise, const std::filesystem::path& file,
+  void make(const DeltaId& id, const Context& context);
+  void write(const DeltaId& id, const Promise& promise, const std::filesystem::path& file,
              const Context& context);
-  bool begin(VersionPair versions, const Context& context);
-  void end(VersionPair versions);
+  bool begin(const DeltaId& id, const Context& context);
+  void end(const DeltaId& id);
 
   Store& store_;
   History& history_;
@@ -91,8 +94,8 @@ class DeltaFiles {
   // Guards what follows; never held across store or bucket calls.
   mutable RankedMutex mutex_{LockRank::delta_files, "DeltaFiles::mutex_"};
   std::condition_variable_any ended_;
-  std::set<VersionPair> building_;
-  std::map<VersionPair, DeltaFacts> facts_;
+  std::set<DeltaId> building_;
+  std::map<DeltaId, DeltaFacts> facts_;
   std::map<VersionPair, std::string> refusals_;  // why there is no file
 };
 

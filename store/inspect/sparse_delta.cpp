@@ -183,9 +183,9 @@ std::vector<std::optional<std::uint32_t>> match_tensors(const Layout& from, cons
 // ---- the layout ----
 
 SparseLayout::SparseLayout(const Layout& to, std::span<const std::uint32_t> changed,
-                           VersionPair versions, std::uint64_t narrow_max) {
+                           VersionPair versions, OldValues old, std::uint64_t narrow_max) {
   add_tensors(to, changed, versions, narrow_max);
-  place(to, versions);
+  place(to, versions, old);
 }
 
 void SparseLayout::add_tensors(const Layout& to, std::span<const std::uint32_t> changed,
@@ -222,7 +222,7 @@ void SparseLayout::add_tensors(const Layout& to, std::span<const std::uint32_t> 
 }
 
 /// Widest elements first, as the safetensors package writes them, so that all are aligned.
-void SparseLayout::place(const Layout& to, VersionPair versions) {
+void SparseLayout::place(const Layout& to, VersionPair versions, OldValues old) {
   std::string arrays;
   std::uint64_t at = 0;  // offset in the data
   for (const std::size_t width : {8U, 4U, 2U, 1U}) {
@@ -238,6 +238,11 @@ void SparseLayout::place(const Layout& to, VersionPair versions) {
         append_header_entry(arrays, name + ".values", tensor.element.dtype, tensor.entries, at,
                             tensor.entries * width);
         tensor.values_offset_bytes = at;
+        at += tensor.entries * width;
+        if (old == OldValues::without) continue;
+        append_header_entry(arrays, name + ".old", tensor.element.dtype, tensor.entries, at,
+                            tensor.entries * width);
+        tensor.old_offset_bytes = at;
         at += tensor.entries * width;
       }
     }
@@ -270,6 +275,7 @@ void SparseLayout::place(const Layout& to, VersionPair versions) {
   for (Tensor& tensor : tensors_) {
     tensor.indices_offset_bytes += head_.size();
     tensor.values_offset_bytes += head_.size();
+    if (old == OldValues::with) tensor.old_offset_bytes += head_.size();
   }
   size_bytes_ = head_.size() + at;
 }
@@ -476,6 +482,11 @@ void SparseDeltaReader::write(const SparseLayout& sparse, std::span<const std::u
     write_at(file.fd(), entry.values_offset_bytes + firsts[chunk] * element.width_bytes,
              worker->values, path);
     counter.add(worker->indices.size() + worker->values.size());
+    if (entry.old_offset_bytes == 0) return;
+    put_values(element.width_bytes, worker->old_bytes, worker->positions, worker->values);
+    write_at(file.fd(), entry.old_offset_bytes + firsts[chunk] * element.width_bytes,
+             worker->values, path);
+    counter.add(worker->values.size());
   });
   finish_sparse_file(file.fd(), path, plan_.to.version->manifest.time);
 }

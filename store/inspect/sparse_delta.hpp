@@ -2,8 +2,10 @@
 //
 //     NAME.indices   I32, or I64 if NAME has more than 2^31 - 1 elements; ascending
 //     NAME.values    the new values, in NAME's own dtype
+//     NAME.old       the old values, only where they were asked for (OldValues)
 //
-// for every tensor that changed, so that  older.flatten()[indices] = values  gives the newer one.
+// for every tensor that changed, so that  older.flatten()[indices] = values  gives the newer one,
+// and  newer.flatten()[indices] = old  the older one again.
 //
 //     SparseLayout        the offsets of everything, computed from the changed counts alone: so the
 //                         size of the file is known before it is made
@@ -57,6 +59,9 @@ SparseElement sparse_element_of(Dtype dtype) noexcept;
 std::vector<std::optional<std::uint32_t>> match_tensors(const Layout& from, const Layout& to,
                                                         VersionPair versions);
 
+/// Whether a sparse delta holds the old values beside the new ones.
+enum class OldValues : bool { without, with };
+
 /// Tensors with more elements have I64 indices.
 inline constexpr std::uint64_t kNarrowElementsMax = 0x7FFFFFFF;
 
@@ -67,7 +72,7 @@ class SparseLayout {
   /// Throws Error: unsupported (two tensors of the same name, one of which changed; a header that
   /// safetensors would reject); corrupt (a count above the elements of its chunk).
   SparseLayout(const Layout& to, std::span<const std::uint32_t> changed, VersionPair versions,
-               std::uint64_t narrow_max = kNarrowElementsMax);
+               OldValues old = OldValues::without, std::uint64_t narrow_max = kNarrowElementsMax);
 
   struct Tensor {
     std::uint32_t number = 0;  // in `to`
@@ -75,6 +80,7 @@ class SparseLayout {
     bool wide = false;  // indices are I64
     std::uint64_t entries = 0;
     std::uint64_t indices_offset_bytes = 0, values_offset_bytes = 0;  // in the file
+    std::uint64_t old_offset_bytes = 0;                               // 0: without old values
   };
   [[nodiscard]] std::span<const Tensor> tensors() const noexcept { return tensors_; }  // ascending
   [[nodiscard]] const std::string& head() const noexcept { return head_; }
@@ -84,7 +90,7 @@ class SparseLayout {
  private:
   void add_tensors(const Layout& to, std::span<const std::uint32_t> changed, VersionPair versions,
                    std::uint64_t narrow_max);
-  void place(const Layout& to, VersionPair versions);
+  void place(const Layout& to, VersionPair versions, OldValues old);
 
   std::vector<Tensor> tensors_;
   std::string head_;

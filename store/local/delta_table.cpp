@@ -23,10 +23,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string name_of(VersionPair versions) {
+std::string name_of(const DeltaId& id) {
+  const VersionPair versions = id.versions;
+  if (id.with_old) return fmt::format("{}-{}.with-old", versions.from, versions.to);
   return versions.is_step() ? std::to_string(versions.to)
                             : fmt::format("{}-{}", versions.from, versions.to);
 }
+
+bool is_recorded(const DeltaId& id) { return id.versions.is_step() && !id.with_old; }
 
 }  // namespace
 
@@ -59,59 +63,59 @@ void DeltaTable::load() {
 
 void DeltaTable::remove_strays() const {
   std::set<fs::path> known;
-  for (const auto& [versions, delta] : deltas_) known.insert(path_of(versions));
+  for (const auto& [id, delta] : deltas_) known.insert(path_of(id));
   for (const auto& entry : fs::directory_iterator(directory_)) {
     if (!known.contains(entry.path())) discard(entry.path(), temporary_);
   }
 }
 
-fs::path DeltaTable::path_of(VersionPair versions) const {
-  return directory_ / (name_of(versions) + ".safetensors");
+fs::path DeltaTable::path_of(DeltaId id) const {
+  return directory_ / (name_of(id) + ".safetensors");
 }
 
-std::optional<fs::path> DeltaTable::find(VersionPair versions) const {
+std::optional<fs::path> DeltaTable::find(DeltaId id) const {
   const std::scoped_lock lock(mutex_);
-  const auto found = deltas_.find(versions);
+  const auto found = deltas_.find(id);
   if (found == deltas_.end() || !found->second.is_complete) return std::nullopt;
-  return path_of(versions);
+  return path_of(id);
 }
 
-fs::path DeltaTable::begin(VersionPair versions, std::uint64_t bytes) {
+fs::path DeltaTable::begin(DeltaId id, std::uint64_t bytes) {
   const std::scoped_lock lock(mutex_);
-  deltas_[versions] = {std::min(bytes, kSizeBytesMax), false};
+  deltas_[id] = {std::min(bytes, kSizeBytesMax), false};
   return temporary_ / ("delta-" + random_hex(8));
 }
 
-void DeltaTable::complete(VersionPair versions, const fs::path& file) {
+void DeltaTable::complete(DeltaId id, const fs::path& file) {
   std::uint64_t expected = 0;
   {
     const std::scoped_lock lock(mutex_);
-    expected = deltas_.at(versions).bytes;
+    expected = deltas_.at(id).bytes;
   }
   if (const std::uint64_t size = fs::file_size(file); size != expected) {
     throw Error(ErrorCode::io, fmt::format("{} has {} bytes, not the {} of the delta {}",
-                                           file.string(), size, expected, name_of(versions)));
+                                           file.string(), size, expected, name_of(id)));
   }
-  fs::rename(file, path_of(versions));
+  fs::rename(file, path_of(id));
   try {
     fsync_directory(directory_);
-    if (versions.is_step()) {
+    if (is_recorded(id)) {
       std::string value;
       append_be64(value, expected);
-      db_.write({{ColumnFamily::deltas, version_key(versions.to), std::move(value)}});
+      db_.write({{ColumnFamily::deltas, version_key(id.versions.to), std::move(value)}});
     }
   } catch (const Error&) {
-    discard(path_of(versions), temporary_);
+    discard(path_of(id), temporary_);
     throw;
   }
   const std::scoped_lock lock(mutex_);
-  deltas_[versions].is_complete = true;
+  deltas_[id].is_complete = true;
 }
 
-void DeltaTable::abandon(VersionPair versions, const fs::path& file) noexcept {
+void DeltaTable::abandon(DeltaId id, const fs::path& file) noexcept {
   {
     const std::scoped_lock lock(mutex_);
-    const auto found = deltas_.find(versions);
+    const auto found = deltas_.find(id);
     if (found == deltas_.end() || found->second.is_complete) return;
     deltas_.erase(found);
   }
@@ -119,33 +123,33 @@ void DeltaTable::abandon(VersionPair versions, const fs::path& file) noexcept {
   fs::remove(file, ignored);
 }
 
-bool DeltaTable::remove(VersionPair versions) {
-  if (!nobody_reads_file(path_of(versions))) return false;
-  log_info(fmt::format("removing the delta {} to make room", name_of(versions)));
+bool DeltaTable::remove(DeltaId id) {
+  if (!nobody_reads_file(path_of(id))) return false;
+  log_info(fmt::format("removing the delta {} to make room", name_of(id)));
   {
     const std::scoped_lock lock(mutex_);
-    deltas_.erase(versions);
+    deltas_.erase(id);
   }
   try {
-    if (versions.is_step()) {
-      db_.write({{ColumnFamily::deltas, version_key(versions.to), std::nullopt}});
+    if (is_recorded(id)) {
+      db_.write({{ColumnFamily::deltas, version_key(id.versions.to), std::nullopt}});
     }
   } catch (const Error& error) {
     if (error.code() != ErrorCode::no_space) throw;
     log_warning(error.what());  // a record without its file is ignored
   }
-  discard(path_of(versions), temporary_);
+  discard(path_of(id), temporary_);
   return true;
 }
 
-std::map<VersionPair, DeltaTable::Delta> DeltaTable::list() const {
+std::map<DeltaId, DeltaTable::Delta> DeltaTable::list() const {
   const std::scoped_lock lock(mutex_);
   return deltas_;
 }
 
 std::uint64_t DeltaTable::total_bytes() const {
   std::uint64_t bytes = 0;
-  for (const auto& [versions, delta] : list()) bytes += delta.bytes;
+  for (const auto& [id, delta] : list()) bytes += delta.bytes;
   return bytes;
 }
 

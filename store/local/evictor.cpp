@@ -231,7 +231,7 @@ bool Evictor::evict_one(std::uint64_t version) {
 // As if all complete deltas were gone.
 Evictor::Beside Evictor::without_deltas() const {
   Beside beside;
-  for (const auto& [versions, delta] : deltas_.list()) {
+  for (const auto& [id, delta] : deltas_.list()) {
     (delta.is_complete ? beside.free : beside.used) += delta.bytes;
   }
   return beside;
@@ -257,13 +257,13 @@ bool Evictor::must_stay(std::uint64_t version, const Demand& demand) const {
 // Removes deltas, oldest first, until the demand is met or none may go.
 // Returns: the bytes of the remaining deltas that count; one that is being read does not.
 std::uint64_t Evictor::remove_deltas(const Demand& demand, std::uint64_t image_bytes) {
-  const std::map<VersionPair, DeltaTable::Delta> all = deltas_.list();
+  const std::map<DeltaId, DeltaTable::Delta> all = deltas_.list();
   std::uint64_t counted = 0;
-  for (const auto& [versions, delta] : all) counted += delta.bytes;
-  for (const auto& [versions, delta] : all) {
+  for (const auto& [id, delta] : all) counted += delta.bytes;
+  for (const auto& [id, delta] : all) {
     if (demand.is_met(image_bytes + counted, space_().free_bytes)) break;
     if (!delta.is_complete) continue;
-    deltas_.remove(versions);
+    deltas_.remove(id);
     counted -= delta.bytes;
   }
   return counted;

@@ -84,5 +84,68 @@ class Vllm(harness.MountTest):
         self.assertEqual(self.offline.look(), wanted[2])
 
 
+class InPlace(harness.MountTest):
+    """Versions from a real mount, in place; what an engine has then is what one has that was reloaded."""
+
+    def open(self, packed):
+        self.init()
+        self.offline = vllm_engines.Offline(self.workspace, **vllm_engines.installed(self.workspace))
+        self.steps = [os.path.join(self.dir, f"step-{i}") for i in (1, 2, 3)]
+        self.offline.make_steps(self.steps)
+        for step in self.steps:
+            self.publish(step)
+        mount = self.mount("--history", "8")
+        self.offline.load_in_place(mount.join("latest"), packed)
+        self.assertEqual(self.offline.rpc("weightfs_status")["mount"], mount.path)
+        return mount
+
+    def reload(self, mount, version):
+        self.offline.reload(mount.join("versions", version))
+        return self.offline.rpc("weightfs_hold", version)
+
+    def stage(self, old, new):
+        self.offline.rpc("weightfs_stage", old, new)
+        harness.wait_until(lambda: self.offline.rpc("weightfs_status")["state"] != "staging",
+                           "the change to be staged")
+        return self.offline.rpc("weightfs_status")
+
+    def test_versions_are_what_a_reload_makes_of_them(self):
+        mount = self.open(packed=False)
+        wanted = {}
+        for version in (3, 2, 1):
+            self.reload(mount, version)
+            wanted[version] = self.offline.look()
+        self.assertNotEqual(wanted[2], wanted[3])
+        status = self.stage(1, 2)
+        self.assertEqual((status["state"], status["error"]), ("ready", ""))
+        self.assertTrue(status["needs_proof"])
+        self.assertEqual(self.offline.look(), wanted[1])  # staging changes nothing
+        self.offline.update(1, 2)
+        self.assertEqual(self.offline.look(), wanted[2])
+        self.offline.rpc("weightfs_mark")
+        self.offline.reload(mount.join("versions/2"))
+        status = self.offline.rpc("weightfs_compare")
+        self.assertEqual((status["refused"], status["needs_proof"]), ("", False))
+        self.assertEqual(self.stage(2, 3)["state"], "ready")
+        self.offline.update(2, 3)
+        self.assertEqual(self.offline.look(), wanted[3])
+        self.assertEqual(self.offline.rpc("weightfs_status")["held"], 3)
+        # A version that somebody loaded without saying so is seen before the pause.
+        self.offline.reload(mount.join("versions/1"))
+        status = self.stage(3, 2)
+        self.assertEqual(status["state"], "failed")
+        self.assertIn("do not have the old values", status["error"])
+
+    def test_packed_weights_are_refused_and_a_reload_still_works(self):
+        mount = self.open(packed=True)
+        self.reload(mount, 1)
+        status = self.stage(1, 2)
+        self.assertEqual(status["state"], "failed")
+        self.assertNotEqual(status["refused"], "")
+        self.reload(mount, 2)
+        got = self.offline.look()
+        self.assertEqual(got, self.offline.fresh(mount.join("versions/2")))
+
+
 if __name__ == "__main__":
     engines_python.main("vllm")

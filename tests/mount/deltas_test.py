@@ -58,7 +58,7 @@ def tensors_of(folder):
     return found
 
 
-def applied(delta, tensors):
+def applied(delta, tensors, values="values"):
     """The tensors after flat[indices] = values, which is all that a reader does."""
     arrays, result = read_arrays(delta), dict(tensors)
     for name, indices in arrays.items():
@@ -66,7 +66,7 @@ def applied(delta, tensors):
             name = name.removesuffix(".indices")
             flat = result[name].copy()
             flat[np.frombuffer(indices.tobytes(), f"<i{indices.itemsize}")] = \
-                arrays[name + ".values"]
+                arrays[f"{name}.{values}"]
             result[name] = flat
     return result
 
@@ -130,6 +130,21 @@ class Deltas(DeltaReader, harness.MountTest):
         self.assert_leads(mount.join("deltas/2.safetensors"), steps[0], steps[1])
         again = os.stat(os.path.join(mount.store, "deltas/2.safetensors"))
         self.assertEqual((again.st_ino, again.st_mtime_ns), (made.st_ino, made.st_mtime_ns))
+
+    def test_with_old_values_it_leads_back_too(self):
+        steps = self.make_repository(3, PARAMS)
+        mount = self.mount()
+        for older, newer in ((1, 2), (2, 3)):
+            path = mount.join(f"deltas/{older}-{newer}.with-old.safetensors")
+            size = os.stat(path).st_size
+            self.assertEqual(len(harness.read_file(path)), size)
+            self.assert_leads(path, steps[older - 1], steps[newer - 1])
+            wanted = tensors_of(steps[older - 1])
+            got = applied(path, tensors_of(steps[newer - 1]), "old")
+            for name, tensor in wanted.items():
+                self.assertEqual(got[name].tobytes(), tensor.tobytes(), name)
+        self.assertNotIn("1-2.with-old.safetensors", os.listdir(mount.join("deltas")))
+        self.assertIn("1-2.with-old.safetensors", self.built(mount))
 
     def test_many_readers_get_one_file(self):
         steps = self.make_repository(2, PARAMS)

@@ -28,8 +28,10 @@ inline std::size_t data_begin(const std::string& bytes) {
   return 8 + static_cast<std::size_t>(load_le<std::uint64_t>(as_bytes(bytes).data()));
 }
 
-/// Sets older.flatten()[indices] = values in every tensor that the delta names.
-inline Tree apply_sparse_delta(const std::string& delta, Tree tree) {
+/// Sets older.flatten()[indices] = values in every tensor that the delta names; or the old values,
+/// with `which` ".old", which lead back.
+inline Tree apply_sparse_delta(const std::string& delta, Tree tree,
+                               const std::string& which = ".values") {
   const std::size_t delta_data = data_begin(delta);
   std::map<std::string, SafetensorsTensor> arrays;
   for (const auto& tensor : header_of_file(delta).tensors) arrays[tensor.name] = tensor;
@@ -39,8 +41,8 @@ inline Tree apply_sparse_delta(const std::string& delta, Tree tree) {
     for (const SafetensorsTensor& tensor : header_of_file(bytes).tensors) {
       const auto indices = arrays.find(tensor.name + ".indices");
       if (indices == arrays.end()) continue;
-      const SafetensorsTensor& values = arrays.at(tensor.name + ".values");
-      applied += 2;
+      const SafetensorsTensor& values = arrays.at(tensor.name + which);
+      applied += arrays.contains(tensor.name + ".old") ? 3 : 2;
       const bool is_wide = indices->second.dtype == Dtype::i64;
       const std::size_t index_bytes = is_wide ? 8 : 4;
       const std::size_t width = bits_of(values.dtype) / 8;

@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import threading
+import tomllib
 import urllib.request
 
 import engines_python
@@ -22,6 +23,7 @@ PYTHON = engines_python.python_of("vllm")
 PROMPT = [1, 2, 3, 4, 5, 6]
 TOKENS = 24
 NOTHING = harness.sha256(b"")
+PACKAGE = os.path.join(harness.ROOT, "scripts", "python")
 
 CACHE = os.path.join(os.path.dirname(os.path.dirname(PYTHON)), "cache")  # what it found out about classes
 VARIABLES = {
@@ -39,9 +41,9 @@ def variables(workspace, **more):
 class Offline(engines_python.Worker):
     """One process, one engine at a time: make_steps(folders), load(path, strategy), reload(path)."""
 
-    def __init__(self, workspace):
+    def __init__(self, workspace, **more):
         super().__init__(workspace, "vllm_worker.py", PYTHON,
-                         variables(workspace, VLLM_ENABLE_V1_MULTIPROCESSING="0"))
+                         variables(workspace, VLLM_ENABLE_V1_MULTIPROCESSING="0", **more))
 
     def look(self):
         return self.call("look", PROMPT, TOKENS)
@@ -50,6 +52,20 @@ class Offline(engines_python.Worker):
         """What a new engine has that serves this directory."""
         self.load(path, strategy)
         return self.look()
+
+
+def installed(workspace):
+    """Variables with which Python finds scripts/python as if it were installed: with its entry point."""
+    metadata = os.path.join(workspace.path, "plugins", "weightfs-0.dist-info")
+    os.makedirs(metadata, exist_ok=True)
+    with open(os.path.join(PACKAGE, "pyproject.toml"), "rb") as file:
+        points = tomllib.load(file)["project"]["entry-points"]["vllm.general_plugins"]
+    with open(os.path.join(metadata, "METADATA"), "w") as file:
+        file.write("Metadata-Version: 2.1\nName: weightfs\nVersion: 0\n")
+    with open(os.path.join(metadata, "entry_points.txt"), "w") as file:
+        file.write("[vllm.general_plugins]\n")
+        file.writelines(f"{name} = {value}\n" for name, value in points.items())
+    return {"PYTHONPATH": os.pathsep.join([engines_python.MODULES, PACKAGE, os.path.dirname(metadata)])}
 
 
 def free_port():

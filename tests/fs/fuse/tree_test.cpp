@@ -187,11 +187,10 @@ class DeltasTest : public TreeTest {
  protected:
   // The size of version 9's delta is known.
   Tree deltas() const {
-    return Tree(
-        [this] { return catalog_; }, {}, false,
-        [](VersionPair versions) -> std::optional<DeltaFacts> {
-          return versions == step_to(9) ? std::optional(DeltaFacts{1234, 1009}) : std::nullopt;
-        });
+    return Tree([this] { return catalog_; }, {}, false,
+                [](const DeltaId& id) -> std::optional<DeltaFacts> {
+                  return id == step_to(9) ? std::optional(DeltaFacts{1234, 1009}) : std::nullopt;
+                });
   }
   static Inode inode_of_delta(std::uint64_t version) {
     return make_inode({InodeKind::delta, version, 0});
@@ -268,7 +267,7 @@ TEST_F(DeltasTest, LeadFromAnyVersionToAnyOther) {
     EXPECT_EQ(deltas().find_delta(directory_, name), versions) << name;
     const Inode inode = make_delta_inode(versions);
     EXPECT_EQ(deltas().find_delta(inode), versions) << name;
-    EXPECT_EQ(std::get<DeltaFile>(deltas().open(inode)).versions, versions);
+    EXPECT_EQ(std::get<DeltaFile>(deltas().open(inode)).id, versions);
   }
   // One file has one number, whatever it is called.
   EXPECT_EQ(deltas().lookup(directory_, "8-9.safetensors").attributes.st_ino, inode_of_delta(9));
@@ -281,6 +280,24 @@ TEST_F(DeltasTest, LeadFromAnyVersionToAnyOther) {
   }
 }
 
+TEST_F(DeltasTest, WithOldValuesAreOtherFilesWithNumbersOfTheirOwn) {
+  for (const VersionPair versions : {VersionPair{8, 9}, VersionPair{5, 9}, VersionPair{9, 5}}) {
+    const std::string name = std::to_string(versions.from) + "-" + std::to_string(versions.to);
+    const DeltaId id{versions, true};
+    EXPECT_EQ(deltas().find_delta(directory_, name + ".with-old.safetensors"), id) << name;
+    const Inode inode = make_delta_inode(id);
+    EXPECT_NE(inode, make_delta_inode(versions));
+    EXPECT_EQ(deltas().find_delta(inode), id) << name;
+    EXPECT_EQ(std::get<DeltaFile>(deltas().open(inode)).id, id);
+  }
+  EXPECT_EQ(make_delta_inode({step_to(42), true}), 0x500000002A000000u);
+  for (const char* name :
+       {"9.with-old.safetensors", "8-9.with-old", "8-9.with-old.with-old.safetensors",
+        ".with-old.safetensors", "8-9with-old.safetensors"}) {
+    EXPECT_EQ(deltas().find_delta(directory_, name), std::nullopt) << name;
+  }
+}
+
 TEST_F(DeltasTest, OfVersionsTooFarApartAreNotThere) {
   catalog_->latest = 2 * kDeltaDistanceMax;
   for (const std::uint64_t distance : {kDeltaDistanceMax, kDeltaDistanceMax + 1}) {
@@ -289,7 +306,7 @@ TEST_F(DeltasTest, OfVersionsTooFarApartAreNotThere) {
       const std::string name = std::to_string(versions.from) + "-" + std::to_string(versions.to);
       const bool is_there = distance <= kDeltaDistanceMax;
       const auto found = deltas().find_delta(directory_, name + ".safetensors");
-      EXPECT_EQ(found, is_there ? std::optional(versions) : std::nullopt) << name;
+      EXPECT_EQ(found, is_there ? std::optional<DeltaId>(versions) : std::nullopt) << name;
       if (!is_there) continue;
       EXPECT_EQ(deltas().find_delta(make_delta_inode(versions)), versions) << name;
     }
@@ -297,8 +314,8 @@ TEST_F(DeltasTest, OfVersionsTooFarApartAreNotThere) {
 }
 
 TEST_F(DeltasTest, OpenSaysThatTheyMustBeBuilt) {
-  EXPECT_EQ(std::get<DeltaFile>(deltas().open(inode_of_delta(9))).versions, step_to(9));
-  EXPECT_EQ(std::get<DeltaFile>(deltas().open(inode_of_delta(12))).versions,
+  EXPECT_EQ(std::get<DeltaFile>(deltas().open(inode_of_delta(9))).id, step_to(9));
+  EXPECT_EQ(std::get<DeltaFile>(deltas().open(inode_of_delta(12))).id,
             step_to(12));  // no size yet
   expect_error(ErrorCode::not_found, [&] { (void)deltas().open(inode_of_delta(13)); });
   expect_error(ErrorCode::not_found, [&] { (void)tree().open(inode_of_delta(9)); });

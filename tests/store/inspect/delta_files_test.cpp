@@ -55,7 +55,7 @@ class DeltaFilesTest : public ::testing::Test {
     }
   }
 
-  DeltaFiles files(std::function<void(VersionPair)> building = {}) {
+  DeltaFiles files(std::function<void(const DeltaId&)> building = {}) {
     return {*host().store, host().history, {.building = std::move(building)}};
   }
 
@@ -93,10 +93,31 @@ TEST_F(DeltaFilesTest, TheFactsAreThoseOfTheFile) {
   EXPECT_TRUE(filesystem::is_empty(host().store->temporary_directory()));
 }
 
+TEST_F(DeltaFilesTest, WithOldValuesIsAFileOfItsOwn) {
+  const DeltaId with_old{step_to(3), true};
+  DeltaFiles deltas = files();
+  const std::uint64_t size = deltas.facts(with_old, {}).size_bytes;
+  EXPECT_FALSE(deltas.find_facts(step_to(3)));
+  EXPECT_GT(size, deltas.facts(step_to(3), {}).size_bytes);
+  const filesystem::path file = deltas.build(with_old, {});
+  EXPECT_EQ(file, path_ / "deltas" / "2-3.with-old.safetensors");
+  EXPECT_EQ(filesystem::file_size(file), size);
+  expect_right(file, 3);
+  EXPECT_TRUE(apply_sparse_delta(read_text(file), builder_.tree(3), ".old") == builder_.tree(2));
+  EXPECT_FALSE(filesystem::exists(path_ / "deltas" / "3.safetensors"));
+  EXPECT_EQ(host().store->deltas().total_bytes(), size);
+  // An older release would not know it, so it has no record, and does not outlive the process.
+  expect_right(deltas.build(step_to(3), {}), 3);
+  restart();
+  EXPECT_TRUE(host().store->deltas().find(step_to(3)));
+  EXPECT_FALSE(host().store->deltas().find(with_old));
+  EXPECT_FALSE(filesystem::exists(file));
+}
+
 TEST_F(DeltaFilesTest, ManyAskAndOneMakesIt) {
   std::atomic<int> made = 0;
   std::latch all(8);
-  DeltaFiles deltas = files([&](VersionPair) {
+  DeltaFiles deltas = files([&](const DeltaId&) {
     made++;
     all.wait();  // all readers have asked
   });
@@ -117,7 +138,7 @@ TEST_F(DeltaFilesTest, ManyAskAndOneMakesIt) {
 TEST_F(DeltaFilesTest, WhoWaitedGoesOnWhenTheFirstGivesUp) {
   std::stop_source first_stops;
   std::atomic<int> begun = 0;
-  DeltaFiles deltas = files([&](VersionPair) {
+  DeltaFiles deltas = files([&](const DeltaId&) {
     if (begun++ > 0) return;
     test::eventually([&] { return first_stops.stop_requested(); });
   });
@@ -222,7 +243,7 @@ TEST_F(DeltaFilesTest, AreKeptByTheStore) {
   const std::uint64_t bytes = host().store->deltas().total_bytes();
   restart();
   EXPECT_EQ(host().store->deltas().total_bytes(), bytes);
-  DeltaFiles deltas = files([](VersionPair) { ADD_FAILURE() << "made again"; });
+  DeltaFiles deltas = files([](const DeltaId&) { ADD_FAILURE() << "made again"; });
   expect_right(deltas.build(step_to(2), {}), 2);
 }
 
@@ -244,7 +265,7 @@ TEST_F(DeltaFilesTest, NothingIsLeftOfOneThatWasKilledWhileItWasMade) {
   const pid_t child = ::fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
-    DeltaFiles deltas = files([&](VersionPair) {
+    DeltaFiles deltas = files([&](const DeltaId&) {
       test::write_text(host().store->temporary_directory() / "delta-half", "half");
       ::raise(SIGKILL);
     });

@@ -200,11 +200,38 @@ TEST_F(SparseDelta, WideIndicesAreAppliedAsNarrowOnesAre) {
   SparseDeltaReader reader(plan, *repository_, directory_.path(), kernels::make_cpu_coder(),
                            context, progress);
   const ChangedCounts changed = reader.count();
-  const SparseLayout sparse(*plan.to.layout, changed, {1, 2}, 1000);
+  const SparseLayout sparse(*plan.to.layout, changed, {1, 2}, OldValues::without, 1000);
   ASSERT_TRUE(sparse.tensors()[1].wide && !sparse.tensors()[0].wide);
   reader.write(sparse, changed, directory_ / "delta");
   EXPECT_TRUE(apply_sparse_delta(read_text(directory_ / "delta"), builder_.tree(1)) ==
               builder_.tree(2));
+}
+
+TEST_F(SparseDelta, WithOldValuesLeadsBackToo) {
+  Tensors tensors = test::tensors_of_all_dtypes(rng_);
+  tensors.push_back(random_tensor("large", Dtype::bf16, {1100, 1000}, rng_));
+  builder_.add(one_file(tensors));
+  for (TestTensor& tensor : tensors) nudge(tensor, 0.03, rng_);
+  builder_.add(one_file(tensors));
+  const SparsePlan plan = make_sparse_plan(history_, {1, 2}, {}, {});
+  const Context context;
+  const Progress progress;
+  SparseDeltaReader reader(plan, *repository_, directory_.path(), kernels::make_cpu_coder(),
+                           context, progress);
+  const ChangedCounts changed = reader.count();
+  for (const std::uint64_t narrow_max : {kNarrowElementsMax, std::uint64_t{1000}}) {
+    const SparseLayout sparse(*plan.to.layout, changed, {1, 2}, OldValues::with, narrow_max);
+    const filesystem::path file = directory_ / std::to_string(narrow_max);
+    reader.write(sparse, changed, file);
+    const std::string delta = read_text(file);
+    EXPECT_EQ(delta.size(), sparse.size_bytes());
+    EXPECT_TRUE(apply_sparse_delta(delta, builder_.tree(1)) == builder_.tree(2));
+    EXPECT_TRUE(apply_sparse_delta(delta, builder_.tree(2), ".old") == builder_.tree(1));
+    // Each array is aligned to its element, as the safetensors package writes it.
+    for (const auto& array : test::header_of_file(delta).tensors) {
+      EXPECT_EQ(array.begin_bytes % (bits_of(array.dtype) / 8), 0u) << array.name;
+    }
+  }
 }
 
 TEST_F(SparseDelta, RefusesACountThatIsNotTrue) {

@@ -19,7 +19,7 @@ def make_steps(folders):
     tiny.save(model, folders[2])
 
 
-def load(path, strategy=None):
+def load(path, strategy=None, **more):
     """Another engine. The strategy is that of --safetensors-load-strategy."""
     global engine
     import vllm  # takes seconds, and the checkpoints are wanted before
@@ -30,7 +30,33 @@ def load(path, strategy=None):
     gc.freeze()  # vLLM collects garbage seven times here, half a second each over all that is imported
     engine = vllm.LLM(path, dtype="bfloat16", max_model_len=64, max_num_seqs=4, enforce_eager=True,
                       kv_cache_memory_bytes=KV_CACHE, distributed_executor_backend="uni",
-                      safetensors_load_strategy=strategy)
+                      safetensors_load_strategy=strategy, **more)
+
+
+def load_in_place(path, packed):
+    """An engine that takes changes in place (scripts/python), its plug-in loaded by vLLM itself. On a CPU
+    vLLM packs weights after loading and drops the originals, unless it is told here not to."""
+    if not packed:
+        import vllm._custom_ops
+        import vllm.model_executor.layers.utils
+        vllm._custom_ops._supports_onednn = False
+        vllm.model_executor.layers.utils.check_cpu_sgl_kernel = lambda *_: False
+    from vllm.config import WeightTransferConfig
+    load(path, weight_transfer_config=WeightTransferConfig(backend="weightfs"),
+         worker_extension_cls="weightfs.vllm.backend.WorkerExtension")
+
+
+def rpc(method, *arguments):
+    """As /collective_rpc; of the only rank."""
+    return engine.collective_rpc(method, args=arguments)[0]
+
+
+def update(old, new):
+    """What happens in the pause."""
+    engine.start_weight_update()
+    engine.update_weights({"update_info": {"old": old, "new": new}})
+    engine.finish_weight_update()
+    engine.reset_prefix_cache()
 
 
 def reload(path):
@@ -51,4 +77,5 @@ def look(prompt, count):
             "logprobs": [chance[token].logprob for token, chance in zip(tokens, chances)]}
 
 
-answers.answer({function.__name__: function for function in (make_steps, load, reload, look)})
+answers.answer({function.__name__: function for function in (
+    make_steps, load, load_in_place, reload, look, rpc, update)})

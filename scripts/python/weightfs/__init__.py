@@ -1,0 +1,1 @@
+"""weightfs for engines: what runs inside of them. See weightfs.vllm."""

@@ -1,0 +1,100 @@
+"""vLLM's interfaces: the backend of --weight-transfer-config, and the methods of each worker that
+are called through /collective_rpc."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from vllm.distributed.weight_transfer.base import (
+    WeightTransferEngine,
+    WeightTransferInitInfo,
+    WeightTransferUpdateInfo,
+)
+
+from weightfs.vllm.delta import find_mount
+from weightfs.vllm.mapping import CannotMap
+from weightfs.vllm.session import Session
+
+
+@dataclass
+class InitInfo(WeightTransferInitInfo):
+    """Nothing: the mount is the one that the engine was started from."""
+
+
+@dataclass
+class UpdateInfo(WeightTransferUpdateInfo):
+    old: int
+    new: int
+
+
+def reason_against(config: Any) -> str:
+    """Why engines of this configuration are not updated in place."""
+    if config.parallel_config.enable_eplb:
+        return "experts move between ranks (EPLB)"
+    if config.model_config.enable_sleep_mode:
+        return "the engine may sleep, and its weights have no memory then"
+    if config.speculative_config is not None:
+        return "a speculative model shares weights with it"
+    return ""
+
+
+class InPlaceEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
+    init_info_cls = InitInfo
+    update_info_cls = UpdateInfo
+    supports_draft_weight_update = False
+
+    def __init__(self, config: Any, vllm_config: Any, device: torch.device,
+                 model: torch.nn.Module) -> None:
+        super().__init__(config, vllm_config, device, model)
+        # Now, not later: a reload by HTTP replaces the configuration's path.
+        mount, refused = None, reason_against(vllm_config)
+        try:
+            mount = find_mount(str(vllm_config.model_config.model))
+        except CannotMap as error:
+            refused = refused or str(error)
+        self.session = Session(model, mount, refused)
+
+    def init_transfer_engine(self, init_info: InitInfo) -> None:
+        """There is nothing to agree on."""
+
+    def start_weight_update(self) -> None:
+        self.session.check_ready()
+
+    def receive_weights(self, update_info: UpdateInfo) -> None:
+        self.session.apply(update_info.old, update_info.new)
+
+    def finish_weight_update(self) -> None:
+        """The weights are there when receive_weights returns."""
+
+    def shutdown(self) -> None:
+        self.session.close()
+
+
+class WorkerExtension:
+    """For --worker-extension-cls. All answer with the status of this rank."""
+
+    weight_transfer_engine: Any
+
+    def weightfs_session(self) -> Session:
+        engine = self.weight_transfer_engine
+        if not isinstance(engine, InPlaceEngine):
+            raise RuntimeError("start vLLM with --weight-transfer-config "
+                               "'{\"backend\": \"weightfs\"}' to update it in place")
+        return engine.session
+
+    def weightfs_status(self) -> dict[str, Any]:
+        return self.weightfs_session().status()
+
+    def weightfs_hold(self, version: int) -> dict[str, Any]:
+        return self.weightfs_session().hold(version)
+
+    def weightfs_stage(self, old: int, new: int) -> dict[str, Any]:
+        return self.weightfs_session().stage(old, new)
+
+    def weightfs_mark(self) -> dict[str, Any]:
+        return self.weightfs_session().mark()
+
+    def weightfs_compare(self) -> dict[str, Any]:
+        return self.weightfs_session().compare()
