@@ -191,6 +191,7 @@ class CacheTest(MountTest):
         self.init()
         self.publish(self.checkpoint("one", MIB))
         mount = self.mount("--serve", "daemon")
+        wait_until(lambda: "no complete version" not in self.advice(mount), "the version")
         self.assertIn("--safetensors-load-strategy prefetch", self.advice(mount))
 
     def test_what_does_not_fit_is_not_read_and_said(self):
