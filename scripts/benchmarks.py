@@ -51,7 +51,7 @@ RUNS = {
     "codec_bench": "weightfs_codec_bench",
     "patch_bench": "weightfs_patch_bench",
     "history": "history.py",
-    "scale": "scale.py --sizes 256MiB,512MiB",
+    "scale": "scale.py --sizes 1GiB,2GiB",
     "joining": "joining.py --every 7",
 }
 NEEDS_SAFETENSORS = ("save_speed", "load_speed")
