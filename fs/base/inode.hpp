@@ -39,7 +39,8 @@ enum class Fixed : std::uint32_t {
   publish = 8,
   last_error = 9,  // .weightfs/last_error
   deltas = 10,
-  advice = 11  // .weightfs/advice
+  advice = 11,  // .weightfs/advice
+  health = 12   // .weightfs/health
 };
 
 struct InodeParts {
@@ -61,7 +62,7 @@ constexpr Inode make_inode(Fixed fixed) noexcept { return static_cast<Inode>(fix
 /// A file whose text is generated on open.
 constexpr bool is_text(Inode inode) noexcept {
   return inode == make_inode(Fixed::status) || inode == make_inode(Fixed::last_error) ||
-         inode == make_inode(Fixed::advice);
+         inode == make_inode(Fixed::advice) || inode == make_inode(Fixed::health);
 }
 
 constexpr InodeParts parts_of(Inode inode) noexcept {

@@ -181,6 +181,16 @@ OptionSpec warm_option() {
           .set = into<parse_warm, &Options::host, &HostOptions::warm>};
 }
 
+OptionSpec max_lag_option() {
+  return {.name = "max-lag",
+          .value = "SECONDS",
+          .help =
+              "say that this host has failed (weightfs status --check, .weightfs/health) when\n"
+              "the newest version is not shown so long after it was published, or the bucket\n"
+              "was not reached for so long; only where `latest` is followed (default: no limit)",
+          .set = into<parse_seconds, &Options::host, &HostOptions::max_lag>};
+}
+
 OptionSpec include_option(Setter set) {
   return {.name = "include",
           .value = "GLOB",

@@ -31,6 +31,7 @@ OptionSpec history_option();
 OptionSpec min_free_option();
 OptionSpec hook_option();
 OptionSpec warm_option();
+OptionSpec max_lag_option();
 
 /// --gc of a writer's mount, and what it is told.
 std::vector<OptionSpec> background_gc_options();

@@ -54,6 +54,7 @@ struct LookFlags {
   std::uint64_t limit = 0;         // 0: all
   bool deep = false;
   bool timing = false;
+  bool check = false;  // status: say whether it is healthy, as monitoring expects
 };
 
 /// What `wait` waits for, besides Options::version.

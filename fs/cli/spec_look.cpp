@@ -30,9 +30,15 @@ CommandSpec status_command() {
           "bucket,\n"
           "how files are served and why, the last error. Without MOUNTPOINT it lists all mounts "
           "of\n"
-          "this host, including those whose daemon is gone. DIR is the directory of a sync.",
+          "this host, including those whose daemon is gone. DIR is the directory of a sync.\n"
+          "\n"
+          "With --check it prints one line, and ends with 0: healthy, 1: degraded (it works, and\n"
+          "something needs a look), 2: failed (somebody must act); without MOUNTPOINT the line is\n"
+          "that of the worst mount, and a host without mounts has failed.",
       .example = "weightfs status /mnt/w --json",
-      .options = {},
+      .options = {{.name = "check",
+                   .help = "print one line, for monitoring (default: the whole state)",
+                   .set = into<parse_switch, &Options::look, &LookFlags::check>}},
       .take = take_target,
   };
 }

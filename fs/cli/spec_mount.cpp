@@ -208,6 +208,7 @@ std::vector<OptionSpec> mount_options() {
       history_option(),
       min_free_option(),
       warm_option(),
+      max_lag_option(),
       {.name = "uid",
        .value = "N",
        .help = fmt::format("owner of all files (default: {})", Ownership{}.uid),
@@ -250,6 +251,7 @@ std::vector<OptionSpec> sync_options() {
       history_option(),
       min_free_option(),
       warm_option(),
+      max_lag_option(),
       gpu_option(),
   };
 }
@@ -269,6 +271,7 @@ CommandSpec mount_command() {
           "    versions/42/              complete checkpoints; their bytes never change\n"
           "    tags/step-42              every tag\n"
           "    .weightfs/status          what `weightfs status` prints\n"
+          "    .weightfs/health          one line: healthy, degraded or failed, and why\n"
           "    .weightfs/advice          recommended engine options on this host, and why\n"
           "\n"
           "With --writer also\n"
@@ -304,6 +307,7 @@ CommandSpec sync_command() {
           "    latest -> versions/42     replaced atomically, when that version is complete\n"
           "    versions/42/              complete checkpoints as ordinary files, read-only\n"
           "    .weightfs/status          what `weightfs status DIR` prints\n"
+          "    .weightfs/health          one line: healthy, degraded or failed, and why\n"
           "    .weightfs/advice          recommended engine options on this host, and why\n"
           "\n"
           "Stays in the foreground and logs to stderr; any user can run it. `weightfs wait DIR`\n"

@@ -398,6 +398,17 @@ std::string problem_lines(const Json& status) {
   return lines;
 }
 
+std::string health_text(const Json& status) {
+  if (const auto health = status.find("health"); health != status.end()) return *health;
+  const std::string lines = problem_lines(status);
+  return lines.empty() ? "healthy" : "degraded: " + lines.substr(0, lines.find('\n'));
+}
+
+std::string health_word(const Json& status) {
+  const std::string text = health_text(status);
+  return text.substr(0, text.find(':'));
+}
+
 std::string hook_text(const Json& hook) {
   std::string text = fmt::format("{} {}: {}", text_of(hook, "type"), text_of(hook, "target"),
                                  text_of(hook, "state"));

@@ -16,6 +16,13 @@ std::string status_lines(const Json& status, std::size_t width = 0);
 /// if all is well.
 std::string problem_lines(const Json& status);
 
+/// "degraded: step-42: the bucket does not answer", as the mount's .weightfs/health; an older
+/// daemon has only problems.
+std::string health_text(const Json& status);
+
+/// Its first word: "healthy", "degraded" or "failed".
+std::string health_word(const Json& status);
+
 /// An entry of writer.queue: "step-42: uploading 3.1 MiB of 12 MiB".
 std::string hand_over_text(const Json& hand_over);
 

@@ -1,4 +1,4 @@
-// mount, umount, status: the mounts of this host.
+// mount, umount.
 
 #include <fmt/format.h>
 #include <poll.h>
@@ -28,7 +28,6 @@ namespace weightfs::fs {
 namespace {
 
 constexpr std::chrono::seconds kPidTimeout{2};
-using Align = TextTable::Align;
 
 constexpr std::chrono::seconds kUnmountTimeout{10};
 constexpr std::chrono::seconds kLazyEndTimeout{2};
@@ -138,67 +137,6 @@ bool wait_end(const DaemonProcess& daemon, std::chrono::milliseconds timeout) {
 
 // ---- status ----
 
-/// All weightfs mounts, the topmost one of each mount point.
-std::vector<MountInfo> weightfs_mounts() {
-  const std::vector<MountInfo> all = read_mounts();
-  std::vector<MountInfo> mounts;
-  for (const MountInfo& mount : all) {
-    if (mount.type == kMountType && topmost_mount(all, mount.path) == mount) {
-      mounts.push_back(mount);
-    }
-  }
-  return mounts;
-}
-
-/// The daemon's status, or why there is none.
-Json status_json(const MountInfo& mount) {
-  try {
-    return parse_json(read_status(mount), mount.path.string());
-  } catch (const Error& error) {
-    const char* state = error.code() == ErrorCode::unavailable ? "dead"
-                        : error.code() == ErrorCode::timed_out ? "stuck"
-                                                               : "unknown";
-    return {{"mountpoint", mount.path.string()},
-            {"url", mount.source},
-            {"state", state},
-            {"error", {{"code", to_string(error.code())}, {"message", error.what()}}}};
-  }
-}
-
-std::vector<std::string> status_cells(const Json& status) {
-  const auto number = [&](const char* name) {
-    return status.contains(name) ? std::to_string(status[name].get<std::uint64_t>()) : "-";
-  };
-  const std::string mode =
-      status.contains("serve") ? status["serve"]["mode"].get<std::string>() : "-";
-  return {status["mountpoint"].get<std::string>(),
-          number("version"),
-          number("newest"),
-          status["state"].get<std::string>(),
-          mode,
-          status["url"].get<std::string>()};
-}
-
-int list_mounts(Call& call) {
-  Json json = Json::array();
-  TextTable table({{"MOUNT POINT"},
-                   {"VERSION", Align::right},
-                   {"NEWEST", Align::right},
-                   {"STATE"},
-                   {"SERVED BY"},
-                   {"URL"}});
-  std::string problems;
-  for (const MountInfo& mount : weightfs_mounts()) {
-    json.push_back(status_json(mount));
-    table.add(status_cells(json.back()));
-    problems += problem_lines(json.back());
-  }
-  call.print(json, json.empty() ? "nothing is mounted\n"
-                                : table.text(call.output.columns) +
-                                      (problems.empty() ? "" : "\n" + problems));
-  return 0;
-}
-
 }  // namespace
 
 int run_mount(Call& call) {
@@ -243,15 +181,6 @@ int run_umount(Call& call) {
               {"ended", ended},
               {"queued", queued_names(daemon.status)}},
              fmt::format("unmounted {}\n{}", mount.path.string(), note));
-  return 0;
-}
-
-int run_status(Call& call) {
-  if (call.options.target.empty()) return list_mounts(call);
-  const MountInfo mount = get_served(call.options.target);
-  Json status = parse_json(read_status(mount), mount.path.string());
-  if (mount.type == kDirectoryType && !is_synced(mount.path)) status["state"] = "ended";
-  call.print(status, call.options.json ? "" : status_lines(status, call.output.columns));
   return 0;
 }
 

@@ -451,11 +451,12 @@ class Daemon {
             .source = host_.url,
             .serve = options_.serve.how,
             .store = runtime_->store().path(),
-            .status = [this] { return status(); },
+            .status = [this] { return status_text(state(), std::time(nullptr)); },
             .writing = writing(),
             .pins = &*pins_,
             .deltas = &*deltas_,
             .advice = [this] { return advice(); },
+            .health = [this] { return health_file_text(state(), std::time(nullptr)); },
             .sync = &runtime_->sync(),
             .remote_files = &*remote_files_,
             .read_timeout = options_.serve.read_timeout,
@@ -572,7 +573,7 @@ class Daemon {
     return state;
   }
 
-  [[nodiscard]] std::string status() const {
+  [[nodiscard]] DaemonState state() const {
     DaemonState state = runtime_->state();
     state.log = log_path_;
     state.control = control_->path();
@@ -583,7 +584,7 @@ class Daemon {
     const auto catalog = runtime_->sync().catalog();
     for (const auto& [number, version] : catalog->versions) state.versions.push_back(number);
     state.kept = kept_state(*catalog);
-    return status_text(state, std::time(nullptr));
+    return state;
   }
 
   const HostOptions& host_;

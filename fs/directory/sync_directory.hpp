@@ -7,6 +7,7 @@
 //     DIR/.weightfs/lock               held by the process that keeps it up to date; has its pid
 //     DIR/.weightfs/status             JSON, like a mount's
 //     DIR/.weightfs/advice             text, likewise
+//     DIR/.weightfs/health             one line, likewise
 //     DIR/.weightfs/versions/42.json   record: versions/42 is ours, its tag and its files
 //     DIR/.weightfs/tmp/               what is being made or removed
 //
@@ -81,8 +82,9 @@ class SyncDirectory final : public VersionGuard {
   /// Whether files had to be copied.
   [[nodiscard]] bool has_copies() const;
 
-  /// Replaces DIR/.weightfs/status or .weightfs/advice.
+  /// Replaces DIR/.weightfs/status, .weightfs/health or .weightfs/advice.
   void write_status(const std::string& text) const { write_own("status", text); }
+  void write_health(const std::string& text) const { write_own("health", text); }
   void write_advice(const std::string& text) const { write_own("advice", text); }
 
  private:

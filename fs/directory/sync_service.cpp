@@ -270,6 +270,7 @@ class SyncService {
     std::string compared = status_text(timeless, timeless.sync.newest_time);
     if (compared == stated_ && Clock::now() < restate_at_) return;
     directory_->write_status(status_text(now, std::time(nullptr)));
+    directory_->write_health(health_file_text(now, std::time(nullptr)));
     directory_->write_advice(advice_text(advise(now.cache, now.serving.mode)));
     stated_ = std::move(compared);
     restate_at_ = Clock::now() + kSyncRestate;

@@ -330,6 +330,7 @@ void fill_and_open(const Opening& opening) {
 std::string make_text(const Server& server, Inode inode) {
   if (inode == make_inode(Fixed::status)) return server.options.status();
   if (inode == make_inode(Fixed::advice)) return server.options.advice();
+  if (inode == make_inode(Fixed::health)) return server.options.health();
   return staged::last_error(server);
 }
 

@@ -40,6 +40,7 @@ struct FuseSessionOptions {
   DeltaFiles* deltas = nullptr;  // outlives the session; nullptr: the tree has no /deltas
   std::function<std::string()> advice = [] { return std::string(); };  // the text of
                                                                        // .weightfs/advice
+  std::function<std::string()> health = [] { return std::string(); };  // of .weightfs/health
   Sync* sync = nullptr;  // as above, with SyncOptions::partial; nullptr: nothing is fetched
   RemoteFiles* remote_files = nullptr;  // outlives the session; nullptr: all files are kept
   std::chrono::milliseconds read_timeout = ServeOptions{}.read_timeout;

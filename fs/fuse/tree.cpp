@@ -43,6 +43,7 @@ constexpr FixedName kFixedNames[] = {
     {Fixed::control, "last_error", Fixed::last_error, S_IFREG, true},
     {Fixed::root, "deltas", Fixed::deltas, S_IFDIR},
     {Fixed::control, "advice", Fixed::advice, S_IFREG},
+    {Fixed::control, "health", Fixed::health, S_IFREG},
 };
 constexpr std::string_view kDeltaSuffix = ".safetensors", kWithOldSuffix = ".with-old";
 constexpr std::uint64_t kFirstDelta = 2;                // version 1 has no predecessor
@@ -62,7 +63,7 @@ constexpr std::uint32_t kWritersMode = S_IFDIR | 0755;  // Staging knows the act
 
 // A number beyond the enumerators becomes one that no case handles.
 Fixed fixed_of(Inode inode) {
-  return static_cast<Fixed>(std::min<Inode>(inode, make_inode(Fixed::advice) + 1));
+  return static_cast<Fixed>(std::min<Inode>(inode, make_inode(Fixed::health) + 1));
 }
 
 // Accepts only the spelling that readdir shows: "42", not "042" or "+42".
@@ -185,6 +186,7 @@ class Nodes {
         return link(inode, latest_target(catalog_), kAlwaysAsk);
       case Fixed::status:
       case Fixed::advice:
+      case Fixed::health:
         return text(inode);
       case Fixed::staging:
       case Fixed::publish:

@@ -10,6 +10,7 @@
 //     /deltas/40-42.with-old.safetensors   likewise, with the old values
 //     /.weightfs/status               JSON
 //     /.weightfs/advice               text
+//     /.weightfs/health               one line
 //
 // and on a writer's mount the names of what the tree does not manage itself:
 //

@@ -1,6 +1,7 @@
 // Daemon state: what a daemon knows about itself, for its status.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -65,7 +66,8 @@ struct DaemonState {
   std::filesystem::path log;      // empty: stderr
   std::filesystem::path control;  // its socket; empty: there is none
   int pid = 0;
-  std::vector<std::uint64_t> versions;  // shown by the mount, ascending
+  std::vector<std::uint64_t> versions;                    // shown by the mount, ascending
+  std::optional<std::chrono::milliseconds> max_lag = {};  // HostOptions::max_lag
   SyncStatus sync;
   ServingState serving;
   CoderState coder;

@@ -2,16 +2,47 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
+#include "fs/base/text_table.hpp"
+
 namespace weightfs::fs {
 namespace {
 
 using Troubles = std::vector<Trouble>;
 
-void add_hand_overs(const DaemonState& state, HandOver::State wanted, Troubles& troubles) {
+constexpr std::uint64_t kHookFailuresMax = 3;  // in a row; then somebody must act
+
+void add_hand_overs(const DaemonState& state, HandOver::State wanted, Health health,
+                    Troubles& troubles) {
   if (!state.writer) return;
   for (const HandOver& one : state.writer->queue) {
-    if (one.state != wanted) continue;
-    troubles.push_back({std::string(to_string(wanted)), one.name, one.error});
+    if (one.state != wanted || one.error.empty()) continue;
+    troubles.push_back({health, std::string(to_string(wanted)), one.name, one.error});
+  }
+}
+
+void add_sync(const SyncStatus& sync, Troubles& troubles) {
+  if (sync.error.empty()) return;
+  const Health health = sync.latest == 0 ? Health::failed : Health::degraded;
+  troubles.push_back({health, "waiting", "", sync.error});
+}
+
+/// A host that follows a tag or a number shows an older version on purpose.
+void add_lag(const DaemonState& state, std::int64_t now, Troubles& troubles) {
+  const SyncStatus& sync = state.sync;
+  if (!state.max_lag || sync.follow.kind != Follow::Kind::latest) return;
+  const double most = std::chrono::duration<double>(*state.max_lag).count();
+  const auto add = [&](std::string message) {
+    troubles.push_back({Health::failed, "behind", "",
+                        fmt::format("{} (--max-lag {:g})", std::move(message), most)});
+  };
+  if (const std::int64_t lag = now - sync.newest_time;
+      sync.newest > sync.latest && static_cast<double>(lag) > most) {
+    add(fmt::format("version {} was published {} s ago, and {} is shown", sync.newest, lag,
+                    sync.latest == 0 ? "none" : fmt::format("version {}", sync.latest)));
+  } else if (sync.offline_since != 0 && static_cast<double>(now - sync.offline_since) > most) {
+    add(fmt::format("the bucket has not been reached for {} s", now - sync.offline_since));
   }
 }
 
@@ -20,8 +51,8 @@ void add_hooks(const DaemonState& state, Troubles& troubles) {
     if (hook.state != HookStatus::State::failed && hook.state != HookStatus::State::unreachable) {
       continue;
     }
-    const std::string engine = fmt::format("{} {}", hook.type, hook.target);
-    troubles.push_back({"hook-failed", engine,
+    const Health health = hook.failures >= kHookFailuresMax ? Health::failed : Health::degraded;
+    troubles.push_back({health, "hook-failed", fmt::format("{} {}", hook.type, hook.target),
                         hook.error.empty() ? std::string(to_string(hook.state)) : hook.error});
   }
 }
@@ -35,24 +66,80 @@ void add_followed(const DaemonState& state, Troubles& troubles) {
                                    ? "it has no version yet"
                                    : fmt::format("its newest version is {}", sync.newest);
   troubles.push_back(
-      {"missing", describe(sync.follow),
+      {Health::degraded, "missing", describe(sync.follow),
        fmt::format("{} does not exist yet in {}: {}", describe(sync.follow), state.url, there_is)});
+}
+
+void add_passes(const DaemonState& state, Troubles& troubles) {
+  for (const FullTable& table : state.pins.full) {
+    troubles.push_back({Health::degraded, "passes-full", fmt::format("uid {}", table.uid),
+                        fmt::format("it has as many loaders as can be kept apart; {} more were "
+                                    "given the newest version, file by file",
+                                    table.refused)});
+  }
+}
+
+void add_upkeep(const DaemonState& state, Troubles& troubles) {
+  const std::string& history = state.sync.history.error;
+  if (!history.empty()) {
+    troubles.push_back(
+        {Health::degraded, "history", "", fmt::format("no patches are taken: {}", history)});
+  }
+  if (state.writer && state.writer->gc && !state.writer->gc->error.empty()) {
+    troubles.push_back(
+        {Health::degraded, "gc-failed", "",
+         fmt::format("--gc failed, and is tried again: {}", state.writer->gc->error)});
+  }
+}
+
+std::string text_of(const Trouble& trouble) {
+  const bool is_named = trouble.subject.empty() || trouble.message.starts_with(trouble.subject);
+  return is_named ? trouble.message : fmt::format("{}: {}", trouble.subject, trouble.message);
 }
 
 }  // namespace
 
-Troubles troubles_of(const DaemonState& state) {
+std::string_view to_string(Health health) noexcept {
+  switch (health) {
+    case Health::healthy:
+      return "healthy";
+    case Health::degraded:
+      return "degraded";
+    case Health::failed:
+      return "failed";
+  }
+  return "";
+}
+
+Troubles troubles_of(const DaemonState& state, std::int64_t now) {
   Troubles troubles;
-  add_hand_overs(state, HandOver::State::conflict, troubles);
-  add_hand_overs(state, HandOver::State::failed, troubles);
-  if (!state.sync.error.empty()) troubles.push_back({"waiting", "", state.sync.error});
+  add_hand_overs(state, HandOver::State::conflict, Health::failed, troubles);
+  add_hand_overs(state, HandOver::State::failed, Health::failed, troubles);
+  add_lag(state, now, troubles);
+  add_sync(state.sync, troubles);
+  add_hand_overs(state, HandOver::State::waiting, Health::degraded, troubles);
   add_hooks(state, troubles);
   add_followed(state, troubles);
+  add_passes(state, troubles);
+  add_upkeep(state, troubles);
+  std::ranges::stable_sort(troubles, std::ranges::greater{}, &Trouble::health);
   return troubles;
 }
 
-std::string health_of(const DaemonState& state, const Troubles& troubles) {
+Health health_of(const Troubles& troubles) noexcept {
+  return troubles.empty() ? Health::healthy : troubles.front().health;
+}
+
+std::string state_of(const DaemonState& state, const Troubles& troubles) {
   return troubles.empty() ? std::string(to_string(state.sync.state)) : troubles.front().state;
+}
+
+std::string health_text(const Troubles& troubles) {
+  std::string text(to_string(health_of(troubles)));
+  if (troubles.empty()) return text;
+  text += ": " + text_of(troubles.front());
+  if (troubles.size() > 1) text += fmt::format("; and {} more", troubles.size() - 1);
+  return printable(text);
 }
 
 }  // namespace weightfs::fs

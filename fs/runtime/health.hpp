@@ -1,33 +1,59 @@
-// Health: the state of a mount or a sync in one word, and its troubles.
+// Health: whether a mount or a sync does its work, in one word, and what troubles it.
 //
-//     conflict     a hand-over is in conflict: another writer has published
-//     failed       a hand-over cannot be published
-//     waiting      the sync met an error, and retries
-//     hook-failed  an engine cannot be reached, or was not brought to the version
-//     missing      what is followed does not exist
+//     healthy      nothing to do
+//     degraded     it works, and something needs a look, or a retry
+//     failed       it does not do what it is there for; somebody must act
 //
-// If nothing is wrong, the word is the state of the sync: starting, fetching, current.
+// Each trouble has a word of its own as well:
+//
+//     conflict     failed: a hand-over is in conflict; another writer has published
+//     failed       failed: a hand-over cannot be published
+//     behind       failed: the newest version is not shown --max-lag after it was published, or the
+//                  bucket has not been reached for so long
+//     waiting      degraded: the sync, or a hand-over, met an error, and retries; failed: there is
+//                  no version that could be read meanwhile
+//     hook-failed  degraded: an engine cannot be reached, or was not brought to the version;
+//                  failed: again and again
+//     missing      degraded: what is followed does not exist
+//     passes-full  degraded: a user has so many loaders that new ones get the newest version
+//     history      degraded: no patches can be taken
+//     gc-failed    degraded: the last run of --gc failed
+//
+// If nothing is wrong, the state of the sync stands in place of that word: starting, fetching,
+// current.
 //
 // Threads: pure functions.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "fs/runtime/daemon_state.hpp"
 
 namespace weightfs::fs {
 
+enum class Health { healthy, degraded, failed };
+std::string_view to_string(Health health) noexcept;
+
 struct Trouble {
-  std::string state;    // a word of the list above
+  Health health = Health::degraded;
+  std::string state;    // a word of the second list above
   std::string subject;  // a hand-over, an engine, a tag; empty: the mount as a whole
   std::string message;
 };
 
-/// All troubles, the worst first.
-std::vector<Trouble> troubles_of(const DaemonState& state);
+/// All troubles, the worst first.  `now`: seconds since 1970.
+std::vector<Trouble> troubles_of(const DaemonState& state, std::int64_t now);
+
+/// That of the worst trouble.
+Health health_of(const std::vector<Trouble>& troubles) noexcept;
 
 /// The word of the worst trouble; the state of the sync if there is none.
-std::string health_of(const DaemonState& state, const std::vector<Trouble>& troubles);
+std::string state_of(const DaemonState& state, const std::vector<Trouble>& troubles);
+
+/// "degraded: step-42: the bucket does not answer; and 1 more", on one line without a newline.
+std::string health_text(const std::vector<Trouble>& troubles);
 
 }  // namespace weightfs::fs

@@ -4,6 +4,7 @@
 // Each default is in the struct of its subject; the command line's help takes it from there.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -30,7 +31,8 @@ struct HostOptions {
   std::optional<int> gpu;          // nullopt: only the CPU
   std::vector<HookOptions> hooks;  // none with SyncServiceOptions::once
   Warm warm = Warm::automatic;
-  std::string command;  // a shell command line that runs this again
+  std::optional<std::chrono::milliseconds> max_lag;  // then health is failed; nullopt: no limit
+  std::string command;                               // a shell command line that runs this again
 };
 
 }  // namespace weightfs::fs

@@ -77,6 +77,7 @@ DaemonState Runtime::state() const {
           .control = {},
           .pid = getpid(),
           .versions = {},
+          .max_lag = host_.max_lag,
           .sync = std::move(sync),
           .serving = {},
           .coder = coder_.state(),

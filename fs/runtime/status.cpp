@@ -327,10 +327,16 @@ Json history_json(const PatchHistory& history) {
           {"error", history.error.empty() ? Json(nullptr) : Json(history.error)}};
 }
 
+/// Seconds; null: there is no limit.
+Json max_lag_json(const std::optional<std::chrono::milliseconds>& most) {
+  return most ? Json(std::chrono::duration<double>(*most).count()) : Json(nullptr);
+}
+
 Json problems_json(const std::vector<Trouble>& troubles) {
   Json json = Json::array();
   for (const Trouble& one : troubles) {
-    json.push_back({{"state", one.state},
+    json.push_back({{"health", to_string(one.health)},
+                    {"state", one.state},
                     {"what", one.subject.empty() ? Json(nullptr) : Json(one.subject)},
                     {"message", one.message}});
   }
@@ -342,7 +348,7 @@ Json problems_json(const std::vector<Trouble>& troubles) {
 std::string status_text(const DaemonState& state, std::int64_t now) {
   const SyncStatus& sync = state.sync;
   const bool is_behind = sync.newest > sync.latest;
-  const std::vector<Trouble> troubles = troubles_of(state);
+  const std::vector<Trouble> troubles = troubles_of(state, now);
   const Json json{
       {"weightfs", WEIGHTFS_VERSION},
       {"url", state.url},
@@ -358,7 +364,9 @@ std::string status_text(const DaemonState& state, std::int64_t now) {
       {"follow", follow_json(sync)},
       {"lag_versions", is_behind ? sync.newest - sync.latest : 0},
       {"lag_seconds", is_behind ? std::max<std::int64_t>(now - sync.newest_time, 0) : 0},
-      {"state", health_of(state, troubles)},
+      {"max_lag", max_lag_json(state.max_lag)},
+      {"health", health_text(troubles)},
+      {"state", state_of(state, troubles)},
       {"problems", problems_json(troubles)},
       {"checked", seconds_or_null(sync.checked_time)},
       {"rhythm_ms", sync.rhythm ? Json(sync.rhythm->count()) : Json(nullptr)},
@@ -388,6 +396,10 @@ std::string status_text(const DaemonState& state, std::int64_t now) {
         {"fetched", sync.fetched_bytes},
         {"hub", state.hub_bytes.value_or(0)}}}};
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+std::string health_file_text(const DaemonState& state, std::int64_t now) {
+  return health_text(troubles_of(state, now)) + "\n";
 }
 
 }  // namespace weightfs::fs

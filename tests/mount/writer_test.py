@@ -436,7 +436,7 @@ class Mounting(harness.MountTest):
         mount = self.mount()
         self.assertEqual(sorted(os.listdir(mount.path)),
                          [".weightfs", "deltas", "latest", "tags", "versions"])
-        self.assertEqual(sorted(os.listdir(mount.join(".weightfs"))), ["advice", "status"])
+        self.assertEqual(sorted(os.listdir(mount.join(".weightfs"))), ["advice", "health", "status"])
         for name in ("staging", "publish", ".weightfs/last_error"):
             self.assertFalse(os.path.lexists(mount.join(name)))
         with self.assertRaises(OSError) as caught:
@@ -448,7 +448,7 @@ class Mounting(harness.MountTest):
         mount = self.mount("--writer")
         self.assertEqual(sorted(os.listdir(mount.path)),
                          [".weightfs", "deltas", "latest", "publish", "staging", "tags", "versions"])
-        self.assertEqual(sorted(os.listdir(mount.join(".weightfs"))), ["advice", "last_error", "status"])
+        self.assertEqual(sorted(os.listdir(mount.join(".weightfs"))), ["advice", "health", "last_error", "status"])
         for name in ("staging", "publish"):
             found = os.stat(mount.join(name))
             self.assertEqual((stat.S_IMODE(found.st_mode), found.st_uid), (0o755, 0))

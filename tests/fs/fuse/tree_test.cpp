@@ -131,7 +131,7 @@ TEST(Inode, StagingHasNumbersOfItsOwn) {
 
 TEST_F(TreeTest, ShowsTheFixedPart) {
   EXPECT_EQ(names(kRoot), (Names{".", "..", "latest", "versions", "tags", ".weightfs"}));
-  EXPECT_EQ(names(make_inode(Fixed::control)), (Names{".", "..", "status", "advice"}));
+  EXPECT_EQ(names(make_inode(Fixed::control)), (Names{".", "..", "status", "advice", "health"}));
   for (const DirectoryEntry& entry : list(kRoot)) {
     if (entry.name == "." || entry.name == "..") continue;
     const Node node = tree().lookup(kRoot, entry.name);
@@ -153,7 +153,7 @@ TEST_F(TreeTest, AWritersMountShowsMore) {
   const Inode control = make_inode(Fixed::control);
   EXPECT_EQ(names_of(kRoot),
             (Names{".", "..", "latest", "versions", "tags", ".weightfs", "staging", "publish"}));
-  EXPECT_EQ(names_of(control), (Names{".", "..", "status", "last_error", "advice"}));
+  EXPECT_EQ(names_of(control), (Names{".", "..", "status", "last_error", "advice", "health"}));
   for (const auto& [name, fixed] :
        {std::pair{"staging", Fixed::staging}, {"publish", Fixed::publish}}) {
     const Node node = writers.lookup(kRoot, name);

@@ -1,0 +1,157 @@
+// status: the state of the mounts of this host, and whether they are healthy.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "fs/base/text_table.hpp"
+#include "fs/client/mount_status.hpp"
+#include "fs/client/status_lines.hpp"
+#include "fs/commands/command_context.hpp"
+#include "fs/mount/mount_info.hpp"
+#include "store/base/json.hpp"
+
+namespace weightfs::fs {
+namespace {
+
+using Align = TextTable::Align;
+
+/// All weightfs mounts, the topmost one of each mount point.
+std::vector<MountInfo> weightfs_mounts() {
+  const std::vector<MountInfo> all = read_mounts();
+  std::vector<MountInfo> mounts;
+  for (const MountInfo& mount : all) {
+    if (mount.type == kMountType && topmost_mount(all, mount.path) == mount) {
+      mounts.push_back(mount);
+    }
+  }
+  return mounts;
+}
+
+/// The daemon's status, or why there is none.
+Json status_json(const MountInfo& mount) {
+  try {
+    return parse_json(read_status(mount), mount.path.string());
+  } catch (const Error& error) {
+    const char* state = error.code() == ErrorCode::unavailable ? "dead"
+                        : error.code() == ErrorCode::timed_out ? "stuck"
+                                                               : "unknown";
+    return {{"mountpoint", mount.path.string()},
+            {"url", mount.source},
+            {"health", printable(fmt::format("failed: {}", error.what()))},
+            {"state", state},
+            {"error", {{"code", to_string(error.code())}, {"message", error.what()}}}};
+  }
+}
+
+std::vector<std::string> status_cells(const Json& status) {
+  const auto number = [&](const char* name) {
+    return status.contains(name) ? std::to_string(status[name].get<std::uint64_t>()) : "-";
+  };
+  const std::string mode =
+      status.contains("serve") ? status["serve"]["mode"].get<std::string>() : "-";
+  return {status["mountpoint"].get<std::string>(),
+          number("version"),
+          number("newest"),
+          health_word(status),
+          status["state"].get<std::string>(),
+          mode,
+          status["url"].get<std::string>()};
+}
+
+int list_mounts(Call& call) {
+  Json json = Json::array();
+  TextTable table({{"MOUNT POINT"},
+                   {"VERSION", Align::right},
+                   {"NEWEST", Align::right},
+                   {"HEALTH"},
+                   {"STATE"},
+                   {"SERVED BY"},
+                   {"URL"}});
+  std::string problems;
+  for (const MountInfo& mount : weightfs_mounts()) {
+    json.push_back(status_json(mount));
+    table.add(status_cells(json.back()));
+    problems += problem_lines(json.back());
+  }
+  call.print(json, json.empty() ? "nothing is mounted\n"
+                                : table.text(call.output.columns) +
+                                      (problems.empty() ? "" : "\n" + problems));
+  return 0;
+}
+
+/// The mount's, or the directory's.
+Json served_status(const std::filesystem::path& path) {
+  const MountInfo mount = get_served(path);
+  if (mount.type != kDirectoryType) return status_json(mount);
+  Json status = parse_json(read_status(mount), mount.path.string());
+  if (is_synced(mount.path)) return status;
+  status["state"] = "ended";
+  status["health"] = "failed: no process keeps it up to date; run weightfs sync again";
+  return status;
+}
+
+/// As the exit code of a monitoring plug-in.
+int check_code(const Json& status) {
+  const std::string word = health_word(status);
+  return word == "healthy" ? 0 : word == "degraded" ? 1 : 2;
+}
+
+/// "degraded: /mnt/w: step-42: the bucket does not answer".
+std::string check_line(const Json& status) {
+  const std::string text = health_text(status), word = health_word(status);
+  const std::string place = status.at("mountpoint").get<std::string>();
+  if (text != word) {
+    const std::string why = text.substr(std::min(text.size(), word.size() + 2));
+    return fmt::format("{}: {}", word, why.starts_with(place) ? why : place + ": " + why);
+  }
+  const auto version = status.value("version", std::uint64_t{0});
+  return fmt::format("{}: {} shows {}", word, place,
+                     version == 0 ? "no version yet" : fmt::format("version {}", version));
+}
+
+/// Of the worst; there is always something to say.
+int check(Call& call, const std::vector<Json>& all) {
+  if (all.empty()) {
+    call.print({{"health", "failed"}, {"message", "nothing is mounted"}, {"mounts", Json::array()}},
+               "failed: nothing is mounted\n");
+    return 2;
+  }
+  const auto& worst = *std::ranges::max_element(all, {}, check_code);
+  std::string line = check_line(worst);
+  if (all.size() > 1) {
+    const auto well =
+        std::ranges::count_if(all, [](const Json& one) { return check_code(one) == 0; });
+    line += fmt::format("; {} of {} mounts are healthy", well, all.size());
+  }
+  Json mounts = Json::array();
+  for (const Json& one : all) {
+    mounts.push_back({{"mountpoint", one.at("mountpoint")}, {"health", health_text(one)}});
+  }
+  call.print({{"health", health_word(worst)}, {"message", line}, {"mounts", std::move(mounts)}},
+             line + "\n");
+  return check_code(worst);
+}
+
+int check_all(Call& call) {
+  std::vector<Json> all;
+  for (const MountInfo& mount : weightfs_mounts()) all.push_back(status_json(mount));
+  return check(call, all);
+}
+
+}  // namespace
+
+int run_status(Call& call) {
+  const bool is_check = call.options.look.check;
+  if (call.options.target.empty()) return is_check ? check_all(call) : list_mounts(call);
+  if (is_check) return check(call, {served_status(call.options.target)});
+  const MountInfo mount = get_served(call.options.target);
+  Json status = parse_json(read_status(mount), mount.path.string());
+  if (mount.type == kDirectoryType && !is_synced(mount.path)) status["state"] = "ended";
+  call.print(status, call.options.json ? "" : status_lines(status, call.output.columns));
+  return 0;
+}
+
+}  // namespace weightfs::fs
