@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "fs/hooks/engine_http.hpp"
 #include "fs/hooks/exec.hpp"
@@ -139,6 +140,14 @@ void Hooks::wait(const HookReconciler& reconciler, const HookReconciler::Next& n
 bool Hooks::holds(std::uint64_t version) const {
   return std::any_of(reconcilers_.begin(), reconcilers_.end(),
                      [&](const auto& reconciler) { return reconciler->holds(version); });
+}
+
+std::vector<DeltaId> Hooks::wanted_deltas(std::uint64_t newest) const {
+  std::set<DeltaId> wanted;
+  for (const auto& reconciler : reconcilers_) {
+    if (const auto delta = reconciler->wanted_delta(newest)) wanted.insert(*delta);
+  }
+  return {wanted.begin(), wanted.end()};
 }
 
 std::vector<HookStatus> Hooks::status() const {
