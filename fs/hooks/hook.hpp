@@ -26,14 +26,19 @@ struct HookTarget {
 
 /// How an engine got its last version.
 struct HookUpdate {
-  enum class How { reload, in_place };
+  enum class How {
+    reload,
+    in_place,
+    proof,  // in place, then reloaded, and both were the same
+  };
   using Seconds = std::chrono::duration<double>;
 
   How how = How::reload;
-  std::string reason;  // why it was not in place; "": it was
-  Seconds stage{};     // beside the engine's work; also of a stage that failed
-  Seconds pause{};     // from the call that pauses until the one that resumes was answered
-  Seconds apply{};     // of the pause: until the change was in the weights; 0: reloaded
+  std::string reason;          // why it was not in place; "": it was
+  Seconds stage{};             // beside the engine's work; also of a stage that failed
+  Seconds pause{};             // from the call that pauses until the one that resumes was answered
+  Seconds apply{};             // of the pause: until the change was in the weights; 0: reloaded
+  bool keeps_running = false;  // running requests go on with the keys and values that they had
 };
 
 class Hook {

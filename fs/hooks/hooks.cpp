@@ -24,7 +24,7 @@ std::unique_ptr<Hook> make_hook(const HookOptions& spec, HttpClient& client,
                                 const HooksOptions& options) {
   switch (spec.type) {
     case HookType::vllm:
-      return std::make_unique<VllmHook>(client, spec);
+      return std::make_unique<VllmHook>(client, spec, options.mount_point);
     case HookType::vllm_lora:
       return std::make_unique<VllmLoraHook>(client, spec, options.mount_point / "versions");
     case HookType::sglang:
