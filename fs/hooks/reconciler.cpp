@@ -19,6 +19,15 @@ constexpr auto kHookAskTimeout = std::chrono::seconds(10);
 constexpr Clock::duration kHookPauseMin = std::chrono::seconds(1);
 constexpr Clock::duration kHookPauseMax = std::chrono::seconds(60);
 
+/// ", in-place: paused for 0.052 s"; nothing if there is only one way.
+std::string shown_update(const std::optional<HookUpdate>& update) {
+  if (!update) return "";
+  std::string text =
+      fmt::format(", {}: paused for {:.3f} s", to_string(update->how), update->pause.count());
+  if (!update->reason.empty()) text += fmt::format("; not in place: {}", update->reason);
+  return text;
+}
+
 double random_share() {
   thread_local std::minstd_rand generator{std::random_device{}()};
   return std::uniform_real_distribution<double>(0, 1)(generator);
@@ -42,6 +51,18 @@ std::string_view to_string(HookState state) noexcept {
   return "failed";
 }
 
+std::string_view to_string(HookUpdate::How how) noexcept {
+  switch (how) {
+    case HookUpdate::How::reload:
+      return "reload";
+    case HookUpdate::How::in_place:
+      return "in-place";
+    case HookUpdate::How::proof:
+      return "proof";
+  }
+  return "reload";
+}
+
 HookReconciler::HookReconciler(std::unique_ptr<Hook> hook, ReconcilerOptions options)
     : hook_(std::move(hook)), options_(std::move(options)), record_(options_.record) {
   status_.type = options_.type;
@@ -54,6 +75,13 @@ HookReconciler::HookReconciler(std::unique_ptr<Hook> hook, ReconcilerOptions opt
 }
 
 HookReconciler::Next HookReconciler::round(const FindWish& find_wish, const Context& context) {
+  const Next next = reconcile(find_wish, context);
+  const std::lock_guard lock(mutex_);
+  base_of_change_ = hook_->base_of_change();
+  return next;
+}
+
+HookReconciler::Next HookReconciler::reconcile(const FindWish& find_wish, const Context& context) {
   try {
     const auto wish = find_wish();
     if (!wish) return {options_.now() + jittered(options_.every), true};
@@ -111,11 +139,14 @@ void HookReconciler::tell(const HookWish& wish, const Context& context) {
                                            *reported == 0 ? "none" : std::to_string(*reported)));
   }
   save({version, 0});
-  log_info(fmt::format("hook {} {}: has version {}, after {:.2f} s", options_.type, options_.target,
-                       version, std::chrono::duration<double>(options_.now() - begin).count()));
+  const auto update = hook_->find_update();
+  log_info(fmt::format(
+      "hook {} {}: has version {}, after {:.2f} s{}", options_.type, options_.target, version,
+      std::chrono::duration<double>(options_.now() - begin).count(), shown_update(update)));
   const std::lock_guard lock(mutex_);
   status_.reported = reported;
   status_.told = version;
+  status_.update = update;
   telling_ = 0;
 }
 
@@ -191,6 +222,12 @@ Clock::duration HookReconciler::jittered(Clock::duration delay) const {
 bool HookReconciler::holds(std::uint64_t version) const {
   const std::lock_guard lock(mutex_);
   return version == telling_ || version == status_.reported.value_or(status_.told);
+}
+
+std::optional<DeltaId> HookReconciler::wanted_delta(std::uint64_t newest) const {
+  const std::lock_guard lock(mutex_);
+  if (base_of_change_ == 0 || base_of_change_ == newest) return std::nullopt;
+  return DeltaId({.from = base_of_change_, .to = newest}, true);
 }
 
 HookStatus HookReconciler::status() const {
