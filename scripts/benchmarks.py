@@ -45,6 +45,8 @@ RUNS = {
     "save_speed": "save_speed.py --mib 512",
     "staging_latency": "staging_latency.py",
     "hook_latency": "hook_latency.py",
+    "delta_latency": "delta_latency.py",
+    "delta_latency_memory": "delta_latency.py --memory",
     "load_speed": "load_speed.py --mib 256",
     "s3_transfer": "s3_transfer.py --mib 256",
     "s3_publish": "s3_publish.py --mib 256",

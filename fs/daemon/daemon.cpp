@@ -260,6 +260,10 @@ class Daemon {
     const kernels::SharedCoder& coder = runtime_->coder().coder();
     Store& store = runtime_->store();
     deltas_.emplace(store, runtime_->history(), DeltaFilesOptions{.coder = coder, .building = {}});
+    // Only versions are made with it, and the sync that makes them ends before the hooks.
+    store.wanted_deltas().set_engines([&hooks = runtime_->hooks()](std::uint64_t version) {
+      return hooks.wanted_deltas(version);
+    });
     remote_files_.emplace(store, runtime_->history(),
                           RemoteFilesOptions{.coder = coder, .retry = options_.serve.read_timeout});
   }

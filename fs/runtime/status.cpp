@@ -306,6 +306,14 @@ Json images_json(const SyncStatus& sync) {
           {"base_renewed", version_or_null(sync.memory->renewals.last)}};
 }
 
+/// Changes as files, since the daemon was started.
+Json deltas_json(const DeltaTable::Counters& deltas) {
+  return {{"ahead", deltas.ahead},
+          {"on_demand", deltas.on_demand},
+          {"given_up", deltas.given_up},
+          {"served_ahead", deltas.served}};
+}
+
 /// "first": the oldest version that is made without the bucket.  "off": why no patches are taken.
 Json history_json(const PatchHistory& history) {
   Json levels = Json::array();
@@ -390,6 +398,7 @@ std::string status_text(const DaemonState& state, std::int64_t now) {
       {"partial", partial_json(sync)},
       {"images", images_json(sync)},
       {"history", history_json(sync.history)},
+      {"deltas", deltas_json(sync.deltas)},
       {"unsynced", sync.unsynced},
       {"lost", sync.lost},
       {"timing",

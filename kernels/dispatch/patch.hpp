@@ -73,4 +73,11 @@ std::size_t make_patch(Kind kind, ByteSpan old_block, ByteSpan new_block, Scratc
 [[nodiscard]] bool patch_of_log(Kind kind, std::size_t elements, ByteSpan log, Scratch& scratch,
                                 std::vector<std::byte>& patch);
 
+/// The changes that a decoder's log comes to, in `scratch` until its next use: positions and
+/// differences; exceptions are not listed.  In time of the changes, not of the elements.
+///
+/// Returns: nullptr if the log is malformed.
+[[nodiscard]] const Changes* changes_of_log(Kind kind, std::size_t elements, ByteSpan log,
+                                            Scratch& scratch);
+
 }  // namespace weightfs::kernels

@@ -68,6 +68,13 @@ DeltaFacts DeltaFiles::facts(const DeltaId& id, const Context& context) {
       throw Error(ErrorCode::unsupported, refused->second);
     }
   }
+  store_.deltas().wait_begun(id, context);
+  if (const auto bytes = store_.deltas().find_bytes(id)) {
+    const DeltaFacts made{*bytes, history_.get(versions.to, context)->manifest.time};
+    const std::lock_guard lock(mutex_);
+    remember(facts_, id, made);
+    return made;
+  }
   try {
     const Promise promised = promise(id, context);
     return {promised.layout.size_bytes(), promised.time};
@@ -208,11 +215,13 @@ void DeltaFiles::with_plan(VersionPair versions, const Context& context, const B
 // ---- making it ----
 
 std::filesystem::path DeltaFiles::build(const DeltaId& id, const Context& context) {
+  store_.wanted_deltas().note_opened(id);
   for (;;) {
-    if (const auto file = store_.deltas().find(id)) return *file;
+    store_.deltas().wait_begun(id, context);  // with its version, or by another caller
+    if (const auto file = store_.deltas().find_to_read(id)) return *file;
     if (!begin(id, context)) continue;  // another caller has finished
     try {
-      if (!store_.deltas().find(id)) make(id, context);
+      make(id, context);
     } catch (...) {
       end(id);
       throw;
@@ -246,19 +255,20 @@ void DeltaFiles::make(const DeltaId& id, const Context& context) {
   Eviction& eviction = store_.eviction();
   const auto from = eviction.reserve(id.versions.from, Eviction::Claim::stays, context);
   const auto to = eviction.reserve(id.versions.to, Eviction::Claim::stays, context);
-  std::filesystem::path file;
+  std::optional<std::filesystem::path> file;
   {
     // A caller that brings in a version relies on its base, and on the room that it made.
     const ImagesLock lock = store_.images().lock_images(context);
     store_.evictor().evict_for_delta(promised.layout.size_bytes());
     file = store_.deltas().begin(id, promised.layout.size_bytes());
   }
+  if (!file) return;  // it is made with its version, or was made
   try {
     if (options_.building) options_.building(id);
-    read_versions([&] { write(id, promised, file, context); });
-    store_.deltas().complete(id, file);
+    read_versions([&] { write(id, promised, *file, context); });
+    store_.deltas().complete(id, *file);
   } catch (...) {
-    store_.deltas().abandon(id, file);
+    store_.deltas().abandon(id, *file);
     throw;
   }
 }

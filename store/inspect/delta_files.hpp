@@ -1,5 +1,6 @@
 // DeltaFiles: the change from one version to another as a file (store/inspect/sparse_delta.hpp),
-// made on first use and kept in the store (store/local/delta_table.hpp):
+// made on first use and kept in the store (store/local/delta_table.hpp), unless it was made with
+// its version (store/sparse/ahead_deltas.hpp):
 //
 //     facts(A to B)    the file's size; nothing is made
 //     build(A to B)    the file, made once for any number of callers
@@ -11,6 +12,9 @@
 //     patches of the store that lead from A to B    no image, no pack
 //     else the indexes of B's packs, if A is B - 1
 //     else both versions, compared, if images and patches here make both
+//
+// Who asks for one that is being made with its version waits for it.  Who opens one says that the
+// next one is wanted (store/local/wanted_deltas.hpp).
 //
 // The bytes come from images and patches where these lead to a version, else from the bucket.
 //

@@ -7,8 +7,7 @@
 // for every tensor that changed, so that  older.flatten()[indices] = values  gives the newer one,
 // and  newer.flatten()[indices] = old  the older one again.
 //
-//     SparseLayout        the offsets of everything, computed from the changed counts alone: so the
-//                         size of the file is known before it is made
+//     SparseLayout        the offsets of everything (store/sparse/sparse_layout.hpp)
 //     SparseDeltaReader   builds the chunks of both versions, checks their hashes, compares them
 //
 // An entry is a changed element.  If the codec counts bytes and an element has several (F64, I32,
@@ -39,63 +38,9 @@
 #include "store/materialize/history.hpp"
 #include "store/materialize/pack_spool.hpp"
 #include "store/materialize/plan.hpp"
+#include "store/sparse/sparse_layout.hpp"
 
 namespace weightfs {
-
-/// Changed elements, as the codec counts them, by chunk number of the newer layout.
-using ChangedCounts = std::vector<std::uint32_t>;
-
-/// The element that indices count and values hold.
-struct SparseElement {
-  Dtype dtype{};  // of the values
-  std::size_t width_bytes = 0;
-  bool by_byte = false;  // an entry for each changed byte, not each changed element
-};
-SparseElement sparse_element_of(Dtype dtype) noexcept;
-
-/// For each tensor of `to`, the tensor of `from` with the same name, dtype and shape; none for
-/// tensors of opaque files.
-/// Throws Error: unsupported, saying what differs, if a tensor is in only one of them.
-std::vector<std::optional<std::uint32_t>> match_tensors(const Layout& from, const Layout& to,
-                                                        VersionPair versions);
-
-/// Whether a sparse delta holds the old values beside the new ones.
-enum class OldValues : bool { without, with };
-
-/// Tensors with more elements have I64 indices.
-inline constexpr std::uint64_t kNarrowElementsMax = 0x7FFFFFFF;
-
-class SparseLayout {
- public:
-  /// Requires: one count for each chunk of `to`.  `narrow_max`: differs from the default only in
-  /// tests.
-  /// Throws Error: unsupported (two tensors of the same name, one of which changed; a header that
-  /// safetensors would reject); corrupt (a count above the elements of its chunk).
-  SparseLayout(const Layout& to, std::span<const std::uint32_t> changed, VersionPair versions,
-               OldValues old = OldValues::without, std::uint64_t narrow_max = kNarrowElementsMax);
-
-  struct Tensor {
-    std::uint32_t number = 0;  // in `to`
-    SparseElement element;
-    bool wide = false;  // indices are I64
-    std::uint64_t entries = 0;
-    std::uint64_t indices_offset_bytes = 0, values_offset_bytes = 0;  // in the file
-    std::uint64_t old_offset_bytes = 0;                               // 0: without old values
-  };
-  [[nodiscard]] std::span<const Tensor> tensors() const noexcept { return tensors_; }  // ascending
-  [[nodiscard]] const std::string& head() const noexcept { return head_; }
-  [[nodiscard]] std::uint64_t size_bytes() const noexcept { return size_bytes_; }
-  [[nodiscard]] std::uint64_t entries() const noexcept { return entries_; }  // of all tensors
-
- private:
-  void add_tensors(const Layout& to, std::span<const std::uint32_t> changed, VersionPair versions,
-                   std::uint64_t narrow_max);
-  void place(const Layout& to, VersionPair versions, OldValues old);
-
-  std::vector<Tensor> tensors_;
-  std::string head_;
-  std::uint64_t size_bytes_ = 0, entries_ = 0, elements_ = 0;
-};
 
 /// How the chunks of both versions are built.
 struct SparsePlan {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -110,13 +111,13 @@ bool Evictor::has_room_beside(std::uint64_t version, std::uint64_t bytes) {
   return demand.is_met(used, free);
 }
 
-void Evictor::evict_for_delta(std::uint64_t bytes) {
+void Evictor::evict_for_delta(std::uint64_t bytes, std::uint64_t coming_bytes) {
   bytes = std::min(bytes, kSizeBytesMax);
-  const std::uint64_t known = images_.newest_bytes();
+  const std::uint64_t known = std::max(images_.newest_bytes(), coming_bytes);
   const std::uint64_t newest = known > 0 ? known : bytes;
   // Three versions may fill the default limit: without an allowance their deltas would never fit.
   const std::uint64_t limit = limit_for(3 * newest + std::max(newest / 4, bytes), newest);
-  evict_until_met({bytes, limit, free_min(space_())});
+  evict_until_met({bytes + std::min(coming_bytes, kSizeBytesMax), limit, free_min(space_())});
 }
 
 void Evictor::evict_for_free_bytes(std::uint64_t bytes) {
@@ -228,10 +229,16 @@ bool Evictor::evict_one(std::uint64_t version) {
   return true;
 }
 
+std::map<DeltaId, DeltaTable::Delta> Evictor::deltas_on_disk() const {
+  std::map<DeltaId, DeltaTable::Delta> deltas = deltas_.list();
+  std::erase_if(deltas, [](const auto& it) { return it.second.home != DeltaTable::Home::disk; });
+  return deltas;
+}
+
 // As if all complete deltas were gone.
 Evictor::Beside Evictor::without_deltas() const {
   Beside beside;
-  for (const auto& [id, delta] : deltas_.list()) {
+  for (const auto& [id, delta] : deltas_on_disk()) {
     (delta.is_complete ? beside.free : beside.used) += delta.bytes;
   }
   return beside;
@@ -257,7 +264,7 @@ bool Evictor::must_stay(std::uint64_t version, const Demand& demand) const {
 // Removes deltas, oldest first, until the demand is met or none may go.
 // Returns: the bytes of the remaining deltas that count; one that is being read does not.
 std::uint64_t Evictor::remove_deltas(const Demand& demand, std::uint64_t image_bytes) {
-  const std::map<DeltaId, DeltaTable::Delta> all = deltas_.list();
+  const std::map<DeltaId, DeltaTable::Delta> all = deltas_on_disk();
   std::uint64_t counted = 0;
   for (const auto& [id, delta] : all) counted += delta.bytes;
   for (const auto& [id, delta] : all) {
@@ -303,7 +310,13 @@ void Evictor::evict_for_memory(std::uint64_t bytes, std::uint64_t version_bytes)
     const bool is_gone = evict(version);
     if (is_gone || !rule_.stays(version)) std::erase(counted, version);
   }
-  const auto room = find_room_ ? find_room_() : std::nullopt;
+  const std::vector<std::uint64_t> here = images_.complete_versions();
+  remove_deltas_in_memory(here.empty() ? 0 : here.back());
+  auto room = find_room_ ? find_room_() : std::nullopt;
+  if (room && bytes > room->bytes) {
+    remove_deltas_in_memory(std::numeric_limits<std::uint64_t>::max());
+    room = find_room_();
+  }
   if (room && bytes > room->bytes) {
     throw Error(ErrorCode::no_space,
                 fmt::format("no room for {} of images in memory, beside the {} of images there: "
@@ -312,7 +325,31 @@ void Evictor::evict_for_memory(std::uint64_t bytes, std::uint64_t version_bytes)
                             human_bytes(bytes), human_bytes(images_.memory_bytes()),
                             room->limit_text(), human_bytes(room->bytes)));
   }
-  images_.memory()->set_limit(images_.memory_bytes() + bytes);
+  set_memory_limit(bytes);
+}
+
+void Evictor::set_memory_limit(std::uint64_t more_bytes) const {
+  images_.memory()->set_limit(images_.memory_bytes() +
+                              deltas_.total_bytes(DeltaTable::Home::memory) + more_bytes);
+}
+
+void Evictor::admit_delta_to_memory(std::uint64_t bytes, std::uint64_t coming_bytes) {
+  const std::uint64_t wanted = std::min(bytes, kSizeBytesMax) + coming_bytes;
+  const auto room = find_room_ ? find_room_() : std::nullopt;
+  if (room && wanted > room->bytes) {
+    throw Error(ErrorCode::no_space,
+                fmt::format("no room for {} of a delta in memory: {}, leaves {}",
+                            human_bytes(bytes), room->limit_text(), human_bytes(room->bytes)));
+  }
+  set_memory_limit(wanted);
+}
+
+// Those that lead to older versions than `version`, unless they are read.
+void Evictor::remove_deltas_in_memory(std::uint64_t version) {
+  for (const auto& [id, delta] : deltas_.list()) {
+    const bool may_go = delta.home == DeltaTable::Home::memory && delta.is_complete;
+    if (may_go && id.versions.to < version) static_cast<void>(deltas_.remove(id));
+  }
 }
 
 void Evictor::require_memory() const {

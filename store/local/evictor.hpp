@@ -27,6 +27,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -70,8 +71,9 @@ class Evictor {
   [[nodiscard]] bool has_room_beside(std::uint64_t version, std::uint64_t bytes);
 
   /// Makes room for a delta of `bytes`, within both limits.  The default limit is higher than for
-  /// images, because three versions alone may fill that.
-  void evict_for_delta(std::uint64_t bytes);
+  /// images, because three versions alone may fill that.  `coming_bytes`: of the version with which
+  /// it is made, for which there is room already and nothing is counted yet.
+  void evict_for_delta(std::uint64_t bytes, std::uint64_t coming_bytes = 0);
 
   /// Makes room for bytes that are not images, such as staged files: only the limit of free space
   /// counts.  Cheap if there is room.
@@ -101,6 +103,11 @@ class Evictor {
   /// Throws Error: no_space: the host or the cgroup does not have the memory.
   void evict_for_memory(std::uint64_t bytes, std::uint64_t version_bytes = 0);
 
+  /// Lets a delta of `bytes` lie beside the images in memory.  Nothing goes for it; in turn deltas
+  /// that do not lead to the newest version go before the next version.
+  /// `coming_bytes`: of the version with which it is made.  Throws Error: no_space.
+  void admit_delta_to_memory(std::uint64_t bytes, std::uint64_t coming_bytes = 0);
+
   /// Throws Error: no_memory: two versions of the newest one's size do not fit into the memory that
   /// the host or the cgroup has, with those that are there; says what to do.
   void require_memory() const;
@@ -120,6 +127,9 @@ class Evictor {
                        std::vector<std::uint64_t>& counted);
   [[nodiscard]] bool evict_one(std::uint64_t version);
   [[nodiscard]] Beside without_deltas() const;
+  [[nodiscard]] std::map<DeltaId, DeltaTable::Delta> deltas_on_disk() const;
+  void remove_deltas_in_memory(std::uint64_t version);
+  void set_memory_limit(std::uint64_t more_bytes) const;
   [[nodiscard]] std::uint64_t patches_bytes() const;
   [[nodiscard]] std::uint64_t limit_for(std::uint64_t default_bytes,
                                         std::uint64_t version_bytes) const;

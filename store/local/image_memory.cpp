@@ -58,6 +58,7 @@ ImageMemory::ImageMemory() : context_(::fsopen("tmpfs", FSOPEN_CLOEXEC)) {
                           MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC));
   if (!mount_) refuse(errno, "open a tmpfs");
   make_directory(images(), 0755);
+  make_directory(deltas(), 0700);
   make_directory(temporary(), 0700);
 }
 
@@ -66,6 +67,8 @@ std::filesystem::path ImageMemory::root() const {
 }
 
 std::filesystem::path ImageMemory::images() const { return root() / "images"; }
+
+std::filesystem::path ImageMemory::deltas() const { return root() / "deltas"; }
 
 std::filesystem::path ImageMemory::temporary() const { return root() / "tmp"; }
 

@@ -23,8 +23,9 @@ class ImageMemory {
   /// tmpfs), io; each says what to do.
   ImageMemory();
 
-  /// Paths that only this process can use, on one file system; both exist.
+  /// Paths that only this process can use, on one file system; all exist.
   [[nodiscard]] std::filesystem::path images() const;
+  [[nodiscard]] std::filesystem::path deltas() const;
   [[nodiscard]] std::filesystem::path temporary() const;
 
   /// From now on files may take so many bytes together, a little more for directories and rounding.

@@ -118,7 +118,9 @@ Store::Store(StoreDirectory directory, const StoreMarker& marker, StoreLimits li
 void Store::use_memory(Evictor::FindRoom find_room) {
   evictor_.use_memory(std::move(find_room));
   evictor_.require_memory();
-  images().use_memory(std::make_unique<ImageMemory>());
+  auto memory = std::make_unique<ImageMemory>();
+  deltas().use_memory(memory->deltas(), memory->temporary());
+  images().use_memory(std::move(memory));
 }
 
 Store::Tables::Tables(const StoreDirectory& directory, const StoreMarker& marker,

@@ -50,6 +50,7 @@
 #include "store/local/store_directory.hpp"
 #include "store/local/store_limits.hpp"
 #include "store/local/timing_table.hpp"
+#include "store/local/wanted_deltas.hpp"
 #include "store/os/file.hpp"
 #include "store/patches/fresh_patches.hpp"
 #include "store/patches/patch_table.hpp"
@@ -100,6 +101,8 @@ class Store {
   [[nodiscard]] const ImageTable& images() const noexcept { return tables_->images; }
   [[nodiscard]] DeltaTable& deltas() noexcept { return tables_->deltas; }
   [[nodiscard]] const DeltaTable& deltas() const noexcept { return tables_->deltas; }
+  /// Which deltas are made ahead.
+  [[nodiscard]] WantedDeltas& wanted_deltas() noexcept { return wanted_deltas_; }
   [[nodiscard]] TimingTable& timings() noexcept { return tables_->timings; }
   [[nodiscard]] const TimingTable& timings() const noexcept { return tables_->timings; }
 
@@ -139,6 +142,7 @@ class Store {
   Eviction eviction_;
   std::unique_ptr<Tables> tables_;
   Evictor evictor_;
+  WantedDeltas wanted_deltas_;  // its unfinished ones use the tables
 };
 
 }  // namespace weightfs

@@ -23,8 +23,8 @@ std::string place_of(const Layout& layout, const LayoutTensor& tensor, std::uint
 }  // namespace
 
 ChunkMaker::ChunkMaker(const Plan& plan, const PackSpool& spool, std::unique_ptr<BaseReader> old,
-                       kernels::ChunkCoder& coder, FreshChunks* fresh)
-    : plan_(plan), spool_(spool), source_(std::move(old)), coder_(coder), fresh_(fresh) {}
+                       kernels::ChunkCoder& coder, const NotedChanges& noted)
+    : plan_(plan), spool_(spool), source_(std::move(old)), coder_(coder), noted_(noted) {}
 
 void ChunkMaker::make(std::span<const WantedChunk> wanted) {
   clear_jobs();
@@ -124,7 +124,7 @@ void ChunkMaker::add_job(const WantedChunk& wanted) {
   }
   // Else its tensor is not the base's, and no patches can lead over the tables.
   const bool is_of_base = trail_.from_start && trail_.start_tensor == wanted.tensor;
-  if (fresh_ != nullptr && !is_of_base) fresh_->give_up("tensors come and go");
+  if (!is_of_base) give_up_notes("tensors come and go");
   jobs_.push_back({&wanted, first_step, steps_.size() - first_step});
   job_bytes_ += wanted.into.size();
   if (job_bytes_ >= coder_.decode_batch_bytes()) run_jobs();
@@ -148,7 +148,7 @@ void ChunkMaker::run_jobs() {
     coder_steps_.push_back({step.lengths, std::span(coded_).subspan(step.at, step.size)});
   }
   coder_jobs_.clear();
-  const bool is_noted = fresh_ != nullptr && fresh_->is_wanted();
+  const bool is_noted = notes_changes();
   if (is_noted && logs_.size() < jobs_.size()) logs_.resize(jobs_.size());
   for (const Job& job : jobs_) {
     const WantedChunk& wanted = *job.wanted;
@@ -171,6 +171,11 @@ void ChunkMaker::run_jobs() {
   clear_jobs();
 }
 
+bool ChunkMaker::notes_changes() const noexcept {
+  return (noted_.fresh != nullptr && noted_.fresh->is_wanted()) ||
+         (noted_.ahead != nullptr && noted_.ahead->is_wanted());
+}
+
 /// Notes what changed in a chunk that has its hash.
 void ChunkMaker::note(const WantedChunk& wanted, const kernels::DecodeJob& job) {
   const LayoutTensor& tensor = plan_.layout->tensors()[wanted.tensor];
@@ -178,15 +183,21 @@ void ChunkMaker::note(const WantedChunk& wanted, const kernels::DecodeJob& job) 
   const std::uint64_t old_hash = plan_.base->hashes[before.first_chunk + wanted.chunk];
   if (old_hash == job.hash) return;  // it came back
   if (job.old_hash && *job.old_hash != old_hash) {
-    fresh_->give_up("the base is damaged where the version is not");
-    return;
+    return give_up_notes("the base is damaged where the version is not");
   }
-  fresh_->add({{wanted.tensor, wanted.chunk},
-               tensor.kind,
-               static_cast<std::uint32_t>(wanted.into.size()),
-               old_hash,
-               job.hash,
-               *job.log});
+  const ChunkPlace place{wanted.tensor, wanted.chunk};
+  if (noted_.ahead != nullptr && noted_.ahead->is_wanted()) {
+    if (!ahead_worker_) ahead_worker_ = std::make_unique<AheadDeltas::Worker>();
+    noted_.ahead->add(place, *job.log, wanted.into, *ahead_worker_);
+  }
+  if (noted_.fresh == nullptr || !noted_.fresh->is_wanted()) return;
+  noted_.fresh->add({place, tensor.kind, static_cast<std::uint32_t>(wanted.into.size()), old_hash,
+                     job.hash, *job.log});
+}
+
+void ChunkMaker::give_up_notes(std::string_view why) {
+  if (noted_.fresh != nullptr) noted_.fresh->give_up(why);
+  if (noted_.ahead != nullptr) noted_.ahead->give_up(why);
 }
 
 void ChunkMaker::clear_jobs() {
@@ -216,7 +227,7 @@ void ChunkMaker::explain(const WantedChunk& wanted) {
 // ---- step by step ----
 
 void ChunkMaker::make_alone(const WantedChunk& wanted) {
-  if (fresh_ != nullptr) fresh_->give_up("a chunk was made step by step");
+  give_up_notes("a chunk was made step by step");
   const auto bytes = run(wanted.chunk, Check::nothing);
   check(wanted, kernels::hash_chunk(bytes));
   std::copy(bytes.begin(), bytes.end(), wanted.into.begin());

@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "kernels/block/chunk_coder.hpp"
@@ -28,6 +29,7 @@
 #include "store/materialize/pack_spool.hpp"
 #include "store/materialize/plan.hpp"
 #include "store/patches/fresh_patches.hpp"
+#include "store/sparse/ahead_deltas.hpp"
 
 namespace weightfs {
 
@@ -41,12 +43,18 @@ struct WantedChunk {
   std::span<std::byte> into;  // has the chunk's size
 };
 
+/// Who gets what changes from a plan's base to its version; each may be null.
+struct NotedChanges {
+  FreshChunks* fresh = nullptr;
+  AheadDeltas* ahead = nullptr;
+};
+
 class ChunkMaker {
  public:
-  /// Keeps the references.  `fresh`: gets what changes from the plan's base to its version; may be
-  /// null.  Requires: if it is not null, the plan has a base, and the coder writes logs.
+  /// Keeps the references.  Requires: if somebody gets changes, the plan has a base, and the coder
+  /// writes logs.
   ChunkMaker(const Plan& plan, const PackSpool& spool, std::unique_ptr<BaseReader> old,
-             kernels::ChunkCoder& coder, FreshChunks* fresh = nullptr);
+             kernels::ChunkCoder& coder, const NotedChanges& noted = {});
 
   /// Fills each chunk with its verified bytes.
   /// Throws BaseDamaged, ObjectError (names pack or snapshot, tensor and chunk), Error: io.
@@ -87,7 +95,9 @@ class ChunkMaker {
   void run_jobs();
   void clear_jobs();
   void make_alone(const WantedChunk& wanted);
+  [[nodiscard]] bool notes_changes() const noexcept;
   void note(const WantedChunk& wanted, const kernels::DecodeJob& job);
+  void give_up_notes(std::string_view why);
   void check(const WantedChunk& wanted, std::uint64_t found);
   [[noreturn]] void explain(const WantedChunk& wanted);
 
@@ -101,7 +111,7 @@ class ChunkMaker {
   const PackSpool& spool_;
   std::unique_ptr<BaseReader> source_;
   kernels::ChunkCoder& coder_;
-  FreshChunks* const fresh_;
+  const NotedChanges noted_;
 
   Trail trail_;
 
@@ -112,7 +122,8 @@ class ChunkMaker {
   std::vector<std::byte> coded_;
   std::vector<kernels::CodedChunk> coder_steps_;  // steps_ and jobs_ in the coder's types
   std::vector<kernels::DecodeJob> coder_jobs_;
-  std::vector<kernels::ChangeLog> logs_;  // of the jobs; kept for their memory
+  std::vector<kernels::ChangeLog> logs_;               // of the jobs; kept for their memory
+  std::unique_ptr<AheadDeltas::Worker> ahead_worker_;  // created on first use
 
   // State for a chunk that is built step by step.
   struct Alone {

@@ -21,6 +21,7 @@
 #include "store/os/file.hpp"
 #include "store/os/scratch_directory.hpp"
 #include "store/repository/pieces.hpp"
+#include "store/sparse/ahead_deltas.hpp"
 
 namespace weightfs {
 namespace {
@@ -40,6 +41,24 @@ std::vector<std::uint64_t> file_sizes(const Plan& plan) {
     sizes.push_back(file.size_bytes);
   }
   return sizes;
+}
+
+/// Whether all files of a version are made from all files of an older one.
+bool has_whole_ends(const Plan& plan) {
+  if (!plan.base || plan.steps.empty() || !plan.without.empty()) return false;
+  if (!plan.base->absent.empty()) return false;
+  return plan.base->version->number() < plan.version->number();
+}
+
+/// How many elements of each chunk a step changes.
+std::vector<std::uint32_t> counts_of(const Step& step) {
+  std::vector<std::uint32_t> counts(step.layout->chunk_count());
+  for (const auto& pack : step.packs) {
+    for (const PackChunk& chunk : pack->chunks()) {
+      counts[step.layout->tensors()[chunk.tensor].first_chunk + chunk.chunk] = chunk.changed;
+    }
+  }
+  return counts;
 }
 
 /// Takes the lock once the version is not partial: whoever fills it needs the lock to finish.
@@ -170,13 +189,15 @@ class Materializer {
     lap(watch_, &VersionTiming::plan);
     if (!base) return;
     const ImagesHome home = store_.images().home_of_next();
-    evict_for(plan, 0, home);
+    const std::uint64_t room = evict_for(plan, 0, home);
     try {
       const std::shared_ptr<FreshChunks> fresh = begin_fresh(plan);
-      write(plan, store_.images().begin_images(version, home), fresh.get());
+      const auto ahead = begin_ahead(plan, home, room);
+      write(plan, store_.images().begin_images(version, home), {fresh.get(), ahead.get()});
       store_.images().complete_images(version, file_sizes(plan), plan.hashes,
                                       by_path(plan.version->manifest, *plan.layout, plan.without));
       put_fresh(plan, fresh);
+      complete_ahead(plan, ahead.get());
       lap(watch_, &VersionTiming::record);
     } catch (...) {
       remove_quietly(version);
@@ -195,7 +216,7 @@ class Materializer {
     if (!base) return;
     const std::uint64_t had = layout.size_bytes() - bytes_of(layout, absent);
     const ImagesHome home = store_.images().home_of(version->number());
-    evict_for(plan, had, home);
+    static_cast<void>(evict_for(plan, had, home));
     const ScratchDirectory scratch(store_.images().temporary_of(home), "files-");
     write(plan, scratch.path());
     std::vector<std::string> added;
@@ -224,8 +245,8 @@ class Materializer {
     std::filesystem::rename(from, directory / path);
   }
 
-  /// `had_bytes`: size of what the version already has.
-  void evict_for(const Plan& plan, std::uint64_t had_bytes, ImagesHome home) {
+  /// `had_bytes`: size of what the version already has.  Returns: the bytes to come.
+  std::uint64_t evict_for(const Plan& plan, std::uint64_t had_bytes, ImagesHome home) {
     const std::uint64_t linked = linked_bytes(plan, store_.images().directory_of(home));
     const std::uint64_t bytes = plan.version_bytes() - linked;
     const std::uint64_t version_bytes = plan.version_bytes() + had_bytes;
@@ -235,6 +256,7 @@ class Materializer {
       store_.evictor().evict_for_images(bytes, version_bytes);
     }
     lap(watch_, &VersionTiming::room);
+    return bytes;
   }
 
   /// nullptr: nobody wants it, or the changes of a build by this plan cannot be noted.
@@ -254,15 +276,41 @@ class Materializer {
         std::vector<FreshPart>{{fresh, 0}}));
   }
 
+  /// nullptr: nobody wants the delta from the base to the version, or it is made on demand.
+  std::unique_ptr<AheadDeltas> begin_ahead(const Plan& plan, ImagesHome home,
+                                           std::uint64_t coming_bytes) {
+    if (!has_whole_ends(plan) || !coder_->writes_logs()) return nullptr;
+    DeltaEnds ends{{plan.base->version->number(), plan.version->number()},
+                   plan.base->layout,
+                   plan.layout,
+                   plan.base->hashes,
+                   plan.hashes,
+                   plan.version->manifest.time};
+    std::vector<DeltaId> ids = store_.wanted_deltas().of(ends.versions);
+    if (ids.empty()) return nullptr;
+    if (plan.steps.size() == 1) ends.counts = counts_of(plan.steps.front());
+    ends.home = home;
+    ends.coming_bytes = coming_bytes;
+    return AheadDeltas::begin(store_, std::move(ends), std::move(ids));
+  }
+
+  void complete_ahead(const Plan& plan, AheadDeltas* ahead) {
+    if (auto unfinished = ahead != nullptr ? ahead->complete() : nullptr) {
+      store_.wanted_deltas().put_unfinished(std::move(unfinished));
+    }
+    if (!plan.base || plan.steps.empty()) return;
+    store_.wanted_deltas().note_made({plan.base->version->number(), plan.version->number()});
+  }
+
   void write(const Plan& plan, const std::filesystem::path& directory,
-             FreshChunks* fresh = nullptr) {
+             const NotedChanges& noted = {}) {
     is_writing_ = true;
     WriteOptions options;
     options.directory = directory;
     options.spool = store_.temporary_directory();
     options.coder = coder_;
     options.sync = false;  // after the flip: store/sync/image_syncer.hpp
-    options.fresh = fresh;
+    options.noted = noted;
     if (watch_ != nullptr) {
       options.meter = watch_->meter.get();
       note_origin(plan, watch_->timing);

@@ -16,12 +16,12 @@ constexpr std::size_t kChunksAtOnce = 4096;
 
 SegmentWriter::SegmentWriter(const Plan& plan, const PackSpool& spool, Repository& repository,
                              kernels::ChunkCoder& coder, const Context& context, BuildMeter* meter,
-                             FreshChunks* fresh)
+                             const NotedChanges& noted)
     : plan_(plan),
       context_(context),
       coder_(coder),
       meter_(meter),
-      maker_(plan, spool, open_base_reader(plan, repository, context, meter), coder, fresh) {}
+      maker_(plan, spool, open_base_reader(plan, repository, context, meter), coder, noted) {}
 
 void SegmentWriter::write(const LayoutFile& file, int fd, const std::filesystem::path& path,
                           std::uint64_t begin, std::uint64_t end) {

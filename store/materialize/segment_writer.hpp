@@ -27,10 +27,10 @@ namespace weightfs {
 
 class SegmentWriter {
  public:
-  /// Keeps the references.  `meter` may be null; `fresh`: as ChunkMaker().
+  /// Keeps the references.  `meter` may be null; `noted`: as ChunkMaker().
   SegmentWriter(const Plan& plan, const PackSpool& spool, Repository& repository,
                 kernels::ChunkCoder& coder, const Context& context, BuildMeter* meter = nullptr,
-                FreshChunks* fresh = nullptr);
+                const NotedChanges& noted = {});
 
   /// Writes the bytes [begin, end) of `file`, verified, to `fd`, the file at `path`.
   /// Requires: `begin` is a multiple of kWindowBytes; `file` is one of the plan's layout; the file

@@ -144,7 +144,7 @@ class VersionWriter {
     begin_output(output);
     const auto writer = idle_.borrow([&] {
       return std::make_unique<SegmentWriter>(plan_, spool_, repository_, *options_.coder, context_,
-                                             options_.meter, options_.fresh);
+                                             options_.meter, options_.noted);
     });
     writer->write(output.file, output.descriptor.fd(), output.path, begin, end);
     counter_.add(end - begin);

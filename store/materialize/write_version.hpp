@@ -13,8 +13,8 @@
 
 #include "kernels/block/chunk_coder.hpp"
 #include "kernels/dispatch/cpu_coder.hpp"
+#include "store/materialize/chunk_maker.hpp"
 #include "store/materialize/plan.hpp"
-#include "store/patches/fresh_patches.hpp"
 #include "store/repository/repository.hpp"
 #include "store/timing/build_meter.hpp"
 
@@ -27,8 +27,8 @@ struct WriteOptions {
   bool sync = true;                 // fsync files and directories
   unsigned mode = 0444;             // of files; a hard-linked file keeps the base's mode
   kernels::SharedCoder coder = kernels::make_cpu_coder();
-  BuildMeter* meter = nullptr;   // nullptr: nobody asks
-  FreshChunks* fresh = nullptr;  // as ChunkMaker()
+  BuildMeter* meter = nullptr;  // nullptr: nobody asks
+  NotedChanges noted = {};      // as ChunkMaker()
 };
 
 /// Writes every file of the plan's version that is to be built, with the manifest's time as

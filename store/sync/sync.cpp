@@ -25,6 +25,7 @@
 #include "store/materialize/materialize.hpp"
 #include "store/materialize/whole_version.hpp"
 #include "store/sync/catalog_builder.hpp"
+#include "store/sync/delta_finisher.hpp"
 #include "store/sync/image_syncer.hpp"
 #include "store/sync/poll_rhythm.hpp"
 #include "store/sync/remake_version.hpp"
@@ -203,6 +204,7 @@ struct Sync::State {
   std::unique_ptr<ImageSyncer> syncer;      // constant
   std::unique_ptr<BaseWriter> base_writer;  // with images in memory; constant
   std::unique_ptr<PatchRecorder> recorder;  // constant; uses the one above
+  std::unique_ptr<DeltaFinisher> finisher;  // constant
   std::unique_ptr<RoomAhead> room_ahead;    // if more versions may come to the disk; constant
   std::unique_ptr<PartialImages> partials;  // of SyncOptions::partial; constant; ends first
 };
@@ -241,6 +243,7 @@ Sync::State::State(Store& the_store, History& the_history, SyncOptions the_optio
     room_ahead = std::make_unique<RoomAhead>(store);
   }
   make_recorder();
+  finisher = std::make_unique<DeltaFinisher>(store);
   show_catalog(nullptr);
   store.eviction().set_changed([this] { show_room_made(); });
   newest = store.manifests().newest().version;
@@ -304,6 +307,7 @@ void Sync::State::wait(const std::stop_token& stop, milliseconds delay) {
 void Sync::State::stop_workers() {
   syncer->stop();
   recorder->stop();
+  finisher->stop();
   if (base_writer) base_writer->stop();
   if (room_ahead) room_ahead->stop();
 }
@@ -510,6 +514,7 @@ void Sync::State::show_brought(VersionWatch& watch, const Context* bucket) {
   const std::uint64_t version = watch.timing.version;
   show_catalog(bucket);
   watch.lap(&VersionTiming::flip);
+  finisher->wake();
   if (latest() >= version) {
     watches.note_shown(watch);
     if (room_ahead) room_ahead->note_shown(version);
@@ -789,6 +794,7 @@ void Sync::start() {
   state_->syncer->start();
   if (state_->base_writer) state_->base_writer->start();
   state_->recorder->start();
+  state_->finisher->start();
   if (state_->room_ahead) state_->room_ahead->start();
 }
 
@@ -825,6 +831,7 @@ SyncStatus Sync::status() const {
                      images.base_version(), state_->base_writer->renewals()};
   }
   status.history = state_->recorder->status();
+  status.deltas = state_->store.deltas().counters();
   if (state_->room_ahead) status.room_ahead = state_->room_ahead->status();
   if (!state_->partials) return status;
   status.fetched_bytes += state_->partials->fetched_bytes();
@@ -872,6 +879,8 @@ Eviction::Reservation Sync::reserve(std::uint64_t version, const Context& contex
 void Sync::sync_images() { state_->syncer->sync_all(); }
 
 bool Sync::record_noted(const Context& context) { return state_->recorder->record_noted(context); }
+
+void Sync::finish_deltas(const Context& context) { state_->finisher->finish_all(context); }
 
 std::optional<Eviction::Reservation> Sync::try_reserve(std::uint64_t version) {
   return state_->store.eviction().try_reserve(version, Eviction::Claim::in_use);

@@ -16,6 +16,8 @@
 //
 // Then the room that the next version needs is made (store/sync/room_ahead.hpp).
 //
+// What is left of deltas that were made with the version is done (store/sync/delta_finisher.hpp).
+//
 // And patches are taken (store/sync/patch_recorder.hpp), so that old versions can be made of those
 // that are here.
 //
@@ -110,6 +112,7 @@ struct SyncStatus {
   std::uint64_t lost = 0;                   // versions that the disk did not take, in this process
   std::optional<MemoryStatus> memory = {};  // nullopt: images are on the disk
   PatchHistory history = {};
+  DeltaTable::Counters deltas = {};                // as files
   std::optional<RoomAheadStatus> room_ahead = {};  // nullopt: none is made ahead
 };
 std::string_view to_string(SyncStatus::State state) noexcept;
@@ -184,6 +187,9 @@ class Sync {
 
   /// PatchRecorder::record_noted(), for who has no thread.
   bool record_noted(const Context& context);
+
+  /// DeltaFinisher::finish_all(), for who has no thread.
+  void finish_deltas(const Context& context);
 
  private:
   struct State;

@@ -247,7 +247,7 @@ void run(const filesystem::path& directory, std::size_t size_bytes, int rounds,
     options.directory = to;
     options.spool = directory;
     options.sync = false;
-    options.fresh = fresh;
+    options.noted.fresh = fresh;
     write_version(plan, *repository, options, context, {});
   };
   const Plan first = make_plan(history, history.get(1, context), {}, context);

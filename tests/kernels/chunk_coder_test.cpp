@@ -452,6 +452,18 @@ TEST_P(ChunkCoderTest, NotesWhatItDecodes) {
       make_patch(kind, ByteSpan(before).subspan(begin, size), ByteSpan(last).subspan(begin, size),
                  scratch(), expected);
       EXPECT_TRUE(patch == expected) << "block " << i;
+      const auto found = std::make_unique<Changes>();
+      find_changes(kind, ByteSpan(before).subspan(begin, size), ByteSpan(last).subspan(begin, size),
+                   *found);
+      const Changes* const noted =
+          changes_of_log(kind, size / width_bytes(kind),
+                         ByteSpan(log.bytes).subspan(at, log.lengths[i]), scratch());
+      ASSERT_NE(noted, nullptr);
+      ASSERT_EQ(noted->count, found->count);
+      EXPECT_TRUE(std::equal(noted->position.begin(), noted->position.begin() + found->count,
+                             found->position.begin()));
+      EXPECT_TRUE(std::equal(noted->difference.begin(), noted->difference.begin() + found->count,
+                             found->difference.begin()));
       at += log.lengths[i];
     }
     EXPECT_EQ(at, log.bytes.size());

@@ -101,6 +101,71 @@ class Deltas(DeltaReader, harness.MountTest):
         again = os.stat(os.path.join(mount.store, "deltas/2.safetensors"))
         self.assertEqual((again.st_ino, again.st_mtime_ns), (made.st_ino, made.st_mtime_ns))
 
+    def test_the_next_one_is_there_when_latest_moves(self):
+        self.make_repository(1, PARAMS)
+        runs.make_run(os.path.join(self.dir, "more"), 8, PARAMS)
+        mounts = [self.mount(name="disk", store="disk-store"),
+                  self.mount("--images", "memory", name="memory", store="memory-store")]
+        other = self.mount(name="other", store="other-store")  # of which nobody asks for deltas
+
+        def bring(version):
+            step = os.path.join(self.dir, "more", f"step_{version - 1:06d}")
+            self.assertEqual(self.publish(step)["version"], version)
+            for mount in [*mounts, other]:
+                mount.wait_version(version)
+
+        def read(mount, version, form):
+            before = mount.status()["deltas"]
+            size = os.stat(mount.join("deltas", form.format(version - 1, version))).st_size
+            data = harness.read_file(mount.join("deltas", form.format(version - 1, version)))
+            self.assertEqual(len(data), size)
+            after = mount.status()["deltas"]
+            self.made = {key: after[key] - before[key] for key in after if after[key] != before[key]}
+            return data
+
+        with_old, plain = "{0}-{1}.with-old.safetensors", "{1}.safetensors"
+        bring(2)
+        for mount in mounts:
+            read(mount, 2, with_old)
+            self.assertEqual(self.made, {"on_demand": 1})
+        read_ahead = {}
+        for version in (3, 4):
+            bring(version)
+            for mount in mounts:
+                data = read(mount, version, with_old)
+                self.assertEqual(self.made, {"served_ahead": 1}, "it was made twice, or not ahead")
+                self.assertEqual(mount.status()["deltas"]["ahead"], version - 2)
+                self.assertEqual(read_ahead.setdefault((version, with_old), data), data)
+        for mount in mounts:
+            read(mount, 4, plain)
+            self.assertEqual(self.made, {"on_demand": 1})
+        bring(5)
+        for mount in mounts:
+            for form in (with_old, plain):
+                data = read(mount, 5, form)
+                self.assertEqual(self.made, {"served_ahead": 1})
+                self.assertEqual(read_ahead.setdefault((5, form), data), data)
+        # What is made ahead beside images in memory does not touch the disk.
+        self.assertEqual(self.built(mounts[1]), ["1-2.with-old.safetensors", "4.safetensors"])
+        self.assertIn("5.safetensors", self.built(mounts[0]))
+
+        # Nobody opens the next two, so that of the third is not made.
+        made = [mount.status()["deltas"]["ahead"] for mount in mounts]
+        for version, more in ((6, 2), (7, 4), (8, 4)):
+            bring(version)
+            self.assertEqual([mount.status()["deltas"]["ahead"] for mount in mounts],
+                             [count + more for count in made])
+
+        # The bytes are those of a host that was never asked before.
+        for (version, form), data in read_ahead.items():
+            self.assertTrue(read(other, version, form) == data, (version, form))
+            self.assertIn("on_demand", self.made)
+
+        mounts[0].process.kill()
+        mounts[0].start()
+        for (version, form), data in read_ahead.items():
+            self.assertTrue(read(mounts[0], version, form) == data, (version, form))
+
     def test_with_old_values_it_leads_back_too(self):
         steps = self.make_repository(3, PARAMS)
         mount = self.mount()

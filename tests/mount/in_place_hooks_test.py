@@ -69,6 +69,17 @@ class InPlaceHooks(HookTest, harness.MountTest):
                       os.listdir(os.path.join(self.following.store, "deltas")))
         self.assertIn("in place, paused for", harness.run("status", self.following.path).stdout)
 
+    def test_the_changes_are_made_with_their_versions(self):
+        self.follow(4, options=("--images", "memory"))
+        self.bring_to_2()
+        for _ in range(2):
+            self.publish_next()
+            self.assertEqual(self.update()["how"], "in-place")
+        made = self.following.status()["deltas"]
+        self.assertEqual((made["ahead"], made["on_demand"], made["given_up"]), (3, 0, 0))
+        self.assertGreaterEqual(made["served_ahead"], 3)
+        self.assertEqual(os.listdir(os.path.join(self.following.store, "deltas")), [])
+
     def test_versions_that_arrive_meanwhile_are_one_change(self):
         self.follow(6, options=("--history", "8"))
         self.bring_to_2()

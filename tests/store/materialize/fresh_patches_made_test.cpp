@@ -45,7 +45,7 @@ class FreshPatchesMade : public Materialize {
     options.spool = directory_.path();
     options.sync = false;
     options.threads = threads;
-    options.fresh = chunks.get();
+    options.noted.fresh = chunks.get();
     stdfs::create_directories(options.directory);
     write_version(plan, *repository_, options, {}, {});
     return {Base{plan.version, plan.layout, options.directory, plan.hashes}, std::move(span)};
