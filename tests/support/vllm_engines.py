@@ -55,11 +55,13 @@ class Offline(engines_python.Worker):
 
 
 def installed(workspace):
-    """Variables with which Python finds scripts/python as if it were installed: with its entry point."""
+    """Variables with which Python finds scripts/python as if it were installed, with its entry point; and the
+    plug-in of the tests, which does nothing unless it is told to."""
     metadata = os.path.join(workspace.path, "plugins", "weightfs-0.dist-info")
     os.makedirs(metadata, exist_ok=True)
     with open(os.path.join(PACKAGE, "pyproject.toml"), "rb") as file:
         points = tomllib.load(file)["project"]["entry-points"]["vllm.general_plugins"]
+    points = {**points, "plain_weights": "plain_weights:register"}
     with open(os.path.join(metadata, "METADATA"), "w") as file:
         file.write("Metadata-Version: 2.1\nName: weightfs\nVersion: 0\n")
     with open(os.path.join(metadata, "entry_points.txt"), "w") as file:
