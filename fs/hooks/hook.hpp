@@ -6,6 +6,7 @@
 // Threads: one call at a time.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -21,6 +22,23 @@ struct HookTarget {
   std::uint64_t version = 0;
   std::filesystem::path path;  // MOUNTPOINT/versions/N, absolute
   std::string tag;             // "": no tag
+};
+
+/// How an engine got its last version.
+struct HookUpdate {
+  enum class How {
+    reload,
+    in_place,
+    proof,  // in place, then reloaded, and both were the same
+  };
+  using Seconds = std::chrono::duration<double>;
+
+  How how = How::reload;
+  std::string reason;          // why it was not in place; "": it was
+  Seconds stage{};             // beside the engine's work; also of a stage that failed
+  Seconds pause{};             // from the call that pauses until the one that resumes was answered
+  Seconds apply{};             // of the pause: until the change was in the weights; 0: reloaded
+  bool keeps_running = false;  // running requests go on with the keys and values that they had
 };
 
 class Hook {
@@ -39,6 +57,12 @@ class Hook {
   /// Whether a success still counts after a restart of this daemon (a command has run, and that is
   /// final), or the engine must be asked or told again (it may have been restarted meanwhile).
   [[nodiscard]] virtual bool is_told_for_good() const noexcept { return false; }
+
+  /// How the last successful tell() was done; nullopt: there is only one way.
+  [[nodiscard]] virtual std::optional<HookUpdate> find_update() const { return std::nullopt; }
+
+  /// The version that the next change in place begins with; 0: the next version is no change.
+  [[nodiscard]] virtual std::uint64_t base_of_change() const noexcept { return 0; }
 };
 
 }  // namespace weightfs::fs

@@ -62,12 +62,23 @@ void check_engine_url(std::string_view url) {
   place_of_url(url);
 }
 
+bool parse_kv(std::string_view text) {
+  if (text == "keep" || text == "reset") return text == "keep";
+  refuse_hook(fmt::format("'{}' is not one of reset and keep", text));
+}
+
+/// Of the keys that not every engine has.
+std::string_view own_keys(HookType type) {
+  if (type == HookType::vllm) return ", inplace and kv";
+  return type == HookType::vllm_lora ? ", name, inplace and reset" : "";
+}
+
 void take_hook_key(HookOptions& spec, std::string_view pair) {
   const std::size_t equals = pair.find('=');
   const std::string_view key = pair.substr(0, equals);
   const std::string_view value =
       equals == std::string_view::npos ? std::string_view() : pair.substr(equals + 1);
-  const bool is_lora = spec.type == HookType::vllm_lora;
+  const bool is_lora = spec.type == HookType::vllm_lora, is_vllm = spec.type == HookType::vllm;
   try {
     if (key == "every") {
       spec.every = parse_seconds(value);
@@ -79,13 +90,15 @@ void take_hook_key(HookOptions& spec, std::string_view pair) {
       refuse_hook(fmt::format("'{}' is not an absolute path", value));
     } else if (key == "name" && is_lora && !value.empty()) {
       spec.name = value;
-    } else if (key == "inplace" && is_lora) {
+    } else if (key == "inplace" && (is_lora || is_vllm)) {
       spec.is_in_place = parse_switch(value);
+    } else if (key == "kv" && is_vllm) {
+      spec.keeps_running = parse_kv(value);
     } else if (key == "reset" && is_lora) {
       spec.is_reset = parse_switch(value);
     } else {
       refuse_hook(fmt::format("{} has no such key; the keys are every, timeout, token-file{}",
-                              to_string(spec.type), is_lora ? ", name, inplace and reset" : ""));
+                              to_string(spec.type), own_keys(spec.type)));
     }
   } catch (const Error& error) {
     throw error.within(key);

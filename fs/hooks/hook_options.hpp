@@ -6,7 +6,8 @@
 //
 // A URL may be followed by options, each as ",KEY=VALUE": every=SECONDS (how often the engine is
 // asked; default 5), timeout=SECONDS (for one update; default 900), token-file=FILE (its text is
-// sent as a bearer token), and for vllm-lora name=NAME, inplace=yes|no and reset=yes|no.
+// sent as a bearer token); for vllm inplace=yes|no and kv=reset|keep; for vllm-lora name=NAME,
+// inplace=yes|no and reset=yes|no.
 // Everything after exec= is the command: words, split at spaces. '...', "..." and \ quote as in a
 // shell; no other character is special.
 //
@@ -33,7 +34,8 @@ struct HookOptions {
   std::chrono::milliseconds timeout{900'000};
   std::filesystem::path token_file;  // empty: none
   std::string name;                  // vllm-lora
-  bool is_in_place = true;           // vllm-lora
+  bool is_in_place = true;           // vllm, vllm-lora
+  bool keeps_running = false;        // vllm: kv=keep
   bool is_reset = true;              // vllm-lora: reset the prefix cache
 
   /// The URL without its query; empty for exec.

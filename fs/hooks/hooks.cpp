@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "fs/hooks/engine_http.hpp"
 #include "fs/hooks/exec.hpp"
@@ -23,7 +24,7 @@ std::unique_ptr<Hook> make_hook(const HookOptions& spec, HttpClient& client,
                                 const HooksOptions& options) {
   switch (spec.type) {
     case HookType::vllm:
-      return std::make_unique<VllmHook>(client, spec);
+      return std::make_unique<VllmHook>(client, spec, options.mount_point);
     case HookType::vllm_lora:
       return std::make_unique<VllmLoraHook>(client, spec, options.mount_point / "versions");
     case HookType::sglang:
@@ -139,6 +140,14 @@ void Hooks::wait(const HookReconciler& reconciler, const HookReconciler::Next& n
 bool Hooks::holds(std::uint64_t version) const {
   return std::any_of(reconcilers_.begin(), reconcilers_.end(),
                      [&](const auto& reconciler) { return reconciler->holds(version); });
+}
+
+std::vector<DeltaId> Hooks::wanted_deltas(std::uint64_t newest) const {
+  std::set<DeltaId> wanted;
+  for (const auto& reconciler : reconcilers_) {
+    if (const auto delta = reconciler->wanted_delta(newest)) wanted.insert(*delta);
+  }
+  return {wanted.begin(), wanted.end()};
 }
 
 std::vector<HookStatus> Hooks::status() const {

@@ -50,6 +50,11 @@ class Hooks {
   void notify();
 
   [[nodiscard]] bool holds(std::uint64_t version) const;
+
+  /// The changes that engines will read when `newest` is shown, each once; none: nobody is updated
+  /// in place.  A hook that is still busy with an earlier version may want another one then.
+  [[nodiscard]] std::vector<DeltaId> wanted_deltas(std::uint64_t newest) const;
+
   /// `wanted` is what the mount shows now, even while a hook backs off.
   [[nodiscard]] std::vector<HookStatus> status() const;
 

@@ -54,6 +54,13 @@ HookReconciler::HookReconciler(std::unique_ptr<Hook> hook, ReconcilerOptions opt
 }
 
 HookReconciler::Next HookReconciler::round(const FindWish& find_wish, const Context& context) {
+  const Next next = reconcile(find_wish, context);
+  const std::lock_guard lock(mutex_);
+  base_of_change_ = hook_->base_of_change();
+  return next;
+}
+
+HookReconciler::Next HookReconciler::reconcile(const FindWish& find_wish, const Context& context) {
   try {
     const auto wish = find_wish();
     if (!wish) return {options_.now() + jittered(options_.every), true};
@@ -116,6 +123,7 @@ void HookReconciler::tell(const HookWish& wish, const Context& context) {
   const std::lock_guard lock(mutex_);
   status_.reported = reported;
   status_.told = version;
+  status_.update = hook_->find_update();
   telling_ = 0;
 }
 
@@ -191,6 +199,12 @@ Clock::duration HookReconciler::jittered(Clock::duration delay) const {
 bool HookReconciler::holds(std::uint64_t version) const {
   const std::lock_guard lock(mutex_);
   return version == telling_ || version == status_.reported.value_or(status_.told);
+}
+
+std::optional<DeltaId> HookReconciler::wanted_delta(std::uint64_t newest) const {
+  const std::lock_guard lock(mutex_);
+  if (base_of_change_ == 0 || base_of_change_ == newest) return std::nullopt;
+  return DeltaId({.from = base_of_change_, .to = newest}, true);
 }
 
 HookStatus HookReconciler::status() const {

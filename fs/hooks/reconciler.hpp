@@ -32,6 +32,7 @@
 
 #include "fs/hooks/hook.hpp"
 #include "fs/hooks/hook_options.hpp"
+#include "store/base/delta_id.hpp"
 #include "store/base/ranked_mutex.hpp"
 
 namespace weightfs::fs {
@@ -47,7 +48,8 @@ struct HookStatus {
   std::int64_t since = 0;                 // when the state began, in seconds since 1970
   std::string error;                      // the last one, "" after success
   std::int64_t error_time = 0;
-  std::uint64_t failures = 0;  // consecutive
+  std::uint64_t failures = 0;        // consecutive
+  std::optional<HookUpdate> update;  // the last successful one; nullopt: none, or only one way
 };
 std::string_view to_string(HookStatus::State state) noexcept;
 
@@ -91,9 +93,13 @@ class HookReconciler {
 
   /// Whether the version must stay here for the engine.
   [[nodiscard]] bool holds(std::uint64_t version) const;
+  /// The change that the engine will read when `newest` is shown: worth making before that.
+  /// nullopt: it would be reloaded.
+  [[nodiscard]] std::optional<DeltaId> wanted_delta(std::uint64_t newest) const;
   [[nodiscard]] HookStatus status() const;
 
  private:
+  Next reconcile(const FindWish& find_wish, const Context& context);
   [[nodiscard]] bool is_right(const HookWish& wish, const Context& context);
   HookWish begin_telling(HookWish wish, const FindWish& find_wish);
   void tell(const HookWish& wish, const Context& context);
@@ -113,7 +119,8 @@ class HookReconciler {
   // Guards the fields below; held only briefly.
   mutable RankedMutex mutex_{LockRank::hook_reconciler, "HookReconciler::mutex_"};
   HookStatus status_;
-  std::uint64_t telling_ = 0;  // held for the engine; 0: none
+  std::uint64_t telling_ = 0;         // held for the engine; 0: none
+  std::uint64_t base_of_change_ = 0;  // Hook::base_of_change(), as of the last round
 };
 
 }  // namespace weightfs::fs

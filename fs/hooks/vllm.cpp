@@ -1,57 +1,120 @@
 #include "fs/hooks/vllm.hpp"
 
-#include <fmt/format.h>
+#include <utility>
 
 #include "store/base/error.hpp"
 
 namespace weightfs::fs {
-namespace {
 
-constexpr std::string_view kVllmDevHint =
-    "start vLLM with VLLM_SERVER_DEV_MODE=1, in a release that has this endpoint";
-constexpr std::string_view kVllmPausedHint = "vLLM stays paused; the update is retried";
-constexpr std::string_view kVllmReloadHint =
-    "vLLM stays paused; the update is retried. Restart vLLM if that does not help (a "
-    "release whose reload_weights takes no weights_path is too old)";
+VllmHook::VllmHook(HttpClient& client, const HookOptions& spec, std::filesystem::path mount_point,
+                   VllmPace pace)
+    : is_in_place_(spec.is_in_place),
+      keeps_running_(spec.keeps_running),
+      timeout_(spec.timeout),
+      calls_(client, spec, pace),
+      in_place_(calls_, std::move(mount_point), pace) {}
 
-}  // namespace
-
-VllmHook::VllmHook(HttpClient& client, const HookOptions& spec)
-    : http_(client, spec.url, spec.token_file), timeout_(spec.timeout) {}
-
+/// One that is gone, or has another label than this hook gave it, may be another process.
 std::optional<std::uint64_t> VllmHook::find_reported(const Context& context) {
-  const HttpReply reply = http_.get("/weight_info", context);
-  if (reply.status == 404) return std::nullopt;
-  http_.check(reply, "/weight_info", "");
-  const auto version = find_version(EngineHttp::object_of(reply), "weight_version");
-  // An engine that cannot be given a label shows the one that it was started with.
-  return has_labels_ ? version : std::nullopt;
+  const auto engine = std::exchange(engine_, std::nullopt);
+  const auto held = std::exchange(held_, std::nullopt);
+  const auto label = calls_.find_label(context);
+  if (!label || *label == told_) {
+    engine_ = engine;
+    held_ = held;
+  }
+  return label;
 }
 
-void VllmHook::step(std::string_view path, const Json* body, std::string_view hint,
-                    const Context& context) const {
-  const HttpReply reply = http_.post(path, body, context);
-  http_.check(reply, path, reply.status == 404 ? kVllmDevHint : hint);
+std::uint64_t VllmHook::base_of_change() const noexcept {
+  return held_ && held_->refused.empty() ? held_->version : 0;
 }
 
-void VllmHook::label(const HookTarget& target, const Context& context) {
-  const Json body{{"new_version", std::to_string(target.version)}};
-  const HttpReply reply = http_.post("/update_weight_version", &body, context);
-  has_labels_ = reply.status != 404;
-  if (has_labels_) http_.check(reply, "/update_weight_version", kVllmPausedHint);
+/// Once for each process of the engine.
+VllmEngine VllmHook::look(const Context& context) {
+  if (!is_in_place_ && !keeps_running_) return {.reason = "inplace=no"};
+  if (!engine_) {
+    try {
+      engine_ = calls_.describe(context);
+    } catch (const Error& error) {
+      context.check("vLLM was asked how it is configured");
+      return {.reason = error.what()};
+    }
+  }
+  VllmEngine engine = *engine_;
+  if (!is_in_place_) engine.reason = "inplace=no";
+  return engine;
+}
+
+/// Why the change is not in place; "": each rank is ready.
+std::string VllmHook::stage(const VllmEngine& engine, const std::optional<VllmHeld>& held,
+                            std::uint64_t version, const Context& context) const {
+  if (!engine.reason.empty()) return engine.reason;
+  if (!held) return "vLLM is new to this hook; its next version is in place";
+  if (!held->refused.empty()) return held->refused;
+  try {
+    in_place_.stage(engine, *held, version, context.within(timeout_ / 2));
+    return "";
+  } catch (const Error& error) {
+    context.check("vLLM staged the change");
+    return error.what();
+  }
+}
+
+std::optional<VllmHeld> VllmHook::change(const VllmEngine& engine, const VllmHeld& held,
+                                         const HookTarget& target, HookUpdate& update,
+                                         const Context& context) const {
+  const auto begin = Clock::now();
+  try {
+    auto applied = in_place_.apply(engine, held, target.version, context);
+    update.apply = Clock::now() - begin;
+    update.how = HookUpdate::How::in_place;
+    if (!applied.needs_proof) return std::move(applied.held);
+    VllmHeld proven = in_place_.prove(engine, target, context);
+    update.how = proven.refused.empty() ? HookUpdate::How::proof : HookUpdate::How::reload;
+    update.reason = proven.refused;
+    return proven;
+  } catch (const Error& error) {
+    context.check("vLLM took the change");
+    update.how = HookUpdate::How::reload;
+    update.reason = error.what();
+    return std::nullopt;
+  }
+}
+
+std::optional<VllmHeld> VllmHook::reload(const VllmEngine& engine, const HookTarget& target,
+                                         const Context& context) {
+  if (!engine.reason.empty()) {
+    calls_.reload(target.path, context);
+    return std::nullopt;
+  }
+  in_place_.abandon(engine, context);
+  return in_place_.reload(engine, target, context);
 }
 
 void VllmHook::tell(const HookTarget& target, const Context& context) {
-  step("/pause?mode=keep", nullptr, "", context);
-  const auto seconds = std::chrono::ceil<std::chrono::seconds>(timeout_).count();
-  const Json reload{
-      {"method", "reload_weights"},
-      {"timeout", seconds},
-      {"kwargs", {{"weights_path", target.path.string()}, {"is_checkpoint_format", true}}}};
-  step("/collective_rpc", &reload, kVllmReloadHint, context);
-  step("/reset_prefix_cache?reset_running_requests=true", nullptr, kVllmPausedHint, context);
-  label(target, context);
-  step("/resume", nullptr, kVllmPausedHint, context);
+  const auto held = std::exchange(held_, std::nullopt);  // until this one has succeeded
+  const VllmEngine engine = look(context);
+  HookUpdate update;
+  auto begin = Clock::now();
+  update.reason = stage(engine, held, target.version, context);
+  const bool is_ready = update.reason.empty();
+  if (held && engine.reason.empty()) update.stage = Clock::now() - begin;
+
+  begin = Clock::now();
+  calls_.pause(!keeps_running_ && !engine.reason.empty(), context);
+  std::optional<VllmHeld> now;
+  if (is_ready) now = change(engine, *held, target, update, context);
+  const bool is_labelled = now.has_value();
+  if (!now) now = reload(engine, target, context);
+  update.keeps_running = calls_.reset_caches(engine, keeps_running_, context);
+  if (!is_labelled) calls_.label(target.version, context);
+  calls_.resume(context);
+  update.pause = Clock::now() - begin;
+
+  held_ = std::move(now);
+  told_ = target.version;
+  update_ = std::move(update);
 }
 
 }  // namespace weightfs::fs

@@ -1,11 +1,11 @@
-// Hook of vLLM: its development endpoints (VLLM_SERVER_DEV_MODE=1).
+// Hook of vLLM.  Where it can, an engine takes the change alone (vllm_in_place.hpp); else
 //
-//     POST /pause?mode=keep                                 requests freeze, none is aborted
-//     POST /collective_rpc  reload_weights(weights_path)
-//     POST /reset_prefix_cache?reset_running_requests=true  no old key or value is used again
-//     POST /update_weight_version                           404 on older releases
-//     POST /resume
-//     GET  /weight_info     {"weight_version": "42"}        404 on older releases
+//     pause, reload_weights(MOUNTPOINT/versions/N), caches, label, resume
+//
+// in the words of vllm_calls.hpp.  It is in place if the engine was started with the worker
+// extension of weightfs, and this hook has brought it to the version that it has, and each rank is
+// ready before the pause.  An engine that is new to the hook, or was started again, is reloaded: a
+// label proves nothing.  So is one in which something fails in the pause.
 //
 // It is resumed only after every other step has succeeded: a failed reload leaves weights that must
 // not be used.
@@ -13,26 +13,43 @@
 // Threads: one call at a time.
 #pragma once
 
-#include "fs/hooks/engine_http.hpp"
 #include "fs/hooks/hook.hpp"
 #include "fs/hooks/hook_options.hpp"
+#include "fs/hooks/vllm_calls.hpp"
+#include "fs/hooks/vllm_in_place.hpp"
 
 namespace weightfs::fs {
 
 class VllmHook final : public Hook {
  public:
-  VllmHook(HttpClient& client, const HookOptions& spec);
+  VllmHook(HttpClient& client, const HookOptions& spec, std::filesystem::path mount_point,
+           VllmPace pace = {});
+  VllmHook(const VllmHook&) = delete;
+  VllmHook& operator=(const VllmHook&) = delete;
   std::optional<std::uint64_t> find_reported(const Context& context) override;
   void tell(const HookTarget& target, const Context& context) override;
+  [[nodiscard]] std::optional<HookUpdate> find_update() const override { return update_; }
+  [[nodiscard]] std::uint64_t base_of_change() const noexcept override;
 
  private:
-  void step(std::string_view path, const Json* body, std::string_view hint,
-            const Context& context) const;
-  void label(const HookTarget& target, const Context& context);
+  [[nodiscard]] VllmEngine look(const Context& context);
+  [[nodiscard]] std::string stage(const VllmEngine& engine, const std::optional<VllmHeld>& held,
+                                  std::uint64_t version, const Context& context) const;
+  /// What the engine has then; nullopt: nobody knows.
+  [[nodiscard]] std::optional<VllmHeld> change(const VllmEngine& engine, const VllmHeld& held,
+                                               const HookTarget& target, HookUpdate& update,
+                                               const Context& context) const;
+  [[nodiscard]] std::optional<VllmHeld> reload(const VllmEngine& engine, const HookTarget& target,
+                                               const Context& context);
 
-  const EngineHttp http_;
+  const bool is_in_place_, keeps_running_;
   const std::chrono::milliseconds timeout_;
-  bool has_labels_ = true;  // has /update_weight_version, as far as is known
+  VllmCalls calls_;
+  const VllmInPlace in_place_;
+  std::optional<VllmEngine> engine_;  // nullopt: it was not looked at
+  std::optional<VllmHeld> held_;      // nullopt: only a reload says
+  std::uint64_t told_ = 0;
+  std::optional<HookUpdate> update_;
 };
 
 }  // namespace weightfs::fs

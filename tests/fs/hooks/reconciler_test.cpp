@@ -21,6 +21,7 @@ struct MemoryEngine {
   std::vector<HookTarget> told;
   std::function<void(const HookTarget&)> on_tell = {};
   bool is_gone = false, is_good = false;
+  std::uint64_t base_of_change = 0;
   unsigned asked = 0;
 };
 
@@ -39,6 +40,9 @@ class MemoryHook final : public Hook {
     if (engine_.reports) engine_.reports = target.version;
   }
   [[nodiscard]] bool is_told_for_good() const noexcept override { return engine_.is_good; }
+  [[nodiscard]] std::uint64_t base_of_change() const noexcept override {
+    return engine_.base_of_change;
+  }
 
  private:
   void check_there() const {
@@ -303,6 +307,21 @@ TEST_F(HookReconcilerTest, HoldsWhatItWasToldBeforeTheDaemonWasStarted) {
   make({.told = 2, .telling = 3});
   EXPECT_TRUE(reconciler_->holds(2));
   EXPECT_TRUE(reconciler_->holds(3));
+}
+
+TEST_F(HookReconcilerTest, WantsTheChangeFromWhatTheEngineHasToTheNewest) {
+  EXPECT_EQ(reconciler_->wanted_delta(3), std::nullopt);
+  show(3);
+  round();
+  EXPECT_EQ(reconciler_->wanted_delta(4), std::nullopt);  // it is reloaded
+  engine_.base_of_change = 3;
+  round();
+  EXPECT_EQ(reconciler_->wanted_delta(4), DeltaId({3, 4}, true));
+  EXPECT_EQ(reconciler_->wanted_delta(9), DeltaId({3, 9}, true));
+  EXPECT_EQ(reconciler_->wanted_delta(3), std::nullopt);
+  engine_.base_of_change = 0;  // another engine answers now
+  round();
+  EXPECT_EQ(reconciler_->wanted_delta(4), std::nullopt);
 }
 
 // Who removes versions hides them first and asks then: so what is told was looked at again after it

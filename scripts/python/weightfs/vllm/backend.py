@@ -3,6 +3,7 @@ are called through /collective_rpc."""
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,8 @@ from vllm.model_executor.layers.fused_moe.modular_kernel import FusedMoEExperts
 from weightfs.vllm.delta import find_mount
 from weightfs.vllm.mapping import CannotMap
 from weightfs.vllm.session import Session
+
+logger = logging.getLogger("vllm.weightfs")
 
 
 @dataclass
@@ -74,14 +77,21 @@ class InPlaceEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
     def init_transfer_engine(self, init_info: InitInfo) -> None:
         """There is nothing to agree on."""
 
+    # None of these fails. With several ranks vLLM 0.32 forgets the answers of the others when one
+    # fails, and gives them to later calls. What a rank has done is in its status.
+
     def start_weight_update(self) -> None:
-        self.session.check_ready()
+        self.session.begin()
 
     def receive_weights(self, update_info: UpdateInfo) -> None:
-        self.session.apply(update_info.old, update_info.new)
+        try:
+            self.session.apply(update_info.old, update_info.new)
+        except Exception as error:
+            logger.error("weightfs: %s: %s", type(error).__name__, error)
 
     def finish_weight_update(self) -> None:
         """The weights are there when receive_weights returns."""
+        self.session.end()
 
     def shutdown(self) -> None:
         self.session.close()

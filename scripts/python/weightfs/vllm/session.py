@@ -48,6 +48,7 @@ class Session:
         self._thread: threading.Thread | None = None
         self._seconds = {"learn": 0.0, "stage": 0.0, "apply": 0.0}
         self._changes = 0
+        self._updating = False
         self._proven: frozenset[str] = frozenset()
         self._kinds: frozenset[str] = frozenset()  # that the last update in place changed
         self._marked: dict[str, str] = {}
@@ -61,6 +62,7 @@ class Session:
                     "state": self._state, "from": self._pair[0], "to": self._pair[1],
                     "error": self._error, "refused": self._refused,
                     "needs_proof": not kinds <= self._proven, "changes": self._changes,
+                    "updating": self._updating,
                     **{f"{what}_s": round(took, 6) for what, took in self._seconds.items()}}
 
     def hold(self, version: int) -> dict[str, Any]:
@@ -120,17 +122,22 @@ class Session:
                 self._seconds["learn"] = time.perf_counter() - begin
         return self._mapping
 
-    def check_ready(self) -> None:
+    def begin(self) -> None:
         with self._lock:
-            if self._state != "ready":
-                raise NotReady(f"nothing is staged ({self._state})")
+            self._updating = True
+
+    def end(self) -> None:
+        with self._lock:
+            self._updating = False
 
     def apply(self, old: int, new: int) -> None:
         """In the pause. If it throws, the model has the old version, or must be reloaded."""
         with self._lock:
             if self._state != "ready" or self._pair != (old, new) or self._staged is None:
-                raise NotReady(f"the change from version {old} to {new} is not staged: "
-                               f"{self._state}, {self._pair[0]} to {self._pair[1]}")
+                reason = NotReady(f"the change from version {old} to {new} is not staged: "
+                                  f"{self._state}, {self._pair[0]} to {self._pair[1]}")
+                self._state, self._error = "failed", self._error or str(reason)
+                raise reason
             staged, self._staged = self._staged, None
             self._held = None
         begin = time.perf_counter()
