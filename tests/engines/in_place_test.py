@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 import unittest
+import unittest.mock
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "support"))
@@ -374,6 +375,19 @@ class Staged(unittest.TestCase):
         before = state_of(self.versions.model)
         with self.assertRaises(staging.WrongVersion):
             staged.apply()
+        self.assert_state(before)
+
+    def test_a_version_that_is_loaded_between_staging_and_the_pause_is_seen_by_a_few_elements(self):
+        staged = self.versions.stage(self.learned, 1, 2)
+        self.assertGreater(staged.changes, 2 * len(staged.scatters))
+        self.versions.load(3)
+        before, looks = state_of(self.versions.model), []
+        staged.scatters[0].check = lambda every, check=staged.scatters[0].check: (
+            looks.append(every), check(every))
+        with unittest.mock.patch.object(staging, "LOOKED_AT", 5), \
+                self.assertRaises(staging.WrongVersion):
+            staged.apply()
+        self.assertEqual(looks, [-(-staged.changes // 5)])
         self.assert_state(before)
 
     def test_a_failure_in_the_middle_puts_the_old_values_back(self):
