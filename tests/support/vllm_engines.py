@@ -61,12 +61,13 @@ class Offline(engines_python.Worker):
 
 def installed(workspace):
     """Variables with which Python finds scripts/python as if it were installed, with its entry point; and the
-    plug-in of the tests, which does nothing unless it is told to."""
+    plug-ins of the tests, which do nothing unless they are told to."""
     metadata = os.path.join(workspace.path, "plugins", "weightfs-0.dist-info")
     os.makedirs(metadata, exist_ok=True)
     with open(os.path.join(PACKAGE, "pyproject.toml"), "rb") as file:
         points = tomllib.load(file)["project"]["entry-points"]["vllm.general_plugins"]
-    points = {**points, "plain_weights": "plain_weights:register"}
+    points = {**points, "plain_weights": "plain_weights:register",
+              "meddling": "meddling:register"}
     with open(os.path.join(metadata, "METADATA"), "w") as file:
         file.write("Metadata-Version: 2.1\nName: weightfs\nVersion: 0\n")
     with open(os.path.join(metadata, "entry_points.txt"), "w") as file:
@@ -165,7 +166,7 @@ class Served:
 
     def start(self, path, *options, **more):
         """`more`: variables."""
-        log = os.path.join(self.workspace.path, "vllm.log")
+        log = os.path.join(self.workspace.path, f"vllm-{len(self.workspace.logs)}.log")
         self.workspace.logs.append(log)
         with open(log, "w") as output:
             self.process = subprocess.Popen(
@@ -195,9 +196,13 @@ class Served:
             pass
         self.process.wait()
 
-    def is_ready(self):
+    def check(self):
+        """Raises if it has ended."""
         if self.process.poll() is not None:
             raise AssertionError(f"vllm serve has ended: exit code {self.process.returncode}")
+
+    def is_ready(self):
+        self.check()
         try:
             self.call("/health")
             return True

@@ -23,6 +23,15 @@ def make_steps(folders, kind="dense"):
         tiny.save(model, folder)
 
 
+def make_moves(folders):
+    """Steps: all weights of the second are not those of the first, and each after it is a small move."""
+    model = tiny.make_model(max_position_embeddings=1024)
+    for at, folder in enumerate(folders):
+        if at > 0:
+            tiny.move(model, 1.01 if at == 1 else 0.01)
+        tiny.save(model, folder)
+
+
 def load(path, strategy=None, **more):
     """Another engine. The strategy is that of --safetensors-load-strategy."""
     global engine
@@ -80,4 +89,5 @@ def look(prompt, count):
 
 if __name__ == "__main__":  # and not in the processes that vLLM starts
     answers.answer({function.__name__: function for function in (
-        make_steps, load, load_in_place, reload, look, rpc, update)})
+        make_steps, make_moves, load, load_in_place, reload, look, rpc,
+        update)})
