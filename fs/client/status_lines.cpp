@@ -398,6 +398,17 @@ std::string problem_lines(const Json& status) {
   return lines;
 }
 
+/// ", in place, paused for 0.052 s": how the version came.
+std::string update_text(const Json& update) {
+  const std::string how = text_of(update, "how");
+  const bool is_proof = how == "proof";
+  std::string text =
+      fmt::format(", {}{}, paused for {:.3f} s", how == "reload" ? "reloaded" : "in place",
+                  is_proof ? " and proven by a reload" : "", update.at("pause_s").get<double>());
+  if (update.at("reason").is_null()) return text;
+  return fmt::format("{} (not in place: {})", text, text_of(update, "reason"));
+}
+
 std::string hook_text(const Json& hook) {
   std::string text = fmt::format("{} {}: {}", text_of(hook, "type"), text_of(hook, "target"),
                                  text_of(hook, "state"));
@@ -410,6 +421,8 @@ std::string hook_text(const Json& hook) {
   } else {
     text += fmt::format(", version {}", reported.get<std::uint64_t>());
     if (reported != wanted) text += fmt::format(" instead of version {}", wanted);
+    const Json update = hook.value("update", Json());
+    if (reported == wanted && !update.is_null()) text += update_text(update);
   }
   if (hook.at("error").is_null()) return text;
   return fmt::format("{}: {}", text, text_of(hook.at("error"), "message"));

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "store/base/context.hpp"
 
@@ -40,6 +41,8 @@ struct HookUpdate {
   Seconds apply{};             // of the pause: until the change was in the weights; 0: reloaded
   bool keeps_running = false;  // running requests go on with the keys and values that they had
 };
+
+std::string_view to_string(HookUpdate::How how) noexcept;  // "in-place"
 
 class Hook {
  public:

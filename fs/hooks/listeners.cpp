@@ -99,13 +99,14 @@ bool is_loopback_host(std::string_view host) {
 std::string exposure_of(std::string_view type, std::string_view url,
                         const std::vector<Listener>& listeners) {
   const UrlPlace place = place_of_url(url);
-  constexpr std::string_view kWhat =
-      "whoever can reach it can replace its weights and run code there";
+  const std::string what =
+      std::string("whoever can reach it can replace its weights and run code there") +
+      (type.starts_with("vllm") ? " (--api-key does not guard that)" : "");
   if (!is_loopback_host(place.host)) {
     return fmt::format(
         "the {} engine {} is not on this host's loopback: {}; run its mount beside it, with "
         "--host 127.0.0.1, and put a proxy in front that lets only the API through",
-        type, url, kWhat);
+        type, url, what);
   }
   for (const Listener& listener : listeners) {
     if (listener.port != place.port || listener.is_loopback) continue;
@@ -113,7 +114,7 @@ std::string exposure_of(std::string_view type, std::string_view url,
         "the {1} engine {2} listens on port {0} at {3}, beyond this host's loopback: {4}; "
         "start it with --host 127.0.0.1, and put a proxy in front that lets only the API "
         "through",
-        place.port, type, url, listener.address, kWhat);
+        place.port, type, url, listener.address, what);
   }
   return {};
 }

@@ -19,6 +19,15 @@ constexpr auto kHookAskTimeout = std::chrono::seconds(10);
 constexpr Clock::duration kHookPauseMin = std::chrono::seconds(1);
 constexpr Clock::duration kHookPauseMax = std::chrono::seconds(60);
 
+/// ", in-place: paused for 0.052 s"; nothing if there is only one way.
+std::string shown_update(const std::optional<HookUpdate>& update) {
+  if (!update) return "";
+  std::string text =
+      fmt::format(", {}: paused for {:.3f} s", to_string(update->how), update->pause.count());
+  if (!update->reason.empty()) text += fmt::format("; not in place: {}", update->reason);
+  return text;
+}
+
 double random_share() {
   thread_local std::minstd_rand generator{std::random_device{}()};
   return std::uniform_real_distribution<double>(0, 1)(generator);
@@ -40,6 +49,18 @@ std::string_view to_string(HookState state) noexcept {
       return "unreachable";
   }
   return "failed";
+}
+
+std::string_view to_string(HookUpdate::How how) noexcept {
+  switch (how) {
+    case HookUpdate::How::reload:
+      return "reload";
+    case HookUpdate::How::in_place:
+      return "in-place";
+    case HookUpdate::How::proof:
+      return "proof";
+  }
+  return "reload";
 }
 
 HookReconciler::HookReconciler(std::unique_ptr<Hook> hook, ReconcilerOptions options)
@@ -118,12 +139,14 @@ void HookReconciler::tell(const HookWish& wish, const Context& context) {
                                            *reported == 0 ? "none" : std::to_string(*reported)));
   }
   save({version, 0});
-  log_info(fmt::format("hook {} {}: has version {}, after {:.2f} s", options_.type, options_.target,
-                       version, std::chrono::duration<double>(options_.now() - begin).count()));
+  const auto update = hook_->find_update();
+  log_info(fmt::format(
+      "hook {} {}: has version {}, after {:.2f} s{}", options_.type, options_.target, version,
+      std::chrono::duration<double>(options_.now() - begin).count(), shown_update(update)));
   const std::lock_guard lock(mutex_);
   status_.reported = reported;
   status_.told = version;
-  status_.update = hook_->find_update();
+  status_.update = update;
   telling_ = 0;
 }
 

@@ -3,8 +3,19 @@
 #include <utility>
 
 #include "store/base/error.hpp"
+#include "store/base/path_rules.hpp"
 
 namespace weightfs::fs {
+namespace {
+
+constexpr std::size_t kVllmReasonMax = 300;
+
+/// As status shows it.
+std::string short_reason(const std::string& reason) {
+  return escape_name(std::string_view(reason).substr(0, kVllmReasonMax));
+}
+
+}  // namespace
 
 VllmHook::VllmHook(HttpClient& client, const HookOptions& spec, std::filesystem::path mount_point,
                    VllmPace pace)
@@ -114,6 +125,7 @@ void VllmHook::tell(const HookTarget& target, const Context& context) {
 
   held_ = std::move(now);
   told_ = target.version;
+  update.reason = short_reason(update.reason);
   update_ = std::move(update);
 }
 

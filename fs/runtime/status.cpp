@@ -183,6 +183,17 @@ Json partial_json(const SyncStatus& sync) {
 
 Json number_or_null(std::uint64_t number) { return number == 0 ? Json(nullptr) : Json(number); }
 
+/// null: none has succeeded, or there is only one way.  "reason": why it was not in place.
+Json update_json(const std::optional<HookUpdate>& update) {
+  if (!update) return nullptr;
+  return {{"how", to_string(update->how)},
+          {"reason", update->reason.empty() ? Json(nullptr) : Json(update->reason)},
+          {"running", update->keeps_running ? "kept" : "recomputed"},
+          {"stage_s", update->stage.count()},
+          {"pause_s", update->pause.count()},
+          {"apply_s", update->apply.count()}};
+}
+
 /// "reported": the version that the engine reports, or, if it cannot, the one that it was told.
 Json hook_json(const HookStatus& hook) {
   Json error = nullptr;
@@ -195,6 +206,7 @@ Json hook_json(const HookStatus& hook) {
           {"wanted", number_or_null(hook.wanted)},
           {"reported", number_or_null(hook.reported.value_or(hook.told))},
           {"failures", hook.failures},
+          {"update", update_json(hook.update)},
           {"error", std::move(error)}};
 }
 

@@ -46,6 +46,16 @@ TEST(HookText, TellsWhatTheEngineHasAndWhatItShouldHave) {
   Json json{{"type", "vllm"}, {"target", "http://h:1"}, {"state", "current"},
             {"wanted", 8},    {"reported", 8},          {"error", nullptr}};
   EXPECT_EQ(hook_text(json), "vllm http://h:1: current, version 8");
+  json["update"] = {{"how", "in-place"}, {"reason", nullptr}, {"pause_s", 0.0521}};
+  EXPECT_EQ(hook_text(json), "vllm http://h:1: current, version 8, in place, paused for 0.052 s");
+  json["update"]["how"] = "proof";
+  EXPECT_EQ(hook_text(json),
+            "vllm http://h:1: current, version 8, in place and proven by a reload, paused for "
+            "0.052 s");
+  json["update"] = {{"how", "reload"}, {"reason", "rank 3: no"}, {"pause_s", 2}};
+  EXPECT_EQ(hook_text(json),
+            "vllm http://h:1: current, version 8, reloaded, paused for 2.000 s (not in place: rank "
+            "3: no)");
   json["state"] = "telling";
   json["reported"] = nullptr;
   EXPECT_EQ(hook_text(json),

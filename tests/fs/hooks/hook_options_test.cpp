@@ -37,6 +37,19 @@ TEST(HookSpecs, AnEngineHasAUrlAndKeys) {
   EXPECT_EQ(spec.target(), "http://127.0.0.1:8000");
 }
 
+TEST(HookSpecs, VllmIsInPlaceAndComputesRunningRequestsAnewUnlessToldOtherwise) {
+  EXPECT_TRUE(parse_hook("vllm=http://h:1").is_in_place);
+  EXPECT_FALSE(parse_hook("vllm=http://h:1").keeps_running);
+  EXPECT_FALSE(parse_hook("vllm=http://h:1,kv=reset").keeps_running);
+  const HookOptions spec = parse_hook("vllm=http://h:1,inplace=no,kv=keep");
+  EXPECT_FALSE(spec.is_in_place);
+  EXPECT_TRUE(spec.keeps_running);
+  expect_refused("vllm=http://h:1,kv=no", "kv: 'no' is not one of reset and keep");
+  expect_refused("vllm=http://h:1,reset=no", "token-file, inplace and kv");
+  expect_refused("sglang=http://h:1,inplace=no", "inplace: sglang has no such key");
+  expect_refused("vllm-lora=http://h:1,name=a,kv=keep", "kv: vllm-lora has no such key");
+}
+
 TEST(HookSpecs, TheDefaultsAreFiveSecondsAndAQuarterOfAnHour) {
   const HookOptions spec = parse_hook("sglang=https://engine:30000");
   EXPECT_EQ(spec.type, HookType::sglang);

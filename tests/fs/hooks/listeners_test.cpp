@@ -77,6 +77,7 @@ TEST(Exposure, OneThatListensBeyondIsWarnedOf) {
   EXPECT_TRUE(has_words(warning, "listens on port 8000 at 0.0.0.0")) << warning;
   EXPECT_TRUE(has_words(warning, "at 0.0.0.0")) << warning;
   EXPECT_TRUE(has_words(warning, "--host 127.0.0.1")) << warning;
+  EXPECT_TRUE(has_words(warning, "--api-key does not guard that")) << warning;
 }
 
 TEST(Exposure, OneThatIsReachedOverTheNetworkIsWarnedOf) {

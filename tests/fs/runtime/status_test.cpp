@@ -402,6 +402,11 @@ TEST(StatusText, TellsOfEveryHook) {
   vllm.error = "the reason";
   vllm.error_time = 950;
   vllm.failures = 3;
+  vllm.update = HookUpdate{.how = HookUpdate::How::in_place,
+                           .reason = "",
+                           .stage = HookUpdate::Seconds(0.5),
+                           .pause = HookUpdate::Seconds(0.25),
+                           .apply = HookUpdate::Seconds(0.125)};
   HookStatus exec;
   exec.type = "exec";
   exec.target = "/bin/x";
@@ -417,6 +422,13 @@ TEST(StatusText, TellsOfEveryHook) {
                             {"wanted", 8},
                             {"reported", 7},
                             {"failures", 3},
+                            {"update",
+                             {{"how", "in-place"},
+                              {"reason", nullptr},
+                              {"running", "recomputed"},
+                              {"stage_s", 0.5},
+                              {"pause_s", 0.25},
+                              {"apply_s", 0.125}}},
                             {"error", {{"message", "the reason"}, {"time", 950}}}}));
   EXPECT_EQ(hooks[1], Json({{"type", "exec"},
                             {"target", "/bin/x"},
@@ -426,6 +438,7 @@ TEST(StatusText, TellsOfEveryHook) {
                             {"wanted", 8},
                             {"reported", 8},
                             {"failures", 0},
+                            {"update", nullptr},
                             {"error", nullptr}}));
 }
 
