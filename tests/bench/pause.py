@@ -90,9 +90,11 @@ class Engine:
     def in_place(self):
         self.publish()
         self.wait_told()
-        ranks = self.served.rpc("weightfs_status")
-        self.applied.append(max(one["apply_s"] for one in ranks))
-        assert {one["to"] for one in ranks} == {self.version}, ranks
+        update, ranks = self.hook()["update"], self.served.rpc("weightfs_status")
+        assert update["how"] == "in-place", update
+        for name, seconds in (("stage", update["stage_s"]), ("pause", update["pause_s"]),
+                              ("change", max(one["apply_s"] for one in ranks))):
+            self.inside.setdefault(name, []).append(seconds)
 
     def paused(self, *calls):
         post = self.served.call
@@ -108,7 +110,7 @@ class Engine:
                     ("/reset_mm_cache", {}), ("/reset_encoder_cache", {}))
 
     def sides(self):
-        self.applied = []
+        self.inside = {}
         return {"in place": self.in_place,
                 "mount": lambda: self.reload(self.mount.join("versions", self.version)),
                 "local": lambda: self.reload(self.local()),
@@ -140,7 +142,7 @@ class Bench(harness.MountTest):
         sides = engine.sides()
         for name in measure.in_turn(sides, 0):  # each once, as a warm-up
             engine.pause_of(sides[name])
-        engine.applied.clear()
+        engine.inside.clear()
         pauses, usuals, tokens = {name: [] for name in sides}, [], 0
         for number in range(args.rounds):
             for name in measure.in_turn(sides, number):
@@ -156,10 +158,13 @@ class Bench(harness.MountTest):
         report.table("pauses", ["what happens", "best, ms", "median, ms", "best / local", "median / local"],
                      [[TITLES[name], f"{1e3 * min(times):.0f}", f"{1e3 * median(times):.0f}",
                        *measure.ratios(times, local)] for name, times in pauses.items()])
-        report.note("inside", f"Of the pause in place {1e3 * median(engine.applied):.0f} ms (median) are the change "
-                    f"of the weights. The request of the last row had up to {tokens} tokens.")
+        inside = {name: f"{1e3 * median(times):.0f} ms" for name, times in engine.inside.items()}
+        report.note("inside", f"In place, medians: {inside['stage']} to stage the change, beside the stream; "
+                    f"{inside['pause']} from the hook's first call of the pause to the end of its last, of which "
+                    f"{inside['change']} are the change of the weights. The request of the last row had up to "
+                    f"{tokens} tokens.")
         report.data("pauses", pauses)
-        report.data("applied", engine.applied)
+        report.data("inside", engine.inside)
 
     def runTest(self):
         self.bench(self.args)

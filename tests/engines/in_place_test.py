@@ -11,6 +11,7 @@ import random
 import sys
 import tempfile
 import threading
+import time
 import unittest
 import unittest.mock
 
@@ -540,6 +541,26 @@ class Sessions(unittest.TestCase):
         self.assertEqual((status["state"], status["refused"]), ("failed", ""))
         os.remove(path)
         self.assertIn("1-2.with-old.safetensors", self.wait(one, 1, 2)["error"])
+
+    def test_an_engine_goes_on_while_a_delta_is_made(self):
+        """Until it is there, open(2) does not return; no other thread of the process may wait for that."""
+        one = self.open(Packed())
+        self.reload(one, 1)
+        path = delta.delta_path(self.versions.mount, 1, 2)
+        os.remove(path)
+        os.mkfifo(path)
+        one.stage(1, 2)
+        end = time.monotonic() + LIMIT
+        while True:
+            try:
+                writer = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+                break
+            except OSError:  # nobody waits for it yet
+                self.assertLess(time.monotonic(), end)
+        self.assertEqual(one.status()["state"], "staging")
+        os.close(writer)
+        one._thread.join(LIMIT)
+        self.assertEqual(one.status()["state"], "failed")
 
     def test_a_model_that_cannot_be_mapped_is_refused_for_good(self):
         model = Packed()
