@@ -12,6 +12,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import harness  # noqa: E402
 import numpy as np  # noqa: E402
 import runs  # noqa: E402
+from tensors import applied, tensors_of  # noqa: E402
 
 PYTHON = os.environ.get("WEIGHTFS_VENV_PYTHON", "")
 PARAMS = 1_000_000
@@ -38,37 +39,6 @@ for name in wanted:
     assert tensors[name].tobytes() == wanted[name].tobytes(), name
 print(len(names))
 """
-
-WIDTHS = {"BF16": 2, "F16": 2, "F32": 4, "F64": 8, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1,
-          "BOOL": 1}
-
-
-def read_arrays(path):
-    """{name: bytes as an array of elements} of a safetensors file."""
-    data = harness.read_file(path)
-    return {name: np.frombuffer(data[begin:end], f"V{WIDTHS[dtype]}")
-            for name, (dtype, _, begin, end) in runs.read_header(path).items()}
-
-
-def tensors_of(folder):
-    found = {}
-    for name in sorted(os.listdir(folder)):
-        if name.endswith(".safetensors"):
-            found.update(read_arrays(os.path.join(folder, name)))
-    return found
-
-
-def applied(delta, tensors, values="values"):
-    """The tensors after flat[indices] = values, which is all that a reader does."""
-    arrays, result = read_arrays(delta), dict(tensors)
-    for name, indices in arrays.items():
-        if name.endswith(".indices"):
-            name = name.removesuffix(".indices")
-            flat = result[name].copy()
-            flat[np.frombuffer(indices.tobytes(), f"<i{indices.itemsize}")] = \
-                arrays[f"{name}.{values}"]
-            result[name] = flat
-    return result
 
 
 class DeltaReader:
