@@ -46,6 +46,7 @@ RUNS = {
     "staging_latency": "staging_latency.py",
     "hook_latency": "hook_latency.py",
     "load_speed": "load_speed.py --mib 256",
+    "pause": "pause.py",
     "s3_transfer": "s3_transfer.py --mib 256",
     "s3_publish": "s3_publish.py --mib 256",
     "codec_bench": "weightfs_codec_bench",
