@@ -48,6 +48,7 @@ RUNS = {
     "delta_latency": "delta_latency.py",
     "delta_latency_memory": "delta_latency.py --memory",
     "load_speed": "load_speed.py --mib 256",
+    "pause": "pause.py",
     "s3_transfer": "s3_transfer.py --mib 256",
     "s3_publish": "s3_publish.py --mib 256",
     "codec_bench": "weightfs_codec_bench",

@@ -11,7 +11,9 @@ import random
 import sys
 import tempfile
 import threading
+import time
 import unittest
+import unittest.mock
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "support"))
@@ -376,6 +378,19 @@ class Staged(unittest.TestCase):
             staged.apply()
         self.assert_state(before)
 
+    def test_a_version_that_is_loaded_between_staging_and_the_pause_is_seen_by_a_few_elements(self):
+        staged = self.versions.stage(self.learned, 1, 2)
+        self.assertGreater(staged.changes, 2 * len(staged.scatters))
+        self.versions.load(3)
+        before, looks = state_of(self.versions.model), []
+        staged.scatters[0].check = lambda every, check=staged.scatters[0].check: (
+            looks.append(every), check(every))
+        with unittest.mock.patch.object(staging, "LOOKED_AT", 5), \
+                self.assertRaises(staging.WrongVersion):
+            staged.apply()
+        self.assertEqual(looks, [-(-staged.changes // 5)])
+        self.assert_state(before)
+
     def test_a_failure_in_the_middle_puts_the_old_values_back(self):
         before = state_of(self.versions.model)
         count = len(self.versions.stage(self.learned, 1, 2).scatters)
@@ -526,6 +541,26 @@ class Sessions(unittest.TestCase):
         self.assertEqual((status["state"], status["refused"]), ("failed", ""))
         os.remove(path)
         self.assertIn("1-2.with-old.safetensors", self.wait(one, 1, 2)["error"])
+
+    def test_an_engine_goes_on_while_a_delta_is_made(self):
+        """Until it is there, open(2) does not return; no other thread of the process may wait for that."""
+        one = self.open(Packed())
+        self.reload(one, 1)
+        path = delta.delta_path(self.versions.mount, 1, 2)
+        os.remove(path)
+        os.mkfifo(path)
+        one.stage(1, 2)
+        end = time.monotonic() + LIMIT
+        while True:
+            try:
+                writer = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+                break
+            except OSError:  # nobody waits for it yet
+                self.assertLess(time.monotonic(), end)
+        self.assertEqual(one.status()["state"], "staging")
+        os.close(writer)
+        one._thread.join(LIMIT)
+        self.assertEqual(one.status()["state"], "failed")
 
     def test_a_model_that_cannot_be_mapped_is_refused_for_good(self):
         model = Packed()

@@ -10,21 +10,31 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import torch  # noqa: E402
 from tokenizers import Tokenizer, models, pre_tokenizers  # noqa: E402
-from transformers import (LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Trainer,  # noqa: E402
-                          TrainingArguments)
+from transformers import (LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen3MoeConfig,  # noqa: E402
+                          Qwen3MoeForCausalLM, Trainer, TrainingArguments)
 
 torch.set_num_threads(1)
 WORDS = ["<end>", "a", "version", "is", "complete", "and", "immutable"]
 
 
+TINY = {
+    "vocab_size": 512, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 4,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
+    "bos_token_id": None, "eos_token_id": 0, "pad_token_id": 0}
+
+
 def make_model(seed=1, **more):
     """`more` are settings that make it less tiny."""
     torch.manual_seed(seed)
-    config = LlamaConfig(**{
-        "vocab_size": 512, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 4,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
-        "bos_token_id": None, "eos_token_id": 0, "pad_token_id": 0, **more})
-    return LlamaForCausalLM(config).to(torch.bfloat16)
+    return LlamaForCausalLM(LlamaConfig(**{**TINY, **more})).to(torch.bfloat16)
+
+
+def make_experts(seed=1):
+    """A mixture of experts."""
+    torch.manual_seed(seed)
+    return Qwen3MoeForCausalLM(Qwen3MoeConfig(**{
+        **TINY, "num_hidden_layers": 2, "head_dim": 32, "moe_intermediate_size": 64, "num_experts": 4,
+        "num_experts_per_tok": 2})).to(torch.bfloat16)
 
 
 def move(model, share=0.01):

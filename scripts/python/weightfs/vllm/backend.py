@@ -13,6 +13,7 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferInitInfo,
     WeightTransferUpdateInfo,
 )
+from vllm.model_executor.layers.fused_moe.modular_kernel import FusedMoEExperts
 
 from weightfs.vllm.delta import find_mount
 from weightfs.vllm.mapping import CannotMap
@@ -43,6 +44,20 @@ def reason_against(config: Any) -> str:
     return ""
 
 
+def reason_against_model(model: torch.nn.Module) -> str:
+    """vLLM makes the weights of some experts again for their kernel, after loading. Of unquantised
+    ones it does so at the start alone (0.32.0): a reload leaves what the checkpoint has, and the
+    engine computes with that as if it were made. So a reload proves nothing there."""
+    for module in model.modules():
+        kernel = getattr(getattr(module, "quant_method", None), "moe_kernel", None)
+        experts = type(getattr(kernel, "fused_experts", None))
+        prepare = getattr(experts, "process_weights_after_loading", None)
+        if prepare not in (None, FusedMoEExperts.process_weights_after_loading):
+            return (f"{experts.__name__} makes other weights of the experts' after loading, and "
+                    "vLLM may leave that out in a reload: restart the engine for a new version")
+    return ""
+
+
 class InPlaceEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
     init_info_cls = InitInfo
     update_info_cls = UpdateInfo
@@ -52,7 +67,7 @@ class InPlaceEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
                  model: torch.nn.Module) -> None:
         super().__init__(config, vllm_config, device, model)
         # Now, not later: a reload by HTTP replaces the configuration's path.
-        mount, refused = None, reason_against(vllm_config)
+        mount, refused = None, reason_against(vllm_config) or reason_against_model(model)
         try:
             mount = find_mount(str(vllm_config.model_config.model))
         except CannotMap as error:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from weightfs.vllm.mapping import CannotMap, Source
 
 HEADER_MAX = 100_000_000  # what safetensors allows
+PIECE = 1 << 23  # bytes that are read at once
 INDEX = "model.safetensors.index.json"
 DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
@@ -43,14 +46,25 @@ def find_mount(path: str) -> str:
     return mount
 
 
-def read_header(path: str) -> dict[str, dict[str, object]]:
-    with open(path, "rb") as file:
-        size = int.from_bytes(file.read(8), "little")
-        if size > HEADER_MAX:
-            raise CannotMap(f"'{path}' is not a safetensors file")
-        header = json.loads(file.read(size))
-    header.pop("__metadata__", None)
-    return header  # type: ignore[no-any-return]
+def parse_header(file: io.RawIOBase, path: str) -> tuple[dict[str, Any], int]:
+    """What a safetensors file has, and where its data begin."""
+    size = int.from_bytes(file.read(8) or b"", "little")
+    if size > HEADER_MAX:
+        raise CannotMap(f"'{path}' is not a safetensors file")
+    text = b""
+    while len(text) < size:
+        piece = file.read(size - len(text))
+        if not piece:
+            raise OSError(f"'{path}' ends in its header")
+        text += piece
+    return json.loads(text), 8 + size
+
+
+def read_header(path: str) -> dict[str, Any]:
+    with open(path, "rb", buffering=0) as file:
+        entries, _ = parse_header(file, path)
+    entries.pop("__metadata__", None)
+    return entries
 
 
 def files_of(folder: str) -> list[str]:
@@ -72,32 +86,54 @@ def checkpoint_of(mount: str, version: int) -> Iterator[Source]:
             dtype = DTYPES.get(str(entry["dtype"]))
             if dtype is None:
                 raise CannotMap(f"'{name}' has the type {entry['dtype']}")
-            yield Source(name, dtype, tuple(entry["shape"]))  # type: ignore[arg-type]
+            yield Source(name, dtype, tuple(entry["shape"]))
 
 
 def delta_path(mount: str, old: int, new: int) -> str:
     return os.path.join(mount, "deltas", f"{old}-{new}.with-old.safetensors")
 
 
-def changes_of(path: str, sources: dict[str, Source]) -> Iterator[Change]:
-    """Raises CannotMap if they are not changes of these tensors; OSError, SafetensorError."""
-    from safetensors import safe_open
+def read_arrays(path: str) -> tuple[dict[str, str], dict[str, torch.Tensor]]:
+    """The metadata and the arrays of a sparse delta, in one piece of memory. Not by safetensors: it
+    opens and reads a file with Python's lock held. The daemon may have to make this one first, and
+    the engine would stand still meanwhile."""
+    with open(path, "rb", buffering=0) as file:
+        entries, begin = parse_header(file, path)
+        size = os.fstat(file.fileno()).st_size - begin
+        data = bytearray(size)
+        view, at = memoryview(data), 0
+        while at < size:
+            count = file.readinto(view[at:at + PIECE])
+            if not count:
+                raise OSError(f"'{path}' ends {size - at} bytes early")
+            at += count
+    metadata, arrays = entries.pop("__metadata__", {}), {}
+    for name, entry in entries.items():
+        dtype = DTYPES.get(str(entry["dtype"]))
+        first, end = entry["data_offsets"]
+        if dtype is None or not 0 <= first <= end <= size or first % dtype.itemsize:
+            raise OSError(f"'{path}' has an array '{name}' that cannot be")
+        count = (end - first) // dtype.itemsize
+        arrays[name] = (torch.frombuffer(data, dtype=dtype, count=count, offset=first) if count > 0
+                        else torch.empty(0, dtype=dtype))
+    return metadata, arrays
 
-    with safe_open(path, framework="pt") as file:
-        names = json.loads(file.metadata()["changed_params"])
-        for name in names:
-            change = Change(name, *(file.get_tensor(f"{name}.{part}")
-                                    for part in ("indices", "values", "old")))
-            source = sources.get(name)
-            if source is None:
-                raise CannotMap(f"'{name}' changed, and was not in the version that the engine was "
-                                "looked at with")
-            if {change.values.dtype, change.old.dtype} != {source.dtype}:
-                raise CannotMap(f"the values of '{name}' are {change.values.dtype}, not "
-                                f"{source.dtype}")
-            count = change.indices.numel()
-            if not count == change.values.numel() == change.old.numel():
-                raise CannotMap(f"'{name}' has arrays of different lengths in '{path}'")
-            if count and not 0 <= int(change.indices[0]) <= int(change.indices[-1]) < source.count:
-                raise CannotMap(f"'{name}' has an index behind its end in '{path}'")
-            yield change
+
+def changes_of(path: str, sources: dict[str, Source]) -> Iterator[Change]:
+    """Raises CannotMap if they are not changes of these tensors; OSError, KeyError, ValueError."""
+    metadata, arrays = read_arrays(path)
+    for name in json.loads(metadata["changed_params"]):
+        change = Change(name, *(arrays[f"{name}.{part}"] for part in ("indices", "values", "old")))
+        source = sources.get(name)
+        if source is None:
+            raise CannotMap(f"'{name}' changed, and was not in the version that the engine was "
+                            "looked at with")
+        if {change.values.dtype, change.old.dtype} != {source.dtype}:
+            raise CannotMap(f"the values of '{name}' are {change.values.dtype}, not "
+                            f"{source.dtype}")
+        count = change.indices.numel()
+        if not count == change.values.numel() == change.old.numel():
+            raise CannotMap(f"'{name}' has arrays of different lengths in '{path}'")
+        if count and not 0 <= int(change.indices[0]) <= int(change.indices[-1]) < source.count:
+            raise CannotMap(f"'{name}' has an index behind its end in '{path}'")
+        yield change

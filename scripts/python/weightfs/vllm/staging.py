@@ -1,8 +1,9 @@
 """The changes of one version, each with its place in the model.
 
 stage() proves, before anything is written, that the model has the old version there: the bits of
-every element that will change are those of the old values. apply() looks once more, for all of
-them, then writes; what fails in the middle is put back.
+every element that will change are those of the old values. apply() looks once more, at some of them
+everywhere, because it is in the pause, and to look takes longer than to write; then it writes. What
+fails in the middle is put back.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import torch
 
 from weightfs.vllm.delta import Change
 from weightfs.vllm.mapping import INTEGERS, Home, Mapping
+
+LOOKED_AT = 1 << 16  # elements in the pause; any other version differs in far more than one of them
 
 
 class WrongVersion(Exception):
@@ -30,14 +33,16 @@ class Scatter:
     new: torch.Tensor
     old: torch.Tensor
 
-    def check(self) -> None:
-        wrong = int((self.home.flat[self.indices] != self.old).sum())
-        if wrong > 0:
-            raise WrongVersion(f"{wrong} of {len(self.old)} elements of '{self.home.name}' that "
-                               "will change do not have the old values")
+    def check(self, every: int = 1) -> None:
+        """The first element, and each `every`th after it."""
+        # Of what gathers and scatters, these are the quickest on a CPU, two to five times.
+        found, old = self.home.flat.index_select(0, self.indices[::every]), self.old[::every]
+        if not torch.equal(found, old):
+            raise WrongVersion(f"{int((found != old).sum())} of {len(old)} elements of "
+                               f"'{self.home.name}' that will change do not have the old values")
 
     def write(self, values: torch.Tensor) -> None:
-        self.home.flat.index_copy_(0, self.indices, values)
+        self.home.flat.scatter_(0, self.indices, values)
 
 
 @dataclass(eq=False)
@@ -46,14 +51,15 @@ class Staged:
     kinds: frozenset[str]  # of the tensors that change
     changes: int  # elements of this rank
 
-    def check(self) -> None:
+    def check(self, at_most: int | None = None) -> None:
+        every = 1 if at_most is None else -(-self.changes // at_most)
         for scatter in self.scatters:
-            scatter.check()
+            scatter.check(max(1, every))
 
     def apply(self) -> None:
         """All or nothing.
         Raises WrongVersion, and whatever a write does."""
-        self.check()
+        self.check(LOOKED_AT)
         begun: list[Scatter] = []
         try:
             for scatter in self.scatters:
