@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from weightfs.vllm.delta import Change
+from weightfs.deltas import Change
 from weightfs.vllm.mapping import INTEGERS, Home, Mapping
 
 
