@@ -1,5 +1,5 @@
 // Retry delay: the pauses between retries of operations that are retried for ever: polls, versions
-// that cannot be fetched, hand-overs.  (Single requests to a bucket use store/s3/backoff.hpp.)
+// that cannot be fetched, hand-overs.  (Single HTTP requests use store/http/backoff.hpp.)
 //
 // Doubles with each failure in a row up to kRetryDelayMax, then is multiplied by a random factor
 // from 0.75 to 1.25, so that a thousand hosts that failed together do not retry together.

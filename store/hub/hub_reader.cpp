@@ -10,8 +10,7 @@
 #include "store/aws/sigv4.hpp"
 #include "store/base/bytes.hpp"
 #include "store/base/log.hpp"
-#include "store/s3/download.hpp"
-#include "store/s3/error.hpp"
+#include "store/http/reply_checks.hpp"
 
 namespace weightfs {
 namespace {
@@ -22,7 +21,7 @@ constexpr std::string_view kHubUserAgent = "weightfs/" WEIGHTFS_VERSION;
 HttpOptions hub_http_options(const HubSettings& settings) {
   HttpOptions options;
   options.ca_bundle = settings.ca_bundle;
-  options.connections_max = S3Client::kRequestsMax;
+  options.connections_max = RetryLoop::kRequestsMax;
   options.http_allowed = settings.endpoint.starts_with("http://");
   return options;
 }
@@ -106,23 +105,17 @@ Error error_of(const HttpReply& reply, bool is_transient, const HubToken& token)
 
 }  // namespace
 
-/// The state of one call across its attempts.
+/// What one call has learned from its attempts.
 struct HubReader::Try {
-  Try(RetryBudget& budget, unsigned attempts_max) : backoff(budget, attempts_max) {}
-
-  Backoff backoff;
   HubToken token;
   std::optional<HttpReply> answer;
-  std::optional<Error> cause;  // of the last attempt
-  std::optional<std::chrono::seconds> retry_after;
-  bool pause = true;    // before the next attempt
-  bool reached = true;  // whether the last attempt reached the Hub
   bool renewed_token = false;
 };
 
 HubReader::HubReader(HubSettings settings, Environment environment)
     : settings_(std::move(settings)),
       environment_(std::move(environment)),
+      retries_(std::max(1u, settings_.attempts_max)),
       redirects_(settings_.endpoint.starts_with("http://")),
       token_(find_hub_token(environment_)),
       http_(hub_http_options(settings_)) {}
@@ -162,87 +155,46 @@ std::string_view HubReader::remedy() const noexcept {
 }
 
 HttpReply HubReader::send(const Call& call, const Context& context) {
-  Try state(budget_, settings_.attempts_max);
+  Try state;
   state.token = token();
-  for (;;) {
-    context.check(doing(call));
-    if (attempt(call, state, context)) {
-      budget_.succeeded();
-      return std::move(*state.answer);
-    }
-    if (state.pause) wait(call, state, context);
-  }
+  retries_.run(
+      about(call), doing(call),
+      [&](Attempts& attempts) {
+        return take(call, state, attempts, exchange(call, state.token, context));
+      },
+      context);
+  return std::move(*state.answer);
 }
 
-/// Returns: true if there is an answer; false if another attempt is worthwhile.
-bool HubReader::attempt(const Call& call, Try& state, const Context& context) {
-  state.pause = true;
-  state.reached = true;
-  state.retry_after.reset();
-  std::optional<RequestLimiter::Place> place;
-  HttpReply reply;
-  try {
-    place.emplace(limiter_, context);
-    reply = exchange(call, state.token, context);
-  } catch (const TransportError& error) {
-    state.cause = error.within(about(call));
-    if (error.code() != ErrorCode::unavailable) throw *state.cause;
-    state.reached = error.may_have_arrived();
-    return false;
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::timed_out || !state.cause) throw error.within(about(call));
-    throw Error(ErrorCode::timed_out,
-                fmt::format("{}; before that: {}", error.what(), state.cause->what()));
-  }
-  reached_ = true;
+HubReader::Outcome HubReader::take(const Call& call, Try& state, Attempts& attempts,
+                                   HttpReply reply) {
   if (!reply.ok() && reply.status != 416 && (call.follow || !is_redirect_away(reply))) {
-    judge(call, state, reply, *place);
-    return false;
+    return judge(call, state, attempts, reply);
   }
   const std::string problem = call.problem ? call.problem(reply) : "";
   if (!problem.empty()) {
-    state.cause = Error(ErrorCode::unavailable, problem).within(about(call));
-    return false;
+    attempts.cause = Error(ErrorCode::unavailable, problem).within(about(call));
+    return Outcome::again;
   }
-  place->succeeded();
   state.answer = std::move(reply);
-  return true;
+  return Outcome::answered;
 }
 
-/// Throws for a refusal that another attempt would get again.
-void HubReader::judge(const Call& call, Try& state, const HttpReply& reply,
-                      RequestLimiter::Place& place) {
-  const S3Refusal refusal = read_refusal(reply);
+HubReader::Outcome HubReader::judge(const Call& call, Try& state, Attempts& attempts,
+                                    const HttpReply& reply) {
   const bool is_transient = reply.status == 408 || reply.status == 429 || reply.status >= 500;
-  if (reply.status == 429 || reply.status == 503) place.throttled();
-  state.cause = error_of(reply, is_transient, state.token).within(about(call));
-  state.retry_after = refusal.retry_after;
-  if (is_transient) return;
-  if (state.cause->code() != ErrorCode::permission || state.renewed_token) throw *state.cause;
+  attempts.throttled = reply.status == 429 || reply.status == 503;
+  attempts.retry_after = find_retry_after(reply);
+  attempts.cause = error_of(reply, is_transient, state.token).within(about(call));
+  if (is_transient) return Outcome::again;
+  if (attempts.cause->code() != ErrorCode::permission || state.renewed_token) {
+    return Outcome::refused;
+  }
   state.renewed_token = true;
   HubToken fresh = look_up_token();
-  if (fresh.token == state.token.token) throw *state.cause;
+  if (fresh.token == state.token.token) return Outcome::refused;
   state.token = std::move(fresh);
-  state.pause = false;
-}
-
-/// Pauses before the next attempt, or throws why there is none.
-void HubReader::wait(const Call& call, Try& state, const Context& context) {
-  const auto pause = state.backoff.next(state.retry_after);
-  const unsigned attempts = state.backoff.attempts();
-  const bool is_lost = !reached_ && !state.reached && attempts >= kFirstAttemptsMax;
-  if (!pause || is_lost) {
-    if (attempts == 1) throw *state.cause;
-    throw Error(state.cause->code(),
-                fmt::format("{}; given up after {} attempts", state.cause->what(), attempts));
-  }
-  log_debug(fmt::format("attempt {} failed: {}", attempts, state.cause->what()));
-  if (context.deadline != Clock::time_point::max() && Clock::now() + *pause >= context.deadline) {
-    throw Error(ErrorCode::timed_out,
-                fmt::format("timed out after {}: {}", count_text(attempts, "attempt"),
-                            state.cause->what()));
-  }
-  context.pause(*pause, doing(call));
+  return Outcome::again_at_once;
 }
 
 /// Sends one request and follows its redirects, as far as the call wants it.

@@ -9,8 +9,8 @@
 //   * The token goes to the endpoint's scheme, host and port alone, whatever redirects say.  One
 //     that is refused is looked up again, once for each request: it may have been renewed.
 //   * Status, Content-Range and length are checked; the bytes are not: who asks has their hashes.
-//   * Transport errors, 408, 429 and 5xx are tried again as for a bucket (store/s3/backoff.hpp); an
-//     endpoint that was never reached is given up after kFirstAttemptsMax attempts.
+//   * Transport errors, 408, 429 and 5xx are tried again as for a bucket
+//   (store/http/retry_loop.hpp).
 //
 // Errors: not_found (no such model, commit or file), permission (the token), unavailable,
 // timed_out, cancelled.  Every message names the endpoint and the key.
@@ -32,10 +32,9 @@
 #include "store/base/sha256.hpp"
 #include "store/bucket/bucket.hpp"
 #include "store/http/client.hpp"
+#include "store/http/redirects.hpp"
+#include "store/http/retry_loop.hpp"
 #include "store/hub/hub_settings.hpp"
-#include "store/s3/backoff.hpp"
-#include "store/s3/redirects.hpp"
-#include "store/s3/request.hpp"
 
 namespace weightfs {
 
@@ -47,8 +46,6 @@ struct HubFile {
 
 class HubReader final : public BucketReader {
  public:
-  static constexpr unsigned kFirstAttemptsMax = 3;
-
   /// Asks nothing of the network.
   HubReader(HubSettings settings, Environment environment);
 
@@ -76,11 +73,12 @@ class HubReader final : public BucketReader {
     std::function<std::string(const HttpReply&)> problem = {};
   };
   struct Try;
+  using Outcome = RetryLoop::Outcome;
+  using Attempts = RetryLoop::Attempts;
 
   HttpReply send(const Call& call, const Context& context);
-  bool attempt(const Call& call, Try& state, const Context& context);
-  void judge(const Call& call, Try& state, const HttpReply& reply, RequestLimiter::Place& place);
-  void wait(const Call& call, Try& state, const Context& context);
+  Outcome take(const Call& call, Try& state, Attempts& attempts, HttpReply reply);
+  Outcome judge(const Call& call, Try& state, Attempts& attempts, const HttpReply& reply);
   HttpReply exchange(const Call& call, const HubToken& token, const Context& context);
   std::optional<HttpReply> ask_again(const Call& call, const Context& context);
   HttpReply request(const Call& call, const std::string& url, const HubToken& token,
@@ -93,10 +91,8 @@ class HubReader final : public BucketReader {
 
   const HubSettings settings_;
   const Environment environment_;
-  RetryBudget budget_;
-  RequestLimiter limiter_{S3Client::kRequestsMax};
-  S3Redirects redirects_;
-  std::atomic<bool> reached_{false};  // some answer came
+  RetryLoop retries_;
+  Redirects redirects_;
   std::atomic<std::uint64_t> fetched_bytes_{0};
   mutable RankedMutex mutex_{LockRank::leaf, "HubReader::mutex_"};  // guards token_
   HubToken token_;

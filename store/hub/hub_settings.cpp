@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <filesystem>
 
 #include "store/base/error.hpp"
+#include "store/http/retry_loop.hpp"
 #include "store/http/service_url.hpp"
 #include "store/os/file.hpp"
 
@@ -15,17 +15,6 @@ namespace weightfs {
 namespace {
 
 constexpr std::uint64_t kTokenFileBytesMax = 64u << 10;
-
-unsigned parse_hub_attempts(const std::string& text) {
-  constexpr unsigned kMost = 1000;
-  unsigned number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error == std::errc() && end == text.data() + text.size() && number > 0 && number <= kMost) {
-    return number;
-  }
-  throw Error(ErrorCode::invalid,
-              fmt::format("AWS_MAX_ATTEMPTS is '{}', expected a number from 1 to {}", text, kMost));
-}
 
 /// What huggingface_hub takes for a switch that is on.
 bool is_hub_switch_on(std::string text) {
@@ -68,7 +57,7 @@ HubSettings find_hub_settings(const Environment& environment) {
     if (settings.ca_bundle.empty()) settings.ca_bundle = environment(name).value_or("");
   }
   if (const auto attempts = environment("AWS_MAX_ATTEMPTS")) {
-    settings.attempts_max = parse_hub_attempts(*attempts);
+    settings.attempts_max = parse_attempts_max(*attempts, "AWS_MAX_ATTEMPTS");
   }
   return settings;
 }

@@ -9,28 +9,25 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <exception>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <span>
 #include <string_view>
 
 #include "store/base/bytes.hpp"
-#include "store/base/log.hpp"
 #include "store/base/path_rules.hpp"
-#include "store/base/ranked_mutex.hpp"
+#include "store/inspect/check_objects.hpp"
 #include "store/inspect/check_skip.hpp"
+#include "store/inspect/orphans.hpp"
 #include "store/materialize/plan.hpp"
 #include "store/materialize/write_version.hpp"
 #include "store/os/file.hpp"
 #include "store/os/scratch_directory.hpp"
 #include "store/repository/gc_log.hpp"
-#include "store/repository/pieces.hpp"
 #include "store/repository/skips.hpp"
 #include "store/retention/inventory.hpp"
 #include "store/retention/keep.hpp"
@@ -42,25 +39,6 @@ namespace {
 
 using VersionPtr = std::shared_ptr<const Version>;
 using LayoutPtr = std::shared_ptr<const Layout>;
-
-/// Whether the error is a verdict on an object; any other error ends the verification.
-bool is_verdict(const Error& error) {
-  switch (error.code()) {
-    case ErrorCode::corrupt:
-    case ErrorCode::not_found:
-    case ErrorCode::unsupported:
-      return true;
-    default:
-      return false;
-  }
-}
-
-/// The objects of a version whose pieces are to be fetched, and the owners of their hashes.
-struct Runs {
-  std::vector<PieceRun> runs;
-  std::vector<std::shared_ptr<const PackIndex>> indexes;
-  SnapshotHashes snapshot;
-};
 
 constexpr unsigned kManifestReads = 32;  // in parallel, since latency is the limit
 constexpr std::uint64_t kManifestsAhead = 64;
@@ -94,12 +72,14 @@ class RepositoryVerifier {
         context_(context),
         progress_(progress),
         coder_(coder),
-        deep_(deep) {}
+        deep_(deep),
+        objects_(repository_, verdicts_, context_) {}
 
   VerifyReport run() {
-    report_.objects++;  // the repository's record, which was checked when the bucket was opened
-    judge(std::string(keys::kGc), [&] { log_ = read_gc_log(repository_, context_); });
-    report_.objects += log_.records.size();
+    verdicts_.report
+        .objects++;  // the repository's record, which was checked when the bucket was opened
+    read_log();
+    verdicts_.report.objects += log_.records.size();
     const std::uint64_t newest = newest_version();
     std::vector<Known> versions;
     for (std::uint64_t number = 1; number <= newest; number++) {
@@ -113,29 +93,34 @@ class RepositoryVerifier {
       check_version(known, counter);
       check_skips_from(known, versions, counter);
       known = {};
-      report_.versions++;
+      verdicts_.report.versions++;
     }
     for (const auto& [skip, sha256] : log_.needs) check_needed_skip(skip, sha256, counter);
-    find_orphans();
-    return std::move(report_);
+    verdicts_.report.orphans = orphans_.find(repository_, log_.objects, context_);
+    return std::move(verdicts_.report);
   }
 
   /// Checks one version only: its own objects, and that it can be built with whatever that needs.
   VerifyReport run(std::uint64_t only) {
     static_cast<void>(history_.get(only, context_));
     throw_if_retired(repository_, only, context_);
-    judge(std::string(keys::kGc), [&] { log_ = read_gc_log(repository_, context_); });
-    report_.objects++;
+    read_log();
+    verdicts_.report.objects++;
     fetch_manifests(only, only);
     const Known known = check_records(only);
     ProgressCounter counter(progress_, "verifying", bytes_to_check_);
     is_alone_ = true;
     check_version(known, counter);
-    report_.versions++;
-    return std::move(report_);
+    verdicts_.report.versions++;
+    return std::move(verdicts_.report);
   }
 
  private:
+  void read_log() {
+    verdicts_.judge(std::string(keys::kGc), [&] { log_ = read_gc_log(repository_, context_); });
+    verdicts_.note_needed(log_.needs);
+  }
+
   // ---- which versions exist ----
 
   /// The newest version, even beyond a missing manifest.
@@ -175,7 +160,9 @@ class RepositoryVerifier {
   Known check_records(std::uint64_t number) {
     Known known;
     known.version = check_manifest(number);
-    note_names(number, known.version.get());
+    orphans_.note(number, known.version.get());
+    facts_.push_back(known.version ? facts_of(*known.version) : VersionFacts{});
+    facts_.back().number = number;
     const LayoutPtr layout = known.version ? check_layout(*known.version) : nullptr;
     known.has_layout = layout != nullptr;
     if (layout) bytes_to_check_ += bytes_to_check(known.version->manifest, *layout);
@@ -208,8 +195,8 @@ class RepositoryVerifier {
     const auto key_of = [&](const PackRef& pack) {
       return keys::pack(manifest.version, pack.name);
     };
-    const bool packs = has_packs && check_packs(*manifest.delta, key_of, *layout, counter);
-    const bool snapshot = has_snapshot && check_snapshot(*known.version, *layout, counter);
+    const bool packs = has_packs && objects_.check_packs(*manifest.delta, key_of, *layout, counter);
+    const bool snapshot = has_snapshot && objects_.check_snapshot(*known.version, *layout, counter);
     check_decoding(known.version, packs, snapshot, counter);
     counter.add(layout->size_bytes());
   }
@@ -242,13 +229,13 @@ class RepositoryVerifier {
                   ProgressCounter& counter) {
     const std::string key = keys::skip_record(versions);
     std::shared_ptr<const SkipRecord> record;
-    const bool is_whole = judge(key, [&] {
+    const bool is_whole = verdicts_.judge(key, [&] {
       auto found = find_skip(repository_, versions, context_);
       if (found) record = std::make_shared<const SkipRecord>(std::move(*found));
     });
     if (is_whole && !record) return;  // removed meanwhile
-    report_.skips++;
-    report_.objects++;
+    verdicts_.report.skips++;
+    verdicts_.report.objects++;
     const LayoutPtr layout = record && to.has_layout ? check_layout(*to.version) : nullptr;
     if (!layout) return;
     const auto fits = [&] {
@@ -261,7 +248,8 @@ class RepositoryVerifier {
           fmt::format("object {}: it is of other manifests than those of its versions", key));
     };
     const auto key_of = [&](const PackRef& pack) { return keys::skip_pack(versions, pack.name); };
-    const bool is_sound = judge(key, fits) && check_packs(record->delta, key_of, *layout, counter);
+    const bool is_sound =
+        verdicts_.judge(key, fits) && objects_.check_packs(record->delta, key_of, *layout, counter);
     const bool is_at_from = decoded_ && decoded_->base.version->number() == versions.from;
     if (!is_sound || !is_at_from) return;
     const ReconstructionPath path{{decoded_->base.version, true, {{versions, record}}},
@@ -270,7 +258,7 @@ class RepositoryVerifier {
     if (deep_) {
       decode(to.version, plan, counter);
     } else {
-      judge(key, [&] { static_cast<void>(plan()); });
+      verdicts_.judge(key, [&] { static_cast<void>(plan()); });
     }
   }
 
@@ -280,31 +268,31 @@ class RepositoryVerifier {
   void check_needed_skip(const VersionPair& versions, const Sha256& sha256,
                          ProgressCounter& counter) {
     context_.check("verifying");
-    const std::size_t before = report_.problems.size();
+    const std::size_t before = verdicts_.report.problems.size();
     const std::string key = keys::skip_record(versions);
-    report_.objects++;
-    judge(key, [&] {
+    verdicts_.report.objects++;
+    verdicts_.judge(key, [&] {
       const std::optional<SkipRecord> record = find_skip(repository_, versions, context_);
       if (!record) throw Error(ErrorCode::not_found, fmt::format("object {}: it is missing", key));
       if (weightfs::sha256(as_bytes(record->serialize())) != sha256) {
         throw Error(ErrorCode::corrupt,
                     fmt::format("object {}: it is not the one that gc checked", key));
       }
-      Runs runs;
+      ObjectRuns runs;
       runs.indexes = weightfs::check_skip(history_, *record, context_);
       for (std::size_t i = 0; i < runs.indexes.size(); i++) {
         const PackIndex& index = *runs.indexes[i];
-        report_.objects++;
-        report_.bytes += record->delta.packs[i].head_bytes;
+        verdicts_.report.objects++;
+        verdicts_.report.bytes += record->delta.packs[i].head_bytes;
         runs.runs.push_back({keys::skip_pack(versions, record->delta.packs[i].name),
                              index.data_offset_bytes(), index.data_size_bytes(), index.pieces()});
       }
-      check_runs(repository_.bucket(context_), runs, counter);
+      objects_.check_runs(repository_.bucket(context_), runs, counter);
     });
-    if (report_.problems.size() == before) return;
+    if (verdicts_.report.problems.size() == before) return;
     const std::string built = built_from(versions);
-    for (std::size_t i = before; i < report_.problems.size(); i++) {
-      report_.problems[i].message += fmt::format("; versions {} are built from it", built);
+    for (std::size_t i = before; i < verdicts_.report.problems.size(); i++) {
+      verdicts_.report.problems[i].message += fmt::format("; versions {} are built from it", built);
     }
   }
 
@@ -322,151 +310,14 @@ class RepositoryVerifier {
     return built.text();
   }
 
-  // ---- orphans ----
-
-  /// Records what a version names; nullptr: unknown.
-  void note_names(std::uint64_t number, const Version* version) {
-    facts_.push_back(version != nullptr ? facts_of(*version) : VersionFacts{});
-    facts_.back().number = number;
-    if (version == nullptr) {
-      unknown_.insert(number);
-      return;
-    }
-    const Manifest& manifest = version->manifest;
-    named_.insert(keys::layout(manifest.layout.sha256));
-    for (const BlobRef& blob : manifest.blobs) named_.insert(keys::blob(blob.sha256));
-    if (manifest.delta) {
-      for (const PackRef& pack : manifest.delta->packs)
-        named_.insert(keys::pack(number, pack.name));
-    }
-    if (manifest.snapshot) named_.insert(keys::snapshot_file(number, manifest.snapshot->nonce, ""));
-  }
-
-  [[nodiscard]] bool is_named(const std::string& key) const {
-    // The manifest names a snapshot by its directory.
-    const bool is_snapshot = key.starts_with(keys::kSnapshots);
-    return named_.contains(is_snapshot ? below(key, 3) : key);
-  }
-
-  /// The first components of a key: "packs/7/" has two.
-  static std::string below(std::string_view key, int components) {
-    std::size_t end = 0;
-    for (int i = 0; i < components && end != key.npos; i++) end = key.find('/', end) + 1;
-    return std::string(key.substr(0, end));
-  }
-
-  void find_orphans() {
-    try {
-      for (const std::string_view prefix : {keys::kPacks, keys::kSnapshots}) {
-        find_orphans_below(prefix, 2);
-      }
-      // Blobs and layouts may belong to a version that cannot be read.
-      if (!unknown_.empty()) return;
-      for (const std::string_view prefix : {keys::kBlobs, keys::kLayouts}) {
-        find_orphans_below(prefix, 1);
-      }
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::permission) throw;
-      log_debug(fmt::format("cannot look for orphans: {}", error.what()));
-    }
-    std::ranges::sort(report_.orphans, {}, &Orphans::prefix);
-  }
-
-  /// `components`: how many components the reported prefixes have.
-  void find_orphans_below(std::string_view prefix, int components) {
-    Bucket& bucket = repository_.bucket(context_);
-    std::map<std::string, Orphans> found;
-    for (std::string after;;) {
-      const auto page = bucket.list(prefix, after, context_);
-      if (page.empty()) break;
-      after = page.back();
-      std::vector<std::string> keys;
-      for (const std::string& key : page) {
-        if (is_named(key) || is_of_unknown_version(key)) continue;
-        if (!log_.objects.contains(key)) keys.push_back(key);
-      }
-      std::vector<std::uint64_t> sizes(keys.size());
-      parallel_for(keys.size(), request_threads(bucket, 0), context_,
-                   [&](std::size_t i) { sizes[i] = size_of(bucket, keys[i]); });
-      for (std::size_t i = 0; i < keys.size(); i++) {
-        Orphans& orphans = found[below(keys[i], components)];
-        orphans.objects++;
-        orphans.bytes += sizes[i];
-      }
-    }
-    for (auto& [name, orphans] : found) {
-      orphans.prefix = name;
-      report_.orphans.push_back(std::move(orphans));
-    }
-  }
-
-  [[nodiscard]] bool is_of_unknown_version(std::string_view key) const {
-    const std::size_t slash = key.find('/') + 1;
-    std::uint64_t number = 0;
-    std::from_chars(key.data() + slash, key.data() + key.size(), number);
-    return unknown_.contains(number);
-  }
-
-  /// The size of an object, 0 if it is gone.  Buckets have no call for that, so this searches for
-  /// the end.
-  [[nodiscard]] std::uint64_t size_of(Bucket& bucket, std::string_view key) const {
-    const auto reaches = [&](std::uint64_t offset) {
-      std::byte byte{};
-      try {
-        return bucket.get(key, offset, {&byte, 1}, context_) == 1;
-      } catch (const Error& error) {
-        if (error.code() != ErrorCode::not_found) throw;
-        return false;
-      }
-    };
-    std::uint64_t low = 0, high = 4096;
-    for (; reaches(high); high *= 2) low = high + 1;
-    while (low < high) {
-      const std::uint64_t middle = low + (high - low) / 2;
-      if (reaches(middle)) {
-        low = middle + 1;
-      } else {
-        high = middle;
-      }
-    }
-    return low;
-  }
-
   // ---- objects ----
-
-  /// Runs `body`.  Returns: false if it found `key` damaged, which is then reported.
-  template <typename Body>
-  bool judge(const std::string& key, Body&& body) {
-    try {
-      body();
-      return true;
-    } catch (const ObjectError& error) {
-      add_problem(error.key(), error.what());
-    } catch (const BaseDamaged&) {
-      throw;  // damage on this host, not in the bucket
-    } catch (const Error& error) {
-      if (!is_verdict(error)) throw;
-      add_problem(key, error.what());
-    }
-    return false;
-  }
-
-  void add_problem(const std::string& object, const std::string& message) {
-    const auto skip = find_skip_key(object);
-    const std::string_view reach = skip && !log_.needs.contains(skip->versions)
-                                       ? "; it is of a skip delta, and no version depends on it"
-                                       : "";
-    if (reported_.insert(object).second) {
-      report_.problems.push_back({object, fmt::format("{}{}", message, reach)});
-    }
-  }
 
   /// nullptr if it is damaged.
   VersionPtr check_manifest(std::uint64_t number) {
     const VersionPtr before = std::exchange(previous_, nullptr);
     const std::string key = keys::manifest(number);
-    report_.objects++;
-    judge(key, [&] {
+    verdicts_.report.objects++;
+    verdicts_.judge(key, [&] {
       ReadManifest read = std::move(ahead_.extract(number).mapped());
       if (read.error) std::rethrow_exception(read.error);
       std::optional<Version>& found = read.version;
@@ -477,7 +328,7 @@ class RepositoryVerifier {
       previous_ = std::make_shared<const Version>(std::move(*found));
     });
     if (!previous_) return nullptr;
-    report_.bytes += previous_->manifest_bytes.size();
+    verdicts_.report.bytes += previous_->manifest_bytes.size();
     if (before) check_chain(*before, *previous_);
     return previous_;
   }
@@ -485,11 +336,11 @@ class RepositoryVerifier {
   void check_chain(const Version& before, const Version& after) {
     if (after.manifest.parent_sha256 == before.manifest_sha256) return;
     const std::string key = keys::manifest(before.number());
-    add_problem(key,
-                fmt::format("{} has the SHA-256 {}, but version {} was published on {}: one of "
-                            "the two was replaced",
-                            key, to_hex(before.manifest_sha256), after.number(),
-                            to_hex(after.manifest.parent_sha256)));
+    verdicts_.add(key,
+                  fmt::format("{} has the SHA-256 {}, but version {} was published on {}: one of "
+                              "the two was replaced",
+                              key, to_hex(before.manifest_sha256), after.number(),
+                              to_hex(after.manifest.parent_sha256)));
   }
 
   /// nullptr if it is damaged.
@@ -498,128 +349,25 @@ class RepositoryVerifier {
     const auto [place, is_new] = layouts_.try_emplace(ref.sha256, false);
     LayoutPtr layout;
     if (is_new) {
-      report_.objects++;
+      verdicts_.report.objects++;
     } else if (!place->second) {
       return nullptr;
     }
-    place->second = judge(keys::layout(ref.sha256), [&] {
+    place->second = verdicts_.judge(keys::layout(ref.sha256), [&] {
       layout = layout_cache_.find(ref.sha256);
       if (!layout) layout = layout_cache_.put(repository_.get_layout(ref, context_));
     });
-    if (is_new && place->second) report_.bytes += ref.size_bytes;
+    if (is_new && place->second) verdicts_.report.bytes += ref.size_bytes;
     return layout;
   }
 
   void check_blob(const BlobRef& blob) {
     if (!blobs_.insert(blob.sha256).second) return;
-    report_.objects++;
-    if (judge(keys::blob(blob.sha256),
-              [&] { static_cast<void>(repository_.get_blob(blob, context_)); })) {
-      report_.bytes += blob.size_bytes;
+    verdicts_.report.objects++;
+    if (verdicts_.judge(keys::blob(blob.sha256),
+                        [&] { static_cast<void>(repository_.get_blob(blob, context_)); })) {
+      verdicts_.report.bytes += blob.size_bytes;
     }
-  }
-
-  template <typename KeyOf>
-  bool check_packs(const DeltaRef& delta, const KeyOf& key_of, const Layout& layout,
-                   ProgressCounter& counter) {
-    Runs runs;
-    MemoryBudget budget;
-    PackRoom room(layout, budget);
-    bool whole = true;
-    for (const PackRef& ref : delta.packs) {
-      const std::string key = key_of(ref);
-      report_.objects++;
-      whole &= judge(key, [&] {
-        auto index = repository_.get_pack_index(key, ref, layout, context_, &room);
-        runs.runs.push_back(
-            {key, index->data_offset_bytes(), index->data_size_bytes(), index->pieces()});
-        runs.indexes.push_back(std::move(index));
-        report_.bytes += ref.head_bytes;
-      });
-    }
-    return check_runs(repository_.bucket(context_), runs, counter) && whole;
-  }
-
-  bool check_snapshot(const Version& version, const Layout& layout, ProgressCounter& counter) {
-    const SnapshotRef& ref = *version.manifest.snapshot;
-    Runs runs;
-    report_.objects++;
-    const bool readable = judge(keys::snapshot_hashes(version.number(), ref.nonce), [&] {
-      runs.snapshot = repository_.get_snapshot_hashes(version.number(), ref, layout, context_);
-      report_.bytes += ref.hashes.size_bytes;
-    });
-    if (!readable) return false;
-    for (std::size_t i = 0; i < layout.files().size(); i++) {
-      const LayoutFile& file = layout.files()[i];
-      report_.objects++;
-      runs.runs.push_back(
-          {snapshot_key(version, file.path), 0, file.size_bytes, runs.snapshot.pieces[i]});
-    }
-    return check_runs(repository_.snapshot_reader(version, context_), runs, counter);
-  }
-
-  /// Fetches and hashes every piece; reports each damaged object once.
-  bool check_runs(BucketReader& from, const Runs& runs, ProgressCounter& counter) {
-    struct Part {
-      std::size_t run;
-      std::uint64_t first;
-    };
-    std::vector<Part> parts;
-    for (std::size_t i = 0; i < runs.runs.size(); i++) {
-      const std::size_t pieces = runs.runs[i].hashes.size();
-      // An object without data has one part too, to check where it ends.
-      for (std::uint64_t first = 0; first == 0 || first < pieces; first += kPiecesPerFetch) {
-        parts.push_back({i, first});
-      }
-    }
-    std::vector<std::string> failures(runs.runs.size());
-    // Guards `failures` and the byte count.
-    RankedMutex mutex{LockRank::leaf, "check_runs::mutex"};
-    const unsigned threads = request_threads(from, 0);
-    parallel_for(parts.size(), threads, context_, [&](std::size_t i) {
-      const PieceRun& run = runs.runs[parts[i].run];
-      try {
-        const std::uint64_t bytes = check_part(from, run, parts[i].first);
-        counter.add(bytes);
-        const std::lock_guard lock(mutex);
-        report_.bytes += bytes;
-      } catch (const ObjectError& error) {
-        const std::lock_guard lock(mutex);
-        failures[parts[i].run] = error.what();
-      }
-    });
-    bool whole = true;
-    for (std::size_t i = 0; i < failures.size(); i++) {
-      if (failures[i].empty()) continue;
-      whole = false;
-      add_problem(runs.runs[i].key, failures[i]);
-    }
-    return whole;
-  }
-
-  /// Returns: the number of bytes fetched.
-  std::uint64_t check_part(BucketReader& from, const PieceRun& run, std::uint64_t first) {
-    if (first == 0) check_end(from, run);
-    if (run.size_bytes == 0) return 0;
-    const auto size = static_cast<std::size_t>(run.bytes_of(first, kPiecesPerFetch));
-    const auto buffer = std::make_unique_for_overwrite<std::byte[]>(size);
-    fetch_pieces(from, run, first, {buffer.get(), size}, context_);
-    return size;
-  }
-
-  void check_end(BucketReader& from, const PieceRun& run) {
-    std::array<std::byte, 1> byte{};
-    const std::uint64_t end = run.offset_bytes + run.size_bytes;
-    std::size_t behind = 0;
-    try {
-      behind = from.get(run.key, end, byte, context_);
-    } catch (const Error& error) {
-      if (!is_verdict(error)) throw;
-      throw ObjectError(error.code(), run.key, error.what());
-    }
-    if (behind == 0) return;
-    throw ObjectError(ErrorCode::corrupt, run.key,
-                      fmt::format("{} continues after its expected end at byte {}", run.key, end));
   }
 
   // ---- decoding ----
@@ -670,7 +418,7 @@ class RepositoryVerifier {
                                            by_snapshot.base.directory / file.path, file.size_bytes);
       if (!offset) continue;
       const std::string key = keys::manifest(by_delta.base.version->number());
-      return add_problem(
+      return verdicts_.add(
           key,
           fmt::format(
               "{}: its delta and its snapshot give different bytes, first at byte {} of '{}' ({}), "
@@ -717,7 +465,7 @@ class RepositoryVerifier {
   std::optional<Decoded> decode(const VersionPtr& version, MakePlan&& make_plan_now,
                                 ProgressCounter& counter) {
     std::optional<Decoded> result;
-    judge(keys::manifest(version->number()), [&] {
+    verdicts_.judge(keys::manifest(version->number()), [&] {
       Plan plan = make_plan_now();
       plan.version = without_blobs(*version);
       Decoded decoded{ScratchDirectory(scratch_, "verify-"), {}};
@@ -751,12 +499,11 @@ class RepositoryVerifier {
   const bool deep_;
   GcLog log_;  // what it retired is not looked for
 
-  VerifyReport report_;
+  Verdicts verdicts_;
+  ObjectChecker objects_;
+  OrphanFinder orphans_;
   std::map<std::uint64_t, std::vector<VersionPair>> skips_;  // not checked yet, by `from`
-  std::set<std::string> reported_;
-  std::set<std::string> named_;                  // keys, and directories of snapshots
   std::vector<VersionFacts> facts_;              // of all versions, unless only one is checked
-  std::set<std::uint64_t> unknown_;              // versions whose manifest cannot be read
   std::map<std::uint64_t, ReadManifest> ahead_;  // not checked yet
   std::map<Sha256, bool> layouts_;               // layouts checked -> whether they are whole
   LayoutCache layout_cache_{History::kLayoutBytesKept};

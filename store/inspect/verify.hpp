@@ -8,36 +8,13 @@
 #include <filesystem>
 #include <functional>
 #include <optional>
-#include <string>
-#include <vector>
 
 #include "kernels/block/chunk_coder.hpp"
 #include "kernels/dispatch/cpu_coder.hpp"
+#include "store/inspect/verdicts.hpp"
 #include "store/materialize/history.hpp"
 
 namespace weightfs {
-
-struct Problem {
-  std::string object;  // key, or path
-  std::string message;
-};
-
-/// Objects below one prefix that no version names. They may be left over from an interrupted
-/// publish, or belong to one in progress: the two cannot be told apart.
-struct Orphans {
-  std::string prefix;  // "packs/7/", "snapshots/1/", "blobs/", "layouts/"
-  std::uint64_t objects = 0;
-  std::uint64_t bytes = 0;
-};
-
-struct VerifyReport {
-  std::uint64_t versions = 0;
-  std::uint64_t skips = 0;  // skip deltas
-  std::uint64_t objects = 0;
-  std::uint64_t bytes = 0;  // read and hashed
-  std::vector<Problem> problems;
-  std::vector<Orphans> orphans;  // not problems; ascending
-};
 
 struct VerifyOptions {
   /// Check only the objects of this version, and that it can be built from what it needs.
@@ -51,14 +28,11 @@ struct VerifyOptions {
 /// Checks every object of every version: records, manifests and their chain, layouts, blobs, pieces
 /// of packs and snapshots, and that each version decodes to its root.  Continues after a problem,
 /// and names every damaged object once; its key is the problem's object.  Of skip deltas it checks
-/// record and pieces, and that they lead to the root of their version; with `deep` they are decoded.
-/// A problem of one says that no version depends on it.  With `only` they are neither checked nor
-/// used.  Counts orphans; those of
-/// a version whose manifest is damaged are unknown, and not counted.
-/// `scratch`: a directory with room for two versions (three if a version has a delta and a
-/// snapshot).
-/// Throws Error: not_found (there is no version `only`); errors that are not a verdict on an object
-/// (unavailable, cancelled, no_space, io).
+/// record and pieces, and that they lead to the root of their version; with `deep` they are
+/// decoded. A problem of one says that no version depends on it.  With `only` they are neither
+/// checked nor used. `scratch`: a directory with room for two versions (three if a version has a
+/// delta and a snapshot). Throws Error: not_found (there is no version `only`); errors that are not
+/// a verdict on an object (unavailable, cancelled, no_space, io).
 VerifyReport verify_repository(History& history, const std::filesystem::path& scratch,
                                const Context& context, const Progress& progress,
                                const kernels::SharedCoder& coder = kernels::make_cpu_coder(),

@@ -18,9 +18,4 @@ namespace weightfs {
 std::size_t s3_get(S3Client& client, std::string_view key, std::uint64_t offset_bytes,
                    std::span<std::byte> into, const Context& context);
 
-/// What is wrong with the answer to a request for bytes [offset_bytes, offset_bytes + size_bytes);
-/// empty: nothing.
-std::string range_problem(const HttpReply& reply, std::uint64_t offset_bytes,
-                          std::uint64_t size_bytes);
-
 }  // namespace weightfs

@@ -5,10 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <charconv>
-#include <cstdio>
-#include <ctime>
 
+#include "store/http/reply_checks.hpp"
 #include "store/s3/xml.hpp"
 
 namespace weightfs {
@@ -21,18 +19,6 @@ constexpr std::size_t kMessageBytesMax = 300;  // of a service's message
 template <std::size_t N>
 bool is_one_of(std::string_view text, const std::array<std::string_view, N>& all) {
   return std::find(all.begin(), all.end(), text) != all.end();
-}
-
-std::optional<std::chrono::seconds> parse_retry_after(
-    std::string_view text, std::optional<system_clock::time_point> server_now) {
-  unsigned seconds = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
-  if (error == std::errc() && end == text.data() + text.size()) {
-    return std::chrono::seconds(seconds);
-  }
-  const auto until = parse_http_date(text);
-  if (!until || !server_now || *until < *server_now) return std::nullopt;
-  return std::chrono::duration_cast<std::chrono::seconds>(*until - *server_now);
 }
 
 /// A service's text, cut and without control characters, as a message is one line.
@@ -182,22 +168,6 @@ Verdict judge(const Circumstances& at) {
 
 }  // namespace
 
-std::optional<system_clock::time_point> parse_http_date(std::string_view text) {
-  constexpr std::string_view kMonths = "JanFebMarAprMayJunJulAugSepOctNovDec";
-  std::tm parts{};
-  std::array<char, 4> month{};
-  const std::string line(text);
-  if (std::sscanf(line.c_str(), "%*3s, %2d %3s %4d %2d:%2d:%2d GMT", &parts.tm_mday, month.data(),
-                  &parts.tm_year, &parts.tm_hour, &parts.tm_min, &parts.tm_sec) != 6) {
-    return std::nullopt;
-  }
-  const std::size_t at = kMonths.find(month.data());
-  if (at == kMonths.npos || at % 3 != 0) return std::nullopt;
-  parts.tm_mon = static_cast<int>(at / 3);
-  parts.tm_year -= 1900;
-  return system_clock::from_time_t(::timegm(&parts));
-}
-
 bool S3Refusal::is_transient() const noexcept {
   constexpr std::array<std::string_view, 9> kCodes{
       "RequestTimeout",     "SlowDown",  "InternalError",
@@ -244,9 +214,7 @@ S3Refusal read_refusal(const HttpReply& reply) {
     refusal.region = std::move(error->region);
   }
   if (const auto date = reply.find("Date")) refusal.date = parse_http_date(*date);
-  if (const auto after = reply.find("Retry-After")) {
-    refusal.retry_after = parse_retry_after(*after, refusal.date);
-  }
+  refusal.retry_after = find_retry_after(reply);
   if (const auto region = reply.find("x-amz-bucket-region")) refusal.region = *region;
   if (const auto id = reply.find("x-amz-request-id")) refusal.request_id = *id;
   return refusal;

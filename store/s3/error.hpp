@@ -34,9 +34,6 @@ struct S3Refusal {
 /// Reads a reply; never throws for bad XML.
 S3Refusal read_refusal(const HttpReply& reply);
 
-/// "Sun, 06 Nov 1994 08:49:37 GMT"; nullopt: it is none.  strptime() depends on the locale.
-std::optional<std::chrono::system_clock::time_point> parse_http_date(std::string_view text);
-
 /// The Error for a refusal: permission, not_found, unavailable, invalid, ...; its message names the
 /// bucket, the key, status and code, and says what to change.  `action` as in "read", "write",
 /// "list".

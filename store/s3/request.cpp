@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "store/base/bytes.hpp"
 #include "store/base/log.hpp"
 
 namespace weightfs {
@@ -15,12 +14,11 @@ using std::chrono::seconds;
 using std::chrono::system_clock;
 
 constexpr std::string_view kUserAgent = "weightfs/" WEIGHTFS_VERSION;
-constexpr seconds kLongest{3600};  // one wait; the deadline may be infinite
 
 HttpOptions http_options(const S3Settings& settings, const S3Address& address) {
   HttpOptions options;
   options.ca_bundle = settings.ca_bundle;
-  options.connections_max = S3Client::kRequestsMax;
+  options.connections_max = RetryLoop::kRequestsMax;
   options.http_allowed = address.scheme_and_host.starts_with("http://");
   return options;
 }
@@ -39,172 +37,73 @@ bool is_stale(const HttpReply& reply) { return !reply.ok() && reply.status != 41
 
 }  // namespace
 
-// ---- the limiter ----
-
-RequestLimiter::Place::Place(RequestLimiter& limiter, const Context& context) : limiter_(limiter) {
-  std::unique_lock lock(limiter_.mutex_);
-  while (!limiter_.changed_.wait_until(lock, context.stop,
-                                       std::min(context.deadline, Clock::now() + kLongest),
-                                       [&] { return limiter_.in_flight_ < limiter_.limit_; })) {
-    context.check("waiting for other requests");
-  }
-  limiter_.in_flight_++;
-  round_ = limiter_.round_;
-}
-
-RequestLimiter::Place::~Place() {
-  {
-    const std::lock_guard lock(limiter_.mutex_);
-    limiter_.in_flight_--;
-  }
-  limiter_.changed_.notify_one();
-}
-
-void RequestLimiter::Place::succeeded() {
-  {
-    const std::lock_guard lock(limiter_.mutex_);
-    if (limiter_.limit_ == limiter_.most_) return;
-    limiter_.limit_++;
-  }
-  limiter_.changed_.notify_all();
-}
-
-void RequestLimiter::Place::throttled() {
-  const std::lock_guard lock(limiter_.mutex_);
-  if (round_ != limiter_.round_) return;
-  limiter_.round_++;
-  limiter_.limit_ = std::max(1u, limiter_.limit_ / 2);
-}
-
-unsigned RequestLimiter::limit() const {
-  const std::lock_guard lock(mutex_);
-  return limit_;
-}
-
-// ---- the client ----
-
-/// The state of one call across its attempts.
+/// What one call has learned from its attempts.
 struct S3Client::Try {
-  Try(RetryBudget& budget, unsigned attempts_max) : backoff(budget, attempts_max) {}
-
-  Backoff backoff;
   AwsCredentials keys;
   std::optional<S3Answer> answer;
-  std::optional<Error> cause;  // error of the last attempt
-  std::optional<seconds> retry_after;
-  bool pause = true;      // before the next attempt
-  bool reached = true;    // whether the last attempt reached the service
-  bool repeated = false;  // an attempt without a known answer may have been carried out
   bool learned_clock = false, renewed_keys = false;
 };
 
 S3Client::S3Client(S3Address address, const S3Settings& settings, Environment environment)
     : address_(std::move(address)),
-      attempts_max_(std::max(1u, settings.attempts_max)),
       sign_(settings.sign),
       credentials_(settings.identity(), std::move(environment)),
       signer_(address_.is_hf ? "us-east-1" : settings.region, "s3"),
+      retries_(std::max(1u, settings.attempts_max)),
       redirects_(address_.scheme_and_host.starts_with("http://")),
       http_(http_options(settings, address_)) {}
 
 S3Answer S3Client::send(const S3Call& call, const Context& context) {
-  Try state(budget_, attempts_max_);
-  for (;;) {
-    context.check(doing(call));
-    if (attempt(call, state, context)) {
-      budget_.succeeded();
-      return std::move(*state.answer);
-    }
-    if (state.pause) wait(call, state, context);
-  }
+  Try state;
+  retries_.run(
+      about(call), doing(call),
+      [&](Attempts& attempts) {
+        if (sign_) state.keys = credentials_.get(context);
+        return take(call, state, attempts, exchange(call, state.keys, context));
+      },
+      context);
+  return std::move(*state.answer);
 }
 
-/// Returns: true if there is an answer; false if another attempt is worthwhile.
-bool S3Client::attempt(const S3Call& call, Try& state, const Context& context) {
-  state.pause = true;
-  state.reached = true;
-  state.retry_after.reset();
-  std::optional<RequestLimiter::Place> place;
-  HttpReply reply;
-  try {
-    if (sign_) state.keys = credentials_.get(context);
-    place.emplace(limiter_, context);
-    reply = exchange(call, state.keys, context);
-  } catch (const TransportError& error) {
-    state.cause = error.within(about(call));
-    if (error.code() != ErrorCode::unavailable) throw *state.cause;
-    state.reached = error.may_have_arrived();
-    state.repeated = state.repeated || error.may_have_arrived();
-    return false;
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::timed_out || !state.cause) throw error.within(about(call));
-    throw Error(ErrorCode::timed_out,
-                fmt::format("{}; before that: {}", error.what(), state.cause->what()));
-  }
-  return take(call, state, std::move(reply), *place);
-}
-
-/// As attempt(), for any reply.
-bool S3Client::take(const S3Call& call, Try& state, HttpReply reply, RequestLimiter::Place& place) {
-  reached_ = true;
-  state.repeated = state.repeated || reply.sent_twice;
+S3Client::Outcome S3Client::take(const S3Call& call, Try& state, Attempts& attempts,
+                                 HttpReply reply) {
+  attempts.repeated = attempts.repeated || reply.sent_twice;
   const S3Refusal refusal = reply.ok() ? S3Refusal{} : read_refusal(reply);
-  if (reply.ok() || is_expected(call, refusal)) {
-    const std::string problem = call.problem ? call.problem(reply) : "";
-    if (problem.empty()) {
-      place.succeeded();
-      state.answer = S3Answer{std::move(reply), state.repeated};
-      return true;
-    }
-    state.repeated = true;
-    state.cause = Error(ErrorCode::unavailable, problem).within(about(call));
-    return false;
+  if (!reply.ok() && !is_expected(call, refusal)) return judge(call, state, attempts, refusal);
+  const std::string problem = call.problem ? call.problem(reply) : "";
+  if (!problem.empty()) {
+    attempts.repeated = true;
+    attempts.cause = Error(ErrorCode::unavailable, problem).within(about(call));
+    return Outcome::again;
   }
-  if (refusal.is_throttling()) place.throttled();
-  judge(call, state, refusal);
-  return false;
+  state.answer = S3Answer{std::move(reply), attempts.repeated};
+  return Outcome::answered;
 }
 
-/// Throws for a refusal that another attempt would get again.
-void S3Client::judge(const S3Call& call, Try& state, const S3Refusal& refusal) {
-  state.cause = to_error(refusal, address_, call.action, call.key, state.keys.access_key_id,
-                         state.keys.source);
-  const bool is_unknown_key = refusal.code == "InvalidAccessKeyId";  // of key files that were
-                                                                     // rotated
+S3Client::Outcome S3Client::judge(const S3Call& call, Try& state, Attempts& attempts,
+                                  const S3Refusal& refusal) {
+  attempts.cause = to_error(refusal, address_, call.action, call.key, state.keys.access_key_id,
+                            state.keys.source);
+  attempts.throttled = refusal.is_throttling();
+  attempts.retry_after = refusal.retry_after;
+  attempts.repeated = attempts.repeated || refusal.status >= 500 || refusal.status == 408;
   if (came_late(refusal)) {
-    state.cause = Error(ErrorCode::unavailable, state.cause->what());
-  } else if (refusal.is_skewed_clock() && refusal.date && !state.learned_clock) {
+    attempts.cause = Error(ErrorCode::unavailable, attempts.cause->what());
+    return Outcome::again;
+  }
+  if (refusal.is_skewed_clock() && refusal.date && !state.learned_clock) {
     state.learned_clock = true;
     learn_clock(*refusal.date);
-    state.pause = false;
-  } else if ((refusal.is_expired_token() || is_unknown_key) && sign_ && !state.renewed_keys) {
+    return Outcome::again_at_once;
+  }
+  // Also of key files that were rotated.
+  const bool is_unknown_key = refusal.code == "InvalidAccessKeyId";
+  if ((refusal.is_expired_token() || is_unknown_key) && sign_ && !state.renewed_keys) {
     state.renewed_keys = true;
     credentials_.refused(state.keys);
-    state.pause = false;
-  } else if (!refusal.is_transient()) {
-    throw *state.cause;
+    return Outcome::again_at_once;
   }
-  state.retry_after = refusal.retry_after;
-  state.repeated = state.repeated || refusal.status >= 500 || refusal.status == 408;
-}
-
-/// Pauses before the next attempt, or throws why there is none.
-void S3Client::wait(const S3Call& call, Try& state, const Context& context) {
-  const auto pause = state.backoff.next(state.retry_after);
-  const unsigned attempts = state.backoff.attempts();
-  const bool is_lost = !reached_ && !state.reached && attempts >= kFirstAttemptsMax;
-  if (!pause || is_lost) {
-    if (attempts == 1) throw *state.cause;
-    throw Error(state.cause->code(),
-                fmt::format("{}; given up after {} attempts", state.cause->what(), attempts));
-  }
-  log_debug(fmt::format("attempt {} failed: {}", attempts, state.cause->what()));
-  if (context.deadline != Clock::time_point::max() && Clock::now() + *pause >= context.deadline) {
-    throw Error(ErrorCode::timed_out,
-                fmt::format("timed out after {}: {}", count_text(attempts, "attempt"),
-                            state.cause->what()));
-  }
-  context.pause(*pause, doing(call));
+  return refusal.is_transient() ? Outcome::again : Outcome::refused;
 }
 
 /// Sends one request and follows its redirects.

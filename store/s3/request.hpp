@@ -1,20 +1,15 @@
 // S3Client: sends one request to a service until it is carried out or refused: signs it, retries
-// transient failures, learns the service's clock, renews keys, and slows down when it is throttled.
+// transient failures and slows down when it is throttled (store/http/retry_loop.hpp), learns the
+// service's clock, renews keys.
 //
-//     transport error, transient refusal, an answer that is not what was asked for
-//                                    again, after a pause (store/s3/backoff.hpp)
 //     RequestTimeTooSkewed           again at once with the service's clock, once; where the clocks
 //                                    agree it only came late: again, after a pause
 //     an expired or unknown key      again at once with keys fetched anew; once
-//     503 SlowDown, 429              half as many requests in flight; one more with each success
-//     an endpoint that this client never reached
-//                                    given up after kFirstAttemptsMax attempts: it is likely wrong
 //
 // Threads: all calls may run in parallel.
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -22,42 +17,12 @@
 
 #include "store/aws/credentials.hpp"
 #include "store/base/ranked_mutex.hpp"
+#include "store/http/redirects.hpp"
+#include "store/http/retry_loop.hpp"
 #include "store/s3/address.hpp"
-#include "store/s3/backoff.hpp"
 #include "store/s3/error.hpp"
-#include "store/s3/redirects.hpp"
 
 namespace weightfs {
-
-/// How many requests may be in flight.  Threads: all calls may run in parallel.
-class RequestLimiter {
- public:
-  explicit RequestLimiter(unsigned most) : most_(most), limit_(most) {}
-
-  /// A place among the requests in flight; given back at the end of its life.
-  class Place {
-   public:
-    Place(RequestLimiter& limiter, const Context& context);
-    ~Place();
-    Place(const Place&) = delete;
-    Place& operator=(const Place&) = delete;
-    void succeeded();
-    /// Halves the limit, once for all requests that were in flight together.
-    void throttled();
-
-   private:
-    RequestLimiter& limiter_;
-    unsigned round_ = 0;
-  };
-
-  [[nodiscard]] unsigned limit() const;
-
- private:
-  const unsigned most_;
-  mutable RankedMutex mutex_{LockRank::leaf, "RequestLimiter::mutex_"};  // guards what follows
-  std::condition_variable_any changed_;
-  unsigned limit_, in_flight_ = 0, round_ = 0;
-};
 
 /// One request.  The caller owns what it refers to until send() returns.
 struct S3Call {
@@ -70,7 +35,7 @@ struct S3Call {
   std::uint64_t body_offset = 0, body_bytes = 0;
   std::string body_sha256 = std::string(kEmptySha256);
   std::span<std::byte> into = {};
-  bool follow = false;  // redirects, without credentials (store/s3/redirects.hpp)
+  bool follow = false;  // redirects, without credentials (store/http/redirects.hpp)
 
   std::vector<int> expected = {};  // statuses other than 2xx that are answers
   /// Why an answer is invalid, so that the request is retried; empty: it is valid.
@@ -84,9 +49,6 @@ struct S3Answer {
 
 class S3Client {
  public:
-  static constexpr unsigned kRequestsMax = 32;
-  static constexpr unsigned kFirstAttemptsMax = 3;
-
   S3Client(S3Address address, const S3Settings& settings, Environment environment);
 
   /// Returns: a 2xx answer without a problem, or an expected one.
@@ -98,17 +60,17 @@ class S3Client {
   [[nodiscard]] Error refusal_of(const S3Call& call, const HttpReply& reply) const;
 
   [[nodiscard]] const S3Address& address() const noexcept { return address_; }
-  [[nodiscard]] S3Redirects& redirects() noexcept { return redirects_; }
+  [[nodiscard]] Redirects& redirects() noexcept { return redirects_; }
 
   /// The service's time, as far as it is known.
   [[nodiscard]] std::chrono::system_clock::time_point now() const;
 
  private:
   struct Try;
-  bool attempt(const S3Call& call, Try& state, const Context& context);
-  bool take(const S3Call& call, Try& state, HttpReply reply, RequestLimiter::Place& place);
-  void judge(const S3Call& call, Try& state, const S3Refusal& refusal);
-  void wait(const S3Call& call, Try& state, const Context& context);
+  using Outcome = RetryLoop::Outcome;
+  using Attempts = RetryLoop::Attempts;
+  Outcome take(const S3Call& call, Try& state, Attempts& attempts, HttpReply reply);
+  Outcome judge(const S3Call& call, Try& state, Attempts& attempts, const S3Refusal& refusal);
   HttpReply exchange(const S3Call& call, const AwsCredentials& keys, const Context& context);
   HttpReply follow(const S3Call& call, HttpReply reply, const Context& context);
   HttpReply fetch(const S3Call& call, const std::string& url, const Context& context);
@@ -118,15 +80,12 @@ class S3Client {
   [[nodiscard]] std::string doing(const S3Call& call) const;
 
   const S3Address address_;
-  const unsigned attempts_max_;
   const bool sign_;
   AwsCredentialChain credentials_;
   Signer signer_;
-  RetryBudget budget_;
-  RequestLimiter limiter_{kRequestsMax};
-  S3Redirects redirects_;
+  RetryLoop retries_;
+  Redirects redirects_;
   std::atomic<std::int64_t> clock_offset_s_{0};  // of the service's clock
-  std::atomic<bool> reached_{false};             // some answer came
   HttpClient http_;
 };
 

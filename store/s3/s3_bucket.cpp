@@ -7,6 +7,7 @@
 
 #include "store/base/bytes.hpp"
 #include "store/base/sha256.hpp"
+#include "store/http/reply_checks.hpp"
 #include "store/s3/download.hpp"
 #include "store/s3/request.hpp"
 #include "store/s3/upload.hpp"

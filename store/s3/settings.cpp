@@ -1,17 +1,15 @@
 #include "store/s3/settings.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
+#include "store/http/retry_loop.hpp"
 #include "store/http/service_url.hpp"
 
 namespace weightfs {
 namespace {
-
-constexpr unsigned kAttemptsMax = 100;
 
 std::optional<std::string> first_of(const Environment& environment,
                                     std::initializer_list<std::string_view> variables) {
@@ -28,18 +26,6 @@ std::optional<std::string> find_setting(const Environment& environment, std::str
   if (!value) value = profile.find(setting);
   if (value && value->empty()) return std::nullopt;
   return value;
-}
-
-unsigned parse_attempts(const std::string& text) {
-  unsigned attempts = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), attempts);
-  if (error != std::errc() || end != text.data() + text.size() || attempts == 0 ||
-      attempts > kAttemptsMax) {
-    throw Error(ErrorCode::invalid, "AWS_MAX_ATTEMPTS (max_attempts of a profile) is '" + text +
-                                        "': expected a number from 1 to " +
-                                        std::to_string(kAttemptsMax));
-  }
-  return attempts;
 }
 
 // Rejects settings that would send requests to another AWS endpoint than the one used here.
@@ -119,7 +105,9 @@ S3Settings find_s3_settings(const BucketOptions& options, const Environment& env
       find_setting(environment, "AWS_CA_BUNDLE", settings.profile, "ca_bundle").value_or("");
   const auto attempts =
       find_setting(environment, "AWS_MAX_ATTEMPTS", settings.profile, "max_attempts");
-  if (attempts) settings.attempts_max = parse_attempts(*attempts);
+  if (attempts)
+    settings.attempts_max =
+        parse_attempts_max(*attempts, "AWS_MAX_ATTEMPTS (max_attempts of a profile)");
   return settings;
 }
 

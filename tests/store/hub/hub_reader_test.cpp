@@ -222,7 +222,7 @@ TEST_F(HubReaderTest, IsGivenUpSoonIfItWasNeverReached) {
     url = gone.url();
   }
   variables_["HF_ENDPOINT"] = url;
-  variables_["AWS_MAX_ATTEMPTS"] = "1000";
+  variables_["AWS_MAX_ATTEMPTS"] = "100";
   std::string message;
   EXPECT_EQ(test::code_of([&] { get(0, 1); }, &message), ErrorCode::unavailable);
   EXPECT_NE(message.find("given up after 3 attempts"), message.npos) << message;

@@ -259,23 +259,6 @@ TEST(S3Bucket, RenewsAnExpiredTokenOnce) {
   EXPECT_EQ(at.fake.count("PUT"), 2u);
 }
 
-TEST(RequestLimiter, HalvesOnceForRequestsInFlightTogether) {
-  RequestLimiter limiter(8);
-  {
-    RequestLimiter::Place a(limiter, {}), b(limiter, {});
-    a.throttled();
-    b.throttled();
-    EXPECT_EQ(limiter.limit(), 4u);
-    RequestLimiter::Place c(limiter, {});
-    c.throttled();
-    EXPECT_EQ(limiter.limit(), 2u);
-    const Context late{{}, Clock::now()};
-    EXPECT_EQ(code_of([&] { RequestLimiter::Place(limiter, late); }), ErrorCode::timed_out);
-  }
-  for (int i = 0; i < 10; i++) RequestLimiter::Place(limiter, {}).succeeded();
-  EXPECT_EQ(limiter.limit(), 8u);
-}
-
 // ---- reads ----
 
 TEST(S3Bucket, AShortBodyIsReadAgain) {

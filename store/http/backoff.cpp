@@ -1,4 +1,4 @@
-#include "store/s3/backoff.hpp"
+#include "store/http/backoff.hpp"
 
 #include <algorithm>
 #include <random>

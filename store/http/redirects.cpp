@@ -1,4 +1,4 @@
-#include "store/s3/redirects.hpp"
+#include "store/http/redirects.hpp"
 
 #include <fmt/format.h>
 
@@ -13,25 +13,25 @@ bool is_redirect(int status) {
 
 }  // namespace
 
-std::optional<std::string> S3Redirects::find(std::string_view key) const {
+std::optional<std::string> Redirects::find(std::string_view key) const {
   const std::lock_guard lock(mutex_);
   const auto kept = urls_.find(key);
   return kept == urls_.end() ? std::nullopt : std::optional(kept->second);
 }
 
-void S3Redirects::keep(std::string_view key, std::string url) {
+void Redirects::keep(std::string_view key, std::string url) {
   const std::lock_guard lock(mutex_);
   if (urls_.size() >= kKeptMax) urls_.clear();
   urls_.insert_or_assign(std::string(key), std::move(url));
 }
 
-void S3Redirects::forget(std::string_view key) {
+void Redirects::forget(std::string_view key) {
   const std::lock_guard lock(mutex_);
   const auto kept = urls_.find(key);
   if (kept != urls_.end()) urls_.erase(kept);
 }
 
-std::optional<std::string> S3Redirects::next(const HttpReply& reply, std::string_view from) const {
+std::optional<std::string> Redirects::next(const HttpReply& reply, std::string_view from) const {
   if (!is_redirect(reply.status)) return std::nullopt;
   const auto location = reply.find("Location");
   if (!location) throw Error(ErrorCode::unavailable, "a redirect has no Location");

@@ -1,4 +1,4 @@
-// Backoff: when a request to a bucket is tried again, and how often.
+// Backoff: when a request to a service is tried again, and how often.
 //
 // Full jitter: pause k (from 0 on) is random between 0 and the smaller of 20 s and 100 ms x 2^k, so
 // that a thousand hosts that failed together do not come back together; Retry-After (capped at 60

@@ -1,5 +1,5 @@
-// S3Redirects: where a service redirects reads: HF's gateway answers a GET with a signed URL of its
-// CDN, which works for many ranges of the object, until it answers 403.
+// Redirects: where a service redirects reads: the Hugging Face Hub and its S3 gateway answer a GET
+// with a signed URL of their CDN, which works for many ranges of the file, until it answers 403.
 //
 // Threads: all calls may run in parallel.
 #pragma once
@@ -10,15 +10,15 @@
 #include <string_view>
 
 #include "store/base/ranked_mutex.hpp"
-#include "store/http/client.hpp"
+#include "store/http/message.hpp"
 
 namespace weightfs {
 
 inline constexpr unsigned kRedirectsMax = 3;  // in a row
 
-class S3Redirects {
+class Redirects {
  public:
-  explicit S3Redirects(bool http_allowed) : http_allowed_(http_allowed) {}
+  explicit Redirects(bool http_allowed) : http_allowed_(http_allowed) {}
 
   [[nodiscard]] std::optional<std::string> find(std::string_view key) const;
   void keep(std::string_view key, std::string url);
@@ -32,7 +32,7 @@ class S3Redirects {
 
  private:
   const bool http_allowed_;
-  mutable RankedMutex mutex_{LockRank::leaf, "S3Redirects::mutex_"};  // guards urls_
+  mutable RankedMutex mutex_{LockRank::leaf, "Redirects::mutex_"};  // guards urls_
   std::map<std::string, std::string, std::less<>> urls_;
 };
 
