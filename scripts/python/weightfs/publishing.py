@@ -14,6 +14,7 @@ import shutil
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, overload
 
@@ -24,6 +25,8 @@ from weightfs.mounts import is_shown, is_writer, last_error, queue_of
 from weightfs.progress import Callback, Progress
 from weightfs.tensors import Tensor, is_distributed
 from weightfs.versions import Target, Version, version_of, wait_arguments
+
+HAND_OVER_SECONDS = 0.002  # between looks whether a command has handed over
 
 What = Target | Mapping[str, Tensor]
 
@@ -254,6 +257,17 @@ class Attempt:
             tag = ["--tag", self.tag] if self.tag else []
             self._process = start(["publish", self.target, self.folder, *tag, *self._wishes],
                                   ended_at_exit=False)
+            if self._on_mount and self._is_in_staging():
+                self._await_hand_over()
+
+    def _await_hand_over(self) -> None:
+        """Until the command has handed it over, so that the next one comes after it, and it
+        survives this process. If it was refused, finish() says why."""
+        while os.path.lexists(self.folder):
+            if self._process.poll() is not None:
+                return
+            time.sleep(HAND_OVER_SECONDS)
+        self.is_handed_over = True
 
     def _is_in_staging(self) -> bool:
         """By its parent's name: what is not there by that is copied there by the command."""
