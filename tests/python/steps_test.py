@@ -117,12 +117,12 @@ def test_what_is_wrong_with_the_arguments_is_said_at_once(place, writer):
         StepPublisher(place.mount(name="reader", store="other").path)
 
 
-def test_a_refused_save_is_raised_by_the_next_call(place, writer):
+@pytest.mark.parametrize("meta", [None, {"step": 1}])  # by a rename, and by the command
+def test_a_save_that_is_refused_is_raised_and_removed(place, writer, meta):
     steps = StepPublisher(writer.path)
-    with steps.saving("bad") as folder:
+    with pytest.raises(weightfs.InvalidError, match="model.safetensors"), \
+            steps.saving("bad", meta) as folder:
         harness.write_file(os.path.join(folder, "model.safetensors"), b"no safetensors")
-    with pytest.raises(weightfs.InvalidError, match="model.safetensors"):
-        steps.wait()
     assert steps.has_room() and staged(writer) == []
     publish(steps, place, "good")
     assert [one.tag for one in steps.wait()] == ["good"]
@@ -240,27 +240,26 @@ def test_a_conflict_is_raised_in_the_next_step_and_rebase_goes_on(place, writer)
     assert [one.number for one in rebasing.wait()] == [6]
 
 
-def test_two_trainers_on_one_mount_mix_nothing(place, writer):
+def test_two_trainers_on_one_mount_mix_nothing(place, slow):
+    """The same step of both, saved at a time: one is taken, the other is told."""
+    writer, answer = slow
     one, two = StepPublisher(writer.path), StepPublisher(writer.path)
-    with one.saving("step-1") as first, two.saving("step-1") as second:
+    with pytest.raises(weightfs.BusyError, match="publish/step-1 is already being published"), \
+            one.saving("step-1") as first, two.saving("step-1") as second:
         assert first != second
         save(place, 1)(first)
         save(place, 2)(second)
-    ends = []
-    for steps in (two, one):  # the inner block ends first
-        try:
-            ends.append([version.number for version in steps.wait()])
-        except weightfs.BusyError:
-            ends.append("busy")
-    # Refused while the tag is queued; a version of its own after that.
-    assert ends in ([[1], "busy"], [[1], [2]])
+    answer()
+    assert [version.number for version in two.wait()] == [1] and one.wait() == []
+    weights = harness.read_file(writer.join("versions", 1, "model.safetensors"))
+    assert weights == safetensors.numpy.save(place.tensors(2)) and staged(writer) == []
 
 
 def test_a_mount_that_goes_away(place, writer):
     steps = StepPublisher(writer.path)
     publish(steps, place, "step-1")
     steps.wait()
-    writer.kill()
+    writer.process.kill()
     with pytest.raises(weightfs.FailedError, match="Mount it again"):
         publish(steps, place, "step-2")
     writer.start()

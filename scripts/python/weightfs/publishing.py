@@ -22,7 +22,8 @@ from weightfs.binary import result_of, start
 from weightfs.checkpoint import SHARD_BYTES, Files, take_part, write_checkpoint
 from weightfs.errors import OF_ERRNO, Error, ReadOnlyError, TimedOutError, UsageError, of_refusal
 from weightfs.mounts import is_shown, is_writer, last_error, queue_of
-from weightfs.progress import Callback, Progress
+from weightfs.pieces import check_whole
+from weightfs.progress import Callback, Progress, ignore
 from weightfs.tensors import Tensor, is_distributed
 from weightfs.versions import Target, Version, version_of, wait_arguments
 
@@ -143,8 +144,9 @@ def publish(target: Target, what: What, *, tag: str | None = None,
                   bar, where tqdm is installed
     options       more options of the command, for URLs: ("--endpoint-url", "https://...")
 
-    Raises RefusedError and its kinds if a mount refuses it; ConflictError if another writer has
-    published since; UsageError, CorruptError, FailedError; OSError if tensors cannot be written.
+    Raises RefusedError and its kinds if a mount refuses it; InvalidError also for a directory with
+    parts of tensors (weightfs.pieces); ConflictError if another writer has published since;
+    UsageError, CorruptError, FailedError; OSError if tensors cannot be written.
     """
     target = os.fspath(target)
     tensors = what if isinstance(what, Mapping) else None
@@ -158,6 +160,7 @@ def publish(target: Target, what: What, *, tag: str | None = None,
     if tensors is None:
         if files is not None:
             raise UsageError("files are for tensors; put them into the directory")
+        check_whole(os.fspath(what))  # type: ignore[arg-type]
         attempt = Attempt(target, os.fspath(what), tag or "", wishes)  # type: ignore[arg-type]
     else:
         try:
@@ -262,11 +265,13 @@ class Attempt:
 
     def _await_hand_over(self) -> None:
         """Until the command has handed it over, so that the next one comes after it, and it
-        survives this process. If it was refused, finish() says why."""
-        while os.path.lexists(self.folder):
-            if self._process.poll() is not None:
-                return
+        survives this process.
+
+        Raises Error if it was refused."""
+        while os.path.lexists(self.folder) and self._process.poll() is None:
             time.sleep(HAND_OVER_SECONDS)
+        if self._process.poll():
+            self.finish(ignore)
         self.is_handed_over = True
 
     def _is_in_staging(self) -> bool:

@@ -130,7 +130,7 @@ class StepPublisher:
         tag   of the version; if there is one with it already, the tag then means the newer one
         meta  values are stored as text
 
-        Raises FailedError if the mount is gone. What the mount refuses, a later call raises."""
+        Raises RefusedError if the mount does not take it; FailedError if the mount is gone."""
         folder = self._new_folder(tag)
         try:
             with self._a_mount_that_goes_away(), locked(folder):

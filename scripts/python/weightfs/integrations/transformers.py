@@ -21,7 +21,8 @@ from typing import Any, Literal
 
 from transformers import TrainerCallback
 
-from weightfs.errors import FailedError, UsageError
+from weightfs.errors import UsageError
+from weightfs.integrations.ranks import agree
 from weightfs.integrations.steps import StepPublisher, WhenFull
 from weightfs.versions import Target
 
@@ -113,7 +114,7 @@ class PublishCallback(TrainerCallback):  # type: ignore[misc,unused-ignore]
                 return stack.enter_context(self._publisher().saving(
                     self._tag.format(step=state.global_step), self._meta_of(state)))
 
-            folder = agree(begin, state.is_world_process_zero) if by_all else begin()
+            folder = agree(begin) if by_all else begin()
             if folder is None:
                 return
             if not state.is_world_process_zero:  # may have no mount: takes part in gathering
@@ -216,23 +217,3 @@ def tied(model: Any, state: dict[str, Any]) -> dict[str, Any]:
         if name in state and owner in state:
             state[name] = state[owner]
     return state
-
-
-def agree(decide: Callable[[], str | None], is_first: bool) -> str | None:
-    """Rank 0's answer, or its error, on every rank: if they did not stop together, those that go on
-    would wait for ever."""
-    from torch import distributed
-
-    answer: list[Any] = [None, ""]
-    error: Exception | None = None
-    if is_first:
-        try:
-            answer[0] = decide()
-        except Exception as raised:
-            error, answer[1] = raised, str(raised)
-    distributed.broadcast_object_list(answer, src=0)
-    if error is not None:
-        raise error
-    if answer[1]:
-        raise FailedError(f"rank 0: {answer[1]}")
-    return answer[0]  # type: ignore[no-any-return]
