@@ -82,14 +82,18 @@ pip_install() {
   return 1
 }
 
-# The real safetensors package, and older ones beside it that write files in another way; pinned.
+# The real safetensors package, older ones beside it that write files in another way, and what the Python
+# package is checked with (pytest in a folder of its own, also for interpreters that have torch); pinned.
 # Exports WEIGHTFS_VENV_PYTHON.
 need_safetensors() {
-  make_venv "$ROOT/build/venv" 'safetensors 0.8.0 0.7.0 0.5.3, numpy 2.2.6' install_safetensors
+  make_venv "$ROOT/build/venv" "safetensors 0.8.0 0.7.0 0.5.3, numpy 2.2.6, $CHECKERS" install_safetensors
   export WEIGHTFS_VENV_PYTHON=$ROOT/build/venv/bin/python
 }
+CHECKERS='pytest==9.2.0 ruff==0.17.6 mypy==2.4.1'
 install_safetensors() {
-  pip_install "$1" safetensors==0.8.0 numpy==2.2.6
+  # shellcheck disable=SC2086  # several words
+  pip_install "$1" safetensors==0.8.0 numpy==2.2.6 ${CHECKERS#* }
+  pip_install "$1" --target "$1/pytest" "${CHECKERS%% *}"
   for version in 0.7.0 0.5.3; do
     pip_install "$1" --no-deps --target "$1/safetensors-$version" "safetensors==$version"
   done

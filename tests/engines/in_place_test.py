@@ -27,6 +27,7 @@ if sys.executable != engines_python.PYTHON and os.path.exists(engines_python.PYT
 if os.path.exists(engines_python.PYTHON):
     import torch
     from safetensors.torch import save_file
+    from weightfs.safetensors_file import INDEX
     from weightfs.vllm import delta, digest, mapping, session, staging
     from weightfs.vllm.mapping import CannotMap, Source
 
@@ -671,7 +672,7 @@ class Mounts(unittest.TestCase):
                 save_file({f"{name}.w": torch.zeros(2, 3)},
                           os.path.join(folder, f"{name}.safetensors"))
             self.assertEqual([one.name for one in delta.checkpoint_of(root, 1)], ["a.w", "b.w"])
-            with open(os.path.join(folder, delta.INDEX), "w") as file:
+            with open(os.path.join(folder, INDEX), "w") as file:
                 json.dump({"weight_map": {"b.w": "b.safetensors"}}, file)
             self.assertEqual(list(delta.checkpoint_of(root, 1)),
                              [Source("b.w", torch.float32, (2, 3))])

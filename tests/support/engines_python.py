@@ -13,6 +13,7 @@ import harness
 import savers
 
 MODULES = os.path.join(harness.HERE, "engines")
+PACKAGE = os.path.join(harness.ROOT, "scripts", "python")
 
 
 def python_of(engine):
@@ -27,8 +28,8 @@ PYTHON = python_of("hf")
 
 
 def variables_with(more=()):
-    """The binary is in the PATH as `weightfs`, and tests/support/engines can be imported."""
-    return {"PYTHONPATH": MODULES, "PATH": os.path.dirname(harness.BINARY) + ":" + os.environ["PATH"],
+    """The binary is in the PATH as `weightfs`; tests/support/engines and the package can be imported."""
+    return {"PYTHONPATH": f"{MODULES}:{PACKAGE}", "PATH": os.path.dirname(harness.BINARY) + ":" + os.environ["PATH"],
             **dict(more)}
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from weightfs.vllm.delta import Change
+from weightfs.deltas import Change
 from weightfs.vllm.mapping import INTEGERS, Home, Mapping
 
 LOOKED_AT = 1 << 16  # elements in the pause; any other version differs in far more than one of them

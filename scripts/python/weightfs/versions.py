@@ -1,0 +1,114 @@
+"""Versions: waiting for one, listing them, and the state of a mount."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, overload
+
+from weightfs.binary import call
+from weightfs.errors import FailedError, UsageError
+
+Target = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class Version:
+    """One complete immutable checkpoint.
+
+    number  1, 2, 3, ...
+    tag     the name that it was published with; "" for none
+    path    the directory where it opens on this host; "" where that is not known
+    time    of its publication, in seconds since 1970 (UTC); 0 where it is not known
+    meta    the metadata that it was published with; all values are strings
+    record  everything that the command said about it (`weightfs log --json` and so on)
+    """
+
+    number: int
+    tag: str = ""
+    path: str = ""
+    time: int = 0
+    meta: Mapping[str, str] = field(default_factory=dict)
+    record: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+
+def version_of(said: Mapping[str, Any], tag: str = "") -> Version:
+    """From what a command printed."""
+    return Version(number=int(said["version"]), tag=str(said.get("tag") or tag),
+                   path=str(said.get("path") or ""), time=int(said.get("time") or 0),
+                   meta=dict(said.get("meta") or {}), record=said)
+
+
+def wait_arguments(target: Target, *, tag: str | None, version: int | str | None,
+                   newer_than: int | None, ready: bool, timeout: float | None) -> list[str]:
+    """Of the command `wait`.
+
+    Raises UsageError."""
+    given = {"--tag": tag, "--version": version, "--newer-than": newer_than}
+    chosen = {option: value for option, value in given.items() if value is not None}
+    if len(chosen) > 1 or (not chosen and not ready):
+        raise UsageError("wait() takes exactly one of tag, version and newer_than; none of them "
+                         "only with ready=True, which then means `latest`")
+    arguments = ["wait", os.fspath(target)]
+    for option, value in chosen.items():
+        arguments += [option, str(value)]
+    if ready:
+        arguments.append("--ready")
+    if timeout is not None:
+        arguments += ["--timeout", f"{max(timeout, 0.0):.3f}"]
+    return arguments
+
+
+def wait(target: Target, *, tag: str | None = None, version: int | str | None = None,
+         newer_than: int | None = None, ready: bool = False,
+         timeout: float | None = None) -> Version:
+    """Waits until a version is in the bucket and opens here.
+
+    target      a mount point, or the directory of a running sync
+    tag         the hand-over publish/TAG, else the newest version with this tag
+    version     this number
+    newer_than  any version above this number; 0: any at all
+    ready       also until every byte of it is on this host
+    timeout     seconds; None: as long as it takes
+
+    Raises TimedOutError; ConflictError if another writer published first; FailedError if the
+    hand-over failed or was taken back; CorruptError if what `ready` fetches is damaged.
+    """
+    said = call(*wait_arguments(target, tag=tag, version=version, newer_than=newer_than,
+                                ready=ready, timeout=timeout))
+    return version_of(said, tag or "")
+
+
+@overload
+def status(target: Target) -> dict[str, Any]: ...
+@overload
+def status(target: None = None) -> list[dict[str, Any]]: ...
+
+
+def status(target: Target | None = None) -> dict[str, Any] | list[dict[str, Any]]:
+    """The state of a mount or of a sync's directory, as `weightfs status --json` prints it: among
+    others "version" (that of `latest`), "newest", "lag_versions", "lag_seconds", "problems",
+    "queued", "writer". Without a target: a list, of all mounts of this host.
+
+    Raises FailedError if nothing is mounted there, or its daemon is gone.
+    """
+    said = call("status", *([] if target is None else [os.fspath(target)]))
+    if target is not None and not isinstance(said, dict):
+        raise FailedError(f"'{os.fspath(target)}' is neither a mount nor the directory of a sync")
+    return said  # type: ignore[no-any-return]
+
+
+def log(target: Target, *, limit: int | None = None, options: Sequence[str] = ()) -> list[Version]:
+    """The versions of a repository, newest first.
+
+    target   a URL, a mount point or a store
+    limit    only the newest so many
+    options  more options of the command: ("--endpoint-url", "https://rgw.example.com")
+
+    `record` of each has the rest: "changed_elements" of "elements", "delta_bytes", "snapshot" ...
+
+    Raises Error.
+    """
+    limited = [] if limit is None else ["--limit", str(limit)]
+    return [version_of(one) for one in call("log", os.fspath(target), *limited, *options)]
