@@ -69,6 +69,7 @@ std::string VllmHook::stage(const VllmEngine& engine, const std::optional<VllmHe
   if (!engine.reason.empty()) return engine.reason;
   if (!held) return "vLLM is new to this hook; its next version is in place";
   if (!held->refused.empty()) return held->refused;
+  if (held->version == version) return "vLLM is told the same version again";
   try {
     in_place_.stage(engine, *held, version, context.within(timeout_ / 2));
     return "";

@@ -629,6 +629,16 @@ TEST_F(VllmInPlaceTest, AQuestionWithoutAnAnswerIsNoRestart) {
   EXPECT_EQ(tell(*hook, 3), How::in_place);
 }
 
+// Nobody saw the end of the telling before, or it was labelled by somebody else.
+TEST_F(VllmInPlaceTest, TheSameVersionAgainIsAReload) {
+  RankedEngine engine(2);
+  const auto hook = make(engine);
+  bring_to_2(*hook);
+  EXPECT_EQ(tell(*hook, 2), How::reload);
+  expect_words(hook->find_update()->reason, "the same version again");
+  EXPECT_EQ(tell(*hook, 3), How::in_place);
+}
+
 TEST_F(VllmInPlaceTest, TwoHooksOfOneEngineNeverMixVersions) {
   RankedEngine engine(2);
   const auto one = make(engine), other = make(engine);
