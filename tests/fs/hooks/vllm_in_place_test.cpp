@@ -256,11 +256,12 @@ class VllmInPlaceTest : public testing::Test {
   static HookTarget target(std::uint64_t version) {
     return {.version = version, .path = "/mnt/w/versions/" + std::to_string(version), .tag = ""};
   }
-  std::unique_ptr<VllmHook> make(RankedEngine& engine, const std::string& more = "") {
+  std::unique_ptr<VllmHook> make(RankedEngine& engine, const std::string& more = "",
+                                 Clock::duration patience = std::chrono::minutes(1)) {
     return std::make_unique<VllmHook>(client_, parse_hook("vllm=" + engine.url() + more), "/mnt/w",
                                       VllmPace{.first = std::chrono::milliseconds(1),
                                                .longest = std::chrono::milliseconds(1),
-                                               .patience = std::chrono::milliseconds(100)});
+                                               .patience = patience});
   }
   /// As a round of the reconciler.  Returns how the version came.
   static How tell(VllmHook& hook, std::uint64_t version) {
@@ -356,7 +357,7 @@ TEST_F(VllmInPlaceTest, StagingIsWaitedForBeforeThePause) {
 
 TEST_F(VllmInPlaceTest, OneThatHangsInStageIsReloaded) {
   RankedEngine engine(8);
-  const auto hook = make(engine, ",timeout=0.4");
+  const auto hook = make(engine, ",timeout=4");
   bring_to_2(*hook);
   engine.stage_slowly(1'000'000);
   EXPECT_EQ(tell(*hook, 3), How::reload);
@@ -528,7 +529,8 @@ TEST_F(VllmInPlaceTest, CachesAreResetUntilTheyAre) {
   EXPECT_EQ(tell(*hook, 3), How::in_place);
   EXPECT_EQ(count(engine.take_calls(), kRankReset), 3U);
   engine.fail("/reset_prefix_cache", 1'000'000);
-  expect_words(failure_of(*hook, 4), "vLLM stays paused");
+  const auto hurried = make(engine, "", std::chrono::milliseconds(3));
+  expect_words(failure_of(*hurried, 4), "vLLM stays paused");
   EXPECT_TRUE(engine.is_paused());
   engine.fail("/reset_prefix_cache", 0);
   EXPECT_EQ(tell(*hook, 4), How::reload);
