@@ -3,14 +3,17 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <stop_token>
 #include <thread>
 
+#include "fs/hooks/hooks.hpp"
 #include "fs/hooks/vllm.hpp"
 #include "store/base/error.hpp"
+#include "tests/support/eventually.hpp"
 #include "tests/support/http_server.hpp"
 #include "tests/support/support.hpp"
 
@@ -361,7 +364,7 @@ TEST_F(VllmInPlaceTest, OneThatHangsInStageIsReloaded) {
   bring_to_2(*hook);
   engine.stage_slowly(1'000'000);
   EXPECT_EQ(tell(*hook, 3), How::reload);
-  expect_words(hook->find_update()->reason, "timed out while vLLM staged the change");
+  EXPECT_EQ(hook->find_update()->reason, "not every rank has staged the change after 2 s");
   EXPECT_TRUE(engine.serves(3));
   engine.stage_slowly(0);
   EXPECT_EQ(tell(*hook, 4), How::in_place);
@@ -647,6 +650,26 @@ TEST_F(VllmInPlaceTest, TwoHooksOfOneEngineNeverMixVersions) {
   for (std::uint64_t version = 1; version < 9; version++) {
     (void)tell(version % 3 == 0 ? *one : *other, version);
     EXPECT_TRUE(engine.serves(version)) << engine.died();
+  }
+}
+
+// Asked by another thread, while hooks ask and tell.
+TEST_F(VllmInPlaceTest, HooksWantTheChangeThatTheirEngineReadsNext) {
+  const test::TempDir dir;
+  const auto db = Db::open(dir / "db");
+  RankedEngine engine(2);
+  HooksOptions options{.specs = {}, .repository = "file:///b", .mount_point = "/mnt/w"};
+  for (const char* key : {",every=0.01", ",every=0.02"}) {
+    options.specs.push_back(parse_hook("vllm=" + engine.url() + key));
+  }
+  std::atomic<std::uint64_t> newest{1};
+  Hooks hooks(std::move(options), *db);
+  EXPECT_TRUE(hooks.wanted_deltas(2).empty());
+  hooks.start([&] { return Hooks::Shown{.version = newest, .tag = "", .is_newest = true}; });
+  for (; newest < 5; newest++) {
+    const std::vector wanted{DeltaId({newest, newest + 1}, true)};
+    EXPECT_TRUE(test::eventually([&] { return hooks.wanted_deltas(newest + 1) == wanted; }));
+    EXPECT_TRUE(test::eventually([&] { return engine.serves(newest); })) << engine.died();
   }
 }
 
