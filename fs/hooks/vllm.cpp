@@ -1,5 +1,7 @@
 #include "fs/hooks/vllm.hpp"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "store/base/error.hpp"
@@ -69,12 +71,15 @@ std::string VllmHook::stage(const VllmEngine& engine, const std::optional<VllmHe
   if (!engine.reason.empty()) return engine.reason;
   if (!held) return "vLLM is new to this hook; its next version is in place";
   if (!held->refused.empty()) return held->refused;
+  if (held->version == version) return "vLLM is told the same version again";
+  const auto patience = std::chrono::duration<double>(timeout_ / 2);
   try {
     in_place_.stage(engine, *held, version, context.within(timeout_ / 2));
     return "";
   } catch (const Error& error) {
     context.check("vLLM staged the change");
-    return error.what();
+    if (error.code() != ErrorCode::timed_out) return error.what();
+    return fmt::format("not every rank has staged the change after {} s", patience.count());
   }
 }
 

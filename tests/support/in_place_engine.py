@@ -1,4 +1,4 @@
-"""An engine that is none and takes versions in place, as vLLM does with the package of scripts/python.
+"""An engine that is none, and takes versions in place as vLLM does (scripts/python).
 
 It has weights: the tensors of what it loaded, each on one of its ranks. A change is read from the
 mount that the engine was started from, compared with what is there, and written in the pause. An
@@ -49,8 +49,8 @@ class Rank:
 
 
 class InPlaceEngine(fake_engine.FakeEngine):
-    """`mount`: that it was started from. fail_rank: (what, rank) fails once; what is "stage" or "update".
-    stop_at(path or method) waits there until go_on()."""
+    """`mount`: that it was started from. fail_rank: (what, rank) fails once; what is "stage" or
+    "update". stop_at(path or method) waits there until go_on()."""
 
     def __init__(self, mount, ranks=2):
         self.mount, self.rank_count, self.fail_rank = mount, ranks, None

@@ -1,5 +1,5 @@
-"""Tensors of checkpoints and sparse deltas, as what they are to a reader: arrays of elements whose bytes
-are all that matters. Needs numpy."""
+"""Tensors of checkpoints and sparse deltas, as what they are to a reader: arrays of elements whose
+bytes are all that matters. Needs numpy."""
 
 import os
 

@@ -181,7 +181,8 @@ TEST_F(VllmHookTest, AnAnswerWithoutSuccessIsAFailureIfItDoesNotBecomeOne) {
   engine_.on("POST /reset_prefix_cache", std::vector<ServedReply>{{.body = R"({"success":false})"},
                                                                   {.body = R"({"success":false})"},
                                                                   {.body = R"({"success":true})"}});
-  EXPECT_EQ(failure_of(hook_), "");
+  VllmHook patient(client_, spec("vllm"), "/mnt/w");
+  EXPECT_EQ(failure_of(patient), "");
 }
 
 TEST_F(VllmHookTest, AReloadThatFailsSaysWhatToDo) {
