@@ -36,6 +36,12 @@ def assert_same(found, wanted):
         name: array.tobytes() for name, array in wanted.items()}
 
 
+def test_init(place):
+    url = "file://" + place.path("another")
+    made = weightfs.init(url)
+    assert weightfs.init(url) == made and len(made) == 32 and weightfs.log(url) == []
+
+
 # ---- wait, log, status ---------------------------------------------------------------------------
 
 def test_wait(two):
