@@ -31,6 +31,8 @@ BUILD_PACKAGES=(g++ cmake ninja-build pkg-config fuse3 libfuse3-dev librocksdb-d
   libxxhash-dev libhwy-dev libssl-dev libcurl4-openssl-dev libpugixml-dev nlohmann-json3-dev
   libtomlplusplus-dev libfmt-dev libspdlog-dev ca-certificates)
 DATA_PACKAGES=(python3 python3-numpy)
+WHEEL_PACKAGES=(dpkg-dev python3-venv libsnappy-dev liblz4-dev libbz2-dev libgflags-dev zlib1g-dev)
+EMPTY_PACKAGES=(debootstrap util-linux)
 FUZZ_PACKAGES=(clang-14 libclang-rt-14-dev)
 TEST_PACKAGES=("${DATA_PACKAGES[@]}" libgtest-dev python3-venv e2fsprogs mount util-linux clang-tidy-14 git
   ccache rsync tar radosgw ceph-mon ceph-osd ceph-common openssl iproute2 python3-botocore strace)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the tests need, builds, and runs all of them.
 #
-#   scripts/test.sh [--no-sanitizers] [--no-engines] [ctest options]
+#   scripts/test.sh [--no-sanitizers] [--no-engines] [--no-wheel] [ctest options]
 #
 # A part that fails does not keep the others from running; what has failed stands at the end.
 # Three builds: the one that is used (build/), and by clang one with AddressSanitizer and UBSan for
@@ -9,15 +9,17 @@
 # each parser of what lies in a bucket, and one with ThreadSanitizer for what has threads
 # (build-tsan/).  All but the first that is needed are built, and the fuzzers run, beneath tests:
 # those mostly wait.
+# The wheel (scripts/wheel.sh) is linked of the first build's objects, and used in an empty Debian 12.
 # Engines: vLLM, torch and transformers in an environment of their own (scripts/engines.sh, 0.95 GB to download).
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 as_root "$@"
-sanitizers=1 engines=1
+sanitizers=1 engines=1 wheel=1
 while true; do
   case "${1:-}" in
     --no-sanitizers) sanitizers=0 ;;
     --no-engines) engines=0 ;;
-    -h | --help) sed -n '2,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    --no-wheel) wheel=0 ;;
+    -h | --help) sed -n '2,13s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) break ;;
   esac
   shift
@@ -163,11 +165,16 @@ test_all() {
   run_ctest "$ROOT/build" --parallel $((2 * JOBS + 1)) "${without[@]}" "$@"
 }
 
+test_wheel() {
+  "$ROOT/scripts/wheel.sh" --build "$ROOT/build"
+  "$ROOT/tests/wheel/empty.sh"
+}
+
 test_tidy() { "$ROOT/scripts/tidy.sh"; }
 
 without=()
 export GTEST_BRIEF=1  # of a test program that fails only the failures are printed
-need_packages "${BUILD_PACKAGES[@]}" "${TEST_PACKAGES[@]}" "${FUZZ_PACKAGES[@]}"
+need_packages "${BUILD_PACKAGES[@]}" "${TEST_PACKAGES[@]}" "${FUZZ_PACKAGES[@]}" "${WHEEL_PACKAGES[@]}" "${EMPTY_PACKAGES[@]}"
 build_others() { build_tsan && build_main; }
 if [ $sanitizers = 1 ]; then
   part "build with AddressSanitizer and UBSan" build_asan
@@ -189,8 +196,12 @@ if [ $sanitizers = 1 ]; then
   part "unit tests under AddressSanitizer and UBSan" test_asan
   end_part "other builds"
   begin_part "fuzzers" test_fuzz
+  [ $wheel = 0 ] || begin_part "wheel" test_wheel
   part "store and mount under ThreadSanitizer" test_tsan
   end_part "fuzzers"
+  [ $wheel = 0 ] || end_part "wheel"
+elif [ $wheel = 1 ]; then
+  part "wheel" test_wheel
 fi
 printf '\n== up to here: %d s\n' "$SECONDS"
 say "all tests"

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "store/base/ranked_mutex.hpp"
+#include "store/http/system_certificates.hpp"
 #include "store/http/transfer.hpp"
 
 namespace weightfs {
@@ -218,7 +219,10 @@ class HttpClient::Loop {
   std::jthread thread_;
 };
 
-HttpClient::HttpClient(HttpOptions options) : loop_(std::make_unique<Loop>(std::move(options))) {}
+HttpClient::HttpClient(HttpOptions options) {
+  if (options.ca_bundle.empty()) options.ca_bundle = find_system_certificates();
+  loop_ = std::make_unique<Loop>(std::move(options));
+}
 HttpClient::~HttpClient() = default;
 
 HttpReply HttpClient::send(const HttpRequest& request, const Context& context) {

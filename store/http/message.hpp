@@ -66,7 +66,7 @@ class TransportError : public Error {
 };
 
 struct HttpOptions {
-  std::string ca_bundle;  // a file of certificates to trust; empty: the system's
+  std::string ca_bundle;  // a file of certificates to trust; empty: see system_certificates.hpp
   std::chrono::milliseconds connect_timeout{5'000};
   std::chrono::milliseconds stall_timeout{20'000};  // no byte moved in either direction for so long
   unsigned connections_max = 32;                    // to all hosts; more requests wait

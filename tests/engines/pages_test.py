@@ -68,7 +68,7 @@ class Pages(savers.SaverTest):
         return [block.replace("/mnt/w", self.writer.path) for block in blocks]
 
     def train(self, script, page, count):
-        blocks = self.programs(page)
+        blocks = [block for block in self.programs(page) if "TrainerCallback" in block]
         self.assertEqual(len(blocks), count)
         plain, _ = self.paths("steps")
         engines_python.run(script, plain, self.writer.path, os.path.join(self.dir, "output"), *blocks)

@@ -318,6 +318,18 @@ def test_readers_mounts_take_nothing(place):
         assert refused.value.errno == errno.EROFS
 
 
+@pytest.mark.parametrize("tag", ["a/b", ".hidden", "..", "-x", "step\n1", "x" * 300])
+def test_a_tag_that_cannot_be_is_refused_in_words_and_leaves_nothing(place, tag):
+    writer = place.writer()
+    folder = stage(writer, "x", {"model.safetensors": valid(place)[:-1]})
+    with pytest.raises(weightfs.InvalidError):
+        weightfs.publish(writer.path, folder, tag="earlier")  # of which nobody else is told
+    with pytest.raises((weightfs.FailedError, weightfs.UsageError)) as refused:
+        weightfs.publish(writer.path, place.tensors(), tag=tag)
+    assert "earlier" not in str(refused.value) and len(str(refused.value)) > 20
+    assert staged(writer) == ["x"] and weightfs.log(writer.path) == []
+
+
 def test_each_refusal_has_its_class():
     from weightfs.errors import OF_ERRNO, of_refusal
 

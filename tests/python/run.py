@@ -13,7 +13,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 PACKAGE = os.path.join(ROOT, "scripts", "python")
 CONFIGURATION = os.path.join(PACKAGE, "pyproject.toml")
-PYTHON = os.environ.get("WEIGHTFS_VENV_PYTHON", os.path.join(ROOT, "build", "venv", "bin", "python"))
+PYTHON = os.environ.get("WEIGHTFS_VENV_PYTHON", os.path.join(ROOT, "build/venv/bin/python"))
+PYTEST = os.path.join(os.path.dirname(os.path.dirname(PYTHON)), "pytest")
 SKIPPED = 77
 
 
@@ -21,8 +22,7 @@ def run(module, *arguments):
     """Whether it found nothing wrong."""
     print(f"== {module}", flush=True)
     return subprocess.run([PYTHON, "-m", module, *arguments], cwd=PACKAGE, env={
-        **os.environ, "PYTHONPATH": os.path.join(os.path.dirname(os.path.dirname(PYTHON)), "pytest"),
-        "PYTHONDONTWRITEBYTECODE": "1"}).returncode == 0
+        **os.environ, "PYTHONPATH": PYTEST, "PYTHONDONTWRITEBYTECODE": "1"}).returncode == 0
 
 
 def main():

@@ -2,6 +2,7 @@
 
     import weightfs
 
+    weightfs.init("s3://runs/run-7")
     weightfs.publish("/mnt/w", model.state_dict(), tag="step-42", files="base-model")
     weightfs.wait("/mnt/w", tag="step-42")
     with weightfs.open("s3://runs/run-7") as run:
@@ -33,7 +34,7 @@ from weightfs.errors import (
 )
 from weightfs.opening import Repository, open
 from weightfs.publishing import Publication, publish
-from weightfs.versions import Version, log, status, wait
+from weightfs.versions import Version, init, log, status, wait
 
 __version__ = "0.6.0"
 
@@ -41,4 +42,4 @@ __all__ = [
     "BusyError", "Change", "ConflictError", "CorruptError", "Delta", "Error", "FailedError",
     "IncompleteError", "InvalidError", "NoBinaryError", "NotAllowedError", "Publication",
     "ReadOnlyError", "RefusedError", "Repository", "TimedOutError", "UsageError", "Version",
-    "delta", "find_binary", "log", "open", "publish", "status", "wait"]
+    "delta", "find_binary", "init", "log", "open", "publish", "status", "wait"]

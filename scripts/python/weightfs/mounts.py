@@ -19,13 +19,15 @@ def is_writer(target: str) -> bool:
     return is_shown(target) and os.path.isdir(os.path.join(target, "publish"))
 
 
-def last_error(mount: str) -> str:
-    """Why the last hand-over was refused; "" if none was, or it cannot be read."""
+def last_error(mount: str, tag: str) -> str:
+    """Why the hand-over publish/TAG was refused. "" if the last refusal is another one's, so that
+    nobody is told a reason that is not theirs, or it cannot be read."""
     try:
         with open(os.path.join(mount, ".weightfs", "last_error"), encoding="utf-8") as file:
-            return file.read().strip()
+            text = file.read().strip()
     except (OSError, UnicodeDecodeError):
         return ""
+    return text if not tag or f" publish/{tag}: " in text else ""
 
 
 def read_status(mount: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import secrets
 import shutil
 import sys
@@ -30,6 +31,8 @@ from weightfs.versions import Target, Version, version_of, wait_arguments
 HAND_OVER_SECONDS = 0.002  # between looks whether a command has handed over
 
 What = Target | Mapping[str, Tensor]
+
+NAME_MAX = 80  # characters of a tag in the name of a directory in staging
 
 # Kinds of errors that a hand-over is refused with, and the errno of the same refusal (SEMANTICS).
 ERRNO_OF_CODE = {"corrupt": "EBADMSG", "invalid": "EBADMSG", "unsupported": "EBADMSG",
@@ -211,7 +214,8 @@ def make_folder(target: str, tag: str, scratch: Target | None) -> str:
     Raises ReadOnlyError, OSError."""
     if is_shown(target):
         check_writer(target)
-        name = f"{tag.replace('/', '_') or 'untagged'}.{os.getpid()}-{secrets.token_hex(4)}"
+        clean = re.sub("[^A-Za-z0-9.+=-]", "_", tag)[:NAME_MAX]
+        name = f"publish-{clean}.{os.getpid()}-{secrets.token_hex(4)}"
         folder = os.path.join(target, "staging", name)
         os.mkdir(folder)
         return folder
@@ -246,12 +250,12 @@ class Attempt:
     def begin(self) -> None:
         """Raises RefusedError, NoBinaryError, OSError."""
         with self.removed_on_failure():
-            if self._on_mount and self.tag and not self._wishes and self._is_in_staging():
+            if self._is_said_by_a_rename():
                 place = os.path.join(self.target, "publish", self.tag)
                 try:
                     os.rename(self.folder, place)
                 except OSError as error:
-                    raise of_refusal(error, place, last_error(self.target)) from error
+                    raise of_refusal(error, place, last_error(self.target, self.tag)) from error
                 self.is_handed_over = True
                 self._process = start(
                     wait_arguments(self.target, tag=self.tag, version=None, newer_than=None,
@@ -274,8 +278,10 @@ class Attempt:
             self.finish(ignore)
         self.is_handed_over = True
 
-    def _is_in_staging(self) -> bool:
-        """By its parent's name: what is not there by that is copied there by the command."""
+    def _is_said_by_a_rename(self) -> bool:
+        """What it does not say, or the kernel would refuse without a reason, the command does."""
+        if not self._on_mount or self._wishes or not is_plain(self.tag):
+            return False
         staging = os.path.realpath(os.path.join(self.target, "staging"))
         return os.path.realpath(self.folder).startswith(staging + os.sep)
 
@@ -293,7 +299,7 @@ class Attempt:
         try:
             said = result_of(self._process, tell_queue if self._on_mount else None)
         except Error as error:
-            reason = last_error(self.target) if self._on_mount else ""
+            reason = last_error(self.target, self.tag) if self._on_mount else ""
             self._remove_own()
             raise refusal_of(error, reason) from None
         except BaseException:
@@ -308,6 +314,11 @@ class Attempt:
         """A hand-over has left it, and is the daemon's."""
         if self._is_own and not self.is_handed_over:
             shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def is_plain(tag: str) -> bool:
+    """Whether it can be the last name of a path. The daemon decides what it takes."""
+    return bool(tag) and tag not in (".", "..") and tag.isprintable() and "/" not in tag
 
 
 class RemovedOnFailure:

@@ -1,4 +1,4 @@
-"""Versions: waiting for one, listing them, and the state of a mount."""
+"""A repository and its versions: making it, waiting for one, listing them, the state of a mount."""
 
 from __future__ import annotations
 
@@ -97,6 +97,17 @@ def status(target: Target | None = None) -> dict[str, Any] | list[dict[str, Any]
     if target is not None and not isinstance(said, dict):
         raise FailedError(f"'{os.fspath(target)}' is neither a mount nor the directory of a sync")
     return said  # type: ignore[no-any-return]
+
+
+def init(url: Target, *, options: Sequence[str] = ()) -> str:
+    """Makes a repository at this URL, and proves that two publishers are kept apart there; returns
+    its id. One that is there already stays as it is.
+
+    options  more options of the command: ("--endpoint-url", "https://rgw.example.com")
+
+    Raises Error.
+    """
+    return str(call("init", os.fspath(url), *options)["repository"])
 
 
 def log(target: Target, *, limit: int | None = None, options: Sequence[str] = ()) -> list[Version]:

@@ -390,6 +390,19 @@ TEST_F(Http, https_only_with_a_certificate_that_is_trusted) {
   EXPECT_EQ(answered, 1u);
 }
 
+TEST_F(Http, certificates_are_trusted_that_the_environment_names) {
+  const WithoutSigpipe without_sigpipe;
+  const SelfSigned identity("IP:127.0.0.1");
+  std::atomic<unsigned> answered{0};
+  RawServer server(tls_script(identity, answered));
+  const TempDir directory;
+  write_text(directory / "ca.pem", identity.pem());
+  ::setenv("SSL_CERT_FILE", (directory / "ca.pem").c_str(), 1);
+  HttpClient client(HttpOptions{});
+  ::unsetenv("SSL_CERT_FILE");
+  EXPECT_EQ(client.send(get_of(server.url("https") + "/key"), {}).text, "secret");
+}
+
 TEST_F(Http, a_trusted_certificate_of_another_host_is_refused) {
   const WithoutSigpipe without_sigpipe;
   const SelfSigned identity("DNS:elsewhere.invalid,IP:127.0.0.2");

@@ -29,7 +29,7 @@ class Http : public testing::Test {
  protected:
   void SetUp() override {
     for (const char* name : {"http_proxy", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY",
-                             "no_proxy", "NO_PROXY"}) {
+                             "no_proxy", "NO_PROXY", "CURL_CA_BUNDLE", "SSL_CERT_FILE"}) {
       unsetenv(name);
     }
   }
