@@ -138,7 +138,7 @@ TEST_F(EvictAhead, WhatIsInUseStaysAndIsSaid) {
 // A delta goes in no time, and may be what an engine is about to read.
 TEST_F(EvictAhead, DeltasStay) {
   open(std::nullopt, 3);
-  const std::filesystem::path file = store_->deltas().begin(step_to(3), 300);
+  const std::filesystem::path file = *store_->deltas().begin(step_to(3), 300);
   test::write_text(file, std::string(300, 'd'));
   store_->deltas().complete(step_to(3), file);
   EXPECT_EQ(store_->evictor().evict_ahead(3).versions, 1u);

@@ -148,7 +148,7 @@ TEST(Store, ByDefaultAPartialVersionIsAsGoodAMeasureAsACompleteOne) {
   EXPECT_EQ(store->images().complete_versions(), (Versions{1, 2}))
       << "three of 1000 bytes may be here";
   store->evictor().evict_for_delta(10);
-  const auto delta = store->deltas().begin(step_to(2), 10);
+  const auto delta = *store->deltas().begin(step_to(2), 10);
   EXPECT_EQ(store->images().complete_versions(), (Versions{1, 2}));
   store->deltas().abandon(step_to(2), delta);
 }
