@@ -4,6 +4,7 @@
 
 #include "store/base/error.hpp"
 #include "store/base/path_rules.hpp"
+#include "store/http/client.hpp"
 
 namespace weightfs::fs {
 namespace {
@@ -25,23 +26,28 @@ VllmHook::VllmHook(HttpClient& client, const HookOptions& spec, std::filesystem:
       calls_(client, spec, pace),
       in_place_(calls_, std::move(mount_point), pace) {}
 
-/// One that is gone, or has another label than this hook gave it, may be another process.
+/// One that was gone, or has another label than this hook gave it, may be another process.
 std::optional<std::uint64_t> VllmHook::find_reported(const Context& context) {
-  const auto engine = std::exchange(engine_, std::nullopt);
-  const auto held = std::exchange(held_, std::nullopt);
-  const auto label = calls_.find_label(context);
-  if (!label || *label == told_) {
-    engine_ = engine;
-    held_ = held;
+  try {
+    const auto label = calls_.find_label(context);
+    if (label && *label != told_) forget();
+    return label;
+  } catch (const TransportError&) {
+    forget();
+    throw;
   }
-  return label;
+}
+
+void VllmHook::forget() {
+  engine_.reset();
+  held_.reset();
 }
 
 std::uint64_t VllmHook::base_of_change() const noexcept {
   return held_ && held_->refused.empty() ? held_->version : 0;
 }
 
-/// Once for each process of the engine.
+/// Once for each process of the engine, unless something fails.
 VllmEngine VllmHook::look(const Context& context) {
   if (!is_in_place_ && !keeps_running_) return {.reason = "inplace=no"};
   if (!engine_) {
@@ -63,6 +69,7 @@ std::string VllmHook::stage(const VllmEngine& engine, const std::optional<VllmHe
   if (!engine.reason.empty()) return engine.reason;
   if (!held) return "vLLM is new to this hook; its next version is in place";
   if (!held->refused.empty()) return held->refused;
+  if (held->version == version) return "vLLM is told the same version again";
   try {
     in_place_.stage(engine, *held, version, context.within(timeout_ / 2));
     return "";
@@ -106,6 +113,7 @@ std::optional<VllmHeld> VllmHook::reload(const VllmEngine& engine, const HookTar
 void VllmHook::tell(const HookTarget& target, const Context& context) {
   const auto held = std::exchange(held_, std::nullopt);  // until this one has succeeded
   const VllmEngine engine = look(context);
+  auto engine_known = std::exchange(engine_, std::nullopt);
   HookUpdate update;
   auto begin = Clock::now();
   update.reason = stage(engine, held, target.version, context);
@@ -123,6 +131,7 @@ void VllmHook::tell(const HookTarget& target, const Context& context) {
   calls_.resume(context);
   update.pause = Clock::now() - begin;
 
+  engine_ = std::move(engine_known);
   held_ = std::move(now);
   told_ = target.version;
   update.reason = short_reason(update.reason);

@@ -32,6 +32,7 @@ class VllmHook final : public Hook {
   [[nodiscard]] std::uint64_t base_of_change() const noexcept override;
 
  private:
+  void forget();
   [[nodiscard]] VllmEngine look(const Context& context);
   [[nodiscard]] std::string stage(const VllmEngine& engine, const std::optional<VllmHeld>& held,
                                   std::uint64_t version, const Context& context) const;
@@ -46,7 +47,7 @@ class VllmHook final : public Hook {
   const std::chrono::milliseconds timeout_;
   VllmCalls calls_;
   const VllmInPlace in_place_;
-  std::optional<VllmEngine> engine_;  // nullopt: it was not looked at
+  std::optional<VllmEngine> engine_;  // nullopt: it must be looked at
   std::optional<VllmHeld> held_;      // nullopt: only a reload says
   std::uint64_t told_ = 0;
   std::optional<HookUpdate> update_;

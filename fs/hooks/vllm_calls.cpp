@@ -79,6 +79,7 @@ std::optional<std::uint64_t> VllmCalls::find_label(const Context& context) const
 VllmEngine VllmCalls::describe(const Context& context) const {
   const HttpReply reply =
       http_.get("/server_info?config_format=json", context.within(kVllmDescribeTimeout));
+  if (reply.status != 404) http_.check(reply, "/server_info", "");
   return engine_of(find_at(EngineHttp::object_of(reply), "/vllm_config"));
 }
 

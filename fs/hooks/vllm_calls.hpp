@@ -49,7 +49,7 @@ class VllmCalls {
   /// The version in its label; 0: not one of weightfs; nullopt: it has none.
   [[nodiscard]] std::optional<std::uint64_t> find_label(const Context& context) const;
 
-  /// Never throws because of what it answers: such an engine only cannot take changes.
+  /// One that does not know the question takes no changes.  Throws Error, TransportError.
   [[nodiscard]] VllmEngine describe(const Context& context) const;
 
   /// `clears`: caches are emptied, and running requests computed anew, as vLLM does by itself.

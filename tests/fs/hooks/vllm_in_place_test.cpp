@@ -604,6 +604,41 @@ TEST_F(VllmInPlaceTest, DataParallelRanksAreReloadedSinceTheyAreNotSeen) {
   EXPECT_EQ(count(engine.take_calls(), "weightfs_"), 0U);
 }
 
+TEST_F(VllmInPlaceTest, HowItIsConfiguredIsAskedAgainAfterAFailure) {
+  RankedEngine engine(2);
+  const auto hook = make(engine);
+  engine.fail("/server_info");
+  EXPECT_EQ(tell(*hook, 1), How::reload);
+  expect_words(hook->find_update()->reason, "/server_info answers 500");
+  EXPECT_EQ(tell(*hook, 2), How::reload);  // it is known now, and held
+  EXPECT_EQ(tell(*hook, 3), How::proof);
+  (void)engine.take_calls();
+  engine.fail("/pause");
+  EXPECT_NE(failure_of(*hook, 4), "");
+  EXPECT_EQ(failure_of(*hook, 4), "");
+  EXPECT_EQ(count(engine.take_calls(), kRankLook), 1U);
+}
+
+TEST_F(VllmInPlaceTest, AQuestionWithoutAnAnswerIsNoRestart) {
+  RankedEngine engine(2);
+  const auto hook = make(engine);
+  bring_to_2(*hook);
+  engine.fail("/weight_info");
+  EXPECT_THROW((void)hook->find_reported({}), Error);
+  EXPECT_EQ(hook->base_of_change(), 2U);
+  EXPECT_EQ(tell(*hook, 3), How::in_place);
+}
+
+// Nobody saw the end of the telling before, or it was labelled by somebody else.
+TEST_F(VllmInPlaceTest, TheSameVersionAgainIsAReload) {
+  RankedEngine engine(2);
+  const auto hook = make(engine);
+  bring_to_2(*hook);
+  EXPECT_EQ(tell(*hook, 2), How::reload);
+  expect_words(hook->find_update()->reason, "the same version again");
+  EXPECT_EQ(tell(*hook, 3), How::in_place);
+}
+
 TEST_F(VllmInPlaceTest, TwoHooksOfOneEngineNeverMixVersions) {
   RankedEngine engine(2);
   const auto one = make(engine), other = make(engine);
