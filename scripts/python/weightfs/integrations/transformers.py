@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -165,10 +166,9 @@ def is_zero3(model: Any) -> bool:
 
 def is_sharded(model: Any) -> bool:
     """Whether no rank has all of it, so that saving it takes all of them."""
-    import torch
-
-    if not (torch.distributed.is_available() and torch.distributed.is_initialized()) or \
-            torch.distributed.get_world_size() == 1 or not hasattr(model, "modules"):
+    distributed: Any = sys.modules.get("torch.distributed")  # loaded by whoever has sharded it
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized() \
+            or distributed.get_world_size() == 1 or not hasattr(model, "modules"):
         return False
     from torch.distributed.fsdp import FullyShardedDataParallel
     from torch.distributed.tensor import DTensor
