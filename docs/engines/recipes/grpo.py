@@ -34,7 +34,8 @@ def main(source, mount, steps=3, output="/tmp/grpo"):
         train_dataset=Dataset.from_dict({"prompt": ["a version is", "complete and immutable"] * 8}),
         args=GRPOConfig(output_dir=output, max_steps=steps, per_device_train_batch_size=4,
                         num_generations=4, max_completion_length=8, learning_rate=1e-3,
-                        logging_steps=1, save_strategy="no", report_to=[]),
+                        logging_steps=1, save_strategy="no", report_to=[],
+                        bf16=False),  # not mixed: the weights themselves are bf16
         callbacks=[PublishCallback(mount)])
     trainer.train()
 
