@@ -39,7 +39,7 @@ class PublishCallback(TrainerCallback):  # type: ignore[misc,unused-ignore]
     every       steps from one version to the next. The last one (max_steps) is always published
     on          "step": saves by itself at the end of a step. "save": hands over what the trainer
                 has saved (checkpoint-N in its output_dir; save_strategy says when). From the
-                mount's staging that is a rename, from elsewhere a copy
+                mount's staging that is a rename, with save_only_model or one rank; else a copy
     tag         of a version; {step} is its number
     meta        to store with it beside "step" and the newest "loss" and "reward" of the log: a
                 mapping, or a function of the TrainerState. Values are stored as text
@@ -128,10 +128,12 @@ class PublishCallback(TrainerCallback):  # type: ignore[misc,unused-ignore]
         """Hands over what the trainer has saved."""
         if self._on != "save" or not state.is_world_process_zero:
             return
+        # The other ranks write their random states and optimizers into it, and may not be done.
+        is_shared = args.world_size > 1 and not args.save_only_model
         if self._publisher().has_room():
             self._publisher().publish_folder(
                 os.path.join(args.output_dir, f"checkpoint-{state.global_step}"),
-                tag=self._tag.format(step=state.global_step), meta=self._meta_of(state))
+                self._tag.format(step=state.global_step), self._meta_of(state), copy=is_shared)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         """Waits until all of it is in the bucket."""
