@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -23,7 +22,7 @@ from typing import Any, Literal
 from transformers import TrainerCallback
 
 from weightfs.errors import UsageError
-from weightfs.integrations.ranks import agree
+from weightfs.integrations.ranks import agree, count
 from weightfs.integrations.steps import StepPublisher, WhenFull
 from weightfs.versions import Target
 
@@ -86,10 +85,16 @@ class PublishCallback(TrainerCallback):  # type: ignore[misc,unused-ignore]
                              "them only when the trainer saves: PublishCallback(..., on='save') "
                              "with save_strategy='steps' and "
                              "stage3_gather_16bit_weights_on_model_save")
-        if state.is_world_process_zero:
+
+        def begin() -> None:
             self._steps = self._make()
             for name in self._steps.remove_leftovers():
                 logger.warning("removed staging/%s, which a trainer left that was killed", name)
+
+        if count() > 1:
+            agree(begin)
+        elif state.is_world_process_zero:
+            begin()
 
     def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None,
                     processing_class: Any = None, **more: Any) -> None:
@@ -168,9 +173,7 @@ def is_zero3(model: Any) -> bool:
 
 def is_sharded(model: Any) -> bool:
     """Whether no rank has all of it, so that saving it takes all of them."""
-    distributed: Any = sys.modules.get("torch.distributed")  # loaded by whoever has sharded it
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized() \
-            or distributed.get_world_size() == 1 or not hasattr(model, "modules"):
+    if count() == 1 or not hasattr(model, "modules"):
         return False
     from torch.distributed.fsdp import FullyShardedDataParallel
     from torch.distributed.tensor import DTensor
