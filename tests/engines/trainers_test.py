@@ -102,55 +102,66 @@ except weightfs.UsageError as error:
 
 DATA_PARALLEL = TRAIN + """
 tiny.make_trainer(output, [Keep(), PublishCallback(target)], steps=2, ddp_backend="gloo").train()
+from torch import distributed
+distributed.barrier()  # a rank that ends while another is still at it is aborted now and then
+distributed.destroy_process_group()
 """
 
-# A model that is sharded by `how`; its callback is told of two steps, as a Trainer would.
+# A model that is sharded in each way; its callback is told of one step, as a Trainer would.
 SHARDED = TRAIN + """
 import types
 import torch
 from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.fsdp import fully_shard
+from transformers.distributed import DistributedConfig
 
-how = rest[0]
 distributed.init_process_group("gloo")
-rank = distributed.get_rank()
-model = tiny.make_model(tie_word_embeddings=how == "fsdp2")
-if rank == 0:
-    model.save_pretrained(f"{plain}/step-1")
-mesh = init_device_mesh("cpu", (2,))
-if how == "fsdp2":
-    for layer in model.model.layers:
-        fully_shard(layer, mesh=mesh)
-    fully_shard(model, mesh=mesh)
-else:
-    model = FullyShardedDataParallel(model, device_mesh=mesh, use_orig_params=True)
-callback = PublishCallback(target)
-state = types.SimpleNamespace(global_step=1, max_steps=0, is_world_process_zero=rank == 0, log_history=[])
-tokenizer = tiny.make_tokenizer()
-if how == "gone":  # rank 0's error must reach all ranks
-    callback = PublishCallback("/nowhere/mounted")
-try:
-    callback.on_step_end(None, state, None, model=model, processing_class=tokenizer)
-    callback.on_train_end(None, state, None, model=model)
-except weightfs.Error as error:
-    print(rank, type(error).__name__, error)
+rank, tokenizer = distributed.get_rank(), tiny.make_tokenizer()
+
+def sharded(how, folder):
+    if how.startswith("native"):
+        size = {"native-fsdp": {"fsdp_size": 2}, "native-tp": {"tp_size": 2}}[how]
+        return tiny.LlamaForCausalLM.from_pretrained(
+            folder, dtype="auto", distributed_config=DistributedConfig(**size))
+    model = tiny.make_model(tie_word_embeddings=True)
+    for part in (*model.model.layers, model):
+        fully_shard(part, mesh=init_device_mesh("cpu", (2,)))
+    return model
+
+def tell(callback, model, step, events=("on_train_begin", "on_step_end", "on_train_end")):
+    state = types.SimpleNamespace(global_step=step, max_steps=0, is_world_process_zero=rank == 0, log_history=[])
+    for event in events:
+        getattr(callback, event)(None, state, None, model=model, processing_class=tokenizer)
+
+for step, how in enumerate(rest, 1):
+    if rank == 0:
+        tiny.make_model(tie_word_embeddings=how == "fsdp2").save_pretrained(f"{plain}/step-{step}")
+    distributed.barrier()
+    tell(PublishCallback(target), sharded(how, f"{plain}/step-{step}"), step)
+model = sharded("fsdp2", "")
+for event in ("on_train_begin", "on_step_end"):  # rank 0's error must reach all ranks
+    try:
+        tell(PublishCallback("/nowhere/mounted"), model, 9, [event])
+    except weightfs.Error as error:
+        print(rank, type(error).__name__, error)
 distributed.barrier()
 distributed.destroy_process_group()
 """
 
 WRITE_DISTRIBUTED = """
-import sys
+import glob, shutil, sys
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from safetensors.torch import load_file
 
 import weightfs
 from weightfs.integrations.dcp import publish_distributed
 
-target, how = sys.argv[1:]
+target, *hows = sys.argv[1:]
 distributed.init_process_group("gloo")
 rank, mesh = distributed.get_rank(), init_device_mesh("cpu", (2,))
 torch.manual_seed(0)
@@ -159,35 +170,33 @@ whole = {"rows": torch.randn(8, 6).to(torch.bfloat16), "columns": torch.randn(6,
 tensors = {name: distribute_tensor(tensor, mesh, [place]) for (name, tensor), place in
            zip(whole.items(), [Shard(0), Shard(1), Replicate(), Shard(0)])}
 
-def write(**more):
-    dcp.save(tensors, storage_writer=dcp.HuggingFaceStorageWriter(f"{target}/staging/{how}", **more))
-    distributed.barrier()
-
-try:
+def write(how):
     if how in ("one-file", "two-files"):
-        version = publish_distributed(target, tensors, tag=how, files={"config.json": b"{}"}, meta={"step": 1},
-                                      shard_bytes=10_000 if how == "one-file" else 250)
-        print(rank, "version", version.number if version else None)
-    elif how == "nowhere":
-        publish_distributed("/nowhere/mounted", tensors, tag=how)
-    else:
-        write(**{"pieces": {"save_distributed": True}, "by-hand": {
-            "save_distributed": True, "enable_consolidation": True}}[how])
-        if rank == 0:
-            if how == "by-hand":
-                import shutil
-                shutil.rmtree(f"{target}/staging/{how}/sharded")
-            print(rank, "version", weightfs.publish(target, f"{target}/staging/{how}", tag=how).number)
-except (weightfs.Error, OSError) as error:
-    print(rank, type(error).__name__, error)
-distributed.barrier()
-if how in ("one-file", "two-files", "by-hand"):
-    from safetensors.torch import load_file
-    import glob
-    found = {}
-    for path in glob.glob(f"{target}/latest/*.safetensors"):
-        found.update(load_file(path))
-    assert found.keys() == whole.keys() and all(torch.equal(found[name], whole[name]) for name in whole)
+        return publish_distributed(target, tensors, tag=how, files={"config.json": b"{}"}, meta={"step": 1},
+                                   shard_bytes=10_000 if how == "one-file" else 250)
+    if how == "nowhere":
+        return publish_distributed("/nowhere/mounted", tensors, tag=how)
+    folder = f"{target}/staging/{how}"
+    dcp.save(tensors, storage_writer=dcp.HuggingFaceStorageWriter(
+        folder, save_distributed=True, enable_consolidation=how == "by-hand"))
+    distributed.barrier()
+    if rank == 0:
+        if how == "by-hand":
+            shutil.rmtree(f"{folder}/sharded")
+        return weightfs.publish(target, folder, tag=how)
+
+for how in hows:
+    try:
+        version = write(how)
+        print(how, version.number if version else None)
+    except (weightfs.Error, OSError) as error:
+        print(how, type(error).__name__, error)
+    distributed.barrier()
+    if rank == 0 and how in ("one-file", "two-files", "by-hand"):
+        found = {}
+        for path in glob.glob(f"{target}/tags/{how}/*.safetensors"):
+            found.update(load_file(path))
+        assert found.keys() == whole.keys() and all(torch.equal(found[name], whole[name]) for name in whole)
 distributed.destroy_process_group()
 """
 
@@ -300,43 +309,37 @@ class Ranks(TrainerTest):
         self.assert_step(2, 2)
 
     def test_sharded_models_are_gathered_by_all_ranks(self):
-        for version, how in enumerate(("fsdp2", "fsdp1"), 1):
-            self.plain = os.path.join(self.dir, how)
-            self.assertEqual(self.run_ranks(SHARDED, self.writer.path, self.plain, "-", how), ["", ""])
-            found = harness.hash_tree(self.writer.join("versions", version))
-            wanted = harness.hash_tree(os.path.join(self.plain, "step-1"))
-            self.assertEqual({name: found[name] for name in wanted}, wanted)
-            self.assertIn("tokenizer.json", found)
+        hows = ("fsdp2", "native-fsdp", "native-tp")
+        zero, one = self.run_ranks(SHARDED, self.writer.path, self.plain, "-", *hows)
+        for step, how in enumerate(hows, 1):
+            found = harness.hash_tree(self.writer.join("versions", step))
+            wanted = harness.hash_tree(os.path.join(self.plain, f"step-{step}"))
+            self.assertEqual(found["model.safetensors"], wanted["model.safetensors"], how)
+            self.assertLessEqual(wanted.keys() | {"tokenizer.json"}, found.keys())
         self.assert_clean_staging()
-
-    def test_an_error_of_rank_0_reaches_all_ranks(self):
-        zero, one = self.run_ranks(SHARDED, self.writer.path, self.plain, "-", "gone")
-        self.assertIn("0 FailedError '/nowhere/mounted' is not mounted", zero)
-        self.assertIn("1 FailedError rank 0: '/nowhere/mounted' is not mounted", one)
+        for said, begin in ((zero, "0 FailedError "), (one, "1 FailedError rank 0: ")):
+            self.assertEqual(len(said.splitlines()), 2, said)
+            for line in said.splitlines():
+                self.assertTrue(line.startswith(f"{begin}'/nowhere/mounted' is not mounted"), said)
 
 
 class DistributedCheckpoint(TrainerTest):
-    def write(self, how):
-        return [said.strip() for said in self.run_ranks(WRITE_DISTRIBUTED, self.writer.path, how)]
-
-    def test_parts_of_two_ranks_become_one_version(self):
-        self.assertEqual(self.write("one-file"), ["0 version 1", "1 version None"])
+    def test_parts_of_two_ranks_become_one_version_or_are_refused(self):
+        zero, one = self.run_ranks(WRITE_DISTRIBUTED, self.writer.path, "one-file", "two-files", "by-hand",
+                                   "nowhere", "pieces")
+        *made, nowhere, refused = zero.splitlines()
+        self.assertEqual(made, ["one-file 1", "two-files 2", "by-hand 3"])
+        self.assertTrue(nowhere.startswith("nowhere "), nowhere)
+        self.assertRegex(refused, "pieces InvalidError .*has no whole tensor '(rows|columns|odd)'")
+        self.assertIn("enable_consolidation=True", refused)
+        *others, nowhere, pieces = one.splitlines()
+        self.assertEqual(others, ["one-file None", "two-files None", "by-hand None"])
+        self.assertTrue(nowhere.startswith("nowhere FailedError rank 0: "), nowhere)
         self.assertEqual(sorted(os.listdir(self.writer.join("versions/1"))), ["config.json", "model.safetensors"])
-        self.assertEqual(self.meta(1)["step"], "1")
-        self.assertEqual(self.write("two-files"), ["0 version 2", "1 version None"])
         self.assertIn("model.safetensors.index.json", os.listdir(self.writer.join("versions/2")))
-        self.assertEqual(self.write("by-hand")[0], "0 version 3")
-        self.assert_clean_staging()
-
-    def test_pieces_are_refused_and_the_message_names_a_tensor_and_the_option(self):
-        said = self.write("pieces")[0]
-        self.assertRegex(said, "0 InvalidError .*has no whole tensor '(rows|columns|odd)'")
-        self.assertIn("enable_consolidation=True", said)
-        self.assertEqual(self.version_count(), 0)
-
-    def test_an_error_of_rank_0_is_all_ranks(self):
-        for rank, said in enumerate(self.write("nowhere")):
-            self.assertTrue(said.startswith(f"{rank} "), said)
+        self.assertEqual(self.meta(1)["step"], "1")
+        self.assertEqual(self.version_count(), 3)
+        self.assertEqual(os.listdir(self.writer.join("staging")), ["pieces"])
 
 
 if __name__ == "__main__":

@@ -76,10 +76,17 @@ def test_a_folder_that_was_saved_already_is_copied_or_handed_over(place, writer,
     for folder, seed in ((outside, 1), (inside, 2)):
         save(place, seed)(folder)
         steps.publish_folder(folder, f"step-{seed}")
+    shared = writer.join("staging", "checkpoint-3")
+    os.mkdir(shared)
+    save(place, 3)(shared)
+    steps.has_room()
+    steps.publish_folder(shared, "step-3", copy=True)  # others still write there
     steps.wait()
     assert sorted(os.listdir(outside)) == ["config.json", "model.safetensors", "training_args.bin"]
+    assert sorted(os.listdir(shared)) == sorted(os.listdir(outside))
     assert os.listdir(inside) == ["training_args.bin"]  # the trainer's own stays
-    assert len(weightfs.log(place.url)) == 2
+    assert sorted(staged(writer)) == ["checkpoint-2", "checkpoint-3"]
+    assert len(weightfs.log(place.url)) == 3
 
 
 def test_a_folder_without_weights_is_refused_and_the_message_says_what_to_set(writer, tmp_path):
@@ -265,6 +272,18 @@ def test_a_mount_that_goes_away(place, writer):
     writer.start()
     publish(steps, place, "step-2", seed=2)
     assert [one.number for one in steps.wait()] == [2]
+
+
+def test_a_daemon_that_dies_while_steps_wait_ends_the_waiting(place, slow):
+    writer, answer = slow
+    steps = StepPublisher(writer.path)
+    publish(steps, place, "step-1", step=1)
+    writer.process.kill()
+    with pytest.raises(weightfs.FailedError, match="the daemon .* ended"):
+        steps.wait()
+    answer()
+    writer.start()
+    assert weightfs.wait(writer.path, tag="step-1", timeout=60).number == 1
 
 
 def test_the_package_needs_neither_torch_nor_transformers(place):

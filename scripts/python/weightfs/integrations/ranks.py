@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from weightfs.errors import FailedError
 
 Answer = TypeVar("Answer")
+
+
+def count() -> int:
+    """Processes of this trainer; 1 unless torch.distributed is in use."""
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return 1
+    return int(distributed.get_world_size())
 
 
 def agree(decide: Callable[[], Answer]) -> Answer:

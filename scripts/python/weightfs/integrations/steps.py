@@ -140,11 +140,13 @@ class StepPublisher:
             shutil.rmtree(folder, ignore_errors=True)
             raise
 
-    def publish_folder(self, folder: Target, tag: str,
-                       meta: Mapping[str, object] | None = None) -> None:
+    def publish_folder(self, folder: Target, tag: str, meta: Mapping[str, object] | None = None, *,
+                       copy: bool = False) -> None:
         """Hands over a checkpoint that was saved already. In the mount's staging it is handed over
         as it is, and is gone from there; anywhere else it is copied first, since its trainer may
         remove it. Neither waits for the bucket.
+
+        copy  also from staging: if somebody still writes other files into it, or needs it again
 
         Raises as saving(); UsageError if no weights of safetensors are in it."""
         folder = os.fspath(folder)
@@ -154,7 +156,7 @@ class StepPublisher:
                 "gather the full weights when it saves (FSDP: state_dict_type FULL_STATE_DICT; "
                 "DeepSpeed: stage3_gather_16bit_weights_on_model_save; verl: hf_model among the "
                 "save_contents)")
-        if self._on_mount and is_below(folder, self._parent()):
+        if self._on_mount and not copy and is_below(folder, self._parent()):
             with self._a_mount_that_goes_away():
                 self._hand_over(folder, tag, meta, is_own=False)
             return

@@ -22,7 +22,7 @@ from typing import Any, Literal
 from transformers import TrainerCallback
 
 from weightfs.errors import UsageError
-from weightfs.integrations.ranks import agree
+from weightfs.integrations.ranks import agree, count
 from weightfs.integrations.steps import StepPublisher, WhenFull
 from weightfs.versions import Target
 
@@ -38,7 +38,7 @@ class PublishCallback(TrainerCallback):  # type: ignore[misc,unused-ignore]
     every       steps from one version to the next. The last one (max_steps) is always published
     on          "step": saves by itself at the end of a step. "save": hands over what the trainer
                 has saved (checkpoint-N in its output_dir; save_strategy says when). From the
-                mount's staging that is a rename, from elsewhere a copy
+                mount's staging that is a rename, with save_only_model or one rank; else a copy
     tag         of a version; {step} is its number
     meta        to store with it beside "step" and the newest "loss" and "reward" of the log: a
                 mapping, or a function of the TrainerState. Values are stored as text
@@ -85,10 +85,16 @@ class PublishCallback(TrainerCallback):  # type: ignore[misc,unused-ignore]
                              "them only when the trainer saves: PublishCallback(..., on='save') "
                              "with save_strategy='steps' and "
                              "stage3_gather_16bit_weights_on_model_save")
-        if state.is_world_process_zero:
+
+        def begin() -> None:
             self._steps = self._make()
             for name in self._steps.remove_leftovers():
                 logger.warning("removed staging/%s, which a trainer left that was killed", name)
+
+        if count() > 1:
+            agree(begin)
+        elif state.is_world_process_zero:
+            begin()
 
     def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None,
                     processing_class: Any = None, **more: Any) -> None:
@@ -127,10 +133,12 @@ class PublishCallback(TrainerCallback):  # type: ignore[misc,unused-ignore]
         """Hands over what the trainer has saved."""
         if self._on != "save" or not state.is_world_process_zero:
             return
+        # The other ranks write their random states and optimizers into it, and may not be done.
+        is_shared = args.world_size > 1 and not args.save_only_model
         if self._publisher().has_room():
             self._publisher().publish_folder(
                 os.path.join(args.output_dir, f"checkpoint-{state.global_step}"),
-                tag=self._tag.format(step=state.global_step), meta=self._meta_of(state))
+                self._tag.format(step=state.global_step), self._meta_of(state), copy=is_shared)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         """Waits until all of it is in the bucket."""
@@ -165,10 +173,7 @@ def is_zero3(model: Any) -> bool:
 
 def is_sharded(model: Any) -> bool:
     """Whether no rank has all of it, so that saving it takes all of them."""
-    import torch
-
-    if not (torch.distributed.is_available() and torch.distributed.is_initialized()) or \
-            torch.distributed.get_world_size() == 1 or not hasattr(model, "modules"):
+    if count() == 1 or not hasattr(model, "modules"):
         return False
     from torch.distributed.fsdp import FullyShardedDataParallel
     from torch.distributed.tensor import DTensor
