@@ -89,7 +89,8 @@ class Readme(harness.MountTest):
 
     def callback(self, mount):
         """What the program gives to its trainer."""
-        program = re.search(r"^```python\n(.*?)^```$", readme(), re.MULTILINE | re.DOTALL).group(1)
+        programs = re.findall(r"^```python\n(.*?)^```$", readme(), re.MULTILINE | re.DOTALL)
+        (program,) = [one for one in programs if "PublishCallback" in one]
         given = []
         trainer = types.SimpleNamespace(add_callback=given.append)
         exec(program.replace(MOUNT, mount), {"trainer": trainer})
