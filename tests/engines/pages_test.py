@@ -80,8 +80,9 @@ class Pages(savers.SaverTest):
             blocks = re.findall(r"^```python\n(.*?)^```$", file.read(), re.MULTILINE | re.DOTALL)
         return [block.replace("/mnt/w", self.writer.path) for block in blocks]
 
-    def train(self, script, page, count):
-        blocks = [block for block in self.programs(page) if "TrainerCallback" in block]
+    def train(self, script, page, count, about=""):
+        """Runs the programs of a page, or those that are about this."""
+        blocks = [block for block in self.programs(page) if about in block]
         self.assertEqual(len(blocks), count)
         plain, _ = self.paths("steps")
         engines_python.run(script, plain, self.writer.path, os.path.join(self.dir, "output"), *blocks)
@@ -96,7 +97,7 @@ class Pages(savers.SaverTest):
                             harness.hash_tree(os.path.join(plain, f"step-{second}")))
 
     def test_readme_makes_a_version_of_every_step(self):
-        plain = self.train(TRAIN_README, "README.md", 1)
+        plain = self.train(TRAIN_README, "README.md", 1, "PublishCallback")
         # Publish waited: everything is there when the training has ended.
         self.assertEqual(self.version_count(), 2)
         self.assert_steps(plain, ((1, 1), (2, 2)))

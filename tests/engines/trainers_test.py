@@ -1,4 +1,4 @@
-"""Trainers of several processes, and PublishCallback in a real Trainer: what each step's version is, and
+"""PublishCallback in a real Trainer, also of several processes: what each step's version is, and
 what ends a training. The processes are on one host, with gloo, on the CPU."""
 
 import os
@@ -36,7 +36,8 @@ tiny.make_trainer(output, [Keep(), PublishCallback(target, every=2, meta={"run":
 TIED = TRAIN + """
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
-trainer = tiny.make_trainer(output, [PublishCallback(target)], steps=2, processing_class=tiny.make_tokenizer())
+trainer = tiny.make_trainer(output, [PublishCallback(target)], steps=2,
+                            processing_class=tiny.make_tokenizer())
 trainer.model = tiny.make_model(tie_word_embeddings=True)
 trainer.train()
 loaded = AutoModelForCausalLM.from_pretrained(f"{target}/latest", dtype="auto")
@@ -51,7 +52,8 @@ SPOILED = TRAIN + """
 class Spoil(TrainerCallback):
     def on_step_end(self, args, state, control, model=None, **more):
         if state.global_step == 2:
-            model.save_pretrained = lambda folder, **more: open(f"{folder}/model.safetensors", "w").close()
+            model.save_pretrained = lambda folder, **more: open(
+                f"{folder}/model.safetensors", "w").close()
 trainer = tiny.make_trainer(output, [Spoil(), PublishCallback(target)], steps=5)
 try:
     trainer.train()
@@ -86,9 +88,10 @@ tiny.make_trainer(output, [Keep(), PublishCallback(target), Kill()], steps=4, sa
 
 SAVES = TRAIN + """
 for where, tag in ((output, "a-{step}"), (f"{target}/staging/run", "b-{step}")):
-    tiny.make_trainer(where, [PublishCallback(target, on="save", tag=tag)], steps=4, save_strategy="steps",
-                      save_steps=2, save_total_limit=1).train()
-print(sorted(os.listdir(f"{output}/checkpoint-4")), sorted(os.listdir(f"{target}/staging/run/checkpoint-4")))
+    tiny.make_trainer(where, [PublishCallback(target, on="save", tag=tag)], steps=4,
+                      save_strategy="steps", save_steps=2, save_total_limit=1).train()
+print(sorted(os.listdir(f"{output}/checkpoint-4")),
+      sorted(os.listdir(f"{target}/staging/run/checkpoint-4")))
 """
 
 ZERO_3 = TRAIN + """
@@ -130,7 +133,8 @@ def sharded(how, folder):
     return model
 
 def tell(callback, model, step, events=("on_train_begin", "on_step_end", "on_train_end")):
-    state = types.SimpleNamespace(global_step=step, max_steps=0, is_world_process_zero=rank == 0, log_history=[])
+    state = types.SimpleNamespace(global_step=step, max_steps=0, is_world_process_zero=rank == 0,
+                                  log_history=[])
     for event in events:
         getattr(callback, event)(None, state, None, model=model, processing_class=tokenizer)
 
@@ -165,14 +169,15 @@ target, *hows = sys.argv[1:]
 distributed.init_process_group("gloo")
 rank, mesh = distributed.get_rank(), init_device_mesh("cpu", (2,))
 torch.manual_seed(0)
-whole = {"rows": torch.randn(8, 6).to(torch.bfloat16), "columns": torch.randn(6, 8), "same": torch.randn(3),
-         "odd": torch.randn(7, 3)}
+whole = {"rows": torch.randn(8, 6).to(torch.bfloat16), "columns": torch.randn(6, 8),
+         "same": torch.randn(3), "odd": torch.randn(7, 3)}
 tensors = {name: distribute_tensor(tensor, mesh, [place]) for (name, tensor), place in
            zip(whole.items(), [Shard(0), Shard(1), Replicate(), Shard(0)])}
 
 def write(how):
     if how in ("one-file", "two-files"):
-        return publish_distributed(target, tensors, tag=how, files={"config.json": b"{}"}, meta={"step": 1},
+        return publish_distributed(target, tensors, tag=how, files={"config.json": b"{}"},
+                                   meta={"step": 1},
                                    shard_bytes=10_000 if how == "one-file" else 250)
     if how == "nowhere":
         return publish_distributed("/nowhere/mounted", tensors, tag=how)
@@ -196,7 +201,8 @@ for how in hows:
         found = {}
         for path in glob.glob(f"{target}/tags/{how}/*.safetensors"):
             found.update(load_file(path))
-        assert found.keys() == whole.keys() and all(torch.equal(found[name], whole[name]) for name in whole)
+        assert found.keys() == whole.keys()
+        assert all(torch.equal(found[name], whole[name]) for name in whole)
 distributed.destroy_process_group()
 """
 
@@ -215,8 +221,9 @@ class TrainerTest(savers.SaverTest):
         """What each rank printed."""
         port = str(29000 + os.getpid() % 2000)
         ranks = [subprocess.Popen(
-            [engines_python.PYTHON, "-c", script, *map(str, arguments)], text=True, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, env=harness.environment(engines_python.variables_with({
+            [engines_python.PYTHON, "-c", script, *map(str, arguments)], text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env=harness.environment(engines_python.variables_with({
                 "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count),
                 "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"})))
             for rank in range(count)]
@@ -270,15 +277,19 @@ class Callback(TrainerTest):
         said = self.train(CONFLICT, self.url, os.path.join(self.dir, "other"))
         self.assertTrue(said.startswith(("2 ", "3 ")), said)
         self.assertEqual(self.tags(), ["step-1", ""])
-        self.assertIn("step-2", os.listdir(self.writer.join("publish")))  # kept, for `weightfs rebase`
+        # Kept, for `weightfs rebase`.
+        self.assertIn("step-2", os.listdir(self.writer.join("publish")))
 
     def test_a_trainer_that_was_killed_goes_on_from_its_checkpoint(self):
         killed = subprocess.run(
-            [engines_python.PYTHON, "-c", KILLED, self.writer.path, self.plain, self.output, "kill"],
-            env=harness.environment(engines_python.variables_with()), stderr=subprocess.DEVNULL, timeout=600)
+            [engines_python.PYTHON, "-c", KILLED, self.writer.path, self.plain, self.output,
+             "kill"],
+            env=harness.environment(engines_python.variables_with()), stderr=subprocess.DEVNULL,
+            timeout=600)
         self.assertEqual(killed.returncode, -signal.SIGKILL)
         self.assertEqual(self.wait_tag("step-3"), 3)  # handed over before
-        os.mkdir(self.writer.join("staging", "step-9.saving-01234567"))  # as one that died while it saved
+        # As one that died while it saved.
+        os.mkdir(self.writer.join("staging", "step-9.saving-01234567"))
         self.train(KILLED)
         self.assertEqual(self.tags(), ["step-1", "step-2", "step-3", "step-3", "step-4"])
         self.assertEqual(os.readlink(self.writer.join("tags", "step-3")), "../versions/4")
@@ -325,8 +336,8 @@ class Ranks(TrainerTest):
 
 class DistributedCheckpoint(TrainerTest):
     def test_parts_of_two_ranks_become_one_version_or_are_refused(self):
-        zero, one = self.run_ranks(WRITE_DISTRIBUTED, self.writer.path, "one-file", "two-files", "by-hand",
-                                   "nowhere", "pieces")
+        zero, one = self.run_ranks(WRITE_DISTRIBUTED, self.writer.path, "one-file", "two-files",
+                                   "by-hand", "nowhere", "pieces")
         *made, nowhere, refused = zero.splitlines()
         self.assertEqual(made, ["one-file 1", "two-files 2", "by-hand 3"])
         self.assertTrue(nowhere.startswith("nowhere "), nowhere)
@@ -335,7 +346,8 @@ class DistributedCheckpoint(TrainerTest):
         *others, nowhere, pieces = one.splitlines()
         self.assertEqual(others, ["one-file None", "two-files None", "by-hand None"])
         self.assertTrue(nowhere.startswith("nowhere FailedError rank 0: "), nowhere)
-        self.assertEqual(sorted(os.listdir(self.writer.join("versions/1"))), ["config.json", "model.safetensors"])
+        self.assertEqual(sorted(os.listdir(self.writer.join("versions/1"))),
+                         ["config.json", "model.safetensors"])
         self.assertIn("model.safetensors.index.json", os.listdir(self.writer.join("versions/2")))
         self.assertEqual(self.meta(1)["step"], "1")
         self.assertEqual(self.version_count(), 3)

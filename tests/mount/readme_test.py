@@ -89,9 +89,11 @@ class Readme(harness.MountTest):
 
     def callback(self, mount):
         """What the program gives to its trainer."""
-        program = re.search(r"^```python\n(.*?)^```$", readme(), re.MULTILINE | re.DOTALL).group(1)
+        programs = re.findall(r"^```python\n(.*?)^```$", readme(), re.MULTILINE | re.DOTALL)
+        (program,) = [one for one in programs if "PublishCallback" in one]
         given = []
-        exec(program.replace(MOUNT, mount), {"trainer": types.SimpleNamespace(add_callback=given.append)})
+        trainer = types.SimpleNamespace(add_callback=given.append)
+        exec(program.replace(MOUNT, mount), {"trainer": trainer})
         return given[0]
 
     def tell(self, callback, event, step, model=None, rank=0):

@@ -59,6 +59,13 @@ def test_steps_become_versions_in_their_order(place, writer):
     assert staged(writer) == []  # what is no part of a version is gone too
 
 
+@pytest.mark.parametrize("tag", ["x" * 200, "a b", "é"])
+def test_any_tag_that_a_version_may_have(place, writer, tag):
+    steps = StepPublisher(writer.path)
+    publish(steps, place, tag, step=1)
+    assert [one.tag for one in steps.wait()] == [tag]
+
+
 def test_steps_for_a_url_follow_each_other(place, tmp_path):
     steps = StepPublisher(place.url, queue=3, scratch=tmp_path, options=place.options)
     for at in (1, 2, 3):

@@ -28,9 +28,10 @@ PYTHON = python_of("hf")
 
 
 def variables_with(more=()):
-    """The binary is in the PATH as `weightfs`; tests/support/engines and the package can be imported."""
-    return {"PYTHONPATH": f"{MODULES}:{PACKAGE}", "PATH": os.path.dirname(harness.BINARY) + ":" + os.environ["PATH"],
-            **dict(more)}
+    """The binary is in the PATH as `weightfs`; tests/support/engines and the package can be
+    imported."""
+    return {"PYTHONPATH": f"{MODULES}:{PACKAGE}",
+            "PATH": os.path.dirname(harness.BINARY) + ":" + os.environ["PATH"], **dict(more)}
 
 
 def run(code, *arguments):

@@ -264,8 +264,13 @@ class Attempt:
             tag = ["--tag", self.tag] if self.tag else []
             self._process = start(["publish", self.target, self.folder, *tag, *self._wishes],
                                   ended_at_exit=False)
-            if self._on_mount and self._is_in_staging():
+            if self._is_staged():
                 self._await_hand_over()
+
+    def _is_staged(self) -> bool:
+        """Whether the command hands over this directory, and not a copy of it."""
+        staging = os.path.realpath(os.path.join(self.target, "staging"))
+        return self._on_mount and os.path.realpath(self.folder).startswith(staging + os.sep)
 
     def _await_hand_over(self) -> None:
         """Until the command has handed it over, so that the next one comes after it, and it

@@ -20,6 +20,7 @@ import errno
 import fcntl
 import logging
 import os
+import re
 import secrets
 import shutil
 import tempfile
@@ -36,6 +37,7 @@ from weightfs.versions import Target, Version
 
 WhenFull = Literal["wait", "skip"]
 SUFFIX = ".saving-"  # of a directory that is saved into; with eight digits more
+NAME_MAX = 80  # characters of a tag in the name of such a directory
 UNPUBLISHED = (".bin", ".pt", ".pth")  # never weights of a version: optimizers, random states
 
 logger = logging.getLogger("weightfs")
@@ -215,7 +217,8 @@ class StepPublisher:
     def _new_folder(self, tag: str) -> str:
         if not self._on_mount:
             return tempfile.mkdtemp(prefix="weightfs-step-", dir=self._scratch)
-        name = f"{tag.replace('/', '_')}{SUFFIX}{secrets.token_hex(4)}"
+        clean = re.sub("[^A-Za-z0-9.+=-]", "_", tag)[:NAME_MAX]
+        name = f"{clean}{SUFFIX}{secrets.token_hex(4)}"
         with self._a_mount_that_goes_away():
             os.mkdir(os.path.join(self._parent(), name))
         return os.path.join(self._parent(), name)
