@@ -106,11 +106,11 @@ class AheadDeltas::Held final : public UnfinishedDelta {
       counts[layout_->tensors()[chunk.place.tensor].first_chunk + chunk.place.chunk] =
           chunk.entries.changed;
     }
-    for (const auto& [id, path] : files_) {
-      const auto failure = find_failure([&] { write(id, path, counts, context); });
+    for (const auto& file : files_) {
+      const auto failure = find_failure([&] { write(file.first, file.second, counts, context); });
       if (!failure) continue;
       log_not_made(versions_, *failure);
-      store_.deltas().abandon_ahead(id, path);
+      store_.deltas().abandon_ahead(file.first, file.second);
     }
     files_.clear();
   }
