@@ -7,6 +7,7 @@ numpy is. The binary is WEIGHTFS_BIN, else build/weightfs. Mounts need root and 
 import os
 import random
 import sys
+import tempfile
 
 import pytest
 
@@ -59,12 +60,15 @@ class Place:
 
 
 @pytest.fixture
-def place():
+def place(tmp_path_factory):
+    tmp_path_factory.getbasetemp()  # pytest's own stays where it is
     workspace = harness.Workspace()
     print(f"seed: WEIGHTFS_SEED={harness.SEED}")
+    tempfile.tempdir = workspace.path  # open() mounts there
     try:
         yield Place(workspace)
     finally:
+        tempfile.tempdir = None
         workspace.close()
 
 

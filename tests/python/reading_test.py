@@ -136,6 +136,19 @@ def test_delta_of_a_mount_leads_there_and_back(two):
     assert len(kept.values) == 5  # views stay valid
 
 
+def test_a_closed_delta_is_not_read(two):
+    place, _ = two
+    found = weightfs.delta(place.mount().path, 1, 2)
+    name = found.names[0]
+    kept = found[name].values.copy()
+    values = found[name].values
+    found.close()
+    found.close()  # again
+    assert (values == kept).all()  # what was taken stays
+    with pytest.raises(ValueError, match="was closed"):
+        found[name]
+
+
 def test_delta_of_a_url(two):
     place, (old, new) = two
     assert_same(apply(old, weightfs.delta(place.url, 1, 2)), new)
@@ -248,6 +261,24 @@ def test_open_fails_without_leaving_a_directory(place, monkeypatch, tmp_path):
         with pytest.raises(weightfs.FailedError):
             weightfs.open("file:///nonexistent/x", how=how)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupted_open_enters_no_mount(place, monkeypatch):
+    """The mount came up although its maker was interrupted: what is saved there must stay."""
+    mounts = []
+
+    def interrupted(command, url, path, *options, ended_at_exit=True):
+        call(command, url, path, *options, ended_at_exit=ended_at_exit)
+        mounts.append(path)
+        os.mkdir(os.path.join(path, "staging", "step-1"))
+        raise KeyboardInterrupt
+
+    call = opening.call
+    monkeypatch.setattr(opening, "call", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        weightfs.open(place.url, store=place.path("store"), writer=True)
+    assert os.path.isdir(os.path.join(mounts[0], "staging", "step-1"))
+    call("umount", mounts[0])
 
 
 def test_leaving_waits_for_what_is_queued(place):

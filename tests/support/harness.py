@@ -177,7 +177,7 @@ class Workspace:
         if self not in Workspace.alive:
             return
         Workspace.alive.remove(self)
-        for path in reversed(self.mount_points):
+        for path in [*self.mounts_below(), *reversed(self.mount_points)]:
             while libc.umount2(path.encode(), MNT_DETACH) == 0:
                 pass
         for process in self.processes:
@@ -185,6 +185,12 @@ class Workspace:
         for path in filter(os.path.exists, self.sockets):
             os.unlink(path)
         shutil.rmtree(self.path, ignore_errors=True)
+
+    def mounts_below(self):
+        """Also those that something else than the test has made; the last one first."""
+        with open("/proc/self/mounts") as file:
+            paths = [line.split()[1] for line in file]
+        return [path for path in reversed(paths) if path.startswith(self.path + "/")]
 
     def print_logs(self):
         for path in self.logs:

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import tempfile
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -51,9 +52,9 @@ class Change:
 
 
 class Delta:
-    """A sparse delta: iterate over it, or take one tensor's change by its name. Each is read when it
-    is asked for, into memory of its own. The file is not mapped: in a process that reads from a
-    mount whose daemon dies, a read fails, and a mapping kills.
+    """A sparse delta: iterate over it, or take one tensor's change by its name. Each is read when
+    it is asked for, into memory of its own. The file is not mapped: where a mount's daemon dies, a
+    read is an error, and a mapping ends the process.
 
     old, new  the versions that it leads from and to; 0 where the file does not say
     names     of the tensors that changed, in the order of the layout
@@ -77,7 +78,8 @@ class Delta:
             self.new = int(self.metadata.get("model_version", 0))
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptError(f"'{self.path}' is not a sparse delta: {error}") from None
-        self._file = open(self.path, "rb", buffering=0)
+        self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        self._close = weakref.finalize(self, os.close, self._descriptor)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -118,10 +120,12 @@ class Delta:
 
     def _read(self, begin: int, size: int) -> bytearray:
         """Without Python's lock: the daemon may be slow, and others of this process go on."""
+        if not self._close.alive:
+            raise ValueError(f"'{self.path}' was closed")
         data = bytearray(size)
         view, at = memoryview(data), 0
         while at < size:
-            count = os.preadv(self._file.fileno(), [view[at:at + READ_BYTES]], begin + at)
+            count = os.preadv(self._descriptor, [view[at:at + READ_BYTES]], begin + at)
             if count == 0:
                 raise CorruptError(f"'{self.path}' ends {size - at} bytes early")
             at += count
@@ -129,7 +133,7 @@ class Delta:
 
     def close(self) -> None:
         """Arrays that were taken stay valid."""
-        self._file.close()
+        self._close()
 
     def __enter__(self) -> Delta:
         return self

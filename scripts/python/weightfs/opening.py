@@ -7,6 +7,7 @@ which are no versions yet.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -88,7 +89,7 @@ class Repository:
             return
         self.is_ours = False
         if self._is_temporary:
-            shutil.rmtree(self.path, ignore_errors=True)
+            remove_place(self.path, self.how)
 
     def _end_sync(self) -> None:
         if self._process is None:
@@ -170,6 +171,7 @@ def open(url: Target, path: Target | None = None, *, writer: bool = False, how: 
     os.makedirs(place, exist_ok=True)
     common = [*(["--store", os.fspath(store)] if store is not None else []),
               *([f"--follow={follow}"] if follow is not None else []), *options]
+    tried: How = "mount"
     try:
         why = "" if how != "sync" else "sync was asked for"
         if how != "sync":
@@ -184,12 +186,23 @@ def open(url: Target, path: Target | None = None, *, writer: bool = False, how: 
                 if how == "mount" or writer or error.code not in ("permission", "unsupported"):
                     raise
                 why = error.message
+        tried = "sync"
         return Repository(place, "sync", is_ours=True, why=why, is_temporary=is_temporary,
                           process=start_sync(url, place, common))
     except BaseException:
         if is_temporary:
-            shutil.rmtree(place, ignore_errors=True)
+            remove_place(place, tried)
         raise
+
+
+def remove_place(path: str, how: How) -> None:
+    """A temporary directory of open(). What may be mounted is never entered: a mount that came up
+    while we were interrupted has a trainer's files in it."""
+    with contextlib.suppress(OSError):
+        if how == "sync":
+            shutil.rmtree(path)
+        else:
+            os.rmdir(path)
 
 
 def adopt(url: str, path: str, *, writer: bool) -> Repository:
