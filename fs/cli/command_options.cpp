@@ -187,7 +187,8 @@ OptionSpec max_lag_option() {
           .help =
               "say that this host has failed (weightfs status --check, .weightfs/health) when\n"
               "the newest version is not shown so long after it was published, or the bucket\n"
-              "was not reached for so long; only where `latest` is followed (default: no limit)",
+              "was not reached for so long; only where `latest` is followed\n"
+              "(default: no limit)",
           .set = into<parse_seconds, &Options::host, &HostOptions::max_lag>};
 }
 

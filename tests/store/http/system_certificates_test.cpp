@@ -39,7 +39,8 @@ TEST_F(SystemCertificates, AreFoundWhereEachDistributionKeepsThem) {
   for (const char* file :
        {"etc/ssl/cert.pem", "etc/ssl/ca-bundle.pem", "etc/pki/tls/certs/ca-bundle.crt",
         "etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", "etc/ssl/certs/ca-certificates.crt"}) {
-    EXPECT_EQ(found(), add(file));
+    const std::string added = add(file);
+    EXPECT_EQ(found(), added);
   }
 }
 
