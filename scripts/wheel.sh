@@ -152,6 +152,8 @@ make_venv "$WORK/venv" "$TOOLS" install_tools
 need_libraries
 say "the program"
 if [ $is_given = 1 ]; then
+  # Never the first to configure it: a build that has failed would be made here, and otherwise.
+  [ -e "$folder/build.ninja" ] || { echo "$folder is no build; run scripts/test.sh or scripts/quickstart.sh" >&2; exit 1; }
   logged "$WORK/build.log" cmake -S "$ROOT" -B "$folder" "-DWEIGHTFS_WHEEL=$LIBRARIES"
   logged "$WORK/build.log" cmake --build "$folder" --target weightfs_wheel --parallel "$JOBS"
 else
