@@ -143,6 +143,8 @@ class Tree:
             return self.add(directory, name, Node("file", mode, directory))
         if creates and exclusive:
             fail(errno.EEXIST)
+        if node.kind == "symlink" and creates and self.is_anothers(node, directory):
+            fail(errno.EACCES)  # fs/namei.c, may_create_in_sticky(), whatever fs.protected_* say
         if node.kind == "symlink":
             fail(errno.ENOTDIR if flags & os.O_DIRECTORY else errno.ELOOP)
         writes = flags & (os.O_WRONLY | os.O_RDWR | os.O_TRUNC)
@@ -153,6 +155,11 @@ class Tree:
         if flags & os.O_TRUNC:
             self.resize(node, 0)
         return node
+
+    @staticmethod
+    def is_anothers(node, directory):
+        """In a directory like /tmp, and neither its owner's nor root's, who we are."""
+        return directory.mode & 0o1002 == 0o1002 and node.uid not in (directory.uid, 0)
 
     def mkdir(self, start, path, mode):
         directory, name, node = self.walk(start, path, False)
