@@ -17,7 +17,9 @@ void add_hand_overs(const DaemonState& state, HandOver::State wanted, Health hea
                     Troubles& troubles) {
   if (!state.writer) return;
   for (const HandOver& one : state.writer->queue) {
-    if (one.state != wanted || one.error.empty()) continue;
+    // One that waits for its turn has no error; one that is lost may not say why.
+    const bool is_trouble = wanted != HandOver::State::waiting || !one.error.empty();
+    if (one.state != wanted || !is_trouble) continue;
     troubles.push_back({health, std::string(to_string(wanted)), one.name, one.error});
   }
 }

@@ -67,6 +67,10 @@ TEST(Health, AHandOverThatIsLostIsAFailure) {
     state.writer->queue.push_back(hand_over(lost, "step-8"));
     EXPECT_EQ(text_of(state), "failed: step-8: the bucket does not answer; and 1 more");
   }
+  state.writer->queue[1].error.clear();  // it is lost all the same
+  EXPECT_EQ(health_of(troubles_of(state, kNow)), Health::failed);
+  state.writer->queue[0].error.clear();  // it waits for its turn
+  EXPECT_EQ(troubles_of(state, kNow).size(), 1u);
   state.writer->queue = {hand_over(HandOver::State::uploading, "step-9")};
   EXPECT_EQ(text_of(state), "healthy");
 }
