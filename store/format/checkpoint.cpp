@@ -16,6 +16,7 @@
 #include "store/base/error.hpp"
 #include "store/base/json.hpp"
 #include "store/base/path_rules.hpp"
+#include "store/format/rank_pieces.hpp"
 #include "store/os/file.hpp"
 
 namespace weightfs {
@@ -297,6 +298,12 @@ void check_published(const Checkpoint& checkpoint) {
   }
 }
 
+std::vector<NamedHeader> headers_of(const Checkpoint& checkpoint) {
+  std::vector<NamedHeader> headers;
+  for (const CheckpointFile& file : checkpoint.files) headers.push_back({file.path, &file.header});
+  return headers;
+}
+
 std::int64_t stamp_nanoseconds(const timespec& time) {
   return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
 }
@@ -328,6 +335,7 @@ Checkpoint scan_checkpoint(const stdfs::path& directory, const std::vector<std::
             [](const auto& a, const auto& b) { return a.path < b.path; });
   std::sort(checkpoint.unpublished.begin(), checkpoint.unpublished.end());
   check_published(checkpoint);
+  refuse_rank_pieces(directory, headers_of(checkpoint));
   IndexChecker indexes(checkpoint);
   for (const CheckpointFile& file : checkpoint.files) {
     if (file.path.ends_with(kIndexSuffix)) indexes.check(file);

@@ -60,12 +60,13 @@ struct Checkpoint {
 };
 
 /// Scans and checks: every safetensors header; every *.safetensors.index.json (names only base
-/// names, every shard it names is there, every tensor lies in the shard it says).
+/// names, every shard it names is there, every tensor lies in the shard it says); that no file has
+/// only a rank's piece of a tensor (store/format/rank_pieces.hpp).
 ///
 /// `include`: fnmatch globs; one without '/' matches the base name, one with '/' the whole path.
 /// Throws Error: invalid (not a directory, empty, nothing to publish, special file, bad name, too
-/// many files or bytes), corrupt (header or index), not_found (no such directory, missing shard),
-/// permission, io.
+/// many files or bytes, a piece of a tensor), corrupt (header or index), not_found (no such
+/// directory, missing shard), permission, io.
 Checkpoint scan_checkpoint(const std::filesystem::path& directory,
                            const std::vector<std::string>& include);
 
