@@ -157,8 +157,7 @@ bool Eviction::is_unused(std::uint64_t version, const Files& files) const {
   return !is_kept(version) && std::ranges::all_of(guards_, releases) && files.nobody_reads();
 }
 
-void Eviction::stay(std::uint64_t version) const {
-  if (changed_) changed_();
+void Eviction::restore(std::uint64_t version) const {
   for (VersionGuard* guard : guards_) guard->restore(version);
 }
 
@@ -171,14 +170,28 @@ bool Eviction::evict(std::uint64_t version, const Files& files) {
   }
   if (is_kept(version)) return false;
   if (!withdraw(version)) return false;
-  auto departure = leave(version);
-  if (departure && changed_) changed_();
-  if (!departure || !departure->settle(is_unused(version, files))) {
-    stay(version);
-    return false;
+  try {
+    // What is mapped is found by its leases alone.  It must not vanish, even for a moment.
+    if (files.nobody_reads() && remove_hidden(version, files)) return true;
+  } catch (...) {
+    if (changed_) changed_();
+    restore(version);
+    throw;
   }
-  files.remove();
-  return true;
+  restore(version);
+  return false;
+}
+
+bool Eviction::remove_hidden(std::uint64_t version, const Files& files) {
+  auto departure = leave(version);
+  if (!departure) return false;
+  if (changed_) changed_();
+  if (departure->settle(is_unused(version, files))) {
+    files.remove();
+    return true;
+  }
+  if (changed_) changed_();
+  return false;
 }
 
 }  // namespace weightfs

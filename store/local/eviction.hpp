@@ -130,7 +130,9 @@ class Eviction {
 
   /// A version's files.
   struct Files {
-    std::function<bool()> nobody_reads;  // concerns the files that would be removed
+    /// Concerns the files that would be removed.  Asked before the version is hidden, so that one
+    /// in use stays shown all the time, and again when no new reader can find it.
+    std::function<bool()> nobody_reads;
     std::function<void()> remove;
   };
 
@@ -187,7 +189,8 @@ class Eviction {
   [[nodiscard]] bool is_kept(std::uint64_t version) const;
   [[nodiscard]] bool withdraw(std::uint64_t version) const;
   [[nodiscard]] bool is_unused(std::uint64_t version, const Files& files) const;
-  void stay(std::uint64_t version) const;
+  void restore(std::uint64_t version) const;
+  [[nodiscard]] bool remove_hidden(std::uint64_t version, const Files& files);
 
   // Held for a whole evict(); guards the next two; before mutex_.
   RankedMutex evict_mutex_{LockRank::evict, "Eviction::evict_mutex_"};

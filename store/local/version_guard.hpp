@@ -2,8 +2,8 @@
 // eviction asks it before a version leaves (store/local/eviction.hpp).  In the order of an
 // eviction:
 //
-//     keeps      -> withdraw -> (hidden) -> keeps -> release -> (leases) -> removed
-//                                  +----------+---------+----------+-> restore: it stays
+//     keeps -> withdraw -> (leases) -> (hidden) -> keeps -> release -> (leases) -> removed
+//                              +----------+----------+---------+----------+-> restore: it stays
 //
 // Threads: called from any thread, one version at a time, without the locks of the eviction's
 // tables.

@@ -61,7 +61,7 @@ class Transformers(harness.MountTest):
         harness.wait_until(lambda: time.monotonic() > loaded + NAMED_SECONDS, "time")
         self.publish_version(6, mount)
         self.assertEqual(self.worker.mapped(mount.join("versions/1")), 4)
-        # While it is looked up whether a version may go, the list is without it.
+        # Version 4 goes after the flip.
         harness.wait_until(lambda: sorted(os.listdir(mount.join("versions"))) == ["1", "5", "6"], "the versions")
         self.assert_loads(mount.join("latest"), 6)
         self.assertEqual(self.worker.mapped(mount.join("versions/6")), 4)

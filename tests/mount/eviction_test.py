@@ -1,7 +1,9 @@
 """What leaves a store that is full, and what never does: `latest` stays, whatever is opened by name;
 what streams in for time travel yields to it; a reader that finds no room gets EIO."""
 
+import ctypes
 import errno
+import mmap
 import os
 import pty
 import random
@@ -13,6 +15,9 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import harness  # noqa: E402
 import slow_bucket  # noqa: E402
 from slow_bucket import is_weights  # noqa: E402
+
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
 
 FILE = "model-00001-of-00002.safetensors"
 PARAMS = 500_000  # 1 MiB a version
@@ -51,6 +56,24 @@ class Loop:
         self.test.assertGreater(self.count, 0)
 
 
+class Mapped:
+    """A file that is mapped and closed, as safetensors has it. Python's own mmap keeps it open."""
+
+    def __init__(self, path):
+        with open(path, "rb") as file:
+            self.size = os.path.getsize(path)
+            self.address = libc.mmap(None, ctypes.c_size_t(self.size), mmap.PROT_READ, mmap.MAP_SHARED,
+                                     file.fileno(), ctypes.c_longlong(0))
+        if self.address == ctypes.c_void_p(-1).value:
+            raise OSError(ctypes.get_errno(), path)
+
+    def read(self):
+        return ctypes.string_at(self.address, self.size)
+
+    def end(self):
+        libc.munmap(ctypes.c_void_p(self.address), ctypes.c_size_t(self.size))
+
+
 class Full(harness.MountTest):
     def test_latest_stays_while_old_versions_are_opened_and_new_ones_come(self):
         steps = self.make_run(14, PARAMS)
@@ -77,6 +100,30 @@ class Full(harness.MountTest):
                 mount.wait_version(version)
         self.assertEqual(seen[-1], len(steps))
         self.assert_same_tree(mount.join("latest/"), steps[-1])
+
+
+    def test_what_is_mapped_is_listed_and_found_all_the_time(self):
+        """A mapping outlives close(2), so that only leases tell of it; those are looked at before
+        the version is hidden."""
+        steps = self.make_run(12, PARAMS)
+        self.init()
+        self.publish(steps[0])
+        mount = self.mount("--store-size", room_for(steps[0], 3.2))
+        mount.wait_version(1)
+        versions, first = mount.join("versions"), mount.join("versions/1")
+        mapped = Mapped(os.path.join(first, FILE))
+
+        def look():
+            assert "1" in os.listdir(versions), "version 1 is not listed"
+            assert FILE in os.listdir(first)
+
+        with Loop(self, look), Loop(self, look):
+            for version in range(2, len(steps) + 1):
+                self.publish(steps[version - 1])
+                mount.wait_version(version)
+        self.assertLess(len(os.listdir(versions)), 5)  # it was asked for often
+        self.assertEqual(mapped.read(), harness.read_file(os.path.join(steps[0], FILE)))
+        mapped.end()
 
 
 class OldVersions(harness.MountTest):

@@ -85,20 +85,26 @@ TEST(EvictionTest, AGuardIsAskedInItsOrder) {
                                .withdraw = [&](auto) { return note("withdraw", withdraws); },
                                .release = [&](auto) { return note("release", unused); },
                                .restore = [&](auto) { note("restore", true); }});
-  const Eviction::Files files{[&] { return note("leases", true); }, [&] { note("remove", true); }};
+  bool read = false;
+  const Eviction::Files files{[&] { return note("leases", !read); }, [&] { note("remove", true); }};
   using Calls = std::vector<std::string>;
   const auto evict = [&] {
     calls.clear();
     const bool is_gone = eviction.evict(1, files);
     return std::pair(is_gone, calls);
   };
-  EXPECT_EQ(evict(),
-            std::pair(true, Calls({"keep shown", "withdraw shown", "changed hidden", "keep hidden",
-                                   "release hidden", "leases hidden", "remove hidden"})));
+  EXPECT_EQ(evict(), std::pair(true, Calls({"keep shown", "withdraw shown", "leases shown",
+                                            "changed hidden", "keep hidden", "release hidden",
+                                            "leases hidden", "remove hidden"})));
   unused = false;
-  EXPECT_EQ(evict(),
-            std::pair(false, Calls({"keep shown", "withdraw shown", "changed hidden", "keep hidden",
-                                    "release hidden", "changed shown", "restore shown"})));
+  EXPECT_EQ(evict(), std::pair(false, Calls({"keep shown", "withdraw shown", "leases shown",
+                                             "changed hidden", "keep hidden", "release hidden",
+                                             "changed shown", "restore shown"})));
+  read = true;
+  EXPECT_EQ(
+      evict(),
+      std::pair(false, Calls({"keep shown", "withdraw shown", "leases shown", "restore shown"})))
+      << "what is in use is not even hidden";
   withdraws = false;
   EXPECT_EQ(evict(), std::pair(false, Calls({"keep shown", "withdraw shown"})));
   keeps = true;
@@ -176,9 +182,21 @@ TEST(EvictionTest, WhoReservesWhatIsGoingWaitsForTheEndOfIt) {
 
 TEST(EvictionTest, AFailureShowsTheVersionAgain) {
   Eviction eviction;
-  const auto fail = []() -> bool { throw Error(ErrorCode::io, "leases"); };
-  EXPECT_EQ(code_of([&] { eviction.evict(1, {fail, kNothing}); }), ErrorCode::io);
-  EXPECT_FALSE(eviction.is_hidden(1));
+  bool is_in_catalog = true, is_withdrawn = false;
+  eviction.set_changed([&] { is_in_catalog = !eviction.is_hidden(1); });
+  const test::ToldGuard guard(eviction, {.withdraw = [&](auto) { return is_withdrawn = true; },
+                                         .restore = [&](auto) { is_withdrawn = false; }});
+  for (const int fails_at : {1, 2}) {
+    int asked = 0;
+    const auto fail = [&]() -> bool {
+      if (++asked == fails_at) throw Error(ErrorCode::io, "leases");
+      return true;
+    };
+    EXPECT_EQ(code_of([&] { eviction.evict(1, {fail, kNothing}); }), ErrorCode::io);
+    EXPECT_FALSE(eviction.is_hidden(1));
+    EXPECT_TRUE(is_in_catalog) << "asked " << fails_at;
+    EXPECT_FALSE(is_withdrawn) << "asked " << fails_at;
+  }
   EXPECT_EQ(code_of([&] {
               eviction.evict(1, {kYes, [] { throw Error(ErrorCode::no_space, "remove"); }});
             }),

@@ -372,8 +372,10 @@ TEST_F(DiskHistoryTest, TheThreadRecordsAfterTheFlip) {
   for (unsigned version = 1; version <= 10; version++) {
     if (version > 1) publish(version);
     EXPECT_TRUE(eventually([&] { return sync_->status().latest == version; }));
+    // Versions that come faster than the thread gets a core may go before it took their patches.
+    EXPECT_TRUE(version == 1 ||
+                eventually([&] { return sync_->status().history.recorded == version; }));
   }
-  EXPECT_TRUE(eventually([&] { return sync_->status().history.recorded == 10; }));
   EXPECT_EQ(sync_->status().history.error, "");
 }
 
