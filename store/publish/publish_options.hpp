@@ -27,7 +27,7 @@ namespace weightfs {
 
 class PreEncoded;
 
-inline constexpr auto kPartWait = std::chrono::seconds(600);
+inline constexpr std::chrono::milliseconds kPartWait{600'000};
 
 struct PublishOptions {
   std::filesystem::path directory;  // not read for a rollback
@@ -42,7 +42,7 @@ struct PublishOptions {
   /// For publish_part(): which part of the version `directory` has.
   PartChoice part = {};
   /// How long a part that is published waits for the others; 0: not at all.
-  std::chrono::seconds part_wait = kPartWait;
+  std::chrono::milliseconds part_wait = kPartWait;
   /// Called when other parts of the version are missing, which, once for each change.
   std::function<void(const std::vector<unsigned>& missing)> waiting = {};
 

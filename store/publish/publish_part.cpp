@@ -451,7 +451,8 @@ void PartPublisher::give_up_waiting() const {
       fmt::format("version {} ({}) is not published: part{} {} of {} did not come within {} "
                   "s.  Part {} stays; publish the missing, or the same again to wait on",
                   set_.version, set_.tag, missing().size() == 1 ? "" : "s", parts_text(missing()),
-                  set_.parts, options_.part_wait.count(), options_.part.part));
+                  set_.parts, static_cast<double>(options_.part_wait.count()) / 1000,
+                  options_.part.part));
 }
 
 // ---- the version ----

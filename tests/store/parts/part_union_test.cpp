@@ -15,7 +15,8 @@ namespace {
 class PartUnionTest : public testing::Test {
  protected:
   PartUnion unite(const std::vector<FoundPart>& parts) {
-    return unite_parts(parts, parent_.get(), [&](const BlobRef& blob) { return blobs_.at(blob.path); });
+    return unite_parts(parts, parent_.get(),
+                       [&](const BlobRef& blob) { return blobs_.at(blob.path); });
   }
 
   /// The message with which the union is refused; every word must be in it.
@@ -32,8 +33,9 @@ class PartUnionTest : public testing::Test {
   }
 
   FoundPart first_ = part_of(1, 2, {{"b.safetensors", {small_tensor("b")}}});
-  FoundPart second_ = part_of(2, 2, {{"a.safetensors", {small_tensor("a"), small_tensor("aa")}},
-                                     {"c.safetensors", {small_tensor("c")}}});
+  FoundPart second_ = part_of(2, 2,
+                              {{"a.safetensors", {small_tensor("a"), small_tensor("aa")}},
+                               {"c.safetensors", {small_tensor("c")}}});
   std::shared_ptr<const Layout> parent_ =
       layout_of({{"a.safetensors", {small_tensor("a"), small_tensor("aa")}},
                  {"b.safetensors", {small_tensor("b")}},
@@ -62,8 +64,8 @@ TEST_F(PartUnionTest, AFileOfTensorsInTwoPartsIsNamed) {
 }
 
 TEST_F(PartUnionTest, ATensorInTwoFilesIsNamedWithBothFilesAndParts) {
-  const FoundPart other =
-      part_of(2, 2, {{"a.safetensors", {small_tensor("b")}}, {"c.safetensors", {small_tensor("c")}}});
+  const FoundPart other = part_of(
+      2, 2, {{"a.safetensors", {small_tensor("b")}}, {"c.safetensors", {small_tensor("c")}}});
   expect_refused({first_, other},
                  {"'b'", "a.safetensors of part 2", "b.safetensors of part 1", "slice"});
 }
