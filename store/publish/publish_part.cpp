@@ -145,6 +145,9 @@ void PartPublisher::attempt(bool is_first) {
   chunks_.reset();
   take_parent();
   if (is_first) scan();
+  result_.elements = layout_->element_count();
+  result_.part_bytes = checkpoint_.size_bytes();
+  result_.unpublished = checkpoint_.unpublished;
   if (find_own_version()) return;
   found_.assign(set_.parts, std::nullopt);
   asked_ = 0;
@@ -518,9 +521,6 @@ void PartPublisher::put_union(PartUnion made) {
 
 /// The version exists, so an error here must not look like a failed publish.
 void PartPublisher::finish(const Version& version) {
-  result_.elements = layout_->element_count();
-  result_.part_bytes = checkpoint_.size_bytes();
-  result_.unpublished = checkpoint_.unpublished;
   try {
     if (history_.refresh(result_.parent, context_) < version.number()) {
       log_debug(fmt::format("version {} is not recorded here yet", version.number()));
@@ -528,6 +528,7 @@ void PartPublisher::finish(const Version& version) {
     if (result_.is_committed_here) remove_part_set(repository_, set_, context_);
     reached("removed");
   } catch (const Error& error) {
+    if (error.code() == ErrorCode::permission) return;  // a writer need not remove anything
     log_info(
         fmt::format("version {} is published; what its parts told each other is left in {}: {}",
                     version.number(), repository_.url(), error.what()));
