@@ -16,6 +16,8 @@
 #include "fs/directory/sync_service.hpp"
 #include "fs/runtime/host_options.hpp"
 #include "store/format/hub_base.hpp"
+#include "store/parts/part_set.hpp"
+#include "store/publish/publish_options.hpp"
 #include "store/publish/snapshot_choice.hpp"
 #include "store/publish/version_wishes.hpp"
 #include "store/retention/collect.hpp"
@@ -105,8 +107,10 @@ struct Options {
   MountOptions mount;           // without the mount point
   SyncServiceOptions sync;      // without the directory
   VersionWishes publish;
-  SnapshotPolicy snapshots;     // publish
-  std::optional<HubBase> base;  // publish
+  SnapshotPolicy snapshots;                         // publish
+  std::optional<HubBase> base;                      // publish
+  PartChoice part;                                  // publish
+  std::chrono::milliseconds part_wait = kPartWait;  // publish
   LookFlags look;
   WaitFlags wait;
   GcFlags gc;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
+
 #include "fs/base/coder_choice.hpp"
 #include "fs/base/format_values.hpp"
 #include "fs/base/text_table.hpp"
@@ -16,6 +18,7 @@
 #include "store/local/sync_images.hpp"
 #include "store/materialize/check_images.hpp"
 #include "store/publish/publish.hpp"
+#include "store/publish/publish_part.hpp"
 #include "store/publish/publish_store.hpp"
 #include "store/repository/open_bucket.hpp"
 #include "store/s3/bucket_options.hpp"
@@ -58,6 +61,43 @@ std::string to_text(const PublishResult& result, const std::string& url, const s
     text += fmt::format("not published: {} (--include publishes it too)\n", printable(path));
   }
   return text + fmt::format("mount with: weightfs mount {} MOUNTPOINT\n", url);
+}
+
+Json to_json(const PartResult& result, const std::string& url, const PublishOptions& options) {
+  return {{"url", url},
+          {"version", result.version},
+          {"tag", options.wishes.tag},
+          {"parent", result.parent},
+          {"part", options.part.part},
+          {"parts", options.part.parts},
+          {"missing", result.missing},
+          {"committed_here", result.is_committed_here},
+          {"changed_elements", result.changed_elements},
+          {"elements", result.elements},
+          {"part_bytes", result.part_bytes},
+          {"version_bytes", result.part_bytes},
+          {"uploaded_bytes", result.uploaded_bytes},
+          {"snapshot", result.snapshot},
+          {"unpublished", result.unpublished}};
+}
+
+std::string to_text(const PartResult& result, const std::string& url,
+                    const PublishOptions& options) {
+  const PartChoice& part = options.part;
+  std::string text =
+      fmt::format("part {} of {} is in the bucket: {} uploaded for {}\n", part.part, part.parts,
+                  human_bytes(result.uploaded_bytes), human_bytes(result.part_bytes));
+  for (const std::string& path : result.unpublished) {
+    text += fmt::format("not published: {} (--include publishes it too)\n", printable(path));
+  }
+  if (!result.missing.empty()) {
+    return text + fmt::format("version {} ({}) is not published yet: part{} {} missing\n",
+                              result.version, options.wishes.tag,
+                              result.missing.size() == 1 ? "" : "s", parts_text(result.missing));
+  }
+  return text +
+         fmt::format("published version {} as {}\nmount with: weightfs mount {} MOUNTPOINT\n",
+                     result.version, options.wishes.tag, url);
 }
 
 Json to_json(const VerifyReport& report) {
@@ -154,6 +194,24 @@ int run_init(Call& call) {
 
 namespace {
 
+/// The token of the run: as given, or as a launcher sets it.
+PartChoice part_choice(const Options& options) {
+  PartChoice choice = options.part;
+  if (choice.is_part() && choice.run.empty()) {
+    choice.run = find_run_token([](std::string_view name) -> std::optional<std::string> {
+                   const char* const value = std::getenv(std::string(name).c_str());
+                   return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+                 }).value_or("");
+  }
+  return choice;
+}
+
+/// For logs: a process that waits for hours without a word looks dead.
+void tell_missing(const std::vector<unsigned>& missing) {
+  log_warning(
+      fmt::format("waiting for part{} {}", missing.size() == 1 ? "" : "s", parts_text(missing)));
+}
+
 int publish_to(Call& call, Reading& reading, const VersionWishes& wishes) {
   const Options& options = call.options;
   const std::string& id = reading.repository->id();
@@ -169,10 +227,20 @@ int publish_to(Call& call, Reading& reading, const VersionWishes& wishes) {
                                        .wishes = wishes,
                                        .snapshots = options.snapshots,
                                        .base = options.base,
+                                       .part = part_choice(options),
+                                       .part_wait = options.part_wait,
+                                       .waiting = tell_missing,
                                        .coder = choice.coder(),
                                        .keeps_images = publish_store.is_kept(),
                                        .watch = &watch,
                                        .at = {}};
+  if (publish_options.part.is_part()) {
+    const PartResult result = publish_part(history, publish_store.store(), publish_options,
+                                           reading.context, call.progress());
+    call.print(to_json(result, reading.url, publish_options),
+               to_text(result, reading.url, publish_options));
+    return 0;
+  }
   const PublishResult result =
       publish(history, publish_store.store(), publish_options, reading.context, call.progress());
   call.print(to_json(result, reading.url, wishes.tag), to_text(result, reading.url, wishes.tag));
@@ -191,6 +259,12 @@ int run_publish(Call& call) {
         fmt::format("--base is for a bucket, not for a mount: weightfs publish {} DIR --base "
                     "{}",
                     target.url, call.options.base->text()));
+  }
+  if (!target.mount_point.empty() && call.options.part.is_part()) {
+    throw Error(ErrorCode::invalid,
+                fmt::format("--part is for a bucket, not for a mount: weightfs publish {} DIR "
+                            "--part {}/{}",
+                            target.url, call.options.part.part, call.options.part.parts));
   }
   if (!target.mount_point.empty()) {
     return run_hand_over(call, target.mount_point, call.options.publish);

@@ -14,9 +14,9 @@
 #include <system_error>
 
 #include "store/base/error.hpp"
-#include "store/base/json.hpp"
 #include "store/base/path_rules.hpp"
 #include "store/format/rank_pieces.hpp"
+#include "store/format/shard_index.hpp"
 #include "store/os/file.hpp"
 
 namespace weightfs {
@@ -32,7 +32,6 @@ constexpr std::array kPublishedPatterns{
 constexpr std::array kUnpublishedPatterns{"*.py",  "*.pyc",    "*.bin",  "*.pt", "*.pth",
                                           "*.pkl", "*.pickle", "*.ckpt", "*.so"};
 
-constexpr std::string_view kIndexSuffix = ".safetensors.index.json";
 constexpr std::size_t kDirectoryDepthMax = 16;
 
 /// An index names every tensor once more, so it may be as large as a header.
@@ -43,11 +42,6 @@ constexpr std::uint64_t kIndexFileBytesMax = kSafetensorsHeaderBytesMax;
 std::string shown(const stdfs::path& path) { return escape_name(path.native()); }
 
 std::string_view base_name_of(std::string_view path) { return path.substr(path.rfind('/') + 1); }
-
-/// Includes the slash; may be empty.
-std::string_view prefix_of(std::string_view path) {
-  return path.substr(0, path.size() - base_name_of(path).size());
-}
 
 template <typename Patterns>
 bool matches_any(const Patterns& patterns, const std::string& base) {
@@ -172,99 +166,6 @@ void Scanner::scan_file(const stdfs::path& file, const std::string& path) {
   }
   checkpoint_.files.push_back(describe_file(file, path));
 }
-/// Checks the index files of a scanned checkpoint against the shards.
-class IndexChecker {
- public:
-  explicit IndexChecker(const Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
-
-  void check(const CheckpointFile& index);
-
- private:
-  using Names = std::vector<std::string_view>;  // sorted
-
-  const CheckpointFile& shard_of(const std::string& index, const std::string& shard) const;
-  const Names& names_of(const CheckpointFile& shard);
-  void check_tensor(const std::string& index, const std::string& tensor,
-                    const CheckpointFile& shard);
-
-  const Checkpoint& checkpoint_;
-  std::map<const CheckpointFile*, Names> names_;
-};
-
-void IndexChecker::check(const CheckpointFile& index) {
-  const stdfs::path path = checkpoint_.directory / index.path;
-  const std::string what = shown(path);
-  const Json parsed = parse_json(read_file(path, kIndexFileBytesMax), what);
-  const Json& weight_map = json_field(parsed, "weight_map", what);
-  if (!weight_map.is_object()) {
-    fail(ErrorCode::corrupt, what + ": 'weight_map' must be an object from tensors to shards");
-  }
-  for (const auto& [tensor, shard] : weight_map.items()) {
-    if (!shard.is_string()) {
-      fail(ErrorCode::corrupt,
-           fmt::format("{}: the shard of tensor '{}' must be a string", what, escape_name(tensor)));
-    }
-    check_tensor(what, tensor, shard_of(index.path, shard.get<std::string>()));
-  }
-}
-
-const CheckpointFile& IndexChecker::shard_of(const std::string& index,
-                                             const std::string& shard) const {
-  const std::string what = shown(checkpoint_.directory / index);
-  if (shard.find('/') != shard.npos || shard == "." || shard == "..") {
-    fail(ErrorCode::corrupt,
-         fmt::format("{} names a path outside the directory: '{}'; a shard must "
-                     "lie beside its index",
-                     what, escape_name(shard)));
-  }
-  if (const std::string problem = path_problem(shard); !problem.empty()) {
-    fail(ErrorCode::corrupt,
-         fmt::format("{}: the name of the shard '{}' {}", what, escape_name(shard), problem));
-  }
-  const std::string path = std::string(prefix_of(index)) + shard;
-  const auto& files = checkpoint_.files;
-  const auto found = std::lower_bound(
-      files.begin(), files.end(), path,
-      [](const CheckpointFile& file, const std::string& wanted) { return file.path < wanted; });
-  if (found == files.end() || found->path != path) {
-    fail(ErrorCode::not_found,
-         fmt::format(
-             "{} is listed in the index {} but missing; save the whole checkpoint, or remove a "
-             "stale index",
-             path, what));
-  }
-  if (found->kind != CheckpointFile::Kind::safetensors) {
-    fail(ErrorCode::corrupt,
-         fmt::format("{} is listed in the index {} but is not a safetensors file", path, what));
-  }
-  return *found;
-}
-
-const IndexChecker::Names& IndexChecker::names_of(const CheckpointFile& shard) {
-  const auto [entry, added] = names_.try_emplace(&shard);
-  Names& names = entry->second;
-  if (added) {
-    for (const SafetensorsTensor& tensor : shard.header.tensors) names.push_back(tensor.name);
-    std::sort(names.begin(), names.end());
-  }
-  return names;
-}
-
-void IndexChecker::check_tensor(const std::string& index, const std::string& tensor,
-                                const CheckpointFile& shard) {
-  const auto holds = [&](const CheckpointFile& file) {
-    const Names& names = names_of(file);
-    return std::binary_search(names.begin(), names.end(), tensor);
-  };
-  if (holds(shard)) return;
-  for (const CheckpointFile& other : checkpoint_.files) {
-    if (other.kind != CheckpointFile::Kind::safetensors || !holds(other)) continue;
-    fail(ErrorCode::corrupt, fmt::format("tensor '{}' is in shard {}, but the index {} says {}",
-                                         escape_name(tensor), other.path, index, shard.path));
-  }
-  fail(ErrorCode::corrupt, fmt::format("tensor '{}' is in no shard, but the index {} says {}",
-                                       escape_name(tensor), index, shard.path));
-}
 
 void check_directory(const stdfs::path& directory) {
   std::error_code error;
@@ -304,6 +205,23 @@ std::vector<NamedHeader> headers_of(const Checkpoint& checkpoint) {
   return headers;
 }
 
+void check_indexes(const Checkpoint& checkpoint, ScanScope scope) {
+  std::vector<ShardIndexes::File> files;
+  for (const CheckpointFile& file : checkpoint.files) {
+    const bool is_shard = file.kind == CheckpointFile::Kind::safetensors;
+    ShardIndexes::File& listed = files.emplace_back(ShardIndexes::File{file.path, is_shard, {}});
+    for (const SafetensorsTensor& tensor : file.header.tensors) {
+      listed.tensors.push_back(tensor.name);
+    }
+  }
+  const ShardIndexes indexes(std::move(files), scope == ScanScope::part);
+  for (const CheckpointFile& file : checkpoint.files) {
+    if (!is_shard_index(file.path)) continue;
+    const stdfs::path path = checkpoint.directory / file.path;
+    indexes.check(file.path, read_file(path, kIndexFileBytesMax), shown(path));
+  }
+}
+
 std::int64_t stamp_nanoseconds(const timespec& time) {
   return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
 }
@@ -326,7 +244,8 @@ std::uint64_t Checkpoint::size_bytes() const noexcept {
   return sum;
 }
 
-Checkpoint scan_checkpoint(const stdfs::path& directory, const std::vector<std::string>& include) {
+Checkpoint scan_checkpoint(const stdfs::path& directory, const std::vector<std::string>& include,
+                           ScanScope scope) {
   check_directory(directory);
   Checkpoint checkpoint;
   checkpoint.directory = directory;
@@ -336,10 +255,7 @@ Checkpoint scan_checkpoint(const stdfs::path& directory, const std::vector<std::
   std::sort(checkpoint.unpublished.begin(), checkpoint.unpublished.end());
   check_published(checkpoint);
   refuse_rank_pieces(directory, headers_of(checkpoint));
-  IndexChecker indexes(checkpoint);
-  for (const CheckpointFile& file : checkpoint.files) {
-    if (file.path.ends_with(kIndexSuffix)) indexes.check(file);
-  }
+  check_indexes(checkpoint, scope);
   return checkpoint;
 }
 

@@ -59,6 +59,10 @@ struct Checkpoint {
   [[nodiscard]] std::uint64_t size_bytes() const noexcept;  // of `files`
 };
 
+/// Whether a directory has all files of a version, or those of one part (store/parts): then an
+/// index may name shards that are not there.
+enum class ScanScope { whole, part };
+
 /// Scans and checks: every safetensors header; every *.safetensors.index.json (names only base
 /// names, every shard it names is there, every tensor lies in the shard it says); that no file has
 /// only a rank's piece of a tensor (store/format/rank_pieces.hpp).
@@ -68,7 +72,8 @@ struct Checkpoint {
 /// many files or bytes, a piece of a tensor), corrupt (header or index), not_found (no such
 /// directory, missing shard), permission, io.
 Checkpoint scan_checkpoint(const std::filesystem::path& directory,
-                           const std::vector<std::string>& include);
+                           const std::vector<std::string>& include,
+                           ScanScope scope = ScanScope::whole);
 
 /// A checkpoint of one file, whose bytes lie at `source` and whose hard links may come and go.
 /// Throws Error: as scan_checkpoint.

@@ -231,6 +231,14 @@ std::shared_ptr<const Layout> Layout::with(std::shared_ptr<const TensorTable> ta
   return layout;
 }
 
+std::shared_ptr<const Layout> Layout::of_files(std::vector<LayoutFile> files,
+                                               std::string_view what) {
+  Layout layout;
+  layout.files_ = std::move(files);
+  std::ranges::sort(layout.files_, {}, &LayoutFile::path);
+  return parse(layout.serialize(), what);
+}
+
 std::string Layout::serialize() const {
   std::string bytes(kMagic);
   append_le(bytes, kLayoutFormat);

@@ -75,6 +75,11 @@ class Layout {
   /// bytes.
   static std::shared_ptr<const Layout> parse(std::string_view bytes, std::string_view what);
 
+  /// The layout of files that are described already; their numbers of tensors do not matter.
+  /// Throws Error: corrupt, naming `what`, as parse().
+  static std::shared_ptr<const Layout> of_files(std::vector<LayoutFile> files,
+                                                std::string_view what);
+
   /// The stored form, before compression; parse(serialize()) gives an equal layout.
   [[nodiscard]] std::string serialize() const;
 

@@ -40,13 +40,6 @@ inline constexpr std::string_view kFeatureManifestSha256 = "manifest-sha256";
 /// on the Hub".
 inline constexpr std::string_view kFeatureHubBase = "hub-base";
 
-/// A small file, stored once under its hash.
-struct BlobRef {
-  std::string path;
-  std::uint64_t size_bytes = 0;  // uncompressed
-  Sha256 sha256{};               // uncompressed
-};
-
 struct SnapshotRef {
   std::string nonce;
   ObjectRef hashes;  // the object of chunk and piece hashes

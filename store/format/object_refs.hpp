@@ -19,6 +19,13 @@ struct ObjectRef {
   Sha256 sha256{};
 };
 
+/// A small file, stored once under its hash.
+struct BlobRef {
+  std::string path;
+  std::uint64_t size_bytes = 0;  // uncompressed
+  Sha256 sha256{};               // uncompressed
+};
+
 /// A random nonce, in lower-case hex, distinguishes the objects of one attempt to publish.
 inline constexpr std::size_t kNonceDigits = 32;
 bool is_nonce(std::string_view text) noexcept;

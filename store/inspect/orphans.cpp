@@ -56,6 +56,7 @@ std::vector<Orphans> OrphanFinder::find(Repository& repository,
     for (const std::string_view prefix : {keys::kPacks, keys::kSnapshots}) {
       find_below(prefix, 2, bucket, retired, context, orphans);
     }
+    find_below(keys::kParts, 2, bucket, retired, context, orphans);
     // Blobs and layouts may belong to a version that cannot be read.
     if (unknown_.empty()) {
       for (const std::string_view prefix : {keys::kBlobs, keys::kLayouts}) {

@@ -62,6 +62,7 @@ class VersionCoder {
   [[nodiscard]] unsigned repairs_max() const;
   void bring_parent();
   CodedDelta code_against_parent();
+  CodedDelta code_part(const Base& base, CodeOptions options);
   CodedDelta code_content(const Base& base, const CodeOptions& options);
   void make_snapshot();
   void check_same_bytes() const;
@@ -150,9 +151,10 @@ void VersionCoder::code_rest() {
   }
 }
 
-/// nullptr also for a rollback: its images are made like those of any version, and noted then.
+/// nullptr also for a part, and for a rollback: its images are made like those of any version, and
+/// noted then.
 std::shared_ptr<FreshChunks> VersionCoder::begin_fresh() const {
-  if (what_.content) return nullptr;
+  if (what_.content || what_.part != nullptr) return nullptr;
   return what_.store.fresh_patches().begin(layout_.size_bytes());
 }
 
@@ -168,7 +170,10 @@ void VersionCoder::bring_parent() {
     if (progress_) progress_("reading parent", done, total);
   };
   what_.parent_images = store.eviction().reserve(parent, Eviction::Claim::stays, context_);
-  materialize(store, what_.history, parent, context_, reading, options_.coder);
+  // A part needs the old bytes of its own files.
+  const std::vector<std::string> only =
+      what_.part == nullptr ? std::vector<std::string>{} : what_.part->globs();
+  materialize(store, what_.history, parent, context_, reading, options_.coder, only);
   if (options_.at) options_.at("parent");
 }
 
@@ -186,7 +191,16 @@ CodedDelta VersionCoder::code_against_parent() {
   };
   if (what_.content) return code_content(base, options);
   what_.upload.begin_ahead();
+  if (what_.part != nullptr) return code_part(base, options);
   return code_delta(*what_.reader, base, options, context_, progress_);
+}
+
+/// Of a part no file is coded early.
+CodedDelta VersionCoder::code_part(const Base& base, CodeOptions options) {
+  options.without = what_.part->others();
+  CodedDelta delta = code_delta(*what_.part, base, options, context_, progress_);
+  delta.hashes = what_.part->own_hashes(delta.hashes);
+  return delta;
 }
 
 CodedDelta VersionCoder::code_content(const Base& base, const CodeOptions& options) {

@@ -4,6 +4,9 @@
 //     delta      all others against the parent's images; full packs are uploaded meanwhile
 //     snapshot   where it is wanted, or there is no parent
 //
+// Of a part (store/parts) packs have the numbers of the version's tensors, and hashes are those of
+// its own files.
+//
 // Of a version that is published again only the delta: its chunks are made, or known to be the
 // parent's (store/publish/old_version.hpp).
 //
@@ -16,6 +19,7 @@
 #include "store/local/store.hpp"
 #include "store/materialize/history.hpp"
 #include "store/publish/checkpoint_reader.hpp"
+#include "store/publish/part_chunks.hpp"
 #include "store/publish/publish_options.hpp"
 #include "store/publish/version_upload.hpp"
 
@@ -32,6 +36,7 @@ struct VersionToCode {
   bool with_snapshot;                      // wished for or not
   Eviction::Reservation& parent_images;    // is set, and keeps what is coded against
   VersionUpload& upload;
+  const PartChunks* part = nullptr;  // of a part with a parent; nullptr: the whole version
 };
 
 /// If the parent's bytes are damaged, a snapshot is made without a delta, provided that the options

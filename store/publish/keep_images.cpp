@@ -132,15 +132,14 @@ class Keeper {
   std::vector<bool> is_clone_;  // of weights, as the reader has them
 };
 
-/// Before there is more: their pages and blocks are used again.
-void remove_others(Store& store, std::uint64_t version) {
+}  // namespace
+
+void remove_other_images(Store& store, std::uint64_t version) {
   const ManualPins pins(store.db());
   for (const std::uint64_t other : store.images().complete_versions()) {
     if (other != version && !pins.contains(other)) static_cast<void>(store.evictor().evict(other));
   }
 }
-
-}  // namespace
 
 void keep_images(Store& store, const CheckpointReader& reader, const VersionImages& images,
                  unsigned threads, const Context& context, const Progress& progress) {
@@ -148,7 +147,8 @@ void keep_images(Store& store, const CheckpointReader& reader, const VersionImag
   const ImagesLock lock = store.images().lock_images(context);
   if (store.images().is_complete(images.version) || store.images().is_partial(images.version))
     return;
-  remove_others(store, images.version);
+  // Before there is more: their pages and blocks are used again.
+  remove_other_images(store, images.version);
   std::vector<std::uint64_t> sizes;
   std::uint64_t bytes = 0;
   for (const VersionImages::File& file : images.files) {

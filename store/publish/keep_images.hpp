@@ -10,6 +10,8 @@
 // Threads: all calls may run in parallel; ImageTable::lock_images() lets one of them at a store.
 #pragma once
 
+#include <cstdint>
+
 #include "store/base/context.hpp"
 #include "store/format/version_images.hpp"
 #include "store/local/store.hpp"
@@ -25,5 +27,8 @@ namespace weightfs {
 /// After a failure nothing of the version is in the store; others may be gone.
 void keep_images(Store& store, const CheckpointReader& reader, const VersionImages& images,
                  unsigned threads, const Context& context, const Progress& progress);
+
+/// Removes the images of other versions, but for those that are pinned by hand.
+void remove_other_images(Store& store, std::uint64_t version);
 
 }  // namespace weightfs

@@ -4,12 +4,9 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
-#include <cmath>
 #include <functional>
 #include <memory>
 #include <optional>
-#include <random>
 #include <utility>
 
 #include "store/base/error.hpp"
@@ -21,6 +18,7 @@
 #include "store/publish/code_version.hpp"
 #include "store/publish/hub_proof.hpp"
 #include "store/publish/keep_images.hpp"
+#include "store/publish/parent.hpp"
 #include "store/publish/pre_encoded.hpp"
 #include "store/publish/snapshot_choice.hpp"
 #include "store/publish/upload_names.hpp"
@@ -40,16 +38,6 @@ void check_options(const PublishOptions& options) {
   if (options.base && options.wishes.rollback != 0) {
     throw Error(ErrorCode::invalid, "a rollback is published as a delta, without a base");
   }
-}
-
-/// The pause between tries of a rebase: doubles, with jitter so that publishers differ.
-Clock::duration pause_after(unsigned tries) {
-  constexpr double kFirstSeconds = 0.02, kLongestSeconds = 1;
-  std::random_device random;
-  std::uniform_real_distribution<double> jitter(0.5, 1.5);
-  const double seconds = std::min(kFirstSeconds * std::exp2(tries - 1), kLongestSeconds);
-  return std::chrono::duration_cast<Clock::duration>(
-      std::chrono::duration<double>(seconds * jitter(random)));
 }
 
 /// One publish: the steps of publish() and the state they share.
@@ -72,7 +60,6 @@ class Publisher {
   bool take_fence_as_parent();
   void find_parent();
   void take_parent(std::uint64_t parent);
-  std::uint64_t find_newest(const Context& context);
   void find_content();
   void scan();
   [[nodiscard]] bool wants_snapshot();
@@ -81,9 +68,7 @@ class Publisher {
   void confirm_newest(const Context& context);
   void check_fence(std::uint64_t newest) const;
   void check_parent_in_bucket(const Context& context);
-  void check_in_bucket(const Version& version, const Context& context);
   void commit();
-  std::optional<std::uint64_t> find_snapshot_before();
   void change_uploader();
   [[nodiscard]] std::uint64_t size_bytes_of(const Manifest& manifest) const;
   void finish_result(const Version& version);
@@ -191,31 +176,20 @@ bool Publisher::take_fence_as_parent() {
 }
 
 void Publisher::find_parent() {
-  const std::uint64_t parent = find_newest(context_);
+  const std::uint64_t parent = find_newest(history_, store_, context_);
   check_fence(parent);
   take_parent(parent);
   is_parent_found_ = true;
 }
 
 void Publisher::take_parent(std::uint64_t parent) {
-  if (parent >= kVersionMax) {
-    throw Error(ErrorCode::unsupported, fmt::format("the repository {} is full: it has {} versions",
-                                                    repository_.url(), parent));
-  }
+  check_has_room(parent, repository_);
   if (parent > 0) {
     parent_ = history_.get(parent, context_);
     manifest_.parent_sha256 = parent_->manifest_sha256;
   }
   result_.parent = manifest_.parent = parent;
   result_.version = manifest_.version = parent + 1;
-}
-
-std::uint64_t Publisher::find_newest(const Context& context) {
-  history_.look_behind_the_newest();
-  const std::uint64_t known = store_.manifests().newest().version;
-  const std::uint64_t seen = history_.refresh(known, context);
-  // The first call returns what it found before an error, the second one throws the error.
-  return seen == known ? seen : history_.refresh(seen, context);
 }
 
 // ---- coding, and what goes on beside it ----
@@ -279,7 +253,7 @@ void Publisher::ask_bucket(const Context& context) {
   const std::array<std::function<void()>, kQuestions> questions{
       [&] { confirm_newest(context); }, [&] { check_parent_in_bucket(context); },
       [&] {
-        if (content_) check_in_bucket(*content_, context);
+        if (content_) check_is_in_bucket(*content_, repository_, context);
         upload_->put_blobs();
       },
       [&] { upload_->put_layout(); }};
@@ -287,7 +261,7 @@ void Publisher::ask_bucket(const Context& context) {
 }
 
 void Publisher::confirm_newest(const Context& context) {
-  if (!is_parent_found_) check_fence(find_newest(context));
+  if (!is_parent_found_) check_fence(find_newest(history_, store_, context));
 }
 
 void Publisher::check_fence(std::uint64_t newest) const {
@@ -299,22 +273,8 @@ void Publisher::check_fence(std::uint64_t newest) const {
                   newest, *options_.fence_parent));
 }
 
-/// The store may know a version that the bucket has lost; publishing on top of it would leave a gap
-/// that no reader can pass.
 void Publisher::check_parent_in_bucket(const Context& context) {
-  if (parent_) check_in_bucket(*parent_, context);
-}
-
-void Publisher::check_in_bucket(const Version& version, const Context& context) {
-  const auto there = repository_.find_version(version.number(), context);
-  if (there && there->manifest_sha256 == version.manifest_sha256) return;
-  throw Error(
-      ErrorCode::corrupt,
-      fmt::format(
-          "{} in {} is {}: this host has seen version {}.  Restore the bucket, or publish with "
-          "an empty --store to continue from its present state",
-          keys::manifest(version.number()), repository_.url(),
-          there ? "no longer the same" : "gone", version.number()));
+  if (parent_) check_is_in_bucket(*parent_, repository_, context);
 }
 
 // ---- the commit, and after it ----
@@ -330,7 +290,7 @@ void Publisher::commit() {
   }
   result_.images.chunk_hashes = coded_.chunk_hashes();
   manifest_.root = root_of(result_.images.chunk_hashes);
-  manifest_.snapshot_before = find_snapshot_before();
+  manifest_.snapshot_before = find_snapshot_before(parent_, history_, context_);
   if (options_.lock_images) result_.images_lock = store_.images().lock_images(context_);
   context_.check("publishing");  // the last moment at which the version certainly does not exist
   change_uploader();
@@ -339,24 +299,6 @@ void Publisher::commit() {
   finish_result(version);
   remember(version);
   note_changes(version);
-}
-
-/// As the parent's manifest says; walks back where a release that did not write it published.
-/// nullopt: what is in the way cannot be read.
-std::optional<std::uint64_t> Publisher::find_snapshot_before() {
-  if (!parent_) return 0;
-  try {
-    for (auto version = parent_;;) {
-      if (version->manifest.snapshot) return version->number();
-      if (version->manifest.snapshot_before) return version->manifest.snapshot_before;
-      version = history_.get(version->manifest.parent, context_);
-    }
-  } catch (const Error& error) {
-    if (error.code() == ErrorCode::cancelled || error.code() == ErrorCode::timed_out) throw;
-    log_debug(fmt::format("version {} does not name the snapshot before it: {}", manifest_.version,
-                          error.what()));
-    return std::nullopt;
-  }
 }
 
 std::uint64_t Publisher::size_bytes_of(const Manifest& manifest) const {

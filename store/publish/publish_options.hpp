@@ -4,6 +4,7 @@
 // otherwise.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -11,11 +12,13 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "kernels/block/chunk_coder.hpp"
 #include "kernels/dispatch/cpu_coder.hpp"
 #include "store/format/hub_base.hpp"
 #include "store/format/pack.hpp"
+#include "store/parts/part_set.hpp"
 #include "store/publish/snapshot_choice.hpp"
 #include "store/publish/version_wishes.hpp"
 #include "store/timing/phase_watch.hpp"
@@ -23,6 +26,8 @@
 namespace weightfs {
 
 class PreEncoded;
+
+inline constexpr std::chrono::milliseconds kPartWait{600'000};
 
 struct PublishOptions {
   std::filesystem::path directory;  // not read for a rollback
@@ -34,6 +39,13 @@ struct PublishOptions {
   /// The version gets a snapshot whose files lie there and are not uploaded, after a proof that
   /// they are those of `directory` (store/publish/hub_proof.hpp).  Not for a rollback.
   std::optional<HubBase> base = {};
+  /// For publish_part(): which part of the version `directory` has.
+  PartChoice part = {};
+  /// How long a part that is published waits for the others; 0: not at all.
+  std::chrono::milliseconds part_wait = kPartWait;
+  /// Called when other parts of the version are missing, which, once for each change.
+  std::function<void(const std::vector<unsigned>& missing)> waiting = {};
+
   unsigned threads = 0;                             // 0: one for each core
   std::uint64_t pack_bytes = kPackDataBytesTarget;  // a pack with so much data is full
   kernels::SharedCoder coder = kernels::make_cpu_coder();
@@ -73,10 +85,10 @@ struct PublishOptions {
   /// Gets the phases seal to commit, and adopt with `keeps_images`; nullptr: nobody asks.
   HandOverWatch* watch = nullptr;
 
-  /// Called at named points ("scanned", "parent", "pack-ahead", "diffed", "pack", "blobs",
-  /// "layout", "before-commit", "committed", "kept"), where tests kill the process.  "parent" is
-  /// reached only if a file is coded; "pack-ahead" by another thread, when a pack was uploaded
-  /// while others were being coded.
+  /// Called at named points; those of a part are in publish_part.hpp.  Else ("scanned", "parent",
+  /// "pack-ahead", "diffed", "pack", "blobs", "layout", "before-commit", "committed", "kept"),
+  /// where tests kill the process.  "parent" is reached only if a file is coded; "pack-ahead" by
+  /// another thread, when a pack was uploaded while others were being coded.
   std::function<void(std::string_view point)> at;
 };
 

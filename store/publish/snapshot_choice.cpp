@@ -63,7 +63,9 @@ bool is_snapshot_due(History& history, std::uint64_t version, std::uint64_t vers
   if (version % kSnapshotStep != 0) return false;
   const SinceSnapshot since = since_snapshot(history, version - 1, context);
   if (since.snapshot == 0) return true;
-  const auto skip = find_skip_bytes(history, since.snapshot, version - 1, context);
+  const auto skip = policy.asks_bucket
+                        ? find_skip_bytes(history, since.snapshot, version - 1, context)
+                        : std::nullopt;
   const bool is_due = skip ? *skip > version_bytes / kSkipsOfSnapshot  //
                            : since.delta_bytes >= version_bytes;
   if (is_due) {

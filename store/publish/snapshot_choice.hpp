@@ -19,6 +19,8 @@ namespace weightfs {
 
 struct SnapshotPolicy {
   std::uint64_t every = 0;  // 0: none by number
+  /// false: only what all hosts know alike decides, the history; skip deltas do not.
+  bool asks_bucket = true;
 };
 
 /// Whether version `version`, of `version_bytes`, should have one.  Asks the bucket once, for

@@ -223,6 +223,8 @@ void VersionUpload::upload_parallel(std::size_t count,
 
 /// All files of a snapshot share one nonce: that of the files uploaded early, if there are any.
 void VersionUpload::choose_snapshot_nonce(const CodedVersion& coded) {
+  snapshot_nonce_ = of_.snapshot_nonce;
+  if (!snapshot_nonce_.empty()) return;
   UploadNonce nonce(of_.repository, of_.uploader, manifest_.version);
   for (std::size_t i = 0; i < coded.early.size(); i++) {
     nonce.add(layout().files()[i].path);
@@ -258,6 +260,7 @@ void VersionUpload::upload_snapshot(const CodedVersion& coded, CountedPuts& puts
     upload_snapshot_files(coded, is_shared, puts);
     bytes_ += layout().size_bytes();
   }
+  if (!of_.snapshot_nonce.empty()) return;
   if (!is_shared) note_upload(keys::snapshot_hashes(manifest_.version, snapshot_nonce_));
   manifest_.snapshot->hashes = of_.repository.put_snapshot_hashes(
       manifest_.version, snapshot_nonce_, *coded.snapshot, context_);

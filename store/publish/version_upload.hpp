@@ -59,6 +59,8 @@ class VersionUpload {
     std::shared_ptr<const Version> content;  // else this version's, which is published again
     std::shared_ptr<const Version> parent;   // nullptr for version 1
     std::string uploader;                    // store/publish/upload_names.hpp
+    /// Of a part's snapshot, whose hashes whoever commits puts; empty: it follows from the bytes.
+    std::string snapshot_nonce = {};
   };
 
   /// Keeps the references.  What is uploaded is entered into `manifest`, which has its version.

@@ -9,6 +9,7 @@
 //     snapshots/<version>/<nonce>/.hashes         chunk and piece hashes, zstd
 //     packs/<version>/<nonce>-<k>.safetensors
 //     skips/...                                   skip deltas (store/repository/skips.hpp)
+//     parts/...                                   parts of versions (store/parts)
 //     gc/<20 digits>.json                         what was retired (store/retention)
 //
 // Everything that is returned has been checked against the hash that names it; a mismatch is
@@ -44,7 +45,8 @@ inline constexpr std::string_view kFeatureRetired = "retired-objects";
 namespace keys {
 inline constexpr std::string_view kRecord = "weightfs.json";
 inline constexpr std::string_view kVersions = "versions/", kLayouts = "layouts/", kBlobs = "blobs/",
-                                  kSnapshots = "snapshots/", kPacks = "packs/", kGc = "gc/";
+                                  kSnapshots = "snapshots/", kPacks = "packs/", kGc = "gc/",
+                                  kParts = "parts/";
 std::string gc_record(std::uint64_t number);
 std::string manifest(std::uint64_t version);
 std::string layout(const Sha256& id);

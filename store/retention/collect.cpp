@@ -44,6 +44,7 @@ class Collector {
     make_skips();
     retire();
     remove_due();
+    remove_parts();
     note_waiting();
     return std::move(report_);
   }
@@ -298,6 +299,17 @@ class Collector {
     remove_heads(then, due);
     remove_all(first);
     remove_all(then);
+  }
+
+  /// What hosts told each other of versions that exist now: nothing names it, and nobody reads it.
+  void remove_parts() {
+    std::vector<const HeldObject*> parts;
+    for (const HeldObject& object : report_.inventory.objects) {
+      const bool is_left = object.kind == ObjectKind::part && object.version != 0 &&
+                           object.version <= report_.inventory.head();
+      if (is_left) parts.push_back(&object);
+    }
+    remove_all(parts);
   }
 
   /// An orphan of a skip delta whose record cannot be read now: only that tells what is one.

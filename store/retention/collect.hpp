@@ -5,7 +5,8 @@
 //     3  skip deltas that are to replace deltas are checked
 //     4  the record names the feature `retired-objects`, so that older readers refuse
 //     5  the log gets a record of what is retired now: put-if-absent; whoever loses computes again
-//     6  what records older than their grace name is removed, of snapshots .hashes first, of skips
+//     6  what hosts told each other of versions that exist (parts) is removed; no record names it
+//     7  what records older than their grace name is removed, of snapshots .hashes first, of skips
 //        their record
 //
 // It may be killed anywhere, and run again: nothing is removed that no record names, and a removal

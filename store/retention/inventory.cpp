@@ -11,6 +11,7 @@
 #include "store/base/error.hpp"
 #include "store/base/sha256.hpp"
 #include "store/format/pack_bytes.hpp"
+#include "store/parts/part_objects.hpp"
 #include "store/repository/skips.hpp"
 #include "store/threads/parallel.hpp"
 
@@ -109,6 +110,8 @@ void take_place(HeldObject& object, const Inventory& inventory) {
   } else if (const auto skip = find_skip_key(object.key)) {
     object.version = skip->versions.to;
     object.place = place_of(*skip, inventory);
+  } else if (const auto version = find_part_version(object.key)) {
+    object.version = *version;
   }
 }
 
@@ -205,6 +208,8 @@ std::string_view plural_of(ObjectKind kind) noexcept {
       return "skip packs";
     case ObjectKind::gc_record:
       return "gc records";
+    case ObjectKind::part:
+      return "parts";
     case ObjectKind::other:
       return "other";
   }
@@ -216,12 +221,13 @@ ObjectKind kind_of(std::string_view key) noexcept {
   if (const auto skip = find_skip_key(key)) {
     return skip->pack.empty() ? Kind::skip_record : Kind::skip_pack;
   }
-  constexpr std::array<std::pair<std::string_view, Kind>, 6> kPrefixes{
+  constexpr std::array<std::pair<std::string_view, Kind>, 7> kPrefixes{
       {{keys::kVersions, Kind::manifest},
        {keys::kLayouts, Kind::layout},
        {keys::kBlobs, Kind::blob},
        {keys::kSnapshots, Kind::snapshot},
        {keys::kPacks, Kind::pack},
+       {keys::kParts, Kind::part},
        {keys::kGc, Kind::gc_record}}};
   if (key == keys::kRecord) return Kind::record;
   for (const auto& [prefix, kind] : kPrefixes) {

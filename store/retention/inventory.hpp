@@ -58,9 +58,10 @@ enum class ObjectKind {
   skip_record,
   skip_pack,
   gc_record,
+  part,
   other
 };
-inline constexpr std::size_t kObjectKinds = 10;
+inline constexpr std::size_t kObjectKinds = 11;
 
 /// "manifests", as du prints it.
 std::string_view plural_of(ObjectKind kind) noexcept;
@@ -79,7 +80,7 @@ struct HeldObject {
   std::uint64_t size_bytes = 0;
   ObjectKind kind{};
   Place place{};
-  std::uint64_t version = 0;  // of packs, snapshots, manifests, and skips: where these lead to
+  std::uint64_t version = 0;  // of packs, snapshots, manifests, parts, and skips: where these lead
 };
 
 struct Inventory {

@@ -3,6 +3,13 @@
     model.safetensors                                          if one is enough, else
     model-00001-of-00003.safetensors, ..., model.safetensors.index.json
 
+Of a part of a version, which rank r of n publishes beside the others (r from 0):
+
+    model-part-00001-of-00004.safetensors                      of r = 0 and n = 4, or, if that is
+                                                               not enough,
+    model-part-00001-of-00004-00001-of-00002.safetensors, ...  without an index: whoever commits
+                                                               makes that of the whole version
+
 What goes into which file depends on names, types and shapes alone, so a run's versions have the
 same layout, and all ranks of a trainer know in which order tensors are gathered. One tensor at a
 time is gathered, copied to this process's memory if it is elsewhere, and written.
@@ -37,7 +44,11 @@ class Shard:
     shapes: Sequence[Shape]
 
 
-def plan(shapes: Sequence[Shape], shard_bytes: int) -> list[Shard]:
+Part = tuple[int, int]
+"""(rank, number of ranks)"""
+
+
+def plan(shapes: Sequence[Shape], shard_bytes: int, part: Part | None = None) -> list[Shard]:
     """Shards of at most so many bytes, or of one tensor that is larger.
 
     Raises UsageError."""
@@ -51,8 +62,9 @@ def plan(shapes: Sequence[Shape], shard_bytes: int) -> list[Shard]:
             filled = 0
         groups[-1].append(shape)
         filled += shape.size_bytes
-    names = ["model.safetensors"] if len(groups) == 1 else [
-        f"model-{at:05d}-of-{len(groups):05d}.safetensors" for at in range(1, len(groups) + 1)]
+    stem = "model" if part is None else f"model-part-{part[0] + 1:05d}-of-{part[1]:05d}"
+    names = [f"{stem}.safetensors"] if len(groups) == 1 else [
+        f"{stem}-{at:05d}-of-{len(groups):05d}.safetensors" for at in range(1, len(groups) + 1)]
     return [Shard(name, sorted(group, key=lambda one: -BITS[one.dtype]))
             for name, group in zip(names, groups, strict=True)]
 
@@ -102,11 +114,12 @@ def take_part(tensors: Mapping[str, Tensor], shard_bytes: int) -> None:
 
 
 def write_checkpoint(folder: str, tensors: Mapping[str, Tensor], *, files: Files | None = None,
-                     shard_bytes: int = SHARD_BYTES, tell: Callback) -> None:
-    """Writes a checkpoint into `folder`, which must exist and be empty.
+                     shard_bytes: int = SHARD_BYTES, part: Part | None = None,
+                     tell: Callback) -> None:
+    """Writes a checkpoint, or a part of one, into `folder`, which must exist and be empty.
 
     Raises UsageError, OSError; whatever gathering raises."""
-    shards = plan(shapes_of(tensors), shard_bytes)
+    shards = plan(shapes_of(tensors), shard_bytes, part)
     total, done = sum(one.size_bytes for shard in shards for one in shard.shapes), 0
     gathering = Gathering(tensors, shards)
     try:
@@ -119,7 +132,7 @@ def write_checkpoint(folder: str, tensors: Mapping[str, Tensor], *, files: Files
                     for count in write_tensor(file.fileno(), gathering, one):
                         done += count
                         tell(done, total, "writing")
-        if len(shards) > 1:  # last: who sees it sees all
+        if len(shards) > 1 and part is None:  # last: who sees it sees all
             with open(os.path.join(folder, INDEX), "x", encoding="utf-8") as text:
                 text.write(index_text(shards))
     except BaseException:

@@ -20,11 +20,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, overload
 
 from weightfs.binary import result_of, start
-from weightfs.checkpoint import SHARD_BYTES, Files, take_part, write_checkpoint
+from weightfs.checkpoint import SHARD_BYTES, Files, Part, take_part, write_checkpoint
 from weightfs.errors import OF_ERRNO, Error, ReadOnlyError, TimedOutError, UsageError, of_refusal
 from weightfs.mounts import is_shown, is_writer, last_error, queue_of
 from weightfs.pieces import check_whole
 from weightfs.progress import Callback, Progress, ignore
+from weightfs.runs import shared_token
 from weightfs.tensors import Tensor, is_distributed
 from weightfs.versions import Target, Version, version_of, wait_arguments
 
@@ -107,6 +108,7 @@ def publish(target: Target, what: What, *, tag: str | None = None,
 @overload
 def publish(target: Target, what: What, *, tag: str | None = None,
             meta: Mapping[str, object] | None = None, rank: int,
+            world_size: int | None = None, run: str | None = None, part_wait: float | None = None,
             asynchronous: bool = False, files: Files | None = None,
             include: Sequence[str] = (), snapshot: bool = False, rebase: bool = False,
             shard_bytes: int = SHARD_BYTES, scratch: Target | None = None,
@@ -116,6 +118,7 @@ def publish(target: Target, what: What, *, tag: str | None = None,
 
 def publish(target: Target, what: What, *, tag: str | None = None,
             meta: Mapping[str, object] | None = None, rank: int | None = None,
+            world_size: int | None = None, run: str | None = None, part_wait: float | None = None,
             asynchronous: bool = False, files: Files | None = None,
             include: Sequence[str] = (), snapshot: bool = False, rebase: bool = False,
             shard_bytes: int = SHARD_BYTES, scratch: Target | None = None,
@@ -133,6 +136,15 @@ def publish(target: Target, what: What, *, tag: str | None = None,
     rank          of this process in a trainer of several. Rank 0 publishes. The others take part
                   in gathering distributed tensors, which needs all of them, wait for nothing else,
                   and return None. None: the only process
+    world_size    so many ranks publish one version together, each what it has: rank r (from 0) is
+                  part r + 1. The version exists, and is returned on every rank, when all parts have
+                  come. Needs a URL and a tag. Tensors must be whole: each of one rank
+    run           with world_size: a token, new for each start of the trainer and the same on all
+                  ranks, so that parts of two runs do not mix. None: drawn by rank 0 and broadcast
+                  once, where torch.distributed is initialised; else what torchrun or Slurm sets
+    part_wait     with world_size: seconds to wait for other parts; then TimedOutError names them.
+                  The own part stays, and the same call waits on. 0: do not wait, and return None
+                  if others are missing. None: 600
     asynchronous  return a Publication as soon as `what` may change again: when tensors are
                   written, and, on a mount, handed over. A directory must stay as it is until done
     files         beside tensors: a directory whose configuration and tokenizer files are copied, or
@@ -153,13 +165,16 @@ def publish(target: Target, what: What, *, tag: str | None = None,
     """
     target = os.fspath(target)
     tensors = what if isinstance(what, Mapping) else None
-    if tensors is not None:
+    part = part_of(target, tensors, tag, rank, world_size, run, part_wait, asynchronous)
+    if tensors is not None and part is None:
         check_rank(tensors, rank)
-    if rank not in (None, 0):
+    if part is None and rank not in (None, 0):
         if tensors is not None:
             take_part(tensors, shard_bytes)
         return None
     wishes = arguments_of(meta, include, snapshot, rebase, options)
+    if part is not None:
+        wishes += part_arguments(part, run, part_wait)
     if tensors is None:
         if files is not None:
             raise UsageError("files are for tensors; put them into the directory")
@@ -170,16 +185,18 @@ def publish(target: Target, what: What, *, tag: str | None = None,
             attempt = Attempt(target, make_folder(target, tag or "", scratch), tag or "", wishes,
                               is_own=True)
         except BaseException:
-            take_part(tensors, shard_bytes)
+            if part is None:
+                take_part(tensors, shard_bytes)
             raise
     with Progress(progress) as tell:
         if tensors is not None:
             with attempt.removed_on_failure():
                 write_checkpoint(attempt.folder, tensors, files=files, shard_bytes=shard_bytes,
-                                 tell=tell)
+                                 part=part, tell=tell)
         attempt.begin()
         if not asynchronous:
-            return attempt.finish(tell)
+            version = attempt.finish(tell)
+            return None if version.record.get("missing") else version
     later = Progress(progress)
 
     def work() -> Version:
@@ -187,6 +204,45 @@ def publish(target: Target, what: What, *, tag: str | None = None,
             return attempt.finish(tell)
 
     return Publication(tag or "", work, outlives_exit=not attempt.is_handed_over)
+
+
+def part_of(target: str, tensors: Mapping[str, Tensor] | None, tag: str | None, rank: int | None,
+            world_size: int | None, run: str | None, part_wait: float | None,
+            asynchronous: bool) -> Part | None:
+    """None: this process publishes the whole version, or nothing.
+
+    Raises UsageError."""
+    if world_size is None:
+        if run is not None or part_wait is not None:
+            raise UsageError("run and part_wait are for parts: give world_size too")
+        return None
+    if rank is None or not 0 <= rank < world_size:
+        raise UsageError(f"rank {rank} of {world_size}: ranks are numbered from 0")
+    if is_shown(target):
+        raise UsageError(f"'{target}' is a mount: parts are published to its URL")
+    if not tag:
+        raise UsageError("parts find each other by their tag: give one, such as the step")
+    if asynchronous and part_wait == 0:
+        raise UsageError("what is asynchronous waits for the version: part_wait must not be 0")
+    for name, tensor in (tensors or {}).items():
+        if is_distributed(tensor):
+            raise UsageError(f"'{name}' is distributed: a part has whole tensors only.  Without "
+                             "world_size rank 0 gathers and publishes it")
+    return rank, world_size
+
+
+def part_arguments(part: Part, run: str | None, part_wait: float | None) -> list[str]:
+    """Of the command `publish`.  With torch.distributed all ranks must call it.
+
+    Raises UsageError."""
+    rank, world_size = part
+    arguments = [f"--part={rank + 1}/{world_size}"]
+    token = run if run is not None else shared_token(world_size)
+    if token is not None:
+        arguments.append(f"--run={token}")
+    if part_wait is not None:
+        arguments.append(f"--part-wait={part_wait:g}")
+    return arguments
 
 
 def check_rank(tensors: Mapping[str, Tensor], rank: int | None) -> None:

@@ -1,0 +1,39 @@
+// 500 steps of a trainer on four hosts that are killed at random (tests/support/kill_parts.cpp).
+#include <gtest/gtest.h>
+#include <spawn.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <string>
+
+#include "store/repository/repository.hpp"
+#include "tests/support/sanitized.hpp"
+#include "tests/support/support.hpp"
+
+extern char** environ;
+
+namespace weightfs::test {
+namespace {
+
+TEST(KilledParts, EveryVersionHasTheFilesOfExactlyOneRun) {
+  const TempDir directory;
+  const std::string url = "file://" + (directory.path() / "bucket").string();
+  bool created = false;
+  static_cast<void>(Repository::init(url, created, {}));
+  const std::string seed = std::to_string(test::seed() % 1'000'000'000);
+  // Under sanitizers a process takes ten times as long.
+  const std::string rounds = kSanitized ? "40" : "500";
+  const std::string hosts = directory.path() / "hosts";
+  const std::array<const char*, 6> arguments{WEIGHTFS_KILL_PARTS, url.c_str(),    hosts.c_str(),
+                                             seed.c_str(),        rounds.c_str(), nullptr};
+  pid_t pid = 0;
+  ASSERT_EQ(::posix_spawn(&pid, arguments[0], nullptr, nullptr,
+                          const_cast<char**>(arguments.data()), environ),
+            0);
+  int status = 0;
+  ASSERT_EQ(::waitpid(pid, &status, 0), pid);
+  EXPECT_EQ(status, 0) << "seed " << seed;
+}
+
+}  // namespace
+}  // namespace weightfs::test
