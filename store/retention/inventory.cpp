@@ -205,6 +205,8 @@ std::string_view plural_of(ObjectKind kind) noexcept {
       return "skip packs";
     case ObjectKind::gc_record:
       return "gc records";
+    case ObjectKind::reader:
+      return "readers";
     case ObjectKind::other:
       return "other";
   }
@@ -216,13 +218,14 @@ ObjectKind kind_of(std::string_view key) noexcept {
   if (const auto skip = find_skip_key(key)) {
     return skip->pack.empty() ? Kind::skip_record : Kind::skip_pack;
   }
-  constexpr std::array<std::pair<std::string_view, Kind>, 6> kPrefixes{
+  constexpr std::array<std::pair<std::string_view, Kind>, 7> kPrefixes{
       {{keys::kVersions, Kind::manifest},
        {keys::kLayouts, Kind::layout},
        {keys::kBlobs, Kind::blob},
        {keys::kSnapshots, Kind::snapshot},
        {keys::kPacks, Kind::pack},
-       {keys::kGc, Kind::gc_record}}};
+       {keys::kGc, Kind::gc_record},
+       {keys::kReaders, Kind::reader}}};
   if (key == keys::kRecord) return Kind::record;
   for (const auto& [prefix, kind] : kPrefixes) {
     if (key.starts_with(prefix)) return kind;

@@ -58,9 +58,10 @@ enum class ObjectKind {
   skip_record,
   skip_pack,
   gc_record,
+  reader,
   other
 };
-inline constexpr std::size_t kObjectKinds = 10;
+inline constexpr std::size_t kObjectKinds = 11;
 
 /// "manifests", as du prints it.
 std::string_view plural_of(ObjectKind kind) noexcept;
