@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "store/base/error.hpp"
+#include "store/readers/reader_record.hpp"
 
 namespace weightfs::fs {
 namespace {
@@ -66,6 +67,10 @@ const std::vector<OptionSpec>& bucket_options() {
 }
 
 std::uint64_t parse_history(std::string_view text) { return parse_number(text, {0, 10'000}); }
+
+std::chrono::seconds parse_announce_every(std::string_view text) {
+  return std::chrono::seconds(parse_number(text, {1, kReaderEveryMax}));
+}
 
 Poll parse_poll(std::string_view text) {
   if (text == "auto") return {};
@@ -190,6 +195,27 @@ OptionSpec max_lag_option() {
               "was not reached for so long; only where `latest` is followed\n"
               "(default: no limit)",
           .set = into<parse_seconds, &Options::host, &HostOptions::max_lag>};
+}
+
+OptionSpec announce_option() {
+  return {
+      .name = "announce",
+      .help =
+          "say in the bucket, in readers/, what this host shows, for weightfs fleet and\n"
+          "weightfs wait --replicas; needs permission to write there (default: off)",
+      .set = into<parse_switch, &Options::host, &HostOptions::announce, &AnnounceOptions::is_on>};
+}
+
+OptionSpec announce_every_option() {
+  return {.name = "announce-every",
+          .value = "SECONDS",
+          .needs = "announce",
+          .help = fmt::format(
+              "how often --announce says it, besides when something has changed; whole\n"
+              "seconds, at most {} (default: {})",
+              kReaderEveryMax, AnnounceOptions{}.every.count()),
+          .set = into<parse_announce_every, &Options::host, &HostOptions::announce,
+                      &AnnounceOptions::every>};
 }
 
 OptionSpec include_option(Setter set) {

@@ -32,6 +32,8 @@ OptionSpec min_free_option();
 OptionSpec hook_option();
 OptionSpec warm_option();
 OptionSpec max_lag_option();
+OptionSpec announce_option();
+OptionSpec announce_every_option();
 
 /// --gc of a writer's mount, and what it is told.
 std::vector<OptionSpec> background_gc_options();

@@ -31,6 +31,7 @@ CommandSpec skip_command();
 
 // spec_look.cpp: read-only commands.
 CommandSpec status_command();
+CommandSpec fleet_command();
 CommandSpec log_command();
 CommandSpec show_command();
 CommandSpec diff_command();

@@ -37,6 +37,7 @@ enum class Command {
   pin,
   unpin,
   status,
+  fleet,
   log,
   show,
   diff,
@@ -65,6 +66,8 @@ struct WaitFlags {
   std::optional<Follow> newer_than;                  // version 0: any version is newer
   std::optional<std::chrono::milliseconds> timeout;  // nullopt: no limit
   bool ready = false;
+  std::uint64_t replicas = 0;  // readers of the repository, instead of this host; 0: this host
+  std::uint64_t max_lag = 0;   // with `replicas`: versions before the one that will do
 };
 
 /// What du, gc and mount --gc are told.

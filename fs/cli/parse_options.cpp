@@ -261,7 +261,9 @@ void add_config(const std::filesystem::path& path, const CommandSpec& command, S
   for (const ConfigEntry& entry : entries) check_entry(entry, file);
   for (const std::string_view table : {command.name, std::string_view()}) {
     for (const ConfigEntry& entry : entries) {
-      if (entry.table != table || find_option(command, entry.key) == nullptr) continue;
+      const OptionSpec* option = find_option(command, entry.key);
+      // Of the same name, but typed: another command's is meant.
+      if (entry.table != table || option == nullptr || option->is_typed) continue;
       settings.try_emplace(entry.key,
                            Setting{fmt::format("'{}' in {}", entry.key, file), entry.values});
     }
@@ -358,7 +360,8 @@ void check_needs(const Arguments& parsed, const Settings& settings) {
     const OptionSpec* option = find_option(*parsed.command, name);
     if (option->needs.empty()) continue;
     const auto needed = settings.find(option->needs);
-    if (needed == settings.end() || !parse_switch(needed->second.values.front())) {
+    const bool is_switch = find_option(*parsed.command, option->needs)->value.empty();
+    if (needed == settings.end() || (is_switch && !parse_switch(needed->second.values.front()))) {
       refuse(fmt::format("--{} needs --{}", name, option->needs));
     }
   }

@@ -1,10 +1,15 @@
+#include <fmt/format.h>
+
 #include "fs/cli/command_options.hpp"
 #include "fs/cli/command_specs.hpp"
+#include "store/readers/reader_list.hpp"
 
 namespace weightfs::fs {
 namespace {
 
 using Operands = std::span<const std::string>;
+
+constexpr NumberRange kReaders{1, kReadersMax};
 
 void take_show(Options& options, Operands operands) {
   options.target = operands[0];
@@ -39,6 +44,30 @@ CommandSpec status_command() {
       .options = {{.name = "check",
                    .help = "print one line, for monitoring (default: the whole state)",
                    .set = into<parse_switch, &Options::look, &LookFlags::check>}},
+      .take = take_target,
+  };
+}
+
+CommandSpec fleet_command() {
+  return {
+      .command = Command::fleet,
+      .name = "fleet",
+      .operands = "URL|MOUNTPOINT",
+      .summary = "who reads a repository, and how far behind",
+      .description =
+          "Prints a line for each reader that announces itself (mount and sync with --announce):\n"
+          "host, place, the version of `latest` there, how far that is behind the newest version,\n"
+          "the versions of its engines, its health, and how old that information is. A reader "
+          "that\n"
+          "has ended is `left`; one that was not heard of for three intervals is `gone`, and a\n"
+          "record of more than 7 days is removed by gc.",
+      .example = "weightfs fleet s3://models/run-7",
+      .options = with_bucket({
+          {.name = "limit",
+           .value = "N",
+           .help = fmt::format("only the N heard of last (default: {})", kReadersMax),
+           .set = into<number_in<kReaders>, &Options::look, &LookFlags::limit>},
+      }),
       .take = take_target,
   };
 }

@@ -4,6 +4,7 @@
 #include "fs/cli/command_specs.hpp"
 #include "store/base/error.hpp"
 #include "store/base/path_rules.hpp"
+#include "store/readers/reader_list.hpp"
 #include "store/sync/base_renewal.hpp"
 
 namespace weightfs::fs {
@@ -11,6 +12,8 @@ namespace {
 
 using Operands = std::span<const std::string>;
 
+constexpr NumberRange kReplicas{1, kReadersMax};
+constexpr NumberRange kMaxLags{0, kVersionMax};
 constexpr auto parse_id = number_in<NumberRange{0, 0xFFFFFFFE}, std::uint32_t>;
 
 NonEmpty parse_nonempty(std::string_view text) {
@@ -60,6 +63,11 @@ void take_mount(Options& options, Operands operands) {
                 "--only is for readers: with --writer every version is coded against all files of "
                 "the one before");
   }
+  if (options.mount.writer && options.host.announce.is_on) {
+    throw Error(ErrorCode::invalid,
+                "--announce is for readers: with --writer `latest` is what this host publishes, "
+                "which is no replica; leave it out (--announce=off)");
+  }
   check_images_home(options.mount);
 }
 
@@ -72,10 +80,24 @@ void take_sync(Options& options, Operands operands) {
         "--once ends before a hook could update its engine: leave out --once, or update the "
         "engine after this command");
   }
+  if (options.sync.once && options.host.announce.is_on) {
+    throw Error(ErrorCode::invalid,
+                "--once ends before anybody could count on this reader: leave out --once, or "
+                "--announce (--announce=off)");
+  }
+}
+
+void check_gate(const Options& options) {
+  const WaitFlags& wait = options.wait;
+  if (options.version && wait.tag.empty() && !wait.newer_than && !wait.ready) return;
+  throw Error(ErrorCode::invalid,
+              "--replicas waits for readers to have --version, which may be a number, a tag or "
+              "latest; it goes with --max-lag and --timeout, and with nothing else");
 }
 
 void take_wait(Options& options, Operands operands) {
   options.target = operands[0];
+  if (options.wait.replicas != 0) return check_gate(options);
   const int given = static_cast<int>(!options.wait.tag.empty()) +
                     static_cast<int>(options.version.has_value()) +
                     static_cast<int>(options.wait.newer_than.has_value());
@@ -209,6 +231,8 @@ std::vector<OptionSpec> mount_options() {
       min_free_option(),
       warm_option(),
       max_lag_option(),
+      announce_option(),
+      announce_every_option(),
       {.name = "uid",
        .value = "N",
        .help = fmt::format("owner of all files (default: {})", Ownership{}.uid),
@@ -252,6 +276,8 @@ std::vector<OptionSpec> sync_options() {
       min_free_option(),
       warm_option(),
       max_lag_option(),
+      announce_option(),
+      announce_every_option(),
       gpu_option(),
   };
 }
@@ -346,8 +372,8 @@ CommandSpec wait_command() {
   return {
       .command = Command::wait,
       .name = "wait",
-      .operands = "MOUNTPOINT|DIR",
-      .summary = "wait until a version is in the bucket and opens here",
+      .operands = "MOUNTPOINT|DIR|URL",
+      .summary = "wait until a version opens here, or readers have it",
       .description =
           "Waits for exactly one of --tag, --version and --newer-than, on any mount and in the DIR "
           "of\n"
@@ -360,30 +386,46 @@ CommandSpec wait_command() {
           "\n"
           "--ready also waits until all files are on this host, for the version that one of these\n"
           "names, or for `latest`; a version that is not here is fetched. Exit code 4 if it is "
-          "damaged.",
+          "damaged.\n"
+          "\n"
+          "--replicas waits, anywhere, until so many readers of a repository (URL, or that of\n"
+          "MOUNTPOINT) have --version or a later one, of those that announce themselves (mount "
+          "and\n"
+          "sync with --announce). A reader counts when all bytes are on its host and its engines\n"
+          "(--hook) have that version too. `weightfs fleet` lists them.",
       .example = "weightfs wait /mnt/w --tag step-42 --timeout 600",
-      .options =
-          {
-              {.name = "tag",
-               .value = "TAG",
-               .help = "the hand-over publish/TAG, else the newest version that carries it\n"
-                       "(default: none)",
-               .set = into<parse_tag, &Options::wait, &WaitFlags::tag>},
-              version_option("this version; a tag is what --tag means, latest is the first one\n"
-                             "that `latest` shows (default: none)"),
-              {.name = "newer-than",
-               .value = "VERSION",
-               .help = "any version above this one; 0: any at all (default: none)",
-               .set = into<parse_newer_than, &Options::wait, &WaitFlags::newer_than>},
-              {.name = "ready",
-               .help = "wait until every byte is on this host (default: until the version opens)",
-               .set = into<parse_switch, &Options::wait, &WaitFlags::ready>},
-              {.name = "timeout",
-               .value = "SECONDS",
-               .help = "give up after that long, with exit code 5; fractions allowed\n"
-                       "(default: never)",
-               .set = into<parse_seconds, &Options::wait, &WaitFlags::timeout>},
-          },
+      .options = with_bucket({
+          {.name = "tag",
+           .value = "TAG",
+           .help = "the hand-over publish/TAG, else the newest version that carries it\n"
+                   "(default: none)",
+           .set = into<parse_tag, &Options::wait, &WaitFlags::tag>},
+          version_option("this version; a tag is what --tag means, latest is the first one\n"
+                         "that `latest` shows (default: none)"),
+          {.name = "newer-than",
+           .value = "VERSION",
+           .help = "any version above this one; 0: any at all (default: none)",
+           .set = into<parse_newer_than, &Options::wait, &WaitFlags::newer_than>},
+          {.name = "ready",
+           .help = "wait until every byte is on this host (default: until the version opens)",
+           .set = into<parse_switch, &Options::wait, &WaitFlags::ready>},
+          {.name = "timeout",
+           .value = "SECONDS",
+           .help = "give up after that long, with exit code 5; fractions allowed\n"
+                   "(default: never)",
+           .set = into<parse_seconds, &Options::wait, &WaitFlags::timeout>},
+          {.name = "replicas",
+           .value = "N",
+           .is_typed = true,
+           .help = "until N readers of the repository have --version (default: this host)",
+           .set = into<number_in<kReplicas>, &Options::wait, &WaitFlags::replicas>},
+          {.name = "max-lag",
+           .value = "K",
+           .needs = "replicas",
+           .is_typed = true,
+           .help = "with --replicas: a reader may be K versions before --version (default: 0)",
+           .set = into<number_in<kMaxLags>, &Options::wait, &WaitFlags::max_lag>},
+      }),
       .take = take_wait,
   };
 }

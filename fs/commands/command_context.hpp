@@ -41,6 +41,9 @@ class Call {
   /// since nothing else would ever say so.  Starts a thread, as watch_bucket() does.
   void tell_wait(std::string what);
 
+  /// Says how a wait goes on: on the terminal, or as a line for the log of who waits.
+  void tell(const std::string& text);
+
   /// Prints the result: `json` with --json, else `text`.
   void print(const Json& json, const std::string& text);
 
@@ -104,10 +107,12 @@ int run_mount(Call& call);
 int run_sync(Call& call);
 int run_umount(Call& call);
 int run_wait(Call& call);
+int run_wait_replicas(Call& call);  // for wait
 int run_rebase(Call& call);
 int run_pin(Call& call);
 int run_unpin(Call& call);
 int run_status(Call& call);
+int run_fleet(Call& call);
 
 int run_doctor(Call& call);
 

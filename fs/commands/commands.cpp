@@ -51,6 +51,8 @@ int dispatch(Call& call) {
       return run_unpin(call);
     case Command::status:
       return run_status(call);
+    case Command::fleet:
+      return run_fleet(call);
     case Command::log:
       return run_log(call);
     case Command::show:
@@ -122,6 +124,13 @@ std::unique_ptr<Repository> open_visibly(Call& call, const Target& target, const
   return Repository::open(target.url, context, bucket_options_for(call.options, target));
 }
 
+/// Until a signal, or the timeout of `wait`.
+Context context_of(const Call& call, const StopSignals& signals) {
+  const Context context{.stop = signals.token()};
+  const auto& timeout = call.options.wait.timeout;
+  return timeout ? context.within(*timeout) : context;
+}
+
 [[noreturn]] void throw_no_latest(const std::filesystem::path& mount_point) {
   throw Error(
       ErrorCode::not_found,
@@ -189,6 +198,12 @@ void Call::tell_wait(std::string what) {
       });
 }
 
+void Call::tell(const std::string& text) {
+  if (options.quiet) return;
+  if (line_) return line_->update(printable(text), 0, 0);
+  output.err << "weightfs: " << printable(text) << '\n' << std::flush;
+}
+
 void Call::print(const Json& json, const std::string& text) {
   watcher_ = std::jthread();
   teller_ = std::jthread();
@@ -203,7 +218,7 @@ void Call::print(const Json& json, const std::string& text) {
 Reading::Reading(Call& call) : Reading(call, resolve_target(call.options.target)) {}
 
 Reading::Reading(Call& call, const Target& target)
-    : context{.stop = signals.token()},
+    : context(context_of(call, signals)),
       url(target.url),
       mount_point(target.mount_point),
       latest(target.latest),

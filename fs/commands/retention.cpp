@@ -15,6 +15,7 @@
 #include "store/base/bytes.hpp"
 #include "store/inspect/check_skip.hpp"
 #include "store/local/sync_images.hpp"
+#include "store/readers/reader_list.hpp"
 #include "store/retention/collect.hpp"
 #include "store/skips/make_skip.hpp"
 
@@ -174,7 +175,7 @@ Json needs_json(const CollectReport& report) {
   return json;
 }
 
-Json gc_json(const CollectReport& report, bool deletes) {
+Json gc_json(const CollectReport& report, const ObjectTotal& readers, bool deletes) {
   Json json{{"head", report.inventory.head()},
             {"dry_run", !deletes},
             {"records", report.log.records.size()},
@@ -189,6 +190,7 @@ Json gc_json(const CollectReport& report, bool deletes) {
             {"skips_missing", skips_json(report.retired.missing)},
             {"skips_needed", needs_json(report)},
             {"removed", to_json(report.removed)},
+            {"readers", to_json(readers)},
             {"waiting", to_json(report.waiting)}};
   if (report.next_due) json["next_due"] = *report.next_due;
   return json;
@@ -214,7 +216,8 @@ std::string kept_text(const CollectReport& report, const KeepPolicy& policy) {
   return text;
 }
 
-std::string gc_text(const CollectReport& report, const KeepPolicy& policy, bool deletes) {
+std::string gc_text(const CollectReport& report, const ObjectTotal& readers,
+                    const KeepPolicy& policy, bool deletes) {
   std::string text = kept_text(report, policy);
   const Retirement& retired = report.retired;
   const std::string_view verb = deletes ? "retired" : "would retire";
@@ -235,6 +238,11 @@ std::string gc_text(const CollectReport& report, const KeepPolicy& policy, bool 
                         count_text(retired.needs.size(), "skip delta"));
   }
   if (deletes) text += fmt::format("removed: {}\n", text_of(report.removed));
+  if (readers.objects != 0) {
+    text +=
+        fmt::format("{}: {} of readers that were not heard of for 7 days\n",
+                    deletes ? "removed" : "would remove", count_text(readers.objects, "record"));
+  }
   if (report.waiting.objects != 0) {
     text += fmt::format("waiting for their grace to end: {}", text_of(report.waiting));
     text += report.next_due ? fmt::format(", the first from {} on\n", time_text(*report.next_due))
@@ -242,6 +250,16 @@ std::string gc_text(const CollectReport& report, const KeepPolicy& policy, bool 
   }
   if (!deletes) text += "nothing was changed; --delete does it\n";
   return text;
+}
+
+/// Counts records of readers that are gone, and removes them if `deletes`.
+ObjectTotal take_old_readers(Reading& reading, bool deletes) {
+  ObjectTotal total;
+  for (const ObjectInfo& object : find_old_readers(*reading.repository, reading.context)) {
+    if (deletes) reading.repository->bucket(reading.context).remove(object.key, reading.context);
+    total.add(object.size_bytes);
+  }
+  return total;
 }
 
 }  // namespace
@@ -277,8 +295,10 @@ int run_gc(Call& call) {
   const CollectReport report = flags.deletes
                                    ? collect(*reading.repository, options, skips, reading.context)
                                    : plan_collection(*reading.repository, options, reading.context);
+  const ObjectTotal readers = take_old_readers(reading, flags.deletes);
   if (opened) sync_all_images(opened->store().images());
-  call.print(gc_json(report, flags.deletes), gc_text(report, flags.keep, flags.deletes));
+  call.print(gc_json(report, readers, flags.deletes),
+             gc_text(report, readers, flags.keep, flags.deletes));
   return 0;
 }
 

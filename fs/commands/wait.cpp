@@ -43,6 +43,7 @@ bool is_empty(const WaitFor& what) { return !what.tag && !what.version && !what.
 }  // namespace
 
 int run_wait(Call& call) {
+  if (call.options.wait.replicas != 0) return run_wait_replicas(call);
   const MountControl mount(call.options.target);
   const WaitFor what = wait_for(call, mount);
   const StopSignals signals;

@@ -8,6 +8,7 @@
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
 #include "store/os/priority.hpp"
+#include "store/readers/reader_list.hpp"
 
 namespace weightfs::fs {
 namespace {
@@ -61,12 +62,23 @@ void BackgroundGc::run(const Context& context) {
   options.wait_turn = [this](const Context& waiting) { wait_turn(waiting); };
   try {
     note(collect(repository_, options, sources_.skips, context));
+    remove_old_readers(context);
     set_running(false);
   } catch (const Error& error) {
     const std::lock_guard lock(mutex_);
     state_.is_running = false;
     if (error.code() != ErrorCode::cancelled) state_.error = error.what();
     throw;
+  }
+}
+
+void BackgroundGc::remove_old_readers(const Context& context) {
+  for (const ObjectInfo& object : find_old_readers(repository_, context)) {
+    wait_turn(context);
+    repository_.bucket(context).remove(object.key, context);
+    const std::lock_guard lock(mutex_);
+    state_.removed_objects++;
+    state_.removed_bytes += object.size_bytes;
   }
 }
 

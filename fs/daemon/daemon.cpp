@@ -1,7 +1,7 @@
 // Lifetimes, outermost first:
 //
 //     signals > bound versions > runtime (fs/runtime/runtime.hpp) > pins > deltas > remote files >
-//         (staging > queue) > control > gc > tree > session > threads of hooks
+//         (staging > queue) > control > gc > announcer > tree > session > threads of hooks
 //
 // The session is unmounted first, so that no caller waits for what ends after it, such as a queue
 // whose bucket hangs.  Staging and the queue exist only for a writer.  The hooks' threads run while
@@ -34,6 +34,7 @@
 #include "fs/mount/mount_point.hpp"
 #include "fs/passes/loader_pins.hpp"
 #include "fs/passes/open_writers.hpp"
+#include "fs/runtime/announcer.hpp"
 #include "fs/runtime/control_socket.hpp"
 #include "fs/runtime/keeping_guard.hpp"
 #include "fs/runtime/locate_repository.hpp"
@@ -367,6 +368,7 @@ class Daemon {
     ControlHandlers handlers = make_control_handlers(sync, writing(), *pins_);
     handlers.diff = diff_handler(runtime_->store(), runtime_->history());
     control_.emplace(runtime_->store().path(), sync, handlers);
+    if (host_.announce.is_on) make_announcer();
     if (!queue_) return;
     if (options_.writing.gc.is_on) begin_gc();
     follower_ = std::jthread([this](const std::stop_token& stop) { follow_queue(stop); });
@@ -448,6 +450,7 @@ class Daemon {
     }
     signals_.request_stop();
     session_guard_.end();
+    if (announcer_) announcer_->stop();
   }
 
   [[nodiscard]] FuseSessionOptions session_options() {
@@ -470,6 +473,18 @@ class Daemon {
   void begin_serving(const FuseSession& session) {
     if (events_.ready) events_.ready(describe(session));
     runtime_->hooks().start([this] { return newest_shown(); });
+    if (announcer_) announcer_->start();
+  }
+
+  /// Made before the session, whose threads read its state.
+  void make_announcer() {
+    Sync& sync = runtime_->sync();
+    announcer_.emplace(
+        runtime_->repository(), runtime_->store().db(), host_.announce,
+        Announcer::Sources{.shown = [&sync] { return sync.catalog()->latest; },
+                           .hooks = [&hooks = runtime_->hooks()] { return hooks.status(); },
+                           .state = [this] { return state(); }});
+    announcing_ = sync.listen({.changed = [this] { announcer_->wake(); }});
   }
 
   /// Bind mounts are made through the mount, so it must be served meanwhile, also at the end.
@@ -585,6 +600,7 @@ class Daemon {
     state.pins = pins_->list();
     state.queued = queued_;
     if (queue_) state.writer = writer_state();
+    if (announcer_) state.announce = announcer_->state();
     const auto catalog = runtime_->sync().catalog();
     for (const auto& [number, version] : catalog->versions) state.versions.push_back(number);
     state.kept = kept_state(*catalog);
@@ -619,8 +635,10 @@ class Daemon {
   std::optional<SkipMaker> skips_;  // a writer's
   CatalogListeners::Listening skips_listening_;
   std::optional<ControlSocket> control_;
-  std::optional<BackgroundGc> gc_;  // a writer's with --gc
-  std::jthread follower_;           // follows the queue
+  std::optional<BackgroundGc> gc_;      // a writer's with --gc
+  std::jthread follower_;               // follows the queue
+  std::optional<Announcer> announcer_;  // a reader's with --announce
+  CatalogListeners::Listening announcing_;
 };
 
 }  // namespace

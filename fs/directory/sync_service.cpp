@@ -1,10 +1,11 @@
 // Lifetimes, outermost first:
 //
-//     signals > directory > runtime (fs/runtime/runtime.hpp) > control > threads of hooks
+//     signals > directory > runtime (fs/runtime/runtime.hpp) > announcer > control > threads of
+//         hooks
 //
 // The caller's thread brings into the directory what the sync has brought into the store, notifies
 // hooks and clients at the control socket, and writes the status.  The hooks' threads read the
-// directory and the state of the sync.
+// directory and the state of the sync, and the announcer's thread the state of all of it.
 
 #include "fs/directory/sync_service.hpp"
 
@@ -27,6 +28,7 @@
 #include "fs/control/wait_condition.hpp"
 #include "fs/directory/sync_directory.hpp"
 #include "fs/hooks/hooks.hpp"
+#include "fs/runtime/announcer.hpp"
 #include "fs/runtime/control_socket.hpp"
 #include "fs/runtime/locate_repository.hpp"
 #include "fs/runtime/runtime.hpp"
@@ -174,9 +176,11 @@ class SyncService {
     show();
     ControlSocket control(runtime_->store().path(), sync, control_handlers());
     control_socket_ = control.path();
+    if (host_.announce.is_on) make_announcer();
     write_status();
     tell_ready();
     const UseOfHooks use(runtime_->hooks(), [this] { return newest_shown(); });
+    if (announcer_) announcer_->start();
     while (!context_.stop.stop_requested()) {
       const bool rung = bell_.wait(context_.stop, kSyncLook);
       if ((rung || !error_.empty()) && !context_.stop.stop_requested()) try_show();
@@ -184,6 +188,15 @@ class SyncService {
       if (!context_.stop.stop_requested()) try_write_status();
     }
     log_info("stopped by a signal");
+    if (announcer_) announcer_->stop();
+  }
+
+  void make_announcer() {
+    announcer_.emplace(
+        runtime_->repository(), runtime_->store().db(), host_.announce,
+        Announcer::Sources{.shown = [this] { return directory_->latest(); },
+                           .hooks = [&hooks = runtime_->hooks()] { return hooks.status(); },
+                           .state = [this] { return state(); }});
   }
 
   void show() {
@@ -193,16 +206,19 @@ class SyncService {
       shown_ = std::move(catalog);
     }
     runtime_->hooks().notify();
+    if (announcer_) announcer_->wake();
   }
 
   /// If the directory cannot be updated now, that is retried; what is there stays.
   void try_show() {
     try {
       show();
+      const std::lock_guard lock(mutex_);
       error_.clear();
     } catch (const Error& error) {
       if (error.code() == ErrorCode::cancelled) return;
       if (error_ != error.what()) log_warning(fmt::format("sync: {}", error.what()));
+      const std::lock_guard lock(mutex_);
       error_ = error.what();
       error_code_ = to_string(error.code());
     }
@@ -252,6 +268,8 @@ class SyncService {
     if (directory_->has_copies()) {
       state.serving.why = "files are copied: they cannot be hard-linked from the store";
     }
+    if (announcer_) state.announce = announcer_->state();
+    const std::lock_guard lock(mutex_);
     if (!error_.empty()) {
       state.sync.error = error_;
       state.sync.error_code = error_code_;
@@ -267,6 +285,7 @@ class SyncService {
     timeless.sync.checked_time = timeless.sync.error_time = 0;
     for (HookStatus& hook : timeless.hooks) hook.error_time = 0;
     timeless.cache.room.reset();
+    if (timeless.announce) timeless.announce = AnnounceState{.error = timeless.announce->error};
     std::string compared = status_text(timeless, timeless.sync.newest_time);
     if (compared == stated_ && Clock::now() < restate_at_) return;
     directory_->write_status(status_text(now, std::time(nullptr)));
@@ -295,11 +314,13 @@ class SyncService {
   std::optional<SyncDirectory> directory_;
   std::unique_ptr<Runtime> runtime_;
   std::filesystem::path control_socket_;  // empty: there is none
-  std::string error_, error_code_;        // the directory's; empty: none
+  std::optional<Announcer> announcer_;    // with --announce
   std::string stated_, status_error_;
   Clock::time_point restate_at_{};
 
-  mutable RankedMutex mutex_{LockRank::leaf, "SyncService::mutex_"};  // guards the field below
+  // Guards the fields below; error_ is written by the caller's thread only.
+  mutable RankedMutex mutex_{LockRank::leaf, "SyncService::mutex_"};
+  std::string error_, error_code_;  // the directory's; empty: none
   std::shared_ptr<const Catalog> shown_ = std::make_shared<const Catalog>();
 };
 

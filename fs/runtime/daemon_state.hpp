@@ -37,6 +37,15 @@ struct GcState {
   std::string error;                                     // of the last run; empty: none
 };
 
+/// Of a reader that says in the bucket what it shows (--announce).
+struct AnnounceState {
+  std::chrono::seconds every{};
+  std::string id = {};         // empty: not known yet
+  std::uint64_t records = 0;   // that were written
+  std::int64_t last_time = 0;  // when the last one was written, seconds since 1970; 0: none yet
+  std::string error = {};      // why the last one was not written; empty: it was
+};
+
 /// What only a writer's mount has.
 struct WriterState {
   bool rebase = false;
@@ -73,7 +82,8 @@ struct DaemonState {
   CoderState coder;
   PinsState pins = {};
   std::optional<WriterState> writer = {};
-  std::vector<std::string> queued = {};  // a reader's mount: names of hand-overs in its store
+  std::optional<AnnounceState> announce = {};  // nullopt: off
+  std::vector<std::string> queued = {};        // a reader's mount: names of hand-overs in its store
   std::vector<HookStatus> hooks = {};
   CacheState cache = {};
   KeptState kept = {};

@@ -92,6 +92,11 @@ void add_upkeep(const DaemonState& state, Troubles& troubles) {
         {Health::degraded, "gc-failed", "",
          fmt::format("--gc failed, and is tried again: {}", state.writer->gc->error)});
   }
+  if (state.announce && !state.announce->error.empty()) {
+    troubles.push_back({Health::degraded, "announce", "",
+                        fmt::format("this reader is not announced (PUT on readers/*): {}",
+                                    state.announce->error)});
+  }
 }
 
 std::string text_of(const Trouble& trouble) {

@@ -18,6 +18,7 @@
 //     passes-full  degraded: a user has so many loaders that new ones get the newest version
 //     history      degraded: no patches can be taken
 //     gc-failed    degraded: the last run of --gc failed
+//     announce     degraded: the bucket does not take what --announce says
 //
 // If nothing is wrong, the state of the sync stands in place of that word: starting, fetching,
 // current.

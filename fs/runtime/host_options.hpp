@@ -20,6 +20,12 @@
 
 namespace weightfs::fs {
 
+/// Whether a reader says in the bucket what it shows (fs/runtime/announcer.hpp).
+struct AnnounceOptions {
+  bool is_on = false;
+  std::chrono::seconds every{30};
+};
+
 struct HostOptions {
   std::string url;              // canonical
   BucketOptions bucket;         // how to reach it
@@ -32,6 +38,7 @@ struct HostOptions {
   std::vector<HookOptions> hooks;  // none with SyncServiceOptions::once
   Warm warm = Warm::automatic;
   std::optional<std::chrono::milliseconds> max_lag;  // then health is failed; nullopt: no limit
+  AnnounceOptions announce;                          // not of a writer's mount
   std::string command;                               // a shell command line that runs this again
 };
 

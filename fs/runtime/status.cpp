@@ -140,6 +140,16 @@ Json gc_json(const std::optional<GcState>& gc) {
           {"error", gc->error.empty() ? Json(nullptr) : Json(gc->error)}};
 }
 
+/// null: without --announce.
+Json announce_json(const std::optional<AnnounceState>& announce) {
+  if (!announce) return nullptr;
+  return {{"id", announce->id.empty() ? Json(nullptr) : Json(announce->id)},
+          {"every", announce->every.count()},
+          {"records", announce->records},
+          {"last", seconds_or_null(announce->last_time)},
+          {"error", announce->error.empty() ? Json(nullptr) : Json(announce->error)}};
+}
+
 Json writer_json(const DaemonState& state, std::int64_t now) {
   if (!state.writer) return nullptr;
   Json queue = Json::array();
@@ -409,6 +419,7 @@ std::string status_text(const DaemonState& state, std::int64_t now) {
       {"pins", pins_json(state.pins, now)},
       {"pins_full", full_pins_json(state.pins.full)},
       {"writer", writer_json(state, now)},
+      {"announce", announce_json(state.announce)},
       {"queued", queued_json(state)},
       {"hooks", hooks_json(state.hooks)},
       {"cache", cache_json(state.cache, state.serving.mode)},

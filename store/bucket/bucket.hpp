@@ -65,7 +65,8 @@ class Bucket : public BucketReader {
 
   enum class Put { created, exists };
 
-  /// Writes an object, replacing one that is there (keys that are written twice have equal bytes).
+  /// Writes an object, replacing one that is there.  Keys that are written twice have equal bytes,
+  /// except for those that one writer alone overwrites (readers/, the repository record).
   virtual void put(std::string_view key, const Source& source, const Context& context) = 0;
 
   virtual Put put_if_absent(std::string_view key, std::string_view bytes,

@@ -268,6 +268,7 @@ std::string manifest(std::uint64_t version) {
   return fmt::format("{}{:020}.json", kVersions, version);
 }
 std::string gc_record(std::uint64_t number) { return fmt::format("{}{:020}.json", kGc, number); }
+std::string reader(std::string_view id) { return fmt::format("{}{}.json", kReaders, id); }
 std::string layout(const Sha256& id) { return "layouts/" + to_hex(id); }
 std::string blob(const Sha256& id) { return "blobs/" + to_hex(id); }
 std::string pack(std::uint64_t version, std::string_view name) {

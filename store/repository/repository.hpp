@@ -46,8 +46,9 @@ namespace keys {
 inline constexpr std::string_view kRecord = "weightfs.json";
 inline constexpr std::string_view kVersions = "versions/", kLayouts = "layouts/", kBlobs = "blobs/",
                                   kSnapshots = "snapshots/", kPacks = "packs/", kGc = "gc/",
-                                  kParts = "parts/";
+                                  kParts = "parts/", kReaders = "readers/";
 std::string gc_record(std::uint64_t number);
+std::string reader(std::string_view id);
 std::string manifest(std::uint64_t version);
 std::string layout(const Sha256& id);
 std::string blob(const Sha256& id);

@@ -210,6 +210,8 @@ std::string_view plural_of(ObjectKind kind) noexcept {
       return "gc records";
     case ObjectKind::part:
       return "parts";
+    case ObjectKind::reader:
+      return "readers";
     case ObjectKind::other:
       return "other";
   }
@@ -221,13 +223,14 @@ ObjectKind kind_of(std::string_view key) noexcept {
   if (const auto skip = find_skip_key(key)) {
     return skip->pack.empty() ? Kind::skip_record : Kind::skip_pack;
   }
-  constexpr std::array<std::pair<std::string_view, Kind>, 7> kPrefixes{
+  constexpr std::array<std::pair<std::string_view, Kind>, 8> kPrefixes{
       {{keys::kVersions, Kind::manifest},
        {keys::kLayouts, Kind::layout},
        {keys::kBlobs, Kind::blob},
        {keys::kSnapshots, Kind::snapshot},
        {keys::kPacks, Kind::pack},
        {keys::kParts, Kind::part},
+       {keys::kReaders, Kind::reader},
        {keys::kGc, Kind::gc_record}}};
   if (key == keys::kRecord) return Kind::record;
   for (const auto& [prefix, kind] : kPrefixes) {

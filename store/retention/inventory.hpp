@@ -59,9 +59,10 @@ enum class ObjectKind {
   skip_pack,
   gc_record,
   part,
+  reader,
   other
 };
-inline constexpr std::size_t kObjectKinds = 11;
+inline constexpr std::size_t kObjectKinds = 12;
 
 /// "manifests", as du prints it.
 std::string_view plural_of(ObjectKind kind) noexcept;

@@ -5,6 +5,7 @@
     weightfs.init("s3://runs/run-7")
     weightfs.publish("/mnt/w", model.state_dict(), tag="step-42", files="base-model")
     weightfs.wait("/mnt/w", tag="step-42")
+    weightfs.wait("s3://runs/run-7", replicas=8, version="step-42", max_lag=1)
     with weightfs.open("s3://runs/run-7") as run:
         load(run.latest)
     for change in weightfs.delta("/mnt/w", 41, 42):
@@ -34,12 +35,13 @@ from weightfs.errors import (
 )
 from weightfs.opening import Repository, open
 from weightfs.publishing import Publication, publish
-from weightfs.versions import Version, init, log, status, wait
+from weightfs.versions import Engine, Reader, Version, fleet, init, log, status, wait
 
 __version__ = "0.6.0"
 
 __all__ = [
-    "BusyError", "Change", "ConflictError", "CorruptError", "Delta", "Error", "FailedError",
-    "IncompleteError", "InvalidError", "NoBinaryError", "NotAllowedError", "Publication",
-    "ReadOnlyError", "RefusedError", "Repository", "TimedOutError", "UsageError", "Version",
-    "delta", "find_binary", "init", "log", "open", "publish", "status", "wait"]
+    "BusyError", "Change", "ConflictError", "CorruptError", "Delta", "Engine", "Error",
+    "FailedError", "IncompleteError", "InvalidError", "NoBinaryError", "NotAllowedError",
+    "Publication", "ReadOnlyError", "Reader", "RefusedError", "Repository", "TimedOutError",
+    "UsageError", "Version", "delta", "find_binary", "fleet", "init", "log", "open", "publish",
+    "status", "wait"]

@@ -1,4 +1,5 @@
-"""A repository and its versions: making it, waiting for one, listing them, the state of a mount."""
+"""A repository and its versions: making it, waiting for one, listing them, who reads it, the state
+of a mount."""
 
 from __future__ import annotations
 
@@ -40,6 +41,97 @@ def version_of(said: Mapping[str, Any], tag: str = "") -> Version:
                    meta=dict(said.get("meta") or {}), record=said)
 
 
+@dataclass(frozen=True)
+class Engine:
+    """An engine that a reader keeps up to date (`--hook`).
+
+    name     its kind and its URL or program: "vllm http://127.0.0.1:8000"
+    state    idle, current, telling, failed or unreachable
+    version  that it reports, or else was told; 0: none
+    """
+
+    name: str
+    state: str
+    version: int
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A mount or a sync that announces itself (`--announce`).
+
+    id            32 hex digits, the same after a restart
+    host, place   where it is: the host's name, the mount point or directory
+    presence      "live", "left" (it has ended), or "gone" (not heard of for three intervals)
+    age           of all this, in seconds
+    version       that `latest` shows there; 0: none yet
+    whole         whether all bytes of that version are on the host
+    lag_versions  how many versions that is behind the newest
+    lag_seconds   since when it is
+    health        "healthy", "degraded" or "failed"
+    engines       of the host
+    record        everything that `weightfs fleet --json` said about it
+    """
+
+    id: str
+    host: str
+    place: str
+    presence: str
+    age: int
+    version: int
+    whole: bool
+    lag_versions: int
+    lag_seconds: int
+    health: str
+    engines: tuple[Engine, ...] = ()
+    record: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+
+def reader_of(said: Mapping[str, Any]) -> Reader:
+    """From what `fleet` printed."""
+    return Reader(
+        id=str(said["id"]), host=str(said["host"]), place=str(said["place"]),
+        presence=str(said["presence"]), age=int(said["age"]), version=int(said["version"]),
+        whole=bool(said["whole"]), lag_versions=int(said["lag_versions"]),
+        lag_seconds=int(said["lag_seconds"]), health=str(said["health"]),
+        engines=tuple(Engine(str(one["name"]), str(one["state"]), int(one["version"]))
+                      for one in said["engines"]),
+        record=said)
+
+
+def fleet(target: Target, *, limit: int | None = None,
+          options: Sequence[str] = ()) -> list[Reader]:
+    """Who reads a repository: every reader that announces itself, by host and place.
+
+    target   a URL or a mount point
+    limit    only the so many that were heard of last
+    options  more options of the command: ("--endpoint-url", "https://rgw.example.com")
+
+    Raises Error.
+    """
+    limited = [] if limit is None else ["--limit", str(limit)]
+    said = call("fleet", os.fspath(target), *limited, *options)
+    return [reader_of(one) for one in said["readers"]]
+
+
+def gate_arguments(target: Target, *, replicas: int, version: int | str | None, max_lag: int,
+                   timeout: float | None, others: Sequence[object]) -> list[str]:
+    """Of the command `wait --replicas`. `others`: what does not go with it, if given.
+
+    Raises UsageError."""
+    if version is None or any(one is not None and one is not False for one in others):
+        raise UsageError("wait(replicas=) takes version, which may be a number, a tag or 'latest', "
+                         "max_lag and timeout, and neither tag, newer_than nor ready")
+    arguments = ["wait", os.fspath(target), "--replicas", str(replicas), "--version", str(version)]
+    if max_lag != 0:
+        arguments += ["--max-lag", str(max_lag)]
+    return arguments + timeout_arguments(timeout)
+
+
+def timeout_arguments(timeout: float | None) -> list[str]:
+    """--timeout, if there is one."""
+    return [] if timeout is None else ["--timeout", f"{max(timeout, 0.0):.3f}"]
+
+
 def wait_arguments(target: Target, *, tag: str | None, version: int | str | None,
                    newer_than: int | None, ready: bool, timeout: float | None) -> list[str]:
     """Of the command `wait`.
@@ -55,26 +147,38 @@ def wait_arguments(target: Target, *, tag: str | None, version: int | str | None
         arguments += [option, str(value)]
     if ready:
         arguments.append("--ready")
-    if timeout is not None:
-        arguments += ["--timeout", f"{max(timeout, 0.0):.3f}"]
-    return arguments
+    return arguments + timeout_arguments(timeout)
 
 
 def wait(target: Target, *, tag: str | None = None, version: int | str | None = None,
-         newer_than: int | None = None, ready: bool = False,
-         timeout: float | None = None) -> Version:
-    """Waits until a version is in the bucket and opens here.
+         newer_than: int | None = None, ready: bool = False, timeout: float | None = None,
+         replicas: int | None = None, max_lag: int = 0, options: Sequence[str] = ()) -> Version:
+    """Waits until a version is in the bucket and opens here; with `replicas`, until so many readers
+    have it, wherever they are.
 
-    target      a mount point, or the directory of a running sync
+    target      a mount point, or the directory of a running sync; with `replicas` also a URL
     tag         the hand-over publish/TAG, else the newest version with this tag
     version     this number
     newer_than  any version above this number; 0: any at all
     ready       also until every byte of it is on this host
     timeout     seconds; None: as long as it takes
+    replicas    a gate for trainers: until so many live readers that announce themselves have
+                `version` (a number, a tag, or "latest") or a later one, and so have their engines
+    max_lag     with `replicas`: a reader may be so many versions before `version`
+    options     with `replicas`: more options of the command, such as "--endpoint-url"
+
+    With `replicas` the answer has no path, and its `record` has "readers". TimedOutError says who
+    is behind.
 
     Raises TimedOutError; ConflictError if another writer published first; FailedError if the
     hand-over failed or was taken back; CorruptError if what `ready` fetches is damaged.
     """
+    if replicas is not None:
+        return version_of(call(*gate_arguments(
+            target, replicas=replicas, version=version, max_lag=max_lag, timeout=timeout,
+            others=(tag, newer_than, ready)), *options))
+    if max_lag != 0 or options:
+        raise UsageError("wait() takes max_lag and options only with replicas")
     said = call(*wait_arguments(target, tag=tag, version=version, newer_than=newer_than,
                                 ready=ready, timeout=timeout))
     return version_of(said, tag or "")

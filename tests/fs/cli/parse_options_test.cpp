@@ -298,6 +298,23 @@ TEST_F(OptionsTest, GcDeletesOnlyIfTheCommandLineSaysSo) {
   EXPECT_NE(wrong({"gc", "/b"}).find("command line only"), std::string::npos);
 }
 
+TEST_F(OptionsTest, ReadersAnnounceThemselves) {
+  EXPECT_FALSE(parsed({"mount", "/b", "/m"}).host.announce.is_on);
+  const Options given = parsed({"sync", "/b", "/d", "--announce", "--announce-every", "5"});
+  EXPECT_TRUE(given.host.announce.is_on);
+  EXPECT_EQ(given.host.announce.every, std::chrono::seconds(5));
+  EXPECT_EQ(wrong({"mount", "/b", "/m", "--announce-every", "5"}),
+            "--announce-every needs --announce");
+  EXPECT_NE(wrong({"mount", "/b", "/m", "--announce", "--announce-every", "3601"}), "");
+  EXPECT_TRUE(wrong({"mount", "/b", "/m", "--announce", "--writer"})
+                  .starts_with("--announce is for readers"));
+  EXPECT_TRUE(
+      wrong({"sync", "/b", "/d", "--announce", "--once"}).starts_with("--once ends before"));
+  set("WEIGHTFS_ANNOUNCE", "1");
+  EXPECT_TRUE(parsed({"mount", "/b", "/m"}).host.announce.is_on);
+  EXPECT_FALSE(parsed({"mount", "/b", "/m", "--announce=off"}).host.announce.is_on);
+}
+
 TEST_F(OptionsTest, AWritersMountCollectsOnlyIfItIsTold) {
   EXPECT_FALSE(parsed({"mount", "/b", "/m", "--writer"}).gc.in_background);
   const Options options =
@@ -363,7 +380,7 @@ TEST_F(OptionsTest, WhateverTakesAUrlTakesTheOptionsOfABucket) {
     EXPECT_TRUE(options.bucket_flagged);
   }
   EXPECT_EQ(wrong({"umount", "/m", "--region=eu"}), "umount has no option --region");
-  EXPECT_EQ(wrong({"wait", "/m", "--region=eu"}), "wait has no option --region");
+  EXPECT_EQ(wrong({"pin", "/m", "--region=eu"}), "pin has no option --region");
 }
 
 TEST_F(OptionsTest, TheOptionsOfABucketAreFoundWhereAllAre) {
@@ -404,6 +421,20 @@ TEST_F(OptionsTest, AWaitIsForExactlyOneThing) {
   EXPECT_EQ(parsed({"mount", "/b", "/m", "--read-timeout", "0.5"}).mount.serve.read_timeout,
             std::chrono::milliseconds(500));
   EXPECT_EQ(wrong({"wait", "/m"}), one + "0 are given");
+  const Options gate =
+      parsed({"wait", "/b", "--replicas", "3", "--version", "v", "--max-lag", "2"});
+  EXPECT_EQ(gate.wait.replicas, 3u);
+  EXPECT_EQ(gate.wait.max_lag, 2u);
+  EXPECT_TRUE(wrong({"wait", "/b", "--replicas", "3"}).starts_with("--replicas waits for"));
+  EXPECT_TRUE(wrong({"wait", "/b", "--replicas", "3", "--version", "1", "--ready"})
+                  .starts_with("--replicas waits for"));
+  EXPECT_EQ(wrong({"wait", "/m", "--version", "1", "--max-lag", "2"}),
+            "--max-lag needs --replicas");
+  // A mount's --max-lag is seconds: no environment or file loosens a gate.
+  set("WEIGHTFS_MAX_LAG", "600");
+  write_config("max-lag = 600\n");
+  EXPECT_EQ(parsed({"wait", "/b", "--replicas", "3", "--version", "v"}).wait.max_lag, 0u);
+  EXPECT_EQ(parsed({"mount", "/b", "/m"}).host.max_lag, std::chrono::seconds(600));
   EXPECT_EQ(wrong({"wait", "/m", "--tag", "a", "--version", "1"}), one + "2 are given");
   EXPECT_NE(wrong({"wait", "/m", "--tag", "../x"}).find("--tag: '../x'"), std::string::npos);
   EXPECT_EQ(wrong({"wait", "/m", "--version", "0"}),

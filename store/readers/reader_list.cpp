@@ -1,0 +1,178 @@
+#include "store/readers/reader_list.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <tuple>
+#include <utility>
+
+#include "store/base/error.hpp"
+#include "store/base/path_rules.hpp"
+#include "store/format/manifest.hpp"
+#include "store/threads/parallel.hpp"
+
+namespace weightfs {
+namespace {
+
+using Time = Bucket::Time;
+
+constexpr unsigned kReaderRequests = 32;
+constexpr std::uint64_t kListedReadersMax = 100'000;  // a LIST that never ends is ended
+constexpr std::string_view kReaderSuffix = ".json";
+// Two writes that a LIST gives the same time are less than this apart.
+constexpr std::chrono::seconds kListClockStep{5};
+
+std::string_view id_of_key(std::string_view key) {
+  key.remove_prefix(std::min(key.size(), keys::kReaders.size()));
+  if (!key.ends_with(kReaderSuffix)) return {};
+  key.remove_suffix(kReaderSuffix.size());
+  return is_nonce(key) ? key : std::string_view();
+}
+
+/// Objects of readers/ whose keys have the right form.
+std::vector<ObjectInfo> list_reader_objects(Bucket& bucket, const Context& context) {
+  std::vector<ObjectInfo> objects;
+  std::string after;
+  for (std::uint64_t listed = 0; listed < kListedReadersMax;) {
+    std::vector<ObjectInfo> page = bucket.list_objects(keys::kReaders, after, context);
+    if (page.empty() || page.back().key <= after) break;
+    after = page.back().key;
+    listed += page.size();
+    for (ObjectInfo& object : page) {
+      if (!id_of_key(object.key).empty()) objects.push_back(std::move(object));
+    }
+  }
+  return objects;
+}
+
+/// nullopt: a directory that may not be written does not say what time it is.
+std::optional<Time> find_bucket_time(Bucket& bucket, const Context& context) {
+  try {
+    return bucket.now(context);
+  } catch (const Error& error) {
+    const bool is_refused = error.code() == ErrorCode::permission ||
+                            error.code() == ErrorCode::read_only ||
+                            error.code() == ErrorCode::no_space;
+    if (!is_refused) throw;
+    return std::nullopt;
+  }
+}
+
+std::int64_t seconds_between(Time from, Time to) {
+  return std::chrono::duration_cast<std::chrono::seconds>(to - from).count();
+}
+
+/// A record from the future is as old as its clock is wrong: otherwise it would stay for ever.
+std::int64_t age_of(const ReaderRecord& record, Time written, const std::optional<Time>& now) {
+  if (now) return std::abs(seconds_between(written, *now));
+  return std::abs(seconds_now() - static_cast<std::int64_t>(record.time));
+}
+
+Presence presence_of(const ReaderRecord& record, std::int64_t age_s) {
+  if (record.has_left) return Presence::left;
+  const auto most = kGoneAfterIntervals * static_cast<std::int64_t>(record.every_s);
+  return age_s > most ? Presence::gone : Presence::live;
+}
+
+}  // namespace
+
+std::string_view to_string(Presence presence) noexcept {
+  switch (presence) {
+    case Presence::live:
+      return "live";
+    case Presence::left:
+      return "left";
+    case Presence::gone:
+      return "gone";
+  }
+  return "";
+}
+
+ReaderLister::ReaderLister(Repository& repository, std::uint64_t limit)
+    : repository_(repository),
+      limit_(limit == 0 ? kReadersMax : std::min<std::uint64_t>(limit, kReadersMax)) {}
+
+/// Those written last.
+std::vector<ObjectInfo> ReaderLister::list_objects(std::uint64_t& left_out,
+                                                   const Context& context) const {
+  std::vector<ObjectInfo> objects = list_reader_objects(repository_.bucket(context), context);
+  left_out = objects.size() - std::min<std::uint64_t>(objects.size(), limit_);
+  std::ranges::stable_sort(objects, std::ranges::greater{}, &ObjectInfo::written);
+  objects.resize(objects.size() - static_cast<std::size_t>(left_out));
+  return objects;
+}
+
+ReaderLister::Fetched ReaderLister::fetch(const ObjectInfo& object, const std::optional<Time>& now,
+                                          const Context& context) const {
+  Fetched fetched{.written = object.written,
+                  .size_bytes = object.size_bytes,
+                  .record = {},
+                  .problem = {},
+                  .is_settled = now && *now - object.written > kListClockStep};
+  try {
+    const std::string bytes =
+        get_all(repository_.bucket(context), object.key, kReaderBytesMax, context);
+    ReaderRecord record = ReaderRecord::parse(bytes, "object " + object.key);
+    if (record.id != id_of_key(object.key)) {
+      fetched.problem = fmt::format("object {}: its id is {}", object.key, record.id);
+    } else if (record.repository != repository_.id()) {
+      fetched.problem =
+          fmt::format("object {}: it is of another repository, {}", object.key, record.repository);
+    } else {
+      fetched.record = std::move(record);
+    }
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::not_found) return fetched;
+    // Permission: another account's object, of which its owner decides.
+    const bool is_verdict = error.code() == ErrorCode::corrupt ||
+                            error.code() == ErrorCode::unsupported ||
+                            error.code() == ErrorCode::permission;
+    if (!is_verdict) throw;
+    fetched.problem = error.what();
+  }
+  return fetched;
+}
+
+ReaderList ReaderLister::list(const Context& context) {
+  ReaderList list;
+  const auto now = find_bucket_time(repository_.bucket(context), context);
+  list.by_bucket_clock = now.has_value();
+  const std::vector<ObjectInfo> objects = list_objects(list.left_out, context);
+  std::vector<Fetched> found(objects.size());
+  parallel_for(objects.size(), kReaderRequests, context, [&](std::size_t i) {
+    const auto known = fetched_.find(objects[i].key);
+    const bool is_same = known != fetched_.end() && known->second.is_settled &&
+                         known->second.written == objects[i].written &&
+                         known->second.size_bytes == objects[i].size_bytes;
+    found[i] = is_same ? known->second : fetch(objects[i], now, context);
+  });
+  fetched_.clear();
+  for (std::size_t i = 0; i < objects.size(); i++) {
+    if (found[i].record) {
+      const std::int64_t age_s = age_of(*found[i].record, found[i].written, now);
+      list.readers.push_back({*found[i].record, presence_of(*found[i].record, age_s), age_s});
+    } else if (!found[i].problem.empty()) {
+      list.unreadable.push_back(found[i].problem);
+    }
+    fetched_.insert_or_assign(objects[i].key, std::move(found[i]));
+  }
+  std::ranges::sort(list.readers, {}, [](const ListedReader& one) {
+    return std::tie(one.record.host, one.record.place, one.record.id);
+  });
+  std::ranges::sort(list.unreadable);
+  return list;
+}
+
+std::vector<ObjectInfo> find_old_readers(Repository& repository, const Context& context) {
+  Bucket& bucket = repository.bucket(context);
+  std::vector<ObjectInfo> objects = list_reader_objects(bucket, context);
+  if (objects.empty()) return objects;
+  const auto now = find_bucket_time(bucket, context);
+  std::erase_if(objects, [&](const ObjectInfo& object) {
+    return !now || *now - object.written <= kReaderRecordAgeMax;
+  });
+  return objects;
+}
+
+}  // namespace weightfs
