@@ -112,6 +112,7 @@ struct Options {
   GcFlags gc;
   SkipFlags skip;
   bool lazy = false;    // umount
+  bool again = false;   // mount: as the record of the dead mount says
   std::string session;  // unpin
 };
 

@@ -140,6 +140,7 @@ bool wait_end(const DaemonProcess& daemon, std::chrono::milliseconds timeout) {
 }  // namespace
 
 int run_mount(Call& call) {
+  if (call.options.again) return run_mount_again(call);
   const HostOptions host = host_options(call.options, "mount");
   const MountOptions options = mount_options(call.options);
   const auto print = [&](const MountReady& ready) {

@@ -433,7 +433,7 @@ class Daemon {
     prepare();  // again: minutes may have passed
     if (!hidden_note_.empty()) log_warning(hidden_note_);
     FuseSession session(tree, session_options());
-    const MountRecordFile record({mount_point_, getpid(), host_.command, control_->path()});
+    const MountRecordFile record(make_record());
     device_ = session.device();
     pins_->set_device(device_);
     session_guard_.begin(session);
@@ -448,6 +448,13 @@ class Daemon {
     }
     signals_.request_stop();
     session_guard_.end();
+  }
+
+  [[nodiscard]] MountRecord make_record() const {
+    MountRecord record{mount_point_, getpid(), command_again(host_.words), control_->path(),
+                       host_.words};
+    record_environment(record);
+    return record;
   }
 
   [[nodiscard]] FuseSessionOptions session_options() {

@@ -114,7 +114,7 @@ class SyncService {
           return runtime_->store().images().image_directory(version);
         });
     auto store = open_store({places.store, id, host_.url, host_.limits, directory_->path()}).store;
-    if (!options_.once) write_sync_command(directory_->path(), host_.command);
+    if (!options_.once) write_sync_command(directory_->path(), command_again(host_.words));
     runtime_ = std::make_unique<Runtime>(
         host_, std::move(places.repository), std::move(store),
         RuntimeOptions{.place = directory_->path(),

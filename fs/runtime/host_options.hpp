@@ -32,7 +32,7 @@ struct HostOptions {
   std::vector<HookOptions> hooks;  // none with SyncServiceOptions::once
   Warm warm = Warm::automatic;
   std::optional<std::chrono::milliseconds> max_lag;  // then health is failed; nullopt: no limit
-  std::string command;                               // a shell command line that runs this again
+  std::vector<std::string> words;  // the command line that runs this again, without "weightfs"
 };
 
 }  // namespace weightfs::fs
