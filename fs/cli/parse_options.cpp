@@ -19,6 +19,7 @@
 #include "fs/base/parse_values.hpp"
 #include "fs/cli/command_table.hpp"
 #include "fs/cli/config_file.hpp"
+#include "fs/cli/mount_helper.hpp"
 #include "kernels/dispatch/variant_table.hpp"
 #include "store/base/error.hpp"
 #include "store/base/suggest.hpp"
@@ -498,10 +499,19 @@ Options parse_options(int argc, const char* const* argv) {
 
   Arguments parsed;
   try {
+    std::optional<Options::Helper> helper;
+    if (argc > 0 && is_mount_helper(argv[0])) {
+      parsed.command = find_command("mount");  // for the message of an error
+      MountHelperCall call = parse_mount_helper(arguments);
+      helper = {call.is_fake, call.is_verbose};
+      arguments = std::move(call.arguments);
+      parsed.command = nullptr;
+    }
     split_arguments(arguments, parsed);
     if (has_switch(parsed, "help")) return make_help(parsed.command);
     if (parsed.command == nullptr) refuse("no command given");
     Options options;
+    options.helper = helper;
     read_command(parsed, options);
     options.warnings = warn_of_variables();
     return options;
