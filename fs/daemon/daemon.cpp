@@ -23,6 +23,7 @@
 #include <thread>
 
 #include "fs/base/descriptors.hpp"
+#include "fs/base/notify_socket.hpp"
 #include "fs/base/stop_signals.hpp"
 #include "fs/cache/cache_advice.hpp"
 #include "fs/control/mount_record.hpp"
@@ -35,9 +36,11 @@
 #include "fs/passes/loader_pins.hpp"
 #include "fs/passes/open_writers.hpp"
 #include "fs/runtime/control_socket.hpp"
+#include "fs/runtime/health.hpp"
 #include "fs/runtime/keeping_guard.hpp"
 #include "fs/runtime/locate_repository.hpp"
 #include "fs/runtime/runtime.hpp"
+#include "fs/runtime/service_report.hpp"
 #include "fs/runtime/status.hpp"
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
@@ -444,6 +447,7 @@ class Daemon {
       const std::stop_callback on_stop(context_.stop, [&session] { session.stop(); });
       begin_serving(session);
       run_session(session);
+      report_.reset();
       runtime_->hooks().stop();
     }
     signals_.request_stop();
@@ -476,6 +480,9 @@ class Daemon {
 
   void begin_serving(const FuseSession& session) {
     if (events_.ready) events_.ready(describe(session));
+    report_.emplace(
+        notify_, [this] { return health_text(troubles_of(state(), std::time(nullptr))); },
+        [this] { return liveness_of(mount_point_) == Liveness::alive; });
     runtime_->hooks().start([this] { return newest_shown(); });
   }
 
@@ -492,6 +499,7 @@ class Daemon {
       const BoundRun binding(*bound_, *session.mount(), runtime_->sync());
       begin_serving(session);
       ends.acquire();
+      report_.reset();
       signals_.request_stop();  // starts the grace period
     }
     runtime_->hooks().stop();
@@ -602,6 +610,7 @@ class Daemon {
   const MountOptions& options_;
   const DaemonEvents& events_;
   const Progress& progress_;
+  const NotifySocket notify_;
   StopSignals signals_{kEndGrace};
   const Context context_{.stop = signals_.token()};
   std::filesystem::path mount_point_;
@@ -628,6 +637,7 @@ class Daemon {
   std::optional<ControlSocket> control_;
   std::optional<BackgroundGc> gc_;  // a writer's with --gc
   std::jthread follower_;           // follows the queue
+  std::optional<ServiceReport> report_;
 };
 
 }  // namespace

@@ -20,6 +20,7 @@
 #include <utility>
 
 #include "fs/base/descriptors.hpp"
+#include "fs/base/notify_socket.hpp"
 #include "fs/base/stop_signals.hpp"
 #include "fs/cache/cache_advice.hpp"
 #include "fs/control/mount_record.hpp"
@@ -28,8 +29,10 @@
 #include "fs/directory/sync_directory.hpp"
 #include "fs/hooks/hooks.hpp"
 #include "fs/runtime/control_socket.hpp"
+#include "fs/runtime/health.hpp"
 #include "fs/runtime/locate_repository.hpp"
 #include "fs/runtime/runtime.hpp"
+#include "fs/runtime/service_report.hpp"
 #include "fs/runtime/status.hpp"
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
@@ -176,6 +179,12 @@ class SyncService {
     control_socket_ = control.path();
     write_status();
     tell_ready();
+    const ServiceReport report(
+        notify_, [this] { return health(); },
+        [this] {
+          (void)runtime_->sync().status();  // waits for ever if the sync's thread does
+          return true;
+        });
     const UseOfHooks use(runtime_->hooks(), [this] { return newest_shown(); });
     while (!context_.stop.stop_requested()) {
       const bool rung = bell_.wait(context_.stop, kSyncLook);
@@ -263,6 +272,10 @@ class SyncService {
   /// Written when anything but a time has changed, and now and then.
   void write_status() {
     const DaemonState now = state();
+    {
+      const std::lock_guard lock(mutex_);
+      health_ = health_text(troubles_of(now, std::time(nullptr)));
+    }
     DaemonState timeless = now;
     timeless.sync.checked_time = timeless.sync.error_time = 0;
     for (HookStatus& hook : timeless.hooks) hook.error_time = 0;
@@ -274,6 +287,12 @@ class SyncService {
     directory_->write_advice(advice_text(advise(now.cache, now.serving.mode)));
     stated_ = std::move(compared);
     restate_at_ = Clock::now() + kSyncRestate;
+  }
+
+  /// For the service report, whose thread must not wait for a directory that is being filled.
+  [[nodiscard]] std::string health() const {
+    const std::lock_guard lock(mutex_);
+    return health_;
   }
 
   void try_write_status() {
@@ -289,6 +308,7 @@ class SyncService {
   const SyncServiceOptions& options_;
   const std::function<void(const SyncReady&)>& ready_;
   const Progress& progress_;
+  const NotifySocket notify_;
   StopSignals signals_{kSyncEndGrace};
   const Context context_{.stop = signals_.token()};
   Bell bell_;
@@ -299,7 +319,8 @@ class SyncService {
   std::string stated_, status_error_;
   Clock::time_point restate_at_{};
 
-  mutable RankedMutex mutex_{LockRank::leaf, "SyncService::mutex_"};  // guards the field below
+  mutable RankedMutex mutex_{LockRank::leaf, "SyncService::mutex_"};  // guards the fields below
+  std::string health_;
   std::shared_ptr<const Catalog> shown_ = std::make_shared<const Catalog>();
 };
 
