@@ -18,8 +18,11 @@ struct OptionSpec {
   bool is_list = false;         // may be given several times
   std::string_view needs = {};  // on the command line: valid only with this switch
   bool is_typed = false;        // on the command line only: neither in the environment nor in files
-  std::string help;             // with its default
-  Setter set = nullptr;         // nullptr: handled by the parser
+  std::string_view operands = {};  // a switch that replaces the command's operands by these, and
+                                   // goes only with the common options and with `beside`
+  std::string_view beside = {};    // the name of one option
+  std::string help;                // with its default
+  Setter set = nullptr;            // nullptr: handled by the parser
 };
 
 struct CommandSpec {

@@ -111,10 +111,10 @@ std::vector<std::string> option_names(const CommandSpec* command) {
   return names;
 }
 
-OperandCount operand_count(const CommandSpec& command) {
+OperandCount operand_count(std::string_view operands) {
   OperandCount count;
   char before = ' ';
-  for (const char c : command.operands) {
+  for (const char c : operands) {
     const bool begins_word = before == ' ';
     if (begins_word) count.most++;
     if (begins_word && c != '[') count.least++;
@@ -148,8 +148,14 @@ std::string no_such_option(const CommandSpec& command, std::string_view option) 
 }
 
 std::string usage_line(const CommandSpec& command) {
-  return fmt::format("weightfs {} {}{}[OPTION...]", command.name, command.operands,
-                     command.operands.empty() ? "" : " ");
+  std::string text = fmt::format("weightfs {} {}{}[OPTION...]", command.name, command.operands,
+                                 command.operands.empty() ? "" : " ");
+  for (const OptionSpec& option : command.options) {
+    if (option.operands.empty()) continue;
+    text += fmt::format("\n       weightfs {} --{} {}", command.name, option.name, option.operands);
+    if (!option.beside.empty()) text += fmt::format(" [--{}]", option.beside);
+  }
+  return text;
 }
 
 std::string help_text() {

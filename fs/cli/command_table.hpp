@@ -41,7 +41,7 @@ std::vector<std::string> option_names(const CommandSpec* command);
 struct OperandCount {
   std::size_t least = 0, most = 0;
 };
-OperandCount operand_count(const CommandSpec& command);
+OperandCount operand_count(std::string_view operands);
 
 /// The hint for a mistyped command, or for an option (with its dashes) that a command does not
 /// have: a similar name, or the commands that have it.
@@ -52,7 +52,7 @@ std::string no_such_option(const CommandSpec& command, std::string_view option);
 std::string help_text();
 std::string help_text(const CommandSpec& command);
 
-/// "weightfs log URL|MOUNTPOINT [OPTION...]".
+/// "weightfs log URL|MOUNTPOINT [OPTION...]"; a line more for each option that has operands.
 std::string usage_line(const CommandSpec& command);
 
 }  // namespace weightfs::fs

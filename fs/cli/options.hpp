@@ -118,7 +118,14 @@ struct Options {
   WaitFlags wait;
   GcFlags gc;
   SkipFlags skip;
-  bool lazy = false;    // umount
+  bool lazy = false;   // umount
+  bool again = false;  // mount: as the record of the dead mount says
+
+  /// mount: called by mount(8) (fs/cli/mount_helper.hpp).
+  struct Helper {
+    bool is_fake = false, is_verbose = false;
+  };
+  std::optional<Helper> helper;
   std::string session;  // unpin
 };
 

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <functional>
 #include <map>
@@ -18,6 +19,7 @@
 #include "fs/base/parse_values.hpp"
 #include "fs/cli/command_table.hpp"
 #include "fs/cli/config_file.hpp"
+#include "fs/cli/mount_helper.hpp"
 #include "kernels/dispatch/variant_table.hpp"
 #include "store/base/error.hpp"
 #include "store/base/suggest.hpp"
@@ -27,7 +29,7 @@ namespace weightfs::fs {
 namespace {
 
 constexpr std::uint64_t kConfigBytesMax = 1u << 20;
-constexpr std::string_view kSystemConfig = "/etc/weightfs.toml";
+constexpr std::array kSystemConfigs{"/etc/weightfs/weightfs.toml", "/etc/weightfs.toml"};
 constexpr std::string_view kSimdKernels = "simd";  // the fastest variant
 constexpr std::string_view kCudaKernels = "cuda";
 
@@ -133,9 +135,38 @@ void check_arguments(const Arguments& parsed) {
       refuse(fmt::format("--{} is given more than once", name));
     }
   }
-  const OperandCount count = operand_count(command);
+}
+
+bool is_common(const OptionSpec& option) {
+  const auto common = common_options();
+  return option.name != "config" &&
+         std::any_of(common.begin(), common.end(),
+                     [&](const OptionSpec& other) { return other.name == option.name; });
+}
+
+/// The option that is given and replaces the command's operands, or nullptr.
+/// Throws Error: invalid, if others are given that do not go with it.
+const OptionSpec* find_replacing(const Arguments& parsed) {
+  const OptionSpec* replacing = nullptr;
+  for (const auto& [name, setting] : parsed.settings) {
+    const OptionSpec* option = find_option(*parsed.command, name);
+    if (!option->operands.empty() && parse_switch(setting.values.front())) replacing = option;
+  }
+  if (replacing == nullptr) return nullptr;
+  for (const auto& [name, setting] : parsed.settings) {
+    if (name == replacing->name || name == replacing->beside) continue;
+    if (is_common(*find_option(*parsed.command, name))) continue;
+    refuse(fmt::format("--{} does not go with --{}, which takes the options that there were", name,
+                       replacing->name));
+  }
+  return replacing;
+}
+
+void check_operands(const Arguments& parsed, std::string_view operands) {
+  const CommandSpec& command = *parsed.command;
+  const OperandCount count = operand_count(operands);
   if (parsed.operands.size() < count.least) {
-    refuse(fmt::format("{} needs {}; {}", command.name, command.operands,
+    refuse(fmt::format("{} needs {}; {}", command.name, operands,
                        parsed.operands.empty()
                            ? std::string("none is given")
                            : fmt::format("only {} is given", fmt::join(parsed.operands, " "))));
@@ -212,6 +243,18 @@ std::optional<Setting> find_in_environment(const OptionSpec& option) {
 
 // ---- configuration files ----
 
+/// The names of a command's operands in its table: "URL MOUNTPOINT" is url, mountpoint.  None for a
+/// command that may have fewer, or one of several kinds.
+std::vector<std::string> operand_keys(const CommandSpec& command) {
+  std::vector<std::string> keys;
+  for (const char c : command.operands) {
+    if (c == '[' || c == '|' || c == '.') return {};
+    if (keys.empty() || c == ' ') keys.emplace_back();
+    if (c != ' ') keys.back() += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  }
+  return keys;
+}
+
 /// The files to read, in order of precedence.
 std::vector<std::filesystem::path> config_files(const Arguments& parsed) {
   const auto given = parsed.settings.find("config");
@@ -224,12 +267,19 @@ std::vector<std::filesystem::path> config_files(const Arguments& parsed) {
   } else if (const char* home = find_environment("HOME")) {
     files.push_back(std::filesystem::path(home) / ".config/weightfs/config.toml");
   }
-  files.emplace_back(kSystemConfig);
+  files.insert(files.end(), kSystemConfigs.begin(), kSystemConfigs.end());
   std::erase_if(files, [](const auto& file) {
     std::error_code ignored;
     return !std::filesystem::exists(file, ignored);
   });
   return files;
+}
+
+/// An operand of the table's command, by its name: url, mountpoint, dir.
+bool is_operand_key(const CommandSpec* table, std::string_view key) {
+  if (table == nullptr) return false;
+  const auto names = operand_keys(*table);
+  return std::find(names.begin(), names.end(), key) != names.end();
 }
 
 /// Refuses a key that no command knows, so that a typo is noticed.
@@ -238,6 +288,11 @@ void check_entry(const ConfigEntry& entry, const std::string& file) {
   if (!entry.table.empty() && table == nullptr) {
     refuse(fmt::format("{}: there is no command for the table [{}]{}", file, entry.table,
                        did_you_mean(entry.table, command_names())));
+  }
+  if (is_operand_key(table, entry.key)) {
+    if (entry.is_array)
+      refuse(fmt::format("{}: '{}' takes one value, not an array", file, entry.key));
+    return;
   }
   const OptionSpec* option = find_option_now(table, entry.key);
   if (option == nullptr || option->set == nullptr) {
@@ -253,12 +308,27 @@ void check_entry(const ConfigEntry& entry, const std::string& file) {
   }
 }
 
-/// Adds values from the file for options that have no setting yet; the command's table takes
-/// precedence.
-void add_config(const std::filesystem::path& path, const CommandSpec& command, Settings& settings) {
+/// The operands that the command's table has, if it has all of them.
+std::vector<std::string> operands_in(const std::vector<ConfigEntry>& entries,
+                                     const CommandSpec& command) {
+  std::vector<std::string> operands;
+  for (const std::string& key : operand_keys(command)) {
+    for (const ConfigEntry& entry : entries) {
+      if (entry.table == command.name && entry.key == key) operands.push_back(entry.values.front());
+    }
+  }
+  if (operands.size() != operand_keys(command).size()) operands.clear();
+  return operands;
+}
+
+/// Adds values from the file for options that have no setting yet, and for the operands if there
+/// are none; the command's table takes precedence.
+void add_config(const std::filesystem::path& path, const CommandSpec& command, Settings& settings,
+                std::vector<std::string>& operands) {
   const std::string file = path.string();
   const std::vector<ConfigEntry> entries = parse_config(read_file(path, kConfigBytesMax), file);
   for (const ConfigEntry& entry : entries) check_entry(entry, file);
+  if (operands.empty()) operands = operands_in(entries, command);
   for (const std::string_view table : {command.name, std::string_view()}) {
     for (const ConfigEntry& entry : entries) {
       const OptionSpec* option = find_option(command, entry.key);
@@ -295,13 +365,6 @@ void apply(const CommandSpec& command, const Settings& settings, Options& option
       }
     }
   }
-}
-
-bool is_common(const OptionSpec& option) {
-  const auto common = common_options();
-  return option.name != "config" &&
-         std::any_of(common.begin(), common.end(),
-                     [&](const OptionSpec& other) { return other.name == option.name; });
 }
 
 /// Paths are made absolute: the flags may be used in another directory.
@@ -367,14 +430,23 @@ void check_needs(const Arguments& parsed, const Settings& settings) {
   }
 }
 
-void read_command(const Arguments& parsed, Options& options) {
+void read_command(Arguments& parsed, Options& options) {
   const CommandSpec& command = *parsed.command;
   options.command = command.command;
   check_arguments(parsed);
+  if (const OptionSpec* replacing = find_replacing(parsed)) {
+    check_operands(parsed, replacing->operands);
+    apply(command, parsed.settings, options);
+    options.directory = parsed.operands.front();
+    return;
+  }
+  if (!parsed.operands.empty()) check_operands(parsed, command.operands);
   Settings settings = parsed.settings;
   add_environment(command, settings);
   options.flags = flags_of(command, settings);
-  for (const auto& file : config_files(parsed)) add_config(file, command, settings);
+  for (const auto& file : config_files(parsed))
+    add_config(file, command, settings, parsed.operands);
+  check_operands(parsed, command.operands);
   check_needs(parsed, settings);
   apply(command, settings, options);
   options.bucket_flagged =
@@ -430,10 +502,19 @@ Options parse_options(int argc, const char* const* argv) {
 
   Arguments parsed;
   try {
+    std::optional<Options::Helper> helper;
+    if (argc > 0 && is_mount_helper(argv[0])) {
+      parsed.command = find_command("mount");  // for the message of an error
+      MountHelperCall call = parse_mount_helper(arguments);
+      helper = {call.is_fake, call.is_verbose};
+      arguments = std::move(call.arguments);
+      parsed.command = nullptr;
+    }
     split_arguments(arguments, parsed);
     if (has_switch(parsed, "help")) return make_help(parsed.command);
     if (parsed.command == nullptr) refuse("no command given");
     Options options;
+    options.helper = helper;
     read_command(parsed, options);
     options.warnings = warn_of_variables();
     return options;

@@ -12,6 +12,7 @@
 
 namespace weightfs::fs {
 
+/// By the name of mount.weightfs the program takes what mount(8) gives it (mount_helper.hpp).
 /// Never throws for bad usage: then `error` of the result is set.
 Options parse_options(int argc, const char* const* argv);
 

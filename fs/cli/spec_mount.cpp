@@ -182,6 +182,14 @@ std::vector<OptionSpec> mount_options() {
        .set = into<parse_yes, &Options::mount, &MountOptions::writing, &WriterOptions::skips>},
       store_option(),
       seed_option(),
+      {.name = "again",
+       .is_typed = true,
+       .operands = "MOUNTPOINT",
+       .beside = "foreground",
+       .help = "what was mounted at MOUNTPOINT and whose daemon is gone, with the URL, options\n"
+               "and environment that it had; open files live on. Where its daemon answers,\n"
+               "nothing is done (default: what is given here)",
+       .set = into<parse_switch, &Options::again>},
       {.name = "foreground",
        .help = "stay in the foreground and log to stderr (default: a daemon that logs to\n"
                "weightfs.log in its store)",

@@ -104,6 +104,7 @@ int run_show(Call& call);
 int run_diff(Call& call);
 
 int run_mount(Call& call);
+int run_mount_again(Call& call);  // for mount
 int run_sync(Call& call);
 int run_umount(Call& call);
 int run_wait(Call& call);

@@ -14,7 +14,7 @@ HostOptions host_options(const Options& options, const std::string& name) {
   host.bucket = bucket_options_for(options, target);
   if (!host.store.empty()) host.store = std::filesystem::absolute(host.store);
   if (!host.seed.empty()) host.seed = std::filesystem::absolute(host.seed);
-  host.command = command_again(name, host.url, options.directory, options.flags);
+  host.words = words_again(name, host.url, options.directory, options.flags);
   return host;
 }
 

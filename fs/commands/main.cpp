@@ -4,6 +4,7 @@
 #include <csignal>
 #include <iostream>
 
+#include "fs/cli/mount_helper.hpp"
 #include "fs/cli/parse_options.hpp"
 #include "fs/commands/commands.hpp"
 
@@ -15,6 +16,13 @@ std::size_t columns_of(int fd) {
   return ioctl(fd, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
 }
 
+/// What mount(8) expects of its helper.
+int mount_exit_code(int code) {
+  constexpr int kUsage = 1, kMountFailure = 32;
+  if (code == 0) return 0;
+  return code == 2 ? kUsage : kMountFailure;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -22,9 +30,11 @@ int main(int argc, char** argv) {
   // Sent when a process opens an image during a check of its lease (weightfs::nobody_reads); the
   // default action would end this process.
   std::signal(SIGIO, SIG_IGN);
-  return run_command(parse_options(argc, argv), {.out = std::cout,
-                                                 .err = std::cerr,
-                                                 .terminal = isatty(STDERR_FILENO) == 1,
-                                                 .columns = columns_of(STDOUT_FILENO),
-                                                 .err_columns = columns_of(STDERR_FILENO)});
+  const int code =
+      run_command(parse_options(argc, argv), {.out = std::cout,
+                                              .err = std::cerr,
+                                              .terminal = isatty(STDERR_FILENO) == 1,
+                                              .columns = columns_of(STDOUT_FILENO),
+                                              .err_columns = columns_of(STDERR_FILENO)});
+  return argc > 0 && is_mount_helper(argv[0]) ? mount_exit_code(code) : code;
 }

@@ -6,6 +6,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <span>
@@ -46,10 +48,15 @@ std::optional<MountRecord> read_record(const stdfs::path& path) {
   try {
     const std::string what = path.string();
     const Json json = parse_json(read_file(path, kRecordBytesMax), what);
-    return MountRecord{json_string(json, "mountpoint", what),
+    MountRecord record{json_string(json, "mountpoint", what),
                        static_cast<int>(json_uint(json, "pid", what)),
                        json_string(json, "command", what), json_string(json, "control", what)};
-  } catch (const Error&) {
+    if (!json.contains("words")) return record;
+    record.words = json["words"].get<std::vector<std::string>>();
+    record.environment = json.at("environment").get<std::map<std::string, std::string>>();
+    record.secrets = json.at("secrets").get<std::vector<std::string>>();
+    return record;
+  } catch (const std::exception&) {
     return std::nullopt;
   }
 }
@@ -61,7 +68,10 @@ void write_record(const MountRecord& record) {
   const Json json{{"mountpoint", record.mount_point.string()},
                   {"pid", record.pid},
                   {"command", record.command},
-                  {"control", record.control.string()}};
+                  {"control", record.control.string()},
+                  {"words", record.words},
+                  {"environment", record.environment},
+                  {"secrets", record.secrets}};
   write_file(path, json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n", 0600);
 }
 
@@ -94,6 +104,54 @@ void remove_leftovers() {
     const auto mount = topmost_mount(read_mounts(), record->mount_point);
     if (!mount || mount->type != kMountType) remove_mount_record(record->mount_point);
   }
+}
+
+enum class Variable { other, kept, secret };
+
+/// Of the names that the program and its libraries read.  A proxy's URL may have a password.
+Variable kind_of_variable(std::string_view name, std::string_view value) {
+  static constexpr std::array kKept{"HOME",
+                                    "PATH",
+                                    "TMPDIR",
+                                    "XDG_CONFIG_HOME",
+                                    "XDG_CACHE_HOME",
+                                    "XDG_RUNTIME_DIR",
+                                    "WEIGHTFS_KERNELS",
+                                    "HF_HOME",
+                                    "HF_TOKEN_PATH",
+                                    "HF_ENDPOINT",
+                                    "HF_HUB_DISABLE_IMPLICIT_TOKEN",
+                                    "SSL_CERT_FILE",
+                                    "SSL_CERT_DIR",
+                                    "CUDA_VISIBLE_DEVICES"};
+  static constexpr std::array kProxies{"http_proxy", "https_proxy", "HTTPS_PROXY", "all_proxy",
+                                       "ALL_PROXY",  "no_proxy",    "NO_PROXY"};
+  static constexpr std::array kSecret{"AWS_ACCESS_KEY_ID",
+                                      "AWS_SECRET_ACCESS_KEY",
+                                      "AWS_SESSION_TOKEN",
+                                      "AWS_SECURITY_TOKEN",
+                                      "AWS_CONTAINER_AUTHORIZATION_TOKEN",
+                                      "HF_TOKEN",
+                                      "HUGGING_FACE_HUB_TOKEN"};
+  const auto is_in = [&](const auto& names) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  if (is_in(kSecret)) return Variable::secret;
+  if (is_in(kProxies)) {
+    return value.find('@') == std::string_view::npos ? Variable::kept : Variable::secret;
+  }
+  return is_in(kKept) || name.starts_with("AWS_") ? Variable::kept : Variable::other;
+}
+
+std::map<std::string, std::string> environment_now() {
+  std::map<std::string, std::string> now;
+  for (char** entry = environ; *entry != nullptr; entry++) {
+    const std::string_view text(*entry);
+    const std::size_t equals = text.find('=');
+    if (equals == std::string_view::npos || equals + 1 == text.size()) continue;  // empty: not set
+    now.emplace(text.substr(0, equals), text.substr(equals + 1));
+  }
+  return now;
 }
 
 std::string without_options(const std::string& command) {
@@ -145,9 +203,45 @@ MountRecordFile::~MountRecordFile() {
   }
 }
 
+void record_environment(MountRecord& record) {
+  for (const auto& [name, value] : environment_now()) {
+    const Variable kind = kind_of_variable(name, value);
+    if (kind == Variable::kept) record.environment.emplace(name, value);
+    if (kind == Variable::secret) record.secrets.push_back(name);
+  }
+}
+
+void restore_environment(const MountRecord& record) {
+  const auto now = environment_now();
+  std::string missing;
+  for (const std::string& name : record.secrets) {
+    if (!now.contains(name)) missing += (missing.empty() ? "" : ", ") + name;
+  }
+  if (!missing.empty()) {
+    throw Error(ErrorCode::invalid,
+                fmt::format("{} was mounted with {} in the environment, which no record keeps; set "
+                            "it and try again",
+                            record.mount_point.string(), missing));
+  }
+  for (const auto& [name, value] : now) {
+    const bool was_secret =
+        std::find(record.secrets.begin(), record.secrets.end(), name) != record.secrets.end();
+    const bool decides =
+        name.starts_with("WEIGHTFS_") || kind_of_variable(name, value) != Variable::other;
+    if (decides && !was_secret) ::unsetenv(name.c_str());
+  }
+  for (const auto& [name, value] : record.environment) {
+    ::setenv(name.c_str(), value.c_str(), 1);
+  }
+}
+
 std::string mount_again_command(const MountInfo& mount) {
-  if (const auto record = find_mount_record(mount.path)) return record->command;
-  return without_options(command_again("mount", mount.source, mount.path, {}));
+  const auto record = find_mount_record(mount.path);
+  if (!record) {
+    return without_options(command_again(words_again("mount", mount.source, mount.path, {})));
+  }
+  if (record->words.empty()) return record->command;
+  return shell_line({"weightfs", "mount", "--again", record->mount_point.string()});
 }
 
 std::string sync_again_command(const MountInfo& directory) {
@@ -157,7 +251,7 @@ std::string sync_again_command(const MountInfo& directory) {
   } catch (const Error&) {
     // An older release wrote none, or it belongs to another user.
   }
-  return without_options(command_again("sync", directory.source, directory.path, {}));
+  return without_options(command_again(words_again("sync", directory.source, directory.path, {})));
 }
 
 void write_sync_command(const stdfs::path& directory, const std::string& command) noexcept {
@@ -168,12 +262,16 @@ void write_sync_command(const stdfs::path& directory, const std::string& command
   }
 }
 
-std::string command_again(const std::string& name, const std::string& url,
-                          const stdfs::path& directory, const std::vector<std::string>& flags) {
-  std::vector<std::string> words{"weightfs", name, url,
-                                 stdfs::absolute(directory).lexically_normal().string()};
+std::vector<std::string> words_again(const std::string& name, const std::string& url,
+                                     const stdfs::path& directory,
+                                     const std::vector<std::string>& flags) {
+  std::vector<std::string> words{name, url, stdfs::absolute(directory).lexically_normal().string()};
   words.insert(words.end(), flags.begin(), flags.end());
-  return shell_line(words);
+  return words;
+}
+
+std::string command_again(const std::vector<std::string>& words) {
+  return "weightfs " + shell_line(words);
 }
 
 std::string shell_line(const std::vector<std::string>& words) {

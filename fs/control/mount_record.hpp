@@ -5,7 +5,9 @@
 //
 //     /run/weightfs/<16 hex digits of the SHA-256 of the mount point>.mount
 //
-// Its mode is 0600: hook options on the command line may be secret.  It is removed with the mount.
+// Its mode is 0600: hook options on the command line may be secret.  Of the environment it has what
+// decides how a mount is made, and of what is secret there (keys, tokens) only the names.  It is
+// removed with the mount.
 // The record of a killed daemon is replaced by the next mount, or removed by `umount` together with
 // the socket.
 //
@@ -13,6 +15,7 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -26,7 +29,20 @@ struct MountRecord {
   int pid = 0;
   std::string command;            // a shell command line
   std::filesystem::path control;  // the socket; empty: none
+  /// The same command without "weightfs", as words.  Empty: an older release has written it.
+  std::vector<std::string> words = {};
+  std::map<std::string, std::string> environment = {};
+  std::vector<std::string> secrets = {};  // names of variables that were set and are not kept
 };
+
+/// Puts into a record what this process has of the environment that decides about a mount.
+void record_environment(MountRecord& record);
+
+/// Makes this process's environment that of the record: what decides about a mount is set, or unset
+/// if it was not set then.  Secrets stay as they are if they were set then.
+/// Requires: the process has one thread.
+/// Throws Error: invalid, naming the secrets that were set then and are not now.
+void restore_environment(const MountRecord& record);
 
 /// Returns: nullopt if there is none, or this user may not read it.
 std::optional<MountRecord> find_mount_record(const std::filesystem::path& mount_point);
@@ -48,7 +64,8 @@ class MountRecordFile {
   MountRecord record_;
 };
 
-/// The command that mounts again: the original one, or else one made from what is known.
+/// The command that mounts again: `weightfs mount --again`, where there is a record for it; else
+/// one made from what is known.
 std::string mount_again_command(const MountInfo& mount);
 
 /// The same for `sync`, whose command is in DIR/.weightfs/command, mode 0600, even after it has
@@ -57,10 +74,13 @@ std::string sync_again_command(const MountInfo& directory);
 void write_sync_command(const std::filesystem::path& directory,
                         const std::string& command) noexcept;
 
-/// "weightfs mount URL DIRECTORY FLAG...", independent of the current directory.
-std::string command_again(const std::string& name, const std::string& url,
-                          const std::filesystem::path& directory,
-                          const std::vector<std::string>& flags);
+/// {"mount", URL, DIRECTORY, FLAG...}, independent of the current directory.
+std::vector<std::string> words_again(const std::string& name, const std::string& url,
+                                     const std::filesystem::path& directory,
+                                     const std::vector<std::string>& flags);
+
+/// The same as a shell command line, with "weightfs".
+std::string command_again(const std::vector<std::string>& words);
 
 /// Words as a shell command line, quoted where necessary.
 std::string shell_line(const std::vector<std::string>& words);

@@ -23,6 +23,7 @@
 #include <thread>
 
 #include "fs/base/descriptors.hpp"
+#include "fs/base/notify_socket.hpp"
 #include "fs/base/stop_signals.hpp"
 #include "fs/cache/cache_advice.hpp"
 #include "fs/control/mount_record.hpp"
@@ -36,9 +37,11 @@
 #include "fs/passes/open_writers.hpp"
 #include "fs/runtime/announcer.hpp"
 #include "fs/runtime/control_socket.hpp"
+#include "fs/runtime/health.hpp"
 #include "fs/runtime/keeping_guard.hpp"
 #include "fs/runtime/locate_repository.hpp"
 #include "fs/runtime/runtime.hpp"
+#include "fs/runtime/service_report.hpp"
 #include "fs/runtime/status.hpp"
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
@@ -435,7 +438,7 @@ class Daemon {
     prepare();  // again: minutes may have passed
     if (!hidden_note_.empty()) log_warning(hidden_note_);
     FuseSession session(tree, session_options());
-    const MountRecordFile record({mount_point_, getpid(), host_.command, control_->path()});
+    const MountRecordFile record(make_record());
     device_ = session.device();
     pins_->set_device(device_);
     session_guard_.begin(session);
@@ -446,11 +449,19 @@ class Daemon {
       const std::stop_callback on_stop(context_.stop, [&session] { session.stop(); });
       begin_serving(session);
       run_session(session);
+      report_.reset();
       runtime_->hooks().stop();
     }
     signals_.request_stop();
     session_guard_.end();
     if (announcer_) announcer_->stop();
+  }
+
+  [[nodiscard]] MountRecord make_record() const {
+    MountRecord record{mount_point_, getpid(), command_again(host_.words), control_->path(),
+                       host_.words};
+    record_environment(record);
+    return record;
   }
 
   [[nodiscard]] FuseSessionOptions session_options() {
@@ -472,6 +483,9 @@ class Daemon {
 
   void begin_serving(const FuseSession& session) {
     if (events_.ready) events_.ready(describe(session));
+    report_.emplace(
+        notify_, [this] { return health_text(troubles_of(state(), std::time(nullptr))); },
+        [this] { return liveness_of(mount_point_) == Liveness::alive; });
     runtime_->hooks().start([this] { return newest_shown(); });
     if (announcer_) announcer_->start();
   }
@@ -500,6 +514,7 @@ class Daemon {
       const BoundRun binding(*bound_, *session.mount(), runtime_->sync());
       begin_serving(session);
       ends.acquire();
+      report_.reset();
       signals_.request_stop();  // starts the grace period
     }
     runtime_->hooks().stop();
@@ -611,6 +626,7 @@ class Daemon {
   const MountOptions& options_;
   const DaemonEvents& events_;
   const Progress& progress_;
+  const NotifySocket notify_;
   StopSignals signals_{kEndGrace};
   const Context context_{.stop = signals_.token()};
   std::filesystem::path mount_point_;
@@ -639,6 +655,7 @@ class Daemon {
   std::jthread follower_;               // follows the queue
   std::optional<Announcer> announcer_;  // a reader's with --announce
   CatalogListeners::Listening announcing_;
+  std::optional<ServiceReport> report_;  // first to end: it asks all of them
 };
 
 }  // namespace

@@ -21,6 +21,7 @@
 #include <utility>
 
 #include "fs/base/descriptors.hpp"
+#include "fs/base/notify_socket.hpp"
 #include "fs/base/stop_signals.hpp"
 #include "fs/cache/cache_advice.hpp"
 #include "fs/control/mount_record.hpp"
@@ -30,8 +31,10 @@
 #include "fs/hooks/hooks.hpp"
 #include "fs/runtime/announcer.hpp"
 #include "fs/runtime/control_socket.hpp"
+#include "fs/runtime/health.hpp"
 #include "fs/runtime/locate_repository.hpp"
 #include "fs/runtime/runtime.hpp"
+#include "fs/runtime/service_report.hpp"
 #include "fs/runtime/status.hpp"
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
@@ -116,7 +119,7 @@ class SyncService {
           return runtime_->store().images().image_directory(version);
         });
     auto store = open_store({places.store, id, host_.url, host_.limits, directory_->path()}).store;
-    if (!options_.once) write_sync_command(directory_->path(), host_.command);
+    if (!options_.once) write_sync_command(directory_->path(), command_again(host_.words));
     runtime_ = std::make_unique<Runtime>(
         host_, std::move(places.repository), std::move(store),
         RuntimeOptions{.place = directory_->path(),
@@ -179,6 +182,12 @@ class SyncService {
     if (host_.announce.is_on) make_announcer();
     write_status();
     tell_ready();
+    const ServiceReport report(
+        notify_, [this] { return health(); },
+        [this] {
+          (void)runtime_->sync().status();  // waits for ever if the sync's thread does
+          return true;
+        });
     const UseOfHooks use(runtime_->hooks(), [this] { return newest_shown(); });
     if (announcer_) announcer_->start();
     while (!context_.stop.stop_requested()) {
@@ -281,6 +290,10 @@ class SyncService {
   /// Written when anything but a time has changed, and now and then.
   void write_status() {
     const DaemonState now = state();
+    {
+      const std::lock_guard lock(mutex_);
+      health_ = health_text(troubles_of(now, std::time(nullptr)));
+    }
     DaemonState timeless = now;
     timeless.sync.checked_time = timeless.sync.error_time = 0;
     for (HookStatus& hook : timeless.hooks) hook.error_time = 0;
@@ -293,6 +306,12 @@ class SyncService {
     directory_->write_advice(advice_text(advise(now.cache, now.serving.mode)));
     stated_ = std::move(compared);
     restate_at_ = Clock::now() + kSyncRestate;
+  }
+
+  /// For the service report, whose thread must not wait for a directory that is being filled.
+  [[nodiscard]] std::string health() const {
+    const std::lock_guard lock(mutex_);
+    return health_;
   }
 
   void try_write_status() {
@@ -308,6 +327,7 @@ class SyncService {
   const SyncServiceOptions& options_;
   const std::function<void(const SyncReady&)>& ready_;
   const Progress& progress_;
+  const NotifySocket notify_;
   StopSignals signals_{kSyncEndGrace};
   const Context context_{.stop = signals_.token()};
   Bell bell_;
@@ -321,6 +341,7 @@ class SyncService {
   // Guards the fields below; error_ is written by the caller's thread only.
   mutable RankedMutex mutex_{LockRank::leaf, "SyncService::mutex_"};
   std::string error_, error_code_;  // the directory's; empty: none
+  std::string health_;
   std::shared_ptr<const Catalog> shown_ = std::make_shared<const Catalog>();
 };
 

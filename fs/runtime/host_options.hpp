@@ -39,7 +39,7 @@ struct HostOptions {
   Warm warm = Warm::automatic;
   std::optional<std::chrono::milliseconds> max_lag;  // then health is failed; nullopt: no limit
   AnnounceOptions announce;                          // not of a writer's mount
-  std::string command;                               // a shell command line that runs this again
+  std::vector<std::string> words;  // the command line that runs this again, without "weightfs"
 };
 
 }  // namespace weightfs::fs

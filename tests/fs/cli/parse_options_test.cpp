@@ -721,11 +721,38 @@ TEST_F(OptionsTest, MissingAndSuperfluousOperandsAreUsageErrors) {
   EXPECT_EQ(wrong({"lg", "/b"}), "there is no command 'lg'; did you mean log?");
 }
 
+TEST_F(OptionsTest, AMountAgainTakesAMountPointAndNothingElse) {
+  write_config("[mount]\npoll = 7\n");
+  const Options options = parsed({"mount", "--again", "/m", "--foreground", "--json"});
+  EXPECT_TRUE(options.again && options.mount.foreground && options.json);
+  EXPECT_EQ(options.directory, "/m");
+  EXPECT_EQ(options.host.follow.poll.interval, HostOptions{}.follow.poll.interval);
+  EXPECT_EQ(wrong({"mount", "--again"}), "mount needs MOUNTPOINT; none is given");
+  EXPECT_EQ(wrong({"mount", "--again", "/b", "/m"}), "unexpected operand '/m'");
+  EXPECT_NE(wrong({"mount", "--again", "/m", "--poll", "1"}).find("--poll does not go with"),
+            std::string::npos);
+}
+
+TEST_F(OptionsTest, OperandsMayStandInTheTableOfTheirCommand) {
+  write_config("[mount]\nurl = '/b'\nmountpoint = '/m'\n[sync]\nurl = '/c'\n");
+  const Options options = parsed({"mount", "--writer"});
+  EXPECT_EQ(options.target, "/b");
+  EXPECT_EQ(options.directory, "/m");
+  EXPECT_EQ(parsed({"mount", "/x", "/y"}).target, "/x");
+  EXPECT_EQ(wrong({"mount", "/x"}), "mount needs URL MOUNTPOINT; only /x is given");
+  EXPECT_EQ(wrong({"sync"}), "sync needs URL DIR; none is given");  // not all of them
+  write_config("url = '/b'\n");
+  EXPECT_NE(wrong({"mount"}).find("unknown key 'url'"), std::string::npos);
+  write_config("[log]\nurl = '/b'\n");
+  EXPECT_NE(wrong({"log"}).find("unknown key 'url'"), std::string::npos);
+}
+
 TEST_F(OptionsTest, AUsageErrorSaysWhatTheUsageIsAndWhereToReadOn) {
   const Options options = parse({"mount", "/b", "--json"});
   EXPECT_EQ(options.text,
             "weightfs: mount needs URL MOUNTPOINT; only /b is given\n"
             "usage: weightfs mount URL MOUNTPOINT [OPTION...]\n"
+            "       weightfs mount --again MOUNTPOINT [--foreground]\n"
             "run weightfs help mount\n");
   EXPECT_TRUE(options.json);
   EXPECT_EQ(parse({}).text,

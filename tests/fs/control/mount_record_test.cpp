@@ -3,9 +3,12 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <string>
 
+#include "store/base/error.hpp"
 #include "tests/support/support.hpp"
 
 namespace weightfs::fs {
@@ -42,6 +45,39 @@ TEST(MountRecordTest, LastsAsLongAsTheMount) {
     const MountRecordFile again({temp.path(), 1, "weightfs mount of the next", {}});
   }
   EXPECT_FALSE(find_mount_record(temp.path()));
+}
+
+TEST(MountRecordTest, WithWordsTheMessageIsOneShortLine) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root: /run/weightfs";
+  const TempDir temp;
+  MountRecord record{temp / "a b", ::getpid(), "weightfs mount x y", {}, {"mount", "x", "y"}};
+  record.environment["AWS_PROFILE"] = "p";
+  record.secrets = {"HF_TOKEN"};
+  const MountRecordFile file(record);
+  const MountInfo mount{temp / "a b", "fuse.weightfs", "file:///bucket"};
+  EXPECT_EQ(mount_again_command(mount), "weightfs mount --again '" + (temp / "a b").string() + "'");
+  const auto found = find_mount_record(temp / "a b");
+  EXPECT_EQ(found->words, record.words);
+  EXPECT_EQ(found->environment, record.environment);
+  EXPECT_EQ(found->secrets, record.secrets);
+}
+
+TEST(MountRecordTest, KeepsNoSecretOfTheEnvironment) {
+  const std::map<std::string, std::string> variables{{"AWS_SECRET_ACCESS_KEY", "hush"},
+                                                     {"AWS_PROFILE", "p"},
+                                                     {"HTTPS_PROXY", "http://me:hush@proxy"},
+                                                     {"HF_TOKEN", "hush"}};
+  for (const auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), 1);
+  MountRecord record{"/mnt/w", 1, "", {}};
+  record_environment(record);
+  for (const auto& [name, value] : variables) ::unsetenv(name.c_str());
+  EXPECT_EQ(record.environment.at("AWS_PROFILE"), "p");
+  for (const auto& [name, value] : record.environment) {
+    EXPECT_EQ(value.find("hush"), std::string::npos) << name;
+  }
+  EXPECT_EQ(record.secrets,
+            (std::vector<std::string>{"AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "HTTPS_PROXY"}));
+  EXPECT_THROW(restore_environment(record), Error);
 }
 
 TEST(MountRecordTest, OfAnotherDaemonIsLeftAlone) {
