@@ -1,6 +1,6 @@
 // PartRecord::parse: what it accepts it writes again, and reads again.
 //
-// Input: the record of a part; its own hash is made right first, so that every field can be reached.
+// Input: the record of a part.  Its own hash is made right first, so every field can be reached.
 #include "store/base/bytes.hpp"
 #include "store/base/json.hpp"
 #include "store/format/record_reader.hpp"

@@ -17,8 +17,8 @@ class Parts(gateway.S3Test):
         self.init()
         hosts = os.path.join(self.dir, "hosts")
         done = subprocess.run(
-            [gateway.program("weightfs_kill_parts"), self.url, hosts, str(harness.SEED), str(ROUNDS)],
-            text=True, env=harness.environment(), capture_output=True, timeout=600)
+            [gateway.program("weightfs_kill_parts"), self.url, hosts, str(harness.SEED),
+             str(ROUNDS)], text=True, env=harness.environment(), capture_output=True, timeout=600)
         self.assertEqual(done.returncode, 0, done.stderr)
         print(done.stdout, file=sys.stderr)
         versions = [entry["version"] for entry in harness.call("log", self.url)]

@@ -27,8 +27,8 @@ TEST_P(KilledParts, EveryVersionHasTheFilesOfExactlyOneRun) {
   // Under sanitizers a process takes ten times as long.
   const std::string rounds = kSanitized ? "10" : "125";
   const std::string hosts = directory.path() / "hosts";
-  const std::array<const char*, 6> arguments{
-      WEIGHTFS_KILL_PARTS, url.c_str(), hosts.c_str(), seed.c_str(), rounds.c_str(), nullptr};
+  const std::array<const char*, 6> arguments{WEIGHTFS_KILL_PARTS, url.c_str(),    hosts.c_str(),
+                                             seed.c_str(),        rounds.c_str(), nullptr};
   pid_t pid = 0;
   ASSERT_EQ(::posix_spawn(&pid, arguments[0], nullptr, nullptr,
                           const_cast<char**>(arguments.data()), environ),
