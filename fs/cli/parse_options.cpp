@@ -213,8 +213,7 @@ std::vector<std::string> known_variables() {
   return names;
 }
 
-/// Warns only of names that look mistyped: others may be legitimate (Kubernetes sets WEIGHTFS_PORT
-/// for a service of that name).
+/// Warns only of names that look mistyped: others may be legitimate.
 std::vector<std::string> warn_of_variables() {
   std::vector<std::string> warnings;
   std::vector<std::string> known = known_variables();
@@ -224,6 +223,8 @@ std::vector<std::string> warn_of_variables() {
     if (!text.starts_with(kVariablePrefix)) continue;
     const std::string_view name = text.substr(0, text.find('=')).substr(kVariablePrefix.size());
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    // Kubernetes sets it for a service `weightfs`, and it looks like WEIGHTFS_PART.
+    if (name == "PORT") continue;
     const std::string meant = did_you_mean(name, known, kVariablePrefix);
     if (meant.empty()) continue;
     warnings.push_back(

@@ -42,6 +42,13 @@ std::chrono::milliseconds parse_wait(std::string_view text) {
   return text == "0" ? std::chrono::milliseconds(0) : parse_seconds(text);
 }
 
+void take_publish(Options& options, Operands operands) {
+  take_target_and_directory(options, operands);
+  const bool is_for_part = !options.part.run.empty() || options.part_wait != kPartWait;
+  if (options.part.is_part() || !is_for_part) return;
+  throw Error(ErrorCode::invalid, "--run and --part-wait are for --part: give it too");
+}
+
 void take_rollback(Options& options, Operands operands) {
   options.target = operands[0];
   options.version = parse_follow(operands[1]);
@@ -150,7 +157,7 @@ CommandSpec publish_command() {
           store_option(),
           gpu_option(),
       }),
-      .take = take_target_and_directory,
+      .take = take_publish,
   };
 }
 

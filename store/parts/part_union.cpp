@@ -41,7 +41,7 @@ struct OwnedFile {
 
 class Uniter {
  public:
-  Uniter(const std::vector<FoundPart>& parts, const Layout* parent,
+  Uniter(const std::vector<FoundPart>& parts, const UnionParent& parent,
          const std::function<std::string(const BlobRef& blob)>& read_blob)
       : parts_(parts), parent_(parent), read_blob_(read_blob) {}
 
@@ -77,21 +77,21 @@ class Uniter {
   void take_meta();
 
   const std::vector<FoundPart>& parts_;
-  const Layout* const parent_;
+  const UnionParent parent_;
   const std::function<std::string(const BlobRef& blob)>& read_blob_;
   std::map<std::string_view, OwnedFile> files_;                            // of the layout, by path
   std::map<std::string_view, std::pair<const BlobRef*, unsigned>> blobs_;  // and whose, by path
   PartUnion made_;
 };
 
+/// Whoever restores a bucket may leave records that follow a version that is no more.
 void Uniter::check_parents() const {
   for (const FoundPart& part : parts_) {
-    if (part.record.parent_sha256 == parts_.front().record.parent_sha256) continue;
+    if (part.record.parent_sha256 == parent_.manifest_sha256) continue;
     refuse_union(
-        fmt::format("parts {} and {} of version {} follow different versions {}: the "
-                    "bucket was restored in between; publish again with a new token",
-                    parts_.front().record.part, part.record.part, part.record.version,
-                    part.record.version - 1));
+        fmt::format("part {} of version {} follows another version {} than the bucket has "
+                    "now: publish again with a new token (--run)",
+                    part.record.part, part.record.version, part.record.version - 1));
   }
 }
 
@@ -190,12 +190,12 @@ void Uniter::choose_forms() {
 }
 
 std::string Uniter::parent_problem() const {
-  if (parent_ == nullptr) return "there is no parent for a delta";
-  for (const LayoutFile& file : parent_->files()) {
+  if (parent_.layout == nullptr) return "there is no parent for a delta";
+  for (const LayoutFile& file : parent_.layout->files()) {
     if (files_.contains(file.path)) continue;
     return fmt::format("{}, which the version before has, is in no part", file.path);
   }
-  return table_problem(*made_.layout, *parent_);
+  return table_problem(*made_.layout, *parent_.layout);
 }
 
 void Uniter::take_packs() {
@@ -309,7 +309,7 @@ void Uniter::take_meta() {
 
 }  // namespace
 
-PartUnion unite_parts(const std::vector<FoundPart>& parts, const Layout* parent,
+PartUnion unite_parts(const std::vector<FoundPart>& parts, const UnionParent& parent,
                       const std::function<std::string(const BlobRef& blob)>& read_blob) {
   return Uniter(parts, parent, read_blob).run();
 }

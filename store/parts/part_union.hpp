@@ -34,10 +34,16 @@ struct PartUnion {
   std::map<std::string, std::string> indexes;
 };
 
-/// `parts`: all of a set, by number.  `parent`: nullptr for version 1.
+/// What a union follows.
+struct UnionParent {
+  const Layout* layout = nullptr;  // nullptr for version 1
+  Sha256 manifest_sha256{};
+};
+
+/// `parts`: all of a set, by number.
 /// Throws Error: invalid, naming file, tensor and parts; corrupt, not_found (an index); what
 /// `read_blob` throws.
-PartUnion unite_parts(const std::vector<FoundPart>& parts, const Layout* parent,
+PartUnion unite_parts(const std::vector<FoundPart>& parts, const UnionParent& parent,
                       const std::function<std::string(const BlobRef& blob)>& read_blob);
 
 /// What keeps the files of a part from being coded with the numbers of the parent's tensors, naming

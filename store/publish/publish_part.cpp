@@ -467,7 +467,8 @@ void PartPublisher::complete() {
     parallel_for(parts.size(), kPartsAtOnce, context_, [&](std::size_t i) {
       parts[i] = get_part(repository_, set_, *found_[i], context_);
     });
-    put_union(unite_parts(parts, parent_layout_.get(), [this](const BlobRef& blob) {
+    const UnionParent parent{parent_layout_.get(), parent_ ? parent_->manifest_sha256 : Sha256{}};
+    put_union(unite_parts(parts, parent, [this](const BlobRef& blob) {
       return repository_.get_blob(blob, context_);
     }));
   } catch (const Error& error) {

@@ -123,6 +123,26 @@ def manifest_seeds():
     yield "twice", b'{"format":1,"format":1}'
 
 
+def part_seeds():
+    """The target makes the hash right."""
+    def record(**more):
+        sizes = {"sha256": "ab" * 32, "size": 8}
+        fields = {"blobs": [], "format": 1, "hashes": sizes, "key_id": "", "layout": sizes, "meta": {},
+                  "parent_sha256": "0" * 64, "part": 1, "parts": 2, "repository": "0" * 32,
+                  "required_features": [], "set": "a" * 32, "sha256": "", "signature": "",
+                  "snapshot": True, "tag": "step-1", "version": 1, **more}
+        return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
+
+    pack = {"head": 10, "head_sha256": "cd" * 32, "name": "b" * 32 + "-0", "size": 20}
+    yield "snapshot", record()
+    yield "delta", record(snapshot=False, version=2, delta={"changed": 3, "packs": [pack]},
+                          required_features=["xr"], meta={"reward": "0.7"},
+                          blobs=[{"path": "config.json", "sha256": "ef" * 32, "size": 2}])
+    yield "twice", record(delta={"changed": 3, "packs": [pack, pack]})
+    yield "no_part", record(part=3)
+    yield "no_object", b"[]"
+
+
 def layout_seeds():
     yield "format_1", (DATA / "format-1" / "layout.bin").read_bytes()
     head = hostile.safetensors_head(b'{"w":{"dtype":"BF16","shape":[2,3],"data_offsets":[0,12]}}')
@@ -167,7 +187,7 @@ def s3_xml_seeds():
 
 
 TARGETS = {"decode": decode_seeds, "encode": encode_seeds, "patch": patch_seeds,
-           "manifest": manifest_seeds, "layout": layout_seeds, "pack": pack_seeds,
+           "manifest": manifest_seeds, "part": part_seeds, "layout": layout_seeds, "pack": pack_seeds,
            "safetensors": safetensors_seeds, "s3_xml": s3_xml_seeds}
 
 

@@ -102,6 +102,27 @@ TEST_F(OptionsTest, WhatWasGivenCanBeGivenAgain) {
             "--config=" + (home_ / "config/weightfs/config.toml").string());
 }
 
+TEST_F(OptionsTest, TakesAPartOfAVersion) {
+  const std::vector<std::string> publish{"publish", "file:///b", "dir"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), publish.begin(), publish.end());
+    return more;
+  };
+  const Options options =
+      parsed(with({"--part", "2/4", "--run", "job.1", "--part-wait", "0.5", "--tag", "a"}));
+  EXPECT_EQ(options.part.part, 2u);
+  EXPECT_EQ(options.part.parts, 4u);
+  EXPECT_EQ(options.part.run, "job.1");
+  EXPECT_EQ(options.part_wait, std::chrono::milliseconds(500));
+  EXPECT_EQ(parsed(with({"--part", "1/1"})).part_wait, kPartWait);
+  EXPECT_EQ(parsed(with({"--part", "1/1", "--part-wait", "0"})).part_wait.count(), 0);
+  for (const char* wrong : {"2", "0/4", "5/4", "1/1025", "a/b", "1/", "/1", "1/2/3"}) {
+    EXPECT_FALSE(parse(with({"--part", wrong})).error.empty()) << wrong;
+  }
+  EXPECT_FALSE(parse(with({"--run", "job.1"})).error.empty()) << "it would do nothing";
+  EXPECT_FALSE(parse(with({"--part-wait", "5"})).error.empty()) << "it would do nothing";
+}
+
 TEST_F(OptionsTest, TakesEveryOptionOfPublish) {
   const Options options =
       parsed({"publish", "file:///b", "dir", "--tag", "step-1", "--meta", "a=1", "--meta=b=x=y",
@@ -115,6 +136,7 @@ TEST_F(OptionsTest, TakesEveryOptionOfPublish) {
   EXPECT_EQ(options.publish.include, (std::vector<std::string>{"*.pt", "sub/*.bin"}));
   EXPECT_TRUE(options.publish.snapshot);
   EXPECT_TRUE(options.publish.rebase);
+  EXPECT_FALSE(options.part.is_part());
   EXPECT_EQ(options.host.store, "/s");
   EXPECT_EQ(options.host.gpu, 1);
   EXPECT_TRUE(options.json);

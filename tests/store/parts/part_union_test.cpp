@@ -15,7 +15,7 @@ namespace {
 class PartUnionTest : public testing::Test {
  protected:
   PartUnion unite(const std::vector<FoundPart>& parts) {
-    return unite_parts(parts, parent_.get(),
+    return unite_parts(parts, {parent_.get(), {}},
                        [&](const BlobRef& blob) { return blobs_.at(blob.path); });
   }
 
@@ -157,7 +157,7 @@ TEST_F(PartUnionTest, TwoPartsWithOnePackAreRefused) {
 
 TEST_F(PartUnionTest, PartsOfDifferentParentsAreRefused) {
   second_.record.parent_sha256[0] = std::byte{1};
-  expect_refused({first_, second_}, {"parts 1 and 2", "different versions 1"});
+  expect_refused({first_, second_}, {"part 2", "another version 1"});
 }
 
 TEST(TableProblem, NamesFileAndTensor) {

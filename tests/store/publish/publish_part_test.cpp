@@ -434,6 +434,23 @@ TEST_F(PublishPartTest, ALostReplyOfTheCommitIsSettled) {
   EXPECT_EQ(publish(1, 1).version, 1u);
 }
 
+// A bucket that was restored may have records that follow a version that is no more.
+TEST_F(PublishPartTest, PartsOfAParentThatIsNoMoreAreRefused) {
+  publish_all(1);
+  publish(1, 2);
+  publish(2, 2);
+  Manifest manifest = manifest_of(1);
+  manifest.time++;
+  bucket_->replace(keys::manifest(1), manifest.serialize());
+  hosts_.clear();
+  hosts_[3] = std::make_unique<Host>(bucket_, dir_ / "another");
+  const Error error = error_of([&] { publish(3, 2); });
+  EXPECT_EQ(error.code(), ErrorCode::invalid);
+  EXPECT_TRUE(contains(error.what(), "part 1 of version 2 follows another version 1"))
+      << error.what();
+  EXPECT_FALSE(bucket_->find(keys::manifest(2)));
+}
+
 // ---- what is left ----
 
 TEST_F(PublishPartTest, GcRemovesWhatIsLeftOfVersionsThatExist) {
