@@ -13,6 +13,8 @@
 
 #include "fs/cache/warmer.hpp"
 #include "fs/hooks/hook_options.hpp"
+#include "fs/metrics/metrics_address.hpp"
+#include "store/base/log.hpp"
 #include "store/local/store.hpp"
 #include "store/s3/bucket_options.hpp"
 #include "store/sync/follow.hpp"
@@ -32,7 +34,9 @@ struct HostOptions {
   std::vector<HookOptions> hooks;  // none with SyncServiceOptions::once
   Warm warm = Warm::automatic;
   std::optional<std::chrono::milliseconds> max_lag;  // then health is failed; nullopt: no limit
-  std::string command;                               // a shell command line that runs this again
+  std::optional<MetricsAddress> metrics;             // nullopt: none are given out
+  LogOptions log;
+  std::string command;  // a shell command line that runs this again
 };
 
 }  // namespace weightfs::fs
