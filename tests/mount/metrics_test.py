@@ -96,12 +96,12 @@ class Metrics(Scraped):
     def test_the_page_lists_what_is_given_out(self):
         steps = self.make_repository(2)
         engine = self.enterContext(FakeEngine("http"))
-        mount = self.writer("--metrics", "127.0.0.1:0", "--gc", "--hook", f"http={engine.url}")
+        mount = self.writer("--metrics", "127.0.0.1:0", "--gc", "--hook", f"http={engine.url}/weights")
         address = mount.status()["metrics"]
         shutil.copytree(steps[1], mount.staging("step-9"))
         os.rename(mount.staging("step-9"), mount.join("publish/step-9"))
-        mount.wait_version(2)
-        self.wait_value(address, "weightfs_hook_updates_total", f"type=http,engine={engine.url}",
+        mount.wait_version(3)
+        self.wait_value(address, "weightfs_hook_updates_total", f"type=http,engine={engine.url}/weights",
                         lambda value: value > 0)
         os.rename(self.bucket, self.bucket + ".away")  # for a failure
         self.wait_value(address, "weightfs_errors_total", "source=sync,code=unavailable",
@@ -126,11 +126,11 @@ class Metrics(Scraped):
         address = mount.status()["metrics"]
         shutil.copytree(steps[1], mount.staging("step-9"))
         os.rename(mount.staging("step-9"), mount.join("publish/step-9"))
-        mount.wait_version(2)
-        self.wait_value(address, "weightfs_version", "which=latest", lambda value: value == 2)
+        mount.wait_version(3)
+        self.wait_value(address, "weightfs_version", "which=latest", lambda value: value == 3)
         self.wait_value(address, "weightfs_hand_over_seconds", "_count", lambda value: value == 1)
         sizes = sum(len(read_file(os.path.join(parent, name)))
-                    for parent, _, names in os.walk(mount.join("versions/2")) for name in names)
+                    for parent, _, names in os.walk(mount.join("versions/3")) for name in names)
         self.wait_value(address, "weightfs_served_bytes_total", "", lambda value: value >= sizes)
         self.assertFalse(os.path.exists(mount.join("latest/not-there")))
         self.wait_value(address, "weightfs_requests_total", "op=lookup,code=ENOENT",
@@ -279,10 +279,10 @@ class Prometheus(Scraped):
         self.addCleanup(server.wait)
         self.addCleanup(server.kill)
         wait_until(lambda: self.query(port, 'up{job="weightfs"}') == {(): 1}, "a scrape")
-        self.assertEqual(self.query(port, 'weightfs_version{which="latest"}'), {(("which", "latest"),): 1})
+        self.assertEqual(self.query(port, 'weightfs_version{which="latest"}'), {(("which", "latest"),): 2})
         shutil.copytree(steps[1], mount.staging("step-9"))
         os.rename(mount.staging("step-9"), mount.join("publish/step-9"))
-        wait_until(lambda: self.query(port, 'weightfs_version{which="latest"}') == {(("which", "latest"),): 2},
+        wait_until(lambda: self.query(port, 'weightfs_version{which="latest"}') == {(("which", "latest"),): 3},
                    "the next version in Prometheus")
         self.assertEqual(self.query(port, 'ALERTS{alertstate="firing"}'), {})
         mount.umount()
