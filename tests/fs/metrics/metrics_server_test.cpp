@@ -124,13 +124,14 @@ TEST_F(MetricsServerTest, ManyRequestsDoNotMakeTheTextEachTime) {
   EXPECT_LE(asked, most);
 }
 
-/// Its text is larger than its socket takes, and others are served meanwhile.
+/// Its text is larger than its socket takes, and others are served meanwhile.  What it has sent
+/// that nobody reads must not reset the connection before the text has gone.
 TEST(MetricsServerSlow, AClientThatDoesNotReadHoldsUpNobody) {
   const MetricsListener listener(parse_metrics_address("127.0.0.1:0"));
   const std::string large(32u << 20, 'x');
   const MetricsServer server(listener, [&] { return large; });
   const File deaf = connect_tcp(listener.address().port);
-  say(deaf, "GET /metrics HTTP/1.1\r\n\r\n");
+  say(deaf, "GET /metrics HTTP/1.1\r\n\r\n" + std::string(10'000, 'b'));
   const File other = connect_tcp(listener.address().port);
   say(other, "GET / HTTP/1.1\r\n\r\n");
   EXPECT_TRUE(hear(other).ends_with("/metrics\n"));
