@@ -138,7 +138,7 @@ test_asan() {
 
 # What has threads.  Parsers, trees and records have none; what is killed is a process, not a
 # thread; a daemon that is forked from a test's process cannot run under TSan.
-TSAN_FS='Requests*:RequestPool*:Control*:OpenTable*:OpenImages*:*FuseSession*:Hooks*:VllmInPlaceTest.Hooks*:OpenWriters*:Get*:Target*:Warmer*:TimedOutReads*:LoaderPins*:ServiceReport*:-ControlProtocol*:ControlPath*:*Killed*'
+TSAN_FS='Requests*:RequestPool*:RequestCounts*:MetricsServer*:Control*:OpenTable*:OpenImages*:*FuseSession*:Hooks*:VllmInPlaceTest.Hooks*:OpenWriters*:Get*:Target*:Warmer*:TimedOutReads*:LoaderPins*:ServiceReport*:Announcer*:-ControlProtocol*:ControlPath*:*Killed*'
 TSAN_STORE='Sync*:PublishQueueTest*:PublishStore*:PublishTest*:PreEncoder*:Parallel*:ReorderBuffer*:Background*:OwnContext*:RunBoth*:ChunkBatches*:Catalog*'
 TSAN_STORE+=':MaterializeIntoStore*:WithACoder*:DeltaCoder*:StagingThreads*:StagingSeal*:*BucketContract*:Db*:Context*'
 TSAN_STORE+=':PackSpoolTest.E*:PackSpoolTest.Who*:PartialVersionTest.E*:PartialVersionTest.W*:PartialVersionTest.T*:PartialVersionTest.S*:PartialVersionTest.N*'
@@ -175,6 +175,18 @@ test_tidy() { "$ROOT/scripts/tidy.sh"; }
 without=()
 export GTEST_BRIEF=1  # of a test program that fails only the failures are printed
 need_packages "${BUILD_PACKAGES[@]}" "${TEST_PACKAGES[@]}" "${FUZZ_PACKAGES[@]}" "${WHEEL_PACKAGES[@]}" "${EMPTY_PACKAGES[@]}"
+# Unpacked, not installed: the package would start a server.
+need_prometheus() {
+  local folder=$ROOT/build/prometheus
+  [ -x "$folder/usr/bin/prometheus" ] && [ -x "$folder/usr/bin/promtool" ] && return
+  rm -rf "$folder"
+  mkdir -p "$folder"
+  cd "$folder"
+  apt-get download -qq prometheus || { apt-get update -qq && apt-get download -qq prometheus; }
+  dpkg --fsys-tarfile ./prometheus_*.deb | tar -x ./usr/bin
+  rm ./prometheus_*.deb
+}
+
 build_others() { build_tsan && build_main; }
 if [ $sanitizers = 1 ]; then
   part "build with AddressSanitizer and UBSan" build_asan
@@ -184,6 +196,7 @@ else
 fi
 part "clang-tidy" test_tidy
 part "safetensors" need_safetensors
+part "prometheus" need_prometheus
 export WEIGHTFS_VENV_PYTHON=$ROOT/build/venv/bin/python
 export WEIGHTFS_BIN=$ROOT/build/weightfs
 if [ $engines = 1 ]; then

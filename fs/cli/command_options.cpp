@@ -4,7 +4,9 @@
 
 #include <algorithm>
 
+#include "fs/metrics/metrics_address.hpp"
 #include "store/base/error.hpp"
+#include "store/base/log.hpp"
 #include "store/readers/reader_record.hpp"
 
 namespace weightfs::fs {
@@ -17,6 +19,20 @@ Warm parse_warm(std::string_view text) {
   if (text == "auto") return Warm::automatic;
   if (text == "off") return Warm::off;
   throw Error(ErrorCode::invalid, fmt::format("'{}' is not auto or off", text));
+}
+
+LogFormat parse_log_format(std::string_view text) {
+  if (text == "text") return LogFormat::text;
+  if (text == "json") return LogFormat::json;
+  throw Error(ErrorCode::invalid, fmt::format("'{}' is not text or json", text));
+}
+
+LogLevel parse_log_level(std::string_view text) {
+  for (const LogLevel level :
+       {LogLevel::debug, LogLevel::info, LogLevel::warning, LogLevel::error}) {
+    if (text == to_string(level)) return level;
+  }
+  throw Error(ErrorCode::invalid, fmt::format("'{}' is not debug, info, warning or error", text));
 }
 
 /// The same hook twice would tell an engine everything twice.
@@ -216,6 +232,32 @@ OptionSpec announce_every_option() {
               kReaderEveryMax, AnnounceOptions{}.every.count()),
           .set = into<parse_announce_every, &Options::host, &HostOptions::announce,
                       &AnnounceOptions::every>};
+}
+
+OptionSpec metrics_option() {
+  return {.name = "metrics",
+          .value = "ADDRESS",
+          .help =
+              "give out metrics for Prometheus, at http://ADDRESS/metrics, to all who can\n"
+              "connect: 127.0.0.1:9090, [::1]:9090 or unix:PATH; port 0: any that is free,\n"
+              "which weightfs status shows; docs/METRICS.md (default: none)",
+          .set = into<parse_metrics_address, &Options::host, &HostOptions::metrics>};
+}
+
+OptionSpec log_format_option() {
+  return {.name = "log-format",
+          .value = "text|json",
+          .help =
+              "json: one object for each line. On stderr below systemd both have the level\n"
+              "for journald in front (default: text)",
+          .set = into<parse_log_format, &Options::host, &HostOptions::log, &LogOptions::format>};
+}
+
+OptionSpec log_level_option() {
+  return {.name = "log-level",
+          .value = "LEVEL",
+          .help = "what to log: debug, info, warning or error, and what is worse (default: info)",
+          .set = into<parse_log_level, &Options::host, &HostOptions::log, &LogOptions::least>};
 }
 
 OptionSpec include_option(Setter set) {

@@ -34,6 +34,9 @@ OptionSpec warm_option();
 OptionSpec max_lag_option();
 OptionSpec announce_option();
 OptionSpec announce_every_option();
+OptionSpec metrics_option();
+OptionSpec log_format_option();
+OptionSpec log_level_option();
 
 /// --gc of a writer's mount, and what it is told.
 std::vector<OptionSpec> background_gc_options();

@@ -71,9 +71,13 @@ void take_mount(Options& options, Operands operands) {
   check_images_home(options.mount);
 }
 
-/// After the command has ended nothing would look after the engine.
+/// After the command has ended nothing would look after the engine, or could be asked.
 void take_sync(Options& options, Operands operands) {
   take_target_and_directory(options, operands);
+  if (options.sync.once && options.host.metrics) {
+    throw Error(ErrorCode::invalid,
+                "--once ends before its metrics could be asked for: leave out --once or --metrics");
+  }
   if (options.sync.once && !options.host.hooks.empty()) {
     throw Error(
         ErrorCode::invalid,
@@ -241,6 +245,9 @@ std::vector<OptionSpec> mount_options() {
       max_lag_option(),
       announce_option(),
       announce_every_option(),
+      metrics_option(),
+      log_format_option(),
+      log_level_option(),
       {.name = "uid",
        .value = "N",
        .help = fmt::format("owner of all files (default: {})", Ownership{}.uid),
@@ -286,6 +293,9 @@ std::vector<OptionSpec> sync_options() {
       max_lag_option(),
       announce_option(),
       announce_every_option(),
+      metrics_option(),
+      log_format_option(),
+      log_level_option(),
       gpu_option(),
   };
 }

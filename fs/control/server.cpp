@@ -10,12 +10,9 @@
 // Each client gets one reply and is then closed.  A reply fits into an empty socket buffer, so
 // nothing ever waits for a client that does not read.
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -31,7 +28,9 @@
 #include <vector>
 
 #include "fs/base/descriptors.hpp"
+#include "fs/base/wake.hpp"
 #include "fs/control/protocol.hpp"
+#include "fs/control/unix_listener.hpp"
 #include "store/base/bytes.hpp"
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
@@ -42,109 +41,6 @@ namespace {
 
 constexpr std::chrono::milliseconds kLookInterval{500};
 constexpr std::chrono::milliseconds kAcceptPause{200};  // after descriptors ran out
-
-// ---- the socket's file ----
-
-File open_socket_directory(const std::filesystem::path& path) {
-  const std::filesystem::path parent = path.parent_path();
-  make_directories(parent);
-  File directory(::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!directory) throw_errno(errno, "open " + parent.string());
-  struct stat attributes {};
-  if (::fstat(directory.fd(), &attributes) != 0) throw_errno(errno, "stat " + parent.string());
-  if (attributes.st_uid != ::geteuid() && attributes.st_uid != 0) {
-    throw Error(ErrorCode::permission,
-                fmt::format("{} belongs to uid {}; a control socket there could be replaced",
-                            parent.string(), attributes.st_uid));
-  }
-  return directory;
-}
-
-bool somebody_listens(const std::filesystem::path& path) {
-  try {
-    connect_socket(path);
-    return true;
-  } catch (const Error& error) {
-    if (error.code() == ErrorCode::unavailable) return false;
-    return true;
-  }
-}
-
-/// Removes the socket of a dead daemon.
-void remove_stale(int directory, const std::string& name, const std::filesystem::path& path) {
-  struct stat attributes {};
-  if (::fstatat(directory, name.c_str(), &attributes, AT_SYMLINK_NOFOLLOW) != 0) return;
-  if (!S_ISSOCK(attributes.st_mode)) {
-    throw Error(ErrorCode::exists,
-                fmt::format("{} exists and is not a socket; remove it", path.string()));
-  }
-  if (somebody_listens(path)) {
-    throw Error(ErrorCode::busy, fmt::format("another process listens at {}", path.string()));
-  }
-  ::unlinkat(directory, name.c_str(), 0);
-}
-
-/// The listening socket and its name, which is removed with it.
-class ControlSocket {
- public:
-  explicit ControlSocket(const std::filesystem::path& path)
-      : directory_(open_socket_directory(path)), name_(path.filename().string()) {
-    remove_stale(directory_.fd(), name_, path);
-    socket_ = bind_socket(directory_.fd(), name_, path);
-    struct stat attributes {};
-    if (::fstatat(directory_.fd(), name_.c_str(), &attributes, AT_SYMLINK_NOFOLLOW) == 0) {
-      inode_ = attributes.st_ino;
-    }
-    // To connect, a client needs write permission.  A user's own daemon serves only that user, like
-    // the mount.
-    const mode_t mode = ::geteuid() == 0 ? 0666 : 0600;
-    if (::fchmodat(directory_.fd(), name_.c_str(), mode, 0) != 0 ||
-        ::listen(socket_.fd(), SOMAXCONN) != 0) {
-      const int error = errno;
-      remove();
-      throw_errno(error, "listen at " + path.string());
-    }
-  }
-  ~ControlSocket() { remove(); }
-  ControlSocket(const ControlSocket&) = delete;
-  ControlSocket& operator=(const ControlSocket&) = delete;
-  [[nodiscard]] int fd() const noexcept { return socket_.fd(); }
-
- private:
-  void remove() noexcept {
-    struct stat attributes {};
-    if (::fstatat(directory_.fd(), name_.c_str(), &attributes, AT_SYMLINK_NOFOLLOW) == 0 &&
-        attributes.st_ino == inode_) {
-      ::unlinkat(directory_.fd(), name_.c_str(), 0);
-    }
-  }
-
-  File directory_;
-  std::string name_;
-  File socket_;
-  ino_t inode_ = 0;
-};
-
-/// Wakes a poll(2).
-class Wake {
- public:
-  Wake() : file_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-    if (!file_) throw_errno(errno, "make an eventfd");
-  }
-  [[nodiscard]] int fd() const noexcept { return file_.fd(); }
-  void ring() const noexcept {
-    const std::uint64_t one = 1;
-    [[maybe_unused]] const ssize_t ignored = ::write(file_.fd(), &one, sizeof one);
-  }
-  /// Returns: true if it was rung since the last call.
-  [[nodiscard]] bool take() const noexcept {
-    std::uint64_t count = 0;
-    return ::read(file_.fd(), &count, sizeof count) > 0;
-  }
-
- private:
-  File file_;
-};
 
 // ---- slow requests ----
 
@@ -453,7 +349,7 @@ struct ControlServer::State {
 
   const ControlHandlers handlers;
   const Wake wake;
-  ControlSocket listener;
+  UnixListener listener;
   Jobs jobs, comparisons;
   // Used by the thread below only.
   std::vector<std::unique_ptr<Client>> clients;

@@ -1,7 +1,8 @@
 // Lifetimes, outermost first:
 //
 //     signals > bound versions > runtime (fs/runtime/runtime.hpp) > pins > deltas > remote files >
-//         (staging > queue) > control > gc > announcer > tree > session > threads of hooks
+//         (staging > queue) > control > gc > announcer > metrics > tree > session > threads of
+//         hooks
 //
 // The session is unmounted first, so that no caller waits for what ends after it, such as a queue
 // whose bucket hangs.  Staging and the queue exist only for a writer.  The hooks' threads run while
@@ -31,12 +32,14 @@
 #include "fs/daemon/control_handlers.hpp"
 #include "fs/fuse/session.hpp"
 #include "fs/hooks/hooks.hpp"
+#include "fs/metrics/metrics_server.hpp"
 #include "fs/mount/mount_calls.hpp"
 #include "fs/mount/mount_point.hpp"
 #include "fs/passes/loader_pins.hpp"
 #include "fs/passes/open_writers.hpp"
 #include "fs/runtime/announcer.hpp"
 #include "fs/runtime/control_socket.hpp"
+#include "fs/runtime/daemon_metrics.hpp"
 #include "fs/runtime/health.hpp"
 #include "fs/runtime/keeping_guard.hpp"
 #include "fs/runtime/locate_repository.hpp"
@@ -159,6 +162,7 @@ class Daemon {
   void run() {
     mount_point_ = prepare();
     require_fuse(host_.url);
+    if (host_.metrics) listener_.emplace(*host_.metrics);
     auto repository = find_places({host_.url, host_.bucket, host_.store}, context_).repository;
     auto store = choose_store(repository->id());
     begin_log(*store);
@@ -174,6 +178,7 @@ class Daemon {
     begin_files();
     if (options_.writer) begin_writing();
     begin_control();
+    begin_metrics();
     serve();
   }
 
@@ -211,10 +216,10 @@ class Daemon {
 
   void begin_log(const Store& store) {
     if (options_.foreground) {
-      log_to_stderr(LogLevel::info);
+      log_to_stderr(host_.log);
     } else {
       log_path_ = store.log_path();
-      log_to_file(log_path_, LogLevel::info);
+      log_to_file(log_path_, host_.log);
     }
     if (events_.logging) events_.logging(log_path_);
     log_info(fmt::format("weightfs {} pid {} mounts {} at {}", WEIGHTFS_VERSION, getpid(),
@@ -384,6 +389,15 @@ class Daemon {
       control_->notify();
       if (gc_) gc_->wake();
     }
+  }
+
+  /// From here on there is all that they are taken from.
+  void begin_metrics() {
+    if (!listener_) return;
+    log_info(fmt::format("metrics at {}", to_string(listener_->address())));
+    metrics_.emplace(*listener_, [this] {
+      return metrics_text(state(), runtime_->counters(), std::time(nullptr));
+    });
   }
 
   void begin_gc() {
@@ -611,6 +625,7 @@ class Daemon {
     DaemonState state = runtime_->state();
     state.log = log_path_;
     state.control = control_->path();
+    if (listener_) state.metrics = to_string(listener_->address());
     state.serving = serving();
     state.pins = pins_->list();
     state.queued = queued_;
@@ -638,6 +653,7 @@ class Daemon {
   dev_t device_ = 0;                 // the mount's; set before any hand-over
 
   // Made by run(), in this order.
+  std::optional<MetricsListener> listener_;  // with --metrics
   SessionGuard session_guard_;
   std::optional<BoundVersions> bound_;
   std::optional<Runtime> runtime_;
@@ -655,7 +671,8 @@ class Daemon {
   std::jthread follower_;               // follows the queue
   std::optional<Announcer> announcer_;  // a reader's with --announce
   CatalogListeners::Listening announcing_;
-  std::optional<ServiceReport> report_;  // first to end: it asks all of them
+  std::optional<MetricsServer> metrics_;
+  std::optional<ServiceReport> report_;  // these two end first: they ask all others
 };
 
 }  // namespace

@@ -29,8 +29,10 @@
 #include "fs/control/wait_condition.hpp"
 #include "fs/directory/sync_directory.hpp"
 #include "fs/hooks/hooks.hpp"
+#include "fs/metrics/metrics_server.hpp"
 #include "fs/runtime/announcer.hpp"
 #include "fs/runtime/control_socket.hpp"
+#include "fs/runtime/daemon_metrics.hpp"
 #include "fs/runtime/health.hpp"
 #include "fs/runtime/locate_repository.hpp"
 #include "fs/runtime/runtime.hpp"
@@ -106,7 +108,10 @@ class SyncService {
       : host_(host), options_(options), ready_(ready), progress_(progress) {}
 
   void run() {
-    log_to_stderr(options_.once ? LogLevel::warning : LogLevel::info);
+    LogOptions log = host_.log;
+    if (options_.once) log.least = std::max(log.least, LogLevel::warning);
+    log_to_stderr(log);
+    if (host_.metrics) listener_.emplace(*host_.metrics);
     const auto store_path =
         host_.store.empty() ? options_.directory / ".weightfs/store" : host_.store;
     check_sync_places(options_.directory, store_path, host_.url);
@@ -173,12 +178,16 @@ class SyncService {
     Sync& sync = runtime_->sync();
     const auto listening = sync.listen({.changed = [this] { bell_.ring(); }});
     show();  // what the store has, before the bucket is polled
+    begin_metrics();
     sync.start();
     sync.wait_ready(context_, progress_);
     bell_.wait(context_.stop, std::chrono::milliseconds(0));
     show();
     ControlSocket control(runtime_->store().path(), sync, control_handlers());
-    control_socket_ = control.path();
+    {
+      const std::lock_guard lock(mutex_);
+      control_socket_ = control.path();
+    }
     if (host_.announce.is_on) make_announcer();
     write_status();
     tell_ready();
@@ -208,6 +217,15 @@ class SyncService {
                            .state = [this] { return state(); }});
   }
 
+  /// The first version may take long to fetch: that is shown.
+  void begin_metrics() {
+    if (!listener_) return;
+    log_info(fmt::format("metrics at {}", to_string(listener_->address())));
+    metrics_.emplace(*listener_, [this] {
+      return metrics_text(shown_state(), runtime_->counters(), std::time(nullptr));
+    });
+  }
+
   void show() {
     auto catalog = directory_->show([this] { return runtime_->sync().catalog(); }, context_);
     {
@@ -222,15 +240,18 @@ class SyncService {
   void try_show() {
     try {
       show();
-      const std::lock_guard lock(mutex_);
-      error_.clear();
+      set_error("", "");
     } catch (const Error& error) {
       if (error.code() == ErrorCode::cancelled) return;
       if (error_ != error.what()) log_warning(fmt::format("sync: {}", error.what()));
-      const std::lock_guard lock(mutex_);
-      error_ = error.what();
-      error_code_ = to_string(error.code());
+      set_error(error.what(), to_string(error.code()));
     }
+  }
+
+  void set_error(std::string_view message, std::string_view code) {
+    const std::lock_guard lock(mutex_);
+    error_ = message;
+    error_code_ = code;
   }
 
   [[nodiscard]] ControlHandlers control_handlers() {
@@ -269,16 +290,24 @@ class SyncService {
   // ---- the status ----
 
   [[nodiscard]] DaemonState state() const {
-    DaemonState state = runtime_->state();
-    state.control = control_socket_;
+    DaemonState state = shown_state();
     state.versions = directory_->versions();
-    state.sync.latest = directory_->latest();
-    state.serving.mode = "directory";
     if (directory_->has_copies()) {
       state.serving.why = "files are copied: they cannot be hard-linked from the store";
     }
+    return state;
+  }
+
+  /// Without what the directory only says when no version is brought into it; from any thread.
+  [[nodiscard]] DaemonState shown_state() const {
+    DaemonState state = runtime_->state();
+    if (listener_) state.metrics = to_string(listener_->address());
+    for (const auto& [number, version] : shown()->versions) state.versions.push_back(number);
+    state.sync.latest = directory_->latest();
+    state.serving.mode = "directory";
     if (announcer_) state.announce = announcer_->state();
     const std::lock_guard lock(mutex_);
+    state.control = control_socket_;
     if (!error_.empty()) {
       state.sync.error = error_;
       state.sync.error_code = error_code_;
@@ -331,18 +360,20 @@ class SyncService {
   StopSignals signals_{kSyncEndGrace};
   const Context context_{.stop = signals_.token()};
   Bell bell_;
+  std::optional<MetricsListener> listener_;  // with --metrics
   std::optional<SyncDirectory> directory_;
   std::unique_ptr<Runtime> runtime_;
-  std::filesystem::path control_socket_;  // empty: there is none
-  std::optional<Announcer> announcer_;    // with --announce
+  std::optional<Announcer> announcer_;  // with --announce
   std::string stated_, status_error_;
   Clock::time_point restate_at_{};
 
-  // Guards the fields below; error_ is written by the caller's thread only.
+  // Guards the fields below; the caller's thread, which alone changes them, reads without it.
   mutable RankedMutex mutex_{LockRank::leaf, "SyncService::mutex_"};
-  std::string error_, error_code_;  // the directory's; empty: none
+  std::filesystem::path control_socket_;  // empty: there is none
+  std::string error_, error_code_;        // the directory's; empty: none
   std::string health_;
   std::shared_ptr<const Catalog> shown_ = std::make_shared<const Catalog>();
+  std::optional<MetricsServer> metrics_;  // last: ended first
 };
 
 }  // namespace

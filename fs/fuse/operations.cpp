@@ -297,9 +297,10 @@ fuse_lowlevel_ops make_operations() {
 }
 
 ssize_t write_reply(int fd, iovec* parts, int count, void* userdata) {
+  auto& server = *static_cast<Server*>(userdata);
+  const std::span<const iovec> reply(parts, static_cast<std::size_t>(count));
+  server.counts.answered(reply);
   if constexpr (!kLibfuseHasPassthrough) {
-    const auto& server = *static_cast<const Server*>(userdata);
-    const std::span<const iovec> reply(parts, static_cast<std::size_t>(count));
     if (!server.init_answered && server.ask_for_passthrough) patch_init_reply(reply);
     if (replied_backing_id() > 0) patch_open_reply(reply, replied_backing_id());
   }

@@ -18,6 +18,7 @@
 #include "fs/fuse/open_files.hpp"
 #include "fs/fuse/open_images.hpp"
 #include "fs/fuse/open_table.hpp"
+#include "fs/fuse/request_counts.hpp"
 #include "fs/fuse/request_kinds.hpp"
 #include "fs/fuse/requests.hpp"
 #include "fs/fuse/session_options.hpp"
@@ -67,6 +68,7 @@ struct Server {
   bool passthrough = false;  // files may be served that way
 
   std::atomic<std::uint64_t> daemon_reads = 0;
+  RequestCounts counts;
   std::vector<OpenRecord> open_records;
   OpenTable opens;
   DescriptorShare share{descriptors_for_files(descriptor_limit())};

@@ -94,11 +94,15 @@ class Waiter {
 // Replaces read(2) in libfuse.  If this process were killed while the kernel copies a request into
 // a page that is not yet present, the caller would get EIO instead of waiting for the next daemon;
 // so the pages of a new buffer are touched first.
-ssize_t read_request(int fd, void* buffer, std::size_t size, void*) {
+ssize_t read_request(int fd, void* buffer, std::size_t size, void* server) {
   thread_local void* touched = nullptr;
   if (buffer != std::exchange(touched, buffer)) std::memset(buffer, 0, size);
   const ssize_t got = read(fd, buffer, size);
   if (got < 0 && errno == ECONNABORTED) errno = ENODEV;  // aborted: like unmounted
+  if (got > 0) {
+    static_cast<Server*>(server)->counts.asked(
+        {static_cast<const std::byte*>(buffer), static_cast<std::size_t>(got)});
+  }
   return got;
 }
 
@@ -320,6 +324,8 @@ ServingState FuseSession::serving() const {
   serving.open_passthrough = server.opens.open_count(Serving::passthrough);
   serving.open_daemon = server.opens.open_count(Serving::daemon);
   serving.daemon_reads = server.daemon_reads;
+  serving.served_bytes = server.counts.served_bytes();
+  serving.requests = server.counts.list();
   serving.waiting_reads = server.pool(WaitClass::local).held_count();
   return serving;
 }

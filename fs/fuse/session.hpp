@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "fs/fuse/request_counts.hpp"
 #include "fs/fuse/session_options.hpp"
 #include "fs/fuse/tree.hpp"
 #include "fs/mount/mount_info.hpp"
@@ -34,6 +35,8 @@ struct ServingState {
   std::uint64_t open_passthrough = 0, open_daemon = 0;
   std::uint64_t daemon_reads = 0;  // READ requests answered
   std::size_t waiting_reads = 0;   // not yet answered: they wait for bytes
+  std::uint64_t served_bytes = 0;  // by READ requests
+  std::vector<RequestCount> requests = {};
 };
 
 class FuseSession {

@@ -147,6 +147,7 @@ void HookReconciler::tell(const HookWish& wish, const Context& context) {
   status_.reported = reported;
   status_.told = version;
   status_.update = update;
+  status_.updates++;
   telling_ = 0;
 }
 
@@ -209,6 +210,7 @@ void HookReconciler::set_error(const std::string& message, HookState state) {
     log_warning(fmt::format("hook {} {}: {}", options_.type, options_.target, message));
   }
   enter(state);
+  status_.all_failures++;
   status_.error = message;
   status_.error_time = std::time(nullptr);
 }

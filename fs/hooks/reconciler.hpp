@@ -49,6 +49,8 @@ struct HookStatus {
   std::string error;                      // the last one, "" after success
   std::int64_t error_time = 0;
   std::uint64_t failures = 0;        // consecutive
+  std::uint64_t all_failures = 0;    // since it began, those where nothing listened too
+  std::uint64_t updates = 0;         // successful ones, since it began
   std::optional<HookUpdate> update;  // the last successful one; nullopt: none, or only one way
 };
 std::string_view to_string(HookStatus::State state) noexcept;

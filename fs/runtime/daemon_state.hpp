@@ -74,6 +74,7 @@ struct DaemonState {
   std::filesystem::path mount_point, store;
   std::filesystem::path log;      // empty: stderr
   std::filesystem::path control;  // its socket; empty: there is none
+  std::string metrics = {};       // their address; empty: they are not given out
   int pid = 0;
   std::vector<std::uint64_t> versions;                    // shown by the mount, ascending
   std::optional<std::chrono::milliseconds> max_lag = {};  // HostOptions::max_lag

@@ -13,6 +13,8 @@
 
 #include "fs/cache/warmer.hpp"
 #include "fs/hooks/hook_options.hpp"
+#include "fs/metrics/metrics_address.hpp"
+#include "store/base/log.hpp"
 #include "store/local/store.hpp"
 #include "store/s3/bucket_options.hpp"
 #include "store/sync/follow.hpp"
@@ -39,6 +41,8 @@ struct HostOptions {
   Warm warm = Warm::automatic;
   std::optional<std::chrono::milliseconds> max_lag;  // then health is failed; nullopt: no limit
   AnnounceOptions announce;                          // not of a writer's mount
+  std::optional<MetricsAddress> metrics;             // nullopt: none are given out
+  LogOptions log;
   std::vector<std::string> words;  // the command line that runs this again, without "weightfs"
 };
 

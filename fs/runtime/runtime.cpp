@@ -64,6 +64,13 @@ CacheState Runtime::cache() const {
   return state;
 }
 
+DaemonCounters Runtime::counters() const {
+  return {.start_time = start_time_,
+          .timings = store_->timings().totals(),
+          .database = store_->db().facts(),
+          .log = log_counts()};
+}
+
 DaemonState Runtime::state() const {
   SyncStatus sync = sync_.status();
   const auto& seed = history_.seed();

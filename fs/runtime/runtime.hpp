@@ -13,6 +13,8 @@
 // Threads: all calls may run in parallel.
 #pragma once
 
+#include <cstdint>
+#include <ctime>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -21,6 +23,7 @@
 #include "fs/base/coder_choice.hpp"
 #include "fs/cache/warmer.hpp"
 #include "fs/hooks/hooks.hpp"
+#include "fs/runtime/daemon_metrics.hpp"
 #include "fs/runtime/daemon_state.hpp"
 #include "fs/runtime/host_options.hpp"
 #include "fs/runtime/keeping_guard.hpp"
@@ -68,10 +71,14 @@ class Runtime {
   /// For the status, without what only the owner knows.
   [[nodiscard]] DaemonState state() const;
 
+  /// For the metrics.
+  [[nodiscard]] DaemonCounters counters() const;
+
  private:
   [[nodiscard]] SyncOptions sync_options() const;
 
   const HostOptions& host_;
+  const std::int64_t start_time_ = std::time(nullptr);
   const RuntimeOptions options_;
   const std::unique_ptr<Repository> repository_;
   const std::unique_ptr<Store> store_;

@@ -389,6 +389,7 @@ std::string status_text(const DaemonState& state, std::int64_t now) {
       {"store", state.store.string()},
       {"log", path_or_null(state.log)},
       {"control", path_or_null(state.control)},
+      {"metrics", state.metrics.empty() ? Json(nullptr) : Json(state.metrics)},
       {"version", sync.latest},
       {"newest", sync.newest},
       {"follow", follow_json(sync)},

@@ -1,18 +1,29 @@
 #include "store/base/log.hpp"
 
+#include <fmt/format.h>
+#include <spdlog/formatter.h>
 #include <spdlog/sinks/rotating_file_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
 #include <memory>
 
 #include "store/base/error.hpp"
+#include "store/base/json.hpp"
 
 namespace weightfs {
 namespace {
 
 constexpr std::size_t kLogBytesMax = 10u << 20;
 constexpr std::size_t kOldLogs = 1;
+
+std::atomic<std::uint64_t> logged_warnings = 0, logged_errors = 0;
 
 spdlog::level::level_enum level_of(LogLevel level) {
   switch (level) {
@@ -28,18 +39,86 @@ spdlog::level::level_enum level_of(LogLevel level) {
   return spdlog::level::info;
 }
 
-void use(spdlog::sink_ptr sink, LogLevel least) {
+LogLevel level_of(spdlog::level::level_enum level) {
+  if (level <= spdlog::level::debug) return LogLevel::debug;
+  if (level == spdlog::level::info) return LogLevel::info;
+  return level == spdlog::level::warn ? LogLevel::warning : LogLevel::error;
+}
+
+/// As sd-daemon.h has them.
+int journal_level(LogLevel level) {
+  switch (level) {
+    case LogLevel::debug:
+      return 7;
+    case LogLevel::info:
+      return 6;
+    case LogLevel::warning:
+      return 4;
+    case LogLevel::error:
+      return 3;
+  }
+  return 6;
+}
+
+std::string time_text(std::chrono::system_clock::time_point time) {
+  const auto ms = std::chrono::floor<std::chrono::milliseconds>(time);
+  const std::time_t seconds =
+      std::chrono::system_clock::to_time_t(std::chrono::floor<std::chrono::seconds>(ms));
+  std::tm utc{};
+  gmtime_r(&seconds, &utc);
+  const auto part = ms - std::chrono::floor<std::chrono::seconds>(ms);
+  return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:03}Z", utc.tm_year + 1900,
+                     utc.tm_mon + 1, utc.tm_mday, utc.tm_hour, utc.tm_min, utc.tm_sec,
+                     part.count());
+}
+
+std::string without_controls(std::string_view text) {
+  std::string line;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '\n') {
+      line += "\\n";
+    } else if (byte < 0x20 || byte == 0x7f) {
+      line += fmt::format("\\x{:02x}", byte);
+    } else {
+      line += c;
+    }
+  }
+  return line;
+}
+
+class LineFormatter final : public spdlog::formatter {
+ public:
+  LineFormatter(LogFormat format, bool is_journal) : format_(format), is_journal_(is_journal) {}
+
+  void format(const spdlog::details::log_msg& message, spdlog::memory_buf_t& into) override {
+    const std::string line =
+        log_line(message.time, level_of(message.level),
+                 {message.payload.data(), message.payload.size()}, format_, is_journal_) +
+        "\n";
+    into.append(line.data(), line.data() + line.size());
+  }
+  [[nodiscard]] std::unique_ptr<spdlog::formatter> clone() const override {
+    return std::make_unique<LineFormatter>(format_, is_journal_);
+  }
+
+ private:
+  const LogFormat format_;
+  const bool is_journal_;
+};
+
+void use(spdlog::sink_ptr sink, const LogOptions& options, bool is_journal) {
   auto logger = std::make_shared<spdlog::logger>("weightfs", std::move(sink));
-  logger->set_pattern("%Y-%m-%dT%H:%M:%S.%eZ %l %v", spdlog::pattern_time_type::utc);
-  logger->set_level(level_of(least));
-  logger->flush_on(spdlog::level::info);
+  logger->set_formatter(std::make_unique<LineFormatter>(options.format, is_journal));
+  logger->set_level(level_of(options.least));
+  logger->flush_on(level_of(options.least));
   spdlog::set_default_logger(std::move(logger));
 }
 
 // The library's default is stdout, which is reserved for data.
 spdlog::logger& logger() {
   static const bool once = [] {
-    if (spdlog::default_logger()->name().empty()) log_to_stderr(LogLevel::warning);
+    if (spdlog::default_logger()->name().empty()) log_to_stderr({.least = LogLevel::warning});
     return true;
   }();
   static_cast<void>(once);
@@ -48,15 +127,30 @@ spdlog::logger& logger() {
 
 }  // namespace
 
-void log_to_stderr(LogLevel least) {
-  use(std::make_shared<spdlog::sinks::stderr_sink_mt>(), least);
+std::string_view to_string(LogLevel level) noexcept {
+  switch (level) {
+    case LogLevel::debug:
+      return "debug";
+    case LogLevel::info:
+      return "info";
+    case LogLevel::warning:
+      return "warning";
+    case LogLevel::error:
+      return "error";
+  }
+  return "";
 }
 
-void log_to_file(const std::filesystem::path& path, LogLevel least) {
+void log_to_stderr(const LogOptions& options) {
+  use(std::make_shared<spdlog::sinks::stderr_sink_mt>(), options,
+      is_journal(STDERR_FILENO, std::getenv("JOURNAL_STREAM")));
+}
+
+void log_to_file(const std::filesystem::path& path, const LogOptions& options) {
   try {
     use(std::make_shared<spdlog::sinks::rotating_file_sink_mt>(path.string(), kLogBytesMax,
                                                                kOldLogs),
-        least);
+        options, false);
   } catch (const spdlog::spdlog_ex& error) {
     throw Error(ErrorCode::io, "cannot write the log " + path.string() + ": " + error.what());
   }
@@ -64,7 +158,37 @@ void log_to_file(const std::filesystem::path& path, LogLevel least) {
 
 void log_debug(std::string_view message) { logger().debug(message); }
 void log_info(std::string_view message) { logger().info(message); }
-void log_warning(std::string_view message) { logger().warn(message); }
-void log_error(std::string_view message) { logger().error(message); }
+void log_warning(std::string_view message) {
+  logged_warnings++;
+  logger().warn(message);
+}
+void log_error(std::string_view message) {
+  logged_errors++;
+  logger().error(message);
+}
+
+LogCounts log_counts() noexcept { return {logged_warnings, logged_errors}; }
+
+std::string log_line(std::chrono::system_clock::time_point time, LogLevel level,
+                     std::string_view message, LogFormat format, bool is_journal) {
+  std::string line = is_journal ? fmt::format("<{}>", journal_level(level)) : "";
+  if (format == LogFormat::json) {
+    const nlohmann::ordered_json fields{{"time", time_text(time)},
+                                        {"level", to_string(level)},
+                                        {"pid", getpid()},
+                                        {"message", message}};
+    return line + fields.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  }
+  if (!is_journal) line += fmt::format("{} {} ", time_text(time), to_string(level));
+  return line + without_controls(message);
+}
+
+bool is_journal(int fd, const char* journal_stream) noexcept {
+  unsigned long long device = 0, inode = 0;
+  struct stat attributes {};
+  return journal_stream != nullptr &&
+         std::sscanf(journal_stream, "%llu:%llu", &device, &inode) == 2 &&
+         ::fstat(fd, &attributes) == 0 && attributes.st_dev == device && attributes.st_ino == inode;
+}
 
 }  // namespace weightfs

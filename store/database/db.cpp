@@ -270,6 +270,29 @@ class RocksDb final : public Db {
     remove_rest(from, begin, end);
   }
 
+  [[nodiscard]] DbFacts facts() const override {
+    using P = rocksdb::DB::Properties;
+    const std::shared_lock lock(mutex_);
+    if (!handle_) return {};
+    rocksdb::DB& db = handle_->db();
+    const auto one = [&](const std::string& property) {
+      std::uint64_t value = 0;
+      return db.GetIntProperty(property, &value) ? value : 0;
+    };
+    const auto all = [&](const std::string& property) {  // of all families together
+      std::uint64_t value = 0;
+      return db.GetAggregatedIntProperty(property, &value) ? value : 0;
+    };
+    return {.memtable_bytes = all(P::kCurSizeAllMemTables),
+            .file_bytes = all(P::kTotalSstFilesSize),
+            .cache_bytes = one(P::kBlockCacheUsage),  // they share it
+            .pending_compaction_bytes = all(P::kEstimatePendingCompactionBytes),
+            .running_compactions = one(P::kNumRunningCompactions),
+            .running_flushes = one(P::kNumRunningFlushes),
+            .background_errors = one(P::kBackgroundErrors),
+            .is_writable = writable_ && free_bytes_() >= kRecordsFloorBytes};
+  }
+
  private:
   [[nodiscard]] const Handle& handle() const {
     if (handle_) return *handle_;

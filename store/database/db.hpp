@@ -34,6 +34,17 @@ enum class Durability {
   power     // also a power cut: the log was synced
 };
 
+/// How large a database is, and how it fares.  Zeros while it is closed.
+struct DbFacts {
+  std::uint64_t memtable_bytes = 0;            // written, and not in files yet
+  std::uint64_t file_bytes = 0;                // of all families, patches included
+  std::uint64_t cache_bytes = 0;               // blocks of files in memory
+  std::uint64_t pending_compaction_bytes = 0;  // that compaction is to rewrite
+  std::uint64_t running_compactions = 0, running_flushes = 0;
+  std::uint64_t background_errors = 0;  // since it was opened
+  bool is_writable = false;             // false: no room, or a write has failed
+};
+
 class Db {
  public:
   struct Change {
@@ -96,6 +107,8 @@ class Db {
   /// Throws Error: no_space (nothing was done), io.
   virtual void remove_range(ColumnFamily family, std::string_view begin, std::string_view end,
                             const std::vector<Change>& changes) = 0;
+
+  [[nodiscard]] virtual DbFacts facts() const = 0;
 };
 
 }  // namespace weightfs

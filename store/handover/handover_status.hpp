@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 
@@ -45,9 +46,11 @@ struct HandOverEnd {
 };
 inline constexpr std::size_t kEndedMax = 1024;
 
-/// What a queue has published since it was created, and how much of that was coded early.
+/// What a queue has published since it was created, how much of that was coded early, and what
+/// failed.
 struct PublishedTotals {
   std::uint64_t versions = 0, bytes = 0, early_bytes = 0;
+  std::map<std::string, std::uint64_t> failures = {};  // tries that failed, by code
 };
 
 }  // namespace weightfs

@@ -385,6 +385,7 @@ void PublishQueue::State::failed(QueueItem& item, const Error& error) {
   item.watch->lap(&HandOverTiming::wait);
   item.watch->timing.attempts++;
   if (item.stop.stop_requested()) return;  // taken back, or the queue stops
+  change([&] { totals.failures[std::string(to_string(error.code()))]++; });
   switch (item.record.phase) {
     case Phase::committed:
       return wait(item,

@@ -72,6 +72,7 @@ void TimingTable::write(const TimingRecord& record, std::optional<std::uint64_t>
 void TimingTable::put(const VersionTiming& timing) {
   change(timing.version, [&](TimingRecord& record) {
     record.brought = timing;
+    totals_.add(timing);
     return true;
   });
 }
@@ -79,6 +80,7 @@ void TimingTable::put(const VersionTiming& timing) {
 void TimingTable::put(const HandOverTiming& timing) {
   change(timing.version, [&](TimingRecord& record) {
     record.handed_over = timing;
+    totals_.add(timing);
     return true;
   });
 }
@@ -87,6 +89,7 @@ void TimingTable::set_synced(std::uint64_t version, std::chrono::nanoseconds syn
   change(version, [&](TimingRecord& record) {
     if (!record.brought) return false;
     record.brought->sync = sync;
+    totals_.add_sync(sync);
     return true;
   });
 }
@@ -111,6 +114,11 @@ std::vector<TimingRecord> TimingTable::list() const {
   std::vector<TimingRecord> records;
   for (const auto& [version, record] : records_) records.push_back(record);
   return records;
+}
+
+TimingTotals TimingTable::totals() const {
+  const std::scoped_lock lock(mutex_);
+  return totals_;
 }
 
 std::vector<TimingRecord> read_timings(const std::filesystem::path& store) {

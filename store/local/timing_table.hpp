@@ -18,6 +18,7 @@
 
 #include "store/base/ranked_mutex.hpp"
 #include "store/database/db.hpp"
+#include "store/timing/timing_totals.hpp"
 #include "store/timing/version_timing.hpp"
 
 namespace weightfs {
@@ -41,6 +42,9 @@ class TimingTable {
   [[nodiscard]] std::optional<TimingRecord> find_last_hand_over() const;
   [[nodiscard]] std::vector<TimingRecord> list() const;  // by version, ascending
 
+  /// Of what this process has put.
+  [[nodiscard]] TimingTotals totals() const;
+
  private:
   template <typename Change>
   void change(std::uint64_t version, const Change& change);
@@ -49,8 +53,10 @@ class TimingTable {
   Db& db_;
   // Held over the write, so that the records are those of memory; before mutex_.
   RankedMutex write_mutex_{LockRank::timings, "TimingTable::write_mutex_"};
-  mutable RankedMutex mutex_{LockRank::store, "TimingTable::mutex_"};  // guards records_
+  // Guards the fields below.
+  mutable RankedMutex mutex_{LockRank::store, "TimingTable::mutex_"};
   std::map<std::uint64_t, TimingRecord> records_;
+  TimingTotals totals_;
 };
 
 /// The records of a store, which another process may have open.

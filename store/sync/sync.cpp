@@ -758,6 +758,7 @@ void Sync::State::failed(const Error& error) {
     status.error = error.what();
     status.error_code = to_string(error.code());
     status.error_time = seconds_now();
+    status.failures[status.error_code]++;
     if (catalog->latest == 0 && !first_error) first_error = error;
   });
 }

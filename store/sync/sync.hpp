@@ -105,7 +105,8 @@ struct SyncStatus {
   std::string error;               // last error, "" after success; names the object
   std::string error_code;
   std::int64_t error_time = 0;
-  std::uint64_t fetched_bytes = 0;  // of packs and snapshots, by this process
+  std::map<std::string, std::uint64_t> failures = {};  // of this process, by code
+  std::uint64_t fetched_bytes = 0;                     // of packs and snapshots, by this process
   std::uint64_t image_bytes = 0;
   std::map<std::uint64_t, PartialProgress> partial;  // that are being filled, or cannot be
   std::vector<std::uint64_t> unsynced;               // complete ones that may not be on disk yet

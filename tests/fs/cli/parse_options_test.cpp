@@ -251,6 +251,27 @@ TEST_F(OptionsTest, HasTheDefaultsThatTheHelpTells) {
   EXPECT_FALSE(options.json);
 }
 
+TEST_F(OptionsTest, MetricsAndLogsAreOfAMountAndASync) {
+  const Options plain = parsed({"mount", "/b", "/m"});
+  EXPECT_FALSE(plain.host.metrics);
+  EXPECT_EQ(plain.host.log.format, LogFormat::text);
+  EXPECT_EQ(plain.host.log.least, LogLevel::info);
+  for (const char* const command : {"mount", "sync"}) {
+    const Options options = parsed({command, "/b", "/m", "--metrics", "[::1]:9090", "--log-format",
+                                    "json", "--log-level", "debug"});
+    EXPECT_EQ(to_string(options.host.metrics.value()), "[::1]:9090");
+    EXPECT_EQ(options.host.log.format, LogFormat::json);
+    EXPECT_EQ(options.host.log.least, LogLevel::debug);
+  }
+  EXPECT_EQ(wrong({"sync", "/b", "/m", "--once", "--metrics", "127.0.0.1:0"}),
+            "--once ends before its metrics could be asked for: leave out --once or --metrics");
+  EXPECT_EQ(wrong({"mount", "/b", "/m", "--metrics", "9090"}),
+            "--metrics: '9090' is not an address for metrics: give 127.0.0.1:9090, [::1]:9090 or "
+            "unix:/path/of/a/socket");
+  EXPECT_NE(wrong({"mount", "/b", "/m", "--log-level", "all"}), "");
+  EXPECT_NE(wrong({"mount", "/b", "/m", "--log-format", "xml"}), "");
+}
+
 TEST_F(OptionsTest, GcKeepsEveryTagAndDeletesNothingUnlessItIsTold) {
   const Options plain = parsed({"gc", "/b"});
   EXPECT_FALSE(plain.gc.deletes);

@@ -85,6 +85,7 @@ TEST(Health, IsFailedBeyondTheLagThatItMayHave) {
   EXPECT_EQ(text_of(state),
             "failed: version 9 was published 100 s ago, and version 8 is shown (--max-lag 99.5)");
   state.sync.follow = parse_follow("8");  // on purpose
+  state.sync.followed = 8;
   EXPECT_EQ(text_of(state), "healthy");
 }
 

@@ -205,6 +205,24 @@ TEST(Db, OpenedBelowTheFloorItWritesWhenThereIsRoom) {
   EXPECT_EQ(db->find(ColumnFamily::store, "key"), "new");
 }
 
+TEST(Db, SaysHowLargeItIsAndWhetherItCanBeWritten) {
+  DbFixture at;
+  {
+    const auto db = at.open();
+    const std::uint64_t before = db->facts().memtable_bytes;
+    db->write({{ColumnFamily::store, "key", std::string(100'000, 'x')}});
+    EXPECT_GE(db->facts().memtable_bytes, before + 100'000);
+    EXPECT_TRUE(db->facts().is_writable);
+    EXPECT_EQ(db->facts().background_errors, 0U);
+    at.free_bytes = kDbTooLittle;
+    EXPECT_FALSE(db->facts().is_writable);
+    at.free_bytes = kDbPlenty;
+    EXPECT_TRUE(db->facts().is_writable);
+  }
+  EXPECT_GE(at.open()->facts().file_bytes, 100'000U);  // the log became a file
+  EXPECT_FALSE(Db::open_for_reading(at.directory)->facts().is_writable);
+}
+
 TEST(Db, IsNotMadeBelowTheFloor) {
   DbFixture at;
   at.free_bytes = kDbTooLittle;

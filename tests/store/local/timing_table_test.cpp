@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <memory>
+#include <string_view>
 
 #include "store/base/error.hpp"
 #include "store/database/record_keys.hpp"
@@ -49,6 +51,35 @@ TEST_F(TimingTableTest, RemembersWhenTheStoreIsOpenedAgain) {
   EXPECT_EQ(store->timings().find(3), expected);
   EXPECT_EQ(store->timings().list().size(), 2U);
   EXPECT_EQ(store->timings().find_last_hand_over(), expected);
+}
+
+TEST_F(TimingTableTest, AddsUpWhatThisProcessHasPut) {
+  {
+    const auto store = open();
+    VersionTiming timing = brought(3);
+    timing.work.written_bytes = 10;
+    timing.unseen = milliseconds(2);
+    store->timings().put(timing);
+    store->timings().put(brought(4));
+    store->timings().set_synced(3, milliseconds(9));
+    store->timings().set_synced(77, milliseconds(9));  // it did not come
+    HandOverTiming handed = handed_over(5);
+    handed.uploaded_bytes = 7;
+    store->timings().put(handed);
+    const TimingTotals totals = store->timings().totals();
+    std::map<std::string_view, std::uint64_t> counts;
+    for (const NamedHistogram& one : totals.version_phases()) counts[one.name] = one.times.count();
+    const std::map<std::string_view, std::uint64_t> expected{
+        {"unseen", 1}, {"wait", 2}, {"plan", 2},   {"room", 2},
+        {"build", 2},  {"flip", 2}, {"record", 2}, {"sync", 1}};
+    EXPECT_EQ(counts, expected);
+    EXPECT_DOUBLE_EQ(totals.version_phases()[4].times.sum_seconds(), 0.007);  // build
+    EXPECT_EQ(totals.versions().count(), 2U);
+    EXPECT_DOUBLE_EQ(totals.hand_over_phases()[4].times.sum_seconds(), 0.005);  // commit
+    EXPECT_EQ(totals.written_bytes(), 10U);
+    EXPECT_EQ(totals.uploaded_bytes(), 7U);
+  }
+  EXPECT_EQ(open()->timings().totals().versions().count(), 0U);
 }
 
 TEST_F(TimingTableTest, ForgetsTheLowestVersions) {

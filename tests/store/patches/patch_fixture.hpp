@@ -52,6 +52,7 @@ class MortalDb final : public Db {
     step();
     db_->write(changes, durability);
   }
+  [[nodiscard]] DbFacts facts() const override { return db_->facts(); }
   void sync() override { db_->sync(); }
   [[nodiscard]] SortedFile make_sorted_file(const std::filesystem::path& directory) override {
     step();

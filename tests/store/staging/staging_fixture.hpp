@@ -65,6 +65,7 @@ class TestDb final : public Db {
     db_->write(changes, durability);
     (durability == Durability::power ? synced_writes : writes)++;
   }
+  [[nodiscard]] DbFacts facts() const override { return db_->facts(); }
   void sync() override {
     if (fails_to_sync) throw Error(ErrorCode::io, "on demand");
     db_->sync();
