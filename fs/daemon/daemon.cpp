@@ -467,6 +467,7 @@ class Daemon {
       runtime_->hooks().stop();
     }
     signals_.request_stop();
+    metrics_.reset();  // what the session has counted goes with it, and no counter goes back
     session_guard_.end();
     if (announcer_) announcer_->stop();
   }
