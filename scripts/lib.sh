@@ -32,6 +32,7 @@ BUILD_PACKAGES=(g++ cmake ninja-build pkg-config fuse3 libfuse3-dev librocksdb-d
   libtomlplusplus-dev libfmt-dev libspdlog-dev ca-certificates)
 DATA_PACKAGES=(python3 python3-numpy)
 WHEEL_PACKAGES=(dpkg-dev python3-venv libsnappy-dev liblz4-dev libbz2-dev libgflags-dev zlib1g-dev)
+DEB_PACKAGES=(dpkg-dev binutils gzip)
 EMPTY_PACKAGES=(debootstrap util-linux)
 FUZZ_PACKAGES=(clang-14 libclang-rt-14-dev)
 TEST_PACKAGES=("${DATA_PACKAGES[@]}" libgtest-dev python3-venv e2fsprogs mount util-linux clang-tidy-14 git

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <array>
 
+#include "fs/cli/command_options.hpp"
 #include "fs/cli/command_specs.hpp"
-#include "fs/cli/completions.hpp"
 #include "store/base/error.hpp"
 #include "store/base/suggest.hpp"
 
@@ -26,10 +26,6 @@ void take_help(Options& options, std::span<const std::string> operands) {
   options.text = help_text(*command);
 }
 
-void take_completion(Options& options, std::span<const std::string> operands) {
-  options.text = completion_script(operands[0]);
-}
-
 CommandSpec completion_command() {
   return {
       .command = Command::completion,
@@ -43,7 +39,7 @@ CommandSpec completion_command() {
           "    weightfs completion fish | source           in ~/.config/fish/config.fish",
       .example = "weightfs completion bash",
       .options = {},
-      .take = take_completion,
+      .take = take_target,
   };
 }
 

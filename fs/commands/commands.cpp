@@ -9,6 +9,7 @@
 
 #include "fs/base/errno.hpp"
 #include "fs/base/text_table.hpp"
+#include "fs/cli/completions.hpp"
 #include "fs/cli/man_pages.hpp"
 #include "fs/client/mount_status.hpp"
 #include "fs/commands/bucket_choice.hpp"
@@ -26,6 +27,12 @@ constexpr auto kTellAfter = std::chrono::seconds(1);
 
 int print_text(Call& call) {
   call.print({{"text", call.options.text}}, call.options.text);
+  return 0;
+}
+
+int run_completion(Call& call) {
+  const std::string script = completion_script(call.options.target);
+  call.print({{"text", script}}, script);
   return 0;
 }
 
@@ -87,6 +94,7 @@ int dispatch(Call& call) {
     case Command::help:
       return run_help(call);
     case Command::completion:
+      return run_completion(call);
     case Command::version:
       return print_text(call);
   }
