@@ -176,10 +176,13 @@ test_deb() {
   "$ROOT/tests/deb/empty.sh"
 }
 test_packages() {
-  local result=0
-  (test_wheel) || result=1
-  (test_deb) || result=1
-  return $result
+  local wheel_result deb_result
+  set +e
+  (set -e; test_wheel)
+  wheel_result=$?
+  (set -e; test_deb)
+  deb_result=$?
+  return $((wheel_result | deb_result))
 }
 
 test_tidy() { "$ROOT/scripts/tidy.sh"; }
