@@ -1,15 +1,20 @@
 # The .deb (scripts/deb.sh): what is installed besides the program, and its package.
 include(GNUInstallDirs)
 set(package ${PROJECT_SOURCE_DIR}/scripts/deb)
-install(FILES ${PROJECT_SOURCE_DIR}/scripts/systemd/weightfs@.service
-              ${PROJECT_SOURCE_DIR}/scripts/systemd/weightfs-sync@.service
-        DESTINATION lib/systemd/system)
-install(FILES ${package}/weightfs.toml DESTINATION /etc/weightfs)
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION share/doc/weightfs RENAME copyright)
 # What the program itself writes.  The pages are packed as Debian wants them, without a time.
 install(CODE "
   set(root \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}\")
   set(program \"$<TARGET_FILE:weightfs>\")
+  # A file that an administrator has changed is not replaced by `cmake --install`.
+  if(NOT EXISTS \"\$ENV{DESTDIR}/etc/weightfs/weightfs.toml\")
+    file(INSTALL \"${package}/weightfs.toml\" DESTINATION /etc/weightfs)
+  endif()
+  foreach(unit weightfs@.service weightfs-sync@.service)
+    file(READ \"${PROJECT_SOURCE_DIR}/scripts/systemd/\${unit}\" text)
+    string(REPLACE /usr/bin/ \"\${CMAKE_INSTALL_PREFIX}/bin/\" text \"\${text}\")
+    file(WRITE \"\${root}/lib/systemd/system/\${unit}\" \"\${text}\")
+  endforeach()
   function(write_completion shell file)
     execute_process(COMMAND \"\${program}\" completion \${shell} OUTPUT_VARIABLE text
                     COMMAND_ERROR_IS_FATAL ANY)
