@@ -17,6 +17,7 @@
 #include <algorithm>
 #include <csignal>
 #include <ctime>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <semaphore>
@@ -445,9 +446,9 @@ class Daemon {
       serve_bound(session);
     } else {
       const std::stop_callback on_stop(context_.stop, [&session] { session.stop(); });
-      begin_serving(session);
+      auto report = begin_serving(session);
       run_session(session);
-      report_.reset();
+      report.reset();
       runtime_->hooks().stop();
     }
     signals_.request_stop();
@@ -478,12 +479,14 @@ class Daemon {
             .may_bind = !keeps_in_memory()};
   }
 
-  void begin_serving(const FuseSession& session) {
+  /// Returns: what the service manager is told, as long as there is the session.
+  std::unique_ptr<ServiceReport> begin_serving(const FuseSession& session) {
     if (events_.ready) events_.ready(describe(session));
-    report_.emplace(
+    auto report = std::make_unique<ServiceReport>(
         notify_, [this] { return health_text(troubles_of(state(), std::time(nullptr))); },
         [this] { return liveness_of(mount_point_) == Liveness::alive; });
     runtime_->hooks().start([this] { return newest_shown(); });
+    return report;
   }
 
   /// Bind mounts are made through the mount, so it must be served meanwhile, also at the end.
@@ -497,9 +500,9 @@ class Daemon {
         ends.release();
       });
       const BoundRun binding(*bound_, *session.mount(), runtime_->sync());
-      begin_serving(session);
+      auto report = begin_serving(session);
       ends.acquire();
-      report_.reset();
+      report.reset();
       signals_.request_stop();  // starts the grace period
     }
     runtime_->hooks().stop();
@@ -637,7 +640,6 @@ class Daemon {
   std::optional<ControlSocket> control_;
   std::optional<BackgroundGc> gc_;  // a writer's with --gc
   std::jthread follower_;           // follows the queue
-  std::optional<ServiceReport> report_;
 };
 
 }  // namespace

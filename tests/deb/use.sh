@@ -69,8 +69,17 @@ cmp two/model.safetensors /mnt/w/latest/model.safetensors
 [ "$(mounts)" = 1 ] || fail "$(mounts) mounts"
 
 umount /mnt/w
+
+step "the same line as systemd mounts it"
+systemctl daemon-reload
+systemctl start mnt-w.mount
+cmp two/model.safetensors /mnt/w/latest/model.safetensors
+[ "$(systemctl show -p What --value mnt-w.mount)" = file:///srv/bucket ] || fail "what systemd sees"
+systemctl stop mnt-w.mount
+[ "$(mounts)" = 0 ] || fail "$(mounts) mounts"
 cp fstab.before /etc/fstab
 [ -s fstab.before ] || rm /etc/fstab
+systemctl daemon-reload
 
 # killed UNIT: kills its process, and waits until systemd has started another.
 killed() {

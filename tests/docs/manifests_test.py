@@ -13,8 +13,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 MANIFESTS = ROOT / "docs/engines/manifests"
 TABLE = "".join(path.read_text() for path in sorted((ROOT / "fs/cli").glob("*.cpp")))
 # What they use of the API (core/v1, apps/v1), by the object that has it.
-CONTAINER = {"name", "image", "command", "env", "securityContext", "readinessProbe", "livenessProbe",
-             "startupProbe", "volumeMounts", "restartPolicy"}
+CONTAINER = {"name", "image", "command", "env", "securityContext", "readinessProbe",
+             "livenessProbe", "startupProbe", "volumeMounts", "restartPolicy"}
 POD = {"hostPID", "containers", "initContainers", "volumes", "securityContext"}
 PROBE = {"exec", "timeoutSeconds", "failureThreshold", "initialDelaySeconds", "periodSeconds"}
 VOLUME_MOUNT = {"name", "mountPath", "mountPropagation", "readOnly"}
@@ -54,8 +54,9 @@ class Manifests(unittest.TestCase):
     def test_commands_and_options_exist(self):
         for spec in self.every():
             for container in containers(spec):
-                lines = [container["command"]] + [container[key]["exec"]["command"] for key in container
-                                                  if key.endswith("Probe")]
+                lines = [container["command"]]
+                lines += [container[key]["exec"]["command"] for key in container
+                          if key.endswith("Probe")]
                 for words in (" ".join(line).split() for line in lines):
                     if "weightfs" not in words:
                         continue
