@@ -32,10 +32,11 @@ BUILD_PACKAGES=(g++ cmake ninja-build pkg-config fuse3 libfuse3-dev librocksdb-d
   libtomlplusplus-dev libfmt-dev libspdlog-dev ca-certificates)
 DATA_PACKAGES=(python3 python3-numpy)
 WHEEL_PACKAGES=(dpkg-dev python3-venv libsnappy-dev liblz4-dev libbz2-dev libgflags-dev zlib1g-dev)
+DEB_PACKAGES=(dpkg-dev binutils gzip)
 EMPTY_PACKAGES=(debootstrap util-linux)
 FUZZ_PACKAGES=(clang-14 libclang-rt-14-dev)
 TEST_PACKAGES=("${DATA_PACKAGES[@]}" libgtest-dev python3-venv e2fsprogs mount util-linux clang-tidy-14 git
-  ccache rsync tar systemd radosgw ceph-mon ceph-osd ceph-common openssl iproute2 python3-botocore strace)
+  ccache rsync tar systemd man-db zsh fish radosgw ceph-mon ceph-osd ceph-common openssl iproute2 python3-botocore python3-yaml strace)
 
 # build FOLDER TARGET [cmake options]: quiet unless something fails. With ccache, where it is
 # installed: a second checkout, or a branch that was built before, costs seconds.

@@ -9,7 +9,8 @@
 # each parser of what lies in a bucket, and one with ThreadSanitizer for what has threads
 # (build-tsan/).  All but the first that is needed are built, and the fuzzers run, beneath tests:
 # those mostly wait.
-# The wheel (scripts/wheel.sh) is linked of the first build's objects, and used in an empty Debian 12.
+# The wheel (scripts/wheel.sh) and the .deb (scripts/deb.sh) are made of the first build, and used in an empty
+# Debian 12.
 # Engines: vLLM, torch and transformers in an environment of their own (scripts/engines.sh, 0.95 GB to download).
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 as_root "$@"
@@ -19,7 +20,7 @@ while true; do
     --no-sanitizers) sanitizers=0 ;;
     --no-engines) engines=0 ;;
     --no-wheel) wheel=0 ;;
-    -h | --help) sed -n '2,13s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    -h | --help) sed -n '2,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) break ;;
   esac
   shift
@@ -170,11 +171,25 @@ test_wheel() {
   "$ROOT/tests/wheel/empty.sh"
 }
 
+test_deb() {
+  "$ROOT/scripts/deb.sh" --build "$ROOT/build"
+  "$ROOT/tests/deb/empty.sh"
+}
+test_packages() {
+  local wheel_result deb_result
+  set +e
+  (set -e; test_wheel)
+  wheel_result=$?
+  (set -e; test_deb)
+  deb_result=$?
+  return $((wheel_result | deb_result))
+}
+
 test_tidy() { "$ROOT/scripts/tidy.sh"; }
 
 without=()
 export GTEST_BRIEF=1  # of a test program that fails only the failures are printed
-need_packages "${BUILD_PACKAGES[@]}" "${TEST_PACKAGES[@]}" "${FUZZ_PACKAGES[@]}" "${WHEEL_PACKAGES[@]}" "${EMPTY_PACKAGES[@]}"
+need_packages "${BUILD_PACKAGES[@]}" "${TEST_PACKAGES[@]}" "${FUZZ_PACKAGES[@]}" "${WHEEL_PACKAGES[@]}" "${DEB_PACKAGES[@]}" "${EMPTY_PACKAGES[@]}"
 # Unpacked, not installed: the package would start a server.
 need_prometheus() {
   local folder=$ROOT/build/prometheus
@@ -209,12 +224,12 @@ if [ $sanitizers = 1 ]; then
   part "unit tests under AddressSanitizer and UBSan" test_asan
   end_part "other builds"
   begin_part "fuzzers" test_fuzz
-  [ $wheel = 0 ] || begin_part "wheel" test_wheel
+  [ $wheel = 0 ] || begin_part "packages" test_packages
   part "store and mount under ThreadSanitizer" test_tsan
   end_part "fuzzers"
-  [ $wheel = 0 ] || end_part "wheel"
+  [ $wheel = 0 ] || end_part "packages"
 elif [ $wheel = 1 ]; then
-  part "wheel" test_wheel
+  part "packages" test_packages
 fi
 printf '\n== up to here: %d s\n' "$SECONDS"
 say "all tests"

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 
+#include "fs/cli/command_options.hpp"
 #include "fs/cli/command_specs.hpp"
 #include "store/base/error.hpp"
 #include "store/base/suggest.hpp"
@@ -25,6 +26,23 @@ void take_help(Options& options, std::span<const std::string> operands) {
   options.text = help_text(*command);
 }
 
+CommandSpec completion_command() {
+  return {
+      .command = Command::completion,
+      .name = "completion",
+      .operands = "bash|zsh|fish",
+      .summary = "commands and options for the Tab key",
+      .description =
+          "Prints a script for a shell, which packages install where the shell looks:\n"
+          "\n"
+          "    source <(weightfs completion bash)          in ~/.bashrc, and so for zsh\n"
+          "    weightfs completion fish | source           in ~/.config/fish/config.fish",
+      .example = "weightfs completion bash",
+      .options = {},
+      .take = take_target,
+  };
+}
+
 CommandSpec help_command() {
   return {
       .command = Command::help,
@@ -33,7 +51,12 @@ CommandSpec help_command() {
       .summary = "this list, or the help of one command",
       .description = "Prints what a command does, its options and an example.",
       .example = "weightfs help mount",
-      .options = {},
+      .options = {{.name = "man",
+                   .value = "DIR",
+                   .is_typed = true,
+                   .help = "write all of it into DIR, which must exist, as pages for man\n"
+                           "(default: print)",
+                   .set = into<as_given, &Options::directory>}},
       .take = take_help,
   };
 }
@@ -62,11 +85,11 @@ std::string option_lines(const OptionSpec& option) {
 
 std::span<const CommandSpec> all_commands() {
   static const std::array commands{
-      init_command(),   publish_command(), rollback_command(), mount_command(), sync_command(),
-      umount_command(), wait_command(),    rebase_command(),   pin_command(),   unpin_command(),
-      status_command(), fleet_command(),   log_command(),      show_command(),  diff_command(),
-      export_command(), verify_command(),  doctor_command(),   du_command(),    gc_command(),
-      skip_command(),   help_command(),
+      init_command(),   publish_command(),    rollback_command(), mount_command(), sync_command(),
+      umount_command(), wait_command(),       rebase_command(),   pin_command(),   unpin_command(),
+      status_command(), fleet_command(),      log_command(),      show_command(),  diff_command(),
+      export_command(), verify_command(),     doctor_command(),   du_command(),    gc_command(),
+      skip_command(),   completion_command(), help_command(),
   };
   return commands;
 }
@@ -165,7 +188,7 @@ std::string help_text() {
       "usage: weightfs COMMAND OPERAND... [OPTION...]\n"
       "\n";
   for (const CommandSpec& command : all_commands()) {
-    text += fmt::format("  {:<9} {:<20} {}\n", command.name, command.operands, command.summary);
+    text += fmt::format("  {:<10} {:<20} {}\n", command.name, command.operands, command.summary);
   }
   text += "\nOptions of every command; --version, also -V, prints the version of weightfs:\n";
   for (const OptionSpec& option : common_options()) text += option_lines(option);

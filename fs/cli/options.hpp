@@ -47,6 +47,7 @@ enum class Command {
   du,
   gc,
   skip,
+  completion,
   help,
   version,
 };
@@ -100,7 +101,8 @@ struct Options {
   std::string kernels;  // WEIGHTFS_KERNELS, the name of a variant; empty: the fastest
 
   std::string target;               // URL or mount point, as given
-  std::filesystem::path directory;  // publish, export (--from: a file), sync; MOUNTPOINT of mount
+  std::filesystem::path directory;  // publish, export (--from: a file), sync, help --man;
+                                    // MOUNTPOINT of mount
   std::optional<Follow> version;    // a number, a tag or latest
 
   /// Complete for mount and sync, except for the URL; the others use the bucket, the store and the

@@ -9,11 +9,14 @@
 
 #include "fs/base/errno.hpp"
 #include "fs/base/text_table.hpp"
+#include "fs/cli/completions.hpp"
+#include "fs/cli/man_pages.hpp"
 #include "fs/client/mount_status.hpp"
 #include "fs/commands/bucket_choice.hpp"
 #include "fs/commands/command_context.hpp"
 #include "kernels/dispatch/variant_table.hpp"
 #include "store/base/error.hpp"
+#include "store/os/file.hpp"
 #include "store/sync/version_word.hpp"
 
 namespace weightfs::fs {
@@ -24,6 +27,25 @@ constexpr auto kTellAfter = std::chrono::seconds(1);
 
 int print_text(Call& call) {
   call.print({{"text", call.options.text}}, call.options.text);
+  return 0;
+}
+
+int run_completion(Call& call) {
+  const std::string script = completion_script(call.options.target);
+  call.print({{"text", script}}, script);
+  return 0;
+}
+
+int run_help(Call& call) {
+  const std::filesystem::path& directory = call.options.directory;
+  if (directory.empty()) return print_text(call);
+  Json names = Json::array();
+  for (const ManPage& page : man_pages()) {
+    write_file(directory / page.name, page.text, 0644);
+    names.push_back(page.name);
+  }
+  const std::string text = fmt::format("{} pages are in {}\n", names.size(), directory.string());
+  call.print({{"pages", std::move(names)}}, text);
   return 0;
 }
 
@@ -72,6 +94,9 @@ int dispatch(Call& call) {
     case Command::skip:
       return run_skip(call);
     case Command::help:
+      return run_help(call);
+    case Command::completion:
+      return run_completion(call);
     case Command::version:
       return print_text(call);
   }

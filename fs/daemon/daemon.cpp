@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <csignal>
 #include <ctime>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <semaphore>
@@ -461,9 +462,9 @@ class Daemon {
       serve_bound(session);
     } else {
       const std::stop_callback on_stop(context_.stop, [&session] { session.stop(); });
-      begin_serving(session);
+      auto report = begin_serving(session);
       run_session(session);
-      report_.reset();
+      report.reset();
       runtime_->hooks().stop();
     }
     signals_.request_stop();
@@ -496,13 +497,15 @@ class Daemon {
             .may_bind = !keeps_in_memory()};
   }
 
-  void begin_serving(const FuseSession& session) {
+  /// Returns: what the service manager is told, as long as there is the session.
+  std::unique_ptr<ServiceReport> begin_serving(const FuseSession& session) {
     if (events_.ready) events_.ready(describe(session));
-    report_.emplace(
+    auto report = std::make_unique<ServiceReport>(
         notify_, [this] { return health_text(troubles_of(state(), std::time(nullptr))); },
         [this] { return liveness_of(mount_point_) == Liveness::alive; });
     runtime_->hooks().start([this] { return newest_shown(); });
     if (announcer_) announcer_->start();
+    return report;
   }
 
   /// Made before the session, whose threads read its state.
@@ -527,9 +530,9 @@ class Daemon {
         ends.release();
       });
       const BoundRun binding(*bound_, *session.mount(), runtime_->sync());
-      begin_serving(session);
+      auto report = begin_serving(session);
       ends.acquire();
-      report_.reset();
+      report.reset();
       signals_.request_stop();  // starts the grace period
     }
     runtime_->hooks().stop();
@@ -672,8 +675,7 @@ class Daemon {
   std::jthread follower_;               // follows the queue
   std::optional<Announcer> announcer_;  // a reader's with --announce
   CatalogListeners::Listening announcing_;
-  std::optional<MetricsServer> metrics_;
-  std::optional<ServiceReport> report_;  // these two end first: they ask all others
+  std::optional<MetricsServer> metrics_;  // ends first: it asks all others
 };
 
 }  // namespace

@@ -46,7 +46,6 @@ void ServiceReport::run(const std::stop_token& stop) {
     const auto third = std::chrono::floor<std::chrono::milliseconds>(*socket_.watchdog()) / 3;
     interval = std::clamp(third, kSoonest, kHealthLook);
   }
-  std::mutex alone;  // nobody else's: it is only slept on
   std::condition_variable_any never;
   while (!stop.stop_requested()) {
     try {
@@ -55,7 +54,7 @@ void ServiceReport::run(const std::stop_token& stop) {
     } catch (const std::exception& error) {
       log_debug(fmt::format("the service manager is not told: {}", error.what()));
     }
-    std::unique_lock lock(alone);
+    std::unique_lock lock(mutex_);
     never.wait_for(lock, stop, interval, [] { return false; });
   }
 }

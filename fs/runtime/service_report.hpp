@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "fs/base/notify_socket.hpp"
+#include "store/base/ranked_mutex.hpp"
 
 namespace weightfs::fs {
 
@@ -34,7 +35,8 @@ class ServiceReport {
   const NotifySocket& socket_;
   const std::function<std::string()> health_;
   const std::function<bool()> answers_;
-  std::string told_;  // the thread's
+  std::string told_;                                            // the thread's
+  RankedMutex mutex_{LockRank::leaf, "ServiceReport::mutex_"};  // guards nothing: it is slept on
   std::jthread thread_;
 };
 

@@ -28,6 +28,24 @@ RUN source /weightfs/scripts/lib.sh \
     && /weightfs/scripts/docker/collect.sh /installed/bin/weightfs /image \
     && chroot /image weightfs --version
 
+# For `weightfs sync` alone: no root, nothing that is setuid, and one folder that it may write to.
+#
+#   docker build -f scripts/docker/weightfs.Dockerfile --target sync -t weightfs-sync .
+#   docker run --rm --read-only --cap-drop ALL --security-opt no-new-privileges -v weights:/weights \
+#     weightfs-sync sync s3://BUCKET/PREFIX /weights/run
+#
+# No stage of this file has been built by Docker here.
+FROM build AS unprivileged
+RUN rm /image/usr/bin/fusermount3 && mkdir /image/weights && chown 65532:65532 /image/weights
+
+FROM scratch AS sync
+COPY --from=unprivileged /image /
+COPY --from=unprivileged --chown=65532:65532 /image/weights /weights
+USER 65532:65532
+VOLUME /weights
+ENTRYPOINT ["weightfs"]
+
+# The last stage is what is built without --target.
 FROM scratch
 COPY --from=build /image /
 ENTRYPOINT ["weightfs"]

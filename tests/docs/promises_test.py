@@ -1,6 +1,6 @@
 """Every promise in a table of docs/SEMANTICS.md names what holds it, and that exists.
 
-What holds it: a test of GoogleTest (`Suite.Name`, with `*`), or a test file, by its name or from the root.
+What holds it: a test of GoogleTest (`Suite.Name`, with `*`), or a test file, by its name or from the root (a script too).
 """
 
 import fnmatch
@@ -42,7 +42,7 @@ def promises(page):
 
 
 def is_there(name, names):
-    if name.endswith(".py"):
+    if name.endswith((".py", ".sh")):
         return (ROOT / name).exists() or any((ROOT / "tests").glob(f"*/{name}"))
     return any(fnmatch.fnmatchcase(test, name) or fnmatch.fnmatchcase(test.split("/")[-1], name)
                for test in names)

@@ -108,7 +108,8 @@ class Again(harness.MountTest):
                         json.dumps({**good, "environment": 7}).encode()):
             harness.write_file(record, damaged)
             self.assertIn("no record", self.refused("--again", mount.path, code=1))
-        harness.write_file(record, json.dumps({**good, "words": ["mount", "x", "--bogus"]}).encode())
+        unknown = {**good, "words": ["mount", "x", "--bogus"]}
+        harness.write_file(record, json.dumps(unknown).encode())
         self.assertIn("--bogus", self.refused("--again", mount.path, code=2))
         older = {key: good[key] for key in ("mountpoint", "pid", "command", "control")}
         harness.write_file(record, json.dumps(older).encode())

@@ -12,24 +12,7 @@ as_root "$@"
 wheel=$(realpath "${1:-$(ls "$ROOT"/build-wheel/dist/*.whl)}")
 shift || true
 [ $# -gt 0 ] || set -- bookworm
-WORK=$ROOT/build-wheel
-
-# The first mirror of Debian in the machine's apt sources.
-find_mirror() {
-  { sed -n 's/^URIs: *\([^ ]*\).*/\1/p' /etc/apt/sources.list.d/*.sources
-    sed -n 's/^deb \(\[[^]]*\] \)\?\([^ ]*\) .*/\2/p' /etc/apt/sources.list /etc/apt/sources.list.d/*.list; } 2>/dev/null |
-    while read -r uri; do case $uri in */debian | */debian/) echo "$uri"; break ;; esac; done
-}
-
-make_system() {
-  local suite=$1
-  [ -e "$WORK/$suite/etc/made" ] && return
-  say "debootstrap $suite"
-  rm -rf "${WORK:?}/$suite"
-  debootstrap --variant=minbase --include=python3-venv --keyring=/usr/share/keyrings/debian-archive-keyring.gpg \
-    "$suite" "$WORK/$suite" "$(find_mirror)" >"$WORK/$suite.log" 2>&1 || { tail -20 "$WORK/$suite.log" >&2; return 1; }
-  touch "$WORK/$suite/etc/made"
-}
+source "$ROOT/tests/support/empty_system.sh"
 
 # In namespaces: what it mounts is gone, and its daemons are killed, when it ends.
 inside='
