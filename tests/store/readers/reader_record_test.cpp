@@ -71,7 +71,8 @@ TEST(ReaderRecordTest, WhatOthersWriteIsChecked) {
           nlohmann::json(std::string(1025, 'x')), nlohmann::json(std::uint64_t{1} << 63)}) {
       json[name] = wrong;
       EXPECT_NE(refusal(json), ErrorCode::io) << name << ": " << wrong;  // an Error, and no crash
-      if (name != "format") EXPECT_EQ(refusal(json), ErrorCode::corrupt) << name << ": " << wrong;
+      if (name == "format") continue;
+      EXPECT_EQ(refusal(json), ErrorCode::corrupt) << name << ": " << wrong;
     }
   }
   nlohmann::json json = json_of_full();
