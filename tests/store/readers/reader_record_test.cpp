@@ -61,7 +61,8 @@ TEST(ReaderRecordTest, UnknownFieldsAreIgnored) {
 }
 
 TEST(ReaderRecordTest, WhatOthersWriteIsChecked) {
-  for (const auto& [name, value] : json_of_full().items()) {
+  const nlohmann::json full = json_of_full();
+  for (const auto& [name, value] : full.items()) {
     nlohmann::json json = json_of_full();
     json.erase(name);
     EXPECT_EQ(refusal(json), ErrorCode::corrupt) << "without " << name;
