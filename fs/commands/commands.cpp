@@ -51,10 +51,14 @@ int dispatch(Call& call) {
       return run_unpin(call);
     case Command::status:
       return run_status(call);
+    case Command::top:
+      return run_top(call);
     case Command::fleet:
       return run_fleet(call);
     case Command::log:
       return run_log(call);
+    case Command::report:
+      return run_report(call);
     case Command::show:
       return run_show(call);
     case Command::diff:
