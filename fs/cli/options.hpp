@@ -113,6 +113,7 @@ struct Options {
   MountOptions mount;           // without the mount point
   SyncServiceOptions sync;      // without the directory
   VersionWishes publish;
+  bool dry_run = false;         // publish, rollback: say what would be published
   SnapshotPolicy snapshots;     // publish
   std::optional<HubBase> base;  // publish
   LookFlags look;

@@ -23,6 +23,14 @@ std::optional<HubBase> parse_base(std::string_view text) {
   throw Error(ErrorCode::invalid, fmt::format("'{}' is not {}", text, kHubBaseForm));
 }
 
+/// Typed each time: from a file it would keep everybody from publishing.
+OptionSpec dry_run_option() {
+  return {.name = "dry-run",
+          .is_typed = true,
+          .help = "only check what would be published, and say it; of a URL (default: publish)",
+          .set = into<parse_switch, &Options::dry_run>};
+}
+
 void take_rollback(Options& options, Operands operands) {
   options.target = operands[0];
   options.version = parse_follow(operands[1]);
@@ -112,6 +120,7 @@ CommandSpec publish_command() {
            .help = "if somebody else publishes meanwhile, code again on top of that version, a\n"
                    "few times (default: fail with exit code 3)",
            .set = into<parse_switch, &Options::publish, &VersionWishes::rebase>},
+          dry_run_option(),
           store_option(),
           gpu_option(),
       }),
@@ -157,6 +166,7 @@ CommandSpec rollback_command() {
            .help = "if somebody else publishes meanwhile, do it again on top of that version, a\n"
                    "few times (default: fail with exit code 3)",
            .set = into<parse_switch, &Options::publish, &VersionWishes::rebase>},
+          dry_run_option(),
           store_option(),
           gpu_option(),
       }),

@@ -266,6 +266,30 @@ TEST_F(CommandsTest, AReportIsOneFileThatEscapesWhatItShows) {
   EXPECT_EQ(read_tree(dir_ / "out").size(), 1U);
 }
 
+TEST_F(CommandsTest, ADryRunChecksAndWritesNothing) {
+  make_versions(2);
+  write_checkpoint(dir_ / "next", 3);
+  write_text(dir_ / "next" / "optimizer.pt", "x");
+  const std::string next = (dir_ / "next").string();
+  const auto before = read_tree(dir_ / "bucket");
+  const Result plan = run({"publish", url(), next, "--dry-run", "--tag", "a"});
+  EXPECT_EQ(plan.code, 0) << plan.err;
+  EXPECT_TRUE(plan.out.starts_with("would publish version 3 of " + url() + ": ")) << plan.out;
+  EXPECT_TRUE(contains(plan.out, "left out: optimizer.pt\nnothing was changed\n")) << plan.out;
+  const Json back = run({"rollback", url(), "1", "--dry-run", "--json"}).json();
+  EXPECT_EQ(back["rollback"], 1);
+  EXPECT_EQ(back["version"], 3);
+  EXPECT_EQ(back["files"], read_tree(dir_ / "step-1").size());
+  expect_failure({"rollback", url(), "9", "--dry-run"}, 1, "not_found", "9");
+  expect_failure({"publish", url(), next, "--dry-run", "--tag", "../x"}, 2, "invalid", "../x");
+  write_text(dir_ / "next" / "broken.safetensors", "not one");
+  expect_failure({"publish", url(), next, "--dry-run"}, 4, "corrupt", "broken.safetensors");
+  EXPECT_EQ(read_tree(dir_ / "bucket"), before);
+  setenv("WEIGHTFS_DRY_RUN", "1", 1);  // it is typed: nobody is kept from publishing by accident
+  EXPECT_EQ(run({"rollback", url(), "1", "--json", "--store", path("store")}).json()["version"], 3);
+  unsetenv("WEIGHTFS_DRY_RUN");
+}
+
 TEST_F(CommandsTest, LogOfAnEmptyRepositorySaysHowToPublish) {
   run({"init", url()});
   const Result text = run({"log", url()});
