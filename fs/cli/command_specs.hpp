@@ -31,8 +31,10 @@ CommandSpec skip_command();
 
 // spec_look.cpp: read-only commands.
 CommandSpec status_command();
+CommandSpec top_command();
 CommandSpec fleet_command();
 CommandSpec log_command();
+CommandSpec report_command();
 CommandSpec show_command();
 CommandSpec diff_command();
 CommandSpec doctor_command();

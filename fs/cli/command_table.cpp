@@ -85,11 +85,13 @@ std::string option_lines(const OptionSpec& option) {
 
 std::span<const CommandSpec> all_commands() {
   static const std::array commands{
-      init_command(),   publish_command(),    rollback_command(), mount_command(), sync_command(),
-      umount_command(), wait_command(),       rebase_command(),   pin_command(),   unpin_command(),
-      status_command(), fleet_command(),      log_command(),      show_command(),  diff_command(),
-      export_command(), verify_command(),     doctor_command(),   du_command(),    gc_command(),
-      skip_command(),   completion_command(), help_command(),
+      init_command(),  publish_command(), rollback_command(), mount_command(),
+      sync_command(),  umount_command(),  wait_command(),     rebase_command(),
+      pin_command(),   unpin_command(),   status_command(),   top_command(),
+      fleet_command(), log_command(),     report_command(),   show_command(),
+      diff_command(),  export_command(),  verify_command(),   doctor_command(),
+      du_command(),    gc_command(),      skip_command(),     completion_command(),
+      help_command(),
   };
   return commands;
 }

@@ -37,8 +37,10 @@ enum class Command {
   pin,
   unpin,
   status,
+  top,
   fleet,
   log,
+  report,
   show,
   diff,
   export_,
@@ -58,7 +60,10 @@ struct LookFlags {
   std::uint64_t limit = 0;         // 0: all
   bool deep = false;
   bool timing = false;
-  bool check = false;  // status: say whether it is healthy, as monitoring expects
+  bool graph = false;
+  bool once = false;             // top: one frame
+  std::filesystem::path output;  // report: the file that is written
+  bool check = false;            // status: say whether it is healthy, as monitoring expects
 };
 
 /// What `wait` waits for, besides Options::version.
@@ -116,6 +121,7 @@ struct Options {
   std::optional<HubBase> base;                      // publish
   PartChoice part;                                  // publish
   std::chrono::milliseconds part_wait = kPartWait;  // publish
+  bool dry_run = false;  // publish, rollback: say what would be published
   LookFlags look;
   WaitFlags wait;
   GcFlags gc;

@@ -495,6 +495,7 @@ Options make_usage_error(const CommandSpec* command, const std::string& problem,
 Options parse_options(int argc, const char* const* argv) {
   std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
   std::replace(arguments.begin(), arguments.end(), std::string("-h"), std::string("--help"));
+  std::replace(arguments.begin(), arguments.end(), std::string("-o"), std::string("--output"));
   const bool wants_json =
       std::find(arguments.begin(), arguments.end(), "--json") != arguments.end();
   if (!arguments.empty() && (arguments.front() == "--version" || arguments.front() == "-V")) {

@@ -2,6 +2,7 @@
 
 #include "fs/cli/command_options.hpp"
 #include "fs/cli/command_specs.hpp"
+#include "store/base/error.hpp"
 #include "store/readers/reader_list.hpp"
 
 namespace weightfs::fs {
@@ -14,6 +15,19 @@ constexpr NumberRange kReaders{1, kReadersMax};
 void take_show(Options& options, Operands operands) {
   options.target = operands[0];
   if (operands.size() > 1) options.version = parse_follow(operands[1]);
+}
+
+void take_log(Options& options, Operands operands) {
+  options.target = operands[0];
+  if (options.look.graph && options.look.timing) {
+    throw Error(ErrorCode::invalid, "log takes --graph or --timing, not both");
+  }
+}
+
+void take_report(Options& options, Operands operands) {
+  options.target = operands[0];
+  if (!options.look.output.empty()) return;
+  throw Error(ErrorCode::invalid, "report needs -o FILE, the page that it writes: -o report.html");
 }
 
 void take_diff(Options& options, Operands operands) {
@@ -44,6 +58,26 @@ CommandSpec status_command() {
       .options = {{.name = "check",
                    .help = "print one line, for monitoring (default: the whole state)",
                    .set = into<parse_switch, &Options::look, &LookFlags::check>}},
+      .take = take_target,
+  };
+}
+
+CommandSpec top_command() {
+  return {
+      .command = Command::top,
+      .name = "top",
+      .operands = "[MOUNTPOINT|DIR]",
+      .summary = "the mounts of this host, as a table that is redrawn",
+      .description =
+          "Shows, every second, for each mount of this host, or that at MOUNTPOINT: its version\n"
+          "and lag, its health and state, bytes fetched and reads answered by the daemon a "
+          "second,\n"
+          "open files, loaders (passes), and the version and state of each engine. q or Ctrl-C\n"
+          "ends it. Without a terminal, --once.",
+      .example = "weightfs top --once",
+      .options = {{.name = "once",
+                   .help = "print the table once, after a second (default: until q)",
+                   .set = into<parse_switch, &Options::look, &LookFlags::once>}},
       .take = take_target,
   };
 }
@@ -100,8 +134,39 @@ CommandSpec log_command() {
           {.name = "timing",
            .help = "how long versions took on this host (default: what the bucket has)",
            .set = into<parse_switch, &Options::look, &LookFlags::timing>},
+          {.name = "graph",
+           .help = "bars of what each version took in the bucket, by the largest delta, and of\n"
+                   "what changed in it, as wide as the terminal (default: a table)",
+           .set = into<parse_switch, &Options::look, &LookFlags::graph>},
       }),
-      .take = take_target,
+      .take = take_log,
+  };
+}
+
+CommandSpec report_command() {
+  return {
+      .command = Command::report,
+      .name = "report",
+      .operands = "URL|MOUNTPOINT",
+      .summary = "a run as one page for a browser",
+      .description =
+          "Writes one HTML file, which needs no other file, no script and no network: what each\n"
+          "change took in the bucket, which share of the elements changed, how much time passed\n"
+          "between versions, how large they are, and a table of the newest 1,000. A FILE that is\n"
+          "there is replaced.",
+      .example = "weightfs report s3://models/run-7 -o report.html",
+      .options = with_bucket({
+          {.name = "output",
+           .value = "FILE",
+           .is_typed = true,
+           .help = "the file to write; also -o (default: none, it must be given)",
+           .set = into<as_given, &Options::look, &LookFlags::output>},
+          {.name = "limit",
+           .value = "N",
+           .help = "only the newest N (default: all)",
+           .set = into<number_in<kVersions>, &Options::look, &LookFlags::limit>},
+      }),
+      .take = take_report,
   };
 }
 

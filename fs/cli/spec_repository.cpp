@@ -49,6 +49,14 @@ void take_publish(Options& options, Operands operands) {
   throw Error(ErrorCode::invalid, "--run and --part-wait are for --part: give it too");
 }
 
+/// Typed each time: from a file it would keep everybody from publishing.
+OptionSpec dry_run_option() {
+  return {.name = "dry-run",
+          .is_typed = true,
+          .help = "only check what would be published, and say it; of a URL (default: publish)",
+          .set = into<parse_switch, &Options::dry_run>};
+}
+
 void take_rollback(Options& options, Operands operands) {
   options.target = operands[0];
   options.version = parse_follow(operands[1]);
@@ -154,6 +162,7 @@ CommandSpec publish_command() {
            .help = "with --part: wait so long for the others, then fail with exit code 5 and name\n"
                    "them; the own part stays. 0: do not wait, and succeed (default: 600)",
            .set = into<parse_wait, &Options::part_wait>},
+          dry_run_option(),
           store_option(),
           gpu_option(),
       }),
@@ -199,6 +208,7 @@ CommandSpec rollback_command() {
            .help = "if somebody else publishes meanwhile, do it again on top of that version, a\n"
                    "few times (default: fail with exit code 3)",
            .set = into<parse_switch, &Options::publish, &VersionWishes::rebase>},
+          dry_run_option(),
           store_option(),
           gpu_option(),
       }),

@@ -324,6 +324,19 @@ void add_writer(const Json& status, TextTable& table) {
   for (const Json& top : staging.at("tops")) table.add({"", top_text(top)});
 }
 
+void add_announce(const Json& status, TextTable& table) {
+  const auto found = status.find("announce");
+  if (found == status.end() || found->is_null()) return;
+  if (!found->at("error").is_null()) {
+    table.add({"announced", "not now: " + text_of(*found, "error")});
+  } else if (found->at("last").is_null()) {
+    table.add({"announced", "not yet"});
+  } else {
+    table.add({"announced", fmt::format("every {} s, as {}", number_of(*found, "every"),
+                                        text_of(*found, "id"))});
+  }
+}
+
 void add_hooks(const Json& status, TextTable& table) {
   if (!status.contains("hooks")) return;
   const char* title = "hooks";
@@ -542,6 +555,7 @@ std::string status_lines(const Json& status, std::size_t width) {
   add_pass_findings(status, table);
   add_writer(status, table);
   add_hooks(status, table);
+  add_announce(status, table);
   add("store", text(status.at("store")));
   add("log", status.at("log").is_null() ? "stderr" : text(status.at("log")));
   add("pid", std::to_string(status.at("pid").get<int>()));

@@ -100,6 +100,7 @@ int run_verify(Call& call);
 
 int run_log(Call& call);
 int run_log_timing(Call& call);  // for log
+int run_report(Call& call);
 int run_show(Call& call);
 int run_diff(Call& call);
 
@@ -114,6 +115,7 @@ int run_pin(Call& call);
 int run_unpin(Call& call);
 int run_status(Call& call);
 int run_fleet(Call& call);
+int run_top(Call& call);
 
 int run_doctor(Call& call);
 

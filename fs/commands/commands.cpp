@@ -12,8 +12,8 @@
 #include "fs/cli/completions.hpp"
 #include "fs/cli/man_pages.hpp"
 #include "fs/client/mount_status.hpp"
-#include "fs/commands/bucket_choice.hpp"
 #include "fs/commands/command_context.hpp"
+#include "fs/commands/host_choice.hpp"
 #include "kernels/dispatch/variant_table.hpp"
 #include "store/base/error.hpp"
 #include "store/os/file.hpp"
@@ -73,10 +73,14 @@ int dispatch(Call& call) {
       return run_unpin(call);
     case Command::status:
       return run_status(call);
+    case Command::top:
+      return run_top(call);
     case Command::fleet:
       return run_fleet(call);
     case Command::log:
       return run_log(call);
+    case Command::report:
+      return run_report(call);
     case Command::show:
       return run_show(call);
     case Command::diff:

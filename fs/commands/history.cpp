@@ -1,21 +1,28 @@
-// log, show, diff: information about versions.
+// log, report, show, diff: information about versions.
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <functional>
 #include <map>
 
 #include "fs/base/coder_choice.hpp"
 #include "fs/base/format_values.hpp"
+#include "fs/base/parse_values.hpp"
 #include "fs/base/text_table.hpp"
 #include "fs/client/mount_control.hpp"
 #include "fs/commands/command_context.hpp"
+#include "fs/report/bar_text.hpp"
+#include "fs/report/log_graph.hpp"
+#include "fs/report/report_page.hpp"
 #include "store/base/bytes.hpp"
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
 #include "store/format/pack_bytes.hpp"
 #include "store/format/tensor.hpp"
 #include "store/inspect/diff_versions.hpp"
+#include "store/os/file.hpp"
 #include "store/publish/pre_encoded.hpp"
 #include "store/repository/gc_log.hpp"
 #include "store/threads/parallel.hpp"
@@ -79,6 +86,57 @@ std::vector<std::string> log_cells(const Manifest& manifest, const Layout& layou
       snapshot_text(manifest, layout),
       human_bytes(version_bytes(manifest, layout)),
       fmt::format("{}{}{}{}", retired, manifest.tag, has_both ? "  " : "", meta)};
+}
+
+/// What is not in the bucket counts for nothing: a snapshot that lies on the Hub.
+VersionPoint point_of(const Manifest& manifest, const Layout& layout, const GcLog& log) {
+  VersionPoint point;
+  point.number = manifest.version;
+  point.time = static_cast<std::int64_t>(manifest.time);
+  point.tag = manifest.tag;
+  point.elements = layout.element_count();
+  point.has_delta = manifest.delta.has_value();
+  if (manifest.delta) {
+    point.changed = manifest.delta->changed_elements;
+    point.delta_bytes = pack_bytes(*manifest.delta);
+  }
+  if (manifest.snapshot && !manifest.snapshot->base) point.snapshot_bytes = layout.size_bytes();
+  point.version_bytes = version_bytes(manifest, layout);
+  point.is_retired = log.versions.contains(manifest.version);
+  return point;
+}
+
+using EachVersion = std::function<void(const Manifest& manifest, const Layout& layout)>;
+
+/// The newest ones, by --limit, the newest first.  Returns: the newest version; 0: there is none.
+std::uint64_t for_each_version(Call& call, Reading& reading, const EachVersion& each) {
+  const std::uint64_t newest = reading.repository->newest_version(0, reading.context);
+  const std::uint64_t limit = call.options.look.limit == 0 ? newest : call.options.look.limit;
+  const std::uint64_t oldest = newest > limit ? newest - limit + 1 : 1;
+  for (std::uint64_t number = newest; number >= oldest; number--) {
+    if ((newest - number) % kLogAhead == 0) {
+      const std::uint64_t count = std::min(kLogAhead, number - oldest + 1);
+      parallel_for(count, kLogRequests, reading.context,
+                   [&](std::size_t i) { reading.history.get(number - i, reading.context); });
+    }
+    const auto version = reading.history.get(number, reading.context);
+    const auto layout = reading.history.layout(*version, reading.context);
+    each(version->manifest, *layout);
+  }
+  return newest;
+}
+
+/// The terminal's, or where there is none what COLUMNS says.
+std::size_t graph_columns(const Output& output) {
+  constexpr std::size_t kUsual = 80, kMost = 10'000;
+  if (output.columns != 0) return output.columns;
+  const char* const said = std::getenv("COLUMNS");
+  if (said == nullptr) return kUsual;
+  try {
+    return static_cast<std::size_t>(parse_number(said, {1, kMost}));
+  } catch (const Error&) {
+    return kUsual;
+  }
 }
 
 // ---- show ----
@@ -284,10 +342,6 @@ Compared compare_bytes(Call& call, const Target& target) {
 int run_log(Call& call) {
   if (call.options.look.timing) return run_log_timing(call);
   Reading reading(call);
-  const std::uint64_t newest = reading.repository->newest_version(0, reading.context);
-  const std::uint64_t limit = call.options.look.limit == 0 ? newest : call.options.look.limit;
-  const std::uint64_t oldest = newest > limit ? newest - limit + 1 : 1;
-
   const GcLog log = read_gc_log(*reading.repository, reading.context);
   Json json = Json::array();
   TextTable table({{"VERSION", Align::right},
@@ -297,20 +351,43 @@ int run_log(Call& call) {
                    {"SNAPSHOT", Align::right},
                    {"SIZE", Align::right},
                    {"TAG AND META"}});
-  for (std::uint64_t number = newest; number >= oldest; number--) {
-    if ((newest - number) % kLogAhead == 0) {
-      const std::uint64_t count = std::min(kLogAhead, number - oldest + 1);
-      parallel_for(count, kLogRequests, reading.context,
-                   [&](std::size_t i) { reading.history.get(number - i, reading.context); });
-    }
-    const auto version = reading.history.get(number, reading.context);
-    const auto layout = reading.history.layout(*version, reading.context);
-    json.push_back(log_json(version->manifest, *layout, log));
-    table.add(log_cells(version->manifest, *layout, log));
-  }
+  const bool is_graph = call.options.look.graph;
+  std::vector<VersionPoint> points;
+  const std::uint64_t newest =
+      for_each_version(call, reading, [&](const Manifest& manifest, const Layout& layout) {
+        json.push_back(log_json(manifest, layout, log));
+        if (is_graph) points.push_back(point_of(manifest, layout, log));
+        if (!is_graph) table.add(log_cells(manifest, layout, log));
+      });
   const std::string empty =
       fmt::format("no versions yet; publish with: weightfs publish {} DIR\n", reading.url);
-  call.print(json, newest == 0 ? empty : table.text(call.output.columns));
+  const auto text = [&] {
+    return is_graph ? log_graph(points, graph_columns(call.output), shows_utf8())
+                    : table.text(call.output.columns);
+  };
+  call.print(json, newest == 0 ? empty : text());
+  return 0;
+}
+
+int run_report(Call& call) {
+  Reading reading(call);
+  const GcLog log = read_gc_log(*reading.repository, reading.context);
+  std::vector<VersionPoint> points;
+  const std::uint64_t newest =
+      for_each_version(call, reading, [&](const Manifest& manifest, const Layout& layout) {
+        points.push_back(point_of(manifest, layout, log));
+      });
+  std::ranges::reverse(points);
+  const std::string page = report_page({.url = reading.url,
+                                        .repository = reading.repository->id(),
+                                        .made = seconds_now(),
+                                        .versions = points,
+                                        .newest = newest});
+  const std::filesystem::path file = std::filesystem::absolute(call.options.look.output);
+  write_file(file, page);
+  call.print({{"file", file.string()}, {"versions", points.size()}, {"bytes", page.size()}},
+             fmt::format("{}: {} of {}\n", file.string(), count_text(points.size(), "version"),
+                         reading.url));
   return 0;
 }
 

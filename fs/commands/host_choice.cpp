@@ -1,11 +1,16 @@
 #include "fs/commands/host_choice.hpp"
 
-#include "fs/client/mount_status.hpp"
-#include "fs/commands/bucket_choice.hpp"
 #include "fs/control/mount_record.hpp"
 #include "store/repository/open_bucket.hpp"
 
 namespace weightfs::fs {
+
+BucketOptions bucket_options_for(const Options& options, const Target& target) {
+  if (options.bucket_flagged) return options.host.bucket;
+  if (is_set(target.bucket)) return target.bucket;
+  if (!directory_of_url(target.url).empty()) return {};
+  return options.host.bucket;
+}
 
 HostOptions host_options(const Options& options, const std::string& name) {
   HostOptions host = options.host;

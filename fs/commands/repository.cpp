@@ -7,12 +7,13 @@
 #include "fs/base/coder_choice.hpp"
 #include "fs/base/format_values.hpp"
 #include "fs/base/text_table.hpp"
-#include "fs/commands/bucket_choice.hpp"
 #include "fs/commands/command_context.hpp"
+#include "fs/commands/host_choice.hpp"
 #include "store/base/bytes.hpp"
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
 #include "store/bucket/bucket.hpp"
+#include "store/format/checkpoint.hpp"
 #include "store/inspect/verify.hpp"
 #include "store/inspect/verify_tree.hpp"
 #include "store/local/sync_images.hpp"
@@ -20,6 +21,8 @@
 #include "store/publish/publish.hpp"
 #include "store/publish/publish_part.hpp"
 #include "store/publish/publish_store.hpp"
+#include "store/publish/version_wishes.hpp"
+#include "store/repository/gc_log.hpp"
 #include "store/repository/open_bucket.hpp"
 #include "store/s3/bucket_options.hpp"
 #include "store/timing/phase_watch.hpp"
@@ -249,10 +252,69 @@ int publish_to(Call& call, Reading& reading, const VersionWishes& wishes) {
   return 0;
 }
 
+/// What a version would hold.
+struct PlannedVersion {
+  std::uint64_t files = 0, tensors = 0, bytes = 0;
+  std::vector<std::string> unpublished;
+};
+
+PlannedVersion plan_files(const Checkpoint& checkpoint) {
+  PlannedVersion plan{checkpoint.files.size(), 0, checkpoint.size_bytes(), checkpoint.unpublished};
+  for (const CheckpointFile& file : checkpoint.files) plan.tensors += file.header.tensors.size();
+  return plan;
+}
+
+PlannedVersion plan_rollback(Reading& reading, std::uint64_t number) {
+  throw_if_retired(*reading.repository, number, reading.context);
+  const auto version = reading.history.get(number, reading.context);
+  const auto layout = reading.history.layout(*version, reading.context);
+  return {layout->files().size() + version->manifest.blobs.size(),
+          layout->tensors().size(),
+          version_bytes(version->manifest, *layout),
+          {}};
+}
+
+/// Checks what can be checked without coding and without writing anything.
+int plan_to(Call& call, Reading& reading, const VersionWishes& wishes) {
+  check_wishes(wishes);
+  const PlannedVersion plan =
+      wishes.rollback != 0 ? plan_rollback(reading, wishes.rollback)
+                           : plan_files(scan_checkpoint(
+                                 call.options.directory, wishes.include,
+                                 call.options.part.is_part() ? ScanScope::part : ScanScope::whole));
+  const std::uint64_t newest = reading.repository->newest_version(0, reading.context);
+  std::string text = fmt::format(
+      "would publish version {} of {}{}: {}, {}, {}\n", newest + 1, reading.url,
+      wishes.rollback != 0 ? fmt::format(", with the content of version {}", wishes.rollback) : "",
+      count_text(plan.files, "file"), count_text(plan.tensors, "tensor"), human_bytes(plan.bytes));
+  for (const std::string& name : plan.unpublished) text += fmt::format("left out: {}\n", name);
+  call.print({{"dry_run", true},
+              {"url", reading.url},
+              {"version", newest + 1},
+              {"tag", wishes.tag},
+              {"rollback", wishes.rollback == 0 ? Json(nullptr) : Json(wishes.rollback)},
+              {"files", plan.files},
+              {"tensors", plan.tensors},
+              {"bytes", plan.bytes},
+              {"unpublished", plan.unpublished}},
+             text + "nothing was changed\n");
+  return 0;
+}
+
+/// A mount's daemon has options and a queue of its own, which decide.
+void check_dry_run(const Options& options, const Target& target) {
+  if (!options.dry_run || target.mount_point.empty()) return;
+  throw Error(
+      ErrorCode::invalid,
+      fmt::format("--dry-run is for a bucket, not for a mount: weightfs {} {} ... --dry-run",
+                  options.command == Command::publish ? "publish" : "rollback", target.url));
+}
+
 }  // namespace
 
 int run_publish(Call& call) {
   const Target target = resolve_target(call.options.target);
+  check_dry_run(call.options, target);
   if (!target.mount_point.empty() && call.options.base) {
     throw Error(
         ErrorCode::invalid,
@@ -270,6 +332,7 @@ int run_publish(Call& call) {
     return run_hand_over(call, target.mount_point, call.options.publish);
   }
   Reading reading(call, target);
+  if (call.options.dry_run) return plan_to(call, reading, call.options.publish);
   return publish_to(call, reading, call.options.publish);
 }
 
@@ -277,12 +340,14 @@ int run_rollback(Call& call) {
   const Target target = resolve_target(call.options.target);
   const Follow& word = call.options.version.value();
   VersionWishes wishes = call.options.publish;
+  check_dry_run(call.options, target);
   if (!target.mount_point.empty()) {
     wishes.rollback = number_shown(call, target, word);
     return run_hand_over(call, target.mount_point, wishes);
   }
   Reading reading(call, target);
   wishes.rollback = reading.number_of(word);
+  if (call.options.dry_run) return plan_to(call, reading, wishes);
   return publish_to(call, reading, wishes);
 }
 

@@ -255,10 +255,9 @@ std::string gc_text(const CollectReport& report, const ObjectTotal& readers,
 /// Counts records of readers that are gone, and removes them if `deletes`.
 ObjectTotal take_old_readers(Reading& reading, bool deletes) {
   ObjectTotal total;
-  for (const ObjectInfo& object : find_old_readers(*reading.repository, reading.context)) {
-    if (deletes) reading.repository->bucket(reading.context).remove(object.key, reading.context);
-    total.add(object.size_bytes);
-  }
+  const auto old = deletes ? remove_old_readers(*reading.repository, reading.context)
+                           : find_old_readers(*reading.repository, reading.context);
+  for (const ObjectInfo& object : old) total.add(object.size_bytes);
   return total;
 }
 

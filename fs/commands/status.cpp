@@ -1,4 +1,4 @@
-// status: the state of the mounts of this host, and whether they are healthy.
+// status, top: the state of the mounts of this host, and whether they are healthy.
 
 #include <fmt/format.h>
 
@@ -6,11 +6,14 @@
 #include <string>
 #include <vector>
 
+#include "fs/base/stop_signals.hpp"
 #include "fs/base/text_table.hpp"
 #include "fs/client/mount_status.hpp"
 #include "fs/client/status_lines.hpp"
 #include "fs/commands/command_context.hpp"
 #include "fs/mount/mount_info.hpp"
+#include "fs/report/screen.hpp"
+#include "fs/report/top_frame.hpp"
 #include "store/base/json.hpp"
 
 namespace weightfs::fs {
@@ -141,7 +144,52 @@ int check_all(Call& call) {
   return check(call, all);
 }
 
+// ---- top ----
+
+constexpr std::chrono::seconds kTopInterval{1};
+
+/// Of all mounts, or of the one that is named.
+TopReading read_top(const std::string& target) {
+  TopReading reading;
+  if (!target.empty()) {
+    reading.mounts.push_back(served_status(target));
+  } else {
+    for (const MountInfo& mount : weightfs_mounts()) reading.mounts.push_back(status_json(mount));
+  }
+  reading.seconds = std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
+  return reading;
+}
+
+int print_top(Call& call, const Context& context) {
+  const TopReading before = read_top(call.options.target);
+  context.pause(kTopInterval, "taking a second reading");
+  const TopReading now = read_top(call.options.target);
+  call.print({{"seconds", now.seconds - before.seconds},
+              {"before", before.mounts},
+              {"mounts", now.mounts}},
+             top_frame(now, before, call.output.columns, 0));
+  return 0;
+}
+
 }  // namespace
+
+int run_top(Call& call) {
+  const StopSignals signals;
+  const Context context{.stop = signals.token()};
+  if (call.options.look.once || call.options.json) return print_top(call, context);
+  const Screen screen;
+  TopReading before;
+  for (;;) {
+    TopReading now = read_top(call.options.target);
+    const ScreenSize size = Screen::size();
+    std::string frame = top_frame(now, before, size.columns, size.rows - 1);
+    if (frame.ends_with('\n')) frame.pop_back();
+    Screen::draw(frame);
+    const auto key = Screen::read_key(kTopInterval, context.stop);
+    if (context.stop.stop_requested() || (key && (*key == 'q' || *key == '\0'))) return 0;
+    before = std::move(now);
+  }
+}
 
 int run_status(Call& call) {
   const bool is_check = call.options.look.check;

@@ -62,7 +62,7 @@ void BackgroundGc::run(const Context& context) {
   options.wait_turn = [this](const Context& waiting) { wait_turn(waiting); };
   try {
     note(collect(repository_, options, sources_.skips, context));
-    remove_old_readers(context);
+    remove_old(context);
     set_running(false);
   } catch (const Error& error) {
     const std::lock_guard lock(mutex_);
@@ -72,14 +72,12 @@ void BackgroundGc::run(const Context& context) {
   }
 }
 
-void BackgroundGc::remove_old_readers(const Context& context) {
-  for (const ObjectInfo& object : find_old_readers(repository_, context)) {
-    wait_turn(context);
-    repository_.bucket(context).remove(object.key, context);
-    const std::lock_guard lock(mutex_);
-    state_.removed_objects++;
-    state_.removed_bytes += object.size_bytes;
-  }
+void BackgroundGc::remove_old(const Context& context) {
+  const auto removed = remove_old_readers(repository_, context,
+                                          [this](const Context& waiting) { wait_turn(waiting); });
+  const std::lock_guard lock(mutex_);
+  state_.removed_objects += removed.size();
+  for (const ObjectInfo& object : removed) state_.removed_bytes += object.size_bytes;
 }
 
 /// Whether a hand-over goes first; says so in the state.

@@ -46,7 +46,7 @@ class BackgroundGc {
   Clock::duration work(const Context& context);
   [[nodiscard]] bool is_due() const;
   void run(const Context& context);
-  void remove_old_readers(const Context& context);
+  void remove_old(const Context& context);  // records of readers
   bool gives_way() const;
   void wait_turn(const Context& context) const;
   void note(const CollectReport& report);

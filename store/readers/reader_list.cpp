@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "store/base/error.hpp"
+#include "store/base/log.hpp"
 #include "store/base/path_rules.hpp"
 #include "store/format/manifest.hpp"
 #include "store/threads/parallel.hpp"
@@ -173,6 +174,24 @@ std::vector<ObjectInfo> find_old_readers(Repository& repository, const Context& 
     return !now || *now - object.written <= kReaderRecordAgeMax;
   });
   return objects;
+}
+
+std::vector<ObjectInfo> remove_old_readers(
+    Repository& repository, const Context& context,
+    const std::function<void(const Context& context)>& wait_turn) {
+  std::vector<ObjectInfo> removed;
+  for (ObjectInfo& object : find_old_readers(repository, context)) {
+    if (wait_turn) wait_turn(context);
+    try {
+      repository.bucket(context).remove(object.key, context);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::permission) throw;
+      log_warning(fmt::format("old records of readers stay: {}", error.what()));
+      break;
+    }
+    removed.push_back(std::move(object));
+  }
+  return removed;
 }
 
 }  // namespace weightfs

@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -80,5 +81,12 @@ inline constexpr std::chrono::hours kReaderRecordAgeMax{7 * 24};
 /// it is.  They may be removed: a reader that comes back writes its own again.
 /// Throws Error: what the bucket throws.
 std::vector<ObjectInfo> find_old_readers(Repository& repository, const Context& context);
+
+/// Removes these; where that is not permitted they stay, and the log says so: nothing needs their
+/// room.  `wait_turn`: called before each.
+/// Returns: those that were removed.  Throws Error: what the bucket throws otherwise.
+std::vector<ObjectInfo> remove_old_readers(
+    Repository& repository, const Context& context,
+    const std::function<void(const Context& context)>& wait_turn = {});
 
 }  // namespace weightfs

@@ -226,6 +226,18 @@ TEST(StatusLines, TellWhatIsFollowedIfItIsNotTheNewest) {
       << lines_of(state);
 }
 
+TEST(StatusLines, TellWhetherTheReaderIsAnnounced) {
+  DaemonState state = some_state();
+  EXPECT_EQ(lines_of(state).find("announced"), std::string::npos);
+  state.announce = AnnounceState{.every = std::chrono::seconds(30)};
+  EXPECT_NE(lines_of(state).find("not yet"), std::string::npos);
+  state.announce->id = "0123";
+  state.announce->last_time = 990;
+  EXPECT_NE(lines_of(state).find("every 30 s, as 0123"), std::string::npos) << lines_of(state);
+  state.announce->error = "403";
+  EXPECT_NE(lines_of(state).find("not now: 403"), std::string::npos);
+}
+
 TEST(StatusLines, TellWhatIsKeptIfItIsNotAll) {
   DaemonState state = some_state();
   EXPECT_EQ(lines_of(state).find("keeps"), std::string::npos);

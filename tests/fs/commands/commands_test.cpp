@@ -225,6 +225,71 @@ TEST_F(CommandsTest, LogFitsTheTerminal) {
   EXPECT_EQ(count, 3U);
 }
 
+TEST_F(CommandsTest, LogAsAGraphFitsTheTerminal) {
+  make_versions(3);
+  setenv("LC_ALL", "C", 1);
+  const Result text = run({"log", url(), "--graph"}, 46);
+  unsetenv("LC_ALL");
+  ASSERT_EQ(text.code, 0) << text.err;
+  std::istringstream lines(text.out);
+  std::size_t count = 0;
+  for (std::string line; std::getline(lines, line); count++) {
+    EXPECT_LE(line.size(), 46U) << line;
+    EXPECT_TRUE(std::ranges::all_of(line, [](char c) { return c >= 0x20 && c < 0x7F; })) << line;
+  }
+  EXPECT_EQ(count, 4U);
+  EXPECT_TRUE(contains(text.out, "#")) << text.out;
+  EXPECT_EQ(run({"log", url(), "--graph", "--limit", "1", "--json"}).json().size(), 1U);
+  setenv("COLUMNS", "20", 1);
+  std::istringstream piped(run({"log", url(), "--graph"}).out);
+  unsetenv("COLUMNS");
+  for (std::string line; std::getline(piped, line);) EXPECT_LE(line.size(), 20U) << line;
+  expect_failure({"log", url(), "--graph", "--timing"}, 2, "invalid", "--graph");
+}
+
+TEST_F(CommandsTest, AReportIsOneFileThatEscapesWhatItShows) {
+  make_versions(1);
+  publish(2, {"--tag", "<script>alert('x')<&"});
+  const std::string file = (dir_ / "out" / "report.html").string();
+  expect_failure({"report", url()}, 2, "invalid", "-o report.html");
+  expect_failure({"report", url(), "-o", file}, 1, "not_found", "out");
+  stdfs::create_directory(dir_ / "out");
+  const Result done = run({"report", url(), "-o", file, "--json"});
+  ASSERT_EQ(done.code, 0) << done.err;
+  EXPECT_EQ(done.json()["versions"], 2);
+  const std::string page = read_tree(dir_ / "out").at("report.html");
+  EXPECT_EQ(page.size(), done.json()["bytes"]);
+  EXPECT_TRUE(contains(page, "&lt;script&gt;alert(&#39;x&#39;)&lt;&amp;"));
+  EXPECT_FALSE(contains(page, "<script"));
+  EXPECT_EQ(run({"report", url(), "-o", file, "--limit", "1"}).code, 0);  // replaced
+  EXPECT_TRUE(contains(read_tree(dir_ / "out").at("report.html"), "Of 2 versions the newest 1"));
+  EXPECT_EQ(read_tree(dir_ / "out").size(), 1U);
+}
+
+TEST_F(CommandsTest, ADryRunChecksAndWritesNothing) {
+  make_versions(2);
+  write_checkpoint(dir_ / "next", 3);
+  write_text(dir_ / "next" / "optimizer.pt", "x");
+  const std::string next = (dir_ / "next").string();
+  const auto before = read_tree(dir_ / "bucket");
+  const Result plan = run({"publish", url(), next, "--dry-run", "--tag", "a"});
+  EXPECT_EQ(plan.code, 0) << plan.err;
+  EXPECT_TRUE(plan.out.starts_with("would publish version 3 of " + url() + ": ")) << plan.out;
+  EXPECT_TRUE(contains(plan.out, "left out: optimizer.pt\nnothing was changed\n")) << plan.out;
+  const Json back = run({"rollback", url(), "1", "--dry-run", "--json"}).json();
+  EXPECT_EQ(back["rollback"], 1);
+  EXPECT_EQ(back["version"], 3);
+  EXPECT_EQ(back["files"], read_tree(dir_ / "step-1").size());
+  expect_failure({"rollback", url(), "9", "--dry-run"}, 1, "not_found", "9");
+  expect_failure({"publish", url(), next, "--dry-run", "--tag", "../x"}, 2, "invalid", "../x");
+  write_text(dir_ / "next" / "broken.safetensors", "not one");
+  expect_failure({"publish", url(), next, "--dry-run"}, 4, "corrupt", "broken.safetensors");
+  EXPECT_EQ(read_tree(dir_ / "bucket"), before);
+  setenv("WEIGHTFS_DRY_RUN", "1", 1);  // it is typed: nobody is kept from publishing by accident
+  EXPECT_EQ(run({"rollback", url(), "1", "--json", "--store", path("store")}).json()["version"], 3);
+  unsetenv("WEIGHTFS_DRY_RUN");
+}
+
 TEST_F(CommandsTest, LogOfAnEmptyRepositorySaysHowToPublish) {
   run({"init", url()});
   const Result text = run({"log", url()});

@@ -75,6 +75,15 @@ TEST(Health, AHandOverThatIsLostIsAFailure) {
   EXPECT_EQ(text_of(state), "healthy");
 }
 
+TEST(Health, AReaderThatIsNotAnnouncedIsDegraded) {
+  DaemonState state = healthy_state();
+  state.announce.emplace();
+  EXPECT_EQ(text_of(state), "healthy");
+  state.announce->error = "403";
+  EXPECT_EQ(text_of(state), "degraded: this reader is not announced (PUT on readers/*): 403");
+  EXPECT_EQ(state_of(state, troubles_of(state, kNow)), "announce");
+}
+
 TEST(Health, IsFailedBeyondTheLagThatItMayHave) {
   DaemonState state = healthy_state();
   state.sync.newest = 9;

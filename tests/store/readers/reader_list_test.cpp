@@ -191,6 +191,12 @@ TEST_F(ReaderListTest, OnlyOldRecordsMayBeRemoved) {
   ASSERT_EQ(old.size(), 1u);
   EXPECT_EQ(old[0].key, keys::reader(id_of("old")));
   EXPECT_EQ(kind_of(old[0].key), ObjectKind::reader);
+  bucket_->fail_key(old[0].key, ErrorCode::permission);
+  EXPECT_TRUE(remove_old_readers(*repository_, {}).empty());  // and gc goes on
+  bucket_->heal();
+  EXPECT_EQ(remove_old_readers(*repository_, {}).size(), 1u);
+  EXPECT_EQ(bucket_->find(old[0].key), std::nullopt);
+  EXPECT_NE(bucket_->find(keys::reader(id_of("young"))), std::nullopt);
 }
 
 // ---- the gate ----

@@ -1,5 +1,5 @@
 
-#include "fs/commands/bucket_choice.hpp"
+#include "fs/commands/host_choice.hpp"
 
 #include <gtest/gtest.h>
 
