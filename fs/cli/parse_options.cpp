@@ -495,7 +495,10 @@ Options make_usage_error(const CommandSpec* command, const std::string& problem,
 Options parse_options(int argc, const char* const* argv) {
   std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
   std::replace(arguments.begin(), arguments.end(), std::string("-h"), std::string("--help"));
-  std::replace(arguments.begin(), arguments.end(), std::string("-o"), std::string("--output"));
+  const bool is_helper = argc > 0 && is_mount_helper(argv[0]);
+  if (!is_helper) {  // whose -o is mount(8)'s
+    std::replace(arguments.begin(), arguments.end(), std::string("-o"), std::string("--output"));
+  }
   const bool wants_json =
       std::find(arguments.begin(), arguments.end(), "--json") != arguments.end();
   if (!arguments.empty() && (arguments.front() == "--version" || arguments.front() == "-V")) {
@@ -505,7 +508,7 @@ Options parse_options(int argc, const char* const* argv) {
   Arguments parsed;
   try {
     std::optional<Options::Helper> helper;
-    if (argc > 0 && is_mount_helper(argv[0])) {
+    if (is_helper) {
       parsed.command = find_command("mount");  // for the message of an error
       MountHelperCall call = parse_mount_helper(arguments);
       helper = {call.is_fake, call.is_verbose};

@@ -69,7 +69,7 @@ enum class ScanScope { whole, part };
 ///
 /// `include`: fnmatch globs; one without '/' matches the base name, one with '/' the whole path.
 /// Throws Error: invalid (not a directory, empty, nothing to publish, special file, bad name, too
-/// many files or bytes, a piece of a tensor), corrupt (header or index), not_found (no such
+/// many files or bytes), corrupt (header, index, a piece of a tensor), not_found (no such
 /// directory, missing shard), permission, io.
 Checkpoint scan_checkpoint(const std::filesystem::path& directory,
                            const std::vector<std::string>& include,

@@ -29,7 +29,7 @@ using Headers = std::vector<NamedHeader>;
 
 [[noreturn]] void refuse(const stdfs::path& directory, std::string_view tensor,
                          const std::string& why) {
-  throw Error(ErrorCode::invalid,
+  throw Error(ErrorCode::corrupt,
               fmt::format("{} has no whole tensor '{}': {}. It was written by several ranks, each "
                           "its own part; save it with HuggingFaceStorageWriter(..., "
                           "save_distributed=True, enable_consolidation=True) and remove sharded/",

@@ -23,7 +23,7 @@ struct NamedHeader {
 };
 
 /// Looks only at files that have such a note.
-/// Throws Error: invalid, naming a tensor and its file, if a tensor lies in two of them, begins
+/// Throws Error: corrupt, naming a tensor and its file, if a tensor lies in two of them, begins
 /// anywhere but at its start, or if model.safetensors.index.json tells of more bytes than they
 /// have.
 void refuse_rank_pieces(const std::filesystem::path& directory,

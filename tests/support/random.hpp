@@ -6,9 +6,9 @@
 
 namespace weightfs::test {
 
-/// SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014).  Tests make
-/// gigabytes of data and are compiled without optimisation, where std::mt19937_64 took a third of
-/// their time.  A UniformRandomBitGenerator.
+/// SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, 2014).  Tests
+/// make gigabytes of data and are compiled without optimisation, where std::mt19937_64 took a third
+/// of their time.  A UniformRandomBitGenerator.
 class Random {
  public:
   using result_type = std::uint64_t;

@@ -23,7 +23,6 @@ from weightfs.binary import result_of, start
 from weightfs.checkpoint import SHARD_BYTES, Files, Part, take_part, write_checkpoint
 from weightfs.errors import OF_ERRNO, Error, ReadOnlyError, TimedOutError, UsageError, of_refusal
 from weightfs.mounts import is_shown, is_writer, last_error, queue_of
-from weightfs.pieces import check_whole
 from weightfs.progress import Callback, Progress, ignore
 from weightfs.runs import shared_token
 from weightfs.tensors import Tensor, is_distributed
@@ -159,8 +158,8 @@ def publish(target: Target, what: What, *, tag: str | None = None,
                   bar, where tqdm is installed
     options       more options of the command, for URLs: ("--endpoint-url", "https://...")
 
-    Raises RefusedError and its kinds if a mount refuses it; InvalidError also for a directory with
-    parts of tensors (weightfs.pieces); ConflictError if another writer has published since;
+    Raises RefusedError and its kinds if a mount refuses it; CorruptError for a directory with
+    pieces of tensors; ConflictError if another writer has published since;
     UsageError, CorruptError, FailedError; OSError if tensors cannot be written.
     """
     target = os.fspath(target)
@@ -178,7 +177,6 @@ def publish(target: Target, what: What, *, tag: str | None = None,
     if tensors is None:
         if files is not None:
             raise UsageError("files are for tensors; put them into the directory")
-        check_whole(os.fspath(what))  # type: ignore[arg-type]
         attempt = Attempt(target, os.fspath(what), tag or "", wishes)  # type: ignore[arg-type]
     else:
         try:

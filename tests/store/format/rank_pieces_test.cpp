@@ -38,7 +38,7 @@ class RankPieces : public testing::Test {
       ADD_FAILURE() << "accepted; expected: " << why;
     } catch (const Error& error) {
       const std::string message = error.what();
-      EXPECT_EQ(error.code(), ErrorCode::invalid) << message;
+      EXPECT_EQ(error.code(), ErrorCode::corrupt) << message;
       EXPECT_NE(message.find("no whole tensor '" + tensor + "'"), message.npos) << message;
       EXPECT_NE(message.find(why), message.npos) << message;
       EXPECT_NE(message.find("enable_consolidation=True"), message.npos) << message;
