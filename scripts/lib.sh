@@ -27,7 +27,7 @@ need_packages() {
   DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 }
 
-BUILD_PACKAGES=(g++ cmake ninja-build pkg-config fuse3 libfuse3-dev librocksdb-dev libzstd-dev
+BUILD_PACKAGES=(g++ cmake ninja-build pkg-config fuse3 libfuse3-dev librocksdb-dev libzstd-dev zlib1g-dev
   libxxhash-dev libhwy-dev libssl-dev libcurl4-openssl-dev libpugixml-dev nlohmann-json3-dev
   libtomlplusplus-dev libfmt-dev libspdlog-dev ca-certificates)
 DATA_PACKAGES=(python3 python3-numpy)

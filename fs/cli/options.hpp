@@ -62,7 +62,7 @@ struct LookFlags {
   bool timing = false;
   bool graph = false;
   bool once = false;             // top: one frame
-  std::filesystem::path output;  // report: the file that is written
+  std::filesystem::path output;  // report, doctor --bundle: the file that is written
   bool check = false;            // status: say whether it is healthy, as monitoring expects
 };
 
@@ -99,7 +99,8 @@ struct Options {
   std::vector<std::string> warnings;  // about the environment
   std::string error;                  // a usage error; empty: none
   bool json = false;
-  bool quiet = false;  // no progress
+  bool quiet = false;                          // no progress
+  std::vector<std::filesystem::path> configs;  // files that were read
   /// What argv and the environment have set, as flags, without the common ones.  Settings from a
   /// configuration file are left out, since it will be read again.
   std::vector<std::string> flags;

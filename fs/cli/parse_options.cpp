@@ -445,8 +445,8 @@ void read_command(Arguments& parsed, Options& options) {
   Settings settings = parsed.settings;
   add_environment(command, settings);
   options.flags = flags_of(command, settings);
-  for (const auto& file : config_files(parsed))
-    add_config(file, command, settings, parsed.operands);
+  options.configs = config_files(parsed);
+  for (const auto& file : options.configs) add_config(file, command, settings, parsed.operands);
   check_operands(parsed, command.operands);
   check_needs(parsed, settings);
   apply(command, settings, options);

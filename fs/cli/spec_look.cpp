@@ -235,7 +235,16 @@ CommandSpec doctor_command() {
           "cache and fits into memory and the cgroup limits, there and where doctor runs, and\n"
           "recommends options for engines.",
       .example = "weightfs doctor s3://models/run-7 --endpoint-url https://s3.example.com",
-      .options = with_bucket({}),
+      .options = with_bucket({
+          {.name = "bundle",
+           .value = "FILE",
+           .is_typed = true,
+           .help =
+               "also write what it found, with the status, the command line, the end of the log\n"
+               "and the configuration of a MOUNTPOINT, to an archive (.tar.gz) for whoever\n"
+               "helps; keys, tokens and passwords are taken out (default: none)",
+           .set = into<as_given, &Options::look, &LookFlags::output>},
+      }),
       .take = take_target,
   };
 }

@@ -12,13 +12,18 @@
 #include "fs/commands/command_context.hpp"
 #include "fs/commands/host_choice.hpp"
 #include "fs/doctor/bucket.hpp"
+#include "fs/doctor/bundle.hpp"
 #include "fs/doctor/hooks.hpp"
 #include "fs/passes/pass_findings.hpp"
 #include "store/base/bytes.hpp"
+#include "store/os/file.hpp"
+#include "store/repository/open_bucket.hpp"
 #include "store/s3/bucket_options.hpp"
 
 namespace weightfs::fs {
 namespace {
+
+namespace stdfs = std::filesystem;
 
 /// Why this variant is in use.
 std::string reason_text(const Options& options) {
@@ -106,9 +111,7 @@ struct MountDiagnosis {
   std::vector<Finding> findings;
 };
 
-/// Returns: nullopt if the target is neither.
-std::optional<MountDiagnosis> find_out_about_mount(const Target& target) {
-  if (target.mount_point.empty()) return std::nullopt;
+MountDiagnosis find_out_about_mount(const Target& target) {
   const std::string what = target.mount_point.string();
   const Json status = parse_json(read_status(get_served(target.mount_point)), what);
   MountDiagnosis found{target.mount_point, findings_of(status)};
@@ -143,19 +146,57 @@ std::string findings_text(const std::string& title, const std::vector<Finding>& 
   return fmt::format("{}\n{}", title, table.text(columns));
 }
 
+/// A bundle is wanted most where the daemon answers no more: then `no_answer` says why.
+Target find_target(const Options& options, std::string& no_answer) {
+  try {
+    return resolve_target(options.target);
+  } catch (const Error& error) {
+    const auto served =
+        options.look.output.empty() ? std::nullopt : find_served_around(options.target);
+    if (!served) throw;
+    no_answer = error.what();
+    return {.url = canonical_url(served->source), .mount_point = served->path, .bucket = {}};
+  }
+}
+
+std::string write_bundle(Call& call, const Target& target, const Json& json,
+                         const std::string& text) {
+  const stdfs::path& path = call.options.look.output;
+  const BundleFiles files =
+      collect_bundle({.doctor_text = text,
+                      .doctor_json = json.dump(2, ' ', false, Json::error_handler_t::replace),
+                      .mount_point = target.mount_point,
+                      .url = target.url,
+                      .configs = call.options.configs});
+  const std::string archive = pack_bundle(files, "weightfs-bundle", seconds_now());
+  write_file(path, archive, 0600);
+  return fmt::format(
+      "{}: {}, {}; without keys and tokens of this host: look at it before you send "
+      "it\n",
+      path.string(), count_text(files.size(), "file"), human_bytes(archive.size()));
+}
+
 }  // namespace
 
 int run_doctor(Call& call) {
+  const Options& options = call.options;
+  const bool has_bundle = !options.look.output.empty();
   const Diagnosis found = diagnose();
+  Target target;
   std::optional<BucketDiagnosis> bucket;
   std::optional<MountDiagnosis> mount;
-  if (!call.options.target.empty()) {
-    const Target target = resolve_target(call.options.target);
-    mount = find_out_about_mount(target);
+  if (!options.target.empty()) {
+    std::string no_answer;
+    target = find_target(options, no_answer);
+    if (!no_answer.empty()) {
+      mount = {target.mount_point, {{"daemon", Finding::State::bad, no_answer}}};
+    } else if (!target.mount_point.empty()) {
+      mount = find_out_about_mount(target);
+    }
     bucket = find_out_about_bucket(call, target);
   }
-  const std::vector<std::string> warnings = find_hook_warnings(call.options.target);
-  Json json = to_json(found, warnings, call.options);
+  const std::vector<std::string> warnings = find_hook_warnings(options.target);
+  Json json = to_json(found, warnings, options);
   std::string text = to_text(found, warnings, call);
   json["mount"] = json["bucket"] = nullptr;
   if (mount) {
@@ -170,6 +211,10 @@ int run_doctor(Call& call) {
                       {"findings", findings_json(bucket->findings)}};
     text +=
         findings_text("bucket " + printable(bucket->url), bucket->findings, call.output.columns);
+  }
+  if (has_bundle) {
+    text += write_bundle(call, target, json, text);
+    json["bundle"] = options.look.output.string();
   }
   call.print(json, text);
   return found.is_broken() || (bucket && bucket->is_broken()) ? 1 : 0;

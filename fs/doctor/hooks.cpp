@@ -33,7 +33,9 @@ std::vector<std::string> hook_warnings(const Json& status, const std::vector<Lis
 std::vector<std::string> find_hook_warnings(const std::string& target) {
   const std::vector<Listener> listeners = read_listeners();
   std::vector<MountInfo> mounts = read_mounts();
-  if (is_synced(target)) mounts.push_back(get_served(target));
+  // Looking into a mount whose daemon is stopped would never end.
+  if (!target.empty() && !find_mount(target) && is_synced(target))
+    mounts.push_back(get_served(target));
   std::vector<std::string> warnings;
   for (const MountInfo& mount : mounts) {
     if (mount.type != kMountType && mount.type != kDirectoryType) continue;
