@@ -30,8 +30,9 @@ void add_health(MetricsText& text, const DaemonState& state, std::int64_t now) {
     text.add({{"state", to_string(one)}}, std::uint64_t{health == one});
   }
   std::map<std::string, std::uint64_t> counts;
-  for (const std::string_view word : {"conflict", "failed", "behind", "waiting", "hook-failed",
-                                      "missing", "passes-full", "history", "gc-failed"}) {
+  for (const std::string_view word :
+       {"conflict", "failed", "behind", "waiting", "hook-failed", "missing", "passes-full",
+        "history", "gc-failed", "announce"}) {
     counts.emplace(word, 0);
   }
   for (const Trouble& trouble : troubles) counts[trouble.state]++;

@@ -100,13 +100,21 @@ poll = 0.1
 [mount]
 url = "file:///srv/bucket"
 mountpoint = "/mnt/w"
+metrics = "127.0.0.1:9099"
 TOML
+scraped() {
+  python3 -c 'import sys, urllib.request as http
+sys.stdout.write(http.urlopen("http://127.0.0.1:9099/metrics", timeout=10).read().decode())' |
+    grep -q '^weightfs_version{which="latest"} 2$' || fail "what is scraped"
+}
 systemctl start weightfs@a
+scraped
 cmp two/model.safetensors /mnt/w/latest/model.safetensors
 [ "$(systemctl show -p StatusText --value weightfs@a)" = healthy ] || fail "its status"
 case $(weightfs status /mnt/w --json) in *'"mode": "passthrough"'*) ;; *) weightfs status /mnt/w; fail "how it serves" ;; esac
 exec 3</mnt/w/latest/model.safetensors
 killed weightfs@a
+scraped
 cmp two/model.safetensors <(cat <&3)
 exec 3<&-
 cmp two/model.safetensors /mnt/w/latest/model.safetensors
