@@ -163,6 +163,15 @@ std::shared_ptr<QueueItem> PublishQueue::State::begin_withdrawal(StagingId direc
             shown, item->record.version));
   }
   if (item->record.phase == Phase::committing) {
+    if (!item->missing.empty()) {
+      throw Error(
+          ErrorCode::busy,
+          fmt::format(
+              "publish/{} waits for part{} {} of {}, and may become version {} with them at "
+              "any moment: it can be taken back when the wait has failed (--part-wait)",
+              shown, item->missing.size() == 1 ? "" : "s", parts_text(item->missing),
+              item->record.part.parts, item->record.version));
+    }
     throw Error(
         ErrorCode::busy,
         fmt::format("publish/{} may already be version {}; try again when the bucket has answered",
@@ -236,7 +245,7 @@ std::optional<std::uint64_t> PublishQueue::State::early_parent() const {
   const bool is_idle = std::all_of(items.begin(), items.end(), [](const auto& entry) {
     return entry.second->record.is_terminal() || entry.second->is_lost;
   });
-  if (!seen || !is_idle) return std::nullopt;
+  if (!seen || !is_idle || options.part.is_part()) return std::nullopt;
   const std::uint64_t fence = std::max(*seen, own.last);
   return options.rebase ? std::max(fence, newest) : fence;
 }
@@ -294,7 +303,7 @@ void PublishQueue::start(std::uint64_t newest) {
   const std::lock_guard lock(state_->thread_mutex);
   state_->change([&] { state_->seen = newest; });
   state_->early.parent_changed();
-  state_->early.look_at_all();
+  if (!state_->options.part.is_part()) state_->early.look_at_all();
   if (state_->thread.joinable()) return;
   state_->thread = std::jthread([this](const std::stop_token& stop) { state_->run(stop); });
 }
@@ -307,7 +316,9 @@ void PublishQueue::stop() {
   state_->thread = {};
 }
 
-void PublishQueue::look_at(StagingId id) noexcept { state_->early.look_at(id); }
+void PublishQueue::look_at(StagingId id) noexcept {
+  if (!state_->options.part.is_part()) state_->early.look_at(id);
+}
 
 bool PublishQueue::may_hand_over(Caller caller) const {
   return weightfs::may_hand_over(state_->staging, caller);
