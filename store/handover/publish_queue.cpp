@@ -72,7 +72,7 @@ PublishQueue::State::State(Staging& the_staging, Store& the_store, History& the_
       history(the_history),
       options(std::move(the_options)),
       boot(boot_id()),
-      early(the_staging, the_store, the_history, early_options()) {
+      early(the_staging, the_store, the_history, early_options(), !options.part.is_part()) {
   // Removes all links: those of queued records are made again on demand.
   remove_links(links_root());
   load_counters();
@@ -245,7 +245,7 @@ std::optional<std::uint64_t> PublishQueue::State::early_parent() const {
   const bool is_idle = std::all_of(items.begin(), items.end(), [](const auto& entry) {
     return entry.second->record.is_terminal() || entry.second->is_lost;
   });
-  if (!seen || !is_idle || options.part.is_part()) return std::nullopt;
+  if (!seen || !is_idle) return std::nullopt;
   const std::uint64_t fence = std::max(*seen, own.last);
   return options.rebase ? std::max(fence, newest) : fence;
 }
@@ -303,7 +303,7 @@ void PublishQueue::start(std::uint64_t newest) {
   const std::lock_guard lock(state_->thread_mutex);
   state_->change([&] { state_->seen = newest; });
   state_->early.parent_changed();
-  if (!state_->options.part.is_part()) state_->early.look_at_all();
+  state_->early.look_at_all();
   if (state_->thread.joinable()) return;
   state_->thread = std::jthread([this](const std::stop_token& stop) { state_->run(stop); });
 }
@@ -316,9 +316,7 @@ void PublishQueue::stop() {
   state_->thread = {};
 }
 
-void PublishQueue::look_at(StagingId id) noexcept {
-  if (!state_->options.part.is_part()) state_->early.look_at(id);
-}
+void PublishQueue::look_at(StagingId id) noexcept { state_->early.look_at(id); }
 
 bool PublishQueue::may_hand_over(Caller caller) const {
   return weightfs::may_hand_over(state_->staging, caller);
