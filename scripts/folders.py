@@ -45,6 +45,7 @@ NO_HEADER = {
     "kernels/scalar/*.cpp": "a file for each operation of scalar.hpp and xr.hpp",
     "kernels/simd/*.cpp": "a file for each operation of simd.hpp",
     "store/handover/queue_hand_over.cpp": "members of the state: checking and recording a hand-over",
+    "store/handover/queue_part.cpp": "members of the state: a hand-over that is a part",
     "store/handover/queue_thread.cpp": "members of the state: what the thread does",
     "store/staging/hand_over.cpp": "members of the state: hand-overs",
     "store/staging/load.cpp": "members of the state: reading and repairing records",

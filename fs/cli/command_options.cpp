@@ -97,6 +97,25 @@ Poll parse_poll(std::string_view text) {
   }
 }
 
+/// "2/4".
+void set_part(Options& options, std::string_view text) {
+  constexpr NumberRange kParts{1, kPartsMax};
+  const std::size_t slash = text.find('/');
+  if (slash == text.npos) {
+    throw Error(ErrorCode::invalid,
+                fmt::format("'{}' is not a part and the number of parts, such as 2/4", text));
+  }
+  options.part.part = number_in<kParts, unsigned>(text.substr(0, slash));
+  options.part.parts = number_in<kParts, unsigned>(text.substr(slash + 1));
+  if (options.part.part <= options.part.parts) return;
+  throw Error(ErrorCode::invalid,
+              fmt::format("there is no part {} of {}", options.part.part, options.part.parts));
+}
+
+std::chrono::milliseconds parse_part_wait(std::string_view text) {
+  return text == "0" ? std::chrono::milliseconds(0) : parse_seconds(text);
+}
+
 }  // namespace
 
 OptionSpec store_option() {
@@ -125,6 +144,33 @@ OptionSpec gpu_option() {
               "code and decode on this CUDA device; if it cannot be used, the CPU does the\n"
               "work, and weightfs says so (default: only the CPU)",
           .set = into<number_in<kGpus, int>, &Options::host, &HostOptions::gpu>};
+}
+
+OptionSpec part_option() {
+  return {.name = "part",
+          .value = "I/N",
+          .help =
+              "DIR has the files of host I of N, which publish this version together; --tag\n"
+              "says which version. The last to come commits it (default: DIR has all)",
+          .set = set_part};
+}
+
+OptionSpec run_option() {
+  return {.name = "run",
+          .value = "TOKEN",
+          .help =
+              "with --part: new for each start of the trainer, and the same on all its hosts,\n"
+              "so that parts of two runs do not mix (default: what torchrun or Slurm sets)",
+          .set = into<parse_word, &Options::part, &PartChoice::run>};
+}
+
+OptionSpec part_wait_option() {
+  return {.name = "part-wait",
+          .value = "SECONDS",
+          .help =
+              "with --part: wait so long for the others, then fail with exit code 5 and name\n"
+              "them; the own part stays. 0: do not wait, and succeed (default: 600)",
+          .set = into<parse_part_wait, &Options::part_wait>};
 }
 
 OptionSpec poll_option() {

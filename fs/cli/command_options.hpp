@@ -22,6 +22,11 @@ OptionSpec include_option(Setter set);         // commands that publish
 OptionSpec snapshot_every_option(Setter set);  // likewise
 OptionSpec version_option(std::string help);   // --version N|TAG|latest
 
+// Commands that publish parts:
+OptionSpec part_option();
+OptionSpec run_option();
+OptionSpec part_wait_option();
+
 // Commands that follow a repository:
 OptionSpec poll_option();
 OptionSpec follow_option();

@@ -120,8 +120,8 @@ struct Options {
   VersionWishes publish;
   SnapshotPolicy snapshots;                         // publish
   std::optional<HubBase> base;                      // publish
-  PartChoice part;                                  // publish
-  std::chrono::milliseconds part_wait = kPartWait;  // publish
+  PartChoice part;                                  // publish, mount
+  std::chrono::milliseconds part_wait = kPartWait;  // publish, mount
   bool dry_run = false;  // publish, rollback: say what would be published
   LookFlags look;
   WaitFlags wait;

@@ -49,9 +49,19 @@ void check_images_home(const MountOptions& mount) {
   }
 }
 
+/// A hand-over ends when its version exists, or when it has failed.
+void check_part_wait(const Options& options) {
+  if (!options.part.is_part() || options.part_wait.count() > 0) return;
+  throw Error(
+      ErrorCode::invalid,
+      "--part-wait 0 is for publish: a hand-over waits for the other parts, and shows which "
+      "are missing; give more than 0 seconds");
+}
+
 /// A writer's mount shows what it publishes.
 void take_mount(Options& options, Operands operands) {
   take_target_and_directory(options, operands);
+  check_part_wait(options);
   if (options.mount.writer && options.host.follow.what.kind != Follow::Kind::latest) {
     throw Error(ErrorCode::invalid,
                 fmt::format("--follow {} is for readers: with --writer `latest` is the newest "
@@ -152,6 +162,21 @@ OptionSpec writers_snapshots() {
                                  &WriterOptions::snapshots, &SnapshotPolicy::every>);
   option.needs = "writer";
   return option;
+}
+
+/// --part, --run and --part-wait.
+std::vector<OptionSpec> writers_parts() {
+  OptionSpec part = part_option(), run = run_option(), wait = part_wait_option();
+  part.needs = "writer";
+  part.help =
+      "with --writer: what is handed over are the files of host I of N, which publish\n"
+      "each version together; its tag says which one. The last to come commits it\n"
+      "(default: all files)";
+  run.needs = wait.needs = "part";
+  wait.help =
+      "with --part: a hand-over waits so long for the others, then fails and names\n"
+      "them; the own part stays (default: 600)";
+  return {part, run, wait};
 }
 
 std::vector<OptionSpec> mount_options() {
@@ -268,6 +293,7 @@ std::vector<OptionSpec> mount_options() {
        .set = into<parse_umask, &Options::mount, &MountOptions::ownership, &Ownership::umask>},
       gpu_option(),
   };
+  for (OptionSpec& option : writers_parts()) options.push_back(std::move(option));
   for (OptionSpec& option : background_gc_options()) options.push_back(std::move(option));
   return options;
 }

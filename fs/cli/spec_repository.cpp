@@ -23,25 +23,6 @@ std::optional<HubBase> parse_base(std::string_view text) {
   throw Error(ErrorCode::invalid, fmt::format("'{}' is not {}", text, kHubBaseForm));
 }
 
-/// "2/4".
-void set_part(Options& options, std::string_view text) {
-  constexpr NumberRange kParts{1, kPartsMax};
-  const std::size_t slash = text.find('/');
-  if (slash == text.npos) {
-    throw Error(ErrorCode::invalid,
-                fmt::format("'{}' is not a part and the number of parts, such as 2/4", text));
-  }
-  options.part.part = number_in<kParts, unsigned>(text.substr(0, slash));
-  options.part.parts = number_in<kParts, unsigned>(text.substr(slash + 1));
-  if (options.part.part <= options.part.parts) return;
-  throw Error(ErrorCode::invalid,
-              fmt::format("there is no part {} of {}", options.part.part, options.part.parts));
-}
-
-std::chrono::milliseconds parse_wait(std::string_view text) {
-  return text == "0" ? std::chrono::milliseconds(0) : parse_seconds(text);
-}
-
 void take_publish(Options& options, Operands operands) {
   take_target_and_directory(options, operands);
   const bool is_for_part = !options.part.run.empty() || options.part_wait != kPartWait;
@@ -146,22 +127,9 @@ CommandSpec publish_command() {
            .help = "if somebody else publishes meanwhile, code again on top of that version, a\n"
                    "few times (default: fail with exit code 3)",
            .set = into<parse_switch, &Options::publish, &VersionWishes::rebase>},
-          {.name = "part",
-           .value = "I/N",
-           .help = "DIR has the files of host I of N, which publish this version together; --tag\n"
-                   "says which version. The last to come commits it (default: DIR has all)",
-           .set = set_part},
-          {.name = "run",
-           .value = "TOKEN",
-           .help =
-               "with --part: new for each start of the trainer, and the same on all its hosts,\n"
-               "so that parts of two runs do not mix (default: what torchrun or Slurm sets)",
-           .set = into<parse_word, &Options::part, &PartChoice::run>},
-          {.name = "part-wait",
-           .value = "SECONDS",
-           .help = "with --part: wait so long for the others, then fail with exit code 5 and name\n"
-                   "them; the own part stays. 0: do not wait, and succeed (default: 600)",
-           .set = into<parse_wait, &Options::part_wait>},
+          part_option(),
+          run_option(),
+          part_wait_option(),
           dry_run_option(),
           store_option(),
           gpu_option(),

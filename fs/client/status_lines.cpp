@@ -14,6 +14,7 @@
 #include "fs/cache/cache_advice.hpp"
 #include "fs/passes/pass_findings.hpp"
 #include "store/base/bytes.hpp"
+#include "store/parts/part_set.hpp"
 #include "store/timing/version_timing.hpp"
 
 namespace weightfs::fs {
@@ -305,6 +306,10 @@ void add_writer(const Json& status, TextTable& table) {
     if (const std::string text = queued_text(status); !text.empty()) table.add({"queue", text});
     return;
   }
+  if (const Json part = writer.value("part", Json()); !part.is_null()) {
+    table.add({"part", fmt::format("{} of {}, run {}", part.get<unsigned>(),
+                                   number_of(writer, "parts"), text_of(writer, "run"))});
+  }
   const char* title = "queue";
   if (writer.at("queue").empty()) table.add({title, "empty"});
   for (const Json& one : writer.at("queue")) {
@@ -462,6 +467,11 @@ std::string hand_over_text(const Json& one) {
       text += fmt::format(" {} of {}", human_bytes(number_of(one, "done")), human_bytes(total));
     }
     return text;
+  }
+  const std::vector<unsigned> missing = one.value("missing", std::vector<unsigned>());
+  if (state == "waiting" && !missing.empty()) {
+    return fmt::format("{}: waiting for part{} {} of {}", name, missing.size() == 1 ? "" : "s",
+                       parts_text(missing), number_of(one, "parts"));
   }
   if (state == "waiting") return fmt::format("{}: waiting{}", name, waiting_text(one.at("error")));
   if (state == "committing" && !one.at("version").is_null()) {

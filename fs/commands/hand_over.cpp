@@ -87,6 +87,12 @@ std::vector<std::string> all_includes(const MountControl& mount, const Options& 
   return all;
 }
 
+/// What the mount's daemon will scan: with --part, shards of other hosts may be missing.
+ScanScope scope_of(const MountControl& mount) {
+  const Json& writer = mount.status().at("writer");
+  return writer.value("part", Json()).is_null() ? ScanScope::whole : ScanScope::part;
+}
+
 /// A directory in staging/ that is to be handed over.
 struct Staged {
   std::string path;                      // below staging/
@@ -108,7 +114,8 @@ Staged stage(Call& call, const MountControl& mount, const Context& context) {
     throw Error(ErrorCode::busy, fmt::format("{} was already handed over", directory.string()));
   }
   if (const auto path = find_below(directory, staging)) return {path->string(), {}, {}};
-  const Checkpoint checkpoint = scan_checkpoint(directory, all_includes(mount, call.options));
+  const Checkpoint checkpoint =
+      scan_checkpoint(directory, all_includes(mount, call.options), scope_of(mount));
   ScratchDirectory copy(staging, kCopyPrefix);
   copy_checkpoint(checkpoint, copy.path(), context, call.progress());
   const std::string name = copy.path().filename();

@@ -1,5 +1,9 @@
 #include "fs/commands/host_choice.hpp"
 
+#include <cstdlib>
+#include <optional>
+#include <string_view>
+
 #include "fs/control/mount_record.hpp"
 #include "store/repository/open_bucket.hpp"
 
@@ -21,6 +25,17 @@ HostOptions host_options(const Options& options, const std::string& name) {
   if (!host.seed.empty()) host.seed = std::filesystem::absolute(host.seed);
   host.words = words_again(name, host.url, options.directory, options.flags);
   return host;
+}
+
+PartChoice part_choice(const Options& options) {
+  PartChoice choice = options.part;
+  if (choice.is_part() && choice.run.empty()) {
+    choice.run = find_run_token([](std::string_view name) -> std::optional<std::string> {
+                   const char* const value = std::getenv(std::string(name).c_str());
+                   return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+                 }).value_or("");
+  }
+  return choice;
 }
 
 }  // namespace weightfs::fs

@@ -1,4 +1,5 @@
-// Host choice: which options hold for a target: those of its bucket, and all of a mount or a sync.
+// Host choice: which options hold for a target: those of its bucket, all of a mount or a sync, and
+// the token of a part.
 //
 // Threads: pure functions.
 #pragma once
@@ -8,6 +9,7 @@
 #include "fs/cli/options.hpp"
 #include "fs/client/mount_status.hpp"
 #include "fs/runtime/host_options.hpp"
+#include "store/parts/part_set.hpp"
 #include "store/s3/bucket_options.hpp"
 
 namespace weightfs::fs {
@@ -21,5 +23,8 @@ BucketOptions bucket_options_for(const Options& options, const Target& target);
 /// that apply to it, the absolute path of the store, and the words that run the command `name`
 /// again.  Throws Error: invalid (the URL).
 HostOptions host_options(const Options& options, const std::string& name);
+
+/// With the token of the run: as given, or as a launcher sets it.
+PartChoice part_choice(const Options& options);
 
 }  // namespace weightfs::fs

@@ -40,7 +40,18 @@ MountOptions mount_options(const Options& options) {
   mount.writing.gc = {.is_on = options.gc.in_background,
                       .collect = {options.gc.keep, options.gc.grace, {}},
                       .interval = options.gc.interval};
+  mount.writing.part = options.part;
+  mount.writing.part_wait = options.part_wait;
   return mount;
+}
+
+/// --again is to find the token where the launcher's environment is no more.
+void take_run(Options& options) {
+  if (!options.mount.writer || !options.part.is_part()) return;
+  const PartChoice choice = part_choice(options);
+  check_choice(choice, "TAG");  // each hand-over has a tag of its own
+  if (options.part.run.empty()) options.flags.push_back("--run=" + choice.run);
+  options.part = choice;
 }
 
 Json to_json(const MountReady& ready, const HostOptions& host, const MountOptions& options) {
@@ -148,8 +159,10 @@ bool wait_end(const DaemonProcess& daemon, std::chrono::milliseconds timeout) {
 
 int run_mount(Call& call) {
   if (call.options.again) return run_mount_again(call);
-  const HostOptions host = host_options(call.options, "mount");
-  const MountOptions options = mount_options(call.options);
+  Options given = call.options;
+  take_run(given);
+  const HostOptions host = host_options(given, "mount");
+  const MountOptions options = mount_options(given);
   const auto& helper = call.options.helper;
   if (helper && (helper->is_fake || is_mounted(host, options))) return 0;
   const auto print = [&](const MountReady& ready) {

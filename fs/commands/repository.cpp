@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cstdlib>
-
 #include "fs/base/coder_choice.hpp"
 #include "fs/base/format_values.hpp"
 #include "fs/base/text_table.hpp"
@@ -196,18 +194,6 @@ int run_init(Call& call) {
 }
 
 namespace {
-
-/// The token of the run: as given, or as a launcher sets it.
-PartChoice part_choice(const Options& options) {
-  PartChoice choice = options.part;
-  if (choice.is_part() && choice.run.empty()) {
-    choice.run = find_run_token([](std::string_view name) -> std::optional<std::string> {
-                   const char* const value = std::getenv(std::string(name).c_str());
-                   return value == nullptr ? std::nullopt : std::optional<std::string>(value);
-                 }).value_or("");
-  }
-  return choice;
-}
 
 /// For logs: a process that waits for hours without a word looks dead.
 void tell_missing(const std::vector<unsigned>& missing) {

@@ -311,6 +311,8 @@ class Daemon {
         QueueOptions{.rebase = options_.writing.rebase,
                      .include = options_.writing.include,
                      .snapshots = options_.writing.snapshots,
+                     .part = options_.writing.part,
+                     .part_wait = options_.writing.part_wait,
                      .coder = runtime_->coder().coder(),
                      .show = [&sync](std::uint64_t version) { sync.show(version); },
                      .holders = [this](const auto& files) { return describe_holders(files); },
@@ -597,6 +599,7 @@ class Daemon {
   [[nodiscard]] WriterState writer_state() const {
     return {.rebase = options_.writing.rebase,
             .include = options_.writing.include,
+            .part = options_.writing.part,
             .queue = queue_->list(),
             .staging = staging_->summary(),
             .early = queue_->early(),

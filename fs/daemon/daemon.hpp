@@ -19,6 +19,8 @@
 #include "fs/runtime/host_options.hpp"
 #include "store/base/context.hpp"
 #include "store/local/image_table.hpp"
+#include "store/parts/part_set.hpp"
+#include "store/publish/publish_options.hpp"
 #include "store/publish/snapshot_choice.hpp"
 
 namespace weightfs::fs {
@@ -31,6 +33,8 @@ struct WriterOptions {
   SnapshotPolicy snapshots;           // of versions that are handed over
   bool skips = true;                  // skip deltas are made (store/skips/skip_maker.hpp)
   BackgroundGcOptions gc;
+  PartChoice part;  // what is handed over is this part of a version
+  std::chrono::milliseconds part_wait = kPartWait;
 };
 
 /// Options of a mount, in addition to HostOptions.

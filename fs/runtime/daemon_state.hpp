@@ -14,6 +14,7 @@
 #include "fs/hooks/reconciler.hpp"
 #include "fs/passes/loader_pins.hpp"
 #include "store/handover/publish_queue.hpp"
+#include "store/parts/part_set.hpp"
 #include "store/s3/bucket_options.hpp"
 #include "store/seed/seed_directory.hpp"
 #include "store/skips/skip_maker.hpp"
@@ -50,6 +51,7 @@ struct AnnounceState {
 struct WriterState {
   bool rebase = false;
   std::vector<std::string> include;  // the mount's
+  PartChoice part = {};              // of what is handed over
   std::vector<HandOver> queue;
   StagingSummary staging;
   EarlyStatus early = {};

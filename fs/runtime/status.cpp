@@ -53,6 +53,8 @@ Json hand_over_json(const HandOver& one) {
           {"done", one.done_bytes},
           {"total", one.total_bytes},
           {"early_bytes", one.early_bytes},
+          {"parts", one.parts == 0 ? Json(nullptr) : Json(one.parts)},
+          {"missing", one.missing},
           {"version", one.version == 0 ? Json(nullptr) : Json(one.version)},
           {"since", seconds_or_null(one.time)},
           {"error", std::move(error)}};
@@ -154,8 +156,13 @@ Json writer_json(const DaemonState& state, std::int64_t now) {
   if (!state.writer) return nullptr;
   Json queue = Json::array();
   for (const HandOver& one : state.writer->queue) queue.push_back(hand_over_json(one));
+  const PartChoice& part = state.writer->part;
+  const bool is_part = part.is_part();
   return {{"rebase", state.writer->rebase},
           {"include", state.writer->include},
+          {"part", is_part ? Json(part.part) : Json(nullptr)},
+          {"parts", is_part ? Json(part.parts) : Json(nullptr)},
+          {"run", is_part ? Json(part.run) : Json(nullptr)},
           {"queue", std::move(queue)},
           {"early", early_json(state.writer->early)},
           {"published", published_json(*state.writer)},

@@ -33,12 +33,14 @@ bool is_hidden(const Staging::Step& step) { return step.name.starts_with('.'); }
 
 }  // namespace
 
-EarlyWork::EarlyWork(Staging& staging, Store& store, History& history, EarlyOptions options)
+EarlyWork::EarlyWork(Staging& staging, Store& store, History& history, EarlyOptions options,
+                     bool is_on)
     : staging_(staging),
       store_(store),
       history_(history),
-      coder_(history, store, std::move(options)),
-      closes_(watch_options()) {}
+      coder_(history, store, std::move(options)) {
+  if (is_on) closes_.emplace(watch_options());
+}
 
 CloseWatchOptions EarlyWork::watch_options() {
   return {.directory = store_.path() / "staging",
@@ -54,6 +56,7 @@ CloseWatchOptions EarlyWork::watch_options() {
 }
 
 void EarlyWork::look_at(StagingId id) noexcept {
+  if (!closes_) return;
   try {
     note(id);
   } catch (const std::exception& error) {  // usually because it is gone
@@ -61,13 +64,15 @@ void EarlyWork::look_at(StagingId id) noexcept {
   }
 }
 
-void EarlyWork::look_at_all() noexcept { closes_.note_all(); }
+void EarlyWork::look_at_all() noexcept {
+  if (closes_) closes_->note_all();
+}
 
 /// For a directory, notes the files in it.
 void EarlyWork::note(StagingId id) {
-  if (S_ISREG(staging_.attributes(id).st_mode)) return closes_.note(id);
+  if (S_ISREG(staging_.attributes(id).st_mode)) return closes_->note(id);
   for (const StagedFile& file : staging_.list(id)) {
-    if (S_ISREG(file.type)) closes_.note(file.id);
+    if (S_ISREG(file.type)) closes_->note(file.id);
   }
 }
 
@@ -166,7 +171,8 @@ void EarlyWork::drop(StagingId directory) {
 }
 
 EarlyStatus EarlyWork::status() const {
-  const std::size_t pending = closes_.pending();  // first, so that none is missed between the two
+  const std::size_t pending =
+      closes_ ? closes_->pending() : 0;  // first, so that none is missed between the two
   EarlyStatus status = coder_.status();
   status.waiting_files += pending;
   return status;

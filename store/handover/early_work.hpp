@@ -37,7 +37,8 @@ namespace weightfs {
 class EarlyWork {
  public:
   /// Keeps the references.  `options.parent`: called by a thread of this; must not block.
-  EarlyWork(Staging& staging, Store& store, History& history, EarlyOptions options);
+  /// Not `is_on`: no file is looked at.
+  EarlyWork(Staging& staging, Store& store, History& history, EarlyOptions options, bool is_on);
 
   /// A staged file, or the files of a staged directory, may be complete.
   void look_at(StagingId id) noexcept;
@@ -85,7 +86,7 @@ class EarlyWork {
   std::map<std::pair<StagingId, std::string>, Source> sources_;  // by directory and path in it
 
   PreEncoder coder_;
-  CloseWatch closes_;  // last: its thread calls closed()
+  std::optional<CloseWatch> closes_;  // last: its thread calls closed().  nullopt: off
 };
 
 }  // namespace weightfs

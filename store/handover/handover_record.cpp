@@ -13,7 +13,7 @@
 namespace weightfs {
 namespace {
 
-constexpr std::uint64_t kRecordFormat = 1;
+constexpr std::uint64_t kWholeFormat = 1, kPartFormat = 2;
 constexpr std::size_t kNonceBytes = 16;
 
 using Phase = HandOverRecord::Phase;
@@ -83,6 +83,22 @@ std::vector<std::string> include_of(const Json& object, std::string_view what) {
   return result;
 }
 
+PartChoice part_of(const Json& object, std::string_view tag, std::string_view what) {
+  const Json& json = json_field(object, "part", what);
+  const std::uint64_t part = json_uint(json, "part", what), parts = json_uint(json, "parts", what);
+  if (part == 0 || part > kPartsMax || parts > kPartsMax) {
+    fail(what, fmt::format("there is no part {} of {}", part, parts));
+  }
+  PartChoice choice{static_cast<unsigned>(part), static_cast<unsigned>(parts),
+                    json_string(json, "run", what)};
+  try {
+    check_choice(choice, tag);
+  } catch (const Error& error) {
+    fail(what, error.what());
+  }
+  return choice;
+}
+
 }  // namespace
 
 std::string_view to_string(HandOverRecord::Phase phase) noexcept {
@@ -108,7 +124,7 @@ std::string HandOverRecord::key() const {
 }
 
 std::string HandOverRecord::serialize() const {
-  Json record{{"format", kRecordFormat},
+  Json record{{"format", part.is_part() ? kPartFormat : kWholeFormat},
               {"directory", directory},
               {"name", name},
               {"tag", wishes.tag},
@@ -126,6 +142,9 @@ std::string HandOverRecord::serialize() const {
               {"error", error},
               {"error_code", error_code}};
   if (wishes.rollback != 0) record["rollback"] = wishes.rollback;
+  if (part.is_part()) {
+    record["part"] = {{"part", part.part}, {"parts", part.parts}, {"run", part.run}};
+  }
   try {
     return record.dump();
   } catch (const Json::exception&) {
@@ -142,10 +161,10 @@ HandOverRecord HandOverRecord::parse(std::string_view key, std::string_view valu
   const std::string what = fmt::format("hand-over {} in the store", record.order);
   const Json object = parse_json(value, what);
   const std::uint64_t format = json_uint(object, "format", what);
-  if (format > kRecordFormat) {
+  if (format > kPartFormat) {
     throw Error(ErrorCode::unsupported,
                 fmt::format("{} has format {}, this weightfs knows up to {}; use a newer weightfs",
-                            what, format, kRecordFormat));
+                            what, format, kPartFormat));
   }
   record.directory = json_uint(object, "directory", what);
   record.name = json_string(object, "name", what);
@@ -158,6 +177,7 @@ HandOverRecord HandOverRecord::parse(std::string_view key, std::string_view valu
   record.wishes.snapshot = flag_of(object, "snapshot", what);
   record.wishes.rebase = flag_of(object, "rebase", what);
   if (object.contains("rollback")) record.wishes.rollback = json_uint(object, "rollback", what);
+  if (format == kPartFormat) record.part = part_of(object, record.wishes.tag, what);
   record.time = time_of(object, what);
   record.unsynced_boot = json_string(object, "unsynced_boot", what);
   record.phase = phase_of(json_string(object, "phase", what), what);

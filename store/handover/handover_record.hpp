@@ -7,7 +7,8 @@
 //     conflict     terminal, with the reason: another writer published since its fence
 //     failed       terminal, with the reason
 //
-// The value is JSON with a format number; the meaning of a field never changes.
+// The value is JSON with a format number; the meaning of a field never changes.  That of a part has
+// a higher one, since a release that does not know parts would publish it as a whole version.
 //
 // Threads: a value; parsing and writing are pure functions.
 #pragma once
@@ -16,6 +17,7 @@
 #include <string>
 #include <string_view>
 
+#include "store/parts/part_set.hpp"
 #include "store/publish/version_wishes.hpp"
 #include "store/staging/types.hpp"
 
@@ -31,6 +33,7 @@ struct HandOverRecord {
   StagingOrigin origin;  // where it was in staging
   std::uint64_t fence = 0;
   VersionWishes wishes;
+  PartChoice part;        // with the token that it was handed over with; none: a whole version
   std::int64_t time = 0;  // handed over, seconds since 1970
   /// The boot id of the machine at the hand-over; "" once its files are synced.  After a reboot the
   /// contents of unsynced files are undefined.  Most are never synced under this record: the bucket

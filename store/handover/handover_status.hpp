@@ -8,6 +8,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "store/staging/types.hpp"
 
@@ -26,8 +27,10 @@ struct HandOver {
   std::uint64_t early_bytes = 0;  // of files coded early; known once it is used
   std::string error;              // waiting: for what; conflict and failed: why
   std::string error_code;
-  std::int64_t time = 0;      // handed over, seconds since 1970
-  std::uint64_t version = 0;  // committing: the number it will get
+  std::int64_t time = 0;               // handed over, seconds since 1970
+  std::uint64_t version = 0;           // committing: the number it will get
+  unsigned parts = 0;                  // of the version, if this is a part of one; 0: it is whole
+  std::vector<unsigned> missing = {};  // waiting: for these parts
 };
 std::string_view to_string(HandOver::State state) noexcept;
 

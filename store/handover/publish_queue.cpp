@@ -72,7 +72,7 @@ PublishQueue::State::State(Staging& the_staging, Store& the_store, History& the_
       history(the_history),
       options(std::move(the_options)),
       boot(boot_id()),
-      early(the_staging, the_store, the_history, early_options()) {
+      early(the_staging, the_store, the_history, early_options(), !options.part.is_part()) {
   // Removes all links: those of queued records are made again on demand.
   remove_links(links_root());
   load_counters();
@@ -163,6 +163,15 @@ std::shared_ptr<QueueItem> PublishQueue::State::begin_withdrawal(StagingId direc
             shown, item->record.version));
   }
   if (item->record.phase == Phase::committing) {
+    if (!item->missing.empty()) {
+      throw Error(
+          ErrorCode::busy,
+          fmt::format(
+              "publish/{} waits for part{} {} of {}, and may become version {} with them at "
+              "any moment: it can be taken back when the wait has failed (--part-wait)",
+              shown, item->missing.size() == 1 ? "" : "s", parts_text(item->missing),
+              item->record.part.parts, item->record.version));
+    }
     throw Error(
         ErrorCode::busy,
         fmt::format("publish/{} may already be version {}; try again when the bucket has answered",

@@ -23,12 +23,19 @@
 // place in publish/, and with it order, fence, record and nonce: it is published with the content
 // of an older version.  Nothing is adopted: its images are made like those of any version.
 //
+// Parts (QueueOptions::part): each hand-over is a part of a version that several hosts publish
+// (store/publish/publish_part.hpp), and waits for the others in its turn.  It is committing from
+// the moment that its part may be in the bucket, since whoever finds all parts commits.  It ends
+// when the version exists, whoever committed it; nothing is adopted then, for the version's other
+// files are not here.  There is no early work.
+//
 // Permissions: every file must belong to the caller, unless that is root.  Early work is done only
 // on files of users who may hand over, that is, who may write to the publish root, and of root.
 //
 // Threads: all calls may run in parallel.  Lock order: docs/architecture/threads.md.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -41,7 +48,9 @@
 #include "kernels/dispatch/cpu_coder.hpp"
 #include "store/handover/handover_status.hpp"
 #include "store/materialize/history.hpp"
+#include "store/parts/part_set.hpp"
 #include "store/publish/pre_encoder.hpp"
+#include "store/publish/publish_options.hpp"
 #include "store/publish/snapshot_choice.hpp"
 #include "store/publish/version_wishes.hpp"
 #include "store/staging/staging.hpp"
@@ -57,6 +66,8 @@ struct QueueOptions {
   bool rebase = false;
   std::vector<std::string> include;
   SnapshotPolicy snapshots = {};
+  PartChoice part = {};  // of what is handed over; earlier hand-overs keep that of their record
+  std::chrono::milliseconds part_wait = kPartWait;  // more than 0
   unsigned threads = 0;
   kernels::SharedCoder coder = kernels::make_cpu_coder();
   /// Called when the images of the version are complete, so that the mount can show it.
@@ -70,8 +81,9 @@ struct QueueOptions {
   /// Called before every publish until it succeeds once: throws Error if the bucket is not suitable
   /// for publishing.
   std::function<void(const Context&)> prove = {};
-  /// Called at named points, where tests kill the process: those of publish(), and "sealed",
-  /// "recorded" (handed over), "committing", "committed-recorded", "adopted", "shown", "finished".
+  /// Called at named points, where tests kill the process: those of publish() or publish_part(),
+  /// "sealed", "recorded" (handed over), "committing", "committed-recorded", "adopted", "shown",
+  /// "finished".
   std::function<void(std::string_view point)> at;
 };
 

@@ -74,6 +74,7 @@ std::uint64_t PublishQueue::State::hand_over(StagingId directory, std::string_vi
   HandOverWatch watch((std::string(name)));
   check_name(name);
   check_wishes(given.wishes);
+  check_part(given.wishes);
   check_free(name);
   check_bucket(given.caller.uid, context);
   if (given.wishes.rollback != 0) {
@@ -89,7 +90,7 @@ std::uint64_t PublishQueue::State::hand_over(StagingId directory, std::string_vi
   NewLinks links(links_of(record));
   make_links(staging, directory, links_of(record));
   if (record.wishes.rollback == 0) {
-    check_links(links_of(record), record.wishes.include, shown);
+    check_links(links_of(record), record.wishes.include, scope_of(record), shown);
   } else {
     require_empty(staging, directory);
   }
@@ -119,10 +120,23 @@ HandOverRecord PublishQueue::State::make_record(StagingId directory, std::string
   std::vector<std::string>& include = record.wishes.include;
   include.insert(include.begin(), options.include.begin(), options.include.end());
   record.wishes.rebase = given.wishes.rebase || options.rebase;
+  record.part = options.part;
   record.time = static_cast<std::int64_t>(std::time(nullptr));
   if (given.wishes.rollback == 0) record.unsynced_boot = boot;  // else there are no files
   static_cast<void>(record.serialize());                        // rejects what is not text
   return record;
+}
+
+/// Said at once, not by a hand-over that fails.
+void PublishQueue::State::check_part(const VersionWishes& wishes) const {
+  if (!options.part.is_part()) return;
+  check_choice(options.part, wishes.tag);
+  if (wishes.rollback == 0) return;
+  throw Error(ErrorCode::invalid,
+              fmt::format("this mount hands over parts (--part {}/{}), and there is no part of a "
+                          "rollback: weightfs rollback {} {}",
+                          options.part.part, options.part.parts, history.repository().url(),
+                          wishes.rollback));
 }
 
 void PublishQueue::State::check_free(std::string_view name) const {

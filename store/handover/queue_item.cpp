@@ -13,7 +13,7 @@ HandOver::State state_of(const QueueItem& item) noexcept {
       if (item.is_running) return HandOver::State::uploading;
       return item.error.empty() ? HandOver::State::queued : HandOver::State::waiting;
     case Phase::committing:
-      return HandOver::State::committing;
+      return item.missing.empty() ? HandOver::State::committing : HandOver::State::waiting;
     case Phase::committed:
       return item.error.empty() ? HandOver::State::committing : HandOver::State::waiting;
     case Phase::conflict:
@@ -47,6 +47,8 @@ HandOver describe(const QueueItem& item) {
   result.early_bytes = item.early_bytes;
   result.time = record.time;
   result.version = record.version;
+  result.parts = record.part.parts;
+  if (result.state == HandOver::State::waiting) result.missing = item.missing;
   return result;
 }
 

@@ -8,6 +8,7 @@
 #include <optional>
 #include <stop_token>
 #include <string>
+#include <vector>
 
 #include "store/base/context.hpp"
 #include "store/format/version_images.hpp"
@@ -33,6 +34,7 @@ struct QueueItem {
   std::uint64_t done_bytes = 0, total_bytes = 0;
   std::uint64_t early_bytes = 0;
   std::string error, error_code;  // why it waits
+  std::vector<unsigned> missing;  // of a part: for which others it waits
   unsigned failures = 0;          // in a row
   Clock::time_point retry_at{};
   std::stop_source stop;  // of the current try

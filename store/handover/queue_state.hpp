@@ -1,5 +1,6 @@
 // The implementation of PublishQueue: publish_queue.cpp has the public calls, queue_hand_over.cpp
-// the checks of a hand-over, queue_thread.cpp the thread that publishes.
+// the checks of a hand-over, queue_thread.cpp the thread that publishes, queue_part.cpp what it
+// does with a part.
 //
 // Locks, in this order; none of them is held across bucket calls, and only thread_mutex across a
 // wait:
@@ -20,12 +21,15 @@
 #include <mutex>
 #include <optional>
 #include <random>
+#include <set>
 #include <stop_token>
 #include <string>
 #include <thread>
 #include <utility>
 
+#include "store/base/error.hpp"
 #include "store/base/ranked_mutex.hpp"
+#include "store/format/checkpoint.hpp"
 #include "store/handover/early_work.hpp"
 #include "store/handover/handover_record.hpp"
 #include "store/handover/publish_queue.hpp"
@@ -45,6 +49,15 @@ inline constexpr std::string_view kOrdersKey = "orders", kOwnKey = "own";
 inline std::string_view last_component(std::string_view path) {
   return path.substr(path.rfind('/') + 1);
 }
+
+/// A hand-over ends with this error, whatever its code says of others.
+class FinalError : public Error {
+ public:
+  explicit FinalError(const Error& error) : Error(error) {}
+};
+
+/// Temporary: nothing is wrong with the checkpoint or the repository.
+bool may_pass(ErrorCode code) noexcept;
 
 struct PublishQueue::State {
   State(Staging& the_staging, Store& the_store, History& the_history, QueueOptions the_options);
@@ -69,6 +82,7 @@ struct PublishQueue::State {
                                         const HandOverOptions& given, const Context& context);
   [[nodiscard]] HandOverRecord make_record(StagingId directory, std::string_view name,
                                            const HandOverOptions& given);
+  void check_part(const VersionWishes& wishes) const;
   void check_free(std::string_view name) const;
   void check_bucket(uid_t user, const Context& context);
   void wait_for_writers(StagingId directory, uid_t user, const Context& context);
@@ -83,24 +97,33 @@ struct PublishQueue::State {
   void advance(QueueItem& item, const Context& context);
   void look_for_version(QueueItem& item, const Context& context);
   void publish_item(QueueItem& item, const Context& context);
+  void note_committed(QueueItem& item, std::uint64_t version);
   void set_queued(QueueItem& item);
   [[nodiscard]] Error lost_bytes_of(const HandOverRecord& record) const;
   bool look_for_lost_first(const QueueItem& item);
   void note_lost(QueueItem& item, const std::function<void()>& check);
   void prepare_links(QueueItem& item, const Context& context);
   void take_early(QueueItem& item, const Context& context);
+  [[nodiscard]] static ScanScope scope_of(const HandOverRecord& record) {
+    return record.part.is_part() ? ScanScope::part : ScanScope::whole;
+  }
   [[nodiscard]] PublishOptions options_of(QueueItem& item);
   void begin_commit(QueueItem& item, std::uint64_t version);
   void settle(QueueItem& item, const Context& context);
   void bring_images(QueueItem& item, const Context& context);
   void trim_images();
   void finish(QueueItem& item, const Context& context);
-  void failed(QueueItem& item, const Error& error);
+  void failed(QueueItem& item, const Error& error, bool is_final);
   [[nodiscard]] bool has_moved(const QueueItem& item) const;
   [[nodiscard]] Error conflict_of(const QueueItem& item) const;
   [[nodiscard]] Error lost_races_of(const QueueItem& item) const;
   void wait(QueueItem& item, const std::string& why, ErrorCode code);
   void end(QueueItem& item, HandOverRecord::Phase phase, const Error& error);
+
+  // ---- queue_part.cpp ----
+
+  void publish_part_item(QueueItem& item, const Context& context, const Progress& progress);
+  [[nodiscard]] std::optional<std::set<std::string>> own_paths(QueueItem& item) const;
 
   // ---- all ----
 

@@ -35,6 +35,7 @@
 #include "store/materialize/adopt.hpp"
 #include "store/materialize/materialize.hpp"
 #include "store/publish/pre_encoded.hpp"
+#include "store/publish/publish_part.hpp"
 
 namespace weightfs {
 namespace {
@@ -52,14 +53,13 @@ void lower_priority() {
   if (::setpriority(PRIO_PROCESS, thread, nice) != 0) log_debug("the queue has normal priority");
 }
 
-/// Temporary: nothing is wrong with the checkpoint or the repository.
-bool may_pass(ErrorCode code) {
+}  // namespace
+
+bool may_pass(ErrorCode code) noexcept {
   return code == ErrorCode::unavailable || code == ErrorCode::timed_out ||
          code == ErrorCode::no_space || code == ErrorCode::no_memory || code == ErrorCode::io ||
          code == ErrorCode::busy || code == ErrorCode::cancelled;
 }
-
-}  // namespace
 
 // ---- choosing ----
 
@@ -104,21 +104,26 @@ void PublishQueue::State::step(const std::shared_ptr<QueueItem>& item,
                                    [source = item->stop]() mutable { source.request_stop(); });
   try {
     advance(*item, context);
+  } catch (const FinalError& error) {
+    failed(*item, error, true);
   } catch (const Error& error) {
-    failed(*item, error);
+    failed(*item, error, false);
   } catch (const std::exception& error) {
-    failed(*item, Error(ErrorCode::io, error.what()));
+    failed(*item, Error(ErrorCode::io, error.what()), false);
   }
   bool is_gone = false;
   change([&] {
     item->is_running = false;
+    item->missing.clear();
     is_gone = item->is_gone;
   });
   if (is_gone) remove_links(links_of(item->record));
 }
 
 void PublishQueue::State::advance(QueueItem& item, const Context& context) {
-  if (item.record.phase == Phase::committing) look_for_version(item, context);
+  // A part looks for its version itself, and compares the bytes; lost ones cannot be compared.
+  const bool looks = !item.record.part.is_part() || item.is_lost;
+  if (item.record.phase == Phase::committing && looks) look_for_version(item, context);
   if (item.is_lost && item.record.phase != Phase::committed) throw lost_bytes_of(item.record);
   if (item.record.phase != Phase::committed) publish_item(item, context);
   settle(item, context);
@@ -131,7 +136,9 @@ void PublishQueue::State::advance(QueueItem& item, const Context& context) {
 void PublishQueue::State::look_for_version(QueueItem& item, const Context& context) {
   const HandOverRecord& record = item.record;
   const std::uint64_t before = std::max<std::uint64_t>(record.version, 1) - 1;
-  const auto found = find_nonce(history, before, record.nonce, context);
+  const auto found = record.part.is_part() ? find_part_version(history, before, record.part,
+                                                               record.wishes.tag, context)
+                                           : find_nonce(history, before, record.nonce, context);
   if (!found && !history.find(record.version, context)) return;  // it may still appear
   change([&] {
     item.record.phase = found ? Phase::committed : Phase::queued;
@@ -147,28 +154,21 @@ void PublishQueue::State::publish_item(QueueItem& item, const Context& context) 
       item.record.phase == Phase::committing ? item.record.version : 0;
   prepare_links(item, context);
   item.watch->lap(&HandOverTiming::seal);
-  take_early(item, context);
-  item.watch->lap(&HandOverTiming::code);
   const Progress progress = [&](std::string_view step, std::uint64_t done, std::uint64_t total) {
     const std::lock_guard lock(mutex);
     item.step = step;
     item.done_bytes = done;
     item.total_bytes = total;
   };
+  if (item.record.part.is_part()) return publish_part_item(item, context, progress);
+  take_early(item, context);
+  item.watch->lap(&HandOverTiming::code);
   try {
     PublishResult result = publish(history, store, options_of(item), context, progress);
     item.images = std::move(result.images);
     item.images_lock = std::move(result.images_lock);
     item.fresh = std::move(result.fresh);
-    change([&] {
-      item.record.phase = Phase::committed;
-      item.record.version = result.version;
-      item.failures = 0;
-      bucket_refusal.clear();
-      for (const auto& [order, other] : items) {
-        if (other->is_lost) other->retry_at = {};  // its number may be this one's
-      }
-    });
+    note_committed(item, result.version);
   } catch (const CommitUnknown&) {
     throw;
   } catch (const Error& error) {
@@ -180,6 +180,18 @@ void PublishQueue::State::publish_item(QueueItem& item, const Context& context) 
     if (may_come_before == 0) set_queued(item);
     throw;
   }
+}
+
+void PublishQueue::State::note_committed(QueueItem& item, std::uint64_t version) {
+  change([&] {
+    item.record.phase = Phase::committed;
+    item.record.version = version;
+    item.failures = 0;
+    bucket_refusal.clear();
+    for (const auto& [order, other] : items) {
+      if (other->is_lost) other->retry_at = {};  // its number may be this one's
+    }
+  });
 }
 
 /// Nothing of it can be a version any more.
@@ -199,7 +211,8 @@ void PublishQueue::State::prepare_links(QueueItem& item, const Context& context)
   // the files are too short.  They were a checkpoint when they were handed over.
   note_lost(item, [&] {
     sync_links(tree, store.path() / "staging", context);
-    check_links(tree, item.record.wishes.include, escape_name(item.record.name));
+    check_links(tree, item.record.wishes.include, scope_of(item.record),
+                escape_name(item.record.name));
   });
   change([&] { item.record.unsynced_boot.clear(); });
   write_record(item);
@@ -260,10 +273,11 @@ Error PublishQueue::State::lost_bytes_of(const HandOverRecord& record) const {
       shown);
   if (record.phase == Phase::committing) {
     return {ErrorCode::corrupt,
-            fmt::format("{}; its manifest was on its way to the bucket and may still become "
-                        "version {}: save it again and hand that over under another name, which "
-                        "shows what became of this one",
-                        what, record.version)};
+            fmt::format("{}; its {} was on its way to the bucket and may still become {}version "
+                        "{}: save it again and hand that over under another name, which shows "
+                        "what became of this one",
+                        what, record.part.is_part() ? "part" : "manifest",
+                        record.part.is_part() ? "one of " : "", record.version)};
   }
   return {ErrorCode::corrupt,
           fmt::format("{}; it is not published: save it again, remove what is left (rm -r "
@@ -315,14 +329,17 @@ void PublishQueue::State::trim_images() {
   }
 }
 
-/// Adopts the staged files as images, unless their bytes may be lost.  If that fails, the sync
-/// fetches the version like any other, and the next try finds it.
+/// Adopts the staged files as images, unless their bytes may be lost, or they are but a part.  If
+/// that fails, the sync fetches the version like any other, and the next try finds it.
 void PublishQueue::State::bring_images(QueueItem& item, const Context& context) {
   ImagesLock lock = std::move(item.images_lock);
   const std::uint64_t version = item.record.version;
+  const bool is_part = item.record.part.is_part();
   const std::vector<std::uint64_t> complete = store.images().complete_versions();
-  if (!complete.empty() && complete.back() >= version) return;
-  if (item.is_lost || item.record.wishes.rollback != 0) {
+  // Of a part's version only the own files may be here.
+  const std::uint64_t enough = is_part ? version + 1 : version;
+  if (!complete.empty() && complete.back() >= enough) return;
+  if (item.is_lost || item.record.wishes.rollback != 0 || is_part) {
     lock.unlock();
     return materialize(store, history, version, context, {}, options.coder);
   }
@@ -338,9 +355,11 @@ void PublishQueue::State::finish(QueueItem& item, const Context& context) {
   const HandOverRecord& record = item.record;
   const auto version = history.get(record.version, context);
   const auto layout = history.layout(*version, context);
+  const auto handed_over = own_paths(item);
   std::set<std::string> paths;
   std::uint64_t bytes = 0;
   for (const auto& file : files_of(version->manifest, *layout)) {
+    if (handed_over && !handed_over->contains(file.path)) continue;
     paths.insert(file.path);
     bytes += file.size_bytes;
   }
@@ -349,8 +368,9 @@ void PublishQueue::State::finish(QueueItem& item, const Context& context) {
   for (const StagedFile& file : staging.list(record.directory)) {
     if (S_ISREG(file.type) && paths.contains(file.path)) published.push_back(file.id);
   }
-  // Only this thread changes it.  One whose bytes were lost may be found behind later ones.
-  const PublishedRange with_this = own.last > record.version ? own : own.with(record.version);
+  // Only this thread changes it.  One whose bytes were lost may be found behind later ones, and a
+  // part that was handed over twice is the same version.
+  const PublishedRange with_this = own.last >= record.version ? own : own.with(record.version);
   const std::string left =
       staging.finish(record.directory, published, record.origin, record.version,
                      {{ColumnFamily::handovers, record.key(), std::nullopt},
@@ -380,7 +400,7 @@ void PublishQueue::State::finish(QueueItem& item, const Context& context) {
 
 // ---- failures ----
 
-void PublishQueue::State::failed(QueueItem& item, const Error& error) {
+void PublishQueue::State::failed(QueueItem& item, const Error& error, bool is_final) {
   item.images_lock.unlock();
   item.watch->lap(&HandOverTiming::wait);
   item.watch->timing.attempts++;
@@ -397,6 +417,7 @@ void PublishQueue::State::failed(QueueItem& item, const Error& error) {
     default:
       break;
   }
+  if (is_final) return end(item, Phase::failed, error);
   if (may_pass(error.code())) return wait(item, error.what(), error.code());
   if (error.code() != ErrorCode::conflict) return end(item, Phase::failed, error);
   if (look_for_lost_first(item)) return wait(item, error.what(), error.code());

@@ -168,10 +168,10 @@ void remove_links(const stdfs::path& tree) noexcept {
   if (failed) log_warning(fmt::format("cannot remove {}: {}", tree.string(), failed.message()));
 }
 
-void check_links(const stdfs::path& tree, const std::vector<std::string>& include,
+void check_links(const stdfs::path& tree, const std::vector<std::string>& include, ScanScope scope,
                  std::string_view shown) {
   try {
-    static_cast<void>(scan_checkpoint(tree, include));
+    static_cast<void>(scan_checkpoint(tree, include, scope));
   } catch (const Error& error) {
     throw Error(error.code(), replaced(error.what(), escape_name(tree.native()), shown));
   }

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "store/base/context.hpp"
+#include "store/format/checkpoint.hpp"
 #include "store/staging/staging.hpp"
 
 namespace weightfs {
@@ -51,7 +52,7 @@ void remove_links(const std::filesystem::path& tree) noexcept;
 /// Scans the tree as publish() will.  `shown`: the directory as its user knows it.
 /// Throws Error: as scan_checkpoint.
 void check_links(const std::filesystem::path& tree, const std::vector<std::string>& include,
-                 std::string_view shown);
+                 ScanScope scope, std::string_view shown);
 
 /// Syncs the bytes of all files of the tree, and their names in `backing`, to disk.
 /// Throws Error: corrupt if the disk failed to store them (they may be lost); cancelled, io.

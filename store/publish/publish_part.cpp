@@ -40,12 +40,6 @@ constexpr unsigned kPartsAsked = 16;  // in one look
 constexpr unsigned kPartsAtOnce = 4;  // whose layout and hashes are fetched
 constexpr std::chrono::milliseconds kFirstPause{20}, kLongestPause{1000};
 
-/// The number was taken by another writer: with a rebase the part is coded again.
-class NumberTaken : public Error {
- public:
-  using Error::Error;
-};
-
 class PartPublisher {
  public:
   PartPublisher(History& history, Store& store, const PublishOptions& options,
@@ -63,6 +57,7 @@ class PartPublisher {
   void check_options() const;
   void attempt(bool is_first);
   void take_parent();
+  void check_fence() const;
   void scan();
   [[nodiscard]] PartSet set_of(std::uint64_t version) const {
     return part_set(repository_.id(), options_.part, options_.wishes.tag, version);
@@ -76,6 +71,9 @@ class PartPublisher {
   void code_and_upload();
   [[nodiscard]] bool wants_snapshot();
   void claim();
+  void begin_commit() const {
+    if (options_.committing) options_.committing(set_.version);
+  }
   void put_record();
   bool wait();
   bool look_at_version(bool is_first);
@@ -149,13 +147,21 @@ void PartPublisher::attempt(bool is_first) {
   result_.part_bytes = checkpoint_.size_bytes();
   result_.unpublished = checkpoint_.unpublished;
   if (find_own_version()) return;
+  check_fence();
+  lap(options_.watch, &HandOverTiming::seal);
   found_.assign(set_.parts, std::nullopt);
   asked_ = 0;
   if (!find_own_part()) {
     code_and_upload();
+    lap(options_.watch, &HandOverTiming::code);
     reader_->wait_unwritten(context_);
     reader_->check_untouched();
+    begin_commit();
     put_record();
+    lap(options_.watch, &HandOverTiming::upload);
+  } else {
+    lap(options_.watch, &HandOverTiming::code);
+    begin_commit();
   }
   found_[options_.part.part - 1] = record_;
   reached("part");
@@ -163,8 +169,8 @@ void PartPublisher::attempt(bool is_first) {
     parent_images_.give_up();
     remove_other_images(store_, parent_->number());
   }
-  if (wait()) return;
-  result_.missing = missing();
+  if (!wait()) result_.missing = missing();
+  lap(options_.watch, &HandOverTiming::commit);
 }
 
 void PartPublisher::take_parent() {
@@ -180,6 +186,16 @@ void PartPublisher::take_parent() {
   result_ = {};
   result_.parent = parent;
   result_.version = parent + 1;
+}
+
+/// After the own version was looked for: that may be the one behind the fence.
+void PartPublisher::check_fence() const {
+  if (!options_.fence_parent || *options_.fence_parent == result_.parent) return;
+  throw NumberTaken(
+      ErrorCode::conflict,
+      fmt::format("the newest version is {}, but part {} of {} must follow version {}: another "
+                  "writer published in between",
+                  result_.parent, options_.part.part, set_.tag, *options_.fence_parent));
 }
 
 void PartPublisher::scan() {
@@ -449,7 +465,7 @@ std::vector<unsigned> PartPublisher::missing() const {
 }
 
 void PartPublisher::give_up_waiting() const {
-  throw Error(
+  throw PartsMissing(
       ErrorCode::timed_out,
       fmt::format("version {} ({}) is not published: part{} {} of {} did not come within {} "
                   "s.  Part {} stays; publish the missing, or the same again to wait on",
@@ -541,6 +557,18 @@ void PartPublisher::finish(const Version& version) {
 PartResult publish_part(History& history, Store& store, const PublishOptions& options,
                         const Context& context, const Progress& progress) {
   return PartPublisher(history, store, options, context, progress).run();
+}
+
+std::optional<std::uint64_t> find_part_version(History& history, std::uint64_t after,
+                                               const PartChoice& part, std::string_view tag,
+                                               const Context& context) {
+  const std::string& repository = history.repository().id();
+  for (std::uint64_t number = after + 1;; number++) {
+    const auto version = history.find(number, context);
+    if (!version) return std::nullopt;
+    const std::string nonce = part_set(repository, part, tag, number).manifest_nonce();
+    if (version->manifest.nonce == nonce) return number;
+  }
 }
 
 }  // namespace weightfs

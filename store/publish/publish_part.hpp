@@ -21,8 +21,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
 #include <vector>
 
+#include "store/base/error.hpp"
+#include "store/parts/part_set.hpp"
 #include "store/publish/publish.hpp"
 
 namespace weightfs {
@@ -39,14 +44,36 @@ struct PartResult {
   std::vector<std::string> unpublished;
 };
 
+/// The number was taken by another writer, or the fence does not hold.  Nothing was committed.
+class NumberTaken : public Error {
+ public:
+  using Error::Error;
+};
+
+/// The others did not come in time.
+class PartsMissing : public Error {
+ public:
+  using Error::Error;
+};
+
+/// Calls `options.committing` right before the part's record is written, or was found: from there
+/// on the version may come to exist, whoever commits it.
+///
 /// Points for PublishOptions::at: "scanned", "parent", "diffed", "claimed", "pack", "part-objects",
 /// "part", "waiting", "complete", "united", "before-commit", "committed", "removed".
 ///
 /// Requires: options.part is one.
 /// Throws Error: as publish(); also invalid (no token, no tag, parts that make no version),
-/// conflict (the part exists with other bytes), timed_out (other parts did not come within
-/// part_wait: names them; this one stays).  Throws CommitUnknown.
+/// conflict (the part exists with other bytes).  Throws PartsMissing: timed_out (other parts did
+/// not come within part_wait: names them; this one stays).  Throws NumberTaken: conflict.  Throws
+/// CommitUnknown.
 PartResult publish_part(History& history, Store& store, const PublishOptions& options,
                         const Context& context, const Progress& progress);
+
+/// The version after `after` that was made of these parts; nullopt if there is none up to the
+/// newest.  Reads the manifests one after another.  Throws Error: as History::find.
+std::optional<std::uint64_t> find_part_version(History& history, std::uint64_t after,
+                                               const PartChoice& part, std::string_view tag,
+                                               const Context& context);
 
 }  // namespace weightfs

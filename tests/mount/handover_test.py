@@ -404,7 +404,7 @@ class Wait(writers.WriterTest):
         mount.process.kill()
         code, said, _ = self.ended(waiting)
         self.assertEqual((code, said["error"]["code"]), (1, "unavailable"))
-        self.assertIn("--writer", said["error"]["message"])
+        self.assertIn(f"weightfs mount --again {mount.path}", said["error"]["message"])
         mount.start()  # the stale socket is no hindrance
         self.assertEqual(harness.run("wait", mount.path, "--version", 1,
                                      "--timeout", "0.05").returncode, 5)

@@ -1,13 +1,13 @@
 // A writer's process that kills itself with SIGKILL at a named point of the publish queue, or is
 // killed by the test at any time.  A separate program, since a test that has threads cannot fork.
 //
-//     weightfs_kill_queue URL STORE DIRECTORY NAME POINT
+//     weightfs_kill_queue URL STORE DIRECTORY NAME POINT [PART PARTS]
 //
 // Opens the store.  Unless the queue has an entry, or a version with the tag NAME exists, it stages
 // a copy of DIRECTORY, with an additional file that is not published, as staging/NAME, and hands it
 // over with the tag NAME.  DIRECTORY "rollback:N": an empty directory, to be published with the
-// content of version N.  Prints "handed over", and ends when the queue is empty.  POINT "never":
-// does not kill itself.
+// content of version N.  PART: what is handed over is that part of a version.  Prints "handed
+// over", and ends when the queue is empty.  POINT "never": does not kill itself.
 #include <signal.h>
 
 #include <cstdio>
@@ -45,13 +45,17 @@ void stage(Writer& writer, const std::filesystem::path& from, const std::string&
   writer.staging.rename(kStagingRoot, partial, kStagingRoot, name, 0);
 }
 
-int run(char** arguments) {
+int run(int count, char** arguments) {
   const std::string name = arguments[4];
   const std::string_view wanted = arguments[5];
   QueueOptions options;
   options.at = [wanted](std::string_view point) {
     if (point == wanted) ::raise(SIGKILL);
   };
+  if (count == 8) {
+    options.part = {static_cast<unsigned>(std::stoul(arguments[6])),
+                    static_cast<unsigned>(std::stoul(arguments[7])), "run-1"};
+  }
   Writer writer(Repository::open(arguments[1], {}), arguments[2], std::move(options));
   const bool is_needed = writer.queue.list().empty() && !has_version(*writer.repository, name);
   writer.start();
@@ -76,9 +80,9 @@ int run(char** arguments) {
 }  // namespace weightfs::test
 
 int main(int count, char** arguments) {
-  if (count != 6) return 2;
+  if (count != 6 && count != 8) return 2;
   try {
-    return weightfs::test::run(arguments);
+    return weightfs::test::run(count, arguments);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;

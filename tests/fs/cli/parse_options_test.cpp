@@ -123,6 +123,29 @@ TEST_F(OptionsTest, TakesAPartOfAVersion) {
   EXPECT_FALSE(parse(with({"--part-wait", "5"})).error.empty()) << "it would do nothing";
 }
 
+TEST_F(OptionsTest, TakesAPartOfAWritersMount) {
+  const auto with = [&](std::vector<std::string> more) {
+    const std::vector<std::string> mount{"mount", "file:///b", "/mnt"};
+    more.insert(more.begin(), mount.begin(), mount.end());
+    return more;
+  };
+  const Options options =
+      parsed(with({"--writer", "--part", "2/4", "--run", "job.1", "--part-wait", "0.5"}));
+  EXPECT_EQ(options.part.part, 2u);
+  EXPECT_EQ(options.part.parts, 4u);
+  EXPECT_EQ(options.part.run, "job.1");
+  EXPECT_EQ(options.part_wait, std::chrono::milliseconds(500));
+  EXPECT_EQ(parsed(with({"--writer", "--part", "1/1"})).part_wait, kPartWait);
+  for (const std::vector<std::string>& wrong :
+       {std::vector<std::string>{"--part", "2/4"},
+        {"--writer", "--part", "5/4"},
+        {"--writer", "--run", "job.1"},
+        {"--writer", "--part-wait", "5"},
+        {"--writer", "--part", "1/2", "--part-wait", "0"}}) {
+    EXPECT_FALSE(parse(with(wrong)).error.empty()) << wrong.back();
+  }
+}
+
 TEST_F(OptionsTest, TakesEveryOptionOfPublish) {
   const Options options =
       parsed({"publish", "file:///b", "dir", "--tag", "step-1", "--meta", "a=1", "--meta=b=x=y",

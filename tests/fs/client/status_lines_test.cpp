@@ -149,6 +149,15 @@ TEST(HandOverText, TellsForWhatItWaits) {
   EXPECT_EQ(hand_over_text(entry("waiting")), "step-42: waiting");
 }
 
+TEST(HandOverText, NamesThePartsForWhichItWaits) {
+  Json json = entry("waiting");
+  json["parts"] = 4;
+  json["missing"] = {2, 3};
+  EXPECT_EQ(hand_over_text(json), "step-42: waiting for parts 2 and 3 of 4");
+  json["missing"] = {3};
+  EXPECT_EQ(hand_over_text(json), "step-42: waiting for part 3 of 4");
+}
+
 TEST(HandOverText, TellsTheOtherStates) {
   EXPECT_EQ(hand_over_text(entry("queued")), "step-42: queued");
   Json committing = entry("committing");

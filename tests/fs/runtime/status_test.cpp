@@ -328,6 +328,7 @@ TEST(StatusText, TellsTheQueueAndTheStagingOfAWriter) {
   state.writer = {
       .rebase = true,
       .include = {"*.pt"},
+      .part = {2, 4, "job.1"},
       .queue = {one, two},
       .staging = staging,
       .early = {.waiting_files = 1, .coded_files = 2, .coded_bytes = 30, .uploaded_bytes = 20},
@@ -347,6 +348,9 @@ TEST(StatusText, TellsTheQueueAndTheStagingOfAWriter) {
   const Json& writer = json["writer"];
   EXPECT_EQ(writer["rebase"], true);
   EXPECT_EQ(writer["include"], Json::array({"*.pt"}));
+  EXPECT_EQ(writer["part"], 2);
+  EXPECT_EQ(writer["parts"], 4);
+  EXPECT_EQ(writer["run"], "job.1");
   EXPECT_EQ(writer["queue"][0], Json({{"order", 6},
                                       {"name", "untagged-1"},
                                       {"tag", ""},
@@ -355,6 +359,8 @@ TEST(StatusText, TellsTheQueueAndTheStagingOfAWriter) {
                                       {"done", 3},
                                       {"total", 12},
                                       {"early_bytes", 5},
+                                      {"parts", nullptr},
+                                      {"missing", Json::array()},
                                       {"version", nullptr},
                                       {"since", 900},
                                       {"error", nullptr}}));

@@ -62,6 +62,40 @@ TEST(HandOverRecord, ARollbackIsAFieldThatOthersDoNotHave) {
   EXPECT_EQ(HandOverRecord::parse(record.key(), record.serialize()).wishes.rollback, 41U);
 }
 
+TEST(HandOverRecord, APartComesBackWithItsTokenAndOthersAreAsBefore) {
+  HandOverRecord record = sample();
+  EXPECT_FALSE(HandOverRecord::parse(record.key(), record.serialize()).part.is_part());
+  EXPECT_EQ(nlohmann::json::parse(record.serialize()).at("format"), 1);
+  record.part = {2, 4, "job.1"};
+  const HandOverRecord parsed = HandOverRecord::parse(record.key(), record.serialize());
+  expect_equal(parsed, record);
+  EXPECT_EQ(parsed.part.part, 2U);
+  EXPECT_EQ(parsed.part.parts, 4U);
+  EXPECT_EQ(parsed.part.run, "job.1");
+  // An older release, which knows format 1, would publish it as a whole version.
+  EXPECT_EQ(nlohmann::json::parse(record.serialize()).at("format"), 2);
+}
+
+TEST(HandOverRecord, RefusesAPartThatCannotBe) {
+  HandOverRecord record = sample();
+  record.part = {2, 4, "job.1"};
+  const auto whole = nlohmann::json::parse(record.serialize());
+  const std::vector<std::pair<std::string, nlohmann::json>> wrong{
+      {"part", 0},        {"part", 5},  {"part", std::uint64_t{1} << 32},
+      {"part", "2"},      {"parts", 0}, {"parts", 1025},
+      {"parts", nullptr}, {"run", ""},  {"run", 7}};
+  for (const auto& [name, value] : wrong) {
+    auto json = whole;
+    json["part"][name] = value;
+    EXPECT_EQ(code_of([&] { HandOverRecord::parse(record.key(), json.dump()); }),
+              ErrorCode::corrupt)
+        << name << " " << value;
+  }
+  auto json = whole;
+  json.erase("part");
+  EXPECT_EQ(code_of([&] { HandOverRecord::parse(record.key(), json.dump()); }), ErrorCode::corrupt);
+}
+
 TEST(HandOverRecord, OrdersItsKeysAsTheHandOvers) {
   HandOverRecord earlier = sample(), later = sample();
   earlier.order = 255;
@@ -77,7 +111,7 @@ TEST(HandOverRecord, RefusesTextThatIsNoUtf8) {
 
 TEST(HandOverRecord, RefusesANewerFormatByItsName) {
   auto json = nlohmann::json::parse(sample().serialize());
-  json["format"] = 2;
+  json["format"] = 3;
   std::string message;
   EXPECT_EQ(code_of([&] { HandOverRecord::parse(sample().key(), json.dump()); }, &message),
             ErrorCode::unsupported);

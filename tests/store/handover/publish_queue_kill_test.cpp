@@ -2,6 +2,7 @@
 // continues. In all cases each checkpoint that was handed over becomes exactly one version.
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <spawn.h>
@@ -27,6 +28,14 @@ const std::vector<std::string> kQueuePoints{
     "sealed",  "recorded", "scanned",       "parent",     "diffed",    "pack",
     "blobs",   "layout",   "before-commit", "committing", "committed", "committed-recorded",
     "adopted", "shown",    "finished"};
+
+/// Of a part; the last ones are reached by whichever of the hosts finds all parts.
+const std::vector<std::string> kPartPoints{
+    "sealed", "recorded",           "scanned",   "diffed", "pack",     "part-objects", "committing",
+    "part",   "committed-recorded", "adopted",   "shown",  "finished", "waiting",      "complete",
+    "united", "before-commit",      "committed", "removed"};
+const std::set<std::string> kPointsOfOne{"waiting",       "complete",  "united",
+                                         "before-commit", "committed", "removed"};
 
 /// A child process with its standard output.
 class Child {
@@ -103,6 +112,24 @@ class KilledQueue : public testing::Test {
         {WEIGHTFS_KILL_QUEUE, url_, dir_ / "store", checkpoint(version), name_of(version), point});
   }
 
+  /// The files of a part of the checkpoint.
+  stdfs::path part_of(unsigned part, unsigned version) {
+    const stdfs::path directory = dir_ / fmt::format("part-{}-of-{}", part, version);
+    if (stdfs::exists(directory)) return directory;
+    for (const auto& [path, bytes] : read_tree(checkpoint(version))) {
+      const bool is_of_second = path == "model-00002-of-00002.safetensors";
+      if (is_of_second == (part == 2)) write_text(directory / path, bytes);
+    }
+    return directory;
+  }
+
+  static std::string store_of(unsigned part) { return fmt::format("store-{}", part); }
+
+  Child start_part(unsigned part, unsigned version, const std::string& point) {
+    return Child({WEIGHTFS_KILL_QUEUE, url_, dir_ / store_of(part), part_of(part, version),
+                  name_of(version), point, std::to_string(part), "2"});
+  }
+
   /// The numbers of the versions with this tag.
   std::vector<std::uint64_t> versions_of(Repository& repository, const std::string& tag) {
     std::vector<std::uint64_t> found;
@@ -149,8 +176,8 @@ class KilledQueue : public testing::Test {
   }
 
   /// After a last process has emptied the queue: there is one version, with the right bytes.
-  void expect_published(unsigned version) {
-    Writer writer(Repository::open(url_, {}), dir_ / "store");
+  void expect_published(unsigned version, const std::string& store = "store") {
+    Writer writer(Repository::open(url_, {}), dir_ / store);
     const std::string name = name_of(version);
     const auto numbers = versions_of(*writer.repository, name);
     ASSERT_EQ(numbers.size(), 1u) << name;
@@ -233,6 +260,31 @@ TEST_P(KilledAt, RollsBackExactlyOnce) {
 }
 
 INSTANTIATE_TEST_SUITE_P(PublishQueue, KilledAt, testing::ValuesIn(kQueuePoints),
+                         [](const auto& param) {
+                           std::string name = param.param;
+                           std::erase(name, '-');
+                           return name;
+                         });
+
+class KilledPartAt : public KilledAt {};
+
+/// Whatever becomes of one host, its part and that of the other are one version, on both.
+TEST_P(KilledPartAt, MakesOneVersionWithTheOther) {
+  for (unsigned version = 1; version <= 2; version++) {
+    Child other = start_part(2, version, "never");
+    const int status = start_part(1, version, GetParam()).wait();
+    const bool is_killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+    ASSERT_TRUE(is_killed || (status == 0 && kPointsOfOne.contains(GetParam()))) << status;
+    if (is_killed) {
+      ASSERT_EQ(start_part(1, version, "never").wait(), 0);
+    }
+    ASSERT_EQ(other.wait(), 0);
+    for (const unsigned part : {1U, 2U}) expect_published(version, store_of(part));
+  }
+  expect_sound(2);
+}
+
+INSTANTIATE_TEST_SUITE_P(PartQueue, KilledPartAt, testing::ValuesIn(kPartPoints),
                          [](const auto& param) {
                            std::string name = param.param;
                            std::erase(name, '-');
