@@ -59,9 +59,10 @@ std::string read_kernel_file(const stdfs::path& path) {
   const File file = File::open(path, O_RDONLY);
   std::string text;
   std::array<char, 16384> buffer;
-  for (ssize_t got = 0; text.size() < kSmallFileBytesMax; text.append(buffer.data(), got)) {
-    got = ::read(file.fd(), buffer.data(), buffer.size());
+  while (text.size() < kSmallFileBytesMax) {
+    const ssize_t got = ::read(file.fd(), buffer.data(), buffer.size());
     if (got <= 0) break;
+    text.append(buffer.data(), static_cast<std::size_t>(got));
   }
   return text;
 }
