@@ -240,9 +240,9 @@ CommandSpec doctor_command() {
            .value = "FILE",
            .is_typed = true,
            .help =
-               "also write what it found, with the status, the command line, the end of the log\n"
-               "and the configuration of a MOUNTPOINT, to an archive (.tar.gz) for whoever\n"
-               "helps; keys, tokens and passwords are taken out (default: none)",
+               "also write what it found, with the status, the command line, the end of the\n"
+               "log and the configuration of a MOUNTPOINT, to an archive (.tar.gz) for\n"
+               "whoever helps; keys, tokens and passwords are taken out (default: none)",
            .set = into<as_given, &Options::look, &LookFlags::output>},
       }),
       .take = take_target,
