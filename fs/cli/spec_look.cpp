@@ -239,10 +239,9 @@ CommandSpec doctor_command() {
           {.name = "bundle",
            .value = "FILE",
            .is_typed = true,
-           .help =
-               "also write what it found, with the status, the command line, the end of the\n"
-               "log and the configuration of a MOUNTPOINT, to an archive (.tar.gz) for\n"
-               "whoever helps; keys, tokens and passwords are taken out (default: none)",
+           .help = "also write what it found, with the status, the command line, the end of the\n"
+                   "log and the configuration of a MOUNTPOINT, to an archive (.tar.gz) for\n"
+                   "whoever helps; keys, tokens and passwords are taken out (default: none)",
            .set = into<as_given, &Options::look, &LookFlags::output>},
       }),
       .take = take_target,
