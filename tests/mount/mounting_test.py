@@ -134,7 +134,7 @@ class MountPoint(harness.MountTest):
         self.assertEqual(listed[mount.path]["state"], "dead")
         done = harness.run("status", mount.path)
         self.assertEqual(done.returncode, 1)
-        self.assertIn(f"weightfs mount {self.url} {mount.path}", done.stderr)
+        self.assertIn(f"weightfs mount --again {mount.path}", done.stderr)
 
     def test_a_mount_whose_daemon_is_stopped_holds_up_nobody(self):
         mount = self.mount()
