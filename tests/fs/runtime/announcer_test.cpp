@@ -110,8 +110,8 @@ TEST_F(AnnouncerTest, ChangesAreWrittenOnceASecondAtMost) {
     return bucket_->calls("put") >= 3;
   }));
   announcer.stop();  // writes one more
-  const auto seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-  EXPECT_LE(static_cast<double>(bucket_->calls("put")), seconds + 2);
+  const double elapsed = std::chrono::duration<double>(Clock::now() - begin).count();
+  EXPECT_LE(static_cast<double>(bucket_->calls("put")), elapsed + 2);
 }
 
 TEST_F(AnnouncerTest, ABucketThatRefusesIsToldOfAndAskedAgain) {
