@@ -112,8 +112,7 @@ std::string command_text(const MountRecord& record) {
 std::string environment_text(const MountRecord& record) {
   std::string text;
   for (const auto& [name, value] : record.environment) {
-    const bool is_hook = name == "WEIGHTFS_HOOK";
-    text += fmt::format("{}={}\n", name, is_hook ? Scrubber::kRemoved : value);
+    text += fmt::format("{}={}\n", name, value);
   }
   for (const std::string& name : record.secrets) {
     text += fmt::format("{}={}\n", name, Scrubber::kRemoved);
@@ -223,7 +222,7 @@ void add_hub_tokens(Scrubber& scrubber) {
                }).token);
 }
 
-/// A hook's text must not be shown: all of its options and arguments, and the file that it names.
+/// The token in the file that a hook names.
 void add_hook(Scrubber& scrubber, const std::string& text) {
   try {
     const HookOptions hook = parse_hook(text);

@@ -1,11 +1,11 @@
 #include "fs/doctor/scrubber.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <cctype>
 #include <utility>
+
+#include "store/aws/sigv4.hpp"
 
 namespace weightfs::fs {
 namespace {
@@ -25,20 +25,6 @@ std::string_view trimmed(std::string_view text) {
   const std::size_t first = text.find_first_not_of(kSpaces);
   if (first == std::string_view::npos) return {};
   return text.substr(first, text.find_last_not_of(kSpaces) - first + 1);
-}
-
-std::string percent_encoded(std::string_view text) {
-  std::string encoded;
-  for (const char c : text) {
-    const bool is_plain = std::isalnum(static_cast<unsigned char>(c)) != 0 ||
-                          std::string_view("-_.~").find(c) != std::string_view::npos;
-    if (is_plain) {
-      encoded += c;
-    } else {
-      encoded += fmt::format("%{:02X}", static_cast<unsigned char>(c));
-    }
-  }
-  return encoded;
 }
 
 void replace_all(std::string& text, std::string_view what) {
@@ -87,7 +73,8 @@ void scrub_bearers(std::string& text) {
 }  // namespace
 
 void Scrubber::add(std::string_view secret) {
-  for (const std::string& form : {std::string(trimmed(secret)), percent_encoded(trimmed(secret))}) {
+  for (const std::string& form :
+       {std::string(trimmed(secret)), uri_encode(trimmed(secret), false)}) {
     if (form.size() < kSecretBytesMin || std::ranges::count(secrets_, form) != 0) continue;
     secrets_.push_back(form);
   }

@@ -282,6 +282,10 @@ TEST_F(CommandsTest, ADryRunChecksAndWritesNothing) {
   EXPECT_EQ(back["files"], read_tree(dir_ / "step-1").size());
   expect_failure({"rollback", url(), "9", "--dry-run"}, 1, "not_found", "9");
   expect_failure({"publish", url(), next, "--dry-run", "--tag", "../x"}, 2, "invalid", "../x");
+  write_text(dir_ / "next" / "model.safetensors.index.json",
+             R"({"weight_map":{"x":"shard-of-another-part.safetensors"}})");
+  expect_failure({"publish", url(), next, "--dry-run"}, 1, "not_found", "shard-of-another-part");
+  EXPECT_EQ(run({"publish", url(), next, "--dry-run", "--tag", "a", "--part", "1/2"}).code, 0);
   write_text(dir_ / "next" / "broken.safetensors", "not one");
   expect_failure({"publish", url(), next, "--dry-run"}, 4, "corrupt", "broken.safetensors");
   EXPECT_EQ(read_tree(dir_ / "bucket"), before);
