@@ -2,11 +2,13 @@
 """From "the checkpoint is in the trainer's memory" to "every byte was read on the other host".
 
     end_to_end.py [--size 512MiB] [--changed 1.1] [--bucket directory|ceph] [--ways weightfs,slime,...]
-                  [--poll SECONDS] [--reader-options "..."] [--rounds R] [--warm-up W] [--json FILE]
+                  [--poll SECONDS] [--reader-options "..."] [--save-rate GB/s]
+                  [--rounds R] [--warm-up W] [--json FILE]
 
 weightfs: a writer's and a reader's mount on this machine, each with its own store. The trainer saves
 four shards one after the other as safetensors does, renames the directory into publish/, and the reader
-reads all files of the version as soon as `latest` names it. Beside it, in the same run and on the same
+reads all files of the version as soon as `latest` names it. With --save-rate the save writes no faster than
+that: a trainer that gathers its weights from many devices does not save at the speed of memory. Beside it, in the same run and on the same
 versions, the ways of others (peers.py), and `cp` of the model.
 
 All ways take turns in each round, in an order that changes; before each, both daemons are idle, the
@@ -115,8 +117,9 @@ class Mounts:
 
     name = "weightfs"
 
-    def __init__(self, model, work, url, manifest_exists, options):
-        self.model, self.url, self.manifest_exists = model, url, manifest_exists
+    def __init__(self, model, work, place, options, save_rate):
+        self.model, self.url, self.manifest_exists = model, place.url, place.manifest_exists
+        self.save_rate = save_rate  # bytes per second; 0: as fast as it can
         self.binary = os.environ["WEIGHTFS_BIN"]
         self.writer, self.reader = (os.path.join(work, name) for name in ("writer", "reader"))
         self.stores = {name: os.path.join(work, name + "-store") for name in ("writer", "reader")}
@@ -146,6 +149,7 @@ class Mounts:
 
     def save(self, folder):
         """As safetensors does."""
+        begin, saved = time.perf_counter(), 0
         os.mkdir(folder)
         with open(os.path.join(folder, "config.json"), "w") as file:
             json.dump({"architectures": ["LlamaForCausalLM"]}, file)
@@ -155,7 +159,9 @@ class Mounts:
             os.ftruncate(fd, len(shard.after))
             view = memoryview(shard.after)
             for at in range(0, len(view), peers.PIECE):
-                os.write(fd, view[at:at + peers.PIECE])
+                saved += os.write(fd, view[at:at + peers.PIECE])
+                if self.save_rate:
+                    time.sleep(max(0.0, begin + saved / self.save_rate - time.perf_counter()))
             os.rename(temporary, os.path.join(folder, shard.name))
             os.close(fd)
 
@@ -384,7 +390,7 @@ def part_rows(results):
 
 def print_results(report, results, args):
     report.note("circumstances", f"{args.size} in {SHARDS} shards, {100 * np.mean(results.changed):.2f} % changed, bucket: "
-                f"{args.bucket}, reader: `{args.reader_options}`, {args.rounds} rounds after {args.warm_up}; best / median.")
+                f"{args.bucket}, reader: `{args.reader_options}`, the save {pace(args.save_rate)}, {args.rounds} rounds after {args.warm_up}; best / median.")
     report.table("ways", ["way", "MB a version", "to `latest` or applied, ms", "/ weightfs", "to read whole, ms",
                           "/ weightfs", "from the trainer's memory to read whole, ms", "/ weightfs"],
                  comparison(results))
@@ -404,6 +410,10 @@ def print_results(report, results, args):
     report.data("parts", results.parts)
 
 
+def pace(rate):
+    return f"at {rate:g} GB/s" if rate else "as fast as it can"
+
+
 def parse_size(text):
     for unit, factor in (("GiB", 1 << 30), ("MiB", MIB)):
         if text.endswith(unit):
@@ -419,6 +429,7 @@ def main():
     parser.add_argument("--ways", default=",".join(peers.ALL))
     parser.add_argument("--poll", default="0.02")
     parser.add_argument("--reader-options", default="", help="of the reader's mount, besides --poll")
+    parser.add_argument("--save-rate", type=float, default=0, metavar="GB/s", help="0: as fast as it can")
     parser.add_argument("--warm-up", type=int, default=WARM_UP)
     measure.add_options(parser)
     args = parser.parse_args()
@@ -429,7 +440,7 @@ def main():
         place = (CephPlace if args.bucket == "ceph" else DirectoryPlace)(work)
         model = Model(peers.Library(work), size, args.changed / 100)
         ways = [peers.ALL[name](model, place.bucket(name), work) for name in args.ways.split(",") if name != "weightfs"]
-        mounts = Mounts(model, work, place.url, place.manifest_exists, args.reader_options)
+        mounts = Mounts(model, work, place, args.reader_options, args.save_rate * 1e9)
         with mounts:
             results = run(model, mounts, place, ways, args)
     print_results(report, results, args)
