@@ -23,7 +23,7 @@
 #include "store/format/tensor.hpp"
 #include "store/inspect/diff_versions.hpp"
 #include "store/os/file.hpp"
-#include "store/publish/pre_encoded.hpp"
+#include "store/format/own_meta.hpp"
 #include "store/repository/gc_log.hpp"
 #include "store/threads/parallel.hpp"
 

@@ -243,8 +243,11 @@ class Daemon {
   [[nodiscard]] RuntimeOptions runtime_options() {
     return {.place = mount_point_,
             .guards = {&session_guard_, &*bound_},
-            .sync = {
-                .only = options_.only, .with_absent = true, .partial = true, .checking = context_}};
+            .sync = {.only = options_.only,
+                     .with_absent = true,
+                     .partial = true,
+                     .head_start = !options_.writer && options_.only.empty(),
+                     .checking = context_}};
   }
 
   void begin_pins() {

@@ -127,10 +127,11 @@ class SyncService {
     if (!options_.once) write_sync_command(directory_->path(), command_again(host_.words));
     runtime_ = std::make_unique<Runtime>(
         host_, std::move(places.repository), std::move(store),
-        RuntimeOptions{.place = directory_->path(),
-                       .warms = !options_.once,
-                       .guards = {&*directory_},
-                       .sync = {.tags = !options_.once, .checking = context_}});
+        RuntimeOptions{
+            .place = directory_->path(),
+            .warms = !options_.once,
+            .guards = {&*directory_},
+            .sync = {.tags = !options_.once, .head_start = !options_.once, .checking = context_}});
     options_.once ? run_once() : follow();
   }
 

@@ -1,8 +1,8 @@
-// EarlyRecord: which packs the next version will probably have.  A writer's mount publishes it while
-// a trainer still saves; a reader may begin with these packs before the manifest exists.
+// EarlyRecord: which packs the next version will probably have.  A writer's mount publishes it
+// while a trainer still saves; a reader may begin with these packs before the manifest exists.
 //
-// It is a hint: nothing in it is believed.  What is made by it is used only if the manifest leads to
-// the same bytes by the same packs.
+// It is a hint: nothing in it is believed.  What is made by it is used only if the manifest leads
+// to the same bytes by the same packs.
 //
 // Threads: a value.  Format: docs/FORMAT.md, "Early records".
 #pragma once
@@ -22,14 +22,14 @@ inline constexpr std::uint64_t kEarlyRecordBytesMax = 4u << 20;
 struct EarlyRecord {
   /// A file that is coded and uploaded.  It has the tensors of the parent's file of this path.
   struct File {
-    std::string path;            // in the checkpoint
-    std::vector<PackRef> packs;  // with chunks of this file alone; none: nothing changed in it
+    std::string path;  // in the checkpoint
+    DeltaRef delta;    // its packs have chunks of this file alone; none: nothing changed in it
   };
 
   std::string repository;     // id
   std::uint64_t version = 0;  // that comes next
   Sha256 parent_sha256{};     // of the manifest of version - 1
-  std::vector<File> files;    // ascending by path
+  std::vector<File> files;    // ascending by path; at least one
   std::vector<std::string> features = {};
 
   /// Throws Error: invalid if it would be larger than kEarlyRecordBytesMax.

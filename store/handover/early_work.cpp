@@ -38,8 +38,23 @@ EarlyWork::EarlyWork(Staging& staging, Store& store, History& history, EarlyOpti
     : staging_(staging),
       store_(store),
       history_(history),
-      coder_(history, store, std::move(options)) {
-  if (is_on) closes_.emplace(watch_options());
+      announcer_(history.repository(), [this] { return coder_.coming(); }),
+      coder_(history, store, announced(std::move(options))) {
+  if (!is_on) return;
+  announcer_.start();
+  closes_.emplace(watch_options());
+}
+
+EarlyWork::~EarlyWork() { announcer_.stop(); }
+
+EarlyOptions EarlyWork::announced(EarlyOptions options) {
+  options.changed = [this] { announcer_.wake(); };
+  return options;
+}
+
+void EarlyWork::parent_changed() {
+  coder_.parent_changed();
+  announcer_.wake();
 }
 
 CloseWatchOptions EarlyWork::watch_options() {
@@ -89,6 +104,7 @@ void EarlyWork::closed(StagingId file) {
   if (!is_new && known->second == source) return;
   known->second = source;
   coder_.add(std::move(*found));
+  announcer_.wake();  // it may have been coded before, with other bytes
 }
 
 /// The checkpoint of a file is not known before the hand-over.  If the newest version has a file of
@@ -147,6 +163,7 @@ void EarlyWork::drop_stale() {
       // The file is gone.
     }
     coder_.drop(directory, path);
+    announcer_.wake();
     return true;
   });
 }

@@ -1,9 +1,10 @@
 // Early work: finds staged files that are complete, and has them coded before their hand-over.
 //
-//     look_at       a writer closed a file, or something else says that it may be complete
-//     CloseWatch    waits until no process can write to it
-//     PreEncoder    codes and uploads it against the version that the next hand-over may follow
-//     take          the results, when the directory is handed over
+//     look_at           a writer closed a file, or something else says that it may be complete
+//     CloseWatch        waits until no process can write to it
+//     PreEncoder        codes and uploads it against the version that the next hand-over may follow
+//     EarlyAnnouncer    tells readers which packs there are, so that they begin too
+//     take              the results, when the directory is handed over
 //
 // Which directory will be handed over is a guess.  Nothing here has to succeed.
 //
@@ -25,6 +26,7 @@
 #include "store/base/context.hpp"
 #include "store/base/ranked_mutex.hpp"
 #include "store/format/layout.hpp"
+#include "store/handover/early_announcer.hpp"
 #include "store/local/store.hpp"
 #include "store/materialize/history.hpp"
 #include "store/publish/pre_encoded.hpp"
@@ -39,13 +41,16 @@ class EarlyWork {
   /// Keeps the references.  `options.parent`: called by a thread of this; must not block.
   /// Not `is_on`: no file is looked at.
   EarlyWork(Staging& staging, Store& store, History& history, EarlyOptions options, bool is_on);
+  ~EarlyWork();
+  EarlyWork(const EarlyWork&) = delete;
+  EarlyWork& operator=(const EarlyWork&) = delete;
 
   /// A staged file, or the files of a staged directory, may be complete.
   void look_at(StagingId id) noexcept;
   void look_at_all() noexcept;
 
   /// EarlyOptions::parent may return something else now.
-  void parent_changed() { coder_.parent_changed(); }
+  void parent_changed();
 
   /// Ends the early work for a directory that is handed over.
   /// Returns: what is still true of its files; never null.
@@ -71,6 +76,7 @@ class EarlyWork {
   };
 
   [[nodiscard]] CloseWatchOptions watch_options();
+  [[nodiscard]] EarlyOptions announced(EarlyOptions options);
   void note(StagingId id);
   void closed(StagingId file);
   [[nodiscard]] std::optional<EarlyFile> find_file(StagingId file);
@@ -85,6 +91,7 @@ class EarlyWork {
   RankedMutex mutex_{LockRank::queue_early, "EarlyWork::mutex_"};
   std::map<std::pair<StagingId, std::string>, Source> sources_;  // by directory and path in it
 
+  EarlyAnnouncer announcer_;  // uses the next one while it runs, which wakes it at any time
   PreEncoder coder_;
   std::optional<CloseWatch> closes_;  // last: its thread calls closed().  nullopt: off
 };

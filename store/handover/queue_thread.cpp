@@ -34,7 +34,7 @@
 #include "store/handover/seal.hpp"
 #include "store/materialize/adopt.hpp"
 #include "store/materialize/materialize.hpp"
-#include "store/publish/pre_encoded.hpp"
+#include "store/format/own_meta.hpp"
 #include "store/publish/publish_part.hpp"
 
 namespace weightfs {

@@ -27,10 +27,11 @@ constexpr std::uint64_t kFreeBytesMinMax = 10ull << 30;
 // A demand for `bytes` more, within both limits.
 struct Evictor::Demand {
   std::uint64_t bytes, store_limit, free_min;
-  std::uint64_t spared = 0;  // a version that is not to go for this; 0: none
+  std::uint64_t spared = 0;       // a version that is not to go for this; 0: none
+  std::uint64_t there_bytes = 0;  // of `bytes`: they have their room in the file system
 
   [[nodiscard]] bool is_met(std::uint64_t used, std::uint64_t free) const {
-    return used + bytes <= store_limit && free >= free_min + bytes;
+    return used + bytes <= store_limit && free + there_bytes >= free_min + bytes;
   }
   void check(const fs::path& store, std::uint64_t used, std::uint64_t free) const {
     if (used + bytes > store_limit) {
@@ -42,7 +43,7 @@ struct Evictor::Demand {
               human_bytes(bytes), store.string(), human_bytes(used), human_bytes(store_limit),
               human_bytes(used + bytes - store_limit)));
     }
-    if (free < free_min + bytes) {
+    if (free + there_bytes < free_min + bytes) {
       throw Error(
           ErrorCode::no_space,
           fmt::format(
@@ -66,8 +67,19 @@ Evictor::Evictor(fs::path store, StoreLimits limits, std::function<Space()> spac
 
 // ---- demands ----
 
-void Evictor::evict_for_images(std::uint64_t bytes, std::uint64_t version_bytes) {
-  evict_until_met(demand_for(bytes, version_bytes));
+void Evictor::evict_for_images(std::uint64_t bytes, std::uint64_t version_bytes,
+                               std::uint64_t there_bytes) {
+  Demand demand = demand_for(bytes, version_bytes);
+  demand.there_bytes = there_bytes;
+  evict_until_met(demand);
+}
+
+bool Evictor::has_room_for_images(std::uint64_t bytes, std::uint64_t there_bytes) const {
+  Demand demand = demand_for(bytes, bytes);
+  demand.there_bytes = there_bytes;
+  const std::uint64_t used =
+      images_.bytes_of(counted_versions()) + deltas_.total_bytes() + patches_bytes() + going_bytes_;
+  return demand.is_met(used, space_().free_bytes);
 }
 
 Evictor::Demand Evictor::demand_for(std::uint64_t bytes, std::uint64_t version_bytes) const {
@@ -165,6 +177,10 @@ void Evictor::evict_until_met(const Demand& demand) {
   // What is there is read first: a version that leaves in between counts twice, and never not.
   const std::uint64_t used = images_.bytes_of(counted_versions());
   if (is_met(used + going_bytes_)) return;
+  if (early_ != nullptr && early_->size_bytes() > 0) {
+    early_->drop();
+    if (is_met(used + going_bytes_)) return;
+  }
 
   const std::lock_guard one(demand_mutex_);
   std::vector<std::uint64_t> counted = counted_versions();
@@ -300,7 +316,8 @@ bool Evictor::evict(std::uint64_t version) {
 
 // ---- images in memory ----
 
-void Evictor::evict_for_memory(std::uint64_t bytes, std::uint64_t version_bytes) {
+void Evictor::evict_for_memory(std::uint64_t bytes, std::uint64_t version_bytes,
+                               std::uint64_t there_bytes) {
   bytes = std::min(bytes, kSizeBytesMax);
   const std::uint64_t largest =
       std::max({bytes, std::min(version_bytes, kSizeBytesMax), images_.newest_bytes()});
@@ -313,11 +330,12 @@ void Evictor::evict_for_memory(std::uint64_t bytes, std::uint64_t version_bytes)
   const std::vector<std::uint64_t> here = images_.complete_versions();
   remove_deltas_in_memory(here.empty() ? 0 : here.back());
   auto room = find_room_ ? find_room_() : std::nullopt;
-  if (room && bytes > room->bytes) {
+  const std::uint64_t missing = bytes - std::min(bytes, there_bytes);
+  if (room && missing > room->bytes) {
     remove_deltas_in_memory(std::numeric_limits<std::uint64_t>::max());
     room = find_room_();
   }
-  if (room && bytes > room->bytes) {
+  if (room && missing > room->bytes) {
     throw Error(ErrorCode::no_space,
                 fmt::format("no room for {} of images in memory, beside the {} of images there: "
                             "{}, leaves {}; free memory, raise that limit, or mount without "

@@ -6,6 +6,8 @@
 // oldest versions first.  Versions that stay only because they are in use do not count against
 // StoreLimits::store_bytes.  Nothing is removed if everything that may go would not be enough.
 //
+// Before all that, files go that were made for a version that is not here yet (EarlyImages).
+//
 // Patches count, and have what StoreLimits::store_bytes leaves beside two versions (patches_max).
 // By default they have as much beside it: three versions may be here while one arrives.
 //
@@ -34,6 +36,7 @@
 
 #include "store/base/ranked_mutex.hpp"
 #include "store/local/delta_table.hpp"
+#include "store/local/early_images.hpp"
 #include "store/local/eviction.hpp"
 #include "store/local/image_table.hpp"
 #include "store/local/store_limits.hpp"
@@ -52,7 +55,14 @@ class Evictor {
 
   /// Makes room for a new version of `bytes`, within both limits.
   /// `version_bytes`: the final size of the version, if that is more than `bytes`.
-  void evict_for_images(std::uint64_t bytes, std::uint64_t version_bytes = 0);
+  /// `there_bytes`: of these, of files that lie on the disk already and are counted nowhere.
+  void evict_for_images(std::uint64_t bytes, std::uint64_t version_bytes = 0,
+                        std::uint64_t there_bytes = 0);
+  /// Whether that would have nothing to do.
+  [[nodiscard]] bool has_room_for_images(std::uint64_t bytes, std::uint64_t there_bytes) const;
+
+  /// Files that go before anything else when there is no room; nullptr: there are none.
+  void set_early(EarlyImages* early) noexcept { early_ = early; }
 
   struct Ahead {
     unsigned versions = 0;   // that went
@@ -101,7 +111,8 @@ class Evictor {
   /// until two are left with the new one, so that their pages are used again.
   /// `version_bytes`: as above.
   /// Throws Error: no_space: the host or the cgroup does not have the memory.
-  void evict_for_memory(std::uint64_t bytes, std::uint64_t version_bytes = 0);
+  void evict_for_memory(std::uint64_t bytes, std::uint64_t version_bytes = 0,
+                        std::uint64_t there_bytes = 0);
 
   /// Lets a delta of `bytes` lie beside the images in memory.  Nothing goes for it; in turn deltas
   /// that do not lead to the newest version go before the next version.
@@ -148,6 +159,7 @@ class Evictor {
   ImageTable& images_;
   DeltaTable& deltas_;
   PatchTable& patches_;
+  EarlyImages* early_ = nullptr;
   FindRoom find_room_;
   // One makes room at a time: what another is freeing is neither free nor counted.
   RankedMutex demand_mutex_{LockRank::evictor, "Evictor::demand_mutex_"};

@@ -109,6 +109,7 @@ Store::Store(StoreDirectory directory, const StoreMarker& marker, StoreLimits li
       tables_(open_tables(directory_, marker, space)),
       evictor_(path(), limits, space, eviction_, tables_->images, tables_->deltas,
                tables_->patches) {
+  evictor_.set_early(&early_images_);
   // Spools left by the previous process.
   for (const auto& entry : fs::directory_iterator(temporary_directory())) {
     discard(entry.path(), temporary_directory());

@@ -42,6 +42,7 @@
 #include "store/base/sha256.hpp"
 #include "store/database/db.hpp"
 #include "store/local/delta_table.hpp"
+#include "store/local/early_images.hpp"
 #include "store/local/eviction.hpp"
 #include "store/local/evictor.hpp"
 #include "store/local/image_table.hpp"
@@ -112,6 +113,9 @@ class Store {
   [[nodiscard]] FreshPatches& fresh_patches() noexcept { return fresh_patches_; }
   [[nodiscard]] SmallFiles& small_files() noexcept { return small_files_; }
 
+  /// Files of the version that comes next.
+  [[nodiscard]] EarlyImages& early_images() noexcept { return early_images_; }
+
   /// Decides which versions may be evicted.
   [[nodiscard]] Eviction& eviction() noexcept { return eviction_; }
   /// Makes room.
@@ -141,6 +145,7 @@ class Store {
   FreshPatches fresh_patches_;
   Eviction eviction_;
   std::unique_ptr<Tables> tables_;
+  EarlyImages early_images_;  // in the memory of the tables' images, if that is their home
   Evictor evictor_;
   WantedDeltas wanted_deltas_;  // its unfinished ones use the tables
 };

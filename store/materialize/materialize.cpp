@@ -13,6 +13,7 @@
 #include "store/base/log.hpp"
 #include "store/format/version_images.hpp"
 #include "store/materialize/bases.hpp"
+#include "store/materialize/early_version.hpp"
 #include "store/materialize/file_filter.hpp"
 #include "store/materialize/image_files.hpp"
 #include "store/materialize/patched_base.hpp"
@@ -189,20 +190,30 @@ class Materializer {
     lap(watch_, &VersionTiming::plan);
     if (!base) return;
     const ImagesHome home = store_.images().home_of_next();
-    const std::uint64_t room = evict_for(plan, 0, home);
+    const EarlyVersion early(plan, claim_early(plan, home));
+    const std::uint64_t room = evict_for(plan, 0, home, early.size_bytes());
     try {
       const std::shared_ptr<FreshChunks> fresh = begin_fresh(plan);
       const auto ahead = begin_ahead(plan, home, room);
-      write(plan, store_.images().begin_images(version, home), {fresh.get(), ahead.get()});
+      write(plan, store_.images().begin_images(version, home), {fresh.get(), ahead.get()}, &early);
       store_.images().complete_images(version, file_sizes(plan), plan.hashes,
                                       by_path(plan.version->manifest, *plan.layout, plan.without));
-      put_fresh(plan, fresh);
+      put_fresh(plan, fresh, early);
       complete_ahead(plan, ahead.get());
       lap(watch_, &VersionTiming::record);
     } catch (...) {
       remove_quietly(version);
       throw;
     }
+  }
+
+  /// Files of the version that were made before its manifest was known.  Where somebody wants the
+  /// delta to it, all is made now: the delta is made of what is decoded.
+  std::unique_ptr<EarlySet> claim_early(const Plan& plan, ImagesHome home) {
+    auto early = store_.early_images().claim(plan.version->number(), context_);
+    if (!early || !plan.base || early->home != home) return nullptr;
+    const VersionPair versions{plan.base->version->number(), plan.version->number()};
+    return store_.wanted_deltas().of(versions).empty() ? std::move(early) : nullptr;
   }
 
   /// Adds missing files to a complete version.
@@ -216,7 +227,7 @@ class Materializer {
     if (!base) return;
     const std::uint64_t had = layout.size_bytes() - bytes_of(layout, absent);
     const ImagesHome home = store_.images().home_of(version->number());
-    static_cast<void>(evict_for(plan, had, home));
+    static_cast<void>(evict_for(plan, had, home, 0));
     const ScratchDirectory scratch(store_.images().temporary_of(home), "files-");
     write(plan, scratch.path());
     std::vector<std::string> added;
@@ -245,15 +256,17 @@ class Materializer {
     std::filesystem::rename(from, directory / path);
   }
 
-  /// `had_bytes`: size of what the version already has.  Returns: the bytes to come.
-  std::uint64_t evict_for(const Plan& plan, std::uint64_t had_bytes, ImagesHome home) {
+  /// `had_bytes`: size of what the version already has.  `early_bytes`: of files that have their
+  /// room, and count for nothing yet.  Returns: the bytes to come.
+  std::uint64_t evict_for(const Plan& plan, std::uint64_t had_bytes, ImagesHome home,
+                          std::uint64_t early_bytes) {
     const std::uint64_t linked = linked_bytes(plan, store_.images().directory_of(home));
     const std::uint64_t bytes = plan.version_bytes() - linked;
     const std::uint64_t version_bytes = plan.version_bytes() + had_bytes;
     if (home == ImagesHome::memory) {
-      store_.evictor().evict_for_memory(bytes, version_bytes);
+      store_.evictor().evict_for_memory(bytes, version_bytes, early_bytes);
     } else {
-      store_.evictor().evict_for_images(bytes, version_bytes);
+      store_.evictor().evict_for_images(bytes, version_bytes, early_bytes);
     }
     lap(watch_, &VersionTiming::room);
     return bytes;
@@ -266,14 +279,17 @@ class Materializer {
     return store_.fresh_patches().begin(plan.version_bytes());
   }
 
-  void put_fresh(const Plan& plan, const std::shared_ptr<FreshChunks>& fresh) {
-    if (!fresh) return;
+  void put_fresh(const Plan& plan, const std::shared_ptr<FreshChunks>& fresh,
+                 const EarlyVersion& early) {
+    std::optional<std::vector<FreshPart>> parts = early.noted();
+    if (!fresh || !parts) return;
+    parts->push_back({fresh, 0});
     const auto end_of = [](const Version& version, std::shared_ptr<const Layout> layout) {
       return FreshEnd{{version.number(), version.manifest_sha256}, std::move(layout)};
     };
-    store_.fresh_patches().put(std::make_unique<FreshSpan>(
-        end_of(*plan.base->version, plan.base->layout), end_of(*plan.version, plan.layout),
-        std::vector<FreshPart>{{fresh, 0}}));
+    store_.fresh_patches().put(
+        std::make_unique<FreshSpan>(end_of(*plan.base->version, plan.base->layout),
+                                    end_of(*plan.version, plan.layout), std::move(*parts)));
   }
 
   /// nullptr: nobody wants the delta from the base to the version, or it is made on demand.
@@ -303,7 +319,7 @@ class Materializer {
   }
 
   void write(const Plan& plan, const std::filesystem::path& directory,
-             const NotedChanges& noted = {}) {
+             const NotedChanges& noted = {}, const EarlyVersion* early = nullptr) {
     is_writing_ = true;
     WriteOptions options;
     options.directory = directory;
@@ -311,13 +327,20 @@ class Materializer {
     options.coder = coder_;
     options.sync = false;  // after the flip: store/sync/image_syncer.hpp
     options.noted = noted;
+    options.early = early;
     if (watch_ != nullptr) {
       options.meter = watch_->meter.get();
       note_origin(plan, watch_->timing);
     }
     write_version(plan, history_.repository(), options, context_, progress_);
     is_writing_ = false;
+    if (early != nullptr) note_early(early->size_bytes());
     lap(watch_, &VersionTiming::build);
+  }
+
+  void note_early(std::uint64_t bytes) {
+    store_.early_images().note_taken(bytes);
+    if (watch_ != nullptr) watch_->timing.early_bytes += bytes;
   }
 
   void drop(const BaseDamaged& damaged) {

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <deque>
 #include <exception>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <set>
@@ -523,6 +524,68 @@ bool has_what_it_needs(const Plan& plan) {
 Plan make_plan_by(const ReconstructionPath& path, History& history,
                   const std::shared_ptr<const Version>& wanted, const Context& context) {
   return PathPlanner(path, history, context).make(wanted);
+}
+
+namespace {
+
+/// A version that may never exist: the base's successor by these packs, without small files.
+std::shared_ptr<const Version> early_version(const Base& base,
+                                             std::span<const EarlyRecord::File> files) {
+  auto version = std::make_shared<Version>();
+  version->manifest = base.version->manifest;
+  version->manifest.version++;
+  version->manifest.blobs.clear();
+  version->manifest.snapshot.reset();
+  version->manifest.delta.emplace();
+  for (const EarlyRecord::File& file : files) {
+    std::ranges::copy(file.delta.packs, std::back_inserter(version->manifest.delta->packs));
+  }
+  return version;
+}
+
+void check_is_of(const PackIndex& pack, const LayoutFile& file, const std::string& key) {
+  for (const PackChunk& chunk : pack.chunks()) {
+    if (chunk.tensor - file.first_tensor < file.tensor_count) continue;
+    throw ObjectError(
+        ErrorCode::corrupt, key,
+        fmt::format("object {}: it has chunks of other files than '{}'", key, file.path));
+  }
+}
+
+}  // namespace
+
+Plan make_early_plan(History& history, const Base& base, std::span<const EarlyRecord::File> files,
+                     const Context& context) {
+  check_base(base);
+  Plan plan;
+  plan.base = base;
+  plan.layout = base.layout;
+  plan.version = early_version(base, files);
+  plan.without.assign(base.layout->files().size(), true);
+  std::vector<const LayoutFile*> of_pack;
+  for (const EarlyRecord::File& file : files) {
+    const LayoutFile* const its_file = base.layout->find_file(file.path);
+    plan.without[base.layout->number_of(*its_file)] = false;
+    of_pack.insert(of_pack.end(), file.delta.packs.size(), its_file);
+  }
+  Step& step = plan.steps.emplace_back();
+  step.version = plan.version;
+  step.layout = base.layout;
+  step.packs.resize(of_pack.size());
+  MemoryBudget memory;
+  LayoutCharge(memory).add(*plan.layout);
+  memory.take(memory_of_step(*plan.layout), keys::layout(plan.layout->id()));
+  PackRoom room(*plan.layout, memory);
+  parallel_for(of_pack.size(), kRecordThreads, context, [&](std::size_t i) {
+    const PackRef& ref = step.delta().packs[i];
+    step.packs[i] =
+        history.repository().get_pack_index(step.pack_key(i), ref, *step.layout, context, &room);
+    check_is_of(*step.packs[i], *of_pack[i], step.pack_key(i));
+  });
+  for (const PackRef& ref : step.delta().packs) plan.fetch_bytes += ref.size_bytes;
+  join(step, *plan.layout);
+  plan.hashes = hashes_after(step, *plan.layout, base.hashes);
+  return plan;
 }
 
 Plan make_plan(History& history, std::shared_ptr<const Version> wanted, std::span<const Base> bases,

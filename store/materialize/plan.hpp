@@ -20,6 +20,7 @@
 
 #include "store/base/error.hpp"
 #include "store/format/chunk_batches.hpp"
+#include "store/format/early_record.hpp"
 #include "store/format/skip_record.hpp"
 #include "store/local/small_files.hpp"
 #include "store/materialize/history.hpp"
@@ -113,6 +114,14 @@ struct Plan {
 
 /// Whether a plan may have skip deltas: without them it proves that a version needs none.
 enum class SkipUse { allowed, none };
+
+/// The plan for some files of the version after the base before its manifest is known: from the
+/// base's files by the packs that its early record names.  Nothing says that this is what the
+/// manifest will lead to: no root is compared, and blobs are left out.  `files`: those of the
+/// record to be made; each is one of the base's layout, and has packs.
+/// Throws Error: as make_plan(); corrupt also if a pack has chunks of another file.
+Plan make_early_plan(History& history, const Base& base, std::span<const EarlyRecord::File> files,
+                     const Context& context);
 
 /// Finds the cheapest path to `wanted` (store/ways/path_finder.hpp).  `bases`: what the host
 /// has.  If an object on that path is missing or corrupt, another path is taken if there is one.

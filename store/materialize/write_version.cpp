@@ -20,6 +20,7 @@
 #include "kernels/block/free_list.hpp"
 #include "store/base/bytes.hpp"
 #include "store/base/ranked_mutex.hpp"
+#include "store/materialize/early_version.hpp"
 #include "store/materialize/file_filter.hpp"
 #include "store/materialize/image_files.hpp"
 #include "store/materialize/pack_spool.hpp"
@@ -72,7 +73,7 @@ class VersionWriter {
       if (!contains(plan_.without, plan_.layout->number_of(file))) link_or_queue(file);
     }
     // If some files are left out, only what the others need is fetched, on demand.
-    if (plan_.without.empty() && !spool_.is_whole()) {
+    if ((plan_.without.empty() || options_.all_packs) && !spool_.is_whole()) {
       write_while_fetching();
     } else {
       write_files();
@@ -115,7 +116,8 @@ class VersionWriter {
 
   void link_or_queue(const LayoutFile& file) {
     const filesystem::path path = options_.directory / file.path;
-    if (link_equal_file(plan_, file, path)) {
+    const bool is_early = options_.early != nullptr && options_.early->place(file, path, seal_);
+    if (is_early || link_equal_file(plan_, file, path)) {
       counter_.add(file.size_bytes);
       return;
     }

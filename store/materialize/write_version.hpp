@@ -20,12 +20,16 @@
 
 namespace weightfs {
 
+class EarlyVersion;  // store/materialize/early_version.hpp
+
 struct WriteOptions {
-  std::filesystem::path directory;  // must exist and be empty
-  std::filesystem::path spool;      // for packs while they are applied
-  unsigned threads = 0;             // 0: one for each core
-  bool sync = true;                 // fsync files and directories
-  unsigned mode = 0444;             // of files; a hard-linked file keeps the base's mode
+  std::filesystem::path directory;      // must exist and be empty
+  const EarlyVersion* early = nullptr;  // files that were made already
+  bool all_packs = false;               // fetch packs whole, also if files are left out
+  std::filesystem::path spool;          // for packs while they are applied
+  unsigned threads = 0;                 // 0: one for each core
+  bool sync = true;                     // fsync files and directories
+  unsigned mode = 0444;                 // of files; a hard-linked file keeps the base's mode
   kernels::SharedCoder coder = kernels::make_cpu_coder();
   BuildMeter* meter = nullptr;  // nullptr: nobody asks
   NotedChanges noted = {};      // as ChunkMaker()

@@ -8,33 +8,17 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
-#include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "store/format/checkpoint.hpp"
 #include "store/format/layout.hpp"
+#include "store/format/object_refs.hpp"
 #include "store/patches/fresh_patches.hpp"
 #include "store/publish/delta_coder.hpp"
 
 namespace weightfs {
-
-/// Metadata of a version published through a mount: how many bytes of its files were coded before
-/// the hand-over.  Keys with this prefix are reserved.  Format: docs/FORMAT.md, "Manifests".
-inline constexpr std::string_view kOwnMetaPrefix = "weightfs.";
-inline constexpr std::string_view kEarlyBytesKey = "weightfs.early_bytes";
-
-/// nullopt if the metadata lacks the key.
-std::optional<std::uint64_t> find_early_bytes(const std::map<std::string, std::string>& meta);
-
-/// The metadata without the reserved keys.
-std::map<std::string, std::string> users_meta(std::map<std::string, std::string> meta);
-
-/// Throws Error: invalid, naming a reserved key.
-void check_users_meta(const std::map<std::string, std::string>& meta);
 
 /// One file, coded separately: `layout` contains only this file.
 struct EarlyResult {
@@ -54,6 +38,8 @@ struct EarlyResult {
   /// from first_tensor. Without: the file in the snapshot of this nonce.
   std::string nonce;
   std::uint32_t first_tensor = 0;
+  bool has_parents_tensors = false;  // those of the parent's file of this path, in the same order
+  std::vector<PackRef> uploaded;     // what a manifest says of these packs; complete with the next
   std::atomic<bool> is_uploaded{false};
 
   /// Whether a file of a checkpoint is the one that was coded.

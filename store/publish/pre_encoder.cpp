@@ -12,19 +12,18 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <condition_variable>
 #include <map>
 #include <mutex>
 #include <set>
 #include <stop_token>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
-#include "store/base/path_rules.hpp"
 #include "store/base/ranked_mutex.hpp"
 #include "store/materialize/bases.hpp"
 #include "store/materialize/plan.hpp"
@@ -39,6 +38,14 @@ constexpr int kEarlyNice = 10;
 
 /// Time limit of an upload: a base value, plus an amount for each MiB.
 constexpr std::chrono::seconds kUploadTime{60}, kUploadTimeOfMib{1};
+
+/// Whether the one file of `layout` has the tensors of a file of the parent.
+bool has_equal_tensors(const Layout& layout, const Layout& parent, const LayoutFile& before) {
+  const auto is_equal = [](const LayoutTensor& a, const LayoutTensor& b) {
+    return a.name == b.name && a.dtype == b.dtype && a.shape == b.shape;
+  };
+  return std::ranges::equal(layout.tensors(), parent.tensors_of(before), is_equal);
+}
 
 Context upload_context(const Context& context, std::uint64_t size_bytes) {
   return context.within(kUploadTime +
@@ -80,7 +87,7 @@ struct PreEncoder::State {
   void work_on(Work& work);
   std::shared_ptr<EarlyResult> code(const Work& work, const CheckpointReader& reader,
                                     std::shared_ptr<EarlyResult> result, const Context& context);
-  bool upload(const Work& work, const CheckpointReader& reader, const EarlyResult& result,
+  bool upload(const Work& work, const CheckpointReader& reader, EarlyResult& result,
               const Context& context);
   std::string begin_snapshot_file(const Work& work);
   bool put_result(const Work& work, const std::shared_ptr<EarlyResult>& result);
@@ -176,6 +183,7 @@ void PreEncoder::State::work_on(Work& work) {
   if (!upload(work, reader, *result, context)) return;
   reader.check_untouched();
   result->is_uploaded = true;
+  if (options.changed) options.changed();
   reached("uploaded", work.file);
 }
 
@@ -205,12 +213,14 @@ std::shared_ptr<EarlyResult> PreEncoder::State::code(const Work& work,
   result->nonce = random_hex(16);
   const LayoutFile* const before = base.layout->find_file(work.file.path);
   result->first_tensor = before != nullptr ? before->first_tensor : EarlyResult::kNoTensor;
+  result->has_parents_tensors =
+      before != nullptr && has_equal_tensors(*result->layout, *base.layout, *before);
   return result;
 }
 
 /// Returns: false if the numbers of its tensors are not known yet.
 bool PreEncoder::State::upload(const Work& work, const CheckpointReader& reader,
-                               const EarlyResult& result, const Context& context) {
+                               EarlyResult& result, const Context& context) {
   if (work.parent == 0) {
     const CheckpointFile& file = *reader.weights().front();
     const SnapshotSource source(reader, file, result.pieces);
@@ -225,8 +235,11 @@ bool PreEncoder::State::upload(const Work& work, const CheckpointReader& reader,
     const std::string head = pack.writer.head(result.first_tensor);
     const PackSource source(head, pack);
     const Context uploading = upload_context(context, source.size_bytes());
-    history.repository().bucket(uploading).put(
-        keys::pack(work.parent + 1, fmt::format("{}-{}", result.nonce, k)), source, uploading);
+    PackRef ref = pack_ref(pack, head);
+    ref.name = fmt::format("{}-{}", result.nonce, k);
+    history.repository().bucket(uploading).put(keys::pack(work.parent + 1, ref.name), source,
+                                               uploading);
+    result.uploaded.push_back(std::move(ref));
   }
   return true;
 }
@@ -327,30 +340,15 @@ void PreEncoder::State::wait_while(std::unique_lock<RankedMutex>& lock, const Co
   }
 }
 
-std::optional<std::uint64_t> find_early_bytes(const std::map<std::string, std::string>& meta) {
-  const auto found = meta.find(std::string(kEarlyBytesKey));
-  if (found == meta.end()) return std::nullopt;
-  std::uint64_t bytes = 0;
-  const std::string& text = found->second;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), bytes);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return bytes;
+namespace {
+
+void add_to(EarlyRecord& record, const std::string& path, const EarlyResult& result) {
+  record.parent_sha256 = result.parent_sha256;
+  record.files.push_back({path, {result.uploaded, result.delta.changed_elements}});
+  if (result.delta.needs_xr) record.features = {std::string(kFeatureXr)};
 }
 
-std::map<std::string, std::string> users_meta(std::map<std::string, std::string> meta) {
-  std::erase_if(meta, [](const auto& entry) { return entry.first.starts_with(kOwnMetaPrefix); });
-  return meta;
-}
-
-void check_users_meta(const std::map<std::string, std::string>& meta) {
-  for (const auto& [key, value] : meta) {
-    if (!key.starts_with(kOwnMetaPrefix)) continue;
-    throw Error(
-        ErrorCode::invalid,
-        fmt::format("metadata '{}': keys that begin with '{}' are reserved; use another one",
-                    escape_name(key), kOwnMetaPrefix));
-  }
-}
+}  // namespace
 
 PreEncoder::PreEncoder(History& history, Store& store, EarlyOptions options)
     : state_(std::make_unique<State>(history, store, std::move(options))) {
@@ -427,6 +425,31 @@ std::shared_ptr<const PreEncoded> PreEncoder::take(
   // Other objects below the nonce may not be what is published, so it must not be used.
   if (!snapshot.begun.empty()) snapshot.nonce.clear();
   return std::make_shared<const PreEncoded>(std::move(results), std::move(snapshot.nonce));
+}
+
+EarlyComing PreEncoder::coming() const {
+  const std::optional<std::uint64_t> parent = state_->options.parent();
+  if (!parent || *parent == 0) return {};
+  const std::lock_guard lock(state_->mutex);
+  EarlyComing coming{*parent + 1, std::nullopt};
+  // The checkpoint that was worked on last.
+  std::uint64_t directory = 0, ticket = 0;
+  const auto is_told = [&](const State::Entry& entry) {
+    return entry.result && entry.tried == parent && entry.result->is_uploaded &&
+           entry.result->has_parents_tensors;
+  };
+  for (const auto& [key, entry] : state_->entries) {
+    if (!is_told(entry) || entry.ticket < ticket) continue;
+    std::tie(directory, ticket) = std::pair(key.first, entry.ticket);
+  }
+  if (ticket == 0) return coming;
+  coming.record.emplace();
+  coming.record->repository = state_->history.repository().id();
+  coming.record->version = coming.next;
+  for (const auto& [key, entry] : state_->entries) {
+    if (key.first == directory && is_told(entry)) add_to(*coming.record, key.second, *entry.result);
+  }
+  return coming;
 }
 
 EarlyStatus PreEncoder::status() const {

@@ -31,6 +31,7 @@
 
 #include "kernels/block/chunk_coder.hpp"
 #include "kernels/dispatch/cpu_coder.hpp"
+#include "store/format/early_record.hpp"
 #include "store/materialize/history.hpp"
 
 namespace weightfs {
@@ -60,6 +61,8 @@ struct EarlyOptions {
   unsigned threads = 0;                            // 0: one for each core
   std::chrono::milliseconds upload_grace{10'000};  // how long take() waits for an upload
   kernels::SharedCoder coder = kernels::make_cpu_coder();
+  /// Called when coming() may return something else, by any thread; must be quick.  May be empty.
+  std::function<void()> changed = {};
   /// Called at named points ("begin", "coded", "uploaded") with the file's path; for tests.
   std::function<void(std::string_view point, const std::string& path)> at = {};
 };
@@ -69,6 +72,13 @@ struct EarlyStatus {
   std::uint64_t waiting_files = 0;                 // to be coded
   std::uint64_t coded_files = 0, coded_bytes = 0;  // of files held for publish()
   std::uint64_t uploaded_bytes = 0;                // of these, those whose upload is done
+};
+
+/// What readers may be told before the hand-over.
+struct EarlyComing {
+  std::uint64_t next = 0;  // the version that comes next; 0: not known now
+  /// Its files that are uploaded, of the checkpoint that was worked on last; nullopt: none are.
+  std::optional<EarlyRecord> record;
 };
 
 class PreEncoder {
@@ -103,6 +113,9 @@ class PreEncoder {
                                          const Context& context);
 
   [[nodiscard]] EarlyStatus status() const;
+
+  /// Not for a first version: there is nothing that readers could begin with.
+  [[nodiscard]] EarlyComing coming() const;
 
  private:
   struct State;

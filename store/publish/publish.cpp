@@ -14,6 +14,7 @@
 #include "store/base/sha256.hpp"
 #include "store/database/db.hpp"
 #include "store/format/checkpoint.hpp"
+#include "store/format/own_meta.hpp"
 #include "store/publish/checkpoint_reader.hpp"
 #include "store/publish/code_version.hpp"
 #include "store/publish/hub_proof.hpp"

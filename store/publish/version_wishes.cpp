@@ -5,7 +5,7 @@
 #include "store/base/error.hpp"
 #include "store/base/path_rules.hpp"
 #include "store/format/manifest.hpp"
-#include "store/publish/pre_encoded.hpp"
+#include "store/format/own_meta.hpp"
 
 namespace weightfs {
 namespace {

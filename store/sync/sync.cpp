@@ -26,6 +26,7 @@
 #include "store/materialize/whole_version.hpp"
 #include "store/sync/catalog_builder.hpp"
 #include "store/sync/delta_finisher.hpp"
+#include "store/sync/head_start.hpp"
 #include "store/sync/image_syncer.hpp"
 #include "store/sync/poll_rhythm.hpp"
 #include "store/sync/remake_version.hpp"
@@ -206,6 +207,7 @@ struct Sync::State {
   std::unique_ptr<PatchRecorder> recorder;  // constant; uses the one above
   std::unique_ptr<DeltaFinisher> finisher;  // constant
   std::unique_ptr<RoomAhead> room_ahead;    // if more versions may come to the disk; constant
+  std::unique_ptr<HeadStart> head_start;    // of SyncOptions::head_start; constant
   std::unique_ptr<PartialImages> partials;  // of SyncOptions::partial; constant; ends first
 };
 
@@ -241,6 +243,9 @@ Sync::State::State(Store& the_store, History& the_history, SyncOptions the_optio
     remaking = !store.images().complete_versions().empty();
   } else if (options.follow.what.kind != Follow::Kind::version) {
     room_ahead = std::make_unique<RoomAhead>(store);
+  }
+  if (options.head_start && options.follow.what.kind == Follow::Kind::latest) {
+    head_start = std::make_unique<HeadStart>(store, history, options.coder);
   }
   make_recorder();
   finisher = std::make_unique<DeltaFinisher>(store);
@@ -310,6 +315,7 @@ void Sync::State::stop_workers() {
   finisher->stop();
   if (base_writer) base_writer->stop();
   if (room_ahead) room_ahead->stop();
+  if (head_start) head_start->stop();
 }
 
 /// Time until the next poll.
@@ -332,6 +338,7 @@ void Sync::State::round(bool retry_now, const Context& context, const Progress& 
       if (!is_current(context) && due) bring_wanted(context, progress);
       if (!is_current(context)) return;
       if (beyond) throw Error(*beyond);
+      if (head_start) head_start->wake();
       succeeded(SyncStatus::State::current);
     });
   } catch (const Error& error) {
@@ -797,6 +804,7 @@ void Sync::start() {
   state_->recorder->start();
   state_->finisher->start();
   if (state_->room_ahead) state_->room_ahead->start();
+  if (state_->head_start) state_->head_start->start();
 }
 
 void Sync::stop() {

@@ -14,7 +14,8 @@
 // Images are synced to disk after `latest` has moved (store/sync/image_syncer.hpp).  A version that
 // the disk did not take is hidden and brought again.
 //
-// Then the room that the next version needs is made (store/sync/room_ahead.hpp).
+// Then the room that the next version needs is made (store/sync/room_ahead.hpp).  And while there
+// is nothing new, what its writer has uploaded already is made (store/sync/head_start.hpp).
 //
 // What is left of deltas that were made with the version is done (store/sync/delta_finisher.hpp).
 //
@@ -75,6 +76,9 @@ struct SyncOptions {
   /// A host without a complete version shows the first one at once and fills it while it is read;
   /// other versions open by name.  False: a version is shown once it is complete.
   bool partial = false;
+  /// Make files of the next version before its manifest exists (store/sync/head_start.hpp).
+  /// Requires: `only` is empty.
+  bool head_start = false;
   /// PatchRecorderOptions::history.
   std::uint64_t history = kHistoryVersions;
   /// Ends the constructor, which checks what was not synced (store/materialize/check_images.hpp).

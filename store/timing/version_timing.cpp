@@ -27,6 +27,7 @@ void visit_brought(Timing& timing, Visitor&& visit) {
   visit("skips", timing.skips);
   visit("patches", timing.patches);
   visit("bytes", timing.bytes);
+  visit("early_bytes", timing.early_bytes);
   visit("unseen_ms", timing.unseen);
   visit("wait_ms", timing.wait);
   visit("plan_ms", timing.plan);

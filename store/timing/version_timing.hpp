@@ -77,6 +77,7 @@ struct VersionTiming {
   std::uint64_t skips = 0;     // skip deltas, among or before them
   std::uint64_t patches = 0;   // spans of the store's patches that were applied, before the deltas
   std::uint64_t bytes = 0;     // of its files that are kept here
+  std::uint64_t early_bytes = 0;  // of these, of files that were made before the manifest was seen
 
   std::optional<std::chrono::nanoseconds> unseen = {};  // nullopt: there was no poll before
   std::chrono::nanoseconds wait{}, plan{}, room{}, build{}, record{}, flip{};

@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "store/materialize/bases.hpp"
-#include "store/publish/pre_encoded.hpp"
+#include "store/format/own_meta.hpp"
 #include "tests/store/handover/publish_queue_fixture.hpp"
 #include "tests/support/code_of.hpp"
 #include "tests/support/fresh_spans.hpp"

@@ -1,0 +1,112 @@
+// EarlyImages: files of the next version that were made before its manifest was known, until that
+// version takes them (store/materialize/early_version.hpp makes both of these steps).
+//
+//     begin ... add ... end      a pass makes some files; further passes make more
+//     claim                      the version is being made now: it takes what fits
+//
+// They lie in a scratch directory, in the home of the images that come next: nobody sees them, and
+// nothing of them is recorded, so a restart finds none.
+//
+// Only one version comes next, so there is one set of files.
+//
+// Threads: all calls may run in parallel; one pass at a time.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "store/base/context.hpp"
+#include "store/base/ranked_mutex.hpp"
+#include "store/base/sha256.hpp"
+#include "store/format/object_refs.hpp"
+#include "store/local/image_table.hpp"
+#include "store/os/scratch_directory.hpp"
+#include "store/patches/fresh_patches.hpp"
+
+namespace weightfs {
+
+/// A file, made from the parent's file of the same path.
+struct EarlyImage {
+  std::filesystem::path file;               // where it lies
+  std::uint64_t size_bytes = 0;             // the header of the parent's file included
+  std::string head;                         // that header
+  std::vector<PackRef> packs;               // that it was made by
+  std::vector<std::uint64_t> hashes;        // of its chunks, compared when they were made
+  std::shared_ptr<FreshChunks> fresh = {};  // what changed in this pass; nullptr: not noted
+};
+
+/// The files of one version.
+struct EarlySet {
+  std::uint64_t version = 0;
+  Sha256 parent_sha256{};  // of the manifest of the version before
+  ImagesHome home{};
+  ScratchDirectory directory;
+  std::map<std::string, EarlyImage> files = {};  // by path
+  unsigned passes = 0;                           // that were begun
+
+  [[nodiscard]] std::uint64_t size_bytes() const;
+};
+
+class EarlyImages {
+ public:
+  /// Makes files; ends with the object.
+  class Pass {
+   public:
+    explicit Pass(EarlyImages& images) : images_(&images) {}
+    ~Pass();
+    Pass(Pass&& other) noexcept : images_(std::exchange(other.images_, nullptr)) {}
+    Pass& operator=(Pass&&) = delete;
+
+    /// The set as it was when the pass began; nobody else changes it meanwhile.
+    [[nodiscard]] const EarlySet& set() const { return *images_->set_; }
+    /// An empty directory for the files of this pass.
+    [[nodiscard]] std::filesystem::path directory() const;
+    /// Replaces a file of this path.
+    void add(std::string path, EarlyImage image);
+
+   private:
+    EarlyImages* images_;
+  };
+
+  /// Begins a pass for a version; files of another one, or of another parent, go.
+  /// `temporary`: of `home` (ImageTable::temporary_of).
+  /// Returns: nullopt if a pass is running, or if the version was claimed.
+  /// Throws Error: io, no_space.
+  std::optional<Pass> begin(std::uint64_t version, const Sha256& parent_sha256, ImagesHome home,
+                            const std::filesystem::path& temporary);
+
+  /// Waits for the pass that is running, which does what the version needs; no other pass for it
+  /// begins from now on.
+  /// Returns: the files of the version; nullptr: there are none.  What there is of others goes.
+  /// Throws Error: cancelled, timed_out.
+  std::unique_ptr<EarlySet> claim(std::uint64_t version, const Context& context);
+
+  /// Somebody needs the room: all go, unless a pass is running.
+  void drop() noexcept;
+
+  /// Of all files that are waiting.
+  [[nodiscard]] std::uint64_t size_bytes() const;
+
+  /// Bytes that versions took since the store was opened.
+  [[nodiscard]] std::uint64_t taken_bytes() const;
+  void note_taken(std::uint64_t bytes);
+
+ private:
+  void end_pass() noexcept;
+
+  mutable RankedMutex mutex_{LockRank::leaf, "EarlyImages::mutex_"};  // guards what follows
+  std::condition_variable_any changed_;
+  bool is_running_ = false;    // a pass; set_ stays as long
+  std::uint64_t claimed_ = 0;  // the newest version that was claimed
+  std::unique_ptr<EarlySet> set_;
+  std::uint64_t taken_bytes_ = 0;
+};
+
+}  // namespace weightfs

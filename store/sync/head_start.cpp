@@ -1,0 +1,44 @@
+#include "store/sync/head_start.hpp"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <exception>
+#include <utility>
+
+#include "store/base/log.hpp"
+#include "store/format/own_meta.hpp"
+#include "store/materialize/early_version.hpp"
+#include "store/repository/early_records.hpp"
+
+namespace weightfs {
+namespace {
+
+constexpr std::chrono::seconds kRecordTime{30};
+
+}  // namespace
+
+HeadStart::HeadStart(Store& store, History& history, kernels::SharedCoder coder)
+    : store_(store),
+      history_(history),
+      coder_(std::move(coder)),
+      thread_({"no head start: {}"}, [this](const Context& context, bool) {
+        try {
+          static_cast<void>(look(context));
+        } catch (const std::exception& error) {
+          log_debug(fmt::format("nothing of the next version is made early: {}", error.what()));
+        }
+        return WokenThread::kUntilWoken;
+      }) {}
+
+std::uint64_t HeadStart::look(const Context& context) {
+  const std::uint64_t newest = store_.manifests().newest().version;
+  if (newest == 0 || !store_.images().has_all_files(newest)) return 0;
+  const auto version = history_.get(newest, context.within(kRecordTime));
+  if (find_early_bytes(version->manifest.meta).value_or(0) == 0) return 0;
+  const auto record =
+      find_early_record(history_.repository(), newest + 1, context.within(kRecordTime));
+  return record ? make_early(store_, history_, *record, coder_, context) : 0;
+}
+
+}  // namespace weightfs
