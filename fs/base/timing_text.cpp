@@ -111,8 +111,11 @@ std::string build_text(const VersionTiming& timing) {
       timing.skips == 0 ? "" : fmt::format(" + {}", count_text(timing.skips, "skip delta"));
   const std::string seed =
       work.seeded_bytes == 0 ? "" : fmt::format("seed {}, ", human_bytes(work.seeded_bytes));
-  return fmt::format("{}{}{}{}: {}fetch {} in {}; stall {}, decode {}, write {}", start, patches,
-                     skips, deltas, seed, human_bytes(work.fetched_bytes),
+  const std::string early = timing.early_bytes == 0
+                                ? ""
+                                : fmt::format("{} made early, ", human_bytes(timing.early_bytes));
+  return fmt::format("{}{}{}{}: {}{}fetch {} in {}; stall {}, decode {}, write {}", start, patches,
+                     skips, deltas, early, seed, human_bytes(work.fetched_bytes),
                      duration_text(work.fetch), duration_text(work.stalled),
                      duration_text(work.decode), duration_text(work.write));
 }

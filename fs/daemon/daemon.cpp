@@ -56,7 +56,6 @@
 #include "store/inspect/delta_files.hpp"
 #include "store/local/manual_pins.hpp"
 #include "store/materialize/history.hpp"
-#include "store/materialize/remote_files.hpp"
 #include "store/os/lease.hpp"
 #include "store/os/memory_room.hpp"
 #include "store/repository/open_bucket.hpp"
@@ -65,6 +64,7 @@
 #include "store/skips/make_skip.hpp"
 #include "store/skips/skip_maker.hpp"
 #include "store/staging/staging.hpp"
+#include "store/streaming/remote_files.hpp"
 #include "store/sync/sync.hpp"
 
 namespace weightfs::fs {

@@ -9,7 +9,7 @@
 #include "fs/passes/loader_pins.hpp"
 #include "store/handover/publish_queue.hpp"
 #include "store/inspect/delta_files.hpp"
-#include "store/materialize/remote_files.hpp"
+#include "store/streaming/remote_files.hpp"
 #include "store/sync/sync.hpp"
 
 namespace weightfs::fs {

@@ -85,6 +85,9 @@ void add_bytes(MetricsText& text, const DaemonState& state, const DaemonCounters
   text.add(state.hub_bytes.value_or(0));
   text.counter("weightfs_seeded_bytes_total", "Bytes taken from --seed instead of fetched.");
   text.add(state.seed ? state.seed->taken_bytes : 0);
+  text.counter("weightfs_early_bytes_total",
+               "Bytes of versions that were here when their manifest came.");
+  text.add(state.sync.head_start ? state.sync.head_start->taken_bytes : 0);
   text.counter("weightfs_written_bytes_total", "Bytes of versions written to images.");
   text.add(counters.timings.written_bytes());
   text.counter("weightfs_uploaded_bytes_total", "Bytes uploaded for published hand-overs.");

@@ -313,9 +313,21 @@ Json room_ahead_json(const std::optional<RoomAheadStatus>& room) {
           {"last_ms", std::chrono::duration<double, std::milli>(room->last_took).count()}};
 }
 
+/// null: nothing is made before its version is known.
+Json head_start_json(const std::optional<HeadStartStatus>& start) {
+  if (!start) return nullptr;
+  return {{"waiting_bytes", start->waiting_bytes}, {"taken_bytes", start->taken_bytes}};
+}
+
 Json images_json(const SyncStatus& sync) {
-  if (!sync.memory) return {{"home", "disk"}, {"room_ahead", room_ahead_json(sync.room_ahead)}};
+  const Json head_start = head_start_json(sync.head_start);
+  if (!sync.memory) {
+    return {{"home", "disk"},
+            {"room_ahead", room_ahead_json(sync.room_ahead)},
+            {"head_start", head_start}};
+  }
   return {{"home", "memory"},
+          {"head_start", head_start},
           {"memory_bytes", sync.memory->bytes},
           {"memory_versions", sync.memory->versions},
           {"base", version_or_null(sync.memory->base)},

@@ -254,6 +254,14 @@ std::string Layout::serialize() const {
   return bytes;
 }
 
+std::span<const std::uint64_t> Layout::hashes_of(
+    const LayoutFile& file, std::span<const std::uint64_t> hashes) const noexcept {
+  if (file.tensor_count == 0) return {};
+  const auto tensors = tensors_of(file);
+  const std::uint64_t first = tensors.front().first_chunk;
+  return hashes.subspan(first, tensors.back().first_chunk + tensors.back().chunk_count - first);
+}
+
 std::span<const LayoutTensor> Layout::tensors_of(const LayoutFile& file) const noexcept {
   return tensors().subspan(file.first_tensor, file.tensor_count);
 }

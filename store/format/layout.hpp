@@ -87,6 +87,9 @@ class Layout {
   [[nodiscard]] std::span<const LayoutFile> files() const noexcept { return files_; }
   [[nodiscard]] std::span<const LayoutTensor> tensors() const noexcept { return *tensors_; }
   [[nodiscard]] std::span<const LayoutTensor> tensors_of(const LayoutFile& file) const noexcept;
+  /// Of the hashes of all chunks those of a file.
+  [[nodiscard]] std::span<const std::uint64_t> hashes_of(
+      const LayoutFile& file, std::span<const std::uint64_t> hashes) const noexcept;
   [[nodiscard]] std::uint64_t chunk_count() const noexcept { return chunk_count_; }
   [[nodiscard]] std::uint64_t element_count() const noexcept { return element_count_; }
   [[nodiscard]] std::uint64_t size_bytes() const noexcept { return size_bytes_; }  // of all files

@@ -38,6 +38,8 @@ struct PackRef {
   std::uint64_t size_bytes = 0;  // whole object
   std::uint64_t head_bytes = 0;  // header and index
   Sha256 head_sha256{};
+
+  bool operator==(const PackRef&) const = default;
 };
 
 struct DeltaRef {

@@ -5,8 +5,14 @@
 #include <algorithm>
 #include <chrono>
 #include <mutex>
+#include <set>
 
 namespace weightfs {
+namespace {
+
+constexpr std::chrono::seconds kPatience{30};  // for a bucket that does not answer
+
+}  // namespace
 
 std::uint64_t EarlySet::size_bytes() const {
   std::uint64_t bytes = 0;
@@ -16,6 +22,15 @@ std::uint64_t EarlySet::size_bytes() const {
 
 EarlyImages::Pass::~Pass() {
   if (images_ != nullptr) images_->end_pass();
+}
+
+std::uint64_t EarlySet::noted_bytes() const {
+  std::uint64_t bytes = 0;
+  std::set<const FreshChunks*> known;
+  for (const auto& [path, image] : files) {
+    if (image.fresh && known.insert(image.fresh.get()).second) bytes += image.fresh->size_bytes();
+  }
+  return bytes;
 }
 
 std::filesystem::path EarlyImages::Pass::directory() const {
@@ -69,19 +84,25 @@ void EarlyImages::end_pass() noexcept {
 }
 
 std::unique_ptr<EarlySet> EarlyImages::claim(std::uint64_t version, const Context& context) {
-  constexpr std::chrono::hours kLookAgain{1};  // the deadline may be infinite
   std::unique_ptr<EarlySet> claimed;
   std::unique_lock lock(mutex_);
   claimed_ = std::max(claimed_, version);
-  while (!changed_.wait_until(lock, context.stop,
-                              std::min(context.deadline, Clock::now() + kLookAgain),
-                              [&] { return !is_running_; })) {
-    context.check("waiting for files that are made early");
-  }
-  if (set_ && set_->version <= claimed_) claimed = std::move(set_);
+  const auto is_later = [&] { return set_ && set_->version > version; };
+  const bool has_ended =
+      changed_.wait_until(lock, context.stop, std::min(context.deadline, Clock::now() + kPatience),
+                          [&] { return !is_running_ || is_later(); });
+  context.check("waiting for files that are made early");
+  if (!has_ended || is_later()) return nullptr;
+  claimed = std::move(set_);
   lock.unlock();
   if (claimed && claimed->version != version) claimed.reset();
   return claimed;
+}
+
+void EarlyImages::drop_until(std::uint64_t version) noexcept {
+  std::unique_ptr<EarlySet> dropped;
+  const std::lock_guard lock(mutex_);
+  if (!is_running_ && set_ && set_->version <= version) dropped = std::move(set_);
 }
 
 void EarlyImages::drop() noexcept {

@@ -1,5 +1,5 @@
 // EarlyImages: files of the next version that were made before its manifest was known, until that
-// version takes them (store/materialize/early_version.hpp makes both of these steps).
+// version takes them (store/materialize/early_version.hpp).
 //
 //     begin ... add ... end      a pass makes some files; further passes make more
 //     claim                      the version is being made now: it takes what fits
@@ -52,6 +52,8 @@ struct EarlySet {
   unsigned passes = 0;                           // that were begun
 
   [[nodiscard]] std::uint64_t size_bytes() const;
+  /// Of memory, for what changed.
+  [[nodiscard]] std::uint64_t noted_bytes() const;
 };
 
 class EarlyImages {
@@ -82,14 +84,17 @@ class EarlyImages {
   std::optional<Pass> begin(std::uint64_t version, const Sha256& parent_sha256, ImagesHome home,
                             const std::filesystem::path& temporary);
 
-  /// Waits for the pass that is running, which does what the version needs; no other pass for it
-  /// begins from now on.
-  /// Returns: the files of the version; nullptr: there are none.  What there is of others goes.
+  /// Waits for the pass that is running, which does what the version needs, for half a minute; no
+  /// other pass for it begins from now on.
+  /// Returns: the files of the version; nullptr: there are none, or a pass does not end.  What
+  /// there is of earlier ones goes.
   /// Throws Error: cancelled, timed_out.
   std::unique_ptr<EarlySet> claim(std::uint64_t version, const Context& context);
 
   /// Somebody needs the room: all go, unless a pass is running.
   void drop() noexcept;
+  /// The same of files of versions up to this one, which exist: nobody claims them any more.
+  void drop_until(std::uint64_t version) noexcept;
 
   /// Of all files that are waiting.
   [[nodiscard]] std::uint64_t size_bytes() const;

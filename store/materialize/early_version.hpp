@@ -1,8 +1,5 @@
-// Early version: files of the version that comes next, made before its manifest is known from the
-// parent's images and the packs that its early record names, and used when the manifest is there.
-//
-// While a trainer saves, its writer's mount has coded and uploaded most files; a reader that makes
-// these meanwhile has little to do when the version is committed.
+// Early version: the files of a version that were made before its manifest was known
+// (store/sync/make_early.hpp), and that it takes.
 //
 // Nothing in an early record is believed.  A file that was made early is used only if the manifest
 // leads to it by the same packs, and to the same hash for each of its chunks, which were compared
@@ -18,27 +15,11 @@
 #include <optional>
 #include <vector>
 
-#include "kernels/dispatch/cpu_coder.hpp"
-#include "store/base/context.hpp"
-#include "store/format/early_record.hpp"
 #include "store/local/early_images.hpp"
-#include "store/local/store.hpp"
-#include "store/materialize/history.hpp"
 #include "store/materialize/image_files.hpp"
 #include "store/materialize/plan.hpp"
 
 namespace weightfs {
-
-/// Makes those files of the record that the store does not have yet (Store::early_images).
-/// Nothing is evicted for it that would not go for the version.  What cannot be made is left to
-/// the version.
-/// Requires: the version before the record's is complete here, with all its files.
-/// Returns: the bytes of the files that were made; 0 also if there is no room, somebody wants the
-/// delta to the version (which is made with it: store/sparse/ahead_deltas.hpp), the record is of
-/// another history, or the version is being made already.
-/// Throws Error: as make_plan() and write_version().
-std::uint64_t make_early(Store& store, History& history, const EarlyRecord& record,
-                         const kernels::SharedCoder& coder, const Context& context);
 
 /// The files made early that a version takes.
 class EarlyVersion {
@@ -56,8 +37,8 @@ class EarlyVersion {
   bool place(const LayoutFile& file, const std::filesystem::path& path,
              const ImageSeal& seal) const;
 
-  /// What changed in these files, as far as it was noted; nullopt: some of it was not, or notes
-  /// are of files that do not fit.
+  /// What changed in these files; nullopt: some of it was not noted, or was noted together with
+  /// what changed in files that do not fit.
   [[nodiscard]] std::optional<std::vector<FreshPart>> noted() const;
 
  private:

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <charconv>
+
 #include "store/base/bytes.hpp"
 #include "store/base/error.hpp"
 #include "store/base/source.hpp"
@@ -10,6 +13,14 @@ namespace weightfs {
 
 std::string keys::early_record(std::uint64_t version) {
   return fmt::format("{}{:020}.json", kEarly, version);
+}
+
+std::optional<std::uint64_t> find_early_version(std::string_view key) {
+  std::uint64_t version = 0;
+  const std::string_view digits = key.substr(std::min(key.size(), keys::kEarly.size()));
+  std::from_chars(digits.data(), digits.data() + digits.size(), version);
+  const bool is_one = version > 0 && version <= kVersionMax && keys::early_record(version) == key;
+  return is_one ? std::optional(version) : std::nullopt;
 }
 
 std::optional<EarlyRecord> find_early_record(Repository& repository, std::uint64_t version,

@@ -21,6 +21,9 @@ inline constexpr std::string_view kEarly = "early/";
 std::string early_record(std::uint64_t version);
 }  // namespace keys
 
+/// The version in such a key; nullopt: it has another form.
+std::optional<std::uint64_t> find_early_version(std::string_view key);
+
 /// nullopt: there is none.
 /// Throws Error: corrupt (malformed, or of another version or repository than its key says),
 /// unsupported, permission, unavailable, cancelled, timed_out.

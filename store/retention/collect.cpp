@@ -44,7 +44,7 @@ class Collector {
     make_skips();
     retire();
     remove_due();
-    remove_parts();
+    remove_hints();
     note_waiting();
     return std::move(report_);
   }
@@ -301,15 +301,16 @@ class Collector {
     remove_all(then);
   }
 
-  /// What hosts told each other of versions that exist now: nothing names it, and nobody reads it.
-  void remove_parts() {
-    std::vector<const HeldObject*> parts;
+  /// What hosts told each other of versions before they existed: nothing names it, and nobody reads
+  /// it any more.
+  void remove_hints() {
+    std::vector<const HeldObject*> hints;
     for (const HeldObject& object : report_.inventory.objects) {
-      const bool is_left = object.kind == ObjectKind::part && object.version != 0 &&
-                           object.version <= report_.inventory.head();
-      if (is_left) parts.push_back(&object);
+      const bool is_hint = object.kind == ObjectKind::part || object.kind == ObjectKind::early;
+      const bool is_left = object.version != 0 && object.version <= report_.inventory.head();
+      if (is_hint && is_left) hints.push_back(&object);
     }
-    remove_all(parts);
+    remove_all(hints);
   }
 
   /// An orphan of a skip delta whose record cannot be read now: only that tells what is one.

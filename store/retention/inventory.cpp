@@ -12,6 +12,7 @@
 #include "store/base/sha256.hpp"
 #include "store/format/pack_bytes.hpp"
 #include "store/parts/part_objects.hpp"
+#include "store/repository/early_records.hpp"
 #include "store/repository/skips.hpp"
 #include "store/threads/parallel.hpp"
 
@@ -110,8 +111,10 @@ void take_place(HeldObject& object, const Inventory& inventory) {
   } else if (const auto skip = find_skip_key(object.key)) {
     object.version = skip->versions.to;
     object.place = place_of(*skip, inventory);
-  } else if (const auto version = find_part_version(object.key)) {
-    object.version = *version;
+  } else if (const auto part = find_part_version(object.key)) {
+    object.version = *part;
+  } else if (const auto early = find_early_version(object.key)) {
+    object.version = *early;
   }
 }
 
@@ -210,6 +213,8 @@ std::string_view plural_of(ObjectKind kind) noexcept {
       return "gc records";
     case ObjectKind::part:
       return "parts";
+    case ObjectKind::early:
+      return "early records";
     case ObjectKind::reader:
       return "readers";
     case ObjectKind::other:
@@ -223,13 +228,14 @@ ObjectKind kind_of(std::string_view key) noexcept {
   if (const auto skip = find_skip_key(key)) {
     return skip->pack.empty() ? Kind::skip_record : Kind::skip_pack;
   }
-  constexpr std::array<std::pair<std::string_view, Kind>, 8> kPrefixes{
+  constexpr std::array<std::pair<std::string_view, Kind>, 9> kPrefixes{
       {{keys::kVersions, Kind::manifest},
        {keys::kLayouts, Kind::layout},
        {keys::kBlobs, Kind::blob},
        {keys::kSnapshots, Kind::snapshot},
        {keys::kPacks, Kind::pack},
        {keys::kParts, Kind::part},
+       {keys::kEarly, Kind::early},
        {keys::kReaders, Kind::reader},
        {keys::kGc, Kind::gc_record}}};
   if (key == keys::kRecord) return Kind::record;

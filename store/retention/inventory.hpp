@@ -59,6 +59,7 @@ enum class ObjectKind {
   skip_pack,
   gc_record,
   part,
+  early,
   reader,
   other
 };
@@ -81,7 +82,7 @@ struct HeldObject {
   std::uint64_t size_bytes = 0;
   ObjectKind kind{};
   Place place{};
-  std::uint64_t version = 0;  // of packs, snapshots, manifests, parts, and skips: where these lead
+  std::uint64_t version = 0;  // of what belongs to one; of skips: where these lead
 };
 
 struct Inventory {

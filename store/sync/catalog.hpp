@@ -30,7 +30,7 @@ struct CatalogEntry {
   std::uint64_t size_bytes = 0;
   ImageState image = ImageState::complete;
   /// This host does not keep the file (store/materialize/file_filter.hpp): its image is absent and
-  /// stays so; reads are served by store/materialize/remote_files.hpp.
+  /// stays so; reads are served by store/streaming/remote_files.hpp.
   bool is_remote = false;
 };
 

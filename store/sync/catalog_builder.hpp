@@ -4,7 +4,7 @@
 //
 //     versions    complete, not above ManifestTable::newest(), not being evicted
 //                 (store/local/eviction.hpp); versions that lack a file which is not kept only
-//                 where such files are served (store/materialize/remote_files.hpp)
+//                 where such files are served (store/streaming/remote_files.hpp)
 //     incomplete  versions that are being filled; as absent: the last kNamedMax other versions that
 //                 were named, and versions that are being evicted: opening a file of these waits
 //     latest      the highest of `versions` that is followed, never below an earlier `latest`: if

@@ -8,8 +8,8 @@
 
 #include "store/base/log.hpp"
 #include "store/format/own_meta.hpp"
-#include "store/materialize/early_version.hpp"
 #include "store/repository/early_records.hpp"
+#include "store/sync/make_early.hpp"
 
 namespace weightfs {
 namespace {
@@ -33,12 +33,16 @@ HeadStart::HeadStart(Store& store, History& history, kernels::SharedCoder coder)
 
 std::uint64_t HeadStart::look(const Context& context) {
   const std::uint64_t newest = store_.manifests().newest().version;
+  store_.early_images().drop_until(newest);
   if (newest == 0 || !store_.images().has_all_files(newest)) return 0;
   const auto version = history_.get(newest, context.within(kRecordTime));
   if (find_early_bytes(version->manifest.meta).value_or(0) == 0) return 0;
   const auto record =
       find_early_record(history_.repository(), newest + 1, context.within(kRecordTime));
-  return record ? make_early(store_, history_, *record, coder_, context) : 0;
+  if (!record) return 0;
+  const EarlyMade made = make_early(store_, history_, *record, coder_, context);
+  fetched_bytes_ += made.fetched_bytes;
+  return made.bytes;
 }
 
 }  // namespace weightfs

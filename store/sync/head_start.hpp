@@ -1,5 +1,5 @@
 // HeadStart: makes files of the next version before its manifest exists, of the packs that its
-// writer has uploaded already (store/materialize/early_version.hpp), in a thread of its own.
+// writer has uploaded already (store/sync/make_early.hpp), in a thread of its own.
 //
 //     a poll found nothing new --> look: early/<N+1>.json --> make what is not here yet
 //
@@ -10,6 +10,7 @@
 // Threads: all calls may run in parallel, look() one at a time.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 
 #include "kernels/dispatch/cpu_coder.hpp"
@@ -19,6 +20,12 @@
 #include "store/threads/woken_thread.hpp"
 
 namespace weightfs {
+
+/// Of files that are made before their version is known.
+struct HeadStartStatus {
+  std::uint64_t waiting_bytes = 0;  // made, for the version that comes next
+  std::uint64_t taken_bytes = 0;    // by versions, since the store was opened
+};
 
 class HeadStart {
  public:
@@ -36,10 +43,18 @@ class HeadStart {
   /// Throws Error: what the bucket and make_early() throw.
   std::uint64_t look(const Context& context);
 
+  [[nodiscard]] HeadStartStatus status() const {
+    return {store_.early_images().size_bytes(), store_.early_images().taken_bytes()};
+  }
+
+  /// Of packs, by this process.
+  [[nodiscard]] std::uint64_t fetched_bytes() const noexcept { return fetched_bytes_; }
+
  private:
   Store& store_;
   History& history_;
   const kernels::SharedCoder coder_;
+  std::atomic<std::uint64_t> fetched_bytes_ = 0;
   WokenThread thread_;
 };
 

@@ -26,7 +26,6 @@
 #include "store/materialize/whole_version.hpp"
 #include "store/sync/catalog_builder.hpp"
 #include "store/sync/delta_finisher.hpp"
-#include "store/sync/head_start.hpp"
 #include "store/sync/image_syncer.hpp"
 #include "store/sync/poll_rhythm.hpp"
 #include "store/sync/remake_version.hpp"
@@ -842,6 +841,10 @@ SyncStatus Sync::status() const {
   status.history = state_->recorder->status();
   status.deltas = state_->store.deltas().counters();
   if (state_->room_ahead) status.room_ahead = state_->room_ahead->status();
+  if (state_->head_start) {
+    status.head_start = state_->head_start->status();
+    status.fetched_bytes += state_->head_start->fetched_bytes();
+  }
   if (!state_->partials) return status;
   status.fetched_bytes += state_->partials->fetched_bytes();
   for (const auto& [number, partial] : state_->partials->list()) {

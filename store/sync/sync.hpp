@@ -59,6 +59,7 @@
 #include "store/sync/catalog.hpp"
 #include "store/sync/catalog_listeners.hpp"
 #include "store/sync/follow.hpp"
+#include "store/sync/head_start.hpp"
 #include "store/sync/patch_recorder.hpp"
 #include "store/sync/room_ahead.hpp"
 
@@ -119,6 +120,7 @@ struct SyncStatus {
   PatchHistory history = {};
   DeltaTable::Counters deltas = {};                // as files
   std::optional<RoomAheadStatus> room_ahead = {};  // nullopt: none is made ahead
+  std::optional<HeadStartStatus> head_start = {};  // nullopt: SyncOptions::head_start is not set
 };
 std::string_view to_string(SyncStatus::State state) noexcept;
 

@@ -143,6 +143,23 @@ def part_seeds():
     yield "no_object", b"[]"
 
 
+def early_record_seeds():
+    """The target makes the hash right."""
+    def record(files, **more):
+        fields = {"files": files, "format": 1, "parent_sha256": "0" * 64, "repository": "0" * 32,
+                  "required_features": [], "sha256": "", "version": 2, **more}
+        return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
+
+    pack = {"head": 10, "head_sha256": "cd" * 32, "name": "b" * 32 + "-0", "size": 20}
+    coded = {"delta": {"changed": 3, "packs": [pack]}, "path": "a.safetensors"}
+    equal = {"delta": {"changed": 0, "packs": []}, "path": "b.safetensors"}
+    yield "two", record([coded, equal], required_features=["xr"])
+    yield "twice", record([coded, coded])
+    yield "hostile", record([{**coded, "path": "../a"}])
+    yield "nothing", record([])
+    yield "first", record([equal], version=1)
+
+
 def layout_seeds():
     yield "format_1", (DATA / "format-1" / "layout.bin").read_bytes()
     head = hostile.safetensors_head(b'{"w":{"dtype":"BF16","shape":[2,3],"data_offsets":[0,12]}}')
@@ -187,8 +204,8 @@ def s3_xml_seeds():
 
 
 TARGETS = {"decode": decode_seeds, "encode": encode_seeds, "patch": patch_seeds,
-           "manifest": manifest_seeds, "part": part_seeds, "layout": layout_seeds, "pack": pack_seeds,
-           "safetensors": safetensors_seeds, "s3_xml": s3_xml_seeds}
+           "manifest": manifest_seeds, "part": part_seeds, "early_record": early_record_seeds, "layout": layout_seeds,
+           "pack": pack_seeds, "safetensors": safetensors_seeds, "s3_xml": s3_xml_seeds}
 
 
 def main():

@@ -43,6 +43,10 @@ TEST(TimingText, TellsThePhasesThatMatter) {
   EXPECT_TRUE(
       build_text(timing).starts_with("version 41 + 3 deltas: seed 3.0 GiB, fetch 12.0 MiB"));
   timing.work.seeded_bytes = 0;
+  timing.early_bytes = 9u << 20;
+  EXPECT_TRUE(
+      build_text(timing).starts_with("version 41 + 3 deltas: 9.0 MiB made early, fetch 12.0 MiB"));
+  timing.early_bytes = 0;
   timing.patches = 5;
   EXPECT_TRUE(build_text(timing).starts_with("version 41 + 5 spans + 3 deltas: fetch"));
   timing.is_streamed = true;

@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "store/base/bytes.hpp"
+#include "store/repository/early_records.hpp"
 #include "tests/store/retention/gc_world.hpp"
 #include "tests/support/code_of.hpp"
 
@@ -92,6 +93,19 @@ TEST_F(Collect, OrphansOfPublishedVersionsGoAndThoseAboveTheHeadStay) {
   EXPECT_EQ(world_.gc(100).removed.objects, 2u);
   EXPECT_FALSE(world_.has(pack) || world_.has(snapshot));
   EXPECT_TRUE(world_.has(early) && world_.has(later));
+  world_.expect_sound();
+}
+
+TEST_F(Collect, EarlyRecordsOfVersionsThatExistGo) {
+  world_.publish_many(3);
+  for (const std::uint64_t version : {2, 3, 4}) {
+    world_.bucket()->replace(keys::early_record(version), "?");
+  }
+  const std::string strange = "early/3.json";
+  world_.bucket()->replace(strange, "?");
+  world_.gc(100);
+  EXPECT_FALSE(world_.has(keys::early_record(2)) || world_.has(keys::early_record(3)));
+  EXPECT_TRUE(world_.has(keys::early_record(4)) && world_.has(strange));
   world_.expect_sound();
 }
 

@@ -5,7 +5,7 @@
 #include <atomic>
 #include <thread>
 
-#include "store/materialize/remote_files.hpp"
+#include "store/streaming/remote_files.hpp"
 #include "tests/store/seed/seed_fixture.hpp"
 #include "tests/support/eventually.hpp"
 

@@ -33,6 +33,7 @@ TimingRecord full_timing() {
                                  .skips = 17,
                                  .patches = 4,
                                  .bytes = 512,
+                                 .early_bytes = 256,
                                  .unseen = milliseconds(900),
                                  .wait = microseconds(1),
                                  .plan = microseconds(2),

@@ -2,7 +2,7 @@
 // themselves if that fails. A reader's chunk stays valid after it has left the cache. Plans of
 // versions are made and kept in the same way: a reader that finds one waits for nobody.
 
-#include "store/materialize/remote_files.hpp"
+#include "store/streaming/remote_files.hpp"
 
 #include <fmt/format.h>
 

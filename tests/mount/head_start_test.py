@@ -1,0 +1,161 @@
+"""A reader makes what is saved while it is saved, and has little to do when the version comes."""
+
+import json
+import os
+import sys
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+
+import harness  # noqa: E402
+import writers  # noqa: E402
+
+PARAMS = 3_000_000  # two shards of some MiB: smaller files are not coded early
+
+
+def weights(step):
+    return sorted(name for name in os.listdir(step) if name.endswith(".safetensors"))
+
+
+class HeadStart(writers.WriterTest):
+    images = "disk"
+
+    def setUp(self):
+        self.init()
+        self.writing = self.writer()
+        self.steps = self.make_run(5, PARAMS)
+        self.save(self.writing, self.steps[0], "step-1")
+        self.wait_uploaded(self.steps[0])  # or readers would expect nothing early of this writer
+        self.hand_over(self.writing, "step-1")
+        self.wait(self.writing, "--tag", "step-1")
+        self.reading = self.mount("--images", self.images, name="reader", store="reader-store")
+        self.reading.wait_version(1)
+        harness.run("wait", self.reading.path, "--ready")
+
+    def start(self):
+        return self.reading.status()["images"]["head_start"]
+
+    def bytes_of(self, step, names):
+        return sum(os.path.getsize(os.path.join(step, name)) for name in names)
+
+    def save_files(self, step, names):
+        folder = self.writing.staging("saved")
+        os.makedirs(folder, exist_ok=True)
+        for name in names:
+            with open(os.path.join(folder, name), "wb") as file:
+                file.write(harness.read_file(os.path.join(step, name)))
+
+    def wait_made(self, size):
+        harness.wait_until(lambda: self.start()["waiting_bytes"] == size,
+                           f"{size} bytes to be made ahead of the version")
+
+    def wait_uploaded(self, step):
+        size = self.bytes_of(step, weights(step))
+        self.writing.wait_status(
+            lambda status: status["writer"]["early"]["waiting_files"] == 0 and
+            status["writer"]["early"]["uploaded_bytes"] == size, "all to be coded and uploaded")
+
+    def early_record(self, version):
+        return self.object(f"early/{version:020}.json")
+
+    def brought(self, version):
+        """How the version came to the reader."""
+        self.reading.wait_version(version)
+        entries = harness.call("log", self.reading.path, "--timing")
+        return next(entry for entry in entries if entry["version"] == version)["brought"]
+
+    def rest(self, step):
+        return [name for name in os.listdir(step) if name not in weights(step)]
+
+    def hand_over_and_look(self, version, early):
+        step = self.steps[version - 1]
+        self.hand_over(self.writing, "saved", f"step-{version}")
+        self.assertEqual(self.wait(self.writing, "--tag", f"step-{version}"), version)
+        self.assertEqual(self.brought(version)["early_bytes"], early)
+        self.assert_same_tree(self.reading.join("versions", version), step)
+        self.assertEqual(self.start()["waiting_bytes"], 0)
+
+    def test_files_are_made_while_others_are_still_saved(self):
+        taken = 0
+        for version in range(2, 5):
+            step = self.steps[version - 1]
+            first, *others = weights(step)
+            self.save_files(step, [first])
+            self.wait_made(self.bytes_of(step, [first]))
+            with open(self.early_record(version)) as file:
+                named = json.load(file)
+            self.assertEqual([entry["path"] for entry in named["files"]], [first])
+            self.save_files(step, [*others, *self.rest(step)])
+            size = self.bytes_of(step, weights(step))
+            self.wait_made(size)
+            self.assertEqual(os.readlink(self.reading.join("latest")), f"versions/{version - 1}")
+            self.hand_over_and_look(version, size)
+            taken += size
+            self.assertEqual(self.start()["taken_bytes"], taken)
+            harness.wait_until(lambda at=version: not os.path.exists(self.early_record(at)),
+                               "the early record to be gone")
+        self.assertEqual(harness.run("verify", self.url, "--deep").returncode, 0)
+
+    def test_what_is_saved_again_is_made_again(self):
+        step = self.steps[1]
+        self.save_files(self.steps[2], weights(step))
+        self.wait_made(self.bytes_of(step, weights(step)))
+        self.save_files(step, [*weights(step), *self.rest(step)])
+        self.wait_uploaded(step)
+        self.hand_over(self.writing, "saved", "step-2")
+        self.reading.wait_version(2)
+        self.assert_same_tree(self.reading.join("versions", 2), step)
+
+    def test_a_killed_reader_begins_again(self):
+        step = self.steps[1]
+        self.save_files(step, weights(step))
+        size = self.bytes_of(step, weights(step))
+        self.wait_made(size)
+        self.reading.process.kill()
+        self.reading.start()
+        self.wait_made(size)
+        self.save_files(step, self.rest(step))
+        self.hand_over_and_look(2, size)
+
+    def test_a_killed_writer_leaves_a_record_that_does_no_harm(self):
+        step = self.steps[1]
+        self.save_files(self.steps[2], weights(step))
+        self.wait_made(self.bytes_of(step, weights(step)))
+        self.writing.process.kill()
+        self.writing.start()
+        harness.run("publish", self.url, step, "--store", os.path.join(self.dir, "another"))
+        self.assertEqual(self.brought(2)["early_bytes"], 0)
+        self.assert_same_tree(self.reading.join("versions", 2), step)
+        self.assertEqual(self.start()["waiting_bytes"], 0)
+
+    def test_old_versions_are_made_of_patches_that_were_noted_on_both_ways(self):
+        for version in range(2, 5):
+            step = self.steps[version - 1]
+            self.save_files(step, [weights(step)[0]])
+            self.wait_made(self.bytes_of(step, [weights(step)[0]]))
+            self.save_files(step, [*weights(step)[1:], *self.rest(step)])
+            self.hand_over(self.writing, "saved", f"step-{version}")
+            self.reading.wait_version(version)
+        for version in range(1, 5):
+            self.assert_same_tree(self.reading.join("versions", version), self.steps[version - 1])
+
+
+class HeadStartInMemory(HeadStart):
+    images = "memory"
+
+
+class NoHeadStart(writers.WriterTest):
+    def test_a_writers_mount_a_frozen_one_and_one_that_keeps_a_part_have_none(self):
+        self.init()
+        writing = self.writer()
+        step, = self.make_run(1, PARAMS)
+        self.publish_through(writing, step, "step-1")
+        self.assertIsNone(writing.status()["images"]["head_start"])
+        for name, options in (("frozen", ("--follow", "1")), ("part", ("--only", "*00001*"))):
+            mount = self.mount(*options, name=name, store=name + "-store")
+            mount.wait_version(1)
+            self.assertIsNone(mount.status()["images"]["head_start"], name)
+
+
+if __name__ == "__main__":
+    harness.main()

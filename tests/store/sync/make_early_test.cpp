@@ -1,0 +1,480 @@
+// Early versions: what a reader makes before the manifest exists, and when a version takes it.
+#include "store/sync/make_early.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <set>
+#include <thread>
+
+#include "store/materialize/adopt.hpp"
+#include "store/materialize/bases.hpp"
+#include "store/publish/pre_encoded.hpp"
+#include "store/publish/pre_encoder.hpp"
+#include "store/repository/early_records.hpp"
+#include "tests/support/code_of.hpp"
+#include "tests/support/contains.hpp"
+#include "tests/support/eventually.hpp"
+#include "tests/support/fresh_spans.hpp"
+#include "tests/support/hosts.hpp"
+#include "tests/support/random.hpp"
+
+namespace weightfs::test {
+namespace {
+
+using Path = std::filesystem::path;
+
+constexpr std::size_t kElements = 600'000;  // of a tensor: more than kEarlyBytesMin
+constexpr std::uint64_t kDirectory = 17;
+
+/// A writer that codes early, and a reader.
+class EarlyVersionTest : public testing::Test {
+ protected:
+  EarlyVersionTest() {
+    for (const std::string name : {"a", "b", "c"}) {
+      tensors_[name + ".safetensors"] = {
+          {name, Dtype::bf16, {kElements}, random_bf16(kElements, rng_)}};
+    }
+    EarlyOptions options;
+    options.parent = [this] { return std::optional<std::uint64_t>(parent_); };
+    early_.emplace(writer_.history, *writer_.store, std::move(options));
+    publish(save(), nullptr);
+    reader_.read_version(1);
+  }
+
+  void nudge(const std::string& path) {
+    Bytes& data = tensors_.at(path).front().data;
+    data = nudged_bf16(data, 0.01, rng_);
+  }
+
+  Path save() {
+    const Path directory = dir_ / ("checkpoint-" + std::to_string(saves_++));
+    for (const auto& [path, tensors] : tensors_) {
+      write_text(directory / path, make_safetensors(tensors, metadata_));
+    }
+    write_text(directory / "config.json", "{}");
+    return directory;
+  }
+
+  /// Another step, saved.
+  Path step() {
+    for (const auto& [path, tensors] : tensors_) nudge(path);
+    return save();
+  }
+
+  /// Has these files coded and uploaded.  Returns: the record that readers are given.
+  EarlyRecord code(const Path& directory, const std::set<std::string>& paths) {
+    for (const std::string& path : paths) early_->add({kDirectory, path, directory / path, 1});
+    EXPECT_TRUE(eventually([&] {
+      const EarlyComing coming = early_->coming();
+      return coming.record && std::ranges::all_of(paths, [&](const std::string& path) {
+               return std::ranges::count(coming.record->files, path, &EarlyRecord::File::path) > 0;
+             });
+    }));
+    return early_->coming().record.value();
+  }
+
+  [[nodiscard]] std::set<std::string> all() const {
+    std::set<std::string> paths;
+    for (const auto& [path, tensors] : tensors_) paths.insert(path);
+    return paths;
+  }
+
+  std::shared_ptr<const PreEncoded> take() {
+    return early_->take(kDirectory, [](const EarlyFile&) { return true; }, {});
+  }
+
+  /// Publishes and adopts, like a writer's mount.
+  std::uint64_t publish(const Path& directory, std::shared_ptr<const PreEncoded> early) {
+    PublishOptions options;
+    options.directory = directory;
+    options.early = std::move(early);
+    options.lock_images = true;
+    PublishResult result = writer_.publish(options);
+    adopt_images(*writer_.store, result.images, directory, result.images_lock);
+    result.images_lock.unlock();
+    parent_ = result.version;
+    early_->parent_changed();
+    return result.version;
+  }
+
+  EarlyMade make(const EarlyRecord& record) {
+    return make_early(*reader_.store, reader_.history, record, kernels::make_cpu_coder(), {});
+  }
+
+  /// Bytes that the version took of what was made early.
+  std::uint64_t bring(std::uint64_t version, const Path& directory) {
+    const std::uint64_t before = reader_.store->early_images().taken_bytes();
+    EXPECT_EQ(reader_.read_version(version), read_tree(directory)) << version;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(
+             reader_.store->images().image_directory(version))) {
+      if (!entry.is_regular_file()) continue;
+      EXPECT_EQ(entry.status().permissions() & std::filesystem::perms::all,
+                std::filesystem::perms(0444))
+          << entry.path();
+    }
+    EXPECT_EQ(reader_.store->early_images().size_bytes(), 0u) << "the rest went";
+    return reader_.store->early_images().taken_bytes() - before;
+  }
+
+  /// What was noted on the way to version 2 is what changed.
+  void expect_noted() {
+    const Base from = base_of(*reader_.store, reader_.history, 1, {});
+    const Base to = base_of(*reader_.store, reader_.history, 2, {});
+    const auto span = reader_.store->fresh_patches().take({1, from.version->manifest_sha256});
+    ASSERT_TRUE(span);
+    expect_as_compared(reader_.store->patches(), from, to, *span);
+  }
+
+  static std::uint64_t bytes_of(const Path& directory, const std::set<std::string>& paths) {
+    std::uint64_t bytes = 0;
+    for (const std::string& path : paths) bytes += std::filesystem::file_size(directory / path);
+    return bytes;
+  }
+
+  TempDir dir_;
+  Random rng_ = make_rng();
+  std::map<std::string, std::vector<TestTensor>> tensors_;  // by path
+  std::map<std::string, std::string> metadata_;             // of all files
+  std::shared_ptr<MemoryBucket> bucket_ = make_memory_repository();
+  Host writer_{bucket_, dir_ / "writer"};
+  Host reader_{bucket_, dir_ / "reader", {1u << 30, 0}};  // nobody makes room ahead here
+  std::atomic<std::uint64_t> parent_{0};
+  std::optional<PreEncoder> early_;  // last: its thread uses those above
+
+ private:
+  int saves_ = 0;
+};
+
+// ---- what is taken ----
+
+TEST_F(EarlyVersionTest, AVersionTakesAllThatWasMadeEarly) {
+  for (std::uint64_t version = 2; version <= 4; version++) {
+    const Path directory = step();
+    const EarlyRecord record = code(directory, all());
+    const EarlyMade made = make(record);
+    EXPECT_EQ(made.bytes, bytes_of(directory, all()));
+    EXPECT_GT(made.fetched_bytes, 0u);
+    EXPECT_EQ(reader_.store->early_images().size_bytes(), made.bytes);
+    EXPECT_EQ(make(record).bytes, 0u) << "once";
+    ASSERT_EQ(publish(directory, take()), version);
+    EXPECT_EQ(bring(version, directory), made.bytes);
+  }
+}
+
+TEST_F(EarlyVersionTest, FilesComeOneAfterAnotherAndTheRestIsMadeWithTheVersion) {
+  const Path directory = step();
+  EXPECT_EQ(make(code(directory, {"a.safetensors"})).bytes, bytes_of(directory, {"a.safetensors"}));
+  EXPECT_EQ(make(code(directory, {"c.safetensors"})).bytes, bytes_of(directory, {"c.safetensors"}));
+  publish(directory, take());
+  EXPECT_EQ(bring(2, directory), bytes_of(directory, {"a.safetensors", "c.safetensors"}));
+}
+
+TEST_F(EarlyVersionTest, AnotherHeaderOfTheSameLengthIsWrittenOver) {
+  metadata_ = {{"step", "100"}};
+  publish(step(), nullptr);
+  reader_.read_version(2);
+  metadata_ = {{"step", "101"}};
+  const Path directory = step();
+  const EarlyMade made = make(code(directory, all()));
+  publish(directory, take());
+  EXPECT_EQ(bring(3, directory), made.bytes);
+}
+
+TEST_F(EarlyVersionTest, AHeaderOfAnotherLengthIsMadeWithTheVersion) {
+  metadata_ = {{"step", "1"}, {"more", std::string(64, 'x')}};
+  const Path directory = step();
+  EXPECT_GT(make(code(directory, all())).bytes, 0u);
+  publish(directory, take());
+  EXPECT_EQ(bring(2, directory), 0u);
+}
+
+TEST_F(EarlyVersionTest, AFileWithoutAChangeIsLinkedAsEver) {
+  nudge("a.safetensors");
+  const Path directory = save();
+  EXPECT_EQ(make(code(directory, all())).bytes, bytes_of(directory, {"a.safetensors"}));
+  publish(directory, take());
+  EXPECT_EQ(bring(2, directory), bytes_of(directory, {"a.safetensors"}));
+}
+
+// ---- what is not taken ----
+
+TEST_F(EarlyVersionTest, AFileThatWasSavedAgainIsMadeAgain) {
+  const Path before = step();
+  make(code(before, all()));
+  early_->drop(kDirectory);
+  nudge("b.safetensors");
+  const Path directory = save();
+  const EarlyRecord record = code(directory, all());
+  EXPECT_EQ(make(record).bytes, bytes_of(directory, all())) << "coded anew: other packs";
+  nudge("b.safetensors");
+  const Path last = save();
+  early_->add({kDirectory, "b.safetensors", last / "b.safetensors", 2});
+  ASSERT_TRUE(eventually([&] { return early_->status().waiting_files == 0; }));
+  std::filesystem::copy(last / "b.safetensors", directory / "b.safetensors",
+                        std::filesystem::copy_options::overwrite_existing);
+  publish(directory, take());
+  EXPECT_EQ(bring(2, directory), bytes_of(directory, {"a.safetensors", "c.safetensors"}));
+}
+
+TEST_F(EarlyVersionTest, OtherPacksWithTheSameBytesAreNotBelieved) {
+  const Path directory = step();
+  EXPECT_GT(make(code(directory, all())).bytes, 0u);
+  static_cast<void>(take());
+  publish(directory, nullptr);  // coded again, under other names
+  EXPECT_EQ(bring(2, directory), 0u);
+}
+
+TEST_F(EarlyVersionTest, AVersionWithOtherBytesTakesNothing) {
+  EXPECT_GT(make(code(step(), all())).bytes, 0u);
+  static_cast<void>(take());
+  const Path directory = step();
+  publish(directory, nullptr);
+  EXPECT_EQ(bring(2, directory), 0u);
+}
+
+TEST_F(EarlyVersionTest, OtherTensorsTakeNothing) {
+  const Path saved = step();
+  EXPECT_GT(make(code(saved, {"a.safetensors"})).bytes, 0u);
+  tensors_["d.safetensors"] = {{"d", Dtype::bf16, {16}, random_bf16(16, rng_)}};
+  const Path directory = save();
+  std::filesystem::copy(saved / "a.safetensors", directory / "a.safetensors",
+                        std::filesystem::copy_options::overwrite_existing);
+  publish(directory, take());
+  EXPECT_EQ(bring(2, directory), 0u);
+}
+
+TEST_F(EarlyVersionTest, OfTwoVersionsAtOnceNothingIsTaken) {
+  const Path second = step();
+  EXPECT_GT(make(code(second, all())).bytes, 0u);
+  publish(second, take());
+  const Path third = step();
+  publish(third, nullptr);
+  EXPECT_EQ(bring(3, third), 0u);
+  EXPECT_EQ(bring(2, second), 0u);
+}
+
+TEST_F(EarlyVersionTest, NothingIsMadeOfAnotherHistoryOrForAVersionThatIsNotNext) {
+  const Path directory = step();
+  EarlyRecord record = code(directory, all());
+  record.parent_sha256[0] ^= std::byte{1};
+  EXPECT_EQ(make(record).bytes, 0u);
+  record.parent_sha256[0] ^= std::byte{1};
+  record.version = 7;
+  EXPECT_EQ(make(record).bytes, 0u);
+}
+
+TEST_F(EarlyVersionTest, WhereSomebodyWantsTheDeltaAllIsMadeWithTheVersion) {
+  const Path directory = step();
+  const EarlyRecord record = code(directory, all());
+  EXPECT_GT(make(record).bytes, 0u);
+  const std::vector<DeltaId> wanted{{1, 2}};
+  reader_.store->wanted_deltas().set_engines([&](std::uint64_t) { return wanted; });
+  publish(directory, take());
+  EXPECT_EQ(bring(2, directory), 0u);
+  EXPECT_TRUE(reader_.store->deltas().list().contains(wanted.front())) << "it was made ahead";
+
+  const Path next = step();
+  const EarlyRecord second = code(next, all());
+  reader_.store->wanted_deltas().set_engines([](std::uint64_t) {
+    return std::vector<DeltaId>{{2, 3}};
+  });
+  EXPECT_EQ(make(second).bytes, 0u);
+}
+
+// ---- damage, malice ----
+
+TEST_F(EarlyVersionTest, PacksOfOtherFilesAreRefusedByName) {
+  const Path directory = step();
+  EarlyRecord record = code(directory, all());
+  std::swap(record.files[0].delta, record.files[1].delta);
+  std::string message;
+  EXPECT_EQ(code_of([&] { make(record); }, &message), ErrorCode::corrupt);
+  EXPECT_TRUE(contains(message, "packs/2/")) << message;
+  EXPECT_TRUE(contains(message, "a.safetensors")) << message;
+  publish(directory, take());
+  EXPECT_EQ(bring(2, directory), 0u);
+}
+
+TEST_F(EarlyVersionTest, FilesThatTheParentDoesNotHaveAndPacksThatAreGoneDoNoHarm) {
+  const Path directory = step();
+  EarlyRecord record = code(directory, all());
+  record.files[0].path = "0.safetensors";
+  record.files.resize(1);
+  EXPECT_EQ(make(record).bytes, 0u);
+  record = early_->coming().record.value();
+  record.files[0].delta.packs[0].name = std::string(32, 'f') + "-0";
+  EXPECT_EQ(code_of([&] { make(record); }), ErrorCode::not_found);
+  publish(directory, take());
+  EXPECT_EQ(bring(2, directory), 0u);
+}
+
+TEST_F(EarlyVersionTest, ADamagedPackIsLeftToTheVersion) {
+  const Path directory = step();
+  const EarlyRecord record = code(directory, all());
+  const std::string key = keys::pack(2, record.files[1].delta.packs[0].name);
+  const std::string right = bucket_->find(key).value();
+  std::string damaged = right;
+  damaged.back() = static_cast<char>(damaged.back() ^ 1);
+  bucket_->replace(key, damaged);
+  EXPECT_EQ(code_of([&] { make(record); }), ErrorCode::corrupt);
+  EXPECT_EQ(reader_.store->early_images().size_bytes(), 0u);
+  publish(directory, take());
+  bucket_->replace(key, right);
+  EXPECT_EQ(bring(2, directory), 0u);
+}
+
+TEST_F(EarlyVersionTest, ADamagedParentMakesNothingAndIsRebuiltWithTheVersion) {
+  const Path directory = step();
+  const EarlyRecord record = code(directory, all());
+  const Path image = reader_.store->images().image_directory(1) / "b.safetensors";
+  std::filesystem::permissions(image, std::filesystem::perms(0644));
+  std::string bytes = read_text(image);
+  bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
+  write_text(image, bytes);
+  EXPECT_EQ(code_of([&] { make(record); }), ErrorCode::corrupt);
+  EXPECT_TRUE(reader_.store->images().is_complete(1)) << "nothing is evicted for it";
+  publish(directory, take());
+  EXPECT_EQ(bring(2, directory), 0u);
+}
+
+// ---- patches ----
+
+TEST_F(EarlyVersionTest, WhatChangedIsNotedAcrossBothSteps) {
+  reader_.store->fresh_patches().add_taker();
+  const Path directory = step();
+  make(code(directory, {"a.safetensors"}));
+  make(code(directory, {"b.safetensors"}));
+  publish(directory, take());
+  EXPECT_GT(bring(2, directory), 0u);
+  expect_noted();
+}
+
+TEST_F(EarlyVersionTest, WhatWasNotedOfAPassThatDoesNotFitIsLeftOut) {
+  reader_.store->fresh_patches().add_taker();
+  make(code(step(), all()));
+  static_cast<void>(take());
+  const Path directory = step();
+  publish(directory, nullptr);
+  EXPECT_EQ(bring(2, directory), 0u);
+  expect_noted();
+}
+
+TEST_F(EarlyVersionTest, OfAPassThatFitsInPartThereIsNoPatch) {
+  reader_.store->fresh_patches().add_taker();
+  const Path directory = step();
+  const EarlyRecord record = code(directory, all());
+  make(record);
+  nudge("b.safetensors");
+  write_text(directory / "b.safetensors", make_safetensors(tensors_.at("b.safetensors")));
+  early_->drop(kDirectory, "b.safetensors");
+  publish(directory, take());
+  EXPECT_EQ(bring(2, directory), bytes_of(directory, {"a.safetensors", "c.safetensors"}));
+  const auto first = reader_.history.get(1, {});
+  EXPECT_FALSE(reader_.store->fresh_patches().take({1, first->manifest_sha256}));
+}
+
+// ---- beside others ----
+
+TEST_F(EarlyVersionTest, AVersionWaitsForThePassThatIsRunning) {
+  const Path directory = step();
+  const EarlyRecord record = code(directory, all());
+  publish(directory, take());
+  bucket_->hang_key("packs/2/");
+  std::atomic<bool> is_over = false;
+  std::uint64_t made = 0;
+  std::thread pass([&] { made = make(record).bytes; });
+  EXPECT_TRUE(eventually([&] {
+    return !reader_.store->early_images().begin(2, record.parent_sha256, ImagesHome::disk,
+                                                reader_.store->temporary_directory());
+  }));
+  std::thread version([&] {
+    reader_.read_version(2);
+    is_over = true;
+  });
+  bucket_->heal();
+  pass.join();
+  version.join();
+  EXPECT_EQ(reader_.read_version(2), read_tree(directory));
+  EXPECT_EQ(made, bytes_of(directory, all()));
+  EXPECT_EQ(reader_.store->early_images().size_bytes(), 0u);
+  EXPECT_EQ(make(record).bytes, 0u) << "the version was claimed";
+}
+
+TEST_F(EarlyVersionTest, AnOldVersionNeitherWaitsNorTakesAnything) {
+  const Path directory = step();
+  const std::uint64_t made = make(code(directory, all())).bytes;
+  EXPECT_EQ(reader_.store->early_images().claim(1, {}), nullptr);
+  EXPECT_EQ(reader_.store->early_images().size_bytes(), made);
+  publish(directory, take());
+  EXPECT_EQ(bring(2, directory), made);
+}
+
+// ---- room ----
+
+TEST_F(EarlyVersionTest, NothingIsEvictedForItAndItGoesFirst) {
+  Space space{.free_bytes = 1u << 30, .total_bytes = 2u << 30};
+  const Host* host = nullptr;
+  Host small(Repository::open(std::make_unique<BucketView>(bucket_), {}), dir_ / "small",
+             {1u << 30, 64u << 20}, [&] {
+               const std::uint64_t early = host ? host->store->early_images().size_bytes() : 0;
+               return Space{space.free_bytes - early, space.total_bytes};
+             });
+  host = &small;
+  small.read_version(1);
+  const Path directory = step();
+  const EarlyRecord record = code(directory, all());
+  const auto make_there = [&] {
+    return make_early(*small.store, small.history, record, kernels::make_cpu_coder(), {}).bytes;
+  };
+  const std::uint64_t bytes = bytes_of(directory, all());
+  space.free_bytes = (64u << 20) + bytes - 1;
+  EXPECT_EQ(make_there(), 0u) << "no room";
+  EXPECT_TRUE(small.store->images().is_complete(1));
+  space.free_bytes = 1u << 30;
+  EXPECT_EQ(make_there(), bytes);
+  space.free_bytes = (64u << 20) + bytes;
+  small.store->evictor().evict_for_free_bytes(1);
+  EXPECT_EQ(small.store->early_images().size_bytes(), 0u) << "before any version";
+  EXPECT_TRUE(small.store->images().is_complete(1));
+}
+
+TEST_F(EarlyVersionTest, WhatIsThereNeedsNoRoomAgain) {
+  Space space{.free_bytes = 1u << 30, .total_bytes = 2u << 30};
+  Host small(Repository::open(std::make_unique<BucketView>(bucket_), {}), dir_ / "small",
+             {std::nullopt, 64u << 20}, [&] { return space; });
+  small.read_version(1);
+  const Path directory = step();
+  const EarlyRecord record = code(directory, all());
+  EXPECT_GT(make_early(*small.store, small.history, record, kernels::make_cpu_coder(), {}).bytes,
+            0u);
+  publish(directory, take());
+  space.free_bytes = (64u << 20) + (1u << 20);  // for the small file alone
+  EXPECT_EQ(small.read_version(2), read_tree(directory));
+  EXPECT_TRUE(small.store->images().is_complete(1)) << "nothing had to go";
+}
+
+// As after kill -9: the process is gone, its files are not.
+TEST_F(EarlyVersionTest, ARestartFindsNothingOfIt) {
+  const Path directory = step();
+  const EarlyRecord record = code(directory, all());
+  const Path temporary = dir_ / "other" / "tmp", left = dir_ / "left";
+  const auto copy = std::filesystem::copy_options::recursive;
+  {
+    Host killed(bucket_, dir_ / "other");
+    killed.read_version(1);
+    make_early(*killed.store, killed.history, record, kernels::make_cpu_coder(), {});
+    std::filesystem::copy(temporary, left, copy);
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(temporary)) << "an orderly end";
+  std::filesystem::copy(left, temporary, copy);
+  Host again(bucket_, dir_ / "other");
+  EXPECT_TRUE(std::filesystem::is_empty(temporary));
+  publish(directory, take());
+  EXPECT_EQ(again.read_version(2), read_tree(directory));
+}
+
+}  // namespace
+}  // namespace weightfs::test
