@@ -19,11 +19,11 @@
 #include "store/base/bytes.hpp"
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
+#include "store/format/own_meta.hpp"
 #include "store/format/pack_bytes.hpp"
 #include "store/format/tensor.hpp"
 #include "store/inspect/diff_versions.hpp"
 #include "store/os/file.hpp"
-#include "store/format/own_meta.hpp"
 #include "store/repository/gc_log.hpp"
 #include "store/threads/parallel.hpp"
 

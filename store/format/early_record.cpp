@@ -4,6 +4,8 @@
 
 #include <array>
 
+#include "store/base/bytes.hpp"
+#include "store/base/error.hpp"
 #include "store/base/json.hpp"
 #include "store/base/path_rules.hpp"
 #include "store/format/manifest.hpp"

@@ -29,12 +29,12 @@
 #include "store/base/log.hpp"
 #include "store/base/path_rules.hpp"
 #include "store/base/retry_delay.hpp"
+#include "store/format/own_meta.hpp"
 #include "store/format/version_images.hpp"
 #include "store/handover/queue_state.hpp"
 #include "store/handover/seal.hpp"
 #include "store/materialize/adopt.hpp"
 #include "store/materialize/materialize.hpp"
-#include "store/format/own_meta.hpp"
 #include "store/publish/publish_part.hpp"
 
 namespace weightfs {

@@ -10,7 +10,7 @@
 //     packs/<version>/<nonce>-<k>.safetensors
 //     skips/...                                   skip deltas (store/repository/skips.hpp)
 //     parts/...                                   parts of versions (store/parts)
-//     early/<20 digits>.json                      what comes next (store/repository/early_records.hpp)
+//     early/<20 digits>.json                      what comes next (early_records.hpp)
 //     gc/<20 digits>.json                         what was retired (store/retention)
 //
 // Everything that is returned has been checked against the hash that names it; a mismatch is

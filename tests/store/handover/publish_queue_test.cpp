@@ -8,8 +8,8 @@
 #include <set>
 #include <thread>
 
-#include "store/materialize/bases.hpp"
 #include "store/format/own_meta.hpp"
+#include "store/materialize/bases.hpp"
 #include "tests/store/handover/publish_queue_fixture.hpp"
 #include "tests/support/code_of.hpp"
 #include "tests/support/fresh_spans.hpp"

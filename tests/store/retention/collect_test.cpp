@@ -98,7 +98,7 @@ TEST_F(Collect, OrphansOfPublishedVersionsGoAndThoseAboveTheHeadStay) {
 
 TEST_F(Collect, EarlyRecordsOfVersionsThatExistGo) {
   world_.publish_many(3);
-  for (const std::uint64_t version : {2, 3, 4}) {
+  for (const std::uint64_t version : {2u, 3u, 4u}) {
     world_.bucket()->replace(keys::early_record(version), "?");
   }
   const std::string strange = "early/3.json";
