@@ -153,7 +153,9 @@ TEST(StatusText, TellsWhatCameFromTheHub) {
 TEST(StatusText, TellsWhereImagesAreAndWhatWasDoneAfterTheFlip) {
   DaemonState state = some_daemon_state();
   const auto images = [&] { return Json::parse(status_text(state, 1000))["images"]; };
-  EXPECT_EQ(images(), Json({{"home", "disk"}, {"room_ahead", nullptr}}));
+  EXPECT_EQ(images(), Json({{"head_start", nullptr}, {"home", "disk"}, {"room_ahead", nullptr}}));
+  state.sync.head_start = HeadStartStatus{.waiting_bytes = 100, .taken_bytes = 700};
+  EXPECT_EQ(images()["head_start"], Json({{"waiting_bytes", 100}, {"taken_bytes", 700}}));
   state.sync.room_ahead = RoomAheadStatus{};
   EXPECT_EQ(images()["room_ahead"], Json({{"versions", 0}, {"last", nullptr}, {"last_ms", 0.0}}));
   state.sync.room_ahead = RoomAheadStatus{4, 6, std::chrono::milliseconds(150)};
