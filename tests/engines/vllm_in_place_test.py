@@ -112,8 +112,11 @@ class InPlace(harness.MountTest):
         mount = self.open(packed=True)
         self.reload(mount, 1)
         answer, = self.stage(1, 2)
-        self.assertEqual(answer["state"], "failed")
-        self.assertNotEqual(answer["refused"], "")
+        if vllm_engines.NOTHING in self.started["checksums"].values():
+            self.assertEqual(answer["state"], "failed")
+            self.assertNotEqual(answer["refused"], "")
+        else:  # vLLM packs nothing for a CPU without AVX-512
+            self.assert_ready([answer])
         self.reload(mount, 2)
         got = offline.look()
         self.assertEqual(got, offline.fresh(mount.join("versions/2")))
