@@ -1,4 +1,4 @@
-#include "store/coding/new_chunks.hpp"
+#include "store/publish/new_chunks.hpp"
 
 namespace weightfs {
 
