@@ -106,6 +106,40 @@ class HeadStart(writers.WriterTest):
         self.reading.wait_version(2)
         self.assert_same_tree(self.reading.join("versions", 2), step)
 
+    def test_a_record_that_somebody_has_changed_does_no_harm(self):
+        """The reader begins with it, since it has just started."""
+        def swap_paths(record):
+            value = json.loads(record)
+            first, second = value["files"]
+            first["path"], second["path"] = second["path"], first["path"]
+            return json.dumps(value).encode()
+
+        changes = (lambda record: b"", lambda record: record[:-9], lambda record: b"[" * 200_000, swap_paths)
+        for version, change in enumerate(changes, 2):
+            with self.subTest(version=version):
+                step = self.steps[version - 1]
+                self.save_files(step, weights(step))
+                self.wait_uploaded(step)
+                path = self.early_record(version)
+                harness.wait_until(lambda at=path, all_of=weights(step): self.files_named(at) == all_of,
+                                   "all files to be named")
+                self.reading.process.kill()
+                harness.write_file(path, change(harness.read_file(path)))
+                self.reading.start()
+                self.reading.wait_version(version - 1)
+                self.save_files(step, self.rest(step))
+                self.hand_over(self.writing, "saved", f"step-{version}")
+                self.assertEqual(self.wait(self.writing, "--tag", f"step-{version}"), version)
+                self.reading.wait_version(version)
+                self.assert_same_tree(self.reading.join("versions", version), step)
+        self.assertEqual(harness.run("verify", self.url, "--deep").returncode, 0)
+
+    def files_named(self, path):
+        if not os.path.exists(path):
+            return []
+        with open(path) as file:
+            return sorted(entry["path"] for entry in json.load(file)["files"])
+
     def test_a_killed_reader_begins_again(self):
         step = self.steps[1]
         self.save_files(step, weights(step))
