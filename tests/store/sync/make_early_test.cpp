@@ -386,10 +386,10 @@ TEST_F(EarlyVersionTest, AVersionWaitsForThePassThatIsRunning) {
   std::atomic<bool> is_over = false;
   std::uint64_t made = 0;
   std::thread pass([&] { made = make(record).bytes; });
-  EXPECT_TRUE(eventually([&] {
-    return !reader_.store->early_images().begin(2, record.parent_sha256, ImagesHome::disk,
-                                                reader_.store->temporary_directory());
-  }));
+  EXPECT_TRUE(eventually([&] { return bucket_->waiting() > 0; }));
+  EXPECT_FALSE(reader_.store->early_images().begin(2, record.parent_sha256, ImagesHome::disk,
+                                                   reader_.store->temporary_directory()))
+      << "one is running";
   std::thread version([&] {
     reader_.read_version(2);
     is_over = true;
