@@ -72,7 +72,7 @@ StagingId root_of(const Staging& staging, StagingId id) {
 
 // ---- opening -----------------------------------------------------------------------------------
 
-/// It may be complete now.
+/// It is written from now on, or may be complete.
 void look_at(const Writing& writing, StagingId id) noexcept {
   if (writing.queue != nullptr) writing.queue->look_at(id);
 }
@@ -101,6 +101,7 @@ OpenTable::Opened begin_open(Server& server, StagingId id, bool writes) {
     if (opened->serving == Serving::daemon) {
       server.staged.hold(id, staging.backing_path(id), writes);
     }
+    if (writes) look_at(server.options.writing, id);
     return *opened;
   } catch (const std::exception&) {
     if (opened) release_open(server, inode_of(id));

@@ -77,10 +77,9 @@ Json staging_json(const StagingSummary& staging, std::int64_t now) {
 
 /// Files that have not been handed over yet: what is coded, and what is in the bucket.
 Json early_json(const EarlyStatus& early) {
-  return {{"waiting_files", early.waiting_files},
-          {"coded_files", early.coded_files},
-          {"coded_bytes", early.coded_bytes},
-          {"uploaded_bytes", early.uploaded_bytes}};
+  return {{"waiting_files", early.waiting_files},   {"growing_files", early.growing_files},
+          {"coded_files", early.coded_files},       {"coded_bytes", early.coded_bytes},
+          {"uploaded_bytes", early.uploaded_bytes}, {"grown_bytes", early.grown_bytes}};
 }
 
 /// This mount's.  "early_bytes": bytes of files that were coded before their hand-over.  "last":

@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -53,5 +54,11 @@ SafetensorsHeader parse_safetensors_header(std::string_view head, std::string_vi
 /// Returns: the verbatim header bytes, length included; `header` is filled.
 /// Throws Error: corrupt (file too short, bad length, bad header, data too short or too long), io.
 std::string read_safetensors_header(int fd, std::string_view name, SafetensorsHeader& header);
+
+/// The same of a file that is still being written: wherever the data end now.
+/// Returns: nothing while the header is not there.
+/// Throws Error: corrupt (bad length, bad header), io.
+std::optional<std::string> read_growing_header(int fd, std::string_view name,
+                                               SafetensorsHeader& header);
 
 }  // namespace weightfs

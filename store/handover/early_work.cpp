@@ -60,14 +60,16 @@ void EarlyWork::parent_changed() {
 CloseWatchOptions EarlyWork::watch_options() {
   return {.directory = store_.path() / "staging",
           .all = [this] { return staging_.staged_files(); },
-          .closed =
-              [this](StagingId file) {
-                try {
-                  closed(file);
-                } catch (const std::exception& error) {  // usually because it is gone
-                  log_debug(fmt::format("no early work: {}", error.what()));
-                }
-              }};
+          .closed = [this](StagingId file) { look(file, false); },
+          .written = [this](StagingId file) { look(file, true); }};
+}
+
+void EarlyWork::look(StagingId file, bool is_written) noexcept {
+  try {
+    add(file, is_written);
+  } catch (const std::exception& error) {  // usually because it is gone
+    log_debug(fmt::format("no early work: {}", error.what()));
+  }
 }
 
 void EarlyWork::look_at(StagingId id) noexcept {
@@ -91,15 +93,17 @@ void EarlyWork::note(StagingId id) {
   }
 }
 
-/// Called when no process can write to the file, perhaps repeatedly for the same bytes.
-void EarlyWork::closed(StagingId file) {
+/// Called when a process can write to the file, or none, perhaps repeatedly for the same bytes.
+void EarlyWork::add(StagingId file, bool is_written) {
   std::optional<EarlyFile> found = find_file(file);
   const struct stat now = staging_.attributes(file);
   if (found && !may_hand_over(staging_, {now.st_uid, now.st_gid})) found.reset();
   const std::lock_guard lock(mutex_);
   drop_stale();
   if (!found) return;
-  const Source source{file, found->generation, now.st_mtim};
+  const Source source =
+      is_written ? Source{file, true, 0, {}} : Source{file, false, found->generation, now.st_mtim};
+  found->is_written = is_written;
   const auto [known, is_new] = sources_.try_emplace({found->directory, found->path}, Source{});
   if (!is_new && known->second == source) return;
   known->second = source;
@@ -158,7 +162,9 @@ void EarlyWork::drop_stale() {
       // Handed over: the thread takes it, or a withdrawal drops it.
       if (is_there && way.front().id == kPublishRoot && at == way.begin() + 1) return true;
       const bool is_staged = is_there && way.front().id == kStagingRoot;
-      if (is_staged && staging_.generation(source.file) == source.generation) return false;
+      const bool is_same =
+          source.is_written || staging_.generation(source.file) == source.generation;
+      if (is_staged && is_same) return false;
     } catch (const PosixError&) {
       // The file is gone.
     }
@@ -171,6 +177,10 @@ void EarlyWork::drop_stale() {
 std::shared_ptr<const PreEncoded> EarlyWork::take(StagingId directory, const Context& context) {
   std::map<std::string, StagedFile> files;
   for (StagedFile& file : staging_.list(directory)) files.emplace(file.path, std::move(file));
+  for (const auto& [path, file] : files) {  // perhaps nobody has asked since
+    if (!S_ISREG(file.type)) continue;
+    coder_.close({directory, path, staging_.backing_path(file.id), file.generation});
+  }
   return coder_.take(
       directory,
       [&](const EarlyFile& coded) {

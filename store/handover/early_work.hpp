@@ -1,7 +1,9 @@
-// Early work: finds staged files that are complete, and has them coded before their hand-over.
+// Early work: finds staged files, and has them coded before their hand-over, while they are written
+// or when they are complete.
 //
-//     look_at           a writer closed a file, or something else says that it may be complete
-//     CloseWatch        waits until no process can write to it
+//     look_at           a writer opened or closed a file, or something else says that it may be
+//                       complete
+//     CloseWatch        says that it is written, and waits until no process can write to it
 //     PreEncoder        codes and uploads it against the version that the next hand-over may follow
 //     EarlyAnnouncer    tells readers which packs there are, so that they begin too
 //     take              the results, when the directory is handed over
@@ -45,7 +47,7 @@ class EarlyWork {
   EarlyWork(const EarlyWork&) = delete;
   EarlyWork& operator=(const EarlyWork&) = delete;
 
-  /// A staged file, or the files of a staged directory, may be complete.
+  /// A staged file, or the files of a staged directory, may be written, or complete.
   void look_at(StagingId id) noexcept;
   void look_at_all() noexcept;
 
@@ -66,11 +68,12 @@ class EarlyWork {
   /// A file that was given to the coder, and its state then.
   struct Source {
     StagingId file = 0;
+    bool is_written = false;  // still: then the next ones are not known
     std::uint64_t generation = 0;
     timespec changed{};  // its modification time
 
     friend bool operator==(const Source& a, const Source& b) noexcept {
-      return a.file == b.file && a.generation == b.generation &&
+      return a.file == b.file && a.is_written == b.is_written && a.generation == b.generation &&
              a.changed.tv_sec == b.changed.tv_sec && a.changed.tv_nsec == b.changed.tv_nsec;
     }
   };
@@ -78,7 +81,8 @@ class EarlyWork {
   [[nodiscard]] CloseWatchOptions watch_options();
   [[nodiscard]] EarlyOptions announced(EarlyOptions options);
   void note(StagingId id);
-  void closed(StagingId file);
+  void look(StagingId file, bool is_written) noexcept;
+  void add(StagingId file, bool is_written);
   [[nodiscard]] std::optional<EarlyFile> find_file(StagingId file);
   [[nodiscard]] std::shared_ptr<const Layout> newest_layout();
   void drop_stale();

@@ -15,7 +15,7 @@
 // Why they are right: a chunk is added after it had the hash of the new version's manifest, and the
 // old one had that of the old version's, or its change would have led elsewhere
 // (DecodeJob::old_hash is for blocks that do not depend on it).  Who codes compares both hashes,
-// and what it coded with the new bytes (store/publish/delta_coder.hpp).  A patch is the one
+// and what it coded with the new bytes (store/coding/delta_coder.hpp).  A patch is the one
 // canonical form of the difference, so it depends on the two manifests only, which name the span.
 // So it does not matter whether images were removed, hidden as damaged or made anew since: the
 // bytes would be the same.

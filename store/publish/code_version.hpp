@@ -16,9 +16,9 @@
 #include <memory>
 
 #include "store/base/context.hpp"
+#include "store/coding/checkpoint_reader.hpp"
 #include "store/local/store.hpp"
 #include "store/materialize/history.hpp"
-#include "store/publish/checkpoint_reader.hpp"
 #include "store/publish/part_chunks.hpp"
 #include "store/publish/publish_options.hpp"
 #include "store/publish/version_upload.hpp"

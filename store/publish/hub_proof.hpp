@@ -20,9 +20,9 @@
 
 #include "store/base/context.hpp"
 #include "store/base/sha256.hpp"
+#include "store/coding/checkpoint_reader.hpp"
 #include "store/format/hub_base.hpp"
 #include "store/hub/hub_reader.hpp"
-#include "store/publish/checkpoint_reader.hpp"
 #include "store/repository/repository.hpp"
 
 namespace weightfs {

@@ -13,9 +13,9 @@
 #include <cstdint>
 
 #include "store/base/context.hpp"
+#include "store/coding/checkpoint_reader.hpp"
 #include "store/format/version_images.hpp"
 #include "store/local/store.hpp"
-#include "store/publish/checkpoint_reader.hpp"
 
 namespace weightfs {
 

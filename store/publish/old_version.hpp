@@ -21,11 +21,11 @@
 
 #include "kernels/dispatch/cpu_coder.hpp"
 #include "store/base/context.hpp"
+#include "store/coding/new_chunks.hpp"
 #include "store/local/store.hpp"
 #include "store/materialize/history.hpp"
 #include "store/materialize/pack_spool.hpp"
 #include "store/materialize/plan.hpp"
-#include "store/publish/new_chunks.hpp"
 
 namespace weightfs {
 

@@ -11,8 +11,8 @@
 
 #include "store/base/context.hpp"
 #include "store/base/ranked_mutex.hpp"
+#include "store/coding/delta_coder.hpp"
 #include "store/format/manifest.hpp"
-#include "store/publish/delta_coder.hpp"
 #include "store/threads/background.hpp"
 
 namespace weightfs {

@@ -14,9 +14,9 @@
 #include <string>
 #include <vector>
 
+#include "store/coding/checkpoint_reader.hpp"
+#include "store/coding/new_chunks.hpp"
 #include "store/format/chunk_batches.hpp"
-#include "store/publish/checkpoint_reader.hpp"
-#include "store/publish/new_chunks.hpp"
 
 namespace weightfs {
 

@@ -12,11 +12,11 @@
 #include <string>
 #include <vector>
 
+#include "store/coding/delta_coder.hpp"
 #include "store/format/checkpoint.hpp"
 #include "store/format/layout.hpp"
 #include "store/format/object_refs.hpp"
 #include "store/patches/fresh_patches.hpp"
-#include "store/publish/delta_coder.hpp"
 
 namespace weightfs {
 
@@ -25,7 +25,8 @@ struct EarlyResult {
   /// Not a tensor number: the parent has no file of this path, so nothing is uploaded.
   static constexpr std::uint32_t kNoTensor = 0xFFFFFFFF;
 
-  CheckpointFile file;  // as it was when coding began
+  CheckpointFile file;    // as it was when coding began, or when it was closed
+  bool is_grown = false;  // coded while it was written
   std::shared_ptr<const Layout> layout;
   std::uint64_t parent = 0;    // 0: none, this is for a first version
   Sha256 parent_sha256{};      // of its manifest

@@ -1,6 +1,8 @@
 // The thread takes files one after another, oldest first, that have no result for the current
-// parent.  Each job has its own stop source, so that it ends at once when its file is dropped or
-// replaced, or when nobody waits for its upload any more.
+// parent; complete ones before those that are still written.  It gives up one that grows, where it
+// would have to wait for bytes while another one is complete: nobody knows when they will come.
+// That one has its turn when it is closed.  Each job has its own stop source, so that it ends at
+// once when its file is dropped or replaced, or when nobody waits for its upload any more.
 //
 // A nonce belongs to the files of one directory (for a snapshot, whose files share it) or to one
 // job (for packs).  No key is written twice with different bytes: a directory gets a new nonce when
@@ -25,16 +27,20 @@
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
 #include "store/base/ranked_mutex.hpp"
+#include "store/coding/checkpoint_reader.hpp"
+#include "store/coding/growing_file.hpp"
 #include "store/materialize/bases.hpp"
 #include "store/materialize/plan.hpp"
 #include "store/os/file.hpp"
-#include "store/publish/checkpoint_reader.hpp"
 #include "store/publish/pre_encoded.hpp"
 
 namespace weightfs {
 namespace {
 
 constexpr int kEarlyNice = 10;
+
+/// How often a file that is still written is looked at, until there is enough of it.
+constexpr std::chrono::milliseconds kLookInterval{10};
 
 /// Time limit of an upload: a base value, plus an amount for each MiB.
 constexpr std::chrono::seconds kUploadTime{60}, kUploadTimeOfMib{1};
@@ -63,6 +69,10 @@ struct PreEncoder::State {
     std::optional<std::uint64_t> tried;  // the last parent it was, or is being, coded against
     std::shared_ptr<const EarlyResult> result;  // for `tried`; null: in progress or failed
     bool is_over = false;                       // handed over: not started any more
+
+    [[nodiscard]] bool is_to_be_coded(std::uint64_t parent) const {
+      return tried != parent && !is_over;
+    }
   };
 
   /// The files of one snapshot.
@@ -76,6 +86,7 @@ struct PreEncoder::State {
     EarlyFile file;
     std::uint64_t ticket = 0, parent = 0;
     std::stop_source stop;
+    bool is_growing = false;  // it is coded while it is written; guarded by the mutex
   };
 
   State(History& the_history, Store& the_store, EarlyOptions the_options)
@@ -84,9 +95,18 @@ struct PreEncoder::State {
   void run(const std::stop_token& stop);
   void work_off(const std::stop_token& stop);
   std::shared_ptr<Work> next();
+  [[nodiscard]] static bool has_grown(const EarlyFile& file);
   void work_on(Work& work);
-  std::shared_ptr<EarlyResult> code(const Work& work, const CheckpointReader& reader,
-                                    std::shared_ptr<EarlyResult> result, const Context& context);
+  std::shared_ptr<EarlyResult> code_complete(const Work& work, const Checkpoint& checkpoint,
+                                             const Context& context);
+  std::shared_ptr<EarlyResult> code_growing(Work& work, const Context& context);
+  [[nodiscard]] bool is_still_written(const Work& work) const;
+  void wait_until_closed(const Work& work, const Context& context);
+  static void check_grown(const EarlyResult& result, const Checkpoint& checkpoint,
+                          const CheckpointReader& reader, unsigned threads, const Context& context);
+  void hash(const Work& work, const CheckpointReader& reader, EarlyResult& result,
+            const Context& context);
+  void code(const Work& work, const NewChunks& chunks, EarlyResult& result, const Context& context);
   bool upload(const Work& work, const CheckpointReader& reader, EarlyResult& result,
               const Context& context);
   std::string begin_snapshot_file(const Work& work);
@@ -117,6 +137,7 @@ struct PreEncoder::State {
   std::map<Key, Entry> entries;
   std::map<std::uint64_t, Directory> directories;
   std::shared_ptr<Work> current;
+  bool is_growth_awaited = false;  // some file is still too short to begin with
   std::vector<std::weak_ptr<const EarlyResult>> noted;  // that have noted what changed
 
   std::jthread thread;
@@ -128,7 +149,11 @@ void PreEncoder::State::run(const std::stop_token& stop) {
   while (!stop.stop_requested()) {
     {
       std::unique_lock lock(mutex);
-      changed.wait(lock, stop, [&] { return is_poked; });
+      if (is_growth_awaited) {
+        changed.wait_for(lock, stop, kLookInterval, [&] { return is_poked; });
+      } else {
+        changed.wait(lock, stop, [&] { return is_poked; });
+      }
       is_poked = false;
     }
     work_off(stop);
@@ -149,34 +174,53 @@ void PreEncoder::State::work_off(const std::stop_token& stop) {
   }
 }
 
-/// The oldest file not yet tried with the current parent; nullptr if there is none, or if the
-/// parent is unknown or not in the store.
+/// The oldest file not yet tried with the current parent, a complete one if there is any; nullptr
+/// if there is none, or if the parent is unknown or not in the store.
 std::shared_ptr<PreEncoder::State::Work> PreEncoder::State::next() {
   const std::optional<std::uint64_t> parent = options.parent();
-  if (!parent || (*parent > 0 && !store.images().has_all_files(*parent))) return nullptr;
+  const bool may_begin = parent && (*parent == 0 || store.images().has_all_files(*parent));
   const std::lock_guard lock(mutex);
+  is_growth_awaited = false;
+  if (!may_begin) return nullptr;
+  const auto rank = [](const Entry& entry) {
+    return std::pair(entry.file.is_written, entry.ticket);
+  };
   Entry* oldest = nullptr;
   for (auto& [key, entry] : entries) {
-    if (entry.tried == parent || entry.is_over) continue;
-    if (oldest == nullptr || entry.ticket < oldest->ticket) oldest = &entry;
+    if (!entry.is_to_be_coded(*parent)) continue;
+    if (entry.file.is_written) {
+      if (*parent == 0) continue;  // it is uploaded as it is: nothing is coded
+      if (!has_grown(entry.file)) {
+        is_growth_awaited = true;
+        continue;
+      }
+    }
+    if (oldest == nullptr || rank(entry) < rank(*oldest)) oldest = &entry;
   }
   if (oldest == nullptr) return nullptr;
   oldest->tried = parent;
   oldest->result.reset();
-  current = std::make_shared<Work>(Work{oldest->file, oldest->ticket, *parent, {}});
+  current = std::make_shared<Work>(Work{oldest->file, oldest->ticket, *parent, {}, false});
   return current;
+}
+
+/// Whether there is enough of a file that is still written.
+bool PreEncoder::State::has_grown(const EarlyFile& file) {
+  std::error_code error;
+  const std::uint64_t size = std::filesystem::file_size(file.source, error);
+  return !error && size >= kEarlyBytesMin;
 }
 
 void PreEncoder::State::work_on(Work& work) {
   reached("begin", work.file);
   const Context context{work.stop.get_token(), Clock::time_point::max()};
+  std::shared_ptr<EarlyResult> result;
+  if (work.file.is_written) result = code_growing(work, context);
   const Checkpoint checkpoint = scan_one_file(work.file.source, work.file.path);
-  auto result = std::make_shared<EarlyResult>();
-  result->file = checkpoint.files.front();
-  result->layout = Layout::from_checkpoint(checkpoint);
-  result->parent = work.parent;
+  if (!result) result = code_complete(work, checkpoint, context);
   const CheckpointReader reader(checkpoint, *result->layout);
-  result = code(work, reader, std::move(result), context);
+  if (result->is_grown) check_grown(*result, checkpoint, reader, options.threads, context);
+  result->file = checkpoint.files.front();
   reader.check_untouched();
   if (!put_result(work, result)) return;
   reached("coded", work.file);
@@ -187,18 +231,97 @@ void PreEncoder::State::work_on(Work& work) {
   reached("uploaded", work.file);
 }
 
-std::shared_ptr<EarlyResult> PreEncoder::State::code(const Work& work,
-                                                     const CheckpointReader& reader,
-                                                     std::shared_ptr<EarlyResult> result,
-                                                     const Context& context) {
+std::shared_ptr<EarlyResult> PreEncoder::State::code_complete(const Work& work,
+                                                              const Checkpoint& checkpoint,
+                                                              const Context& context) {
+  auto result = std::make_shared<EarlyResult>();
+  result->file = checkpoint.files.front();
+  result->layout = Layout::from_checkpoint(checkpoint);
+  result->parent = work.parent;
+  const CheckpointReader reader(checkpoint, *result->layout);
   if (work.parent == 0) {
-    SnapshotHashes hashes = hash_checkpoint(reader, options.threads, context, {});
-    result->delta.hashes = std::move(hashes.chunks);
-    result->pieces = std::move(hashes.pieces.front());
-    result->nonce = begin_snapshot_file(work);
-    return result;
+    hash(work, reader, *result, context);
+  } else {
+    code(work, CheckpointChunks(reader), *result, context);
   }
-  if (space_of(store.temporary_directory()).free_bytes / 2 < result->file.stamp.size_bytes) {
+  return result;
+}
+
+// ---- files that are still written ----
+
+/// Returns when the file is closed.
+std::shared_ptr<EarlyResult> PreEncoder::State::code_growing(Work& work, const Context& context) {
+  const GrowingFile growing(
+      work.file.source, work.file.path, [&] { return is_still_written(work); }, context);
+  {
+    const std::lock_guard lock(mutex);
+    work.is_growing = true;
+  }
+  reached("growing", work.file);
+  auto result = std::make_shared<EarlyResult>();
+  result->is_grown = true;
+  result->file = growing.file();
+  result->layout = growing.shared_layout();
+  result->parent = work.parent;
+  code(work, growing, *result, context);
+  reached("grown", work.file);
+  wait_until_closed(work, context);
+  return result;
+}
+
+/// Throws Error: cancelled, if nobody waits any more for what is still to come.
+bool PreEncoder::State::is_still_written(const Work& work) const {
+  const bool has_parent = options.parent() == work.parent;
+  const std::lock_guard lock(mutex);
+  if (!is_wanted(work)) throw Error(ErrorCode::cancelled, "it was dropped");
+  if (!entries.find({work.file.directory, work.file.path})->second.file.is_written) return false;
+  if (!has_parent) throw Error(ErrorCode::cancelled, "it follows another version now");
+  for (const auto& [key, entry] : entries) {
+    if (!entry.file.is_written && entry.is_to_be_coded(work.parent)) {
+      throw Error(ErrorCode::cancelled, "another file is complete");
+    }
+  }
+  return true;
+}
+
+void PreEncoder::State::wait_until_closed(const Work& work, const Context& context) {
+  while (is_still_written(work)) {
+    context.check("waiting until a file is closed");
+    std::unique_lock lock(mutex);
+    changed.wait_for(lock, context.stop, kLookInterval, [&] {
+      return !is_wanted(work) ||
+             !entries.find({work.file.directory, work.file.path})->second.file.is_written;
+    });
+  }
+}
+
+/// Throws Error: busy, if the file is not the one that was coded.
+void PreEncoder::State::check_grown(const EarlyResult& result, const Checkpoint& checkpoint,
+                                    const CheckpointReader& reader, unsigned threads,
+                                    const Context& context) {
+  const CheckpointFile& coded = result.file;
+  const CheckpointFile& closed = checkpoint.files.front();
+  if (closed.head == coded.head && closed.stamp.size_bytes == coded.stamp.size_bytes &&
+      has_hashes(reader, result.delta.hashes, threads, context)) {
+    return;
+  }
+  throw Error(ErrorCode::busy, "what was coded of it was written again");
+}
+
+// ---- coding ----
+
+/// For a first version.
+void PreEncoder::State::hash(const Work& work, const CheckpointReader& reader, EarlyResult& result,
+                             const Context& context) {
+  SnapshotHashes hashes = hash_checkpoint(reader, options.threads, context, {});
+  result.delta.hashes = std::move(hashes.chunks);
+  result.pieces = std::move(hashes.pieces.front());
+  result.nonce = begin_snapshot_file(work);
+}
+
+void PreEncoder::State::code(const Work& work, const NewChunks& chunks, EarlyResult& result,
+                             const Context& context) {
+  if (space_of(store.temporary_directory()).free_bytes / 2 < result.file.stamp.size_bytes) {
     throw Error(ErrorCode::no_space, "the disk is too full for early coding");
   }
   const Base base = base_of(store, history, work.parent, context);
@@ -206,17 +329,18 @@ std::shared_ptr<EarlyResult> PreEncoder::State::code(const Work& work,
   coding.spool = store.temporary_directory();
   coding.threads = options.threads;
   coding.coder = options.coder;
-  result->parent_sha256 = base.version->manifest_sha256;
-  result->fresh = store.fresh_patches().begin(result->file.stamp.size_bytes);
-  coding.fresh = result->fresh.get();
-  result->delta = code_delta(reader, base, coding, context, {});
-  result->nonce = random_hex(16);
+  result.parent_sha256 = base.version->manifest_sha256;
+  result.fresh = store.fresh_patches().begin(result.file.stamp.size_bytes);
+  coding.fresh = result.fresh.get();
+  result.delta = code_delta(chunks, base, coding, context, {});
+  result.nonce = random_hex(16);
   const LayoutFile* const before = base.layout->find_file(work.file.path);
-  result->first_tensor = before != nullptr ? before->first_tensor : EarlyResult::kNoTensor;
-  result->has_parents_tensors =
-      before != nullptr && has_equal_tensors(*result->layout, *base.layout, *before);
-  return result;
+  result.first_tensor = before != nullptr ? before->first_tensor : EarlyResult::kNoTensor;
+  result.has_parents_tensors =
+      before != nullptr && has_equal_tensors(*result.layout, *base.layout, *before);
 }
+
+// ---- results ----
 
 /// Returns: false if the numbers of its tensors are not known yet.
 bool PreEncoder::State::upload(const Work& work, const CheckpointReader& reader,
@@ -283,6 +407,10 @@ void PreEncoder::State::bound_notes(const std::shared_ptr<EarlyResult>& result) 
 void PreEncoder::State::end_work() {
   {
     const std::lock_guard lock(mutex);
+    if (current->file.is_written && is_wanted(*current)) {
+      Entry& entry = entries.find({current->file.directory, current->file.path})->second;
+      if (!entry.file.is_written && !entry.result) entry.tried.reset();  // now that it is complete
+    }
     current.reset();
   }
   changed.notify_all();
@@ -316,8 +444,9 @@ bool PreEncoder::State::is_in_work(std::uint64_t directory, bool being_coded) co
 void PreEncoder::State::wait_for_work(std::unique_lock<RankedMutex>& lock, std::uint64_t directory,
                                       const Context& context) {
   for (auto& [key, entry] : entries) {
+    if (key.first == directory && !entry.result) entry.is_over = true;
     const bool is_current = current && current->ticket == entry.ticket;
-    if (key.first == directory && !is_current && !entry.result) entry.is_over = true;
+    if (key.first == directory && is_current && entry.file.is_written) current->stop.request_stop();
   }
   wait_while(lock, context, [&] { return is_in_work(directory, true); });
   const Context grace = context.within(options.upload_grace);
@@ -360,9 +489,8 @@ PreEncoder::~PreEncoder() = default;
 
 void PreEncoder::add(EarlyFile file) {
   if (!file.path.ends_with(".safetensors")) return;
-  std::error_code error;
-  const std::uint64_t size = std::filesystem::file_size(file.source, error);
-  const bool is_worth_it = !error && size >= kEarlyBytesMin;
+  if (!file.is_written && close(file)) return;
+  const bool is_worth_it = file.is_written || State::has_grown(file);
   {
     const std::lock_guard lock(state_->mutex);
     State::Key key(file.directory, file.path);
@@ -375,6 +503,20 @@ void PreEncoder::add(EarlyFile file) {
     state_->is_poked = true;
   }
   state_->changed.notify_all();
+}
+
+bool PreEncoder::close(const EarlyFile& file) {
+  {
+    const std::lock_guard lock(state_->mutex);
+    const auto known = state_->entries.find({file.directory, file.path});
+    if (known == state_->entries.end()) return false;
+    State::Entry& entry = known->second;
+    const bool is_current = state_->current && state_->current->ticket == entry.ticket;
+    if (!is_current || !entry.file.is_written || entry.file.source != file.source) return false;
+    entry.file = file;
+  }
+  state_->changed.notify_all();
+  return true;
 }
 
 void PreEncoder::drop(std::uint64_t directory, std::string_view path) {
@@ -461,6 +603,10 @@ EarlyStatus PreEncoder::status() const {
       const std::uint64_t bytes = entry.result->file.stamp.size_bytes;
       status.coded_bytes += bytes;
       if (entry.result->is_uploaded) status.uploaded_bytes += bytes;
+      if (entry.result->is_grown) status.grown_bytes += bytes;
+    } else if (entry.file.is_written) {
+      const auto& work = state_->current;
+      if (work && work->ticket == entry.ticket && work->is_growing) status.growing_files++;
     } else if (!entry.tried || (state_->current && state_->current->ticket == entry.ticket)) {
       status.waiting_files++;
     }

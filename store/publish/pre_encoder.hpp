@@ -2,9 +2,12 @@
 // over, so that little is left to do then.
 //
 // Each file is coded separately against the images of the parent, as publish() would; the result is
-// spooled, and uploaded under its own nonce.  For a first version chunks and pieces are hashed, and
-// the file goes into the snapshot.  publish() takes each result that is still valid and redoes the
-// rest; so nothing here has to succeed, and failures are only logged at debug level.
+// spooled, and uploaded under its own nonce.  If no complete file waits, one that is still written
+// is coded as it grows (store/coding/growing_file.hpp): when it is closed, it is read once more,
+// and the result is of use only if all its bytes are those that were coded.  For a first version
+// chunks and pieces are hashed, and the file goes into the snapshot.  publish() takes each result
+// that is still valid and redoes the rest; so nothing here has to succeed, and failures are only
+// logged at debug level.
 //
 // A pack identifies tensors by their number in the version, which is not known yet. So a pack is
 // uploaded with the numbers that the file of this path has in the parent; if they turn out to be
@@ -42,12 +45,13 @@ inline constexpr std::uint64_t kEarlyBytesMin = 1u << 20;
 /// The most files held at a time; others are left to publish().
 inline constexpr std::size_t kEarlyFilesMax = 1024;
 
-/// A file closed by its last writer.
+/// A file that was closed by its last writer, or is still written.
 struct EarlyFile {
   std::uint64_t directory = 0;   // identifies the checkpoint
   std::string path;              // below the checkpoint's directory
   std::filesystem::path source;  // where its bytes are
   std::uint64_t generation = 0;  // changes with each writer
+  bool is_written = false;       // still
 };
 
 /// The results for one checkpoint, for publish().  Keep them while that hand-over is retried, and
@@ -56,22 +60,25 @@ class PreEncoded;
 
 struct EarlyOptions {
   /// The version against which the next one will be coded; 0: none (a first version); nullopt: not
-  /// known yet.  Called by the thread; must not block.
+  /// known yet.  Called by any thread; must not block.
   std::function<std::optional<std::uint64_t>()> parent;
   unsigned threads = 0;                            // 0: one for each core
   std::chrono::milliseconds upload_grace{10'000};  // how long take() waits for an upload
   kernels::SharedCoder coder = kernels::make_cpu_coder();
   /// Called when coming() may return something else, by any thread; must be quick.  May be empty.
   std::function<void()> changed = {};
-  /// Called at named points ("begin", "coded", "uploaded") with the file's path; for tests.
+  /// Called at named points ("begin", "coded", "uploaded"; between the first two, of a file that is
+  /// still written, "growing" and, when all was coded, "grown") with the file's path; for tests.
   std::function<void(std::string_view point, const std::string& path)> at = {};
 };
 
 /// For `status`.
 struct EarlyStatus {
-  std::uint64_t waiting_files = 0;                 // to be coded
+  std::uint64_t waiting_files = 0;                 // complete, to be coded
+  std::uint64_t growing_files = 0;                 // being coded while they are written
   std::uint64_t coded_files = 0, coded_bytes = 0;  // of files held for publish()
   std::uint64_t uploaded_bytes = 0;                // of these, those whose upload is done
+  std::uint64_t grown_bytes = 0;                   // of these, those coded while they were written
 };
 
 /// What readers may be told before the hand-over.
@@ -89,9 +96,13 @@ class PreEncoder {
   /// Stops the work and waits for it; a bucket call that ignores its Context delays this.
   ~PreEncoder();
 
-  /// Adds a file; replaces an earlier one with the same directory and path.  Ignores all but
-  /// *.safetensors of at least kEarlyBytesMin.
+  /// Adds a file; replaces an earlier one with the same directory and path, unless it is the one
+  /// that is being coded as it grows.  Ignores all but *.safetensors of at least kEarlyBytesMin.
   void add(EarlyFile file);
+
+  /// Ends the growing of a file that is being coded as it grows: no process can write to it now.
+  /// Returns: false if it is not such a file.
+  bool close(const EarlyFile& file);
 
   /// Forgets a file, or all files of a directory, because it was removed or is being rewritten.
   void drop(std::uint64_t directory, std::string_view path);
@@ -104,7 +115,8 @@ class PreEncoder {
 
   /// Ends the early work for a checkpoint and returns the results.  Waits for the current file (for
   /// `upload_grace` at most while it is uploaded). Leaves out files that were not started, and
-  /// those that `is_valid` rejects because they have changed since they were added.  publish()
+  /// those that `is_valid` rejects because they have changed since they were added or closed.  A
+  /// file that grows counts as not started, unless it was closed.  publish()
   /// compares the file's stamp (device, inode, size, modification time), but not ctime, which the
   /// hard links of a hand-over change.  Never null.
   /// Throws Error: cancelled, timed_out.

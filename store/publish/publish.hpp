@@ -35,10 +35,10 @@
 #include <string_view>
 #include <vector>
 
+#include "store/coding/delta_coder.hpp"
 #include "store/format/version_images.hpp"
 #include "store/materialize/history.hpp"
 #include "store/patches/fresh_patches.hpp"
-#include "store/publish/delta_coder.hpp"
 #include "store/publish/publish_options.hpp"
 
 namespace weightfs {

@@ -21,10 +21,10 @@
 
 #include "store/base/context.hpp"
 #include "store/base/ranked_mutex.hpp"
+#include "store/coding/checkpoint_reader.hpp"
+#include "store/coding/delta_coder.hpp"
 #include "store/format/manifest.hpp"
 #include "store/patches/fresh_patches.hpp"
-#include "store/publish/checkpoint_reader.hpp"
-#include "store/publish/delta_coder.hpp"
 #include "store/publish/hub_proof.hpp"
 #include "store/publish/packs_ahead.hpp"
 #include "store/publish/pre_encoded.hpp"

@@ -11,11 +11,11 @@
 
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
+#include "store/coding/delta_coder.hpp"
 #include "store/format/pack_bytes.hpp"
 #include "store/materialize/bases.hpp"
 #include "store/materialize/materialize.hpp"
 #include "store/materialize/patched_base.hpp"
-#include "store/publish/delta_coder.hpp"
 #include "store/publish/old_version.hpp"
 #include "store/publish/upload_names.hpp"
 #include "store/repository/skips.hpp"

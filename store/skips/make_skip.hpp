@@ -3,7 +3,7 @@
 //
 //     from      the base: images here, or what the store's patches make of others
 //     to        made likewise, or of `from` and packs of the bucket (store/publish/old_version.hpp)
-//     code      as any delta (store/publish/delta_coder.hpp): what has equal hashes is not read
+//     code      as any delta (store/coding/delta_coder.hpp): what has equal hashes is not read
 //     upload    the packs, under names that a later attempt of this store uses again
 //     record    by put-if-absent
 //

@@ -157,6 +157,7 @@ struct CloseWatch::State {
       } else if (next.pause > kLastPause) {
         at = asked.erase(at);
       } else {
+        if (next.pause == kFirstAsk && options.written) options.written(file);
         next.due = now + next.pause;
         next.pause =
             next.pause < kLastPause ? std::min(2 * next.pause, kLastPause) : 2 * kLastPause;

@@ -7,6 +7,9 @@
 //     note, inotify -> checked after 20 ms, and again after 1, 2, 4 ... 500 ms
 //                   -> reported, or dropped until the next event
 //
+// At the first check it is also reported that somebody can write to it: so whoever opens a file for
+// that may note it too.
+//
 // The 20 ms are for copying tools, which set the times after the close, and the name last.
 //
 // inotify's IN_CLOSE_WRITE on the directory of the backing files reports every descriptor and
@@ -36,6 +39,8 @@ struct CloseWatchOptions {
   std::function<std::vector<StagingId>()> all;  // all files
   /// No process can write to the file now.  Called by the thread; must not throw.
   std::function<void(StagingId)> closed;
+  /// Somebody can.  As above; may be empty.
+  std::function<void(StagingId)> written = {};
 };
 
 class CloseWatch {

@@ -33,6 +33,8 @@
 
 #include "kernels/block/free_list.hpp"
 #include "store/base/bytes.hpp"
+#include "store/coding/checkpoint_reader.hpp"
+#include "store/coding/delta_coder.hpp"
 #include "store/format/checkpoint.hpp"
 #include "store/format/layout.hpp"
 #include "store/local/store.hpp"
@@ -46,8 +48,6 @@
 #include "store/os/file.hpp"
 #include "store/patches/fresh_patches.hpp"
 #include "store/patches/patch_table.hpp"
-#include "store/publish/checkpoint_reader.hpp"
-#include "store/publish/delta_coder.hpp"
 #include "store/publish/publish.hpp"
 #include "store/repository/repository.hpp"
 #include "store/threads/parallel.hpp"

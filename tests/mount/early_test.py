@@ -205,6 +205,41 @@ class Early(writers.WriterTest):
         self.mounted.start()
         self.finish(self.steps[1], "checkpoint", 2)
 
+    def test_a_file_is_coded_while_it_is_written(self):
+        self.start_run(3)
+        for version, is_written_again in ((2, False), (3, True)):
+            with self.subTest(is_written_again=is_written_again):
+                self.write_slowly(self.steps[version - 1], version, is_written_again)
+
+    def write_slowly(self, step, version, is_written_again):
+        """Each file in two halves: between them its coding begins."""
+        grown = 0
+        folder = self.mounted.staging("slow")
+        os.makedirs(folder)
+        for name in sorted(os.listdir(step)):
+            data = harness.read_file(os.path.join(step, name))
+            with open(os.path.join(folder, name), "wb", buffering=0) as file:
+                if not is_weights(name):
+                    file.write(data)
+                    continue
+                half, again = len(data) // 2, len(data) // 4
+                first = bytearray(data[:half])
+                first[again] ^= is_written_again
+                file.write(first)
+                self.mounted.wait_status(
+                    lambda status: status["writer"]["early"]["growing_files"] == 1,
+                    f"{name} to be coded while it is written")
+                file.write(data[half:])
+                os.pwrite(file.fileno(), data[again:again + 1], again)
+            grown += len(data)
+            self.mounted.wait_status(
+                lambda status: status["writer"]["early"]["uploaded_bytes"] == grown,
+                f"{name} to be uploaded")
+        if not is_written_again:  # else it depends on who was first
+            early = self.mounted.status()["writer"]["early"]
+            self.assertEqual(early["grown_bytes"], grown)
+        self.finish(step, "slow", version)
+
     def test_a_file_that_somebody_has_mapped_comes_when_he_lets_go(self):
         self.start_run(2)
         names = [name for name in sorted(os.listdir(self.steps[1])) if is_weights(name)]

@@ -327,23 +327,27 @@ TEST(StatusText, TellsTheQueueAndTheStagingOfAWriter) {
   published.version = 7;
   published.bytes = 100;
   published.early_bytes = 90;
-  state.writer = {
-      .rebase = true,
-      .include = {"*.pt"},
-      .part = {2, 4, "job.1"},
-      .queue = {one, two},
-      .staging = staging,
-      .early = {.waiting_files = 1, .coded_files = 2, .coded_bytes = 30, .uploaded_bytes = 20},
-      .published = {.versions = 1, .bytes = 100, .early_bytes = 90},
-      .ended = {failed, published},
-      .skips = {.made = 2,
-                .bytes = 70,
-                .last = VersionPair{8, 16},
-                .making = {},
-                .out_of_reach = {{1, 16}},
-                .failed = {},
-                .off = "",
-                .error = "the bucket"}};
+  state.writer = {.rebase = true,
+                  .include = {"*.pt"},
+                  .part = {2, 4, "job.1"},
+                  .queue = {one, two},
+                  .staging = staging,
+                  .early = {.waiting_files = 1,
+                            .growing_files = 3,
+                            .coded_files = 2,
+                            .coded_bytes = 30,
+                            .uploaded_bytes = 20,
+                            .grown_bytes = 10},
+                  .published = {.versions = 1, .bytes = 100, .early_bytes = 90},
+                  .ended = {failed, published},
+                  .skips = {.made = 2,
+                            .bytes = 70,
+                            .last = VersionPair{8, 16},
+                            .making = {},
+                            .out_of_reach = {{1, 16}},
+                            .failed = {},
+                            .off = "",
+                            .error = "the bucket"}};
 
   const Json json = Json::parse(status_text(state, 1000));
   EXPECT_EQ(json["queued"], Json::array({"untagged-1", "step-2"}));
@@ -368,10 +372,12 @@ TEST(StatusText, TellsTheQueueAndTheStagingOfAWriter) {
                                       {"error", nullptr}}));
   EXPECT_EQ(writer["queue"][1]["error"],
             Json({{"code", "conflict"}, {"message", "somebody else"}}));
-  EXPECT_EQ(
-      writer["early"],
-      Json(
-          {{"waiting_files", 1}, {"coded_files", 2}, {"coded_bytes", 30}, {"uploaded_bytes", 20}}));
+  EXPECT_EQ(writer["early"], Json({{"waiting_files", 1},
+                                   {"growing_files", 3},
+                                   {"coded_files", 2},
+                                   {"coded_bytes", 30},
+                                   {"uploaded_bytes", 20},
+                                   {"grown_bytes", 10}}));
   EXPECT_EQ(writer["published"], Json({{"versions", 1},
                                        {"bytes", 100},
                                        {"early_bytes", 90},

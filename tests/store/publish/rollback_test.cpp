@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "store/coding/delta_coder.hpp"
 #include "store/materialize/bases.hpp"
-#include "store/publish/delta_coder.hpp"
 #include "store/publish/old_version.hpp"
 #include "tests/store/materialize/materialize_fixture.hpp"
 #include "tests/store/publish/publish_fixture.hpp"

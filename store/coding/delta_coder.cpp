@@ -1,6 +1,6 @@
 // The threads code batches in parallel. The thread that has coded the next batch in order appends
 // it to the spool, with any finished batches after it.
-#include "store/publish/delta_coder.hpp"
+#include "store/coding/delta_coder.hpp"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "store/publish/new_chunks.hpp"
+#include "store/coding/new_chunks.hpp"
 
 namespace weightfs {
 

@@ -1,4 +1,4 @@
-#include "store/publish/checkpoint_reader.hpp"
+#include "store/coding/checkpoint_reader.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "store/publish/delta_coder.hpp"
+#include "store/coding/delta_coder.hpp"
 
 #include <gtest/gtest.h>
 

@@ -11,9 +11,9 @@
 #include <span>
 #include <string>
 
+#include "store/coding/checkpoint_reader.hpp"
 #include "store/format/chunk_place.hpp"
 #include "store/format/layout.hpp"
-#include "store/publish/checkpoint_reader.hpp"
 
 namespace weightfs {
 

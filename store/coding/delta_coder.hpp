@@ -25,14 +25,14 @@
 #include "kernels/block/chunk_coder.hpp"
 #include "kernels/dispatch/cpu_coder.hpp"
 #include "store/base/context.hpp"
+#include "store/coding/checkpoint_reader.hpp"
+#include "store/coding/new_chunks.hpp"
 #include "store/format/chunk_batches.hpp"
 #include "store/format/manifest.hpp"
 #include "store/format/pack.hpp"
 #include "store/materialize/plan.hpp"
 #include "store/os/file.hpp"
 #include "store/patches/fresh_patches.hpp"
-#include "store/publish/checkpoint_reader.hpp"
-#include "store/publish/new_chunks.hpp"
 
 namespace weightfs {
 

@@ -1,4 +1,4 @@
-#include "store/publish/checkpoint_reader.hpp"
+#include "store/coding/checkpoint_reader.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>

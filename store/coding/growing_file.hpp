@@ -1,0 +1,66 @@
+// Growing file: a safetensors file that somebody is still writing, from its beginning to its end as
+// savers do.  Its chunks can be coded as they come.
+//
+// What has been read may be written again before the file is complete, and nothing tells of that:
+// who has coded such a file compares all its hashes afterwards (has_hashes).
+//
+// Threads: immutable; each reader waits for itself.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "store/base/context.hpp"
+#include "store/coding/checkpoint_reader.hpp"
+#include "store/coding/new_chunks.hpp"
+#include "store/format/checkpoint.hpp"
+#include "store/format/layout.hpp"
+#include "store/os/file.hpp"
+
+namespace weightfs {
+
+class GrowingFile final : public NewChunks {
+ public:
+  /// Whether the file is still written.  Asked while bytes are waited for, by any thread; throws if
+  /// they are not to be waited for.
+  using IsWritten = std::function<bool()>;
+
+  /// Waits for the header.  `path`: below the checkpoint's directory.
+  /// Throws Error: busy (it has its full size, so nothing shows how far it is; it ends early),
+  /// corrupt (no header, a bad one), not_found, io; what `is_written` throws.
+  GrowingFile(const std::filesystem::path& source, const std::string& path, IsWritten is_written,
+              const Context& context);
+
+  /// As it will be.  Its stamp has nothing but that size.
+  [[nodiscard]] const CheckpointFile& file() const noexcept { return checkpoint_.files.front(); }
+  [[nodiscard]] const std::shared_ptr<const Layout>& shared_layout() const { return layout_; }
+
+  [[nodiscard]] const Layout& layout() const override { return *layout_; }
+  [[nodiscard]] std::span<const std::uint64_t> hashes() const override { return {}; }
+  /// Readers wait for their bytes.  They throw Error: busy (the file ends early), io; what
+  /// `is_written` throws.
+  [[nodiscard]] std::unique_ptr<Reader> open() const override;
+
+ private:
+  class GrowingReader;
+  [[nodiscard]] std::uint64_t size_now() const;
+  void read_header();
+  void wait_for(std::uint64_t size_bytes) const;
+
+  const IsWritten is_written_;
+  const Context context_;
+  const File opened_;
+  Checkpoint checkpoint_;  // of this file alone
+  std::shared_ptr<const Layout> layout_;
+};
+
+/// Whether these are the hashes of all chunks of a checkpoint.  Reads every byte once.
+/// Throws Error: busy (a file has changed since the scan), io, cancelled, timed_out.
+bool has_hashes(const CheckpointReader& reader, std::span<const std::uint64_t> hashes,
+                unsigned threads, const Context& context);
+
+}  // namespace weightfs

@@ -1,0 +1,391 @@
+#include "store/coding/growing_file.hpp"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <utility>
+
+#include "store/base/bytes.hpp"
+#include "store/base/error.hpp"
+#include "store/os/file.hpp"
+#include "store/publish/pre_encoded.hpp"
+#include "tests/store/publish/pre_encoder_fixture.hpp"
+#include "tests/support/code_of.hpp"
+#include "tests/support/eventually.hpp"
+#include "tests/support/random.hpp"
+
+namespace weightfs::test {
+namespace {
+
+constexpr const char* kGrowing = "m-2.safetensors";
+
+/// A file, and what a saver has written of it.
+class SavedFile {
+ public:
+  SavedFile(std::filesystem::path path, std::string bytes)
+      : path_(std::move(path)),
+        bytes_(std::move(bytes)),
+        file_(File::open(path_, O_WRONLY | O_CREAT | O_TRUNC)) {}
+
+  /// Writes on, up to an offset.
+  void write_to(std::size_t end) {
+    write_at(file_.fd(), written_, as_bytes(bytes_).subspan(written_, end - written_), path_);
+    written_ = end;
+  }
+  void write_percent(unsigned percent) { write_to(bytes_.size() * percent / 100); }
+  void finish() { write_to(bytes_.size()); }
+
+  /// Writes one byte again, that had another value before.
+  void write_again(std::size_t offset) {
+    const std::string wrong(1, static_cast<char>(bytes_[offset] ^ 1));
+    write_at(file_.fd(), offset, as_bytes(wrong), path_);
+  }
+  void correct(std::size_t offset) {
+    write_at(file_.fd(), offset, as_bytes(bytes_).subspan(offset, 1), path_);
+  }
+  void close() { file_ = File(); }
+  void truncate(std::size_t size) {
+    ASSERT_EQ(::ftruncate(file_.fd(), static_cast<off_t>(size)), 0);
+  }
+
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+  [[nodiscard]] std::size_t size() const { return bytes_.size(); }
+  [[nodiscard]] std::size_t written() const { return written_; }
+
+ private:
+  const std::filesystem::path path_;
+  const std::string bytes_;
+  File file_;
+  std::size_t written_ = 0;
+};
+
+class GrowingFileTest : public PreEncoderTest {
+ protected:
+  /// A checkpoint that lacks one file, which is to be written now.
+  SavedFile begin_save() {
+    publish_first();
+    directory_ = save();
+    std::string bytes = read_text(directory_ / kGrowing);
+    std::filesystem::remove(directory_ / kGrowing);
+    return {directory_ / kGrowing, std::move(bytes)};
+  }
+
+  [[nodiscard]] EarlyFile file_of(const std::string& path, bool is_written,
+                                  std::uint64_t generation = 1) const {
+    return {kDirectory, path, directory_ / path, generation, is_written};
+  }
+  void grow(const std::string& path = kGrowing) { early_->add(file_of(path, true)); }
+  void close(const std::string& path = kGrowing) { early_->add(file_of(path, false)); }
+
+  void wait_for(const std::string& point, const std::string& path = kGrowing) {
+    ASSERT_TRUE(eventually([&] { return has_reached(point, path); })) << point << " " << path;
+  }
+  void wait_until_nothing_grows() {
+    ASSERT_TRUE(eventually([&] { return early_->status().growing_files == 0; }));
+  }
+
+  /// The growing file is the only one that was coded early.
+  void publish_and_expect(SavedFile& file, std::uint64_t early_bytes) {
+    file.close();
+    EXPECT_EQ(publish(directory_, take()).early_bytes, early_bytes);
+    publish_plainly(directory_);
+    expect_same(2, directory_);
+    expect_sound();
+  }
+
+  std::filesystem::path directory_;
+};
+
+// ---- the file ----
+
+TEST_F(GrowingFileTest, IsCodedWhileItIsWritten) {
+  SavedFile file = begin_save();
+  grow();
+  EXPECT_EQ(early_->status().growing_files, 0u) << "there is nothing of it";
+  file.write_percent(50);
+  wait_for("growing");
+  EXPECT_EQ(early_->status().growing_files, 1u);
+  EXPECT_EQ(early_->status().waiting_files, 0u);
+  file.finish();
+  wait_for("grown");
+  EXPECT_EQ(early_->status().coded_files, 0u) << "it may be written again";
+  close();
+  wait_for("uploaded");
+  EXPECT_EQ(early_->status().grown_bytes, file.size());
+  EXPECT_EQ(early_->status().uploaded_bytes, file.size());
+  publish_and_expect(file, file.size());
+}
+
+TEST_F(GrowingFileTest, BeginsWithAHeaderThatComesInPieces) {
+  for (int i = 0; i < 300; i++) {  // a header of more than kEarlyBytesMin
+    files_[kGrowing].push_back(make_weights(std::string(4000, 'n') + std::to_string(i), rng_, 10));
+  }
+  SavedFile file = begin_save();
+  grow();
+  file.write_percent(24);
+  wait_for("begin");
+  EXPECT_EQ(early_->status().growing_files, 0u);
+  file.write_percent(60);
+  wait_for("growing");
+  file.finish();
+  wait_for("grown");
+  close();
+  wait_for("uploaded");
+  publish_and_expect(file, file.size());
+}
+
+TEST_F(GrowingFileTest, WhatIsWrittenAgainIsCodedAgain) {
+  SavedFile file = begin_save();
+  grow();
+  file.write_percent(70);
+  file.write_again(file.written() - 100'000);
+  wait_for("growing");
+  file.finish();
+  wait_for("grown");
+  file.correct(file.size() * 70 / 100 - 100'000);
+  close();
+  wait_for("uploaded");
+  EXPECT_EQ(early_->status().grown_bytes, 0u);
+  EXPECT_EQ(early_->status().coded_bytes, file.size());
+  publish_and_expect(file, file.size());
+}
+
+TEST_F(GrowingFileTest, AHeaderThatIsWrittenAgainCountsToo) {
+  SavedFile file = begin_save();
+  grow();
+  file.write_percent(70);
+  wait_for("growing");
+  file.finish();
+  wait_for("grown");
+  std::string other = read_text(file.path());
+  const std::size_t name = other.find("\"c\"");
+  ASSERT_NE(name, std::string::npos);
+  other[name + 1] = 'e';
+  write_text(file.path(), other);
+  close();
+  wait_for("uploaded");
+  EXPECT_EQ(early_->status().grown_bytes, 0u);
+  publish_and_expect(file, file.size());
+}
+
+TEST_F(GrowingFileTest, OneThatHasItsFullSizeIsLeftUntilItIsClosed) {
+  SavedFile file = begin_save();
+  file.write_to(200);
+  file.truncate(file.size());
+  grow();
+  wait_for("begin");
+  file.finish();
+  close();
+  wait_for("uploaded");
+  EXPECT_FALSE(has_reached("growing", kGrowing));
+  EXPECT_EQ(early_->status().grown_bytes, 0u);
+  publish_and_expect(file, file.size());
+}
+
+TEST_F(GrowingFileTest, OneThatIsNoSafetensorsFileIsLeft) {
+  SavedFile file = begin_save();
+  write_text(directory_ / "x.safetensors", std::string(2u << 20, '\0'));
+  early_->add(file_of("x.safetensors", true));
+  wait_for("begin", "x.safetensors");
+  std::filesystem::remove(directory_ / "x.safetensors");
+  early_->drop(kDirectory, "x.safetensors");
+  file.finish();
+  close();
+  wait_for("uploaded");
+  EXPECT_FALSE(has_reached("growing", "x.safetensors"));
+  publish_and_expect(file, file.size());
+}
+
+TEST_F(GrowingFileTest, OneThatEndsEarlyIsNoFile) {
+  SavedFile file = begin_save();
+  grow();
+  file.write_percent(50);
+  wait_for("growing");
+  close();
+  ASSERT_TRUE(eventually([&] { return early_->status().waiting_files == 0; }));
+  EXPECT_EQ(early_->status().coded_files, 0u);
+  EXPECT_TRUE(take()->empty());
+}
+
+TEST_F(GrowingFileTest, OneThatIsCutIsNoFile) {
+  SavedFile file = begin_save();
+  grow();
+  file.write_percent(80);
+  wait_for("growing");
+  file.truncate(1000);
+  close();
+  ASSERT_TRUE(eventually([&] { return early_->status().waiting_files == 0; }));
+  EXPECT_TRUE(take()->empty());
+}
+
+TEST_F(GrowingFileTest, HasHashesComparesEveryChunk) {
+  publish_first();
+  directory_ = save();
+  const Checkpoint checkpoint = scan_one_file(directory_ / kGrowing, kGrowing);
+  const auto layout = Layout::from_checkpoint(checkpoint);
+  const CheckpointReader reader(checkpoint, *layout);
+  std::vector<std::uint64_t> hashes = hash_checkpoint(reader, 0, {}, {}).chunks;
+  EXPECT_TRUE(has_hashes(reader, hashes, 0, {}));
+  for (std::uint64_t& hash : hashes) {
+    hash ^= 1;
+    EXPECT_FALSE(has_hashes(reader, hashes, 0, {}));
+    hash ^= 1;
+  }
+}
+
+// ---- others ----
+
+TEST_F(GrowingFileTest, OneThatIsCompleteGoesFirst) {
+  SavedFile file = begin_save();
+  grow();
+  file.write_percent(50);
+  wait_for("growing");
+  close("m-1.safetensors");
+  wait_for("uploaded", "m-1.safetensors");
+  EXPECT_FALSE(has_reached("grown", kGrowing));
+  file.finish();
+  close();
+  wait_for("uploaded");
+  EXPECT_EQ(early_->status().grown_bytes, 0u) << "it was given up";
+  EXPECT_EQ(early_->status().coded_files, 2u);
+}
+
+TEST_F(GrowingFileTest, IsBegunAgainWhenTheParentIsAnotherOne) {
+  SavedFile file = begin_save();
+  grow();
+  file.write_percent(50);
+  wait_for("growing");
+  parent_ = -1;
+  early_->parent_changed();
+  wait_until_nothing_grows();
+  parent_ = 1;
+  {
+    const std::lock_guard lock(mutex_);
+    reached_.clear();
+  }
+  file.finish();
+  close();
+  early_->parent_changed();
+  wait_for("uploaded");
+  publish_and_expect(file, file.size());
+}
+
+TEST_F(GrowingFileTest, IsNotBegunForAFirstVersion) {
+  start();
+  directory_ = save();
+  grow();
+  close("m-1.safetensors");
+  wait_for("uploaded", "m-1.safetensors");
+  EXPECT_FALSE(has_reached("growing", kGrowing));
+  close();
+  wait_for("uploaded");
+  EXPECT_EQ(early_->status().grown_bytes, 0u);
+}
+
+// ---- the hand-over ----
+
+TEST_F(GrowingFileTest, AHandOverTakesWhatIsClosedOnlyNow) {
+  SavedFile file = begin_save();
+  grow();
+  file.write_percent(50);
+  wait_for("growing");
+  file.finish();
+  EXPECT_TRUE(early_->close(file_of(kGrowing, false)));
+  publish_and_expect(file, file.size());  // without waiting for "grown"
+}
+
+TEST_F(GrowingFileTest, AHandOverDoesNotWaitForOneThatWasNotClosed) {
+  SavedFile file = begin_save();
+  grow();
+  file.write_percent(50);
+  wait_for("growing");
+  EXPECT_TRUE(take()->empty());
+  file.finish();
+  publish_and_expect(file, 0);
+}
+
+TEST_F(GrowingFileTest, AHandOverDoesNotCodeAgainWhatWasWrittenAgain) {
+  SavedFile file = begin_save();
+  grow();
+  file.write_percent(70);
+  file.write_again(file.written() - 100'000);
+  wait_for("growing");
+  file.finish();
+  wait_for("grown");
+  file.correct(file.size() * 70 / 100 - 100'000);
+  EXPECT_TRUE(early_->close(file_of(kGrowing, false)));
+  publish_and_expect(file, 0);
+}
+
+TEST_F(GrowingFileTest, OnlyOneThatGrowsIsClosed) {
+  SavedFile file = begin_save();
+  EXPECT_FALSE(early_->close(file_of(kGrowing, false)));
+  grow();
+  EXPECT_FALSE(early_->close(file_of(kGrowing, false))) << "it has not begun";
+  file.write_percent(50);
+  wait_for("growing");
+  EXPECT_FALSE(early_->close(file_of("m-1.safetensors", false)));
+  file.finish();
+  EXPECT_TRUE(early_->close(file_of(kGrowing, false)));
+  EXPECT_FALSE(early_->close(file_of(kGrowing, false))) << "it is closed";
+}
+
+TEST_F(GrowingFileTest, EndsWhereItIsDropped) {
+  SavedFile file = begin_save();
+  grow();
+  file.write_percent(50);
+  wait_for("growing");
+  early_->drop(kDirectory, kGrowing);
+  ASSERT_TRUE(eventually([&] { return early_->status().growing_files == 0; }));
+  close("m-1.safetensors");
+  wait_for("uploaded", "m-1.safetensors");
+}
+
+/// Savers that write in pieces of any size, in some other order, or again.
+TEST_F(GrowingFileTest, GivesTheSameVersionsHoweverFilesAreWritten) {
+  start();
+  note();
+  const auto chance = [&](unsigned percent) { return rng_() % 100 < percent; };
+  std::uint64_t grown_bytes = 0;
+  for (std::uint64_t version = 1; version <= 10; version++) {
+    directory_ = save();
+    for (const std::string& path : paths()) {
+      std::string bytes = read_text(directory_ / path);
+      std::filesystem::remove(directory_ / path);
+      SavedFile file(directory_ / path, std::move(bytes));
+      if (chance(10)) file.truncate(file.size());
+      grow(path);
+      while (file.written() < file.size()) {
+        const std::size_t piece = 1 + rng_() % (file.size() / 3);
+        file.write_to(std::min(file.size(), file.written() + piece));
+        const std::size_t again = rng_() % file.written();
+        const bool is_again = chance(5);
+        if (is_again) file.write_again(again);
+        if (chance(30)) {
+          eventually([&] { return early_->status().growing_files == 1; },
+                     std::chrono::milliseconds(100));
+        }
+        if (is_again) file.correct(again);
+      }
+      if (chance(80)) close(path);
+    }
+    if (chance(50)) {
+      ASSERT_TRUE(eventually([&] { return early_->status().waiting_files == 0; }));
+    }
+    for (const std::string& path : paths()) early_->close(file_of(path, false));
+    const auto results = take();
+    publish(directory_, results);
+    publish_plainly(directory_);
+    expect_same(version, directory_);
+    nudge_all(files_, rng_);
+    grown_bytes += results->bytes();
+  }
+  EXPECT_GT(grown_bytes, 0u);
+  expect_sound();
+}
+
+}  // namespace
+}  // namespace weightfs::test
