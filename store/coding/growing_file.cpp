@@ -3,12 +3,13 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -22,8 +23,27 @@
 namespace weightfs {
 namespace {
 
-constexpr std::chrono::milliseconds kGrowthInterval{5};
+using std::chrono::milliseconds;
+
+/// Between looks how far it is: short while it grows.
+constexpr milliseconds kFirstPause{5}, kLastPause{20};
+
+/// A file system shows that a page, or as many as it writes at a time, is there before all its
+/// bytes are.
+constexpr std::uint64_t kBeingCopied = 4u << 20;
+
 constexpr std::uint64_t kCheckBatchBytes = 8u << 20;
+
+class Pause {
+ public:
+  void wait(const Context& context, std::string_view what) {
+    context.pause(next_, what);
+    next_ = std::min(2 * next_, kLastPause);
+  }
+
+ private:
+  milliseconds next_ = kFirstPause;
+};
 
 }  // namespace
 
@@ -35,18 +55,16 @@ class GrowingFile::GrowingReader final : public Reader {
             std::span<std::byte> into) override {
     const LayoutTensor& tensor = growing_.layout_->tensors()[place.tensor];
     const std::uint64_t offset = tensor.offset_bytes + tensor.chunk_offset_bytes(place.chunk);
-    const CheckpointFile& file = growing_.file();
-    if (offset + into.size() > seen_) {
-      growing_.wait_for(offset + into.size());
-      seen_ = growing_.size_now();
-    }
-    if (read_at(growing_.opened_.fd(), offset, into, file.source)) return;
-    throw Error(ErrorCode::busy, escape_name(file.source.string()) + " was cut");
+    const std::uint64_t end = offset + into.size();
+    if (end > written_) written_ = growing_.wait_for(end);
+    const std::filesystem::path& source = growing_.file().source;
+    if (read_at(growing_.opened_.fd(), offset, into, source)) return;
+    throw Error(ErrorCode::busy, escape_name(source.string()) + " was cut");
   }
 
  private:
   const GrowingFile& growing_;
-  std::uint64_t seen_ = 0;  // the size, when it was asked for
+  std::uint64_t written_ = 0;  // so many bytes are there
 };
 
 GrowingFile::GrowingFile(const std::filesystem::path& source, const std::string& path,
@@ -62,34 +80,47 @@ GrowingFile::GrowingFile(const std::filesystem::path& source, const std::string&
   file.kind = CheckpointFile::Kind::safetensors;
   read_header();
   file.stamp.size_bytes = file.head.size() + file.header.data_size_bytes;
-  if (size_now() >= file.stamp.size_bytes) {
-    throw Error(ErrorCode::busy, "it has its full size, whatever of it is written");
+  if (written_bytes() >= file.stamp.size_bytes) {
+    throw Error(ErrorCode::busy, "it is full, whatever of it is there");
   }
   layout_ = Layout::from_checkpoint(checkpoint_);
 }
 
 void GrowingFile::read_header() {
   CheckpointFile& file = checkpoint_.files.front();
+  Pause pause;
   while (true) {
     const bool may_come = is_written_();
-    auto head = read_growing_header(opened_.fd(), escape_name(file.path), file.header);
+    auto head =
+        read_growing_header(opened_.fd(), written_bytes(), escape_name(file.path), file.header);
     if (head) {
       file.head = std::move(*head);
       return;
     }
     if (!may_come) throw Error(ErrorCode::busy, "it ends within its header");
-    context_.pause(kGrowthInterval, "waiting for a header");
+    pause.wait(context_, "waiting for a header");
   }
 }
 
-std::uint64_t GrowingFile::size_now() const { return stamp_of(opened_.fd()).size_bytes; }
+/// How many bytes from its beginning are there, as far as the file system shows it.
+std::uint64_t GrowingFile::written_bytes() const {
+  const std::uint64_t size = stamp_of(opened_.fd()).size_bytes;
+  const off_t found = ::lseek(opened_.fd(), 0, SEEK_HOLE);
+  if (found < 0) return has_size_first_ ? 0 : size;     // it is empty, or there is no such call
+  const auto hole = static_cast<std::uint64_t>(found);  // a file without one has it at its end
+  if (hole < size) has_size_first_ = true;
+  return has_size_first_ ? hole - std::min(hole, kBeingCopied) : size;
+}
 
-void GrowingFile::wait_for(std::uint64_t size_bytes) const {
+/// Returns: how many bytes are there, which is at least `end_bytes`.
+std::uint64_t GrowingFile::wait_for(std::uint64_t end_bytes) const {
+  Pause pause;
   while (true) {
     const bool may_come = is_written_();
-    if (size_now() >= size_bytes) return;
+    const std::uint64_t there = may_come ? written_bytes() : stamp_of(opened_.fd()).size_bytes;
+    if (there >= end_bytes) return there;
     if (!may_come) throw Error(ErrorCode::busy, "it ends before its tensors do");
-    context_.pause(kGrowthInterval, "waiting for a file to grow");
+    pause.wait(context_, "waiting for a file to grow");
   }
 }
 

@@ -1,12 +1,16 @@
 // Growing file: a safetensors file that somebody is still writing, from its beginning to its end as
 // savers do.  Its chunks can be coded as they come.
 //
+//     appended        what is there ends where the file ends
+//     size set first  what is there ends before the first hole (SEEK_HOLE): safetensors >= 0.8
+//
 // What has been read may be written again before the file is complete, and nothing tells of that:
 // who has coded such a file compares all its hashes afterwards (has_hashes).
 //
 // Threads: immutable; each reader waits for itself.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -30,8 +34,8 @@ class GrowingFile final : public NewChunks {
   using IsWritten = std::function<bool()>;
 
   /// Waits for the header.  `path`: below the checkpoint's directory.
-  /// Throws Error: busy (it has its full size, so nothing shows how far it is; it ends early),
-  /// corrupt (no header, a bad one), not_found, io; what `is_written` throws.
+  /// Throws Error: busy (it is full, so nothing shows how far it is; it ends early), corrupt (no
+  /// header, a bad one), not_found, io; what `is_written` throws.
   GrowingFile(const std::filesystem::path& source, const std::string& path, IsWritten is_written,
               const Context& context);
 
@@ -47,14 +51,15 @@ class GrowingFile final : public NewChunks {
 
  private:
   class GrowingReader;
-  [[nodiscard]] std::uint64_t size_now() const;
+  [[nodiscard]] std::uint64_t written_bytes() const;
+  [[nodiscard]] std::uint64_t wait_for(std::uint64_t end_bytes) const;
   void read_header();
-  void wait_for(std::uint64_t size_bytes) const;
 
   const IsWritten is_written_;
   const Context context_;
   const File opened_;
-  Checkpoint checkpoint_;  // of this file alone
+  mutable std::atomic<bool> has_size_first_ = false;  // it was seen to have holes
+  Checkpoint checkpoint_;                             // of this file alone
   std::shared_ptr<const Layout> layout_;
 };
 

@@ -341,15 +341,14 @@ SafetensorsHeader parse_safetensors_header(std::string_view head, std::string_vi
   return header;
 }
 
-std::optional<std::string> read_growing_header(int fd, std::string_view name,
-                                               SafetensorsHeader& header) {
-  const std::uint64_t file_size = file_size_of(fd, name);
-  if (file_size < kLengthBytes) return std::nullopt;
+std::optional<std::string> read_growing_header(int fd, std::uint64_t written_bytes,
+                                               std::string_view name, SafetensorsHeader& header) {
+  if (written_bytes < kLengthBytes) return std::nullopt;
   std::string head(kLengthBytes, '\0');
   read_exactly(fd, 0, head, name);
   const std::uint64_t length =
       checked_length(head, std::numeric_limits<std::uint64_t>::max(), name);
-  if (length > file_size - kLengthBytes) return std::nullopt;
+  if (length > written_bytes - kLengthBytes) return std::nullopt;
   head.resize(kLengthBytes + static_cast<std::size_t>(length));
   read_exactly(fd, 0, head, name);
   header = parse_safetensors_header(head, name);

@@ -55,10 +55,10 @@ SafetensorsHeader parse_safetensors_header(std::string_view head, std::string_vi
 /// Throws Error: corrupt (file too short, bad length, bad header, data too short or too long), io.
 std::string read_safetensors_header(int fd, std::string_view name, SafetensorsHeader& header);
 
-/// The same of a file that is still being written: wherever the data end now.
-/// Returns: nothing while the header is not there.
-/// Throws Error: corrupt (bad length, bad header), io.
-std::optional<std::string> read_growing_header(int fd, std::string_view name,
-                                               SafetensorsHeader& header);
+/// The same of a file that is still being written, of which so many bytes are there.
+/// Returns: nothing while the header is not.
+/// Throws Error: corrupt (bad length, bad header; the file is shorter now), io.
+std::optional<std::string> read_growing_header(int fd, std::uint64_t written_bytes,
+                                               std::string_view name, SafetensorsHeader& header);
 
 }  // namespace weightfs

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <exception>
 #include <mutex>
+#include <string_view>
 #include <vector>
 
 #include "store/base/error.hpp"
@@ -30,6 +31,24 @@ std::string path_from(const std::vector<Staging::Step>& way, std::size_t first) 
 }
 
 bool is_hidden(const Staging::Step& step) { return step.name.starts_with('.'); }
+
+/// Whether a file of this name may be one with weights.  Many savers give it that name last:
+/// `.tmpQ4LQlO` (safetensors), `.model.safetensors.x7Yz` (rsync), `model.safetensors.tmp`.
+bool may_have_weights(const Staging::Step& step, bool is_written) {
+  constexpr std::string_view kSuffix = ".safetensors";
+  if (!is_written) return !is_hidden(step) && step.name.ends_with(kSuffix);
+  return is_hidden(step) || step.name.find(kSuffix) != std::string::npos;
+}
+
+std::string_view folder_of(std::string_view path) {
+  const std::size_t slash = path.rfind('/');
+  return slash == path.npos ? std::string_view() : path.substr(0, slash);
+}
+
+bool has_files_in(const Layout& layout, std::string_view folder) {
+  return std::ranges::any_of(
+      layout.files(), [&](const LayoutFile& file) { return folder_of(file.path) == folder; });
+}
 
 }  // namespace
 
@@ -95,15 +114,15 @@ void EarlyWork::note(StagingId id) {
 
 /// Called when a process can write to the file, or none, perhaps repeatedly for the same bytes.
 void EarlyWork::add(StagingId file, bool is_written) {
-  std::optional<EarlyFile> found = find_file(file);
+  std::optional<EarlyFile> found = find_file(file, is_written);
   const struct stat now = staging_.attributes(file);
   if (found && !may_hand_over(staging_, {now.st_uid, now.st_gid})) found.reset();
   const std::lock_guard lock(mutex_);
+  follow_renames();
   drop_stale();
   if (!found) return;
   const Source source =
       is_written ? Source{file, true, 0, {}} : Source{file, false, found->generation, now.st_mtim};
-  found->is_written = is_written;
   const auto [known, is_new] = sources_.try_emplace({found->directory, found->path}, Source{});
   if (!is_new && known->second == source) return;
   known->second = source;
@@ -112,11 +131,12 @@ void EarlyWork::add(StagingId file, bool is_written) {
 }
 
 /// The checkpoint of a file is not known before the hand-over.  If the newest version has a file of
-/// a matching path, that tells; otherwise it is the directory directly below staging/.
-std::optional<EarlyFile> EarlyWork::find_file(StagingId file) {
+/// a matching path, that tells (of one that is still written: files in that folder); otherwise it
+/// is the directory directly below staging/.
+std::optional<EarlyFile> EarlyWork::find_file(StagingId file, bool is_written) {
   const std::vector<Staging::Step> way = staging_.way_to(file);
-  if (way.size() < 3 || way.front().id != kStagingRoot || is_hidden(way.back()) ||
-      !way.back().name.ends_with(".safetensors")) {
+  if (way.size() < 3 || way.front().id != kStagingRoot ||
+      !may_have_weights(way.back(), is_written)) {
     return std::nullopt;
   }
   // Hidden files are not published, so the checkpoint lies below the last hidden directory.
@@ -126,13 +146,38 @@ std::optional<EarlyFile> EarlyWork::find_file(StagingId file) {
   if (top + 2 < way.size()) {
     const auto layout = newest_layout();
     const auto is_known = [&](std::size_t i) {
-      return layout && layout->find_file(path_from(way, i + 1)) != nullptr;
+      const std::string path = path_from(way, i + 1);
+      if (!layout) return false;
+      return is_written ? has_files_in(*layout, folder_of(path))
+                        : layout->find_file(path) != nullptr;
     };
     while (at + 2 < way.size() && !is_known(at)) at++;
     if (!is_known(at)) at = top;
   }
   return EarlyFile{way[at].id, path_from(way, at + 1), staging_.backing_path(file),
-                   staging_.generation(file)};
+                   staging_.generation(file), is_written};
+}
+
+/// A file that is still written may just have got its name.  Requires: mutex_ is held.
+void EarlyWork::follow_renames() {
+  std::vector<std::pair<SourceKey, EarlyFile>> renamed;
+  for (const auto& [key, source] : sources_) {
+    if (!source.is_written) continue;
+    try {
+      auto now = find_file(source.file, true);
+      if (now && now->directory == key.first && now->path != key.second)
+        renamed.emplace_back(key, std::move(*now));
+    } catch (const PosixError&) {
+      // The file is gone.
+    }
+  }
+  for (const auto& [key, file] : renamed) {
+    auto node = sources_.extract(key);
+    node.key().second = file.path;
+    sources_.erase(node.key());
+    sources_.insert(std::move(node));
+    coder_.rename(file.directory, file.source, file.path);
+  }
 }
 
 /// nullptr if there is none, or if it cannot be read quickly.
@@ -158,7 +203,10 @@ void EarlyWork::drop_stale() {
       const std::vector<Staging::Step> way = staging_.way_to(source.file);
       const auto at = std::ranges::find(way, directory, &Staging::Step::id);
       const bool is_there =
-          at != way.end() && path_from(way, static_cast<std::size_t>(at - way.begin()) + 1) == path;
+          at != way.end() &&
+          (source.is_written  // who writes it may have given it its name
+               ? may_have_weights(way.back(), true)
+               : path_from(way, static_cast<std::size_t>(at - way.begin()) + 1) == path);
       // Handed over: the thread takes it, or a withdrawal drops it.
       if (is_there && way.front().id == kPublishRoot && at == way.begin() + 1) return true;
       const bool is_staged = is_there && way.front().id == kStagingRoot;

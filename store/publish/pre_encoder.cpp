@@ -42,6 +42,12 @@ constexpr int kEarlyNice = 10;
 /// How often a file that is still written is looked at, until there is enough of it.
 constexpr std::chrono::milliseconds kLookInterval{10};
 
+/// While only the close of a file is waited for, how often it is asked whether that is of use.
+constexpr std::chrono::milliseconds kAskInterval{50};
+
+/// How long a file that is still written may be short before nobody looks any more.
+constexpr std::chrono::seconds kGrowthPatience{10};
+
 /// Time limit of an upload: a base value, plus an amount for each MiB.
 constexpr std::chrono::seconds kUploadTime{60}, kUploadTimeOfMib{1};
 
@@ -65,7 +71,8 @@ struct PreEncoder::State {
 
   struct Entry {
     EarlyFile file;
-    std::uint64_t ticket = 0;            // ascending number of the add() call
+    std::uint64_t ticket = 0;  // ascending number of the add() call
+    Clock::time_point added = Clock::now();
     std::optional<std::uint64_t> tried;  // the last parent it was, or is being, coded against
     std::shared_ptr<const EarlyResult> result;  // for `tried`; null: in progress or failed
     bool is_over = false;                       // handed over: not started any more
@@ -83,10 +90,12 @@ struct PreEncoder::State {
 
   /// The file that the thread is working on.
   struct Work {
-    EarlyFile file;
+    EarlyFile file;  // as it was when the work began, or when it was closed
     std::uint64_t ticket = 0, parent = 0;
     std::stop_source stop;
-    bool is_growing = false;  // it is coded while it is written; guarded by the mutex
+    bool was_written = false;  // still, when the work began
+    bool is_growing = false;   // it is coded while it is written; guarded by the mutex
+    std::shared_ptr<const Layout> parent_layout = {};  // once it was coded
   };
 
   State(History& the_history, Store& the_store, EarlyOptions the_options)
@@ -97,16 +106,16 @@ struct PreEncoder::State {
   std::shared_ptr<Work> next();
   [[nodiscard]] static bool has_grown(const EarlyFile& file);
   void work_on(Work& work);
-  std::shared_ptr<EarlyResult> code_complete(const Work& work, const Checkpoint& checkpoint,
+  std::shared_ptr<EarlyResult> code_complete(Work& work, const Checkpoint& checkpoint,
                                              const Context& context);
   std::shared_ptr<EarlyResult> code_growing(Work& work, const Context& context);
   [[nodiscard]] bool is_still_written(const Work& work) const;
-  void wait_until_closed(const Work& work, const Context& context);
-  static void check_grown(const EarlyResult& result, const Checkpoint& checkpoint,
-                          const CheckpointReader& reader, unsigned threads, const Context& context);
+  void wait_until_closed(Work& work, const Context& context);
+  void check_grown(EarlyResult& result, const Checkpoint& checkpoint, const Context& context) const;
   void hash(const Work& work, const CheckpointReader& reader, EarlyResult& result,
             const Context& context);
-  void code(const Work& work, const NewChunks& chunks, EarlyResult& result, const Context& context);
+  void code(Work& work, const NewChunks& chunks, EarlyResult& result, const Context& context);
+  static void number_tensors(const Work& work, EarlyResult& result);
   bool upload(const Work& work, const CheckpointReader& reader, EarlyResult& result,
               const Context& context);
   std::string begin_snapshot_file(const Work& work);
@@ -114,7 +123,14 @@ struct PreEncoder::State {
   void bound_notes(const std::shared_ptr<EarlyResult>& result);
   void end_work();
   void forget(std::map<Key, Entry>::iterator entry);
-  [[nodiscard]] bool is_wanted(const Work& work) const;
+  void rename(std::map<Key, Entry>::iterator entry, const std::string& path);
+  [[nodiscard]] std::map<Key, Entry>::iterator find_growing(std::uint64_t directory,
+                                                            const std::filesystem::path& source);
+  [[nodiscard]] const Entry* entry_of(const Work& work) const;
+  [[nodiscard]] Entry* entry_of(const Work& work) {
+    return const_cast<Entry*>(std::as_const(*this).entry_of(work));
+  }
+  [[nodiscard]] bool is_wanted(const Work& work) const { return entry_of(work) != nullptr; }
   void wait_for_work(std::unique_lock<RankedMutex>& lock, std::uint64_t directory,
                      const Context& context);
   template <typename Condition>
@@ -191,7 +207,7 @@ std::shared_ptr<PreEncoder::State::Work> PreEncoder::State::next() {
     if (entry.file.is_written) {
       if (*parent == 0) continue;  // it is uploaded as it is: nothing is coded
       if (!has_grown(entry.file)) {
-        is_growth_awaited = true;
+        if (Clock::now() < entry.added + kGrowthPatience) is_growth_awaited = true;
         continue;
       }
     }
@@ -200,7 +216,8 @@ std::shared_ptr<PreEncoder::State::Work> PreEncoder::State::next() {
   if (oldest == nullptr) return nullptr;
   oldest->tried = parent;
   oldest->result.reset();
-  current = std::make_shared<Work>(Work{oldest->file, oldest->ticket, *parent, {}, false});
+  current = std::make_shared<Work>(
+      Work{oldest->file, oldest->ticket, *parent, {}, oldest->file.is_written});
   return current;
 }
 
@@ -215,12 +232,13 @@ void PreEncoder::State::work_on(Work& work) {
   reached("begin", work.file);
   const Context context{work.stop.get_token(), Clock::time_point::max()};
   std::shared_ptr<EarlyResult> result;
-  if (work.file.is_written) result = code_growing(work, context);
+  if (work.was_written) result = code_growing(work, context);
   const Checkpoint checkpoint = scan_one_file(work.file.source, work.file.path);
   if (!result) result = code_complete(work, checkpoint, context);
-  const CheckpointReader reader(checkpoint, *result->layout);
-  if (result->is_grown) check_grown(*result, checkpoint, reader, options.threads, context);
+  if (result->is_grown) check_grown(*result, checkpoint, context);
   result->file = checkpoint.files.front();
+  if (work.parent != 0) number_tensors(work, *result);
+  const CheckpointReader reader(checkpoint, *result->layout);
   reader.check_untouched();
   if (!put_result(work, result)) return;
   reached("coded", work.file);
@@ -231,7 +249,7 @@ void PreEncoder::State::work_on(Work& work) {
   reached("uploaded", work.file);
 }
 
-std::shared_ptr<EarlyResult> PreEncoder::State::code_complete(const Work& work,
+std::shared_ptr<EarlyResult> PreEncoder::State::code_complete(Work& work,
                                                               const Checkpoint& checkpoint,
                                                               const Context& context) {
   auto result = std::make_shared<EarlyResult>();
@@ -273,37 +291,42 @@ std::shared_ptr<EarlyResult> PreEncoder::State::code_growing(Work& work, const C
 bool PreEncoder::State::is_still_written(const Work& work) const {
   const bool has_parent = options.parent() == work.parent;
   const std::lock_guard lock(mutex);
-  if (!is_wanted(work)) throw Error(ErrorCode::cancelled, "it was dropped");
-  if (!entries.find({work.file.directory, work.file.path})->second.file.is_written) return false;
+  const Entry* const entry = entry_of(work);
+  if (entry == nullptr) throw Error(ErrorCode::cancelled, "it was dropped");
+  if (!entry->file.is_written) return false;
   if (!has_parent) throw Error(ErrorCode::cancelled, "it follows another version now");
-  for (const auto& [key, entry] : entries) {
-    if (!entry.file.is_written && entry.is_to_be_coded(work.parent)) {
+  for (const auto& [key, other] : entries) {
+    if (!other.file.is_written && other.is_to_be_coded(work.parent)) {
       throw Error(ErrorCode::cancelled, "another file is complete");
     }
   }
   return true;
 }
 
-void PreEncoder::State::wait_until_closed(const Work& work, const Context& context) {
+/// It may have got its name meanwhile.
+void PreEncoder::State::wait_until_closed(Work& work, const Context& context) {
+  const auto is_over = [&] {
+    const Entry* const entry = entry_of(work);
+    return entry == nullptr || !entry->file.is_written;
+  };
   while (is_still_written(work)) {
     context.check("waiting until a file is closed");
     std::unique_lock lock(mutex);
-    changed.wait_for(lock, context.stop, kLookInterval, [&] {
-      return !is_wanted(work) ||
-             !entries.find({work.file.directory, work.file.path})->second.file.is_written;
-    });
+    changed.wait_for(lock, context.stop, kAskInterval, is_over);
   }
+  const std::lock_guard lock(mutex);
+  if (const Entry* const entry = entry_of(work)) work.file = entry->file;
 }
 
 /// Throws Error: busy, if the file is not the one that was coded.
-void PreEncoder::State::check_grown(const EarlyResult& result, const Checkpoint& checkpoint,
-                                    const CheckpointReader& reader, unsigned threads,
-                                    const Context& context) {
+void PreEncoder::State::check_grown(EarlyResult& result, const Checkpoint& checkpoint,
+                                    const Context& context) const {
   const CheckpointFile& coded = result.file;
   const CheckpointFile& closed = checkpoint.files.front();
-  if (closed.head == coded.head && closed.stamp.size_bytes == coded.stamp.size_bytes &&
-      has_hashes(reader, result.delta.hashes, threads, context)) {
-    return;
+  if (closed.head == coded.head && closed.stamp.size_bytes == coded.stamp.size_bytes) {
+    result.layout = Layout::from_checkpoint(checkpoint);  // by its name, which may be new
+    const CheckpointReader reader(checkpoint, *result.layout);
+    if (has_hashes(reader, result.delta.hashes, options.threads, context)) return;
   }
   throw Error(ErrorCode::busy, "what was coded of it was written again");
 }
@@ -319,7 +342,7 @@ void PreEncoder::State::hash(const Work& work, const CheckpointReader& reader, E
   result.nonce = begin_snapshot_file(work);
 }
 
-void PreEncoder::State::code(const Work& work, const NewChunks& chunks, EarlyResult& result,
+void PreEncoder::State::code(Work& work, const NewChunks& chunks, EarlyResult& result,
                              const Context& context) {
   if (space_of(store.temporary_directory()).free_bytes / 2 < result.file.stamp.size_bytes) {
     throw Error(ErrorCode::no_space, "the disk is too full for early coding");
@@ -334,10 +357,15 @@ void PreEncoder::State::code(const Work& work, const NewChunks& chunks, EarlyRes
   coding.fresh = result.fresh.get();
   result.delta = code_delta(chunks, base, coding, context, {});
   result.nonce = random_hex(16);
-  const LayoutFile* const before = base.layout->find_file(work.file.path);
+  work.parent_layout = base.layout;
+}
+
+void PreEncoder::State::number_tensors(const Work& work, EarlyResult& result) {
+  const Layout& parent = *work.parent_layout;
+  const LayoutFile* const before = parent.find_file(result.file.path);
   result.first_tensor = before != nullptr ? before->first_tensor : EarlyResult::kNoTensor;
   result.has_parents_tensors =
-      before != nullptr && has_equal_tensors(*result.layout, *base.layout, *before);
+      before != nullptr && has_equal_tensors(*result.layout, parent, *before);
 }
 
 // ---- results ----
@@ -380,9 +408,10 @@ std::string PreEncoder::State::begin_snapshot_file(const Work& work) {
 bool PreEncoder::State::put_result(const Work& work, const std::shared_ptr<EarlyResult>& result) {
   {
     const std::lock_guard lock(mutex);
-    if (!is_wanted(work)) return false;
+    Entry* const entry = entry_of(work);
+    if (entry == nullptr) return false;
     bound_notes(result);
-    entries.find({work.file.directory, work.file.path})->second.result = result;
+    entry->result = result;
   }
   changed.notify_all();
   return true;
@@ -407,10 +436,9 @@ void PreEncoder::State::bound_notes(const std::shared_ptr<EarlyResult>& result) 
 void PreEncoder::State::end_work() {
   {
     const std::lock_guard lock(mutex);
-    if (current->file.is_written && is_wanted(*current)) {
-      Entry& entry = entries.find({current->file.directory, current->file.path})->second;
-      if (!entry.file.is_written && !entry.result) entry.tried.reset();  // now that it is complete
-    }
+    Entry* const entry = entry_of(*current);
+    const bool is_closed = entry != nullptr && current->was_written && !entry->file.is_written;
+    if (is_closed && !entry->result) entry->tried.reset();  // now that it is complete
     current.reset();
   }
   changed.notify_all();
@@ -426,18 +454,38 @@ void PreEncoder::State::forget(std::map<Key, Entry>::iterator entry) {
   entries.erase(entry);
 }
 
-/// Whether the file is still registered: not dropped, replaced or taken.  Requires: the mutex is
+/// Takes the place of another file that had this name.  Requires: the mutex is held.
+void PreEncoder::State::rename(std::map<Key, Entry>::iterator entry, const std::string& path) {
+  if (entry->first.second == path) return;
+  auto node = entries.extract(entry);
+  node.key().second = node.mapped().file.path = path;
+  if (const auto replaced = entries.find(node.key()); replaced != entries.end()) forget(replaced);
+  entries.insert(std::move(node));
+}
+
+/// Of the files that were added while they were written, and not closed.  Requires: the mutex is
 /// held.
-bool PreEncoder::State::is_wanted(const Work& work) const {
-  const auto entry = entries.find({work.file.directory, work.file.path});
-  return entry != entries.end() && entry->second.ticket == work.ticket;
+std::map<PreEncoder::State::Key, PreEncoder::State::Entry>::iterator
+PreEncoder::State::find_growing(std::uint64_t directory, const std::filesystem::path& source) {
+  return std::ranges::find_if(entries, [&](const auto& entry) {
+    return entry.first.first == directory && entry.second.file.is_written &&
+           entry.second.file.source == source;
+  });
+}
+
+/// nullptr: the file was dropped, replaced or taken.  By its number: it may have another name now.
+/// Requires: the mutex is held.
+const PreEncoder::State::Entry* PreEncoder::State::entry_of(const Work& work) const {
+  const auto found = std::ranges::find_if(
+      entries, [&](const auto& entry) { return entry.second.ticket == work.ticket; });
+  return found == entries.end() ? nullptr : &found->second;
 }
 
 /// Whether the thread is working on a file of this directory.  Requires: the mutex is held.
 bool PreEncoder::State::is_in_work(std::uint64_t directory, bool being_coded) const {
   if (!current || current->file.directory != directory) return false;
-  if (!is_wanted(*current)) return false;
-  return !being_coded || !entries.find({directory, current->file.path})->second.result;
+  const Entry* const entry = entry_of(*current);
+  return entry != nullptr && !(being_coded && entry->result);
 }
 
 /// Waits for the current file if it belongs to this directory, and prevents others from starting.
@@ -488,8 +536,7 @@ PreEncoder::PreEncoder(History& history, Store& store, EarlyOptions options)
 PreEncoder::~PreEncoder() = default;
 
 void PreEncoder::add(EarlyFile file) {
-  if (!file.path.ends_with(".safetensors")) return;
-  if (!file.is_written && close(file)) return;
+  if (!file.is_written && (!file.path.ends_with(".safetensors") || close(file))) return;
   const bool is_worth_it = file.is_written || State::has_grown(file);
   {
     const std::lock_guard lock(state_->mutex);
@@ -508,15 +555,22 @@ void PreEncoder::add(EarlyFile file) {
 bool PreEncoder::close(const EarlyFile& file) {
   {
     const std::lock_guard lock(state_->mutex);
-    const auto known = state_->entries.find({file.directory, file.path});
+    const auto known = state_->find_growing(file.directory, file.source);
     if (known == state_->entries.end()) return false;
     State::Entry& entry = known->second;
-    const bool is_current = state_->current && state_->current->ticket == entry.ticket;
-    if (!is_current || !entry.file.is_written || entry.file.source != file.source) return false;
+    if (!state_->current || state_->current->ticket != entry.ticket) return false;
+    state_->rename(known, file.path);
     entry.file = file;
   }
   state_->changed.notify_all();
   return true;
+}
+
+void PreEncoder::rename(std::uint64_t directory, const std::filesystem::path& source,
+                        const std::string& path) {
+  const std::lock_guard lock(state_->mutex);
+  const auto known = state_->find_growing(directory, source);
+  if (known != state_->entries.end()) state_->rename(known, path);
 }
 
 void PreEncoder::drop(std::uint64_t directory, std::string_view path) {

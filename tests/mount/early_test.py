@@ -18,6 +18,7 @@ import savers  # noqa: E402
 import writers  # noqa: E402
 
 PARAMS = 3_000_000  # two shards of some MiB: smaller files are not coded early
+LARGE_PARAMS = 12_000_000  # so large that some of it shows while it is written
 PYTHON = os.environ.get("WEIGHTFS_VENV_PYTHON", "")
 
 # Loads every safetensors file of argv[1] and saves it as argv[2] does.
@@ -77,6 +78,43 @@ def store_through_a_mapping(data, path):
     mapped.close()
 
 
+def append(data, path, wait):
+    with open(path, "wb", buffering=0) as file:
+        file.write(data[:len(data) // 2])
+        wait()
+        file.write(data[len(data) // 2:])
+
+
+def write_again(data, path, wait):
+    half, again = len(data) // 2, len(data) // 4
+    first = bytearray(data[:half])
+    first[again] ^= 1
+    with open(path, "wb", buffering=0) as file:
+        file.write(first)
+        wait()
+        file.write(data[half:])
+        os.pwrite(file.fileno(), data[again:again + 1], again)
+
+
+def set_the_size_first(data, path, wait):
+    """As safetensors does since 0.8."""
+    temporary = os.path.join(os.path.dirname(path), ".tmpQ4LQlO")
+    part = len(data) * 3 // 4
+    with open(temporary, "xb", buffering=0) as file:
+        file.truncate(len(data))
+        file.write(data[:part])
+        wait()
+        file.write(data[part:])
+        os.rename(temporary, path)
+
+
+def name_it_last(data, path, wait):
+    append(data, path + ".incomplete", wait)
+    os.rename(path + ".incomplete", path)
+
+
+SLOW_WAYS = (append, write_again, set_the_size_first, name_it_last)
+
 WAYS = (write_and_close, rename_after_close, rename_before_close, set_the_time_after_close,
         store_through_a_mapping)
 
@@ -94,8 +132,8 @@ class Early(writers.WriterTest):
         self.init()
         self.mounted = self.writer("--serve", self.serve)
 
-    def start_run(self, steps):
-        self.steps = self.make_run(steps, PARAMS)
+    def start_run(self, steps, params=PARAMS):
+        self.steps = self.make_run(steps, params)
         self.publish_through(self.mounted, self.steps[0], "step-0")
 
     def weights_bytes(self, step):
@@ -206,39 +244,46 @@ class Early(writers.WriterTest):
         self.finish(self.steps[1], "checkpoint", 2)
 
     def test_a_file_is_coded_while_it_is_written(self):
-        self.start_run(3)
-        for version, is_written_again in ((2, False), (3, True)):
-            with self.subTest(is_written_again=is_written_again):
-                self.write_slowly(self.steps[version - 1], version, is_written_again)
+        self.start_run(1 + len(SLOW_WAYS), LARGE_PARAMS)
+        for version, write in enumerate(SLOW_WAYS, 2):
+            with self.subTest(way=write.__name__):
+                grown = self.write_slowly(self.steps[version - 1], "run/slow", write)
+                if write != write_again:  # that depends on who was first
+                    early = self.mounted.status()["writer"]["early"]
+                    self.assertEqual(early["grown_bytes"], grown)
+                self.finish(self.steps[version - 1], "run/slow", version)
 
-    def write_slowly(self, step, version, is_written_again):
-        """Each file in two halves: between them its coding begins."""
+    def write_slowly(self, step, folder, write):
+        """Each file in two parts: between them its coding begins.  Returns: their size."""
         grown = 0
-        folder = self.mounted.staging("slow")
-        os.makedirs(folder)
+        os.makedirs(self.mounted.staging(folder))
         for name in sorted(os.listdir(step)):
-            data = harness.read_file(os.path.join(step, name))
-            with open(os.path.join(folder, name), "wb", buffering=0) as file:
-                if not is_weights(name):
-                    file.write(data)
-                    continue
-                half, again = len(data) // 2, len(data) // 4
-                first = bytearray(data[:half])
-                first[again] ^= is_written_again
-                file.write(first)
-                self.mounted.wait_status(
-                    lambda status: status["writer"]["early"]["growing_files"] == 1,
-                    f"{name} to be coded while it is written")
-                file.write(data[half:])
-                os.pwrite(file.fileno(), data[again:again + 1], again)
+            data, path = harness.read_file(os.path.join(step, name)), self.mounted.staging(folder, name)
+            if not is_weights(name):
+                write_and_close(data, path)
+                continue
+            write(data, path, lambda: self.mounted.wait_status(
+                lambda status: status["writer"]["early"]["growing_files"] == 1,
+                f"{name} to be coded while it is written"))
             grown += len(data)
             self.mounted.wait_status(
                 lambda status: status["writer"]["early"]["uploaded_bytes"] == grown,
                 f"{name} to be uploaded")
-        if not is_written_again:  # else it depends on who was first
-            early = self.mounted.status()["writer"]["early"]
-            self.assertEqual(early["grown_bytes"], grown)
-        self.finish(step, "slow", version)
+        return grown
+
+    def test_a_saver_that_stops_halfway_holds_nobody_up(self):
+        """Its file stays open, and is never renamed."""
+        self.start_run(2, LARGE_PARAMS)
+        name = next(name for name in sorted(os.listdir(self.steps[1])) if is_weights(name))
+        data = harness.read_file(os.path.join(self.steps[1], name))
+        os.makedirs(self.mounted.staging("dead"))
+        with open(self.mounted.staging("dead/.tmpQ4LQlO"), "xb", buffering=0) as dead:
+            dead.truncate(len(data))
+            dead.write(data[:len(data) * 3 // 4])
+            self.mounted.wait_status(
+                lambda status: status["writer"]["early"]["growing_files"] == 1, "it to be begun")
+            copy_files(self.steps[1], self.mounted.staging("checkpoint"), rename_before_close)
+            self.finish(self.steps[1], "checkpoint", 2)
 
     def test_a_file_that_somebody_has_mapped_comes_when_he_lets_go(self):
         self.start_run(2)

@@ -21,6 +21,8 @@ namespace weightfs::test {
 namespace {
 
 constexpr const char* kGrowing = "m-2.safetensors";
+constexpr const char* kTemporary = ".tmpQ4LQlO";
+constexpr std::size_t kLargeElements = 5'000'000;
 
 /// A file, and what a saver has written of it.
 class SavedFile {
@@ -76,6 +78,15 @@ class GrowingFileTest : public PreEncoderTest {
   [[nodiscard]] EarlyFile file_of(const std::string& path, bool is_written,
                                   std::uint64_t generation = 1) const {
     return {kDirectory, path, directory_ / path, generation, is_written};
+  }
+  /// The file, which its saver calls something else for the time being.
+  [[nodiscard]] EarlyFile named(const std::string& path, bool is_written) const {
+    EarlyFile file = file_of(kGrowing, is_written);
+    file.path = path;
+    return file;
+  }
+  void make_large() {  // so that some of it shows while it is written
+    files_[kGrowing] = {make_weights("c", rng_, kLargeElements)};
   }
   void grow(const std::string& path = kGrowing) { early_->add(file_of(path, true)); }
   void close(const std::string& path = kGrowing) { early_->add(file_of(path, false)); }
@@ -171,17 +182,104 @@ TEST_F(GrowingFileTest, AHeaderThatIsWrittenAgainCountsToo) {
   publish_and_expect(file, file.size());
 }
 
-TEST_F(GrowingFileTest, OneThatHasItsFullSizeIsLeftUntilItIsClosed) {
+TEST_F(GrowingFileTest, OneWhoseSizeIsSetFirstIsCodedWhileItIsWritten) {
+  make_large();
   SavedFile file = begin_save();
-  file.write_to(200);
   file.truncate(file.size());
   grow();
   wait_for("begin");
+  file.write_percent(70);
+  wait_for("growing");
   file.finish();
+  close();
+  wait_for("uploaded");
+  EXPECT_EQ(early_->status().grown_bytes, file.size());
+  publish_and_expect(file, file.size());
+}
+
+TEST_F(GrowingFileTest, OneThatIsFullIsLeftUntilItIsClosed) {
+  SavedFile file = begin_save();
+  file.finish();
+  grow();
+  ASSERT_TRUE(eventually([&] { return has_reached("begin", kGrowing); }));
   close();
   wait_for("uploaded");
   EXPECT_FALSE(has_reached("growing", kGrowing));
   EXPECT_EQ(early_->status().grown_bytes, 0u);
+  publish_and_expect(file, file.size());
+}
+
+TEST_F(GrowingFileTest, OneThatStaysShortIsLeft) {
+  SavedFile file = begin_save();
+  file.write_to(1000);
+  grow();
+  close("m-1.safetensors");
+  wait_for("uploaded", "m-1.safetensors");
+  EXPECT_FALSE(has_reached("begin", kGrowing));
+  file.finish();
+  close();
+  wait_for("uploaded");
+}
+
+// ---- its name ----
+
+TEST_F(GrowingFileTest, OneThatGetsItsNameWithTheCloseIsCodedByIt) {
+  SavedFile file = begin_save();
+  early_->add(named(kTemporary, true));
+  file.write_percent(50);
+  wait_for("growing", kTemporary);
+  file.finish();
+  wait_for("grown", kTemporary);
+  close();
+  wait_for("uploaded");
+  EXPECT_EQ(early_->status().grown_bytes, file.size());
+  ASSERT_TRUE(early_->coming().record);
+  EXPECT_EQ(early_->coming().record->files.front().path, kGrowing);
+  publish_and_expect(file, file.size());
+}
+
+TEST_F(GrowingFileTest, OneThatIsRenamedWhileItIsWrittenGoesOn) {
+  SavedFile file = begin_save();
+  early_->add(named(kTemporary, true));
+  file.write_percent(50);
+  wait_for("growing", kTemporary);
+  early_->rename(kDirectory, file.path(), "other.safetensors");
+  early_->rename(kDirectory, file.path(), kGrowing);
+  early_->drop(kDirectory, kTemporary);
+  EXPECT_EQ(early_->status().growing_files, 1u);
+  file.finish();
+  close();
+  wait_for("uploaded");
+  EXPECT_EQ(early_->status().grown_bytes, file.size());
+  publish_and_expect(file, file.size());
+}
+
+TEST_F(GrowingFileTest, OneThatIsRenamedTakesThePlaceOfAnother) {
+  SavedFile file = begin_save();
+  early_->add(named(kTemporary, true));
+  file.write_percent(50);
+  wait_for("growing", kTemporary);
+  EarlyFile other = file_of("m-1.safetensors", false);
+  other.path = kGrowing;
+  early_->add(other);
+  wait_for("coded");
+  file.finish();
+  early_->rename(kDirectory, file.path(), kGrowing);
+  close();
+  ASSERT_TRUE(eventually([&] { return early_->status().coded_bytes == file.size(); }));
+  publish_and_expect(file, file.size());
+}
+
+TEST_F(GrowingFileTest, OneThatIsClosedByAnotherNameWaitsForIt) {
+  SavedFile file = begin_save();
+  early_->add(named(kTemporary, true));
+  file.write_percent(50);
+  wait_for("growing", kTemporary);
+  file.finish();
+  wait_for("grown", kTemporary);
+  early_->add(named(kTemporary, false));  // ignored
+  EXPECT_EQ(early_->status().growing_files, 1u);
+  EXPECT_TRUE(early_->close(file_of(kGrowing, false)));
   publish_and_expect(file, file.size());
 }
 
@@ -346,6 +444,7 @@ TEST_F(GrowingFileTest, EndsWhereItIsDropped) {
 
 /// Savers that write in pieces of any size, in some other order, or again.
 TEST_F(GrowingFileTest, GivesTheSameVersionsHoweverFilesAreWritten) {
+  make_large();
   start();
   note();
   const auto chance = [&](unsigned percent) { return rng_() % 100 < percent; };
@@ -356,8 +455,10 @@ TEST_F(GrowingFileTest, GivesTheSameVersionsHoweverFilesAreWritten) {
       std::string bytes = read_text(directory_ / path);
       std::filesystem::remove(directory_ / path);
       SavedFile file(directory_ / path, std::move(bytes));
-      if (chance(10)) file.truncate(file.size());
-      grow(path);
+      if (chance(30)) file.truncate(file.size());
+      EarlyFile growing = file_of(path, true);
+      if (chance(50)) growing.path = "." + path;
+      early_->add(growing);
       while (file.written() < file.size()) {
         const std::size_t piece = 1 + rng_() % (file.size() / 3);
         file.write_to(std::min(file.size(), file.written() + piece));
@@ -370,6 +471,7 @@ TEST_F(GrowingFileTest, GivesTheSameVersionsHoweverFilesAreWritten) {
         }
         if (is_again) file.correct(again);
       }
+      if (chance(30)) early_->rename(kDirectory, growing.source, path);
       if (chance(80)) close(path);
     }
     if (chance(50)) {
