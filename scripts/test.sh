@@ -140,7 +140,7 @@ test_asan() {
 # What has threads.  Parsers, trees and records have none; what is killed is a process, not a
 # thread; a daemon that is forked from a test's process cannot run under TSan.
 TSAN_FS='Requests*:RequestPool*:RequestCounts*:MetricsServer*:Control*:OpenTable*:OpenImages*:*FuseSession*:Hooks*:VllmInPlaceTest.Hooks*:OpenWriters*:Get*:Target*:Warmer*:TimedOutReads*:LoaderPins*:ServiceReport*:Announcer*:-ControlProtocol*:ControlPath*:*Killed*'
-TSAN_STORE='Sync*:PublishQueueTest*:PartQueue*:EarlyVersion*:EarlyAnnouncer*:HeadStart*:PublishStore*:PublishTest*:PreEncoder*:GrowingFile*:Parallel*:ReorderBuffer*:Background*:OwnContext*:RunBoth*:ChunkBatches*:Catalog*'
+TSAN_STORE='Sync*:PublishQueueTest*:PartQueue*:EarlyVersion*:EarlyAnnouncer*:HeadStart*:PublishStore*:PublishTest*:PreEncoder*:GrowingFile*:Parallel*:ReorderBuffer*:Background*:OwnContext*:RunBoth*:ChunkBatches*:Catalog*:ShownCatalog*'
 TSAN_STORE+=':MaterializeIntoStore*:WithACoder*:DeltaCoder*:StagingThreads*:StagingSeal*:*BucketContract*:Db*:Context*'
 TSAN_STORE+=':PackSpoolTest.E*:PackSpoolTest.Who*:PartialVersionTest.E*:PartialVersionTest.W*:PartialVersionTest.T*:PartialVersionTest.S*:PartialVersionTest.N*'
 TSAN_STORE+=':PartialImagesTest.AV*:PartialImagesTest.M*:PartialImagesTest.WhatIs*:Store.WaitsForWhatIsPartial'

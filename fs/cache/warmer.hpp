@@ -26,8 +26,8 @@
 #include "fs/cache/page_cache.hpp"
 #include "store/base/context.hpp"
 #include "store/base/ranked_mutex.hpp"
+#include "store/catalog/catalog.hpp"
 #include "store/os/memory_room.hpp"
-#include "store/sync/catalog.hpp"
 
 namespace weightfs::fs {
 

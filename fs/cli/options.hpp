@@ -15,13 +15,13 @@
 #include "fs/daemon/daemon.hpp"
 #include "fs/directory/sync_service.hpp"
 #include "fs/runtime/host_options.hpp"
+#include "store/catalog/follow.hpp"
 #include "store/format/hub_base.hpp"
 #include "store/parts/part_set.hpp"
 #include "store/publish/publish_options.hpp"
 #include "store/publish/snapshot_choice.hpp"
 #include "store/publish/version_wishes.hpp"
 #include "store/retention/collect.hpp"
-#include "store/sync/follow.hpp"
 
 namespace weightfs::fs {
 

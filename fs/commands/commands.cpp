@@ -16,8 +16,8 @@
 #include "fs/commands/host_choice.hpp"
 #include "kernels/dispatch/variant_table.hpp"
 #include "store/base/error.hpp"
+#include "store/catalog/version_word.hpp"
 #include "store/os/file.hpp"
-#include "store/sync/version_word.hpp"
 
 namespace weightfs::fs {
 namespace {

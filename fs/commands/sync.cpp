@@ -7,7 +7,7 @@
 #include "fs/commands/command_context.hpp"
 #include "fs/commands/host_choice.hpp"
 #include "fs/directory/sync_service.hpp"
-#include "store/sync/follow.hpp"
+#include "store/catalog/follow.hpp"
 
 namespace weightfs::fs {
 namespace {

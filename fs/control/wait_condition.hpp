@@ -27,9 +27,9 @@
 #include <vector>
 
 #include "fs/control/server.hpp"
+#include "store/catalog/catalog.hpp"
+#include "store/catalog/follow.hpp"
 #include "store/streaming/partial_version.hpp"
-#include "store/sync/catalog.hpp"
-#include "store/sync/follow.hpp"
 
 namespace weightfs::fs {
 

@@ -32,8 +32,8 @@
 #include "fs/mount/bind_mounts.hpp"
 #include "fs/mount/mount_info.hpp"
 #include "store/base/ranked_mutex.hpp"
+#include "store/catalog/catalog.hpp"
 #include "store/local/version_guard.hpp"
-#include "store/sync/catalog.hpp"
 
 namespace weightfs::fs {
 

@@ -30,10 +30,10 @@
 
 #include "store/base/context.hpp"
 #include "store/base/ranked_mutex.hpp"
+#include "store/catalog/catalog.hpp"
+#include "store/catalog/follow.hpp"
 #include "store/local/version_guard.hpp"
 #include "store/os/file.hpp"
-#include "store/sync/catalog.hpp"
-#include "store/sync/follow.hpp"
 
 namespace weightfs::fs {
 

@@ -41,10 +41,10 @@
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
 #include "store/base/ranked_mutex.hpp"
+#include "store/catalog/version_word.hpp"
 #include "store/materialize/history.hpp"
 #include "store/repository/open_bucket.hpp"
 #include "store/sync/sync.hpp"
-#include "store/sync/version_word.hpp"
 
 namespace weightfs::fs {
 namespace {

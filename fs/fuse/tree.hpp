@@ -35,8 +35,8 @@
 
 #include "fs/base/inode.hpp"
 #include "fs/fuse/file_kind.hpp"
+#include "store/catalog/catalog.hpp"
 #include "store/inspect/delta_files.hpp"
-#include "store/sync/catalog.hpp"
 
 namespace weightfs::fs {
 

@@ -13,8 +13,8 @@
 #include <string>
 
 #include "store/base/ranked_mutex.hpp"
+#include "store/catalog/catalog.hpp"
 #include "store/os/file.hpp"
-#include "store/sync/catalog.hpp"
 
 namespace weightfs::fs {
 

@@ -25,8 +25,8 @@
 #include "fs/passes/passes.hpp"
 #include "fs/passes/unpin_request.hpp"
 #include "store/base/ranked_mutex.hpp"
+#include "store/catalog/catalog.hpp"
 #include "store/local/manual_pins.hpp"
-#include "store/sync/catalog.hpp"
 
 namespace weightfs::fs {
 

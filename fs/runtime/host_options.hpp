@@ -15,9 +15,9 @@
 #include "fs/hooks/hook_options.hpp"
 #include "fs/metrics/metrics_address.hpp"
 #include "store/base/log.hpp"
+#include "store/catalog/follow.hpp"
 #include "store/local/store.hpp"
 #include "store/s3/bucket_options.hpp"
-#include "store/sync/follow.hpp"
 #include "store/sync/patch_recorder.hpp"
 
 namespace weightfs::fs {

@@ -17,7 +17,6 @@
 
 #include "store/base/bytes.hpp"
 #include "store/base/ranked_mutex.hpp"
-#include "store/format/version_images.hpp"
 #include "store/local/store.hpp"
 #include "store/materialize/image_files.hpp"
 #include "store/materialize/pack_spool.hpp"

@@ -20,14 +20,14 @@
 #include "store/base/log.hpp"
 #include "store/base/ranked_mutex.hpp"
 #include "store/base/retry_delay.hpp"
+#include "store/catalog/shown_catalog.hpp"
 #include "store/materialize/check_images.hpp"
 #include "store/materialize/file_filter.hpp"
 #include "store/materialize/materialize.hpp"
 #include "store/materialize/whole_version.hpp"
-#include "store/sync/catalog_builder.hpp"
 #include "store/sync/delta_finisher.hpp"
 #include "store/sync/image_syncer.hpp"
-#include "store/sync/poll_rhythm.hpp"
+#include "store/sync/poller.hpp"
 #include "store/sync/remake_version.hpp"
 #include "store/sync/version_watches.hpp"
 #include "store/threads/background.hpp"
@@ -37,32 +37,12 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kRefusedDelay{10'000};  // between polls that need a person's help
 constexpr milliseconds kProgressInterval{200};
 constexpr std::uint64_t kFallbacksMax = 64;
 constexpr std::chrono::seconds kRemakePatience{10};  // for a bucket that does not answer
 constexpr std::size_t kUnfilledMax = 16;             // entries in the status
 constexpr std::chrono::seconds kRecordTime{5};  // time limit to read a record that the store should
                                                 // have
-
-bool is_bad_manifest(ErrorCode code) {
-  return code == ErrorCode::corrupt || code == ErrorCode::unsupported;
-}
-
-/// For errors of a poll: the bucket as a whole gave no answer.  A refused key or setting counts
-/// too: a running mount continues with what the store has.
-bool is_offline(ErrorCode code) {
-  return code == ErrorCode::unavailable || code == ErrorCode::timed_out ||
-         code == ErrorCode::permission || code == ErrorCode::io || code == ErrorCode::not_found ||
-         code == ErrorCode::invalid;
-}
-
-/// For errors of a poll: a person must change a key, a policy or a setting, so polling may slow
-/// down.
-bool is_refused(ErrorCode code) {
-  return code == ErrorCode::permission || code == ErrorCode::invalid ||
-         code == ErrorCode::unsupported;
-}
 
 /// Runs `body`; turns whatever it throws into an Error.
 template <typename Body>
@@ -103,18 +83,13 @@ struct Sync::State {
   void run(const std::stop_token& stop);
   void wait(const std::stop_token& stop, milliseconds delay);
   void stop_workers();
-  std::chrono::microseconds poll_delay();
 
   void round(bool retry_now, const Context& context, const Progress& progress);
   void poll(const Context& context);
-  [[nodiscard]] std::optional<milliseconds> learned_interval() const;
   void note_offline();
-  void find_newest(const Context& context);
-  void find_wanted(const Context& context);
-  void walk_to_newest(const Context& context);
   [[nodiscard]] bool is_current(const Context& context);
   [[nodiscard]] bool is_filling_first() const;
-  [[nodiscard]] std::uint64_t latest() const;
+  [[nodiscard]] std::uint64_t latest() const { return shown.latest(); }
   void remake(const Context& context);
   void bring_wanted(const Context& context, const Progress& progress);
   void bring(std::uint64_t version, const Context& context, const Progress& progress);
@@ -132,8 +107,7 @@ struct Sync::State {
   [[nodiscard]] bool may_rebuild() const;
   [[nodiscard]] Eviction::Reservation reserve(std::uint64_t version, const Context& context) const;
   void show_catalog(const Context* bucket);
-  void show_room_made();
-  std::shared_ptr<const CatalogVersion> show_made(bool holds_latest);
+  void note_swapped();
   void show(std::uint64_t number);
   void read_tags(const Context& context, Clock::time_point until);
   void note_progress(std::string_view what, std::uint64_t done, std::uint64_t total);
@@ -154,13 +128,10 @@ struct Sync::State {
   Store& store;
   History& history;
   const SyncOptions options;
-  CatalogListeners listeners;
 
   // Guards the next block; held only briefly.
   mutable RankedMutex mutex{LockRank::sync, "Sync::State::mutex"};
   std::condition_variable_any changed;
-  std::shared_ptr<const Catalog> catalog;
-  Eviction::Reservation shown_latest;  // for `catalog`
   SyncStatus status;
   bool known_empty = false;          // the bucket has no version to follow
   std::optional<Error> first_error;  // of a store with nothing to show
@@ -175,22 +146,14 @@ struct Sync::State {
   Clock::time_point rebuild_at{};           // of the last of them
   std::minstd_rand lost_random{std::random_device{}()};
 
-  CatalogBuilder builder;
-  // Held while a catalog is made and shown; before `mutex`.
-  RankedMutex catalog_mutex{LockRank::sync_catalog, "Sync::State::catalog_mutex"};
+  ShownCatalog shown;      // has mutexes of its own
+  VersionWatches watches;  // likewise
 
-  // Held for a whole round; guards the next block; before both.
+  // Held for a whole round; guards the next block.
   RankedMutex round_mutex{LockRank::sync_round, "Sync::State::round_mutex"};
-  std::uint64_t newest = 0;      // newest version known to be in the bucket
-  std::uint64_t wanted = 0;      // the followed version; 0: none yet
-  std::optional<Error> beyond;   // why it is unknown whether there are more
-  bool reachable = false;        // result of the last poll
-  bool refused = false;          // likewise: a person's help is needed
+  Poller poller;
   std::uint64_t attempted = 0;   // version that could not be brought in
   unsigned bring_failures = 0;   // in a row
-  unsigned poll_failures = 0;    // in a row
-  PollRhythm rhythm;             // of new versions
-  Clock::duration poll_took{};   // the last successful one
   Clock::time_point retry_at{};  // of `attempted`
   std::string logged;            // the last error logged
   bool warned_of_only = false;
@@ -198,8 +161,6 @@ struct Sync::State {
 
   RankedMutex thread_mutex{LockRank::sync_thread, "Sync::State::thread_mutex"};  // guards `thread`
   std::jthread thread;
-
-  VersionWatches watches;  // has a mutex of its own
 
   std::unique_ptr<ImageSyncer> syncer;      // constant
   std::unique_ptr<BaseWriter> base_writer;  // with images in memory; constant
@@ -214,16 +175,18 @@ Sync::State::State(Store& the_store, History& the_history, SyncOptions the_optio
     : store(the_store),
       history(the_history),
       options(std::move(the_options)),
-      builder(the_store, the_history, options.follow.what, options.with_absent, options.only),
-      watches(the_store) {
+      shown(the_store, the_history, options.follow.what, options.with_absent, options.only,
+            [this] { note_swapped(); }),
+      watches(the_store),
+      poller(the_store, the_history, shown.builder(), watches, options.follow) {
   if (options.partial) {
     partials = std::make_unique<PartialImages>(
         store, history,
         PartialImagesOptions{.only = options.only,
                              .coder = options.coder,
                              .changed = [this] { note_filled(); },
-                             .gave_up = [this] { show_room_made(); }});
-    builder.set_partials(partials.get());
+                             .gave_up = [this] { shown.show_room_made(); }});
+    shown.builder().set_partials(partials.get());
   }
   check_images(store, history, options.checking);
   syncer = std::make_unique<ImageSyncer>(
@@ -249,13 +212,12 @@ Sync::State::State(Store& the_store, History& the_history, SyncOptions the_optio
   make_recorder();
   finisher = std::make_unique<DeltaFinisher>(store);
   show_catalog(nullptr);
-  store.eviction().set_changed([this] { show_room_made(); });
-  newest = store.manifests().newest().version;
-  wanted = latest();
-  status.newest = newest;
+  store.eviction().set_changed([this] { shown.show_room_made(); });
+  poller.has(latest());
+  status.newest = poller.newest();
   status.follow = options.follow.what;
-  status.followed = wanted;
-  status.newest_time = catalog->repository_time;
+  status.followed = poller.wanted();
+  status.newest_time = shown.get()->repository_time;
 }
 
 void Sync::State::make_recorder() {
@@ -264,7 +226,7 @@ void Sync::State::make_recorder() {
   how.keeps_a_part = !options.only.empty();
   how.recorded = [this] {
     if (base_writer) base_writer->wake();
-    listeners.recorded();
+    shown.listeners().recorded();
   };
   how.coder = options.coder;
   recorder = std::make_unique<PatchRecorder>(store, history, std::move(how));
@@ -291,7 +253,7 @@ void Sync::State::run(const std::stop_token& stop) {
       }
       change([&] { remaking = false; });
       fill_asked(context);
-      next = Clock::now() + poll_delay();
+      next = Clock::now() + poller.delay();
       try {
         read_tags(context, next);
       } catch (const std::exception& error) {
@@ -317,14 +279,6 @@ void Sync::State::stop_workers() {
   if (head_start) head_start->stop();
 }
 
-/// Time until the next poll.
-std::chrono::microseconds Sync::State::poll_delay() {
-  const Poll& poll = options.follow.poll;
-  if (refused) return retry_delay(std::max(poll.interval, kRefusedDelay), 0, random);
-  if (poll_failures > 0 || !poll.learns) return retry_delay(poll.interval, poll_failures, random);
-  return retry_delay(rhythm.pause(Clock::now(), poll.interval, poll_took), 0, random);
-}
-
 // ---- a round ----
 
 void Sync::State::round(bool retry_now, const Context& context, const Progress& progress) {
@@ -333,10 +287,10 @@ void Sync::State::round(bool retry_now, const Context& context, const Progress& 
       poll(context);
       if (is_filling_first()) return succeeded(SyncStatus::State::fetching);
       const bool due =
-          retry_now || ((wanted > attempted || Clock::now() >= retry_at) && may_rebuild());
+          retry_now || ((poller.wanted() > attempted || Clock::now() >= retry_at) && may_rebuild());
       if (!is_current(context) && due) bring_wanted(context, progress);
       if (!is_current(context)) return;
-      if (beyond) throw Error(*beyond);
+      if (poller.beyond()) throw Error(*poller.beyond());
       if (head_start) head_start->wake();
       succeeded(SyncStatus::State::current);
     });
@@ -349,13 +303,10 @@ void Sync::State::round(bool retry_now, const Context& context, const Progress& 
 /// The version shown may be newer than the last poll's result.  It may lack files that are kept, if
 /// the store belonged to a mount that kept other files.
 bool Sync::State::is_current(const Context& context) {
-  std::uint64_t shown = 0;
-  {
-    const std::lock_guard lock(mutex);
-    shown = catalog->latest;
-    if (wanted > shown || catalog->incomplete.contains(shown)) return false;
-  }
-  return shown == 0 || has_kept_files(store, history, shown, options.only, context);
+  const std::shared_ptr<const Catalog> catalog = shown.get();
+  const std::uint64_t number = catalog->latest;
+  if (poller.wanted() > number || catalog->incomplete.contains(number)) return false;
+  return number == 0 || has_kept_files(store, history, number, options.only, context);
 }
 
 /// While the first version is filled it has the bucket to itself. Its errors are reported as the
@@ -366,95 +317,35 @@ bool Sync::State::is_filling_first() const {
   const auto first = partials ? partials->find(number) : nullptr;
   if (!first || first->is_complete()) return false;
   const PartialProgress progress = first->progress();
-  if (progress.is_damaged && wanted > number) return false;
+  if (progress.is_damaged && poller.wanted() > number) return false;
   if (progress.error) throw Error(*progress.error);
   return true;
 }
 
-std::uint64_t Sync::State::latest() const {
-  const std::lock_guard lock(mutex);
-  return catalog->latest;
-}
-
 void Sync::State::poll(const Context& context) {
-  reachable = false;
-  const Clock::time_point begin = Clock::now();
-  const std::uint64_t known = newest;
   try {
-    find_newest(context);
-    poll_took = Clock::now() - begin;
-    watches.note_poll(begin, newest);
-    if (newest > known) rhythm.saw_version(Clock::now());
-    if (newest > 0) builder.note(*history.get(newest, context));
-    find_wanted(context);
+    poller.poll(context);
   } catch (const Error& error) {
-    poll_failures++;
-    refused = is_refused(error.code());
     if (is_offline(error.code())) note_offline();
     throw;
-  } catch (const std::exception&) {  // a problem of this host (memory, threads), not of the bucket
-    poll_failures++;
-    refused = false;
-    throw;
   }
-  refused = false;
-  // Back online: what failed before may work now.
-  if (poll_failures > 0 && !beyond) retry_at = {};
-  poll_failures = beyond ? poll_failures + 1 : 0;
-  reachable = true;
-  const std::int64_t newest_time = builder.newest_time();
+  if (poller.is_back()) retry_at = {};  // what failed before may work now
+  const std::int64_t newest_time = shown.builder().newest_time();
   change([&] {
     status.offline_since = 0;
     status.checked_time = seconds_now();
-    status.rhythm = learned_interval();
-    status.newest = std::max(status.newest, newest);
-    status.followed = std::max(status.followed, wanted);
+    status.rhythm = poller.rhythm();
+    status.newest = std::max(status.newest, poller.newest());
+    status.followed = std::max(status.followed, poller.wanted());
     status.newest_time = newest_time;
-    known_empty = wanted == 0 && !beyond;
+    known_empty = poller.wanted() == 0 && !poller.beyond();
   });
-}
-
-std::optional<milliseconds> Sync::State::learned_interval() const {
-  const std::optional<Clock::duration> interval = rhythm.interval();
-  if (!options.follow.poll.learns || !interval) return std::nullopt;
-  return std::chrono::round<milliseconds>(*interval);
 }
 
 void Sync::State::note_offline() {
   change([&] {
     if (status.offline_since == 0) status.offline_since = seconds_now();
   });
-}
-
-void Sync::State::find_newest(const Context& context) {
-  const std::uint64_t known = std::max(newest, store.manifests().newest().version);
-  beyond.reset();
-  try {
-    newest = history.refresh(known, context);
-  } catch (const Error& error) {
-    if (!is_bad_manifest(error.code())) throw;
-    newest = known;
-    walk_to_newest(context);
-    if (!beyond) beyond = error;
-  }
-}
-
-/// Advances one version at a time: a later manifest is broken, but those before it are not.
-void Sync::State::walk_to_newest(const Context& context) {
-  try {
-    while (history.find(newest + 1, context)) newest++;
-  } catch (const Error& error) {
-    if (!is_bad_manifest(error.code())) throw;
-    beyond = error;
-  }
-}
-
-/// The followed version never goes back.
-void Sync::State::find_wanted(const Context& context) {
-  const bool by_tag = options.follow.what.kind == Follow::Kind::tag;
-  const std::uint64_t carrier =
-      by_tag ? builder.find_carrier(options.follow.what.tag, newest, context) : 0;
-  wanted = std::max(wanted, version_to_bring(options.follow.what, newest, carrier));
 }
 
 /// What this host had is shown before the bucket is asked, which may be away.
@@ -465,7 +356,7 @@ void Sync::State::remake(const Context& context) {
   RemakeOptions how{options.coder, options.only, {}, {}};
   how.progress = [this](auto... report) { note_progress(report...); };
   how.made = [this](VersionWatch& watch) {
-    wanted = std::max(wanted, watch.timing.version);
+    poller.has(watch.timing.version);
     show_brought(watch, nullptr);
   };
   if (remake_newest(store, history, how, context)) change([&] { remaking = false; });
@@ -473,7 +364,7 @@ void Sync::State::remake(const Context& context) {
 
 void Sync::State::bring_wanted(const Context& context, const Progress& progress) {
   change([&] { status.state = SyncStatus::State::fetching; });
-  const std::uint64_t version = std::max(wanted, latest());
+  const std::uint64_t version = std::max(poller.wanted(), latest());
   try {
     with_errors([&] { bring(version, context, progress); });
     attempted = 0;
@@ -552,7 +443,7 @@ bool Sync::State::fill_first(std::uint64_t version, const Context& context, Vers
   warn_if_nothing_is_kept(version, context);
   persist_newest(context);
   watch.lap(&VersionTiming::record);
-  builder.show_first(version);
+  shown.builder().show_first(version);
   change([&] { filling_first = first != nullptr; });
   show_catalog(&context);
   watch.lap(&VersionTiming::flip);
@@ -601,7 +492,7 @@ void Sync::State::fill_asked(const Context& context) {
       });
     } catch (const Error& error) {
       note_unfilled(version, error);
-      listeners.changed();  // ends the wait of its waiters
+      shown.listeners().changed();  // ends the wait of its waiters
     }
   }
 }
@@ -610,8 +501,9 @@ void Sync::State::fill_asked(const Context& context) {
 void Sync::State::note_filled() {
   watches.note_filled();
   show_catalog(nullptr);
+  const std::shared_ptr<const Catalog> catalog = shown.get();
+  if (!catalog->versions.contains(catalog->latest)) return;
   change([&] {
-    if (!catalog->versions.contains(catalog->latest)) return;
     woken = woken || filling_first;
     filling_first = false;
   });
@@ -619,6 +511,7 @@ void Sync::State::note_filled() {
 
 /// The newest version cannot be built; an older one may work.
 void Sync::State::bring_older(const Context& context, const Progress& progress) {
+  const std::uint64_t newest = poller.newest();
   const std::uint64_t least = std::max(latest(), newest - std::min(newest, kFallbacksMax + 1));
   for (std::uint64_t version = newest - 1; version > least; version--) {
     try {
@@ -630,7 +523,7 @@ void Sync::State::bring_older(const Context& context, const Progress& progress) 
 }
 
 /// Called before `latest` moves, so that a restart cannot take readers back to an older version.
-void Sync::State::persist_newest(const Context& context) { persist(newest, context); }
+void Sync::State::persist_newest(const Context& context) { persist(poller.newest(), context); }
 
 /// No version above the store's newest is shown, even if complete. That record may lag behind if
 /// the disk had no room for it.
@@ -663,69 +556,31 @@ Eviction::Reservation Sync::State::reserve(std::uint64_t version, const Context&
   return store.eviction().reserve(version, Eviction::Claim::in_use, context);
 }
 
-/// The bucket is asked before the lock is taken, so that showing what the store has never waits for
-/// it.  `latest` moves last, once its new version is prepared; there were no listeners for the
-/// first catalog.
+/// `bucket`: as of ShownCatalog::show().
 void Sync::State::show_catalog(const Context* bucket) {
-  if (bucket != nullptr) builder.fetch(*bucket);
-  if (const auto next = show_made(listeners.prepares())) {
-    listeners.prepare(*next);
-    show_made(false);
-  }
-  listeners.changed();
+  shown.show(bucket);
   if (syncer) syncer->wake();
   recorder->wake();
   if (base_writer) base_writer->wake();
 }
 
-/// Called while room is made, with the store's locks held, so nothing can be prepared.  `latest`
-/// therefore stays; the thread that completed its next version is about to show it.
-void Sync::State::show_room_made() {
-  show_made(listeners.prepares());
-  listeners.changed();
-}
-
-/// Makes and swaps the catalog under one lock, so that no catalog is replaced by an older one.
-/// `holds_latest`: `latest` does not move to another complete version (a partial one cannot be
-/// prepared for yet, so it may move there).
-/// Returns: the version to which `latest` did not move; nullptr if everything is shown.
-std::shared_ptr<const CatalogVersion> Sync::State::show_made(bool holds_latest) {
-  const std::lock_guard lock(catalog_mutex);
-  std::shared_ptr<const Catalog> made = builder.make();
-  std::shared_ptr<const CatalogVersion> next;
-  if (holds_latest && made->latest != latest()) {
-    const auto found = made->versions.find(made->latest);
-    if (found != made->versions.end()) next = found->second;
-  }
-  if (next) {
-    auto before = std::make_shared<Catalog>(*made);
-    before->latest = latest();
-    made = std::move(before);
-  }
+/// Called by ShownCatalog.
+void Sync::State::note_swapped() {
   const std::uint64_t image_bytes = store.images().image_bytes();
   std::optional<MemoryStatus> memory;
   if (store.images().memory() != nullptr) memory.emplace().bytes = store.images().memory_bytes();
-  // The builder has reserved it; this reservation lasts until the next catalog is shown.
-  std::optional<Eviction::Reservation> reserved;
-  if (made->latest > 0) {
-    reserved = store.eviction().try_reserve(made->latest, Eviction::Claim::stays);
-  }
   change([&] {
-    catalog = made;
-    if (reserved) shown_latest = std::move(*reserved);
-    status.latest = made->latest;
     status.image_bytes = image_bytes;
     status.memory = memory;
   });
-  return next;
 }
 
 void Sync::State::show(std::uint64_t number) {
   const auto version = history.get(number, Context{}.within(kRecordTime));
   if (store.manifests().newest().version < number)
     store.manifests().put_newest({number, version->manifest_sha256});
-  builder.note(*version);
-  const std::int64_t newest_time = builder.newest_time();
+  shown.builder().note(*version);
+  const std::int64_t newest_time = shown.builder().newest_time();
   change([&] {
     status.newest = std::max(status.newest, number);
     if (options.follow.what.kind == Follow::Kind::latest) status.followed = status.newest;
@@ -736,8 +591,8 @@ void Sync::State::show(std::uint64_t number) {
 }
 
 void Sync::State::read_tags(const Context& context, Clock::time_point until) {
-  if (options.tags && reachable && builder.read_tags(newest, context, until))
-    show_catalog(&context);
+  if (!options.tags || !poller.is_reachable()) return;
+  if (shown.builder().read_tags(poller.newest(), context, until)) show_catalog(&context);
 }
 
 void Sync::State::note_progress(std::string_view what, std::uint64_t done, std::uint64_t total) {
@@ -755,9 +610,9 @@ void Sync::State::failed(const Error& error) {
     return change([&] { status.state = SyncStatus::State::waiting; });
   if (logged != error.what()) {
     logged = error.what();
-    const std::uint64_t shown = latest();
-    log_warning(shown > 0 ? fmt::format("sync: {}; still serving version {}", error.what(), shown)
-                          : fmt::format("sync: {}; there is nothing to serve yet", error.what()));
+    const std::uint64_t served = latest();
+    log_warning(served > 0 ? fmt::format("sync: {}; still serving version {}", error.what(), served)
+                           : fmt::format("sync: {}; there is nothing to serve yet", error.what()));
   }
   change([&] {
     status.state = SyncStatus::State::waiting;
@@ -765,7 +620,7 @@ void Sync::State::failed(const Error& error) {
     status.error_code = to_string(error.code());
     status.error_time = seconds_now();
     status.failures[status.error_code]++;
-    if (catalog->latest == 0 && !first_error) first_error = error;
+    if (latest() == 0 && !first_error) first_error = error;
   });
 }
 
@@ -790,7 +645,7 @@ Sync::~Sync() {
   stop();
   state_->stop_workers();
   state_->store.eviction().set_changed({});
-  state_->builder.set_partials(nullptr);
+  state_->shown.builder().set_partials(nullptr);
   state_->partials.reset();
 }
 
@@ -815,13 +670,10 @@ void Sync::stop() {
 }
 
 CatalogListeners::Listening Sync::listen(CatalogListener listener) {
-  return state_->listeners.add(std::move(listener));
+  return state_->shown.listeners().add(std::move(listener));
 }
 
-std::shared_ptr<const Catalog> Sync::catalog() const {
-  const std::lock_guard lock(state_->mutex);
-  return state_->catalog;
-}
+std::shared_ptr<const Catalog> Sync::catalog() const { return state_->shown.get(); }
 
 SyncStatus Sync::status() const {
   SyncStatus status;
@@ -832,6 +684,7 @@ SyncStatus Sync::status() const {
       status.partial[number] = {.error = error, .is_damaged = true};
     }
   }
+  status.latest = state_->latest();
   const ImageTable& images = state_->store.images();
   status.unsynced = images.unsynced_versions();
   if (images.memory() != nullptr) {
@@ -859,7 +712,7 @@ void Sync::wait_ready(const Context& context, const Progress& progress) {
   const auto ready = [&] {
     const bool answers = state_->status.checked_time != 0 || Clock::now() < patience_ends;
     const bool waits = state_->remaking && answers;
-    return (state_->catalog->latest > 0 && !waits) || state_->known_empty || state_->first_error;
+    return (state_->latest() > 0 && !waits) || state_->known_empty || state_->first_error;
   };
   while (!state_->changed.wait_until(
       lock, context.stop, std::min(context.deadline, Clock::now() + kProgressInterval), ready)) {
@@ -870,14 +723,14 @@ void Sync::wait_ready(const Context& context, const Progress& progress) {
     if (progress && !phase.empty()) progress(phase, done, total);
     lock.lock();
   }
-  if (state_->catalog->latest == 0 && !state_->known_empty) throw Error(*state_->first_error);
+  if (state_->latest() == 0 && !state_->known_empty) throw Error(*state_->first_error);
 }
 
 void Sync::show(std::uint64_t version) { state_->show(version); }
 
 void Sync::name_version(std::uint64_t version, const Context& context) {
   try {
-    state_->builder.name(version, context);
+    state_->shown.builder().name(version, context);
   } catch (const Error& error) {
     throw error.within(fmt::format("version {}", version));
   }

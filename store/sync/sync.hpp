@@ -1,7 +1,7 @@
 // Sync: keeps a store up to date with its repository, and reports what there is.
 //
 // One thread polls for the next manifest (with jitter), brings the newest version into the store
-// (or the followed one: store/sync/follow.hpp), and only then moves `latest`.  Versions that
+// (or the followed one: store/catalog/follow.hpp), and only then moves `latest`.  Versions that
 // arrived together are applied in one pass.  If one of them cannot be built (a missing or corrupt
 // object), the versions before it still can; the old one stays served, status() names the object,
 // and the loop retries, backing off to at most 30 s.
@@ -27,9 +27,8 @@
 // bucket, or else of the bucket's packs.  The base is renewed if it is due
 // (store/sync/base_writer.hpp).
 //
-// A poll without news is one GET of the next manifest, however many versions there are.  What needs
-// a person's help (a key that may not read, a wrong setting) is in status() at once, and asked for
-// again about every 10 s.
+// What needs a person's help (a key that may not read, a wrong setting) is in status() at once, and
+// asked for again about every 10 s.
 //
 // Threads: all calls may run in parallel.  Lock order: docs/architecture/threads.md.
 #pragma once
@@ -51,14 +50,14 @@
 #include "kernels/block/chunk_coder.hpp"
 #include "kernels/dispatch/cpu_coder.hpp"
 #include "store/base/context.hpp"
+#include "store/catalog/catalog.hpp"
+#include "store/catalog/catalog_listeners.hpp"
+#include "store/catalog/follow.hpp"
 #include "store/local/eviction.hpp"
 #include "store/materialize/history.hpp"
 #include "store/os/lease.hpp"
 #include "store/streaming/partial_images.hpp"
 #include "store/sync/base_writer.hpp"
-#include "store/sync/catalog.hpp"
-#include "store/sync/catalog_listeners.hpp"
-#include "store/sync/follow.hpp"
 #include "store/sync/head_start.hpp"
 #include "store/sync/patch_recorder.hpp"
 #include "store/sync/room_ahead.hpp"

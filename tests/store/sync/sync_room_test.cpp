@@ -6,7 +6,7 @@
 #include <set>
 
 #include "store/base/error.hpp"
-#include "store/sync/catalog_builder.hpp"
+#include "store/catalog/catalog_builder.hpp"
 #include "store/sync/sync.hpp"
 #include "tests/store/sync/sync_fixture.hpp"
 #include "tests/support/eventually.hpp"

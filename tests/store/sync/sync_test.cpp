@@ -8,8 +8,8 @@
 #include <thread>
 
 #include "store/base/error.hpp"
+#include "store/catalog/catalog_builder.hpp"
 #include "store/materialize/adopt.hpp"
-#include "store/sync/catalog_builder.hpp"
 #include "tests/store/sync/sync_fixture.hpp"
 #include "tests/support/eventually.hpp"
 #include "tests/support/hosts.hpp"

@@ -1,4 +1,4 @@
-#include "store/sync/follow.hpp"
+#include "store/catalog/follow.hpp"
 
 #include <fmt/format.h>
 

@@ -1,5 +1,5 @@
 // Version word: how a command line names a version: a number, a tag, or `latest`. parse_follow()
-// (store/sync/follow.hpp) parses the word; this looks it up.
+// (store/catalog/follow.hpp) parses the word; this looks it up.
 //
 // Threads: calls may run in parallel.
 #pragma once
@@ -7,8 +7,8 @@
 #include <cstdint>
 
 #include "store/base/context.hpp"
+#include "store/catalog/follow.hpp"
 #include "store/materialize/history.hpp"
-#include "store/sync/follow.hpp"
 
 namespace weightfs {
 

@@ -1,4 +1,4 @@
-#include "store/sync/follow.hpp"
+#include "store/catalog/follow.hpp"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <random>
 
 #include "store/base/error.hpp"
-#include "store/sync/catalog_builder.hpp"
+#include "store/catalog/catalog_builder.hpp"
 #include "store/sync/sync.hpp"
 #include "tests/support/code_of.hpp"
 #include "tests/support/hosts.hpp"

@@ -1,4 +1,4 @@
-#include "store/sync/catalog_builder.hpp"
+#include "store/catalog/catalog_builder.hpp"
 
 #include <fmt/format.h>
 

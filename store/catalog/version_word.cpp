@@ -1,4 +1,4 @@
-#include "store/sync/version_word.hpp"
+#include "store/catalog/version_word.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

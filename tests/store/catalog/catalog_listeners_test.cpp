@@ -1,4 +1,4 @@
-#include "store/sync/catalog_listeners.hpp"
+#include "store/catalog/catalog_listeners.hpp"
 
 #include <gtest/gtest.h>
 

@@ -18,7 +18,7 @@
 #include <string>
 #include <string_view>
 
-#include "store/sync/catalog.hpp"
+#include "store/catalog/catalog.hpp"
 
 namespace weightfs {
 

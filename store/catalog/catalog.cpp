@@ -1,4 +1,4 @@
-#include "store/sync/catalog.hpp"
+#include "store/catalog/catalog.hpp"
 
 #include <fmt/format.h>
 

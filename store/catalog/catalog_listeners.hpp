@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "store/base/ranked_mutex.hpp"
-#include "store/sync/catalog.hpp"
+#include "store/catalog/catalog.hpp"
 
 namespace weightfs {
 

@@ -28,10 +28,10 @@
 
 #include "store/base/context.hpp"
 #include "store/base/ranked_mutex.hpp"
+#include "store/catalog/catalog.hpp"
+#include "store/catalog/follow.hpp"
 #include "store/materialize/history.hpp"
 #include "store/streaming/partial_images.hpp"
-#include "store/sync/catalog.hpp"
-#include "store/sync/follow.hpp"
 
 namespace weightfs {
 
