@@ -1,12 +1,14 @@
 // Gives every file of a folder to a fuzz target, once for each variant.
 #include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <string>
+#include <vector>
 
 #include "kernels/dispatch/variant_table.hpp"
-#include "store/format/version_images.hpp"
 #include "tests/fuzz/fuzz.hpp"
 
 namespace {
