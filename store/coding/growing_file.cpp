@@ -3,6 +3,8 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/magic.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -27,6 +29,15 @@ using std::chrono::milliseconds;
 
 /// Between looks how far it is: short while it grows.
 constexpr milliseconds kFirstPause{5}, kLastPause{20};
+
+/// Others may not know holes; or, to tell of them, write out what is dirty (ZFS).
+bool tells_of_holes(const File& file) {
+  struct statfs found {};
+  if (::fstatfs(file.fd(), &found) != 0) return false;
+  const auto type = static_cast<std::uint32_t>(found.f_type);
+  return type == EXT4_SUPER_MAGIC || type == XFS_SUPER_MAGIC || type == BTRFS_SUPER_MAGIC ||
+         type == TMPFS_MAGIC;
+}
 
 /// A file system shows that a page, or as many as it writes at a time, is there before all its
 /// bytes are.
@@ -71,7 +82,8 @@ GrowingFile::GrowingFile(const std::filesystem::path& source, const std::string&
                          IsWritten is_written, const Context& context)
     : is_written_(std::move(is_written)),
       context_(context),
-      opened_(File::open(source, O_RDONLY | O_NONBLOCK)) {
+      opened_(File::open(source, O_RDONLY | O_NONBLOCK)),
+      tells_of_holes_(tells_of_holes(opened_)) {
   checkpoint_.directory = source.parent_path();
   checkpoint_.is_linked_meanwhile = true;
   CheckpointFile& file = checkpoint_.files.emplace_back();
@@ -105,8 +117,9 @@ void GrowingFile::read_header() {
 /// How many bytes from its beginning are there, as far as the file system shows it.
 std::uint64_t GrowingFile::written_bytes() const {
   const std::uint64_t size = stamp_of(opened_.fd()).size_bytes;
+  if (!tells_of_holes_) return size;
   const off_t found = ::lseek(opened_.fd(), 0, SEEK_HOLE);
-  if (found < 0) return has_size_first_ ? 0 : size;     // it is empty, or there is no such call
+  if (found < 0) return 0;                              // it is empty
   const auto hole = static_cast<std::uint64_t>(found);  // a file without one has it at its end
   if (hole < size) has_size_first_ = true;
   return has_size_first_ ? hole - std::min(hole, kBeingCopied) : size;

@@ -58,6 +58,7 @@ class GrowingFile final : public NewChunks {
   const IsWritten is_written_;
   const Context context_;
   const File opened_;
+  const bool tells_of_holes_;                         // its file system
   mutable std::atomic<bool> has_size_first_ = false;  // it was seen to have holes
   Checkpoint checkpoint_;                             // of this file alone
   std::shared_ptr<const Layout> layout_;

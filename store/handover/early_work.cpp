@@ -40,6 +40,11 @@ bool may_have_weights(const Staging::Step& step, bool is_written) {
   return is_hidden(step) || step.name.find(kSuffix) != std::string::npos;
 }
 
+/// By its path in the checkpoint.
+bool is_published_weights(std::string_view path) {
+  return path.ends_with(".safetensors") && !path.starts_with('.') && path.find("/.") == path.npos;
+}
+
 std::string_view folder_of(std::string_view path) {
   const std::size_t slash = path.rfind('/');
   return slash == path.npos ? std::string_view() : path.substr(0, slash);
@@ -226,7 +231,7 @@ std::shared_ptr<const PreEncoded> EarlyWork::take(StagingId directory, const Con
   std::map<std::string, StagedFile> files;
   for (StagedFile& file : staging_.list(directory)) files.emplace(file.path, std::move(file));
   for (const auto& [path, file] : files) {  // perhaps nobody has asked since
-    if (!S_ISREG(file.type)) continue;
+    if (!S_ISREG(file.type) || !is_published_weights(path)) continue;
     coder_.close({directory, path, staging_.backing_path(file.id), file.generation});
   }
   return coder_.take(
