@@ -111,7 +111,8 @@ struct PreEncoder::State {
   std::shared_ptr<EarlyResult> code_growing(Work& work, const Context& context);
   [[nodiscard]] bool is_still_written(const Work& work) const;
   void wait_until_closed(Work& work, const Context& context);
-  void check_grown(EarlyResult& result, const Checkpoint& checkpoint, const Context& context) const;
+  void check_grown(const Work& work, EarlyResult& result, const Checkpoint& checkpoint,
+                   const Context& context) const;
   void hash(const Work& work, const CheckpointReader& reader, EarlyResult& result,
             const Context& context);
   void code(Work& work, const NewChunks& chunks, EarlyResult& result, const Context& context);
@@ -235,7 +236,7 @@ void PreEncoder::State::work_on(Work& work) {
   if (work.was_written) result = code_growing(work, context);
   const Checkpoint checkpoint = scan_one_file(work.file.source, work.file.path);
   if (!result) result = code_complete(work, checkpoint, context);
-  if (result->is_grown) check_grown(*result, checkpoint, context);
+  if (result->is_grown) check_grown(work, *result, checkpoint, context);
   result->file = checkpoint.files.front();
   if (work.parent != 0) number_tensors(work, *result);
   const CheckpointReader reader(checkpoint, *result->layout);
@@ -318,17 +319,25 @@ void PreEncoder::State::wait_until_closed(Work& work, const Context& context) {
   if (const Entry* const entry = entry_of(work)) work.file = entry->file;
 }
 
-/// Throws Error: busy, if the file is not the one that was coded.
-void PreEncoder::State::check_grown(EarlyResult& result, const Checkpoint& checkpoint,
-                                    const Context& context) const {
+/// Throws Error: busy, if the file is not the one that was coded.  What its tensors are coded
+/// against depends on its name.
+void PreEncoder::State::check_grown(const Work& work, EarlyResult& result,
+                                    const Checkpoint& checkpoint, const Context& context) const {
   const CheckpointFile& coded = result.file;
   const CheckpointFile& closed = checkpoint.files.front();
-  if (closed.head == coded.head && closed.stamp.size_bytes == coded.stamp.size_bytes) {
-    result.layout = Layout::from_checkpoint(checkpoint);  // by its name, which may be new
-    const CheckpointReader reader(checkpoint, *result.layout);
-    if (has_hashes(reader, result.delta.hashes, options.threads, context)) return;
+  if (closed.head != coded.head || closed.stamp.size_bytes != coded.stamp.size_bytes) {
+    throw Error(ErrorCode::busy, "what was coded of it was written again");
   }
-  throw Error(ErrorCode::busy, "what was coded of it was written again");
+  const auto layout = Layout::from_checkpoint(checkpoint);
+  const Layout& parent = *work.parent_layout;
+  if (counterparts(*layout, parent) != counterparts(*result.layout, parent)) {
+    throw Error(ErrorCode::busy, "with this name it is coded against other tensors");
+  }
+  result.layout = layout;
+  const CheckpointReader reader(checkpoint, *layout);
+  if (!has_hashes(reader, result.delta.hashes, options.threads, context)) {
+    throw Error(ErrorCode::busy, "what was coded of it was written again");
+  }
 }
 
 // ---- coding ----

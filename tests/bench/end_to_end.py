@@ -2,14 +2,15 @@
 """From "the checkpoint is in the trainer's memory" to "every byte was read on the other host".
 
     end_to_end.py [--size 512MiB] [--changed 1.1] [--bucket directory|ceph] [--ways weightfs,slime,...]
-                  [--poll SECONDS] [--reader-options "..."] [--save-rate GB/s]
+                  [--poll SECONDS] [--reader-options "..."] [--save-rate GB/s] [--temporary .tmp]
                   [--rounds R] [--warm-up W] [--json FILE]
 
 weightfs: a writer's and a reader's mount on this machine, each with its own store. The trainer saves
 four shards one after the other as safetensors does, renames the directory into publish/, and the reader
 reads all files of the version as soon as `latest` names it. With --save-rate the save writes no faster than
-that: a trainer that gathers its weights from many devices does not save at the speed of memory. Beside it, in the same run and on the same
-versions, the ways of others (peers.py), and `cp` of the model.
+that: a trainer that gathers its weights from many devices does not save at the speed of memory. With
+`--temporary tmp` files have such names until they are complete that none is coded before it is closed.
+Beside it, in the same run and on the same versions, the ways of others (peers.py), and `cp` of the model.
 
 All ways take turns in each round, in an order that changes; before each, both daemons are idle, the
 disk is synced, and free memory was just used (measure.py). The first rounds are not counted: after
@@ -117,9 +118,10 @@ class Mounts:
 
     name = "weightfs"
 
-    def __init__(self, model, work, place, options, save_rate):
+    def __init__(self, model, work, place, options, save_rate, temporary):
         self.model, self.url, self.manifest_exists = model, place.url, place.manifest_exists
         self.save_rate = save_rate  # bytes per second; 0: as fast as it can
+        self.temporary = temporary  # how the names of files begin that are being saved
         self.binary = os.environ["WEIGHTFS_BIN"]
         self.writer, self.reader = (os.path.join(work, name) for name in ("writer", "reader"))
         self.stores = {name: os.path.join(work, name + "-store") for name in ("writer", "reader")}
@@ -154,7 +156,7 @@ class Mounts:
         with open(os.path.join(folder, "config.json"), "w") as file:
             json.dump({"architectures": ["LlamaForCausalLM"]}, file)
         for shard in self.model.shards:
-            temporary = os.path.join(folder, f".tmp{shard.number:06}")
+            temporary = os.path.join(folder, f"{self.temporary}{shard.number:06}")
             fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
             os.ftruncate(fd, len(shard.after))
             view = memoryview(shard.after)
@@ -430,6 +432,7 @@ def main():
     parser.add_argument("--poll", default="0.02")
     parser.add_argument("--reader-options", default="", help="of the reader's mount, besides --poll")
     parser.add_argument("--save-rate", type=float, default=0, metavar="GB/s", help="0: as fast as it can")
+    parser.add_argument("--temporary", default=".tmp", help="how the names of files begin that are being saved")
     parser.add_argument("--warm-up", type=int, default=WARM_UP)
     measure.add_options(parser)
     args = parser.parse_args()
@@ -440,7 +443,7 @@ def main():
         place = (CephPlace if args.bucket == "ceph" else DirectoryPlace)(work)
         model = Model(peers.Library(work), size, args.changed / 100)
         ways = [peers.ALL[name](model, place.bucket(name), work) for name in args.ways.split(",") if name != "weightfs"]
-        mounts = Mounts(model, work, place, args.reader_options, args.save_rate * 1e9)
+        mounts = Mounts(model, work, place, args.reader_options, args.save_rate * 1e9, args.temporary)
         with mounts:
             results = run(model, mounts, place, ways, args)
     print_results(report, results, args)

@@ -40,6 +40,17 @@ for name in sorted(os.listdir(sys.argv[1])):
 """
 
 
+# Saves one tensor, by argv[2] different from what it was.
+SAVE_LARGE = """
+import sys
+import numpy as np
+from safetensors.numpy import save_file
+weights = np.random.default_rng(1).integers(0, 1 << 16, 96 << 20, np.uint16)
+weights[::97] += np.uint16(sys.argv[2])
+save_file({"weights": weights}, sys.argv[1])
+"""
+
+
 def is_weights(name):
     return name.endswith(".safetensors")
 
@@ -211,6 +222,27 @@ class Early(writers.WriterTest):
             os.makedirs(folder)
             savers.run_python(PYTHON, SAVE_FILES, self.steps[1], folder)
         self.finish(step, "saved", 2)
+
+    def test_the_safetensors_package_while_it_writes(self):
+        if not PYTHON:
+            self.skipTest("WEIGHTFS_VENV_PYTHON names no interpreter with safetensors")
+        grown = 0
+        for version in range(1, 12):  # a saver may be faster than we look
+            folder = self.mounted.staging("large")
+            os.makedirs(folder)
+            savers.run_python(PYTHON, SAVE_LARGE, os.path.join(folder, "model.safetensors"), str(version))
+            size = self.weights_bytes(folder)
+            self.wait_early(version, size)
+            grown = self.mounted.status()["writer"]["early"]["grown_bytes"]
+            self.hand_over(self.mounted, "large", f"step-{version}")
+            self.assertEqual(self.wait(self.mounted, "--tag", f"step-{version}"), version)
+            if grown > 0:
+                break
+        self.assertEqual(grown, size)
+        saved = os.path.join(self.dir, "saved")
+        os.makedirs(saved)
+        savers.run_python(PYTHON, SAVE_LARGE, os.path.join(saved, "model.safetensors"), str(version))
+        self.assert_same_tree(self.mounted.join("versions", version), saved)
 
     def test_a_first_version(self):
         step, = self.make_run(1, PARAMS)

@@ -270,6 +270,35 @@ TEST_F(GrowingFileTest, OneThatIsRenamedTakesThePlaceOfAnother) {
   publish_and_expect(file, file.size());
 }
 
+/// Two files have tensors of the same names, and differ: a tensor is coded against that of the file
+/// of the same path, or else of another one in its folder.
+TEST_F(GrowingFileTest, OneThatIsCodedAgainstOtherTensorsByItsNameIsCodedAgain) {
+  files_["m-1.safetensors"] = {make_weights("c", rng_, 3 * kEarlyElements)};
+  SavedFile file = begin_save();
+  early_->add(named(kTemporary, true));
+  file.write_percent(50);
+  wait_for("growing", kTemporary);
+  file.finish();
+  wait_for("grown", kTemporary);
+  close();
+  wait_for("uploaded");
+  EXPECT_EQ(early_->status().grown_bytes, 0u);
+  EXPECT_EQ(early_->status().coded_bytes, file.size());
+  publish_and_expect(file, file.size());
+}
+
+TEST_F(GrowingFileTest, OneThatComesFromAnotherFolderIsCodedAgain) {
+  SavedFile file = begin_save();
+  early_->add(named("sub/" + std::string(kTemporary), true));
+  file.write_percent(50);
+  wait_for("growing", "sub/" + std::string(kTemporary));
+  file.finish();
+  close();
+  wait_for("uploaded");
+  EXPECT_EQ(early_->status().grown_bytes, 0u);
+  publish_and_expect(file, file.size());
+}
+
 TEST_F(GrowingFileTest, OneThatIsClosedByAnotherNameWaitsForIt) {
   SavedFile file = begin_save();
   early_->add(named(kTemporary, true));
@@ -457,7 +486,8 @@ TEST_F(GrowingFileTest, GivesTheSameVersionsHoweverFilesAreWritten) {
       SavedFile file(directory_ / path, std::move(bytes));
       if (chance(30)) file.truncate(file.size());
       EarlyFile growing = file_of(path, true);
-      if (chance(50)) growing.path = "." + path;
+      if (chance(50))
+        growing.path = (chance(50) ? "sub/." : ".") + path.substr(path.rfind('/') + 1);
       early_->add(growing);
       while (file.written() < file.size()) {
         const std::size_t piece = 1 + rng_() % (file.size() / 3);
