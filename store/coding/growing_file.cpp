@@ -114,7 +114,8 @@ void GrowingFile::read_header() {
   }
 }
 
-/// How many bytes from its beginning are there, as far as the file system shows it.
+/// How many bytes from its beginning are there, as far as the file system shows it.  SEEK_HOLE
+/// waits for a write(2) that goes on, so this takes as long as that does.
 std::uint64_t GrowingFile::written_bytes() const {
   const std::uint64_t size = stamp_of(opened_.fd()).size_bytes;
   if (!tells_of_holes_) return size;
