@@ -112,7 +112,8 @@ class ImagesMemory(harness.MountTest):
         name = sorted(name for name in os.listdir(steps[0]) if name.endswith(".safetensors"))[0]
         with open(mount.join("versions/2", name), "rb") as opened:
             self.publish_all(mount, steps[2:], 3)
-            self.assertEqual(mount.status()["images"]["memory_versions"], [2, 4, 5])
+            mount.wait_status(lambda status: status["images"]["memory_versions"] == [2, 4, 5],
+                              "version 3 to go")
             self.assertEqual(opened.read(), harness.read_file(os.path.join(steps[1], name)))
         self.publish(steps[0])
         mount.wait_version(6)

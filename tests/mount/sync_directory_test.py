@@ -209,7 +209,7 @@ class SyncDirectory(SyncTest):
             self.assert_same_tree(self.join("versions/1"), steps[0])
         self.publish(steps[3])
         self.wait_latest(4)
-        self.assertFalse(os.path.exists(self.join("versions/1")))
+        harness.wait_until(lambda: not os.path.exists(self.join("versions/1")), "version 1 to go")
 
     # ---- whose files ----
 
