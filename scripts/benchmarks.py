@@ -34,10 +34,10 @@ PART = re.compile(r"(<!-- results: (\S+)/(\S+) -->\n).*?(<!-- end -->)", re.DOTA
 RUNS = {
     "end_to_end": "end_to_end.py",
     "end_to_end_memory": "end_to_end.py --ways slime,cp --reader-options '--images memory'",
-    "end_to_end_paced": "end_to_end.py --save-rate 1",
+    "end_to_end_paced": "end_to_end.py --save-rate 1 --ways slime",
     "end_to_end_closed": "end_to_end.py --save-rate 1 --ways slime --temporary tmp",
     "end_to_end_slow": "end_to_end.py --save-rate 0.25 --ways slime",
-    "end_to_end_slow_memory": "end_to_end.py --save-rate 0.25 --ways slime --reader-options '--images memory'",
+    "end_to_end_slow_closed": "end_to_end.py --save-rate 0.25 --ways slime --temporary tmp",
     "end_to_end_2GiB": "end_to_end.py --size 2GiB --ways slime,whole,cp",
     "end_to_end_ceph": "end_to_end.py --bucket ceph",
     "size_bench": "size_bench.py",
