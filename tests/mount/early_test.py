@@ -5,6 +5,7 @@ says that everything is in the bucket, and looks there too; then it hands over, 
 bytes is coded or uploaded again.
 """
 
+import concurrent.futures
 import mmap
 import os
 import shutil
@@ -19,6 +20,7 @@ import writers  # noqa: E402
 
 PARAMS = 3_000_000  # two shards of some MiB: smaller files are not coded early
 LARGE_PARAMS = 12_000_000  # so large that some of it shows while it is written
+RANK_PARAMS = 6_000_000  # of each of eight ranks
 PYTHON = os.environ.get("WEIGHTFS_VENV_PYTHON", "")
 
 # Loads every safetensors file of argv[1] and saves it as argv[2] does.
@@ -74,6 +76,16 @@ def rename_before_close(data, path):
     with open(temporary, "wb") as file:
         file.truncate(len(data))
         file.write(data)
+        os.rename(temporary, path)
+
+
+def in_pieces(data, path):
+    """As safetensors does since 0.8."""
+    temporary = os.path.join(os.path.dirname(path), ".tmpQ4LQlO")
+    with open(temporary, "xb", buffering=0) as file:
+        file.truncate(len(data))
+        for at in range(0, len(data), 1 << 20):
+            file.write(data[at:at + (1 << 20)])
         os.rename(temporary, path)
 
 
@@ -303,6 +315,41 @@ class Early(writers.WriterTest):
                 lambda status: status["writer"]["early"]["uploaded_bytes"] == grown,
                 f"{name} to be uploaded")
         return grown
+
+    def test_eight_ranks_save_at_once(self):
+        """Each into its folder files that have the tensors of all others' files."""
+        steps = self.make_run(10, RANK_PARAMS)
+        for version in (1, 2, 3):
+            folder, name = self.mounted.staging("ranks"), f"step-{version}"
+            os.makedirs(folder)
+
+            def rank(number):
+                copy_files(steps[version - 1 + number], os.path.join(folder, f"rank{number}"), in_pieces)
+
+            with concurrent.futures.ThreadPoolExecutor(8) as ranks:
+                list(ranks.map(rank, range(8)))
+            self.hand_over(self.mounted, "ranks", name)  # at once
+            self.assertEqual(self.wait(self.mounted, "--tag", name), version)
+            for number in range(8):
+                self.assert_same_tree(self.mounted.join("versions", version, f"rank{number}"),
+                                      steps[version - 1 + number])
+
+    def test_a_daemon_that_is_killed_while_a_file_grows(self):
+        self.start_run(2, LARGE_PARAMS)
+        folder = self.mounted.staging("killed")
+        os.makedirs(folder)
+        name = next(name for name in sorted(os.listdir(self.steps[1])) if is_weights(name))
+        data = harness.read_file(os.path.join(self.steps[1], name))
+        with open(os.path.join(folder, ".tmpQ4LQlO"), "xb", buffering=0) as file:
+            file.truncate(len(data))
+            file.write(data[:len(data) * 3 // 4])
+            self.mounted.wait_status(
+                lambda status: status["writer"]["early"]["growing_files"] == 1, "it to be begun")
+            self.mounted.process.kill()
+        self.mounted.start()
+        self.assertEqual(os.listdir(folder), [".tmpQ4LQlO"])
+        copy_files(self.steps[1], folder, rename_before_close)
+        self.finish(self.steps[1], "killed", 2)
 
     def test_a_saver_that_stops_halfway_holds_nobody_up(self):
         """Its file stays open, and is never renamed."""
