@@ -123,7 +123,6 @@ void EarlyWork::add(StagingId file, bool is_written) {
   const struct stat now = staging_.attributes(file);
   if (found && !may_hand_over(staging_, {now.st_uid, now.st_gid})) found.reset();
   const std::lock_guard lock(mutex_);
-  follow_renames();
   drop_stale();
   if (!found) return;
   const Source source =
@@ -161,28 +160,6 @@ std::optional<EarlyFile> EarlyWork::find_file(StagingId file, bool is_written) {
   }
   return EarlyFile{way[at].id, path_from(way, at + 1), staging_.backing_path(file),
                    staging_.generation(file), is_written};
-}
-
-/// A file that is still written may just have got its name.  Requires: mutex_ is held.
-void EarlyWork::follow_renames() {
-  std::vector<std::pair<SourceKey, EarlyFile>> renamed;
-  for (const auto& [key, source] : sources_) {
-    if (!source.is_written) continue;
-    try {
-      auto now = find_file(source.file, true);
-      if (now && now->directory == key.first && now->path != key.second)
-        renamed.emplace_back(key, std::move(*now));
-    } catch (const PosixError&) {
-      // The file is gone.
-    }
-  }
-  for (const auto& [key, file] : renamed) {
-    auto node = sources_.extract(key);
-    node.key().second = file.path;
-    sources_.erase(node.key());
-    sources_.insert(std::move(node));
-    coder_.rename(file.directory, file.source, file.path);
-  }
 }
 
 /// nullptr if there is none, or if it cannot be read quickly.

@@ -78,8 +78,6 @@ class EarlyWork {
     }
   };
 
-  using SourceKey = std::pair<StagingId, std::string>;  // directory, path in it
-
   [[nodiscard]] CloseWatchOptions watch_options();
   [[nodiscard]] EarlyOptions announced(EarlyOptions options);
   void note(StagingId id);
@@ -87,7 +85,6 @@ class EarlyWork {
   void add(StagingId file, bool is_written);
   [[nodiscard]] std::optional<EarlyFile> find_file(StagingId file, bool is_written);
   [[nodiscard]] std::shared_ptr<const Layout> newest_layout();
-  void follow_renames();
   void drop_stale();
 
   Staging& staging_;
@@ -96,7 +93,7 @@ class EarlyWork {
 
   // Guards the next member; held across calls of staging_ and coder_.
   RankedMutex mutex_{LockRank::queue_early, "EarlyWork::mutex_"};
-  std::map<SourceKey, Source> sources_;
+  std::map<std::pair<StagingId, std::string>, Source> sources_;  // by directory and path in it
 
   EarlyAnnouncer announcer_;  // uses the next one while it runs, which wakes it at any time
   PreEncoder coder_;

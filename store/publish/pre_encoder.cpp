@@ -549,6 +549,11 @@ void PreEncoder::add(EarlyFile file) {
   const bool is_worth_it = file.is_written || State::has_grown(file);
   {
     const std::lock_guard lock(state_->mutex);
+    const auto growing = state_->find_growing(file.directory, file.source);
+    if (growing != state_->entries.end()) {
+      if (file.is_written) return state_->rename(growing, file.path);
+      state_->forget(growing);  // it had another name
+    }
     State::Key key(file.directory, file.path);
     const auto known = state_->entries.find(key);
     if (known != state_->entries.end()) state_->forget(known);
@@ -573,13 +578,6 @@ bool PreEncoder::close(const EarlyFile& file) {
   }
   state_->changed.notify_all();
   return true;
-}
-
-void PreEncoder::rename(std::uint64_t directory, const std::filesystem::path& source,
-                        const std::string& path) {
-  const std::lock_guard lock(state_->mutex);
-  const auto known = state_->find_growing(directory, source);
-  if (known != state_->entries.end()) state_->rename(known, path);
 }
 
 void PreEncoder::drop(std::uint64_t directory, std::string_view path) {

@@ -96,19 +96,15 @@ class PreEncoder {
   /// Stops the work and waits for it; a bucket call that ignores its Context delays this.
   ~PreEncoder();
 
-  /// Adds a file; replaces an earlier one with the same directory and path, unless it is the one
-  /// that is being coded as it grows.  Ignores all but *.safetensors of at least kEarlyBytesMin;
-  /// one that is still written may have another name until it is closed.
+  /// Adds a file; replaces an earlier one with the same directory and path.  Ignores all but
+  /// *.safetensors of at least kEarlyBytesMin.  One that is still written may have another name: it
+  /// is known by its directory and source, and goes on when it is added again.
   void add(EarlyFile file);
 
   /// Ends the growing of a file that is being coded as it grows: no process can write to it now,
   /// and `file` has its name.  It is known by its directory and source. Returns: false if it is not
   /// such a file.
   bool close(const EarlyFile& file);
-
-  /// A file that is still written has another name in its directory now.
-  void rename(std::uint64_t directory, const std::filesystem::path& source,
-              const std::string& path);
 
   /// Forgets a file, or all files of a directory, because it was removed or is being rewritten.
   void drop(std::uint64_t directory, std::string_view path);

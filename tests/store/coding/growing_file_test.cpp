@@ -243,8 +243,8 @@ TEST_F(GrowingFileTest, OneThatIsRenamedWhileItIsWrittenGoesOn) {
   early_->add(named(kTemporary, true));
   file.write_percent(50);
   wait_for("growing", kTemporary);
-  early_->rename(kDirectory, file.path(), "other.safetensors");
-  early_->rename(kDirectory, file.path(), kGrowing);
+  early_->add(named("other.safetensors", true));
+  early_->add(named(kGrowing, true));
   early_->drop(kDirectory, kTemporary);
   EXPECT_EQ(early_->status().growing_files, 1u);
   file.finish();
@@ -264,7 +264,7 @@ TEST_F(GrowingFileTest, OneThatIsRenamedTakesThePlaceOfAnother) {
   early_->add(other);
   wait_for("coded");
   file.finish();
-  early_->rename(kDirectory, file.path(), kGrowing);
+  early_->add(named(kGrowing, true));
   close();
   ASSERT_TRUE(eventually([&] { return early_->status().coded_bytes == file.size(); }));
   publish_and_expect(file, file.size());
@@ -501,7 +501,7 @@ TEST_F(GrowingFileTest, GivesTheSameVersionsHoweverFilesAreWritten) {
         }
         if (is_again) file.correct(again);
       }
-      if (chance(30)) early_->rename(kDirectory, growing.source, path);
+      if (chance(30)) early_->add(file_of(path, true));
       if (chance(80)) close(path);
     }
     if (chance(50)) {
