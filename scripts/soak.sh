@@ -12,7 +12,7 @@ as_root "$@"
 MINUTES=${1:-30}
 # {test: how many operations make some minutes}
 declare -A MODELS=(["Homes/HistoryModel.*"]=WEIGHTFS_HISTORY_STEPS=10000 ["*/HostModel.*"]=WEIGHTFS_MODEL_STEPS=4000
-  ["CollectModel.*"]=WEIGHTFS_GC_SECONDS=180)
+  ["CollectModel.*"]=WEIGHTFS_GC_SECONDS=180 ["*/KilledParts.*"]=WEIGHTFS_PART_ROUNDS=125)
 
 need_packages "${BUILD_PACKAGES[@]}" "${TEST_PACKAGES[@]}"
 build "$ROOT/build" weightfs_store_test -DCMAKE_BUILD_TYPE=RelWithDebInfo \
@@ -31,7 +31,7 @@ while [ "$SECONDS" -lt $((MINUTES * 60)) ]; do
       cat "$log"
       exit 1
     fi
-    grep -E 'SEED=|steps in|versions \(|rounds: ' "$log"
+    grep -E 'SEED=|steps in|versions \(|rounds[:,] ' "$log"
   done
   rounds=$((rounds + 1))
 done
