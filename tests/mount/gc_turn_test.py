@@ -38,9 +38,10 @@ class GcTurn(WriterTest):
         disk.freeze()
         try:
             mount.start()
-            status = mount.wait_status(lambda status: status["writer"]["gc"]["gives_way"],
-                                       "gc that waits")
-            self.assertEqual([entry["state"] for entry in status["writer"]["queue"]], ["uploading"])
+            status = mount.wait_status(
+                lambda status: status["writer"]["gc"]["gives_way"] and
+                [entry["state"] for entry in status["writer"]["queue"]] == ["uploading"],
+                "gc that waits for an upload")
             gc = status["writer"]["gc"]
             self.assertEqual((gc["running"], gc["runs"], gc["error"]), (False, 0, None))
         finally:

@@ -96,7 +96,8 @@ class Hooks(HookTest, harness.MountTest):
         for version, step in enumerate(steps[1:], 2):
             self.publish(step)
             mount.wait_version(version)
-        self.assertEqual(mount.status()["versions"], [1, 4, 5])  # there is room for two
+        mount.wait_status(lambda status: status["versions"] == [1, 4, 5],
+                          "the others to go: there is room for two")
         engine.may_load.set()
         self.wait_reported(mount, 5)
         self.assertEqual([path for path, _ in engine.loaded()],
@@ -105,7 +106,7 @@ class Hooks(HookTest, harness.MountTest):
         self.assert_loaded(mount, engine, 5, steps[4])
         self.publish(self.make_next(steps[4]))
         self.wait_reported(mount, 6)
-        self.assertEqual(mount.status()["versions"], [5, 6])
+        mount.wait_status(lambda status: status["versions"] == [5, 6], "the first to go")
 
     def test_a_telling_that_a_killed_daemon_began_is_done_again(self):
         self.make_repository(1)

@@ -45,6 +45,11 @@ class ImagesMemory(harness.MountTest):
             mount.wait_version(version)
         return first + len(steps) - 1
 
+    def wait_in_memory(self, mount, versions):
+        """Older ones go after `latest` has moved. Returns the status."""
+        return mount.wait_status(lambda status: status["images"]["memory_versions"] == versions,
+                                 f"versions {versions} in memory, and no others")
+
     def wait_base(self, mount, version):
         return mount.wait_status(lambda status: status["images"]["base"] == version,
                                  f"base {version}")
@@ -68,11 +73,10 @@ class ImagesMemory(harness.MountTest):
 
         self.assertGreater(history["path_bytes"], 0)
         self.assertLessEqual(history["path_bytes"], written)
-        status = mount.status()
         self.assertLessEqual(written / (len(steps) - 1), DISK_SHARE * tree_bytes(steps[0]))
+        status = self.wait_in_memory(mount, [newest - 1, newest])
         self.assertEqual(status["images"]["home"], "memory")
         self.assertEqual(status["images"]["base"], 1)
-        self.assertEqual(status["images"]["memory_versions"], [newest - 1, newest])
         self.assertGreater(status["images"]["memory_bytes"], 1.9 * tree_bytes(steps[0]))
         self.assertEqual(os.listdir(os.path.join(mount.store, "images")), ["1"])
         for version in (1, newest - 1, newest):
@@ -112,12 +116,11 @@ class ImagesMemory(harness.MountTest):
         name = sorted(name for name in os.listdir(steps[0]) if name.endswith(".safetensors"))[0]
         with open(mount.join("versions/2", name), "rb") as opened:
             self.publish_all(mount, steps[2:], 3)
-            mount.wait_status(lambda status: status["images"]["memory_versions"] == [2, 4, 5],
-                              "version 3 to go")
+            self.wait_in_memory(mount, [2, 4, 5])
             self.assertEqual(opened.read(), harness.read_file(os.path.join(steps[1], name)))
         self.publish(steps[0])
         mount.wait_version(6)
-        self.assertEqual(mount.status()["images"]["memory_versions"], [5, 6])
+        self.wait_in_memory(mount, [5, 6])
 
     def test_a_restart_brings_the_newest_version_before_it_is_ready(self):
         steps = self.make_run(5, PARAMS // 8)
@@ -197,7 +200,7 @@ class ImagesMemory(harness.MountTest):
         with open(mount.join("versions/2", name), "rb") as file:
             spliced = os.splice(file.fileno(), into, size, offset_src=at)
         self.publish_all(mount, steps[2:], 3)
-        self.assertNotIn(2, mount.status()["images"]["memory_versions"])
+        self.wait_in_memory(mount, [5, 6])
         os.close(into)
         with open(out, "rb") as pipe, open(os.path.join(steps[1], name), "rb") as file:
             self.assertEqual(pipe.read(), os.pread(file.fileno(), spliced, at))
@@ -230,8 +233,7 @@ class ImagesMemory(harness.MountTest):
         mount = self.mount("--images", "memory", "--only", names[0])
         self.publish_all(mount, steps[1:], 2)
         self.assert_same_tree(mount.join("latest/"), steps[2])
-        status = mount.status()
-        self.assertEqual(status["images"]["memory_versions"], [2, 3])
+        status = self.wait_in_memory(mount, [2, 3])
         self.assertLess(status["images"]["memory_bytes"], 2 * tree_bytes(steps[0]))
         self.assertEqual(status["kept"]["only"], [names[0]])
 
@@ -257,7 +259,7 @@ class ImagesMemory(harness.MountTest):
         newest = self.publish_all(mount, dense[1:], 3)
         self.wait_recorded(mount, newest)
         self.assertEqual(mount.status()["images"]["base_renewals"], 1)
-        self.assertNotIn(2, mount.status()["images"]["memory_versions"])
+        self.wait_in_memory(mount, [newest - 1, newest])
         self.assert_same_tree(mount.join("versions/2"), dense[0])
 
     def test_kill_while_a_base_is_written_leaves_one_that_is_right(self):

@@ -53,7 +53,7 @@ class Service:
     def status(self):
         return json.loads(harness.read_file(self.join(".weightfs/status")))
 
-    def wait_status(self, condition, what, timeout=60):
+    def wait_status(self, condition, what, timeout=harness.LIMIT):
         """Waits for a status that fulfils the condition, and returns it."""
         return harness.wait_status(self.status, condition, what, timeout)
 

@@ -16,6 +16,7 @@
 #include "tests/store/publish/pre_encoder_fixture.hpp"
 #include "tests/support/eventually.hpp"
 #include "tests/support/random.hpp"
+#include "tests/support/sanitized.hpp"
 
 namespace weightfs::test {
 namespace {
@@ -487,7 +488,7 @@ TEST_F(PreEncoderTest, GivesTheSameVersionsForRandomHistories) {
   start();
   note();
   const auto chance = [&](unsigned percent) { return rng_() % 100 < percent; };
-  for (std::uint64_t version = 1; version <= 12; version++) {
+  for (std::uint64_t version = 1; version <= (kSanitized ? 5 : 12); version++) {
     const auto directory = save();
     std::set<std::string> stale;
     for (const std::string& path : paths()) {

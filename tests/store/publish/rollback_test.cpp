@@ -11,6 +11,7 @@
 #include "store/publish/old_version.hpp"
 #include "tests/store/materialize/materialize_fixture.hpp"
 #include "tests/store/publish/publish_fixture.hpp"
+#include "tests/support/sanitized.hpp"
 #include "tests/support/store_patches.hpp"
 
 namespace weightfs::test {
@@ -233,7 +234,7 @@ TEST_F(RollbackTest, WhoLosesTheRaceConflictsOrGoesOnWithRebase) {
 TEST_F(RollbackTest, RandomHistories) {
   add();
   const auto pick = [&](std::uint64_t count) { return rng_() % count; };
-  for (int i = 0; i < 25; i++) {
+  for (int i = 0; i < (kSanitized ? 10 : 25); i++) {
     switch (pick(8)) {
       case 0:
       case 1:

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "store/base/retry_delay.hpp"
+#include "tests/support/sanitized.hpp"
 #include "tests/support/support.hpp"
 
 namespace weightfs::test {
@@ -165,10 +166,11 @@ ReadersCost follow_together(std::size_t hosts, seconds interval, milliseconds of
 // What `--poll auto` costs a bucket: about one request a second and host, and 100 more around each
 // version; a steady poll that is as quick would be 50 a second.
 TEST(ReadersOfOneBucket, PollALittleMoreThanOnceASecondEach) {
+  constexpr std::size_t kHosts = kSanitized ? 50 : 1000;
   std::printf("interval  off the beat  polls a version and host  busiest second  latest\n");
   for (const seconds interval : {seconds(4), seconds(16), seconds(120)}) {
     for (const milliseconds off : {milliseconds(0), milliseconds(500)}) {
-      const ReadersCost cost = follow_together(1000, interval, off);
+      const ReadersCost cost = follow_together(kHosts, interval, off);
       std::printf("%7lds %10ldms %25.1f %15.1f %5ldms\n", static_cast<long>(interval.count()),
                   static_cast<long>(off.count()), cost.requests, cost.peak,
                   static_cast<long>(cost.late.count()));
