@@ -120,9 +120,9 @@ exec 3<&-
 cmp two/model.safetensors /mnt/w/latest/model.safetensors
 [ "$(mounts)" = 1 ] || fail "$(mounts) mounts"
 umount /mnt/w
-ended() { systemctl show -p ActiveState -p Result --value weightfs@a | sort | tr '\n' ' '; }
-for _ in $(seq 600); do case $(ended) in *inactive* | *failed*) break ;; esac; sleep 0.1; done
-[ "$(ended)" = "inactive success " ] || fail "umount is no failure: $(ended)"
+state() { systemctl show -p ActiveState -p Result --value weightfs@a | sort | tr '\n' ' '; }
+for _ in $(seq 600); do case $(state) in *inactive* | *failed*) break ;; esac; sleep 0.1; done
+[ "$(state)" = "inactive success " ] || fail "umount is no failure: $(state)"
 
 step "weightfs-sync@b, as a service"
 cat >/etc/weightfs/b.toml <<'TOML'

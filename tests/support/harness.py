@@ -78,7 +78,8 @@ def call(*arguments, **more):
     return json.loads(done.stdout)
 
 
-# For what hangs, not for what is slow: where a core is busy all the time, a thread of the lowest priority gets little.
+# For what hangs, not for what is slow: where all cores are busy, a thread of the lowest priority
+# gets little.
 LIMIT = 240
 
 
