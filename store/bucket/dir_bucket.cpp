@@ -265,6 +265,7 @@ void DirBucket::write_temporary(const fs::path& path, std::string_view key, cons
                                            std::min<std::uint64_t>(piece.size(), size - offset)));
     source.read(offset, part);
     named(key, [&] { write_at(file.fd(), offset, part, path); });
+    begin_writeback(file.fd(), offset, part.size());
   }
   named(key, [&] { fsync_file(file.fd(), path); });
 }

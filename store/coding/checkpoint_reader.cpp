@@ -73,38 +73,48 @@ std::uint64_t size_bytes(const Layout& layout, const FileSet& without) {
 /// must agree.
 ///
 /// Threads: all calls may run in parallel.
-class PieceHashes {
+class PieceTable {
  public:
-  explicit PieceHashes(const Layout& layout) {
+  PieceTable(const Layout& layout, bool with_sha256) : with_sha256_(with_sha256) {
     for (const LayoutFile& file : layout.files()) {
-      pieces_.emplace_back(piece_count(file.size_bytes));
-      is_known_.emplace_back(piece_count(file.size_bytes));
+      const auto count = static_cast<std::size_t>(piece_count(file.size_bytes));
+      marks_.emplace_back(count);
+      is_known_.emplace_back(count);
+      if (with_sha256) pieces_.emplace_back(count);
     }
   }
 
   /// Returns: false if the piece already has another hash.
-  [[nodiscard]] bool put(std::uint32_t file, std::uint64_t piece, const Sha256& hash) {
+  [[nodiscard]] bool put(std::uint32_t file, std::uint64_t piece,
+                         std::span<const std::byte> bytes) {
+    const std::uint64_t mark = kernels::hash_chunk(bytes);
+    const Sha256 hash = with_sha256_ ? sha256(bytes) : Sha256{};
     const std::lock_guard lock(mutex_);
-    Sha256& place = pieces_[file][piece];
-    if (is_known_[file][piece]) return place == hash;
+    if (is_known_[file][piece]) return marks_[file][piece] == mark;
     is_known_[file][piece] = true;
-    place = hash;
+    marks_[file][piece] = mark;
+    if (with_sha256_) pieces_[file][piece] = hash;
     return true;
   }
 
-  std::vector<std::vector<Sha256>> finish() { return std::move(pieces_); }
+  void finish(CheckpointHashes& hashes) {
+    hashes.marks = std::move(marks_);
+    hashes.pieces = std::move(pieces_);
+  }
 
  private:
-  RankedMutex mutex_{LockRank::leaf, "PieceHashes::mutex_"};  // guards what follows
-  std::vector<std::vector<Sha256>> pieces_;
+  const bool with_sha256_;
+  RankedMutex mutex_{LockRank::leaf, "PieceTable::mutex_"};  // guards what follows
+  std::vector<std::vector<std::uint64_t>> marks_;
   std::vector<std::vector<bool>> is_known_;
+  std::vector<std::vector<Sha256>> pieces_;
 };
 
 /// Reads the pieces of a file in order, each once, and keeps those that overlap the current chunk.
 class PieceWindow {
  public:
   PieceWindow(const CheckpointReader& reader, std::uint32_t file, std::uint64_t begin,
-              PieceHashes& pieces)
+              PieceTable& pieces)
       : reader_(reader),
         number_(file),
         file_(*reader.weights()[file]),
@@ -138,8 +148,7 @@ class PieceWindow {
     window_.resize(window_.size() + static_cast<std::size_t>(size));
     const auto piece = std::span(window_).last(static_cast<std::size_t>(size));
     reader_.read(opened_, file_, offset, piece);
-    if (!is_as_scanned(offset, piece) ||
-        !pieces_.put(number_, offset / kPieceBytes, sha256(piece))) {
+    if (!is_as_scanned(offset, piece) || !pieces_.put(number_, offset / kPieceBytes, piece)) {
       reader_.refuse(file_);
     }
   }
@@ -158,12 +167,12 @@ class PieceWindow {
   const std::uint32_t number_;
   const CheckpointFile& file_;
   const File opened_;
-  PieceHashes& pieces_;
+  PieceTable& pieces_;
   std::uint64_t begin_;  // offset of window_, a multiple of kPieceBytes
   Bytes window_;
 };
 
-void hash_batch(const HashBatch& batch, const CheckpointReader& reader, PieceHashes& pieces,
+void hash_batch(const HashBatch& batch, const CheckpointReader& reader, PieceTable& pieces,
                 std::span<std::uint64_t> chunks) {
   PieceWindow window(reader, batch.file, batch.begin, pieces);
   for (std::size_t i = 0; i < batch.places.size(); i++) {
@@ -248,10 +257,44 @@ void CheckpointReader::wait_unwritten(const Context& context) const {
 }
 
 SnapshotSource::SnapshotSource(const CheckpointReader& reader, const CheckpointFile& file,
-                               std::span<const Sha256> pieces)
-    : opened_(reader.open(file)),
+                               std::span<const std::uint64_t> marks)
+    : reader_(reader),
+      scanned_(file),
+      marks_(marks),
+      opened_(reader.open(file)),
       file_(opened_.fd(), file.stamp.size_bytes, reader.path_of(file)),
-      checked_(file_, pieces, [&reader, &file] { reader.refuse(file); }) {}
+      pieces_(marks.size()),
+      checked_(file_, [this](std::size_t piece, std::span<const std::byte> bytes) {
+        check(piece, bytes);
+      }) {
+  assert(marks.size() == piece_count(file.stamp.size_bytes));
+}
+
+void SnapshotSource::check(std::size_t piece, std::span<const std::byte> bytes) const {
+  if (kernels::hash_chunk(bytes) != marks_[piece]) reader_.refuse(scanned_);
+  const Sha256 hash = sha256(bytes);
+  const std::lock_guard lock(mutex_);
+  if (pieces_[piece].value_or(hash) != hash) reader_.refuse(scanned_);
+  pieces_[piece] = hash;
+}
+
+std::vector<Sha256> SnapshotSource::pieces() const {
+  const auto known = [&](std::size_t piece) {
+    const std::lock_guard lock(mutex_);
+    return pieces_[piece];
+  };
+  std::vector<Sha256> pieces;
+  Bytes buffer;
+  for (std::size_t piece = 0; piece < marks_.size(); piece++) {
+    const std::uint64_t offset = piece * kPieceBytes;
+    if (!known(piece)) {
+      buffer.resize(static_cast<std::size_t>(std::min(kPieceBytes, size_bytes() - offset)));
+      read(offset, buffer);
+    }
+    pieces.push_back(*known(piece));
+  }
+  return pieces;
+}
 
 const File& LastOpened::get(std::uint32_t index) {
   if (index_ != index) {
@@ -262,25 +305,20 @@ const File& LastOpened::get(std::uint32_t index) {
   return file_;
 }
 
-SnapshotHashes hash_checkpoint(const CheckpointReader& reader, unsigned threads,
-                               const FileSet& without, const Context& context,
-                               const Progress& progress) {
-  const auto batches = hash_batches(reader.layout(), without);
-  ProgressCounter counter(progress, "hashing", size_bytes(reader.layout(), without));
-  SnapshotHashes hashes;
+CheckpointHashes hash_checkpoint(const CheckpointReader& reader, const WhatToHash& what,
+                                 unsigned threads, const Context& context,
+                                 const Progress& progress) {
+  const auto batches = hash_batches(reader.layout(), what.without);
+  ProgressCounter counter(progress, "hashing", size_bytes(reader.layout(), what.without));
+  CheckpointHashes hashes;
   hashes.chunks.resize(reader.layout().chunk_count());
-  PieceHashes pieces(reader.layout());
+  PieceTable pieces(reader.layout(), what.with_pieces);
   parallel_for(batches.size(), threads, context, [&](std::size_t i) {
     hash_batch(batches[i], reader, pieces, hashes.chunks);
     counter.add(batches[i].end - batches[i].begin);
   });
-  hashes.pieces = pieces.finish();
+  pieces.finish(hashes);
   return hashes;
-}
-
-SnapshotHashes hash_checkpoint(const CheckpointReader& reader, unsigned threads,
-                               const Context& context, const Progress& progress) {
-  return hash_checkpoint(reader, threads, {}, context, progress);
 }
 
 }  // namespace weightfs

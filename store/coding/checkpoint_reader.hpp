@@ -5,8 +5,8 @@
 //
 // A stamp does not show every change: a store through a shared mapping does not update the times if
 // its page is already dirty.  So the kernel is asked whether there are writers
-// (store/os/lease.hpp), and hashes are compared: each byte is read once for all its hashes, and
-// again for the upload, where every piece must still have its hash.
+// (store/os/lease.hpp), and hashes are compared: each byte is read once for the hashes of chunks,
+// and again for the upload, where every piece must still have its mark.
 //
 // Threads: all calls may run in parallel.
 #pragma once
@@ -20,6 +20,8 @@
 #include <vector>
 
 #include "store/base/context.hpp"
+#include "store/base/ranked_mutex.hpp"
+#include "store/base/sha256.hpp"
 #include "store/format/checked_source.hpp"
 #include "store/format/checkpoint.hpp"
 #include "store/format/chunk_batches.hpp"
@@ -73,21 +75,32 @@ class CheckpointReader {
 inline constexpr auto kSourceWriterWait = std::chrono::seconds(2);
 
 /// A weights file to be uploaded into a snapshot: the bytes read must be those that were hashed,
-/// else Error busy.
+/// else Error busy.  What a snapshot says of them, the SHA-256 of each piece, is computed while
+/// they are uploaded, beside the disk or the network.
 class SnapshotSource final : public Source {
  public:
-  /// Keeps the references.  `pieces`: of this file, from hash_checkpoint().  Throws Error: busy.
+  /// Keeps the references.  `marks`: of this file, from hash_checkpoint().  Throws Error: busy.
   SnapshotSource(const CheckpointReader& reader, const CheckpointFile& file,
-                 std::span<const Sha256> pieces);
+                 std::span<const std::uint64_t> marks);
   [[nodiscard]] std::uint64_t size_bytes() const override { return file_.size_bytes(); }
   void read(std::uint64_t offset_bytes, std::span<std::byte> into) const override {
     checked_.read(offset_bytes, into);
   }
 
+  /// The SHA-256 of each piece.  Reads those that were not read before.
+  [[nodiscard]] std::vector<Sha256> pieces() const;
+
  private:
+  void check(std::size_t piece, std::span<const std::byte> bytes) const;
+
+  const CheckpointReader& reader_;
+  const CheckpointFile& scanned_;
+  const std::span<const std::uint64_t> marks_;
   const File opened_;
   const FileSource file_;
-  const CheckedSource checked_;  // last: it uses file_
+  mutable RankedMutex mutex_{LockRank::leaf, "SnapshotSource::mutex_"};  // guards what follows
+  mutable std::vector<std::optional<Sha256>> pieces_;
+  const CheckedSource checked_;  // last: it uses those above
 };
 
 /// Keeps the last requested file open, since chunks come in file order.
@@ -104,14 +117,22 @@ class LastOpened {
   File file_;
 };
 
-/// Hashes every chunk and every piece of the checkpoint's weights for a snapshot. Both hashes come
-/// from the same bytes, and headers must equal the layout's, else Error busy.  Progress: "hashing".
-SnapshotHashes hash_checkpoint(const CheckpointReader& reader, unsigned threads,
-                               const Context& context, const Progress& progress);
+struct WhatToHash {
+  FileSet without = {};      // the hashes of these files are zeros
+  bool with_pieces = false;  // what a snapshot says of them, too, before they are uploaded
+};
 
-/// Skips the files in `without`, whose hashes are zeros.
-SnapshotHashes hash_checkpoint(const CheckpointReader& reader, unsigned threads,
-                               const FileSet& without, const Context& context,
-                               const Progress& progress);
+/// Of the weights of a checkpoint.
+struct CheckpointHashes : SnapshotHashes {
+  /// By these whoever reads a file again knows its bytes: the XXH3 (kernels/dispatch/hash.hpp) of
+  /// each piece, which costs a tenth of its SHA-256.
+  std::vector<std::vector<std::uint64_t>> marks;
+};
+
+/// Hashes every chunk and every piece of the checkpoint's weights for a snapshot. All hashes come
+/// from the same bytes, and headers must equal the layout's, else Error busy.  Progress: "hashing".
+CheckpointHashes hash_checkpoint(const CheckpointReader& reader, const WhatToHash& what,
+                                 unsigned threads, const Context& context,
+                                 const Progress& progress);
 
 }  // namespace weightfs

@@ -329,7 +329,9 @@ PackSource::PackSource(std::string_view head, const SpooledPack& pack)
     : head_(head),
       data_(pack.data.fd(), pack.data_size_bytes, "(spool)"),
       pieces_(pack.writer.pieces()),
-      checked_(data_, pieces_, refuse_spool) {}
+      checked_(data_, [this](std::size_t piece, std::span<const std::byte> bytes) {
+        if (sha256(bytes) != pieces_[piece]) refuse_spool();
+      }) {}
 
 std::uint64_t PackSource::size_bytes() const { return head_.size_bytes() + data_.size_bytes(); }
 

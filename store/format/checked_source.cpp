@@ -1,7 +1,6 @@
 #include "store/format/checked_source.hpp"
 
 #include <algorithm>
-#include <cassert>
 #include <utility>
 
 #include "store/base/bytes.hpp"
@@ -9,11 +8,8 @@
 
 namespace weightfs {
 
-CheckedSource::CheckedSource(const Source& source, std::span<const Sha256> pieces,
-                             std::function<void()> refuse)
-    : source_(source), pieces_(pieces), refuse_(std::move(refuse)) {
-  assert(pieces_.size() == piece_count(source_.size_bytes()));
-}
+CheckedSource::CheckedSource(const Source& source, Check check)
+    : source_(source), check_(std::move(check)) {}
 
 void CheckedSource::read(std::uint64_t offset_bytes, std::span<std::byte> into) const {
   while (!into.empty()) {
@@ -36,7 +32,7 @@ void CheckedSource::read(std::uint64_t offset_bytes, std::span<std::byte> into) 
 
 void CheckedSource::read_piece(std::uint64_t piece, std::span<std::byte> into) const {
   source_.read(piece * kPieceBytes, into);
-  if (sha256(into) != pieces_[static_cast<std::size_t>(piece)]) refuse_();
+  check_(static_cast<std::size_t>(piece), into);
 }
 
 }  // namespace weightfs

@@ -51,6 +51,10 @@ void write_at(int fd, std::uint64_t offset_bytes, std::span<const std::byte> fro
 void fsync_file(int fd, const std::filesystem::path& path);
 void fsync_directory(const std::filesystem::path& path);
 
+/// Has the disk begin with these bytes of a file that is written front to back: fsync_file() then
+/// waits for less.  Only a wish: what fails is told by fsync_file().
+void begin_writeback(int fd, std::uint64_t offset_bytes, std::uint64_t size_bytes) noexcept;
+
 /// Makes a directory and its parents; fsyncs the parent of each one made.
 void make_directories(const std::filesystem::path& path, unsigned mode = 0755);
 

@@ -79,7 +79,7 @@ class VersionCoder {
 /// Finds out which files need not be coded.
 void VersionCoder::take_early() {
   forget_early();
-  if (!options_.early) return;
+  if (!options_.early || what_.with_pieces) return;  // of a part nothing is coded early
   const std::uint64_t parent = what_.parent ? what_.parent->number() : 0;
   const Sha256 parent_sha256 = what_.parent ? what_.parent->manifest_sha256 : Sha256{};
   for (std::size_t i = 0; i < coded_.early.size(); i++) {
@@ -229,15 +229,17 @@ CodedDelta VersionCoder::code_content(const Base& base, const CodeOptions& optio
 void VersionCoder::make_snapshot() {
   const CheckpointReader& reader = *what_.reader;
   if (coded_.delta) {
-    coded_.snapshot = hash_checkpoint(reader, options_.threads, context_, progress_);
+    coded_.snapshot = hash_checkpoint(reader, {.with_pieces = what_.with_pieces}, options_.threads,
+                                      context_, progress_);
     check_same_bytes();
     return;
   }
-  coded_.snapshot = hash_checkpoint(reader, options_.threads, is_early_, context_, progress_);
+  coded_.snapshot = hash_checkpoint(reader, {is_early_, what_.with_pieces}, options_.threads,
+                                    context_, progress_);
   for (std::size_t i = 0; i < coded_.early.size(); i++) {
     if (!coded_.early[i]) continue;
     place_hashes(*coded_.early[i], layout_, layout_.files()[i], coded_.snapshot->chunks);
-    coded_.snapshot->pieces[i] = coded_.early[i]->pieces;
+    coded_.snapshot->marks[i] = coded_.early[i]->marks;
   }
 }
 

@@ -37,6 +37,7 @@ struct VersionToCode {
   Eviction::Reservation& parent_images;    // is set, and keeps what is coded against
   VersionUpload& upload;
   const PartChunks* part = nullptr;  // of a part with a parent; nullptr: the whole version
+  bool with_pieces = false;          // of a part: its record has them before the snapshot is there
 };
 
 /// If the parent's bytes are damaged, a snapshot is made without a delta, provided that the options

@@ -37,24 +37,26 @@ void HubProof::ask(const Context& context) {
   });
 }
 
-void HubProof::compare(const SnapshotHashes& hashes, const Context& context,
-                       const Progress& progress) {
+std::vector<std::vector<Sha256>> HubProof::compare(
+    const std::vector<std::vector<std::uint64_t>>& marks, const Context& context,
+    const Progress& progress) {
   const auto files = reader_.weights();
+  std::vector<std::vector<Sha256>> pieces(files.size());
   ProgressCounter counter(progress, "comparing", reader_.layout().size_bytes());
   parallel_for(files.size(), threads_, context, [&](std::size_t i) {
-    const std::vector<Sha256>& pieces = hashes.pieces[i];
+    const SnapshotSource source(reader_, *files[i], marks[i]);
     const bool has_hash = there_[i].sha256.has_value();
-    if (has_hash) compare_hash(*files[i], *there_[i].sha256, pieces);
-    compare_bytes(*files[i], has_hash ? pieces.size() - 1 : 0, pieces, context);
+    if (has_hash) compare_hash(*files[i], *there_[i].sha256, source);
+    pieces[i] = source.pieces();
+    compare_bytes(*files[i], has_hash ? pieces[i].size() - 1 : 0, pieces[i], context);
     if (!there_[i].size_bytes) check_end(*files[i], context);
     counter.add(files[i]->stamp.size_bytes);
   });
+  return pieces;
 }
 
-/// The bytes that are hashed are those that have the hashes of `pieces`.
 void HubProof::compare_hash(const CheckpointFile& file, const Sha256& expected,
-                            std::span<const Sha256> pieces) const {
-  const SnapshotSource source(reader_, file, pieces);
+                            const SnapshotSource& source) const {
   const auto buffer = std::make_unique_for_overwrite<std::byte[]>(kPieceBytes);
   Sha256Stream stream;
   for (std::uint64_t at = 0; at < source.size_bytes(); at += kPieceBytes) {

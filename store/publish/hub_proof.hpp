@@ -2,7 +2,7 @@
 // version's snapshot may name the commit and nothing is uploaded.
 //
 //     ask()      before anything is hashed: every file is there, and has its size
-//     compare()  when the pieces are hashed: the SHA-256 of each file is what the Hub says of it
+//     compare()  when the files are hashed: the SHA-256 of each file is what the Hub says of it
 //                (X-Linked-Etag), and its last piece is fetched, which shows that ranges of it can
 //                be read; a file of which the Hub says no SHA-256 is fetched whole, and compared
 //                piece by piece
@@ -40,12 +40,14 @@ class HubProof {
 
   void ask(const Context& context);
 
-  /// `hashes`: of the checkpoint's weights.  Requires: ask() has returned.  Progress: "comparing".
-  void compare(const SnapshotHashes& hashes, const Context& context, const Progress& progress);
+  /// `marks`: of the checkpoint's weights.  Returns: the SHA-256 of their pieces.
+  /// Requires: ask() has returned.  Progress: "comparing".
+  std::vector<std::vector<Sha256>> compare(const std::vector<std::vector<std::uint64_t>>& marks,
+                                           const Context& context, const Progress& progress);
 
  private:
   void compare_hash(const CheckpointFile& file, const Sha256& expected,
-                    std::span<const Sha256> pieces) const;
+                    const SnapshotSource& source) const;
   void compare_bytes(const CheckpointFile& file, std::uint64_t first,
                      std::span<const Sha256> pieces, const Context& context);
   void check_end(const CheckpointFile& file, const Context& context);

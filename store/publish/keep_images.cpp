@@ -98,17 +98,14 @@ class Keeper {
 
   void keep_batch(const ChunkBatch& batch) const {
     LastOpened sources([&](std::uint32_t file) { return reader_.open(*reader_.weights()[file]); });
-    LastOpened images([&](std::uint32_t file) {
-      return File::open(root_ / reader_.weights()[file]->path, O_RDWR);
-    });
+    LastOpened images([&](std::uint32_t file) { return open_image(file); });
     Bytes chunk;
     for (std::size_t i = 0; i < batch.places.size(); i++) {
       const LayoutTensor& tensor = layout().tensors()[batch.places[i].tensor];
       const CheckpointFile& file = *reader_.weights()[tensor.file];
       const File& image = images.get(tensor.file);
       const bool is_clone = is_clone_[tensor.file];
-      const std::uint64_t offset =
-          tensor.offset_bytes + tensor.chunk_offset_bytes(batch.places[i].chunk);
+      const std::uint64_t offset = offset_of(batch.places[i]);
       chunk.resize(tensor.chunk_size_bytes(batch.places[i].chunk));
       reader_.read(is_clone ? image : sources.get(tensor.file), file, offset, chunk);
       if (kernels::hash_chunk(chunk) != images_.chunk_hashes[batch.first_chunk + i]) {
@@ -116,6 +113,30 @@ class Keeper {
       }
       if (!is_clone) write_at(image.fd(), offset, chunk, root_ / file.path);
     }
+    begin_to_sync(batch);
+  }
+
+  /// Whoever keeps images syncs them before it ends (sync_all_images): the disk begins meanwhile.
+  void begin_to_sync(const ChunkBatch& batch) const {
+    const ChunkPlace first = batch.places.front(), last = batch.places.back();
+    const LayoutTensor& end = layout().tensors()[last.tensor];
+    const std::uint32_t first_file = layout().tensors()[first.tensor].file;
+    for (std::uint32_t file = first_file; file <= end.file; file++) {
+      if (is_clone_[file]) continue;
+      const std::uint64_t from = file == first_file ? offset_of(first) : 0;
+      const std::uint64_t to = file == end.file ? offset_of(last) + end.chunk_size_bytes(last.chunk)
+                                                : layout().files()[file].size_bytes;
+      begin_writeback(open_image(file).fd(), from, to - from);
+    }
+  }
+
+  [[nodiscard]] std::uint64_t offset_of(ChunkPlace place) const {
+    const LayoutTensor& tensor = layout().tensors()[place.tensor];
+    return tensor.offset_bytes + tensor.chunk_offset_bytes(place.chunk);
+  }
+
+  [[nodiscard]] File open_image(std::uint32_t file) const {
+    return File::open(root_ / reader_.weights()[file]->path, O_RDWR);
   }
 
   void seal() const {

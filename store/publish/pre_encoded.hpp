@@ -28,10 +28,10 @@ struct EarlyResult {
   CheckpointFile file;    // as it was when coding began, or when it was closed
   bool is_grown = false;  // coded while it was written
   std::shared_ptr<const Layout> layout;
-  std::uint64_t parent = 0;    // 0: none, this is for a first version
-  Sha256 parent_sha256{};      // of its manifest
-  CodedDelta delta;            // without a parent only hashes
-  std::vector<Sha256> pieces;  // only without a parent
+  std::uint64_t parent = 0;          // 0: none, this is for a first version
+  Sha256 parent_sha256{};            // of its manifest
+  CodedDelta delta;                  // without a parent only hashes
+  std::vector<std::uint64_t> marks;  // only without a parent: see CheckpointHashes
   /// What `delta` changes; nullptr: it is not noted.  For the version that is published with this.
   std::shared_ptr<FreshChunks> fresh;
 
@@ -40,7 +40,9 @@ struct EarlyResult {
   std::string nonce;
   std::uint32_t first_tensor = 0;
   bool has_parents_tensors = false;  // those of the parent's file of this path, in the same order
-  std::vector<PackRef> uploaded;     // what a manifest says of these packs; complete with the next
+  // What a manifest says of these packs, and a snapshot of this file; complete with the next.
+  std::vector<PackRef> uploaded;
+  std::vector<Sha256> pieces;
   std::atomic<bool> is_uploaded{false};
 
   /// Whether a file of a checkpoint is the one that was coded.

@@ -345,9 +345,9 @@ void PreEncoder::State::check_grown(const Work& work, EarlyResult& result,
 /// For a first version.
 void PreEncoder::State::hash(const Work& work, const CheckpointReader& reader, EarlyResult& result,
                              const Context& context) {
-  SnapshotHashes hashes = hash_checkpoint(reader, options.threads, context, {});
+  CheckpointHashes hashes = hash_checkpoint(reader, {}, options.threads, context, {});
   result.delta.hashes = std::move(hashes.chunks);
-  result.pieces = std::move(hashes.pieces.front());
+  result.marks = std::move(hashes.marks.front());
   result.nonce = begin_snapshot_file(work);
 }
 
@@ -384,10 +384,11 @@ bool PreEncoder::State::upload(const Work& work, const CheckpointReader& reader,
                                EarlyResult& result, const Context& context) {
   if (work.parent == 0) {
     const CheckpointFile& file = *reader.weights().front();
-    const SnapshotSource source(reader, file, result.pieces);
+    const SnapshotSource source(reader, file, result.marks);
     const Context uploading = upload_context(context, source.size_bytes());
     history.repository().bucket(uploading).put(keys::snapshot_file(1, result.nonce, file.path),
                                                source, uploading);
+    result.pieces = source.pieces();
     return true;
   }
   if (result.first_tensor == EarlyResult::kNoTensor) return false;

@@ -245,7 +245,7 @@ bool PartPublisher::find_own_part() {
 }
 
 void PartPublisher::hash_own() {
-  hashes_ = hash_checkpoint(*reader_, options_.threads, context_, progress_);
+  hashes_ = hash_checkpoint(*reader_, {.with_pieces = true}, options_.threads, context_, progress_);
 }
 
 std::vector<BlobRef> PartPublisher::own_blobs() const {
@@ -335,7 +335,8 @@ void PartPublisher::code_and_upload() {
                              with_snapshot,
                              parent_images_,
                              *upload_,
-                             has_base ? &*chunks_ : nullptr};
+                             has_base ? &*chunks_ : nullptr,
+                             true};
     coded_ = code_version(what, context, progress_);
     reached("diffed");
     hashes_ = coded_.snapshot ? *coded_.snapshot : SnapshotHashes{coded_.chunk_hashes(), {}};

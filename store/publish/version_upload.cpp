@@ -228,7 +228,7 @@ void VersionUpload::choose_snapshot_nonce(const CodedVersion& coded) {
   UploadNonce nonce(of_.repository, of_.uploader, manifest_.version);
   for (std::size_t i = 0; i < coded.early.size(); i++) {
     nonce.add(layout().files()[i].path);
-    for (const Sha256& piece : coded.snapshot->pieces[i]) nonce.add(piece);
+    nonce.add(std::as_bytes(std::span(coded.snapshot->marks[i])));
   }
   // Else files that an upload without a base left behind would pass for those of the snapshot.
   if (of_.proof != nullptr) nonce.add(of_.proof->base().text());
@@ -252,32 +252,39 @@ void VersionUpload::upload_snapshot(const CodedVersion& coded, CountedPuts& puts
   const bool is_shared = early && !coded.delta && snapshot_nonce_ == early->snapshot_nonce();
   manifest_.snapshot.emplace();
   manifest_.snapshot->nonce = snapshot_nonce_;
+  SnapshotHashes hashes{coded.snapshot->chunks, {}};
   if (of_.proof != nullptr) {
-    of_.proof->compare(*coded.snapshot, context_, progress_);
+    hashes.pieces = of_.proof->compare(coded.snapshot->marks, context_, progress_);
     manifest_.snapshot->base = of_.proof->base();
     manifest_.add_feature(kFeatureHubBase);
   } else {
-    upload_snapshot_files(coded, is_shared, puts);
+    upload_snapshot_files(coded, is_shared, hashes, puts);
     bytes_ += layout().size_bytes();
   }
   if (!of_.snapshot_nonce.empty()) return;
   if (!is_shared) note_upload(keys::snapshot_hashes(manifest_.version, snapshot_nonce_));
-  manifest_.snapshot->hashes = of_.repository.put_snapshot_hashes(
-      manifest_.version, snapshot_nonce_, *coded.snapshot, context_);
+  manifest_.snapshot->hashes =
+      of_.repository.put_snapshot_hashes(manifest_.version, snapshot_nonce_, hashes, context_);
   // Hashes do not compress, so the object has their plain size.
   bytes_ += manifest_.snapshot->hashes.size_bytes;
 }
 
+/// Also fills in the pieces of all files.
 void VersionUpload::upload_snapshot_files(const CodedVersion& coded, bool is_shared,
-                                          CountedPuts& puts) {
+                                          SnapshotHashes& hashes, CountedPuts& puts) {
   const auto files = of_.reader->weights();
+  hashes.pieces.resize(files.size());
   upload_parallel(files.size(), [&](std::size_t i) {
-    if (is_in_snapshot(coded, i)) return;
+    if (is_in_snapshot(coded, i)) {
+      hashes.pieces[i] = coded.early[i]->pieces;
+      return;
+    }
     const CheckpointFile& file = *files[i];
-    const SnapshotSource source(*of_.reader, file, coded.snapshot->pieces[i]);
+    const SnapshotSource source(*of_.reader, file, coded.snapshot->marks[i]);
     const std::string key = keys::snapshot_file(manifest_.version, snapshot_nonce_, file.path);
     if (!is_shared) note_upload(key);
     puts.put(key, source);
+    hashes.pieces[i] = source.pieces();
   });
 }
 

@@ -38,7 +38,7 @@ struct CodedVersion {
   std::vector<std::shared_ptr<const EarlyResult>> early;  // by file of the layout; nullptr: not
                                                           // coded early
   std::optional<CodedDelta> delta;  // the hashes of all files; packs of those not coded early
-  std::optional<SnapshotHashes> snapshot;  // at least one of the two
+  std::optional<CheckpointHashes> snapshot;  // at least one of the two
   /// Of the files that `delta` coded; nullptr: they are not noted.
   std::shared_ptr<FreshChunks> fresh;
 
@@ -115,7 +115,8 @@ class VersionUpload {
   void choose_snapshot_nonce(const CodedVersion& coded);
   [[nodiscard]] bool is_in_snapshot(const CodedVersion& coded, std::size_t file) const;
   void upload_snapshot(const CodedVersion& coded, CountedPuts& puts);
-  void upload_snapshot_files(const CodedVersion& coded, bool is_shared, CountedPuts& puts);
+  void upload_snapshot_files(const CodedVersion& coded, bool is_shared, SnapshotHashes& hashes,
+                             CountedPuts& puts);
   void note_upload(std::string key);
   [[nodiscard]] const Layout& layout() const noexcept { return of_.layout; }
 

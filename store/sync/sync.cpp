@@ -677,6 +677,7 @@ std::shared_ptr<const Catalog> Sync::catalog() const { return state_->shown.get(
 
 SyncStatus Sync::status() const {
   SyncStatus status;
+  const std::uint64_t latest = state_->latest();  // before `newest`, which goes up first
   {
     const std::lock_guard lock(state_->mutex);
     status = state_->status;
@@ -684,7 +685,7 @@ SyncStatus Sync::status() const {
       status.partial[number] = {.error = error, .is_damaged = true};
     }
   }
-  status.latest = state_->latest();
+  status.latest = latest;
   const ImageTable& images = state_->store.images();
   status.unsynced = images.unsynced_versions();
   if (images.memory() != nullptr) {

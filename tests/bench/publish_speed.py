@@ -6,14 +6,20 @@
 Made-up runs of N MiB, and the recorded one if it is there. `cp` copies the same checkpoint files
 within the same file system, with fsync; the sources are in the page cache. All take turns, and what a
 round made (a repository, a store, a copy) is removed before the next one.
+
+A publish has two times: until the manifest is in the bucket, from when others have the version, and until
+the command ends, which then keeps the files for the next publish. The mount that follows stands still
+(SIGSTOP) while one publishes: it would use the same cores.
 """
 
 import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 
@@ -23,6 +29,8 @@ import runs  # noqa: E402
 from measure import timed  # noqa: E402
 
 VERSIONS = 4
+SNAPSHOT, SNAPSHOT_END = "publish, snapshot: until the manifest", "publish, snapshot: until its end"
+DELTA, DELTA_END = "publish, delta: until the manifest", "publish, delta: until its end"
 
 
 def folder_bytes(folder):
@@ -58,9 +66,21 @@ class Bench:
     def run(self, *arguments):
         return subprocess.run([self.weightfs, *arguments], check=True, stdout=subprocess.PIPE).stdout
 
-    def publish(self, folder, bucket=None, store="trainer"):
-        return json.loads(self.run("publish", bucket or self.bucket, folder, "--store", self.path(store),
-                                   "--json"))
+    def publish(self, folder, bucket=None, store="trainer", version=1):
+        """(seconds until the manifest, seconds until the end, what the command said)."""
+        bucket = bucket or self.bucket
+        manifest = os.path.join(bucket, "versions", f"{version:020}.json")
+        start = time.perf_counter()
+        with subprocess.Popen([self.weightfs, "publish", bucket, folder, "--store", self.path(store),
+                               "--json"], stdout=subprocess.PIPE) as command:
+            measure.wait_for(lambda: os.path.exists(manifest) or command.poll() is not None, manifest,
+                             pause=0.0005)
+            committed = time.perf_counter() - start
+            said = command.stdout.read()
+        ended = time.perf_counter() - start
+        if command.returncode or not os.path.exists(manifest):
+            raise subprocess.CalledProcessError(command.returncode, command.args)
+        return committed, ended, json.loads(said)
 
     def mount_store(self, store):
         said = self.run("mount", self.bucket, self.mount, "--store", self.path(store), "--poll", "0.02",
@@ -71,9 +91,10 @@ class Bench:
     def umount(self):
         self.run("umount", self.mount, "--lazy")
 
-    def wait_for(self, version):
-        measure.wait_for(lambda: os.path.exists(os.path.join(self.mount, "versions", str(version))),
-                         f"version {version}")
+    def wait_for_latest(self, version):
+        """The version itself is there at once, and streams in; `latest` names it when it is whole."""
+        link = os.path.join(self.mount, "latest")
+        measure.wait_for(lambda: os.readlink(link) == f"versions/{version}", f"version {version}")
 
     def copy(self, folder):
         copy_with_fsync(folder, self.path("copy"))
@@ -82,11 +103,12 @@ class Bench:
 def first_versions(bench, folder, rounds):
     """{what: seconds}: of a first version, each time into a new place."""
     new_bucket, new_stores = bench.path("new-bucket"), ("new-trainer", "new-reader")
+    until_end = []
 
     def prepare(name):
         os.sync()
         measure.touch_memory(3 * folder_bytes(folder))
-        if name == "publish, snapshot":
+        if name == SNAPSHOT:
             bench.run("init", new_bucket)
 
     def clean(name):
@@ -98,32 +120,42 @@ def first_versions(bench, folder, rounds):
     def mount():
         bench.mount_store(new_stores[1])
 
-    return measure.alternate({
-        "cp": lambda: bench.copy(folder),
-        "publish, snapshot": lambda: bench.publish(folder, new_bucket, new_stores[0]) and None,
-        "mount of an empty store": mount}, rounds, prepare=prepare, clean=clean)
+    def publish():
+        committed, ended, _ = bench.publish(folder, new_bucket, new_stores[0])
+        until_end.append(ended)
+        return committed
+
+    seconds = measure.alternate({"cp": lambda: bench.copy(folder), SNAPSHOT: publish,
+                                 "mount of an empty store": mount}, rounds, prepare=prepare, clean=clean)
+    return {"cp": seconds.pop("cp"), SNAPSHOT: seconds.pop(SNAPSHOT),
+            SNAPSHOT_END: until_end[measure.WARM_UP:], **seconds}
 
 
 def next_versions(bench, folders, rounds):
     """({what: seconds}, results of publish) of versions in a row; a mount follows them."""
-    seconds = {"cp": [], "publish, delta": [], "version N to N+1 on the host": []}
+    seconds = {"cp": [], DELTA: [], DELTA_END: [], "version N to N+1 on the host": []}
     results = []
     pid = bench.mount_store("reader")
+
+    def publish(folder, version):
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            committed, ended, said = bench.publish(folder, version=version)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        seconds[DELTA].append(committed), seconds[DELTA_END].append(ended), results.append(said)
+        seconds["version N to N+1 on the host"].append(timed(bench.wait_for_latest, version))
+
     try:
         steps = measure.to_and_fro(folders, rounds + measure.WARM_UP)
         for number, (_, new) in enumerate(steps):
-            def publish():
-                seconds["publish, delta"].append(timed(lambda: results.append(bench.publish(new))))
-                seconds["version N to N+1 on the host"].append(timed(lambda: bench.wait_for(number + 2)))
-
-            def copy():
-                seconds["cp"].append(timed(bench.copy, new))
-
-            for side in measure.in_turn((publish, copy), number):
+            sides = {"publish": lambda: publish(new, number + 2),
+                     "cp": lambda: seconds["cp"].append(timed(bench.copy, new))}
+            for side in measure.in_turn(sides, number):
                 measure.wait_quiet(pid)
                 os.sync()
-                measure.touch_memory(3 * folder_bytes(new))
-                side()
+                measure.touch_memory(4 * folder_bytes(new))
+                sides[side]()
     finally:
         bench.umount()
     return {name: values[measure.WARM_UP:] for name, values in seconds.items()}, results[measure.WARM_UP:]

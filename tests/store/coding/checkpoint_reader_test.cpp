@@ -1,9 +1,16 @@
 #include "store/coding/checkpoint_reader.hpp"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <memory>
 #include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "kernels/dispatch/hash.hpp"
 #include "store/format/pack.hpp"
@@ -57,13 +64,14 @@ TEST(CheckpointReader, HashesChunksAndPiecesOfAllBytes) {
   const Opened opened(dir.path());
   std::mutex mutex;
   std::uint64_t most = 0, total_bytes = 0;
-  const SnapshotHashes hashes = hash_checkpoint(
-      opened.reader, 3, {}, [&](std::string_view phase, std::uint64_t done, std::uint64_t total) {
-        const std::lock_guard lock(mutex);
-        EXPECT_EQ(phase, "hashing");
-        most = std::max(most, done);
-        total_bytes = total;
-      });
+  const CheckpointHashes hashes =
+      hash_checkpoint(opened.reader, {.with_pieces = true}, 3, {},
+                      [&](std::string_view phase, std::uint64_t done, std::uint64_t total) {
+                        const std::lock_guard lock(mutex);
+                        EXPECT_EQ(phase, "hashing");
+                        most = std::max(most, done);
+                        total_bytes = total;
+                      });
   EXPECT_EQ(total_bytes, opened.layout->size_bytes()) << "each byte counts once";
   EXPECT_EQ(most, total_bytes);
 
@@ -71,9 +79,11 @@ TEST(CheckpointReader, HashesChunksAndPiecesOfAllBytes) {
     const LayoutFile& file = opened.layout->files()[f];
     const std::string bytes = test::read_text(dir.path() / file.path);
     ASSERT_EQ(hashes.pieces[f].size(), piece_count(bytes.size()));
+    ASSERT_EQ(hashes.marks[f].size(), piece_count(bytes.size()));
     for (std::size_t p = 0; p < hashes.pieces[f].size(); p++) {
       const auto piece = std::string_view(bytes).substr(p * kPieceBytes, kPieceBytes);
       EXPECT_EQ(hashes.pieces[f][p], sha256(as_bytes(piece))) << file.path << " " << p;
+      EXPECT_EQ(hashes.marks[f][p], kernels::hash_chunk(as_bytes(piece))) << file.path << " " << p;
     }
     for (const LayoutTensor& tensor : opened.layout->tensors_of(file)) {
       for (std::uint32_t c = 0; c < tensor.chunk_count; c++) {
@@ -91,15 +101,95 @@ TEST(CheckpointReader, LeavesFilesOut) {
   test::Random rng = test::make_rng();
   write_files(dir.path(), rng);
   const Opened opened(dir.path());
-  const SnapshotHashes all = hash_checkpoint(opened.reader, 2, {}, {});
-  const SnapshotHashes rest = hash_checkpoint(opened.reader, 2, {true, false, false}, {}, {});
+  const CheckpointHashes all = hash_checkpoint(opened.reader, {.with_pieces = true}, 2, {}, {});
+  const CheckpointHashes rest = hash_checkpoint(
+      opened.reader, {.without = {true, false, false}, .with_pieces = true}, 2, {}, {});
   EXPECT_EQ(rest.pieces[1], all.pieces[1]);
+  EXPECT_EQ(rest.marks[1], all.marks[1]);
   EXPECT_EQ(rest.pieces[0], std::vector<Sha256>(all.pieces[0].size()));
   const std::uint64_t first =
       opened.layout->tensors()[opened.layout->files()[1].first_tensor].first_chunk;
   EXPECT_TRUE(std::equal(rest.chunks.begin() + static_cast<std::ptrdiff_t>(first),
                          rest.chunks.end(),
                          all.chunks.begin() + static_cast<std::ptrdiff_t>(first)));
+}
+
+/// A file of 2 MiB and a bit, and what reads it again.
+class SnapshotSourceTest : public testing::Test {
+ protected:
+  SnapshotSourceTest() : dir_(), path_(dir_.path() / "a.safetensors") {
+    test::Random rng = test::make_rng();
+    write_text(path_, make_safetensors({random_bytes("t", Dtype::u8, 2'300'000, rng)}));
+    opened_.emplace(dir_.path());
+    hashes_ = hash_checkpoint(opened_->reader, {}, 1, {}, {});
+  }
+
+  [[nodiscard]] std::unique_ptr<SnapshotSource> source() const {
+    return std::make_unique<SnapshotSource>(opened_->reader, *opened_->reader.weights().front(),
+                                            hashes_.marks.front());
+  }
+
+  [[nodiscard]] std::vector<Sha256> expected() const {
+    const std::string bytes = test::read_text(path_);
+    std::vector<Sha256> pieces;
+    for (std::size_t at = 0; at < bytes.size(); at += kPieceBytes) {
+      pieces.push_back(sha256(as_bytes(std::string_view(bytes).substr(at, kPieceBytes))));
+    }
+    return pieces;
+  }
+
+  /// As a store through a mapping does it: no time of the file changes.
+  void change_a_byte(std::size_t offset) {
+    const auto before = std::filesystem::last_write_time(path_);
+    const File file = File::open(path_, O_RDWR);
+    void* const mapped =
+        ::mmap(nullptr, offset + 1, PROT_READ | PROT_WRITE, MAP_SHARED, file.fd(), 0);
+    ASSERT_NE(mapped, MAP_FAILED);
+    static_cast<char*>(mapped)[offset] ^= 1;
+    ASSERT_EQ(::munmap(mapped, offset + 1), 0);
+    std::filesystem::last_write_time(path_, before);
+  }
+
+  TempDir dir_;
+  const std::filesystem::path path_;
+  std::optional<Opened> opened_;
+  CheckpointHashes hashes_;
+};
+
+TEST_F(SnapshotSourceTest, LearnsThePiecesOfWhatIsRead) {
+  const auto read = source();
+  std::string bytes(read->size_bytes(), '\0');
+  read->read(0, std::as_writable_bytes(std::span(bytes)));
+  EXPECT_EQ(bytes, test::read_text(path_));
+  std::filesystem::resize_file(path_, 0);  // nothing is read any more
+  const std::vector<Sha256> pieces = read->pieces();
+  write_text(path_, bytes);
+  EXPECT_EQ(pieces, expected());
+}
+
+TEST_F(SnapshotSourceTest, ReadsForThePiecesWhatNobodyRead) {
+  const auto read = source();
+  Bytes some(10);
+  read->read(kPieceBytes + 7, some);
+  EXPECT_EQ(read->pieces(), expected());
+  EXPECT_EQ(source()->pieces(), expected());
+}
+
+TEST_F(SnapshotSourceTest, RefusesBytesThatWereNotHashed) {
+  const auto read = source();
+  change_a_byte(kPieceBytes + 7);
+  Bytes piece(kPieceBytes);
+  read->read(0, piece);
+  EXPECT_EQ(code_of([&] { read->read(kPieceBytes, piece); }), ErrorCode::busy);
+  EXPECT_EQ(code_of([&] { static_cast<void>(read->pieces()); }), ErrorCode::busy);
+}
+
+TEST(CheckpointReader, LeavesThePiecesToWhoReadsAgain) {
+  TempDir dir;
+  test::Random rng = test::make_rng();
+  write_files(dir.path(), rng);
+  const Opened opened(dir.path());
+  EXPECT_TRUE(hash_checkpoint(opened.reader, {}, 2, {}, {}).pieces.empty());
 }
 
 }  // namespace

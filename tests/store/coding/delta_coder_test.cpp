@@ -50,7 +50,8 @@ class DeltaCoderTest : public testing::Test {
     const Scanned scanned(directory);
     auto version = std::make_shared<Version>();
     version->manifest.version = 1;
-    return {version, scanned.layout, directory, hash_checkpoint(scanned.reader, 0, {}, {}).chunks};
+    return {version, scanned.layout, directory,
+            hash_checkpoint(scanned.reader, {}, 0, {}, {}).chunks};
   }
 
   CodedDelta code(const Scanned& scanned, const Base& base, std::uint64_t pack_bytes) {

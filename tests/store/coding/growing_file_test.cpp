@@ -354,7 +354,7 @@ TEST_F(GrowingFileTest, HasHashesComparesEveryChunk) {
   const Checkpoint checkpoint = scan_one_file(directory_ / kGrowing, kGrowing);
   const auto layout = Layout::from_checkpoint(checkpoint);
   const CheckpointReader reader(checkpoint, *layout);
-  std::vector<std::uint64_t> hashes = hash_checkpoint(reader, 0, {}, {}).chunks;
+  std::vector<std::uint64_t> hashes = hash_checkpoint(reader, {}, 0, {}, {}).chunks;
   EXPECT_TRUE(has_hashes(reader, hashes, 0, {}));
   for (std::uint64_t& hash : hashes) {
     hash ^= 1;

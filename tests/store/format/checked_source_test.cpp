@@ -6,6 +6,7 @@
 
 #include "store/base/bytes.hpp"
 #include "store/base/error.hpp"
+#include "store/base/sha256.hpp"
 #include "store/format/pack.hpp"
 #include "tests/support/code_of.hpp"
 #include "tests/support/support.hpp"
@@ -27,7 +28,9 @@ struct Hashed {
 
   std::string read(std::size_t offset, std::size_t size) const {
     const TextSource text(bytes);
-    const CheckedSource source(text, pieces, [] { throw Error(ErrorCode::busy, "changed"); });
+    const CheckedSource source(text, [&](std::size_t piece, std::span<const std::byte> found) {
+      if (sha256(found) != pieces[piece]) throw Error(ErrorCode::busy, "changed");
+    });
     std::string into(size, '\0');
     source.read(offset, std::as_writable_bytes(std::span(into)));
     return into;
