@@ -85,7 +85,8 @@ CloseWatchOptions EarlyWork::watch_options() {
   return {.directory = store_.path() / "staging",
           .all = [this] { return staging_.staged_files(); },
           .closed = [this](StagingId file) { look(file, false); },
-          .written = [this](StagingId file) { look(file, true); }};
+          .written = [this](StagingId file) { look(file, true); },
+          .is_open = [this](StagingId file) { return staging_.has_writers(file); }};
 }
 
 void EarlyWork::look(StagingId file, bool is_written) noexcept {

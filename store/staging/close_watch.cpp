@@ -145,13 +145,18 @@ struct CloseWatch::State {
     }
   }
 
+  [[nodiscard]] bool is_closed(StagingId file) const {
+    if (options.is_open && options.is_open(file)) return false;
+    return nobody_writes(options.directory / std::to_string(file));
+  }
+
   void ask() {
     const Clock::time_point now = Clock::now();
     for (auto at = asked.begin(); at != asked.end();) {
       auto& [file, next] = *at;
       if (next.due > now) {
         ++at;
-      } else if (nobody_writes(options.directory / std::to_string(file))) {
+      } else if (is_closed(file)) {
         options.closed(file);
         at = asked.erase(at);
       } else if (next.pause > kLastPause) {

@@ -2,7 +2,8 @@
 //
 // No event reports that.  The RELEASE of the last writer reaches the daemon before the kernel has
 // closed the backing file; a mapping outlives it; a rename after the close only concerns the name.
-// So events say which file to check, and the kernel gives the answer: nobody_writes().
+// So events say which file to check, and the kernel gives the answer: nobody_writes().  It does not
+// know yet who is about to open the file, and has got the daemon's answer; that the daemon knows.
 //
 //     note, inotify -> checked after 20 ms, and again after 1, 2, 4 ... 500 ms
 //                   -> reported, or dropped until the next event
@@ -41,6 +42,8 @@ struct CloseWatchOptions {
   std::function<void(StagingId)> closed;
   /// Somebody can.  As above; may be empty.
   std::function<void(StagingId)> written = {};
+  /// Whether the daemon knows somebody who can; note() is called when he no longer can.  As above.
+  std::function<bool(StagingId)> is_open = {};
 };
 
 class CloseWatch {

@@ -453,6 +453,8 @@ void Staging::open(StagingId id, bool writes) { state_->open(id, writes); }
 
 bool Staging::release(StagingId id, bool writes) noexcept { return state_->release(id, writes); }
 
+bool Staging::has_writers(StagingId id) const noexcept { return state_->has_writers(id); }
+
 void Staging::prepare_write(StagingId id, std::uint64_t offset_bytes, std::uint64_t size_bytes) {
   {
     const std::scoped_lock lock(state_->mutex);

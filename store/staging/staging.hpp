@@ -126,6 +126,8 @@ class Staging {
   /// Counts a release.  Returns: true if it was the last writer's.  The last release of an unlinked
   /// file removes its bytes.  Unknown ids are ignored.
   bool release(StagingId id, bool writes) noexcept;
+  /// Whether a writer's open was counted, and not its release.  Unknown ids have none.
+  [[nodiscard]] bool has_writers(StagingId id) const noexcept;
   /// Makes room for one more file; may take long, so only if has_room_for_file() says no.
   void prepare_file();
   [[nodiscard]] bool has_room_for_file() const;

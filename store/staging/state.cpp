@@ -91,6 +91,12 @@ void Staging::State::open(StagingId id, bool writes) {
   inode.opens++;
 }
 
+bool Staging::State::has_writers(StagingId id) noexcept {
+  const std::scoped_lock lock(mutex);
+  const StagingInode* inode = tree.find(id);
+  return inode != nullptr && inode->writers > 0;
+}
+
 bool Staging::State::release(StagingId id, bool writes) noexcept {
   const std::scoped_lock lock(mutex);
   StagingInode* inode = tree.find(id);

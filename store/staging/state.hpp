@@ -40,6 +40,7 @@ struct Staging::State {
   /// As in Staging.
   void open(StagingId id, bool writes);
   bool release(StagingId id, bool writes) noexcept;
+  [[nodiscard]] bool has_writers(StagingId id) noexcept;
 
   void resize(StagingId id, std::uint64_t size_bytes);
   /// Frees the bytes of a file that is about to be unlinked and is not open; false if it is open.

@@ -35,9 +35,7 @@ namespace {
 namespace stdfs = std::filesystem;
 
 std::uint64_t choose_seed() {
-  const char* given = std::getenv("WEIGHTFS_SEED");
-  const std::uint64_t chosen =
-      given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device{}();
+  const std::uint64_t chosen = number_from("WEIGHTFS_SEED", std::random_device{}());
   std::printf("seed: WEIGHTFS_SEED=%llu\n", static_cast<unsigned long long>(chosen));
   std::fflush(stdout);
   return chosen;
@@ -133,6 +131,11 @@ TempDir::~TempDir() {
   if (!failed) return;
   make_removable(path_);
   stdfs::remove_all(path_, failed);
+}
+
+std::uint64_t number_from(const char* variable, std::uint64_t otherwise) {
+  const char* given = std::getenv(variable);
+  return given != nullptr ? std::strtoull(given, nullptr, 10) : otherwise;
 }
 
 std::uint64_t seed() {

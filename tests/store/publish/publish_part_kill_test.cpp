@@ -6,7 +6,6 @@
 #include <sys/wait.h>
 
 #include <array>
-#include <cstdlib>
 #include <string>
 
 #include "store/repository/repository.hpp"
@@ -28,8 +27,8 @@ TEST_P(KilledParts, EveryVersionHasTheFilesOfExactlyOneRun) {
   static_cast<void>(Repository::init(url, created, {}));
   const std::string seed = std::to_string((test::seed() + GetParam()) % 1'000'000'000);
   // Under sanitizers a process takes ten times as long.
-  const char* const given = std::getenv("WEIGHTFS_PART_ROUNDS");
-  const std::string rounds = given != nullptr ? given : kSanitized ? "4" : "25";
+  const std::string rounds =
+      std::to_string(number_from("WEIGHTFS_PART_ROUNDS", kSanitized ? 4 : 25));
   const std::string hosts = directory.path() / "hosts";
   const std::array<const char*, 6> arguments{WEIGHTFS_KILL_PARTS, url.c_str(),    hosts.c_str(),
                                              seed.c_str(),        rounds.c_str(), nullptr};

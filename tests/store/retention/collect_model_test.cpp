@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstdlib>
 #include <mutex>
 
 #include "store/base/bytes.hpp"
@@ -227,9 +226,8 @@ class GcModel {
 };
 
 TEST(CollectModel, NothingKeptIsLost) {
-  const char* const given = std::getenv("WEIGHTFS_GC_SECONDS");
   const auto end = std::chrono::steady_clock::now() +
-                   std::chrono::seconds(given == nullptr ? 3 : std::atoi(given));
+                   std::chrono::seconds(number_from("WEIGHTFS_GC_SECONDS", 3));
   std::uint64_t removed = 0, removed_of_skips = 0, needed = 0, read = 0, rounds = 0;
   const auto shows_nothing = [&] { return removed == 0 || removed_of_skips == 0 || needed == 0; };
   for (std::uint64_t first = seed();

@@ -38,6 +38,16 @@ class CloseWatchTest : public testing::Test {
                                            gate_.pass(context);
                                            const std::lock_guard lock(mutex_);
                                            told_.insert(id);
+                                         },
+                                     .written =
+                                         [this](StagingId id) {
+                                           const std::lock_guard lock(mutex_);
+                                           written_.insert(id);
+                                         },
+                                     .is_open =
+                                         [this](StagingId id) {
+                                           const std::lock_guard lock(mutex_);
+                                           return open_.contains(id);
                                          }});
   }
 
@@ -58,8 +68,9 @@ class CloseWatchTest : public testing::Test {
   TempDir dir_;
   Gate gate_;
   std::vector<StagingId> all_;
-  std::mutex mutex_;  // guards told_
-  std::set<StagingId> told_;
+  std::mutex mutex_;  // guards the next three
+  std::set<StagingId> told_, written_;
+  std::set<StagingId> open_;         // as the daemon knows
   std::optional<CloseWatch> watch_;  // last: its thread uses the members above
 };
 
@@ -99,6 +110,25 @@ TEST_F(CloseWatchTest, TellsOfWhatWasClosedBeforeItBeganIfItIsNoted) {
   all_ = {17};
   watch_->note_all();
   EXPECT_TRUE(is_told(17));
+}
+
+/// A process that waits for the processor has the answer of its open, and not the backing file.
+TEST_F(CloseWatchTest, TakesAFileForWrittenThatIsAboutToBeOpened) {
+  static_cast<void>(open_writable(16));
+  open_ = {16};
+  begin();
+  watch_->note(16);
+  EXPECT_TRUE(eventually([&] {
+    const std::lock_guard lock(mutex_);
+    return written_.contains(16);
+  }));
+  EXPECT_TRUE(is_not_told(16));
+  {
+    const std::lock_guard lock(mutex_);
+    open_.clear();
+  }
+  watch_->note(16);
+  EXPECT_TRUE(is_told(16));
 }
 
 TEST_F(CloseWatchTest, AsksAboutAllFilesWhenEventsWereLost) {

@@ -60,11 +60,6 @@ constexpr const char* kSessionVariable = "WEIGHTFS_HISTORY_SESSION";  // "SEED D
 constexpr std::uint64_t kStepsOfSession = 60;
 constexpr std::chrono::milliseconds kRecordTime{500};
 
-std::uint64_t number_from(const char* variable, std::uint64_t otherwise) {
-  const char* given = std::getenv(variable);
-  return given != nullptr ? std::strtoull(given, nullptr, 10) : otherwise;
-}
-
 Context patience() { return Context{}.within(std::chrono::seconds(30)); }
 
 // ---- what both processes see ----

@@ -17,7 +17,6 @@
 #include <chrono>
 #include <csignal>
 #include <cstdint>
-#include <cstdlib>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -42,11 +41,6 @@ using HostTree = std::map<std::string, std::string>;
 
 constexpr std::uint64_t kGiB = 1ull << 30;
 
-unsigned model_steps() {
-  const char* given = std::getenv("WEIGHTFS_MODEL_STEPS");
-  return given != nullptr ? static_cast<unsigned>(std::strtoul(given, nullptr, 10)) : 800;
-}
-
 Context soon() { return Context{}.within(std::chrono::seconds(20)); }
 
 /// How many tenths of a version fit; 0: the default.
@@ -61,7 +55,7 @@ class HostModel : public testing::TestWithParam<unsigned> {
     host_.reset();
   }
 
-  void run(unsigned steps) {
+  void run(std::uint64_t steps) {
     publish_elsewhere();
     start();
     for (unsigned i = 0; i < steps && !HasFailure(); i++) {
@@ -774,7 +768,7 @@ class HostModel : public testing::TestWithParam<unsigned> {
            reads_ = 0, without_room_ = 0, restarts_ = 0;
 };
 
-TEST_P(HostModel, HoldsInRandomInterleavings) { run(model_steps()); }
+TEST_P(HostModel, HoldsInRandomInterleavings) { run(number_from("WEIGHTFS_MODEL_STEPS", 800)); }
 
 INSTANTIATE_TEST_SUITE_P(Rooms, HostModel, testing::Values(25, 35, 45, 0));
 
