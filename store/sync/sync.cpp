@@ -30,7 +30,6 @@
 #include "store/sync/poller.hpp"
 #include "store/sync/remake_version.hpp"
 #include "store/sync/version_watches.hpp"
-#include "store/threads/background.hpp"
 
 namespace weightfs {
 namespace {
@@ -101,8 +100,9 @@ struct Sync::State {
   void note_filled();
   void warn_if_nothing_is_kept(std::uint64_t version, const Context& context);
   void bring_older(const Context& context, const Progress& progress);
-  void persist_newest(const Context& context);
-  void persist(std::uint64_t version, const Context& context);
+  void persist(std::uint64_t version, const Context& context, Durability durability);
+  void note_newest(const Context& context);
+  void sync_newest() noexcept;
   void note_lost(std::uint64_t version, const Error& error);
   [[nodiscard]] bool may_rebuild() const;
   [[nodiscard]] Eviction::Reservation reserve(std::uint64_t version, const Context& context) const;
@@ -394,16 +394,12 @@ void Sync::State::bring(std::uint64_t version, const Context& context, const Pro
     note_progress(what, done, total);
     if (progress) progress(what, done, total);
   };
-  {
-    // The record waits for the disk, and nobody is to wait for that.  A failure of the rest does
-    // not stop it.
-    Background persisting(context, [&](const Context&) { persist_newest(context); });
-    materialize(store, history, version, context, noting, options.coder, options.only, &watch);
-    persisting.finish();
-  }
+  materialize(store, history, version, context, noting, options.coder, options.only, &watch);
+  note_newest(context);
   warn_if_nothing_is_kept(version, context);
   watch.lap(&VersionTiming::record);
   show_brought(watch, &context);
+  sync_newest();
 }
 
 /// `bucket`: as of show_catalog().
@@ -441,13 +437,14 @@ bool Sync::State::fill_first(std::uint64_t version, const Context& context, Vers
   if (latest() != 0) return false;
   const auto first = partials->begin(version, context, &watch);
   warn_if_nothing_is_kept(version, context);
-  persist_newest(context);
+  note_newest(context);
   watch.lap(&VersionTiming::record);
   shown.builder().show_first(version);
   change([&] { filling_first = first != nullptr; });
   show_catalog(&context);
   watch.lap(&VersionTiming::flip);
   if (first != nullptr) watches.note_streamed(watch);
+  sync_newest();
   return first != nullptr && latest() == version;
 }
 
@@ -457,7 +454,7 @@ std::shared_ptr<PartialVersion> Sync::State::fill(std::uint64_t version, const C
   std::shared_ptr<PartialVersion> filled;
   VersionWatch watch(version);
   try {
-    persist(version, context);
+    persist(version, context, Durability::power);
     watch.lap(&VersionTiming::record);
     filled = partials->begin(version, context, &watch);
   } catch (const Error& error) {
@@ -523,13 +520,30 @@ void Sync::State::bring_older(const Context& context, const Progress& progress) 
 }
 
 /// Called before `latest` moves, so that a restart cannot take readers back to an older version.
-void Sync::State::persist_newest(const Context& context) { persist(poller.newest(), context); }
-
 /// No version above the store's newest is shown, even if complete. That record may lag behind if
 /// the disk had no room for it.
-void Sync::State::persist(std::uint64_t version, const Context& context) {
-  if (store.manifests().newest().version >= version) return store.manifests().sync_newest();
-  store.manifests().put_newest({version, history.get(version, context)->manifest_sha256});
+void Sync::State::persist(std::uint64_t version, const Context& context, Durability durability) {
+  if (store.manifests().newest().version < version) {
+    const Sha256 hash = history.get(version, context)->manifest_sha256;
+    store.manifests().put_newest({version, hash}, durability);
+  } else if (durability == Durability::power) {
+    store.manifests().sync_newest();
+  }
+}
+
+/// Before a version is shown: that waits for no disk.
+void Sync::State::note_newest(const Context& context) {
+  persist(poller.newest(), context, Durability::process);
+}
+
+/// When it is shown.  After a power cut before that the poll tells what is the newest version.
+void Sync::State::sync_newest() noexcept {
+  try {
+    store.manifests().sync_newest();
+  } catch (const std::exception& error) {
+    log_warning(fmt::format("that version {} is the newest is not on the disk yet: {}",
+                            store.manifests().newest().version, error.what()));
+  }
 }
 
 /// Called by the syncer.  The next round brings it again, unless that was in vain before.

@@ -1,4 +1,5 @@
-"""`latest` moves before anything is synced: no fsync of an image lies between a manifest and the flip.
+"""`latest` moves before anything is synced: no fsync of an image, or of a record of the store, lies between
+a manifest and the flip.
 
 strace tells when the daemon calls fsync, and makes each call slow, so that one on the way would show."""
 
@@ -21,7 +22,7 @@ class FlipFirst(harness.MountTest):
     def start_traced(self, mount):
         self.trace = os.path.join(self.dir, "trace")
         command = ["strace", "-f", "-y", "-ttt", "-o", self.trace, "-e", f"trace={CALLS}",
-                   "-e", "inject=fsync,sync_file_range:delay_exit=50000",
+                   "-e", "inject=fsync,fdatasync,sync_file_range:delay_exit=50000",
                    harness.BINARY, *map(str, mount.arguments()), "--foreground"]
         traced = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                                   env=harness.environment())
@@ -29,9 +30,8 @@ class FlipFirst(harness.MountTest):
         self.addCleanup(subprocess.run, ["umount", "-l", mount.path], stderr=subprocess.DEVNULL)
         harness.wait_until(lambda: os.path.lexists(mount.join("latest")), "the mount")
 
-    def image_syncs(self, store, version):
-        """[time] of all calls that synced something of a version's images."""
-        folder = os.path.join(store, "images", str(version))
+    def syncs(self, folder):
+        """[time] of all calls that synced something below a folder."""
         times = []
         with open(self.trace) as file:
             for line in file:
@@ -55,7 +55,7 @@ class FlipFirst(harness.MountTest):
         harness.wait_until(has_moved, f"version {version}")
         return before
 
-    def test_no_image_is_synced_before_latest_moves(self):
+    def test_nothing_is_synced_before_latest_moves(self):
         steps = self.make_run(3)
         self.init()
         self.publish(steps[0])
@@ -63,15 +63,19 @@ class FlipFirst(harness.MountTest):
         self.start_traced(mount)
         for number in (2, 3):
             # Looking begins before the manifest is there: the command ends later than that.
+            begin = time.time()
             publisher = self.start_publish(steps[number - 1])
             before = self.look(mount, number)
             _, errors = publisher.communicate(timeout=120)
             self.assertEqual(publisher.returncode, 0, errors)
             self.assert_same_tree(mount.join("latest/"), steps[number - 1])
             mount.wait_status(lambda status: status["unsynced"] == [], "all is synced")
-            times = self.image_syncs(mount.store, number)
+            times = self.syncs(os.path.join(mount.store, "images", str(number)))
             self.assertGreater(len(times), 0)
             self.assertGreater(min(times), before)
+            records = [at for at in self.syncs(os.path.join(mount.store, "db")) if at > begin]
+            self.assertGreater(len(records), 0)
+            self.assertGreater(min(records), before)
 
 
 if __name__ == "__main__":
