@@ -117,12 +117,13 @@ class LastOpened {
   File file_;
 };
 
+/// Which hashes are wanted of a checkpoint.
 struct WhatToHash {
   FileSet without = {};      // the hashes of these files are zeros
   bool with_pieces = false;  // what a snapshot says of them, too, before they are uploaded
 };
 
-/// Of the weights of a checkpoint.
+/// Of the weights of a checkpoint; `pieces` are empty unless they were wanted.
 struct CheckpointHashes : SnapshotHashes {
   /// By these whoever reads a file again knows its bytes: the XXH3 (kernels/dispatch/hash.hpp) of
   /// each piece, which costs a tenth of its SHA-256.
