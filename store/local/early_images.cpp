@@ -99,15 +99,24 @@ std::unique_ptr<EarlySet> EarlyImages::claim(std::uint64_t version, const Contex
   return claimed;
 }
 
+void EarlyImages::put_rest(std::unique_ptr<EarlySet> set) noexcept {
+  const std::lock_guard lock(mutex_);
+  rest_.swap(set);
+}
+
 void EarlyImages::drop_until(std::uint64_t version) noexcept {
   std::unique_ptr<EarlySet> dropped;
+  std::unique_ptr<EarlySet> rest;
   const std::lock_guard lock(mutex_);
+  rest.swap(rest_);
   if (!is_running_ && set_ && set_->version <= version) dropped = std::move(set_);
 }
 
 void EarlyImages::drop() noexcept {
   std::unique_ptr<EarlySet> dropped;
+  std::unique_ptr<EarlySet> rest;
   const std::lock_guard lock(mutex_);
+  rest.swap(rest_);
   if (!is_running_) dropped = std::move(set_);
 }
 

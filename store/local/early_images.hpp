@@ -2,7 +2,8 @@
 // version takes them (store/materialize/early_version.hpp).
 //
 //     begin ... add ... end      a pass makes some files; further passes make more
-//     claim                      the version is being made now: it takes what fits
+//     claim ... put_rest         the version is being made now: it takes what fits
+//     drop_until                 it is shown: the rest goes
 //
 // They lie in a scratch directory, in the home of the images that come next: nobody sees them, and
 // nothing of them is recorded, so a restart finds none.
@@ -91,9 +92,14 @@ class EarlyImages {
   /// Throws Error: cancelled, timed_out.
   std::unique_ptr<EarlySet> claim(std::uint64_t version, const Context& context);
 
+  /// What a version claimed and did not take goes when it is shown, even if that is nothing but
+  /// empty directories: to remove one, the kernel may wait for its file system's journal.
+  void put_rest(std::unique_ptr<EarlySet> set) noexcept;
+
   /// Somebody needs the room: all go, unless a pass is running.
   void drop() noexcept;
-  /// The same of files of versions up to this one, which exist: nobody claims them any more.
+  /// Files of versions up to this one, which exist, go, unless a pass is running: nobody claims
+  /// them any more.  So does the rest of what was claimed.
   void drop_until(std::uint64_t version) noexcept;
 
   /// Of all files that are waiting.
@@ -111,6 +117,7 @@ class EarlyImages {
   bool is_running_ = false;    // a pass; set_ stays as long
   std::uint64_t claimed_ = 0;  // the newest version that was claimed
   std::unique_ptr<EarlySet> set_;
+  std::unique_ptr<EarlySet> rest_;
   std::uint64_t taken_bytes_ = 0;
 };
 

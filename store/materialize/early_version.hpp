@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "store/local/early_images.hpp"
@@ -24,8 +25,7 @@ namespace weightfs {
 /// The files made early that a version takes.
 class EarlyVersion {
  public:
-  /// Keeps the reference, and of `set` what fits the plan; the rest goes with this.  `set` may be
-  /// null.
+  /// Keeps the reference, and of `set`, which may be null, what fits the plan.
   EarlyVersion(const Plan& plan, std::unique_ptr<EarlySet> set);
 
   /// Of the files that fit.
@@ -40,6 +40,9 @@ class EarlyVersion {
   /// What changed in these files; nullopt: some of it was not noted, or was noted together with
   /// what changed in files that do not fit.
   [[nodiscard]] std::optional<std::vector<FreshPart>> noted() const;
+
+  /// All that was not placed.
+  [[nodiscard]] std::unique_ptr<EarlySet> release() noexcept { return std::move(set_); }
 
  private:
   [[nodiscard]] bool is_of_plan() const;

@@ -190,7 +190,7 @@ class Materializer {
     lap(watch_, &VersionTiming::plan);
     if (!base) return;
     const ImagesHome home = store_.images().home_of_next();
-    const EarlyVersion early(plan, claim_early(plan, home));
+    EarlyVersion early(plan, claim_early(plan, home));
     const std::uint64_t room = evict_for(plan, 0, home, early.size_bytes());
     try {
       const std::shared_ptr<FreshChunks> fresh = begin_fresh(plan);
@@ -200,6 +200,7 @@ class Materializer {
                                       by_path(plan.version->manifest, *plan.layout, plan.without));
       put_fresh(plan, fresh, early);
       complete_ahead(plan, ahead.get());
+      store_.early_images().put_rest(early.release());
       lap(watch_, &VersionTiming::record);
     } catch (...) {
       remove_quietly(version);

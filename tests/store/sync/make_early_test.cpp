@@ -456,6 +456,26 @@ TEST_F(EarlyVersionTest, WhatIsThereNeedsNoRoomAgain) {
   EXPECT_TRUE(small.store->images().is_complete(1)) << "nothing had to go";
 }
 
+// To remove a directory may wait for the disk, as a version must not.
+TEST_F(EarlyVersionTest, WhatAVersionDidNotTakeGoesWhenItIsShown) {
+  const Path directory = step(), temporary = dir_ / "reader" / "tmp";
+  EXPECT_GT(make(code(directory, all())).bytes, 0u);
+  publish(directory, take());
+  EXPECT_GT(bring(2, directory), 0u);
+  EXPECT_FALSE(std::filesystem::is_empty(temporary));
+  reader_.store->early_images().drop_until(2);
+  EXPECT_TRUE(std::filesystem::is_empty(temporary));
+
+  EXPECT_GT(make(code(step(), all())).bytes, 0u);
+  static_cast<void>(take());
+  const Path other = step();
+  publish(other, nullptr);
+  EXPECT_EQ(bring(3, other), 0u) << "nothing fits";
+  EXPECT_FALSE(std::filesystem::is_empty(temporary));
+  reader_.store->early_images().drop();
+  EXPECT_TRUE(std::filesystem::is_empty(temporary)) << "somebody needs the room";
+}
+
 // As after kill -9: the process is gone, its files are not.
 TEST_F(EarlyVersionTest, ARestartFindsNothingOfIt) {
   const Path directory = step();
