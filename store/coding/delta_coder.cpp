@@ -36,6 +36,8 @@ struct CodedChunk {
 };
 struct CodedBatch {
   std::vector<CodedChunk> chunks;
+  ChunkPlace last;  // of the batch
+  std::uint64_t size_bytes = 0;
   std::uint64_t unread_chunks = 0;
 };
 
@@ -96,6 +98,8 @@ CodedBatch BatchCoder::code(const ChunkBatch& batch, std::span<std::uint64_t> ha
   note_changes();
   work_.coder.encode(jobs_);
   CodedBatch result;
+  result.last = batch.places.back();
+  result.size_bytes = batch.size_bytes;
   result.unread_chunks = batch.places.size() - coded_.size();
   if (result.unread_chunks > 0) {
     const auto known = work_.chunks.hashes().subspan(batch.first_chunk, batch.places.size());
@@ -242,65 +246,6 @@ void BatchCoder::check_base(const LayoutTensor& tensor, std::uint32_t chunk,
                                          path.string(), version, where));
 }
 
-/// Appends coded chunks to spool files, and begins a new pack when one is large enough.
-class CodedPacks {
- public:
-  CodedPacks(const Layout& layout, const CodeOptions& options)
-      : layout_(layout), options_(options) {}
-
-  void add(const CodedBatch& batch) {
-    for (const CodedChunk& chunk : batch.chunks) add(chunk);
-  }
-
-  std::vector<std::shared_ptr<const SpooledPack>> finish() {
-    close_pack();
-    return std::move(packs_);
-  }
-
- private:
-  void add(const CodedChunk& chunk);
-  SpooledPack& open_pack();
-  void close_pack();
-
-  const Layout& layout_;
-  const CodeOptions& options_;
-  std::vector<std::shared_ptr<const SpooledPack>> packs_;  // that are closed
-  std::shared_ptr<SpooledPack> open_;                      // null: there is none
-};
-
-void CodedPacks::add(const CodedChunk& chunk) {
-  SpooledPack& pack = open_pack();
-  write_at(pack.data.fd(), pack.data_size_bytes, chunk.data, options_.spool / "spool");
-  pack.writer.add(chunk.place.tensor, chunk.place.chunk, chunk.lengths, chunk.hash, chunk.changed,
-                  chunk.data);
-  pack.data_size_bytes += chunk.data.size();
-}
-
-/// The pack for the next chunk.
-SpooledPack& CodedPacks::open_pack() {
-  if (open_ && open_->data_size_bytes >= options_.pack_bytes) {
-    close_pack();
-    if (options_.full) options_.full(packs_.back());
-  }
-  if (!open_) {
-    open_ = std::make_shared<SpooledPack>(
-        SpooledPack{PackWriter(layout_), File::temporary(options_.spool), 0});
-  }
-  return *open_;
-}
-
-void CodedPacks::close_pack() {
-  if (!open_) return;
-  open_->writer.finish();
-  packs_.push_back(std::move(open_));
-}
-
-std::uint64_t changed_elements_of(const CodedBatch& batch) {
-  std::uint64_t changed = 0;
-  for (const CodedChunk& chunk : batch.chunks) changed += chunk.changed;
-  return changed;
-}
-
 bool needs_xr(const CodedChunk& chunk) {
   const std::byte* block = chunk.data.data();
   for (const std::uint32_t length : chunk.lengths) {
@@ -310,6 +255,76 @@ bool needs_xr(const CodedChunk& chunk) {
     block += length;
   }
   return false;
+}
+
+/// Appends coded chunks to spool files, and begins a new pack when one is large enough.
+class CodedPacks {
+ public:
+  CodedPacks(const Layout& layout, const CodeOptions& options)
+      : layout_(layout), options_(options) {}
+
+  void add(const CodedBatch& batch) {
+    for (const CodedChunk& chunk : batch.chunks) add(chunk);
+    so_far_.last = batch.last;
+    piece_bytes_ += batch.size_bytes;
+    if (open_ && is_piece()) close();
+  }
+
+  [[nodiscard]] const CodedSoFar& so_far() const noexcept { return so_far_; }
+
+  std::vector<std::shared_ptr<const SpooledPack>> finish() {
+    if (open_) end_pack();
+    return std::move(packs_);
+  }
+
+ private:
+  void add(const CodedChunk& chunk);
+  [[nodiscard]] bool is_piece() const noexcept {
+    return options_.piece_bytes > 0 && piece_bytes_ >= options_.piece_bytes;
+  }
+  SpooledPack& open_pack();
+  void close();
+  void end_pack();
+
+  const Layout& layout_;
+  const CodeOptions& options_;
+  std::vector<std::shared_ptr<const SpooledPack>> packs_;  // that are closed
+  std::shared_ptr<SpooledPack> open_;                      // null: there is none
+  std::uint64_t piece_bytes_ = 0;  // coded since a pack was closed; whole batches
+  CodedSoFar so_far_;
+};
+
+void CodedPacks::add(const CodedChunk& chunk) {
+  SpooledPack& pack = open_pack();
+  write_at(pack.data.fd(), pack.data_size_bytes, chunk.data, options_.spool / "spool");
+  pack.writer.add(chunk.place.tensor, chunk.place.chunk, chunk.lengths, chunk.hash, chunk.changed,
+                  chunk.data);
+  pack.data_size_bytes += chunk.data.size();
+  so_far_.last = chunk.place;
+  so_far_.changed_elements += chunk.changed;
+  so_far_.needs_xr = so_far_.needs_xr || needs_xr(chunk);
+}
+
+/// The pack for the next chunk.
+SpooledPack& CodedPacks::open_pack() {
+  if (open_ && open_->data_size_bytes >= options_.pack_bytes) close();
+  if (!open_) {
+    open_ = std::make_shared<SpooledPack>(
+        SpooledPack{PackWriter(layout_), File::temporary(options_.spool), 0});
+  }
+  return *open_;
+}
+
+/// Before the end.
+void CodedPacks::close() {
+  end_pack();
+  if (options_.closed) options_.closed(packs_.back(), so_far_);
+}
+
+void CodedPacks::end_pack() {
+  open_->writer.finish();
+  packs_.push_back(std::move(open_));
+  piece_bytes_ = 0;
 }
 
 std::size_t batches_ahead(unsigned threads) {
@@ -372,9 +387,7 @@ CodedDelta code_delta(const NewChunks& chunks, const Base& base, const CodeOptio
   CodedPacks spool(layout, options);
   ReorderBuffer<CodedBatch> in_order(batches_ahead(options.threads), [&](const CodedBatch& batch) {
     spool.add(batch);
-    delta.changed_elements += changed_elements_of(batch);
     delta.rollback.equal += batch.unread_chunks;
-    delta.needs_xr = delta.needs_xr || std::ranges::any_of(batch.chunks, needs_xr);
   });
   kernels::FreeList<BatchCoder> coders;
   std::atomic<std::uint64_t> done{0};
@@ -399,6 +412,8 @@ CodedDelta code_delta(const NewChunks& chunks, const Base& base, const CodeOptio
       throw;
     }
   });
+  delta.changed_elements = spool.so_far().changed_elements;
+  delta.needs_xr = spool.so_far().needs_xr;
   delta.packs = spool.finish();
   return delta;
 }

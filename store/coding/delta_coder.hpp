@@ -28,6 +28,7 @@
 #include "store/coding/checkpoint_reader.hpp"
 #include "store/coding/new_chunks.hpp"
 #include "store/format/chunk_batches.hpp"
+#include "store/format/chunk_place.hpp"
 #include "store/format/manifest.hpp"
 #include "store/format/pack.hpp"
 #include "store/materialize/plan.hpp"
@@ -76,17 +77,27 @@ struct CodedDelta {
   bool needs_xr = false;    // has a block of mode XR or XS: kFeatureXr
 };
 
+/// How far coding is when a pack is closed.
+struct CodedSoFar {
+  ChunkPlace last;  // all chunks up to this one are coded
+  std::uint64_t changed_elements = 0;
+  bool needs_xr = false;
+};
+
 struct CodeOptions {
   std::filesystem::path spool;                      // directory for the data
   unsigned threads = 0;                             // 0: one for each core
   std::uint64_t pack_bytes = kPackDataBytesTarget;  // a pack is closed at this size
+  /// ... and when so many bytes of the version were coded since the one before; 0: never.
+  std::uint64_t piece_bytes = 0;
   kernels::SharedCoder coder = kernels::make_cpu_coder();
   FileSet without = {};  // files to leave out
   /// Gets what changes, if `coder` writes logs; nullptr: nobody asks.
   FreshChunks* fresh = nullptr;
-  /// Called with each full pack, in order, except for the last one; by one thread at a time.  Must
-  /// be quick.  May be empty.
-  std::function<void(std::shared_ptr<const SpooledPack> pack)> full = {};
+  /// Called with each pack that is closed by its size, in order; by one thread at a time.  Must be
+  /// quick.  May be empty.
+  std::function<void(std::shared_ptr<const SpooledPack> pack, const CodedSoFar& so_far)> closed =
+      {};
   /// Called before each batch, by any thread; may wait, or throw.  May be empty.
   std::function<void(const Context& context)> before_batch = {};
 };

@@ -8,6 +8,7 @@
 #include "store/base/error.hpp"
 #include "store/base/json.hpp"
 #include "store/base/path_rules.hpp"
+#include "store/format/checkpoint.hpp"
 #include "store/format/manifest.hpp"
 #include "store/format/record_reader.hpp"
 
@@ -15,6 +16,7 @@ namespace weightfs {
 namespace {
 
 constexpr std::uint64_t kEarlyFormat = 1;
+constexpr const char* kCodedBytes = "coded_bytes";
 constexpr std::array kEarlyFeatures = {kFeatureXr};
 
 std::vector<EarlyRecord::File> read_files(const RecordReader& reader, const Json& json,
@@ -23,6 +25,9 @@ std::vector<EarlyRecord::File> read_files(const RecordReader& reader, const Json
   for (const Json& entry : reader.array(json, "files")) {
     EarlyRecord::File file{json_string(entry, "path", what),
                            reader.delta(json_field(entry, "delta", what))};
+    if (entry.contains(kCodedBytes)) {
+      file.coded_bytes = reader.number(entry, kCodedBytes, kVersionBytesMax);
+    }
     if (const std::string problem = path_problem(file.path); !problem.empty()) {
       reader.fail(fmt::format("the path '{}' {}", escape_name(file.path), problem));
     }
@@ -46,7 +51,9 @@ std::string EarlyRecord::serialize() const {
                {"required_features", features},
                {"version", version}};
   for (const File& file : files) {
-    json["files"].push_back({{"delta", json_of(file.delta)}, {"path", file.path}});
+    Json entry = {{"delta", json_of(file.delta)}, {"path", file.path}};
+    if (file.coded_bytes) entry[kCodedBytes] = *file.coded_bytes;
+    json["files"].push_back(std::move(entry));
   }
   try {
     json[kRecordHash] = to_hex(hash_of_record(json));

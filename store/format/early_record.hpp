@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,10 +21,14 @@ namespace weightfs {
 inline constexpr std::uint64_t kEarlyRecordBytesMax = 4u << 20;
 
 struct EarlyRecord {
-  /// A file that is coded and uploaded.  It has the tensors of the parent's file of this path.
+  /// A file that is coded and uploaded, or its beginning while it is still written.  It has the
+  /// tensors of the parent's file of this path.
   struct File {
     std::string path;  // in the checkpoint
     DeltaRef delta;    // its packs have chunks of this file alone; none: nothing changed in it
+    /// The packs have what changed in so many first bytes of the parent's file, which end where a
+    /// chunk ends; nullopt: in all of it.
+    std::optional<std::uint64_t> coded_bytes = {};
   };
 
   std::string repository;     // id

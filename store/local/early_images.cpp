@@ -28,7 +28,9 @@ std::uint64_t EarlySet::noted_bytes() const {
   std::uint64_t bytes = 0;
   std::set<const FreshChunks*> known;
   for (const auto& [path, image] : files) {
-    if (image.fresh && known.insert(image.fresh.get()).second) bytes += image.fresh->size_bytes();
+    for (const auto& fresh : image.fresh) {
+      if (fresh && known.insert(fresh.get()).second) bytes += fresh->size_bytes();
+    }
   }
   return bytes;
 }
@@ -45,7 +47,8 @@ void EarlyImages::Pass::add(std::string path, EarlyImage image) {
   {
     const std::lock_guard lock(images_->mutex_);
     EarlyImage& at = images_->set_->files[std::move(path)];
-    replaced = std::exchange(at, std::move(image)).file;
+    if (at.file != image.file) replaced = at.file;
+    at = std::move(image);
   }
   std::error_code ignored;
   if (!replaced.empty()) std::filesystem::remove(replaced, ignored);

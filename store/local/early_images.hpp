@@ -33,14 +33,19 @@
 
 namespace weightfs {
 
-/// A file, made from the parent's file of the same path.
+/// A file, made from the parent's file of the same path; or its first bytes, while its writer goes
+/// on.
 struct EarlyImage {
-  std::filesystem::path file;               // where it lies
-  std::uint64_t size_bytes = 0;             // the header of the parent's file included
-  std::string head;                         // that header
-  std::vector<PackRef> packs;               // that it was made by
-  std::vector<std::uint64_t> hashes;        // of its chunks, compared when they were made
-  std::shared_ptr<FreshChunks> fresh = {};  // what changed in this pass; nullptr: not noted
+  std::filesystem::path file;    // where it lies
+  std::uint64_t size_bytes = 0;  // the header of the parent's file included
+  std::uint64_t made_bytes = 0;  // what lies behind is to be made; at most size_bytes
+  std::string head;              // the header of the parent's file
+  std::vector<PackRef> packs;    // that it was made by
+  /// Of the chunks that begin in what is made, compared when they were made; the others' say
+  /// nothing.
+  std::vector<std::uint64_t> hashes;
+  /// What changed, of each pass that made some of it; nullptr: not noted.
+  std::vector<std::shared_ptr<FreshChunks>> fresh = {};
 };
 
 /// The files of one version.
@@ -71,7 +76,7 @@ class EarlyImages {
     [[nodiscard]] const EarlySet& set() const { return *images_->set_; }
     /// An empty directory for the files of this pass.
     [[nodiscard]] std::filesystem::path directory() const;
-    /// Replaces a file of this path.
+    /// Replaces a file of this path, or says that it goes on.
     void add(std::string path, EarlyImage image);
 
    private:

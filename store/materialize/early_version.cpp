@@ -27,6 +27,7 @@ EarlyVersion::EarlyVersion(const Plan& plan, std::unique_ptr<EarlySet> set)
     if (file == nullptr || !fits(*file, image)) continue;
     fitting_[plan.layout->number_of(*file)] = true;
     size_bytes_ += file->size_bytes;
+    made_bytes_ += image.made_bytes;
   }
 }
 
@@ -38,38 +39,49 @@ bool EarlyVersion::is_of_plan() const {
          tensor_table_id(*plan_.layout) == tensor_table_id(*plan_.base->layout);
 }
 
-/// The packs of the file are those that it was made by, no more and no fewer, and its chunks have
-/// the hashes that follow from the manifest.
+/// For what is made of it: the packs are those that it was made by, no more and no fewer, and its
+/// chunks have the hashes that follow from the manifest.
 bool EarlyVersion::fits(const LayoutFile& file, const EarlyImage& image) const {
   if (file.head.size() != image.head.size() || file.size_bytes != image.size_bytes) return false;
-  if (!std::ranges::equal(plan_.layout->hashes_of(file, plan_.hashes), image.hashes)) return false;
+  const auto hashes = plan_.layout->hashes_of(file, plan_.hashes);
+  if (hashes.empty() || hashes.size() != image.hashes.size()) return false;
   const Step& step = plan_.steps.front();
-  std::set<std::uint32_t> packs;  // of the manifest, that have chunks of the file
+  const std::span<const PackRef> listed = step.delta().packs;
+  const std::uint64_t first = plan_.layout->tensors_of(file).front().first_chunk;
+  std::set<std::uint32_t> packs, packs_of_made;  // of the manifest, that have chunks of the file
   for (const LayoutTensor& tensor : plan_.layout->tensors_of(file)) {
     for (std::uint32_t i = 0; i < tensor.chunk_count; i++) {
-      const PackEntry place = step.listed[tensor.first_chunk + i];
+      const std::uint64_t chunk = tensor.first_chunk + i;
+      const PackEntry place = step.listed[chunk];
       if (place) packs.insert(place.pack);
+      if (tensor.offset_bytes + tensor.chunk_offset_bytes(i) >= image.made_bytes) continue;
+      if (place) packs_of_made.insert(place.pack);
+      if (plan_.hashes[chunk] != image.hashes[chunk - first]) return false;
     }
   }
-  if (packs.size() != image.packs.size()) return false;
-  return std::ranges::all_of(packs, [&](std::uint32_t pack) {
-    return std::ranges::find(image.packs, step.delta().packs[pack]) != image.packs.end();
-  });
+  const auto is_used = [&](std::uint32_t pack) {
+    return std::ranges::find(image.packs, listed[pack]) != image.packs.end();
+  };
+  const auto used = static_cast<std::size_t>(std::ranges::count_if(packs, is_used));
+  return used == image.packs.size() && std::ranges::all_of(packs_of_made, is_used);
 }
 
-bool EarlyVersion::place(const LayoutFile& file, const std::filesystem::path& path,
-                         const ImageSeal& seal) const {
-  if (!contains(fitting_, plan_.layout->number_of(file))) return false;
+std::optional<BegunFiles::Rest> EarlyVersion::rest_of(const LayoutFile& file,
+                                                      const std::filesystem::path& path,
+                                                      const ImageSeal& seal) const {
+  if (!contains(fitting_, plan_.layout->number_of(file))) return std::nullopt;
   const EarlyImage& image = set_->files.at(file.path);
-  const File made = File::open(image.file, O_WRONLY);
-  if (image.head != file.head) {
-    write_at(made.fd(), 0, as_bytes(file.head), image.file);
+  {
+    const File made = File::open(image.file, O_WRONLY);
+    if (image.head != file.head) {
+      write_at(made.fd(), 0, as_bytes(file.head), image.file);
+    }
+    if (image.made_bytes == image.size_bytes) seal_image(made.fd(), image.file, seal);
   }
-  seal_image(made.fd(), image.file, seal);
   if (std::rename(image.file.c_str(), path.c_str()) != 0) {
     throw_errno(errno, fmt::format("rename {} to {}", image.file.string(), path.string()));
   }
-  return true;
+  return Rest{path, image.made_bytes, image.size_bytes};
 }
 
 std::optional<std::vector<FreshPart>> EarlyVersion::noted() const {
@@ -78,9 +90,11 @@ std::optional<std::vector<FreshPart>> EarlyVersion::noted() const {
   for (const auto& [path, image] : set_->files) {
     const LayoutFile* const file = plan_.layout->find_file(path);
     const bool fits = file != nullptr && contains(fitting_, plan_.layout->number_of(*file));
-    if (fits && !image.fresh) return std::nullopt;
-    const auto [pass, is_first] = is_taken.try_emplace(image.fresh, fits);
-    if (!is_first && pass->second != fits && image.fresh) return std::nullopt;
+    for (const std::shared_ptr<FreshChunks>& fresh : image.fresh) {
+      if (!fresh && fits) return std::nullopt;
+      const auto [pass, is_first] = is_taken.try_emplace(fresh, fits);
+      if (!is_first && pass->second != fits && fresh) return std::nullopt;
+    }
   }
   std::vector<FreshPart> parts;
   for (const auto& [fresh, is_in] : is_taken) {

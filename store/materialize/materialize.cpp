@@ -328,14 +328,14 @@ class Materializer {
     options.coder = coder_;
     options.sync = false;  // after the flip: store/sync/image_syncer.hpp
     options.noted = noted;
-    options.early = early;
+    options.begun = early;
     if (watch_ != nullptr) {
       options.meter = watch_->meter.get();
       note_origin(plan, watch_->timing);
     }
     write_version(plan, history_.repository(), options, context_, progress_);
     is_writing_ = false;
-    if (early != nullptr) note_early(early->size_bytes());
+    if (early != nullptr) note_early(early->made_bytes());
     lap(watch_, &VersionTiming::build);
   }
 

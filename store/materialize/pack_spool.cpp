@@ -124,15 +124,18 @@ PackSpool::PackSpool(const Plan& plan, Repository& repository, std::filesystem::
 
 PackSpool::~PackSpool() = default;
 
-void PackSpool::fetch_all(unsigned threads, const Progress& progress) {
+void PackSpool::fetch_all(unsigned threads, const Progress& progress,
+                          const std::vector<bool>& needed) {
   struct Part {
     SpooledPack& pack;
     std::uint64_t first, last;
   };
   std::vector<Part> parts;
   std::uint64_t total = 0;
-  for (auto& packs : state_->packs) {
-    for (SpooledPack& pack : packs) {
+  for (std::size_t step = 0; step < state_->packs.size(); step++) {
+    for (std::size_t i = 0; i < state_->packs[step].size(); i++) {
+      if (step == 0 && i < needed.size() && !needed[i]) continue;
+      SpooledPack& pack = state_->packs[step][i];
       total += pack.run.size_bytes;
       for (std::uint64_t first = 0; first < pack.pieces.size(); first += kPiecesPerFetch) {
         parts.push_back({pack, first, std::min(first + kPiecesPerFetch, pack.pieces.size()) - 1});

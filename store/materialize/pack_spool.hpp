@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "store/materialize/plan.hpp"
 #include "store/timing/build_meter.hpp"
@@ -27,10 +28,10 @@ class PackSpool {
             const Context& context, BuildMeter* meter = nullptr);
   ~PackSpool();
 
-  /// Fetches all pieces that are missing.
+  /// Fetches all pieces that are missing.  `needed`: of which packs of the first step; empty: all.
   /// Throws ObjectError (not_found, corrupt: names the pack); Error: no_space, unavailable,
   /// cancelled.
-  void fetch_all(unsigned threads, const Progress& progress);
+  void fetch_all(unsigned threads, const Progress& progress, const std::vector<bool>& needed = {});
 
   /// A chunk that step `step` of the plan lists at `place`.
   struct Wanted {

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <deque>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -20,7 +21,6 @@
 #include "kernels/block/free_list.hpp"
 #include "store/base/bytes.hpp"
 #include "store/base/ranked_mutex.hpp"
-#include "store/materialize/early_version.hpp"
 #include "store/materialize/file_filter.hpp"
 #include "store/materialize/image_files.hpp"
 #include "store/materialize/pack_spool.hpp"
@@ -40,13 +40,18 @@ namespace filesystem = std::filesystem;
 
 constexpr std::uint64_t kSegmentBytes = 8 * kWindowBytes;
 
-/// A file written by several workers: the first one creates it, the last one seals it.
+/// A file written by several workers: the first one creates or opens it, the last one seals it.
 struct Output {
-  Output(const LayoutFile& its_file, filesystem::path its_path, std::size_t segments)
-      : file(its_file), path(std::move(its_path)), segments_left(segments) {}
+  Output(const LayoutFile& its_file, BegunFiles::Rest its_rest)
+      : file(its_file), rest(std::move(its_rest)), segments_left(segments()) {}
+
+  [[nodiscard]] std::size_t segments() const {
+    const std::uint64_t count = (rest.end - rest.begin + kSegmentBytes - 1) / kSegmentBytes;
+    return static_cast<std::size_t>(std::max<std::uint64_t>(1, count));
+  }
 
   const LayoutFile& file;
-  const filesystem::path path;
+  const BegunFiles::Rest rest;
   RankedMutex mutex{LockRank::leaf, "Output::mutex"};  // ensures that it is created once
   File descriptor;
   std::atomic<std::size_t> segments_left;
@@ -107,24 +112,45 @@ class VersionWriter {
   void write_while_fetching() {
     is_fetching_ = true;
     const auto fetch = [&] {
-      spool_.fetch_all(options_.threads, progress_);
+      spool_.fetch_all(options_.threads, progress_, needed_packs());
       is_fetching_ = false;
     };
     run_both(own_, fetch, [&] { write_files(); });
     counter_.add(0);
   }
 
+  /// Those that have chunks of what is to be written; empty: perhaps all.
+  [[nodiscard]] std::vector<bool> needed_packs() const {
+    if (options_.begun == nullptr || plan_.steps.size() != 1) return {};
+    const Step& step = plan_.steps.front();
+    std::vector<bool> needed(step.packs.size());
+    for (const Output& output : outputs_) {
+      for (const LayoutTensor& tensor : plan_.layout->tensors_of(output.file)) {
+        for (std::uint32_t i = 0; i < tensor.chunk_count; i++) {
+          const std::uint64_t begin = tensor.offset_bytes + tensor.chunk_offset_bytes(i);
+          if (begin >= output.rest.end) break;
+          const bool is_made = begin + tensor.chunk_size_bytes(i) <= output.rest.begin;
+          const PackEntry place = step.listed[tensor.first_chunk + i];
+          if (!is_made && place) needed[place.pack] = true;
+        }
+      }
+    }
+    return needed;
+  }
+
   void link_or_queue(const LayoutFile& file) {
     const filesystem::path path = options_.directory / file.path;
-    const bool is_early = options_.early != nullptr && options_.early->place(file, path, seal_);
-    if (is_early || link_equal_file(plan_, file, path)) {
+    std::optional<BegunFiles::Rest> rest;
+    if (options_.begun != nullptr) rest = options_.begun->rest_of(file, path, seal_);
+    const bool is_linked = !rest && link_equal_file(plan_, file, path);
+    if (is_linked || (rest && rest->begin == rest->end)) {
       counter_.add(file.size_bytes);
       return;
     }
-    const std::uint64_t count =
-        std::max<std::uint64_t>(1, (file.size_bytes + kSegmentBytes - 1) / kSegmentBytes);
-    outputs_.emplace_back(file, path, static_cast<std::size_t>(count));
-    segments_of_outputs_.push_back(static_cast<std::size_t>(count));
+    if (!rest) rest = BegunFiles::Rest{path, 0, file.size_bytes};
+    counter_.add(file.size_bytes - (rest->end - rest->begin));
+    const Output& output = outputs_.emplace_back(file, std::move(*rest));
+    segments_of_outputs_.push_back(output.segments());
   }
 
   void put_blob(const BlobRef& blob) {
@@ -141,14 +167,14 @@ class VersionWriter {
 
   void put_segment(const SegmentPlace& place) {
     Output& output = outputs_[place.file];
-    const std::uint64_t begin = place.segment * kSegmentBytes;
-    const std::uint64_t end = std::min(begin + kSegmentBytes, output.file.size_bytes);
+    const std::uint64_t begin = output.rest.begin + place.segment * kSegmentBytes;
+    const std::uint64_t end = std::min(begin + kSegmentBytes, output.rest.end);
     begin_output(output);
     const auto writer = idle_.borrow([&] {
       return std::make_unique<SegmentWriter>(plan_, spool_, repository_, *options_.coder, context_,
                                              options_.meter, options_.noted);
     });
-    writer->write(output.file, output.descriptor.fd(), output.path, begin, end);
+    writer->write(output.file, output.descriptor.fd(), output.rest.path, begin, end);
     counter_.add(end - begin);
     if (--output.segments_left == 0) end_output(output);
   }
@@ -166,13 +192,18 @@ class VersionWriter {
   void begin_output(Output& output) {
     const std::lock_guard lock(output.mutex);
     if (output.descriptor) return;
-    File file = File::open(output.path, O_WRONLY | O_CREAT | O_EXCL, 0600);
-    reserve_image(file.fd(), output.file.size_bytes, output.path);
+    const filesystem::path& path = output.rest.path;
+    if (output.rest.begin > 0) {
+      output.descriptor = File::open(path, O_WRONLY);
+      return;
+    }
+    File file = File::open(path, O_WRONLY | O_CREAT | O_EXCL, 0600);
+    reserve_image(file.fd(), output.file.size_bytes, path);
     output.descriptor = std::move(file);
   }
 
   void end_output(Output& output) {
-    seal_image(output.descriptor.fd(), output.path, seal_);
+    seal_image(output.descriptor.fd(), output.rest.path, seal_);
     output.descriptor = File();
   }
 

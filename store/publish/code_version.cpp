@@ -186,7 +186,7 @@ CodedDelta VersionCoder::code_against_parent() {
   options.pack_bytes = options_.pack_bytes;
   options.without = is_early_;
   options.fresh = coded_.fresh.get();
-  options.full = [this](std::shared_ptr<const SpooledPack> pack) {
+  options.closed = [this](std::shared_ptr<const SpooledPack> pack, const CodedSoFar&) {
     what_.upload.put_ahead(std::move(pack));
   };
   if (what_.content) return code_content(base, options);

@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <set>
@@ -32,6 +33,7 @@
 #include "store/materialize/bases.hpp"
 #include "store/materialize/plan.hpp"
 #include "store/os/file.hpp"
+#include "store/publish/early_packs.hpp"
 #include "store/publish/pre_encoded.hpp"
 
 namespace weightfs {
@@ -48,9 +50,6 @@ constexpr std::chrono::milliseconds kAskInterval{50};
 /// How long a file that is still written may be short before nobody looks any more.
 constexpr std::chrono::seconds kGrowthPatience{10};
 
-/// Time limit of an upload: a base value, plus an amount for each MiB.
-constexpr std::chrono::seconds kUploadTime{60}, kUploadTimeOfMib{1};
-
 /// Whether the one file of `layout` has the tensors of a file of the parent.
 bool has_equal_tensors(const Layout& layout, const Layout& parent, const LayoutFile& before) {
   const auto is_equal = [](const LayoutTensor& a, const LayoutTensor& b) {
@@ -59,9 +58,17 @@ bool has_equal_tensors(const Layout& layout, const Layout& parent, const LayoutF
   return std::ranges::equal(layout.tensors(), parent.tensors_of(before), is_equal);
 }
 
-Context upload_context(const Context& context, std::uint64_t size_bytes) {
-  return context.within(kUploadTime +
-                        kUploadTimeOfMib * static_cast<std::int64_t>(size_bytes >> 20));
+/// The file of the parent that the one file of `layout` will probably replace: savers give a file
+/// its name when it is complete.  nullptr: none, or it is not certain.
+const LayoutFile* find_file_before(const Layout& layout, const Layout& parent) {
+  const auto fits = [&](const LayoutFile& file) { return has_equal_tensors(layout, parent, file); };
+  const LayoutFile* const named = parent.find_file(layout.files().front().path);
+  if (named != nullptr) return fits(*named) ? named : nullptr;
+  const auto found = std::ranges::find_if(parent.files(), fits);
+  if (found == parent.files().end()) return nullptr;
+  const bool is_only =
+      std::find_if(std::next(found), parent.files().end(), fits) == parent.files().end();
+  return is_only ? &*found : nullptr;
 }
 
 }  // namespace
@@ -69,16 +76,39 @@ Context upload_context(const Context& context, std::uint64_t size_bytes) {
 struct PreEncoder::State {
   using Key = std::pair<std::uint64_t, std::string>;  // directory, path
 
+  /// Of a file that is still written, what is coded and uploaded.
+  struct Begun {
+    EarlyRecord::File file;
+    Sha256 parent_sha256{};
+    bool needs_xr = false;
+  };
+
   struct Entry {
     EarlyFile file;
     std::uint64_t ticket = 0;  // ascending number of the add() call
     Clock::time_point added = Clock::now();
     std::optional<std::uint64_t> tried;  // the last parent it was, or is being, coded against
     std::shared_ptr<const EarlyResult> result;  // for `tried`; null: in progress or failed
+    std::shared_ptr<const Begun> begun;         // for `tried`, until the result is uploaded
     bool is_over = false;                       // handed over: not started any more
 
     [[nodiscard]] bool is_to_be_coded(std::uint64_t parent) const {
       return tried != parent && !is_over;
+    }
+
+    /// Whether it has this name, or may get it yet.
+    [[nodiscard]] bool may_become(std::string_view path) const {
+      return file.is_written || file.path == path;
+    }
+
+    /// What readers may be told of it; nullopt: nothing.
+    [[nodiscard]] std::optional<Begun> coming(std::uint64_t parent) const {
+      if (tried != parent) return std::nullopt;
+      if (!result || !result->is_uploaded) return begun ? std::optional(*begun) : std::nullopt;
+      if (!result->has_parents_tensors) return std::nullopt;
+      return Begun{{file.path, {result->uploaded, result->delta.changed_elements}},
+                   result->parent_sha256,
+                   result->delta.needs_xr};
     }
   };
 
@@ -108,17 +138,23 @@ struct PreEncoder::State {
   void work_on(Work& work);
   std::shared_ptr<EarlyResult> code_complete(Work& work, const Checkpoint& checkpoint,
                                              const Context& context);
-  std::shared_ptr<EarlyResult> code_growing(Work& work, const Context& context);
+  std::shared_ptr<EarlyResult> code_growing(Work& work, std::optional<EarlyPacks>& packs,
+                                            const Context& context);
   [[nodiscard]] bool is_still_written(const Work& work) const;
   void wait_until_closed(Work& work, const Context& context);
   void check_grown(const Work& work, EarlyResult& result, const Checkpoint& checkpoint,
                    const Context& context) const;
   void hash(const Work& work, const CheckpointReader& reader, EarlyResult& result,
             const Context& context);
-  void code(Work& work, const NewChunks& chunks, EarlyResult& result, const Context& context);
+  void code(Work& work, const NewChunks& chunks, EarlyResult& result,
+            std::optional<EarlyPacks>& packs, const Context& context);
+  void begin_packs(const Work& work, const EarlyResult& result, CodeOptions& coding,
+                   std::optional<EarlyPacks>& packs, const Context& context);
+  void note_begun(const Work& work, Begun begun);
   static void number_tensors(const Work& work, EarlyResult& result);
   bool upload(const Work& work, const CheckpointReader& reader, EarlyResult& result,
-              const Context& context);
+              std::optional<EarlyPacks>& packs, const Context& context);
+  void upload_file(const CheckpointReader& reader, EarlyResult& result, const Context& context);
   std::string begin_snapshot_file(const Work& work);
   bool put_result(const Work& work, const std::shared_ptr<EarlyResult>& result);
   void bound_notes(const std::shared_ptr<EarlyResult>& result);
@@ -217,6 +253,7 @@ std::shared_ptr<PreEncoder::State::Work> PreEncoder::State::next() {
   if (oldest == nullptr) return nullptr;
   oldest->tried = parent;
   oldest->result.reset();
+  oldest->begun.reset();
   current = std::make_shared<Work>(
       Work{oldest->file, oldest->ticket, *parent, {}, oldest->file.is_written});
   return current;
@@ -233,7 +270,8 @@ void PreEncoder::State::work_on(Work& work) {
   reached("begin", work.file);
   const Context context{work.stop.get_token(), Clock::time_point::max()};
   std::shared_ptr<EarlyResult> result;
-  if (work.was_written) result = code_growing(work, context);
+  std::optional<EarlyPacks> packs;  // of a file that grows
+  if (work.was_written) result = code_growing(work, packs, context);
   const Checkpoint checkpoint = scan_one_file(work.file.source, work.file.path);
   if (!result) result = code_complete(work, checkpoint, context);
   if (result->is_grown) check_grown(work, *result, checkpoint, context);
@@ -243,7 +281,7 @@ void PreEncoder::State::work_on(Work& work) {
   reader.check_untouched();
   if (!put_result(work, result)) return;
   reached("coded", work.file);
-  if (!upload(work, reader, *result, context)) return;
+  if (!upload(work, reader, *result, packs, context)) return;
   reader.check_untouched();
   result->is_uploaded = true;
   if (options.changed) options.changed();
@@ -261,7 +299,8 @@ std::shared_ptr<EarlyResult> PreEncoder::State::code_complete(Work& work,
   if (work.parent == 0) {
     hash(work, reader, *result, context);
   } else {
-    code(work, CheckpointChunks(reader), *result, context);
+    std::optional<EarlyPacks> none;
+    code(work, CheckpointChunks(reader), *result, none, context);
   }
   return result;
 }
@@ -269,7 +308,9 @@ std::shared_ptr<EarlyResult> PreEncoder::State::code_complete(Work& work,
 // ---- files that are still written ----
 
 /// Returns when the file is closed.
-std::shared_ptr<EarlyResult> PreEncoder::State::code_growing(Work& work, const Context& context) {
+std::shared_ptr<EarlyResult> PreEncoder::State::code_growing(Work& work,
+                                                             std::optional<EarlyPacks>& packs,
+                                                             const Context& context) {
   const GrowingFile growing(
       work.file.source, work.file.path, [&] { return is_still_written(work); }, context);
   {
@@ -282,7 +323,7 @@ std::shared_ptr<EarlyResult> PreEncoder::State::code_growing(Work& work, const C
   result->file = growing.file();
   result->layout = growing.shared_layout();
   result->parent = work.parent;
-  code(work, growing, *result, context);
+  code(work, growing, *result, packs, context);
   reached("grown", work.file);
   wait_until_closed(work, context);
   return result;
@@ -352,7 +393,7 @@ void PreEncoder::State::hash(const Work& work, const CheckpointReader& reader, E
 }
 
 void PreEncoder::State::code(Work& work, const NewChunks& chunks, EarlyResult& result,
-                             const Context& context) {
+                             std::optional<EarlyPacks>& packs, const Context& context) {
   if (space_of(store.temporary_directory()).free_bytes / 2 < result.file.stamp.size_bytes) {
     throw Error(ErrorCode::no_space, "the disk is too full for early coding");
   }
@@ -364,9 +405,49 @@ void PreEncoder::State::code(Work& work, const NewChunks& chunks, EarlyResult& r
   result.parent_sha256 = base.version->manifest_sha256;
   result.fresh = store.fresh_patches().begin(result.file.stamp.size_bytes);
   coding.fresh = result.fresh.get();
-  result.delta = code_delta(chunks, base, coding, context, {});
   result.nonce = random_hex(16);
   work.parent_layout = base.layout;
+  if (result.is_grown) begin_packs(work, result, coding, packs, context);
+  result.delta = code_delta(chunks, base, coding, context, {});
+}
+
+/// Of a file of which it is known what it replaces.
+void PreEncoder::State::begin_packs(const Work& work, const EarlyResult& result,
+                                    CodeOptions& coding, std::optional<EarlyPacks>& packs,
+                                    const Context& context) {
+  const Layout& parent = *work.parent_layout;
+  const LayoutFile* const before = find_file_before(*result.layout, parent);
+  if (before == nullptr) return;
+  packs.emplace(
+      history.repository(), EarlyPacks::Names{work.parent + 1, result.nonce, before->first_tensor},
+      context,
+      [this, &work, parent_sha256 = result.parent_sha256, before](auto uploaded,
+                                                                  const CodedSoFar& so_far) {
+        const LayoutTensor& tensor =
+            work.parent_layout->tensors()[before->first_tensor + so_far.last.tensor];
+        const std::uint64_t end = tensor.offset_bytes +
+                                  tensor.chunk_offset_bytes(so_far.last.chunk) +
+                                  tensor.chunk_size_bytes(so_far.last.chunk);
+        note_begun(
+            work,
+            {{before->path, {{uploaded.begin(), uploaded.end()}, so_far.changed_elements}, end},
+             parent_sha256,
+             so_far.needs_xr});
+      });
+  coding.piece_bytes = early_piece_bytes(result.file.stamp.size_bytes);
+  coding.closed = [&packs](std::shared_ptr<const SpooledPack> pack, const CodedSoFar& so_far) {
+    packs->add(std::move(pack), so_far);
+  };
+}
+
+void PreEncoder::State::note_begun(const Work& work, Begun begun) {
+  {
+    const std::lock_guard lock(mutex);
+    Entry* const entry = entry_of(work);
+    if (entry == nullptr || !entry->may_become(begun.file.path)) return;
+    entry->begun = std::make_shared<const Begun>(std::move(begun));
+  }
+  if (options.changed) options.changed();
 }
 
 void PreEncoder::State::number_tensors(const Work& work, EarlyResult& result) {
@@ -381,29 +462,34 @@ void PreEncoder::State::number_tensors(const Work& work, EarlyResult& result) {
 
 /// Returns: false if the numbers of its tensors are not known yet.
 bool PreEncoder::State::upload(const Work& work, const CheckpointReader& reader,
-                               EarlyResult& result, const Context& context) {
+                               EarlyResult& result, std::optional<EarlyPacks>& packs,
+                               const Context& context) {
   if (work.parent == 0) {
-    const CheckpointFile& file = *reader.weights().front();
-    const SnapshotSource source(reader, file, result.marks);
-    const Context uploading = upload_context(context, source.size_bytes());
-    history.repository().bucket(uploading).put(keys::snapshot_file(1, result.nonce, file.path),
-                                               source, uploading);
-    result.pieces = source.pieces();
+    upload_file(reader, result, context);
     return true;
   }
   if (result.first_tensor == EarlyResult::kNoTensor) return false;
-  for (std::size_t k = 0; k < result.delta.packs.size(); k++) {
-    const SpooledPack& pack = *result.delta.packs[k];
-    const std::string head = pack.writer.head(result.first_tensor);
-    const PackSource source(head, pack);
-    const Context uploading = upload_context(context, source.size_bytes());
-    PackRef ref = pack_ref(pack, head);
-    ref.name = fmt::format("{}-{}", result.nonce, k);
-    history.repository().bucket(uploading).put(keys::pack(work.parent + 1, ref.name), source,
-                                               uploading);
-    result.uploaded.push_back(std::move(ref));
+  if (packs && packs->names().first_tensor != result.first_tensor) {  // it had another name
+    packs.reset();
+    result.nonce = random_hex(16);
   }
+  if (!packs) {
+    packs.emplace(history.repository(),
+                  EarlyPacks::Names{work.parent + 1, result.nonce, result.first_tensor}, context);
+  }
+  result.uploaded = packs->finish(result.delta.packs);
   return true;
+}
+
+/// For a first version.
+void PreEncoder::State::upload_file(const CheckpointReader& reader, EarlyResult& result,
+                                    const Context& context) {
+  const CheckpointFile& file = *reader.weights().front();
+  const SnapshotSource source(reader, file, result.marks);
+  const Context uploading = early_upload_context(context, source.size_bytes());
+  history.repository().bucket(uploading).put(keys::snapshot_file(1, result.nonce, file.path),
+                                             source, uploading);
+  result.pieces = source.pieces();
 }
 
 std::string PreEncoder::State::begin_snapshot_file(const Work& work) {
@@ -469,6 +555,7 @@ void PreEncoder::State::rename(std::map<Key, Entry>::iterator entry, const std::
   if (entry->first.second == path) return;
   auto node = entries.extract(entry);
   node.key().second = node.mapped().file.path = path;
+  if (node.mapped().begun && node.mapped().begun->file.path != path) node.mapped().begun.reset();
   if (const auto replaced = entries.find(node.key()); replaced != entries.end()) forget(replaced);
   entries.insert(std::move(node));
 }
@@ -526,16 +613,6 @@ void PreEncoder::State::wait_while(std::unique_lock<RankedMutex>& lock, const Co
     context.check("waiting for a file that is coded early");
   }
 }
-
-namespace {
-
-void add_to(EarlyRecord& record, const std::string& path, const EarlyResult& result) {
-  record.parent_sha256 = result.parent_sha256;
-  record.files.push_back({path, {result.uploaded, result.delta.changed_elements}});
-  if (result.delta.needs_xr) record.features = {std::string(kFeatureXr)};
-}
-
-}  // namespace
 
 PreEncoder::PreEncoder(History& history, Store& store, EarlyOptions options)
     : state_(std::make_unique<State>(history, store, std::move(options))) {
@@ -638,20 +715,28 @@ EarlyComing PreEncoder::coming() const {
   EarlyComing coming{*parent + 1, std::nullopt};
   // The checkpoint that was worked on last.
   std::uint64_t directory = 0, ticket = 0;
-  const auto is_told = [&](const State::Entry& entry) {
-    return entry.result && entry.tried == parent && entry.result->is_uploaded &&
-           entry.result->has_parents_tensors;
-  };
   for (const auto& [key, entry] : state_->entries) {
-    if (!is_told(entry) || entry.ticket < ticket) continue;
+    if (entry.ticket < ticket || !entry.coming(*parent)) continue;
     std::tie(directory, ticket) = std::pair(key.first, entry.ticket);
   }
   if (ticket == 0) return coming;
-  coming.record.emplace();
-  coming.record->repository = state_->history.repository().id();
-  coming.record->version = coming.next;
+  std::map<std::string, std::pair<std::uint64_t, State::Begun>> told;  // by path, with the ticket
   for (const auto& [key, entry] : state_->entries) {
-    if (key.first == directory && is_told(entry)) add_to(*coming.record, key.second, *entry.result);
+    if (key.first != directory) continue;
+    auto one = entry.coming(*parent);
+    if (!one) continue;
+    auto& [newest, of_newest] = told[one->file.path];
+    if (entry.ticket <= newest) continue;  // it is written again, under another name yet
+    newest = entry.ticket;
+    of_newest = std::move(*one);
+  }
+  EarlyRecord& record = coming.record.emplace();
+  record.repository = state_->history.repository().id();
+  record.version = coming.next;
+  for (auto& [path, one] : told) {
+    record.parent_sha256 = one.second.parent_sha256;
+    if (one.second.needs_xr) record.features = {std::string(kFeatureXr)};
+    record.files.push_back(std::move(one.second.file));
   }
   return coming;
 }

@@ -10,6 +10,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import harness  # noqa: E402
 import writers  # noqa: E402
 
+LARGE_PARAMS = 44_000_000
 PARAMS = 3_000_000  # two shards of some MiB: smaller files are not coded early
 
 
@@ -95,6 +96,40 @@ class HeadStart(writers.WriterTest):
             harness.wait_until(lambda at=version: not os.path.exists(self.early_record(at)),
                                "the early record to be gone")
         self.assertEqual(harness.run("verify", self.url, "--deep").returncode, 0)
+
+    def test_a_large_file_is_made_while_it_is_written(self):
+        self.make_large_steps()
+        for version, temporary in ((3, False), (4, True)):
+            step = self.large[version - 2]
+            first, last = weights(step)
+            self.save_files(step, [first, *self.rest(step)])
+            made = self.bytes_of(step, [first])
+            self.wait_made(made)
+            path = self.writing.staging("saved", ".tmpQ4LQlO" if temporary else last)
+            data = harness.read_file(os.path.join(step, last))
+            with open(path, "wb", buffering=0) as file:
+                file.write(data[:len(data) * 2 // 3])
+                self.wait_made(made + len(data))  # room for all of it, with the first piece
+                with open(self.early_record(version)) as record:
+                    named = json.load(record)["files"]
+                self.assertEqual([entry["path"] for entry in named], [first, last])
+                self.assertLess(named[1]["coded_bytes"], len(data))
+                file.write(data[len(data) * 2 // 3:])
+            os.rename(path, self.writing.staging("saved", last))
+            self.wait_uploaded(step)
+            self.hand_over(self.writing, "saved", f"step-{version}")
+            self.assertEqual(self.wait(self.writing, "--tag", f"step-{version}"), version)
+            early = self.brought(version)["early_bytes"]
+            self.assertGreater(early, made)
+            self.assert_same_tree(self.reading.join("versions", version), step)
+
+    def make_large_steps(self):
+        """Version 2: two shards, each of more than two pieces.  Others follow."""
+        self.large = self.make_run(3, LARGE_PARAMS, "large")
+        self.save_files(self.large[0], os.listdir(self.large[0]))
+        self.hand_over(self.writing, "saved", "large")
+        self.assertEqual(self.wait(self.writing, "--tag", "large"), 2)
+        self.reading.wait_version(2)
 
     def test_what_is_saved_again_is_made_again(self):
         step = self.steps[1]

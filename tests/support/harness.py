@@ -314,9 +314,9 @@ class MountTest(unittest.TestCase):
         self.bucket = os.path.join(self.dir, "bucket")
         return "file://" + self.bucket
 
-    def make_run(self, versions, params=200_000):
+    def make_run(self, versions, params=200_000, name="run"):
         """Checkpoints of a made-up run; returns their folders, the first version first."""
-        out = os.path.join(self.dir, "run")
+        out = os.path.join(self.dir, name)
         runs.make_run(out, versions, params)
         return [os.path.join(out, f"step_{i:06d}") for i in range(versions)]
 

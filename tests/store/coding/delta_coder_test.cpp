@@ -93,6 +93,41 @@ TEST_F(DeltaCoderTest, BeginsANewPackWhenOneIsLargeEnough) {
   EXPECT_EQ(next, scanned.layout->chunk_count());
 }
 
+/// Batches are of 8 MiB: a piece is of one or more.
+TEST_F(DeltaCoderTest, ClosesAPackWhenSoManyBytesWereCoded) {
+  constexpr std::size_t kElements = 10'000'000;  // 20 MB: three batches
+  std::vector<TestTensor> tensors{{"a", Dtype::bf16, {kElements}, Bytes(2 * kElements)}};
+  const Base base = base_of_directory(write("before", tensors));
+  Bytes& data = tensors.front().data;
+  for (std::size_t i = 0; i < data.size(); i += 100'000) data[i] = std::byte{1};
+  const Scanned scanned(write("after", tensors));
+  std::vector<CodedSoFar> told;
+  std::vector<std::shared_ptr<const SpooledPack>> closed;
+  CodeOptions options;
+  options.spool = dir_.path();
+  options.piece_bytes = 1;
+  options.closed = [&](auto pack, const CodedSoFar& so_far) {
+    closed.push_back(std::move(pack));
+    told.push_back(so_far);
+  };
+  const CodedDelta delta = code_delta(scanned.reader, base, options, {}, {});
+  EXPECT_EQ(closed, delta.packs);
+  ASSERT_EQ(told.size(), 3u);
+  const LayoutTensor& tensor = scanned.layout->tensors().front();
+  std::uint64_t chunks = 0;
+  for (std::size_t i = 0; i < told.size(); i++) {
+    const auto index = index_of(*closed[i], *scanned.layout);
+    ASSERT_FALSE(index->chunks().empty());
+    EXPECT_GE(told[i].last.chunk, index->chunks().back().chunk);
+    EXPECT_TRUE(i == 0 || index->chunks().front().chunk > told[i - 1].last.chunk);
+    chunks += index->chunks().size();
+  }
+  EXPECT_EQ(told.back().last.chunk, tensor.chunk_count - 1);
+  EXPECT_EQ(told.back().changed_elements, delta.changed_elements);
+  EXPECT_LT(told.front().changed_elements, delta.changed_elements);
+  EXPECT_GT(chunks, 0u);
+}
+
 TEST_F(DeltaCoderTest, LeavesOutChunksThatDidNotChange) {
   std::vector<TestTensor> tensors{opaque_tensor("a", 3 * kChunkBytes, 1)};
   const Base base = base_of_directory(write("before", tensors));

@@ -23,6 +23,7 @@ namespace {
 constexpr const char* kGrowing = "m-2.safetensors";
 constexpr const char* kTemporary = ".tmpQ4LQlO";
 constexpr std::size_t kLargeElements = 5'000'000;
+constexpr std::size_t kElementsOfPieces = 22'000'000;  // of more than two
 
 /// A file, and what a saver has written of it.
 class SavedFile {
@@ -85,8 +86,8 @@ class GrowingFileTest : public PreEncoderTest {
     file.path = path;
     return file;
   }
-  void make_large() {  // so that some of it shows while it is written
-    files_[kGrowing] = {make_weights("c", rng_, kLargeElements)};
+  void make_large(std::size_t elements = kLargeElements) {  // some shows while it is written
+    files_[kGrowing] = {make_weights("c", rng_, elements)};
   }
   void grow(const std::string& path = kGrowing) { early_->add(file_of(path, true)); }
   void close(const std::string& path = kGrowing) { early_->add(file_of(path, false)); }
@@ -236,6 +237,64 @@ TEST_F(GrowingFileTest, OneThatGetsItsNameWithTheCloseIsCodedByIt) {
   ASSERT_TRUE(early_->coming().record);
   EXPECT_EQ(early_->coming().record->files.front().path, kGrowing);
   publish_and_expect(file, file.size());
+}
+
+// Readers begin with it, and publish() has its packs already.
+TEST_F(GrowingFileTest, IsAnnouncedInPiecesByTheNameThatItWillHave) {
+  make_large(kElementsOfPieces);
+  SavedFile file = begin_save();
+  early_->add(named(kTemporary, true));
+  std::vector<PackRef> told;
+  std::uint64_t coded_bytes = 0;
+  for (const unsigned percent : {60u, 90u}) {
+    file.write_percent(percent);
+    EarlyRecord record;
+    ASSERT_TRUE(eventually([&] {
+      const EarlyComing coming = early_->coming();
+      if (!coming.record) return false;
+      record = *coming.record;
+      return record.files.front().coded_bytes.value_or(0) > coded_bytes;
+    })) << percent;
+    ASSERT_EQ(record.files.size(), 1u);
+    EXPECT_EQ(record.files[0].path, kGrowing);
+    EXPECT_GT(record.files[0].delta.packs.size(), told.size());
+    EXPECT_LE(*record.files[0].coded_bytes, file.written());
+    coded_bytes = *record.files[0].coded_bytes;
+    told = record.files[0].delta.packs;
+  }
+  file.finish();
+  close();
+  wait_for("uploaded");
+  const EarlyRecord whole = early_->coming().record.value();
+  EXPECT_FALSE(whole.files.front().coded_bytes);
+  EXPECT_TRUE(
+      std::ranges::equal(std::span(whole.files.front().delta.packs).first(told.size()), told));
+  file.close();
+  publish(directory_, take());
+  const auto version = host_.history.get(2, {});
+  for (const PackRef& pack : whole.files.front().delta.packs) {
+    EXPECT_EQ(std::ranges::count(version->manifest.delta->packs, pack), 1) << pack.name;
+  }
+  expect_sound();
+}
+
+TEST_F(GrowingFileTest, OneThatGetsANameOfItsOwnIsAnnouncedNoMore) {
+  make_large(kElementsOfPieces);
+  SavedFile file = begin_save();
+  early_->add(named(kTemporary, true));
+  file.write_percent(60);
+  ASSERT_TRUE(eventually([&] { return early_->coming().record.has_value(); }));
+  file.finish();
+  EarlyFile closed = file_of(kGrowing, false);
+  closed.path = "new.safetensors";
+  early_->add(closed);
+  ASSERT_TRUE(eventually([&] { return !early_->coming().record; }));
+  file.close();
+  std::filesystem::rename(directory_ / kGrowing, directory_ / "new.safetensors");
+  publish(directory_, take());
+  publish_plainly(directory_);
+  expect_same(2, directory_);
+  expect_sound();
 }
 
 TEST_F(GrowingFileTest, OneThatIsRenamedWhileItIsWrittenGoesOn) {

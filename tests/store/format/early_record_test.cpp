@@ -18,7 +18,7 @@ EarlyRecord full_record() {
   record.version = 42;
   record.parent_sha256.fill(std::byte{7});
   record.files = {{"a.safetensors", {{{std::string(32, 'b') + "-0", 200, 100, Sha256{}}}, 17}},
-                  {"sub/b.safetensors", {}}};
+                  {"sub/b.safetensors", {}, 4096}};
   record.features = {"xr"};
   return record;
 }
@@ -31,7 +31,9 @@ TEST(EarlyRecordTest, ComesBackAsItWasWritten) {
   ASSERT_EQ(read.files.size(), 2u);
   EXPECT_EQ(read.files[0].delta.packs.size(), 1u);
   EXPECT_EQ(read.files[0].delta.changed_elements, 17u);
+  EXPECT_FALSE(read.files[0].coded_bytes) << "all of it";
   EXPECT_TRUE(read.files[1].delta.packs.empty());
+  EXPECT_EQ(read.files[1].coded_bytes, 4096u);
 }
 
 TEST(EarlyRecordTest, EveryDamagedByteIsNoticed) {
@@ -60,6 +62,7 @@ TEST(EarlyRecordTest, RefusesWhatCannotBe) {
   EXPECT_TRUE(refuses([](EarlyRecord& record) { record.files[0].path = "z"; }));
   EXPECT_TRUE(refuses([](EarlyRecord& record) { record.files[1] = record.files[0]; }));
   EXPECT_TRUE(refuses([](EarlyRecord& record) { record.files[0].delta.packs[0].name = "../x"; }));
+  EXPECT_TRUE(refuses([](EarlyRecord& record) { record.files[1].coded_bytes = UINT64_MAX; }));
 }
 
 TEST(EarlyRecordTest, AFeatureThatIsNotKnownIsNotSupported) {

@@ -1,16 +1,22 @@
 // Early versions: what a reader makes before the manifest exists, and when a version takes it.
 #include "store/sync/make_early.hpp"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <atomic>
 #include <map>
 #include <set>
+#include <string>
+#include <string_view>
 #include <thread>
 
+#include "store/base/bytes.hpp"
 #include "store/materialize/adopt.hpp"
 #include "store/materialize/bases.hpp"
+#include "store/os/file.hpp"
+#include "store/publish/early_packs.hpp"
 #include "store/publish/pre_encoded.hpp"
 #include "store/publish/pre_encoder.hpp"
 #include "store/repository/early_records.hpp"
@@ -32,10 +38,11 @@ constexpr std::uint64_t kDirectory = 17;
 /// A writer that codes early, and a reader.
 class EarlyVersionTest : public testing::Test {
  protected:
-  EarlyVersionTest() {
+  explicit EarlyVersionTest(std::size_t elements_of_c = kElements) {
     for (const std::string name : {"a", "b", "c"}) {
+      const std::size_t elements = name == "c" ? elements_of_c : kElements;
       tensors_[name + ".safetensors"] = {
-          {name, Dtype::bf16, {kElements}, random_bf16(kElements, rng_)}};
+          {name, Dtype::bf16, {elements}, random_bf16(elements, rng_)}};
     }
     EarlyOptions options;
     options.parent = [this] { return std::optional<std::uint64_t>(parent_); };
@@ -338,6 +345,209 @@ TEST_F(EarlyVersionTest, ADamagedParentMakesNothingAndIsRebuiltWithTheVersion) {
   EXPECT_TRUE(reader_.store->images().is_complete(1)) << "nothing is evicted for it";
   publish(directory, take());
   EXPECT_EQ(bring(2, directory), 0u);
+}
+
+TEST_F(EarlyVersionTest, PacksOfWhatWasMadeEarlyAreNotFetchedAgain) {
+  const Path directory = step();
+  const EarlyRecord record = code(directory, {"a.safetensors", "b.safetensors"});
+  make(record);
+  publish(directory, take());
+  for (const EarlyRecord::File& file : record.files) {
+    const std::string key = keys::pack(2, file.delta.packs.at(0).name);
+    std::string damaged = bucket_->find(key).value();
+    damaged.back() = static_cast<char>(damaged.back() ^ 1);
+    bucket_->replace(key, damaged);
+  }
+  EXPECT_EQ(bring(2, directory), bytes_of(directory, {"a.safetensors", "b.safetensors"}));
+}
+
+// ---- a file that is still written ----
+
+constexpr const char* kGrowing = "c.safetensors";
+constexpr const char* kTemporary = ".tmpQ4LQlO";  // as savers call it until it is complete
+
+class GrowingVersionTest : public EarlyVersionTest {
+ protected:
+  GrowingVersionTest() : EarlyVersionTest(22'000'000) {}  // more than two pieces
+
+  /// A step that lacks the end of one file.
+  void begin() {
+    directory_ = step();
+    path_ = directory_ / kGrowing;
+    bytes_ = read_text(path_);
+    std::filesystem::resize_file(path_, 0);
+    early_->add({kDirectory, kTemporary, path_, 1, true});
+  }
+
+  void write_percent(std::size_t percent) {
+    const std::string_view bytes =
+        std::string_view(bytes_).substr(0, bytes_.size() * percent / 100);
+    const std::size_t from = std::filesystem::file_size(path_);
+    const File file = File::open(path_, O_WRONLY);
+    write_at(file.fd(), from, as_bytes(bytes.substr(from)), path_);
+  }
+
+  /// Waits until so many packs of the file are named.
+  EarlyRecord record(std::size_t packs) {
+    EarlyRecord found;
+    EXPECT_TRUE(eventually([&] {
+      const EarlyComing coming = early_->coming();
+      if (!coming.record) return false;
+      found = *coming.record;
+      return found.files.size() == 1 && found.files[0].delta.packs.size() == packs;
+    })) << packs;
+    EXPECT_EQ(found.files.front().path, kGrowing);
+    return found;
+  }
+
+  /// Returns: the record that names all of the file.
+  EarlyRecord finish() {
+    write_percent(100);
+    early_->add({kDirectory, kGrowing, path_, 1, false});
+    EXPECT_TRUE(eventually([&] {
+      const EarlyComing coming = early_->coming();
+      return coming.record && !coming.record->files.front().coded_bytes;
+    }));
+    return early_->coming().record.value();
+  }
+
+  /// Two pieces of the file, the second made after the first, or with it.
+  std::uint64_t make_two(bool one_by_one = true) {
+    write_percent(45);
+    std::uint64_t made = 0;
+    const EarlyRecord first = record(1);
+    if (one_by_one) made = make(first).bytes;
+    write_percent(85);
+    return made + make(record(2)).bytes;
+  }
+
+  Path directory_, path_;
+  std::string bytes_;
+};
+
+TEST_F(GrowingVersionTest, ItIsMadeInPieces) {
+  for (std::uint64_t version = 2; version <= 3; version++) {
+    begin();
+    write_percent(45);
+    const EarlyRecord first = record(1);
+    const std::uint64_t coded = first.files[0].coded_bytes.value();
+    EXPECT_GE(coded, kEarlyPieceBytes);
+    const std::uint64_t made = make(first).bytes;
+    EXPECT_GT(made, 0u);
+    EXPECT_LE(made, coded);
+    EXPECT_EQ(make(first).bytes, 0u) << "it is here";
+    write_percent(85);
+    const EarlyRecord second = record(2);
+    EXPECT_EQ(second.files[0].delta.packs[0], first.files[0].delta.packs[0]);
+    const std::uint64_t more = make(second).bytes;
+    EXPECT_GT(more, 0u);
+    EXPECT_LE(made + more, second.files[0].coded_bytes.value());
+    const EarlyRecord last = finish();
+    EXPECT_EQ(last.files[0].delta.packs.size(), 3u);
+    const std::uint64_t rest = version == 3 ? make(last).bytes : 0;
+    publish(directory_, take());
+    EXPECT_EQ(bring(version, directory_), made + more + rest);
+    if (version == 3) {
+      EXPECT_EQ(made + more + rest, bytes_.size());
+    }
+  }
+}
+
+TEST_F(GrowingVersionTest, PiecesThatCameMeanwhileAreMadeAtOnce) {
+  begin();
+  const std::uint64_t made = make_two(false);
+  finish();
+  publish(directory_, take());
+  EXPECT_EQ(bring(2, directory_), made);
+}
+
+TEST_F(GrowingVersionTest, WhatWasWrittenAgainIsMadeAgain) {
+  begin();
+  EXPECT_GT(make_two(), 0u);
+  const std::size_t at = bytes_.size() / 3;
+  bytes_[at] = static_cast<char>(bytes_[at] ^ 1);
+  write_at(File::open(path_, O_WRONLY).fd(), at, as_bytes(bytes_).subspan(at, 1), path_);
+  finish();
+  publish(directory_, take());
+  EXPECT_EQ(bring(2, directory_), 0u);
+}
+
+TEST_F(GrowingVersionTest, AnotherHeaderOfTheSameLengthIsWrittenOver) {
+  metadata_["step"] = "1";
+  publish(step(), nullptr);
+  reader_.read_version(2);
+  metadata_["step"] = "2";
+  begin();
+  const std::uint64_t made = make_two();
+  finish();
+  publish(directory_, take());
+  EXPECT_EQ(bring(3, directory_), made);
+}
+
+TEST_F(GrowingVersionTest, ARecordThatSaysMoreThanItsPacksHaveIsNotBelieved) {
+  begin();
+  write_percent(45);
+  EarlyRecord wrong = record(1);
+  wrong.files[0].coded_bytes = 28u << 20;
+  EXPECT_EQ(make(wrong).bytes, 28u << 20);
+  write_percent(85);
+  EXPECT_EQ(code_of([&] { make(record(2)); }), ErrorCode::corrupt) << "the border is another one";
+  finish();
+  publish(directory_, take());
+  EXPECT_EQ(bring(2, directory_), 0u);
+}
+
+TEST_F(GrowingVersionTest, ARecordOfMoreThanTheFileIsOfAllOfIt) {
+  begin();
+  write_percent(45);
+  EarlyRecord wrong = record(1);
+  wrong.files[0].coded_bytes = std::uint64_t{1} << 45;
+  EXPECT_EQ(make(wrong).bytes, bytes_.size());
+  EXPECT_EQ(make(finish()).bytes, bytes_.size()) << "made again: other packs";
+  publish(directory_, take());
+  EXPECT_EQ(bring(2, directory_), bytes_.size());
+}
+
+TEST_F(GrowingVersionTest, OtherPacksMakeItAgainFromItsBeginning) {
+  begin();
+  write_percent(45);
+  make(record(1));
+  write_percent(85);
+  EarlyRecord second = record(2);
+  std::swap(second.files[0].delta.packs[0], second.files[0].delta.packs[1]);
+  EXPECT_GT(make(second).bytes, 28u << 20);
+  finish();
+  publish(directory_, take());
+  EXPECT_GT(bring(2, directory_), 28u << 20) << "the same packs, in another order";
+}
+
+TEST_F(GrowingVersionTest, APieceThatFailsLeavesWhatWasMadeBefore) {
+  begin();
+  write_percent(45);
+  const std::uint64_t made = make(record(1)).bytes;
+  write_percent(85);
+  const EarlyRecord second = record(2);
+  const std::string key = keys::pack(2, second.files[0].delta.packs[1].name);
+  const std::string right = bucket_->find(key).value();
+  std::string damaged = right;
+  damaged.back() = static_cast<char>(damaged.back() ^ 1);
+  bucket_->replace(key, damaged);
+  EXPECT_EQ(code_of([&] { make(second); }), ErrorCode::corrupt);
+  bucket_->replace(key, right);
+  const EarlyRecord last = finish();
+  publish(directory_, take());
+  EXPECT_EQ(bring(2, directory_), made);
+  EXPECT_EQ(make(last).bytes, 0u) << "the version was claimed";
+}
+
+TEST_F(GrowingVersionTest, WhatChangedIsNotedAcrossThePieces) {
+  reader_.store->fresh_patches().add_taker();
+  begin();
+  make_two();
+  finish();
+  publish(directory_, take());
+  EXPECT_GT(bring(2, directory_), 0u);
+  expect_noted();
 }
 
 // ---- patches ----

@@ -1,0 +1,78 @@
+#include "store/publish/early_packs.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <mutex>
+#include <utility>
+
+namespace weightfs {
+namespace {
+
+constexpr std::uint64_t kPiecesMax = 8;
+
+/// Time limit of an upload: a base value, plus an amount for each MiB.
+constexpr std::chrono::seconds kUploadTime{60}, kUploadTimeOfMib{1};
+
+}  // namespace
+
+std::uint64_t early_piece_bytes(std::uint64_t file_bytes) noexcept {
+  return std::max(kEarlyPieceBytes, file_bytes / kPiecesMax);
+}
+
+Context early_upload_context(const Context& context, std::uint64_t size_bytes) {
+  return context.within(kUploadTime +
+                        kUploadTimeOfMib * static_cast<std::int64_t>(size_bytes >> 20));
+}
+
+EarlyPacks::EarlyPacks(Repository& repository, Names names, const Context& context, Told told)
+    : repository_(repository),
+      names_(std::move(names)),
+      context_(context),
+      told_(std::move(told)) {}
+
+void EarlyPacks::add(std::shared_ptr<const SpooledPack> pack, const CodedSoFar& so_far) {
+  if (!ahead_) {
+    ahead_.emplace(context_,
+                   [this](const SpooledPack& added, std::size_t k) { return put_added(added, k); });
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    so_far_.push_back(so_far);
+  }
+  ahead_->add(std::move(pack));
+}
+
+std::vector<PackRef> EarlyPacks::finish(std::span<const std::shared_ptr<const SpooledPack>> packs) {
+  std::vector<PackRef> refs;
+  if (ahead_) {
+    static_cast<void>(ahead_->end());
+    refs = ahead_->finish();
+  }
+  for (std::size_t k = refs.size(); k < packs.size(); k++) refs.push_back(put(*packs[k], k));
+  return refs;
+}
+
+PackRef EarlyPacks::put(const SpooledPack& pack, std::size_t k) {
+  const std::string head = pack.writer.head(names_.first_tensor);
+  const PackSource source(head, pack);
+  PackRef ref = pack_ref(pack, head);
+  ref.name = fmt::format("{}-{}", names_.nonce, k);
+  const Context uploading = early_upload_context(context_, source.size_bytes());
+  repository_.bucket(uploading).put(keys::pack(names_.version, ref.name), source, uploading);
+  return ref;
+}
+
+PackRef EarlyPacks::put_added(const SpooledPack& pack, std::size_t k) {
+  added_.push_back(put(pack, k));
+  CodedSoFar so_far;
+  {
+    const std::lock_guard lock(mutex_);
+    so_far = so_far_[k];
+  }
+  if (told_) told_(added_, so_far);
+  return added_.back();
+}
+
+}  // namespace weightfs
