@@ -33,8 +33,9 @@ HeadStart::HeadStart(Store& store, History& history, kernels::SharedCoder coder)
 
 std::uint64_t HeadStart::look(const Context& context) {
   const std::uint64_t newest = store_.manifests().newest().version;
-  store_.early_images().drop_until(newest);
+  // One that is not here yet is being made, and is about to claim what was made early.
   if (newest == 0 || !store_.images().has_all_files(newest)) return 0;
+  store_.early_images().drop_until(newest);
   const auto version = history_.get(newest, context.within(kRecordTime));
   if (find_early_bytes(version->manifest.meta).value_or(0) == 0) return 0;
   const auto record =

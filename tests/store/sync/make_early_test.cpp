@@ -20,6 +20,7 @@
 #include "store/publish/pre_encoded.hpp"
 #include "store/publish/pre_encoder.hpp"
 #include "store/repository/early_records.hpp"
+#include "store/sync/head_start.hpp"
 #include "tests/support/code_of.hpp"
 #include "tests/support/contains.hpp"
 #include "tests/support/eventually.hpp"
@@ -684,6 +685,22 @@ TEST_F(EarlyVersionTest, WhatAVersionDidNotTakeGoesWhenItIsShown) {
   EXPECT_FALSE(std::filesystem::is_empty(temporary));
   reader_.store->early_images().drop();
   EXPECT_TRUE(std::filesystem::is_empty(temporary)) << "somebody needs the room";
+}
+
+// A look that waited for the pass before it may come between the poll that found the version and
+// its claim.
+TEST_F(EarlyVersionTest, ALookLeavesWhatTheVersionIsAboutToClaim) {
+  HeadStart start(*reader_.store, reader_.history, kernels::make_cpu_coder());
+  const Path directory = step();
+  const std::uint64_t made = make(code(directory, all())).bytes;
+  publish(directory, take());
+  EXPECT_EQ(reader_.history.refresh(1, {}), 2u);
+  EXPECT_EQ(reader_.store->manifests().newest().version, 2u);
+  EXPECT_EQ(start.look({}), 0u);
+  EXPECT_EQ(bring(2, directory), made);
+  make(code(step(), all()));
+  start.look({});
+  EXPECT_GT(reader_.store->early_images().size_bytes(), 0u) << "of the version that comes next";
 }
 
 // As after kill -9: the process is gone, its files are not.
