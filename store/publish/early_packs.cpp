@@ -7,18 +7,25 @@
 #include <mutex>
 #include <utility>
 
+#include "store/format/manifest.hpp"
+
 namespace weightfs {
 namespace {
 
-constexpr std::uint64_t kPiecesMax = 8;
+constexpr std::uint64_t kPiecesMax = 8;              // of a file
+constexpr std::uint64_t kPiecesOfVersionMax = 2048;  // some 400 KiB of a manifest
+static_assert(kPiecesOfVersionMax * 256 < kManifestBytesMax);
 
 /// Time limit of an upload: a base value, plus an amount for each MiB.
 constexpr std::chrono::seconds kUploadTime{60}, kUploadTimeOfMib{1};
 
 }  // namespace
 
-std::uint64_t early_piece_bytes(std::uint64_t file_bytes) noexcept {
-  return std::max(kEarlyPieceBytes, file_bytes / kPiecesMax);
+std::uint64_t early_piece_bytes(std::uint64_t file_bytes, std::size_t files_of_version) noexcept {
+  const std::uint64_t files = std::max<std::uint64_t>(1, files_of_version);
+  const std::uint64_t pieces =
+      std::clamp<std::uint64_t>(kPiecesOfVersionMax / files, 1, kPiecesMax);
+  return std::max(kEarlyPieceBytes, (file_bytes + pieces - 1) / pieces);
 }
 
 Context early_upload_context(const Context& context, std::uint64_t size_bytes) {

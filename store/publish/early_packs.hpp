@@ -4,6 +4,7 @@
 // Threads: add() is called by one thread at a time; the rest belongs to its maker.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -21,10 +22,11 @@
 
 namespace weightfs {
 
-/// A file that grows is announced in pieces of this size, or of an 8th of it where that is more: a
-/// reader has so much left to do when the file is complete, and a version has so many packs more.
+/// A file that grows is announced in pieces of so many bytes: of this, or of an 8th of the file
+/// where that is more.  A reader has so much left to do when the file is complete.  Each piece is a
+/// pack in the manifest, whose size is bounded, so there are fewer where a version has many files.
 inline constexpr std::uint64_t kEarlyPieceBytes = 16u << 20;
-std::uint64_t early_piece_bytes(std::uint64_t file_bytes) noexcept;
+std::uint64_t early_piece_bytes(std::uint64_t file_bytes, std::size_t files_of_version) noexcept;
 
 /// With the time limit of an upload before the hand-over.
 Context early_upload_context(const Context& context, std::uint64_t size_bytes);

@@ -434,7 +434,7 @@ void PreEncoder::State::begin_packs(const Work& work, const EarlyResult& result,
              parent_sha256,
              so_far.needs_xr});
       });
-  coding.piece_bytes = early_piece_bytes(result.file.stamp.size_bytes);
+  coding.piece_bytes = early_piece_bytes(result.file.stamp.size_bytes, parent.files().size());
   coding.closed = [&packs](std::shared_ptr<const SpooledPack> pack, const CodedSoFar& so_far) {
     packs->add(std::move(pack), so_far);
   };
