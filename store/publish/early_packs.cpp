@@ -7,6 +7,8 @@
 #include <mutex>
 #include <utility>
 
+#include "store/base/error.hpp"
+#include "store/base/log.hpp"
 #include "store/format/manifest.hpp"
 
 namespace weightfs {
@@ -55,7 +57,13 @@ std::vector<PackRef> EarlyPacks::finish(std::span<const std::shared_ptr<const Sp
   std::vector<PackRef> refs;
   if (ahead_) {
     static_cast<void>(ahead_->end());
-    refs = ahead_->finish();
+    try {
+      refs = ahead_->finish();
+    } catch (const Error& error) {
+      context_.check("uploading packs");
+      log_debug(fmt::format("a pack is uploaded again: {}", error.what()));
+      refs = added_;
+    }
   }
   for (std::size_t k = refs.size(); k < packs.size(); k++) refs.push_back(put(*packs[k], k));
   return refs;

@@ -51,7 +51,8 @@ class EarlyPacks {
 
   [[nodiscard]] const Names& names() const noexcept { return names_; }
 
-  /// Uploads what of `packs`, which begin with those that were added, is not uploaded.
+  /// Uploads what of `packs`, which begin with those that were added, is not uploaded; also what
+  /// could not be uploaded before.
   /// Returns: what a manifest says of them all.  Throws Error: as Bucket::put().
   std::vector<PackRef> finish(std::span<const std::shared_ptr<const SpooledPack>> packs);
 

@@ -535,6 +535,7 @@ void PreEncoder::State::end_work() {
     Entry* const entry = entry_of(*current);
     const bool is_closed = entry != nullptr && current->was_written && !entry->file.is_written;
     if (is_closed && !entry->result) entry->tried.reset();  // now that it is complete
+    if (entry != nullptr && !entry->result) entry->begun.reset();
     current.reset();
   }
   changed.notify_all();

@@ -278,6 +278,41 @@ TEST_F(GrowingFileTest, IsAnnouncedInPiecesByTheNameThatItWillHave) {
   expect_sound();
 }
 
+TEST_F(GrowingFileTest, APieceThatTheBucketRefusesIsUploadedWithTheRest) {
+  make_large(kElementsOfPieces);
+  SavedFile file = begin_save();
+  bucket_->fail_key("packs/", ErrorCode::unavailable);
+  grow();
+  file.write_percent(60);
+  ASSERT_TRUE(eventually([&] { return bucket_->failures() > 0; }));
+  bucket_->heal();
+  file.finish();
+  close();
+  wait_for("uploaded");
+  EXPECT_EQ(early_->coming().record.value().files.front().delta.packs.size(), 3u);
+  publish_and_expect(file, file.size());
+}
+
+TEST_F(GrowingFileTest, OneThatIsGivenUpIsAnnouncedNoMore) {
+  make_large(kElementsOfPieces);
+  SavedFile file = begin_save();
+  grow();
+  file.write_percent(60);
+  ASSERT_TRUE(eventually([&] { return early_->coming().record.has_value(); }));
+  add(directory_, "m-1.safetensors");
+  wait_for("uploaded", "m-1.safetensors");
+  const EarlyRecord record = early_->coming().record.value();
+  ASSERT_EQ(record.files.size(), 1u);
+  EXPECT_EQ(record.files[0].path, "m-1.safetensors");
+  file.finish();
+  close();
+  wait_for("uploaded");
+  file.close();
+  publish(directory_, take());
+  publish_plainly(directory_);
+  expect_same(2, directory_);
+}
+
 TEST_F(GrowingFileTest, OneThatGetsANameOfItsOwnIsAnnouncedNoMore) {
   make_large(kElementsOfPieces);
   SavedFile file = begin_save();
