@@ -107,7 +107,7 @@ class EarlyImages {
   /// them any more.  So does the rest of what was claimed.
   void drop_until(std::uint64_t version) noexcept;
 
-  /// Of all files that are waiting.
+  /// Room of all files that are waiting, also of such as are begun.
   [[nodiscard]] std::uint64_t size_bytes() const;
 
   /// Bytes that versions took since the store was opened.

@@ -23,7 +23,7 @@ namespace weightfs {
 
 /// Of files that are made before their version is known.
 struct HeadStartStatus {
-  std::uint64_t waiting_bytes = 0;  // made, for the version that comes next
+  std::uint64_t waiting_bytes = 0;  // that are here, also such as are begun, in full
   std::uint64_t taken_bytes = 0;    // by versions, since the store was opened
 };
 
