@@ -27,7 +27,7 @@ class PublishDisk(harness.MountTest):
             for line in file:
                 thread, rest = line.split(None, 1)
                 if "<unfinished ...>" in rest:
-                    unfinished[thread] = rest.split("<unfinished")[0]
+                    unfinished[thread] = rest.split("<unfinished")[0].rstrip()
                     continue
                 if rest.startswith("<..."):
                     rest = unfinished.pop(thread) + rest.split("resumed>", 1)[1]
