@@ -98,29 +98,32 @@ std::unique_ptr<EarlySet> EarlyImages::claim(std::uint64_t version, const Contex
   if (!has_ended || is_later()) return nullptr;
   claimed = std::move(set_);
   lock.unlock();
-  if (claimed && claimed->version != version) claimed.reset();
-  return claimed;
+  if (!claimed || claimed->version == version) return claimed;
+  put_rest(std::move(claimed));
+  return nullptr;
 }
 
-void EarlyImages::put_rest(std::unique_ptr<EarlySet> set) noexcept {
+void EarlyImages::put_rest(std::unique_ptr<EarlySet> set) {
+  if (!set) return;
   const std::lock_guard lock(mutex_);
-  rest_.swap(set);
+  rest_.push_back(std::move(set));
 }
 
 void EarlyImages::drop_until(std::uint64_t version) noexcept {
   std::unique_ptr<EarlySet> dropped;
-  std::unique_ptr<EarlySet> rest;
+  std::vector<std::unique_ptr<EarlySet>> rest;
   const std::lock_guard lock(mutex_);
   rest.swap(rest_);
   if (!is_running_ && set_ && set_->version <= version) dropped = std::move(set_);
 }
 
-void EarlyImages::drop() noexcept {
+bool EarlyImages::drop() noexcept {
   std::unique_ptr<EarlySet> dropped;
-  std::unique_ptr<EarlySet> rest;
+  std::vector<std::unique_ptr<EarlySet>> rest;
   const std::lock_guard lock(mutex_);
   rest.swap(rest_);
   if (!is_running_) dropped = std::move(set_);
+  return dropped != nullptr || !rest.empty();
 }
 
 std::uint64_t EarlyImages::size_bytes() const {

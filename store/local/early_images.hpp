@@ -93,17 +93,19 @@ class EarlyImages {
   /// Waits for the pass that is running, which does what the version needs, for half a minute; no
   /// other pass for it begins from now on.
   /// Returns: the files of the version; nullptr: there are none, or a pass does not end.  What
-  /// there is of earlier ones goes.
+  /// there is of earlier ones goes with the rest.
   /// Throws Error: cancelled, timed_out.
   std::unique_ptr<EarlySet> claim(std::uint64_t version, const Context& context);
 
   /// What a version claimed and did not take goes when it is shown, even if that is nothing but
-  /// empty directories: to remove one, the kernel may wait for its file system's journal.
-  void put_rest(std::unique_ptr<EarlySet> set) noexcept;
+  /// empty directories: to remove one, the kernel may wait for its file system's journal.  `set`
+  /// may be null.
+  void put_rest(std::unique_ptr<EarlySet> set);
 
-  /// Somebody needs the room: all go, unless a pass is running.
-  void drop() noexcept;
-  /// Files of versions up to this one, which exist, go, unless a pass is running: nobody claims
+  /// Somebody needs the room: all go; while a pass is running, only the rest.
+  /// Returns: whether there was anything.
+  bool drop() noexcept;
+  /// Files of versions up to this one, which are here, go, unless a pass is running: nobody claims
   /// them any more.  So does the rest of what was claimed.
   void drop_until(std::uint64_t version) noexcept;
 
@@ -122,7 +124,7 @@ class EarlyImages {
   bool is_running_ = false;    // a pass; set_ stays as long
   std::uint64_t claimed_ = 0;  // the newest version that was claimed
   std::unique_ptr<EarlySet> set_;
-  std::unique_ptr<EarlySet> rest_;
+  std::vector<std::unique_ptr<EarlySet>> rest_;
   std::uint64_t taken_bytes_ = 0;
 };
 

@@ -177,10 +177,8 @@ void Evictor::evict_until_met(const Demand& demand) {
   // What is there is read first: a version that leaves in between counts twice, and never not.
   const std::uint64_t used = images_.bytes_of(counted_versions());
   if (is_met(used + going_bytes_)) return;
-  if (early_ != nullptr && early_->size_bytes() > 0) {
-    early_->drop();
-    if (is_met(used + going_bytes_)) return;
-  }
+  const bool has_dropped = early_ != nullptr && early_->drop();
+  if (has_dropped && is_met(used + going_bytes_)) return;
 
   const std::lock_guard one(demand_mutex_);
   std::vector<std::uint64_t> counted = counted_versions();

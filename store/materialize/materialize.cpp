@@ -212,9 +212,12 @@ class Materializer {
   /// delta to it, all is made now: the delta is made of what is decoded.
   std::unique_ptr<EarlySet> claim_early(const Plan& plan, ImagesHome home) {
     auto early = store_.early_images().claim(plan.version->number(), context_);
-    if (!early || !plan.base || early->home != home) return nullptr;
-    const VersionPair versions{plan.base->version->number(), plan.version->number()};
-    return store_.wanted_deltas().of(versions).empty() ? std::move(early) : nullptr;
+    if (early && plan.base && early->home == home) {
+      const VersionPair versions{plan.base->version->number(), plan.version->number()};
+      if (store_.wanted_deltas().of(versions).empty()) return early;
+    }
+    store_.early_images().put_rest(std::move(early));
+    return nullptr;
   }
 
   /// Adds missing files to a complete version.

@@ -261,6 +261,9 @@ TEST_F(EarlyVersionTest, OfTwoVersionsAtOnceNothingIsTaken) {
   const Path third = step();
   publish(third, nullptr);
   EXPECT_EQ(bring(3, third), 0u);
+  EXPECT_FALSE(std::filesystem::is_empty(dir_ / "reader" / "tmp")) << "it goes after that";
+  EXPECT_TRUE(reader_.store->early_images().drop());
+  EXPECT_FALSE(reader_.store->early_images().drop());
   EXPECT_EQ(bring(2, second), 0u);
 }
 
