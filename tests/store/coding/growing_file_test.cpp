@@ -278,6 +278,21 @@ TEST_F(GrowingFileTest, IsAnnouncedInPiecesByTheNameThatItWillHave) {
   expect_sound();
 }
 
+TEST_F(GrowingFileTest, OneThatMayBecomeEitherOfTwoIsNotAnnouncedBefore) {
+  make_large(kElementsOfPieces);
+  files_["n.safetensors"] = {make_weights("c", rng_, kElementsOfPieces)};
+  SavedFile file = begin_save();
+  early_->add(named(kTemporary, true));
+  file.write_percent(60);
+  wait_for("growing", kTemporary);
+  file.finish();
+  wait_for("grown", kTemporary);
+  close();
+  wait_for("uploaded");
+  EXPECT_EQ(early_->status().grown_bytes, file.size());
+  EXPECT_EQ(early_->coming().record.value().files.front().delta.packs.size(), 1u) << "no pieces";
+}
+
 TEST_F(GrowingFileTest, APieceThatTheBucketRefusesIsUploadedWithTheRest) {
   make_large(kElementsOfPieces);
   SavedFile file = begin_save();

@@ -15,6 +15,8 @@
 #include "store/base/bytes.hpp"
 #include "store/materialize/adopt.hpp"
 #include "store/materialize/bases.hpp"
+#include "store/materialize/early_version.hpp"
+#include "store/materialize/plan.hpp"
 #include "store/os/file.hpp"
 #include "store/publish/early_packs.hpp"
 #include "store/publish/pre_encoded.hpp"
@@ -542,6 +544,32 @@ TEST_F(GrowingVersionTest, APieceThatFailsLeavesWhatWasMadeBefore) {
   publish(directory_, take());
   EXPECT_EQ(bring(2, directory_), made);
   EXPECT_EQ(make(last).bytes, 0u) << "the version was claimed";
+}
+
+// Hashes of chunks are not made against attack: a pack that was not used is missed though all fit.
+TEST_F(GrowingVersionTest, RightHashesDoNotMakeUpForAPackThatWasNotUsed) {
+  begin();
+  make_two();
+  const std::vector<PackRef> packs = finish().files.at(0).delta.packs;
+  publish(directory_, take());
+  const std::vector<Base> bases{base_of(*reader_.store, reader_.history, 1, {})};
+  const Plan plan = make_plan(reader_.history, reader_.history.get(2, {}), bases, {});
+  const auto made_bytes = [&](std::unique_ptr<EarlySet> set) {
+    return EarlyVersion(plan, std::move(set)).made_bytes();
+  };
+  auto set = reader_.store->early_images().claim(2, {});
+  ASSERT_TRUE(set);
+  EarlyImage& image = set->files.at(kGrowing);
+  const auto hashes = plan.layout->hashes_of(*plan.layout->find_file(kGrowing), plan.hashes);
+  image.hashes.assign(hashes.begin(), hashes.end());
+  image.made_bytes = image.size_bytes;
+  const EarlyImage with_two = image;
+  EXPECT_EQ(made_bytes(std::move(set)), 0u);
+  EarlySet whole{2, bases[0].version->manifest_sha256, ImagesHome::disk,
+                 ScratchDirectory(reader_.store->temporary_directory(), "early-")};
+  whole.files[kGrowing] = with_two;
+  whole.files[kGrowing].packs = packs;
+  EXPECT_EQ(made_bytes(std::make_unique<EarlySet>(std::move(whole))), with_two.size_bytes);
 }
 
 TEST_F(GrowingVersionTest, WhatChangedIsNotedAcrossThePieces) {
