@@ -2,13 +2,14 @@
 """From "the checkpoint is in the trainer's memory" to "every byte was read on the other host".
 
     end_to_end.py [--size 512MiB] [--changed 1.1] [--bucket directory|ceph] [--ways weightfs,slime,...]
-                  [--poll SECONDS] [--reader-options "..."] [--save-rate GB/s] [--temporary .tmp]
-                  [--rounds R] [--warm-up W] [--json FILE]
+                  [--poll SECONDS] [--reader-options "..."] [--save-rate GB/s] [--ranks 1]
+                  [--temporary .tmp] [--rounds R] [--warm-up W] [--json FILE]
 
 weightfs: a writer's and a reader's mount on this machine, each with its own store. The trainer saves
 four shards one after the other as safetensors does, renames the directory into publish/, and the reader
 reads all files of the version as soon as `latest` names it. With --save-rate the save writes no faster than
 that: a trainer that gathers its weights from many devices does not save at the speed of memory. With
+`--ranks 4` the shards are written side by side, as by ranks of which each saves its own. With
 `--temporary tmp` files have such names until they are complete that none is coded before it is closed.
 Beside it, in the same run and on the same versions, the ways of others (peers.py), and `cp` of the model.
 
@@ -22,6 +23,7 @@ to `latest` on the reader's mount; the read. Written bytes are write_bytes less 
 """
 
 import argparse
+import concurrent.futures
 import json
 import os
 import shlex
@@ -118,9 +120,10 @@ class Mounts:
 
     name = "weightfs"
 
-    def __init__(self, model, work, place, options, save_rate, temporary):
+    def __init__(self, model, work, place, options, save_rate, ranks, temporary):
         self.model, self.url, self.manifest_exists = model, place.url, place.manifest_exists
         self.save_rate = save_rate  # bytes per second; 0: as fast as it can
+        self.ranks = ranks
         self.temporary = temporary  # how the names of files begin that are being saved
         self.binary = os.environ["WEIGHTFS_BIN"]
         self.writer, self.reader = (os.path.join(work, name) for name in ("writer", "reader"))
@@ -151,19 +154,24 @@ class Mounts:
 
     def save(self, folder):
         """As safetensors does."""
-        begin, saved = time.perf_counter(), 0
         os.mkdir(folder)
         with open(os.path.join(folder, "config.json"), "w") as file:
             json.dump({"architectures": ["LlamaForCausalLM"]}, file)
-        for shard in self.model.shards:
+        with concurrent.futures.ThreadPoolExecutor(self.ranks) as pool:
+            list(pool.map(lambda rank: self.save_shards(folder, self.model.shards[rank::self.ranks]),
+                          range(self.ranks)))
+
+    def save_shards(self, folder, shards):
+        begin, saved, rate = time.perf_counter(), 0, self.save_rate / self.ranks
+        for shard in shards:
             temporary = os.path.join(folder, f"{self.temporary}{shard.number:06}")
             fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
             os.ftruncate(fd, len(shard.after))
             view = memoryview(shard.after)
             for at in range(0, len(view), peers.PIECE):
                 saved += os.write(fd, view[at:at + peers.PIECE])
-                if self.save_rate:
-                    time.sleep(max(0.0, begin + saved / self.save_rate - time.perf_counter()))
+                if rate:
+                    time.sleep(max(0.0, begin + saved / rate - time.perf_counter()))
             os.rename(temporary, os.path.join(folder, shard.name))
             os.close(fd)
 
@@ -392,7 +400,7 @@ def part_rows(results):
 
 def print_results(report, results, args):
     report.note("circumstances", f"{args.size} in {SHARDS} shards, {100 * np.mean(results.changed):.2f} % changed, bucket: "
-                f"{args.bucket}, reader: `{args.reader_options}`, the save {pace(args.save_rate)}, {args.rounds} rounds after {args.warm_up}; best / median.")
+                f"{args.bucket}, reader: `{args.reader_options}`, the save {pace(args.save_rate, args.ranks)}, {args.rounds} rounds after {args.warm_up}; best / median.")
     report.table("ways", ["way", "MB a version", "to `latest` or applied, ms", "/ weightfs", "to read whole, ms",
                           "/ weightfs", "from the trainer's memory to read whole, ms", "/ weightfs"],
                  comparison(results))
@@ -412,8 +420,8 @@ def print_results(report, results, args):
     report.data("parts", results.parts)
 
 
-def pace(rate):
-    return f"at {rate:g} GB/s" if rate else "as fast as it can"
+def pace(rate, ranks):
+    return (f"at {rate:g} GB/s" if rate else "as fast as it can") + (f" by {ranks} ranks" if ranks > 1 else "")
 
 
 def parse_size(text):
@@ -432,6 +440,7 @@ def main():
     parser.add_argument("--poll", default="0.02")
     parser.add_argument("--reader-options", default="", help="of the reader's mount, besides --poll")
     parser.add_argument("--save-rate", type=float, default=0, metavar="GB/s", help="0: as fast as it can")
+    parser.add_argument("--ranks", type=int, default=1, choices=range(1, SHARDS + 1), help="that save side by side")
     parser.add_argument("--temporary", default=".tmp", help="how the names of files begin that are being saved")
     parser.add_argument("--warm-up", type=int, default=WARM_UP)
     measure.add_options(parser)
@@ -443,7 +452,7 @@ def main():
         place = (CephPlace if args.bucket == "ceph" else DirectoryPlace)(work)
         model = Model(peers.Library(work), size, args.changed / 100)
         ways = [peers.ALL[name](model, place.bucket(name), work) for name in args.ways.split(",") if name != "weightfs"]
-        mounts = Mounts(model, work, place, args.reader_options, args.save_rate * 1e9, args.temporary)
+        mounts = Mounts(model, work, place, args.reader_options, args.save_rate * 1e9, args.ranks, args.temporary)
         with mounts:
             results = run(model, mounts, place, ways, args)
     print_results(report, results, args)

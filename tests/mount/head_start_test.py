@@ -1,5 +1,6 @@
 """A reader makes what is saved while it is saved, and has little to do when the version comes."""
 
+import contextlib
 import json
 import os
 import sys
@@ -125,6 +126,32 @@ class HeadStart(writers.WriterTest):
             early = self.brought(version)["early_bytes"]
             self.assertGreater(early, made)
             self.assert_same_tree(self.reading.join("versions", version), step)
+
+    def test_files_are_made_while_ranks_write_them_side_by_side(self):
+        self.make_large_steps()
+        step = self.large[1]
+        self.save_files(step, self.rest(step))
+        shards = {name: harness.read_file(os.path.join(step, name)) for name in weights(step)}
+        with contextlib.ExitStack() as stack:
+            files = {name: stack.enter_context(
+                open(self.writing.staging("saved", name), "wb", buffering=0)) for name in shards}
+            for name, data in shards.items():
+                files[name].write(data[:len(data) * 2 // 3])
+            self.wait_made(self.bytes_of(step, shards))  # room for all, with the first pieces
+            with open(self.early_record(3)) as record:
+                named = json.load(record)["files"]
+            self.assertEqual([entry["path"] for entry in named], sorted(shards))
+            for entry in named:
+                self.assertLess(entry["coded_bytes"], len(shards[entry["path"]]))
+            for name, data in shards.items():
+                files[name].write(data[len(data) * 2 // 3:])
+        self.wait_uploaded(step)
+        coded = self.writing.status()["writer"]["early"]
+        self.assertEqual(coded["grown_bytes"], self.bytes_of(step, shards))
+        self.hand_over(self.writing, "saved", "step-3")
+        self.assertEqual(self.wait(self.writing, "--tag", "step-3"), 3)
+        self.assertGreater(self.brought(3)["early_bytes"], self.bytes_of(step, shards) // 3)
+        self.assert_same_tree(self.reading.join("versions", 3), step)
 
     def make_large_steps(self):
         """Version 2: two shards, each of more than two pieces.  Others follow."""

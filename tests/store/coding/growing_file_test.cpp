@@ -1,12 +1,14 @@
 #include "store/coding/growing_file.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <chrono>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "store/base/bytes.hpp"
 #include "store/base/error.hpp"
@@ -74,6 +76,20 @@ class GrowingFileTest : public PreEncoderTest {
     std::string bytes = read_text(directory_ / kGrowing);
     std::filesystem::remove(directory_ / kGrowing);
     return {directory_ / kGrowing, std::move(bytes)};
+  }
+
+  /// The same of several files, which grow from now on.
+  std::vector<SavedFile> begin_saves(const std::vector<std::string>& names) {
+    publish_first();
+    directory_ = save();
+    std::vector<SavedFile> files;
+    for (const std::string& name : names) {
+      std::string bytes = read_text(directory_ / name);
+      std::filesystem::remove(directory_ / name);
+      files.emplace_back(directory_ / name, std::move(bytes));
+      grow(name);
+    }
+    return files;
   }
 
   [[nodiscard]] EarlyFile file_of(const std::string& path, bool is_written,
@@ -308,24 +324,18 @@ TEST_F(GrowingFileTest, APieceThatTheBucketRefusesIsUploadedWithTheRest) {
   publish_and_expect(file, file.size());
 }
 
-TEST_F(GrowingFileTest, OneThatIsGivenUpIsAnnouncedNoMore) {
+TEST_F(GrowingFileTest, OneThatEndsEarlyIsAnnouncedNoMore) {
   make_large(kElementsOfPieces);
   SavedFile file = begin_save();
   grow();
   file.write_percent(60);
   ASSERT_TRUE(eventually([&] { return early_->coming().record.has_value(); }));
-  add(directory_, "m-1.safetensors");
-  wait_for("uploaded", "m-1.safetensors");
-  const EarlyRecord record = early_->coming().record.value();
-  ASSERT_EQ(record.files.size(), 1u);
-  EXPECT_EQ(record.files[0].path, "m-1.safetensors");
+  close();  // too soon
+  ASSERT_TRUE(eventually([&] { return !early_->coming().record; }));
   file.finish();
   close();
   wait_for("uploaded");
-  file.close();
-  publish(directory_, take());
-  publish_plainly(directory_);
-  expect_same(2, directory_);
+  publish_and_expect(file, file.size());
 }
 
 TEST_F(GrowingFileTest, OneThatGetsANameOfItsOwnIsAnnouncedNoMore) {
@@ -474,7 +484,7 @@ TEST_F(GrowingFileTest, HasHashesComparesEveryChunk) {
 
 // ---- others ----
 
-TEST_F(GrowingFileTest, OneThatIsCompleteGoesFirst) {
+TEST_F(GrowingFileTest, OneThatIsCompleteIsCodedBesideIt) {
   SavedFile file = begin_save();
   grow();
   file.write_percent(50);
@@ -485,8 +495,61 @@ TEST_F(GrowingFileTest, OneThatIsCompleteGoesFirst) {
   file.finish();
   close();
   wait_for("uploaded");
-  EXPECT_EQ(early_->status().grown_bytes, 0u) << "it was given up";
+  EXPECT_EQ(early_->status().grown_bytes, file.size());
   EXPECT_EQ(early_->status().coded_files, 2u);
+}
+
+TEST_F(GrowingFileTest, FilesThatRanksWriteSideBySideAreAnnouncedInPieces) {
+  const std::vector<std::string> names = {"m-1.safetensors", kGrowing};
+  for (const std::string& name : names) {
+    files_[name] = {make_weights(name, rng_, kElementsOfPieces)};
+  }
+  auto files = begin_saves(names);
+  for (auto& file : files) file.write_percent(60);
+  ASSERT_TRUE(eventually([&] {
+    const auto record = early_->coming().record;
+    return record && record->files.size() == 2 && record->files[0].coded_bytes &&
+           record->files[1].coded_bytes;
+  }));
+  std::uint64_t bytes = 0;
+  for (std::size_t i = 0; i < files.size(); i++) {
+    files[i].finish();
+    files[i].close();
+    close(names[i]);
+    bytes += files[i].size();
+  }
+  for (const std::string& name : names) wait_for("uploaded", name);
+  EXPECT_EQ(early_->status().grown_bytes, bytes);
+  EXPECT_EQ(publish(directory_, take()).early_bytes, bytes);
+  publish_plainly(directory_);
+  expect_same(2, directory_);
+  expect_sound();
+}
+
+TEST_F(GrowingFileTest, AsManyGrowAsAHostHasRanks) {
+  constexpr std::size_t kRanks = 10, kMost = 8;
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < kRanks; i++) {
+    names.push_back(fmt::format("rank-{}.safetensors", i));
+    files_[names.back()] = {make_weights(names.back(), rng_)};
+  }
+  auto files = begin_saves(names);
+  for (auto& file : files) file.write_to(kEarlyBytesMin + 1000);
+  ASSERT_TRUE(eventually([&] { return early_->status().growing_files == kMost; }));
+  EXPECT_EQ(count_of("begin"), kMost);
+  for (std::size_t i = 0; i < kRanks; i++) {
+    if (i == 2) {  // the place of each that is closed is taken by another
+      ASSERT_TRUE(eventually([&] { return count_of("growing") == kRanks; }));
+    }
+    files[i].finish();
+    files[i].close();
+    close(names[i]);
+  }
+  for (const std::string& name : names) wait_for("uploaded", name);
+  EXPECT_EQ(early_->status().grown_bytes, early_->status().uploaded_bytes);
+  publish(directory_, take());
+  publish_plainly(directory_);
+  expect_same(2, directory_);
 }
 
 TEST_F(GrowingFileTest, IsBegunAgainWhenTheParentIsAnotherOne) {
