@@ -103,7 +103,7 @@ struct PublishQueue::State {
   bool look_for_lost_first(const QueueItem& item);
   void note_lost(QueueItem& item, const std::function<void()>& check);
   void prepare_links(QueueItem& item, const Context& context);
-  void take_early(QueueItem& item, const Context& context);
+  std::shared_ptr<const PreEncoded> take_early(QueueItem& item, const Context& context);
   [[nodiscard]] static ScanScope scope_of(const HandOverRecord& record) {
     return record.part.is_part() ? ScanScope::part : ScanScope::whole;
   }

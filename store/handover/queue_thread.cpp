@@ -161,8 +161,6 @@ void PublishQueue::State::publish_item(QueueItem& item, const Context& context) 
     item.total_bytes = total;
   };
   if (item.record.part.is_part()) return publish_part_item(item, context, progress);
-  take_early(item, context);
-  item.watch->lap(&HandOverTiming::code);
   try {
     PublishResult result = publish(history, store, options_of(item), context, progress);
     item.images = std::move(result.images);
@@ -218,10 +216,13 @@ void PublishQueue::State::prepare_links(QueueItem& item, const Context& context)
   write_record(item);
 }
 
-void PublishQueue::State::take_early(QueueItem& item, const Context& context) {
-  if (item.early) return;
-  item.early = early.take(item.record.directory, context);
-  change([&] { item.early_bytes = item.early->bytes(); });
+std::shared_ptr<const PreEncoded> PublishQueue::State::take_early(QueueItem& item,
+                                                                  const Context& context) {
+  if (!item.early) {
+    item.early = early.take(item.record.directory, context);
+    change([&] { item.early_bytes = item.early->bytes(); });
+  }
+  return item.early;
 }
 
 PublishOptions PublishQueue::State::options_of(QueueItem& item) {
@@ -242,7 +243,7 @@ PublishOptions PublishQueue::State::options_of(QueueItem& item) {
   item.tried_parent = result.fence_parent;
   result.committing = [this, &item](std::uint64_t version) { begin_commit(item, version); };
   result.lock_images = record.wishes.rollback == 0;  // else there is nothing to adopt
-  result.early = item.early;
+  result.early = [this, &item](const Context& context) { return take_early(item, context); };
   result.watch = &*item.watch;
   result.at = options.at;
   return result;

@@ -128,12 +128,13 @@ std::shared_ptr<const Version> History::add(Version version, std::shared_ptr<con
 
 // ---- new versions ----
 
-std::uint64_t History::refresh(std::uint64_t known, const Context& context) {
+std::uint64_t History::refresh(std::uint64_t known, const Context& context, Reach reach) {
   check_not_rolled_back(known, context);
   std::uint64_t newest = known;
   try {
     // One request if there is no new version, two if there is one.
-    const bool is_behind = advance(newest, 1, context) && advance(newest, 1, context);
+    const bool is_behind =
+        advance(newest, 1, context) && reach == Reach::newest && advance(newest, 1, context);
     if (is_behind && advance(newest, 2, context)) {
       jump(newest, context);
       walk(newest, context);

@@ -27,6 +27,7 @@
 #include "store/base/ranked_mutex.hpp"
 #include "store/local/store.hpp"
 #include "store/repository/layout_cache.hpp"
+#include "store/repository/pack_heads.hpp"
 #include "store/repository/repository.hpp"
 #include "store/seed/seed_directory.hpp"
 #include "store/ways/skip_book.hpp"
@@ -39,9 +40,16 @@ class History final : public VersionSource {
   /// Limits for unused layouts, and for manifests.
   static constexpr std::size_t kLayoutBytesKept = 32u << 20;
   static constexpr std::size_t kManifestBytesKept = 32u << 20;
+  /// Limit for headers of packs.
+  static constexpr std::size_t kPackHeadBytesKept = 16u << 20;
   /// A host that is no more versions behind reads all of their manifests: it is likely to need
   /// them, and they come at the same time.
   static constexpr std::uint64_t kWalkedMax = 8;
+
+  enum class Reach {
+    newest,
+    next  // at most one version after `known`, by one request: somebody has just looked
+  };
 
   /// `store` may be null: then nothing is kept.  Keeps both references.  `seed`: what plans take
   /// from there is not fetched; may be null.
@@ -80,10 +88,11 @@ class History final : public VersionSource {
   /// The first call also looks beyond the first absent number: if there are versions above it, its
   /// manifest was removed, which is Error corrupt.  Later calls do not, so that a call without a
   /// new version is one GET.
+  /// `reach`: how far to look after the first one.
   /// Returns: the newest version that exists now, at least `known`.  If a version cannot be read or
   /// is rejected, the last one before it is returned, and the next call throws.
   /// Throws Error: corrupt (malformed, a fork, a rollback), unavailable.
-  std::uint64_t refresh(std::uint64_t known, const Context& context);
+  std::uint64_t refresh(std::uint64_t known, const Context& context, Reach reach = Reach::newest);
 
   /// Makes the next refresh() look beyond the first absent number again, and read every manifest on
   /// its way.  Call it before publishing a version with that number.
@@ -91,6 +100,9 @@ class History final : public VersionSource {
 
   [[nodiscard]] Repository& repository() noexcept { return repository_; }
   [[nodiscard]] const std::shared_ptr<const SeedDirectory>& seed() const noexcept { return seed_; }
+
+  /// Those of packs of the next version that were read already.
+  [[nodiscard]] PackHeads& pack_heads() noexcept { return pack_heads_; }
 
   /// The skip deltas of the repository.
   [[nodiscard]] SkipBook& skips() noexcept { return skips_; }
@@ -135,6 +147,7 @@ class History final : public VersionSource {
   Store* const store_;
   const std::shared_ptr<const SeedDirectory> seed_;
   SkipBook skips_{repository_};
+  PackHeads pack_heads_{kPackHeadBytesKept};
   // Held while a version is compared with its neighbours and remembered. Held across store calls,
   // not bucket calls; before mutex_.
   RankedMutex accept_mutex_{LockRank::history_accept, "History::accept_mutex_"};

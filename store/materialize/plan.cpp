@@ -164,6 +164,24 @@ std::uint64_t memory_of_step(const Layout& layout) {
          layout.tensors().size() * sizeof(std::optional<std::uint32_t>);
 }
 
+enum class Keep { nothing, head };
+
+/// The index of a pack, whose header may be here.  `keep`: it will be asked for again.
+std::shared_ptr<const PackIndex> index_of(const Step& step, std::size_t pack, History& history,
+                                          PackRoom& room, const Context& context,
+                                          Keep keep = Keep::nothing) {
+  const PackRef& ref = step.delta().packs[pack];
+  const std::string key = step.pack_key(pack);
+  const auto parse = [&](std::string_view head) {
+    return PackIndex::parse(head, ref.size_bytes, *step.layout, key, room);
+  };
+  if (const auto head = history.pack_heads().find(ref)) return parse(*head);
+  std::string head = history.repository().get_pack_head(key, ref, *step.layout, context);
+  auto index = parse(head);
+  if (keep == Keep::head) history.pack_heads().put(ref, std::move(head));
+  return index;
+}
+
 /// Links a step to the layout before it.
 void join(Step& step, const Layout& before) {
   step.counterparts = counterparts(*step.layout, before);
@@ -390,8 +408,7 @@ class PathPlanner {
       const PackRef& ref = step.delta().packs[pack];
       const auto share = budget.take(ref.head_bytes, context_, "fetching a pack header");
       step.packs[pack] = of_step(heads[i].step, *step.version, [&] {
-        return history_.repository().get_pack_index(step.pack_key(pack), ref, *step.layout,
-                                                    context_, &heads[i].room);
+        return index_of(step, pack, history_, heads[i].room, context_);
       });
     });
   }
@@ -577,9 +594,7 @@ Plan make_early_plan(History& history, const Base& base, std::span<const EarlyRe
   memory.take(memory_of_step(*plan.layout), keys::layout(plan.layout->id()));
   PackRoom room(*plan.layout, memory);
   parallel_for(of_pack.size(), kRecordThreads, context, [&](std::size_t i) {
-    const PackRef& ref = step.delta().packs[i];
-    step.packs[i] =
-        history.repository().get_pack_index(step.pack_key(i), ref, *step.layout, context, &room);
+    step.packs[i] = index_of(step, i, history, room, context, Keep::head);
     check_is_of(*step.packs[i], *of_pack[i], step.pack_key(i));
   });
   for (const PackRef& ref : step.delta().packs) plan.fetch_bytes += ref.size_bytes;

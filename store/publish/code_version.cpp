@@ -80,11 +80,14 @@ class VersionCoder {
 void VersionCoder::take_early() {
   forget_early();
   if (!options_.early || what_.with_pieces) return;  // of a part nothing is coded early
+  const std::shared_ptr<const PreEncoded> early = options_.early(context_);
+  if (!early) return;
+  coded_.early_nonce = early->snapshot_nonce();
   const std::uint64_t parent = what_.parent ? what_.parent->number() : 0;
   const Sha256 parent_sha256 = what_.parent ? what_.parent->manifest_sha256 : Sha256{};
   for (std::size_t i = 0; i < coded_.early.size(); i++) {
     const CheckpointFile& file = *what_.reader->weights()[i];
-    coded_.early[i] = options_.early->find(file, parent, parent_sha256);
+    coded_.early[i] = early->find(file, parent, parent_sha256);
     is_early_[i] = coded_.early[i] != nullptr;
   }
 }

@@ -78,9 +78,11 @@ struct PublishOptions {
   /// `lock_images`.
   bool keeps_images = false;
 
-  /// Results coded earlier (store/publish/pre_encoder.hpp); may be null.  A file's result is used
-  /// if path, inode, size, modification time, header and parent are the same as when it was coded.
-  std::shared_ptr<const PreEncoded> early = {};
+  /// Gives results coded earlier (store/publish/pre_encoder.hpp), or nullptr; empty: there are
+  /// none. Called once per try, while the bucket is asked about the parent; may wait, and throw.  A
+  /// file's result is used if path, inode, size, modification time, header and parent are the same
+  /// as when it was coded.
+  std::function<std::shared_ptr<const PreEncoded>(const Context& context)> early = {};
 
   /// Gets the phases seal to commit, and adopt with `keeps_images`; nullptr: nobody asks.
   HandOverWatch* watch = nullptr;

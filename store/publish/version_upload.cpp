@@ -234,11 +234,10 @@ void VersionUpload::choose_snapshot_nonce(const CodedVersion& coded) {
   if (of_.proof != nullptr) nonce.add(of_.proof->base().text());
   snapshot_nonce_ = nonce.finish();
   if (coded.delta) return;
-  const auto& given = of_.options.early;
   const bool any = std::ranges::any_of(coded.early, [&](const auto& early) {
-    return early && early->is_uploaded && early->nonce == given->snapshot_nonce();
+    return early && early->is_uploaded && early->nonce == coded.early_nonce;
   });
-  if (any) snapshot_nonce_ = given->snapshot_nonce();
+  if (any) snapshot_nonce_ = coded.early_nonce;
 }
 
 bool VersionUpload::is_in_snapshot(const CodedVersion& coded, std::size_t file) const {
@@ -247,9 +246,8 @@ bool VersionUpload::is_in_snapshot(const CodedVersion& coded, std::size_t file) 
 }
 
 void VersionUpload::upload_snapshot(const CodedVersion& coded, CountedPuts& puts) {
-  const auto& early = of_.options.early;
   // The nonce of early work is used again when the same hand-over is published again.
-  const bool is_shared = early && !coded.delta && snapshot_nonce_ == early->snapshot_nonce();
+  const bool is_shared = !coded.delta && snapshot_nonce_ == coded.early_nonce;
   manifest_.snapshot.emplace();
   manifest_.snapshot->nonce = snapshot_nonce_;
   SnapshotHashes hashes{coded.snapshot->chunks, {}};

@@ -37,6 +37,7 @@ namespace weightfs {
 struct CodedVersion {
   std::vector<std::shared_ptr<const EarlyResult>> early;  // by file of the layout; nullptr: not
                                                           // coded early
+  std::string early_nonce;  // of those uploaded early, for a snapshot; empty: none may be used
   std::optional<CodedDelta> delta;  // the hashes of all files; packs of those not coded early
   std::optional<CheckpointHashes> snapshot;  // at least one of the two
   /// Of the files that `delta` coded; nullptr: they are not noted.

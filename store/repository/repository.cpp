@@ -488,11 +488,8 @@ std::string Repository::get_blob(const BlobRef& ref, const Context& context) {
                     kBlobBytesMax, context);
 }
 
-std::shared_ptr<const PackIndex> Repository::get_pack_index(const std::string& key,
-                                                            const PackRef& ref,
-                                                            const Layout& layout,
-                                                            const Context& context,
-                                                            PackRoom* room) {
+std::string Repository::get_pack_head(const std::string& key, const PackRef& ref,
+                                      const Layout& layout, const Context& context) {
   const bool is_possible = ref.size_bytes <= kPackBytesMax && ref.head_bytes <= ref.size_bytes &&
                            ref.head_bytes <= PackIndex::head_bytes_max(layout, ref.size_bytes);
   if (!is_possible) {
@@ -503,10 +500,19 @@ std::shared_ptr<const PackIndex> Repository::get_pack_index(const std::string& k
             ref.size_bytes, ref.head_bytes));
   }
   MemoryBudget().check(kHeadsInMemory * ref.head_bytes, key);
-  const std::string head = get_head(bucket(context), key, ref.head_bytes, context);
+  std::string head = get_head(bucket(context), key, ref.head_bytes, context);
   if (sha256(as_bytes(head)) != ref.head_sha256) {
     throw corrupt(key, "the SHA-256 of its header does not match the manifest");
   }
+  return head;
+}
+
+std::shared_ptr<const PackIndex> Repository::get_pack_index(const std::string& key,
+                                                            const PackRef& ref,
+                                                            const Layout& layout,
+                                                            const Context& context,
+                                                            PackRoom* room) {
+  const std::string head = get_pack_head(key, ref, layout, context);
   return room == nullptr ? PackIndex::parse(head, ref.size_bytes, layout, key)
                          : PackIndex::parse(head, ref.size_bytes, layout, key, *room);
 }

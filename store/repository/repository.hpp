@@ -161,7 +161,10 @@ class Repository {
   /// unsupported if that exceeds the budget of this host (MemoryBudget).
   std::shared_ptr<const Layout> get_layout(const ObjectRef& ref, const Context& context);
   std::string get_blob(const BlobRef& ref, const Context& context);
-  /// `key`: of the pack.  `room`: shared by all packs of a delta, if several are read.
+  /// The header of a pack, whose SHA-256 was compared.  `key`: of the pack.
+  std::string get_pack_head(const std::string& key, const PackRef& ref, const Layout& layout,
+                            const Context& context);
+  /// `room`: shared by all packs of a delta, if several are read.
   std::shared_ptr<const PackIndex> get_pack_index(const std::string& key, const PackRef& ref,
                                                   const Layout& layout, const Context& context,
                                                   PackRoom* room = nullptr);

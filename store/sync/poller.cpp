@@ -11,6 +11,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
+constexpr milliseconds kMoment{250};  // versions do not follow each other so closely
+
 constexpr milliseconds kRefusedDelay{10'000};  // between polls that need a person's help
 
 bool is_bad_manifest(ErrorCode code) {
@@ -42,10 +44,10 @@ Poller::Poller(Store& store, History& history, CatalogBuilder& tags, VersionWatc
 
 void Poller::has(std::uint64_t version) noexcept { wanted_ = std::max(wanted_, version); }
 
-void Poller::poll(const Context& context) {
+void Poller::poll(const Context& context, bool can_wait) {
   is_reachable_ = is_back_ = false;
   try {
-    ask(context);
+    ask(context, can_wait);
   } catch (const Error& error) {
     failures_++;
     is_refused_ = is_refused(error.code());
@@ -61,10 +63,14 @@ void Poller::poll(const Context& context) {
   failures_ = beyond_ ? failures_ + 1 : 0;
 }
 
-void Poller::ask(const Context& context) {
+void Poller::ask(const Context& context, bool can_wait) {
+  using Reach = History::Reach;
   const Clock::time_point begin = Clock::now();
   const std::uint64_t known = newest_;
-  find_newest(context);
+  const bool is_near = can_wait && !may_have_more_ && paused_ && *paused_ < kMoment;
+  may_have_more_ = false;
+  find_newest(context, is_near ? Reach::next : Reach::newest);
+  may_have_more_ = is_near && newest_ > known;
   took_ = Clock::now() - begin;
   watches_.note_poll(begin, newest_);
   if (newest_ > known) rhythm_.saw_version(Clock::now());
@@ -72,11 +78,11 @@ void Poller::ask(const Context& context) {
   find_wanted(context);
 }
 
-void Poller::find_newest(const Context& context) {
+void Poller::find_newest(const Context& context, History::Reach reach) {
   const std::uint64_t known = std::max(newest_, store_.manifests().newest().version);
   beyond_.reset();
   try {
-    newest_ = history_.refresh(known, context);
+    newest_ = history_.refresh(known, context, reach);
   } catch (const Error& error) {
     if (!is_bad_manifest(error.code())) throw;
     newest_ = known;
@@ -102,7 +108,13 @@ void Poller::find_wanted(const Context& context) {
 }
 
 std::chrono::microseconds Poller::delay() {
+  paused_ = find_delay();
+  return *paused_;
+}
+
+std::chrono::microseconds Poller::find_delay() {
   const Poll& poll = follow_.poll;
+  if (may_have_more_) return std::chrono::microseconds::zero();
   if (is_refused_) return retry_delay(std::max(poll.interval, kRefusedDelay), 0, random_);
   if (failures_ > 0 || !poll.learns) return retry_delay(poll.interval, failures_, random_);
   return retry_delay(rhythm_.pause(Clock::now(), poll.interval, took_), 0, random_);

@@ -30,8 +30,11 @@ class Poller {
   Poller(Store& store, History& history, CatalogBuilder& tags, VersionWatches& watches,
          FollowOptions follow);
 
+  /// A version that was missing a moment ago is the newest one, as a rule, and whoever brings it
+  /// need not wait for the answer that there is no other: the next poll, at once after it, asks.
+  /// `can_wait`: that poll will come.
   /// Throws what went wrong; then is_reachable() is false, and the versions are those known before.
-  void poll(const Context& context);
+  void poll(const Context& context, bool can_wait = false);
 
   /// The newest version known to be in the bucket.
   [[nodiscard]] std::uint64_t newest() const noexcept { return newest_; }
@@ -48,16 +51,17 @@ class Poller {
   /// The last poll succeeded, those before it did not.
   [[nodiscard]] bool is_back() const noexcept { return is_back_; }
 
-  /// Time until the next poll.
+  /// Time until the next poll; to be asked before each.
   [[nodiscard]] std::chrono::microseconds delay();
   /// Poll::learns: the time between versions that polls go by; nullopt: steady polls.
   [[nodiscard]] std::optional<std::chrono::milliseconds> rhythm() const;
 
  private:
-  void ask(const Context& context);
-  void find_newest(const Context& context);
+  void ask(const Context& context, bool can_wait);
+  void find_newest(const Context& context, History::Reach reach);
   void walk_to_newest(const Context& context);
   void find_wanted(const Context& context);
+  [[nodiscard]] std::chrono::microseconds find_delay();
 
   Store& store_;
   History& history_;
@@ -73,7 +77,9 @@ class Poller {
   bool is_back_ = false;
   unsigned failures_ = 0;  // in a row
   PollRhythm rhythm_;
-  Clock::duration took_{};  // the last successful poll
+  Clock::duration took_{};      // the last successful poll
+  bool may_have_more_ = false;  // it has not asked whether there are later versions
+  std::optional<std::chrono::microseconds> paused_;  // before the next poll
   std::minstd_rand random_{std::random_device{}()};
 };
 

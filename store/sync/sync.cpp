@@ -84,7 +84,7 @@ struct Sync::State {
   void stop_workers();
 
   void round(bool retry_now, const Context& context, const Progress& progress);
-  void poll(const Context& context);
+  void poll(const Context& context, bool can_wait);
   void note_offline();
   [[nodiscard]] bool is_current(const Context& context);
   [[nodiscard]] bool is_filling_first() const;
@@ -284,7 +284,7 @@ void Sync::State::stop_workers() {
 void Sync::State::round(bool retry_now, const Context& context, const Progress& progress) {
   try {
     with_errors([&] {
-      poll(context);
+      poll(context, !retry_now);
       if (is_filling_first()) return succeeded(SyncStatus::State::fetching);
       const bool due =
           retry_now || ((poller.wanted() > attempted || Clock::now() >= retry_at) && may_rebuild());
@@ -322,9 +322,9 @@ bool Sync::State::is_filling_first() const {
   return true;
 }
 
-void Sync::State::poll(const Context& context) {
+void Sync::State::poll(const Context& context, bool can_wait) {
   try {
-    poller.poll(context);
+    poller.poll(context, can_wait);
   } catch (const Error& error) {
     if (is_offline(error.code())) note_offline();
     throw;

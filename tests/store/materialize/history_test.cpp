@@ -340,6 +340,18 @@ TEST(History, RefreshFindsWhatIsNew) {
   EXPECT_EQ(History(*at.repository, nullptr).refresh(0, {}), 4u);
 }
 
+TEST(History, ThatTheNextVersionIsThereTakesOneGet) {
+  HistoryFixture at;
+  commit_versions(*at.repository, 1);
+  const auto history = at.history();
+  history->refresh(0, {});
+  commit_versions(*at.repository, 3);
+  const std::uint64_t before = at.bucket->calls();
+  EXPECT_EQ(history->refresh(1, {}, History::Reach::next), 2u);
+  EXPECT_EQ(at.bucket->calls() - before, 1u);
+  EXPECT_EQ(history->refresh(2, {}), 3u);
+}
+
 TEST(History, ALaterPollWithoutNewsIsOneGet) {
   HistoryFixture at;
   commit_versions(*at.repository, 3);

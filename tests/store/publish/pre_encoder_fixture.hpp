@@ -120,7 +120,7 @@ class PreEncoderTest : public testing::Test {
                         const std::function<void(PublishOptions&)>& change = {}) {
     PublishOptions options;
     options.directory = directory;
-    options.early = std::move(early);
+    if (early) options.early = [early](const Context&) { return early; };
     options.lock_images = true;
     if (change) change(options);
     PublishResult result = host_.publish(options);

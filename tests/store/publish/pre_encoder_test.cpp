@@ -74,7 +74,7 @@ TEST_F(PreEncoderTest, NotesOnlyWhatHasRoomInMemory) {
   const auto early = take();
   PublishOptions options;
   options.directory = directory;
-  options.early = early;
+  options.early = [early](const Context&) { return early; };
   const PublishResult result = host_.publish(options);
   EXPECT_EQ(result.early_bytes, early->bytes());
   ASSERT_TRUE(result.fresh);

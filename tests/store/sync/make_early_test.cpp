@@ -100,7 +100,7 @@ class EarlyVersionTest : public testing::Test {
   std::uint64_t publish(const Path& directory, std::shared_ptr<const PreEncoded> early) {
     PublishOptions options;
     options.directory = directory;
-    options.early = std::move(early);
+    if (early) options.early = [early](const Context&) { return early; };
     options.lock_images = true;
     PublishResult result = writer_.publish(options);
     adopt_images(*writer_.store, result.images, directory, result.images_lock);
@@ -365,6 +365,14 @@ TEST_F(EarlyVersionTest, PacksOfWhatWasMadeEarlyAreNotFetchedAgain) {
     bucket_->replace(key, damaged);
   }
   EXPECT_EQ(bring(2, directory), bytes_of(directory, {"a.safetensors", "b.safetensors"}));
+}
+
+TEST_F(EarlyVersionTest, NorAreTheirHeaders) {
+  const Path directory = step();
+  make(code(directory, all()));
+  publish(directory, take());
+  bucket_->fail_key("packs/", ErrorCode::unavailable);
+  EXPECT_EQ(bring(2, directory), bytes_of(directory, all()));
 }
 
 // ---- a file that is still written ----

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "tests/store/sync/sync_fixture.hpp"
+#include "tests/support/code_of.hpp"
 
 namespace weightfs::test {
 namespace {
@@ -47,6 +48,40 @@ TEST_F(PollerTest, WantsTheNewestVersionAndNoOlderOneThanTheHostHas) {
   on->poller.poll({});
   EXPECT_EQ(on->poller.newest(), 2u);
   EXPECT_EQ(on->poller.wanted(), 3u);
+}
+
+TEST_F(PollerTest, AVersionThatWasMissingAMomentAgoDoesNotWaitForTheAnswerThatItIsTheNewest) {
+  FollowOptions follow;
+  follow.poll.interval = std::chrono::milliseconds(20);
+  const auto on = asker(follow);
+  on->poller.poll({}, true);
+  EXPECT_GT(on->poller.delay().count(), 0);
+  publish(1);
+  publish(2);
+  on->poller.poll({}, true);
+  EXPECT_EQ(on->poller.wanted(), 1u);
+  EXPECT_EQ(on->poller.delay().count(), 0) << "there may be another one";
+  on->poller.poll({}, true);
+  EXPECT_EQ(on->poller.wanted(), 2u);
+  EXPECT_GT(on->poller.delay().count(), 0);
+  publish(3);
+  on->poller.poll({}, true);
+  EXPECT_EQ(on->poller.delay().count(), 0);
+  bucket_->fail_key("", ErrorCode::unavailable);
+  EXPECT_EQ(code_of([&] { on->poller.poll({}, true); }), ErrorCode::unavailable);
+  EXPECT_GT(on->poller.delay().count(), 0);
+}
+
+TEST_F(PollerTest, AVersionThatWasMissingLongAgoNeedNotBeTheNewest) {
+  FollowOptions follow;
+  follow.poll.interval = std::chrono::seconds(10);
+  const auto on = asker(follow);
+  on->poller.poll({}, true);
+  EXPECT_GT(on->poller.delay().count(), 0);
+  publish(1);
+  publish(2);
+  on->poller.poll({}, true);
+  EXPECT_EQ(on->poller.wanted(), 2u);
 }
 
 TEST_F(PollerTest, WantsTheVersionThatCarriesTheTag) {
