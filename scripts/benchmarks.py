@@ -37,6 +37,7 @@ RUNS = {
     "end_to_end_paced": "end_to_end.py --save-rate 1 --ways slime",
     "end_to_end_closed": "end_to_end.py --save-rate 1 --ways slime --temporary tmp",
     "end_to_end_ranks": "end_to_end.py --save-rate 1 --ranks 4 --ways slime",
+    "end_to_end_irregular": "end_to_end.py --save-rate 0.25 --pause 6 --poll auto --ways slime",
     "end_to_end_slow": "end_to_end.py --save-rate 0.25 --ways slime",
     "end_to_end_slow_closed": "end_to_end.py --save-rate 0.25 --ways slime --temporary tmp",
     "end_to_end_2GiB": "end_to_end.py --size 2GiB --ways slime,whole,cp",

@@ -315,7 +315,9 @@ Json room_ahead_json(const std::optional<RoomAheadStatus>& room) {
 /// null: nothing is made before its version is known.
 Json head_start_json(const std::optional<HeadStartStatus>& start) {
   if (!start) return nullptr;
-  return {{"waiting_bytes", start->waiting_bytes}, {"taken_bytes", start->taken_bytes}};
+  return {{"waiting_bytes", start->waiting_bytes},
+          {"taken_bytes", start->taken_bytes},
+          {"due_in_ms", start->due_in ? Json(start->due_in->count()) : Json(nullptr)}};
 }
 
 Json images_json(const SyncStatus& sync) {

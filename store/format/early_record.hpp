@@ -20,6 +20,9 @@ namespace weightfs {
 
 inline constexpr std::uint64_t kEarlyRecordBytesMax = 4u << 20;
 
+/// Smaller files are not coded early.
+inline constexpr std::uint64_t kEarlyBytesMin = 1u << 20;
+
 struct EarlyRecord {
   /// A file that is coded and uploaded, or its beginning while it is still written.  It has the
   /// tensors of the parent's file of this path.

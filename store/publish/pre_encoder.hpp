@@ -39,9 +39,6 @@
 
 namespace weightfs {
 
-/// Smaller files are left to publish().
-inline constexpr std::uint64_t kEarlyBytesMin = 1u << 20;
-
 /// The most files held at a time; others are left to publish().
 inline constexpr std::size_t kEarlyFilesMax = 1024;
 

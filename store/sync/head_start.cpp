@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <exception>
+#include <mutex>
 #include <utility>
 
 #include "store/base/log.hpp"
@@ -18,10 +19,12 @@ constexpr std::chrono::seconds kRecordTime{30};
 
 }  // namespace
 
-HeadStart::HeadStart(Store& store, History& history, kernels::SharedCoder coder)
+HeadStart::HeadStart(Store& store, History& history, kernels::SharedCoder coder,
+                     std::function<void()> due_changed)
     : store_(store),
       history_(history),
       coder_(std::move(coder)),
+      due_changed_(std::move(due_changed)),
       thread_({"no head start: {}"}, [this](const Context& context, bool) {
         try {
           static_cast<void>(look(context));
@@ -32,18 +35,53 @@ HeadStart::HeadStart(Store& store, History& history, kernels::SharedCoder coder)
       }) {}
 
 std::uint64_t HeadStart::look(const Context& context) {
-  const std::uint64_t newest = store_.manifests().newest().version;
-  // One that is not here yet is being made, and is about to claim what was made early.
-  if (newest == 0 || !store_.images().has_all_files(newest)) return 0;
-  store_.early_images().drop_until(newest);
-  const auto version = history_.get(newest, context.within(kRecordTime));
-  if (find_early_bytes(version->manifest.meta).value_or(0) == 0) return 0;
-  const auto record =
-      find_early_record(history_.repository(), newest + 1, context.within(kRecordTime));
-  if (!record) return 0;
+  const std::optional<EarlyRecord> record = find_record(context);
+  if (!record) {
+    set_due(std::nullopt);
+    return 0;
+  }
+  const auto parent = history_.get(record->version - 1, context.within(kRecordTime));
+  if (const auto layout = history_.find_layout(*parent)) {
+    set_due(pace_.note(progress_of(*record, *layout), Clock::now()));
+  }
   const EarlyMade made = make_early(store_, history_, *record, coder_, context);
   fetched_bytes_ += made.fetched_bytes;
   return made.bytes;
+}
+
+/// Of the version after the newest one here.
+std::optional<EarlyRecord> HeadStart::find_record(const Context& context) {
+  const std::uint64_t newest = store_.manifests().newest().version;
+  // One that is not here yet is being made, and is about to claim what was made early.
+  if (newest == 0 || !store_.images().has_all_files(newest)) return std::nullopt;
+  store_.early_images().drop_until(newest);
+  const auto version = history_.get(newest, context.within(kRecordTime));
+  if (find_early_bytes(version->manifest.meta).value_or(0) == 0) return std::nullopt;
+  auto record = find_early_record(history_.repository(), newest + 1, context.within(kRecordTime));
+  const bool follows = record && record->parent_sha256 == version->manifest_sha256;
+  return follows ? std::move(record) : std::nullopt;
+}
+
+void HeadStart::set_due(std::optional<Clock::time_point> due) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (due_ == due) return;
+    due_ = due;
+  }
+  if (due_changed_) due_changed_();
+}
+
+std::optional<Clock::time_point> HeadStart::due() const {
+  const std::lock_guard lock(mutex_);
+  return due_;
+}
+
+HeadStartStatus HeadStart::status() const {
+  HeadStartStatus status{store_.early_images().size_bytes(), store_.early_images().taken_bytes()};
+  if (const auto due = this->due()) {
+    status.due_in = std::chrono::duration_cast<std::chrono::milliseconds>(*due - Clock::now());
+  }
+  return status;
 }
 
 }  // namespace weightfs

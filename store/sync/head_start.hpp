@@ -7,16 +7,24 @@
 // the hand-over: for all other runs it sends no request.  If so, it asks once after each poll that
 // found nothing.  What fails is left to the version, and only logged, at debug level.
 //
+// The record also tells how far the save is, and so when the version may come.
+//
 // Threads: all calls may run in parallel, look() one at a time.
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <functional>
+#include <optional>
 
 #include "kernels/dispatch/cpu_coder.hpp"
 #include "store/base/context.hpp"
+#include "store/base/ranked_mutex.hpp"
+#include "store/format/early_record.hpp"
 #include "store/local/store.hpp"
 #include "store/materialize/history.hpp"
+#include "store/sync/save_pace.hpp"
 #include "store/threads/woken_thread.hpp"
 
 namespace weightfs {
@@ -25,12 +33,16 @@ namespace weightfs {
 struct HeadStartStatus {
   std::uint64_t waiting_bytes = 0;  // that are here, also such as are begun, in full
   std::uint64_t taken_bytes = 0;    // by versions, since the store was opened
+  /// Until HeadStart::due(), negative since then.
+  std::optional<std::chrono::milliseconds> due_in = {};
 };
 
 class HeadStart {
  public:
-  /// Keeps the references.
-  HeadStart(Store& store, History& history, kernels::SharedCoder coder);
+  /// Keeps the references.  `due_changed`: due() returns something else now; called by the thread,
+  /// must be quick.
+  HeadStart(Store& store, History& history, kernels::SharedCoder coder,
+            std::function<void()> due_changed = {});
 
   void start() { thread_.start(); }
   void stop() { thread_.stop(); }
@@ -43,18 +55,26 @@ class HeadStart {
   /// Throws Error: what the bucket and make_early() throw.
   std::uint64_t look(const Context& context);
 
-  [[nodiscard]] HeadStartStatus status() const {
-    return {store_.early_images().size_bytes(), store_.early_images().taken_bytes()};
-  }
+  /// When the next version may come, by the pace of its save; nullopt: nothing tells.
+  [[nodiscard]] std::optional<Clock::time_point> due() const;
+
+  [[nodiscard]] HeadStartStatus status() const;
 
   /// Of packs, by this process.
   [[nodiscard]] std::uint64_t fetched_bytes() const noexcept { return fetched_bytes_; }
 
  private:
+  std::optional<EarlyRecord> find_record(const Context& context);
+  void set_due(std::optional<Clock::time_point> due);
+
   Store& store_;
   History& history_;
   const kernels::SharedCoder coder_;
+  const std::function<void()> due_changed_;
   std::atomic<std::uint64_t> fetched_bytes_ = 0;
+  SavePace pace_;                                                   // the thread's
+  mutable RankedMutex mutex_{LockRank::leaf, "HeadStart::mutex_"};  // guards the next field
+  std::optional<Clock::time_point> due_;
   WokenThread thread_;
 };
 

@@ -15,6 +15,7 @@ void PollRhythm::saw_version(Clock::time_point now) {
   if (last_ != Clock::time_point{}) intervals_.push_back(now - last_);
   if (intervals_.size() > kIntervals) intervals_.pop_front();
   last_ = now;
+  expected_.reset();
 }
 
 std::optional<Clock::duration> PollRhythm::interval() const {
@@ -27,13 +28,13 @@ std::optional<Clock::duration> PollRhythm::interval() const {
 
 std::chrono::milliseconds PollRhythm::pause(Clock::time_point now, std::chrono::milliseconds steady,
                                             Clock::duration poll_took) const {
-  const std::optional<Clock::duration> interval = this->interval();
-  if (!interval) return steady;
-  const Clock::duration distance = now - (last_ + *interval);
-  const Clock::duration pause =
-      std::max({(distance < Clock::duration{} ? -distance : distance) / kShare,
-                Clock::duration(kDensest), poll_took});
-  return std::min(std::chrono::ceil<std::chrono::milliseconds>(pause), steady);
+  Clock::duration distance = Clock::duration::max();
+  if (const auto interval = this->interval())
+    distance = std::chrono::abs(now - (last_ + *interval));
+  if (expected_) distance = std::min(distance, std::chrono::abs(now - *expected_));
+  const Clock::duration pause = std::max({distance / kShare, Clock::duration(kDensest), poll_took});
+  if (pause >= steady) return steady;
+  return std::chrono::ceil<std::chrono::milliseconds>(pause);
 }
 
 }  // namespace weightfs

@@ -3,7 +3,8 @@
 //     |--------|--------|----|--|-|||||||-|--|----|--------|--------|     polls
 //                                  due
 //
-// A new version is expected one median interval after the last one.  The pause before a poll is an
+// A new version is expected one median interval after the last one, and also when its save, as far
+// as it has come, will be complete (store/sync/save_pace.hpp).  The pause before a poll is an
 // eighth of the time to or since that moment, so polls are dense around it and become sparse on
 // both sides; a prediction that was wrong by e costs at most e / 8.  They never become sparser than
 // the pause of a run whose rhythm is not known.  A version costs at most about 100 polls more than
@@ -29,11 +30,14 @@ class PollRhythm {
   /// A poll found one or more new versions.
   void saw_version(Clock::time_point now);
 
+  /// The next version may come at this moment too, until it is seen; nullopt: nothing says when.
+  void expect(std::optional<Clock::time_point> due) noexcept { expected_ = due; }
+
   /// The time between versions that it goes by; nullopt while too few were seen.
   [[nodiscard]] std::optional<Clock::duration> interval() const;
 
   /// The pause before the next poll.
-  /// `steady`: the pause while there is no rhythm, and the longest one.
+  /// `steady`: the pause while nothing is expected, and the longest one.
   /// `poll_took`: the duration of the last poll.
   [[nodiscard]] std::chrono::milliseconds pause(Clock::time_point now,
                                                 std::chrono::milliseconds steady,
@@ -44,6 +48,7 @@ class PollRhythm {
 
   Clock::time_point last_{};               // version; the epoch: none was seen
   std::deque<Clock::duration> intervals_;  // between versions, the newest last
+  std::optional<Clock::time_point> expected_;
 };
 
 }  // namespace weightfs

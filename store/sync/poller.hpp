@@ -51,6 +51,9 @@ class Poller {
   /// The last poll succeeded, those before it did not.
   [[nodiscard]] bool is_back() const noexcept { return is_back_; }
 
+  /// The next version may come at this moment; nullopt: nothing says when.
+  void expect(std::optional<Clock::time_point> due) noexcept { rhythm_.expect(due); }
+
   /// Time until the next poll; to be asked before each.
   [[nodiscard]] std::chrono::microseconds delay();
   /// Poll::learns: the time between versions that polls go by; nullopt: steady polls.

@@ -80,7 +80,8 @@ struct Sync::State {
 
   void make_recorder();
   void run(const std::stop_token& stop);
-  void wait(const std::stop_token& stop, milliseconds delay);
+  void wait(const std::stop_token& stop, Clock::time_point polled);
+  Clock::time_point find_next_poll(Clock::time_point polled);
   void stop_workers();
 
   void round(bool retry_now, const Context& context, const Progress& progress);
@@ -142,6 +143,7 @@ struct Sync::State {
   bool filling_first = false;               // `latest` is partial
   bool remaking = false;                    // the first round may bring what a restart took
   bool woken = false;                       // the thread is not to wait for the next poll
+  bool is_due_known = false;                // HeadStart::due() has changed
   unsigned lost_failures = 0;               // versions that the disk did not take, in a row
   Clock::time_point rebuild_at{};           // of the last of them
   std::minstd_rand lost_random{std::random_device{}()};
@@ -207,7 +209,8 @@ Sync::State::State(Store& the_store, History& the_history, SyncOptions the_optio
     room_ahead = std::make_unique<RoomAhead>(store);
   }
   if (options.head_start && options.follow.what.kind == Follow::Kind::latest) {
-    head_start = std::make_unique<HeadStart>(store, history, options.coder);
+    head_start = std::make_unique<HeadStart>(store, history, options.coder,
+                                             [this] { change([&] { is_due_known = true; }); });
   }
   make_recorder();
   finisher = std::make_unique<DeltaFinisher>(store);
@@ -241,7 +244,7 @@ void Sync::State::run(const std::stop_token& stop) {
     remake(context);
   }
   while (!stop.stop_requested()) {
-    Clock::time_point next;
+    Clock::time_point polled;
     {
       const std::lock_guard lock(round_mutex);
       try {
@@ -253,20 +256,39 @@ void Sync::State::run(const std::stop_token& stop) {
       }
       change([&] { remaking = false; });
       fill_asked(context);
-      next = Clock::now() + poller.delay();
+      polled = Clock::now();
       try {
-        read_tags(context, next);
+        read_tags(context, find_next_poll(polled));
       } catch (const std::exception& error) {
         log_warning(fmt::format("sync: cannot show new tags: {}", error.what()));
       }
     }
-    wait(stop, std::chrono::ceil<milliseconds>(next - Clock::now()));
+    wait(stop, polled);
   }
 }
 
-void Sync::State::wait(const std::stop_token& stop, milliseconds delay) {
-  std::unique_lock lock(mutex);
-  changed.wait_for(lock, stop, delay, [this] { return std::exchange(woken, false); });
+/// Until the next poll, which may become due while it is waited for.
+void Sync::State::wait(const std::stop_token& stop, Clock::time_point polled) {
+  bool is_over = false;
+  while (!is_over && !stop.stop_requested()) {
+    Clock::time_point next;
+    {
+      const std::lock_guard lock(round_mutex);
+      next = find_next_poll(polled);
+    }
+    std::unique_lock lock(mutex);
+    const bool is_told =
+        changed.wait_until(lock, stop, next, [this] { return woken || is_due_known; });
+    is_over = !is_told || woken;
+    if (is_over) woken = false;
+    is_due_known = false;
+  }
+}
+
+/// Requires: round_mutex is held.
+Clock::time_point Sync::State::find_next_poll(Clock::time_point polled) {
+  if (head_start) poller.expect(head_start->due());
+  return polled + poller.delay();
 }
 
 /// Of what happens after the flip.

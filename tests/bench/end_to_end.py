@@ -3,13 +3,14 @@
 
     end_to_end.py [--size 512MiB] [--changed 1.1] [--bucket directory|ceph] [--ways weightfs,slime,...]
                   [--poll SECONDS] [--reader-options "..."] [--save-rate GB/s] [--ranks 1]
-                  [--temporary .tmp] [--rounds R] [--warm-up W] [--json FILE]
+                  [--pause SECONDS] [--temporary .tmp] [--rounds R] [--warm-up W] [--json FILE]
 
 weightfs: a writer's and a reader's mount on this machine, each with its own store. The trainer saves
 four shards one after the other as safetensors does, renames the directory into publish/, and the reader
 reads all files of the version as soon as `latest` names it. With --save-rate the save writes no faster than
 that: a trainer that gathers its weights from many devices does not save at the speed of memory. With
-`--ranks 4` the shards are written side by side, as by ranks of which each saves its own. With
+`--pause 6` each save begins up to so long after the version before, at random: no version is expected by the
+pace of the run. With `--ranks 4` the shards are written side by side, as by ranks of which each saves its own. With
 `--temporary tmp` files have such names until they are complete that none is coded before it is closed.
 Beside it, in the same run and on the same versions, the ways of others (peers.py), and `cp` of the model.
 
@@ -26,6 +27,7 @@ import argparse
 import concurrent.futures
 import json
 import os
+import random
 import shlex
 import subprocess
 import sys
@@ -120,10 +122,11 @@ class Mounts:
 
     name = "weightfs"
 
-    def __init__(self, model, work, place, options, save_rate, ranks, temporary):
+    def __init__(self, model, work, place, options, save_rate, ranks, pause, temporary):
         self.model, self.url, self.manifest_exists = model, place.url, place.manifest_exists
         self.save_rate = save_rate  # bytes per second; 0: as fast as it can
         self.ranks = ranks
+        self.pause = pause  # seconds, the most
         self.temporary = temporary  # how the names of files begin that are being saved
         self.binary = os.environ["WEIGHTFS_BIN"]
         self.writer, self.reader = (os.path.join(work, name) for name in ("writer", "reader"))
@@ -180,6 +183,7 @@ class Mounts:
         tag = f"step-{self.version}"
         staged, published = (os.path.join(self.writer, place, tag) for place in ("staging", "publish"))
         watch = Watch(self, self.version)
+        time.sleep(random.uniform(0, self.pause))
         start, laps = time.time(), peers.Laps()
         self.save(staged)
         laps.lap("save")
@@ -400,7 +404,7 @@ def part_rows(results):
 
 def print_results(report, results, args):
     report.note("circumstances", f"{args.size} in {SHARDS} shards, {100 * np.mean(results.changed):.2f} % changed, bucket: "
-                f"{args.bucket}, reader: `{args.reader_options}`, the save {pace(args.save_rate, args.ranks)}, {args.rounds} rounds after {args.warm_up}; best / median.")
+                f"{args.bucket}, reader: `{args.reader_options}`, the save {pace(args)}, {args.rounds} rounds after {args.warm_up}; best / median.")
     report.table("ways", ["way", "MB a version", "to `latest` or applied, ms", "/ weightfs", "to read whole, ms",
                           "/ weightfs", "from the trainer's memory to read whole, ms", "/ weightfs"],
                  comparison(results))
@@ -420,8 +424,11 @@ def print_results(report, results, args):
     report.data("parts", results.parts)
 
 
-def pace(rate, ranks):
-    return (f"at {rate:g} GB/s" if rate else "as fast as it can") + (f" by {ranks} ranks" if ranks > 1 else "")
+def pace(args):
+    said = f"at {args.save_rate:g} GB/s" if args.save_rate else "as fast as it can"
+    if args.ranks > 1:
+        said += f" by {args.ranks} ranks"
+    return said + (f" after a pause of up to {args.pause:g} s" if args.pause else "")
 
 
 def parse_size(text):
@@ -441,6 +448,7 @@ def main():
     parser.add_argument("--reader-options", default="", help="of the reader's mount, besides --poll")
     parser.add_argument("--save-rate", type=float, default=0, metavar="GB/s", help="0: as fast as it can")
     parser.add_argument("--ranks", type=int, default=1, choices=range(1, SHARDS + 1), help="that save side by side")
+    parser.add_argument("--pause", type=float, default=0, metavar="SECONDS", help="before a save, at random, the most")
     parser.add_argument("--temporary", default=".tmp", help="how the names of files begin that are being saved")
     parser.add_argument("--warm-up", type=int, default=WARM_UP)
     measure.add_options(parser)
@@ -452,7 +460,7 @@ def main():
         place = (CephPlace if args.bucket == "ceph" else DirectoryPlace)(work)
         model = Model(peers.Library(work), size, args.changed / 100)
         ways = [peers.ALL[name](model, place.bucket(name), work) for name in args.ways.split(",") if name != "weightfs"]
-        mounts = Mounts(model, work, place, args.reader_options, args.save_rate * 1e9, args.ranks, args.temporary)
+        mounts = Mounts(model, work, place, args.reader_options, args.save_rate * 1e9, args.ranks, args.pause, args.temporary)
         with mounts:
             results = run(model, mounts, place, ways, args)
     print_results(report, results, args)

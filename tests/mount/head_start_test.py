@@ -118,6 +118,7 @@ class HeadStart(writers.WriterTest):
                     named = json.load(record)["files"]
                 self.assertEqual([entry["path"] for entry in named], [first, last])
                 self.assertLess(named[1]["coded_bytes"], len(data))
+                self.assertIsInstance(self.start()["due_in_ms"], int)
                 file.write(data[len(data) * 2 // 3:])
             os.rename(path, self.writing.staging("saved", last))
             self.wait_uploaded(step)
@@ -126,6 +127,7 @@ class HeadStart(writers.WriterTest):
             early = self.brought(version)["early_bytes"]
             self.assertGreater(early, made)
             self.assert_same_tree(self.reading.join("versions", version), step)
+            harness.wait_until(lambda: self.start()["due_in_ms"] is None, "nothing to be due")
 
     def test_files_are_made_while_ranks_write_them_side_by_side(self):
         self.make_large_steps()

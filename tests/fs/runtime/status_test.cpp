@@ -155,7 +155,10 @@ TEST(StatusText, TellsWhereImagesAreAndWhatWasDoneAfterTheFlip) {
   const auto images = [&] { return Json::parse(status_text(state, 1000))["images"]; };
   EXPECT_EQ(images(), Json({{"head_start", nullptr}, {"home", "disk"}, {"room_ahead", nullptr}}));
   state.sync.head_start = HeadStartStatus{.waiting_bytes = 100, .taken_bytes = 700};
-  EXPECT_EQ(images()["head_start"], Json({{"waiting_bytes", 100}, {"taken_bytes", 700}}));
+  EXPECT_EQ(images()["head_start"],
+            Json({{"waiting_bytes", 100}, {"taken_bytes", 700}, {"due_in_ms", nullptr}}));
+  state.sync.head_start->due_in = std::chrono::milliseconds(-20);
+  EXPECT_EQ(images()["head_start"]["due_in_ms"], -20);
   state.sync.room_ahead = RoomAheadStatus{};
   EXPECT_EQ(images()["room_ahead"], Json({{"versions", 0}, {"last", nullptr}, {"last_ms", 0.0}}));
   state.sync.room_ahead = RoomAheadStatus{4, 6, std::chrono::milliseconds(150)};

@@ -24,7 +24,8 @@ class HeadStartTest : public SyncTest {
     }
     on_ = reader();
     on_->sync.run_once({});
-    start_.emplace(*on_->host.store, on_->host.history, kernels::make_cpu_coder());
+    start_.emplace(*on_->host.store, on_->host.history, kernels::make_cpu_coder(),
+                   [this] { due_changes_++; });
   }
   [[nodiscard]] Manifest manifest_of(std::uint64_t version) const {
     return Manifest::parse(bucket_->find(keys::manifest(version)).value(), "manifest");
@@ -44,6 +45,7 @@ class HeadStartTest : public SyncTest {
 
   std::unique_ptr<Reader> on_;
   std::optional<HeadStart> start_;
+  int due_changes_ = 0;
 };
 
 TEST_F(HeadStartTest, AsksWherePublishersWorkEarly) {
@@ -65,8 +67,60 @@ TEST_F(HeadStartTest, AsksNothingAfterAVersionOfWhichNothingWasCodedEarly) {
 TEST_F(HeadStartTest, AsksNothingWithoutAVersion) {
   on_ = reader();
   on_->sync.run_once({});
-  start_.emplace(*on_->host.store, on_->host.history, kernels::make_cpu_coder());
+  start_.emplace(*on_->host.store, on_->host.history, kernels::make_cpu_coder(),
+                 [this] { due_changes_++; });
   EXPECT_FALSE(asks());
+}
+
+/// A record of the next version, of a save that is complete.
+EarlyRecord record_after(const Manifest& manifest) {
+  EarlyRecord record;
+  record.repository = manifest.repository;
+  record.version = manifest.version + 1;
+  record.parent_sha256 = sha256(as_bytes(manifest.serialize()));
+  record.files = {{"model.safetensors", {}}};
+  return record;
+}
+
+TEST_F(HeadStartTest, TheRecordTellsWhenTheVersionMayCome) {
+  begin("4096");
+  EXPECT_FALSE(start_->due());
+  const EarlyRecord record = record_after(manifest_of(1));
+  bucket_->replace(keys::early_record(2), record.serialize());
+  const auto before = Clock::now();
+  start_->look({});
+  ASSERT_TRUE(start_->due());
+  EXPECT_GE(*start_->due(), before);
+  EXPECT_EQ(due_changes_, 1);
+  start_->look({});
+  EXPECT_EQ(due_changes_, 1) << "nothing new";
+  bucket_->remove(keys::early_record(2), {});
+  start_->look({});
+  EXPECT_FALSE(start_->due());
+  EXPECT_EQ(due_changes_, 2);
+}
+
+TEST_F(HeadStartTest, ARecordOfAnotherHistoryTellsNothing) {
+  begin("4096");
+  EarlyRecord record = record_after(manifest_of(1));
+  record.parent_sha256.fill(std::byte{1});
+  bucket_->replace(keys::early_record(2), record.serialize());
+  start_->look({});
+  EXPECT_FALSE(start_->due());
+}
+
+/// Steady polls would see it half a minute later.
+TEST_F(HeadStartTest, AVersionWhoseSaveIsCompleteIsSeenSoon) {
+  begin("4096");
+  bucket_->replace(keys::early_record(2), record_after(manifest_of(1)).serialize());
+  SyncOptions options;
+  options.follow.poll = {std::chrono::minutes(1), true};
+  options.head_start = true;
+  const auto follower = reader("follower", kNoFloor, std::move(options));
+  follower->sync.start();
+  ASSERT_TRUE(eventually([&] { return follower->sync.status().latest == 1; }));
+  Host(bucket_, dir_ / "second").publish(checkpoint(2));
+  EXPECT_TRUE(eventually([&] { return follower->sync.status().latest == 2; }));
 }
 
 TEST_F(HeadStartTest, ADamagedRecordIsNamed) {

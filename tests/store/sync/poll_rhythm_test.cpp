@@ -72,6 +72,26 @@ TEST_F(RhythmTest, AVersionThatComesOffTheBeatIsSeenWithinAnEighthOfTheError) {
   }
 }
 
+TEST_F(RhythmTest, AVersionThatItsSaveAnnouncesIsSeenWheneverItComes) {
+  std::minstd_rand random(seed());
+  std::uniform_int_distribution<int> length_s(2, 300), error_ms(-500, 500);
+  learn(seconds(16));
+  for (int i = 0; i < 500; i++) {
+    const seconds length(length_s(random));
+    const milliseconds error(i % 10 == 0 ? 0 : error_ms(random));
+    rhythm_.expect(last_published_ + length);
+    EXPECT_LE(follow(length + error), std::chrono::abs(error) / 7 + 3 * PollRhythm::kDensest)
+        << length.count() << " s, " << error.count() << " ms";
+    EXPECT_LE(polls_, length.count() + 200);
+  }
+}
+
+TEST_F(RhythmTest, SoIsTheFirstOne) {
+  rhythm_.expect(now_ + seconds(5));
+  EXPECT_LE(follow(seconds(5)), 2 * PollRhythm::kDensest);
+  EXPECT_EQ(rhythm_.pause(now_, kSteady, {}), kSteady) << "it has come";
+}
+
 TEST_F(RhythmTest, IsNeverSparserThanSteadyPolls) {
   learn(seconds(16));
   EXPECT_LE(follow(std::chrono::hours(1)), kSteady);  // the trainer stood still
