@@ -162,7 +162,7 @@ struct PreEncoder::State {
   [[nodiscard]] Entry* entry_of(const Work& work) {
     return const_cast<Entry*>(std::as_const(*this).entry_of(work));
   }
-  [[nodiscard]] Work* work_on_entry(const Entry& entry) const;
+  [[nodiscard]] Work* find_work(const Entry& entry) const;
   [[nodiscard]] bool is_in_work(std::uint64_t directory, bool being_coded) const;
   void wait_for_work(std::unique_lock<RankedMutex>& lock, std::uint64_t directory,
                      const Context& context);
@@ -404,7 +404,7 @@ void PreEncoder::State::bound_notes(const std::shared_ptr<EarlyResult>& result) 
 
 /// Requires: the mutex is held.
 void PreEncoder::State::forget(std::map<Key, Entry>::iterator entry) {
-  if (Work* const work = work_on_entry(entry->second)) work->stop.request_stop();
+  if (Work* const work = find_work(entry->second)) work->stop.request_stop();
   const auto directory = directories.find(entry->first.first);
   if (directory != directories.end() && directory->second.begun.contains(entry->first.second)) {
     directory->second = Directory();
@@ -441,7 +441,7 @@ const PreEncoder::State::Entry* PreEncoder::State::entry_of(const Work& work) co
 }
 
 /// nullptr: nobody works on it.  Requires: the mutex is held.
-PreEncoder::State::Work* PreEncoder::State::work_on_entry(const Entry& entry) const {
+PreEncoder::State::Work* PreEncoder::State::find_work(const Entry& entry) const {
   const auto found =
       std::ranges::find_if(works, [&](const auto& work) { return work->ticket == entry.ticket; });
   return found == works.end() ? nullptr : found->get();
@@ -462,7 +462,7 @@ void PreEncoder::State::wait_for_work(std::unique_lock<RankedMutex>& lock, std::
   for (auto& [key, entry] : entries) {
     if (key.first != directory) continue;
     if (!entry.result) entry.is_over = true;
-    Work* const work = work_on_entry(entry);
+    Work* const work = find_work(entry);
     if (work != nullptr && entry.file.is_written) work->stop.request_stop();
   }
   wait_while(lock, context, [&] { return is_in_work(directory, true); });
@@ -524,7 +524,7 @@ bool PreEncoder::close(const EarlyFile& file) {
     const auto known = state_->find_growing(file.directory, file.source);
     if (known == state_->entries.end()) return false;
     State::Entry& entry = known->second;
-    if (state_->work_on_entry(entry) == nullptr) return false;
+    if (state_->find_work(entry) == nullptr) return false;
     state_->rename(known, file.path);
     entry.file = file;
   }
@@ -626,9 +626,9 @@ EarlyStatus PreEncoder::status() const {
       if (entry.result->is_uploaded) status.uploaded_bytes += bytes;
       if (entry.result->is_grown) status.grown_bytes += bytes;
     } else if (entry.file.is_written) {
-      const State::Work* const work = state_->work_on_entry(entry);
+      const State::Work* const work = state_->find_work(entry);
       if (work != nullptr && work->is_growing) status.growing_files++;
-    } else if (!entry.tried || state_->work_on_entry(entry) != nullptr) {
+    } else if (!entry.tried || state_->find_work(entry) != nullptr) {
       status.waiting_files++;
     }
   }

@@ -2,12 +2,10 @@
 // over, so that little is left to do then.
 //
 // Each file is coded separately against the images of the parent, as publish() would; the result is
-// spooled, and uploaded under its own nonce.  If no complete file waits, one that is still written
-// is coded as it grows (store/coding/growing_file.hpp): when it is closed, it is read once more,
-// and the result is of use only if all its bytes are those that were coded.  For a first version
-// chunks and pieces are hashed, and the file goes into the snapshot.  publish() takes each result
-// that is still valid and redoes the rest; so nothing here has to succeed, and failures are only
-// logged at debug level.
+// spooled, and uploaded under its own nonce (store/publish/early_coding.hpp).  Files that are still
+// written are coded as they grow.  For a first version chunks and pieces are hashed, and the file
+// goes into the snapshot.  publish() takes each result that is still valid and redoes the rest; so
+// nothing here has to succeed, and failures are only logged at debug level.
 //
 // A pack identifies tensors by their number in the version, which is not known yet. So a pack is
 // uploaded with the numbers that the file of this path has in the parent; if they turn out to be
@@ -18,8 +16,9 @@
 // Memory: of what changed (store/patches/fresh_patches.hpp) all results that anybody holds have 64
 // MiB, or a 32nd of their files where that is more; further ones go without.
 //
-// Threads: all calls may run in parallel; all but take() return at once.  The work is done by one
-// thread at low priority, and the threads it starts.
+// Threads: all calls may run in parallel; all but take() return at once.  The work is done by
+// threads at low priority: one that hands it out, one for each file that is worked on, and those
+// that they start.
 #pragma once
 
 #include <chrono>
@@ -112,12 +111,12 @@ class PreEncoder {
   /// the store, since coding waits for them.
   void parent_changed();
 
-  /// Ends the early work for a checkpoint and returns the results.  Waits for the current file (for
-  /// `upload_grace` at most while it is uploaded). Leaves out files that were not started, and
-  /// those that `is_valid` rejects because they have changed since they were added or closed.  A
-  /// file that grows counts as not started, unless it was closed.  publish()
-  /// compares the file's stamp (device, inode, size, modification time), but not ctime, which the
-  /// hard links of a hand-over change.  Never null.
+  /// Ends the early work for a checkpoint and returns the results.  Waits for the files that are
+  /// being coded (for `upload_grace` at most while they are uploaded).  Leaves out files that were
+  /// not started, and those that `is_valid` rejects because they have changed since they were added
+  /// or closed.  A file that grows counts as not started, unless it was closed.  publish() compares
+  /// the file's stamp (device, inode, size, modification time), but not ctime, which the hard links
+  /// of a hand-over change.  Never null.
   /// Throws Error: cancelled, timed_out.
   std::shared_ptr<const PreEncoded> take(std::uint64_t directory,
                                          const std::function<bool(const EarlyFile&)>& is_valid,

@@ -2,6 +2,7 @@
 
 import importlib.util
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -259,6 +260,15 @@ class TheRepository(unittest.TestCase):
     def test_no_rule_is_broken(self):
         done = subprocess.run([SCRIPT, "--check"], capture_output=True, text=True, timeout=60)
         self.assertEqual(done.returncode, 0, f"\n{done.stdout}{done.stderr}")
+
+    def test_the_page_names_modules_where_they_are(self):
+        page = (ROOT / "docs" / "architecture" / "folders.md").read_text()
+        rows = re.findall(r"^\| `([a-z]+/[a-z]+)` \| (.*) \|$", page, re.MULTILINE)
+        self.assertGreater(len(rows), 30)
+        for folder, modules in rows:
+            for module in re.findall(r"`([a-z_0-9]+)`", modules):
+                with self.subTest(folder=folder, module=module):
+                    self.assertTrue(list((ROOT / folder).glob(f"{module}.*")))
 
 
 if __name__ == "__main__":
