@@ -174,13 +174,17 @@ class Metrics(Scraped):
                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.workspace.processes.append(harness.Process(sync.pid))
         wait_until(lambda: os.path.islink(os.path.join(folder, "latest")), "a version")
-        found = families(self.ask_socket(path))
+        found = wait_until(lambda: self.with_versions(path, 1), "it to be counted")
         self.assertEqual(set(found), set(page()))
         self.assertEqual(found["weightfs_version"][2]["which=latest"], 1)
-        self.assertEqual(found["weightfs_versions"][2][""], 1)
         sync.terminate()
         sync.wait(timeout=30)
         self.assertFalse(os.path.exists(path))
+
+    def with_versions(self, path, count):
+        """The families once there are so many versions; else None."""
+        found = families(self.ask_socket(path))
+        return found if found["weightfs_versions"][2][""] == count else None
 
     def ask_socket(self, path):
         with socket.socket(socket.AF_UNIX) as client:
