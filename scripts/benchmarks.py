@@ -41,6 +41,7 @@ RUNS = {
     "end_to_end_slow": "end_to_end.py --save-rate 0.25 --ways slime",
     "end_to_end_slow_closed": "end_to_end.py --save-rate 0.25 --ways slime --temporary tmp",
     "end_to_end_2GiB": "end_to_end.py --size 2GiB --ways slime,whole,cp",
+    "end_to_end_ceph_paced": "end_to_end.py --bucket ceph --save-rate 1 --ways slime",
     "end_to_end_ceph": "end_to_end.py --bucket ceph",
     "size_bench": "size_bench.py",
     "publish_speed": "publish_speed.py --mib 512",
