@@ -499,6 +499,20 @@ TEST_F(GrowingFileTest, OneThatIsCompleteIsCodedBesideIt) {
   EXPECT_EQ(early_->status().coded_files, 2u);
 }
 
+TEST_F(GrowingFileTest, FilesThatAreCompleteAreCodedOneAfterAnother) {
+  SavedFile file = begin_save();
+  bucket_->hang_key("packs/");
+  close("m-1.safetensors");
+  wait_for("coded", "m-1.safetensors");
+  close("sub/m.safetensors");
+  grow();
+  file.write_percent(50);
+  wait_for("growing");
+  EXPECT_FALSE(has_reached("begin", "sub/m.safetensors")) << "it would have begun before that one";
+  bucket_->heal();
+  wait_for("uploaded", "sub/m.safetensors");
+}
+
 TEST_F(GrowingFileTest, FilesThatRanksWriteSideBySideAreAnnouncedInPieces) {
   const std::vector<std::string> names = {"m-1.safetensors", kGrowing};
   for (const std::string& name : names) {

@@ -123,6 +123,25 @@ TEST_F(PreEncoderTest, LeavesNothingToUploadButTheManifestAndWhatIsNoTensor) {
   expect_sound();
 }
 
+TEST_F(PreEncoderTest, APublishAsksTheBucketWhileItWaitsForThem) {
+  publish_first();
+  const auto directory = save();
+  code(directory, paths());
+  const auto early = take();
+  bucket_->hang_key("versions/");
+  PublishOptions options;
+  options.directory = directory;
+  options.fence_parent = 1;
+  options.early = [&](const Context&) {
+    EXPECT_TRUE(eventually([&] { return bucket_->waiting() > 0; }));
+    bucket_->heal();
+    return early;
+  };
+  EXPECT_EQ(host_.publish(options).early_bytes, early->bytes());
+  publish_plainly(directory);
+  expect_same(2, directory);
+}
+
 TEST_F(PreEncoderTest, UploadsTheFilesOfAFirstVersionBelowOneNonce) {
   start();
   const auto directory = save();
