@@ -85,7 +85,7 @@ void EarlyCoding::code_complete(const Checkpoint& checkpoint) {
 void EarlyCoding::code_growing() {
   const GrowingFile growing(
       source_, path_, [&] { return job_.is_still_written(); }, context_);
-  job_.reached("growing");
+  job_.grows();
   result_ = std::make_shared<EarlyResult>();
   result_->is_grown = true;
   result_->file = growing.file();

@@ -47,12 +47,14 @@ class EarlyJob {
   /// The file is uploaded now, for a first version.
   /// Returns: the nonce of the snapshot.  Throws Error: cancelled.
   virtual std::string begin_snapshot_file() = 0;
+  /// There is enough of it: it is coded as it grows.
+  virtual void grows() = 0;
   virtual void begun(BegunFile file) = 0;
   /// The file is coded.  Returns: false if nobody wants it any more.
   virtual bool put(const std::shared_ptr<EarlyResult>& result) = 0;
   /// ... and its result is uploaded.
   virtual void uploaded() = 0;
-  /// "growing", "grown", "coded": see EarlyOptions::at.
+  /// "grown", "coded": see EarlyOptions::at.
   virtual void reached(std::string_view point) = 0;
 };
 

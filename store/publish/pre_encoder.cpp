@@ -120,6 +120,7 @@ struct PreEncoder::State {
       if (state.options.changed) state.options.changed();
       reached("uploaded");
     }
+    void grows() override;
     void reached(std::string_view point) override;
 
     State& state;
@@ -153,7 +154,7 @@ struct PreEncoder::State {
   bool put_result(const Work& work, const std::shared_ptr<EarlyResult>& result);
   void bound_notes(const std::shared_ptr<EarlyResult>& result);
 
-  // Anybody.  All but the last two require that the mutex is held.
+  // Anybody.  Those that take no lock require that the mutex is held.
   void forget(std::map<Key, Entry>::iterator entry);
   void rename(std::map<Key, Entry>::iterator entry, const std::string& path);
   [[nodiscard]] std::map<Key, Entry>::iterator find_growing(std::uint64_t directory,
@@ -195,11 +196,15 @@ PreEncoder::State::State(History& the_history, Store& the_store, EarlyOptions th
       options(std::move(the_options)),
       coder{history, store, options.threads, growing_threads(options.threads), options.coder} {}
 
-void PreEncoder::State::Work::reached(std::string_view point) {
-  if (point == "growing") {
+void PreEncoder::State::Work::grows() {
+  {
     const std::lock_guard lock(state.mutex);
     is_growing = true;
   }
+  reached("growing");
+}
+
+void PreEncoder::State::Work::reached(std::string_view point) {
   if (state.options.at) state.options.at(point, path);
 }
 
@@ -244,7 +249,8 @@ PreEncoder::State::Work* PreEncoder::State::next() {
   return works.emplace_back(std::make_unique<Work>(*this, *entry, *parent)).get();
 }
 
-/// The oldest file not yet tried with the current parent, a complete one if there is any.
+/// The oldest file not yet tried with the current parent, a complete one if there is any.  One that
+/// is still worked on against another parent waits until that has ended.
 /// Requires: the mutex is held.
 PreEncoder::State::Entry* PreEncoder::State::find_next(std::uint64_t parent) {
   const auto rank = [](const Entry& entry) {
@@ -252,7 +258,8 @@ PreEncoder::State::Entry* PreEncoder::State::find_next(std::uint64_t parent) {
   };
   Entry* oldest = nullptr;
   for (auto& [key, entry] : entries) {
-    if (!entry.is_to_be_coded(parent) || !may_begin(entry, parent)) continue;
+    if (!entry.is_to_be_coded(parent) || find_work(entry) != nullptr) continue;
+    if (!may_begin(entry, parent)) continue;
     if (oldest == nullptr || rank(entry) < rank(*oldest)) oldest = &entry;
   }
   return oldest;

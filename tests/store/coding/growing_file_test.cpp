@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <string>
 #include <utility>
@@ -104,6 +105,15 @@ class GrowingFileTest : public PreEncoderTest {
   }
   void make_large(std::size_t elements = kLargeElements) {  // some shows while it is written
     files_[kGrowing] = {make_weights("c", rng_, elements)};
+  }
+  /// A large file, more than half of which is written and announced.
+  SavedFile begin_announced(const std::string& name = kGrowing) {
+    make_large(kElementsOfPieces);
+    SavedFile file = begin_save();
+    early_->add(named(name, true));
+    file.write_percent(60);
+    EXPECT_TRUE(eventually([&] { return early_->coming().record.has_value(); }));
+    return file;
   }
   void grow(const std::string& path = kGrowing) { early_->add(file_of(path, true)); }
   void close(const std::string& path = kGrowing) { early_->add(file_of(path, false)); }
@@ -325,11 +335,7 @@ TEST_F(GrowingFileTest, APieceThatTheBucketRefusesIsUploadedWithTheRest) {
 }
 
 TEST_F(GrowingFileTest, OneThatEndsEarlyIsAnnouncedNoMore) {
-  make_large(kElementsOfPieces);
-  SavedFile file = begin_save();
-  grow();
-  file.write_percent(60);
-  ASSERT_TRUE(eventually([&] { return early_->coming().record.has_value(); }));
+  SavedFile file = begin_announced();
   close();  // too soon
   ASSERT_TRUE(eventually([&] { return !early_->coming().record; }));
   file.finish();
@@ -339,11 +345,7 @@ TEST_F(GrowingFileTest, OneThatEndsEarlyIsAnnouncedNoMore) {
 }
 
 TEST_F(GrowingFileTest, OneThatGetsANameOfItsOwnIsAnnouncedNoMore) {
-  make_large(kElementsOfPieces);
-  SavedFile file = begin_save();
-  early_->add(named(kTemporary, true));
-  file.write_percent(60);
-  ASSERT_TRUE(eventually([&] { return early_->coming().record.has_value(); }));
+  SavedFile file = begin_announced(kTemporary);
   file.finish();
   EarlyFile closed = file_of(kGrowing, false);
   closed.path = "new.safetensors";
@@ -584,6 +586,42 @@ TEST_F(GrowingFileTest, IsBegunAgainWhenTheParentIsAnotherOne) {
   early_->parent_changed();
   wait_for("uploaded");
   publish_and_expect(file, file.size());
+}
+
+TEST_F(GrowingFileTest, IsNotBegunAgainBeforeTheWorkAgainstTheOtherParentHasEnded) {
+  std::atomic<bool> is_held = true;
+  std::atomic<int> begun = 0;
+  publish_first();
+  start([&](EarlyOptions& options) {
+    options.at = [&, reached = options.at](std::string_view point, const std::string& path) {
+      if (path == kGrowing && point == "begin") begun++;
+      reached(point, path);
+      if (path == kGrowing && point == "growing") {
+        eventually([&] { return !is_held; });
+      }
+    };
+  });
+  const auto second = save();
+  directory_ = save();
+  std::string bytes = read_text(directory_ / kGrowing);
+  std::filesystem::remove(directory_ / kGrowing);
+  SavedFile file(directory_ / kGrowing, std::move(bytes));
+  grow();
+  file.write_percent(50);
+  wait_for("growing");
+  publish(second, nullptr);  // the parent is another one
+  close("m-1.safetensors");
+  wait_for("uploaded", "m-1.safetensors");
+  EXPECT_EQ(begun, 1);
+  is_held = false;
+  file.finish();
+  close();
+  wait_for("uploaded");
+  EXPECT_GE(begun, 2);
+  file.close();
+  const auto early = take();
+  EXPECT_GE(early->bytes(), file.size());
+  EXPECT_EQ(publish(directory_, early).early_bytes, early->bytes());
 }
 
 TEST_F(GrowingFileTest, IsNotBegunForAFirstVersion) {

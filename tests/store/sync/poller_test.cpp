@@ -29,6 +29,17 @@ class PollerTest : public SyncTest {
   std::unique_ptr<Asker> asker(FollowOptions follow = {}) {
     return std::make_unique<Asker>(bucket_, dir_ / "asker", std::move(follow));
   }
+  /// One that asks so often, has found nothing, and has two versions to find now.
+  std::unique_ptr<Asker> asker_every(std::chrono::milliseconds interval) {
+    FollowOptions follow;
+    follow.poll.interval = interval;
+    auto on = asker(follow);
+    on->poller.poll({}, true);
+    EXPECT_GT(on->poller.delay().count(), 0);
+    publish(1);
+    publish(2);
+    return on;
+  }
 };
 
 TEST_F(PollerTest, WantsTheNewestVersionAndNoOlderOneThanTheHostHas) {
@@ -51,13 +62,7 @@ TEST_F(PollerTest, WantsTheNewestVersionAndNoOlderOneThanTheHostHas) {
 }
 
 TEST_F(PollerTest, AVersionThatWasMissingAMomentAgoDoesNotWaitForTheAnswerThatItIsTheNewest) {
-  FollowOptions follow;
-  follow.poll.interval = std::chrono::milliseconds(20);
-  const auto on = asker(follow);
-  on->poller.poll({}, true);
-  EXPECT_GT(on->poller.delay().count(), 0);
-  publish(1);
-  publish(2);
+  const auto on = asker_every(std::chrono::milliseconds(20));
   on->poller.poll({}, true);
   EXPECT_EQ(on->poller.wanted(), 1u);
   EXPECT_EQ(on->poller.delay().count(), 0) << "there may be another one";
@@ -73,13 +78,7 @@ TEST_F(PollerTest, AVersionThatWasMissingAMomentAgoDoesNotWaitForTheAnswerThatIt
 }
 
 TEST_F(PollerTest, AVersionThatWasMissingLongAgoNeedNotBeTheNewest) {
-  FollowOptions follow;
-  follow.poll.interval = std::chrono::seconds(10);
-  const auto on = asker(follow);
-  on->poller.poll({}, true);
-  EXPECT_GT(on->poller.delay().count(), 0);
-  publish(1);
-  publish(2);
+  const auto on = asker_every(std::chrono::seconds(10));
   on->poller.poll({}, true);
   EXPECT_EQ(on->poller.wanted(), 2u);
 }
