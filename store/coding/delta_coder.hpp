@@ -18,6 +18,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -79,7 +80,7 @@ struct CodedDelta {
 
 /// How far coding is when a pack is closed.
 struct CodedSoFar {
-  ChunkPlace last;  // all chunks up to this one are coded
+  std::optional<ChunkPlace> last;  // all chunks up to this one are coded; nullopt: all there are
   std::uint64_t changed_elements = 0;
   bool needs_xr = false;
 };

@@ -24,7 +24,7 @@ inline constexpr std::uint64_t kEarlyRecordBytesMax = 4u << 20;
 inline constexpr std::uint64_t kEarlyBytesMin = 1u << 20;
 
 struct EarlyRecord {
-  /// A file that is coded and uploaded, or its beginning while it is still written.  It has the
+  /// A file that is coded and uploaded, or its beginning while the rest is not.  It has the
   /// tensors of the parent's file of this path.
   struct File {
     std::string path;  // in the checkpoint

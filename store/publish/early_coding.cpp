@@ -92,6 +92,7 @@ void EarlyCoding::code_growing() {
   result_->layout = growing.shared_layout();
   result_->parent = parent_;
   code(growing);
+  announce_rest();
   job_.reached("grown");
   path_ = job_.wait_until_closed(context_);
 }
@@ -158,15 +159,26 @@ void EarlyCoding::announce_pieces(CodeOptions& coding) {
   };
 }
 
+/// The last piece does not wait until the file is closed and read once more: who makes the version
+/// has it when the manifest comes.
+void EarlyCoding::announce_rest() {
+  const CodedDelta& delta = result_->delta;
+  const CodedSoFar all{std::nullopt, delta.changed_elements, delta.needs_xr};
+  if (packs_) packs_->add_rest(delta.packs, all);
+}
+
 BegunFile EarlyCoding::begun_file(const LayoutFile& before, std::span<const PackRef> uploaded,
                                   const CodedSoFar& so_far) const {
-  const LayoutTensor& tensor = parent_layout_->tensors()[before.first_tensor + so_far.last.tensor];
-  const std::uint64_t end_bytes = tensor.offset_bytes +
-                                  tensor.chunk_offset_bytes(so_far.last.chunk) +
-                                  tensor.chunk_size_bytes(so_far.last.chunk);
-  return {{before.path, {{uploaded.begin(), uploaded.end()}, so_far.changed_elements}, end_bytes},
-          result_->parent_sha256,
-          so_far.needs_xr};
+  BegunFile begun{{before.path, {{uploaded.begin(), uploaded.end()}, so_far.changed_elements}},
+                  result_->parent_sha256,
+                  so_far.needs_xr};
+  if (so_far.last) {
+    const auto [number, chunk] = *so_far.last;
+    const LayoutTensor& tensor = parent_layout_->tensors()[before.first_tensor + number];
+    begun.file.coded_bytes =
+        tensor.offset_bytes + tensor.chunk_offset_bytes(chunk) + tensor.chunk_size_bytes(chunk);
+  }
+  return begun;
 }
 
 // ---- uploading ----

@@ -2,8 +2,9 @@
 // the result.  PreEncoder (store/publish/pre_encoder.hpp) says which file, and when.
 //
 // A file that is still written is coded as it grows (store/coding/growing_file.hpp), and announced
-// in pieces.  When it is closed, it is read once more, and the result is of use only if all its
-// bytes are those that were coded; if not, it is coded as it is now, unless it ends with an error.
+// in pieces, to the last.  When it is closed, it is read once more, and the result is of use only
+// if all its bytes are those that were coded; if not, it is coded as it is now, unless it ends with
+// an error.
 //
 // Threads: run() is called once, by one thread, and starts its own.
 #pragma once
@@ -86,6 +87,7 @@ class EarlyCoding {
   void hash(const CheckpointReader& reader);
   void code(const NewChunks& chunks);
   void announce_pieces(CodeOptions& coding);
+  void announce_rest();
   [[nodiscard]] BegunFile begun_file(const LayoutFile& before, std::span<const PackRef> uploaded,
                                      const CodedSoFar& so_far) const;
   void number_tensors();

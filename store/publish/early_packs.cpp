@@ -53,6 +53,14 @@ void EarlyPacks::add(std::shared_ptr<const SpooledPack> pack, const CodedSoFar& 
   ahead_->add(std::move(pack));
 }
 
+void EarlyPacks::add_rest(std::span<const std::shared_ptr<const SpooledPack>> packs,
+                          const CodedSoFar& so_far) {
+  std::unique_lock lock(mutex_);
+  const std::size_t added = so_far_.size();
+  lock.unlock();
+  for (std::size_t k = added; k < packs.size(); k++) add(packs[k], so_far);
+}
+
 std::vector<PackRef> EarlyPacks::finish(std::span<const std::shared_ptr<const SpooledPack>> packs) {
   std::vector<PackRef> refs;
   if (ahead_) {

@@ -49,6 +49,11 @@ class EarlyPacks {
   /// The next pack.  Returns at once.
   void add(std::shared_ptr<const SpooledPack> pack, const CodedSoFar& so_far);
 
+  /// What of `packs`, which begin with those that were added, was not added.  `so_far`: by them
+  /// all.
+  void add_rest(std::span<const std::shared_ptr<const SpooledPack>> packs,
+                const CodedSoFar& so_far);
+
   [[nodiscard]] const Names& names() const noexcept { return names_; }
 
   /// Uploads what of `packs`, which begin with those that were added, is not uploaded; also what

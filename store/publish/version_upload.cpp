@@ -162,27 +162,30 @@ void VersionUpload::list_packs(const CodedVersion& coded) {
   manifest_.delta->changed_elements = coded.delta->changed_elements;
   if (coded.delta->needs_xr) manifest_.add_feature(kFeatureXr);
   for (std::size_t k = packs_ahead_; k < coded.delta->packs.size(); k++) {
-    list_pack(*coded.delta->packs[k], 0, "");
+    add_upload(*coded.delta->packs[k], 0);
   }
   for (std::size_t i = 0; i < coded.early.size(); i++) {
     if (!coded.early[i]) continue;
     const EarlyResult& early = *coded.early[i];
     const std::uint32_t first_tensor = layout().files()[i].first_tensor;
     const bool is_there = early.is_uploaded && early.first_tensor == first_tensor;
-    for (std::size_t k = 0; k < early.delta.packs.size(); k++) {
-      list_pack(*early.delta.packs[k], first_tensor,
-                is_there ? fmt::format("{}-{}", early.nonce, k) : "");
+    if (is_there) {
+      for (const PackRef& ref : early.uploaded) list_pack(ref);
+    } else {
+      for (const auto& pack : early.delta.packs) add_upload(*pack, first_tensor);
     }
   }
 }
 
-void VersionUpload::list_pack(const SpooledPack& pack, std::uint32_t first_tensor,
-                              std::string_view uploaded_as) {
+void VersionUpload::list_pack(const PackRef& ref) {
+  bytes_ += ref.size_bytes;
+  manifest_.delta->packs.push_back(ref);
+}
+
+void VersionUpload::add_upload(const SpooledPack& pack, std::uint32_t first_tensor) {
   PackUpload made = upload_of(pack, first_tensor, packs_ahead_ + pack_uploads_.size());
-  if (!uploaded_as.empty()) made.ref.name = uploaded_as;
-  bytes_ += made.ref.size_bytes;
-  manifest_.delta->packs.push_back(made.ref);
-  if (uploaded_as.empty()) pack_uploads_.push_back(std::move(made));
+  list_pack(made.ref);
+  pack_uploads_.push_back(std::move(made));
 }
 
 VersionUpload::PackUpload VersionUpload::upload_of(const SpooledPack& pack,

@@ -104,7 +104,8 @@ class VersionUpload {
   class CountedPuts;
 
   void list_packs(const CodedVersion& coded);
-  void list_pack(const SpooledPack& pack, std::uint32_t first_tensor, std::string_view uploaded_as);
+  void list_pack(const PackRef& ref);
+  void add_upload(const SpooledPack& pack, std::uint32_t first_tensor);
   [[nodiscard]] PackUpload upload_of(const SpooledPack& pack, std::uint32_t first_tensor,
                                      std::size_t k) const;
   [[nodiscard]] PackRef upload_ahead(const SpooledPack& pack, std::size_t k);

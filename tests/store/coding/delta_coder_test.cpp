@@ -118,11 +118,11 @@ TEST_F(DeltaCoderTest, ClosesAPackWhenSoManyBytesWereCoded) {
   for (std::size_t i = 0; i < told.size(); i++) {
     const auto index = index_of(*closed[i], *scanned.layout);
     ASSERT_FALSE(index->chunks().empty());
-    EXPECT_GE(told[i].last.chunk, index->chunks().back().chunk);
-    EXPECT_TRUE(i == 0 || index->chunks().front().chunk > told[i - 1].last.chunk);
+    EXPECT_GE(told[i].last.value().chunk, index->chunks().back().chunk);
+    EXPECT_TRUE(i == 0 || index->chunks().front().chunk > told[i - 1].last.value().chunk);
     chunks += index->chunks().size();
   }
-  EXPECT_EQ(told.back().last.chunk, tensor.chunk_count - 1);
+  EXPECT_EQ(told.back().last.value().chunk, tensor.chunk_count - 1);
   EXPECT_EQ(told.back().changed_elements, delta.changed_elements);
   EXPECT_LT(told.front().changed_elements, delta.changed_elements);
   EXPECT_GT(chunks, 0u);

@@ -121,6 +121,15 @@ class GrowingFileTest : public PreEncoderTest {
   void wait_for(const std::string& point, const std::string& path = kGrowing) {
     ASSERT_TRUE(eventually([&] { return has_reached(point, path); })) << point << " " << path;
   }
+  /// Returns: all packs of the only file that is announced.
+  std::vector<PackRef> wait_for_last_piece() {
+    std::optional<EarlyRecord> record;
+    EXPECT_TRUE(eventually([&] {
+      record = early_->coming().record;
+      return record && !record->files.front().coded_bytes;
+    }));
+    return record ? record->files.front().delta.packs : std::vector<PackRef>();
+  }
   void wait_until_nothing_grows() {
     ASSERT_TRUE(eventually([&] { return early_->status().growing_files == 0; }));
   }
@@ -302,6 +311,31 @@ TEST_F(GrowingFileTest, IsAnnouncedInPiecesByTheNameThatItWillHave) {
     EXPECT_EQ(std::ranges::count(version->manifest.delta->packs, pack), 1) << pack.name;
   }
   expect_sound();
+}
+
+// What is left of it when the version is published is to compare its bytes.
+TEST_F(GrowingFileTest, ItsLastPieceIsAnnouncedBeforeItIsClosed) {
+  SavedFile file = begin_announced(kTemporary);
+  file.finish();
+  const std::vector<PackRef> told = wait_for_last_piece();
+  EXPECT_FALSE(has_reached("uploaded", kGrowing));
+  EXPECT_EQ(early_->status().growing_files, 1u);
+  close();
+  wait_for("uploaded");
+  EXPECT_EQ(early_->coming().record->files.front().delta.packs, told);
+  publish_and_expect(file, file.size());
+  EXPECT_EQ(host_.history.get(2, {})->manifest.delta->packs.back(), told.back());
+}
+
+TEST_F(GrowingFileTest, OneThatIsWrittenAgainAfterItsLastPieceWasAnnouncedIsCodedAgain) {
+  SavedFile file = begin_announced();
+  file.finish();
+  const std::vector<PackRef> told = wait_for_last_piece();
+  file.write_again(file.size() - 1);
+  close();
+  wait_for("uploaded");
+  EXPECT_NE(early_->coming().record->files.front().delta.packs, told);
+  publish_and_expect(file, file.size());
 }
 
 TEST_F(GrowingFileTest, OneThatMayBecomeEitherOfTwoIsNotAnnouncedBefore) {
