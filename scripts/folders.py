@@ -34,6 +34,8 @@ KNOWN_CYCLES = {
         "the state is the inside of the class (pimpl), and uses its types",
     ("store/staging/staging", "store/staging/state"):
         "the state is the inside of the class (pimpl), and uses its types",
+    ("store/sync/sync", "store/sync/sync_state"):
+        "the state is the inside of the class (pimpl), and uses its types",
 }
 
 # A .cpp without a header of its own name (a pattern; `*` may stand for folders), and why.
@@ -49,6 +51,8 @@ NO_HEADER = {
     "store/handover/queue_thread.cpp": "members of the state: what the thread does",
     "store/staging/hand_over.cpp": "members of the state: hand-overs",
     "store/staging/load.cpp": "members of the state: reading and repairing records",
+    "store/sync/sync_bring.cpp": "members of the state: bringing versions, filling them, showing them",
+    "store/sync/sync_thread.cpp": "members of the state: the thread, and its rounds",
 }
 
 MARKS = ("<!-- scripts/folders.py --write: begin -->", "<!-- scripts/folders.py --write: end -->")
