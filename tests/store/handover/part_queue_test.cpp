@@ -130,8 +130,9 @@ TEST_F(PartQueue, APartThatNeverComesIsNamedAndHandedOverAgainItGoesOn) {
   EXPECT_EQ(end_at(1, again).version, 1U);
   expect_whole(1, 10);
   // Nobody else has published: the next step follows.
+  const std::uint64_t other_next = hand_part_over(2, 20);
+  ASSERT_TRUE(part_writer(2).reaches(other_next, State::waiting));
   const std::uint64_t next = hand_part_over(1, 20);
-  hand_part_over(2, 20);
   ASSERT_TRUE(own.settles() && part_writer(2).settles());
   EXPECT_EQ(end_at(1, next).version, 2U) << own.get(next).error;
 }
