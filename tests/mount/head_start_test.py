@@ -129,6 +129,36 @@ class HeadStart(writers.WriterTest):
             self.assert_same_tree(self.reading.join("versions", version), step)
             harness.wait_until(lambda: self.start()["due_in_ms"] is None, "nothing to be due")
 
+    def test_all_of_a_file_is_made_before_it_is_closed(self):
+        self.make_large_steps()
+        step = self.large[1]
+        first, last = weights(step)
+        self.save_files(step, [first, *self.rest(step)])
+        data = harness.read_file(os.path.join(step, last))
+        with open(self.writing.staging("saved", last), "wb", buffering=0) as file:
+            file.write(data[:len(data) // 2])
+            self.wait_made(self.bytes_of(step, [first, last]))
+            file.write(data[len(data) // 2:])
+            # By the bytes: status counts begun files in full.
+            harness.wait_until(lambda: self.has_file_of(data), "the last piece to be made")
+        self.wait_uploaded(step)
+        self.hand_over(self.writing, "saved", "step-3")
+        self.assertEqual(self.wait(self.writing, "--tag", "step-3"), 3)
+        brought = self.brought(3)
+        self.assertEqual(brought["early_bytes"], self.bytes_of(step, [first, last]))
+        self.assertEqual(brought["fetched_bytes"], 0, "no pack again")
+        self.assert_same_tree(self.reading.join("versions", 3), step)
+
+    def has_file_of(self, data):
+        """Whether the reader's store has a file of these bytes, by whatever name."""
+        paths = (os.path.join(folder, name) for folder, _, names in os.walk(self.reading.store)
+                 for name in names)
+        try:
+            return any(os.path.getsize(path) == len(data) and harness.read_file(path) == data
+                       for path in paths)
+        except FileNotFoundError:  # it has got another name
+            return False
+
     def test_files_are_made_while_ranks_write_them_side_by_side(self):
         self.make_large_steps()
         step = self.large[1]
@@ -243,6 +273,7 @@ class HeadStart(writers.WriterTest):
 
 class HeadStartInMemory(HeadStart):
     images = "memory"
+    test_all_of_a_file_is_made_before_it_is_closed = None  # it looks into the store
 
 
 class NoHeadStart(writers.WriterTest):
