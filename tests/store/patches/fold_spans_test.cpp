@@ -20,6 +20,7 @@ using test::PatchFixture;
 using test::PlainVersion;
 
 constexpr std::uint64_t kSmallFile = 6000;
+constexpr std::uint64_t kTinyFile = 2000;  // many of them, whatever the random bytes are
 
 // Versions 0.. as plain bytes, with a span from each to the next.
 struct FoldTest : testing::Test {
@@ -101,7 +102,7 @@ TEST_F(FoldTest, WhoIsStoppedKeepsWhatIsFullAndGoesOnThere) {
     if (at.db->steps == first + 6) stop.request_stop();
   };
   Fold fold = fold_of(0, 8);
-  EXPECT_EQ(code_of([&] { fold_spans(*at.table, fold, context, kSmallFile); }),
+  EXPECT_EQ(code_of([&] { fold_spans(*at.table, fold, context, kTinyFile); }),
             ErrorCode::cancelled);
   at.db->before_step = nullptr;
   const auto part = at.table->find_part(fold.into);
@@ -110,7 +111,7 @@ TEST_F(FoldTest, WhoIsStoppedKeepsWhatIsFullAndGoesOnThere) {
   const std::uint64_t written = at.table->counters().folded_bytes;
   at.open();
   ASSERT_EQ(at.table->find_part(fold.into), part);
-  const SpanInfo span = fold_spans(*at.table, fold, {}, kSmallFile);
+  const SpanInfo span = fold_spans(*at.table, fold, {}, kTinyFile);
   EXPECT_EQ(patches_of(span), patches_between(0, 8));
   EXPECT_EQ(at.table->counters().folded_bytes, span.size_bytes);  // nothing twice
   EXPECT_GT(span.size_bytes, written);
