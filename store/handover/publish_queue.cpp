@@ -82,6 +82,7 @@ PublishQueue::State::State(Staging& the_staging, Store& the_store, History& the_
 EarlyOptions PublishQueue::State::early_options() {
   EarlyOptions result;
   result.parent = [this] { return early_parent(); };
+  result.is_handed_over = [this](StagingId directory) { return is_handed_over(directory); };
   result.threads = options.threads;
   result.coder = options.coder;
   return result;
@@ -248,6 +249,14 @@ std::optional<std::uint64_t> PublishQueue::State::early_parent() const {
   if (!seen || !is_idle) return std::nullopt;
   const std::uint64_t fence = std::max(*seen, own.last);
   return options.rebase ? std::max(fence, newest) : fence;
+}
+
+bool PublishQueue::State::is_handed_over(StagingId directory) const {
+  const std::lock_guard lock(mutex);
+  return std::any_of(items.begin(), items.end(), [&](const auto& entry) {
+    const HandOverRecord& record = entry.second->record;
+    return record.directory == directory && !record.is_terminal();
+  });
 }
 
 // ---- fences ----

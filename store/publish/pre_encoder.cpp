@@ -148,6 +148,7 @@ struct PreEncoder::State {
   void work_on(Work& work);
   void end_work(const Work& work);
   [[nodiscard]] bool is_still_written(const Work& work) const;
+  [[nodiscard]] bool keeps_parent(const Work& work) const;
   std::string wait_until_closed(const Work& work, const Context& context);
   std::string begin_snapshot_file(const Work& work);
   void note_begun(const Work& work, BegunFile file);
@@ -334,13 +335,20 @@ void PreEncoder::State::end_work(const Work& work) {
 
 /// Throws Error: cancelled, if nobody waits any more for what is still to come.
 bool PreEncoder::State::is_still_written(const Work& work) const {
-  const bool has_parent = options.parent() == work.parent;
+  const bool has_parent = keeps_parent(work);
   const std::lock_guard lock(mutex);
   const Entry* const entry = entry_of(work);
   if (entry == nullptr) throw Error(ErrorCode::cancelled, "it was dropped");
   if (!entry->file.is_written) return false;
   if (!has_parent) throw Error(ErrorCode::cancelled, "it follows another version now");
   return true;
+}
+
+/// That its last writer has closed it may be told after its checkpoint was handed over.
+bool PreEncoder::State::keeps_parent(const Work& work) const {
+  const std::optional<std::uint64_t> parent = options.parent();
+  if (parent) return *parent == work.parent;
+  return options.is_handed_over && options.is_handed_over(work.file.directory);
 }
 
 /// Returns: its name, which it may have got meanwhile.

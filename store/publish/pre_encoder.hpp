@@ -58,6 +58,9 @@ struct EarlyOptions {
   /// The version against which the next one will be coded; 0: none (a first version); nullopt: not
   /// known yet.  Called by any thread; must not block.
   std::function<std::optional<std::uint64_t>()> parent;
+  /// Whether this checkpoint is being handed over: then `parent` may be unknown, but what its files
+  /// are coded against stays.  Called by any thread; must not block.  Empty: none is.
+  std::function<bool(std::uint64_t directory)> is_handed_over = {};
   unsigned threads = 0;                            // 0: one for each core
   std::chrono::milliseconds upload_grace{10'000};  // how long take() waits for an upload
   kernels::SharedCoder coder = kernels::make_cpu_coder();

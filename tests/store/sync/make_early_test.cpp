@@ -48,7 +48,14 @@ class EarlyVersionTest : public testing::Test {
           {name, Dtype::bf16, {elements}, random_bf16(elements, rng_)}};
     }
     EarlyOptions options;
-    options.parent = [this] { return std::optional<std::uint64_t>(parent_); };
+    options.parent = [this]() -> std::optional<std::uint64_t> {
+      if (handed_over_ != 0) return std::nullopt;
+      return parent_;
+    };
+    options.is_handed_over = [this](std::uint64_t directory) {
+      asked_++;
+      return directory == handed_over_;
+    };
     early_.emplace(writer_.history, *writer_.store, std::move(options));
     publish(save(), nullptr);
     reader_.read_version(1);
@@ -152,7 +159,9 @@ class EarlyVersionTest : public testing::Test {
   Host writer_{bucket_, dir_ / "writer"};
   Host reader_{bucket_, dir_ / "reader", {1u << 30, 0}};  // nobody makes room ahead here
   std::atomic<std::uint64_t> parent_{0};
-  std::optional<PreEncoder> early_;  // last: its thread uses those above
+  std::atomic<std::uint64_t> handed_over_{0};  // a directory; 0: none
+  std::atomic<int> asked_{0};                  // whether one is handed over
+  std::optional<PreEncoder> early_;            // last: its thread uses those above
 
  private:
   int saves_ = 0;
@@ -473,6 +482,36 @@ TEST_F(GrowingVersionTest, PiecesThatCameMeanwhileAreMadeAtOnce) {
   finish();
   publish(directory_, take());
   EXPECT_EQ(bring(2, directory_), made);
+}
+
+// A saver renames the checkpoint as soon as close(2) has returned; the mount learns of the close
+// when the kernel releases the file.
+TEST_F(GrowingVersionTest, TheHandOverOfItsCheckpointBeforeItsCloseIsToldDoesNotEndIt) {
+  begin();
+  write_percent(45);
+  record(1);
+  handed_over_ = kDirectory;
+  EXPECT_TRUE(eventually([&] { return asked_ > 1; }));
+  write_percent(100);
+  early_->close({kDirectory, kGrowing, path_, 1, false});
+  const auto results = take();
+  EXPECT_EQ(results->bytes(), bytes_.size());
+  handed_over_ = 0;
+  publish(directory_, results);
+  bring(2, directory_);
+}
+
+TEST_F(GrowingVersionTest, TheHandOverOfAnotherCheckpointEndsIt) {
+  begin();
+  write_percent(45);
+  record(1);
+  handed_over_ = kDirectory + 1;
+  EXPECT_TRUE(eventually([&] { return early_->status().growing_files == 0; }));
+  handed_over_ = 0;
+  write_percent(100);
+  EXPECT_TRUE(take()->empty());
+  publish(directory_, nullptr);
+  bring(2, directory_);
 }
 
 TEST_F(GrowingVersionTest, WhatWasWrittenAgainIsMadeAgain) {
