@@ -385,7 +385,8 @@ class RepositoryVerifier {
           version, [&] { return by(path_of_deltas(decoded_->base, *version)); }, counter);
     } else if (packs && is_alone_) {
       by_delta = decode(
-          version, [&] { return make_plan(history_, version, {}, context_, {}, SkipUse::none); },
+          version,
+          [&] { return make_plan(history_, version, {}, context_, {.skips = SkipUse::none}); },
           counter);
     }
     if (snapshot) {
@@ -406,7 +407,7 @@ class RepositoryVerifier {
     const Progress nobody;
     ProgressCounter not_counted(nobody, "verifying", 0);
     return decode(
-        parent, [&] { return make_plan(history_, parent, {}, context_, {}, SkipUse::none); },
+        parent, [&] { return make_plan(history_, parent, {}, context_, {.skips = SkipUse::none}); },
         not_counted);
   }
 

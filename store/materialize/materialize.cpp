@@ -102,8 +102,8 @@ class Materializer {
       const auto wanted = history_.get(version, context_);
       bool has_all = true;
       with_damage_dropped([&] {
-        const Plan plan =
-            make_plan(history_, wanted, {&*base, 1}, context_, left_out(*base->layout, only_));
+        const Plan plan = make_plan(history_, wanted, {&*base, 1}, context_,
+                                    {.without = left_out(*base->layout, only_)});
         has_all = has_equal_blobs(plan);
         if (has_all) make(plan);
       });
@@ -181,7 +181,8 @@ class Materializer {
     const FileSet unwanted = left_out(*layout, only_);
     if (store_.images().is_complete(version->number()))
       return fill(version, *layout, unwanted, bases);
-    make(make_plan(history_, version, bases, context_, unwanted));
+    const PackReads reads = unwanted.empty() ? PackReads::with_data : PackReads::headers;
+    make(make_plan(history_, version, bases, context_, {.without = unwanted, .reads = reads}));
   }
 
   void make(const Plan& plan) {
@@ -225,7 +226,7 @@ class Materializer {
             const FileSet& unwanted, std::span<const Base> bases) {
     FileSet absent = absent_files(store_, *version, layout);
     const FileSet without = all_but_missing(layout, absent, unwanted);
-    const Plan plan = make_plan(history_, version, bases, context_, without);
+    const Plan plan = make_plan(history_, version, bases, context_, {.without = without});
     const auto base = reserve_base(store_, plan, Eviction::Claim::stays, context_);
     lap(watch_, &VersionTiming::plan);
     if (!base) return;

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "store/base/bytes.hpp"
 #include "store/base/ranked_mutex.hpp"
 #include "store/os/file.hpp"
 #include "store/repository/pieces.hpp"
@@ -63,7 +64,8 @@ struct SpooledPack {
   }
 
   PieceRun run;
-  std::uint64_t to = 0;  // offset in the spool
+  std::span<const std::byte> data;  // of the plan, unchecked; empty: to be fetched
+  std::uint64_t to = 0;             // offset in the spool
   std::vector<Piece> pieces;
 };
 
@@ -89,6 +91,7 @@ struct PackSpool::State {
   void wait_for(std::shared_ptr<Fetch> fetch, std::unique_lock<RankedMutex>& lock);
   void fetch(SpooledPack& pack, std::uint64_t first, std::unique_lock<RankedMutex>& lock);
   void bring(const SpooledPack& pack, std::uint64_t first, std::uint64_t count);
+  bool copy_planned(const SpooledPack& pack, std::uint64_t first, std::size_t size_bytes);
   [[nodiscard]] std::filesystem::path path() const { return directory / "(spool)"; }
 
   const Plan& plan;
@@ -113,7 +116,8 @@ PackSpool::PackSpool(const Plan& plan, Repository& repository, std::filesystem::
     auto& packs = state_->packs.emplace_back();
     for (std::size_t i = 0; i < step.packs.size(); i++) {
       const PieceRun run = run_of(step, i);
-      packs.push_back({run, end, std::vector<SpooledPack::Piece>(run.hashes.size())});
+      packs.push_back({run, as_bytes(step.pack_data[i]), end,
+                       std::vector<SpooledPack::Piece>(run.hashes.size())});
       end += run.size_bytes;
       state_->absent_pieces += run.hashes.size();
     }
@@ -293,8 +297,20 @@ void PackSpool::State::fetch(SpooledPack& pack, std::uint64_t first,
   end(true);
 }
 
+/// Of what came with the header.  If that was damaged in transit, it is fetched.
+bool PackSpool::State::copy_planned(const SpooledPack& pack, std::uint64_t first,
+                                    std::size_t size_bytes) {
+  if (pack.data.empty()) return false;
+  const auto bytes = pack.data.subspan(static_cast<std::size_t>(first * kPieceBytes), size_bytes);
+  if (!are_right(pack.run, first, bytes)) return false;
+  if (meter != nullptr) meter->add_fetch(Clock::now(), size_bytes);
+  write_at(file.fd(), pack.to + first * kPieceBytes, bytes, path());
+  return true;
+}
+
 void PackSpool::State::bring(const SpooledPack& pack, std::uint64_t first, std::uint64_t count) {
   const auto size = static_cast<std::size_t>(pack.run.bytes_of(first, count));
+  if (copy_planned(pack, first, size)) return;
   const auto buffer = std::make_unique_for_overwrite<std::byte[]>(size);
   const std::span<std::byte> bytes(buffer.get(), size);
   const Clock::time_point begin = Clock::now();

@@ -43,6 +43,11 @@ constexpr std::uint64_t kRecordBytesInHand = 16u << 20;
 // For inflated layouts: reading one may take many times its size.
 constexpr std::uint64_t kLayoutBytesInHand = 4u << 20;
 
+// A pack that is not larger is read whole where its data is needed: so little takes hardly longer
+// than the request.  All such packs of one plan are held until the version is made.
+constexpr std::uint64_t kSmallPackBytes = 512u << 10;
+constexpr std::uint64_t kPackDataBytesMax = 16u << 20;
+
 std::string name_of(const Version& version) { return fmt::format("version {}", version.number()); }
 
 /// Runs `body` and adds the version's name to any Error it throws.
@@ -164,22 +169,53 @@ std::uint64_t memory_of_step(const Layout& layout) {
          layout.tensors().size() * sizeof(std::optional<std::uint32_t>);
 }
 
-enum class Keep { nothing, head };
+/// Reads the packs of a plan: their indexes, and the data of small ones.
+///
+/// Threads: read() may run in parallel, for different packs.
+class PackReader {
+ public:
+  PackReader(History& history, PackReads reads, const Context& context)
+      : history_(history), reads_(reads), context_(context) {}
 
-/// The index of a pack, whose header may be here.  `keep`: it will be asked for again.
-std::shared_ptr<const PackIndex> index_of(const Step& step, std::size_t pack, History& history,
-                                          PackRoom& room, const Context& context,
-                                          Keep keep = Keep::nothing) {
-  const PackRef& ref = step.delta().packs[pack];
-  const std::string key = step.pack_key(pack);
-  const auto parse = [&](std::string_view head) {
-    return PackIndex::parse(head, ref.size_bytes, *step.layout, key, room);
-  };
-  if (const auto head = history.pack_heads().find(ref)) return parse(*head);
-  std::string head = history.repository().get_pack_head(key, ref, *step.layout, context);
-  auto index = parse(head);
-  if (keep == Keep::head) history.pack_heads().put(ref, std::move(head));
-  return index;
+  /// For headers that will be asked for again.
+  void keep_heads() { keeps_heads_ = true; }
+
+  /// Requires: the step's fields of packs have their size.
+  void read(Step& step, std::size_t pack, PackRoom& room) {
+    const PackRef& ref = step.delta().packs[pack];
+    const std::string key = step.pack_key(pack);
+    const auto parse = [&](std::string_view head) {
+      step.packs[pack] = PackIndex::parse(head, ref.size_bytes, *step.layout, key, room);
+    };
+    if (const auto head = history_.pack_heads().find(ref)) return parse(*head);
+    auto [head, data] = fetch(key, ref, *step.layout);
+    parse(head);
+    step.pack_data[pack] = std::move(data);
+    if (keeps_heads_) history_.pack_heads().put(ref, std::move(head));
+  }
+
+ private:
+  Repository::PackBytes fetch(const std::string& key, const PackRef& ref, const Layout& layout) {
+    Repository& repository = history_.repository();
+    if (takes_data_of(ref)) return repository.get_whole_pack(key, ref, layout, context_);
+    return {repository.get_pack_head(key, ref, layout, context_), {}};
+  }
+
+  bool takes_data_of(const PackRef& ref) {
+    if (reads_ == PackReads::headers || ref.size_bytes > kSmallPackBytes) return false;
+    return data_bytes_.fetch_add(ref.size_bytes) + ref.size_bytes <= kPackDataBytesMax;
+  }
+
+  History& history_;
+  const PackReads reads_;
+  const Context& context_;
+  bool keeps_heads_ = false;
+  std::atomic<std::uint64_t> data_bytes_ = 0;
+};
+
+void size_packs(Step& step) {
+  step.packs.resize(step.delta().packs.size());
+  step.pack_data.resize(step.packs.size());
 }
 
 /// Links a step to the layout before it.
@@ -305,8 +341,9 @@ ReconstructionPath path_of(FoundWay way, std::span<const Base> bases) {
 /// Makes the plan for one path, and knows what of the path was wrong if that fails.
 class PathPlanner {
  public:
-  PathPlanner(const ReconstructionPath& path, History& history, const Context& context)
-      : path_(path), history_(history), context_(context) {}
+  PathPlanner(const ReconstructionPath& path, History& history, PackReads reads,
+              const Context& context)
+      : path_(path), history_(history), packs_(history, reads, context), context_(context) {}
 
   Plan make(const std::shared_ptr<const Version>& wanted) {
     Plan plan =
@@ -395,7 +432,7 @@ class PathPlanner {
     std::vector<Head> heads;
     std::deque<PackRoom> rooms;
     for (std::size_t i = 0; i < steps.size(); i++) {
-      steps[i].packs.resize(steps[i].delta().packs.size());
+      size_packs(steps[i]);
       PackRoom& room = rooms.emplace_back(*steps[i].layout, memory_);
       for (std::size_t pack = 0; pack < steps[i].packs.size(); pack++) {
         heads.push_back({i, pack, room});
@@ -407,9 +444,7 @@ class PathPlanner {
       const std::size_t pack = heads[i].pack;
       const PackRef& ref = step.delta().packs[pack];
       const auto share = budget.take(ref.head_bytes, context_, "fetching a pack header");
-      step.packs[pack] = of_step(heads[i].step, *step.version, [&] {
-        return index_of(step, pack, history_, heads[i].room, context_);
-      });
+      of_step(heads[i].step, *step.version, [&] { packs_.read(step, pack, heads[i].room); });
     });
   }
 
@@ -440,6 +475,7 @@ class PathPlanner {
 
   const ReconstructionPath& path_;
   History& history_;
+  PackReader packs_;
   const Context& context_;
   MemoryBudget memory_;
   std::atomic<std::size_t> broken_ = SIZE_MAX;
@@ -464,9 +500,10 @@ bool is_no_use_of_skip(const Error& error) {
 constexpr unsigned kBadSkipsMax = 32;
 
 Plan make_plan_from(History& history, const std::shared_ptr<const Version>& wanted,
-                    std::span<const Base> bases, const Context& context, SkipUse skips) {
+                    std::span<const Base> bases, const Context& context,
+                    const PlanOptions& options) {
   PathFinder finder(history, history.skips(), wanted, versions_of(bases), context);
-  if (skips == SkipUse::none) finder.leave_out_skips();
+  if (options.skips == SkipUse::none) finder.leave_out_skips();
   std::exception_ptr first_error;
   std::string to_log;
   for (unsigned bad_skips = 0;;) {
@@ -482,7 +519,7 @@ Plan make_plan_from(History& history, const std::shared_ptr<const Version>& want
       log_warning(fmt::format("{}; trying another path to {}", std::exchange(to_log, {}),
                               name_of(*wanted)));
     }
-    PathPlanner planner(path, history, context);
+    PathPlanner planner(path, history, options.reads, context);
     try {
       return planner.make(wanted);
     } catch (const BaseDamaged&) {
@@ -540,7 +577,7 @@ bool has_what_it_needs(const Plan& plan) {
 
 Plan make_plan_by(const ReconstructionPath& path, History& history,
                   const std::shared_ptr<const Version>& wanted, const Context& context) {
-  return PathPlanner(path, history, context).make(wanted);
+  return PathPlanner(path, history, PackReads::headers, context).make(wanted);
 }
 
 namespace {
@@ -588,13 +625,15 @@ Plan make_early_plan(History& history, const Base& base, std::span<const EarlyRe
   Step& step = plan.steps.emplace_back();
   step.version = plan.version;
   step.layout = base.layout;
-  step.packs.resize(of_pack.size());
+  size_packs(step);
   MemoryBudget memory;
   LayoutCharge(memory).add(*plan.layout);
   memory.take(memory_of_step(*plan.layout), keys::layout(plan.layout->id()));
   PackRoom room(*plan.layout, memory);
+  PackReader packs(history, PackReads::with_data, context);
+  packs.keep_heads();
   parallel_for(of_pack.size(), kRecordThreads, context, [&](std::size_t i) {
-    step.packs[i] = index_of(step, i, history, room, context, Keep::head);
+    packs.read(step, i, room);
     check_is_of(*step.packs[i], *of_pack[i], step.pack_key(i));
   });
   for (const PackRef& ref : step.delta().packs) plan.fetch_bytes += ref.size_bytes;
@@ -604,11 +643,11 @@ Plan make_early_plan(History& history, const Base& base, std::span<const EarlyRe
 }
 
 Plan make_plan(History& history, std::shared_ptr<const Version> wanted, std::span<const Base> bases,
-               const Context& context, const FileSet& without, SkipUse skips) {
+               const Context& context, const PlanOptions& options) {
   std::vector<Base> left(bases.begin(), bases.end());
   for (;;) {
-    Plan plan = make_plan_from(history, wanted, left, context, skips);
-    plan.without = without;
+    Plan plan = make_plan_from(history, wanted, left, context, options);
+    plan.without = options.without;
     if (has_what_it_needs(plan)) return plan;
     std::erase_if(left, [unfit = plan.base->version->number()](const Base& base) {
       return base.version->number() == unfit;

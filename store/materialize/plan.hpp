@@ -79,7 +79,9 @@ struct Step {
   std::shared_ptr<const Layout> layout;
   std::vector<std::optional<std::uint32_t>> counterparts;  // in the layout before this step
   std::vector<std::shared_ptr<const PackIndex>> packs;     // of delta()
-  std::vector<PackEntry> listed;                           // by chunk number of `layout`
+  /// By pack: its data if that came with the header, unchecked; "": to be fetched.
+  std::vector<std::string> pack_data;
+  std::vector<PackEntry> listed;  // by chunk number of `layout`
 
   /// Requires: `place` is not kNowhere.
   [[nodiscard]] const PackChunk& chunk(PackEntry place) const noexcept {
@@ -115,6 +117,16 @@ struct Plan {
 /// Whether a plan may have skip deltas: without them it proves that a version needs none.
 enum class SkipUse { allowed, none };
 
+/// What is read of packs: their headers, or also the data of small ones, in the same request.
+/// `with_data` is for who needs all packs: it saves a round trip, and holds up to 16 MiB.
+enum class PackReads { headers, with_data };
+
+struct PlanOptions {
+  FileSet without = {};  // files not to build
+  SkipUse skips = SkipUse::allowed;
+  PackReads reads = PackReads::headers;
+};
+
 /// The plan for some files of the version after the base before its manifest is known: from the
 /// base's files by the packs that its early record names.  Nothing says that this is what the
 /// manifest will lead to: no root is compared, and blobs are left out.  `files`: those of the
@@ -126,15 +138,13 @@ Plan make_early_plan(History& history, const Base& base, std::span<const EarlyRe
 /// Finds the cheapest path to `wanted` (store/ways/path_finder.hpp).  `bases`: what the host
 /// has.  If an object on that path is missing or corrupt, another path is taken if there is one.
 /// Nothing that is wrong with a skip delta is an error: the log says so once, and another path is
-/// taken.  A base is not
-/// used if it lacks a file that a wanted file is built from.  `without`: files not to build.
+/// taken.  A base is not used if it lacks a file that a wanted file is built from.
 ///
 /// Throws Error: corrupt (a pack header or root does not match; BaseDamaged if it is a base's),
 /// not_found (a pack or snapshot is gone, naming the key; or gc removed the version), unavailable;
 /// the message names the version of the step.
 Plan make_plan(History& history, std::shared_ptr<const Version> wanted, std::span<const Base> bases,
-               const Context& context, const FileSet& without = {},
-               SkipUse skips = SkipUse::allowed);
+               const Context& context, const PlanOptions& options = {});
 
 /// Notes where a version comes from.  Of several passes: where the first began, and all deltas.
 void note_origin(const Plan& plan, VersionTiming& timing);

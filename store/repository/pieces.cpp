@@ -34,6 +34,15 @@ bool is_right(const PieceRun& run, std::uint64_t piece, std::span<const std::byt
 
 }  // namespace
 
+bool are_right(const PieceRun& run, std::uint64_t first, std::span<const std::byte> bytes) {
+  for (std::uint64_t piece = first; !bytes.empty(); piece++) {
+    const auto size = static_cast<std::size_t>(run.bytes_of(piece, 1));
+    if (!is_right(run, piece, bytes.first(size))) return false;
+    bytes = bytes.subspan(size);
+  }
+  return true;
+}
+
 void fetch_pieces(BucketReader& bucket, const PieceRun& run, std::uint64_t first,
                   std::span<std::byte> into, const Context& context) {
   fetch(bucket, run, first, into, context);

@@ -44,6 +44,11 @@ struct PieceRun {
 /// Pieces per request when many are needed: 4 MiB, so that 16 requests in flight hold 64 MiB.
 inline constexpr std::uint64_t kPiecesPerFetch = 4;
 
+/// Whether whole pieces, beginning with `first`, are what the run's hashes say.
+/// Requires: bytes.size() is bytes_of(first, some count).
+[[nodiscard]] bool are_right(const PieceRun& run, std::uint64_t first,
+                             std::span<const std::byte> bytes);
+
 /// Fetches whole pieces, beginning with `first`, and checks each; a wrong one is fetched once more,
 /// since it may have been damaged in transit.
 ///

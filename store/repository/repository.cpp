@@ -488,8 +488,10 @@ std::string Repository::get_blob(const BlobRef& ref, const Context& context) {
                     kBlobBytesMax, context);
 }
 
-std::string Repository::get_pack_head(const std::string& key, const PackRef& ref,
-                                      const Layout& layout, const Context& context) {
+namespace {
+
+/// Before any of it is read.
+void check_is_possible(const PackRef& ref, const Layout& layout, const std::string& key) {
   const bool is_possible = ref.size_bytes <= kPackBytesMax && ref.head_bytes <= ref.size_bytes &&
                            ref.head_bytes <= PackIndex::head_bytes_max(layout, ref.size_bytes);
   if (!is_possible) {
@@ -499,12 +501,34 @@ std::string Repository::get_pack_head(const std::string& key, const PackRef& ref
             "its manifest says {} bytes with a header of {}, which is impossible for its layout",
             ref.size_bytes, ref.head_bytes));
   }
+}
+
+void check_head(std::string_view head, const PackRef& ref, const std::string& key) {
+  if (sha256(as_bytes(head)) == ref.head_sha256) return;
+  throw corrupt(key, "the SHA-256 of its header does not match the manifest");
+}
+
+}  // namespace
+
+std::string Repository::get_pack_head(const std::string& key, const PackRef& ref,
+                                      const Layout& layout, const Context& context) {
+  check_is_possible(ref, layout, key);
   MemoryBudget().check(kHeadsInMemory * ref.head_bytes, key);
   std::string head = get_head(bucket(context), key, ref.head_bytes, context);
-  if (sha256(as_bytes(head)) != ref.head_sha256) {
-    throw corrupt(key, "the SHA-256 of its header does not match the manifest");
-  }
+  check_head(head, ref, key);
   return head;
+}
+
+Repository::PackBytes Repository::get_whole_pack(const std::string& key, const PackRef& ref,
+                                                 const Layout& layout, const Context& context) {
+  check_is_possible(ref, layout, key);
+  MemoryBudget().check(kHeadsInMemory * ref.head_bytes + ref.size_bytes, key);
+  PackBytes pack{get_head(bucket(context), key, ref.size_bytes, context), {}};
+  const auto head_bytes = static_cast<std::size_t>(ref.head_bytes);
+  pack.data = pack.head.substr(head_bytes);
+  pack.head.resize(head_bytes);
+  check_head(pack.head, ref, key);
+  return pack;
 }
 
 std::shared_ptr<const PackIndex> Repository::get_pack_index(const std::string& key,

@@ -164,6 +164,12 @@ class Repository {
   /// The header of a pack, whose SHA-256 was compared.  `key`: of the pack.
   std::string get_pack_head(const std::string& key, const PackRef& ref, const Layout& layout,
                             const Context& context);
+  /// Likewise, and what follows the header, unchecked: its pieces must be compared before use.
+  struct PackBytes {
+    std::string head, data;
+  };
+  PackBytes get_whole_pack(const std::string& key, const PackRef& ref, const Layout& layout,
+                           const Context& context);
   /// `room`: shared by all packs of a delta, if several are read.
   std::shared_ptr<const PackIndex> get_pack_index(const std::string& key, const PackRef& ref,
                                                   const Layout& layout, const Context& context,

@@ -157,7 +157,7 @@ std::shared_ptr<PartialVersion> PartialImages::State::fill(
   std::vector<Base> bases_here = usable_bases(store, history, version, distrusted, making);
   auto patched = find_sound_patched_base(store, history, version, distrusted, making);
   if (patched) bases_here.push_back(std::move(*patched));
-  Plan plan = make_plan(history, wanted, bases_here, making, without);
+  Plan plan = make_plan(history, wanted, bases_here, making, {.without = without});
   auto base = reserve_base(store, plan, Eviction::Claim::in_use, making);
   lap(watch, &VersionTiming::plan);
   if (!base) return nullptr;
@@ -190,7 +190,7 @@ std::shared_ptr<PartialVersion> PartialImages::State::make(Plan plan, Eviction::
     if (!history.skips().leave_out_cause(cause)) return std::nullopt;
     std::span<const Base> from;
     if (base_here) from = {&*base_here, 1};
-    return make_plan(history, history.get(version, asking), from, asking, without);
+    return make_plan(history, history.get(version, asking), from, asking, {.without = without});
   };
   how.changed = [this, version] {
     if (note(version)) tell();

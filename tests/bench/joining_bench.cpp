@@ -153,8 +153,8 @@ class Joining {
     const MemoryBucket& bucket = *builder_.bucket();
     const std::uint64_t gets = bucket.calls(), read = bucket.bytes_read();
     history.refresh(version - std::max<std::uint64_t>(behind, 1), {});
-    const Plan plan = make_plan(history, history.get(version, {}), bases, {}, {},
-                                skips ? SkipUse::allowed : SkipUse::none);
+    const PlanOptions options{.skips = skips ? SkipUse::allowed : SkipUse::none};
+    const Plan plan = make_plan(history, history.get(version, {}), bases, {}, options);
     if (!is_memory) {
       fetch(plan, *repository);
       return {.hops = plan.steps.size()};

@@ -266,10 +266,23 @@ TEST_F(KeptFiles, ATensorThatCameFromAnotherFileIsNotMadeFromThem) {
   add();
   const Plan plan = make_plan(host().history, host().history.get(2, {}),
                               std::vector{base_of(*host().store, host().history, 1, {})}, {},
-                              left_out(builder_.layout(2), kOnlyB));
+                              {.without = left_out(builder_.layout(2), kOnlyB)});
   EXPECT_FALSE(plan.base);
   bring(2, kOnlyB);
   expect_kept(2, {"b.safetensors"});
+}
+
+TEST_F(KeptFiles, OfSmallPacksThatTheyDoNotNeedOnlyHeadersAreRead) {
+  bring(1, kOnlyB);
+  add_changed(0.01, {.chunks_per_pack = 1});
+  bring(2, kOnlyB);
+  int whole = 0, heads = 0;
+  for (const auto& [key, bytes] : builder_.bucket()->objects()) {
+    if (!key.starts_with("packs/2/")) continue;
+    read_of(key) >= bytes.size() ? whole++ : heads++;
+  }
+  EXPECT_GT(whole, 0);
+  EXPECT_GT(heads, whole);
 }
 
 // A host that keeps an eighth of the files fetches an eighth of a delta, and 4 MiB at its edges.

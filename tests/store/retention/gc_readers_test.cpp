@@ -63,12 +63,14 @@ TEST_F(GcReaders, WhoMeetsARemovedObjectPlansAgain) {
   BucketHooks hooks;
   hooks.before = [&](const BucketCall& call) {
     if (call.key.starts_with("gc/")) log_reads++;
-    // The first read is of the header, for the plan; what follows is the data.
+    // The first read is of the header, for the plan; what follows is the data: a host that keeps
+    // files by name does not read both with one request.
     if (call.kind != "get" || !call.key.starts_with("packs/2/")) return;
     if (++reads == 2) remove_old();
   };
   Host host(world_.open(hooks), directory_.path() / "store");
   expect_tree(host, 1);
+  materialize(*host.store, host.history, 6, {}, {}, kernels::make_cpu_coder(), {"*"});
   expect_tree(host, 6);  // planned by the deltas from 1, made from the snapshot of 4
   EXPECT_GE(reads, 2);
   EXPECT_EQ(log_reads, 0);  // there was another way
