@@ -21,6 +21,12 @@ Context Context::within(Clock::duration from_now) const {
   return result;
 }
 
+Context Context::once() const {
+  Context result = *this;
+  result.repeats = false;
+  return result;
+}
+
 void Context::check(std::string_view what) const {
   if (stop.stop_requested()) {
     throw Error(ErrorCode::cancelled, "stopped while " + std::string(what));

@@ -19,9 +19,13 @@ std::int64_t seconds_now();
 struct Context {
   std::stop_token stop;  // default: can never be stopped
   Clock::time_point deadline = Clock::time_point::max();
+  bool repeats = true;  // a request that a service fails is sent again after a pause
 
   /// The same with a deadline of at most `from_now`.
   [[nodiscard]] Context within(Clock::duration from_now) const;
+
+  /// The same for a caller that asks again by itself, sooner than requests are repeated.
+  [[nodiscard]] Context once() const;
 
   /// Throws Error: cancelled if stopped, timed_out if the deadline has passed.
   /// `what` completes "… while WHAT".

@@ -20,7 +20,7 @@ struct RetryLoop::Request {
 
 void RetryLoop::run(const std::string& about, const std::string& doing, const Send& send,
                     const Context& context) {
-  Request request{about, doing, Backoff(budget_, attempts_max_)};
+  Request request{about, doing, Backoff(budget_, context.repeats ? attempts_max_ : 1)};
   for (;;) {
     context.check(doing);
     switch (attempt(request, send, context)) {

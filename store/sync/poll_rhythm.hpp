@@ -25,7 +25,7 @@ namespace weightfs {
 class PollRhythm {
  public:
   /// The shortest pause; a poll that takes longer than this is followed by a pause of its length.
-  static constexpr std::chrono::milliseconds kDensest{20};
+  static constexpr std::chrono::milliseconds kDensest{5};
 
   /// A poll found one or more new versions.
   void saw_version(Clock::time_point now);

@@ -69,6 +69,14 @@ TEST(RetryLoop, GivesUpAfterTheAttemptsThatItMayMake) {
   EXPECT_EQ(message, "it fails; given up after 2 attempts");
 }
 
+TEST(RetryLoop, SendsOnceForWhoAsksAgainByItself) {
+  RetryLoop loop(10);
+  std::string message;
+  EXPECT_EQ(code_of([&] { run(loop, {Outcome::again}, Context{}.once()); }, &message),
+            ErrorCode::unavailable);
+  EXPECT_EQ(message, "it fails");
+}
+
 TEST(RetryLoop, AnEndpointThatWasNeverReachedIsGivenUpSoon) {
   for (const bool reached : {false, true}) {
     RetryLoop loop(RetryLoop::kFirstAttemptsMax + 1);

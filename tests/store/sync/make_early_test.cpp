@@ -781,6 +781,28 @@ TEST_F(EarlyVersionTest, ALookLeavesWhatTheVersionIsAboutToClaim) {
   EXPECT_GT(reader_.store->early_images().size_bytes(), 0u) << "of the version that comes next";
 }
 
+TEST_F(EarlyVersionTest, WhatCameMeanwhileIsLookedForWithoutAnotherPoll) {
+  const Path before = step();
+  static_cast<void>(code(before, all()));
+  publish(before, take());
+  reader_.history.refresh(1, {});
+  bring(2, before);
+  const Path directory = step();
+  const EarlyRecord first = code(directory, {"a.safetensors"});
+  const EarlyRecord second = code(directory, {"b.safetensors"});
+  put_early_record(*reader_.repository, first, {});
+  HeadStart start(*reader_.store, reader_.history, kernels::make_cpu_coder());
+  bucket_->hang_key("packs/3/");
+  start.start();
+  start.wake();
+  EXPECT_TRUE(eventually([&] { return bucket_->waiting() > 0; }));
+  put_early_record(*reader_.repository, second, {});
+  bucket_->heal();
+  const std::uint64_t both = bytes_of(directory, {"a.safetensors", "b.safetensors"});
+  EXPECT_TRUE(eventually([&] { return reader_.store->early_images().size_bytes() == both; }));
+  start.stop();
+}
+
 // As after kill -9: the process is gone, its files are not.
 TEST_F(EarlyVersionTest, ARestartFindsNothingOfIt) {
   const Path directory = step();
