@@ -144,8 +144,12 @@ class Mounts:
 
     def __enter__(self):
         self.run("init", self.url)
-        self.mount("writer", "--writer")
-        self.mount("reader", *shlex.split(self.options))
+        try:
+            self.mount("writer", "--writer")
+            self.mount("reader", *shlex.split(self.options))
+        except BaseException:  # __exit__ is not called
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_):
