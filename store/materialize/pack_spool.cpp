@@ -303,7 +303,7 @@ bool PackSpool::State::copy_planned(const SpooledPack& pack, std::uint64_t first
   if (pack.data.empty()) return false;
   const auto bytes = pack.data.subspan(static_cast<std::size_t>(first * kPieceBytes), size_bytes);
   if (!are_right(pack.run, first, bytes)) return false;
-  if (meter != nullptr) meter->add_fetch(Clock::now(), size_bytes);
+  if (meter != nullptr) meter->add_planned(size_bytes);
   write_at(file.fd(), pack.to + first * kPieceBytes, bytes, path());
   return true;
 }

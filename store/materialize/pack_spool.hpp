@@ -3,8 +3,7 @@
 //
 // Every piece is checked against its SHA-256 before any of it is decoded.  Pieces that did not come
 // with the plan are fetched on first use, or in advance by fetch_all(), which may run while others
-// read.  No piece is fetched
-// twice, however many threads need it.
+// read.  No piece is fetched twice, however many threads need it.
 //
 // Threads: all calls may run in parallel.
 #pragma once

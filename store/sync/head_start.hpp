@@ -6,7 +6,8 @@
 //
 // It asks for the record only if the publisher of the newest version had coded some of it before
 // the hand-over: for all other runs it sends no request.  If so, it asks once after each poll that
-// found nothing, and once more after each look that made something.  What fails is left to the version, and only logged, at debug level.
+// found nothing, and once more after each look that made something.  What fails is left to the
+// version, and only logged, at debug level.
 //
 // The record also tells how far the save is, and so when the version may come.
 //

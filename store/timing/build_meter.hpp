@@ -16,6 +16,8 @@ class BuildMeter {
  public:
   /// A request that began at `begin` has ended now.
   void add_fetch(Clock::time_point begin, std::uint64_t bytes) noexcept;
+  /// Bytes that came with what the plan read: they cost no request.
+  void add_planned(std::uint64_t bytes) noexcept { fetched_bytes_ += bytes; }
   /// Bytes of a snapshot that the seed had.
   void add_seeded(std::uint64_t bytes) noexcept { seeded_bytes_ += bytes; }
   void add_stalled(Clock::duration time) noexcept;

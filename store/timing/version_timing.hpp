@@ -52,7 +52,7 @@ namespace weightfs {
 struct BuildTiming {
   std::chrono::nanoseconds fetch{};    // wall time
   std::uint64_t fetched_bytes = 0;     // of packs, snapshot and small files; not what `plan` read
-  std::uint64_t requests = 0;          // for these
+  std::uint64_t requests = 0;          // for these, but for what came with a pack's header
   std::uint64_t seeded_bytes = 0;      // of a snapshot, taken from the seed instead
   std::chrono::nanoseconds stalled{};  // thread time: nothing to decode yet, because of the fetch
   std::chrono::nanoseconds decode{};   // thread time: reading the base, decoding, verifying

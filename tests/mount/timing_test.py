@@ -49,6 +49,7 @@ class Timing(writers.WriterTest):
         self.assertGreater(brought["unseen_ms"], 0)
         self.assertGreater(brought["fetched_bytes"], 0)
         self.assertLess(brought["fetched_bytes"], first["fetched_bytes"])
+        self.assertEqual(brought["requests"], 0, "its small packs came with their headers")
         self.assertLessEqual(brought["written_bytes"], brought["bytes"])
         self.assertIsNone(second["handed_over"])
         self.assertIsNone(mount.status()["timing"]["hand_over"])

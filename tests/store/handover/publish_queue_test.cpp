@@ -231,6 +231,54 @@ TEST_F(PublishQueueTest, DoesNotTrustEarlyWorkOnAFileThatWasWrittenAgain) {
   expect_version(1, files);
 }
 
+// The mount hears of the last close by the hand-over itself, if nothing told it before.  The file
+// is written through another link, so that inotify does not tell.
+TEST_F(PublishQueueTest, AHandOverDoesNotEndTheEarlyWorkOnItsFiles) {
+  std::atomic<bool> holds = false;
+  options_.at = [&](std::string_view point) {
+    if (!holds || point != "scanned") return;
+    const auto is_given_up = [&] {
+      const EarlyStatus early = writer().queue.early();
+      return early.coded_files + early.growing_files + early.waiting_files < 2;
+    };
+    EXPECT_FALSE(eventually(is_given_up, std::chrono::milliseconds(200)));  // it is soon, if at all
+  };
+  started();
+  writer().hand_over(writer().stage("first", checkpoint(1, 2'400'000)), "step-1");
+  ASSERT_TRUE(writer().settles());
+  const Files files = checkpoint(2, 2'400'000);
+  const std::string last = "model-00002-of-00002.safetensors";
+  Files others = files;
+  others.erase(last);
+  const StagingId directory = writer().stage("run", others);
+  const StagingId id = writer().staging.make_file(directory, last, 0644, {});
+  const stdfs::path link = dir_ / "link";
+  stdfs::create_hard_link(writer().staging.backing_path(id), link);
+  writer().staging.open(id, true);
+  {
+    const File file = File::open(link, O_WRONLY);
+    const auto bytes = as_bytes(files.at(last));
+    const std::size_t begin = bytes.size() / 4 * 3;
+    write_at(file.fd(), 0, bytes.first(begin), link);
+    writer().queue.look_at(id);
+    ASSERT_TRUE(eventually([&] {
+      const EarlyStatus early = writer().queue.early();
+      return early.growing_files == 1 && early.coded_files == 1;
+    }));
+    holds = true;
+    write_at(file.fd(), begin, bytes.subspan(begin), link);
+  }
+  writer().staging.release(id, true);
+  writer().hand_over(directory, "step-2");
+  ASSERT_TRUE(writer().settles());
+  std::uint64_t weights = 0;
+  for (const auto& [path, bytes] : files) {
+    if (path.ends_with(".safetensors")) weights += bytes.size();
+  }
+  EXPECT_EQ(manifest_of(2).meta.at(std::string(kEarlyBytesKey)), std::to_string(weights));
+  expect_version(2, files);
+}
+
 TEST_F(PublishQueueTest, GivesUpEarlyWorkThatNobodyWillTake) {
   hooks_->before = [&](const BucketCall& call) { gate_.pass(call.context); };
   started();
