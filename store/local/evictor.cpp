@@ -95,7 +95,7 @@ std::uint64_t Evictor::limit_for(std::uint64_t default_bytes, std::uint64_t vers
   return std::min(kSizeBytesMax, limits_.store_bytes.value_or(default_bytes + patches));
 }
 
-Evictor::Ahead Evictor::evict_ahead(std::uint64_t latest) {
+Evictor::Ahead Evictor::evict_ahead(std::uint64_t latest, std::uint64_t there_bytes) {
   const std::lock_guard one(demand_mutex_);
   const std::vector<std::uint64_t> complete = images_.versions_on_disk();
   const auto found = std::lower_bound(complete.begin(), complete.end(), latest);
@@ -104,13 +104,17 @@ Evictor::Ahead Evictor::evict_ahead(std::uint64_t latest) {
   const std::uint64_t both_bytes = images_.bytes_of({before, latest});
   Demand demand = demand_for(both_bytes - std::min(both_bytes, images_.bytes_of({before})), 0);
   demand.spared = before;
+  demand.there_bytes = there_bytes;
   std::vector<std::uint64_t> counted = counted_versions();
   const auto [used, free] = best_room(demand, counted);
   // What stood above the limit because it was in use has no other moment to go.
-  if (!demand.is_met(used, free)) demand = {0, demand.store_limit, 0, before};
+  const bool is_possible = demand.is_met(used, free);
+  if (!is_possible) demand = {0, demand.store_limit, 0, before};
   Beside beside = without_deltas();
   beside.used += patches_bytes();
-  return evict_versions(demand, beside, counted);
+  Ahead made = evict_versions(demand, beside, counted);
+  made.is_met = made.is_met && is_possible;
+  return made;
 }
 
 bool Evictor::has_room_beside(std::uint64_t version, std::uint64_t bytes) {
@@ -217,10 +221,12 @@ std::uint64_t Evictor::patches_bytes() const {
 Evictor::Ahead Evictor::evict_versions(const Demand& demand, const Beside& beside,
                                        std::vector<std::uint64_t>& counted) {
   Ahead evicted;
+  const auto is_met = [&] {
+    return demand.is_met(images_.bytes_of(counted) + beside.used,
+                         space_().free_bytes + beside.free);
+  };
   for (const std::uint64_t version : std::vector<std::uint64_t>(counted)) {
-    const std::uint64_t used = images_.bytes_of(counted) + beside.used;
-    evicted.is_met = demand.is_met(used, space_().free_bytes + beside.free);
-    if (evicted.is_met) break;
+    if (is_met()) break;
     if (version == images_.base_version() || version == demand.spared) continue;
     if (evict_one(version)) {
       evicted.versions++;
@@ -232,6 +238,7 @@ Evictor::Ahead Evictor::evict_versions(const Demand& demand, const Beside& besid
     }
     std::erase(counted, version);
   }
+  evicted.is_met = is_met();
   return evicted;
 }
 

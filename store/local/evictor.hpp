@@ -68,13 +68,14 @@ class Evictor {
     unsigned versions = 0;   // that went
     std::uint64_t last = 0;  // of them; 0: none went
     bool is_in_use = false;  // another may go once nobody uses it
-    bool is_met = false;     // known to be enough
+    bool is_met = false;     // what is in use not counted, the room is there
   };
   /// Makes the room that a version like `latest` will need, which is what `latest` does not share
   /// with the complete version before it.  These two stay.  Deltas stay too: they go quickly when
   /// the version comes.  If that would not be enough, only what is above the limit goes: versions
   /// that stayed because they were in use.
-  Ahead evict_ahead(std::uint64_t latest);
+  /// `there_bytes`: as above.
+  Ahead evict_ahead(std::uint64_t latest, std::uint64_t there_bytes = 0);
 
   /// Whether evict_for_images(bytes) may succeed while a version stays; true if it would stay
   /// anyway, or is in memory.

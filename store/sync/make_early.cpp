@@ -19,6 +19,7 @@
 #include "store/materialize/plan.hpp"
 #include "store/materialize/window_writer.hpp"
 #include "store/materialize/write_version.hpp"
+#include "store/sync/room_ahead.hpp"
 
 namespace weightfs {
 namespace {
@@ -95,9 +96,9 @@ class EarlyMaker {
                                             store_.images().temporary_of(home));
     if (!pass) return {};
     const std::vector<Piece> pieces = pieces_to_make(base, pass->set());
-    if (pieces.empty() || !has_room(base, pass->set(), home)) return {};
+    if (pieces.empty()) return {};
     const auto reserved = reserve_base(store_, base, Eviction::Claim::stays, context_);
-    if (!reserved) return {};
+    if (!reserved || !make_room(base, pass->set(), home)) return {};
     return make(base, pieces, *pass);
   }
 
@@ -116,13 +117,16 @@ class EarlyMaker {
   }
 
   /// For the whole version, since that follows.
-  [[nodiscard]] bool has_room(const Base& base, const EarlySet& set, ImagesHome home) const {
-    const std::uint64_t bytes = base.layout->size_bytes();
-    if (home == ImagesHome::disk) {
-      return store_.evictor().has_room_for_images(bytes, set.size_bytes());
+  [[nodiscard]] bool make_room(const Base& base, const EarlySet& set, ImagesHome home) {
+    const std::uint64_t bytes = base.layout->size_bytes(), there = set.size_bytes();
+    if (home == ImagesHome::memory) {
+      store_.evictor().evict_for_memory(bytes, bytes, there);
+      return true;
     }
-    store_.evictor().evict_for_memory(bytes, bytes, set.size_bytes());
-    return true;
+    if (store_.evictor().has_room_for_images(bytes, there)) return true;
+    // What was in use when room was made ahead may go by now; and if not, it counts for nothing.
+    const auto made = make_room_ahead(store_, record_.version - 1, there);
+    return made && made->is_met && store_.evictor().has_free_bytes(bytes - std::min(bytes, there));
   }
 
   EarlyMade make(const Base& base, std::span<const Piece> pieces, EarlyImages::Pass& pass) {

@@ -24,8 +24,8 @@ struct EarlyMade {
 };
 
 /// Makes those files of the record that the store does not have yet (Store::early_images).
-/// Nothing is evicted for it that would not go for the version.  What cannot be made is left to
-/// the version.
+/// Nothing is evicted for it that would not go for the version: on the disk what should have gone
+/// ahead (store/sync/room_ahead.hpp).  What cannot be made is left to the version.
 /// Requires: the version before the record's is complete here, with all its files.
 /// Returns: nothing also if there is no room, somebody wants the delta to the version (which is
 /// made with it: store/sparse/ahead_deltas.hpp), the record is of another history, or the version

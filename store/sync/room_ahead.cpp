@@ -16,6 +16,13 @@ constexpr seconds kLongestPause{60};
 
 }  // namespace
 
+std::optional<Evictor::Ahead> make_room_ahead(Store& store, std::uint64_t version,
+                                              std::uint64_t there_bytes) {
+  const std::vector<std::uint64_t> unsynced = store.images().unsynced_versions();
+  if (std::binary_search(unsynced.begin(), unsynced.end(), version)) return std::nullopt;
+  return store.evictor().evict_ahead(version, there_bytes);
+}
+
 RoomAhead::RoomAhead(Store& store)
     : store_(store),
       thread_({"no room is made ahead for the next version: {}"},
@@ -51,17 +58,16 @@ RoomAhead::Outcome RoomAhead::make_if_due() {
     const std::lock_guard lock(mutex_);
     shown = shown_;
   }
-  const std::vector<std::uint64_t> unsynced = store_.images().unsynced_versions();
-  if (shown == 0 || std::binary_search(unsynced.begin(), unsynced.end(), shown))
-    return Outcome::not_due;
+  if (shown == 0) return Outcome::not_due;
   const Clock::time_point began = Clock::now();
-  const Evictor::Ahead made = store_.evictor().evict_ahead(shown);
+  const std::optional<Evictor::Ahead> made = make_room_ahead(store_, shown);
+  if (!made) return Outcome::not_due;
 
   const std::lock_guard lock(mutex_);
-  if (made.versions > 0) {
-    status_ = {status_.versions + made.versions, made.last, Clock::now() - began};
+  if (made->versions > 0) {
+    status_ = {status_.versions + made->versions, made->last, Clock::now() - began};
   }
-  if (made.is_in_use) return Outcome::in_use;
+  if (made->is_in_use) return Outcome::in_use;
   if (shown_ == shown) shown_ = 0;
   return Outcome::done;
 }

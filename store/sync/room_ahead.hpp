@@ -17,15 +17,24 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 
 #include "store/base/context.hpp"
 #include "store/base/ranked_mutex.hpp"
+#include "store/local/evictor.hpp"
 #include "store/local/store.hpp"
 #include "store/threads/woken_thread.hpp"
 
 namespace weightfs {
 
-/// What was done by this process.
+/// Makes the room that the version after `version` needs (Evictor::evict_ahead()), if that is on
+/// the disk; nullopt: it is not yet.
+/// `there_bytes`: of the next one, that lie on the disk already and are counted nowhere.
+/// Throws Error: io, corrupt.
+std::optional<Evictor::Ahead> make_room_ahead(Store& store, std::uint64_t version,
+                                              std::uint64_t there_bytes = 0);
+
+/// What was done by the thread.
 struct RoomAheadStatus {
   std::uint64_t versions = 0;            // that went ahead
   std::uint64_t last = 0;                // of them; 0: none did

@@ -259,6 +259,19 @@ class HeadStart(writers.WriterTest):
         self.assert_same_tree(self.reading.join("versions", 2), step)
         self.assertEqual(self.start()["waiting_bytes"], 0)
 
+    def test_an_old_version_that_stays_open_takes_no_room_of_it(self):
+        """As an engine does that keeps its files mapped."""
+        name = weights(self.steps[0])[0]
+        with open(self.reading.join("versions/1", name), "rb") as opened:
+            for version in range(2, 6):
+                step = self.steps[version - 1]
+                self.save_files(step, weights(step))
+                size = self.bytes_of(step, weights(step))
+                self.wait_made(size)
+                self.save_files(step, self.rest(step))
+                self.hand_over_and_look(version, size)
+            self.assertEqual(opened.read(), harness.read_file(os.path.join(self.steps[0], name)))
+
     def test_old_versions_are_made_of_patches_that_were_noted_on_both_ways(self):
         for version in range(2, 5):
             step = self.steps[version - 1]

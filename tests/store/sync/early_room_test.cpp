@@ -1,0 +1,131 @@
+// Early versions: the room that a head start needs, and what makes it.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+
+#include <optional>
+
+#include "store/local/sync_images.hpp"
+#include "store/os/file.hpp"
+#include "tests/store/sync/early_version_fixture.hpp"
+
+namespace weightfs::test {
+namespace {
+
+TEST_F(EarlyVersionTest, NothingIsEvictedForItAndItGoesFirst) {
+  Space space{.free_bytes = 1u << 30, .total_bytes = 2u << 30};
+  const Host* host = nullptr;
+  Host small(Repository::open(std::make_unique<BucketView>(bucket_), {}), dir_ / "small",
+             {1u << 30, 64u << 20}, [&] {
+               const std::uint64_t early = host ? host->store->early_images().size_bytes() : 0;
+               return Space{space.free_bytes - early, space.total_bytes};
+             });
+  host = &small;
+  small.read_version(1);
+  const Path directory = step();
+  const EarlyRecord record = code(directory, all());
+  const auto make_there = [&] {
+    return make_early(*small.store, small.history, record, kernels::make_cpu_coder(), {}).bytes;
+  };
+  const std::uint64_t bytes = bytes_of(directory, all());
+  space.free_bytes = (64u << 20) + bytes - 1;
+  EXPECT_EQ(make_there(), 0u) << "no room";
+  EXPECT_TRUE(small.store->images().is_complete(1));
+  space.free_bytes = 1u << 30;
+  EXPECT_EQ(make_there(), bytes);
+  space.free_bytes = (64u << 20) + bytes;
+  small.store->evictor().evict_for_free_bytes(1);
+  EXPECT_EQ(small.store->early_images().size_bytes(), 0u) << "before any version";
+  EXPECT_TRUE(small.store->images().is_complete(1));
+}
+
+TEST_F(EarlyVersionTest, WhatIsThereNeedsNoRoomAgain) {
+  Space space{.free_bytes = 1u << 30, .total_bytes = 2u << 30};
+  Host small(Repository::open(std::make_unique<BucketView>(bucket_), {}), dir_ / "small",
+             {std::nullopt, 64u << 20}, [&] { return space; });
+  small.read_version(1);
+  const Path directory = step();
+  const EarlyRecord record = code(directory, all());
+  EXPECT_GT(make_early(*small.store, small.history, record, kernels::make_cpu_coder(), {}).bytes,
+            0u);
+  publish(directory, take());
+  space.free_bytes = (64u << 20) + (1u << 20);  // for the small file alone
+  EXPECT_EQ(small.read_version(2), read_tree(directory));
+  EXPECT_TRUE(small.store->images().is_complete(1)) << "nothing had to go";
+}
+
+/// A host with room for three versions, which it has.
+class FullHostHeadStart : public EarlyVersionTest {
+ protected:
+  void SetUp() override {
+    for (std::uint64_t version = 1; version <= 3; version++) {
+      if (version > 1) publish(step(), nullptr);
+      full_.read_version(version);
+    }
+    next_ = step();
+    record_ = code(next_, all());
+  }
+
+  std::uint64_t make_there() {
+    return make_early(*full_.store, full_.history, record_, kernels::make_cpu_coder(), {}).bytes;
+  }
+  [[nodiscard]] bool has(std::uint64_t version) const {
+    return full_.store->images().is_complete(version);
+  }
+  /// As a process that reads the version.
+  [[nodiscard]] File open_of(std::uint64_t version) const {
+    return File::open(full_.store->images().image_directory(version) / "a.safetensors", O_RDONLY);
+  }
+  void expect_version_takes_it() {
+    publish(next_, take());
+    EXPECT_EQ(full_.read_version(4), read_tree(next_));
+    EXPECT_EQ(full_.store->early_images().taken_bytes(), bytes_of(next_, all()));
+  }
+
+  Space space_{.free_bytes = 1u << 30, .total_bytes = 2u << 30};
+  Host full_{Repository::open(std::make_unique<BucketView>(bucket_), {}),
+             dir_ / "full",
+             {std::nullopt, 64u << 20},
+             [this] { return space_; }};
+  Path next_;
+  EarlyRecord record_;
+};
+
+// It was in use when room was to be made ahead, and nobody has asked since.
+TEST_F(FullHostHeadStart, WhatShouldHaveGoneAheadGoesNow) {
+  sync_all_images(full_.store->images());
+  EXPECT_EQ(make_there(), bytes_of(next_, all()));
+  EXPECT_FALSE(has(1));
+  EXPECT_TRUE(has(2) && has(3));
+  expect_version_takes_it();
+}
+
+// An engine that keeps its files mapped.
+TEST_F(FullHostHeadStart, WhatIsInUseStaysAndCountsForNothing) {
+  sync_all_images(full_.store->images());
+  const File reader = open_of(1);
+  EXPECT_EQ(make_there(), bytes_of(next_, all()));
+  EXPECT_TRUE(has(1) && has(2) && has(3));
+  EXPECT_EQ(make_there(), 0u) << "it is there";
+  expect_version_takes_it();
+  EXPECT_TRUE(has(1));
+}
+
+TEST_F(FullHostHeadStart, NothingGoesBeforeTheParentIsOnTheDisk) {
+  EXPECT_EQ(make_there(), 0u);
+  EXPECT_TRUE(has(1) && has(2) && has(3));
+}
+
+// Also where the limit of the store would allow it, as for what is in use.
+TEST_F(FullHostHeadStart, TheFileSystemMustHaveTheRoom) {
+  sync_all_images(full_.store->images());
+  const File reader = open_of(1);
+  const std::uint64_t bytes = bytes_of(next_, all());
+  space_.free_bytes = (64u << 20) + bytes - 1;
+  EXPECT_EQ(make_there(), 0u);
+  space_.free_bytes++;
+  EXPECT_TRUE(has(1) && has(2) && has(3)) << "whatever else might go";
+  EXPECT_EQ(make_there(), bytes);
+}
+
+}  // namespace
+}  // namespace weightfs::test
