@@ -26,8 +26,8 @@
 #include "store/base/lru_cache.hpp"
 #include "store/base/ranked_mutex.hpp"
 #include "store/local/store.hpp"
+#include "store/repository/kept_packs.hpp"
 #include "store/repository/layout_cache.hpp"
-#include "store/repository/pack_heads.hpp"
 #include "store/repository/repository.hpp"
 #include "store/seed/seed_directory.hpp"
 #include "store/ways/skip_book.hpp"
@@ -40,8 +40,9 @@ class History final : public VersionSource {
   /// Limits for unused layouts, and for manifests.
   static constexpr std::size_t kLayoutBytesKept = 32u << 20;
   static constexpr std::size_t kManifestBytesKept = 32u << 20;
-  /// Limit for headers of packs.
+  /// Limits for headers of packs, and for data of small ones: eight, as many files grow at a time.
   static constexpr std::size_t kPackHeadBytesKept = 16u << 20;
+  static constexpr std::size_t kPackDataBytesKept = 4u << 20;
   /// A host that is no more versions behind reads all of their manifests: it is likely to need
   /// them, and they come at the same time.
   static constexpr std::uint64_t kWalkedMax = 8;
@@ -101,8 +102,8 @@ class History final : public VersionSource {
   [[nodiscard]] Repository& repository() noexcept { return repository_; }
   [[nodiscard]] const std::shared_ptr<const SeedDirectory>& seed() const noexcept { return seed_; }
 
-  /// Those of packs of the next version that were read already.
-  [[nodiscard]] PackHeads& pack_heads() noexcept { return pack_heads_; }
+  /// Packs of the next version that were read already.
+  [[nodiscard]] KeptPacks& kept_packs() noexcept { return kept_packs_; }
 
   /// The skip deltas of the repository.
   [[nodiscard]] SkipBook& skips() noexcept { return skips_; }
@@ -147,7 +148,7 @@ class History final : public VersionSource {
   Store* const store_;
   const std::shared_ptr<const SeedDirectory> seed_;
   SkipBook skips_{repository_};
-  PackHeads pack_heads_{kPackHeadBytesKept};
+  KeptPacks kept_packs_{kPackHeadBytesKept, kPackDataBytesKept};
   // Held while a version is compared with its neighbours and remembered. Held across store calls,
   // not bucket calls; before mutex_.
   RankedMutex accept_mutex_{LockRank::history_accept, "History::accept_mutex_"};

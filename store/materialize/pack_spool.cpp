@@ -64,8 +64,8 @@ struct SpooledPack {
   }
 
   PieceRun run;
-  std::span<const std::byte> data;  // of the plan, unchecked; empty: to be fetched
-  std::uint64_t to = 0;             // offset in the spool
+  const PlannedData* data = nullptr;  // of the plan
+  std::uint64_t to = 0;               // offset in the spool
   std::vector<Piece> pieces;
 };
 
@@ -116,8 +116,8 @@ PackSpool::PackSpool(const Plan& plan, Repository& repository, std::filesystem::
     auto& packs = state_->packs.emplace_back();
     for (std::size_t i = 0; i < step.packs.size(); i++) {
       const PieceRun run = run_of(step, i);
-      packs.push_back({run, as_bytes(step.pack_data[i]), end,
-                       std::vector<SpooledPack::Piece>(run.hashes.size())});
+      packs.push_back(
+          {run, &step.pack_data[i], end, std::vector<SpooledPack::Piece>(run.hashes.size())});
       end += run.size_bytes;
       state_->absent_pieces += run.hashes.size();
     }
@@ -300,10 +300,11 @@ void PackSpool::State::fetch(SpooledPack& pack, std::uint64_t first,
 /// Of what came with the header.  If that was damaged in transit, it is fetched.
 bool PackSpool::State::copy_planned(const SpooledPack& pack, std::uint64_t first,
                                     std::size_t size_bytes) {
-  if (pack.data.empty()) return false;
-  const auto bytes = pack.data.subspan(static_cast<std::size_t>(first * kPieceBytes), size_bytes);
+  if (!pack.data->bytes) return false;
+  const auto bytes = as_bytes(*pack.data->bytes)
+                         .subspan(static_cast<std::size_t>(first * kPieceBytes), size_bytes);
   if (!are_right(pack.run, first, bytes)) return false;
-  if (meter != nullptr) meter->add_planned(size_bytes);
+  if (meter != nullptr && !pack.data->is_kept) meter->add_planned(size_bytes);
   write_at(file.fd(), pack.to + first * kPieceBytes, bytes, path());
   return true;
 }

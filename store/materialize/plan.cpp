@@ -177,8 +177,8 @@ class PackReader {
   PackReader(History& history, PackReads reads, const Context& context)
       : history_(history), reads_(reads), context_(context) {}
 
-  /// For headers that will be asked for again.
-  void keep_heads() { keeps_heads_ = true; }
+  /// For packs that will be asked for again.
+  void keep_packs() { keeps_packs_ = true; }
 
   /// Requires: the step's fields of packs have their size.
   void read(Step& step, std::size_t pack, PackRoom& room) {
@@ -187,11 +187,20 @@ class PackReader {
     const auto parse = [&](std::string_view head) {
       step.packs[pack] = PackIndex::parse(head, ref.size_bytes, *step.layout, key, room);
     };
-    if (const auto head = history_.pack_heads().find(ref)) return parse(*head);
-    auto [head, data] = fetch(key, ref, *step.layout);
+    KeptPacks& kept = history_.kept_packs();
+    PlannedData& data = step.pack_data[pack];
+    if (const auto head = kept.find_head(ref)) {
+      parse(*head);
+      if (reads_ == PackReads::with_data) data.bytes = kept.find_data(ref);
+      data.is_kept = data.bytes != nullptr;
+      return;
+    }
+    auto [head, bytes] = fetch(key, ref, *step.layout);
     parse(head);
-    step.pack_data[pack] = std::move(data);
-    if (keeps_heads_) history_.pack_heads().put(ref, std::move(head));
+    if (!bytes.empty()) data.bytes = std::make_shared<const std::string>(std::move(bytes));
+    if (!keeps_packs_) return;
+    kept.put_head(ref, std::move(head));
+    if (data.bytes) kept.put_data(ref, data.bytes);
   }
 
  private:
@@ -209,7 +218,7 @@ class PackReader {
   History& history_;
   const PackReads reads_;
   const Context& context_;
-  bool keeps_heads_ = false;
+  bool keeps_packs_ = false;
   std::atomic<std::uint64_t> data_bytes_ = 0;
 };
 
@@ -631,12 +640,14 @@ Plan make_early_plan(History& history, const Base& base, std::span<const EarlyRe
   memory.take(memory_of_step(*plan.layout), keys::layout(plan.layout->id()));
   PackRoom room(*plan.layout, memory);
   PackReader packs(history, PackReads::with_data, context);
-  packs.keep_heads();
+  packs.keep_packs();
   parallel_for(of_pack.size(), kRecordThreads, context, [&](std::size_t i) {
     packs.read(step, i, room);
     check_is_of(*step.packs[i], *of_pack[i], step.pack_key(i));
   });
-  for (const PackRef& ref : step.delta().packs) plan.fetch_bytes += ref.size_bytes;
+  for (std::size_t i = 0; i < of_pack.size(); i++) {
+    if (!step.pack_data[i].is_kept) plan.fetch_bytes += step.delta().packs[i].size_bytes;
+  }
   join(step, *plan.layout);
   plan.hashes = hashes_after(step, *plan.layout, base.hashes);
   return plan;

@@ -72,6 +72,12 @@ struct PackEntry {
   explicit operator bool() const noexcept { return pack != kNowhere; }
 };
 
+/// What a plan has of a pack beside its header: unchecked, its pieces must be compared before use.
+struct PlannedData {
+  std::shared_ptr<const std::string> bytes = {};  // nullptr: to be fetched
+  bool is_kept = false;                           // it was fetched for another plan
+};
+
 /// One delta of the path, or a skip delta.
 struct Step {
   std::shared_ptr<const Version> version;            // the version it leads to
@@ -79,9 +85,8 @@ struct Step {
   std::shared_ptr<const Layout> layout;
   std::vector<std::optional<std::uint32_t>> counterparts;  // in the layout before this step
   std::vector<std::shared_ptr<const PackIndex>> packs;     // of delta()
-  /// By pack: its data if that came with the header, unchecked; "": to be fetched.
-  std::vector<std::string> pack_data;
-  std::vector<PackEntry> listed;  // by chunk number of `layout`
+  std::vector<PlannedData> pack_data;                      // of packs
+  std::vector<PackEntry> listed;                           // by chunk number of `layout`
 
   /// Requires: `place` is not kNowhere.
   [[nodiscard]] const PackChunk& chunk(PackEntry place) const noexcept {

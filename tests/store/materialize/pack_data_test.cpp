@@ -58,7 +58,7 @@ class PackData : public ::testing::Test {
   static std::uint64_t data_bytes(const Plan& plan) {
     std::uint64_t bytes = 0;
     for (const Step& step : plan.steps) {
-      for (const std::string& data : step.pack_data) bytes += data.size();
+      for (const PlannedData& data : step.pack_data) bytes += data.bytes ? data.bytes->size() : 0;
     }
     return bytes;
   }
@@ -99,8 +99,10 @@ TEST_F(PackData, OfALargePackIsFetchedLater) {
 TEST_F(PackData, ThatWasDamagedInTransitIsFetchedAgain) {
   add_changed();
   Plan made = plan(2);
-  std::string& data = made.steps.at(0).pack_data.at(0);
-  data.back() = static_cast<char>(data.back() ^ 1);
+  PlannedData& data = made.steps.at(0).pack_data.at(0);
+  std::string damaged = *data.bytes;
+  damaged.back() = static_cast<char>(damaged.back() ^ 1);
+  data.bytes = std::make_shared<const std::string>(std::move(damaged));
   expect_written(made);
   for (const auto& [key, count] : requests()) EXPECT_EQ(count, 2) << key;
 }

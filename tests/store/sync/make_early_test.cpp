@@ -345,6 +345,23 @@ TEST_F(GrowingVersionTest, ItIsMadeInPieces) {
   }
 }
 
+// It has the chunk that reaches over the border.
+TEST_F(GrowingVersionTest, ThePackBeforeAPieceIsNotFetchedAgain) {
+  begin();
+  write_percent(45);
+  const EarlyRecord first = record(1);
+  make(first);
+  bucket_->fail_key(keys::pack(2, first.files[0].delta.packs[0].name), ErrorCode::unavailable);
+  write_percent(85);
+  const EarlyRecord second = record(2);
+  const PackRef& pack = second.files[0].delta.packs[1];
+  EXPECT_EQ(make(second).fetched_bytes, pack.size_bytes);
+  bucket_->fail_key(keys::pack(2, pack.name), ErrorCode::unavailable);
+  finish();
+  publish(directory_, take());
+  EXPECT_GT(bring(2, directory_), 0u);
+}
+
 TEST_F(GrowingVersionTest, PiecesThatCameMeanwhileAreMadeAtOnce) {
   begin();
   const std::uint64_t made = make_two(false);
