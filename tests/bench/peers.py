@@ -130,7 +130,7 @@ class Objects:
     def prepare(self, keys):
         for key in keys:
             url = f"{self.gateway.url}/{self.bucket}/{self.prefix}/{key}"
-            self.signed[key] = {method: sign(self.gateway, method, url) for method in ("GET", "PUT", "HEAD")}
+            self.signed[key] = {method: sign(self.gateway, method, url) for method in ("GET", "PUT")}
 
     def ask(self, method, key, body=None):
         connection = http.client.HTTPConnection(self.address)
@@ -156,11 +156,6 @@ class Objects:
             buffer = memoryview(bytearray(4 << 20))
             while count := answer.readinto(buffer):
                 file.write(buffer[:count])
-
-    def exists(self, key):
-        answer = self.ask("HEAD", key)
-        answer.read()
-        return answer.status == 200
 
 
 def sign(gateway, method, url):

@@ -67,7 +67,7 @@ def measure_one(library, size, home, args):
     model = end_to_end.Model(library, size, args.changed / 100)
     with measure.Workspace() as work:
         place = end_to_end.DirectoryPlace(work)
-        with Follower(model, work, place.url, place.manifest_exists, f"--images {home}") as mounts:
+        with Follower(model, work, place, f"--images {home}") as mounts:
             for _ in range(WARM_UP):
                 model.step()
                 mounts.step()
