@@ -27,9 +27,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// Between looks how far it is: short while it grows.
-constexpr milliseconds kFirstPause{5}, kLastPause{20};
-
 /// Others may not know holes; or, to tell of them, write out what is dirty (ZFS).
 bool tells_of_holes(const File& file) {
   struct statfs found {};
@@ -44,17 +41,6 @@ bool tells_of_holes(const File& file) {
 constexpr std::uint64_t kBeingCopied = 4u << 20;
 
 constexpr std::uint64_t kCheckBatchBytes = 8u << 20;
-
-class Pause {
- public:
-  void wait(const Context& context, std::string_view what) {
-    context.pause(next_, what);
-    next_ = std::min(2 * next_, kLastPause);
-  }
-
- private:
-  milliseconds next_ = kFirstPause;
-};
 
 }  // namespace
 
@@ -79,9 +65,9 @@ class GrowingFile::GrowingReader final : public Reader {
 };
 
 GrowingFile::GrowingFile(const std::filesystem::path& source, const std::string& path,
-                         IsWritten is_written, const Context& context)
+                         IsWritten is_written, Pauses pauses)
     : is_written_(std::move(is_written)),
-      context_(context),
+      pauses_(pauses),
       opened_(File::open(source, O_RDONLY | O_NONBLOCK)),
       tells_of_holes_(tells_of_holes(opened_)) {
   checkpoint_.directory = source.parent_path();
@@ -98,20 +84,25 @@ GrowingFile::GrowingFile(const std::filesystem::path& source, const std::string&
   layout_ = Layout::from_checkpoint(checkpoint_);
 }
 
+/// Until look(is_written) is true.  When the file is closed, it looks at once, and not again.
+template <typename Look>
+void GrowingFile::look_until(Look&& look) const {
+  milliseconds pause = pauses_.first;
+  for (bool is_written = is_written_(milliseconds(0)); !look(is_written);) {
+    is_written = is_written_(pause);
+    pause = std::min(2 * pause, pauses_.last);
+  }
+}
+
 void GrowingFile::read_header() {
   CheckpointFile& file = checkpoint_.files.front();
-  Pause pause;
-  while (true) {
-    const bool may_come = is_written_();
+  look_until([&](bool is_written) {
     auto head =
         read_growing_header(opened_.fd(), written_bytes(), escape_name(file.path), file.header);
-    if (head) {
-      file.head = std::move(*head);
-      return;
-    }
-    if (!may_come) throw Error(ErrorCode::busy, "it ends within its header");
-    pause.wait(context_, "waiting for a header");
-  }
+    if (!head && !is_written) throw Error(ErrorCode::busy, "it ends within its header");
+    if (head) file.head = std::move(*head);
+    return head.has_value();
+  });
 }
 
 /// How many bytes from its beginning are there, as far as the file system shows it.  SEEK_HOLE
@@ -128,14 +119,15 @@ std::uint64_t GrowingFile::written_bytes() const {
 
 /// Returns: how many bytes are there, which is at least `end_bytes`.
 std::uint64_t GrowingFile::wait_for(std::uint64_t end_bytes) const {
-  Pause pause;
-  while (true) {
-    const bool may_come = is_written_();
-    const std::uint64_t there = may_come ? written_bytes() : stamp_of(opened_.fd()).size_bytes;
-    if (there >= end_bytes) return there;
-    if (!may_come) throw Error(ErrorCode::busy, "it ends before its tensors do");
-    pause.wait(context_, "waiting for a file to grow");
-  }
+  std::uint64_t there = 0;
+  look_until([&](bool is_written) {
+    there = is_written ? written_bytes() : stamp_of(opened_.fd()).size_bytes;
+    if (there < end_bytes && !is_written) {
+      throw Error(ErrorCode::busy, "it ends before its tensors do");
+    }
+    return there >= end_bytes;
+  });
+  return there;
 }
 
 std::unique_ptr<NewChunks::Reader> GrowingFile::open() const {

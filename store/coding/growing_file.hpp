@@ -11,6 +11,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -29,15 +30,20 @@ namespace weightfs {
 
 class GrowingFile final : public NewChunks {
  public:
-  /// Whether the file is still written.  Asked while bytes are waited for, by any thread; throws if
-  /// they are not to be waited for.
-  using IsWritten = std::function<bool()>;
+  /// Whether the file is still written, after waiting for so long, or until it is not.  Asked while
+  /// bytes are waited for, by any thread; throws if they are not to be waited for.
+  using IsWritten = std::function<bool(std::chrono::milliseconds wait)>;
+
+  /// Between looks how far it is: short while it grows.
+  struct Pauses {
+    std::chrono::milliseconds first{5}, last{20};
+  };
 
   /// Waits for the header.  `path`: below the checkpoint's directory.
   /// Throws Error: busy (it is full, so nothing shows how far it is; it ends early), corrupt (no
   /// header, a bad one), not_found, io; what `is_written` throws.
   GrowingFile(const std::filesystem::path& source, const std::string& path, IsWritten is_written,
-              const Context& context);
+              Pauses pauses);
 
   /// As it will be.  Its stamp has nothing but that size.
   [[nodiscard]] const CheckpointFile& file() const noexcept { return checkpoint_.files.front(); }
@@ -53,10 +59,12 @@ class GrowingFile final : public NewChunks {
   class GrowingReader;
   [[nodiscard]] std::uint64_t written_bytes() const;
   [[nodiscard]] std::uint64_t wait_for(std::uint64_t end_bytes) const;
+  template <typename Look>
+  void look_until(Look&& look) const;
   void read_header();
 
   const IsWritten is_written_;
-  const Context context_;
+  const Pauses pauses_;
   const File opened_;
   const bool tells_of_holes_;                         // its file system
   mutable std::atomic<bool> has_size_first_ = false;  // it was seen to have holes

@@ -83,8 +83,8 @@ void EarlyCoding::code_complete(const Checkpoint& checkpoint) {
 
 /// Returns when the file is closed.
 void EarlyCoding::code_growing() {
-  const GrowingFile growing(
-      source_, path_, [&] { return job_.is_still_written(); }, context_);
+  const auto is_written = [&](auto wait) { return job_.is_still_written(wait, context_); };
+  const GrowingFile growing(source_, path_, is_written, coder_.pauses);
   job_.grows();
   result_ = std::make_shared<EarlyResult>();
   result_->is_grown = true;

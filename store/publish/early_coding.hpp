@@ -9,6 +9,7 @@
 // Threads: run() is called once, by one thread, and starts its own.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -19,6 +20,7 @@
 
 #include "kernels/block/chunk_coder.hpp"
 #include "store/base/context.hpp"
+#include "store/coding/growing_file.hpp"
 #include "store/format/checkpoint.hpp"
 #include "store/format/early_record.hpp"
 #include "store/format/layout.hpp"
@@ -40,10 +42,13 @@ class EarlyJob {
  public:
   virtual ~EarlyJob() = default;
 
-  /// Throws Error: cancelled, if nobody waits any more for what is still to come.
-  [[nodiscard]] virtual bool is_still_written() const = 0;
+  /// After waiting for so long, or until it is not.
+  /// Throws Error: cancelled, if nobody waits any more for what is still to come; as
+  /// Context::check().
+  [[nodiscard]] virtual bool is_still_written(std::chrono::milliseconds wait,
+                                              const Context& context) const = 0;
   /// Returns: the name that the file has then, below the checkpoint's directory.
-  /// Throws Error: as is_still_written(), cancelled.
+  /// Throws Error: as is_still_written().
   virtual std::string wait_until_closed(const Context& context) = 0;
   /// The file is uploaded now, for a first version.
   /// Returns: the nonce of the snapshot.  Throws Error: cancelled.
@@ -66,6 +71,7 @@ struct EarlyCoder {
   unsigned threads = 0;          // of a complete file; 0: one for each core
   unsigned growing_threads = 0;  // of one that is still written
   kernels::SharedCoder coder;
+  GrowingFile::Pauses pauses = {};
 };
 
 class EarlyCoding {

@@ -107,7 +107,10 @@ struct PreEncoder::State {
           parent(the_parent),
           path(entry.file.path) {}
 
-    [[nodiscard]] bool is_still_written() const override { return state.is_still_written(*this); }
+    [[nodiscard]] bool is_still_written(std::chrono::milliseconds wait,
+                                        const Context& context) const override {
+      return state.is_still_written(*this, wait, context);
+    }
     std::string wait_until_closed(const Context& context) override {
       return path = state.wait_until_closed(*this, context);
     }
@@ -147,7 +150,8 @@ struct PreEncoder::State {
   // A work, and its threads.
   void work_on(Work& work);
   void end_work(const Work& work);
-  [[nodiscard]] bool is_still_written(const Work& work) const;
+  [[nodiscard]] bool is_still_written(const Work& work, std::chrono::milliseconds wait,
+                                      const Context& context);
   [[nodiscard]] bool keeps_parent(const Work& work) const;
   std::string wait_until_closed(const Work& work, const Context& context);
   std::string begin_snapshot_file(const Work& work);
@@ -195,7 +199,9 @@ PreEncoder::State::State(History& the_history, Store& the_store, EarlyOptions th
     : history(the_history),
       store(the_store),
       options(std::move(the_options)),
-      coder{history, store, options.threads, growing_threads(options.threads), options.coder} {}
+      coder{history,         store,
+            options.threads, growing_threads(options.threads),
+            options.coder,   options.growth_pauses} {}
 
 void PreEncoder::State::Work::grows() {
   {
@@ -333,13 +339,24 @@ void PreEncoder::State::end_work(const Work& work) {
   changed.notify_all();
 }
 
+/// After waiting for so long, or until it is not.  Whoever waits for its last bytes, which are
+/// known to be there only when it is closed, goes on at once.
 /// Throws Error: cancelled, if nobody waits any more for what is still to come.
-bool PreEncoder::State::is_still_written(const Work& work) const {
+bool PreEncoder::State::is_still_written(const Work& work, std::chrono::milliseconds wait,
+                                         const Context& context) {
+  const auto is_over = [&] {
+    const Entry* const entry = entry_of(work);
+    return entry == nullptr || !entry->file.is_written;
+  };
+  if (wait.count() > 0) {
+    std::unique_lock lock(mutex);
+    changed.wait_for(lock, context.stop, wait, is_over);
+  }
+  context.check("waiting for a file to grow");
   const bool has_parent = keeps_parent(work);
   const std::lock_guard lock(mutex);
-  const Entry* const entry = entry_of(work);
-  if (entry == nullptr) throw Error(ErrorCode::cancelled, "it was dropped");
-  if (!entry->file.is_written) return false;
+  if (entry_of(work) == nullptr) throw Error(ErrorCode::cancelled, "it was dropped");
+  if (is_over()) return false;
   if (!has_parent) throw Error(ErrorCode::cancelled, "it follows another version now");
   return true;
 }
@@ -353,14 +370,7 @@ bool PreEncoder::State::keeps_parent(const Work& work) const {
 
 /// Returns: its name, which it may have got meanwhile.
 std::string PreEncoder::State::wait_until_closed(const Work& work, const Context& context) {
-  const auto is_over = [&] {
-    const Entry* const entry = entry_of(work);
-    return entry == nullptr || !entry->file.is_written;
-  };
-  while (is_still_written(work)) {
-    context.check("waiting until a file is closed");
-    std::unique_lock lock(mutex);
-    changed.wait_for(lock, context.stop, kAskInterval, is_over);
+  while (is_still_written(work, kAskInterval, context)) {
   }
   const std::lock_guard lock(mutex);
   const Entry* const entry = entry_of(work);

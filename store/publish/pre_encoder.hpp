@@ -33,6 +33,7 @@
 
 #include "kernels/block/chunk_coder.hpp"
 #include "kernels/dispatch/cpu_coder.hpp"
+#include "store/coding/growing_file.hpp"
 #include "store/format/early_record.hpp"
 #include "store/materialize/history.hpp"
 
@@ -63,6 +64,7 @@ struct EarlyOptions {
   std::function<bool(std::uint64_t directory)> is_handed_over = {};
   unsigned threads = 0;                            // 0: one for each core
   std::chrono::milliseconds upload_grace{10'000};  // how long take() waits for an upload
+  GrowingFile::Pauses growth_pauses = {};          // of files that are still written
   kernels::SharedCoder coder = kernels::make_cpu_coder();
   /// Called when coming() may return something else, by any thread; must be quick.  May be empty.
   std::function<void()> changed = {};

@@ -233,6 +233,24 @@ TEST_F(GrowingFileTest, OneWhoseSizeIsSetFirstIsCodedWhileItIsWritten) {
   publish_and_expect(file, file.size());
 }
 
+// Only then are its last bytes known to be there.
+TEST_F(GrowingFileTest, WhoWaitsForItsEndGoesOnWhenItIsClosed) {
+  start([](EarlyOptions& options) {
+    options.growth_pauses = {std::chrono::hours(1), std::chrono::hours(1)};
+  });
+  make_large();
+  SavedFile file = begin_save();
+  file.truncate(file.size());
+  file.write_percent(70);
+  grow();
+  wait_for("growing");
+  file.finish();
+  close();
+  wait_for("uploaded");
+  EXPECT_EQ(early_->status().grown_bytes, file.size());
+  publish_and_expect(file, file.size());
+}
+
 TEST_F(GrowingFileTest, OneThatIsFullIsLeftUntilItIsClosed) {
   SavedFile file = begin_save();
   file.finish();
