@@ -109,6 +109,7 @@ struct PreEncoder::State {
 
     [[nodiscard]] bool is_still_written(std::chrono::milliseconds wait,
                                         const Context& context) const override {
+      if (wait.count() > 0 && state.options.at) state.options.at("waiting", path);
       return state.is_still_written(*this, wait, context);
     }
     std::string wait_until_closed(const Context& context) override {

@@ -69,7 +69,8 @@ struct EarlyOptions {
   /// Called when coming() may return something else, by any thread; must be quick.  May be empty.
   std::function<void()> changed = {};
   /// Called at named points ("begin", "coded", "uploaded"; between the first two, of a file that is
-  /// still written, "growing" and, when all was coded, "grown") with the file's path; for tests.
+  /// still written, "growing", "waiting" for more of it and, when all was coded, "grown") with the
+  /// file's path; for tests.
   std::function<void(std::string_view point, const std::string& path)> at = {};
 };
 

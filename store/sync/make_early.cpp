@@ -125,6 +125,7 @@ class EarlyMaker {
     }
     if (store_.evictor().has_room_for_images(bytes, there)) return true;
     // What was in use when room was made ahead may go by now; and if not, it counts for nothing.
+    // Deltas stay, though their bytes are counted as free there.
     const auto made = make_room_ahead(store_, record_.version - 1, there);
     return made && made->is_met && store_.evictor().has_free_bytes(bytes - std::min(bytes, there));
   }

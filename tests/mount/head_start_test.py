@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import signal
 import sys
 import unittest
 
@@ -124,10 +125,35 @@ class HeadStart(writers.WriterTest):
             self.wait_uploaded(step)
             self.hand_over(self.writing, "saved", f"step-{version}")
             self.assertEqual(self.wait(self.writing, "--tag", f"step-{version}"), version)
-            early = self.brought(version)["early_bytes"]
-            self.assertGreater(early, made)
+            self.assertGreater(self.brought(version)["early_bytes"], made)
             self.assert_same_tree(self.reading.join("versions", version), step)
             harness.wait_until(lambda: self.start()["due_in_ms"] is None, "nothing to be due")
+
+    def test_the_pack_before_the_last_piece_is_not_fetched_again(self):
+        """It has the chunk that reaches over the border. The reader sleeps while the last piece is named."""
+        self.make_large_steps()
+        step = self.large[1]
+        first, last = weights(step)
+        self.save_files(step, [first, *self.rest(step)])
+        made = self.bytes_of(step, [first])
+        self.wait_made(made)
+        data = harness.read_file(os.path.join(step, last))
+        with open(self.writing.staging("saved", last), "wb", buffering=0) as file:
+            file.write(data[:len(data) * 2 // 3])
+            self.wait_made(made + len(data))
+            pid = self.reading.status()["pid"]
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                file.write(data[len(data) * 2 // 3:])
+                file.close()
+                self.hand_over(self.writing, "saved", "step-3")
+                self.assertEqual(self.wait(self.writing, "--tag", "step-3"), 3)
+            finally:
+                os.kill(pid, signal.SIGCONT)
+        brought = self.brought(3)
+        self.assertLess(brought["early_bytes"], made + len(data))
+        self.assertEqual(brought["requests"], 0)
+        self.assert_same_tree(self.reading.join("versions", 3), step)
 
     def test_all_of_a_file_is_made_before_it_is_closed(self):
         self.make_large_steps()

@@ -235,15 +235,15 @@ TEST_F(GrowingFileTest, OneWhoseSizeIsSetFirstIsCodedWhileItIsWritten) {
 
 // Only then are its last bytes known to be there.
 TEST_F(GrowingFileTest, WhoWaitsForItsEndGoesOnWhenItIsClosed) {
+  make_large();
+  SavedFile file = begin_save();
   start([](EarlyOptions& options) {
     options.growth_pauses = {std::chrono::hours(1), std::chrono::hours(1)};
   });
-  make_large();
-  SavedFile file = begin_save();
   file.truncate(file.size());
   file.write_percent(70);
   grow();
-  wait_for("growing");
+  wait_for("waiting");
   file.finish();
   close();
   wait_for("uploaded");
