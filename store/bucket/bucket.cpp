@@ -78,6 +78,17 @@ std::string get_all(BucketReader& bucket, std::string_view key, std::uint64_t li
   return all;
 }
 
+bool has_object(BucketReader& bucket, std::string_view key, const Context& context) {
+  std::byte byte{};
+  try {
+    bucket.get(key, 0, {&byte, 1}, context);
+    return true;
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::not_found) return false;
+    throw;
+  }
+}
+
 void get_exact(BucketReader& bucket, std::string_view key, std::uint64_t offset_bytes,
                std::span<std::byte> into, const Context& context) {
   const std::size_t count = bucket.get(key, offset_bytes, into, context);

@@ -86,6 +86,10 @@ class Bucket : public BucketReader {
 
   /// Removes an object; absent is fine.
   virtual void remove(std::string_view key, const Context& context) = 0;
+
+  /// This object is there as long as the bucket is.  A bucket whose place may be empty for a while
+  /// (a directory where a file system is mounted) is gone while it is missing.
+  virtual void set_landmark(std::string_view /*key*/) {}
 };
 
 /// The number of threads for work limited by the bucket's latency rather than CPU: the larger of
@@ -99,6 +103,9 @@ void check_key(std::string_view key);
 /// Throws Error: not_found; corrupt if it is larger.
 std::string get_all(BucketReader& bucket, std::string_view key, std::uint64_t limit_bytes,
                     const Context& context);
+
+/// Whether there is such an object, by its first byte.
+bool has_object(BucketReader& bucket, std::string_view key, const Context& context);
 
 /// Fills `into` completely.  Throws Error: not_found; corrupt if the object is too short.
 void get_exact(BucketReader& bucket, std::string_view key, std::uint64_t offset_bytes,

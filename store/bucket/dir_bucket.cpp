@@ -116,6 +116,15 @@ DirBucket::DirBucket(fs::path root, bool create)
   }
 }
 
+DirBucket::~DirBucket() {
+  if (has_made_ && landmark_.empty()) ::rmdir((root_ / kTemporary).c_str());
+}
+
+void DirBucket::set_landmark(std::string_view key) {
+  const std::lock_guard lock(mutex_);
+  landmark_ = key;
+}
+
 // Prefixes the message of an Error from `body` with the bucket and the key.
 template <typename Body>
 void DirBucket::named(std::string_view key, Body&& body) const {
@@ -157,6 +166,7 @@ std::size_t DirBucket::get(std::string_view key, std::uint64_t offset_bytes,
 void DirBucket::put(std::string_view key, const Source& source, const Context& context) {
   check_lock_order(LockRank::bucket, "a request to the bucket");
   check_key(key);
+  require_there("write", key);
   make_parents(key);
   const Temporary temporary(root_ / kTemporary);
   write_temporary(temporary.path(), key, source, context);
@@ -170,6 +180,7 @@ Bucket::Put DirBucket::put_if_absent(std::string_view key, std::string_view byte
                                      const Context& context) {
   check_lock_order(LockRank::bucket, "a request to the bucket");
   check_key(key);
+  require_there("write", key);
   make_parents(key);
   const Temporary temporary(root_ / kTemporary);
   write_temporary(temporary.path(), key, TextSource(bytes), context);
@@ -190,7 +201,7 @@ Bucket::Put DirBucket::put_if_absent(std::string_view key, std::string_view byte
 std::vector<ObjectInfo> DirBucket::list_objects(std::string_view prefix, std::string_view after,
                                                 const Context& context) {
   check_lock_order(LockRank::bucket, "a request to the bucket");
-  if (is_gone()) throw failure(ENOENT, "list", prefix);
+  require_there("list", prefix);
   Listing listing{prefix, after, {}};
   // All matches lie below the directory part of the prefix.
   const std::size_t slash = prefix.rfind('/');
@@ -232,6 +243,7 @@ void DirBucket::collect(const std::string& directory, Listing& listing,
 Bucket::Time DirBucket::now(const Context& context) {
   constexpr std::string_view kName = ".probe-clock";  // for messages: the file has no object's name
   check_lock_order(LockRank::bucket, "a request to the bucket");
+  require_there("write", kName);
   make_parents(kName);
   const Temporary temporary(root_ / kTemporary);
   write_temporary(temporary.path(), kName, TextSource(""), context);
@@ -274,6 +286,7 @@ void DirBucket::write_temporary(const fs::path& path, std::string_view key, cons
 void DirBucket::make_parents(std::string_view key) {
   const auto make = [&](std::string_view name) {
     if (::mkdir((root_ / name).c_str(), 0777) == 0) {
+      if (name == kTemporary) has_made_ = true;
       const std::lock_guard lock(mutex_);
       durable_.erase(std::string(name));
     } else if (errno != EEXIST) {
@@ -325,18 +338,33 @@ void DirBucket::remove_old_temporaries() const noexcept {
   }
 }
 
-bool DirBucket::is_gone() const noexcept {
-  std::error_code ignored;
-  return !fs::is_directory(root_, ignored);
+std::string DirBucket::landmark() const {
+  const std::lock_guard lock(mutex_);
+  return landmark_;
+}
+
+bool DirBucket::is_gone() const {
+  struct stat ignored {};
+  const bool is_there = ::stat((root_ / landmark()).c_str(), &ignored) == 0;
+  return !is_there && (errno == ENOENT || errno == ENOTDIR);
+}
+
+void DirBucket::require_there(std::string_view action, std::string_view key) const {
+  if (is_gone()) throw failure(ENOENT, action, key);
 }
 
 Error DirBucket::failure(int error, std::string_view action, std::string_view key) const {
   const bool reads = action == "read" || action == "list" || action == "open";
   if (error == ENOENT || error == ENOTDIR) {
     if (is_gone()) {
+      std::error_code ignored;
+      const std::string what =
+          fs::is_directory(root_, ignored)
+              ? fmt::format("has no {} now: is a file system to be mounted there?  It", landmark())
+              : "is gone; it";
       return {ErrorCode::unavailable,
-              fmt::format("the bucket directory {} is gone; it is used again once it is back",
-                          root_.string())};
+              fmt::format("the bucket directory {} {} is used again once it is back",
+                          root_.string(), what)};
     }
     return {ErrorCode::not_found, fmt::format("bucket {}: object {} does not exist", url_, key)};
   }

@@ -8,8 +8,9 @@
 // object's up to the root is fsynced: another writer may have made one of them and not yet come to
 // its own fsync.  Readers need no write permission anywhere.
 //
-// If the root is gone, every call throws unavailable, never "no such object": it may be a mount
-// that comes back.  The root is looked up by path each time, and never recreated.
+// If the root is gone, or is there without its landmark, every call throws unavailable, never "no
+// such object", and nothing is written: it may be a mount that comes back.  The root is looked up
+// by path each time, and never recreated.
 //
 // Deadlines are checked between pieces of 8 MiB; a system call that hangs (a dead NFS server)
 // cannot be cut short.
@@ -34,6 +35,10 @@ class DirBucket final : public Bucket {
   /// Throws Error: not_found if the directory is absent and `create` is false; invalid if it is not
   /// a directory; permission.
   DirBucket(std::filesystem::path root, bool create);
+  /// Leaves no empty .tmp behind where there is no landmark: that directory is no bucket.
+  ~DirBucket() override;
+  DirBucket(const DirBucket&) = delete;
+  DirBucket& operator=(const DirBucket&) = delete;
 
   std::size_t get(std::string_view key, std::uint64_t offset_bytes, std::span<std::byte> into,
                   const Context& context) override;
@@ -43,6 +48,7 @@ class DirBucket final : public Bucket {
                                        const Context& context) override;
   Time now(const Context& context) override;
   void remove(std::string_view key, const Context& context) override;
+  void set_landmark(std::string_view key) override;
   [[nodiscard]] const std::string& url() const noexcept override { return url_; }
 
  private:
@@ -56,14 +62,18 @@ class DirBucket final : public Bucket {
   void collect(const std::string& directory, Listing& listing, const Context& context) const;
   template <typename Body>
   void named(std::string_view key, Body&& body) const;
-  [[nodiscard]] bool is_gone() const noexcept;
+  [[nodiscard]] std::string landmark() const;
+  [[nodiscard]] bool is_gone() const;
+  void require_there(std::string_view action, std::string_view key) const;
   [[nodiscard]] Error failure(int error, std::string_view action, std::string_view key) const;
 
   std::filesystem::path root_;
   std::string url_;
-  std::atomic<bool> tidied_ = false;                        // old files under .tmp were removed
-  RankedMutex mutex_{LockRank::leaf, "DirBucket::mutex_"};  // guards the next one
+  std::atomic<bool> tidied_ = false;    // old files under .tmp were removed
+  std::atomic<bool> has_made_ = false;  // .tmp
+  mutable RankedMutex mutex_{LockRank::leaf, "DirBucket::mutex_"};  // guards the next two
   std::set<std::string, std::less<>> durable_;  // directories whose names survive a power cut
+  std::string landmark_;                        // empty: it has none
 };
 
 }  // namespace weightfs

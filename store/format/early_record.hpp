@@ -32,6 +32,8 @@ struct EarlyRecord {
     /// The packs have what changed in so many first bytes of the parent's file, which end where a
     /// chunk ends; nullopt: in all of it.
     std::optional<std::uint64_t> coded_bytes = {};
+
+    bool operator==(const File&) const = default;
   };
 
   std::string repository;     // id
@@ -47,6 +49,8 @@ struct EarlyRecord {
   /// not match its own SHA-256), unsupported (newer format, or an unknown required feature), naming
   /// `what`.
   static EarlyRecord parse(std::string_view bytes, std::string_view what);
+
+  bool operator==(const EarlyRecord&) const = default;
 };
 
 }  // namespace weightfs

@@ -45,6 +45,8 @@ struct PackRef {
 struct DeltaRef {
   std::vector<PackRef> packs;  // may be empty: nothing changed but blobs or headers
   std::uint64_t changed_elements = 0;
+
+  bool operator==(const DeltaRef&) const = default;
 };
 
 }  // namespace weightfs

@@ -120,19 +120,32 @@ void EarlyWork::note(StagingId id) {
 
 /// Called when a process can write to the file, or none, perhaps repeatedly for the same bytes.
 void EarlyWork::add(StagingId file, bool is_written) {
+  {
+    const std::lock_guard lock(mutex_);
+    drop_stale();  // also if this one is gone
+  }
   std::optional<EarlyFile> found = find_file(file, is_written);
   const struct stat now = staging_.attributes(file);
   if (found && !may_hand_over(staging_, {now.st_uid, now.st_gid})) found.reset();
   const std::lock_guard lock(mutex_);
-  drop_stale();
-  if (!found) return;
+  if (!found) return is_written ? void() : leave(file);
   const Source source =
-      is_written ? Source{file, true, 0, {}} : Source{file, false, found->generation, now.st_mtim};
+      is_written ? Source{file, true} : Source{file, false, false, found->generation, now.st_mtim};
   const auto [known, is_new] = sources_.try_emplace({found->directory, found->path}, Source{});
   if (!is_new && known->second == source) return;
   known->second = source;
   coder_.add(std::move(*found));
   announcer_.wake();  // it may have been coded before, with other bytes
+}
+
+/// It is closed under a name by which it is not published.  Requires: the mutex is held.
+void EarlyWork::leave(StagingId file) {
+  const auto known = std::ranges::find_if(sources_, [&](const auto& entry) {
+    return entry.second.file == file && entry.second.is_written;
+  });
+  if (known == sources_.end() || known->second.is_left) return;
+  known->second.is_left = true;
+  coder_.leave(known->first.first, staging_.backing_path(file));
 }
 
 /// The checkpoint of a file is not known before the hand-over.  If the newest version has a file of

@@ -68,13 +68,15 @@ class EarlyWork {
   /// A file that was given to the coder, and its state then.
   struct Source {
     StagingId file = 0;
-    bool is_written = false;  // still: then the next ones are not known
+    bool is_written = false;  // still, or it has no name yet: then the last two are not known
+    bool is_left = false;     // nobody writes, and it has no name yet
     std::uint64_t generation = 0;
     timespec changed{};  // its modification time
 
     friend bool operator==(const Source& a, const Source& b) noexcept {
-      return a.file == b.file && a.is_written == b.is_written && a.generation == b.generation &&
-             a.changed.tv_sec == b.changed.tv_sec && a.changed.tv_nsec == b.changed.tv_nsec;
+      return a.file == b.file && a.is_written == b.is_written && a.is_left == b.is_left &&
+             a.generation == b.generation && a.changed.tv_sec == b.changed.tv_sec &&
+             a.changed.tv_nsec == b.changed.tv_nsec;
     }
   };
 
@@ -83,6 +85,7 @@ class EarlyWork {
   void note(StagingId id);
   void look(StagingId file, bool is_written) noexcept;
   void add(StagingId file, bool is_written);
+  void leave(StagingId file);
   [[nodiscard]] std::optional<EarlyFile> find_file(StagingId file, bool is_written);
   [[nodiscard]] std::shared_ptr<const Layout> newest_layout();
   void drop_stale();

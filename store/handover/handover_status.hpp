@@ -46,6 +46,7 @@ struct HandOverEnd {
   std::string
       left;  // published: where the unpublished rest is, below staging/; "" if there is none
   std::uint64_t bytes = 0, early_bytes = 0;  // published: of its files; of those coded early
+  std::uint64_t newest = 0;                  // the newest version known here when it ended
 };
 inline constexpr std::size_t kEndedMax = 1024;
 

@@ -85,11 +85,13 @@ EarlyOptions PublishQueue::State::early_options() {
   result.is_handed_over = [this](StagingId directory) { return is_handed_over(directory); };
   result.threads = options.threads;
   result.coder = options.coder;
+  result.name_patience = options.name_patience;
   return result;
 }
 
 void PublishQueue::State::load_counters() {
-  own = PublishedRange::parse(store.db().find(ColumnFamily::store, kOwnKey).value_or(""));
+  const auto loaded = store.db().find(ColumnFamily::store, kOwnKey).value_or("");
+  change([&] { own = PublishedRange::parse(loaded); });  // early work asks already
   const std::string orders = store.db().find(ColumnFamily::store, kOrdersKey).value_or("");
   if (orders.size() == 8) next_order = load_be(orders);
 }
@@ -130,7 +132,7 @@ void PublishQueue::State::take_record(HandOverRecord record) {
     store.db().write({{ColumnFamily::handovers, record.key(), record.serialize()}});
   }
   item->record = std::move(record);
-  items.emplace(item->record.order, std::move(item));
+  change([&] { items.emplace(item->record.order, item); });
 }
 
 void PublishQueue::State::note_refusal(std::string_view name, std::string_view why) {
@@ -219,6 +221,7 @@ void PublishQueue::State::end_withdrawal(QueueItem& item) {
 }
 
 void PublishQueue::State::note_end(HandOverEnd end) {
+  end.newest = store.manifests().newest().version;
   ended.push_back(std::move(end));
   if (ended.size() > kEndedMax) ended.pop_front();
 }

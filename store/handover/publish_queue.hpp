@@ -70,6 +70,7 @@ struct QueueOptions {
   std::chrono::milliseconds part_wait = kPartWait;  // more than 0
   unsigned threads = 0;
   kernels::SharedCoder coder = kernels::make_cpu_coder();
+  std::chrono::milliseconds name_patience = kNamePatience;  // of early work
   /// Called when the images of the version are complete, so that the mount can show it.
   std::function<void(std::uint64_t version)> show;
   /// Describes who holds files of a staged directory open for writing: "pid 123 (python3)"; "" if
@@ -117,6 +118,11 @@ class PublishQueue {
   std::uint64_t hand_over(StagingId directory, std::string_view name,
                           const HandOverOptions& options, const Context& context);
 
+  /// For a rename from staging into the directory publish/`name`, which mv tries where that name is
+  /// taken.  Throws Error: busy, for the same reason as hand_over() under that name, which
+  /// last_error() then tells.
+  void check_free(std::string_view name);
+
   /// Moves publish/`name` back into staging; it will not become a version.
   /// Throws Error: busy if its manifest may have been sent or it already is a version; PosixError
   /// as rename(2).
@@ -150,6 +156,10 @@ class PublishQueue {
   /// last_error() then says what to do instead.  For some seconds after `name` was refused, that
   /// reason is kept: shutil.move falls back to copying.
   void note_copy(std::string_view name);
+
+  /// Called when a process tries to rename something of publish/`name`, other than to take it back
+  /// as a whole: last_error() then says what to do instead.
+  void note_rename(std::string_view name);
 
   /// Waits until something about the queue may have changed, or `until`; also returns now and then,
   /// so that a change just before the call is not missed for long.

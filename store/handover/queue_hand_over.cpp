@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <ctime>
 #include <filesystem>
@@ -55,6 +56,16 @@ void require_empty(const Staging& staging, StagingId directory) {
   throw Error(ErrorCode::invalid,
               fmt::format("{} is not empty: the directory of a rollback must be",
                           escape_name(staging.path_of(directory))));
+}
+
+bool is_taken(const Staging& staging, std::string_view name) {
+  try {
+    static_cast<void>(staging.lookup(kPublishRoot, name));
+    return true;
+  } catch (const PosixError& error) {
+    if (error.number() != ENOENT) throw;
+    return false;
+  }
 }
 
 /// A publisher without permission to remove may still publish.
@@ -139,16 +150,28 @@ void PublishQueue::State::check_part(const VersionWishes& wishes) const {
                           wishes.rollback));
 }
 
-void PublishQueue::State::check_free(std::string_view name) const {
-  const std::lock_guard lock(mutex);
-  for (const auto& [order, item] : items) {
-    if (item->record.name != name) continue;
-    throw Error(
-        ErrorCode::busy,
-        fmt::format("publish/{} is already being published ({}); wait for it, take it back, or use "
-                    "another name",
-                    escape_name(name), to_string(state_of(*item))));
+void PublishQueue::State::check_free(std::string_view name) {
+  const std::lock_guard one_writer(record_mutex);
+  require_free(name);
+}
+
+/// Nothing is handed over meanwhile: its directory is in publish/ before it is in `items`.
+void PublishQueue::State::require_free(std::string_view name) const {
+  {
+    const std::lock_guard lock(mutex);
+    for (const auto& [order, item] : items) {
+      if (item->record.name != name) continue;
+      throw Error(ErrorCode::busy,
+                  fmt::format("publish/{} is already being published ({}); wait for it, take it "
+                              "back, or use another name",
+                              escape_name(name), to_string(state_of(*item))));
+    }
   }
+  if (!is_taken(staging, name)) return;
+  throw Error(ErrorCode::busy,
+              fmt::format("publish/{} is what is left of a hand-over that was taken back; move it "
+                          "back to staging/ or remove it, or use another name",
+                          escape_name(name)));
 }
 
 /// If the bucket last refused writes, probes it again first, within the user's wait budget.
@@ -195,6 +218,7 @@ std::uint64_t PublishQueue::State::enqueue(HandOverRecord record, HandOverWatch 
   const auto item = std::make_shared<QueueItem>();
   item->has_links = true;
   const std::lock_guard one_writer(record_mutex);
+  require_free(record.name);  // somebody else may have handed it over meanwhile
   const std::uint64_t order = record.order = next_order;
   {
     const std::lock_guard lock(mutex);
@@ -211,6 +235,25 @@ std::uint64_t PublishQueue::State::enqueue(HandOverRecord record, HandOverWatch 
   item->watch = std::move(watch);
   change([&] { items.emplace(order, item); });
   return order;
+}
+
+// ---- renames that are no hand-overs ----
+
+void PublishQueue::check_free(std::string_view name) {
+  try {
+    state_->check_free(name);
+  } catch (const Error& error) {
+    state_->note_refusal(name, error.what());
+    throw;
+  }
+}
+
+void PublishQueue::note_rename(std::string_view name) {
+  const std::string shown = escape_name(name);
+  state_->note_refusal(
+      name, fmt::format("what is in publish/ is not renamed: mv publish/{0} staging/{0} takes it "
+                        "back as a whole, and it can be handed over again",
+                        shown));
 }
 
 }  // namespace weightfs

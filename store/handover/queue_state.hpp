@@ -84,7 +84,8 @@ struct PublishQueue::State {
   [[nodiscard]] HandOverRecord make_record(StagingId directory, std::string_view name,
                                            const HandOverOptions& given);
   void check_part(const VersionWishes& wishes) const;
-  void check_free(std::string_view name) const;
+  void check_free(std::string_view name);
+  void require_free(std::string_view name) const;  // under `record_mutex`
   void check_bucket(uid_t user, const Context& context);
   void wait_for_writers(StagingId directory, uid_t user, const Context& context);
   std::uint64_t enqueue(HandOverRecord record, HandOverWatch watch);

@@ -12,6 +12,18 @@ namespace {
 
 constexpr std::chrono::seconds kPatience{30};  // for a bucket that does not answer
 
+/// Of the files of the last pass.
+std::filesystem::path directory_of(const EarlySet& set) {
+  return set.directory.path() / std::to_string(set.passes);
+}
+
+/// Whether all that it works on is of use to a version that is made of these.
+bool is_of_use(const EarlySource& source, std::uint64_t version, std::span<const PackRef> packs) {
+  return source.version == version && std::ranges::all_of(source.packs, [&](const PackRef& pack) {
+           return std::ranges::find(packs, pack) != packs.end();
+         });
+}
+
 }  // namespace
 
 std::uint64_t EarlySet::size_bytes() const {
@@ -21,7 +33,20 @@ std::uint64_t EarlySet::size_bytes() const {
 }
 
 EarlyImages::Pass::~Pass() {
-  if (images_ != nullptr) images_->end_pass();
+  if (images_ == nullptr) return;
+  if (!has_added_) remove_files();
+  images_->end_pass();
+}
+
+/// If a version has claimed the set meanwhile, they go with its rest.
+void EarlyImages::Pass::remove_files() noexcept {
+  const EarlySet* const set = images_->set_.get();
+  if (set == nullptr || images_->is_claimed(set->version)) return;
+  try {
+    std::error_code ignored;
+    std::filesystem::remove_all(directory_of(*set), ignored);
+  } catch (const std::exception&) {  // no memory
+  }
 }
 
 std::uint64_t EarlySet::noted_bytes() const {
@@ -36,27 +61,32 @@ std::uint64_t EarlySet::noted_bytes() const {
 }
 
 std::filesystem::path EarlyImages::Pass::directory() const {
-  const std::filesystem::path path =
-      images_->set_->directory.path() / std::to_string(images_->set_->passes);
+  std::filesystem::path path = directory_of(*images_->set_);
   std::filesystem::create_directories(path);
   return path;
 }
 
 void EarlyImages::Pass::add(std::string path, EarlyImage image) {
-  std::filesystem::path replaced;
+  has_added_ = true;
+  EarlyImage replaced;
   {
     const std::lock_guard lock(images_->mutex_);
     EarlyImage& at = images_->set_->files[std::move(path)];
-    if (at.file != image.file) replaced = at.file;
+    if (at.file != image.file) replaced = std::move(at);
     at = std::move(image);
   }
+  for (const auto& fresh : replaced.fresh) {
+    if (fresh) fresh->give_up("a file was made early twice");
+  }
   std::error_code ignored;
-  if (!replaced.empty()) std::filesystem::remove(replaced, ignored);
+  if (!replaced.file.empty()) std::filesystem::remove(replaced.file, ignored);
 }
 
-std::optional<EarlyImages::Pass> EarlyImages::begin(std::uint64_t version,
-                                                    const Sha256& parent_sha256, ImagesHome home,
-                                                    const std::filesystem::path& temporary) {
+std::optional<EarlyImages::Pass> EarlyImages::begin(EarlySource source, ImagesHome home,
+                                                    const std::filesystem::path& temporary,
+                                                    std::stop_source stop) {
+  const std::uint64_t version = source.version;
+  const Sha256 parent_sha256 = source.parent_sha256;
   std::unique_ptr<EarlySet> old;
   {
     const std::lock_guard lock(mutex_);
@@ -65,6 +95,8 @@ std::optional<EarlyImages::Pass> EarlyImages::begin(std::uint64_t version,
                       set_->home == home;
     if (!fits) old = std::move(set_);
     is_running_ = true;  // so nobody else changes set_
+    source_ = std::move(source);
+    stop_ = std::move(stop);
   }
   std::optional<Pass> pass(*this);
   old.reset();
@@ -86,10 +118,28 @@ void EarlyImages::end_pass() noexcept {
   changed_.notify_all();
 }
 
-std::unique_ptr<EarlySet> EarlyImages::claim(std::uint64_t version, const Context& context) {
+bool EarlyImages::is_claimed(std::uint64_t version) const {
+  const std::lock_guard lock(mutex_);
+  return version <= claimed_;
+}
+
+/// Stops the pass that is running, if it is of no use.
+void EarlyImages::claim_pass(std::uint64_t version, std::span<const PackRef> packs) {
+  std::stop_source useless(std::nostopstate);
+  {
+    const std::lock_guard lock(mutex_);
+    claimed_ = std::max(claimed_, version);
+    const bool is_later = is_running_ && source_.version > version;
+    if (is_running_ && !is_later && !is_of_use(source_, version, packs)) useless = stop_;
+  }
+  useless.request_stop();  // calls what waits for that
+}
+
+std::unique_ptr<EarlySet> EarlyImages::claim(std::uint64_t version, std::span<const PackRef> packs,
+                                             const Context& context) {
+  claim_pass(version, packs);
   std::unique_ptr<EarlySet> claimed;
   std::unique_lock lock(mutex_);
-  claimed_ = std::max(claimed_, version);
   const auto is_later = [&] { return set_ && set_->version > version; };
   const bool has_ended =
       changed_.wait_until(lock, context.stop, std::min(context.deadline, Clock::now() + kPatience),

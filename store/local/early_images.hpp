@@ -5,6 +5,8 @@
 //     claim ... put_rest         the version is being made now: it takes what fits
 //     drop_until                 it is shown: the rest goes
 //
+// A pass that fails leaves nothing.
+//
 // They lie in a scratch directory, in the home of the images that come next: nobody sees them, and
 // nothing of them is recorded, so a restart finds none.
 //
@@ -19,6 +21,8 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
+#include <stop_token>
 #include <string>
 #include <utility>
 #include <vector>
@@ -62,9 +66,16 @@ struct EarlySet {
   [[nodiscard]] std::uint64_t noted_bytes() const;
 };
 
+/// What a pass makes files of.
+struct EarlySource {
+  std::uint64_t version = 0;
+  Sha256 parent_sha256{};
+  std::vector<PackRef> packs = {};  // of all files, also of such as are there
+};
+
 class EarlyImages {
  public:
-  /// Makes files; ends with the object.
+  /// Makes files; ends with the object, which removes them again unless they were added.
   class Pass {
    public:
     explicit Pass(EarlyImages& images) : images_(&images) {}
@@ -76,26 +87,33 @@ class EarlyImages {
     [[nodiscard]] const EarlySet& set() const { return *images_->set_; }
     /// An empty directory for the files of this pass.
     [[nodiscard]] std::filesystem::path directory() const;
-    /// Replaces a file of this path, or says that it goes on.
+    /// Replaces a file of this path, or says that it goes on.  Of one that is replaced, what was
+    /// noted is not true of the version: the pass that noted it loses its notes.
     void add(std::string path, EarlyImage image);
 
    private:
+    void remove_files() noexcept;
+
     EarlyImages* images_;
+    bool has_added_ = false;
   };
 
-  /// Begins a pass for a version; files of another one, or of another parent, go.
+  /// Begins a pass; files of another version, or of another parent, go.
   /// `temporary`: of `home` (ImageTable::temporary_of).
+  /// `stop`: of the pass, when a version comes to which it is of no use.
   /// Returns: nullopt if a pass is running, or if the version was claimed.
   /// Throws Error: io, no_space.
-  std::optional<Pass> begin(std::uint64_t version, const Sha256& parent_sha256, ImagesHome home,
-                            const std::filesystem::path& temporary);
+  std::optional<Pass> begin(EarlySource source, ImagesHome home,
+                            const std::filesystem::path& temporary, std::stop_source stop);
 
-  /// Waits for the pass that is running, which does what the version needs, for half a minute; no
-  /// other pass for it begins from now on.
+  /// Waits for the pass that is running, for half a minute; no other pass for the version begins
+  /// from now on.  `packs`: that the version is made of.  A pass that works on others, or for an
+  /// earlier version, is stopped.
   /// Returns: the files of the version; nullptr: there are none, or a pass does not end.  What
   /// there is of earlier ones goes with the rest.
   /// Throws Error: cancelled, timed_out.
-  std::unique_ptr<EarlySet> claim(std::uint64_t version, const Context& context);
+  std::unique_ptr<EarlySet> claim(std::uint64_t version, std::span<const PackRef> packs,
+                                  const Context& context);
 
   /// What a version claimed and did not take goes when it is shown, even if that is nothing but
   /// empty directories: to remove one, the kernel may wait for its file system's journal.  `set`
@@ -117,11 +135,15 @@ class EarlyImages {
   void note_taken(std::uint64_t bytes);
 
  private:
+  void claim_pass(std::uint64_t version, std::span<const PackRef> packs);
+  [[nodiscard]] bool is_claimed(std::uint64_t version) const;
   void end_pass() noexcept;
 
   mutable RankedMutex mutex_{LockRank::leaf, "EarlyImages::mutex_"};  // guards what follows
   std::condition_variable_any changed_;
   bool is_running_ = false;    // a pass; set_ stays as long
+  EarlySource source_;         // of the last pass
+  std::stop_source stop_;      // likewise
   std::uint64_t claimed_ = 0;  // the newest version that was claimed
   std::unique_ptr<EarlySet> set_;
   std::vector<std::unique_ptr<EarlySet>> rest_;

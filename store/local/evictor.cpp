@@ -49,8 +49,8 @@ struct Evictor::Demand {
           fmt::format(
               "no room for {} more in {}: its file system has, or can free, {}; {} must stay free "
               "(--min-free); {} more needed",
-              human_bytes(bytes), store.string(), human_bytes(free), human_bytes(free_min),
-              human_bytes(free_min + bytes - free)));
+              human_bytes(bytes - std::min(bytes, there_bytes)), store.string(), human_bytes(free),
+              human_bytes(free_min), human_bytes(free_min + bytes - there_bytes - free)));
     }
   }
 };

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <filesystem>
 #include <map>
 #include <set>
 #include <span>
@@ -66,6 +67,24 @@ bool EarlyVersion::fits(const LayoutFile& file, const EarlyImage& image) const {
   return used == image.packs.size() && std::ranges::all_of(packs_of_made, is_used);
 }
 
+bool EarlyVersion::is_fitting(const std::string& path) const {
+  const LayoutFile* const file = plan_.layout->find_file(path);
+  return file != nullptr && contains(fitting_, plan_.layout->number_of(*file));
+}
+
+/// Also what a pass has left that was stopped for this version.
+void EarlyVersion::remove_rest() {
+  if (!set_) return;
+  std::set<std::filesystem::path> kept, rest;
+  for (const auto& [path, image] : set_->files) {
+    if (is_fitting(path)) kept.insert(image.file);
+  }
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(set_->directory.path())) {
+    if (entry.is_regular_file() && !kept.contains(entry.path())) rest.insert(entry.path());
+  }
+  for (const auto& path : rest) std::filesystem::remove(path);
+}
+
 std::optional<BegunFiles::Rest> EarlyVersion::rest_of(const LayoutFile& file,
                                                       const std::filesystem::path& path,
                                                       const ImageSeal& seal) const {
@@ -88,8 +107,7 @@ std::optional<std::vector<FreshPart>> EarlyVersion::noted() const {
   if (!set_) return std::vector<FreshPart>{};
   std::map<std::shared_ptr<FreshChunks>, bool> is_taken;  // by pass: its files, if they are one
   for (const auto& [path, image] : set_->files) {
-    const LayoutFile* const file = plan_.layout->find_file(path);
-    const bool fits = file != nullptr && contains(fitting_, plan_.layout->number_of(*file));
+    const bool fits = is_fitting(path);
     for (const std::shared_ptr<FreshChunks>& fresh : image.fresh) {
       if (!fresh && fits) return std::nullopt;
       const auto [pass, is_first] = is_taken.try_emplace(fresh, fits);

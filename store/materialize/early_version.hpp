@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -27,7 +28,7 @@ namespace weightfs {
 /// The files made early that a version takes.
 class EarlyVersion final : public BegunFiles {
  public:
-  /// Keeps the reference, and of `set`, which may be null, what fits the plan.
+  /// Keeps the reference, and `set`, which may be null.
   EarlyVersion(const Plan& plan, std::unique_ptr<EarlySet> set);
 
   /// Of the files that fit, which have their room.
@@ -45,12 +46,17 @@ class EarlyVersion final : public BegunFiles {
   /// what changed in files that do not fit.
   [[nodiscard]] std::optional<std::vector<FreshPart>> noted() const;
 
-  /// All that was not placed.
+  /// Takes from the disk what does not fit.
+  /// Throws std::filesystem::filesystem_error.
+  void remove_rest();
+
+  /// All that was not placed, and not removed.
   [[nodiscard]] std::unique_ptr<EarlySet> release() noexcept { return std::move(set_); }
 
  private:
   [[nodiscard]] bool is_of_plan() const;
   [[nodiscard]] bool fits(const LayoutFile& file, const EarlyImage& image) const;
+  [[nodiscard]] bool is_fitting(const std::string& path) const;
 
   const Plan& plan_;
   std::unique_ptr<EarlySet> set_;

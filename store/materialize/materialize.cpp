@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -192,6 +193,7 @@ class Materializer {
     if (!base) return;
     const ImagesHome home = store_.images().home_of_next();
     EarlyVersion early(plan, claim_early(plan, home));
+    give_up_useless(plan, home, early);
     const std::uint64_t room = evict_for(plan, 0, home, early.size_bytes());
     try {
       const std::shared_ptr<FreshChunks> fresh = begin_fresh(plan);
@@ -212,13 +214,31 @@ class Materializer {
   /// Files of the version that were made before its manifest was known.  Where somebody wants the
   /// delta to it, all is made now: the delta is made of what is decoded.
   std::unique_ptr<EarlySet> claim_early(const Plan& plan, ImagesHome home) {
-    auto early = store_.early_images().claim(plan.version->number(), context_);
+    // What leads further than a step, or by a skip, has no use for packs of a step.
+    const bool is_step = plan.steps.size() == 1 && !plan.steps.front().skip;
+    const auto packs = is_step ? std::span<const PackRef>(plan.steps.front().delta().packs)
+                               : std::span<const PackRef>();
+    auto early = store_.early_images().claim(plan.version->number(), packs, context_);
     if (early && plan.base && early->home == home) {
       const VersionPair versions{plan.base->version->number(), plan.version->number()};
       if (store_.wanted_deltas().of(versions).empty()) return early;
     }
     store_.early_images().put_rest(std::move(early));
     return nullptr;
+  }
+
+  /// The room of what was made early and does not fit is the version's, before any other's.
+  void give_up_useless(const Plan& plan, ImagesHome home, EarlyVersion& early) {
+    if (early.size_bytes() == 0) {
+      store_.early_images().put_rest(early.release());  // it goes if there is no room
+    } else if (home == ImagesHome::memory || !store_.evictor().has_room_for_images(
+                                                 bytes_to_write(plan, home), early.size_bytes())) {
+      early.remove_rest();
+    }
+  }
+
+  [[nodiscard]] std::uint64_t bytes_to_write(const Plan& plan, ImagesHome home) const {
+    return plan.version_bytes() - linked_bytes(plan, store_.images().directory_of(home));
   }
 
   /// Adds missing files to a complete version.
@@ -265,8 +285,7 @@ class Materializer {
   /// room, and count for nothing yet.  Returns: the bytes to come.
   std::uint64_t evict_for(const Plan& plan, std::uint64_t had_bytes, ImagesHome home,
                           std::uint64_t early_bytes) {
-    const std::uint64_t linked = linked_bytes(plan, store_.images().directory_of(home));
-    const std::uint64_t bytes = plan.version_bytes() - linked;
+    const std::uint64_t bytes = bytes_to_write(plan, home);
     const std::uint64_t version_bytes = plan.version_bytes() + had_bytes;
     if (home == ImagesHome::memory) {
       store_.evictor().evict_for_memory(bytes, version_bytes, early_bytes);

@@ -25,8 +25,9 @@ struct EarlyResult {
   /// Not a tensor number: the parent has no file of this path, so nothing is uploaded.
   static constexpr std::uint32_t kNoTensor = 0xFFFFFFFF;
 
-  CheckpointFile file;    // as it was when coding began, or when it was closed
-  bool is_grown = false;  // coded while it was written
+  Clock::time_point begun = Clock::now();  // before anything was uploaded
+  CheckpointFile file;                     // as it was when coding began, or when it was closed
+  bool is_grown = false;                   // coded while it was written
   std::shared_ptr<const Layout> layout;
   std::uint64_t parent = 0;          // 0: none, this is for a first version
   Sha256 parent_sha256{};            // of its manifest

@@ -71,6 +71,7 @@ struct PreEncoder::State {
     std::shared_ptr<const EarlyResult> result;  // for `tried`; null: in progress or failed
     std::shared_ptr<const BegunFile> begun;     // for `tried`, until the result is uploaded
     bool is_over = false;                       // handed over: not started any more
+    std::optional<Clock::time_point> left;      // when its last writer closed it, without its name
 
     [[nodiscard]] bool is_to_be_coded(std::uint64_t parent) const {
       return tried != parent && !is_over;
@@ -145,6 +146,7 @@ struct PreEncoder::State {
   [[nodiscard]] Entry* find_next(std::uint64_t parent);
   [[nodiscard]] bool may_begin(const Entry& entry, std::uint64_t parent);
   [[nodiscard]] static bool has_grown(const EarlyFile& file);
+  [[nodiscard]] bool is_abandoned(const Entry& entry) const;
   void begin(Work& work);
   void end_all();
 
@@ -163,6 +165,7 @@ struct PreEncoder::State {
   // Anybody.  Those that take no lock require that the mutex is held.
   void forget(std::map<Key, Entry>::iterator entry);
   void rename(std::map<Key, Entry>::iterator entry, const std::string& path);
+  void resume(Entry& entry);
   [[nodiscard]] std::map<Key, Entry>::iterator find_growing(std::uint64_t directory,
                                                             const std::filesystem::path& source);
   [[nodiscard]] const Entry* entry_of(const Work& work) const;
@@ -280,7 +283,7 @@ bool PreEncoder::State::may_begin(const Entry& entry, std::uint64_t parent) {
       works, [&](const auto& work) { return work->file.is_written == is_written; });
   if (!is_written) return beside == 0;
   if (parent == 0) return false;  // it is uploaded as it is: nothing is coded
-  if (beside >= kGrowingFilesMax) return false;
+  if (beside >= kGrowingFilesMax || is_abandoned(entry)) return false;
   if (has_grown(entry.file)) return true;
   if (Clock::now() < entry.added + kGrowthPatience) is_growth_awaited = true;
   return false;
@@ -291,6 +294,18 @@ bool PreEncoder::State::has_grown(const EarlyFile& file) {
   std::error_code error;
   const std::uint64_t size = std::filesystem::file_size(file.source, error);
   return !error && size >= kEarlyBytesMin;
+}
+
+/// Whether nobody will name the file, as nobody has been writing to its checkpoint for long.
+/// Requires: the mutex is held.
+bool PreEncoder::State::is_abandoned(const Entry& entry) const {
+  if (!entry.left) return false;
+  const Clock::time_point long_ago = Clock::now() - options.name_patience;
+  return std::ranges::none_of(entries, [&](const auto& one) {
+    const Entry& beside = one.second;
+    return one.first.first == entry.file.directory && beside.file.is_written &&
+           (!beside.left || *beside.left > long_ago);
+  });
 }
 
 void PreEncoder::State::begin(Work& work) {
@@ -356,8 +371,10 @@ bool PreEncoder::State::is_still_written(const Work& work, std::chrono::millisec
   context.check("waiting for a file to grow");
   const bool has_parent = keeps_parent(work);
   const std::lock_guard lock(mutex);
-  if (entry_of(work) == nullptr) throw Error(ErrorCode::cancelled, "it was dropped");
+  const Entry* const entry = entry_of(work);
+  if (entry == nullptr) throw Error(ErrorCode::cancelled, "it was dropped");
   if (is_over()) return false;
+  if (is_abandoned(*entry)) throw Error(ErrorCode::cancelled, "who wrote it has not named it");
   if (!has_parent) throw Error(ErrorCode::cancelled, "it follows another version now");
   return true;
 }
@@ -448,6 +465,14 @@ void PreEncoder::State::rename(std::map<Key, Entry>::iterator entry, const std::
   entries.insert(std::move(node));
 }
 
+/// Somebody writes to it again.  Requires: the mutex is held.
+void PreEncoder::State::resume(Entry& entry) {
+  if (!std::exchange(entry.left, std::nullopt) || find_work(entry) != nullptr) return;
+  entry.tried.reset();  // it may have been given up
+  is_poked = true;
+  changed.notify_all();
+}
+
 /// Of the files that were added while they were written, and not closed.  Requires: the mutex is
 /// held.
 std::map<PreEncoder::State::Key, PreEncoder::State::Entry>::iterator
@@ -529,7 +554,11 @@ void PreEncoder::add(EarlyFile file) {
     const std::lock_guard lock(state_->mutex);
     const auto growing = state_->find_growing(file.directory, file.source);
     if (growing != state_->entries.end()) {
-      if (file.is_written) return state_->rename(growing, file.path);
+      if (file.is_written) {
+        State::Entry& entry = growing->second;
+        state_->rename(growing, file.path);
+        return state_->resume(entry);
+      }
       state_->forget(growing);  // it had another name
     }
     State::Key key(file.directory, file.path);
@@ -556,6 +585,14 @@ bool PreEncoder::close(const EarlyFile& file) {
   }
   state_->changed.notify_all();
   return true;
+}
+
+void PreEncoder::leave(std::uint64_t directory, const std::filesystem::path& source) {
+  const std::lock_guard lock(state_->mutex);
+  const auto growing = state_->find_growing(directory, source);
+  if (growing != state_->entries.end() && !growing->second.left) {
+    growing->second.left = Clock::now();
+  }
 }
 
 void PreEncoder::drop(std::uint64_t directory, std::string_view path) {

@@ -39,6 +39,9 @@
 
 namespace weightfs {
 
+/// How long files that were closed may lack the names that they are published by.
+inline constexpr std::chrono::milliseconds kNamePatience{30'000};
+
 /// The most files held at a time; others are left to publish().
 inline constexpr std::size_t kEarlyFilesMax = 1024;
 
@@ -65,6 +68,7 @@ struct EarlyOptions {
   unsigned threads = 0;                            // 0: one for each core
   std::chrono::milliseconds upload_grace{10'000};  // how long take() waits for an upload
   GrowingFile::Pauses growth_pauses = {};          // of files that are still written
+  std::chrono::milliseconds name_patience = kNamePatience;
   kernels::SharedCoder coder = kernels::make_cpu_coder();
   /// Called when coming() may return something else, by any thread; must be quick.  May be empty.
   std::function<void()> changed = {};
@@ -107,6 +111,12 @@ class PreEncoder {
   /// and `file` has its name.  It is known by its directory and source. Returns: false if it is not
   /// such a file.
   bool close(const EarlyFile& file);
+
+  /// No process can write to a file that is being coded as it grows, and it has another name than
+  /// it would be published by: a saver is about to rename it, or was killed.  It is given up
+  /// when nobody has written to its directory for `name_patience`, until it is added again.  It is
+  /// known by its directory and source.
+  void leave(std::uint64_t directory, const std::filesystem::path& source);
 
   /// Forgets a file, or all files of a directory, because it was removed or is being rewritten.
   void drop(std::uint64_t directory, std::string_view path);

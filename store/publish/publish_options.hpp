@@ -87,6 +87,10 @@ struct PublishOptions {
   /// Gets the phases seal to commit, and adopt with `keeps_images`; nullptr: nobody asks.
   HandOverWatch* watch = nullptr;
 
+  /// What was uploaded early longer ago is looked for in the bucket before a manifest names it:
+  /// until then it passes for garbage.
+  std::chrono::milliseconds early_trust{10'000};
+
   /// Called at named points; those of a part are in publish_part.hpp.  Else ("scanned", "parent",
   /// "pack-ahead", "diffed", "pack", "blobs", "layout", "before-commit", "committed", "kept"),
   /// where tests kill the process.  "parent" is reached only if a file is coded; "pack-ahead" by

@@ -6,12 +6,14 @@
 #include <atomic>
 #include <chrono>
 #include <iterator>
+#include <map>
 #include <mutex>
 #include <numeric>
 #include <utility>
 
 #include "store/base/bytes.hpp"
 #include "store/base/compress.hpp"
+#include "store/base/log.hpp"
 #include "store/base/sha256.hpp"
 #include "store/publish/upload_names.hpp"
 #include "store/threads/parallel.hpp"
@@ -23,6 +25,23 @@ constexpr unsigned kBlobsAtOnce = 4;  // each is wholly in memory
 
 /// Time limit for removing useless uploads: a caller may be waiting for the end.
 constexpr std::chrono::seconds kRemoveTime{5};
+
+using EarlyObjects = std::map<std::string, const EarlyResult*>;  // by key
+
+/// Leaves those that the bucket does not list: a hint.
+void leave_unlisted(Bucket& bucket, std::string_view prefix, EarlyObjects& objects,
+                    const Context& context) {
+  try {
+    for (std::string after; !objects.empty();) {
+      const std::vector<std::string> page = bucket.list(prefix, after, context);
+      for (const std::string& key : page) objects.erase(key);
+      if (page.empty() || page.back() <= after) return;
+      after = page.back();
+    }
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::permission) throw;
+  }
+}
 
 }  // namespace
 
@@ -108,6 +127,41 @@ void VersionUpload::put_layout() {
   layout_bytes_ = known ? 0 : compress(layout().serialize()).size();
 }
 
+// ---- what was uploaded early ----
+
+bool VersionUpload::is_there(const EarlyResult& early) const {
+  return early.is_uploaded && !lost_.contains(&early);
+}
+
+void VersionUpload::find_lost(const CodedVersion& coded) {
+  EarlyObjects objects;
+  for (std::size_t i = 0; i < coded.early.size(); i++) {
+    const EarlyResult* const early = coded.early[i].get();
+    const bool is_old = early != nullptr && early->is_uploaded &&
+                        Clock::now() >= early->begun + of_.options.early_trust;
+    if (!is_old) continue;
+    if (coded.delta) {
+      for (const PackRef& ref : early->uploaded) {
+        objects.emplace(keys::pack(manifest_.version, ref.name), early);
+      }
+    } else if (coded.snapshot && of_.proof == nullptr) {
+      objects.emplace(
+          keys::snapshot_file(manifest_.version, early->nonce, layout().files()[i].path), early);
+    }
+  }
+  Bucket& bucket = of_.repository.bucket(context_);
+  const std::string_view kind = coded.delta ? keys::kPacks : keys::kSnapshots;
+  leave_unlisted(bucket, fmt::format("{}{}/", kind, manifest_.version), objects, context_);
+  for (const auto& [key, early] : objects) {
+    if (has_object(bucket, key, context_)) continue;
+    log_warning(
+        fmt::format("object {} is gone from the bucket, though no version has it yet; it is "
+                    "uploaded again",
+                    key));
+    lost_.insert(early);
+  }
+}
+
 // ---- packs ----
 
 void VersionUpload::begin_ahead() {
@@ -131,6 +185,7 @@ PackRef VersionUpload::upload_ahead(const SpooledPack& pack, std::size_t k) {
 void VersionUpload::put(const CodedVersion& coded) {
   std::uint64_t total = 0;
   if (ahead_) packs_ahead_ = ahead_->end();
+  find_lost(coded);
   if (coded.delta) list_packs(coded);
   for (const PackUpload& pack : pack_uploads_) total += pack.ref.size_bytes;
   if (coded.snapshot) choose_snapshot_nonce(coded);
@@ -168,8 +223,7 @@ void VersionUpload::list_packs(const CodedVersion& coded) {
     if (!coded.early[i]) continue;
     const EarlyResult& early = *coded.early[i];
     const std::uint32_t first_tensor = layout().files()[i].first_tensor;
-    const bool is_there = early.is_uploaded && early.first_tensor == first_tensor;
-    if (is_there) {
+    if (is_there(early) && early.first_tensor == first_tensor) {
       for (const PackRef& ref : early.uploaded) list_pack(ref);
     } else {
       for (const auto& pack : early.delta.packs) add_upload(*pack, first_tensor);
@@ -238,14 +292,14 @@ void VersionUpload::choose_snapshot_nonce(const CodedVersion& coded) {
   snapshot_nonce_ = nonce.finish();
   if (coded.delta) return;
   const bool any = std::ranges::any_of(coded.early, [&](const auto& early) {
-    return early && early->is_uploaded && early->nonce == coded.early_nonce;
+    return early && is_there(*early) && early->nonce == coded.early_nonce;
   });
   if (any) snapshot_nonce_ = coded.early_nonce;
 }
 
 bool VersionUpload::is_in_snapshot(const CodedVersion& coded, std::size_t file) const {
   const auto& early = coded.early[file];
-  return !coded.delta && early && early->is_uploaded && early->nonce == snapshot_nonce_;
+  return !coded.delta && early && is_there(*early) && early->nonce == snapshot_nonce_;
 }
 
 void VersionUpload::upload_snapshot(const CodedVersion& coded, CountedPuts& puts) {

@@ -5,6 +5,7 @@
 //     snapshot        by put(); of one on the Hub the hashes alone, once its files are proven
 //
 // Files that were coded early may be in the bucket: then they are only entered into the manifest.
+// What has been there for a while is looked for first, and uploaded again if somebody removed it.
 //
 // Threads: put_blobs() and put_layout() may run beside each other and beside all other calls; those
 // are made by one thread at a time.
@@ -15,6 +16,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -103,6 +105,8 @@ class VersionUpload {
   };
   class CountedPuts;
 
+  void find_lost(const CodedVersion& coded);
+  [[nodiscard]] bool is_there(const EarlyResult& early) const;
   void list_packs(const CodedVersion& coded);
   void list_pack(const PackRef& ref);
   void add_upload(const SpooledPack& pack, std::uint32_t first_tensor);
@@ -127,6 +131,7 @@ class VersionUpload {
   const Context context_;
   const Progress& progress_;
 
+  std::set<const EarlyResult*> lost_;  // that are not in the bucket any more
   std::size_t packs_ahead_ = 0;  // so many were uploaded, or begun, while others were being coded
   std::vector<PackUpload> pack_uploads_;
   std::string snapshot_nonce_;

@@ -87,7 +87,10 @@ std::string parse_record(std::string_view bytes, std::string_view url) {
 // nullopt: there is no record.
 std::optional<std::string> find_id(Bucket& bucket, const Context& context) {
   try {
-    return parse_record(get_all(bucket, keys::kRecord, kRecordBytesMax, context), bucket.url());
+    std::string id =
+        parse_record(get_all(bucket, keys::kRecord, kRecordBytesMax, context), bucket.url());
+    bucket.set_landmark(keys::kRecord);
+    return id;
   } catch (const Error& error) {
     if (error.code() == ErrorCode::not_found) return std::nullopt;
     throw;
@@ -121,17 +124,6 @@ std::unique_ptr<Bucket> open_known(const std::string& url, const std::string& id
 }
 
 // ---- objects ----
-
-bool has_object(Bucket& bucket, std::string_view key, const Context& context) {
-  std::byte byte{};
-  try {
-    bucket.get(key, 0, {&byte, 1}, context);
-    return true;
-  } catch (const Error& error) {
-    if (error.code() == ErrorCode::not_found) return false;
-    throw;
-  }
-}
 
 // Reads a zstd object that must match `ref`.
 std::string get_object(Bucket& bucket, const std::string& key, const ObjectRef& ref,

@@ -8,14 +8,15 @@
 #include <utility>
 
 #include "store/base/log.hpp"
+#include "store/base/retry_delay.hpp"
 #include "store/format/own_meta.hpp"
 #include "store/repository/early_records.hpp"
-#include "store/sync/make_early.hpp"
 
 namespace weightfs {
 namespace {
 
 constexpr std::chrono::seconds kRecordTime{30};
+constexpr std::chrono::milliseconds kFirstPause{1'000};  // after a failure
 
 }  // namespace
 
@@ -45,9 +46,27 @@ std::uint64_t HeadStart::look(const Context& context) {
   if (const auto layout = history_.find_layout(*parent)) {
     set_due(pace_.note(progress_of(*record, *layout), Clock::now()));
   }
-  const EarlyMade made = make_early(store_, history_, *record, coder_, context);
+  const EarlyMade made = make(*record, context);
   fetched_bytes_ += made.fetched_bytes;
   return made.bytes;
+}
+
+EarlyMade HeadStart::make(const EarlyRecord& record, const Context& context) {
+  if (failure_ && failure_->record != record) failure_.reset();
+  if (failure_ && Clock::now() < failure_->until) return {};
+  try {
+    const EarlyMade made = make_early(store_, history_, record, coder_, context);
+    failure_.reset();
+    return made;
+  } catch (const std::exception&) {
+    note_failure(record);
+    throw;
+  }
+}
+
+void HeadStart::note_failure(const EarlyRecord& record) {
+  if (!failure_) failure_ = {record, 0, {}};
+  failure_->until = Clock::now() + retry_delay(kFirstPause, failure_->count++, random_);
 }
 
 /// Of the version after the newest one here.

@@ -7,7 +7,8 @@
 // It asks for the record only if the publisher of the newest version had coded some of it before
 // the hand-over: for all other runs it sends no request.  If so, it asks once after each poll that
 // found nothing, and once more after each look that made something.  What fails is left to the
-// version, and only logged, at debug level.
+// version, and only logged, at debug level.  While the record says the same, it is tried again only
+// after a pause, which doubles: polls may come every few milliseconds.
 //
 // The record also tells how far the save is, and so when the version may come.
 //
@@ -19,6 +20,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <random>
 
 #include "kernels/dispatch/cpu_coder.hpp"
 #include "store/base/context.hpp"
@@ -26,6 +28,7 @@
 #include "store/format/early_record.hpp"
 #include "store/local/store.hpp"
 #include "store/materialize/history.hpp"
+#include "store/sync/make_early.hpp"
 #include "store/sync/save_pace.hpp"
 #include "store/threads/woken_thread.hpp"
 
@@ -53,7 +56,7 @@ class HeadStart {
   void wake() { thread_.wake(); }
 
   /// What the thread does when it is woken.  Requires: the thread does not run.
-  /// Returns: the bytes of the files that were made.
+  /// Returns: the bytes of the files that were made; 0 also if the same has failed just now.
   /// Throws Error: what the bucket and make_early() throw.
   std::uint64_t look(const Context& context);
 
@@ -66,7 +69,16 @@ class HeadStart {
   [[nodiscard]] std::uint64_t fetched_bytes() const noexcept { return fetched_bytes_; }
 
  private:
+  /// What could not be made.
+  struct Failure {
+    EarlyRecord record;
+    unsigned count = 0;  // in a row
+    Clock::time_point until;
+  };
+
   std::optional<EarlyRecord> find_record(const Context& context);
+  EarlyMade make(const EarlyRecord& record, const Context& context);
+  void note_failure(const EarlyRecord& record);
   void set_due(std::optional<Clock::time_point> due);
 
   Store& store_;
@@ -74,7 +86,9 @@ class HeadStart {
   const kernels::SharedCoder coder_;
   const std::function<void()> due_changed_;
   std::atomic<std::uint64_t> fetched_bytes_ = 0;
-  SavePace pace_;                                                   // the thread's
+  SavePace pace_;                   // the thread's, as are the next two
+  std::optional<Failure> failure_;  // the last one, if nothing has changed since
+  std::minstd_rand random_{std::random_device{}()};
   mutable RankedMutex mutex_{LockRank::leaf, "HeadStart::mutex_"};  // guards the next field
   std::optional<Clock::time_point> due_;
   WokenThread thread_;

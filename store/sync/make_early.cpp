@@ -20,6 +20,7 @@
 #include "store/materialize/window_writer.hpp"
 #include "store/materialize/write_version.hpp"
 #include "store/sync/room_ahead.hpp"
+#include "store/threads/background.hpp"
 
 namespace weightfs {
 namespace {
@@ -82,8 +83,13 @@ class PiecesOfPass final : public BegunFiles {
 class EarlyMaker {
  public:
   EarlyMaker(Store& store, History& history, const EarlyRecord& record,
-             const kernels::SharedCoder& coder, const Context& context)
-      : store_(store), history_(history), record_(record), coder_(coder), context_(context) {}
+             const kernels::SharedCoder& coder, OwnContext& own)
+      : store_(store),
+        history_(history),
+        record_(record),
+        coder_(coder),
+        own_(own),
+        context_(own.get()) {}
 
   EarlyMade run() {
     const std::uint64_t parent = record_.version - 1;
@@ -92,8 +98,8 @@ class EarlyMaker {
     const Base base = base_of(store_, history_, parent, context_);
     if (base.version->manifest_sha256 != record_.parent_sha256) return {};
     const ImagesHome home = store_.images().home_of_next();
-    auto pass = store_.early_images().begin(record_.version, record_.parent_sha256, home,
-                                            store_.images().temporary_of(home));
+    auto pass = store_.early_images().begin(source(), home, store_.images().temporary_of(home),
+                                            own_.source());
     if (!pass) return {};
     const std::vector<Piece> pieces = pieces_to_make(base, pass->set());
     if (pieces.empty()) return {};
@@ -103,6 +109,14 @@ class EarlyMaker {
   }
 
  private:
+  [[nodiscard]] EarlySource source() const {
+    EarlySource source{record_.version, record_.parent_sha256};
+    for (const EarlyRecord::File& file : record_.files) {
+      source.packs.insert(source.packs.end(), file.delta.packs.begin(), file.delta.packs.end());
+    }
+    return source;
+  }
+
   /// Of what changed, and is not here made by the same packs.
   [[nodiscard]] std::vector<Piece> pieces_to_make(const Base& base, const EarlySet& set) const {
     std::vector<Piece> pieces;
@@ -151,8 +165,12 @@ class EarlyMaker {
                                              : std::shared_ptr<FreshChunks>();
     options.noted.fresh = fresh.get();
     write_version(plan, history_.repository(), options, context_, {});
+    std::vector<EarlyImage> images;
     for (const Piece& piece : pieces) {
-      pass.add(piece.file.path, image_of(piece, plan, options.directory, fresh));
+      images.push_back(image_of(piece, plan, options.directory, fresh));
+    }
+    for (std::size_t i = 0; i < pieces.size(); i++) {  // all or, if one is wrong, none
+      pass.add(pieces[i].file.path, std::move(images[i]));
     }
     bound_notes(pass.set(), fresh.get());
     return {bytes, plan.fetch_bytes};
@@ -210,6 +228,7 @@ class EarlyMaker {
   History& history_;
   const EarlyRecord& record_;
   const kernels::SharedCoder& coder_;
+  OwnContext& own_;
   const Context& context_;
 };
 
@@ -217,7 +236,8 @@ class EarlyMaker {
 
 EarlyMade make_early(Store& store, History& history, const EarlyRecord& record,
                      const kernels::SharedCoder& coder, const Context& context) {
-  return EarlyMaker(store, history, record, coder, context).run();
+  OwnContext own(context);
+  return EarlyMaker(store, history, record, coder, own).run();
 }
 
 }  // namespace weightfs

@@ -29,7 +29,9 @@ struct EarlyMade {
 /// Requires: the version before the record's is complete here, with all its files.
 /// Returns: nothing also if there is no room, somebody wants the delta to the version (which is
 /// made with it: store/sparse/ahead_deltas.hpp), the record is of another history, or the version
-/// is being made already. Throws Error: as make_plan() and write_version().
+/// is being made already.
+/// Throws Error: as make_plan() and write_version(); then nothing of this pass is left.  Cancelled
+/// also if a version comes meanwhile to which these files are of no use.
 EarlyMade make_early(Store& store, History& history, const EarlyRecord& record,
                      const kernels::SharedCoder& coder, const Context& context);
 

@@ -24,6 +24,9 @@ class OwnContext {
 
   void stop() { source_.request_stop(); }
 
+  /// For who stops it, at any time.
+  [[nodiscard]] std::stop_source source() const { return source_; }
+
   /// Not stopped any more when this is gone.
   [[nodiscard]] const Context& get() const noexcept { return context_; }
 

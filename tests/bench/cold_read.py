@@ -4,7 +4,8 @@
     cold_read.py [--mib N] [--rounds R] [--json FILE]
 
 The server is tests/support/slow_bucket.py, on this machine: no network, so what is compared is the
-work. It sends files by sendfile(2), which takes a tenth of the processor time of a client. Download: curl, all files at a time, into a directory. weightfs: `mount` of an empty store, and
+work. It sends files by sendfile(2), which takes a tenth of the processor time of a client. Download:
+curl, all files at a time, into a directory. weightfs: `mount` of an empty store, and
 then at once (first byte) 4 KiB in the middle of the last shard, or (full read) every file through the
 mount, or (ready) nothing but `wait --ready`. All times from the beginning of the command. They
 take turns, and what one has written is removed before the next one. The last columns are the

@@ -288,6 +288,23 @@ class Early(writers.WriterTest):
         self.mounted.start()
         self.finish(self.steps[1], "checkpoint", 2)
 
+    def test_nothing_is_uploaded_to_the_mount_point_of_a_bucket_that_is_not_mounted(self):
+        self.start_run(2)
+        bucket = os.path.dirname(self.object("weightfs.json"))
+        os.rename(bucket, bucket + ".away")
+        os.mkdir(bucket)
+        copy_files(self.steps[1], self.mounted.staging("checkpoint"), write_and_close)
+        size = self.weights_bytes(self.steps[1])
+        self.mounted.wait_status(lambda status: status["writer"]["early"]["coded_bytes"] == size and
+                                 status["offline_since"], "it to be coded, and not uploaded")
+        self.assertEqual(os.listdir(bucket), [])
+        os.rmdir(bucket)
+        os.rename(bucket + ".away", bucket)
+        self.hand_over(self.mounted, "checkpoint", "step-2")
+        self.assertEqual(self.wait(self.mounted, "--tag", "step-2"), 2)
+        harness.run("verify", self.url)
+        self.assert_same_tree(self.mounted.join("versions", 2), self.steps[1])
+
     def test_a_file_is_coded_while_it_is_written(self):
         self.start_run(1 + len(SLOW_WAYS), LARGE_PARAMS)
         for version, write in enumerate(SLOW_WAYS, 2):

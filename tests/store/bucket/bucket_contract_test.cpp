@@ -10,6 +10,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <thread>
 
@@ -444,6 +445,48 @@ class AsNobody {
     if (::seteuid(::getuid()) != 0) ADD_FAILURE() << "cannot become root again";
   }
 };
+
+// A file system is not mounted there for a while: its mount point is an empty directory.
+TEST(DirBucket, IsGoneWithoutItsLandmarkAndNothingIsWritten) {
+  Directory at;
+  put(at.bucket, "record", "x");
+  at.bucket.set_landmark("record");
+  const std::filesystem::path away = at.root.string() + ".away";
+  std::filesystem::rename(at.root, away);
+  std::filesystem::create_directory(at.root);
+  const std::function<void()> calls[] = {
+      [&] { get_part(at.bucket, "record", 0, 1); }, [&] { get_part(at.bucket, "other", 0, 1); },
+      [&] { put(at.bucket, "a/b", "x"); },          [&] { at.bucket.put_if_absent("c", "x", {}); },
+      [&] { at.bucket.list("", "", {}); },          [&] { at.bucket.now({}); },
+      [&] { at.bucket.remove("record", {}); }};
+  for (const auto& call : calls) {
+    std::string message;
+    EXPECT_EQ(code_of(call, &message), ErrorCode::unavailable);
+    EXPECT_NE(message.find("has no record now"), std::string::npos) << message;
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(at.root));
+  std::filesystem::remove(at.root);
+  std::filesystem::rename(away, at.root);
+  put(at.bucket, "a/b", "x");
+  EXPECT_EQ(at.bucket.list("", "", {}), (std::vector<std::string>{"a/b", "record"}));
+}
+
+// `doctor` may be told a directory that is to be something else, such as a mount point.
+TEST(DirBucket, LeavesNothingInADirectoryThatIsNoBucket) {
+  const TempDir directory;
+  for (const bool is_bucket : {false, true}) {
+    {
+      DirBucket bucket(directory.path(), false);
+      if (is_bucket) {
+        bucket.put_if_absent("record", "x", {});
+        bucket.set_landmark("record");
+      }
+      bucket.put_if_absent("probe", "x", {});
+      bucket.remove("probe", {});
+    }
+    EXPECT_EQ(std::filesystem::is_empty(directory.path()), !is_bucket);
+  }
+}
 
 TEST(DirBucket, SaysThatItMayNotBeWritten) {
   namespace fs = std::filesystem;

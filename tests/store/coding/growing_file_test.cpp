@@ -146,6 +146,82 @@ class GrowingFileTest : public PreEncoderTest {
   std::filesystem::path directory_;
 };
 
+// ---- whose writer is gone ----
+
+/// Files that were closed have no time to get their names.
+class LeftFileTest : public GrowingFileTest {
+ protected:
+  /// A save under another name, which is being coded.
+  SavedFile begin_left(std::chrono::milliseconds patience) {
+    SavedFile file = begin_save();
+    start([=](EarlyOptions& options) { options.name_patience = patience; });
+    early_->add(named(kTemporary, true));
+    file.write_percent(60);
+    wait_for("growing", kTemporary);
+    return file;
+  }
+  void leave(const std::string& path = kGrowing) { early_->leave(kDirectory, directory_ / path); }
+  void forget_reached() {
+    const std::lock_guard lock(mutex_);
+    reached_.clear();
+  }
+};
+
+TEST_F(LeftFileTest, IsGivenUpWithoutAName) {
+  SavedFile file = begin_left({});
+  leave();
+  wait_until_nothing_grows();
+  forget_reached();
+  early_->parent_changed();
+  EXPECT_FALSE(
+      eventually([&] { return has_reached("begin", kTemporary); }, std::chrono::milliseconds(200)))
+      << "soon, if at all";
+  early_->add(named(kTemporary, true));  // somebody opened it
+  wait_for("growing", kTemporary);
+  file.finish();
+  close();
+  wait_for("uploaded");
+  publish_and_expect(file, file.size());
+}
+
+TEST_F(LeftFileTest, IsGivenUpAlsoAgainstTheNextVersion) {
+  SavedFile file = begin_left({});
+  leave();
+  wait_until_nothing_grows();
+  const auto other = save();
+  publish(other, nullptr);
+  forget_reached();
+  EXPECT_FALSE(
+      eventually([&] { return has_reached("begin", kTemporary); }, std::chrono::milliseconds(200)))
+      << "soon, if at all";
+}
+
+TEST_F(LeftFileTest, StaysWhileAnotherIsWrittenBesideIt) {
+  std::vector<SavedFile> files = begin_saves({kGrowing, "m-1.safetensors"});
+  start([](EarlyOptions& options) { options.name_patience = {}; });
+  for (SavedFile& file : files) {
+    grow(file.path().filename());
+    file.write_percent(60);
+    wait_for("growing", file.path().filename());
+  }
+  const auto growing = [&] { return early_->status().growing_files; };
+  leave(kGrowing);
+  EXPECT_FALSE(eventually([&] { return growing() < 2; }, std::chrono::milliseconds(200)))
+      << "soon, if at all";
+  leave("m-1.safetensors");
+  wait_until_nothing_grows();
+}
+
+TEST_F(LeftFileTest, WhoNamesItInTimeFindsItCoded) {
+  SavedFile file = begin_left(std::chrono::hours(1));
+  file.finish();
+  file.close();
+  leave();
+  close();
+  wait_for("uploaded");
+  publish_and_expect(file, file.size());
+}
+
 // ---- the file ----
 
 TEST_F(GrowingFileTest, IsCodedWhileItIsWritten) {

@@ -112,6 +112,75 @@ TEST_F(PublishQueueTest, RefusesANameThatIsOnItsWay) {
   EXPECT_TRUE(is_staged("again"));
 }
 
+/// The reason was only "Device or resource busy".
+TEST_F(PublishQueueTest, RefusesTheNameOfWhatIsLeftOfAHandOverAndSaysWhatToDo) {
+  const StagingId again = writer().stage("again", checkpoint(2));
+  const auto refused = [&] {
+    std::string message;
+    EXPECT_EQ(code_of([&] { writer().hand_over(again, "step-1"); }, &message), ErrorCode::busy);
+    EXPECT_NE(message.find("publish/step-1 is what is left of a hand-over"), message.npos)
+        << message;
+    EXPECT_NE(message.find("move it back to staging/ or remove it"), message.npos) << message;
+    const std::string last = writer().queue.last_error();
+    EXPECT_NE(last.find(message), last.npos) << last;
+    EXPECT_TRUE(is_staged("again"));
+  };
+  const StagingId directory = writer().stage("run", checkpoint(1));
+  writer().hand_over(directory, "step-1");
+  writer().queue.cancel(directory);  // as rm of one file does
+  writer().staging.unlink(directory, "config.json");
+  refused();
+  restarted();
+  refused();
+  const StagingId rest = writer().find(kPublishRoot, "step-1").value();
+  writer().queue.take_back(rest, kStagingRoot, "rest");
+  writer().start();
+  writer().hand_over(again, "step-1");
+  EXPECT_TRUE(writer().settles());
+  expect_version(1, checkpoint(2));
+}
+
+/// mv tries them, where the name in publish/ is taken: they were EROFS without a reason.
+TEST_F(PublishQueueTest, RenamesIntoWhatIsOnItsWayAreToldWhy) {
+  const auto refused = [&](const std::string& says) {
+    std::string message;
+    EXPECT_EQ(code_of([&] { writer().queue.check_free("step-1"); }, &message), ErrorCode::busy);
+    EXPECT_NE(message.find(says), message.npos) << message;
+    EXPECT_EQ(writer().queue.last_error().substr(24), "publish/step-1: " + message);
+  };
+  const StagingId directory = writer().stage("run", checkpoint(1));
+  writer().queue.check_free("step-1");
+  EXPECT_EQ(writer().queue.last_error(), "");
+  writer().hand_over(directory, "step-1");
+  refused("publish/step-1 is already being published (queued)");
+  writer().queue.cancel(directory);
+  refused("publish/step-1 is what is left of a hand-over");
+}
+
+TEST_F(PublishQueueTest, RenamesWithinPublishFindNoOlderReason) {
+  hand_over(1);
+  EXPECT_EQ(code_of([&] { hand_over(1); }), ErrorCode::busy);
+  writer().queue.note_rename("step-1");
+  const std::string last = writer().queue.last_error();
+  EXPECT_NE(last.find("mv publish/step-1 staging/step-1"), last.npos) << last;
+  EXPECT_EQ(last.find("already being published"), last.npos) << last;
+}
+
+/// A wait for the tag must tell which versions are older: see WaitConditionTest.
+TEST_F(PublishQueueTest, HowAHandOverEndedTellsTheNewestVersionOfThatTime) {
+  hooks_->before = [&](const BucketCall& call) { gate_.pass(call.context); };
+  const std::uint64_t first = started().hand_over(writer().stage("run", checkpoint(1)), "best");
+  ASSERT_TRUE(writer().settles());
+  EXPECT_EQ(end_of(first).newest, 1U);
+  gate_.close();
+  const StagingId again = writer().stage("again", checkpoint(2));
+  const std::uint64_t second = writer().hand_over(again, "best");
+  writer().queue.cancel(again);
+  gate_.open();
+  EXPECT_EQ(end_of(second).how, How::taken_back);
+  EXPECT_EQ(end_of(second).newest, 1U);
+}
+
 TEST_F(PublishQueueTest, RefusesWhatIsStillOpenForWritingAndNamesFileAndHolders) {
   std::vector<std::string> asked;
   options_.holders = [&](const std::vector<StagedFile>& files) -> std::string {

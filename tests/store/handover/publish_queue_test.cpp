@@ -279,6 +279,31 @@ TEST_F(PublishQueueTest, AHandOverDoesNotEndTheEarlyWorkOnItsFiles) {
   expect_version(2, files);
 }
 
+// A saver that was killed, and all its ranks with it.
+TEST_F(PublishQueueTest, ATemporaryFileWhoseWriterIsGoneIsGivenUp) {
+  options_.name_patience = {};
+  started();
+  writer().hand_over(writer().stage("first", checkpoint(1, 2'400'000)), "step-1");
+  ASSERT_TRUE(writer().settles());
+  const std::string bytes = checkpoint(2, 2'400'000).at("model-00001-of-00002.safetensors");
+  const StagingId directory = writer().staging.make_directory(kStagingRoot, "dead", 0755, {});
+  const auto growing = [&] { return writer().queue.early().growing_files; };
+  std::vector<StagingId> files;
+  for (const std::string name : {".tmp1", ".tmp2"}) {
+    const StagingId id = files.emplace_back(writer().staging.make_file(directory, name, 0644, {}));
+    writer().staging.open(id, true);
+    const stdfs::path backing = writer().staging.backing_path(id);
+    const File file = File::open(backing, O_WRONLY);
+    write_at(file.fd(), 0, as_bytes(bytes).first(bytes.size() / 4 * 3), backing);
+    writer().queue.look_at(id);
+    ASSERT_TRUE(eventually([&] { return growing() == files.size(); })) << name;
+  }
+  for (const StagingId id : files) {
+    if (writer().staging.release(id, true)) writer().queue.look_at(id);
+  }
+  EXPECT_TRUE(eventually([&] { return growing() == 0; }));
+}
+
 TEST_F(PublishQueueTest, GivesUpEarlyWorkThatNobodyWillTake) {
   hooks_->before = [&](const BucketCall& call) { gate_.pass(call.context); };
   started();

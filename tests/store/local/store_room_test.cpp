@@ -45,6 +45,18 @@ TEST(Store, CountsHardLinksOnce) {
   EXPECT_EQ(store->images().image_bytes(), 995u);
 }
 
+TEST(Store, SaysHowMuchRoomIsMissing) {
+  StoreFixture at;
+  at.limits.free_bytes_min = 64u << 20;
+  const auto store = at.open();
+  at.free_bytes = 65u << 20;
+  std::string message;
+  EXPECT_EQ(code_of([&] { store->evictor().evict_for_images(8u << 20, 0, 4u << 20); }, &message),
+            ErrorCode::no_space);
+  EXPECT_NE(message.find("no room for 4.0 MiB more"), std::string::npos) << message;
+  EXPECT_NE(message.find("3.0 MiB more needed"), std::string::npos) << message;
+}
+
 TEST(Store, MakesRoomFromTheOldestOn) {
   StoreFixture at;
   at.limits.store_bytes = 3500;

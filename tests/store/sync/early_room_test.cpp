@@ -2,8 +2,10 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <optional>
 
+#include "store/local/delta_table.hpp"
 #include "store/local/sync_images.hpp"
 #include "store/os/file.hpp"
 #include "tests/store/sync/early_version_fixture.hpp"
@@ -125,6 +127,99 @@ TEST_F(FullHostHeadStart, TheFileSystemMustHaveTheRoom) {
   space_.free_bytes++;
   EXPECT_TRUE(has(1) && has(2) && has(3)) << "whatever else might go";
   EXPECT_EQ(make_there(), bytes);
+}
+
+// They go when the version comes, and not before: their bytes are no room yet.
+TEST_F(FullHostHeadStart, DeltasAsFilesAreNotFreeYet) {
+  sync_all_images(full_.store->images());
+  const File reader = open_of(1);
+  DeltaTable& deltas = full_.store->deltas();  // no reader opens it: the next one is not wanted
+  const std::string content = "values";
+  const Path file = deltas.begin({2, 3}, content.size()).value();
+  write_text(file, content);
+  deltas.complete({2, 3}, file);
+  const Path delta = deltas.find({2, 3}).value();
+  const std::uint64_t bytes = bytes_of(next_, all());
+  space_.free_bytes = (64u << 20) + bytes - 1;
+  EXPECT_EQ(make_there(), 0u);
+  EXPECT_TRUE(std::filesystem::exists(delta));
+  space_.free_bytes++;
+  EXPECT_EQ(make_there(), bytes);
+  EXPECT_TRUE(std::filesystem::exists(delta)) << "nothing had to go";
+  expect_version_takes_it();
+}
+
+/// A host that sees the bytes of its files in its file system.
+class UselessHeadStart : public EarlyVersionTest {
+ protected:
+  static constexpr std::uint64_t kFloor = 64u << 20;
+
+  /// Room for so many versions, and a little more.
+  void set_room(unsigned versions) { room_ = kFloor + versions * bytes_ + (1u << 20); }
+  /// Makes files of a save, and publishes other ones: these alone fit.
+  Path give_up(const std::set<std::string>& fitting) {
+    const Path directory = step();
+    const EarlyRecord record = code(directory, all());
+    EXPECT_EQ(make_early(*host_.store, host_.history, record, kernels::make_cpu_coder(), {}).bytes,
+              bytes_of(directory, all()));
+    for (const std::string& path : all()) {
+      if (!fitting.contains(path)) save_again(directory, path);
+    }
+    publish(directory, take());
+    return directory;
+  }
+  std::uint64_t bytes_on_disk() const {
+    std::uint64_t bytes = 0;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(dir_ / "host")) {
+      if (entry.path().extension() == ".safetensors") bytes += entry.file_size();
+    }
+    return bytes;
+  }
+  void expect_version(std::uint64_t version, const Path& directory) {
+    EXPECT_EQ(host_.read_version(version), read_tree(directory));
+  }
+
+  const std::uint64_t bytes_ = bytes_of(save(), all());
+  std::uint64_t room_ = 1u << 30;
+  Host host_{Repository::open(std::make_unique<BucketView>(bucket_), {}),
+             dir_ / "host",
+             {std::nullopt, kFloor},
+             [this] {
+               return Space{room_ - std::min(room_, bytes_on_disk()), 2u << 30};
+             }};
+};
+
+TEST_F(UselessHeadStart, GivesItsRoomToTheVersion) {
+  host_.read_version(1);
+  set_room(2);
+  expect_version(2, give_up({}));
+}
+
+TEST_F(UselessHeadStart, GivesItsRoomWhereSomeOfItIsOfUse) {
+  host_.read_version(1);
+  set_room(2);
+  expect_version(2, give_up({"a.safetensors"}));
+  EXPECT_GT(host_.store->early_images().taken_bytes(), 0u);
+}
+
+TEST_F(UselessHeadStart, GoesBeforeAnyVersion) {
+  host_.read_version(1);
+  publish(step(), nullptr);
+  host_.read_version(2);
+  set_room(3);
+  expect_version(3, give_up({"a.safetensors"}));
+  EXPECT_TRUE(host_.store->images().is_complete(1));
+}
+
+TEST_F(UselessHeadStart, StaysWhereThereIsRoom) {
+  host_.read_version(1);
+  const Path directory = give_up({"a.safetensors"});
+  const std::uint64_t before = bytes_on_disk();
+  expect_version(2, directory);
+  EXPECT_EQ(bytes_on_disk(), before + bytes_of(directory, {"b.safetensors", "c.safetensors"}))
+      << "nobody waited for it to go";
+  host_.store->early_images().drop_until(2);
+  EXPECT_EQ(bytes_on_disk(), 2 * bytes_);
 }
 
 }  // namespace

@@ -86,6 +86,13 @@ class EarlyVersionTest : public testing::Test {
     return early_->coming().record.value();
   }
 
+  /// Another step of one file, in the same checkpoint.
+  void save_again(const Path& directory, const std::string& path) {
+    nudge(path);
+    write_text(directory / path, make_safetensors(tensors_.at(path), metadata_));
+    early_->drop(kDirectory, path);
+  }
+
   [[nodiscard]] std::set<std::string> all() const {
     std::set<std::string> paths;
     for (const auto& [path, tensors] : tensors_) paths.insert(path);

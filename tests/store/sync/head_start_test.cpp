@@ -123,6 +123,29 @@ TEST_F(HeadStartTest, AVersionWhoseSaveIsCompleteIsSeenSoon) {
   EXPECT_TRUE(eventually([&] { return follower->sync.status().latest == 2; }));
 }
 
+// Polls come every few milliseconds when a version is due.
+TEST_F(HeadStartTest, WhatFailedIsNotTriedAgainAtOnceUnlessTheRecordChanges) {
+  begin("4096");
+  EarlyRecord record = record_after(manifest_of(1));
+  const auto tell = [&](const std::string& pack) {
+    record.files = {{"model-00001-of-00002.safetensors", {{{pack, 1000, 500, {}}}, 1}}};
+    bucket_->replace(keys::early_record(2), record.serialize());
+  };
+  const auto fails = [&] {
+    try {
+      start_->look({});
+    } catch (const Error&) {
+      return true;
+    }
+    return false;
+  };
+  tell(std::string(kNonceDigits, 'a') + "-0");
+  EXPECT_TRUE(fails()) << "there is no such pack";
+  for (int i = 0; i < 3; i++) EXPECT_FALSE(fails()) << "it was tried again";
+  tell(std::string(kNonceDigits, 'b') + "-0");
+  EXPECT_TRUE(fails());
+}
+
 TEST_F(HeadStartTest, ADamagedRecordIsNamed) {
   begin("4096");
   bucket_->replace(keys::early_record(2), "{}");

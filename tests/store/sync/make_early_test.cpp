@@ -490,7 +490,7 @@ TEST_F(GrowingVersionTest, RightHashesDoNotMakeUpForAPackThatWasNotUsed) {
   const auto made_bytes = [&](std::unique_ptr<EarlySet> set) {
     return EarlyVersion(plan, std::move(set)).made_bytes();
   };
-  auto set = reader_.store->early_images().claim(2, {});
+  auto set = reader_.store->early_images().claim(2, packs, {});
   ASSERT_TRUE(set);
   EarlyImage& image = set->files.at(kGrowing);
   const auto hashes = plan.layout->hashes_of(*plan.layout->find_file(kGrowing), plan.hashes);
@@ -551,6 +551,31 @@ TEST_F(EarlyVersionTest, OfAPassThatFitsInPartThereIsNoPatch) {
   EXPECT_FALSE(reader_.store->fresh_patches().take({1, first->manifest_sha256}));
 }
 
+// The pass that made both noted what changed in the bytes that were saved over.
+TEST_F(EarlyVersionTest, WhatWasNotedOfAFileThatWasMadeAgainIsNotBelieved) {
+  reader_.store->fresh_patches().add_taker();
+  const Path directory = step();
+  make(code(directory, all()));
+  save_again(directory, "b.safetensors");
+  EXPECT_EQ(make(code(directory, {"b.safetensors"})).bytes, bytes_of(directory, {"b.safetensors"}));
+  publish(directory, take());
+  EXPECT_EQ(bring(2, directory), bytes_of(directory, all()));
+  const auto first = reader_.history.get(1, {});
+  EXPECT_FALSE(reader_.store->fresh_patches().take({1, first->manifest_sha256}));
+}
+
+TEST_F(EarlyVersionTest, WhatWasNotedOfThatFileAloneIsForgotten) {
+  reader_.store->fresh_patches().add_taker();
+  const Path directory = step();
+  make(code(directory, {"b.safetensors"}));
+  make(code(directory, {"a.safetensors"}));
+  save_again(directory, "b.safetensors");
+  make(code(directory, {"b.safetensors"}));
+  publish(directory, take());
+  EXPECT_EQ(bring(2, directory), bytes_of(directory, {"a.safetensors", "b.safetensors"}));
+  expect_noted();
+}
+
 // ---- beside others ----
 
 TEST_F(EarlyVersionTest, AVersionWaitsForThePassThatIsRunning) {
@@ -562,8 +587,9 @@ TEST_F(EarlyVersionTest, AVersionWaitsForThePassThatIsRunning) {
   std::uint64_t made = 0;
   std::thread pass([&] { made = make(record).bytes; });
   EXPECT_TRUE(eventually([&] { return bucket_->waiting() > 0; }));
-  EXPECT_FALSE(reader_.store->early_images().begin(2, record.parent_sha256, ImagesHome::disk,
-                                                   reader_.store->temporary_directory()))
+  EXPECT_FALSE(reader_.store->early_images().begin({2, record.parent_sha256}, ImagesHome::disk,
+                                                   reader_.store->temporary_directory(),
+                                                   std::stop_source()))
       << "one is running";
   std::thread version([&] {
     reader_.read_version(2);
@@ -578,16 +604,85 @@ TEST_F(EarlyVersionTest, AVersionWaitsForThePassThatIsRunning) {
   EXPECT_EQ(make(record).bytes, 0u) << "the version was claimed";
 }
 
+/// A pass that waits for its packs, which nobody answers.
+class HangingPass {
+ public:
+  HangingPass(MemoryBucket& bucket, Host& host, const EarlyRecord& record) {
+    for (const EarlyRecord::File& file : record.files) {
+      for (const PackRef& pack : file.delta.packs) {
+        bucket.hang_key(keys::pack(record.version, pack.name));
+      }
+    }
+    thread_ = std::jthread([&host, record, this](const std::stop_token& stop) {
+      const Context context{stop, Clock::time_point::max()};
+      code_ = code_of([&] {
+        make_early(*host.store, host.history, record, kernels::make_cpu_coder(), context);
+      });
+      is_over_ = true;
+    });
+    EXPECT_TRUE(eventually([&] { return bucket.waiting() > 0; }));
+  }
+  [[nodiscard]] bool is_cancelled() {
+    if (!eventually([&] { return is_over_.load(); })) return false;
+    return code_ == ErrorCode::cancelled;
+  }
+
+ private:
+  ErrorCode code_{};
+  std::atomic<bool> is_over_ = false;
+  std::jthread thread_;
+};
+
+TEST_F(EarlyVersionTest, AVersionDoesNotWaitForAPassOfOtherPacks) {
+  HangingPass pass(*bucket_, reader_, code(step(), all()));
+  static_cast<void>(take());  // that save was given up
+  const Path directory = step();
+  publish(directory, nullptr);
+  EXPECT_EQ(bring(2, directory), 0u);
+  EXPECT_TRUE(pass.is_cancelled());
+}
+
+TEST_F(EarlyVersionTest, NorForOneOfAnEarlierVersion) {
+  const Path second = step();
+  HangingPass pass(*bucket_, reader_, code(second, all()));
+  static_cast<void>(take());
+  publish(second, nullptr);
+  const Path third = step();
+  publish(third, nullptr);
+  EXPECT_EQ(bring(3, third), 0u);
+  EXPECT_TRUE(pass.is_cancelled());
+}
+
 TEST_F(EarlyVersionTest, AnOldVersionNeitherWaitsNorTakesAnything) {
   const Path directory = step();
   const std::uint64_t made = make(code(directory, all())).bytes;
-  EXPECT_EQ(reader_.store->early_images().claim(1, {}), nullptr);
+  EXPECT_EQ(reader_.store->early_images().claim(1, {}, {}), nullptr);
   EXPECT_EQ(reader_.store->early_images().size_bytes(), made);
   publish(directory, take());
   EXPECT_EQ(bring(2, directory), made);
 }
 
 // ---- what is left ----
+
+TEST_F(EarlyVersionTest, APassThatFailsLeavesNothing) {
+  const Path directory = step(), temporary = dir_ / "reader" / "tmp";
+  make(code(directory, {"a.safetensors"}));
+  const EarlyRecord record = code(directory, {"b.safetensors", "c.safetensors"});
+  const std::string key = keys::pack(2, record.files.at(1).delta.packs.at(0).name);
+  const std::string right = bucket_->find(key).value();
+  std::string damaged = right;
+  damaged.back() = static_cast<char>(damaged.back() ^ 1);
+  bucket_->replace(key, damaged);
+  const auto files = [&] { return read_tree(temporary); };
+  const auto before = files();
+  EXPECT_EQ(before.size(), 1u);
+  EXPECT_EQ(code_of([&] { make(record); }), ErrorCode::corrupt);
+  EXPECT_EQ(files(), before) << "what was there goes on";
+  bucket_->replace(key, right);
+  EXPECT_EQ(make(record).bytes, bytes_of(directory, {"b.safetensors", "c.safetensors"}));
+  publish(directory, take());
+  EXPECT_EQ(bring(2, directory), bytes_of(directory, all()));
+}
 
 // To remove a directory may wait for the disk, as a version must not.
 TEST_F(EarlyVersionTest, WhatAVersionDidNotTakeGoesWhenItIsShown) {
