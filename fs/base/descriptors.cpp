@@ -1,7 +1,9 @@
 #include "fs/base/descriptors.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -17,6 +19,16 @@ constexpr rlim_t kLimitMax = 131072;
 constexpr std::size_t kOwnMax = 1024;
 
 }  // namespace
+
+void fill_standard_descriptors() noexcept {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
+    // It gets the lowest free number, which is `fd`.  Read-only: a write fails as if it were still
+    // closed, so a command whose output is lost does not succeed.  Not O_CLOEXEC: hooks and helpers
+    // inherit the three.
+    static_cast<void>(open("/dev/null", O_RDONLY));
+  }
+}
 
 std::size_t raise_descriptor_limit() noexcept {
   rlimit limit{};

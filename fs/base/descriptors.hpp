@@ -1,5 +1,5 @@
-// Descriptors: how many files this process may have open, and how many of them its readers may use
-// up.
+// Descriptors: how many files this process may have open, how many of them its readers may use up,
+// and that 0, 1 and 2 are never those of another file.
 //
 // When the daemon serves a file itself it holds a descriptor as long as the file is open.  If
 // readers could use up all descriptors, the daemon could no longer reach its bucket or its store.
@@ -13,6 +13,11 @@
 #include <utility>
 
 namespace weightfs::fs {
+
+/// Opens /dev/null as each of 0, 1 and 2 that is closed.  Otherwise the next file that is opened
+/// gets the number: messages would be written into it, and a daemon would close it.  Requires: no
+/// other thread yet.
+void fill_standard_descriptors() noexcept;
 
 /// Raises the limit of open files (RLIMIT_NOFILE) to the hard limit, at most to 131,072.  Returns:
 /// the new limit.

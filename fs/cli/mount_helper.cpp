@@ -115,9 +115,14 @@ class HelperOptions {
                                                   "of mount -o or fstab",
                                                   name));
     }
-    if (find_option(mount_, name) == nullptr) {
+    const OptionSpec* const spec = find_option(mount_, name);
+    if (spec == nullptr) {
       if (sloppy_) return std::nullopt;
       refuse_unknown(option.substr(0, equals), mount_);
+    }
+    if (!spec->value.empty() && equals == option.size()) {  // the next argument is another option
+      throw Error(ErrorCode::invalid, fmt::format("the mount option '{0}' needs a value: {0}={1}",
+                                                  option, spec->value));
     }
     is_writer_ |= name == "writer";
     return "--" + name + option.substr(equals);

@@ -16,6 +16,7 @@
 #include <optional>
 #include <string_view>
 
+#include "fs/base/errno.hpp"
 #include "fs/base/parse_values.hpp"
 #include "fs/cli/command_table.hpp"
 #include "fs/cli/config_file.hpp"
@@ -125,6 +126,14 @@ void split_arguments(std::span<const std::string> arguments, Arguments& parsed) 
   }
 }
 
+bool is_path(const OptionSpec& option) { return option.value == "DIR" || option.value == "FILE"; }
+
+/// An empty path would be the default, or the working directory: not what was meant.
+void check_path(const OptionSpec& option, const Setting& setting) {
+  if (!is_path(option) || !setting.values.front().empty()) return;
+  refuse(fmt::format("--{} needs a path; it is empty (an unset variable?)", option.name));
+}
+
 void check_arguments(const Arguments& parsed) {
   const CommandSpec& command = *parsed.command;
   if (!parsed.unknown.empty()) refuse(no_such_option(command, parsed.unknown.front()));
@@ -134,6 +143,7 @@ void check_arguments(const Arguments& parsed) {
     if (setting.values.size() > 1 && !option->is_list) {
       refuse(fmt::format("--{} is given more than once", name));
     }
+    check_path(*option, setting);
   }
 }
 
@@ -162,8 +172,30 @@ const OptionSpec* find_replacing(const Arguments& parsed) {
   return replacing;
 }
 
+/// The name of the operand with this index: "DIR" for 1 of "URL|MOUNTPOINT [DIR]".
+std::string_view operand_name(std::string_view operands, std::size_t index) {
+  for (; index > 0; index--)
+    operands.remove_prefix(std::min(operands.find(' '), operands.size()) + 1);
+  operands = operands.substr(0, operands.find(' '));
+  if (operands.starts_with('[') && operands.ends_with(']')) {
+    operands = operands.substr(1, operands.size() - 2);
+  }
+  return operands;
+}
+
+/// Never taken as one that is left out: `status --check ""` would check all mounts.
+void check_empty_operands(const Arguments& parsed, std::string_view operands) {
+  const std::size_t known = std::min(parsed.operands.size(), operand_count(operands).most);
+  for (std::size_t i = 0; i < known; i++) {
+    if (!parsed.operands[i].empty()) continue;
+    refuse(fmt::format("{} is given an empty {} (an unset variable?)", parsed.command->name,
+                       operand_name(operands, i)));
+  }
+}
+
 void check_operands(const Arguments& parsed, std::string_view operands) {
   const CommandSpec& command = *parsed.command;
+  check_empty_operands(parsed, operands);
   const OperandCount count = operand_count(operands);
   if (parsed.operands.size() < count.least) {
     refuse(fmt::format("{} needs {}; {}", command.name, operands,
@@ -374,9 +406,8 @@ std::vector<std::string> flags_of(const CommandSpec& command, const Settings& se
   for (const auto& [name, setting] : settings) {
     const OptionSpec& option = *find_option(command, name);
     if (is_common(option)) continue;
-    const bool is_path = option.value == "DIR" || option.value == "FILE";
     for (const std::string& value : setting.values) {
-      const std::string text = is_path ? std::filesystem::absolute(value).string() : value;
+      const std::string text = is_path(option) ? std::filesystem::absolute(value).string() : value;
       const bool is_plain = option.value.empty() && text == "true";
       flags.push_back(is_plain ? "--" + name : fmt::format("--{}={}", name, text));
     }
@@ -525,6 +556,12 @@ Options parse_options(int argc, const char* const* argv) {
     return options;
   } catch (const Error& error) {
     return make_usage_error(parsed.command, error.what(), wants_json);
+  } catch (const std::filesystem::filesystem_error& error) {
+    // Of all paths only the working directory is looked at here.
+    return make_usage_error(
+        parsed.command,
+        describe_errno(error.code().value(), "find the working directory of a relative path"),
+        wants_json);
   }
 }
 

@@ -112,6 +112,13 @@ void check_gate(const Options& options) {
 void take_wait(Options& options, Operands operands) {
   options.target = operands[0];
   if (options.wait.replicas != 0) return check_gate(options);
+  if (options.target.find("://") != std::string::npos) {
+    throw Error(ErrorCode::invalid,
+                fmt::format("wait {} needs --replicas, the number of readers that are to have "
+                            "--version; without it give a mount point of this host, or the "
+                            "directory of a sync",
+                            options.target));
+  }
   const int given = static_cast<int>(!options.wait.tag.empty()) +
                     static_cast<int>(options.version.has_value()) +
                     static_cast<int>(options.wait.newer_than.has_value());

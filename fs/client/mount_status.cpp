@@ -134,7 +134,9 @@ Target resolve_target(const std::string& text) {
       return {.url = canonical_url(json_string(status, "url", what)),
               .mount_point = mount->path,
               .bucket = bucket_options_from(status, what),
-              .latest = json_uint(status, "version", what)};
+              .latest = json_uint(status, "version", what),
+              .repository = status.contains("repository") ? json_string(status, "repository", what)
+                                                          : std::string()};
     }
   }
   return {canonical_url(text), {}, {}};

@@ -52,6 +52,7 @@ struct Target {
   std::filesystem::path mount_point;  // or a sync's directory; empty: neither
   BucketOptions bucket;               // as its daemon was given
   std::uint64_t latest = 0;           // what `latest` shows there; 0: none yet, or neither
+  std::string repository = {};        // whose versions are shown there; empty: unknown, or neither
 };
 Target resolve_target(const std::string& text);
 

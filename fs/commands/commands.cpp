@@ -148,9 +148,37 @@ int run_guarded(const Options& options, const Output& output) {
   }
 }
 
+/// What a mount cannot give is read from its bucket: that must not be another run's.
+void check_same_repository(const Repository& repository, const Target& target) {
+  if (target.repository.empty() || repository.id() == target.repository) return;
+  throw Error(
+      ErrorCode::corrupt,
+      fmt::format("there is another repository at {0} now: {1}; {2} shows versions of {3}. "
+                  "To use the one that is there now, name {0}, not {2}",
+                  target.url, repository.id(), target.mount_point.string(), target.repository));
+}
+
+/// A path in a mount, such as MOUNTPOINT/latest, was taken for the bucket.
+void check_outside_mounts(const std::string& target) {
+  if (target.find("://") != std::string::npos) return;
+  const auto mount = find_served_around(std::filesystem::absolute(target));
+  if (!mount) return;
+  throw Error(ErrorCode::not_found, fmt::format("{0} lies in {1}, which weightfs shows; name {1}",
+                                                target, mount->path.string()));
+}
+
 std::unique_ptr<Repository> open_visibly(Call& call, const Target& target, const Context& context) {
   call.watch_bucket();
-  return Repository::open(target.url, context, bucket_options_for(call.options, target));
+  try {
+    auto repository =
+        Repository::open(target.url, context, bucket_options_for(call.options, target));
+    check_same_repository(*repository, target);
+    return repository;
+  } catch (const Error& error) {
+    const bool is_path = target.mount_point.empty() && error.code() == ErrorCode::not_found;
+    if (is_path) check_outside_mounts(call.options.target);
+    throw;
+  }
 }
 
 /// Until a signal, or the timeout of `wait`.

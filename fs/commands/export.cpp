@@ -20,6 +20,7 @@
 #include "store/inspect/sparse_delta.hpp"
 #include "store/materialize/whole_version.hpp"
 #include "store/os/file.hpp"
+#include "store/os/scratch_directory.hpp"
 #include "store/repository/pieces.hpp"
 
 namespace weightfs::fs {
@@ -133,11 +134,24 @@ int export_now(Call& call, Reading& reading, std::uint64_t number) {
   return tell_version(call, number, version_bytes(version->manifest, *layout));
 }
 
-/// Whether this is damage in the bucket, not a version that never existed.
-bool is_damage(Reading& reading, std::uint64_t number, ErrorCode code) {
-  return code == ErrorCode::corrupt ||
-         (code == ErrorCode::not_found &&
-          number <= reading.repository->newest_version(0, reading.context));
+/// Whether the version can be put there.  If not, "not found" may be said of this directory: of one
+/// in /proc, for example.
+bool can_make(const std::filesystem::path& directory) {
+  const auto target = (std::filesystem::absolute(directory) / "").lexically_normal().parent_path();
+  try {
+    const ScratchDirectory made(target.parent_path(), ".weightfs-");
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+/// Whether this is damage in the bucket, not a version that never existed, or a directory that
+/// cannot be made.
+bool is_damage(Reading& reading, std::uint64_t number, const std::filesystem::path& directory,
+               ErrorCode code) {
+  if (code != ErrorCode::not_found) return code == ErrorCode::corrupt;
+  return number <= reading.repository->newest_version(0, reading.context) && can_make(directory);
 }
 
 /// Names a version that can be exported instead, for the end of a message.
@@ -162,7 +176,7 @@ int export_version_of(Call& call, const Target& target) {
   try {
     return export_now(call, reading, number);
   } catch (const Error& error) {
-    if (!is_damage(reading, number, error.code())) throw;
+    if (!is_damage(reading, number, call.options.directory, error.code())) throw;
     throw Error(error.code(),
                 fmt::format("{}; {}", error.what(), whole_text(reading, call.options, error)));
   }

@@ -4,6 +4,7 @@
 #include <csignal>
 #include <iostream>
 
+#include "fs/base/descriptors.hpp"
 #include "fs/cli/mount_helper.hpp"
 #include "fs/cli/parse_options.hpp"
 #include "fs/commands/commands.hpp"
@@ -27,6 +28,7 @@ int mount_exit_code(int code) {
 
 int main(int argc, char** argv) {
   using namespace weightfs::fs;
+  fill_standard_descriptors();  // before anything else is opened
   // Sent when a process opens an image during a check of its lease (weightfs::nobody_reads); the
   // default action would end this process.
   std::signal(SIGIO, SIG_IGN);

@@ -1,6 +1,7 @@
 // mount, umount.
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <poll.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -20,6 +21,7 @@
 #include "fs/daemon/start_daemon.hpp"
 #include "fs/mount/mount_info.hpp"
 #include "fs/mount/mount_point.hpp"
+#include "fs/mount/mount_users.hpp"
 #include "store/base/bytes.hpp"
 #include "store/base/error.hpp"
 #include "store/os/file.hpp"
@@ -153,7 +155,24 @@ bool wait_end(const DaemonProcess& daemon, std::chrono::milliseconds timeout) {
   return ready > 0;
 }
 
-// ---- status ----
+/// What keeps the file system of an unmounted mount, and what to do about it, for the end of a
+/// message; empty if nothing is visible here.
+std::string describe_copies(const std::vector<MountCopies>& copies) {
+  std::string text;
+  for (const MountCopies& copy : copies) {
+    std::vector<std::string> words{"umount", "--recursive"};
+    for (const auto& path : copy.paths) words.push_back(path.string());
+    const std::string command = shell_line(words);
+    const std::string at = fmt::format("{}", fmt::join(words.begin() + 2, words.end(), ", "));
+    text += copy.pids.empty()
+                ? fmt::format("; it is still mounted at {}; run: {}", at, command)
+                : fmt::format(
+                      "; another mount namespace, of {}, still has it at {}; end what runs "
+                      "there, or run: nsenter -t {} -m {}",
+                      describe_users(copy.pids), at, copy.pids.front(), command);
+  }
+  return text;
+}
 
 }  // namespace
 
@@ -188,8 +207,9 @@ int run_umount(Call& call) {
       !is_silent && wait_end(daemon, call.options.lazy ? kLazyEndTimeout : kUnmountTimeout);
   if (!ended && !is_silent && !call.options.lazy) {
     throw Error(ErrorCode::timed_out,
-                fmt::format("{} is unmounted, but its daemon, pid {}, has not ended within {} s",
-                            mount.path.string(), daemon.pid, kUnmountTimeout.count()));
+                fmt::format("{} is unmounted, but its daemon, pid {}, has not ended within {} s{}",
+                            mount.path.string(), daemon.pid, kUnmountTimeout.count(),
+                            describe_copies(copies_of(mount))));
   }
   std::string note;
   if (is_silent) {

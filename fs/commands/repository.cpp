@@ -125,7 +125,9 @@ std::string to_text(const VerifyReport& report) {
                         count_text(left.objects, "object"), human_bytes(left.bytes));
   }
   if (!report.orphans.empty()) {
-    text += "left by an interrupted publish, or uploaded by one that is running\n";
+    text +=
+        "left by an interrupted publish, or uploaded by one that is running, or early, of what "
+        "lies in the staging/ of a writer's mount\n";
   }
   const std::string verdict =
       report.problems.empty() ? "no problems" : count_text(report.problems.size(), "problem");

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,8 @@
 #include "fs/client/mount_status.hpp"
 #include "fs/client/status_lines.hpp"
 #include "fs/commands/command_context.hpp"
+#include "fs/control/mount_record.hpp"
+#include "fs/directory/sync_directory.hpp"
 #include "fs/mount/mount_info.hpp"
 #include "fs/report/screen.hpp"
 #include "fs/report/top_frame.hpp"
@@ -85,15 +88,85 @@ int list_mounts(Call& call) {
   return 0;
 }
 
+// ---- the directory of a sync ----
+
+/// A sync writes its status every 3 s, also while it is busy (fs/directory/sync_service.cpp).
+constexpr std::int64_t kStatedLimit = 15;
+
+/// Why a directory does not do what it is there for.
+struct Flaw {
+  std::string state, message;
+};
+
+/// What `latest` needs and somebody has removed; empty: nothing.
+std::filesystem::path find_missing(const std::filesystem::path& directory, const Json& status) {
+  const auto latest = directory / "latest";
+  const auto read = [&] {
+    std::error_code ignored;
+    return std::filesystem::read_symlink(latest, ignored);
+  };
+  const auto link = read();
+  if (link.empty()) {
+    const Json &version = status.at("version"), &followed = status.at("follow").at("version");
+    const Json& versions = status.at("versions");
+    const bool was_here = version != 0 || std::ranges::find(versions, followed) != versions.end();
+    return was_here ? latest : std::filesystem::path();
+  }
+  std::error_code ignored;
+  if (std::filesystem::exists(directory / link, ignored)) return {};
+  return read() == link ? directory / link : std::filesystem::path();  // or it has moved on
+}
+
+/// What its status does not say by itself; nullopt: nothing.
+std::optional<Flaw> find_flaw(const MountInfo& mount, const Json& status) {
+  const auto directory = find_sync_directory(mount.path);
+  if (!directory || !directory->is_running) {
+    return Flaw{"ended", "no process keeps it up to date; run weightfs sync again"};
+  }
+  if (const std::int64_t age = seconds_now() - directory->stated; age > kStatedLimit) {
+    return Flaw{"stuck", fmt::format("weightfs sync, pid {0}, does not answer: its status was "
+                                     "written {1} s ago; if it is stopped: kill -CONT {0}, if it "
+                                     "hangs, end it and run: {2}",
+                                     directory->pid, age, sync_again_command(mount))};
+  }
+  const auto missing = find_missing(mount.path, status);
+  if (missing.empty()) return std::nullopt;
+  return Flaw{"incomplete",
+              fmt::format("{} is missing: somebody removed it; end weightfs sync, "
+                          "pid {}, and run it again, which makes it: {}",
+                          missing.string(), directory->pid, sync_again_command(mount))};
+}
+
+Json directory_status(const MountInfo& mount) {
+  Json status = parse_json(read_status(mount), mount.path.string());
+  const auto flaw = find_flaw(mount, status);
+  if (!flaw) return status;
+  status["state"] = flaw->state;
+  status["health"] = printable("failed: " + flaw->message);
+  Json& problems = status["problems"];
+  if (!problems.is_array()) problems = Json::array();
+  problems.insert(problems.begin(), Json{{"health", "failed"},
+                                         {"state", flaw->state},
+                                         {"what", nullptr},
+                                         {"message", flaw->message}});
+  return status;
+}
+
+// ---- one of either ----
+
 /// The mount's, or the directory's.
 Json served_status(const std::filesystem::path& path) {
   const MountInfo mount = get_served(path);
-  if (mount.type != kDirectoryType) return status_json(mount);
-  Json status = parse_json(read_status(mount), mount.path.string());
-  if (is_synced(mount.path)) return status;
-  status["state"] = "ended";
-  status["health"] = "failed: no process keeps it up to date; run weightfs sync again";
-  return status;
+  return mount.type == kDirectoryType ? directory_status(mount) : status_json(mount);
+}
+
+/// What cannot be asked has failed too: a check always has a line and a code.
+Json checked_status(const std::string& path) {
+  try {
+    return served_status(path);
+  } catch (const Error& error) {
+    return {{"mountpoint", path}, {"health", printable(fmt::format("failed: {}", error.what()))}};
+  }
 }
 
 /// As the exit code of a monitoring plug-in.
@@ -194,10 +267,11 @@ int run_top(Call& call) {
 int run_status(Call& call) {
   const bool is_check = call.options.look.check;
   if (call.options.target.empty()) return is_check ? check_all(call) : list_mounts(call);
-  if (is_check) return check(call, {served_status(call.options.target)});
+  if (is_check) return check(call, {checked_status(call.options.target)});
   const MountInfo mount = get_served(call.options.target);
-  Json status = parse_json(read_status(mount), mount.path.string());
-  if (mount.type == kDirectoryType && !is_synced(mount.path)) status["state"] = "ended";
+  const Json status = mount.type == kDirectoryType
+                          ? directory_status(mount)
+                          : parse_json(read_status(mount), mount.path.string());
   call.print(status, call.options.json ? "" : status_lines(status, call.output.columns));
   return 0;
 }

@@ -119,6 +119,11 @@ std::optional<WaitEnd> end_of_order(std::uint64_t order, const WaitFacts& facts)
       ""};
 }
 
+/// Whether the version came after the hand-over had ended, or is what became of it.
+bool is_later(std::uint64_t version, const HandOverEnd& end) {
+  return end.how == HandOverEnd::How::published ? version >= end.version : version > end.newest;
+}
+
 std::optional<WaitEnd> end_of_tag(const std::string& tag, const WaitFacts& facts,
                                   ControlHandlers::WaitState& state) {
   const auto has_tag = [&](const auto& one) { return one.tag == tag; };
@@ -129,11 +134,13 @@ std::optional<WaitEnd> end_of_tag(const std::string& tag, const WaitFacts& facts
     return end_of(*queued);
   }
   const Catalog& catalog = *facts.catalog;
-  if (const auto found = catalog.tags.find(tag); found != catalog.tags.end()) {
+  const auto found = catalog.tags.find(tag);
+  const auto ended = std::find_if(facts.ended.rbegin(), facts.ended.rend(), has_tag);
+  const bool has_version = found != catalog.tags.end(), has_ended = ended != facts.ended.rend();
+  if (has_version && (!has_ended || is_later(found->second, *ended))) {
     return end_of_version(found->second, fmt::format("{}, version {},", tag, found->second), facts);
   }
-  const auto ended = std::find_if(facts.ended.rbegin(), facts.ended.rend(), has_tag);
-  if (ended == facts.ended.rend()) return std::nullopt;
+  if (!has_ended) return std::nullopt;
   return end_of(*ended, catalog);
 }
 

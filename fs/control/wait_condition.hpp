@@ -7,8 +7,10 @@
 //     --newer-than N   `latest` is above N.
 //     --tag T          If publish/ has a hand-over with tag T, T means that hand-over and no other
 //                      version of that tag; it is remembered, so that its outcome counts after it
-//                      has left publish/.  Otherwise T is the newest version that carries it, as
-//                      for --version.
+//                      has left publish/.  Otherwise T is what came last: the newest version that
+//                      carries it, as for --version, or a hand-over with tag T that has ended
+//                      since, such as one that was taken back.  How hand-overs ended is forgotten
+//                      with the daemon; T is that version then.
 //     order            the hand-over with that order.
 //     --ready          every byte of the version, or of the one that `latest` shows, is here.
 //                      Where any version can be opened by name it is fetched, and not evicted

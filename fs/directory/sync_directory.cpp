@@ -144,6 +144,13 @@ std::optional<SyncDirectoryInfo> read_marker(const stdfs::path& path) {
                            json_string(json, "repository", what), false};
 }
 
+/// The pid in a lock's file; empty: there is none.
+std::string read_holder(const stdfs::path& lock) {
+  std::string holder = read_file(lock, 64);
+  while (!holder.empty() && holder.back() == '\n') holder.pop_back();
+  return holder;
+}
+
 struct flock whole_file(short type) {
   struct flock lock {};
   lock.l_type = type;
@@ -241,10 +248,8 @@ void SyncDirectory::lock() {
   struct flock wanted = whole_file(F_WRLCK);
   if (::fcntl(lock_.fd(), F_OFD_SETLK, &wanted) != 0) {
     if (errno != EAGAIN && errno != EACCES) throw_errno(errno, "lock " + path.string());
-    std::string holder = read_file(path, 64);
-    while (!holder.empty() && holder.back() == '\n') holder.pop_back();
     throw Error(ErrorCode::busy, fmt::format("{} is already in use by weightfs sync, pid {}",
-                                             path_.string(), holder));
+                                             path_.string(), read_holder(path)));
   }
   const std::string text = fmt::format("{}\n", ::getpid());
   if (::ftruncate(lock_.fd(), 0) != 0) throw_errno(errno, "truncate " + path.string());
@@ -507,13 +512,15 @@ bool SyncDirectory::has_copies() const {
   return has_copies_;
 }
 
-// Without fsync: the content is only of momentary use.
+// Without fsync: the content is only of momentary use.  Its time is by the clock of this host, as
+// is that of who looks how old it is; a file server's may differ.
 void SyncDirectory::write_own(const char* name, const std::string& text) const {
   const stdfs::path made = temporary(name);
   {
     const File file = File::open(made, O_WRONLY | O_CREAT | O_EXCL, 0644);
     write_at(file.fd(), 0, as_bytes(text), made);
     ::fchmod(file.fd(), 0644);
+    set_time(made, seconds_now());
   }
   rename_path(made, own(name));
 }
@@ -524,10 +531,16 @@ std::optional<SyncDirectoryInfo> find_sync_directory(const stdfs::path& path) {
   if (error) return std::nullopt;
   auto info = read_marker(canonical);
   if (!info) return std::nullopt;
-  const File lock(::open((canonical / kOwnName / "lock").c_str(), O_RDONLY | O_CLOEXEC));
+  const stdfs::path path_of_lock = canonical / kOwnName / "lock";
+  const File lock(::open(path_of_lock.c_str(), O_RDONLY | O_CLOEXEC));
   struct flock asked = whole_file(F_RDLCK);
   info->is_running =
       lock && ::fcntl(lock.fd(), F_OFD_GETLK, &asked) == 0 && asked.l_type != F_UNLCK;
+  if (info->is_running) info->pid = read_holder(path_of_lock);
+  struct stat status {};
+  if (::stat((canonical / kOwnName / "status").c_str(), &status) == 0) {
+    info->stated = status.st_mtim.tv_sec;
+  }
   return info;
 }
 

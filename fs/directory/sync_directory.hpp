@@ -139,6 +139,8 @@ struct SyncDirectoryInfo {
   std::filesystem::path path;  // canonical
   std::string url, repository;
   bool is_running = false;  // a process keeps it up to date
+  std::string pid = {};     // of that process; empty: there is none
+  std::int64_t stated = 0;  // when its status was written, seconds since 1970; 0: never
 };
 
 /// Returns: nullopt if `path` is not such a directory.

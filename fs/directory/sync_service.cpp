@@ -4,8 +4,10 @@
 //         hooks
 //
 // The caller's thread brings into the directory what the sync has brought into the store, notifies
-// hooks and clients at the control socket, and writes the status.  The hooks' threads read the
-// directory and the state of the sync, and the announcer's thread the state of all of it.
+// hooks and clients at the control socket, and writes the status; while it brings something, which
+// may take long, another thread writes it: a status that is old means that this process hangs.  The
+// hooks' threads read the directory and the state of the sync, and the announcer's thread the state
+// of all of it.
 
 #include "fs/directory/sync_service.hpp"
 
@@ -50,8 +52,10 @@ namespace weightfs::fs {
 namespace {
 
 constexpr std::chrono::seconds kSyncEndGrace{8};
-constexpr std::chrono::seconds kSyncLook{1};     // the longest time between checks for changes
-constexpr std::chrono::seconds kSyncRestate{5};  // the longest time between writes of the status
+constexpr std::chrono::seconds kSyncLook{1};  // the longest time between checks for changes
+// The longest time between writes of the status; who looks takes an old one for a hang
+// (kStatedLimit of fs/commands/status.cpp).
+constexpr std::chrono::seconds kSyncRestate{3};
 
 /// Signals a change, from any thread.
 class Bell {
@@ -75,6 +79,25 @@ class Bell {
   RankedMutex mutex_{LockRank::leaf, "Bell::mutex_"};  // guards the field below
   bool rung_ = false;
   std::condition_variable_any changed_;
+};
+
+/// Calls something every kSyncLook, from a thread of its own, as long as it lives.
+class Pulse {
+ public:
+  explicit Pulse(std::function<void()> beat)
+      : beat_(std::move(beat)), thread_([this](const std::stop_token& stop) { run(stop); }) {}
+
+ private:
+  void run(const std::stop_token& stop) {
+    while (!stop.stop_requested()) {
+      never_.wait(stop, kSyncLook);
+      if (!stop.stop_requested()) beat_();
+    }
+  }
+
+  const std::function<void()> beat_;
+  Bell never_;
+  std::jthread thread_;  // last: stopped first
 };
 
 /// The directory, its store and its bucket must be separate.
@@ -140,6 +163,8 @@ class SyncService {
   /// damaged one as all there is; only the next round meets the damage.
   void run_once() {
     std::optional<Error> error;
+    stating()();
+    std::optional<Pulse> pulse(std::in_place, stating());
     try {
       Sync& sync = runtime_->sync();
       sync.run_once(context_, progress_);
@@ -151,7 +176,8 @@ class SyncService {
     show();
     runtime_->sync().sync_images();
     record_noted();
-    write_status();
+    pulse.reset();
+    write_status(state());
     if (error) throw Error(*error);
     tell_ready();
   }
@@ -178,19 +204,14 @@ class SyncService {
                          getpid(), directory_->path().string(), host_.url));
     Sync& sync = runtime_->sync();
     const auto listening = sync.listen({.changed = [this] { bell_.ring(); }});
-    show();  // what the store has, before the bucket is polled
-    begin_metrics();
-    sync.start();
-    sync.wait_ready(context_, progress_);
-    bell_.wait(context_.stop, std::chrono::milliseconds(0));
-    show();
+    show_first();
     ControlSocket control(runtime_->store().path(), sync, control_handlers());
     {
       const std::lock_guard lock(mutex_);
       control_socket_ = control.path();
     }
     if (host_.announce.is_on) make_announcer();
-    write_status();
+    write_status(state());
     tell_ready();
     const ServiceReport report(
         notify_, [this] { return health(); },
@@ -204,10 +225,23 @@ class SyncService {
       const bool rung = bell_.wait(context_.stop, kSyncLook);
       if ((rung || !error_.empty()) && !context_.stop.stop_requested()) try_show();
       control.notify();
-      if (!context_.stop.stop_requested()) try_write_status();
+      if (!context_.stop.stop_requested()) try_write_status([this] { return state(); });
     }
     log_info("stopped by a signal");
     if (announcer_) announcer_->stop();
+  }
+
+  /// Returns when there is something to show, or nothing to wait for.
+  void show_first() {
+    stating()();  // that of the process before is old
+    const Pulse pulse(stating());
+    show();  // what the store has, before the bucket is polled
+    begin_metrics();
+    Sync& sync = runtime_->sync();
+    sync.start();
+    sync.wait_ready(context_, progress_);
+    bell_.wait(context_.stop, std::chrono::milliseconds(0));
+    show();
   }
 
   void make_announcer() {
@@ -240,6 +274,7 @@ class SyncService {
   /// If the directory cannot be updated now, that is retried; what is there stays.
   void try_show() {
     try {
+      const Pulse pulse(stating());
       show();
       set_error("", "");
     } catch (const Error& error) {
@@ -303,7 +338,8 @@ class SyncService {
   [[nodiscard]] DaemonState shown_state() const {
     DaemonState state = runtime_->state();
     if (listener_) state.metrics = to_string(listener_->address());
-    for (const auto& [number, version] : shown()->versions) state.versions.push_back(number);
+    const auto catalog = shown();  // show() may replace it meanwhile
+    for (const auto& [number, version] : catalog->versions) state.versions.push_back(number);
     state.sync.latest = directory_->latest();
     state.serving.mode = "directory";
     if (announcer_) state.announce = announcer_->state();
@@ -317,9 +353,13 @@ class SyncService {
     return state;
   }
 
+  /// For a Pulse, while the caller's thread is busy: only one of the two writes at a time.
+  [[nodiscard]] std::function<void()> stating() {
+    return [this] { try_write_status([this] { return shown_state(); }); };
+  }
+
   /// Written when anything but a time has changed, and now and then.
-  void write_status() {
-    const DaemonState now = state();
+  void write_status(const DaemonState& now) {
     {
       const std::lock_guard lock(mutex_);
       health_ = health_text(troubles_of(now, std::time(nullptr)));
@@ -344,10 +384,10 @@ class SyncService {
     return health_;
   }
 
-  void try_write_status() {
+  void try_write_status(const std::function<DaemonState()>& find_state) {
     try {
-      write_status();
-    } catch (const Error& error) {
+      write_status(find_state());
+    } catch (const std::exception& error) {
       if (status_error_ != error.what()) log_warning(fmt::format("status: {}", error.what()));
       status_error_ = error.what();
     }

@@ -1,6 +1,7 @@
 #include "fs/fuse/file_operations.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -15,6 +16,8 @@
 
 #include "fs/fuse/reply.hpp"
 #include "fs/fuse/staging_operations.hpp"
+#include "store/base/log.hpp"
+#include "store/base/path_rules.hpp"
 
 namespace weightfs::fs {
 namespace {
@@ -259,10 +262,32 @@ void open_image(Opening& opening, const LocalFile& file, const OpenTable::Regist
                 std::make_shared<OpenLocal>(server, opening.inode, file, std::move(image)));
 }
 
+// A version is hidden before its images are removed.  So an image that is missing while its file is
+// still shown is lost, and to look again, as ESTALE asks for, would not find it.
+bool is_still_shown(const Server& server, Inode inode, const LocalFile& file) {
+  const FileKind now = server.tree.open(inode);
+  const auto* local = std::get_if<LocalFile>(&now);
+  return local != nullptr && local->image == file.image;
+}
+
+[[noreturn]] void throw_lost(const Server& server, const LocalFile& file) {
+  const std::string mount_point = server.options.mount_point.string();
+  log_error(
+      fmt::format("image {} is missing, and was not removed by weightfs: weightfs verify {} "
+                  "tells what else is; umount {}, and mount again, to have it repaired",
+                  escape_name(file.image.string()), mount_point, mount_point));
+  throw PosixError(EIO, "open an image that is lost");
+}
+
 void open_local(Opening& opening, const LocalFile& file) {
   const Server& server = server_of(opening.req);
-  open_image(
-      opening, file, [&] { return register_file(server, file.image); }, nullptr);
+  try {
+    open_image(
+        opening, file, [&] { return register_file(server, file.image); }, nullptr);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::not_found || !is_still_shown(server, opening.inode, file)) throw;
+    throw_lost(server, file);
+  }
 }
 
 // `partial`: nullptr if the version has just become complete.

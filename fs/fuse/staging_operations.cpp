@@ -290,6 +290,22 @@ void remove_handed_over(fuse_req_t req, StagingId parent, std::string name, bool
        });
 }
 
+/// The name in publish/ that `name` in the directory `parent` is, or lies below.
+std::string name_in_publish(const Staging& staging, StagingId parent, const std::string& name) {
+  const auto top = staging.top_of(parent);
+  return top ? top->name : name;
+}
+
+/// mv, asked to move X onto a name in publish/ that is taken, moves X into that directory.
+void refuse_move_into(fuse_req_t req, StagingId parent, std::string name) {
+  park(req, {RequestKind::move, Missing::name},
+       [=, writing = server_of(req).options.writing](const Context&) -> Send {
+         ask_queue(
+             [&] { writing.queue->check_free(name_in_publish(*writing.staging, parent, name)); });
+         throw PosixError(EROFS, "rename " + name);  // it has just left publish/
+       });
+}
+
 /// Runs `make`, which makes a name.  In publish/ nothing is made: whoever tries, by cp for
 /// instance, is told so where the reasons of refusals are.
 template <typename Make>
@@ -302,8 +318,7 @@ StagingId make_name(const Server& server, StagingId parent, const std::string& n
     if (error.number() != EROFS || queue == nullptr || root_of(staging, parent) != kPublishRoot) {
       throw;
     }
-    const auto top = staging.top_of(parent);
-    queue->note_copy(top ? top->name : name);
+    queue->note_copy(name_in_publish(staging, parent, name));
     throw;
   }
 }
@@ -429,8 +444,8 @@ void rename(fuse_req_t req, StagingId parent, const char* name, StagingId new_pa
   answer(req, "rename", Missing::name, [&] {
     Staging& staging = staging_of(req);
     const StagingId from = root_of(staging, parent), to = root_of(staging, new_parent);
-    const bool may_hand_over =
-        server_of(req).options.writing.queue != nullptr && (flags & RENAME_EXCHANGE) == 0;
+    PublishQueue* const queue = server_of(req).options.writing.queue;
+    const bool may_hand_over = queue != nullptr && (flags & RENAME_EXCHANGE) == 0;
     if (from == kStagingRoot && to == kStagingRoot) {
       staging.rename(parent, name, new_parent, new_name, flags);
       look_at_name(server_of(req).options.writing, new_parent, new_name);
@@ -442,7 +457,14 @@ void rename(fuse_req_t req, StagingId parent, const char* name, StagingId new_pa
       hand_over(req, parent, name, new_name);
     } else if (parent == kPublishRoot && to == kStagingRoot && may_hand_over) {
       take_back(req, name, new_parent, new_name);
+    } else if (from == kStagingRoot && to == kPublishRoot && may_hand_over) {
+      refuse_move_into(req, new_parent, new_name);
     } else {
+      if (queue != nullptr && from == kPublishRoot) {
+        queue->note_rename(name_in_publish(staging, parent, name));
+      } else if (queue != nullptr && to == kPublishRoot) {
+        queue->note_rename(name_in_publish(staging, new_parent, new_name));
+      }
       throw PosixError(from == 0 || to == 0 ? ENOENT : EROFS, "rename " + std::string(name));
     }
   });

@@ -18,13 +18,16 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <filesystem>
 #include <list>
 #include <string_view>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "fs/base/wake.hpp"
+#include "fs/control/path.hpp"
 #include "store/base/context.hpp"
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
@@ -129,6 +132,19 @@ struct MetricsClient {
   std::size_t sent = 0;
 };
 
+/// A directory that is mistyped is not made: nobody would look for the socket there.  Only
+/// weightfs's own, which after a start of the host does not exist yet, is made.
+void check_directory(const std::filesystem::path& socket) {
+  const std::filesystem::path directory = socket.parent_path();
+  std::error_code failed;
+  if (directory == runtime_directory() || std::filesystem::exists(directory, failed)) return;
+  if (failed) return;  // listening will say why
+  throw Error(ErrorCode::not_found,
+              fmt::format("the directory {} of the socket {} does not exist; make it, or correct "
+                          "the path",
+                          directory.string(), socket.string()));
+}
+
 }  // namespace
 
 MetricsListener::MetricsListener(const MetricsAddress& address) : address_(address) {
@@ -136,6 +152,7 @@ MetricsListener::MetricsListener(const MetricsAddress& address) : address_(addre
     tcp_ = listen_tcp(address_);
   } else {
     try {
+      check_directory(address_.socket);
       unix_ = std::make_unique<UnixListener>(address_.socket);
     } catch (const Error& error) {
       throw error.within("--metrics");

@@ -35,7 +35,8 @@ inline constexpr std::chrono::milliseconds kMetricsTextAge{250};
 class MetricsListener {
  public:
   /// Throws Error: busy (the address is in use), permission, invalid (this host has no such
-  /// address), what UnixListener throws; all name the address.
+  /// address), not_found (the directory of a socket), what UnixListener throws; all name the
+  /// address.
   explicit MetricsListener(const MetricsAddress& address);
 
   [[nodiscard]] int fd() const noexcept;  // non-blocking

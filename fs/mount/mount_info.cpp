@@ -76,6 +76,10 @@ std::vector<MountInfo> parse_mounts(std::string_view mountinfo) {
 
 std::vector<MountInfo> read_mounts() { return parse_mounts(read_whole("/proc/self/mountinfo")); }
 
+std::vector<MountInfo> read_mounts_of(pid_t pid) {
+  return parse_mounts(read_whole(stdfs::path("/proc") / std::to_string(pid) / "mountinfo"));
+}
+
 std::optional<MountInfo> topmost_mount(const std::vector<MountInfo>& mounts,
                                        const stdfs::path& canonical) {
   // The list is not in stacking order: a mount may have been put beneath another.

@@ -1,4 +1,5 @@
-// Mount info: the mounts of this mount namespace, from /proc/self/mountinfo.
+// Mount info: the mounts of this mount namespace, or of that of a process, from its mountinfo in
+// /proc.
 //
 // Threads: pure functions of the system's state.
 #pragma once
@@ -31,6 +32,10 @@ std::vector<MountInfo> parse_mounts(std::string_view mountinfo);
 
 /// All mounts of this mount namespace, oldest first.
 std::vector<MountInfo> read_mounts();
+
+/// The same of the mount namespace of a process, with the paths that it sees.  Empty if the process
+/// has ended, or this user may not look.
+std::vector<MountInfo> read_mounts_of(pid_t pid);
 
 /// The mounts inside another one, at any depth, oldest first.
 std::vector<MountInfo> mounts_inside(const std::vector<MountInfo>& mounts, const MountInfo& outer);

@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <charconv>
 #include <fstream>
+#include <map>
 #include <string_view>
+#include <utility>
 
-#include "fs/mount/mount_info.hpp"
+#include "fs/base/process_files.hpp"
 
 namespace weightfs::fs {
 namespace {
@@ -53,6 +55,20 @@ std::string name_of(int pid) {
   return name;
 }
 
+std::vector<stdfs::path> paths_of(const std::vector<MountInfo>& mounts, const MountInfo& mount) {
+  std::vector<stdfs::path> paths;
+  for (const MountInfo& other : mounts) {
+    if (other.major == mount.major && other.minor == mount.minor) paths.push_back(other.path);
+  }
+  return paths;
+}
+
+/// Such as "mnt:[4026531841]"; empty if the process has ended, or this user may not look.
+std::string mount_namespace(const stdfs::path& process) {
+  std::error_code failed;
+  return stdfs::read_symlink(process / "ns/mnt", failed).string();
+}
+
 }  // namespace
 
 std::string describe_users(const std::vector<int>& pids) {
@@ -84,6 +100,28 @@ std::vector<int> users_of(const stdfs::path& path) {
   }
   std::sort(pids.begin(), pids.end());
   return pids;
+}
+
+std::vector<MountCopies> copies_of(const MountInfo& mount) {
+  std::vector<MountCopies> copies;
+  if (auto paths = paths_of(read_mounts(), mount); !paths.empty()) {
+    copies.push_back({{}, std::move(paths)});
+  }
+  const stdfs::path proc = "/proc";
+  const std::string own = mount_namespace(proc / "self");
+  std::map<std::string, MountCopies> others;
+  for_each_process(proc, [&](pid_t pid) {
+    const std::string name = mount_namespace(proc / std::to_string(pid));
+    if (name.empty() || name == own) return;
+    MountCopies& other = others[name];
+    other.pids.push_back(pid);
+    // Of one that ends right now, or has another root, nothing is seen: the next is asked.
+    if (other.paths.empty()) other.paths = paths_of(read_mounts_of(pid), mount);
+  });
+  for (auto& [name, other] : others) {
+    if (!other.paths.empty()) copies.push_back(std::move(other));
+  }
+  return copies;
 }
 
 }  // namespace weightfs::fs

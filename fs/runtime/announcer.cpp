@@ -19,7 +19,7 @@ namespace {
 constexpr std::chrono::seconds kPutDeadline{10};
 constexpr std::chrono::seconds kLeaveDeadline{2};
 constexpr std::chrono::seconds kBetweenRecords{1};
-constexpr std::chrono::seconds kEngineLook{1};  // engines do not say when they have a version
+constexpr std::chrono::seconds kLook{1};  // nobody says when an engine, or the last byte, is there
 
 std::string host_name() {
   std::array<char, 256> name{};
@@ -41,6 +41,11 @@ bool are_same(const std::vector<ReaderEngine>& a, const std::vector<ReaderEngine
   });
 }
 
+/// Whether all bytes of `latest` are here.
+bool is_whole(const SyncStatus& sync) {
+  return sync.latest != 0 && !sync.partial.contains(sync.latest);
+}
+
 std::uint64_t positive(std::int64_t seconds) {
   return static_cast<std::uint64_t>(std::max<std::int64_t>(seconds, 0));
 }
@@ -58,7 +63,7 @@ ReaderRecord reader_record_of(const DaemonState& state, std::int64_t now) {
   record.follow = to_string(sync.follow);
   record.version = sync.latest;
   record.newest = std::max(sync.newest, sync.latest);
-  record.is_whole = sync.latest != 0 && !sync.partial.contains(sync.latest);
+  record.is_whole = is_whole(sync);
   record.lag_versions = is_behind ? sync.newest - sync.latest : 0;
   record.lag_seconds = is_behind ? positive(now - sync.newest_time) : 0;
   DaemonState others = state;  // that announcing failed before is over when somebody reads this
@@ -105,19 +110,26 @@ Announcer::Sight Announcer::look() const {
   return {sources_.shown(), engines_of(sources_.hooks())};
 }
 
+/// The state is not cheap: it is asked only while the bytes of a version come.
+bool Announcer::is_new(const Sight& sight) const {
+  if (sight.version != seen_.version || !are_same(sight.engines, seen_.engines)) return true;
+  return sight.version != 0 && !seen_.is_whole && is_whole(sources_.state().sync);
+}
+
 /// Returns: when to look again.
 Clock::duration Announcer::work(const Context& context) {
   const Sight sight = look();
-  const bool is_new = sight.version != seen_.version || !are_same(sight.engines, seen_.engines);
+  const bool has_changed = is_new(sight);
   const auto now = Clock::now();
-  if (now >= due_ || (is_new && now >= free_)) {
+  if (now >= due_ || (has_changed && now >= free_)) {
     seen_ = sight;  // before the record is made, which may say more
     due_ = now + options_.every;
     free_ = now + kBetweenRecords;
     write(context);
   }
-  const bool waits_its_turn = is_new && Clock::now() < free_;
-  const auto next = !sight.engines.empty() ? std::min(due_, Clock::now() + kEngineLook) : due_;
+  const bool waits_its_turn = has_changed && Clock::now() < free_;
+  const bool looks = !sight.engines.empty() || (sight.version != 0 && !seen_.is_whole);
+  const auto next = looks ? std::min(due_, Clock::now() + kLook) : due_;
   const auto wake_at = waits_its_turn ? std::min(next, free_) : next;
   return std::max<Clock::duration>(wake_at - Clock::now(), std::chrono::milliseconds(1));
 }
@@ -130,6 +142,7 @@ void Announcer::write(const Context& context) {
     record.id = id_;
     record.since = positive(since_);
     record.every_s = static_cast<std::uint64_t>(options_.every.count());
+    seen_.is_whole = record.is_whole;  // also if it fails: then it is repeated when it is due
     put(record, context.within(kPutDeadline));
     last_ = std::move(record);
     note("");

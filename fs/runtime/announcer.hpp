@@ -2,10 +2,10 @@
 // its readers: readers/<id>.json (store/readers).
 //
 // It has a thread of its own: following, readers and engines never wait for it.  A record is
-// written at the start, when `latest`, an engine's version or its state has changed (at most once a
-// second), and every `every`; each write has a deadline.  A failed one is repeated when the next is
-// due; the log has each reason once.  The end writes a last record, which says that the reader has
-// left, if the bucket took the one before.
+// written at the start, when `latest`, an engine's version or its state has changed or all bytes of
+// `latest` have come (at most once a second), and every `every`; each write has a deadline.  A
+// failed one is repeated when the next is due; the log has each reason once.  The end writes a last
+// record, which says that the reader has left, if the bucket took the one before.
 //
 // Threads: all calls may run in parallel, except start() and stop(), which are the owner's.
 #pragma once
@@ -58,10 +58,12 @@ class Announcer {
   struct Sight {
     std::uint64_t version = 0;
     std::vector<ReaderEngine> engines;
+    bool is_whole = false;  // as the record said
   };
 
   Clock::duration work(const Context& context);
   [[nodiscard]] Sight look() const;
+  [[nodiscard]] bool is_new(const Sight& sight) const;
   void write(const Context& context);
   void put(const ReaderRecord& record, const Context& context);
   void note(const std::string& error);

@@ -4,6 +4,7 @@ import json
 import os
 import select
 import shutil
+import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
@@ -54,6 +55,32 @@ class CommandLine(harness.MountTest):
         done = harness.run("wait", mount.path, "--newer-than", "canray")
         self.assertEqual(done.returncode, 1)
         self.assertIn("did you mean canary?", done.stderr)
+
+    def test_a_bucket_that_has_another_repository_now_is_not_read_for_a_mount(self):
+        steps = self.make_tagged()
+        mount = self.mount()
+        shown = mount.status()["repository"]
+        shutil.rmtree(self.bucket)
+        there = self.init()
+        for step in reversed(steps):
+            harness.call("publish", self.url, step, "--store", os.path.join(self.dir, "another"))
+        out = os.path.join(self.dir, "out")
+        for command in (("log",), ("show", "latest"), ("export", out, "--version", "2"),
+                        ("export", out, "--from", "1", "--to", "2"), ("verify",), ("fleet",)):
+            done = harness.run(command[0], mount.path, *command[1:])
+            self.assertEqual(done.returncode, 4, (command, done.stdout, done.stderr))
+            for named in (self.url, mount.path, shown, there):
+                self.assertIn(named, done.stderr)
+            self.assertFalse(os.path.exists(out), command)
+        self.assert_same_tree(mount.join("versions/3"), steps[2])
+
+    def test_a_path_in_a_mount_is_no_bucket(self):
+        self.make_tagged()
+        mount = self.mount()
+        done = harness.run("log", mount.join("latest") + "/")
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertIn(f"lies in {mount.path}", done.stderr)
+        self.assertNotIn("weightfs init", done.stderr)
 
     def test_a_version_that_is_not_here_is_brought_by_pin(self):
         steps = self.make_tagged()
@@ -113,6 +140,41 @@ class CommandLine(harness.MountTest):
         state, lines = self.listed(mount)
         self.assertEqual(state, "hook-failed")
         self.assertIn("/bin/false", lines[0])
+
+    # ---- descriptors that are closed ----
+
+    def run_without(self, closed, *arguments):
+        """Runs the binary with these of 0, 1 and 2 closed. Returns its exit code."""
+        process = harness.start(*arguments, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                stderr=subprocess.DEVNULL,
+                                preexec_fn=lambda: [os.close(fd) for fd in closed])
+        self.addCleanup(process.kill)
+        return process.wait(60)
+
+    def test_a_mount_is_made_whatever_is_closed(self):
+        self.make_repository(1, PARAMS)
+        for closed in ((0,), (2,), (0, 2), (0, 1, 2)):
+            name = "mnt" + "".join(map(str, closed))
+            mount = harness.Mount(self, self.url, name=name, store=f"{name}-store")
+            # Where nothing can be said, that is the failure; it is mounted all the same.
+            self.assertEqual(self.run_without(closed, *mount.arguments()), int(1 in closed), closed)
+            self.assertTrue(os.path.ismount(mount.path), closed)
+            harness.wait_until(mount.is_unmounted, "the end of the mount")
+
+    def test_what_cannot_be_said_where_stdout_is_closed_is_a_failure(self):
+        self.make_repository(1, PARAMS)
+        self.assertEqual(self.run_without((1,), "log", self.url), 1)
+        self.assertEqual(self.run_without((0, 2), "log", self.url), 0)
+
+    def test_no_message_is_written_into_a_file_that_got_the_number_of_stderr(self):
+        self.make_repository(1, PARAMS)
+        folder = os.path.join(self.dir, "synced")
+        self.assertEqual(self.run_without((2,), "sync", self.url, folder, "--once"), 0)
+        for path, _, names in os.walk(os.path.join(folder, ".weightfs")):
+            for name in names:
+                if not name.endswith(".log"):
+                    self.assertNotIn(b" info ", harness.read_file(os.path.join(path, name))[:4096],
+                                     os.path.join(path, name))
 
     # ---- what is waited for ----
 

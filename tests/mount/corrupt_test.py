@@ -1,7 +1,9 @@
 """Objects that are corrupt or missing: the old version stays, the object is named, and the reader
 recovers by itself once it is mended."""
 
+import errno
 import os
+import shutil
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
@@ -130,6 +132,23 @@ class Damage(harness.MountTest):
         self.put(self.manifest(3), self.hidden)
         self.mounted.wait_version(3)
         self.assert_same_tree(self.mounted.join("latest/"), self.steps[2])
+
+    def test_an_image_that_is_lost_is_an_error_in_words_and_repaired_by_a_new_mount(self):
+        images = os.path.join(self.mounted.store, "images", "2")
+        shutil.rmtree(images)
+        with self.assertRaises(OSError) as raised:
+            open(self.mounted.join("versions/2/config.json"))
+        self.assertEqual(raised.exception.errno, errno.EIO)
+        with open(self.mounted.status()["log"]) as log:
+            said = [line for line in log
+                    if f"{os.path.join(images, 'config.json')} is missing" in line]
+        self.assertEqual(len(said), 1, said)
+        for words in (" error ", f"weightfs verify {self.mounted.path}", "mount again"):
+            self.assertIn(words, said[0])
+        self.mounted.umount()
+        self.mounted.start()
+        self.mounted.wait_version(2)
+        self.assert_same_tree(self.mounted.join("latest/"), self.steps[1])
 
     def test_a_damaged_database_is_rebuilt_from_the_bucket(self):
         self.mounted.umount()

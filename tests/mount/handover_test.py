@@ -215,6 +215,55 @@ class HandOver(writers.WriterTest):
         self.assertEqual(raised.exception.errno, errno.EBUSY)
         self.assertIn("already being published", self.last_error(mount))
 
+    def test_a_plain_mv_onto_a_name_that_is_taken_is_told_why(self):
+        mount = self.writer()
+        self.take_bucket_away()
+        self.save_and_hand_over(mount, self.steps[0], "ck")
+        self.save(mount, self.steps[1], "ck")
+        self.moves_into(mount, "publish/ck is already being published")
+        os.unlink(mount.join("publish/ck/config.json"))  # takes it back; the rest stays
+        self.moves_into(mount, "publish/ck is what is left of a hand-over")
+        with self.assertRaises(OSError) as raised:
+            self.hand_over(mount, "ck")
+        self.assertEqual(raised.exception.errno, errno.EBUSY)
+        self.assertIn("move it back to staging/ or remove it", self.last_error(mount))
+        done = harness.run("publish", mount.path, mount.join("staging/ck"), "--tag", "ck")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("publish/ck is what is left of a hand-over", done.stderr)
+        shutil.rmtree(mount.join("publish/ck"))
+        self.bring_bucket_back()
+        self.hand_over(mount, "ck")
+        self.assertEqual(self.wait(mount, "--tag", "ck"), 1)
+        self.assert_same_tree(mount.join("latest/"), self.steps[1])
+
+    def moves_into(self, mount, reason):
+        """mv without -T tries publish/ck/ck, where publish/ck is there."""
+        done = subprocess.run(["mv", mount.join("staging/ck"), mount.join("publish/ck")],
+                              capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"})
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("Device or resource busy", done.stderr)
+        self.assertIn(reason, self.last_error(mount))
+        self.assert_same_tree(mount.join("staging/ck"), self.steps[1])
+
+    def test_a_rename_within_publish_is_told_what_to_do_and_finds_no_older_error(self):
+        mount = self.writer()
+        self.take_bucket_away()
+        self.save_and_hand_over(mount, self.steps[0], "ck")
+        for source, target in (("publish/ck", "publish/best"),
+                               ("publish/ck/config.json", "publish/ck/c.json"),
+                               ("publish/ck/config.json", "staging/config.json")):
+            self.save(mount, self.steps[1], "other")
+            with self.assertRaises(OSError) as raised:
+                self.hand_over(mount, "other", "ck")
+            self.assertEqual(raised.exception.errno, errno.EBUSY)
+            with self.assertRaises(OSError) as raised:
+                os.rename(mount.join(source), mount.join(target))
+            self.assertEqual(raised.exception.errno, errno.EROFS)
+            self.assertIn("mv publish/ck staging/ck", self.last_error(mount))
+            self.assertNotIn("already being published", self.last_error(mount))
+            shutil.rmtree(mount.join("staging/other"))
+        self.assertEqual(list(self.queue(mount)), ["ck"])
+
     def test_status_tells_what_staging_holds(self):
         mount = self.writer()
         self.save(mount, self.steps[0], "step-1")
@@ -422,6 +471,23 @@ class Wait(writers.WriterTest):
             take_out()
             code, said, _ = self.ended(waiting)
             self.assertEqual((code, said["error"]["code"]), (1, "cancelled"))
+
+    def test_a_wait_for_what_was_taken_back_finds_no_older_version_of_that_tag(self):
+        steps = self.make_run(3)
+        self.init()
+        mount = self.writer()
+        self.assertEqual(self.publish_through(mount, steps[0], "ck"), 1)
+        self.take_bucket_away()
+        self.save_and_hand_over(mount, steps[1], "ck")
+        os.unlink(mount.join("publish/ck/config.json"))
+        code, error = self.wait_ends(mount, "--tag", "ck")  # publish/ck is still there
+        self.assertEqual((code, error["code"]), (1, "cancelled"))
+        shutil.rmtree(mount.join("publish/ck"))
+        code, error = self.wait_ends(mount, "--tag", "ck")
+        self.assertEqual((code, error["code"]), (1, "cancelled"))
+        self.bring_bucket_back()
+        self.assertEqual(self.publish_through(mount, steps[2], "ck"), 2)
+        self.assertEqual(self.wait(mount, "--tag", "ck"), 2)
 
     def test_usage(self):
         self.init()

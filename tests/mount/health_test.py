@@ -60,23 +60,53 @@ class Health(MountTest):
         row = next(line for line in run("status").stdout.splitlines() if mount.path in line)
         self.assertEqual(row.split()[3:5], ["failed", "dead"])
 
-    def test_what_is_no_mount_is_an_error(self):
-        done = run("status", self.dir, "--check")
-        self.assertEqual(done.returncode, 1)
-        self.assertIn(self.dir, done.stderr)
+    def test_what_is_no_mount_has_failed(self):
+        self.make_repository(1)
+        mount = self.mount()
+        mount.umount()
+        self.assertIn(f"failed: {mount.path} is not a weightfs mount: nothing is mounted there",
+                      self.check(mount.path, 2))
+        said = json.loads(run("status", mount.path, "--check", "--json").stdout)
+        self.assertEqual(said["health"], "failed")
+
+    def start_sync(self, *options):
+        """Returns: the process, and its directory."""
+        folder = os.path.join(self.dir, "folder")
+        sync = harness.start("sync", self.url, folder, "--poll", "0.05", *options,
+                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.workspace.processes.append(harness.Process(sync.pid))
+        return sync, folder
 
     def test_a_sync_has_a_health_too(self):
         self.make_repository(1)
-        folder = os.path.join(self.dir, "folder")
-        sync = harness.start("sync", self.url, folder, "--poll", "0.05",
-                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        self.workspace.processes.append(harness.Process(sync.pid))
+        sync, folder = self.start_sync()
         path = os.path.join(folder, ".weightfs/health")
         wait_until(lambda: os.path.exists(path) and read_file(path) == b"healthy\n", "its health")
         self.check(folder, 0)
         sync.terminate()
         sync.wait(timeout=30)
         self.assertIn("no process keeps it up to date", self.check(folder, 2))
+
+    def test_a_sync_that_is_stopped_is_stuck(self):
+        self.make_repository(1)
+        sync, folder = self.start_sync()
+        wait_until(lambda: os.path.exists(os.path.join(folder, "latest")), "its version")
+        self.check(folder, 0)
+        sync.send_signal(signal.SIGSTOP)
+        line = self.check(folder, 2)
+        self.assertIn(f"weightfs sync, pid {sync.pid}, does not answer", line)
+        self.assertEqual(harness.call("status", folder)["state"], "stuck")
+        sync.send_signal(signal.SIGCONT)
+        self.check(folder, 0)
+
+    def test_a_sync_whose_files_were_removed_has_failed(self):
+        self.make_repository(1)
+        _, folder = self.start_sync()
+        latest = os.path.join(folder, "latest")
+        wait_until(lambda: os.path.exists(latest), "its version")
+        self.check(folder, 0)
+        os.unlink(latest)
+        self.assertIn(f"{latest} is missing", self.check(folder, 2))
 
 
 if __name__ == "__main__":

@@ -208,7 +208,8 @@ class Addresses(Scraped):
             taken = f"127.0.0.1:{other.getsockname()[1]}"
             for address, said in ((taken, "another process listens there"), ("192.0.2.1:9", "192.0.2.1:9"),
                                   ("localhost:1", "is not an address for metrics"),
-                                  (f"unix:{__file__}", "exists and is not a socket")):
+                                  (f"unix:{__file__}", "exists and is not a socket"),
+                                  (f"unix:{self.dir}/typo/x", "does not exist")):
                 done = run("mount", self.url, folder, "--store", os.path.join(self.dir, "s"),
                            "--metrics", address)
                 self.assertNotEqual(done.returncode, 0, address)
@@ -216,6 +217,7 @@ class Addresses(Scraped):
                 self.assertIn(address.split(":")[1] if "unix" in address else address, done.stderr)
                 self.assertFalse(os.path.ismount(folder))
         self.assertTrue(os.path.exists(__file__))
+        self.assertFalse(os.path.exists(os.path.join(self.dir, "typo")))
 
     def test_a_socket_of_a_killed_daemon_is_taken_over(self):
         self.make_repository(1)

@@ -89,6 +89,29 @@ class MountPoint(harness.MountTest):
         self.assertIn("sleep", done.stderr)
         self.assert_same_tree(mount.join("latest/"), self.step)
 
+    def test_an_umount_says_where_copies_of_the_mount_are(self):
+        mount = self.mount()
+        bound = os.path.join(self.dir, "copy")
+        os.makedirs(bound)
+        # Without the mounts of other tests, which would wait for its end.
+        script = ("awk -v own=$0 '$3 == \"fuse.weightfs\" && $2 != own {print $2}' /proc/self/mounts"
+                  " | xargs --no-run-if-empty umount --lazy; exec sleep 600")
+        other = subprocess.Popen(["unshare", "--mount", "--propagation", "private",
+                                  "sh", "-c", script, mount.path])
+        self.addCleanup(other.wait)
+        self.addCleanup(other.kill)
+        harness.wait_until(lambda: harness.read_file(f"/proc/{other.pid}/comm") == b"sleep\n",
+                           "the mount namespace")
+        subprocess.run(["mount", "--bind", mount.path, bound], check=True)
+        done = harness.run("umount", mount.path)
+        self.assertEqual(done.returncode, 5, done.stderr)
+        self.assertIn(f"run: umount --recursive {bound}", done.stderr)
+        self.assertIn(f"pid {other.pid} (sleep)", done.stderr)
+        self.assertIn(f"nsenter -t {other.pid} -m umount --recursive {mount.path}", done.stderr)
+        subprocess.run(["umount", bound], check=True)
+        other.kill()
+        self.assertTrue(mount.process.has_ended(10))
+
     def test_a_lazy_umount_leaves_what_is_open(self):
         mount = self.mount("--serve", "daemon")
         data = harness.read_file(os.path.join(self.step, FILE))

@@ -64,6 +64,16 @@ TEST(MountHelper, WhatIsUnknownIsAnErrorUnlessSloppy) {
   EXPECT_NE(helper_error({"u", "d", "-z"}), "");
 }
 
+TEST(MountHelper, AnOptionWithoutItsValueIsNamed) {
+  EXPECT_EQ(helper_error({"u", "d", "-o", "poll"}),
+            "the mount option 'poll' needs a value: poll=SECONDS|auto");
+  EXPECT_EQ(helper_error({"u", "d", "-o", "ro,store_size,warm=off"}),
+            "the mount option 'store_size' needs a value: store_size=SIZE");
+  const std::vector<const char*> argv{"mount.weightfs", "/b", "/m", "-o", "store="};
+  EXPECT_EQ(parse_options(static_cast<int>(argv.size()), argv.data()).error,
+            "--store needs a path; it is empty (an unset variable?)");
+}
+
 TEST(MountHelper, IsTheSameProgramByAnotherName) {
   const std::vector<const char*> argv{"/sbin/mount.weightfs", "/b", "/m", "-f", "-o", "poll=7"};
   const Options options = parse_options(static_cast<int>(argv.size()), argv.data());

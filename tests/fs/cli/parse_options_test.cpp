@@ -487,6 +487,8 @@ TEST_F(OptionsTest, AWaitIsForExactlyOneThing) {
   EXPECT_EQ(parsed({"mount", "/b", "/m", "--read-timeout", "0.5"}).mount.serve.read_timeout,
             std::chrono::milliseconds(500));
   EXPECT_EQ(wrong({"wait", "/m"}), one + "0 are given");
+  EXPECT_TRUE(wrong({"wait", "file:///b", "--version", "1"})
+                  .starts_with("wait file:///b needs --replicas"));
   const Options gate =
       parsed({"wait", "/b", "--replicas", "3", "--version", "v", "--max-lag", "2"});
   EXPECT_EQ(gate.wait.replicas, 3u);
@@ -573,6 +575,32 @@ TEST_F(OptionsTest, TwoDashesEndTheOptions) {
 TEST_F(OptionsTest, AnOptionMayHaveAnEmptyValueAndOneThatBeginsWithADash) {
   EXPECT_EQ(parsed({"publish", "/b", "d", "--tag="}).publish.tag, "");
   EXPECT_EQ(parsed({"publish", "/b", "d", "--tag", "-x"}).publish.tag, "-x");
+}
+
+TEST_F(OptionsTest, AnEmptyPathIsAUsageError) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases{
+      {{"mount", "/b", "/m", "--store="}, "--store"},
+      {{"mount", "/b", "/m", "--store", ""}, "--store"},
+      {{"sync", "/b", "d", "--seed="}, "--seed"},
+      {{"publish", "/b", "d", "--store="}, "--store"},
+      {{"report", "/b", "-o", ""}, "--output"},
+      {{"doctor", "/b", "--bundle="}, "--bundle"},
+      {{"status", "--config="}, "--config"},
+      {{"help", "--man="}, "--man"}};
+  for (const auto& [arguments, option] : cases) {
+    EXPECT_EQ(wrong(arguments), option + " needs a path; it is empty (an unset variable?)");
+  }
+  EXPECT_TRUE(parse({"mount", "/b", "/m", "--json", "--store="}).json);
+}
+
+TEST_F(OptionsTest, ARelativePathInADirectoryThatIsGoneIsAUsageError) {
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::create_directory(home_ / "gone");
+  std::filesystem::current_path(home_ / "gone");
+  std::filesystem::remove(home_ / "gone");
+  const std::string error = wrong({"mount", "/b", "/m", "--store", "here"});
+  std::filesystem::current_path(before);
+  EXPECT_NE(error.find("working directory"), std::string::npos) << error;
 }
 
 TEST_F(OptionsTest, SwitchesMaySayNo) {
@@ -785,6 +813,24 @@ TEST_F(OptionsTest, MissingAndSuperfluousOperandsAreUsageErrors) {
   EXPECT_EQ(wrong({"init", "/b", "c"}), "unexpected operand 'c'");
   EXPECT_EQ(wrong({"publish", "/b", "d", "--tag"}), "--tag needs a value: --tag TAG");
   EXPECT_EQ(wrong({"lg", "/b"}), "there is no command 'lg'; did you mean log?");
+}
+
+// An unset variable: what is meant is never all that there is.
+TEST_F(OptionsTest, AnEmptyOperandIsAUsageError) {
+  EXPECT_EQ(wrong({"status", "--check", ""}),
+            "status is given an empty MOUNTPOINT|DIR (an unset variable?)");
+  EXPECT_EQ(wrong({"export", "/b", ""}), "export is given an empty DIR|FILE (an unset variable?)");
+  EXPECT_EQ(wrong({"mount", ""}), "mount is given an empty URL (an unset variable?)");
+  EXPECT_EQ(wrong({"mount", "--again", ""}),
+            "mount is given an empty MOUNTPOINT (an unset variable?)");
+  EXPECT_EQ(wrong({"diff", "/b", "1", ""}), "diff is given an empty B (an unset variable?)");
+  EXPECT_EQ(wrong({"show", "/b", ""}), "show is given an empty VERSION (an unset variable?)");
+  EXPECT_EQ(wrong({"init", "/b", ""}), "unexpected operand ''");
+  for (const CommandSpec& command : all_commands()) {
+    std::vector<std::string> arguments{std::string(command.name)};
+    arguments.resize(1 + operand_count(command.operands).most);
+    EXPECT_NE(wrong(arguments).find("is given an empty "), std::string::npos) << command.name;
+  }
 }
 
 TEST_F(OptionsTest, AMountAgainTakesAMountPointAndNothingElse) {

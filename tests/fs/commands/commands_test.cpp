@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "fs/cli/parse_options.hpp"
+#include "fs/directory/sync_directory.hpp"
 #include "kernels/dispatch/gpu.hpp"
 #include "kernels/dispatch/variant_table.hpp"
 #include "store/repository/repository.hpp"
@@ -474,6 +475,103 @@ TEST_F(CommandsTest, VerifyDeepIsForABucket) {
   expect_failure({"verify", path("synced"), "--deep"}, 2, "invalid", "use the URL, " + url());
 }
 
+TEST_F(CommandsTest, ABucketThatHasAnotherRepositoryNowIsNotReadForADirectory) {
+  make_versions(2);
+  ASSERT_EQ(run({"sync", url(), path("synced"), "--once"}).code, 0);
+  const std::string before = run({"status", path("synced"), "--json"}).json()["repository"];
+  stdfs::remove_all(path("bucket"));
+  const std::string now = run({"init", url(), "--json"}).json()["repository"];
+  for (const unsigned version : {3u, 4u}) {
+    write_checkpoint(path("step-" + std::to_string(version)), version);
+    ASSERT_EQ(run({"publish", url(), path("step-" + std::to_string(version)), "--store",
+                   path("another-store")})
+                  .code,
+              0);
+  }
+  const std::vector<std::vector<std::string>> commands{
+      {"log", path("synced")},
+      {"show", path("synced"), "latest"},
+      {"diff", path("synced"), "1", "2"},
+      {"export", path("synced"), path("out"), "--version", "1"},
+      {"report", path("synced"), "-o", path("report.html")},
+      {"verify", path("synced")},
+      {"du", path("synced")},
+      {"gc", path("synced")},
+      {"fleet", path("synced")}};
+  for (const auto& command : commands) {
+    SCOPED_TRACE(command.front());
+    for (const std::string& named : {url(), path("synced"), before, now}) {
+      expect_failure(command, 4, "corrupt", named);
+    }
+  }
+  EXPECT_FALSE(stdfs::exists(path("out")));
+  EXPECT_EQ(run({"log", url()}).code, 0);
+}
+
+// ---- status --check ----
+
+TEST_F(CommandsTest, ACheckOfWhatIsNotServedIsALineToo) {
+  for (const std::string& place : {path("absent"), dir_.path().string()}) {
+    const Result plain = run({"status", place, "--check"});
+    EXPECT_EQ(plain.code, 2);
+    EXPECT_EQ(plain.err, "");
+    EXPECT_TRUE(plain.out.starts_with("failed: " + place + " is not a weightfs mount: "))
+        << plain.out;
+    EXPECT_EQ(std::ranges::count(plain.out, '\n'), 1);
+    const Result json = run({"status", place, "--check", "--json"});
+    EXPECT_EQ(json.code, 2);
+    EXPECT_EQ(json.json()["health"], "failed");
+    EXPECT_EQ(json.json()["mounts"][0]["mountpoint"], place);
+  }
+  EXPECT_EQ(run({"status", path("absent")}).code, 1);  // nobody asked for a line
+}
+
+/// The directory of a sync, which this process holds as the sync would.
+class CheckedDirectoryTest : public CommandsTest {
+ protected:
+  CheckedDirectoryTest() {
+    make_versions(1);
+    EXPECT_EQ(run({"sync", url(), path("synced"), "--once"}).code, 0);
+    const std::string status = test::read_text(path("synced/.weightfs/status"));
+    const std::string repository = Json::parse(status)["repository"];
+    directory_ = std::make_unique<SyncDirectory>(path("synced"), repository, url());
+    directory_->write_status(status);
+  }
+
+  void expect_check(int code, const std::string& text) {
+    const Result result = run({"status", path("synced"), "--check"});
+    EXPECT_EQ(result.code, code) << result.out << result.err;
+    EXPECT_TRUE(contains(result.out, text)) << result.out;
+  }
+
+  std::unique_ptr<SyncDirectory> directory_;
+};
+
+TEST_F(CheckedDirectoryTest, OneWhoseStatusIsOldIsStuck) {
+  expect_check(0, "healthy: " + path("synced") + " shows version 1");
+  const stdfs::path status = path("synced/.weightfs/status");
+  stdfs::last_write_time(status, stdfs::last_write_time(status) - std::chrono::seconds(60));
+  expect_check(2, "failed: " + path("synced") + ": weightfs sync, pid ");
+  expect_check(2, "does not answer: its status was written 6");
+  EXPECT_EQ(run({"status", path("synced"), "--json"}).json()["state"], "stuck");
+  directory_.reset();
+  expect_check(2, "no process keeps it up to date");
+}
+
+TEST_F(CheckedDirectoryTest, OneThatLacksWhatItShowsIsIncomplete) {
+  stdfs::rename(path("synced/versions/1"), path("taken"));
+  expect_check(2, path("synced/versions/1") + " is missing");
+  EXPECT_EQ(run({"status", path("synced"), "--json"}).json()["state"], "incomplete");
+  stdfs::rename(path("taken"), path("synced/versions/1"));
+  expect_check(0, "healthy");
+  stdfs::remove(path("synced/latest"));
+  expect_check(2, path("synced/latest") + " is missing");
+  Json status = Json::parse(test::read_text(path("synced/.weightfs/status")));
+  status["version"] = 0;  // as the sync says when it looks at the link
+  directory_->write_status(status.dump());
+  expect_check(2, path("synced/latest") + " is missing");
+}
+
 TEST_F(CommandsTest, VerifyAndDiffLeaveNoTemporaryFiles) {
   make_versions(2);
   const auto names = [&] {
@@ -818,6 +916,16 @@ TEST_F(CommandsTest, UmountAndStatusRefuseWhatIsNoWeightfsMount) {
   for (const char* command : {"umount", "status"}) {
     expect_failure({command, path("mnt")}, 1, "not_found", path("mnt"));
     expect_failure({command, "/proc"}, 1, "not_found", "proc is mounted there");
+  }
+}
+
+TEST_F(CommandsTest, AnExportToWhereNothingCanBeIsNotDamageOfTheBucket) {
+  make_versions(2);
+  for (const char* version : {"1", "2"}) {
+    const Result result = run({"export", url(), "/proc/weightfs", "--version", version});
+    EXPECT_EQ(result.code, 1);
+    EXPECT_TRUE(contains(result.err, "/proc"));
+    EXPECT_FALSE(contains(result.err, "weightfs export")) << "another version is not the way";
   }
 }
 

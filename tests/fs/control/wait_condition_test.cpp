@@ -305,6 +305,39 @@ TEST_F(WaitConditionTest, TheNewestEndOfATagCounts) {
   expect_here({.tag = "step-8"}, 8);
 }
 
+/// `wait --tag best` told of version 5 though the hand-over that its caller meant was taken back.
+TEST_F(WaitConditionTest, AHandOverThatEndedCountsMoreThanAnOlderVersionOfItsTag) {
+  catalog_.tags = {{"best", 5}};
+  ended_ = {ended(4, "best", HandOverEnd::How::taken_back)};
+  ended_[0].newest = 7;
+  expect_end({.tag = "best"}, How::taken_back, "taken out of publish/");
+  ended_[0].newest = 5;
+  expect_end({.tag = "best"}, How::taken_back, "taken out of publish/");
+  ended_ = {ended(4, "best", HandOverEnd::How::published, 7)};
+  ended_[0].newest = 7;
+  expect_here({.tag = "best"}, 7);  // the tags are not known to be newer yet
+}
+
+TEST_F(WaitConditionTest, AVersionThatCameAfterTheEndCountsMore) {
+  catalog_.tags = {{"best", 7}};
+  ended_ = {ended(3, "best", HandOverEnd::How::published, 5),
+            ended(4, "best", HandOverEnd::How::taken_back)};
+  ended_[1].newest = 6;
+  expect_here({.tag = "best"}, 7);  // from another writer
+  ended_.pop_back();
+  expect_here({.tag = "best"}, 7);
+  ended_.clear();  // a new daemon
+  expect_here({.tag = "best"}, 7);
+}
+
+/// Another writer's version was there when this one's was settled.
+TEST_F(WaitConditionTest, ANewerVersionOfATagCountsMoreThanOneThatWasHandedOver) {
+  catalog_.tags = {{"best", 7}};
+  ended_ = {ended(4, "best", HandOverEnd::How::published, 5)};
+  ended_[0].newest = 7;
+  expect_here({.tag = "best"}, 7);
+}
+
 TEST_F(WaitConditionTest, AQueuedHandOverCountsMoreThanAnEndedOne) {
   ended_ = {ended(4, "step-8", HandOverEnd::How::taken_back)};
   queue_ = {queued(5, "step-8")};

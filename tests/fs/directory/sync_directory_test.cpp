@@ -428,11 +428,23 @@ TEST_F(SyncDirectoryTest, IsFoundAndSaysWhetherItRuns) {
   EXPECT_EQ(found->url, "file:///b");
   EXPECT_EQ(found->repository, "0123");
   EXPECT_TRUE(found->is_running);
+  EXPECT_EQ(found->pid, std::to_string(::getpid()));
+  EXPECT_EQ(found->stated, 0);
   directory.reset();
   found = find_sync_directory(path_);
   ASSERT_TRUE(found.has_value());
   EXPECT_FALSE(found->is_running);
+  EXPECT_EQ(found->pid, "");
   EXPECT_FALSE(find_sync_directory(dir_.path()).has_value());
+}
+
+TEST_F(SyncDirectoryTest, SaysWhenItsStatusWasWritten) {
+  const auto directory = open();
+  const std::int64_t before = seconds_now();
+  directory->write_status("one");
+  const std::int64_t stated = find_sync_directory(path_)->stated;
+  EXPECT_GE(stated, before);
+  EXPECT_LE(stated, seconds_now());
 }
 
 TEST_F(SyncDirectoryTest, ReplacesItsStatus) {

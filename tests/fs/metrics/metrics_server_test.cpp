@@ -161,6 +161,19 @@ TEST(MetricsServerErrors, APortThatIsTakenIsNamed) {
   }
 }
 
+TEST(MetricsServerErrors, TheDirectoryOfAUnixSocketIsNotMade) {
+  const test::TempDir directory;
+  const std::filesystem::path typo = directory.path() / "typo";
+  try {
+    const MetricsListener listener(parse_metrics_address("unix:" + (typo / "x").string()));
+    FAIL() << "it listens";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::not_found);
+    EXPECT_NE(std::string(error.what()).find(typo.string()), std::string::npos) << error.what();
+  }
+  EXPECT_FALSE(std::filesystem::exists(typo));
+}
+
 TEST(MetricsServerErrors, AUnixSocketIsServedAndRemoved) {
   const test::TempDir directory;
   const std::filesystem::path path = directory.path() / "metrics";

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <spawn.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
@@ -11,10 +12,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "fs/mount/mount_calls.hpp"
 #include "fs/mount/mount_info.hpp"
@@ -311,6 +314,59 @@ TEST(MountPoint, UnmountEndsOurMounts) {
   }
   EXPECT_EQ(code_of([&] { unmount(temp / "mnt", false); }, "no weightfs"), ErrorCode::not_found);
   EXPECT_EQ(try_unmount(temp / "mnt", false), EINVAL);
+}
+
+// A process with a mount namespace of its own, in which everything is mounted as it was here.
+class OtherNamespace {
+ public:
+  OtherNamespace() {
+    int ends[2];
+    EXPECT_EQ(pipe(ends), 0);
+    pid_ = fork();
+    if (pid_ == 0) {
+      const bool made = unshare(CLONE_NEWNS) == 0 &&
+                        ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
+      if (!made || write(ends[1], "x", 1) != 1) _exit(1);
+      for (;;) pause();
+    }
+    close(ends[1]);
+    char made = 0;
+    EXPECT_EQ(read(ends[0], &made, 1), 1);
+    close(ends[0]);
+  }
+  ~OtherNamespace() {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+  int pid() const { return pid_; }
+
+ private:
+  pid_t pid_ = 0;
+};
+
+TEST(MountPoint, NamesTheCopiesOfWhatIsUnmounted) {
+  if (!can_mount()) GTEST_SKIP() << "needs root and /dev/fuse";
+  const TempDir temp;
+  const stdfs::path one = stdfs::canonical(temp.path()) / "one", two = one.parent_path() / "two";
+  for (const auto& path : {one, two}) stdfs::create_directory(path);
+  ASSERT_EQ(::mount("none", one.c_str(), "tmpfs", 0, nullptr), 0);
+  const auto mounted = find_mount(one);
+  ASSERT_TRUE(mounted);
+  {
+    const OtherNamespace other;
+    EXPECT_EQ(::mount(one.c_str(), two.c_str(), nullptr, MS_BIND, nullptr), 0);
+    EXPECT_EQ(umount2(one.c_str(), 0), 0);
+    const auto copies = copies_of(*mounted);
+    ASSERT_GE(copies.size(), 2u);  // another test may have a mount namespace
+    EXPECT_TRUE(copies[0].pids.empty());
+    EXPECT_EQ(copies[0].paths, std::vector{two});
+    const auto found = std::find_if(copies.begin(), copies.end(), [&](const MountCopies& copy) {
+      return copy.pids == std::vector{other.pid()};
+    });
+    ASSERT_NE(found, copies.end());
+    EXPECT_EQ(found->paths, std::vector{one});
+  }
+  EXPECT_EQ(umount2(two.c_str(), MNT_DETACH), 0);
 }
 
 TEST(MountPoint, NamesTheProcessesBelowAPath) {

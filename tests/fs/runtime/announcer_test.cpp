@@ -25,6 +25,14 @@ class AnnouncerTest : public testing::Test {
     const std::lock_guard lock(mutex_);
     state_.sync.latest = state_.sync.newest = version;
   }
+  void fill(std::uint64_t version, bool is_whole) {
+    const std::lock_guard lock(mutex_);
+    if (is_whole) {
+      state_.sync.partial.erase(version);
+    } else {
+      state_.sync.partial[version] = {};
+    }
+  }
   void report(std::uint64_t version) {
     HookStatus hook;
     hook.type = "vllm";
@@ -97,6 +105,24 @@ TEST_F(AnnouncerTest, SaysAtOnceWhatChanges) {
   again.start();
   ASSERT_TRUE(waits_for([](const ReaderRecord& record) { return !record.has_left; }));
   EXPECT_EQ(find_record()->id, id);
+}
+
+TEST_F(AnnouncerTest, SaysAtOnceThatAllBytesOfAVersionHaveCome) {
+  fill(1, false);
+  Announcer announcer = make();
+  announcer.start();
+  ASSERT_TRUE(waits_for([](const ReaderRecord& record) { return record.version == 1; }));
+  EXPECT_FALSE(find_record()->is_whole);
+  fill(1, true);  // nobody wakes it
+  ASSERT_TRUE(waits_for([](const ReaderRecord& record) { return record.is_whole; }));
+  fill(2, false);
+  show(2);
+  announcer.wake();
+  ASSERT_TRUE(waits_for([](const ReaderRecord& record) { return record.version == 2; }));
+  EXPECT_FALSE(find_record()->is_whole);
+  fill(2, true);
+  announcer.wake();
+  ASSERT_TRUE(waits_for([](const ReaderRecord& record) { return record.is_whole; }));
 }
 
 TEST_F(AnnouncerTest, ChangesAreWrittenOnceASecondAtMost) {
