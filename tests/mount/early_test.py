@@ -302,7 +302,7 @@ class Early(writers.WriterTest):
         os.rename(bucket + ".away", bucket)
         self.hand_over(self.mounted, "checkpoint", "step-2")
         self.assertEqual(self.wait(self.mounted, "--tag", "step-2"), 2)
-        harness.run("verify", self.url)
+        harness.call("verify", self.url)
         self.assert_same_tree(self.mounted.join("versions", 2), self.steps[1])
 
     def test_a_file_is_coded_while_it_is_written(self):

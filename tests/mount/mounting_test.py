@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 
@@ -93,11 +94,11 @@ class MountPoint(harness.MountTest):
         mount = self.mount()
         bound = os.path.join(self.dir, "copy")
         os.makedirs(bound)
-        # Without the mounts of other tests, which would wait for its end.
-        script = ("awk -v own=$0 '$3 == \"fuse.weightfs\" && $2 != own {print $2}' /proc/self/mounts"
+        # Without the mounts and disks of other tests, which would not end while it has them.
+        script = ("awk -v own=$0 -v all=$1 '$2 != own && index($2, all) == 1 {print $2}' /proc/self/mounts"
                   " | xargs --no-run-if-empty umount --lazy; exec sleep 600")
         other = subprocess.Popen(["unshare", "--mount", "--propagation", "private",
-                                  "sh", "-c", script, mount.path])
+                                  "sh", "-c", script, mount.path, tempfile.gettempdir() + "/"])
         self.addCleanup(other.wait)
         self.addCleanup(other.kill)
         harness.wait_until(lambda: harness.read_file(f"/proc/{other.pid}/comm") == b"sleep\n",
