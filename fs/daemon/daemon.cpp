@@ -124,6 +124,20 @@ class SessionGuard final : public VersionGuard {
   bool ended_ = false;
 };
 
+/// Gives the guard a session for as long as this lives, whatever ends it.
+class GuardedSession {
+ public:
+  GuardedSession(SessionGuard& guard, const FuseSession& session) : guard_(guard) {
+    guard_.begin(session);
+  }
+  ~GuardedSession() { guard_.end(); }
+  GuardedSession(const GuardedSession&) = delete;
+  GuardedSession& operator=(const GuardedSession&) = delete;
+
+ private:
+  SessionGuard& guard_;
+};
+
 /// Serves a session in a thread of its own.
 class SessionThread {
  public:
@@ -461,7 +475,7 @@ class Daemon {
     const MountRecordFile record(make_record());
     device_ = session.device();
     pins_->set_device(device_);
-    session_guard_.begin(session);
+    const GuardedSession guarded(session_guard_, session);
     if (queue_) queue_->start(fence_);
     if (session.wants_binds()) {
       serve_bound(session);
@@ -474,7 +488,6 @@ class Daemon {
     }
     signals_.request_stop();
     metrics_.reset();  // what the session has counted goes with it, and no counter goes back
-    session_guard_.end();
     if (announcer_) announcer_->stop();
   }
 

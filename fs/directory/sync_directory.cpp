@@ -144,6 +144,19 @@ std::optional<SyncDirectoryInfo> read_marker(const stdfs::path& path) {
                            json_string(json, "repository", what), false};
 }
 
+/// A name in tmp/, which is removed unless it was renamed: what fails is tried again and again.
+class Temporary {
+ public:
+  explicit Temporary(stdfs::path path) : path_(std::move(path)) {}
+  ~Temporary() { ::unlink(path_.c_str()); }
+  Temporary(const Temporary&) = delete;
+  Temporary& operator=(const Temporary&) = delete;
+  [[nodiscard]] const stdfs::path& path() const noexcept { return path_; }
+
+ private:
+  const stdfs::path path_;
+};
+
 /// The pid in a lock's file; empty: there is none.
 std::string read_holder(const stdfs::path& lock) {
   std::string holder = read_file(lock, 64);
@@ -406,7 +419,8 @@ bool SyncDirectory::fill(const CatalogVersion& version, const stdfs::path& direc
 void SyncDirectory::place(const stdfs::path& image, const stdfs::path& target,
                           const Context& context) {
   context.check("making " + target.string());
-  const stdfs::path made = temporary("file");
+  const Temporary temporary_name(temporary("file"));
+  const stdfs::path& made = temporary_name.path();
   if (::link(image.c_str(), made.c_str()) != 0) {
     const int error = errno;
     if (!has_no_links(error)) {
@@ -428,7 +442,8 @@ void SyncDirectory::move_latest(std::uint64_t version) {
     throw Error(ErrorCode::exists,
                 fmt::format("{} is not a link to a version; move it away", latest.string()));
   }
-  const stdfs::path made = temporary("latest");
+  const Temporary temporary_name(temporary("latest"));
+  const stdfs::path& made = temporary_name.path();
   const std::string target = fmt::format("{}{}", kTargetPrefix, version);
   if (::symlink(target.c_str(), made.c_str()) != 0) throw_errno(errno, "make " + made.string());
   rename_path(made, latest);
@@ -512,10 +527,13 @@ bool SyncDirectory::has_copies() const {
   return has_copies_;
 }
 
+void SyncDirectory::note_alive() const noexcept { ::futimens(lock_.fd(), nullptr); }
+
 // Without fsync: the content is only of momentary use.  Its time is by the clock of this host, as
 // is that of who looks how old it is; a file server's may differ.
 void SyncDirectory::write_own(const char* name, const std::string& text) const {
-  const stdfs::path made = temporary(name);
+  const Temporary temporary_name(temporary(name));
+  const stdfs::path& made = temporary_name.path();
   {
     const File file = File::open(made, O_WRONLY | O_CREAT | O_EXCL, 0644);
     write_at(file.fd(), 0, as_bytes(text), made);
@@ -537,9 +555,11 @@ std::optional<SyncDirectoryInfo> find_sync_directory(const stdfs::path& path) {
   info->is_running =
       lock && ::fcntl(lock.fd(), F_OFD_GETLK, &asked) == 0 && asked.l_type != F_UNLCK;
   if (info->is_running) info->pid = read_holder(path_of_lock);
-  struct stat status {};
-  if (::stat((canonical / kOwnName / "status").c_str(), &status) == 0) {
-    info->stated = status.st_mtim.tv_sec;
+  for (const char* const name : {"status", "lock"}) {  // a full disk takes no status
+    struct stat found {};
+    if (::stat((canonical / kOwnName / name).c_str(), &found) == 0) {
+      info->stated = std::max<std::int64_t>(info->stated, found.st_mtim.tv_sec);
+    }
   }
   return info;
 }

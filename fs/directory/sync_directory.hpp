@@ -84,6 +84,8 @@ class SyncDirectory final : public VersionGuard {
 
   /// Replaces DIR/.weightfs/status, .weightfs/health or .weightfs/advice.
   void write_status(const std::string& text) const { write_own("status", text); }
+  /// The same where the status cannot be written, as far as SyncDirectoryInfo::stated goes.
+  void note_alive() const noexcept;
   void write_health(const std::string& text) const { write_own("health", text); }
   void write_advice(const std::string& text) const { write_own("advice", text); }
 
@@ -140,7 +142,8 @@ struct SyncDirectoryInfo {
   std::string url, repository;
   bool is_running = false;  // a process keeps it up to date
   std::string pid = {};     // of that process; empty: there is none
-  std::int64_t stated = 0;  // when its status was written, seconds since 1970; 0: never
+  /// When its process wrote its status, tried to, or began; seconds since 1970, 0: never.
+  std::int64_t stated = 0;
 };
 
 /// Returns: nullopt if `path` is not such a directory.

@@ -249,7 +249,7 @@ class SyncService {
         runtime_->repository(), runtime_->store().db(), host_.announce,
         Announcer::Sources{.shown = [this] { return directory_->latest(); },
                            .hooks = [&hooks = runtime_->hooks()] { return hooks.status(); },
-                           .state = [this] { return state(); }});
+                           .state = [this] { return shown_state(); }});  // also while it is busy
   }
 
   /// The first version may take long to fetch: that is shown.
@@ -278,10 +278,15 @@ class SyncService {
       show();
       set_error("", "");
     } catch (const Error& error) {
-      if (error.code() == ErrorCode::cancelled) return;
-      if (error_ != error.what()) log_warning(fmt::format("sync: {}", error.what()));
-      set_error(error.what(), to_string(error.code()));
+      if (error.code() != ErrorCode::cancelled) note_error(error);
+    } catch (const std::exception& error) {  // no memory, or no thread
+      note_error(Error(ErrorCode::io, error.what()));
     }
+  }
+
+  void note_error(const Error& error) {
+    if (error_ != error.what()) log_warning(fmt::format("sync: {}", error.what()));
+    set_error(error.what(), to_string(error.code()));
   }
 
   void set_error(std::string_view message, std::string_view code) {
@@ -390,6 +395,7 @@ class SyncService {
     } catch (const std::exception& error) {
       if (status_error_ != error.what()) log_warning(fmt::format("status: {}", error.what()));
       status_error_ = error.what();
+      directory_->note_alive();
     }
   }
 
@@ -405,10 +411,11 @@ class SyncService {
   std::optional<SyncDirectory> directory_;
   std::unique_ptr<Runtime> runtime_;
   std::optional<Announcer> announcer_;  // with --announce
-  std::string stated_, status_error_;
-  Clock::time_point restate_at_{};
+  std::string stated_, status_error_;   // of who writes the status: the caller's thread or a Pulse,
+  Clock::time_point restate_at_{};      // and never both
 
-  // Guards the fields below; the caller's thread, which alone changes them, reads without it.
+  // Guards the fields below; the caller's thread, which alone changes all but `health_`, reads
+  // without it.
   mutable RankedMutex mutex_{LockRank::leaf, "SyncService::mutex_"};
   std::filesystem::path control_socket_;  // empty: there is none
   std::string error_, error_code_;        // the directory's; empty: none

@@ -17,6 +17,7 @@
 #include <fstream>
 #include <mutex>
 #include <optional>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -278,8 +279,11 @@ struct FuseSession::State {
     {
       std::vector<std::jthread> helpers;
       const unsigned threads = server.is_writer() ? kWriterThreads : kReaderThreads;
-      for (unsigned i = 1; i < threads; i++) {
-        helpers.emplace_back([this] { serve(); });
+      try {
+        while (helpers.size() + 1 < threads) helpers.emplace_back([this] { serve(); });
+      } catch (const std::system_error& error) {  // the mount is announced as ready by now
+        log_warning(fmt::format("{} of {} threads serve this mount: {}", helpers.size() + 1,
+                                threads, error.what()));
       }
       serve();
     }

@@ -170,14 +170,11 @@ void PublishQueue::State::publish_item(QueueItem& item, const Context& context) 
   } catch (const CommitUnknown&) {
     throw;
   } catch (const Error& error) {
-    // A conflict concerns the number of the earlier try or a lower one, so that number is taken.
+    // A conflict concerns the number of the earlier try or a lower one, so another writer has it.
     const bool may_come = may_come_before != 0 && error.code() != ErrorCode::conflict;
     if (!may_come || item.record.version != may_come_before) set_queued(item);
     throw;
-  } catch (...) {
-    if (may_come_before == 0) set_queued(item);
-    throw;
-  }
+  }  // What is no Error says nothing of a manifest that may have been sent.
 }
 
 void PublishQueue::State::note_committed(QueueItem& item, std::uint64_t version) {
@@ -241,6 +238,7 @@ PublishOptions PublishQueue::State::options_of(QueueItem& item) {
     result.fence_parent = own.parent_for(record.fence);
   }
   item.tried_parent = result.fence_parent;
+  if (record.phase == Phase::committing) result.may_exist_from = record.version;
   result.committing = [this, &item](std::uint64_t version) { begin_commit(item, version); };
   result.lock_images = record.wishes.rollback == 0;  // else there is nothing to adopt
   result.early = [this, &item](const Context& context) { return take_early(item, context); };

@@ -367,16 +367,17 @@ std::uint64_t ImageTable::generation(std::uint64_t version) const {
   return found == complete_.end() ? 0 : found->second.generation;
 }
 
-void ImageTable::mark_synced(std::uint64_t version, std::uint64_t generation) {
+bool ImageTable::mark_synced(std::uint64_t version, std::uint64_t generation) {
   {
     const std::scoped_lock records(records_mutex_);
-    if (generation == 0 || this->generation(version) != generation) return;
+    if (generation == 0 || this->generation(version) != generation) return false;
     mark_image_records_synced(db_, version);
     const std::scoped_lock lock(mutex_);
     complete_[version].is_synced = true;
   }
   // Nobody waits for it: that the files are synced is true whether or not it is known.
   sync_records();
+  return true;
 }
 
 bool ImageTable::forget_images(std::uint64_t version, std::uint64_t generation) {

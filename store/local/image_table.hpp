@@ -155,11 +155,11 @@ class ImageTable {
   /// some, so that what was found of these is not said of later ones.  0: it is not complete.
   [[nodiscard]] std::uint64_t generation(std::uint64_t version) const;
 
-  /// Records a version as synced; durable.  Does nothing if its images are not those of
-  /// `generation` any more.
+  /// Records a version as synced; durable.  Returns: false, and does nothing, if its images are not
+  /// those of `generation` any more.
   /// Requires: its files, their directories and the directory of all images are synced.
   /// Throws Error: no_space, io (it is checked when the store is opened).
-  void mark_synced(std::uint64_t version, std::uint64_t generation);
+  bool mark_synced(std::uint64_t version, std::uint64_t generation);
 
   /// Forgets a version whose files the disk did not take; begin_images() or remove_images() removes
   /// them.  Returns: false if its images are not those of `generation` any more.

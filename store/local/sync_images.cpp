@@ -103,7 +103,8 @@ SyncedImages sync_images(ImageTable& images, std::uint64_t version,
     throw;
   }
   try {
-    images.mark_synced(version, generation);
+    // Files may have been added, or all of it made anew.
+    if (!images.mark_synced(version, generation)) return SyncedImages::gone;
   } catch (const Error& error) {
     log_warning(fmt::format("version {} is on the disk, but cannot be recorded as such: {}",
                             version, error.what()));

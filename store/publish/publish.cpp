@@ -59,6 +59,7 @@ class Publisher {
   void attempt(bool is_first);
   void begin();
   bool take_fence_as_parent();
+  std::uint64_t ask_newest(const Context& context);
   void find_parent();
   void take_parent(std::uint64_t parent);
   void find_content();
@@ -176,8 +177,20 @@ bool Publisher::take_fence_as_parent() {
   return true;
 }
 
+/// The newest version in the bucket.
+std::uint64_t Publisher::ask_newest(const Context& context) {
+  const std::uint64_t newest = find_newest(history_, store_, context);
+  const std::uint64_t from = options_.may_exist_from;
+  if (from == 0 || newest < from) return newest;
+  if (const auto own = find_nonce(history_, from - 1, nonce_, context)) {
+    throw CommitUnknown(*own, ErrorCode::unavailable,
+                        fmt::format("an earlier try has become version {} after all", *own));
+  }
+  return newest;
+}
+
 void Publisher::find_parent() {
-  const std::uint64_t parent = find_newest(history_, store_, context_);
+  const std::uint64_t parent = ask_newest(context_);
   check_fence(parent);
   take_parent(parent);
   is_parent_found_ = true;
@@ -262,7 +275,7 @@ void Publisher::ask_bucket(const Context& context) {
 }
 
 void Publisher::confirm_newest(const Context& context) {
-  if (!is_parent_found_) check_fence(find_newest(history_, store_, context));
+  if (!is_parent_found_) check_fence(ask_newest(context));
 }
 
 void Publisher::check_fence(std::uint64_t newest) const {

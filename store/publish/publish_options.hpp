@@ -65,6 +65,11 @@ struct PublishOptions {
   /// while the files are coded; a rebase then takes the newest version as parent.  nullopt: any.
   std::optional<std::uint64_t> fence_parent = {};
 
+  /// An earlier try with this nonce may have sent the manifest of this version, or of a later one,
+  /// and it may still arrive.  If it has, the publish throws CommitUnknown: that is neither another
+  /// writer's version nor a parent.  0: there was none.
+  std::uint64_t may_exist_from = 0;
+
   /// Called right before a manifest is written, once per try; must make a durable write to the
   /// store.  If it throws, the publish ends with nothing committed.  (`at` is for tests.)
   std::function<void(std::uint64_t version)> committing = {};

@@ -63,7 +63,7 @@ enum class ObjectKind {
   reader,
   other
 };
-inline constexpr std::size_t kObjectKinds = 12;
+inline constexpr std::size_t kObjectKinds = static_cast<std::size_t>(ObjectKind::other) + 1;
 
 /// "manifests", as du prints it.
 std::string_view plural_of(ObjectKind kind) noexcept;

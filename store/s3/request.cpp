@@ -32,6 +32,12 @@ bool is_expected(const S3Call& call, const S3Refusal& refusal) {
          !refusal.is_skewed_clock();
 }
 
+/// Whether it is unknown anyway what became of the request.
+bool is_unanswered(ErrorCode code) {
+  return code == ErrorCode::unavailable || code == ErrorCode::timed_out ||
+         code == ErrorCode::cancelled;
+}
+
 /// Whether a redirect's target has expired; 416 concerns only the range.
 bool is_stale(const HttpReply& reply) { return !reply.ok() && reply.status != 416; }
 
@@ -42,6 +48,7 @@ struct S3Client::Try {
   AwsCredentials keys;
   std::optional<S3Answer> answer;
   bool learned_clock = false, renewed_keys = false;
+  bool may_be_done = false;  // an attempt before the last one may have been carried out
 };
 
 S3Client::S3Client(S3Address address, const S3Settings& settings, Environment environment)
@@ -53,15 +60,26 @@ S3Client::S3Client(S3Address address, const S3Settings& settings, Environment en
       redirects_(address_.scheme_and_host.starts_with("http://")),
       http_(http_options(settings, address_)) {}
 
+Error may_be_done(const Error& refusal) {
+  return {ErrorCode::unavailable,
+          fmt::format("{}; an earlier attempt may have been carried out", refusal.what())};
+}
+
 S3Answer S3Client::send(const S3Call& call, const Context& context) {
   Try state;
-  retries_.run(
-      about(call), doing(call),
-      [&](Attempts& attempts) {
-        if (sign_) state.keys = credentials_.get(context);
-        return take(call, state, attempts, exchange(call, state.keys, context));
-      },
-      context);
+  try {
+    retries_.run(
+        about(call), doing(call),
+        [&](Attempts& attempts) {
+          state.may_be_done = attempts.repeated;  // by those before
+          if (sign_) state.keys = credentials_.get(context);
+          return take(call, state, attempts, exchange(call, state.keys, context));
+        },
+        context);
+  } catch (const Error& error) {
+    if (!call.is_once || !state.may_be_done || is_unanswered(error.code())) throw;
+    throw may_be_done(error);
+  }
   return std::move(*state.answer);
 }
 

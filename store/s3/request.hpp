@@ -36,6 +36,8 @@ struct S3Call {
   std::string body_sha256 = std::string(kEmptySha256);
   std::span<std::byte> into = {};
   bool follow = false;  // redirects, without credentials (store/http/redirects.hpp)
+  /// It has an effect once, so a refusal says nothing of an earlier attempt that may have had it.
+  bool is_once = false;
 
   std::vector<int> expected = {};  // statuses other than 2xx that are answers
   /// Why an answer is invalid, so that the request is retried; empty: it is valid.
@@ -46,6 +48,9 @@ struct S3Answer {
   HttpReply reply;
   bool repeated = false;  // an earlier attempt may have been carried out as well
 };
+
+/// The error of a call whose last attempt was refused, and an earlier one may have had its effect.
+[[nodiscard]] Error may_be_done(const Error& refusal);
 
 class S3Client {
  public:

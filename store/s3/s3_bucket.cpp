@@ -55,6 +55,7 @@ class S3Bucket::Impl {
 
   S3Call write_call(std::string_view key, const UploadPart& body) const;
   bool holds(std::string_view key, std::string_view bytes, const Context& context);
+  [[nodiscard]] Error condition_refusal(const S3Call& call, const HttpReply& reply) const;
   S3Listing list_page(const std::string& prefix, const std::string& after,
                       const std::string& continuation, const Context& context);
 
@@ -74,12 +75,27 @@ S3Call S3Bucket::Impl::write_call(std::string_view key, const UploadPart& body) 
           .body_sha256 = to_hex(sha256(body.bytes()))};
 }
 
-/// Whether the object exists with exactly these bytes.
+/// Whether an object that this process may have written exists with exactly these bytes.
+/// Throws Error: unavailable, whatever keeps it from being read.
 bool S3Bucket::Impl::holds(std::string_view key, std::string_view bytes, const Context& context) {
   std::string found(bytes.size() + 1, '\0');
-  const std::size_t size =
-      s3_get(client, key, 0, std::as_writable_bytes(std::span(found)), context);
-  return std::string_view(found).substr(0, size) == bytes;
+  try {
+    const std::size_t size =
+        s3_get(client, key, 0, std::as_writable_bytes(std::span(found)), context);
+    return std::string_view(found).substr(0, size) == bytes;
+  } catch (const Error& error) {
+    throw may_be_done(error);
+  }
+}
+
+/// Why an object was not written if it was absent.
+Error S3Bucket::Impl::condition_refusal(const S3Call& call, const HttpReply& reply) const {
+  if (!refuses_condition(read_refusal(reply))) return client.refusal_of(call, reply);
+  return {ErrorCode::unsupported,
+          fmt::format("the service of bucket {} does not support If-None-Match, which publishing "
+                      "needs so that two publishers do not overwrite each other; use another "
+                      "service (docs/OPERATIONS.md)",
+                      client.address().url)};
 }
 
 S3Listing S3Bucket::Impl::list_page(const std::string& prefix, const std::string& after,
@@ -129,6 +145,7 @@ Bucket::Put S3Bucket::put_if_absent(std::string_view key, std::string_view bytes
   const UploadPart body(impl_->memory, TextSource(bytes), 0, bytes.size(), context);
   S3Call call = impl_->write_call(key, body);
   call.headers.push_back({std::string(kIfNoneMatch), "*"});
+  call.is_once = true;
   call.expected = {400, 412, 501};
   const S3Answer answer = impl_->client.send(call, context);
   if (answer.reply.ok()) return Put::created;
@@ -137,16 +154,8 @@ Bucket::Put S3Bucket::put_if_absent(std::string_view key, std::string_view bytes
     const bool is_own = answer.repeated && impl_->holds(key, bytes, context);
     return is_own ? Put::created : Put::exists;
   }
-  if (refuses_condition(read_refusal(answer.reply))) {
-    throw Error(
-        ErrorCode::unsupported,
-        fmt::format(
-            "the service of bucket {} does not support If-None-Match, which publishing needs so "
-            "that two publishers do not overwrite each other; use another service "
-            "(docs/OPERATIONS.md)",
-            url()));
-  }
-  throw impl_->client.refusal_of(call, answer.reply);
+  const Error refusal = impl_->condition_refusal(call, answer.reply);
+  throw answer.repeated ? may_be_done(refusal) : refusal;
 }
 
 std::vector<ObjectInfo> S3Bucket::list_objects(std::string_view prefix, std::string_view after,

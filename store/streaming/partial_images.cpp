@@ -44,6 +44,7 @@ struct PartialImages::State {
                                        const Context& making, VersionWatch* watch);
   std::shared_ptr<PartialVersion> make(Plan plan, Eviction::Reservation base,
                                        std::shared_ptr<BuildMeter> meter, const Context& making);
+  bool leaves_another_way(const Error& cause, std::optional<Base>& base, int& replans);
   void drop(std::uint64_t version);
   [[nodiscard]] bool nobody_reads_files(std::uint64_t version) const;
   void evict(std::uint64_t version);
@@ -61,6 +62,10 @@ struct PartialImages::State {
     const std::lock_guard lock(mutex);
     const auto found = filling.find(version);
     return found == filling.end() ? nullptr : found->second;
+  }
+  [[nodiscard]] std::set<std::uint64_t> damaged_bases() const {
+    const std::lock_guard lock(mutex);
+    return damaged;
   }
   void tell() const {
     if (options.changed) options.changed();
@@ -80,10 +85,11 @@ struct PartialImages::State {
   std::condition_variable_any whole_changed;
   std::map<std::uint64_t, std::shared_ptr<PartialVersion>> filling;
   std::map<std::uint64_t, Eviction::Reservation> bases;  // reserved for the versions in `filling`
-  std::set<std::uint64_t> whole;  // part of `filling`: all files are here, to be recorded
-  std::uint64_t ended_bytes = 0;  // fetched for versions that are no longer partial
-  std::string record_error;       // last one logged; used only by the thread
-  std::jthread completer;         // last: it uses the members above
+  std::set<std::uint64_t> whole;    // part of `filling`: all files are here, to be recorded
+  std::set<std::uint64_t> damaged;  // versions with damaged images, found while filling
+  std::uint64_t ended_bytes = 0;    // fetched for versions that are no longer partial
+  std::string record_error;         // last one logged; used only by the thread
+  std::jthread completer;           // last: it uses the members above
 };
 
 PartialImages::PartialImages(Store& store, History& history, PartialImagesOptions options)
@@ -133,7 +139,7 @@ std::shared_ptr<PartialVersion> PartialImages::begin(std::uint64_t version, cons
     if (auto found = find(version)) return found;
     if (state_->store.images().is_complete(version)) return nullptr;
     lap(watch, &VersionTiming::wait);
-    for (std::set<std::uint64_t> distrusted; !filled;) {
+    for (auto distrusted = state_->damaged_bases(); !filled;) {
       try {
         filled = state_->fill(version, distrusted, context, watch);
       } catch (const BaseDamaged& damaged) {
@@ -184,10 +190,9 @@ std::shared_ptr<PartialVersion> PartialImages::State::make(Plan plan, Eviction::
   how.coder = options.coder;
   how.meter = std::move(meter);
   how.tell_failures_for = options.tell_failures_for;
-  how.plan_again = [this, version, without = plan.without, base_here = plan.base](
-                       const ObjectError& cause, const Context& asking) -> std::optional<Plan> {
-    // Only a skip delta leaves another way, from the base that stays reserved.
-    if (!history.skips().leave_out_cause(cause)) return std::nullopt;
+  how.plan_again = [this, version, without = plan.without, base_here = plan.base, replans = 0](
+                       const Error& cause, const Context& asking) mutable -> std::optional<Plan> {
+    if (!leaves_another_way(cause, base_here, replans)) return std::nullopt;
     std::span<const Base> from;
     if (base_here) from = {&*base_here, 1};
     return make_plan(history, history.get(version, asking), from, asking, {.without = without});
@@ -210,6 +215,25 @@ std::shared_ptr<PartialVersion> PartialImages::State::make(Plan plan, Eviction::
     drop(version);
     throw;
   }
+}
+
+/// What is wrong on the way to a version that is being filled.  `base`: where the way begins, which
+/// stays reserved; reset if it is damaged.  `replans`: times that an object was missing.
+bool PartialImages::State::leaves_another_way(const Error& cause, std::optional<Base>& base,
+                                              int& replans) {
+  if (history.skips().leave_out_cause(cause)) return true;
+  if (const auto* of_base = dynamic_cast<const BaseDamaged*>(&cause)) {
+    if (!base) return false;
+    log_error(fmt::format("{}; not using it as a base", of_base->what()));
+    const std::lock_guard lock(mutex);
+    damaged.insert(of_base->version());
+    base.reset();
+    return true;
+  }
+  if (dynamic_cast<const PatchDamaged*>(&cause) != nullptr)
+    return std::exchange(base, {}).has_value();
+  // gc may have removed it since that was planned.
+  return cause.code() == ErrorCode::not_found && replans++ < kReplansMax;
 }
 
 /// Abandons a version and removes its files.

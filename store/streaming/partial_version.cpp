@@ -94,7 +94,7 @@ struct PartialVersion::State {
   std::optional<Trouble> try_to_make(std::size_t window, bool alone, WindowMakers& makers);
   void make_alone(std::size_t window, WindowMakers& makers);
   void write_alone(const FilledFile& file, std::size_t window, int fd, WindowMakers& makers);
-  bool take_another_way(const FillWay& bad, const ObjectError& cause);
+  bool take_another_way(const FillWay& bad, const Error& cause);
   [[nodiscard]] std::shared_ptr<const FillWay> current_way() const;
   void make_of_snapshot(std::size_t window, WindowMakers& makers);
   enum class Settled { here, waits, wrong };
@@ -272,7 +272,7 @@ void PartialVersion::State::make_alone(std::size_t window, WindowMakers& makers)
   finish_window(window);
 }
 
-/// A skip delta that is missing or damaged is no trouble of the window: it is made in another way.
+/// Where there is another way, what is missing or damaged on this one is no trouble of the window.
 void PartialVersion::State::write_alone(const FilledFile& file, std::size_t window, int fd,
                                         WindowMakers& makers) {
   const std::uint64_t begin = (window - file.first_window) * kWindowBytes;
@@ -289,6 +289,10 @@ void PartialVersion::State::write_alone(const FilledFile& file, std::size_t wind
                                  begin, end);
     } catch (const ObjectError& error) {
       if (!take_another_way(*now, error)) throw;
+    } catch (const BaseDamaged& error) {
+      if (!take_another_way(*now, error)) throw;
+    } catch (const PatchDamaged& error) {
+      if (!take_another_way(*now, error)) throw;
     }
   }
 }
@@ -299,7 +303,7 @@ std::shared_ptr<const FillWay> PartialVersion::State::current_way() const {
 }
 
 /// Returns: false if there is no other.
-bool PartialVersion::State::take_another_way(const FillWay& bad, const ObjectError& cause) {
+bool PartialVersion::State::take_another_way(const FillWay& bad, const Error& cause) {
   if (!options.plan_again) return false;
   // The first worker that meets the trouble plans; the others find the way that it took.
   const std::lock_guard planning(plan_mutex);

@@ -58,11 +58,11 @@ struct PartialVersionOptions {
   bool in_background = true;
   /// How long callers get the error of a failed window before it is retried.
   std::chrono::milliseconds tell_failures_for{30'000};
-  /// Gives another plan for the same version and files after an object with this key was found
-  /// missing or damaged, from the same base or from none; nullopt: there is no other.  May throw
-  /// Error.  Called from any thread, without locks.  Empty: there never is.
-  std::function<std::optional<Plan>(const ObjectError& cause, const Context& context)> plan_again =
-      {};
+  /// Gives another plan for the same version and files, from the same base or from none, after an
+  /// object (ObjectError), the base (BaseDamaged) or a patch (PatchDamaged) was found missing or
+  /// damaged; nullopt: there is no other.  May throw Error.  Called by one thread at a time, without
+  /// locks.  Empty: there never is.
+  std::function<std::optional<Plan>(const Error& cause, const Context& context)> plan_again = {};
   /// A file or the version has become complete, or the error changed.  Called from any thread,
   /// without locks; must be quick and call only const functions of the PartialVersion.
   std::function<void()> changed = {};

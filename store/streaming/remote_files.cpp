@@ -121,6 +121,11 @@ void copy_part(std::span<const std::byte> bytes, std::uint64_t offset_bytes, Res
               static_cast<std::size_t>(end - begin));
 }
 
+bool is_missing_object(const Error& error) {
+  return error.code() == ErrorCode::not_found &&
+         dynamic_cast<const ObjectError*>(&error) != nullptr;
+}
+
 }  // namespace
 
 struct RemoteFiles::State {
@@ -350,11 +355,14 @@ std::size_t RemoteFiles::read(std::uint64_t version, std::string_view path,
                               const Context& context) {
   const auto give_up = Clock::now() + state_->options.retry;
   std::minstd_rand random{std::random_device{}()};
+  int replans = 0;
   for (unsigned failures = 0;; failures++) {
     try {
       return state_->read(version, path, offset_bytes, into, context);
     } catch (const Error& error) {
-      if (state_->history.skips().leave_out_cause(error)) {
+      // gc may have removed it since that was planned, which may be long ago.
+      const bool is_gone = is_missing_object(error) && replans++ < kReplansMax;
+      if (state_->history.skips().leave_out_cause(error) || is_gone) {
         state_->forget_source(version);
         continue;
       }

@@ -146,18 +146,20 @@ bool ImageSyncer::sync(std::uint64_t version, const std::stop_token& stop) {
   try {
     const SyncedImages result = sync_images(store_.images(), version, is_stopped);
     if (result == SyncedImages::synced && listener_.synced) listener_.synced(version);
-    end(version, result != SyncedImages::unrecorded);
+    end(version, generation, result != SyncedImages::unrecorded);
     return result != SyncedImages::unrecorded;
   } catch (const Error& error) {
-    end(version, true);
+    end(version, generation, true);
     lose(version, generation, error, stop);
   }
   return true;
 }
 
-void ImageSyncer::end(std::uint64_t version, bool is_done) {
+/// What has come to the version meanwhile stays due.
+void ImageSyncer::end(std::uint64_t version, std::uint64_t generation, bool is_done) {
   const std::lock_guard lock(mutex_);
-  if (is_done) due_.erase(version);
+  const auto due = due_.find(version);
+  if (is_done && due != due_.end() && due->second.generation == generation) due_.erase(due);
   current_ = 0;
   changed_.notify_all();
 }

@@ -70,7 +70,7 @@ class ImageSyncer final : public VersionGuard {
   std::size_t may_hold();
   bool is_known(std::uint64_t version, std::uint64_t generation);
   bool sync(std::uint64_t version, const std::stop_token& stop);
-  void end(std::uint64_t version, bool is_done);
+  void end(std::uint64_t version, std::uint64_t generation, bool is_done);
   void lose(std::uint64_t version, std::uint64_t generation, const Error& error,
             const std::stop_token& stop);
 

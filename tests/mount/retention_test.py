@@ -30,8 +30,11 @@ class Retention(harness.MountTest):
 
     def test_du_and_the_dry_run_change_nothing(self):
         self.publish_steps()
+        with open(os.path.join(self.bucket, "README"), "w") as file:
+            file.write("somebody else's")
         before = self.files()
         held = harness.call("du", self.url, "--keep", "2", "--keep-tagged=")
+        self.assertEqual(held["kinds"]["other"]["objects"], 1)
         self.assertEqual(held["head"], 6)
         self.assertEqual(held["gc"]["versions"], [[1, 3]])
         self.assertEqual(held["total"]["objects"], len(before))

@@ -549,8 +549,10 @@ class CheckedDirectoryTest : public CommandsTest {
 
 TEST_F(CheckedDirectoryTest, OneWhoseStatusIsOldIsStuck) {
   expect_check(0, "healthy: " + path("synced") + " shows version 1");
-  const stdfs::path status = path("synced/.weightfs/status");
-  stdfs::last_write_time(status, stdfs::last_write_time(status) - std::chrono::seconds(60));
+  for (const char* const name : {"synced/.weightfs/status", "synced/.weightfs/lock"}) {
+    stdfs::last_write_time(path(name),
+                           stdfs::last_write_time(path(name)) - std::chrono::seconds(60));
+  }
   expect_check(2, "failed: " + path("synced") + ": weightfs sync, pid ");
   expect_check(2, "does not answer: its status was written 6");
   EXPECT_EQ(run({"status", path("synced"), "--json"}).json()["state"], "stuck");

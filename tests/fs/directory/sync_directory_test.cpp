@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -193,6 +194,53 @@ TEST_F(SyncDirectoryTest, CopiesWhereItCannotLink) {
     EXPECT_EQ(::stat((version(1)->directory / "sub/w.bin").c_str(), &image), 0);
     EXPECT_EQ(file.st_mode, image.st_mode);
     EXPECT_EQ(file.st_mtim.tv_sec, image.st_mtim.tv_sec);
+  }
+  stdfs::remove_all(other);
+}
+
+/// Files cannot grow beyond so many bytes, as on a full disk.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    EXPECT_EQ(::getrlimit(RLIMIT_FSIZE, &before_), 0);
+    const rlimit now{bytes, before_.rlim_max};
+    EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &now), 0);
+  }
+  ~FileSizeLimit() {
+    EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &before_), 0);
+    std::signal(SIGXFSZ, handler_);
+  }
+  FileSizeLimit(const FileSizeLimit&) = delete;
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+
+ private:
+  void (*const handler_)(int);
+  rlimit before_{};
+};
+
+// It is tried again every second.
+TEST_F(SyncDirectoryTest, ACopyThatFailsLeavesNothing) {
+  const stdfs::path memory = "/dev/shm";
+  struct stat here {
+  }, there{};
+  if (::stat(memory.c_str(), &there) != 0 || ::access(memory.c_str(), W_OK) != 0 ||
+      ::stat(dir_.path().c_str(), &here) != 0 || here.st_dev == there.st_dev) {
+    GTEST_SKIP() << "needs two file systems";
+  }
+  const stdfs::path other = memory / ("weightfs-sync-" + std::to_string(::getpid()));
+  {
+    SyncDirectory directory(other, "0123", "file:///b");
+    const auto all = catalog(1, {1});
+    const stdfs::path image = version(1)->directory / "sub/w.bin";
+    stdfs::remove(image);
+    write_text(image, std::string(64 << 10, 'x'));
+    for (int i = 0; i < 2; i++) {
+      const FileSizeLimit limit(32 << 10);
+      EXPECT_ANY_THROW(directory.show([&] { return all; }, {}));
+      EXPECT_TRUE(stdfs::is_empty(other / ".weightfs/tmp"));
+    }
+    directory.show([&] { return all; }, {});
+    EXPECT_EQ(read_tree(other / "versions/1"), read_tree(version(1)->directory));
   }
   stdfs::remove_all(other);
 }
@@ -429,7 +477,7 @@ TEST_F(SyncDirectoryTest, IsFoundAndSaysWhetherItRuns) {
   EXPECT_EQ(found->repository, "0123");
   EXPECT_TRUE(found->is_running);
   EXPECT_EQ(found->pid, std::to_string(::getpid()));
-  EXPECT_EQ(found->stated, 0);
+  EXPECT_GT(found->stated, 0) << "when its process began";
   directory.reset();
   found = find_sync_directory(path_);
   ASSERT_TRUE(found.has_value());
@@ -445,6 +493,27 @@ TEST_F(SyncDirectoryTest, SaysWhenItsStatusWasWritten) {
   const std::int64_t stated = find_sync_directory(path_)->stated;
   EXPECT_GE(stated, before);
   EXPECT_LE(stated, seconds_now());
+}
+
+TEST_F(SyncDirectoryTest, AStatusThatCannotBeWrittenLeavesNothing) {
+  const auto directory = open();
+  directory->write_status("one");
+  {
+    const FileSizeLimit limit(1);
+    EXPECT_ANY_THROW(directory->write_status("two"));
+  }
+  expect_tidy();
+  EXPECT_EQ(read_text(path_ / ".weightfs/status"), "one");
+  // Who looks whether this process hangs sees that it does not.
+  const timespec long_ago[]{{1, 0}, {1, 0}};
+  for (const char* const name : {"status", "lock"}) {
+    const auto path = path_ / ".weightfs" / name;
+    ASSERT_EQ(::utimensat(AT_FDCWD, path.c_str(), long_ago, 0), 0);
+  }
+  EXPECT_EQ(find_sync_directory(path_)->stated, 1);
+  const std::int64_t before = seconds_now();
+  directory->note_alive();
+  EXPECT_GE(find_sync_directory(path_)->stated, before);
 }
 
 TEST_F(SyncDirectoryTest, ReplacesItsStatus) {

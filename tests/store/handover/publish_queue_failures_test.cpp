@@ -273,6 +273,21 @@ TEST_F(LateCommit, IsTakenBackWhenItsNumberIsTaken) {
   EXPECT_EQ(versions_in_bucket(), 1u);
 }
 
+TEST_F(LateCommit, ThatComesWhileTheNextTryBeginsIsItsOwn) {
+  std::atomic<bool> comes = false;
+  options_.at = [&](std::string_view point) {
+    if (point == "scanned" && comes.exchange(false)) carry_out();
+  };
+  const std::uint64_t order = begin();
+  comes = true;
+  ASSERT_TRUE(late().settles());
+  EXPECT_FALSE(comes);
+  EXPECT_EQ(late_end(order).how, How::published) << "no other writer was there";
+  EXPECT_EQ(late_end(order).version, 1u);
+  EXPECT_EQ(versions_in_bucket(), 1u);
+  expect_version(1, checkpoint(1));
+}
+
 /// A failure on the way to the next try says nothing about the previous one.
 TEST_F(LateCommit, IsKeptThoughTheNextTryDoesNotGetThatFar) {
   const std::uint64_t order = begin();

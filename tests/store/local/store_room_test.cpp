@@ -8,9 +8,11 @@
 #include <csignal>
 #include <filesystem>
 #include <thread>
+#include <utility>
 
 #include "store/base/error.hpp"
 #include "store/local/store.hpp"
+#include "store/local/sync_images.hpp"
 #include "store/os/lease.hpp"
 #include "tests/store/local/store_fixture.hpp"
 #include "tests/support/code_of.hpp"
@@ -55,6 +57,26 @@ TEST(Store, SaysHowMuchRoomIsMissing) {
             ErrorCode::no_space);
   EXPECT_NE(message.find("no room for 4.0 MiB more"), std::string::npos) << message;
   EXPECT_NE(message.find("3.0 MiB more needed"), std::string::npos) << message;
+}
+
+TEST(Store, FilesThatAreAddedWhileAVersionIsSyncedAreNotSynced) {
+  StoreFixture at;
+  const auto store = at.open();
+  ImageTable& images = store->images();
+  test::write_text(images.begin_images(1) / "a.bin", "a");
+  images.complete_images(1, Versions{1}, {});
+  bool is_added = false;
+  const auto add = [&] {
+    if (!std::exchange(is_added, true)) {
+      test::write_text(images.image_directory(1) / "b.bin", "b");
+      images.complete_images(1, Versions{1, 1}, {});
+    }
+    return false;
+  };
+  EXPECT_EQ(sync_images(images, 1, add), SyncedImages::gone);
+  EXPECT_EQ(images.unsynced_versions(), Versions{1});
+  EXPECT_EQ(sync_images(images, 1), SyncedImages::synced);
+  EXPECT_TRUE(images.unsynced_versions().empty());
 }
 
 TEST(Store, MakesRoomFromTheOldestOn) {

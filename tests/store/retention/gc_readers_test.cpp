@@ -4,9 +4,14 @@
 
 #include <atomic>
 #include <chrono>
+#include <span>
+#include <string>
 
 #include "store/inspect/export.hpp"
+#include "store/streaming/partial_images.hpp"
+#include "store/streaming/remote_files.hpp"
 #include "tests/store/retention/gc_world.hpp"
+#include "tests/support/eventually.hpp"
 
 namespace weightfs::test {
 namespace {
@@ -109,6 +114,46 @@ TEST_F(GcReaders, WhoExportsAndMeetsARemovedObjectPlansAgain) {
   export_version(history, 8, directory_.path() / "out", {}, {});
   EXPECT_EQ(read_tree(directory_.path() / "out"), world_.builder.tree(8));
   EXPECT_GE(reads, 2);
+}
+
+/// What removes the deltas from 2 to 8, which a skip replaces, when the second of them is read.
+class GcWhileReading : public GcReaders {
+ protected:
+  GcWhileReading() {
+    world_.publish_many(9);
+    hooks_.before = [this](const BucketCall& call) {
+      if (call.kind != "get" || !call.key.starts_with("packs/2/") || ++reads_ != 2) return;
+      CollectOptions options = GcWorld::options_for(1, seconds(0));
+      options.keep.every = 8;
+      world_.gc(options);
+      EXPECT_EQ(world_.count("packs/"), 1u);
+    };
+  }
+
+  std::atomic<int> reads_ = 0;
+  BucketHooks hooks_;
+};
+
+TEST_F(GcWhileReading, WhoReadsAFileThatIsNotKeptPlansAgain) {
+  Host host(world_.open(hooks_), directory_.path() / "store");
+  RemoteFiles files(*host.store, host.history, {});
+  for (const auto& [path, bytes] : world_.builder.tree(8)) {
+    if (!path.ends_with(".safetensors")) continue;
+    std::string found(bytes.size(), '\0');
+    const auto into = std::as_writable_bytes(std::span(found));
+    EXPECT_EQ(files.read(8, path, 0, into, {}), bytes.size());
+    EXPECT_TRUE(found == bytes) << path;
+  }
+  EXPECT_GE(reads_, 2);
+}
+
+TEST_F(GcWhileReading, AVersionThatStreamsInPlansAgain) {
+  Host host(world_.open(hooks_), directory_.path() / "store");
+  PartialImages images(*host.store, host.history, {});
+  images.begin(8, {});
+  EXPECT_TRUE(eventually([&] { return host.store->images().is_complete(8); }));
+  EXPECT_GE(reads_, 2);
+  expect_tree(host, 8);
 }
 
 // Deltas that seem cheaper than the snapshot are gone in several passes, whose first one ends at a

@@ -409,6 +409,24 @@ TEST(S3Bucket, AConflictIsTriedAgain) {
   EXPECT_EQ(at.bucket->put_if_absent("v/1", "own", {}), Bucket::Put::exists);
 }
 
+// The key expired between two attempts of one call, the first of which was carried out.
+TEST(S3Bucket, ARefusalAfterALostReplyIsNoRefusal) {
+  for (const bool is_lost : {true, false}) {
+    OverFake at;
+    std::atomic<int> puts = 0;
+    at.fake.before([&](const ServedRequest& request) -> std::optional<ServedReply> {
+      if (request.method != "PUT") return std::nullopt;
+      if (!is_lost || puts++ > 0) return s3_error_reply(403, "AccessDenied");
+      at.fake.plant("run/v/1", "own");
+      return s3_error_reply(500, "InternalError");
+    });
+    std::string message;
+    EXPECT_EQ(code_of([&] { at.bucket->put_if_absent("v/1", "own", {}); }, &message),
+              is_lost ? ErrorCode::unavailable : ErrorCode::permission);
+    EXPECT_EQ(message.find("may have been carried out") != std::string::npos, is_lost) << message;
+  }
+}
+
 TEST(S3Bucket, AStoreWithoutTheConditionIsRefused) {
   for (const ServedReply& reply :
        {s3_error_reply(501, "NotImplemented"),

@@ -207,6 +207,25 @@ TEST_F(PartialImagesTest, AnOlderVersionIsFilledFromItsNewestBase) {
             3u);
 }
 
+TEST_F(PartialImagesTest, ABaseThatRotsIsLeftForTheSnapshot) {
+  add_versions(2);
+  bring(1);
+  const auto path = store_->images().image_directory(1) / "a.safetensors";
+  std::string rotten = test::read_text(path);
+  for (std::size_t i = 4096; i < rotten.size(); i += 4096) rotten[i] ^= 1;
+  std::filesystem::remove(path);
+  test::write_text(path, rotten);
+  for (const bool is_known : {false, true}) {  // the second time it is not asked
+    const auto filled = begin(2);
+    ASSERT_NE(filled, nullptr);
+    EXPECT_EQ(filled->plan().base.has_value(), !is_known);
+    ASSERT_TRUE(becomes_complete(2));
+    expect_version(2);
+    EXPECT_TRUE(eventually([&] { return images_->find(2) == nullptr; }));
+    store_->images().remove_images(2);
+  }
+}
+
 TEST_F(PartialImagesTest, AVersionIsFilledByWayOfASkipDelta) {
   add_versions(12);
   builder_.add_skip({1, 9});
