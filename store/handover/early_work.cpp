@@ -128,7 +128,10 @@ void EarlyWork::add(StagingId file, bool is_written) {
   const struct stat now = staging_.attributes(file);
   if (found && !may_hand_over(staging_, {now.st_uid, now.st_gid})) found.reset();
   const std::lock_guard lock(mutex_);
-  if (!found) return is_written ? void() : leave(file);
+  if (!found) {
+    if (!is_written) leave(file);
+    return;
+  }
   const Source source =
       is_written ? Source{file, true} : Source{file, false, false, found->generation, now.st_mtim};
   const auto [known, is_new] = sources_.try_emplace({found->directory, found->path}, Source{});

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <mutex>
 #include <set>
+#include <string_view>
 
 namespace weightfs {
 namespace {
@@ -17,11 +18,10 @@ std::filesystem::path directory_of(const EarlySet& set) {
   return set.directory.path() / std::to_string(set.passes);
 }
 
-/// Whether all that it works on is of use to a version that is made of these.
-bool is_of_use(const EarlySource& source, std::uint64_t version, std::span<const PackRef> packs) {
-  return source.version == version && std::ranges::all_of(source.packs, [&](const PackRef& pack) {
-           return std::ranges::find(packs, pack) != packs.end();
-         });
+std::set<std::string_view> names_of(std::span<const PackRef> packs) {
+  std::set<std::string_view> names;
+  for (const PackRef& pack : packs) names.insert(pack.name);
+  return names;
 }
 
 }  // namespace
@@ -125,12 +125,16 @@ bool EarlyImages::is_claimed(std::uint64_t version) const {
 
 /// Stops the pass that is running, if it is of no use.
 void EarlyImages::claim_pass(std::uint64_t version, std::span<const PackRef> packs) {
+  const std::set<std::string_view> names = names_of(packs);
   std::stop_source useless(std::nostopstate);
   {
     const std::lock_guard lock(mutex_);
     claimed_ = std::max(claimed_, version);
-    const bool is_later = is_running_ && source_.version > version;
-    if (is_running_ && !is_later && !is_of_use(source_, version, packs)) useless = stop_;
+    const auto is_its_own = [&](const PackRef& pack) { return names.contains(pack.name); };
+    const bool is_of_use =
+        source_.version > version ||
+        (source_.version == version && std::ranges::all_of(source_.packs, is_its_own));
+    if (is_running_ && !is_of_use) useless = stop_;
   }
   useless.request_stop();  // calls what waits for that
 }

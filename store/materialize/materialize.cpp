@@ -193,8 +193,9 @@ class Materializer {
     if (!base) return;
     const ImagesHome home = store_.images().home_of_next();
     EarlyVersion early(plan, claim_early(plan, home));
-    give_up_useless(plan, home, early);
-    const std::uint64_t room = evict_for(plan, 0, home, early.size_bytes());
+    const std::uint64_t room = bytes_to_write(plan, home);
+    give_up_useless(room, home, early);
+    evict_for(plan, room, 0, home, early.size_bytes());
     try {
       const std::shared_ptr<FreshChunks> fresh = begin_fresh(plan);
       const auto ahead = begin_ahead(plan, home, room);
@@ -228,11 +229,12 @@ class Materializer {
   }
 
   /// The room of what was made early and does not fit is the version's, before any other's.
-  void give_up_useless(const Plan& plan, ImagesHome home, EarlyVersion& early) {
+  /// `bytes`: to come.
+  void give_up_useless(std::uint64_t bytes, ImagesHome home, EarlyVersion& early) {
     if (early.size_bytes() == 0) {
       store_.early_images().put_rest(early.release());  // it goes if there is no room
-    } else if (home == ImagesHome::memory || !store_.evictor().has_room_for_images(
-                                                 bytes_to_write(plan, home), early.size_bytes())) {
+    } else if (home == ImagesHome::memory ||
+               !store_.evictor().has_room_for_images(bytes, early.size_bytes())) {
       early.remove_rest();
     }
   }
@@ -252,7 +254,7 @@ class Materializer {
     if (!base) return;
     const std::uint64_t had = layout.size_bytes() - bytes_of(layout, absent);
     const ImagesHome home = store_.images().home_of(version->number());
-    static_cast<void>(evict_for(plan, had, home, 0));
+    evict_for(plan, bytes_to_write(plan, home), had, home, 0);
     const ScratchDirectory scratch(store_.images().temporary_of(home), "files-");
     write(plan, scratch.path());
     std::vector<std::string> added;
@@ -281,11 +283,10 @@ class Materializer {
     std::filesystem::rename(from, directory / path);
   }
 
-  /// `had_bytes`: size of what the version already has.  `early_bytes`: of files that have their
-  /// room, and count for nothing yet.  Returns: the bytes to come.
-  std::uint64_t evict_for(const Plan& plan, std::uint64_t had_bytes, ImagesHome home,
-                          std::uint64_t early_bytes) {
-    const std::uint64_t bytes = bytes_to_write(plan, home);
+  /// `bytes`: to come.  `had_bytes`: size of what the version already has.  `early_bytes`: of files
+  /// that have their room, and count for nothing yet.
+  void evict_for(const Plan& plan, std::uint64_t bytes, std::uint64_t had_bytes, ImagesHome home,
+                 std::uint64_t early_bytes) {
     const std::uint64_t version_bytes = plan.version_bytes() + had_bytes;
     if (home == ImagesHome::memory) {
       store_.evictor().evict_for_memory(bytes, version_bytes, early_bytes);
@@ -293,7 +294,6 @@ class Materializer {
       store_.evictor().evict_for_images(bytes, version_bytes, early_bytes);
     }
     lap(watch_, &VersionTiming::room);
-    return bytes;
   }
 
   /// nullptr: nobody wants it, or the changes of a build by this plan cannot be noted.

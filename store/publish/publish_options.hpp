@@ -94,7 +94,7 @@ struct PublishOptions {
 
   /// What was uploaded early longer ago is looked for in the bucket before a manifest names it:
   /// until then it passes for garbage.
-  std::chrono::milliseconds early_trust{10'000};
+  std::chrono::milliseconds early_trust{1'000};
 
   /// Called at named points; those of a part are in publish_part.hpp.  Else ("scanned", "parent",
   /// "pack-ahead", "diffed", "pack", "blobs", "layout", "before-commit", "committed", "kept"),

@@ -6,7 +6,6 @@
 #include <atomic>
 #include <chrono>
 #include <iterator>
-#include <map>
 #include <mutex>
 #include <numeric>
 #include <utility>
@@ -25,23 +24,6 @@ constexpr unsigned kBlobsAtOnce = 4;  // each is wholly in memory
 
 /// Time limit for removing useless uploads: a caller may be waiting for the end.
 constexpr std::chrono::seconds kRemoveTime{5};
-
-using EarlyObjects = std::map<std::string, const EarlyResult*>;  // by key
-
-/// Leaves those that the bucket does not list: a hint.
-void leave_unlisted(Bucket& bucket, std::string_view prefix, EarlyObjects& objects,
-                    const Context& context) {
-  try {
-    for (std::string after; !objects.empty();) {
-      const std::vector<std::string> page = bucket.list(prefix, after, context);
-      for (const std::string& key : page) objects.erase(key);
-      if (page.empty() || page.back() <= after) return;
-      after = page.back();
-    }
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::permission) throw;
-  }
-}
 
 }  // namespace
 
@@ -133,8 +115,9 @@ bool VersionUpload::is_there(const EarlyResult& early) const {
   return early.is_uploaded && !lost_.contains(&early);
 }
 
+/// Asks for each object: a list proves nothing (store/bucket/bucket.hpp).
 void VersionUpload::find_lost(const CodedVersion& coded) {
-  EarlyObjects objects;
+  std::vector<std::pair<std::string, const EarlyResult*>> objects;  // with their keys
   for (std::size_t i = 0; i < coded.early.size(); i++) {
     const EarlyResult* const early = coded.early[i].get();
     const bool is_old = early != nullptr && early->is_uploaded &&
@@ -142,24 +125,24 @@ void VersionUpload::find_lost(const CodedVersion& coded) {
     if (!is_old) continue;
     if (coded.delta) {
       for (const PackRef& ref : early->uploaded) {
-        objects.emplace(keys::pack(manifest_.version, ref.name), early);
+        objects.emplace_back(keys::pack(manifest_.version, ref.name), early);
       }
     } else if (coded.snapshot && of_.proof == nullptr) {
-      objects.emplace(
+      objects.emplace_back(
           keys::snapshot_file(manifest_.version, early->nonce, layout().files()[i].path), early);
     }
   }
   Bucket& bucket = of_.repository.bucket(context_);
-  const std::string_view kind = coded.delta ? keys::kPacks : keys::kSnapshots;
-  leave_unlisted(bucket, fmt::format("{}{}/", kind, manifest_.version), objects, context_);
-  for (const auto& [key, early] : objects) {
-    if (has_object(bucket, key, context_)) continue;
+  in_parallel(objects.size(), [&](std::size_t i) {
+    const auto& [key, early] = objects[i];
+    if (has_object(bucket, key, context_)) return;
     log_warning(
         fmt::format("object {} is gone from the bucket, though no version has it yet; it is "
                     "uploaded again",
                     key));
+    const std::lock_guard lock(mutex_);
     lost_.insert(early);
-  }
+  });
 }
 
 // ---- packs ----
@@ -255,7 +238,7 @@ VersionUpload::PackUpload VersionUpload::upload_of(const SpooledPack& pack,
 }
 
 void VersionUpload::upload_packs(CountedPuts& puts) {
-  upload_parallel(pack_uploads_.size(), [&](std::size_t i) {
+  in_parallel(pack_uploads_.size(), [&](std::size_t i) {
     upload_pack(pack_uploads_[i],
                 [&](const std::string& key, const Source& source) { puts.put(key, source); });
   });
@@ -270,10 +253,10 @@ void VersionUpload::upload_pack(
   put(key, source);
 }
 
-void VersionUpload::upload_parallel(std::size_t count,
-                                    const std::function<void(std::size_t index)>& put) {
+void VersionUpload::in_parallel(std::size_t count,
+                                const std::function<void(std::size_t index)>& request) {
   const unsigned threads = request_threads(of_.repository.bucket(context_), of_.options.threads);
-  parallel_for(count, threads, context_, put);
+  parallel_for(count, threads, context_, request);
 }
 
 // ---- snapshot ----
@@ -329,7 +312,7 @@ void VersionUpload::upload_snapshot_files(const CodedVersion& coded, bool is_sha
                                           SnapshotHashes& hashes, CountedPuts& puts) {
   const auto files = of_.reader->weights();
   hashes.pieces.resize(files.size());
-  upload_parallel(files.size(), [&](std::size_t i) {
+  in_parallel(files.size(), [&](std::size_t i) {
     if (is_in_snapshot(coded, i)) {
       hashes.pieces[i] = coded.early[i]->pieces;
       return;

@@ -116,7 +116,7 @@ class VersionUpload {
   void upload_packs(CountedPuts& puts);
   void upload_pack(const PackUpload& pack,
                    const std::function<void(const std::string& key, const Source& source)>& put);
-  void upload_parallel(std::size_t count, const std::function<void(std::size_t index)>& put);
+  void in_parallel(std::size_t count, const std::function<void(std::size_t index)>& request);
   void finish_ahead();
   void choose_snapshot_nonce(const CodedVersion& coded);
   [[nodiscard]] bool is_in_snapshot(const CodedVersion& coded, std::size_t file) const;
@@ -131,14 +131,15 @@ class VersionUpload {
   const Context context_;
   const Progress& progress_;
 
-  std::set<const EarlyResult*> lost_;  // that are not in the bucket any more
   std::size_t packs_ahead_ = 0;  // so many were uploaded, or begun, while others were being coded
   std::vector<PackUpload> pack_uploads_;
   std::string snapshot_nonce_;
   std::uint64_t bytes_ = 0, blob_bytes_ = 0, layout_bytes_ = 0;
-  RankedMutex mutex_{LockRank::leaf, "VersionUpload::mutex_"};  // guards uploads_
-  std::vector<std::string> uploads_;                            // keys that only this publish uses
-  std::optional<PacksAhead> ahead_;                             // last: its thread uses those above
+  // Guards the next two.
+  RankedMutex mutex_{LockRank::leaf, "VersionUpload::mutex_"};
+  std::vector<std::string> uploads_;   // keys that only this publish uses
+  std::set<const EarlyResult*> lost_;  // not in the bucket any more; only find_lost() changes it
+  std::optional<PacksAhead> ahead_;    // last: its thread uses those above
 };
 
 }  // namespace weightfs

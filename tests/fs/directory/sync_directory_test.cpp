@@ -103,6 +103,18 @@ class SyncDirectoryTest : public testing::Test {
     EXPECT_EQ(records, names(path_ / "versions"));
   }
 
+  /// A directory on another file system than the images; empty: there is none.
+  [[nodiscard]] stdfs::path elsewhere() const {
+    const stdfs::path memory = "/dev/shm";
+    struct stat here {
+    }, there{};
+    if (::stat(memory.c_str(), &there) != 0 || ::access(memory.c_str(), W_OK) != 0 ||
+        ::stat(dir_.path().c_str(), &here) != 0 || here.st_dev == there.st_dev) {
+      return {};
+    }
+    return memory / ("weightfs-sync-" + std::to_string(::getpid()));
+  }
+
   test::TempDir dir_;
   const stdfs::path path_ = dir_ / "models";
   std::function<bool(std::uint64_t)> keeps_;  // of the next open()
@@ -174,14 +186,8 @@ TEST_F(SyncDirectoryTest, AVersionThatFailsHoldsNoOtherBack) {
 }
 
 TEST_F(SyncDirectoryTest, CopiesWhereItCannotLink) {
-  const stdfs::path memory = "/dev/shm";
-  struct stat here {
-  }, there{};
-  if (::stat(memory.c_str(), &there) != 0 || ::access(memory.c_str(), W_OK) != 0 ||
-      ::stat(dir_.path().c_str(), &here) != 0 || here.st_dev == there.st_dev) {
-    GTEST_SKIP() << "needs two file systems";
-  }
-  const stdfs::path other = memory / ("weightfs-sync-" + std::to_string(::getpid()));
+  const stdfs::path other = elsewhere();
+  if (other.empty()) GTEST_SKIP() << "needs two file systems";
   {
     SyncDirectory directory(other, "0123", "file:///b");
     const auto all = catalog(1, {1});
@@ -220,14 +226,8 @@ class FileSizeLimit {
 
 // It is tried again every second.
 TEST_F(SyncDirectoryTest, ACopyThatFailsLeavesNothing) {
-  const stdfs::path memory = "/dev/shm";
-  struct stat here {
-  }, there{};
-  if (::stat(memory.c_str(), &there) != 0 || ::access(memory.c_str(), W_OK) != 0 ||
-      ::stat(dir_.path().c_str(), &here) != 0 || here.st_dev == there.st_dev) {
-    GTEST_SKIP() << "needs two file systems";
-  }
-  const stdfs::path other = memory / ("weightfs-sync-" + std::to_string(::getpid()));
+  const stdfs::path other = elsewhere();
+  if (other.empty()) GTEST_SKIP() << "needs two file systems";
   {
     SyncDirectory directory(other, "0123", "file:///b");
     const auto all = catalog(1, {1});
