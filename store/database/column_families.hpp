@@ -41,7 +41,7 @@ inline constexpr std::array kColumnFamilies{
         ColumnFamily::store, "default",
         "text: format, repository, url, newest, staging_ids, own, orders, uploader,\n"
         "probed, pins, hook/<16 hex digits of the SHA-256 of a --hook>, timing/<be64 version>,\n"
-        "spans/<level byte, be64 last version>, patch_bytes, reader",
+        "spans/<level byte, be64 last version>, patch_bytes, reader, coming/<be64 version>",
         "text; newest: be64 version, then SHA-256 of its manifest; staging_ids: be64, every\n"
         "StagingId given out is below; own: be64 first, be64 last version of an unbroken run\n"
         "that this store's queue has published; orders: be64, every order of a hand-over given "
@@ -53,7 +53,9 @@ inline constexpr std::array kColumnFamilies{
         "JSON (store/timing/version_timing.hpp), of the highest 1024 versions; spans/...: which\n"
         "patches there are (store/patches/patch_records.hpp); patch_bytes: be64 bytes of patches\n"
         "taken, be64 bytes folded, since the store was made; reader: 32 hex digits by which this\n"
-        "store's mount announces itself, then the host and the place for which they were made"},
+        "store's mount announces itself, then the host and the place for which they were made;\n"
+        "coming/...: paths, each with a NUL after it, of files that are being added to the images\n"
+        "of the version: whoever opens the store removes them"},
     ColumnFamilyInfo{ColumnFamily::manifests, "manifests", "be64 version", "manifest, verbatim"},
     ColumnFamilyInfo{ColumnFamily::layouts, "layouts", "SHA-256 (32 bytes) of the layout",
                      "layout, uncompressed"},

@@ -15,6 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kAbsent = 0, kSynced = 2, kUnsynced = 3;  // state bytes of an image record
+constexpr std::string_view kComing = "coming/";
 
 std::string image_key(std::uint64_t version, std::uint32_t file) {
   std::string key = version_key(version);
@@ -26,6 +27,10 @@ std::string image_value(const ImageRecord& image) {
   std::string value(1, image.is_absent ? kAbsent : kUnsynced);
   append_be64(value, image.size_bytes);
   return value;
+}
+
+std::string coming_key(std::uint64_t version) {
+  return std::string(kComing) + version_key(version);
 }
 
 // Sizes of the regular files below a directory, sorted bytewise by path.
@@ -72,7 +77,27 @@ void write_image_records(Db& db, std::uint64_t version, const ImageRecords& imag
   hashes.reserve(8 * chunk_hashes.size());
   for (const std::uint64_t hash : chunk_hashes) append_le(hashes, hash);
   changes.push_back({ColumnFamily::hashes, version_key(version), std::move(hashes)});
+  changes.push_back({ColumnFamily::store, coming_key(version), std::nullopt});
   db.write(changes, Durability::process);
+}
+
+void write_coming_files(Db& db, std::uint64_t version, std::span<const std::string> paths) {
+  std::string value;
+  for (const std::string& path : paths) value.append(path).push_back('\0');
+  db.write({{ColumnFamily::store, coming_key(version), std::move(value)}}, Durability::power);
+}
+
+std::map<std::uint64_t, std::vector<std::string>> read_coming_files(const Db& db) {
+  std::map<std::uint64_t, std::vector<std::string>> coming;
+  db.scan(ColumnFamily::store, kComing, [&](std::string_view key, std::string_view value) {
+    key.remove_prefix(kComing.size());
+    std::vector<std::string>& paths = coming[version_of_key(key, 8, "default")];
+    for (std::size_t end = 0; (end = value.find('\0')) != value.npos;
+         value.remove_prefix(end + 1)) {
+      paths.emplace_back(value.substr(0, end));
+    }
+  });
+  return coming;
 }
 
 void mark_image_records_synced(Db& db, std::uint64_t version) {
@@ -96,8 +121,10 @@ bool remove_image_records(Db& db, std::uint64_t version) {
   db.scan(ColumnFamily::images, version_key(version), [&](std::string_view key, std::string_view) {
     changes.push_back({ColumnFamily::images, std::string(key), std::nullopt});
   });
-  if (!changes.empty()) db.write(changes, Durability::process);
-  return !changes.empty();
+  if (changes.empty()) return false;
+  changes.push_back({ColumnFamily::store, coming_key(version), std::nullopt});
+  db.write(changes, Durability::process);
+  return true;
 }
 
 std::optional<std::vector<std::uint64_t>> find_chunk_hashes(const Db& db, std::uint64_t version) {

@@ -11,6 +11,7 @@
 #include <map>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "store/database/db.hpp"
@@ -37,6 +38,13 @@ std::map<std::uint64_t, VersionRecords> read_image_records(const Db& db);
 /// power cut it may be missing, which means the same: nothing is known of the files.
 void write_image_records(Db& db, std::uint64_t version, const ImageRecords& images,
                          std::span<const std::uint64_t> chunk_hashes);
+
+/// Notes, durably, that the files of these paths are about to be moved below the directory of a
+/// complete version.  The next records of the version, or their removal, remove the note.
+void write_coming_files(Db& db, std::uint64_t version, std::span<const std::string> paths);
+
+/// The notes that nothing has removed, by version.
+std::map<std::uint64_t, std::vector<std::string>> read_coming_files(const Db& db);
 
 /// Records the files as synced.  Survives the end of the process: Db::sync() makes it durable.
 void mark_image_records_synced(Db& db, std::uint64_t version);

@@ -42,6 +42,7 @@ ImageTable::ImageTable(Db& db, fs::path directory, fs::path temporary)
 }
 
 void ImageTable::load() {
+  remove_coming_files();
   for (const auto& [version, records] : read_image_records(db_)) {
     if (!has_files(image_directory(version), records.images)) {
       log_warning(
@@ -53,6 +54,14 @@ void ImageTable::load() {
     } else {
       unchecked_[version] = absent_files_of(records.images);
     }
+  }
+}
+
+// What a crash left of files that were being added to a version: without them it is what its
+// records say.
+void ImageTable::remove_coming_files() const {
+  for (const auto& [version, paths] : read_coming_files(db_)) {
+    for (const std::string& path : paths) fs::remove(image_directory(version) / path);
   }
 }
 
@@ -172,6 +181,10 @@ void ImageTable::complete_images(std::uint64_t version, std::span<const std::uin
   const std::scoped_lock lock(mutex_);
   complete_[version] = {absent_files_of(images), false, ++generations_};
   unchecked_.erase(version);
+}
+
+void ImageTable::announce_files(std::uint64_t version, std::span<const std::string> paths) {
+  if (home_of(version) == ImagesHome::disk) write_coming_files(db_, version, paths);
 }
 
 void ImageTable::remove_images(std::uint64_t version) {

@@ -106,6 +106,13 @@ class ImageTable {
                        std::span<const std::uint64_t> chunk_hashes,
                        const std::vector<bool>& absent = {});
 
+  /// Files of these paths are to be moved below the image directory of a complete version, which
+  /// complete_images() then records.  From here on whoever opens the store removes them first, so
+  /// that a crash in between costs only these files.  Durable; of a version in memory nothing is
+  /// written.
+  /// Throws Error: no_space, io.
+  void announce_files(std::uint64_t version, std::span<const std::string> paths);
+
   /// Forgets a version's images, then removes the files.  Where there is no room to forget, the
   /// files go all the same; a record without its files counts for nothing.  A version in memory
   /// leaves only that: it stays complete if it is on the disk too.
@@ -230,6 +237,7 @@ class ImageTable {
   };
 
   void load();
+  void remove_coming_files() const;
   void remove_strays() const;
   void remove_from_memory(std::uint64_t version);
   [[nodiscard]] bool is_in_memory_only(std::uint64_t version, std::uint64_t generation) const;

@@ -264,6 +264,7 @@ class Materializer {
       absent[i] = false;
     }
     const std::filesystem::path directory = store_.images().image_directory(version->number());
+    store_.images().announce_files(version->number(), added);
     try {
       for (const std::string& path : added) move_in(scratch.path() / path, directory, path);
       store_.images().complete_images(version->number(), file_sizes(plan), plan.hashes,

@@ -240,6 +240,22 @@ TEST_F(KeptFiles, AFailureToAddToThemLeavesThem) {
   expect_kept(1, {"a.safetensors", "b.safetensors", "sub/c.safetensors"});
 }
 
+TEST_F(KeptFiles, WhoDiesWhileFilesAreAddedKeepsWhatWasHere) {
+  bring(1, kOnlyB);
+  const auto directory = host().store->images().image_directory(1);
+  // The last file cannot be moved in: it goes as far as it can.
+  const auto taken = directory / "sub/c.safetensors";
+  std::filesystem::create_directories(taken / "x");
+  EXPECT_ANY_THROW(bring(1, {}));
+  std::filesystem::remove_all(taken);
+  host_.reset();
+  test::write_text(directory / "a.safetensors", builder_.tree(1).at("a.safetensors"));
+  expect_kept(1, {"b.safetensors"});
+  bring(1, {});
+  host_.reset();
+  expect_kept(1, {"a.safetensors", "b.safetensors", "sub/c.safetensors"});
+}
+
 TEST_F(KeptFiles, OthersThanBeforeComeFromTheSnapshot) {
   bring(1, kOnlyB);
   add_changed();
