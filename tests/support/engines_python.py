@@ -29,8 +29,8 @@ PYTHON = python_of("hf")
 
 def variables_with(more=()):
     """The binary is in the PATH as `weightfs`; tests/support/engines and the package can be
-    imported."""
-    return {"PYTHONPATH": f"{MODULES}:{PACKAGE}",
+    imported. A thread for each process: beside other tests threads that wait for each other spin."""
+    return {"PYTHONPATH": f"{MODULES}:{PACKAGE}", "OMP_NUM_THREADS": "1",
             "PATH": os.path.dirname(harness.BINARY) + ":" + os.environ["PATH"], **dict(more)}
 
 
