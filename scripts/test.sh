@@ -1,27 +1,26 @@
 #!/usr/bin/env bash
 # Installs what the tests need, builds, and runs all of them.
 #
-#   scripts/test.sh [--no-sanitizers] [--no-engines] [--no-wheel] [--whole] [ctest options]
+#   scripts/test.sh [--no-sanitizers] [--no-engines] [--no-wheel] [ctest options]
 #
 # A part that fails does not keep the others from running; what has failed stands at the end.
 # Three builds: the one that is used (build/), and by clang one with AddressSanitizer and UBSan for
 # the unit tests and the fuzzers (build-asan/), which search 10 s for each decoder and variant and for
 # each parser of what lies in a bucket, and one with ThreadSanitizer for what has threads
 # (build-tsan/).  All but the first that is needed are built, and the fuzzers run, beneath tests:
-# those mostly wait.  A unit test runs under AddressSanitizer or in the first build, in turn with each
-# commit; those of CUDA kernels run under both sanitizers.  --whole: all of them everywhere, for a release.
+# those mostly wait.  Unit tests run under AddressSanitizer; the first build has those of the SIMD kernels
+# too, and what a sanitizer makes shorter (--no-sanitizers: all).
 # The wheel (scripts/wheel.sh) and the .deb (scripts/deb.sh) are made of the first build, and used in an empty
 # Debian 12.
 # Engines: vLLM, torch and transformers in an environment of their own (scripts/engines.sh, 0.95 GB to download).
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 as_root "$@"
-sanitizers=1 engines=1 wheel=1 whole=0
+sanitizers=1 engines=1 wheel=1
 while true; do
   case "${1:-}" in
     --no-sanitizers) sanitizers=0 ;;
     --no-engines) engines=0 ;;
     --no-wheel) wheel=0 ;;
-    --whole) whole=1 ;;
     -h | --help) sed -n '2,16s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) break ;;
   esac
@@ -117,6 +116,7 @@ run_ctest() {
 build_main() {
   build "$ROOT/build" all -DCMAKE_BUILD_TYPE=RelWithDebInfo "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O2 -g1 -DNDEBUG" \
     -DWEIGHTFS_UNITY=ON -DWEIGHTFS_TESTS=ON -DWEIGHTFS_BENCH=ON -DWEIGHTFS_CHECK_LOCK_ORDER=ON \
+    -DWEIGHTFS_ALL_UNIT_TESTS=$([ $sanitizers = 1 ] && echo OFF || echo ON) \
     "-DWEIGHTFS_CUDA_ARCHITECTURES=80-real"
 }
 
@@ -129,23 +129,13 @@ build_asan() {
   build_sanitized "$ROOT/build-asan" tests/all -DWEIGHTFS_SANITIZE=address,undefined -DWEIGHTFS_FUZZ=ON
 }
 build_tsan() { build_sanitized "$ROOT/build-tsan" tsan -DWEIGHTFS_SANITIZE=thread; }
-# A unit test runs in one of two builds, under AddressSanitizer or optimised, and in the other one with the
-# next commit.  other_half OFFSET: the shards that are left out, as options of ctest.
-other_half() {
-  local turn half
-  turn=$(git -C "$ROOT" rev-list --count HEAD 2>/dev/null || date +%j)
-  [ $(((10#$turn + $1) % 2)) -eq 0 ] && half=0246 || half=1357
-  without+=(-E "^weightfs_(kernels|store|fs)_test[.][$half]\$")
-}
-
 # More than cores: many of them wait, for processes that are killed and for the disk.
 test_asan() {
   local result=0
   export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 ASAN_OPTIONS=detect_leaks=1:malloc_context_size=12
-  [ $whole = 1 ] || other_half 0
-  run_ctest "$ROOT/build-asan" -L unit -LE unit-store --parallel $((3 * JOBS)) "${without[@]}" || result=1
+  run_ctest "$ROOT/build-asan" -L unit -LE unit-store --parallel $((3 * JOBS)) || result=1
   use_memory
-  run_ctest "$ROOT/build-asan" -L unit-store --parallel $((3 * JOBS)) "${without[@]}" || result=1
+  run_ctest "$ROOT/build-asan" -L unit-store --parallel $((3 * JOBS)) || result=1
   return $result
 }
 
@@ -229,6 +219,8 @@ export WEIGHTFS_BIN=$ROOT/build/weightfs
 if [ $engines = 1 ]; then
   part "engines" "$ROOT/scripts/engines.sh" vllm
   export WEIGHTFS_ENGINES_REQUIRED=1  # what is missing fails, and is not skipped
+else
+  without=(-LE engines)
 fi
 if [ $sanitizers = 1 ]; then
   part "unit tests under AddressSanitizer and UBSan" test_asan
@@ -243,12 +235,5 @@ elif [ $wheel = 1 ]; then
 fi
 printf '\n== up to here: %d s\n' "$SECONDS"
 say "all tests"
-labels=
-[ $engines = 1 ] || labels=engines
-if [ $sanitizers = 1 ] && [ $whole = 0 ]; then
-  other_half 1
-  labels+=${labels:+|}unit-cuda  # under both sanitizers
-fi
-[ -z "$labels" ] || without+=(-LE "$labels")
 test_all "$@" || failed+=("all tests")
 [ ${#failed[@]} -eq 0 ] || { cat "$FAILURES"; printf 'failed: %s\n' "${failed[@]}"; exit 1; } >&2
