@@ -24,7 +24,7 @@ sources=("$engines/hf.txt" "$engines/stub_cuda.py")
 # PyPI's torch is the CUDA build; its CUDA libraries are stubbed, not installed.
 install_engine() {
   local python=$1/bin/python site
-  pip_install "$1" --no-deps --no-compile --requirement "$engines/$engine.txt"  # half of it nobody imports
+  pip_install "$1" --no-deps --requirement "$engines/$engine.txt"
   site=$("$python" -c 'import sysconfig; print(sysconfig.get_paths()["platlib"])')
   "$python" "$engines/stub_cuda.py" "$site"
   "$python" -c 'import torch, transformers
