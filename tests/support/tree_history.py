@@ -722,7 +722,10 @@ def load(path):
 
 def play(given):
     """Returns in words how it went."""
-    state = check(given.folder, load(given.resume)) if given.resume else None
+    state = None
+    if given.resume:
+        state = check(given.folder, load(given.resume))
+        print("checked", flush=True)
     history = History(given.folder, given.seed, state, given.plant)
     try:
         history.run(given.ops)
