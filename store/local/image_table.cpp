@@ -10,6 +10,7 @@
 #include <chrono>
 #include <mutex>
 #include <set>
+#include <system_error>
 
 #include "store/base/log.hpp"
 #include "store/local/discard.hpp"
@@ -58,10 +59,13 @@ void ImageTable::load() {
 }
 
 // What a crash left of files that were being added to a version: without them it is what its
-// records say.
+// records say.  With one that cannot be removed it is not, and is rebuilt.
 void ImageTable::remove_coming_files() const {
   for (const auto& [version, paths] : read_coming_files(db_)) {
-    for (const std::string& path : paths) fs::remove(image_directory(version) / path);
+    for (const std::string& path : paths) {
+      std::error_code ignored;
+      fs::remove(image_directory(version) / path, ignored);
+    }
   }
 }
 

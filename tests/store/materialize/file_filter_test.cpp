@@ -256,6 +256,18 @@ TEST_F(KeptFiles, WhoDiesWhileFilesAreAddedKeepsWhatWasHere) {
   expect_kept(1, {"a.safetensors", "b.safetensors", "sub/c.safetensors"});
 }
 
+TEST_F(KeptFiles, AStoreOpensThoughSomethingCannotBeRemovedThatWasBeingAdded) {
+  bring(1, kOnlyB);
+  const auto taken = host().store->images().image_directory(1) / "sub/c.safetensors";
+  std::filesystem::create_directories(taken / "x");
+  EXPECT_ANY_THROW(bring(1, {}));
+  host_.reset();
+  EXPECT_TRUE(host().store->images().is_complete(1));
+  std::filesystem::remove_all(taken);
+  bring(1, {});
+  expect_kept(1, {"a.safetensors", "b.safetensors", "sub/c.safetensors"});
+}
+
 TEST_F(KeptFiles, OthersThanBeforeComeFromTheSnapshot) {
   bring(1, kOnlyB);
   add_changed();
