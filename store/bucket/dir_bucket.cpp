@@ -185,7 +185,10 @@ Bucket::Put DirBucket::put_if_absent(std::string_view key, std::string_view byte
   const Temporary temporary(root_ / kTemporary);
   write_temporary(temporary.path(), key, TextSource(bytes), context);
   if (::link(temporary.path().c_str(), (root_ / key).c_str()) != 0) {
-    if (errno == EEXIST) return Put::exists;
+    if (errno == EEXIST) {
+      sync_up(key);  // who made it may not have come to that, and the caller builds on it
+      return Put::exists;
+    }
     if (errno == EPERM || errno == EOPNOTSUPP || errno == ENOSYS) {
       throw Error(ErrorCode::unsupported,
                   fmt::format("the file system of the bucket directory {} has no hard links, which "
