@@ -379,6 +379,16 @@ class MountTest(unittest.TestCase):
     def assert_same_tree(self, folder, source):
         self.assertEqual(hash_tree(folder), hash_tree(source))
 
+    def assert_same_file(self, path, source):
+        """Through a symlink of the mount, too: a failure says which version that led to."""
+        with open(path, "rb") as file:
+            opened, data = os.readlink(f"/proc/self/fd/{file.fileno()}"), file.read()
+        wanted = read_file(source)
+        if data != wanted:
+            differ = [i for i in range(0, len(wanted), 4096) if data[i:i + 4096] != wanted[i:i + 4096]]
+            self.fail(f"{opened} is not {source}: {len(data)} and {len(wanted)} bytes, "
+                      f"{len(differ)} pages differ, at {differ[:1]} to {differ[-1:]}")
+
     def assert_clean(self):
         """The repository is whole."""
         self.assertEqual(call("verify", self.url)["problems"], [])
