@@ -7,9 +7,10 @@
 # Three builds: the one that is used (build/), and by clang one with AddressSanitizer and UBSan for
 # the unit tests and the fuzzers (build-asan/), which search 10 s for each decoder and variant and for
 # each parser of what lies in a bucket, and one with ThreadSanitizer for what has threads
-# (build-tsan/).  All but the first that is needed are built, and the fuzzers run, beneath tests:
-# those mostly wait.  Unit tests run under AddressSanitizer; the first build has those of the SIMD kernels
-# too, and what a sanitizer makes shorter (--no-sanitizers: all).
+# (build-tsan/).  The last two are built, and the fuzzers run, beneath the tests of the first: those mostly wait.
+# Unit tests run under AddressSanitizer; the first build has those of the SIMD kernels
+# too, and what a sanitizer makes shorter (--no-sanitizers: all).  Under ThreadSanitizer a third of the
+# tests is run, the next with each commit (WEIGHTFS_THREADED=all: all of them).
 # The wheel (scripts/wheel.sh) and the .deb (scripts/deb.sh) are made of the first build, and used in an empty
 # Debian 12.
 # Engines: vLLM, torch and transformers in an environment of their own (scripts/engines.sh, 0.95 GB to download).
@@ -21,7 +22,7 @@ while true; do
     --no-sanitizers) sanitizers=0 ;;
     --no-engines) engines=0 ;;
     --no-wheel) wheel=0 ;;
-    -h | --help) sed -n '2,16s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    -h | --help) sed -n '2,17s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) break ;;
   esac
   shift
@@ -43,12 +44,12 @@ part() {
   [ $result -eq 0 ] || failed+=("$name")
 }
 
-# begin_part NAME COMMAND...: a part beneath what comes next, with the lowest priority, in a process
-# group of its own.  end_part NAME: waits for it, and prints what it has printed.
+# begin_part NAME COMMAND...: a part beneath what comes next, which runs only while a core is idle, in a
+# process group of its own.  end_part NAME: waits for it, and prints what it has printed.
 declare -A begun=()
 begin_part() {
   set -m
-  (failed=() && renice -n 19 -p "$BASHPID" >/dev/null && part "$@" && exit ${#failed[@]}) >"$(log_of "$1")" 2>&1 &
+  (failed=() && { chrt --idle --pid 0 "$BASHPID" || true; } && part "$@" && exit ${#failed[@]}) >"$(log_of "$1")" 2>&1 &
   begun[$1]=$!
   set +m
 }
@@ -113,11 +114,15 @@ run_ctest() {
   ctest --test-dir "$folder" --output-on-failure --rerun-failed
 }
 
+# Device code that no device here would run is compiled as fast as nvcc can: optimised, it takes ten times as long.
+cuda_flags() {
+  [ -e /dev/nvidiactl ] || ! nvcc --help 2>/dev/null | grep -q -- --Ofast-compile || echo --Ofast-compile=max
+}
 build_main() {
   build "$ROOT/build" all -DCMAKE_BUILD_TYPE=RelWithDebInfo "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O2 -g1 -DNDEBUG" \
     -DWEIGHTFS_UNITY=ON -DWEIGHTFS_TESTS=ON -DWEIGHTFS_BENCH=ON -DWEIGHTFS_CHECK_LOCK_ORDER=ON \
     -DWEIGHTFS_ALL_UNIT_TESTS=$([ $sanitizers = 1 ] && echo OFF || echo ON) \
-    "-DWEIGHTFS_CUDA_ARCHITECTURES=80-real"
+    "-DWEIGHTFS_CUDA_ARCHITECTURES=80-real" "-DCMAKE_CUDA_FLAGS=$(cuda_flags)"
 }
 
 # By clang, which is faster at it than g++, and so are tests under its ThreadSanitizer.
@@ -128,7 +133,16 @@ build_sanitized() {
 build_asan() {
   build_sanitized "$ROOT/build-asan" tests/all -DWEIGHTFS_SANITIZE=address,undefined -DWEIGHTFS_FUZZ=ON
 }
-build_tsan() { build_sanitized "$ROOT/build-tsan" tsan -DWEIGHTFS_SANITIZE=thread; }
+# In turn, a third with each commit: the files of the store's tests in two halves, and the rest.
+choose_threaded() {
+  local parts=(store-1 store-2 rest) turn
+  turn=$(git -C "$ROOT" rev-list --count HEAD 2>/dev/null || date +%j)
+  echo "${WEIGHTFS_THREADED:-${parts[$((10#$turn % 3))]}}"
+}
+THREADED=$(choose_threaded)
+build_tsan() {
+  build_sanitized "$ROOT/build-tsan" tsan -DWEIGHTFS_SANITIZE=thread "-DWEIGHTFS_THREADED=$THREADED"
+}
 # More than cores: many of them wait, for processes that are killed and for the disk.
 test_asan() {
   local result=0
@@ -154,9 +168,14 @@ TSAN_STORE+=':Http.replies_are_acknowledged_at_once:PreEncoderTest.GivesTheSameV
 test_tsan() {
   local result=0
   export TSAN_OPTIONS=suppressions=$ROOT/tests/support/tsan.supp
-  run_shards "$ROOT/build-tsan/tests/weightfs_fs_test" "$TSAN_FS" || result=1
-  (use_memory && run_shards "$ROOT/build-tsan/tests/weightfs_store_test" "$TSAN_STORE") || result=1
-  ctest --test-dir "$ROOT/build-tsan" -L unit-cuda --output-on-failure --parallel "$JOBS" || result=1
+  echo "the part in turn: $THREADED"
+  if [[ $THREADED != store-* ]]; then
+    run_shards "$ROOT/build-tsan/tests/weightfs_fs_test" "$TSAN_FS" || result=1
+    ctest --test-dir "$ROOT/build-tsan" -L unit-cuda --output-on-failure --parallel "$JOBS" || result=1
+  fi
+  if [ "$THREADED" != rest ]; then
+    (use_memory && run_shards "$ROOT/build-tsan/tests/weightfs_store_test" "$TSAN_STORE") || result=1
+  fi
   unset TSAN_OPTIONS
   return $result
 }
@@ -204,13 +223,15 @@ need_prometheus() {
   rm ./prometheus_*.deb
 }
 
-build_others() { build_tsan && build_main; }
-if [ $sanitizers = 1 ]; then
-  part "build with AddressSanitizer and UBSan" build_asan
-  begin_part "other builds" build_others
-else
-  part "building" build_main
-fi
+part "building" build_main
+build_others() {
+  local result=0
+  build_asan || result=1
+  build_tsan || result=1
+  [ $result = 1 ] || test_fuzz || result=1
+  return $result
+}
+[ $sanitizers = 0 ] || begin_part "builds with sanitizers, and fuzzers" build_others
 part "clang-tidy" test_tidy
 part "safetensors" need_safetensors
 part "prometheus" need_prometheus
@@ -222,18 +243,21 @@ if [ $engines = 1 ]; then
 else
   without=(-LE engines)
 fi
+# last_part NAME COMMAND...: ctest's summary is what the log ends with.
+last_part() {
+  printf '\n== up to here: %d s\n' "$SECONDS"
+  say "$1"
+  ("${@:2}") || failed+=("$1")
+}
 if [ $sanitizers = 1 ]; then
-  part "unit tests under AddressSanitizer and UBSan" test_asan
-  end_part "other builds"
-  begin_part "fuzzers" test_fuzz
+  part "all tests" test_all "$@"
+  end_part "builds with sanitizers, and fuzzers"
   [ $wheel = 0 ] || begin_part "packages" test_packages
-  part "store and mount under ThreadSanitizer" test_tsan
-  end_part "fuzzers"
+  part "tests under ThreadSanitizer" test_tsan
   [ $wheel = 0 ] || end_part "packages"
-elif [ $wheel = 1 ]; then
-  part "packages" test_packages
+  last_part "unit tests under AddressSanitizer and UBSan" test_asan
+else
+  [ $wheel = 0 ] || part "packages" test_packages
+  last_part "all tests" test_all "$@"
 fi
-printf '\n== up to here: %d s\n' "$SECONDS"
-say "all tests"
-test_all "$@" || failed+=("all tests")
 [ ${#failed[@]} -eq 0 ] || { cat "$FAILURES"; printf 'failed: %s\n' "${failed[@]}"; exit 1; } >&2

@@ -4,13 +4,7 @@
 
 namespace weightfs::test {
 
-#if defined(__has_feature)  // clang
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define WEIGHTFS_IS_SANITIZED
-#endif
-#endif
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(WEIGHTFS_IS_SANITIZED)
+#ifdef WEIGHTFS_SANITIZED  // by tests/CMakeLists.txt: under AddressSanitizer tests themselves are ordinary code
 inline constexpr bool kSanitized = true;
 #else
 inline constexpr bool kSanitized = false;
