@@ -4,13 +4,12 @@
 #   scripts/test.sh [--no-sanitizers] [--no-engines] [--no-wheel] [ctest options]
 #
 # A part that fails does not keep the others from running; what has failed stands at the end.
-# Three builds: the one that is used (build/), and by clang one with AddressSanitizer and UBSan for
-# the unit tests and the fuzzers (build-asan/), which search 10 s for each decoder and variant and for
-# each parser of what lies in a bucket, and one with ThreadSanitizer for what has threads
-# (build-tsan/).  The last two are built, and the fuzzers run, beneath the tests of the first: those mostly wait.
-# Unit tests run under AddressSanitizer; the first build has those of the SIMD kernels
-# too, and what a sanitizer makes shorter (--no-sanitizers: all).  Under ThreadSanitizer a third of the
-# tests is run, the next with each commit (WEIGHTFS_THREADED=all: all of them).
+# Three builds: the one that is used (build/), in which all tests run; and by clang one with AddressSanitizer
+# and UBSan for the unit tests and the fuzzers (build-asan/), which search 10 s for each decoder and variant
+# and for each parser of what lies in a bucket, and one with ThreadSanitizer for what has threads (build-tsan/).
+# The last two come last: where "all tests" have ended too late for all of theirs to end within 80 minutes
+# (WEIGHTFS_TEST_MINUTES; 0: any time) they have a third of them, the next with each commit.  The log says so;
+# WEIGHTFS_SANITIZED_TESTS=all, store-1, store-2 or rest names the part.
 # The wheel (scripts/wheel.sh) and the .deb (scripts/deb.sh) are made of the first build, and used in an empty
 # Debian 12.
 # Engines: vLLM, torch and transformers in an environment of their own (scripts/engines.sh, 0.95 GB to download).
@@ -22,7 +21,7 @@ while true; do
     --no-sanitizers) sanitizers=0 ;;
     --no-engines) engines=0 ;;
     --no-wheel) wheel=0 ;;
-    -h | --help) sed -n '2,17s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    -h | --help) sed -n '2,15s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) break ;;
   esac
   shift
@@ -61,7 +60,7 @@ end_part() {
 log_of() { printf '%s/weightfs-%s-%s.log' "${TMPDIR:-/tmp}" $$ "${1// /-}"; }
 end_all_parts() {
   for name in "${!begun[@]}"; do kill -- "-${begun[$name]}" 2>/dev/null || true; done
-  rm -f "$(log_of '')"* "$FAILURES"
+  rm -f "$(log_of '')"* "$FAILURES" "$SUMMARY"*
 }
 trap end_all_parts EXIT
 trap 'exit 1' INT TERM
@@ -95,6 +94,7 @@ run_shards() {
 
 # What has failed, named again where the log ends.  Parts are shells of their own: by a file.
 FAILURES=$(mktemp)
+SUMMARY=$(mktemp)
 name_failure() { echo "$1" >>"$FAILURES"; }
 
 # What sanitizers look at in a store needs no disk, and a slow one takes most of their time: a store
@@ -121,35 +121,51 @@ cuda_flags() {
 build_main() {
   build "$ROOT/build" all -DCMAKE_BUILD_TYPE=RelWithDebInfo "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O2 -g1 -DNDEBUG" \
     -DWEIGHTFS_UNITY=ON -DWEIGHTFS_TESTS=ON -DWEIGHTFS_BENCH=ON -DWEIGHTFS_CHECK_LOCK_ORDER=ON \
-    -DWEIGHTFS_ALL_UNIT_TESTS=$([ $sanitizers = 1 ] && echo OFF || echo ON) \
     "-DWEIGHTFS_CUDA_ARCHITECTURES=80-real" "-DCMAKE_CUDA_FLAGS=$(cuda_flags)"
+}
+
+# ---- sanitizers ----
+
+# choose_part FACTOR_ALL FACTOR_THIRD: what is built and run under a sanitizer, by how long all else took: all if
+# there is time for FACTOR_ALL times as long, in percent, a third if for FACTOR_THIRD, else nothing.
+choose_part() {
+  local parts=(store-1 store-2 rest) limit=$((${WEIGHTFS_TEST_MINUTES:-80} * 60)) turn
+  turn=$(git -C "$ROOT" rev-list --count HEAD 2>/dev/null || date +%j)
+  if [ -n "${WEIGHTFS_SANITIZED_TESTS:-}" ]; then
+    echo "$WEIGHTFS_SANITIZED_TESTS"
+  elif [ $limit = 0 ] || [ $((SECONDS * $1 / 100)) -le $limit ]; then
+    echo all
+  elif [ $((SECONDS * $2 / 100)) -le $limit ]; then
+    echo "${parts[$((10#$turn % 3))]}"
+  else
+    echo none
+  fi
 }
 
 # By clang, which is faster at it than g++, and so are tests under its ThreadSanitizer.
 build_sanitized() {
-  build "$1" "$2" -DCMAKE_CXX_COMPILER=clang++-14 -DCMAKE_BUILD_TYPE=Debug "-DCMAKE_CXX_FLAGS_DEBUG=-O1 -g1" \
-    -DWEIGHTFS_PRECOMPILE=ON -DWEIGHTFS_BENCH=OFF "${@:3}"
+  build "$1" sanitized -DCMAKE_CXX_COMPILER=clang++-14 -DCMAKE_BUILD_TYPE=Debug "-DCMAKE_CXX_FLAGS_DEBUG=-O1 -g1" \
+    -DWEIGHTFS_PRECOMPILE=ON -DWEIGHTFS_BENCH=OFF "${@:2}"
 }
 build_asan() {
-  build_sanitized "$ROOT/build-asan" tests/all -DWEIGHTFS_SANITIZE=address,undefined -DWEIGHTFS_FUZZ=ON
+  build_sanitized "$ROOT/build-asan" -DWEIGHTFS_SANITIZE=address,undefined -DWEIGHTFS_FUZZ=ON \
+    "-DWEIGHTFS_SANITIZED_TESTS=$asan_part"
 }
-# In turn, a third with each commit: the files of the store's tests in two halves, and the rest.
-choose_threaded() {
-  local parts=(store-1 store-2 rest) turn
-  turn=$(git -C "$ROOT" rev-list --count HEAD 2>/dev/null || date +%j)
-  echo "${WEIGHTFS_THREADED:-${parts[$((10#$turn % 3))]}}"
-}
-THREADED=$(choose_threaded)
 build_tsan() {
-  build_sanitized "$ROOT/build-tsan" tsan -DWEIGHTFS_SANITIZE=thread "-DWEIGHTFS_THREADED=$THREADED"
+  build_sanitized "$ROOT/build-tsan" -DWEIGHTFS_SANITIZE=thread "-DWEIGHTFS_SANITIZED_TESTS=$tsan_part"
 }
 # More than cores: many of them wait, for processes that are killed and for the disk.
 test_asan() {
   local result=0
   export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 ASAN_OPTIONS=detect_leaks=1:malloc_context_size=12
-  run_ctest "$ROOT/build-asan" -L unit -LE unit-store --parallel $((3 * JOBS)) || result=1
-  use_memory
-  run_ctest "$ROOT/build-asan" -L unit-store --parallel $((3 * JOBS)) || result=1
+  if [[ $asan_part != store-* ]]; then
+    run_ctest "$ROOT/build-asan" -R '^(weightfs_(kernels|fs|gpu)_test|CudaCheck|PlantedBugs|GpuTest)' \
+      --parallel $((3 * JOBS)) || result=1
+  fi
+  if [ "$asan_part" != rest ]; then
+    use_memory
+    run_ctest "$ROOT/build-asan" -R '^weightfs_store_test' --parallel $((3 * JOBS)) || result=1
+  fi
   return $result
 }
 
@@ -168,23 +184,34 @@ TSAN_STORE+=':Http.replies_are_acknowledged_at_once:PreEncoderTest.GivesTheSameV
 test_tsan() {
   local result=0
   export TSAN_OPTIONS=suppressions=$ROOT/tests/support/tsan.supp
-  echo "the part in turn: $THREADED"
-  if [[ $THREADED != store-* ]]; then
+  if [[ $tsan_part != store-* ]]; then
     run_shards "$ROOT/build-tsan/tests/weightfs_fs_test" "$TSAN_FS" || result=1
     ctest --test-dir "$ROOT/build-tsan" -L unit-cuda --output-on-failure --parallel "$JOBS" || result=1
   fi
-  if [ "$THREADED" != rest ]; then
+  if [ "$tsan_part" != rest ]; then
     (use_memory && run_shards "$ROOT/build-tsan/tests/weightfs_store_test" "$TSAN_STORE") || result=1
   fi
   unset TSAN_OPTIONS
   return $result
 }
 
+build_others() {
+  local result=0
+  [ "$asan_part" = none ] || build_asan || result=1
+  [ "$tsan_part" = none ] || build_tsan || result=1
+  return $result
+}
+
 test_fuzz() { ctest --test-dir "$ROOT/build-asan" -L fuzz --output-on-failure --parallel "$JOBS"; }
 
 # More than cores: tests of mounts and of S3 wait most of their time, each on a place of its own.
+# What ctest says of them at last is also what the log ends with.
 test_all() {
-  run_ctest "$ROOT/build" --parallel $((2 * JOBS + 1)) "${without[@]}" "$@"
+  local result=0
+  set -o pipefail
+  run_ctest "$ROOT/build" --parallel $((2 * JOBS + 1)) "${without[@]}" "$@" | tee "$SUMMARY.all" || result=1
+  tac "$SUMMARY.all" | sed '/tests passed,/q' | tac >"$SUMMARY"
+  return $result
 }
 
 test_wheel() {
@@ -224,14 +251,6 @@ need_prometheus() {
 }
 
 part "building" build_main
-build_others() {
-  local result=0
-  build_asan || result=1
-  build_tsan || result=1
-  [ $result = 1 ] || test_fuzz || result=1
-  return $result
-}
-[ $sanitizers = 0 ] || begin_part "builds with sanitizers, and fuzzers" build_others
 part "clang-tidy" test_tidy
 part "safetensors" need_safetensors
 part "prometheus" need_prometheus
@@ -243,21 +262,19 @@ if [ $engines = 1 ]; then
 else
   without=(-LE engines)
 fi
-# last_part NAME COMMAND...: ctest's summary is what the log ends with.
-last_part() {
-  printf '\n== up to here: %d s\n' "$SECONDS"
-  say "$1"
-  ("${@:2}") || failed+=("$1")
-}
+part "all tests" test_all "$@"
 if [ $sanitizers = 1 ]; then
-  part "all tests" test_all "$@"
-  end_part "builds with sanitizers, and fuzzers"
-  [ $wheel = 0 ] || begin_part "packages" test_packages
-  part "tests under ThreadSanitizer" test_tsan
-  [ $wheel = 0 ] || end_part "packages"
-  last_part "unit tests under AddressSanitizer and UBSan" test_asan
-else
-  [ $wheel = 0 ] || part "packages" test_packages
-  last_part "all tests" test_all "$@"
+  asan_part=$(choose_part 220 130) tsan_part=$(choose_part 220 150)
+  echo "tests that are run under AddressSanitizer: $asan_part; under ThreadSanitizer: $tsan_part"
+  begin_part "builds with sanitizers" build_others
 fi
+[ $wheel = 0 ] || part "packages" test_packages
+if [ $sanitizers = 1 ]; then
+  end_part "builds with sanitizers"
+  [ "$tsan_part" = none ] || part "tests under ThreadSanitizer" test_tsan
+  [ "$asan_part" = none ] || part "fuzzers" test_fuzz
+  [ "$asan_part" = none ] || part "unit tests under AddressSanitizer and UBSan" test_asan
+fi
+say "all of it: $SECONDS s; of all tests:"
+cat "$SUMMARY"
 [ ${#failed[@]} -eq 0 ] || { cat "$FAILURES"; printf 'failed: %s\n' "${failed[@]}"; exit 1; } >&2

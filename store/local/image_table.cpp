@@ -43,9 +43,15 @@ ImageTable::ImageTable(Db& db, fs::path directory, fs::path temporary)
 }
 
 void ImageTable::load() {
-  remove_coming_files();
+  const auto coming = read_coming_files(db_);
   for (const auto& [version, records] : read_image_records(db_)) {
-    if (!has_files(image_directory(version), records.images)) {
+    const fs::path directory = image_directory(version);
+    bool is_right = has_files(directory, records.images);
+    if (const auto added = coming.find(version); !is_right && added != coming.end()) {
+      remove_coming_files(directory, added->second);
+      is_right = has_files(directory, records.images);
+    }
+    if (!is_right) {
       log_warning(
           fmt::format("the images of version {} in {} do not match their records; they are rebuilt",
                       version, directory_.parent_path().string()));
@@ -60,12 +66,11 @@ void ImageTable::load() {
 
 // What a crash left of files that were being added to a version: without them it is what its
 // records say.  With one that cannot be removed it is not, and is rebuilt.
-void ImageTable::remove_coming_files() const {
-  for (const auto& [version, paths] : read_coming_files(db_)) {
-    for (const std::string& path : paths) {
-      std::error_code ignored;
-      fs::remove(image_directory(version) / path, ignored);
-    }
+void ImageTable::remove_coming_files(const fs::path& directory,
+                                     const std::vector<std::string>& paths) {
+  for (const std::string& path : paths) {
+    std::error_code ignored;
+    fs::remove(directory / path, ignored);
   }
 }
 

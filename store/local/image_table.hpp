@@ -107,9 +107,10 @@ class ImageTable {
                        const std::vector<bool>& absent = {});
 
   /// Files of these paths are to be moved below the image directory of a complete version, which
-  /// complete_images() then records.  From here on whoever opens the store removes them first, so
-  /// that a crash in between costs only these files.  Durable; of a version in memory nothing is
-  /// written.
+  /// complete_images() then records.  Until then whoever opens the store removes them where the
+  /// version is not what its records say, so that a crash costs only these files.  That record may
+  /// outlive a power cut: they are to be on the disk before it.  Durable; of a version in memory
+  /// nothing is written.
   /// Throws Error: no_space, io.
   void announce_files(std::uint64_t version, std::span<const std::string> paths);
 
@@ -237,7 +238,8 @@ class ImageTable {
   };
 
   void load();
-  void remove_coming_files() const;
+  static void remove_coming_files(const std::filesystem::path& directory,
+                                  const std::vector<std::string>& paths);
   void remove_strays() const;
   void remove_from_memory(std::uint64_t version);
   [[nodiscard]] bool is_in_memory_only(std::uint64_t version, std::uint64_t generation) const;

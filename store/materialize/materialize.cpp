@@ -13,6 +13,7 @@
 
 #include "store/base/log.hpp"
 #include "store/format/version_images.hpp"
+#include "store/local/sync_images.hpp"
 #include "store/materialize/bases.hpp"
 #include "store/materialize/early_version.hpp"
 #include "store/materialize/file_filter.hpp"
@@ -264,9 +265,11 @@ class Materializer {
       absent[i] = false;
     }
     const std::filesystem::path directory = store_.images().image_directory(version->number());
+    for (const std::string& path : added) sync_image(scratch.path() / path);
     store_.images().announce_files(version->number(), added);
     try {
       for (const std::string& path : added) move_in(scratch.path() / path, directory, path);
+      sync_directories(directory, added);
       store_.images().complete_images(version->number(), file_sizes(plan), plan.hashes,
                                       by_path(version->manifest, layout, absent));
       lap(watch_, &VersionTiming::record);
@@ -282,6 +285,18 @@ class Materializer {
                       const std::string& path) {
     std::filesystem::create_directories((directory / path).parent_path());
     std::filesystem::rename(from, directory / path);
+  }
+
+  /// Makes the names of files below a directory durable.
+  static void sync_directories(const std::filesystem::path& directory,
+                               const std::vector<std::string>& paths) {
+    std::set<std::filesystem::path> above{directory};
+    for (const std::string& path : paths) {
+      for (auto at = (directory / path).parent_path(); at != directory; at = at.parent_path()) {
+        above.insert(at);
+      }
+    }
+    for (const std::filesystem::path& each : above) fsync_directory(each);
   }
 
   /// `bytes`: to come.  `had_bytes`: size of what the version already has.  `early_bytes`: of files

@@ -268,6 +268,29 @@ TEST_F(KeptFiles, AStoreOpensThoughSomethingCannotBeRemovedThatWasBeingAdded) {
   expect_kept(1, {"a.safetensors", "b.safetensors", "sub/c.safetensors"});
 }
 
+/// A file that did not change is linked: here one that the disk did not take for another version.
+TEST_F(KeptFiles, WhatTheDiskDoesNotTakeWhileFilesAreAddedCostsNothingElse) {
+  bring(1, {});
+  nudge(shards_["b.safetensors"][0], 0.01, rng_);
+  add();
+  bring(2, kOnlyB);
+  test::mark_as_lost(host().store->images().image_directory(1) / "a.safetensors");
+  const Error error = error_of([&] { bring(2, {}); });
+  EXPECT_NE(std::string(error.what()).find("the disk did not take"), std::string::npos)
+      << error.what();
+  expect_kept(2, {"b.safetensors"});
+  host_.reset();
+  expect_kept(2, {"b.safetensors"});
+}
+
+/// An older release adds files without removing the note.
+TEST_F(KeptFiles, ANoteOfFilesThatHaveComeTakesNone) {
+  bring(1, {});
+  host().store->images().announce_files(1, std::vector<std::string>{"a.safetensors"});
+  host_.reset();
+  expect_kept(1, {"a.safetensors", "b.safetensors", "sub/c.safetensors"});
+}
+
 TEST_F(KeptFiles, OthersThanBeforeComeFromTheSnapshot) {
   bring(1, kOnlyB);
   add_changed();

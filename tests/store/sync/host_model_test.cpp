@@ -710,24 +710,32 @@ class HostModel : public testing::TestWithParam<unsigned> {
 
   /// Nothing stays reserved that is not in use.
   void check_reservations() {
-    Numbers reserved{host_->sync.catalog()->latest};
-    for (const std::uint64_t version : partial()) {
-      reserved.insert(version);  // in case it is being recorded
-      const auto filled = host_->sync.find_partial(version);
-      if (filled && filled->plan().base) reserved.insert(filled->plan().base->version->number());
-    }
-    for (const Reader& one : readers_) {
-      if (one.reserved) reserved.insert(one.version);
-    }
     for (const auto& each : trees_) {
       const std::uint64_t version = each.first;
-      const bool must_stay = version == host_->sync.catalog()->latest;
-      EXPECT_TRUE(eventually([&] { return host_->store->eviction().stays(version) == must_stay; }))
-          << version;
-      if (reserved.contains(version)) continue;
-      EXPECT_TRUE(eventually([&] { return host_->store->eviction().leave(version).has_value(); }))
-          << version << " is still reserved";
+      EXPECT_TRUE(eventually([&] {
+        return host_->store->eviction().stays(version) ==
+               (version == host_->sync.catalog()->latest);
+      })) << version;
+      EXPECT_TRUE(eventually([&] {
+        return may_be_reserved(version) || host_->store->eviction().leave(version).has_value();
+      })) << version
+          << " is still reserved";
     }
+  }
+  /// To be asked anew: who took the last answer of the bucket may complete its version only now,
+  /// and `latest` moves there.
+  [[nodiscard]] bool may_be_reserved(std::uint64_t version) const {
+    if (version == host_->sync.catalog()->latest) return true;
+    for (const std::uint64_t number : partial()) {
+      if (number == version) return true;  // in case it is being recorded
+      const auto filled = host_->sync.find_partial(number);
+      if (filled && filled->plan().base && filled->plan().base->version->number() == version) {
+        return true;
+      }
+    }
+    return std::any_of(readers_.begin(), readers_.end(), [version](const Reader& one) {
+      return one.reserved && one.version == version;
+    });
   }
 
   /// After a version was brought in or begun: what counts is what is not in use, and what must
