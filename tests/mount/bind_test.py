@@ -443,7 +443,7 @@ class Ending(BindTest):
         self.refused(("umount", mount.path), "busy", str(reader.pid))
         reader.kill()
         reader.wait()
-        harness.call("umount", mount.path)
+        harness.umount(mount.path)
         self.assertEqual(self.mounts_below(mount), {})
 
     def test_the_mount_of_a_stopped_daemon_can_be_unmounted(self):
@@ -451,7 +451,7 @@ class Ending(BindTest):
         pid = mount.process.pid
         os.kill(pid, signal.SIGSTOP)
         harness.wait_until(lambda: all(map(is_stopped, tasks_of(pid))), "all of it to stop")
-        harness.call("umount", mount.path)
+        harness.umount(mount.path)
         self.assertEqual(self.mounts_below(mount), {})
         os.kill(mount.process.pid, signal.SIGCONT)
         self.assertTrue(mount.process.has_ended(10))

@@ -72,7 +72,7 @@ class Command(harness.MountTest):
         mount.process.kill()
         for path in (mount.control_socket(), record_of(mount.path)):
             self.assertTrue(os.path.exists(path), path)
-        harness.call("umount", mount.path)
+        harness.umount(mount.path)
         for path in (mount.control_socket(), record_of(mount.path)):
             self.assertFalse(os.path.exists(path), path)
 
@@ -90,7 +90,7 @@ class Command(harness.MountTest):
         self.make_repository(1)
         mount = self.mount()
         os.kill(mount.process.pid, signal.SIGSTOP)
-        said = harness.call("umount", mount.path, timeout=60)
+        said = harness.umount(mount.path, timeout=60)
         self.assertEqual((said["pid"], said["ended"]), (mount.process.pid, False))
         os.kill(mount.process.pid, signal.SIGCONT)
         self.assertTrue(mount.process.has_ended(15))

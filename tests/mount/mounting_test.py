@@ -68,7 +68,7 @@ class MountPoint(harness.MountTest):
         mount.adopt(said)
         self.assertEqual(said["mountpoint"], mount.path)
         self.assertEqual(harness.call("status", link)["mountpoint"], mount.path)
-        harness.call("umount", link)
+        harness.umount(link)
         self.assertFalse(os.path.ismount(mount.path))
 
     def test_umount_ends_the_daemon(self):
@@ -117,7 +117,7 @@ class MountPoint(harness.MountTest):
         mount = self.mount("--serve", "daemon")
         data = harness.read_file(os.path.join(self.step, FILE))
         fd = os.open(mount.join("latest", FILE), os.O_RDONLY)
-        said = harness.call("umount", mount.path, "--lazy")
+        said = harness.umount(mount.path, "--lazy")
         self.assertFalse(os.path.ismount(mount.path))
         self.assertFalse(said["ended"])
         self.assertEqual(os.pread(fd, len(data), 0), data)
@@ -136,7 +136,7 @@ class MountPoint(harness.MountTest):
     def test_a_dead_mount_can_be_unmounted(self):
         mount = self.mount()
         mount.process.kill()
-        harness.call("umount", mount.path)
+        harness.umount(mount.path)
         self.assertFalse(os.path.ismount(mount.path))
 
     def test_status_tells_of_dead_and_stuck_daemons(self):
@@ -232,7 +232,7 @@ class MountPoint(harness.MountTest):
         self.assertEqual(done.stdout.split()[0], harness.hash_tree(self.step)[FILE])
         with self.assertRaises(PermissionError):
             os.listdir(mount.path)
-        harness.call("umount", mount.path, **user)
+        harness.umount(mount.path, **user)
         self.assertTrue(mount.process.has_ended(10))
 
     def test_a_signal_while_mounting_leaves_nothing(self):

@@ -71,13 +71,13 @@ class Service(harness.MountTest):
             self.assert_same_tree(place.join("latest/"), self.steps[0])
             process.kill()
             process.wait()
-        harness.call("umount", place.path)
+        harness.umount(place.path)
 
     def test_umount_is_an_end_and_no_failure(self):
         place = harness.Mount(self, self.url)
         process = self.start("mount", f'mountpoint = "{place.path}"')
         self.until("READY=1")
-        harness.call("umount", place.path)
+        harness.umount(place.path)
         self.assertEqual(process.wait(20), 0)
 
     def test_the_watchdog_is_fed_as_long_as_the_mount_answers(self):

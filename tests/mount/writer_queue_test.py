@@ -151,7 +151,7 @@ class Queue(writers.WriterTest):
         self.assertIsNone(reader.status()["writer"])
         self.assertIn("2 hand-overs wait", harness.run("status", reader.path).stdout)
         self.assertFalse(os.path.exists(reader.join("staging")))
-        self.assertEqual(harness.call("umount", reader.path)["queued"], ["step-2", "step-3"])
+        self.assertEqual(harness.umount(reader.path)["queued"], ["step-2", "step-3"])
 
         mount.start()  # the bucket is still away
         self.assertEqual(sorted(os.listdir(mount.join("publish"))), ["step-2", "step-3"])

@@ -78,6 +78,20 @@ def call(*arguments, **more):
     return json.loads(done.stdout)
 
 
+def umount(path, *options, **more):
+    """`weightfs umount --json`; it must succeed. Returns the JSON.
+
+    Another test that copies the mounts, or looks through /proc, may use it for a moment."""
+    def try_it():
+        done = run("umount", path, *options, "--json", **more)
+        if done.returncode == 0:
+            return json.loads(done.stdout)
+        if "not visible here" not in done.stderr:
+            raise AssertionError(f"umount {path}: exit code {done.returncode}\n{done.stderr}")
+        return None
+    return wait_until(try_it, f"the end of the mount {path}")
+
+
 # For what hangs, not for what is slow: where all cores are busy, a thread of the lowest priority
 # gets little.
 LIMIT = 240
@@ -256,16 +270,9 @@ class Mount:
         return said
 
     def umount(self, *options):
-        wait_until(lambda: self.is_unmounted(*options), "the end of the mount")
+        umount(self.path, *options)
         if not self.process.has_ended(10):
             raise AssertionError("umount returned before the daemon had ended")
-
-    def is_unmounted(self, *options):
-        """Another test that copies the mounts, or looks through /proc, may use it for a moment."""
-        done = run("umount", self.path, *options)
-        if done.returncode != 0 and "not visible here" not in done.stderr:
-            raise AssertionError(f"umount {self.path}: exit code {done.returncode}\n{done.stderr}")
-        return done.returncode == 0
 
     def status(self):
         with open(os.path.join(self.path, ".weightfs", "status")) as file:
