@@ -429,7 +429,7 @@ void SyncDirectory::place(const stdfs::path& image, const stdfs::path& target,
     copy_image(image, made, context);
     has_copies_ = true;
   } else {
-    sync_image(made);  // a version here must not wait for its store to be checked
+    sync_image(made, context);  // a version here must not wait for its store to be checked
   }
   rename_path(made, target);
 }

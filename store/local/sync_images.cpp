@@ -126,6 +126,13 @@ void sync_all_images(ImageTable& images) {
   }
 }
 
-void sync_image(const fs::path& path) { static_cast<void>(sync_file(path, {})); }
+void sync_image(const fs::path& path, const Context& context) {
+  const std::string what = "syncing " + path.string();
+  const auto check = [&] {
+    context.check(what);
+    return false;
+  };
+  static_cast<void>(sync_file(path, check));
+}
 
 }  // namespace weightfs

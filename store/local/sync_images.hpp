@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <functional>
 
+#include "store/base/context.hpp"
 #include "store/local/image_table.hpp"
 
 namespace weightfs {
@@ -37,8 +38,8 @@ SyncedImages sync_images(ImageTable& images, std::uint64_t version,
 /// not take is removed, with an error in the log.
 void sync_all_images(ImageTable& images);
 
-/// Syncs one image, as above: for who gives it a name elsewhere that must be durable at once.
-/// Throws Error: io.
-void sync_image(const std::filesystem::path& path);
+/// Syncs one image, as above: for who gives it a name that must be durable at once.
+/// Throws Error: io; as Context::check(), which is asked between two slices.
+void sync_image(const std::filesystem::path& path, const Context& context);
 
 }  // namespace weightfs

@@ -265,7 +265,7 @@ class Materializer {
       absent[i] = false;
     }
     const std::filesystem::path directory = store_.images().image_directory(version->number());
-    for (const std::string& path : added) sync_image(scratch.path() / path);
+    for (const std::string& path : added) sync_image(scratch.path() / path, context_);
     store_.images().announce_files(version->number(), added);
     try {
       for (const std::string& path : added) move_in(scratch.path() / path, directory, path);

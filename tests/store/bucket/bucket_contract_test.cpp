@@ -24,6 +24,7 @@
 #include "tests/support/fake_s3.hpp"
 #include "tests/support/memory_bucket.hpp"
 #include "tests/support/support.hpp"
+#include "tests/support/sync_watch.hpp"
 
 namespace weightfs {
 namespace {
@@ -507,6 +508,23 @@ TEST(DirBucket, SaysThatItMayNotBeWritten) {
     EXPECT_EQ(get(at.bucket, "a/b"), "x");
   }
   for (const std::string& name : directories) fs::permissions(at.root / name, fs::perms::owner_all);
+}
+
+// Who made it may not have come to that, and a manifest that builds on it would outlive it.
+TEST(DirBucket, AnObjectThatIsThereAlreadyIsDurableToo) {
+  Directory at;
+  put(at.bucket, "a/b", "x");
+  DirBucket other(at.root, false);
+  {
+    const test::SyncWatch watch;
+    EXPECT_EQ(other.put_if_absent("a/b", "y", {}), Bucket::Put::exists);
+    EXPECT_TRUE(watch.has_seen(at.root / "a"));
+    EXPECT_TRUE(watch.has_seen(at.root));
+  }
+  const test::SyncWatch fails("bucket/a");
+  std::string message;
+  EXPECT_EQ(code_of([&] { other.put_if_absent("a/b", "y", {}); }, &message), ErrorCode::io);
+  EXPECT_NE(message.find("may be lost in a power cut"), std::string::npos) << message;
 }
 
 // /dev/full cannot be a bucket, so a file size limit simulates a full disk.

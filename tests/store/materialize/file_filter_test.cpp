@@ -2,11 +2,8 @@
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <filesystem>
 #include <mutex>
 #include <set>
@@ -23,59 +20,7 @@
 #include "tests/support/meddling_coder.hpp"
 #include "tests/support/random.hpp"
 #include "tests/support/repository_builder.hpp"
-
-namespace weightfs {
-namespace {
-
-/// While it lives: what is synced in this process, and an error for paths that contain a word.
-class SyncWatch {
- public:
-  explicit SyncWatch(std::string_view failing) : failing_(failing) { current() = this; }
-  ~SyncWatch() {
-    const std::lock_guard lock(mutex());
-    current() = nullptr;
-  }
-  SyncWatch(const SyncWatch&) = delete;
-  SyncWatch& operator=(const SyncWatch&) = delete;
-
-  [[nodiscard]] bool has_seen(const std::string& path) const {
-    const std::lock_guard lock(mutex());
-    return seen_.contains(path);
-  }
-
-  static bool fails(int fd) {
-    const std::lock_guard lock(mutex());
-    if (current() == nullptr) return false;
-    std::error_code ignored;
-    const std::string path =
-        std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(fd), ignored).string();
-    current()->seen_.insert(path);
-    return !current()->failing_.empty() && path.find(current()->failing_) != std::string::npos;
-  }
-
- private:
-  static std::mutex& mutex() {
-    static std::mutex one;
-    return one;
-  }
-  static SyncWatch*& current() {
-    static SyncWatch* one = nullptr;
-    return one;
-  }
-
-  const std::string failing_;
-  std::set<std::string> seen_;
-};
-
-}  // namespace
-}  // namespace weightfs
-
-/// The C library's, for this whole program: no disk here fails when it is asked to.
-extern "C" int fsync(int fd) {
-  if (!weightfs::SyncWatch::fails(fd)) return static_cast<int>(::syscall(SYS_fsync, fd));
-  errno = EIO;
-  return -1;
-}
+#include "tests/support/sync_watch.hpp"
 
 namespace weightfs {
 namespace {
@@ -329,7 +274,7 @@ TEST_F(KeptFiles, AStoreOpensThoughSomethingCannotBeRemovedThatWasBeingAdded) {
 TEST_F(KeptFiles, WhatTheDiskDoesNotTakeWhileFilesAreAddedCostsNothingElse) {
   bring(1, kOnlyB);
   {
-    SyncWatch watch("/files-");
+    const test::SyncWatch watch("/files-");
     const Error error = error_of([&] { bring(1, {}); });
     EXPECT_NE(std::string(error.what()).find("the disk did not take"), std::string::npos)
         << error.what();
@@ -337,7 +282,7 @@ TEST_F(KeptFiles, WhatTheDiskDoesNotTakeWhileFilesAreAddedCostsNothingElse) {
   expect_kept(1, {"b.safetensors"});
   host_.reset();
   expect_kept(1, {"b.safetensors"});
-  SyncWatch watch("");
+  const test::SyncWatch watch;
   bring(1, {});
   const std::string directory = host().store->images().image_directory(1);
   EXPECT_TRUE(watch.has_seen(directory));

@@ -1,0 +1,54 @@
+#include "tests/support/sync_watch.hpp"
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <utility>
+
+namespace weightfs::test {
+namespace {
+
+std::mutex mutex;  // held while the one that lives is called: threads of RocksDB sync at any time
+SyncWatch* living = nullptr;
+
+bool is_to_fail(int fd) {
+  const std::lock_guard lock(mutex);
+  return living != nullptr && living->note(fd);
+}
+
+}  // namespace
+
+SyncWatch::SyncWatch(std::string failing) : failing_(std::move(failing)) {
+  const std::lock_guard lock(mutex);
+  living = this;
+}
+
+SyncWatch::~SyncWatch() {
+  const std::lock_guard lock(mutex);
+  living = nullptr;
+}
+
+bool SyncWatch::has_seen(const std::string& path) const {
+  const std::lock_guard lock(mutex_);
+  return seen_.contains(path);
+}
+
+bool SyncWatch::note(int fd) {
+  std::error_code ignored;
+  const std::string path =
+      std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(fd), ignored).string();
+  const std::lock_guard lock(mutex_);
+  seen_.insert(path);
+  return !failing_.empty() && path.find(failing_) != std::string::npos;
+}
+
+}  // namespace weightfs::test
+
+/// The C library's, for this whole program.
+extern "C" int fsync(int fd) {
+  if (!weightfs::test::is_to_fail(fd)) return static_cast<int>(::syscall(SYS_fsync, fd));
+  errno = EIO;
+  return -1;
+}

@@ -1,0 +1,35 @@
+// SyncWatch: what this process syncs to the disk, and a disk that does not take it.
+//
+// No disk here fails when it is asked to, and nothing shows which name a power cut would take: so
+// the program of the store's tests has an fsync(2) of its own, which asks the SyncWatch that lives.
+//
+// Threads: all calls may run in parallel.  One lives at a time.
+#pragma once
+
+#include <mutex>
+#include <set>
+#include <string>
+
+namespace weightfs::test {
+
+class SyncWatch {
+ public:
+  /// `failing`: files and directories with this in their path are not synced (EIO); empty: all are.
+  explicit SyncWatch(std::string failing = {});
+  ~SyncWatch();
+  SyncWatch(const SyncWatch&) = delete;
+  SyncWatch& operator=(const SyncWatch&) = delete;
+
+  /// Whether this path has been synced since this lives.
+  [[nodiscard]] bool has_seen(const std::string& path) const;
+
+  /// By fsync(2).  Returns: whether it is to fail.
+  bool note(int fd);
+
+ private:
+  const std::string failing_;
+  mutable std::mutex mutex_;
+  std::set<std::string> seen_;
+};
+
+}  // namespace weightfs::test
