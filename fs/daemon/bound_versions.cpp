@@ -11,6 +11,7 @@
 
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
+#include "store/local/sync_images.hpp"
 #include "store/os/file.hpp"
 
 namespace weightfs::fs {
@@ -30,6 +31,9 @@ void set_attributes(const CatalogEntry& entry, const std::filesystem::path& path
   const File file = File::open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
   struct stat found {};
   if (::fstat(file.fd(), &found) != 0) throw_errno(errno, "stat " + path.string());
+  if (is_marked_lost(found)) {
+    throw Error(ErrorCode::io, "the disk did not take " + path.string());
+  }
   if (found.st_uid != ownership.uid || found.st_gid != ownership.gid) {
     if (::fchown(file.fd(), ownership.uid, ownership.gid) != 0)
       throw_errno(errno, "set the owner of " + path.string());
@@ -124,9 +128,12 @@ void BoundVersions::bind_missing(const Catalog& catalog) {
   }
 }
 
+/// Also what the disk lost: it is made again in another directory, whoever reads the lost one.
 void BoundVersions::unbind_gone(const Catalog& catalog) {
   for (const std::uint64_t version : list()) {
-    if (!catalog.versions.contains(version)) end(version);
+    const auto found = catalog.versions.find(version);
+    if (found != catalog.versions.end() && is_bound_from(*found->second)) continue;
+    if (end(version) == EBUSY) leave_to_readers(version);
   }
   std::erase_if(said_, [&](const auto& item) { return !catalog.versions.contains(item.first); });
   const std::lock_guard lock(mutex_);
@@ -175,6 +182,31 @@ int BoundVersions::end(std::uint64_t version) {
   }
   if (options_.unbound) options_.unbound(version);
   return error;
+}
+
+/// If it cannot be told: it is.
+bool BoundVersions::is_bound_from(const CatalogVersion& version) const {
+  struct stat bound {
+  }, image{};
+  if (::stat(path_of(version.number).c_str(), &bound) != 0) return true;
+  if (::stat(version.directory.c_str(), &image) != 0) return true;
+  return bound.st_dev == image.st_dev && bound.st_ino == image.st_ino;
+}
+
+/// What is open stays so; new readers no longer find it.
+void BoundVersions::leave_to_readers(std::uint64_t version) {
+  const std::filesystem::path path = path_of(version);
+  const auto topmost = topmost_mount(read_mounts(), path);
+  if (!topmost || !bound_version(*topmost, mount_) || unbind_lazily(path) != 0) return;
+  log_warning(
+      fmt::format("version {} is gone while it is read: who has a file of it open keeps "
+                  "what is in memory",
+                  version));
+  {
+    const std::lock_guard lock(mutex_);
+    bound_.erase(version);
+  }
+  if (options_.unbound) options_.unbound(version);
 }
 
 /// Reads from the kernel what is bound.  A mount that was unmounted lazily is still served, but its

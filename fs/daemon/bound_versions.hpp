@@ -3,8 +3,9 @@
 //
 // A version is bound before `latest` moves to it (bring), and once it is complete (by a thread of
 // its own, which checks when it is notified, and every few seconds).  Its bind mount is removed
-// before the version is hidden and removed (withdraw), unless it is in use.  A version that cannot
-// be bound is served by the daemon, and the log says why.
+// before the version is hidden and removed (withdraw), unless it is in use.  One that the disk lost
+// is hidden and made again while it is in use: its readers keep what they have open.  A version
+// that cannot be bound is served by the daemon, and the log says why.
 //
 // The images show their own attributes under a bind mount, so they get the mount's owner and modes,
 // and the version's time.  An image that several versions share (a hard link) has the time of one
@@ -92,6 +93,8 @@ class BoundVersions final : public VersionGuard {
   void unbind_gone(const Catalog& catalog);
   void bind(const CatalogVersion& version);
   int end(std::uint64_t version);
+  [[nodiscard]] bool is_bound_from(const CatalogVersion& version) const;
+  void leave_to_readers(std::uint64_t version);
   void refresh();
   [[nodiscard]] bool has_started() const;
   [[nodiscard]] bool may_bind(std::uint64_t version) const;

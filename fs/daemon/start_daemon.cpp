@@ -34,6 +34,7 @@ namespace {
 constexpr auto kPipeInterval = std::chrono::milliseconds(100);
 constexpr int kPatienceMs = 3000;
 constexpr auto kChildEndTimeout = std::chrono::seconds(10);
+constexpr int kChildLookMs = 50;
 
 // ---- the messages ----
 
@@ -251,19 +252,22 @@ class Parent {
     return status;
   }
 
-  /// Forwards the signal, and waits until the child has ended.
+  /// Forwards the signal, and waits until the child has ended.  That it has closed the pipe does
+  /// not say so: it does that when it is ready, and has a mount to end then.
   [[noreturn]] void cancel() {
     kill(child_, SIGTERM);
     const auto deadline = Clock::now() + kChildEndTimeout;
-    pollfd waiting{.fd = pipe_.fd(), .events = POLLIN, .revents = 0};
     std::array<char, 4096> ignored;
-    while (Clock::now() < deadline) {
-      if (poll(&waiting, 1, 100) > 0 && read(pipe_.fd(), ignored.data(), ignored.size()) <= 0) {
+    for (bool is_open = true; waitpid(child_, nullptr, WNOHANG) == 0;) {
+      if (Clock::now() >= deadline) {
+        kill(child_, SIGKILL);
+        reap();
         break;
       }
+      pollfd waiting{.fd = is_open ? pipe_.fd() : -1, .events = POLLIN, .revents = 0};
+      const bool has_more = poll(&waiting, 1, kChildLookMs) > 0;
+      if (has_more) is_open = read(pipe_.fd(), ignored.data(), ignored.size()) > 0;
     }
-    kill(child_, SIGKILL);
-    reap();
     throw Error(ErrorCode::cancelled, "stopped by a signal before anything was mounted");
   }
 

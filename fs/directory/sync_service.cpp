@@ -173,11 +173,15 @@ class SyncService {
     } catch (const Error& thrown) {
       error = thrown;
     }
-    show();
+    try {
+      show();
+    } catch (const Error& thrown) {
+      if (!error) error = thrown;
+    }
     runtime_->sync().sync_images();
     record_noted();
     pulse.reset();
-    write_status(state());
+    try_write_status([this] { return state(); });
     if (error) throw Error(*error);
     tell_ready();
   }
@@ -211,7 +215,7 @@ class SyncService {
       control_socket_ = control.path();
     }
     if (host_.announce.is_on) make_announcer();
-    write_status(state());
+    try_write_status([this] { return state(); });
     tell_ready();
     const ServiceReport report(
         notify_, [this] { return health(); },

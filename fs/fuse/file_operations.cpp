@@ -244,13 +244,34 @@ void reply_counted(Opening& opening, const OpenTable::Opened& opened,
   if (reply_open(opening.req, opening.info, opened.backing_id) != 0) server.files.remove(handle);
 }
 
+// The file that a version's bytes come from.  0 for others: a delta goes and is made again while it
+// is read, with the same bytes.
+std::uint64_t image_number(Inode inode, const LocalFile& file) {
+  if (parts_of(inode).kind != InodeKind::version) return 0;
+  struct stat found {};
+  if (::stat(file.image.c_str(), &found) != 0) throw_errno(errno, "stat " + file.image.string());
+  return found.st_ino;
+}
+
+// A version that the disk has lost, or that is damaged, is made again though it is read.  The
+// kernel takes all opens of an inode from the same file.
+[[noreturn]] void throw_read_from_lost(const LocalFile& file) {
+  log_warning(
+      fmt::format("{} was damaged or lost and is made again; it cannot be opened until all "
+                  "who have the old file open have closed it",
+                  escape_name(file.image.string())));
+  throw PosixError(EIO, "open an image whose damaged predecessor is open");
+}
+
 // `decide`: see acquire_open().  `partial`: of a file that streams in; else nullptr.
 void open_image(Opening& opening, const LocalFile& file, const OpenTable::Register& decide,
                 std::shared_ptr<PartialVersion> partial) {
   Server& server = server_of(opening.req);
-  const auto opened = acquire_open(server, opening.inode, decide);
+  const std::uint64_t number = image_number(opening.inode, file);
+  const auto opened = acquire_open(server, opening.inode, decide, number);
   std::shared_ptr<const OpenImage> image;
   try {
+    if (opened.image != 0 && opened.image != number) throw_read_from_lost(file);
     if (opened.serving == Serving::daemon) {
       image = server.images.hold(opening.inode, file, std::move(partial));
     }

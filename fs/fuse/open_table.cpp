@@ -42,24 +42,25 @@ std::optional<OpenTable::Opened> OpenTable::join(Inode inode) {
   if (slot == records_.size() || records_[slot].inode != inode) return std::nullopt;
   OpenRecord& record = records_[slot];
   record.opens++;
-  return Opened{record.serving, record.backing_id};
+  return Opened{record.serving, record.backing_id, record.image};
 }
 
 std::optional<OpenTable::Opened> OpenTable::acquire(Inode inode, const Register& register_backing,
-                                                    const Unregister& unregister) {
+                                                    const Unregister& unregister,
+                                                    std::uint64_t image) {
   {
     const std::lock_guard lock(mutex_);
     if (const auto joined = join(inode)) return joined;
   }
   const std::int32_t backing_id = register_backing();
-  const Opened mine{backing_id > 0 ? Serving::passthrough : Serving::daemon, backing_id};
+  const Opened mine{backing_id > 0 ? Serving::passthrough : Serving::daemon, backing_id, image};
   std::optional<Opened> decided;
   {
     const std::lock_guard lock(mutex_);
     decided = join(inode);
     const std::size_t slot = slot_of(inode);
     if (!decided && slot < records_.size()) {
-      records_[slot] = {inode, 1, mine.serving, backing_id, 0};
+      records_[slot] = {inode, 1, mine.serving, backing_id, 0, image};
       return mine;
     }
   }

@@ -29,6 +29,7 @@ struct OpenRecord {
   Serving serving = Serving::daemon;
   std::int32_t backing_id = 0;
   std::uint32_t reserved = 0;
+  std::uint64_t image = 0;
 };
 
 class OpenTable {
@@ -39,6 +40,7 @@ class OpenTable {
   struct Opened {
     Serving serving = Serving::daemon;
     std::int32_t backing_id = 0;  // with passthrough
+    std::uint64_t image = 0;      // of the open that decided
   };
 
   /// Returns the backing id of a newly registered file, or 0: the daemon serves it.
@@ -50,10 +52,13 @@ class OpenTable {
   /// if it throws, nothing is counted.  Of several concurrent first opens one decides, and what the
   /// others registered is unregistered.  Neither callback runs under the table's lock.
   ///
+  /// `image`: the inode number of the file that the bytes come from, so that the caller can tell
+  /// that others are served from another one; 0: it does not matter.
+  ///
   /// Returns: nullopt if the table is full; nothing is counted. (If the daemon served such an open,
   /// the next open could not use passthrough.)
   std::optional<Opened> acquire(Inode inode, const Register& register_backing,
-                                const Unregister& unregister);
+                                const Unregister& unregister, std::uint64_t image = 0);
 
   /// Counts one RELEASE; the last one calls `unregister` with the backing id.  Unknown inodes are
   /// ignored.

@@ -131,9 +131,10 @@ void park_until(fuse_req_t req, const Parking& parking, Clock::time_point deadli
   }
 }
 
-OpenTable::Opened acquire_open(Server& server, Inode inode, const OpenTable::Register& decide) {
-  const auto opened =
-      server.opens.acquire(inode, decide, [&](std::int32_t id) { unregister(server, id); });
+OpenTable::Opened acquire_open(Server& server, Inode inode, const OpenTable::Register& decide,
+                               std::uint64_t image) {
+  const auto opened = server.opens.acquire(
+      inode, decide, [&](std::int32_t id) { unregister(server, id); }, image);
   if (!opened) throw PosixError(ENFILE, "open one more file");
   return *opened;
 }

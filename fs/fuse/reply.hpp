@@ -57,8 +57,9 @@ void park_until(fuse_req_t req, const Parking& parking, Clock::time_point deadli
                 RequestPool::Work work);
 
 /// How an open inode is served.  Counted in Server::opens; taken back with release_open().
-/// Throws Error: io (ENFILE) if too many are open.
-OpenTable::Opened acquire_open(Server& server, Inode inode, const OpenTable::Register& decide);
+/// `image`: see OpenTable::acquire().  Throws Error: io (ENFILE) if too many are open.
+OpenTable::Opened acquire_open(Server& server, Inode inode, const OpenTable::Register& decide,
+                               std::uint64_t image = 0);
 void release_open(Server& server, Inode inode);
 
 /// For acquire_open(): a backing id, or 0 if the daemon is to serve the file.

@@ -104,10 +104,11 @@ bool HookReconciler::is_right(const HookWish& wish, const Context& context) {
     const std::lock_guard lock(mutex_);
     status_.reported = reported;
   }
-  if (record_.telling != 0) return false;
-  const std::uint64_t known = reported.value_or(record_.told);
+  // What it was being told when a daemon was killed may have arrived.
+  const std::uint64_t known = reported.value_or(std::max(record_.told, record_.telling));
   const std::uint64_t wanted = wish.target.version;
-  return known == wanted || (known > wanted && !wish.is_newest);
+  if (known > wanted && !wish.is_newest) return true;
+  return record_.telling == 0 && known == wanted;
 }
 
 /// Holds the wanted version first, and only then checks that it still exists: a thread that removes

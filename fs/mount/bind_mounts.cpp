@@ -86,6 +86,10 @@ int unbind(const stdfs::path& path) noexcept {
   return umount2(path.c_str(), UMOUNT_NOFOLLOW) == 0 ? 0 : errno;
 }
 
+int unbind_lazily(const stdfs::path& path) noexcept {
+  return umount2(path.c_str(), UMOUNT_NOFOLLOW | MNT_DETACH) == 0 ? 0 : errno;
+}
+
 std::optional<std::uint64_t> bound_version(const MountInfo& inner, const MountInfo& mount) {
   if (inner.parent != mount.id || inner.path.parent_path() != mount.path / "versions") return {};
   const auto version = last_number(inner.path);

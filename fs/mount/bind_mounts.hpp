@@ -39,6 +39,8 @@ void bind_directory(const std::filesystem::path& directory, const std::filesyste
 /// Returns: 0, or the errno: EBUSY (something is open or mapped there), ENOENT or EINVAL (nothing
 /// is mounted there).
 int unbind(const std::filesystem::path& path) noexcept;
+/// The same also if it is in use: what is open stays open.
+int unbind_lazily(const std::filesystem::path& path) noexcept;
 
 struct BindMount {
   std::uint64_t version = 0;

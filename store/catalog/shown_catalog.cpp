@@ -19,27 +19,28 @@ std::shared_ptr<const Catalog> ShownCatalog::get() const {
 
 void ShownCatalog::show(const Context* bucket) {
   if (bucket != nullptr) builder_.fetch(*bucket);
-  if (const auto next = swap(listeners_.prepares())) {
+  std::uint64_t prepared = 0;
+  while (const auto next = swap(prepared)) {
     listeners_.prepare(*next);
-    swap(false);
+    prepared = next->number;
   }
   listeners_.changed();
 }
 
 void ShownCatalog::show_room_made() {
-  swap(listeners_.prepares());
+  swap(0);
   listeners_.changed();
 }
 
 /// Makes a catalog and shows it, under one lock, so that none is replaced by an older one.
-/// `holds_latest`: `latest` does not move to another complete version (a partial one cannot be
-/// prepared for yet, so it may move there).
+/// `prepared`: where somebody prepares for what is shown, `latest` moves to no other complete
+/// version (a partial one cannot be prepared for yet, so it may move there).
 /// Returns: the version to which `latest` did not move; nullptr if everything is shown.
-std::shared_ptr<const CatalogVersion> ShownCatalog::swap(bool holds_latest) {
+std::shared_ptr<const CatalogVersion> ShownCatalog::swap(std::uint64_t prepared) {
   const std::lock_guard making(making_);
   std::shared_ptr<const Catalog> made = builder_.make();
   std::shared_ptr<const CatalogVersion> next;
-  if (holds_latest && made->latest != latest()) {
+  if (listeners_.prepares() && made->latest != latest() && made->latest != prepared) {
     const auto found = made->versions.find(made->latest);
     if (found != made->versions.end()) next = found->second;
   }

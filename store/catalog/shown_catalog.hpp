@@ -49,7 +49,7 @@ class ShownCatalog {
   void show_room_made();
 
  private:
-  std::shared_ptr<const CatalogVersion> swap(bool holds_latest);
+  std::shared_ptr<const CatalogVersion> swap(std::uint64_t prepared);
 
   Store& store_;
   const std::function<void()> swapped_;

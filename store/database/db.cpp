@@ -232,7 +232,7 @@ class RocksDb final : public Db {
   }
 
   void sync() override {
-    if (!writable_) throw below_floor();
+    if (!writable_) prepare_to_write(0);
     const std::shared_lock lock(mutex_);
     const rocksdb::Status status = handle().db().SyncWAL();
     if (!status.ok()) writable_ = false;  // as after a failed write

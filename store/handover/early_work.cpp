@@ -65,8 +65,8 @@ EarlyWork::EarlyWork(Staging& staging, Store& store, History& history, EarlyOpti
       announcer_(history.repository(), [this] { return coder_.coming(); }),
       coder_(history, store, announced(std::move(options))) {
   if (!is_on) return;
-  announcer_.start();
   closes_.emplace(watch_options());
+  announcer_.start();  // last: what throws here leaves no thread behind
 }
 
 EarlyWork::~EarlyWork() { announcer_.stop(); }

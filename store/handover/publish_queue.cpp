@@ -109,11 +109,21 @@ void PublishQueue::State::load_records() {
   for (HandOverRecord& record : records) take_record(std::move(record));
 }
 
+/// No room for it is no reason to serve nothing: the next process finds out the same.
+void PublishQueue::State::write_loaded(std::string key, std::optional<std::string> value) {
+  try {
+    store.db().write({{ColumnFamily::handovers, std::move(key), std::move(value)}});
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::no_space) throw;
+    log_warning(error.what());
+  }
+}
+
 void PublishQueue::State::take_record(HandOverRecord record) {
   next_order = std::max(next_order, record.order + 1);
   if (!is_in_publish(staging, record.directory)) {
     log_error(fmt::format("publish/{} is gone; it is not published", escape_name(record.name)));
-    store.db().write({{ColumnFamily::handovers, record.key(), std::nullopt}});
+    write_loaded(record.key(), std::nullopt);
     return;
   }
   auto item = std::make_shared<QueueItem>();
@@ -129,8 +139,9 @@ void PublishQueue::State::take_record(HandOverRecord record) {
     record.error_code = to_string(error.code());
     record.error = error.what();
     log_error(record.error);
-    store.db().write({{ColumnFamily::handovers, record.key(), record.serialize()}});
+    write_loaded(record.key(), record.serialize());
   }
+  if (item->is_lost && !is_version) staging.note_lost(record.directory);
   item->record = std::move(record);
   change([&] { items.emplace(item->record.order, item); });
 }
@@ -192,9 +203,10 @@ std::shared_ptr<QueueItem> PublishQueue::State::begin_withdrawal(StagingId direc
 
 void PublishQueue::State::withdraw(
     StagingId directory, const std::function<void(const std::vector<Db::Change>& also)>& body) {
-  const std::shared_ptr<QueueItem> item = begin_withdrawal(directory);
+  std::shared_ptr<QueueItem> item = begin_withdrawal(directory);
   try {
     const std::lock_guard one_writer(record_mutex);
+    if (!item) item = begin_withdrawal(directory);  // it may just have been handed over
     std::vector<Db::Change> also;
     if (item) also.push_back({ColumnFamily::handovers, item->record.key(), std::nullopt});
     body(also);

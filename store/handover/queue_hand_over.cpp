@@ -98,6 +98,7 @@ std::uint64_t PublishQueue::State::hand_over(StagingId directory, std::string_vi
   const Staging::Seal seal(staging, directory);
   require_own_files(staging, directory, given.caller);
   wait_for_writers(directory, given.caller.uid, context);
+  require_not_lost(directory, shown);
   NewLinks links(links_of(record));
   make_links(staging, directory, links_of(record));
   if (record.wishes.rollback == 0) {
@@ -111,6 +112,16 @@ std::uint64_t PublishQueue::State::hand_over(StagingId directory, std::string_vi
   links.keep();
   reached("recorded");
   return order;
+}
+
+/// In memory such files may look right, and the disk has said what it has to say.
+void PublishQueue::State::require_not_lost(StagingId directory, const std::string& shown) const {
+  const auto lost = staging.find_lost(directory);
+  if (!lost) return;
+  throw Error(ErrorCode::io,
+              fmt::format("{}: the disk did not take some bytes of {}: remove that file, save it "
+                          "again, and hand over again",
+                          shown, escape_name(*lost)));
 }
 
 HandOverRecord PublishQueue::State::make_record(StagingId directory, std::string_view name,

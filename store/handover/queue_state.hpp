@@ -67,6 +67,7 @@ struct PublishQueue::State {
   [[nodiscard]] EarlyOptions early_options();
   void load_counters();
   void load_records();
+  void write_loaded(std::string key, std::optional<std::string> value);
   void take_record(HandOverRecord record);
   std::shared_ptr<QueueItem> begin_withdrawal(StagingId directory);
   void withdraw(StagingId directory,
@@ -84,6 +85,7 @@ struct PublishQueue::State {
   [[nodiscard]] HandOverRecord make_record(StagingId directory, std::string_view name,
                                            const HandOverOptions& given);
   void check_part(const VersionWishes& wishes) const;
+  void require_not_lost(StagingId directory, const std::string& shown) const;
   void check_free(std::string_view name);
   void require_free(std::string_view name) const;  // under `record_mutex`
   void check_bucket(uid_t user, const Context& context);

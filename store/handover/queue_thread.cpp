@@ -135,11 +135,13 @@ void PublishQueue::State::advance(QueueItem& item, const Context& context) {
 /// rebase.
 void PublishQueue::State::look_for_version(QueueItem& item, const Context& context) {
   const HandOverRecord& record = item.record;
+  // First: once the number is taken, by whom is final.  Asked in the other order, a manifest of
+  // ours that arrives in between would pass for another writer's.
+  if (!history.find(record.version, context)) return;  // it may still appear
   const std::uint64_t before = std::max<std::uint64_t>(record.version, 1) - 1;
   const auto found = record.part.is_part() ? find_part_version(history, before, record.part,
                                                                record.wishes.tag, context)
                                            : find_nonce(history, before, record.nonce, context);
-  if (!found && !history.find(record.version, context)) return;  // it may still appear
   change([&] {
     item.record.phase = found ? Phase::committed : Phase::queued;
     item.record.version = found.value_or(0);
@@ -253,7 +255,9 @@ void PublishQueue::State::note_lost(QueueItem& item, const std::function<void()>
   try {
     check();
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::corrupt || item.record.phase != Phase::committing) throw;
+    if (error.code() != ErrorCode::corrupt) throw;
+    staging.note_lost(item.record.directory);  // it may be taken back, and handed over again
+    if (item.record.phase != Phase::committing) throw;
     change([&] {
       item.is_lost = true;
       item.record.unsynced_boot = "lost";  // no boot id
@@ -482,9 +486,13 @@ void PublishQueue::State::wait(QueueItem& item, const std::string& why, ErrorCod
 void PublishQueue::State::end(QueueItem& item, Phase phase, const Error& error) {
   const HandOverRecord& record = item.record;
   log_error(fmt::format("publish/{}: {}", escape_name(record.name), error.what()));
-  // The links hold the bytes of files that the user may want to remove.
+  // The links hold the bytes of files that the user may want to remove, and what was coded of them
+  // early is of no use: it holds descriptors and space.
   remove_links(links_of(record));
   item.has_links = false;
+  item.early.reset();
+  item.images.reset();
+  item.fresh.reset();
   change([&] {
     if (error.code() == ErrorCode::permission) bucket_refusal = error.what();
     item.record.phase = phase;

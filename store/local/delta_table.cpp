@@ -176,7 +176,7 @@ void DeltaTable::complete_ahead(DeltaId id, const fs::path& file) {
   const std::scoped_lock lock(mutex_);
   deltas_[id].is_complete = true;
   ahead_.insert(id);
-  if (delta.home == Home::disk && is_recorded(id)) unrecorded_.insert(id);
+  if (delta.home == Home::disk) unsynced_.insert(id);
   counters_.ahead++;
   ended_.notify_all();
 }
@@ -187,9 +187,9 @@ void DeltaTable::record_synced() {
     std::optional<DeltaId> id;
     {
       const std::scoped_lock lock(mutex_);
-      if (unrecorded_.empty()) return;
-      id = *unrecorded_.begin();
-      unrecorded_.erase(unrecorded_.begin());
+      if (unsynced_.empty()) return;
+      id = *unsynced_.begin();
+      unsynced_.erase(unsynced_.begin());
       delta = deltas_.at(*id);
     }
     const fs::path path = path_of(*id);
@@ -198,6 +198,8 @@ void DeltaTable::record_synced() {
       fsync_file(file.fd(), path);
     } catch (const Error& error) {
       if (error.code() == ErrorCode::not_found) continue;  // it was removed meanwhile
+      // In memory it is right, until the kernel drops it: who has it open keeps that.
+      discard(take_out(*id, Home::disk), disk_.temporary);
       throw;
     }
     record(*id, delta.bytes);  // a record without its file is ignored
@@ -239,12 +241,7 @@ bool DeltaTable::remove(DeltaId id) {
   }
   if (!nobody_reads_file(path_of(id, home))) return false;
   log_info(fmt::format("removing the delta {} to make room", name_of(id)));
-  {
-    const std::scoped_lock lock(mutex_);
-    deltas_.erase(id);
-    ahead_.erase(id);
-    unrecorded_.erase(id);
-  }
+  const fs::path file = take_out(id, home);
   try {
     if (home == Home::disk && is_recorded(id)) {
       db_.write({{ColumnFamily::deltas, version_key(id.versions.to), std::nullopt}});
@@ -253,8 +250,21 @@ bool DeltaTable::remove(DeltaId id) {
     if (error.code() != ErrorCode::no_space) throw;
     log_warning(error.what());  // a record without its file is ignored
   }
-  discard(path_of(id, home), directories_of(home).temporary);
+  discard(file, directories_of(home).temporary);
   return true;
+}
+
+/// Its name is free at once: it may be made again while this one is removed.
+/// Returns: where its file lies now.
+fs::path DeltaTable::take_out(DeltaId id, Home home) {
+  const fs::path file = directories_of(home).temporary / ("removed-delta-" + random_hex(8));
+  const std::scoped_lock lock(mutex_);
+  deltas_.erase(id);
+  ahead_.erase(id);
+  unsynced_.erase(id);
+  std::error_code ignored;  // it is not there
+  fs::rename(path_of(id, home), file, ignored);
+  return file;
 }
 
 std::map<DeltaId, DeltaTable::Delta> DeltaTable::list() const {

@@ -90,10 +90,11 @@ class DeltaTable {
   /// Requires: begun; the file is synced.  Throws Error: io if its size differs; no_space.
   void complete(DeltaId id, const std::filesystem::path& file);
 
-  /// The same of one that is made ahead: it need not be synced, and is not recorded yet.
+  /// The same of one that is made ahead: it need not be synced yet, and is not recorded.
   void complete_ahead(DeltaId id, const std::filesystem::path& file);
 
-  /// Syncs and records what complete_ahead() left.  Throws Error: no_space, io.
+  /// Syncs what complete_ahead() left, and records what complete() would.  What the disk does not
+  /// take is removed, also if it is being read.  Throws Error: no_space, io.
   void record_synced();
 
   /// Stops counting it and removes what was written.  Does nothing if it was completed.
@@ -123,6 +124,7 @@ class DeltaTable {
   void move_to_name(DeltaId id, const std::filesystem::path& file, const Delta& delta) const;
   void record(DeltaId id, std::uint64_t bytes);
   bool drop_begun(DeltaId id, const std::filesystem::path& file) noexcept;
+  std::filesystem::path take_out(DeltaId id, Home home);
 
   Db& db_;
   const Directories disk_;
@@ -131,7 +133,7 @@ class DeltaTable {
   std::condition_variable_any ended_;                                 // one is not begun any more
   std::map<DeltaId, Delta> deltas_;                                   // complete or begun
   std::set<DeltaId> ahead_;                                           // of these, made ahead
-  std::set<DeltaId> unrecorded_;                                      // of these, to be recorded
+  std::set<DeltaId> unsynced_;                                        // of these, to be synced
   Counters counters_;
 };
 

@@ -139,6 +139,11 @@ void Eviction::set_changed(std::function<void()> changed) {
   changed_ = std::move(changed);
 }
 
+void Eviction::tell_changed() {
+  const std::lock_guard one(evict_mutex_);
+  if (changed_) changed_();
+}
+
 bool Eviction::is_kept(std::uint64_t version) const {
   return std::ranges::any_of(guards_, [&](VersionGuard* guard) { return guard->keeps(version); });
 }

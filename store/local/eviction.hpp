@@ -147,6 +147,8 @@ class Eviction {
   /// `changed` is called, without the lock, when a version becomes hidden or is shown again (see
   /// is_hidden()).  Waits for an eviction in progress.  May be empty.
   void set_changed(std::function<void()> changed);
+  /// Calls it: a version has gone that the rule would not have let go.
+  void tell_changed();
 
   /// Waits while the version is going.  It need not be here: versions are reserved before they are
   /// made.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <limits>
 #include <map>
@@ -27,8 +28,15 @@ constexpr std::uint64_t kFreeBytesMinMax = 10ull << 30;
 // A demand for `bytes` more, within both limits.
 struct Evictor::Demand {
   std::uint64_t bytes, store_limit, free_min;
-  std::uint64_t spared = 0;       // a version that is not to go for this; 0: none
-  std::uint64_t there_bytes = 0;  // of `bytes`: they have their room in the file system
+  // Of patches, read once: the default limit has them too, and what is recorded between two
+  // readings would cost a version.
+  std::uint64_t patches_bytes;
+  std::array<std::uint64_t, 2> spared{};  // versions that are not to go for this; 0: none
+  std::uint64_t there_bytes = 0;          // of `bytes`: they have their room in the file system
+
+  [[nodiscard]] bool spares(std::uint64_t version) const {
+    return std::ranges::find(spared, version) != spared.end();
+  }
 
   [[nodiscard]] bool is_met(std::uint64_t used, std::uint64_t free) const {
     return used + bytes <= store_limit && free + there_bytes >= free_min + bytes;
@@ -77,8 +85,8 @@ void Evictor::evict_for_images(std::uint64_t bytes, std::uint64_t version_bytes,
 bool Evictor::has_room_for_images(std::uint64_t bytes, std::uint64_t there_bytes) const {
   Demand demand = demand_for(bytes, bytes);
   demand.there_bytes = there_bytes;
-  const std::uint64_t used =
-      images_.bytes_of(counted_versions()) + deltas_.total_bytes() + patches_bytes() + going_bytes_;
+  const std::uint64_t used = images_.bytes_of(counted_versions()) + deltas_.total_bytes() +
+                             demand.patches_bytes + going_bytes_;
   return demand.is_met(used, space_().free_bytes);
 }
 
@@ -86,12 +94,14 @@ Evictor::Demand Evictor::demand_for(std::uint64_t bytes, std::uint64_t version_b
   bytes = std::min(bytes, kSizeBytesMax);
   const std::uint64_t largest =
       std::max({bytes, std::min(version_bytes, kSizeBytesMax), images_.newest_bytes()});
-  return {bytes, limit_for(3 * largest, largest), free_min(space_())};
+  const std::uint64_t patches = patches_bytes();
+  return {bytes, limit_for(3 * largest, largest, patches), free_min(space_()), patches};
 }
 
 // `default_bytes`: for images and deltas.
-std::uint64_t Evictor::limit_for(std::uint64_t default_bytes, std::uint64_t version_bytes) const {
-  const std::uint64_t patches = std::min(patches_bytes(), version_bytes);
+std::uint64_t Evictor::limit_for(std::uint64_t default_bytes, std::uint64_t version_bytes,
+                                 std::uint64_t patches_bytes) const {
+  const std::uint64_t patches = std::min(patches_bytes, version_bytes);
   return std::min(kSizeBytesMax, limits_.store_bytes.value_or(default_bytes + patches));
 }
 
@@ -103,18 +113,34 @@ Evictor::Ahead Evictor::evict_ahead(std::uint64_t latest, std::uint64_t there_by
   const std::uint64_t before = *std::prev(found);
   const std::uint64_t both_bytes = images_.bytes_of({before, latest});
   Demand demand = demand_for(both_bytes - std::min(both_bytes, images_.bytes_of({before})), 0);
-  demand.spared = before;
+  demand.spared = {before, latest};  // a newer one may have become `latest` meanwhile
   demand.there_bytes = there_bytes;
   std::vector<std::uint64_t> counted = counted_versions();
   const auto [used, free] = best_room(demand, counted);
   // What stood above the limit because it was in use has no other moment to go.
   const bool is_possible = demand.is_met(used, free);
-  if (!is_possible) demand = {0, demand.store_limit, 0, before};
+  const bool is_later = !is_possible && may_be_met_later(demand, counted);
+  if (!is_possible) {
+    demand.bytes = demand.free_min = demand.there_bytes = 0;
+  }
   Beside beside = without_deltas();
-  beside.used += patches_bytes();
+  beside.used += demand.patches_bytes;
   Ahead made = evict_versions(demand, beside, counted);
   made.is_met = made.is_met && is_possible;
+  made.is_in_use = made.is_in_use || is_later;
   return made;
+}
+
+// Once nothing is built on what is here, and the deltas that are being written are whole.
+bool Evictor::may_be_met_later(const Demand& demand,
+                               const std::vector<std::uint64_t>& versions) const {
+  std::vector<std::uint64_t> kept;
+  std::copy_if(versions.begin(), versions.end(), std::back_inserter(kept),
+               [&](std::uint64_t version) { return is_spared(version, demand); });
+  const std::uint64_t kept_bytes = images_.bytes_of(kept);
+  const Beside deltas = without_deltas();
+  return demand.is_met(kept_bytes, space_().free_bytes + images_.bytes_of(versions) - kept_bytes +
+                                       deltas.free + deltas.used + demand.patches_bytes);
 }
 
 bool Evictor::has_room_beside(std::uint64_t version, std::uint64_t bytes) {
@@ -122,7 +148,7 @@ bool Evictor::has_room_beside(std::uint64_t version, std::uint64_t bytes) {
   const std::lock_guard one(demand_mutex_);
   Demand demand = demand_for(bytes, bytes);
   if (must_stay(version, demand)) return true;
-  demand.spared = version;
+  demand.spared = {version};
   const auto [used, free] = best_room(demand, counted_versions());
   return demand.is_met(used, free);
 }
@@ -131,15 +157,17 @@ void Evictor::evict_for_delta(std::uint64_t bytes, std::uint64_t coming_bytes) {
   bytes = std::min(bytes, kSizeBytesMax);
   const std::uint64_t known = std::max(images_.newest_bytes(), coming_bytes);
   const std::uint64_t newest = known > 0 ? known : bytes;
+  const std::uint64_t patches = patches_bytes();
   // Three versions may fill the default limit: without an allowance their deltas would never fit.
-  const std::uint64_t limit = limit_for(3 * newest + std::max(newest / 4, bytes), newest);
-  evict_until_met({bytes + std::min(coming_bytes, kSizeBytesMax), limit, free_min(space_())});
+  const std::uint64_t limit = limit_for(3 * newest + std::max(newest / 4, bytes), newest, patches);
+  const std::uint64_t wanted = bytes + std::min(coming_bytes, kSizeBytesMax);
+  evict_until_met({wanted, limit, free_min(space_()), patches});
 }
 
 void Evictor::evict_for_free_bytes(std::uint64_t bytes) {
   bytes = std::min(bytes, kSizeBytesMax);
   if (has_free_bytes(bytes)) return;
-  evict_until_met({bytes, 2 * kSizeBytesMax, free_min(space_())});
+  evict_until_met({bytes, 2 * kSizeBytesMax, free_min(space_()), patches_bytes()});
 }
 
 bool Evictor::has_free_bytes(std::uint64_t bytes) const {
@@ -176,7 +204,7 @@ std::vector<std::uint64_t> Evictor::counted_versions() const {
 
 void Evictor::evict_until_met(const Demand& demand) {
   const auto is_met = [&](std::uint64_t used) {
-    return demand.is_met(used + deltas_.total_bytes() + patches_bytes(), space_().free_bytes);
+    return demand.is_met(used + deltas_.total_bytes() + demand.patches_bytes, space_().free_bytes);
   };
   // What is there is read first: a version that leaves in between counts twice, and never not.
   const std::uint64_t used = images_.bytes_of(counted_versions());
@@ -189,7 +217,7 @@ void Evictor::evict_until_met(const Demand& demand) {
   if (is_met(images_.bytes_of(counted))) return;
   const auto [least_used, most_free] = best_room(demand, counted);
   demand.check(store_, least_used, most_free);
-  const std::uint64_t patches = patches_bytes();
+  const std::uint64_t patches = demand.patches_bytes;
   const std::uint64_t deltas = remove_deltas(demand, images_.bytes_of(counted) + patches);
   if (evict_versions(demand, {deltas + patches, 0}, counted).is_met) return;
   const std::uint64_t others = images_.bytes_of(counted) + deltas;
@@ -227,7 +255,7 @@ Evictor::Ahead Evictor::evict_versions(const Demand& demand, const Beside& besid
   };
   for (const std::uint64_t version : std::vector<std::uint64_t>(counted)) {
     if (is_met()) break;
-    if (version == images_.base_version() || version == demand.spared) continue;
+    if (is_spared(version, demand)) continue;
     if (evict_one(version)) {
       evicted.versions++;
       evicted.last = version;
@@ -279,7 +307,11 @@ std::pair<std::uint64_t, std::uint64_t> Evictor::best_room(
 }
 
 bool Evictor::must_stay(std::uint64_t version, const Demand& demand) const {
-  return rule_.stays(version) || version == images_.base_version() || version == demand.spared;
+  return rule_.stays(version) || is_spared(version, demand);
+}
+
+bool Evictor::is_spared(std::uint64_t version, const Demand& demand) const {
+  return version == images_.base_version() || demand.spares(version);
 }
 
 // Removes deltas, oldest first, until the demand is met or none may go.
@@ -317,6 +349,16 @@ bool Evictor::evict(std::uint64_t version) {
             going_bytes_ = 0;
           }};
   return rule_.evict(version, files);
+}
+
+bool Evictor::discard_damaged(std::uint64_t version) {
+  if (evict(version)) return true;
+  if (images_.home_of(version) == ImagesHome::memory) return false;
+  if (!images_.forget_images(version, images_.generation(version))) return false;
+  log_warning(
+      fmt::format("version {} is damaged and in use: it is hidden, and made again", version));
+  rule_.tell_changed();
+  return true;
 }
 
 // ---- images in memory ----

@@ -67,7 +67,7 @@ class Evictor {
   struct Ahead {
     unsigned versions = 0;   // that went
     std::uint64_t last = 0;  // of them; 0: none went
-    bool is_in_use = false;  // another may go once nobody uses it
+    bool is_in_use = false;  // more may go once it is not used, or built on
     bool is_met = false;     // what is in use not counted, the room is there
   };
   /// Makes the room that a version like `latest` will need, which is what `latest` does not share
@@ -100,6 +100,11 @@ class Evictor {
   /// Evicts one complete version if the rule allows it.  Returns: whether it is gone; from memory
   /// alone if it is there.
   bool evict(std::uint64_t version);
+
+  /// A version was found to have wrong bytes.  Evicts it, or, if it must stay, forgets its images:
+  /// it is made again by whoever needs it, and who has a file of it open keeps that.
+  /// Returns: false if its images are not on the disk, or are gone already.
+  bool discard_damaged(std::uint64_t version);
 
   // ---- images in memory ----
 
@@ -143,8 +148,8 @@ class Evictor {
   void remove_deltas_in_memory(std::uint64_t version);
   void set_memory_limit(std::uint64_t more_bytes) const;
   [[nodiscard]] std::uint64_t patches_bytes() const;
-  [[nodiscard]] std::uint64_t limit_for(std::uint64_t default_bytes,
-                                        std::uint64_t version_bytes) const;
+  [[nodiscard]] std::uint64_t limit_for(std::uint64_t default_bytes, std::uint64_t version_bytes,
+                                        std::uint64_t patches_bytes) const;
   void remove_patches(const Demand& demand, std::uint64_t other_bytes);
   [[nodiscard]] std::pair<std::uint64_t, std::uint64_t> best_room(
       const Demand& demand, const std::vector<std::uint64_t>& versions) const;
@@ -152,6 +157,9 @@ class Evictor {
   bool evict_partial(std::uint64_t version);
   [[nodiscard]] std::uint64_t free_min(const Space& space) const;
   [[nodiscard]] bool must_stay(std::uint64_t version, const Demand& demand) const;
+  [[nodiscard]] bool is_spared(std::uint64_t version, const Demand& demand) const;
+  [[nodiscard]] bool may_be_met_later(const Demand& demand,
+                                      const std::vector<std::uint64_t>& versions) const;
 
   const std::filesystem::path store_;
   const StoreLimits limits_;

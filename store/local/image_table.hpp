@@ -169,8 +169,9 @@ class ImageTable {
   /// Throws Error: no_space, io (it is checked when the store is opened).
   bool mark_synced(std::uint64_t version, std::uint64_t generation);
 
-  /// Forgets a version whose files the disk did not take; begin_images() or remove_images() removes
-  /// them.  Returns: false if its images are not those of `generation` any more.
+  /// Forgets a version whose files the disk did not take, or which are damaged; begin_images() or
+  /// remove_images() removes them.  Returns: false if its images are not those of `generation` any
+  /// more.
   bool forget_images(std::uint64_t version, std::uint64_t generation);
 
   /// Versions that were recorded and not synced when the store was opened, ascending; none of them

@@ -6,7 +6,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <exception>
 #include <filesystem>
+#include <string>
+#include <string_view>
 #include <system_error>
 #include <vector>
 
@@ -37,11 +40,6 @@ struct Tree {
   std::vector<fs::path> files, directories;
 };
 
-bool is_marked(const File& file) {
-  struct stat found {};
-  return ::fstat(file.fd(), &found) == 0 && found.st_mtim.tv_nsec == kLostMark;
-}
-
 /// As far as the disk lets it: if it takes no mark, it takes no other file either.
 void mark_lost(const File& file) {
   struct stat found {};
@@ -50,39 +48,64 @@ void mark_lost(const File& file) {
   static_cast<void>(::futimens(file.fd(), times));
 }
 
-[[noreturn]] void throw_lost(const fs::path& path, int error) {
-  throw Error(ErrorCode::io, fmt::format("the disk did not take {}: {}", path.string(),
-                                         std::generic_category().message(error)));
+/// What the disk said.  Any other error says nothing of the file.
+class DiskError : public Error {
+ public:
+  using Error::Error;
+};
+
+[[noreturn]] void throw_lost(const fs::path& path, std::string_view why) {
+  throw DiskError(ErrorCode::io, fmt::format("the disk did not take {}: {}", path.string(), why));
+}
+
+void sync_directory(const fs::path& path) {
+  const File directory = File::open(path, O_RDONLY | O_DIRECTORY);
+  try {
+    fsync_file(directory.fd(), path);
+  } catch (const Error& error) {
+    throw_lost(path, error.what());
+  }
 }
 
 /// Returns: false if it was stopped.
 bool sync_file(const fs::path& path, const std::function<bool()>& is_stopped) {
   const File file = File::open(path, O_RDONLY | O_NOFOLLOW);
-  if (is_marked(file)) throw_lost(path, EIO);
   struct stat found {};
   if (::fstat(file.fd(), &found) != 0) throw_errno(errno, "stat " + path.string());
-  constexpr unsigned kWriteAndWait =
-      SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
+  if (is_marked_lost(found)) throw_lost(path, "which was found before");
+  const auto or_lost = [&](const auto& write) {
+    try {
+      write();
+    } catch (const Error& error) {
+      mark_lost(file);
+      throw_lost(path, error.what());
+    }
+  };
   const auto size = static_cast<std::uint64_t>(found.st_size);
   for (std::uint64_t at = 0; at < size; at += kSliceBytes) {
     if (is_stopped && is_stopped()) return false;
-    const int failed = ::sync_file_range(file.fd(), static_cast<off64_t>(at),
-                                         static_cast<off64_t>(kSliceBytes), kWriteAndWait);
-    // Where there is no such call fsync alone does it.
-    const bool is_lost = failed != 0 && (errno == EIO || errno == ENOSPC || errno == EDQUOT);
-    if (!is_lost) continue;
-    const int error = errno;
-    mark_lost(file);
-    throw_lost(path, error);
+    or_lost([&] { write_back(file.fd(), at, kSliceBytes, path); });
   }
   if (is_stopped && is_stopped()) return false;
-  if (::fsync(file.fd()) == 0) return true;
-  const int error = errno;
-  mark_lost(file);
-  throw_lost(path, error);
+  or_lost([&] { fsync_file(file.fd(), path); });
+  return true;
+}
+
+/// Whether a version with this error is not what was made.  That the host has no descriptors or no
+/// memory says nothing of it.
+bool is_loss(const std::exception& cause) {
+  if (dynamic_cast<const DiskError*>(&cause) != nullptr) return true;
+  if (const auto* error = dynamic_cast<const Error*>(&cause))
+    return error->code() == ErrorCode::not_found;
+  const auto* error = dynamic_cast<const fs::filesystem_error*>(&cause);
+  return error != nullptr && error->code() == std::errc::no_such_file_or_directory;
 }
 
 }  // namespace
+
+bool is_marked_lost(const struct stat& attributes) noexcept {
+  return attributes.st_mtim.tv_nsec == kLostMark;
+}
 
 SyncedImages sync_images(ImageTable& images, std::uint64_t version,
                          const std::function<bool()>& is_stopped) {
@@ -93,14 +116,13 @@ SyncedImages sync_images(ImageTable& images, std::uint64_t version,
     for (const fs::path& path : tree.files) {
       if (!sync_file(path, is_stopped)) return SyncedImages::stopped;
     }
-    for (const fs::path& path : tree.directories) fsync_directory(path);
-  } catch (const fs::filesystem_error& error) {
-    if (images.generation(version) != generation) return SyncedImages::gone;
-    throw Error(ErrorCode::io, error.what());
-  } catch (const Error&) {
+    for (const fs::path& path : tree.directories) sync_directory(path);
+  } catch (const std::exception& error) {
     // Its files may have been removed while they were looked at.
     if (images.generation(version) != generation) return SyncedImages::gone;
-    throw;
+    if (is_loss(error)) throw Error(ErrorCode::io, error.what());
+    log_warning(fmt::format("version {} is not on the disk yet: {}", version, error.what()));
+    return SyncedImages::unrecorded;
   }
   try {
     // Files may have been added, or all of it made anew.

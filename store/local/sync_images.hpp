@@ -4,6 +4,8 @@
 // Threads: all calls may run in parallel; of one version one at a time.
 #pragma once
 
+#include <sys/stat.h>
+
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -16,10 +18,13 @@ namespace weightfs {
 /// What became of a version that was to be synced.
 enum class SyncedImages {
   synced,      // and recorded as such; or it was before
-  unrecorded,  // synced, but there is no room for the record, mostly; the log says why
+  unrecorded,  // to be tried again: there is no room for the record, mostly; the log says why
   stopped,     // `is_stopped` said so
   gone,        // not complete, or made anew meanwhile
 };
+
+/// Whether the disk did not take this file: see sync_images().
+bool is_marked_lost(const struct stat& attributes) noexcept;
 
 /// Syncs files and directories of a complete version, then records that (ImageTable::mark_synced).
 /// One file at a time is open, and written in slices: `is_stopped` is asked between two of them;
@@ -29,8 +34,8 @@ enum class SyncedImages {
 /// belong to several versions (hard links).  So the file is marked (a time that no image has), and
 /// a version with such a file is never synced: it is an error for each of them.
 ///
-/// Throws Error: io, naming the file: the disk did not take it, so what a reader will get is not
-/// known.  Who calls this forgets the version (ImageTable::forget_images).
+/// Throws Error: io, naming the file: it is missing, or the disk did not take it, so what a reader
+/// will get is not known.  Who calls this forgets the version (ImageTable::forget_images).
 SyncedImages sync_images(ImageTable& images, std::uint64_t version,
                          const std::function<bool()>& is_stopped = {});
 

@@ -15,6 +15,7 @@
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
 #include "store/format/version_images.hpp"
+#include "store/local/sync_images.hpp"
 #include "store/materialize/bases.hpp"
 #include "store/materialize/image_files.hpp"
 #include "store/materialize/plan.hpp"
@@ -68,6 +69,9 @@ class Adoption {
       throw Error(ErrorCode::invalid,
                   fmt::format("{} is not what was published: expected a file of {} bytes",
                               from.string(), file.size_bytes));
+    }
+    if (is_marked_lost(found)) {
+      throw Error(ErrorCode::corrupt, "the disk did not take " + from.string());
     }
     if (!file.sha256 || hash_of_small_file(from, file.size_bytes) == file.sha256) return;
     throw Error(ErrorCode::corrupt,

@@ -132,8 +132,9 @@ void check_images(Store& store, History& history, const Context& context,
           fmt::format("version {} was not synced to disk yet; every byte of it is right", number));
     } catch (const Error& error) {
       context.check("checking images");
-      const bool is_unknown =
-          error.code() == ErrorCode::unavailable || error.code() == ErrorCode::timed_out;
+      const bool is_unknown = error.code() == ErrorCode::unavailable ||
+                              error.code() == ErrorCode::timed_out ||
+                              error.code() == ErrorCode::no_memory;
       log_warning(fmt::format(
           "version {} was not synced to disk before this host or weightfs stopped, and {}: {}; it "
           "is rebuilt",

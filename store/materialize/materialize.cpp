@@ -386,7 +386,7 @@ class Materializer {
   void drop(const BaseDamaged& damaged) {
     const std::uint64_t number = damaged.version();
     log_error(fmt::format("{}; not using it as a base", damaged.what()));
-    static_cast<void>(store_.evictor().evict(number));
+    static_cast<void>(store_.evictor().discard_damaged(number));
   }
 
   void remove_quietly(std::uint64_t version) {

@@ -84,6 +84,17 @@ void begin_writeback(int fd, std::uint64_t offset_bytes, std::uint64_t size_byte
                                       static_cast<off64_t>(size_bytes), SYNC_FILE_RANGE_WRITE));
 }
 
+void write_back(int fd, std::uint64_t offset_bytes, std::uint64_t size_bytes,
+                const std::filesystem::path& path) {
+  constexpr unsigned kWriteAndWait =
+      SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
+  const int failed = ::sync_file_range(fd, static_cast<off64_t>(offset_bytes),
+                                       static_cast<off64_t>(size_bytes), kWriteAndWait);
+  // Any other error: there is no such call here, and fsync alone does it.
+  const bool is_lost = failed != 0 && (errno == EIO || errno == ENOSPC || errno == EDQUOT);
+  if (is_lost) throw_errno(errno, "write " + path.string() + " to the disk");
+}
+
 void make_directories(const std::filesystem::path& path, unsigned mode) {
   int error = ::mkdir(path.c_str(), mode) == 0 ? 0 : errno;
   if (error == ENOENT && path.has_parent_path() && path.parent_path() != path) {

@@ -55,6 +55,13 @@ void fsync_directory(const std::filesystem::path& path);
 /// waits for less.  Only a wish: what fails is told by fsync_file().
 void begin_writeback(int fd, std::uint64_t offset_bytes, std::uint64_t size_bytes) noexcept;
 
+/// Writes these bytes to the disk and waits, where there is such a call: a file that is written so
+/// in slices bounds what waits for the disk, and may be stopped between two.  What is told here is
+/// not told again by fsync_file(), which must follow: names and sizes are not written.
+/// Throws Error: no_space, io (final, as for fsync_file()).
+void write_back(int fd, std::uint64_t offset_bytes, std::uint64_t size_bytes,
+                const std::filesystem::path& path);
+
 /// Makes a directory and its parents; fsyncs the parent of each one made.
 void make_directories(const std::filesystem::path& path, unsigned mode = 0755);
 

@@ -146,7 +146,8 @@ void VersionCoder::code_rest() {
       return;
     } catch (const BaseDamaged& damaged) {
       what_.parent_images.give_up();
-      if (repairs == repairs_max() || !what_.store.evictor().evict(damaged.version())) throw;
+      if (repairs == repairs_max() || !what_.store.evictor().discard_damaged(damaged.version()))
+        throw;
       log_warning(fmt::format("{}; it is rebuilt from the bucket", damaged.what()));
     } catch (const PatchDamaged& damaged) {
       if (repairs == repairs_max() || !drop_damaged_patches(what_.store, damaged)) throw;

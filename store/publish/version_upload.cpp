@@ -25,6 +25,12 @@ constexpr unsigned kBlobsAtOnce = 4;  // each is wholly in memory
 /// Time limit for removing useless uploads: a caller may be waiting for the end.
 constexpr std::chrono::seconds kRemoveTime{5};
 
+bool is_named(const std::string& key, const Manifest& by) {
+  const auto is_it = [&](const PackRef& pack) { return key == keys::pack(by.version, pack.name); };
+  if (by.delta && std::ranges::any_of(by.delta->packs, is_it)) return true;
+  return by.snapshot && key.starts_with(keys::snapshot_file(by.version, by.snapshot->nonce, ""));
+}
+
 }  // namespace
 
 /// Sums up the upload progress over all objects, and reports it.
@@ -335,9 +341,13 @@ void VersionUpload::note_upload(std::string key) {
   uploads_.push_back(std::move(key));
 }
 
+// A host with a copy of this store gives the same bytes the same names.
 void VersionUpload::remove_all() {
   if (uploads_.empty()) return;
   const Context context = Context{}.within(kRemoveTime);
+  const auto there = of_.repository.find_version(manifest_.version, context);
+  std::erase_if(uploads_,
+                [&](const std::string& key) { return there && is_named(key, there->manifest); });
   Bucket& bucket = of_.repository.bucket(context);
   parallel_for(uploads_.size(), request_threads(bucket, of_.options.threads), context,
                [&](std::size_t i) { bucket.remove(uploads_[i], context); });

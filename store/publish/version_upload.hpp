@@ -92,7 +92,8 @@ class VersionUpload {
     return bytes_ + blob_bytes_ + layout_bytes_;
   }
 
-  /// Removes the objects that only this publish uses.  Requires: nothing is being uploaded.
+  /// Removes the objects that only this publish uses, and no manifest names that has taken its
+  /// number.  Requires: nothing is being uploaded.
   /// Gives up soon if the bucket does not answer.  Throws Error.
   void remove_all();
 

@@ -98,7 +98,7 @@ CodedDelta SkipMaking::code() {
       return code_once();
     } catch (const BaseDamaged& damaged) {
       images_.give_up();
-      if (repairs == kSkipRepairs || !store_.evictor().evict(damaged.version())) throw;
+      if (repairs == kSkipRepairs || !store_.evictor().discard_damaged(damaged.version())) throw;
       log_warning(fmt::format("{}; it is removed", damaged.what()));
     } catch (const PatchDamaged& damaged) {
       images_.give_up();

@@ -72,6 +72,25 @@ std::uint64_t Staging::generation(StagingId id) const {
   return state_->tree.get(id).generation;
 }
 
+std::optional<std::string> Staging::find_lost(StagingId directory) const {
+  const std::scoped_lock lock(state_->mutex);
+  std::optional<std::string> lost;
+  state_->tree.walk(directory, [&](const std::string& path, StagingId, const StagingInode& inode) {
+    if (inode.is_lost) lost = path;
+  });
+  return lost;
+}
+
+void Staging::note_lost(StagingId directory) {
+  const std::scoped_lock lock(state_->mutex);
+  if (state_->tree.find(directory) == nullptr) return;
+  std::vector<StagingId> files;
+  state_->tree.walk(directory, [&](const std::string&, StagingId id, const StagingInode& inode) {
+    if (inode.is_file()) files.push_back(id);
+  });
+  for (const StagingId id : files) state_->tree.get(id).is_lost = true;
+}
+
 // ---- moving ----
 
 void Staging::hand_over(StagingId directory, std::string_view new_name,

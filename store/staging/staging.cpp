@@ -409,6 +409,10 @@ StagingRecord changed(StagingRecord record, const AttributeChange& change, const
 
 void Staging::change(StagingId id, const AttributeChange& wanted) {
   if (wanted.size_bytes) state_->resize(id, *wanted.size_bytes);
+  if (wanted.size_bytes == 0u) {
+    const std::scoped_lock lock(state_->mutex);
+    if (StagingInode* inode = state_->tree.find(id)) inode->is_lost = false;
+  }
   StagingChange change(*state_);
   const StagingInode& inode = change.tree().get(id);
   const bool is_file = inode.is_file();
@@ -480,7 +484,14 @@ void Staging::sync_file(StagingId id, bool data_only) {
   }
   const File file = state_->open_backing(id, O_RDONLY);
   const int status = data_only ? ::fdatasync(file.fd()) : ::fsync(file.fd());
-  if (status != 0) throw PosixError(errno, "sync " + path_of(id));
+  if (status != 0) {
+    const int error = errno;
+    if (error == EIO || error == ENOSPC || error == EDQUOT) {
+      const std::scoped_lock lock(state_->mutex);
+      if (StagingInode* inode = state_->tree.find(id)) inode->is_lost = true;
+    }
+    throw PosixError(error, "sync " + path_of(id));
+  }
   sync_directory(id);
 }
 

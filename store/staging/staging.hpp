@@ -163,6 +163,12 @@ class Staging {
   /// The generation of a file: changes whenever the file may have been written to.
   [[nodiscard]] std::uint64_t generation(StagingId id) const;
 
+  /// A file below the directory of which the disk did not take some bytes, which the kernel tells
+  /// once, to whoever asks first; until it is truncated to nothing, or the process ends.
+  [[nodiscard]] std::optional<std::string> find_lost(StagingId directory) const;
+  /// All files below the directory may be such ones.
+  void note_lost(StagingId directory);
+
   /// Moves a directory from staging to the publish root, in one synced write with other changes of
   /// the database.  EBUSY if the name is taken there.
   void hand_over(StagingId directory, std::string_view new_name, std::vector<Db::Change> also);

@@ -61,7 +61,7 @@ class SyncedCopy {
         throw Error(ErrorCode::io, from.string() + " is shorter than it was");
       }
       write_at(target.fd(), at, part, to);
-      leave_page_cache(target.fd(), at, part.size());
+      leave_page_cache(target.fd(), at, part.size(), to);
     }
     if (::fchmod(target.fd(), attributes.st_mode & 07777) != 0) {
       throw_errno(errno, "set the mode of " + to.string());
@@ -71,14 +71,12 @@ class SyncedCopy {
     fsync_file(target.fd(), to);
   }
 
-  /// Also bounds what waits for the disk.  Only fsync says whether the disk took it.
-  static void leave_page_cache(int fd, std::uint64_t offset_bytes, std::size_t size_bytes) {
-    constexpr unsigned kWriteAndWait =
-        SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
-    const auto offset = static_cast<off64_t>(offset_bytes);
-    const auto size = static_cast<off64_t>(size_bytes);
-    static_cast<void>(::sync_file_range(fd, offset, size, kWriteAndWait));
-    static_cast<void>(::posix_fadvise(fd, offset, size, POSIX_FADV_DONTNEED));
+  /// Also bounds what waits for the disk.
+  static void leave_page_cache(int fd, std::uint64_t offset_bytes, std::size_t size_bytes,
+                               const std::filesystem::path& path) {
+    write_back(fd, offset_bytes, size_bytes, path);
+    static_cast<void>(::posix_fadvise(fd, static_cast<off_t>(offset_bytes),
+                                      static_cast<off_t>(size_bytes), POSIX_FADV_DONTNEED));
   }
 
   const Context& context_;

@@ -151,6 +151,10 @@ bool ImageSyncer::sync(std::uint64_t version, const std::stop_token& stop) {
   } catch (const Error& error) {
     end(version, generation, true);
     lose(version, generation, error, stop);
+  } catch (const std::exception& error) {  // no memory, mostly: the disk has said nothing
+    log_warning(fmt::format("version {} is not synced yet: {}", version, error.what()));
+    end(version, generation, false);
+    return false;
   }
   return true;
 }

@@ -232,7 +232,7 @@ void PatchRecorder::drop(const BaseDamaged& damaged) {
   const std::uint64_t number = damaged.version();
   damaged_[number] = store_.images().generation(number);
   log_error(fmt::format("{}; no patches are taken from it", damaged.what()));
-  static_cast<void>(store_.evictor().evict(number));
+  static_cast<void>(store_.evictor().discard_damaged(number));
 }
 
 /// Those with which a version is made of patches, if the disk keeps what it has.

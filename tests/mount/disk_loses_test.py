@@ -82,6 +82,30 @@ class DiskLoses(harness.MountTest):
                 os.posix_fadvise(image, 0, 0, os.POSIX_FADV_DONTNEED)
                 os.close(image)
 
+    def file_of(self, mount):
+        return mount.join("versions", "2", "model-00001-of-00002.safetensors")
+
+    def can_open(self, path):
+        try:
+            os.close(os.open(path, os.O_RDONLY))
+        except OSError:
+            return False
+        return True
+
+    def open_lost(self, mount):
+        """A file of version 2 while the disk has no room for it: it is shown, lost, and shown again."""
+        opened = []
+
+        def is_open():
+            try:
+                opened.append(os.open(self.file_of(mount), os.O_RDONLY))
+            except OSError:
+                return False
+            return True
+
+        harness.wait_until(is_open, "version 2 is open")
+        return opened[0]
+
     def test_a_version_that_the_disk_lost_is_hidden_and_rebuilt(self):
         steps = self.make_run(2, PARAMS)
         trees = {i + 1: harness.hash_tree(step) for i, step in enumerate(steps)}
@@ -99,6 +123,7 @@ class DiskLoses(harness.MountTest):
         reader.start()
         try:
             self.publish(steps[1])
+            held = self.open_lost(mount)
             status = mount.wait_status(lambda status: status["lost"] > 0, "version 2 is lost")
             with open(os.path.join(mount.store, "weightfs.log")) as file:
                 self.assertIn("version 2 is lost and hidden", file.read())
@@ -115,6 +140,12 @@ class DiskLoses(harness.MountTest):
         print(f"lost {status['lost']} times; {reader.passes} reads of a version, {reader.errors} errors",
               flush=True)
         self.assertEqual(reader.wrong, [])
+        # Who opens it now must not be given what the kernel has of the lost file.
+        with self.assertRaises(OSError) as raised:
+            os.close(os.open(self.file_of(mount), os.O_RDONLY))
+        self.assertEqual(raised.exception.errno, errno.EIO)
+        os.close(held)
+        harness.wait_until(lambda: self.can_open(self.file_of(mount)), "the file can be opened")
         self.assertGreater(reader.passes, 0)
         self.drop_cached(mount.store)
         self.assert_same_tree(mount.join("latest/"), steps[1])

@@ -1,5 +1,6 @@
 #include "tests/support/sync_watch.hpp"
 
+#include <fcntl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -13,9 +14,9 @@ namespace {
 std::mutex mutex;  // held while the one that lives is called: threads of RocksDB sync at any time
 SyncWatch* living = nullptr;
 
-bool is_to_fail(int fd) {
+bool is_to_fail(int fd, bool is_whole) {
   const std::lock_guard lock(mutex);
-  return living != nullptr && living->note(fd);
+  return living != nullptr && living->note(fd, is_whole);
 }
 
 }  // namespace
@@ -35,20 +36,34 @@ bool SyncWatch::has_seen(const std::string& path) const {
   return seen_.contains(path);
 }
 
-bool SyncWatch::note(int fd) {
+bool SyncWatch::note(int fd, bool is_whole) {
   std::error_code ignored;
   const std::string path =
       std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(fd), ignored).string();
   const std::lock_guard lock(mutex_);
-  seen_.insert(path);
-  return !failing_.empty() && path.find(failing_) != std::string::npos;
+  if (is_whole) seen_.insert(path);
+  const bool fails = !failing_.empty() && path.find(failing_) != std::string::npos;
+  return fails && told_.insert(path).second;
 }
 
 }  // namespace weightfs::test
 
 /// The C library's, for this whole program.
 extern "C" int fsync(int fd) {
-  if (!weightfs::test::is_to_fail(fd)) return static_cast<int>(::syscall(SYS_fsync, fd));
+  if (!weightfs::test::is_to_fail(fd, true)) return static_cast<int>(::syscall(SYS_fsync, fd));
+  errno = EIO;
+  return -1;
+}
+
+extern "C" int fdatasync(int fd) {
+  if (!weightfs::test::is_to_fail(fd, true)) return static_cast<int>(::syscall(SYS_fdatasync, fd));
+  errno = EIO;
+  return -1;
+}
+
+extern "C" int sync_file_range(int fd, off64_t offset, off64_t size, unsigned flags) {
+  if ((flags & SYNC_FILE_RANGE_WAIT_AFTER) == 0 || !weightfs::test::is_to_fail(fd, false))
+    return static_cast<int>(::syscall(SYS_sync_file_range, fd, offset, size, flags));
   errno = EIO;
   return -1;
 }

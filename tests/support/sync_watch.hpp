@@ -1,7 +1,8 @@
 // SyncWatch: what this process syncs to the disk, and a disk that does not take it.
 //
 // No disk here fails when it is asked to, and nothing shows which name a power cut would take: so
-// the program of the store's tests has an fsync(2) of its own, which asks the SyncWatch that lives.
+// the program of the store's tests has an fsync(2), fdatasync(2) and sync_file_range(2) of its own,
+// which ask the SyncWatch that lives.
 //
 // Threads: all calls may run in parallel.  One lives at a time.
 #pragma once
@@ -14,7 +15,8 @@ namespace weightfs::test {
 
 class SyncWatch {
  public:
-  /// `failing`: files and directories with this in their path are not synced (EIO); empty: all are.
+  /// `failing`: the first sync of each file or directory with this in its path fails (EIO), and no
+  /// later one, as Linux has it; empty: none does.
   explicit SyncWatch(std::string failing = {});
   ~SyncWatch();
   SyncWatch(const SyncWatch&) = delete;
@@ -23,13 +25,13 @@ class SyncWatch {
   /// Whether this path has been synced since this lives.
   [[nodiscard]] bool has_seen(const std::string& path) const;
 
-  /// By fsync(2).  Returns: whether it is to fail.
-  bool note(int fd);
+  /// By each call.  `is_whole`: by fsync(2).  Returns: whether it is to fail.
+  bool note(int fd, bool is_whole);
 
  private:
   const std::string failing_;
   mutable std::mutex mutex_;
-  std::set<std::string> seen_;
+  std::set<std::string> seen_, told_;
 };
 
 }  // namespace weightfs::test

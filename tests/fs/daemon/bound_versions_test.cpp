@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "store/base/error.hpp"
+#include "store/local/sync_images.hpp"
 #include "tests/support/code_of.hpp"
 #include "tests/support/eventually.hpp"
 #include "tests/support/support.hpp"
@@ -183,6 +184,44 @@ TEST_F(BoundVersionsTest, OneThatIsInUseIsNotWithdrawn) {
   EXPECT_FALSE(bound_->withdraw(1));
   EXPECT_TRUE(bound_->is_bound(1));
   EXPECT_EQ(test::read_text(shard(1)), "1");
+}
+
+TEST_F(BoundVersionsTest, OneThatTheDiskLostIsBoundAnewThoughItIsRead) {
+  show({1});
+  start();
+  const File held = File::open(shard(1), O_RDONLY);
+  stdfs::remove_all(temp_ / "images/1");
+  show({1});
+  test::write_text(temp_ / "images/1/model.safetensors", "again");
+  bound_->notify();
+  EXPECT_TRUE(eventually([&] { return stdfs::exists(shard(1)); }));
+  EXPECT_EQ(test::read_text(shard(1)), "again");
+  std::string kept(1, '?');
+  ASSERT_TRUE(read_at(held.fd(), 0, std::as_writable_bytes(std::span(kept)), "held"));
+  EXPECT_EQ(kept, "1");
+}
+
+// The mark is all that remains of the disk's error, and the time of a bound file is set.
+TEST_F(BoundVersionsTest, OneWithAFileThatTheDiskLostIsNotBound) {
+  show({1});
+  const stdfs::path image = temp_ / "images/1/model.safetensors";
+  const timespec times[2] = {{1, 0}, {1, 1}};
+  ASSERT_EQ(::utimensat(AT_FDCWD, image.c_str(), times, 0), 0);
+  start();
+  EXPECT_FALSE(bound_->is_bound(1));
+  struct stat found {};
+  ASSERT_EQ(::stat(image.c_str(), &found), 0);
+  EXPECT_TRUE(is_marked_lost(found));
+}
+
+TEST_F(BoundVersionsTest, OneThatTheDiskLostIsHiddenThoughItIsRead) {
+  show({1, 2});
+  start();
+  const File held = File::open(shard(1), O_RDONLY);
+  show({2});
+  bound_->notify();
+  EXPECT_TRUE(becomes({2}));
+  EXPECT_FALSE(stdfs::exists(shard(1)));
 }
 
 TEST_F(BoundVersionsTest, WhatIsMountedOverOneIsNotTouched) {

@@ -102,6 +102,23 @@ TEST_F(OpenTableTest, AnInodeThatTheDaemonServesStaysWithItUntilTheLastRelease) 
   EXPECT_EQ(open(table, file_of(1, 1))->serving, Serving::passthrough);
 }
 
+TEST_F(OpenTableTest, WhoOpensLaterIsToldFromWhichImageTheFirstIsServed) {
+  std::vector<OpenRecord> records(8);
+  OpenTable table(records);
+  const auto open_image = [&](std::uint64_t image) {
+    return table
+        .acquire(
+            file_of(1, 1), [&] { return backings_.add(); },
+            [&](std::int32_t id) { backings_.remove(id); }, image)
+        ->image;
+  };
+  EXPECT_EQ(open_image(70), 70u);
+  EXPECT_EQ(open_image(71), 70u);
+  release(table, file_of(1, 1));
+  release(table, file_of(1, 1));
+  EXPECT_EQ(open_image(71), 71u);
+}
+
 TEST_F(OpenTableTest, AFailedRegistrationCountsNothing) {
   std::vector<OpenRecord> records(8);
   OpenTable table(records);

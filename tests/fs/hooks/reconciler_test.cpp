@@ -155,6 +155,25 @@ TEST_F(HookReconcilerTest, ARestartedEngineIsBroughtUp) {
   EXPECT_EQ(told(), Versions({3, 3, 3}));
 }
 
+// A daemon was killed after the engine had accepted 9, and the host comes back with less.
+TEST_F(HookReconcilerTest, WhatMayHaveBeenToldIsNotTakenBackByAHostThatIsBehind) {
+  for (const auto reports : {std::optional<std::uint64_t>(9), std::optional<std::uint64_t>()}) {
+    make({8, 9});
+    engine_.reports = reports;
+    show(5, false);
+    round();
+    EXPECT_EQ(told(), Versions());
+  }
+  engine_.reports = 8;
+  show(9);
+  round();
+  EXPECT_EQ(told(), Versions({9}));
+  make({8, 9});
+  show(5);  // rolled back meanwhile
+  round();
+  EXPECT_EQ(told(), Versions({9, 5}));
+}
+
 // An older release cannot say; that it was away is all that shows a restart.
 TEST_F(HookReconcilerTest, ARestartedEngineThatCannotSayIsBroughtUp) {
   show(3);

@@ -48,6 +48,21 @@ TEST_F(ShownCatalogTest, AVersionOpensByItsNumberBeforeLatestMovesToIt) {
   EXPECT_EQ(prepared, std::vector<std::uint64_t>{2});
 }
 
+TEST_F(ShownCatalogTest, LatestMovesToNoVersionThatNobodyHasPreparedFor) {
+  bring(1);
+  shown_.show(nullptr);
+  std::vector<std::uint64_t> prepared;
+  const auto listening = shown_.listeners().add({.prepare = [&](const CatalogVersion& version) {
+    prepared.push_back(version.number);
+    EXPECT_EQ(shown_.latest(), 1u);
+    if (version.number == 2) bring(3);  // by another thread
+  }});
+  bring(2);
+  shown_.show(nullptr);
+  EXPECT_EQ(shown_.latest(), 3u);
+  EXPECT_EQ(prepared, (std::vector<std::uint64_t>{2, 3}));
+}
+
 TEST_F(ShownCatalogTest, LatestStaysWhileRoomIsMade) {
   bring(1);
   shown_.show(nullptr);

@@ -16,6 +16,7 @@
 #include "store/os/file.hpp"
 #include "tests/support/code_of.hpp"
 #include "tests/support/support.hpp"
+#include "tests/support/sync_watch.hpp"
 
 namespace weightfs {
 namespace {
@@ -47,6 +48,20 @@ std::map<std::string, std::string> all_of(const Db& db, ColumnFamily family,
     all.emplace(key, value);
   });
   return all;
+}
+
+// RocksDB takes nothing any more after a failed sync: it must be opened anew, also for who only
+// syncs.
+TEST(Db, AFailedSyncIsNotTheLast) {
+  DbFixture at;
+  const auto db = at.open();
+  db->write({{ColumnFamily::store, "a", "1"}}, Durability::process);
+  {
+    const test::SyncWatch watch(".log");
+    EXPECT_EQ(code_of([&] { db->sync(); }), ErrorCode::io);
+  }
+  db->sync();
+  EXPECT_EQ(db->find(ColumnFamily::store, "a"), "1");
 }
 
 // Path, size and content of every file, to check that nothing was written.

@@ -2,12 +2,14 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <atomic>
 
 #include "store/handover/handover_record.hpp"
 #include "store/handover/publish_queue.hpp"
 #include "tests/store/handover/publish_queue_fixture.hpp"
 #include "tests/support/code_of.hpp"
+#include "tests/support/sync_watch.hpp"
 #include "tests/support/writer.hpp"
 
 namespace weightfs::test {
@@ -139,6 +141,7 @@ class LateBucket final : public Bucket {
   struct Network {
     std::mutex mutex;  // guards the others
     bool is_slow = true;
+    bool comes_when_missed = false;  // the first one is carried out after a GET did not find it
     std::vector<std::pair<std::string, std::string>> held;
 
     [[nodiscard]] std::size_t count() {
@@ -156,7 +159,16 @@ class LateBucket final : public Bucket {
 
   std::size_t get(std::string_view key, std::uint64_t offset_bytes, std::span<std::byte> into,
                   const Context& context) override {
-    return bucket_->get(key, offset_bytes, into, context);
+    try {
+      return bucket_->get(key, offset_bytes, into, context);
+    } catch (const Error&) {
+      const std::lock_guard lock(network_->mutex);
+      if (!network_->held.empty() && key == network_->held.front().first &&
+          std::exchange(network_->comes_when_missed, false)) {
+        bucket_->put_if_absent(key, network_->held.front().second, context);
+      }
+      throw;
+    }
   }
   void put(std::string_view key, const Source& source, const Context& context) override {
     bucket_->put(key, source, context);
@@ -284,6 +296,19 @@ TEST_F(LateCommit, ThatComesWhileTheNextTryBeginsIsItsOwn) {
   EXPECT_FALSE(comes);
   EXPECT_EQ(late_end(order).how, How::published) << "no other writer was there";
   EXPECT_EQ(late_end(order).version, 1u);
+  EXPECT_EQ(versions_in_bucket(), 1u);
+  expect_version(1, checkpoint(1));
+}
+
+/// It was not there when it was looked for, and is there at the next look.
+TEST_F(LateCommit, ThatComesBetweenTwoLooksIsItsOwn) {
+  const std::uint64_t order = begin();
+  {
+    const std::lock_guard lock(network_->mutex);
+    network_->comes_when_missed = true;
+  }
+  ASSERT_TRUE(late().settles());
+  EXPECT_EQ(late_end(order).how, How::published) << "no other writer was there";
   EXPECT_EQ(versions_in_bucket(), 1u);
   expect_version(1, checkpoint(1));
 }
@@ -589,6 +614,37 @@ TEST_F(PublishQueueTest, SyncsTheFilesOfAnEarlierProcessBeforeItCodesThem) {
   ASSERT_TRUE(writer().settles());
   EXPECT_TRUE(is_synced);
   EXPECT_EQ(end_of(order).version, 1u);
+}
+
+/// The kernel tells that once: a second fsync finds nothing wrong, nor does whoever reads the file.
+TEST_F(PublishQueueTest, WhatTheDiskDidNotTakeIsNotHandedOver) {
+  const StagingId directory = writer().stage("step-1", checkpoint(1));
+  const std::vector<StagedFile> files = writer().staging.list(directory);
+  const auto file =
+      std::ranges::find_if(files, [](const StagedFile& a) { return S_ISREG(a.type); });
+  ASSERT_NE(file, files.end());
+  {
+    const SyncWatch watch("/staging/");
+    EXPECT_THROW(writer().staging.sync_file(file->id, false), PosixError);
+  }
+  writer().staging.sync_file(file->id, false);
+  EXPECT_EQ(code_of([&] { writer().hand_over(directory, "step-1"); }), ErrorCode::io);
+  writer().staging.change(file->id, {.size_bytes = 0});
+  EXPECT_FALSE(writer().staging.find_lost(directory)) << "it is saved again";
+}
+
+TEST_F(PublishQueueTest, WhatTheQueueFoundLostIsNotHandedOverAgain) {
+  const std::uint64_t order = hand_over(1);
+  restarted();
+  {
+    const SyncWatch watch("/handover/");
+    started();
+    ASSERT_TRUE(writer().reaches(order, State::failed));
+  }
+  writer().queue.take_back(writer().get(order).directory, kStagingRoot, "back");
+  const StagingId back = writer().find(kStagingRoot, "back").value();
+  EXPECT_EQ(code_of([&] { writer().hand_over(back, "step-1"); }), ErrorCode::io);
+  EXPECT_EQ(versions_in_bucket(), 0u);
 }
 
 }  // namespace

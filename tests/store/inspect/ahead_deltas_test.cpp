@@ -16,8 +16,10 @@
 
 #include "store/inspect/delta_files.hpp"
 #include "store/materialize/materialize.hpp"
+#include "tests/support/code_of.hpp"
 #include "tests/support/random.hpp"
 #include "tests/support/sparse_deltas.hpp"
+#include "tests/support/sync_watch.hpp"
 
 namespace weightfs {
 namespace {
@@ -366,6 +368,18 @@ TEST_F(AheadDeltasTest, ThatOfAStepSurvivesARestartAndTheOthersLeaveNothing) {
   restart();
   EXPECT_FALSE(host().store->deltas().find(step_to(3)));
   EXPECT_EQ(std::distance(filesystem::directory_iterator(path_ / "deltas"), {}), 1);
+}
+
+TEST_F(AheadDeltasTest, OneThatTheDiskDidNotTakeGoes) {
+  bring(publish());
+  want();
+  bring(publish());
+  {
+    const test::SyncWatch watch("/deltas/");
+    EXPECT_EQ(test::code_of([&] { finish(); }), ErrorCode::io);
+  }
+  EXPECT_FALSE(host().store->deltas().find(step_to(2)));
+  finish();
 }
 
 TEST_F(AheadDeltasTest, NothingIsLeftOfOneThatWasKilledWhileItWasMade) {

@@ -4,9 +4,11 @@
 
 #include <atomic>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include "store/local/store.hpp"
 #include "store/os/file.hpp"
@@ -135,6 +137,23 @@ TEST_F(EvictAhead, WhatIsInUseStaysAndIsSaid) {
   EXPECT_EQ(store_->evictor().evict_ahead(3).versions, 1u);
 }
 
+// A delta that is built from it, say: else the version after this one would wait for its room.
+TEST_F(EvictAhead, WhatIsBuiltOnIsAskedForAgain) {
+  open(std::nullopt, 3);
+  {
+    const auto built_on = keep(*store_, 1);
+    EXPECT_TRUE(store_->evictor().evict_ahead(3).is_in_use);
+  }
+  EXPECT_EQ(store_->evictor().evict_ahead(3).last, 1u);
+}
+
+// Who asks may have been told of 2 before 3 became `latest`: 2 is the one before it now.
+TEST_F(EvictAhead, ForAVersionThatIsLatestNoMoreNothingBetweenGoes) {
+  open(std::nullopt, 3);
+  EXPECT_EQ(store_->evictor().evict_ahead(2).versions, 0u);
+  EXPECT_EQ(complete(), (Versions{1, 2, 3}));
+}
+
 // A delta goes in no time, and may be what an engine is about to read.
 TEST_F(EvictAhead, DeltasStay) {
   open(std::nullopt, 3);
@@ -154,6 +173,26 @@ TEST_F(EvictAhead, WithoutAVersionBeforeItNothingGoes) {
   EXPECT_EQ(store_->evictor().evict_ahead(1).versions, 0u);
   EXPECT_EQ(store_->evictor().evict_ahead(7).versions, 0u);
   EXPECT_EQ(complete(), Versions{1});
+}
+
+// By default the limit has room for three versions and patches: what was recorded between two looks
+// counted against the one and was not in the other.
+TEST(EvictAheadBeside, PatchesThatComeMeanwhileCostNoVersion) {
+  StoreFixture at;
+  std::function<void()> once;
+  const auto store = Store::open(at.path, test::kStoreId, test::kStoreUrl, at.limits, [&] {
+    if (const auto now = std::exchange(once, nullptr)) now();
+    return Space{test::kStorePlenty, 2 * test::kStorePlenty};
+  });
+  constexpr std::size_t kBytes = 100'000;  // more than patches have
+  for (const std::uint64_t version : {1u, 2u}) add_version(*store, version, kBytes);
+  const auto latest = keep(*store, 2);
+  once = [&] { test::install_patches(*store, 1); };
+  EXPECT_TRUE(store->evictor().has_room_for_images(kBytes, 0));
+  once = [&] { test::install_patches(*store, 2); };
+  store->evictor().evict_for_images(kBytes);
+  EXPECT_GT(store->patches().size_bytes(), 0u);
+  EXPECT_EQ(store->images().complete_versions(), (Versions{1, 2}));
 }
 
 // What is being removed is neither counted nor free yet.  Whoever needs that room waits for it, and

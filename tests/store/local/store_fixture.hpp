@@ -14,6 +14,8 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/block/scratch.hpp"
+#include "store/base/sha256.hpp"
 #include "store/local/store.hpp"
 #include "store/local/sync_images.hpp"
 #include "tests/support/support.hpp"
@@ -54,6 +56,16 @@ inline void add_version(Store& store, std::uint64_t version, std::size_t bytes =
   for (std::size_t i = 0; i < chunks; i++) hashes.push_back(version * 1000 + i);
   store.images().complete_images(version, sizes, hashes);
   sync_images(store.images(), version);
+}
+
+// Patches from a version to the next one: one chunk of 100 bytes, all changed.
+inline void install_patches(Store& store, unsigned first) {
+  kernels::Scratch scratch;
+  const Bytes before(100, std::byte(first)), after(100, std::byte(first + 1));
+  const SpanEnds ends{PatchLevel::one, {first, sha256(before)}, {first + 1, sha256(after)}, {}};
+  PatchFileWriter writer = store.patches().make_writer(ends.span());
+  writer.add({0, 0}, *make_chunk_patch(kernels::Kind::u8, before, after, scratch));
+  store.patches().install(ends, writer.take());
 }
 
 // Reserves a version like `latest`.

@@ -9,7 +9,6 @@
 #include <filesystem>
 #include <thread>
 
-#include "kernels/block/scratch.hpp"
 #include "store/base/bytes.hpp"
 #include "store/base/error.hpp"
 #include "store/local/store_directory.hpp"
@@ -169,22 +168,12 @@ TEST(Store, KeepsManifestsAndLayouts) {
   EXPECT_EQ(store->manifests().find_layout(id), std::string("\0layout", 7));
 }
 
-// Patches of the span 1..2: one chunk of 100 bytes, all changed.
-void install_patches(Store& store) {
-  kernels::Scratch scratch;
-  const Bytes before(100, std::byte{1}), after(100, std::byte{2});
-  const SpanEnds ends{PatchLevel::one, {1, sha256(before)}, {2, sha256(after)}, {}};
-  PatchFileWriter writer = store.patches().make_writer(ends.span());
-  writer.add({0, 0}, *make_chunk_patch(kernels::Kind::u8, before, after, scratch));
-  store.patches().install(ends, writer.take());
-}
-
 TEST(Store, KeepsPatchesAndLosesThemWithItsRecords) {
   StoreFixture at;
   {
     const auto store = at.open();
     EXPECT_TRUE(store->patches().list().empty());
-    install_patches(*store);
+    test::install_patches(*store, 1);
   }
   {
     const auto store = at.open();

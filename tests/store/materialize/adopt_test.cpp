@@ -1,5 +1,6 @@
 #include "store/materialize/adopt.hpp"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -10,6 +11,7 @@
 #include "store/base/error.hpp"
 #include "store/format/version_images.hpp"
 #include "store/local/sync_images.hpp"
+#include "tests/support/code_of.hpp"
 #include "tests/support/hosts.hpp"
 
 namespace weightfs::test {
@@ -106,6 +108,19 @@ TEST_F(AdoptTest, IsStillCompleteWhenTheStoreIsOpenedAgain) {
       Store::open(dir_ / "store", host_.repository->id(), host_.repository->url(), kNoFloor);
   EXPECT_TRUE(host_.store->images().is_complete(1));
   EXPECT_EQ(adopted(1), fetched(1));
+}
+
+// The disk told that once, to whoever synced the images that were made of it before.
+TEST_F(AdoptTest, TakesNoFileThatTheDiskLost) {
+  const auto directory = checkpoint(1);
+  const PublishResult result = publish(directory);
+  for (const auto& entry : stdfs::directory_iterator(directory)) {
+    if (entry.path().extension() != ".safetensors") continue;
+    const timespec times[2] = {{1, 0}, {1, 1}};
+    ASSERT_EQ(::utimensat(AT_FDCWD, entry.path().c_str(), times, 0), 0);
+  }
+  EXPECT_EQ(code_of([&] { adopt(result, directory); }), ErrorCode::corrupt);
+  EXPECT_FALSE(host_.store->images().is_complete(1));
 }
 
 TEST_F(AdoptTest, DoesNothingIfTheVersionIsComplete) {

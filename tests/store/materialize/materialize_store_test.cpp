@@ -137,17 +137,24 @@ TEST_F(MaterializeIntoStore, GoesToTheBucketWhenEveryBaseIsRotten) {
   EXPECT_EQ(host_.store->images().complete_versions(), std::vector<std::uint64_t>{3});
 }
 
-TEST_F(MaterializeIntoStore, KeepsARottenVersionThatMustStay) {
+// `latest`, say: a reader gets right bytes, or none until it is made again.
+TEST_F(MaterializeIntoStore, HidesARottenVersionThatMustStay) {
   add_versions(2);
   bring(1);
   rot(1);
+  unsigned told = 0;
+  host_.store->eviction().set_changed([&] { told++; });
   const auto latest = host_.store->eviction().reserve(1, Eviction::Claim::stays, {});
   bring(2);
   expect_version(2);
-  EXPECT_TRUE(host_.store->images().is_complete(1));
+  EXPECT_FALSE(host_.store->images().is_complete(1));
+  EXPECT_GT(told, 0u);
+  bring(1);
+  expect_version(1);
+  host_.store->eviction().set_changed({});
 }
 
-TEST_F(MaterializeIntoStore, KeepsARottenVersionThatIsInUse) {
+TEST_F(MaterializeIntoStore, HidesARottenVersionThatIsInUse) {
   add_versions(2);
   bring(1);
   rot(1);
@@ -159,7 +166,7 @@ TEST_F(MaterializeIntoStore, KeepsARottenVersionThatIsInUse) {
   bring(2);
   expect_version(2);
   EXPECT_EQ(asked, std::vector<std::uint64_t>{1});
-  EXPECT_TRUE(host_.store->images().is_complete(1));
+  EXPECT_FALSE(host_.store->images().is_complete(1));
 }
 
 TEST_F(MaterializeIntoStore, GoesALongWayInSeveralPasses) {

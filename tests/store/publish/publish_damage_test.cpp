@@ -215,6 +215,19 @@ TEST_F(PublishTest, MakesARottenParentAgainFromTheBucket) {
   EXPECT_EQ(read_on_a_fresh_host(2), read_tree(checkpoint(2)));
 }
 
+// As on a trainer's mount, where `latest` is the parent: no later save would be published.
+TEST_F(PublishTest, MakesARottenParentAgainThatMustStay) {
+  publisher().publish(checkpoint(1));
+  publisher().publish(checkpoint(2));
+  Store& store = *publisher().store;
+  ASSERT_EQ(publisher().read_version(2), read_tree(checkpoint(2)));
+  rot(store.images().image_directory(2) / "model-00001-of-00002.safetensors", 100'001);
+  const auto latest = store.eviction().reserve(2, Eviction::Claim::stays, {});
+  EXPECT_EQ(publisher().publish(checkpoint(3)).version, 3u);
+  EXPECT_EQ(read_on_a_fresh_host(3), read_tree(checkpoint(3)));
+  EXPECT_EQ(read_tree(store.images().image_directory(2)), read_tree(checkpoint(2)));
+}
+
 TEST_F(PublishTest, MakesAParentAgainWhoseFileIsGoneOrTooShort) {
   publisher().publish(checkpoint(1));
   for (unsigned version = 2; version <= 3; version++) {

@@ -7,6 +7,7 @@
 
 #include "store/base/error.hpp"
 #include "store/publish/publish.hpp"
+#include "store/publish/upload_names.hpp"
 #include "tests/store/publish/publish_fixture.hpp"
 #include "tests/support/hosts.hpp"
 
@@ -411,6 +412,21 @@ TEST_F(UploadedInVain, IsRemovedWhenAnotherWriterWasFaster) {
   EXPECT_EQ(error_of([&] { publisher().publish(options); }).code(), ErrorCode::conflict);
   EXPECT_EQ(left().size(), 1u) << "the winner's pack";
   expect_sound();
+}
+
+// Two hosts began with a copy of one store, as of an image of a machine, and publish the same
+// files.
+TEST_F(UploadedInVain, IsNotRemovedWhereTheWinnerNamesIt) {
+  publisher().publish(checkpoint(1));
+  Host other = fresh_host();
+  set_uploader(*other.store, uploader_of(*publisher().store), Durability::process);
+  PublishOptions options = second();
+  options.at = [&](std::string_view point) {
+    if (point == "before-commit") other.publish(second());
+  };
+  EXPECT_EQ(error_of([&] { publisher().publish(options); }).code(), ErrorCode::conflict);
+  expect_sound();
+  EXPECT_EQ(read_on_a_fresh_host(2), read_tree(checkpoint(2)));
 }
 
 // The manifest may arrive long after the publisher gave up, and then also after the next one gave

@@ -16,6 +16,7 @@
 #include "tests/support/eventually.hpp"
 #include "tests/support/hosts.hpp"
 #include "tests/support/random.hpp"
+#include "tests/support/sync_watch.hpp"
 
 namespace weightfs::test {
 namespace {
@@ -154,6 +155,19 @@ TEST_F(BaseWriterTest, ABaseIsWrittenWhenItIsDueAndTheOlderOneGoes) {
   EXPECT_EQ(read_tree(catalog->versions.at(3)->directory), read_tree(checkpoint(3)));
   open();
   expect_latest(3);
+}
+
+// What is written in slices hears of an error in one of them, and of none at the end.
+TEST_F(BaseWriterTest, WhatTheDiskDoesNotTakeBecomesNoBase) {
+  begin();
+  BaseWriter writer(*reader_->store, reader_->history);
+  {
+    const SyncWatch watch("/base-");
+    EXPECT_EQ(code_of([&] { writer.write_if_due({}); }), ErrorCode::io);
+  }
+  EXPECT_EQ(images().versions_on_disk(), BaseNumbers{1});
+  EXPECT_TRUE(writer.write_if_due({}));
+  EXPECT_EQ(images().versions_on_disk(), BaseNumbers{3});
 }
 
 TEST_F(BaseWriterTest, ABaseThatIsReadStaysUntilItIsNot) {
