@@ -328,6 +328,28 @@ class HandOver(WriterTest):
         mount.wait_version(version)
         harness.wait_until(lambda: os.listdir(mount.join("publish")) == [], "an empty publish/")
 
+    def test_a_damaged_latest_does_not_hold_up_the_next_save(self):
+        steps = self.make_run(3)
+        self.init()
+        mount = self.writer()
+        for number, step in enumerate(steps[:2], 1):
+            self.save(mount, step, f"step-{number}")
+            self.assertEqual(self.mv(mount, f"step-{number}").returncode, 0)
+            self.wait_published(mount, number)
+        mount.wait_status(lambda status: status["unsynced"] == [], "version 2 on the disk")
+        image = os.path.join(mount.store, "images", "2", "model-00001-of-00002.safetensors")
+        data = harness.read_file(image)
+        with open(image, "r+b") as file:
+            file.seek(len(data) // 2)
+            file.write(bytes([data[len(data) // 2] ^ 1]))
+        self.save(mount, steps[2], "step-3")
+        self.assertEqual(self.mv(mount, "step-3").returncode, 0)
+        self.wait_published(mount, 3)
+        reader = self.mount(name="reader", store="reader-store")
+        for number, step in enumerate(steps[1:], 2):
+            self.assert_same_tree(mount.join("versions", number), step)
+            self.assert_same_tree(reader.join("versions", number), step)
+
     def test_mv_publishes(self):
         steps = self.make_run(3)
         self.init()

@@ -162,7 +162,7 @@ TEST_F(BaseWriterTest, WhatTheDiskDoesNotTakeBecomesNoBase) {
   begin();
   BaseWriter writer(*reader_->store, reader_->history);
   {
-    const SyncWatch watch("/base-");
+    const SyncWatch watch("model.safetensors");
     EXPECT_EQ(code_of([&] { writer.write_if_due({}); }), ErrorCode::io);
   }
   EXPECT_EQ(images().versions_on_disk(), BaseNumbers{1});
