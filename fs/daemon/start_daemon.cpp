@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sys/ioctl.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -35,6 +36,7 @@ constexpr auto kPipeInterval = std::chrono::milliseconds(100);
 constexpr int kPatienceMs = 3000;
 constexpr auto kChildEndTimeout = std::chrono::seconds(10);
 constexpr int kChildLookMs = 50;
+constexpr int kPipeUnreadMax = 32 << 10;  // half of a pipe
 
 // ---- the messages ----
 
@@ -100,6 +102,9 @@ class Reporter {
   void send_progress(std::string_view phase, std::uint64_t done, std::uint64_t total) {
     const std::unique_lock lock(mutex_, std::try_to_lock);
     if (!lock || !pipe_ || Clock::now() - sent_ < kPipeInterval) return;
+    // The last message must fit, also if nobody reads: the parent may have been stopped.
+    int unread_bytes = 0;
+    if (ioctl(pipe_.fd(), FIONREAD, &unread_bytes) == 0 && unread_bytes > kPipeUnreadMax) return;
     sent_ = Clock::now();
     const std::string line = Json{{"progress", {phase, done, total}}}.dump() + "\n";
     // Shorter than PIPE_BUF: written completely, or not at all.

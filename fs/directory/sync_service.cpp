@@ -220,7 +220,7 @@ class SyncService {
     const ServiceReport report(
         notify_, [this] { return health(); },
         [this] {
-          (void)runtime_->sync().status();  // waits for ever if the sync's thread does
+          (void)runtime_->sync().status();  // waits for ever if a thread holds its lock for ever
           return true;
         });
     const UseOfHooks use(runtime_->hooks(), [this] { return newest_shown(); });

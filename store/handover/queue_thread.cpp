@@ -206,10 +206,10 @@ void PublishQueue::State::prepare_links(QueueItem& item, const Context& context)
   if (!item.is_loaded || item.record.unsynced_boot.empty()) return;
   // What the disk did not take may have been told to the process that is gone, or to nobody: then
   // the files are too short.  They were a checkpoint when they were handed over.
+  const std::string shown = "publish/" + escape_name(item.record.name);
   note_lost(item, [&] {
-    sync_links(tree, store.path() / "staging", context);
-    check_links(tree, item.record.wishes.include, scope_of(item.record),
-                escape_name(item.record.name));
+    sync_links(tree, store.path() / "staging", shown, context);
+    check_links(tree, item.record.wishes.include, scope_of(item.record), shown);
   });
   change([&] { item.record.unsynced_boot.clear(); });
   write_record(item);
@@ -291,7 +291,8 @@ Error PublishQueue::State::lost_bytes_of(const HandOverRecord& record) const {
 /// From here on the manifest may be in the bucket, so the hand-over cannot be taken back.  All
 /// bytes have been read.
 void PublishQueue::State::begin_commit(QueueItem& item, std::uint64_t version) {
-  note_lost(item, [&] { require_no_lost_writes(links_of(item.record)); });
+  const std::string shown = "publish/" + escape_name(item.record.name);
+  note_lost(item, [&] { require_no_lost_writes(links_of(item.record), shown); });
   change([&] {
     if (item.is_withdrawn) {
       throw Error(ErrorCode::cancelled, fmt::format("publish/{} was taken back", item.record.name));

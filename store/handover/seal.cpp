@@ -104,6 +104,15 @@ std::string replaced(std::string text, std::string_view from, std::string_view t
   return text;
 }
 
+/// What `body` throws names files of the tree as their user knows them.
+void as_shown(const stdfs::path& tree, std::string_view shown, const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    throw Error(error.code(), replaced(error.what(), escape_name(tree.native()), shown));
+  }
+}
+
 }  // namespace
 
 bool may_hand_over(const Staging& staging, Caller caller) {
@@ -170,15 +179,12 @@ void remove_links(const stdfs::path& tree) noexcept {
 
 void check_links(const stdfs::path& tree, const std::vector<std::string>& include, ScanScope scope,
                  std::string_view shown) {
-  try {
-    static_cast<void>(scan_checkpoint(tree, include, scope));
-  } catch (const Error& error) {
-    throw Error(error.code(), replaced(error.what(), escape_name(tree.native()), shown));
-  }
+  as_shown(tree, shown, [&] { static_cast<void>(scan_checkpoint(tree, include, scope)); });
 }
 
-void sync_links(const stdfs::path& tree, const stdfs::path& backing, const Context& context) {
-  for_each_file(tree, [&](const stdfs::path& path) {
+void sync_links(const stdfs::path& tree, const stdfs::path& backing, std::string_view shown,
+                const Context& context) {
+  const auto sync = [&](const stdfs::path& path) {
     context.check("syncing the files that were handed over");
     const File file = File::open(path, O_RDONLY);
     try {
@@ -186,21 +192,23 @@ void sync_links(const stdfs::path& tree, const stdfs::path& backing, const Conte
     } catch (const Error& error) {
       throw_lost(error.what());
     }
-  });
+  };
+  as_shown(tree, shown, [&] { for_each_file(tree, sync); });
   fsync_directory(backing);
 }
 
-void require_no_lost_writes(const stdfs::path& tree) {
+void require_no_lost_writes(const stdfs::path& tree, std::string_view shown) {
   // Behind the end of every file, so that there is nothing to wait for: only the error is told.
   constexpr off_t kFar = off_t{1} << 50;
-  for_each_file(tree, [](const stdfs::path& path) {
+  const auto check = [](const stdfs::path& path) {
     const File file = File::open(path, O_RDONLY);
     if (::sync_file_range(file.fd(), kFar, 1, SYNC_FILE_RANGE_WAIT_BEFORE) == 0) return;
     const int error = errno;
     // Other errors say that this file system cannot be asked.
     if (error != EIO && error != ENOSPC && error != EDQUOT) return;
     throw_lost(fmt::format("{}: {}", path.string(), std::generic_category().message(error)));
-  });
+  };
+  as_shown(tree, shown, [&] { for_each_file(tree, check); });
 }
 
 }  // namespace weightfs

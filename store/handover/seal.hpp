@@ -54,14 +54,15 @@ void remove_links(const std::filesystem::path& tree) noexcept;
 void check_links(const std::filesystem::path& tree, const std::vector<std::string>& include,
                  ScanScope scope, std::string_view shown);
 
-/// Syncs the bytes of all files of the tree, and their names in `backing`, to disk.
+/// Syncs the bytes of all files of the tree, and their names in `backing`, to disk.  `shown`: as
+/// above.
 /// Throws Error: corrupt if the disk failed to store them (they may be lost); cancelled, io.
 void sync_links(const std::filesystem::path& tree, const std::filesystem::path& backing,
-                const Context& context);
+                std::string_view shown, const Context& context);
 
 /// Asks the kernel whether it could not write bytes of these files to the disk; waits for no disk.
-/// Until that happens, what is read of them is what was written.
+/// Until that happens, what is read of them is what was written.  `shown`: as above.
 /// Throws Error: corrupt if so (they may be lost then), io.
-void require_no_lost_writes(const std::filesystem::path& tree);
+void require_no_lost_writes(const std::filesystem::path& tree, std::string_view shown);
 
 }  // namespace weightfs

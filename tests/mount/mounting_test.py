@@ -235,6 +235,23 @@ class MountPoint(harness.MountTest):
         harness.umount(mount.path, **user)
         self.assertTrue(mount.process.has_ended(10))
 
+    def test_ctrl_c_at_any_moment_leaves_no_dead_mount(self):
+        """The daemon closes its pipe when it is ready: its parent took that for its end, and killed it."""
+        mount = harness.Mount(self, self.url)
+        stopped = 0
+        for _ in range(30):
+            caller = harness.start(*mount.arguments(), "--json")
+            try:
+                caller.communicate(timeout=harness.RANDOM.uniform(0, 0.3))
+            except subprocess.TimeoutExpired:
+                caller.send_signal(signal.SIGINT)
+                caller.communicate()
+            stopped += caller.returncode != 0
+            os.listdir(mount.path)  # not ENOTCONN
+            if os.path.ismount(mount.path):
+                harness.umount(mount.path)
+        self.assertGreater(stopped, 0)
+
     def test_a_signal_while_mounting_leaves_nothing(self):
         os.rename(self.manifest(1), self.manifest(1) + ".away")
         os.mkfifo(self.manifest(1))  # whoever reads it waits for ever

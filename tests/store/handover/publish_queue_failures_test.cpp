@@ -641,6 +641,8 @@ TEST_F(PublishQueueTest, WhatTheQueueFoundLostIsNotHandedOverAgain) {
     started();
     ASSERT_TRUE(writer().reaches(order, State::failed));
   }
+  const std::string error = writer().get(order).error;
+  EXPECT_NE(error.find("publish/step-1/"), std::string::npos) << error;
   writer().queue.take_back(writer().get(order).directory, kStagingRoot, "back");
   const StagingId back = writer().find(kStagingRoot, "back").value();
   EXPECT_EQ(code_of([&] { writer().hand_over(back, "step-1"); }), ErrorCode::io);
