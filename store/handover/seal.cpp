@@ -204,8 +204,7 @@ void require_no_lost_writes(const stdfs::path& tree, std::string_view shown) {
     const File file = File::open(path, O_RDONLY);
     if (::sync_file_range(file.fd(), kFar, 1, SYNC_FILE_RANGE_WAIT_BEFORE) == 0) return;
     const int error = errno;
-    // Other errors say that this file system cannot be asked.
-    if (error != EIO && error != ENOSPC && error != EDQUOT) return;
+    if (!is_lost_write(error)) return;
     throw_lost(fmt::format("{}: {}", path.string(), std::generic_category().message(error)));
   };
   as_shown(tree, shown, [&] { for_each_file(tree, check); });

@@ -91,8 +91,8 @@ void write_back(int fd, std::uint64_t offset_bytes, std::uint64_t size_bytes,
   const int failed = ::sync_file_range(fd, static_cast<off64_t>(offset_bytes),
                                        static_cast<off64_t>(size_bytes), kWriteAndWait);
   // Any other error: there is no such call here, and fsync alone does it.
-  const bool is_lost = failed != 0 && (errno == EIO || errno == ENOSPC || errno == EDQUOT);
-  if (is_lost) throw_errno(errno, "write " + path.string() + " to the disk");
+  if (failed != 0 && is_lost_write(errno))
+    throw_errno(errno, "write " + path.string() + " to the disk");
 }
 
 void make_directories(const std::filesystem::path& path, unsigned mode) {

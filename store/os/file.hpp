@@ -5,6 +5,7 @@
 // parallel.
 #pragma once
 
+#include <cerrno>
 #include <cstdint>
 #include <filesystem>
 #include <span>
@@ -54,6 +55,12 @@ void fsync_directory(const std::filesystem::path& path);
 /// Has the disk begin with these bytes of a file that is written front to back: fsync_file() then
 /// waits for less.  Only a wish: what fails is told by fsync_file().
 void begin_writeback(int fd, std::uint64_t offset_bytes, std::uint64_t size_bytes) noexcept;
+
+/// Whether this errno of a sync says that the disk did not take some bytes.  Others say that this
+/// file, or file system, cannot be asked.
+constexpr bool is_lost_write(int error) noexcept {
+  return error == EIO || error == ENOSPC || error == EDQUOT;
+}
 
 /// Writes these bytes to the disk and waits, where there is such a call: a file that is written so
 /// in slices bounds what waits for the disk, and may be stopped between two.  What is told here is

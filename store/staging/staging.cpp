@@ -14,6 +14,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "store/os/file.hpp"
 #include "store/staging/state.hpp"
 
 namespace weightfs {
@@ -486,7 +487,7 @@ void Staging::sync_file(StagingId id, bool data_only) {
   const int status = data_only ? ::fdatasync(file.fd()) : ::fsync(file.fd());
   if (status != 0) {
     const int error = errno;
-    if (error == EIO || error == ENOSPC || error == EDQUOT) {
+    if (is_lost_write(error)) {
       const std::scoped_lock lock(state_->mutex);
       if (StagingInode* inode = state_->tree.find(id)) inode->is_lost = true;
     }
