@@ -352,9 +352,11 @@ void SyncDirectory::bring_all(const Catalog& catalog, const Context& context) {
 
 /// A store that was lost and made again may be behind what is here: `latest` must not go back.
 bool SyncDirectory::may_move(std::uint64_t version) const {
-  if (follow_.kind != Follow::Kind::latest) return true;
   const auto now = read_link(path_ / "latest");
-  return !now || version >= *now || !ours_.contains(*now) || !is_there(version_path(*now));
+  const bool goes_back =
+      now && version < *now && ours_.contains(*now) && is_there(version_path(*now));
+  if (!goes_back || follow_.kind == Follow::Kind::version) return true;
+  return follow_.kind == Follow::Kind::tag && tag(*now) != follow_.tag;
 }
 
 void SyncDirectory::bring(const CatalogVersion& version, const Context& context) {

@@ -79,9 +79,11 @@ class Command(harness.MountTest):
     def test_the_next_mount_elsewhere_clears_away_what_a_killed_daemon_left(self):
         self.make_repository(1)
         mount = self.mount()
+        for path in (mount.control_socket(), record_of(mount.path)):
+            self.assertTrue(os.path.exists(path), path)
         mount.process.kill()
         subprocess.run(["umount", mount.path], check=True)
-        self.assertTrue(os.path.exists(mount.control_socket()))
+        # From here on the mounts of other tests clear it away as well.
         self.mount(name="other", store="other-store")
         for path in (mount.control_socket(), record_of(mount.path)):
             self.assertFalse(os.path.exists(path), path)

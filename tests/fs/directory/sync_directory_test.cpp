@@ -254,7 +254,17 @@ TEST_F(SyncDirectoryTest, ALostStoreTakesNobodyBack) {
   expect_latest(2);
 }
 
+TEST_F(SyncDirectoryTest, ALostStoreTakesNobodyBackWhoFollowsATag) {
+  show(*open("step-2"), 2, {1, 2});
+  const auto directory = open("step-2");
+  show(*directory, 1, {1});
+  expect_latest(2);
+}
+
 TEST_F(SyncDirectoryTest, WhoFollowsAnotherThingMayGoBack) {
+  show(*open(), 2, {1, 2});
+  show(*open("step-1"), 1, {1, 2});
+  expect_latest(1);
   show(*open(), 2, {1, 2});
   show(*open("1"), 1, {1, 2});
   expect_latest(1);
