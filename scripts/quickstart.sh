@@ -16,19 +16,20 @@ build "$ROOT/build" weightfs -DCMAKE_BUILD_TYPE=RelWithDebInfo -DWEIGHTFS_TESTS=
   -DWEIGHTFS_CHECK_LOCK_ORDER=OFF
 weightfs=$ROOT/build/weightfs
 
-demo=${WEIGHTFS_DEMO:-/var/tmp/weightfs-demo}
+# Absolute, for the URL, and without links, as the kernel names mounts.
+demo=$(realpath -m "${WEIGHTFS_DEMO:-/var/tmp/weightfs-demo}")
 if [ -e "$demo" ] && [ ! -e "$demo/.weightfs-quickstart" ]; then
   echo "$demo is not from an earlier quickstart; remove it or set WEIGHTFS_DEMO" >&2
   exit 1
 fi
 # end_mount DIR: if it is one, also when its daemon was killed.
 end_mount() {
-  grep -q " $1 " /proc/self/mounts || return 0
+  findmnt --mountpoint "$1" >/dev/null || return 0
   "$weightfs" umount "$1" || "$weightfs" umount "$1" --lazy
 }
 end_mount "$demo/mnt"
 end_mount "$demo/trainer"
-rm -rf "$demo"
+rm -rf --one-file-system "$demo"  # never what is mounted in it by others
 mkdir -p "$demo/mnt" "$demo/trainer"
 touch "$demo/.weightfs-quickstart"
 bucket=file://$demo/bucket
@@ -69,10 +70,12 @@ say "read speed"
 /usr/bin/python3 "$ROOT/tests/bench/read_speed.py" --brief "$demo/mnt" "$demo/store"
 
 say "done"
+printf -v shown %q "$demo"
+printf -v program %q "$weightfs"
 cat <<EOF
-Look at it:   ls -l $demo/mnt/ $demo/mnt/latest/ $demo/mnt/tags/
-Train:        $weightfs mount --writer $bucket $demo/trainer --store $demo/store-trainer
-              cp -r DIR $demo/trainer/staging/NAME && mv $demo/trainer/staging/NAME $demo/trainer/publish/NAME
-Serve it:     vllm serve $demo/mnt/latest
-End it:       $weightfs umount $demo/mnt
+Look at it:   ls -l $shown/mnt/ $shown/mnt/latest/ $shown/mnt/tags/
+Train:        $program mount --writer file://$shown/bucket $shown/trainer --store $shown/store-trainer
+              cp -r DIR $shown/trainer/staging/NAME && mv $shown/trainer/staging/NAME $shown/trainer/publish/NAME
+Serve it:     vllm serve $shown/mnt/latest
+End it:       $program umount $shown/mnt
 EOF

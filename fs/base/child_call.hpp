@@ -24,11 +24,18 @@ struct ChildAnswer {
 /// Requires: it calls only what is safe after fork().
 using ChildCall = int (*)(const char* path, int to);
 
+/// Who makes the call: not even root may look into another user's FUSE mount.
+struct ChildUser {
+  unsigned user = 0, group = 0;
+};
+
 /// Makes the call in a child that inherits no other descriptors.
+/// `as`: another user, for root; nullopt: the caller.
 ///
 /// Returns: nullopt on timeout.
 /// Throws Error: io (no process can be started); corrupt (it writes more than 16 MiB).
 std::optional<ChildAnswer> call_in_child(ChildCall call, const std::filesystem::path& path,
-                                         std::chrono::milliseconds timeout);
+                                         std::chrono::milliseconds timeout,
+                                         std::optional<ChildUser> as = std::nullopt);
 
 }  // namespace weightfs::fs

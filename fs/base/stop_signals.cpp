@@ -7,12 +7,24 @@
 
 namespace weightfs::fs {
 
+namespace {
+
+/// By who started this process: nohup, or a shell that runs it in the background of a script.
+bool is_ignored(int signal) noexcept {
+  struct sigaction now {};
+  return ::sigaction(signal, nullptr, &now) == 0 && now.sa_handler == SIG_IGN;
+}
+
+}  // namespace
+
+// Linux queues a blocked signal even where it is ignored, and sigwait() would return it.
 sigset_t stop_signal_set() noexcept {
   sigset_t set;
   sigemptyset(&set);
-  sigaddset(&set, SIGINT);
   sigaddset(&set, SIGTERM);
-  sigaddset(&set, SIGHUP);
+  for (const int signal : {SIGINT, SIGHUP}) {
+    if (!is_ignored(signal)) sigaddset(&set, signal);
+  }
   return set;
 }
 

@@ -1,6 +1,7 @@
-// Stop signals: turns SIGINT, SIGTERM and SIGHUP into a stop token.
+// Stop signals: turns SIGINT, SIGTERM and SIGHUP into a stop token.  SIGINT or SIGHUP that was
+// ignored when the program began stays so: `nohup weightfs sync URL DIR &` outlives its terminal.
 //
-// While an object lives, the three are blocked in the thread that made it and in every thread
+// While an object lives, they are blocked in the thread that made it and in every thread
 // started since; a thread of its own waits for them.
 //
 // Threads: made before all other threads and destroyed after them, by one thread.
@@ -13,7 +14,7 @@
 
 namespace weightfs::fs {
 
-/// SIGINT, SIGTERM, SIGHUP.
+/// SIGTERM, and SIGINT and SIGHUP unless they are ignored.
 sigset_t stop_signal_set() noexcept;
 
 class StopSignals {

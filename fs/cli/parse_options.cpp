@@ -25,6 +25,7 @@
 #include "store/base/error.hpp"
 #include "store/base/suggest.hpp"
 #include "store/os/file.hpp"
+#include "store/repository/open_bucket.hpp"
 
 namespace weightfs::fs {
 namespace {
@@ -400,12 +401,37 @@ void apply(const CommandSpec& command, const Settings& settings, Options& option
   }
 }
 
+bool is_directory_url(const std::string& url) {
+  try {
+    return !directory_of_url(canonical_url(url)).empty();
+  } catch (const Error&) {  // whoever opens it says why
+    return false;
+  }
+}
+
+/// Whether the option that this one needs is given.
+bool has_needed(const CommandSpec& command, const OptionSpec& option, const Settings& settings) {
+  if (option.needs.empty()) return true;
+  const auto needed = settings.find(option.needs);
+  if (needed == settings.end()) return false;
+  const bool is_switch = find_option(command, option.needs)->value.empty();
+  return !is_switch || parse_switch(needed->second.values.front());
+}
+
+/// The options `given` as flags.  As flags they would be errors where they do not apply, which in
+/// the environment, meant for other commands, they are not: such are left out.
 /// Paths are made absolute: the flags may be used in another directory.
-std::vector<std::string> flags_of(const CommandSpec& command, const Settings& settings) {
+std::vector<std::string> flags_of(const Arguments& parsed, const Settings& given,
+                                  const Settings& settings) {
+  const CommandSpec& command = *parsed.command;
+  const bool is_directory = !parsed.operands.empty() && is_directory_url(parsed.operands.front());
   std::vector<std::string> flags;
-  for (const auto& [name, setting] : settings) {
+  for (const auto& [name, setting] : given) {
     const OptionSpec& option = *find_option(command, name);
     if (is_common(option)) continue;
+    const bool is_meant =
+        has_needed(command, option, settings) && !(is_directory && is_bucket_option(option.name));
+    if (!is_meant && !parsed.settings.contains(name)) continue;
     for (const std::string& value : setting.values) {
       const std::string text = is_path(option) ? std::filesystem::absolute(value).string() : value;
       const bool is_plain = option.value.empty() && text == "true";
@@ -453,12 +479,8 @@ void take_kernels(const CommandSpec& command, Options& options) {
 void check_needs(const Arguments& parsed, const Settings& settings) {
   for (const auto& [name, setting] : parsed.settings) {
     const OptionSpec* option = find_option(*parsed.command, name);
-    if (option->needs.empty()) continue;
-    const auto needed = settings.find(option->needs);
-    const bool is_switch = find_option(*parsed.command, option->needs)->value.empty();
-    if (needed == settings.end() || (is_switch && !parse_switch(needed->second.values.front()))) {
-      refuse(fmt::format("--{} needs --{}", name, option->needs));
-    }
+    if (has_needed(*parsed.command, *option, settings)) continue;
+    refuse(fmt::format("--{} needs --{}", name, option->needs));
   }
 }
 
@@ -475,11 +497,12 @@ void read_command(Arguments& parsed, Options& options) {
   if (!parsed.operands.empty()) check_operands(parsed, command.operands);
   Settings settings = parsed.settings;
   add_environment(command, settings);
-  options.flags = flags_of(command, settings);
+  const Settings given = settings;
   options.configs = config_files(parsed);
   for (const auto& file : options.configs) add_config(file, command, settings, parsed.operands);
   check_operands(parsed, command.operands);
   check_needs(parsed, settings);
+  options.flags = flags_of(parsed, given, settings);
   apply(command, settings, options);
   options.bucket_flagged =
       std::any_of(parsed.settings.begin(), parsed.settings.end(),

@@ -63,8 +63,11 @@ std::string describe(const std::filesystem::path& path) {
 
 }  // namespace
 
-std::string read_file_within(const std::filesystem::path& path, std::chrono::milliseconds timeout) {
-  auto answer = call_in_child(copy_file, path, timeout);
+namespace {
+
+std::string read_file_as(std::optional<ChildUser> as, const std::filesystem::path& path,
+                         std::chrono::milliseconds timeout) {
+  auto answer = call_in_child(copy_file, path, timeout, as);
   if (!answer) {
     throw Error(ErrorCode::timed_out,
                 fmt::format("{} could not be read within {:.1f} s", path.string(),
@@ -78,9 +81,27 @@ std::string read_file_within(const std::filesystem::path& path, std::chrono::mil
   return std::move(answer->text);
 }
 
+/// Root asks the daemon of a user's own mount in the name of that user: the kernel refuses others.
+std::string read_own_file(const MountInfo& mount, const char* name,
+                          std::chrono::milliseconds timeout) {
+  const std::filesystem::path path = mount.path / ".weightfs" / name;
+  try {
+    return read_file_within(path, timeout);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::permission || ::geteuid() != 0 || mount.user == 0) throw;
+  }
+  return read_file_as(ChildUser{mount.user, mount.group}, path, timeout);
+}
+
+}  // namespace
+
+std::string read_file_within(const std::filesystem::path& path, std::chrono::milliseconds timeout) {
+  return read_file_as(std::nullopt, path, timeout);
+}
+
 std::string read_status(const MountInfo& mount, std::chrono::milliseconds timeout) {
   try {
-    std::string text = read_file_within(mount.path / ".weightfs/status", timeout);
+    std::string text = read_own_file(mount, "status", timeout);
     parse_json(text, (mount.path / ".weightfs/status").string());
     return text;
   } catch (const Error& error) {

@@ -16,6 +16,7 @@
 #include "fs/client/mount_status.hpp"
 #include "store/base/context.hpp"
 #include "store/base/json.hpp"
+#include "store/local/image_table.hpp"
 #include "store/materialize/history.hpp"
 #include "store/os/scratch_directory.hpp"
 #include "store/repository/repository.hpp"
@@ -46,6 +47,10 @@ class Call {
 
   /// Prints the result: `json` with --json, else `text`.
   void print(const Json& json, const std::string& text);
+
+  /// Then puts what the command leaves in its store on the disk, which may take minutes: whoever
+  /// reads the result has it, and a stop ends it.  What is left is checked by who opens the store.
+  void sync_kept(ImageTable& images, const Context& context) const;
 
  private:
   std::unique_ptr<ProgressLine> line_;

@@ -16,7 +16,9 @@
 #include "fs/commands/host_choice.hpp"
 #include "kernels/dispatch/variant_table.hpp"
 #include "store/base/error.hpp"
+#include "store/base/log.hpp"
 #include "store/catalog/version_word.hpp"
+#include "store/local/sync_images.hpp"
 #include "store/os/file.hpp"
 
 namespace weightfs::fs {
@@ -269,6 +271,15 @@ void Call::print(const Json& json, const std::string& text) {
     output.out << json.dump(2, ' ', false, Json::error_handler_t::replace) << '\n';
   } else {
     output.out << text;
+  }
+}
+
+void Call::sync_kept(ImageTable& images, const Context& context) const {
+  output.out.flush();
+  try {
+    sync_all_images(images, [&] { return context.stop.stop_requested(); });
+  } catch (const std::exception& error) {
+    log_warning(fmt::format("what the store keeps is not on the disk: {}", error.what()));
   }
 }
 

@@ -164,6 +164,9 @@ class Gate {
     }
     try {
       if (word.kind == Follow::Kind::tag && !is_grown()) return false;
+      if (!reading_.mount_point.empty() && reading_.latest == 0) {
+        reading_.latest = resolve_target(call_.options.target).latest;
+      }
       wish_.version = reading_.number_of(word);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::not_found) throw;

@@ -207,6 +207,11 @@ int run_hand_over(Call& call, const stdfs::path& mount_point, const VersionWishe
     log_warning(
         "--gpu has no effect here, because the mount's daemon does the coding; pass it to "
         "mount");
+  if (options.snapshots.every != 0) {
+    log_warning(
+        "--snapshot-every has no effect here, because the mount's daemon decides; pass it to "
+        "mount");
+  }
   if (options.bucket_flagged) {
     log_warning(
         "bucket options have no effect here, because the mount's daemon accesses the bucket; "

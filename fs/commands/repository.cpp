@@ -14,7 +14,6 @@
 #include "store/format/checkpoint.hpp"
 #include "store/inspect/verify.hpp"
 #include "store/inspect/verify_tree.hpp"
-#include "store/local/sync_images.hpp"
 #include "store/materialize/check_images.hpp"
 #include "store/publish/publish.hpp"
 #include "store/publish/publish_part.hpp"
@@ -236,7 +235,7 @@ int publish_to(Call& call, Reading& reading, const VersionWishes& wishes) {
       publish(history, publish_store.store(), publish_options, reading.context, call.progress());
   call.print(to_json(result, reading.url, wishes.tag), to_text(result, reading.url, wishes.tag));
   publish_store.store().timings().put(watch.timing);
-  sync_all_images(publish_store.store().images());
+  call.sync_kept(publish_store.store().images(), reading.context);
   return 0;
 }
 

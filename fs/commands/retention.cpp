@@ -14,7 +14,6 @@
 #include "fs/commands/skip_store.hpp"
 #include "store/base/bytes.hpp"
 #include "store/inspect/check_skip.hpp"
-#include "store/local/sync_images.hpp"
 #include "store/readers/reader_list.hpp"
 #include "store/retention/collect.hpp"
 #include "store/skips/make_skip.hpp"
@@ -295,9 +294,9 @@ int run_gc(Call& call) {
                                    ? collect(*reading.repository, options, skips, reading.context)
                                    : plan_collection(*reading.repository, options, reading.context);
   const ObjectTotal readers = take_old_readers(reading, flags.deletes);
-  if (opened) sync_all_images(opened->store().images());
   call.print(gc_json(report, readers, flags.deletes),
              gc_text(report, readers, flags.keep, flags.deletes));
+  if (opened) call.sync_kept(opened->store().images(), reading.context);
   return 0;
 }
 

@@ -14,7 +14,6 @@
 #include "store/base/error.hpp"
 #include "store/base/log.hpp"
 #include "store/format/pack_bytes.hpp"
-#include "store/local/sync_images.hpp"
 #include "store/skips/make_skip.hpp"
 #include "store/skips/skip_rules.hpp"
 
@@ -139,7 +138,7 @@ int run_skip(Call& call) {
               {"skips", std::move(skips)},
               {"uploaded_bytes", uploaded}},
              text_of(rows, options.skip.dry_run, uploaded, call.output.columns));
-  if (!options.skip.dry_run) sync_all_images(store.images());
+  if (!options.skip.dry_run) call.sync_kept(store.images(), context);
   return exit_code;
 }
 

@@ -108,6 +108,15 @@ void remove_leftovers() {
 
 enum class Variable { other, kept, secret };
 
+/// Of other programs' AWS_ variables: AWS_SECRET_KEY, AWS_BEARER_TOKEN_BEDROCK.
+bool sounds_secret(std::string_view name) {
+  constexpr std::array<std::string_view, 4> kWords{"KEY", "TOKEN", "SECRET", "PASS"};
+  return !name.ends_with("_FILE") &&
+         std::any_of(kWords.begin(), kWords.end(), [&](std::string_view word) {
+           return name.find(word) != std::string_view::npos;
+         });
+}
+
 /// Of the names that the program and its libraries read.  A proxy's URL may have a password.
 Variable kind_of_variable(std::string_view name, std::string_view value) {
   static constexpr std::array kKept{"HOME",
@@ -123,6 +132,8 @@ Variable kind_of_variable(std::string_view name, std::string_view value) {
                                     "HF_HUB_DISABLE_IMPLICIT_TOKEN",
                                     "SSL_CERT_FILE",
                                     "SSL_CERT_DIR",
+                                    "CURL_CA_BUNDLE",
+                                    "REQUESTS_CA_BUNDLE",
                                     "CUDA_VISIBLE_DEVICES"};
   static constexpr std::array kProxies{"http_proxy", "https_proxy", "HTTPS_PROXY", "all_proxy",
                                        "ALL_PROXY",  "no_proxy",    "NO_PROXY"};
@@ -140,7 +151,8 @@ Variable kind_of_variable(std::string_view name, std::string_view value) {
   if (is_in(kProxies)) {
     return value.find('@') == std::string_view::npos ? Variable::kept : Variable::secret;
   }
-  return is_in(kKept) || name.starts_with("AWS_") ? Variable::kept : Variable::other;
+  const bool is_kept = is_in(kKept) || (name.starts_with("AWS_") && !sounds_secret(name));
+  return is_kept ? Variable::kept : Variable::other;
 }
 
 std::map<std::string, std::string> environment_now() {

@@ -21,6 +21,20 @@ namespace stdfs = std::filesystem;
 
 constexpr int kLinksMax = 40;  // the kernel's limit
 
+/// The number of "NAME=NUMBER" among the options of a file system; 0 if there is none.
+unsigned find_number(std::string_view options, std::string_view name) {
+  unsigned number = 0;
+  for (std::size_t at = 0; at < options.size();) {
+    const std::size_t end = std::min(options.find(',', at), options.size());
+    const std::string_view option = options.substr(at, end - at);
+    if (option.starts_with(name)) {
+      std::from_chars(option.data() + name.size(), option.data() + option.size(), number);
+    }
+    at = end + 1;
+  }
+  return number;
+}
+
 // 36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw
 // The number of fields between the options and "-" varies.
 std::optional<MountInfo> parse_mount(const std::string& line) {
@@ -31,6 +45,7 @@ std::optional<MountInfo> parse_mount(const std::string& line) {
   while (fields >> separator && separator != "-") {
   }
   if (!(fields >> type >> source)) return {};
+  fields >> options;  // now those of the file system
   MountInfo info{
       unescape_octal(path), unescape_octal(type), unescape_octal(source), 0, 0, id, parent,
       unescape_octal(root)};
@@ -39,6 +54,10 @@ std::optional<MountInfo> parse_mount(const std::string& line) {
   if (major.ec != std::errc{} || major.ptr == end || *major.ptr != ':') return {};
   const auto minor = std::from_chars(major.ptr + 1, end, info.minor);
   if (minor.ec != std::errc{} || minor.ptr != end) return {};
+  if (type.starts_with("fuse")) {
+    info.user = find_number(options, "user_id=");
+    info.group = find_number(options, "group_id=");
+  }
   return info;
 }
 

@@ -23,6 +23,7 @@ struct MountInfo {
   unsigned major = 0, minor = 0;  // as in st_dev
   int id = 0, parent = 0;         // of the mount, and of the mount that contains it
   std::string root = {};          // the mounted part of the file system: "/", or a path within it
+  unsigned user = 0, group = 0;   // of a FUSE mount: who mounted it
 
   friend bool operator==(const MountInfo&, const MountInfo&) = default;
 };

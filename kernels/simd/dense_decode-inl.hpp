@@ -88,9 +88,9 @@ class DenseDifferences {
       for (std::uint32_t j = 0; j < std::min(left, kLanesOfStep); ++j) {
         const std::uint32_t number = parts_.direct_count + numbers[i + j];
         const bool down = is_negative(number);
-        const std::uint32_t size = sizes[j] + 1;
-        is_good = is_good && size <= kHalf - 1 + std::uint32_t{down};
-        all_[number] = static_cast<Bits>(negate_if(down, size));
+        // Compared without the 1: a hostile 2^32 - 1 would become 0.
+        is_good = is_good && sizes[j] < kHalf - 1 + std::uint32_t{down};
+        all_[number] = static_cast<Bits>(negate_if(down, sizes[j] + 1));
       }
     }
     return is_good;

@@ -135,12 +135,12 @@ SyncedImages sync_images(ImageTable& images, std::uint64_t version,
   return SyncedImages::synced;
 }
 
-void sync_all_images(ImageTable& images) {
+void sync_all_images(ImageTable& images, const std::function<bool()>& is_stopped) {
   std::vector<std::uint64_t> versions = images.unsynced_versions();
   std::reverse(versions.begin(), versions.end());
   for (const std::uint64_t version : versions) {
     try {
-      static_cast<void>(sync_images(images, version));
+      if (sync_images(images, version, is_stopped) == SyncedImages::stopped) return;
     } catch (const Error& error) {
       log_error(fmt::format("version {} is lost: {}", version, error.what()));
       images.remove_images(version);

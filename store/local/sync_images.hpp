@@ -40,8 +40,9 @@ SyncedImages sync_images(ImageTable& images, std::uint64_t version,
                          const std::function<bool()>& is_stopped = {});
 
 /// Syncs every unsynced version, the newest first: for who has no ImageSyncer.  What the disk did
-/// not take is removed, with an error in the log.
-void sync_all_images(ImageTable& images);
+/// not take is removed, with an error in the log.  `is_stopped`: as above; what is left unsynced is
+/// checked by whoever opens the store next.
+void sync_all_images(ImageTable& images, const std::function<bool()>& is_stopped = {});
 
 /// Syncs one image, as above: for who gives it a name that must be durable at once.
 /// Throws Error: io; as Context::check(), which is asked between two slices.

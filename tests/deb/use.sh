@@ -137,10 +137,18 @@ cmp two/model.safetensors /var/lib/weightfs-sync/b/latest/model.safetensors
 killed weightfs-sync@b
 cmp two/model.safetensors /var/lib/weightfs-sync/b/latest/model.safetensors
 
-step "removed without a trace"
+step "purged, but for saved files that were never published"
 rmdir /mnt/w
 rm /etc/weightfs/[ab].toml
+# Two stores with such files, one of them after its database was damaged, and one without.
+saved="/var/lib/weightfs/lost/staging.lost-2/7 /var/lib/weightfs/staged/staging/7"
+for file in $saved /var/lib/weightfs/cache/images/7; do install -D /dev/null "$file"; done
+mkdir /var/lib/weightfs/lost/staging /var/lib/weightfs/cache/staging.lost-1
 apt purge weightfs
+[ "$(find /var/lib/weightfs -type f | sort | xargs)" = "$saved" ] || fail "left: $(find /var/lib/weightfs)"
+
+step "removed without a trace"
+rm -r /var/lib/weightfs
 apt autoremove --purge
 files >after
 diff before after || fail "these are left, or missing"

@@ -300,6 +300,19 @@ TEST(XrByHand, MagnitudesOutOfRangeAreRefused) {
   EXPECT_TRUE(decodes(made));
 }
 
+// |d| = 2^32, which is 0 in 32 bits, in a block of so many changes that it has a decoder of its own.
+TEST(XrByHand, AMagnitudeOf2To32InADenseBlockIsRefused) {
+  HandMade made{.changed = 65536, .exceptions = 1, .lows = field(7, 15)};
+  for (const char sign : {'0', '1'}) {
+    made.signs = Bits(65536, sign);
+    for (const std::size_t b : {0u, 29u, 31u}) {
+      made.unary = unary(1) + unary(b);
+      made.values = Bits(b, '1');
+      EXPECT_EQ(decodes(made), b < 31) << b;
+    }
+  }
+}
+
 TEST(XrByHand, PaddingsThatAreNotZeroAreRefused) {
   HandMade good{.z = 3, .changed = 3, .exceptions = 0};
   good.unary = Bits(6, '1');

@@ -15,6 +15,7 @@ import time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 
 import harness  # noqa: E402
+import users  # noqa: E402
 from loaders import (SHARDS, Loader, LoaderTest, shard_data, shard_name,  # noqa: E402
                      write_checkpoint)
 
@@ -159,7 +160,7 @@ class Serving(BindTest):
         mount.umount()
 
 
-class Choosing(BindTest):
+class Choosing(users.UserMounts, BindTest):
     def test_auto_takes_it_where_there_is_no_passthrough(self):
         """The kernel takes no backing files of an overlayfs."""
         self.init()
@@ -220,40 +221,15 @@ class Choosing(BindTest):
         self.assertIn("passthrough needs CAP_SYS_ADMIN", serve["why"])
         self.assertEqual(harness.json.loads(config), {"step": 1})
 
-    def as_user(self, mount, options):
-        """Mounts as a user, in a mount namespace where users may open /dev/fuse, and unmounts."""
-        script = ('mknod "$DEVICE" c 10 229 && chmod 666 "$DEVICE" && '
-                  'mount --bind "$DEVICE" /dev/fuse && (exec 3< /dev/fuse) || exit 77; '
-                  'user="setpriv --reuid 65534 --regid 65534 --clear-groups"; '
-                  '$user "$0" "$@" --json && $user "$0" umount "$MNT" >&2')
-        mount.options = options
-        variables = {"MNT": mount.path, "DEVICE": os.path.join(self.dir, "fuse")}
-        done = subprocess.run(["unshare", "--mount", "sh", "-c", script, harness.BINARY,
-                               *mount.arguments()], env=harness.environment(variables),
-                              capture_output=True, text=True, timeout=120)
-        os.unlink(variables["DEVICE"])
-        if done.returncode == harness.SKIPPED:
-            self.skipTest(f"users cannot be given /dev/fuse: {done.stderr}")
-        return done, harness.json.loads(done.stdout)
-
     def test_without_the_privilege_it_is_refused(self):
-        try:
-            harness.run("--version", **NOBODY)
-        except PermissionError:
-            self.skipTest("other users cannot run the binary where it lies")
-        if shutil.which("fusermount3") is None:
-            self.skipTest("no fusermount3")
         self.init()
         self.publish_next()
-        mount = harness.Mount(self, self.url)
-        os.makedirs(mount.store)
-        for path in (mount.path, mount.store):
-            os.chown(path, 65534, 65534)
-        done, said = self.as_user(mount, ("--serve", "bind"))
+        mount = self.make_for_user()
+        done, said, _ = self.as_user(mount, ("--serve", "bind"))
         self.assertEqual((done.returncode, said["error"]["code"]), (1, "unsupported"), done.stderr)
         for words in ("--serve bind", "CAP_SYS_ADMIN", "run as root", "leave out --serve"):
             self.assertIn(words, said["error"]["message"])
-        done, said = self.as_user(mount, ())
+        done, said, _ = self.as_user(mount, ())
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(said["serve"]["mode"], "daemon")
         self.assertIn("; bind mounts need CAP_SYS_ADMIN", said["serve"]["why"])

@@ -17,6 +17,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 
 import harness  # noqa: E402
 import runs  # noqa: E402
+import users  # noqa: E402
 
 
 def record_of(mount_point):
@@ -24,7 +25,7 @@ def record_of(mount_point):
     return f"/run/weightfs/{digits}.mount"
 
 
-class Command(harness.MountTest):
+class Command(users.UserMounts, harness.MountTest):
     """The command that makes a mount again."""
 
     def run_again(self, message):
@@ -87,6 +88,12 @@ class Command(harness.MountTest):
         self.mount(name="other", store="other-store")
         for path in (mount.control_socket(), record_of(mount.path)):
             self.assertFalse(os.path.exists(path), path)
+
+    def test_root_s_umount_waits_for_the_daemon_of_a_user(self):
+        self.make_repository(1)
+        done, said, ended = self.as_user(self.make_for_user(), (), root_unmounts=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual((ended["pid"], ended["ended"]), (said["pid"], True))
 
     def test_umount_names_a_stopped_daemon(self):
         self.make_repository(1)

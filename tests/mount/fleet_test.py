@@ -36,6 +36,18 @@ class Fleet(HookTest, harness.MountTest):
         return run("wait", self.url, "--replicas", replicas, "--version", version,
                    "--timeout", timeout, *options)
 
+    def test_a_trainer_waits_at_a_mount_that_has_no_version_yet(self):
+        steps = self.make_run(1)
+        self.init()
+        one = self.reader("one")
+        waiting = harness.start("wait", one.path, "--replicas", "1", "--version", "latest",
+                                "--timeout", "60", "--json")
+        self.addCleanup(waiting.kill)
+        self.publish(steps[0])
+        out, err = waiting.communicate(timeout=90)
+        self.assertEqual(waiting.returncode, 0, err)
+        self.assertEqual(json.loads(out)["version"], 1)
+
     def test_a_trainer_waits_for_its_readers(self):
         steps = self.make_run(4)
         self.init()

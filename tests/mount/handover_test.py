@@ -356,6 +356,12 @@ class PublishThroughAMount(writers.WriterTest):
         self.assertIn("belongs to uid 0", error["message"])
         self.assert_same_tree(mount.join("staging/mine"), self.steps[0])
 
+    def test_options_that_are_the_mount_s_are_said_to_have_no_effect(self):
+        mount = self.writer()
+        done = harness.run("publish", mount.path, self.steps[0], "--snapshot-every", "8")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("--snapshot-every has no effect here", done.stderr)
+
     def test_an_interrupted_copy_is_removed(self):
         mount = self.writer()
         with open(os.path.join(self.steps[0], "large.txt"), "wb") as file:

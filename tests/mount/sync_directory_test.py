@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -20,6 +21,19 @@ PARAMS = 20_000
 
 class SyncDirectory(SyncTest):
     # ---- following ----
+
+    def test_under_nohup_it_outlives_its_terminal(self):
+        steps = self.make_run(2, PARAMS)
+        self.init()
+        self.publish(steps[0])
+        service = Service(self, under=("nohup",))
+        service.ready()
+        service.process.send_signal(signal.SIGHUP)
+        self.publish(steps[1])
+        done = run("wait", self.path, "--version", 2, "--timeout", 60)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        service.process.send_signal(signal.SIGTERM)
+        self.assertEqual(service.process.wait(60), 0)
 
     def test_a_user_without_root_follows(self):
         steps = self.make_run(3, PARAMS)

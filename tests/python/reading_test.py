@@ -1,8 +1,11 @@
 """wait, status, log, delta and open, on real mounts and without."""
 
+import math
 import os
+import signal
 import subprocess
 import threading
+import time
 import warnings
 
 import harness
@@ -11,7 +14,7 @@ import pytest
 import safetensors.numpy
 
 import weightfs
-from weightfs import deltas, opening
+from weightfs import binary, deltas, opening, versions
 
 
 @pytest.fixture
@@ -56,6 +59,44 @@ def test_wait(two):
         weightfs.wait(mount.path, tag="nothing", timeout=0.2)
     assert (late.value.exit_code, late.value.code) == (5, "timed_out")
     assert isinstance(late.value, TimeoutError)
+
+
+def test_every_timeout_is_taken(two):
+    """The command takes 0.01 s to a day."""
+    place, _ = two
+    mount = place.mount()
+    for timeout in (0, -3.5, 1e-9, -math.inf):
+        with pytest.raises(weightfs.TimedOutError):
+            weightfs.wait(mount.path, tag="nothing", timeout=timeout)
+        with pytest.raises(weightfs.TimedOutError):
+            weightfs.wait(place.url, replicas=1, version=2, timeout=timeout)
+    for timeout in (86401, 1e9, math.inf):
+        assert weightfs.wait(mount.path, version=2, timeout=timeout).number == 2
+    with pytest.raises(weightfs.UsageError, match="nan"):
+        weightfs.wait(mount.path, version=2, timeout=math.nan)
+
+
+def test_a_timeout_longer_than_a_command_takes_is_several_commands(two, monkeypatch):
+    place, _ = two
+    mount = place.mount()
+    monkeypatch.setattr(versions, "LONGEST_SECONDS", 0.1)
+    begin = time.monotonic()
+    with pytest.raises(weightfs.TimedOutError):
+        weightfs.wait(mount.path, tag="nothing", timeout=0.305)
+    assert time.monotonic() - begin >= 0.305
+
+    # A daemon that does not answer is an error before the time is over, and not asked again.
+    asked = []
+
+    def silent(*arguments):
+        asked.append(arguments)
+        raise weightfs.TimedOutError("it does not answer", code="timed_out")
+
+    monkeypatch.setattr(versions, "LONGEST_SECONDS", 86400.0)
+    monkeypatch.setattr(versions, "call", silent)
+    with pytest.raises(weightfs.TimedOutError):
+        weightfs.wait(mount.path, tag="nothing", timeout=1e9)
+    assert len(asked) == 1 and asked[0][-2:] == ("--timeout", "86400.000")
 
 
 @pytest.mark.parametrize("wanted", [{}, {"tag": "a", "version": 1}, {"newer_than": 0, "tag": "a"}])
@@ -220,6 +261,38 @@ def test_open_syncs_where_it_cannot_mount(two, monkeypatch):
     assert process.returncode is not None and not os.path.exists(run.path)
     with pytest.raises(weightfs.FailedError, match="weightfs init"):
         weightfs.open("file:///nonexistent/x")
+
+
+MUCH = "yes 'what sync logs at a version' | head -n 40000 >&2"
+
+
+def be_program(monkeypatch, tmp_path, script):
+    path = tmp_path / "fake"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    monkeypatch.setattr(binary, "find_binary", lambda: str(path))
+
+
+def test_what_a_sync_logs_never_stops_it(tmp_path, monkeypatch):
+    """A pipe that nobody reads is full after 64 KiB; then all that logs would wait for ever."""
+    said = tmp_path / "said"
+    be_program(monkeypatch, tmp_path, f"echo '{{'; echo '}}'; {MUCH}; touch {said}; exec sleep 99")
+    with weightfs.open("file:///x", tmp_path / "files", how="sync") as run:
+        harness.wait_until(said.exists, "the end of what it says", timeout=20)
+        process = run._process
+    assert process.returncode == -signal.SIGTERM
+
+
+def test_a_sync_that_fails_is_an_error_with_its_last_words(tmp_path, monkeypatch):
+    """Only the last of them: they are kept in memory."""
+    be_program(monkeypatch, tmp_path, f"exec timeout 20 sh -c \"{MUCH}; echo broken >&2; exit 1\"")
+    with pytest.raises(weightfs.FailedError) as failed:
+        weightfs.open("file:///x", tmp_path / "files", how="sync")
+    assert failed.value.message[-16:] == "a version\nbroken"
+    assert len(failed.value.message) <= binary.LAST_WORDS_BYTES
+    be_program(monkeypatch, tmp_path, "printf 'no name: \\377' >&2; exit 1")
+    with pytest.raises(weightfs.FailedError, match="no name: \N{REPLACEMENT CHARACTER}"):
+        weightfs.open("file:///x", tmp_path / "files", how="sync")
 
 
 def test_what_speaks_against_a_mount(monkeypatch):

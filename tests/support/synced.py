@@ -29,14 +29,14 @@ def run(*arguments, **more):
 class Service:
     """A running sync."""
 
-    def __init__(self, test, *options, url=None):
+    def __init__(self, test, *options, url=None, under=()):
         self.test, self.path = test, test.path
         self.join = test.join
         self.log = os.path.join(test.dir, "sync.log")
         test.workspace.logs.append(self.log)
         with open(self.log, "a") as log:
             self.process = subprocess.Popen(
-                [harness.BINARY, "sync", url or test.url, self.path, "--poll", harness.POLL,
+                [*under, harness.BINARY, "sync", url or test.url, self.path, "--poll", harness.POLL,
                  "--json", *map(str, options)],
                 text=True, env=environment(), stdout=subprocess.PIPE, stderr=log, **NOBODY)
         test.addCleanup(self.kill)

@@ -21,6 +21,9 @@ BUNDLED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin", "weigh
 VARIABLE = "WEIGHTFS_BIN"
 ELF = b"\x7fELF"
 MEANWHILE_SECONDS = 0.1
+LAST_WORDS_BYTES = 16384
+LAST_WORDS_SECONDS = 1.0  # what a program has started may have its stderr, and outlive it
+PIPE_BYTES = 65536
 
 _ended_at_exit: set[subprocess.Popen[str]] = set()
 _lock = threading.Lock()
@@ -101,6 +104,30 @@ def communicate(process: subprocess.Popen[str],
         except subprocess.TimeoutExpired:
             meanwhile()
     return process.communicate()
+
+
+class LastWords:
+    """The end of what a program says on stderr, all of which is read while it runs: a pipe that
+    nobody reads is full at some time, and then everything that logs waits.
+
+    Threads: any. Ownership: takes the process's stderr; communicate() reads only the rest."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        assert process.stderr is not None
+        self._stream, process.stderr = process.stderr, None
+        self._said = b""
+        self._thread = threading.Thread(target=self._read, name="weightfs-stderr", daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        with self._stream:
+            while piece := os.read(self._stream.fileno(), PIPE_BYTES):
+                self._said = (self._said + piece)[-LAST_WORDS_BYTES:]
+
+    def text(self) -> str:
+        """Of a program that has ended."""
+        self._thread.join(LAST_WORDS_SECONDS)
+        return self._said.decode(errors="replace")
 
 
 def error_of(exit_code: int, said: Any, stderr: str) -> Exception:

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Literal
 
-from weightfs.binary import call, error_of, parse, start
+from weightfs.binary import LastWords, call, error_of, parse, start
 from weightfs.errors import Error, UsageError
 from weightfs.mounts import UNDER_WAY, is_shown, is_writer, queue_of
 from weightfs.versions import Target, Version, status, wait
@@ -234,6 +234,7 @@ def start_sync(url: str, path: str, options: Sequence[str]) -> subprocess.Popen[
 
     Raises Error."""
     process = start(["sync", url, path, *options], ended_at_exit=True)
+    last_words = LastWords(process)
     assert process.stdout is not None
     said = ""
     for line in process.stdout:  # JSON, pretty: it ends with the first line that is `}` alone
@@ -242,6 +243,6 @@ def start_sync(url: str, path: str, options: Sequence[str]) -> subprocess.Popen[
             break
     found = parse(said)
     if not isinstance(found, dict) or "error" in found:
-        out, err = process.communicate()
-        raise error_of(process.returncode, found or parse(said + out), err)
+        out, _ = process.communicate()
+        raise error_of(process.returncode, found or parse(said + out), last_words.text())
     return process

@@ -313,7 +313,7 @@ class Attempt:
                 self.is_handed_over = True
                 self._process = start(
                     wait_arguments(self.target, tag=self.tag, version=None, newer_than=None,
-                                   ready=False, timeout=None), ended_at_exit=True)
+                                   ready=False), ended_at_exit=True)
                 return
             tag = ["--tag", self.tag] if self.tag else []
             self._process = start(["publish", self.target, self.folder, *tag, *self._wishes],

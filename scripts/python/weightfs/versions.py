@@ -4,14 +4,17 @@ of a mount."""
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, overload
 
 from weightfs.binary import call
-from weightfs.errors import FailedError, UsageError
+from weightfs.errors import FailedError, TimedOutError, UsageError
 
 Target = str | os.PathLike[str]
+
+SHORTEST_SECONDS, LONGEST_SECONDS = 0.01, 86400.0  # that --timeout takes
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,7 @@ def fleet(target: Target, *, limit: int | None = None,
 
 
 def gate_arguments(target: Target, *, replicas: int, version: int | str | None, max_lag: int,
-                   timeout: float | None, others: Sequence[object]) -> list[str]:
+                   others: Sequence[object]) -> list[str]:
     """Of the command `wait --replicas`. `others`: what does not go with it, if given.
 
     Raises UsageError."""
@@ -124,16 +127,11 @@ def gate_arguments(target: Target, *, replicas: int, version: int | str | None, 
     arguments = ["wait", os.fspath(target), "--replicas", str(replicas), "--version", str(version)]
     if max_lag != 0:
         arguments += ["--max-lag", str(max_lag)]
-    return arguments + timeout_arguments(timeout)
-
-
-def timeout_arguments(timeout: float | None) -> list[str]:
-    """--timeout, if there is one."""
-    return [] if timeout is None else ["--timeout", f"{max(timeout, 0.0):.3f}"]
+    return arguments
 
 
 def wait_arguments(target: Target, *, tag: str | None, version: int | str | None,
-                   newer_than: int | None, ready: bool, timeout: float | None) -> list[str]:
+                   newer_than: int | None, ready: bool) -> list[str]:
     """Of the command `wait`.
 
     Raises UsageError."""
@@ -147,7 +145,26 @@ def wait_arguments(target: Target, *, tag: str | None, version: int | str | None
         arguments += [option, str(value)]
     if ready:
         arguments.append("--ready")
-    return arguments + timeout_arguments(timeout)
+    return arguments
+
+
+def call_within(timeout: float | None, arguments: Sequence[str]) -> Any:
+    """call() of a command with --timeout. A time that is longer than it takes is several calls.
+
+    Raises Error."""
+    if timeout is None:
+        return call(*arguments)
+    left = timeout
+    while True:
+        begin = time.monotonic()
+        try:
+            seconds = min(max(left, SHORTEST_SECONDS), LONGEST_SECONDS)
+            return call(*arguments, "--timeout", f"{seconds:.3f}")
+        except TimedOutError:
+            # That a daemon does not answer is known sooner, and final.
+            if left <= LONGEST_SECONDS or time.monotonic() - begin < LONGEST_SECONDS:
+                raise
+        left -= LONGEST_SECONDS
 
 
 def wait(target: Target, *, tag: str | None = None, version: int | str | None = None,
@@ -161,7 +178,8 @@ def wait(target: Target, *, tag: str | None = None, version: int | str | None = 
     version     this number
     newer_than  any version above this number; 0: any at all
     ready       also until every byte of it is on this host
-    timeout     seconds; None: as long as it takes
+    timeout     seconds; None: as long as it takes. 0 and less are as 0.01: enough for a mount to
+                answer, not for a bucket that is far away
     replicas    a gate for trainers: until so many live readers that announce themselves have
                 `version` (a number, a tag, or "latest") or a later one, and so have their engines
     max_lag     with `replicas`: a reader may be so many versions before `version`
@@ -174,13 +192,13 @@ def wait(target: Target, *, tag: str | None = None, version: int | str | None = 
     hand-over failed or was taken back; CorruptError if what `ready` fetches is damaged.
     """
     if replicas is not None:
-        return version_of(call(*gate_arguments(
-            target, replicas=replicas, version=version, max_lag=max_lag, timeout=timeout,
-            others=(tag, newer_than, ready)), *options))
+        gate = gate_arguments(target, replicas=replicas, version=version, max_lag=max_lag,
+                              others=(tag, newer_than, ready))
+        return version_of(call_within(timeout, [*gate, *options]))
     if max_lag != 0 or options:
         raise UsageError("wait() takes max_lag and options only with replicas")
-    said = call(*wait_arguments(target, tag=tag, version=version, newer_than=newer_than,
-                                ready=ready, timeout=timeout))
+    said = call_within(timeout, wait_arguments(target, tag=tag, version=version,
+                                               newer_than=newer_than, ready=ready))
     return version_of(said, tag or "")
 
 

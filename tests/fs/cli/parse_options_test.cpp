@@ -102,6 +102,20 @@ TEST_F(OptionsTest, WhatWasGivenCanBeGivenAgain) {
             "--config=" + (home_ / "config/weightfs/config.toml").string());
 }
 
+// In the environment they may be meant for another command, or for another bucket.
+TEST_F(OptionsTest, WhatTheEnvironmentSaysInVainIsNotGivenAgain) {
+  set("WEIGHTFS_ANNOUNCE_EVERY", "60");
+  set("WEIGHTFS_REGION", "here");
+  set("WEIGHTFS_POLL", "2");
+  EXPECT_EQ(parse({"mount", "file:///x", "/mnt"}).flags, std::vector<std::string>{"--poll=2"});
+  const std::vector<std::string> all{"--announce", "--announce-every=60", "--poll=2",
+                                     "--region=here"};
+  EXPECT_EQ(parse({"mount", "s3://b/x", "/mnt", "--announce"}).flags, all);
+  set("WEIGHTFS_ANNOUNCE", "no");
+  EXPECT_EQ(parse({"mount", "file:///x", "/mnt"}).flags,
+            (std::vector<std::string>{"--announce=no", "--poll=2"}));
+}
+
 TEST_F(OptionsTest, TakesAPartOfAVersion) {
   const std::vector<std::string> publish{"publish", "file:///b", "dir"};
   const auto with = [&](std::vector<std::string> more) {

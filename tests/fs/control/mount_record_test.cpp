@@ -65,6 +65,10 @@ TEST(MountRecordTest, WithWordsTheMessageIsOneShortLine) {
 TEST(MountRecordTest, KeepsNoSecretOfTheEnvironment) {
   const std::map<std::string, std::string> variables{{"AWS_SECRET_ACCESS_KEY", "hush"},
                                                      {"AWS_PROFILE", "p"},
+                                                     {"AWS_WEB_IDENTITY_TOKEN_FILE", "/t"},
+                                                     {"AWS_SECRET_KEY", "hush"},
+                                                     {"AWS_BEARER_TOKEN_BEDROCK", "hush"},
+                                                     {"CURL_CA_BUNDLE", "/ca"},
                                                      {"HTTPS_PROXY", "http://me:hush@proxy"},
                                                      {"HF_TOKEN", "hush"}};
   for (const auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), 1);
@@ -72,6 +76,8 @@ TEST(MountRecordTest, KeepsNoSecretOfTheEnvironment) {
   record_environment(record);
   for (const auto& [name, value] : variables) ::unsetenv(name.c_str());
   EXPECT_EQ(record.environment.at("AWS_PROFILE"), "p");
+  EXPECT_EQ(record.environment.at("AWS_WEB_IDENTITY_TOKEN_FILE"), "/t");
+  EXPECT_EQ(record.environment.at("CURL_CA_BUNDLE"), "/ca");
   for (const auto& [name, value] : record.environment) {
     EXPECT_EQ(value.find("hush"), std::string::npos) << name;
   }

@@ -91,12 +91,13 @@ TEST(MountPoint, ParsesMountinfo) {
   const auto mounts = parse_mounts(
       "22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw\n"
       "36 22 0:45 / /mnt/a\\040b\\134c rw,nosuid shared:7 master:1 - fuse.weightfs "
-      "s3://bucket/x\\054y ro,user_id=0\n"
+      "s3://bucket/x\\054y ro,user_id=1000,group_id=100,allow_other\n"
       "37 22 0:46 /a\\040b /mnt/plain ro - tmpfs tmpfs rw\n");
   ASSERT_EQ(mounts.size(), 3u);
   EXPECT_EQ(mounts[0], (MountInfo{"/", "ext4", "/dev/vda", 254, 0, 22, 1, "/"}));
   EXPECT_EQ(mounts[1],
-            (MountInfo{"/mnt/a b\\c", "fuse.weightfs", "s3://bucket/x,y", 0, 45, 36, 22, "/"}));
+            (MountInfo{"/mnt/a b\\c", "fuse.weightfs", "s3://bucket/x,y", 0, 45, 36, 22, "/", 1000,
+                       100}));
   EXPECT_EQ(mounts[2], (MountInfo{"/mnt/plain", "tmpfs", "tmpfs", 0, 46, 37, 22, "/a b"}));
 }
 

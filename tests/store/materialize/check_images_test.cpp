@@ -118,6 +118,15 @@ TEST_F(CheckImages, AFileThatTheDiskDidNotTakeIsNotLinkedIntoTheNextVersion) {
   EXPECT_THROW(static_cast<void>(sync_images(host_->store->images(), 1)), Error);
 }
 
+// A publish has printed its result, and somebody wants it to end.
+TEST_F(CheckImages, ASyncThatIsStoppedLeavesTheRestUnsynced) {
+  int asked = 0;
+  sync_all_images(host_->store->images(), [&] { return asked++ > 0; });
+  EXPECT_EQ(host_->store->images().unsynced_versions(), (CheckedNumbers{1, 2}));
+  sync_all_images(host_->store->images());
+  EXPECT_EQ(host_->store->images().unsynced_versions(), CheckedNumbers{});
+}
+
 TEST_F(CheckImages, WhatWasSyncedIsNotRead) {
   EXPECT_EQ(sync_images(host_->store->images(), 2), SyncedImages::synced);
   write_over(image(2, "a.safetensors"), 1000, "x");
