@@ -160,7 +160,7 @@ OptionSpec run_option() {
           .value = "TOKEN",
           .help =
               "with --part: new for each start of the trainer, and the same on all its hosts,\n"
-              "so that parts of two runs do not mix (default: what torchrun or Slurm sets)",
+              "so that parts of two runs do not mix (default: what Slurm sets)",
           .set = into<parse_word, &Options::part, &PartChoice::run>};
 }
 

@@ -38,7 +38,8 @@ WaitFacts facts_of(const Sync& sync, const PublishQueue* queue) {
 }
 
 /// Requests a version, once, and prevents its eviction while a client waits.  If it is just being
-/// removed, the next check requests it.
+/// removed, the next check requests it.  Any user may wait, so only versions that are known to be:
+/// for any other one the sync would ask the bucket in vain.
 void bring(Sync& sync, std::uint64_t version, ControlHandlers::WaitState& state) {
   state.comes = sync.try_reserve(version);
   if (state.comes) sync.ask_for(version);
@@ -104,7 +105,8 @@ ControlHandlers make_control_handlers(Sync& sync, const Writing& writing, Loader
   ControlHandlers handlers;
   handlers.wait = [&sync, queue = writing.queue](const WaitFor& what,
                                                  ControlHandlers::WaitState& state) {
-    if (what.ready && what.version && !state.comes) bring(sync, *what.version, state);
+    const bool may_come = what.version && *what.version <= sync.status().newest;
+    if (what.ready && may_come && !state.comes) bring(sync, *what.version, state);
     return find_wait_end(what, facts_of(sync, queue), state);
   };
   handlers.pin = [&pins](const PinRequest& request) {

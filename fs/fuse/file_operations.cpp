@@ -179,8 +179,9 @@ class OpenLocal final : public CountedFile {
   }
 
   void release() const noexcept override {
-    CountedFile::release();
+    // First: who finds nobody in the table must not join the image of who is leaving.
     if (image_ != nullptr) server_.images.release(inode_);
+    CountedFile::release();
   }
 
  private:
@@ -237,20 +238,26 @@ void reply_counted(Opening& opening, const OpenTable::Opened& opened,
   file->set_pin(pins == nullptr ? 0 : pins->hold(opening.hold));
   opening.info.fh = server.files.add(file);
   opening.info.noflush = 1;  // close(2) needs no round trip, and works when the daemon is gone
-  if (opened.serving == Serving::daemon) {
-    opening.info.keep_cache = 1;  // with passthrough it would make the open fail
+  if (opened.serving == Serving::daemon) {  // with passthrough it would make the open fail
+    opening.info.keep_cache = server.page_sources.is_same(opening.inode, opened.image) ? 1 : 0;
   }
   const std::uint64_t handle = opening.info.fh;
   if (reply_open(opening.req, opening.info, opened.backing_id) != 0) server.files.remove(handle);
 }
 
 // The file that a version's bytes come from.  0 for others: a delta goes and is made again while it
-// is read, with the same bytes.
+// is read, with the same bytes.  The inode number of a file that was removed is given to the next
+// one, so its birth counts too.
 std::uint64_t image_number(Inode inode, const LocalFile& file) {
   if (parts_of(inode).kind != InodeKind::version) return 0;
-  struct stat found {};
-  if (::stat(file.image.c_str(), &found) != 0) throw_errno(errno, "stat " + file.image.string());
-  return found.st_ino;
+  struct statx found {};
+  if (::statx(AT_FDCWD, file.image.c_str(), 0, STATX_INO | STATX_BTIME, &found) != 0) {
+    throw_errno(errno, "stat " + file.image.string());
+  }
+  constexpr std::uint64_t kOdd = 0x9E3779B97F4A7C15;  // spreads bits: 2^64 / the golden ratio
+  const auto born =
+      static_cast<std::uint64_t>(found.stx_btime.tv_sec) * 1'000'000'000 + found.stx_btime.tv_nsec;
+  return std::max<std::uint64_t>(found.stx_ino ^ born * kOdd, 1);
 }
 
 // A version that the disk has lost, or that is damaged, is made again though it is read.  The

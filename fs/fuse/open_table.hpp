@@ -52,8 +52,8 @@ class OpenTable {
   /// if it throws, nothing is counted.  Of several concurrent first opens one decides, and what the
   /// others registered is unregistered.  Neither callback runs under the table's lock.
   ///
-  /// `image`: the inode number of the file that the bytes come from, so that the caller can tell
-  /// that others are served from another one; 0: it does not matter.
+  /// `image`: a number for the file that the bytes come from, so that the caller can tell that
+  /// others are served from another one; 0: it does not matter.
   ///
   /// Returns: nullopt if the table is full; nothing is counted. (If the daemon served such an open,
   /// the next open could not use passthrough.)

@@ -18,6 +18,7 @@
 #include "fs/fuse/open_files.hpp"
 #include "fs/fuse/open_images.hpp"
 #include "fs/fuse/open_table.hpp"
+#include "fs/fuse/page_sources.hpp"
 #include "fs/fuse/request_counts.hpp"
 #include "fs/fuse/request_kinds.hpp"
 #include "fs/fuse/requests.hpp"
@@ -73,6 +74,7 @@ struct Server {
   OpenTable opens;
   DescriptorShare share{descriptors_for_files(descriptor_limit())};
   OpenImages images{share};
+  PageSources page_sources;
   TimedOutReads late_reads;
   StagedFiles staged{share};
   OpenFiles files;

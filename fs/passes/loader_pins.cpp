@@ -46,9 +46,10 @@ std::uint64_t newest_of(const Catalog& catalog, const std::string& link) {
   return tag == catalog.tags.end() ? 0 : tag->second;
 }
 
-// `latest` never leads to a version that would have to be fetched; a tag may.
+// `latest` never leads to a version that would have to be fetched, but for the one that it names
+// when its images are lost: that is made again.  A tag may.
 bool is_shown(const Catalog& catalog, const std::string& link, std::uint64_t version) {
-  return link != kLatest || catalog.has_images(version);
+  return link != kLatest || version == catalog.latest || catalog.has_images(version);
 }
 
 bool is_weights(const CatalogEntry& entry) {

@@ -344,7 +344,15 @@ class RocksDb final : public Db {
     for (at->Seek(slice_of(begin)); at->Valid(); at->Next()) {
       check(batch.Delete(from, at->key()), directory_, "write to");
     }
-    check(at->status(), directory_, "read");
+    if (at->status().IsCorruption()) {
+      // Of what is removed, or of what comes after it: removed without a look.
+      batch.Clear();
+      const std::string after_all(64, '\xFF');  // no key is of so many such bytes
+      const rocksdb::Slice last = end.empty() ? rocksdb::Slice(after_all) : bound;
+      check(batch.DeleteRange(from, slice_of(begin), last), directory_, "write to");
+    } else {
+      check(at->status(), directory_, "read");
+    }
     if (batch.Count() != 0) accept(handle().db().Write(rocksdb::WriteOptions(), &batch));
   }
 

@@ -176,6 +176,13 @@ void check_directory(const stdfs::path& directory) {
        shown(directory) + " is not a directory; give the directory of the checkpoint's files");
 }
 
+/// `what`: the directory, or the file.
+void check_size(const Checkpoint& checkpoint, const stdfs::path& what) {
+  if (checkpoint.size_bytes() <= kVersionBytesMax) return;
+  fail(ErrorCode::invalid, fmt::format("{} holds {} bytes; a version has at most {}", shown(what),
+                                       checkpoint.size_bytes(), kVersionBytesMax));
+}
+
 void check_published(const Checkpoint& checkpoint) {
   const std::string directory = shown(checkpoint.directory);
   if (checkpoint.files.empty() && checkpoint.unpublished.empty()) {
@@ -193,10 +200,7 @@ void check_published(const Checkpoint& checkpoint) {
                     "tokenizer files), only {}{}; --include GLOB publishes other files",
                     directory, fmt::join(some, ", "), all.size() > kShownMax ? ", ..." : ""));
   }
-  if (checkpoint.size_bytes() > kVersionBytesMax) {
-    fail(ErrorCode::invalid, fmt::format("{} holds {} bytes; a version has at most {}", directory,
-                                         checkpoint.size_bytes(), kVersionBytesMax));
-  }
+  check_size(checkpoint, checkpoint.directory);
 }
 
 std::vector<NamedHeader> headers_of(const Checkpoint& checkpoint) {
@@ -264,6 +268,7 @@ Checkpoint scan_one_file(const stdfs::path& source, const std::string& path) {
   checkpoint.directory = source.parent_path();
   checkpoint.files.push_back(describe_file(source, path));
   checkpoint.is_linked_meanwhile = true;
+  check_size(checkpoint, source);
   return checkpoint;
 }
 

@@ -36,9 +36,17 @@ using Headers = std::vector<NamedHeader>;
                           escape_name(directory.native()), escape_name(tensor), why));
 }
 
-/// Of a note that cannot be read nothing is said: it is not what a loader reads.
+/// Of what cannot be read nothing is said: it is not what a loader reads.  Null then.
+Json read_note(std::string_view text) {
+  try {
+    return parse_json(text, kNote);
+  } catch (const Error&) {
+    return nullptr;
+  }
+}
+
 void check_beginnings(const stdfs::path& directory, const NamedHeader& file) {
-  const Json note = Json::parse(file.header->metadata.at(kNote), nullptr, false);
+  const Json note = read_note(file.header->metadata.at(kNote));
   if (!note.is_object()) return;
   for (const auto& [tensor, piece] : note.items()) {
     if (!piece.is_object() || !piece.contains("saved_offsets")) continue;
@@ -70,7 +78,7 @@ std::optional<std::uint64_t> total_in_index(const stdfs::path& directory) {
   const stdfs::path index = directory / kIndex;
   std::error_code error;
   if (!stdfs::exists(index, error)) return std::nullopt;
-  const Json parsed = Json::parse(read_file(index, kSafetensorsHeaderBytesMax), nullptr, false);
+  const Json parsed = read_note(read_file(index, kSafetensorsHeaderBytesMax));
   const auto total = Json::json_pointer("/metadata/total_size");
   if (!parsed.contains(total) || !parsed[total].is_number_unsigned()) return std::nullopt;
   return parsed[total].get<std::uint64_t>();

@@ -39,7 +39,8 @@ void check_choice(const PartChoice& choice, std::string_view tag) {
   if (choice.run.empty()) {
     refuse(
         "a part needs a token that is new for each start of the trainer and the same on all hosts, "
-        "so that parts of two runs do not mix: give it with --run (torchrun and Slurm set one)");
+        "so that parts of two runs do not mix: give it with --run (only Slurm sets one; torchrun "
+        "does not tell one start from the next)");
   }
   if (choice.run.size() > kRunBytesMax || choice.run != escape_name(choice.run)) {
     refuse(fmt::format("the token of the run, '{}', must be text of at most {} bytes",
@@ -52,19 +53,13 @@ void check_choice(const PartChoice& choice, std::string_view tag) {
 
 std::optional<std::string> find_run_token(
     const std::function<std::optional<std::string>(std::string_view name)>& environment) {
-  struct Launcher {
-    std::string_view job, restarts;
-  };
-  constexpr std::array<Launcher, 2> kLaunchers{
-      {{"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"},
-       {"SLURM_JOB_ID", "SLURM_RESTART_COUNT"}}};
-  for (const auto& [job, restarts] : kLaunchers) {
-    const auto id = environment(job);
-    // torchrun without --rdzv-id says "none", each time.
-    if (!id || id->empty() || *id == "none") continue;
-    return fmt::format("{}.{}", *id, environment(restarts).value_or("0"));
-  }
-  return std::nullopt;
+  // torchrun starts workers again without a trace: it does not count that a host was replaced, and
+  // counts from 0 when it is started again itself, maybe with the same id.
+  if (environment("TORCHELASTIC_RUN_ID")) return std::nullopt;
+  const auto job = environment("SLURM_JOB_ID");
+  if (!job || job->empty()) return std::nullopt;
+  return fmt::format("{}.{}.{}", *job, environment("SLURM_RESTART_COUNT").value_or("0"),
+                     environment("SLURM_STEP_ID").value_or("-"));
 }
 
 PartSet part_set(std::string_view repository, const PartChoice& choice, std::string_view tag,

@@ -32,9 +32,9 @@ struct PartChoice {
 /// Throws Error: invalid (numbers, a token that is empty or too long, no tag).
 void check_choice(const PartChoice& choice, std::string_view tag);
 
-/// What a launcher gives each process of one start of a trainer: of torchrun
-/// TORCHELASTIC_RUN_ID and TORCHELASTIC_RESTART_COUNT, of Slurm SLURM_JOB_ID and
-/// SLURM_RESTART_COUNT.  nullopt: none of them is set.
+/// What Slurm gives each process of one start of a trainer, and of no other start: SLURM_JOB_ID,
+/// SLURM_RESTART_COUNT and SLURM_STEP_ID.  nullopt: they are not set, or torchrun is in between,
+/// which starts processes again.
 std::optional<std::string> find_run_token(
     const std::function<std::optional<std::string>(std::string_view name)>& environment);
 

@@ -89,10 +89,22 @@ void PatchTable::sweep(const std::vector<std::string>& bad_records) {
     if (!changes.empty()) db_.write(changes);
     sweep_patches();
   } catch (const Error& error) {
+    if (error.code() == ErrorCode::corrupt) return remove_all(error);
     // Nobody reads what has no record; the next opening tries again.
     if (error.code() != ErrorCode::no_space) throw;
     log_warning(error.what());
   }
+}
+
+// Patches are made again; the store's other records must not go with them.
+void PatchTable::remove_all(const Error& damage) {
+  log_warning(fmt::format("patches are damaged; all of them are removed: {}", damage.what()));
+  std::vector<Db::Change> changes;
+  db_.scan(ColumnFamily::store, kSpanPrefix, [&](std::string_view key, std::string_view) {
+    changes.push_back({ColumnFamily::store, std::string(key), std::nullopt});
+  });
+  db_.remove_range(kPatches, {}, {}, changes);
+  entries_.clear();
 }
 
 // Looks at one key of each span only.

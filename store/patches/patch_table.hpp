@@ -35,6 +35,7 @@
 #include <utility>
 #include <vector>
 
+#include "store/base/error.hpp"
 #include "store/base/ranked_mutex.hpp"
 #include "store/database/db.hpp"
 #include "store/patches/chunk_patch.hpp"
@@ -156,6 +157,7 @@ class PatchTable {
   std::vector<std::string> load();
   void sweep(const std::vector<std::string>& bad_records);
   void sweep_patches();
+  void remove_all(const Error& damage);
   void put(const SpanEnds& ends, PatchFiles files, std::optional<ChunkPlace> next);
   bool remove(const PatchSpan& span, bool even_if_held);
   void remove_entry(Name name, const Entry& entry);

@@ -117,7 +117,11 @@ void EarlyCoding::check_grown(const Checkpoint& checkpoint) {
 }
 
 /// For a first version.
+/// Not of a sparse file that no disk could hold: each chunk of it takes memory.
 void EarlyCoding::hash(const CheckpointReader& reader) {
+  if (result_->file.stamp.size_bytes > space_of(coder_.store.temporary_directory()).total_bytes) {
+    throw Error(ErrorCode::no_space, "the file is larger than the disk");
+  }
   CheckpointHashes hashes = hash_checkpoint(reader, {}, coder_.threads, context_, {});
   result_->delta.hashes = std::move(hashes.chunks);
   result_->marks = std::move(hashes.marks.front());

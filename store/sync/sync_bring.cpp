@@ -202,19 +202,23 @@ void Sync::State::note_unfilled(std::uint64_t version, const Error& error) {
   });
 }
 
+/// One of them, the oldest: between two of them the bucket is polled.
 void Sync::State::fill_asked(const Context& context) {
-  std::set<std::uint64_t> versions;
-  change([&] { versions.swap(asked); });
-  for (const std::uint64_t version : versions) {
-    try {
-      with_errors([&] {
-        const auto reserved = reserve(version, context);
-        fill(version, context);
-      });
-    } catch (const Error& error) {
-      note_unfilled(version, error);
-      shown.listeners().changed();  // ends the wait of its waiters
-    }
+  std::uint64_t version = 0;
+  change([&] {
+    if (asked.empty()) return;
+    version = asked.extract(asked.begin()).value();
+    woken = woken || !asked.empty();
+  });
+  if (version == 0) return;
+  try {
+    with_errors([&] {
+      const auto reserved = reserve(version, context);
+      fill(version, context);
+    });
+  } catch (const Error& error) {
+    note_unfilled(version, error);
+    shown.listeners().changed();  // ends the wait of its waiters
   }
 }
 

@@ -4,6 +4,7 @@ recovers by itself once it is mended."""
 import errno
 import os
 import shutil
+import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
@@ -130,6 +131,23 @@ class Damage(harness.MountTest):
         self.assertEqual(done.returncode, 4)
         self.assertIn(name, done.stdout)
         self.put(self.manifest(3), self.hidden)
+        self.mounted.wait_version(3)
+        self.assert_same_tree(self.mounted.join("latest/"), self.steps[2])
+
+    def test_latest_that_is_damaged_and_cannot_be_made_again_keeps_its_name(self):
+        image = os.path.join(self.mounted.store, "images", "2", "model-00001-of-00002.safetensors")
+        data = harness.read_file(image)
+        self.put(image, spoiled(data[:len(data) // 2]) + data[len(data) // 2:])
+        pack = self.pack(2)
+        os.rename(pack, pack + ".away")
+        self.put(self.manifest(3), self.hidden)
+        self.mounted.wait_status(lambda status: status["error"] and 2 not in status["versions"],
+                                 "2 to be hidden")
+        for _ in range(20):  # more than the mount has threads
+            done = subprocess.run(["readlink", self.mounted.join("latest")], capture_output=True,
+                                  text=True, timeout=60)
+            self.assertEqual(done.stdout.strip(), "versions/2")
+        os.rename(pack + ".away", pack)
         self.mounted.wait_version(3)
         self.assert_same_tree(self.mounted.join("latest/"), self.steps[2])
 

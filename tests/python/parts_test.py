@@ -164,7 +164,7 @@ def test_without_a_token_the_launcher_s_is_used(place, monkeypatch):
     of_rank, _ = shares(place)
     with pytest.raises(weightfs.UsageError, match="--run"):
         part(place, 0, of_rank[0], run=None, part_wait=0)
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job")
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    monkeypatch.setenv("SLURM_STEP_ID", "2")
     assert part(place, 0, of_rank[0], run=None, part_wait=0) is None
-    assert part(place, 1, of_rank[1], run="job.1", part_wait=0).number == 1
+    assert part(place, 1, of_rank[1], run="17.0.2", part_wait=0).number == 1

@@ -140,7 +140,7 @@ def publish(target: Target, what: What, *, tag: str | None = None,
                   come. Needs a URL and a tag. Tensors must be whole: each of one rank
     run           with world_size: a token, new for each start of the trainer and the same on all
                   ranks, so that parts of two runs do not mix. None: drawn by rank 0 and broadcast
-                  once, where torch.distributed is initialised; else what torchrun or Slurm sets
+                  once, where torch.distributed is initialised; else what Slurm sets
     part_wait     with world_size: seconds to wait for other parts; then TimedOutError names them.
                   The own part stays, and the same call waits on. 0: do not wait, and return None
                   if others are missing. None: 600

@@ -182,6 +182,20 @@ TEST_F(LoaderPinsTest, AVersionThatIsBeingFilledIsToldPinnedAndKept) {
   EXPECT_EQ(code_of([&] { pins_->pin(4); }), ErrorCode::not_found);
 }
 
+// The thread that answered the READLINK looked for another version without an end.
+TEST_F(LoaderPinsTest, LatestThatHasLostItsImagesIsToldAllTheSame) {
+  start();
+  show(5, {4, 5});
+  auto catalog = std::make_shared<Catalog>(*catalog_);
+  catalog->incomplete[5] = {catalog->versions[5], ImageState::absent};
+  catalog->versions.erase(5);
+  {
+    const std::lock_guard lock(mutex_);
+    catalog_ = catalog;
+  }
+  EXPECT_EQ(link(), 5u);
+}
+
 /// Calls `body` again and again.  What is waited for is time itself: that nothing happens in it.
 /// Ends early where the machine is too slow to tell, by `pause_max` from one call to the next.
 template <typename Body>

@@ -79,6 +79,14 @@ TEST_F(RankPieces, OtherFilesMayHaveATensorTwice) {
   accept();
 }
 
+// Shown in a message, it took the stack of the thread.
+TEST_F(RankPieces, ANoteThatIsNestedDeeplyIsNotRead) {
+  constexpr std::size_t kDepth = 1'000'000;
+  const std::string nested = std::string(kDepth, '[') + std::string(kDepth, ']');
+  write("1.safetensors", {"a"}, R"({"a":{"saved_offsets":[1,)" + nested + "]}}");
+  accept();
+}
+
 TEST_F(RankPieces, ANoteThatCannotBeReadSaysNothing) {
   for (const char* note : {"", "[]", "{", R"({"a":1})", R"({"a":{"saved_offsets":{"x":4}}})",
                            R"({"a":{"saved_offsets":["4"]}})"}) {

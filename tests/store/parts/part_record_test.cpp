@@ -131,14 +131,22 @@ TEST(PartSetTest, TakesTheTokenThatALauncherGives) {
   };
   EXPECT_FALSE(token());
   set = {{"SLURM_JOB_ID", "17"}};
-  EXPECT_EQ(token(), "17.0");
+  EXPECT_EQ(token(), "17.0.-");
   set["SLURM_RESTART_COUNT"] = "2";
-  EXPECT_EQ(token(), "17.2");
-  set["TORCHELASTIC_RUN_ID"] = "none";  // what torchrun says without --rdzv-id
-  EXPECT_EQ(token(), "17.2");
-  set["TORCHELASTIC_RUN_ID"] = "job";
-  set["TORCHELASTIC_RESTART_COUNT"] = "1";
-  EXPECT_EQ(token(), "job.1");
+  EXPECT_EQ(token(), "17.2.-");
+  set["SLURM_STEP_ID"] = "3";  // of a second srun in the same job
+  EXPECT_EQ(token(), "17.2.3");
+}
+
+// A host that is replaced is no restart that it counts, and a requeued job counts from 0 again.
+TEST(PartSetTest, TakesNoTokenFromTorchrun) {
+  for (const char* id : {"none", "job"}) {
+    EXPECT_FALSE(find_run_token([&](std::string_view name) -> std::optional<std::string> {
+      if (name == "TORCHELASTIC_RUN_ID") return id;
+      return name.starts_with("SLURM") || name.starts_with("TORCH") ? std::optional("0")
+                                                                    : std::nullopt;
+    })) << id;
+  }
 }
 
 TEST(PartSetTest, KeysHaveTheFormsOfTheFormat) {

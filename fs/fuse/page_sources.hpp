@@ -1,0 +1,36 @@
+// Page sources: which file the pages of an inode came from that the kernel may have cached.
+//
+// Where the daemon answers reads, the kernel keeps their bytes by FUSE inode, and those of a
+// version never change.  But a version that is damaged is made again, in a new file: then the old
+// pages must go, which an OPEN without FOPEN_KEEP_CACHE does.
+//
+// Threads: all calls may run in parallel.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <unordered_map>
+
+#include "fs/base/inode.hpp"
+#include "store/base/ranked_mutex.hpp"
+
+namespace weightfs::fs {
+
+class PageSources {
+ public:
+  /// `most`: inodes that are remembered.
+  explicit PageSources(std::size_t most = 65536) : most_(most) {}
+
+  /// To be asked by each open that the daemon serves.  `image`: a number for the file, as of
+  /// OpenTable::acquire(); 0: its bytes are checked, or always the same.
+  /// Returns: whether cached pages may be kept; false also if nobody knows any more.
+  bool is_same(Inode inode, std::uint64_t image);
+
+ private:
+  const std::size_t most_;
+  RankedMutex mutex_{LockRank::leaf, "PageSources::mutex_"};
+  std::unordered_map<Inode, std::uint64_t> images_;
+  bool has_forgotten_ = false;
+};
+
+}  // namespace weightfs::fs
