@@ -252,7 +252,7 @@ AwsProfile read_aws_profile(const std::string& name, bool named, const Environme
   const AwsFiles files = read_aws_files(environment);
   AwsProfile profile{name, files.profile(name), files.describe()};
   if (named && !files.has(name)) {
-    throw Error(ErrorCode::not_found,
+    throw Error(ErrorCode::invalid,
                 "the AWS profile '" + name + "' is not in " + profile.files +
                     ": see --profile and AWS_PROFILE (aws configure list-profiles names them)");
   }
@@ -260,9 +260,9 @@ AwsProfile read_aws_profile(const std::string& name, bool named, const Environme
   if (!services) return profile;
   const auto found = files.services.find(*services);
   if (found == files.services.end()) {
-    throw Error(ErrorCode::not_found,
-                "the AWS profile '" + name + "' says services = " + *services + ", but " +
-                    files.config_path + " has no section [services " + *services + "]");
+    throw Error(ErrorCode::invalid, "the AWS profile '" + name + "' says services = " + *services +
+                                        ", but " + files.config_path +
+                                        " has no section [services " + *services + "]");
   }
   for (const auto& [setting, value] : found->second) {
     profile.settings["services." + setting] = value;

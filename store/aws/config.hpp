@@ -67,8 +67,8 @@ struct AwsIdentity {
 };
 
 /// Reads a profile; a missing one is empty if it is "default" and was not named.
-/// Throws Error: not_found (a profile that was named; a services section), invalid (a file that is
-/// not INI, with its line), permission (a file that cannot be read).
+/// Throws Error: invalid (no such profile, though it was named; no such services section; a file
+/// that is not INI, with its line), permission (a file that cannot be read).
 AwsProfile read_aws_profile(const std::string& name, bool named, const Environment& environment);
 
 /// The endpoint of a service ("s3") that is set for it: AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, the

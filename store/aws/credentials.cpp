@@ -69,6 +69,11 @@ class AwsCredentialChain::Impl {
     try {
       keys = sources_.fetch(context);
       check_fetched(keys);
+    } catch (const Error& error) {
+      // A missing file, such as a token's, must not be taken for a missing object.
+      const bool is_missing = error.code() == ErrorCode::not_found;
+      failure = is_missing ? std::make_exception_ptr(Error(ErrorCode::unavailable, error.what()))
+                           : std::current_exception();
     } catch (...) {
       failure = std::current_exception();
     }

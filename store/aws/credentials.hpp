@@ -39,7 +39,9 @@ class AwsCredentialChain {
   /// after 30 s at most.
   /// Throws Error: permission ("no AWS credentials found; looked in ...; set AWS_ACCESS_KEY_ID
   /// ..."), invalid (half of a pair, a malformed file or answer), unsupported (SSO, MFA),
-  /// unavailable (a source does not answer, and there are no valid keys), timed_out, cancelled.
+  /// unavailable (a source does not answer, and there are no valid keys; the same words where the
+  /// instance's metadata give no answer; a file that a source names is missing), timed_out,
+  /// cancelled; never not_found, which means an object of the bucket.
   AwsCredentials get(const Context& context);
 
   /// The service refused these as expired or unknown: the next get() fetches keys and reads files

@@ -23,8 +23,10 @@ constexpr std::string_view kRolesPath = "/latest/meta-data/iam/security-credenti
 constexpr unsigned kContainerAttempts = 3;
 constexpr std::uint64_t kAgentTokenBytesMax = 1u << 20;
 
+// Agents are on this host or its link: a proxy cannot reach them, but would see their tokens.
 HttpOptions agent_options(std::chrono::milliseconds timeout) {
   HttpOptions options;
+  options.direct = true;
   options.connect_timeout = options.stall_timeout = timeout;
   options.http_allowed = true;
   options.connections_max = 1;
@@ -158,51 +160,49 @@ std::string AwsInstance::endpoint() const {
   return parts.scheme_and_host + parts.path;
 }
 
-std::optional<AwsCredentials> AwsInstance::find(const Context& context, std::string& why) {
+std::optional<AwsCredentials> AwsInstance::find(const Context& context, NoInstanceKeys& none) {
   if (is_on(environment_("AWS_EC2_METADATA_DISABLED"))) {
-    why = "disabled by AWS_EC2_METADATA_DISABLED";
+    none.why = "disabled by AWS_EC2_METADATA_DISABLED";
     return std::nullopt;
   }
   const std::string base = endpoint();
   try {
-    auto keys = ask_for_keys(base, context, why);
+    auto keys = ask_for_keys(base, context, none);
     gave_keys_ = gave_keys_ || keys;
     if (keys || !gave_keys_) return keys;
   } catch (const TransportError& error) {
     if (gave_keys_) throw Error(error.within(kInstanceSource));
-    why = "no answer from " + base;
+    // An instance whose network is not up looks like a host that is none.
+    none = {"no answer from " + base, error.code() == ErrorCode::unavailable};
     return std::nullopt;
   }
-  throw Error(ErrorCode::unavailable, std::string(kInstanceSource) + ": " + why);
+  throw Error(ErrorCode::unavailable, std::string(kInstanceSource) + ": " + none.why);
 }
 
 // First a session (IMDSv2): its token needs a PUT, which a tricked proxy does not send.
 std::optional<AwsCredentials> AwsInstance::ask_for_keys(const std::string& base,
-                                                        const Context& context, std::string& why) {
+                                                        const Context& context,
+                                                        NoInstanceKeys& none) {
+  const auto refused = [&](const std::string& what, const HttpReply& reply) {
+    none = {what + ", status " + std::to_string(reply.status), is_worth_asking_again(reply)};
+    return std::nullopt;
+  };
   HttpRequest session;
   session.method = "PUT";
   session.url = base + "/latest/api/token";
   session.headers = {{"x-aws-ec2-metadata-token-ttl-seconds", "21600"}};
   const HttpReply token = ask(session, context);
-  if (!token.ok()) {
-    why = "no IMDSv2 session, status " + std::to_string(token.status);
-    return std::nullopt;
-  }
+  if (!token.ok()) return refused("no IMDSv2 session", token);
   HttpRequest request;
   request.url = base + std::string(kRolesPath);
   request.headers = {{"x-aws-ec2-metadata-token", token.text}};
   const HttpReply roles = ask(request, context);
   const std::string role = roles.text.substr(0, roles.text.find_first_of("\r\n"));
-  if (!roles.ok() || role.empty()) {
-    why = "the instance has no role, status " + std::to_string(roles.status);
-    return std::nullopt;
-  }
+  if (is_worth_asking_again(roles)) return refused("no answer about the instance's role", roles);
+  if (!roles.ok() || role.empty()) return refused("the instance has no role", roles);
   request.url += uri_encode(role, false);
   const HttpReply reply = ask(request, context);
-  if (!reply.ok()) {
-    why = "no keys for the role " + role + ", status " + std::to_string(reply.status);
-    return std::nullopt;
-  }
+  if (!reply.ok()) return refused("no keys for the role " + role, reply);
   AwsCredentials keys =
       parse_json_keys(reply.text, "Token", std::string(kInstanceSource) + " (role " + role + ")");
   extend_expired(keys);

@@ -36,15 +36,22 @@ class AwsContainer {
   std::optional<HttpClient> client_;
 };
 
+/// Why an instance gives no keys.
+struct NoInstanceKeys {
+  std::string why;
+  bool may_pass = false;  // it gave no answer, or is in trouble: whether it has keys is unknown
+};
+
 class AwsInstance {
  public:
   AwsInstance(AwsProfile profile, Environment environment)
       : profile_(std::move(profile)), environment_(std::move(environment)) {}
 
-  /// nullopt: there is none, or it has no role; `why` says which.  Expired keys, which it returns
-  /// when AWS cannot renew them, are used for ten minutes.  Throws Error: unavailable (once it has
-  /// returned keys), invalid (settings; a malformed answer), cancelled, timed_out.
-  std::optional<AwsCredentials> find(const Context& context, std::string& why);
+  /// nullopt: there is none, or it has no role, or it did not say; `none` says which.  Expired
+  /// keys, which it returns when AWS cannot renew them, are used for ten minutes.  Throws Error:
+  /// unavailable (once it has returned keys), invalid (settings; a malformed answer), cancelled,
+  /// timed_out.
+  std::optional<AwsCredentials> find(const Context& context, NoInstanceKeys& none);
 
  private:
   [[nodiscard]] std::string endpoint() const;
@@ -52,7 +59,7 @@ class AwsInstance {
                                     std::string_view otherwise) const;
   HttpReply ask(const HttpRequest& request, const Context& context);
   std::optional<AwsCredentials> ask_for_keys(const std::string& base, const Context& context,
-                                             std::string& why);
+                                             NoInstanceKeys& none);
 
   const AwsProfile profile_;
   const Environment environment_;

@@ -46,8 +46,9 @@ void check_end(const ChildEnd& end, const std::string& source) {
   const std::string how = end.signal == 0 ? "ended with status " + std::to_string(end.exit_code)
                                           : "was killed by signal " + std::to_string(end.signal);
   const std::string said = fit_to_show(end.errors);
-  throw Error(ErrorCode::invalid, source + ": its credential_process " + how +
-                                      (said.empty() ? " without output" : ": " + said));
+  // Most often its service is out of reach, or a login has expired: neither is a wrong setting.
+  throw Error(ErrorCode::unavailable, source + ": its credential_process " + how +
+                                          (said.empty() ? " without output" : ": " + said));
 }
 
 // Runs in this process's environment and directory, as with the AWS tools; agents that it starts

@@ -14,9 +14,9 @@
 
 namespace weightfs {
 
-/// `source` names it in messages.  Throws Error: invalid (it cannot be run, failed, or answered
-/// anything but Version 1), unavailable (it did not end within `timeout`), timed_out and cancelled
-/// (of `context`); it is killed in the last three.
+/// `source` names it in messages.  Throws Error: invalid (it cannot be run, or answered anything
+/// but Version 1), unavailable (it failed, or did not end within `timeout`), timed_out and
+/// cancelled (of `context`).  It is killed where it did not end in time.
 AwsCredentials run_credential_process(const std::string& command, const std::string& source,
                                       const Context& context,
                                       Clock::duration timeout = std::chrono::seconds(60));

@@ -89,6 +89,11 @@ std::string read_identity_token(const std::string& path, const std::string& sour
   throw Error(ErrorCode::invalid, source + ": its web identity token " + path + " is empty");
 }
 
+// A host that may have keys later starts without its bucket; one that has none needs a person.
+ErrorCode code_of_none(const NoInstanceKeys& none) {
+  return none.may_pass ? ErrorCode::unavailable : ErrorCode::permission;
+}
+
 }  // namespace
 
 AwsSources::AwsSources(AwsIdentity identity, Environment environment)
@@ -105,9 +110,9 @@ AwsCredentials AwsSources::fetch(const Context& context) {
   }
   if (const Found keys = from_profile(identity_.profile.name, context)) return *keys;
   if (const Found keys = container_.find(context)) return *keys;
-  std::string instance_problem;
-  if (const Found keys = instance_.find(context, instance_problem)) return *keys;
-  throw_none(instance_problem);
+  NoInstanceKeys none;
+  if (const Found keys = instance_.find(context, none)) return *keys;
+  throw_none(none);
 }
 
 AwsSources::Found AwsSources::from_environment() const {
@@ -207,21 +212,21 @@ AwsCredentials AwsSources::from_credential_source(const std::string& name,
                                                   const std::string& source,
                                                   const Context& context) {
   Found keys;
-  std::string why = "not configured";
+  NoInstanceKeys none{"not configured"};
   if (source == "Environment") {
     keys = from_environment();
   } else if (source == "EcsContainer") {
     keys = container_.find(context);
   } else if (source == "Ec2InstanceMetadata") {
-    keys = instance_.find(context, why);
+    keys = instance_.find(context, none);
   } else {
     throw Error(ErrorCode::invalid,
                 profile_text(name) + ": credential_source is '" + source +
                     "': expected Environment, EcsContainer or Ec2InstanceMetadata");
   }
   if (keys) return *keys;
-  throw Error(ErrorCode::permission, profile_text(name) + ": its credential_source " + source +
-                                         " gives no AWS credentials: " + why);
+  throw Error(code_of_none(none), profile_text(name) + ": its credential_source " + source +
+                                      " gives no AWS credentials: " + none.why);
 }
 
 // Each setting by the variable or, without it, by the profile; the variables count only for the
@@ -261,15 +266,14 @@ AwsSts& AwsSources::sts() {
   return *sts_;
 }
 
-void AwsSources::throw_none(const std::string& instance_problem) const {
+void AwsSources::throw_none(const NoInstanceKeys& none) const {
   std::string looked = identity_.profile_named ? ""
                                                : "the environment (AWS_ACCESS_KEY_ID, "
                                                  "AWS_WEB_IDENTITY_TOKEN_FILE), ";
   looked += profile_text(identity_.profile.name) + " of " + files_.describe() +
-            ", the container (AWS_CONTAINER_CREDENTIALS_*), instance metadata (" +
-            instance_problem + ")";
+            ", the container (AWS_CONTAINER_CREDENTIALS_*), instance metadata (" + none.why + ")";
   throw Error(
-      ErrorCode::permission,
+      code_of_none(none),
       "no AWS credentials found; looked in " + looked +
           "; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, give a profile with --profile, "
           "or use --no-sign-request for a public bucket");

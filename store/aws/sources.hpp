@@ -21,7 +21,8 @@ class AwsSources {
   AwsSources(AwsIdentity identity, Environment environment);
 
   /// Keys of the first configured source; rereads the files.
-  /// Throws Error: permission (there are none, or it refuses), and what the sources throw.
+  /// Throws Error: permission (there are none, or it refuses), unavailable (there are none, but the
+  /// instance did not say so), and what the sources throw.
   AwsCredentials fetch(const Context& context);
 
  private:
@@ -38,7 +39,7 @@ class AwsSources {
                                      const Context& context);
   AwsCredentials from_credential_source(const std::string& name, const std::string& source,
                                         const Context& context);
-  [[noreturn]] void throw_none(const std::string& instance_problem) const;
+  [[noreturn]] void throw_none(const NoInstanceKeys& none) const;
   AwsSts& sts();
 
   const AwsIdentity identity_;

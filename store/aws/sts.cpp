@@ -20,6 +20,7 @@ std::string own_sts_endpoint(const std::string& region) {
 HttpOptions sts_options(const std::string& ca_bundle, bool plain) {
   HttpOptions options;
   options.ca_bundle = ca_bundle;
+  options.ca_variable = "AWS_CA_BUNDLE";
   options.http_allowed = plain;
   options.connections_max = 2;
   return options;

@@ -30,6 +30,10 @@
 
 namespace weightfs {
 
+/// The size of objects that may be overwritten with other bytes (readers/, early/, the repository
+/// record).  What is larger keeps its bytes for ever.
+inline constexpr std::uint64_t kRewrittenBytesMax = 4u << 20;
+
 /// An object as a bucket lists it.
 struct ObjectInfo {
   std::string key;
@@ -66,7 +70,7 @@ class Bucket : public BucketReader {
   enum class Put { created, exists };
 
   /// Writes an object, replacing one that is there.  Keys that are written twice have equal bytes,
-  /// except for those that one writer alone overwrites (readers/, the repository record).
+  /// except for those that one writer alone overwrites (kRewrittenBytesMax).
   virtual void put(std::string_view key, const Source& source, const Context& context) = 0;
 
   virtual Put put_if_absent(std::string_view key, std::string_view bytes,

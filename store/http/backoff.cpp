@@ -20,14 +20,14 @@ Clock::duration random_below(Clock::duration limit) {
 
 bool RetryBudget::take() {
   const std::lock_guard lock(mutex_);
-  if (tokens_ < 1) return false;
-  tokens_ -= 1;
+  if (tokens_ < kTokensOfRetry) return false;
+  tokens_ -= kTokensOfRetry;
   return true;
 }
 
-void RetryBudget::succeeded() {
+void RetryBudget::succeeded(bool retried) {
   const std::lock_guard lock(mutex_);
-  tokens_ = std::min(kTokensMax, tokens_ + kTokensOfSuccess);
+  tokens_ = std::min(kTokensMax, tokens_ + (retried ? kTokensOfRetry : kTokensOfSuccess));
 }
 
 std::optional<Clock::duration> Backoff::next(std::optional<std::chrono::seconds> at_least) {

@@ -3,9 +3,9 @@
 // Full jitter: pause k (from 0 on) is random between 0 and the smaller of 20 s and 100 ms x 2^k, so
 // that a thousand hosts that failed together do not come back together; Retry-After (capped at 60
 // s) is added to it.  A token bucket over all requests of a client keeps it from sending ten times
-// as many requests to a service that fails everything: each retry takes a token, each success gives
-// a part of one back.  Source: AWS architecture blog "Exponential backoff and jitter"; the retry
-// quota of the AWS SDKs' "standard" mode.
+// as many requests to a service that fails everything: each retry takes a token, a success gives
+// back that of its last retry, or a part of one if it needed none.  Source: AWS architecture blog
+// "Exponential backoff and jitter"; the retry quota of the AWS SDKs' "standard" mode.
 //
 // Threads: RetryBudget may be used in parallel; Backoff belongs to one request.
 #pragma once
@@ -20,11 +20,12 @@ namespace weightfs {
 
 class RetryBudget {
  public:
-  static constexpr double kTokensMax = 100, kTokensOfSuccess = 0.2;
+  static constexpr double kTokensMax = 100, kTokensOfRetry = 1, kTokensOfSuccess = 0.2;
 
   /// false: no token is left, so the request fails now.
   [[nodiscard]] bool take();
-  void succeeded();
+  /// `retried`: the request took at least one token.
+  void succeeded(bool retried);
 
  private:
   RankedMutex mutex_{LockRank::leaf, "RetryBudget::mutex_"};  // guards tokens_

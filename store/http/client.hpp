@@ -2,8 +2,8 @@
 //
 // One thread drives all transfers of a client; connections are kept and used again.  Redirects are
 // returned to the caller, never followed: only the caller knows which host may see a credential.
-// Of the environment only the proxy variables (HTTPS_PROXY, NO_PROXY) are used; no netrc, no
-// cookies.
+// Of the environment only the proxy variables are used, unless HttpOptions::direct (http_proxy,
+// HTTPS_PROXY, ALL_PROXY, NO_PROXY); no netrc, no cookies.
 //
 // Success for curl means only that bytes arrived: the caller checks status, Content-Range and
 // length (curl 7.88 accepts a truncated body as whole if the end of the connection delimits it).

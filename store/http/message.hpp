@@ -67,10 +67,13 @@ class TransportError : public Error {
 
 struct HttpOptions {
   std::string ca_bundle;  // a file of certificates to trust; empty: see system_certificates.hpp
-  std::chrono::milliseconds connect_timeout{5'000};
+  std::string ca_variable = "SSL_CERT_FILE";  // what names that file, for messages
+  /// For the host's address too: the resolver waits 5 s before it asks the next name server.
+  std::chrono::milliseconds connect_timeout{20'000};
   std::chrono::milliseconds stall_timeout{20'000};  // no byte moved in either direction for so long
   unsigned connections_max = 32;                    // to all hosts; more requests wait
   bool http_allowed = false;                        // plain http:// too; else https:// alone
+  bool direct = false;                              // never through a proxy of the environment
 };
 
 }  // namespace weightfs

@@ -93,6 +93,12 @@ std::string range_problem(const HttpReply& reply, std::uint64_t offset_bytes,
   }
 }
 
+std::optional<std::uint64_t> find_whole_size(const HttpReply& reply) {
+  if (const auto range = reply.find("Content-Range")) return parse_content_range(*range).total;
+  const auto length = reply.find("Content-Length");
+  return length && reply.status == 200 ? parse_decimal(*length) : std::nullopt;
+}
+
 std::optional<system_clock::time_point> parse_http_date(std::string_view text) {
   constexpr std::string_view kMonths = "JanFebMarAprMayJunJulAugSepOctNovDec";
   std::tm parts{};

@@ -18,6 +18,9 @@ namespace weightfs {
 std::string range_problem(const HttpReply& reply, std::uint64_t offset_bytes,
                           std::uint64_t size_bytes);
 
+/// The size of the whole object that such an answer is of; nullopt: it does not say.
+std::optional<std::uint64_t> find_whole_size(const HttpReply& reply);
+
 /// "Sun, 06 Nov 1994 08:49:37 GMT"; nullopt: it is none.  strptime() depends on the locale.
 std::optional<std::chrono::system_clock::time_point> parse_http_date(std::string_view text);
 

@@ -25,7 +25,7 @@ void RetryLoop::run(const std::string& about, const std::string& doing, const Se
     context.check(doing);
     switch (attempt(request, send, context)) {
       case Outcome::answered:
-        return budget_.succeeded();
+        return budget_.succeeded(request.backoff.attempts() > 0);
       case Outcome::refused:
         throw *request.attempts.cause;
       case Outcome::again:

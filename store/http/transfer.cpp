@@ -215,6 +215,7 @@ void HttpTransfer::set_connection() {
   set(CURLOPT_BUFFERSIZE, kBufferBytes);
   set(CURLOPT_UPLOAD_BUFFERSIZE, kBufferBytes);
   set(CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);  // a proxy's headers are not the reply's
+  if (options_.direct) set(CURLOPT_PROXY, "");
   set(CURLOPT_SSL_VERIFYPEER, 1L);
   set(CURLOPT_SSL_VERIFYHOST, 2L);
   set(CURLOPT_SSLVERSION, static_cast<long>(CURL_SSLVERSION_TLSv1_2));
@@ -432,6 +433,13 @@ TransportError HttpTransfer::error_of(CURLcode code) const {
   return {ErrorCode::unavailable, TransportError::Kind::broken, name_ + ": " + why};
 }
 
+/// Whether the host's name, or the proxy's, was resolved.
+bool HttpTransfer::has_address() const {
+  curl_off_t resolved_us = 0;
+  curl_easy_getinfo(easy_.get(), CURLINFO_NAMELOOKUP_TIME_T, &resolved_us);
+  return resolved_us > 0;
+}
+
 TransportError HttpTransfer::error_before_begin(CURLcode code) const {
   using Kind = TransportError::Kind;
   const auto unreachable = [&](Kind kind, const std::string& why) {
@@ -450,18 +458,20 @@ TransportError HttpTransfer::error_before_begin(CURLcode code) const {
       return unreachable(Kind::resolve,
                          "the proxy's host name cannot be resolved (HTTPS_PROXY, ALL_PROXY)");
     case CURLE_OPERATION_TIMEDOUT:
+      if (!has_address()) return unreachable(Kind::resolve, "the name server does not answer");
       return unreachable(Kind::connect,
                          "no connection after " + seconds_text(options_.connect_timeout));
     case CURLE_PEER_FAILED_VERIFICATION:
       return {ErrorCode::permission, Kind::tls,
               fmt::format(
-                  "the certificate of {} is not trusted: {}; set AWS_CA_BUNDLE to a file with its "
-                  "issuer's certificate",
-                  origin_, curl_says_)};
+                  "the certificate of {} is not trusted: {}; set {} to a file with its issuer's "
+                  "certificate",
+                  origin_, curl_says_, options_.ca_variable)};
     case CURLE_SSL_CACERT_BADFILE:
       return {ErrorCode::invalid, Kind::tls,
-              fmt::format("cannot read certificates from {} (AWS_CA_BUNDLE)",
-                          options_.ca_bundle.empty() ? "the system's file" : options_.ca_bundle)};
+              fmt::format("cannot read certificates from {} ({})",
+                          options_.ca_bundle.empty() ? "the system's file" : options_.ca_bundle,
+                          options_.ca_variable)};
     case CURLE_SSL_CONNECT_ERROR:
       return unreachable(Kind::tls, fmt::format("no TLS connection: {}", curl_says_));
     case CURLE_COULDNT_CONNECT:

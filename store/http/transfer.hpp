@@ -88,6 +88,7 @@ class HttpTransfer {
 
   [[nodiscard]] std::uint64_t moved_bytes() const;
   [[nodiscard]] TransportError error_of(CURLcode code) const;
+  [[nodiscard]] bool has_address() const;
   [[nodiscard]] TransportError error_before_begin(CURLcode code) const;
 
   const HttpRequest& request_;

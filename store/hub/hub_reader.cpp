@@ -21,6 +21,7 @@ constexpr std::string_view kHubUserAgent = "weightfs/" WEIGHTFS_VERSION;
 HttpOptions hub_http_options(const HubSettings& settings) {
   HttpOptions options;
   options.ca_bundle = settings.ca_bundle;
+  options.ca_variable = "SSL_CERT_FILE or REQUESTS_CA_BUNDLE";
   options.connections_max = RetryLoop::kRequestsMax;
   options.http_allowed = settings.endpoint.starts_with("http://");
   return options;

@@ -8,8 +8,11 @@
 #include "store/base/bytes.hpp"
 #include "store/base/error.hpp"
 #include "store/base/source.hpp"
+#include "store/bucket/bucket.hpp"
 
 namespace weightfs {
+
+static_assert(kEarlyRecordBytesMax <= kRewrittenBytesMax);
 
 std::string keys::early_record(std::uint64_t version) {
   return fmt::format("{}{:020}.json", kEarly, version);

@@ -15,6 +15,11 @@ namespace {
 
 constexpr auto kProbeRemoveTime = std::chrono::seconds(5);
 
+/// Whether an error is a result of the probe: what was asked for was not done.
+bool is_probe_refusal(const Error& error) noexcept {
+  return error.code() == ErrorCode::permission || error.code() == ErrorCode::unsupported;
+}
+
 /// The object of one probe.
 class ProbeObject {
  public:
@@ -24,13 +29,24 @@ class ProbeObject {
   ProbeObject& operator=(const ProbeObject&) = delete;
 
   Bucket::Put put(std::string_view byte, const Context& context) {
-    may_exist_ = true;  // also after a failure: the reply may have been lost
-    return bucket_.put_if_absent(key_, byte, context);
+    // Also after a failure, since the reply may have been lost.
+    const bool was_put = std::exchange(may_exist_, true);
+    try {
+      return bucket_.put_if_absent(key_, byte, context);
+    } catch (const Error& error) {
+      if (is_probe_refusal(error)) may_exist_ = was_put;
+      throw;
+    }
   }
+  /// Returns: its content; "" if it is not there.
   [[nodiscard]] std::string read(const Context& context) {
-    return get_all(bucket_, key_, 1, context);
+    try {
+      return get_all(bucket_, key_, 1, context);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::not_found) throw;
+      return "";
+    }
   }
-  void was_refused() noexcept { may_exist_ = false; }
 
   /// Runs even if the caller was stopped, because an object left behind would stay for ever.
   /// Returns: its key if it may still be there, else "".
@@ -56,9 +72,12 @@ ProbeResult compare(ProbeObject& object, const Context& context) {
   const Bucket::Put first = object.put("1", context);
   const Bucket::Put second = object.put("2", context);
   const std::string kept = object.read(context);
-  if (first != Bucket::Put::created) {
+  // Nobody else knows the key, so a first byte that is there is our own: a request that something
+  // on the way sent twice is told that the object exists.
+  if (first != Bucket::Put::created && kept != "1") {
     return {Outcome::not_held, "it claims that a new object already exists", ""};
   }
+  if (kept.empty()) return {Outcome::not_held, "an object that was written is not there", ""};
   if (second != Bucket::Put::exists || kept != "1") {
     return {Outcome::not_held, "it let a second writer overwrite an object", ""};
   }
@@ -74,10 +93,9 @@ ProbeResult probe_put_if_absent(Bucket& bucket, const Context& context) {
     result = compare(object, context);
   } catch (const Error& error) {
     using Outcome = ProbeResult::Outcome;
+    if (!is_probe_refusal(error)) throw;
     const bool is_refused = error.code() == ErrorCode::permission;
-    if (!is_refused && error.code() != ErrorCode::unsupported) throw;
-    object.was_refused();
-    return {is_refused ? Outcome::not_permitted : Outcome::not_held, error.what(), ""};
+    result = {is_refused ? Outcome::not_permitted : Outcome::not_held, error.what(), ""};
   }
   result.left = object.remove();
   return result;

@@ -310,7 +310,8 @@ std::unique_ptr<Repository> Repository::open(std::string_view url, const Context
   try {
     bucket = open_bucket(canonical, false, options);
   } catch (const Error& error) {
-    if (error.code() == ErrorCode::not_found) throw no_repository(canonical);
+    const bool is_directory = !directory_of_url(canonical).empty();
+    if (is_directory && error.code() == ErrorCode::not_found) throw no_repository(canonical);
     throw;
   }
   return open(std::move(bucket), context);

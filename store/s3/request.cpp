@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "store/base/log.hpp"
+#include "store/bucket/bucket.hpp"
+#include "store/http/reply_checks.hpp"
 
 namespace weightfs {
 namespace {
@@ -18,6 +20,7 @@ constexpr std::string_view kUserAgent = "weightfs/" WEIGHTFS_VERSION;
 HttpOptions http_options(const S3Settings& settings, const S3Address& address) {
   HttpOptions options;
   options.ca_bundle = settings.ca_bundle;
+  options.ca_variable = "AWS_CA_BUNDLE";
   options.connections_max = RetryLoop::kRequestsMax;
   options.http_allowed = address.scheme_and_host.starts_with("http://");
   return options;
@@ -40,6 +43,12 @@ bool is_unanswered(ErrorCode code) {
 
 /// Whether a redirect's target has expired; 416 concerns only the range.
 bool is_stale(const HttpReply& reply) { return !reply.ok() && reply.status != 416; }
+
+/// Whether a redirect's target holds for as long as it answers.  It names content, so after an
+/// object was overwritten it leads to the bytes of before.
+bool is_lasting(const HttpReply& reply) {
+  return !is_stale(reply) && find_whole_size(reply).value_or(0) > kRewrittenBytesMax;
+}
 
 }  // namespace
 
@@ -170,7 +179,7 @@ HttpReply S3Client::follow(const S3Call& call, HttpReply reply, const Context& c
     }
     from = *url;
     reply = fetch(call, from, context);
-    if (!is_stale(reply)) redirects_.keep(call.key, from);
+    if (is_lasting(reply)) redirects_.keep(call.key, from);
   }
   if (from == address_.scheme_and_host || !is_stale(reply)) return reply;
   // Another host's error about the object is not an answer of the service.

@@ -40,9 +40,26 @@ struct S3Call {
   bool is_once = false;
 
   std::vector<int> expected = {};  // statuses other than 2xx that are answers
-  /// Why an answer is invalid, so that the request is retried; empty: it is valid.
+  /// Why an answer is invalid, so that the request is retried; empty: it is valid.  May throw
+  /// Error: another attempt would not do.
   std::function<std::string(const HttpReply&)> problem = {};
 };
+
+/// An S3Call::problem that reads the text of a 2xx answer: `read` throws Error: unavailable, if it
+/// is invalid.
+template <typename Read>
+std::function<std::string(const HttpReply&)> problem_of_text(Read read) {
+  return [read](const HttpReply& reply) -> std::string {
+    if (!reply.ok()) return "";
+    try {
+      read(reply.text);
+      return "";
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::unavailable) throw;
+      return error.what();
+    }
+  };
+}
 
 struct S3Answer {
   HttpReply reply;

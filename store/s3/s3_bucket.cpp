@@ -108,8 +108,14 @@ S3Listing S3Bucket::Impl::list_page(const std::string& prefix, const std::string
   } else if (!after.empty()) {
     target.query.emplace_back("start-after", after);
   }
-  const S3Call call{.action = "list", .key = prefix, .target = std::move(target)};
-  return read_s3_listing(client.send(call, context).reply.text);
+  S3Listing listing;
+  const S3Call call{.action = "list",
+                    .key = prefix,
+                    .target = std::move(target),
+                    .problem = problem_of_text(
+                        [&](const std::string& text) { listing = read_s3_listing(text); })};
+  client.send(call, context);
+  return listing;
 }
 
 S3Bucket::S3Bucket(std::string_view canonical_url, const BucketOptions& options,

@@ -5,7 +5,7 @@
 //   * Objects above kMultipartBytes go up in parts, in parallel; an upload that failed is aborted,
 //     and one that a crash left under the same key is resumed: existing parts with the right MD5
 //     are not sent again.  Uploads of this repository that are older than a day are
-//     aborted by the next large put.
+//     aborted by a large put, once a day.
 //   * Bodies are signed by their SHA-256, so the service verifies what arrives.
 //   * A GET is a range request: status, Content-Range and length are checked; redirects (HF) are
 //     followed by hand, without credentials, https only, three hops at most.
@@ -31,7 +31,8 @@ namespace weightfs {
 
 class S3Bucket final : public Bucket {
  public:
-  /// Asks nothing of the network.  Throws Error: invalid, not_found (profile).
+  /// Asks nothing of the network.  Throws Error: invalid (also a profile that is not there),
+  /// permission, unsupported.
   S3Bucket(std::string_view canonical_url, const BucketOptions& options, Environment environment);
   ~S3Bucket() override;
 

@@ -23,7 +23,6 @@ constexpr unsigned kPartsInFlightMax = 8;
 constexpr std::chrono::hours kLookAgain{1};  // the deadline may be infinite
 constexpr auto kAbortTime = std::chrono::seconds(5);
 constexpr auto kTidyTime = std::chrono::seconds(30);
-constexpr auto kUploadAgeMax = std::chrono::hours(24);
 
 /// The upload no longer exists: completed or aborted, perhaps by another client.
 class UploadGone : public Error {
@@ -47,8 +46,14 @@ std::vector<S3UploadEntry> list_uploads(S3Client& client, std::string_view prefi
                                         const Context& context) {
   HttpTarget target = client.address().root();
   target.query = {{"uploads", ""}, {"prefix", std::string(prefix)}, {"max-uploads", "1000"}};
-  const S3Call call{.action = "list", .key = prefix, .target = std::move(target)};
-  return read_s3_uploads(client.send(call, context).reply.text);
+  std::vector<S3UploadEntry> uploads;
+  const S3Call call{.action = "list",
+                    .key = prefix,
+                    .target = std::move(target),
+                    .problem = problem_of_text(
+                        [&](const std::string& text) { uploads = read_s3_uploads(text); })};
+  client.send(call, context);
+  return uploads;
 }
 
 HttpTarget upload_target(S3Client& client, std::string_view key, const std::string& id) {
@@ -156,8 +161,13 @@ void Multipart::keep_parts(const std::string& id) {
     HttpTarget target = upload_target(client_, key_, id);
     target.query.emplace_back("max-parts", "1000");
     if (marker != "0") target.query.emplace_back("part-number-marker", marker);
-    const S3Call call{.action = "list", .key = key_, .target = std::move(target)};
-    S3Parts page = read_s3_parts(client_.send(call, context_).reply.text);
+    S3Parts page;
+    const S3Call call{
+        .action = "list",
+        .key = key_,
+        .target = std::move(target),
+        .problem = problem_of_text([&](const std::string& text) { page = read_s3_parts(text); })};
+    client_.send(call, context_);
     for (S3PartEntry& part : page.parts) there[part.number] = std::move(part);
     // A marker that does not advance would cause an endless loop.
     marker = page.next_marker == marker ? "" : page.next_marker;
@@ -170,12 +180,14 @@ void Multipart::create() {
   HttpTarget target = client_.address().object(key_);
   target.query = {{"uploads", ""}};
   const TextSource empty("");
-  const S3Call call{.action = "write",
-                    .key = key_,
-                    .method = "POST",
-                    .target = std::move(target),
-                    .body = &empty};
-  id_ = read_s3_upload_id(client_.send(call, context_).reply.text);
+  const S3Call call{
+      .action = "write",
+      .key = key_,
+      .method = "POST",
+      .target = std::move(target),
+      .body = &empty,
+      .problem = problem_of_text([&](const std::string& text) { id_ = read_s3_upload_id(text); })};
+  client_.send(call, context_);
 }
 
 void Multipart::send_parts() {
@@ -234,10 +246,8 @@ void Multipart::complete() {
                     .body_sha256 = to_hex(sha256(as_bytes(text))),
                     .expected = {404},
                     .problem = [](const HttpReply& reply) -> std::string {
-                      const S3Refusal refusal = read_refusal(reply);
-                      if (reply.status == 404 || refusal.code.empty()) return "";
-                      return fmt::format("the completion failed: {}: {}", refusal.code,
-                                         refusal.message);
+                      const std::string problem = problem_of_text(check_s3_completion)(reply);
+                      return problem.empty() ? "" : "the completion was not confirmed: " + problem;
                     }};
   const HttpReply reply = client_.send(call, context_).reply;
   if (reply.status != 404) return;
@@ -307,14 +317,21 @@ void S3Uploader::put(std::string_view key, const Source& source, const Context& 
                           client_.address().url, key));
 }
 
-/// Best effort, once for each first component of keys: other prefixes do not belong to this
+bool TidyTimes::is_due(const std::string& prefix, Clock::time_point now) {
+  const auto [tidied, is_first] = tidied_.try_emplace(prefix, now);
+  if (!is_first && now - tidied->second < kUploadAgeMax) return false;
+  tidied->second = now;
+  return true;
+}
+
+/// Best effort, for each first component of keys by itself: other prefixes do not belong to this
 /// repository.
 void S3Uploader::abort_old(std::string_view key, const Context& context) {
   const std::string first(key.substr(0, key.find('/') + 1));
   if (first.empty()) return;
   {
     const std::lock_guard lock(mutex_);
-    if (!tidied_.insert(first).second) return;
+    if (!tidied_.is_due(first, Clock::now())) return;
   }
   const std::string& prefix = client_.address().prefix;
   const std::string oldest =

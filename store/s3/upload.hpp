@@ -1,12 +1,13 @@
 // S3Upload: an object in parts.
 //
-//     the first large put    aborts uploads below the same first component of the key that began
-//                            more than a day ago
+//     a large put            aborts uploads below the same first component of the key that began
+//                            more than a day ago; the first one of a process, and one each day
 //     begin                  takes the newest upload of this key that a crash left, with the parts
 //                            in it whose size and MD5 are ours; or creates one
 //     parts                  in parallel, as many as memory allows; all of one size but the last
 //                            (R2 insists)
-//     complete               a 200 with an <Error> in it is a failure
+//     complete               again after a 200 without S3's confirmation (an <Error>, nothing: the
+//                            status is sent before the work is done), which shows what came of it
 //     failure                aborts, within a few seconds
 //
 // Keys that are written twice have equal bytes, so if the upload is gone and the object exists with
@@ -21,9 +22,10 @@
 // Threads: may run in parallel.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
+#include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <string_view>
 
@@ -35,6 +37,7 @@ namespace weightfs {
 inline constexpr std::uint64_t kMultipartBytes = 64u << 20;
 inline constexpr std::uint64_t kPartBytesMin = 16u << 20;     // larger where 10,000 would not do
 inline constexpr std::uint64_t kUploadBytesMax = 256u << 20;  // stated in docs/OPERATIONS.md
+inline constexpr std::chrono::hours kUploadAgeMax{24};        // an older one is left behind
 
 /// Limits how much of all uploads is in memory.  Threads: all calls may run in parallel.
 class UploadMemory {
@@ -70,6 +73,17 @@ class UploadPart final : public Source {
   std::unique_ptr<std::byte[]> bytes_;
 };
 
+/// When uploads were last looked for that are left behind.
+class TidyTimes {
+ public:
+  /// Whether to look now below a prefix: at first, and again after kUploadAgeMax.  If so, it counts
+  /// as done.
+  bool is_due(const std::string& prefix, Clock::time_point now);
+
+ private:
+  std::map<std::string, Clock::time_point> tidied_;
+};
+
 class S3Uploader {
  public:
   /// Keeps both references.
@@ -84,7 +98,7 @@ class S3Uploader {
   S3Client& client_;
   UploadMemory& memory_;
   RankedMutex mutex_{LockRank::leaf, "S3Uploader::mutex_"};  // guards tidied_
-  std::set<std::string> tidied_;
+  TidyTimes tidied_;
 };
 
 }  // namespace weightfs

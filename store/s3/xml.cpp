@@ -11,18 +11,21 @@
 namespace weightfs {
 namespace {
 
+std::string text_of(const pugi::xml_node& node, const char* name) {
+  return node.child(name).text().get();
+}
+
 pugi::xml_document parse_answer(std::string_view text, const char* root) {
   pugi::xml_document document;
   const auto result = document.load_buffer(text.data(), text.size());
-  if (!result || !document.child(root)) {
+  if (result && document.child(root)) return document;
+  if (const pugi::xml_node error = document.child("Error"); result && error) {
     throw Error(ErrorCode::unavailable,
-                fmt::format("the answer is not S3's <{}>; is the endpoint right?", root));
+                fmt::format("the answer is an error: {}: {}", text_of(error, "Code"),
+                            text_of(error, "Message")));
   }
-  return document;
-}
-
-std::string text_of(const pugi::xml_node& node, const char* name) {
-  return node.child(name).text().get();
+  throw Error(ErrorCode::unavailable,
+              fmt::format("the answer is not S3's <{}>; is the endpoint right?", root));
 }
 
 int hex_digit(char c) {
@@ -94,6 +97,10 @@ std::string read_s3_upload_id(std::string_view text) {
 }
 
 std::vector<S3UploadEntry> read_s3_uploads(std::string_view text) {
+  pugi::xml_document other;
+  if (other.load_buffer(text.data(), text.size()) && other.child("ListBucketResult")) {
+    throw Error(ErrorCode::unsupported, "the service lists objects where uploads were asked for");
+  }
   const pugi::xml_document document = parse_answer(text, "ListMultipartUploadsResult");
   std::vector<S3UploadEntry> uploads;
   const pugi::xml_node result = document.child("ListMultipartUploadsResult");
@@ -117,6 +124,10 @@ S3Parts read_s3_parts(std::string_view text) {
     parts.next_marker = text_of(result, "NextPartNumberMarker");
   }
   return parts;
+}
+
+void check_s3_completion(std::string_view text) {
+  parse_answer(text, "CompleteMultipartUploadResult");
 }
 
 std::string make_s3_completion(std::span<const std::string> etags) {

@@ -45,11 +45,13 @@ struct S3Parts {
   std::string next_marker;  // empty: this is the last page
 };
 
-/// Throw Error: unavailable, if the text is not such an answer (something in between answered).
+/// Throw Error: unavailable, if the text is not such an answer (it was cut, an <Error> came after
+/// the status, something in between answered); read_s3_uploads: unsupported, if it lists objects.
 S3Listing read_s3_listing(std::string_view text);
 std::string read_s3_upload_id(std::string_view text);
 std::vector<S3UploadEntry> read_s3_uploads(std::string_view text);
 S3Parts read_s3_parts(std::string_view text);
+void check_s3_completion(std::string_view text);  // <CompleteMultipartUploadResult>
 
 /// <CompleteMultipartUpload>; `etags` by part number, from 1 on.
 std::string make_s3_completion(std::span<const std::string> etags);

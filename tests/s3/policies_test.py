@@ -5,6 +5,7 @@ import json
 import os
 import re
 import sys
+import unittest.mock
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 
@@ -151,6 +152,20 @@ class Policies(gateway.S3Test):
         folder = self.make_run(1)[0]
         self.refused("publish", self.url, folder, "--store", os.path.join(self.dir, "publisher"),
                      words=("SignatureDoesNotMatch",), AWS_SECRET_ACCESS_KEY="another-secret")
+
+    def test_an_instance_whose_metadata_give_no_answer_starts_from_its_store(self):
+        """Its network may not be up yet. Who has no store reads how to give keys."""
+        steps = self.make_repository(1)
+        mount = self.mount()
+        mount.umount()
+        instance = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "",
+                    "AWS_EC2_METADATA_DISABLED": "false",
+                    "AWS_EC2_METADATA_SERVICE_ENDPOINT": "http://127.0.0.1:1"}
+        with unittest.mock.patch.dict(os.environ, instance):
+            mount.start()
+        self.assert_same_tree(mount.join("latest/"), steps[0])
+        self.refused("log", self.url, code="unavailable",
+                     words=("no AWS credentials found", "set AWS_ACCESS_KEY_ID"), **instance)
 
     def test_a_bucket_that_is_not_there(self):
         self.refused("init", "s3://no-such-bucket/run", code="invalid", exit_code=2,

@@ -19,6 +19,7 @@
 #include "store/base/error.hpp"
 #include "store/base/sha256.hpp"
 #include "store/os/file.hpp"
+#include "store/s3/s3_bucket.hpp"
 #include "store/s3/settings.hpp"
 #include "tests/support/code_of.hpp"
 #include "tests/support/eventually.hpp"
@@ -274,10 +275,23 @@ TEST_F(AwsCredentialsTest, ShowsWhatAFailedProcessSaidButNoKeys) {
   const std::string key = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYHUSHEDEXAMPLE";
   config("[default]\ncredential_process = " +
          script("echo 'log in first: " + key + " is old' >&2\nexit 3"));
-  expect_failure(ErrorCode::invalid,
+  expect_failure(ErrorCode::unavailable,
                  {"profile 'default'", "status 3", "log in first: [hidden] is old"});
   config("[default]\ncredential_process = " + script("kill -9 $$"));
-  expect_failure(ErrorCode::invalid, {"signal 9", "without output"});
+  expect_failure(ErrorCode::unavailable, {"signal 9", "without output"});
+}
+
+// A hand-over that waits for the bucket failed for good where the process's own service was down.
+TEST_F(AwsCredentialsTest, AProcessThatFailsMayWorkLater) {
+  config("[default]\ncredential_process = " +
+         script("[ -e '" + (home_ / "up").string() + "' ] || { echo 'no network' >&2; exit 1; }\n" +
+                "echo '" + keys_json("PROCESS", std::chrono::hours(1), "SessionToken") + "'"));
+  const auto keys = chain();
+  std::string said;
+  EXPECT_EQ(code_of([&] { keys->get({}); }, &said), ErrorCode::unavailable);
+  EXPECT_NE(said.find("no network"), std::string::npos) << said;
+  write_text(home_ / "up", "");
+  EXPECT_EQ(keys->get({}).access_key_id, "PROCESS");
 }
 
 TEST_F(AwsCredentialsTest, RefusesWhatAProcessShouldNotSay) {
@@ -482,7 +496,17 @@ TEST_F(AwsCredentialsTest, AssumesARoleByATokenFile) {
   // A profile named by a flag uses its own settings.
   config("[profile p]\nrole_arn = arn:P\nweb_identity_token_file = " +
          (home_ / "missing").string() + "\n");
-  expect_failure(ErrorCode::not_found, {"profile 'p'", (home_ / "missing").string()}, "p");
+  expect_failure(ErrorCode::unavailable, {"profile 'p'", (home_ / "missing").string()}, "p");
+}
+
+// "not found" would mean that there is no such object, or no repository.
+TEST_F(AwsCredentialsTest, AMissingTokenFileIsNotAMissingObject) {
+  serve_container([](const ServedRequest&) { return reply_with("HUSHED"); });
+  set("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", (home_ / "missing").string());
+  S3Bucket bucket("s3://bucket/run", {}, environment());
+  std::string said;
+  EXPECT_EQ(code_of([&] { has_object(bucket, "key", {}); }, &said), ErrorCode::unavailable);
+  EXPECT_NE(said.find((home_ / "missing").string()), std::string::npos) << said;
 }
 
 // Containers and instances -----------------------------------------------------------------------
@@ -559,8 +583,51 @@ TEST_F(AwsCredentialsTest, AsksAnInstanceInASession) {
 TEST_F(AwsCredentialsTest, AnInstanceWithoutARoleIsNone) {
   serve_instance(instance_with("", ""));
   expect_failure(ErrorCode::permission, {"no AWS credentials", "no role, status 404"});
+}
+
+// A mount or sync then starts from its store, as where the bucket itself does not answer.  Where
+// there is no instance, a person still reads how to give keys.
+TEST_F(AwsCredentialsTest, AnInstanceThatDoesNotSayMayHaveKeysLater) {
+  const std::vector<std::string> advice{"no AWS credentials found", "set AWS_ACCESS_KEY_ID"};
+  const auto expect_later = [&](std::string why) {
+    std::vector<std::string> words = advice;
+    words.push_back(std::move(why));
+    expect_failure(ErrorCode::unavailable, words);
+  };
+  const HttpServer::Handler healthy =
+      instance_with("r", keys_json("INSTANCE", std::chrono::hours(1)));
+  for (const char* broken : {"/token", "/security-credentials/", "/r"}) {
+    for (const int status : {500, 503, 429}) {
+      serve_instance([&](const ServedRequest& request) {
+        return request.target.ends_with(broken) ? reply_with("", status) : healthy(request);
+      });
+      expect_later("status " + std::to_string(status));
+    }
+  }
+  config("[profile p]\nrole_arn = R\ncredential_source = Ec2InstanceMetadata\n");
   server_.reset();
-  expect_failure(ErrorCode::permission, {"no AWS credentials", "no answer from http://127.0.0.1:"});
+  expect_later("no answer from http://127.0.0.1:");
+  expect_failure(ErrorCode::unavailable, {"Ec2InstanceMetadata gives no AWS credentials"}, "p");
+  serve_instance([](const ServedRequest&) { return reply_with("", 403); });
+  expect_failure(ErrorCode::permission, {"no AWS credentials found", "status 403"});
+}
+
+TEST_F(AwsCredentialsTest, AgentsAreAskedWithoutAProxy) {
+  std::atomic<unsigned> proxied = 0;
+  HttpServer proxy([&](const ServedRequest&) {
+    proxied++;
+    return reply_with("", 404);
+  });
+  ::setenv("http_proxy", proxy.url().c_str(), 1);
+  set("AWS_CONTAINER_AUTHORIZATION_TOKEN", "HUSHED");
+  serve_container(
+      [](const ServedRequest&) { return reply_with(keys_json("AGENT", std::chrono::hours(1))); });
+  EXPECT_EQ(get().access_key_id, "AGENT");
+  set("AWS_CONTAINER_CREDENTIALS_FULL_URI", "");
+  serve_instance(instance_with("r", keys_json("INSTANCE", std::chrono::hours(1))));
+  EXPECT_EQ(get().access_key_id, "INSTANCE");
+  ::unsetenv("http_proxy");
+  EXPECT_EQ(proxied, 0u);
 }
 
 TEST_F(AwsCredentialsTest, AnInstanceIsNotWaitedForLong) {
@@ -570,7 +637,7 @@ TEST_F(AwsCredentialsTest, AnInstanceIsNotWaitedForLong) {
     return reply;
   });
   const auto before = Clock::now();
-  expect_failure(ErrorCode::permission, {"no answer from"});
+  expect_failure(ErrorCode::unavailable, {"no answer from", "set AWS_ACCESS_KEY_ID"});
   EXPECT_LT(Clock::now() - before, std::chrono::seconds(30));
   EXPECT_EQ(seen().size(), 2u);
 }

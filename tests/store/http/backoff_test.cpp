@@ -93,15 +93,39 @@ TEST(Backoff, the_budget_ends_and_comes_back_by_successes) {
   Backoff backoff(budget, 10);
   EXPECT_FALSE(backoff.next(std::nullopt)) << "no token is left";
 
-  for (int i = 0; i < 4; i++) budget.succeeded();
+  for (int i = 0; i < 4; i++) budget.succeeded(false);
   EXPECT_FALSE(budget.take()) << "four fifths of a token";
-  for (int i = 0; i < 2; i++) budget.succeeded();
+  for (int i = 0; i < 2; i++) budget.succeeded(false);
   EXPECT_TRUE(budget.take());
   EXPECT_FALSE(budget.take());
 
-  for (int i = 0; i < 100'000; i++) budget.succeeded();
+  for (int i = 0; i < 100'000; i++) budget.succeeded(false);
   for (taken = 0; budget.take();) taken++;
   EXPECT_EQ(taken, 100) << "never more than at first";
+}
+
+// Each of its requests cost a fifth of a token more than it gave back: no large version could be
+// published.
+TEST(Backoff, a_service_that_fails_one_attempt_in_five_is_not_given_up) {
+  RetryBudget budget;
+  int attempts = 0;
+  for (int request = 0; request < 10'000; request++) {
+    bool retried = false;
+    while (++attempts % 5 == 0) {
+      ASSERT_TRUE(budget.take()) << request;
+      retried = true;
+    }
+    budget.succeeded(retried);
+  }
+}
+
+TEST(Backoff, a_success_gives_back_its_last_retry_alone) {
+  RetryBudget budget;
+  while (budget.take()) {
+  }
+  budget.succeeded(true);
+  EXPECT_TRUE(budget.take());
+  EXPECT_FALSE(budget.take());
 }
 
 TEST(Backoff, the_budget_is_exact_with_several_threads) {

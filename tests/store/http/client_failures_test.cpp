@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <sched.h>
 #include <sys/ioctl.h>
+#include <sys/mount.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -56,6 +57,47 @@ TEST_F(Http, a_host_without_an_address_is_named) {
             "cannot reach " + url + ": the host name cannot be resolved");
   EXPECT_EQ(error.kind(), TransportError::Kind::resolve);
   EXPECT_FALSE(error.may_have_arrived());
+}
+
+/// Runs `body` in a thread that sees other name servers.  Returns: whether it may.
+bool with_name_servers(const std::string& resolv_conf, const std::function<void()>& body) {
+  const TempDir directory;
+  write_text(directory / "resolv.conf", resolv_conf);
+  bool may = false;
+  std::jthread([&] {
+    may = unshare(CLONE_NEWNS) == 0 && mount("", "/", "", MS_REC | MS_PRIVATE, nullptr) == 0 &&
+          mount((directory / "resolv.conf").c_str(), "/etc/resolv.conf", "", MS_BIND, nullptr) == 0;
+    if (may) body();
+  }).join();
+  return may;
+}
+
+TEST_F(Http, a_name_server_that_does_not_answer_is_told) {
+  const File silent(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(53);
+  inet_pton(AF_INET, "127.0.0.153", &address.sin_addr);
+  if (bind(silent.fd(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
+    GTEST_SKIP() << "port 53 is not to be had";
+  }
+  const bool may = with_name_servers("nameserver 127.0.0.153\noptions timeout:2 attempts:1\n", [] {
+    HttpOptions options = plain_options();
+    options.connect_timeout = 200ms;
+    HttpClient client(options);
+    const TransportError error = transport_error_of(client, get_of("http://bucket.example/key"));
+    EXPECT_EQ(std::string(error.what()),
+              "cannot reach http://bucket.example: the name server does not answer");
+    EXPECT_EQ(error.code(), ErrorCode::unavailable);
+    EXPECT_EQ(error.kind(), TransportError::Kind::resolve);
+  });
+  if (!may) GTEST_SKIP() << "no mount namespace to be had";
+}
+
+// The resolver waits 5 s for the first name server, which was the limit: a host whose first one was
+// down never reached its bucket.
+TEST_F(Http, there_is_time_for_a_second_name_server) {
+  EXPECT_GE(HttpOptions{}.connect_timeout, 15s);
 }
 
 TEST_F(Http, bodies_that_end_early_are_errors_without_secrets) {
@@ -377,7 +419,7 @@ TEST_F(Http, https_only_with_a_certificate_that_is_trusted) {
     EXPECT_TRUE(
         contains(error.what(), "the certificate of " + server.url("https") + " is not trusted: "))
         << error.what();
-    EXPECT_TRUE(contains(error.what(), "set AWS_CA_BUNDLE")) << error.what();
+    EXPECT_TRUE(contains(error.what(), "set SSL_CERT_FILE to a file")) << error.what();
     EXPECT_FALSE(contains(error.what(), "SECRET")) << error.what();
     EXPECT_EQ(answered, 0u);
   }
@@ -428,7 +470,7 @@ TEST_F(Http, a_bundle_that_cannot_be_read_is_named) {
   EXPECT_EQ(error.code(), ErrorCode::invalid);
   EXPECT_EQ(error.kind(), TransportError::Kind::tls);
   EXPECT_EQ(std::string(error.what()),
-            "cannot read certificates from /no/such/bundle.pem (AWS_CA_BUNDLE)");
+            "cannot read certificates from /no/such/bundle.pem (SSL_CERT_FILE)");
 }
 
 TEST_F(Http, a_server_that_speaks_no_tls_was_not_reached) {

@@ -277,6 +277,25 @@ TEST_F(Http, a_proxy_of_the_environment_is_used) {
   unsetenv("http_proxy");
 }
 
+// The agents that give out keys are asked so: a proxy would see their tokens.
+TEST_F(Http, a_direct_client_uses_no_proxy) {
+  std::atomic<unsigned> proxied{0};
+  HttpServer proxy([&](const ServedRequest&) {
+    proxied++;
+    return ServedReply{};
+  });
+  HttpServer server([](const ServedRequest&) { return ServedReply{.body = "own"}; });
+  for (const char* name : {"http_proxy", "ALL_PROXY"}) {
+    setenv(name, proxy.url().c_str(), 1);
+    HttpOptions options = plain_options();
+    options.direct = true;
+    HttpClient client(options);
+    EXPECT_EQ(client.send(get_of(server.url()), {}).text, "own");
+    unsetenv(name);
+  }
+  EXPECT_EQ(proxied, 0u);
+}
+
 // ---- connections ----------------------------------------------------------------------------
 
 TEST_F(Http, connections_are_used_again) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "store/http/message.hpp"
@@ -43,6 +44,16 @@ TEST(RetryLoop, SendsUntilItIsAnswered) {
   RetryLoop loop(10);
   EXPECT_EQ(run(loop, {Outcome::answered}), 1u);
   EXPECT_EQ(run(loop, {Outcome::again, Outcome::again_at_once, Outcome::answered}), 3u);
+}
+
+TEST(RetryLoop, ASuccessPaysItsRetryBack) {
+  RetryLoop loop(10);
+  std::vector<std::jthread> threads;  // their pauses are at the same time
+  for (int i = 0; i < 16; i++) {
+    threads.emplace_back([&] {
+      for (int k = 0; k < 12; k++) EXPECT_NO_THROW(run(loop, {Outcome::again, Outcome::answered}));
+    });
+  }
 }
 
 TEST(RetryLoop, ARefusalIsTheError) {

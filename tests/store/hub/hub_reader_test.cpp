@@ -249,5 +249,22 @@ TEST_F(HubReaderTest, EndsWhenItIsTold) {
   EXPECT_EQ(test::code_of([&] { hub().get(kHubShard, 0, byte, soon); }), ErrorCode::timed_out);
 }
 
+TEST_F(HubReaderTest, NamesTheVariablesOfItsCertificates) {
+  test::HttpServer server([](const ServedRequest&) { return ServedReply{}; });
+  HubSettings settings;
+  settings.endpoint = "https" + server.url().substr(4);
+  settings.ca_bundle = "/no/such/bundle.pem";
+  HubReader hub(settings, fake_.environment(variables_));
+  std::string message;
+  std::byte byte{};
+  EXPECT_EQ(test::code_of(
+                [&] {
+                  hub.get(kHubShard, 0, {&byte, 1}, {});
+                },
+                &message),
+            ErrorCode::invalid);
+  EXPECT_NE(message.find("SSL_CERT_FILE or REQUESTS_CA_BUNDLE"), std::string::npos) << message;
+}
+
 }  // namespace
 }  // namespace weightfs

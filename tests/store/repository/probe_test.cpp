@@ -93,6 +93,63 @@ TEST(Probe, CleansUpAfterEveryFailure) {
   EXPECT_TRUE(bucket.objects().empty());
 }
 
+TEST(Probe, RemovesWhatItMayWriteButNotRead) {
+  for (const std::uint64_t call : {2u, 3u}) {  // the second put, the read
+    MemoryBucket bucket;
+    bucket.fail_call(call, ErrorCode::permission);
+    const ProbeResult result = probe_put_if_absent(bucket, {});
+    EXPECT_EQ(result.outcome, Outcome::not_permitted);
+    EXPECT_EQ(result.left, "");
+    EXPECT_TRUE(bucket.objects().empty()) << call;
+  }
+}
+
+/// Says that an object exists that it has just written, as where something on the way sends a
+/// request twice; or without writing it.
+class ForetellingBucket final : public Bucket {
+ public:
+  explicit ForetellingBucket(bool writes) : writes_(writes) {}
+  std::size_t get(std::string_view key, std::uint64_t offset_bytes, std::span<std::byte> into,
+                  const Context& context) override {
+    return memory.get(key, offset_bytes, into, context);
+  }
+  void put(std::string_view key, const Source& source, const Context& context) override {
+    memory.put(key, source, context);
+  }
+  Put put_if_absent(std::string_view key, std::string_view bytes, const Context& context) override {
+    if (writes_) memory.put_if_absent(key, bytes, context);
+    return Put::exists;
+  }
+  std::vector<ObjectInfo> list_objects(std::string_view prefix, std::string_view after,
+                                       const Context& context) override {
+    return memory.list_objects(prefix, after, context);
+  }
+  Time now(const Context& context) override { return memory.now(context); }
+  void remove(std::string_view key, const Context& context) override {
+    memory.remove(key, context);
+  }
+  [[nodiscard]] const std::string& url() const noexcept override { return memory.url(); }
+
+  MemoryBucket memory;
+
+ private:
+  const bool writes_;
+};
+
+TEST(Probe, HoldsWhereTheFirstWriteIsToldOfItself) {
+  ForetellingBucket bucket(true);
+  const ProbeResult result = probe_put_if_absent(bucket, {});
+  EXPECT_EQ(result.outcome, Outcome::held) << result.why;
+  EXPECT_TRUE(bucket.memory.objects().empty());
+}
+
+TEST(Probe, DoesNotHoldWhereWhatIsNewIsSaidToExist) {
+  ForetellingBucket bucket(false);
+  const ProbeResult result = probe_put_if_absent(bucket, {});
+  EXPECT_EQ(result.outcome, Outcome::not_held);
+  EXPECT_NE(result.why.find("already exists"), std::string::npos) << result.why;
+}
+
 TEST(Probe, NamesWhatItMayNotRemove) {
   MemoryBucket bucket;
   bucket.fail_call(4, ErrorCode::permission);

@@ -103,6 +103,17 @@ TEST(Repository, SaysHowToMakeOne) {
   EXPECT_FALSE(std::filesystem::exists(directory / "absent"));
 }
 
+// It was said that there is no repository, with the advice to create one.
+TEST(Repository, AMissingProfileIsNotAMissingRepository) {
+  BucketOptions options;
+  options.profile = "no-such-profile";
+  std::string message;
+  EXPECT_EQ(code_of([&] { Repository::open("s3://bucket/run", {}, options); }, &message),
+            ErrorCode::invalid);
+  EXPECT_NE(message.find("'no-such-profile'"), std::string::npos) << message;
+  EXPECT_EQ(message.find("weightfs init"), std::string::npos) << message;
+}
+
 TEST(Repository, RefusesANewerFormatBeforeAllElse) {
   std::string message;
   EXPECT_EQ(open_code(R"({"format":2,"id":7})", &message), ErrorCode::unsupported);

@@ -314,6 +314,7 @@ TEST(S3Bucket, FollowsRedirectsWithoutCredentials) {
   at.put("key", "0123456789");
   std::atomic<unsigned> at_cdn = 0, leaks = 0;
   std::atomic<int> valid = 1;
+  std::atomic<std::uint64_t> size = kRewrittenBytesMax + 1;
   test::HttpServer cdn([&](const ServedRequest& request) -> ServedReply {
     at_cdn++;
     for (const auto& [name, value] : request.headers) {
@@ -324,7 +325,7 @@ TEST(S3Bucket, FollowsRedirectsWithoutCredentials) {
     std::sscanf(request.headers.at("range").c_str(), "bytes=%u-%u", &first, &last);
     last = std::min(last, 9u);
     return {.status = 206,
-            .headers = {{"Content-Range", fmt::format("bytes {}-{}/10", first, last)}},
+            .headers = {{"Content-Range", fmt::format("bytes {}-{}/{}", first, last, size.load())}},
             .body = std::string("0123456789").substr(first, last - first + 1)};
   });
   at.fake.after([&](const ServedRequest& request, ServedReply& reply) {
@@ -346,6 +347,42 @@ TEST(S3Bucket, FollowsRedirectsWithoutCredentials) {
   EXPECT_EQ(at.fake.count("GET"), 2u);
   EXPECT_EQ(at_cdn, 4u);
   EXPECT_EQ(leaks, 0u);
+}
+
+// The CDN's URLs name content: what a reader's record was is read again from where it once led to.
+TEST(S3Bucket, AnObjectThatMayBeOverwrittenIsAskedForEachTime) {
+  OverFake at;
+  const auto writer = at.fake.open("run");
+  test::HttpServer cdn([](const ServedRequest& request) -> ServedReply {
+    const std::string text = request.query().at("content");
+    return {.status = 206,
+            .headers = {{"Content-Range",
+                         fmt::format("bytes 0-{0}/{1}", text.size() - 1, text.size())}},
+            .body = text};
+  });
+  at.fake.after([&](const ServedRequest& request, ServedReply& reply) {
+    if (request.method != "GET") return;
+    reply = {.status = 302,
+             .headers = {{"Location", fmt::format("{}/x?content={}", cdn.url(), reply.body)}}};
+  });
+  for (const char* text : {"version-1", "version-2"}) {
+    writer->put("readers/a.json", TextSource(text), {});
+    EXPECT_EQ(at.get("readers/a.json"), text);
+  }
+}
+
+TEST(S3Bucket, NamesTheVariableOfItsCertificates) {
+  test::HttpServer server([](const ServedRequest&) { return ServedReply{}; });
+  OverFake at;
+  const Environment environment = [&](std::string_view name) -> std::optional<std::string> {
+    if (name == "AWS_ENDPOINT_URL") return "https" + server.url().substr(4);
+    if (name == "AWS_CA_BUNDLE") return "/no/such/bundle.pem";
+    return at.fake.environment()(name);
+  };
+  S3Bucket bucket("s3://bucket/run", {}, environment);
+  std::string message;
+  EXPECT_EQ(code_of([&] { bucket.list("", "", {}); }, &message), ErrorCode::invalid);
+  EXPECT_NE(message.find("(AWS_CA_BUNDLE)"), std::string::npos) << message;
 }
 
 TEST(S3Bucket, RedirectsEndAfterThree) {
@@ -538,6 +575,50 @@ TEST(S3Bucket, A200WithAnErrorInItIsNoCompletion) {
   EXPECT_FALSE(*first);
 }
 
+bool is_completion(const ServedRequest& request) {
+  return request.method == "POST" && request.target.find("uploadId") != std::string::npos;
+}
+
+// S3 sends its 200 first, then spaces while it works.  A manifest named what was never assembled.
+TEST(S3Bucket, A200ThatConfirmsNothingIsNoCompletion) {
+  const std::string text = large_text(65 * kMib);
+  for (const char* body : {"", " \n  \n", "<html>sorry</html>", "<Error><Code>InternalErr",
+                           "<CompleteMultipartUploadResult><Location>ht"}) {
+    OverFake at;
+    auto first = std::make_shared<std::atomic<bool>>(true);
+    at.fake.before([=](const ServedRequest& request) -> std::optional<ServedReply> {
+      if (!is_completion(request) || !first->exchange(false)) return std::nullopt;
+      return ServedReply{.body = body};
+    });
+    at.put("packs/1/x", text);
+    ASSERT_TRUE(at.fake.objects().contains("run/packs/1/x")) << body;
+    EXPECT_TRUE(at.object("packs/1/x") == text);
+  }
+}
+
+TEST(S3Bucket, ACompletionThatIsNeverConfirmedIsLookedFor) {
+  OverFake at;
+  at.fake.after([](const ServedRequest& request, ServedReply& reply) {
+    if (is_completion(request) && reply.status == 200) reply.body = "   ";
+  });
+  const std::string text = large_text(65 * kMib);
+  at.put("packs/1/x", text);
+  EXPECT_TRUE(at.object("packs/1/x") == text);
+  EXPECT_EQ(at.fake.count("HEAD"), 1u);
+  EXPECT_EQ(at.fake.count("partNumber="), 5u) << "nothing is sent again";
+}
+
+TEST(S3Bucket, SpacesBeforeAConfirmationAreFine) {
+  OverFake at;
+  at.fake.after([](const ServedRequest& request, ServedReply& reply) {
+    if (!is_completion(request)) return;
+    reply.body = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n  \n \n" + reply.body;
+    reply.body = " \n" + reply.body;
+  });
+  at.put("packs/1/x", large_text(65 * kMib));
+  EXPECT_EQ(at.fake.count("HEAD"), 0u);
+}
+
 TEST(S3Bucket, ACompletionWhoseReplyIsLostIsDone) {
   OverFake at;
   at.lose_reply("POST", "uploadId");
@@ -583,16 +664,56 @@ TEST(S3Bucket, OldUploadsAreAbortedByTheNextLargeOne) {
   EXPECT_EQ(at.fake.uploads(), 2u);
 }
 
+// A process that lives for weeks looked once.
+TEST(TidyTimes, UploadsAreLookedForAgainAfterADay) {
+  TidyTimes times;
+  const Clock::time_point begin = Clock::now();
+  EXPECT_TRUE(times.is_due("packs/", begin));
+  EXPECT_FALSE(times.is_due("packs/", begin + std::chrono::hours(23)));
+  EXPECT_TRUE(times.is_due("snapshots/", begin + std::chrono::hours(23)));
+  EXPECT_TRUE(times.is_due("packs/", begin + kUploadAgeMax));
+  EXPECT_FALSE(times.is_due("packs/", begin + kUploadAgeMax + std::chrono::hours(23)));
+}
+
 TEST(S3Bucket, AStoreWithoutTheListOfUploadsIsFine) {
+  for (const ServedReply& answer : {s3_error_reply(501, "NotImplemented"),
+                                    ServedReply{.body = "<ListBucketResult></ListBucketResult>"}}) {
+    OverFake at;
+    at.fake.before([&](const ServedRequest& request) -> std::optional<ServedReply> {
+      const bool lists =
+          request.method == "GET" && request.target.find("uploads=") != std::string::npos;
+      return lists ? std::optional(answer) : std::nullopt;
+    });
+    const std::string text = large_text(65 * kMib);
+    at.put("packs/1/x", text);
+    EXPECT_TRUE(at.object("packs/1/x") == text);
+    EXPECT_EQ(at.fake.count("max-uploads="), 2u) << "not asked again and again";
+  }
+}
+
+TEST(S3Bucket, AnAnswerThatIsNoUploadIsAskedForAgain) {
   OverFake at;
-  at.fake.before([](const ServedRequest& request) -> std::optional<ServedReply> {
-    const bool lists =
-        request.method == "GET" && request.target.find("uploads=") != std::string::npos;
-    return lists ? std::optional(s3_error_reply(501, "NotImplemented")) : std::nullopt;
-  });
+  at.change_first("POST", "uploads=", [](ServedReply& reply) { reply.body = "<html>one</html>"; });
   const std::string text = large_text(65 * kMib);
   at.put("packs/1/x", text);
   EXPECT_TRUE(at.object("packs/1/x") == text);
+}
+
+// What a crash left was sent again in full.
+TEST(S3Bucket, AnAnswerThatIsNoListOfPartsIsAskedForAgain) {
+  OverFake at;
+  const std::string text = large_text(65 * kMib);
+  at.fake.before([](const ServedRequest& request) -> std::optional<ServedReply> {
+    const bool fails = is_completion(request) || request.method == "DELETE";
+    return fails ? std::optional(s3_error_reply(403, "AccessDenied")) : std::nullopt;
+  });
+  EXPECT_EQ(code_of([&] { at.put("packs/1/x", text); }), ErrorCode::permission);
+  at.fake.before({});
+  at.fake.forget_requests();
+  at.change_first("GET", "max-parts", [](ServedReply& reply) { reply.body = "<ListPartsRes"; });
+  at.put("packs/1/x", text);
+  EXPECT_TRUE(at.object("packs/1/x") == text);
+  EXPECT_EQ(at.fake.count("partNumber="), 0u) << "all of them were there";
 }
 
 TEST(S3Bucket, AnUploadTakesLittleMemory) {
@@ -659,13 +780,24 @@ TEST(S3Bucket, ListsOverPagesOfWhatIsNoKey) {
   EXPECT_EQ(at.fake.count("list-type=2"), 2u);
 }
 
-TEST(S3Bucket, AnAnswerThatIsNoListIsTold) {
+TEST(S3Bucket, AnAnswerThatIsNoListIsAskedForAgain) {
   OverFake at;
+  at.put("key", "text");
   at.change_first("GET", "list-type",
                   [](ServedReply& reply) { reply.body = "<html>hello</html>"; });
+  EXPECT_EQ(at.bucket->list("", "", {}), std::vector<std::string>{"key"});
+}
+
+TEST(S3Bucket, AnAnswerThatIsNoListIsTold) {
+  OverFake at;
+  at.fake.after(
+      [](const ServedRequest&, ServedReply& reply) { reply.body = "<html>hello</html>"; });
   std::string message;
-  EXPECT_EQ(code_of([&] { at.bucket->list("", "", {}); }, &message), ErrorCode::unavailable);
+  EXPECT_EQ(code_of([&] { at.bucket->list("a/", "", Context{}.once()); }, &message),
+            ErrorCode::unavailable);
   EXPECT_NE(message.find("is the endpoint right?"), std::string::npos) << message;
+  EXPECT_NE(message.find("bucket s3://bucket/run: cannot list object run/a/"), std::string::npos)
+      << message;
 }
 
 }  // namespace

@@ -113,11 +113,11 @@ TEST_F(S3SettingsTest, FindTheProfileInOrder) {
 TEST_F(S3SettingsTest, NameAProfileThatIsNotThere) {
   std::string said;
   set("AWS_PROFILE", "missing");
-  EXPECT_EQ(code(&said), ErrorCode::not_found);
+  EXPECT_EQ(code(&said), ErrorCode::invalid);
   EXPECT_NE(said.find("'missing'"), std::string::npos) << said;
   EXPECT_NE(said.find(".aws/config"), std::string::npos) << said;
   config("[profile missing]\nservices = gone\n");
-  EXPECT_EQ(code(&said), ErrorCode::not_found);
+  EXPECT_EQ(code(&said), ErrorCode::invalid);
   EXPECT_NE(said.find("[services gone]"), std::string::npos) << said;
 }
 
