@@ -32,6 +32,8 @@ int main(int argc, char** argv) {
   // Sent when a process opens an image during a check of its lease (weightfs::nobody_reads); the
   // default action would end this process.
   std::signal(SIGIO, SIG_IGN);
+  // Ignored by who started this process, it would hide how a child ended.
+  std::signal(SIGCHLD, SIG_DFL);
   const int code =
       run_command(parse_options(argc, argv), {.out = std::cout,
                                               .err = std::cerr,

@@ -111,13 +111,17 @@ Json to_json(const VerifyReport& report) {
   }
   return {{"versions", report.versions},     {"skips", report.skips},
           {"objects", report.objects},       {"bytes", report.bytes},
-          {"problems", std::move(problems)}, {"orphans", std::move(orphans)}};
+          {"problems", std::move(problems)}, {"orphans", std::move(orphans)},
+          {"retired", report.retired}};
 }
 
 std::string to_text(const VerifyReport& report) {
   std::string text;
   for (const Problem& problem : report.problems) {
     text += printable(fmt::format("{}: {}", problem.object, problem.message)) + "\n";
+  }
+  for (const std::uint64_t version : report.retired) {
+    text += fmt::format("versions/{}: retired, cannot be compared with the bucket\n", version);
   }
   for (const Orphans& left : report.orphans) {
     text += fmt::format("{}: {}, {}, not part of any version\n", left.prefix,

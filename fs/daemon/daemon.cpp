@@ -437,17 +437,24 @@ class Daemon {
                                       .skips = std::move(skips)});
   }
 
-  /// Of what the store's history leads to.  Returns: false if that is not enough.
+  /// Of what the store's history leads to.  Returns: false if that is not enough, or if what it is
+  /// made of takes the room that a publish needs.
   bool make_skip_here(const VersionPair& versions, const Context& context) {
     MakeSkipOptions how;
     how.claim = Eviction::Claim::in_use;
     how.threads = 1;
-    how.before_batch = [this](const Context& own) { wait_published(own); };
+    Store& store = runtime_->store();
+    how.before_batch = [this, &store,
+                        newest = store.manifests().newest().version](const Context& own) {
+      let_publish_go_first(
+          store, newest, [this](const Context& its) { wait_published(its); }, own);
+    };
     try {
-      return make_skip(runtime_->store(), runtime_->history(), versions, how, context, {})
-          .has_value();
+      return make_skip(store, runtime_->history(), versions, how, context, {}).has_value();
     } catch (const Error& error) {
-      if (error.code() != ErrorCode::not_found) throw;
+      const bool is_for_now =
+          error.code() == ErrorCode::not_found || error.code() == ErrorCode::no_space;
+      if (!is_for_now) throw;
       log_info(fmt::format("gc does without the skip delta from version {} to {}: {}",
                            versions.from, versions.to, error.what()));
       return false;

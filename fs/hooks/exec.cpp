@@ -11,6 +11,7 @@ namespace weightfs::fs {
 namespace {
 
 constexpr std::size_t kExecShownMax = 300;
+constexpr auto kExecEndPatience = std::chrono::seconds(10);  // after SIGKILL
 
 /// The last non-empty line, truncated.
 std::string last_line(const std::string& output) {
@@ -31,8 +32,11 @@ std::string end_text(const ChildEnd& end) {
 }  // namespace
 
 ExecHook::ExecHook(const HookOptions& spec, std::string repository,
-                   std::filesystem::path mount_point)
-    : argv_(spec.argv), repository_(std::move(repository)), mount_point_(std::move(mount_point)) {}
+                   std::filesystem::path mount_point, ExecMemory memory)
+    : argv_(spec.argv),
+      repository_(std::move(repository)),
+      mount_point_(std::move(mount_point)),
+      memory_(std::move(memory)) {}
 
 std::optional<std::uint64_t> ExecHook::find_reported(const Context&) { return std::nullopt; }
 
@@ -45,7 +49,9 @@ void ExecHook::tell(const HookTarget& target, const Context& context) {
                        "WEIGHTFS_URL=" + repository_,
                        "WEIGHTFS_MOUNTPOINT=" + mount_point_.string()}},
       .directory = "/",
-      .ends_group = true};
+      .ends_group = true,
+      .started = memory_.save};
+  end_left_child(memory_.find(), context.within(kExecEndPatience));
   const ChildEnd end = run_child_process(plan, context);
   if (!end.ok()) throw Error(ErrorCode::io, fmt::format("{} {}", argv_[0], end_text(end)));
 }

@@ -146,6 +146,12 @@ std::string HookOptions::target() const {
   return type == HookType::vllm_lora ? fmt::format("{} ({})", shown_url(), name) : shown_url();
 }
 
+std::string HookOptions::identity() const {
+  if (type == HookType::exec) return text;
+  const std::string engine = fmt::format("{}={}", to_string(type), url);
+  return name.empty() ? engine : fmt::format("{},name={}", engine, name);
+}
+
 std::string HookOptions::origin() const {
   if (type == HookType::exec) return text;
   return url.substr(0, scheme_size(url)) + std::string(authority_of(url));

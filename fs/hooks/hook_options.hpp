@@ -42,6 +42,9 @@ struct HookOptions {
   [[nodiscard]] std::string shown_url() const;
   /// For people: the URL without its query, or the program without its arguments.
   [[nodiscard]] std::string target() const;
+  /// Which engine it is for, whatever its other options are: "vllm=http://127.0.0.1:8000"; for
+  /// exec, the whole text.  Must not be shown.
+  [[nodiscard]] std::string identity() const;
   /// "http://127.0.0.1:8000": two hooks of the same origin never work at the same time.  For exec,
   /// the whole text.
   [[nodiscard]] std::string origin() const;

@@ -20,8 +20,41 @@
 namespace weightfs::fs {
 namespace {
 
+/// Useful, but not necessary: an error is only logged.
+template <typename Work>
+void try_record(const HookOptions& spec, const char* what, const Work& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    log_warning(fmt::format("hook {} {}: cannot {}: {}", to_string(spec.type), spec.target(), what,
+                            error.what()));
+  }
+}
+
+HookRecord read_hook_record(const Db& db, const HookOptions& spec) {
+  HookRecord record;
+  try_record(spec, "read the record of its last update",
+             [&] { record = find_hook_record(db, spec.identity()); });
+  return record;
+}
+
+ExecMemory exec_memory(Db& db, const HookOptions& spec) {
+  return {.find =
+              [&db, spec] {
+                std::string id;
+                try_record(spec, "read which command ran last",
+                           [&] { id = find_hook_run(db, spec.identity()); });
+                return id;
+              },
+          .save =
+              [&db, spec](const std::string& id) {
+                try_record(spec, "record the command that runs",
+                           [&] { put_hook_run(db, spec.identity(), id); });
+              }};
+}
+
 std::unique_ptr<Hook> make_hook(const HookOptions& spec, HttpClient& client,
-                                const HooksOptions& options) {
+                                const HooksOptions& options, Db& db) {
   switch (spec.type) {
     case HookType::vllm:
       return std::make_unique<VllmHook>(client, spec, options.mount_point);
@@ -32,20 +65,10 @@ std::unique_ptr<Hook> make_hook(const HookOptions& spec, HttpClient& client,
     case HookType::http:
       return std::make_unique<HttpHook>(client, spec, options.repository);
     case HookType::exec:
-      return std::make_unique<ExecHook>(spec, options.repository, options.mount_point);
+      return std::make_unique<ExecHook>(spec, options.repository, options.mount_point,
+                                        exec_memory(db, spec));
   }
   throw Error(ErrorCode::invalid, "an unknown kind of hook");
-}
-
-/// The record is useful but not necessary, so an error is only logged.
-HookRecord read_hook_record(const Db& db, const HookOptions& spec) {
-  try {
-    return find_hook_record(db, spec.text);
-  } catch (const Error& error) {
-    log_warning(fmt::format("hook {} {}: cannot read the record of its last update: {}",
-                            to_string(spec.type), spec.target(), error.what()));
-    return {};
-  }
 }
 
 }  // namespace
@@ -72,10 +95,11 @@ std::unique_ptr<HookReconciler> Hooks::make(const HookOptions& spec,
       .every = spec.every,
       .timeout = spec.timeout,
       .record = read_hook_record(db_, spec),
-      .save = [this,
-               text = spec.text](const HookRecord& record) { put_hook_record(db_, text, record); },
+      .save = [this, identity = spec.identity()](
+                  const HookRecord& record) { put_hook_record(db_, identity, record); },
       .engine = std::move(engine)};
-  return std::make_unique<HookReconciler>(make_hook(spec, *client_, options_), std::move(options));
+  return std::make_unique<HookReconciler>(make_hook(spec, *client_, options_, db_),
+                                          std::move(options));
 }
 
 void Hooks::start(std::function<Shown()> find_newest) {

@@ -18,6 +18,7 @@ using HookState = HookStatus::State;
 constexpr auto kHookAskTimeout = std::chrono::seconds(10);
 constexpr Clock::duration kHookPauseMin = std::chrono::seconds(1);
 constexpr Clock::duration kHookPauseMax = std::chrono::seconds(60);
+constexpr std::size_t kUnendedMax = 8;
 
 /// ", in-place: paused for 0.052 s"; nothing if there is only one way.
 std::string shown_update(const std::optional<HookUpdate>& update) {
@@ -26,6 +27,12 @@ std::string shown_update(const std::optional<HookUpdate>& update) {
       fmt::format(", {}: paused for {:.3f} s", to_string(update->how), update->pause.count());
   if (!update->reason.empty()) text += fmt::format("; not in place: {}", update->reason);
   return text;
+}
+
+/// Whether the engine may be loading still: it has not answered.
+bool has_no_end(const Error& error) {
+  return error.code() == ErrorCode::timed_out ||
+         dynamic_cast<const TransportError*>(&error) != nullptr;
 }
 
 double random_share() {
@@ -71,7 +78,8 @@ HookReconciler::HookReconciler(std::unique_ptr<Hook> hook, ReconcilerOptions opt
   status_.since = std::time(nullptr);
   status_.told = record_.told;  // held until the engine answers
   telling_ = record_.telling;
-  if (!hook_->is_told_for_good()) record_.told = 0;
+  note_unended(record_.telling);
+  if (hook_->is_told_for_good()) told_ = record_.told;
 }
 
 HookReconciler::Next HookReconciler::round(const FindWish& find_wish, const Context& context) {
@@ -97,18 +105,20 @@ HookReconciler::Next HookReconciler::reconcile(const FindWish& find_wish, const 
   }
 }
 
-/// Whether there is nothing to tell.
+/// Whether there is nothing to tell.  A number proves nothing by itself: another run has the same
+/// ones, and an engine that is new to this store may have been left between two versions.
 bool HookReconciler::is_right(const HookWish& wish, const Context& context) {
   const auto reported = hook_->find_reported(context.within(kHookAskTimeout));
+  const bool is_unfinished = record_.telling != 0 && reported == record_.telling;
   {
     const std::lock_guard lock(mutex_);
-    status_.reported = reported;
+    status_.reported = is_unfinished ? 0 : reported;  // its label came before it failed
   }
   // What it was being told when a daemon was killed may have arrived.
-  const std::uint64_t known = reported.value_or(std::max(record_.told, record_.telling));
+  const std::uint64_t known = reported.value_or(std::max(told_, record_.telling));
   const std::uint64_t wanted = wish.target.version;
   if (known > wanted && !wish.is_newest) return true;
-  return record_.telling == 0 && known == wanted;
+  return record_.telling == 0 && known == wanted && record_.told == wanted;
 }
 
 /// Holds the wanted version first, and only then checks that it still exists: a thread that removes
@@ -133,13 +143,19 @@ void HookReconciler::tell(const HookWish& wish, const Context& context) {
     enter(HookState::telling);
   }
   const auto begin = options_.now();
-  hook_->tell(wish.target, context.within(options_.timeout));
+  try {
+    hook_->tell(wish.target, context.within(options_.timeout));
+  } catch (const Error& error) {
+    if (has_no_end(error)) note_unended(version);
+    throw;
+  }
   const auto reported = hook_->find_reported(context.within(kHookAskTimeout));
   if (reported && *reported != version) {
     throw Error(ErrorCode::io, fmt::format("accepted version {}, but reports {}", version,
                                            *reported == 0 ? "none" : std::to_string(*reported)));
   }
   save({version, 0});
+  told_ = version;
   const auto update = hook_->find_update();
   log_info(fmt::format(
       "hook {} {}: has version {}, after {:.2f} s{}", options_.type, options_.target, version,
@@ -150,6 +166,16 @@ void HookReconciler::tell(const HookWish& wish, const Context& context) {
   status_.update = update;
   status_.updates++;
   telling_ = 0;
+  unended_.clear();
+}
+
+/// The oldest one is given up if there are many: an engine that never answers must not fill a disk.
+void HookReconciler::note_unended(std::uint64_t version) {
+  if (version == 0) return;
+  const std::lock_guard lock(mutex_);
+  std::erase(unended_, version);
+  unended_.push_back(version);
+  if (unended_.size() > kUnendedMax) unended_.erase(unended_.begin());
 }
 
 void HookReconciler::save(const HookRecord& record) {
@@ -189,12 +215,13 @@ HookReconciler::Next HookReconciler::note_failure(const std::string& message) {
 
 HookReconciler::Next HookReconciler::note_unreachable(const std::string& message) {
   set_error(message, HookState::unreachable);
-  if (!hook_->is_told_for_good()) record_.told = 0;
+  if (!hook_->is_told_for_good()) told_ = 0;
   const std::lock_guard lock(mutex_);
   status_.failures = 0;
   status_.reported.reset();
-  status_.told = record_.told;
+  status_.told = told_;
   telling_ = 0;
+  unended_.clear();
   return {options_.now() + jittered(options_.every), true};
 }
 
@@ -224,7 +251,8 @@ Clock::duration HookReconciler::jittered(Clock::duration delay) const {
 
 bool HookReconciler::holds(std::uint64_t version) const {
   const std::lock_guard lock(mutex_);
-  return version == telling_ || version == status_.reported.value_or(status_.told);
+  return version == telling_ || version == status_.reported.value_or(status_.told) ||
+         std::ranges::find(unended_, version) != unended_.end();
 }
 
 std::optional<DeltaId> HookReconciler::wanted_delta(std::uint64_t newest) const {

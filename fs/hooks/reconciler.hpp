@@ -5,7 +5,7 @@
 // arrive meanwhile are coalesced: each round takes the newest.
 //
 //   idle         there is no version yet
-//   current      it reports (or was told) the wanted version
+//   current      this store has told it the wanted version, and it reports that, or cannot say
 //   telling      it is loading
 //   failed       something went wrong: retried after a pause that doubles, with jitter
 //   unreachable  nothing listens: asked again at the usual interval; what it was told is forgotten,
@@ -15,8 +15,10 @@
 //   * An update is recorded before the engine is told, and cleared when the engine has reported
 //     success.  So an interrupted update is repeated, whichever process was killed and whatever the
 //     engine reports.
+//   * What an engine reports counts only if the record says that it was told that: another run has
+//     the same numbers, and nobody knows how an engine was left that is new to this store.
 //   * A version is held (holds()) from before the engine hears of it until it reports another one,
-//     or is gone.
+//     or is gone; if it has not answered, until it has loaded another one.
 //   * An engine that reports a newer version than this host shows is left alone until the host
 //     knows that its own is the newest.
 //
@@ -29,6 +31,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "fs/hooks/hook.hpp"
 #include "fs/hooks/hook_options.hpp"
@@ -42,11 +45,12 @@ struct HookStatus {
   std::string type, target;  // "vllm", "http://127.0.0.1:8000"
   std::string url;           // the engine's, without secrets; empty: it has none
   State state = State::idle;
-  std::uint64_t wanted = 0;               // 0: none
-  std::optional<std::uint64_t> reported;  // by the engine; 0: not ours; nullopt: it cannot say
-  std::uint64_t told = 0;                 // by this hook, successfully
-  std::int64_t since = 0;                 // when the state began, in seconds since 1970
-  std::string error;                      // the last one, "" after success
+  std::uint64_t wanted = 0;  // 0: none
+  /// By the engine; 0: not ours, or it has not been told all of it; nullopt: it cannot say.
+  std::optional<std::uint64_t> reported;
+  std::uint64_t told = 0;  // by this hook, successfully
+  std::int64_t since = 0;  // when the state began, in seconds since 1970
+  std::string error;       // the last one, "" after success
   std::int64_t error_time = 0;
   std::uint64_t failures = 0;        // consecutive
   std::uint64_t all_failures = 0;    // since it began, those where nothing listened too
@@ -106,6 +110,7 @@ class HookReconciler {
   HookWish begin_telling(HookWish wish, const FindWish& find_wish);
   void tell(const HookWish& wish, const Context& context);
   void save(const HookRecord& record);
+  void note_unended(std::uint64_t version);
   void note_wanted(std::uint64_t version);
   Next note_current();
   Next note_failure(const std::string& message);
@@ -116,13 +121,16 @@ class HookReconciler {
 
   const std::unique_ptr<Hook> hook_;
   const ReconcilerOptions options_;
-  HookRecord record_;  // used by round()'s thread only
+  // Used by round()'s thread only.
+  HookRecord record_;       // as saved, or as it should be
+  std::uint64_t told_ = 0;  // what an engine has that cannot say; 0: nobody knows
 
   // Guards the fields below; held only briefly.
   mutable RankedMutex mutex_{LockRank::hook_reconciler, "HookReconciler::mutex_"};
   HookStatus status_;
-  std::uint64_t telling_ = 0;         // held for the engine; 0: none
-  std::uint64_t base_of_change_ = 0;  // Hook::base_of_change(), as of the last round
+  std::uint64_t telling_ = 0;           // held for the engine; 0: none
+  std::vector<std::uint64_t> unended_;  // told, and never answered; held too, oldest first
+  std::uint64_t base_of_change_ = 0;    // Hook::base_of_change(), as of the last round
 };
 
 }  // namespace weightfs::fs

@@ -1,10 +1,15 @@
-// Hook records: what hooks remember in the store, one record for each --hook.
+// Hook records: what hooks remember in the store, for each engine (HookOptions::identity).
 //
-// If the text of a --hook changes, the hook is a new one and starts over.
+//     hook/DIGEST       the version that it was told, and the one that it is being told
+//     hook-run/DIGEST   of exec: the last command that was started (store/os/child_process.hpp)
+//
+// Other options of a --hook, such as a timeout, keep the record.  Another URL, or another command,
+// is a new hook, which starts over.
 //
 // Threads: pure functions of the database.
 #pragma once
 
+#include <string>
 #include <string_view>
 
 #include "fs/hooks/reconciler.hpp"
@@ -12,10 +17,16 @@
 
 namespace weightfs::fs {
 
-/// `text`: of the --hook.  Zeros if the record is missing or unknown.  Throws Error.
-HookRecord find_hook_record(const Db& db, std::string_view text);
+/// Zeros if the record is missing or unknown.  Throws Error.
+HookRecord find_hook_record(const Db& db, std::string_view identity);
 
 /// The record survives the end of the process.  Throws Error: no_space, io.
-void put_hook_record(Db& db, std::string_view text, const HookRecord& record);
+void put_hook_record(Db& db, std::string_view identity, const HookRecord& record);
+
+/// The id of the command that was started last; "": none.  Throws Error.
+std::string find_hook_run(const Db& db, std::string_view identity);
+
+/// As put_hook_record().
+void put_hook_run(Db& db, std::string_view identity, std::string_view id);
 
 }  // namespace weightfs::fs

@@ -49,19 +49,22 @@ std::uint64_t VllmHook::base_of_change() const noexcept {
   return held_ && held_->refused.empty() ? held_->version : 0;
 }
 
+/// How it is configured, or why nobody knows.
+VllmEngine VllmHook::ask(const Context& context) {
+  try {
+    engine_ = calls_.describe(context);
+    return *engine_;
+  } catch (const Error& error) {
+    context.check("vLLM was asked how it is configured");
+    return {.reason = error.what()};
+  }
+}
+
 /// Once for each process of the engine, unless something fails.
 VllmEngine VllmHook::look(const Context& context) {
   if (!is_in_place_ && !keeps_running_) return {.reason = "inplace=no"};
-  if (!engine_) {
-    try {
-      engine_ = calls_.describe(context);
-    } catch (const Error& error) {
-      context.check("vLLM was asked how it is configured");
-      return {.reason = error.what()};
-    }
-  }
-  VllmEngine engine = *engine_;
-  if (!is_in_place_) engine.reason = "inplace=no";
+  VllmEngine engine = engine_ ? *engine_ : ask(context);
+  if (engine_ && !is_in_place_) engine.reason = "inplace=no";
   return engine;
 }
 
@@ -104,10 +107,32 @@ std::optional<VllmHeld> VllmHook::change(const VllmEngine& engine, const VllmHel
   }
 }
 
+/// Without the extension: success of all ranks, or failure of any.
+void VllmHook::reload_unseen(const VllmEngine& engine, const HookTarget& target,
+                             const Context& context) {
+  try {
+    calls_.reload(target.path, context);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::io) throw;  // it has not answered
+    const bool was_asked = is_in_place_ || keeps_running_;
+    const VllmEngine seen = was_asked ? engine : ask(context);
+    if (seen.ranks > 1) out_of_step_ = seen.process;
+    throw;
+  }
+}
+
+void VllmHook::check_in_step(const Context& context) {
+  if (out_of_step_.empty()) return;
+  if (calls_.describe(context).process == out_of_step_) {
+    throw Error(ErrorCode::io, std::string(kVllmOutOfStep));
+  }
+  out_of_step_.clear();
+}
+
 std::optional<VllmHeld> VllmHook::reload(const VllmEngine& engine, const HookTarget& target,
                                          const Context& context) {
   if (!engine.reason.empty()) {
-    calls_.reload(target.path, context);
+    reload_unseen(engine, target, context);
     return std::nullopt;
   }
   in_place_.abandon(engine, context);
@@ -115,6 +140,7 @@ std::optional<VllmHeld> VllmHook::reload(const VllmEngine& engine, const HookTar
 }
 
 void VllmHook::tell(const HookTarget& target, const Context& context) {
+  check_in_step(context);
   const auto held = std::exchange(held_, std::nullopt);  // until this one has succeeded
   const VllmEngine engine = look(context);
   auto engine_known = std::exchange(engine_, std::nullopt);

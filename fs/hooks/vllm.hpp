@@ -7,6 +7,10 @@
 // ready before the pause.  An engine that is new to the hook, or was started again, is reloaded: a
 // label proves nothing.  So is one in which something fails in the pause.
 //
+// Without the extension nobody sees the answers of single ranks.  So if a reload fails there in one
+// of several, nothing is told to that process any more: what it answers may be what a rank answered
+// to an earlier reload (vllm_calls.hpp).
+//
 // It is resumed only after every other step has succeeded: a failed reload leaves weights that must
 // not be used.
 //
@@ -33,6 +37,7 @@ class VllmHook final : public Hook {
 
  private:
   void forget();
+  [[nodiscard]] VllmEngine ask(const Context& context);
   [[nodiscard]] VllmEngine look(const Context& context);
   [[nodiscard]] std::string stage(const VllmEngine& engine, const std::optional<VllmHeld>& held,
                                   std::uint64_t version, const Context& context) const;
@@ -42,6 +47,8 @@ class VllmHook final : public Hook {
                                                const Context& context) const;
   [[nodiscard]] std::optional<VllmHeld> reload(const VllmEngine& engine, const HookTarget& target,
                                                const Context& context);
+  void reload_unseen(const VllmEngine& engine, const HookTarget& target, const Context& context);
+  void check_in_step(const Context& context);
 
   const bool is_in_place_, keeps_running_;
   const std::chrono::milliseconds timeout_;
@@ -50,6 +57,7 @@ class VllmHook final : public Hook {
   std::optional<VllmEngine> engine_;  // nullopt: it must be looked at
   std::optional<VllmHeld> held_;      // nullopt: only a reload says
   std::uint64_t told_ = 0;
+  std::string out_of_step_;  // the process whose ranks' answers are not believed; "": none
   std::optional<HookUpdate> update_;
 };
 

@@ -12,6 +12,8 @@ namespace {
 constexpr std::string_view kVllmDevHint =
     "start vLLM with VLLM_SERVER_DEV_MODE=1, in a release that has this endpoint";
 constexpr std::string_view kVllmPausedHint = "vLLM stays paused; the update is retried";
+constexpr std::string_view kVllmCallHint =
+    "the update is retried; restart vLLM if that does not help";
 constexpr std::string_view kVllmReloadHint =
     "vLLM stays paused; the update is retried. Restart vLLM if that does not help (a "
     "release whose reload_weights takes no weights_path is too old)";
@@ -43,9 +45,10 @@ std::string reason_against(const Json& config) {
 
 VllmEngine engine_of(const Json& config) {
   VllmEngine engine{.reason = reason_against(config)};
-  if (engine.reason.empty()) {
-    engine.ranks = find_at(config, "/parallel_config/world_size").get<std::size_t>();
-  }
+  const Json ranks = find_at(config, "/parallel_config/world_size");
+  if (ranks.is_number_unsigned()) engine.ranks = ranks.get<std::size_t>();
+  const Json process = find_at(config, "/instance_id");
+  if (process.is_string()) engine.process = process.get<std::string>();
   engine.caches_prefixes = find_at(config, "/cache_config/enable_prefix_caching") != false ||
                            !find_at(config, "/kv_transfer_config").is_null();
   return engine;
@@ -65,7 +68,7 @@ void VllmWait::wait(const Context& context, std::string_view what) {
 }
 
 VllmCalls::VllmCalls(HttpClient& client, const HookOptions& spec, VllmPace pace)
-    : http_(client, spec.url, spec.token_file), timeout_(spec.timeout), pace_(pace) {}
+    : http_(client, spec.url, spec.token_file), pace_(pace) {}
 
 std::optional<std::uint64_t> VllmCalls::find_label(const Context& context) const {
   const HttpReply reply = http_.get("/weight_info", context);
@@ -97,12 +100,11 @@ void VllmCalls::resume(const Context& context) const {
   post("/resume", nullptr, kVllmPausedHint, context);
 }
 
-/// Without a timeout: what vLLM gives up to wait for would be the answer of the next call.
 std::vector<Json> VllmCalls::call(std::string_view method, const Json& arguments,
                                   const Context& context) const {
   const Json body{{"method", method}, {"args", arguments}};
   const HttpReply reply = http_.post(kVllmRpc, &body, context);
-  http_.check(reply, fmt::format("{} {}", kVllmRpc, method), "");
+  http_.check(reply, fmt::format("{} {}", kVllmRpc, method), kVllmCallHint);
   const Json results = find_at(EngineHttp::object_of(reply), "/results");
   if (!results.is_array()) {
     throw Error(ErrorCode::io,
@@ -113,9 +115,7 @@ std::vector<Json> VllmCalls::call(std::string_view method, const Json& arguments
 
 std::vector<Json> VllmCalls::reload(const std::filesystem::path& version,
                                     const Context& context) const {
-  const auto seconds = std::chrono::ceil<std::chrono::seconds>(timeout_).count();
   const Json body{{"method", "reload_weights"},
-                  {"timeout", seconds},
                   {"kwargs", {{"weights_path", version.string()}, {"is_checkpoint_format", true}}}};
   const HttpReply reply = http_.post(kVllmRpc, &body, context);
   http_.check(reply, kVllmRpc, reply.status == 404 ? kVllmDevHint : kVllmReloadHint);

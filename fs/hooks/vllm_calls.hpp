@@ -11,6 +11,7 @@
 // What fails in one of several workers leaves the answers of the others behind (vLLM 0.32,
 // MultiprocExecutor.collective_rpc), and each later call gets them instead of its own.  So no
 // method is called that an engine may not have, and who calls one looks at every rank's answer.
+// Nor does a call have a timeout: what vLLM gives up to wait for is left behind as well.
 //
 // Threads: one call at a time.
 #pragma once
@@ -28,10 +29,15 @@
 
 namespace weightfs::fs {
 
+inline constexpr std::string_view kVllmOutOfStep =
+    "a call that failed in one of several ranks leaves the answers of the others behind; restart "
+    "vLLM";
+
 /// How an engine was configured; the same for as long as its process lives.
 struct VllmEngine {
   std::string reason;           // why it cannot take changes in place; "": it can
-  std::size_t ranks = 0;        // that answer a call of a method
+  std::string process = {};     // another one after a restart; "": it does not say
+  std::size_t ranks = 0;        // that answer a call of a method; 0: it does not say
   bool caches_prefixes = true;  // keys and values of one request may be used by another
 };
 
@@ -78,7 +84,6 @@ class VllmCalls {
   void reset_until_done(std::string_view query, const Context& context) const;
 
   const EngineHttp http_;
-  const std::chrono::milliseconds timeout_;
   const VllmPace pace_;
   bool has_labels_ = true;  // has /update_weight_version, as far as is known
 };

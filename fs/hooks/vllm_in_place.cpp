@@ -13,10 +13,6 @@ namespace {
 
 using Ranks = std::vector<VllmRank>;
 
-constexpr std::string_view kVllmOutOfStep =
-    "a call that failed in one of several ranks leaves the answers of the others behind; restart "
-    "vLLM";
-
 [[noreturn]] void fail_rank(const std::string& text) { throw Error(ErrorCode::io, text); }
 
 /// Throws nlohmann's exceptions if it is something else.
@@ -194,15 +190,13 @@ VllmHeld VllmInPlace::reload(const VllmEngine& engine, const HookTarget& target,
   return held_by(hold(engine, target.version, context), target.version);
 }
 
+/// Only one that is known to be open: to end none is a failure of each rank, which leaves the
+/// answers of the others behind.
 void VllmInPlace::abandon(const VllmEngine& engine, const Context& context) const {
-  try {
-    const Ranks ranks = ask(engine, "weightfs_status", Json::array(), context);
-    const bool is_open = std::any_of(ranks.begin(), ranks.end(),
-                                     [](const VllmRank& rank) { return rank.is_updating; });
-    if (!is_open) return;
-  } catch (const Error&) {
-    context.check("vLLM was asked for its state");  // nobody knows: it is ended
-  }
+  const Ranks ranks = ask(engine, "weightfs_status", Json::array(), context);
+  const bool is_open = std::any_of(ranks.begin(), ranks.end(),
+                                   [](const VllmRank& rank) { return rank.is_updating; });
+  if (!is_open) return;
   try {
     calls_.post("/finish_weight_update", nullptr, "", context);
   } catch (const Error&) {

@@ -68,7 +68,8 @@ class VllmInPlace {
   [[nodiscard]] VllmHeld prove(const VllmEngine& engine, const HookTarget& target,
                                const Context& context) const;
 
-  /// Ends an update that was begun, if there is one, so that another one can begin.
+  /// Ends an update that was begun, if there is one, so that another one can begin.  Throws Error:
+  /// nobody knows whether there is one.
   void abandon(const VllmEngine& engine, const Context& context) const;
 
   /// Loads the whole version.  Throws Error; then nobody knows what the engine has.

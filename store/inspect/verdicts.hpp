@@ -30,6 +30,9 @@ struct VerifyReport {
   std::uint64_t bytes = 0;  // read and hashed
   std::vector<Problem> problems;
   std::vector<Orphans> orphans;  // not problems; ascending
+  /// Versions shown in a directory that gc removed from the bucket, and that are compared with
+  /// nothing; not problems; ascending.
+  std::vector<std::uint64_t> retired;
 };
 
 /// Whether the error is a verdict on an object; any other error ends the verification.

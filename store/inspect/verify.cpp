@@ -1,7 +1,7 @@
 // Objects are checked first, each on its own, so that every damaged one is named.  Then the version
 // is decoded from the one before it, which proves that packs, hashes and roots agree. If an object
 // needed for that is damaged, decoding is skipped until the next snapshot.  A version with a
-// snapshot is also decoded from that.
+// snapshot is also decoded from that, and one to which gc left nothing but a skip delta by that.
 
 #include "store/inspect/verify.hpp"
 
@@ -90,12 +90,13 @@ class RepositoryVerifier {
     find_skips();
     ProgressCounter counter(progress_, "verifying", bytes_to_check_);
     for (Known& known : versions) {
+      check_needed_skips_to(verdicts_.report.versions + 1, counter);
       check_version(known, counter);
       check_skips_from(known, versions, counter);
       known = {};
       verdicts_.report.versions++;
     }
-    for (const auto& [skip, sha256] : log_.needs) check_needed_skip(skip, sha256, counter);
+    check_needed_skips_to(kVersionMax, counter);
     verdicts_.report.orphans = orphans_.find(repository_, log_.objects, context_);
     return std::move(verdicts_.report);
   }
@@ -250,8 +251,7 @@ class RepositoryVerifier {
     const auto key_of = [&](const PackRef& pack) { return keys::skip_pack(versions, pack.name); };
     const bool is_sound =
         verdicts_.judge(key, fits) && objects_.check_packs(record->delta, key_of, *layout, counter);
-    const bool is_at_from = decoded_ && decoded_->base.version->number() == versions.from;
-    if (!is_sound || !is_at_from) return;
+    if (!is_sound || !is_decoded(versions.from)) return;
     const ReconstructionPath path{{decoded_->base.version, true, {{versions, record}}},
                                   &decoded_->base};
     const auto plan = [&] { return make_plan_by(path, history_, to.version, context_); };
@@ -264,13 +264,24 @@ class RepositoryVerifier {
 
   // ---- skip deltas that the log needs ----
 
+  /// Those up to a version that were not checked yet.
+  void check_needed_skips_to(std::uint64_t version, ProgressCounter& counter) {
+    auto skip = log_.needs.upper_bound(last_needed_);
+    for (; skip != log_.needs.end() && skip->first.to <= version; ++skip) {
+      last_needed_ = skip->first;
+      if (check_needed_skip(skip->first, skip->second, counter)) sound_skips_.insert(skip->first);
+    }
+  }
+
   /// What is wrong with one also says which versions are built from it.
-  void check_needed_skip(const VersionPair& versions, const Sha256& sha256,
+  /// Returns: false if anything is.
+  bool check_needed_skip(const VersionPair& versions, const Sha256& sha256,
                          ProgressCounter& counter) {
     context_.check("verifying");
     const std::size_t before = verdicts_.report.problems.size();
     const std::string key = keys::skip_record(versions);
     verdicts_.report.objects++;
+    bool is_whole = false;
     verdicts_.judge(key, [&] {
       const std::optional<SkipRecord> record = find_skip(repository_, versions, context_);
       if (!record) throw Error(ErrorCode::not_found, fmt::format("object {}: it is missing", key));
@@ -287,13 +298,14 @@ class RepositoryVerifier {
         runs.runs.push_back({keys::skip_pack(versions, record->delta.packs[i].name),
                              index.data_offset_bytes(), index.data_size_bytes(), index.pieces()});
       }
-      objects_.check_runs(repository_.bucket(context_), runs, counter);
+      is_whole = objects_.check_runs(repository_.bucket(context_), runs, counter);
     });
-    if (verdicts_.report.problems.size() == before) return;
+    if (verdicts_.report.problems.size() == before) return is_whole;
     const std::string built = built_from(versions);
     for (std::size_t i = before; i < verdicts_.report.problems.size(); i++) {
       verdicts_.report.problems[i].message += fmt::format("; versions {} are built from it", built);
     }
+    return is_whole;
   }
 
   /// Versions that nothing else leads to.
@@ -378,16 +390,14 @@ class RepositoryVerifier {
       return make_plan_by(path, history_, version, context_);
     };
     const bool has_parent = !log_.versions.contains(version->manifest.parent);
-    if (deep_ && is_alone_ && packs && snapshot && has_parent) decoded_ = decode_parent(*version);
+    if (is_alone_ && packs && snapshot && has_parent) decoded_ = decode_parent(*version);
     std::optional<Decoded> by_delta, by_snapshot;
-    if (packs && decoded_) {
+    const bool is_at_parent = is_decoded(version->manifest.parent);
+    if (packs && is_at_parent) {
       by_delta = decode(
           version, [&] { return by(path_of_deltas(decoded_->base, *version)); }, counter);
-    } else if (packs && is_alone_) {
-      by_delta = decode(
-          version,
-          [&] { return make_plan(history_, version, {}, context_, {.skips = SkipUse::none}); },
-          counter);
+    } else if (packs && is_alone_ && !snapshot) {
+      by_delta = decode_by_any_way(version, counter);
     }
     if (snapshot) {
       by_snapshot = decode(
@@ -398,17 +408,57 @@ class RepositoryVerifier {
           counter);
     }
     if (deep_ && by_delta && by_snapshot) compare(*by_delta, *by_snapshot);
+    // What follows a skip delta begins at the last version before it that gc left.
+    if (log_.versions.contains(version->number()) && !by_delta && !by_snapshot) return;
+    if (!by_delta && !by_snapshot) by_delta = decode_by_skip(version, counter);
     decoded_ = by_delta ? std::move(by_delta) : std::move(by_snapshot);
+  }
+
+  [[nodiscard]] bool is_decoded(std::uint64_t version) const {
+    return decoded_ && decoded_->base.version->number() == version;
   }
 
   /// Decodes the parent, as the base for checking a single version.
   std::optional<Decoded> decode_parent(const Version& version) {
-    const VersionPtr parent = history_.get(version.manifest.parent, context_);
     const Progress nobody;
     ProgressCounter not_counted(nobody, "verifying", 0);
+    return decode_by_any_way(history_.get(version.manifest.parent, context_), not_counted);
+  }
+
+  /// Without skip deltas that the log does not need.
+  std::optional<Decoded> decode_by_any_way(const VersionPtr& version, ProgressCounter& counter) {
     return decode(
-        parent, [&] { return make_plan(history_, parent, {}, context_, {.skips = SkipUse::none}); },
-        not_counted);
+        version,
+        [&] { return make_plan(history_, version, {}, context_, {.skips = SkipUse::none}); },
+        counter);
+  }
+
+  /// By a skip delta that the log needs; nullopt if none leads to the version, or all that do are
+  /// damaged, which was reported.
+  std::optional<Decoded> decode_by_skip(const VersionPtr& version, ProgressCounter& counter) {
+    std::optional<VersionPair> found;
+    for (const auto& [skip, sha256] : log_.needs) {
+      if (skip.to != version->number()) continue;
+      if (!is_alone_ && !sound_skips_.contains(skip)) continue;
+      if (!found || is_decoded(skip.from)) found = skip;
+    }
+    if (!found) return std::nullopt;
+    if (!is_decoded(found->from)) return decode_by_any_way(version, counter);
+    return decode(
+        version, [&] { return plan_by_skip(*found, version); }, counter);
+  }
+
+  /// From the version that was decoded last.
+  Plan plan_by_skip(const VersionPair& versions, const VersionPtr& to) {
+    const std::string key = keys::skip_record(versions);
+    auto record = find_skip(repository_, versions, context_);
+    if (!record) throw Error(ErrorCode::not_found, fmt::format("object {}: it is missing", key));
+    const ReconstructionPath path{
+        {decoded_->base.version,
+         true,
+         {{versions, std::make_shared<const SkipRecord>(std::move(*record))}}},
+        &decoded_->base};
+    return make_plan_by(path, history_, to, context_);
   }
 
   /// Compares the bytes; both have the right hashes.
@@ -511,8 +561,10 @@ class RepositoryVerifier {
   std::uint64_t bytes_to_check_ = 0;
   std::set<Sha256> blobs_;
   VersionPtr previous_;
-  std::optional<Decoded> decoded_;  // the previous version
-  bool is_alone_ = false;           // no earlier version is checked
+  VersionPair last_needed_;            // of the needed skips, up to which they were checked
+  std::set<VersionPair> sound_skips_;  // of these
+  std::optional<Decoded> decoded_;     // the previous version, or the last one before retired ones
+  bool is_alone_ = false;              // no earlier version is checked
 };
 
 }  // namespace

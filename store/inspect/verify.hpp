@@ -30,9 +30,10 @@ struct VerifyOptions {
 /// and names every damaged object once; its key is the problem's object.  Of skip deltas it checks
 /// record and pieces, and that they lead to the root of their version; with `deep` they are
 /// decoded. A problem of one says that no version depends on it.  With `only` they are neither
-/// checked nor used. `scratch`: a directory with room for two versions (three if a version has a
-/// delta and a snapshot). Throws Error: not_found (there is no version `only`); errors that are not
-/// a verdict on an object (unavailable, cancelled, no_space, io).
+/// checked nor used.  Those that gc left instead of deltas are checked, and what is built from them
+/// is decoded by them, always. `scratch`: a directory with room for two versions (three if a
+/// version has a delta and a snapshot). Throws Error: not_found (there is no version `only`);
+/// errors that are not a verdict on an object (unavailable, cancelled, no_space, io).
 VerifyReport verify_repository(History& history, const std::filesystem::path& scratch,
                                const Context& context, const Progress& progress,
                                const kernels::SharedCoder& coder = kernels::make_cpu_coder(),

@@ -20,6 +20,7 @@
 #include "store/base/ranked_mutex.hpp"
 #include "store/materialize/plan.hpp"
 #include "store/os/file.hpp"
+#include "store/repository/gc_log.hpp"
 #include "store/threads/parallel.hpp"
 #include "store/threads/progress_counter.hpp"
 
@@ -100,19 +101,19 @@ class TreeVerifier {
     for (const std::uint64_t number : versions) {
       context_.check("verifying");
       check_version(number, counter);
-      report_.versions++;
     }
     return std::move(report_);
   }
 
  private:
-  /// Runs `body`; an error that it throws is a problem of `object`.
+  /// Runs `body`; an error that it throws is a problem of `object`, if it is one of the bytes
+  /// there: that the bucket does not answer is none.
   template <typename Body>
   void judge(const std::string& object, Body&& body) {
     try {
       body();
     } catch (const Error& error) {
-      if (error.code() == ErrorCode::cancelled || error.code() == ErrorCode::timed_out) throw;
+      if (!is_verdict(error) && error.code() != ErrorCode::io) throw;
       report_.problems.push_back({object, error.what()});
     }
   }
@@ -145,6 +146,8 @@ class TreeVerifier {
     const filesystem::path directory = root_ / name_;
     std::optional<Plan> plan;
     judge(name_, [&] { plan = expected(number); });
+    if (!report_.retired.empty() && report_.retired.back() == number) return;
+    report_.versions++;
     if (!plan) return;
     std::set<std::string> found;
     judge(name_, [&] { found = files_below(directory); });
@@ -161,11 +164,28 @@ class TreeVerifier {
   }
 
   /// The plan of a version, from the bucket alone.  Reuses the hashes of the previous version.
-  Plan expected(std::uint64_t number) {
+  /// nullopt: gc retired it, and its objects are gone; a host that is frozen there still shows it.
+  std::optional<Plan> expected(std::uint64_t number) {
     const auto version = history_.get(number, context_);
-    Plan plan = make_plan(history_, version, known_, context_);
-    known_.assign(1, Base{version, plan.layout, {}, plan.hashes});
-    return plan;
+    try {
+      Plan plan = make_plan(history_, version, known_, context_);
+      known_.assign(1, Base{version, plan.layout, {}, plan.hashes});
+      return plan;
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::not_found || !is_retired(number)) throw;
+    }
+    report_.retired.push_back(number);
+    return std::nullopt;
+  }
+
+  bool is_retired(std::uint64_t number) {
+    try {
+      throw_if_retired(history_.repository(), number, context_);
+      return false;
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::not_found) throw;
+      return true;
+    }
   }
 
   template <typename Body>

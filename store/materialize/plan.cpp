@@ -538,8 +538,8 @@ Plan make_plan_from(History& history, const std::shared_ptr<const Version>& want
     } catch (const Error& error) {
       const FoundHop* const broken = planner.broken_step();
       if (broken != nullptr && broken->skip && is_no_use_of_skip(error)) {
+        history.skips().leave_out(broken->versions, error);
         finder.leave_out(*broken);
-        history.skips().leave_out(broken->versions, error.what());
         bad_skips++;
         continue;
       }
@@ -554,6 +554,8 @@ Plan make_plan_from(History& history, const std::shared_ptr<const Version>& want
   } catch (const Error& error) {
     if (error.code() == ErrorCode::not_found) {
       throw_if_retired(history.repository(), wanted->number(), context);
+      // What is not found may be a delta that gc removed on purpose.
+      if (finder.damaged_need()) throw NeededSkipDamaged(*finder.damaged_need());
     }
     throw;
   }

@@ -142,10 +142,12 @@ Plan make_early_plan(History& history, const Base& base, std::span<const EarlyRe
 
 /// Finds the cheapest path to `wanted` (store/ways/path_finder.hpp).  `bases`: what the host
 /// has.  If an object on that path is missing or corrupt, another path is taken if there is one.
-/// Nothing that is wrong with a skip delta is an error: the log says so once, and another path is
-/// taken.  A base is not used if it lacks a file that a wanted file is built from.
+/// Nothing that is wrong with a skip delta is an error while another path is left: the log says so
+/// once, and that is taken.  A base is not used if it lacks a file that a wanted file is built
+/// from.
 ///
-/// Throws Error: corrupt (a pack header or root does not match; BaseDamaged if it is a base's),
+/// Throws Error: corrupt (a pack header or root does not match; BaseDamaged if it is a base's;
+/// NeededSkipDamaged if gc left nothing but a skip delta that is damaged, naming its object),
 /// not_found (a pack or snapshot is gone, naming the key; or gc removed the version), unavailable;
 /// the message names the version of the step.
 Plan make_plan(History& history, std::shared_ptr<const Version> wanted, std::span<const Base> bases,

@@ -11,6 +11,8 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
+#include <fstream>
+#include <sstream>
 #include <utility>
 
 #include "store/base/error.hpp"
@@ -84,15 +86,19 @@ class ChildGroup {
 
   [[nodiscard]] int ended_fd() const noexcept { return pidfd_.fd(); }
 
+  [[nodiscard]] pid_t pid() const noexcept { return pid_; }
+
   /// Waits for the child.  Kills the group first, while its number cannot have been reused.
-  /// Returns: waitpid's status.
-  int end(bool kills_group) noexcept {
+  /// Returns: waitpid's status; nullopt: the kernel has thrown it away (SIGCHLD is ignored).
+  std::optional<int> end(bool kills_group) noexcept {
     if (kills_group) kill(-pid_, SIGKILL);
     int status = 0;
-    while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
-    }
+    pid_t ended = -1;
+    do {
+      ended = waitpid(pid_, &status, 0);
+    } while (ended < 0 && errno == EINTR);
     pid_ = 0;
-    return status;
+    return ended < 0 ? std::nullopt : std::optional(status);
   }
 
  private:
@@ -146,6 +152,27 @@ void watch_child(const ChildGroup& child, const ChildPlan& plan, int output, int
   take();
 }
 
+/// When a process began, in ticks since the machine did; "": there is no such process.
+std::string begin_of(pid_t pid) {
+  constexpr int kBegin = 22, kAfterName = 2;  // fields of proc(5); a name may have spaces
+  std::string stat;
+  std::getline(std::ifstream(fmt::format("/proc/{}/stat", pid)), stat, '\0');
+  const std::size_t name_end = stat.rfind(')');
+  if (name_end == std::string::npos) return "";
+  std::istringstream fields(stat.substr(name_end + 1));
+  std::string field;
+  for (int i = kAfterName; i < kBegin; i++) fields >> field;
+  return field;
+}
+
+/// "PID BEGIN BOOT": no other process has, or will have, all three.  "": it cannot be found out.
+std::string id_of(pid_t pid) {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  const std::string begin = begin_of(pid);
+  return begin.empty() || boot.empty() ? "" : fmt::format("{} {} {}", pid, begin, boot);
+}
+
 }  // namespace
 
 ChildEnd run_child_process(const ChildPlan& plan, const Context& context) {
@@ -156,13 +183,34 @@ ChildEnd run_child_process(const ChildPlan& plan, const Context& context) {
   output.input = File();
   errors.input = File();
   if (child.ended_fd() < 0) throw_errno(errno, "watch " + plan.argv[0]);
+  if (plan.started) plan.started(id_of(child.pid()));
 
   ChildEnd end;
   watch_child(child, plan, output.output.fd(), errors.output.fd(), context, end);
-  const int status = child.end(plan.ends_group);
-  end.signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
-  end.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+  const auto status = child.end(plan.ends_group);
+  if (!status) {
+    throw Error(ErrorCode::io,
+                fmt::format("cannot learn how {} ended: SIGCHLD is ignored", plan.argv[0]));
+  }
+  end.signal = WIFSIGNALED(*status) ? WTERMSIG(*status) : 0;
+  end.exit_code = WIFEXITED(*status) ? WEXITSTATUS(*status) : 0;
   return end;
+}
+
+void end_left_child(const std::string& id, const Context& context) {
+  pid_t pid = 0;
+  std::istringstream(id) >> pid;
+  if (pid <= 0) return;
+  const File ended(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  if (ended.fd() < 0 || id_of(pid) != id || getpgid(pid) != pid) return;
+  if (kill(-pid, SIGKILL) != 0 && errno != ESRCH) {
+    throw_errno(errno, fmt::format("end process {}, which was left behind", pid));
+  }
+  pollfd waiting{.fd = ended.fd(), .events = POLLIN, .revents = 0};
+  while (waiting.revents == 0) {
+    context.check(fmt::format("waiting for the end of process {}, which was left behind", pid));
+    poll(&waiting, 1, kChildLookMs);
+  }
 }
 
 std::vector<std::string> split_command(std::string_view text) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <map>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -41,10 +42,14 @@ class Collector {
   }
 
   CollectReport run() {
+    // First what needs no room: the rest fails where the bucket is full.
+    read();
+    remove_due();
+    remove_hints(ObjectKind::part);
+    remove_hints(ObjectKind::early);
     make_skips();
     retire();
     remove_due();
-    remove_hints();
     note_waiting();
     return std::move(report_);
   }
@@ -113,10 +118,10 @@ class Collector {
     try {
       return body();
     } catch (const Error& error) {
-      const bool is_verdict = error.code() == ErrorCode::corrupt ||
-                              error.code() == ErrorCode::not_found ||
-                              error.code() == ErrorCode::unsupported;
-      if (!is_verdict) throw;
+      const bool is_of_skip =
+          error.code() == ErrorCode::corrupt || error.code() == ErrorCode::not_found ||
+          error.code() == ErrorCode::unsupported || error.code() == ErrorCode::no_space;
+      if (!is_of_skip) throw;
       log_warning(fmt::format("gc keeps deltas, since the skip delta from version {} to {} {}: {}",
                               versions.from, versions.to, what, error.what()));
       return false;
@@ -156,6 +161,7 @@ class Collector {
       Retirement next = next_retirement();
       while (!check_needs(next.needs)) next = next_retirement();  // fewer skips each time
       if (next.empty()) return;
+      check_starts(next.starts);
       repository_.require_feature(kFeatureRetired, context_);
       if (append_gc_record(record_of(next), repository_, context_)) note_retired(next);
     }
@@ -163,6 +169,23 @@ class Collector {
                 fmt::format("others add to the log of retired objects of {} all the time; run it "
                             "again",
                             repository_.url()));
+  }
+
+  /// Whether the snapshots that stay are there: one of which objects were lost seems cheap, and
+  /// what would still lead to a version must not be retired for it.
+  void check_starts(const VersionRanges& starts) {
+    std::shared_ptr<const Layout> layout;
+    for (const auto& [first, last] : starts.ranges()) {
+      for (std::uint64_t number = first; number <= last; number++) {
+        if (whole_.contains(number)) continue;
+        wait_turn();
+        const VersionFacts& version = report_.inventory.versions[number - 1];
+        const bool is_known = layout && layout->id() == version.layout.sha256;
+        if (!is_known) layout = repository_.get_layout(version.layout, context_);
+        check_snapshot(version, *layout, report_.inventory, repository_, context_);
+        whole_.add(number);
+      }
+    }
   }
 
   GcRecord record_of(const Retirement& next) {
@@ -289,7 +312,7 @@ class Collector {
     std::erase_if(due, [&](const std::string& key) { return is_undecided(key); });
     std::vector<const HeldObject*> first, then;
     for (const HeldObject& object : report_.inventory.objects) {
-      if (!due.contains(object.key)) continue;
+      if (!due.contains(object.key) || removed_.contains(object.key)) continue;
       (goes_first(object.key) ? first : then).push_back(&object);
     }
     if (first.empty() && then.empty()) return;
@@ -302,15 +325,19 @@ class Collector {
   }
 
   /// What hosts told each other of versions before they existed: nothing names it, and nobody reads
-  /// it any more.
-  void remove_hints() {
+  /// it any more.  Who may not remove it leaves it.
+  void remove_hints(ObjectKind kind) {
     std::vector<const HeldObject*> hints;
     for (const HeldObject& object : report_.inventory.objects) {
-      const bool is_hint = object.kind == ObjectKind::part || object.kind == ObjectKind::early;
       const bool is_left = object.version != 0 && object.version <= report_.inventory.head();
-      if (is_hint && is_left) hints.push_back(&object);
+      if (object.kind == kind && is_left) hints.push_back(&object);
     }
-    remove_all(hints);
+    try {
+      remove_all(hints);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::permission) throw;
+      log_warning(fmt::format("{} of versions that exist stay: {}", plural_of(kind), error.what()));
+    }
   }
 
   /// An orphan of a skip delta whose record cannot be read now: only that tells what is one.
@@ -382,6 +409,7 @@ class Collector {
   CollectReport report_;
   bool is_read_ = false;
   std::set<VersionPair> fit_, unfit_;  // skips that were checked; that could not be made
+  VersionRanges whole_;                // versions whose snapshots are there
   std::set<std::string, std::less<>> removed_;
 };
 

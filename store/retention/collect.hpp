@@ -1,13 +1,15 @@
 // Collect: retires what a bucket need not keep, and removes what was retired long enough ago.
 //
 //     1  read all manifests, list the bucket, read the log
-//     2  skip deltas are made by which versions that are kept alone need fewer deltas
-//     3  skip deltas that are to replace deltas are checked
-//     4  the record names the feature `retired-objects`, so that older readers refuse
-//     5  the log gets a record of what is retired now: put-if-absent; whoever loses computes again
-//     6  what hosts told each other of versions that exist (parts) is removed; no record names it
-//     7  what records older than their grace name is removed, of snapshots .hashes first, of skips
-//        their record
+//     2  what records older than their grace name is removed, of snapshots .hashes first, of skips
+//        their record: before all that needs room, since the bucket may be full
+//     3  what hosts told each other of versions that exist (parts) is removed; no record names it
+//     4  skip deltas are made by which versions that are kept alone need fewer deltas
+//     5  skip deltas that are to replace deltas are checked, and whether snapshots that stay are
+//        there
+//     6  the record names the feature `retired-objects`, so that older readers refuse
+//     7  the log gets a record of what is retired now: put-if-absent; whoever loses computes again
+//     8  as 2: a grace may be 0
 //
 // It may be killed anywhere, and run again: nothing is removed that no record names, and a removal
 // that was not finished is finished by the next run.  Any number may run at once, beside publishers
@@ -39,11 +41,12 @@ struct CollectOptions {
 /// What gc wants of skip deltas, and what higher folders do.  Threads: called by one at a time.
 struct SkipWork {
   /// Makes a skip delta; false: there can be none (another tensor table), or it was not made now.
-  /// Empty: none are made.  Throws Error: as check.
+  /// Empty: none are made.  Throws Error: as check; no_space: it was not made either.
   std::function<bool(const VersionPair& versions, const Context& context)> make;
   /// Checks that a host that has `from` could make `to` by this skip: its packs are there, and the
   /// hashes in their headers lead to the root of `to`.  Empty: none becomes needed.
-  /// Throws Error: corrupt, not_found, unsupported: it does not; others end gc.
+  /// Throws Error: corrupt, not_found, unsupported: it does not; no_space: nobody knows; others end
+  /// gc.
   std::function<void(const SkipRecord& record, const Context& context)> check;
 };
 
@@ -72,7 +75,9 @@ struct CollectReport {
 CollectReport plan_collection(Repository& repository, const CollectOptions& options,
                               const Context& context);
 
-/// Throws Error: the same; permission; conflict if others added to the log again and again.
+/// Throws Error: the same; corrupt also if objects of a snapshot that stays are missing; permission
+/// (but not for parts); no_space (what was due is removed); conflict if others added to the log
+/// again and again.
 CollectReport collect(Repository& repository, const CollectOptions& options, const SkipWork& skips,
                       const Context& context);
 

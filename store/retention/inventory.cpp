@@ -142,6 +142,24 @@ std::optional<SkipFacts> find_skip_facts(const std::vector<VersionFacts>& versio
   }
 }
 
+/// LIST may lag: what it lacks is settled by reading the last byte.
+void check_is_there(const std::string& key, std::uint64_t size_bytes, const Inventory& inventory,
+                    Repository& repository, const Context& context) {
+  const auto listed = std::ranges::lower_bound(inventory.objects, key, {}, &HeldObject::key);
+  const bool is_listed = listed != inventory.objects.end() && listed->key == key;
+  if (is_listed && listed->size_bytes >= size_bytes) return;
+  std::array<std::byte, 1> last{};
+  try {
+    if (repository.bucket(context).get(key, size_bytes - 1, last, context) == 1) return;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::not_found) throw;
+  }
+  throw Error(ErrorCode::corrupt,
+              fmt::format("object {}: versions that are kept are built from this snapshot, but it "
+                          "is missing or cut; nothing is retired. Restore it",
+                          key));
+}
+
 /// Of all pairs of versions that exist, whose records or packs were listed.
 void read_skips(Inventory& inventory, Repository& repository, const Context& context,
                 const WaitTurn& wait_turn) {
@@ -168,6 +186,7 @@ VersionFacts facts_of(const Version& version) {
   const Manifest& manifest = version.manifest;
   VersionFacts facts;
   facts.number = manifest.version;
+  facts.layout = manifest.layout;
   facts.tag = manifest.tag;
   facts.has_delta = manifest.delta.has_value();
   if (manifest.delta) {
@@ -175,8 +194,9 @@ VersionFacts facts_of(const Version& version) {
     facts.delta_bytes = pack_bytes(*manifest.delta);
   }
   if (manifest.snapshot) {
-    // 32 bytes for each MiB, and 8 for each chunk, of which most have a MiB or more.
-    constexpr std::uint64_t kHashesOfMib = 40;
+    // 32 bytes for each MiB, and 8 for each chunk, which may have 4 MiB or less than one: never
+    // less than its size, or one in the bucket, which stays, would be retired for it.
+    constexpr std::uint64_t kHashesOfMib = 32;
     facts.snapshot = manifest.snapshot->nonce;
     if (manifest.snapshot->base) {
       facts.hub_bytes = (manifest.snapshot->hashes.size_bytes / kHashesOfMib + 1) << 20;
@@ -260,6 +280,17 @@ Inventory read_inventory(Repository& repository, const Context& context,
   read_skips(inventory, repository, context, wait_turn);
   for (HeldObject& object : inventory.objects) take_place(object, inventory);
   return inventory;
+}
+
+void check_snapshot(const VersionFacts& version, const Layout& layout, const Inventory& inventory,
+                    Repository& repository, const Context& context) {
+  const std::string hashes = keys::snapshot_hashes(version.number, version.snapshot);
+  check_is_there(hashes, 1, inventory, repository, context);
+  if (version.hub_bytes != 0) return;
+  for (const LayoutFile& file : layout.files()) {
+    const std::string key = keys::snapshot_file(version.number, version.snapshot, file.path);
+    check_is_there(key, file.size_bytes, inventory, repository, context);
+  }
 }
 
 bool read_skip(Inventory& inventory, Repository& repository, const VersionPair& versions,

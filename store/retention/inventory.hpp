@@ -30,8 +30,9 @@ struct VersionFacts {
   std::uint64_t delta_bytes = 0;
   std::vector<std::string> packs;  // their names, sorted
   std::string snapshot;            // its nonce; empty: it has none
-  /// About what readers fetch of a snapshot that lies on the Hub; 0: it lies in the bucket.
+  /// What readers fetch of a snapshot that lies on the Hub, or more; 0: it lies in the bucket.
   std::uint64_t hub_bytes = 0;
+  ObjectRef layout;
   Sha256 manifest_sha256{};
 
   /// Whether it names this object, which must be one of its version.
@@ -103,6 +104,12 @@ using WaitTurn = std::function<void(const Context& context)>;
 /// unsupported, permission (LIST is needed).
 Inventory read_inventory(Repository& repository, const Context& context,
                          const WaitTurn& wait_turn = {});
+
+/// Whether the objects of a version's snapshot are there: those in the bucket, each as LIST showed
+/// it, or by a GET.  `layout`: the version's.
+/// Throws Error: corrupt if one is missing or too short, naming it; what the bucket throws.
+void check_snapshot(const VersionFacts& version, const Layout& layout, const Inventory& inventory,
+                    Repository& repository, const Context& context);
 
 /// Looks again for the record of a skip delta between versions that exist.
 /// Returns: whether there is one that can be used.

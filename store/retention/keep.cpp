@@ -40,6 +40,7 @@ class RetirementPlanner {
     sort_objects();
     find_ways();
     needed_ = what_is_needed(ways_, there_, kept_);
+    plan_.starts = needed_.snapshots;
     note_missing();
     take_versions();
     take_skips();

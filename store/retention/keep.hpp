@@ -71,7 +71,8 @@ Needed what_is_needed(const std::vector<WayEnd>& ways, const BuildableVersions& 
 struct Retirement {
   VersionRanges deltas, snapshots, versions;
   std::set<VersionPair> skips;
-  NeededSkips needs;  // from now on; nobody has checked them yet
+  NeededSkips needs;     // from now on; nobody has checked them yet
+  VersionRanges starts;  // snapshots that stay; nobody has looked whether they are there
   std::set<std::string, std::less<>> objects;
   std::uint64_t bytes = 0;                      // of objects
   std::uint64_t orphans = 0, orphan_bytes = 0;  // how many of the objects are orphans

@@ -61,30 +61,61 @@ void check_seed_directory(const stdfs::path& directory) {
                           shown_seed(directory)));
 }
 
-/// The safetensors files below a directory, by path.
-std::vector<stdfs::path> find_seed_files(const stdfs::path& directory) {
-  std::vector<stdfs::path> files;
-  std::error_code error;
-  stdfs::recursive_directory_iterator entry(directory, error), end;
-  for (; !error && entry != end; entry.increment(error)) {
-    const std::string name = entry->path().filename().native();
-    std::error_code unreadable;
-    if (name.front() == '.' || entry.depth() == kSeedDepthMax) {
-      entry.disable_recursion_pending();
-    } else if (name.ends_with(".safetensors") && entry->is_regular_file(unreadable)) {
-      files.push_back(entry->path());
+/// The safetensors files below a directory, by path.  Directories below it that cannot be read are
+/// left out.
+class SeedFinder {
+ public:
+  explicit SeedFinder(const stdfs::path& directory) : directory_(directory) {}
+
+  std::vector<stdfs::path> find() {
+    if (const std::error_code error = look_into(directory_, 0)) {
+      throw_errno(error.value(), "read the seed directory " + shown_seed(directory_));
     }
-    if (files.size() > kVersionFilesMax) {
-      throw Error(ErrorCode::invalid,
-                  fmt::format("the seed directory {} has more than {} safetensors files; give the "
-                              "directory of one checkpoint",
-                              shown_seed(directory), kVersionFilesMax));
+    std::sort(files_.begin(), files_.end());
+    return std::move(files_);
+  }
+
+  /// What was left out last; empty: nothing was.
+  [[nodiscard]] const std::string& problem() const noexcept { return problem_; }
+
+ private:
+  std::error_code look_into(const stdfs::path& directory, int depth) {
+    std::error_code error;
+    stdfs::directory_iterator entry(directory, error), end;
+    for (; !error && entry != end; entry.increment(error)) take(*entry, depth);
+    return error;
+  }
+
+  void take(const stdfs::directory_entry& entry, int depth) {
+    const std::string name = entry.path().filename().native();
+    if (name.front() == '.' || depth == kSeedDepthMax) return;
+    std::error_code unreadable;
+    if (entry.symlink_status(unreadable).type() == stdfs::file_type::directory) {
+      const std::error_code error = look_into(entry.path(), depth + 1);
+      if (error) leave_out(entry.path(), error);
+    } else if (name.ends_with(".safetensors") && entry.is_regular_file(unreadable)) {
+      add(entry.path());
     }
   }
-  if (error) throw_errno(error.value(), "read the seed directory " + shown_seed(directory));
-  std::sort(files.begin(), files.end());
-  return files;
-}
+
+  void leave_out(const stdfs::path& directory, const std::error_code& error) {
+    problem_ = describe_errno(error.value(), "read the directory " + shown_seed(directory));
+    log_warning(fmt::format("{}; nothing is taken from there for the seed", problem_));
+  }
+
+  void add(const stdfs::path& file) {
+    files_.push_back(file);
+    if (files_.size() <= kVersionFilesMax) return;
+    throw Error(ErrorCode::invalid,
+                fmt::format("the seed directory {} has more than {} safetensors files; give the "
+                            "directory of one checkpoint",
+                            shown_seed(directory_), kVersionFilesMax));
+  }
+
+  const stdfs::path& directory_;
+  std::vector<stdfs::path> files_;
+  std::string problem_;
+};
 
 }  // namespace
 
@@ -94,8 +125,10 @@ std::shared_ptr<const SeedDirectory> SeedDirectory::open(const stdfs::path& dire
   Places places;
   std::size_t tensors = 0;
   std::set<std::pair<std::uint64_t, std::uint64_t>> seen;  // symlinks may lead to the same file
-  std::string problem;
-  for (const stdfs::path& path : find_seed_files(directory)) {
+  SeedFinder finder(directory);
+  const std::vector<stdfs::path> found = finder.find();
+  std::string problem = finder.problem();
+  for (const stdfs::path& path : found) {
     try {
       const File file = open_seed_file(path);
       const FileStamp stamp = stamp_of(file.fd());

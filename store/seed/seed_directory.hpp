@@ -3,9 +3,10 @@
 //
 // All safetensors files below the directory are read once, their headers only.  Symlinks to regular
 // files are followed, since caches of the Hub consist of those; symlinks to directories and hidden
-// names are not.  A file that cannot be read is left out, which is in the log.  Nothing is ever
-// written there, and nothing is believed: whoever copies bytes compares them with the snapshot's
-// hashes (store/seed/snapshot_pieces.hpp), so the files may change, or go, at any time.
+// names are not.  A file that cannot be read, or a directory below, is left out, which is in the
+// log.  Nothing is ever written there, and nothing is believed: whoever copies bytes compares them
+// with the snapshot's hashes (store/seed/snapshot_pieces.hpp), so the files may change, or go, at
+// any time.
 //
 // Threads: all calls may run in parallel.
 #pragma once

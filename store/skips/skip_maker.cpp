@@ -24,15 +24,23 @@ std::string text_of(const VersionPair& skip) { return fmt::format("{}..{}", skip
 /// The trainer on this host has the other cores.
 unsigned coding_threads() { return std::max(1u, std::thread::hardware_concurrency() / 2); }
 
-/// Drops a skip that keeps images for which there is no room any more.
-class NoRoomForSkip : public Error {
- public:
-  NoRoomForSkip()
-      : Error(ErrorCode::no_space,
-              "the store has no room for another version beside the one that it is made of") {}
-};
-
 }  // namespace
+
+void let_publish_go_first(Store& store, std::uint64_t newest,
+                          const std::function<void(const Context& context)>& give_way,
+                          const Context& context) {
+  const auto check_room = [&] {
+    if (store.manifests().newest().version <= newest) return;
+    if (store.evictor().has_free_bytes(store.images().newest_bytes())) return;
+    throw Error(ErrorCode::no_space,
+                "the store has no room for another version beside the one that it is made of");
+  };
+  check_room();
+  if (!give_way) return;
+  give_way(context);
+  context.check("making a skip delta");
+  check_room();
+}
 
 SkipMaker::SkipMaker(Store& store, History& history, SkipMakerOptions options)
     : store_(store),
@@ -114,13 +122,16 @@ SkipMaker::Outcome SkipMaker::make(const VersionPair& skip, const Context& conte
   options.claim = Eviction::Claim::in_use;
   options.threads = coding_threads();
   options.coder = options_.coder;
-  options.before_batch = [&](const Context& its) { wait_turn(newest, its); };
+  const auto wait_turn = [&](const Context& its) {
+    let_publish_go_first(store_, newest, options_.give_way, its);
+  };
+  options.before_batch = wait_turn;
   const auto note = [&](std::optional<VersionPair> making) {
     const std::lock_guard lock(mutex_);
     status_.making = making;
   };
   try {
-    wait_turn(newest, context);
+    wait_turn(context);
     note(skip);
     const auto made = make_skip(store_, history_, skip, options, context, {});
     note(std::nullopt);
@@ -147,21 +158,6 @@ SkipMaker::Outcome SkipMaker::make(const VersionPair& skip, const Context& conte
     status_.error = error.what();
     return Outcome::failed;
   }
-}
-
-/// `newest`: the newest version when the work began.
-void SkipMaker::wait_turn(std::uint64_t newest, const Context& context) const {
-  const auto check_room = [&] {
-    const bool has_newer = store_.manifests().newest().version > newest;
-    if (has_newer && !store_.evictor().has_free_bytes(store_.images().newest_bytes())) {
-      throw NoRoomForSkip();
-    }
-  };
-  check_room();
-  if (!options_.give_way) return;
-  options_.give_way(context);
-  context.check("making a skip delta");
-  check_room();
 }
 
 Clock::duration SkipMaker::pause() const {

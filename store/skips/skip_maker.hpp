@@ -33,6 +33,14 @@
 
 namespace weightfs {
 
+/// Before each batch of a skip delta, whoever makes it: waits while `give_way` does, which may be
+/// empty.  `newest`: the newest version when the work began.
+/// Throws Error: no_space if there is a newer one now and the store has no room for another
+/// version, since the images that the skip is made of must stay; cancelled, timed_out.
+void let_publish_go_first(Store& store, std::uint64_t newest,
+                          const std::function<void(const Context& context)>& give_way,
+                          const Context& context);
+
 struct SkipMakerOptions {
   std::string off = {};  // why none are made; "": they are
   /// Newest versions to which skips are made.
@@ -81,7 +89,6 @@ class SkipMaker {
   void settle_what_is_there(const std::vector<VersionPair>& due, const Context& context);
   [[nodiscard]] bool is_in_reach(std::uint64_t version, const Context& context) const;
   Outcome make(const VersionPair& skip, const Context& context);
-  void wait_turn(std::uint64_t newest, const Context& context) const;
   [[nodiscard]] Clock::duration pause() const;
 
   Store& store_;

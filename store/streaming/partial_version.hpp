@@ -10,8 +10,8 @@
 //                          \--> failed --> being made   its object is missing or damaged: ask()
 //                                                       throws that, and it is retried later
 //
-// If the object is of a skip delta, there is another way: it is planned, and all windows are made
-// in that way from then on.
+// If the object is of a skip delta, or gc removed it meanwhile, there is another way: it is
+// planned, and all windows are made in that way from then on.
 //
 // While the bucket is unreachable a window stays absent and is retried with backoff; readers wait
 // until their deadline.  No read ever returns fewer bytes instead.
@@ -60,8 +60,8 @@ struct PartialVersionOptions {
   std::chrono::milliseconds tell_failures_for{30'000};
   /// Gives another plan for the same version and files, from the same base or from none, after an
   /// object (ObjectError), the base (BaseDamaged) or a patch (PatchDamaged) was found missing or
-  /// damaged; nullopt: there is no other.  May throw Error.  Called by one thread at a time, without
-  /// locks.  Empty: there never is.
+  /// damaged; nullopt: there is no other.  May throw Error.  Called by one thread at a time,
+  /// without locks.  Empty: there never is.
   std::function<std::optional<Plan>(const Error& cause, const Context& context)> plan_again = {};
   /// A file or the version has become complete, or the error changed.  Called from any thread,
   /// without locks; must be quick and call only const functions of the PartialVersion.

@@ -95,6 +95,7 @@ void PathFinder::leave_out_start(const FoundWay& way) {
 void PathFinder::leave_out(const FoundHop& hop) {
   if (hop.skip) {
     map_.remove_skip(hop.versions);
+    note_damage(hop.versions);
   } else {
     map_.set_delta(hop.versions.to, std::nullopt);
   }
@@ -204,6 +205,11 @@ void PathFinder::read_log() {
   }
 }
 
+/// Of a skip that is of no use.
+void PathFinder::note_damage(const VersionPair& versions) {
+  if (needed_.contains(versions) && !damaged_need_) damaged_need_ = skips_.find_reason(versions);
+}
+
 // ---- what is on the way ----
 
 /// Returns: whether something was missing; then another way may be cheaper.
@@ -263,7 +269,10 @@ void PathFinder::note_unreadable(std::uint64_t version, const std::exception_ptr
 /// `record`: nullptr if it is of no use.
 void PathFinder::take_record(const VersionPair& versions,
                              std::shared_ptr<const SkipRecord> record) {
-  if (!record) return map_.remove_skip(versions);
+  if (!record) {
+    map_.remove_skip(versions);
+    return note_damage(versions);
+  }
   // It may be unreadable where it leads to.
   if (!unreadable_.contains(versions.to)) map_.set_skip(versions, cost_of(record->delta, 2));
   records_.emplace(versions, std::move(record));
@@ -327,9 +336,12 @@ bool PathFinder::check_record(const VersionPair& versions) {
     const Sha256 known = get(number)->manifest_sha256;
     if (known == named) continue;
     skips_.leave_out(
-        versions, fmt::format("object {} names the manifest {} of version {}, which has {}",
-                              keys::skip_record(versions), to_hex(named), number, to_hex(known)));
+        versions,
+        Error(ErrorCode::corrupt,
+              fmt::format("object {} names the manifest {} of version {}, which has {}",
+                          keys::skip_record(versions), to_hex(named), number, to_hex(known))));
     map_.remove_skip(versions);
+    note_damage(versions);
     return false;
   }
   return true;
@@ -351,6 +363,7 @@ FoundWay PathFinder::found(const Way& way) {
 void PathFinder::throw_no_way() {
   skips_.forgive();
   if (first_error_) std::rethrow_exception(first_error_);
+  if (damaged_need_) throw NeededSkipDamaged(*damaged_need_);
   const std::string key = keys::manifest(wanted_->number());
   throw ObjectError(ErrorCode::corrupt, key,
                     fmt::format("version {} ({}): neither a snapshot nor a delta leads to it",

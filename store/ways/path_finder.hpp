@@ -61,15 +61,23 @@ class PathFinder {
 
   /// The cheapest of the ways that are left.
   /// Throws Error: corrupt, not_found, unsupported (there is none; the message names what is in the
-  /// way, if that is known); unavailable, cancelled, timed_out.
+  /// way, if that is known; NeededSkipDamaged if it is a skip that gc left instead of deltas);
+  /// unavailable, cancelled, timed_out.
   FoundWay find();
 
   /// Does without the start of a way.
   void leave_out_start(const FoundWay& way);
+  /// A skip: after it was left out of SkipBook, with the reason.
   void leave_out(const FoundHop& hop);
   /// Does without all skips from now on but those that the log of gc needs: where it removed the
   /// deltas, nothing else leads to a version.  It is read once no way is left.
   void leave_out_skips();
+
+  /// What is wrong with a skip that the log of gc needs, if that is why there is no way; nullopt
+  /// until it was read.
+  [[nodiscard]] const std::optional<NeededSkipDamaged>& damaged_need() const noexcept {
+    return damaged_need_;
+  }
 
  private:
   void note(const Version& version);
@@ -78,6 +86,7 @@ class PathFinder {
   bool look_back();
   void list_skips();
   void read_log();
+  void note_damage(const VersionPair& versions);
   bool fetch_missing(const Way& way);
   void fetch(std::span<const std::uint64_t> versions, std::span<const VersionPair> skips);
   void take_record(const VersionPair& versions, std::shared_ptr<const SkipRecord> record);
@@ -103,7 +112,8 @@ class PathFinder {
   std::set<std::uint64_t> unstarted_;   // not to begin at
   std::set<std::uint64_t> priced_;      // snapshots whose layout was read
   std::map<VersionPair, std::shared_ptr<const SkipRecord>> records_;
-  std::set<VersionPair> needed_;  // skips, by the log
+  std::set<VersionPair> needed_;                   // skips, by the log
+  std::optional<NeededSkipDamaged> damaged_need_;  // of the first of these that is of no use
   bool uses_skips_ = true, has_listed_ = false, has_read_log_ = false;
   std::uint64_t back_;  // snapshots from here on are known
   std::size_t looks_back_ = 0;

@@ -22,6 +22,13 @@
 
 namespace weightfs {
 
+/// gc left nothing to build a version from but this skip delta, and that is of no use.  Unlike
+/// other errors about one it leaves no other way.
+class NeededSkipDamaged : public ObjectError {
+ public:
+  using ObjectError::ObjectError;
+};
+
 class SkipBook {
  public:
   /// Keeps the reference.
@@ -40,22 +47,30 @@ class SkipBook {
   std::shared_ptr<const SkipRecord> find(const VersionPair& versions, const Context& context);
 
   /// This skip is not used, until forgive().  Logs that once.
-  void leave_out(const VersionPair& versions, std::string_view why);
+  void leave_out(const VersionPair& versions, const Error& why);
+
+  /// Why it was left out last, naming the object; nullopt: it never was.
+  [[nodiscard]] std::optional<NeededSkipDamaged> find_reason(const VersionPair& versions) const;
 
   /// No way was left without them: what was left out is tried again, by the next plan.  gc may have
   /// left nothing else to build a version from, and it may be mended.
   void forgive();
 
   /// If the error is about an object of a skip delta, that one is left out.
-  /// Returns: whether it is; then there is another way to whatever was read.
+  /// Returns: whether it is; then the next plan finds another way to whatever was read, or throws
+  /// NeededSkipDamaged, of which nothing is left out.
   bool leave_out_cause(const Error& error);
 
  private:
   [[nodiscard]] bool is_left_out(const VersionPair& versions) const;
 
   Repository& repository_;
-  RankedMutex mutex_{LockRank::leaf, "SkipBook::mutex_"};  // guards what follows
-  std::map<VersionPair, bool> left_out_;                   // named in the log; true: not used now
+  mutable RankedMutex mutex_{LockRank::leaf, "SkipBook::mutex_"};  // guards what follows
+  struct LeftOut {
+    bool is_now = true;  // false: it was, and is tried again
+    NeededSkipDamaged reason;
+  };
+  std::map<VersionPair, LeftOut> left_out_;  // named in the log
   // For versions up to wanted_: a long way is planned in parts, for the last one first.
   std::uint64_t wanted_ = 0;
   std::optional<std::pair<std::uint64_t, std::vector<ListedSkip>>> listed_;  // after `first`

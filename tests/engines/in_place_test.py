@@ -278,8 +278,11 @@ class Refused(unittest.TestCase):
         model = make()
         change(model)
         before = state_of(model)
+        there = [(name, id(tensor), tensor.data_ptr()) for name, tensor, _ in mapping.tensors_of(model)]
         with self.assertRaisesRegex(CannotMap, words):
             mapping.learn(model, model.checkpoint())
+        self.assertEqual([(name, id(tensor), tensor.data_ptr())
+                          for name, tensor, _ in mapping.tensors_of(model)], there)
         for name, tensor in state_of(model).items():
             self.assertTrue(torch.equal(tensor, before[name]), name)
 
@@ -304,6 +307,19 @@ class Refused(unittest.TestCase):
         def replace(model, w):
             model.norm = parameter(6)
         self.loader("norm", replace, "replaces the model's tensors")
+
+        def replace_module(model, w):
+            model.head = torch.nn.Module()
+            model.head.weight = parameter(12, 6)
+            model.more = torch.nn.Module()
+        self.loader("norm", replace_module, "replaces the model's tensors")
+
+        def replace_and_fail(model, w):
+            replace_module(model, w)
+            raise ValueError("planted")
+        self.loader("norm", replace_and_fail, "without values: ValueError: planted")
+        self.loader("norm", lambda m, w: setattr(m.norm, "data", torch.zeros(6, dtype=torch.bfloat16)),
+                    "replaces the model's tensors")
         self.loader("norm", lambda m, w: setattr(m.norm, "data", w.view(-1)), "without values")
 
     def test_a_parameter_that_is_not_covered(self):
@@ -480,6 +496,7 @@ class Sessions(unittest.TestCase):
         one.mark()
         self.versions.load(2)
         self.assertFalse(one.compare()["needs_proof"])
+        one.hold(2)
         for new in (3, 4):
             self.assertFalse(self.wait(one, new - 1, new)["needs_proof"])
             one.apply(new - 1, new)
@@ -521,6 +538,40 @@ class Sessions(unittest.TestCase):
         self.assertEqual(status["refused"], "")  # after a reload it may work
         self.reload(one, 1)
         self.assertEqual(self.wait(one, 1, 2)["state"], "ready")
+
+    def test_a_load_by_somebody_else_is_seen_whatever_it_changes(self):
+        """Also of a version that has the old values wherever the next one changes something."""
+        one = self.open(Packed())
+        for is_staged in (False, True):
+            self.reload(one, 1)
+            if is_staged:
+                self.assertEqual(self.wait(one, 1, 2)["state"], "ready")
+            self.versions.load(1)
+            self.assertEqual((one.status()["held"], one.status()["state"]), (0, "idle"))
+            with self.assertRaises(session.NotReady):
+                one.apply(1, 2)
+            self.assertIn("holds version unknown, not 1", one.stage(1, 2)["error"])
+        self.assertFalse([name for name in digest.digest(self.versions.model)
+                          if "load_weights" in name])  # what the session has is not the model's
+
+    def test_a_proof_that_cannot_be_made_raises_nothing_and_is_none(self):
+        """vLLM would keep the answers of other ranks, and give them to the next call."""
+        for works in (0, 1):  # digests before the one that fails
+            one = self.open(Packed())
+            self.reload(one, 1)
+            self.wait(one, 1, 2)
+            one.apply(1, 2)
+            results = [session.digest] * works + [unittest.mock.Mock(
+                side_effect=RuntimeError("planted"))] * 2
+            with unittest.mock.patch.object(session, "digest",
+                                            lambda model, left=results: left.pop(0)(model)):
+                one.mark()
+                self.versions.load(2)
+                status = one.compare()
+            self.assertEqual((status["refused"], status["needs_proof"]),
+                             ("the proof failed: RuntimeError: planted", True))
+            one.hold(2)
+            self.assertEqual(one.stage(2, 3)["error"], status["refused"])
 
     def test_a_failure_in_the_pause_leaves_a_rank_that_holds_nothing(self):
         one = self.open(Packed())

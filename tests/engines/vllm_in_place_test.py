@@ -81,6 +81,7 @@ class InPlace(harness.MountTest):
         offline.reload(mount.join("versions/2"))
         answers = offline.rpc("weightfs_compare")
         self.assertEqual({(one["refused"], one["needs_proof"]) for one in answers}, {("", False)})
+        offline.rpc("weightfs_hold", 2)
         self.assert_ready(self.stage(2, 3))
         offline.update(2, 3)
         self.assertEqual(offline.look(), wanted[3])
@@ -94,7 +95,7 @@ class InPlace(harness.MountTest):
         offline.reload(mount.join("versions/1"))
         answer, = self.stage(3, 2)
         self.assertEqual(answer["state"], "failed")
-        self.assertIn("do not have the old values", answer["error"])
+        self.assertIn("holds version unknown, not 3", answer["error"])
 
     def test_tied_weights(self):
         self.follow(self.open("tied"))
@@ -269,7 +270,7 @@ class Hooked(harness.MountTest):
                                 is_checkpoint_format=True)
                 update = self.tell_next()
                 self.assertEqual(update["how"], "reload")
-                self.assertIn("do not have the old values", update["reason"])
+                self.assertIn("it has no known version, not version", update["reason"])
                 self.assertEqual(self.tell_next()["how"], "in-place")
             with self.subTest("the daemon is killed in the pause"):
                 self.meddle("stop", "apply", 1)

@@ -122,6 +122,61 @@ echo "$(id -u) $WEIGHTFS_VERSION $WEIGHTFS_TAG $WEIGHTFS_PATH $WEIGHTFS_MOUNTPOI
         self.assertFalse(engine.is_paused)
         self.assert_loaded(service, engine, 1, steps[0])
 
+    def script(self, body):
+        path = os.path.join(self.home, "script")
+        harness.write_file(path, f"#!/bin/sh\n{body}".encode())
+        os.chmod(path, 0o755)
+        return path
+
+    def test_a_command_that_a_killed_sync_left_is_ended_before_the_next_one_runs(self):
+        """It has a process group of its own, so it does not end with what was killed."""
+        self.begin(1)
+        runs, go = os.path.join(self.home, "runs"), os.path.join(self.home, "go")
+        # It begins with a moment in which the sync records it; a kill before that nobody can see from here.
+        script = self.script(f"sleep 0.5\necho $$ >> {runs}\nwhile [ ! -e {go} ]; do sleep 0.05; done\n")
+
+        def pids():
+            return harness.read_file(runs).decode().split() if os.path.exists(runs) else []
+
+        def is_running(pid):
+            try:
+                stat = harness.read_file(f"/proc/{pid}/stat").decode()
+            except OSError:
+                return False
+            return stat.rpartition(")")[2].split()[0] not in "ZX"
+
+        service = self.sync(f"exec={script}")
+        harness.wait_until(lambda: len(pids()) == 1, "it to run")
+        service.kill()
+        self.assertTrue(is_running(pids()[0]))
+        service = self.sync(f"exec={script}")
+        harness.wait_until(lambda: len(pids()) == 2, "it to run again")
+        self.assertEqual([is_running(pid) for pid in pids()], [False, True])
+        harness.write_file(go, b"")
+        self.wait_reported(service, 1)
+        self.assertEqual(len(pids()), 2)
+
+    def test_a_command_that_fails_is_seen_where_children_are_ignored(self):
+        """SIG_IGN of SIGCHLD is inherited, and makes the kernel throw exit codes away."""
+        self.begin(1)
+        script = self.script("echo it is broken; exit 7\n")
+        service = Service(self, "--hook", f"exec={script}", under=("/usr/bin/env", "--ignore-signal=CHLD"))
+        service.ready()
+        failed = self.wait_hook(service, lambda hook: hook["state"] == "failed", "it to fail")
+        self.assertEqual(failed["error"]["message"], f"{script} ended with exit code 7: it is broken")
+
+    def test_an_engine_with_the_weights_of_another_run_is_told_though_the_number_is_the_same(self):
+        steps = self.begin(1)
+        engine = self.engine("vllm")
+        engine.version = "1"  # as another store left it
+        service = self.sync(f"vllm={engine.url}{QUICK}")
+        self.wait_reported(service, 1)
+        self.assert_loaded(service, engine, 1, steps[0])
+        service.stop()
+        service = self.sync(f"vllm={engine.url}{QUICK},timeout=60,inplace=no")
+        self.wait_reported(service, 1)
+        self.assertEqual(len(engine.loaded()), 1)  # other options are no reason to
+
     def test_doctor_of_the_directory_warns_of_an_engine_that_others_can_reach(self):
         self.begin(1)
         exposed = self.engine("vllm", host="0.0.0.0")

@@ -5,6 +5,8 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <mutex>
+#include <thread>
 
 #include "store/base/error.hpp"
 #include "store/os/child_process.hpp"
@@ -124,6 +126,55 @@ TEST_F(ExecHookTest, WhatItLeavesBehindDoesNotHoldItUp) {
   const auto begin = Clock::now();
   tell(script("sleep 1000 &\n"));  // has its output open
   EXPECT_LT(Clock::now() - begin, kLong);
+}
+
+// As after kill -9 of the daemon: the command lives on, and nobody waits for it.
+TEST_F(ExecHookTest, WhatADaemonLeftRunningIsEndedBeforeTheNextOneRuns) {
+  const std::string first = script("sleep 1000 &\necho $$ > " + path("pid.new") + "\nmv " +
+                                   path("pid.new") + " " + path("pid") + "\nwait\n");
+  const std::string next = script("case \"$(cut -d ' ' -f 3 /proc/$(cat " + path("pid") +
+                                  ")/stat)\" in ''|Z) touch " + path("alone") + " ;; esac\n");
+  std::mutex mutex;  // guards memory
+  std::string memory;
+  const auto find = [&] {
+    const std::lock_guard lock(mutex);
+    return memory;
+  };
+  const ExecMemory shared{.find = find, .save = [&](const std::string& id) {
+                            const std::lock_guard lock(mutex);
+                            memory = id;
+                          }};
+  const auto run = [&](const std::string& command, const ExecMemory& known) {
+    ExecHook hook(parse_hook("exec=" + command), "file:///b", "/mnt/w", known);
+    hook.tell({.version = 42, .path = "/mnt/w/versions/42", .tag = ""}, Context{}.within(kLong));
+  };
+  std::string end;
+  std::jthread other([&] {
+    try {
+      run(first, shared);
+    } catch (const Error& error) {
+      end = error.what();
+    }
+  });
+  EXPECT_TRUE(
+      test::eventually([&] { return std::filesystem::exists(path("pid")) && !find().empty(); }));
+
+  std::string another = find();  // a process that got its number later
+  another.insert(another.find(' ') + 1, "9");
+  EXPECT_NO_THROW(end_left_child(another, {}));
+  EXPECT_EQ(kill(std::stoi(text("pid")), 0), 0);
+
+  run(next, shared);
+  EXPECT_TRUE(std::filesystem::exists(path("alone")));
+  other.join();
+  EXPECT_NE(end.find("was killed by Killed"), std::string::npos) << end;
+}
+
+TEST_F(ExecHookTest, AFailureIsNoSuccessWhereNobodyMayWaitForChildren) {
+  const auto before = std::signal(SIGCHLD, SIG_IGN);  // inherited, perhaps
+  const std::string failure = failure_of(script("sleep 1\nexit 3\n"));
+  std::signal(SIGCHLD, before);
+  EXPECT_NE(failure, "");
 }
 
 TEST_F(ExecHookTest, OutputIsBounded) {

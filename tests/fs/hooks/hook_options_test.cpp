@@ -79,6 +79,17 @@ TEST(HookSpecs, WhatIsShownHasNoSecrets) {
   EXPECT_EQ(hook_problem("vllm=http://user:secret@h:1").find("secret"), std::string::npos);
 }
 
+TEST(HookSpecs, OptionsThatDoNotNameAnotherEngineAreTheSameHook) {
+  const auto identity = [](const char* text) { return parse_hook(text).identity(); };
+  EXPECT_EQ(identity("vllm=http://h:1"), "vllm=http://h:1");
+  EXPECT_EQ(identity("vllm=http://h:1/,timeout=60,kv=keep,inplace=no,token-file=/t"),
+            identity("vllm=http://h:1"));
+  EXPECT_EQ(identity("vllm-lora=http://h:1,reset=no,name=a"), "vllm-lora=http://h:1,name=a");
+  EXPECT_NE(identity("vllm=http://h:1"), identity("sglang=http://h:1"));
+  EXPECT_NE(identity("http=http://h:1/w?a=1"), identity("http=http://h:1/w?a=2"));
+  EXPECT_NE(identity("exec=/bin/x a"), identity("exec=/bin/x b"));
+}
+
 TEST(HookSpecs, TwoHooksOfOneEngineHaveOneOrigin) {
   EXPECT_EQ(parse_hook("vllm=http://h:1").origin(),
             parse_hook("vllm-lora=http://h:1,name=a").origin());

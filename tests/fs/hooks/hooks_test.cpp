@@ -161,12 +161,28 @@ TEST_F(HooksTest, ACommandIsRunOnceAlsoOverARestart) {
   EXPECT_EQ(test::read_text(dir_ / "ran"), "1\n1\n");
 }
 
+TEST_F(HooksTest, OtherOptionsCostNoUpdateAndAnotherStoreDoes) {
+  CountingEngine engine;
+  const auto is_there = [&](const Hooks& hooks) {
+    return eventually([&] { return is_current(hooks, 0, 1); });
+  };
+  const std::string spec = "http=" + engine.url();
+  for (const char* more : {"", ",every=60", ",every=1,timeout=60"}) {
+    EXPECT_TRUE(is_there(*start({spec + more})));
+  }
+  EXPECT_EQ(engine.tells(), 1U);
+  db_ = Db::open(dir_ / "of-another-run");  // where 1 is something else
+  EXPECT_TRUE(is_there(*start({spec})));
+  EXPECT_EQ(engine.tells(), 2U);
+}
+
 TEST_F(HooksTest, HoldsFromTheBeginningWhatIsRecorded) {
   put_hook_record(*db_, "vllm=http://127.0.0.1:1", {.told = 7, .telling = 8});
   const auto hooks = make({"vllm=http://127.0.0.1:1"});
   EXPECT_TRUE(hooks->holds(7));
   EXPECT_TRUE(hooks->holds(8));
   EXPECT_FALSE(hooks->holds(9));
+  EXPECT_TRUE(make({"vllm=http://127.0.0.1:1,timeout=60,kv=keep"})->holds(7));
   EXPECT_FALSE(make({"vllm=http://127.0.0.1:2"})->holds(7));
   EXPECT_FALSE(make({})->holds(0));
 }

@@ -115,11 +115,48 @@ TEST_F(HookReconcilerTest, TellsTheExplicitPathAndReadsBack) {
 }
 
 TEST_F(HookReconcilerTest, OneThatHasTheVersionIsNotTold) {
+  make({.told = 3, .telling = 0});
   show(3);
   engine_.reports = 3;
   round();
   EXPECT_EQ(told(), Versions());
   EXPECT_EQ(state(), HookPhase::current);
+}
+
+// Another run has the same numbers; and an engine that another daemon has left in the middle of an
+// update has its label, and is paused.
+TEST_F(HookReconcilerTest, OneThatReportsWhatThisStoreNeverToldItIsToldOnce) {
+  show(3);
+  for (const std::uint64_t recorded : {0U, 2U, 4U}) {
+    make({.told = recorded, .telling = 0});
+    engine_.reports = 3;
+    engine_.told.clear();
+    for (int i = 0; i < 3; i++) round();
+    EXPECT_EQ(told(), Versions({3})) << recorded;
+    EXPECT_EQ(state(), HookPhase::current);
+  }
+  engine_.is_gone = true;  // for a moment: it reports what it was told
+  round();
+  engine_.is_gone = false;
+  round();
+  EXPECT_EQ(told(), Versions({3}));
+}
+
+// A label comes before the last steps of a telling.
+TEST_F(HookReconcilerTest, WhatFailedAfterItsLabelIsNotReportedUntilItHasSucceeded) {
+  show(3);
+  round();
+  show(4);
+  engine_.on_tell = [&](const HookTarget&) {
+    EXPECT_NE(reconciler_->status().reported, 4U);
+    engine_.reports = 4;
+    throw Error(ErrorCode::io, "cannot resume");
+  };
+  for (int i = 0; i < 3; i++) round();
+  EXPECT_EQ(told(), Versions({3, 4, 4, 4}));
+  engine_.on_tell = {};
+  round();
+  EXPECT_EQ(reconciler_->status().reported, 4U);
 }
 
 TEST_F(HookReconcilerTest, SuccessIsTheVersionReadBack) {
@@ -328,6 +365,37 @@ TEST_F(HookReconcilerTest, HoldsWhatItWasToldBeforeTheDaemonWasStarted) {
   EXPECT_TRUE(reconciler_->holds(3));
 }
 
+TEST_F(HookReconcilerTest, HoldsWhatAnEngineThatDidNotAnswerMayBeLoadingStill) {
+  make({.told = 1, .telling = 2});  // a daemon was killed
+  engine_.on_tell = [](const HookTarget&) { throw Error(ErrorCode::timed_out, "too late"); };
+  for (const std::uint64_t version : {3U, 4U}) {
+    show(version);
+    round();
+  }
+  engine_.on_tell = [](const HookTarget&) { throw Error(ErrorCode::io, "no"); };
+  for (const std::uint64_t version : {5U, 6U}) {
+    show(version);
+    round();
+  }
+  for (const std::uint64_t version : {2U, 3U, 4U, 6U}) EXPECT_TRUE(reconciler_->holds(version));
+  EXPECT_FALSE(reconciler_->holds(5));  // it has answered
+  engine_.on_tell = {};
+  round();
+  for (const std::uint64_t version : {2U, 3U, 4U}) EXPECT_FALSE(reconciler_->holds(version));
+  EXPECT_TRUE(reconciler_->holds(6));
+
+  engine_.on_tell = [](const HookTarget&) { throw Error(ErrorCode::timed_out, "too late"); };
+  for (std::uint64_t version = 7; version < 100; version++) {
+    show(version);
+    round();
+  }
+  EXPECT_TRUE(reconciler_->holds(98));
+  EXPECT_FALSE(reconciler_->holds(50));  // it must not fill the disk
+  engine_.is_gone = true;
+  round();
+  EXPECT_FALSE(reconciler_->holds(98));
+}
+
 TEST_F(HookReconcilerTest, WantsTheChangeFromWhatTheEngineHasToTheNewest) {
   EXPECT_EQ(reconciler_->wanted_delta(3), std::nullopt);
   show(3);
@@ -365,8 +433,9 @@ TEST_F(HookReconcilerTest, ARecordThatCannotBeWrittenIsNoFailure) {
   options.save = [](const HookRecord&) { throw Error(ErrorCode::no_space, "full"); };
   HookReconciler reconciler(std::make_unique<MemoryHook>(engine_), options);
   show(3);
-  reconciler.round([this] { return wish_; }, {});
+  for (int i = 0; i < 3; i++) reconciler.round([this] { return wish_; }, {});
   EXPECT_EQ(reconciler.status().state, HookPhase::current);
+  EXPECT_EQ(told(), Versions({3}));
 }
 
 }  // namespace

@@ -46,6 +46,7 @@ class RankedEngine {
   void restart() {
     const std::lock_guard lock(mutex_);
     for (Rank& rank : ranks_) rank = {.instance = "process-" + std::to_string(++instances_)};
+    config_["instance_id"] = std::to_string(instances_);
     label_ = "default";
     is_paused_ = false;
   }
@@ -453,6 +454,51 @@ TEST_F(VllmInPlaceTest, AnswersThatAreOutOfStepAreNotBelieved) {
   engine.restart();
   EXPECT_EQ(tell(*hook, 3), UpdateHow::reload);
   EXPECT_TRUE(engine.serves(3));
+}
+
+// There the hook sees no rank, and gets an answer to the reload before if one has failed then.
+TEST_F(VllmInPlaceTest, WithoutTheExtensionNothingIsBelievedAfterAReloadThatFailedInOneOfItsRanks) {
+  for (const char* more : {"", ",inplace=no", ",inplace=no,kv=keep"}) {
+    SCOPED_TRACE(more);
+    RankedEngine engine(2);
+    engine.configure([](Json& config) { config["parallel_config"].erase("worker_extension_cls"); });
+    const auto hook = make(engine, more);
+    EXPECT_EQ(tell(*hook, 1), UpdateHow::reload);
+    engine.with_rank(0, [](auto& rank) { rank.fails_in = "reload_weights"; });
+    EXPECT_NE(failure_of(*hook, 2), "");
+    engine.with_rank(0, [](auto& rank) { rank.fails_in = ""; });
+    engine.with_rank(1, [](auto& rank) { rank.fails_in = "reload_weights"; });
+    for (int i = 0; i < 3; i++) {
+      expect_words(failure_of(*hook, 2), "estart vLLM");
+      EXPECT_TRUE(engine.is_paused());
+    }
+    engine.restart();
+    EXPECT_EQ(failure_of(*hook, 2), "");
+    EXPECT_TRUE(engine.serves(2)) << engine.died();
+  }
+}
+
+TEST_F(VllmInPlaceTest, OneRankLeavesNothingBehindAndIsToldAgain) {
+  RankedEngine engine(1);
+  engine.configure([](Json& config) { config["parallel_config"].erase("worker_extension_cls"); });
+  const auto hook = make(engine);
+  engine.with_rank(0, [](auto& rank) { rank.fails_in = "reload_weights"; });
+  EXPECT_NE(failure_of(*hook, 1), "");
+  engine.with_rank(0, [](auto& rank) { rank.fails_in = ""; });
+  EXPECT_EQ(failure_of(*hook, 1), "");
+  EXPECT_TRUE(engine.serves(1)) << engine.died();
+}
+
+// To end what was not begun fails in each rank, and that would be the answer of the next call.
+TEST_F(VllmInPlaceTest, AQuestionForItsStateThatFailsEndsNothing) {
+  RankedEngine engine(2);
+  const auto hook = make(engine);
+  engine.fail("weightfs_status");
+  expect_words(failure_of(*hook, 1), "weightfs_status answers 500");
+  EXPECT_TRUE(engine.is_paused());
+  EXPECT_EQ(count(engine.take_calls(), "/finish_weight_update"), 0U);
+  bring_to_2(*hook);
+  EXPECT_TRUE(engine.serves(2)) << engine.died();
 }
 
 TEST_F(VllmInPlaceTest, ARestartedEngineIsReloadedFirst) {

@@ -1,5 +1,6 @@
 #include "store/inspect/verify.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -159,6 +160,84 @@ TEST_F(Verify, ADamagedSkipThatIsNeededNamesTheVersionsThatAreBuiltFromIt) {
         << messages_of(report);
     builder_.bucket()->replace(damaged, good);
   }
+}
+
+/// gc left the skip delta from 4 to 6 instead of the deltas of 5 and 6.
+class VerifyNeededSkips : public Verify {
+ protected:
+  void leave_skip(const VersionPair& versions) {
+    skip_ = builder_.add_skip(versions);
+    GcRecord gc;
+    gc.repository = builder_.open()->id();
+    gc.number = 1;
+    gc.head = builder_.newest();
+    gc.nonce = random_hex(16);
+    gc.deltas.add({versions.from + 1, versions.to});
+    gc.versions.add({versions.from + 1, versions.to - 1});
+    const std::string record = *builder_.bucket()->find(keys::skip_record(versions));
+    gc.needs.emplace(versions, sha256(as_bytes(record)));
+    builder_.bucket()->replace(keys::gc_record(1), gc.serialize());
+    for (const auto& [key, bytes] : builder_.bucket()->objects()) {
+      for (std::uint64_t version = versions.from + 1; version <= versions.to; version++) {
+        if (key.starts_with(fmt::format("packs/{}/", version))) builder_.bucket()->erase(key);
+      }
+    }
+  }
+  std::string skip_pack() { return keys::skip_pack(skip_.versions, skip_.delta.packs.at(0).name); }
+
+  SkipRecord skip_;
+};
+
+TEST_F(VerifyNeededSkips, WhatFollowsOneIsDecoded) {
+  nudge(files_["a.safetensors"][1], 0.5, rng_);
+  builder_.add(tree(7), {.wrong_hash = std::pair(1u, 1u)});
+  leave_skip({4, 6});
+  const VerifyReport report = verify();
+  EXPECT_EQ(objects_of(report), std::set{pack(7)}) << messages_of(report);
+  EXPECT_NE(messages_of(report).find("chunk 1 of tensor 'bytes'"), std::string::npos);
+  EXPECT_EQ(messages_of(verify(6)), "");
+}
+
+TEST_F(VerifyNeededSkips, OfOneVersionDecodesTheOneThatItIsBuiltFrom) {
+  leave_skip({4, 6});
+  EXPECT_EQ(messages_of(verify()), "");
+  EXPECT_EQ(messages_of(verify(6)), "");
+  builder_.flip(skip_pack(), -1);
+  EXPECT_EQ(objects_of(verify(6)), std::set{skip_pack()});
+  EXPECT_EQ(messages_of(verify(6)).find("no version depends on it"), std::string::npos);
+  const VerifyReport all = verify();
+  EXPECT_EQ(objects_of(all), std::set{skip_pack()}) << messages_of(all);
+}
+
+// Each of two skips is built on by what follows.
+TEST_F(VerifyNeededSkips, ADamagedOneIsNamedAndNotWhatFollowsIt) {
+  leave_skip({4, 6});
+  const SkipRecord next = builder_.add_skip({1, 3});
+  GcRecord gc = read_gc_log(*builder_.open(), {}).records.at(0);
+  gc.deltas.add({2, 3});
+  gc.versions.add(2);
+  const std::string record = *builder_.bucket()->find(keys::skip_record(next.versions));
+  gc.needs.emplace(next.versions, sha256(as_bytes(record)));
+  builder_.bucket()->replace(keys::gc_record(1), gc.serialize());
+  for (const auto& [key, bytes] : builder_.bucket()->objects()) {
+    if (key.starts_with("packs/2/") || key.starts_with("packs/3/")) builder_.bucket()->erase(key);
+  }
+  EXPECT_EQ(messages_of(verify()), "");
+  for (const std::uint64_t version : {1u, 3u, 4u, 6u}) EXPECT_EQ(messages_of(verify(version)), "");
+  builder_.flip(keys::skip_pack(next.versions, next.delta.packs.at(0).name), 20);
+  const VerifyReport report = verify();
+  EXPECT_EQ(report.problems.size(), 1u) << messages_of(report);
+  EXPECT_NE(messages_of(report).find("; versions 3 are built from it"), std::string::npos)
+      << messages_of(report);
+}
+
+// A wrong chunk is in the delta, whatever the snapshot has.
+TEST_F(Verify, OfOneVersionIsBuiltByDeltaAndBySnapshot) {
+  nudge(files_["a.safetensors"][1], 0.5, rng_);
+  builder_.add(tree(7), {.snapshot = true, .wrong_hash = std::pair(1u, 1u)});
+  const std::set<std::string> all = objects_of(verify());
+  EXPECT_TRUE(all.contains(pack(7))) << messages_of(verify());
+  EXPECT_EQ(objects_of(verify(7)), all) << messages_of(verify(7));
 }
 
 TEST_F(Verify, CountsWhatNoVersionNames) {
@@ -373,15 +452,28 @@ std::pair<std::string, std::string> colliding_chunks() {
   return {chunk, other};
 }
 
+Tree tree_with(const std::string& chunk) {
+  const auto bytes = as_bytes(chunk);
+  const TestTensor tensor{"w", Dtype::u8, {chunk.size()}, {bytes.begin(), bytes.end()}};
+  return Tree{{"a.safetensors", make_safetensors({tensor})}};
+}
+
+TEST_F(VerifyNeededSkips, WhatFollowsOneIsComparedDeeply) {
+  const auto [good, evil] = colliding_chunks();
+  builder_.add(tree_with(good));
+  builder_.add(tree_with(good), {.snapshot = true, .snapshot_tree = tree_with(evil)});
+  leave_skip({4, 6});
+  const auto repository = builder_.open();
+  History history(*repository, nullptr);
+  const auto report = verify_repository(history, directory_ / "scratch", {}, {},
+                                        kernels::make_cpu_coder(), {.deep = true});
+  EXPECT_EQ(objects_of(report), std::set{keys::manifest(8)}) << messages_of(report);
+}
+
 TEST_F(Verify, DeeplyFindsADeltaThatGivesOtherBytesThanTheSnapshot) {
   const auto [good, evil] = colliding_chunks();
   ASSERT_NE(good, evil);
   ASSERT_EQ(kernels::hash_chunk(as_bytes(good)), kernels::hash_chunk(as_bytes(evil)));
-  const auto tree_with = [](const std::string& chunk) {
-    const auto bytes = as_bytes(chunk);
-    const TestTensor tensor{"w", Dtype::u8, {chunk.size()}, {bytes.begin(), bytes.end()}};
-    return Tree{{"a.safetensors", make_safetensors({tensor})}};
-  };
   RepositoryBuilder builder;
   builder.add(tree_with(std::string(good.size(), 'y')));
   builder.add(tree_with(good), {.snapshot = true});
@@ -626,6 +718,36 @@ TEST_F(VerifyTree, TakesNoSymlinkForAFile) {
 TEST_F(VerifyTree, NamesAVersionThatTheRepositoryDoesNotHave) {
   filesystem::create_directories(directory_ / "versions/9");
   expect_tree_problem("versions/9", "does not exist");
+}
+
+// That the bucket does not answer says nothing of the files.
+TEST_F(VerifyTree, IsNoVerdictWhenTheBucketIsOutOfReach) {
+  builder_.bucket()->fail_key("packs/5/", ErrorCode::unavailable);
+  EXPECT_EQ(error_of([&] { verify_files(); }).code(), ErrorCode::unavailable);
+}
+
+// A host that is frozen there still shows it.
+TEST_F(VerifyTree, AVersionThatGcRetiredIsNoProblem) {
+  GcRecord gc;
+  gc.repository = builder_.open()->id();
+  gc.number = 1;
+  gc.head = 6;
+  gc.nonce = random_hex(16);
+  gc.deltas.add({2, 4});
+  gc.snapshots.add(1);
+  gc.versions.add({1, 3});
+  builder_.bucket()->replace(keys::gc_record(1), gc.serialize());
+  for (const auto& [key, bytes] : builder_.bucket()->objects()) {
+    const bool is_old = key.starts_with("packs/2/") || key.starts_with("packs/3/") ||
+                        key.starts_with("packs/4/") || key.starts_with("snapshots/1/");
+    if (is_old) builder_.bucket()->erase(key);
+  }
+  const VerifyReport report = verify_files();
+  EXPECT_EQ(messages_of(report), "");
+  EXPECT_EQ(report.versions, 2u);
+  EXPECT_EQ(report.retired, std::vector<std::uint64_t>{2});
+  edit("versions/5/config.json", [](std::string& bytes) { bytes = "[]"; });
+  expect_tree_problem("versions/5/config.json", "SHA-256");
 }
 
 TEST_F(VerifyTree, NamesEveryDamagedFileOnce) {

@@ -16,6 +16,56 @@ namespace {
 using std::chrono::hours;
 using std::chrono::seconds;
 
+// ---- prices ----
+
+/// A version without objects.
+Version version_of(std::uint64_t number) {
+  Version version;
+  version.manifest.version = number;
+  version.manifest.parent = number - 1;
+  if (number > 1) {
+    version.manifest.delta.emplace();
+    version.manifest.delta->packs = {{.name = "p", .size_bytes = 1u << 20}};
+  }
+  return version;
+}
+
+constexpr std::uint64_t kModelMib = 14'336;  // 7168 chunks of BF16
+
+Version version_on_the_hub() {
+  Version version = version_of(1);
+  SnapshotRef& snapshot = version.manifest.snapshot.emplace();
+  snapshot.nonce = std::string(32, 'a');
+  snapshot.hashes.size_bytes = 8 + 8 * (kModelMib / 2) + 32 * kModelMib;
+  snapshot.base.emplace(HubBase{"org/model", std::string(40, '1')});
+  return version;
+}
+
+TEST(InventoryTest, ASnapshotOnTheHubIsPricedAtNoLessThanItsSize) {
+  EXPECT_GE(facts_of(version_on_the_hub()).hub_bytes, kModelMib << 20);
+}
+
+// Readers fetch about as much of either; the one in the bucket cannot vanish.
+TEST(KeepTest, ASnapshotInTheBucketIsNotRetiredForOneOnTheHub) {
+  Inventory inventory;
+  inventory.versions.push_back(facts_of(version_on_the_hub()));
+  for (std::uint64_t number = 2; number <= 12; number++) {
+    inventory.versions.push_back(facts_of(version_of(number)));
+  }
+  VersionFacts& tenth = inventory.versions[9];
+  tenth.snapshot = std::string(32, 'b');
+  HeldObject file;
+  file.key = keys::snapshot_file(10, tenth.snapshot, "model.safetensors");
+  file.size_bytes = kModelMib << 20;
+  file.kind = ObjectKind::snapshot;
+  file.place = HeldObject::Place::named;
+  file.version = 10;
+  inventory.objects.push_back(file);
+  KeepPolicy policy;
+  policy.newest = 1;
+  EXPECT_EQ(plan_retirement(inventory, {}, policy).snapshots.text(), "1");
+}
+
 class Collect : public testing::Test {
  protected:
   Random rng_{seed()};
@@ -107,6 +157,24 @@ TEST_F(Collect, EarlyRecordsOfVersionsThatExistGo) {
   EXPECT_FALSE(world_.has(keys::early_record(2)) || world_.has(keys::early_record(3)));
   EXPECT_TRUE(world_.has(keys::early_record(4)) && world_.has(strange));
   world_.expect_sound();
+}
+
+// The documented rights of gc need not have these keys.
+TEST_F(Collect, HintsThatMayNotBeRemovedStayAndItGoesOn) {
+  world_.publish_many(6, 3);
+  world_.gc(1);
+  world_.bucket()->advance(hours(25));
+  world_.bucket()->replace(keys::early_record(2), "?");
+  BucketHooks hooks;
+  hooks.before = [&](const BucketCall& call) {
+    if (call.kind != "remove" || !call.key.starts_with(keys::kEarly)) return;
+    throw Error(ErrorCode::permission, "s3:DeleteObject is missing");
+  };
+  EXPECT_NE(world_.gc(GcWorld::options_for(1), hooks).removed.objects, 0u);
+  EXPECT_EQ(world_.count("packs/2/"), 0u);
+  EXPECT_TRUE(world_.has(keys::early_record(2)));
+  world_.gc(1);
+  EXPECT_FALSE(world_.has(keys::early_record(2)));
 }
 
 TEST_F(Collect, LeavesKeysAloneThatItDoesNotKnow) {
@@ -303,6 +371,52 @@ TEST_F(Collect, ARecordThatNamesWhatIsNeededRemovesNothing) {
   EXPECT_TRUE(world_.has(record.objects[0]));
 }
 
+// A snapshot of which nothing is left would be the cheapest one to build from.
+TEST_F(Collect, NothingIsRetiredForASnapshotThatIsNotThere) {
+  world_.publish_many(10, 4);
+  const std::string hashes = world_.builder.key("snapshots/8/", "/.hashes");
+  const std::string file = world_.builder.key("snapshots/8/", ".safetensors");
+  const std::string good_hashes = *world_.bucket()->find(hashes);
+  const std::string good_file = *world_.bucket()->find(file);
+  const auto expect_refused = [&](const std::string& key) {
+    const Error error = error_of([&] { world_.gc(1); });
+    EXPECT_EQ(error.code(), ErrorCode::corrupt) << error.what();
+    const std::string message = error.what();
+    EXPECT_NE(message.find(key), std::string::npos) << message;
+    EXPECT_NE(message.find("nothing is retired"), std::string::npos) << message;
+    EXPECT_EQ(world_.count("gc/"), 0u);
+  };
+  world_.bucket()->erase(file);
+  expect_refused(file);
+  world_.bucket()->replace(file, good_file.substr(1));
+  expect_refused(file);
+  world_.bucket()->erase(file);
+  world_.bucket()->erase(hashes);
+  expect_refused(hashes);
+  world_.bucket()->replace(hashes, good_hashes);
+  world_.bucket()->replace(file, good_file);
+  world_.bucket()->hide_from_list("snapshots/8/");  // a LIST that lags is no loss
+  EXPECT_EQ(world_.gc(1).retired.versions.text(), "1 to 7");
+  world_.bucket()->heal();
+  world_.expect_sound();
+}
+
+// What is due goes first: else nothing could ever be removed from a bucket that is full.
+TEST_F(Collect, RemovesWhatIsDueFromAFullBucket) {
+  world_.publish_many(6, 3);
+  world_.gc(1);
+  world_.bucket()->advance(hours(25));
+  world_.publish_many(3, 3);
+  BucketHooks hooks;
+  hooks.before = [&](const BucketCall& call) {
+    if (call.kind.starts_with("put")) throw Error(ErrorCode::no_space, "the disk is full");
+  };
+  EXPECT_EQ(code_of([&] { world_.gc(GcWorld::options_for(1), hooks); }), ErrorCode::no_space);
+  EXPECT_EQ(world_.count("packs/2/") + world_.count("snapshots/3/"), 0u);
+  world_.expect_sound();
+  EXPECT_EQ(world_.gc(1).retired.versions.text(), "6 to 8");  // now there is room for the record
+}
+
 TEST_F(Collect, ADamagedManifestStopsIt) {
   world_.publish_many(6, 3);
   world_.bucket()->erase(keys::manifest(3));
@@ -379,6 +493,23 @@ TEST_F(CollectSkips, ThatCannotBeMadeLeaveTheDeltas) {
   const CollectReport report = world_.gc(every(8));
   EXPECT_TRUE(report.made.empty());
   EXPECT_TRUE(report.retired.empty());
+  world_.expect_sound();
+}
+
+TEST_F(CollectSkips, ForWhichThereIsNoSpaceLeaveTheDeltas) {
+  publish(17);
+  world_.gc(every(8));
+  world_.bucket()->advance(hours(25));
+  publish(8);
+  BucketHooks hooks;
+  hooks.before = [&](const BucketCall& call) {
+    if (call.kind.starts_with("put")) throw Error(ErrorCode::no_space, "the disk is full");
+  };
+  const CollectReport report = world_.gc(every(8), hooks);
+  EXPECT_TRUE(report.made.empty());
+  EXPECT_TRUE(report.retired.deltas.empty()) << report.retired.deltas.text();
+  EXPECT_EQ(report.removed.objects, 15u);  // the deltas of 2 to 16
+  EXPECT_EQ(world_.count("packs/"), 9u);
   world_.expect_sound();
 }
 

@@ -240,6 +240,35 @@ TEST_F(GcSkipReaders, ALogThatCannotBeReadIsTheErrorOfTheDeltas) {
   EXPECT_NE(std::string(error.what()).find("packs/"), std::string::npos) << error.what();
 }
 
+// Not of a delta that gc removed on purpose.
+TEST_F(GcSkipReaders, TheErrorNamesADamagedOneThatIsNeeded) {
+  const std::string record = keys::skip_record({8, 16});
+  const std::string good = *world_.bucket()->find(record);
+  const std::string pack = world_.builder.key(record.substr(0, record.size() - 5) + "/");
+  Host host(world_.open({}), directory_.path() / "store");
+  for (const auto& [damaged, offset] :
+       {std::pair(record, 40), std::pair(pack, 20), std::pair(pack, -3)}) {
+    world_.builder.flip(damaged, offset);
+    for (int tries = 0; tries < 2; tries++) {
+      const Error error = error_of([&] { host.read_version(kNewest); });
+      EXPECT_EQ(error.code(), ErrorCode::corrupt) << error.what();
+      EXPECT_NE(std::string(error.what()).find(damaged), std::string::npos) << error.what();
+      TempDir elsewhere;
+      History history(*host.repository, nullptr);
+      const Error exporting =
+          error_of([&] { export_version(history, 16, elsewhere / "out", {}, {}); });
+      EXPECT_EQ(exporting.code(), ErrorCode::corrupt) << exporting.what();
+      EXPECT_NE(std::string(exporting.what()).find(damaged), std::string::npos) << exporting.what();
+    }
+    world_.builder.flip(damaged, offset);
+  }
+  world_.bucket()->erase(record);
+  EXPECT_NE(std::string(error_of([&] { host.read_version(kNewest); }).what()).find(record),
+            std::string::npos);
+  world_.bucket()->replace(record, good);
+  expect_tree(host, kNewest);  // once it is mended
+}
+
 TEST_F(GcReaders, NobodyElseReadsTheLog) {
   world_.publish_many(6, 3);
   std::atomic<int> log_reads = 0;

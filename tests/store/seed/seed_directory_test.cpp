@@ -1,7 +1,12 @@
 #include "store/seed/seed_directory.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/fsuid.h>
 #include <sys/stat.h>
+#include <unistd.h>
+
+#include <functional>
+#include <optional>
 
 #include "store/seed/snapshot_seed.hpp"
 #include "tests/support/contains.hpp"
@@ -42,6 +47,13 @@ class SeedDirectoryTest : public ::testing::Test {
     EXPECT_EQ(error.code(), code) << error.what();
     EXPECT_TRUE(test::contains(error.what(), path.string())) << error.what();
     EXPECT_TRUE(test::contains(error.what(), why)) << error.what();
+  }
+
+  /// Root may read anything.  Without effect for others.
+  static void as_somebody(const std::function<void()>& body) {
+    ::setfsuid(65534);
+    body();
+    ::setfsuid(::geteuid());
   }
 
   test::TempDir directory_;
@@ -109,6 +121,26 @@ TEST_F(SeedDirectoryTest, AFileThatCannotBeReadIsLeftOut) {
   write_text(directory_ / "c.safetensors", "");
   write("d.safetensors", {x});
   EXPECT_EQ(files_with(*open(), x), Names{"d.safetensors"});
+}
+
+// As `lost+found`, or what another user put there.
+TEST_F(SeedDirectoryTest, ADirectoryBelowThatCannotBeReadIsLeftOut) {
+  const auto x = random_tensor("x", Dtype::bf16, {3, 4}, rng_);
+  write("a/first.safetensors", {x});
+  write("locked/hidden.safetensors", {x});
+  write("z/last.safetensors", {x});
+  std::filesystem::permissions(directory_.path(), std::filesystem::perms(0755));
+  std::filesystem::permissions(directory_ / "locked", std::filesystem::perms(0));
+  std::optional<Names> found;
+  testing::internal::CaptureStderr();
+  as_somebody([&] { EXPECT_NO_THROW(found = files_with(*open(), x)); });
+  const std::string log = testing::internal::GetCapturedStderr();
+  std::filesystem::remove_all(directory_ / "a");
+  std::filesystem::remove_all(directory_ / "z");
+  as_somebody([&] { expect_refused(directory_.path(), ErrorCode::invalid, "locked"); });
+  std::filesystem::permissions(directory_ / "locked", std::filesystem::perms(0700));
+  EXPECT_EQ(found, (Names{"first.safetensors", "last.safetensors"}));
+  EXPECT_TRUE(test::contains(log, (directory_ / "locked").string())) << log;
 }
 
 // It would hang who opens it for reading.

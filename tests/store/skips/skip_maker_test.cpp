@@ -8,6 +8,7 @@
 
 #include "store/base/error.hpp"
 #include "store/repository/skips.hpp"
+#include "store/skips/make_skip.hpp"
 #include "tests/support/eventually.hpp"
 #include "tests/support/patched_host.hpp"
 #include "tests/support/skip_packs.hpp"
@@ -175,6 +176,29 @@ TEST_F(SkipMakerTest, ItGivesUpWhenAnotherVersionNeedsTheRoom) {
   EXPECT_EQ(maker.make_one({}), Outcome::failed);
   EXPECT_NE(maker.status().error.find("no room for another version"), std::string::npos)
       << maker.status().error;
+  is_full_ = false;
+  EXPECT_TRUE(host_.store().evictor().evict(16)) << "it is not kept any more";
+  EXPECT_EQ(there(), Pairs{});
+}
+
+/// gc, too: it makes skips in a writer's mount.
+TEST_F(SkipMakerTest, WhoeverMakesOneGivesUpWhenAnotherVersionNeedsTheRoom) {
+  add(16);
+  int batches = 0;
+  MakeSkipOptions how;
+  how.claim = Eviction::Claim::in_use;
+  how.before_batch = [&](const Context& context) {
+    const auto give_way = [&](const Context&) {
+      if (batches++ == 0) bring();
+      is_full_ = true;
+    };
+    let_publish_go_first(host_.store(), 16, give_way, context);
+  };
+  EXPECT_EQ(error_of([&] {
+              make_skip(host_.store(), host_.history(), {8, 16}, how, {}, {});
+            }).code(),
+            ErrorCode::no_space);
+  EXPECT_EQ(batches, 1);
   is_full_ = false;
   EXPECT_TRUE(host_.store().evictor().evict(16)) << "it is not kept any more";
   EXPECT_EQ(there(), Pairs{});

@@ -16,6 +16,7 @@
 #include "tests/support/eventually.hpp"
 #include "tests/support/random.hpp"
 #include "tests/support/repository_builder.hpp"
+#include "tests/support/writer.hpp"
 
 namespace weightfs {
 namespace {
@@ -262,6 +263,36 @@ TEST_F(PartialImagesTest, ADamagedSkipDeltaFromABaseOnlyMeansAnotherWay) {
   EXPECT_FALSE(filled->progress().error);
   ASSERT_TRUE(becomes_complete(10));
   expect_version(10);
+}
+
+// gc may remove it.  What is whole windows of a snapshot is made by another way then.
+TEST_F(PartialImagesTest, ASnapshotThatGoesWhileItIsReadMeansAnotherWay) {
+  add_versions(1);
+  weights_.data[7] ^= std::byte{1};
+  builder_.add({{"a.safetensors", test::make_safetensors({weights_})},
+                {"b.safetensors", test::make_safetensors({small_})},
+                {"config.json", "{}"}},
+               {.snapshot = true});
+  std::atomic<int> reads = 0;
+  const auto hooks = std::make_shared<test::BucketHooks>();
+  hooks->before = [&](const test::BucketCall& call) {
+    const bool is_file = call.key.starts_with("snapshots/2/") && call.key.ends_with(".safetensors");
+    if (call.kind != "get" || !is_file || ++reads != 2) return;
+    for (const auto& [key, bytes] : builder_.bucket()->objects()) {
+      if (key.starts_with("snapshots/2/")) builder_.bucket()->erase(key);
+    }
+  };
+  test::Host host(
+      Repository::open(std::make_unique<test::HookedBucket>(builder_.bucket(), hooks), {}),
+      directory_ / "other");
+  PartialImages images(*host.store, host.history,
+                       {.threads = 2, .tell_failures_for = std::chrono::milliseconds(20)});
+  const auto filled = images.begin(2, {});
+  ASSERT_TRUE(filled->plan().snapshot);
+  EXPECT_EQ(filled->plan().snapshot->version->number(), 2u);
+  ASSERT_TRUE(eventually([&] { return host.store->images().is_complete(2); }));
+  EXPECT_GE(reads, 2);
+  EXPECT_EQ(test::read_tree(host.store->images().image_directory(2)), builder_.tree(2));
 }
 
 TEST_F(PartialImagesTest, SeveralVersionsAreFilledAtATime) {

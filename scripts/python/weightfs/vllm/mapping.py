@@ -365,20 +365,45 @@ def check_elements(watched: Watched) -> None:
                             "the checkpoint")
 
 
+class Shape:
+    """Which modules and tensors a model consists of, and where these lie."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._entries: list[tuple[dict[str, Any], dict[str, Any]]] = [
+            (now, dict(now)) for module in model.modules()
+            for now in (module._parameters, module._buffers, module._modules)]
+        self._data = [(tensor, tensor.detach()) for _, tensor, _ in tensors_of(model)]
+
+    def restore(self) -> None:
+        """Touches only what has changed: other threads compute with the model."""
+        for now, before in self._entries:
+            for name in now.keys() - before.keys():
+                del now[name]
+            for name, one in before.items():
+                if name not in now or now[name] is not one:
+                    now[name] = one
+        for tensor, data in self._data:
+            if tensor.data_ptr() != data.data_ptr():
+                tensor.data = data
+
+
 def learn(model: torch.nn.Module, checkpoint: Iterable[Source]) -> Mapping:
     """Watches the model's loader. The model stays as it is.
     Raises CannotMap."""
-    before = anchors_of(model)
+    before, shape = anchors_of(model), Shape(model)
     watcher = Watcher(model)
     try:
         with torch.no_grad(), watcher:
             model.load_weights(watcher.each(checkpoint))  # type: ignore[operator]
+        after = anchors_of(model)
     except CannotMap:
         raise
     except Exception as error:
         raise CannotMap(f"the loader fails without values: {type(error).__name__}: {error}") \
             from error
-    if anchors_of(model) != before:
+    finally:
+        shape.restore()
+    if after != before:
         raise CannotMap("the loader replaces the model's tensors")
     watcher.check_coverage()
     return Mapping(watcher.sources, watcher.copies, before)

@@ -10,6 +10,9 @@ which it is not proven yet, mark() takes a digest, the engine is reloaded, and c
 another one. If they differ, this engine is never updated in place again (`refused`). A proof is for
 kinds of tensors (staging.kind_of): what changes later for the first time is proven then.
 
+Whoever loads anything by the model's load_weights, as each reload of vLLM does, makes it hold
+nothing, until hold().
+
 Threads: any; staging has one of its own.
 """
 
@@ -18,6 +21,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -32,6 +36,20 @@ SHOWN_MAX = 3  # tensors that a reason names
 
 class NotReady(Exception):
     """What was asked for is not what was staged."""
+
+
+class Loader:
+    """In the place of a model's load_weights: says first that it is called. What it refers to is in
+    slots, since digest() follows attributes and closures, and must not find a session there."""
+
+    __slots__ = ("_load", "_note")
+
+    def __init__(self, load: Callable[..., Any], note: Callable[[], None]) -> None:
+        self._load, self._note = load, note
+
+    def __call__(self, *arguments: Any, **more: Any) -> Any:
+        self._note()
+        return self._load(*arguments, **more)
 
 
 class Session:
@@ -54,6 +72,9 @@ class Session:
         self._marked: dict[str, str] = {}
         # Of the staging thread alone.
         self._mapping: Mapping | None = None
+        self._learner = 0  # the thread that learns; 0: none
+        if callable(load := getattr(model, "load_weights", None)):
+            model.__dict__["load_weights"] = Loader(load, self._note_load)
 
     def status(self) -> dict[str, Any]:
         with self._lock:
@@ -72,6 +93,11 @@ class Session:
             self._generation += 1
             self._state, self._error, self._staged = "idle", "", None
         return self.status()
+
+    def _note_load(self) -> None:
+        """Somebody loads something: nobody knows what the model has then."""
+        if threading.get_ident() != self._learner:
+            self.hold(0)
 
     def stage(self, old: int, new: int) -> dict[str, Any]:
         """Begins to, and returns at once."""
@@ -117,7 +143,11 @@ class Session:
         """Again if the model's tensors have moved."""
         if self._mapping is None or not self._mapping.is_of(self._model):
             begin, self._mapping = time.perf_counter(), None
-            self._mapping = learn(self._model, checkpoint_of(self._mount or "", version))
+            self._learner = threading.get_ident()
+            try:
+                self._mapping = learn(self._model, checkpoint_of(self._mount or "", version))
+            finally:
+                self._learner = 0
             with self._lock:
                 self._seconds["learn"] = time.perf_counter() - begin
         return self._mapping
@@ -154,25 +184,39 @@ class Session:
             self._seconds["apply"] = time.perf_counter() - begin
             self._held, self._state, self._kinds = new, "idle", staged.kinds
 
+    # Neither of these raises (backend.py): where there is no digest, nothing is proven.
+
     def mark(self) -> dict[str, Any]:
         """What the model computes with now, after an update in place."""
-        self._marked = digest(self._model)
+        self._marked = self._digest()
         return self.status()
 
     def compare(self) -> dict[str, Any]:
         """After a reload of the same version."""
-        marked, now = self._marked, digest(self._model)
-        self._marked = {}
+        marked, self._marked = self._marked, {}
+        now = self._digest() if marked else {}
         different = sorted(name for name in marked.keys() | now.keys()
                            if marked.get(name) != now.get(name))
         with self._lock:
-            if different:
+            if not now:
+                self._refused = self._refused or "there was nothing to compare with"
+            elif different:
                 shown = ", ".join(different[:SHOWN_MAX])
                 self._refused = (f"{len(different)} of {len(now)} tensors are not what a reload "
                                  f"makes of the same version: {shown}")
-            elif marked:
+            else:
                 self._proven |= self._kinds
         return self.status()
+
+    def _digest(self) -> dict[str, str]:
+        """Empty, and refused, if it cannot be computed."""
+        try:
+            return digest(self._model)
+        except Exception as error:  # no memory, a tensor that has no bytes
+            with self._lock:
+                self._refused = (self._refused
+                                 or f"the proof failed: {type(error).__name__}: {error}")
+            return {}
 
     def close(self) -> None:
         with self._lock:
