@@ -242,7 +242,9 @@ void reply_counted(Opening& opening, const OpenTable::Opened& opened,
     opening.info.keep_cache = server.page_sources.is_same(opening.inode, opened.image) ? 1 : 0;
   }
   const std::uint64_t handle = opening.info.fh;
-  if (reply_open(opening.req, opening.info, opened.backing_id) != 0) server.files.remove(handle);
+  if (reply_open(opening.req, opening.info, opened.backing_id) == 0) return;
+  server.files.remove(handle);
+  server.page_sources.forget(opening.inode);  // the kernel dropped none
 }
 
 // The file that a version's bytes come from.  0 for others: a delta goes and is made again while it

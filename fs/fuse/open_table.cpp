@@ -68,17 +68,18 @@ std::optional<OpenTable::Opened> OpenTable::acquire(Inode inode, const Register&
   return decided;
 }
 
-void OpenTable::release(Inode inode, const Unregister& unregister) {
-  std::int32_t backing_id = 0;
+std::optional<OpenTable::Opened> OpenTable::release(Inode inode, const Unregister& unregister) {
+  Opened ended;
   {
     const std::lock_guard lock(mutex_);
     const std::size_t slot = slot_of(inode);
-    if (slot == records_.size() || records_[slot].inode != inode) return;
-    if (--records_[slot].opens > 0) return;
-    backing_id = records_[slot].backing_id;
+    if (slot == records_.size() || records_[slot].inode != inode) return std::nullopt;
+    if (--records_[slot].opens > 0) return std::nullopt;
+    ended = {records_[slot].serving, records_[slot].backing_id, records_[slot].image};
     erase(slot);
   }
-  unregister(backing_id);
+  unregister(ended.backing_id);
+  return ended;
 }
 
 bool OpenTable::is_open(std::uint64_t version) const {

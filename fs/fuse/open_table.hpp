@@ -62,7 +62,8 @@ class OpenTable {
 
   /// Counts one RELEASE; the last one calls `unregister` with the backing id.  Unknown inodes are
   /// ignored.
-  void release(Inode inode, const Unregister& unregister);
+  /// Returns: how the inode was served, if this was the last one.
+  std::optional<Opened> release(Inode inode, const Unregister& unregister);
 
   /// Whether any file of the version is open.
   [[nodiscard]] bool is_open(std::uint64_t version) const;

@@ -1,9 +1,13 @@
 #include "fs/fuse/page_sources.hpp"
 
 #include <mutex>
-#include <utility>
 
 namespace weightfs::fs {
+namespace {
+
+constexpr std::uint64_t kUnknown = 0;
+
+}  // namespace
 
 bool PageSources::is_same(Inode inode, std::uint64_t image) {
   if (image == 0) return true;
@@ -12,9 +16,19 @@ bool PageSources::is_same(Inode inode, std::uint64_t image) {
     images_.clear();
     has_forgotten_ = true;
   }
-  const auto [found, is_new] = images_.try_emplace(inode, image);
-  if (is_new) return !has_forgotten_;
-  return std::exchange(found->second, image) == image;
+  const auto found = images_.try_emplace(inode, has_forgotten_ ? kUnknown : image).first;
+  return found->second == image;
+}
+
+void PageSources::note(Inode inode, std::uint64_t image) noexcept {
+  if (image != 0) set(inode, image);
+}
+
+void PageSources::forget(Inode inode) noexcept { set(inode, kUnknown); }
+
+void PageSources::set(Inode inode, std::uint64_t image) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (const auto found = images_.find(inode); found != images_.end()) found->second = image;
 }
 
 }  // namespace weightfs::fs

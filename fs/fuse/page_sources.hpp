@@ -23,10 +23,19 @@ class PageSources {
 
   /// To be asked by each open that the daemon serves.  `image`: a number for the file, as of
   /// OpenTable::acquire(); 0: its bytes are checked, or always the same.
-  /// Returns: whether cached pages may be kept; false also if nobody knows any more.
+  /// Returns: whether cached pages may be kept; false also if nobody knows any more.  The same for
+  /// all who have the file open together: the kernel drops pages for each in its own open(2), and
+  /// none may read before that.
   bool is_same(Inode inode, std::uint64_t image);
 
+  /// The last of those who had the file open by the daemon has closed it: the pages are of `image`.
+  void note(Inode inode, std::uint64_t image) noexcept;
+  /// Nobody knows: an open was answered, but not heard.
+  void forget(Inode inode) noexcept;
+
  private:
+  void set(Inode inode, std::uint64_t image) noexcept;
+
   const std::size_t most_;
   RankedMutex mutex_{LockRank::leaf, "PageSources::mutex_"};
   std::unordered_map<Inode, std::uint64_t> images_;

@@ -140,7 +140,9 @@ OpenTable::Opened acquire_open(Server& server, Inode inode, const OpenTable::Reg
 }
 
 void release_open(Server& server, Inode inode) {
-  server.opens.release(inode, [&](std::int32_t id) { unregister(server, id); });
+  const auto ended = server.opens.release(inode, [&](std::int32_t id) { unregister(server, id); });
+  const bool has_pages = ended && ended->serving == Serving::daemon;
+  if (has_pages) server.page_sources.note(inode, ended->image);
 }
 
 std::int32_t register_file(const Server& server, const std::filesystem::path& path) {

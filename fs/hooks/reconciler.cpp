@@ -18,7 +18,7 @@ using HookState = HookStatus::State;
 constexpr auto kHookAskTimeout = std::chrono::seconds(10);
 constexpr Clock::duration kHookPauseMin = std::chrono::seconds(1);
 constexpr Clock::duration kHookPauseMax = std::chrono::seconds(60);
-constexpr std::size_t kUnendedMax = 8;
+constexpr std::size_t kUnendedMax = 2;
 
 /// ", in-place: paused for 0.052 s"; nothing if there is only one way.
 std::string shown_update(const std::optional<HookUpdate>& update) {
@@ -109,15 +109,18 @@ HookReconciler::Next HookReconciler::reconcile(const FindWish& find_wish, const 
 /// ones, and an engine that is new to this store may have been left between two versions.
 bool HookReconciler::is_right(const HookWish& wish, const Context& context) {
   const auto reported = hook_->find_reported(context.within(kHookAskTimeout));
-  const bool is_unfinished = record_.telling != 0 && reported == record_.telling;
-  {
-    const std::lock_guard lock(mutex_);
-    status_.reported = is_unfinished ? 0 : reported;  // its label came before it failed
-  }
   // What it was being told when a daemon was killed may have arrived.
   const std::uint64_t known = reported.value_or(std::max(told_, record_.telling));
   const std::uint64_t wanted = wish.target.version;
-  if (known > wanted && !wish.is_newest) return true;
+  const bool is_behind = known > wanted && !wish.is_newest;
+  {
+    const std::lock_guard lock(mutex_);
+    label_ = reported;
+    // A label may be set by an update that failed after it, or be of another run.
+    const bool is_believed = !reported || *reported == record_.told || is_behind;
+    status_.reported = is_believed ? reported : 0;
+  }
+  if (is_behind) return true;
   return record_.telling == 0 && known == wanted && record_.told == wanted;
 }
 
@@ -146,7 +149,8 @@ void HookReconciler::tell(const HookWish& wish, const Context& context) {
   try {
     hook_->tell(wish.target, context.within(options_.timeout));
   } catch (const Error& error) {
-    if (has_no_end(error)) note_unended(version);
+    // A command ends before this is thrown.
+    if (!hook_->is_told_for_good() && has_no_end(error)) note_unended(version);
     throw;
   }
   const auto reported = hook_->find_reported(context.within(kHookAskTimeout));
@@ -161,7 +165,7 @@ void HookReconciler::tell(const HookWish& wish, const Context& context) {
       "hook {} {}: has version {}, after {:.2f} s{}", options_.type, options_.target, version,
       std::chrono::duration<double>(options_.now() - begin).count(), shown_update(update)));
   const std::lock_guard lock(mutex_);
-  status_.reported = reported;
+  status_.reported = label_ = reported;
   status_.told = version;
   status_.update = update;
   status_.updates++;
@@ -169,13 +173,14 @@ void HookReconciler::tell(const HookWish& wish, const Context& context) {
   unended_.clear();
 }
 
-/// The oldest one is given up if there are many: an engine that never answers must not fill a disk.
+/// Of many the first is kept, which a request that hangs is about, and the last: an engine that
+/// never answers must not fill a disk.
 void HookReconciler::note_unended(std::uint64_t version) {
   if (version == 0) return;
   const std::lock_guard lock(mutex_);
   std::erase(unended_, version);
   unended_.push_back(version);
-  if (unended_.size() > kUnendedMax) unended_.erase(unended_.begin());
+  if (unended_.size() > kUnendedMax) unended_.erase(std::prev(unended_.end(), 2));
 }
 
 void HookReconciler::save(const HookRecord& record) {
@@ -219,6 +224,7 @@ HookReconciler::Next HookReconciler::note_unreachable(const std::string& message
   const std::lock_guard lock(mutex_);
   status_.failures = 0;
   status_.reported.reset();
+  label_.reset();
   status_.told = told_;
   telling_ = 0;
   unended_.clear();
@@ -251,7 +257,7 @@ Clock::duration HookReconciler::jittered(Clock::duration delay) const {
 
 bool HookReconciler::holds(std::uint64_t version) const {
   const std::lock_guard lock(mutex_);
-  return version == telling_ || version == status_.reported.value_or(status_.told) ||
+  return version == telling_ || version == label_.value_or(status_.told) ||
          std::ranges::find(unended_, version) != unended_.end();
 }
 

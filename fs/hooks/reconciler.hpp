@@ -129,6 +129,7 @@ class HookReconciler {
   mutable RankedMutex mutex_{LockRank::hook_reconciler, "HookReconciler::mutex_"};
   HookStatus status_;
   std::uint64_t telling_ = 0;           // held for the engine; 0: none
+  std::optional<std::uint64_t> label_;  // what it reports, believed or not; held too
   std::vector<std::uint64_t> unended_;  // told, and never answered; held too, oldest first
   std::uint64_t base_of_change_ = 0;    // Hook::base_of_change(), as of the last round
 };

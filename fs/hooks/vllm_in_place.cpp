@@ -26,7 +26,8 @@ VllmRank rank_of(const Json& status) {
           .from = status.at("from").get<std::uint64_t>(),
           .to = status.at("to").get<std::uint64_t>(),
           .needs_proof = status.at("needs_proof").get<bool>(),
-          .is_updating = status.at("updating").get<bool>()};
+          .is_updating = status.at("updating").get<bool>(),
+          .is_learning = status.value("learning", false)};
 }
 
 /// "rank 3: ", or nothing if there is only one.
@@ -48,6 +49,11 @@ VllmHeld held_by(const Ranks& ranks, std::uint64_t version) {
     }
   }
   return held;
+}
+
+bool is_any_learning(const Ranks& ranks) {
+  return std::any_of(ranks.begin(), ranks.end(),
+                     [](const VllmRank& rank) { return rank.is_learning; });
 }
 
 bool is_any_staging(const Ranks& ranks) {
@@ -190,10 +196,15 @@ VllmHeld VllmInPlace::reload(const VllmEngine& engine, const HookTarget& target,
   return held_by(hold(engine, target.version, context), target.version);
 }
 
-/// Only one that is known to be open: to end none is a failure of each rank, which leaves the
+/// Only an update that is known to be open: to end none is a failure of each rank, which leaves the
 /// answers of the others behind.
 void VllmInPlace::abandon(const VllmEngine& engine, const Context& context) const {
-  const Ranks ranks = ask(engine, "weightfs_status", Json::array(), context);
+  Ranks ranks = ask(engine, "weightfs_status", Json::array(), context);
+  VllmWait wait(pace_);
+  while (is_any_learning(ranks)) {
+    wait.wait(context, "vLLM learned how its weights are loaded");
+    ranks = ask(engine, "weightfs_status", Json::array(), context);
+  }
   const bool is_open = std::any_of(ranks.begin(), ranks.end(),
                                    [](const VllmRank& rank) { return rank.is_updating; });
   if (!is_open) return;

@@ -35,6 +35,7 @@ struct VllmRank {
   std::uint64_t held = 0, from = 0, to = 0;
   bool needs_proof = false;
   bool is_updating = false;  // between start_weight_update and finish_weight_update
+  bool is_learning = false;  // it watches the model's loader, and then puts the model back
 };
 
 /// What a hook knows about an engine that it has brought to a version.

@@ -109,8 +109,9 @@ bool may_start_offline(ErrorCode code) {
 }
 
 Places find_places(const PlacesWanted& wanted, const Context& context) {
+  const auto limit = find_remembered(wanted) ? kOpenTimeout : kFirstOpenTimeout;
   try {
-    auto repository = Repository::open(wanted.url, context.within(kOpenTimeout), wanted.bucket);
+    auto repository = Repository::open(wanted.url, context.within(limit), wanted.bucket);
     const auto store = wanted.store.empty() ? Store::default_path(repository->id()) : wanted.store;
     return {std::move(repository), store};
   } catch (const Error& error) {

@@ -18,6 +18,9 @@ namespace weightfs::fs {
 
 /// The time for the bucket to answer at the start.
 inline constexpr std::chrono::seconds kOpenTimeout{5};
+/// The same where there is nothing to serve without it: a resolver waits 5 s before it asks the
+/// next name server.
+inline constexpr std::chrono::seconds kFirstOpenTimeout{30};
 
 /// The repository, as its bucket or a store describes it, and the path of the store.
 struct Places {

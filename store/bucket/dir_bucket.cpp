@@ -248,10 +248,20 @@ Bucket::Time DirBucket::now(const Context& context) {
   check_lock_order(LockRank::bucket, "a request to the bucket");
   require_there("write", kName);
   make_parents(kName);
-  const Temporary temporary(root_ / kTemporary);
-  write_temporary(temporary.path(), kName, TextSource(""), context);
   struct stat attributes {};
-  if (::stat(temporary.path().c_str(), &attributes) != 0) throw failure(errno, "read", kName);
+  const Temporary temporary(root_ / kTemporary);
+  try {
+    write_temporary(temporary.path(), kName, TextSource(""), context);
+    if (::stat(temporary.path().c_str(), &attributes) != 0) throw failure(errno, "read", kName);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::no_space) throw;
+    // gc must be able to empty a directory that takes no more files.
+    const std::filesystem::path directory = root_ / kTemporary;
+    if (::utimensat(AT_FDCWD, directory.c_str(), nullptr, 0) != 0 ||
+        ::stat(directory.c_str(), &attributes) != 0) {
+      throw;
+    }
+  }
   return written_at(attributes);
 }
 

@@ -14,8 +14,11 @@
 #include <array>
 #include <atomic>
 #include <cstdarg>
+#include <map>
 #include <mutex>
+#include <optional>
 #include <shared_mutex>
+#include <string>
 #include <utility>
 
 #include "store/base/bytes.hpp"
@@ -227,8 +230,13 @@ class RocksDb final : public Db {
     for (const Change& change : changes) {
       if (change.value) make_family(change.family);
     }
-    const std::shared_lock lock(mutex_);
-    apply(changes, durability);
+    try {
+      const std::shared_lock lock(mutex_);
+      apply(changes, durability);
+    } catch (const Error&) {
+      reopen_early();
+      throw;
+    }
   }
 
   void sync() override {
@@ -369,7 +377,51 @@ class RocksDb final : public Db {
     }
     rocksdb::WriteOptions options;
     options.sync = durability == Durability::power;
-    accept(handle().db().Write(options, &batch));
+    const rocksdb::Status status = handle().db().Write(options, &batch);
+    if (!status.ok()) note_failed(changes);
+    accept(status);
+  }
+
+  // What a failed write was to change may be in the log all the same, where only its sync failed,
+  // and is then replayed when the database is opened.  So what was there before is written again.
+  // Requires: mutex_ is held, shared.
+  void note_failed(const std::vector<Change>& changes) {
+    const std::scoped_lock lock(failed_mutex_);
+    for (const Change& change : changes) {
+      auto* const family = handle().family(change.family);
+      if (family == nullptr) continue;
+      std::string value;
+      const rocksdb::Status status =
+          handle().db().Get(rocksdb::ReadOptions(), family, slice_of(change.key), &value);
+      if (status.ok()) failed_.try_emplace({change.family, change.key}, std::move(value));
+      if (status.IsNotFound()) failed_.try_emplace({change.family, change.key}, std::nullopt);
+    }
+  }
+
+  // Requires: mutex_ is held, exclusively, and the database was just opened.
+  void undo_failed() {
+    const std::scoped_lock lock(failed_mutex_);
+    if (failed_.empty()) return;
+    rocksdb::WriteBatch batch;
+    for (const auto& [key, value] : failed_) {
+      auto* const family = handle_->family(key.first);
+      if (family == nullptr) continue;  // nothing to delete
+      check(value ? batch.Put(family, slice_of(key.second), *value)
+                  : batch.Delete(family, slice_of(key.second)),
+            directory_, "write to");
+    }
+    rocksdb::WriteOptions options;
+    options.sync = true;
+    check(handle_->db().Write(options, &batch), directory_, "write to");
+    failed_.clear();
+  }
+
+  // At once, not before the next write: the process may end, and the next one knows nothing of it.
+  void reopen_early() noexcept {
+    try {
+      if (!writable_ && free_bytes_() >= kRecordsFloorBytes) reopen();
+    } catch (const std::exception&) {  // the next write tries it again, and says why
+    }
   }
 
   // Reopens for writing.  If that fails, the records can still be read.
@@ -379,8 +431,10 @@ class RocksDb final : public Db {
     handle_.reset();
     try {
       handle_ = Handle::open(directory_, true);
+      undo_failed();
       writable_ = true;
     } catch (const Error&) {
+      handle_.reset();
       handle_ = Handle::open(directory_, false);
       throw;
     }
@@ -400,6 +454,9 @@ class RocksDb final : public Db {
   mutable RankedSharedMutex mutex_{LockRank::database, "RocksDb::mutex_"};
   std::unique_ptr<Handle> handle_;
   std::atomic<bool> writable_ = false;
+  // Guards failed_: what the keys of failed writes had before.
+  RankedMutex failed_mutex_{LockRank::leaf, "RocksDb::failed_mutex_"};
+  std::map<std::pair<ColumnFamily, std::string>, std::optional<std::string>> failed_;
 };
 
 }  // namespace

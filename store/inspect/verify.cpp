@@ -418,11 +418,21 @@ class RepositoryVerifier {
     return decoded_ && decoded_->base.version->number() == version;
   }
 
-  /// Decodes the parent, as the base for checking a single version.
+  /// Decodes the parent, as the base for checking a single version; nullopt if it cannot be built:
+  /// the version has a snapshot, and does not need it.
   std::optional<Decoded> decode_parent(const Version& version) {
     const Progress nobody;
     ProgressCounter not_counted(nobody, "verifying", 0);
-    return decode_by_any_way(history_.get(version.manifest.parent, context_), not_counted);
+    try {
+      const VersionPtr parent = history_.get(version.manifest.parent, context_);
+      return decoded_by(make_plan(history_, parent, {}, context_, {.skips = SkipUse::none}), parent,
+                        not_counted);
+    } catch (const BaseDamaged&) {
+      throw;
+    } catch (const Error& error) {
+      if (!is_verdict(error)) throw;
+      return std::nullopt;
+    }
   }
 
   /// Without skip deltas that the log does not need.
@@ -516,22 +526,25 @@ class RepositoryVerifier {
   std::optional<Decoded> decode(const VersionPtr& version, MakePlan&& make_plan_now,
                                 ProgressCounter& counter) {
     std::optional<Decoded> result;
-    verdicts_.judge(keys::manifest(version->number()), [&] {
-      Plan plan = make_plan_now();
-      plan.version = without_blobs(*version);
-      Decoded decoded{ScratchDirectory(scratch_, "verify-"), {}};
-      WriteOptions options;
-      options.directory = decoded.directory.path();
-      options.spool = scratch_;
-      options.sync = false;
-      options.coder = coder_;
-      // The version counts when it is complete; until then this only shows activity.
-      write_version(plan, repository_, options, context_,
-                    [&](std::string_view, std::uint64_t, std::uint64_t) { counter.add(0); });
-      decoded.base = {version, plan.layout, decoded.directory.path(), std::move(plan.hashes)};
-      result = std::move(decoded);
-    });
+    verdicts_.judge(keys::manifest(version->number()),
+                    [&] { result = decoded_by(make_plan_now(), version, counter); });
     return result;
+  }
+
+  /// Throws Error: what is wrong.
+  Decoded decoded_by(Plan plan, const VersionPtr& version, ProgressCounter& counter) {
+    plan.version = without_blobs(*version);
+    Decoded decoded{ScratchDirectory(scratch_, "verify-"), {}};
+    WriteOptions options;
+    options.directory = decoded.directory.path();
+    options.spool = scratch_;
+    options.sync = false;
+    options.coder = coder_;
+    // The version counts when it is complete; until then this only shows activity.
+    write_version(plan, repository_, options, context_,
+                  [&](std::string_view, std::uint64_t, std::uint64_t) { counter.add(0); });
+    decoded.base = {version, plan.layout, decoded.directory.path(), std::move(plan.hashes)};
+    return decoded;
   }
 
   /// Blobs are checked separately; a damaged one must not prevent the check of the tensors.

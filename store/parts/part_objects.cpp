@@ -81,10 +81,10 @@ std::optional<PartRecord> find_part(Repository& repository, const PartSet& set, 
 }
 
 FoundPart get_part(Repository& repository, const PartSet& set, PartRecord record,
-                   const Context& context) {
+                   MemoryBudget& memory, const Context& context) {
   FoundPart found;
   const std::string layout_key = keys::part_object(set, record.layout.sha256);
-  MemoryBudget().check(kPartLayoutMemoryShare * record.layout.size_bytes, layout_key);
+  memory.take(kPartLayoutMemoryShare * record.layout.size_bytes, layout_key);
   found.layout =
       Layout::parse(get_part_object(repository, set, record.layout, context), layout_key);
   const std::string hashes_key = keys::part_object(set, record.hashes.sha256);
@@ -94,7 +94,7 @@ FoundPart get_part(Repository& repository, const PartSet& set, PartRecord record
         fmt::format("object {}: its record says {} bytes, its layout needs {}", hashes_key,
                     record.hashes.size_bytes, part_hashes_size(*found.layout, record.snapshot)));
   }
-  MemoryBudget().check(kPartHashesMemoryShare * record.hashes.size_bytes, hashes_key);
+  memory.take(kPartHashesMemoryShare * record.hashes.size_bytes, hashes_key);
   found.hashes = parse_part_hashes(get_part_object(repository, set, record.hashes, context),
                                    *found.layout, record.snapshot, hashes_key);
   found.record = std::move(record);

@@ -14,6 +14,7 @@
 #include <string_view>
 
 #include "store/base/context.hpp"
+#include "store/os/memory_budget.hpp"
 #include "store/parts/part_record.hpp"
 #include "store/parts/part_set.hpp"
 #include "store/repository/repository.hpp"
@@ -38,10 +39,11 @@ struct FoundPart {
 std::optional<PartRecord> find_part(Repository& repository, const PartSet& set, unsigned part,
                                     const Context& context);
 
-/// The layout and the hashes that a record names.
+/// The layout and the hashes that a record names.  They are taken from `memory`, which is for all
+/// parts of a version together.
 /// Throws Error: not_found, corrupt; unsupported (too large for this host).
 FoundPart get_part(Repository& repository, const PartSet& set, PartRecord record,
-                   const Context& context);
+                   MemoryBudget& memory, const Context& context);
 
 /// Puts a layout's or hashes' bytes.
 ObjectRef put_part_object(Repository& repository, const PartSet& set, std::string_view bytes,

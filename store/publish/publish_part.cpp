@@ -481,8 +481,9 @@ void PartPublisher::complete() {
   reached("complete");
   try {
     std::vector<FoundPart> parts(found_.size());
+    MemoryBudget memory;
     parallel_for(parts.size(), kPartsAtOnce, context_, [&](std::size_t i) {
-      parts[i] = get_part(repository_, set_, *found_[i], context_);
+      parts[i] = get_part(repository_, set_, *found_[i], memory, context_);
     });
     const UnionParent parent{parent_layout_.get(), parent_ ? parent_->manifest_sha256 : Sha256{}};
     put_union(unite_parts(parts, parent, [this](const BlobRef& blob) {

@@ -268,6 +268,11 @@ void PartialVersion::State::make_alone(std::size_t window, WindowMakers& makers)
     }
   } else {
     write_alone(file, window, opened.fd(), makers);
+    if (makers.way->plan != first_plan) {
+      // It does not vouch for the other half of a chunk that a neighbour made of the snapshot.
+      const std::lock_guard lock(mutex);
+      make_beside_alone(window);
+    }
   }
   finish_window(window);
 }

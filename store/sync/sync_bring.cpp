@@ -203,22 +203,25 @@ void Sync::State::note_unfilled(std::uint64_t version, const Error& error) {
 }
 
 /// One of them, the oldest: between two of them the bucket is polled.
-void Sync::State::fill_asked(const Context& context) {
+/// Returns: whether it was begun.
+bool Sync::State::fill_asked(const Context& context) {
   std::uint64_t version = 0;
   change([&] {
     if (asked.empty()) return;
     version = asked.extract(asked.begin()).value();
     woken = woken || !asked.empty();
   });
-  if (version == 0) return;
+  if (version == 0) return false;
   try {
     with_errors([&] {
       const auto reserved = reserve(version, context);
       fill(version, context);
     });
+    return true;
   } catch (const Error& error) {
     note_unfilled(version, error);
     shown.listeners().changed();  // ends the wait of its waiters
+    return false;
   }
 }
 

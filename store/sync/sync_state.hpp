@@ -87,7 +87,7 @@ struct Sync::State {
   bool fill_first(std::uint64_t version, const Context& context, VersionWatch& watch);
   std::shared_ptr<PartialVersion> fill(std::uint64_t version, const Context& context);
   void note_unfilled(std::uint64_t version, const Error& error);
-  void fill_asked(const Context& context);  // one of them
+  bool fill_asked(const Context& context);  // one of them
   void note_filled();
   void show_catalog(const Context* bucket);
   void note_swapped();

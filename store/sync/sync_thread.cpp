@@ -30,7 +30,9 @@ void Sync::State::run(const std::stop_token& stop) {
         log_warning(fmt::format("sync: {}", error.what()));
       }
       change([&] { remaking = false; });
-      fill_asked(context);
+      while (fill_asked(context) && !poller.is_reachable()) {
+        // Made without the bucket, which is away: another poll would only take time.
+      }
       polled = Clock::now();
       try {
         read_tags(context, find_next_poll(polled));

@@ -1,5 +1,6 @@
 """Mounts of a user who is not root."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -19,8 +20,9 @@ class UserMounts:
             harness.run("--version", user=UID, group=UID, extra_groups=[])
         except PermissionError:
             self.skipTest("other users cannot run the binary where it lies")
-        if shutil.which("fusermount3") is None:
-            self.skipTest("no fusermount3")
+        for program in ("fusermount3", "unshare", "setpriv"):
+            if shutil.which(program) is None:
+                self.skipTest(f"no {program}")
         mount = harness.Mount(self, self.url)
         os.makedirs(mount.store)
         for path in (mount.path, mount.store):
@@ -41,7 +43,8 @@ class UserMounts:
         done = subprocess.run(["unshare", "--mount", "sh", "-c", script, harness.BINARY,
                                *mount.arguments()], env=harness.environment(variables),
                               capture_output=True, text=True, timeout=120)
-        os.unlink(variables["DEVICE"])
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(variables["DEVICE"])
         if done.returncode == harness.SKIPPED:
             self.skipTest(f"users cannot be given /dev/fuse: {done.stderr}")
         ended = json.loads(harness.read_file(variables["ENDED"]) or "null") if (

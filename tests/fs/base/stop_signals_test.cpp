@@ -32,6 +32,7 @@ bool stops(const StopSignals& signals) {
 
 /// In a process that has no other threads: a signal goes to any one that does not block it.
 void expect_in_child(const std::function<bool()>& holds) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // until the test ends
   EXPECT_EXIT(::_exit(holds() ? 0 : 1), testing::ExitedWithCode(0), "");
 }
 

@@ -8,11 +8,30 @@ namespace {
 TEST(PageSources, KeepsThePagesOfTheSameFile) {
   PageSources sources;
   EXPECT_TRUE(sources.is_same(1, 7));
+  sources.note(1, 7);
   EXPECT_TRUE(sources.is_same(1, 7));
-  EXPECT_FALSE(sources.is_same(1, 8)) << "made again";
-  EXPECT_TRUE(sources.is_same(1, 8));
   EXPECT_TRUE(sources.is_same(2, 9));
   EXPECT_TRUE(sources.is_same(1, 0)) << "of no file";
+}
+
+// Each drops them in its own open(2): the second one may read before the first has.
+TEST(PageSources, AllWhoOpenWhatWasMadeAgainTogetherDropThem) {
+  PageSources sources;
+  EXPECT_TRUE(sources.is_same(1, 7));
+  sources.note(1, 7);
+  for (int i = 0; i < 3; i++) EXPECT_FALSE(sources.is_same(1, 8));
+  sources.note(1, 8);  // all have closed it
+  EXPECT_TRUE(sources.is_same(1, 8));
+}
+
+TEST(PageSources, AnOpenThatNobodyHeardOfDroppedNone) {
+  PageSources sources;
+  EXPECT_TRUE(sources.is_same(1, 7));
+  EXPECT_FALSE(sources.is_same(1, 8));
+  sources.note(1, 8);
+  sources.forget(1);
+  EXPECT_FALSE(sources.is_same(1, 8));
+  sources.note(1, 8);
   EXPECT_TRUE(sources.is_same(1, 8));
 }
 
@@ -22,6 +41,7 @@ TEST(PageSources, WhatWasForgottenIsNotKept) {
   EXPECT_TRUE(sources.is_same(2, 7));
   EXPECT_FALSE(sources.is_same(3, 7));
   EXPECT_FALSE(sources.is_same(1, 7));
+  sources.note(1, 7);
   EXPECT_TRUE(sources.is_same(1, 7));
 }
 

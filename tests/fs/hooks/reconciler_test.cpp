@@ -154,9 +154,26 @@ TEST_F(HookReconcilerTest, WhatFailedAfterItsLabelIsNotReportedUntilItHasSucceed
   };
   for (int i = 0; i < 3; i++) round();
   EXPECT_EQ(told(), Versions({3, 4, 4, 4}));
+  show(5);  // does not make 4 a success
+  engine_.on_tell = [&](const HookTarget&) {
+    EXPECT_NE(reconciler_->status().reported, 4U);
+    EXPECT_TRUE(reconciler_->holds(4));
+    throw Error(ErrorCode::io, "cannot pause");
+  };
+  for (int i = 0; i < 2; i++) round();
+  EXPECT_TRUE(reconciler_->holds(4));
   engine_.on_tell = {};
   round();
-  EXPECT_EQ(reconciler_->status().reported, 4U);
+  EXPECT_EQ(reconciler_->status().reported, 5U);
+}
+
+TEST_F(HookReconcilerTest, WhatAnotherRunToldItIsNotReportedWhileItIsTold) {
+  engine_.reports = 3;
+  show(3);
+  engine_.on_tell = [&](const HookTarget&) { EXPECT_NE(reconciler_->status().reported, 3U); };
+  round();
+  EXPECT_EQ(told(), Versions({3}));
+  EXPECT_EQ(reconciler_->status().reported, 3U);
 }
 
 TEST_F(HookReconcilerTest, SuccessIsTheVersionReadBack) {
@@ -377,11 +394,12 @@ TEST_F(HookReconcilerTest, HoldsWhatAnEngineThatDidNotAnswerMayBeLoadingStill) {
     show(version);
     round();
   }
-  for (const std::uint64_t version : {2U, 3U, 4U, 6U}) EXPECT_TRUE(reconciler_->holds(version));
+  for (const std::uint64_t version : {2U, 4U, 6U}) EXPECT_TRUE(reconciler_->holds(version));
+  EXPECT_FALSE(reconciler_->holds(3));  // neither the first nor the last
   EXPECT_FALSE(reconciler_->holds(5));  // it has answered
   engine_.on_tell = {};
   round();
-  for (const std::uint64_t version : {2U, 3U, 4U}) EXPECT_FALSE(reconciler_->holds(version));
+  for (const std::uint64_t version : {2U, 4U}) EXPECT_FALSE(reconciler_->holds(version));
   EXPECT_TRUE(reconciler_->holds(6));
 
   engine_.on_tell = [](const HookTarget&) { throw Error(ErrorCode::timed_out, "too late"); };
@@ -389,11 +407,13 @@ TEST_F(HookReconcilerTest, HoldsWhatAnEngineThatDidNotAnswerMayBeLoadingStill) {
     show(version);
     round();
   }
-  EXPECT_TRUE(reconciler_->holds(98));
-  EXPECT_FALSE(reconciler_->holds(50));  // it must not fill the disk
+  for (const std::uint64_t version : {7U, 99U}) EXPECT_TRUE(reconciler_->holds(version));
+  for (const std::uint64_t version : {50U, 98U}) {
+    EXPECT_FALSE(reconciler_->holds(version));  // it must not fill the disk
+  }
   engine_.is_gone = true;
   round();
-  EXPECT_FALSE(reconciler_->holds(98));
+  for (const std::uint64_t version : {7U, 99U}) EXPECT_FALSE(reconciler_->holds(version));
 }
 
 TEST_F(HookReconcilerTest, WantsTheChangeFromWhatTheEngineHasToTheNewest) {

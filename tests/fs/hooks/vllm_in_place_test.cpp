@@ -33,6 +33,7 @@ class RankedEngine {
     std::uint64_t weights = 1, held = 0, from = 0, to = 0;
     std::string state = "idle", error = {}, refused = {};
     bool is_proven = false, is_updating = false;
+    int learns = 0;                   // until it was asked so often
     std::string fails_in = {};        // a method, of this rank alone
     std::vector<Json> left_behind{};  // answers of earlier calls
   };
@@ -190,7 +191,9 @@ class RankedEngine {
     if (method == "weightfs_status" && rank.state == "staging" && --polls_ <= 0) {
       rank.state = "ready";
     }
-    return status(rank);
+    const Json said = status(rank);
+    if (method == "weightfs_status" && rank.learns > 0) rank.learns--;
+    return said;
   }
 
   /// A stage, or an update, fails in its status; anything else raises.
@@ -218,6 +221,7 @@ class RankedEngine {
   }
 
   static Json reload(Rank& rank, const std::string& path) {
+    if (rank.learns > 0) return {};  // what is loaded is put back
     rank.weights = std::stoul(path.substr(path.rfind('/') + 1));
     return {};
   }
@@ -234,7 +238,8 @@ class RankedEngine {
             {"changes", 7},
             {"needs_proof", !rank.is_proven},
             {"stage_s", 0.25},
-            {"updating", rank.is_updating}};
+            {"updating", rank.is_updating},
+            {"learning", rank.learns > 0}};
   }
 
   mutable std::mutex mutex_;  // guards what follows
@@ -498,6 +503,15 @@ TEST_F(VllmInPlaceTest, AQuestionForItsStateThatFailsEndsNothing) {
   EXPECT_TRUE(engine.is_paused());
   EXPECT_EQ(count(engine.take_calls(), "/finish_weight_update"), 0U);
   bring_to_2(*hook);
+  EXPECT_TRUE(engine.serves(2)) << engine.died();
+}
+
+// A hook that was killed had begun to stage.
+TEST_F(VllmInPlaceTest, AnEngineThatLearnsIsNotReloadedBesideThat) {
+  RankedEngine engine(2);
+  engine.with_rank(1, [](RankedEngine::Rank& rank) { rank.learns = 3; });
+  const auto hook = make(engine);
+  EXPECT_EQ(tell(*hook, 2), UpdateHow::reload);
   EXPECT_TRUE(engine.serves(2)) << engine.died();
 }
 

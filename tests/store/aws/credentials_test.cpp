@@ -588,6 +588,7 @@ TEST_F(AwsCredentialsTest, AnInstanceWithoutARoleIsNone) {
 // A mount or sync then starts from its store, as where the bucket itself does not answer.  Where
 // there is no instance, a person still reads how to give keys.
 TEST_F(AwsCredentialsTest, AnInstanceThatDoesNotSayMayHaveKeysLater) {
+  set("AWS_METADATA_SERVICE_TIMEOUT", "30");  // this machine may be busy
   const std::vector<std::string> advice{"no AWS credentials found", "set AWS_ACCESS_KEY_ID"};
   const auto expect_later = [&](std::string why) {
     std::vector<std::string> words = advice;

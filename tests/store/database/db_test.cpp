@@ -64,6 +64,36 @@ TEST(Db, AFailedSyncIsNotTheLast) {
   EXPECT_EQ(db->find(ColumnFamily::store, "a"), "1");
 }
 
+// It is in the log, and was applied when that was read again: a hand-over that was refused came
+// back after a restart.
+TEST(Db, AWriteWhoseSyncFailedIsNotApplied) {
+  DbFixture at;
+  auto db = at.open();
+  db->write({{ColumnFamily::store, "a", "1"}, {ColumnFamily::store, "gone", "1"}});
+  const auto fail = [&] {
+    const test::SyncWatch watch(".log");
+    EXPECT_EQ(code_of([&] {
+                db->write({{ColumnFamily::store, "a", "2"},
+                           {ColumnFamily::store, "gone", std::nullopt},
+                           {ColumnFamily::store, "b", "2"}});
+              }),
+              ErrorCode::io);
+  };
+  const std::map<std::string, std::string> before{{"a", "1"}, {"gone", "1"}};
+  fail();
+  EXPECT_EQ(all_of(*db, ColumnFamily::store), before);
+  fail();
+  db.reset();
+  db = at.open();
+  EXPECT_EQ(all_of(*db, ColumnFamily::store), before);
+  fail();
+  db->write({{ColumnFamily::store, "a", "3"}});
+  db.reset();
+  db = at.open();
+  EXPECT_EQ(db->find(ColumnFamily::store, "a"), "3");
+  EXPECT_EQ(db->find(ColumnFamily::store, "b"), std::nullopt);
+}
+
 // Path, size and content of every file, to check that nothing was written.
 std::map<std::string, std::string> picture(const std::filesystem::path& directory) {
   return test::read_tree(directory);

@@ -240,6 +240,15 @@ TEST_F(Verify, OfOneVersionIsBuiltByDeltaAndBySnapshot) {
   EXPECT_EQ(objects_of(verify(7)), all) << messages_of(verify(7));
 }
 
+// Who publishes with --snapshot behind damage leads everybody past it.
+TEST_F(Verify, OfOneVersionWithASnapshotDoesNotNeedItsParent) {
+  nudge(files_["a.safetensors"][1], 0.5, rng_);
+  builder_.add(tree(7), {.snapshot = true});
+  builder_.flip(pack(6), -1);
+  EXPECT_EQ(objects_of(verify(7)), std::set<std::string>{}) << messages_of(verify(7));
+  EXPECT_EQ(objects_of(verify()), std::set<std::string>{pack(6)});
+}
+
 TEST_F(Verify, CountsWhatNoVersionNames) {
   MemoryBucket& bucket = *builder_.bucket();
   const std::string mine = std::string(32, 'a') + "-0.safetensors";

@@ -375,7 +375,11 @@ class Shape:
         self._data = [(tensor, tensor.detach()) for _, tensor, _ in tensors_of(model)]
 
     def restore(self) -> None:
-        """Touches only what has changed: other threads compute with the model."""
+        """Touches only what has changed: other threads compute with the model. Nothing, if a reload
+        has begun meanwhile, which puts the model's tensors on meta: they are its own now."""
+        if any(tensor.is_meta for now, _ in self._entries for tensor in now.values()
+               if isinstance(tensor, torch.Tensor)):
+            return
         for now, before in self._entries:
             for name in now.keys() - before.keys():
                 del now[name]

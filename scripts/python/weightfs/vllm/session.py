@@ -84,6 +84,8 @@ class Session:
                     "error": self._error, "refused": self._refused,
                     "needs_proof": not kinds <= self._proven, "changes": self._changes,
                     "updating": self._updating,
+                    # What the loader replaces is put back then: not beside a reload.
+                    "learning": self._learner != 0,
                     **{f"{what}_s": round(took, 6) for what, took in self._seconds.items()}}
 
     def hold(self, version: int) -> dict[str, Any]:
