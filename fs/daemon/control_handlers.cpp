@@ -19,6 +19,7 @@ namespace weightfs::fs {
 namespace {
 
 constexpr std::size_t kMadeUpBytes = 4;
+constexpr std::uint64_t kAskedAhead = 16;        // versions that may have come since the last poll
 constexpr std::chrono::seconds kRebaseTime{30};  // for the bucket to reply
 
 /// In the order that WaitFacts requires.
@@ -37,9 +38,18 @@ WaitFacts facts_of(const Sync& sync, const PublishQueue* queue) {
   return facts;
 }
 
+/// Of a version that is far above the newest one that is known.  Any user may wait, and for each
+/// number the sync would ask the bucket, in vain.
+std::optional<WaitEnd> find_absent(const Sync& sync, std::uint64_t version) {
+  const std::uint64_t newest = sync.status().newest;
+  const bool is_known = sync.opens_by_name() && newest != 0;
+  if (!is_known || version <= newest + kAskedAhead) return std::nullopt;
+  return WaitEnd{WaitEnd::How::failed, version,
+                 fmt::format("version {} does not exist; the newest is {}", version, newest), ""};
+}
+
 /// Requests a version, once, and prevents its eviction while a client waits.  If it is just being
-/// removed, the next check requests it.  Any user may wait, so only versions that are known to be:
-/// for any other one the sync would ask the bucket in vain.
+/// removed, the next check requests it.
 void bring(Sync& sync, std::uint64_t version, ControlHandlers::WaitState& state) {
   state.comes = sync.try_reserve(version);
   if (state.comes) sync.ask_for(version);
@@ -105,8 +115,10 @@ ControlHandlers make_control_handlers(Sync& sync, const Writing& writing, Loader
   ControlHandlers handlers;
   handlers.wait = [&sync, queue = writing.queue](const WaitFor& what,
                                                  ControlHandlers::WaitState& state) {
-    const bool may_come = what.version && *what.version <= sync.status().newest;
-    if (what.ready && may_come && !state.comes) bring(sync, *what.version, state);
+    if (what.ready && what.version && !state.comes) {
+      if (auto end = find_absent(sync, *what.version)) return end;
+      bring(sync, *what.version, state);
+    }
     return find_wait_end(what, facts_of(sync, queue), state);
   };
   handlers.pin = [&pins](const PinRequest& request) {

@@ -140,8 +140,11 @@ class CountedFile : public OpenFile {
 
   void release() const noexcept override {
     if (server_.options.pins != nullptr) server_.options.pins->released(pin_);
-    release_open(server_, inode_);
+    release_open(server_, inode_, was_heard_);
   }
+
+  /// The caller had gone when its open was answered.
+  void set_unheard() noexcept { was_heard_ = false; }
 
  protected:
   Server& server_;
@@ -150,6 +153,7 @@ class CountedFile : public OpenFile {
  private:
   const std::uint64_t size_bytes_;
   std::uint64_t pin_ = 0;
+  bool was_heard_ = true;
 };
 
 // A LocalFile or a StreamingFile: whichever came first of those that are open now decides, for all
@@ -243,8 +247,8 @@ void reply_counted(Opening& opening, const OpenTable::Opened& opened,
   }
   const std::uint64_t handle = opening.info.fh;
   if (reply_open(opening.req, opening.info, opened.backing_id) == 0) return;
+  file->set_unheard();
   server.files.remove(handle);
-  server.page_sources.forget(opening.inode);  // the kernel dropped none
 }
 
 // The file that a version's bytes come from.  0 for others: a delta goes and is made again while it
@@ -285,7 +289,7 @@ void open_image(Opening& opening, const LocalFile& file, const OpenTable::Regist
       image = server.images.hold(opening.inode, file, std::move(partial));
     }
   } catch (const std::exception&) {
-    release_open(server, opening.inode);
+    release_open(server, opening.inode, false);
     throw;
   }
   reply_counted(opening, opened,

@@ -21,12 +21,7 @@ bool PageSources::is_same(Inode inode, std::uint64_t image) {
 }
 
 void PageSources::note(Inode inode, std::uint64_t image) noexcept {
-  if (image != 0) set(inode, image);
-}
-
-void PageSources::forget(Inode inode) noexcept { set(inode, kUnknown); }
-
-void PageSources::set(Inode inode, std::uint64_t image) noexcept {
+  if (image == 0) return;
   const std::lock_guard lock(mutex_);
   if (const auto found = images_.find(inode); found != images_.end()) found->second = image;
 }

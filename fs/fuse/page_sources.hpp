@@ -29,13 +29,10 @@ class PageSources {
   bool is_same(Inode inode, std::uint64_t image);
 
   /// The last of those who had the file open by the daemon has closed it: the pages are of `image`.
+  /// Not for an open that failed, or that nobody heard of: the kernel dropped none for it.
   void note(Inode inode, std::uint64_t image) noexcept;
-  /// Nobody knows: an open was answered, but not heard.
-  void forget(Inode inode) noexcept;
 
  private:
-  void set(Inode inode, std::uint64_t image) noexcept;
-
   const std::size_t most_;
   RankedMutex mutex_{LockRank::leaf, "PageSources::mutex_"};
   std::unordered_map<Inode, std::uint64_t> images_;

@@ -139,9 +139,9 @@ OpenTable::Opened acquire_open(Server& server, Inode inode, const OpenTable::Reg
   return *opened;
 }
 
-void release_open(Server& server, Inode inode) {
+void release_open(Server& server, Inode inode, bool was_heard) {
   const auto ended = server.opens.release(inode, [&](std::int32_t id) { unregister(server, id); });
-  const bool has_pages = ended && ended->serving == Serving::daemon;
+  const bool has_pages = was_heard && ended && ended->serving == Serving::daemon;
   if (has_pages) server.page_sources.note(inode, ended->image);
 }
 

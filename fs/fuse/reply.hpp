@@ -60,7 +60,8 @@ void park_until(fuse_req_t req, const Parking& parking, Clock::time_point deadli
 /// `image`: see OpenTable::acquire().  Throws Error: io (ENFILE) if too many are open.
 OpenTable::Opened acquire_open(Server& server, Inode inode, const OpenTable::Register& decide,
                                std::uint64_t image = 0);
-void release_open(Server& server, Inode inode);
+/// `was_heard`: the open was answered with success.
+void release_open(Server& server, Inode inode, bool was_heard = true);
 
 /// For acquire_open(): a backing id, or 0 if the daemon is to serve the file.
 /// Throws Error: not_found.

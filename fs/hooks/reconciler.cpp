@@ -117,7 +117,9 @@ bool HookReconciler::is_right(const HookWish& wish, const Context& context) {
     const std::lock_guard lock(mutex_);
     label_ = reported;
     // A label may be set by an update that failed after it, or be of another run.
-    const bool is_believed = !reported || *reported == record_.told || is_behind;
+    const bool is_unfinished = record_.telling != 0 && reported == record_.telling;
+    const bool is_believed =
+        !reported || (!is_unfinished && (*reported == record_.told || is_behind));
     status_.reported = is_believed ? reported : 0;
   }
   if (is_behind) return true;

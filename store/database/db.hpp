@@ -83,7 +83,8 @@ class Db {
       ColumnFamily family, std::string_view begin, std::string_view end,
       const std::function<bool(std::string_view key, std::string_view value)>& each) const = 0;
 
-  /// Applies all changes or none, also where the disk takes them into the log and then fails.
+  /// Applies all changes or none, also where the disk takes them into the log and then fails; but
+  /// while the disk fails whatever it is given, reads may show them.
   /// Throws Error: no_space (nothing was written), io.
   virtual void write(const std::vector<Change>& changes,
                      Durability durability = Durability::power) = 0;

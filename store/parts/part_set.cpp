@@ -58,8 +58,9 @@ std::optional<std::string> find_run_token(
   if (environment("TORCHELASTIC_RUN_ID")) return std::nullopt;
   const auto job = environment("SLURM_JOB_ID");
   if (!job || job->empty()) return std::nullopt;
-  return fmt::format("{}.{}.{}", *job, environment("SLURM_RESTART_COUNT").value_or("0"),
-                     environment("SLURM_STEP_ID").value_or("-"));
+  const auto step = environment("SLURM_STEP_ID");  // of each srun; none in the batch script
+  return fmt::format("{}.{}{}", *job, environment("SLURM_RESTART_COUNT").value_or("0"),
+                     step ? "." + *step : "");
 }
 
 PartSet part_set(std::string_view repository, const PartChoice& choice, std::string_view tag,

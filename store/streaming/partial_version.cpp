@@ -269,8 +269,12 @@ void PartialVersion::State::make_alone(std::size_t window, WindowMakers& makers)
   } else {
     write_alone(file, window, opened.fd(), makers);
     if (makers.way->plan != first_plan) {
-      // It does not vouch for the other half of a chunk that a neighbour made of the snapshot.
+      // It does not vouch for the other half of a chunk that a neighbour made, or makes, of the
+      // snapshot.
       const std::lock_guard lock(mutex);
+      if (edges) {
+        for (const std::size_t other : edges->neighbours(window)) edges->set_alone(other);
+      }
       make_beside_alone(window);
     }
   }
@@ -371,6 +375,7 @@ PartialVersion::State::Settled PartialVersion::State::settle(std::size_t window,
     finish_window(*other);
     lock.lock();
   }
+  if (edges->is_alone(window)) return Settled::wrong;  // a neighbour came by another way meanwhile
   if (!edges->is_open(window)) return Settled::here;
   if (find_beside(window, WindowQueue::State::failed)) return Settled::wrong;
   queue->set_written(window);

@@ -308,6 +308,9 @@ class Refused(unittest.TestCase):
             model.norm = parameter(6)
         self.loader("norm", replace, "replaces the model's tensors")
 
+        self.loader("norm", lambda m, w: setattr(m, "norm", torch.nn.Parameter(
+            w.view(-1), requires_grad=False)), "replaces the model's tensors")
+
         def replace_module(model, w):
             model.head = torch.nn.Module()
             model.head.weight = parameter(12, 6)

@@ -24,17 +24,6 @@ TEST(PageSources, AllWhoOpenWhatWasMadeAgainTogetherDropThem) {
   EXPECT_TRUE(sources.is_same(1, 8));
 }
 
-TEST(PageSources, AnOpenThatNobodyHeardOfDroppedNone) {
-  PageSources sources;
-  EXPECT_TRUE(sources.is_same(1, 7));
-  EXPECT_FALSE(sources.is_same(1, 8));
-  sources.note(1, 8);
-  sources.forget(1);
-  EXPECT_FALSE(sources.is_same(1, 8));
-  sources.note(1, 8);
-  EXPECT_TRUE(sources.is_same(1, 8));
-}
-
 TEST(PageSources, WhatWasForgottenIsNotKept) {
   PageSources sources(2);
   EXPECT_TRUE(sources.is_same(1, 7));

@@ -167,6 +167,19 @@ TEST_F(HookReconcilerTest, WhatFailedAfterItsLabelIsNotReportedUntilItHasSucceed
   EXPECT_EQ(reconciler_->status().reported, 5U);
 }
 
+TEST_F(HookReconcilerTest, WhatIsToldAgainAndFailsIsNotReportedThoughItWasToldBefore) {
+  show(3);
+  round();
+  engine_.reports = 0;  // it was started again
+  engine_.on_tell = [&](const HookTarget&) {
+    engine_.reports = 3;
+    throw Error(ErrorCode::io, "cannot resume");
+  };
+  for (int i = 0; i < 3; i++) round();
+  EXPECT_EQ(reconciler_->status().reported, 0U);
+  EXPECT_TRUE(reconciler_->holds(3));
+}
+
 TEST_F(HookReconcilerTest, WhatAnotherRunToldItIsNotReportedWhileItIsTold) {
   engine_.reports = 3;
   show(3);

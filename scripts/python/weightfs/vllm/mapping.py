@@ -12,7 +12,7 @@ that decides by values, or that replaces parameters, is refused: CannotMap.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -212,6 +212,10 @@ class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._alive.append(tensor)
             yield source.name, tensor
 
+    def has_made(self, tensor: torch.Tensor) -> bool:
+        """Of the checkpoint, or made by the loader."""
+        return self.source_of(tensor) is not None or storage_of(tensor) in self._fresh
+
     def source_of(self, tensor: torch.Tensor) -> Source | None:
         return self._of_storage.get(storage_of(tensor)) if tensor.device.type == "meta" else None
 
@@ -374,11 +378,12 @@ class Shape:
             for now in (module._parameters, module._buffers, module._modules)]
         self._data = [(tensor, tensor.detach()) for _, tensor, _ in tensors_of(model)]
 
-    def restore(self) -> None:
+    def restore(self, is_loaders: Callable[[torch.Tensor], bool]) -> None:
         """Touches only what has changed: other threads compute with the model. Nothing, if a reload
-        has begun meanwhile, which puts the model's tensors on meta: they are its own now."""
-        if any(tensor.is_meta for now, _ in self._entries for tensor in now.values()
-               if isinstance(tensor, torch.Tensor)):
+        has begun meanwhile, which puts the model's tensors on meta: they are its own now.
+        `is_loaders`: whether a tensor is one of those that the loader got or made."""
+        if any(tensor.is_meta and not is_loaders(tensor) for now, _ in self._entries
+               for tensor in now.values() if isinstance(tensor, torch.Tensor)):
             return
         for now, before in self._entries:
             for name in now.keys() - before.keys():
@@ -406,7 +411,7 @@ def learn(model: torch.nn.Module, checkpoint: Iterable[Source]) -> Mapping:
         raise CannotMap(f"the loader fails without values: {type(error).__name__}: {error}") \
             from error
     finally:
-        shape.restore()
+        shape.restore(watcher.has_made)
     if after != before:
         raise CannotMap("the loader replaces the model's tensors")
     watcher.check_coverage()
