@@ -95,7 +95,7 @@ class CommandLine(harness.MountTest):
         self.assertEqual(harness.call("unpin", mount.path, "--version", "canary")["ended"], 1)
         pinned = [pin["version"] for pin in mount.status()["pins"] if pin["session"] is None]
         self.assertEqual(sorted(pinned), [1, 3])
-        done = harness.run("wait", mount.path, "--ready", "--version", "1000", "--timeout", "60")
+        done = harness.run("pin", mount.path, "--version", "1000")
         self.assertEqual(done.returncode, 1)
         self.assertIn("version 1000 does not exist; the newest is 3", done.stderr)
         done = harness.run("pin", mount.path, "--version", "7")
