@@ -82,9 +82,8 @@ std::string read_file_as(std::optional<ChildUser> as, const std::filesystem::pat
 }
 
 /// Root asks the daemon of a user's own mount in the name of that user: the kernel refuses others.
-std::string read_own_file(const MountInfo& mount, const char* name,
-                          std::chrono::milliseconds timeout) {
-  const std::filesystem::path path = mount.path / ".weightfs" / name;
+std::string read_status_text(const MountInfo& mount, std::chrono::milliseconds timeout) {
+  const std::filesystem::path path = mount.path / ".weightfs/status";
   try {
     return read_file_within(path, timeout);
   } catch (const Error& error) {
@@ -101,7 +100,7 @@ std::string read_file_within(const std::filesystem::path& path, std::chrono::mil
 
 std::string read_status(const MountInfo& mount, std::chrono::milliseconds timeout) {
   try {
-    std::string text = read_own_file(mount, "status", timeout);
+    std::string text = read_status_text(mount, timeout);
     parse_json(text, (mount.path / ".weightfs/status").string());
     return text;
   } catch (const Error& error) {

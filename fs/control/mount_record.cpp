@@ -14,6 +14,7 @@
 #include <string_view>
 #include <utility>
 
+#include "fs/base/secret_names.hpp"
 #include "fs/control/path.hpp"
 #include "fs/control/protocol.hpp"
 #include "store/base/bytes.hpp"
@@ -108,16 +109,8 @@ void remove_leftovers() {
 
 enum class Variable { other, kept, secret };
 
-/// Of other programs' AWS_ variables: AWS_SECRET_KEY, AWS_BEARER_TOKEN_BEDROCK.
-bool sounds_secret(std::string_view name) {
-  constexpr std::array<std::string_view, 4> kWords{"KEY", "TOKEN", "SECRET", "PASS"};
-  return !name.ends_with("_FILE") &&
-         std::any_of(kWords.begin(), kWords.end(), [&](std::string_view word) {
-           return name.find(word) != std::string_view::npos;
-         });
-}
-
-/// Of the names that the program and its libraries read.  A proxy's URL may have a password.
+/// Of the names that the program and its libraries read; of other AWS_ ones, which may be of other
+/// programs, those that sound harmless.  A proxy's URL may have a password.
 Variable kind_of_variable(std::string_view name, std::string_view value) {
   static constexpr std::array kKept{"HOME",
                                     "PATH",
@@ -134,6 +127,12 @@ Variable kind_of_variable(std::string_view name, std::string_view value) {
                                     "SSL_CERT_DIR",
                                     "CURL_CA_BUNDLE",
                                     "REQUESTS_CA_BUNDLE",
+                                    "AWS_SHARED_CREDENTIALS_FILE",
+                                    "AWS_WEB_IDENTITY_TOKEN_FILE",
+                                    "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
+                                    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+                                    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+                                    "AWS_CREDENTIAL_EXPIRATION",
                                     "CUDA_VISIBLE_DEVICES"};
   static constexpr std::array kProxies{"http_proxy", "https_proxy", "HTTPS_PROXY", "all_proxy",
                                        "ALL_PROXY",  "no_proxy",    "NO_PROXY"};
@@ -151,7 +150,7 @@ Variable kind_of_variable(std::string_view name, std::string_view value) {
   if (is_in(kProxies)) {
     return value.find('@') == std::string_view::npos ? Variable::kept : Variable::secret;
   }
-  const bool is_kept = is_in(kKept) || (name.starts_with("AWS_") && !sounds_secret(name));
+  const bool is_kept = is_in(kKept) || (name.starts_with("AWS_") && !is_secret_name(name));
   return is_kept ? Variable::kept : Variable::other;
 }
 

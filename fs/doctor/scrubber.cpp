@@ -1,24 +1,14 @@
 #include "fs/doctor/scrubber.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <utility>
 
+#include "fs/base/secret_names.hpp"
 #include "store/aws/sigv4.hpp"
 
 namespace weightfs::fs {
 namespace {
-
-constexpr std::array<std::string_view, 8> kSecretWords{
-    "KEY", "TOKEN", "SECRET", "PASSW", "CREDENTIAL", "AUTH", "COOKIE", "PASSPHRASE"};
-
-bool is_secret_name(std::string_view name) {
-  std::string upper(name);
-  std::ranges::transform(upper, upper.begin(), [](unsigned char c) { return std::toupper(c); });
-  return std::ranges::any_of(
-      kSecretWords, [&](std::string_view word) { return upper.find(word) != std::string::npos; });
-}
 
 std::string_view trimmed(std::string_view text) {
   constexpr std::string_view kSpaces = " \t\r\n\"'";

@@ -109,15 +109,14 @@ bool may_start_offline(ErrorCode code) {
 }
 
 Places find_places(const PlacesWanted& wanted, const Context& context) {
-  const auto limit = find_remembered(wanted) ? kOpenTimeout : kFirstOpenTimeout;
+  auto remembered = find_remembered(wanted);
+  const auto limit = remembered ? kOpenTimeout : kFirstOpenTimeout;
   try {
     auto repository = Repository::open(wanted.url, context.within(limit), wanted.bucket);
     const auto store = wanted.store.empty() ? Store::default_path(repository->id()) : wanted.store;
     return {std::move(repository), store};
   } catch (const Error& error) {
-    if (!may_start_offline(error.code())) throw;
-    auto remembered = find_remembered(wanted);
-    if (!remembered) throw;
+    if (!remembered || !may_start_offline(error.code())) throw;
     log_warning(
         fmt::format("starting from the store {}: {}", remembered->store.string(), error.what()));
     return std::move(*remembered);

@@ -134,6 +134,20 @@ class Damage(harness.MountTest):
         self.mounted.wait_version(3)
         self.assert_same_tree(self.mounted.join("latest/"), self.steps[2])
 
+    def test_what_is_made_again_is_not_read_from_the_pages_of_the_damaged_one(self):
+        """Of mounts whose daemon answers reads: the kernel caches by the mount's own inodes."""
+        mount = self.mount("--serve", "daemon", name="served", store="served-store")
+        name = "model-00001-of-00002.safetensors"
+        image = os.path.join(mount.store, "images", "2", name)
+        right = harness.read_file(image)
+        with open(image, "r+b") as file:
+            file.seek(len(right) // 2)
+            file.write(bytes([right[len(right) // 2] ^ 1]))
+        self.assertNotEqual(harness.read_file(mount.join("versions/2", name)), right)  # is cached
+        self.put(self.manifest(3), self.hidden)
+        mount.wait_version(3)
+        self.assertEqual(harness.read_file(mount.join("versions/2", name)), right)
+
     def test_latest_that_is_damaged_and_cannot_be_made_again_keeps_its_name(self):
         image = os.path.join(self.mounted.store, "images", "2", "model-00001-of-00002.safetensors")
         data = harness.read_file(image)
