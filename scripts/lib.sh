@@ -9,7 +9,7 @@ JOBS=${JOBS:-$(nproc)}
 as_root() {
   [ "$(id -u)" = 0 ] && return
   command -v sudo >/dev/null || { echo "$0: run as root, or install sudo" >&2; exit 1; }
-  exec sudo --preserve-env=JOBS,TMPDIR,PIP_INDEX_URL,PIP_FIND_LINKS,PIP_CERT,WEIGHTFS_SEED,WEIGHTFS_SHARED,WEIGHTFS_DEMO "$0" "$@"
+  exec sudo --preserve-env=JOBS,TMPDIR,PIP_INDEX_URL,PIP_FIND_LINKS,PIP_CERT,WEIGHTFS_TEST_SEED,WEIGHTFS_SHARED,WEIGHTFS_DEMO "$0" "$@"
 }
 
 say() { printf '\n== %s\n' "$*"; }

@@ -380,7 +380,7 @@ def main():
     parser.add_argument("--seed", type=int, default=harness.SEED, help="of the first run")
     parser.add_argument("--kind", choices=list(DAMAGES))
     args = parser.parse_args()
-    print(f"seed: WEIGHTFS_SEED={args.seed}", flush=True)
+    print(f"seed: WEIGHTFS_TEST_SEED={args.seed}", flush=True)
     kinds = [args.kind] if args.kind else list(DAMAGES)
     begin = time.monotonic()
     table = collections.defaultdict(collections.Counter)

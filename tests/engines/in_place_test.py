@@ -31,7 +31,7 @@ if os.path.exists(engines_python.PYTHON):
     from weightfs.vllm import delta, digest, mapping, session, staging
     from weightfs.vllm.mapping import CannotMap, Source
 
-SEED = int(os.environ.get("WEIGHTFS_SEED", random.randrange(1 << 31)))
+SEED = int(os.environ.get("WEIGHTFS_TEST_SEED", random.randrange(1 << 31)))
 LIMIT = 60  # seconds, for what another thread does
 
 

@@ -63,7 +63,7 @@ class Place:
 def place(tmp_path_factory):
     tmp_path_factory.getbasetemp()  # pytest's own stays where it is
     workspace = harness.Workspace()
-    print(f"seed: WEIGHTFS_SEED={harness.SEED}")
+    print(f"seed: WEIGHTFS_TEST_SEED={harness.SEED}")
     tempfile.tempdir = workspace.path  # open() mounts there
     try:
         yield Place(workspace)
@@ -74,5 +74,5 @@ def place(tmp_path_factory):
 
 @pytest.fixture
 def rng():
-    print(f"seed: WEIGHTFS_SEED={harness.SEED}")
+    print(f"seed: WEIGHTFS_TEST_SEED={harness.SEED}")
     return random.Random(harness.SEED)

@@ -25,7 +25,7 @@ except ImportError:
     sys.exit(77)
 
 PROBE = os.environ["WEIGHTFS_AWS_PROBE"]
-SEED = int(os.environ.get("WEIGHTFS_SEED") or random.SystemRandom().getrandbits(32))
+SEED = int(os.environ.get("WEIGHTFS_TEST_SEED") or random.SystemRandom().getrandbits(32))
 CASES = 150
 PROFILES = ["default", "dev", "other one", "third"]
 EXPIRATION = "2099-01-01T00:00:00Z"
@@ -298,5 +298,5 @@ class CredentialsBotocoreTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    print(f"WEIGHTFS_SEED={SEED}")
+    print(f"WEIGHTFS_TEST_SEED={SEED}")
     unittest.main()

@@ -20,7 +20,7 @@ except ImportError:
 import datetime
 
 PROBE = os.environ["WEIGHTFS_AWS_PROBE"]
-SEED = int(os.environ.get("WEIGHTFS_SEED") or random.SystemRandom().getrandbits(32))
+SEED = int(os.environ.get("WEIGHTFS_TEST_SEED") or random.SystemRandom().getrandbits(32))
 REQUESTS = 6000
 CHARACTERS = "abcXYZ0189-._~+=/ %&?#:;,@!$'()*[]{}|\\^`\"<>\t\x01\x7f" + "äßÑ漢字🤗é"
 
@@ -102,5 +102,5 @@ class Sigv4BotocoreTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    print(f"WEIGHTFS_SEED={SEED}")
+    print(f"WEIGHTFS_TEST_SEED={SEED}")
     unittest.main()

@@ -30,7 +30,7 @@ import runs  # noqa: E402
 
 BINARY = os.environ.get("WEIGHTFS_BIN", os.path.join(ROOT, "build", "weightfs"))
 PROGRAMS = os.environ.get("WEIGHTFS_TESTS", os.path.join(ROOT, "build", "tests"))
-SEED = int(os.environ.get("WEIGHTFS_SEED", random.SystemRandom().randrange(1 << 32)))
+SEED = int(os.environ.get("WEIGHTFS_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
 RANDOM = random.Random(SEED)
 SKIPPED = 77
 POLL = "0.05"
@@ -313,7 +313,7 @@ class MountTest(unittest.TestCase):
             return super().run(result)
         finally:
             if len(result.failures) + len(result.errors) > before:
-                print(f"seed: WEIGHTFS_SEED={SEED}", file=sys.stderr)
+                print(f"seed: WEIGHTFS_TEST_SEED={SEED}", file=sys.stderr)
                 self.workspace.print_logs()
             self.workspace.close()
 
@@ -407,5 +407,5 @@ def main():
         sys.exit(SKIPPED)
     if not os.path.exists(BINARY):
         sys.exit(f"{BINARY} does not exist; WEIGHTFS_BIN names the binary")
-    print(f"seed: WEIGHTFS_SEED={SEED}", flush=True)
+    print(f"seed: WEIGHTFS_TEST_SEED={SEED}", flush=True)
     unittest.main(verbosity=2)

@@ -35,8 +35,8 @@ namespace {
 namespace stdfs = std::filesystem;
 
 std::uint64_t choose_seed() {
-  const std::uint64_t chosen = number_from("WEIGHTFS_SEED", std::random_device{}());
-  std::printf("seed: WEIGHTFS_SEED=%llu\n", static_cast<unsigned long long>(chosen));
+  const std::uint64_t chosen = number_from("WEIGHTFS_TEST_SEED", std::random_device{}());
+  std::printf("seed: WEIGHTFS_TEST_SEED=%llu\n", static_cast<unsigned long long>(chosen));
   std::fflush(stdout);
   return chosen;
 }

@@ -38,7 +38,7 @@ std::filesystem::path memory_directory();
 /// $`variable`, or `otherwise`: how much of a random test runs (scripts/soak.sh).
 std::uint64_t number_from(const char* variable, std::uint64_t otherwise);
 
-/// The seed of this run: $WEIGHTFS_SEED, or random; printed once.
+/// The seed of this run: $WEIGHTFS_TEST_SEED, or random; printed once.
 std::uint64_t seed();
 Random make_rng();
 

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any
 
 Callback = Callable[[int, int, str], None]
-"""callback(done, total, what): bytes of `total`; what: "writing", "publishing" or "uploading"."""
+"""callback(done, total, what): bytes of `total`; what: "writing" or "publishing"."""
 
 
 class Bar:
